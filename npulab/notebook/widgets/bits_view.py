@@ -175,6 +175,7 @@ class BitsModel(Model):
     letters = traitlets.List(traitlets.Unicode())
     shares = traitlets.List()
     read = traitlets.Int()
+    _held = False  # while several changes are made that are told as one
 
     def __init__(self, rows: Rows, words: Sequence[int], reference: Sequence[int], laws: Any = None,
                  sweep: Any = None) -> None:
@@ -276,7 +277,10 @@ class BitsModel(Model):
 
     @traitlets.observe("words", "reference")
     def _tell(self, _: Any) -> None:
-        now, before = self.rows.raw(self.words), self.rows.raw(self.reference)
+        if self._held:
+            return
+        now = self.rows.raw(self.words)
+        before = now if self.words == self.reference else self.rows.raw(self.reference)
         self.values = [_value(*each) for each in zip(self.rows.fields, now, before, strict=True)]
         changes = [f"{name} {meant(item, old)} → {meant(item, new)}" for name, item, old, new
                    in zip(self.rows.names, self.rows.fields, before, now, strict=True) if old != new]

@@ -52,12 +52,14 @@ class View extends BitsFrame {
   list() {
     this.readLines();
     const list = super.list();
+    this.sparks = [];
     this.items.forEach((item, index) => {
       if (!this.lines_.has(index)) return;
       const spark = make("span", "spark", "", { "aria-hidden": "true" }), svg = document.createElementNS(SVG, "svg");
       svg.setAttribute("preserveAspectRatio", "none");
       svg.append(document.createElementNS(SVG, "path"));
       spark.append(svg);
+      this.sparks.push(spark);
       item.insertBefore(spark, item.lastChild);
     });
     this.drawLines();
@@ -95,7 +97,8 @@ class View extends BitsFrame {
     this.which.textContent = `${unit} ${number}` + (this.sort.parentNode.hidden ? ` of ${captures - 1}` : `, place ${at + 1} of ${captures}`);
     this.kept.setAttribute("aria-pressed", String(against >= 0));
     this.kept.textContent = against >= 0 ? `Compared with ${unit} ${against}: let it go` : "Compare with this one";
-    this.root.style.setProperty("--at", (at + 0.5) / captures);
+    // not on the root, of which every bit would inherit it
+    for (const spark of this.sparks) spark.style.setProperty("--at", (at + 0.5) / captures);
     this.layer.replaceChildren(...model.get("layer").map(([name, value, other]) => {
       const entry = make("span", value === other ? "" : "differs", `${name} `);
       entry.append(make("b", "", value));

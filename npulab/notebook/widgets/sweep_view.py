@@ -109,9 +109,11 @@ class SweepModel(BitsModel):
     def _step(self, _: Any) -> None:
         number = int(self._order[self.at])
         self._other = self.against if self.against >= 0 else int(self._order[max(self.at - 1, 0)])
+        self._held = True
         with self.hold_trait_notifications():
             self.words, self.reference = (self._shown[each].tolist() for each in (number, self._other))
-        self._tell(None)  # of the other capture it may be the same words
+        self._held = False
+        self._tell(None)
         self.set_trait("number", number)
         self.set_trait("layer", self._layer(number))
         self.set_trait("turn", self.turn + 1)
