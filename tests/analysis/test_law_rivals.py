@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -48,6 +50,45 @@ def test_a_threshold_may_lie_anywhere_in_its_gap() -> None:
     assert limits == [90, 127]
 
 
+def test_what_both_steps_give_says_nothing_of_the_limit_between_them() -> None:
+    """Layers of 90 have 90 with or without the limit: it may lie below them, too."""
+    held = Expression("min", (HEIGHT, constant(90)))
+    wide = cut(0, 10, (Expression("<=", (HEIGHT, constant(100))), HEIGHT), (ALWAYS, held))
+    limits = [rival.when.args[1].args[0] for rival in gap_rivals(wide, CAPTURED) if rival.when is not None]
+    assert limits == [127]
+
+
+def claimed(law: Expression, heights: list[int], asked: list[int], words: list[int] | None = None,
+            **of: Any) -> list[bool]:
+    """Whether a law of all captures, found as the low bits of a word, is claimed on each layer."""
+    captured = Columns({"height": np.array(heights), "channels": np.arange(len(heights))})
+    one = replace(cut(0, 8, (ALWAYS, law)), cost=9.0, explained=400.0, **of)
+    raw = np.array(words if words is not None else one.values(captured))[:, None].astype(np.uint32)
+    captured.add(one.name, one.raw(raw).astype(np.int64))
+    findings = Findings.of([one], {one.name: frozenset()}, captured, ["height"], raw, np.array([255], np.uint32))
+    return (doubts(findings, Columns({"height": np.array(asked), "channels": np.array(asked)}))[1][:, 0] == 0).tolist()
+
+
+def test_a_part_that_hardly_any_capture_needs_is_not_proved() -> None:
+    """A limit that two captures reach, and one that eight do."""
+    law = Expression("min", (HEIGHT, constant(70)))
+    assert claimed(law, [*range(20, 60), 81, 82], [30, 69, 90]) == [True, True, False]
+    assert claimed(law, [*range(20, 60), *range(81, 89)], [30, 69, 90]) == [True, True, True]
+
+
+def test_a_number_is_proved_by_other_numbers_not_by_more_captures() -> None:
+    """Two heights in forty captures prove what goes with these two, and nothing of a third."""
+    assert claimed(Expression("*", (HEIGHT, constant(3))), [10, 20] * 20, [10, 20, 30]) == [True, True, False]
+
+
+def test_the_low_bits_of_a_law_that_fails_above_them_are_not_claimed() -> None:
+    heights = [*range(100, 400, 5)]
+    words = [height + 256 * (height in (200, 350)) for height in heights]
+    assert not any(claimed(HEIGHT, heights, [105, 300], words))
+    assert all(claimed(HEIGHT, heights, [105, 300], [height % 256 for height in heights]))
+    assert all(claimed(HEIGHT, heights, [105, 300]))
+
+
 def test_a_rival_that_reads_an_open_field_says_nothing() -> None:
     """Its field is no column of the layers that are asked for."""
     rival = Rival(0.0, 0, law=Expression("+", (field("w1_0_4"), HEIGHT)))
@@ -55,10 +96,19 @@ def test_a_rival_that_reads_an_open_field_says_nothing() -> None:
     (ready,), stuck = in_order([one], {one.name: frozenset()})
     assert not stuck
     assert [str(left) for left in ready.rivals] == ["kernel"]
-    findings = Findings.of([one], {one.name: frozenset()}, CAPTURED, ["height", "kernel"], np.array([1023], np.uint32))
+    findings = Findings.of([one], {one.name: frozenset()}, CAPTURED, ["height", "kernel"],
+                           CAPTURED[HEIGHT][:, None].astype(np.uint32), np.array([1023], np.uint32))
     words, doubt = doubts(findings, CAPTURED.rows(np.arange(8)))
     assert words[:, 0].tolist() == CAPTURED[HEIGHT].tolist()
     assert doubt.any()
+
+
+def test_laws_go_to_other_processes() -> None:
+    """A hash of text is another one there, so it stays behind."""
+    law = Expression("+", (HEIGHT, constant(3)))
+    assert hash(law) == hash(pickle.loads(pickle.dumps(law)))
+    assert law == pickle.loads(pickle.dumps(law))
+    assert "_hash" not in vars(pickle.loads(pickle.dumps(law)))
 
 
 def test_a_field_that_reads_an_open_one_states_its_plain_text() -> None:

@@ -3,17 +3,29 @@ changes it."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
-from npulab.analysis.laws.expressions import CONSTANT, Array, Columns, Expression, field, parameter
+from npulab.analysis.laws.expressions import (
+    CONSTANT,
+    FIELD,
+    GIVEN,
+    PARAMETER,
+    Array,
+    Columns,
+    Expression,
+    field,
+    parameter,
+)
 from npulab.analysis.laws.predicates import literals
 from npulab.analysis.laws.prior import BUDGET, PRIOR, constant_cost
-from npulab.analysis.laws.rivals import ORDERED, Twins, hidden_changes, rival_groups
-from npulab.analysis.laws.solved import Solved, names_in
+from npulab.analysis.laws.rivals import ORDERED, Twins, hidden_changes, rival_groups, shorter
+from npulab.analysis.laws.solved import Solved, Steps, names_in
+from npulab.registers.fields import WORD_BITS
 
 BENT = {"//", "ceil", "align", "%", "share", "clog2", "flog2", "!=0", "^"}  # between captured numbers they may bend
 
@@ -61,8 +73,9 @@ class Findings:
     """What a search found: ``ready`` fields, each after those it follows from, ``stuck`` ones, that
     follow from an open one, and the captures that prove them.
 
-    ``captured`` has the values of the ready fields; ``moved (W,) uint32`` are the bits to explain;
-    alternatives count up to an extra cost of ``within`` bits.
+    ``captured`` has the values of the ready fields, ``words (N, W) uint32`` are those of the
+    captures; ``moved (W,) uint32`` are the bits to explain; alternatives count up to an extra cost
+    of ``within`` bits.
     """
 
     ready: tuple[Solved, ...]
@@ -70,17 +83,18 @@ class Findings:
     follows: Mapping[str, frozenset[str]]
     captured: Columns
     integers: tuple[str, ...]
+    words: Array
     moved: Array
     within: float
 
     @classmethod
     def of(cls, fields: Sequence[Solved], follows: Mapping[str, frozenset[str]], captured: Columns,
-           integers: Sequence[str], moved: Array) -> Findings:
+           integers: Sequence[str], words: Array, moved: Array) -> Findings:
         ready, stuck = in_order(fields, follows)
         fill([solved for solved in ready if field(solved.name) not in captured.values], captured)
         # few captures leave more to what a law costs
         within = PRIOR.likely if captured.n >= BUDGET.many else PRIOR.likely_few
-        return cls(ready, stuck, follows, captured, tuple(integers), moved, within)
+        return cls(ready, stuck, follows, captured, tuple(integers), words, moved, within)
 
     @cached_property
     def by_name(self) -> dict[str, Solved]:
@@ -141,20 +155,23 @@ class Findings:
         """Whether a field has so few values that a wrong regime is easily overlooked."""
         return solved.explained < 3.5 * self.captured.n or len(np.unique(solved.values(self.captured))) < 8
 
-    def information(self, solved: Solved) -> float:
-        """Bits that say a field's values: which of them each capture has, and what they are.
+    def information(self, solved: Solved, rows: Array | None = None) -> float:
+        """Bits that say a field's values: which of them each capture (of some ``rows``) has, and
+        what they are.
 
         Bits that always move together say one thing, however many they are.
         """
         values, decided = self.captured[field(solved.name)], solved.decide(self.captured) >= 0
+        decided &= True if rows is None else np.isin(np.arange(self.captured.n), rows)
         kinds, of, counts = np.unique(values, return_inverse=True, return_counts=True)
         which = float(np.log2(self.captured.n / counts[of[decided]]).sum())
         return min(solved.explained, which + sum(min(solved.width, constant_cost(int(kind)))
                                                  for kind in kinds[np.unique(of[decided])]))
 
-    def is_weak(self, solved: Solved, below: bool = False, above: bool = False) -> bool:
+    def is_weak(self, solved: Solved, below: bool = False, above: bool = False,
+                rows: Array | None = None) -> bool:
         """Whether a law explains hardly more than it takes to say it; ``below``, ``above``: a bit
-        there has no law.
+        there has no law; ``rows`` are the captures that count.
 
         One limit between two numbers needs less than other lists, as the gap that it lies in is
         doubted anyhow.  What is rounded above open bits is not their law, and most likely none: the
@@ -168,7 +185,74 @@ class Findings:
             limit = not solved.partial and len(solved.steps) == 2 \
                 and all(law.op == CONSTANT for _, law in solved.steps) and len(literals(solved.steps[0][0])) == 1
             needed = PRIOR.claim_limit if limit else PRIOR.claim_list
-        return self.information(solved) - solved.cost < needed
+        return self.information(solved, rows) - solved.cost < needed
+
+    def unseen_values(self, solved: Solved, asked: Columns) -> Array:
+        """``(N,) bool``: rows where a field reads what it read in no capture, unless the captures
+        of other values prove its law.
+
+        That a bit goes with a flag each capture says anew; what becomes of a number only those of
+        another number do.
+        """
+        leaves = sorted({leaf for part in solved.parts for leaf in part.walk()
+                         if leaf.op in (PARAMETER, FIELD, GIVEN)}, key=str)
+        if leaves and self.is_weak(solved, rows=_first(_table(leaves, self.captured))):
+            return self._unseen(leaves, asked)
+        return np.zeros(asked.n, bool)
+
+    def _unseen(self, leaves: Sequence[Expression], asked: Columns) -> Array:
+        """``(N,) bool``: rows with a combination of numbers that no capture has."""
+        captured = _table(leaves, self.captured)
+        _, first, of = np.unique(np.concatenate([captured, _table(leaves, asked)]), axis=0,
+                                 return_index=True, return_inverse=True)
+        return first[of.ravel()[len(captured):]] >= len(captured)
+
+    @cached_property
+    def _layers(self) -> Array:
+        """The first capture of each layer."""
+        leaves = [leaf for leaf in self.captured.values if leaf.op == PARAMETER]
+        return _first(_table(leaves, self.captured))
+
+    @cached_property
+    def _hardly_needed(self) -> dict[str, list[Steps]]:
+        """Of each field the steps without a part that only few captures need."""
+        out: dict[str, list[Steps]] = {}
+        enough = min(BUDGET.part_for_claim, len(self._layers))
+        for solved in self.ready:
+            values = self.captured[field(solved.name)]
+            for steps in shorter(solved):
+                if (solved.values(self.captured, steps) != values)[self._layers].sum() < enough:
+                    out.setdefault(solved.name, []).append(steps)
+        return out
+
+    def hardly_proved(self, solved: Solved, asked: Columns, values: Array) -> Array:
+        """``(N,) bool``: rows that a part of a law changes which only few captures need."""
+        out = np.zeros(asked.n, bool)
+        for steps in self._hardly_needed.get(solved.name, ()):
+            out |= solved.values(asked, steps) != values
+        return out
+
+    def is_cut(self, solved: Solved) -> bool:
+        """Whether the bits beside a field go on with its law on most captures, but not on all: it
+        is a part of a larger one, whose law fails now and then."""
+        if len(solved.steps) > 1 or solved.partial:
+            return False
+        law, word = solved.steps[0][1], self.words[:, solved.word].astype(np.int64)
+        values = self.captured[law]
+        longer = int(values.max() >> solved.width).bit_length() if values.min() >= 0 else 0
+        sides = [(values >> solved.width, word >> solved.end, min(longer, WORD_BITS - solved.end))]
+        if law.op == "//" and law.args[1].op == CONSTANT:
+            shift = int(law.args[1].args[0]).bit_length() - 1
+            if law.args[1].args[0] == 2 ** shift:
+                low = min(shift, solved.lsb)
+                sides.append((self.captured[law.args[0]] >> shift - low, word >> solved.lsb - low, low))
+        for here, beside, width in sides:
+            captured = beside % 2 ** width
+            right = (here % 2 ** width == captured).mean()
+            usual = np.unique(captured, return_counts=True)[1].max() / len(word)
+            if PRIOR.cut <= right < 1 and right > usual + (1 - usual) / 2:
+                return True
+        return False
 
     def outside(self, solved: Solved, asked: Columns) -> Array:
         """``(N,) bool``: rows that a law takes to numbers that its captures say nothing of: of few
@@ -195,10 +279,12 @@ class Findings:
         own = self.modes(solved)
         sure = not self.is_narrow(solved) or (conditions(solved) <= self.trusted and names_in(solved.parts) <= own)
         names = sorted(own if sure else self.all_modes)
-        captured, rows = (zip(*(columns[parameter(name)].tolist() for name in names), strict=True)
-                          for columns in (self.captured, asked))
-        seen = set(captured)
-        return np.array([row not in seen for row in rows] or np.zeros(asked.n), bool)
+        # of a wide field every two modes have to be seen together, of a narrow one all of them
+        size = len(names) if self.is_narrow(solved) else min(2, len(names))
+        out = np.zeros(asked.n, bool)
+        for together in itertools.combinations(names, size) if names else ():
+            out |= self._unseen([*map(parameter, together)], asked)
+        return out
 
     def uncut_changes(self, solved: Solved, asked: Columns, values: Array) -> list[Array]:
         """What changes of ``values`` where fields that it reads are not cut to the bits that
@@ -214,6 +300,15 @@ class Findings:
             if (solved.values(was) == solved.values(self.captured)).all():
                 changes.append(solved.values(now) ^ values)
         return changes
+
+
+def _table(leaves: Sequence[Expression], columns: Columns) -> Array:
+    return np.stack([columns[leaf] for leaf in leaves], 1)
+
+
+def _first(rows: Array) -> Array:
+    """The first of each kind of row."""
+    return np.unique(rows, axis=0, return_index=True)[1]
 
 
 def _alone_and_together(names: list[str]) -> list[list[str]]:
@@ -235,7 +330,8 @@ def doubts(findings: Findings, asked: Columns) -> tuple[Array, Array]:
         for changed in (*_from_doubted(solved, asked, values, bits), *findings.uncut_changes(solved, asked, value)):
             own |= _upwards(changed, solved.width)
         whole = findings.outside(solved, asked) | findings.twins.apart(solved, asked)
-        if findings.is_weak(solved, *findings.beside_open[solved.name]):
+        whole |= findings.unseen_values(solved, asked) | findings.hardly_proved(solved, asked, value)
+        if findings.is_weak(solved, *findings.beside_open[solved.name]) or findings.is_cut(solved):
             whole[:] = True
         elif len(solved.steps) > 1 or solved.partial:
             whole |= solved.decide(asked) < 0

@@ -81,6 +81,9 @@ class Expression:
     def __hash__(self) -> int:
         return self._hash
 
+    def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
+        return Expression, (self.op, self.args)  # a hash of text is another one elsewhere
+
     def __str__(self) -> str:
         if self.op in (PARAMETER, FIELD, CONSTANT, GIVEN):
             return str(self.args[0])

@@ -253,7 +253,7 @@ class Laws:
         for solved in self._solved:  # as captured, also where no law says so
             captured.add(solved.name, solved.raw(self.words).astype(np.int64))
         moved = np.bitwise_or.reduce(self.words ^ self.words[0], axis=0) & ~self.nuisance
-        return Findings.of(self._solved, self._follows, captured, [*self._table.integers], moved)
+        return Findings.of(self._solved, self._follows, captured, [*self._table.integers], self.words, moved)
 
     def _asked(self, parameters: Any) -> Columns:
         """The columns of layers, with the values of all fields."""

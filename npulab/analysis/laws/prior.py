@@ -28,6 +28,7 @@ class Prior:
     shared: float = 8.0  # at most so much less for a law that explains bits of other words, too
     # decision lists
     step: float = 1.0
+    long_list: float = 35.0  # a list of more is looked for again when more fields are known
     step_again: float = 2.0  # a law that an earlier step has
     parity: float = 30.0  # naming two or three of all bits of the parameters
     # gains that are needed
@@ -48,6 +49,7 @@ class Prior:
     claim_piece: float = 28.0  # the field is beside an open bit
     claim_limit: float = 28.0  # one limit between two constants
     claim_list: float = 40.0  # other lists
+    cut: float = 0.7  # share of the captures on which the bits beside a field go on with its law
     # laws that count as simple
     summed: float = 14.0  # products that are added
     simple: float = 10.0  # laws that stay in a pool, however many others explain more
@@ -73,6 +75,7 @@ class Budget:
     boundary_sample: int = 48
     in_step: int = 2  # captures that a step decides at least
     step_for_claim: int = 6  # captures that a step needs for a claim
+    part_for_claim: int = 4  # layers that are wrong without a part of a law
     step_for_part: int = 20  # captures of a step of a list that leaves captures without a law
     step_for_plan: int = 20  # captures below which a step is worth another capture
     folds: int = 4

@@ -216,8 +216,15 @@ def _step_rivals(captures: Captures, lists: _Lists, number: int, here: Array, le
     if not predicate:
         return
     cost, when = predicates.cost[predicate], predicates.condition(predicate)
+    # a capture that the step and those after it give alike says nothing of the condition
+    rest, free = np.zeros(captures.n, bool), left.copy()
+    for later, its_law in lists.found[0][1][number + 1:]:
+        rest |= free & predicates.masks[later] & laws.agree[laws.kept[its_law]]
+        free &= ~predicates.masks[later]
+    needed, others = here & ~rest, left & ~laws.agree[own]
+    inside, outside = packed(needed[None]), packed(others[None])
     same = (predicates.all_costs <= cost + PRIOR.rival) \
-        & ((predicates.all_masks ^ packed(here[None])) & packed(left[None]) == 0).all(1)
+        & ((inside & ~predicates.all_masks | outside & predicates.all_masks) == 0).all(1)
     for other in np.flatnonzero(same)[:80].tolist():
         condition = predicates.any_condition(other)
         if condition != when:
@@ -232,5 +239,6 @@ def _step_rivals(captures: Captures, lists: _Lists, number: int, here: Array, le
         for end in (other_limit.low, other_limit.high - 1):
             below = term("<=", other_limit.condition.args[0], end)
             for way in (below, opposite(below)):
-                if (captures.columns[way][left] == here[left]).all():
+                selected = captures.columns[way]
+                if selected[needed].all() and not selected[others].any():
                     yield Rival(max(0.0, extra_cost), number, when=way)

@@ -21,7 +21,7 @@ from npulab.analysis.laws.expressions import (
 )
 from npulab.analysis.laws.predicates import both, literals
 from npulab.analysis.laws.prior import BUDGET, PRIOR, constant_cost
-from npulab.analysis.laws.solved import Rival, Solved
+from npulab.analysis.laws.solved import Rival, Solved, Steps
 
 TWINS = (("//", 2), ("ceil", 2), ("+", -1), ("+", 1), ("*", 2))
 UNBOUNDED = 2 ** 20  # above every budget
@@ -40,18 +40,41 @@ def rival_groups(solved: Solved, fields: Sequence[Solved], columns: Columns, *, 
     yield "rivals", [*(twins.rivals(solved) if twins else ()), *longer_rivals(solved, fields, columns)]
 
 
+def shorter(solved: Solved) -> Iterator[Steps]:
+    """The steps with one condition less, or with an operator of a law replaced by a part of it."""
+    for number, (when, law) in enumerate(solved.steps):
+        parts = literals(when)
+        changed = [(both(*(other for other in parts if other != part)), law) for part in parts if len(parts) > 1]
+        changed += [(when, _replaced(law, outer, inner, [-1]))
+                    for outer in _whole(law) for inner in _whole(outer) if inner != outer]
+        for step in changed:
+            yield (*solved.steps[:number], step, *solved.steps[number + 1:])
+
+
+def _whole(law: Expression) -> dict[Expression, None]:
+    """A law and its parts that are whole numbers."""
+    inner = [part for arg in law.args for part in _whole(arg)] if law.op in INTEGER else []
+    return dict.fromkeys([law, *inner])
+
+
 def gap_rivals(solved: Solved, columns: Columns, inner: bool = False) -> Iterator[Rival]:
     """The steps with each threshold moved to the ends of the gap between the captured values beside
-    it; with ``inner`` to its middle, too."""
-    free = np.ones(columns.n, bool)
-    for number, (when, _) in enumerate(solved.steps):
+    it; with ``inner`` to its middle, too.
+
+    A capture that the step and those after it give alike says nothing of the threshold.
+    """
+    free, values_so = np.ones(columns.n, bool), solved.values(columns)
+    for number, (when, law) in enumerate(solved.steps):
         parts = literals(when)
+        rest = solved.steps[number + 1:]
+        alike = (columns[law] % 2 ** solved.width == values_so) & (
+            solved.decide(columns, rest) >= 0) & (solved.values(columns, rest) == values_so) if rest else ~free & free
         for literal in parts:
             if literal.op not in ORDERED or literal.args[1].op != CONSTANT:
                 continue
             others = both(*(part for part in parts if part is not literal))
             column, limit = literal.args[0], literal.args[1].args[0]
-            values = columns[column][free & columns[others]]
+            values = columns[column][free & columns[others] & ~alike]
             up_to = values <= limit if literal.op in ("<=", ">") else values < limit
             ends = [int(values[up_to].max())] if up_to.any() else []
             ends += [] if up_to.all() else [int(values[~up_to].min()) - 1]

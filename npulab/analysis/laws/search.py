@@ -246,7 +246,7 @@ def _surely(state: State, round_: Round, place: Place) -> Solved | None:
 def again(state: State, round_: Round) -> State:
     """Solve fields of long lists anew: a field that is known by now may say it more simply."""
     for old in state.solved:
-        if len(old.steps) > 2 and not state.is_read(old):
+        if len(old.steps) > 1 and old.cost > PRIOR.long_list and not state.is_read(old):
             solved = _surely(state, round_, Place(old.word, old.lsb, old.width))
             if solved and solved.cost + PRIOR.simpler < old.cost:
                 state = state.accept(solved, instead_of=[old])
