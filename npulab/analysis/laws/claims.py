@@ -4,7 +4,7 @@ changes it."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -57,17 +57,6 @@ def fill(fields: Sequence[Solved], columns: Columns) -> dict[str, Array]:
     return values
 
 
-def is_rough(solved: Solved) -> bool:
-    """Whether a field is a number rounded, or a limit on one."""
-    return any(law.op in ("//", "ceil") or any(literal.op in ORDERED for literal in literals(when))
-               for when, law in solved.steps)
-
-
-def conditions(solved: Solved) -> set[Expression]:
-    """The single conditions that its steps are decided by."""
-    return {literal for when, _ in solved.steps for literal in literals(when)}
-
-
 @dataclass(frozen=True, eq=False)
 class Findings:
     """What a search found: ``ready`` fields, each after those it follows from, ``stuck`` ones, that
@@ -114,29 +103,9 @@ class Findings:
         return out
 
     @cached_property
-    def beside_open(self) -> dict[str, tuple[bool, bool]]:
-        """Whether captures move a bit below, or above, each field that has no law."""
-        left = self.moved.copy()
-        for solved in self.ready:
-            left[solved.word] &= ~np.uint32(solved.mask)
-        out = {}
-        for solved in sorted(self.ready, key=lambda solved: (solved.word, solved.lsb)):
-            below, above = (bool(int(left[solved.word]) & mask) for mask in (solved.mask // 2, solved.mask * 2))
-            out[solved.name] = below, above
-            if below and is_rough(solved):
-                left[solved.word] |= np.uint32(solved.mask)
-        return out
-
-    @cached_property
     def all_modes(self) -> set[str]:
         """The parameters of few values that decide the regimes of any field."""
         return set().union(*(self.modes(solved) for solved in self.ready if len(solved.steps) > 1))
-
-    @cached_property
-    def trusted(self) -> set[Expression]:
-        """The conditions that wide fields prove."""
-        return set().union(*(conditions(solved) for solved in self.ready if not self.is_narrow(solved)
-                             and (solved.missed is None or not solved.missed.any())))
 
     def modes(self, solved: Solved) -> set[str]:
         """The parameters of few values that a field's conditions and laws read, through the fields
@@ -168,19 +137,15 @@ class Findings:
         return min(solved.explained, which + sum(min(solved.width, constant_cost(int(kind)))
                                                  for kind in kinds[np.unique(of[decided])]))
 
-    def is_weak(self, solved: Solved, below: bool = False, above: bool = False,
-                rows: Array | None = None) -> bool:
-        """Whether a law explains hardly more than it takes to say it; ``below``, ``above``: a bit
-        there has no law; ``rows`` are the captures that count.
+    def is_weak(self, solved: Solved, rows: Array | None = None) -> bool:
+        """Whether a law explains hardly more than it takes to say it; ``rows`` are the captures
+        that count.
 
         One limit between two numbers needs less than other lists, as the gap that it lies in is
-        doubted anyhow.  What is rounded above open bits is not their law, and most likely none: the
-        high bits of many quantities agree.
+        doubted anyhow.
         """
-        if below and is_rough(solved):
-            return True
         if len(solved.steps) == 1 and not solved.partial:
-            needed = PRIOR.claim_piece if below or above else PRIOR.claim
+            needed = PRIOR.claim
         else:
             limit = not solved.partial and len(solved.steps) == 2 \
                 and all(law.op == CONSTANT for _, law in solved.steps) and len(literals(solved.steps[0][0])) == 1
@@ -196,7 +161,7 @@ class Findings:
         """
         leaves = sorted({leaf for part in solved.parts for leaf in part.walk()
                          if leaf.op in (PARAMETER, FIELD, GIVEN)}, key=str)
-        if leaves and self.is_weak(solved, rows=_first(_table(leaves, self.captured))):
+        if leaves and self.is_weak(solved, _first(_table(leaves, self.captured))):
             return self._unseen(leaves, asked)
         return np.zeros(asked.n, bool)
 
@@ -232,9 +197,26 @@ class Findings:
             out |= solved.values(asked, steps) != values
         return out
 
+    @cached_property
+    def _above_open(self) -> set[str]:
+        """Fields that are a number rounded, or a limit on one, above bits without a law: the high
+        bits of many quantities agree."""
+        left, out = self.moved.copy(), set()
+        for solved in self.ready:
+            left[solved.word] &= ~np.uint32(solved.mask)
+        for solved in sorted(self.ready, key=lambda solved: (solved.word, solved.lsb)):
+            rough = any(law.op in ("//", "ceil") or any(literal.op in ORDERED for literal in literals(when))
+                        for when, law in solved.steps)
+            if rough and int(left[solved.word]) & solved.mask // 2:
+                out.add(solved.name)
+                left[solved.word] |= np.uint32(solved.mask)
+        return out
+
     def is_cut(self, solved: Solved) -> bool:
-        """Whether the bits beside a field go on with its law on most captures, but not on all: it
-        is a part of a larger one, whose law fails now and then."""
+        """Whether a field is a part of a larger one that its law is not of: the bits beside it go
+        on with the law on most captures, but not on all, or have none where it is rounded."""
+        if solved.name in self._above_open:
+            return True
         if len(solved.steps) > 1 or solved.partial:
             return False
         law, word = solved.steps[0][1], self.words[:, solved.word].astype(np.int64)
@@ -269,21 +251,17 @@ class Findings:
         return out
 
     def unseen_rows(self, solved: Solved, asked: Columns) -> Array:
-        """``(N,) bool``: rows whose combination of modes was never captured.
-
-        A narrow field may depend on a mode that its captures did not show, so all of them count;
-        unless wide fields prove its conditions.
-        """
-        if len(solved.steps) == 1 and not solved.partial:
-            return np.zeros(asked.n, bool)
-        own = self.modes(solved)
-        sure = not self.is_narrow(solved) or (conditions(solved) <= self.trusted and names_in(solved.parts) <= own)
-        names = sorted(own if sure else self.all_modes)
-        # of a wide field every two modes have to be seen together, of a narrow one all of them
-        size = len(names) if self.is_narrow(solved) else min(2, len(names))
+        """``(N,) bool``: rows whose combination of modes was never captured: of a wide field any
+        two of its own, of a narrow one all that there are, as it may depend on one that its
+        captures did not show."""
         out = np.zeros(asked.n, bool)
-        for together in itertools.combinations(names, size) if names else ():
-            out |= self._unseen([*map(parameter, together)], asked)
+        if len(solved.steps) == 1 and not solved.partial:
+            return out
+        narrow = self.is_narrow(solved)
+        names = sorted(self.all_modes if narrow else self.modes(solved))
+        for together in itertools.combinations(names, len(names) if narrow else min(2, len(names))):
+            if together:
+                out |= self._unseen([*map(parameter, together)], asked)
         return out
 
     def uncut_changes(self, solved: Solved, asked: Columns, values: Array) -> list[Array]:
@@ -300,6 +278,28 @@ class Findings:
             if (solved.values(was) == solved.values(self.captured)).all():
                 changes.append(solved.values(now) ^ values)
         return changes
+
+    def unproved(self, solved: Solved, asked: Columns, values: Array,
+                 ) -> Iterator[tuple[str, str, float, Array]]:
+        """(reason, in words, weight in a plan, ``(N,) bool``) of rows on which the captures leave
+        a field's ``values`` unproved, whatever its rivals say."""
+        every = np.ones(asked.n, bool)
+        yield "rivals", "another law between the numbers captured", 1.0, self.outside(solved, asked)
+        yield "rivals", "what always agreed", 1.0, self.twins.apart(solved, asked)
+        yield "few rows", "numbers that no capture has", 1.0, self.unseen_values(solved, asked)
+        yield ("few rows", "a part of the law that hardly any capture needs", 1.0,
+               self.hardly_proved(solved, asked, values))
+        yield "combination", "modes that were never captured together", 1.0, self.unseen_rows(solved, asked)
+        if self.is_weak(solved):
+            detail = f"{self.information(solved):.0f} bits of captures for a law of {solved.cost:.0f}"
+            yield "few rows", detail, 0.3, every
+        if self.is_cut(solved):
+            yield "few rows", "the law fails in the bits beside it", 0.3, every
+        if solved.partial:
+            yield "no law", "layers that no law speaks of", 0.3, solved.decide(asked) < 0
+        # of a step with hardly any captures nobody knows which others are its own
+        if min(solved.support) < BUDGET.step_for_claim and len(solved.steps) + solved.partial > 1:
+            yield "few rows", f"{min(solved.support)} captures in its regime", 0.3, every
 
 
 def _table(leaves: Sequence[Expression], columns: Columns) -> Array:
@@ -329,14 +329,7 @@ def doubts(findings: Findings, asked: Columns) -> tuple[Array, Array]:
         later = [other for other in ready if solved.name in findings.follows[other.name]]
         for changed in (*_from_doubted(solved, asked, values, bits), *findings.uncut_changes(solved, asked, value)):
             own |= _upwards(changed, solved.width)
-        whole = findings.outside(solved, asked) | findings.twins.apart(solved, asked)
-        whole |= findings.unseen_values(solved, asked) | findings.hardly_proved(solved, asked, value)
-        if findings.is_weak(solved, *findings.beside_open[solved.name]) or findings.is_cut(solved):
-            whole[:] = True
-        elif len(solved.steps) > 1 or solved.partial:
-            whole |= solved.decide(asked) < 0
-            # of a step with hardly any captures nobody knows which others are its own
-            whole |= findings.unseen_rows(solved, asked) | (min(solved.support) < BUDGET.step_for_claim)
+        whole = np.any([rows for *_, rows in findings.unproved(solved, asked, value)], axis=0)
         own[whole] = 2 ** solved.width - 1
         changes = [solved.changes(rival, asked, value) for _, rivals in rival_groups(solved, ready, captured)
                    for rival in rivals if rival.extra_cost <= findings.within]

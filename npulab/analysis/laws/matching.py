@@ -3,7 +3,7 @@ ends."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,8 +15,17 @@ from npulab.analysis.laws.solved import Place
 from npulab.registers.fields import WORD_BITS as WORD
 
 SAMPLE = BUDGET.key_sample
-# by word: (law, its shift against the word) -> mask of the word's bits that it gives
-Matches = dict[int, dict[tuple[int, int], int]]
+
+
+@dataclass(frozen=True, eq=False)
+class Matches:
+    """What laws give on every capture, ``(M,)`` each: in a ``word`` the bits of a ``mask`` are those
+    of a ``law``, ``offset`` bits further up in it."""
+
+    word: Array
+    law: Array
+    offset: Array
+    mask: Array
 
 
 @dataclass(frozen=True)
@@ -112,38 +121,39 @@ def _grouped(words: Array, values: Array, found: Array, targets: Array) -> Match
             apart = (values[law[part]] >> shift[part, None].astype(np.uint32)) \
                 ^ (words.T[word[part]] >> bit[part, None].astype(np.uint32))
             sure[part] = ~(apart & np.uint32(1)).any(1)
-    out: Matches = {}
-    for of_word, *key, place in np.stack([word, law, shift - bit, bit], 1)[sure].tolist():
-        masks = out.setdefault(of_word, {})
-        masks[key[0], key[1]] = masks.get((key[0], key[1]), 0) | 2 ** place
-    return out
+    # the place of a law against a word as one number
+    size = len(words[0]), len(values), 2 * WORD
+    keys = np.ravel_multi_index((word[sure], law[sure], (shift - bit)[sure] + WORD), size)
+    order = np.argsort(keys, kind="stable")
+    kinds, first = np.unique(keys[order], return_index=True)
+    masks = np.bitwise_or.reduceat(2 ** bit[sure][order], first) if len(first) else first
+    word, law, offset = np.unravel_index(kinds, size)
+    return Matches(word, law, offset - WORD, masks)
 
 
-def runs(words: Array, library: Library, matches: Matches, constant: Array,
-         starts: Sequence[int]) -> Iterator[Run]:
-    """Maximal runs of matched bits, inside of fields; a bit in between may be constant where the
-    law's is, too."""
-    laws = np.unique(np.array([law for masks in matches.values() for law, _ in masks], int))
-    values = library.laws.values[laws]
-    moving = np.bitwise_or.reduce(values, axis=1) ^ np.bitwise_and.reduce(values, axis=1)
-    of_law = dict(zip(laws.tolist(), zip(moving.tolist(), values[:, 0].tolist(), strict=True), strict=True))
-    still = [sum(2 ** bit for bit in np.flatnonzero(row).tolist()) for row in constant]
-    levels = words[0].tolist()
-    for word, masks in matches.items():
-        for (law, offset), matched in masks.items():
-            # bits of the law as they lie in the word
-            inside, moves, level = (mask >> offset if offset >= 0 else mask * 2 ** -offset
-                                    for mask in (2 ** WORD - 1, *of_law[law]))
-            bridge = still[word] & inside & ~moves & ~(level ^ levels[word])
-            bit = 0
-            while bit < WORD:
-                if not matched >> bit & 1:
-                    bit += 1
-                    continue
-                end = last = bit
-                while end < WORD and (matched | bridge) >> end & 1 and not (
-                        end > bit and starts[word] >> end & 1):
-                    last = end if matched >> end & 1 else last
-                    end += 1
-                yield Run(word, bit, last - bit + 1, law, bit + offset)
-                bit = end
+def runs(words: Array, library: Library, matches: Matches, constant: Array, starts: Sequence[int]) -> Array:
+    """``(R, 5)``: word, lowest bit, width, law and the law's own lowest bit of each maximal run of
+    matched bits, inside of fields; a bit in between may be constant where the law's is, too."""
+    laws, of_law = np.unique(matches.law, return_inverse=True)
+    values = library.laws.values[laws].astype(np.int64)
+    moves = (np.bitwise_or.reduce(values, axis=1) ^ np.bitwise_and.reduce(values, axis=1))[of_law]
+    up, down = np.maximum(matches.offset, 0), np.maximum(-matches.offset, 0)
+    # bits of the law as they lie in the word
+    inside, moves, level = ((mask >> up) * 2 ** down for mask in (2 ** WORD - 1, moves, values[:, 0][of_law]))
+    still = constant @ (2 ** np.arange(WORD))
+    alike = ~(level ^ words[0].astype(np.int64)[matches.word])
+    filled = matches.mask | still[matches.word] & inside & ~moves & alike
+    first = np.array(starts, np.int64)
+    left, rows, out = matches.mask, np.arange(len(filled)), [np.zeros((0, 5), np.int64)]
+    while len(rows):
+        low = left & -left
+        run = filled & ~(filled + low)  # adding to it carries through the bits of a run
+        above = first[matches.word[rows]] & -2 * low  # fields that begin after it does
+        run &= (above & -above) - 1
+        lsb, end = (np.frexp(bits)[1] for bits in (low, left & run))
+        out.append(np.stack([matches.word[rows], lsb - 1, end - lsb + 1, matches.law[rows],
+                             matches.offset[rows] + lsb - 1], 1))
+        left = left & ~run
+        more = left != 0
+        left, filled, rows = left[more], filled[more], rows[more]
+    return np.concatenate(out)

@@ -210,19 +210,12 @@ def _doubts_of(solved: Solved, findings: Findings, asked: Columns) -> Iterator[t
                    solved.changes(rival, asked, values) != 0)
     yield ("threshold", "a budget that the captures only bound", 1.0,
            hidden_changes(solved, captured, asked, values) != 0)
-    yield "rivals", "another law between the numbers captured", 1.0, findings.outside(solved, asked)
     for changed in findings.uncut_changes(solved, asked, values):
         yield "rivals", "a longer number than any captured", 1.0, changed != 0
-    yield "combination", "modes that were never captured together", 1.0, findings.unseen_rows(solved, asked)
-    if findings.is_weak(solved):
-        detail = f"{findings.information(solved):.0f} bits of captures for a law of {solved.cost:.0f}"
-        yield "few rows", detail, 0.3, np.ones(asked.n, bool)
-    if solved.partial:
-        yield "no law", "layers that no law speaks of", 0.3, solved.decide(asked) < 0
-    if len(solved.steps) > 1:
-        thin = [number for number, support in enumerate(solved.support) if support < BUDGET.step_for_plan]
-        yield ("few rows", f"{min(solved.support)} captures in its regime", 0.3,
-               np.isin(solved.decide(asked), thin))
+    yield from findings.unproved(solved, asked, values)
+    thin = [number for number, support in enumerate(solved.support) if support < BUDGET.step_for_plan]
+    if thin and len(solved.steps) > 1:
+        yield "few rows", "few captures in its regime", 0.3, np.isin(solved.decide(asked), thin)
 
 
 def best_rows(findings: Findings, asked: Columns, idle: Mapping[tuple[int, int], int], shown: Array, seen: Array,

@@ -41,12 +41,10 @@ class Prior:
     nearly: float = 0.2  # share of the captures that what is nearly a law is wrong on
     selection: float = 20.0  # a condition beyond which a law is not right
     # alternatives that are kept
-    rival: float = 7.0  # extra cost of a rival that the search keeps
     likely: float = 3.0  # extra cost at which an alternative is considered as likely as the law
     likely_few: float = 4.0  # the same for few captures
     # gains that a claim needs
     claim: float = 12.0
-    claim_piece: float = 28.0  # the field is beside an open bit
     claim_limit: float = 28.0  # one limit between two constants
     claim_list: float = 40.0  # other lists
     cut: float = 0.7  # share of the captures on which the bits beside a field go on with its law
@@ -135,6 +133,7 @@ class Budget:
     beside: int = 2  # open bits beside a field that may belong to it
     parity_columns: int = 250
     # rivals and plans
+    rivals: int = 200  # of a step, or of a law
     twins: int = 4
     at_end: int = 4  # captures that share the end of a field's values
     doubts: int = 40  # of a field, in a plan

@@ -193,7 +193,7 @@ def _solved(captures: Captures, place: Place, lists: _Lists) -> Solved:
         rivals += _step_rivals(captures, lists, number, here, left)
         left &= ~here
     rivals += [Rival(max(0.0, cost - total), -1, steps=lists.steps(other))
-               for cost, other in lists.found[1:12] if cost - total < PRIOR.rival]
+               for cost, other in lists.found[1:12] if cost - total < PRIOR.likely_few]
     information = float(lists.weights[~left].sum())
     total -= float(lists.weights[left].sum())
     plain = len(path) == 1 or (len(path) == 2 and total < PLAIN * information)
@@ -209,7 +209,7 @@ def _step_rivals(captures: Captures, lists: _Lists, number: int, here: Array, le
     laws, predicates = lists.laws, lists.predicates
     predicate, law = lists.found[0][1][number]
     own, price = laws.kept[law], laws.cost[laws.kept[law]]
-    fits = np.flatnonzero((laws.cost <= price + PRIOR.rival) & laws.agree[:, here].all(1))
+    fits = np.flatnonzero((laws.cost <= price + PRIOR.likely_few) & laws.agree[:, here].all(1))
     for other in fits[np.argsort(laws.cost[fits], kind="stable")][:60]:
         if other != own:
             yield Rival(max(0.0, float(laws.cost[other] - price)), number, law=laws[int(other)])
@@ -223,9 +223,9 @@ def _step_rivals(captures: Captures, lists: _Lists, number: int, here: Array, le
         free &= ~predicates.masks[later]
     needed, others = here & ~rest, left & ~laws.agree[own]
     inside, outside = packed(needed[None]), packed(others[None])
-    same = (predicates.all_costs <= cost + PRIOR.rival) \
+    same = (predicates.all_costs <= cost + PRIOR.likely_few) \
         & ((inside & ~predicates.all_masks | outside & predicates.all_masks) == 0).all(1)
-    for other in np.flatnonzero(same)[:80].tolist():
+    for other in np.flatnonzero(same)[:BUDGET.rivals].tolist():
         condition = predicates.any_condition(other)
         if condition != when:
             yield Rival(max(0.0, float(predicates.all_costs[other] - cost)), number, when=condition)
@@ -234,7 +234,7 @@ def _step_rivals(captures: Captures, lists: _Lists, number: int, here: Array, le
     limit = next((limit for limit in lists.limits if when in (limit.condition, opposite(limit.condition))), None)
     for other_limit in lists.limits if limit else ():
         extra_cost = other_limit.price - limit.price if limit else 0.0
-        if other_limit is limit or extra_cost > PRIOR.rival:
+        if other_limit is limit or extra_cost > PRIOR.likely_few:
             continue
         for end in (other_limit.low, other_limit.high - 1):
             below = term("<=", other_limit.condition.args[0], end)

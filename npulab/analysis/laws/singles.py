@@ -14,6 +14,7 @@ from npulab.analysis.laws.matching import Matches, Run, match, runs
 from npulab.analysis.laws.prior import BUDGET, PRIOR
 from npulab.analysis.laws.solved import Place, Rival, Solved
 from npulab.analysis.laws.state import State
+from npulab.registers.fields import WORD_BITS
 
 
 @dataclass(frozen=True)
@@ -64,31 +65,30 @@ def _by_gain(state: State, library: Library, matches: Matches, derived: Collecti
     as its pieces share its cost.
     """
     captures, costs = state.captures, library.laws.cost
-    total = captures.information.sum(0)
-    scored: list[tuple[float, Run]] = []
-    circular: dict[tuple[int, int, int], int] = {}
-    for run in runs(captures.words, library, matches, ~captures.varies, captures.starts):
-        if derived:
-            at = run.word, run.lsb, run.width
-            if at not in circular:
-                circular[at] = library.uses_of(state.circular(run, derived))
-            if int(library.laws.uses[run.law]) & circular[at]:
-                continue
-        cost = float(costs[run.law])
-        gain = float(total[run.word, run.lsb:run.end].sum()) - cost - _place_cost(run)
-        if gain > -cost:  # a piece of a law that is known anyway costs little
-            scored.append((gain, run))
-    best: dict[int, dict[int, float]] = {}  # of each law, the best gain in each word
-    for gain, run in scored:
-        gains = best.setdefault(run.law, {})
-        gains[run.word] = max(gains.get(run.word, 0.0), gain)
-
-    def order(item: tuple[float, Run]) -> tuple[float, int, int]:
-        gain, run = item
-        elsewhere = sum(max(other, 0.0) for word, other in best[run.law].items() if word != run.word)
-        return -gain - min(elsewhere, PRIOR.shared), run.word, run.lsb
-
-    return [run for _, run in sorted(scored, key=order)]
+    found = runs(captures.words, library, matches, ~captures.varies, captures.starts)
+    word, lsb, width, law, shift = found.T
+    information = np.pad(captures.information.sum(0, dtype=float).cumsum(1), ((0, 0), (1, 0)))
+    explained = information[word, lsb + width] - information[word, lsb]
+    place_cost = PRIOR.place + np.where(shift, PRIOR.middle, 0)
+    keep = explained > place_cost  # a piece of a law that is known anyway costs little
+    size = len(information), WORD_BITS, WORD_BITS + 1
+    places, at = np.unique(np.ravel_multi_index((word, lsb, width), size), return_inverse=True)
+    if derived:
+        circular = [library.uses_of(state.circular(Place(*place), derived))
+                    for place in zip(*np.unravel_index(places, size), strict=True)]
+        keep &= library.laws.uses[law] & np.array(circular, np.uint64)[at] == 0
+    cheapest = np.full(len(places), np.inf)
+    np.minimum.at(cheapest, at[keep], costs[law[keep]])
+    # what is dearer by more than sharing saves is never the first choice of its place
+    keep &= costs[law] <= cheapest[at] + PRIOR.shared + PRIOR.middle + 1
+    gain = (explained - costs[law] - place_cost)[keep]
+    found, word, law = found[keep], word[keep], law[keep]
+    pairs, of = np.unique(law * len(information) + word, return_inverse=True)
+    best = np.zeros(len(pairs))  # of each law in each word
+    np.maximum.at(best, of, gain)
+    elsewhere = np.bincount(pairs // len(information), best, len(costs))[law] - best[of]
+    order = np.lexsort([law, found[:, 1], word, -gain - np.minimum(elsewhere, PRIOR.shared)])
+    return [Run(*run) for run in found[order].tolist()]
 
 
 def _cover(state: State, runs_: list[Run], library: Library) -> list[_Piece]:
@@ -142,18 +142,17 @@ def _solved(state: State, piece: _Piece, library: Library, matches: Matches) -> 
     shift = run.shift + piece.lsb - run.lsb
     mask = sum(2 ** bit for word, bit in piece.positions if state.captures.varies[word, bit])
     cost = float(costs[run.law])
+    fits = np.flatnonzero((matches.word == piece.word) & (matches.mask & mask == mask))
+    starts = matches.offset[fits] + piece.lsb
+    extra = costs[matches.law[fits]] - cost + PRIOR.middle * ((starts > 0) - float(shift > 0))
     rivals = []
-    for (law, offset), matched in matches[piece.word].items():
-        if matched & mask != mask:
-            continue
-        start = offset + piece.lsb
-        extra_cost = float(costs[law]) + (PRIOR.middle if start else 0.0) - cost - (PRIOR.middle if shift else 0.0)
-        extra_cost = max(extra_cost, 0.0)
-        if extra_cost <= PRIOR.rival:
+    for law, start, extra_cost in zip(matches.law[fits].tolist(), starts.tolist(),
+                                      np.maximum(extra, 0).tolist(), strict=True):
+        if extra_cost <= PRIOR.likely_few:
             if (law, start) != (run.law, shift):
                 rivals.append(Rival(extra_cost, 0, law=shifted(library.laws[law], start)))
             rivals += [Rival(extra_cost + more, 0, law=shifted(other, start))
-                       for more, other in library.rivals(law, PRIOR.rival - extra_cost)]
+                       for more, other in library.rivals(law, PRIOR.likely_few - extra_cost)]
     rivals.sort(key=lambda rival: rival.extra_cost)
     return Solved(piece.word, piece.lsb, piece.width, ((ALWAYS, shifted(library.laws[run.law], shift)),),
-                  (state.captures.n,), cost + PRIOR.place, piece.explained, tuple(rivals[:60]))
+                  (state.captures.n,), cost + PRIOR.place, piece.explained, tuple(rivals[:BUDGET.rivals]))
