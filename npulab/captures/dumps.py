@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,7 +23,17 @@ DESCRIPTION, WORDS, WRITES = "job.json", "words.bin", "writes.txt"
 MOST_BYTES = 2**28  # of a buffer
 TEXTS = ("provenance", "source", "tool", "date")
 Maps = Mapping[str, RegisterMap]
-Jobs = Callable[[Path, Mapping[str, bytes], Maps], Sequence[Job]]
+
+
+class Recorded(NamedTuple):
+    """Jobs, buffers and where these lie, in the place of what the files of a dump say."""
+
+    jobs: Sequence[Job]
+    buffers: Mapping[str, bytes]
+    addresses: Mapping[str, int]
+
+
+Jobs = Callable[[Path, Mapping[str, bytes], Maps], Sequence[Job] | Recorded]
 
 
 def folder_importer(target: str, chips: Mapping[str, Features], tables: Maps,
@@ -39,7 +49,8 @@ def folder_importer(target: str, chips: Mapping[str, Features], tables: Maps,
     ``big_endian`` names buffers whose words, of so many bytes, have the first byte highest: they
     are turned.  ``jobs(path, buffers, maps)`` gives the jobs by the maps of the chip; left out,
     they are in ``words.bin``, the words of the first block, or in ``writes.txt``, as
-    ``read_writes`` has it.  ``read`` raises ValueError with file, what, got and allowed.
+    ``read_writes`` has it.  If buffers have other names than their files, or jobs say where they
+    lie, it gives a ``Recorded``.  ``read`` raises ValueError with file, what, got and allowed.
     """
     make = guarded(jobs or _jobs, target, "jobs")
 
@@ -65,7 +76,8 @@ def folder_importer(target: str, chips: Mapping[str, Features], tables: Maps,
         texts: dict[str, Any] = {name: str(said[name]) for name in TEXTS if name in said}
         try:
             addresses = {name: int(str(at), 0) for name, at in _object(path, said, "addresses").items()}
-            return Capture(path.name, target, chip, tuple(made), buffers, addresses,
+            made = made if isinstance(made, Recorded) else Recorded(made, buffers, addresses)
+            return Capture(path.name, target, chip, tuple(made.jobs), made.buffers, made.addresses,
                            _object(path, said, "parameters"), maps=maps, **texts)
         except (TypeError, ValueError) as error:
             where = path / DESCRIPTION

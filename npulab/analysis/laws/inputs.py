@@ -6,12 +6,12 @@ import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from npulab.analysis.laws.expressions import Array, Columns
+from npulab.captures.listing import Wanted
 from npulab.captures.sweep import Sweep, is_sweep, load_sweep
 from npulab.registers.fields import WORD_BITS
 from npulab.registers.map import RegisterMap
@@ -192,8 +192,7 @@ def field_bits(globs: Sequence[str], registers: RegisterMap | None) -> Array:
     fields = list(registers) if registers is not None else []
     mask = np.zeros(len(registers) if registers is not None else 0, np.uint32)
     for glob in globs:
-        found = [item for item in fields if any(fnmatchcase(name, glob) for name in
-                                                (item.name, f"{item.register}.{item.name}"))]
+        found = [item for item in fields if Wanted(glob).named(item.register, item.name)]
         if not found:
             raise LookupError(f"--field: got {glob!r}, the sweep's map has {plural(len(fields), 'field')}"
                               f"{near(glob, [item.name for item in fields])}")

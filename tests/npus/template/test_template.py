@@ -330,3 +330,9 @@ IMPORTERS = (folder_importer("heron", CHIPS, TABLES, jobs),)
         npulab.load("little")
     (here / "little/extra.bin").write_bytes(bytes(range(1, 17)))
     assert npulab.load("little").jobs[1].words.tolist() == [*range(1, 17)]
+    file.write_text(file.read_text().replace("return [Job", """from npulab.captures.dumps import Recorded
+    return Recorded([Job""").replace("[*buffers[\"extra\"]])]", """[*buffers["extra"]])], {"mine": buffers["extra"]},
+                    {"mine": 0x7_0000_0000})"""))
+    of = npulab.load("little")
+    assert (dict(of.buffers), dict(of.addresses)) == ({"mine": bytes(range(1, 17))}, {"mine": 0x7_0000_0000})
+    assert len(of.jobs) == 2
