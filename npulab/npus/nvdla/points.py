@@ -196,10 +196,9 @@ def _one_shift(multiplier: np.ndarray, right_shift: np.ndarray, reach: np.ndarra
                       for m, s, p in zip(multiplier, right_shift, powers, strict=True)])
     saturates = reach * before >= 2 ** 31 if powers.max() < 15 else np.ones(len(times), bool)
     lost = saturates & (halves | (2 ** 31 * times < PAST_CODES * 2.0 ** shift))
-    if powers.max() >= 15 or np.any(lost):
-        raise ValueError(f"lower for nvdla: weight_q: got scales per channel whose shifts differ by "
-                         f"{shift - int(right_shift.min())}, allowed is what one shift and two multipliers of 15 bits "
-                         "make of them")
+    refuse_if(powers.max() >= 15 or np.any(lost), "lower for nvdla: weight_q",
+              f"scales per channel whose shifts differ by {shift - int(right_shift.min())}",
+              "is what one shift and two multipliers of 15 bits make of them")
     return times, before, shift
 
 

@@ -153,9 +153,8 @@ def read_log(text: str) -> Log:
             fault = number
         if not LINE.match(text_line):
             continue
-        if fault:
-            raise ValueError(f"line {number}: got a layer's line behind the segmentation fault of "
-                             f"line {fault}, allowed is none")
+        refuse_if(fault, f"line {number}",
+                  f"a layer's line behind the segmentation fault of line {fault}", "is none")
         entry = _parsed(number, text_line)
         _check(entry, last.get(entry.layer), known, freed)
         if entry.function == PREPARE:
@@ -218,9 +217,8 @@ def _check(entry: LogLine, previous: LogLine | None, known: dict[int, int | None
     """Raises ValueError for a line that cannot come where it is."""
     where, layer, what = f"line {entry.line}", f"{entry.layer:#x}", entry.what
     had = previous.what if previous and previous.function == entry.function else ""
-    if BEFORE[what] and had != BEFORE[what]:
-        raise ValueError(f"{where}: got {what!r} of {layer} after {had or 'nothing'!r}, allowed is "
-                         f"after {BEFORE[what]!r}")
+    refuse_if(BEFORE[what] and had != BEFORE[what], where,
+              f"{what!r} of {layer} after {had or 'nothing'!r}", f"is after {BEFORE[what]!r}")
     if entry.function == PREPARE:
         if what == "cached" and entry.number is None:
             raise ValueError(f"{where}: got no address, allowed is that of the weights")

@@ -51,10 +51,9 @@ def _allowed(v: Values, facts: Mapping[str, int], chip: str,
     for side, count in (("lhs", units), ("rhs", batches)):
         rows, columns = facts[f"{side}_kernel_rows"], facts[f"{side}_kernel_columns"]
         high, blocks = up(depth, rows), f"blocks of {rows} x {columns}"
-        yield f"{side}_kernel_rows", (rows,), chip
-        yield f"{side}_kernel_columns", (columns,), chip
-        yield f"{side}_order", (0,), chip
-        yield f"{side}_kernel_order", (0,), chip
+        for name, value in (("kernel_rows", rows), ("kernel_columns", columns),
+                            ("order", 0), ("kernel_order", 0)):
+            yield f"{side}_{name}", (value,), chip
         yield f"{side}_rows", (high,), f"{depth} rows in {blocks}"
         yield f"{side}_columns", (up(count, columns),), f"{count} columns in {blocks}"
         yield f"{side}_stride", dict.fromkeys((high, apart(high))), f"{high} rows"

@@ -112,9 +112,8 @@ def _codes(capture: Capture, jobs: Sequence[Raw]) -> Lifted:
                    weight_q=QuantParams(1.0 if sums else _scales(v, shares), weight_zero),
                    output_q=QuantParams(1.0, v["DPU.OUT_CVT_OFFSET.OUT_CVT_OFFSET"]),
                    driver_quirks=frozenset({ACCUMULATORS} if sums else ()))
-    if layer.output_shape != (rows, out_w, kernels):
-        raise ValueError(f"lift for rockchip: got an output of {(rows, out_w, kernels)}, allowed with "
-                         f"{layer!r} is {layer.output_shape}")
+    refuse_if(layer.output_shape != (rows, out_w, kernels), "lift for rockchip",
+              f"an output of {(rows, out_w, kernels)}", f"with {layer!r} is {layer.output_shape}")
     x = _input(capture, v, layer, pitch) if "input" in capture.buffers else None
     output = _output(capture, v, layer) if "output" in capture.buffers else None
     return _as_known(capture.parameters, layer, v, x, output)
@@ -253,9 +252,8 @@ def halves(capture: Capture, jobs: Sequence[Raw]) -> Lifted:
     words.check(v, "fp16", Unsupported)
     weights, (size, output, stride), x = weights_of(capture, v), words.Sizes.of(v), None
     conv = Conv2D(weights, np.zeros(len(weights)), (*size[:2], weights.shape[3]), stride)
-    if conv.output_shape[:2] != output[:2]:
-        raise ValueError(f"lift for rockchip: got an output of {output[:2]}, allowed with {conv!r} is "
-                         f"{conv.output_shape[:2]}")
+    refuse_if(conv.output_shape[:2] != output[:2], "lift for rockchip",
+              f"an output of {output[:2]}", f"with {conv!r} is {conv.output_shape[:2]}")
     if "input" in capture.buffers:
         pitch = 2 * v["CNA.DMA_CON1.LINE_STRIDE"]
         layout = hwc((*size[:2], 1), dtype="float16", row_pitch=pitch)
