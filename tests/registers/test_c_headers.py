@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from c_counts import Bits, fields
 
-from npulab.registers.formats import RegisterTable, read_map
+from npulab.registers.formats import RegisterTable, read_map, write_map
 from npulab.registers.formats.c_reading import read_c
 
 
@@ -282,6 +282,23 @@ def test_own_macros_of_many_fields_come_back(tmp_path: Path, count: int) -> None
     table = RegisterTable.of([{"block": "B", "offset": 4 * (n // 8), "register": f"R{n // 8}", "field": f"f{n % 8}", "lsb": 4 * (n % 8),
                                "width": 4} for n in range(count)])
     assert read(tmp_path, macros_text(table)) == table
+
+
+def test_enums_of_an_own_header_are_no_registers(tmp_path: Path) -> None:
+    from npulab.registers.formats.c_writing import c_text
+    table = RegisterTable.of([{"block": "B", "offset": 0, "register": "STAT", "field": "code", "lsb": 0, "width": 8, "value": "enum:STAT"}],
+                             {"STAT": {0x38: "lost", 0x78: "sent", 0xb0: "got"}})
+    assert read(tmp_path, c_text(table)) == table
+
+
+def test_an_enum_without_names_is_none(tmp_path: Path) -> None:
+    (tmp_path / "a.xml").write_text('<database xmlns="http://nouveau.freedesktop.org/"><domain name="D"><enum name="E"><!-- 0 --></enum>'
+                                    '<reg32 offset="0" name="R"><bitfield name="f" low="0" high="3" type="E"/></reg32></domain></database>')
+    table = read_map(tmp_path / "a.xml")
+    assert not table.enums
+    write_map(table, tmp_path / "a.csv")
+    assert read_map(tmp_path / "a.csv") == table
+    table.check()
 
 
 def public() -> list[Path]:

@@ -621,7 +621,7 @@ def test_broken_rdl_is_refused_with_its_line(text: str, said: str, tmp_path: Pat
     (tmp_path / "in" / "link.rdl").symlink_to(outside)
     written(tmp_path / "in", "<% %>", "perl.rdl")
     written(tmp_path / "in", "", "small.rdl")
-    written(tmp_path / "in", " " * 2 ** 20, "half.rdl")
+    written(tmp_path / "in", " " * 2 ** 21, "half.rdl")
     path = written(tmp_path / "in", text, "x.rdl")
 
     def read() -> RegisterTable:

@@ -90,7 +90,10 @@ class Longest:
 
     def inside(self, name: str) -> str:
         """The longest name that this one goes on from; blank for none."""
-        return next(self.all(name), "")
+        names, at = self._names, name.rfind("_")
+        while at > 0 and name[:at] not in names:
+            at = name.rfind("_", 0, at)
+        return name[:max(at, 0)]
 
     def at_or_in(self, name: str) -> str:
         """The name itself where it is one, else the longest that it goes on from."""
@@ -98,10 +101,8 @@ class Longest:
 
     def all(self, name: str) -> Iterator[str]:
         """Every name that this one goes on from, the longest first."""
-        at = len(name)
-        while (at := name.rfind("_", 0, at)) > 0:
-            if name[:at] in self._names:
-                yield name[:at]
+        while name := self.inside(name):
+            yield name
 
 
 class Lost(NamedTuple):
@@ -167,19 +168,19 @@ class Register:
 
     def reach(self) -> None:
         """Let fields of a shift alone reach to the next one."""
-        lows = sorted(bits.lowest for bits in self.fields)
-        for bits in self.fields:
-            if bits.bits < 0 <= bits.low:
-                bits.width = next((low for low in lows if low > bits.low), WORD_BITS) - bits.low
-                bits.guess = True
+        for bits in [bits for bits in self.fields if bits.mask < 0 <= bits.low and bits.bits < 0]:
+            above = [other.lowest for other in self.fields if other.lowest > bits.low]
+            bits.width, bits.guess = min(above, default=WORD_BITS) - bits.low, True
 
 
 def constants(source: Source) -> dict[str, Macro]:
     """The macros that may be numbers; of one that is what a number points to, that number."""
     out = {}
     for name, macro in source.macros.items():
-        if macro.body and len(macro.body) < 2 ** 11 and not NO_NUMBER.search(macro.body):
-            there, found = POINTED.subn("", macro.body)
+        if macro.body.isalnum():
+            out[name] = macro
+        elif macro.body and len(macro.body) < 2 ** 11 and not NO_NUMBER.search(macro.body):
+            there, found = POINTED.subn("", macro.body) if "*" in macro.body or "_MMIO" in macro.body else ("", 0)
             out[name] = macro._replace(body=re.sub(r"(^|\()\s*\*", r"\1", there)) if found else macro
     return out
 
@@ -278,10 +279,10 @@ class Roles:
     def _paired(self) -> None:
         groups: dict[tuple[str, str], dict[str, str]] = {}
         for name, macro in self.plain.items():
-            match, found = TAIL.fullmatch(name), RANGE.fullmatch(macro.body)
+            match, found = TAIL.fullmatch(name), RANGE.fullmatch(macro.body) if ":" in macro.body else None
             if found and int(found[2]) <= int(found[1]) < 64 and not (match and match[3] == "RANGE"):
                 self.add(Bits(name, macro.position, low=int(found[2]), high=int(found[1])), None, name)
-            elif head := HEAD.fullmatch(name):
+            elif name[0] == "B" and (head := HEAD.fullmatch(name)):
                 groups.setdefault((head[2], "_"), {}).setdefault(HEADS[head[1]], name)
             elif match and (match[3] not in COUNTS or macro.body.isdecimal()):
                 groups.setdefault((match[1].lstrip("_"), match[2]), {}).setdefault(TAILS[match[3]], name)

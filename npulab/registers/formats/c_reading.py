@@ -130,10 +130,8 @@ def _refuse_empty(path: Path, rows: Rows, reading: Reading) -> None:
 
 def _sentences(reading: Reading) -> Iterator[str]:
     """What is lost, by kind, each with its line and the first reason."""
-    kinds: dict[str, list[tuple[str, str, str]]] = {}
-    for kind, name, where, why in reading.lost:
-        kinds.setdefault(kind, []).append((name, where.rpartition(", ")[2], why))
-    for kind, some in kinds.items():
+    for kind in dict.fromkeys(kind for kind, *_ in reading.lost):
+        some = [(name, where.rpartition(", ")[2], why) for one, name, where, why in reading.lost if one == kind]
         names = ", ".join(f"{name} ({line})" for name, line, _ in some[:SHOWN])
         yield f"{len(some)} {kind}{'s' * (len(some) > 1)} lost: {names}" + (
             f" and {len(some) - SHOWN} more" if len(some) > SHOWN else "") + f": {some[0][2]}"
@@ -363,7 +361,8 @@ def _listed(unit: Unit, values: dict[str, int]) -> dict[str, Macro]:
     out: dict[str, Macro] = {}
     others: dict[str, Macro] = {}
     code = unit.source.code
-    for cursor in unit.cursors:
+    own = any(name.startswith("NPULAB_") for name in unit.source.macros)  # where registers are said otherwise
+    for cursor in () if own else unit.cursors:
         if cursor.kind.name != "ENUM_DECL" or not cursor.is_definition():
             continue
         said, numbers = {}, {}

@@ -177,7 +177,7 @@ def blank(text: str) -> str:
     >>> blank("a /* b")
     '      '
     """
-    return "\n".join(" " * len(line) for line in text.split("\n"))
+    return "\n".join(" " * len(line) for line in text.split("\n")) if "\n" in text else " " * len(text)
 
 
 # conditions

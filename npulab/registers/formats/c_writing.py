@@ -85,8 +85,6 @@ def _enums(table: RegisterTable, names: Identifiers, macros: Identifiers) -> Ite
         if max(values, default=0) > INT_MOST:
             yield from _defines(name, values, macros)
             continue
-        if not values:
-            continue
         tag = names.new(name, "")
         prefix = f"{tag}_"
         yield f"enum {tag} {{"

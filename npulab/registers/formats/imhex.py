@@ -26,12 +26,11 @@ def imhex_text(table: RegisterTable) -> str:
     lines = [f"// {line}".rstrip() for line in table.copyright.splitlines()] + [*HEAD]
     enums = {}
     for enum, values in table.enums.items():
-        if values:
-            labels = Identifiers(KEYWORDS)
-            enums[enum] = names.new(enum)
-            lines += [f"enum {enums[enum]} : u64 {{",
-                      *(f"  {label} = {raw:#x}," + (f" // {text}" if label != text else "")
-                        for raw, text in values.items() for label in [labels.new(text)]), "};", ""]
+        labels = Identifiers(KEYWORDS)
+        enums[enum] = names.new(enum)
+        lines += [f"enum {enums[enum]} : u64 {{",
+                  *(f"  {label} = {raw:#x}," + (f" // {text}" if label != text else "")
+                    for raw, text in values.items() for label in [labels.new(text)]), "};", ""]
     placed = []
     for block, _, registers in by_block(table):
         features = sorted({row["feature"] for _, _, rows in registers for row in rows if "feature" in row})

@@ -24,9 +24,8 @@ def markdown_text(table: RegisterTable) -> str:
             chips = f", chips with {_text(one.feature)}" if one.feature else ""
             lines += [f"## {_text(one.register)}", "", f"Offset `{one.offset:#06x}`{chips}.", "", *HEAD, *_rows(one)]
             lines.append("")
-    filled = {name: values for name, values in table.enums.items() if values}
-    lines += ["# Enums", ""] if filled else []
-    for name, values in filled.items():
+    lines += ["# Enums", ""] if table.enums else []
+    for name, values in table.enums.items():
         lines += [f"## {_text(name)}", "", "| raw | name |", "| ---: | --- |",
                   *(f"| `{raw:#x}` | {_text(text)} |" for raw, text in values.items()), ""]
     if table.copyright:

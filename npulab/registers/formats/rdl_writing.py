@@ -78,7 +78,7 @@ def _enum(types: Identifiers, enum: str, values: Mapping[int, str]) -> tuple[str
 
 
 def _kept_enum(enum: str, values: Mapping[int, str]) -> list[str]:
-    return [f"{quote(enum)} {raw:#x} {_kept(text)}" for raw, text in values.items()] or [quote(enum)]
+    return [f"{quote(enum)} {raw:#x} {_kept(text)}" for raw, text in values.items()]
 
 
 def _register(offset: int, real: str, name: str, rows: Sequence[Row], enums: Mapping[str, Mapping[int, str]],

@@ -60,7 +60,9 @@ def _named(rows: Sequence[Row]) -> list[Row]:
 
 def _registers(rows: Sequence[Row]) -> list[Register]:
     """The registers of a block; two words of one name are one register of 64 bits."""
-    places = dict.fromkeys((row["offset"], row["register"]) for row in rows)
+    places: dict[tuple[int, str], list[Row]] = {}
+    for row in rows:
+        places.setdefault((row["offset"], row["register"]), []).append(row)
     second = {b for a, b in pairwise(sorted(places, key=lambda one: (one[1], one[0])))
               if b[1] == a[1] and b[0] == a[0] + WORD_BYTES}
     out = []
@@ -72,8 +74,8 @@ def _registers(rows: Sequence[Row]) -> list[Register]:
             words.append((offset + WORD_BYTES, name))
         elif (offset + WORD_BYTES, name) in second:  # a run of more: registers of their own
             second -= {(offset + WORD_BYTES, name)}
-        fields = [{**_said(row), "lsb": row["lsb"] + WORD_BITS * n} for n, word in enumerate(words) for row in rows
-                  if (row["offset"], row["register"]) == word]
+        fields = [{**_said(row), "lsb": row["lsb"] + WORD_BITS * n} for n, word in enumerate(words)
+                  for row in places[word]]
         out.append(Register(offset, name, WORD_BITS * len(words), tuple(
             tuple(sorted(one.items())) for one in _joined(fields, name))))
     return out

@@ -14,7 +14,7 @@ arrays           ``NAME[0]``, ``NAME[1]``, ...; parameters have their values
 ================ =====================================================================================================
 
 Verilog's ifdef and define are followed, include of files in the same folder or below; Perl (``<%
-%>``) is refused. The compiler runs as a program of its own, for half a minute and in half a GiB at
+%>``) is refused. The compiler runs as a program of its own, for a minute and in two GiB at
 most.  What npulab's table has and SystemRDL has no word for stands in properties ``npulab_...``.
 Source: SystemRDL 2.0; systemrdl-compiler.
 """
@@ -37,9 +37,9 @@ from npulab.registers.formats.tables import MOST_ROWS, RegisterTable
 from npulab.support.files import text_of
 from npulab.support.processes import execute
 
-MOST_BYTES = 2 ** 22  # of a file and its includes together
+MOST_BYTES = 2 ** 23  # of a file and its includes together
 FILES = 64
-SECONDS, ROOM = 30, 2 ** 29
+SECONDS, ROOM = 60, 2 ** 31
 INCLUDE = re.compile(r'`include\s+(?:"([^\r\n]+)"|<([^\r\n]+)>)')
 PLAIN = "rw"
 PACKAGE = "systemrdl-compiler"

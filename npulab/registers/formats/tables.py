@@ -74,10 +74,12 @@ class RegisterTable:
     def of(cls, rows: Iterable[Row], enums: Mapping[str, Mapping[int, str]] | None = None,
            copyright: str = "") -> RegisterTable:  # noqa: A002 - as the file has it
         """A table of rows in any order, its texts on one line each; raises ValueError for a number
-        or value that is none and for a character that is no text, as U+0000."""
-        plain = [_plain(row) for row in rows]
+        or value that is none and for a character that is no text, as U+0000.  An enum without names
+        says nothing and is left out."""
         named = {name: {raw: line_of(text, f"enum {name}") for raw, text in sorted(one.items())}
-                 for name, one in sorted((enums or {}).items())}
+                 for name, one in sorted((enums or {}).items()) if one}
+        gone = {f"enum:{name}" for name in enums or () if name not in named}
+        plain = [_plain({**row, "value": ""} if row.get("value") in gone else row) for row in rows]
         said = "\n".join(line.strip() for line in copyright.replace("\t", " ").splitlines()).strip("\n")
         refuse_odd(said.replace("\n", " "), "copyright")
         blocks = {name: n for n, name in enumerate(dict.fromkeys(row.get("block", "") for row in plain))}
