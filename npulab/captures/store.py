@@ -23,6 +23,7 @@ from npulab.models.sweeps import PARAMETERS as SWEEP
 from npulab.registers.map import RegisterMap
 from npulab.support.files import need_file, read_bounded, read_json, write_folders
 from npulab.support.refuse import near, refuse_if, refusing
+from npulab.support.text import one_line
 
 WORDS = ("words", "writes", f"writes{WIDE}", "commands")  # what a job has one of
 MOST_BYTES = 2 ** 30  # of each file beside the description
@@ -192,7 +193,7 @@ def read_folder(folder: Path) -> Capture:
         return _capture(folder, description)
     except (ValueError, LookupError, OSError) as error:
         text = str(error.args[0]) if isinstance(error, KeyError) else str(error)
-        raise type(error)(text if text.startswith(str(folder)) else f"{where}: {text}") from None
+        raise type(error)(one_line(text if text.startswith(str(folder)) else f"{where}: {text}")) from None
 
 
 def _capture(folder: Path, description: Any) -> Capture:

@@ -233,6 +233,16 @@ def test_names_of_a_description_are_escaped(tmp_path: Path, capsys: pytest.Captu
         assert len(refused(capsys, "show", folder)) < 700
 
 
+@pytest.mark.parametrize("name", ["n" * 5000, "a\nb\x1b[2J"])
+@pytest.mark.parametrize("field", ["chip", "target"])
+def test_a_name_that_nobody_knows_is_short(tmp_path: Path, field: str, name: str) -> None:
+    with pytest.raises(LookupError) as caught:
+        npulab.load(copy(tmp_path, **{field: name}))
+    assert len(str(caught.value)) < 900
+    assert not CONTROL.search(str(caught.value))
+    assert "\n" not in str(caught.value)
+
+
 def test_a_terminal_gets_no_escape_sequences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = copy(tmp_path, source="\x1b]0;title\x07\x1b[2J", tool="\x9b2J")
     for more in ([], ["--json"]):

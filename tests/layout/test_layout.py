@@ -26,6 +26,8 @@ from npulab.layout import (
     packed_blocks,
     planar,
 )
+from npulab.layout.conventions import convert_axes
+from npulab.layout.formats import strides_layout
 from npulab.layout.places import Change, Pairs, Signature, Sought
 from npulab.layout.stored import Stored
 
@@ -742,3 +744,37 @@ def test_what_is_claimed_is_there(seeds: range) -> None:
             if found.sure:
                 assert found.pack(tensor) == buffer, f"{seed}: {found}"
     assert outcomes == {"buffers: got no nest", "sure", "Layout", "Table"}
+
+
+def test_elements_below_a_byte_are_checked() -> None:
+    layout = Layout((3,), (Loop(0, 1, 1),), dtype="int4")
+    assert layout.unpack(layout.pack(np.int8([-8, 7, 3]))).tolist() == [-8, 7, 3]
+    for wrong in (8, -9):
+        with pytest.raises(ValueError, match=rf"^tensor: got {wrong}, allowed are values of int4$"):
+            layout.pack(np.int8([0, wrong, 0]))
+
+
+@pytest.mark.parametrize(("offset", "stride", "whole"), [(0, 2, True), (2, 2, True), (2, 4, True), (1, 2, False), (0, 3, False), (3, 4, False)])
+def test_swapped_words_hold_whole_elements(offset: int, stride: int, whole: bool) -> None:
+    def made() -> Layout:
+        return Layout((2,), (Loop(0, 1, stride),), dtype="uint16", offset=offset, swap=4)
+
+    if whole:
+        assert made().unpack(made().pack(np.uint16([1, 0x203]))).tolist() == [1, 0x203]
+    else:
+        with pytest.raises(ValueError, match=r"^swap: got an offset or a stride that is no multiple of 2 bytes"):
+            made()
+
+
+def test_axes_of_one_index_are_last_among_equal_strides() -> None:
+    assert [loop.axis for loop in strides_layout((1, 3), (3, 3)).loops] == [1, 0]
+    assert [loop.axis for loop in strides_layout((3, 1), (3, 3)).loops] == [0, 1]
+
+
+def test_an_axis_that_stays_together_needs_no_size() -> None:
+    tensor = np.arange(24).reshape(6, 4)
+    assert np.array_equal(convert_axes(tensor, "(CM)H", "H(CM)"), tensor.T)
+    assert np.array_equal(convert_axes(tensor, "(CM)H", "H(CM)", C=2), tensor.T)
+    assert convert_axes(tensor, "(CM)H", "HCM", C=2).shape == (4, 2, 3)
+    with pytest.raises(ValueError, match="C"):
+        convert_axes(tensor, "(CM)H", "H(CM)", C=4)

@@ -372,3 +372,10 @@ def test_the_table_of_a_map_with_holes_makes_it_again() -> None:
     assert one.decode(words).keys() == again.decode(words).keys()
     assert one.fields[["block", "offset", "lsb", "width"]].value_counts().max() == 1
     assert len(one.fields) == 12
+
+
+@pytest.mark.parametrize(("text", "value", "raw"), [(">>4", 1.5, 24), (">>1", 0.5, 1), ("+2>>3", 1.0, 6), (">>62", 0.5, 2 ** 61)])
+def test_values_behind_a_shift_are_raw_again(text: str, value: float, raw: int) -> None:
+    meaning = Meaning.parse(text)
+    assert meaning.raw(value) == raw
+    assert meaning.value(raw, 32 if raw < 2 ** 32 else 64) == value

@@ -60,3 +60,11 @@ def test_odd_tables_are_shown_too() -> None:
     sets = Table({"field": ["x"], "a": [[16, 32]], "address": [True]})
     assert "[0x10, 0x20]" in sets._repr_html_()
     assert "…" in Table({"n": range(500)})._repr_html_() or "..." in Table({"n": range(500)})._repr_html_()
+
+
+def test_only_what_points_into_memory_is_in_hex() -> None:
+    shown = repr(Table({"field": ["p", "q", "r"], "value": [16, 40, [32, 17]], "address": [True, False, True]}))
+    assert "0x10" in shown
+    assert " 40" in shown
+    assert "[0x20, 0x11]" in shown
+    assert "0x28" not in shown

@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 # the files of a group, and its tests, those first that are quick and see most
 GROUPS: dict[str, tuple[str, list[str]]] = {
     "registers": ("npulab/registers/*.py", ["tests/registers/test_bits.py", "tests/registers/test_bits_fast.py",
-                                            "tests/registers/test_expansion.py", "tests/registers/test_commands.py", "tests/captures/test_tables.py",
+                                            "tests/registers/test_expansion.py", "tests/registers/test_commands.py", "tests/registers/test_shown.py",
                                             "npulab/registers"]),
     "layout": ("npulab/layout/*.py", ["npulab/layout", "tests/layout/test_streams.py", "tests/layout/test_layout.py"]),
     "quant": ("npulab/quant/*.py", ["npulab/quant", "tests/quant/test_quant.py", "tests/quant/test_ulps.py", "tests/quant/test_rounding.py",
