@@ -111,7 +111,7 @@ def _buffers(path: Path, said: Mapping[str, Any]) -> dict[str, bytes]:
     """The files of a dump by name, little-endian."""
     buffers = {file.stem: read_bounded(file, MOST_BYTES) for file in sorted(path.glob("*.bin"))}
     for name, size in _object(path, said, "big_endian").items():
-        if size not in SWAPS[1:] or len(buffers.get(name, b"?")) % size:
+        if not isinstance(size, int) or size not in SWAPS[1:] or len(buffers.get(name, b"?")) % size:
             raise ValueError(f"{path / DESCRIPTION}: big_endian: got {name!r} in words of {size!r} bytes, allowed are "
                              f"whole words of {', '.join(map(str, sorted(SWAPS)[1:]))} of one of "
                              f"{', '.join(buffers) or 'none'}")

@@ -177,7 +177,8 @@ def test_a_text_dump_is_bounded(tmp_path: Path) -> None:
         dumps.read(path)
 
 
-@pytest.mark.parametrize("change", [{"big_endian": 5}, {"addresses": [1]}, {"parameters": "x"}, {"big_endian": {"input": [4]}}])
+@pytest.mark.parametrize("change", [{"big_endian": 5}, {"addresses": [1]}, {"parameters": "x"}, {"big_endian": {"input": [4]}},
+                                    {"big_endian": {"input": 4.0}}])
 def test_a_recorders_folder_says_objects(tmp_path: Path, change: dict[str, Any]) -> None:
     (name,) = change
     (tmp_path / "job.json").write_text(json.dumps({"npu": "mine"} | change))

@@ -379,3 +379,12 @@ def test_values_behind_a_shift_are_raw_again(text: str, value: float, raw: int) 
     meaning = Meaning.parse(text)
     assert meaning.raw(value) == raw
     assert meaning.value(raw, 32 if raw < 2 ** 32 else 64) == value
+
+
+def test_words_of_any_whole_type_have_32_bits() -> None:
+    one = RegisterMap([{"offset": 0, "field": "f", "lsb": 0, "width": 32}])
+    for kind in (np.int64, np.uint64):
+        assert one.decode(np.array([2 ** 32 - 1], kind)) == {"f": 2 ** 32 - 1}
+    for wrong in (-1, 2 ** 32):
+        with pytest.raises(ValueError, match=r"^words: got int64, allowed is uint32$"):
+            one.decode(np.array([wrong], np.int64))

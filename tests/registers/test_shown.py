@@ -63,8 +63,10 @@ def test_odd_tables_are_shown_too() -> None:
 
 
 def test_only_what_points_into_memory_is_in_hex() -> None:
-    shown = repr(Table({"field": ["p", "q", "r"], "value": [16, 40, [32, 17]], "address": [True, False, True]}))
+    shown = repr(Table({"field": ["p", "q", "r", "s", "t"], "value": [16, 40, [32, 17], "gone", None],
+                        "address": [True, False, True, True, True]}))
     assert "0x10" in shown
     assert " 40" in shown
     assert "[0x20, 0x11]" in shown
+    assert "gone" in shown
     assert "0x28" not in shown
