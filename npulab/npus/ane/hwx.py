@@ -167,12 +167,12 @@ class Hwx:
         return next(iter(OPTION.findall(self.identity)), "")
 
     def section(self, segment: str, name: str) -> Section:
-        """The first section of a name; raises LookupError with those there are."""
+        """The first section of a name; raises ValueError with those there are."""
         for one in self.sections:
             if (one.segment, one.name) == (segment, name):
                 return one
         there = ", ".join(f"{one.segment},{one.name} at byte {one.at:#x}" for one in self.sections)
-        raise LookupError(f"section: got {segment},{name}, the file has {there or 'none from byte 0x20 on'}")
+        raise ValueError(f"section: got {segment},{name}, the file has {there or 'none from byte 0x20 on'}")
 
     def at(self, address: int) -> Section | None:
         """The section that an address lies in."""

@@ -64,10 +64,8 @@ def compiled(data: bytes, name: str, where: str) -> Capture:
     if found.subtype not in CHIP_OF:
         known = ", ".join(f"{subtype} ({chip})" for subtype, chip in CHIP_OF.items())
         raise ValueError(f"{where}: header at byte 0x8: got subtype {found.subtype}, allowed are {known}")
-    try:
+    with refusing(where):
         text = found.section(*TEXT)
-    except LookupError as error:
-        raise ValueError(f"{where}: {error.args[0]}") from None
     if len(found.programs) != 1:
         there = ", ".join(f"{one.name!r} at byte {one.at:#x}" for one in found.programs) or "none from byte 0x20 on"
         raise ValueError(f"{where}: got {len(found.programs)} program threads ({there}), allowed is one")
@@ -102,12 +100,11 @@ def compiled(data: bytes, name: str, where: str) -> Capture:
 
 def bare(data: bytes, name: str, where: str) -> Capture:
     """The capture in a bare task list; what follows its last task is its coefficients."""
-    chip = next(iter(CHIPS))
     listed = tasks.read_list(data, where=where)
-    registers = maps(chip)
+    registers = maps(USUAL_CHIP)
     jobs = tuple(Job.from_writes("H13", one.job_writes, registers["H13"]) for one in listed)
     rest = data[up(max(one.end for one in listed), tasks.ALIGN):]
-    return Capture(name, "ane", chip, jobs, {"coefficients": rest} if _uses_kernel(jobs, registers) else {},
+    return Capture(name, "ane", USUAL_CHIP, jobs, {"coefficients": rest} if _uses_kernel(jobs, registers) else {},
                    provenance="compiler", source=where, maps=registers)
 
 

@@ -51,7 +51,7 @@ def table_of(layer: Activation, table: entries.Table | bytes | None = None) -> e
     if table is None:
         raise refused(f"name: got an activation {layer.name!r} without a table, allowed is a table, or one of "
                       f"{', '.join(functions.FITS)}")
-    if not same_outputs(tables.outputs(table), layer.outputs):
+    if not np.array_equal(tables.outputs(table), layer.outputs, equal_nan=True):
         raise refused(f"outputs: got others than those of {table!r}, allowed are the same")
     return table
 
@@ -61,12 +61,6 @@ def relu_outputs() -> np.ndarray:
     NaN stays."""
     codes = np.arange(2 ** 16, dtype=np.uint16).view(np.float16)
     return np.where((codes > 0) | np.isnan(codes), codes, np.float16(0))
-
-
-def same_outputs(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether two tables of outputs are the same numbers, NaN being one of them and both zeros
-    too."""
-    return bool(np.array_equal(a, b, equal_nan=True))
 
 
 def activation(table: entries.Table, shape: tuple[int, int, int], prescale: float = 1.0) -> TableActivation:
@@ -193,7 +187,7 @@ def fused(layer: Network) -> tuple[Conv2D, Activation | None]:
             or layer.inputs != ((-1,), (0,)) or np.ndim(rest[0].prescale) or rest[0].prescale != 1:
         raise refused(f"got {layer!r}, allowed are a Conv2D without activation and, behind it, an Activation without "
                       "prescale; how compilers link tasks is not known")
-    if same_outputs(rest[0].outputs, relu_outputs()):
+    if np.array_equal(rest[0].outputs, relu_outputs(), equal_nan=True):
         return replace(first, activation="relu"), None
     return first, rest[0]
 
@@ -237,7 +231,7 @@ def _activation(layer: Activation, source: Surface, bars: Sequence[int],
     step = Step(BYPASS, (source,), tuple(bars[:1]), source, bars[-1], unicast=True)
     prescale = _half("prescale", layer.prescale)
     fields = {"NE.PostScale.PostScale": prescale} if prescale != ONE else {}
-    if table is None and same_outputs(layer.outputs, relu_outputs()):
+    if table is None and np.array_equal(layer.outputs, relu_outputs(), equal_nan=True):
         return Plan((replace(step, fields={**fields, "NE.MACCfg.NonlinearMode": RELU}),))
     found = table_of(layer, table)
     data = found.encode()

@@ -67,7 +67,7 @@ def test_built_networks_are_written() -> None:
     made = network(conv(PadTop=1), unit("Neuron", "act", "layer", {"Type": "ReLU"}))
     found = read_plist(write_plist(made))
     assert found == Plist((made,))
-    assert found.network.units[0]["Params"]["PadTop"] == 1
+    assert found.network.units[0].params["PadTop"] == 1
     with pytest.raises(ValueError, match=r"net\.plist: cannot be written: unsupported type: <class 'complex'>"):
         write_plist(network(conv(Odd=1j)))
 

@@ -21,12 +21,6 @@ class Part:
     name: str
     keys: Mapping[str, Any] = field(default_factory=dict)
 
-    def __getitem__(self, key: str) -> Any:
-        return self.keys[key]
-
-    def get(self, key: str, otherwise: Any = None) -> Any:
-        return self.keys.get(key, otherwise)
-
 
 @dataclass(frozen=True)
 class Input(Part):
@@ -135,12 +129,12 @@ def _check_links(network: Network) -> None:
         missing = [key for key in needed if key not in one.keys]
         if missing:
             raise ValueError(f"{name}.{one.name}.{missing[0]}: got no value, allowed is a name")
-        for bottom in _names(one["Bottom"]):
+        for bottom in _names(one.keys["Bottom"]):
             if bottom not in known:
                 raise ValueError(f"{name}.{one.name}.Bottom: got {bottom!r:.60}, allowed is an input or "
                              f"a unit: {_some(known)}")
-        if isinstance(one, Output) and len(_names(one["Bottom"])) != 1:
-            raise ValueError(f"{name}.{one.name}.Bottom: got {len(_names(one['Bottom']))} names, allowed is one")
+        if isinstance(one, Output) and len(_names(one.keys["Bottom"])) != 1:
+            raise ValueError(f"{name}.{one.name}.Bottom: got {len(_names(one.keys['Bottom']))} names, allowed is one")
     count = len(network.weights or ())
     for unit in network.units:
         for key in INDICES:

@@ -35,7 +35,7 @@ def source_of(layer: Layer, names: Sequence[str] = (), name: str = "net") -> tup
     name for; ValueError for another count of names.
 
     >>> network, files = source_of(Concat([(1, 1, 16), (1, 1, 8)]))
-    >>> [unit.type for unit in network.units], [one["InputChannels"] for one in network.inputs], files
+    >>> [unit.type for unit in network.units], [one.keys["InputChannels"] for one in network.inputs], files
     (['Concat'], [16, 8], {})
     """
     if isinstance(layer, FullyConnected):

@@ -114,20 +114,21 @@ def shapes(network: Network) -> dict[str, Shape]:
     for unit in network.sorted_units:
         found[unit.name] = _unit_shape(unit, [found[bottom] for bottom in unit.bottoms])
     for one in network.outputs:
-        found[one.name] = replace(found[one.bottom], type=one.get("OutputType", found[one.bottom].type),
-                                  interleave=one.get("OutputInterleave", 1))
+        found[one.name] = replace(found[one.bottom], type=one.keys.get("OutputType", found[one.bottom].type),
+                                  interleave=one.keys.get("OutputInterleave", 1))
     return found
 
 
 def _input_shape(one: Input) -> Shape:
     for key in ("InputWidth", "InputHeight", "InputChannels"):
         refuse_if(key not in one.keys, f"{one.name}.{key}", "no value", "is a whole number from 1")
-    return Shape(one["InputWidth"], one["InputHeight"], one["InputChannels"], one.get("InputDepth", 1),
-                 one.get("BatchSize", 1), one.get("InputType", "Float16"), one.get("InputInterleave", 1))
+    keys = {"InputDepth": 1, "BatchSize": 1, "InputType": HALF, "InputInterleave": 1, **one.keys}
+    return Shape(*(keys[key] for key in ("InputWidth", "InputHeight", "InputChannels", "InputDepth", "BatchSize",
+                                         "InputType", "InputInterleave")))
 
 
 def _unit_shape(unit: Unit, bottoms: list[Shape]) -> Shape:
-    shape = replace(bottoms[0], interleave=1, type=unit.get("OutputType", bottoms[0].type))
+    shape = replace(bottoms[0], interleave=1, type=unit.keys.get("OutputType", bottoms[0].type))
     keys = unit.params
     if unit.type in ("Conv", "Pooling"):
         kernel = kernel_of(unit)
@@ -137,7 +138,7 @@ def _unit_shape(unit: Unit, bottoms: list[Shape]) -> Shape:
             raise ValueError(f"{unit.name}.KernelWidth: got a kernel of {kernel.width} x {kernel.height}, allowed "
                              f"is one inside the padded image of {shape.width} x {shape.height}")
         shape = replace(shape, width=wide // kernel.step_x + 1, height=high // kernel.step_y + 1)
-        return replace(shape, channels=unit.get("OutputChannels", shape.channels))
+        return replace(shape, channels=unit.keys.get("OutputChannels", shape.channels))
     if unit.type == "Concat":
         axis = _axis(unit, keys.get("Dimension", "Channel"))
         return replace(shape, **{axis: sum(getattr(one, axis) for one in bottoms)})
