@@ -10,7 +10,6 @@ are channel first, ``(channels, positions)``.
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -45,13 +44,10 @@ class Step:
     def __post_init__(self) -> None:
         for item in fields(self):
             size = getattr(self, item.name)
-            try:
-                whole = 0 if isinstance(size, bool) else operator.index(size)
-            except TypeError:
-                whole = 0
-            if not 1 <= whole <= MOST:
-                raise ValueError(f"{item.name}: got {size!r}, allowed is a whole number from 1 to {MOST}")
-            object.__setattr__(self, item.name, whole)
+            whole = isinstance(size, int | np.integer) and not isinstance(size, bool)
+            refuse_if(not whole or not 1 <= size <= MOST, item.name, repr(size),
+                      f"is a whole number from 1 to {MOST}")
+            object.__setattr__(self, item.name, int(size))
         if self.dim % self.heads:
             raise ValueError(f"heads: got {self.heads}, allowed with dim {self.dim} is a divisor of it")
 
