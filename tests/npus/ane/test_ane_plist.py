@@ -58,7 +58,7 @@ def test_keys_nobody_knows_are_kept() -> None:
         **keys_of(network(conv())), "Aside": 3, "image": {**image().keys, "New": True}}}, sort_keys=False)
     found = read_plist(data)
     assert (found.version, found.other, found.network.other) == ("1.0.7", {"Extra": [1, {"a": b"x"}]}, {"Aside": 3})
-    assert found.network.inputs[0]["New"] is True
+    assert found.network.inputs[0].keys["New"] is True
     assert write_plist(found) == data
     assert list(plistlib.loads(write_plist(found))["net"]) == list(plistlib.loads(data)["net"])
 
