@@ -36,9 +36,9 @@ REQUIRED = ("field", "lsb", "width")
 ENUMS = "enums.csv"  # beside a table; of several in a folder each may have its own, TABLE.enums.csv
 
 
-def read_table(path: Path) -> list[dict[str, str]]:
+def read_table(path: Path | str) -> list[dict[str, str]]:
     """Rows of a CSV table; blank lines and lines that begin with # are left out."""
-    with path.open(newline="", encoding="utf-8-sig") as lines:
+    with Path(path).open(newline="", encoding="utf-8-sig") as lines:
         return list(csv.DictReader(line for line in lines if line.strip() and line[0] != "#"))
 
 

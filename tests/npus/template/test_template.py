@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import shlex
 import subprocess
 import sys
@@ -336,3 +337,7 @@ IMPORTERS = (folder_importer("heron", CHIPS, TABLES, jobs),)
     of = npulab.load("little")
     assert (dict(of.buffers), dict(of.addresses)) == ({"mine": bytes(range(1, 17))}, {"mine": 0x7_0000_0000})
     assert len(of.jobs) == 2
+    (here / "made").mkdir()
+    made = runpy.run_path("npulab_targets/heron/test_heron.py")
+    with pytest.raises(pytest.skip.Exception, match=r"put a dump into .*samples: target heron: jobs of .*KeyError: 'extra'"):
+        made["test_dumps_are_read"](npulab.target("heron"), here / "made")
