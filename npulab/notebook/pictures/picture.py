@@ -30,11 +30,10 @@ THEMES = f"<style>{' '.join(f'{page} {RULES.format(page=page)}' for page in DARK
 
 
 @contextmanager
-def canvas(size: tuple[float, float], *panels: int, style: Any = STYLE,
-           **options: Any) -> Iterator[tuple[Figure, Any]]:
+def canvas(size: tuple[float, float], *panels: int, **options: Any) -> Iterator[tuple[Figure, Any]]:
     """A figure of so many inches and its axes, as ``Figure.subplots`` gives them; what is drawn on
     it meanwhile is in npulab's style."""
-    with rc_context(style):
+    with rc_context(STYLE):
         figure = Figure(figsize=size, layout="constrained")
         yield figure, figure.subplots(*panels, **options)
 

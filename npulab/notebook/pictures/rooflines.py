@@ -11,16 +11,14 @@ from typing import Any
 import numpy as np
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 
-from npulab.notebook.pictures.picture import STYLE, Picture, canvas
+from npulab.notebook.pictures.picture import RIGHT, WRONG, Picture, canvas
 from npulab.support.refuse import positive
 
 LISTED = 40  # points that have a row of numbers
 NAME = 24  # letters of a name in a row
 NEAR = (0.035, 0.05)  # share of the picture within which labels are put one above the other
 LEVELS = 6  # of labels one above the other; more begin again
-# paper, ink, what is quiet, points, what cannot be
-LIGHT = ("#ffffff", "#000000", "#6e6e6e", "#2b6ca3", "#c4501b")
-DARK = ("#111111", "#f0f0f0", "#a0a0a0", "#8fc1e3", "#f0905c")
+QUIET = "#6e6e6e"
 
 
 @dataclass(frozen=True)
@@ -48,8 +46,8 @@ class Point:
         return not math.isnan(self.ms)
 
 
-def roofline(points: Any, peak: float | Mapping[str, float], bandwidth: float, title: str = "",
-             dark: bool = False) -> Picture:
+def roofline(points: Any, peak: float | Mapping[str, float], bandwidth: float,
+             title: str = "") -> Picture:
     """Kernels under their roof, both axes logarithmic: operations a byte across, TFLOPS up.
 
     ``points`` is a DataFrame, or what makes one, with a row per kernel: name, flops, bytes and,
@@ -70,26 +68,23 @@ in 1.000 ms, 20.0% of the peak
     name, top = next(iter(peaks.items()))
     bend = top * 1e3 / speed
     text = _text(kernels, name, top, speed, bend)
-    paper, ink, quiet, lead, wrong = DARK if dark else LIGHT
-    style = {**STYLE, "figure.facecolor": paper, "axes.facecolor": paper, "text.color": ink, "axes.edgecolor": quiet,
-             "axes.labelcolor": ink, "xtick.color": ink, "ytick.color": ink, "axes.titlecolor": ink}
     with canvas((10.4, max(4.2, 1.4 + 0.17 * min(len(kernels), LISTED))), 1, 2,
-                width_ratios=(1.25, 1), style=style) as (figure, (ax, beside)):
+                width_ratios=(1.25, 1)) as (figure, (ax, beside)):
         _axes(ax, kernels, peaks, speed, bend)
         low, high = ax.get_xlim()
         across = np.array([low, bend, high])
-        ax.plot(across, np.minimum(top, across * speed / 1e3), color=ink, linewidth=1.4, zorder=2)
+        ax.plot(across, np.minimum(top, across * speed / 1e3), color="black", linewidth=1.4, zorder=2)
         for other, height in list(peaks.items())[1:]:
-            ax.plot([height * 1e3 / speed, high], [height, height], color=quiet, linewidth=1, linestyle="--", zorder=1)
+            ax.plot([height * 1e3 / speed, high], [height, height], color=QUIET, linewidth=1, linestyle="--", zorder=1)
             ax.annotate(f"{other} {height:g}", (high, height), (-2, 2), textcoords="offset points", ha="right",
-                        fontsize=8, color=quiet)
-        _draw(ax, kernels, top, speed, lead, wrong)
-        ax.grid(color=quiet, alpha=0.25, linewidth=0.5)
+                        fontsize=8, color=QUIET)
+        _draw(ax, kernels, top, speed)
+        ax.grid(color=QUIET, alpha=0.25, linewidth=0.5)
         ax.set_axisbelow(True)
         beside.set_axis_off()
         beside.text(0, 1, _numbers(kernels, top, speed), va="top", family="monospace", fontsize=8, linespacing=1.5,
                     transform=beside.transAxes)
-        figure.suptitle(textwrap.fill(f"{title}: {text}" if title else text, 130), color=ink)
+        figure.suptitle(textwrap.fill(f"{title}: {text}" if title else text, 130))
     return Picture(f"{title}: {text}" if title else text, figure)
 
 
@@ -135,7 +130,7 @@ def _axes(ax: Any, kernels: list[Point], peaks: Mapping[str, float], speed: floa
     ax.spines[["right", "top"]].set_visible(False)
 
 
-def _draw(ax: Any, kernels: list[Point], top: float, speed: float, lead: str, wrong: str) -> None:
+def _draw(ax: Any, kernels: list[Point], top: float, speed: float) -> None:
     """Points with the numbers of their rows; where they crowd, one number above the other."""
     placed: list[tuple[float, float, int]] = []
     to_share = ax.transAxes.inverted()
@@ -146,9 +141,10 @@ def _draw(ax: Any, kernels: list[Point], top: float, speed: float, lead: str, wr
         at = kernel.tflops if kernel.timed else allowed
         above = kernel.timed and at > allowed
         if kernel.timed and not above:
-            ax.plot([kernel.intensity] * 2, [at, allowed], color=lead, linewidth=0.8, linestyle=":", zorder=2)
+            ax.plot([kernel.intensity] * 2, [at, allowed], color=RIGHT, linewidth=0.8, linestyle=":", zorder=2)
         ax.plot([kernel.intensity], [at], linestyle="", marker="X" if above else "o", markersize=6, zorder=3,
-                color=wrong if above else lead, markerfacecolor=wrong if above else lead if kernel.timed else "none")
+                color=WRONG if above else RIGHT,
+                markerfacecolor=WRONG if above else RIGHT if kernel.timed else "none")
         x, y = to_share.transform(ax.transData.transform((kernel.intensity, at)))
         level = 1 + max((had for left, height, had in placed if x - left < NEAR[0] and abs(y - height) < NEAR[1]),
                         default=-1)

@@ -315,10 +315,8 @@ class ByteModel(Model):
         match asked:
             case {"seek": 1 | -1 as step}:
                 self.seek(step)
-            case {"undo": 1}:
-                self.undo()
-            case {"redo": 1}:
-                self.redo()
+            case {"undo": 1} | {"redo": 1}:
+                getattr(self, *asked)()
             case {"go": str() as text} | {"write": str() as text}:
                 try:
                     (self.go if "go" in asked else self.write)(text)
