@@ -5,6 +5,8 @@ from how names nest and how values behave.
 ``X_F_MASK`` beside ``X_F_SHIFT`` (data: TAILS)    a field, F of register X; the longest name around it is its register
 ``X_F BIT(3)``, ``GENMASK(7, 4)``, ``(1 << 3)``    the same in one, where X is a register and no field
 ``X_F(x) (((x) & 0xf) << 4)``                      the same, by what it makes of all ones and of one
+``X_F_OFFSET 4`` and ``_SIZE 3``, in decimal       the same; where registers are marked (``X_OFFSET 0x10``), what
+                                                   goes on from one and is not is its bits
 ``X 0x10`` (also ``REG_X``, ``mmX``, ``X_REG``)    a register, if fields nest in its name or a list of offsets has it
 ``X(i) (0x600 + 4 * (i))``, ``X__LEN``             an array of registers
 ``X_F_NAME 2``                                     a value of field F, in place or from bit 0
@@ -769,7 +771,7 @@ class Roles:
                 for n, name in enumerate(run) if sure else ():
                     near = any(abs(offset[name] - offset[other]) <= NEAR and other.split("_")[0] == name.split("_")[0]
                                for other in (*run[max(0, n - 1):n], *run[n + 1:n + 2]))
-                    if near or (name.split("_")[0] in words and n < sure[-1]) or (sure[0] < n < sure[-1]):
+                    if near or (name.split("_")[0] in words and n < sure[-1]):
                         out.add(name)
             return out & names
         good = [run for run in runs if len(run) > 1 and not all(
