@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from npulab.quant.requantize import requantize
-from npulab.quant.rules import ROUNDINGS, RULES, Mantissa, QuantParams, ratio_of_scales, rule, shift_right
+from npulab.quant.rules import ROUNDINGS, RULES, LeadingBits, Mantissa, QuantParams, ratio_of_scales, rule, shift_right
 
 
 def rounded(value: Fraction, rounding: str) -> int:
@@ -122,9 +122,9 @@ def test_requantize_adds_the_zero_point_then_clamps() -> None:
     assert bytes(floored.astype(np.uint8)).hex(" ").upper() == "BC 28 BA FF B1 91 81 96 90"
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", [*RULES, "14 bits"])
 def test_a_multiplier_says_its_ratio(name: str) -> None:
-    by = RULES[name]
+    by = RULES.get(name, LeadingBits("14 bits"))
     for scale in (0.0053937435, 0.25, 0.0017):
         real = float(np.asarray(by.real(*by.multiplier(1.0, scale, 1.0))).flat[0])
         assert real == pytest.approx(scale, rel=2.0 ** -6), (name, scale)
