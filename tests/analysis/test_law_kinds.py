@@ -97,6 +97,24 @@ def test_noise_is_no_mode() -> None:
     assert (found.predict(UNSEEN)[1] == 0).all()
 
 
+def false_laws(seed: int) -> list[str]:
+    """The fields that are claimed of the words of some layers and the parameters of others."""
+    words, others = words_of(layers(32, seed))[:, :4], layers(32, seed + 1000)
+    laws = quiet(words, others)
+    _, mask = laws.predict(UNSEEN)
+    moved = np.bitwise_or.reduce(words ^ words[0])
+    return [f"seed {seed}: {law}" for law in laws.fields if (mask & moved)[:, law.word].any()]
+
+
+def test_parameters_of_other_layers_have_no_laws() -> None:
+    assert false_laws(0) == []
+
+
+@pytest.mark.long
+def test_parameters_of_a_hundred_other_sweeps_have_at_most_one_law() -> None:
+    assert sum(len(false_laws(seed)) > 0 for seed in range(100)) <= 1
+
+
 # What is nearly true
 
 
