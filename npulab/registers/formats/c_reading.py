@@ -302,9 +302,9 @@ def _macros(unit: Unit, structs: Sequence[Struct], notes: Mapping[int, str], tol
                   values, unit.refused, spoken - listed.keys(), members.keys())
     roles.decide()
     roles.roles.update(dict.fromkeys(taken, "register"))
-    for said in REGMAP.finditer(source.code, source.own):  # fields of Linux's regmap
-        bits = Bits(said[1] or said[2], said.start(), low=int(said[4]), high=int(said[5]))
-        roles.add(bits, roles.register(said[3]) if said[3] in roles.candidates else None)
+    for made in REGMAP.finditer(source.code, source.own):  # fields of Linux's regmap
+        bits = Bits(made[1] or made[2], made.start(), low=int(made[4]), high=int(made[5]))
+        roles.add(bits, roles.register(made[3]) if made[3] in roles.candidates else None)
     meaning = _inline(source)
     lost = [*roles.lost]
     places = [*_apart(roles, re.sub(r"\W", "_", source.path.stem), lost)]
@@ -312,9 +312,10 @@ def _macros(unit: Unit, structs: Sequence[Struct], notes: Mapping[int, str], tol
                if (register := roles.registers.get(name)) and register.fields]
     known = {(one.block, one.offset) for one in places if one.register.macro in members}
     names = {(one.block, one.offset): one.name for one in places}
+    said = {**notes, **comments.notes}
     spilled = set[tuple[str, int]]()  # words that bits of the one in front of them lie in
     for one in places:
-        rows = _register_rows(one, {**notes, **comments.notes}, enums, meaning, lost, told)
+        rows = _register_rows(one, said, enums, meaning, lost, told)
         for row in rows:
             if row["offset"] != one.offset:
                 row["register"] = names.get((one.block, row["offset"]), one.name)
