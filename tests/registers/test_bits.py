@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from npulab.registers.fields import Field
 from npulab.registers.map import RegisterMap
 from npulab.registers.meaning import Meaning
-from npulab.registers.table import read_table
+from npulab.registers.table import read_table, refuse_odd
 
 
 def row(field: str, lsb: int, width: int, **more: object) -> dict[str, object]:
@@ -388,3 +388,22 @@ def test_words_of_any_whole_type_have_32_bits() -> None:
     for wrong in (-1, 2 ** 32):
         with pytest.raises(ValueError, match=r"^words: got int64, allowed is uint32$"):
             one.decode(np.array([wrong], np.int64))
+
+
+def test_numbers_of_64_bits_are_the_largest() -> None:
+    assert Meaning.parse(f"raw+{2 ** 64 - 1:#x}").steps == (("+", 2 ** 64 - 1),)
+
+
+def test_status_counts_each_bit_once() -> None:
+    one = RegisterMap([{"offset": 0, "field": "known", "lsb": 0, "width": 8, "evidence": "board"},
+                       {"offset": 0, "field": "guessed", "lsb": 8, "width": 8, "evidence": "guess"}])
+    row = one.status(np.array([[0x000F0F0F], [0]], np.uint32)).iloc[0]
+    assert {name: int(row[name]) for name in ("explained", "guessed", "open", "constant", "never exercised")} == {
+        "explained": 4, "guessed": 4, "open": 4, "constant": 12, "never exercised": 8}
+
+
+@pytest.mark.parametrize("letter", ["\0", "\x1f", "\x7f", "\x9f", "\ud800", "\ufffe"])
+def test_characters_that_no_text_holds_are_refused(letter: str) -> None:
+    refuse_odd("a field", "name")
+    with pytest.raises(ValueError, match=rf"^name: got the character U\+{ord(letter):04X}, allowed is text$"):
+        refuse_odd(f"a{letter}b", "name")
