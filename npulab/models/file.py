@@ -47,8 +47,8 @@ NUMBERS = {"b": "Int8", "B": "Uint8", "?": "Bool", "i": "Int32", "I": "Uint32", 
 KNOWN = OPERATORS | LISTED | TENSORS
 MOST_AXES = 8
 # names by number and form
-OPERATOR_NAMES = {"tflite": dict(enumerate(NAMES.split())),
-                  "circle": dict(enumerate(NAMES.split())) | {start - i: name for start in (254, -2)
+OPERATOR_NAMES = {"tflite": dict(enumerate(NAMES)),
+                  "circle": dict(enumerate(NAMES)) | {start - i: name for start in (254, -2)
                                                               for i, name in enumerate(CIRCLE_NAMES)}}
 TENSOR_TYPES = {"tflite": dict(enumerate(TYPES)),
                 "circle": dict(enumerate(TYPES)) | {-1 - i: name for i, name in enumerate(CIRCLE_TYPES)}}
