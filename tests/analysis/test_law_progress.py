@@ -85,7 +85,7 @@ def test_the_laws_so_far_are_told() -> None:
     watch.tell = tell
     from npulab.analysis.laws import found
     table = found.checked_parameters(LAYERS, ROWS)
-    found._search(WORDS, table, {}, np.zeros(3, np.uint32), watch)
+    found._search(WORDS, table, {}, np.zeros(3, np.uint32), found.field_starts(None, 3), watch)
     assert any("1 fields explain" in text and "bits that vary" in text for text in told)
     assert "= width" in told[-1]
     assert "&lt;" in status_html(watch, "<b>", 0)
