@@ -17,6 +17,7 @@ from npulab.captures.capture import Job
 from npulab.npus.ethosu.facts import DMA, FACTS, REGISTERS
 from npulab.registers.map import RegisterMap
 
+PRODUCTS = {0: "u55", 1: "u65", 2: "u85"}
 MAGIC = int.from_bytes(b"COP1", "little")
 CONFIG, COMMANDS, READ, DUMP, NOTHING = 1, 2, 3, 4, 5  # actions of a payload
 BITS = 2 ** 10  # opcodes
@@ -68,7 +69,7 @@ def payload(data: bytes, where: str) -> Payload:
 def _chip(config: int) -> str:
     """The part that a configuration word says: products in a cycle as a power of two, the product."""
     product, macs = config // 2 ** 28, 2 ** (config % 16)
-    return f"ethos-u{'65' if product == 1 else '55'}-{macs}"
+    return f"ethos-{PRODUCTS.get(product, product)}-{macs}"
 
 
 def commands(words: np.ndarray, where: str) -> Iterator[tuple[int, int, int | None]]:

@@ -57,7 +57,8 @@ def test_moves_are_jobs_of_their_own() -> None:
     assert second == stream.jobs(WORDS, FACTS.tables, "x")[0]
 
 
-@pytest.mark.parametrize(("config", "chip"), [(0x1807, "ethos-u55-128"), (0x1005, "ethos-u55-32"), (0x10003008, "ethos-u65-256")])
+@pytest.mark.parametrize(("config", "chip"), [(0x1807, "ethos-u55-128"), (0x1005, "ethos-u55-32"), (0x10003008, "ethos-u65-256"),
+                                              (0x20000008, "ethos-u85-256")])
 def test_a_payload_says_its_chip(config: int, chip: str, tmp_path: Path) -> None:
     path = tmp_path / "layer.bin"
     path.write_bytes(payload(WORDS, config))
