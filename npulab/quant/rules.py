@@ -16,7 +16,7 @@ import math
 import operator
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -649,23 +649,34 @@ def _stated_as(name: str) -> Rule | None:
     return None
 
 
-def leaky(by: Rule, shift: int) -> Rule:
+@dataclass(frozen=True)
+class Leaky(Rule):
     """A rule whose codes below the zero point are shifted right, rounded down, before the clamp.
 
-    >>> leaky(rule("gemmlowp"), 2).exact(np.array([40, -7]), 2 ** 30, 0).tolist()
+    >>> by = rule("gemmlowp")
+    >>> Leaky(by.name, by.order, by.register, by, 2).exact(np.array([40, -7]), 2 ** 30, 0).tolist()
     [20, -1]
     """
-    kind = type(by)
 
-    def exact(self: Rule, accumulators: np.ndarray, multiplier: Any, right_shift: Any,
-              zero_point: int = 0) -> np.ndarray:
-        out = kind.exact(self, accumulators, multiplier, right_shift, zero_point) - zero_point
-        return np.where(out < 0, out >> shift, out) + zero_point
+    by: Rule = RULES["gemmlowp"]
+    shift: int = 1
 
-    # no rounding of the real-valued result: every output is asked for
-    steps = {"exact": exact, "max_deviation": lambda self, right_shift: 2.0 ** 62}
-    made = type(f"Leaky{kind.__name__}", (kind,), steps)
-    return made(**{one.name: getattr(by, one.name) for one in fields(by)})  # type: ignore[no-any-return]
+    def __post_init__(self) -> None:
+        for name in ("rounding_direction", "fraction_bits", "multipliers", "right_shifts", "wraps", "types"):
+            object.__setattr__(self, name, getattr(self.by, name))
+
+    def multiplier(self, input_scale: Any, weight_scale: Any, output_scale: Any) -> tuple[np.ndarray, np.ndarray]:
+        return self.by.multiplier(input_scale, weight_scale, output_scale)
+
+    def exact(self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0) -> np.ndarray:
+        out = self.by.exact(accumulators, multiplier, right_shift, zero_point) - zero_point
+        return np.where(out < 0, out >> self.shift, out) + zero_point
+
+    def max_deviation(self, right_shift: np.ndarray) -> Any:
+        return 2.0 ** 62  # no rounding of the real-valued result: every output is asked for
+
+    def real(self, multiplier: Any, right_shift: Any) -> np.ndarray:
+        return self.by.real(multiplier, right_shift)
 
 
 def half_away(values: Any) -> np.ndarray:

@@ -9,7 +9,7 @@ import numpy as np
 
 from npulab.quant.emulate.saturating import Saturation
 from npulab.quant.layers import Add, Conv2D, FullyConnected, Layer, Pool2D, leak_of, per_channel
-from npulab.quant.rules import Rule, half_away, is_rule, leaky, positive, rule, rule_names
+from npulab.quant.rules import Leaky, Rule, half_away, is_rule, positive, rule, rule_names
 
 
 class Row(NamedTuple):
@@ -141,7 +141,8 @@ def parts_of(layer: Conv2D | FullyConnected, dtype: np.dtype, name: str | Rule) 
         if dtype.name not in by.types:
             raise ValueError(f"rule: got {by.name} for {layer} of {dtype}, allowed with it is {', '.join(by.types)}")
     leak = leak_of(layer.activation)
-    return tuple((leaky(by, leak), first, end) for by, first, end in out) if leak else out
+    return tuple((Leaky(by.name, by.order, by.register, by, leak), first, end)
+                 for by, first, end in out) if leak else out
 
 
 def multipliers(layer: Conv2D | FullyConnected, by: Rule, first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
