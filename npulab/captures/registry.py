@@ -53,19 +53,25 @@ def target(name: str) -> Target:
     Who asks by name has its code run.  An ImportWarning, which the shell shows, says so of a folder
     that is not trusted.
     """
-    _asked.add(_folder(name))
-    return stated_target(name)
+    return _target(name, asked=True)
 
 
 def stated_target(name: str) -> Target:
     """The target that a file names: as ``target``, but raises ValueError in the place of running code
     that nobody trusts."""
-    if name not in _folders(HERE) and name not in targets():
+    return _target(name, asked=False)
+
+
+def _target(name: str, asked: bool) -> Target:
+    folder = _folder(name)
+    if not folder and name not in targets():
         raise LookupError(f"target: got {name!r}, allowed is one of {', '.join(targets())} "
                           f"(a folder in ./{LOCAL} counts too)")
-    folder = _folder(name)
+    folder = folder or HERE / name  # of an entry point, which has none there
     users = folder.parent != HERE
-    if users and folder not in _asked and not is_trusted(folder):
+    if asked:
+        _asked.add(folder)
+    elif users and folder not in _asked and not is_trusted(folder):
         raise ValueError(f"target {name}: its code is not run, for {folder} is not trusted; if you know who wrote it: "
                          f"npulab trust {folder}")
     made = _load(name, folder, _state(folder) if users else ())
@@ -172,9 +178,9 @@ def _local() -> list[Path]:
     return [Path(one).absolute() for one in trusted if one not in ("", "0", "none")]
 
 
-def _folder(name: str) -> Path:
-    """The folder of a target; one of an entry point has none, and gets one here that is not there."""
-    return next((folder for folder in [HERE, *_local()] if name in _folders(folder)), HERE) / name
+def _folder(name: str) -> Path | None:
+    """The folder of a target; None for one of an entry point, and for a name that no target has."""
+    return next((folder / name for folder in [HERE, *_local()] if name in _folders(folder)), None)
 
 
 def _folders(where: Path) -> list[str]:
