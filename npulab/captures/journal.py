@@ -71,7 +71,7 @@ class Journal:
         self._lines: list[str] = []
         self._file = None if self.path is None else Lines(self.path, MOST_BYTES)
         head = {"npulab": "journal", "version": VERSION, "about": self.about}
-        if self._file and (self._file.whole or not _line(head).encode().startswith(self._file.torn)):
+        if self._file and (self._file.whole or not as_line(head).encode().startswith(self._file.torn)):
             self._take_up(self._file.whole, about is not None)
         else:  # a crash cut the head off, if there is a file
             self._write(head)
@@ -118,7 +118,7 @@ class Journal:
         return "".join(self._lines)
 
     def _write(self, entry: Mapping[str, Any]) -> None:
-        line = _line(entry)
+        line = as_line(entry)
         if self._file is not None:
             self._file.add(line.encode())
         self._lines.append(line)
@@ -188,8 +188,9 @@ def repair(path: str | os.PathLike[str], into: str | os.PathLike[str]) -> tuple[
     return Journal.read(into), dropped
 
 
-def _line(entry: Mapping[str, Any]) -> str:
-    # half a character, as a broken name of a file has it, stays an escape
+def as_line(entry: Mapping[str, Any]) -> str:
+    """An entry as JSON, with the end of its line; half a character, as a broken name of a file has
+    it, stays an escape."""
     return json.dumps(entry, ensure_ascii=False).encode("utf-8", "backslashreplace").decode() + "\n"
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from npulab.captures import store
+from npulab.captures.journal import as_line
 from npulab.captures.sources import OUTCOMES, Answer
 from npulab.support.files import Lines, locked
 from npulab.support.refuse import refusing
@@ -89,8 +90,8 @@ class Store:
         return kept
 
     def _append(self, entry: Mapping[str, Any]) -> None:
-        line = json.dumps(entry, ensure_ascii=False).encode("utf-8", "backslashreplace")
-        self._file.add(b"%08x %s\n" % (zlib.crc32(line), line))
+        line = as_line(entry).encode()
+        self._file.add(b"%08x %s" % (zlib.crc32(line.rstrip(b"\n")), line))
 
     def _take_up(self, path: Path, lines: list[bytes]) -> None:
         """Read what is there; a last line that is cut off counts for nothing."""
