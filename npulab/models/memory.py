@@ -13,16 +13,13 @@ import math
 import operator
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from npulab.models.graph import Graph, Operator
 from npulab.models.listing import memory_text
+from npulab.support.late import pd
 from npulab.support.text import plural
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 KINDS = ("input", "output", "intermediate", "state", "constant", "unused")
 # Samsung/ONE:runtime/onert/core/src/backend/basic/MemoryPlanner.cc: BumpPlanner, FirstFitPlanner,
@@ -81,8 +78,6 @@ class Memory:
     @property
     def table(self) -> pd.DataFrame:
         """One row per tensor: tensor, name, bytes, kind, first, last, offset, packed."""
-        import pandas as pd
-
         return pd.DataFrame({"tensor": np.arange(len(self.names)), "name": self.names, "bytes": self.bytes,
                              "kind": self.kinds, "first": self.first, "last": self.last, "offset": self.offsets,
                              "packed": self.packed})
@@ -91,8 +86,6 @@ class Memory:
     def steps(self) -> pd.DataFrame:
         """One row per operator: operator, name, live (bytes), tensors (how many live, without
         constants)."""
-        import pandas as pd
-
         here, count = self.offsets >= 0, len(self.operators)
         number = _alive(self.first[here], self.last[here], np.ones(np.count_nonzero(here), np.int64), len(self.live))
         return pd.DataFrame({"operator": np.arange(count), "name": self.operators, "live": self.live[:count],
@@ -111,8 +104,6 @@ class Memory:
         heap against the first row.  In the last row weights are freed as soon as they are packed,
         until when there are both.
         """
-        import pandas as pd
-
         planned, added = self.planned, int(self.packed.sum())
         ways = [("constants copied", planned + self.constants, 0), ("file mapped", planned, self.constants)]
         if added:

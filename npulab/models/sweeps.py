@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,10 +21,8 @@ from npulab.quant.emulate import emulate
 from npulab.quant.layers import ACTIVATIONS, POOLS, UNIT, Add, Conv2D, FullyConnected, Layer, Pool2D
 from npulab.quant.rules import QUANTIZED, QuantParams, Rule
 from npulab.support.files import write_folders
+from npulab.support.late import pd
 from npulab.support.text import plural
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 # what a point of a grid may say, and what it is where the grid does not say it
 DEFAULTS: dict[str, Any] = {
@@ -61,8 +59,6 @@ class Sweep:
     @property
     def parameters(self) -> pd.DataFrame:
         """One row per model: the layer's parameters."""
-        import pandas as pd
-
         return pd.DataFrame([layer.parameters for layer in self.layers])
 
     def inputs(self, number: int) -> tuple[np.ndarray, ...]:
@@ -130,7 +126,6 @@ def write_sweep(folder: str | os.PathLike[str], grid: Mapping[str, Any],
     ...     write_sweep(f"{board}/sweep", {"kernel": [1, 3], "stride": [1, 2], "dtype": "uint8"})
     Sweep(4 models, 0 points skipped)
     """
-    import pandas as pd
     from tqdm.auto import tqdm
 
     folder = _folder(folder)
@@ -166,8 +161,6 @@ def check_sweep(folder: str | os.PathLike[str], outputs: str | os.PathLike[str] 
     or None; the verdict is ``equal``, ``differs`` or ``missing``.  Raises FileNotFoundError for a
     folder that is no sweep; ValueError (what, got, allowed) for an output of another size.
     """
-    import pandas as pd
-
     folder = _folder(folder)
     where = folder if outputs is None else _folder(outputs)
     if not (folder / PARAMETERS).is_file() or not where.is_dir():

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -20,9 +20,7 @@ from npulab.analysis.laws.score import Score
 from npulab.captures.layers import complete_ranges
 from npulab.captures.sources import Source, ask_all
 from npulab.captures.sweep import Sweep
-
-if TYPE_CHECKING:
-    import pandas as pd
+from npulab.support.late import pd
 
 FIRST = 24  # layers of the first sweep
 TWICE = 3  # of them asked again with other weights
@@ -207,15 +205,11 @@ class _Run:
     def _asked(self) -> tuple[pd.DataFrame, np.ndarray]:
         """Every layer that was asked for, and whether it gave no capture: refused, or the source
         failed or hung."""
-        import pandas as pd
-
         frame = pd.DataFrame([kept.parameters for kept in self.store.answers])
         return frame, np.array([kept.outcome != "captured" for kept in self.store.answers])
 
     def _frame(self, kept: Sequence[Kept]) -> pd.DataFrame:
         """The parameters of captures, with what follows and what was observed in all of them."""
-        import pandas as pd
-
         frame = pd.DataFrame([{**one.parameters, **one.observed} for one in kept])
         names = self._names()
         return frame[[name for name in frame.columns if name in names]].fillna(0)
@@ -251,8 +245,6 @@ class _Run:
         return len(last) == 2 and all(row["cells"] == row["claimed"] > 0 == row["wrong"] for row in last)
 
     def _explored(self, stopped: bool) -> Explored:
-        import pandas as pd
-
         captured = self._captured()
         sweep = None
         if captured:
