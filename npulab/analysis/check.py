@@ -21,11 +21,10 @@ from npulab.quant.floats import steps, unit
 from npulab.quant.layers import Network
 from npulab.registers.fields import WORD_BITS, WORD_BYTES, Field
 from npulab.registers.map import RegisterMap
+from npulab.support.late import pd
 from npulab.support.text import Row, as_address, indented
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from npulab.quant.layers import Layer
 
 Key = tuple[int, str, str, str]
@@ -497,8 +496,6 @@ def _row(key: Key, left: Seen, right: Seen) -> tuple[Any, ...]:
 
 
 def _diff_sweeps(a: Sweep, b: Sweep, never: bool) -> pd.DataFrame:
-    import pandas as pd
-
     for what in ("target", "block"):
         names = sorted({getattr(side, what) for side in (a, b)} - {""})
         if len(names) > 1:

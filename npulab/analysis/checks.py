@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from npulab.analysis.check import Comparison
 from npulab.analysis.mismatch.hypotheses import hypotheses, summary_lines
 from npulab.support.answers import Answer, Part, Table
+from npulab.support.late import pd
 from npulab.support.text import Row, indented, plural, rows_of
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 COLUMNS = ("case", "target", "provenance", "words", "coefficients", "compared", "mismatches", "verdict",
            "predicted or reason")

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -15,9 +15,7 @@ from npulab.captures.registry import target
 from npulab.captures.target import Hang, Target, Unsupported
 from npulab.registers.fields import Field
 from npulab.registers.map import RegisterMap
-
-if TYPE_CHECKING:
-    import pandas as pd
+from npulab.support.late import pd
 
 COLUMNS = ("task", "block", "register", "field", "raw", "tried", "unread", "all", "effect", "evidence", "address")
 SAME, OTHER, HANG = "same output", "other output", "hang"
@@ -40,8 +38,6 @@ def unread(capture: Capture, progress: Callable[[Any], Iterable[Any]] = iter) ->
     none in the simulation may have one in the hardware.
     Raises ValueError for a capture that cannot be lifted as it is.
     """
-    import pandas as pd
-
     if not isinstance(capture, Capture):
         raise TypeError(f"unread: got {type(capture).__name__}, allowed is Capture, as npulab.load gives")
     of = target(capture.target)

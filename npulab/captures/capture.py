@@ -6,15 +6,13 @@ import html
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 import numpy as np
 
 from npulab.registers.fields import WORD_BITS, WORD_BYTES, Field
 from npulab.registers.map import RegisterMap
-
-if TYPE_CHECKING:
-    import pandas as pd
+from npulab.support.late import pd
 
 PROVENANCES = ("board", "vendor driver", "open driver", "RTL simulation", "compiler", "simulated")
 FIELD_COLUMNS = ("task", "block", "register", "field", "raw", "value", "bits", "evidence")

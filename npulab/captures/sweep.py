@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -22,11 +22,9 @@ from npulab.captures.registry import stated_target
 from npulab.captures.store import load_all
 from npulab.registers.map import RegisterMap
 from npulab.support.files import read_bounded, write_file
+from npulab.support.late import pd
 from npulab.support.refuse import refuse_if, refusing
 from npulab.support.text import plural
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 SUFFIX = ".npz"
 ARRAYS = ("words", "parameters", "names")
@@ -103,8 +101,6 @@ class Sweep:
     @property
     def ranges(self) -> pd.DataFrame:
         """One row per parameter: parameter, least, most, values (how many different ones)."""
-        import pandas as pd
-
         rows = [(name, *((column.min().item(), column.max().item(), len(np.unique(column))) if len(column)
                          else (None, None, 0)))
                 for name, column in ((name, self.parameters[name].to_numpy()) for name in self.parameters)]
@@ -268,8 +264,6 @@ def words_of(table: Any) -> np.ndarray:
 
 
 def _parameters(given: Any, rows: int) -> pd.DataFrame:
-    import pandas as pd
-
     try:
         frame = given if isinstance(given, pd.DataFrame) else pd.DataFrame(dict(given))
     except (TypeError, ValueError) as error:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -35,11 +35,9 @@ from npulab.quant.layers import (
 from npulab.quant.rules import QUANTIZED, QuantParams
 from npulab.support.answers import Answer, Part, Table
 from npulab.support.files import first_bytes, read_bounded
+from npulab.support.late import pd
 from npulab.support.refuse import refusing
 from npulab.support.text import Row, known, plural, rows_of
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 MOST_BYTES = 2 ** 30  # of a model's file
 OPERATOR_COLUMNS = ("graph", "operator", "name", "input", "output", "constants")
@@ -142,8 +140,6 @@ class Model(Graph):
 
         Scales and zero points are among the columns.
         """
-        import pandas as pd
-
         found, problems = self._found
         rows: dict[int, dict[str, Any]] = {one.number: one.layer.parameters for one in found}
         rows |= {number: {} for number in problems}

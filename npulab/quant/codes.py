@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from npulab.quant.requantize import within
 from npulab.quant.rules import RULES, Rule, ratio_of_scales, rule
-
-if TYPE_CHECKING:
-    import pandas as pd
+from npulab.support.late import pd
 
 TYPE = "uint8"  # left out, the rules are those of 8-bit outputs
 Scales = float | tuple[float, float, float]
@@ -30,8 +28,6 @@ def codes_by_rule(accumulators: Iterable[int], scales: Scales, zero_point: int =
     vivante-v7:half-up     0   1
     vivante-v7:half-away  -1   1
     """
-    import pandas as pd
-
     given = np.asarray(list(accumulators) if np.iterable(accumulators) else accumulators)
     if not given.size:
         raise ValueError("accumulators: got none, allowed is one or more")

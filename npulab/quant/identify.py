@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,9 +32,7 @@ from npulab.quant.rules import (
     Rule,
     rule,
 )
-
-if TYPE_CHECKING:
-    import pandas as pd
+from npulab.support.late import pd
 
 OPS = ("conv", "depthwise", "fully_connected")
 # An input scale that is a power of two makes orders "D" and "P" of the ratio the same number, an
@@ -326,8 +324,6 @@ def _array(name: str, values: Any) -> np.ndarray:
 def _identified(recorded: _Recorded, applied: list[Rule], wrong: np.ndarray, rows: list[tuple[Any, ...]],
                 ) -> Identification:
     """``wrong`` are mismatches ``(rules, C)``."""
-    import pandas as pd
-
     table = pd.DataFrame(rows, columns=["rule", "mismatches", "compared", "fits", "accumulator", "channel", "got",
                                         "predicted", "reason"])
     whole = ["mismatches", "accumulator", "channel"] + ([] if recorded.outputs.dtype == np.float32 else
@@ -454,8 +450,6 @@ class Probes:
     @cached_property
     def expected(self) -> pd.DataFrame:
         """The output codes by rule (rows) and probe (columns)."""
-        import pandas as pd
-
         sums = self.accumulators
         recorded = _recorded(sums, np.zeros(sums.shape, self.layers[0].dtype), None, **self._quantized)
         return pd.DataFrame([recorded.predict(by)[0] for by in self.rules], [by.name for by in self.rules])

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,10 +25,7 @@ from npulab.registers.table import (
     registers_of,
     spellings_of,
 )
-
-if TYPE_CHECKING:
-    import pandas as pd
-
+from npulab.support.late import pd
 
 # Of many captures, so many rows at most and so many words at most are turned at a time, tile by
 # tile, so that what a field is cut from is near; fewer rows, and calling numpy takes longer than
@@ -338,8 +335,6 @@ class RegisterMap:
         >>> RegisterMap([dict(field="a", lsb=0, width=8, evidence="K")]).status().attrs["summary"]
         '32 bits in 1 word: 25 % explained, 0 % guessed, 75 % open'
         """
-        import pandas as pd
-
         masks = np.zeros((3, len(self)), np.uint32)
         for item in self._fields:
             kind = 2 if item.automatic else int(item.evidence in GUESSES)

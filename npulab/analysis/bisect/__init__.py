@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -22,10 +22,8 @@ from npulab.captures.capture import Capture
 from npulab.captures.devices import as_code
 from npulab.captures.journal import Journal, Trial
 from npulab.support.answers import Answer, Part, Table
+from npulab.support.late import pd
 from npulab.support.text import Row, plural, rows_of
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = ["CERTAINTY", "MAX_HANGS", "Bisected", "Bisection", "Oracle", "Suspect", "Trying", "bisect_fields", "mix"]
 

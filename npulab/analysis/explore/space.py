@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from npulab.analysis.laws.planning import Space
 from npulab.captures.layers import TOGETHER
-
-if TYPE_CHECKING:
-    import pandas as pd
+from npulab.support.late import pd
 
 LEAST_REFUSED = 2  # layers that a rule has to refuse before it counts
 MOST_RULES = 12

@@ -20,11 +20,10 @@ from npulab.quant.emulate.saturating import of_outputs
 from npulab.quant.layers import ACTIVATIONS, Conv2D, FullyConnected, Pair, pads
 from npulab.quant.requantize import within
 from npulab.quant.rules import ORDERS, QUANTIZED, RULES, Rule
+from npulab.support.late import pd
 from npulab.support.refuse import refuse_if
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from npulab.analysis.check import Comparison
 
 COLUMNS = ["kind", "change", "mismatches", "compared", "equal"]

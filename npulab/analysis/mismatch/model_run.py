@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -25,10 +25,8 @@ from npulab.quant.emulate.engines import REAL
 from npulab.quant.layers import Conv2D, FullyConnected, Layer, per_channel
 from npulab.quant.rules import QUANTIZED
 from npulab.support.answers import TINTS, Answer, Part, Table, tone
+from npulab.support.late import pd
 from npulab.support.text import Row, plural
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 VERDICTS = ("equal", "differs", "not executed", "nothing to compare", "not covered", "not run", "no operator")
 COLUMNS = ("inference", "operator", "name", "input", "output", "jobs", "provenance", "words", "coefficients",
@@ -161,8 +159,6 @@ class RunCheck(Answer):
     def table(self) -> pd.DataFrame:
         """One row per operator: inference, operator, name, jobs, compared, mismatches, verdict,
         reason."""
-        import pandas as pd
-
         rows = [{**row, "jobs": " ".join(row["jobs"])} for row in self.records()]
         names = [name for name in COLUMNS if name not in ("input", "output", "provenance", "words", "coefficients")]
         return pd.DataFrame(rows, columns=names).astype({"operator": "Int64"})

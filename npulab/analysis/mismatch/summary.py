@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from npulab.quant.floats import steps, unit
+from npulab.support.late import pd
 from npulab.support.text import plural
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from npulab.analysis.check import Comparison
 
 BYTES_SHOWN = 32
@@ -73,8 +72,6 @@ def mismatches(found: Comparison) -> Mismatches:
 
     Raises ValueError where it has no two outputs ``(H, W, C)``.
     """
-    import pandas as pd
-
     if found.predicted is None or found.captured is None:
         raise ValueError(f"{found.case}: there are no two outputs to compare ({found.verdict}: {found.reason})")
     if found.predicted.ndim != 3:

@@ -6,13 +6,9 @@ machine.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from npulab.cli.bench import decoding, emulation
 from npulab.cli.bench.emulation import KERNELS, mobilenet
-
-if TYPE_CHECKING:
-    import pandas as pd
+from npulab.support.late import pd
 
 __all__ = ["BENCHES", "KERNELS", "ROUNDS", "bench", "mobilenet"]
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from npulab.cli import bench
 from npulab.cli.output import Add, show
 from npulab.support.answers import Answer, Part, Table
+from npulab.support.late import pd
 from npulab.support.text import Row, known, rows_of
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 LEGENDS = {"emulate": """
 ms: all 28 layers of MobileNetV1-224 in one thread, the least time of each; of ENGINE: these ms divided by that

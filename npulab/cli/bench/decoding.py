@@ -9,7 +9,7 @@ from functools import partial
 from importlib import import_module
 from itertools import pairwise
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import construct
 import numpy as np
@@ -17,9 +17,7 @@ import numpy as np
 from npulab.cli.bench.turns import child, least
 from npulab.registers.fields import WORD_BITS, WORD_BYTES
 from npulab.registers.map import RegisterMap
-
-if TYPE_CHECKING:
-    import pandas as pd
+from npulab.support.late import pd
 
 WORDS, FIELDS, CAPTURES = 38, 150, 100_000
 SIZE = WORDS * WORD_BYTES
@@ -64,8 +62,6 @@ def table(rounds: int) -> pd.DataFrame:
 
     ``attrs["limits"]``: rate of a copy, bytes of a capture and of its values.
     """
-    import pandas as pd
-
     found = child("decode", rounds, {})
     ours = found["rates"][OURS]
     rows = []

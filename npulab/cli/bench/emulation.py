@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,9 +16,7 @@ from npulab.models import single_op_model
 from npulab.quant.emulate import compiles, emulate, prepare
 from npulab.quant.layers import Conv2D, FullyConnected
 from npulab.quant.rules import QuantParams
-
-if TYPE_CHECKING:
-    import pandas as pd
+from npulab.support.late import pd
 
 # output channels and stride of the thirteen pairs of depthwise and pointwise layers
 PAIRS = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *[(512, 1)] * 5, (1024, 2), (1024, 1))
@@ -34,8 +32,6 @@ def table(rounds: int) -> pd.DataFrame:
     ``attrs`` holds ``limits`` (matrix product and copy rates by setting) and ``layers`` (a
     DataFrame of ms per layer and setting).
     """
-    import pandas as pd
-
     rows, limits, layers = [], {}, {}
     for setting, environment in settings().items():
         found = child("emulate", rounds, environment)

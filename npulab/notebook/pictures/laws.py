@@ -4,7 +4,7 @@ through captures."""
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from matplotlib.collections import LineCollection
@@ -14,9 +14,7 @@ from matplotlib.patches import Patch
 from npulab.analysis.correlate import flips, related
 from npulab.notebook.pictures.picture import RIGHT, WRONG, Picture, bare, canvas
 from npulab.registers.fields import WORD_BITS, Field, Piece
-
-if TYPE_CHECKING:
-    import pandas as pd
+from npulab.support.late import pd
 
 # colour, mark and its colour: nobody has to tell two colours apart
 STATUSES = {"law": ("#2b6ca3", "", "white"), "constant": ("#d9d9d9", "=", "#4a4a4a"),

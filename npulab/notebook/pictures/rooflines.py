@@ -12,6 +12,7 @@ import numpy as np
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 
 from npulab.notebook.pictures.picture import RIGHT, WRONG, Picture, canvas
+from npulab.support.late import pd
 from npulab.support.refuse import positive
 
 LISTED = 40  # points that have a row of numbers
@@ -172,8 +173,6 @@ def _short(name: str) -> str:
 
 
 def _points(points: Any) -> list[Point]:
-    import pandas as pd
-
     table = points if isinstance(points, pd.DataFrame) else pd.DataFrame(points)
     missing = [name for name in ("name", "flops", "bytes") if name not in table]
     if missing or table.empty:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from matplotlib.colors import to_rgb
@@ -11,9 +11,7 @@ from matplotlib.patches import Patch
 from npulab.analysis.check import explain
 from npulab.captures.capture import Capture
 from npulab.notebook.pictures.picture import Picture, canvas
-
-if TYPE_CHECKING:
-    import pandas as pd
+from npulab.support.late import pd
 
 WIDTH = 64  # bytes of a row
 NUMBERED = 24  # rows up to which each byte is written

@@ -38,10 +38,10 @@ from npulab.notebook.sessions.markdown import (
 )
 from npulab.registers.map import RegisterMap
 from npulab.support.files import first_bytes, replace_file
+from npulab.support.late import pd
 from npulab.support.text import plural
 
 if TYPE_CHECKING:
-    import pandas as pd
     from jinja2 import Environment
 
 SUFFIXES = (".html", ".md")

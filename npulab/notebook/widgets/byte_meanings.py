@@ -15,6 +15,7 @@ from npulab.layout import Found, Layout, Table
 from npulab.layout.stored import elements_at, restore
 from npulab.registers.fields import WORD_BYTES, Field, Piece
 from npulab.registers.map import RegisterMap
+from npulab.support.late import pd
 
 MOST_KINDS = 31  # told apart, besides bytes that mean nothing
 OTHER = "other"
@@ -277,8 +278,6 @@ def _meant(item: Item) -> Meant:
 
 
 def _item(row: Any) -> Item:
-    import pandas as pd
-
     places = {name: int(getattr(row, name)) for name in PLACES if not pd.isna(getattr(row, name))}
     return Item(BYTE_BITS * int(row.byte) + int(row.bit), int(row.bits), str(row.kind), int(row.value),
                 weights=int(row.weights), **places)

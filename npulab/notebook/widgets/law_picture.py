@@ -6,14 +6,12 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from npulab.analysis.correlate import related
-
-if TYPE_CHECKING:
-    import pandas as pd
+from npulab.support.late import pd
 
 MOST_POINTS = 300
 MOST_CURVES = 5  # of a law, each with the other parameters that it reads held
