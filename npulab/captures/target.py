@@ -20,7 +20,7 @@ from npulab.layout.items import Item as Item
 from npulab.quant.layers import ACTIVATIONS
 from npulab.quant.rules import Rule, state_rules
 from npulab.registers.map import RegisterMap
-from npulab.registers.table import read_table
+from npulab.support.files import read_table
 
 if TYPE_CHECKING:
     from npulab.captures.capture import Capture

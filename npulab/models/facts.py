@@ -8,26 +8,23 @@ Samsung/ONE:res/CircleSchema/0.10/circle_schema.fbs.
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
+
+from npulab.support.files import read_table
 
 # identifier and version by form
 FORMS = {"tflite": (b"TFL3", 3), "circle": (b"CIR0", 0)}
 ALIGNMENT = 16
-
-
-def _rows(table: str) -> list[dict[str, str]]:
-    with (Path(__file__).parent / table).open(encoding="utf-8", newline="") as file:
-        return [*csv.DictReader(file)]
+HERE = Path(__file__).parent
 
 
 # Fields of each table in the order of their slots, as name:type=default.  A type is a letter of
 # struct, s a text, the name of a table, [a vector of these], or * the table whose kind the field
 # before it tells.  The height and width in ResizeBilinearOptions are deprecated: the size is a
 # tensor.
-TABLES = {row["table"]: row["fields"] for row in _rows("tables.csv")}
+TABLES = {row["table"]: row["fields"] for row in read_table(HERE / "tables.csv")}
 
-_OPERATORS = _rows("operators.csv")
+_OPERATORS = read_table(HERE / "operators.csv")
 # Operators by number from 0, so that a listing can name those that are not covered; circle's own
 # from -2 downwards (its first files had their numbers as bytes without a sign: 254, 253, ...).
 NAMES = tuple(row["name"] for row in _OPERATORS if int(row["number"]) >= 0)

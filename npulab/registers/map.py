@@ -21,10 +21,10 @@ from npulab.registers.table import (
     fields_of,
     normal_row,
     read_enums,
-    read_table,
     registers_of,
     spellings_of,
 )
+from npulab.support.files import read_table
 from npulab.support.late import pd
 
 # Of many captures, so many rows at most and so many words at most are turned at a time, tile by

@@ -15,7 +15,6 @@ Columns that a table may have besides: ``access`` (``ro`` for what only the NPU 
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -34,12 +33,6 @@ NO_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")  # contro
 ACCESS, READ_ONLY = "access", "ro"  # an optional column: what the NPU alone sets
 REQUIRED = ("field", "lsb", "width")
 ENUMS = "enums.csv"  # beside a table; of several in a folder each may have its own, TABLE.enums.csv
-
-
-def read_table(path: Path | str) -> list[dict[str, str]]:
-    """Rows of a CSV table; blank lines and lines that begin with # are left out."""
-    with Path(path).open(newline="", encoding="utf-8-sig") as lines:
-        return list(csv.DictReader(line for line in lines if line.strip() and line[0] != "#"))
 
 
 def own_enums(path: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import errno
 import json
 import os
@@ -35,6 +36,12 @@ def need_file(path: Path) -> None:
         raise ValueError(f"{path}: got {'a folder' if path.is_dir() else 'what is no file'}, allowed is a file")
     if not path.exists():
         raise FileNotFoundError(f"{path}: there is no such file")
+
+
+def read_table(path: Path | str) -> list[dict[str, str]]:
+    """Rows of a CSV table; blank lines and lines that begin with # are left out."""
+    with Path(path).open(newline="", encoding="utf-8-sig") as lines:
+        return list(csv.DictReader(line for line in lines if line.strip() and line[0] != "#"))
 
 
 def read_bounded(path: Path, most: int) -> bytes:

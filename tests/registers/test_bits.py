@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from npulab.registers.fields import Field
 from npulab.registers.map import RegisterMap
 from npulab.registers.meaning import Meaning
-from npulab.registers.table import read_table, refuse_odd
+from npulab.registers.table import refuse_odd
+from npulab.support.files import read_table
 
 
 def row(field: str, lsb: int, width: int, **more: object) -> dict[str, object]:

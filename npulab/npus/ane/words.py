@@ -24,7 +24,7 @@ from npulab.npus.ane.tasks import H13
 from npulab.npus.kit.numbers import ceil_div, up
 from npulab.npus.kit.rows import numbers_of, read_rows
 from npulab.registers.fields import WORD_BYTES
-from npulab.registers.table import read_table
+from npulab.support.files import read_table
 from npulab.support.refuse import refuse_if
 
 CONVOLUTION, BYPASS, PLANAR = "convolution", "bypass", "planar"

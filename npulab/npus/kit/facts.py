@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from npulab.captures.target import Target, Unsupported, read_chips, read_sources, select
 from npulab.registers.map import RegisterMap
-from npulab.registers.table import read_table
+from npulab.support.files import read_table
 
 
 class Facts(NamedTuple):

@@ -7,7 +7,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from npulab.registers.table import read_table
+from npulab.support.files import read_table
 
 
 class Row(NamedTuple):

@@ -23,7 +23,7 @@ from npulab.npus.nvdla.memory import ByteMemory
 from npulab.npus.nvdla.rules import RULES, Rules
 from npulab.npus.nvdla.units.fields import Fields
 from npulab.npus.nvdla.units.rounding import saturated, shifted
-from npulab.registers.table import read_table
+from npulab.support.files import read_table
 
 WORD = 16  # bits that packed channels are moved up in
 CONVERTED_BITS = 17  # a converted value is limited to these, then to those of an element

@@ -14,8 +14,7 @@ from pathlib import Path
 from npulab.captures.documents import Document, Finding
 from npulab.models.flat import Field, Flat
 from npulab.npus.nvdla.facts import HERE
-from npulab.registers.table import read_table
-from npulab.support.files import read_bounded
+from npulab.support.files import read_bounded, read_table
 from npulab.support.refuse import refusing
 from npulab.support.text import Row, plural
 

@@ -19,7 +19,7 @@ from npulab.npus.nvdla.layouts import Cube, Weights
 from npulab.npus.nvdla.points import RULE, Operands, Points, halves, program, reading, scaled, summed
 from npulab.quant.layers import Add, Conv2D, Layer, Pool2D
 from npulab.quant.rules import shift_right
-from npulab.registers.table import read_table
+from npulab.support.files import read_table
 from npulab.support.refuse import refuse_if
 
 ADDRESSES = {"input": 0x80000000, "other": 0x88000000, "coefficients": 0x90000000, "bs": 0xA0000000,

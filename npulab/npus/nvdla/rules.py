@@ -10,7 +10,7 @@ from typing import Any
 
 from npulab.npus.nvdla.facts import HERE
 from npulab.quant.rules import ROUNDINGS
-from npulab.registers.table import read_table
+from npulab.support.files import read_table
 
 WEIGHT_ORDERS = ("grouped", "plain")
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from npulab.npus.onert.cache import NARROW, Allocate, Event, Free, Layer, Prepare, Renew, Run, replay
 from npulab.npus.onert.facts import HERE
-from npulab.registers.table import read_table
+from npulab.support.files import read_table
 from npulab.support.refuse import refuse_if
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import numpy as np
 
 from npulab.npus.kit.facts import Facts
 from npulab.registers.map import RegisterMap
-from npulab.registers.table import read_table
+from npulab.support.files import read_table
 
 HERE = Path(__file__).parent
 # the maps: all units by register address; the record that hands a task over

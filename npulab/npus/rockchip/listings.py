@@ -29,7 +29,7 @@ from npulab.npus.kit.texts import Line, lines_of
 from npulab.npus.rockchip.commands import ENABLE, OPERATION_ENABLE, SYNC, WORDS, WRITE, Block, Command, ends, known
 from npulab.npus.rockchip.commands import split as split_at_ends
 from npulab.npus.rockchip.facts import HERE
-from npulab.registers.table import read_table
+from npulab.support.files import read_table
 from npulab.support.refuse import refusing
 
 EMIT = re.compile(r"\b(EMIT|emit|EMIT_RAW|emit_raw)\s*\(")

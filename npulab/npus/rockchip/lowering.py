@@ -20,7 +20,7 @@ from npulab.npus.rockchip.facts import FACTS, REGISTERS, USUAL_CHIP
 from npulab.npus.rockchip.plans import ACCUMULATORS, TWICE, as_convolution, cut, shares, values
 from npulab.quant.layers import Conv2D, FullyConnected
 from npulab.registers.map import RegisterMap
-from npulab.registers.table import read_table
+from npulab.support.files import read_table
 
 Layer = Conv2D | FullyConnected
 ADDRESSES = {"commands": 0xF0000000, "coefficients": 0xC0000000, "biases": 0xE0000000, "input": 0x10000000,

@@ -18,7 +18,7 @@ from npulab.npus.rockchip.facts import FACTS
 from npulab.npus.rockchip.layouts import ATOM, KERNELS, per_atom
 from npulab.quant.layers import Conv2D, FullyConnected
 from npulab.quant.rules import NAMED, TwoSteps, rule
-from npulab.registers.table import read_table
+from npulab.support.files import read_table
 
 BANKS, BANK_ENTRIES, ENTRY_BYTES = 12, 256, 128  # of the convolution buffer
 SPLIT_BANKS = 7  # for the input where weights leave it fewer

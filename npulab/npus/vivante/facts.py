@@ -5,7 +5,7 @@ from typing import Any
 
 from npulab.npus.kit.facts import Facts
 from npulab.registers.map import RegisterMap
-from npulab.registers.table import read_table
+from npulab.support.files import read_table
 
 FACTS = Facts.beside(__file__, {"NN": "nn.csv", "STATE": "states.csv", "TP": "tp.csv"},
                      sparse=("STATE",))

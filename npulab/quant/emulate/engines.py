@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +11,9 @@ import numpy as np
 from npulab.quant.emulate.saturating import Saturation
 from npulab.quant.layers import Add, Conv2D, FullyConnected, Layer, Pool2D, leak_of, per_channel
 from npulab.quant.rules import Leaky, Rule, half_away, is_rule, positive, rule, rule_names
+from npulab.support.files import read_table
+
+HERE = Path(__file__).parent
 
 
 class Row(NamedTuple):
@@ -29,43 +33,10 @@ class Row(NamedTuple):
 
 
 # The first row that fits holds.  The letter is the order of scales.
-TABLE = (
-    Row("tflite-reference", "fully_connected", "", "", "float64-half-away:D"),
-    Row("tflite-reference", "", "int16", "", "int16x8:D"),
-    Row("tflite-reference", "", "int8", "", "gemmlowp:D"),
-    Row("tflite-reference", "", "uint8", "", "gemmlowp:P"),
-    Row("tflite-builtin", "fully_connected", "int16", "", "float64-half-away:D"),
-    Row("tflite-builtin", "", "int16", "", "int16x8:D"),
-    Row("tflite-builtin", "fully_connected", "", "tensor", "ruy-x86:P"),
-    Row("tflite-builtin", "fully_connected", "", "channel", "ruy-x86:D"),
-    Row("tflite-builtin", "depthwise", "int8", "", "ruy-x86:D", "gemmlowp:D", 8),
-    Row("tflite-builtin", "depthwise", "uint8", "", "gemmlowp:P"),
-    Row("tflite-builtin", "", "int8", "", "ruy-x86:D"),
-    Row("tflite-builtin", "", "uint8", "", "ruy-x86:P"),
-    Row("xnnpack", "fully_connected", "int16", "", "float64-half-away:D"),  # nothing of int16 is delegated
-    Row("xnnpack", "", "int16", "", "int16x8:D"),
-    Row("xnnpack", "depthwise", "uint8", "", "gemmlowp:P"),  # not delegated
-    Row("xnnpack", "", "", "", "float32-even:S"),
-    Row("onnxruntime", "", "", "", "float32-even:S"),
-    Row("onnxruntime:avx2", "", "", "", "float32-even:S"),
-    Row("tflite-micro", "", "int16", "", "int16x8:D"),
-    Row("tflite-micro", "", "", "", "gemmlowp:D"),
-    Row("torch-fbgemm", "", "", "", "float32-even:S"),
-    Row("torch-fbgemm:avx2", "", "", "", "float32-even:S"),
-    Row("torch-onednn", "", "", "", "float32-zero-point-first:S"),
-)
+TABLE = tuple(Row(row["engine"], row["op"], row["type"], row["scales"], row["rule"], row["tail"],
+                  int(row["vector"] or 1)) for row in read_table(HERE / "engine_rules.csv"))
 # what each engine was measured with, and on which x86 processors
-ENGINES = {
-    "tflite-reference": "ai-edge-litert 2.3.0, reference kernels; AVX2, AVX512-VNNI",
-    "tflite-builtin": "ai-edge-litert 2.3.0, builtin kernels; AVX2, AVX512-VNNI",
-    "xnnpack": "ai-edge-litert 2.3.0 with its XNNPACK delegate; AVX2, AVX512-VNNI",
-    "onnxruntime": "onnxruntime 1.31.1 and 1.32.0; AVX512-VNNI, and SSE4.1 without AVX2",
-    "onnxruntime:avx2": "onnxruntime 1.31.1 and 1.32.0; AVX2 without VNNI",
-    "tflite-micro": "tflite-micro 0.dev20261023; AVX2, AVX512-VNNI",
-    "torch-fbgemm": "torch 2.13.0 and 2.15.0; AVX512-VNNI",
-    "torch-fbgemm:avx2": "torch 2.15.0; AVX2 without VNNI",
-    "torch-onednn": "torch 2.13.0; AVX512-VNNI",
-}
+ENGINES = {row["engine"]: row["measured"] for row in read_table(HERE / "engines.csv")}
 NAMES = tuple(ENGINES)
 
 
@@ -80,20 +51,14 @@ class Accumulation(NamedTuple):
     op: str
     input: str
     weights: str
-    saturation: Saturation
+    saturation: Saturation = Saturation()
     copies: int = 1
 
 
 # Every other combination of engine, operator and types adds exactly.  onnxruntime runs a depthwise
 # convolution of one output a channel by other loops, which are exact.
-SATURATING = (
-    Accumulation("onnxruntime:avx2", "conv", "uint8", "int8", Saturation()),
-    Accumulation("onnxruntime:avx2", "fully_connected", "uint8", "int8", Saturation()),
-    Accumulation("onnxruntime:avx2", "depthwise", "uint8", "int8", Saturation(), copies=2),
-    Accumulation("torch-fbgemm:avx2", "conv", "uint8", "int8", Saturation()),
-    Accumulation("torch-fbgemm:avx2", "fully_connected", "uint8", "int8", Saturation()),
-    Accumulation("torch-fbgemm:avx2", "depthwise", "uint8", "int8", Saturation()),
-)
+SATURATING = tuple(Accumulation(row["engine"], row["op"], row["input"], row["weights"], copies=int(row["copies"]))
+                   for row in read_table(HERE / "saturating.csv"))
 EXACT = tuple(name for name in NAMES if name not in {row.engine for row in SATURATING})
 Parts = tuple[tuple[Rule, int, int], ...]
 

@@ -46,7 +46,7 @@ from npulab.npus.ane.tasks import (
     words_of,
 )
 from npulab.registers.map import RegisterMap
-from npulab.registers.table import read_table
+from npulab.support.files import read_table
 
 TABLES = Path(npulab.__file__).parent / "npus/ane"
 MAPS = {name: RegisterMap.read(TABLES / f"{name}.csv", dense=False) for name in ("h11", "h14", "h15", "h16", "h17", "h18")}

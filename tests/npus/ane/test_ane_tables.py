@@ -23,7 +23,7 @@ from npulab.npus.ane.facts import HERE
 from npulab.npus.ane.tables import Table, decode, entries, evaluate, functions, outputs, values
 from npulab.npus.ane.tables.functions import FITS, FUNCTIONS, closest, errors, fit, identify, last_place, true
 from npulab.quant.floats import Near, odd
-from npulab.registers.table import read_table
+from npulab.support.files import read_table
 
 CODES = np.arange(2 ** 16, dtype=np.uint16)
 EVERY = CODES.view(np.float16)

@@ -27,7 +27,7 @@ from npulab.npus.onert.facts import CHIPS, HERE, SIDES
 from npulab.npus.onert.lowering import features_of
 from npulab.quant.emulate import real
 from npulab.quant.layers import FullyConnected
-from npulab.registers.table import read_table
+from npulab.support.files import read_table
 
 Q = npulab.QuantParams
 PATHS = tuple(CHIPS)

@@ -18,8 +18,7 @@ from typing import Any
 import construct
 
 from npulab.npus.ane.source.network import Input, Network, Output, Unit, repeated
-from npulab.registers.table import read_table
-from npulab.support.files import read_bounded
+from npulab.support.files import read_bounded, read_table
 from npulab.support.refuse import refuse_if, refusing
 
 MOST_BYTES, MOST_WEIGHTS = 2 ** 24, 2 ** 30

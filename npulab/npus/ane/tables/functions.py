@@ -13,7 +13,7 @@ import numpy as np
 
 from npulab.npus.ane.tables import CODES, evaluate, values
 from npulab.npus.ane.tables.entries import KINDS, KNOTS, PLAIN, REDUCED, Table, halves
-from npulab.registers.table import read_table
+from npulab.support.files import read_table
 from npulab.support.late import pd
 from npulab.support.refuse import refuse_if
 

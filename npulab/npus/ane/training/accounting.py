@@ -15,7 +15,7 @@ import numpy as np
 
 from npulab.npus.ane.training.kernels import KERNELS, PRODUCTS, Kernel, Operation, Step, kernel_of
 from npulab.npus.kit.numbers import up
-from npulab.registers.table import read_table
+from npulab.support.files import read_table
 from npulab.support.late import pd
 from npulab.support.refuse import positive
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from npulab.layout.bitstream import bits_at, put_bits
 from npulab.npus.kit.numbers import up
-from npulab.registers.table import read_table
+from npulab.support.files import read_table
 from npulab.support.refuse import one_of
 
 ALIGN = 64

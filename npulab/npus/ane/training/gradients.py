@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from npulab.npus.ane.training.kernels import Kernel, Step, Values, checked, evaluate, kernel_of, run
-from npulab.registers.table import read_table
+from npulab.support.files import read_table
 from npulab.support.late import pd
 from npulab.support.refuse import one_of, refuse_if
 

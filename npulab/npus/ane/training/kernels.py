@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from npulab.registers.table import read_table
+from npulab.support.files import read_table
 from npulab.support.refuse import one_of, refuse_if
 
 MOST = 2 ** 18  # of each size, so that the counts of a step stay within int64

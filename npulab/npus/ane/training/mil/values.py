@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from npulab.registers.table import read_table
+from npulab.support.files import read_table
 from npulab.support.refuse import one_of, refuse_if
 
 NAME = re.compile(r"(?!(?:true|false|inf|nan)\Z)[A-Za-z_][A-Za-z0-9_]*")
