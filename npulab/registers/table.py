@@ -106,7 +106,8 @@ def plain_row(row: Mapping[str, Any]) -> dict[str, Any]:
         except ValueError:
             raise ValueError(f"field {row.get('field')!r}: got {name} {text!r:.60}, allowed is a whole "
                              "number") from None
-    if re.fullmatch(rf"w(\d+|0x[0-9a-f]+)_{out.get('lsb')}_{out.get('width')}", out.get("field", "")):
+    name = out.get("field", "")
+    if name[:1] == "w" and re.fullmatch(rf"w(\d+|0x[0-9a-f]+)_{out.get('lsb')}_{out.get('width')}", name):
         del out["field"]
     return out
 

@@ -225,10 +225,13 @@ class Roles:
 
     def __post_init__(self) -> None:
         self.plain = {name: macro for name, macro in constants(self.source).items() if macro.parameters is None}
+        # bits by how they are written
+        self.bitwise = {name for name, macro in self.plain.items()
+                        if BITS.search(macro.body) and not NO_BITS.match(macro.body)}
         for name, macro in self.plain.items():
             if found := LITERAL.fullmatch(macro.body):
                 self.values[name] = int(found[1], 0)
-            elif -LARGEST // 2 <= self.values.get(name, 0) < 0 and self._is_bits(name):
+            elif -LARGEST // 2 <= self.values.get(name, 0) < 0 and name in self.bitwise:
                 self.values[name] += LARGEST  # 1 << 31 is an int
         self.used = {word for macro in self.source.macros.values() for word in NAME.findall(macro.body)
                      if not LITERAL.fullmatch(macro.body)} | self.spoken
@@ -259,7 +262,7 @@ class Roles:
                 continue
             one, value = self.values.get(f"{name}(1)", -1), self.values.get(name, -1)
             kind, reason = "number", "nothing says what it is of"
-            if (self._is_bits(name) and value > 0) if name in self.plain else one > 0 and one.bit_count() == 1:
+            if (name in self.bitwise and value > 0) if name in self.plain else one > 0 and one.bit_count() == 1:
                 kind, reason = "field", "nothing says which register it is of"
             elif name in self.arrays or (name in self.candidates and HEX.fullmatch(self.plain[name].body)):
                 kind, reason = "macro", "nothing says whether it is a register"
@@ -358,7 +361,7 @@ class Roles:
         for base in (*lengths, *sizes):
             self.roles[f"{base}__LEN"] = self.roles[f"{base}__ESIZE"] = "length"
         nest, made = Longest(sizes), Longest(self.source.macros)
-        headed = {made.inside(name) for name in (*self.fields, *filter(self._is_bits, self.plain))}
+        headed = {made.inside(name) for name in (*self.fields, *self.bitwise)}
         for name, macro in self.source.macros.items():
             if macro.parameters is None:
                 continue
@@ -400,7 +403,7 @@ class Roles:
                 out[name] = self.arrays[name][0]
             elif (outer := inside.inside(name)) and ATTRIBUTE.fullmatch(name, len(outer) + 1):
                 self.roles.setdefault(name, "attribute")
-            elif name in self.plain and name not in self.roles and not self._is_bits(name) \
+            elif name in self.plain and name not in self.roles and name not in self.bitwise \
                     and not HEAD.fullmatch(name) and not self._packs(macro.body):
                 value = self.values.get(name, -1)
                 value *= WORD_BYTES if name in counted else 1
@@ -429,11 +432,6 @@ class Roles:
         return called is not None and len(called.parameters or ()) > 1 and (
             "<<" in called.body or (called.body != body and self._packs(called.body)))
 
-    def _is_bits(self, name: str) -> bool:
-        """Whether the body of a macro is bits by how it is written."""
-        body = self.plain[name].body
-        return BITS.search(body) is not None and NO_BITS.match(body) is None
-
     def _keys(self) -> dict[str, str]:
         """The names that fields of registers begin with, and the macro that says the offset: which
         prefix or suffix the file's registers have is decided by what more fields nest in."""
@@ -442,11 +440,11 @@ class Roles:
                               for form in (PREFIX, SUFFIX))
         infixed = {f"{found[1]}_{found[2]}": name for name in self.candidates if (found := INFIX.fullmatch(name))}
         shorter = {name.partition("_")[2]: name for name in self.candidates if "_" in name}
-        alone = [name for name in self.plain if name not in self.roles and self._is_bits(name)]
+        alone = [name for name in self.plain if name not in self.roles and name in self.bitwise]
         wanted = [*self.fields, *self.weak, *alone]
         votes = Counter[str]()
-        finders = {"exact": Longest(exact), "prefixed": Longest(prefixed), "suffixed": Longest(suffixed),
-                   "infixed": Longest(infixed), "shorter": Longest(shorter)}
+        kinds = {"exact": exact, "prefixed": prefixed, "suffixed": suffixed, "infixed": infixed, "shorter": shorter}
+        finders = {kind: Longest(names) for kind, names in kinds.items() if names}
         for base in wanted:
             lengths = {kind: len(finder.at_or_in(base)) for kind, finder in finders.items()}
             votes.update(kind for kind, length in lengths.items() if length and length == max(lengths.values()))
@@ -456,8 +454,7 @@ class Roles:
         self.suffixed = False
         if self.prefixed:
             return prefixed
-        kinds = {"suffixed": suffixed, "infixed": infixed, "shorter": shorter}
-        best = max(kinds, key=votes.__getitem__)
+        best = max(("suffixed", "infixed", "shorter"), key=votes.__getitem__)
         self.suffixed = votes[best] > votes["exact"]
         if self.suffixed and best != "shorter":
             inside, sure = Longest(kinds[best]), {*kinds[best].values(), *self.arrays}
@@ -501,7 +498,7 @@ class Roles:
         not."""
         for name, reason in self.refused.items():
             macro = self.source.macros.get(name)
-            if macro is None or macro.parameters is not None or not self._is_bits(name):
+            if macro is None or macro.parameters is not None or name not in self.bitwise:
                 continue
             if key := self.find.inside(name):
                 self.register(key)
@@ -512,20 +509,20 @@ class Roles:
 
     def _one_macro(self) -> None:
         """Fields that one macro says: BIT, GENMASK, a shifted number."""
-        names = [name for name in self.plain if name not in self.roles and self._is_bits(name) and name in self.values]
+        names = [name for name in self.plain if name not in self.roles and name in self.bitwise and name in self.values]
         bases = {}
         for name in names:
             found = TAIL.fullmatch(name)
             mask = found is not None and TAILS[found[3]] == "mask" and not (self.doubled and found[2] == "_")
             bases[name] = found[1] if found and mask else name
-        shifts: dict[tuple[str, str], set[str]] = {}
-        for name in names:
-            if found := SHIFTED.fullmatch(self.plain[name].body):
-                shifts.setdefault((self.find.at_or_in(name), found[2]), set()).add(found[1])
-        for name in names:
-            found = SHIFTED.fullmatch(self.plain[name].body)
-            number, among = (int(found[1], 0), shifts[self.find.at_or_in(name), found[2]]) if found else (1, ())
-            if (not number or number & number + 1 or len(among) > 1) and bases[name] == name:
+        shifted = {name: (found[1], self.find.at_or_in(name), found[2]) for name in names
+                   if (found := SHIFTED.fullmatch(self.plain[name].body))}
+        among: dict[tuple[str, str], set[str]] = {}  # numbers that are shifted as far in one register
+        for digits, *place in shifted.values():
+            among.setdefault((place[0], place[1]), set()).add(digits)
+        for name, (digits, *place) in shifted.items():
+            number = int(digits, 0)
+            if bases[name] == name and (not number or number & number + 1 or len(among[place[0], place[1]]) > 1):
                 del bases[name]  # one value of several
         singles = Longest(dict.fromkeys(bases.values(), "") | self.fields)
         for name, base in bases.items():
@@ -533,18 +530,18 @@ class Roles:
             if not 0 < value <= ALL or base in self.fields:
                 self.roles |= {name: "bits"} if base in self.fields and value == self.fields[base].bits else {}
                 continue
-            outer = singles.inside(base)
-            if len(outer) > len(key) and (outer in self.fields or len(runs_of(value)) == 1):
+            outer, single = singles.inside(base), len(runs_of(value)) == 1
+            if len(outer) > len(key) and (outer in self.fields or single):
                 continue  # a value of that field
-            if key and len(runs_of(value)) == 1:
-                self.add(Bits(base, self.plain[name].position, value), self.register(key), name)
-                self.roles.update(dict.fromkeys(self.weak.pop(base, {}).values(), "bits"))
+            if key and single:
+                self.add(Bits(base, self.plain[name].position, value), self.register(key), name,
+                         *self.weak.pop(base, {}).values())
 
     def _weak(self, whole: bool = False) -> None:
         """Fields of a mask alone or a shift alone, where their register is sure and has the bits
         free; those named as their register is, in the end."""
         # whether masks of this file are written as BIT and GENMASK
-        self.written = 5 * sum(self._is_bits(name) for name in self._masks) > 4 * len(self._masks) > 0
+        self.written = 5 * sum(name in self.bitwise for name in self._masks) > 4 * len(self._masks) > 0
         for base, kinds in self.weak.items():
             key = self.find.at_or_in(base)
             if base in self.fields or any(name in self.roles for name in kinds.values()) or (base == key) != whole:
@@ -615,7 +612,7 @@ class Roles:
         if runs_of(mask := self.values.get(f"{name}(mask)", 0))[1:] == [] and mask > 0:
             return Bits(name, macro.position, mask)
         if name in self.plain:
-            one_run = self._is_bits(name) and len(runs_of(self.values.get(name, 0))) == 1
+            one_run = name in self.bitwise and len(runs_of(self.values.get(name, 0))) == 1
             return Bits(name, macro.position, self.values[name]) if one_run else None
         if (got := GETS.search(macro.body)) and every > 0 == every & every + 1:
             return Bits(name, macro.position, low=int(got[1]), width=every.bit_length())
@@ -844,14 +841,14 @@ class Roles:
             elif outer in self.fields and (key := self.find.inside(outer)) in heads and self._fits_nowhere(outer, name):
                 by_register.setdefault(key, []).append(name)
             elif outer in self.fields:
-                self.fields[outer].values[tail] = self.values[name], self._is_bits(name)
+                self.fields[outer].values[tail] = self.values[name], name in self.bitwise
                 self.roles[name] = "value" if outer in placed else "constant"
             else:
                 by_register.setdefault(outer, []).append(name)
         for outer, names in by_register.items():
             register = heads[outer]
             hexadecimal = [name for name in names if name not in self.used
-                           and (HEX.fullmatch(self.plain[name].body) or self._is_bits(name))]
+                           and (HEX.fullmatch(self.plain[name].body) or name in self.bitwise)]
             values = [self.values[name] for name in hexadecimal]
             flags = len(hexadecimal) == len(names) or register.fields
             if flags and values and all(value.bit_count() == 1 and value < LARGEST for value in values) \

@@ -285,6 +285,8 @@ def _growing(macros: Mapping[str, Macro]) -> set[str]:
 
 
 def _depth(text: str) -> int:
+    if text.count("(") + text.count("{") + text.count("[") < 2:
+        return len({*text} & {*"({["})
     depth = most = 0
     for sign in re.findall(r"[(){}\[\]]", text):
         depth += 1 if sign in "({[" else -1
