@@ -70,6 +70,12 @@ def shared(name: str) -> Path:
     return path
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One worker more than there are cores: those that wait for a browser, a kernel or a program leave theirs free."""
+    return len(os.sched_getaffinity(0)) + 1 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1) + 1
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
     """The collector of garbage passes over what stays for the whole run: a third of the time that tests are collected in, a
