@@ -157,6 +157,13 @@ class Library:
             uses |= self.field_bits.get(name, 0)
         return uses
 
+    @cached_property
+    def limited(self) -> tuple[Family, Array, Array]:
+        """The laws that limits are looked for on, their values ``(N, L)``, and which of them are
+        no negative numbers, ``(L,) bool``."""
+        laws = self.laws.of(slice(BUDGET.limit_laws))
+        return laws, np.ascontiguousarray(laws.values.T), laws.values.max(1) < 2 ** 31
+
     def leaf_pairs(self) -> Iterator[tuple[Leaf, Leaf]]:
         """(x, z) of plain columns: x nothing or a field, z any size but x."""
         nothing = Leaf(constant(0), np.zeros(self.n, np.int64), 0.0, 0)

@@ -11,6 +11,7 @@ from npulab.analysis.laws.predicates import Predicates
 from npulab.analysis.laws.prior import BUDGET, PRIOR
 
 BLOCK = BUDGET.list_block
+TABLE = 2 ** 13  # numbers of 64 laws that are made at once: what fits a cache
 Path = tuple[tuple[int, int], ...]  # (number of the predicate, number of the law) of each step
 
 
@@ -24,24 +25,24 @@ def decision_lists(agree: Array, cost: Array, masks: Array, prices: Array, weigh
     ``weights (N,)`` the bits of a capture left unexplained.  With ``partly`` there are also lists
     that leave captures without a law; their length has the bits of these.
     """
-    chosen, fails, selected = _short(masks), _short(~agree), masks.astype(np.float32)
+    chosen, right = _bytes(masks), _bytes(agree)
     states: list[tuple[float, Array, Path]] = [(0.0, np.ones(len(weights), bool), ())]
     done: list[tuple[float, Path]] = []
     seen: set[bytes] = set()
     for level in range(depth):
         following: list[tuple[float, float, Array, Path]] = []
         for spent, left, path in states:
-            rows = _short(left[None])
+            rows = _bytes(left[None])
             price = cost.copy()
             price[[law for _, law in path]] = PRIOR.step_again
-            state = _State(chosen & rows, fails & rows, price, int(left.sum()))
+            state = _State(chosen & rows, right & rows, price, int(left.sum()))
             law = int(state.law(rows)[0])
             if law >= 0:
                 done.append((spent + float(price[law]), (*path, (0, law))))
             if depth > 1 and level < 2:
                 done += [(spent + total, (*path, *two)) for total, two in _halves(state, prices, rows)]
             if level < depth - 1:
-                steps = _steps(state, prices, selected @ np.where(left, weights, 0).astype(np.float32))
+                steps = _steps(state, prices, _weighed(state.inside, weights))
                 for predicate, law, after in _fan(steps, masks, left):
                     now = spent + float(prices[predicate] + price[law]) + PRIOR.step
                     following.append((now + float(weights[after].sum()), now, after, (*path, (predicate, law))))
@@ -68,42 +69,65 @@ class _State:
     A law is none of these where a cheaper one is right wherever it is.
     """
 
-    def __init__(self, inside: Array, wrong: Array, price: Array, n: int) -> None:
+    def __init__(self, inside: Array, right: Array, price: Array, n: int) -> None:
         self.inside, self.price, self.n = inside, price, n
         self.count = np.bitwise_count(inside).sum(1, dtype=np.int64)
         order = np.argsort(price, kind="stable")
-        order = order[distinct(wrong[order])]
-        right = ~wrong[order]
-        worse = np.concatenate([_apart(right[start:start + BLOCK], wrong[order]).argmax(1)
-                                for start in range(0, len(order), BLOCK)] or [order])
-        self.laws = order[worse == np.arange(len(order))]
-        self.wrong = wrong[self.laws]
+        order = order[distinct(right[order].view("<u8"))]
+        right = right[order]
+        first = Exact(right).first(right) == np.arange(len(order))
+        self.laws, self.exact = order[first], Exact(right[first])
 
     def law(self, inside: Array) -> Array:
         """The cheapest law that is exact on each row of captures ``(B, K)``, or -1."""
-        if not len(self.laws) or not len(inside):
-            return np.full(len(inside), -1)
-        out = np.empty(len(inside), int)
-        for start in range(0, len(inside), BLOCK):
-            apart = _apart(inside[start:start + BLOCK], self.wrong)
-            first = apart.argmax(1)
-            out[start:start + BLOCK] = np.where(apart[np.arange(len(first)), first], self.laws[first], -1)
+        first = self.exact.first(inside)
+        return np.where(first < 0, -1, self.laws[first]) if len(self.laws) else first
+
+
+def _bytes(rows: Array) -> Array:
+    """``packed`` rows, 8 captures a number."""
+    return packed(rows).view(np.uint8)
+
+
+def _weighed(inside: Array, weights: Array) -> Array:
+    """The weights ``(N,)`` of the captures of each row ``(A, K) uint8`` together."""
+    octets = np.zeros((inside.shape[1], 8))
+    octets.ravel()[:len(weights)] = weights
+    sums = octets @ (np.arange(256) >> np.arange(8)[:, None] & 1)
+    return sum((sums[k].take(inside[:, k]) for k in range(len(sums))), np.zeros(len(inside)))
+
+
+class Exact:
+    """Looks for the first of some laws that is right on all of some captures.
+
+    ``right (L, K) uint8`` has a bit for each capture.  What laws are right on every one of eight
+    captures is a table of the 256 choices of them, 64 laws a number.
+    """
+
+    def __init__(self, right: Array) -> None:
+        rows = np.unpackbits(right, axis=1, bitorder="little").T
+        laws = packed(rows).reshape(right.shape[1], 8, -1)
+        self.tables = np.full((len(laws), 256, laws.shape[2]), -1, np.int64).view(np.uint64)
+        self.tables[:, :, -1:] >>= np.uint64(-len(right) % 64)
+        for bit in range(8):
+            size = 2 ** bit
+            self.tables[:, size:2 * size] = self.tables[:, :size] & laws[:, bit, None]
+
+    def first(self, inside: Array) -> Array:
+        """The number of the law for each row of captures ``(A, K) uint8``, or -1."""
+        out = np.full(len(inside), -1)
+        needed = np.flatnonzero(inside.any(0))
+        block = TABLE // max(self.tables.shape[2], 1)
+        for start in range(0, len(inside) if self.tables.shape[2] else 0, block):
+            part = inside[start:start + block]
+            laws = self.tables[0, :1].repeat(len(part), axis=0)
+            for k in needed:
+                laws &= self.tables[k].take(part[:, k], axis=0)
+            word = (laws != 0).argmax(1)
+            bits = laws[np.arange(len(word)), word]
+            lowest = np.bitwise_count((bits & -bits) - np.uint64(1))
+            out[start:start + block] = np.where(bits, 64 * word + lowest, -1)
         return out
-
-
-def _short(rows: Array) -> Array:
-    """``packed`` rows, 32 captures a number."""
-    return packed(rows).view("<u4")[:, :-(-rows.shape[1] // 32)]
-
-
-def _apart(left: Array, right: Array) -> Array:
-    """``(A, B) bool``: whether packed rows of ``(A, K)`` and ``(B, K)`` have no capture in
-    common."""
-    columns = right.T.copy()
-    common = left[:, 0, None] & columns[0]
-    for k in range(1, len(columns)):
-        common |= left[:, k, None] & columns[k]
-    return common == 0
 
 
 def _halves(state: _State, prices: Array, rows: Array) -> list[tuple[float, Path]]:

@@ -22,6 +22,7 @@ BUDGETS = (4, 8, 16, 32, 64, 128)
 CEIL_SHARES = (0.12, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 1.0)  # of the captures that one constant is right on
 SUM_SHARES = (0.5, 0.22, 0.1)
 UNBOUNDED = 2 ** 40
+PART = 1_024
 SHARED = OPERATORS["share"][0]
 # laws of one kind: law i as a function of i, cost (L,) in bits, (L, N) whether a law gives the field
 Group = tuple[Callable[[int], Expression], Any, Array]
@@ -100,11 +101,11 @@ def _of_library(target: Target) -> Iterator[Group]:
     likely = np.arange(min(most, len(library)))
     if n > BUDGET.key_sample:
         rows = library.sample_rows
-        same = ((library.sample[:most] ^ target.raw[rows]) & limit) == 0
-        likely = np.flatnonzero(same @ weights[rows] > 0.012 * weights[rows].sum())
+        gain = _in_parts(lambda part: ((part ^ target.raw[rows]) & limit == 0) @ weights[rows],
+                         library.sample[:most])
+        likely = np.flatnonzero(gain > 0.012 * weights[rows].sum())
     columns, costs = library.laws.values, library.laws.cost
-    columns = columns[likely] if len(likely) < len(library) else columns
-    agree = ((columns ^ target.raw) & limit) == 0
+    agree = _in_parts(lambda part: (columns[part] ^ target.raw) & limit == 0, likely)
     often = np.flatnonzero(counted(agree) >= max(BUDGET.holds, BUDGET.holds_share * n))
     likely, agree = likely[often], agree[often]
     gain = agree @ weights - costs[likely]
@@ -113,6 +114,11 @@ def _of_library(target: Target) -> Iterator[Group]:
         good = np.sort(good[np.argsort(-gain[good], kind="stable")[:BUDGET.library_part]])
     laws = likely[good]
     yield (lambda i: library.laws[int(laws[i])]), costs[laws], agree[good]
+
+
+def _in_parts(of: Callable[[Array], Array], rows: Array) -> Array:
+    """A function of rows, of as many at once as fit a cache."""
+    return np.concatenate([of(rows[start:start + PART]) for start in range(0, len(rows) or 1, PART)])
 
 
 def _constants(target: Target) -> Iterator[Group]:
@@ -365,11 +371,10 @@ def _scaled(target: Target) -> Iterator[Group]:
             continue
         rows = np.random.default_rng(3).permutation(informative)[:16]
         rows = rows[np.argsort(-z.values[rows], kind="stable")]  # those first that fewest columns are right on
-        sampled = np.ascontiguousarray(inner[:, rows])
         divisors, by = np.array((1, *POWERS)), np.maximum(z.values, 1)
         lows, highs = divisors[:, None] * (rest - 1) // by, divisors[:, None] * rest // by
-        spans = []  # columns that could be right on one of three captures, for each divisor
-        for row in rows[:3].tolist():
+        spans = []  # columns that could be right on each capture, for each divisor
+        for row in rows.tolist():
             if row not in sorted_by:
                 order = np.argsort(inner[:, row], kind="stable")
                 sorted_by[row] = order, inner[order, row]
@@ -377,12 +382,15 @@ def _scaled(target: Target) -> Iterator[Group]:
             spans.append((order, np.searchsorted(ordered, lows[:, row], "right").tolist(),
                           np.searchsorted(ordered, highs[:, row], "right").tolist()))
         for at, (low, high) in enumerate(zip(lows, highs, strict=True)):
-            if not 0 < sum(end[at] - begin[at] for _, begin, end in spans) <= BUDGET.scaled_near:
+            if not 0 < sum(end[at] - begin[at] for _, begin, end in spans[:3]) <= BUDGET.scaled_near:
                 continue
-            likely = np.concatenate([order[begin[at]:end[at]] for order, begin, end in spans])
-            near = sampled[likely]
-            inside = (near > low[rows]) & (near <= high[rows])
-            laws = np.unique(likely[inside.sum(1) >= max(BUDGET.scaled_rows, 0.5 * len(rows))])
+            likely = [order[begin[at]:end[at]] for order, begin, end in spans]
+            right = np.bincount(np.concatenate(likely), minlength=len(inner))
+            laws = np.flatnonzero(right >= max(BUDGET.scaled_rows, 0.5 * len(rows)))
+            early = inner[laws][:, rows[:3]]
+            laws = laws[((early > low[rows[:3]]) & (early <= high[rows[:3]])).any(1)]
+            if not len(laws):
+                continue
             agree = (inner[laws] > low) & (inner[laws] <= high) & (z.values > 0)
             divisor = int(divisors[at])
             cost = costs[laws].astype(float) + x.cost + z.cost + 10 + constant_cost(divisor)

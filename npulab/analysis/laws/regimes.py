@@ -111,7 +111,8 @@ def solve(state: State, round_: Round, place: Place, *, depth: int | None = None
     laws = make_pool(Target(values, place.width, weights, library.without(uses)), round_.deep)
     predicates = round_.predicates.without(circular)
     agree, cost = laws.agree[laws.kept], laws.cost[laws.kept]
-    if not len(laws.kept) or not (partly or agree.any(0).all()):
+    once = depth == 1 and not agree.all(1).any()
+    if once or not len(laws.kept) or not (partly or agree.any(0).all()):
         return None
 
     def lists(conditions: Predicates, limits: tuple[Limit, ...] = ()) -> _Lists:
@@ -129,7 +130,7 @@ def solve(state: State, round_: Round, place: Place, *, depth: int | None = None
         columns = _dominant(laws, agree, cost, weights)
         if columns:
             best = _cheaper(best, lists(predicates.with_thresholds(columns)))
-    if not best.found or best.found[0][0] > 0.5 * total or len(best.found[0][1]) > 2:
+    if depth != 1 and (not best.found or best.found[0][0] > 0.5 * total or len(best.found[0][1]) > 2):
         limits = tuple(_separating(values, library, uses))
         if limits:
             conditions = predicates.also([(limit.condition, limit.cost) for limit in limits])
@@ -161,18 +162,18 @@ def _separating(values: Array, library: Library, uses: int) -> list[Limit]:
     """Limits on laws that part the captures of one value from those of the others; ``uses`` are
     the fields that no law may read."""
     kinds, counts = np.unique(values, return_counts=True)
-    first = library.laws.of(slice(BUDGET.limit_laws))
-    allowed = [(family, family.uses & np.uint64(uses) == 0) for family in (first, library.products)]
-    allowed[0] = first, allowed[0][1] & (first.values.max(1) < 2 ** 31)
+    first, its_values, natural = library.limited
+    families = ((first, its_values, natural & (first.uses & np.uint64(uses) == 0)),
+                (library.products, library.products.values.T, library.products.uses & np.uint64(uses) == 0))
     out: dict[Expression, Limit] = {}
     for kind in kinds[np.argsort(-counts, kind="stable")][:3]:
         here = values == kind
         if not 2 <= here.sum() <= len(values) - 2:
             continue
-        for family, able in allowed:
-            inside, outside = family.values[:, here], family.values[:, ~here]
+        for family, numbers, able in families:
+            inside, outside = numbers[here], numbers[~here]
             for low, high in ((inside, outside), (outside, inside)):
-                top, bottom = low.max(1), high.min(1)
+                top, bottom = low.max(0), high.min(0)
                 for i in np.flatnonzero((top < bottom) & able)[:BUDGET.limits].tolist():
                     ends, price = (int(top[i]), int(bottom[i])), float(family.cost[i])
                     condition, cost = threshold(family[i], *ends)

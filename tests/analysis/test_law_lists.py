@@ -1,0 +1,24 @@
+"""The first law that is right on some captures, by tables, against one law after the other."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from npulab.analysis.laws.lists import Exact
+from npulab.analysis.laws.masks import packed
+
+
+def first_right(agree: np.ndarray, inside: np.ndarray) -> list[int]:
+    return [next((law for law, right in enumerate(agree) if right[rows].all()), -1) for rows in inside]
+
+
+@pytest.mark.parametrize("captures", [1, 8, 63, 64, 130])
+@pytest.mark.parametrize("laws", [0, 1, 64, 65, 150])
+def test_the_first_law_that_is_right_on_all_of_some_captures(captures: int, laws: int) -> None:
+    random = np.random.default_rng([captures, laws])
+    agree = random.random((laws, captures)) < random.random((laws, 1))
+    inside = random.random((60, captures)) < random.random((60, 1)) ** 3
+    found = Exact(packed(agree).view(np.uint8)).first(packed(inside).view(np.uint8))
+    assert found.tolist() == first_right(agree, inside)
+    assert laws < 2 or len(set(found.tolist())) > 1
