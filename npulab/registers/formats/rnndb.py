@@ -66,13 +66,15 @@ REGISTER = ("bitfield", "value", "doc", "brief")
 
 class Place(NamedTuple):
     """Where in a domain something stands: offset in its units, the name so far, its features (None:
-    all), the varset they are of, and the numbers of stripes without a name, for the next name."""
+    all), the varset they are of, the numbers of stripes without a name, for the next name, and how
+    many copies the arrays around it make."""
 
     offset: int
     name: str
     variants: frozenset[str] | None
     varset: str
     numbers: str = ""
+    copies: int = 1
 
 
 def read_rnndb(path: Path, include: Sequence[Path] = ()) -> RegisterTable:
@@ -207,14 +209,17 @@ def _elements(one: Element, place: Place, names: Names, unit: int) -> Iterator[P
         refuse_if(length > MOST_ROWS or (length > 1 and not step), f"{one.where}: {one.tag} {own}",
                   f"length {length}, stride {step}", f"is up to {MOST_ROWS}, with a stride above 0")
         begins = range(begin, begin + step * length, step) if length > 1 else [begin] * length
+    copies = place.copies * len(begins)
+    refuse_if(copies > MOST_ROWS, f"{one.where}: {one.tag} {own}", f"{copies} elements of arrays in arrays",
+              f"are up to {MOST_ROWS}")
     many = bool(one.get("offsets")) or one.tag == "array" or len(begins) > 1
     for n, begin in enumerate(begins):
         if name:
             named_so = own + place.numbers + (f"[{n}]" if many else "")
-            yield Place(place.offset + begin, named_so, variants, varset)
+            yield Place(place.offset + begin, named_so, variants, varset, copies=copies)
         else:
             numbers = place.numbers + (f"[{n}]" if len(begins) > 1 else "")
-            yield Place(place.offset + begin, own, variants, varset, numbers)
+            yield Place(place.offset + begin, own, variants, varset, numbers, copies)
 
 
 def _runs(around: Element, place: Place, block: str, names: Names, low: int = 0, prefix: str = "", depth: int = 0,
