@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -58,7 +58,7 @@ def one_of(name: str, given: Name, allowed: Collection[str]) -> Name:
 
 
 def refuse_if(wrong: object, what: object, got: object, allowed: str,
-              error: type[Exception] = ValueError) -> None:
+              error: Callable[[str], Exception] = ValueError) -> None:
     """Raise ``error`` if something is wrong, in one sentence; ``allowed`` begins with is or are.
 
     >>> refuse_if(7 > 4, "lanes", 7, "is 1 to 4")

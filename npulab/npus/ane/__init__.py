@@ -1,11 +1,12 @@
 """Apple Neural Engine (H11 to H18): facts in the tables beside this file."""
 
-from npulab.captures.target import DocumentFormat, Importer
+from npulab.captures.target import DocumentFormat
 from npulab.npus.ane import beside, imported, mil_files, simulate
 from npulab.npus.ane.facts import FACTS
 from npulab.npus.ane.lifting import lift
 from npulab.npus.ane.lowering import lower
 from npulab.npus.ane.outlines import explain, outline, recode
+from npulab.npus.kit import Importer
 
 TARGET = FACTS.target(
     "Apple Neural Engine",

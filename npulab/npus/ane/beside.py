@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from npulab.captures.capture import Capture
 from npulab.captures.target import Claim, Unsupported
 from npulab.npus.ane import coefficients
 from npulab.npus.ane.lifting import BLOCK
@@ -16,6 +15,7 @@ from npulab.npus.ane.source import agreement, espresso, plist
 from npulab.npus.ane.source.network import Network
 from npulab.npus.ane.source.parameters import OPTIONAL, chain_of, nonlinear_mode, parameters, shapes
 from npulab.npus.ane.tables import entries, functions
+from npulab.npus.kit import Capture
 
 # types as the symbols of a file number them; only the first is seen in one
 ELEMENTS = {"Float16": 5, "UInt8": 3, "Int8": 2}

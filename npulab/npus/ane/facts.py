@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from npulab.captures.target import read_chips
-from npulab.npus.kit.facts import Facts
-from npulab.support.files import read_table
+from npulab.npus.kit import Facts, read_table
 
 # one map for each generation, named as the chip
 GENERATIONS = {chip.upper(): f"{chip}.csv"

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from construct import Bytes, ConstructError, Container, Default, Int32ul, Int64ul, Padding, Struct
 
-from npulab.support.refuse import refuse_if, refusing
+from npulab.npus.kit import refuse_if, refusing
 
 MAGIC, MAGIC_64 = 0xBEEFFACE, 0xFEEDFACF
 SEGMENT, THREAD, IDENT, SYMBOLS = 0x19, 0x04, 0x08, 0x02

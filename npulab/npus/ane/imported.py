@@ -7,14 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from npulab.captures.capture import Capture, Job
 from npulab.npus.ane import hwx, tasks
 from npulab.npus.ane.beside import beside
 from npulab.npus.ane.facts import CHIPS, USUAL_CHIP, maps
 from npulab.npus.ane.writing import MADE_BY, MAKER
-from npulab.npus.kit.numbers import up
-from npulab.support.files import first_bytes, read_bounded
-from npulab.support.refuse import refusing
+from npulab.npus.kit import Capture, Job, first_bytes, read_bounded, refusing, up
 
 CHIP_OF = {facts["cpusubtype"]: chip for chip, facts in CHIPS.items()}
 SUFFIX, BLOB = ".hwx", ".bin"

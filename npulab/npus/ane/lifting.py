@@ -14,17 +14,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from npulab.captures.capture import Capture
-from npulab.captures.target import Lifted, Unsupported
 from npulab.npus.ane import coefficients
 from npulab.npus.ane.facts import EXPECTED, SIZES, TENSORS
 from npulab.npus.ane.lowering import MINUS_ONE, ONE, RELU, TABLE, activation, relu_outputs
 from npulab.npus.ane.memory import UNIT, Surface, unpack
 from npulab.npus.ane.tables import entries
-from npulab.npus.kit.fields import expect, values_of
+from npulab.npus.kit import Capture, Lifted, Unsupported, buffer_of, expect, half, values_of
 from npulab.npus.kit.layers import behind, padding_names
-from npulab.npus.kit.memory import buffer_of
-from npulab.npus.kit.numbers import half
 from npulab.quant.layers import Activation, Concat, Conv2D, Elementwise, Layer, Network
 
 

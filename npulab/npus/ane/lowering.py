@@ -14,20 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from npulab.captures.capture import Capture
-from npulab.captures.target import Unsupported
 from npulab.npus.ane import coefficients, tables
 from npulab.npus.ane.facts import ENGINES, FACTS, USUAL_CHIP
 from npulab.npus.ane.memory import HALF, Surface, pack
 from npulab.npus.ane.tables import entries, functions
 from npulab.npus.ane.words import BYPASS, CONVOLUTION, HABITS, PLANAR, USUAL, Habits, Step, job_of, slots_of, words_in
 from npulab.npus.ane.writing import COEFFICIENT_ALIGN, PAGE, TEXT_AT, hwx_bytes
-from npulab.npus.kit.layers import as_1x1
-from npulab.npus.kit.lowering import lowered
-from npulab.npus.kit.numbers import up
+from npulab.npus.kit import Capture, Unsupported, as_1x1, lowered, refuse_if, up
 from npulab.quant.layers import Activation, Concat, Conv2D, Elementwise, FullyConnected, Network, input_shapes
 from npulab.registers.fields import WORD_BYTES
-from npulab.support.refuse import refuse_if
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -257,17 +252,15 @@ def _elementwise(layer: Elementwise, shapes: Sequence[Surface], bars: Sequence[i
     if layer.kind == "subtract" and habits.subtracts:
         fields["PE.Cfg.SecSrc"] = SUBTRACT
     elif layer.kind == "subtract":
-        if prescale != ONE:
-            raise refused(f"prescale: got {layer.prescale} with subtract, allowed is 1 for a compiler that subtracts "
-                          "by it")
+        refuse_if(prescale != ONE, "prescale", f"{layer.prescale} with subtract",
+                  "is 1 for a compiler that subtracts by it", refused)
         prescale, sources = MINUS_ONE, sources[::-1]
     fields["PE.PreScale.PreScale"] = prescale
     return Plan((Step(PLANAR, tuple(shapes), sources, shapes[0], bars[-1], fields=fields),))
 
 
 def _concat(layer: Concat, shapes: Sequence[Surface], bars: Sequence[int]) -> Plan:
-    if layer.axis != 2:
-        raise refused(f"axis: got {layer.axis}, allowed is 2 (channels)")
+    refuse_if(layer.axis != 2, "axis", layer.axis, "is 2 (channels)", refused)
     whole, steps, offset = _surface(layer.output_shape), [], 0
     for source, bar in zip(shapes, bars[:-1], strict=True):
         steps.append(Step(BYPASS, (source,), (bar,), source, bars[-1], offset, whole, unicast=True))
@@ -322,8 +315,7 @@ def _surface(shape: tuple[int, ...]) -> Surface:
 
 def _half(name: str, value: Any) -> int:
     """The bits of a constant that is an fp16 number."""
-    if np.ndim(value):
-        raise refused(f"{name}: got one for each channel, allowed is one number")
+    refuse_if(np.ndim(value), name, "one for each channel", "is one number", refused)
     with np.errstate(over="ignore"):
         half = np.float16(value)
     if float(half) != float(value):

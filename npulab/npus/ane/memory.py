@@ -13,8 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from npulab.layout import Layout, planar
-from npulab.npus.kit.numbers import up
-from npulab.support.refuse import one_of, refuse_if
+from npulab.npus.kit import one_of, refuse_if, up
 
 UNIT = 64  # bytes; what strides in memory are counted in
 HALF = 2

@@ -10,9 +10,8 @@ from pathlib import Path
 from npulab.captures.documents import Document, Finding
 from npulab.npus.ane.training.mil import Function, Operation, Program, Value, check, quirks, read
 from npulab.npus.ane.training.mil.values import File
-from npulab.npus.kit.texts import head_of
+from npulab.npus.kit import head_of, refusing
 from npulab.support.files import read_bounded, text_of
-from npulab.support.refuse import refusing
 from npulab.support.text import Row, plural
 
 START = re.compile(r"(?:\s++|//[^\n]*+\n)*+program\s*+\(")

@@ -9,13 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from npulab.captures.capture import Capture
-from npulab.captures.target import Item
 from npulab.npus.ane import coefficients
 from npulab.npus.ane.lifting import BLOCK, NEURAL, Task
 from npulab.npus.ane.lowering import TABLE
 from npulab.npus.ane.tables import entries
-from npulab.npus.kit.memory import buffer_of
+from npulab.npus.kit import Capture, Item, buffer_of
 from npulab.quant.layers import Conv2D, Layer, Network
 
 # slots of an activation table: what they are, in order

@@ -13,12 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from npulab.captures.capture import Capture
-from npulab.captures.target import Hang, Unsupported
 from npulab.npus.ane import tables
 from npulab.npus.ane.facts import ENGINES, EXPECTED, SIZES, TENSORS
-from npulab.npus.kit.fields import expect, values_of
-from npulab.npus.kit.numbers import ceil_div, half, up
+from npulab.npus.kit import Capture, Hang, Unsupported, ceil_div, half, up
+from npulab.npus.kit.fields import expect, hang_if, values_of
 
 HALF = np.dtype("<f2")
 ALIGN = 64  # bytes: the unit of strides, bases and sizes
@@ -89,8 +87,7 @@ def simulate(capture: Capture) -> bytes:
             _run(v, memory)
         except (Hang, Unsupported) as error:
             raise type(error)(f"task {number}: {error}") from None
-    if not memory.written:
-        raise Hang("no task writes to memory")
+    hang_if(not memory.written, "no task writes to memory")
     return memory.written[memory.last].tobytes()
 
 
@@ -113,8 +110,7 @@ def _given(capture: Capture, tasks: list[Values], names: dict[int, str]) -> dict
 
 def _run(v: Values, memory: Memory) -> None:
     """Run a task; Hang and Unsupported as of ``simulate``."""
-    if 0 in (*_sizes(v, "source"), *_sizes(v, "result")):
-        raise Hang("a size is 0")
+    hang_if(0 in (*_sizes(v, "source"), *_sizes(v, "result")), "a size is 0")
     _understood(v, "device")
     x = _source(v, memory).astype(np.float64)
     out = _planar(v, x, memory) if v["Common.Cfg.TaskType"] != NE else _neural(v, x, memory)
@@ -163,8 +159,7 @@ def _left(memory: Memory, place: int, broadcast: int) -> np.ndarray:
 def _base(v: Values, tensor: str) -> int:
     """The number of the base address of a tensor."""
     fields = TENSORS[tensor]
-    if not v[fields["valid"]]:
-        raise Hang(f"{fields['bar'].removeprefix('Header.')} is not valid")
+    hang_if(not v[fields["valid"]], f"{fields['bar'].removeprefix('Header.')} is not valid")
     return v[fields["bar"]]
 
 
@@ -191,8 +186,7 @@ def _neural(v: Values, x: np.ndarray, memory: Memory) -> np.ndarray:
     mode, engines = v["NE.MACCfg.OpMode"], 2 ** v["Common.Cfg.ActiveNE"]
     scale = half(v["NE.PostScale.PostScale"])
     kernel = memory.given.get(v["Header.Header[9].KBase0"], b"") if v["Header.Header[9].KBE0"] else b""
-    if engines > ENGINES:
-        raise Hang(f"{engines} engines, there are {ENGINES}")
+    hang_if(engines > ENGINES, f"{engines} engines, there are {ENGINES}")
     if mode == BYPASS:
         if _sizes(v, "result")[1:] != x.shape[1:]:
             raise Hang("the output of a bypass is not as large as its input")

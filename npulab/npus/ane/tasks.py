@@ -23,8 +23,8 @@ from typing import NamedTuple
 import numpy as np
 
 from npulab.npus.ane.facts import CHIPS, HEADER, TABLES
+from npulab.npus.kit import refuse_if
 from npulab.registers.fields import WORD_BYTES
-from npulab.support.refuse import refuse_if
 
 # Bits of a record's first word, (lsb, width)
 PLACE, COUNT, SELECTOR, MASK, SPARSE = (0, 15), (15, 6), (21, 10), (15, 16), (31, 1)
@@ -399,12 +399,10 @@ def read_h14(text: bytes, header_words: int = 8) -> list[Task]:
         if not size:
             raise ValueError(f"{what}: got {int(words[at // WORD_BYTES]):#x}, allowed is zeros or, on a multiple of "
                              f"{FRAME} bytes, a header with its size")
-        if len(tasks) == MOST_TASKS:
-            raise ValueError(f"{what}: got one task more, allowed are {MOST_TASKS}")
+        refuse_if(len(tasks) == MOST_TASKS, what, "one task more", f"are {MOST_TASKS}")
         raw = text[at:at + WORD_BYTES * size]
-        if len(raw) < WORD_BYTES * size:
-            raise ValueError(f"{what}: got a size of {size} words, allowed is the {len(raw) // WORD_BYTES} words that "
-                             "the section has left")
+        refuse_if(len(raw) < WORD_BYTES * size, what, f"a size of {size} words",
+                  f"is the {len(raw) // WORD_BYTES} words that the section has left")
         tasks.append(Task(at, raw, header_words))
         at += len(raw)
     return whole(tasks, words, header_words)

@@ -16,16 +16,12 @@ from operator import itemgetter
 from types import SimpleNamespace
 from typing import Any
 
-from npulab.captures.capture import Job
 from npulab.npus.ane.coefficients.kernel import Kernel
 from npulab.npus.ane.facts import ENGINES, HEADER, HERE, maps
 from npulab.npus.ane.memory import HALF, UNIT, Surface
 from npulab.npus.ane.tasks import H13
-from npulab.npus.kit.numbers import ceil_div, up
-from npulab.npus.kit.rows import numbers_of, read_rows
+from npulab.npus.kit import Job, ceil_div, numbers_of, read_rows, read_table, refuse_if, up
 from npulab.registers.fields import WORD_BYTES
-from npulab.support.files import read_table
-from npulab.support.refuse import refuse_if
 
 CONVOLUTION, BYPASS, PLANAR = "convolution", "bypass", "planar"
 

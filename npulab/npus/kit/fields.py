@@ -130,6 +130,11 @@ def known(values: Named, allowed: Mapping[str, Collection[Any]], text: str = DEV
     """Raise Hang for the first field that has a value which a simulated unit does not know; one
     with none that is allowed may have any but 0."""
     for name, numbers in allowed.items():
-        if not numbers and values[name] == 0:
-            raise Hang(f"{name} is 0")
+        hang_if(not numbers and values[name] == 0, f"{name} is 0")
         expect(values, {name: numbers}, text, Hang, joint=" and ")
+
+
+def hang_if(wrong: object, text: str) -> None:
+    """Raise Hang with a text if something is wrong."""
+    if wrong:
+        raise Hang(text)

@@ -7,6 +7,7 @@ from typing import Any
 
 from npulab.captures.capture import Capture, Job
 from npulab.npus.kit.facts import Facts
+from npulab.support.refuse import refuse_if
 
 ADDRESS_BITS = 32
 
@@ -26,9 +27,8 @@ def placed(defaults: Mapping[str, int], addresses: Mapping[str, int] | None, ali
     where = {**defaults, **(addresses or {})}
     _all_known("addresses", where, sorted(defaults))
     for name, at in where.items():
-        if not isinstance(at, int) or not 0 <= at < 2 ** bits or at % align:
-            raise ValueError(f"addresses: got {name} {at!r}, allowed is a multiple of {align} "
-                             f"within {bits} bits")
+        refuse_if(not isinstance(at, int) or not 0 <= at < 2 ** bits or at % align, "addresses",
+                  f"{name} {at!r}", f"is a multiple of {align} within {bits} bits")
     return where
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from npulab.captures.capture import Capture
 from npulab.captures.target import Hang, Unsupported
 from npulab.layout import Layout
+from npulab.support.refuse import refuse_if
 
 PAGE, MOST_PAGES = 4096, 2 ** 14
 MOST_BYTES = PAGE * MOST_PAGES
@@ -138,9 +139,8 @@ def buffer_of(capture: Capture, name: str, size: int | None = None) -> bytes:
         raise Unsupported(f"capture {capture.name}: buffer {name!r} is missing, there are "
                            f"{', '.join(capture.buffers) or 'none'}")
     data = capture.buffers[name]
-    if size not in (None, len(data)):
-        raise ValueError(f"capture {capture.name}: buffer {name!r}: got {len(data)} bytes, allowed "
-                         f"by its words are {size}")
+    refuse_if(size not in (None, len(data)), f"capture {capture.name}: buffer {name!r}",
+              f"{len(data)} bytes", f"by its words are {size}")
     return data
 
 

@@ -1,6 +1,7 @@
 """NVDLA, the open accelerator: facts in the tables beside this file."""
 
-from npulab.captures.target import DocumentFormat, Importer
+from npulab.captures.target import DocumentFormat
+from npulab.npus.kit import Importer
 from npulab.npus.nvdla import imported, loadables, logs, simulate
 from npulab.npus.nvdla.facts import FACTS
 from npulab.npus.nvdla.lifting import explain, lift, recode, rule_of

@@ -23,12 +23,10 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from npulab.captures.capture import PROVENANCES
-from npulab.npus.kit.fields import offsets_of
+from npulab.npus.kit import PROVENANCES, offsets_of, refusing
 from npulab.npus.nvdla.events import ADDRESSES, MEMORIES, Check, Done, Event, Load, Write, Zero
 from npulab.npus.nvdla.images import Image, image_file, read_records
 from npulab.registers.map import RegisterMap
-from npulab.support.refuse import refusing
 
 COMMENT = re.compile(r'("[^"]*")|//.*|#.*')
 STATEMENT = re.compile(r'\s*+(\w+)\s*+\(((?:[^()"]|"[^"]*")*+)\)\s*+;')

@@ -24,14 +24,13 @@ from typing import Any
 import numpy as np
 
 from npulab.captures.target import Features, Unsupported
-from npulab.npus.kit.numbers import wrapped
+from npulab.npus.kit import refuse_if, wrapped
 from npulab.npus.nvdla.fetch import read_features, read_image, read_weights, weights_of
 from npulab.npus.nvdla.memory import ByteMemory
 from npulab.npus.nvdla.rules import RULES, Rules
 from npulab.npus.nvdla.units.fields import Fields
 from npulab.npus.nvdla.units.rounding import saturated, shifted
 from npulab.quant.rules import EXACT_FLOAT32, EXACT_FLOAT64
-from npulab.support.refuse import refuse_if
 
 PIXEL = 1  # DATAIN_FORMAT of an image
 MOST_SUMS = 2 ** 24  # accumulators

@@ -1,6 +1,6 @@
 """The tables beside this file, read once, and the names of units in them."""
 
-from npulab.npus.kit.facts import Facts
+from npulab.npus.kit import Facts
 
 # one map of all units by byte address: that of the int8 configurations, and that of the full one
 FACTS = Facts.beside(__file__, {"SMALL": "small.csv", "FULL": "full.csv"}, sparse=("SMALL", "FULL"))

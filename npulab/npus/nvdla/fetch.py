@@ -15,15 +15,13 @@ from pathlib import Path
 
 import numpy as np
 
-from npulab.captures.target import Hang, Unsupported
-from npulab.npus.kit.numbers import wrapped
+from npulab.npus.kit import Hang, Unsupported, read_table, refuse_if, wrapped
 from npulab.npus.nvdla.events import MEMORIES
 from npulab.npus.nvdla.layouts import TYPES, Cube, Weights
 from npulab.npus.nvdla.memory import ByteMemory
 from npulab.npus.nvdla.rules import RULES, Rules
 from npulab.npus.nvdla.units.fields import Fields
 from npulab.npus.nvdla.units.rounding import saturated, shifted
-from npulab.support.files import read_table
 
 WORD = 16  # bits that packed channels are moved up in
 CONVERTED_BITS = 17  # a converted value is limited to these, then to those of an element
@@ -105,8 +103,7 @@ def converted(values: np.ndarray, offsets: Sequence[int] | int, scale: int, trun
     >>> converted(np.array([3, 5, 255]), 0, 1, 1, 8)
     array([  2,   3, 127], dtype=int8)
     """
-    if not 0 <= truncate <= MOST_TRUNCATE:
-        raise ValueError(f"truncate: got {truncate}, allowed is 0 to {MOST_TRUNCATE}")
+    refuse_if(not 0 <= truncate <= MOST_TRUNCATE, "truncate", truncate, f"is 0 to {MOST_TRUNCATE}")
     moved = (values.astype(np.int64) - np.asarray(offsets, np.int64)) * scale
     short = saturated(shifted(moved, truncate, rules.rounding), CONVERTED_BITS)
     return saturated(short, bits).astype(np.int8 if bits == 8 else np.int16)

@@ -10,14 +10,13 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from npulab.captures.capture import Capture
 from npulab.captures.target import each_read
+from npulab.npus.kit import Capture, first_bytes, refuse_if
 from npulab.npus.nvdla.cfg import provenance_of, read_cfg
 from npulab.npus.nvdla.facts import CHIPS, FULL_CHIP, USUAL_CHIP, block_of, maps
 from npulab.npus.nvdla.images import GZIPPED
 from npulab.npus.nvdla.recorded import block_of_addresses, captured
 from npulab.npus.nvdla.txn import addresses_of, read_txn
-from npulab.support.files import first_bytes
 
 CFG, TXN, IMAGE = ".cfg", ".txn", ".dat"
 DEPTH = 3  # folders below the one that was asked for
@@ -74,8 +73,7 @@ def read_trace(path: Path, name: str = "", chip: str = "") -> Capture:
     registers = maps(chip)
     try:
         size = path.stat().st_size
-        if size > MOST_TEXT:
-            raise ValueError(f"{path}: got {size} bytes, allowed are up to {MOST_TEXT}")
+        refuse_if(size > MOST_TEXT, path, f"{size} bytes", f"are up to {MOST_TEXT}")
         text = path.read_bytes().decode("utf-8", "replace")
         full = path.suffix == TXN
         block = block_of_addresses(addresses_of(text), block_of(FULL_CHIP)) if full else block_of(chip)

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from npulab.layout import Layout, Loop, nc1hwc2
+from npulab.npus.kit import refuse_if
 from npulab.npus.nvdla.events import MEMORIES
 from npulab.npus.nvdla.memory import ByteMemory
-from npulab.support.refuse import refuse_if
 
 WEIGHT_ALIGN = 128  # bytes that all weights together are rounded up to
 TYPES: dict[int, np.dtype[Any]] = {1: np.dtype(np.int8), 2: np.dtype("<i2")}  # of an element, by its bytes

@@ -8,12 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from npulab.captures.capture import Capture
 from npulab.captures.target import Hang, Item, Lifted, Unsupported
 from npulab.layout import Layout
-from npulab.npus.kit.layers import behind
-from npulab.npus.kit.memory import buffer_of
-from npulab.npus.kit.numbers import wrapped
+from npulab.npus.kit import Capture, behind, buffer_of, refuse_if, wrapped
 from npulab.npus.nvdla import waiting
 from npulab.npus.nvdla.events import MEMORIES
 from npulab.npus.nvdla.facts import CHIPS, CONVOLUTION
@@ -46,9 +43,8 @@ def lift(capture: Capture) -> Lifted:
     """
     v, units = _job(capture)
     memory = Memory.of(capture)
-    if units & {"CDP", "RBK", "BDMA"}:
-        raise Unsupported(f"capture {capture.name}: got {', '.join(sorted(units))}, allowed are a convolution into "
-                           "SDP, SDP and PDP, each alone")
+    refuse_if(units & {"CDP", "RBK", "BDMA"}, f"capture {capture.name}", ", ".join(sorted(units)),
+              "are a convolution into SDP, SDP and PDP, each alone", Unsupported)
     if {"PDP", "SDP"} <= units:
         raise Unsupported(f"capture {capture.name}: got SDP into PDP, which is no one layer")
     if not units & {"PDP", "SDP"}:

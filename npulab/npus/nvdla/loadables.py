@@ -13,9 +13,8 @@ from pathlib import Path
 
 from npulab.captures.documents import Document, Finding
 from npulab.models.flat import Field, Flat
+from npulab.npus.kit import read_bounded, read_table, refusing
 from npulab.npus.nvdla.facts import HERE
-from npulab.support.files import read_bounded, read_table
-from npulab.support.refuse import refusing
 from npulab.support.text import Row, plural
 
 VERSION = "3B"

@@ -24,9 +24,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from npulab.captures.capture import Capture
-from npulab.npus.kit.fields import names_of
-from npulab.npus.kit.texts import Line, head_of, lines_of, skipped
+from npulab.npus.kit import Capture, Line, head_of, lines_of, names_of, skipped
 from npulab.npus.nvdla.events import Done, Event, Read, Write
 from npulab.npus.nvdla.facts import CHIPS, FULL_CHIP, TABLES, USUAL_CHIP, block_of, maps
 from npulab.npus.nvdla.recorded import block_of_addresses, of_accesses

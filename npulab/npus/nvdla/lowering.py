@@ -11,16 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from npulab.captures.capture import Capture
-from npulab.npus.kit.lowering import lowered, placed
-from npulab.npus.kit.numbers import ceil_div
+from npulab.npus.kit import Capture, ceil_div, lowered, placed, read_table, refuse_if
 from npulab.npus.nvdla.facts import FACTS, USUAL_CHIP, block_of
 from npulab.npus.nvdla.layouts import Cube, Weights
 from npulab.npus.nvdla.points import RULE, Operands, Points, halves, program, reading, scaled, summed
 from npulab.quant.layers import Add, Conv2D, Layer, Pool2D
 from npulab.quant.rules import shift_right
-from npulab.support.files import read_table
-from npulab.support.refuse import refuse_if
 
 ADDRESSES = {"input": 0x80000000, "other": 0x88000000, "coefficients": 0x90000000, "bs": 0xA0000000,
              "bn": 0xA8000000, "output": 0xB0000000}

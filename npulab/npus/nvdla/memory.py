@@ -9,8 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from npulab.captures.capture import Capture
-from npulab.captures.target import Range, Unsupported
+from npulab.npus.kit import Capture, Range, Unsupported, refuse_if
 from npulab.npus.nvdla.events import ANY_MEMORY
 from npulab.npus.nvdla.images import merged
 
@@ -113,8 +112,7 @@ class Memory:
     def write(self, memory: str, address: int, data: Any) -> None:
         """Put bytes (or uint8 in any shape) into memory, in order; raises as ``view``."""
         data = np.frombuffer(data, np.uint8) if isinstance(data, bytes | bytearray | memoryview) else np.asarray(data)
-        if data.dtype.itemsize != 1:
-            raise ValueError(f"memory: got {data.dtype}, allowed are bytes, uint8 or int8")
+        refuse_if(data.dtype.itemsize != 1, "memory", data.dtype, "are bytes, uint8 or int8")
         self.view(memory, address, data.size)[:] = data.reshape(-1).view(np.uint8)
 
     def _range(self, memory: str, start: int, end: int) -> tuple[int, np.ndarray] | None:

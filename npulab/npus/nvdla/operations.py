@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from npulab.npus.kit.fields import names_of, offsets_of
+from npulab.npus.kit import names_of, offsets_of
 from npulab.npus.nvdla.events import Check, Event, Write
 from npulab.npus.nvdla.facts import ACCESS, CONVOLUTION, DATA, ENDS, PAIRS, READERS, STARTS, UNITS
 from npulab.npus.nvdla.registers import Access, Tables, accesses

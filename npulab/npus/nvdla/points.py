@@ -8,17 +8,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from npulab.captures.capture import Job
-from npulab.captures.target import Unsupported
-from npulab.npus.kit.fields import offsets_of
-from npulab.npus.kit.numbers import wrapped
+from npulab.npus.kit import Job, Unsupported, offsets_of, refuse_if, wrapped
 from npulab.npus.nvdla.facts import ALU, BOTH, ENABLE, LETTERS, MUL, POINTER, SUM
 from npulab.npus.nvdla.units.fields import Fields
 from npulab.npus.nvdla.units.rounding import saturated
 from npulab.quant.rules import RULES
 from npulab.registers.fields import WORD_BYTES
 from npulab.registers.map import RegisterMap
-from npulab.support.refuse import refuse_if
 
 RULE = RULES["nvdla"]
 OPERAND = 2 ** 15  # operands are below, and not below minus this

@@ -29,9 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from npulab.captures.capture import COMMANDS, Capture, Job
-from npulab.captures.target import Range
-from npulab.npus.kit.fields import names_of, offsets_of
+from npulab.npus.kit import COMMANDS, Capture, Job, Range, names_of, offsets_of, refuse_if
 from npulab.npus.nvdla.events import ANY_MEMORY, MOST_MEMORY, Check, Event, Load, Read, Write, Zero
 from npulab.npus.nvdla.facts import ACCESS, DATA, POINTER, STARTS, TABLES
 from npulab.npus.nvdla.images import Image, merged
@@ -59,8 +57,7 @@ def of_accesses(path: Path, name: str, chip: str, block: str, events: Sequence[E
     """The capture of register accesses; raises ValueError naming the file if nothing was written."""
     others = [event for event in events if not isinstance(event, Read)]
     writes = [(event.offset, event.value) for event in others if isinstance(event, Write)]
-    if not writes:
-        raise ValueError(f"{path}: got no register write, allowed is at least one")
+    refuse_if(not writes, path, "no register write", "is at least one")
     parameters: dict[str, Any] = {"memory": [], "checks": []}
     try:
         found, _ = operations(others, maps[block])

@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 
-from npulab.captures.capture import Capture, Job
 from npulab.captures.target import Features, Hang, Range, Unsupported
+from npulab.npus.kit import Capture, Job
 from npulab.npus.nvdla import convolution, waiting
 from npulab.npus.nvdla.facts import CHIPS, CONVOLUTION
 from npulab.npus.nvdla.memory import Memory, checked

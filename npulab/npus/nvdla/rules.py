@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
+from npulab.npus.kit import read_table
 from npulab.npus.nvdla.facts import HERE
 from npulab.quant.rules import ROUNDINGS
-from npulab.support.files import read_table
 
 WEIGHT_ORDERS = ("grouped", "plain")
 

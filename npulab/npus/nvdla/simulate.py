@@ -10,8 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from npulab.captures.capture import Capture
-from npulab.captures.target import Hang, Unsupported
+from npulab.npus.kit import Capture, Hang, Unsupported
 from npulab.npus.nvdla import waiting
 from npulab.npus.nvdla.events import MOST_MEMORY
 from npulab.npus.nvdla.facts import FACTS, maps

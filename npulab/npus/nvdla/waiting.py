@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from math import prod
 
-from npulab.captures.target import Hang, Unsupported
+from npulab.npus.kit import Hang, Unsupported, hang_if
 from npulab.npus.nvdla import fetch
 from npulab.npus.nvdla.events import MEMORIES
 from npulab.npus.nvdla.facts import CONVOLUTION, LETTERS
@@ -32,8 +32,7 @@ def for_units(v: Fields, on: Collection[str]) -> bool:
     flies = "SDP" in on and bool(v["SDP.D_FEATURE_MODE_CFG.FLYING_MODE"])
     if set(on) & {*CONVOLUTION} - {"CMAC_B"}:
         _needs(on, "a convolution", *NEEDED, "SDP")
-        if not flies:
-            raise Hang("CACC waits for SDP, whose SDP.D_FEATURE_MODE_CFG.FLYING_MODE is 0")
+        hang_if(not flies, "CACC waits for SDP, whose SDP.D_FEATURE_MODE_CFG.FLYING_MODE is 0")
     elif flies:
         raise Hang("SDP waits for CACC, which nobody started")
     elif "SDP" in on:
@@ -60,8 +59,7 @@ def convolving(v: Fields) -> list[str]:
 def _needs(on: Collection[str], what: str, *units: str) -> None:
     """Raise Hang if units that others wait for were not started."""
     missing = [unit for unit in units if unit not in on]
-    if missing:
-        raise Hang(f"{what} waits for {', '.join(missing)}, which nobody started")
+    hang_if(missing, f"{what} waits for {', '.join(missing)}, which nobody started")
 
 
 def for_convolution(v: Fields, memory: Memory) -> tuple[int, int, int]:

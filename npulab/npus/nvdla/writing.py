@@ -11,9 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from npulab.captures.capture import COMMANDS, Capture
 from npulab.captures.folders import plain_name
-from npulab.npus.kit.fields import names_of
+from npulab.npus.kit import COMMANDS, Capture, names_of
 from npulab.npus.nvdla.cfg import PATTERN, PROVENANCE
 from npulab.npus.nvdla.events import ANY_MEMORY, MEMORIES
 from npulab.npus.nvdla.facts import ENDS, UNITS

@@ -17,12 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from npulab.support.refuse import refuse_if
-
-if TYPE_CHECKING:
-    import pandas as pd
+from npulab.npus.kit import pd, refuse_if
 
 # ruy/prepacked_cache.h: kDefaultEjectionThresholdBytes, now kDefaultMaxBuffersBytes
 LIMIT = 2 ** 28
@@ -210,8 +207,6 @@ def replay(events: Iterable[Event], policy: str = "kCacheLHSOnNarrowMul", limit:
 
 def table(outcomes: Iterable[Outcome]) -> pd.DataFrame:
     """One row per outcome, its parts as columns, the address in hexadecimal ("" for none)."""
-    import pandas as pd
-
     rows = [{**step._asdict(), "address": "" if step.address is None else f"{step.address:#x}"}
             for step in outcomes]
     return pd.DataFrame(rows, columns=Outcome._fields)

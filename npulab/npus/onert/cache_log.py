@@ -13,15 +13,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from npulab.npus.kit import pd, read_table, refuse_if
 from npulab.npus.onert.cache import NARROW, Allocate, Event, Free, Layer, Prepare, Renew, Run, replay
 from npulab.npus.onert.facts import HERE
-from npulab.support.files import read_table
-from npulab.support.refuse import refuse_if
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 LINE = re.compile(r"(?:virtual )?void onert::")
 WHOLE = re.compile(r"(?:virtual )?void onert::[\w:]*\bFullyConnectedLayer::(prepare|fullyConnectedHybrid)\(\) "
@@ -64,8 +60,6 @@ class Log:
         cached, "" where the other side is too wide), runs (whole ones), freed (the line that says
         so, 0 where none does), seen_freed (the first line that says they had been freed), stopped
         (whether the log ends inside a run)."""
-        import pandas as pd
-
         weights = {entry.layer: None for entry in self.lines if entry.function == PREPARE} \
             | {entry.layer: entry.number for entry in self.lines if entry.what == "cached"}
         rows = []
@@ -176,8 +170,6 @@ def readings(log: Log) -> pd.DataFrame:
 
     A reading that agrees may be what happened; the log does not say that it was.
     """
-    import pandas as pd
-
     runs = sum(entry.what == "multiplies" for entry in log.lines)
     rows = []
     for reading in READINGS:

@@ -1,6 +1,6 @@
 """The tables beside this file, read once."""
 
-from npulab.npus.kit.facts import Facts
+from npulab.npus.kit import Facts
 
 BLOCK = "TRMUL"
 FACTS = Facts.beside(__file__, {BLOCK: "trmul.csv"})

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from npulab.layout import Layout, Loop, packed_blocks
-from npulab.npus.kit.numbers import SIGNED, up
+from npulab.npus.kit import SIGNED, refuse_if, up
 from npulab.npus.onert.facts import ALIASING_BYTES, APART, CHIPS, SIDES
 
 
@@ -61,10 +61,8 @@ def apart(rows: int, itemsize: int = 1) -> int:
 
 
 def _facts(chip: str, side: str) -> Mapping[str, int]:
-    if chip not in CHIPS:
-        raise LookupError(f"chip: got {chip!r}, allowed is one of {', '.join(CHIPS)}")
-    if side not in SIDES:
-        raise LookupError(f"side: got {side!r}, allowed is one of {', '.join(SIDES)}")
+    refuse_if(chip not in CHIPS, "chip", f"{chip!r}", f"is one of {', '.join(CHIPS)}", LookupError)
+    refuse_if(side not in SIDES, "side", f"{side!r}", f"is one of {', '.join(SIDES)}", LookupError)
     return CHIPS[chip]
 
 
@@ -74,8 +72,7 @@ def _apart(layout: Layout, shape: tuple[int, int], rows: int, columns: int, stri
     high, wide, size = up(shape[0], rows), up(shape[1], columns), layout.itemsize
     if stride in (0, high):
         return layout
-    if stride < high:
-        raise ValueError(f"stride: got {stride}, allowed with {high} rows is that or more")
+    refuse_if(stride < high, "stride", stride, f"with {high} rows is that or more")
     end = stride * wide * size
     loops = (Loop(1, columns, stride * columns * size), *layout.loops[1:])
     parts = tuple(replace(part, offset=end) for part in layout.parts)

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from npulab.captures.capture import Capture
-from npulab.captures.target import Lifted
+from npulab.npus.kit import Capture, Lifted, refuse_if
 from npulab.npus.onert.memory import RHS, codes_of, numbers, zero_point
 from npulab.npus.onert.rules import multipliers, quantized_rows, rule_name
 from npulab.npus.onert.words import ACTIVATION_NAMES, HYBRID, NAMES, Values, values_of
@@ -63,9 +62,8 @@ def _check_requantizing(capture: Capture, v: Values, layer: FullyConnected, coun
                              f"allowed with its scales is {made[at]}")
     rule = rule_name(capture.chip, bool(v["per_channel"]))
     low, high = clamp_range(layer, np.dtype(layer.dtype), rule)
-    if (v["clamp_min"], v["clamp_max"]) != (low, high):
-        raise ValueError(f"registers clamp_min and clamp_max: got {v['clamp_min']} and "
-                         f"{v['clamp_max']}, allowed with {layer!r} is {low} and {high}")
+    refuse_if((v["clamp_min"], v["clamp_max"]) != (low, high), "registers clamp_min and clamp_max",
+              f"{v['clamp_min']} and {v['clamp_max']}", f"with {layer!r} is {low} and {high}")
 
 
 def _input(capture: Capture, v: Values, dtype: str) -> np.ndarray | None:

@@ -8,9 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from npulab.captures.capture import Capture, Job
-from npulab.npus.kit.lowering import features_asked, lowered
-from npulab.npus.kit.numbers import SIGNED, up
+from npulab.npus.kit import SIGNED, Capture, Job, features_asked, lowered, refuse_if, up
 from npulab.npus.onert import layouts
 from npulab.npus.onert.facts import AVOIDS, BLOCK, CACHED, FACTS, FEATURES, FUSED, MOST_BYTES, SIDES
 from npulab.npus.onert.memory import LHS, RHS, layout_of
@@ -18,7 +16,6 @@ from npulab.npus.onert.rules import multipliers, quantized_rows, rule_name
 from npulab.npus.onert.words import ACTIVATIONS, HYBRID, INT32, QUANTIZED, SCALARS, Values, values_of
 from npulab.quant.emulate import clamp_range
 from npulab.quant.layers import FullyConnected, per_channel
-from npulab.support.refuse import refuse_if
 
 
 def lower(layer: FullyConnected, chip: str = FACTS.usual_chip, x: Any = None, name: str = "lowered",

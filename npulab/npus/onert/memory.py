@@ -6,12 +6,9 @@ import math
 
 import numpy as np
 
-from npulab.captures.capture import Capture
-from npulab.captures.target import Item
 from npulab.layout import Layout
 from npulab.layout.parts import SUM_BYTES
-from npulab.npus.kit.memory import buffer_of
-from npulab.npus.kit.numbers import SIGNED
+from npulab.npus.kit import SIGNED, Capture, Item, buffer_of
 from npulab.npus.onert import layouts
 from npulab.npus.onert.words import NAMES, Values, values_of
 

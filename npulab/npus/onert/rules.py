@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from npulab.captures.capture import Capture
+from npulab.npus.kit import Capture
 from npulab.npus.onert.facts import CHIPS
 from npulab.npus.onert.words import HYBRID, values_of
 from npulab.quant.emulate.real import symmetric

@@ -13,11 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from npulab.captures.capture import Capture
-from npulab.captures.target import Hang
-from npulab.npus.kit.fields import known, only_job
-from npulab.npus.kit.memory import buffer_of
-from npulab.npus.kit.numbers import as_codes, wrapped
+from npulab.npus.kit import Capture, Hang, as_codes, buffer_of, hang_if, known, only_job, wrapped
 from npulab.npus.onert.facts import BLOCK, CHIPS, EXPECTED, MOST_BYTES
 
 HYBRID, QUANTIZED = 0, 1
@@ -183,8 +179,7 @@ def _read_codes(capture: Capture, v: Values) -> np.ndarray:
 
 def _filled(v: Values) -> np.ndarray:
     zero = v["rhs_zero_point"]
-    if not -128 <= zero <= 127:
-        raise Hang(f"rhs_zero_point is {zero}, a packed byte holds -128 to 127")
+    hang_if(not -128 <= zero <= 127, f"rhs_zero_point is {zero}, a packed byte holds -128 to 127")
     return np.full((v["rhs_columns"], v["rhs_rows"]), zero, np.int8)
 
 
@@ -221,8 +216,7 @@ def _check(v: Values) -> None:
         if max(columns * pitch, strip) > MOST_BYTES:
             raise Hang(f"{side}: {columns} columns of {pitch} bytes, or {strip} bytes for a strip of "
                        f"them, do not fit {MOST_BYTES} bytes")
-    if depth != v["rhs_rows"]:
-        raise Hang(f"lhs_rows is {depth} and rhs_rows {v['rhs_rows']}")
+    hang_if(depth != v["rhs_rows"], f"lhs_rows is {depth} and rhs_rows {v['rhs_rows']}")
     if 4 * ((batches - 1) * stride + units) > MOST_BYTES:
         raise Hang(f"the output of {batches} batches {stride} apart does not fit {MOST_BYTES} bytes")
     if batches * units * depth > MOST_PRODUCTS:

@@ -7,9 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from npulab.captures.capture import Capture
-from npulab.npus.kit.fields import expect, only_job
-from npulab.npus.kit.numbers import SIGNED, up
+from npulab.npus.kit import SIGNED, Capture, expect, only_job, refuse_if, up
 from npulab.npus.onert.facts import BLOCK, FACTS, MOST_BYTES, SIDES
 from npulab.npus.onert.layouts import apart
 
@@ -79,7 +77,6 @@ def _allowed(v: Values, facts: Mapping[str, int], chip: str,
 
 
 def _fits(what: str, size: int, v: Values) -> None:
-    if size > MOST_BYTES:
-        raise ValueError(f"fields batches, units, input_size: got {v['batches']}, {v['units']} and "
-                         f"{v['input_size']}, which make {what} of {size} bytes, allowed is "
-                         f"{MOST_BYTES}")
+    refuse_if(size > MOST_BYTES, "fields batches, units, input_size",
+              f"{v['batches']}, {v['units']} and {v['input_size']}, which make {what} of {size} "
+              "bytes", f"is {MOST_BYTES}")

@@ -1,6 +1,6 @@
 """Rockchip NPU (RK3588, RV1103, RV1106): facts in the tables beside this file."""
 
-from npulab.captures.target import Importer
+from npulab.npus.kit import Importer
 from npulab.npus.rockchip import dumps, simulate
 from npulab.npus.rockchip.coefficients import explain, recode
 from npulab.npus.rockchip.commands import writes

@@ -6,14 +6,11 @@ import math
 
 import numpy as np
 
-from npulab.captures.capture import Capture
-from npulab.captures.target import Item
 from npulab.layout import Layout
-from npulab.npus.kit.fields import Raw, values_of
+from npulab.npus.kit import Capture, Item, Raw, refuse_if, values_of
 from npulab.npus.kit.memory import MOST_BYTES, address_of, buffer_of, bytes_at, tensor_at
 from npulab.npus.rockchip import layouts, words
 from npulab.npus.rockchip.plans import DEPTHWISE, FP16, INT8
-from npulab.support.refuse import refuse_if
 
 
 def recode(capture: Capture) -> bytes:

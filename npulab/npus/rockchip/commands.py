@@ -17,8 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from npulab.captures.capture import Job
-from npulab.npus.kit.numbers import ceil_div, up
+from npulab.npus.kit import Job, ceil_div, up
 from npulab.npus.rockchip.facts import OWNERS, RANGE, REGISTERS, TABLES, TARGETS
 from npulab.npus.rockchip.tasks import Task
 

@@ -14,9 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from npulab.captures.capture import COMMANDS, Capture, Job
-from npulab.npus.kit.fields import values_of
-from npulab.npus.kit.texts import Line, head_of, skipped
+from npulab.npus.kit import COMMANDS, Capture, Job, Line, head_of, skipped, values_of
 from npulab.npus.rockchip import commands, listings
 from npulab.npus.rockchip.commands import WORDS, Block, blocks_of, broken, writes_of, written
 from npulab.npus.rockchip.facts import FACTS, TABLES

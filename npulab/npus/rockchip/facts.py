@@ -5,9 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from npulab.npus.kit.facts import Facts
+from npulab.npus.kit import Facts, read_table
 from npulab.registers.map import RegisterMap
-from npulab.support.files import read_table
 
 HERE = Path(__file__).parent
 # the maps: all units by register address; the record that hands a task over

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from npulab.layout import Layout, kernel_groups, nc1hwc2
-from npulab.npus.kit.numbers import up
+from npulab.npus.kit import up
 
 ATOM = 16  # bytes of a pixel in a plane (Mesa's FEATURE_ATOMIC_SIZE, MTX; C:dump-x2)
 GROUP_BYTES = 32  # kernels together: of int8 32, of fp16 16 (Mesa's WEIGHT_ATOMIC_SIZE, MTX)

@@ -8,12 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from npulab.captures.capture import Capture
 from npulab.captures.target import Lifted, Range, Unsupported
 from npulab.layout import hwc
-from npulab.npus.kit.fields import Raw, expect, values_of
+from npulab.npus.kit import Capture, Raw, bytes_at, expect, refuse_if, tensor_at, values_of
 from npulab.npus.kit.layers import behind, of_type, padding_names
-from npulab.npus.kit.memory import bytes_at, tensor_at
 from npulab.npus.kit.numbers import as_codes, ceil_div, up, wrapped
 from npulab.npus.rockchip import layouts, plans, words
 from npulab.npus.rockchip.coefficients import output_of, weights_of
@@ -22,7 +20,6 @@ from npulab.npus.rockchip.words import CONVOLUTION, INPUT_AT, OUTPUT_AT, OUTPUT_
 from npulab.quant.emulate import accumulate
 from npulab.quant.layers import PADDINGS, Conv2D, Elementwise, Network
 from npulab.quant.rules import QuantParams, TwoSteps, rule
-from npulab.support.refuse import refuse_if
 
 # fields that differ between the tasks of a layer, and blocks that do
 MOVING = {row["field"] for row in plans.FIELDS if row["moves"]}

@@ -24,13 +24,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from npulab.captures.capture import Job
-from npulab.npus.kit.texts import Line, lines_of
+from npulab.npus.kit import Job, Line, lines_of, read_table, refuse_if, refusing
 from npulab.npus.rockchip.commands import ENABLE, OPERATION_ENABLE, SYNC, WORDS, WRITE, Block, Command, ends, known
 from npulab.npus.rockchip.commands import split as split_at_ends
 from npulab.npus.rockchip.facts import HERE
-from npulab.support.files import read_table
-from npulab.support.refuse import refusing
 
 EMIT = re.compile(r"\b(EMIT|emit|EMIT_RAW|emit_raw)\s*\(")
 SIGN = re.compile(r"(?m)\b(?:EMIT|emit)\s*\(\s*REG_\w+\s*,|\b(?:EMIT_RAW|emit_raw)\s*\([^()\n]{0,60}\d[^()\n]{0,60}\)")
@@ -120,9 +117,8 @@ def read_hex(path: Path) -> tuple[np.ndarray, list[Line]]:
     Raises ValueError naming the file for an odd number of 32-bit words, and for too many.
     """
     words, rest, odd = _hex_words(lines_of(path))
-    if odd:
-        raise ValueError(f"{path}, line {odd}: got an odd number of 32-bit words up to the last row, allowed are two "
-                         "for each command")
+    refuse_if(odd, f"{path}, line {odd}", "an odd number of 32-bit words up to the last row",
+              "are two for each command")
     if len(words) > MOST_WORDS:
         raise ValueError(f"{path}: got {len(words)} commands, at most {MOST_WORDS} are allowed")
     return words, rest

@@ -12,13 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from npulab.npus.kit.layers import as_1x1, of_type
-from npulab.npus.kit.numbers import SIGNED, ceil_div, up
+from npulab.npus.kit import SIGNED, as_1x1, ceil_div, of_type, read_table, refuse_if, up
 from npulab.npus.rockchip.facts import FACTS
 from npulab.npus.rockchip.layouts import ATOM, KERNELS, per_atom
 from npulab.quant.layers import Conv2D, FullyConnected
 from npulab.quant.rules import NAMED, TwoSteps, rule
-from npulab.support.files import read_table
 
 BANKS, BANK_ENTRIES, ENTRY_BYTES = 12, 256, 128  # of the convolution buffer
 SPLIT_BANKS = 7  # for the input where weights leave it fewer
@@ -118,9 +116,8 @@ def values(conv: Conv2D, task: Task, where: Mapping[str, int], facts: Mapping[st
     ``sums`` asks for a matrix multiplication: rows in, rows of int32 out.
     Raises ValueError for a border or scales that the registers cannot say.
     """
-    if conv.dilation != (1, 1) and not facts.get(DILATION):
-        raise ValueError(f"lower for rockchip: got dilation {conv.dilation}, allowed on this chip is "
-                         "(1, 1)")
+    refuse_if(conv.dilation != (1, 1) and not facts.get(DILATION), "lower for rockchip",
+              f"dilation {conv.dilation}", "on this chip is (1, 1)")
     quantities = {**where, **task._asdict(), **_geometry(conv, task, where, sums)}
     cases = {"always": True, "one channel": conv.input_shape[2] == 1 and not sums,
              "depthwise": conv.depthwise, "sums": sums, "outputs": not sums,

@@ -6,9 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import combinations
 
-from npulab.captures.target import Unsupported
-from npulab.npus.kit.fields import Raw
-from npulab.npus.kit.numbers import up
+from npulab.npus.kit import Raw, Unsupported, up
 from npulab.npus.rockchip import words
 from npulab.npus.rockchip.layouts import ATOM
 from npulab.npus.rockchip.plans import INT8, INT32

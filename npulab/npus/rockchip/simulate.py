@@ -13,10 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from npulab.captures.capture import COMMANDS, Capture
-from npulab.captures.target import Hang, Unsupported
-from npulab.npus.kit.fields import DEVICE, Raw, expect, known, values_of
-from npulab.npus.kit.memory import Memory, address_of
+from npulab.npus.kit import COMMANDS, Capture, Hang, Memory, Unsupported, address_of
+from npulab.npus.kit.fields import DEVICE, Raw, expect, hang_if, known, values_of
 from npulab.npus.kit.numbers import ceil_div, up, wrapped
 from npulab.npus.rockchip.facts import EXPECTED
 
@@ -113,8 +111,7 @@ def convolution(v: Raw, memory: Memory) -> None:
             top, left = row * apart_y, column * apart_x
             down, along = top + (out_h - 1) * step_y + 1, left + (out_w - 1) * step_x + 1
             sums[kernel] += weight * image[channel, top:down:step_y, left:along:step_x]
-    if outputs > count:
-        raise Hang(f"{outputs} output channels of {count} kernels")
+    hang_if(outputs > count, f"{outputs} output channels of {count} kernels")
     store(v, memory, np.stack([finished(*one, v) for one in zip(sums, biases, shares, strict=False)]))
 
 
@@ -270,9 +267,8 @@ def store(v: Raw, memory: Memory, planes: np.ndarray) -> None:
     pitch = ATOM * (width + v["DPU.DATA_CUBE_NOTCH_ADDR.NOTCH_ADDR_0"])
     step = ATOM * v["DPU.DST_SURF_STRIDE.DST_SURF_STRIDE"]
     last = (ceil_div(channels, lanes) - 1) * step + (height - 1) * pitch + ATOM * width
-    if last > MOST_BYTES:
-        raise Hang(f"the output of {last} bytes does not fit the simulated unit's {MOST_BYTES} "
-                   "bytes")
+    hang_if(last > MOST_BYTES,
+            f"the output of {last} bytes does not fit the simulated unit's {MOST_BYTES} bytes")
     out = np.zeros(last, np.uint8)
     there = memory.stretch(base, last)
     out[:len(there)] = np.frombuffer(there, np.uint8)

@@ -10,10 +10,9 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from npulab.captures.capture import Job
+from npulab.npus.kit import Job, refuse_if
 from npulab.npus.rockchip.facts import TABLES, TASK
 from npulab.registers.fields import WORD_BYTES
-from npulab.support.refuse import refuse_if
 
 BYTES = len(TABLES[TASK]) * WORD_BYTES
 INTERRUPTS = 2 ** 17  # what a clear writes to all of them is one less

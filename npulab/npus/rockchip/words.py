@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from npulab.npus.kit.fields import Raw, agree, expect
+from npulab.npus.kit import Raw, agree, expect
 from npulab.npus.rockchip import facts
 
 CONVOLUTION, PRECISION = "CNA.CONV_CON1.CONV_MODE", "CNA.CONV_CON1.IN_PRECISION"

@@ -1,6 +1,6 @@
 """VeriSilicon NN engine (VIPNano-QI and relatives): facts in the tables beside this file."""
 
-from npulab.captures.target import Importer
+from npulab.npus.kit import Importer
 from npulab.npus.vivante import command_texts, dump, mesa, simulate
 from npulab.npus.vivante.commands import writes
 from npulab.npus.vivante.facts import FACTS

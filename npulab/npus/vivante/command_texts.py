@@ -19,8 +19,7 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from npulab.captures.capture import Capture, Job
-from npulab.npus.kit.texts import Line, head_of, lines_of, skipped
+from npulab.npus.kit import Capture, Job, Line, head_of, lines_of, skipped
 from npulab.npus.vivante.commands import HEADER, LOAD_STATE, MOST_STATES
 from npulab.npus.vivante.facts import USUAL_CHIP, maps
 

@@ -8,9 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from npulab.captures.target import Hang
-from npulab.npus.kit.fields import DEVICE, known
-from npulab.npus.kit.memory import Memory
+from npulab.npus.kit import DEVICE, Hang, Memory, hang_if, known
 from npulab.npus.vivante.facts import EXPECTED
 
 LOOPS = 6  # with counts; another, without an end, is around them
@@ -56,8 +54,7 @@ def _written(t: Mapping[str, Any], numbers: np.ndarray) -> np.ndarray:
     out = np.full(numbers.shape, t["out_image_base_address"], np.int64)
     for loop in range(LOOPS):
         count = t[f"out_loop_{loop}_count"]
-        if count == 0:
-            raise Hang(f"TP job: out_loop_{loop}_count is 0")
+        hang_if(count == 0, f"TP job: out_loop_{loop}_count is 0")
         out += numbers % count * t[f"out_loop_{loop}_inc"]
         numbers = numbers // count
     return (out + numbers * t[f"out_loop_{LOOPS}_inc"]) % ADDRESSES

@@ -6,9 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from npulab.captures.target import Hang
 from npulab.layout.bitstream import BitReader
-from npulab.npus.kit.numbers import ceil_div, up
+from npulab.npus.kit import Hang, ceil_div, up
 
 ALIGN, LENGTHS, BLOCK = 64, 28, 9
 PLAIN = 0x10  # first byte: version 1, no other mode

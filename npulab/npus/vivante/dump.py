@@ -14,11 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from npulab.captures.capture import Capture, Job
-from npulab.npus.kit.texts import LOOK, Line, lines_of, plain_text
+from npulab.npus.kit import LOOK, Capture, Job, Line, first_bytes, lines_of, plain_text
 from npulab.npus.vivante.commands import loads, writes
 from npulab.npus.vivante.facts import PRINTED, USUAL_CHIP, maps, tensor_bytes
-from npulab.support.files import first_bytes
 
 # who printed a file of this name
 SIDES = {"galcore": ("vendor", "vendor driver"), "mesa": ("mesa", "open driver")}

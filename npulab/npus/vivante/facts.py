@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from npulab.npus.kit.facts import Facts
+from npulab.npus.kit import Facts, read_table
 from npulab.registers.map import RegisterMap
-from npulab.support.files import read_table
 
 FACTS = Facts.beside(__file__, {"NN": "nn.csv", "STATE": "states.csv", "TP": "tp.csv"},
                      sparse=("STATE",))

@@ -10,12 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from npulab.captures.capture import Capture
 from npulab.captures.target import Item, Lifted, Unsupported
-from npulab.npus.kit.fields import expect
-from npulab.npus.kit.layers import behind, padding_names
-from npulab.npus.kit.memory import buffer_of
-from npulab.npus.kit.numbers import ceil_div
+from npulab.npus.kit import Capture, behind, buffer_of, ceil_div, expect, padding_names, refuse_if
 from npulab.npus.vivante import coefficients, words
 from npulab.npus.vivante.coefficients import Coefficients, Geometry
 from npulab.npus.vivante.facts import CHIPS, EXPECTED, FACTS, expected, tensor_bytes
@@ -26,7 +22,6 @@ from npulab.npus.vivante.quirks import HWC_TENSORS, INT8_MODEL, NN_ALONE, ODD_ST
 from npulab.npus.vivante.words import ratio_of
 from npulab.quant.layers import Add, Conv2D, FullyConnected, Layer, per_channel
 from npulab.quant.rules import QuantParams
-from npulab.support.refuse import refuse_if
 
 # rounding by rounding_mode; every capture has 1, and that 0 is toward zero is a guess from the
 # vendor's API

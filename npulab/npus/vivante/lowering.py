@@ -11,10 +11,8 @@ from typing import Any
 import numpy as np
 
 from npulab.captures.capture import COMMANDS, Capture, Job
-from npulab.captures.target import Unsupported
-from npulab.npus.kit.layers import of_type
+from npulab.npus.kit import SIGNED, Unsupported, as_codes, of_type, refuse_if, up
 from npulab.npus.kit.lowering import features_asked, lowered, placed
-from npulab.npus.kit.numbers import SIGNED, as_codes, up
 from npulab.npus.vivante import coefficients
 from npulab.npus.vivante.coefficients import Coefficients, Geometry
 from npulab.npus.vivante.commands import States, nn_states, start_to_end, stream_of, tp_states
@@ -24,7 +22,6 @@ from npulab.npus.vivante.plans import WIDEST_FULL, Lowered, as_convolution, imag
 from npulab.npus.vivante.quirks import FEATURES, HWC_TENSORS, INT8_MODEL, NN_ALONE, PAD_JOB
 from npulab.npus.vivante.words import MOST_SHIFT, cached_bytes, folded_zero, multiplier_of, nn_values, tiling
 from npulab.quant.layers import Add, Conv2D, FullyConnected
-from npulab.support.refuse import refuse_if
 
 Layer = Conv2D | FullyConnected | Add
 # What lies where: `tensor` is the layer's input before the first TP job, `planes` and `padded` lie

@@ -32,10 +32,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from npulab.captures.capture import COMMANDS, Capture, Job
+from npulab.npus.kit import COMMANDS, Capture, Job, refusing
 from npulab.npus.vivante.commands import NN_INST_ADDR, writes
 from npulab.npus.vivante.facts import CHIPS, TABLES, USUAL_CHIP, maps, tensor_bytes
-from npulab.support.refuse import refusing
 
 FILE = re.compile(r"mesa-(nn|tp|compressed|lut|cmd|input|output)-([0-9]{3,})-([0-9]{3,})\.bin")
 OPTIONS = "dump_shaders,npu_no_batching"

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from npulab.captures.capture import Capture
+from npulab.npus.kit import Capture
 from npulab.npus.vivante import tensor_jobs
 from npulab.npus.vivante.plans import Lowered
 from npulab.npus.vivante.tensor_jobs import Ends

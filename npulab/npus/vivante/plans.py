@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from npulab.npus.kit.numbers import ceil_div
+from npulab.npus.kit import ceil_div
 from npulab.npus.vivante.quirks import KERNEL_SPLIT_6_7
 from npulab.quant.emulate.addition import weighted
 from npulab.quant.layers import Add, Conv2D, FullyConnected

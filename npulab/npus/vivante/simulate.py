@@ -12,12 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from npulab.captures.capture import Capture, Job
-from npulab.captures.target import Hang, Unsupported
 from npulab.layout.bitstream import BitReader
-from npulab.npus.kit.fields import known
+from npulab.npus.kit import Capture, Hang, Job, Unsupported, hang_if, known, up, wrapped
 from npulab.npus.kit.memory import Memory, address_of
-from npulab.npus.kit.numbers import up, wrapped
 from npulab.npus.vivante import device_tp, device_v8
 from npulab.npus.vivante.facts import CHIPS, EXPECTED, expected, tensor_bytes
 
@@ -241,8 +238,7 @@ class _Weights:
         return wrapped(value) if signed else value
 
     def stop(self) -> None:
-        if self.held:
-            raise Hang("a run of zero points goes past the end of its kernel")
+        hang_if(self.held, "a run of zero points goes past the end of its kernel")
 
 
 def requantized(accumulators: np.ndarray, v: Mapping[str, Any], bits: int = 15) -> np.ndarray:

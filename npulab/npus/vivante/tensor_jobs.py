@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from npulab.npus.kit.numbers import ceil_div
+from npulab.npus.kit import ceil_div
 from npulab.npus.vivante.facts import USUAL
 
 Values = dict[str, Any]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from npulab.npus.kit.numbers import ceil_div, up
+from npulab.npus.kit import ceil_div, up
 from npulab.npus.vivante.facts import PATTERNS, USUAL
 from npulab.npus.vivante.plans import Lowered
 from npulab.npus.vivante.quirks import MESA_OFFSETS, ODD_STRIDE2_TILE

@@ -8,7 +8,7 @@ import numpy as np
 from npulab.npus.ane.coefficients import fast
 from npulab.npus.ane.coefficients.fast import explain
 from npulab.npus.ane.coefficients.kernel import Kernel, from_registers, kernel_of, places, places_of, planes
-from npulab.support.refuse import refuse_if
+from npulab.npus.kit import refuse_if
 
 __all__ = ["Kernel", "decode", "encode", "engines", "explain", "from_registers", "kernel_of", "places_of",
            "table_of"]

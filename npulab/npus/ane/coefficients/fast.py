@@ -6,12 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from npulab.captures.target import Item
 from npulab.npus.ane.coefficients.kernel import COUNT_BYTES, MASK_BITS, Kernel, Places, Planes, places, planes
 from npulab.npus.ane.memory import HALF
 from npulab.npus.ane.memory import UNIT as ALIGN
-from npulab.npus.kit.numbers import ceil_div, up
-from npulab.support.refuse import refuse_if
+from npulab.npus.kit import Item, ceil_div, refuse_if, up
 
 STEP = np.array([1 + HALF * n.bit_count() for n in range(2 ** MASK_BITS)])  # bytes of a mask and its weights
 MAGNITUDE = 0x7FFF  # of float16; weights of either zero are left out

@@ -22,10 +22,8 @@ import numpy as np
 from npulab.npus.ane.facts import ENGINES, EXPECTED
 from npulab.npus.ane.memory import HALF
 from npulab.npus.ane.memory import UNIT as ALIGN  # bytes of what an engine reads at once
-from npulab.npus.kit.fields import expect
-from npulab.npus.kit.numbers import ceil_div
+from npulab.npus.kit import ceil_div, expect, refuse_if
 from npulab.quant.layers import Conv2D
-from npulab.support.refuse import refuse_if
 
 TABLE_BYTES = 128  # of an activation table
 COUNT_BYTES = 3  # of the count before the masks; the third byte is in use from 65536 bytes on (k3_c512_n512_st2)

@@ -16,13 +16,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from npulab.captures.capture import Capture
 from npulab.npus.ane.facts import ENGINES
 from npulab.npus.ane.source.network import Network
 from npulab.npus.ane.source.parameters import ALIGN, chain_of, engine_bytes, shapes, subject, tasks_of
+from npulab.npus.kit import Capture, numbers_of, pd, read_rows
 from npulab.npus.kit.fields import values_of as values_of_job
-from npulab.npus.kit.rows import numbers_of, read_rows
-from npulab.support.late import pd
 
 Values = Mapping[str, int]
 ROWS = read_rows(Path(__file__).with_name("claims.csv"))

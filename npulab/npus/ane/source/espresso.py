@@ -16,7 +16,7 @@ import numpy as np
 
 from npulab.npus.ane.source.network import Network, Unit
 from npulab.npus.ane.source.parameters import Shape, kernel_of, shapes
-from npulab.support.refuse import refuse_if, refusing
+from npulab.npus.kit import refuse_if, refusing
 
 MOST_ENTRIES = 2 ** 16
 U64 = np.dtype("<u8")

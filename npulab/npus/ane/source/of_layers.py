@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from npulab.captures.target import Unsupported
 from npulab.npus.ane.lowering import as_convolution, names_of
 from npulab.npus.ane.source.network import Input, Network, Output, Unit
 from npulab.npus.ane.source.parameters import NEURONS, ONE, strides
 from npulab.npus.ane.source.parameters import Shape as Extents
+from npulab.npus.kit import Unsupported
 from npulab.quant.layers import Activation, Concat, Conv2D, Elementwise, FullyConnected, input_shapes
 
 TYPE = "Float16"

@@ -12,9 +12,7 @@ from typing import Any, NamedTuple
 
 from npulab.npus.ane.facts import ENGINES, enum
 from npulab.npus.ane.source.network import Input, Network, Output, Unit
-from npulab.npus.kit.numbers import up
-from npulab.npus.kit.rows import numbers_of, read_rows
-from npulab.support.refuse import refuse_if
+from npulab.npus.kit import numbers_of, read_rows, refuse_if, up
 
 ROWS = read_rows(Path(__file__).with_name("parameters.csv"))
 ALIGN = 64  # bytes of every stride

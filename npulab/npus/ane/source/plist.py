@@ -18,8 +18,7 @@ from typing import Any
 import construct
 
 from npulab.npus.ane.source.network import Input, Network, Output, Unit, repeated
-from npulab.support.files import read_bounded, read_table
-from npulab.support.refuse import refuse_if, refusing
+from npulab.npus.kit import read_bounded, read_table, refuse_if, refusing
 
 MOST_BYTES, MOST_WEIGHTS = 2 ** 24, 2 ** 30
 MOST_TEXT = 2 ** 20  # bytes between two tags

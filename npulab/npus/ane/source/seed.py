@@ -14,7 +14,7 @@ from pathlib import Path
 from npulab.npus.ane.source.agreement import Values
 from npulab.npus.ane.source.network import Network
 from npulab.npus.ane.source.parameters import parameters, tasks_of
-from npulab.support.files import read_table
+from npulab.npus.kit import read_table
 
 ROWS = tuple(read_table(Path(__file__).parent / "seed.csv"))
 

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from npulab.captures.target import Unsupported
 from npulab.npus.ane.facts import enum
-from npulab.support.refuse import refuse_if
+from npulab.npus.kit import Unsupported, refuse_if
 
 KNOTS = 33
 # a dtype and not construct, which would read halves as floats and lose the bits of a NaN

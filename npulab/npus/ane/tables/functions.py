@@ -13,9 +13,7 @@ import numpy as np
 
 from npulab.npus.ane.tables import CODES, evaluate, values
 from npulab.npus.ane.tables.entries import KINDS, KNOTS, PLAIN, REDUCED, Table, halves
-from npulab.support.files import read_table
-from npulab.support.late import pd
-from npulab.support.refuse import refuse_if
+from npulab.npus.kit import pd, read_table, refuse_if
 
 Function = Callable[[np.ndarray], np.ndarray]
 LEAST_NORMAL = 2.0 ** -14

@@ -14,9 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from npulab.npus.ane.training.kernels import KERNELS, PRODUCTS, Kernel, Operation, Step, kernel_of
-from npulab.npus.kit.numbers import up
-from npulab.support.files import read_table
-from npulab.support.late import pd
+from npulab.npus.kit import pd, read_table, up
 from npulab.support.refuse import positive
 
 HERE = Path(__file__).parent

@@ -20,9 +20,7 @@ import construct
 import numpy as np
 
 from npulab.layout.bitstream import bits_at, put_bits
-from npulab.npus.kit.numbers import up
-from npulab.support.files import read_table
-from npulab.support.refuse import one_of
+from npulab.npus.kit import one_of, read_table, up
 
 ALIGN = 64
 VERSION = 2

@@ -10,9 +10,7 @@ from typing import Any
 import numpy as np
 
 from npulab.npus.ane.training.kernels import Kernel, Step, Values, checked, evaluate, kernel_of, run
-from npulab.support.files import read_table
-from npulab.support.late import pd
-from npulab.support.refuse import one_of, refuse_if
+from npulab.npus.kit import one_of, pd, read_table, refuse_if
 
 GIVEN = {"x": "cs", "dy": "cs", "wq": "ce", "wk": "ce", "wv": "ce", "wo": "ce", "rms1": "c", "w1": "fc", "w2": "cf",
          "w3": "fc", "rms2": "c"}

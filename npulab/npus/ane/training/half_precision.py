@@ -9,8 +9,7 @@ import numpy as np
 
 from npulab.npus.ane.training.gradients import example, given_to, train
 from npulab.npus.ane.training.kernels import KERNELS, Kernel, Step, Values, checked, kernel_of, result, rounded, run
-from npulab.support.late import pd
-from npulab.support.refuse import one_of
+from npulab.npus.kit import one_of, pd
 
 USUAL = Step(128, 352, 64, 2)  # heads of 64 channels
 ROUNDED = ("float16", "float32")

@@ -17,8 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from npulab.support.files import read_table
-from npulab.support.refuse import one_of, refuse_if
+from npulab.npus.kit import one_of, read_table, refuse_if
 
 MOST = 2 ** 18  # of each size, so that the counts of a step stay within int64
 LETTERS = "cefsthd"

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from npulab.captures.target import Unsupported
-from npulab.npus.kit.numbers import wrapped
+from npulab.npus.kit import Unsupported, wrapped
 from npulab.npus.nvdla.layouts import BLOCK
 from npulab.npus.nvdla.memory import ByteMemory
 from npulab.npus.nvdla.rules import RULES, Rules

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from npulab.captures.capture import Job
-from npulab.captures.target import Hang, Unsupported
-from npulab.npus.kit.fields import agree, expect, values_of
+from npulab.npus.kit import Hang, Job, Unsupported, agree, expect, values_of
 from npulab.npus.nvdla.events import MEMORIES
 from npulab.npus.nvdla.facts import FACTS, TABLES
 from npulab.npus.nvdla.layouts import Cube

@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from npulab.captures.target import Unsupported
-from npulab.npus.kit.numbers import wrapped
+from npulab.npus.kit import Unsupported, refuse_if, wrapped
 from npulab.npus.nvdla.rules import Rules
 from npulab.npus.nvdla.units.fields import Fields
 from npulab.npus.nvdla.units.rounding import POWERS, saturated, shifted, shifted_either_way
@@ -35,9 +34,8 @@ class Tables(NamedTuple):
         if pair is None:
             raise Unsupported("the tables are looked up, and none were given")
         le, lo = (np.asarray(table) for table in pair)
-        if le.shape != (LE_ENTRIES,) or lo.shape != (LO_ENTRIES,):
-            raise ValueError(f"tables: got {le.shape} and {lo.shape} entries, allowed are ({LE_ENTRIES},) and "
-                             f"({LO_ENTRIES},)")
+        refuse_if(le.shape != (LE_ENTRIES,) or lo.shape != (LO_ENTRIES,), "tables",
+                  f"{le.shape} and {lo.shape} entries", f"are ({LE_ENTRIES},) and ({LO_ENTRIES},)")
         return cls(le.astype(np.int64), lo.astype(np.int64))
 
 

@@ -11,8 +11,7 @@ from math import prod
 
 import numpy as np
 
-from npulab.captures.target import Unsupported
-from npulab.npus.kit.numbers import wrapped
+from npulab.npus.kit import Unsupported, wrapped
 from npulab.npus.nvdla.memory import ByteMemory
 from npulab.npus.nvdla.rules import RULES, Rules
 from npulab.npus.nvdla.units.fields import Fields

@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from npulab.captures.target import Hang, Unsupported
-from npulab.npus.kit.numbers import ceil_div, wrapped
+from npulab.npus.kit import Hang, Unsupported, ceil_div, wrapped
 from npulab.npus.nvdla.events import MEMORIES
 from npulab.npus.nvdla.facts import ALU, BOTH, EQUAL, LETTERS, MAX, MIN, MUL
 from npulab.npus.nvdla.layouts import Cube

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from npulab.captures.target import Item
+from npulab.npus.kit import Item
 from npulab.npus.vivante.coefficients import buffers, huffman, pairs, plain, runs
 from npulab.npus.vivante.coefficients.buffers import Coefficients, Event, Geometry
 from npulab.npus.vivante.coefficients.pairs import choose_symbols

@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from npulab.captures.target import Item, Unsupported
 from npulab.layout.bitstream import BitReader
-from npulab.npus.kit.numbers import ceil_div, up
+from npulab.npus.kit import Item, Unsupported, ceil_div, refuse_if, up
 
 COUNT_BITS = 16  # of the number of kernels per core
 ZRL_BITS = 8
@@ -250,9 +249,8 @@ def refuse_content(content: Coefficients, geometry: Geometry) -> None:
     """Raises ValueError if a shape is not the geometry's or a zero-run width or symbol is not of
     the format; Unsupported for zero runs of the vendor."""
     c, g = content, geometry
-    if c.runs:
-        raise Unsupported("coefficients: got a header with zero runs, allowed is none: how the vendor writes them is "
-                           "not known")
+    refuse_if(c.runs, "coefficients", "a header with zero runs",
+              "is none: how the vendor writes them is not known", Unsupported)
     shapes = {"weights": g.shape, "bias": (g.slots,), **({} if g.huffman else {"offsets": (g.slots,)})}
     for name, shape in shapes.items():
         got = getattr(c, name)

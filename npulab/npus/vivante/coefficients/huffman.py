@@ -19,12 +19,10 @@ from itertools import repeat
 import construct
 import numpy as np
 
-from npulab.captures.target import Item, Unsupported
 from npulab.layout.bitstream import BitReader
-from npulab.npus.kit.numbers import ceil_div, up
+from npulab.npus.kit import Item, Unsupported, ceil_div, refuse_if, up
 from npulab.npus.vivante.coefficients import buffers
 from npulab.npus.vivante.coefficients.buffers import CODE_BITS, FIRST_SIZE, Coefficients, Event, Geometry
-from npulab.support.refuse import refuse_if
 
 VERSION = 1
 ESCAPE_BITS, COUNT_BYTES = 2, 2

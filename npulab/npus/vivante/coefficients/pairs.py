@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from npulab.layout.bitstream import BitReader, bits_at, put_bits
-from npulab.npus.kit.numbers import ceil_div
+from npulab.npus.kit import ceil_div
 from npulab.npus.vivante.coefficients import buffers, huffman
 from npulab.npus.vivante.coefficients.buffers import CODE_BITS, Coefficients, Geometry
 from npulab.npus.vivante.coefficients.huffman import COUNT_BYTES, DELAY, ESCAPE_BITS, ESCAPED, READ

@@ -11,9 +11,8 @@ from collections.abc import Iterator
 
 import construct
 
-from npulab.captures.target import Item
 from npulab.layout.bitstream import BitReader
-from npulab.npus.kit.numbers import up
+from npulab.npus.kit import Item, refuse_if, up
 from npulab.npus.vivante.coefficients import buffers
 from npulab.npus.vivante.coefficients.buffers import ZRL_BITS, Geometry, place
 
@@ -28,9 +27,8 @@ def header(cores: int) -> construct.Construct:
 def sizes(buffer: bytes, geometry: Geometry) -> list[int]:
     """Stream bytes per core; raises ValueError where they do not fit the buffer."""
     start, used = geometry.header_bytes, geometry.used
-    if len(buffer) < start:
-        raise ValueError(f"coefficients: got {len(buffer)} bytes, allowed is at least the header's "
-                         f"{start}")
+    refuse_if(len(buffer) < start, "coefficients", f"{len(buffer)} bytes",
+              f"is at least the header's {start}")
     out = [int(size) for size in header(geometry.cores).parse(buffer)]
     wrong = any(size % buffers.ALIGN or (size > 0) != (core < used) for core, size in enumerate(out))
     if wrong or start + sum(out) > len(buffer):

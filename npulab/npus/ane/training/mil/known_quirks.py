@@ -11,8 +11,7 @@ import numpy as np
 
 from npulab.npus.ane.training import blobs as weight_files
 from npulab.npus.ane.training.mil.values import DTYPES, File, Function, Operation, Program, Type, Value
-from npulab.npus.kit.numbers import ceil_div
-from npulab.support.files import read_table
+from npulab.npus.kit import ceil_div, read_table
 
 COLUMNS = 32  # fp16 of a row of 64 bytes
 QUIRKS = {row["quirk"]: row for row in read_table(Path(__file__).parent / "quirks.csv")}

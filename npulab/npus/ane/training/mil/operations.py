@@ -15,8 +15,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from npulab.npus.ane.training.mil.values import DTYPES, MOST_AXES, File, Operation, Type, Value
-from npulab.npus.kit.numbers import ceil_div
-from npulab.support.refuse import refuse_if
+from npulab.npus.kit import ceil_div, refuse_if
 
 Arrays = dict[str, Any]
 Shape = tuple[int, ...]

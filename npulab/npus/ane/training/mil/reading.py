@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from npulab.npus.ane.training.mil.values import DTYPES, Compound, File, Function, Group, Operation, Program, Type, Value
-from npulab.support.refuse import refuse_if
+from npulab.npus.kit import refuse_if
 
 MOST_TOKENS = 2 ** 19
 MOST_TEXT, MOST_ELEMENTS, MOST_DEPTH = 2 ** 23, 2 ** 19, 16

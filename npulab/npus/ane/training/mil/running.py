@@ -11,7 +11,7 @@ import numpy as np
 from npulab.npus.ane.training import blobs as weight_files
 from npulab.npus.ane.training.mil.operations import OPERATIONS, Call, Known, known, numpy_type
 from npulab.npus.ane.training.mil.values import DTYPES, File, Function, Operation, Program, Type, Value
-from npulab.support.refuse import refuse_if
+from npulab.npus.kit import refuse_if
 
 MOST_SIZE = 2 ** 26  # elements of a tensor
 NO_ARGUMENTS = ("name", "val")

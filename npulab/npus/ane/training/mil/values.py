@@ -10,8 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from npulab.support.files import read_table
-from npulab.support.refuse import one_of, refuse_if
+from npulab.npus.kit import one_of, read_table, refuse_if
 
 NAME = re.compile(r"(?!(?:true|false|inf|nan)\Z)[A-Za-z_][A-Za-z0-9_]*")
 # letter of the kind (float, signed, unsigned, bool, string) and bits
@@ -243,9 +242,8 @@ def _checked(kind: Type, data: Any) -> Any:
         data = tuple(data.ravel().tolist()) if data.ndim else data.item()
     data = tuple(data) if isinstance(data, list) else data
     several = isinstance(data, tuple)
-    if (kind.plain or kind.elements != len(data)) if several else kind.shape:
-        raise ValueError(f"value: got {f'{len(data)} elements' if several else 'one element'}, allowed are those "
-                         f"of {kind}")
+    refuse_if((kind.plain or kind.elements != len(data)) if several else kind.shape, "value",
+              f"{len(data)} elements" if several else "one element", f"are those of {kind}")
     return tuple(_element(kind.dtype, each) for each in data) if several else _element(kind.dtype, data)
 
 

@@ -26,9 +26,7 @@ from npulab.npus.ane import memory
 from npulab.npus.ane.training import blobs as weight_files
 from npulab.npus.ane.training.kernels import EPSILON, causal_mask
 from npulab.npus.ane.training.mil.values import Compound, File, Function, Group, Operation, Program, Type, Value
-from npulab.npus.kit.numbers import up
-from npulab.support.files import read_table
-from npulab.support.refuse import one_of, refuse_if
+from npulab.npus.kit import one_of, read_table, refuse_if, up
 
 Shape = tuple[int, ...]
 FOLDER = "@model_path/weights/"
