@@ -17,8 +17,9 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-from construct import Bytes, ConstructError, Container, Default, Int32ul, Int64ul, Padding, Struct
+from construct import ConstructError, Container
 
+from npulab.npus.ane.structures import STRUCTURES
 from npulab.npus.kit import refuse_if, refusing
 
 MAGIC, MAGIC_64 = 0xBEEFFACE, 0xFEEDFACF
@@ -34,36 +35,13 @@ MOST_NAMES = 2 ** 24  # bytes of all names of symbols
 KINDS = {INPUT: "input", OUTPUT: "output"}
 STRIDES = ("batch", "channel", "row", "column", "depth")
 
-HEAD = Struct("magic" / Int32ul, "cputype" / Int32ul, "cpusubtype" / Int32ul, "filetype" / Int32ul,
-              "commands" / Int32ul, "commands_size" / Int32ul, "flags" / Int32ul, "reserved" / Int32ul)
-COMMAND = Struct("command" / Int32ul, "bytes" / Int32ul)
-SEGMENT_HEAD = Struct("command" / Default(Int32ul, SEGMENT), "bytes" / Int32ul, "name" / Bytes(16),
-                      "address" / Int64ul, "size" / Int64ul, "offset" / Int64ul, "file_size" / Int64ul,
-                      "most" / Int32ul, "protection" / Int32ul, "sections" / Int32ul, "flags" / Int32ul)
-SECTION = Struct("name" / Bytes(16), "segment" / Bytes(16), "address" / Int64ul, "size" / Int64ul, "offset" / Int32ul,
-                 "align" / Int32ul, "relocations" / Int32ul, "relocation_count" / Int32ul, "flags" / Int32ul,
-                 Padding(12))
-SYMBOL_TABLE = Struct("command" / Default(Int32ul, SYMBOLS), "bytes" / Default(Int32ul, 24),
-                      "symbols" / Int32ul, "count" / Int32ul, "strings" / Int32ul, "size" / Int32ul)
+HEAD, COMMAND, SEGMENT_HEAD, SECTION, SYMBOL_TABLE = map(STRUCTURES.__getitem__, (
+    "hwx header", "command", "segment", "section", "symbol table"))
+PLACE, WIDE_PLACE, THREAD_HEAD, PROGRAM_THREAD, TENSOR_THREAD = map(STRUCTURES.__getitem__, (
+    "place", "wide place", "thread", "program thread", "tensor thread"))
 # of these a file has many
 SYMBOL = np.dtype([("name", "<u4"), ("type", "u1"), ("section", "u1"), ("description", "<u2"), ("value", "<u8")])
 RELOCATION = np.dtype([("address", "<u4"), ("packed", "<u4")])
-# defaults are what compiler 4.2.1 writes
-PLACE, WIDE_PLACE = (
-    Struct("command" / Default(Int32ul, PLACES[0]), "bytes" / Int32ul, "name" / Default(Int32ul, 20), Padding(4),
-           "address" / address) for address in (Int32ul, Int64ul))
-THREAD_HEAD = Struct("command" / Default(Int32ul, THREAD), "bytes" / Int32ul, "flavour" / Int32ul, "words" / Int32ul)
-PROGRAM_THREAD = Struct(
-    "command" / Default(Int32ul, THREAD), "bytes" / Int32ul, "flavour" / Default(Int32ul, PROGRAM),
-    "words" / Default(Int32ul, 0x214), "bars" / Int64ul[BARS], "first_task" / Int64ul, "first_size" / Int32ul,
-    "tasks" / Int32ul, Padding(4), "mask" / Default(Int32ul, 0xFFFF), Padding(20), "name" / Default(Int32ul, 0x860),
-    Padding(8), "scratch" / Default(Int64ul, 0))
-TENSOR_THREAD = Struct(
-    "command" / Default(Int32ul, THREAD), "bytes" / Int32ul, "flavour" / Default(Int32ul, TENSOR),
-    "words" / Default(Int32ul, 0x1E), "version" / Default(Int32ul, 3), "kind" / Int32ul,
-    "network" / Default(Int32ul, 0x88), Padding(4), "name" / Int32ul, "element" / Int32ul, "shape" / Int32ul[5],
-    Padding(20), "batch" / Int64ul, "channel" / Int64ul, "row" / Int64ul, "column" / Int64ul, "depth" / Int64ul,
-    "interleave" / Int32ul, "symbol" / Int32ul, "span" / Int32ul)
 AXES = re.compile(r"(?:ar1|r1|a?r\d+);(-?\d+);(-?\d+);(?:\d+)=s(\d+)([a-z])")
 TYPE = re.compile(r"(.+?):t(\d+)=(.*)", re.S)
 VERSION = re.compile(r"zin_ane_compiler v(\S+)")

@@ -15,9 +15,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import construct
-
 from npulab.npus.ane.source.network import Input, Network, Output, Unit, repeated
+from npulab.npus.ane.structures import STRUCTURES
 from npulab.npus.kit import read_bounded, read_table, refuse_if, refusing
 
 MOST_BYTES, MOST_WEIGHTS = 2 ** 24, 2 ** 30
@@ -26,9 +25,7 @@ MOST_VALUES = 2 ** 17  # an empty dictionary takes seven bytes in a file and man
 DEEPEST = 32
 LARGEST = 2 ** 31 - 1
 BINARY = b"bplist00"
-TRAILER = construct.Struct(
-    construct.Padding(6), "offset_bytes" / construct.Int8ub, "reference_bytes" / construct.Int8ub,
-    "objects" / construct.Int64ub, "top" / construct.Int64ub, "table" / construct.Int64ub)
+TRAILER = STRUCTURES["plist trailer"]
 SPELLED_SIZE = 0xF  # of a binary value: its size follows as a value of its own
 CONTAINERS = {0xA: 1, 0xD: 2}  # references per entry of a binary array, dictionary
 LISTS = ("Inputs", "Units", "Outputs", "Weights")

@@ -16,10 +16,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import construct
 import numpy as np
 
 from npulab.layout.bitstream import bits_at, put_bits
+from npulab.npus.ane.structures import STRUCTURES
 from npulab.npus.kit import one_of, read_table, up
 
 ALIGN = 64
@@ -27,10 +27,7 @@ VERSION = 2
 SENTINEL = 0xDEADBEEF
 MOST_BYTES = 2 ** 32  # a size of this or more is taken for a broken field
 MOST_RECORDS = 2 ** 15
-HEADER = construct.Struct("count" / construct.Int32ul, "version" / construct.Int32ul, "reserved" / construct.Bytes(56))
-RECORD = construct.Struct(
-    "sentinel" / construct.Int32ul, "dtype" / construct.Int32ul, "size" / construct.Int64ul,
-    "offset" / construct.Int64ul, "padding_bits" / construct.Int64ul, "reserved" / construct.Bytes(32))
+HEADER, RECORD = STRUCTURES["weights header"], STRUCTURES["weights record"]
 
 
 class Stored(NamedTuple):

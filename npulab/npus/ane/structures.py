@@ -1,0 +1,27 @@
+"""The structures of compiled files, weight files and property lists, as ``structures.csv`` has
+them."""
+
+from pathlib import Path
+from typing import Any
+
+import construct
+
+from npulab.npus.kit import read_table
+
+KINDS = {"u1": construct.Int8ul, "u4": construct.Int32ul, "u8": construct.Int64ul,
+         "U1": construct.Int8ub, "U8": construct.Int64ub}
+
+
+def _field(row: dict[str, str]) -> Any:
+    kind, _, count = row["kind"].partition("*")
+    if kind == "s":
+        part = construct.Bytes(int(count)) if row["field"] else construct.Padding(int(count))
+    else:
+        part = construct.Array(int(count), KINDS[kind]) if count else KINDS[kind]
+    part = construct.Default(part, int(row["default"], 0)) if row["default"] else part
+    return row["field"] / part if row["field"] else part
+
+
+_ROWS = read_table(Path(__file__).with_name("structures.csv"))
+STRUCTURES = {name: construct.Struct(*(_field(row) for row in _ROWS if row["structure"] == name))
+              for name in dict.fromkeys(row["structure"] for row in _ROWS)}
