@@ -56,7 +56,8 @@ def peaks() -> pd.DataFrame:
     for row in read_table(HERE / "peaks.csv"):
         ms, flops, rate, agrees = float(row["ms"] or "nan"), 0, float("nan"), None
         if row["kind"] == "measured":
-            flops = convolution_chain(*(int(row[name]) for name in ("channels", "positions", "depth")))
+            channels, positions, depth = (int(row[name]) for name in ("channels", "positions", "depth"))
+            flops = 2 * channels * channels * positions * depth
             rate, agrees = achieved(flops, ms), _agrees(row["ms"], row["tops"], flops / 1e9)
         rows.append({"what": row["what"], "chip": row["chip"], "dtype": row["dtype"], "tops": float(row["tops"]),
                      "kind": row["kind"], "flops": flops, "ms": ms, "achieved": rate, "agrees": agrees,
@@ -198,19 +199,6 @@ def utilization(tflops: float, peak: float) -> float:
     '11.235%'
     """
     return positive("tflops", tflops) / positive("peak", peak)
-
-
-def convolution_chain(channels: int, positions: int, depth: int) -> int:
-    """FLOPs of ``depth`` 1x1 convolutions one after the other, ``channels`` to ``channels``, over
-    so many positions: what programs that measure a peak run.
-
-    >>> convolution_chain(512, 64 * 64, 128)
-    274877906944
-    """
-    for name, size in (("channels", channels), ("positions", positions), ("depth", depth)):
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise ValueError(f"{name}: got {size!r}, allowed is a whole number from 1 on")
-    return 2 * channels * channels * positions * depth
 
 
 def roofline_points(step: Step, ms: Mapping[str, float] | None = None, itemsize: int = 2, row_align: int = 1,

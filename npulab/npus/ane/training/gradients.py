@@ -140,19 +140,6 @@ def check_gradients(step: Step, tensors: Mapping[str, Any] | None = None, seed: 
     return pd.DataFrame(rows)
 
 
-def differentiate(kernel: str | Kernel, step: Step, given: Mapping[str, Any], wrt: str, dy: np.ndarray,
-                  method: str = "central") -> np.ndarray:
-    """The derivative of ``sum(dy * first output)`` of a kernel in float64 by each element of its
-    tensor ``wrt``.
-
-    ``wrt`` is a tensor that is given, or a result: what comes before it stays as it is.
-    Raises LookupError for another name or method, ValueError as ``run``.
-    """
-    one_of("method", method, METHODS)
-    loss, at = _varied(kernel_of(kernel), step, given, wrt, dy)
-    return np.array([_derivative(loss, at, along, method) for along in _directions(at.shape, 0, 0)]).reshape(at.shape)
-
-
 def _varied(kernel: Kernel, step: Step, given: Mapping[str, Any], wrt: str, dy: np.ndarray) -> tuple[Loss, np.ndarray]:
     """The sum as a function of one tensor, and the tensor."""
     base: Values = dict(checked(kernel, step, given))
