@@ -139,3 +139,23 @@ def test_tables_show_whole_formulas_to_the_left() -> None:
     assert long in repr(table[["word", "law"]])
     assert f"<td style='text-align:left'>{long}</td>" in table[["word", "law"]]._repr_html_()
     assert "<td>0</td>" in table._repr_html_(), "numbers stay right"
+
+
+def test_earlier_laws_are_kept_where_more_captures_prove_them() -> None:
+    random = np.random.default_rng(4)
+    frame = pd.DataFrame({name: random.integers(4, 200, 90) for name in ("width", "height")}).assign(
+        mode=random.integers(0, 2, 90), late=np.arange(90) // 45 % 2)
+    value = np.where(frame["mode"] == 1, frame["width"] - 1, 2 * frame["height"])
+    other = np.where(frame["late"], random.integers(4, 200, 90), frame["height"])
+    words = np.stack([value, other], 1).astype(np.uint32)
+    said: list[str] = []
+    first = npulab.find_laws(words[:45], frame.iloc[:45].drop(columns="late"))
+    more = npulab.find_laws(words, frame.drop(columns="late"), earlier=first, progress=said.append)
+    assert "height" in [field.text for field in first.fields if field.word == 1]
+    kept = {field.text for field in first.fields if field.word == 0}
+    assert kept == {field.text for field in more.fields if field.word == 0}
+    assert [sum(field.support) for field in more.fields if field.word == 0] == [90]
+    assert not [field for field in more.fields if field.word == 1]  # later captures disprove it
+    assert any("w0_0_9" in line for line in said[:1])
+    # laws of other parameters say nothing
+    assert npulab.find_laws(words, frame, earlier=first).score(words, frame).wrong == 0

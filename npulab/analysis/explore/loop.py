@@ -26,6 +26,7 @@ FIRST = 24  # layers of the first sweep
 TWICE = 3  # of them asked again with other weights
 LEAST_BATCH, MOST_BATCH = 8, 48
 GROWTH = 3  # a batch is a third of what is captured, so that learning stays a part of the time
+WHOLE = 2  # times the captures of the last whole search: then all laws are looked for anew, and at the end
 RANDOM = 4  # one layer in four is drawn, not planned
 POOL = 400  # layers that a batch is planned from
 Progress = Callable[["Step"], None]
@@ -102,6 +103,8 @@ class _Run:
         self.source, self.possible, self.budget, self.seed = source, possible, budget, seed
         self.workers, self.store, self.progress, self.stop = workers, store, progress, stop
         self.laws: Laws | None = None
+        self.earlier: Laws | None = None  # what the next laws are made from
+        self.searched = 0  # captures of the last whole search
         self.batches: list[dict[str, Any]] = []
         self.surprises: list[dict[str, Any]] = []
 
@@ -122,7 +125,7 @@ class _Run:
         number = max((kept.batch for kept in self.store.answers), default=-1) + 1
         begun = time.monotonic()
         if self.laws is None and len(self._captured()) >= 2 and number:
-            self._learn()
+            self._learn(quick=len(self._captured()) < WHOLE * self.searched)
         learnt = time.monotonic()
         laws, before = self.laws, len(self.store.answers)
         for reason, frame, seed in self._planned(number):
@@ -138,7 +141,7 @@ class _Run:
         text = f"{len(new)} layers asked"
         if laws is not None:
             text = self._judge(laws, number, new, learnt - begun, time.monotonic() - learnt)
-        self.laws = None
+        self.laws, self.earlier = None, laws or self.earlier
         self.progress(Step(len(self.store.answers), self.budget, text))
 
     def _planned(self, number: int) -> list[tuple[str, pd.DataFrame, int]]:
@@ -230,14 +233,17 @@ class _Run:
                 mask |= kept.row ^ other.row
         return mask
 
-    def _learn(self) -> None:
+    def _learn(self, quick: bool = False) -> None:
+        """Look for laws; a ``quick`` search keeps those that new captures prove."""
         captured = self._captured()
         words, frame = np.stack([kept.row for kept in captured]), self._frame(captured)
         if len(captured) < 2 or (words == words[0]).all() or (frame == frame.iloc[0]).all().all():
             return
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
-            self.laws = find_laws(words, frame, nuisance=self._nuisance())
+            self.laws = find_laws(words, frame, nuisance=self._nuisance(),
+                                  earlier=self.earlier if quick else None)
+        self.searched = self.searched if quick else len(captured)
 
     def _settled(self) -> bool:
         """Whether the last two batches were claimed whole and right."""

@@ -42,7 +42,8 @@ COLUMNS = ("word", "lsb", "width", "when", "law", "support", "field", "rivals", 
 
 
 def find_laws(words: Any, parameters: Any = None, *, nuisance: Any = None, laws: GivenLaws | None = None,
-              progress: Progress | None = None, registers: RegisterMap | None = None) -> Laws:
+              progress: Progress | None = None, registers: RegisterMap | None = None,
+              earlier: Laws | None = None) -> Laws:
     """The laws that give fields of ``words (N, W) uint32`` from the captures' ``parameters``.
 
     ``parameters`` is a DataFrame (or columns by name) with a row for each capture; whole-valued
@@ -52,6 +53,8 @@ def find_laws(words: Any, parameters: Any = None, *, nuisance: Any = None, laws:
     function of the parameters by its text; a law of one field of ``registers`` ends where it ends
     (``sweep.registers`` is the map of its target).  ``progress`` is called with a line at each step; left
     out, a notebook that somebody sits at shows the laws so far while they are looked for.
+    ``earlier`` are laws of some of these captures: those that all captures prove are kept, and for
+    the other bits only the quick part of the search is made.
 
     An interrupt (Ctrl-C, the notebook's stop button) ends the search with the laws that it has, of
     which those stay that every capture proves; they are ``stopped``.  Where there are none yet it
@@ -78,7 +81,8 @@ def find_laws(words: Any, parameters: Any = None, *, nuisance: Any = None, laws:
     with notebook_progress(watch) if progress is None else nullcontext():
         try:
             starts = field_starts(registers, words.shape[1])
-            state = _search(words, table, given, ignore, starts, watch)
+            kept = () if earlier is None else earlier._proved(words, table.columns(given), table)
+            state = _search(words, table, given, ignore, starts, watch, kept)
         except KeyboardInterrupt:
             if watch.state is None or not watch.state.solved:
                 raise
@@ -109,12 +113,11 @@ def _nuisance(words: Array, table: Table, given: Any) -> Array:
 
 
 def _search(words: Array, table: Table, given: Mapping[str, Array], ignore: Array,
-            starts: Sequence[int], watch: Watch) -> State:
-    """Fields that hold on all captures, found on a sample of them."""
+            starts: Sequence[int], watch: Watch, kept: tuple[Solved, ...] = ()) -> State:
+    """Fields that hold on all captures, found on a sample of them; some are ``kept`` as they are."""
     rows = _sample(words, table)
     columns = table.columns(given)
     names = Names(list(table.integers), list(table.reals), given=list(given))
-    kept: tuple[Solved, ...] = ()
     for _ in range(BUDGET.proofs):
         state = start(words[rows], columns.rows(rows), names, ignore, starts, watch)
         for solved in kept:
@@ -160,9 +163,8 @@ def _disproved(words: Array, columns: Columns, state: State) -> dict[str, Array]
     part = columns.rows(np.arange(columns.n))
     out = {}
     for solved in ready:
-        values, truth = solved.values(part), solved.raw(words).astype(np.int64)
-        part.add(solved.name, truth)  # what follows from it is judged by itself
-        wrong = (values != truth) & (solved.decide(part) >= 0)
+        wrong = solved.wrong(part, words)
+        part.add(solved.name, solved.raw(words).astype(np.int64))  # what follows is judged by itself
         if wrong.any():
             out[solved.name] = np.flatnonzero(wrong)
     return out
@@ -264,6 +266,30 @@ class Laws:
     def _columns(self, parameters: Any) -> Columns:
         table = checked_parameters(parameters, like=self._table)
         return table.columns(given_columns(self._laws, _frame(parameters), table.n))
+
+    def _proved(self, words: Array, columns: Columns, table: Table) -> tuple[Solved, ...]:
+        """The fields whose laws hold on other captures too, with the rivals that do; none beside a
+        bit that moves for the first time, as it may be a part of it."""
+        if table.integers.keys() != self._table.integers.keys() or table.reals.keys() != self._table.reals.keys():
+            return ()
+        words = self._like(words)
+        moved = np.bitwise_or.reduce(words ^ words[0], axis=0)
+        new = moved & ~np.bitwise_or.reduce(self.words ^ self.words[0], axis=0)
+        names: set[str] = set()
+        out = []
+        ready, _ = in_order(self._solved, self._follows)
+        for solved in ready:
+            beside = (solved.mask | solved.mask * 2 | solved.mask // 2) & int(new[solved.word])
+            if beside or solved.reads - names or solved.wrong(columns, words).any():
+                continue
+            decided = solved.decide(columns)
+            rivals = [rival for rival in solved.rivals if rival.reads <= names
+                      and not solved.wrong(columns, words, solved.alternative(rival)).any()]
+            out.append(replace(solved, rivals=tuple(rivals), missed=None, support=tuple(
+                int((decided == number).sum()) for number in range(len(solved.steps)))))
+            names.add(solved.name)
+            columns.add(solved.name, solved.raw(words).astype(np.int64))
+        return tuple(out)
 
     @cached_property
     def _ranges(self) -> dict[str, Any]:

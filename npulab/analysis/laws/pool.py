@@ -228,20 +228,29 @@ def _rounded_up(target: Target) -> Iterator[Group]:
             apart = max(int(share * n), BUDGET.holds + 1) - 1
             shared[(high[:, apart:] - high[:, :n - apart] < divisor).any(1)] = apart + 1
         promise = shared * (target.total / n) - price[fits]
-        for at in np.argsort(-promise, kind="stable")[:BUDGET.solved].tolist():
-            if promise[at] <= 0 or not shared[at]:
-                break
-            i, row = int(fits[at]), high[at]
-            ends = np.searchsorted(row, row + divisor, "left")
-            best = int((ends - np.arange(n)).argmax())
-            low, most = int(row[ends[best] - 1]) - divisor + 1, int(row[best])
-            if (-(-(columns[i] + most) // divisor) == target.raw) @ weights - price[i] <= 0:
-                continue
-            c = roundest(low, most)
-            agree = (-(-(columns[i] + c) // divisor)) == target.raw
-            cost = float(price[i]) + (constant_cost(c) if c else 0)
-            if agree @ weights > cost:
-                yield _single(_rounded(linear[i], c, divisor), cost, agree)
+        at = np.argsort(-promise, kind="stable")[:BUDGET.solved]
+        at = at[promise[at] > 0]
+        if not len(at):
+            continue
+        # of each row the run of captures with a c in common, all rows in one search
+        rows, own, lane = columns[fits[at]], price[fits[at]], np.arange(len(at))[:, None]
+        line = high[at] - high[at, :1]
+        line = (line + lane * (int(line.max()) + divisor + 1)).ravel()
+        ends = np.searchsorted(line, line + divisor, "left").reshape(rows.shape) - lane * n
+        begin = (ends - np.arange(n)).argmax(1)[:, None]
+        most = high[at[:, None], begin]
+        least = high[at[:, None], np.take_along_axis(ends, begin, 1) - 1] - divisor + 1
+        likely = np.flatnonzero((-(-(rows + most) // divisor) == target.raw) @ weights > own)
+        c = np.array([roundest(int(least[i, 0]), int(most[i, 0])) for i in likely], np.int64)
+        agree = -(-(rows[likely] + c[:, None]) // divisor) == target.raw
+        cost = own[likely] + [constant_cost(value) if value else 0 for value in c.tolist()]
+        good = agree @ weights > cost
+        yield (partial(_rounded_law, linear, fits[at[likely[good]]], c[good], divisor), cost[good],
+               agree[good])
+
+
+def _rounded_law(linear: Family, laws: Array, c: Array, divisor: int, i: int) -> Expression:
+    return _rounded(linear[int(laws[i])], int(c[i]), divisor)
 
 
 def _rounded(law: Expression, c: int, divisor: int) -> Expression:

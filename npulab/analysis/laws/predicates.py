@@ -57,6 +57,7 @@ class _Literals:
     def __init__(self, columns: Columns) -> None:
         self.columns = columns
         self.conditions: list[Expression] = []
+        self.fields: set[str] = set()  # that any condition reads
         self._number: dict[Expression, int] = {}
         self._masks: list[Array] = []  # of those that are not packed yet
         self._packed = [np.zeros((0, -(-columns.n // 64)), np.uint64)]
@@ -65,6 +66,7 @@ class _Literals:
         number = self._number.setdefault(condition, len(self.conditions))
         if number == len(self.conditions):
             self.conditions.append(condition)
+            self.fields |= condition.names(FIELD)
             self._masks.append(np.asarray(self.columns[condition], bool))
         return number
 
@@ -137,9 +139,9 @@ class Predicates:
 
     def without(self, fields: set[str]) -> Predicates:
         """The same but for conditions on some fields."""
-        bad = [bool(condition.names(FIELD) & fields) for condition in self._literals.conditions]
-        if not any(bad):
+        if not fields & self._literals.fields:
             return self
+        bad = [bool(condition.names(FIELD) & fields) for condition in self._literals.conditions]
         keep = ~np.array([*bad, False])[self._all_parts].any(1)
         return self if keep.all() else _merged(self._literals, [(self._all_parts[keep], self.all_costs[keep])])
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from npulab.analysis.laws.matching import bits_of
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -52,14 +54,10 @@ def scored(known: Array, words: Array, predicted: Array, claims: Array, nuisance
     varying = np.bitwise_or.reduce(every ^ every[:1], axis=0) & ~nuisance
     claimed = claims & varying
     wrong = (predicted ^ words) & claimed
-    rows = []
-    for word in np.flatnonzero(varying).tolist():
-        for bit in range(32):
-            if int(varying[word]) >> bit & 1:
-                rows.append((word, bit, len(words), int((claimed[:, word] >> np.uint32(bit) & 1).sum()),
-                             int((wrong[:, word] >> np.uint32(bit) & 1).sum())))
+    word, bit = np.nonzero(bits_of(varying))
+    counts = [bits_of(cells).sum(0)[word, bit] for cells in (claimed, wrong)]
     mistakes = tuple((row, word, int(wrong[row, word]), int(predicted[row, word]), int(words[row, word]))
                      for row, word in np.argwhere(wrong).tolist())
-    frame = pd.DataFrame(rows, columns=["word", "bit", "cells", "claimed", "wrong"])
+    frame = pd.DataFrame({"word": word, "bit": bit, "cells": len(words), "claimed": counts[0], "wrong": counts[1]})
     return Score(int(np.bitwise_count(varying).sum()) * len(words), int(np.bitwise_count(claimed).sum()),
                  int(np.bitwise_count(wrong).sum()), frame, mistakes)

@@ -135,6 +135,10 @@ class Solved(Place):
         """The field's raw value on each row, ``(N,) int64``."""
         return self.uncut(columns, steps) % 2 ** self.width
 
+    def wrong(self, columns: Columns, words: Array, steps: Steps = ()) -> Array:
+        """``(N,) bool``: the captures whose bits are not what a step gives that decides them."""
+        return (self.values(columns, steps) != self.raw(words)) & (self.decide(columns, steps) >= 0)
+
     def alternative(self, rival: Rival) -> Steps:
         """The steps with a rival in its place."""
         if rival.steps:
