@@ -20,9 +20,8 @@ from npulab.npus.ane.memory import HALF, Surface, pack
 from npulab.npus.ane.tables import entries, functions
 from npulab.npus.ane.words import BYPASS, CONVOLUTION, HABITS, PLANAR, USUAL, Habits, Step, job_of, slots_of, words_in
 from npulab.npus.ane.writing import COEFFICIENT_ALIGN, PAGE, TEXT_AT, hwx_bytes
-from npulab.npus.kit import Capture, Unsupported, as_1x1, lowered, refuse_if, up
+from npulab.npus.kit import WORD_BYTES, Capture, Unsupported, as_1x1, lowered, refuse_if, up
 from npulab.quant.layers import Activation, Concat, Conv2D, Elementwise, FullyConnected, Network, input_shapes
-from npulab.registers.fields import WORD_BYTES
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -23,8 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from npulab.npus.ane.facts import CHIPS, HEADER, TABLES
-from npulab.npus.kit import refuse_if
-from npulab.registers.fields import WORD_BYTES
+from npulab.npus.kit import WORD_BYTES, refuse_if
 
 # Bits of a record's first word, (lsb, width)
 PLACE, COUNT, SELECTOR, MASK, SPARSE = (0, 15), (15, 6), (21, 10), (15, 16), (31, 1)

@@ -20,8 +20,8 @@ from npulab.npus.ane.coefficients.kernel import Kernel
 from npulab.npus.ane.facts import ENGINES, HEADER, HERE, maps
 from npulab.npus.ane.memory import HALF, UNIT, Surface
 from npulab.npus.ane.tasks import H13
-from npulab.npus.kit import Job, ceil_div, numbers_of, read_rows, read_table, refuse_if, up
-from npulab.registers.fields import WORD_BYTES
+from npulab.npus.kit import WORD_BYTES, Job, ceil_div, read_table, refuse_if, up
+from npulab.npus.kit.rows import numbers_of, read_rows
 
 CONVOLUTION, BYPASS, PLANAR = "convolution", "bypass", "planar"
 

@@ -16,8 +16,7 @@ import numpy as np
 
 from npulab.npus.ane import hwx, tasks
 from npulab.npus.ane.facts import CHIPS, ENGINES, TENSORS
-from npulab.npus.kit import Capture, refuse_if, up
-from npulab.registers.fields import WORD_BYTES
+from npulab.npus.kit import WORD_BYTES, Capture, refuse_if, up
 
 PAGE, COEFFICIENT_ALIGN = 0x4000, 64
 TEXT_AT = 0x30000000  # where compilers 4.2.1 to 7.6.4 put the task list

@@ -1,4 +1,5 @@
-"""What every NPU's folder needs, once: tables, values by name, memory by address, lowering."""
+"""What every NPU's folder needs, once: tables, values by name, memory by address, lowering; and
+what it takes from the rooms below, under one name to import from."""
 
 from npulab.captures.capture import COMMANDS, PROVENANCES, Capture, Job
 from npulab.captures.target import Hang, Importer, Item, Lifted, Range, Unsupported
@@ -10,15 +11,17 @@ from npulab.npus.kit.memory import MOST_BYTES, Memory, address_of, buffer_of, by
 from npulab.npus.kit.numbers import SIGNED, as_codes, ceil_div, half, up, wrapped
 from npulab.npus.kit.rows import numbers_of, read_rows
 from npulab.npus.kit.texts import LOOK, Line, head_of, lines_of, plain_text, skipped
+from npulab.registers.fields import WORD_BYTES
+from npulab.registers.map import RegisterMap
 from npulab.support.files import first_bytes, read_bounded, read_table
 from npulab.support.late import pd
 from npulab.support.refuse import one_of, refuse_if, refusing
 
-__all__ = ["COMMANDS", "DEVICE", "LOOK", "MOST_BYTES", "PROVENANCES", "SIGNED", "Capture", "Facts",
-           "Hang", "Importer", "Item", "Job", "Lifted", "Line", "Memory", "Range", "Raw",
-           "Unsupported", "address_of", "agree", "as_1x1", "as_codes", "behind", "buffer_of",
-           "bytes_at", "ceil_div", "expect", "features_asked", "first_bytes", "half", "hang_if",
-           "head_of", "known", "lines_of", "lowered", "names_of", "numbers_of", "of_type",
-           "offsets_of", "one_of", "only_job", "padding_names", "pd", "placed", "plain_text",
-           "read_bounded", "read_rows", "read_table", "refuse_if", "refusing", "skipped",
-           "tensor_at", "up", "values_of", "wrapped"]
+__all__ = ["COMMANDS", "DEVICE", "LOOK", "MOST_BYTES", "PROVENANCES", "SIGNED", "WORD_BYTES",
+           "Capture", "Facts", "Hang", "Importer", "Item", "Job", "Lifted", "Line", "Memory",
+           "Range", "Raw", "RegisterMap", "Unsupported", "address_of", "agree", "as_1x1",
+           "as_codes", "behind", "buffer_of", "bytes_at", "ceil_div", "expect", "features_asked",
+           "first_bytes", "half", "hang_if", "head_of", "known", "lines_of", "lowered", "names_of",
+           "numbers_of", "of_type", "offsets_of", "one_of", "only_job", "padding_names", "pd",
+           "placed", "plain_text", "read_bounded", "read_rows", "read_table", "refuse_if",
+           "refusing", "skipped", "tensor_at", "up", "values_of", "wrapped"]

@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from npulab.npus.kit.numbers import SIGNED, as_codes
-from npulab.quant.layers import PADDINGS, Conv2D, FullyConnected, pads
-from npulab.quant.rules import QuantParams
+from npulab.quant.layers import PADDINGS, Conv2D, FullyConnected, QuantParams, pads
 
 
 def of_type(layer: Any, dtype: str) -> Any:

@@ -23,10 +23,9 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from npulab.npus.kit import PROVENANCES, offsets_of, refusing
+from npulab.npus.kit import PROVENANCES, RegisterMap, offsets_of, refusing
 from npulab.npus.nvdla.events import ADDRESSES, MEMORIES, Check, Done, Event, Load, Write, Zero
 from npulab.npus.nvdla.images import Image, image_file, read_records
-from npulab.registers.map import RegisterMap
 
 COMMENT = re.compile(r'("[^"]*")|//.*|#.*')
 STATEMENT = re.compile(r'\s*+(\w+)\s*+\(((?:[^()"]|"[^"]*")*+)\)\s*+;')

@@ -22,8 +22,7 @@ from npulab.npus.nvdla.points import RULE, Scaling, scaling_of
 from npulab.npus.nvdla.registers import units_of
 from npulab.npus.nvdla.units.fields import Fields
 from npulab.npus.nvdla.units.sdp import Stage
-from npulab.quant.layers import Add, Conv2D, Pool2D, padding_name
-from npulab.quant.rules import QuantParams
+from npulab.quant.layers import Add, Conv2D, Pool2D, QuantParams, padding_name
 
 MOST = 2 ** 22
 # an addition of tensors of one scale rounds as TensorFlow Lite's does, once

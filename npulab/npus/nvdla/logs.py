@@ -24,12 +24,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from npulab.npus.kit import Capture, Line, head_of, lines_of, names_of, skipped
+from npulab.npus.kit import WORD_BYTES, Capture, Line, head_of, lines_of, names_of, skipped
 from npulab.npus.nvdla.events import Done, Event, Read, Write
 from npulab.npus.nvdla.facts import CHIPS, FULL_CHIP, TABLES, USUAL_CHIP, block_of, maps
 from npulab.npus.nvdla.recorded import block_of_addresses, of_accesses
 from npulab.npus.nvdla.txn import INTERRUPTS
-from npulab.registers.fields import WORD_BYTES
 
 ADAPTOR = re.compile(r"csb_adaptor: GP: iswrite=([01]) addr=(0x[0-9a-fA-F]{1,16}) len=(\d+) "
                      r"data=0x ?([0-9a-fA-F]{1,8})\b")

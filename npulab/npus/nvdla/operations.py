@@ -14,11 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from npulab.npus.kit import names_of, offsets_of
+from npulab.npus.kit import RegisterMap, names_of, offsets_of
 from npulab.npus.nvdla.events import Check, Event, Write
 from npulab.npus.nvdla.facts import ACCESS, CONVOLUTION, DATA, ENDS, PAIRS, READERS, STARTS, UNITS
 from npulab.npus.nvdla.registers import Access, Tables, accesses
-from npulab.registers.map import RegisterMap
 
 NEEDED = ("CDMA", "CSC", "CACC")  # a convolution may do with one half of the multipliers
 ON_THE_FLY, TO_PDP = "SDP.D_FEATURE_MODE_CFG.FLYING_MODE", "SDP.D_FEATURE_MODE_CFG.OUTPUT_DST"

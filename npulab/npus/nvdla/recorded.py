@@ -29,13 +29,13 @@ from typing import Any
 
 import numpy as np
 
-from npulab.npus.kit import COMMANDS, Capture, Job, Range, names_of, offsets_of, refuse_if
+from npulab.captures.capture import COMMANDS, Capture, Job
+from npulab.npus.kit import Range, RegisterMap, names_of, offsets_of, refuse_if
 from npulab.npus.nvdla.events import ANY_MEMORY, MOST_MEMORY, Check, Event, Load, Read, Write, Zero
 from npulab.npus.nvdla.facts import ACCESS, DATA, POINTER, STARTS, TABLES
 from npulab.npus.nvdla.images import Image, merged
 from npulab.npus.nvdla.operations import checked_after, operations
 from npulab.npus.nvdla.registers import accesses
-from npulab.registers.map import RegisterMap
 
 MOST_RUNS = 2 ** 16  # of one image that are kept beside it
 WRITES = "writes"

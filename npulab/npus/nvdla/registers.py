@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from npulab.npus.kit import Job, names_of, offsets_of
+from npulab.npus.kit import Job, RegisterMap, names_of, offsets_of
 from npulab.npus.nvdla.facts import ACCESS, DATA, LAUNCHES, POINTER, STARTS, TABLE_ENTRIES, TABLES, UNITS
-from npulab.registers.map import RegisterMap
 
 
 @dataclass(frozen=True)

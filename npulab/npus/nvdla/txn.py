@@ -20,12 +20,10 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from npulab.npus.kit import names_of, refusing
+from npulab.npus.kit import WORD_BYTES, RegisterMap, names_of, refusing
 from npulab.npus.nvdla.cfg import WORDS, extent, number
 from npulab.npus.nvdla.events import ANY_MEMORY, Check, Done, Event, Load, Read, Write
 from npulab.npus.nvdla.images import image_file, read_lines
-from npulab.registers.fields import WORD_BYTES
-from npulab.registers.map import RegisterMap
 
 BUS = 0xFFFF0000  # where registers begin on the player's bus, a word each
 ARGUMENTS = {"load_mem": 3, "write_reg": 2, "read_reg": 3, "until": 2, "wait": 0, "dump_mem": 3}

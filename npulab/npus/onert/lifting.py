@@ -13,8 +13,7 @@ from npulab.npus.onert.memory import RHS, codes_of, numbers, zero_point
 from npulab.npus.onert.rules import multipliers, quantized_rows, rule_name
 from npulab.npus.onert.words import ACTIVATION_NAMES, HYBRID, NAMES, Values, values_of
 from npulab.quant.emulate import clamp_range
-from npulab.quant.layers import FullyConnected, Layer
-from npulab.quant.rules import QuantParams
+from npulab.quant.layers import FullyConnected, Layer, QuantParams
 
 
 def lift(capture: Capture) -> Lifted:

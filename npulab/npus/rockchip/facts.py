@@ -5,8 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from npulab.npus.kit import Facts, read_table
-from npulab.registers.map import RegisterMap
+from npulab.npus.kit import Facts, RegisterMap, read_table
 
 HERE = Path(__file__).parent
 # the maps: all units by register address; the record that hands a task over

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from npulab.layout import hwc
-from npulab.npus.kit import COMMANDS, Capture, Job, Raw, offsets_of, read_table
+from npulab.npus.kit import COMMANDS, Capture, Job, Raw, RegisterMap, offsets_of, read_table
 from npulab.npus.kit.lowering import features_asked, lowered, placed
 from npulab.npus.kit.numbers import as_codes, ceil_div, up
 from npulab.npus.rockchip import layouts
@@ -18,7 +18,6 @@ from npulab.npus.rockchip.commands import END_WORDS, WORDS, Command, block_end, 
 from npulab.npus.rockchip.facts import FACTS, REGISTERS, USUAL_CHIP
 from npulab.npus.rockchip.plans import ACCUMULATORS, TWICE, as_convolution, cut, shares, values
 from npulab.quant.layers import Conv2D, FullyConnected
-from npulab.registers.map import RegisterMap
 
 Layer = Conv2D | FullyConnected
 ADDRESSES = {"commands": 0xF0000000, "coefficients": 0xC0000000, "biases": 0xE0000000, "input": 0x10000000,

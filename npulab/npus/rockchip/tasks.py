@@ -10,9 +10,8 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from npulab.npus.kit import Job, refuse_if
+from npulab.npus.kit import WORD_BYTES, Job, refuse_if
 from npulab.npus.rockchip.facts import TABLES, TASK
-from npulab.registers.fields import WORD_BYTES
 
 BYTES = len(TABLES[TASK]) * WORD_BYTES
 INTERRUPTS = 2 ** 17  # what a clear writes to all of them is one less

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from npulab.npus.kit import Facts, read_table
-from npulab.registers.map import RegisterMap
+from npulab.npus.kit import Facts, RegisterMap, read_table
 
 FACTS = Facts.beside(__file__, {"NN": "nn.csv", "STATE": "states.csv", "TP": "tp.csv"},
                      sparse=("STATE",))

@@ -20,8 +20,7 @@ from npulab.npus.vivante.moves import Moved, Sides, moved_by, moved_input, moves
 from npulab.npus.vivante.plans import join_planes, plan
 from npulab.npus.vivante.quirks import HWC_TENSORS, INT8_MODEL, NN_ALONE, ODD_STRIDE2_TILE, PAD_JOB
 from npulab.npus.vivante.words import ratio_of
-from npulab.quant.layers import Add, Conv2D, FullyConnected, Layer, per_channel
-from npulab.quant.rules import QuantParams
+from npulab.quant.layers import Add, Conv2D, FullyConnected, Layer, QuantParams, per_channel
 
 # rounding by rounding_mode; every capture has 1, and that 0 is toward zero is a guess from the
 # vendor's API

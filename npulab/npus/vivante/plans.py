@@ -11,8 +11,7 @@ import numpy as np
 from npulab.npus.kit import ceil_div
 from npulab.npus.vivante.quirks import KERNEL_SPLIT_6_7
 from npulab.quant.emulate.addition import weighted
-from npulab.quant.layers import Add, Conv2D, FullyConnected
-from npulab.quant.rules import QuantParams
+from npulab.quant.layers import Add, Conv2D, FullyConnected, QuantParams
 
 # Mesa 25.0.7, etnaviv_ml_nn.c
 WIDEST_FULL = 15  # sides of a fully connected layer's kernel

@@ -19,8 +19,9 @@ from npulab.quant.layers.operation import OPERATIONS, Operation, Placeholder
 from npulab.quant.layers.plain import Add, Pool2D
 from npulab.quant.layers.real import PAIRED, SINGLE, Activation, Concat, Elementwise
 from npulab.quant.layers.weighted import Conv1D, Conv2D, FullyConnected
+from npulab.quant.rules import QuantParams
 
 __all__ = ["ACTIVATIONS", "LAYERS", "OPERATIONS", "PADDINGS", "PAIRED", "POOLS", "SINGLE", "TYPES", "UNIT",
-           "Activation", "Add", "Concat", "Conv1D", "Conv2D", "Elementwise", "FullyConnected", "Layer", "Network",
-           "Operation", "Pair", "Placeholder", "Pool2D", "Shape3", "input_shapes", "leak_of", "output_dtype",
-           "padding_name", "pads", "per_channel", "tensors_taken"]
+           "Activation", "Add", "Concat", "Conv1D", "Conv2D", "Elementwise", "FullyConnected", "Layer",
+           "Network", "Operation", "Pair", "Placeholder", "Pool2D", "QuantParams", "Shape3", "input_shapes",
+           "leak_of", "output_dtype", "padding_name", "pads", "per_channel", "tensors_taken"]

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from npulab.npus.kit import Hang, Job, Unsupported, agree, expect, values_of
+from npulab.npus.kit import Hang, Job, RegisterMap, Unsupported, agree, expect, values_of
 from npulab.npus.nvdla.events import MEMORIES
 from npulab.npus.nvdla.facts import FACTS, TABLES
 from npulab.npus.nvdla.layouts import Cube
-from npulab.registers.map import RegisterMap
 
 PRECISIONS = {0: 1, 1: 2}  # bytes of an element, by the raw value of a precision field
 # by what a job is used for: the values that fields may have
