@@ -10,18 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 
-from npulab.npus.kit import COMMANDS, Capture, Job, Line, head_of, skipped, values_of
+from npulab.npus.kit import COMMANDS, Capture, Job, Line, Raw, Unsupported, head_of, skipped, up, values_of
 from npulab.npus.rockchip import commands, listings
 from npulab.npus.rockchip.commands import WORDS, Block, blocks_of, broken, writes_of, written
 from npulab.npus.rockchip.facts import FACTS, TABLES
 from npulab.npus.rockchip.gems import LOOK, Gem, is_gems, read_gems
-from npulab.npus.rockchip.roles import by_use
+from npulab.npus.rockchip.layouts import ATOM
+from npulab.npus.rockchip.plans import INT8, INT32
 from npulab.npus.rockchip.tasks import BYTES as RECORD_BYTES
 from npulab.npus.rockchip.tasks import Task, is_tasks, tasks
+from npulab.npus.rockchip.words import INPUT_AT, OUTPUT_AT, OUTPUT_PRECISION, PRECISION, WEIGHT_BYTES, WEIGHTS_AT, Sizes
 from npulab.support.files import first_bytes, read_bounded
 
 TASKS = "tasks"  # the buffer of task records
@@ -33,7 +36,10 @@ PROGRAMS = (".c", ".cc", ".cpp", ".h", ".hpp", ".py", ".rs")  # of a folder: not
 ORDER = ("coefficients", "work", "input", "output")
 # of those the registers that point into them
 SOURCES, WEIGHTS, OUTPUT = (0x1070, 0x5018), 0x1110, 0x4020
-PAGE = 2 ** 12
+PAGE = 2 ** 12  # buffers begin at one
+SLACK = 16  # bytes at the end of a tensor that may be 0
+MOST_BUFFERS = 8  # of which the roles are told by how many of their bytes are used
+SIZES = {INT8: 1, INT32: 4}  # bytes of an output element
 MOST_BYTES = 2 ** 21  # of a file of commands or records
 KNOWN_SHARE = 2  # one in so many words of a file of commands names a register, at least
 
@@ -188,7 +194,7 @@ def _roles(gems: Sequence[Gem], stream: Gem, records: Gem, blocks: Sequence[Bloc
     others = [gem for gem in gems if gem not in (stream, records)]
     if len(others) != len(ORDER) or list(gems[:3]) != [others[0], stream, records]:
         values = values_of(blocks[0].job, TABLES)
-        roles = by_use(values, {gem.number: gem.data for gem in others}) if len(blocks) == 1 else {}
+        roles = _by_use(values, {gem.number: gem.data for gem in others}) if len(blocks) == 1 else {}
         return (names | {number: name for name, (number, _) in roles.items()},
                 {name: at for name, (_, at) in roles.items()})
     jobs = [dict(writes_of(block.words)) for block in blocks]
@@ -206,3 +212,38 @@ def _roles(gems: Sequence[Gem], stream: Gem, records: Gem, blocks: Sequence[Bloc
             return names, {}
     names |= {gem.number: name for name, gem in zip(ORDER, others, strict=True)}
     return names, {name: places[name] for name in ORDER if name in places}
+
+
+def _by_use(v: Raw, buffers: Mapping[int, bytes]) -> dict[str, tuple[int, int]]:
+    """(number of the buffer, address) by name, of ``coefficients``, ``input`` and ``output`` of one
+    int8 convolution.
+
+    A buffer fits a tensor where its last byte that is not 0 is among the tensor's last, and the
+    three are made in this order (PH, WT); empty where that leaves no way or several, and for other
+    tasks.
+    """
+    try:
+        ends = _ends(v) if len(buffers) <= MOST_BUFFERS else {}
+    except Unsupported:  # a register that is not written
+        return {}
+    used = {number: len(data.rstrip(b"\0")) for number, data in buffers.items()}
+    fitting = [numbers for numbers in combinations(buffers, len(ends))
+               if all(0 <= at % PAGE + need - used[number] < SLACK
+                      for number, (at, need) in zip(numbers, ends.values(), strict=True))]
+    if len(fitting) != 1:
+        return {}
+    return {name: (number, at // PAGE * PAGE)
+            for number, (name, (at, _)) in zip(fitting[0], ends.items(), strict=True)}
+
+
+def _ends(v: Raw) -> dict[str, tuple[int, int]]:
+    """(address, bytes) of each of the three tensors; empty for other tasks."""
+    itemsize = SIZES.get(v[OUTPUT_PRECISION])
+    if v[PRECISION] != INT8 or itemsize is None:
+        return {}
+    sizes = Sizes.of(v)
+    lanes = up(sizes.output[2], ATOM // itemsize)
+    inputs = sizes.input[0] * sizes.input[1] * v["CNA.DATA_SIZE1.DATAIN_CHANNEL"]
+    outputs = sizes.output[0] * sizes.output[1] * lanes * itemsize
+    return {"coefficients": (v[WEIGHTS_AT], v[WEIGHT_BYTES]), "input": (v[INPUT_AT], inputs),
+            "output": (v[OUTPUT_AT], outputs)}

@@ -25,10 +25,10 @@ from npulab.npus.vivante import (
     device_v8,
     facts,
     lowering,
+    moves,
     plans,
     quirks,
     simulate,
-    tensor_jobs,
     words,
 )
 from npulab.quant.emulate import accumulate
@@ -447,7 +447,7 @@ def test_tp_table_is_that_of_the_facts(vivante: Target) -> None:
     assert len(registers) == 31
 
 
-ENDS = tensor_jobs.Ends(0x1000, 0x100000, 9)
+ENDS = moves.Ends(0x1000, 0x100000, 9)
 
 
 def moved(jobs: list[dict[str, Any]], data: np.ndarray, size: int) -> np.ndarray:
@@ -466,17 +466,17 @@ def test_tp_jobs_move_what_they_should(image: tuple[int, int, int], cores: int) 
     planar = np.random.RandomState(5).randint(0, 256, image).astype(np.uint8)
     channels, height, width = image
     hwc = planar.transpose(1, 2, 0)
-    got = moved(tensor_jobs.transpose(image, ENDS), hwc, planar.size)
+    got = moved(moves.transpose(image, ENDS), hwc, planar.size)
     assert np.array_equal(got, planar.ravel())
-    got = moved(tensor_jobs.detranspose(image, ENDS), planar, planar.size)
+    got = moved(moves.detranspose(image, ENDS), planar, planar.size)
     assert np.array_equal(got, hwc.ravel())
     border = ((1, 2), (0, 3))
     want = np.pad(planar, [(0, 0), *border], constant_values=9)
-    got = moved(tensor_jobs.pad(image, border, cores, ENDS), planar, want.size)
+    got = moved(moves.pad(image, border, cores, ENDS), planar, want.size)
     assert np.array_equal(got, want.ravel())
     for top, left in ((0, 0), (1, 1), (2, 1), (0, 3)):
         rows, columns = (height + top + 2) // 2, (width + left + 3) // 2
-        jobs = tensor_jobs.reshuffle(image, (rows, columns), (top, left), cores, ENDS)
+        jobs = moves.reshuffle(image, (rows, columns), (top, left), cores, ENDS)
         want = np.full((channels, 2, 2, rows, columns), 9, np.uint8)
         for y in range(height):  # plane 4 c + 2 dy + dx holds every other row and column from dy, dx on
             for x in range(width):
@@ -493,7 +493,7 @@ def test_tp_jobs_move_what_they_should(image: tuple[int, int, int], cores: int) 
     ({"last": 0}, "last is 0"), ({"in_tile_y_size": 0, "in_tile_y_inc": 0}, "tiles of 0"),
     ({"in_image_z_size": 65535, "in_window_x_end": 29999, "in_window_y_end": 29999}, "it moves ")])
 def test_tp_job_that_nobody_knows_hangs(change: dict[str, int], text: str) -> None:
-    (job,) = tensor_jobs.reshuffle((1, 2, 2), (1, 1), (0, 0), 4, ENDS)
+    (job,) = moves.reshuffle((1, 2, 2), (1, 1), (0, 0), 4, ENDS)
     with pytest.raises(Hang, match=text):
         moved([{**job, **change}], np.zeros(4, np.uint8), 4)
 
@@ -502,7 +502,7 @@ def test_tp_job_that_nobody_knows_hangs(change: dict[str, int], text: str) -> No
                                               ((3, 320, 320), 1), ((3, 225, 225), 4), ((4, 224, 224), 4)])
 def test_cores_that_share_a_reshuffle(image: tuple[int, int, int], cores: int) -> None:
     planes = image[1] // 2, image[2] // 2
-    assert len(tensor_jobs.reshuffle(image, planes, (0, 0), 4, ENDS)) == cores
+    assert len(moves.reshuffle(image, planes, (0, 0), 4, ENDS)) == cores
 
 
 # Jobs, commands and the device
@@ -576,7 +576,7 @@ def test_device_shares_no_code_with_lowering() -> None:
     for module in (simulate, memory_of, device_tp, device_v8):
         source = Path(str(module.__file__)).read_text(encoding="utf-8")
         lines = [line for line in source.splitlines() if "import" in line]
-        assert not any(word in line for line in lines for word in ("lifting", "lowering", "moves", "plans", "words", "tensor_jobs",
+        assert not any(word in line for line in lines for word in ("lifting", "lowering", "moves", "plans", "words",
                                                                    "coefficients", "emulate", "quant"))
 
 

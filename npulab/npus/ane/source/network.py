@@ -89,11 +89,9 @@ class Network:
     def readers(self) -> dict[str, list[Unit | Output]]:
         """By the name of each input and unit, the units and outputs that read it."""
         found: dict[str, list[Unit | Output]] = {one.name: [] for one in (*self.inputs, *self.units)}
-        for unit in self.units:
-            for name in dict.fromkeys(unit.bottoms):
-                found[name].append(unit)
-        for output in self.outputs:
-            found[output.bottom].append(output)
+        for one in (*self.units, *self.outputs):
+            for name in dict.fromkeys(_names(one.keys["Bottom"])):
+                found[name].append(one)
         return found
 
     @cached_property

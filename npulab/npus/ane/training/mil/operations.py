@@ -144,7 +144,6 @@ class Call:
 
 
 Results = list[tuple[str, Shape]]
-Infer = Callable[[Call], Results]
 Compute = Callable[[Call, dict[str, Any]], Any]
 
 
@@ -152,7 +151,7 @@ class Rule(NamedTuple):
     """What an operation gives: the element types and shapes, and the values ``(call, arrays by
     argument)``, one array or a list of them."""
 
-    infer: Infer
+    infer: Callable[[Call], Results]
     compute: Compute
 
 
