@@ -89,7 +89,8 @@ class Network:
     def readers(self) -> dict[str, list[Unit | Output]]:
         """By the name of each input and unit, the units and outputs that read it."""
         found: dict[str, list[Unit | Output]] = {one.name: [] for one in (*self.inputs, *self.units)}
-        for one in (*self.units, *self.outputs):
+        users: tuple[Unit | Output, ...] = (*self.units, *self.outputs)
+        for one in users:
             for name in dict.fromkeys(_names(one.keys["Bottom"])):
                 found[name].append(one)
         return found
