@@ -34,11 +34,13 @@ Progress = Callable[["Step"], None]
 
 @dataclass(frozen=True)
 class Step:
-    """Where an exploration is: layers asked, of how many, and the last batch's score in words."""
+    """Where an exploration is: layers asked, of how many, what it does or the last batch's score in
+    words, and what is known after a batch."""
 
     asked: int
     budget: int
     text: str
+    found: Explored | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,12 +139,16 @@ class _Run:
                 part = rows[first:first + max(self.workers, 1)]
                 for row, answer in zip(part, ask_all(self.source, part, seed, self.workers), strict=True):
                     self.store.add(number, reason, seed, row, answer)
+                self._say(f"batch {number}: {reason} layers")
         new = self.store.answers[before:]
         text = f"{len(new)} layers asked"
         if laws is not None:
             text = self._judge(laws, number, new, learnt - begun, time.monotonic() - learnt)
+        self._say(text, self._explored(False))
         self.laws, self.earlier = None, laws or self.earlier
-        self.progress(Step(len(self.store.answers), self.budget, text))
+
+    def _say(self, text: str, found: Explored | None = None) -> None:
+        self.progress(Step(len(self.store.answers), self.budget, text, found))
 
     def _planned(self, number: int) -> list[tuple[str, pd.DataFrame, int]]:
         """(why, layers, seed of the weights) of a batch."""
@@ -236,6 +242,7 @@ class _Run:
     def _learn(self, quick: bool = False) -> None:
         """Look for laws; a ``quick`` search keeps those that new captures prove."""
         captured = self._captured()
+        self._say(f"learning from {len(captured)} captures")
         words, frame = np.stack([kept.row for kept in captured]), self._frame(captured)
         if len(captured) < 2 or (words == words[0]).all() or (frame == frame.iloc[0]).all().all():
             return

@@ -262,7 +262,7 @@ class BisectModel(Model):
             try:
                 self.answer(act) if act in OUTCOMES else getattr(self, act)()
             except Exception as error:  # nobody would see it: a message has no cell to fail
-                self._publish(self.state, _sentence(error))
+                self._publish(self.state, sentence(error))
 
     def _turn(self, act: str, do: Callable[[], object]) -> None:
         with self._lock:
@@ -351,7 +351,7 @@ class BisectModel(Model):
                 self._publish("stopped")
             elif error is not None:
                 self.error = error
-                self._publish("failed", _sentence(error))
+                self._publish("failed", sentence(error))
 
     def _repr_html_(self) -> str:
         counts = ", ".join(f"{count} {outcome}" for outcome, count in self.counts.items())
@@ -408,7 +408,8 @@ def _stop_of(oracle: Any) -> threading.Event | None:
     return event if isinstance(event, threading.Event) else None
 
 
-def _sentence(error: BaseException) -> str:
+def sentence(error: BaseException) -> str:
+    """What was raised, on a line of at most ``SENTENCE`` letters."""
     text = " ".join(str(error).split())
     said = f"{type(error).__name__}: {text}" if text else type(error).__name__
     return said if len(said) <= SENTENCE else f"{said[:SENTENCE]}…"
