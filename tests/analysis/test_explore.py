@@ -192,7 +192,8 @@ def test_it_stops_when_asked() -> None:
     toy = Toy()
 
     def once(step: Any) -> None:
-        stop.set()
+        if step.found is not None:  # a batch is whole
+            stop.set()
 
     found = explore(toy, RANGES, budget=400, progress=once, stop=stop)
     assert found.stopped
