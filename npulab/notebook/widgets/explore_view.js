@@ -87,7 +87,7 @@ class View extends Frame {
     const parts = [0, 0.5, 1].flatMap(share => [
       svg("line", { class: "grid", x1: LEFT, x2: WIDE - 12, y1: y(share), y2: y(share) }),
       svg("text", { x: LEFT - 6, y: y(share) + 4, "text-anchor": "end" }, `${100 * share} %`)]);
-    parts.push(svg("text", { x: WIDE - 12, y: HIGH - 4, "text-anchor": "end" }, `${last?.[1] ?? 0} captures`),
+    parts.push(svg("text", { x: WIDE - 12, y: HIGH - 4, "text-anchor": "end" }, `${last?.[1] ?? 0} captures predicted`),
       line(4, "right"), line(5, "drawn"), ...batches.filter(row => row[3]).map(row =>
         svg("circle", { class: "wrong", cx: x(row[1]), cy: y(row[4]), r: 4 })));
     this.curve.replaceChildren(...parts);
