@@ -141,34 +141,29 @@ def test_a_confounded_start_leaves_no_wrong_claim(seed: int) -> None:
 # A driver's sweep
 
 
-def driver(train: int, unseen: slice = slice(400, 800)) -> tuple[float, float]:
-    """(share of the varying bits that are claimed and right on every unseen row, share of the bits claimed on any that
-    are never wrong)."""
+@pytest.mark.long
+@pytest.mark.parametrize(("train", "least"), [(100, 0.80), (200, 0.95), (400, 0.97)])
+def test_a_drivers_sweep_on_unseen_rows(train: int, least: float) -> None:
+    """Some unseen rows are of modes that no row before them has, and there most laws about modes are wrong: what can be
+    asked for is cells, and of the bits whose law is right on every unseen row most claimed on every one."""
     sweep = load_sweep(shared("data/vivante/sweep_imx8mp.npz"))
+    unseen = slice(400, 800)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # padding never varies there
         laws = npulab.find_laws(sweep.words[:train], sweep.parameters.iloc[:train])
     truth = sweep.words[unseen]
+    score = laws.score(truth, sweep.parameters.iloc[unseen])
     words, mask = laws.predict(sweep.parameters.iloc[unseen])
-    mask = np.broadcast_to(mask, truth.shape)
     varying = np.bitwise_or.reduce(truth ^ truth[0], axis=0)
-    always = np.bitwise_and.reduce(mask, axis=0) & varying
-    claimed = np.bitwise_or.reduce(mask, axis=0) & varying
-    wrong = np.bitwise_or.reduce((words ^ truth) & mask, axis=0) & varying
-    recall, bits = (sum(int(one).bit_count() for one in part) for part in (always & ~wrong, claimed))
-    lost, total = (sum(int(one).bit_count() for one in part) for part in (wrong, varying))
-    right = sum(int(one).bit_count() for one in ~np.bitwise_or.reduce(words ^ truth, axis=0) & varying)
-    print(f"{train} rows: {recall}/{total} claimed on every row and right, {bits} claimed on some, {lost} of them "
-          f"wrong; {right} right on every row, claimed or not")
-    return recall / total, 1 - lost / bits
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("train", "least"), [(100, 0.70), (200, 0.80), (400, 0.88)])
-def test_a_drivers_sweep_on_unseen_rows(train: int, least: float) -> None:
-    right, precision = driver(train)
-    assert precision >= 0.99
-    assert right >= least
+    right = ~np.bitwise_or.reduce(words ^ truth, axis=0) & varying
+    always = np.bitwise_and.reduce(mask, axis=0) & right
+    known, claimed = (int(np.bitwise_count(part).sum()) for part in (right, always))
+    print(f"{train} rows: {score}; {known} of {int(np.bitwise_count(varying).sum())} bits right on every row, "
+          f"{claimed} of them claimed on every row")
+    assert score.claimed >= least * score.cells
+    assert score.wrong <= 0.001 * score.claimed
+    assert claimed >= 0.8 * known
+    assert claimed >= 0.65 * int(np.bitwise_count(varying).sum())
 
 
 # What laws are

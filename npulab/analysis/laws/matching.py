@@ -83,20 +83,21 @@ def match(words: Array, library: Library, todo: Array) -> Matches:
     hits: list[Array] = []  # law, shift, target
     for start in range(0, len(values) if len(targets) else 0, BUDGET.match_block):
         part = values[start:start + BUDGET.match_block]
-        keys = [_keys(part[:, rows]).ravel() for rows in samples]
-        at = np.flatnonzero(likely[_folded(keys[0])])
-        left, right = (np.searchsorted(ordered, keys[0][at], side) for side in ("left", "right"))
+        keys = _keys(part[:, samples[0]]).ravel()
+        at = np.flatnonzero(likely[_folded(keys)])
+        left, right = (np.searchsorted(ordered, keys[at], side) for side in ("left", "right"))
         counts = right - left
         column = np.repeat(at, counts)
         target = order[np.repeat(left - np.concatenate([[0], counts.cumsum()])[:-1], counts) + np.arange(counts.sum())]
+        shift, law = np.divmod(column, len(part))
+        laws, of = np.unique(law, return_inverse=True)
         same = np.ones(len(column), bool)
-        for key, want in zip(keys[1:], wanted[1:], strict=True):
-            same &= key[column] == want[target]
-        shift, law = np.divmod(column[same], len(part))
-        by_law = np.lexsort([shift, law])
-        hits.append(np.stack([start + law, shift, target[same]], 1)[by_law])
-    found = np.concatenate(hits) if hits else np.zeros((0, 3), int)
-    return _grouped(words, values, found, targets)
+        for rows, want in zip(samples[1:], wanted[1:], strict=True):
+            same &= _keys(part[np.ix_(laws, rows)])[shift, of] == want[target]
+        found = np.stack([start + law, shift, target], 1)[same]
+        hits.append(found[np.lexsort(found[:, 1::-1].T)])
+    every = np.concatenate(hits) if hits else np.zeros((0, 3), int)
+    return _grouped(words, values, every, targets)
 
 
 def _folded(keys: Array) -> Array:
@@ -105,28 +106,20 @@ def _folded(keys: Array) -> Array:
 
 
 def _samples(n: int) -> list[Array]:
-    """Captures whose bits are compared as keys: all of few, two samples of many."""
+    """Captures whose bits are compared as one key each."""
     order = np.random.default_rng(5).permutation(n)
-    return [order[start:start + SAMPLE] for start in range(0, min(n, 2 * SAMPLE), SAMPLE)]
+    return [order[start:start + SAMPLE] for start in range(0, n, SAMPLE)]
 
 
 def _grouped(words: Array, values: Array, found: Array, targets: Array) -> Matches:
     law, shift, target = found.T
     word, bit = targets[target].T if len(target) else (target, target)
-    sure = np.ones(len(law), bool)
-    if len(words) > 2 * SAMPLE:  # what the samples did not show
-        step = max(4_000_000 // len(words), 1)
-        for start in range(0, len(law), step):
-            part = slice(start, start + step)
-            apart = (values[law[part]] >> shift[part, None].astype(np.uint32)) \
-                ^ (words.T[word[part]] >> bit[part, None].astype(np.uint32))
-            sure[part] = ~(apart & np.uint32(1)).any(1)
     # the place of a law against a word as one number
     size = len(words[0]), len(values), 2 * WORD
-    keys = np.ravel_multi_index((word[sure], law[sure], (shift - bit)[sure] + WORD), size)
+    keys = np.ravel_multi_index((word, law, shift - bit + WORD), size)
     order = np.argsort(keys, kind="stable")
     kinds, first = np.unique(keys[order], return_index=True)
-    masks = np.bitwise_or.reduceat(2 ** bit[sure][order], first) if len(first) else first
+    masks = np.bitwise_or.reduceat(2 ** bit[order], first) if len(first) else first
     word, law, offset = np.unravel_index(kinds, size)
     return Matches(word, law, offset - WORD, masks)
 
