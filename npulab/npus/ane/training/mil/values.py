@@ -222,11 +222,8 @@ class Program:
 
     def __getitem__(self, name: str) -> Function:
         """A function; raises LookupError with the known names."""
-        for function in self.functions:
-            if function.name == name:
-                return function
-        raise LookupError(f"function: got {name!r}, allowed is one of "
-                          f"{', '.join(function.name for function in self.functions)}")
+        named = {function.name: function for function in self.functions}
+        return named[one_of("function", name, named)]
 
 
 def _refuse_names(names: list[str]) -> None:
