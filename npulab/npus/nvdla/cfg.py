@@ -24,7 +24,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from npulab.npus.kit import PROVENANCES, RegisterMap, offsets_of, refusing
-from npulab.npus.nvdla.events import ADDRESSES, MEMORIES, Check, Done, Event, Load, Write, Zero
+from npulab.npus.nvdla.events import Check, Done, Event, Load, Write, Zero
+from npulab.npus.nvdla.facts import ADDRESSES, MEMORIES
 from npulab.npus.nvdla.images import Image, image_file, read_records
 
 COMMENT = re.compile(r'("[^"]*")|//.*|#.*')

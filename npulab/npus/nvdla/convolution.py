@@ -27,9 +27,8 @@ from npulab.captures.target import Features, Unsupported
 from npulab.npus.kit import refuse_if, wrapped
 from npulab.npus.nvdla.fetch import read_features, read_image, read_weights, weights_of
 from npulab.npus.nvdla.memory import ByteMemory
-from npulab.npus.nvdla.rules import RULES, Rules
+from npulab.npus.nvdla.rules import RULES, Rules, saturated, shifted
 from npulab.npus.nvdla.units.fields import Fields
-from npulab.npus.nvdla.units.rounding import saturated, shifted
 from npulab.quant.rules import EXACT_FLOAT32, EXACT_FLOAT64
 
 PIXEL = 1  # DATAIN_FORMAT of an image

@@ -6,12 +6,6 @@ from typing import NamedTuple
 
 from npulab.npus.nvdla.images import Image
 
-# a trace that does not say which memory it means has one that is both
-MEMORIES = ("sec_mem", "pri_mem")  # by the raw value of a RAM_TYPE field: CV, MC
-ANY_MEMORY = "any_mem"
-ADDRESSES = 2 ** 48
-MOST_MEMORY = 2 ** 30  # bytes that one trace may set aside
-
 
 class Write(NamedTuple):
     """A register write by byte address."""

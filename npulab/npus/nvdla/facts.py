@@ -1,4 +1,4 @@
-"""The tables beside this file, read once, and the names of units in them."""
+"""The tables beside this file, read once, and the names of units and memories in them."""
 
 from npulab.npus.kit import Facts
 
@@ -21,6 +21,11 @@ LETTERS = {"BS": "B", "BN": "N", "EW": "E"}  # of SDP's stages in the names of w
 MAX, MIN, SUM, EQUAL = range(4)  # what an ALU of SDP does; its first two stages add instead of comparing
 MUL, ALU, BOTH = range(3)  # what operands in memory are for
 TABLE_ENTRIES = {0: 65, 1: 257}  # LE, LO
+# a trace that does not say which memory it means has one that is both
+MEMORIES = ("sec_mem", "pri_mem")  # by the raw value of a RAM_TYPE field: CV, MC
+ANY_MEMORY = "any_mem"
+ADDRESSES = 2 ** 48
+MOST_MEMORY = 2 ** 30  # bytes that one trace may set aside
 
 
 def block_of(chip: str) -> str:

@@ -16,12 +16,11 @@ from pathlib import Path
 import numpy as np
 
 from npulab.npus.kit import Hang, Unsupported, read_table, refuse_if, wrapped
-from npulab.npus.nvdla.events import MEMORIES
+from npulab.npus.nvdla.facts import MEMORIES
 from npulab.npus.nvdla.layouts import TYPES, Cube, Weights
 from npulab.npus.nvdla.memory import ByteMemory
-from npulab.npus.nvdla.rules import RULES, Rules
+from npulab.npus.nvdla.rules import RULES, Rules, saturated, shifted
 from npulab.npus.nvdla.units.fields import Fields
-from npulab.npus.nvdla.units.rounding import saturated, shifted
 
 WORD = 16  # bits that packed channels are moved up in
 CONVERTED_BITS = 17  # a converted value is limited to these, then to those of an element

@@ -16,7 +16,7 @@ import numpy as np
 
 from npulab.layout import Layout, Loop, nc1hwc2
 from npulab.npus.kit import refuse_if
-from npulab.npus.nvdla.events import MEMORIES
+from npulab.npus.nvdla.facts import MEMORIES
 from npulab.npus.nvdla.memory import ByteMemory
 
 WEIGHT_ALIGN = 128  # bytes that all weights together are rounded up to

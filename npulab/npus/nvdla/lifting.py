@@ -12,8 +12,7 @@ from npulab.captures.target import Hang, Item, Lifted, Unsupported
 from npulab.layout import Layout
 from npulab.npus.kit import Capture, behind, buffer_of, refuse_if, wrapped
 from npulab.npus.nvdla import waiting
-from npulab.npus.nvdla.events import MEMORIES
-from npulab.npus.nvdla.facts import CHIPS, CONVOLUTION
+from npulab.npus.nvdla.facts import CHIPS, CONVOLUTION, MEMORIES
 from npulab.npus.nvdla.fetch import DATA, DATA_MEMORY, FEATURES, PITCHES, stored_weights, weights_at
 from npulab.npus.nvdla.layouts import Cube
 from npulab.npus.nvdla.lowering import POOLS, averages

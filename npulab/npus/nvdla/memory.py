@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from npulab.npus.kit import Capture, Range, Unsupported, refuse_if
-from npulab.npus.nvdla.events import ANY_MEMORY
+from npulab.npus.nvdla.facts import ANY_MEMORY
 from npulab.npus.nvdla.images import merged
 
 

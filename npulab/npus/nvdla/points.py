@@ -10,8 +10,8 @@ import numpy as np
 
 from npulab.npus.kit import WORD_BYTES, Job, Unsupported, offsets_of, refuse_if, wrapped
 from npulab.npus.nvdla.facts import ALU, BOTH, ENABLE, LETTERS, MUL, POINTER, SUM
+from npulab.npus.nvdla.rules import saturated
 from npulab.npus.nvdla.units.fields import Fields
-from npulab.npus.nvdla.units.rounding import saturated
 from npulab.quant.rules import RULES
 from npulab.registers.map import RegisterMap
 

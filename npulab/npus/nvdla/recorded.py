@@ -31,8 +31,8 @@ import numpy as np
 
 from npulab.captures.capture import COMMANDS, Capture, Job
 from npulab.npus.kit import Range, RegisterMap, names_of, offsets_of, refuse_if
-from npulab.npus.nvdla.events import ANY_MEMORY, MOST_MEMORY, Check, Event, Load, Read, Write, Zero
-from npulab.npus.nvdla.facts import ACCESS, DATA, POINTER, STARTS, TABLES
+from npulab.npus.nvdla.events import Check, Event, Load, Read, Write, Zero
+from npulab.npus.nvdla.facts import ACCESS, ANY_MEMORY, DATA, MOST_MEMORY, POINTER, STARTS, TABLES
 from npulab.npus.nvdla.images import Image, merged
 from npulab.npus.nvdla.operations import checked_after, operations
 from npulab.npus.nvdla.registers import accesses

@@ -12,8 +12,7 @@ import numpy as np
 
 from npulab.npus.kit import Capture, Hang, Unsupported
 from npulab.npus.nvdla import waiting
-from npulab.npus.nvdla.events import MOST_MEMORY
-from npulab.npus.nvdla.facts import FACTS, maps
+from npulab.npus.nvdla.facts import FACTS, MOST_MEMORY, maps
 from npulab.npus.nvdla.layouts import Cube
 from npulab.npus.nvdla.memory import Memory, Outside
 from npulab.npus.nvdla.registers import tables_behind

@@ -22,7 +22,8 @@ from pathlib import Path
 
 from npulab.npus.kit import WORD_BYTES, RegisterMap, names_of, refusing
 from npulab.npus.nvdla.cfg import WORDS, extent, number
-from npulab.npus.nvdla.events import ANY_MEMORY, Check, Done, Event, Load, Read, Write
+from npulab.npus.nvdla.events import Check, Done, Event, Load, Read, Write
+from npulab.npus.nvdla.facts import ANY_MEMORY
 from npulab.npus.nvdla.images import image_file, read_lines
 
 BUS = 0xFFFF0000  # where registers begin on the player's bus, a word each

@@ -12,8 +12,7 @@ from math import prod
 
 from npulab.npus.kit import Hang, Unsupported, hang_if
 from npulab.npus.nvdla import fetch
-from npulab.npus.nvdla.events import MEMORIES
-from npulab.npus.nvdla.facts import CONVOLUTION, LETTERS
+from npulab.npus.nvdla.facts import CONVOLUTION, LETTERS, MEMORIES
 from npulab.npus.nvdla.fetch import DATA, DATA_MEMORY, FEATURES, PITCHES
 from npulab.npus.nvdla.layouts import Cube
 from npulab.npus.nvdla.memory import Memory

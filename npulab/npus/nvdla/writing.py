@@ -14,8 +14,7 @@ from typing import Any
 from npulab.captures.folders import plain_name
 from npulab.npus.kit import COMMANDS, Capture, names_of
 from npulab.npus.nvdla.cfg import PATTERN, PROVENANCE
-from npulab.npus.nvdla.events import ANY_MEMORY, MEMORIES
-from npulab.npus.nvdla.facts import ENDS, UNITS
+from npulab.npus.nvdla.facts import ANY_MEMORY, ENDS, MEMORIES, UNITS
 from npulab.npus.nvdla.registers import units_of
 from npulab.support.files import write_folders
 

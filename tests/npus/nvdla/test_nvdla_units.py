@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 
 from npulab.captures.target import Hang, Unsupported
 from npulab.npus.nvdla import layouts
-from npulab.npus.nvdla.events import MEMORIES
-from npulab.npus.nvdla.facts import LETTERS
-from npulab.npus.nvdla.rules import MUTATIONS, RULES, Rules
-from npulab.npus.nvdla.units import cdp, lut, pdp, rounding, sdp
+from npulab.npus.nvdla.facts import LETTERS, MEMORIES
+from npulab.npus.nvdla.rules import MUTATIONS, RULES, Rules, shifted, shifted_either_way
+from npulab.npus.nvdla.units import cdp, lut, pdp, sdp
 from npulab.npus.nvdla.units.fields import Fields
 
 SEEDS = st.integers(0, 2 ** 32 - 1)
@@ -133,14 +132,14 @@ def accumulators(draw: random.Random, count: int) -> list[int]:
 def test_shifts_are_exact_up_to_the_widest_product(by: str) -> None:
     values = [0, 1, -1, 2, -2, 3, -3, 2 ** 61, -2 ** 61, 2 ** 61 + 1, 2 ** 62, 2 ** 62 - 1, 1 - 2 ** 62, 12345, -12345]
     for shift in (0, 1, 2, 13, 61, 62, 63, 64, 65, 100, 1023):
-        got = rounding.shifted(np.array(values), shift, by)
+        got = shifted(np.array(values), shift, by)
         assert got.tolist() == [plain.divided(value, shift, by) for value in values], shift
 
 
 @pytest.mark.parametrize("shift", range(-16, 16))
 def test_slopes_shift_either_way(shift: int) -> None:
     values = [0, 1, -1, 5, -5, 2 ** 20 + 3, 2 ** 54, -2 ** 54]
-    got = rounding.shifted_either_way(np.array(values), shift, 32, "half-away")
+    got = shifted_either_way(np.array(values), shift, 32, "half-away")
     assert got.tolist() == [plain.limited(plain.divided(value, shift, "half-away") if shift >= 0
                                           else value * 2 ** -shift, 32) for value in values]
 

@@ -13,10 +13,9 @@ import numpy as np
 from npulab.npus.kit import Unsupported, wrapped
 from npulab.npus.nvdla.layouts import BLOCK
 from npulab.npus.nvdla.memory import ByteMemory
-from npulab.npus.nvdla.rules import RULES, Rules
+from npulab.npus.nvdla.rules import RULES, Rules, saturated, shifted
 from npulab.npus.nvdla.units.fields import Fields
 from npulab.npus.nvdla.units.lut import Lookup, Tables, looked_up
-from npulab.npus.nvdla.units.rounding import saturated, shifted
 
 IN_BITS = {1: (8, 9), 2: (16, 17)}  # of the input's offset and of what the input converter gives, by element bytes
 SUM_BITS = 38

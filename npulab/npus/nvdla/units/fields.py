@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from npulab.npus.kit import Hang, Job, RegisterMap, Unsupported, agree, expect, values_of
-from npulab.npus.nvdla.events import MEMORIES
-from npulab.npus.nvdla.facts import FACTS, TABLES
+from npulab.npus.nvdla.facts import FACTS, MEMORIES, TABLES
 from npulab.npus.nvdla.layouts import Cube
 
 PRECISIONS = {0: 1, 1: 2}  # bytes of an element, by the raw value of a precision field

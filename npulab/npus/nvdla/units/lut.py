@@ -13,9 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from npulab.npus.kit import Unsupported, refuse_if, wrapped
-from npulab.npus.nvdla.rules import Rules
+from npulab.npus.nvdla.rules import POWERS, Rules, saturated, shifted, shifted_either_way
 from npulab.npus.nvdla.units.fields import Fields
-from npulab.npus.nvdla.units.rounding import POWERS, saturated, shifted, shifted_either_way
 
 LE_ENTRIES, LO_ENTRIES = 65, 257
 CDP_FRACTION = 16

@@ -13,9 +13,8 @@ import numpy as np
 
 from npulab.npus.kit import Unsupported, wrapped
 from npulab.npus.nvdla.memory import ByteMemory
-from npulab.npus.nvdla.rules import RULES, Rules
+from npulab.npus.nvdla.rules import RULES, Rules, saturated, shifted
 from npulab.npus.nvdla.units.fields import Fields
-from npulab.npus.nvdla.units.rounding import saturated, shifted
 
 AVERAGE, MAX, MIN = range(3)
 RECIPROCAL_BITS = 16

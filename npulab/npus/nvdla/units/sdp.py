@@ -15,14 +15,12 @@ from typing import Any
 import numpy as np
 
 from npulab.npus.kit import Hang, Unsupported, ceil_div, wrapped
-from npulab.npus.nvdla.events import MEMORIES
-from npulab.npus.nvdla.facts import ALU, BOTH, EQUAL, LETTERS, MAX, MIN, MUL
+from npulab.npus.nvdla.facts import ALU, BOTH, EQUAL, LETTERS, MAX, MEMORIES, MIN, MUL
 from npulab.npus.nvdla.layouts import Cube
 from npulab.npus.nvdla.memory import ByteMemory
-from npulab.npus.nvdla.rules import RULES, Rules
+from npulab.npus.nvdla.rules import RULES, Rules, saturated, shifted, shifted_left
 from npulab.npus.nvdla.units.fields import Fields
 from npulab.npus.nvdla.units.lut import Lookup, Tables, looked_up
-from npulab.npus.nvdla.units.rounding import saturated, shifted, shifted_left
 
 STAGE_BITS, CONVERTER_BITS = 32, 17
 MOST_DEALT = 2 ** 19
