@@ -5,27 +5,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from npulab.cli.output import Add, Done, show
 
 Words = Mapping[str, tuple[list[str], dict[str, list[str]]]]
-BASH = """_npulab() {{
-  local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}} words="" kept="" one
-  case "${{COMP_WORDS[1]}} $before" in
-{choices}
-    *) case "${{COMP_WORDS[1]}}" in
-{options}
-    esac ;;
-  esac
-  [ "$COMP_CWORD" = 1 ] && words="{commands}"
-  for one in $words; do
-    [[ $word = -* || $one != -* ]] && kept+=" $one"
-  done
-  COMPREPLY=($(compgen -W "$kept" -- "$word"))
-}}
-complete -o default -F _npulab npulab
-"""
+BASH = Path(__file__).with_name("completion.bash").read_text(encoding="utf-8")
 ZSH = "autoload -U +X compinit bashcompinit\ncompinit && bashcompinit\n"
 HOW = {"bash": "eval \"$(npulab completion bash)\" in ~/.bashrc",
        "zsh": "eval \"$(npulab completion zsh)\" in ~/.zshrc",
