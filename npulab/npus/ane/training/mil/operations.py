@@ -50,10 +50,6 @@ class Call:
     def refuse(self, what: str, got: object, allowed: str) -> NoReturn:
         raise ValueError(f"mil: {self.operation}: {what}: got {got}, allowed is {allowed}")
 
-    def refuse_if(self, wrong: object, what: str, got: object, allowed: str) -> None:
-        if wrong:
-            self.refuse(what, got, allowed)
-
     def __getitem__(self, name: str) -> Known:
         """A tensor or number among the arguments."""
         argument = self.given.get(name)
@@ -107,7 +103,8 @@ class Call:
 
     def word(self, name: str, allowed: Sequence[str], default: str | None = None) -> str:
         word = self.constant(name, default)
-        self.refuse_if(word not in allowed, name, repr(word), f"one of {', '.join(allowed)}")
+        if word not in allowed:
+            self.refuse(name, repr(word), f"one of {', '.join(allowed)}")
         return str(word)
 
     def axis(self, name: str, rank: int, default: int | None = None) -> int:
@@ -116,12 +113,14 @@ class Call:
 
     def axes(self, name: str, rank: int, default: Sequence[int] | None = None) -> tuple[int, ...]:
         axes = self._axes(name, self.wholes(name, default), rank)
-        self.refuse_if(len(set(axes)) < len(axes), name, list(axes), "each axis once")
+        if len(set(axes)) < len(axes):
+            self.refuse(name, list(axes), "each axis once")
         return axes
 
     def _axes(self, name: str, axes: Sequence[int], rank: int) -> tuple[int, ...]:
         for axis in axes:
-            self.refuse_if(not -rank <= axis < rank, name, axis, f"{-rank} to {rank - 1}")
+            if not -rank <= axis < rank:
+                self.refuse(name, axis, f"{-rank} to {rank - 1}")
         return tuple(axis % rank for axis in axes)
 
     def dtype(self, name: str, kinds: str = "fiu") -> str:
@@ -254,7 +253,8 @@ def _looked_up(call: Call) -> Results:
         call.refuse("indices and lut", f"{indices.type} and {call['lut'].type}",
                     "unsigned indices, and tables of two axes more, the last of size 1 (no argument shape)")
     _blocks(call, "lut", shape)
-    call.refuse_if(table[-2] < 1, "lut", list(table), "1 entry or more")
+    if table[-2] < 1:
+        call.refuse("lut", list(table), "1 entry or more")
     return [(call["lut"].dtype, shape)]
 
 
@@ -300,8 +300,9 @@ def geometry(call: Call) -> Geometry:
         call.refuse("x and weight", f"{list(x)} and {list(weight)} in {groups} groups",
                     f"{x[1]} channels as weight's axis 1 times the groups, which divide axis 0")
     strides, dilations = (call.wholes(name, [1] * rank, rank) for name in ("strides", "dilations"))
-    call.refuse_if(min(*strides, *dilations, *weight) < 1, "strides, dilations and weight",
-                   f"{list(strides)}, {list(dilations)}, {list(weight)}", "1 or more")
+    if min(*strides, *dilations, *weight) < 1:
+        call.refuse("strides, dilations and weight", f"{list(strides)}, {list(dilations)}, {list(weight)}",
+                    "1 or more")
     kind = call.word("pad_type", PAD_TYPES, "valid")
     spans = [(kernel - 1) * dilation + 1 for kernel, dilation in zip(weight[2:], dilations, strict=True)]
     if kind == "custom":
@@ -321,8 +322,9 @@ def geometry(call: Call) -> Geometry:
         call.refuse("x", f"{list(x)}, padded {padding}", f"up to {MOST_PADDED} elements")
     outputs = tuple((size - span) // stride + 1
                     for size, span, stride in zip(padded, spans, strides, strict=True))
-    call.refuse_if(min(outputs) < 1, "x and weight",
-                   f"{list(x)} and {list(weight)}, padded {padding}", "a kernel that fits into x")
+    if min(outputs) < 1:
+        call.refuse("x and weight", f"{list(x)} and {list(weight)}, padded {padding}",
+                    "a kernel that fits into x")
     return Geometry(strides, dilations, pads, outputs, groups)
 
 
@@ -443,7 +445,8 @@ def _softmax_values(call: Call, x: Arrays) -> Any:
 
 def _reshaped(call: Call) -> Shape:
     have, wanted = call["x"].shape, list(call.wholes("shape"))
-    call.refuse_if(len(wanted) > MOST_AXES, "shape", f"{len(wanted)} axes", f"up to {MOST_AXES}")
+    if len(wanted) > MOST_AXES:
+        call.refuse("shape", f"{len(wanted)} axes", f"up to {MOST_AXES}")
     for at, size in enumerate(wanted):
         if size == 0 and at < len(have):
             wanted[at] = have[at]
@@ -470,8 +473,9 @@ def _slices(call: Call) -> tuple[slice, ...]:
     out = []
     for axis, (have, start, length) in enumerate(zip(shape, begin, size, strict=True)):
         stop = have if length == -1 else start + length
-        call.refuse_if(not 0 <= start <= stop <= have, f"begin and size of axis {axis}",
-                       f"{start} and {stop - start}", f"a part of the {have} of {list(shape)}")
+        if not 0 <= start <= stop <= have:
+            call.refuse(f"begin and size of axis {axis}", f"{start} and {stop - start}",
+                        f"a part of the {have} of {list(shape)}")
         out.append(slice(start, stop))
     return tuple(out)
 
@@ -485,8 +489,9 @@ def _concat(call: Call) -> Results:
     axis = call.axis("axis", len(first.shape))
     after = axis if call.flag("interleave", False) else axis + 1
     alike = {(value.dtype, len(value.shape), value.shape[:axis] + value.shape[after:]) for value in values}
-    call.refuse_if(len(alike) > 1, "values", ", ".join(str(value.type) for value in values),
-                   f"tensors that differ along axis {axis} only, interleaved ones not at all")
+    if len(alike) > 1:
+        call.refuse("values", ", ".join(str(value.type) for value in values),
+                    f"tensors that differ along axis {axis} only, interleaved ones not at all")
     whole = sum(value.shape[axis] for value in values)
     return [(first.dtype, (*first.shape[:axis], whole, *first.shape[axis + 1:]))]
 
@@ -548,7 +553,8 @@ def _cast(call: Call) -> Results:
 
 def _turned(call: Call, name: str, flag: str) -> Shape:
     shape = call[name].shape
-    call.refuse_if(len(shape) < 2, name, list(shape), "two axes or more")
+    if len(shape) < 2:
+        call.refuse(name, list(shape), "two axes or more")
     return (*shape[:-2], shape[-1], shape[-2]) if call.flag(flag, False) else shape
 
 

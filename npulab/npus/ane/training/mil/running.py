@@ -84,7 +84,8 @@ def _inferred(call: Call) -> dict[str, Known]:
     if rule is None or any(None in operand.type.shape for _, operand in operands):
         return {}
     inferred = rule.infer(call)
-    call.refuse_if(len(inferred) != len(declared), "outputs", len(declared), str(len(inferred)))
+    if len(inferred) != len(declared):
+        call.refuse("outputs", len(declared), str(len(inferred)))
     results = {}
     for (name, kind), (dtype, shape) in zip(declared, inferred, strict=True):
         if kind.dtype != dtype or not kind.fits(shape):
@@ -121,7 +122,8 @@ def _operand(operation: Operation, name: str, argument: str | Value, scope: dict
 
 def _const(call: Call) -> dict[str, Known]:
     value = call.operation.value
-    call.refuse_if(len(call.operation.outputs) != 1, "outputs", len(call.operation.outputs), "1")
+    if len(call.operation.outputs) != 1:
+        call.refuse("outputs", len(call.operation.outputs), "1")
     name, kind = call.operation.outputs[0]
     if value is None or not isinstance(value.type, Type):
         call.refuse("val", "nothing" if value is None else str(value.type), "one constant of a tensor or plain type")

@@ -239,8 +239,9 @@ def _checked(kind: Type, data: Any) -> Any:
         data = tuple(data.ravel().tolist()) if data.ndim else data.item()
     data = tuple(data) if isinstance(data, list) else data
     several = isinstance(data, tuple)
-    refuse_if((kind.plain or kind.elements != len(data)) if several else kind.shape, "value",
-              f"{len(data)} elements" if several else "one element", f"are those of {kind}")
+    if (kind.plain or kind.elements != len(data)) if several else kind.shape:
+        raise ValueError(f"value: got {f'{len(data)} elements' if several else 'one element'}, allowed are those "
+                         f"of {kind}")
     return tuple(_element(kind.dtype, each) for each in data) if several else _element(kind.dtype, data)
 
 
