@@ -7,6 +7,7 @@ import gc
 import os
 import random
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 # the same examples on every run
 settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.load_profile("fixed")
+
+# Each worker, kernel and program would compile npulab anew where an image of a container says that nothing is kept.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # what tests trust is recorded apart from what the user does
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="npulab-state-")
