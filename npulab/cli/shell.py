@@ -13,33 +13,17 @@ import warnings
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from npulab.cli.output import REFUSED, tell
+from npulab.support.files import read_table
 from npulab.support.refuse import near
 
 INTERRUPTED = 130  # the exit status of shells for Ctrl-C
 # by name: the module that has its options and runs it, and what it does
-COMMANDS = {
-    "lab": ("lab", "open JupyterLab in this folder, in npulab's own on its notebooks; other options go to JupyterLab"),
-    "list": ("show", "what captures there are; sweeps where there are no captures beside them, or --sweeps"),
-    "show": ("show", "one capture, decoded; or a sweep or a .tflite or .circle model, listed"),
-    "diff": ("show", "two captures, two folders of them or two sweeps by field, addresses apart"),
-    "check": ("check", "words and coefficients round-trip, output emulated against captured"),
-    "unread": ("check", "the fields of a capture that can change without lift noticing; exit 1 if one of them matters"),
-    "import": ("imports", "a foreign dump into capture folders below DEST; captures into a sweep, DEST.npz"),
-    "bisect": ("search", "the fields of a bad capture that break a good one, found with few runs of a device"),
-    "repair": ("search", "a journal of trials that cannot be read, made anew of its lines that can; says what is lost"),
-    "laws": ("search", "how a sweep's fields follow from its layers, what is open, what to capture next"),
-    "explore": ("exploring", "plan layers, ask a compiler or a driver, learn the laws of its words; resumable"),
-    "map": ("maps", "a register map from one format to another, in by content, out by suffix"),
-    "new": ("maps", "a folder for a new NPU, which loads and passes its tests, with one worked field"),
-    "trust": ("maps", "the code of a target's folder may run; that of what npulab new makes may"),
-    "bench": ("bench.command", "measured times and ratios, side by side; takes half a minute"),
-    "completion": ("completion", "what bash, zsh or fish needs to complete commands and options"),
-    "report": ("sessions", "what a session found, as one page that opens anywhere, or as Markdown"),
-    "session": ("sessions", "a session made, noted in, shown; two people's made one, also as a merge driver for git"),
-}
+COMMANDS = {row["command"]: (row["module"], row["what"])
+            for row in read_table(Path(__file__).with_name("commands.csv"))}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from npulab.registers.formats.tables import COMMENT, ENUM_COLUMNS, RegisterTable, table_text
 from npulab.registers.table import ENUMS, REQUIRED, own_enums
-from npulab.support.files import first_bytes, need_file, write_files
+from npulab.support.files import first_bytes, need_file, read_table, write_files
 from npulab.support.refuse import refuse_if, refusing
 
 
@@ -25,19 +25,7 @@ class Format(NamedTuple):
 
 
 # by what --to calls it; where several have a suffix, the suffix alone means the first
-FORMATS = {
-    "csv": Format(".csv", "npulab's table", "", "tables:read_csv"),
-    "xml": Format(".xml", "rnndb XML", "rnndb_writing:rnndb_text", "rnndb:read_rnndb"),
-    "rdl": Format(".rdl", "SystemRDL", "rdl_writing:rdl_text", "systemrdl:read_rdl"),
-    "svd": Format(".svd", "CMSIS-SVD", "svd_writing:svd_text", "svd:read_svd"),
-    "struct": Format(".h", "C bit-field structs", "c_writing:c_text", "c_reading:read_c"),
-    "macros": Format(".h", "C shift and mask macros", "c_writing:macros_text", "c_reading:read_c"),
-    "pack": Format(".h", "C pack and unpack functions", "c_packing:packing_text"),
-    "hexpat": Format(".hexpat", "an ImHex pattern", "imhex:imhex_text"),
-    "json": Format(".json", "WaveDrom bit-fields", "wavedrom:wavedrom_text"),
-    "md": Format(".md", "Markdown", "markdown:markdown_text"),
-    "svg": Format(".svg", "a drawing", "svg:svg_text"),
-}
+FORMATS = {row.pop("format"): Format(**row) for row in read_table(Path(__file__).with_name("formats.csv"))}
 HEAD = 2 ** 16
 ROOTS = {"database": "xml", "device": "svd"}
 
