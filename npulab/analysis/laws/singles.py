@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from npulab.analysis.laws.expressions import ALWAYS, shifted
+from npulab.analysis.laws.expressions import ALWAYS, Array, shifted
 from npulab.analysis.laws.library import Library
 from npulab.analysis.laws.matching import Matches, Run, match, runs
 from npulab.analysis.laws.prior import BUDGET, PRIOR
@@ -58,8 +58,8 @@ def _place_cost(run: Run) -> float:
     return PRIOR.place + (PRIOR.middle if run.shift else 0)
 
 
-def _by_gain(state: State, library: Library, matches: Matches, derived: Collection[str]) -> list[Run]:
-    """Runs that are worth what they cost, best first.
+def _by_gain(state: State, library: Library, matches: Matches, derived: Collection[str]) -> Array:
+    """``(R, 5)``: runs that are worth what they cost, best first.
 
     A law that explains bits of several words is worth more than one of the same bits of one word,
     as its pieces share its cost.
@@ -88,44 +88,44 @@ def _by_gain(state: State, library: Library, matches: Matches, derived: Collecti
     np.maximum.at(best, of, gain)
     elsewhere = np.bincount(pairs // len(information), best, len(costs))[law] - best[of]
     order = np.lexsort([law, found[:, 1], word, -gain - np.minimum(elsewhere, PRIOR.shared)])
-    return [Run(*run) for run in found[order].tolist()]
+    return found[order]
 
 
-def _cover(state: State, runs_: list[Run], library: Library) -> list[_Piece]:
-    """The best runs that do not overlap, cut to what is open."""
-    total, varies = state.captures.information.sum(0), state.captures.varies
-    costs = library.laws.cost
+def _cover(state: State, found: Array, library: Library) -> list[_Piece]:
+    """The best runs ``(R, 5)`` that do not overlap, cut to what is open."""
+    total, powers = state.captures.information.sum(0), 2 ** np.arange(WORD_BITS)
+    costs, laws = library.laws.cost, found[:, 3]
     used: set[int] = set()
-    free = state.todo.copy()
+    free, varies = (state.todo @ powers).tolist(), (state.captures.varies @ powers).tolist()
     chosen: list[_Piece] = []
-    of_law: dict[int, list[Run]] = {}
-    for run in runs_:
-        of_law.setdefault(run.law, []).append(run)
     again: dict[tuple[int, int, int], Run] = {}  # places of laws that other bits follow, the cheapest ones
-    for first in runs_:
-        if not free[first.word, first.lsb:first.end].any():
+    for numbers in found.tolist():
+        word, lsb, width, law, _ = numbers
+        span = free[word] & (2 ** width - 1) << lsb
+        if not span:
             continue
         # of laws of one price the one that another run has
-        other = again.get((first.word, first.lsb, first.width), first)
-        run = other if first.law not in used and costs[other.law] < costs[first.law] + 1 else first
-        span = np.flatnonzero(free[run.word, run.lsb:run.end])
-        lsb, end = run.lsb + int(span[0]), run.lsb + int(span[-1]) + 1
-        if (varies[run.word, lsb:end] & ~free[run.word, lsb:end]).any():
+        first = Run(*numbers)
+        other = again.get((word, lsb, width), first)
+        run = other if law not in used and costs[other.law] < costs[law] + 1 else first
+        lsb, end = (span & -span).bit_length() - 1, span.bit_length()
+        span = 2 ** end - 2 ** lsb
+        if varies[word] & span & ~free[word]:
             continue  # in more than one piece
         cost, needed = float(costs[run.law]), PRIOR.bit_gain
         if run.law in used:
             cost, needed = PRIOR.law_again, PRIOR.piece_gain
-        explained = float(total[run.word, lsb:end].sum())
+        explained = float(total[word, lsb:end].sum())
         if explained - cost - _place_cost(run) <= needed:
             continue
         if run.law not in used:
             used.add(run.law)
-            for other in of_law[run.law]:
+            for other in (Run(*row) for row in found[laws == run.law].tolist()):
                 at = other.word, other.lsb, other.width
                 if at not in again or costs[other.law] < costs[again[at].law]:
                     again[at] = other
-        free[run.word, lsb:end] = False
-        chosen.append(_Piece(run.word, lsb, end - lsb, run, explained))
+        free[word] &= ~span
+        chosen.append(_Piece(word, lsb, end - lsb, run, explained))
     return chosen
 
 
