@@ -30,8 +30,8 @@ Features = Mapping[str, int]
 OWN = f"{Path(__file__).parents[1]}{os.sep}"  # npulab's own files
 # parameters of layers and their values that every ``lower`` has heard of
 VARIANTS = {"output": ("codes",), "rounding": ("half-away",), "activation": ACTIVATIONS}
-STEPS = ("lift", "simulate", "recode", "explain", "writes", "outline", "claims", "replay", "tensor",
-         "rule_of")
+STEPS = ("lift", "simulate", "recode", "explain", "writes", "outline", "claims", "replay", "split",
+         "tensor", "rule_of")
 
 
 class Unsupported(ValueError):
@@ -202,7 +202,8 @@ class Target:
     ``outline`` what the words of a capture alone say of its layer, or would say of a given one:
     values by the same names, without what they do not tell; ``claims`` a ``Claim`` for every field
     that a source beside the capture speaks of; ``replay`` a ``Range`` for every stretch of memory
-    that a recorded run of several units had checked.
+    that a recorded run of several units had checked; ``split`` a capture for each layer of one that
+    has several.
 
     ``rules`` are rounding rules of its own, named ``<target>:...``: every place that takes the name
     of a rule knows them.  ``variants`` are those of ``VARIANTS`` that ``lower`` heeds: a layer with
@@ -225,6 +226,7 @@ class Target:
     outline: Callable[[Capture | Layer], Mapping[str, Any]] = field(default_factory=lambda: _nothing)
     claims: Callable[[Capture], Sequence[Claim]] = field(default_factory=lambda: _nobody)
     replay: Callable[[Capture], Sequence[Range]] = field(default_factory=lambda: _no_range)
+    split: Callable[[Capture], Sequence[Capture]] = field(default_factory=lambda: lambda one: (one,))
     tensor: Callable[[Capture, str, np.ndarray], np.ndarray] = field(default_factory=lambda: _plain)
     rule_of: Callable[[Capture], str] | None = None
     importers: tuple[Importer, ...] = ()

@@ -187,6 +187,7 @@ def check_run(captures: Iterable[Capture], model: Model | bytes | str | os.PathL
                          "one or more of one target")
     graph = model if isinstance(model, Model) else read_model(model)
     of = target(names.pop())
+    recording = [part for capture in recording for part in of.split(capture)]
     layers = {number: layer for number, layer in graph.by_operator.items() if not isinstance(layer, str)}
     wanted = {number: of.outline(layer) for number, layer in layers.items()}
     rows: list[OperatorCheck] = []

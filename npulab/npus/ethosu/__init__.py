@@ -5,9 +5,16 @@ from npulab.captures.target import Importer
 from npulab.npus.ethosu import dumps
 from npulab.npus.ethosu.coefficients import recode
 from npulab.npus.ethosu.facts import FACTS
+from npulab.npus.ethosu.lifting import lift, outline, split
+from npulab.npus.ethosu.rules import RULE
 
 TARGET = FACTS.target(
     "Arm Ethos-U55 and U65",
+    rule=RULE.name,
+    rules=(RULE,),
+    lift=lift,
     recode=recode,
+    outline=outline,
+    split=split,
     importers=(Importer("Vela's .tflite and driver payloads", dumps.recognises, dumps.read),),
 )

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+import npulab.quant.rules as known
 from npulab.quant.emulate.engines import clamp_range, delegated, output_ratios
 from npulab.quant.layers import Add
 from npulab.quant.requantize import Requantizer, Scratch, requantize
@@ -77,6 +78,9 @@ class Addition:
 
     def __init__(self, layer: Add, dtype: np.dtype, rule: str | Rule) -> None:
         eight = dtype.name in ("int8", "uint8")
+        by = known.rule(rule) if known.is_rule(rule) else None
+        if isinstance(by, DoubleRounding) and by.ties == GEMMLOWP.ties:
+            rule = GEMMLOWP.name  # the same rounding, by whatever multiplier
         if not (eight and weighs(rule)) and (not isinstance(rule, str) or rule not in RULED):
             convolved = [f"{family}:{ties}" for family in FAMILIES for ties in ROUNDINGS]
             raise LookupError(f"rule: got {rule!r}, allowed with {layer} is one of {', '.join((*RULED, *convolved))}")

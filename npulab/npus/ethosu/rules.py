@@ -1,0 +1,28 @@
+"""The rule by which outputs are scaled: as gemmlowp does, with the multiplier that was written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from npulab.quant.rules import DoubleRounding, positive
+
+
+@dataclass(frozen=True)
+class Written(DoubleRounding):
+    """Double rounding by a multiplier of 31 bits that scales of float32 need not reach.
+
+    A record of a channel holds the multiplier, so a lifted layer's scales are numbers of float64
+    whose ratio it is.  Source: V (``ROUND_MODE_DBL``).
+    """
+
+    def multiplier(self, input_scale: Any, weight_scale: Any, output_scale: Any,
+                   ) -> tuple[np.ndarray, np.ndarray]:
+        ratio = input_scale * np.asarray(weight_scale, np.float64) / output_scale
+        positive("ratio of scales", ratio, ratio)
+        return self.of_ratio(ratio)
+
+
+RULE = Written("ethosu:double-rounding")
