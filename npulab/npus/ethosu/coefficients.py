@@ -12,13 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from npulab.captures.capture import Capture
-from npulab.captures.target import Unsupported
 from npulab.npus.ethosu.facts import FACTS
 from npulab.npus.ethosu.operations import Operation, operations, origin
 from npulab.npus.ethosu.traversal import Order
 from npulab.npus.ethosu.weights import decode, encode_slices, slices
-from npulab.npus.kit.memory import buffer_of
+from npulab.npus.kit import Capture, Unsupported, buffer_of
 
 FIELDS = ("multiplier", "right_shift")
 RECORD = np.dtype([("low", "<u4"), ("high", "i1"), (FIELDS[0], "<u4"), (FIELDS[1], "u1")])

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from npulab.captures.capture import Capture
 from npulab.models import is_model, read_model
 from npulab.npus.ethosu.facts import FACTS, USUAL_CHIP
 from npulab.npus.ethosu.stream import MAGIC, jobs, payload
-from npulab.support.files import first_bytes, read_bounded
+from npulab.npus.kit import Capture, first_bytes, read_bounded
 
 OPERATOR = "CUSTOM(ethos-u)"
 MOST_BYTES = 2 ** 28

@@ -1,6 +1,6 @@
 """The tables beside this file, read once."""
 
-from npulab.npus.kit.facts import Facts
+from npulab.npus.kit import Facts
 
 # what computes, and what moves weights and tensors before it
 REGISTERS, DMA = "NPU", "DMA"

@@ -10,17 +10,13 @@ from zlib import crc32
 
 import numpy as np
 
-from npulab.captures.capture import Capture
-from npulab.captures.target import Lifted, Unsupported
 from npulab.npus.ethosu.coefficients import parts_of, weights_and_records
 from npulab.npus.ethosu.operations import ADD, POOLS, Operation, Shape3, Tensor, Words, operations
 from npulab.npus.ethosu.rules import RULE
-from npulab.npus.kit.fields import expect
-from npulab.npus.kit.memory import buffer_of
-from npulab.npus.kit.numbers import SIGNED
+from npulab.npus.kit import SIGNED, Capture, Lifted, Unsupported, buffer_of, expect
 from npulab.quant.emulate.engines import clamp_range, multipliers
-from npulab.quant.layers import Add, Conv2D, FullyConnected, Layer, Network, Pool2D
-from npulab.quant.rules import QuantParams, rule
+from npulab.quant.layers import Add, Conv2D, FullyConnected, Layer, Network, Pool2D, QuantParams
+from npulab.quant.rules import rule
 
 KERNEL, STRIDE = "KERNEL_{}_M1", "KERNEL_STRIDE.stride_{1}_m1"
 SO_FAR = "lift for ethosu: got {}, allowed {} so far"

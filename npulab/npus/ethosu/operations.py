@@ -6,10 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from npulab.captures.capture import Capture
-from npulab.captures.target import Unsupported
 from npulab.npus.ethosu.facts import DMA, FACTS, REGISTERS
-from npulab.npus.kit.fields import values_of
+from npulab.npus.kit import Capture, Unsupported, values_of
 
 BRICK = 16  # channels of a brick
 WEIGHTS_REGION = 0  # the region that holds the coefficients as the compiler made them

@@ -13,9 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from npulab.captures.capture import Job
 from npulab.npus.ethosu.facts import DMA, FACTS, REGISTERS
-from npulab.registers.map import RegisterMap
+from npulab.npus.kit import Job, RegisterMap
 
 PRODUCTS = {0: "u55", 1: "u65", 2: "u85"}
 MAGIC = int.from_bytes(b"COP1", "little")

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from npulab.npus.kit.numbers import up
+from npulab.npus.kit import up
 
 # input channels of a block; of one that takes parts of the kernel first, or an input of 16 bits
 IN_BLOCK, IN_BLOCK_PARTS = 32, 16
