@@ -168,18 +168,6 @@ def _not_yet(what: str) -> Callable[..., Any]:
     return refuse
 
 
-def _nothing(_: object) -> Mapping[str, Any]:
-    return {}
-
-
-def _nobody(_: object) -> Sequence[Claim]:
-    return ()
-
-
-def _no_range(_: object) -> Sequence[Range]:
-    return ()
-
-
 def _plain(capture: Capture, name: str, like: np.ndarray) -> np.ndarray:
     """The elements of a buffer in the order of the axes; ValueError if they are more or fewer."""
     data = capture.buffers[name]
@@ -223,9 +211,9 @@ class Target:
     explain: Callable[[Capture], list[Item]] = field(default_factory=lambda: _not_yet("explain coefficients"))
     writes: Callable[[np.ndarray], Sequence[tuple[int, int]]] = field(
         default_factory=lambda: _not_yet("read command streams"))
-    outline: Callable[[Capture | Layer], Mapping[str, Any]] = field(default_factory=lambda: _nothing)
-    claims: Callable[[Capture], Sequence[Claim]] = field(default_factory=lambda: _nobody)
-    replay: Callable[[Capture], Sequence[Range]] = field(default_factory=lambda: _no_range)
+    outline: Callable[[Capture | Layer], Mapping[str, Any]] = field(default_factory=lambda: lambda _: {})
+    claims: Callable[[Capture], Sequence[Claim]] = field(default_factory=lambda: lambda _: ())
+    replay: Callable[[Capture], Sequence[Range]] = field(default_factory=lambda: lambda _: ())
     split: Callable[[Capture], Sequence[Capture]] = field(default_factory=lambda: lambda one: (one,))
     tensor: Callable[[Capture, str, np.ndarray], np.ndarray] = field(default_factory=lambda: _plain)
     rule_of: Callable[[Capture], str] | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -105,14 +105,20 @@ def shown(name: str) -> str:
     return name if name.isprintable() else name.encode("unicode_escape").decode()
 
 
-def _earlier(graph: Graph) -> list[str]:
+def _operators(graph: Graph, head: str, tab: str, name: str, described: Callable[[Graph, int], str]) -> list[str]:
+    """The operators of a graph with their tensors, by the words of a listing."""
     lines = []
     for number, one in enumerate(graph.operators):
-        lines += [f"Operator {number}: {shown(one.name)}", f"{TAB}Fused Activation: {_activation(one)}"]
+        lines += [head.format(number, shown(one.name)), f"{tab}Fused Activation: {_activation(one)}"]
         for side, tensors in (("Input", one.inputs), ("Output", one.outputs)):
-            lines += [f"{TAB}{side} Tensors{list(tensors)}",
-                      *(f"{TAB}{TAB}{_earlier_tensor(graph, tensor)}" for tensor in tensors)]
-        lines += [*_options(one, TAB), ""]
+            lines += [f"{tab}{side} Tensors[{', '.join(map(name.format, tensors))}]",
+                      *(f"{tab}{tab}{described(graph, tensor)}" for tensor in tensors)]
+        lines += [*_options(one, tab), ""]
+    return lines
+
+
+def _earlier(graph: Graph) -> list[str]:
+    lines = _operators(graph, "Operator {}: {}", TAB, "{}", _earlier_tensor)
     counts = Counter(shown(one.name) for one in graph.operators)
     return [*lines, f"Number of all operator types: {len(counts)}",
             *(f"{TAB}{name:38}: {count:4}" for name, count in sorted(counts.items())),
@@ -132,13 +138,7 @@ def _later(graph: Graph, title: str) -> list[str]:
     for side, tensors in (("input", graph.inputs), ("output", graph.outputs)):
         lines += [f"{title} {side} tensors: {list(tensors)}",
                   *(f"    {_later_tensor(graph, tensor)}" for tensor in tensors)]
-    lines += [""]
-    for number, one in enumerate(graph.operators):
-        lines += [f"#{number} {shown(one.name)}", f"  Fused Activation: {_activation(one)}"]
-        for side, tensors in (("Input", one.inputs), ("Output", one.outputs)):
-            lines += [f"  {side} Tensors[{', '.join(f'%{tensor}' for tensor in tensors)}]",
-                      *(f"    {_later_tensor(graph, tensor)}" for tensor in tensors)]
-        lines += [*_options(one, "  "), ""]
+    lines += ["", *_operators(graph, "#{} {}", "  ", "%{}", _later_tensor)]
     counts = Counter(shown(one.name) for one in graph.operators)
     return [*lines, f"{'Number of all operator types':38}: {len(counts):4}",
             *(f"{f'  {name}':38}: {count:4}" for name, count in sorted(counts.items())),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from bit_strings import pack_bits
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from npulab.layout.bitstream import BitReader, pack_bits
+from npulab.layout.bitstream import BitReader
 
 ITEMS = st.lists(st.integers(0, 32).flatmap(lambda w: st.tuples(st.integers(0, 2 ** w - 1), st.just(w))))
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from bit_strings import pack_bits
 
-from npulab.layout.bitstream import pack_bits
 from npulab.npus.vivante.coefficients import Coefficients, Geometry, huffman, plain, walk
 from npulab.npus.vivante.coefficients.buffers import refuse_size
 

@@ -6,6 +6,7 @@ were, and Stop.
 
 from __future__ import annotations
 
+import json
 import threading
 from functools import partial
 from typing import Any
@@ -22,6 +23,7 @@ from npulab.notebook.widgets.frame import Model, View, assets, table_html
 from npulab.support.text import plural
 
 STATES = ("ready", "runs", "stops", "stopped", "failed", "done")
+COLUMNS = ["batch", "captures", "claimed", "wrong", "share", "drawn_share"]
 BATCH = ("batch", "captures", "claimed", "wrong", "right", "right of the drawn")
 
 
@@ -113,10 +115,8 @@ class ExploreModel(Model):
         shown: dict[str, Any] = {"asked": self._last.asked, "budget": self.budget, "text": self._last.text,
                                  "batches": [], "bits": [], "status": {}, "surprise": ""}
         if found is not None and len(found.batches):
-            table = found.batches
-            shown["batches"] = [list(row) for row in zip(
-                *(table[name].tolist() for name in ("batch",)), table["captures"].cumsum().tolist(),
-                *(table[name].tolist() for name in ("claimed", "wrong", "share", "drawn_share")), strict=True)]
+            table = found.batches.assign(captures=found.batches["captures"].cumsum())
+            shown["batches"] = json.loads(table[COLUMNS].to_json(orient="values"))
         if found is not None and len(found.surprises):
             shown["surprise"] = "layer {layer}, word {word}: predicted {predicted}, captured {captured}".format(
                 **found.surprises.iloc[-1])

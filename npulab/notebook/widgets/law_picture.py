@@ -53,7 +53,7 @@ def usual_parameter(law: Any, laws: Any, values: np.ndarray) -> str:
     all."""
     own = [] if law is None else own_parameters(law, laws)
     # a mode says in which step a capture is; a size says where in the step
-    few = [name for name in own if _distinct(laws.parameters[name]) > 2] or own
+    few = [name for name in own if len(np.unique(laws.parameters[name].astype(str))) > 2] or own
     shown = laws.parameters[few] if few else laws.parameters
     most = related(values, shown, 1)
     return str(most[0][0]) if most else (few or [*map(str, laws.parameters)])[0]
@@ -171,10 +171,6 @@ def _pieces(kind: str, held: str, grid: np.ndarray, values: np.ndarray, steps: n
         points = [[float(x), int(y)] for x, y in zip(grid[low:high], values[low:high], strict=True)]
         if steps[low] >= 0:
             yield {"kind": kind, "text": held, "step": int(steps[low]), "points": points}
-
-
-def _distinct(column: Any) -> int:
-    return len(np.unique(np.asarray(column).astype(str)))
 
 
 def short(value: Any) -> str:

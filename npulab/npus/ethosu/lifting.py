@@ -160,9 +160,8 @@ def _source(read: Tensor, written: list[tuple[Tensor, int]], given: list[tuple[i
     one, number = found[-1]
     same = (one.row, one.step, one.shape[2]) == (read.row, read.step, read.shape[2]) \
         or math.prod(one.shape) == math.prod(read.shape)
-    if len(found) > 1 or one.base != read.base or not same or read.end > one.end:
-        raise Unsupported(SO_FAR.format(f"a tensor {read.shape} that is a part of others",
-                                        f"is a whole one, as {one.shape}"))
+    _refuse(len(found) > 1 or one.base != read.base or not same or read.end > one.end,
+            f"a tensor {read.shape} that is a part of others", f"is a whole one, as {one.shape}")
     return number
 
 
@@ -200,8 +199,8 @@ def _layer(capture: Capture, found: list[Node], number: int, scales: dict[int, f
     inputs."""
     node, v = found[number], found[number].operation.first
     expect(v, PLAIN, SO_FAR.format("{got} in {name}", "is {allowed}"), Unsupported)
-    if v["OFM_HEIGHT0_M1"] < v["OFM_HEIGHT_M1"] or v["OFM_WIDTH0_M1"] < v["OFM_WIDTH_M1"]:
-        raise Unsupported(SO_FAR.format("an output in a ring of rows", "is one in one piece"))
+    _refuse(v["OFM_HEIGHT0_M1"] < v["OFM_HEIGHT_M1"] or v["OFM_WIDTH0_M1"] < v["OFM_WIDTH_M1"],
+            "an output in a ring of rows", "is one in one piece")
     dtype, scale = node.dtype, scales.setdefault(number, _natural(found, number))
     name = _activation(node, scale)[0]
     output_q = QuantParams(scale, node.zero)
@@ -223,14 +222,13 @@ def _layer(capture: Capture, found: list[Node], number: int, scales: dict[int, f
         expect(v, PER_CHANNEL, SO_FAR.format("{got} in {name}", "is {allowed}"), Unsupported)
         weights, records = weights_and_records(capture, node.operation)
         ratio = records.multiplier * 2.0 ** -records.right_shift
-        if not np.array_equal(RULE.of_ratio(ratio), (records.multiplier, records.right_shift - BITS)):
-            raise Unsupported(SO_FAR.format("a multiplier and shift that no ratio has", (
-                "are 2**30 to 2**31 - 1 and 1 to 62")))
+        _refuse(not np.array_equal(RULE.of_ratio(ratio), (records.multiplier, records.right_shift - BITS)),
+                "a multiplier and shift that no ratio has", "are 2**30 to 2**31 - 1 and 1 to 62")
         zero = SIGNED if dtype == "uint8" else 0
         codes = weights.astype(np.int64) + zero
-        if codes.min() < np.iinfo(dtype).min or codes.max() > np.iinfo(dtype).max:
-            raise Unsupported(SO_FAR.format(f"weights of {weights.min()} to {weights.max()}", (
-                f"are those of {dtype} with a zero point of {zero}")))
+        _refuse(codes.min() < np.iinfo(dtype).min or codes.max() > np.iinfo(dtype).max,
+                f"weights of {weights.min()} to {weights.max()}",
+                f"are those of {dtype} with a zero point of {zero}")
         one = tuple((ratio * scale / before).tolist())
         weight_q = QuantParams(one if len({*one}) > 1 else one[0], zero)
         apart = v.pair("KERNEL_STRIDE.dilation_{1}_m1")
@@ -274,9 +272,8 @@ def _kind(v: Words) -> str:
     ratio = written[0] * 2.0 ** -written[1] * math.prod(v.pair(KERNEL))
     # a little above the mean, so that halves below 0 go down as those above 0 go up
     mean = 1 < ratio < 1 + 2.0 ** -28 and v["OFM_PRECISION.rounding"] == NATURAL
-    if not kind or not (written == UNIT_COUNTS or (kind == "average" and mean)):
-        raise Unsupported(SO_FAR.format(f"pool {v['OP.mode']} with multiplier and shift {written}", (
-            "are maximum and mean")))
+    _refuse(not kind or not (written == UNIT_COUNTS or (kind == "average" and mean)),
+            f"pool {v['OP.mode']} with multiplier and shift {written}", "are maximum and mean")
     return kind
 
 
@@ -287,14 +284,14 @@ def _addition(node: Node, name: str | None, output_q: QuantParams, scales: dict[
     scaled = v["IFM_PRECISION.scale_mode"] - 1  # the one of the two that OPA_SCALE is for
     same = node.operation.tensor("IFM").shape == node.operation.tensor("OFM").shape \
         and not any(v[f"IFM2_BROADCAST.broadcast_{axis}"] for axis in BROADCASTS)
-    if v["OP.mode"] != ADD or scaled not in (0, 1) or not same:
-        raise Unsupported(SO_FAR.format(f"elementwise operation {v['OP.mode']}", (
-            f"is {ADD}, a sum of two tensors of one shape with 32 bits of scale,")))
+    _refuse(v["OP.mode"] != ADD or scaled not in (0, 1) or not same,
+            f"elementwise operation {v['OP.mode']}",
+            f"is {ADD}, a sum of two tensors of one shape with 32 bits of scale,")
     small, large, out = _sum_scales(v, scales[number])
     mine = (small, large)[::1 - 2 * scaled]
     known = [scales.setdefault(source, one) for source, one in zip(node.sources, mine, strict=True)]
-    if [*known, scales[number]] != [*mine, out]:
-        raise Unsupported(SO_FAR.format("sums of tensors whose scales other layers state", "is one"))
+    _refuse([*known, scales[number]] != [*mine, out],
+            "sums of tensors whose scales other layers state", "is one")
     first, second = map(QuantParams, mine, (v["IFM_ZERO_POINT"], v["IFM2_ZERO_POINT"]))
     return Add(node.shape, name, first, second, output_q, node.dtype)
 
@@ -315,6 +312,11 @@ def _sum_scales(v: Words, asked: float) -> tuple[float, float, float]:
             at = int(np.argmax(fits))
             return float(smaller[at]), float(larger[at]), float(outputs[at])
     raise Unsupported(SO_FAR.format("a sum whose multipliers no scales have", "are those of some"))
+
+
+def _refuse(wrong: Any, got: str, allowed: str) -> None:
+    if wrong:
+        raise Unsupported(SO_FAR.format(got, allowed))
 
 
 def _single(values: np.ndarray) -> np.ndarray:

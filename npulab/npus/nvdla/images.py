@@ -14,7 +14,6 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 
@@ -180,7 +179,7 @@ def _chunks(path: Path, end: bytes) -> Iterator[tuple[int, bytes]]:
     """(number of its first line, text) of parts of a file that end behind ``end``, the last one
     where the file does."""
     line, rest, total = 1, b"", 0
-    with _opened(path) as file:
+    with gzip.open(path) if path.suffix == GZIPPED else path.open("rb") as file:
         while True:
             try:
                 part = file.read(CHUNK)
@@ -200,10 +199,6 @@ def _chunks(path: Path, end: bytes) -> Iterator[tuple[int, bytes]]:
             rest = text[cut:]
             if not part:
                 return
-
-
-def _opened(path: Path) -> BinaryIO:
-    return gzip.open(path) if path.suffix == GZIPPED else path.open("rb")  # type: ignore[return-value]
 
 
 def _placed(path: Path, parts: Sequence[Records], text: int) -> Image:

@@ -79,7 +79,8 @@ def read(path: Path) -> dict[str, Capture]:
     """
     accesses, rest = _accesses(path)
     base = _base(accesses)
-    offsets = [_offset(access.address, base) for access in accesses]
+    # in the device; of another one the address itself
+    offsets = [at - base if base <= at < base + APERTURE else at for at in (one.address for one in accesses)]
     block = block_of_addresses(offsets, block_of(FULL_CHIP))
     chip = next(chip for chip in (FULL_CHIP, USUAL_CHIP, *CHIPS) if block_of(chip) == block)
     registers = maps(chip)
@@ -176,6 +177,3 @@ def _base(accesses: Sequence[Access]) -> int:
     return max(counts, key=lambda top: (counts[top], -top), default=0)
 
 
-def _offset(address: int, base: int) -> int:
-    """The byte offset in the device; the address itself if it is not of the device."""
-    return address - base if base <= address < base + APERTURE else address

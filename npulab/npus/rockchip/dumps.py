@@ -85,13 +85,9 @@ def read(path: Path) -> dict[str, Capture]:
     return out
 
 
-def _files(path: Path) -> list[Path]:
-    return sorted(file for file in path.iterdir() if file.is_file())
-
-
 def _kinds(folder: Path) -> dict[Path, str]:
     """The kind of each file of a folder; a program that emits registers is not a listing."""
-    kinds = {file: _kind(file) for file in _files(folder)}
+    kinds = {file: _kind(file) for file in sorted(folder.iterdir()) if file.is_file()}
     return {file: "" if kind in READERS and file.suffix in PROGRAMS else kind for file, kind in kinds.items()}
 
 

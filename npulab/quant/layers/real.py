@@ -104,7 +104,8 @@ class Elementwise:
         out = f" -> {shape_text(self.output_shape)}" if " and " in shapes else ""
         said = [f"{name} {_told(value)}" for name, value, idle in (
             ("prescale", self.prescale, 1), ("scale", self.scale, 1), ("bias", self.bias, 0)) if np.any(value != idle)]
-        return f"Elementwise({', '.join([f'{self.kind} {shapes}{out}', *said, *_after(self)])})"
+        texts = [f"{self.kind} {shapes}{out}", *said, self.activation or "", self.dtype]
+        return f"Elementwise({', '.join(filter(None, texts))})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -275,5 +276,3 @@ def _told(value: float | np.ndarray) -> str:
     return "by channel" if isinstance(value, np.ndarray) else f"{value:g}"
 
 
-def _after(layer: Elementwise) -> list[str]:
-    return [*([layer.activation] if layer.activation else []), layer.dtype]

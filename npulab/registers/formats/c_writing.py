@@ -35,7 +35,8 @@ def c_text(table: RegisterTable) -> str:
     for block, rows in table.blocks.items():
         offsets = [row["offset"] for row in rows]
         if (max(offsets) - min(offsets)) // WORD_BYTES >= MOST_WORDS:
-            lines += [f"/* {_shown(block)}: more than {MOST_WORDS} words from its first register to its last */",
+            lines += [f"/* {c_name(block) if block else 'registers'}: more than {MOST_WORDS} words from its first "
+                      "register to its last */",
                       *_macros(block, rows, macros, table), ""]
             continue
         for variant in features_in(rows) or [""]:
@@ -73,11 +74,6 @@ def head(table: RegisterTable, kind: str = "") -> list[str]:
     guard = f"NPULAB_{c_name(next(iter(table.blocks), '') or 'registers').upper()}_{kind}H"
     said = licence_comment(table.copyright)
     return [*([said] if said else []), f"#ifndef {guard}", f"#define {guard}", "", "#include <stdint.h>", ""]
-
-
-def _shown(name: str) -> str:
-    """A name as a comment may say it."""
-    return c_name(name) if name else "registers"
 
 
 def _enums(table: RegisterTable, names: Identifiers, macros: Identifiers) -> Iterator[str]:
