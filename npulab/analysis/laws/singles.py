@@ -101,7 +101,7 @@ def _cover(state: State, found: Array, library: Library) -> list[_Piece]:
     again: dict[tuple[int, int, int], Run] = {}  # places of laws that other bits follow, the cheapest ones
     for numbers in found.tolist():
         word, lsb, width, law, _ = numbers
-        span = free[word] & (2 ** width - 1) << lsb
+        span = free[word] & (2 ** width - 1) * 2 ** lsb
         if not span:
             continue
         # of laws of one price the one that another run has
