@@ -1,4 +1,4 @@
-"""The first law that is right on some captures, by tables, against one law after the other."""
+"""The first law that is right on some captures, and what captures weigh, by tables; against one after the other."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from npulab.analysis.laws.lists import Exact
-from npulab.analysis.laws.masks import packed
+from npulab.analysis.laws.masks import packed, weighed
 
 
 def first_right(agree: np.ndarray, inside: np.ndarray) -> list[int]:
@@ -22,3 +22,11 @@ def test_the_first_law_that_is_right_on_all_of_some_captures(captures: int, laws
     found = Exact(packed(agree).view(np.uint8)).first(packed(inside).view(np.uint8))
     assert found.tolist() == first_right(agree, inside)
     assert laws < 2 or len(set(found.tolist())) > 1
+
+
+@pytest.mark.parametrize("captures", [1, 8, 63, 130])
+def test_what_captures_weigh_together(captures: int) -> None:
+    random = np.random.default_rng(captures)
+    rows, weights = random.random((40, captures)) < 0.4, random.random(captures)
+    assert np.allclose(weighed(rows, weights), [weights[row].sum() for row in rows], rtol=1e-12)
+    assert weighed(rows[:0], weights).shape == (0,)

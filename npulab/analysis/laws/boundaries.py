@@ -7,6 +7,7 @@ import numpy as np
 
 from npulab.analysis.laws.expressions import Array
 from npulab.analysis.laws.library import Library
+from npulab.analysis.laws.masks import weighed
 from npulab.analysis.laws.prior import BUDGET, PRIOR
 from npulab.analysis.laws.solved import Place
 from npulab.registers.fields import WORD_BITS
@@ -53,7 +54,7 @@ def _gains(values: Array, weights: Array, library: Library, widths: list[int]) -
     narrow = min(2, widths[-1])
     low = weights[rows, :narrow].sum(1)
     same = ((laws.values[:, rows] ^ values[rows]) & np.uint32(2 ** narrow - 1)) == 0
-    likely = same @ low - len(low) * entropy(same.mean(1))
+    likely = weighed(same, low) - len(low) * entropy(same.mean(1))
     keep = np.flatnonzero(likely > -4)
     if len(keep) > BUDGET.boundary_likely:
         keep = keep[np.argsort(-likely[keep], kind="stable")[:BUDGET.boundary_likely]]
@@ -63,7 +64,7 @@ def _gains(values: Array, weights: Array, library: Library, widths: list[int]) -
     out = []
     for width in widths:
         agree = (apart & np.uint32(2 ** width - 1)) == 0
-        gain = agree @ weights[:, :width].sum(1) - n * entropy(agree.mean(1)) - laws.cost[keep]
+        gain = weighed(agree, weights[:, :width].sum(1)) - n * entropy(agree.mean(1)) - laws.cost[keep]
         out.append((width, float(gain.max())))
     return [(width, gain) for width, gain in out if gain > PRIOR.boundary_gain]
 

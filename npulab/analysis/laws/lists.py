@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from npulab.analysis.laws.expressions import Array
-from npulab.analysis.laws.masks import distinct, packed
+from npulab.analysis.laws.masks import distinct, packed, weighed_octets
 from npulab.analysis.laws.pool import Pool
 from npulab.analysis.laws.predicates import Predicates
 from npulab.analysis.laws.prior import BUDGET, PRIOR
@@ -42,7 +42,7 @@ def decision_lists(agree: Array, cost: Array, masks: Array, prices: Array, weigh
             if depth > 1 and level < 2:
                 done += [(spent + total, (*path, *two)) for total, two in _halves(state, prices, rows)]
             if level < depth - 1:
-                steps = _steps(state, prices, _weighed(state.inside, weights))
+                steps = _steps(state, prices, weighed_octets(state.inside, weights))
                 for predicate, law, after in _fan(steps, masks, left):
                     now = spent + float(prices[predicate] + price[law]) + PRIOR.step
                     following.append((now + float(weights[after].sum()), now, after, (*path, (predicate, law))))
@@ -87,14 +87,6 @@ class _State:
 def _bytes(rows: Array) -> Array:
     """``packed`` rows, 8 captures a number."""
     return packed(rows).view(np.uint8)
-
-
-def _weighed(inside: Array, weights: Array) -> Array:
-    """The weights ``(N,)`` of the captures of each row ``(A, K) uint8`` together."""
-    octets = np.zeros((inside.shape[1], 8))
-    octets.ravel()[:len(weights)] = weights
-    sums = octets @ (np.arange(256) >> np.arange(8)[:, None] & 1)
-    return sum((sums[k].take(inside[:, k]) for k in range(len(sums))), np.zeros(len(inside)))
 
 
 class Exact:

@@ -14,7 +14,7 @@ import numpy as np
 
 from npulab.analysis.laws.expressions import OPERATORS, Array, Expression, constant, term
 from npulab.analysis.laws.library import Family, Leaf, Library
-from npulab.analysis.laws.masks import counted, distinct, packed
+from npulab.analysis.laws.masks import counted, distinct, packed, weighed
 from npulab.analysis.laws.prior import BUDGET, PRIOR, constant_cost, roundest
 
 POWERS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -82,7 +82,7 @@ def make_pool(target: Target, deep: bool = False) -> Pool:
     agree = np.concatenate([np.zeros((0, target.n), bool), *(agree for *_, agree in groups)])
     cost = np.concatenate([np.zeros(0), *(cost for _, cost, _ in groups)]).astype(np.float32)
     which = np.array([(maker, i) for maker, (_, cost, _) in enumerate(groups) for i in range(len(cost))], int)
-    useful = np.argsort(cost - agree @ target.weights, kind="stable")[:BUDGET.pool]
+    useful = np.argsort(cost - weighed(agree, target.weights), kind="stable")[:BUDGET.pool]
     order = np.union1d(useful, np.flatnonzero(cost < PRIOR.simple))
     order = order[np.argsort(cost[order], kind="stable")]
     agree, cost = agree[order], cost[order]
@@ -101,14 +101,14 @@ def _of_library(target: Target) -> Iterator[Group]:
     likely = np.arange(min(most, len(library)))
     if n > BUDGET.key_sample:
         rows = library.sample_rows
-        gain = _in_parts(lambda part: ((part ^ target.raw[rows]) & limit == 0) @ weights[rows],
-                         library.sample[:most])
+        gain = _in_parts(lambda part: weighed((part ^ target.raw[rows]) & limit == 0,
+                                              weights[rows]), library.sample[:most])
         likely = np.flatnonzero(gain > 0.012 * weights[rows].sum())
     columns, costs = library.laws.values, library.laws.cost
     agree = _in_parts(lambda part: (columns[part] ^ target.raw) & limit == 0, likely)
     often = np.flatnonzero(counted(agree) >= max(BUDGET.holds, BUDGET.holds_share * n))
     likely, agree = likely[often], agree[often]
-    gain = agree @ weights - costs[likely]
+    gain = weighed(agree, weights) - costs[likely]
     good = np.flatnonzero(gain > 0)
     if len(good) > BUDGET.library_part:
         good = np.sort(good[np.argsort(-gain[good], kind="stable")[:BUDGET.library_part]])
@@ -118,7 +118,8 @@ def _of_library(target: Target) -> Iterator[Group]:
 
 def _in_parts(of: Callable[[Array], Array], rows: Array) -> Array:
     """A function of rows, of as many at once as fit a cache."""
-    return np.concatenate([of(rows[start:start + PART]) for start in range(0, len(rows) or 1, PART)])
+    return np.concatenate([of(rows[start:start + PART])
+                           for start in range(0, len(rows) or 1, PART)])
 
 
 def _constants(target: Target) -> Iterator[Group]:
@@ -144,7 +145,7 @@ def _plus_constant(target: Target) -> Iterator[Group]:
             hit = np.flatnonzero(equal.any(1))
             modes = ordered[hit, equal[hit].argmax(1)]
             agree = differences[hit] == modes[:, None]
-            gain = agree @ target.weights
+            gain = weighed(agree, target.weights)
             c = np.where((sign > 0) & (modes >= size // 2), modes - size, modes)
             price = library.laws.cost[hit].astype(float) + 3
             likely = np.flatnonzero((gain > price) & (np.abs(c) > 1))
@@ -176,7 +177,7 @@ def _summed(target: Target) -> Iterator[Group]:
         pairs = np.stack([first[likely], second[likely]], 1)
         agree = columns[pairs[:, 0]] + columns[pairs[:, 1]] == target.values
         cost = products.cost[pairs].sum(1) + 7 + (constant_cost(divisor) if divisor > 1 else 0)
-        good = agree @ target.weights > cost
+        good = weighed(agree, target.weights) > cost
         yield partial(_summed_law, products, pairs[good], divisor), cost[good], agree[good]
 
 
@@ -195,7 +196,7 @@ def _held(target: Target) -> Iterator[Group]:
             continue
         for op in ("min", "max"):
             agree = OPERATORS[op][0](columns, c) == values
-            gain = agree @ target.weights - costs - 4 - constant_cost(c)
+            gain = weighed(agree, target.weights) - costs - 4 - constant_cost(c)
             free = counted(agree & (values != c)) >= BUDGET.holds  # else it is the constant
             good = np.flatnonzero((gain > 0) & free)
             yield (partial(_held_law, library, good, op, c), costs[good].astype(float) + 4 + constant_cost(c),
@@ -240,11 +241,11 @@ def _rounded_up(target: Target) -> Iterator[Group]:
         begin = (ends - np.arange(n)).argmax(1)[:, None]
         most = high[at[:, None], begin]
         least = high[at[:, None], np.take_along_axis(ends, begin, 1) - 1] - divisor + 1
-        likely = np.flatnonzero((-(-(rows + most) // divisor) == target.raw) @ weights > own)
+        likely = np.flatnonzero(weighed(-(-(rows + most) // divisor) == target.raw, weights) > own)
         c = np.array([roundest(int(least[i, 0]), int(most[i, 0])) for i in likely], np.int64)
         agree = -(-(rows[likely] + c[:, None]) // divisor) == target.raw
         cost = own[likely] + [constant_cost(value) if value else 0 for value in c.tolist()]
-        good = agree @ weights > cost
+        good = weighed(agree, weights) > cost
         yield (partial(_rounded_law, linear, fits[at[likely[good]]], c[good], divisor), cost[good],
                agree[good])
 
@@ -337,7 +338,7 @@ def _shares(target: Target) -> Iterator[Group]:
             continue
         limits, costs, limit_values = zip(*plain, *budgets, strict=True)
         agree = SHARED(columns[i], np.array(limit_values)) == values
-        gain = agree @ target.weights
+        gain = weighed(agree, target.weights)
         cost = float(laws.cost[i]) + np.array(costs)
         seen: Counter[bytes] = Counter()
         good = []
@@ -403,7 +404,7 @@ def _scaled(target: Target) -> Iterator[Group]:
             agree = (inner[laws] > low) & (inner[laws] <= high) & (z.values > 0)
             divisor = int(divisors[at])
             cost = costs[laws].astype(float) + x.cost + z.cost + 10 + constant_cost(divisor)
-            good = agree @ weights > cost
+            good = weighed(agree, weights) > cost
             if good.any():
                 yield partial(_scaled_law, library, laws[good], (x, z), divisor), cost[good], agree[good]
 
@@ -422,11 +423,12 @@ def _kept(agree: Array, cost: Array, weights: Array) -> Array:
     if not len(agree):
         return np.zeros(0, int)
     first = distinct(packed(agree))
-    score = agree[first] @ weights - cost[first]
+    score = weighed(agree[first], weights) - cost[first]
     if len(first) <= BUDGET.patterns:
         return first
     best = np.argsort(-score, kind="stable")[:BUDGET.patterns // 2]
     rest = ~agree[first[best[0]]]
-    then = np.argsort(cost[first] - agree[first][:, rest] @ weights[rest], kind="stable")[:BUDGET.patterns // 3]
+    then = np.argsort(cost[first] - weighed(agree[first][:, rest], weights[rest]),
+                      kind="stable")[:BUDGET.patterns // 3]
     simple = np.flatnonzero(cost[first] < PRIOR.simple)
     return first[np.unique(np.concatenate([best, then, np.arange(BUDGET.cheap_patterns), simple]))]

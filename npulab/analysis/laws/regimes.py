@@ -12,7 +12,7 @@ import numpy as np
 from npulab.analysis.laws.expressions import FIELD, INTEGER, Array, Expression, term
 from npulab.analysis.laws.library import Library
 from npulab.analysis.laws.lists import Path, decision_lists, held_out
-from npulab.analysis.laws.masks import packed
+from npulab.analysis.laws.masks import packed, weighed
 from npulab.analysis.laws.nearly import exceptions
 from npulab.analysis.laws.pool import Pool, Target, make_pool
 from npulab.analysis.laws.predicates import Predicates, opposite, threshold
@@ -121,7 +121,7 @@ def solve(state: State, round_: Round, place: Place, *, depth: int | None = None
 
     if partly:
         best = lists(predicates.up_to(PRIOR.plain)).evident()
-        law = int(np.argmax(agree @ weights - cost))
+        law = int(np.argmax(weighed(agree, weights) - cost))
         if (~agree[law]).mean() <= PRIOR.nearly:
             round_.nearly[place] = exceptions(laws[int(laws.kept[law])], agree[law], predicates)
         return _solved(captures, place, best) if best.found and best.found[0][0] + margin < total else None
@@ -152,8 +152,8 @@ def _dominant(laws: Pool, agree: Array, cost: Array, weights: Array) -> list[Exp
 
     Splitting and saturation begin where such a column passes a limit.
     """
-    first = int(np.argmax(agree @ weights - cost))
-    second = int(np.argmax(agree @ np.where(agree[first], 0, weights) - cost))
+    first = int(np.argmax(weighed(agree, weights) - cost))
+    second = int(np.argmax(weighed(agree, np.where(agree[first], 0, weights)) - cost))
     parts = dict.fromkeys(part for number in (first, second) for part in laws[int(laws.kept[number])].walk())
     return [part for part in parts if part.op in INTEGER and (part.names() or part.names(FIELD))][:4]
 
@@ -164,7 +164,8 @@ def _separating(values: Array, library: Library, uses: int) -> list[Limit]:
     kinds, counts = np.unique(values, return_counts=True)
     first, its_values, natural = library.limited
     families = ((first, its_values, natural & (first.uses & np.uint64(uses) == 0)),
-                (library.products, library.products.values.T, library.products.uses & np.uint64(uses) == 0))
+                (library.products, library.products.values.T,
+                 library.products.uses & np.uint64(uses) == 0))
     out: dict[Expression, Limit] = {}
     for kind in kinds[np.argsort(-counts, kind="stable")][:3]:
         here = values == kind
