@@ -44,5 +44,4 @@ def weighed_octets(rows: Array, weights: Array) -> Array:
     octets = np.zeros((rows.shape[1], 8))
     octets.ravel()[:len(weights)] = weights
     sums = octets @ (np.arange(256) >> np.arange(8)[:, None] & 1)
-    parts = (table.take(column) for table, column in zip(sums, rows.T, strict=True))
-    return sum(parts, np.zeros(len(rows)))
+    return sum(map(np.take, sums, rows.T), np.zeros(len(rows)))

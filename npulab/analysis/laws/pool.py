@@ -233,11 +233,9 @@ def _rounded_up(target: Target) -> Iterator[Group]:
         at = at[promise[at] > 0]
         if not len(at):
             continue
-        # of each row the run of captures with a c in common, all rows in one search
-        rows, own, lane = columns[fits[at]], price[fits[at]], np.arange(len(at))[:, None]
-        line = high[at] - high[at, :1]
-        line = (line + lane * (int(line.max()) + divisor + 1)).ravel()
-        ends = np.searchsorted(line, line + divisor, "left").reshape(rows.shape) - lane * n
+        rows, own = columns[fits[at]], price[fits[at]]
+        # of each row the run of captures with a c in common
+        ends = np.stack([np.searchsorted(row, row + divisor, "left") for row in high[at]])
         begin = (ends - np.arange(n)).argmax(1)[:, None]
         most = high[at[:, None], begin]
         least = high[at[:, None], np.take_along_axis(ends, begin, 1) - 1] - divisor + 1
