@@ -54,10 +54,6 @@ def explain_singly(state: State, library: Library, derived: Collection[str] = ()
     return state
 
 
-def _place_cost(run: Run) -> float:
-    return PRIOR.place + (PRIOR.middle if run.shift else 0)
-
-
 def _by_gain(state: State, library: Library, matches: Matches, derived: Collection[str]) -> Array:
     """``(R, 5)``: runs that are worth what they cost, best first.
 
@@ -116,7 +112,7 @@ def _cover(state: State, found: Array, library: Library) -> list[_Piece]:
         if run.law in used:
             cost, needed = PRIOR.law_again, PRIOR.piece_gain
         explained = float(total[word, lsb:end].sum())
-        if explained - cost - _place_cost(run) <= needed:
+        if explained - cost - PRIOR.place - (PRIOR.middle if run.shift else 0) <= needed:
             continue
         if run.law not in used:
             used.add(run.law)
