@@ -25,6 +25,8 @@ START_SECONDS, RUN_MS = 120, 120_000  # a machine that many share is ten times s
 # the last is JupyterLab's own: it sometimes takes its splash screen away twice
 HARMLESS = ("favicon", "ResizeObserver loop", "net::ERR_ABORTED", "Failed to execute 'removeChild' on 'Node'")
 
+# anywidget gives a model two seconds, of the clock, and then logs an error, even if the model comes later
+PATIENT = "(few => { AbortSignal.timeout = ms => few(Math.max(ms, 60_000)); })(AbortSignal.timeout.bind(AbortSignal))"
 READY = """async path => {
   const panel = window.jupyterapp?.shell.currentWidget;
   if (panel?.context?.path !== path) return false;
@@ -132,6 +134,7 @@ class Opened:
     def __init__(self, lab: Lab, browser: Browser, name: str = "", scale: float = 1) -> None:
         self.lab = lab
         self.context = browser.new_context(viewport={"width": 1400, "height": 900}, device_scale_factor=scale)
+        self.context.add_init_script(PATIENT)
         self.page: Page = self.context.new_page()
         self.page.set_default_timeout(RUN_MS)
         self.problems: list[str] = []
