@@ -16,7 +16,7 @@ import numpy as np
 from npulab.captures.capture import Capture, CaptureSet, Job, Writes
 from npulab.captures.folders import DESCRIPTION, FORMATS, PAIRS, TEXTS, WIDE, capture_files, plain_name
 from npulab.captures.registry import stated_target, target, working_targets
-from npulab.captures.target import Target
+from npulab.captures.target import Importer, Target
 from npulab.captures.unrecognised import sentence_of
 from npulab.models import is_model
 from npulab.models.sweeps import PARAMETERS as SWEEP
@@ -129,6 +129,11 @@ def on_chip(capture: Capture, chip: str | None) -> Capture:
     return capture if chip is None else replace(capture, chip=chip, maps=target(capture.target).maps(chip))
 
 
+def recognising(path: Path) -> Importer | None:
+    """The importer of a target that takes a file or folder for a dump; None if none does."""
+    return next((importer for of in working_targets() for importer in of.importers if importer.recognises(path)), None)
+
+
 @refusing()
 def case_readers(path: str | os.PathLike[str]) -> dict[str, Callable[[], Capture]]:
     """What reads each case of a foreign dump, by name: called, it gives the capture or raises
@@ -143,11 +148,9 @@ def case_readers(path: str | os.PathLike[str]) -> dict[str, Callable[[], Capture
         raise FileNotFoundError(f"{path}: there is no such file or folder{near(path.name, beside)}")
     if not path.is_dir():
         need_file(path)
-    for of in working_targets():
-        for importer in of.importers:
-            if importer.recognises(path):
-                return dict(importer.readers(path)) if importer.readers else {
-                    case: partial(_given, found) for case, found in importer.read(path).items()}
+    if (importer := recognising(path)) is not None:
+        return dict(importer.readers(path)) if importer.readers else {
+            case: partial(_given, found) for case, found in importer.read(path).items()}
     if path.is_dir():
         return {}
     if is_model(path):

@@ -56,7 +56,7 @@ def _show_options(add: Add) -> None:
 
 
 def _show(options: argparse.Namespace) -> None:
-    if is_model(options.path):
+    if is_model(options.path) and (options.form or options.operators or not store.recognising(Path(options.path))):
         _refuse(options, "a TensorFlow Lite model")
         model = read_model(options.path)
         return show(options, OperatorList(model) if options.operators else Listed(model, options.form or LISTINGS[0]))

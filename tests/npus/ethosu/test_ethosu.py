@@ -13,6 +13,7 @@ from refusals import refused
 
 import npulab
 from npulab.captures.sources import Compiler, reader_of
+from npulab.cli.shell import main
 from npulab.models.file import pack
 from npulab.models.graph import Graph, Operator, Tensor
 from npulab.npus.ethosu import stream
@@ -68,7 +69,7 @@ def test_a_payload_says_its_chip(config: int, chip: str, tmp_path: Path) -> None
     assert npulab.load(tmp_path / "kept").jobs == capture.jobs
 
 
-def test_models_with_an_operator_of_the_npu_are_captures(tmp_path: Path) -> None:
+def test_models_with_an_operator_of_the_npu_are_captures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = payload(WORDS)
     tensors = (Tensor("stream", (len(data),), "uint8", 1), Tensor("weights", (3,), "uint8", 2), Tensor("x", (1, 4), "int8"), Tensor("y", (1, 4), "int8"))
     graph = Graph(tensors, (Operator("CUSTOM(ethos-u)", (0, 1, 2), (3,)),), (b"", data, b"abc"), (2,), (3,))
@@ -76,10 +77,16 @@ def test_models_with_an_operator_of_the_npu_are_captures(tmp_path: Path) -> None
     path.write_bytes(pack(graph))
     capture = npulab.load(path)
     assert (capture.target, capture.buffers["coefficients"]) == ("ethosu", b"abc")
+    assert main(["show", str(path), "--field", "kernel_width_m1"]) == 0  # its words
+    assert "KERNEL_WIDTH_M1" in capsys.readouterr().out
+    assert main(["show", str(path), "--operators"]) == 0  # as a model
+    assert "CUSTOM(ethos-u)" in capsys.readouterr().out
     plain = replace(graph, operators=(Operator("CUSTOM(other)", (0, 1, 2), (3,)),))
     path.write_bytes(pack(plain))
     with pytest.raises(ValueError, match="is a TensorFlow Lite model"):
         npulab.load(path)
+    assert main(["show", str(path)]) == 0
+    assert "CUSTOM(other)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("data", "said"), [
