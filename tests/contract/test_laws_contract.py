@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import descriptor
@@ -141,29 +142,43 @@ def test_a_confounded_start_leaves_no_wrong_claim(seed: int) -> None:
 # A driver's sweep
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(("train", "least"), [(100, 0.80), (200, 0.95), (400, 0.97)])
-def test_a_drivers_sweep_on_unseen_rows(train: int, least: float) -> None:
-    """Some unseen rows are of modes that no row before them has, and there most laws about modes are wrong: what can be
-    asked for is cells, and of the bits whose law is right on every unseen row most claimed on every one."""
+@cache
+def driver(train: int) -> tuple[Any, int, int, int]:
+    """The score on unseen rows of the laws of the first ones; of the varying bits how many there are, are right on every
+    unseen row, and are claimed there besides."""
     sweep = load_sweep(shared("data/vivante/sweep_imx8mp.npz"))
     unseen = slice(400, 800)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # padding never varies there
         laws = npulab.find_laws(sweep.words[:train], sweep.parameters.iloc[:train])
     truth = sweep.words[unseen]
-    score = laws.score(truth, sweep.parameters.iloc[unseen])
     words, mask = laws.predict(sweep.parameters.iloc[unseen])
     varying = np.bitwise_or.reduce(truth ^ truth[0], axis=0)
     right = ~np.bitwise_or.reduce(words ^ truth, axis=0) & varying
     always = np.bitwise_and.reduce(mask, axis=0) & right
-    known, claimed = (int(np.bitwise_count(part).sum()) for part in (right, always))
-    print(f"{train} rows: {score}; {known} of {int(np.bitwise_count(varying).sum())} bits right on every row, "
-          f"{claimed} of them claimed on every row")
+    total, known, claimed = (int(np.bitwise_count(part).sum()) for part in (varying, right, always))
+    score = laws.score(truth, sweep.parameters.iloc[unseen])
+    print(f"{train} rows: {score}; {known} of {total} bits right on every row, {claimed} of them claimed on every row")
+    return score, total, known, claimed
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("train", "least"), [(100, 0.80), (200, 0.95), (400, 0.97)])
+def test_a_drivers_sweep_on_unseen_rows(train: int, least: float) -> None:
+    """Of cells: some unseen rows are of modes that no row before them has, and there laws about modes may be wrong."""
+    score, total, known, claimed = driver(train)
     assert score.claimed >= least * score.cells
     assert score.wrong <= 0.001 * score.claimed
     assert claimed >= 0.8 * known
-    assert claimed >= 0.65 * int(np.bitwise_count(varying).sum())
+    assert claimed >= 0.65 * total
+
+
+@pytest.mark.long
+@pytest.mark.xfail(strict=True, reason="0.72 and 0.77: one row of a mode that no row before it has loses a bit")
+@pytest.mark.parametrize(("train", "least"), [(200, 0.80), (400, 0.88)])
+def test_bits_of_a_drivers_sweep_are_claimed_on_every_unseen_row(train: int, least: float) -> None:
+    _, total, _, claimed = driver(train)
+    assert claimed >= least * total
 
 
 # What laws are

@@ -161,15 +161,12 @@ def _numbers(kernels: list[Point], top: float, speed: float) -> str:
     for number, kernel in enumerate(kernels[:LISTED], 1):
         bound = "m" if kernel.intensity < bend else "c"
         had = f"{kernel.tflops:8.3g} {_share(kernel, top, speed):7.1%}" if kernel.timed else f"{'-':>8} {'-':>7}"
-        rows.append(f"{number:>3} {_short(kernel.name):{NAME}} {kernel.intensity:9.3g} "
+        name = kernel.name if len(kernel.name) <= NAME else f"{kernel.name[:NAME - 1]}…"
+        rows.append(f"{number:>3} {name:{NAME}} {kernel.intensity:9.3g} "
                     f"{_allowed(kernel, top, speed):7.3g} {bound} {had}")
     if len(kernels) > LISTED:
         rows.append(f"    and {len(kernels) - LISTED} more")
     return "\n".join(rows)
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= NAME else f"{name[:NAME - 1]}…"
 
 
 def _points(points: Any) -> list[Point]:

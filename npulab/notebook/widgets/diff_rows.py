@@ -79,7 +79,8 @@ class DiffRow:
     @property
     def line(self) -> str:
         """Everything that is known of it in one line."""
-        bits = "" if not self.xor else "bits that differ " + ", ".join(map(str, _set_bits(self.xor)))
+        differ = [str(bit) for bit in range(self.xor.bit_length()) if self.xor >> bit & 1]
+        bits = f"bits that differ {', '.join(differ)}" if differ else ""
         sides = [f"{name} {raw} = {value}" if raw != value else f"{name} {raw}"
                  for name, raw, value in (("a", self.hex_a, self.a), ("b", self.hex_b, self.b))]
         kind = "address" if self.address else "nobody named it" if self.automatic else ""
@@ -174,7 +175,3 @@ def _bits(item: Field) -> str:
     '5[3] 6[7:0]'
     """
     return item.bits if len(item.pieces) > 1 else item.bits[item.bits.index("["):]
-
-
-def _set_bits(number: int) -> list[int]:
-    return [bit for bit in range(number.bit_length()) if number >> bit & 1]
