@@ -79,7 +79,8 @@ class DiffRow:
     @property
     def line(self) -> str:
         """Everything that is known of it in one line."""
-        differ = [str(bit) for bit in range(self.xor.bit_length()) if self.xor >> bit & 1]
+        xor = self.xor or 0
+        differ = [str(bit) for bit in range(xor.bit_length()) if xor >> bit & 1]
         bits = f"bits that differ {', '.join(differ)}" if differ else ""
         sides = [f"{name} {raw} = {value}" if raw != value else f"{name} {raw}"
                  for name, raw, value in (("a", self.hex_a, self.a), ("b", self.hex_b, self.b))]
