@@ -34,6 +34,12 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="npulab-state-")
 atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
+# Where a package for URIs is installed, jsonschema builds 38 parsers as it is imported: 1.8 s of CPU in each worker, lab and
+# program that the tests start. No test reads a URI. Workers have the path of the process that starts them.
+Path(os.environ["XDG_STATE_HOME"], "rfc3987_syntax.py").write_text("raise ImportError('left out by the tests')\n")
+sys.path.insert(0, os.environ["XDG_STATE_HOME"])
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.environ["XDG_STATE_HOME"], os.environ.get("PYTHONPATH"))))
+
 ROOT = Path(__file__).parents[1]
 CAPTURES = ROOT / "captures"
 SHARED = ROOT.parent / "shared"
