@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ane_gradients import check_gradients
 
-from npulab.npus.ane.training import KERNELS, Step, check_gradients, example, given_to, precision, run, train
+from npulab.npus.ane.training import KERNELS, Step, example, given_to, precision, run, train
 
 pytestmark = pytest.mark.skipif(os.environ.get("OPENBLAS_NUM_THREADS") != "1",
                                 reason="claims are of one thread: set OPENBLAS_NUM_THREADS=1")

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ane_gradients import check_gradients, chosen_directions, derivative, varied
 from conftest import shared
 
 from npulab.npus.ane.training import (
@@ -20,11 +21,9 @@ from npulab.npus.ane.training import (
     Step,
     achieved,
     causal_mask,
-    check_gradients,
     counts,
     example,
     given_to,
-    gradients,
     loss_scales,
     operations,
     precision,
@@ -394,9 +393,9 @@ def test_loss_is_a_mean_of_squares() -> None:
 
 def differentiate(kernel: Kernel, step: Step, given: dict[str, np.ndarray], wrt: str, dy: np.ndarray) -> np.ndarray:
     """The derivative of ``sum(dy * first output)`` by each element of a tensor, as ``check_gradients`` takes it."""
-    loss, at = gradients._varied(kernel, step, given, wrt, dy)
-    return np.array([gradients._derivative(loss, at, along, "complex")
-                     for along in gradients._directions(at.shape, 0, 0)]).reshape(at.shape)
+    loss, at = varied(kernel, step, given, wrt, dy)
+    return np.array([derivative(loss, at, along, "complex")
+                     for along in chosen_directions(at.shape, 0, 0)]).reshape(at.shape)
 
 
 def test_derivative_by_a_result_of_the_way() -> None:
