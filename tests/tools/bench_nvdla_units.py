@@ -17,7 +17,7 @@ from conftest import shared
 from test_nvdla_units import BASE, Bytes, as_lists, entries
 
 from npulab.npus.nvdla import imported
-from npulab.npus.nvdla.replay import replay
+from npulab.npus.nvdla.simulate import replay
 from npulab.npus.nvdla.units import cdp, pdp, sdp
 
 HEIGHT, WIDTH, CHANNELS, ATOM = 64, 64, 256, 32

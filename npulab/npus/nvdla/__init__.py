@@ -7,11 +7,10 @@ from npulab.npus.nvdla.facts import FACTS
 from npulab.npus.nvdla.lifting import explain, lift, recode, rule_of
 from npulab.npus.nvdla.lowering import lower
 from npulab.npus.nvdla.points import RULE
-from npulab.npus.nvdla.replay import replay as replay_trace
 
 TARGET = FACTS.target(
     "NVDLA, NVIDIA's open deep learning accelerator",
-    lift, lower, simulate.simulate, recode, explain, rule_of, replay_trace,
+    lift, lower, simulate.simulate, recode, explain, rule_of, simulate.replay,
     rule=RULE.name,
     importers=(Importer("traces (.cfg or .txn with .dat images), a folder of them", imported.recognises,
                         imported.read, imported.readers),

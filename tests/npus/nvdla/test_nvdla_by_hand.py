@@ -12,9 +12,8 @@ from test_traces_contract import BYPASSED, PLAIN, random_table, stages
 
 from npulab.captures.capture import Capture
 from npulab.npus.nvdla import imported
-from npulab.npus.nvdla.replay import replay
 from npulab.npus.nvdla.rules import MUTATIONS
-from npulab.npus.nvdla.simulate import executed, simulate
+from npulab.npus.nvdla.simulate import executed, replay, simulate
 
 PAD = ((2, 1), (1, 2))
 MULTIPLIES = BYPASSED | {"bypass": False, "alu_bypass": True, "relu_bypass": True}

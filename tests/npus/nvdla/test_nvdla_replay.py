@@ -13,8 +13,8 @@ import npulab
 from npulab.captures.capture import Capture, Job
 from npulab.captures.target import Unsupported
 from npulab.npus.nvdla import facts, imported, registers
-from npulab.npus.nvdla.replay import mutated, replay
 from npulab.npus.nvdla.rules import MUTATIONS
+from npulab.npus.nvdla.simulate import mutated, replay
 
 SMALL, KINDS = "nv_small", ("dc", "img", "pdp", "sdp")
 # Of the traces of nv_small without tables, EW and CDP those that are not equal under a changed rule, as published
