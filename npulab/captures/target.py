@@ -67,7 +67,7 @@ class Claim(NamedTuple):
     what: str
     field: str
     expected: Any
-    got: Any
+    got: Any = None
     source: str = ""
 
     @property
@@ -77,7 +77,8 @@ class Claim(NamedTuple):
 
     def __str__(self) -> str:
         said = f"{self.source or 'the source'} says {self.expected}"
-        return f"task {self.task}, {self.what}: {self.field} is {self.got}, {said}"
+        got = "not there" if self.got is None else self.got
+        return f"task {self.task}, {self.what}: {self.field} is {got}, {said}"
 
 
 class Range(NamedTuple):

@@ -12,6 +12,7 @@ from npulab.captures.target import Claim, Unsupported
 from npulab.npus.ane import coefficients
 from npulab.npus.ane.lifting import BLOCK
 from npulab.npus.ane.source import agreement, espresso, plist
+from npulab.npus.ane.source.agreement import NETWORK
 from npulab.npus.ane.source.network import Network
 from npulab.npus.ane.source.parameters import OPTIONAL, chain_of, nonlinear_mode, parameters, shapes
 from npulab.npus.ane.tables import entries, functions
@@ -19,7 +20,6 @@ from npulab.npus.kit import Capture
 
 # types as the symbols of a file number them; only the first is seen in one
 ELEMENTS = {"Float16": 5, "UInt8": 3, "Int8": 2}
-NETWORK = "net.plist"
 COEFFICIENTS = "coefficients"
 WEIGHTS = "the weights beside it"
 TABLE_MODE = 2
@@ -54,10 +54,10 @@ def claims(capture: Capture) -> list[Claim]:
     network = plist.read_plist(capture.buffers[NETWORK]).network
     known = all(job.block == BLOCK for job in capture.jobs)
     compared = agreement.compare(agreement.claims(network), agreement.values_of(capture)) if known else []
-    said = [Claim(*one[:5], NETWORK) for one in compared if one.told] + [*_tensors(capture, network)]
+    said = [*compared, *_tensors(capture, network)]
     if not all(one.agrees for one in said):
         return said
-    if not any(one.told for one in compared):
+    if not compared:
         return []  # tensors of the same sizes alone are no agreement
     return [*said, *_table(capture, network), *_weights(capture, network)]
 

@@ -7,7 +7,8 @@ from ane_networks import PAIRS, bare, conv, image, network, recorded, source, tr
 from conftest import CAPTURES, shared
 
 import npulab
-from npulab.npus.ane.source.agreement import Agreement, Claim, agreement, claims, compare, pairings, values_of
+from npulab.captures.target import Claim
+from npulab.npus.ane.source.agreement import Agreement, agreement, claims, compare, pairings, values_of
 from npulab.npus.ane.source.network import Network, Output
 
 LARGE = (1600, 2560, 1)  # of the bare task files
@@ -23,8 +24,10 @@ def networks() -> dict[str, Network]:
     return {name: source(name) for name in PAIRS}
 
 
-def differing(made: Network, values: list[dict[str, int]]) -> list[str]:
-    return [one.field for one in compare(claims(made), values) if one.differs or not one.told]
+def differing(made: Network, values: list[dict[str, int]]) -> list[str | None]:
+    stated = claims(made)
+    found = compare(stated, values)
+    return [one.field for one in found if not one.agrees] + [None] * (len(stated) - len(found))
 
 
 def two(*size: int) -> tuple[Network, ...]:
@@ -37,7 +40,7 @@ def test_every_file_agrees_with_its_own_network(networks: dict[str, Network], fi
     found = agreement(networks, files)
     assert (found.count, found.agree, found.differ, found.tested) == (543, 543, 0, 273)
     assert str(found) == "543 comparisons in 7 files: 543 agree, 0 differ; 273 test a value that varies between the files"
-    assert all(one.told for pairs in found.comparisons.values() for one in pairs)
+    assert [len(found.comparisons[name]) for name in networks] == [len(claims(made)) for made in networks.values()]
     table = found.table
     assert list(table) == ["file", "task", "what", "field", "expected", "found", "varies"]
     assert (table["expected"] == table["found"]).all()
@@ -71,7 +74,7 @@ def test_a_neighbours_network_is_told_apart(networks: dict[str, Network], files:
     assert table.loc["conv_twos", "compiled"] == 7
     swapped = agreement({"conv_twos": networks["conv_twos"]}, {"conv_twos": files["compiled"]})
     assert swapped.differ == 7
-    assert "conv_twos: task 0 Common.Cout.Cout: output channels 3, found 2" in str(swapped)
+    assert "conv_twos: task 0, output channels: Common.Cout.Cout is 2, net.plist says 3" in str(swapped)
 
 
 def test_files_without_a_network_agree_with_what_they_are() -> None:
@@ -104,14 +107,14 @@ def test_a_3_by_3_convolution_and_an_addition_of_compiler_9_agree() -> None:
     same = {"PadTop": 1, "PadBot": 1, "PadLeft": 1, "PadRight": 1}
     made = network(conv(64, (3, 3), **same), inputs=(image(16, 16, 64),))
     found = compare(claims(made), transcribed("env_conv_k3_c64_n64_s16_st1_g1_bias0"))
-    assert not any(one.differs for one in found)
+    assert not any(not one.agrees for one in found)
     assert sum(one.agrees for one in found) >= 80
     depthwise = compare(claims(made), transcribed("env_conv_k3_c64_n64_s16_st1_g64_bias0"))
-    assert {one.field for one in depthwise if one.differs} >= {"Common.GroupConvCfg.UnicastEn"}
+    assert {one.field for one in depthwise if not one.agrees} >= {"Common.GroupConvCfg.UnicastEn"}
     add, _, _ = two(8, 8, 64)
-    assert not any(one.differs for one in compare(claims(add), transcribed("binary_add_1x64x8x8")))
+    assert not any(not one.agrees for one in compare(claims(add), transcribed("binary_add_1x64x8x8")))
     valid = network(conv(64, (3, 3)), inputs=(image(16, 16, 64),))
-    wrong = {one.field for one in compare(claims(valid), transcribed("env_conv_k3_c64_n64_s16_st1_g1_bias0")) if one.differs}
+    wrong = {one.field for one in compare(claims(valid), transcribed("env_conv_k3_c64_n64_s16_st1_g1_bias0")) if not one.agrees}
     assert wrong >= {"Common.ConvCfg.Px", "Common.ConvCfg.Py", "Common.OutDim.Wout", "Common.OutDim.Hout"}
 
 
@@ -163,8 +166,8 @@ def test_nothing_is_claimed_of_what_nobody_saw() -> None:
 def test_what_is_missing_is_no_agreement() -> None:
     stated = [Claim(0, "width", "Common.InDim.Win", 3), Claim(1, "width", "Common.InDim.Win", 3), Claim(0, "height", "x", 1)]
     found = compare(stated, [{"Common.InDim.Win": 3}])
-    assert [(one.agrees, one.differs, one.told) for one in found] == [(True, False, True), (False, True, True), (False, False, False)]
-    assert str(found[1]) == "task 1 Common.InDim.Win: width 3, found no such task"
+    assert [(one.task, one.got, one.agrees) for one in found] == [(0, 3, True), (1, None, False)]
+    assert str(found[1]) == "task 1, width: Common.InDim.Win is not there, net.plist says 3"
     assert Agreement({"a": tuple(found)}, frozenset()).count == 2
     with pytest.raises(ValueError, match="agreement: got 'a' without a network or without a file, allowed are pairs"):
         agreement({}, {"a": []})

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
 
+from npulab.captures.target import Claim
 from npulab.npus.ane.facts import ENGINES
 from npulab.npus.ane.source.network import Network
 from npulab.npus.ane.source.parameters import ALIGN, chain_of, engine_bytes, shapes, subject, tasks_of
@@ -27,31 +27,7 @@ ROWS = read_rows(Path(__file__).with_name("claims.csv"))
 SEEN = ("Conv", "Neuron", "Concat", "ScaledElementWise", "GOC")
 COLUMNS = ("file", "task", "what", "field", "expected", "found", "varies")
 SHOWN = 6
-
-
-class Claim(NamedTuple):
-    """What a network says of a field of a task, the raw number that it should have, and what was
-    found; ``told`` is False if the file has the task but its values lack the field."""
-
-    task: int
-    what: str
-    field: str
-    expected: int
-    found: int | None = None
-    told: bool = True
-
-    @property
-    def agrees(self) -> bool:
-        return self.found == self.expected
-
-    @property
-    def differs(self) -> bool:
-        """Another number, or no such task."""
-        return self.told and not self.agrees
-
-    def __str__(self) -> str:
-        found = "no such task" if self.found is None and self.told else "nothing" if self.found is None else self.found
-        return f"task {self.task} {self.field}: {self.what} {self.expected}, found {found}"
+NETWORK = "net.plist"
 
 
 def claims(network: Network) -> list[Claim]:
@@ -72,11 +48,14 @@ def claims(network: Network) -> list[Claim]:
 
 
 def compare(stated: Sequence[Claim], values: Sequence[Values]) -> list[Claim]:
-    """Each claim with what a file's tasks say; ``values`` are raw numbers by field, for each task
-    in order."""
+    """The claims with what a file's tasks say, None if it has no such task; ``values`` are raw
+    numbers by field, for each task in order.
+
+    A claim of a field that a task's values lack is left out.
+    """
     found = [(claim, values[claim.task].get(claim.field) if claim.task < len(values) else None) for claim in stated]
-    return [claim._replace(found=None if number is None else int(number),
-                           told=number is not None or claim.task >= len(values)) for claim, number in found]
+    return [claim._replace(got=None if number is None else int(number), source=NETWORK) for claim, number in found
+            if number is not None or claim.task >= len(values)]
 
 
 def values_of(capture: Capture) -> Sequence[Values]:
@@ -93,35 +72,36 @@ class Agreement:
     varying: frozenset[str]
 
     @cached_property
-    def told(self) -> list[tuple[str, Claim]]:
-        return [(name, one) for name, found in self.comparisons.items() for one in found if one.told]
+    def claims(self) -> list[tuple[str, Claim]]:
+        """Every claim, behind the name of its file."""
+        return [(name, one) for name, found in self.comparisons.items() for one in found]
 
     @property
     def count(self) -> int:
-        return len(self.told)
+        return len(self.claims)
 
     @property
     def agree(self) -> int:
-        return sum(one.agrees for _, one in self.told)
+        return sum(one.agrees for _, one in self.claims)
 
     @property
     def differ(self) -> int:
-        return sum(one.differs for _, one in self.told)
+        return self.count - self.agree
 
     @property
     def tested(self) -> int:
         """Comparisons of fields that are not the same in all tasks of all files."""
-        return sum(one.field in self.varying for _, one in self.told)
+        return sum(one.field in self.varying for _, one in self.claims)
 
     @property
     def table(self) -> pd.DataFrame:
         """One row for each comparison: file, task, what, field, expected, found, varies (between
         the files)."""
-        rows = [(name, *one[:5], one.field in self.varying) for name, one in self.told]
+        rows = [(name, *one[:5], one.field in self.varying) for name, one in self.claims]
         return pd.DataFrame(rows, columns=list(COLUMNS))
 
     def __str__(self) -> str:
-        wrong = [f"{name}: {one}" for name, one in self.told if one.differs]
+        wrong = [f"{name}: {one}" for name, one in self.claims if not one.agrees]
         listed = "".join(f"\n  {one}" for one in wrong[:SHOWN]) + ("\n  ..." if len(wrong) > SHOWN else "")
         return (f"{self.count} comparisons in {len(self.comparisons)} files: {self.agree} agree, {self.differ} differ; "
                 f"{self.tested} test a value that varies between the files{listed}")
@@ -144,7 +124,7 @@ def agreement(networks: Mapping[str, Network], files: Mapping[str, Sequence[Valu
 def pairings(networks: Mapping[str, Network], files: Mapping[str, Sequence[Values]]) -> pd.DataFrame:
     """How many comparisons differ when each network (row) is held against each file (column)."""
     stated = {name: claims(network) for name, network in networks.items()}
-    rows = {name: {file: sum(one.differs for one in compare(found, tasks)) for file, tasks in files.items()}
+    rows = {name: {file: sum(not one.agrees for one in compare(found, tasks)) for file, tasks in files.items()}
             for name, found in stated.items()}
     return pd.DataFrame.from_dict(rows, orient="index")
 
