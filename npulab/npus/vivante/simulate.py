@@ -13,14 +13,17 @@ from typing import Any
 import numpy as np
 
 from npulab.layout.bitstream import BitReader
-from npulab.npus.kit import Capture, Hang, Job, Unsupported, hang_if, known, up, wrapped
+from npulab.npus.kit import DEVICE, Capture, Hang, Job, Unsupported, hang_if, known, up, wrapped
 from npulab.npus.kit.memory import Memory, address_of
-from npulab.npus.vivante import device_tp, device_v8
+from npulab.npus.vivante import device_v8
 from npulab.npus.vivante.facts import CHIPS, EXPECTED, expected, tensor_bytes
 
 STREAM_ALIGN = 64
 FIRST_PIXEL = 3
 MEMORY = 2 ** 30
+LOOPS = 6  # of the tensor processor, with counts; another, without an end, is around them
+MOST_ELEMENTS, AT_ONCE = 2 ** 24, 2 ** 18  # that a job moves
+ADDRESSES = 2 ** 32
 
 
 def simulate(capture: Capture) -> bytes:
@@ -46,7 +49,7 @@ def simulate(capture: Capture) -> bytes:
     for job in capture.jobs:
         v = _values(capture, job)
         if job.block == "TP":
-            device_tp.move(v, memory)
+            move(v, memory)
             continue
         image = memory.read(v["in_image_address"], tensor_bytes(v)["input"])
         written = _run(v, image, memory.stretch(v["kernel_address"]), chip)
@@ -266,3 +269,50 @@ def _store(flat: np.ndarray, tile: np.ndarray, offset: int, v: Mapping[str, Any]
         raise Hang(f"an output plane of {kept.shape} at offset {offset} lies outside the output")
     rows, columns = np.indices(kept.shape)
     flat[offset + rows * pitch + columns] = kept
+
+
+# The tensor processor
+
+
+def move(t: Mapping[str, Any], memory: Memory) -> None:
+    """Run a TP job of these values, which moves a window of an image to where its output loops
+    point; raises Hang if the hardware would hang or what it would do is not known."""
+    known(t, EXPECTED["move"], f"TP job: {DEVICE}")
+    if t["in_zp"] != t["out_zp"]:
+        raise Hang(f"TP job: its zero points are {t['in_zp']} and {t['out_zp']}, the simulated unit knows equal ones")
+    (top, rows, tile_h), (left, columns, tile_w) = (_window(t, axis) for axis in "yx")
+    plane, tile = rows * columns, tile_h * tile_w
+    elements = t["in_image_z_size"] * plane
+    if elements > MOST_ELEMENTS:
+        raise Hang(f"TP job: it moves {elements} bytes, the simulated unit at most {MOST_ELEMENTS}")
+    for start in range(0, elements, AT_ONCE):
+        numbers = np.arange(start, min(start + AT_ONCE, elements), dtype=np.int64)
+        z, which, place = numbers // plane, numbers % plane // tile, numbers % tile
+        y = top + which // (columns // tile_w) * tile_h + place // tile_w
+        x = left + which % (columns // tile_w) * tile_w + place % tile_w
+        inside = (y >= 0) & (y < t["in_image_y_size"]) & (x >= 0) & (x < t["in_image_x_size"])
+        values = np.full(len(numbers), t["in_zp"], np.uint8)
+        values[inside] = memory.gather((t["in_image_base_address"] + z[inside] * t["in_image_slice"]
+                                      + y[inside] * t["in_image_stride"] + x[inside]) % ADDRESSES)
+        memory.scatter(_written(t, numbers), values)
+
+
+def _window(t: Mapping[str, Any], axis: str) -> tuple[int, int, int]:
+    """(start, length, tile) of the window's rows or columns, which whole tiles fill."""
+    start, end, size = t[f"in_window_{axis}_start"], t[f"in_window_{axis}_end"], t[f"in_tile_{axis}_size"]
+    length = end + 1 - start
+    if size == 0 or t[f"in_tile_{axis}_inc"] != size or length < 1 or length % size:
+        raise Hang(f"TP job: in {axis} a window from {start} to {end} in tiles of {size}, "
+                   f"{t[f'in_tile_{axis}_inc']} apart")
+    return start, length, size
+
+
+def _written(t: Mapping[str, Any], numbers: np.ndarray) -> np.ndarray:
+    """The address of each element by its number."""
+    out = np.full(numbers.shape, t["out_image_base_address"], np.int64)
+    for loop in range(LOOPS):
+        count = t[f"out_loop_{loop}_count"]
+        hang_if(count == 0, f"TP job: out_loop_{loop}_count is 0")
+        out += numbers % count * t[f"out_loop_{loop}_inc"]
+        numbers = numbers // count
+    return (out + numbers * t[f"out_loop_{LOOPS}_inc"]) % ADDRESSES

@@ -21,7 +21,6 @@ from npulab.captures.target import Hang, Target, Unsupported
 from npulab.npus.kit import memory as memory_of
 from npulab.npus.vivante import (
     commands,
-    device_tp,
     device_v8,
     facts,
     lowering,
@@ -454,7 +453,7 @@ def moved(jobs: list[dict[str, Any]], data: np.ndarray, size: int) -> np.ndarray
     """What TP jobs make of a tensor at address 0x1000, at 0x100000."""
     memory, registers = memory_of.Memory({"a": data.tobytes()}, {"a": 0x1000}), facts.TABLES["TP"]
     for job in jobs:
-        device_tp.move(registers.decode(registers.encode(job)), memory)
+        simulate.move(registers.decode(registers.encode(job)), memory)
     out = memory.stretch(0x100000)
     assert len(out) == size
     return np.frombuffer(out, np.uint8)
@@ -573,7 +572,7 @@ def test_device_follows_the_words_of_tp_jobs(vivante: Target) -> None:
 
 
 def test_device_shares_no_code_with_lowering() -> None:
-    for module in (simulate, memory_of, device_tp, device_v8):
+    for module in (simulate, memory_of, device_v8):
         source = Path(str(module.__file__)).read_text(encoding="utf-8")
         lines = [line for line in source.splitlines() if "import" in line]
         assert not any(word in line for line in lines for word in ("lifting", "lowering", "moves", "plans", "words",
