@@ -99,7 +99,7 @@ def test_a_file_says_what_its_bytes_say(name: str) -> None:
     agrees(data)
     file = hwx.read(data)
     assert [hex(c) for c in file.commands] == expected["load_commands"]
-    assert (file.compiler, file.target) == (expected["compiler"], expected["target"])
+    assert (file.compiler, ane_files.asked_for(file.identity)) == (expected["compiler"], expected["target"])
     assert {str(n): hex(a) for n, a in file.programs[0].bars.items()} == expected["bars"]
     relocations = [r for s in file.sections for r in s.relocations]
     assert [
@@ -107,11 +107,11 @@ def test_a_file_says_what_its_bytes_say(name: str) -> None:
     ] == [
         (r["addr"], r["section_ordinal"], r["pcrel"], r["log2len"], r["extern"], r["type"]) for r in expected["relocs"]
     ]
-    described = {d["name"]: d for d in file.described}
+    described = {d["name"]: d for d in ane_files.described(file.symbols)}
     for tensor in expected["tensors_stabs"]:
         found = described[tensor["name"]]
         assert found["type"] == tensor["type_ref"]
-        assert file.types[found["type"]] == "float16"
+        assert ane_files.types(file.symbols)[found["type"]] == "float16"
         assert dict(found["axes"]) == {axis: (tensor[axis], tensor[f"stride_{axis}"]) for axis in "nchw"}
 
 

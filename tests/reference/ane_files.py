@@ -6,12 +6,18 @@ Nothing of the package is used here: ``struct`` and the facts only.
 from __future__ import annotations
 
 import random
+import re
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 SEGMENT, PLACES, THREAD, SYMBOLS, TEXT = 0x19, (0x06, 0x40), 0x04, 0x02, 0x08
 PAGE = 0x4000
+STABS_TENSOR, STABS_TYPE = 0x20, 0x80
+AXES = re.compile(r"(?:ar1|r1|a?r\d+);(-?\d+);(-?\d+);(?:\d+)=s(\d+)([a-z])")
+TYPE = re.compile(r"(.+?):t(\d+)=(.*)", re.S)
+OPTION = re.compile(r"(?:^|\s)-t\s+(\S+)")
 
 
 def u32(data: bytes | bytearray, at: int) -> int:
@@ -42,6 +48,31 @@ class Plain:
 
     def section(self, segment: str, name: str) -> dict:
         return next(s for s in self.sections if (s["segment"], s["name"]) == (segment, name))
+
+
+def described(symbols: Iterable[Sequence[Any]]) -> list[dict[str, Any]]:
+    """Tensors as the type strings of symbols (name, type, ...) have them: name, extent and byte stride of each axis, type."""
+    out = []
+    for name, kind, *_ in symbols:
+        parts = TYPE.fullmatch(name)
+        if kind != STABS_TENSOR or not parts:
+            continue
+        axes = {axis: (int(last), int(step)) for _, last, step, axis in AXES.findall(parts[3])}
+        tail = parts[3].rsplit(":", 1)[-1]
+        if axes and tail.isdigit():
+            out.append({"name": parts[1], "axes": axes, "type": int(tail)})
+    return out
+
+
+def types(symbols: Iterable[Sequence[Any]]) -> dict[int, str]:
+    """Names of the element types by number, from symbols (name, type, ...)."""
+    found = (TYPE.fullmatch(name) for name, kind, *_ in symbols if kind == STABS_TYPE)
+    return {int(one[2]): one[1] for one in found if one}
+
+
+def asked_for(identity: str) -> str:
+    """The chip that the compiler was asked for, as ``h13``; "" where an identity does not say."""
+    return next(iter(OPTION.findall(identity)), "")
 
 
 def commands(data: bytes) -> list[bytes]:

@@ -42,10 +42,7 @@ PLACE, WIDE_PLACE, THREAD_HEAD, PROGRAM_THREAD, TENSOR_THREAD = map(STRUCTURES._
 # of these a file has many
 SYMBOL = np.dtype([("name", "<u4"), ("type", "u1"), ("section", "u1"), ("description", "<u2"), ("value", "<u8")])
 RELOCATION = np.dtype([("address", "<u4"), ("packed", "<u4")])
-AXES = re.compile(r"(?:ar1|r1|a?r\d+);(-?\d+);(-?\d+);(?:\d+)=s(\d+)([a-z])")
-TYPE = re.compile(r"(.+?):t(\d+)=(.*)", re.S)
 VERSION = re.compile(r"zin_ane_compiler v(\S+)")
-OPTION = re.compile(r"(?:^|\s)-t\s+(\S+)")
 
 
 class Relocation(NamedTuple):
@@ -139,11 +136,6 @@ class Hwx:
         """The compiler's version, "" where the file does not say."""
         return next(iter(VERSION.findall(self.identity)), "")
 
-    @property
-    def target(self) -> str:
-        """The chip that the compiler was asked for, as ``h13``; "" where the file does not say."""
-        return next(iter(OPTION.findall(self.identity)), "")
-
     def section(self, segment: str, name: str) -> Section:
         """The first section of a name; raises ValueError with those there are."""
         for one in self.sections:
@@ -151,31 +143,6 @@ class Hwx:
                 return one
         there = ", ".join(f"{one.segment},{one.name} at byte {one.at:#x}" for one in self.sections)
         raise ValueError(f"section: got {segment},{name}, the file has {there or 'none from byte 0x20 on'}")
-
-    def at(self, address: int) -> Section | None:
-        """The section that an address lies in."""
-        return next((one for one in self.sections if one.address <= address < one.address + max(one.size, 1)), None)
-
-    @property
-    def described(self) -> list[dict[str, Any]]:
-        """Tensors as the symbol table's type strings have them: name, extent and byte stride of
-        each axis, type."""
-        out = []
-        for symbol in self.symbols:
-            parts = TYPE.fullmatch(symbol.name)
-            if symbol.type != STABS_TENSOR or not parts:
-                continue
-            axes = {axis: (int(last), int(step)) for _, last, step, axis in AXES.findall(parts[3])}
-            tail = parts[3].rsplit(":", 1)[-1]
-            if axes and tail.isdigit():
-                out.append({"name": parts[1], "axes": axes, "type": int(tail)})
-        return out
-
-    @property
-    def types(self) -> dict[int, str]:
-        """Names of the element types by number, from the symbol table."""
-        found = (TYPE.fullmatch(one.name) for one in self.symbols if one.type == STABS_TYPE)
-        return {int(one[2]): one[1] for one in found if one}
 
 
 def is_hwx(data: bytes) -> bool:

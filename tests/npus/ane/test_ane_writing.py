@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import ane_files
 import pytest
 from conftest import shared
 
@@ -26,7 +27,7 @@ def test_written_files_say_the_same(capture):
     assert again.buffers.get("coefficients") == capture.buffers.get("coefficients")
     found, real = hwx.read(again.buffers["hwx"]), hwx.read(capture.buffers["hwx"])
     assert [one._replace(at=0) for one in found.programs] == [one._replace(at=0) for one in real.programs]
-    assert next(one for one in found.described)["axes"] == real.described[0]["axes"]
+    assert ane_files.described(found.symbols)[0]["axes"] == ane_files.described(real.symbols)[0]["axes"]
     text = found.section("__TEXT", "__text")
     assert [one.address for one in text.relocations] == \
         [one.address for one in real.section("__TEXT", "__text").relocations]
