@@ -100,11 +100,11 @@ def wide_layer(seed: int) -> tuple[npulab.Conv2D | FullyConnected, np.ndarray] |
     return layer, random.randint(info.min, info.max + 1, (*batch, *shape)).astype(dtype)
 
 
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("chunk", range(10))
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("chunk", range(20))
 def test_fast_paths_are_the_definition(chunk: int) -> None:
     compared = refused = 0
-    for seed in range(12 * chunk, 12 * (chunk + 1)):
+    for seed in range(6 * chunk, 6 * (chunk + 1)):
         found = wide_layer(seed)
         if found is None:
             continue
@@ -124,8 +124,8 @@ def test_fast_paths_are_the_definition(chunk: int) -> None:
             for got in (npulab.emulate(layer, x, rule), prepare(layer, rule, fast=False)(x), prepare(layer, rule)(x)):
                 assert np.array_equal(got, want.reshape(got.shape)), (seed, rule)
             compared += want.size
-    assert compared > 10_000
-    assert refused or chunk != 4  # the layers of that chunk have a sum that does not fit
+    assert compared > 3_000
+    assert refused or chunk != 8  # the layers of that chunk have a sum that does not fit
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -31,7 +31,7 @@ SUMS = ("conv", "depthwise", "fully_connected")
 MICRO = tuple((op, dtype) for op, dtype in KINDS if dtype in ("int8", "int16") and op != "min_pool")
 MANY, FEW = 50_000, 10_000
 EACH = 3 * FEW  # in onnxruntime, a third of them of each pair of types
-CHUNK = 100
+CHUNK = 50
 
 
 def need(name: str) -> None:
@@ -172,7 +172,7 @@ def table(counts: Counter[tuple[str, ...]]) -> str:
 
 
 @pytest.mark.sample(2)
-@pytest.mark.parametrize("chunk", range(10))
+@pytest.mark.parametrize("chunk", range(20))
 def test_random_models_in_litert(chunk: int) -> None:
     counts, words = run(range(chunk * CHUNK, (chunk + 1) * CHUNK))
     assert not words, "\n".join(words[:10])
