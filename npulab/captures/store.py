@@ -152,7 +152,10 @@ def case_readers(path: str | os.PathLike[str]) -> dict[str, Callable[[], Capture
         return dict(importer.readers(path)) if importer.readers else {
             case: partial(_given, found) for case, found in importer.read(path).items()}
     if path.is_dir():
-        return {}
+        files = {file.name: _readers_in(file) for file in sorted(path.iterdir())
+                 if file.is_file() and recognising(file) is not None}
+        return {name if len(cases) == 1 else f"{name}/{case}": read
+                for name, cases in files.items() for case, read in cases.items()}
     if is_model(path):
         raise ValueError(f"{path}: is a TensorFlow Lite model, which npulab.read_model and npulab show read, allowed "
                          "is a capture")
@@ -160,6 +163,13 @@ def case_readers(path: str | os.PathLike[str]) -> dict[str, Callable[[], Capture
         raise ValueError(f"{path}: is an npz file, which npulab.load_sweep and npulab show read where it is a sweep, "
                          "allowed is a capture")
     raise ValueError(sentence_of(path))
+
+
+def _readers_in(file: Path) -> Mapping[str, Callable[[], Capture]]:
+    try:
+        return case_readers(file)
+    except ValueError as error:  # the other files of its folder are read all the same
+        return {"": partial(_given, error)}
 
 
 def _given(found: Capture | ValueError) -> Capture:

@@ -13,6 +13,7 @@ from refusals import refused
 
 import npulab
 from npulab.captures.sources import Compiler, reader_of
+from npulab.captures.store import load_cases
 from npulab.cli.shell import main
 from npulab.models.file import pack
 from npulab.models.graph import Graph, Operator, Tensor
@@ -87,6 +88,16 @@ def test_models_with_an_operator_of_the_npu_are_captures(tmp_path: Path, capsys:
         npulab.load(path)
     assert main(["show", str(path)]) == 0
     assert "CUSTOM(other)" in capsys.readouterr().out
+
+
+def test_a_folder_of_payloads_is_its_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "good.bin").write_bytes(payload(WORDS))
+    (tmp_path / "notes.txt").write_text("both are of one board\n")
+    assert main(["list", str(tmp_path)]) == 0
+    assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()[1:]] == [["good", "ethosu"]]
+    (tmp_path / "torn.bin").write_bytes(payload(WORDS)[:-4])
+    cases = load_cases(tmp_path)
+    assert (sorted(cases), isinstance(cases["torn.bin"], ValueError)) == (["good.bin", "torn.bin"], True)
 
 
 @pytest.mark.parametrize(("data", "said"), [
