@@ -53,6 +53,17 @@ class Field:
     def width(self) -> int:
         return max(piece.at + piece.width for piece in self.pieces)
 
+    @cached_property
+    def gaps(self) -> int:
+        """The bits of the value that no piece holds."""
+        return 2 ** self.width - 1 - sum(2 ** piece.at * int(mask(piece.width)) for piece in self.pieces)
+
+    @cached_property
+    def stored_below(self) -> tuple[int, int]:
+        """Integers from 0 to below these are stored as they are: values, and raw values."""
+        end = 0 if self.gaps else 2 ** self.width
+        return 0 if self.meaning.kind or self.meaning.steps else end, end
+
     @property
     def stored_type(self) -> Any:
         return np.uint32 if self.width <= WORD_BITS else np.uint64
@@ -95,8 +106,7 @@ class Field:
             raw = self._fitting(raw, 0)
         wide = np.dtype(self.stored_type)
         bits = raw if raw.dtype.kind == "u" and raw.itemsize <= wide.itemsize else raw.astype(wide)
-        gaps = 2 ** self.width - 1 - sum(2 ** piece.at * int(mask(piece.width)) for piece in self.pieces)
-        if gaps and np.any(bits.astype(np.uint64) & np.uint64(gaps)):
+        if self.gaps and np.any(bits.astype(np.uint64) & np.uint64(self.gaps)):
             raise ValueError(f"register {self.register} field {self.name}: got a value with bits set "
                              f"that no piece holds (pieces {self.bits})")
         return bits

@@ -201,27 +201,47 @@ class RegisterMap:
         those that are to outlive the others.
         """
         words = self._words(words)
+        if words.ndim == 1:
+            return self._decode_one(words.tolist(), raw)
         rows = words.reshape(math.prod(words.shape[:-1]), len(self))
-        out: dict[str, Any] = {}
-        for name, item, bits in zip(self._spelled, self._fields, self._extract(rows), strict=True):
-            bits = bits.reshape(words.shape[:-1])
-            value = bits if raw else item.value(bits)
-            plain = words.ndim == 1 and (raw or item.meaning.kind not in FLOATS)
-            out[name] = np.asarray(value).item() if plain else value
-        return out
+        return {name: bits if raw else item.value(bits)
+                for name, item, bits in ((name, item, bits.reshape(words.shape[:-1])) for name, item, bits in
+                                         zip(self._spelled, self._fields, self._extract(rows), strict=True))}
+
+    def _decode_one(self, words: list[int], raw: bool) -> dict[str, Any]:
+        """``decode`` of the words of one capture; Python's integers are faster than arrays of one."""
+        out = [0] * len(self._fields)
+        for n, piece in self._plan:
+            out[n] |= (words[piece.word] >> piece.lsb & 2 ** piece.width - 1) << piece.at
+        for n, item in enumerate([] if raw else self._fields):
+            if item.meaning.kind or item.meaning.steps:
+                value = item.value(np.asarray(out[n], item.stored_type))
+                out[n] = value if item.meaning.kind in FLOATS else np.asarray(value).item()
+        return dict(zip(self._spelled, out, strict=True))
 
     def encode(self, values: Mapping[str, Any], *, raw: bool = False) -> np.ndarray:
         """Words ``(..., W) uint32`` of values that broadcast to ``(...)``; absent fields are 0.
 
         Raises LookupError for an unknown name, ValueError for a value that does not fit.
         """
-        meant = [(name, item, value if raw else item.raw(value))
-                 for name, item, value in ((name, self[name], value) for name, value in values.items())]
-        shape = np.broadcast_shapes(*(np.shape(value) for *_, value in meant))
         # a field that is named twice, by two spellings, has the last value
-        bits = {self._numbers[name]: np.broadcast_to(item.stored(value), shape).reshape(-1)
-                for name, item, value in meant}
-        return self._insert(bits, math.prod(shape)).reshape(*shape, len(self))
+        bits = {self._numbers[name]: value if type(value) is int and 0 <= value < item.stored_below[raw]
+                else item.stored(value if raw else item.raw(value))
+                for name, item, value in ((name, self[name], value) for name, value in values.items())}
+        shape = np.broadcast_shapes(*(np.shape(value) for value in bits.values() if type(value) is not int))
+        if not shape:
+            return self._encode_one({n: int(value) for n, value in bits.items()})
+        rows = {n: np.broadcast_to(self._fields[n].stored_type(value) if type(value) is int else value, shape)
+                .reshape(-1) for n, value in bits.items()}
+        return self._insert(rows, math.prod(shape)).reshape(*shape, len(self))
+
+    def _encode_one(self, bits: Mapping[int, int]) -> np.ndarray:
+        """``_insert`` for the words of one capture; Python's integers are faster than arrays of one."""
+        words = [0] * len(self)
+        for n, piece in self._plan:
+            if n in bits:
+                words[piece.word] |= (bits[n] >> piece.at & 2 ** piece.width - 1) << piece.lsb
+        return np.array(words, np.uint32)
 
     @cached_property
     def _numbers(self) -> dict[str, int]:

@@ -97,6 +97,23 @@ def test_some_fields_of_any_type(seed: int, kind: type) -> None:
         np.testing.assert_array_equal(value, before[name])
 
 
+@pytest.mark.parametrize("seed", range(40, 60))
+def test_numbers_of_python(seed: int) -> None:
+    """Of one capture, and beside an array of many."""
+    registers = random_map(seed)
+    rows = random_words((2, len(registers)), seed)
+    first, second = (registers.decode(row, raw=True) for row in rows)
+    for name, item in ((registers.key(item), item) for item in registers):
+        want = rows[[0, 0]].copy()
+        item.insert(want[1], second[name])
+        np.testing.assert_array_equal(registers.encode(first | {name: second[name]}, raw=True), want[1])
+        both = registers.encode(first | {name: np.array([first[name], second[name]])}, raw=True)
+        np.testing.assert_array_equal(both, want)
+        for wrong in (-1, 2 ** item.width):
+            with pytest.raises(ValueError, match=f"got raw {wrong}, allowed is 0 to"):
+                registers.encode({name: wrong}, raw=True)
+
+
 def test_transposed_and_foreign_words() -> None:
     registers = random_map(3)
     words = random_words((50, len(registers)), 1)
