@@ -20,8 +20,8 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
-from functools import cache
-from importlib.metadata import entry_points
+from functools import cache, lru_cache
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 from npulab.captures.target import Target, place_of
@@ -44,7 +44,7 @@ def targets() -> list[str]:
     True
     """
     return sorted({*_folders(HERE), *(name for folder in _local() for name in _folders(folder)),
-                   *(point.name for point in entry_points(group="npulab.targets"))})
+                   *(point.name for point in _points())})
 
 
 def target(name: str) -> Target:
@@ -161,9 +161,20 @@ def _import(name: str, folder: Path) -> object:
     elif folder.is_dir():
         module = importlib.import_module(f"npulab.npus.{name}")
     else:
-        (point,) = entry_points(group="npulab.targets", name=name)
+        (point,) = (point for point in _points() if point.name == name)
         module = point.load()
     return module.TARGET
+
+
+def _points() -> tuple[EntryPoint, ...]:
+    """The entry points of targets, read again when something was installed beside npulab."""
+    folders = [one for one in map(Path, sys.path) if one.is_dir()]
+    return _points_of(tuple((one, one.stat().st_mtime_ns) for one in folders))
+
+
+@lru_cache(1)
+def _points_of(_: tuple[tuple[Path, int], ...]) -> tuple[EntryPoint, ...]:
+    return tuple(entry_points(group="npulab.targets"))
 
 
 def _state(folder: Path) -> tuple[tuple[str, int, int], ...]:

@@ -80,3 +80,16 @@ def test_target_prints_its_chips() -> None:
     assert repr(npulab.target("vivante")) == ("Target(vivante: VeriSilicon NN engine, VIPNano-QI and relatives; "
                                               "vipnano-qi-a311d, vipnano-qi-s905d3, vipnano-si-imx8mp, "
                                               "gcnanoultra31-stm32mp25)")
+
+
+def test_a_target_of_an_installed_distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "toy" not in npulab.targets()
+    (tmp_path / "toys").mkdir()
+    (tmp_path / "toys/conv.csv").write_text(FIRST_TABLE)
+    (tmp_path / "toys/__init__.py").write_text(FIRST_CODE)
+    (tmp_path / "toys-1.dist-info").mkdir()
+    (tmp_path / "toys-1.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: toys\nVersion: 1\n")
+    (tmp_path / "toys-1.dist-info/entry_points.txt").write_text("[npulab.targets]\ntoy = toys:TARGET\n")
+    assert "toy" in npulab.targets()  # installed while npulab runs
+    assert npulab.target("toy").maps("toy-1")["CONV"].decode([0x20, 7])["src"] == 7
