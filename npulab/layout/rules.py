@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise, permutations, product
 from typing import Any, NamedTuple
@@ -61,19 +62,19 @@ def layouts(places: np.ndarray, deep: bool = False, **stored: Any) -> Iterator[L
 def _deeper(places: np.ndarray) -> Iterator[tuple[dict[str, Any], list[Step]]]:
     """Fields of ``Layout`` and steps: axis by axis, then composed; joined axes first."""
     axes = [axis for axis, n in enumerate(places.shape) if n > 1]
-    for join, lines in product(((), *permutations(axes, 2)), (1, LINES)):
+    joins = (join for count in (0, *range(2, len(axes) + 1)) for join in permutations(axes, count))
+    for join, lines in product(joins, (1, LINES)):
         joined = places
         if join:
-            first, second = join
-            order = [axis for axis in range(places.ndim) if axis != second]
-            order.insert(order.index(first) + 1, second)
-            shape = list(places.shape)
-            shape[first], shape[second] = shape[first] * shape[second], 1
-            joined = places.transpose(order).reshape(shape)
+            order = [axis for axis in range(places.ndim) if axis not in join[1:]]
+            at = order.index(join[0])
+            shape = [1 if axis in join else n for axis, n in enumerate(places.shape)]
+            shape[join[0]] = math.prod(places.shape[axis] for axis in join)
+            joined = places.transpose(*order[:at], *join, *order[at + 1:]).reshape(shape)
         starts, steps = [0] * places.ndim, []
         for axis, n in enumerate(joined.shape):
-            starts[axis], digits = _any_digits(*_line(joined, axis, lines), join != ()) if n > 1 else (0, [])
-            if digits is None or (axis in join[:1] and not _together(digits, starts[axis], places.shape[join[1]])):
+            starts[axis], digits = _any_digits(*_line(joined, axis, lines), axis in join) if n > 1 else (0, [])
+            if digits is None or (axis in join and n > 1 and not _together(digits, starts[axis], places, join)):
                 digits = None
                 break
             steps += [Step(axis, tile, stride) for tile, stride in digits]
@@ -83,10 +84,10 @@ def _deeper(places: np.ndarray) -> Iterator[tuple[dict[str, Any], list[Step]]]:
                    "join": (join,) if join else ()}, steps
 
 
-def _together(digits: Digits, start: int, length: int) -> bool:
-    """Whether digits are of two axes together, of which the second has ``length`` indices: no loops
-    over each alone would do."""
-    return start > 0 or any(tile % length and length % tile for tile, _ in digits)
+def _together(digits: Digits, start: int, places: np.ndarray, join: Sequence[int]) -> bool:
+    """Whether digits are of axes together: no loops over fewer of them would do."""
+    inner = [math.prod(places.shape[axis] for axis in join[at:]) for at in range(1, len(join))]
+    return start > 0 or all(any(tile % n and n % tile for tile, _ in digits) for n in inner)
 
 
 def _any_digits(line: np.ndarray, known: np.ndarray, joint: bool) -> tuple[int, Digits | None]:
