@@ -92,8 +92,13 @@ def _simulated(of: Target, capture: Capture) -> bytes | str | None:
 def _effect(of: Target, usual: bytes | str | None, captures: Iterable[Capture]) -> str:
     if usual is None:
         return ""
-    got = {_simulated(of, capture) for capture in captures}
-    return OTHER if any(isinstance(out, bytes) for out in got - {usual}) else HANG if HANG in got - {usual} else SAME
+    effect = SAME
+    for capture in captures:
+        got = _simulated(of, capture)
+        if isinstance(got, bytes) and got != usual:
+            return OTHER
+        effect = HANG if got == HANG != usual else effect
+    return effect
 
 
 def _fields(capture: Capture) -> Iterator[tuple[int, str, Field, int, Callable[[int], Capture]]]:

@@ -296,11 +296,10 @@ class Capture:
         return self._changed(buffers={**self.buffers, **buffers})
 
     def _changed(self, **parts: Any) -> Capture:
-        other = replace(self, **parts)
-        other = replace(other, folder=None) if other != self else other
-        if other == self or self.changed:
-            return other
-        return replace(other, tool=f"{self.tool}, {CHANGED}" if self.tool else CHANGED)
+        if all(getattr(self, name) == value for name, value in parts.items()):
+            return self
+        tool = self.tool if self.changed else ", ".join(filter(None, (self.tool, CHANGED)))
+        return replace(self, **parts, folder=None, tool=tool)
 
     def __repr__(self) -> str:
         buffers = ", ".join(f"{name} {len(data)} B" for name, data in self.buffers.items())

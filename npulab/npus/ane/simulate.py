@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -196,10 +197,9 @@ def _neural(v: Values, x: np.ndarray, memory: Memory) -> np.ndarray:
     if v["NE.MACCfg.NonlinearMode"] == RELU:
         return np.where(out < 0, 0.0, out)
     if v["NE.MACCfg.NonlinearMode"] == TABLE:
+        table = tables.decode(_stream(v, kernel, 0, "its table", TABLE_BYTES))
         with np.errstate(over="ignore"):
-            codes = out.astype(HALF).view(np.uint16)
-        every = tables.outputs(tables.decode(_stream(v, kernel, 0, "its table", TABLE_BYTES)))
-        return every[codes].astype(np.float64)
+            return tables.evaluate(table, out.astype(HALF)).astype(np.float64)
     return out
 
 
@@ -378,7 +378,5 @@ def _taps(v: Values, inputs: int) -> Iterator[tuple[int, int, int]]:
     some are absent."""
     high, wide = v["Common.ConvCfg.Sy"], v["Common.ConvCfg.Sx"]
     rows, columns = ceil_div(v["Common.ConvCfg.Kh"], high), ceil_div(v["Common.ConvCfg.Kw"], wide)
-    for source in range(inputs):
-        for phase in np.ndindex(high, wide):
-            for i, j in np.ndindex(rows, columns):
-                yield source, phase[0] + high * i, phase[1] + wide * j
+    for source, down, right, i, j in product(*map(range, (inputs, high, wide, rows, columns))):
+        yield source, down + high * i, right + wide * j

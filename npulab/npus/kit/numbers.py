@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TypeVar
 
 import numpy as np
@@ -38,6 +39,7 @@ def wrapped(value: Number, bits: int = 32) -> Number:
     return (value + half) % (2 * half) - half
 
 
+@cache
 def half(bits: int) -> float:
     """The number of the 16 bits of a float16.
 

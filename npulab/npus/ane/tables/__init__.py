@@ -9,6 +9,7 @@ gives captured outputs of a device bit for bit.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,7 @@ def values(table: Table, x: Any) -> np.ndarray:
     return np.where(np.isnan(out) | np.isnan(x), np.nan, out)[()]
 
 
+@lru_cache(16)
 def outputs(table: Table) -> np.ndarray:
     """The output ``(65536,) float16`` of every input, by the code of the input; errors as of
     ``evaluate``.
@@ -66,7 +68,9 @@ def outputs(table: Table) -> np.ndarray:
     [2.0, -0.5]
     """
     codes = np.arange(CODES, dtype=np.uint16).view(np.float16)
-    return np.concatenate([evaluate(table, part) for part in np.split(codes, 2)])
+    out = np.concatenate([evaluate(table, part) for part in np.split(codes, 2)])
+    out.setflags(write=False)
+    return out
 
 
 def _plain(table: Table, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
