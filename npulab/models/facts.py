@@ -47,17 +47,13 @@ REVISIONS = {row["name"]: {kind.replace("-", " "): int(revision) for kind, _, re
     one.partition(":") for one in row["revisions"].split())} for row in _OPERATORS if row["revisions"]}
 CUSTOM, GREATER = "CUSTOM", 127  # the number that stands in the older byte for every one that is greater
 
-# Numbers from 0 again; circle has the last of them in numbers of its own, from -1 downwards.
-TYPES = ("float32", "float16", "int32", "uint8", "int64", "string", "bool", "int16", "complex64", "int8", "float64",
-         "complex128", "uint64", "resource", "variant", "uint32", "uint16", "int4", "bfloat16", "int2", "uint4",
-         "float8_e4m3fn", "float8_e5m2")
-CIRCLE_TYPES = ("uint4", "ggml_q4_0", "ggml_q4_1", "ggml_q8_0", "ggml_q8_1", "mxfp4", "mxint8")
-# Bits of 32 elements where numpy has no such type.  Source of the blocks of 32:
+# Numbers from 0 again; circle has the last of them in numbers of its own, from -1 downwards.  Bits
+# are those of 32 elements where numpy has no such type; source of the blocks of 32:
 # ggerganov/ggml:src/ggml-common.h, OCP Microscaling Formats 1.0 (each has a scale, of 16 bits in
 # ggml, of 8 in MX).
-BITS = {"string": 0, "resource": 0, "variant": 0, "int2": 64, "int4": 128, "uint4": 128, "bfloat16": 512,
-        "float8_e4m3fn": 256, "float8_e5m2": 256, "ggml_q4_0": 144, "ggml_q4_1": 160, "ggml_q8_0": 272,
-        "ggml_q8_1": 288, "mxfp4": 136, "mxint8": 264}
+_TYPES = read_table(HERE / "types.csv")
+TYPES, CIRCLE_TYPES = (tuple(row["name"] for row in _TYPES if row["form"] == form) for form in FORMS)
+BITS = {row["name"]: int(row["bits"]) for row in _TYPES if row["bits"]}
 PACKED = ("int2", "int4", "uint4")  # codes below 8 bits, one after the other
 # an activation's name in the file, and in this package
 ACTIVATIONS = ("NONE", "RELU", "RELU_N1_TO_1", "RELU6", "TANH", "SIGN_BIT")

@@ -28,7 +28,6 @@ from npulab.npus.ane.tasks import (
     cut,
     preamble,
     put,
-    write,
 )
 from npulab.npus.kit.numbers import up
 from npulab.registers.fields import WORD_BYTES
@@ -183,4 +182,14 @@ def write_h14(tasks: Sequence[Task], *, first: bytes = PREAMBLE, size: int | Non
         if cut(task.header[0], TASK_SIZE) != len(task.raw) // WORD_BYTES:
             raise ValueError(f"task stream, task {n}: got a size of {cut(task.header[0], TASK_SIZE)} words in its "
                              f"header, allowed is {len(task.raw) // WORD_BYTES}")
-    return write(tasks, first=first, size=size, align=FRAME, what="task stream")
+    end = max([len(first), *(task.end for task in tasks)])
+    size = end if size is None else size
+    if size < end or size % WORD_BYTES:
+        raise ValueError(f"task stream: got a size of {size} bytes, allowed is a multiple of {WORD_BYTES} from {end} on")
+    parts, at = [first], len(first)
+    for n, task in enumerate(tasks):
+        if task.offset < at or task.offset % FRAME:
+            raise ValueError(f"task stream, task {n}: got the offset {task.offset:#x}, allowed is a multiple of {FRAME} from {at:#x} on")
+        parts += [bytes(task.offset - at), task.raw]
+        at = task.end
+    return b"".join([*parts, bytes(size - at)])

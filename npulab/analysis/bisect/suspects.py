@@ -77,7 +77,7 @@ class Suspects:
     ValueError for no items or a rate outside 0 to 0.5.
 
     >>> suspects = Suspects(8, seed=1)
-    >>> while not suspects.settled():
+    >>> while suspects.top(1)[0].probability < 0.99:
     ...     subset = suspects.ask().subset
     ...     suspects.tell(subset, bool(subset[3] and subset[6]))
     >>> suspects.top(1)[0].groups, suspects.trials < 14
@@ -200,12 +200,6 @@ class Suspects:
                 summed[groups] = summed.get(groups, 0.0) + float(weight) * share
         ordered = sorted(summed.items(), key=lambda pair: (-pair[1], pair[0]))
         return [Suspicion(groups, min(weight, 1.0)) for groups, weight in ordered[:count]]
-
-    def settled(self, certainty: float = 0.99) -> bool:
-        """Whether one explanation is as probable as that."""
-        heaviest = max(math.exp(level.log_mass) / (level.size if isinstance(kind, Listed) else 1)
-                       for kind, level in self._cells)
-        return heaviest >= certainty and self.top(1)[0].probability >= certainty
 
     @property
     def bits(self) -> float:

@@ -338,25 +338,17 @@ def records(writes: Sequence[tuple[int, int]], offset: int = 0) -> Task:
     return replace(make([value for _, value in header], listed), offset=offset)
 
 
-def write(tasks: Sequence[Task], *, first: bytes = b"", size: int | None = None,
-          align: int = WORD_BYTES, what: str = "tasks") -> bytes:
-    """The section of tasks at their offsets behind ``first``, zeros between, up to ``size`` bytes.
-
-    ``size`` is by default up to the end of the last task.  Raises ValueError for tasks that overlap
-    or do not lie on multiples of ``align``, and for a wrong size.
-    """
-    end = max([len(first), *(task.end for task in tasks)])
-    size = end if size is None else size
-    if size < end or size % WORD_BYTES:
-        raise ValueError(f"{what}: got a size of {size} bytes, allowed is a multiple of {WORD_BYTES} from {end} on")
-    parts, at = [first], len(first)
+def write(tasks: Sequence[Task], what: str = "tasks") -> bytes:
+    """The section of tasks at their offsets, zeros between; raises ValueError for tasks that overlap
+    or do not lie on whole words."""
+    parts, at = [], 0
     for n, task in enumerate(tasks):
-        if task.offset < at or task.offset % align:
+        if task.offset < at or task.offset % WORD_BYTES:
             raise ValueError(f"{what}, task {n}: got the offset {task.offset:#x}, allowed is a "
-                             f"multiple of {align} from {at:#x} on")
+                             f"multiple of {WORD_BYTES} from {at:#x} on")
         parts += [bytes(task.offset - at), task.raw]
         at = task.end
-    return b"".join([*parts, bytes(size - at)])
+    return b"".join(parts)
 
 
 def is_task(data: bytes) -> bool:

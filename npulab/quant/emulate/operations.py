@@ -16,7 +16,7 @@ import numpy as np
 
 from npulab.quant import fixed
 from npulab.quant.emulate.engines import REAL
-from npulab.quant.layers.operation import Operation, Placeholder
+from npulab.quant.layers.operation import RULED, Operation, Placeholder
 from npulab.quant.rules import QUANTIZED, RULES, QuantParams, Rule, half_away
 
 GEMMLOWP = RULES["gemmlowp"]
@@ -33,8 +33,8 @@ def batches(layer: Operation, x: Any, rule: str | Rule) -> np.ndarray:
     Raises LookupError for a rule that the operator is not known under, ValueError for tensors that
     do not fit.
     """
-    if layer.kind not in MOVES and (not isinstance(rule, str) or layer.kind not in RULED.get(rule, ())):
-        known = [name for name, kinds in RULED.items() if layer.kind in kinds]
+    known = RULED[layer.kind]
+    if known and rule not in known:
         raise LookupError(f"rule: got {rule!r}, allowed with {layer} is one of {', '.join(known)}")
     given = tuple(np.asarray(one) for one in (x if len(layer.moving) > 1 and isinstance(x, tuple | list) else (x,)))
     stated = [layer.inputs[place] for place in layer.moving]
@@ -428,12 +428,3 @@ KERNELS: Mapping[str, Callable[[Operation, Tensors], np.ndarray]] = MappingProxy
     "SLICE": _slice, "STRIDED_SLICE": _strided_slice, "PAD": _pad, "PADV2": _pad, "MEAN": _mean,
     "ARG_MAX": _place_of_largest,
     "RESIZE_BILINEAR": _bilinear, "RESIZE_NEAREST_NEIGHBOR": _nearest})
-# that move elements and do nothing else: the same under every rule
-MOVES = ("RESHAPE", "SQUEEZE", "EXPAND_DIMS", "TRANSPOSE", "PACK", "UNPACK", "SPLIT", "SPLIT_V", "SLICE",
-         "STRIDED_SLICE", "PAD", "PADV2")
-# kinds by rule; those of "tflite-builtin" are where its kernels gave the reference's numbers on every
-# random operator (tests/quant/test_operations.py)
-RULED: Mapping[str, tuple[str, ...]] = MappingProxyType({
-    "tflite-reference": tuple(KERNELS),
-    "tflite-builtin": ("SUB", "MUL", "MAXIMUM", "MINIMUM", "RELU", "RELU6", "RELU_N1_TO_1", "LEAKY_RELU", "LOGISTIC",
-                       "TANH", "HARD_SWISH", "CONCATENATION", "ARG_MAX", "RESIZE_NEAREST_NEIGHBOR")})

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from ast import literal_eval
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -11,18 +13,17 @@ import numpy as np
 
 from npulab.quant.layers.checks import UNIT, shape_text
 from npulab.quant.rules import QuantParams
+from npulab.support.files import read_table
 
+_ROWS = read_table(Path(__file__).with_name("operations.csv"))
 # options by operator, with what they are unless a model says otherwise
 OPERATIONS: Mapping[str, Mapping[str, Any]] = MappingProxyType({
-    "ADD": {"activation": None}, "SUB": {"activation": None}, "MUL": {"activation": None},
-    "MAXIMUM": {}, "MINIMUM": {}, "RELU": {}, "RELU6": {}, "RELU_N1_TO_1": {}, "LEAKY_RELU": {"alpha": 0.0},
-    "LOGISTIC": {}, "TANH": {}, "HARD_SWISH": {}, "SOFTMAX": {"beta": 1.0}, "QUANTIZE": {}, "DEQUANTIZE": {},
-    "RESHAPE": {}, "SQUEEZE": {}, "EXPAND_DIMS": {}, "TRANSPOSE": {}, "CONCATENATION": {"axis": 0}, "PACK": {"axis": 0},
-    "UNPACK": {"axis": 0}, "SPLIT": {}, "SPLIT_V": {}, "SLICE": {}, "PAD": {}, "PADV2": {}, "MEAN": {}, "ARG_MAX": {},
-    "STRIDED_SLICE": {"begin_mask": 0, "end_mask": 0, "ellipsis_mask": 0, "new_axis_mask": 0, "shrink_axis_mask": 0,
-                      "offset": 0},
-    "RESIZE_BILINEAR": {"align_corners": 0, "half_pixel_centers": 0},
-    "RESIZE_NEAREST_NEIGHBOR": {"align_corners": 0, "half_pixel_centers": 0}})
+    row["kind"]: {name: literal_eval(usual) for name, usual in (one.split("=") for one in row["options"].split())}
+    for row in _ROWS})
+# rules by operator; one without moves elements and does nothing else, the same under every rule.
+# "tflite-builtin" is where its kernels gave the reference's numbers on every random operator
+# (tests/quant/test_operations.py)
+RULED = MappingProxyType({row["kind"]: tuple(row["rules"].split()) for row in _ROWS})
 TYPES = ("int8", "uint8", "int16", "int32", "int64", "float32", "bool")
 
 

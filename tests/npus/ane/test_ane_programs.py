@@ -279,8 +279,8 @@ def test_quirks_of_the_training() -> None:
 
 
 @pytest.mark.parametrize(("call", "words"), [
-    (lambda: Dims(dim=10, heads=3), "dims: got dim 10, hidden 2048, heads 3, seq 512, allowed are 1 or more, and a dim that"),
-    (lambda: Dims(seq=0), "dims: got dim 768"),
+    (lambda: Dims(dim=10, heads=3), "heads: got 3, allowed with dim 10 is a divisor of it"),
+    (lambda: Dims(seq=0), "seq: got 0, allowed is a whole number from 1 to 262144"),
     (lambda: kernel("kFwd", DIMS[0]), "kernel: got 'kFwd', allowed is one of kFwdAttn, kFwdFFN"),
     (lambda: kernel("kQKVb", DIMS[0], {"Wq": np.eye(4)}), "weights: got Wq, Wqt, allowed are Wqt, Wkt, Wvt"),
     (lambda: kernel("kQKVb", DIMS[0], {"Wq": np.eye(3)}), r"weights: Wq: got (3, 3), allowed is (4, 4)"),

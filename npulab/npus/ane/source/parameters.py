@@ -146,9 +146,8 @@ def _unit_shape(unit: Unit, bottoms: list[Shape]) -> Shape:
     if unit.type == "InputView" and "Size" in keys:
         return replace(shape, **{_axis(unit, keys.get("Dimension", "Channel")): keys["Size"]})
     if unit.type == "Reshape":
-        named = {"ReshapedWidth": "width", "ReshapedHeight": "height", "ReshapedChannels": "channels",
-                 "ReshapedDepth": "depth", "ReshapedBatch": "batch"}
-        return replace(shape, **{name: keys[key] for key, name in named.items() if key in keys})
+        return replace(shape, **{name: keys[f"Reshaped{axis}"] for axis, name in AXES.items()
+                                 if f"Reshaped{axis}" in keys})
     return shape
 
 

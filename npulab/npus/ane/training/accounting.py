@@ -201,13 +201,12 @@ def utilization(tflops: float, peak: float) -> float:
     return positive("tflops", tflops) / positive("peak", peak)
 
 
-def roofline_points(step: Step, ms: Mapping[str, float] | None = None, itemsize: int = 2, row_align: int = 1,
-                    weight_align: int = 1) -> pd.DataFrame:
+def roofline_points(step: Step, ms: Mapping[str, float] | None = None) -> pd.DataFrame:
     """The NPU's kernels as points of a roofline: name, flops, bytes (of ``traffic``) and ms, where
     ``ms`` has a time for the kernel.  Raises LookupError for a time of a kernel that is not the
     NPU's.
     """
-    table = traffic(step, itemsize=itemsize, row_align=row_align, weight_align=weight_align)
+    table = traffic(step)
     table = table.loc[table["unit"] == "NPU", ["kernel", "flops", "bytes"]].rename(columns={"kernel": "name"})
     for name in ms or {}:
         if name not in set(table["name"]):

@@ -10,6 +10,7 @@ import numpy as np
 from npulab.npus.ane.training.gradients import example, given_to, train
 from npulab.npus.ane.training.kernels import KERNELS, Kernel, Step, Values, checked, kernel_of, result, rounded, run
 from npulab.npus.kit import one_of, pd
+from npulab.support.refuse import positive
 
 USUAL = Step(128, 352, 64, 2)  # heads of 64 channels
 ROUNDED = ("float16", "float32")
@@ -81,16 +82,13 @@ def summary(table: pd.DataFrame) -> str:
             f"of {int(rows['cells'].sum())} numbers")
 
 
-def summaries(step: Step = USUAL, kernels: Iterable[str | Kernel] | None = None, **options: Any) -> pd.DataFrame:
-    """A row per output and tap of each kernel (the NPU's, where none are named): kernel, output,
-    max, rms and ulps (everything rounded), most and share (the operation of the kernel that costs
-    most), overflow, underflow and subnormal (of the whole kernel).  ``options`` are those of
-    ``precision``.
+def summaries(step: Step = USUAL, **options: Any) -> pd.DataFrame:
+    """A row per output and tap of each kernel of the NPU: kernel, output, max, rms and ulps
+    (everything rounded), most and share (the operation of the kernel that costs most), overflow,
+    underflow and subnormal (of the whole kernel).  ``options`` are those of ``precision``.
     """
-    plans = [kernel for kernel in KERNELS.values() if kernel.unit == "NPU"] if kernels is None else \
-        [kernel_of(kernel) for kernel in kernels]
     rows = []
-    for plan in plans:
+    for plan in (kernel for kernel in KERNELS.values() if kernel.unit == "NPU"):
         table = precision(plan, step, **options).set_index("operation")
         most = str(table["share"].idxmax())
         for name in (*plan.outputs, *plan.taps):
@@ -129,9 +127,8 @@ def _both(plan: Kernel, step: Step, tensors: Mapping[str, Any], loss_scale: floa
           accumulate: str) -> tuple[Values, Values]:
     """Every tensor of a kernel in float64, and with everything rounded (as float64)."""
     one_of("dtype", dtype, ROUNDED)
-    if isinstance(loss_scale, str) or not 0 < loss_scale < np.inf:
-        raise ValueError(f"loss_scale: got {loss_scale!r}, allowed is a positive finite number")
-    exact = {name: array * loss_scale if name.startswith("d") else array
+    scale = positive("loss_scale", loss_scale)
+    exact = {name: array * scale if name.startswith("d") else array
              for name, array in checked(plan, step, tensors).items()}
     got = run(plan, step, exact, dtype, accumulate).values
     every = run(plan, step, exact, "float64").values

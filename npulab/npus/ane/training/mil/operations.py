@@ -267,11 +267,6 @@ def _looked_up_values(call: Call, x: Arrays) -> Any:
     return table[(*at, indices)]
 
 
-COMPRESSED = {"constexpr_affine_dequantize": Rule(_affine, _affine_values),
-              "constexpr_blockwise_shift_scale": Rule(_blockwise, _blockwise_values),
-              "constexpr_lut_to_dense": Rule(_looked_up, _looked_up_values)}
-
-
 # Convolution: weights ``(O, I / groups, *kernel)``, one to three spatial axes after channels
 
 PAD_TYPES = ("valid", "same", "same_lower", "custom")
@@ -351,9 +346,6 @@ def _compute(call: Call, arrays: dict[str, Any]) -> Any:
         out += matrices[(slice(None), slice(None), slice(None), *tap)] @ seen
     whole = out.reshape(n, outputs, *shape.outputs)
     return whole + arrays["bias"].reshape(1, outputs, *(1,) * len(shape.pads)) if "bias" in arrays else whole
-
-
-CONVOLUTION = Rule(_infer, _compute)
 
 
 # The others
@@ -632,4 +624,7 @@ OPERATIONS: dict[str, Rule] = {
     "matmul": Rule(_matmul, _matmul_values),
     "linear": Rule(_linear, lambda call, x: x["x"] @ x["weight"].T + x.get("bias", x["x"].dtype.type(0))),
     "scaled_dot_product_attention": Rule(_attention, _attention_values),
-    "conv": CONVOLUTION, **COMPRESSED}
+    "conv": Rule(_infer, _compute),
+    "constexpr_affine_dequantize": Rule(_affine, _affine_values),
+    "constexpr_blockwise_shift_scale": Rule(_blockwise, _blockwise_values),
+    "constexpr_lut_to_dense": Rule(_looked_up, _looked_up_values)}

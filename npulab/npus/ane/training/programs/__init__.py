@@ -14,7 +14,6 @@ maderix/ANE@f213c8d, training/train_large.m; later training/stories_mil.h.
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,7 @@ import numpy as np
 
 from npulab.npus.ane import memory
 from npulab.npus.ane.training import blobs as weight_files
-from npulab.npus.ane.training.kernels import EPSILON, causal_mask
+from npulab.npus.ane.training.kernels import EPSILON, Step, causal_mask
 from npulab.npus.ane.training.mil.values import Compound, File, Function, Group, Operation, Program, Type, Value
 from npulab.npus.kit import one_of, read_table, refuse_if, up
 
@@ -258,7 +257,7 @@ class Dims:
     """Sizes of a layer: channels, channels inside the FFN, heads, columns (the sequence).
 
     ``printed`` gives constants the six decimals of C's ``%f`` that maderix/ANE prints: 1/768 is
-    0.001302. Raises ValueError for sizes below 1 and heads that do not divide the channels.
+    0.001302. Raises ValueError as ``Step``.
     """
 
     dim: int = 768
@@ -268,11 +267,8 @@ class Dims:
     printed: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("dim", "hidden", "heads", "seq"):
-            object.__setattr__(self, name, operator.index(getattr(self, name)))
-        if min(self.dim, self.hidden, self.heads, self.seq) < 1 or self.dim % self.heads:
-            raise ValueError(f"dims: got dim {self.dim}, hidden {self.hidden}, heads {self.heads}, seq {self.seq}, "
-                             "allowed are 1 or more, and a dim that heads divide")
+        for name, size in vars(Step(self.dim, self.hidden, self.seq, self.heads)).items():
+            object.__setattr__(self, name, size)
 
     @property
     def names(self) -> dict[str, float]:
