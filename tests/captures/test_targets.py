@@ -90,6 +90,6 @@ def test_a_target_of_an_installed_distribution(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "toys/__init__.py").write_text(FIRST_CODE)
     (tmp_path / "toys-1.dist-info").mkdir()
     (tmp_path / "toys-1.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: toys\nVersion: 1\n")
-    (tmp_path / "toys-1.dist-info/entry_points.txt").write_text("[npulab.targets]\ntoy = toys:TARGET\n")
+    (tmp_path / "toys-1.dist-info/entry_points.txt").write_text("[npulab.targets]\ntoy = toys\n")
     assert "toy" in npulab.targets()  # installed while npulab runs
     assert npulab.target("toy").maps("toy-1")["CONV"].decode([0x20, 7])["src"] == 7
