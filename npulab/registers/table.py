@@ -88,8 +88,7 @@ def plain_row(row: Mapping[str, Any]) -> dict[str, Any]:
     """What is filled in, in the order of the columns, numbers as int, texts on one line; automatic
     names, as ``fields`` gives them, are none.  Raises ValueError naming field and column."""
     out: dict[str, Any] = {}
-    for name in COLUMNS:
-        given = row.get(name)
+    for name, given in zip(COLUMNS, map(row.get, COLUMNS), strict=True):
         if given is None or given == "":
             if name == "offset":
                 out[name] = 0
@@ -97,7 +96,9 @@ def plain_row(row: Mapping[str, Any]) -> dict[str, Any]:
         if type(given) is int and name in NUMBERS:
             out[name] = given
             continue
-        text = line_of(str(given), f"field {row.get('field')!r}")
+        text = str(given)
+        if not text.isidentifier():
+            text = line_of(text, f"field {row.get('field')!r}")
         if name == "address":
             text = {"True": "yes", "False": ""}.get(text, text)
         try:

@@ -10,7 +10,9 @@ import pytest
 from c_counts import Bits, fields
 
 from npulab.registers.formats import RegisterTable, read_map, write_map
+from npulab.registers.formats.c_macros import constants, literals, probes
 from npulab.registers.formats.c_reading import read_c
+from npulab.registers.formats.c_text import read_source, read_unit
 
 
 def read(folder: Path, text: str, **given: Any) -> RegisterTable:
@@ -265,6 +267,30 @@ def test_constants_and_types_are_given(tmp_path: Path) -> None:
     table = read(tmp_path, text, define=["V_MASK(h,l)=GENMASK(h, l)", "fmt_t=uint32_t", "COUNT=2"])
     assert lost(table) == []
     assert len(table.rows) == 4
+
+
+ARRAYS = ["0x100 + 4*(i)", "(0x100 + (i) * 4)", "(0x100+(0x20 * i))", "((8 + 4 * (i)))", "0x100 + (i * 4)", "(0x100 + i)*4", "(0x100+4)*(i)",
+          "(0x100 + (i))*4", "0x100 + 4*(n)", "(0x100 + 4*(i)", "0x100 + 4*(i))", "0x7ffffff0 + 8*(i)", "010 + 4*(i)", "0x100 + 4*(i) + 4",
+          "0x100 + 4*i(i)", "0x100 - 4*(i)"]
+
+
+def test_arrays_that_need_no_compiler_are_as_it_has_them(tmp_path: Path) -> None:
+    path = tmp_path / "map.h"
+    path.write_text("".join(f"#define A{n}(i) {body}\n" for n, body in enumerate(ARRAYS)))
+    source = read_source(path)
+    numbers = constants(source.macros)
+    known = literals(numbers)
+    assert {name.partition("[")[0] for name in known} == {"A0", "A1", "A2", "A3", "A4"}
+    assert not probes(source, numbers, known).keys() & known.keys()
+    values = read_unit(source, probes(source, numbers, {})).values
+    assert {name: values[name] for name in known} == known
+    assert values["A5[1]"] == 0x404
+    assert values["A6[1]"] == 0x104
+
+
+def test_names_that_a_macro_makes_of_parts(tmp_path: Path) -> None:
+    table = read(tmp_path, "#define U_A_BITS 3\n#define MEMBER(x) unsigned x : U_##x##_BITS;\nstruct s { MEMBER(A) };\n")
+    assert rows(table) == [(0, "", "A", 0, 3)]
 
 
 def test_the_shell_counts_what_is_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

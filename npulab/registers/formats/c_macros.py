@@ -47,7 +47,7 @@ HEADS = {"BM": "mask", "BP": "low", "BW": "width"}
 COUNTS = ("SIZE", "LEN")  # which say the width of a field beside a low bit, both in decimal
 PAIRED = ("FIELD", "OFFSET", "M", "S", "bm", "bp", "START", "END", "MSB", "RANGE",
           *KINDS["width"].split(), *KINDS["clear"].split())  # never alone
-TAIL = re.compile(rf"(.+?)(_{{1,2}})({'|'.join(TAILS)})")
+LAST = {tail.rpartition("_")[2] for tail in TAILS}  # their last words
 PREFIX = re.compile(r"(?:REG_|mm(?=[A-Z])|reg(?=[A-Z])|ix(?=[A-Z]))(\w+)")
 COUNTED = re.compile(r"(?:mm|reg)[A-Z]")  # of AMD, whose offsets may count words
 NAMED = re.compile(r"(?:\w*_)?REG_\w+|(?:mm|reg|ix)[A-Z]\w*|\w+_(?:REG|OFFSET)(?:_\w+)?")  # as registers are
@@ -64,6 +64,8 @@ BITS = re.compile(r"\b\w*(?:BIT|MASK|FIELD)\w*\s*\(|<<")
 NO_BITS = re.compile(r"\(*\s*_MK_(?:ADDR|ENUM|MASK|SHIFT)_CONST\s*\(")  # which are plain numbers
 MADE = re.compile(r"<<|\bFIELD_PREP\w*\s*\(|\bGENMASK\w*\s*\(|\bBIT\w*\s*\(|_MASK\b")
 HEX = re.compile(r"\(*\s*0[xX]([0-9a-fA-F]+)[uUlL]*\s*\)*")
+NUMBER, INDEX = r"(0[xX][0-9a-fA-F]{1,8}|0|[1-9]\d{0,9})", r"(\w+|\(\w+\))"
+STRIDED = re.compile(rf"\(*{NUMBER} *\+ *\(?(?:{NUMBER} *\* *{INDEX}|{INDEX} *\* *{NUMBER})\)*")
 SHIFTED = re.compile(r"\(*\s*(0[xX][0-9a-fA-F]{1,16}|\d{1,19})[uUlL]*\s*<<\s*(\d+)\s*\)*")
 PREPARED = re.compile(r"\bFIELD_(?:PREP|GET|FIT)\w*\s*\(\s*(\w+(?:\([^()]*\))?)\s*,")  # and its mask
 OFFSETS = re.compile(r"[+,(]\s*0[xX][0-9a-fA-F]+|\b0[xX][0-9a-fA-F]+\s*\+|,\s*\d+\s*\)|^\s*\(?\s*\w+\s*\+\s*\d")
@@ -74,8 +76,9 @@ RANGE = re.compile(r"\(?\s*(\d{1,2})\s*:\s*(\d{1,2})\s*\)?")
 POINTED = re.compile(r"\*?\s*\(\s*(?:(?:const|volatile|__IO|__IM?|__OM?)\s+)*(?:v?u?int(?:8|16|32|64)?(?:_t)?|"
                      r"v?u(?:8|16|32|64)|(?:unsigned\s+)?(?:int|long|short|char)|unsigned)"
                      r"(?:\s+volatile)?\s*\*\s*\)|\b_MMIO(?=\s*\()")
+DEPTH = re.compile(r"(?:[ \t]*#[ \t]*define)?[ \t]*")
 NO_NUMBER = re.compile(r"[\"{};']|(?<![=!<>])=(?!=)|\bdo\b|\.\.\.")
-INLINE = re.compile(r"\bstatic\s+inline\s+uint32_t\s+(\w+)\s*\(\s*(u?int32_t|uint|float|enum\s+\w+)\s+(\w+)\s*\)\s*"
+INLINE = re.compile(r"static\s+inline\s+uint32_t\s+(\w+)\s*\(\s*(u?int32_t|uint|float|enum\s+\w+)\s+(\w+)\s*\)\s*"
                     r"\{([^{}]{0,600})\}")
 
 
@@ -175,10 +178,33 @@ class Register:
             bits.width, bits.guess = min(above, default=WORD_BITS) - bits.low, True
 
 
-def constants(source: Source) -> dict[str, Macro]:
+def tail_of(name: str) -> tuple[str, str, str] | None:
+    """What the name of a part of a field begins with, its underscores and the tail (TAILS); None for
+    another name.
+
+    >>> tail_of("CFG_EN__SHIFT"), tail_of("CFG_EN_SET_MSK"), tail_of("CFG_EN")
+    (('CFG_EN', '__', 'SHIFT'), ('CFG_EN', '_', 'SET_MSK'), None)
+    """
+    head, _, tail = name.rpartition("_")
+    if tail not in LAST:
+        return None
+    outer, _, word = head.rpartition("_")
+    if outer and f"{word}_{tail}" in TAILS:
+        head, tail = outer, f"{word}_{tail}"
+    if not head or tail not in TAILS:
+        return None
+    return (head[:-1], "__", tail) if head[1:].endswith("_") else (head, "_", tail)
+
+
+def first_word(name: str) -> str:
+    """What stands in front of a name's first underscore."""
+    return name.partition("_")[0]
+
+
+def constants(macros: Mapping[str, Macro]) -> dict[str, Macro]:
     """The macros that may be numbers; of one that is what a number points to, that number."""
     out = {}
-    for name, macro in source.macros.items():
+    for name, macro in macros.items():
         if macro.body.isalnum():
             out[name] = macro
         elif macro.body and len(macro.body) < 2 ** 11 and not NO_NUMBER.search(macro.body):
@@ -187,22 +213,37 @@ def constants(source: Source) -> dict[str, Macro]:
     return out
 
 
-def probes(source: Source) -> dict[str, str]:
-    """The expressions whose values the compiler is asked for, by name of the macro and its
-    arguments."""
-    out: dict[str, str] = {}
-    every = constants(source)
-    said = {tail[1] for name, macro in every.items() if not macro.parameters and (tail := TAIL.fullmatch(name))}
-    for name, macro in every.items():
+def literals(numbers: Mapping[str, Macro]) -> dict[str, int]:
+    """The values that need no compiler: of numbers, and of the first elements of arrays that say
+    two."""
+    out = {}
+    for name, macro in numbers.items():
         if macro.parameters is None:
-            if LITERAL.fullmatch(macro.body) is None and RANGE.fullmatch(macro.body) is None:
+            if found := LITERAL.fullmatch(macro.body):
+                out[name] = int(found[1], 0)
+        elif (found := STRIDED.fullmatch(macro.body)) and macro.parameters == ((found[3] or found[4]).strip("()"),) \
+                and macro.body.count("(") == macro.body.count(")"):
+            first, stride = int(found[1], 0), int(found[2] or found[5], 0)
+            if first + 2 * stride < LARGEST // 2:  # an int
+                out |= {f"{name}[{n}]": first + n * stride for n in range(3)}
+    return out
+
+
+def probes(source: Source, numbers: Mapping[str, Macro], known: Container[str]) -> dict[str, str]:
+    """The expressions whose values the compiler is asked for, by name of the macro and its
+    arguments; what is known is not asked."""
+    out: dict[str, str] = {}
+    said = {tail[0] for name, macro in numbers.items() if not macro.parameters and (tail := tail_of(name))}
+    for name, macro in numbers.items():
+        if macro.parameters is None:
+            if name not in known and RANGE.fullmatch(macro.body) is None:
                 out[name] = name if macro.body == source.macros[name].body else macro.body
         elif len(macro.parameters) == 1 and macro.parameters[0]:
             if name not in said and (MADE.search(macro.body) or GETS.search(macro.body)):
                 out[f"{name}(~)"], out[f"{name}(1)"] = f"{name}({LARGEST - 1}ull)", f"{name}(1ull)"
                 if prepared := PREPARED.search(macro.body):
                     out[f"{name}(mask)"] = prepared[1]
-            if "+" in macro.body:
+            if "+" in macro.body and f"{name}[0]" not in known:
                 out |= {f"{name}[{n}]": f"{name}({n})" for n in range(3)}
         elif len(macro.parameters) == 2 and "+" in macro.body:
             out |= {f"{name}[{a},{b}]": f"{name}({a}, {b})" for a, b in ((0, 0), (1, 0), (0, 1), (1, 1))}
@@ -214,6 +255,7 @@ class Roles:
     """What each macro of a source is; decided step by step, from the surest evidence on."""
 
     source: Source
+    numbers: Mapping[str, Macro]  # its macros that may be numbers
     values: dict[str, int]
     refused: Mapping[str, str]
     spoken: Set[str] = frozenset()  # words of the declarations
@@ -224,17 +266,17 @@ class Roles:
     lost: list[Lost] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.plain = {name: macro for name, macro in constants(self.source).items() if macro.parameters is None}
-        # bits by how they are written
-        self.bitwise = {name for name, macro in self.plain.items()
-                        if BITS.search(macro.body) and not NO_BITS.match(macro.body)}
-        for name, macro in self.plain.items():
-            if found := LITERAL.fullmatch(macro.body):
-                self.values[name] = int(found[1], 0)
-            elif -LARGEST // 2 <= self.values.get(name, 0) < 0 and name in self.bitwise:
+        self.ordered = dict(sorted(self.source.macros.items(), key=lambda one: one[1].position))
+        self.plain = {name: macro for name, macro in self.numbers.items() if macro.parameters is None}
+        bits = {body for body in {macro.body for macro in self.plain.values()}
+                if BITS.search(body) and not NO_BITS.match(body)}
+        self.bitwise = {name for name, macro in self.plain.items() if macro.body in bits}  # by how they are written
+        self.hexadecimal = {name for name, macro in self.plain.items() if HEX.fullmatch(macro.body)}
+        for name in self.bitwise:
+            if -LARGEST // 2 <= self.values.get(name, 0) < 0:
                 self.values[name] += LARGEST  # 1 << 31 is an int
-        self.used = {word for macro in self.source.macros.values() for word in NAME.findall(macro.body)
-                     if not LITERAL.fullmatch(macro.body)} | self.spoken
+        self.used = {*self.spoken}.union(*(NAME.findall(body) for body in {
+            macro.body for macro in self.source.macros.values()} if not LITERAL.fullmatch(body)))
 
     def decide(self) -> None:
         """Give each macro its role."""
@@ -264,7 +306,7 @@ class Roles:
             kind, reason = "number", "nothing says what it is of"
             if (name in self.bitwise and value > 0) if name in self.plain else one > 0 and one.bit_count() == 1:
                 kind, reason = "field", "nothing says which register it is of"
-            elif name in self.arrays or (name in self.candidates and HEX.fullmatch(self.plain[name].body)):
+            elif name in self.arrays or (name in self.candidates and name in self.hexadecimal):
                 kind, reason = "macro", "nothing says whether it is a register"
             elif name in self.refused and name in self.plain and OFFSETS.search(macro.body):
                 kind, reason = "macro", self.refused[name]
@@ -275,7 +317,8 @@ class Roles:
     def add(self, bits: Bits, register: Register | None, *macros: str) -> None:
         """A field that some macros say, of a register where that is known."""
         self.fields[bits.name] = bits
-        self.roles.update(dict.fromkeys(macros, "bits"))
+        for macro in macros:
+            self.roles[macro] = "bits"
         if register is not None:
             register.fields.append(bits)
 
@@ -284,13 +327,13 @@ class Roles:
     def _paired(self) -> None:
         groups: dict[tuple[str, str], dict[str, str]] = {}
         for name, macro in self.plain.items():
-            match, found = TAIL.fullmatch(name), RANGE.fullmatch(macro.body) if ":" in macro.body else None
-            if found and int(found[2]) <= int(found[1]) < 64 and not (match and match[3] == "RANGE"):
+            match, found = tail_of(name), RANGE.fullmatch(macro.body) if ":" in macro.body else None
+            if found and int(found[2]) <= int(found[1]) < 64 and not (match and match[2] == "RANGE"):
                 self.add(Bits(name, macro.position, low=int(found[2]), high=int(found[1])), None, name)
             elif name[0] == "B" and (head := HEAD.fullmatch(name)):
                 groups.setdefault((head[2], "_"), {}).setdefault(HEADS[head[1]], name)
-            elif match and (match[3] not in COUNTS or macro.body.isdecimal()):
-                groups.setdefault((match[1].lstrip("_"), match[2]), {}).setdefault(TAILS[match[3]], name)
+            elif match and (match[2] not in COUNTS or macro.body.isdecimal()):
+                groups.setdefault((match[0].lstrip("_"), match[1]), {}).setdefault(TAILS[match[2]], name)
         self.doubled = any(sep == "__" and {"mask", "low"} <= kinds.keys() for (_, sep), kinds in groups.items())
         for base in [base for base, sep in groups if sep == "__" and (base, "_") in groups]:
             if {*groups[base, "__"]} == {"low"} and {*groups[base, "_"]} == {"mask"}:  # AMD's pairs
@@ -303,7 +346,7 @@ class Roles:
             if base in headed and kinds.get("low", "").endswith("OFFSET") and "mask" not in kinds:
                 self.roles.update({kinds[kind]: "attribute" for kind in ("width",) if kind in kinds})
                 continue  # of a register, and its size
-            if kinds.get("low", "").endswith("OFFSET") and HEX.fullmatch(self.plain[kinds["low"]].body) \
+            if kinds.get("low", "").endswith("OFFSET") and kinds["low"] in self.hexadecimal \
                     and not every.inside(base):
                 del kinds["low"]  # of a register whose mask says which bits it has
             if not kinds:
@@ -445,9 +488,12 @@ class Roles:
         votes = Counter[str]()
         kinds = {"exact": exact, "prefixed": prefixed, "suffixed": suffixed, "infixed": infixed, "shorter": shorter}
         finders = {kind: Longest(names) for kind, names in kinds.items() if names}
-        for base in wanted:
+        heads = {*exact, *prefixed, *suffixed, *infixed, *shorter}
+        begins = Counter(base if base in heads else base.rpartition("_")[0] for base in wanted)
+        for base, count in begins.items():
             lengths = {kind: len(finder.at_or_in(base)) for kind, finder in finders.items()}
-            votes.update(kind for kind, length in lengths.items() if length and length == max(lengths.values()))
+            most = max(lengths.values(), default=0)
+            votes.update({kind: count for kind, length in lengths.items() if 0 < length == most})
         marked = [name for name in self.candidates if PREFIX.fullmatch(name)]
         self.prefixed = bool(marked) and (votes["prefixed"] > votes["exact"] or not wanted or (
             len(marked) > 1 and not votes["exact"]))
@@ -512,9 +558,9 @@ class Roles:
         names = [name for name in self.plain if name not in self.roles and name in self.bitwise and name in self.values]
         bases = {}
         for name in names:
-            found = TAIL.fullmatch(name)
-            mask = found is not None and TAILS[found[3]] == "mask" and not (self.doubled and found[2] == "_")
-            bases[name] = found[1] if found and mask else name
+            base, sep, tail = tail_of(name) or (name, "", "")
+            mask = TAILS.get(tail) == "mask" and not (self.doubled and sep == "_")
+            bases[name] = base if mask else name
         shifted = {name: (found[1], self.find.at_or_in(name), found[2]) for name in names
                    if (found := SHIFTED.fullmatch(self.plain[name].body))}
         among: dict[tuple[str, str], set[str]] = {}  # numbers that are shifted as far in one register
@@ -530,10 +576,10 @@ class Roles:
             if not 0 < value <= ALL or base in self.fields:
                 self.roles |= {name: "bits"} if base in self.fields and value == self.fields[base].bits else {}
                 continue
-            outer, single = singles.inside(base), len(runs_of(value)) == 1
-            if len(outer) > len(key) and (outer in self.fields or single):
+            outer, one_run = singles.inside(base), single(value)
+            if len(outer) > len(key) and (outer in self.fields or one_run):
                 continue  # a value of that field
-            if key and single:
+            if key and one_run:
                 self.add(Bits(base, self.plain[name].position, value), self.register(key), name,
                          *self.weak.pop(base, {}).values())
 
@@ -556,16 +602,16 @@ class Roles:
                         value.get("low", value.get("bit", -1)), 1 if "bit" in kinds else -1)
             if name.endswith(("_M", "_BITS")) and not self.suffixed:
                 continue
-            if "mask" not in kinds and (bits.low > 31 or bits.low < 0 or HEX.fullmatch(self.plain[name].body)):
+            if "mask" not in kinds and (bits.low > 31 or bits.low < 0 or name in self.hexadecimal):
                 continue
-            if "mask" in kinds and HEX.fullmatch(self.plain[kinds["mask"]].body) and kinds["mask"] in self.candidates \
+            if "mask" in kinds and kinds["mask"] in self.hexadecimal and kinds["mask"] in self.candidates \
                     and (not key or self.written):
                 continue  # a register whose name ends so
             if not key:
                 if bits.mask > 0:
                     self.add(bits, None, *kinds.values())
                 continue
-            if "mask" in kinds and (bits.mask <= 0 or bits.mask >= LARGEST or len(runs_of(bits.mask)) != 1):
+            if "mask" in kinds and (bits.mask <= 0 or bits.mask >= LARGEST or not single(bits.mask)):
                 continue
             register = self.register(key)
             if not register.has(bits.bits):
@@ -578,7 +624,7 @@ class Roles:
         which of its bits a reset sets."""
         mask = self.values.get(name, 0)
         return outer in self.keys and name.endswith("_MASK") and 0 < mask < LARGEST - 1 \
-            and len(runs_of(mask)) == 1 and not self.register(outer).has(mask)
+            and single(mask) and not self.register(outer).has(mask)
 
     def _in_front(self, name: str) -> Iterator[str]:
         """The offsets in front of a macro in the file, the last one first."""
@@ -587,7 +633,7 @@ class Roles:
 
     @cached_property
     def _by_position(self) -> list[tuple[int, str]]:
-        return sorted((self.source.macros[name].position, name) for name in self.candidates)
+        return [(macro.position, name) for name, macro in self.ordered.items() if name in self.candidates]
 
     def _setters(self) -> None:
         """Fields that a macro of one parameter says."""
@@ -609,10 +655,10 @@ class Roles:
         """The bits that one macro says: by itself, or by what it makes of all ones and of one."""
         macro = self.source.macros[name]
         one, every = self.values.get(f"{name}(1)", -1), self.values.get(f"{name}(~)", -1)
-        if runs_of(mask := self.values.get(f"{name}(mask)", 0))[1:] == [] and mask > 0:
+        if single(mask := self.values.get(f"{name}(mask)", 0)):
             return Bits(name, macro.position, mask)
         if name in self.plain:
-            one_run = name in self.bitwise and len(runs_of(self.values.get(name, 0))) == 1
+            one_run = name in self.bitwise and single(self.values.get(name, 0))
             return Bits(name, macro.position, self.values[name]) if one_run else None
         if (got := GETS.search(macro.body)) and every > 0 == every & every + 1:
             return Bits(name, macro.position, low=int(got[1]), width=every.bit_length())
@@ -633,14 +679,14 @@ class Roles:
         heads = {macro for macro in by_macro if self.roles.get(macro) == "register" or (
             not nested and NAMED.fullmatch(macro) and not self._made(macro))}
         key, least = "", 0
-        for name, macro in sorted(self.source.macros.items(), key=lambda one: one[1].position):
-            line = re.compile(r"(?:[ \t]*#[ \t]*define)?[ \t]*").match(self.source.text, macro.position)
+        for name, macro in self.ordered.items():
+            line = DEPTH.match(self.source.text, macro.position)
             depth = line.end() - macro.position if line else 0
             free = not (name in self.roles or name in self.candidates or self.find.inside(name) or inside.inside(name))
             bits = loose.get(macro.position) or (self._made(name) if free else None)
             if name in heads:
                 key, least = by_macro[name], depth
-            elif key and bits and (depth > least or not nested) and bits.name.split("_")[0] == key.split("_")[0]:
+            elif key and bits and (depth > least or not nested) and first_word(bits.name) == first_word(key):
                 found.append((key, bits, depth > least))
             elif nested and depth <= least:
                 key = ""
@@ -665,7 +711,8 @@ class Roles:
         self.roles.update(dict.fromkeys(groups, "group"))
         children: dict[str, list[str]] = {}
         lone: list[str] = []
-        for name in sorted({*rest} - groups, key=lambda name: self.source.macros[name].position):
+        loose = {*rest} - groups
+        for name in (name for name in self.ordered if name in loose):
             within = [one for one in owner.all(by_macro[name])
                       if one in self.fields or self.keys[one] not in groups]
             around = next((one for one in within if one in self.fields
@@ -705,12 +752,12 @@ class Roles:
     def _lists(self, lone: list[str], children: Mapping[str, list[str]], by_macro: Mapping[str, str]) -> None:
         """Registers that lists of offsets name."""
         every = [*lone, *(name for names in children.values() for name in names)]
-        hexadecimal = {name for name in every if name not in self.plain or not LITERAL.fullmatch(self.plain[name].body)
-                       or HEX.fullmatch(self.plain[name].body)}
+        hexadecimal = {name for name in every if name in self.hexadecimal or name not in self.plain
+                       or not LITERAL.fullmatch(self.plain[name].body)}
         marked = {name for name in hexadecimal if MARKED.fullmatch(name)}
         if len(marked) >= FEWEST and 5 * len(marked) >= 3 * len(hexadecimal):
             hexadecimal = marked
-        words = {register.macro.split("_")[0] for register in self.registers.values()}
+        words = {first_word(register.macro) for register in self.registers.values()}
         named = [name for name in hexadecimal if NAMED.fullmatch(name)]
         self.marks = {*named} if len(named) >= FEWEST and 5 * len(named) >= 3 * len(hexadecimal) else set[str]()
         top = 2 * max((register.offset for register in self.registers.values()), default=0) + 0x1000
@@ -719,7 +766,7 @@ class Roles:
             self.register(by_macro[name])
         for name in lone if self.registers else ():
             counted = name in self.arrays and all(count for count, _ in self.arrays[name][1])
-            if counted or (name in hexadecimal and (name.split("_")[0] in words or self.prefixed)
+            if counted or (name in hexadecimal and (first_word(name) in words or self.prefixed)
                            and name not in self.listed and (name not in self.used or name in self.arrays)
                            and self.candidates[name] <= top):
                 self.register(by_macro[name])
@@ -738,9 +785,8 @@ class Roles:
     def _numbers(self, names: Set[str]) -> dict[str, int]:
         """Registers and numbers without a role, in the order of the file; ``listed`` gets those that
         are no offsets: 0, 1, 2 of one name, and 4 between 3 and 5."""
-        numbers = [name for name, macro in self.source.macros.items() if name in names or name in self.registers or (
-            name in self.plain and name not in self.roles and HEX.fullmatch(macro.body))]
-        numbers.sort(key=lambda name: self.source.macros[name].position)
+        numbers = [name for name, macro in self.ordered.items() if name in names or name in self.registers or (
+            name in self.hexadecimal and name not in self.roles)]
         out = {name: self.candidates.get(name, self.values.get(name, 0)) for name in numbers}
         self.listed: set[str] = set()
         for a, b in pairwise(numbers):
@@ -761,21 +807,21 @@ class Roles:
             else:
                 runs.append([name])
         if self.registers:
-            words = {name.split("_")[0] for name in self.registers}
+            words = {first_word(name) for name in self.registers}
             out = set()
             for run in runs:
                 sure = [n for n, name in enumerate(run) if name in self.registers]
                 for n, name in enumerate(run) if sure else ():
-                    near = any(abs(offset[name] - offset[other]) <= NEAR and other.split("_")[0] == name.split("_")[0]
+                    near = any(abs(offset[name] - offset[other]) <= NEAR and first_word(other) == first_word(name)
                                for other in (*run[max(0, n - 1):n], *run[n + 1:n + 2]))
-                    if near or (name.split("_")[0] in words and n < sure[-1]):
+                    if near or (first_word(name) in words and n < sure[-1]):
                         out.add(name)
             return out & names
         good = [run for run in runs if len(run) > 1 and not all(
             (offset[name].bit_count() <= 1 and not MARKED.fullmatch(name))
             or TAILS.get(name.rpartition("_")[2]) == "mask" for name in run)]
-        words = {name.split("_")[0] for run in good for name in run}
-        good += [run for run in runs if len(run) == 1 and run[0].split("_")[0] in words]
+        words = {first_word(name) for run in good for name in run}
+        good += [run for run in runs if len(run) == 1 and first_word(run[0]) in words]
         out = {name for run in good for name in run}
         return out & names if 2 * len(out) >= len(offset) else set()
 
@@ -848,7 +894,7 @@ class Roles:
         for outer, names in by_register.items():
             register = heads[outer]
             hexadecimal = [name for name in names if name not in self.used
-                           and (HEX.fullmatch(self.plain[name].body) or name in self.bitwise)]
+                           and (name in self.hexadecimal or name in self.bitwise)]
             values = [self.values[name] for name in hexadecimal]
             flags = len(hexadecimal) == len(names) or register.fields
             if flags and values and all(value.bit_count() == 1 and value < LARGEST for value in values) \
@@ -873,6 +919,15 @@ class Roles:
                     ATTRIBUTE.fullmatch(tail := name[len(outer):].lstrip("_"))
                     or (tail in ("RESET", "SIZE") and name not in self.candidates)):
                 self.roles[name] = "attribute"
+
+
+def single(mask: int) -> bool:
+    """Whether the ones of a mask are one run.
+
+    >>> single(0xf0), single(0xf0f), single(0)
+    (True, False, False)
+    """
+    return 0 < mask <= ALL and not mask & mask + (mask & -mask)
 
 
 def runs_of(mask: int) -> list[tuple[int, int]]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from npulab.registers.fields import WORD_BITS, WORD_BYTES, Piece, pieces
-from npulab.registers.formats.c_comments import licence_in, note_in, said_in
+from npulab.registers.formats.c_comments import MARK, licence_in, note_in, said_in
 from npulab.registers.formats.c_macros import (
     BITS,
     FEWEST,
@@ -27,18 +27,19 @@ from npulab.registers.formats.c_macros import (
     INLINE,
     MARKED,
     MOST_LENGTH,
-    TAIL,
     Bits,
     Longest,
     Lost,
     Register,
     Roles,
     constants,
+    literals,
     probes,
     runs_of,
+    tail_of,
 )
 from npulab.registers.formats.c_structs import Layout, Struct, holes, index, rows_of, twice
-from npulab.registers.formats.c_text import LITERAL, NAME, Macro, Source, Unit, Wrong, read_source, read_unit
+from npulab.registers.formats.c_text import NAME, Macro, Source, Unit, Wrong, read_source, read_unit
 from npulab.registers.formats.naming import unnumbered
 from npulab.registers.formats.tables import MOST_ROWS, Reading, RegisterTable
 from npulab.registers.table import COLUMNS
@@ -78,11 +79,14 @@ def read_c(path: Path, define: Sequence[str] = (), include: Sequence[Path] = ())
     source = read_source(path, define, [Path(one) for one in include])
     told: dict[str, None] = {}
     try:
-        unit = read_unit(source, probes(source))
+        numbers = constants(source.macros)
+        values = literals(numbers)
+        unit = read_unit(source, probes(source, numbers, values))
+        values |= unit.values
         structs, layout = _structs(unit)
         members = {run.position for one in structs for run in one.laid.runs}
         said_of = _comments(source, [_span(source.code, position, ",;") for position in members])
-        more, others, lost, roles, known = _macros(unit, structs, said_of.notes, told)
+        more, others, lost, roles, known = _macros(unit, numbers, values, structs, said_of.notes, told)
     except RecursionError:
         raise ValueError(f"{path}: got declarations too deep within each other, allowed are fewer") from None
     chunks, seen = list[tuple[int, Rows]](more), set[tuple[str, str]]()
@@ -178,14 +182,11 @@ class Span(NamedTuple):
 
 def _structs(unit: Unit) -> tuple[list[Struct], Layout]:
     """The structs of a unit, enums named as annotations say."""
-    spans: dict[int, tuple[str, str]] = {}
-    for cursor in unit.cursors:
-        if cursor.kind.name == "ENUM_DECL" or cursor.kind.name in ("STRUCT_DECL", "UNION_DECL"):
-            for tag, one in _enumerators(cursor):
-                spans[unit.position(one.location)] = tag, one.spelling
     enum_names: dict[str, str] = {}
     texts: dict[tuple[str, str], str] = {}
-    if any("npulab:" in comment.text for comment in unit.source.comments):
+    if any(MARK in comment.text for comment in unit.source.comments):
+        spans = {unit.position(one.location): (tag, one.spelling) for cursor in unit.cursors
+                 if cursor.kind.name in ("ENUM_DECL", "STRUCT_DECL", "UNION_DECL") for tag, one in _enumerators(cursor)}
         words, _ = _comments(unit.source, [_span(unit.source.code, position, ",}") for position in spans])
         prefixes: dict[str, str] = {}
         for position, (tag, name) in sorted(spans.items()):
@@ -249,6 +250,8 @@ def _comments(source: Source, spans: Iterable[Span], before: bool = True) -> Com
 
 
 def _said(source: Source, comment: Any) -> dict[str, Any] | None:
+    if MARK not in comment.text:
+        return None
     with refusing(source.where(comment.start)):
         return said_in(comment.text)
 
@@ -281,15 +284,14 @@ def _rows(block: str, one: Struct, said: Mapping[str, Any], comments: Comments) 
 # macros
 
 
-def _macros(unit: Unit, structs: Sequence[Struct], notes: Mapping[int, str], told: dict[str, None]) -> tuple[
+def _macros(unit: Unit, numbers: Mapping[str, Macro], values: dict[str, int], structs: Sequence[Struct],
+            notes: Mapping[int, str], told: dict[str, None]) -> tuple[
         list[tuple[int, Rows]], dict[str, dict[int, str]], list[Lost], Roles, set[tuple[str, int]]]:
     """(position, rows) of each register, their enums, what is lost, the role of each macro, and the
     words of structs (struct, offset) whose fields macros say."""
     source = unit.source
     comments = _comments(source, [Span(macro.position, macro.end)
                                   for macro in source.macros.values()], before=False)
-    values = {**unit.values, **{name: int(found[1], 0) for name, macro in constants(source).items()
-                                if macro.parameters is None and (found := LITERAL.fullmatch(macro.body))}}
     chunks, enums, taken = _annotated(source, values, comments)
     listed = _listed(unit, values)
     members = _members(source, structs)
@@ -297,9 +299,9 @@ def _macros(unit: Unit, structs: Sequence[Struct], notes: Mapping[int, str], tol
                for name, (_, at, _, position) in members.items()}
     values |= {name: at for name, (_, at, *_) in members.items()}
     spoken = {word for start, end in unit.spans for word in NAME.findall(source.code[start:end])}
-    roles = Roles(replace(source, macros={**{name: macro for name, macro in source.macros.items() if name not in taken},
-                                          **listed}),
-                  values, unit.refused, spoken - listed.keys(), members.keys())
+    macros, plain = ({**{name: macro for name, macro in some.items() if name not in taken}, **more}
+                     for some, more in ((source.macros, listed), (numbers, constants(listed))))
+    roles = Roles(replace(source, macros=macros), plain, values, unit.refused, spoken - listed.keys(), members.keys())
     roles.decide()
     roles.roles.update(dict.fromkeys(taken, "register"))
     for made in REGMAP.finditer(source.code, source.own):  # fields of Linux's regmap
@@ -341,13 +343,13 @@ def _members(source: Source, structs: Sequence[Struct]) -> dict[str, tuple[str, 
     begin with: a word that the struct's name begins with, and the member's name."""
     begins = Counter[str]()
     for name, macro in source.macros.items() if structs else ():
-        if TAIL.fullmatch(name) or BITS.search(macro.body):
+        if tail_of(name) or BITS.search(macro.body):
             begins.update(name[:at].lstrip("_") for at, letter in enumerate(name) if letter == "_")
     out: dict[str, tuple[str, int, str, int]] = {}
     said = Longest({name for name, macro in source.macros.items() if HEX.fullmatch(macro.body)})
     for one in structs:
         words = one.name.split("_")
-        for run in one.laid.runs:
+        for run in one.laid.runs if begins else ():
             for first, last in combinations(range(len(words) + 1), 2):
                 name = "_".join([*words[first:last], run.name]).upper()
                 if run.width == WORD_BITS and run.start % WORD_BITS == 0 and begins[name] and not run.feature \
@@ -446,7 +448,7 @@ def _clashes(found: Sequence[tuple[Register, int, str]], words: int) -> int:
 
 
 def _first_words(name: str, words: int) -> str:
-    return "_".join(unnumbered(name).split("_")[:words])
+    return "_".join(unnumbered(name).split("_")[:words]) if words else ""
 
 
 def _register_rows(one: Place, notes: Mapping[int, str], enums: dict[str, dict[int, str]],
@@ -457,28 +459,28 @@ def _register_rows(one: Place, notes: Mapping[int, str], enums: dict[str, dict[i
     out: Rows = []
     taken: list[int] = []  # bits, in the block and in those of what overlaps
     for bits in sorted(register.fields, key=lambda one: (one.bits & -one.bits, one.position)):
-        if bits.bits <= 0:
+        mask = bits.bits
+        if mask <= 0:
             lost.append(Lost("field", bits.name, bits.position, "nothing says its bits"))
             continue
-        level = next((n for n, mask in enumerate(taken) if not mask & bits.bits), len(taken))
-        taken[level:level + 1] = [bits.bits | (taken[level] if level < len(taken) else 0)]
+        level = next((n for n, some in enumerate(taken) if not some & mask), len(taken))
+        taken[level:level + 1] = [mask | (taken[level] if level < len(taken) else 0)]
         block = where
         if level:
             block += f"_overlaps{f'_{level}' if level > 1 else ''}"
             lost.append(Lost("second field", bits.name, bits.position, f"another field of {register.name} "
                              f"has its bits, so it stands in the block {block}"))
         value = meaning.get(bits.name, "")
-        value = "" if value == "f32" and bits.bits != 2 ** WORD_BITS - 1 else value
+        value = "" if value == "f32" and mask != 2 ** WORD_BITS - 1 else value
         value = _enum(bits, enums, told) or value
-        runs = [*_words(bits.bits)]
+        runs = [*_words(mask)]
         short = register.short(bits.name)
         whole = f"{name}.{short}" if register.lengths else bits.name
         for word, lsb, width, at in runs:
             row = {"block": block, "offset": offset + WORD_BYTES * word, "register": name, "lsb": lsb,
                    "width": width, "value": value, "field": short if len(runs) == 1 else whole,
-                   "note": notes.get(bits.position, "")}
-            guess = {"evidence": "guess"} if bits.guess else {}
-            out.append({**row, **({"at": at} if len(runs) > 1 else {}), **guess})
+                   "note": notes.get(bits.position, ""), "evidence": "guess" if bits.guess else ""}
+            out.append(row if len(runs) == 1 else {**row, "at": at})
     if not out:
         every = Bits(register.name, 0, 2 ** WORD_BITS - 1, values=register.values)
         return [{"block": where, "offset": offset, "register": name, "field": name, "lsb": 0,
@@ -498,10 +500,12 @@ def _words(mask: int) -> Iterator[Piece]:
 
 def _enum(bits: Bits, enums: dict[str, dict[int, str]], told: dict[str, None]) -> str:
     """The value column of a field with named values, which are kept once."""
+    if not bits.values:
+        return ""
     name = re.sub(r"\W", "_", bits.name)
-    if bits.values and name not in enums:
+    if name not in enums:
         enums[name] = _named(bits, told)
-    return f"enum:{name}" if bits.values and enums[name] else ""
+    return f"enum:{name}" if enums[name] else ""
 
 
 def _named(bits: Bits, told: dict[str, None]) -> dict[int, str]:

@@ -22,6 +22,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -89,6 +90,11 @@ class Layout:
     held: set[int] = field(default_factory=set)
     odd: dict[int, bool] = field(default_factory=dict)
     enum_of: dict[int, str] = field(default_factory=dict)  # the value column, by the enum's position
+
+    @cached_property
+    def aligns(self) -> bool:
+        """Whether the files say an alignment anywhere."""
+        return "align" in "".join((self.unit.source.text, *self.unit.source.defines)).lower()
 
     def structs(self) -> list[Struct]:
         """The structs that no other one holds; enums are kept on the way."""
@@ -200,13 +206,14 @@ class Layout:
         members: list[tuple[list[Run], bool, str, int]] = []
         total, end, odd = 0, 0, self._odd(cursor)
         for member in kind.get_fields():
+            position, name = self.position(member), "" if unnamed(member) else member.spelling
             start = self._start(cursor, member, 0 if union else end) if odd else member.get_field_offsetof()
             try:
-                runs, plain, length = self._member(member, start)
+                runs, plain, length = self._member(member, name, position, start)
             except NotUnderstoodError as error:
-                raise NotUnderstoodError(str(error), self.position(member)) from None
+                raise NotUnderstoodError(str(error), position) from None
             end = max(end, start + length) if member.spelling or length else start
-            members.append((runs, plain, "" if unnamed(member) else member.spelling, self.position(member)))
+            members.append((runs, plain, name, position))
             total += len(runs)
             if total > MOST_RUNS:
                 raise NotUnderstoodError(f"got more than {MOST_RUNS} fields, at most {MOST_RUNS} are allowed")
@@ -219,6 +226,8 @@ class Layout:
     def _odd(self, cursor: Any) -> bool:
         """Whether a record has a bit-field with ``aligned``, which GCC and clang lay out differently."""
         place = cursor.location.offset
+        if not self.aligns:
+            return False
         if place not in self.odd:
             self.odd[place] = False
             self.odd[place] = any(
@@ -263,9 +272,8 @@ class Layout:
         """Where a member's name stands; of bits without a name, where they end."""
         return self.unit.position(member.location if member.spelling else member.extent.end) - (not member.spelling)
 
-    def _member(self, member: Any, start: int) -> tuple[list[Run], bool, int]:
+    def _member(self, member: Any, name: str, position: int, start: int) -> tuple[list[Run], bool, int]:
         """Runs of a member that begins at a bit, whether it is plain words, its bits."""
-        position, name = self.position(member), "" if unnamed(member) else member.spelling
         kind, counts = member.type.get_canonical(), list[int]()
         if member.is_bitfield():
             width = member.get_bitfield_width()

@@ -8,7 +8,7 @@ declaration, and how far macros grow when they are replaced.
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -186,30 +186,33 @@ def blank(text: str) -> str:
 def _conditions(source: Source) -> Source:
     """The source with its directives carried out; the compiler says which conditions hold."""
     directives = [*DIRECTIVE.finditer(source.code)]
-    holds = _holding(source, directives)
+    made = {n: found for n, match in enumerate(directives) if match[1] in ("define", "undef")
+            and (found := DEFINE.match(match[2].replace("\\\n", " ")))}
+    holds = _holding(source, directives, made)
     macros: dict[str, Macro] = {}
     packs: list[tuple[int, str]] = []
     left_out: list[tuple[int, int]] = []
     pieces, done, reads = [], 0, True
     for n, match in enumerate(directives):
-        word, rest = match[1], match[2].replace("\\\n", " ")
-        between = source.code[done:match.start()]
+        word, (start, end) = match[1], match.span()
+        between = source.code[done:start]
         if not reads:
-            left_out.append((done, match.start()))
+            left_out.append((done, start))
         pieces += [between if reads else blank(between), blank(match[0])]
-        done = match.end()
+        done = end
         reads = holds.get(n, reads)
-        if reads and word == "define" and (made := DEFINE.match(rest)):
+        if reads and word == "define" and n in made:
             if len(macros) >= MOST_MACROS:
-                raise ValueError(f"{source.where(match.start())}: got more than {MOST_MACROS} macros, at most "
+                raise ValueError(f"{source.where(start)}: got more than {MOST_MACROS} macros, at most "
                                  f"{MOST_MACROS} are allowed")
-            names = None if made[2] is None else tuple(one.strip() for one in made[3].split(","))
-            macros.pop(made[1], None)
-            macros[made[1]] = Macro(made[1], names, made[4].strip(), match.start(), match.end())
-        elif reads and word == "undef":
-            macros.pop(rest.strip(), None)
-        elif reads and word == "pragma" and re.match(r"\s*pack\s*\(", rest):
-            packs.append((match.start(), f"#pragma {rest.strip()}"))
+            name, brackets, inner, body = made[n].groups()
+            names = None if brackets is None else tuple(one.strip() for one in inner.split(","))
+            macros.pop(name, None)
+            macros[name] = Macro(name, names, body.strip(), start, end)
+        elif reads and n in made:
+            macros.pop(made[n][1], None)
+        elif reads and word == "pragma" and re.match(r"\s*pack\s*\(", rest := match[2].replace("\\\n", " ")):
+            packs.append((start, f"#pragma {rest.strip()}"))
     if not reads:
         left_out.append((done, len(source.code)))
     for match in CONSTANT.finditer(source.code) if "const" in source.code else ():
@@ -220,7 +223,8 @@ def _conditions(source: Source) -> Source:
                   tuple(left_out), plain, source.code)
 
 
-def _holding(source: Source, directives: Sequence[re.Match[str]]) -> dict[int, bool]:
+def _holding(source: Source, directives: Sequence[re.Match[str]], made: Mapping[int, re.Match[str]],
+             ) -> dict[int, bool]:
     """Whether the text behind each condition is read, by number of the directive."""
     conditions = [n for n, match in enumerate(directives) if match[1] in CONDITIONS]
     if not conditions:
@@ -229,21 +233,17 @@ def _holding(source: Source, directives: Sequence[re.Match[str]]) -> dict[int, b
         raise ValueError(f"{source.path}: got more than {MOST_CONDITIONS} conditions, at most {MOST_CONDITIONS} are "
                          "allowed")
     asked = {*NAME.findall(" ".join(directives[n][2] for n in conditions))}
-    made = {n: found for n, match in enumerate(directives) if match[1] in ("define", "undef")
-            and (found := DEFINE.match(match[2].replace("\\\n", " ")))}
     bodies: dict[str, list[str]] = {}
     for found in made.values():
         bodies.setdefault(found[1], []).append(found[4])
-    new = [*asked]
-    while new:  # what the conditions ask for, and what that is made of
-        words = {*NAME.findall(" ".join(body for name in new for body in bodies.get(name, ())))} - asked
-        asked |= words
-        new = [*words]
+    asked = _made_of(asked, bodies)
     growing = _growing({name: Macro(name, (), " ".join(bodies[name]), 0, 0) for name in asked & bodies.keys()})
     lines, depth = [*_given(source, asked)], 0
     for n, match in enumerate(directives):
-        word, rest = match[1], match[2].replace("\\\n", " ")
-        rest = re.sub(r"\b__has_\w+\s*(\([^()]*\))?", "0", rest)
+        word = match[1]
+        if word not in CONDITIONS and (n not in made or made[n][1] not in asked):
+            continue
+        rest = re.sub(r"\b__has_\w+\s*(\([^()]*\))?", "0", match[2].replace("\\\n", " "))
         if word in CONDITIONS:
             depth += {"if": 1, "ifdef": 1, "ifndef": 1, "endif": -1}.get(word, 0)
             if depth < 0:
@@ -252,12 +252,21 @@ def _holding(source: Source, directives: Sequence[re.Match[str]]) -> dict[int, b
             if len(rest) > MOST_MEMBER or _depth(rest) > MOST_DEPTH:
                 rest = " 0"
             lines += [f"#{word} {rest}", f"extern int npulab_{n};"]
-        elif n in made and made[n][1] in asked and made[n][1] not in growing and len(rest) < MOST_MEMBER:
+        elif made[n][1] not in growing and len(rest) < MOST_MEMBER:
             lines.append(f"#{word} {rest}")
     lines += ["#endif"] * depth
     here = {int(cursor.spelling.removeprefix("npulab_")) for cursor in _parsed("\n".join(lines)).cursor.get_children()
             if cursor.spelling.startswith("npulab_")}
     return {n: n in here for n in conditions}
+
+
+def _made_of(words: set[str], bodies: Mapping[str, Sequence[str]]) -> set[str]:
+    """Words and, where macros have these names, what they are made of."""
+    out, new = {*words}, words
+    while new:
+        new = {*NAME.findall(" ".join(body for name in new for body in bodies.get(name, ())))} - out
+        out |= new
+    return out
 
 
 def _growing(macros: Mapping[str, Macro]) -> set[str]:
@@ -352,23 +361,28 @@ def read_unit(source: Source, probes: Mapping[str, str]) -> Unit:
     """
     wrong: dict[int, Wrong] = {}
     spans = [span for span in declarations(source, wrong) if span[0] not in wrong]
-    growing = _growing(source.macros)
-    refused = {name: "it grows too far when macros are replaced" for name in probes if name in growing}
-    probes = {name: text for name, text in probes.items() if text.partition("(")[0] not in growing}
     same: dict[str, str] = {}  # of macros of one body the compiler is asked once
     twins = {name: twin for name in probes if (macro := source.macros.get(name))
              and (twin := same.setdefault(macro.body, name)) != name and macro.parameters is None}
     probes = {name: text for name, text in probes.items() if name not in twins}
     if not spans and not probes:
-        return Unit(source, (), (), wrong, 0, {}, refused)
-    body = _body(source, spans, growing)
-    words = {*NAME.findall(body), *NAME.findall(" ".join(probes.values()))}
+        return Unit(source, (), (), wrong, 0, {}, {})
+    code = "\n".join(source.code[start:end] for start, end in spans)
+    bodies = {name: (macro.body,) for name, macro in source.macros.items()}
+    words = _made_of({*NAME.findall(code), *NAME.findall(" ".join(probes.values()))}, bodies)
+    if any("##" in text for name in words for text in bodies.get(name, ())):  # it may make any name
+        words = _made_of(words | bodies.keys(), bodies)
+    used = {name: macro for name, macro in source.macros.items() if name in words}
+    growing = _growing(used)
+    refused = {name: "it grows too far when macros are replaced" for name in probes if name in growing}
+    probes = {name: text for name, text in probes.items() if text.partition("(")[0] not in growing}
+    body = _body(source, spans, [macro for name, macro in used.items() if name not in growing])
     opaque: dict[str, str] = {}
     for attempt in range(2):
-        lines = [*_given(source, words), *_types(source, spans, words), *opaque.values()]
+        lines = [*_given(source, words), *_types(source, code, words), *opaque.values()]
         before = "".join(f"{line}\n" for line in lines)
         names = [*probes]
-        asked = [f"\nenum {{ npulab_{n} = ({probes[name]}) }};" for n, name in enumerate(names)]
+        asked = [f"\nenum {{ npulab_{n} = ({text}) }};" for n, text in enumerate(probes.values())]
         text = "".join([before, body, *asked])
         unit = _parsed(text)
         errors = [error for error in unit.diagnostics if error.severity >= 3]
@@ -388,18 +402,14 @@ def read_unit(source: Source, probes: Mapping[str, str]) -> Unit:
         elif (at := bisect_right(starts, position) - 1) >= 0:
             wrong.setdefault(starts[at], Wrong(max(position, starts[at]), _reason(error.spelling, source.macros)))
     refused |= {names[n]: reason for n, reason in failed.items() if 0 <= n < len(names)}
-    cursors, values = [], dict[str, int]()
-    for cursor in unit.cursor.get_children():
-        if cursor.location.offset >= tail:
-            for one in cursor.get_children():
-                n = int(one.spelling[len("npulab_"):]) if re.fullmatch(r"npulab_\d+", one.spelling) else -1
-                if n >= 0 and n not in failed:
-                    values[names[n]] = int(one.enum_value)
-        elif cursor.location.offset >= len(before):
-            cursors.append(cursor)
+    cursors = [*unit.cursor.get_children()]
+    first, last = (bisect_left(cursors, at, key=lambda cursor: cursor.location.offset) for at in (len(before), tail))
+    numbers = {f"npulab_{n}": name for n, name in enumerate(names) if n not in failed}
+    values = {numbers[one.spelling]: int(one.enum_value) for cursor in cursors[last:] for one in cursor.get_children()
+              if one.spelling in numbers}
     values |= {name: values[twin] for name, twin in twins.items() if twin in values}
     refused |= {name: refused[twin] for name, twin in twins.items() if twin in refused}
-    return Unit(source, cursors, spans, wrong, len(before), values, refused)
+    return Unit(source, cursors[first:last], spans, wrong, len(before), values, refused)
 
 
 def _reason(text: str, macros: Container[str]) -> str:
@@ -413,14 +423,14 @@ def _reason(text: str, macros: Container[str]) -> str:
     return text
 
 
-def _body(source: Source, spans: Sequence[tuple[int, int]], growing: set[str]) -> str:
-    """The declarations and the macros that they and others use, each at its position."""
+def _body(source: Source, spans: Sequence[tuple[int, int]], macros: Iterable[Macro]) -> str:
+    """The declarations and macros, each at its position."""
     out = bytearray(blank(source.code), "ascii")
     for start, end in spans:
         out[start:end] = source.code[start:end].encode()
     directives = [*source.packs]
-    for macro in source.macros.values():
-        if macro.name not in growing and len(macro.body) <= MOST_MEMBER and _depth(macro.body) <= MOST_DEPTH:
+    for macro in macros:
+        if len(macro.body) <= MOST_MEMBER and _depth(macro.body) <= MOST_DEPTH:
             head = macro.name if macro.parameters is None else f"{macro.name}({','.join(macro.parameters)})"
             text = f"#define {head} {' '.join(macro.body.split())}"
             directives.append((macro.position, text[:macro.end - macro.position]))
@@ -429,9 +439,8 @@ def _body(source: Source, spans: Sequence[tuple[int, int]], growing: set[str]) -
     return out.decode()
 
 
-def _types(source: Source, spans: Sequence[tuple[int, int]], words: set[str]) -> Iterator[str]:
+def _types(source: Source, code: str, words: set[str]) -> Iterator[str]:
     """Types that the declarations use and take from elsewhere."""
-    code = "\n".join(source.code[start:end] for start, end in spans)
     own = {*re.findall(r"([A-Za-z_]\w*)\s*(?:\[\w*\]\s*)*;", " ".join(match[0] for match in TYPEDEF.finditer(code)))}
     own |= {*re.findall(r"\}[^;{}]*?([A-Za-z_]\w*)\s*;", code)} | source.names
     lines = given()
@@ -450,7 +459,8 @@ def declarations(source: Source, wrong: dict[int, Wrong]) -> Iterator[tuple[int,
                                           and re.fullmatch(r"(struct|union|enum)(\s+__\w+.*)?", macro.body))]
     head = re.compile(HEAD.format(words="|".join(words)))
     code, at = source.code, 0
-    while match := head.search(code, at):
+    last = max(code.rfind(word) for word in words)
+    while at <= last and (match := head.search(code, at)):
         depth, most, end = 0, 0, -1
         for brace in BRACES.finditer(code, match.end() - 1):
             depth += {"{": 1, "(": 1, ";": 0}.get(brace[0], -1)
@@ -477,6 +487,8 @@ def declarations(source: Source, wrong: dict[int, Wrong]) -> Iterator[tuple[int,
 
 
 def _typedefs(code: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    if code.find("typedef", start, end) < 0:
+        return
     for match in TYPEDEF.finditer(code, start, end):
         if "sizeof" not in match[0] and len(match[0].split()) > 2 and _depth(match[0]) <= MOST_DEPTH:
             yield match.span()

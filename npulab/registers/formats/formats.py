@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import re
 from collections.abc import Iterable, Sequence
@@ -53,7 +54,13 @@ def read_map(path: Path | str, define: Sequence[str] = (), include: Sequence[Pat
     if given.keys() - {*taken}:
         raise ValueError(f"{path}: got define or include for {FORMATS[known].what}, allowed are they for a C header, "
                          "and include for rnndb XML")
-    table: RegisterTable = _function(FORMATS[known].read)(path, **given)
+    reader, collects = _function(FORMATS[known].read), gc.isenabled()
+    gc.disable()  # the collector of garbage would pass again and again over what stays
+    try:
+        table: RegisterTable = reader(path, **given)
+    finally:
+        if collects:
+            gc.enable()
     return table
 
 
