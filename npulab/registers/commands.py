@@ -1,12 +1,18 @@
 """Streams of commands of varying length: each is of the block that its opcode names.
 
 Every block has a field of one name, in the same bits, whose enum names the blocks; a command is as
-long as its words, or as the ``bits`` of the row that says where the block lies::
+long as its words, or as the ``bits`` of the row that says where the block lies.  If a field of the
+command says how much follows, that row has its name as ``count``, and the bytes of each as
+``stride``::
 
-    block,offset,register,field,lsb,width,value,bits
-    LOAD,,,,,,,48
-    LOAD,0,CMD,opcode,0,8,enum:opcode,48
-    LOAD,0,CMD,address,16,32,,48
+    block,offset,register,field,lsb,width,value,bits,count,stride
+    LOAD,,,,,,,48,,
+    LOAD,0,CMD,opcode,0,8,enum:opcode,48,,
+    LOAD,0,CMD,address,16,32,,48,,
+    BURST,,,,,,,32,words,4
+    BURST,0,CMD,opcode,0,8,enum:opcode,,,
+    BURST,0,CMD,words,8,4,raw+1,,,
+    BURST,4,DATA,data,0,32,,,16,4
 """
 
 from __future__ import annotations
@@ -18,6 +24,7 @@ import numpy as np
 from npulab.registers.expansion import BYTE_BITS, Repeat
 from npulab.registers.fields import WORD_BITS, WORD_BYTES, Field
 from npulab.registers.map import RegisterMap
+from npulab.support.refuse import refusing
 
 
 def read_commands(
@@ -31,7 +38,6 @@ def read_commands(
     """
     fields = [registers[opcode] for registers in maps.values()]
     blocks = _blocks(fields[0], fields, maps)
-    sizes = {block: command_bytes(registers, block) for block, registers in maps.items()}
     head = WORD_BYTES * (1 + max(piece.word for piece in fields[0].pieces))
     out, at = [], 0
     while at < len(data):
@@ -41,13 +47,16 @@ def read_commands(
             allowed = ", ".join(f"{raw:#x} ({block})" for raw, block in blocks.items())
             raise ValueError(f"byte {at:#x}: got opcode {code:#x}, allowed is {allowed}")
         block = blocks[code]
-        command = data[at : at + sizes[block]]
-        if len(command) < sizes[block]:
+        most = WORD_BYTES * len(maps[block])
+        with refusing(f"byte {at:#x}"):
+            words = np.frombuffer(data[at : at + most].ljust(most, b"\0"), "<u4")
+            size = command_bytes(maps[block], block, words)
+        command = data[at : at + size]
+        if len(command) < size:
             raise ValueError(f"byte {at:#x}: got {len(command)} bytes of a command {block}, "
-                             f"allowed are {sizes[block]}")
-        words = command.ljust(WORD_BYTES * len(maps[block]), b"\0")
-        out.append((block, np.frombuffer(words, "<u4").astype(np.uint32)))
-        at += sizes[block]
+                             f"allowed are {size}")
+        out.append((block, np.frombuffer(command.ljust(most, b"\0"), "<u4").astype(np.uint32)))
+        at += size
     return out
 
 
@@ -57,7 +66,7 @@ def write_commands(
     """The stream of commands; raises ValueError for bits behind the end of a command."""
     out = []
     for number, (block, words) in enumerate(commands):
-        data, size = np.asarray(words, "<u4").tobytes(), command_bytes(maps[block], block)
+        data, size = np.asarray(words, "<u4").tobytes(), command_bytes(maps[block], block, words)
         if any(data[size:]):
             raise ValueError(f"command {number}, {block}: got bits behind byte {size}, allowed "
                              f"are {size} bytes")
@@ -65,9 +74,13 @@ def write_commands(
     return b"".join(out)
 
 
-def command_bytes(registers: RegisterMap, block: str) -> int:
-    """How long a command of a block is."""
-    bits = registers.repeats.get(block, Repeat()).bits or WORD_BITS * len(registers)
+def command_bytes(registers: RegisterMap, block: str, words: np.ndarray) -> int:
+    """How long the command of a block with these words is."""
+    repeat = registers.repeats.get(block, Repeat())
+    bits = repeat.bits or WORD_BITS * len(registers)
+    if repeat.counted:
+        counted = registers[repeat.counted]
+        bits += BYTE_BITS * repeat.step * int(counted.value(counted.extract(words)))
     if bits > WORD_BITS * len(registers):
         raise ValueError(f"block {block}: got {bits} bits in {len(registers)} words, allowed are "
                          f"at most {WORD_BITS * len(registers)}")

@@ -11,8 +11,8 @@ A row of a block alone, without register, lsb and width, says where the block li
     LAYER,0x50100000,group layer,sparse,4 32,0x400000 4
 
 ``offset`` is its address, ``count`` and ``stride`` say how often it repeats, ``field`` names these
-dimensions, and the value ``sparse`` says that there are no words between its registers; ``bits`` is
-the length of a command (``registers.commands``).
+dimensions, and the value ``sparse`` says that there are no words between its registers; ``bits``,
+or a field's name as ``count``, say how long a command is (``registers.commands``).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Place(NamedTuple):
 class Repeat(NamedTuple):
     """Where a block lies: the address of its first copy; how many copies there are and the bytes
     between them, by dimension, outermost first; what the dimensions are called; the bits of a
-    command, 0 if it is as long as its words."""
+    command, 0 if it is as long as its words, and the field that counts ``step`` bytes more."""
 
     base: int = 0
     counts: tuple[int, ...] = ()
@@ -53,6 +53,8 @@ class Repeat(NamedTuple):
     names: tuple[str, ...] = ()
     sparse: bool = False
     bits: int = 0
+    counted: str = ""
+    step: int = 0
 
     @property
     def copies(self) -> Iterator[tuple[tuple[int, ...], int]]:
@@ -113,7 +115,9 @@ def repeats(rows: Iterable[Row], features: Iterable[str]) -> dict[str, Repeat]:
         if row.get("feature") and row["feature"] not in features:
             continue
         base = _number(row, "offset", where) or 0
-        counts, strides = _shape(row, where)
+        counted = str(row.get("count") or "").strip()
+        counted, step = (counted, _number(row, "stride", where) or 0) if counted.isidentifier() else ("", 0)
+        counts, strides = _shape({} if counted else row, where)
         names, value = tuple(str(row.get("field") or "").split()), str(row.get("value") or "")
         if value not in ("", SPARSE):
             raise ValueError(f"{where}: got value {value!r}, allowed is blank or {SPARSE}")
@@ -127,7 +131,9 @@ def repeats(rows: Iterable[Row], features: Iterable[str]) -> dict[str, Repeat]:
             raise ValueError(f"{where}: got offset {row.get('offset')!r}, allowed is a multiple of "
                              f"{WORD_BYTES} from 0")
         bits = _size(row, where) or 0
-        out[block] = Repeat(base, counts, strides, names, value == SPARSE, bits)
+        if counted and (not bits or step <= 0):
+            raise ValueError(f"{where}: got no bits or stride, allowed is both beside count {counted}")
+        out[block] = Repeat(base, counts, strides, names, value == SPARSE, bits, counted, step)
     return out
 
 

@@ -71,6 +71,34 @@ def test_the_length_of_a_command_stands_in_the_table(tmp_path: Path) -> None:
     assert found == [0x12345678, 1]
 
 
+def burst(**block: object) -> dict[str, RegisterMap]:
+    head = [{"block": "CONV", "bits": 32, "count": "words", "stride": 4, **block}, opcode("CONV", 32),
+            {**field("CONV", "words", 8, 3, 32), "value": "raw+1"}]
+    data = {"block": "CONV", "offset": 4, "register": "DATA", "field": "data", "lsb": 0, "width": 32, "count": 6,
+            "stride": 4}
+    return {**MAPS, "CONV": RegisterMap([*head, data], enums=ENUMS)}
+
+
+@given(st.lists(st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=6), max_size=6))
+def test_a_field_of_the_command_says_how_many_words_follow(payloads: list[list[int]]) -> None:
+    maps = burst()
+    parts = [b"\x01\0" + bytes([0x83, len(payload) - 1, 0, 0]) + np.array(payload, "<u4").tobytes() for payload in payloads]
+    found = read_commands(b"".join(parts), maps, "opcode")
+    assert [[*words[1:]] for block, words in found if block == "CONV"] == [payload + [0] * (6 - len(payload)) for payload in payloads]
+    assert write_commands(found, maps) == b"".join(parts)
+
+
+def test_lengths_that_do_not_fit_the_block() -> None:
+    with pytest.raises(ValueError, match=r"^byte 0x2: block CONV: got 256 bits in 7 words, allowed are at most 224$"):
+        read_commands(b"\x01\0\x83\6\0\0" + bytes(28), burst(), "opcode")
+    with pytest.raises(ValueError, match=r"^byte 0x0: got 6 bytes of a command CONV, allowed are 8$"):
+        read_commands(b"\x83\0\0\0\1\2", burst(), "opcode")
+    with pytest.raises(ValueError, match=r"^command 0, CONV: got bits behind byte 8, allowed are 8 bytes$"):
+        write_commands([("CONV", np.array([0x83, 1, 2, 0, 0, 0, 0], np.uint32))], burst())
+    with pytest.raises(ValueError, match=r"^register map, block 'CONV': got no bits or stride, allowed is both beside count words$"):
+        burst(stride="")
+
+
 @pytest.mark.parametrize(("data", "words"), [
     (b"\x01\x00\x07\x00", r"^byte 0x2: got opcode 0x7, allowed is 0x1 \(NOP\), 0x2 \(LOAD\), 0x83 \(CONV\)$"),
     (b"\x01\x00\x02\x00\x00", "^byte 0x2: got 3 bytes of a command LOAD, allowed are 6$"),
