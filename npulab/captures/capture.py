@@ -86,11 +86,11 @@ class Job:
 
         ``maps`` are by block, or one map of one block.  A job is of the unit and has the label that
         the block's dimensions give its copy; those of ``after`` hand their state to the job of the
-        same copy.
+        same copy, whatever they are called where dimensions give no name.
         """
         if isinstance(maps, RegisterMap):
             maps = {maps.registers[0][0]: maps}
-        last = {(job.block, job.unit, job.label): job for job in after}
+        after = [*after]
         found: dict[tuple[str, str, str], list[Sequence[int]]] = {}
         rest: list[tuple[int, ...]] = []
         for address, *value in writes:
@@ -102,9 +102,12 @@ class Job:
             place = maps[name].place(address)
             key = name, *maps[name].labels(place)
             found.setdefault(key, []).append((place.offset, *value))
-        jobs = {key: cls.from_writes(key[0], own, maps[key[0]], last.get(key))
-                for key, own in found.items()}
-        return [replace(job, unit=unit, label=label) for (_, unit, label), job in jobs.items()], rest
+        jobs = []
+        for (name, unit, label), own in found.items():
+            kept = [job for job in after if job.block == name and unit in ("", job.unit) and label in ("", job.label)]
+            job = cls.from_writes(name, own, maps[name], kept[-1] if kept else None)
+            jobs.append(replace(job, unit=unit, label=label))
+        return jobs, rest
 
     @property
     def name(self) -> str:

@@ -187,6 +187,17 @@ def test_state_is_carried_and_saved(folder: Path) -> None:
     ].value.tolist() == [8]
 
 
+def test_state_is_carried_to_the_same_copy_whatever_the_job_is_called() -> None:
+    rows = [{"block": "B", "register": "R", "field": "a", "lsb": 0, "width": 8}]
+    four = RegisterMap([{"block": "B", "count": 4, "stride": 0x100, "field": "core"}, *rows])
+    for maps, address, unit in ((RegisterMap(rows), 0, ""), (four, 0x200, "core 2")):
+        first, _ = Job.split([(address, 7)], maps)
+        other, _ = Job.split([(0, 9)], maps)
+        named = [replace(job, label="conv1") for job in (other if unit else []) + first]
+        (second,), _ = Job.split([(address, 0x100, 0x100)], maps, after=named)
+        assert (second.words[0], second.unit, second.label) == (0x107, unit, "")
+
+
 def test_offsets_of_64_bits_are_saved(folder: Path) -> None:
     maps = npulab.target("acc").maps("acc")
     job = Job.from_writes("JOB", [(0x2_0001_D000, 7), (0, 1)], maps["JOB"])
