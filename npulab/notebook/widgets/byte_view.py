@@ -55,7 +55,7 @@ class ByteModel(Model):
     (where the bytes hold a layout: the axis of the tensor whose index gives an element its kind, -1
     none). Follow them: ``found`` (how many match), ``ordinal`` (which of them the cursor is on,
     from 1; 0 none), ``about`` (what the byte is, as texts) and ``note`` (what is wrong with what
-    was asked).
+    was asked). ``counts`` and ``kind_counts`` are how many bytes have each status and each kind.
 
     A byte is "changed" where it is not as in every reference or past one's end, "fill" where that
     is what items say or, where they say nothing, in a run of 16 or more equal bytes, "zero",
@@ -123,18 +123,6 @@ class ByteModel(Model):
     def kinds(self) -> tuple[str, ...]:
         """What the bytes can mean; a byte's kind counts from 1."""
         return () if self.meaning is None else self.meaning.kinds
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """Bytes of each status."""
-        counts = np.bincount(self.statuses, minlength=len(STATUSES)).tolist()
-        return {name: count for name, count in zip(STATUSES, counts, strict=True) if count}
-
-    @property
-    def kind_counts(self) -> dict[str, int]:
-        """Bytes of each kind; those without one are left out."""
-        counts = np.bincount(self.kind_of, minlength=len(self.kinds) + 1).tolist()[1:]
-        return {name: count for name, count in zip(self.kinds, counts, strict=True) if count}
 
     @property
     def summary(self) -> str:
@@ -380,6 +368,9 @@ class ByteModel(Model):
             out[:both][one[:both] != self.data[:both]] = CHANGED
             out[both:] = CHANGED
         self.statuses = out
+        self.counts = _counted(out, STATUSES)
+        self.kind_counts = _counted(self.kind_of, ("", *kinds))
+        self.kind_counts.pop("", None)
         self.set_trait("turn", self.turn + 1)
         self._tell(None)
 
@@ -488,6 +479,12 @@ class ByteView(View):
         with self.hold_sync():
             self.marks = matches[first:min(end, first + MOST_MARKS)].astype("<u4").tobytes()
             self.length = model.length
+
+
+def _counted(numbers: np.ndarray, names: Sequence[str]) -> dict[str, int]:
+    """How many bytes have each name that one has."""
+    counts = np.bincount(numbers, minlength=len(names)).tolist()
+    return {name: count for name, count in zip(names, counts, strict=True) if count}
 
 
 def between(ends: tuple[int, int]) -> tuple[int, int]:
