@@ -152,7 +152,7 @@ PROGRAMS = st.builds(Program, st.tuples(FUNCTIONS), st.sampled_from(["1.0", "1.3
 
 
 @given(PROGRAMS, INFOS)
-@settings(max_examples=60)
+@settings(max_examples=25)
 def test_round_trip(whole: Program, info: dict[str, str]) -> None:
     whole = Program(whole.functions, whole.version, (*whole.attributes, build_info(info)))
     text = mil.write(whole)
