@@ -391,6 +391,27 @@ def accounted(registers: RegisterMap) -> None:
     assert np.array_equal(registers.encode(registers.decode(words, raw=True), raw=True), words)
 
 
+ARRAYS = """block,offset,register,field,lsb,width,at,value,evidence,note,bits,count,stride,access
+L,0x8000,,group layer,,,,sparse,guess,,,4 8,0x1000 4,
+L,0x0,CTRL,mode,1,4,,,unknown,,,,,
+L,0x10,TAP,gain,0,5,,,guess,,,4,8,
+L,0x10,TAP,sign,7,1,,,K,,,4,8,
+L,0x40,PTR,low,0,40,,,K,,64,,,
+L,0x50,LUT,entry,0,4,,signed,K,,8,3 2,4 1,
+L,0x60,H,h,2,9,,,K,,16,5,2,
+L,0x70,SPLIT,part,0,8,0,,K,,,2,4,
+L,0x80,SPLITB,part,0,8,8,,K,,,2,4,
+M,0x10,STAT,done,0,1,,,K,,,,,ro
+"""
+
+
+def arrays(folder: Path) -> Path:
+    (folder / "arrays").mkdir(exist_ok=True)
+    path = folder / "arrays/registers.csv"
+    path.write_text(ARRAYS)
+    return path
+
+
 def check_random(source: Any, folder: Path, count: int, seed: int, **options: Any) -> None:
     made = draft(source, **options)
     first = made._table
@@ -431,6 +452,7 @@ def test_random_edits(path: Path, tmp_path: Path, seed: int) -> None:
     check_random(path, tmp_path / "out", 60, seed)
     check_random(NN, tmp_path / "out", 25, seed, features=["nn_v7"])
     check_random(9, tmp_path / "out", 50, seed, block="NN")
+    check_random(arrays(tmp_path), tmp_path / "out", 30, seed)
 
 
 @pytest.mark.long
@@ -438,6 +460,7 @@ def test_random_edits(path: Path, tmp_path: Path, seed: int) -> None:
 def test_many_random_edits(path: Path, tmp_path: Path, seed: int) -> None:
     check_random(path, tmp_path / "out", 200, seed)
     check_random(NN, tmp_path / "out", 120, seed, features=["nn_v8"])
+    check_random(arrays(tmp_path), tmp_path / "out", 200, seed)
     check_random(TARGETS / "ane/h13.csv", tmp_path / "out", 60, seed, dense=False)
     check_random(npulab.target("vivante").tables["TP"], tmp_path / "out", 60, seed)
 
@@ -899,6 +922,41 @@ def test_drafts_of_rows_of_writes_and_of_captures() -> None:
     for wrong in ([], [(0, 1), {}], [(1, 2)], [(0, "x")]):
         with pytest.raises(ValueError, match=r"^draft: got .*, allowed are rows with field, lsb, width, or writes"):
             npulab.draft(wrong)
+
+
+def changed_lines(made: Draft) -> list[str]:
+    return [line for line in made.diff().splitlines()[3:] if line[0] in "+-"]
+
+
+@pytest.mark.parametrize(("edit", "lines"), [
+    (("rename", "LUT_0_1.entry", "slope"), ["-L,0x50,LUT,entry,0,4,,signed,K,,8,3 2,4 1,", "+L,0x50,LUT,slope,0,4,,signed,K,,8,3 2,4 1,"]),
+    (("rename", "w0x0054_12_20", "next"), ["+L,0x54,,next,12,20,,,unknown,,,,,"]),  # more than a register has
+    (("rename", "w0x0054_4_4", "flags"), ["+L,0x50,LUT,flags,4,4,,,unknown,,8,3 2,4 1,"]),
+    (("rename", "w0x0044_8_24", "high"), ["+L,0x40,PTR,high,40,24,,,unknown,,64,,,"]),
+    (("split", "TAP_2.gain", 3, ["g", "h"]), ["-L,0x10,TAP,gain,0,5,,,guess,,,4,8,", "+L,0x10,TAP,g,0,3,,,guess,,,4,8,", "+L,0x10,TAP,h,3,2,,,guess,,,4,8,"]),
+    (("join", "TAP_0.gain", "w0x0010_5_2"), ["-L,0x10,TAP,gain,0,5,,,guess,,,4,8,", "+L,0x10,TAP,gain,0,7,,,guess,,,4,8,"]),
+    (("join", "TAP_0.gain", "TAP_1.gain"), None),
+    (("add", "tag", "PTR", 41, 10), ["+L,0x40,PTR,tag,41,10,,,guess,,64,,,"]),
+    (("add", "tag", 6, 9, 10), ["+L,0x40,PTR,tag,41,10,,,guess,,64,,,"]),  # by word
+    (("add", "far", "LUT", 6, 3), None),
+    (("rename_register", "H", "HALF"), ["-L,0x60,H,h,2,9,,,K,,16,5,2,", "+L,0x60,HALF,h,2,9,,,K,,16,5,2,"]),
+    (("move", "mode", "TAP", 9), ["-L,0x0,CTRL,mode,1,4,,,unknown,,,,,", "+L,0x00,CTRL,,0,32,,,unknown,,,,,", "+L,0x10,TAP,mode,9,4,,,unknown,,,4,8,"]),
+    (("resize", "low", 60), ["-L,0x40,PTR,low,0,40,,,K,,64,,,", "+L,0x40,PTR,low,0,60,,,K,,64,,,"]),
+    (("remove", "part_1"), ["-L,0x70,SPLIT,part,0,8,0,,K,,,2,4,", "-L,0x80,SPLITB,part,0,8,8,,K,,,2,4,",
+                            "+L,0x70,SPLIT,,0,8,,,unknown,,,2,4,", "+L,0x80,SPLITB,,0,8,,,unknown,,,2,4,"]),
+    (("set_note", "done", "x"), ["-M,0x10,STAT,done,0,1,,,K,,,,,ro", "+M,0x10,STAT,done,0,1,,,K,x,,,,ro"]),
+])
+def test_an_edit_of_an_array_is_one_of_all_its_copies(edit: tuple[Any, ...], lines: list[str] | None, tmp_path: Path) -> None:
+    made = draft(arrays(tmp_path))
+    if lines is None:
+        with pytest.raises(ValueError):
+            getattr(made, edit[0])(*edit[1:])
+        assert not made.diff()
+        return
+    getattr(made, edit[0])(*edit[1:])
+    assert sorted(changed_lines(made)) == sorted(lines)
+    made.save()
+    assert [*RegisterMap.read(made.path)] == [*made.map]
 
 
 def test_where_blocks_lie_stays_as_it_is(tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ from functools import partial
 from itertools import takewhile
 from typing import Any
 
-from npulab.analysis.draft.naming import elsewhere, labelled_field, plain_name, rows_of, word_of
-from npulab.analysis.draft.table import Run, Table
+from npulab.analysis.draft.naming import bits_of, elsewhere, labelled_field, plain_name, rows_of
+from npulab.analysis.draft.table import Run, Table, number
+from npulab.registers.expansion import SHAPE, shaped
 from npulab.registers.fields import WORD_BITS, WORD_BYTES, Field
 from npulab.registers.meaning import FLOATS, Meaning
 
@@ -60,8 +61,9 @@ def join(table: Table, low: str, high: str, name: str = "") -> tuple[Table, str]
     Without a name it is that of the lower one or, where this has none, of the other.
     """
     (label, a), (other, b) = labelled_field(table, low), labelled_field(table, high)
-    if a == b or a.block != b.block:
-        raise ValueError(f"join {label} and {other}: got {'the same field' if a == b else 'fields of two blocks'}, "
+    same = a == b or (a.declared and table.keys_of(a) == table.keys_of(b))
+    if same or a.block != b.block:
+        raise ValueError(f"join {label} and {other}: got {'the same field' if same else 'fields of two blocks'}, "
                          "allowed are two fields of one block")
     for item in (a, b):
         _in_one_place(table, item, f"join {label} and {other}")
@@ -87,7 +89,8 @@ def join(table: Table, low: str, high: str, name: str = "") -> tuple[Table, str]
     if len(runs) < len(notes):
         kept["note"] = "; ".join(dict.fromkeys(filter(None, notes)))
     table = table.laid([*keys, *more], runs, {"field": name, **NOT_SPLIT, "evidence": _evidence(a, b)})
-    return table.changed(table.key_of(runs[0]), kept), f"join {label} and {other} as {name}"
+    (key,) = (key for key, run in table.runs.items() if run[:3] == runs[0][:3])
+    return table.changed(key, kept), f"join {label} and {other} as {name}"
 
 
 def add(table: Table, name: str, register: str | int, lsb: int, width: int, offset: int | None = None,
@@ -96,11 +99,10 @@ def add(table: Table, name: str, register: str | int, lsb: int, width: int, offs
     the first block) or block.name."""
     name = plain_name(name, "add", str(register))
     if offset is None:
-        block, offset = table.place(word_of(table, register))
-        new = ""
+        run, new = bits_of(table, register, lsb, width)[0], ""
     else:
         block, new = _new_register(table, str(register), offset)
-    run = Run(block, offset, lsb, width)
+        run = Run(block, offset, lsb, width)
     table, feature = table.cleared(run)
     table, _ = table.added(run, {"field": name, "value": value.strip(), "feature": feature,
                                  "evidence": evidence.strip() or "unknown", "note": note.strip(), "register": new})
@@ -120,11 +122,10 @@ def move(table: Table, field: str, register: str | int, lsb: int, width: int = 0
             table, sentence = step(table, field)
             told.append(sentence)
         return table, f"{told[0]}, {told[1]}"
-    word = word_of(table, register)
-    target = Run(*table.place(word), lsb, run.width, run.at)
-    before = table.map
+    target, name = bits_of(table, register, lsb, run.width)
+    target, before = target._replace(at=run.at), table.map
     table = table.laid(keys, [target], {}) if target[:2] == run[:2] else _carried(table, keys[0], target)
-    return table.cleared(target)[0].kept(before), f"move {label} to {before.registers[word][2]} bit {lsb}"
+    return table.cleared(target)[0].kept(before), f"move {label} to {name} bit {target.lsb}"
 
 
 def resize(table: Table, field: str, width: int, shift: bool = False) -> tuple[Table, str]:
@@ -137,8 +138,9 @@ def resize(table: Table, field: str, width: int, shift: bool = False) -> tuple[T
     """
     label, item = labelled_field(table, field)
     run, (key,) = _one_run(table, item, f"resize {label}")
-    if not 1 <= width <= WORD_BITS:
-        raise ValueError(f"resize {label}: got {width} bits, allowed is 1 to {WORD_BITS}")
+    most = number(table.rows[key], "bits") or WORD_BITS
+    if not 1 <= width <= most:
+        raise ValueError(f"resize {label}: got {width} bits, allowed is 1 to {most}")
     sentence = f"resize {label} from {run.width} to {width} bits"
     if shift:
         return _behind(table, key, width, label), f"{sentence}, with everything behind it"
@@ -237,7 +239,8 @@ def _evidence(a: Field, b: Field) -> str:
 
 def _carried(table: Table, key: int, target: Run) -> Table:
     """With a row in another register, its note with it."""
-    row = {name: text for name, text in table.rows[key].items() if name not in (*Run._fields, "word", "register")}
+    row = {name: text for name, text in table.rows[key].items()
+           if name not in (*Run._fields, "word", "register", *SHAPE)}
     table, _ = table.added(target, row)
     return table.without(key)
 
@@ -248,8 +251,9 @@ def _behind(table: Table, key: int, width: int, label: str) -> Table:
     order = sorted((run, one) for one, run in table.runs.items() if run.block == block)
     start = next(place for place, (_, one) in enumerate(order) if one == key)
     mine = {one for one in table.rows if table.rows[one].get("block", "") == block}
-    if mine != {one for _, one in order}:
-        raise ValueError(f"resize {label}: got a block with rows of other features, allowed with shift is one without")
+    if mine != {one for _, one in order} or shaped(table.rows[one] for one in mine):
+        raise ValueError(f"resize {label}: got a block with arrays or rows of other features, allowed with shift is "
+                         "one without")
     old = new = _end(order[start - 1][0]) if start else 0
     names = {run[:2]: table.register(run) for run, _ in order}
     for run, one in order[start:]:

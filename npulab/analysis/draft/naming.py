@@ -25,7 +25,7 @@ def rename(table: Table, field: str, name: str) -> tuple[Table, str]:
 
 def rename_register(table: Table, register: str | int, name: str) -> tuple[Table, str]:
     """Give a register another name, in every row that it has."""
-    block, offset, label = table.map.registers[word_of(table, register)]
+    (block, offset, *_), label = bits_of(table, register)
     name = plain_name(name, "rename register", label)
     other = next((where for b, where, known in table.map.registers if (b, known) == (block, name)), offset)
     if other != offset:
@@ -117,16 +117,22 @@ def elsewhere(table: Table, item: Field) -> list[int]:
             and row.get("block", "") == item.block and row["field"] == item.name and row.get("at")]
 
 
-def word_of(table: Table, register: str | int) -> int:
-    """The word of a register by its number, its name, or block.name; raises LookupError with what
-    there is."""
+def bits_of(table: Table, register: str | int, lsb: int = 0, width: int = 1) -> tuple[Run, str]:
+    """Bits of a register by the number of its word, its name (of an array that of its row), or
+    block.name; and its name.  Raises LookupError with what there is."""
     registers = table.map.registers
-    words = [word for word, (block, _, name) in enumerate(registers) if register in (word, name, f"{block}.{name}")]
-    if len(words) != 1:
-        near = [f"{registers[word][0]}.{registers[word][2]}" for word in words] or [name for _, _, name in registers]
+    found = [((block, offset), name) for (block, offset), name in table.arrays.items()
+             if register in (name, f"{block}.{name}")] or \
+        [((block, offset), name) for word, (block, offset, name) in enumerate(registers)
+         if register in (word, name, f"{block}.{name}")]
+    if len(found) != 1:
+        near = [f"{block}.{name}" for (block, _), name in found] or [name for _, _, name in registers]
         raise LookupError(f"register: got {register!r}, the map has {', '.join(near[:12])}"
                           f"{', ...' if len(near) > 12 else ''}")
-    return words[0]
+    ((place, name),) = found
+    run = Run(*place, lsb, width)
+    run = run if table.arrays.get(place) == name else table.home(run)
+    return run, table.register(run) or name
 
 
 def plain_name(name: str, what: str, of: str) -> str:

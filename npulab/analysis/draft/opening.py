@@ -13,7 +13,6 @@ from npulab.analysis.draft.state import SUFFIX, Draft
 from npulab.analysis.draft.table import Table
 from npulab.captures.capture import Capture
 from npulab.captures.writes import rows_of_writes
-from npulab.registers.expansion import is_block, shaped
 from npulab.registers.fields import WORD_BITS, WORD_BYTES
 from npulab.registers.formats.formats import read_map
 from npulab.registers.formats.tables import MOST_ROWS, RegisterTable
@@ -33,9 +32,9 @@ def draft(source: Source, *, features: Iterable[str] = (), dense: bool | None = 
 
     ``features`` are those of the chip that is looked at (of a map, its own).  ``dense`` is as
     ``RegisterMap`` has it; without it a file is dense, a table of ``registers.formats`` and a file
-    of another format sparse, a map as it is.  A table with arrays or registers of other sizes is
-    drafted as plain rows, to be saved as another file. Raises ValueError with file and line for a table that
-    is broken, FileNotFoundError for none.
+    of another format sparse, a map as it is.  What is said of a field of an array is said of all its
+    copies.  Raises ValueError with file and line for a table that is broken, FileNotFoundError for
+    none.
 
     >>> draft(34, block="NN")
     Draft(NN: 34 words, 0 steps, not saved)
@@ -113,10 +112,6 @@ def _of_file(path: Path, data: bytes, features: frozenset[str], dense: bool | No
         double = [name for place, name in enumerate(sheet.names) if name in sheet.names[:place]]
         if double:
             raise ValueError(f"{file}: got column {double[0]!r} twice, allowed is each once")
-    if shaped(row for row in sheets[path].rows.values() if not is_block(row)):
-        # a step edits a word, which an array has no row of
-        registers = RegisterMap.read(path, features=features)
-        return _of_table(read_map(path), features, registers.dense if dense is None else dense)
     try:
         return Draft(Table(sheets[path], sheets[beside], features, dense is not False), path, files)
     except (ValueError, LookupError) as error:

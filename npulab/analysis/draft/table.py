@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from npulab.analysis.draft.sheet import Sheet
-from npulab.registers.expansion import is_block
+from npulab.registers.expansion import SHAPE, expanded, is_block, shaped
 from npulab.registers.fields import WORD_BITS, Field
 from npulab.registers.formats.tables import COMMENT, ENUM_COLUMNS, RegisterTable
 from npulab.registers.map import RegisterMap
@@ -22,8 +22,9 @@ HEAD = ",".join(ENUM_COLUMNS) + "\n"
 
 
 class Run(NamedTuple):
-    """A run of bits: the block and offset of its register, its lowest bit, its width, and where it
-    lies in the value of a split field (None where the field is not split)."""
+    """A run of bits: the block and offset of its register (of an array the first one), its lowest
+    bit in it, its width, and where it lies in the value of a split field (None where the field is
+    not split)."""
 
     block: str
     offset: int
@@ -89,7 +90,7 @@ class Table:
             if not line.text.startswith(COMMENT):
                 break
             head.append(line.text.strip().removeprefix(COMMENT).removeprefix(" "))
-        return RegisterTable.of(self.rows.values(), self.names, "\n".join(head))
+        return RegisterTable.of(expanded(self.rows.values())[0], self.names, "\n".join(head))
 
     # ---- looking things up ----
 
@@ -103,25 +104,52 @@ class Table:
 
     @cached_property
     def _keys(self) -> dict[tuple[str, int, int], int]:
-        return {run[:3]: key for key, run in self.runs.items()}
+        """The row of each run of bits by block, offset of the word and lowest bit."""
+        return {(*self.place_of(part), number(part, "lsb") or 0): key for key in self.runs
+                for part in expanded([self.rows[key]])[0]}
+
+    @cached_property
+    def arrays(self) -> dict[tuple[str, int], str]:
+        """The names of registers that are arrays or no words, by block and offset."""
+        return {run[:2]: self.rows[key]["register"] for key, run in self.runs.items() if shaped([self.rows[key]])}
+
+    @cached_property
+    def _parts(self) -> dict[tuple[str, int], list[tuple[int, int, Run]]]:
+        """By block and offset of a word: the bits that ``arrays`` have of it, (lowest, end), and
+        the first of them in its register."""
+        out: dict[tuple[str, int], list[tuple[int, int, Run]]] = {}
+        for key, run in self.runs.items():
+            if run[:2] in self.arrays:
+                bits = number(self.rows[key], "bits") or WORD_BITS
+                whole = {**self.rows[key], "field": "whole", "lsb": "0", "width": str(bits), "at": "0"}
+                for part in expanded([whole])[0]:
+                    lsb = part["lsb"]
+                    out.setdefault(self.place_of(part), []).append(
+                        (lsb, lsb + part["width"], Run(*run[:2], part["at"], 0)))
+        return out
+
+    def home(self, run: Run) -> Run:
+        """A run of bits of a word, in the register that has it."""
+        for lsb, end, first in self._parts.get(run[:2], ()):
+            if lsb <= run.lsb and run.lsb + run.width <= end:
+                return first._replace(lsb=first.lsb + run.lsb - lsb, width=run.width)
+        return run
 
     def place(self, word: int) -> tuple[str, int]:
         """The block and offset of a word of the map."""
         block, offset, _ = self.map.registers[word]
         return block, offset
 
-    def key_of(self, run: Run) -> int:
-        """The row of a run of bits."""
-        return self._keys[run[:3]]
-
     def runs_of(self, item: Field) -> list[Run]:
         """The runs of a field from the low end of its value."""
-        runs = [Run(*self.place(piece.word), piece.lsb, piece.width) for piece in item.pieces]
-        return [self.runs[self.key_of(run)] for run in runs] if item.declared else runs
+        if item.declared:
+            return [self.runs[key] for key in self.keys_of(item)]
+        return [self.home(Run(*self.place(piece.word), piece.lsb, piece.width)) for piece in item.pieces]
 
     def keys_of(self, item: Field) -> list[int]:
         """The rows of a field from the low end of its value; none for bits without a row."""
-        return [self.key_of(run) for run in self.runs_of(item)] if item.declared else []
+        places = [(*self.place(piece.word), piece.lsb) for piece in item.pieces if item.declared]
+        return [*dict.fromkeys(map(self._keys.__getitem__, places))]
 
     # ---- changing rows ----
 
@@ -150,6 +178,8 @@ class Table:
         """With a new row where its neighbours are, its numbers spelled as theirs; and its key."""
         values = {"evidence": "unknown", **values, **run._asdict()}
         values["register"] = self.register(run) or values.get("register", "")
+        there = next((row for row in self.rows.values() if self.place_of(row) == run[:2] and shaped([row])), {})
+        values |= {name: there.get(name, "") for name in SHAPE}
         sheet = self.sheet.with_columns(_filled(values))
         place, like = self._neighbour(run)
         model = sheet.rows.get(like, {})
@@ -163,7 +193,7 @@ class Table:
         return next((row["register"] for key, row in self.rows.items() if row.get("register") and
                      self.place_of(row) == (run.block, run.offset)), "")
 
-    def place_of(self, row: Mapping[str, str]) -> tuple[str, int]:
+    def place_of(self, row: Mapping[str, Any]) -> tuple[str, int]:
         """The block and offset of a row."""
         return row.get("block", ""), number(row, "offset") or 0
 
@@ -193,7 +223,7 @@ class Table:
         table, left = self, [*keys]
         if model is None:
             model = self.rows[left[0]] if left else {}
-        more = {name: value for name, value in model.items() if name not in (*Run._fields, "word", "register")}
+        more = {name: value for name, value in model.items() if name not in (*Run._fields, "word", "register", *SHAPE)}
         if automatic({"field": "", **more}):
             more["field"] = ""
         for run in runs:
@@ -223,7 +253,7 @@ class Table:
 
     def kept(self, before: RegisterMap) -> Table:
         """With a row without a name for each register that a map has and these rows would lose."""
-        have = {run[:2] for run in self.runs.values()}
+        have = {place[:2] for place in self._keys}
         last = {block: offset for block, offset, _ in before.registers}
         table = self
         sparse = {name for name, repeat in before.repeats.items() if repeat.sparse}
@@ -264,9 +294,9 @@ def _filled(values: Mapping[str, Any]) -> list[str]:
             if value not in ("", None) and (name, value) not in (("evidence", "unknown"), ("offset", 0))]
 
 
-def number(row: Mapping[str, str], name: str) -> int | None:
+def number(row: Mapping[str, Any], name: str) -> int | None:
     """A whole number of a row, None where it is blank."""
-    return int(row[name], 0) if row.get(name) else None
+    return int(str(row[name]), 0) if row.get(name) else None
 
 
 def _whole(text: str) -> int:
