@@ -22,6 +22,7 @@ from npulab.quant.layers import Network
 from npulab.registers.fields import WORD_BITS, WORD_BYTES, Field
 from npulab.registers.map import RegisterMap
 from npulab.support.late import pd
+from npulab.support.refuse import refuse_if
 from npulab.support.text import Row, as_address, indented
 
 if TYPE_CHECKING:
@@ -294,8 +295,7 @@ def explain(capture: Capture, byte: int | None = None) -> pd.DataFrame:
     items = target(capture.target).explain(capture)
     if byte is not None:
         size = len(capture.buffers["coefficients"])
-        if not 0 <= byte < size:
-            raise ValueError(f"byte: got {byte}, allowed is 0 to {size - 1}")
+        refuse_if(not 0 <= byte < size, "byte", byte, f"is 0 to {size - 1}")
         items = [item for item in items if item.bit // 8 == byte or item.bit < 8 * byte < item.bit + item.bits]
     places = ["core", "channel", "plane", "row", "column"]
     frame = Table(items, columns=Item._fields).astype(dict.fromkeys(places, "Int64"))
@@ -341,8 +341,7 @@ def diff(a: Any, b: Any, *, never: bool = False, tasks: Sequence[int] = ()) -> p
     if isinstance(a, CaptureSet) or isinstance(b, CaptureSet):
         rows = [_row(*seen) for seen in _pairs(*([raw_fields(capture) for capture in side] for side in sets))]
         return Table([row for row in rows if never or row[4] != "never"], columns=[*SETS])
-    if never:
-        raise ValueError("diff: got never with two captures, allowed is with CaptureSets and Sweeps")
+    refuse_if(never, "diff", "never with two captures", "is with CaptureSets and Sweeps")
     frame = Table(differences(a, b), columns=list(Difference._fields), dtype=object)
     return frame.astype({"task": int, "address": bool})
 
@@ -352,8 +351,7 @@ def jobs_apart(a: Any, b: Any, tasks: Sequence[int]) -> tuple[Capture, Capture]:
 
     Raises TypeError for what is no capture, LookupError for a task that is not there.
     """
-    if len(tasks) != 2:
-        raise ValueError(f"tasks: got {len(tasks)}, allowed are two, one of each side")
+    refuse_if(len(tasks) != 2, "tasks", len(tasks), "are two, one of each side")
     apart: list[Capture] = []
     for side, task in zip((a, b), tasks, strict=True):
         _refuse(side, "tasks", Capture)

@@ -96,8 +96,7 @@ def _npu(path: Path) -> str:
 
 def _description(path: Path) -> dict[str, Any]:
     said = read_json(path / DESCRIPTION)
-    if not isinstance(said, dict):
-        raise ValueError(f"{path / DESCRIPTION}: got {type(said).__name__}, allowed is an object")
+    refuse_if(not isinstance(said, dict), path / DESCRIPTION, type(said).__name__, "is an object")
     return said
 
 
@@ -130,7 +129,6 @@ def _jobs(path: Path, buffers: Mapping[str, bytes], maps: Maps) -> Sequence[Job]
             raise ValueError(f"{path / WRITES}: got a write to {rest[0][0]:#x}, allowed are addresses of registers.csv")
         return jobs
     data, size = buffers.get(Path(WORDS).stem, b""), WORD_BYTES * len(registers)
-    if len(data) != size:
-        raise ValueError(f"{path / WORDS}: got {len(data)} bytes, allowed is {size}, as many words as registers.csv "
-                         "has")
+    refuse_if(len(data) != size, path / WORDS, f"{len(data)} bytes",
+              f"is {size}, as many words as registers.csv has")
     return (Job(block, np.frombuffer(data, "<u4")),)

@@ -221,8 +221,7 @@ def _capture(folder: Path, description: Any) -> Capture:
     buffers = {name: files[file] for name, file in _need(d, "buffers", dict).items()}
     addresses = {name: _address(name, at) for name, at in _of(d.get("addresses", {}), "addresses", dict).items()}
     jobs = [_job(job, files, of, maps) for job in _need(d, "jobs", list)]
-    if not jobs:
-        raise ValueError("jobs: got none, allowed is at least one")
+    refuse_if(not jobs, "jobs", "none", "is at least one")
     _need(d, "provenance", str)
     texts = {name: _of(d.get(name, ""), name, str) for name in TEXTS}
     return Capture(folder.resolve().name, of.name, chip, tuple(jobs), buffers, addresses,

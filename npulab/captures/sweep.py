@@ -174,8 +174,7 @@ def save_sweep(sweep: Sweep, path: str | os.PathLike[str]) -> Path:
     path = Path(path)
     if not isinstance(sweep, Sweep):
         raise TypeError(f"save_sweep: got {type(sweep).__name__}, allowed is Sweep, as npulab.load_sweep gives")
-    if path.suffix != SUFFIX:
-        raise ValueError(f"{path}: got {path.suffix or 'no suffix'!r}, allowed is a file {SUFFIX}")
+    refuse_if(path.suffix != SUFFIX, path, repr(path.suffix or "no suffix"), f"is a file {SUFFIX}")
     refuse_if(not len(sweep), path, "a sweep of no captures", "is one or more")
     for name, column in sweep.parameters.items():
         if column.dtype.kind == "i" and max(abs(int(column.min())), abs(int(column.max()))) > WHOLE:
@@ -232,8 +231,7 @@ def sweep_of(captures: CaptureSet | Iterable[Capture], name: str = "") -> Sweep:
     for one in found:
         if not isinstance(one, Capture):
             raise TypeError(f"sweep_of: got {type(one).__name__}, allowed are captures, as npulab.load_all gives")
-    if not found:
-        raise ValueError("captures: got none, allowed is one or more")
+    refuse_if(not found, "captures", "none", "is one or more")
     for what, kinds in (("target", [one.target for one in found]), ("chip", [one.chip for one in found]),
                         ("block", [one.jobs[one.main].block for one in found]),
                         ("number of words", [len(one.words) for one in found]),

@@ -19,7 +19,7 @@ from npulab.captures.documents import document
 from npulab.cli.output import REFUSED, Add, each, show, tell
 from npulab.cli.terminal import Bar, progress
 from npulab.support.answers import Answer, Part, Table
-from npulab.support.refuse import near
+from npulab.support.refuse import near, refuse_if
 from npulab.support.text import plural
 
 MOST_NAMED = 12  # cases, in a refusal
@@ -37,8 +37,7 @@ def _options(add: Add) -> None:
 
 
 def _check(options: argparse.Namespace) -> int:
-    if options.jobs < 1:
-        raise ValueError(f"--jobs: got {options.jobs}, allowed is at least 1")
+    refuse_if(options.jobs < 1, "--jobs", options.jobs, "is at least 1")
     read, refused = each(lambda path: (path, document(path)), options.paths)
     documents = [found for _, found in read if found is not None]
     for found in documents:

@@ -36,7 +36,7 @@ from npulab.quant.rules import QUANTIZED, QuantParams
 from npulab.support.answers import Answer, Part, Table
 from npulab.support.files import first_bytes, read_bounded
 from npulab.support.late import pd
-from npulab.support.refuse import refusing
+from npulab.support.refuse import refuse_if, refusing
 from npulab.support.text import Row, known, plural, rows_of
 
 MOST_BYTES = 2 ** 30  # of a model's file
@@ -237,8 +237,7 @@ def _find(graph: Graph) -> tuple[list[_Found], dict[int, str]]:
 def _operations(graph: Graph, number: int) -> list[_Found]:
     """An operator without weights as a layer for each tensor that it gives."""
     one = graph.operators[number]
-    if min(one.inputs, default=-1) < 0:
-        raise ValueError(f"tensors: got {list(one.inputs)}, allowed are all of its inputs")
+    refuse_if(min(one.inputs, default=-1) < 0, "tensors", list(one.inputs), "are all of its inputs")
     constants = {place: graph.data(tensor) for place, tensor in enumerate(one.inputs)
                  if graph.buffers[graph.tensors[tensor].buffer]}
     options = {name: one.options[name] for name in OPERATIONS[one.name] if name in one.options}

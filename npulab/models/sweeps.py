@@ -22,6 +22,7 @@ from npulab.quant.layers import ACTIVATIONS, POOLS, UNIT, Add, Conv2D, FullyConn
 from npulab.quant.rules import QUANTIZED, QuantParams, Rule
 from npulab.support.files import write_folders
 from npulab.support.late import pd
+from npulab.support.refuse import refuse_if
 from npulab.support.text import plural
 
 # what a point of a grid may say, and what it is where the grid does not say it
@@ -184,8 +185,7 @@ def check_sweep(folder: str | os.PathLike[str], outputs: str | os.PathLike[str] 
 
 
 def _folder(given: Any) -> Path:
-    if not isinstance(given, str | os.PathLike):
-        raise ValueError(f"folder: got {type(given).__name__}, allowed is a path")
+    refuse_if(not isinstance(given, str | os.PathLike), "folder", type(given).__name__, "is a path")
     return Path(given)
 
 
@@ -257,8 +257,7 @@ def _check(name: str, value: Any) -> None:
         fits, words = value in PADDINGS or np.shape(value) == (2, 2), "same, valid or ((top, bottom), (left, right))"
     else:
         fits, words = isinstance(value, int) and value >= 1, "a whole number of at least 1"
-    if not fits:
-        raise ValueError(f"grid: got {name} {value!r}, allowed is {words}")
+    refuse_if(not fits, "grid", f"{name} {value!r}", f"is {words}")
 
 
 def _scale(q: QuantParams) -> float:

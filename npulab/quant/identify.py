@@ -33,6 +33,7 @@ from npulab.quant.rules import (
     rule,
 )
 from npulab.support.late import pd
+from npulab.support.refuse import refuse_if
 
 OPS = ("conv", "depthwise", "fully_connected")
 # An input scale that is a power of two makes orders "D" and "P" of the ratio the same number, an
@@ -261,8 +262,7 @@ def _rules_of(rules: Iterable[str | Rule] | str | Rule | None, dtype: str,
         for one in (rules,) if names is None else names:
             if not isinstance(one, str | Rule):
                 raise TypeError(f"rules: got {one!r}, allowed are names or rules")
-        if not names:
-            raise ValueError("rules: got none, allowed is one or more")
+        refuse_if(not names, "rules", "none", "is one or more")
         return [engine(one) if one in NAMES else rule(one) for one in names]
     # sums of int16 codes have more than 32 bits, which a float takes
     return [replace(by, register=48) if dtype == "int16" and isinstance(by, Float) else by
@@ -546,8 +546,7 @@ def _number(name: str, given: Any, low: int, high: int) -> int:
         number = operator.index(given)
     except TypeError:
         number = low - 1
-    if not low <= number <= high:
-        raise ValueError(f"{name}: got {given!r}, allowed is a whole number, {low} to {high}")
+    refuse_if(not low <= number <= high, name, repr(given), f"is a whole number, {low} to {high}")
     return number
 
 

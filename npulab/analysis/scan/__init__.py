@@ -27,6 +27,7 @@ from npulab.captures.devices import Run
 from npulab.captures.journal import Journal
 from npulab.captures.registry import target
 from npulab.quant.layers import Conv2D
+from npulab.support.refuse import refuse_if
 
 __all__ = ["KINDS", "Device", "Probe", "Runner", "Scan", "impulses", "scan", "scan_capture"]
 
@@ -62,8 +63,7 @@ def scan(data: bytes, run: Runner, inputs: Iterable[Any], layer: Conv2D | None =
     >>> scan(bytes([0x35, 0]), run, [0, 1]).counts
     {'data': 4, 'dead': 12}
     """
-    if not hang_cost >= 0:
-        raise ValueError(f"hang_cost: got {hang_cost}, allowed is 0 or more runs")
+    refuse_if(not hang_cost >= 0, "hang_cost", hang_cost, "is 0 or more runs")
     most = math.inf if most_hangs is None else _count("most_hangs", most_hangs, 0)
     checks = _count("checks", checks, 0)
     probes = _probes(inputs, layer)
@@ -148,6 +148,5 @@ def _probes(inputs: Iterable[Any], layer: Conv2D | None) -> list[Probe]:
         if probe.step is not None and not probe.step > 0:
             raise ValueError(f"inputs: got a step of {probe.step}, allowed is more than 0 accumulators an output step")
         out.append(probe)
-    if not out:
-        raise ValueError("inputs: got none, allowed is one or more")
+    refuse_if(not out, "inputs", "none", "is one or more")
     return out

@@ -13,7 +13,7 @@ from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 
 from npulab.notebook.pictures.picture import RIGHT, WRONG, Picture, canvas
 from npulab.support.late import pd
-from npulab.support.refuse import positive
+from npulab.support.refuse import positive, refuse_if
 
 LISTED = 40  # points that have a row of numbers
 NAME = 24  # letters of a name in a row
@@ -186,6 +186,5 @@ def _points(points: Any) -> list[Point]:
 def _peaks(peak: float | Mapping[str, float]) -> dict[str, float]:
     if not isinstance(peak, Mapping):
         return {"": positive("peak", peak)}
-    if not peak:
-        raise ValueError("peak: got no peaks, allowed is one or more of TFLOPS by name")
+    refuse_if(not peak, "peak", "no peaks", "is one or more of TFLOPS by name")
     return {name: positive(f"peak {name!r}", one) for name, one in peak.items()}

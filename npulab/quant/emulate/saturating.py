@@ -16,6 +16,7 @@ import numpy as np
 
 from npulab.quant.emulate.sliding import windows
 from npulab.quant.layers import Conv2D, FullyConnected
+from npulab.support.refuse import refuse_if
 
 ORDERS = ("HWC", "CHW", "WHC")
 BLOCK = 1_000_000  # products looked at at a time: 8 MB as int64
@@ -43,10 +44,8 @@ class Saturation:
     stored: bool = True
 
     def __post_init__(self) -> None:
-        if self.group < 2:
-            raise ValueError(f"group: got {self.group}, allowed is at least 2")
-        if not 2 <= self.bits <= 32:
-            raise ValueError(f"bits: got {self.bits}, allowed is 2 to 32")
+        refuse_if(self.group < 2, "group", self.group, "is at least 2")
+        refuse_if(not 2 <= self.bits <= 32, "bits", self.bits, "is 2 to 32")
         if self.order not in ORDERS:
             raise ValueError(f"order: got {self.order!r}, allowed is one of {', '.join(ORDERS)}")
 

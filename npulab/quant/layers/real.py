@@ -20,6 +20,7 @@ from npulab.quant.layers.checks import (
     whole,
 )
 from npulab.quant.rules import QuantParams
+from npulab.support.refuse import refuse_if
 
 PAIRED = ("add", "subtract", "multiply", "maximum", "minimum")
 SINGLE = ("abs", "copy")
@@ -188,8 +189,7 @@ class Concat:
             axis = operator.index(self.axis)
         except TypeError:
             axis = axes
-        if not -axes <= axis < axes:
-            raise ValueError(f"axis: got {self.axis!r}, allowed is {-axes} to {axes - 1}")
+        refuse_if(not -axes <= axis < axes, "axis", repr(self.axis), f"is {-axes} to {axes - 1}")
         axis %= axes
         rest = {(*one[:axis], *one[axis + 1:]) for one in shapes}
         if len(rest) > 1 or any(len(one) != axes for one in shapes):
@@ -232,14 +232,12 @@ class Concat:
 
 
 def _half(dtype: str) -> None:
-    if dtype != "float16":
-        raise ValueError(f"dtype: got {dtype!r}, allowed is float16")
+    refuse_if(dtype != "float16", "dtype", repr(dtype), "is float16")
 
 
 def _sizes(name: str, given: Any) -> tuple[int, ...]:
     shape = whole(given)
-    if not shape or min(shape) < 1:
-        raise ValueError(f"{name}: got {given}, allowed are sizes, each at least 1")
+    refuse_if(not shape or min(shape) < 1, name, given, "are sizes, each at least 1")
     _few(shape)
     return shape
 
