@@ -203,10 +203,10 @@ class RegisterMap:
         words = self._words(words)
         if words.ndim == 1:
             return self._decode_one(words.tolist(), raw)
-        rows = words.reshape(math.prod(words.shape[:-1]), len(self))
-        return {name: bits if raw else item.value(bits)
-                for name, item, bits in ((name, item, bits.reshape(words.shape[:-1])) for name, item, bits in
-                                         zip(self._spelled, self._fields, self._extract(rows), strict=True))}
+        shape = words.shape[:-1]
+        out = [bits.reshape(shape) for bits in self._extract(words.reshape(math.prod(shape), len(self)))]
+        values = out if raw else [item.value(bits) for item, bits in zip(self._fields, out, strict=True)]
+        return dict(zip(self._spelled, values, strict=True))
 
     def _decode_one(self, words: list[int], raw: bool) -> dict[str, Any]:
         """``decode`` of the words of one capture; Python's integers are faster than arrays of one."""
