@@ -10,7 +10,9 @@ import pytest
 
 import npulab
 from npulab.analysis.laws import find_laws
+from npulab.analysis.laws.expressions import Columns, parameter
 from npulab.analysis.laws.inputs import field_bits
+from npulab.analysis.laws.parity import parity
 from npulab.bits import RegisterMap
 from npulab.captures.sweep import Sweep, load_sweep
 from npulab.cli.shell import main
@@ -29,6 +31,17 @@ def sweep() -> Sweep:
 
 def places(laws: npulab.Laws) -> list[list[object]]:
     return laws.table[["word", "lsb", "width", "law"]].values.tolist()
+
+
+def test_exclusive_ors_are_of_bits_that_say_different_things() -> None:
+    """No bit beside two that cancel out, as those of two parameters that are always equal."""
+    a, b, c = np.random.default_rng(0).integers(0, 2, (3, 64))
+    columns = Columns({"a": a, "same": a, "not_a": 1 - a, "b": b, "c": c})
+    leaves = [*map(parameter, ("a", "same", "not_a", "b", "c"))]
+    assert parity(b == 1, columns, leaves) == []
+    assert {str(law) for law in parity(a ^ b == 1, columns, leaves)} == {"a ^ b", "same ^ b", "(not_a ^ b) + 1"}
+    assert {str(law) for law in parity(a ^ b ^ c == 1, columns, leaves)} == {
+        "a ^ b ^ c", "same ^ b ^ c", "(not_a ^ b ^ c) + 1"}
 
 
 def test_a_law_ends_where_its_field_ends() -> None:

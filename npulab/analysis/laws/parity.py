@@ -14,7 +14,7 @@ from npulab.analysis.laws.prior import BUDGET
 
 def parity(target: Array, columns: Columns, leaves: Sequence[Expression]) -> list[Expression]:
     """The exclusive ors of two or three bits of ``leaves`` that give ``target (N,) bool``, or its
-    complement."""
+    complement; of no two bits that say the same, which are none of so many."""
     bits, laws = [], []
     for leaf in leaves:
         values = np.asarray(columns[leaf], np.int64)
@@ -27,6 +27,7 @@ def parity(target: Array, columns: Columns, leaves: Sequence[Expression]) -> lis
         return []
     rows = packed(np.array(bits))
     keys = [row.tobytes() for row in rows]
+    said = [min(key, row.tobytes()) for key, row in zip(keys, packed(~np.array(bits)), strict=True)]
     single: dict[bytes, list[int]] = {}
     for i, key in enumerate(keys):
         single.setdefault(key, []).append(i)
@@ -39,6 +40,7 @@ def parity(target: Array, columns: Columns, leaves: Sequence[Expression]) -> lis
             if not any(rest):
                 groups.add((i, j))
             groups |= {tuple(sorted((i, j, k))) for k in single.get(rest, ()) if k not in (i, j)}
+        groups = {group for group in groups if len({said[number] for number in group}) == len(group)}
         for group in sorted(groups, key=lambda group: (len(group), group)):
             law = laws[group[0]]
             for number in group[1:]:
