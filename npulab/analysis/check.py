@@ -336,8 +336,7 @@ def diff(a: Any, b: Any, *, never: bool = False, tasks: Sequence[int] = ()) -> p
                         "npulab.captures.sweep.sweep_of makes one of captures")
     sets = [side if isinstance(side, CaptureSet) else CaptureSet((side,)) for side in (a, b)]
     names = {capture.target for side in sets for capture in side}
-    if len(names) > 1:
-        raise ValueError(f"diff: got targets {', '.join(sorted(names))}, allowed is one")
+    refuse_if(len(names) > 1, "diff", f"targets {', '.join(sorted(names))}", "is one")
     if isinstance(a, CaptureSet) or isinstance(b, CaptureSet):
         rows = [_row(*seen) for seen in _pairs(*([raw_fields(capture) for capture in side] for side in sets))]
         return Table([row for row in rows if never or row[4] != "never"], columns=[*SETS])

@@ -22,6 +22,7 @@ import pandas as pd
 from npulab.captures.sweep import words_of
 from npulab.registers.fields import WORD_BITS, Field, Piece
 from npulab.registers.map import RegisterMap
+from npulab.support.refuse import refuse_if
 from npulab.support.text import plural
 
 PER_CELL = 5
@@ -153,8 +154,7 @@ def related(values: Any, parameters: Any, n: int = 3) -> list[tuple[str, float]]
 
 
 def _best(codes: np.ndarray, parameters: Any, n: int, levels: int) -> list[list[tuple[str, float]]]:
-    if n < 1:
-        raise ValueError(f"n: got {n}, allowed is at least 1")
+    refuse_if(n < 1, "n", n, "is at least 1")
     columns = _columns(parameters, _enough(len(codes)))
     information = _information(codes, _ranked(columns.values(), _bins(len(codes), levels))[1])
     names = list(columns)
@@ -165,8 +165,7 @@ def _best(codes: np.ndarray, parameters: Any, n: int, levels: int) -> list[list[
 # ---- what comes in ----
 
 def _enough(rows: int) -> int:
-    if rows < 2:
-        raise ValueError(f"words: got {plural(rows, 'capture')}, allowed are two or more to compare")
+    refuse_if(rows < 2, "words", plural(rows, "capture"), "are two or more to compare")
     return rows
 
 
@@ -175,8 +174,7 @@ def _columns(parameters: Any, rows: int) -> dict[str, np.ndarray]:
     if not hasattr(parameters, "keys"):
         raise ValueError(f"parameters: got {type(parameters).__name__}, allowed is a DataFrame or a mapping of columns")
     out = {str(name): _column(str(name), parameters[name], rows) for name in parameters.keys()}  # noqa: SIM118
-    if not out:
-        raise ValueError("parameters: got no columns, allowed is one or more")
+    refuse_if(not out, "parameters", "no columns", "is one or more")
     return out
 
 

@@ -67,9 +67,8 @@ def folder_importer(target: str, chips: Mapping[str, Features], tables: Maps,
     def read_one(path: Path) -> Capture:
         said = _description(path)
         chip = str(said.get("chip") or next(iter(chips)))
-        if chip not in chips:
-            raise ValueError(f"{path / DESCRIPTION}: chip: got {chip!r}, allowed is one of "
-                             f"{', '.join(chips)}")
+        refuse_if(chip not in chips, f"{path / DESCRIPTION}: chip", repr(chip),
+                  f"is one of {', '.join(chips)}")
         maps, buffers = select(tables, chips[chip]), _buffers(path, said)
         made = make(path, buffers, maps)
         buffers.pop(Path(WORDS).stem, None)

@@ -242,9 +242,8 @@ def _names(description: Mapping[str, Any]) -> set[str]:
 def _job(d: Mapping[str, Any], files: Mapping[str, bytes], of: Target, maps: Mapping[str, RegisterMap],
          ) -> Job:
     kinds, block = [kind for kind in WORDS if kind in d], _need(d, "block", str)
-    if len(kinds) != 1 or block not in maps:
-        raise ValueError(f"jobs: got block {block!r} with {kinds}, allowed is one of "
-                         f"{', '.join(maps)} with one of words, writes, commands")
+    refuse_if(len(kinds) != 1 or block not in maps, "jobs", f"block {block!r} with {kinds}",
+              f"is one of {', '.join(maps)} with one of words, writes, commands")
     name = d[kinds[0]]
     data = files[name]
     refuse_if(len(data) % 4, name, f"{len(data)} bytes", "is whole 32-bit words")

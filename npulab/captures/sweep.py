@@ -271,9 +271,8 @@ def _parameters(given: Any, rows: int) -> pd.DataFrame:
     for name in names:
         if not isinstance(name, str) or not name or names.count(name) > 1:
             raise ValueError(f"parameters: got column {name!r:.80}, allowed are names, each once")
-    if names and len(frame) != rows:
-        raise ValueError(f"parameters: got {plural(len(frame), 'row')}, allowed is one for each of the "
-                         f"{plural(rows, 'capture')}")
+    refuse_if(names and len(frame) != rows, "parameters", plural(len(frame), "row"),
+              f"is one for each of the {plural(rows, 'capture')}")
     return pd.DataFrame({name: _numbers(name, frame[name].tolist()) for name in names}, index=range(rows))
 
 

@@ -31,6 +31,7 @@ from npulab.layout.stored import (
     opened,
     raw_of,
 )
+from npulab.support.refuse import refuse_if
 
 SAMPLES = (16, 1024)  # elements on which a layout is tried before all
 CHANGES = 3  # ways of changing elements that are followed up
@@ -125,11 +126,9 @@ def _pairs(tensors: Any, buffers: Any, dtype: str) -> Pairs:
                                                                      and buffers.ndim == 1)
     arrays = [np.asarray(tensor) for tensor in ([tensors] if single else tensors)]
     data = tuple(bytes_in(buffer, f"buffers[{at}]") for at, buffer in enumerate([buffers] if single else buffers))
-    if not arrays or len(arrays) != len(data):
-        raise ValueError(f"tensors, buffers: got {len(arrays)} and {len(data)}, allowed is one or more, as many of "
-                         "both")
-    if dtype and dtype not in DTYPES:
-        raise ValueError(f"dtype: got {dtype!r}, allowed is one of {', '.join(DTYPES)}")
+    refuse_if(not arrays or len(arrays) != len(data), "tensors, buffers",
+              f"{len(arrays)} and {len(data)}", "is one or more, as many of both")
+    refuse_if(dtype and dtype not in DTYPES, "dtype", repr(dtype), f"is one of {', '.join(DTYPES)}")
     first, kind = arrays[0], dtype or str(arrays[0].dtype)
     fits = kind in DTYPES and first.dtype == held_as(kind)
     for at, (tensor, buffer) in enumerate(zip(arrays, data, strict=True)):
@@ -335,11 +334,15 @@ def _share(layout: Layout, pairs: Pairs, count: int) -> float:
     at = layout.at(*index)
     inside = at <= pairs.size - pairs.itemsize
     index, at = tuple(one[inside] for one in index), at[inside]
-    good = np.ones(len(at), bool)
-    change = Change(layout.xor, layout.add)
+    return float(_alike(layout, pairs, index, at).mean()) if len(at) else 0.0
+
+
+def _alike(layout: Layout, pairs: Pairs, index: tuple[np.ndarray, ...], at: np.ndarray) -> np.ndarray:
+    """Which of some elements are at these places in every buffer."""
+    change, good = Change(layout.xor, layout.add), np.ones(at.shape, bool)
     for raw, buffer in zip(pairs.raw, pairs.buffers, strict=True):
         good &= elements_at(buffer, at, pairs.itemsize, layout.big_endian) == change.of(raw[index])
-    return float(good.mean()) if len(good) else 0.0
+    return good
 
 
 @cache
@@ -368,11 +371,7 @@ def _agreeing_offsets(layout: Layout, pairs: Pairs, offsets: list[int]) -> list[
     index = tuple(n * part // PARTS for n, part in
                   zip(pairs.shape, _random_parts(len(pairs.shape), SAMPLES[0]), strict=True))
     at = layout.at(*index) + np.array(offsets)[:, None]
-    good = np.ones(at.shape, bool)
-    change = Change(layout.xor, layout.add)
-    for raw, buffer in zip(pairs.raw, pairs.buffers, strict=True):
-        good &= elements_at(buffer, at, pairs.itemsize, layout.big_endian) == change.of(raw[index])
-    return [offset for offset, row in zip(offsets, good, strict=True) if row.all()]
+    return [offset for offset, row in zip(offsets, _alike(layout, pairs, index, at), strict=True) if row.all()]
 
 
 def _table(pairs: Pairs, places: Seen | None) -> Table:

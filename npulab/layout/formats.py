@@ -12,6 +12,7 @@ from typing import Any
 
 from npulab.layout.nest import Layout, Loop
 from npulab.layout.stored import place_bytes
+from npulab.support.refuse import refuse_if
 
 # axes from the outermost to the innermost; contiguous is the order of the tensor itself
 ORDERS = {"channels_last": (0, 2, 3, 1), "channels_last_3d": (0, 2, 3, 4, 1)}
@@ -117,11 +118,9 @@ def _grows(sizes: tuple[int, ...], steps: tuple[int, ...], order: tuple[int, ...
 
 
 def _order(sizes: tuple[int, ...], name: str) -> tuple[int, ...]:
-    if name not in FORMATS:
-        raise ValueError(f"format: got {name!r}, allowed is {', '.join(FORMATS)}")
+    refuse_if(name not in FORMATS, "format", repr(name), f"is {', '.join(FORMATS)}")
     order = ORDERS.get(name, tuple(range(len(sizes))))
-    if len(order) != len(sizes):
-        raise ValueError(f"shape: got {sizes}, allowed with {name} are {len(order)} axes")
+    refuse_if(len(order) != len(sizes), "shape", sizes, f"with {name} are {len(order)} axes")
     return order
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from npulab.layout.stored import BITS, DTYPES, MOST_ELEMENTS, held_as, values_of
+from npulab.support.refuse import refuse_if
 
 MOST_CAPTURES = 64
 GOLDEN = 0.618  # of the range, from one value to the next: near indices have values far apart
@@ -26,12 +27,10 @@ def markers(shape: tuple[int, ...], dtype: str = "uint8", *, captures: int = 0, 
     >>> [one.tolist() for one in markers((4,), avoid=[0])]
     [[158, 60, 217, 119], [1, 1, 1, 1]]
     """
-    if dtype not in DTYPES:
-        raise ValueError(f"dtype: got {dtype!r}, allowed is one of {', '.join(DTYPES)}")
+    refuse_if(dtype not in DTYPES, "dtype", repr(dtype), f"is one of {', '.join(DTYPES)}")
     elements = math.prod(shape)
-    if not shape or not 1 <= elements <= MOST_ELEMENTS or min(shape) < 1:
-        raise ValueError(f"shape: got {shape}, allowed are one or more axes of at least 1, at most {MOST_ELEMENTS} "
-                         "elements")
+    refuse_if(not shape or not 1 <= elements <= MOST_ELEMENTS or min(shape) < 1, "shape", shape,
+              f"are one or more axes of at least 1, at most {MOST_ELEMENTS} elements")
     values = _values(dtype, avoid)
     base = len(values)
     needed = next((count for count in range(2, MOST_CAPTURES) if base ** count - base >= 2 * elements), 0)

@@ -21,6 +21,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from npulab.support.refuse import one_of
+
 ROUNDINGS = ("floor", "toward-zero", "half-up", "half-even", "half-away")
 # how the ratio of scales is formed: in double; first product in single, quotient in double; all in
 # single
@@ -64,8 +66,7 @@ def shift_right(values: np.ndarray, shift: Any, rounding: str) -> np.ndarray:
     [-3, -2, -2, -2, -3]
     """
     values, shift = np.asarray(values, np.int64), np.asarray(shift, np.int64)
-    if rounding not in ROUNDINGS:
-        raise LookupError(f"rounding: got {rounding!r}, allowed is one of {', '.join(ROUNDINGS)}")
+    one_of("rounding", rounding, ROUNDINGS)
     if rounding == "floor":
         return values >> np.minimum(shift, 62)
     if shift.size and shift.max() > 62:  # every value is under a half
@@ -88,8 +89,7 @@ def divided(values: np.ndarray, by: Any, rounding: str) -> np.ndarray:
     >>> [int(divided(np.int64(-10), 4, r)) for r in ROUNDINGS]
     [-3, -2, -2, -2, -3]
     """
-    if rounding not in ROUNDINGS:
-        raise LookupError(f"rounding: got {rounding!r}, allowed is one of {', '.join(ROUNDINGS)}")
+    one_of("rounding", rounding, ROUNDINGS)
     values = np.asarray(values)
     if rounding in ("toward-zero", "half-away"):
         more = np.asarray(by) // 2 if rounding == "half-away" else 0
@@ -108,8 +108,7 @@ def ratio_of_scales(input_scale: Any, weight_scale: Any, output_scale: Any, orde
     rounded to float32, the quotient is float64; "S": both are rounded to float32.
     Raises ValueError where a scale is not positive and finite in float32, or the ratio is not.
     """
-    if order not in ORDERS:
-        raise LookupError(f"order of scales: got {order!r}, allowed is one of {', '.join(ORDERS)}")
+    one_of("order of scales", order, ORDERS)
     with np.errstate(over="ignore", under="ignore", divide="ignore", invalid="ignore"):
         a, b, c = (np.asarray(scale, np.float32) for scale in (input_scale, weight_scale, output_scale))
         product = a.astype(np.float64) * b if order == "D" else (a * b).astype(np.float64)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from npulab.registers.meaning import Meaning
+from npulab.support.refuse import one_of
 
 WORD_BITS = 32
 WORD_BYTES = 4
@@ -124,10 +125,7 @@ class Field:
         """Raw of a value or, for an enum, of its name; errors name register and field."""
         if self.meaning.enum and isinstance(value, str):
             codes = {name: code for code, name in self.names}
-            if value not in codes:
-                raise LookupError(f"register {self.register} field {self.name}: got {value!r}, allowed "
-                                  f"is one of {', '.join(codes)}")
-            return codes[value]
+            return codes[one_of(f"register {self.register} field {self.name}", value, codes)]
         try:
             raw = self.meaning.raw(value)
         except ValueError as error:

@@ -15,6 +15,7 @@ from npulab.analysis.correlate import flips, related
 from npulab.notebook.pictures.picture import RIGHT, WRONG, Picture, bare, canvas
 from npulab.registers.fields import WORD_BITS, Field, Piece
 from npulab.support.late import pd
+from npulab.support.refuse import refuse_if
 
 # colour, mark and its colour: nobody has to tell two colours apart
 STATUSES = {"law": ("#2b6ca3", "", "white"), "constant": ("#d9d9d9", "=", "#4a4a4a"),
@@ -87,10 +88,8 @@ def correlation_map(table: pd.DataFrame, by: str = "mutual_information") -> Pict
     ``MOST_FIELDS`` are shown, by place. Raises ValueError for another column and for a table
     without rows.
     """
-    if by not in FIGURES:
-        raise ValueError(f"by: got {by!r}, allowed is one of {', '.join(FIGURES)}")
-    if table.empty:
-        raise ValueError("table: got no rows, allowed are fields against parameters")
+    refuse_if(by not in FIGURES, "by", repr(by), f"is one of {', '.join(FIGURES)}")
+    refuse_if(table.empty, "table", "no rows", "are fields against parameters")
     moving = table.loc[table[by] != 0, "field"].unique()
     shown = table[table["field"].isin((moving if len(moving) else table["field"].unique())[:MOST_FIELDS])]
     fields = shown.sort_values(["word", "lsb"], kind="stable")["field"].unique()

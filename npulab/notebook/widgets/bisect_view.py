@@ -30,6 +30,7 @@ from npulab.captures.devices import as_code
 from npulab.captures.journal import OUTCOMES, Journal
 from npulab.notebook.widgets.frame import Model, View, assets, table_html
 from npulab.support.processes import Stopped
+from npulab.support.refuse import refuse_if
 from npulab.support.text import plural
 
 STATES = ("asks", "runs", "stops", "stopped", "failed", "done")
@@ -254,8 +255,7 @@ class BisectModel(Model):
         What is about a question ("run" and "stop" are not) is ignored where that of its ``turn`` is
         over.  What goes wrong is said in ``note``.
         """
-        if act not in ACTS:
-            raise ValueError(f"press: got {act!r}, allowed is one of {', '.join(ACTS)}")
+        refuse_if(act not in ACTS, "press", repr(act), f"is one of {', '.join(ACTS)}")
         with self._lock:
             if act not in ("run", "stop") and turn != self.turn:
                 return
@@ -273,9 +273,8 @@ class BisectModel(Model):
     def _allow(self, act: str) -> None:
         if self._retired:
             raise ValueError(f"{act}: got it where {self._retired}")
-        if self.state in RUNNING if act == "run" else act not in self.allowed:
-            raise ValueError(f"{act}: got it in state {self.state!r}, allowed there is "
-                             f"{', '.join(self.allowed) or 'to wait'}")
+        refuse_if(self.state in RUNNING if act == "run" else act not in self.allowed, act,
+                  f"it in state {self.state!r}", f"there is {', '.join(self.allowed) or 'to wait'}")
 
     def _retire(self, why: str) -> None:
         with self._lock:

@@ -192,9 +192,8 @@ class Concat:
         refuse_if(not -axes <= axis < axes, "axis", repr(self.axis), f"is {-axes} to {axes - 1}")
         axis %= axes
         rest = {(*one[:axis], *one[axis + 1:]) for one in shapes}
-        if len(rest) > 1 or any(len(one) != axes for one in shapes):
-            raise ValueError(f"input_shapes: got {', '.join(map(str, shapes))}, allowed are sizes that differ in axis "
-                             f"{axis} only")
+        refuse_if(len(rest) > 1 or any(len(one) != axes for one in shapes), "input_shapes",
+                  ", ".join(map(str, shapes)), f"are sizes that differ in axis {axis} only")
         check_type(self.dtype)
         check_quantization(self, self.dtype, shapes[0][-1])
         object.__setattr__(self, "input_shapes", shapes)
