@@ -291,10 +291,16 @@ class Roles:
                 register.reach()
 
     def explains(self, name: str) -> bool:
-        """Whether a macro has a role, is empty or serves others."""
+        """Whether a macro has a role, is empty or serves others; bits serve what has a role only."""
         macro = self.source.macros.get(name)
-        return name in self.roles or macro is None or not macro.body or name in self.used \
-            or macro.body in self.roles
+        return name in self.roles or macro is None or not macro.body or macro.body in self.roles \
+            or name in (self._served if name in self.bitwise and self.values.get(name, 0) > 0 else self.used)
+
+    @cached_property
+    def _served(self) -> set[str]:
+        """Words that macros with a role are made of; of a sum of bits each is one by itself."""
+        return {word for name, macro in self.source.macros.items() if "|" not in macro.body
+                and self.roles.get(name) in ("bits", "setter", "helper") for word in NAME.findall(macro.body)}
 
     def rest(self) -> Iterator[Lost]:
         """The macros without a role: bits, numbers that may be offsets, what is no number by what it
@@ -332,7 +338,8 @@ class Roles:
                 self.add(Bits(name, macro.position, low=int(found[2]), high=int(found[1])), None, name)
             elif name[0] == "B" and (head := HEAD.fullmatch(name)):
                 groups.setdefault((head[2], "_"), {}).setdefault(HEADS[head[1]], name)
-            elif match and (match[2] not in COUNTS or macro.body.isdecimal()):
+            elif match and (match[2] not in COUNTS or macro.body.isdecimal()) and not (
+                    name in self.bitwise and TAILS[match[2]] in ("low", "high", "bit")):
                 groups.setdefault((match[0].lstrip("_"), match[1]), {}).setdefault(TAILS[match[2]], name)
         self.doubled = any(sep == "__" and {"mask", "low"} <= kinds.keys() for (_, sep), kinds in groups.items())
         for base in [base for base, sep in groups if sep == "__" and (base, "_") in groups]:
@@ -447,7 +454,8 @@ class Roles:
             elif (outer := inside.inside(name)) and ATTRIBUTE.fullmatch(name, len(outer) + 1):
                 self.roles.setdefault(name, "attribute")
             elif name in self.plain and name not in self.roles and name not in self.bitwise \
-                    and not HEAD.fullmatch(name) and not self._packs(macro.body):
+                    and not HEAD.fullmatch(name) and not self._packs(macro.body) \
+                    and not ("|" in macro.body and self.bitwise & {*NAME.findall(macro.body)}):
                 value = self.values.get(name, -1)
                 value *= WORD_BYTES if name in counted else 1
                 if 0 <= value < LARGEST and value % WORD_BYTES == 0 and not NAME.fullmatch(macro.body):
@@ -482,7 +490,7 @@ class Roles:
         prefixed, suffixed = ({found[1]: name for name in self.candidates if (found := form.fullmatch(name))}
                               for form in (PREFIX, SUFFIX))
         infixed = {f"{found[1]}_{found[2]}": name for name in self.candidates if (found := INFIX.fullmatch(name))}
-        shorter = {name.partition("_")[2]: name for name in self.candidates if "_" in name}
+        shorter = {name.partition("_")[2]: name for name in self.candidates if "_" in name and name not in self.used}
         alone = [name for name in self.plain if name not in self.roles and name in self.bitwise]
         wanted = [*self.fields, *self.weak, *alone]
         votes = Counter[str]()
@@ -516,10 +524,12 @@ class Roles:
         """Give the fields that a pair of macros says their registers."""
         self.keys = self._keys()
         self.find = Longest(self.keys)
+        around = {self.find.inside(base) for base in self.fields}
         for base, bits in [*self.fields.items()]:
             key, outer = self.find.at_or_in(base), self.find.inside(base)
-            if key == base and outer and self.candidates[self.keys[outer]] == self.candidates[self.keys[key]]:
-                self.roles[self.keys[key]] = "attribute"  # a field that has its register's offset
+            if key == base and ((outer and self.candidates[self.keys[outer]] == self.candidates[self.keys[key]]) or (
+                    self.candidates[self.keys[key]] == bits.bits and key not in around)):
+                self.roles[self.keys[key]] = "attribute"  # a field that has its register's offset, or is its own mask
                 key = outer
             if key:
                 self.register(key).fields.append(bits)
@@ -577,7 +587,8 @@ class Roles:
                 self.roles |= {name: "bits"} if base in self.fields and value == self.fields[base].bits else {}
                 continue
             outer, one_run = singles.inside(base), single(value)
-            if len(outer) > len(key) and (outer in self.fields or one_run):
+            part = base != name and outer in self.fields and not value & ~self.fields[outer].bits
+            if len(outer) > len(key) and (outer in self.fields or one_run) and not part:
                 continue  # a value of that field
             if key and one_run:
                 self.add(Bits(base, self.plain[name].position, value), self.register(key), name,
@@ -865,6 +876,14 @@ class Roles:
         return value.bit_count() == 1 and bits > 0 and not value & bits and (
             self.fields[field].strict or value > bits // (bits & -bits))
 
+    def _stands_alone(self, name: str, field: Bits, placed: bool) -> bool:
+        """Whether a macro that says bits is no value of a field that its name goes on from: it does not
+        fit, or is one bit of a mask that several registers or none have."""
+        value, bits = self.values[name], field.bits
+        fits = bits <= 0 or not value & ~bits or value <= bits // (bits & -bits)
+        return name in self.bitwise and (not fits or (
+            not placed and field.name in self.weak and value.bit_count() == 1))
+
     def _named_values(self) -> None:
         """Give the named numbers to the fields, or to the registers without fields, that they are
         of; bits that a number in hexadecimal says become fields."""
@@ -886,9 +905,11 @@ class Roles:
                 self.roles[name] = "attribute"
             elif outer in self.fields and (key := self.find.inside(outer)) in heads and self._fits_nowhere(outer, name):
                 by_register.setdefault(key, []).append(name)
-            elif outer in self.fields:
+            elif outer in self.fields and not self._stands_alone(name, self.fields[outer], outer in placed):
                 self.fields[outer].values[tail] = self.values[name], name in self.bitwise
                 self.roles[name] = "value" if outer in placed else "constant"
+            elif outer in self.fields:
+                continue
             else:
                 by_register.setdefault(outer, []).append(name)
         for outer, names in by_register.items():

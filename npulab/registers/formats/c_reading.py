@@ -349,11 +349,12 @@ def _members(source: Source, structs: Sequence[Struct]) -> dict[str, tuple[str, 
     said = Longest({name for name, macro in source.macros.items() if HEX.fullmatch(macro.body)})
     for one in structs:
         words = one.name.split("_")
-        for run in one.laid.runs if begins else ():
+        # one that holds pointers is a program's
+        for run in one.laid.runs if begins and not any(run.address for run in one.laid.runs) else ():
             for first, last in combinations(range(len(words) + 1), 2):
                 name = "_".join([*words[first:last], run.name]).upper()
                 if run.width == WORD_BITS and run.start % WORD_BITS == 0 and begins[name] and not run.feature \
-                        and name not in source.macros and not said.inside(name):
+                        and name != one.name.upper() and name not in source.macros and not said.inside(name):
                     out.setdefault(name, (one.name, run.start // 8, run.name, run.position))
     return out
 
