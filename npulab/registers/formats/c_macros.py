@@ -294,13 +294,15 @@ class Roles:
         """Whether a macro has a role, is empty or serves others; bits serve what has a role only."""
         macro = self.source.macros.get(name)
         return name in self.roles or macro is None or not macro.body or macro.body in self.roles \
-            or name in (self._served if name in self.bitwise and self.values.get(name, 0) > 0 else self.used)
+            or name in self._serving[name in self.bitwise and self.values.get(name, 0) > 0]
 
     @cached_property
-    def _served(self) -> set[str]:
-        """Words that macros with a role are made of; of a sum of bits each is one by itself."""
-        return {word for name, macro in self.source.macros.items() if "|" not in macro.body
-                and self.roles.get(name) in ("bits", "setter", "helper") for word in NAME.findall(macro.body)}
+    def _serving(self) -> tuple[set[str], set[str]]:
+        """Words that declarations and macros are made of, and those that fields are: not those of a sum
+        of bits, of which each is one by itself."""
+        words = [(self.roles.get(name) in ("bits", "setter", "helper"), NAME.findall(macro.body))
+                 for name, macro in self.source.macros.items() if "|" not in macro.body and not macro.body.isalnum()]
+        return {*self.spoken}.union(*(some for _, some in words)), {word for sure, some in words if sure for word in some}
 
     def rest(self) -> Iterator[Lost]:
         """The macros without a role: bits, numbers that may be offsets, what is no number by what it
