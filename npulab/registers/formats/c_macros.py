@@ -276,7 +276,7 @@ class Roles:
             if -LARGEST // 2 <= self.values.get(name, 0) < 0:
                 self.values[name] += LARGEST  # 1 << 31 is an int
         self.used = {*self.spoken}.union(*(NAME.findall(body) for body in {
-            macro.body for macro in self.source.macros.values()} if not LITERAL.fullmatch(body)))
+            self.source.macros[name].body for name in self.numbers} if not LITERAL.fullmatch(body)))
 
     def decide(self) -> None:
         """Give each macro its role."""
@@ -301,8 +301,10 @@ class Roles:
         """Words that declarations and macros are made of, and those that fields are: not those of a sum
         of bits, of which each is one by itself."""
         words = [(self.roles.get(name) in ("bits", "setter", "helper"), NAME.findall(macro.body))
-                 for name, macro in self.source.macros.items() if "|" not in macro.body and not macro.body.isalnum()]
-        return {*self.spoken}.union(*(some for _, some in words)), {word for sure, some in words if sure for word in some}
+                 for name, macro in self.numbers.items()
+                 if "|" not in macro.body and not macro.body.isalnum() and name not in self.refused]
+        fields = (some for sure, some in words if sure)
+        return {*self.spoken}.union(*(some for _, some in words)), set[str]().union(*fields)
 
     def rest(self) -> Iterator[Lost]:
         """The macros without a role: bits, numbers that may be offsets, what is no number by what it
