@@ -527,13 +527,15 @@ class Roles:
     def _place(self) -> None:
         """Give the fields that a pair of macros says their registers."""
         self.keys = self._keys()
+        own = {base for base, bits in self.fields.items() if self.values.get(self.keys.get(base, "")) == bits.bits}
+        inside = Longest(self.keys).inside
+        for base in own - {inside(base) for base in self.fields.keys() - own}:
+            self.roles[self.keys.pop(base)] = "attribute"  # a field's mask by its own name
         self.find = Longest(self.keys)
-        around = {self.find.inside(base) for base in self.fields}
         for base, bits in [*self.fields.items()]:
             key, outer = self.find.at_or_in(base), self.find.inside(base)
-            if key == base and ((outer and self.candidates[self.keys[outer]] == self.candidates[self.keys[key]]) or (
-                    self.candidates[self.keys[key]] == bits.bits and key not in around)):
-                self.roles[self.keys[key]] = "attribute"  # a field that has its register's offset, or is its own mask
+            if key == base and outer and self.candidates[self.keys[outer]] == self.candidates[self.keys[key]]:
+                self.roles[self.keys[key]] = "attribute"  # a field that has its register's offset
                 key = outer
             if key:
                 self.register(key).fields.append(bits)
