@@ -131,6 +131,13 @@ class RegisterMap:
                                                  dense=self._all_dense)
         return self._selected[wanted]
 
+    def of_block(self, block: str) -> RegisterMap:
+        """The map of one of its blocks."""
+        if {name for name, _, _ in self.registers} == {block}:
+            return self
+        rows = [row for row in self._rows if row["block"] == block]
+        return RegisterMap(rows, features=self.features, enums=self.enums, dense=self._all_dense)
+
     @classmethod
     def from_struct(cls, members: Sequence[tuple[str, int]], block: str = "struct") -> RegisterMap:
         """Lay out ``uint32_t name : width`` members as C does: a member that does not fit into

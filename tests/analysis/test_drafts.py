@@ -22,6 +22,7 @@ import npulab.captures.target
 from npulab.analysis.draft import EDITS, Draft, draft
 from npulab.analysis.draft.sheet import Sheet
 from npulab.captures.capture import Capture, CaptureSet, Job
+from npulab.notebook.widgets.map_editor import COLUMNS, MapModel
 from npulab.registers.formats import RegisterTable, read_map
 from npulab.registers.map import STATUS, RegisterMap
 
@@ -957,6 +958,29 @@ def test_an_edit_of_an_array_is_one_of_all_its_copies(edit: tuple[Any, ...], lin
     assert sorted(changed_lines(made)) == sorted(lines)
     made.save()
     assert [*RegisterMap.read(made.path)] == [*made.map]
+
+
+TWO = [{"block": "A", "offset": 0, "register": "X", "field": "a", "lsb": 0, "width": 4},
+       {"block": "A", "offset": 8, "register": "Y", "field": "b", "lsb": 0, "width": 4},
+       {"block": "B", "offset": 0, "register": "X", "field": "a", "lsb": 4, "width": 4},
+       {"block": "B", "offset": 4, "register": "Z", "field": "c", "lsb": 0, "width": 32}]
+
+
+@pytest.mark.parametrize("dense", [True, False])
+def test_each_block_of_a_table_reads_its_own_jobs(dense: bool) -> None:
+    maps = {block: RegisterMap([row for row in TWO if row["block"] == block], dense=dense) for block in "AB"}
+    jobs = (Job.from_writes("A", [(0, 3), (8, 5)], maps["A"]), Job("B", maps["B"].encode({"a": 6, "c": 7})))
+    capture = Capture("c", "owl", "c", jobs, maps=maps)
+    made = draft(TWO, dense=dense)
+    assert made.decode(capture).fields.equals(capture.fields)
+    made.rename("c", "d")
+    read = made.decode(capture)
+    assert read.maps["B"].decode(read.jobs[1].words)["d"] == 7
+    assert read.jobs[0].words.tolist() == jobs[0].words.tolist()
+    model = MapModel(made, capture, 1)
+    shown = {row[0]: row[1 + COLUMNS.index("capture")] for row in model.rows}
+    assert (shown["B.X.a"], shown["d"], shown["A.X.a"], shown["b"]) == ("0x6 = 6", "0x7 = 7", "", "")
+    assert [word for word in model.bits.words if word] == [0x60, 7]
 
 
 def test_where_blocks_lie_stays_as_it_is(tmp_path: Path) -> None:

@@ -299,13 +299,17 @@ class Draft:
     def decode(self, capture: Capture, block: str = "") -> Capture:
         """The same capture read with the map as it is now.
 
-        The map takes the place of that of ``block``; without one, of the block that it is called
-        as, else of the map that shares most registers with it, else of the only block that the
-        capture has.  Register writes leave the words of the registers that the map has.  Raises
+        The map takes the place of that of ``block``; without one, of each block that it has a map
+        of by name, else of the map that shares most registers with it, else of the only block that
+        the capture has.  Register writes leave the words of the registers that the map has.  Raises
         LookupError for a capture without such a block, ValueError for words that are more or fewer
         than the map's.
         """
-        return read_with(self.map, capture, block or self.block_of(capture))
+        here = {job.block for job in capture.jobs}
+        named = [name for name in dict.fromkeys(name for name, _, _ in self.map.registers) if name in here]
+        for one in [block] if block else named or [self.block_of(capture)]:
+            capture = read_with(self.map, capture, one)
+        return capture
 
     def block_of(self, capture: Capture) -> str:
         """The block of a capture that ``decode`` reads with the map; raises LookupError where it
@@ -404,6 +408,8 @@ def read_with(registers: RegisterMap, capture: Capture, block: str) -> Capture:
     if block not in capture.maps and block not in {job.block for job in capture.jobs}:
         raise LookupError(f"capture {capture.name}: got block {block!r}, it has "
                           f"{', '.join(dict.fromkeys(job.block for job in capture.jobs))}")
+    if block in {name for name, _, _ in registers.registers}:
+        registers = registers.of_block(block)
     jobs = []
     for job in capture.jobs:
         if job.block == block and job.writes:

@@ -238,17 +238,15 @@ class Contents:
 
 
 def read_with(capture: Capture, registers: RegisterMap | None) -> Capture:
-    """A capture read with a map of one block, where the capture has that block, or only one, in as
-    many words."""
-    blocks = {item.block for item in registers} if registers else set()
-    if registers is None or len(blocks) != 1:
+    """A capture read with the blocks of a map that it has, or with the only one of both, in as many
+    words."""
+    if registers is None:
         return capture
-    block = blocks.pop()
-    if block not in capture.maps and len(capture.maps) == 1:
-        block = next(iter(capture.maps))
-    if block not in capture.maps or len(capture.maps[block]) != len(registers):
-        return capture
-    return replace(capture, maps={**capture.maps, block: registers})
+    maps = {block: registers.of_block(block) for block in {block for block, _, _ in registers.registers}}
+    if len(maps) == len(capture.maps) == 1:
+        maps = dict(zip(capture.maps, maps.values(), strict=True))
+    fit = {block: one for block, one in maps.items() if len(capture.maps.get(block, ())) == len(one)}
+    return replace(capture, maps={**capture.maps, **fit}) if fit else capture
 
 
 def load_any(where: Path) -> Any:

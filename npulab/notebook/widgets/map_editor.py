@@ -63,7 +63,7 @@ class MapModel(Model):
         self.draft, self.capture = draft, capture
         self._task = 0
         if capture is not None:
-            self._task = _task(draft.decode(capture), draft.block_of(capture), task)
+            self._task = _task(draft, capture, task)
         super().__init__()
         words = np.zeros(len(draft.map), np.uint32)
         self.bits = BitsModel(Rows.whole(draft.map), words, words, laws, sweep)
@@ -176,9 +176,14 @@ class MapModel(Model):
         if self.capture is not None:
             try:
                 capture = draft.decode(self.capture)
-                raw = {id(item): value for _, item, value in capture.jobs[self._task].values(capture.maps)}
-                given = capture.jobs[self._task].words
-                words[:len(given)] = given[:len(words)]
+                job = capture.jobs[self._task]
+                values = {id(item): value for _, item, value in job.values(capture.maps)}
+                own, names = capture.maps[job.block], [block for block, _, _ in registers.registers]
+                whole = len(own) == len(names)
+                first = 0 if whole else names.index(job.block)
+                words[first:first + len(own)] = job.words
+                mine = [item for item in registers if whole or item.block == job.block]
+                raw = {id(item): values.get(id(read)) for item, read in zip(mine, own, strict=True)}
             except (ValueError, LookupError) as error:
                 lost = f"; {self.capture.name} cannot be read: {error}"
         self.rows = [_row(registers.key(item), item, raw.get(id(item))) for item in registers]
@@ -226,9 +231,11 @@ class MapEditor(BitsView):
         super().close()
 
 
-def _task(capture: Capture, block: str, task: int | None) -> int:
-    """The job that is read: the one that was asked for, or the first of the block."""
-    mine = [number for number, job in enumerate(capture.jobs) if job.block == block]
+def _task(draft: Draft, capture: Capture, task: int | None) -> int:
+    """The job that is read: the one that was asked for, or the first of the draft's block."""
+    capture, block = draft.decode(capture), draft.block_of(capture)
+    blocks = {block, *(name for name, _, _ in draft.map.registers if task is not None)}
+    mine = [number for number, job in enumerate(capture.jobs) if job.block in blocks]
     if not mine or (task is not None and task not in mine):
         got = "no task" if task is None else f"task {task}"
         raise LookupError(f"capture {capture.name}: got {got} of block {block}, it has "
