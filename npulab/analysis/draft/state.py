@@ -305,16 +305,14 @@ class Draft:
         LookupError for a capture without such a block, ValueError for words that are more or fewer
         than the map's.
         """
-        here = {job.block for job in capture.jobs}
-        named = [name for name in dict.fromkeys(name for name, _, _ in self.map.registers) if name in here]
-        for one in [block] if block else named or [self.block_of(capture)]:
+        for one in [block] if block else blocks_of(self.map, capture):
             capture = read_with(self.map, capture, one)
         return capture
 
     def block_of(self, capture: Capture) -> str:
         """The block of a capture that ``decode`` reads with the map; raises LookupError where it
         has none."""
-        return block_of(self.map, capture)
+        return blocks_of(self.map, capture)[0]
 
     # ---- files ----
 
@@ -421,8 +419,8 @@ def read_with(registers: RegisterMap, capture: Capture, block: str) -> Capture:
     return replace(capture, jobs=tuple(jobs), maps={**capture.maps, block: registers})
 
 
-def block_of(registers: RegisterMap, capture: Capture) -> str:
-    """The block of a capture that a map is for: the one that it is called as, else that whose map
+def blocks_of(registers: RegisterMap, capture: Capture) -> list[str]:
+    """The blocks of a capture that a map is for: those that it has by name, else that whose map
     shares most registers with it, else the only one that there is.
 
     Raises LookupError if there is no such block.
@@ -434,8 +432,8 @@ def block_of(registers: RegisterMap, capture: Capture) -> str:
     shares = {block: sum((one, offset) in mine for one, offset, _ in capture.maps[block].registers)
               for block in here if block in capture.maps}
     if named or any(shares.values()):
-        return named[0] if named else max(shares, key=lambda block: shares[block])
+        return named or [max(shares, key=lambda block: shares[block])]
     if len({job.block for job in capture.jobs}) == 1:
-        return capture.jobs[0].block
+        return [capture.jobs[0].block]
     raise LookupError(f"capture {capture.name}: got blocks {', '.join(here)}, allowed is one that the map has "
                       f"({', '.join(map(repr, blocks))}), or block= says which")

@@ -12,11 +12,12 @@ from typing import NamedTuple
 
 from npulab.captures.registry import HERE, LOCAL, targets, trust
 from npulab.captures.writes import read_writes, rows_of_writes
+from npulab.registers.expansion import shaped
 from npulab.registers.fields import WORD_BYTES
 from npulab.registers.formats.formats import FORMATS, HEAD, format_of, read_map
 from npulab.registers.formats.tables import RegisterTable
 from npulab.registers.table import MOST_WORDS
-from npulab.support.files import first_bytes, need_file, read_bounded, write_folders
+from npulab.support.files import first_bytes, need_file, read_bounded, read_table, write_folders
 from npulab.support.refuse import refuse_if, refusing
 from npulab.support.text import plural
 
@@ -84,13 +85,15 @@ def begin(source: Path) -> Start:
             raise ValueError(f"{source}: got {len(data)} bytes, allowed are words of {WORD_BYTES}")
         return Start({}, True, WORKED, len(data) // WORD_BYTES)
     need_file(source)
-    if source.suffix not in MAPS:
-        recognised = format_of(first_bytes(source, HEAD))
-        if not recognised:
-            table = RegisterTable.of(rows_of_writes(read_writes(source), "JOB"))
-            registers = f"The {len(table.rows)} registers that `{source.name}` writes are in `registers.csv`, unnamed."
-            return Start({"registers.csv": table.csv()}, False, registers, max(len(table.rows), 2))
-    table = read_map(source)
+    if source.suffix not in MAPS and not format_of(first_bytes(source, HEAD)):
+        table = RegisterTable.of(rows_of_writes(read_writes(source), "JOB"))
+        registers = f"The {len(table.rows)} registers that `{source.name}` writes are in `registers.csv`, unnamed."
+        return Start({"registers.csv": table.csv()}, False, registers, max(len(table.rows), 2))
+    arrays = source.suffix == ".csv" and shaped(read_table(source))  # what a map of words does not say
+    with warnings.catch_warnings():
+        if arrays:
+            warnings.simplefilter("ignore")
+        table = read_map(source)
     table.check()
     rows = [{"block": "JOB", **row, "evidence": row.get("evidence") or "source"} for row in table.rows]
     table = RegisterTable.of(rows, table.enums, table.copyright)
@@ -98,8 +101,9 @@ def begin(source: Path) -> Start:
     sources = "".join(f'{code},"{source.name.replace(chr(34), "")}",read by npulab new\n' for code in codes
                       if not code.startswith("C:"))
     counts = ", ".join(plural(count, what[:-1]) for what, count in table.counts.items())
-    return Start({"registers.csv": table.csv(), "enums.csv": table.enums_csv() or "enum,raw,name\n",
-                  "sources.csv": f"{SOURCES}{sources}"}, False,
+    text = source.read_text(encoding="utf-8") if arrays else table.csv()
+    return Start({"registers.csv": text, "enums.csv": table.enums_csv() or "enum,raw,name\n",
+                  "sources.csv": f"{SOURCES}{sources}"}, arrays,
                  f"What `{source.name}` says, in `registers.csv`: {counts}. Nobody has checked it on a job.",
                  max(len(table.registers), 2))
 

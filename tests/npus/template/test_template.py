@@ -305,6 +305,16 @@ def test_one_peripheral_of_a_file_becomes_a_target(here: Path, capsys: pytest.Ca
     assert not (here / "none.csv").exists()
 
 
+def test_a_table_with_arrays_is_taken_as_it_is(here: Path) -> None:
+    text = ("block,offset,register,field,lsb,width,value,bits,count,stride,evidence\n"
+            "L,0x8000,,group layer,,,sparse,,4 8,0x1000 4,sheet\nL,0x40,LUT,entry,0,4,signed,8,4,1,sheet\n")
+    (here / "sheet.csv").write_text(text)
+    folder = new_target("heron", source="sheet.csv")[0].parent
+    assert (folder / "registers.csv").read_text() == text
+    assert npulab.target("heron").registers.place(0x9047) == ("L", (1, 1), 0x43)
+    assert npulab.target("heron").sources["sheet"].startswith("sheet.csv")
+
+
 def test_big_endian_words_are_turned_and_jobs_are_the_folders_own(here: Path) -> None:
     new_target("heron")
     for name, turned in (("little", 1), ("big", -1)):
