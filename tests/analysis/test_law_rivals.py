@@ -89,6 +89,52 @@ def test_the_low_bits_of_a_law_that_fails_above_them_are_not_claimed() -> None:
     assert all(claimed(HEIGHT, heights, [105, 300]))
 
 
+def doubted(solved: Solved, captured: dict[str, Any], asked: dict[str, Any]) -> list[bool]:
+    """Whether each layer of ``asked`` is doubted, where a list beside the law makes modes of all but ``height``."""
+    columns = Columns({name: np.array(values) for name, values in captured.items()})
+    modes = [name for name in captured if name != "height"]
+    beside = replace(cut(16, 8, *((Expression("==", (parameter(name), constant(0))), constant(1)) for name in modes),
+                         (ALWAYS, HEIGHT)), cost=9.0, explained=4000.0)
+    words = np.zeros((columns.n, 1), np.uint32)
+    for one in (solved, beside):
+        words[:, 0] |= one.placed(one.values(columns))
+        columns.add(one.name, one.values(columns))
+    findings = Findings.of([solved, beside], {solved.name: frozenset(), beside.name: frozenset()}, columns, [*captured],
+                           words, np.array([solved.mask], np.uint32))
+    layers = Columns({name: np.array(values) for name, values in asked.items()})
+    return (doubts(findings, layers)[1][:, 0] & solved.mask != 0).tolist()
+
+
+def test_a_law_says_nothing_of_modes_that_go_together_otherwise() -> None:
+    """Jobs come with as many moves; a layer with fewer is of a kind that no capture shows.  Where any value goes with
+    any other, a combination that is missing is missing by chance; where many are rare, laws hold on rare ones."""
+    law = replace(cut(0, 8, (ALWAYS, HEIGHT)), cost=9.0, explained=400.0)
+    heights, jobs = [*range(10, 74)], [number % 4 for number in range(64)]
+    asked = {"height": [20, 20], "jobs": [1, 1], "moves": [1, 3]}
+    assert doubted(law, {"height": heights, "jobs": jobs, "moves": jobs}, asked) == [False, True]
+    moves = [number // 4 % 4 if number % 16 != 13 else 0 for number in range(64)]
+    assert doubted(law, {"height": heights, "jobs": jobs, "moves": moves}, asked) == [False, False]
+    odd = [0, 1, 3, 2, *jobs[4:8], 1, 2, *jobs[10:]]  # the law held on four captures of kinds of their own
+    assert doubted(law, {"height": heights, "jobs": jobs, "moves": odd}, asked) == [False, False]
+
+
+def test_a_list_says_nothing_beyond_its_captures_or_of_three_modes_that_none_has() -> None:
+    several = replace(cut(0, 8, (Expression("<=", (HEIGHT, constant(40))), HEIGHT), (ALWAYS, constant(40))), support=(31, 39),
+                      cost=20.0, explained=400.0)
+    modes = np.array([row for row in np.ndindex(2, 2, 2) if row != (1, 1, 1)] * 10)
+    captured = {"height": np.arange(10, 80), **{f"mode{i}": modes[:, i] for i in range(3)}}
+    asked = {"height": [20, 79, 80, 20], "mode0": [0, 1, 1, 1], "mode1": [0, 1, 1, 1], "mode2": [0, 0, 0, 1]}
+    assert doubted(several, captured, asked) == [False, False, True, True]
+
+
+def test_a_number_may_be_one_more_or_less() -> None:
+    """No capture has a height of 32 or 64: then these are in one group of 32 as well as in the next."""
+    group = Expression("//", (HEIGHT, constant(32)))
+    heights = [height for height in range(1, 90) if height % 32]
+    assert claimed(group, heights, [31, 32, 33, 64, 70]) == [True, False, True, False, True]
+    assert all(claimed(group, [*heights, 32, 64], [31, 32, 33, 64, 70]))
+
+
 def test_a_rival_that_reads_an_open_field_says_nothing() -> None:
     """Its field is no column of the layers that are asked for."""
     rival = Rival(0.0, 0, law=Expression("+", (field("w1_0_4"), HEIGHT)))

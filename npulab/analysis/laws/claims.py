@@ -11,6 +11,7 @@ from functools import cached_property
 import numpy as np
 
 from npulab.analysis.laws.expressions import (
+    CONDITIONS,
     CONSTANT,
     FIELD,
     GIVEN,
@@ -27,7 +28,8 @@ from npulab.analysis.laws.rivals import ORDERED, Twins, hidden_changes, rival_gr
 from npulab.analysis.laws.solved import Solved, Steps, names_in
 from npulab.registers.fields import WORD_BITS
 
-BENT = {"//", "ceil", "align", "%", "share", "clog2", "flog2", "!=0", "^"}  # between captured numbers they may bend
+# between captured numbers these may bend, and beyond them
+BENT = {"//", "ceil", "align", "%", "share", "clog2", "flog2", "!=0", "^", *CONDITIONS}
 
 
 def in_order(fields: Sequence[Solved], follows: Mapping[str, frozenset[str]],
@@ -103,22 +105,26 @@ class Findings:
         return out
 
     @cached_property
-    def all_modes(self) -> set[str]:
-        """The parameters of few values that decide the regimes of any field."""
-        return set().union(*(self.modes(solved) for solved in self.ready if len(solved.steps) > 1))
+    def modes(self) -> list[str]:
+        """The parameters of few values that decide the regimes of any field: those that its
+        conditions and laws read, or fields that it follows from."""
+        lists = [solved.name for solved in self.ready if len(solved.steps) > 1]
+        read = {*lists}.union(*(self.follows[name] for name in lists))
+        names = names_in(part for name in read for part in self.by_name[name].parts)
+        return sorted(name for name in names if len(np.unique(self.captured[parameter(name)])) <= BUDGET.categories)
 
-    def modes(self, solved: Solved) -> set[str]:
-        """The parameters of few values that a field's conditions and laws read, through the fields
-        it follows from."""
-        names: set[str] = set()
-        waiting, seen = [solved], {solved.name}
-        while waiting:
-            reader = waiting.pop()
-            names |= names_in(reader.parts)
-            new = [name for name in reader.reads - seen if name in self.by_name]
-            seen.update(new)
-            waiting += [self.by_name[name] for name in new]
-        return {name for name in names if len(np.unique(self.captured[parameter(name)])) <= BUDGET.categories}
+    @cached_property
+    def together(self) -> list[tuple[str, ...]]:
+        """Modes, two or three, that go together: few of their combinations were captured only once,
+        and those of many layers are missing that there would be if any value went with any other."""
+        out = []
+        for names in (*itertools.combinations(self.modes, 2), *itertools.combinations(self.modes, 3)):
+            rows = _table([*map(parameter, names)], self.captured)
+            kinds, counts = np.unique(rows, axis=0, return_counts=True)
+            expected = (rows[:, None] == kinds).mean(0).prod(1).sum()
+            if (counts == 1).sum() < BUDGET.part_for_claim and expected < 1 - PRIOR.missing:
+                out.append(names)
+        return out
 
     def is_narrow(self, solved: Solved) -> bool:
         """Whether a field has so few values that a wrong regime is easily overlooked."""
@@ -236,6 +242,19 @@ class Findings:
                 return True
         return False
 
+    def _bending(self, solved: Solved) -> list[str]:
+        """The whole-valued parameters that a field's laws bend with, and its conditions read."""
+        names = names_in(part for whole in solved.parts for part in whole.walk() if part.op in BENT)
+        return sorted(names & self.domains.keys())
+
+    def beyond(self, solved: Solved, asked: Columns) -> Array:
+        """``(N,) bool``: rows beyond the numbers captured, where a law may have one more regime."""
+        out = np.zeros(asked.n, bool)
+        for name in self._bending(solved) if len(solved.steps) > 1 or self.is_narrow(solved) else ():
+            values, column = self.domains[name][0], asked[parameter(name)]
+            out |= (column < values[0]) | (column > values[-1])
+        return out
+
     def outside(self, solved: Solved, asked: Columns) -> Array:
         """``(N,) bool``: rows that a law takes to numbers that its captures say nothing of: of few
         numbers others than these, else those that are not in step with them.
@@ -243,26 +262,20 @@ class Findings:
         All sizes captured are even, say: then a half rounded up and one rounded down are the same.
         """
         out = np.zeros(asked.n, bool)
-        names = names_in(part for _, law in solved.steps for part in law.walk() if part.op in BENT)
-        for name in sorted(names & self.domains.keys()):
+        for name in self._bending(solved):
             values, step = self.domains[name]
             column = asked[parameter(name)]
             out |= ~np.isin(column, values) if len(values) <= BUDGET.categories else (column - values[0]) % step != 0
         return out
 
-    def unseen_rows(self, solved: Solved, asked: Columns) -> Array:
-        """``(N,) bool``: rows whose combination of modes was never captured: of a wide field any
-        two of its own, of a narrow one all that there are, as it may depend on one that its
-        captures did not show."""
-        out = np.zeros(asked.n, bool)
-        if len(solved.steps) == 1 and not solved.partial:
-            return out
-        narrow = self.is_narrow(solved)
-        names = sorted(self.all_modes if narrow else self.modes(solved))
-        for together in itertools.combinations(names, len(names) if narrow else min(2, len(names))):
-            if together:
-                out |= self._unseen([*map(parameter, together)], asked)
-        return out
+    def unseen_rows(self, asked: Columns) -> list[Array]:
+        """``(N,) bool`` for laws of all captures, lists and narrow lists: rows with a combination
+        of modes that was never captured, of those that go together, any three, or all that there
+        are, as the field may depend on one that its captures did not show."""
+        modes = self.modes
+        return [np.any([np.zeros(asked.n, bool), *(self._unseen([*map(parameter, names)], asked)
+                                                   for names in groups if names)], axis=0)
+                for groups in (self.together, itertools.combinations(modes, min(3, len(modes))), [modes])]
 
     def uncut_changes(self, solved: Solved, asked: Columns, values: Array) -> list[Array]:
         """What changes of ``values`` where fields that it reads are not cut to the bits that
@@ -279,17 +292,20 @@ class Findings:
                 changes.append(solved.values(now) ^ values)
         return changes
 
-    def unproved(self, solved: Solved, asked: Columns, values: Array,
+    def unproved(self, solved: Solved, asked: Columns, values: Array, unseen: Sequence[Array],
                  ) -> Iterator[tuple[str, str, float, Array]]:
         """(reason, in words, weight in a plan, ``(N,) bool``) of rows on which the captures leave
-        a field's ``values`` unproved, whatever its rivals say."""
+        a field's ``values`` unproved, whatever its rivals say; ``unseen`` are ``unseen_rows``."""
         every = np.ones(asked.n, bool)
+        several = len(solved.steps) > 1 or solved.partial
         yield "rivals", "another law between the numbers captured", 1.0, self.outside(solved, asked)
+        yield "rivals", "another regime beyond the numbers captured", 0.3, self.beyond(solved, asked)
         yield "rivals", "what always agreed", 1.0, self.twins.apart(solved, asked)
         yield "few rows", "numbers that no capture has", 1.0, self.unseen_values(solved, asked)
         yield ("few rows", "a part of the law that hardly any capture needs", 1.0,
                self.hardly_proved(solved, asked, values))
-        yield "combination", "modes that were never captured together", 1.0, self.unseen_rows(solved, asked)
+        combination = unseen[several and 1 + self.is_narrow(solved)]
+        yield "combination", "modes that were never captured together", 1.0, combination
         if self.is_weak(solved):
             detail = f"{self.information(solved):.0f} bits of captures for a law of {solved.cost:.0f}"
             yield "few rows", detail, 0.3, every
@@ -298,7 +314,7 @@ class Findings:
         if solved.partial:
             yield "no law", "layers that no law speaks of", 0.3, solved.decide(asked) < 0
         # of a step with hardly any captures nobody knows which others are its own
-        if min(solved.support) < BUDGET.step_for_claim and len(solved.steps) + solved.partial > 1:
+        if min(solved.support) < BUDGET.step_for_claim and several:
             yield "few rows", f"{min(solved.support)} captures in its regime", 0.3, every
 
 
@@ -323,13 +339,14 @@ def doubts(findings: Findings, asked: Columns) -> tuple[Array, Array]:
     out = np.zeros((asked.n, len(findings.moved)), np.uint32)
     doubt = np.zeros_like(out)
     bits = {solved.name: np.zeros(asked.n, np.int64) for solved in ready}
+    unseen = findings.unseen_rows(asked)
     for solved in ready:
         own, value = bits[solved.name], values[solved.name]
         out[:, solved.word] |= solved.placed(value)
         later = [other for other in ready if solved.name in findings.follows[other.name]]
         for changed in (*_from_doubted(solved, asked, values, bits), *findings.uncut_changes(solved, asked, value)):
             own |= _upwards(changed, solved.width)
-        whole = np.any([rows for *_, rows in findings.unproved(solved, asked, value)], axis=0)
+        whole = np.any([rows for *_, rows in findings.unproved(solved, asked, value, unseen)], axis=0)
         own[whole] = 2 ** solved.width - 1
         changes = [solved.changes(rival, asked, value) for _, rivals in rival_groups(solved, ready, captured)
                    for rival in rivals if rival.extra_cost <= findings.within]

@@ -195,13 +195,15 @@ class Doubt:
 
 def open_doubts(findings: Findings, asked: Columns) -> Iterator[Doubt]:
     """Every doubt that any of these layers would settle."""
+    unseen = findings.unseen_rows(asked)
     for solved in findings.ready:
-        for reason, detail, weight, rows in _doubts_of(solved, findings, asked):
+        for reason, detail, weight, rows in _doubts_of(solved, findings, asked, unseen):
             if rows.any():
                 yield Doubt(solved, reason, detail, weight, rows)
 
 
-def _doubts_of(solved: Solved, findings: Findings, asked: Columns) -> Iterator[tuple[str, str, float, Array]]:
+def _doubts_of(solved: Solved, findings: Findings, asked: Columns, unseen: Sequence[Array],
+               ) -> Iterator[tuple[str, str, float, Array]]:
     captured, values = findings.captured, solved.values(asked)
     for reason, rivals in rival_groups(solved, findings.ready, captured, twins=findings.twins, inner=True):
         near = [rival for rival in rivals if rival.extra_cost <= findings.within]
@@ -212,7 +214,7 @@ def _doubts_of(solved: Solved, findings: Findings, asked: Columns) -> Iterator[t
            hidden_changes(solved, captured, asked, values) != 0)
     for changed in findings.uncut_changes(solved, asked, values):
         yield "rivals", "a longer number than any captured", 1.0, changed != 0
-    yield from findings.unproved(solved, asked, values)
+    yield from findings.unproved(solved, asked, values, unseen)
     thin = [number for number, support in enumerate(solved.support) if support < BUDGET.step_for_plan]
     if thin and len(solved.steps) > 1:
         yield "few rows", "few captures in its regime", 0.3, np.isin(solved.decide(asked), thin)

@@ -37,7 +37,8 @@ def rival_groups(solved: Solved, fields: Sequence[Solved], columns: Columns, *, 
     yield "rivals", list(solved.rivals)
     yield "threshold", list(gap_rivals(solved, columns, inner))
     yield "threshold", [*limit_rivals(solved, columns), *clamp_rivals(solved, columns, fields)]
-    yield "rivals", [*(twins.rivals(solved) if twins else ()), *longer_rivals(solved, fields, columns)]
+    yield "rivals", [*(twins.rivals(solved) if twins else ()), *longer_rivals(solved, fields, columns),
+                     *next_rivals(solved, columns)]
 
 
 def shorter(solved: Solved) -> Iterator[Steps]:
@@ -151,6 +152,17 @@ def _earlier(solved: Solved, number: int, law: Expression, columns: Columns, val
     for condition in (when, *wider):
         for at in sorted({0, number}) if number < len(rest) else (number,):
             steps = (*rest[:at], (condition, law), *rest[at:])
+            if (solved.values(columns, steps) == values).all():
+                yield Rival(0.0, -1, steps=steps)
+
+
+def next_rivals(solved: Solved, columns: Columns) -> Iterator[Rival]:
+    """The laws of a number one less or one more, where the captures allow that: of a size, or of its
+    last index."""
+    values = solved.values(columns)
+    for leaf in dict.fromkeys(part for _, law in solved.steps for part in law.walk() if part.op == PARAMETER):
+        for by in (-1, 1) if columns[leaf].dtype.kind == "i" else ():
+            steps = tuple((when, _replaced(law, leaf, term("+", leaf, by), [-1])) for when, law in solved.steps)
             if (solved.values(columns, steps) == values).all():
                 yield Rival(0.0, -1, steps=steps)
 
