@@ -10,8 +10,11 @@ import pandas as pd
 import pytest
 
 from npulab.analysis.laws import find_laws
+from npulab.analysis.laws.expressions import Columns
 from npulab.analysis.laws.found import Laws
+from npulab.analysis.laws.library import Names, make_library
 from npulab.analysis.laws.nearly import flags
+from npulab.analysis.laws.pool import Target, _rounded_up
 from npulab.notebook.widgets.law_picture import scatter
 
 
@@ -50,6 +53,16 @@ def laws() -> Laws:
 
 
 UNSEEN = layers(300, 2)
+
+
+def test_sizes_whose_products_no_number_holds_are_rounded_up() -> None:
+    """Products of these exceed 63 bits, and their differences wrap; the law of a plain size is found beside them."""
+    random = np.random.default_rng(1)
+    sizes = {name: random.integers(1, 2 ** 31, 16) for name in ("width", "height")}
+    words = -(-(sizes["width"] + 3) // 4)
+    target = Target(words.astype(np.uint32), 32, np.full(16, 32.0), make_library(Columns(sizes), Names([*sizes]), 1000))
+    found = [str(make(i)) for make, cost, agree in _rounded_up(target) for i in range(len(cost)) if agree[i].all()]
+    assert found == ["ceil((width + 3) / 4)"]
 
 
 def test_what_the_windows_of_a_convolution_reach_and_need(laws: Laws) -> None:
