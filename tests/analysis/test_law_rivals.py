@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 
 import npulab
 from npulab.analysis.laws.claims import Findings, doubts, in_order
@@ -118,13 +119,31 @@ def test_a_law_says_nothing_of_modes_that_go_together_otherwise() -> None:
     assert doubted(law, {"height": heights, "jobs": jobs, "moves": odd}, asked) == [False, False]
 
 
-def test_a_list_says_nothing_beyond_its_captures_or_of_three_modes_that_none_has() -> None:
-    several = replace(cut(0, 8, (Expression("<=", (HEIGHT, constant(40))), HEIGHT), (ALWAYS, constant(40))), support=(31, 39),
-                      cost=20.0, explained=400.0)
-    modes = np.array([row for row in np.ndindex(2, 2, 2) if row != (1, 1, 1)] * 10)
-    captured = {"height": np.arange(10, 80), **{f"mode{i}": modes[:, i] for i in range(3)}}
-    asked = {"height": [20, 79, 80, 20], "mode0": [0, 1, 1, 1], "mode1": [0, 1, 1, 1], "mode2": [0, 0, 0, 1]}
-    assert doubted(several, captured, asked) == [False, False, True, True]
+def test_a_list_says_nothing_of_modes_that_no_capture_has_together() -> None:
+    """Though it reads neither: of any two, and of three of which each two are there; a law of all captures goes on where
+    nothing says that the modes go together."""
+    always = replace(cut(0, 8, (ALWAYS, HEIGHT)), cost=9.0, explained=400.0)
+    several = replace(always, steps=((Expression("<=", (HEIGHT, constant(40))), HEIGHT), (ALWAYS, constant(40))),
+                      support=(31, 32))
+    rows = {"height": [*range(10, 73)], "one": [0, 0, 1] * 21, "other": [0, 1, 0] * 21}
+    asked = {"height": [20, 20], "one": [0, 1], "other": [1, 1]}
+    assert doubted(several, rows, asked) == [False, True]
+    assert doubted(always, rows, asked) == [False, False]
+    odd = np.array([(one, other, one ^ other) for one in (0, 1) for other in (0, 1)] * 16).T
+    three = {"height": [*range(10, 74)], **dict(zip(("one", "other", "third"), odd, strict=True))}
+    asked = {"height": [20, 20], "one": [0, 1], "other": [1, 1], "third": [1, 1]}
+    assert doubted(several, three, asked) == doubted(always, three, asked) == [False, True]
+
+
+@pytest.mark.parametrize("needed", [2, 4])
+def test_a_limit_that_hardly_any_capture_needs_may_be_one_on_anything(needed: int) -> None:
+    """Captures of ``one`` are 40, but the highest: how many there are says whether the height decides that."""
+    high = Expression("<=", (HEIGHT, constant(80 - needed)))
+    one = replace(cut(0, 8, (Expression("and", (Expression("==", (parameter("one"), constant(1))), high)), constant(40)),
+                      (ALWAYS, HEIGHT)), support=(32, 32), cost=20.0, explained=400.0)
+    captured = {"height": [*range(17, 81)], "one": [1] * 16 + [0] * 32 + [1] * 16}
+    asked = {"height": [20, 20, 80], "one": [0, 1, 1]}
+    assert doubted(one, captured, asked) == [False, needed == 2, needed == 2]
 
 
 def test_a_number_may_be_one_more_or_less() -> None:

@@ -11,7 +11,6 @@ from functools import cached_property
 import numpy as np
 
 from npulab.analysis.laws.expressions import (
-    CONDITIONS,
     CONSTANT,
     FIELD,
     GIVEN,
@@ -28,8 +27,7 @@ from npulab.analysis.laws.rivals import ORDERED, Twins, hidden_changes, rival_gr
 from npulab.analysis.laws.solved import Solved, Steps, names_in
 from npulab.registers.fields import WORD_BITS
 
-# between captured numbers these may bend, and beyond them
-BENT = {"//", "ceil", "align", "%", "share", "clog2", "flog2", "!=0", "^", *CONDITIONS}
+BENT = {"//", "ceil", "align", "%", "share", "clog2", "flog2", "!=0", "^"}  # between captured numbers they may bend
 
 
 def in_order(fields: Sequence[Solved], follows: Mapping[str, frozenset[str]],
@@ -114,16 +112,16 @@ class Findings:
         return sorted(name for name in names if len(np.unique(self.captured[parameter(name)])) <= BUDGET.categories)
 
     @cached_property
-    def together(self) -> list[tuple[str, ...]]:
-        """Modes, two or three, that go together: few of their combinations were captured only once,
-        and those of many layers are missing that there would be if any value went with any other."""
-        out = []
+    def together(self) -> dict[tuple[str, ...], bool]:
+        """Modes, two or three, that go together: their combinations are not those of many layers
+        that there would be if any value went with any other; and whether they keep to few, of which
+        hardly any was captured only once."""
+        out = {}
         for names in (*itertools.combinations(self.modes, 2), *itertools.combinations(self.modes, 3)):
             rows = _table([*map(parameter, names)], self.captured)
             kinds, counts = np.unique(rows, axis=0, return_counts=True)
-            expected = (rows[:, None] == kinds).mean(0).prod(1).sum()
-            if (counts == 1).sum() < BUDGET.part_for_claim and expected < 1 - PRIOR.missing:
-                out.append(names)
+            if (rows[:, None] == kinds).mean(0).prod(1).sum() < 1 - PRIOR.missing:
+                out[names] = bool((counts == 1).sum() < BUDGET.part_for_claim)
         return out
 
     def is_narrow(self, solved: Solved) -> bool:
@@ -201,6 +199,10 @@ class Findings:
         out = np.zeros(asked.n, bool)
         for steps in self._hardly_needed.get(solved.name, ()):
             out |= solved.values(asked, steps) != values
+            # a limit that few captures need may be one on anything else
+            for number, ((when, _), (wider, _)) in enumerate(zip(solved.steps, steps, strict=True)):
+                if any(literal.op in ORDERED for literal in {*literals(when)} - {*literals(wider)}):
+                    out |= solved.decide(asked, steps) == number
         return out
 
     @cached_property
@@ -242,19 +244,6 @@ class Findings:
                 return True
         return False
 
-    def _bending(self, solved: Solved) -> list[str]:
-        """The whole-valued parameters that a field's laws bend with, and its conditions read."""
-        names = names_in(part for whole in solved.parts for part in whole.walk() if part.op in BENT)
-        return sorted(names & self.domains.keys())
-
-    def beyond(self, solved: Solved, asked: Columns) -> Array:
-        """``(N,) bool``: rows beyond the numbers captured, where a law may have one more regime."""
-        out = np.zeros(asked.n, bool)
-        for name in self._bending(solved) if len(solved.steps) > 1 or self.is_narrow(solved) else ():
-            values, column = self.domains[name][0], asked[parameter(name)]
-            out |= (column < values[0]) | (column > values[-1])
-        return out
-
     def outside(self, solved: Solved, asked: Columns) -> Array:
         """``(N,) bool``: rows that a law takes to numbers that its captures say nothing of: of few
         numbers others than these, else those that are not in step with them.
@@ -262,7 +251,8 @@ class Findings:
         All sizes captured are even, say: then a half rounded up and one rounded down are the same.
         """
         out = np.zeros(asked.n, bool)
-        for name in self._bending(solved):
+        names = names_in(part for _, law in solved.steps for part in law.walk() if part.op in BENT)
+        for name in sorted(names & self.domains.keys()):
             values, step = self.domains[name]
             column = asked[parameter(name)]
             out |= ~np.isin(column, values) if len(values) <= BUDGET.categories else (column - values[0]) % step != 0
@@ -270,12 +260,13 @@ class Findings:
 
     def unseen_rows(self, asked: Columns) -> list[Array]:
         """``(N,) bool`` for laws of all captures, lists and narrow lists: rows with a combination
-        of modes that was never captured, of those that go together, any three, or all that there
-        are, as the field may depend on one that its captures did not show."""
-        modes = self.modes
+        of modes that was never captured, as the field may depend on one that its captures did not
+        show: of those that keep together, of any two or that go together, or of all."""
+        kept = [names for names, few in self.together.items() if few]
+        pairs = itertools.combinations(self.modes, min(2, len(self.modes)))
         return [np.any([np.zeros(asked.n, bool), *(self._unseen([*map(parameter, names)], asked)
                                                    for names in groups if names)], axis=0)
-                for groups in (self.together, itertools.combinations(modes, min(3, len(modes))), [modes])]
+                for groups in (kept, [*pairs, *self.together], [self.modes])]
 
     def uncut_changes(self, solved: Solved, asked: Columns, values: Array) -> list[Array]:
         """What changes of ``values`` where fields that it reads are not cut to the bits that
@@ -299,7 +290,6 @@ class Findings:
         every = np.ones(asked.n, bool)
         several = len(solved.steps) > 1 or solved.partial
         yield "rivals", "another law between the numbers captured", 1.0, self.outside(solved, asked)
-        yield "rivals", "another regime beyond the numbers captured", 0.3, self.beyond(solved, asked)
         yield "rivals", "what always agreed", 1.0, self.twins.apart(solved, asked)
         yield "few rows", "numbers that no capture has", 1.0, self.unseen_values(solved, asked)
         yield ("few rows", "a part of the law that hardly any capture needs", 1.0,
