@@ -294,8 +294,8 @@ class Findings:
         yield "few rows", "numbers that no capture has", 1.0, self.unseen_values(solved, asked)
         yield ("few rows", "a part of the law that hardly any capture needs", 1.0,
                self.hardly_proved(solved, asked, values))
-        combination = unseen[several and 1 + self.is_narrow(solved)]
-        yield "combination", "modes that were never captured together", 1.0, combination
+        yield ("combination", "modes that were never captured together", 1.0,
+               unseen[several and 1 + self.is_narrow(solved)])
         if self.is_weak(solved):
             detail = f"{self.information(solved):.0f} bits of captures for a law of {solved.cost:.0f}"
             yield "few rows", detail, 0.3, every

@@ -196,10 +196,8 @@ class Doubt:
 def open_doubts(findings: Findings, asked: Columns) -> Iterator[Doubt]:
     """Every doubt that any of these layers would settle."""
     unseen = findings.unseen_rows(asked)
-    for solved in findings.ready:
-        for reason, detail, weight, rows in _doubts_of(solved, findings, asked, unseen):
-            if rows.any():
-                yield Doubt(solved, reason, detail, weight, rows)
+    every = (Doubt(solved, *of) for solved in findings.ready for of in _doubts_of(solved, findings, asked, unseen))
+    return (doubt for doubt in every if doubt.rows.any())
 
 
 def _doubts_of(solved: Solved, findings: Findings, asked: Columns, unseen: Sequence[Array],

@@ -219,7 +219,7 @@ def _joined(table: _Literals, categories: Sequence[Priced], natural: Sequence[Pr
     groups = []
     for length in (2, 3):
         if len(numbers) >= length:
-            chosen = _combinations(len(numbers), length)
+            chosen = np.array([*itertools.combinations(range(len(numbers)), length)])
             chosen = chosen[(np.diff(np.sort(of[chosen], 1), axis=1) > 0).all(1)]
             parts = np.full((len(chosen), 3), NONE)
             parts[:, :length] = numbers[chosen]
@@ -234,12 +234,6 @@ def _paired(table: _Literals, numbers: Array, costs: Array, limits: Sequence[Pri
     ways = [(table.number(way), cost) for condition, cost in limits for way in (condition, opposite(condition))]
     return [(np.stack([numbers, np.full_like(numbers, limit), np.full_like(numbers, NONE)], 1), costs + cost + 1)
             for limit, cost in ways]
-
-
-def _combinations(n: int, length: int) -> Array:
-    """``(C, length)``: as ``itertools.combinations(range(n), length)``."""
-    numbers = itertools.chain.from_iterable(itertools.combinations(range(n), length))
-    return np.fromiter(numbers, int).reshape(-1, length)
 
 
 def _merged(table: _Literals, groups: Sequence[Group], protected: int = 0) -> Predicates:

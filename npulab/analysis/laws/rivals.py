@@ -37,8 +37,7 @@ def rival_groups(solved: Solved, fields: Sequence[Solved], columns: Columns, *, 
     yield "rivals", list(solved.rivals)
     yield "threshold", list(gap_rivals(solved, columns, inner))
     yield "threshold", [*limit_rivals(solved, columns), *clamp_rivals(solved, columns, fields)]
-    yield "rivals", [*(twins.rivals(solved) if twins else ()), *longer_rivals(solved, fields, columns),
-                     *next_rivals(solved, columns)]
+    yield "rivals", [*(twins.rivals(solved) if twins else ()), *like_rivals(solved, fields, columns)]
 
 
 def shorter(solved: Solved) -> Iterator[Steps]:
@@ -156,25 +155,18 @@ def _earlier(solved: Solved, number: int, law: Expression, columns: Columns, val
                 yield Rival(0.0, -1, steps=steps)
 
 
-def next_rivals(solved: Solved, columns: Columns) -> Iterator[Rival]:
-    """The laws of a number one less or one more, where the captures allow that: of a size, or of its
-    last index."""
+def like_rivals(solved: Solved, fields: Sequence[Solved], columns: Columns) -> Iterator[Rival]:
+    """What gives the captures as well: the laws of the fields beside it, where these may go on; those
+    of a number one less or more: of a size, or of its last index."""
+    lists = [tuple((when, _moved(law, solved.lsb - other.lsb)) for when, law in other.steps)
+             for other in fields if solved.adjoins(other)]
+    lists += [tuple((when, _replaced(law, part, term("+", part, by), [-1])) for when, law in solved.steps)
+              for part in dict.fromkeys(part for _, law in solved.steps for part in law.walk())
+              for by in (-1, 1) if part.op == PARAMETER and columns[part].dtype.kind == "i"]
     values = solved.values(columns)
-    for leaf in dict.fromkeys(part for _, law in solved.steps for part in law.walk() if part.op == PARAMETER):
-        for by in (-1, 1) if columns[leaf].dtype.kind == "i" else ():
-            steps = tuple((when, _replaced(law, leaf, term("+", leaf, by), [-1])) for when, law in solved.steps)
-            if (solved.values(columns, steps) == values).all():
-                yield Rival(0.0, -1, steps=steps)
-
-
-def longer_rivals(solved: Solved, fields: Sequence[Solved], columns: Columns) -> Iterator[Rival]:
-    """The laws of the fields beside it, where the captures allow that these go on."""
-    values = solved.values(columns)
-    for other in fields:
-        if solved.adjoins(other):
-            steps = tuple((when, _moved(law, solved.lsb - other.lsb)) for when, law in other.steps)
-            if (solved.values(columns, steps) == values).all():
-                yield Rival(0.0, -1, steps=steps)
+    for steps in lists:
+        if (solved.values(columns, steps) == values).all():
+            yield Rival(0.0, -1, steps=steps)
 
 
 def _moved(law: Expression, up: int) -> Expression:

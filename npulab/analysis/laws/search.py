@@ -103,7 +103,7 @@ def _round(state: State, derived: Derived, deep: bool) -> Round:
     predicates = make_predicates(captures.columns, leaves, sizes, compared)
     predicates = predicates.with_thresholds(sorted(derived.inner, key=lambda law: len([*law.walk()])))
     predicates = predicates.cheaper({when for solved in state.solved for when, _ in solved.steps if when != ALWAYS})
-    captures.tell(f"round: {len(library)} laws, {len(predicates)} conditions, {int(state.todo.sum())} bits")
+    captures.watch.tell(f"round: {len(library)} laws, {len(predicates)} conditions, {int(state.todo.sum())} bits")
     return Round(library, predicates, derived.names, deep)
 
 
@@ -205,7 +205,7 @@ def attempt(state: State, round_: Round, place: Place, **options: Any) -> State:
     if solved is None:
         return state
     if missed_many(solved, state.captures.n):
-        state.captures.tell(f"aside {solved}")
+        state.captures.watch.tell(f"aside {solved}")
         return state
     return state.accept(solved)
 

@@ -42,10 +42,6 @@ class Captures:
     def n(self) -> int:
         return len(self.words)
 
-    def tell(self, text: str) -> None:
-        """Say a step in one line."""
-        self.watch.tell(text)
-
 
 @dataclass(frozen=True, eq=False)
 class State:
@@ -67,7 +63,7 @@ class State:
         state = replace(self, todo=todo, follows={**self.follows, solved.name: reads},
                         solved=(*(old for old in self.solved if old not in instead_of), solved))
         self.captures.watch.state = state
-        self.captures.tell(str(solved))
+        self.captures.watch.tell(str(solved))
         return state
 
     def is_read(self, *fields: Solved) -> bool:
