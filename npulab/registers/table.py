@@ -16,6 +16,7 @@ Columns that a table may have besides: ``access`` (``ro`` for what only the NPU 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -244,7 +245,8 @@ def _runs(bits: Sequence[str]) -> Iterator[tuple[int, int]]:
 
 
 def spellings_of(fields: Sequence[Field]) -> dict[str, Field]:
-    """Every unambiguous spelling of each field: name, register.name, block.register.name."""
+    """Every unambiguous spelling of each field: name, register.name, block.register.name; of a name
+    with dots what is behind the last, too, if no other field is called so."""
     spellings: dict[str, list[Field]] = {}
     for item in fields:
         for name in (item.name, f"{item.register}.{item.name}",
@@ -255,7 +257,9 @@ def spellings_of(fields: Sequence[Field]) -> dict[str, Field]:
     if lost:
         raise ValueError(f"register map: field {lost[0].name} stands twice in register {lost[0].register} "
                          f"of block {lost[0].block!r}; pieces of one field fill in the column at")
-    return out
+    last = [item.name.rpartition(".")[2] for item in fields]
+    count = Counter(last)
+    return out | {name: item for name, item in zip(last, fields, strict=True) if count[name] == 1}
 
 
 def automatic_name(label: str, lsb: int, width: int) -> str:
