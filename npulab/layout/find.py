@@ -311,8 +311,7 @@ def _plainest(pairs: Pairs, best: _Trial | None) -> _Trial | None:
 
 
 def _fits(trial: _Trial) -> bool:
-    enough = _in_buffer(trial)
-    enough = max(enough, trial.known)
+    enough = max(_in_buffer(trial), trial.known)
     return min(LEAST, trial.agree.size) <= trial.count and ENOUGH * enough <= trial.count
 
 

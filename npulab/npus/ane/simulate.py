@@ -298,9 +298,6 @@ class _Reader:
                        f"{len(self.data)}")
         return int.from_bytes(self.data[self.at - size:self.at], "little")
 
-    def half(self) -> float:
-        return half(self.take(2))
-
 
 def _understood(v: Values, case: str) -> None:
     """Unsupported for a field with a value that the simulated device has no meaning for."""
@@ -322,7 +319,7 @@ def _kernels(v: Values, data: bytes) -> Iterator[tuple[int, int, float, list[Wei
             reader.at = TABLE_BYTES
         for part in range(parts):
             for first, lanes in _planes(engine, share, 1 if each else 2 ** v["Common.ConvCfg.OCGSize"]):
-                biases = [reader.half() if v["NE.MACCfg.BiasMode"] else 0.0 for _ in range(lanes)]
+                biases = [half(reader.take(2)) if v["NE.MACCfg.BiasMode"] else 0.0 for _ in range(lanes)]
                 weights = _weights(v, reader, lanes, 1 if each else v["Common.Cin.Cin"])
                 for lane in range(lanes):
                     yield part, part * share + first + lane, biases[lane], weights[lane]
@@ -364,7 +361,7 @@ def _weights(v: Values, reader: _Reader, lanes: int, inputs: int) -> list[list[W
         for lane in range(width):
             if sparse and bit % 8 == 0:
                 mask = reader.take(1)
-            value = reader.half() if mask // 2 ** (bit % 8) % 2 else 0.0
+            value = half(reader.take(2)) if mask // 2 ** (bit % 8) % 2 else 0.0
             bit += 1
             if there and lane < lanes:
                 out[lane].append((value, source, row, column))
