@@ -24,7 +24,7 @@ from npulab.registers.map import RegisterMap
 from npulab.support.files import read_bounded, write_file
 from npulab.support.late import pd
 from npulab.support.refuse import refuse_if, refusing
-from npulab.support.text import plural
+from npulab.support.text import plural, six_digits
 
 SUFFIX = ".npz"
 ARRAYS = ("words", "parameters", "names")
@@ -139,8 +139,8 @@ class Sweep:
         told = [(name, getattr(self, name)) for name in TEXTS] + [("holds", self._counts())]
         head = "".join(f"<tr><th style='text-align:left'>{name}</th><td style='text-align:left'>{html.escape(text)}"
                        "</td></tr>" for name, text in told if text)
-        body = "".join("<tr>" + "".join(f"<td style='text-align:left'>{html.escape(_told(one))}</td>" for one in row)
-                       + "</tr>" for row in self.ranges.itertuples(index=False))
+        body = "".join("<tr>" + "".join(f"<td style='text-align:left'>{html.escape(six_digits(one))}</td>"
+                                         for one in row) + "</tr>" for row in self.ranges.itertuples(index=False))
         names = "".join(f"<th style='text-align:left'>{name}</th>" for name in self.ranges)
         return f"<b>{html.escape(self.name or 'sweep')}</b><table>{head}</table><table><tr>{names}</tr>{body}</table>"
 
@@ -470,7 +470,3 @@ def _all_of(texts: Iterable[str]) -> str:
 def _tools(captures: tuple[Capture, ...]) -> str:
     text = _all_of(one.tool for one in captures)
     return text if CHANGED in text or not any(one.changed for one in captures) else f"{text}, {CHANGED}"
-
-
-def _told(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)

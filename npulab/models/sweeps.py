@@ -16,7 +16,7 @@ import numpy as np
 
 from npulab.models.facts import PADDINGS
 from npulab.models.read import read_model
-from npulab.models.write import single_op_model
+from npulab.models.write import one_scale, single_op_model
 from npulab.quant.emulate import emulate
 from npulab.quant.layers import ACTIVATIONS, POOLS, UNIT, Add, Conv2D, FullyConnected, Layer, Pool2D
 from npulab.quant.rules import QUANTIZED, QuantParams, Rule
@@ -203,7 +203,7 @@ def random_layer(point: Mapping[str, Any], random: np.random.Generator) -> Layer
         if dtype not in QUANTIZED:
             return Add(shape, activation, dtype=dtype)
         # each input alone spans most of the output
-        input_q, other_q = (QuantParams(_scale(output_q) * random.uniform(0.4, 0.9), _zero(dtype, random))
+        input_q, other_q = (QuantParams(one_scale(output_q) * random.uniform(0.4, 0.9), _zero(dtype, random))
                             for _ in range(2))
         return Add(shape, activation, input_q, other_q, output_q, dtype)
     if op.endswith("_pool"):
@@ -229,8 +229,8 @@ def random_layer(point: Mapping[str, Any], random: np.random.Generator) -> Layer
         # saturate
         deviation = _deviation(dtype, input_q.zero_point) * _deviation(weights_type, zero) / few * terms ** 0.5
         bias = random.integers(-int(deviation) - 1, int(deviation) + 2, outputs)
-        fifth = _scale(output_q) * (np.iinfo(dtype).max - np.iinfo(dtype).min) / 5
-        weight_q = QuantParams(scales * fifth / deviation / _scale(input_q), zero)
+        fifth = one_scale(output_q) * (np.iinfo(dtype).max - np.iinfo(dtype).min) / 5
+        weight_q = QuantParams(scales * fifth / deviation / one_scale(input_q), zero)
     elif dtype == "float32":
         weight_q = QuantParams(scales / 64 / terms ** 0.5)
     common = {"activation": activation, "input_q": input_q, "weight_q": weight_q, "output_q": output_q, "dtype": dtype,
@@ -258,11 +258,6 @@ def _check(name: str, value: Any) -> None:
     else:
         fits, words = isinstance(value, int) and value >= 1, "a whole number of at least 1"
     refuse_if(not fits, "grid", f"{name} {value!r}", f"is {words}")
-
-
-def _scale(q: QuantParams) -> float:
-    assert isinstance(q.scale, float)
-    return q.scale
 
 
 def _numbers(dtype: str, shape: tuple[int, ...], random: np.random.Generator) -> np.ndarray:

@@ -278,7 +278,7 @@ def _constants(draft: _Draft, layer: Conv2D | FullyConnected, axis: int) -> list
     weight_q = layer.weight_q
     if layer.op == "depthwise" and layer.dtype == "float32":  # LiteRT wants a scale for each channel
         weight_q = QuantParams(np.broadcast_to(weight_q.scale, layer.weights.shape[3:]).tolist())
-    scales = np.float32(_one(layer.input_q)) * np.asarray(weight_q.scale, np.float32)
+    scales = np.float32(one_scale(layer.input_q)) * np.asarray(weight_q.scale, np.float32)
     return [draft.constant("weights", layer.weights, weight_q, axis, layer.weight_bits),
             draft.constant("bias", layer.bias, _stored(layer, QuantParams(scales.tolist())))]
 
@@ -321,6 +321,7 @@ def _complement(draft: _Draft, x: int) -> int:
     return draft.step("BITWISE_XOR", [x, draft.constant("ones", np.invert(np.zeros(1, dtype)))])
 
 
-def _one(q: QuantParams) -> float:
+def one_scale(q: QuantParams) -> float:
+    """The scale of a tensor that has one."""
     assert isinstance(q.scale, float)
     return q.scale

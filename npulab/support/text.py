@@ -94,8 +94,17 @@ def known(row: Row) -> Row:
 
 def brief(rows: Sequence[Row]) -> list[Row]:
     """Rows with six digits of each real number."""
-    return [{name: f"{value:.6g}" if isinstance(value, float) else value for name, value in row.items()}
+    return [{name: six_digits(value) if isinstance(value, float) else value for name, value in row.items()}
             for row in rows]
+
+
+def six_digits(value: Any) -> str:
+    """A value as text; of a real number six digits.
+
+    >>> six_digits(0.1234567), six_digits(12345678)
+    ('0.123457', '12345678')
+    """
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def indented(lines: Sequence[str]) -> list[str]:

@@ -26,7 +26,7 @@ from npulab.quant.layers import Conv2D, FullyConnected, Layer, per_channel
 from npulab.quant.rules import QUANTIZED
 from npulab.support.answers import TINTS, Answer, Part, Table, tone
 from npulab.support.late import pd
-from npulab.support.text import Row, plural
+from npulab.support.text import Row, plural, six_digits
 
 VERDICTS = ("equal", "differs", "not executed", "nothing to compare", "not covered", "not run", "no operator")
 COLUMNS = ("inference", "operator", "name", "input", "output", "jobs", "provenance", "words", "coefficients",
@@ -415,7 +415,7 @@ def _verdict(result: Comparison, moves: Sequence[Comparison], unlike: Sequence[s
 
 def _unlike(outline: Outline, wanted: Outline, lifted: Any, layer: Layer) -> list[str]:
     """What a job says otherwise than the model."""
-    reasons = [f"{name} is {_number(outline[name])}, the model's {_number(wanted[name])}"
+    reasons = [f"{name} is {six_digits(outline[name])}, the model's {six_digits(wanted[name])}"
                for name in wanted if name in outline and not _same(outline[name], wanted[name])]
     if not isinstance(lifted, Conv2D | FullyConnected) or not isinstance(layer, Conv2D | FullyConnected) \
             or per_channel(layer.weight_q.scale):
@@ -444,7 +444,3 @@ def _range(layer: Conv2D | FullyConnected) -> tuple[float, float]:
         return bounds
     low, high = (min(max(zero + one * unit, 0), 2 ** 8 - 1) for one in bounds)
     return round(low), round(high)
-
-
-def _number(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
