@@ -132,8 +132,8 @@ class Job:
                              f"(block {self.block})")
         if not self.writes:
             return changed
-        return self.with_writes({offset: int(changed.words[word]) for offset, word in registers.index.items()
-                                 if changed.words[word] != self.words[word]}, registers)
+        return self.with_writes({registers.registers[word][1]: int(changed.words[word])
+                                 for word in np.flatnonzero(changed.words != self.words)}, registers)
 
     def with_writes(self, values: Mapping[int, int], registers: RegisterMap) -> Job:
         """The same register writes leaving other values by offset: the last write to an offset
