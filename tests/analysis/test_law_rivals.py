@@ -115,7 +115,7 @@ def test_a_law_says_nothing_of_modes_that_go_together_otherwise() -> None:
     assert doubted(law, {"height": heights, "jobs": jobs, "moves": jobs}, asked) == [False, True]
     moves = [number // 4 % 4 if number % 16 != 13 else 0 for number in range(64)]
     assert doubted(law, {"height": heights, "jobs": jobs, "moves": moves}, asked) == [False, False]
-    odd = [0, 1, 3, 2, *jobs[4:8], 1, 2, *jobs[10:]]  # the law held on four captures of kinds of their own
+    odd = [0, 1, 3, 2, *jobs[4:8], 1, 2, 2, 0, *jobs[12:]]  # the law held on five captures of kinds of their own
     assert doubted(law, {"height": heights, "jobs": jobs, "moves": odd}, asked) == [False, False]
 
 

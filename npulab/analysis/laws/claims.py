@@ -121,7 +121,7 @@ class Findings:
             rows = _table([*map(parameter, names)], self.captured)
             kinds, counts = np.unique(rows, axis=0, return_counts=True)
             if (rows[:, None] == kinds).mean(0).prod(1).sum() < 1 - PRIOR.missing:
-                out[names] = bool((counts == 1).sum() < BUDGET.part_for_claim)
+                out[names] = bool((counts == 1).sum() <= BUDGET.part_for_claim)
         return out
 
     def is_narrow(self, solved: Solved) -> bool:

@@ -185,6 +185,12 @@ def make_library(columns: Columns, names: Names, most: int = BUDGET.laws) -> Lib
     return _Growth(columns, names).library(min(most, max(BUDGET.library_values // columns.n, 1000)))
 
 
+def is_size(values: Array) -> bool:
+    """Whether a column is a size and no flag."""
+    kinds = np.unique(values)
+    return len(kinds) > 2 or bool(kinds[0] > 0)
+
+
 class _Nodes:
     """How columns are made, as arrays: node i is ``op`` on ``left`` and ``right`` (-1: on one), or
     leaf ``left``; and the values of those that others are made of."""
@@ -366,7 +372,7 @@ class _Growth:
     def _enter(self, nodes: Array, values: Array) -> Array:
         """Which of the columns are new; the others are rivals of the first with the same values."""
         keys = values.view(np.uint64) @ self._key
-        varies = np.flatnonzero((values != values[:, :1]).any(1))
+        varies = np.flatnonzero(keys != values[:, 0].view(np.uint64) * self._key.sum())
         new, seen = [], self._seen
         for i, key in zip(varies.tolist(), keys[varies].tolist(), strict=True):
             if key not in seen:
@@ -423,7 +429,7 @@ class _Growth:
         base = self._new(self._leaves(map(parameter, names.integers), PRIOR.parameter)
                          + self._leaves(map(field, names.fields), PRIOR.field))
         ones = self._unary(base + own, OF_COLUMN, True) + self._negated(base + own)
-        sizes = [node for node in base if self._is_size(node)] + own
+        sizes = [node for node in base if is_size(nodes.values(node))] + own
         small = {node for node in sizes
                  if nodes.values(node).max() <= BUDGET.small and nodes.values(node).min() >= 0}
         self._conv_sizes([node for node in sizes if not nodes.uses[node]], small)
@@ -448,11 +454,6 @@ class _Growth:
                             ("*", "ceil", "//", "+", "-", "min"))
         self._make(third.ravel(), False)
         self.areas = self._areas(sizes, small)
-
-    def _is_size(self, node: int) -> bool:
-        """Whether a column is a size and no flag."""
-        values = np.unique(self.nodes.values(node))
-        return bool(len(values) > 2 or values[0] > 0)
 
     def _pairs(self, sizes: list[int], i: int, cheap: list[int]) -> Array:
         """Size number i with the sizes after it, and with all cheap columns; both ways where that
@@ -624,21 +625,25 @@ class _Growth:
 
     def library(self, most: int) -> Library:
         nodes = np.concatenate([np.zeros(0, int), *(nodes for nodes, _ in self._kept)])
-        values = np.concatenate([np.zeros((0, self.n), np.uint32), *(values for _, values in self._kept)])
         costs = self.nodes.cost[nodes].astype(np.float32)
         order = np.argsort(costs, kind="stable")
         keep = np.arange(len(order)) < most
         # a tenth is for what shapes of integers would leave no place
         keep[np.flatnonzero(nodes[order] >= self._first_real)[:most // 10]] = True
         order = order[keep]
-        nodes, values = nodes[order], np.ascontiguousarray(values[order])
+        nodes = nodes[order]
+        row = np.full(self.nodes.n, len(nodes))
+        row[nodes] = np.arange(len(nodes))
+        values = np.empty((len(nodes) + 1, self.n), np.uint32)  # the last row takes what is left out
+        for of, kept in self._kept:
+            values[row[of]] = kept
         # naming law number n takes log2(n) bits, whatever its shape
         cost = np.maximum(costs[order], np.log2(np.arange(len(order)) + 1) + 1).astype(np.float32)
-        laws = Family(values, cost, self.nodes.uses[nodes], nodes[:, None], self.nodes.expression)
+        laws = Family(values[:-1], cost, self.nodes.uses[nodes], nodes[:, None], self.nodes.expression)
         rows = np.random.default_rng(3).permutation(self.n)[:BUDGET.key_sample]
         self.nodes.forget()
         return Library(laws, self.linear, self.areas, self.products, self.leaves, rows,
-                       np.ascontiguousarray(values[:, rows]), self.field_bits, self.nodes)
+                       np.ascontiguousarray(laws.values[:, rows]), self.field_bits, self.nodes)
 
 
 def _candidates(nodes: _Nodes, left: Array, right: Array, ops: Sequence[str]) -> Array:

@@ -73,7 +73,8 @@ def _transpose(square: Array) -> None:
 def match(words: Array, library: Library, todo: Array) -> Matches:
     """Where laws equal bits on every capture; ``todo`` ``(W, 32) bool`` are the bits to explain."""
     targets = np.argwhere(todo)
-    samples = _samples(len(words))
+    shuffled = np.random.default_rng(5).permutation(len(words))
+    samples = [shuffled[start:start + SAMPLE] for start in range(0, len(words), SAMPLE)]  # one key each
     wanted = [_keys(words[rows].T)[targets[:, 1], targets[:, 0]] for rows in samples]
     order = np.argsort(wanted[0], kind="stable")
     ordered = wanted[0][order]
@@ -103,12 +104,6 @@ def match(words: Array, library: Library, todo: Array) -> Matches:
 def _folded(keys: Array) -> Array:
     """16 bits that depend on all of a key's."""
     return (keys * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(48)
-
-
-def _samples(n: int) -> list[Array]:
-    """Captures whose bits are compared as one key each."""
-    order = np.random.default_rng(5).permutation(n)
-    return [order[start:start + SAMPLE] for start in range(0, n, SAMPLE)]
 
 
 def _grouped(words: Array, values: Array, found: Array, targets: Array) -> Matches:

@@ -22,7 +22,7 @@ from npulab.analysis.laws.expressions import (
     parameter,
     term,
 )
-from npulab.analysis.laws.library import Library, Names, make_library
+from npulab.analysis.laws.library import Library, Names, is_size, make_library
 from npulab.analysis.laws.matching import bits_of
 from npulab.analysis.laws.parity import parity
 from npulab.analysis.laws.predicates import make_predicates
@@ -99,17 +99,12 @@ def _round(state: State, derived: Derived, deep: bool) -> Round:
     leaves = [*map(parameter, names), *map(field, derived.names)]
     # conditions that say whether a field is what it usually is
     compared = [(term(op, field(name), law), 8.0) for name, law in derived.usually for op in ("==", "!=")]
-    sizes = {leaf for leaf in leaves if _is_size(captures.columns[leaf])}
+    sizes = {leaf for leaf in leaves if is_size(captures.columns[leaf])}
     predicates = make_predicates(captures.columns, leaves, sizes, compared)
     predicates = predicates.with_thresholds(sorted(derived.inner, key=lambda law: len([*law.walk()])))
     predicates = predicates.cheaper({when for solved in state.solved for when, _ in solved.steps if when != ALWAYS})
     captures.watch.tell(f"round: {len(library)} laws, {len(predicates)} conditions, {int(state.todo.sum())} bits")
     return Round(library, predicates, derived.names, deep)
-
-
-def _is_size(values: Array) -> bool:
-    kinds = np.unique(values)
-    return len(kinds) > 2 or bool(kinds[0] > 0)
 
 
 def relevant(state: State) -> list[str]:
