@@ -10,7 +10,7 @@ import pytest
 from c_counts import Bits, fields
 
 from npulab.registers.formats import RegisterTable, read_map, write_map
-from npulab.registers.formats.c_macros import constants, literals, probes
+from npulab.registers.formats.c_macros import constants, plain_values, probes
 from npulab.registers.formats.c_reading import read_c
 from npulab.registers.formats.c_text import read_source, read_unit
 
@@ -287,23 +287,23 @@ def test_constants_and_types_are_given(tmp_path: Path) -> None:
     assert len(table.rows) == 4
 
 
-ARRAYS = ["0x100 + 4*(i)", "(0x100 + (i) * 4)", "(0x100+(0x20 * i))", "((8 + 4 * (i)))", "0x100 + (i * 4)", "(0x100 + i)*4", "(0x100+4)*(i)",
-          "(0x100 + (i))*4", "0x100 + 4*(n)", "(0x100 + 4*(i)", "0x100 + 4*(i))", "0x7ffffff0 + 8*(i)", "010 + 4*(i)", "0x100 + 4*(i) + 4",
-          "0x100 + 4*i(i)", "0x100 - 4*(i)"]
+SUMS = ["0x100 + 4*(i)", "(0x100 + (i) * 4)", "(0x100+(0x20 * i))", "((8 + 4 * (i)))", "BASE + 0x100ul + (i * 4)", "BASE + (i)", "i + NEXT * i + 2 * 3"]
+OTHERS = ["(0x100 + i)*4", "(0x100+4)*(i)", "(0x100 + (i))*4", "0x100 + 4*(n)", "(0x100 + 4*(i)", "0x100 + 4*(i))", "0x7ffffff0 + 8*(i)", "010 + 4*(i)",
+          "0x100 + 4*i(i)", "0x100 - 4*(i)", "4 + i*i", "4 + (i + 1) * 4", "4 + NONE*i", "4 + LAST*i", "4 + 2 * 2 * i"]
 
 
-def test_arrays_that_need_no_compiler_are_as_it_has_them(tmp_path: Path) -> None:
+def test_sums_that_need_no_compiler_are_as_it_has_them(tmp_path: Path) -> None:
     path = tmp_path / "map.h"
-    path.write_text("".join(f"#define A{n}(i) {body}\n" for n, body in enumerate(ARRAYS)))
+    path.write_text("#define BASE 0x1000\n#define NEXT (BASE + 8)\n#define SAME NEXT\n" + "".join(
+        f"#define A{n}(i) {body}\n" for n, body in enumerate(SUMS + OTHERS)) + "#define LAST 4\n")
     source = read_source(path)
     numbers = constants(source.macros)
-    known = literals(numbers)
-    assert {name.partition("[")[0] for name in known} == {"A0", "A1", "A2", "A3", "A4"}
+    known = plain_values(numbers)
+    assert {name.partition("[")[0] for name in known} == {"BASE", "NEXT", "SAME", "LAST", *(f"A{n}" for n in range(len(SUMS)))}
     assert not probes(source, numbers, known).keys() & known.keys()
     values = read_unit(source, probes(source, numbers, {})).values
     assert {name: values[name] for name in known} == known
-    assert values["A5[1]"] == 0x404
-    assert values["A6[1]"] == 0x104
+    assert values[f"A{len(SUMS)}[1]"] == 0x404
 
 
 def test_names_that_a_macro_makes_of_parts(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ A field with a shift and nothing that says its width reaches to the next one; it
 
 from __future__ import annotations
 
+import math
 import re
 from bisect import bisect_left
 from collections import Counter
@@ -64,8 +65,9 @@ BITS = re.compile(r"\b\w*(?:BIT|MASK|FIELD)\w*\s*\(|<<")
 NO_BITS = re.compile(r"\(*\s*_MK_(?:ADDR|ENUM|MASK|SHIFT)_CONST\s*\(")  # which are plain numbers
 MADE = re.compile(r"<<|\bFIELD_PREP\w*\s*\(|\bGENMASK\w*\s*\(|\bBIT\w*\s*\(|_MASK\b")
 HEX = re.compile(r"\(*\s*0[xX]([0-9a-fA-F]+)[uUlL]*\s*\)*")
-NUMBER, INDEX = r"(0[xX][0-9a-fA-F]{1,8}|0|[1-9]\d{0,9})", r"(\w+|\(\w+\))"
-STRIDED = re.compile(rf"\(*{NUMBER} *\+ *\(?(?:{NUMBER} *\* *{INDEX}|{INDEX} *\* *{NUMBER})\)*")
+WORD = r"(?:\w+|\(\w+\))"
+TERM = rf"(?:\(?{WORD} *\* *{WORD}\)?|{WORD})"
+SUM = re.compile(rf"\(*{TERM}(?: *\+ *{TERM})*\)*")  # with no term that brackets change
 SHIFTED = re.compile(r"\(*\s*(0[xX][0-9a-fA-F]{1,16}|\d{1,19})[uUlL]*\s*<<\s*(\d+)\s*\)*")
 PREPARED = re.compile(r"\bFIELD_(?:PREP|GET|FIT)\w*\s*\(\s*(\w+(?:\([^()]*\))?)\s*,")  # and its mask
 OFFSETS = re.compile(r"[+,(]\s*0[xX][0-9a-fA-F]+|\b0[xX][0-9a-fA-F]+\s*\+|,\s*\d+\s*\)|^\s*\(?\s*\w+\s*\+\s*\d")
@@ -213,19 +215,24 @@ def constants(macros: Mapping[str, Macro]) -> dict[str, Macro]:
     return out
 
 
-def literals(numbers: Mapping[str, Macro]) -> dict[str, int]:
-    """The values that need no compiler: of numbers, and of the first elements of arrays that say
-    two."""
-    out = {}
-    for name, macro in numbers.items():
-        if macro.parameters is None:
-            if found := LITERAL.fullmatch(macro.body):
-                out[name] = int(found[1], 0)
-        elif (found := STRIDED.fullmatch(macro.body)) and macro.parameters == ((found[3] or found[4]).strip("()"),) \
-                and macro.body.count("(") == macro.body.count(")"):
-            first, stride = int(found[1], 0), int(found[2] or found[5], 0)
-            if first + 2 * stride < LARGEST // 2:  # an int
-                out |= {f"{name}[{n}]": first + n * stride for n in range(3)}
+def plain_values(numbers: Mapping[str, Macro]) -> dict[str, int]:
+    """The values that need no compiler: of numbers, and of sums that are ints of what is in front;
+    with an index, of the first elements (``name[0]`` to ``name[2]``)."""
+    out: dict[str, int] = {}
+    for name, (_, parameters, body, *_) in numbers.items():
+        index, many = parameters or (), parameters is not None
+        if not many and (found := LITERAL.fullmatch(body)):
+            out[name] = int(found[1], 0)
+        elif len(index) == many and ("+" in body or not many) and SUM.fullmatch(body) \
+                and body.count("(") == body.count(")"):
+            sums = [0, 0, 0]  # without the index, with it, with its square
+            for term in re.sub(r"[() ]", "", body).split("+"):
+                parts = [part for part in term.split("*") if part not in index]
+                known = [int(found[1], 0) if (found := LITERAL.fullmatch(part)) else out.get(part, LARGEST)
+                         for part in parts]
+                sums[term.count("*") + 1 - len(parts)] += max(math.prod(known), LARGEST * (LARGEST in known))
+            if not sums[2] and sums[0] + 2 * sums[1] < LARGEST // 2:
+                out |= {f"{name}[{n}]": sums[0] + n * sums[1] for n in range(3)} if many else {name: sums[0]}
     return out
 
 

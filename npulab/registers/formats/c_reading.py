@@ -33,7 +33,7 @@ from npulab.registers.formats.c_macros import (
     Register,
     Roles,
     constants,
-    literals,
+    plain_values,
     probes,
     runs_of,
     tail_of,
@@ -80,7 +80,7 @@ def read_c(path: Path, define: Sequence[str] = (), include: Sequence[Path] = ())
     told: dict[str, None] = {}
     try:
         numbers = constants(source.macros)
-        values = literals(numbers)
+        values = plain_values(numbers)
         unit = read_unit(source, probes(source, numbers, values))
         values |= unit.values
         structs, layout = _structs(unit)
