@@ -295,7 +295,8 @@ class Roles:
                      self._named_values, partial(self._weak, whole=True), self._attributes):
             step()
             for register in self.registers.values():
-                register.reach()
+                if register.fields:
+                    register.reach()
 
     def explains(self, name: str) -> bool:
         """Whether a macro has a role, is empty or serves others; bits serve what has a role only."""
@@ -593,15 +594,17 @@ class Roles:
             number = int(digits, 0)
             if bases[name] == name and (not number or number & number + 1 or len(among[place[0], place[1]]) > 1):
                 del bases[name]  # one value of several
-        singles = Longest(dict.fromkeys(bases.values(), "") | self.fields)
+        masks = {base: self.values[name] for name, base in bases.items()}
+        masks |= {base: bits.bits for base, bits in self.fields.items()}
+        singles = Longest(masks)
         for name, base in bases.items():
             value, key = self.values[name], self.find.at_or_in(base)
             if not 0 < value <= ALL or base in self.fields:
                 self.roles |= {name: "bits"} if base in self.fields and value == self.fields[base].bits else {}
                 continue
             outer, one_run = singles.inside(base), single(value)
-            part = base != name and outer in self.fields and not value & ~self.fields[outer].bits
-            if len(outer) > len(key) and (outer in self.fields or one_run) and not part:
+            part = base != name and outer in self.fields and not value & ~masks[outer]
+            if len(outer) > len(key) and (outer in self.fields or one_run) and fits(value, masks[outer]) and not part:
                 continue  # a value of that field
             if key and one_run:
                 self.add(Bits(base, self.plain[name].position, value), self.register(key), name,
@@ -892,9 +895,8 @@ class Roles:
     def _stands_alone(self, name: str, field: Bits, placed: bool) -> bool:
         """Whether a macro that says bits is no value of a field that its name goes on from: it does not
         fit, or is one bit of a mask that several registers or none have."""
-        value, bits = self.values[name], field.bits
-        fits = bits <= 0 or not value & ~bits or value <= bits // (bits & -bits)
-        return name in self.bitwise and (not fits or (
+        value = self.values[name]
+        return name in self.bitwise and (not fits(value, field.bits) or (
             not placed and field.name in self.weak and value.bit_count() == 1))
 
     def _named_values(self) -> None:
@@ -962,6 +964,11 @@ def single(mask: int) -> bool:
     (True, False, False)
     """
     return 0 < mask <= ALL and not mask & mask + (mask & -mask)
+
+
+def fits(value: int, mask: int) -> bool:
+    """Whether a number can be a value of the field with a mask: in its place or from bit 0."""
+    return mask <= 0 or not value & ~mask or value <= mask // (mask & -mask)
 
 
 def runs_of(mask: int) -> list[tuple[int, int]]:
