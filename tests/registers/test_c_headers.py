@@ -187,8 +187,8 @@ CONVENTIONS = {
                         [(4, "U_SIZE", "W", 0, 16), (4, "U_SIZE", "H_GET", 16, 16)]),
     "regmap": ("#define U_CTRL 0x10\n#define U_STAT 0x14\nstatic const struct reg_field all[] = { [F_MODE] = REG_FIELD(U_CTRL, 4, 6), [F_BUSY] = REG_FIELD(U_STAT, 31, 31) };\n",
                [(0x10, "U_CTRL", "F_MODE", 4, 3), (0x14, "U_STAT", "F_BUSY", 31, 1)]),
-    "fields whose names go on from each other": ("#define U_CTL 0x10\n#define U_CTL_LEN GENMASK(7, 4)\n#define U_CTL_LEN_ERR BIT(30)\n#define U_CTL_LEN_MAX BIT(3)\n",
-                                                 [(0x10, "U_CTL", "LEN", 4, 4), (0x10, "U_CTL", "LEN_ERR", 30, 1)]),
+    "fields whose names go on from each other": ("#define U_CTL 0x10\n#define U_CTL_LEN GENMASK(7, 4)\n#define U_CTL_LEN_ERR GENMASK(31, 30)\n#define U_CTL_LEN_MAX BIT(3)\n",
+                                                 [(0x10, "U_CTL", "LEN", 4, 4), (0x10, "U_CTL", "LEN_ERR", 30, 2)]),
     "values whose names end as numbers of bits do": ("#define U_CTL 0x10\n#define U_CTL_SYNC_LSB (0 << 4)\n#define U_CTL_SYNC_MSB (1 << 4)\n#define U_CTL_SYNC_SHIFT 4\n"
                                                      "#define U_CTL_SYNC_MASK (1 << 4)\n", [(0x10, "U_CTL", "SYNC", 4, 1)]),
     "underscores in front": ("typedef struct { uint32_t EN; uint32_t CTRL; } U_TypeDef;\n#define _U_EN_EN_SHIFT 0\n#define _U_EN_EN_MASK 0x1UL\n#define U_EN_EN (0x1UL << 0)\n"

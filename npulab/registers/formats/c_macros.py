@@ -886,19 +886,6 @@ class Roles:
         return any(0 < self.candidates[name] - self.candidates[other] <= 2 * WORD_BYTES
                    for other in islice(self._in_front(name), 4))
 
-    def _fits_nowhere(self, field: str, name: str) -> bool:
-        """Whether a number is one bit that is outside a field and larger than its values."""
-        bits, value = self.fields[field].bits, self.values[name]
-        return value.bit_count() == 1 and bits > 0 and not value & bits and (
-            self.fields[field].strict or value > bits // (bits & -bits))
-
-    def _stands_alone(self, name: str, field: Bits, placed: bool) -> bool:
-        """Whether a macro that says bits is no value of a field that its name goes on from: it does not
-        fit, or is one bit of a mask that several registers or none have."""
-        value = self.values[name]
-        return name in self.bitwise and (not fits(value, field.bits) or (
-            not placed and field.name in self.weak and value.bit_count() == 1))
-
     def _named_values(self) -> None:
         """Give the named numbers to the fields, or to the registers without fields, that they are
         of; bits that a number in hexadecimal says become fields."""
@@ -912,21 +899,20 @@ class Roles:
             if name in self.roles or self.values.get(name, -1) < 0 or name in later \
                     or self._packs(self.plain[name].body):
                 continue
-            outer = of.inside(name)
-            tail = name[len(outer) + 1:]
-            if not outer:
+            if not (outer := of.inside(name)):
                 continue
+            tail, value, field = name[len(outer) + 1:], self.values[name], self.fields.get(outer)
             if ATTRIBUTE.fullmatch(tail) or (name.endswith("_Val") and name[:-4] in self.plain):
                 self.roles[name] = "attribute"
-            elif outer in self.fields and (key := self.find.inside(outer)) in heads and self._fits_nowhere(outer, name):
-                by_register.setdefault(key, []).append(name)
-            elif outer in self.fields and not self._stands_alone(name, self.fields[outer], outer in placed):
-                self.fields[outer].values[tail] = self.values[name], name in self.bitwise
-                self.roles[name] = "value" if outer in placed else "constant"
-            elif outer in self.fields:
-                continue
-            else:
+            elif field is None:
                 by_register.setdefault(outer, []).append(name)
+            elif value.bit_count() == 1 and value & ~field.bits and (field.strict or not fits(value, field.bits)) \
+                    and (key := self.find.inside(outer)) in heads:
+                by_register.setdefault(key, []).append(name)
+            elif name not in self.bitwise or (fits(value, field.bits) and (
+                    outer in placed or outer not in self.weak or value.bit_count() != 1)):
+                field.values[tail] = value, name in self.bitwise
+                self.roles[name] = "value" if outer in placed else "constant"
         for outer, names in by_register.items():
             register = heads[outer]
             hexadecimal = [name for name in names if name not in self.used

@@ -362,9 +362,9 @@ def read_unit(source: Source, probes: Mapping[str, str]) -> Unit:
     wrong: dict[int, Wrong] = {}
     spans = [span for span in declarations(source, wrong) if span[0] not in wrong]
     same: dict[str, str] = {}  # of macros of one body the compiler is asked once
-    bodies = {name: (macro.body,) for name, macro in source.macros.items() if macro.parameters is None}
-    twins = {name: twin for name in probes if name in bodies and (twin := same.setdefault(NAME.sub(
-        lambda word: bodies.get(word[0], word)[0], bodies[name][0]), name)) != name}
+    texts = {name: macro.body for name, macro in source.macros.items() if macro.parameters is None}
+    twins = {name: twin for name in probes if name in texts and (twin := same.setdefault(NAME.sub(
+        lambda word: texts.get(word[0], word[0]), texts[name]), name)) != name}
     probes = {name: text for name, text in probes.items() if name not in twins}
     if not spans and not probes:
         return Unit(source, (), (), wrong, 0, {}, {})
