@@ -224,10 +224,12 @@ def _rounded_up(target: Target) -> Iterator[Group]:
         # the largest c that each capture allows; captures within a divisor of each other have one
         # in common
         high = np.sort(divisor * target.values - columns[fits], 1)
-        shared = np.zeros(len(fits))
+        shared, left, some = np.zeros(len(fits)), np.arange(len(fits)), high
         for share in CEIL_SHARES if n >= BUDGET.for_derived else CEIL_SHARES[2:]:
             apart = max(int(share * n), BUDGET.holds + 1) - 1
-            shared[(high[:, apart:] - high[:, :n - apart] < divisor).any(1)] = apart + 1
+            close = (some[:, apart:] - some[:, :n - apart] < divisor).any(1)
+            left, some = left[close], some[close]  # what few captures do not share more do not
+            shared[left] = apart + 1
         promise = shared * (target.total / n) - price[fits]
         at = np.argsort(-promise, kind="stable")[:BUDGET.solved]
         at = at[promise[at] > 0]
@@ -384,7 +386,7 @@ def _scaled(target: Target) -> Iterator[Group]:
         spans = []  # columns that could be right on each capture, for each divisor
         for row in rows.tolist():
             if row not in sorted_by:
-                order = np.argsort(inner[:, row], kind="stable")
+                order = np.argsort(inner[:, row])
                 sorted_by[row] = order, inner[order, row]
             order, ordered = sorted_by[row]
             spans.append((order, np.searchsorted(ordered, lows[:, row], "right").tolist(),
