@@ -193,7 +193,7 @@ def _readings(pairs: Pairs) -> Iterator[Pairs]:
 
 def _by_neighbours(pairs: Pairs) -> Iterator[_Trial | None]:
     """Trials by the values of elements and of those after them along an axis, at the usual
-    distances or those that rare values suggest."""
+    distances, or along one or several axes at those that rare values suggest."""
     wanted = (pairs.size.bit_length() + SPARE_BITS) / max(_entropy(pairs), LEAST_BITS)
     counts = list(dict.fromkeys(max(count, 2) for count in (math.ceil(wanted), min(math.ceil(wanted), SMALL_TILE))))
     axes = [*reversed(range(len(pairs.shape)))]
@@ -201,30 +201,34 @@ def _by_neighbours(pairs: Pairs) -> Iterator[_Trial | None]:
     sparse = _sparse(pairs)
     if not sparse:
         yield from _neighbours(pairs, product(counts, LAGS, axes))
-    for reading in _readings(pairs):
-        yield from _neighbours(reading, ((count, lag, axis) for axis in axes for lag in lags(reading, axis)
-                                         for count in counts), deep=True)
+    shape = pairs.shape
+    # lines along an axis and all before it have those of fewer axes in them
+    joined = [(0, (math.prod(shape[:end]), *shape[end:])) for end in range(2, len(shape) + 1)]
+    for reading, (axis, shape) in product(_readings(pairs), [*((axis, shape) for axis in axes), *joined]):
+        lined = replace(reading, raw=tuple(raw.reshape(shape) for raw in reading.raw))
+        distances = ((count, lag, axis) for lag in lags(lined, axis) for count in counts)
+        yield from _neighbours(reading, distances, lined)
     if sparse:
         yield from _neighbours(pairs, product(counts, LAGS, axes))
 
 
-def _neighbours(pairs: Pairs, distances: Iterable[tuple[int, int, int]], deep: bool = False,
+def _neighbours(pairs: Pairs, distances: Iterable[tuple[int, int, int]], lined: Pairs | None = None,
                 ) -> Iterator[_Trial | None]:
-    """Trials with signatures of ``count`` elements that lie ``lag`` elements apart along an
-    axis."""
-    width = pairs.itemsize
+    """Trials with signatures of ``count`` elements that lie ``lag`` elements apart along an axis,
+    of the tensors as they are or, deeper, as ``lined`` has them."""
+    width, deep, lined = pairs.itemsize, lined is not None, lined or pairs
     for count, lag, axis in distances:
-        if pairs.shape[axis] < count:
+        if lined.shape[axis] < count:
             continue
         # a distance backwards is one forwards along the axis turned round
-        turned = pairs if lag > 0 else replace(pairs, raw=tuple(np.flip(raw, axis) for raw in pairs.raw))
+        turned = lined if lag > 0 else replace(lined, raw=tuple(np.flip(raw, axis) for raw in lined.raw))
         sought = Sought(turned, Signature(0, width, axis, count, abs(lag) * width))
         for change in [change for _, change in changes(sought)[:1]] if width == 1 else [Change(), halved(pairs.bits)]:
             if sought.share(change) > WORTH:
                 seen = sought.look_up(change)
-                if lag < 0:
-                    seen = replace(seen, place=np.flip(seen.place, axis), count=np.flip(seen.count, axis),
-                                   shared=np.flip(seen.shared, axis))
+                place, often, shared = (np.flip(one, axis if lag < 0 else ()).reshape(pairs.shape)
+                                        for one in (seen.place, seen.count, seen.shared))
+                seen = replace(seen, place=place, count=often, shared=shared)
                 trial = _trial(pairs, seen, change, False)
                 yield trial
                 if deep and (trial is None or not _complete(trial)):

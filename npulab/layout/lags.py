@@ -36,7 +36,7 @@ def lags(pairs: Pairs, axis: int) -> list[int]:
     """
     width = pairs.itemsize
     cells = [buffer[:len(buffer) // width * width].view(f"<u{width}") for buffer in pairs.buffers]
-    order = np.argsort(cells[0], kind="stable")
+    order = np.argsort(cells[0], kind="stable").astype(np.int32)
     for change in (Change(), halved(pairs.bits)):
         lines = [np.moveaxis(change.of(raw), axis, -1).reshape(-1, pairs.shape[axis]) for raw in pairs.raw]
         votes: Counter[int] = Counter()
@@ -74,7 +74,7 @@ def _distances(window: Window, cells: list[np.ndarray]) -> set[int]:
     a, b = window.rare
     apart = window.places[b][None] - window.places[a][:, None]
     whole = (apart % (b - a) == 0) & (apart != 0)
-    lag = apart[whole] // (b - a)
+    lag = apart[whole].astype(np.int64) // (b - a)
     begin = np.broadcast_to(window.places[a][:, None], whole.shape)[whole] - a * lag
     last = begin + (len(window.places) - 1) * lag
     fits = (np.minimum(begin, last) >= 0) & (np.maximum(begin, last) < len(cells[0]))

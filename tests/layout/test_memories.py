@@ -214,6 +214,8 @@ MEMORIES = {
     "packed nibbles, words swapped": replace(NIBBLES, swap=4),
     "tiles of two axes under holes": Layout((12, 30, 10), (Loop(2, 1, HOLES), Loop(1, 9, 9), Loop(1, 1, -1)), dtype="int8", offset=8, size=MEMORY, join=((1, 0),)),
     "tiles of three axes": Layout((6, 3, 3, 10), (Loop(3, 1, 6912), Loop(0, 7, 8), Loop(0, 1, 1)), dtype="int8", size=MEMORY, join=((0, 1, 2),)),
+    "tiles of three axes under holes": Layout((48, 3, 3, 10), (Loop(3, 1, HOLES), Loop(0, 16, 20), Loop(0, 1, -1)), dtype="int8", offset=16, size=MEMORY, join=((0, 1, 2),)),
+    "holes along two axes": Layout((48, 3, 3, 10), (Loop(3, 1, HOLES), Loop(0, 1, tuple(9 * n + 3 * (n // 4) for n in range(48))), Loop(1, 1, 3), Loop(2, 1, 1)), dtype="int8", size=MEMORY),
     "halves in swapped words": hwc((20, 9, 30), dtype="uint16", offset=64, size=65536, swap=8),
 }
 
@@ -237,7 +239,7 @@ def test_found_from_markers(layout: Layout) -> None:
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("name", ["convolution", "words swapped", "tiles of two axes", "one axis with taps", "holes", "packed nibbles",
-                                  "tiles of two axes under holes", "tiles of three axes"])
+                                  "tiles of two axes under holes", "tiles of three axes", "tiles of three axes under holes", "holes along two axes"])
 def test_found_from_weights(name: str) -> None:
     layout = MEMORIES[name]
     tensor = weights(layout.shape) if layout.dtype == "int8" else np.clip(weights(layout.shape) // 5, -8, 7)
