@@ -68,10 +68,8 @@ class Job:
         for an offset of more than 64 bits and for a value or mask of more than 32.
         """
         before = tuple(after.state.items()) if after else ()
-        writes, masks = [*writes], dict[int, int]()
-        if any(len(write) > 2 for write in writes):
-            writes, masks = _resolved(writes, dict(before), block)
-        done = tuple((int(offset), int(value)) for offset, value in writes)
+        held, masks = _resolved(writes, dict(before), block)
+        done = tuple((int(offset), int(value)) for offset, value in held)
         for offset, value in done:
             if not 0 <= offset <= MOST_OFFSET or not 0 <= value <= WORD:
                 raise ValueError(f"writes: got ({offset:#x}, {value:#x}), allowed are 0 to "
