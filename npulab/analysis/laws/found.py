@@ -356,8 +356,9 @@ class Laws:
 
         A bit is in the mask of a row where its field has a law and nothing that fits the captures
         as well gives another value there: no rival law or condition, no limit moved within the gap
-        between two captures, no combination of modes that was never captured.  Other bits are as
-        the best law has them, or as in the first capture.
+        between two captures, no number one less or more, no combination of modes that was never
+        captured, of any two or of those that go together.  Other bits are as the best law has them,
+        or as in the first capture.
         """
         out, doubt = doubts(self._findings, self._columns(parameters))
         explained = np.zeros(self.words.shape[1], np.uint32)
