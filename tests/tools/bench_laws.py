@@ -34,7 +34,7 @@ def told(how: str, laws: npulab.analysis.laws.Laws, unseen: Sweep) -> None:
     print(f"\n{how}, {len(laws.words)} captures: {count(claimed & right)} of {count(moves)} bits claimed on every row "
           f"and right, {count(right)} right, {share:.3f} of all claimed and right, "
           f"{count(np.bitwise_or.reduce(wrong & mask, axis=0))} bits claimed and wrong on some row, "
-          f"{count(mask & wrong)} of {count(mask)} claims wrong")
+          f"{count(mask & wrong)} of {count(mask)} claims wrong; {laws.score(truth, unseen.parameters)}")
 
 
 def noted(benchmark: Any, laws: npulab.analysis.laws.Laws) -> None:
