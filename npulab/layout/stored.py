@@ -51,8 +51,7 @@ class Stored(ABC):
     def index_map(self) -> np.ndarray:
         """Byte offset of each element ``(*shape) int64`` (of one below 8 bits its number), -1 where
         it is not in the buffer."""
-        places = self.places_before_swap()
-        return self.swapped(places)
+        return self.swapped(self.places_before_swap())
 
     def swapped(self, places: Any) -> Any:
         """Places in the buffer of places before words are swapped, and the other way round."""

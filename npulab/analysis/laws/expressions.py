@@ -97,8 +97,7 @@ class Expression:
             inner = BINDING.get(part.op, 9)
             loose = inner < own or (i and inner == own and self.op != "and")
             parts.append(f"({part})" if loose else str(part))
-        text = OPERATORS[self.op][1].format(*parts)
-        return text.replace("+ -", "- ")
+        return OPERATORS[self.op][1].format(*parts).replace("+ -", "- ")
 
     def __repr__(self) -> str:
         return f"Expression({self})"

@@ -370,7 +370,6 @@ class ByteModel(Model):
         self.statuses = out
         self.counts = _counted(out, STATUSES)
         self.kind_counts = _counted(self.kind_of, ("", *kinds))
-        self.kind_counts.pop("", None)
         self.set_trait("turn", self.turn + 1)
         self._tell(None)
 
@@ -482,9 +481,9 @@ class ByteView(View):
 
 
 def _counted(numbers: np.ndarray, names: Sequence[str]) -> dict[str, int]:
-    """How many bytes have each name that one has."""
+    """How many bytes have each name that one has; a blank one is not counted."""
     counts = np.bincount(numbers, minlength=len(names)).tolist()
-    return {name: count for name, count in zip(names, counts, strict=True) if count}
+    return {name: count for name, count in zip(names, counts, strict=True) if name and count}
 
 
 def between(ends: tuple[int, int]) -> tuple[int, int]:
