@@ -137,8 +137,8 @@ def recognising(path: Path) -> Importer | None:
 @refusing()
 def case_readers(path: str | os.PathLike[str]) -> dict[str, Callable[[], Capture]]:
     """What reads each case of a foreign dump, by name: called, it gives the capture or raises
-    ValueError, for this case alone; it can be handed to another process.  A folder that no target
-    recognises has none.
+    ValueError, for this case alone; it can be handed to another process.  Of a folder that no target
+    recognises they are those of its files that one does, named ``file`` or, of several, ``file/case``.
 
     Raises as ``load_all`` for what keeps every case from being read.
     """
@@ -148,12 +148,10 @@ def case_readers(path: str | os.PathLike[str]) -> dict[str, Callable[[], Capture
         raise FileNotFoundError(f"{path}: there is no such file or folder{near(path.name, beside)}")
     if not path.is_dir():
         need_file(path)
-    if (importer := recognising(path)) is not None:
-        return dict(importer.readers(path)) if importer.readers else {
-            case: partial(_given, found) for case, found in importer.read(path).items()}
+    if (cases := _recognised(path)) is not None:
+        return cases
     if path.is_dir():
-        files = {file.name: _readers_in(file) for file in sorted(path.iterdir())
-                 if file.is_file() and recognising(file) is not None}
+        files = {file.name: _in_folder(file) for file in sorted(path.iterdir()) if file.is_file()}
         return {name if len(cases) == 1 else f"{name}/{case}": read
                 for name, cases in files.items() for case, read in cases.items()}
     if is_model(path):
@@ -165,10 +163,21 @@ def case_readers(path: str | os.PathLike[str]) -> dict[str, Callable[[], Capture
     raise ValueError(sentence_of(path))
 
 
-def _readers_in(file: Path) -> Mapping[str, Callable[[], Capture]]:
+def _recognised(path: Path) -> dict[str, Callable[[], Capture]] | None:
+    """The readers of what a target recognises; None for another file or folder."""
+    if (importer := recognising(path)) is None:
+        return None
+    if importer.readers:
+        return dict(importer.readers(path))
+    return {case: partial(_given, found) for case, found in importer.read(path).items()}
+
+
+def _in_folder(file: Path) -> dict[str, Callable[[], Capture]]:
+    """The readers of a file; of a broken one what says so, as the others are read all the same."""
     try:
-        return case_readers(file)
-    except ValueError as error:  # the other files of its folder are read all the same
+        with refusing():
+            return _recognised(file) or {}
+    except ValueError as error:
         return {"": partial(_given, error)}
 
 
