@@ -21,6 +21,8 @@ FOLDERS = ("JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR", "JUP
 # no writing of notebooks behind our back, every cell in the page
 SETTINGS = {"@jupyterlab/docmanager-extension:plugin": {"autosave": False},
             "@jupyterlab/notebook-extension:tracker": {"windowingMode": "none", "scrollPastEnd": False}}
+SIZE = {"width": 1400, "height": 900}  # of a page
+MOST_HEIGHT = 16_000  # that Chromium draws
 START_SECONDS, RUN_MS = 120, 120_000  # a machine that many share is ten times slower than a free one
 # the last is JupyterLab's own: it sometimes takes its splash screen away twice
 HARMLESS = ("favicon", "ResizeObserver loop", "net::ERR_ABORTED", "Failed to execute 'removeChild' on 'Node'")
@@ -133,7 +135,7 @@ class Opened:
 
     def __init__(self, lab: Lab, browser: Browser, name: str = "", scale: float = 1) -> None:
         self.lab = lab
-        self.context = browser.new_context(viewport={"width": 1400, "height": 900}, device_scale_factor=scale)
+        self.context = browser.new_context(viewport=SIZE, device_scale_factor=scale)
         self.context.add_init_script(PATIENT)
         self.page: Page = self.context.new_page()
         self.page.set_default_timeout(RUN_MS)
@@ -220,11 +222,15 @@ class Opened:
         self.page.wait_for_function("theme => document.body.dataset.jpThemeName === theme", arg=name)
         self.settle()
 
-    def picture(self, path: Path) -> None:
-        """The whole notebook as a PNG."""
-        self.page.set_viewport_size({"width": 1400, "height": 900})
+    def stretch(self) -> None:
+        """Make the page as high as its notebook, so that all of it is in sight."""
+        self.page.set_viewport_size(SIZE)
         self.page.wait_for_timeout(200)
         more = self.page.evaluate(GROWN)
-        self.page.set_viewport_size({"width": 1400, "height": min(900 + more + 8, 16000)})
+        self.page.set_viewport_size({**SIZE, "height": min(SIZE["height"] + more + 8, MOST_HEIGHT)})
         self.page.wait_for_timeout(300)
+
+    def picture(self, path: Path) -> None:
+        """The whole notebook as a PNG."""
+        self.stretch()
         self.page.screenshot(path=path)
