@@ -68,7 +68,6 @@ HEX = re.compile(r"\(*\s*0[xX]([0-9a-fA-F]+)[uUlL]*\s*\)*")
 WORD = r"(?:\w+|\(\w+\))"
 TERM = rf"(?:\(?{WORD} *\* *{WORD}\)?|{WORD})"
 SUM = re.compile(rf"\(*{TERM}(?: *\+ *{TERM})*\)*")  # with no term that brackets change
-BEYOND = re.compile(r"\((\w+) *\+ *(0[xX][0-9a-fA-F]+)\)")  # the sum that most offsets are
 SHIFTED = re.compile(r"\(*\s*(0[xX][0-9a-fA-F]{1,16}|\d{1,19})[uUlL]*\s*<<\s*(\d+)\s*\)*")
 PREPARED = re.compile(r"\bFIELD_(?:PREP|GET|FIT)\w*\s*\(\s*(\w+(?:\([^()]*\))?)\s*,")  # and its mask
 OFFSETS = re.compile(r"[+,(]\s*0[xX][0-9a-fA-F]+|\b0[xX][0-9a-fA-F]+\s*\+|,\s*\d+\s*\)|^\s*\(?\s*\w+\s*\+\s*\d")
@@ -224,8 +223,6 @@ def plain_values(numbers: Mapping[str, Macro]) -> dict[str, int]:
         index, many = parameters or (), parameters is not None
         if not many and (found := LITERAL.fullmatch(body)):
             out[name] = int(found[1], 0)
-        elif not many and (found := BEYOND.fullmatch(body)) and found[1] in out:
-            out |= {name: total} if (total := out[found[1]] + int(found[2], 0)) < LARGEST // 2 else {}
         elif len(index) == many and ("+" in body or not many) and SUM.fullmatch(body) \
                 and body.count("(") == body.count(")"):
             sums = [0, 0, 0]  # without the index, with it, with its square
