@@ -295,7 +295,7 @@ class Findings:
         yield ("few rows", "a part of the law that hardly any capture needs", 1.0,
                self.hardly_proved(solved, asked, values))
         yield ("combination", "modes that were never captured together", 1.0,
-               unseen[several and 1 + self.is_narrow(solved)])
+               unseen[1 + self.is_narrow(solved) if several else 0])
         if self.is_weak(solved):
             detail = f"{self.information(solved):.0f} bits of captures for a law of {solved.cost:.0f}"
             yield "few rows", detail, 0.3, every

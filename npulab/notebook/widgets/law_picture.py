@@ -159,8 +159,7 @@ def _hover(laws: Any, row: int, count: int, names: list[str], values: np.ndarray
 
 def _with(frame: pd.DataFrame, row: int, name: str, values: np.ndarray) -> pd.DataFrame:
     """A capture's parameters, with one of them at each of some values."""
-    out = frame.iloc[[row] * len(values)].reset_index(drop=True)
-    return out.assign(**{name: values})
+    return frame.iloc[[row] * len(values)].reset_index(drop=True).assign(**{name: values})
 
 
 def _pieces(kind: str, held: str, grid: np.ndarray, values: np.ndarray, steps: np.ndarray,

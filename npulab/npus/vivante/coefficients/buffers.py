@@ -141,8 +141,7 @@ class Geometry:
     def block(self) -> int:
         """Weights of a kernel that come together in the Huffman format, with what completes
         them."""
-        whole = self.kernel_size if self.depthwise else BLOCK
-        return up(max(whole, BLOCK), BLOCK)
+        return up(self.kernel_size, BLOCK) if self.depthwise else BLOCK
 
     def cells(self) -> list[tuple[int, int]]:
         """(row, column) of a 2-D kernel in stream order."""
