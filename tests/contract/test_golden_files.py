@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 from conftest import CAPTURES
 
 import npulab
+from npulab.analysis.draft import EDITS, draft
 from npulab.analysis.explore.storing import Store
 from npulab.captures.journal import Journal
 from npulab.captures.sweep import load_sweep
@@ -41,3 +44,25 @@ def test_an_exploration_opens() -> None:
     (answer,) = Store(GOLDEN / "exploration", {"seed": 1}).answers
     assert (answer.reason, answer.seed, answer.parameters, answer.outcome) == ("first", 7, {"kernel_h": 3.0}, "refused")
     assert (GOLDEN / "exploration/answers.jsonl").read_bytes() == before
+
+
+def test_the_edits_of_a_draft_give_the_files_that_they_gave(tmp_path: Path) -> None:
+    """The edits are those that a session or a notebook keeps; byte order mark, CRLF, quotes and comments stay."""
+    shutil.copytree(GOLDEN / "draft", tmp_path / "draft")
+    made = draft(tmp_path / "draft/registers.csv")
+    edits = [json.loads(line) for line in (GOLDEN / "draft/edits.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert {edit["do"] for edit in edits} == set(EDITS)
+    made.replay(edits)
+    assert made.edits == edits
+    made.save()
+    for name in ("registers.csv", "enums.csv"):
+        assert (tmp_path / "draft" / name).read_bytes() == (GOLDEN / "draft/saved" / name).read_bytes(), name
+
+
+def test_a_saved_draft_opens() -> None:
+    made = draft(GOLDEN / "draft/saved/registers.csv")
+    fields = {name: made.map[name] for name in ("power", "CFG.size", "extra", "place", "status")}
+    assert {name: one.bits for name, one in fields.items()} == {
+        "power": "3[1:0]", "CFG.size": "3[7:4] 4[31:30]", "extra": "3[16:14]", "place": "4[25:0]", "status": "8[1:0]"}
+    assert made.map.enums["mode"] == {0: "off", 1: "on", 2: "sleep"}
+    assert (fields["power"].note, fields["power"].evidence, fields["place"].address) == ('says "on", "off", or sleep', "B4", True)
