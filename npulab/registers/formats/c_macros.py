@@ -19,11 +19,10 @@ A field with a shift and nothing that says its width reaches to the next one; it
 
 from __future__ import annotations
 
-import math
 import re
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import islice, pairwise
@@ -65,6 +64,7 @@ BITS = re.compile(r"\b\w*(?:BIT|MASK|FIELD)\w*\s*\(|<<")
 NO_BITS = re.compile(r"\(*\s*_MK_(?:ADDR|ENUM|MASK|SHIFT)_CONST\s*\(")  # which are plain numbers
 MADE = re.compile(r"<<|\bFIELD_PREP\w*\s*\(|\bGENMASK\w*\s*\(|\bBIT\w*\s*\(|_MASK\b")
 HEX = re.compile(r"\(*\s*0[xX]([0-9a-fA-F]+)[uUlL]*\s*\)*")
+NO_BRACKETS = str.maketrans("", "", "() ")
 WORD = r"(?:\w+|\(\w+\))"
 TERM = rf"(?:\(?{WORD} *\* *{WORD}\)?|{WORD})"
 SUM = re.compile(rf"\(*{TERM}(?: *\+ *{TERM})*\)*")  # with no term that brackets change
@@ -79,7 +79,8 @@ POINTED = re.compile(r"\*?\s*\(\s*(?:(?:const|volatile|__IO|__IM?|__OM?)\s+)*(?:
                      r"v?u(?:8|16|32|64)|(?:unsigned\s+)?(?:int|long|short|char)|unsigned)"
                      r"(?:\s+volatile)?\s*\*\s*\)|\b_MMIO(?=\s*\()")
 DEPTH = re.compile(r"(?:[ \t]*#[ \t]*define)?[ \t]*")
-NO_NUMBER = re.compile(r"[\"{};']|(?<![=!<>])=(?!=)|\bdo\b|\.\.\.")
+# its alternatives begin with one letter each, so that a search skips all others
+NO_NUMBER = re.compile(r"\"|{|}|;|'|=(?<![=!<>]=)(?!=)|do(?<!\wdo)\b|\.\.\.")
 INLINE = re.compile(r"static\s+inline\s+uint32_t\s+(\w+)\s*\(\s*(u?int32_t|uint|float|enum\s+\w+)\s+(\w+)\s*\)\s*"
                     r"\{([^{}]{0,600})\}")
 
@@ -92,12 +93,12 @@ class Longest:
     ('NPU', 'NPU_CFG', 'NPU_CFG', '')
     """
 
-    def __init__(self, names: Container[str]) -> None:
+    def __init__(self, names: Collection[str]) -> None:
         self._names = names
 
     def inside(self, name: str) -> str:
         """The longest name that this one goes on from; blank for none."""
-        names, at = self._names, name.rfind("_")
+        names, at = self._names, name.rfind("_") if self._names else 0
         while at > 0 and name[:at] not in names:
             at = name.rfind("_", 0, at)
         return name[:max(at, 0)]
@@ -122,7 +123,7 @@ class Lost(NamedTuple):
     reason: str
 
 
-@dataclass
+@dataclass(slots=True)
 class Bits:
     """A field as macros say it; -1 where they do not."""
 
@@ -151,7 +152,7 @@ class Bits:
         return (self.bits & -self.bits).bit_length() - 1 if self.bits > 0 else self.low
 
 
-@dataclass
+@dataclass(slots=True)
 class Register:
     """A register: the macro that says its offset, the name it has in the table, what nests in it."""
 
@@ -226,11 +227,18 @@ def plain_values(numbers: Mapping[str, Macro]) -> dict[str, int]:
         elif len(index) == many and ("+" in body or not many) and SUM.fullmatch(body) \
                 and body.count("(") == body.count(")"):
             sums = [0, 0, 0]  # without the index, with it, with its square
-            for term in re.sub(r"[() ]", "", body).split("+"):
-                parts = [part for part in term.split("*") if part not in index]
-                known = [int(found[1], 0) if (found := LITERAL.fullmatch(part)) else out.get(part, LARGEST)
-                         for part in parts]
-                sums[term.count("*") + 1 - len(parts)] += max(math.prod(known), LARGEST * (LARGEST in known))
+            for term in body.translate(NO_BRACKETS).split("+"):
+                power, product = 0, 1
+                for part in term.split("*"):
+                    if part in index:
+                        power += 1
+                    elif part in out:
+                        product *= out[part]
+                    elif found := LITERAL.fullmatch(part):
+                        product *= int(found[1], 0)
+                    else:
+                        sums[0] = LARGEST  # nobody knows
+                sums[power] += product
             if not sums[2] and sums[0] + 2 * sums[1] < LARGEST // 2:
                 out |= {f"{name}[{n}]": sums[0] + n * sums[1] for n in range(3)} if many else {name: sums[0]}
     return out
@@ -271,6 +279,7 @@ class Roles:
     fields: dict[str, Bits] = field(default_factory=dict)  # by what its macros begin with
     registers: dict[str, Register] = field(default_factory=dict)  # by the macro that says the offset
     lost: list[Lost] = field(default_factory=list)
+    reaching: list[Register] = field(default_factory=list)  # with a field of a shift alone
 
     def __post_init__(self) -> None:
         self.ordered = dict(sorted(self.source.macros.items(), key=lambda one: one[1].position))
@@ -282,8 +291,8 @@ class Roles:
         for name in self.bitwise:
             if -LARGEST // 2 <= self.values.get(name, 0) < 0:
                 self.values[name] += LARGEST  # 1 << 31 is an int
-        self.used = {*self.spoken}.union(*(NAME.findall(body) for body in {
-            self.source.macros[name].body for name in self.numbers} if not LITERAL.fullmatch(body)))
+        self.used = {*self.spoken, *NAME.findall(" ".join(
+            body for name in self.numbers if not LITERAL.fullmatch(body := self.source.macros[name].body)))}
 
     def decide(self) -> None:
         """Give each macro its role."""
@@ -294,31 +303,31 @@ class Roles:
         for step in (self._without_value, self._one_macro, self._weak, self._setters, self._others, self._behind,
                      self._named_values, partial(self._weak, whole=True), self._attributes):
             step()
-            for register in self.registers.values():
-                if register.fields:
-                    register.reach()
+            while self.reaching:
+                self.reaching.pop().reach()
 
-    def explains(self, name: str) -> bool:
-        """Whether a macro has a role, is empty or serves others; bits serve what has a role only."""
-        macro = self.source.macros.get(name)
-        return name in self.roles or macro is None or not macro.body or macro.body in self.roles \
-            or name in self._serving[name in self.bitwise and self.values.get(name, 0) > 0]
+    @cached_property
+    def unexplained(self) -> dict[str, Macro]:
+        """The macros that have no role, are not empty and serve no others; bits serve what has a role
+        only."""
+        return {name: macro for name, macro in self.source.macros.items()
+                if not (name in self.roles or not macro.body or macro.body in self.roles
+                        or name in self._serving[name in self.bitwise and self.values.get(name, 0) > 0])}
 
     @cached_property
     def _serving(self) -> tuple[set[str], set[str]]:
         """Words that declarations and macros are made of, and those that fields are: not those of a sum
         of bits, of which each is one by itself."""
-        words = [(self.roles.get(name) in ("bits", "setter", "helper"), NAME.findall(macro.body))
-                 for name, macro in self.numbers.items()
-                 if "|" not in macro.body and not macro.body.isalnum() and name not in self.refused]
-        fields = (some for sure, some in words if sure)
-        return {*self.spoken}.union(*(some for _, some in words)), set[str]().union(*fields)
+        bodies = {name: macro.body for name, macro in self.numbers.items()
+                  if "|" not in macro.body and not macro.body.isalnum() and name not in self.refused}
+        fields = (body for name, body in bodies.items() if self.roles.get(name) in ("bits", "setter", "helper"))
+        return {*self.spoken, *NAME.findall(" ".join(bodies.values()))}, {*NAME.findall(" ".join(fields))}
 
     def rest(self) -> Iterator[Lost]:
         """The macros without a role: bits, numbers that may be offsets, what is no number by what it
         calls, and every other number."""
-        for name, macro in self.source.macros.items():
-            if macro.position < self.source.own or self.explains(name):
+        for name, macro in self.unexplained.items():
+            if macro.position < self.source.own:
                 continue
             one, value = self.values.get(f"{name}(1)", -1), self.values.get(name, -1)
             kind, reason = "number", "nothing says what it is of"
@@ -339,6 +348,7 @@ class Roles:
             self.roles[macro] = "bits"
         if register is not None:
             register.fields.append(bits)
+            self.reaching += [register] if bits.bits < 0 else []
 
     # fields by a pair of macros
 
@@ -459,7 +469,6 @@ class Roles:
         counted = {name: self.values[name] for name in self.plain
                    if COUNTED.match(name) and name in self.values and not name.endswith("_BASE_IDX")}
         self.by_words = any(number % WORD_BYTES for number in counted.values())
-        counted = counted if self.by_words else {}
         for name, macro in self.source.macros.items():
             if name in self.arrays:
                 out[name] = self.arrays[name][0]
@@ -469,7 +478,7 @@ class Roles:
                     and not HEAD.fullmatch(name) and not self._packs(macro.body) \
                     and not ("|" in macro.body and self.bitwise & {*NAME.findall(macro.body)}):
                 value = self.values.get(name, -1)
-                value *= WORD_BYTES if name in counted else 1
+                value *= WORD_BYTES if self.by_words and name in counted else 1
                 if 0 <= value < LARGEST and value % WORD_BYTES == 0 and not NAME.fullmatch(macro.body):
                     out[name] = value
         for name in self._flags(out):
@@ -487,7 +496,7 @@ class Roles:
         flags = {outer for outer, numbers in beside.items() if len({*numbers}) == len(numbers) > FEWEST
                  and all(number.bit_count() == 1 for number in numbers)
                  and any(number % WORD_BYTES for number in numbers)}
-        return [name for name in offsets if nest.inside(name) in flags and name not in self.arrays]
+        return [name for name in offsets if flags and nest.inside(name) in flags and name not in self.arrays]
 
     def _packs(self, body: str) -> bool:
         """Whether a body is the call of a macro that packs several numbers into one."""
@@ -546,7 +555,7 @@ class Roles:
                 self.roles[self.keys[key]] = "attribute"  # a field that has its register's offset
                 key = outer
             if key:
-                self.register(key).fields.append(bits)
+                self.add(bits, self.register(key))
 
     def register(self, key: str) -> Register:
         """The register that fields beginning so are of, made where there is none yet."""
@@ -772,9 +781,8 @@ class Roles:
             several = len(kids) > 1 and (value == 0 or (value % 0x100 == 0 and value <= min(kids)))
             if kids and name not in self.arrays and (value in kids or several):
                 out.add(name)
-        heads = {self.candidates[name] for name in out}
-        taken = {register.offset for register in self.registers.values()}
-        return out | {name for name in rest if len(out) > 1 and self.candidates[name] in heads & taken}
+        heads = {self.candidates[name] for name in out} & {register.offset for register in self.registers.values()}
+        return out | {name for name in rest if len(out) > 1 and self.candidates[name] in heads}
 
     def _lists(self, lone: list[str], children: Mapping[str, list[str]], by_macro: Mapping[str, str]) -> None:
         """Registers that lists of offsets name."""
@@ -839,9 +847,9 @@ class Roles:
             for run in runs:
                 sure = [n for n, name in enumerate(run) if name in self.registers]
                 for n, name in enumerate(run) if sure else ():
-                    near = any(abs(offset[name] - offset[other]) <= NEAR and first_word(other) == first_word(name)
-                               for other in (*run[max(0, n - 1):n], *run[n + 1:n + 2]))
-                    if near or (first_word(name) in words and n < sure[-1]):
+                    if (n < sure[-1] and first_word(name) in words) or any(
+                            abs(offset[name] - offset[other]) <= NEAR and first_word(other) == first_word(name)
+                            for other in (*run[max(0, n - 1):n], *run[n + 1:n + 2])):
                         out.add(name)
             return out & names
         good = [run for run in runs if len(run) > 1 and not all(
@@ -879,7 +887,6 @@ class Roles:
             for name in (macro, *numbers):
                 if self.roles.get(name) != "register":
                     self.register(by_macro.get(name, name))
-            return
 
     def _follows(self, name: str) -> bool:
         """Whether one of the offsets in front of a number in the file lies right before it."""

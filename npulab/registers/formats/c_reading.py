@@ -135,10 +135,10 @@ def _refuse_empty(path: Path, rows: Rows, reading: Reading) -> None:
 def _sentences(reading: Reading) -> Iterator[str]:
     """What is lost, by kind, each with its line and the first reason."""
     for kind in dict.fromkeys(kind for kind, *_ in reading.lost):
-        some = [(name, where.rpartition(", ")[2], why) for one, name, where, why in reading.lost if one == kind]
-        names = ", ".join(f"{name} ({line})" for name, line, _ in some[:SHOWN])
+        some = [(f"{name} ({where.rpartition(', ')[2]})", why) for one, name, where, why in reading.lost if one == kind]
+        names = ", ".join(name for name, _ in some[:SHOWN])
         yield f"{len(some)} {kind}{'s' * (len(some) > 1)} lost: {names}" + (
-            f" and {len(some) - SHOWN} more" if len(some) > SHOWN else "") + f": {some[0][2]}"
+            f" and {len(some) - SHOWN} more" if len(some) > SHOWN else "") + f": {some[0][1]}"
 
 
 def _once(rows: Rows) -> Rows:
@@ -154,13 +154,11 @@ def _copyright(source: Source) -> str:
     first = len(source.code) - len(source.code.lstrip())
     said = []
     for one in source.comments:
-        text = ""
         if "copyright" in one.text and (words := said_in(one.text)) is not None:
-            text = words.get("copyright", "")
+            said.append(words.get("copyright", ""))
         elif one.start < first:
-            text = licence_in(one.text)
-        said += [text] if text else []
-    return "\n".join(said)
+            said.append(licence_in(one.text))
+    return "\n".join(text for text in said if text)
 
 
 # structs
@@ -290,8 +288,8 @@ def _macros(unit: Unit, numbers: Mapping[str, Macro], values: dict[str, int], st
     """(position, rows) of each register, their enums, what is lost, the role of each macro, and the
     words of structs (struct, offset) whose fields macros say."""
     source = unit.source
-    comments = _comments(source, [Span(macro.position, macro.end)
-                                  for macro in source.macros.values()], before=False)
+    comments = _comments(source, (Span(macro.position, macro.end)
+                                  for macro in source.macros.values()), before=False)
     chunks, enums, taken = _annotated(source, values, comments)
     listed = _listed(unit, values)
     members = _members(source, structs)
@@ -409,21 +407,21 @@ def _apart(roles: Roles, block: str, lost: list[Lost]) -> Iterator[Place]:
             continue
         if register.position < own and mine and not any(bits.position >= own for bits in register.fields):
             continue
-        counts = [count for count, _ in register.lengths]
-        total = math.prod(max(1, count) for count in counts)
+        counts = [max(1, count) for count, _ in register.lengths]
+        total = math.prod(counts)
         if total > MOST_LENGTH:
             lost.append(Lost("register", register.name, register.position, f"an array of {total}, at most "
                              f"{MOST_LENGTH} are allowed"))
             continue
-        if 0 in counts:
+        if any(count == 0 for count, _ in register.lengths):
             lost.append(Lost("array", register.name, register.position, "nothing says its length, so only the first is "
                              "read (X__LEN)"))
         for n in range(total):
             at, offset = n, register.offset
-            for count, stride in reversed(register.lengths):
-                at, here = divmod(at, max(1, count))
+            for count, (_, stride) in zip(reversed(counts), reversed(register.lengths), strict=True):
+                at, here = divmod(at, count)
                 offset += here * stride
-            found.append((register, offset, register.name + index(n, [max(1, count) for count in counts])))
+            found.append((register, offset, register.name + index(n, counts)))
     words, clash = 0, _clashes(found, 0)
     if clash >= max(FEWEST, len(found) // 20):  # fewer stand in a block beside the others
         clashes = {n: _clashes(found, n) for n in range(1, 6)}
@@ -596,7 +594,8 @@ def _reading(unit: Unit, roles: Roles, lost: Sequence[Lost], layout: Layout) -> 
     source = unit.source
     text = source.text[source.own:]
     starts = [source.own, *(source.own + match.end() for match in re.finditer("\n", text))]
-    lines = {n for n, line in enumerate(text.split("\n")) if line.strip()}
+    split = text.split("\n")
+    lines = {n for n, line in enumerate(split) if line.strip()}
 
     def cover(start: int, end: int) -> range:
         return range(bisect_right(starts, start) - 1, bisect_right(starts, max(start, end - 1)))
@@ -606,11 +605,10 @@ def _reading(unit: Unit, roles: Roles, lost: Sequence[Lost], layout: Layout) -> 
             lines -= {*cover(max(start, source.own), end)} - {bisect_right(starts, end) - 1}
     skipped = {unit.span(wrong.position) for _, wrong in layout.skipped}
     spans = [*source.directives, *(span for span in unit.spans if span not in skipped),
-             *((macro.position, macro.end) for name, macro in source.macros.items() if roles.explains(name)),
+             *((macro.position, macro.end) for name, macro in source.macros.items() if name not in roles.unexplained),
              *(match.span() for match in INLINE.finditer(source.code))]
     explained = {n for start, end in spans if start >= source.own for n in cover(start, end)}
-    split = text.split("\n")
-    missing = sorted(lines - explained)
     return Reading(len(lines), len(lines & explained),
                    tuple((kind, name, source.where(position), why) for kind, name, position, why in lost),
-                   tuple((f"line {n + 1}", " ".join(split[n].split())[:120]) for n in missing[:MOST_SHOWN]))
+                   tuple((f"line {n + 1}", " ".join(split[n].split())[:120])
+                         for n in sorted(lines - explained)[:MOST_SHOWN]))

@@ -19,6 +19,7 @@ understood is left out and named.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,9 +33,12 @@ from npulab.registers.formats.c_text import Unit, Wrong
 MOST_BITS = 2 ** 24  # of a struct
 MOST_ELEMENTS, MOST_RUNS, MOST_DIMENSIONS, MOST_NAME, MOST_DEPTH = 2 ** 14, 2 ** 16, 8, 512, 64
 FAR = 2 ** 9  # characters from a member's name to the end of its attributes
-UNSIGNED = ("UCHAR", "USHORT", "UINT", "ULONG", "ULONGLONG", "CHAR_U", "CHAR_S")
-SIGNED = ("SCHAR", "SHORT", "INT", "LONG", "LONGLONG")
-FLOATS = {"HALF": "f16", "FLOAT16": "f16", "FLOAT": "f32"}
+# of a type that is no struct: the value column, whether an address, whether plain words
+PLAIN = {"POINTER": ("", True, False), "FLOAT": ("f32", False, False),
+         **dict.fromkeys(["UCHAR", "USHORT", "UINT", "ULONG", "ULONGLONG", "CHAR_U", "CHAR_S"], ("", False, True)),
+         **dict.fromkeys(["SCHAR", "SHORT", "INT", "LONG", "LONGLONG"], ("signed", False, False)),
+         **dict.fromkeys(["HALF", "FLOAT16"], ("f16", False, False)),
+         **dict.fromkeys(["BOOL", "DOUBLE"], ("", False, False))}
 
 
 class Run(NamedTuple):
@@ -284,9 +288,7 @@ class Layout:
         while kind.kind.name in ("CONSTANTARRAY", "INCOMPLETEARRAY"):
             counts.append(kind.element_count if kind.kind.name == "CONSTANTARRAY" else 0)
             kind = kind.element_type.get_canonical()
-        total = 1
-        for count in counts:
-            total *= count
+        total = math.prod(counts)
         if total > MOST_ELEMENTS or len(counts) > MOST_DIMENSIONS:
             raise NotUnderstoodError(f"array {name}: got {total} elements in {len(counts)} dimensions, at most "
                                      f"{MOST_ELEMENTS} in {MOST_DIMENSIONS} are allowed")
@@ -319,20 +321,11 @@ class Layout:
         return runs, plain, total * size
 
     def _plain(self, kind: Any, name: str) -> tuple[str, bool, bool]:
-        """The value column of a type that is no struct, whether an address, whether plain words."""
-        what = kind.kind.name
-        if what == "ENUM":
+        """What PLAIN says of a type, or an enum; raises NotUnderstoodError."""
+        if kind.kind.name == "ENUM":
             return self.enum(kind.get_declaration(), name), False, False
-        if what == "POINTER":
-            return "", True, False
-        if what in UNSIGNED:
-            return "", False, True
-        if what in ("BOOL", "DOUBLE"):
-            return "", False, False
-        if what in SIGNED:
-            return "signed", False, False
-        if what in FLOATS:
-            return FLOATS[what], False, False
+        if kind.kind.name in PLAIN:
+            return PLAIN[kind.kind.name]
         raise NotUnderstoodError(f"member {name}: got the type {kind.spelling}, allowed are integers, float, enums, "
                                  "structs, pointers and arrays of them")
 

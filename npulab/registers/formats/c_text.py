@@ -24,8 +24,9 @@ MOST_MEMBER = 2 ** 11  # characters of a member or of a macro's body
 MOST_DEPTH = 32  # of braces and parentheses
 LITERAL = re.compile(r"\(*\s*(0[xX][0-9a-fA-F]{1,16}|0|[1-9]\d{0,18})(?:[uUlL]{1,3})?\s*\)*")
 NAME = re.compile(r"[A-Za-z_]\w*")
-SKIPPED = re.compile(r"//(?:[^\n\\]|\\[\s\S])*+|/\*[\s\S]*?(?:\*/|\Z)|\"(?:\\.|[^\"\\\n])*+\"?|'(?:\\.|[^'\\\n]){1,4}'")
-DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(\w*)((?:[^\n\\]|\\[\s\S])*+)", re.MULTILINE)
+SKIPPED = re.compile(r"//(?:[^\n\\]++|\\[\s\S])*+|/\*[\s\S]*?(?:\*/|\Z)|"
+                     r"\"(?:\\.|[^\"\\\n])*+\"?|'(?:\\.|[^'\\\n]){1,4}'")
+DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(\w*)((?:[^\n\\]++|\\[\s\S])*+)", re.MULTILINE)
 DEFINE = re.compile(r"\s*([A-Za-z_]\w{0,254}+)(?!\w)(\(([^()]*)\))?(.*)", re.DOTALL)
 CONSTANT = re.compile(r"(?<![\w,(*] )(?<![\w,(*])(?:(?:static|inline|extern|constexpr|const)\s+)*(?:constexpr|const)\s+"
                       r"(?:(?:std::)?u?int\d*(?:_t)?|u\d+|unsigned(?:\s+(?:int|long))?|auto|size_t)\s+(?:const\s+)?"
