@@ -3,6 +3,8 @@ part."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from npulab.analysis.laws.expressions import Array
@@ -45,7 +47,7 @@ def places(words: Array, weights: Array, library: Library, todo: Array) -> list[
     return [place for _, place in sorted(out, key=lambda item: -item[0])]
 
 
-def _gains(values: Array, weights: Array, library: Library, widths: list[int]) -> list[tuple[int, float]]:
+def _gains(values: Array, weights: Array, library: Library, widths: list[int]) -> Iterator[tuple[int, float]]:
     """(width, what the best law saves on the captures where it holds) for widths of a field from
     bit 0 of ``values (N,)``; ``weights (N, bits)``."""
     n = len(values)
@@ -59,14 +61,13 @@ def _gains(values: Array, weights: Array, library: Library, widths: list[int]) -
     if len(keep) > BUDGET.boundary_likely:
         keep = keep[np.argsort(-likely[keep], kind="stable")[:BUDGET.boundary_likely]]
     if not len(keep):
-        return []
+        return
     apart = laws.values[keep] ^ values
-    out = []
     for width in widths:
         agree = (apart & np.uint32(2 ** width - 1)) == 0
         gain = weighed(agree, weights[:, :width].sum(1)) - n * entropy(agree.mean(1)) - laws.cost[keep]
-        out.append((width, float(gain.max())))
-    return [(width, gain) for width, gain in out if gain > PRIOR.boundary_gain]
+        if gain.max() > PRIOR.boundary_gain:
+            yield width, float(gain.max())
 
 
 def _cover(word: int, gains: dict[Place, float]) -> list[tuple[float, Place]]:

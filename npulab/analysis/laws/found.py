@@ -74,8 +74,7 @@ def find_laws(words: Any, parameters: Any = None, *, nuisance: Any = None, laws:
         words, parameters = words.words, words.parameters
     words = checked_sweep(words)
     table = checked_parameters({} if parameters is None else parameters, len(words))
-    laws = {} if laws is None else laws
-    given = given_columns(laws, _frame(parameters), len(words))
+    given = given_columns({} if laws is None else laws, _frame(parameters), len(words))
     ignore = _nuisance(words, table, nuisance)
     watch, stopped = Watch(progress or (lambda text: None)), False
     with notebook_progress(watch) if progress is None else nullcontext():
@@ -88,8 +87,8 @@ def find_laws(words: Any, parameters: Any = None, *, nuisance: Any = None, laws:
                 raise
             state, stopped = watch.state, True
             state = _without(state, _disproved(words, table.columns(given), state))
-    return Laws(words, _frame(parameters), state.solved, state.follows, ignore, table, dict(laws), simulated, stopped,
-                state.nearly)
+    return Laws(words, _frame(parameters), state.solved, state.follows, ignore, table, dict(laws or {}), simulated,
+                stopped, state.nearly)
 
 
 def _frame(parameters: Any) -> pd.DataFrame:

@@ -112,8 +112,8 @@ def _of_library(target: Target) -> Iterator[Group]:
     good = np.flatnonzero(gain > 0)
     if len(good) > BUDGET.library_part:
         good = np.sort(good[np.argsort(-gain[good], kind="stable")[:BUDGET.library_part]])
-    laws = likely[good]
-    yield (lambda i: library.laws[int(laws[i])]), costs[laws], agree[good]
+    laws, named = likely[good], library.laws.named()
+    yield (lambda i: named[int(laws[i])]), costs[laws], agree[good]
 
 
 def _in_parts(of: Callable[[Array], Array], rows: Array) -> Array:
@@ -152,11 +152,11 @@ def _plus_constant(target: Target) -> Iterator[Group]:
             cost = price[likely] + [constant_cost(value) for value in c[likely].tolist()]
             good = gain[likely] > cost
             chosen = likely[good]
-            yield partial(_plus_law, library, hit[chosen], c[chosen], sign), cost[good], agree[chosen]
+            yield partial(_plus_law, library.laws.named(), hit[chosen], c[chosen], sign), cost[good], agree[chosen]
 
 
-def _plus_law(library: Library, laws: Array, c: Array, sign: int, i: int) -> Expression:
-    law, value = library.laws[int(laws[i])], int(c[i])
+def _plus_law(family: Family, laws: Array, c: Array, sign: int, i: int) -> Expression:
+    law, value = family[int(laws[i])], int(c[i])
     return term("+", law, value) if sign > 0 else term("-", value, law)
 
 
@@ -178,7 +178,7 @@ def _summed(target: Target) -> Iterator[Group]:
         agree = columns[pairs[:, 0]] + columns[pairs[:, 1]] == target.values
         cost = products.cost[pairs].sum(1) + 7 + (constant_cost(divisor) if divisor > 1 else 0)
         good = weighed(agree, target.weights) > cost
-        yield partial(_summed_law, products, pairs[good], divisor), cost[good], agree[good]
+        yield partial(_summed_law, products.named(), pairs[good], divisor), cost[good], agree[good]
 
 
 def _summed_law(products: Family, pairs: Array, divisor: int, i: int) -> Expression:
@@ -199,12 +199,12 @@ def _held(target: Target) -> Iterator[Group]:
             gain = weighed(agree, target.weights) - costs - 4 - constant_cost(c)
             free = counted(agree & (values != c)) >= BUDGET.holds  # else it is the constant
             good = np.flatnonzero((gain > 0) & free)
-            yield (partial(_held_law, library, good, op, c), costs[good].astype(float) + 4 + constant_cost(c),
-                   agree[good])
+            yield (partial(_held_law, library.laws.named(), good, op, c),
+                   costs[good].astype(float) + 4 + constant_cost(c), agree[good])
 
 
-def _held_law(library: Library, laws: Array, op: str, c: int, i: int) -> Expression:
-    return term(op, library.laws[int(laws[i])], c)
+def _held_law(family: Family, laws: Array, op: str, c: int, i: int) -> Expression:
+    return term(op, family[int(laws[i])], c)
 
 
 def _rounded_up(target: Target) -> Iterator[Group]:
@@ -246,7 +246,7 @@ def _rounded_up(target: Target) -> Iterator[Group]:
         agree = -(-(rows[likely] + c[:, None]) // divisor) == target.raw
         cost = own[likely] + [constant_cost(value) if value else 0 for value in c.tolist()]
         good = weighed(agree, weights) > cost
-        yield (partial(_rounded_law, linear, fits[at[likely[good]]], c[good], divisor), cost[good],
+        yield (partial(_rounded_law, linear.named(), fits[at[likely[good]]], c[good], divisor), cost[good],
                agree[good])
 
 
@@ -371,7 +371,7 @@ def _scaled(target: Target) -> Iterator[Group]:
     first = library.laws.of(slice(BUDGET.scaled_columns))
     inner = np.concatenate([library.areas.values, first.values.astype(np.int64)])
     costs = np.concatenate([library.areas.cost, first.cost])
-    far, sorted_by = int(values.max()), dict[int, tuple[Array, Array]]()
+    named, far, sorted_by = (library.areas.named(), first.named()), int(values.max()), dict[int, tuple[Array, Array]]()
     for x, z in library.leaf_pairs():
         rest = values - x.values
         if (x.cost and x.values.max() > 4 * far) or target.total < costs.min() + x.cost + z.cost + 10:
@@ -405,14 +405,13 @@ def _scaled(target: Target) -> Iterator[Group]:
             divisor = int(divisors[at])
             cost = costs[laws].astype(float) + x.cost + z.cost + 10 + constant_cost(divisor)
             good = weighed(agree, weights) > cost
-            if good.any():
-                yield partial(_scaled_law, library, laws[good], (x, z), divisor), cost[good], agree[good]
+            yield partial(_scaled_law, *named, laws[good], (x, z), divisor), cost[good], agree[good]
 
 
-def _scaled_law(library: Library, laws: Array, leaves: tuple[Leaf, Leaf], divisor: int, i: int) -> Expression:
-    number, areas = int(laws[i]), len(library.areas)
-    x, z = leaves
-    inner = library.areas[number] if number < areas else library.laws[number - areas]
+def _scaled_law(areas: Family, others: Family, laws: Array, leaves: tuple[Leaf, Leaf], divisor: int,
+                i: int) -> Expression:
+    number, (x, z) = int(laws[i]), leaves
+    inner = areas[number] if number < len(areas) else others[number - len(areas)]
     law = _rounded(term("*", inner, z.law), 0, divisor)
     return law if x.law == constant(0) else term("+", x.law, law)
 
@@ -420,8 +419,6 @@ def _scaled_law(library: Library, laws: Array, leaves: tuple[Leaf, Leaf], diviso
 def _kept(agree: Array, cost: Array, weights: Array) -> Array:
     """One law of each pattern of agreement: the best over all, the best where the winner fails, all
     cheap ones."""
-    if not len(agree):
-        return np.zeros(0, int)
     first = distinct(packed(agree))
     score = weighed(agree[first], weights) - cost[first]
     if len(first) <= BUDGET.patterns:

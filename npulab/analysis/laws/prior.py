@@ -104,6 +104,7 @@ class Budget:
     holds_share: float = 0.02
     library_part: int = 12_000
     pool: int = 8_000
+    pools: int = 40  # kept for when their place is tried again
     patterns: int = 1_200  # patterns of agreement that lists are made of
     cheap_patterns: int = 150
     constants: int = 24

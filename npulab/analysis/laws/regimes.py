@@ -35,6 +35,7 @@ class Round:
     derived: tuple[str, ...] = ()
     deep: bool = False
     tried: dict[Any, Solved | None] = field(default_factory=dict)
+    pools: dict[Any, Pool] = field(default_factory=dict)  # the last ones, as a place is tried in several ways
     nearly: dict[Place, str] = field(default_factory=dict)  # what an open place is in most captures
 
 
@@ -108,7 +109,12 @@ def solve(state: State, round_: Round, place: Place, *, depth: int | None = None
     circular = state.circular(place, round_.derived)
     uses = library.uses_of(circular)
     values = place.raw(captures.words)
-    laws = make_pool(Target(values, place.width, weights, library.without(uses)), round_.deep)
+    key = values.tobytes(), place.width, uses
+    if key not in round_.pools:
+        for oldest in [*round_.pools][:1 - BUDGET.pools]:
+            del round_.pools[oldest]
+        round_.pools[key] = make_pool(Target(values, place.width, weights, library.without(uses)), round_.deep)
+    laws = round_.pools[key]
     predicates = round_.predicates.without(circular)
     agree, cost = laws.agree[laws.kept], laws.cost[laws.kept]
     once = depth == 1 and not agree.all(1).any()
@@ -141,9 +147,7 @@ def solve(state: State, round_: Round, place: Place, *, depth: int | None = None
 
 
 def _cheaper(first: _Lists, second: _Lists) -> _Lists:
-    if second.found and (not first.found or second.found[0][0] < first.found[0][0]):
-        return second
-    return first
+    return min(first, second, key=lambda lists: lists.found[0][0] if lists.found else np.inf)
 
 
 def _dominant(laws: Pool, agree: Array, cost: Array, weights: Array) -> list[Expression]:

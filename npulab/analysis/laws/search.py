@@ -197,10 +197,7 @@ def attempt(state: State, round_: Round, place: Place, **options: Any) -> State:
     """The state with a decision list for a place, if there is one that holds on captures it was not
     made from."""
     solved = solve_once(state, round_, place, **options)
-    if solved is None:
-        return state
-    if missed_many(solved, state.captures.n):
-        state.captures.watch.tell(f"aside {solved}")
+    if solved is None or missed_many(solved, state.captures.n):
         return state
     return state.accept(solved)
 
