@@ -399,8 +399,7 @@ def _columns(captures: tuple[Capture, ...]) -> Any:
                 raise ValueError(f"captures: got {case} without {name}, which {other} has, allowed are the same "
                                  "parameters in all of them; npulab.captures.sweep.sweep_of takes a part "
                                  "of the captures")
-        values = [one[name] for one in leaves]
-        for column, numbers in _column(name, values, cases):
+        for column, numbers in _column(name, [one[name] for one in leaves], cases):
             if column in out:
                 raise ValueError(f"captures: got parameter {column!r} twice, as such and inside another, allowed is "
                                  "once")

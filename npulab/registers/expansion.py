@@ -96,8 +96,7 @@ def expanded(rows: Iterable[Row]) -> tuple[Sequence[Row], Sequence[Row]]:
             for word in range(start // WORD_BYTES, -(-end // WORD_BYTES)):
                 words.setdefault((row.get("block"), word), {})[row["register"]] = None
     names = Counter((row.get("block"), row.get("field")) for row in single)
-    plain = [run for row in single for run in _runs(row, words, names)]
-    return plain, blocks
+    return [run for row in single for run in _runs(row, words, names)], blocks
 
 
 def shaped(rows: Iterable[Row]) -> bool:

@@ -193,6 +193,8 @@ CONVENTIONS = {
                                                      "#define U_CTL_SYNC_MASK (1 << 4)\n", [(0x10, "U_CTL", "SYNC", 4, 1)]),
     "underscores in front": ("typedef struct { uint32_t EN; uint32_t CTRL; } U_TypeDef;\n#define _U_EN_EN_SHIFT 0\n#define _U_EN_EN_MASK 0x1UL\n#define U_EN_EN (0x1UL << 0)\n"
                              "#define _U_CTRL_MODE_SHIFT 4\n#define _U_CTRL_MODE_MASK 0x70UL\n", [(0, "EN", "EN", 0, 1), (4, "CTRL", "MODE", 4, 3)]),
+    "offsets that count words": ("#define REG_U_CTL 0x1c3\n#define U_CTL_LEN__MASK 0xfff00000\n#define U_CTL_LEN__SHIFT 20\n#define REG_U_STAT 0x1c4\n",
+                                 [(0x70c, "U_CTL", "LEN", 20, 12), (0x710, "U_STAT", "U_STAT", *WHOLE)]),
     "an argument that says nothing": ("#define U_BASE 0x60034000\n#define U_CONF_REG(i) (U_BASE + 0x0)\n#define U_CONF_ON_MASK 0x1\n#define U_CONF_ON_SHIFT 0\n#define U_LEN_REG(i) (U_BASE + 0x4)\n",
                                       [(0x60034000, "U_CONF", "ON", 0, 1), (0x60034004, "U_LEN_REG", "U_LEN_REG", *WHOLE)]),
 }
@@ -246,6 +248,19 @@ LOSSES = {
                                        [("field", "U_MODE_FAST", "line 4")], 4),
     "a part of a field": ("#define U_CTL 0x10\n#define U_CTL_EX_MASK GENMASK(22, 16)\n#define U_CTL_EX_S_MASK GENMASK(19, 16)\n",
                           [("second field", "U_CTL_EX_S", "line 3")], 2),
+    # what lies at no multiple of a word hides what is around it
+    "a register that cannot be placed": ("#define U_SHD 0x1c\n#define U_SHD_GO BIT(3)\n#define U_SHD_MODE 0x1f\n#define U_SHD_MODE_ON BIT(0)\n",
+                                         [("number", "U_SHD_MODE", "line 3"), ("field", "U_SHD_MODE_ON", "line 4")], 1),
+    "bits behind it": ("#define REG_U_CTL 0x20\n#define CTL_GO BIT(2)\n#define U_ON BIT(3)\n#define REG_U_LED 0x23\n#define U_RED BIT(0)\n#define REG_U_TXT 0x24\n#define U_BOLD BIT(5)\n",
+                       [("field", "CTL_GO", "line 2"), ("number", "REG_U_LED", "line 4"), ("field", "U_RED", "line 5")], 2),
+    "bits behind a struct": ("#define U_A_INFO3_GO BIT(3)\nstruct u_a {\n uint32_t info3; };\n#define   U_B_INFO0_ON BIT(4)\n", [("field", "U_B_INFO0_ON", "line 4")], 1),
+    "a member of two structs": ("struct u_a { uint32_t id; uint32_t flags; };\nstruct u_b { irq_t irq; uint32_t flags; };\n#define U_FLAGS_ON_MASK 0x8\n#define U_FLAGS_ON_SHIFT 3\n",
+                                [("field", "U_FLAGS_ON", "line 3"), ("declaration", "struct u_b", "line 2")], 2),
+    "bits outside of a lost field": ("#define V_CTL 0x10\n#define V_CTL_A BIT(0)\n#define U_FUN_SHIFT 4\n#define U_FUN_MASK 0xf\n#define U_FUN_EN BIT(0)\n",
+                                     [("field", "U_FUN", "line 3"), ("field", "U_FUN_EN", "line 5")], 1),
+    "fields go on from a mask by its own name": ("#define V_CTL 0x10\n#define V_CTL_A BIT(0)\n" + "".join(
+        f"#define W_{n} 0x0010\n#define W_{n}_MASK 0x0010\n#define W_{n}_SHIFT 4\n#define W_{n}_DCY_MASK 0x0f00\n#define W_{n}_DCY_SHIFT 8\n" for n in "ABC"),
+        [("field", f"W_{n}{tail}", f"line {line}") for line, n, tail in ((4, "A", ""), (6, "A", "_DCY"), (9, "B", ""), (11, "B", "_DCY"), (14, "C", ""), (16, "C", "_DCY"))], 1),
     "declared twice": ("struct s { uint32_t a; };\nstruct s { uint32_t b; };\n", [("declaration", "struct s", "line 2")], 1)}
 
 

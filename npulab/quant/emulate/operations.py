@@ -180,8 +180,7 @@ def _curve(layer: Operation, tensors: Tensors) -> np.ndarray:
             raise LookupError(f"rule: got tflite-reference with {layer}, allowed with it is int8, uint8 or float32")
         low, high = _range(part.dtype)
         codes = np.arange(low, high + 1)
-        real = _single(part.q) * (codes - part.q.zero_point).astype(np.float32)
-        values = function(real)
+        values = function(_single(part.q) * (codes - part.q.zero_point).astype(np.float32))
     inverse = np.float32(1) / _single(layer.output.q)
     table = (half_away(values * inverse) + layer.output.q.zero_point).clip(*_range(layer.dtype))
     return table[x.astype(np.int64) - low]

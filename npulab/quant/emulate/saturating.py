@@ -87,8 +87,7 @@ def of_outputs(layer: Conv2D | FullyConnected, x: np.ndarray, saturation: Satura
     images = x.reshape(-1, layer.weights.shape[1]) if isinstance(layer, FullyConnected) \
         else x.reshape(-1, *layer.input_shape)
     seen, weights = _windows(layer, images, saturation)
-    chosen = seen[np.unravel_index(positions, seen.shape[:-3])]
-    return _of_windows(layer, chosen, weights, saturation)
+    return _of_windows(layer, seen[np.unravel_index(positions, seen.shape[:-3])], weights, saturation)
 
 
 def _windows(layer: Conv2D | FullyConnected, x: np.ndarray, saturation: Saturation) -> tuple[np.ndarray, np.ndarray]:

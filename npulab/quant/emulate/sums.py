@@ -97,8 +97,7 @@ class Dense:
         # a share of the weights as float takes as much as the outputs, or half as much as all of
         # the weights
         count = 1 if self.keep else min(channels, -(-self.flat.size // max(SHARE, outputs, self.flat.size // 8)))
-        edges = np.linspace(0, channels, count + 1).astype(int).tolist()
-        self.groups = list(pairwise(edges))
+        self.groups = list(pairwise(np.linspace(0, channels, count + 1).astype(int).tolist()))
         self._kept: dict[Range, Weights] = {}
         self.fast = fast and self.keep and self._multiplies()
         self.taken = np.dtype(np.int8) if self.fast else self.float
@@ -133,8 +132,7 @@ class Dense:
         np.subtract(self.flat[first:end].T, layer.weight_q.zero_point, out=values, casting="unsafe", dtype=self.float)
         count = 1
         while True:
-            edges = np.linspace(0, self.depth, count + 1).astype(int).tolist()
-            shares = tuple(pairwise(edges))
+            shares = tuple(pairwise(np.linspace(0, self.depth, count + 1).astype(int).tolist()))
             sizes = np.array([_sizes(values[a:b]) for a, b in shares])
             if self.codes.reach * sizes.max() < _exact(self.float):
                 break

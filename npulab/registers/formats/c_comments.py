@@ -74,8 +74,7 @@ def licence_in(text: str) -> str:
     """The lines of a comment that says a copyright; blank for another."""
     if not LICENCE.search(text) or text.strip().startswith(MARK):
         return ""
-    lines = [re.sub(r"^\s*\*? ?", "", line).rstrip() for line in text.split("\n")]
-    return "\n".join(lines).strip("\n")
+    return "\n".join(re.sub(r"^\s*\*? ?", "", line).rstrip() for line in text.split("\n")).strip("\n")
 
 
 def licence_comment(text: str) -> str:

@@ -49,7 +49,7 @@ PAIRED = ("FIELD", "OFFSET", "M", "S", "bm", "bp", "START", "END", "MSB", "RANGE
           *KINDS["width"].split(), *KINDS["clear"].split())  # never alone
 LAST = {tail.rpartition("_")[2] for tail in TAILS}  # their last words
 PREFIX = re.compile(r"(?:REG_|mm(?=[A-Z])|reg(?=[A-Z])|ix(?=[A-Z]))(\w+)")
-COUNTED = re.compile(r"(?:mm|reg)[A-Z]")  # of AMD, whose offsets may count words
+COUNTED = re.compile(r"(?:mm(?=[A-Z])|reg(?=[A-Z])|REG_)(\w+)")  # of AMD and Qualcomm, whose offsets may count words
 NAMED = re.compile(r"(?:\w*_)?REG_\w+|(?:mm|reg|ix)[A-Z]\w*|\w+_(?:REG|OFFSET)(?:_\w+)?")  # as registers are
 INFIX = re.compile(r"(\w+?)_(?:O|REG|ADDR|OFFSET)_(\w+)")
 SUFFIX = re.compile(r"(\w+?)_{1,2}(?:REG_OFFSET|OFFSET|REG|ADDR|ADDRESS|OFFS|OFST)")
@@ -93,19 +93,21 @@ class Longest:
     ('NPU', 'NPU_CFG', 'NPU_CFG', '')
     """
 
-    def __init__(self, names: Collection[str]) -> None:
-        self._names = names
+    def __init__(self, names: Collection[str], hiding: Collection[str] = ()) -> None:
+        self._names = {*names, *hiding} if hiding else names
+        self._hiding = hiding  # names that hide those they go on from, and are not found
 
     def inside(self, name: str) -> str:
         """The longest name that this one goes on from; blank for none."""
         names, at = self._names, name.rfind("_") if self._names else 0
         while at > 0 and name[:at] not in names:
             at = name.rfind("_", 0, at)
-        return name[:max(at, 0)]
+        found = name[:max(at, 0)]
+        return "" if found in self._hiding else found
 
     def at_or_in(self, name: str) -> str:
         """The name itself where it is one, else the longest that it goes on from."""
-        return name if name in self._names else self.inside(name)
+        return name if name in self._names and name not in self._hiding else self.inside(name)
 
     def all(self, name: str) -> Iterator[str]:
         """Every name that this one goes on from, the longest first."""
@@ -368,6 +370,7 @@ class Roles:
             if {*groups[base, "__"]} == {"low"} and {*groups[base, "_"]} == {"mask"}:  # AMD's pairs
                 groups[base, "_"] |= groups.pop((base, "__"))
         self.weak: dict[str, dict[str, str]] = {}
+        self.parted = {base for base, _ in groups}
         self._masks = [kinds["mask"] for (_, sep), kinds in groups.items() if "mask" in kinds and sep == "_"]
         every = Longest({base for base, _ in groups})
         headed = {outer for base, _ in groups for outer in every.all(base)}
@@ -466,9 +469,12 @@ class Roles:
         """Macros that may be the offset of a register, and it."""
         out: dict[str, int] = {}
         inside = Longest(self.fields)
-        counted = {name: self.values[name] for name in self.plain
-                   if COUNTED.match(name) and name in self.values and not name.endswith("_BASE_IDX")}
-        self.by_words = any(number % WORD_BYTES for number in counted.values())
+        counted = {name: found[1] for name in self.plain if name in self.values
+                   and not name.endswith("_BASE_IDX") and (found := COUNTED.fullmatch(name))}
+        odd = {name: base for name, base in counted.items() if self.values[name] % WORD_BYTES}
+        wide = Longest({*odd.values()})
+        self.by_words = any(not name.startswith("REG_") for name in odd) or any(
+            bits.bits >= LARGEST // 2 ** 16 and wide.inside(base) for base, bits in self.fields.items())
         for name, macro in self.source.macros.items():
             if name in self.arrays:
                 out[name] = self.arrays[name][0]
@@ -511,9 +517,9 @@ class Roles:
         prefixed, suffixed = ({found[1]: name for name in self.candidates if (found := form.fullmatch(name))}
                               for form in (PREFIX, SUFFIX))
         infixed = {f"{found[1]}_{found[2]}": name for name in self.candidates if (found := INFIX.fullmatch(name))}
-        shorter = {name.partition("_")[2]: name for name in self.candidates if "_" in name and name not in self.used}
         alone = [name for name in self.plain if name not in self.roles and name in self.bitwise]
         wanted = [*self.fields, *self.weak, *alone]
+        shorter = {name.partition("_")[2]: name for name in self.candidates if "_" in name and name not in self.used}
         votes = Counter[str]()
         kinds = {"exact": exact, "prefixed": prefixed, "suffixed": suffixed, "infixed": infixed, "shorter": shorter}
         finders = {kind: Longest(names) for kind, names in kinds.items() if names}
@@ -546,9 +552,15 @@ class Roles:
         self.keys = self._keys()
         own = {base for base, bits in self.fields.items() if self.values.get(self.keys.get(base, "")) == bits.bits}
         inside = Longest(self.keys).inside
-        for base in own - {inside(base) for base in self.fields.keys() - own}:
+        for base in own - {inside(base) for base in self.fields.keys() - own if len(own) < FEWEST}:
             self.roles[self.keys.pop(base)] = "attribute"  # a field's mask by its own name
-        self.find = Longest(self.keys)
+        # registers at no multiple of a word: what goes on from them is of no other register
+        form = PREFIX if self.prefixed else SUFFIX
+        self.odd = {name: found[1] if (found := form.fullmatch(name)) else name for name in self.plain
+                    if name not in self.roles and name not in self.bitwise and name not in self.parted
+                    and (number := self.values.get(name, 0)) % WORD_BYTES
+                    and (NAMED.fullmatch(name) or (number.bit_count() > 1 and name in self.hexadecimal))}
+        self.find = Longest(self.keys, {*self.odd, *self.odd.values()} - self.keys.keys() - self.fields.keys())
         for base, bits in [*self.fields.items()]:
             key, outer = self.find.at_or_in(base), self.find.inside(base)
             if key == base and outer and self.candidates[self.keys[outer]] == self.candidates[self.keys[key]]:
@@ -712,23 +724,24 @@ class Roles:
         found: list[tuple[str, Bits, bool]] = []
         loose = {} if nested else {bits.position: bits for bits in self.fields.values()}
         inside, by_macro = Longest(self.fields), {macro: key for key, macro in self.keys.items()}
-        heads = {macro for macro in by_macro if self.roles.get(macro) == "register" or (
+        heads = {macro for macro in by_macro.keys() - self.members if self.roles.get(macro) == "register" or (
             not nested and NAMED.fullmatch(macro) and not self._made(macro))}
-        key, least = "", 0
+        key, least, seen = "", 0, set[str]()
         for name, macro in self.ordered.items():
             line = DEPTH.match(self.source.text, macro.position)
             depth = line.end() - macro.position if line else 0
             free = not (name in self.roles or name in self.candidates or self.find.inside(name) or inside.inside(name))
             bits = loose.get(macro.position) or (self._made(name) if free else None)
-            if name in heads:
-                key, least = by_macro[name], depth
+            if name in heads or (depth <= least and name in self.odd):
+                key, least = by_macro.get(name) or self.odd[name], depth
+                seen.add(key)
             elif key and bits and (depth > least or not nested) and first_word(bits.name) == first_word(key):
                 found.append((key, bits, depth > least))
             elif nested and depth <= least:
                 key = ""
-        most = 2 * len({key for key, *_ in found}) > len(heads)
+        most = 2 * len({key for key, *_ in found}) > len(seen)
         for key, bits, deeper in found:
-            if (deeper or most) and not self.register(key).has(bits.bits):
+            if key in self.keys and (deeper or most) and not self.register(key).has(bits.bits):
                 bits.guess = True
                 self.add(bits, self.register(key), bits.name)
 
@@ -917,7 +930,7 @@ class Roles:
                     and (key := self.find.inside(outer)) in heads:
                 by_register.setdefault(key, []).append(name)
             elif name not in self.bitwise or (fits(value, field.bits) and (
-                    outer in placed or outer not in self.weak or value.bit_count() != 1)):
+                    outer in placed or value.bit_count() != 1 or not (outer in self.weak or value & ~field.bits))):
                 field.values[tail] = value, name in self.bitwise
                 self.roles[name] = "value" if outer in placed else "constant"
         for outer, names in by_register.items():

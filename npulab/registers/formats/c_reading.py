@@ -292,7 +292,7 @@ def _macros(unit: Unit, numbers: Mapping[str, Macro], values: dict[str, int], st
                                   for macro in source.macros.values()), before=False)
     chunks, enums, taken = _annotated(source, values, comments)
     listed = _listed(unit, values)
-    members = _members(source, structs)
+    members = _members(unit, structs)
     listed |= {name: Macro(name, None, f"{at:#x} + 0", position, position)
                for name, (_, at, _, position) in members.items()}
     values |= {name: at for name, (_, at, *_) in members.items()}
@@ -336,10 +336,11 @@ def _macros(unit: Unit, numbers: Mapping[str, Macro], values: dict[str, int], st
     return chunks, enums, lost, roles, known
 
 
-def _members(source: Source, structs: Sequence[Struct]) -> dict[str, tuple[str, int, str, int]]:
+def _members(unit: Unit, structs: Sequence[Struct]) -> dict[str, tuple[str, int, str, int]]:
     """(struct, offset, member, position) of words of structs whose fields macros say, by what these
-    begin with: a word that the struct's name begins with, and the member's name."""
-    begins = Counter[str]()
+    begin with: words of the struct's name, of no other one with such a member, and the member's
+    name."""
+    source, begins = unit.source, Counter[str]()
     for name, macro in source.macros.items() if structs else ():
         if tail_of(name) or BITS.search(macro.body):
             begins.update(name[:at].lstrip("_") for at, letter in enumerate(name) if letter == "_")
@@ -352,7 +353,10 @@ def _members(source: Source, structs: Sequence[Struct]) -> dict[str, tuple[str, 
             for first, last in combinations(range(len(words) + 1), 2):
                 name = "_".join([*words[first:last], run.name]).upper()
                 if run.width == WORD_BITS and run.start % WORD_BITS == 0 and begins[name] and not run.feature \
-                        and name != one.name.upper() and name not in source.macros and not said.inside(name):
+                        and name != one.name.upper() and name not in source.macros and not said.inside(name) \
+                        and sum(1 for start, end in unit.spans if re.match(
+                            rf"struct\s+(\w+_)?{'_'.join(words[first:last])}(_\w+)?\s*\{{[^}}]*\b{run.name}\s*;",
+                            source.code[start:end])) < 2:
                     out.setdefault(name, (one.name, run.start // 8, run.name, run.position))
     return out
 

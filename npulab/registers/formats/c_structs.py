@@ -126,8 +126,7 @@ class Layout:
             span = self.unit.span(self.unit.position(cursor.location))
             if isinstance(laid, Laid) and cursor.location.offset not in self.held and span:
                 out.append(Struct(name, self.unit.position(cursor.location), span[1], laid))
-        for start, wrong in self.unit.wrong.items():
-            self.skipped.append((self._what(start), wrong))
+        self.skipped += [(self._what(start), wrong) for start, wrong in self.unit.wrong.items()]
         self.skipped.sort(key=lambda one: one[1].position)
         return out
 

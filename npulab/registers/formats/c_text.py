@@ -286,8 +286,7 @@ def _growing(macros: Mapping[str, Macro]) -> set[str]:
             if name not in sizes:
                 size = 1 + len(macros[name].body) // 2 if words else 1
                 for word in words:
-                    more = sizes.get(word, 1 if word in stack or word == name else MOST_GROWTH)
-                    size += more
+                    size += sizes.get(word, 1 if word in stack or word == name else MOST_GROWTH)
                     # its arguments are written again and again
                     size *= max((macros[word].body.count(one) for one in macros[word].parameters or ()), default=1) or 1
                 sizes[name] = min(size, 2 * MOST_GROWTH)

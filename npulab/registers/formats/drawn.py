@@ -56,8 +56,7 @@ def drawn(table: RegisterTable) -> Iterator[Drawn]:
     """Every register of a table, those with rows of features once for each feature."""
     for block, _, registers in by_block(table):
         for offset, register, rows in registers:
-            features = features_in(rows) or [""]
-            for feature in features:
+            for feature in features_in(rows) or [""]:
                 yield Drawn(block, offset, register, feature, boxes(rows, feature))
 
 

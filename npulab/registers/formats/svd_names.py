@@ -156,8 +156,7 @@ def elements(view: View, offset_tag: str, device: Device, default: int | None = 
         yield Place(name, begin)
         return
     step = view.number("dimIncrement")
-    words = _index(view, count, what)
-    for n, word in enumerate(words):
+    for n, word in enumerate(_index(view, count, what)):
         if next(device.steps, None) is None:
             raise TooMuch(f"{view.where}: {what}: got more than {MOST_STEPS} elements in arrays, at most "
                           f"{MOST_STEPS} are allowed")
