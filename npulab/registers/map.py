@@ -393,8 +393,7 @@ class RegisterMap:
     @property
     def declared(self) -> int:
         """Bits that have a row."""
-        holes = sum(found.width for found in self.lint() if found.kind == "hole")
-        return WORD_BITS * len(self) - holes
+        return WORD_BITS * len(self) - sum(found.width for found in self.lint() if found.kind == "hole")
 
     @property
     def fields(self) -> pd.DataFrame:

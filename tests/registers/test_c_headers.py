@@ -195,6 +195,8 @@ CONVENTIONS = {
                              "#define _U_CTRL_MODE_SHIFT 4\n#define _U_CTRL_MODE_MASK 0x70UL\n", [(0, "EN", "EN", 0, 1), (4, "CTRL", "MODE", 4, 3)]),
     "offsets that count words": ("#define REG_U_CTL 0x1c3\n#define U_CTL_LEN__MASK 0xfff00000\n#define U_CTL_LEN__SHIFT 20\n#define REG_U_STAT 0x1c4\n",
                                  [(0x70c, "U_CTL", "LEN", 20, 12), (0x710, "U_STAT", "U_STAT", *WHOLE)]),
+    "a value whose name ends as a low bit's": ("#define U_CH_OFST 0x200\n#define U_CH_STA_MASK GENMASK(1, 0)\n#define U_CH_STA_IDLE (0x0)\n#define U_CH_STA_START (0x1)\n",
+                                               [(0x200, "U_CH", "STA", 0, 2)]),
     "an argument that says nothing": ("#define U_BASE 0x60034000\n#define U_CONF_REG(i) (U_BASE + 0x0)\n#define U_CONF_ON_MASK 0x1\n#define U_CONF_ON_SHIFT 0\n#define U_LEN_REG(i) (U_BASE + 0x4)\n",
                                       [(0x60034000, "U_CONF", "ON", 0, 1), (0x60034004, "U_LEN_REG", "U_LEN_REG", *WHOLE)]),
 }
@@ -261,6 +263,13 @@ LOSSES = {
     "fields go on from a mask by its own name": ("#define V_CTL 0x10\n#define V_CTL_A BIT(0)\n" + "".join(
         f"#define W_{n} 0x0010\n#define W_{n}_MASK 0x0010\n#define W_{n}_SHIFT 4\n#define W_{n}_DCY_MASK 0x0f00\n#define W_{n}_DCY_SHIFT 8\n" for n in "ABC"),
         [("field", f"W_{n}{tail}", f"line {line}") for line, n, tail in ((4, "A", ""), (6, "A", "_DCY"), (9, "B", ""), (11, "B", "_DCY"), (14, "C", ""), (16, "C", "_DCY"))], 1),
+    # a word that stands in front is left out where that names one register
+    "the end of two registers' names": ("#define A_RST 0x8\n#define B_RST 0xc\n#define RST_GO BIT(1)\n#define C_CTL 0x10\n#define CTL_A BIT(0)\n#define CTL_B BIT(1)\n",
+                                        [("macro", "A_RST", "line 1"), ("macro", "B_RST", "line 2"), ("field", "RST_GO", "line 3")], 2),
+    "the end of a name that units have": ("#define ERROR_GEN 0x100\n" + "".join(f"#define GEN_R{n} {4 * n:#x}\n" for n in range(6)) + "#define GEN_ON BIT(1)\n#define GEN_OFF BIT(2)\n",
+                                          [("macro", "ERROR_GEN", "line 1"), ("field", "GEN_ON", "line 8"), ("field", "GEN_OFF", "line 9")], 6),
+    "a member reg": ("struct u_map { uint32_t reg; };\n#define U_REG_A_MASK 0x1\n#define U_REG_A_SHIFT 0\n#define U_BY_F_MASK 0x1\n#define U_BY_F_SHIFT 0\n",
+                     [("field", "U_BY_F", "line 4")], 1),
     "declared twice": ("struct s { uint32_t a; };\nstruct s { uint32_t b; };\n", [("declaration", "struct s", "line 2")], 1)}
 
 

@@ -404,8 +404,7 @@ def _fixed_neighbours(size: int, count: int, align: bool, centred: bool) -> tupl
         (RESIZE * size + count // 2) // count
     at = np.arange(count) * step + (step // 2 - RESIZE // 2 if centred else 0)
     lower = np.maximum(np.sign(at) * (np.abs(at) // RESIZE), 0)
-    upper = np.minimum((at + RESIZE - 1) // RESIZE, size - 1)
-    return lower, np.maximum(upper, 0), at - RESIZE * lower
+    return lower, np.clip((at + RESIZE - 1) // RESIZE, 0, size - 1), at - RESIZE * lower
 
 
 def _real_neighbours(size: int, count: int, align: bool, centred: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -378,9 +378,10 @@ class Roles:
             if base in headed and kinds.get("low", "").endswith("OFFSET") and "mask" not in kinds:
                 self.roles.update({kinds[kind]: "attribute" for kind in ("width",) if kind in kinds})
                 continue  # of a register, and its size
-            if kinds.get("low", "").endswith("OFFSET") and kinds["low"] in self.hexadecimal \
-                    and not every.inside(base):
-                del kinds["low"]  # of a register whose mask says which bits it has
+            low = kinds.get("low", "")
+            if (low.endswith("OFFSET") and low in self.hexadecimal and not every.inside(base)) or (
+                    low.endswith("START") and "high" not in kinds):
+                del kinds["low"]  # of a register whose mask says which bits it has; a value beside a mask
             if not kinds:
                 continue
             bits = self._pair(base, kinds)
@@ -514,12 +515,16 @@ class Roles:
         """The names that fields of registers begin with, and the macro that says the offset: which
         prefix or suffix the file's registers have is decided by what more fields nest in."""
         exact = {name: name for name in self.candidates}
-        prefixed, suffixed = ({found[1]: name for name in self.candidates if (found := form.fullmatch(name))}
+        said = [name for name in self.candidates if name not in self.members]
+        prefixed, suffixed = ({found[1]: name for name in said if (found := form.fullmatch(name))}
                               for form in (PREFIX, SUFFIX))
-        infixed = {f"{found[1]}_{found[2]}": name for name in self.candidates if (found := INFIX.fullmatch(name))}
+        infixed = {f"{found[1]}_{found[2]}": name for name in said if (found := INFIX.fullmatch(name))}
         alone = [name for name in self.plain if name not in self.roles and name in self.bitwise]
         wanted = [*self.fields, *self.weak, *alone]
-        shorter = {name.partition("_")[2]: name for name in self.candidates if "_" in name and name not in self.used}
+        # of one register only, and hardly any others begin so
+        ends, units = Counter(name.partition("_")[2] for name in said), Counter(map(first_word, said))
+        shorter = {end: name for name in said if ends[end := name.partition("_")[2]] == 1
+                   and units[end] < 2 * FEWEST and name not in self.used}
         votes = Counter[str]()
         kinds = {"exact": exact, "prefixed": prefixed, "suffixed": suffixed, "infixed": infixed, "shorter": shorter}
         finders = {kind: Longest(names) for kind, names in kinds.items() if names}
@@ -558,8 +563,8 @@ class Roles:
         form = PREFIX if self.prefixed else SUFFIX
         self.odd = {name: found[1] if (found := form.fullmatch(name)) else name for name in self.plain
                     if name not in self.roles and name not in self.bitwise and name not in self.parted
-                    and (number := self.values.get(name, 0)) % WORD_BYTES
-                    and (NAMED.fullmatch(name) or (number.bit_count() > 1 and name in self.hexadecimal))}
+                    and self.values.get(name, 0) % WORD_BYTES
+                    and (NAMED.fullmatch(name) or name in self.hexadecimal)}
         self.find = Longest(self.keys, {*self.odd, *self.odd.values()} - self.keys.keys() - self.fields.keys())
         for base, bits in [*self.fields.items()]:
             key, outer = self.find.at_or_in(base), self.find.inside(base)

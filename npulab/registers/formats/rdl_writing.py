@@ -111,8 +111,7 @@ def _register(offset: int, real: str, name: str, rows: Sequence[Row], enums: Map
         said += ["npulab_address = true;"] if "address" in row else []
         said += [f"npulab_evidence = {_string(_kept(row['evidence']))};"] if "evidence" in row else []
         said += ["npulab_nameless = true;"] if named and "register" not in row else []
-        last = row["lsb"] + row["width"] - 1
-        yield f"    field {{ {' '.join(said)} }} {field}[{last}:{row['lsb']}];"
+        yield f"    field {{ {' '.join(said)} }} {field}[{row['lsb'] + row['width'] - 1}:{row['lsb']}];"
     yield f"  }} {name} @ {offset:#x};"
 
 
@@ -135,5 +134,4 @@ def _shown(text: str) -> str:
 
 
 def _string(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
