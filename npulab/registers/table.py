@@ -25,6 +25,7 @@ from typing import Any
 from npulab.registers.fields import WORD_BITS, WORD_BYTES, Field, Piece
 from npulab.registers.meaning import Meaning
 from npulab.support.refuse import refuse_if, refusing
+from npulab.support.text import one_line
 
 MOST_WORDS = 2 ** 16  # of a dense block
 COLUMNS = ("block", "offset", "register", "field", "lsb", "width", "at", "value", "feature",
@@ -218,7 +219,8 @@ def _field(group: Sequence[Mapping[str, Any]], registers: Sequence[tuple[str, in
         meaning = Meaning.parse(first["value"])
         meaning.refuse_width(width)
     if meaning.enum and meaning.enum not in enums:
-        raise LookupError(f"{where}: got enum {meaning.enum!r}, known are {', '.join(enums) or 'none'}")
+        raise LookupError(f"{where}: got enum {meaning.enum!r}, known are "
+                          f"{one_line(', '.join(enums)) or 'none'}")
     for name_of in ("value", "address", "align"):
         other = [row[name_of] for row in group if row[name_of] not in ("", None, first[name_of])]
         if other:

@@ -25,6 +25,7 @@ from npulab.captures.sweep import load_sweep, save_sweep
 from npulab.cli.shell import main
 from npulab.npus.template import begin, new_target
 from npulab.npus.vivante import dump as dumps
+from npulab.registers.formats import read_map
 from npulab.registers.map import RegisterMap
 from npulab.registers.meaning import Meaning
 from npulab.support.text import CONTROL, one_line, visible
@@ -264,6 +265,29 @@ def test_a_map_with_an_unknown_enum_is_refused(tmp_path: Path) -> None:
     (tmp_path / "m.csv").write_text("field,lsb,width,value\na,0,4,enum:gone\n")
     with pytest.raises(npulab.FormatError, match=r"m\.csv: .*got enum 'gone', known are none"):
         npulab.draft(tmp_path / "m.csv")
+
+
+def test_names_of_enums_are_escaped(tmp_path: Path) -> None:
+    (tmp_path / "enums.csv").write_text("enum,raw,name\na\x00b,0,off\n")
+    (tmp_path / "nn.csv").write_text("block,offset,register,field,lsb,width,value\nNN,0,w0,a,0,1,enum:b\n")
+    with pytest.raises(LookupError) as error:
+        read_map(tmp_path / "nn.csv").map()
+    assert CONTROL.search(str(error.value)) is None
+    assert "a\\u0000b" in str(error.value)
+
+
+def test_bits_at_four_thousand_million_are_not_computed(tmp_path: Path) -> None:
+    header = tmp_path / "wide.h"
+    header.write_text("#define R_A 0x10\n#define R_A_X_SHIFT 4000000000\n#define R_A_X_MASK 3\n"
+                      "#define R_A_GO_SHIFT 1\n#define R_A_GO_MASK 2\n")
+    assert [row["field"] for row in read_map(header).rows] == ["GO"]
+    chip = tmp_path / "wide.svd"
+    chip.write_text("""<device><peripherals><peripheral><name>N</name><baseAddress>0</baseAddress><registers><register>
+        <name>R</name><addressOffset>0</addressOffset><size>32</size><fields><field><name>F</name><bitOffset>0</bitOffset>
+        <bitWidth>4000000000</bitWidth><enumeratedValues><enumeratedValue><name>on</name><value>1</value></enumeratedValue>
+        </enumeratedValues></field></fields></register></registers></peripheral></peripherals></device>""")
+    with pytest.warns(UserWarning, match="0 to 3999999999 are not inside"):
+        read_map(chip)
 
 
 def test_a_number_that_python_does_not_print_is_refused(tmp_path: Path) -> None:

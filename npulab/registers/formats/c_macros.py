@@ -141,7 +141,9 @@ class Bits:
 
     @property
     def bits(self) -> int:
-        """The mask in its register; -1 where nothing says it."""
+        """The mask in its register; -1 where nothing says it, of more than 64 bits where it has no place."""
+        if max(self.low, self.width, self.high) > WORD_BITS * 2:
+            return ALL + 1
         if self.mask >= 0:
             return self.mask * 2 ** self.low if self.low > 0 and self.mask % 2 ** self.low else self.mask
         if self.low >= 0 and self.width > 0:

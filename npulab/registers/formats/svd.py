@@ -276,7 +276,7 @@ def _values(one: Element, name: str, width: int, device: Device) -> dict[int, st
         raw = parsed(value.where, f"enumeratedValue {label}", "value", re.sub("^0b", "#", text))
         if raw in out or label in out.values():
             device.losses.lose(value.where, f"{label} = {raw} of {name}, of which one is there before")
-        elif raw >= 2 ** width:
+        elif raw.bit_length() > width:
             device.losses.lose(value.where, f"{label} = {raw} of {name}, which has {width} bits")
         else:
             out[raw] = label
