@@ -586,8 +586,6 @@ def _spans(name: str, runs: list[np.ndarray]) -> str:
 
 # What is fitted to the output, where nothing above holds
 
-Fit = Callable[[Hypothesis, np.ndarray, np.ndarray, Sums], list[Change]]
-
 
 def _permutation(start: Hypothesis, predicted: np.ndarray, output: np.ndarray, sums: Sums) -> list[Change]:
     """Every captured channel found among the predicted ones."""

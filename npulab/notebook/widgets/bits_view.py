@@ -248,10 +248,6 @@ class BitsModel(Model):
         """Bits that differ from the reference."""
         return sum((a ^ b).bit_count() for a, b in zip(self.words, self.reference, strict=True))
 
-    def field_at(self, word: int, bit: int) -> Field:
-        """The field that a bit belongs to; its pieces count words as the register map does."""
-        return self.rows.fields[self._index(word, bit)]
-
     def describe(self, word: int, bit: int) -> str:
         """A bit and its field in one line: place, name, bits, raw and value, evidence, note."""
         index = self._index(word, bit)

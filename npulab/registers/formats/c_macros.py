@@ -141,14 +141,13 @@ class Bits:
 
     @property
     def bits(self) -> int:
-        """The mask in its register; -1 where nothing says it, of more than 64 bits where it has no place."""
+        """The mask in its register; -1 where nothing says it, over 64 bits where it has no place."""
         if max(self.low, self.width, self.high) > WORD_BITS * 2:
             return ALL + 1
         if self.mask >= 0:
             return self.mask * 2 ** self.low if self.low > 0 and self.mask % 2 ** self.low else self.mask
-        if self.low >= 0 and self.width > 0:
-            return (2 ** self.width - 1) * 2 ** self.low
-        return 2 ** (self.high + 1) - 2 ** self.low if self.high >= self.low >= 0 else -1
+        high = self.low + self.width - 1 if self.width > 0 else self.high
+        return 2 ** (high + 1) - 2 ** self.low if high >= self.low >= 0 else -1
 
     @property
     def lowest(self) -> int:
