@@ -5,8 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from npulab.analysis.laws.expressions import ALWAYS, Columns, field
+from npulab.analysis.laws.library import Names
 from npulab.analysis.laws.lists import Exact
 from npulab.analysis.laws.masks import packed, weighed
+from npulab.analysis.laws.search import start
+from npulab.analysis.laws.solved import Solved
+from npulab.analysis.laws.state import Watch
 
 
 def first_right(agree: np.ndarray, inside: np.ndarray) -> list[int]:
@@ -30,3 +35,13 @@ def test_what_captures_weigh_together(captures: int) -> None:
     rows, weights = random.random((40, captures)) < 0.4, random.random(captures)
     assert np.allclose(weighed(rows, weights), [weights[row].sum() for row in rows], rtol=1e-12)
     assert weighed(rows[:0], weights).shape == (0,)
+
+
+def test_a_field_that_read_an_open_one_follows_from_what_that_is_found_to_read() -> None:
+    words, a = np.arange(512, dtype=np.uint32)[:, None], np.arange(512)
+    state = start(words, Columns({"a": a}), Names(["a"]), np.zeros(1, np.uint32), [0], Watch(lambda text: None))
+    first, second, third = (Solved(0, lsb, 3, ((ALWAYS, field(f"w0_{reads}_3")),), (512,), 1.0, 9.0)
+                            for lsb, reads in ((0, 3), (3, 6), (6, 0)))
+    state = state.accept(first).accept(second)
+    assert state.follows == {"w0_0_3": {"w0_3_3", "w0_6_3"}, "w0_3_3": {"w0_6_3"}}
+    assert state.circular(third, ["w0_0_3", "w0_3_3"]) == {"w0_0_3", "w0_3_3", "w0_6_3"}

@@ -49,7 +49,9 @@ def explain_singly(state: State, library: Library, derived: Collection[str] = ()
         if not sure:
             break
         for piece in sure:
-            state = state.accept(_solved(state, piece, library, matches))
+            # of several that follow from each other the last one has to follow from something else
+            if not library.uses_of(state.circular(piece, derived)) & int(library.laws.uses[piece.run.law]):
+                state = state.accept(_solved(state, piece, library, matches))
         pieces = [piece for piece in pieces if piece not in sure]  # these may stand alone now
     return state
 

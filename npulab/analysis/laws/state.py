@@ -60,7 +60,9 @@ class State:
         reads = solved.reads.union(*(self.follows.get(name, frozenset()) for name in solved.reads))
         todo = self.todo.copy()
         todo[solved.word, solved.lsb:solved.end] = False
-        state = replace(self, todo=todo, follows={**self.follows, solved.name: reads},
+        # what was open when others were said to follow from it follows from these now, and so do they
+        follows = {name: of | reads if solved.name in of else of for name, of in self.follows.items()}
+        state = replace(self, todo=todo, follows={**follows, solved.name: reads},
                         solved=(*(old for old in self.solved if old not in instead_of), solved))
         self.captures.watch.state = state
         self.captures.watch.tell(str(solved))
