@@ -23,7 +23,7 @@ from npulab.analysis.explore import explore
 from npulab.analysis.explore.loop import Explored
 from npulab.analysis.explore.space import Possible, Rule, learnt_rules
 from npulab.analysis.explore.storing import NAME
-from npulab.analysis.laws import find_laws
+from npulab.analysis.laws import Laws, find_laws
 from npulab.captures.capture import Capture, Job
 from npulab.captures.layers import complete_ranges, made
 from npulab.captures.sources import Answer, Compiler, Lowered
@@ -79,6 +79,22 @@ def test_a_source_is_learnt_and_each_batch_predicted_first(explored: tuple[Explo
     score = found.laws.score(words, frame.iloc[kept].assign(area=[other[n].parameters["area"] for n in kept]))
     assert score.wrong == 0
     assert score.share > 0.9
+
+
+def test_layers_are_planned_with_what_would_be_observed_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned: list[pd.DataFrame] = []
+    next_captures = Laws.next_captures
+
+    def told(laws: Laws, n: int, candidates: pd.DataFrame) -> pd.DataFrame:
+        planned.append(candidates)
+        return next_captures(laws, n, candidates)
+
+    monkeypatch.setattr(Laws, "next_captures", told)
+    explore(Toy(), RANGES, budget=40)
+    assert planned
+    for layers in planned:
+        area = layers["input_h"] * layers["input_w"]
+        assert (np.abs(np.log2((layers["area"] + 1) / (area + 1))) < 1).mean() > 0.9
 
 
 def test_it_ends_when_nothing_is_open() -> None:

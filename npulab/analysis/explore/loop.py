@@ -29,6 +29,7 @@ GROWTH = 3  # a batch is a third of what is captured, so that learning stays a p
 WHOLE = 2  # times the captures of the last whole search: then all laws are looked for anew, and at the end
 RANDOM = 4  # one layer in four is drawn, not planned
 POOL = 400  # layers that a batch is planned from
+BEYOND = 4  # what is observed of them is at most so many times the most that was captured
 Progress = Callable[["Step"], None]
 
 
@@ -165,17 +166,19 @@ class _Run:
         return [("random", drawn, 0), ("planned", planned, 0)]
 
     def _most_settling(self, pool: pd.DataFrame, n: int) -> pd.DataFrame:
-        """The layers of a pool whose capture would settle most; what is observed is taken from
-        captures."""
+        """The layers of a pool whose capture would settle most; what would be observed is told from
+        the captures."""
         assert self.laws is not None
         if n < 1:
             return pool.iloc[:0]
-        random = np.random.default_rng(self.seed + len(self.store.answers))
-        full = pool.copy()
         known = self.laws.parameters
-        for name in known.columns:
-            if name not in full:
-                full[name] = known[name].to_numpy()[random.integers(0, len(known), len(full))]
+        seen = known[[name for name in known if name not in pool]]
+        # sizes and counts are products of powers of what they follow from, or nearly
+        layers, asked = (np.c_[np.log(np.abs(frame[[*pool]].to_numpy(float)) + 1), np.ones(len(frame))]
+                         for frame in (known, pool))
+        usual = np.exp(asked @ np.linalg.lstsq(layers, np.log(np.abs(seen.to_numpy(float)) + 1))[0]) - 1
+        usual = np.clip(np.rint(usual), seen.min().to_numpy(), BEYOND * seen.max().to_numpy())
+        full = pool.assign(**dict(zip(seen, usual.T, strict=True)))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             chosen = self.laws.next_captures(n, candidates=full[list(known.columns)])

@@ -455,9 +455,7 @@ class Laws:
         asked = self._asked(layers)
         shown = features(pd.concat([self.parameters[list(layers.columns)], layers], ignore_index=True))
         captured, shown = shown[:len(self.parameters)], shown[len(self.parameters):]
-        idle = {(word, bit): int(self.words[0, word]) >> bit & 1
-                for word, bit in np.argwhere(self.status == "never exercised").tolist()}
-        return layers.iloc[best_rows(self._findings, asked, idle, shown, captured.sum(0), n)]
+        return layers.iloc[best_rows(self._findings, asked, shown, captured.sum(0), n)]
 
     def update(self, words: Any, parameters: Any) -> Laws:
         """The laws of these captures and more of them."""

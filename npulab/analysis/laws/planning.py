@@ -218,12 +218,10 @@ def _doubts_of(solved: Solved, findings: Findings, asked: Columns, unseen: Seque
         yield "few rows", "few captures in its regime", 0.3, np.isin(solved.decide(asked), thin)
 
 
-def best_rows(findings: Findings, asked: Columns, idle: Mapping[tuple[int, int], int], shown: Array, seen: Array,
-              n: int) -> list[int]:
+def best_rows(findings: Findings, asked: Columns, shown: Array, seen: Array, n: int) -> list[int]:
     """The best ``n`` rows of layers, greedily; what a row settles counts less for the next.
 
-    ``idle`` are the bits that no capture moved, with their level; ``shown`` is what each row shows,
-    ``seen`` how often the captures did.
+    ``shown`` is what each row shows, ``seen`` how often the captures did.
     """
     told, weights = [], []
     count: Counter[str] = Counter()
@@ -233,11 +231,12 @@ def best_rows(findings: Findings, asked: Columns, idle: Mapping[tuple[int, int],
             told.append(doubt.rows)
             weights.append(doubt.weight * doubt.solved.width)
     for solved in findings.ready:
-        values = solved.values(asked)
-        for i, position in enumerate(solved.positions):
-            moves = (values >> i & 1) != idle.get(position)
-            if position in idle and moves.any():
-                told.append(moves)
+        captured = solved.uncut(findings.captured)
+        # bits of its number that no capture moved; those above the field, where it may go on, as one
+        moved = (solved.uncut(asked) ^ captured[0]) & ~np.bitwise_or.reduce(captured ^ captured[0])
+        for moves in (*(moved >> i & 1 for i in range(solved.width)), moved >> solved.width):
+            if moves.any():
+                told.append(moves != 0)
                 weights.append(1.0)
     settles, weight = np.array(told, np.float64).reshape(-1, asked.n), np.array(weights)
     chosen: list[int] = []
