@@ -449,9 +449,8 @@ class Laws:
             layers = Space(ranges or self._ranges, constraints, derived).pool(n, seed)
         else:
             layers = given_rows(candidates)
-        for name in self._table.constant:
-            if name not in layers:
-                layers = layers.assign(**{name: self.parameters[name].iloc[0]})
+        layers = layers.assign(**{name: self.parameters[name].iloc[0] for name in self._table.constant
+                                  if name not in layers})
         asked = self._asked(layers)
         shown = features(pd.concat([self.parameters[list(layers.columns)], layers], ignore_index=True))
         captured, shown = shown[:len(self.parameters)], shown[len(self.parameters):]
