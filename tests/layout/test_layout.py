@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import product
+from itertools import permutations, product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,8 +26,10 @@ from npulab.layout import (
     packed_blocks,
     planar,
 )
+from npulab.layout.candidates import HEADERS, TILES, candidates
 from npulab.layout.conventions import convert_axes
 from npulab.layout.formats import strides_layout
+from npulab.layout.found import Run, agreeing
 from npulab.layout.places import Change, Pairs, Signature, Sought
 from npulab.layout.stored import Stored
 
@@ -465,6 +467,51 @@ def test_a_header() -> None:
     assert not found.sure
 
 
+SURE = Found(Layout((2, 3), (Loop(0, 1, 3), Loop(1, 1, 1))), own=4, shared=2, missing=np.zeros((0, 2), int), past_end=0, outside=0, elsewhere=3, chance=0.0, filled=0,
+             unexplained=(), captures=1)
+OTHERS = tuple(Layout((2, 3), (Loop(0, 1, n), Loop(1, 1, 1))) for n in range(4, 9))
+
+
+@pytest.mark.parametrize(("change", "sure", "lines"), [
+    ({}, True, ["3 have values of their own at another place, by chance about 0 would have"]),
+    ({"elsewhere": 4}, False, ["4 have values"]),
+    ({"elsewhere": 5, "chance": 1.0}, True, ["5 have values of their own at another place, by chance about 1 would have"]),
+    ({"own": 3, "shared": 3}, False, ["3 of 6 elements placed by values of their own in 1 pair",
+                                      "3 more agree, but their values are elsewhere too"]),
+    ({"own": 6, "shared": 0, "captures": 2, "elsewhere": 0, "tried": 9}, True,
+     ["6 of 6 elements placed by values of their own in 2 pairs", "of 9 layouts that were tried besides no other agrees"]),
+    ({"missing": np.array([[1, 2]]), "own": 5, "shared": 0}, False, ["1 not found: (1, 2)"]),
+    ({"missing": np.array([[1, n % 3] for n in range(5)]), "past_end": 1}, False,
+     ["5 not found, 1 of them past the end of the buffer: (1, 0), (1, 1), (1, 2), (1, 0) ..."]),
+    ({"missing": np.array([[1, 2], [1, 1]]), "outside": 2, "shared": 0}, True, ["2 are not in the buffer"]),
+    ({"missing": np.array([[1, 2], [1, 1]]), "outside": 2, "own": 3, "shared": 1}, False, ["2 are not in the buffer"]),
+    ({"missing": np.array([[1, 2], [1, 1]]), "outside": 1, "shared": 0}, False, ["1 are not in the buffer"]),
+    ({"filled": 7}, True, ["7 bytes beside them are fill (0x0)"]),
+    ({"unexplained": (Run(5, 2, b"\1\2"), Run(9, 3, b"\1\2"))}, False,
+     ["5 bytes not explained: 2 at byte 5 (01 02), 3 at byte 9 (01 02 ...)"]),
+    ({"unexplained": tuple(Run(n, 1, b"\0") for n in range(5))}, False,
+     ["5 bytes not explained: 1 at byte 0 (00), 1 at byte 1 (00), 1 at byte 2 (00), 1 at byte 3 (00) ..."]),
+    ({"rivals": OTHERS[:1], "tried": 9}, False, [f"1 other layout agrees as well: {OTHERS[0]}"]),
+    ({"rivals": OTHERS, "more_rivals": True}, False, ["5 or more other layouts agree as well: " + "; ".join(map(str, OTHERS[:4]))]),
+    ({"layout": Table((2, 3), np.arange(6).reshape(2, 3), size=6)}, False, ["no nest of loops was found that gives these places"])])
+def test_what_is_said_of_a_layout_and_whether_it_is_sure(change: dict[str, Any], sure: bool, lines: list[str]) -> None:
+    found = replace(SURE, **change)
+    said = str(found).split("\n")
+    assert found.sure is sure
+    assert said[0] == str(found.layout)
+    assert all(any(one.startswith(line) if line.endswith("values") else one == line for one in said) for line in lines), said
+    assert len(said) == 2 + sum(map(bool, (
+        isinstance(found.layout, Table), found.shared, found.outside or len(found.missing), found.elsewhere, found.filled,
+        found.unexplained, found.rivals or found.tried)))
+
+
+def test_elements_agree_to_the_last_byte_of_a_buffer() -> None:
+    one = Layout((1,), (Loop(0, 1, 2),), dtype="uint16")
+    for buffer, agrees in ((b"\x34\x12", True), (b"\x34\x13", False), (b"\x34", False)):
+        pairs = Pairs((np.array([0x1234], np.uint16),), (np.frombuffer(buffer, np.uint8),), "uint16")
+        assert agreeing(one, pairs).tolist() == [agrees]
+
+
 def test_noise_is_reported() -> None:
     def noisy(buffer: bytearray, at: int) -> bytearray:
         rng = np.random.default_rng(at)
@@ -769,6 +816,33 @@ def test_swapped_words_hold_whole_elements(offset: int, stride: int, whole: bool
 def test_axes_of_one_index_are_last_among_equal_strides() -> None:
     assert [loop.axis for loop in strides_layout((1, 3), (3, 3)).loops] == [1, 0]
     assert [loop.axis for loop in strides_layout((3, 1), (3, 3)).loops] == [0, 1]
+
+
+def test_candidates_have_every_order_and_every_two_tiles() -> None:
+    """An axis or two in tiles, the indices within them innermost, in either order, whatever the order of the tiles."""
+    shape = (5, 20, 6)
+    found = {tuple((loop.axis, loop.tile) for loop in layout.loops) for layout, _ in candidates(shape, 4096)}
+    assert {tuple((axis, 1) for axis in order) for order in permutations(range(3))} <= found
+    tiles = {axis: [tile for tile in TILES if tile < n] for axis, n in enumerate(shape)}
+    for order in permutations(range(3)):
+        for axis, tile in ((axis, tile) for axis in order for tile in tiles[axis]):
+            nest = [(one, tile if one == axis else 1) for one in order]
+            assert (*nest, (axis, 1)) in found
+            assert order[-1] == axis or (*nest[:-1], (axis, 1), nest[-1]) in found
+    for a, b in permutations(range(3), 2):
+        (rest,) = {0, 1, 2} - {a, b}
+        for wide, high in product(tiles[a], tiles[b]):
+            assert {((a, wide), (b, high), (rest, 1), (a, 1), (b, 1)), ((a, wide), (b, high), (rest, 1), (b, 1), (a, 1))} <= found
+
+
+@pytest.mark.parametrize("size", [120, 121, 128, 4096])
+def test_candidates_begin_and_end_with_the_buffer_or_behind_a_header(size: int) -> None:
+    for layout, offsets in candidates((2, 3, 20), size):
+        room = size - layout.size
+        assert {0, room} <= set(offsets) == set(offsets) & set(range(room + 1))
+        assert set(offsets) >= {header for header in HEADERS if header <= room}
+        assert len(set(offsets)) == len(offsets)
+        assert len(np.unique(layout.index_map())) == 120
 
 
 def test_an_axis_that_stays_together_needs_no_size() -> None:

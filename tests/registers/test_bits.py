@@ -71,7 +71,7 @@ def test_signalling_nan_survives() -> None:
 
 @pytest.mark.parametrize(("value", "raw", "meant"), [
     ("", 5, 5), ("raw", 5, 5), ("signed", 7, -1), ("raw*64", 3, 192), ("*64", 3, 192), ("raw+1", 0, 1),
-    ("signed raw*2+1", 7, -1), ("raw>>2", 5, 1.25), ("raw*0x10", 2, 32), ("signed >>1", 5, -1.5)])
+    ("signed raw*2+1", 7, -1), ("raw>>2", 5, 1.25), ("raw>>0", 5, 5), ("raw*0x10", 2, 32), ("signed >>1", 5, -1.5)])
 def test_meaning_round_trips(value: str, raw: int, meant: float) -> None:
     registers = RegisterMap([row("f", 4, 3, value=value)])
     words = registers.encode({"f": raw}, raw=True)
@@ -389,6 +389,14 @@ def test_words_of_any_whole_type_have_32_bits() -> None:
     for wrong in (-1, 2 ** 32):
         with pytest.raises(ValueError, match=r"^words: got int64, allowed is uint32$"):
             one.decode(np.array([wrong], np.int64))
+
+
+def test_the_largest_numbers_are_raw_and_no_larger_ones() -> None:
+    meaning = Meaning.parse("raw+1")
+    assert meaning.raw(np.array([200, 2 ** 63 - 1], np.uint64)).tolist() == [199, 2 ** 63 - 2]
+    with pytest.raises(ValueError, match=r"^is too large$"):
+        meaning.raw(np.array([200, 2 ** 63], np.uint64))
+    assert Meaning.parse("f32").raw(float(np.finfo(np.float32).max)) == 0x7F7FFFFF
 
 
 def test_numbers_of_64_bits_are_the_largest() -> None:

@@ -122,3 +122,10 @@ def test_bits_behind_a_command_are_refused() -> None:
     long = RegisterMap([{"block": "NOP", "bits": 64}, opcode("NOP", 32)], enums=ENUMS)
     with pytest.raises(ValueError, match=r"^block NOP: got 64 bits in 1 words, allowed are at most 32$"):
         write_commands([("NOP", np.array([1]))], {"NOP": long})
+
+
+def test_an_opcode_in_two_words() -> None:
+    half = {"block": "FAR", "register": "CMD", "field": "opcode", "bits": 64, "width": 4, "value": "enum:opcode"}
+    maps = {"FAR": RegisterMap([{**half, "lsb": 0, "at": 0}, {**half, "lsb": 36, "at": 4}], enums={"opcode": {0x83: "FAR"}})}
+    data = (0x83 % 16 + (0x83 // 16 << 36) + (0xABC << 40)).to_bytes(8, "little") * 2
+    assert [(block, words.tolist()) for block, words in read_commands(data, maps, "opcode")] == [("FAR", [3, 0xABC80])] * 2
