@@ -31,6 +31,7 @@ from npulab.layout.conventions import convert_axes
 from npulab.layout.formats import strides_layout
 from npulab.layout.found import Run, agreeing
 from npulab.layout.places import Change, Pairs, Signature, Sought
+from npulab.layout.rules import Step, _near
 from npulab.layout.stored import Stored
 
 Places = Iterator[tuple[tuple[int, ...], int]]
@@ -213,6 +214,11 @@ def test_parts_and_tables() -> None:
     (lambda: hwc((4, 3, 2), row_pitch=5), r"^pitch of axis 0: got 5 bytes, allowed is 6 or more$"),
     (lambda: nc1hwc2((4, 3, 2), 4, row_pitch=11), r"^row_pitch: got 11 bytes, allowed is 12 or more$"),
     (lambda: nc1hwc2((4, 3, 2), 0), r"^c2: got 0, allowed is 1 or more$"),
+    (lambda: packed_blocks((2, 3), 0, 2), r"^rows, columns: got 0, 2, allowed is 1 or more$"),
+    (lambda: packed_blocks((2, 3), 2, -1), r"^rows, columns: got 2, -1, allowed is 1 or more$"),
+    (lambda: hwc((4,), size=2 ** 40), r"^size: got 1099511627776 bytes, allowed is 0 to "),
+    (lambda: hwc((4,), size=-1), r"^size: got -1 bytes, allowed is 0 to "),
+    (lambda: Layout((4, 4), (Loop(0, 1, (0, 4, 8)), Loop(1, 1, 1))), r"got the bytes to 3 blocks, allowed is to each of 4$"),
     (lambda: planar((4, 3)), r"^shape: got \(4, 3\), allowed is \(\.\.\., H, W, C\)$"),
     (lambda: hwc((4,), size=4, parts=(Sums(4, 0, 4),)), r"^4 sums over axis 0 at byte 4: got bytes 4 to 20, allowed is 0 to 4, the size$"),
     (lambda: hwc((4,), size=40, parts=(Sums(4, 0, 3),)), r"got axis 0, allowed is an axis of \(4,\) with at most 3 indices$"),
@@ -818,6 +824,17 @@ def test_axes_of_one_index_are_last_among_equal_strides() -> None:
     assert [loop.axis for loop in strides_layout((3, 1), (3, 3)).loops] == [0, 1]
 
 
+def test_ends_of_a_tile_are_tried_nearby() -> None:
+    """A tile of six indices, 2 bytes apart; the next tile is 100 bytes further.  Axes with other tiles have none."""
+    steps = [Step(1, 1, 1), Step(0, 6, 100), Step(0, 1, 2)]
+    near = {one[1].tile: one[1].stride for one in _near(steps) if [*one[:1], *one[2:]] == [*steps[:1], *steps[2:]]}
+    assert near == {tile: 100 + 2 * (tile - 6) for tile in (3, 4, 5, 7, 8, 9)}
+    assert len([*_near(steps)]) == 6
+    assert [one[0].tile for one in _near([Step(0, 3, 9), Step(0, 1, 1)])] == [4, 2, 5, 6]
+    assert not [*_near([Step(0, 1, 1)])]
+    assert not [*_near([Step(0, 12, 200), Step(0, 6, 100), Step(0, 1, 2)])]
+
+
 def test_candidates_have_every_order_and_every_two_tiles() -> None:
     """An axis or two in tiles, the indices within them innermost, in either order, whatever the order of the tiles."""
     shape = (5, 20, 6)
@@ -825,7 +842,7 @@ def test_candidates_have_every_order_and_every_two_tiles() -> None:
     assert {tuple((axis, 1) for axis in order) for order in permutations(range(3))} <= found
     tiles = {axis: [tile for tile in TILES if tile < n] for axis, n in enumerate(shape)}
     for order in permutations(range(3)):
-        for axis, tile in ((axis, tile) for axis in order for tile in tiles[axis]):
+        for axis, tile in ((one, tile) for one in order for tile in tiles[one]):
             nest = [(one, tile if one == axis else 1) for one in order]
             assert (*nest, (axis, 1)) in found
             assert order[-1] == axis or (*nest[:-1], (axis, 1), nest[-1]) in found
