@@ -4,12 +4,26 @@ from __future__ import annotations
 
 from fractions import Fraction
 from math import floor
+from typing import Any
 
 import numpy as np
 import pytest
 
+from npulab.quant.codes import codes_by_rule
+from npulab.quant.floats import Near
 from npulab.quant.requantize import requantize
-from npulab.quant.rules import ROUNDINGS, RULES, LeadingBits, Mantissa, QuantParams, ratio_of_scales, rule, shift_right
+from npulab.quant.rules import (
+    ROUNDINGS,
+    RULES,
+    LeadingBits,
+    Mantissa,
+    QuantParams,
+    Rule,
+    TwoSteps,
+    ratio_of_scales,
+    rule,
+    shift_right,
+)
 
 
 def rounded(value: Fraction, rounding: str) -> int:
@@ -267,3 +281,105 @@ def test_scales_that_make_no_ratio(scales: tuple[object, ...], words: str) -> No
 def test_ratio_that_a_rule_cannot_say(name: str, ratio: float, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         rule(name).multiplier(1.0, ratio, 1.0)
+
+
+BOUNDS: dict[str, tuple[Rule, tuple[float, float], tuple[float, float], tuple[int, int]]] = {
+    # the rule: its least ratio (0: any), the power of two that its ratios stay below, multipliers and right shifts that occur
+    "gemmlowp": (rule("gemmlowp"), (0, 2.0 ** 30), (0, 2 ** 31 - 1), (-30, 31)),
+    "single-half-up": (rule("single-half-up"), (0, 2.0 ** 30), (0, 2 ** 31 - 1), (-30, 31)),
+    "qnnpack-q31": (rule("qnnpack-q31"), (2.0 ** -32, 1), (2 ** 30, 2 ** 31 - 128), (0, 31)),
+    "qnnpack-precise": (rule("qnnpack-precise"), (2.0 ** -126, 2.0 ** 28), (2 ** 23, 2 ** 24 - 1), (-4, 149)),
+    "vivante-v7:floor": (rule("vivante-v7:floor"), (2.0 ** -126, 2.0 ** 28), (2 ** 15, 2 ** 16 - 1), (-12, 141)),
+    "nvdla": (rule("nvdla"), (0, 2.0 ** 15), (0, 2 ** 15 - 1), (0, 63)),
+    "int16x8": (rule("int16x8"), (0, 2.0 ** 7), (0, 2 ** 15 - 1), (-7, 31)),
+    "leading": (LeadingBits("leading"), (2.0 ** -126, 2.0 ** 15), (2 ** 14, 2 ** 15), (0, 140)),
+}
+FRACTIONS = (0.5, 0.5 + 2.0 ** -24, 0.75, 1 - 2.0 ** -24)
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_ratios_multipliers_and_right_shifts_reach_from_end_to_end(name: str) -> None:
+    by, (least, below), multipliers, shifts = BOUNDS[name]
+    ratios = np.array(sorted(np.ldexp(one, power) for one in FRACTIONS for power in range(-160, 66)))
+    if by.order == "S":
+        ratios = ratios[ratios.astype(np.float32) == ratios]
+    fits = (ratios >= least) & (ratios < below)
+    found, right = by.of_ratio(ratios[fits])
+    for one in (*ratios[ratios < least][-1:], *ratios[ratios >= below][:1]):
+        with pytest.raises(ValueError, match=r"^ratio of scales: got "):
+            by.of_ratio(np.array([one]))
+    assert (found.min(), right.min(), right.max()) == (multipliers[0], *shifts)
+    assert multipliers[1] - 128 <= found.max() <= multipliers[1]
+    by.refuse(found, right)
+    for low, high, others in ((*by.multipliers, shifts[0]), (*by.right_shifts, multipliers[1])):
+        for given, fine in ((low, True), (high, True), (low - 1, False), (high + 1, False)):
+            pair = (given, others) if (low, high) == by.multipliers else (others, given)
+            if fine:
+                by.refuse(*pair)
+            else:
+                with pytest.raises(ValueError, match=rf"got {given}, allowed with {by.name} is {low} to {high}$"):
+                    by.refuse(*pair)
+    assert by.right_shifts == shifts
+    # within what the last bit of a multiplier says, where it has all of its bits
+    whole = found >= max(by.multipliers[1] // 2, 1)
+    if name == "leading":  # of a mantissa of ones its driver makes half of the ratio
+        whole &= np.frexp(ratios[fits])[0] < 0.999
+    assert whole.any()
+    assert np.allclose(by.real(found, right)[whole], ratios[fits][whole], rtol=4 / by.multipliers[1], atol=0)
+
+
+@pytest.mark.parametrize("name", ["float32-even", "float32-half-away", "float64-half-away"])
+def test_ratios_of_real_rules_are_their_own_factor(name: str) -> None:
+    by = rule(name)
+    ratios = np.array([2.0 ** -140, 0.3, 2.0 ** 64])
+    factor, right = by.of_ratio(ratios)
+    assert (factor.tolist(), right.tolist(), by.real(factor, right).tolist()) == (ratios.tolist(), [0, 0, 0], ratios.tolist())
+    by.refuse(factor, right)
+    for factor, right in ((2.0 ** 65, 0), (0.0, 0), (1.0, 1), (1.0, -1)):
+        with pytest.raises(ValueError, match=r"^(multiplier|right_shift): got "):
+            by.refuse(factor, right)
+    with pytest.raises(ValueError, match=r"is up to 2\*\*64$"):
+        by.of_ratio(np.array([2.0 ** 65]))
+
+
+def test_shares_of_two_steps() -> None:
+    by = TwoSteps("two steps")
+    for most, right in ((2.0 ** 15 - 1, 0), (2.0 ** 14, 0), (1.0, 14), (1 - 2.0 ** -20, 14), (0.9, 15), (2.0 ** -60, 63)):
+        found, shifts = by.of_ratio(np.array([most, most / 2, most / 2 ** 15]))
+        share, of_all = by.split(found)
+        assert (share.tolist(), set(of_all.tolist()), set(shifts.tolist())) == (
+            [2 ** 14, 2 ** 13, 0], {round(most * 2.0 ** right)}, {right})
+        by.refuse(found, shifts)
+        assert by.real(found, shifts)[:2] == pytest.approx([most, most / 2], rel=2.0 ** -2 if most < 1e-10 else 2.0 ** -14)
+    with pytest.raises(ValueError, match=r"is at most 2\*\*15 - 1$"):
+        by.of_ratio(np.array([1.0, 2.0 ** 15 - 0.5]))
+    for wrong in (2 ** 14 * 2 ** 16 + 2 ** 15, 0):
+        with pytest.raises(ValueError, match=r"^multiplier: got "):
+            by.refuse(wrong, 3)
+    for wrong in (-1, 64):
+        with pytest.raises(ValueError, match=r"^right_shift: got "):
+            by.refuse(2 ** 30 + 1, wrong)
+    assert by.types == LeadingBits("x").types == ("int8", "uint8")
+
+
+def test_near_numbers_are_as_near_as_they_say() -> None:
+    """Sums and products of doubles against whole fractions: what is not in values and tail is within the error."""
+    rng = np.random.default_rng(3)
+    numbers = [np.ldexp(rng.standard_normal(40), rng.integers(-30, 30, 40)) for _ in range(6)]
+    near, exact = Near(numbers[0]), [Fraction(one) for one in numbers[0].tolist()]
+    for step, by in enumerate(numbers[1:]):
+        near = near * by if step % 2 else near + by
+        exact = [a * Fraction(b) if step % 2 else a + Fraction(b) for a, b in zip(exact, by.tolist(), strict=True)]
+        tails, errors = (np.broadcast_to(one, 40).tolist() for one in (near.tail, near.error))
+        left = [abs(one - Fraction(value) - Fraction(tail)) for one, value, tail in zip(exact, near.values.tolist(), tails, strict=True)]
+        assert all(one <= Fraction(error) for one, error in zip(left, errors, strict=True)), step
+        assert step > 0 or not any(errors)  # one sum is exact
+        assert all(abs(tail) <= np.spacing(abs(value)) for value, tail in zip(near.values.tolist(), tails, strict=True)) or step
+        assert all(error <= 2.0 ** -90 * (abs(value) + 2.0 ** 60) for value, error in zip(near.values.tolist(), errors, strict=True))
+    assert all(errors)
+
+
+@pytest.mark.parametrize("given", [[0.5], [1.0], [2 ** 63], ["a"], [True]])
+def test_what_is_no_accumulator(given: list[Any]) -> None:
+    with pytest.raises(ValueError, match=r"^accumulators: got \[.*\], allowed are whole numbers of 64 bits$"):
+        codes_by_rule(given, 0.25)
