@@ -430,3 +430,24 @@ def test_shell_lists_and_shows_sweeps(run: Any, tmp_path: Path) -> None:
     status, lines, err = run("list", tmp_path)
     assert (status, len(lines), err.count("\n")) == (2, 2, 1)
     assert "load_sweep" in run("check", tmp_path / "s.npz")[2]
+
+
+@pytest.mark.parametrize(("values", "kind"), [
+    ([1.0, 2.0], "i"), ([1.5, 2], "f"), ([2 ** 63 - 1, -2 ** 63 + 1], "i"), ([float(-2 ** 63), 1], "i"), ([float(2 ** 63), 1], "f"),
+    ([-2.0 ** 64, 0], "f")])
+def test_columns_are_whole_where_all_numbers_are(values: list[float], kind: str) -> None:
+    column = replace(load_sweep(CAPTURES / "vivante/sweep-addresses.npz")[:2], parameters=pd.DataFrame({"n": pd.Series(values, dtype=object)})).parameters["n"]
+    assert column.dtype.kind == kind
+    assert column.tolist() == values
+
+
+@pytest.mark.parametrize("value", [2 ** 63, -2 ** 63, float("inf"), float("nan"), "1", None])
+def test_what_is_no_number_of_a_column(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"^parameters: got n .* in row 1, allowed are finite numbers, whole ones within 64 bits"):
+        replace(load_sweep(CAPTURES / "vivante/sweep-addresses.npz")[:2], parameters=pd.DataFrame({"n": pd.Series([0, value], dtype=object)}))
+
+
+@pytest.mark.parametrize(("name", "said"), [("s", "no suffix"), ("s.csv", r"\.csv")])
+def test_a_sweep_is_a_file_of_its_suffix(tmp_path: Path, name: str, said: str) -> None:
+    with pytest.raises(ValueError, match=rf"{name}: got '{said}', allowed is a file \.npz$"):
+        save_sweep(load_sweep(CAPTURES / "vivante/sweep-addresses.npz")[:2], tmp_path / name)

@@ -13,7 +13,7 @@ import pytest
 
 import npulab
 from npulab import FullyConnected, Pool2D, QuantParams
-from npulab.captures.target import Hang, Importer, Target, Unsupported
+from npulab.captures.target import Hang, Importer, Target, Unsupported, guarded
 from npulab.quant.rules import RULES, SingleRounding, rule
 
 FOLDER = '''
@@ -148,3 +148,13 @@ def test_a_layer_that_lower_has_not_heard_of_is_refused() -> None:
         replace(early, title="again").lower(npulab.Network((mean,)))
     assert late.lower(sums, chip="c").layer is sums
     assert late.lower(layer=mean).layer is mean
+
+
+@pytest.mark.parametrize(("value", "said"), [(np.zeros(34, np.uint32), "34 words"), ("x" * 200, "x" * 80 + ": "), (7, "7")])
+def test_a_slip_of_a_target_names_what_it_was_asked(value: Any, said: str) -> None:
+    def explain(one: Any) -> None:
+        return one["none"][1] / 0
+
+    for call in (lambda: guarded(explain, "mine", "explain")(value), lambda: guarded(explain, "mine", "explain")(one=value)):
+        with pytest.raises(ValueError, match=rf"^target mine: explain of {said}"):
+            call()

@@ -170,6 +170,18 @@ def test_elements_are_stored_changed() -> None:
     assert hwc((1, 2), copies=(3,), size=6, fill=9).pack(np.array([[1, 2]], np.uint8)).hex(" ") == "01 02 09 01 02 09"
 
 
+def test_what_is_said_of_how_elements_are_stored() -> None:
+    parts = tuple(Constant(at, b"\1\2") for at in range(20, 32, 2))
+    one = hwc((4,), dtype="uint16", xor=0x80, add=3, big_endian=True, fill=0x99, copies=(8,), size=32, parts=parts)
+    told = ("(4,) uint16, xor 0x80, plus 0x3, big-endian, fill 0x99, copies +8 bytes away, 2 constant bytes at byte 20 (01 02), "
+            "2 constant bytes at byte 22 (01 02), ")
+    assert told in str(one), str(one)
+    assert str(one).endswith(" more parts, 32 bytes")
+    plain = str(hwc((4,)))
+    assert plain.endswith("(4,) uint8, 4 bytes"), plain
+    assert "words of 4 bytes swapped" in str(hwc((8,), swap=4))
+
+
 def test_only_some_indices_lie_in_the_buffer() -> None:
     layout = only(planar((2, 3, 4), row_align=8), 2, 0, 1)
     tensor = random((2, 3, 4), "uint8")
@@ -214,6 +226,9 @@ def test_parts_and_tables() -> None:
     (lambda: hwc((4, 3, 2), row_pitch=5), r"^pitch of axis 0: got 5 bytes, allowed is 6 or more$"),
     (lambda: nc1hwc2((4, 3, 2), 4, row_pitch=11), r"^row_pitch: got 11 bytes, allowed is 12 or more$"),
     (lambda: nc1hwc2((4, 3, 2), 0), r"^c2: got 0, allowed is 1 or more$"),
+    (lambda: Table((2,), np.array([[0, 1]]), size=4), r"^places: got \(1, 2\), allowed is \(2,\), the shape$"),
+    (lambda: Table((2,), np.array([0, 1]), size=9, parts=(Sums(4, 0, 1),)), r"^parts: got sums, allowed are constants beside a table$"),
+    (lambda: hwc((4,), swap=4, copies=(6,)), r"^copies: got 6, allowed are multiples of the 4 bytes that are swapped$"),
     (lambda: packed_blocks((2, 3), 0, 2), r"^rows, columns: got 0, 2, allowed is 1 or more$"),
     (lambda: packed_blocks((2, 3), 2, -1), r"^rows, columns: got 2, -1, allowed is 1 or more$"),
     (lambda: hwc((4,), size=2 ** 40), r"^size: got 1099511627776 bytes, allowed is 0 to "),

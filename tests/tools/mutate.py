@@ -39,6 +39,7 @@ ROOT = Path(__file__).parents[2]
 GROUPS = {name: f"npulab/{name}/*.py" for name in ("registers", "layout", "quant", "captures")}
 # tests of the source text, of the browser and of notebooks see no mutant or see it late
 LEFT_OUT = ["tests/test_house.py", "tests/browser", "tests/notebook", "tests/tools", "notebooks"]
+VALUES = "tests/support/test_values.py"
 OPTIONS = ["-q", "-o", "addopts=", "-m", "not long and not fuzz", "--doctest-modules", "-p", "no:cacheprovider", "-p", "no:nbval",
            "-p", "no:xdist", "-p", "no:benchmark", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
 COMPARE: dict[type, type] = {
@@ -369,6 +370,8 @@ class Mutants:
                     if said == "passed" and site.line not in self.imported.get(name, set()):
                         return False, how
             names = self.chosen(name, self.users(same, site, name))[:400]
+            if within is None:  # these look at what is defined and run no line of it
+                names = [one for one in self.tests if one.startswith(VALUES)] + [one for one in names if not one.startswith(VALUES)]
             if names:
                 how = f"{len(names)} tests anew"
                 path.write_text(ast.unparse(tree), encoding="utf-8")
