@@ -9,7 +9,6 @@ from importlib import import_module
 
 import pytest
 
-
 ROOMS = ("support", "registers", "layout", "models", "quant", "captures")
 FILLED = {"c_macros.Bits", "c_macros.Register", "c_macros.Roles", "c_structs.Layout", "requantize.Requantizer"}
 
