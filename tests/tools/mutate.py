@@ -29,6 +29,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -221,7 +222,8 @@ class Mutants:
             failed = self.one(name, following)
             seconds[name] = -1.0 if failed else time.monotonic() - begun
         cov.stop()
-        cov.save()
+        with warnings.catch_warnings(action="ignore"):  # tests that run no line of the package
+            cov.save()
         (self.given.record / f"seconds.{n}.json").write_text(json.dumps(seconds))
         return 0
 
@@ -233,6 +235,8 @@ class Mutants:
         for path in self.given.record.glob("seconds.*.json"):
             seconds |= json.loads(path.read_text())
             data = coverage.CoverageData(str(path.with_name(f"lines.{path.name.split('.')[1]}")))
+            if not Path(data.data_filename()).exists():
+                continue  # no line was run
             data.read()
             for file in data.measured_files():
                 name = file.rpartition("/checkout/")[2]
