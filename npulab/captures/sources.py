@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +16,7 @@ from npulab.captures.capture import Capture
 from npulab.captures.layers import following, made
 from npulab.captures.registry import target
 from npulab.models import single_op_model
-from npulab.support.processes import NotRun, arguments, execute
+from npulab.support.processes import arguments, execute
 
 OUTCOMES = ("captured", "refused", "failed", "hang")
 MODEL, OUT = "{model}", "{out}"
@@ -128,21 +127,18 @@ class Compiler:
             model = single_op_model(layer)
         except (ValueError, LookupError) as error:
             return Answer("refused", text=_sentence(error))
-        folder = Path(tempfile.mkdtemp(prefix="npulab-"))
         try:
-            return self._compiled(folder, model, following(layer), x)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            with tempfile.TemporaryDirectory(prefix="npulab-", ignore_cleanup_errors=True) as folder:
+                return self._compiled(Path(folder), model, following(layer), x)
+        except OSError as error:  # the program cannot be started, or the disk is full
+            return Answer("failed", text=_sentence(error))
 
     def _compiled(self, folder: Path, model: bytes, follows: dict[str, float], x: np.ndarray) -> Answer:
         path, out = folder / "layer.tflite", folder / "out"
         out.mkdir()
         path.write_bytes(model)
         words = tuple(word.replace(MODEL, str(path)).replace(OUT, str(out)) for word in self.command)
-        try:
-            end = execute("command", words, self.timeout)
-        except NotRun as error:
-            return Answer("failed", text=_sentence(error))
+        end = execute("command", words, self.timeout)
         if end.status is None:
             return Answer("hang", text=str(end)[:WORDS])
         if end.status:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Mapping
@@ -170,37 +172,47 @@ def test_a_store_of_another_exploration_or_a_broken_one_is_refused(tmp_path: Pat
 
 
 KILLED = """
-import sys; sys.path[:0] = [{tests!r}, {root!r}]
+import sys, time; sys.path[:0] = [{tests!r}, {root!r}]
 from test_explore import RANGES, Toy
 from npulab.analysis.explore import explore
-explore(Toy(), RANGES, budget=27, store={store!r}, progress=lambda step: None)
+class Slow(Toy):
+    def __call__(self, parameters, seed=0):
+        time.sleep(0.02)
+        return super().__call__(parameters, seed)
+explore(Slow(), RANGES, budget={budget}, store={store!r}, progress=lambda step: None)
 """
 
 
-def test_a_kill_loses_no_answer(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kills", "budget"), [(3, 27), pytest.param(50, 200, marks=pytest.mark.long)])
+def test_a_kill_loses_no_answer(tmp_path: Path, kills: int, budget: int) -> None:
     random = np.random.default_rng(5)
     store = tmp_path / "s"
-    before = 0
-    for _ in range(4):
-        program = KILLED.format(tests=str(Path(__file__).parent), root=str(ROOT / "tests" / "reference"), store=str(store))
+    program = KILLED.format(tests=str(Path(__file__).parent), root=str(ROOT / "tests" / "reference"), store=str(store), budget=budget)
+    kept: list[bytes] = []
+    for kill in range(kills):
         process = subprocess.Popen([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": os.pathsep.join(
             [str(ROOT), str(ROOT / "tests/reference"), str(ROOT / "tests")])})
         begun = time.monotonic()
-        while time.monotonic() - begun < 30 and process.poll() is None and not (store / NAME).exists():
-            time.sleep(0.01)
+        while time.monotonic() - begun < 60 and process.poll() is None and len(whole_lines(store)) <= len(kept):
+            time.sleep(0.002)
         time.sleep(float(random.uniform(0, 0.1)))
+        assert process.poll() is None, f"it ended before kill {kill}"
         process.send_signal(signal.SIGKILL)
         process.wait()
-        if not (store / NAME).exists():
-            continue
-        rest = Toy()
-        lines = [line for line in (store / NAME).read_bytes().split(b"\n")[1:-1] if line]
-        assert len(lines) >= before
-        before = len(lines)
-    explore(rest := Toy(), RANGES, budget=27, store=store)
-    assert len(rest.asked) == 27 - before
-    numbers = [json.loads(line.split(b" ", 1)[1])["number"] for line in (store / NAME).read_bytes().splitlines()[1:]]
-    assert numbers == list(range(27))
+        lines = whole_lines(store)
+        assert lines[:len(kept)] == kept
+        assert len(lines) > len(kept)
+        kept = lines
+    explore(rest := Toy(), RANGES, budget=budget, store=store)
+    layers = [json.loads(line.split(b" ", 1)[1]) for line in whole_lines(store)[1:]]
+    assert len(rest.asked) == len(layers) - len(kept) + 1
+    assert [layer["number"] for layer in layers] == list(range(len(layers)))
+    assert len({(layer["seed"], *layer["parameters"].values()) for layer in layers}) == len(layers)
+
+
+def whole_lines(store: Path) -> list[bytes]:
+    """The lines of a store's journal that are on the disk to their end."""
+    return (store / NAME).read_bytes().split(b"\n")[:-1] if (store / NAME).exists() else []
 
 
 def test_it_stops_when_asked() -> None:
@@ -265,6 +277,21 @@ def test_a_compiler_s_ends_are_outcomes(program: Path, what: str, outcome: str, 
     if answer.capture is not None:
         assert answer.capture.provenance == "compiler"
         assert np.array_equal(source(LAYER).capture.words, answer.capture.words)  # type: ignore[union-attr]
+
+
+def test_a_full_disk_is_an_outcome(program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    source = Compiler([sys.executable, str(program), "{model}", "{out}", "go"], read=read, timeout=20)
+
+    def full(path: Path, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", full)
+        answer = source(LAYER)
+    assert (answer.outcome, "No space left" in answer.text) == ("failed", True)
+    assert list(tmp_path.iterdir()) == []
+    assert source(LAYER).outcome == "captured"
 
 
 def test_a_compiler_that_is_not_there_has_failed() -> None:
