@@ -35,8 +35,7 @@ def bits_at(data: bytes, positions: np.ndarray, width: int) -> np.ndarray:
     [2, 0, 3]
     """
     wide = np.dtype("<u4" if width <= 25 else "<u8")
-    padded = data + bytes(wide.itemsize)
-    windows = np.ndarray(len(data) + 1, wide, padded, strides=(1,))
+    windows = np.ndarray(len(data) + 1, wide, data + bytes(wide.itemsize), strides=(1,))
     # to take from a copy is quicker, unless there is little to take
     found = windows.take(positions >> 3, mode="clip") if len(data) < 8 * positions.size \
         else windows[np.minimum(positions >> 3, len(data))]

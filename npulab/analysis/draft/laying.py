@@ -144,8 +144,7 @@ def resize(table: Table, field: str, width: int, shift: bool = False) -> tuple[T
     sentence = f"resize {label} from {run.width} to {width} bits"
     if shift:
         return _behind(table, key, width, label), f"{sentence}, with everything behind it"
-    target = run._replace(width=width)
-    return table.changed(key, {"width": width}).cleared(target)[0], sentence
+    return table.changed(key, {"width": width}).cleared(run._replace(width=width))[0], sentence
 
 
 def shift(table: Table, field: str, by: int, out_of: str = "") -> tuple[Table, str]:

@@ -97,8 +97,7 @@ class Exact:
     """
 
     def __init__(self, right: Array) -> None:
-        rows = np.unpackbits(right, axis=1, bitorder="little").T
-        laws = packed(rows).reshape(right.shape[1], 8, -1)
+        laws = packed(np.unpackbits(right, axis=1, bitorder="little").T).reshape(right.shape[1], 8, -1)
         self.tables = np.full((len(laws), 256, laws.shape[2]), -1, np.int64).view(np.uint64)
         self.tables[:, :, -1:] >>= np.uint64(-len(right) % 64)
         for bit in range(8):

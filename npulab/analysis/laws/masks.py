@@ -29,8 +29,7 @@ def distinct(rows: Array) -> Array:
     """The first of each kind of ``(R, K) uint64`` rows, by rising number."""
     weights = np.random.default_rng(2).integers(1, 2 ** 62, rows.shape[1]).astype(np.uint64) * np.uint64(2) + 1
     # the sum of equal rows is equal; that of others in one of 2**63 cases
-    keys = rows @ weights if rows.shape[1] > 1 else rows[:, 0]
-    return np.sort(np.unique(keys, return_index=True)[1])
+    return np.sort(np.unique(rows @ weights if rows.shape[1] > 1 else rows[:, 0], return_index=True)[1])
 
 
 def weighed(rows: Array, weights: Array) -> Array:

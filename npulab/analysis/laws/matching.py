@@ -97,8 +97,7 @@ def match(words: Array, library: Library, todo: Array) -> Matches:
             same &= _keys(part[np.ix_(laws, rows)])[shift, of] == want[target]
         found = np.stack([start + law, shift, target], 1)[same]
         hits.append(found[np.lexsort(found[:, 1::-1].T)])
-    every = np.concatenate(hits) if hits else np.zeros((0, 3), int)
-    return _grouped(words, values, every, targets)
+    return _grouped(words, values, np.concatenate(hits) if hits else np.zeros((0, 3), int), targets)
 
 
 def _folded(keys: Array) -> Array:

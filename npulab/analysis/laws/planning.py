@@ -150,8 +150,7 @@ def _whole(low: int, high: int, n: int, random: np.random.Generator) -> Array:
     log = np.exp(random.uniform(np.log(max(low, 1)), np.log(high), n)).astype(np.int64)
     edges = sorted({value for bit in range(high.bit_length() + 1) for value in (2 ** bit - 1, 2 ** bit, 2 ** bit + 1)
                     if low <= value <= high} | {low, high})
-    which = random.integers(0, 3, n)
-    return np.clip(np.choose(which, [even, log, random.choice(edges, n)]), low, high)
+    return np.clip(np.choose(random.integers(0, 3, n), [even, log, random.choice(edges, n)]), low, high)
 
 
 def features(layers: pd.DataFrame) -> Array:

@@ -85,8 +85,7 @@ def _by_gain(state: State, library: Library, matches: Matches, derived: Collecti
     best = np.zeros(len(pairs))  # of each law in each word
     np.maximum.at(best, of, gain)
     elsewhere = np.bincount(pairs // len(information), best, len(costs))[law] - best[of]
-    order = np.lexsort([law, found[:, 1], word, -gain - np.minimum(elsewhere, PRIOR.shared)])
-    return found[order]
+    return found[np.lexsort([law, found[:, 1], word, -gain - np.minimum(elsewhere, PRIOR.shared)])]
 
 
 def _cover(state: State, found: Array, library: Library) -> list[_Piece]:

@@ -140,8 +140,7 @@ def _on_dark(cmap: Any) -> Any:
                   for place in BOTH]
     else:
         return cmap.with_extremes(bad=bad)
-    made = LinearSegmentedColormap.from_list(cmap.name, np.clip(chosen, 0, 1))
-    return made.with_extremes(bad=bad)
+    return LinearSegmentedColormap.from_list(cmap.name, np.clip(chosen, 0, 1)).with_extremes(bad=bad)
 
 
 def _paper_swapped(colours: Any) -> Any:

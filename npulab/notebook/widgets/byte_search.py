@@ -45,8 +45,7 @@ def pattern(asked: str, element: str, big_endian: bool = False) -> Pattern:
         return _exact(_short(asked.encode("utf-8", "surrogatepass")))
     if element not in NUMBERS:
         raise ValueError(f"element: got {element!r}, allowed is one of {', '.join(ELEMENTS)}")
-    order = ">" if big_endian else "<"
-    kind = np.dtype(order + NUMBERS[element])
+    kind = np.dtype((">" if big_endian else "<") + NUMBERS[element])
     return _of_float(asked, element, kind) if kind.kind == "f" else _of_int(asked, element, kind)
 
 

@@ -270,5 +270,4 @@ def _worst(plane: np.ndarray, side: int) -> np.ndarray:
     padded = np.zeros((rows * side, columns * side), plane.dtype)
     padded[:plane.shape[0], :plane.shape[1]] = plane
     cells = padded.reshape(rows, side, columns, side).swapaxes(1, 2).reshape(rows, columns, side * side)
-    at = np.abs(cells).argmax(2)
-    return np.take_along_axis(cells, at[:, :, None], 2)[:, :, 0]
+    return np.take_along_axis(cells, np.abs(cells).argmax(2)[:, :, None], 2)[:, :, 0]

@@ -93,8 +93,7 @@ def _table(capture: Capture, network: Network) -> Iterator[Claim]:
         return
     try:
         at, size = coefficients.places_of(users[0])[0]
-        table = entries.decode(capture.buffers[COEFFICIENTS][at:at + size])
-        found = functions.identify(table)
+        found = functions.identify(entries.decode(capture.buffers[COEFFICIENTS][at:at + size]))
     except (ValueError, IndexError, Unsupported):
         return
     if found is not None:

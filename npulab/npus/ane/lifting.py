@@ -148,8 +148,7 @@ def lift(capture: Capture) -> Lifted:
     tensors that are cut short.
     """
     works = [work_of(Task.of(capture, task)) for task in range(len(capture.jobs))]
-    inputs = input_bars(capture, works)
-    wired = Wiring(inputs)
+    wired = Wiring(input_bars(capture, works))
     in_l2: int | None = None
     last = -1
     for task, work in enumerate(works):

@@ -215,8 +215,7 @@ def _quotients(low: np.ndarray, high: np.ndarray, trunc: bool) -> np.ndarray:
     codes = (first * (1 + high[:, None] // 2 ** place % 2)).ravel()
     if trunc:
         return codes
-    ends = np.flatnonzero(codes < 2)
-    return np.diff(np.cumsum(codes)[ends], prepend=0)
+    return np.diff(np.cumsum(codes)[np.flatnonzero(codes < 2)], prepend=0)
 
 
 def encode_slices(parts: Iterable[Slice]) -> bytes:

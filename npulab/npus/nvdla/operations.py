@@ -120,8 +120,7 @@ class _Device:
         """What a field of a unit that was started says, by its full name."""
         item = self.registers[name]
         offset = offsets_of(self.registers)[f"{item.block}.{item.register}"]
-        word = self.started[item.block].words.get(offset, 0)
-        return word >> item.pieces[0].lsb & 2 ** item.width - 1
+        return self.started[item.block].words.get(offset, 0) >> item.pieces[0].lsb & 2 ** item.width - 1
 
     def missing(self, chain: Sequence[str]) -> list[str]:
         """Units without which a chain does not run."""

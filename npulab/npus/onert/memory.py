@@ -26,8 +26,7 @@ def numbers(capture: Capture, name: str, dtype: str, *shape: int) -> np.ndarray:
 
 def packed_bytes(capture: Capture, v: Values, side: str) -> bytes:
     """The buffer of a packed side: its columns, then a sum for each; raises as ``buffer_of``."""
-    size = (v[f"{side}_stride"] + SUM_BYTES) * v[f"{side}_columns"]
-    return buffer_of(capture, PACKED[side], size)
+    return buffer_of(capture, PACKED[side], (v[f"{side}_stride"] + SUM_BYTES) * v[f"{side}_columns"])
 
 
 def layout_of(v: Values, side: str, chip: str) -> Layout:

@@ -49,8 +49,7 @@ def weights_shape(shape: tuple[int, ...], depthwise: bool = False, dtype: str = 
     ((6, 3, 3, 32), (1, 3, 3, 32))
     """
     outputs, height, width, channels = shape
-    kernels = outputs if depthwise else up(outputs, KERNELS)
-    return kernels, height, width, up(channels, per_atom(dtype))
+    return outputs if depthwise else up(outputs, KERNELS), height, width, up(channels, per_atom(dtype))
 
 
 def weights(shape: tuple[int, int, int, int], depthwise: bool = False, dtype: str = "int8",

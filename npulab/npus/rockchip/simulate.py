@@ -149,8 +149,7 @@ def window(v: Raw, memory: Memory, kind: np.dtype[Any], out_h: int, out_w: int) 
     if v["CNA.CONV_CON1.ARGB_IN"]:
         image[1:], codes = 0, kind if real else np.dtype(np.uint8)
         for row in range(rows):
-            at = base + row * line * kind.itemsize
-            data = memory.read(at, width * kind.itemsize, "input")
+            data = memory.read(base + row * line * kind.itemsize, width * kind.itemsize, "input")
             image[0, row] = single(np.frombuffer(data, codes), v)
     elif v["CNA.CONV_CON1.GROUP_LINE_OFF"]:
         read_planes(memory, base, (ATOM * (surface + width), ATOM * line), image, kind, "input")
@@ -201,8 +200,7 @@ def operands(v: Raw, memory: Memory, outputs: int, kernels: int,
     if v["DPU.BS_CFG.BS_BYPASS"] or not v["DPU.BS_CFG.BS_ALU_SRC"]:
         return offsets, [0] * outputs, shares
     if v["DPU.BS_CFG.BS_MUL_BYPASS"]:
-        data = memory.read(base, 4 * outputs, "biases")
-        return offsets, np.frombuffer(data, "<i4").tolist(), shares
+        return offsets, np.frombuffer(memory.read(base, 4 * outputs, "biases"), "<i4").tolist(), shares
     blocks = [np.frombuffer(memory.read(base + at, 32, "biases"), OPERANDS)
               for at in range(0, 8 * outputs, 32)]
     biases, zeros, shares = (np.concatenate([block[name].ravel() for block in blocks])[:outputs].tolist()

@@ -53,8 +53,7 @@ def kernels(buffer: bytes, v: Mapping[str, Any], cores: int) -> Iterator[tuple[i
                 if not 0 <= channel < channels:
                     raise Hang(f"core {core} works on channel {channel} of {channels}")
                 at = biases + 4 * channel
-                bias = int.from_bytes(buffer[at:at + 4], "little", signed=True)
-                yield channel, bias, kernel[:size]
+                yield channel, int.from_bytes(buffer[at:at + 4], "little", signed=True), kernel[:size]
         start += up(length, 8 * ALIGN) // 8
 
 

@@ -78,6 +78,7 @@ RANGE = re.compile(r"\(?\s*(\d{1,2})\s*:\s*(\d{1,2})\s*\)?")
 POINTED = re.compile(r"\*?\s*\(\s*(?:(?:const|volatile|__IO|__IM?|__OM?)\s+)*(?:v?u?int(?:8|16|32|64)?(?:_t)?|"
                      r"v?u(?:8|16|32|64)|(?:unsigned\s+)?(?:int|long|short|char)|unsigned)"
                      r"(?:\s+volatile)?\s*\*\s*\)|\b_MMIO(?=\s*\()")
+CHOSEN = re.compile(r"\(*\w+\s*\(\s*\(*(\w+)\)*\s*((?:,\s*\w+\s*)+)\)[)\s]*")  # from an index and offsets
 DEPTH = re.compile(r"(?:[ \t]*#[ \t]*define)?[ \t]*")
 # its alternatives begin with one letter each, so that a search skips all others
 NO_NUMBER = re.compile(r"\"|{|}|;|'|=(?<![=!<>]=)(?!=)|do(?<!\wdo)\b|\.\.\.")
@@ -340,7 +341,7 @@ class Roles:
                 kind, reason = "macro", "nothing says whether it is a register"
             elif name in self.refused and name in self.plain and OFFSETS.search(macro.body):
                 kind, reason = "macro", self.refused[name]
-            elif max(one, value) < 0 and not (macro.parameters and OFFSETS.search(macro.body)):
+            elif max(one, value) < 0 and not (macro.parameters and (OFFSETS.search(macro.body) or self._chosen(macro))):
                 continue
             yield Lost(kind, name, macro.position, reason)
 
@@ -442,7 +443,10 @@ class Roles:
         for name, macro in self.source.macros.items():
             if macro.parameters is None:
                 continue
-            if len(macro.parameters) == 1 and f"{name}[0]" in self.values:
+            if chosen := self._chosen(macro):
+                first, strides = chosen[0], [chosen[1] - chosen[0] if len(chosen) > 1 else WORD_BYTES]
+                linear = all(b - a == strides[0] for a, b in pairwise(chosen))
+            elif len(macro.parameters) == 1 and f"{name}[0]" in self.values:
                 first, *more = (self.values.get(f"{name}[{n}]", -1) for n in range(3))
                 strides = [more[0] - first]
                 linear = more[1] - more[0] == strides[0]
@@ -463,9 +467,16 @@ class Roles:
             counts = []
             for stride in strides:
                 of = next((one for one in known if sizes[one] == stride and one in lengths), "")
-                counts.append((lengths[of] if of else single.get(name, 0), stride))
+                counts.append((lengths[of] if of else single.get(name, len(chosen[1:]) and len(chosen)), stride))
             out[name] = first, tuple(counts)
         return out
+
+    def _chosen(self, macro: Macro) -> list[int]:
+        """The offsets that an index chooses from, as i915 has them; blank for another macro."""
+        found = CHOSEN.fullmatch(macro.body) if "," in macro.body and not MADE.search(macro.body) else None
+        words = re.findall(r"\w+", found[2]) if found and macro.parameters == (found[1],) else []
+        out = [int(word, 16) if HEX.fullmatch(word) else self.values.get(word, -1) for word in words]
+        return out if min(out, default=-1) >= 0 and (len(out) > 1 or words[0][0] == "_") else []
 
     def _candidates(self) -> dict[str, int]:
         """Macros that may be the offset of a register, and it."""
@@ -624,7 +635,7 @@ class Roles:
         masks = {base: self.values[name] for name, base in bases.items()}
         masks |= {base: bits.bits for base, bits in self.fields.items()}
         singles = Longest(masks)
-        for name, base in bases.items():
+        for name, base in sorted(bases.items(), key=lambda one: one[0] == one[1]):  # masks first, of a field's bits all
             value, key = self.values[name], self.find.at_or_in(base)
             if not 0 < value <= ALL or base in self.fields:
                 self.roles |= {name: "bits"} if base in self.fields and value == self.fields[base].bits else {}

@@ -47,7 +47,8 @@ from npulab.support.refuse import refuse_if, refusing
 
 BEGINS = re.compile(rb"\b(?:struct|union|enum)\b[\w\s()]{0,200}\{|^[ \t]*#[ \t]*define[ \t]+\w|"
                     rb"\bconst(?:expr)?\s+\w+\s+\w+\s*=", re.MULTILINE)
-REGMAP = re.compile(r"(?:\[(\w+)\]|\.(\w+))\s*=\s*REG_FIELD\w*\(\s*(\w+)\s*,\s*(\d+)\s*,\s*(\d+)\s*[,)]")
+REGMAP = re.compile(r"(\w+)\]?\s*=\s*REG_FIELD\w*\(\s*(\w+)\s*,\s*(\d+)\s*,\s*(\d+)\s*[,)]")
+TABLE = re.compile(r"\b([A-Za-z_]\w*)\s*\[\w*\]\s*=\s*\{([^;]*);")
 SHOWN = 8
 NEAR = 2 ** 8  # characters between an annotation and the struct that it is of
 FAR = 2 ** 12  # characters between a comment and what it is of
@@ -80,6 +81,7 @@ def read_c(path: Path, define: Sequence[str] = (), include: Sequence[Path] = ())
     told: dict[str, None] = {}
     try:
         numbers = constants(source.macros)
+        source = replace(source, macros={**source.macros, **numbers})
         values = plain_values(numbers)
         unit = read_unit(source, probes(source, numbers, values))
         values |= unit.values
@@ -303,10 +305,12 @@ def _macros(unit: Unit, numbers: Mapping[str, Macro], values: dict[str, int], st
     roles.decide()
     roles.roles.update(dict.fromkeys(taken, "register"))
     for made in REGMAP.finditer(source.code, source.own):  # fields of Linux's regmap
-        bits = Bits(made[1] or made[2], made.start(), low=int(made[4]), high=int(made[5]))
-        roles.add(bits, roles.register(made[3]) if made[3] in roles.candidates else None)
+        bits = Bits(made[1], made.start(), low=int(made[3]), high=int(made[4]))
+        roles.add(bits, roles.register(made[2]) if made[2] in roles.candidates else None)
     meaning = _inline(source)
-    lost = [*roles.lost]
+    lost = roles.lost + [Lost("table", made[1], made.start(), "numbers of an array are not read")
+                         for made in TABLE.finditer(source.code, source.own)
+                         if len(re.findall(r"\b0[xX]", made[2])) >= FEWEST and not REGMAP.search(made[2])]
     places = [*_apart(roles, re.sub(r"\W", "_", source.path.stem), lost)]
     places += [Place(register, at, field, block) for name, (block, at, field, _) in members.items()
                if (register := roles.registers.get(name)) and register.fields]

@@ -31,6 +31,8 @@ DEFINE = re.compile(r"\s*([A-Za-z_]\w{0,254}+)(?!\w)(\(([^()]*)\))?(.*)", re.DOT
 CONSTANT = re.compile(r"(?<![\w,(*] )(?<![\w,(*])(?:(?:static|inline|extern|constexpr|const)\s+)*(?:constexpr|const)\s+"
                       r"(?:(?:std::)?u?int\d*(?:_t)?|u\d+|unsigned(?:\s+(?:int|long))?|auto|size_t)\s+(?:const\s+)?"
                       r"([A-Za-z_]\w*)\s*=([^;{}\"',]+);")
+FUNCTION = re.compile(r"\bstatic\s+inline\s+(?:u?int\d*(?:_t)?|u\d+|unsigned(?:\s+int)?)\s+([A-Za-z_]\w*)"
+                      r"\s*\(([\w\s,]*)\)\s*\{\s*return\b([^;{}\"']+);\s*\}")
 CONDITIONS = ("if", "ifdef", "ifndef", "elif", "elifdef", "elifndef", "else", "endif")
 # a struct, union or enum with its body; STRUCT where a macro of the file is one of these words
 HEAD = (r"\b(?:typedef\s+)?(?:(?:const|volatile|static)\s+)*(?:{words})\b"
@@ -218,6 +220,10 @@ def _conditions(source: Source) -> Source:
         left_out.append((done, len(source.code)))
     for match in CONSTANT.finditer(source.code) if "const" in source.code else ():
         macros.setdefault(match[1], Macro(match[1], None, " ".join(match[2].split()), match.start(), match.end()))
+    for match in FUNCTION.finditer(source.code) if "inline" in source.code else ():
+        words = tuple(re.findall(r"(\w+)\s*(?:,|$)", match[2]))
+        macros.setdefault(match[1], Macro(match[1], None if words in ((), ("void",)) else words,
+                                          " ".join(match[3].split()), match.start(), match.end()))
     pieces.append(source.code[done:] if reads else blank(source.code[done:]))
     plain = tuple(match.span() for match in directives if match[1] != "define")
     return Source(source.path, "".join(pieces), source.comments, macros, tuple(packs), source.files, source.defines,
