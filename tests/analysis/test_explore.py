@@ -19,16 +19,18 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 import pytest
+from conftest import CAPTURES
 from refusals import refused
 
+import npulab
 from npulab.analysis.explore import explore
 from npulab.analysis.explore.loop import Explored
 from npulab.analysis.explore.space import Possible, Rule, learnt_rules
 from npulab.analysis.explore.storing import NAME
 from npulab.analysis.laws import Laws, find_laws
 from npulab.captures.capture import Capture, Job
-from npulab.captures.layers import complete_ranges, made
-from npulab.captures.sources import Answer, Compiler, Lowered
+from npulab.captures.layers import OPS, complete_ranges, made
+from npulab.captures.sources import Answer, Compiler, Lowered, reader_of
 from npulab.registers.map import RegisterMap
 
 ROOT = Path(__file__).parents[2]
@@ -353,3 +355,34 @@ def test_explore_from_the_shell(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "3 without one" in capsys.readouterr().out
     ranges.write_text("[")
     assert main(arguments) == 2
+
+
+def test_a_compiler_whose_captures_npulab_reads_itself(tmp_path: Path) -> None:
+    """What it leaves is looked through for the first capture; without one it has failed, and what there is is named."""
+    copy = "import shutil, sys; shutil.copytree(sys.argv[3], sys.argv[2] + '/case') if sys.argv[3] else open(sys.argv[2] + '/a.txt', 'w')"
+    for case, outcome in ((str(CAPTURES / "vivante/sim-1x1"), "captured"), ("", "failed")):
+        answer = Compiler([sys.executable, "-c", copy, "{model}", "{out}", case])(LAYER)
+        assert answer.outcome == outcome, answer.text
+        if answer.capture is None:
+            assert answer.text.endswith("out: got a.txt, allowed is a file that a target recognises")
+        else:
+            assert np.array_equal(answer.capture.words, npulab.load(case).words)
+    with pytest.raises(ValueError, match=r"^a: got nothing, allowed is a file that vivante recognises$"):
+        (tmp_path / "a").mkdir()
+        reader_of("vivante")(tmp_path / "a")
+
+
+def test_layers_that_are_made_are_of_their_size_and_type() -> None:
+    for op, shape in ((OPS.index("conv"), (6, 6, 2)), (OPS.index("max_pool"), (6, 6, 2)), (OPS.index("add"), (6, 6, 2))):
+        layer, x = made({**LAYER, "op": op})
+        assert x.shape == shape == layer.input_shape
+    layer, x = made({**LAYER, "op": OPS.index("fully_connected")})
+    assert x.shape == layer.input_shape
+    assert x.size == 72
+    half = made(LAYER, dtype="float16")[1]
+    assert (half.dtype, float(np.abs(half).max()) <= 8, bool(np.all(half * 16 % 1 == 0))) == (np.float16, True, True)
+    assert np.abs(half).max() > 4
+    with pytest.raises(ValueError, match=r"^layer: got .* elements, at most 2097152 are allowed$"):
+        made({**LAYER, "input_c": 2 ** 12, "output_c": 2 ** 12})
+    usual = complete_ranges({"op": ["conv"]})
+    assert all(usual[name] == [0] for name in ("input_zero_point", "weight_zero_point", "output_zero_point", "depthwise"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -300,3 +301,34 @@ def test_one_case_is_checked(folder: Path, capsys: Any) -> None:
         npulab.save(replace(made(), name=f"n{number}"), folder / "captures/acc" / f"n{number}")
     assert main(["check", "captures", "--case", "acc/n3x"]) == 2
     assert "--case: got 'acc/n3x', the paths hold 22 cases; near are acc/n3" in capsys.readouterr().err
+
+
+def test_files_of_jobs_that_are_no_pairs_and_masks_of_no_write(folder: Path) -> None:
+    maps = npulab.target("acc").maps("acc")
+    job = Job.split([(at(0, 0, 0), 1, 0xF), (at(0, 0, 0x80), 2, 0xFF)], maps)[0][0]
+    path = npulab.save(Capture("masked", "acc", "acc", (job,), provenance="simulated", maps=maps), folder / "masked")
+    text = (path / "capture.json").read_text()
+    names = {one.name: one.read_bytes() for one in path.iterdir() if one.suffix != ".json"}
+    (masks,) = [name for name in names if "masks" in name]
+    assert npulab.load(path).jobs == (job,)
+    for change, said in ((lambda data: data[:-4], "bytes, allowed is pairs of 32-bit words"),
+                         (lambda data: (9).to_bytes(4, "little") + data[4:], "got a mask of write 9, allowed is below 2$")):
+        data = change(names[masks])
+        (path / masks).write_bytes(data)
+        entry = text.replace(sha256(names[masks]).hexdigest(), sha256(data).hexdigest())
+        (path / "capture.json").write_text(entry)
+        with pytest.raises(ValueError, match=f"{masks}: .*{said}"):
+            npulab.load(path)
+
+
+def test_a_dump_with_a_write_that_no_block_has(folder: Path) -> None:
+    dump = folder / "dump"
+    dump.mkdir()
+    (dump / "job.json").write_text('{"npu": "acc", "chip": "acc"}')
+    for extra, said in (([], ""), ([(0x40, 9)], "got a write to 0x40, allowed are addresses of registers.csv")):
+        (dump / "writes.txt").write_text("".join(f"{a:#x} {v:#x}\n" for a, v in [(at(1, 2, 0), 3), *extra]))
+        if said:
+            with pytest.raises(ValueError, match=said):
+                npulab.load(dump)
+        else:
+            assert [job.unit for job in npulab.load(dump).jobs] == ["group 1"]

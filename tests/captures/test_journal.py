@@ -130,3 +130,11 @@ def test_the_head_is_one_line_of_json(tmp_path: Path) -> None:
     lines = (tmp_path / "j.jsonl").read_text().splitlines()
     assert json.loads(lines[0]) == {"npulab": "journal", "version": 1, "about": ABOUT}
     assert set(json.loads(lines[1])) == {"trial", "subset", "reason", "outcome", "seconds", "time", "cost"}
+
+
+def test_a_journal_says_how_many_and_where(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "j", {})
+    assert repr(journal) == f"Journal(0 trials, 0 hung, {tmp_path / 'j'})"
+    journal.add(Trial(("a",), "", "hang"))
+    assert repr(journal) == f"Journal(1 trial, 1 hung, {tmp_path / 'j'})"
+    assert repr(Journal()) == "Journal(0 trials, 0 hung)"

@@ -451,3 +451,20 @@ def test_what_is_no_number_of_a_column(value: Any) -> None:
 def test_a_sweep_is_a_file_of_its_suffix(tmp_path: Path, name: str, said: str) -> None:
     with pytest.raises(ValueError, match=rf"{name}: got '{said}', allowed is a file \.npz$"):
         save_sweep(load_sweep(CAPTURES / "vivante/sweep-addresses.npz")[:2], tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["words", "parameters", "names", "provenance"])
+def test_a_sweep_whose_content_is_not_that_of_its_sum(tmp_path: Path, name: str) -> None:
+    """Every member is whole, with the checksum of its own; the sum over all is another."""
+    with np.load(save_sweep(load_sweep(CAPTURES / "vivante/sweep-addresses.npz")[:2], tmp_path / "whole.npz")) as file:
+        arrays = {one: file[one] for one in file.files}
+    if name == "provenance":
+        arrays[name] = np.array("board")
+    elif name == "names":
+        arrays[name] = arrays[name][::-1]
+    else:
+        arrays[name] = arrays[name].copy()
+        arrays[name].flat[0] += 1
+    np.savez(tmp_path / "s.npz", **arrays)
+    with pytest.raises(ValueError, match=r"the file's content has another; it was changed or damaged$"):
+        load_sweep(tmp_path / "s.npz")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 import npulab
 import npulab.captures.target
-from npulab.captures.capture import Job
+from npulab.captures.capture import CaptureSet, Job
 from npulab.captures.target import Unsupported
 
 FIRST_TABLE = """block,offset,register,field,lsb,width,value,evidence
@@ -93,3 +94,25 @@ def test_a_target_of_an_installed_distribution(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "toys-1.dist-info/entry_points.txt").write_text("[npulab.targets]\ntoy = toys\n")
     assert "toy" in npulab.targets()  # installed while npulab runs
     assert npulab.target("toy").maps("toy-1")["CONV"].decode([0x20, 7])["src"] == 7
+
+
+def test_a_folder_whose_target_is_something_else(toy: npulab.captures.target.Target, tmp_path: Path) -> None:
+    (tmp_path / "npulab_targets/toy/__init__.py").write_text("TARGET = 7\n")
+    with pytest.raises(ValueError, match=r"^target toy: TARGET is int, allowed is npulab\.target\.Target$"):
+        npulab.target("toy")
+
+
+def test_words_of_captures_of_one_kind_only(toy: npulab.captures.target.Target) -> None:
+    one = npulab.Capture("one", "toy", "toy-1", (Job("CONV", np.array([0x20, 7])),), maps=toy.tables)
+    other = replace(one, name="other", jobs=(Job("POOL", np.array([1, 2, 3])), Job("CONV", np.array([1, 2]))))
+    longer = replace(one, name="longer", jobs=(Job("CONV", np.array([1, 2, 3])),))
+    assert CaptureSet((one, one)).words.tolist() == [[0x20, 7]] * 2
+    assert CaptureSet((one, other)).words_of("CONV").tolist() == [[0x20, 7], [1, 2]]
+    with pytest.raises(ValueError, match=r"^words: got first jobs of 2 kinds .*, allowed is one$"):
+        _ = CaptureSet((one, longer)).words
+    with pytest.raises(ValueError, match=r"^block CONV: got jobs of \[2, 3\] words, allowed is one length$"):
+        CaptureSet((one, longer)).words_of("CONV")
+    with pytest.raises(LookupError, match=r"^block: got 'NONE', the jobs are of CONV, POOL$"):
+        CaptureSet((one, other)).words_of("NONE")
+    with pytest.raises(LookupError, match=r"^block: got 'POOL', maps are known for CONV$"):
+        other.jobs[0].values(other.maps)
