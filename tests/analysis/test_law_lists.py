@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from npulab.analysis.laws import library
 from npulab.analysis.laws.expressions import ALWAYS, Columns, field
 from npulab.analysis.laws.library import Names
 from npulab.analysis.laws.lists import Exact
@@ -45,3 +48,12 @@ def test_a_field_that_read_an_open_one_follows_from_what_that_is_found_to_read()
     state = state.accept(first).accept(second)
     assert state.follows == {"w0_0_3": {"w0_3_3", "w0_6_3"}, "w0_3_3": {"w0_6_3"}}
     assert state.circular(third, ["w0_0_3", "w0_3_3"]) == {"w0_0_3", "w0_3_3", "w0_6_3"}
+
+
+def test_a_product_with_a_field_that_holds_a_number_less_one_is_as_plain_as_that_of_two_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "BUDGET", replace(library.BUDGET, grown_pairs=0))
+    height, width = np.random.default_rng(1).integers(1, 60, (2, 50))
+    columns = Columns({"height": height})
+    columns.add("w0_0_6", width - 1)
+    found = library.make_library(columns, Names(["height"], fields=["w0_0_6"])).laws.values
+    assert (found == height * width - 1).all(1).any()

@@ -257,9 +257,11 @@ class _Nodes:
         return bool(self.is_leaf(node)) and self.leaves[self.left[node]].op == CONSTANT
 
     def is_product(self, node: int) -> bool:
-        """Whether a column is the product of two plain ones."""
-        return bool(self.op[node] == CODES["*"] and self.is_leaf(self.left[node])
-                    and self.is_leaf(self.right[node]))
+        """Whether a column is the product of two plain ones, or of one and a field that holds a
+        number less one."""
+        left, right = self.left[node], self.right[node]
+        less = self.op[right] == CODES["+"] and self.uses[right] and self.expression(self.right[right]) == constant(1)
+        return bool(self.op[node] == CODES["*"] and self.is_leaf(left) and (self.is_leaf(right) or less))
 
     def is_packed(self, node: int) -> bool:
         """Whether a column is another one times 8, 16, ..."""
@@ -397,12 +399,10 @@ class _Growth:
         return int(node[0])
 
     def _unary(self, nodes: Sequence[int], shapes: Shapes, keep: bool) -> list[int]:
-        fresh = []
-        for op, constants, cost in shapes:
-            for value in constants:
-                price = cost + (0 if value is None else constant_cost(value))
-                fresh += self._apply(op, nodes, value, self.nodes.cost[nodes] + price, keep)
-        return fresh
+        priced = [(op, value, cost + (0 if value is None else constant_cost(value)))
+                  for op, constants, cost in shapes for value in constants]
+        return [node for op, value, price in priced
+                for node in self._apply(op, nodes, value, self.nodes.cost[nodes] + price, keep)]
 
     def _negated(self, nodes: Sequence[int]) -> list[int]:
         """constant - column."""
