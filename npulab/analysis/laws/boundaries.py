@@ -4,6 +4,7 @@ part."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +32,8 @@ def information(bits: Array) -> Array:
 def places(words: Array, weights: Array, library: Library, todo: Array) -> list[Place]:
     """The best cover of the bits to do by fields, over all words, by falling gain."""
     out: list[tuple[float, Place]] = []
-    for word in range(words.shape[1]):
+    known: dict[tuple[Any, ...], list[tuple[int, float]]] = {}  # as words repeat others
+    for word in np.flatnonzero(todo.any(1)).tolist():
         open_bits = np.flatnonzero(todo[word]).tolist()
         gains: dict[Place, float] = {}
         for at, lsb in enumerate(open_bits):
@@ -41,8 +43,10 @@ def places(words: Array, weights: Array, library: Library, todo: Array) -> list[
                     break
                 widths.append(bit - lsb + 1)
             values, of_bits = words[:, word] >> np.uint32(lsb), weights[:, word, lsb:]
-            gains |= {Place(word, lsb, width): gain
-                      for width, gain in _gains(values, of_bits, library, widths)}
+            key = (values & np.uint32(2 ** widths[-1] - 1)).tobytes(), *widths
+            if key not in known:
+                known[key] = [*_gains(values, of_bits, library, widths)]
+            gains |= {Place(word, lsb, width): gain for width, gain in known[key]}
         out += _cover(word, gains)
     return [place for _, place in sorted(out, key=lambda item: -item[0])]
 

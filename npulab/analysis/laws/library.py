@@ -406,11 +406,8 @@ class _Growth:
 
     def _negated(self, nodes: Sequence[int]) -> list[int]:
         """constant - column."""
-        fresh = []
-        for value in MINUENDS:
-            costs = self.nodes.cost[nodes] + 4 + constant_cost(value)
-            fresh += self._apply("-", [self._constant(value)] * len(nodes), list(nodes), costs, True)
-        return fresh
+        return [node for value in MINUENDS for node in self._apply(
+            "-", [self._constant(value)] * len(nodes), nodes, self.nodes.cost[nodes] + 4 + constant_cost(value), True)]
 
     def _make(self, candidates: Array, keep: bool) -> list[int]:
         """Make candidates, by rising cost within each operator."""

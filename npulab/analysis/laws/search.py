@@ -276,10 +276,14 @@ def lone_bits(state: State, round_: Round) -> State:
     """Exclusive ors and decision lists for the bits left over, one by one."""
     captures = state.captures
     leaves = [*map(parameter, captures.names.integers)]
+    known: dict[bytes, list[Expression]] = {}
     for word, bit in np.argwhere(state.todo).tolist():
         place = Place(word, bit, 1)
         explained = float(captures.information[:, word, bit].sum())
-        laws = parity(place.raw(captures.words) == 1, captures.columns, leaves) if explained > PRIOR.parity else []
+        wanted = place.raw(captures.words) == 1
+        if wanted.tobytes() not in known:
+            known[wanted.tobytes()] = parity(wanted, captures.columns, leaves) if explained > PRIOR.parity else []
+        laws = known[wanted.tobytes()]
         if laws:
             rivals = tuple(Rival(0.0, 0, law=law) for law in laws[1:])
             state = state.accept(Solved(word, bit, 1, ((ALWAYS, laws[0]),), (captures.n,), PRIOR.parity, explained,
