@@ -839,6 +839,53 @@ def test_axes_of_one_index_are_last_among_equal_strides() -> None:
     assert [loop.axis for loop in strides_layout((3, 1), (3, 3)).loops] == [0, 1]
 
 
+def nest_of(rng: np.random.Generator) -> tuple[Layout, dict[tuple[int, ...], int]]:
+    """A layout of nested tiles, in which axes begin inside of their first tile, of a window; and the byte of each element."""
+    shape = tuple(int(n) for n in rng.integers(1, 10, rng.integers(1, 4)))
+    window = tuple((int(a), int(rng.integers(a + 1, n + 1))) for n in shape for a in [rng.integers(0, n)])
+    tiles = [(axis, tile) for axis in range(len(shape)) for tile in {1, *rng.choice([2, 3, 4, 6], 2).tolist()}]
+    order = [tiles[n] for n in rng.permutation(len(tiles))]
+    for axis in range(len(shape)):  # of an axis the large tiles are outside
+        places = [at for at, one in enumerate(order) if one[0] == axis]
+        for at, tile in zip(places, sorted((order[at][1] for at in places), reverse=True), strict=True):
+            order[at] = (axis, tile)
+    starts = tuple(int(rng.integers(0, max(tile for one, tile in tiles if one == axis))) for axis in range(len(shape)))
+    ends = [start + stop - first for start, (first, stop) in zip(starts, window, strict=True)]
+    itemsize = int(rng.choice([1, 2]))
+    loops, step = [], itemsize
+    for at in reversed(range(len(order))):
+        axis, tile = order[at]
+        step += int(rng.integers(0, 2)) * itemsize  # a gap
+        loops.insert(0, Loop(axis, tile, step))
+        step *= -(-next((wide for one, wide in reversed(order[:at]) if one == axis), ends[axis]) // tile)
+    made = Layout(shape, tuple(loops), offset=7, window=window, starts=starts, dtype=f"uint{8 * itemsize}")
+    expected = {}
+    for index in product(*(range(*one) for one in window)):
+        place, left = 7, [at - first + start for at, (first, _), start in zip(index, window, starts, strict=True)]
+        for loop in loops:
+            place += left[loop.axis] // loop.tile * loop.reach(1)
+            left[loop.axis] %= loop.tile
+        expected[index] = place
+    return made, expected
+
+
+@pytest.mark.parametrize("seeds", [range(60), pytest.param(range(60, 3000), marks=pytest.mark.long)])
+def test_axes_that_begin_inside_of_a_tile(seeds: range) -> None:
+    """Packed and unpacked in stretches of equal blocks as element by element."""
+    for seed in seeds:
+        rng = np.random.default_rng(seed)
+        made, expected = nest_of(rng)
+        places = np.full(made.shape, -1)
+        for index, place in expected.items():
+            places[index] = place
+        assert np.array_equal(made.index_map(), places), seed
+        tensor = rng.integers(1, 256, made.shape).astype(made.dtype)
+        buffer = np.frombuffer(made.pack(tensor), np.uint8)
+        assert all(int(buffer[place]) == int(tensor[index]) for index, place in expected.items()), seed
+        assert np.count_nonzero(buffer) == len(expected), seed
+        assert np.array_equal(np.where(places >= 0, made.unpack(buffer.tobytes()), 0), np.where(places >= 0, tensor, 0)), seed
+
+
 def test_ends_of_a_tile_are_tried_nearby() -> None:
     """A tile of six indices, 2 bytes apart; the next tile is 100 bytes further.  Axes with other tiles have none."""
     steps = [Step(1, 1, 1), Step(0, 6, 100), Step(0, 1, 2)]
