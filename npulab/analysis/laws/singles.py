@@ -135,11 +135,11 @@ def _is_top(state: State, place: Place) -> bool:
 
 def _solved(state: State, piece: _Piece, library: Library, matches: Matches) -> Solved:
     """A piece with its law, and the laws that give the same bits."""
-    run, costs = piece.run, library.laws.cost
-    shift = run.shift + piece.lsb - run.lsb
+    run, costs, shift = piece.run, library.laws.cost, piece.run.shift + piece.lsb - piece.run.lsb
     mask = sum(2 ** bit for word, bit in piece.positions if state.captures.varies[word, bit])
     cost = float(costs[run.law])
-    fits = np.flatnonzero((matches.word == piece.word) & (matches.mask & mask == mask))
+    first, end = np.searchsorted(matches.word, (piece.word, piece.word + 1))  # they come by word
+    fits = first + np.flatnonzero(matches.mask[first:end] & mask == mask)
     starts = matches.offset[fits] + piece.lsb
     extra = costs[matches.law[fits]] - cost + PRIOR.middle * ((starts > 0) - float(shift > 0))
     rivals = []
