@@ -23,6 +23,7 @@ from npulab.quant.rules import (
     ratio_of_scales,
     rule,
     shift_right,
+    whole,
 )
 
 
@@ -383,3 +384,14 @@ def test_near_numbers_are_as_near_as_they_say() -> None:
 def test_what_is_no_accumulator(given: list[Any]) -> None:
     with pytest.raises(ValueError, match=r"^accumulators: got \[.*\], allowed are whole numbers of 64 bits$"):
         codes_by_rule(given, 0.25)
+
+
+def test_results_at_the_ends_of_their_registers() -> None:
+    """17 bits behind NVDLA's shift; shifts of nothing and to the left; real numbers cut off at 2**62."""
+    sums = np.array([2 ** 30, 65535, 65536, -65536, -65537, -2 ** 30])
+    assert rule("nvdla").exact(sums, 1, 0).tolist() == [65535, 65535, 65535, -65536, -65536, -65536]
+    assert rule("nvdla").exact(sums[:1], 2 ** 14, 40, 5).tolist() == [21]
+    cut = rule("vivante-v7:floor")
+    assert [cut.exact(np.array([3, -3]), 2 ** 15 + 1, shift).tolist() for shift in (-1, 0, 1)] == [
+        [6 * (2 ** 15 + 1), -6 * (2 ** 15 + 1)], [3 * (2 ** 15 + 1), -3 * (2 ** 15 + 1)], [49153, -49154]]
+    assert whole(np.array([1e300, 2.0 ** 61, -2.0 ** 61, -1e300])).tolist() == [2 ** 62, 2 ** 61, -2 ** 61, -2 ** 62]
