@@ -21,7 +21,7 @@ import pytest
 import npulab
 import npulab.captures.capture
 from npulab.captures.capture import Capture
-from npulab.captures.devices import Command, Device, Manual, Recorder, Run, Simulated, device
+from npulab.captures.devices import Command, Device, Manual, Recorder, Run, Simulated, as_code, device
 from npulab.support.processes import NotRun, Stopped
 
 Program = Callable[..., tuple[str, ...]]
@@ -302,6 +302,13 @@ def test_command_reads_as_what_makes_it() -> None:
                     Command("a | b", shell=True, retry_on=(), provenance="simulated")):
         assert eval(repr(command), {"Command": Command}) == command
     assert repr(Command("true", expected=bytes(4000))) == "Command(('true',))"
+
+
+def test_an_oracle_as_python(capture: Capture) -> None:
+    board = Command(("ssh", "board", "{capture}"))
+    assert as_code(board, capture) == f"npulab.{board!r}"
+    assert as_code(replace(board, expected=capture.buffers["output"]), capture).startswith("npulab.Command(")
+    assert as_code(replace(board, expected=b"other"), capture) == "npulab.Manual()  # asks a person; it was Command"
 
 
 def test_device_by_text() -> None:

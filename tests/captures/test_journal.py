@@ -20,6 +20,13 @@ def trial(outcome: str = "pass", *subset: str) -> Trial:
     return Trial(subset, "a half", outcome, 0.25, more={"cost": 3})
 
 
+def test_a_trial_names_at_most_three_parts() -> None:
+    assert repr(Trial(("a", "b", "c"), "guess", "fail")) == "Trial(fail: a, b, c; guess)"
+    assert repr(Trial(("a", "b", "c", "d"), "guess", "pass")) == "Trial(pass: a, b, and 2 more; guess)"
+    assert repr(Trial((), "guess", "hang")) == "Trial(hang: nothing changed; guess)"
+
+
+
 def test_what_was_added_is_there_again(tmp_path: Path) -> None:
     path = tmp_path / "j.jsonl"
     journal = Journal(path, ABOUT)

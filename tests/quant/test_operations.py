@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,13 @@ def test_exponentials_are_near_the_real_ones(bits: int) -> None:
     real = np.exp(raw / 2.0 ** (31 - bits))
     assert np.abs(fixed.exponential(raw, bits) / 2.0 ** 31 - real).max() < 2.0 ** -20
     assert fixed.exponential(np.array([0]), bits).tolist() == [2 ** 31 - 1]
+
+
+def test_constants_are_the_numbers_that_they_stand_for() -> None:
+    assert {power: round(math.exp(-2.0 ** power) * 2 ** 31) for power in fixed.EXPONENTIALS} == fixed.EXPONENTIALS
+    assert (round(math.exp(-1 / 8) * 2 ** 31), round(2 ** 31 / 3)) == (fixed.EXP_EIGHTH, fixed.THIRD)
+    assert (round(48 / 17 * 2 ** 29), round(-32 / 17 * 2 ** 29)) == (fixed.START, fixed.SLOPE)
+
 
 
 def test_the_inverse_is_its_definition() -> None:

@@ -254,3 +254,13 @@ def test_copies_that_meet_are_refused() -> None:
     )
     with pytest.raises(ValueError, match=r"address 0x4: got offset 0x0 of B \(1,\) and 0x4 of B \(0,\)"):
         registers.place(0)
+
+
+def test_too_many_copies_and_two_words_at_an_address_are_refused(tmp_path: Path) -> None:
+    rows = [f"LAYER,{4 * n:#x},R{n},f{n},0,1,,,,," for n in range(17)]
+    many = RegisterMap.read(table(tmp_path, REPEATED[0].replace("4 32", "4096 16").replace("0x400000 4", "0x2000 0x80"), *rows))
+    with pytest.raises(ValueError, match=r"^register map: got 1114112 words at addresses, allowed are at most 1048576$"):
+        many.place(0x50100000)
+    alike = RegisterMap.read(table(tmp_path, REPEATED[0].replace("0x400000 4", "0x400000 0x80"), *REPEATED[1:]))
+    with pytest.raises(ValueError, match=r"address 0x50100080: got offset 0x0 of LAYER \(0, 1\) and 0x80 of LAYER \(0, 0\)"):
+        alike.place(0x50100000)
