@@ -126,7 +126,8 @@ def test_a_day_of_bisections_asks_nothing_twice_and_loses_nothing(world: World, 
         while True:
             before = world.answered
             board = Command(("board", "{capture}"), timeout=300, reset=("power", "cycle"), output=None)
-            board._hung.set() if world.hung else None  # a new process begins with the reset, as a person would
+            if world.hung:
+                board._hung.set()  # a new process begins with the reset, as a person would
             try:
                 found = bisect_fields(GOOD, BAD, board, journal=path, symptom="fail")
                 break

@@ -467,7 +467,7 @@ class Roles:
             counts = []
             for stride in strides:
                 of = next((one for one in known if sizes[one] == stride and one in lengths), "")
-                counts.append((lengths[of] if of else single.get(name, len(chosen[1:]) and len(chosen)), stride))
+                counts.append((lengths[of] if of else single.get(name, len(chosen) * (len(chosen) > 1)), stride))
             out[name] = first, tuple(counts)
         return out
 

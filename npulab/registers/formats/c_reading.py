@@ -310,7 +310,7 @@ def _macros(unit: Unit, numbers: Mapping[str, Macro], values: dict[str, int], st
         roles.add(bits, roles.register(made[2]) if made[2] in roles.candidates else None)
     meaning = _inline(source)
     lost = roles.lost + [Lost("table", made[1], made.start(), "numbers of an array are not read")
-                         for made in TABLE.finditer(source.code, source.own if "{" in source.code else len(source.code))
+                         for made in (TABLE.finditer(source.code, source.own) if "{" in source.code else ())
                          if len(re.findall(r"\b0[xX]", made[2])) >= FEWEST and not REGMAP.search(made[2])]
     places = [*_apart(roles, re.sub(r"\W", "_", source.path.stem), lost)]
     places += [Place(register, at, field, block) for name, (block, at, field, _) in members.items()
