@@ -106,13 +106,13 @@ class Identification:
         return f"Identification({self})"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Engine(Rule):
     """What an engine does to the outputs of a layer: a rule for each part of its channels, and its
     own clamp."""
 
-    parts: Parts = ()
-    bounds: tuple[int, int] = (0, 0)
+    parts: Parts
+    bounds: tuple[int, int]
 
 
 @dataclass(frozen=True, eq=False)

@@ -146,7 +146,7 @@ class Requantizer:
         next, rounded to nearest: a fraction of 0 is what lies within 2**-9 of a boundary.
         """
         zero = np.float32(self.zero_point)
-        both = scratch.take("both", scaled.shape, np.int16 if out.dtype.kind == "i" else np.uint16)
+        both = scratch.take("both", scaled.shape, np.int16)
         part = scratch.take("part of it", scaled.shape, np.uint8)
         np.clip(scaled, np.float32(self.low) - zero, np.float32(self.high) - zero, out=scaled)
         scaled += MAGIC_BYTES + zero + np.float32(0.5)

@@ -68,7 +68,7 @@ def shift_right(values: np.ndarray, shift: Any, rounding: str) -> np.ndarray:
     values, shift = np.asarray(values, np.int64), np.asarray(shift, np.int64)
     one_of("rounding", rounding, ROUNDINGS)
     if rounding == "floor":
-        return values >> np.minimum(shift, 62)
+        return values >> shift
     if shift.size and shift.max() > 62:  # every value is under a half
         return np.where(shift > 62, 0, shift_right(values, np.minimum(shift, 62), rounding))
     if rounding == "toward-zero":
@@ -245,7 +245,7 @@ class DoubleRounding(Rule):
 
     def exact(self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0) -> np.ndarray:
         accumulators, right_shift = np.asarray(accumulators, np.int64), np.asarray(right_shift, np.int64)
-        if right_shift.size and right_shift.min() < 0:
+        if np.any(right_shift < 0):
             shifted = accumulators * 2 ** np.maximum(-right_shift, 0)
             accumulators, right_shift = shifted.astype(np.int32).astype(np.int64), np.maximum(right_shift, 0)
         return shift_right(shift_right(accumulators * multiplier, 31, "half-up"), right_shift, self.ties) + zero_point
@@ -672,7 +672,7 @@ class Leaky(Rule):
         return np.where(out < 0, out >> self.shift, out) + zero_point
 
     def max_deviation(self, right_shift: np.ndarray) -> Any:
-        return 2.0 ** 62  # no rounding of the real-valued result: every output is asked for
+        return 1.0  # no rounding of the real-valued result: every output is asked for
 
     def real(self, multiplier: Any, right_shift: Any) -> np.ndarray:
         return self.by.real(multiplier, right_shift)

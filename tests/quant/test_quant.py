@@ -320,7 +320,8 @@ def test_ratios_multipliers_and_right_shifts_reach_from_end_to_end(name: str) ->
             else:
                 with pytest.raises(ValueError, match=rf"got {given}, allowed with {by.name} is {low} to {high}$"):
                     by.refuse(*pair)
-    assert by.right_shifts == shifts
+    assert (by.multipliers[0], by.right_shifts) == (-2 ** 15 if name == "nvdla" else multipliers[0], shifts)
+    assert multipliers[1] <= by.multipliers[1] <= multipliers[1] + 127
     # within what the last bit of a multiplier says, where it has all of its bits
     whole = found >= max(by.multipliers[1] // 2, 1)
     if name == "leading":  # of a mantissa of ones its driver makes half of the ratio
@@ -336,7 +337,9 @@ def test_ratios_of_real_rules_are_their_own_factor(name: str) -> None:
     factor, right = by.of_ratio(ratios)
     assert (factor.tolist(), right.tolist(), by.real(factor, right).tolist()) == (ratios.tolist(), [0, 0, 0], ratios.tolist())
     by.refuse(factor, right)
-    for factor, right in ((2.0 ** 65, 0), (0.0, 0), (1.0, 1), (1.0, -1)):
+    least = 5e-324 if name.startswith("float64") else 2.0 ** -149
+    by.refuse(np.array([least, 2.0 ** 64]), 0)
+    for factor, right in ((2.0 ** 65, 0), (least / 2, 0), (0.0, 0), (1.0, 1), (1.0, -1)):
         with pytest.raises(ValueError, match=r"^(multiplier|right_shift): got "):
             by.refuse(factor, right)
     with pytest.raises(ValueError, match=r"is up to 2\*\*64$"):
