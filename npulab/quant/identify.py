@@ -301,7 +301,7 @@ def _recorded(accumulators: Any, outputs: Any, layer: Any, input_q: QuantParams 
         a, b, c = (np.asarray(quantized[name].scale, np.float32).astype(np.float64) for name in given)
     op = getattr(layer, "op", None)
     like: Any = SimpleNamespace(output_q=quantized["output_q"], activation=activation, op=op)
-    bias = np.asarray(getattr(layer, "bias", 0), np.float32) if real else np.float32(0)
+    bias = np.asarray(getattr(layer, "bias", 0), np.float32)
     if bias.size not in (1, channels):
         raise ValueError(f"layer: got {bias.size} channels, allowed is {channels}, those of the outputs")
     if real:

@@ -92,7 +92,7 @@ class Meaning:
         if not self.kind and not self.steps:
             return raw
         out: Any = np.asarray(raw).astype(np.int64)
-        if self.kind == "signed" and width < 64:
+        if self.kind == "signed":  # of 64 bits nothing is left of 1 << 64
             out = out - np.where(out >> (width - 1) & 1, np.int64(1) << np.int64(width), 0)
         for operation, number in self.steps:
             out = out * number if operation == "*" else out + number if operation == "+" else out / 2.0 ** number
