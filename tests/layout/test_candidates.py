@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npulab.layout import Layout, Loop, Table, hwc, nest
+from npulab.layout import Layout, Loop, Table, hwc
+from npulab.layout import nest as nests
 from npulab.layout.candidates import candidates
 from npulab.layout.conventions import convert_axes, dense_weights
 from npulab.layout.formats import format_layout, format_strides, is_format, memory_format, strides_layout
@@ -35,7 +36,7 @@ def test_candidates_of_one_axis_in_their_order() -> None:
         ((0, 2, 2), (0, 1, 1)), ((0, 2, None), (0, 1, None)), ((0, 4, 4), (0, 1, 1)), ((0, 4, None), (0, 1, None))]
     # the start, the end (with the last tile completed, with the last element), headers with room
     assert dict(found)[((0, 1, 1),)] == [0, 95, 4, 8, 16, 32, 64]
-    assert dict(found)[((0, 1, 16),)] == [0, 20, 35, 4, 8, 16, 32][:1] + [100 - 80, 100 - 65, 4, 8, 16, 32]
+    assert dict(found)[((0, 1, 16),)] == [0, 20, 35, 4, 8, 16, 32]
     assert dict(found)[((0, 2, 2), (0, 1, 1))] == [0, 94, 95, 4, 8, 16, 32, 64]
     assert dict(found)[((0, 2, None), (0, 1, None))] == [0, 95, 4, 8, 16, 32, 64]
 
@@ -161,11 +162,11 @@ def test_places_of_nests_by_their_definition(layout: Layout, monkeypatch: pytest
     expected = np.full(layout.shape, -1)
     slow = slow_places(layout)
     expected[tuple(np.array([*slow]).T)] = [*slow.values()]
-    for slab in (nest.SLAB, 16, 100):
-        monkeypatch.setattr(nest, "SLAB", slab)
+    for slab in (nests.SLAB, 16, 100):
+        monkeypatch.setattr(nests, "SLAB", slab)
         assert np.array_equal(layout.index_map(), expected)
     assert layout.size == expected.max() + layout.itemsize
-    some = [one for one in list(slow)[::max(len(slow) // 300, 1)]]
+    some = list(slow)[::max(len(slow) // 300, 1)]
     assert [int(layout.at(*one)) for one in some] == [slow[one] for one in some]
     assert layout.elements == len(slow)
     tensor = np.random.default_rng(0).integers(1, 256, layout.shape).astype(layout.dtype)
@@ -245,7 +246,7 @@ def test_a_layout_is_as_long_as_its_words() -> None:
     assert [hwc((n,), dtype="uint2").size for n in (1, 4, 5)] == [1, 1, 2]
     assert hwc((3,), dtype="uint4", copies=(5,)).size == 4
     assert hwc((3,), copies=(-2,), offset=2).size == 5
-    with pytest.raises(ValueError, match="^swap: got an offset"):
+    with pytest.raises(ValueError, match=r"^swap: got an offset"):
         Layout((2,), (Loop(0, 1, (0, 3)),), dtype="uint16", swap=4)
 
 
@@ -254,7 +255,7 @@ def test_a_layout_is_as_long_as_its_words() -> None:
 
 @pytest.mark.parametrize("shape", [(2, 3, 4, 5), (1, 1, 1, 1), (2, 0, 4, 5), (0, 3, 4, 5), (2, 3, 0, 5)])
 def test_strides_of_formats(shape: tuple[int, ...]) -> None:
-    n, c, h, w = shape
+    _, c, h, w = shape
     assert format_strides(shape, "channels_last") == (h * w * c, 1, w * c, c)
     assert format_strides(shape, "contiguous") == (max(c, 1) * max(h, 1) * max(w, 1), max(h, 1) * max(w, 1), max(w, 1), 1)
     assert is_format(shape, format_strides(shape, "contiguous"), "contiguous")
