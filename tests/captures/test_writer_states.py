@@ -250,7 +250,82 @@ class Drafts(Files):
                 assert again.table == one.table
 
 
-STATES = {"journal": Trials, "exploration": Answers, "draft": Drafts}
+class Sessions(Files):
+    """Notes of two people in one session: who was not quick enough is refused and merges, which loses nobody's note."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.path = self.folder / "s.json"
+        self.kept: set[str] = set()
+        self.seen: dict[int, bytes] = {}  # the file as each knows it, the notes in it, and the notes that each has
+        self.base: dict[int, set[str]] = {}
+        self.own: dict[int, set[str]] = {}
+        for number in range(2):
+            self.open(number)
+
+    def took(self, number: int) -> None:
+        self.seen[number] = self.path.read_bytes()
+        self.base[number], self.own[number] = {*self.kept}, {*self.kept}
+
+    def changed(self, number: int, change: Callable[[], object]) -> None:
+        """A change is in the file when it returns; one that is refused is kept for a merge."""
+        if self.seen[number] == self.path.read_bytes():
+            change()
+            self.kept = {*self.own[number]}
+            self.took(number)
+            return
+        before = self.path.read_bytes()
+        with pytest.raises(ValueError, match=r"was changed since it was read, nothing is written; session\.merge\(\)"):
+            change()
+        assert self.path.read_bytes() == before
+
+    @rule(number=WRITERS)
+    def open(self, number: int) -> None:
+        self.writers[number] = npulab.session(self.path)
+        self.took(number)
+
+    @rule(number=WRITERS)
+    def note(self, number: int) -> None:
+        self.count += 1
+        text = f"note {self.count}"
+        self.own[number].add(text)
+        self.changed(number, lambda: self.writers[number].note(text))
+
+    @precondition(lambda self: any(self.own.values()))
+    @rule(number=WRITERS)
+    def remove(self, number: int) -> None:
+        if self.own[number]:
+            text = min(self.own[number])
+            which = next(one.id for one in self.writers[number].notes if one.text == text)
+            self.own[number].remove(text)
+            self.changed(number, lambda: self.writers[number].remove(which))
+
+    @rule(number=WRITERS)
+    def merge(self, number: int) -> None:
+        base, own = self.base[number], self.own[number]
+        assert self.writers[number].merge() == []
+        self.kept = (self.kept | own - base) - (base - own)
+        self.took(number)
+
+    @rule(calls=st.integers(0, 60))
+    def killed(self, calls: int) -> None:
+        """A third one is killed as a note is taken: it is there, or it is not."""
+        self.count += 1
+        text = f"note {self.count}"
+        alive = not killed(lambda _: npulab.session(self.path).note(text), self.folder, calls)
+        there = {one.text for one in npulab.session(self.path).notes}
+        assert there in ([self.kept | {text}], [self.kept, self.kept | {text}])[not alive]
+        self.kept = there
+
+    @invariant()
+    def what_was_accepted_is_there(self) -> None:
+        there = [one.text for one in npulab.session(self.path).notes]
+        assert sorted(there) == sorted(self.kept)
+        for number, one in self.writers.items():
+            assert {note.text for note in one.notes} == self.own[number]
+
+
+STATES = {"session": Sessions, "journal": Trials, "exploration": Answers, "draft": Drafts}
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="writers are killed in a forked process")
