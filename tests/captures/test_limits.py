@@ -1,0 +1,234 @@
+"""What captures, journals, listings and made layers do exactly at their limits, and what they say word for word."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from npulab.captures.capture import Capture, Job
+from npulab.captures.devices import Command, Manual, Simulated, as_code
+from npulab.captures.dumps import folder_importer
+from npulab.captures.folders import capture_files, plain_name
+from npulab.captures.journal import Journal, Trial
+from npulab.captures.layers import complete_ranges, made
+from npulab.captures.listing import ALL, Decoded, Wanted, folded
+from npulab.captures.sources import Compiler
+from npulab.registers.map import RegisterMap
+
+TABLE = [{"block": "A", "offset": 0, "register": "CFG", "field": "mode", "lsb": 0, "width": 4},
+         {"block": "A", "offset": 4, "register": "SIZE", "field": "rows", "lsb": 0, "width": 16},
+         {"block": "A", "offset": 8, "register": "FREE", "field": "set", "lsb": 0, "width": 8, "access": "ro"}]
+A = RegisterMap(TABLE)
+B = RegisterMap([{"block": "B", "offset": 0x100, "register": "GO", "field": "go", "lsb": 0, "width": 1}], dense=False)
+
+
+def capture(**more: Any) -> Capture:
+    return Capture("one", "vivante", "x", (Job("A", [0x31, 7, 0]),), maps={"A": A, "B": B}, **more)
+
+
+def test_trials_and_journals_in_a_line() -> None:
+    for count, told in ((0, "nothing changed"), (1, "a"), (3, "a, b, c"), (4, "a, b, and 2 more"), (5, "a, b, and 3 more")):
+        assert repr(Trial(tuple("abcde"[:count]), "why", "pass")) == f"Trial(pass: {told}; why)"
+    journal = Journal()
+    told = []
+    for outcome in ("pass", "hang", "hang"):
+        journal.add(Trial(("a",), "", outcome))
+        told.append(repr(journal))
+    assert told == ["Journal(1 trial, 0 hung)", "Journal(2 trials, 1 hung)", "Journal(3 trials, 2 hung)"]
+    for count in (0, 4, True):
+        with pytest.raises(ValueError, match=rf"^undo: got {count}, allowed is 1 to 3, as many as there are$"):
+            journal.undo(count)
+    journal.undo(2)
+    assert [trial.outcome for trial in journal] == ["pass"]
+    journal.undo()
+    assert (len(journal), repr(journal)) == (0, "Journal(0 trials, 0 hung)")
+
+
+@pytest.mark.parametrize(("entry", "words"), [
+    ({"trial": 1}, "trial: got another number, allowed is 0"), ({"subset": "ab"}, "subset: got 'ab'"), ({"subset": ["a", 1]}, "subset: got "),
+    ({"outcome": "maybe"}, "outcome: got 'maybe', allowed is pass"), ({"seconds": "1"}, "got something that is no text, number, text"),
+    ({"reason": 1}, "no text, number"), ({"time": None}, "no text, number")])
+def test_a_line_that_is_no_trial(tmp_path: Path, entry: dict[str, Any], words: str) -> None:
+    path = tmp_path / "journal.jsonl"
+    Journal(path, {"a": 1}).add(Trial(("a", "b"), "why", "pass", 0.5, more={"x": 1}))
+    head, line = path.read_text().splitlines()
+    assert Journal.read(path)[0].more == {"x": 1}
+    path.write_text(f"{head}\n{json.dumps(json.loads(line) | entry)}\n")
+    with pytest.raises(ValueError, match=rf"journal\.jsonl line 2: .*{words}"):
+        Journal.read(path)
+
+
+def test_numbers_of_a_job_have_32_bits_and_offsets_64() -> None:
+    assert Job("A", [0, 2 ** 32 - 1]).words.tolist() == [0, 2 ** 32 - 1]
+    for words in ([-1], [2 ** 32], [0.0], [[1]], 1):
+        with pytest.raises(ValueError, match=r"^words: got .* of shape .*, allowed are 0 to 0xffffffff in one row \(block A\)$"):
+            Job("A", np.array(words))
+    last = Job.from_writes("A", [(2 ** 64 - 1, 2 ** 32 - 1), (0, 0)], A)
+    assert last.writes == ((2 ** 64 - 1, 2 ** 32 - 1), (0, 0))
+    for write in ((2 ** 64, 0), (-1, 0), (0, 2 ** 32), (0, -1)):
+        with pytest.raises(ValueError, match=r"allowed are 0 to 0xffffffff at offsets of 64 bits|\(block A\)"):
+            Job.from_writes("A", [write], A)
+    for job, wide in ((last, True), (Job.from_writes("A", [(2 ** 32 - 1, 5)], A), False), (Job.from_writes("A", [(2 ** 32, 5)], A), True)):
+        name = "writes64" if wide else "writes"
+        files = capture_files(replace(capture(), jobs=(job,)), lambda _: None)  # type: ignore[arg-type, return-value]
+        described = json.loads(files["capture.json"])["jobs"][0]
+        assert [key for key in described if key.startswith("writes")] == [name]
+        assert len(files[described[name]]) == len(job.writes) * (16 if wide else 8)
+
+
+def test_the_last_write_to_an_offset_is_changed() -> None:
+    job = Job.from_writes("A", [(0, 1), (4, 2), (0, 3)], A)
+    assert job.with_words([9, 2, 0], A).writes == ((0, 1), (4, 2), (0, 9))
+    assert job.with_words([3, 2, 5], A).writes == ((0, 1), (4, 2), (0, 3), (8, 5))
+    assert job.with_words(job.words, A) == job
+    with pytest.raises(ValueError, match=r"^words: got shape \(2,\), allowed is \(3,\) \(block A\)$"):
+        job.with_words([1, 2], A)
+    assert job.state == {0: 3, 4: 2}
+    after = Job.from_writes("A", [(8, 7)], A, job)
+    assert (after.words.tolist(), after.before) == ([3, 2, 7], ((0, 3), (4, 2)))
+
+
+def test_writes_are_split_by_address() -> None:
+    jobs, rest = Job.split([(0, 1), (0x100, 1), (4, 2), (0x200, 3)], {"A": A, "B": B})
+    assert [(job.block, job.writes) for job in jobs] == [("A", ((0, 1), (4, 2))), ("B", ((0x100, 1),))]
+    assert rest == [(0x200, 3)]
+    later, _ = Job.split([(0, 5)], {"A": A, "B": B}, [*jobs, Job.from_writes("A", [(8, 9)], A, jobs[0])])
+    assert later[0].words.tolist() == [5, 2, 9]  # behind the last of its block
+    assert Job.split([(4, 1)], A)[0][0].block == "A"
+
+
+def test_fields_change_what_a_capture_says_of_itself() -> None:
+    one = capture()
+    assert one.with_fields(mode=1) is one
+    other = one.with_fields(rows=8)
+    assert (other.words.tolist(), other.tool, other.changed, other.folder) == ([0x31, 8, 0], "changed with npulab", True, None)
+    assert other.with_fields(mode=2).tool == "changed with npulab"
+    assert other.origin == "board, changed"
+    with pytest.raises(ValueError, match=r"^register FREE field set: is read-only, allowed are fields that a driver sets$"):
+        one.with_fields(set=1)
+    for task in (-1, 1):
+        with pytest.raises(LookupError, match=rf"^capture one: got task {task}, it has 0 to 0$"):
+            one.with_job(one.jobs[0], task)
+    both = replace(one, jobs=(Job("B", [1]), *one.jobs, Job("A", [1, 1, 1])))
+    assert (both.main, both.words.tolist()) == (1, [0x31, 7, 0])
+    assert both.words_of("A").tolist() == [[0x31, 7, 0], [1, 1, 1]]
+    assert both.with_fields(rows=8).jobs[1].words.tolist() == [0x31, 8, 0]
+    assert repr(one) == "Capture(vivante/one, x, board, 1 job)"
+    assert repr(both.with_buffers(input=b"abc")) == "Capture(vivante/one, x, board, changed, 3 jobs, input 3 B)"
+
+
+def test_names_of_files_have_255_bytes() -> None:
+    for name in ("a" * 255, "é" * 127, "a.b"):
+        plain_name(name, "buffer")
+    for name in ("a" * 256, "é" * 128, "", ".", "..", "a/b", "a\\b", "capture.json"):
+        with pytest.raises(ValueError, match=r"^buffer: got .*, allowed is the plain name of a file inside the folder$"):
+            plain_name(name, "buffer")
+    with pytest.raises(ValueError, match=r"got 'a\.bin', which another buffer or job of the capture has$"):
+        capture_files(capture(buffers={"a": b"1"}), lambda _: None)  # type: ignore[arg-type, return-value]
+
+
+def test_oracles_as_code() -> None:
+    good = capture(buffers={"output": b"12"})
+    for given, code in ((Simulated(), "npulab.Simulated()"), (Simulated(b"12"), "npulab.Simulated()"),
+                        (Manual(), "npulab.Manual()  # asks a person; it was Manual"), (None, "npulab.Manual()"),
+                        (lambda _: True, "npulab.Manual()  # asks a person; it was a function"), (ask, "npulab.Manual()  # asks a person; it was ask")):
+        assert as_code(given, good) == code
+    assert as_code(Simulated(b"13"), good) not in ("npulab.Simulated()", "npulab.Manual()")
+    for expected, kept in ((None, True), (b"12", True), (b"13", False)):
+        assert as_code(Command("program", expected=expected), good).startswith("npulab.Command(" if kept else "npulab.Manual()") is True
+
+
+def ask(_: Any) -> bool:
+    return True
+
+
+def parts_of(one: Capture, wanted: Wanted = ALL) -> list[str]:
+    return [str(part) for part in Decoded(one, wanted).parts]
+
+
+def test_what_is_listed_of_a_capture() -> None:
+    tables = {"layers": [{"name": "conv", "n": 1}, {"name": "pool", "n": 2}], "mixed": [{"name": "x"}, 3], "none": [], "k": 3}
+    shown = Decoded(capture(parameters=tables, source="who"), ALL).parts
+    assert [part for part in shown if isinstance(part, str)][1:] == ["source who", "layers:"]
+    assert "conv" in str(shown[3])
+    assert Decoded(capture(), Wanted("nothing")).rows == []
+    assert [row["field"] for row in Decoded(capture(), Wanted("CFG.*")).rows] == ["mode", "w0_4_28"]
+    assert [row["field"] for row in Decoded(capture(), Wanted(nonzero=True)).rows] == ["mode", "w0_4_28", "rows"]
+    assert [row["field"] for row in Decoded(capture(), Wanted(unknown=True, nonzero=True)).rows] == ["w0_4_28"]
+    assert Decoded(capture(), Wanted(addresses=True)).rows == []
+    assert len(parts_of(capture(), Wanted("nothing"))) == 2
+
+
+def test_units_with_numbers_in_a_row_are_one() -> None:
+    def told(*units: str) -> Any:
+        jobs = [Job("L", [0], label="l", unit=unit) for unit in units]
+        return folded([{"task": n, "a": 7} for n in range(len(units))], jobs)[0]["task"]
+
+    assert told("g 0", "g 1", "g 2") == "l, g 0-2"
+    assert told("g 0") == "l, g 0"
+    assert told("g 1", "g 3", "g 4") == "l, g 1, g 3-4"
+    assert told("g 1", "h 2") == "l, g 1, h 2"
+    assert told("g", "g 0") == "l, g, g 0"
+    assert told("g", "h") == "l, g, h"
+    assert told("7", "8") == "l, 7-8"
+
+
+def test_layers_of_2_to_the_21_weights_are_made() -> None:
+    size = {"input_h": 1, "input_w": 1, "kernel_h": 1, "kernel_w": 1, "stride_h": 1, "stride_w": 1, "input_scale": 1, "weight_scale": 1, "output_scale": 1}
+    layer, x = made({**size, "input_c": 2 ** 11, "output_c": 2 ** 10})
+    assert (layer.weights.size, x.shape) == (2 ** 21, (1, 1, 2 ** 11))  # type: ignore[union-attr]
+    assert (int(layer.weights.min()), int(layer.weights.max())) == (0, 255)  # type: ignore[union-attr]
+    with pytest.raises(ValueError, match=r"^layer: got \(1025, 1, 1, 2048\) elements, at most 2097152 are allowed$"):
+        made({**size, "input_c": 2 ** 11, "output_c": 2 ** 10 + 1})
+    again, other = (made({**size, "input_c": 3, "output_c": 2}, seed)[1].tolist() for seed in (0, 1))
+    assert made({**size, "input_c": 3, "output_c": 2})[1].tolist() == again != other
+    real = made({**size, "op": 4, "input_c": 500}, dtype="float16")[1]
+    assert set(np.unique(real * 16 % 1)) == {0}
+    assert -8 <= real.min() < -7.5 < 7.5 < real.max() < 8
+
+
+def test_ranges_by_one_name_for_both_axes() -> None:
+    found = complete_ranges({"kernel": [3], "op": "add"})
+    assert ("kernel" in found, "kernel_h" in found, "kernel_w" in found, "stride_h" in found) == (True, False, False, True)
+    assert found["op"] == [4]
+    assert complete_ranges({"op": [0, 4, "conv"]})["op"] == [0, 4, 0]
+    for op in (5, -1, "gelu"):
+        with pytest.raises(ValueError, match=rf"^ranges: got op {op!r}, allowed is one of conv, fully_connected"):
+            complete_ranges({"op": [op]})
+    with pytest.raises(ValueError, match=r"^ranges: got 'kernels', allowed is one of op, .*, kernel, stride$"):
+        complete_ranges({"kernels": [3]})
+
+
+def test_what_is_seen_of_what_a_compiler_left() -> None:
+    def left(out: Path) -> Capture:
+        return replace(capture(), jobs=(Job("A", [1, 2, 3]), Job("A", [1, 2, 3]), Job("B", [0])), buffers=buffers)
+
+    size = {"input_h": 1, "input_w": 1, "input_c": 3, "kernel_h": 1, "kernel_w": 1, "stride_h": 1, "stride_w": 1, "output_c": 2,
+            "input_scale": 1, "weight_scale": 1, "output_scale": 1}
+    run = Compiler([sys.executable, "-Sc", "pass", "{model}"], read=left)
+    buffers = {"weights": b"12345", "stream": b"1", "output": b"22"}
+    answer = run(size)
+    assert answer.outcome == "captured"
+    assert answer.capture is not None
+    assert (answer.capture.provenance, len(answer.capture.buffers["input"])) == ("compiler", 3)
+    assert {name: value for name, value in answer.parameters.items() if not name.startswith("output_")} == {
+        "weights_bytes": 5.0, "a_jobs": 2.0, "b_jobs": 1.0}
+    buffers["input"] = b"own"
+    assert run(size).capture.buffers["input"] == b"own"  # type: ignore[union-attr]
+
+
+def test_a_dump_s_write_that_no_register_has(tmp_path: Path) -> None:
+    reader = folder_importer("mine", {"x": {}}, {"A": A, "B": B})
+    (tmp_path / "job.json").write_text('{"npu": "mine"}')
+    (tmp_path / "writes.txt").write_text("0x4 0x7\n0x100 0x1\n")
+    (found,) = reader.read(tmp_path).values()
+    assert [job.block for job in found.jobs] == ["A", "B"]  # type: ignore[union-attr]
+    (tmp_path / "writes.txt").write_text("0x4 0x7\n0x204 0x1\n")
+    with pytest.raises(ValueError, match=r"writes\.txt: got a write to 0x204, allowed are addresses of registers\.csv$"):
+        reader.read(tmp_path)
