@@ -1,0 +1,534 @@
+"""Places, distances, what is left over and what is said of it, on small made-up buffers against plain loops."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from npulab.layout import Constant, Layout, Loop, Sums, Table, find_layout, hwc, markers, packed_blocks
+from npulab.layout import find as search
+from npulab.layout.find import (
+    _agreeing_offsets,
+    _chance,
+    _complete,
+    _entropy,
+    _fits,
+    _in_buffer,
+    _in_step,
+    _proven,
+    _readings,
+    _share,
+    _sparse,
+    _table,
+    _Trial,
+    _unexplained,
+)
+from npulab.layout.found import Run, _usual, accounted, agreeing, runs_of, unexplained
+from npulab.layout.lags import Window, _distances, _windows, lags
+from npulab.layout.places import Change, Pairs, Seen, Signature, Sought, changes, halved, known
+
+
+def pairs_of(layout: Any, tensors: list[np.ndarray], extra: int = 0) -> Pairs:
+    buffers = tuple(np.frombuffer(layout.pack(one) + bytes(extra), np.uint8) for one in tensors)
+    return Pairs(tuple(one.view(f"u{one.itemsize}") for one in tensors), buffers, layout.dtype)
+
+
+def plain_pairs(raw: list[int], buffer: list[int], dtype: str = "uint8") -> Pairs:
+    return Pairs((np.array(raw, dtype),), (np.array(buffer, np.uint8),), dtype)
+
+
+def noise(n: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, n, np.uint8)
+
+
+# Places of values
+
+
+def test_places_of_values_and_how_many() -> None:
+    seen = Sought(plain_pairs([1, 2, 3, 4, 4, 9], [0, 2, 3, 3, 4, 1, 0, 3]), Signature(0, 1)).look_up(Change())
+    assert seen.place.tolist() == [5, 1, 2, 4, 4, -1]
+    assert seen.count.tolist() == [1, 1, 3, 1, 1, 0]
+    assert seen.shared.tolist() == [False, False, False, True, True, False]
+    assert seen.copies == ()
+    assert known(seen).tolist() == [True, True, False, False, False, False]
+
+
+def test_places_step_by_step() -> None:
+    pairs = plain_pairs([0x0201, 0x0403, 0x0302], [9, 1, 2, 3, 4], "uint16")
+    for signature, places in ((Signature(0, 1), [1, 3, 2]), (Signature(1, 2), [1, 3, -1]), (Signature(0, 2), [-1, -1, 2]), (Signature(2, 1), [-1, 3, 2]),
+                              (Signature(3, 2), [-1, 3, -1]), (Signature(4, 1), [-1] * 3), (Signature(9, 1), [-1] * 3)):
+        assert Sought(pairs, signature).look_up(Change()).place.tolist() == places, signature
+    big = Sought(pairs, Signature(0, 1)).look_up(Change(big_endian=True))
+    assert big.place.tolist() == [-1] * 3
+    assert Sought(plain_pairs([0x0102, 0x0304], [9, 1, 2, 3, 4], "uint16"), Signature(0, 1)).look_up(Change(big_endian=True)).place.tolist() == [1, 3]
+    assert Sought(plain_pairs([1, 250], [4, 253]), Signature(0, 1)).look_up(Change(add=3)).place.tolist() == [0, 1]
+    assert Sought(plain_pairs([1, 250], [254, 5]), Signature(0, 1)).look_up(Change(xor=255)).place.tolist() == [0, 1]
+
+
+def test_counts_stop_at_255() -> None:
+    for many in (254, 255, 256, 600):
+        seen = Sought(plain_pairs([7, 8], [7] * many + [8]), Signature(0, 1)).look_up(Change())
+        assert seen.count.tolist() == [min(many, 255), 1]
+
+
+def test_neighbours_have_the_places_behind_them() -> None:
+    """Three along an axis, 2 bytes apart; what a known element has behind it is known as well."""
+    raw = np.array([[1, 2, 3, 4, 5], [1, 2, 9, 9, 9]], np.uint8)
+    buffer = np.array([0, 1, 0, 2, 0, 3, 0, 4, 8], np.uint8)
+    pairs = Pairs((raw,), (buffer,), "uint8")
+    seen = Sought(pairs, Signature(0, 1, 1, 3, 2)).look_up(Change())
+    assert seen.place.tolist() == [[1, 3, 5, 7, -1], [-1] * 5]
+    assert seen.count.tolist() == [[1, 1, 1, 1, 0], [0] * 5]
+    down = Sought(Pairs((raw.T.copy(),), (buffer,), "uint8"), Signature(0, 1, 0, 3, 2)).look_up(Change())
+    assert down.place.T.tolist() == seen.place.tolist()
+    # fewer than the signature has: none
+    none = Sought(pairs, Signature(0, 1, 0, 3, 2))
+    assert none.look_up(Change()).place.tolist() == [[-1] * 5] * 2
+    assert none.share(Change()) == 0
+    assert none.sample() == []
+    assert Sought(pairs, Signature(0, 1, 1, 3, 2)).share(Change()) == pytest.approx(2 / 6)
+    # the last place a signature fits at is looked at
+    end = Sought(Pairs((np.uint8([[3, 4, 5]]),), (np.uint8([9, 3, 4, 5]),), "uint8"), Signature(0, 1, 1, 3, 1))
+    assert end.look_up(Change()).place.tolist() == [[1, 2, 3]]
+
+
+@pytest.mark.parametrize("captures", [6, 7, 8])
+def test_values_that_fit_beside_a_place_and_that_do_not(captures: int) -> None:
+    """Of 64 bits those of the place are taken; more are mixed, and are found all the same."""
+    raw = tuple(noise(200, at) % 2 for at in range(captures))
+    order = np.random.default_rng(9).permutation(200)
+    pairs = Pairs(raw, tuple(one[order] for one in raw), "uint8")
+    seen = Sought(pairs, Signature(0, 1)).look_up(Change())
+    spelled = [tuple(int(one[at]) for one in raw) for at in range(200)]
+    assert seen.count.tolist() == [spelled.count(one) for one in spelled]
+    assert seen.place.tolist() == [min(place for place, at in enumerate(order) if spelled[at] == one) for one in spelled]
+    for count in (2, 3):
+        lined = Sought(pairs, Signature(0, 1, 0, count, 1)).look_up(Change())
+        where = lined.place[lined.count == 1]
+        assert ((where >= 0) & (where < 200)).all()
+
+
+def test_copies_are_distances_that_most_share() -> None:
+    tensor = np.arange(20, dtype=np.uint8) + 1
+
+    def copies(buffer: np.ndarray) -> tuple[int, ...]:
+        return Sought(Pairs((tensor,), (buffer.astype(np.uint8),), "uint8"), Signature(0, 1)).look_up(Change()).copies
+
+    twice = np.concatenate([tensor, np.zeros(5), tensor])
+    assert copies(twice) == (25,)
+    assert copies(np.tile(tensor, 3)) == (20, 40)
+    assert copies(tensor) == ()
+    assert copies(np.tile(tensor, 16)) == tuple(range(20, 320, 20))
+    assert copies(np.tile(tensor, 17)) == ()
+    # half of them twice: still copies; fewer: none
+    assert copies(np.concatenate([tensor, tensor[:10]])) in ((20,), ())
+    assert copies(np.concatenate([tensor, tensor[:11]])) == (20,)
+    assert copies(np.concatenate([tensor, tensor[:9]])) == ()
+    # half at one distance, half at another: none is of most
+    assert copies(np.concatenate([tensor, tensor[:10], np.zeros(3), tensor[10:]])) == ()
+    assert copies(np.concatenate([tensor, tensor[:11], np.zeros(3), tensor[11:]])) == (20,)
+    wide = tensor.astype(np.uint16)
+    both = np.concatenate([wide, wide, wide[:3] * 0, wide]).view(np.uint8)
+    for step in (1, 2):
+        assert Sought(Pairs((wide,), (both,), "uint16"), Signature(0, step)).look_up(Change()).copies == (40, 86)
+
+
+def test_shares_are_of_a_sample_that_is_there() -> None:
+    sought = Sought(plain_pairs([1, 2, 3, 4], [1, 2, 3, 9]), Signature(0, 1))
+    assert sought.share(Change(), [np.uint8([1, 2, 3, 4])]) == 0.75
+    assert sought.share(Change(), [np.uint8([4])]) == 0
+    assert sought.share(Change(add=5), [np.uint8([4])]) == 1
+    assert sought.share(Change(), []) == 0
+    assert sought.share(Change(), [np.zeros(0, np.uint8)]) == 0
+    assert Sought(plain_pairs([1], [1]), Signature(5, 1)).share(Change(), [np.uint8([1])]) == 0
+    often = sought.often("add", [np.uint8([1, 2])])
+    assert {at: int(one) for at, one in enumerate(often) if one} == {0: 2, 1: 2, 2: 1, 7: 1, 8: 1, 255: 1}
+    often = sought.often("xor", [np.uint8([1, 2])])
+    assert {at: int(one) for at, one in enumerate(often) if one} == {at: sum(value ^ at in (1, 2, 3, 9) for value in (1, 2)) for at in range(256)
+                                                                     if any(value ^ at in (1, 2, 3, 9) for value in (1, 2))}
+    assert len(sought.often("add", [np.full(40, 1, np.uint8)])) == 256
+    assert sought.often("add", [np.full(40, 1, np.uint8)]).max() == 16
+    assert len(Sought(plain_pairs(list(range(200)), [0]), Signature(0, 1)).sample(10)[0]) <= 10
+
+
+def test_changes_are_rated_by_what_is_found() -> None:
+    tensor = noise(100) % 50
+    for change in (Change(), Change(add=128), Change(add=7), Change(xor=0x35)):
+        pairs = Pairs((tensor,), (change.of(tensor),), "uint8")
+        rated = changes(Sought(pairs, Signature(0, 1)))
+        assert rated[0][0] == 1
+        assert change in [one for share, one in rated if share == 1]
+        assert [share for share, _ in rated] == sorted((share for share, _ in rated), reverse=True)
+        assert all(share > 0 for share, _ in rated)
+        assert len({one for _, one in rated}) == len(rated) <= 18
+    wide = noise(200).view(np.uint16)
+    for change in (Change(big_endian=True), Change(add=0x8000, big_endian=True), Change(add=0x1234), Change(xor=0xFF00)):
+        stored = change.of(wide).astype("<u2").view(np.uint8)
+        share, best = changes(Sought(Pairs((wide,), (stored,), "uint16"), Signature(0, 2)))[0]
+        assert share == 1
+        assert np.array_equal(best.of(wide), change.of(wide))
+    for bits in (1, 2, 4):
+        few = noise(64) % 2 ** bits
+        for number in range(2 ** bits):
+            rated = changes(Sought(Pairs((few,), (few ^ number,), f"uint{bits}"), Signature(0, 1, 0, 8, 1)))
+            assert (1.0, Change(xor=number)) in rated
+    assert [halved(bits) for bits in (1, 4, 8, 16, 32)] == [Change(xor=1), Change(xor=8), Change(add=128), Change(add=32768), Change(add=2 ** 31)]
+    nothing = Pairs((np.full(4, 3, np.uint32),), (np.zeros(4, np.uint8),), "uint32")
+    assert changes(Sought(nothing, Signature(0, 4))) == []
+
+
+def test_pairs_are_read_otherwise() -> None:
+    raw = (np.arange(8, dtype=np.uint8) % 4,)
+    pairs = Pairs(raw, (np.arange(8, dtype=np.uint8),), "uint4")
+    assert (pairs.bits, pairs.size, pairs.bytes, pairs.itemsize, pairs.shape) == (4, 8, 4, 1, (8,))
+    assert Pairs(raw, (np.arange(8, dtype=np.uint8),), "uint8").bytes == 8
+    other = pairs.read(4, True)
+    assert other.buffers[0].tolist() == [7, 6, 5, 4, 3, 2, 1, 0]
+    assert other.recorded(other.buffers[0]).tolist() == pairs.recorded(pairs.buffers[0]).tolist() == [0x10, 0x32, 0x54, 0x76]
+    assert pairs.read(2, False).buffers[0].tolist() == [2, 3, 0, 1, 6, 7, 4, 5]
+    assert [(one.swap, one.high_first) for one in _readings(pairs)] == [(0, False), (0, True), (4, False), (4, True), (2, False), (2, True)]
+    wide = Pairs((np.zeros(2, np.uint32),), (np.zeros(16, np.uint8),), "uint32")
+    assert [(one.swap, one.high_first) for one in _readings(wide)] == [(0, False), (4, False), (8, False), (16, False)]
+    odd = Pairs((np.zeros(2, np.uint8),), (np.zeros(6, np.uint8),), "uint8")
+    assert [one.swap for one in _readings(odd)] == [0, 2]
+
+
+# Distances of neighbours
+
+
+@pytest.mark.parametrize(("lag", "seed"), [(1, 0), (3, 1), (-1, 2), (-4, 3), (50, 4)])
+def test_distances_of_neighbours(lag: int, seed: int) -> None:
+    """Lines of 40 in a sea of small numbers, their neighbours so many elements apart."""
+    line = np.random.default_rng(seed).permutation(200)[:120].astype(np.uint8).reshape(3, 40) + 50
+    buffer = noise(8000, seed) % 50
+    for row, begin in enumerate((100, 2300, 5001)):
+        where = begin + lag * np.arange(40) - min(0, 39 * lag)
+        buffer[where] = line[row]
+    assert lags(Pairs((line,), (buffer,), "uint8"), 1) == [lag]
+    assert lags(Pairs((line.T.copy(),), (buffer,), "uint8"), 0) == [lag]
+    wide = (line.astype(np.uint16) * 257,)
+    assert lags(Pairs(wide, ((buffer.astype(np.uint16) * 257).view(np.uint8),), "uint16"), 1) == [lag]
+    assert lags(Pairs((line,), (buffer + 128,), "uint8"), 1) == [lag]
+    assert lags(Pairs((line[:, :7],), (buffer,), "uint8"), 1) == []
+    assert lags(Pairs((line[:, :8],), (buffer,), "uint8"), 1) in ([lag], [])
+    assert lags(Pairs((line,), (noise(8000, seed + 9) % 50,), "uint8"), 1) == []
+
+
+def test_a_distance_needs_two_windows_and_three_are_kept() -> None:
+    rng = np.random.default_rng(0)
+    line = rng.permutation(250)[:240].astype(np.uint8).reshape(5, 48)
+    buffer = np.full(6000, 251, np.uint8)
+    at = 0
+    for row, lag in enumerate((2, 3, 5, 7, 2)):
+        buffer[at:at + 48 * lag:lag] = line[row]
+        at += 48 * lag + 10
+    found = lags(Pairs((line,), (buffer,), "uint8"), 1)
+    assert len(found) <= 3
+    assert set(found) <= {2, 3, 5, 7}
+    # one window alone says nothing: nine elements have no more than one place each to begin
+    one = np.arange(1, 9, dtype=np.uint8)[None]
+    buffer = np.zeros(300, np.uint8)
+    buffer[100:124:3] = one[0]
+    windows = [*_windows([one], np.sort(buffer), np.argsort(buffer, kind="stable").astype(np.int32))]
+    assert len(windows) == 8
+    assert all(_distances(window, [buffer]) == {3} for window in windows)
+    assert lags(Pairs((one,), (buffer,), "uint8"), 1) == [3]
+
+
+def test_distances_are_those_at_which_all_values_stand() -> None:
+    def distances(values: list[int], cells: list[int], rare: tuple[int, int]) -> set[int]:
+        cell = np.array(cells, np.uint8)
+        return _distances(Window([np.array(values, np.uint8)], [np.flatnonzero(cell == one).astype(np.int32) for one in values], rare), [cell])
+
+    def slow(values: list[int], cells: list[int]) -> set[int]:
+        n = len(cells)
+        return {lag for lag, begin in product(range(-n, n + 1), range(n)) if lag and all(
+            0 <= begin + at * lag < n and cells[begin + at * lag] == value for at, value in enumerate(values))}
+
+    rng = np.random.default_rng(0)
+    seen: set[int] = set()
+    for _ in range(60):
+        cells = rng.integers(0, 3, 14).tolist()
+        values = rng.integers(0, 3, 3).tolist()
+        for rare in ((0, 1), (0, 2), (1, 2)):
+            assert distances(values, cells, rare) == slow(values, cells)
+            seen |= slow(values, cells)
+    assert {-6, -1, 1, 6} <= seen
+
+
+# What is left
+
+
+def test_runs() -> None:
+    for text in ("", "0", "1", "0110", "1101", "111", "10101"):
+        expected, start = [], None
+        for at, one in enumerate([*text, "0"]):
+            if one == "1" and start is None:
+                start = at
+            elif one == "0" and start is not None:
+                expected.append((start, at))
+                start = None
+        assert runs_of(np.array([one == "1" for one in text], bool)) == expected
+
+
+def test_agreeing_with_copies_and_ends() -> None:
+    layout = Layout((3,), (Loop(0, 1, 2),), copies=(1, -1), offset=1, size=8)
+    for buffer, agrees in (([1, 1, 1, 2, 2, 2, 3, 3], [True, False, False]), ([1, 1, 1, 2, 1, 2, 3, 3], [True, False, False])):
+        got = agreeing(layout, plain_pairs([1, 2, 3], buffer)).tolist()
+        slow = [all(buffer[1 + 2 * n + copy] == n + 1 for copy in (0, 1, -1)) for n in range(3)]
+        assert got == slow
+        assert agrees[0] == got[0]
+    spread = Layout((3,), (Loop(0, 1, 4),), copies=(1, -1), offset=1, size=12)
+    assert agreeing(spread, plain_pairs([1, 2, 3], [1, 1, 1, 0, 2, 2, 2, 0, 3, 3, 3, 0])).tolist() == [True] * 3
+    assert agreeing(spread, plain_pairs([1, 2, 3], [1, 1, 1, 0, 2, 2, 2, 0, 3, 3])).tolist() == [True, True, False]
+    assert agreeing(spread, plain_pairs([1, 2, 3], [1, 1, 1, 0, 2, 2, 9, 0, 3, 3, 3, 0])).tolist() == [True, False, True]
+    assert agreeing(spread, plain_pairs([1, 2, 3], [1, 1, 1, 0, 9, 2, 2, 0, 3, 3, 3, 0])).tolist() == [True, False, True]
+    table = Table((3,), np.array([0, -1, 2]), size=3)
+    assert agreeing(table, plain_pairs([5, 6, 7], [5, 6, 7])).tolist() == [True, False, True]
+    assert agreeing(table, plain_pairs([5, 6, 7], [5, 6])).tolist() == [True, False, False]
+
+
+def test_what_a_buffer_holds_beside_its_elements() -> None:
+    """The usual value between elements is fill, what is the same in all captures constants, the rest is left."""
+    layout = Layout((2, 3), (Loop(0, 1, 8), Loop(1, 1, 1)), offset=4, size=30)
+    buffers = []
+    for at in range(2):
+        buffer = np.full(30, 7, np.uint8)
+        buffer[:4] = [1, 2, 3, 9 + at]
+        buffer[layout.index_map()] = 10 * at + np.arange(6).reshape(2, 3)
+        buffer[20:30] = 5
+        buffer[29] = 6 + at
+        buffers.append(buffer)
+    raw = tuple(10 * at + np.arange(6, dtype=np.uint8).reshape(2, 3) for at in range(2))
+    pairs = Pairs(raw, tuple(buffers), "uint8")
+    account, filled, rest = accounted(layout, pairs)
+    assert (account.fill, filled) == (7, 10)
+    assert account.parts == (Constant(0, b"\1\2\3"), Constant(20, b"\5", 9))
+    assert np.flatnonzero(rest).tolist() == [3, 29]
+    assert unexplained(rest, pairs) == (Run(3, 1, b"\x09"), Run(29, 1, b"\x06"))
+    # of one capture nothing is constant; of one and the same value up to 8 bytes are written out
+    alone, _, left = accounted(layout, replace(pairs, raw=raw[:1], buffers=pairs.buffers[:1]))
+    assert alone.parts == ()
+    assert np.flatnonzero(left).tolist() == [0, 1, 2, 3, *range(20, 30)]
+    assert unexplained(left, pairs) == (Run(0, 4, b"\1\2\3\x09"), Run(20, 10, b"\5" * 8))
+    assert [str(one) for one in unexplained(left, pairs)] == ["4 at byte 0 (01 02 03 09)", "10 at byte 20 (05 05 05 05 05 05 05 05 ...)"]
+    for size, part in ((8, Constant(12, b"\5" * 8)), (9, Constant(12, b"\5", 9))):
+        row = Layout((2,), (Loop(0, 1, 10),), size=13 + size)
+        buffers = [np.concatenate([[at + 1], np.full(9, 7), [at + 3], [7], [5] * size, [7]]).astype(np.uint8) for at in range(2)]
+        found, _, left = accounted(row, Pairs(tuple(np.uint8([at + 1, at + 3]) for at in range(2)), tuple(buffers), "uint8"))
+        assert found.parts == (part,)
+        assert not left.any()
+
+
+@pytest.mark.parametrize("runs", [256, 257])
+def test_so_many_constants_become_parts(runs: int) -> None:
+    buffers = [np.zeros(2 * runs + 6, np.uint8) for _ in range(2)]
+    layout = Layout((2,), (Loop(0, 1, 4),), size=2 * runs + 6)
+    for at, one in enumerate(buffers):
+        one[[0, 4]] = [1 + at, 3 + at]
+        one[6::2][:runs] = 9
+    account, _, rest = accounted(layout, Pairs(tuple(np.uint8([1 + at, 3 + at]) for at in range(2)), tuple(buffers), "uint8"))
+    assert (len(account.parts), int(np.count_nonzero(rest))) == ((256, 0) if runs == 256 else (0, 257))
+
+
+def test_fill_is_the_usual_element_of_whole_ones() -> None:
+    layout = Layout((1,), (), dtype="uint16", offset=1)
+    pairs = plain_pairs([0x0201], [9, 1, 2, 3, 4, 3, 4, 5, 6, 7], "uint16")
+    where = np.ones(10, bool)
+    assert _usual(where, layout, pairs) == 0x0403
+    assert _usual(where, replace(layout, big_endian=True), pairs) == 0x0304
+    where[4] = where[6] = False
+    assert _usual(where, layout, pairs) in (0x0201, 0x0605)
+    where[:] = False
+    where[[1, 3, 5, 7, 8]] = True
+    assert _usual(where, layout, pairs) == 0x0605
+    where[8] = False
+    assert _usual(where, layout, pairs) == 0
+    one = Layout((1,), ())
+    assert _usual(np.ones(5, bool), one, plain_pairs([1], [4, 5, 4, 5, 4])) == 4
+    assert _usual(np.array([0, 1, 0, 0, 1], bool), one, plain_pairs([1], [4, 5, 4, 4, 5])) == 5
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize("fill", [0, 3, 250])
+@pytest.mark.parametrize("shape", [(5, 6), (7, 4), (2, 9)])
+def test_sums_beside_elements_are_found(dtype: str, fill: int, shape: tuple[int, int]) -> None:
+    layout = packed_blocks(shape, 4, 4, dtype=dtype, sums=True, fill=fill)
+    tensors = [np.random.default_rng(at).integers(0, 256, shape, np.uint8).view(dtype) for at in range(3)]
+    pairs = pairs_of(layout, tensors)
+    account, _, rest = accounted(replace(layout, parts=(), fill=0), pairs)
+    assert not rest.any()
+    assert account.fill == fill
+    for tensor in tensors:
+        assert account.pack(tensor) == layout.pack(tensor)
+    sums = [one for one in account.parts if isinstance(one, Sums)]
+    assert [(one.offset, one.axis, one.signed or dtype == "uint8") for one in sums] == [(layout.parts[0].offset, 1, True)]
+    assert (sums[0].fills, sums[0].count) == (layout.parts[0].fills if fill else 0, layout.parts[0].count)
+
+
+def test_sums_of_rows_and_of_unsigned() -> None:
+    tensors = [noise(20, at).reshape(4, 5) for at in range(2)]
+    for axis, (signed, offset) in product((0, 1), ((False, 20), (False, 23), (True, 20))):
+        count = (4, 5)[axis]
+        layout = hwc((4, 5), size=offset + 4 * count, parts=(Sums(offset, axis, count, signed=signed),))
+        account, filled, rest = accounted(replace(layout, parts=()), pairs_of(layout, tensors))
+        found = next(one for one in account.parts if isinstance(one, Sums))
+        assert (found.offset, found.axis, found.count, found.signed, found.fills, found.depth) == (offset, axis, count, signed, 0, 0)
+        assert (filled, rest.any()) == (offset - 20, False)
+    # not where an element is a float, or has fewer than 8 bits
+    for dtype in ("float16", "uint4"):
+        raw = [noise(16, at).view(np.uint16).reshape(2, 4) if dtype == "float16" else noise(8, at).reshape(2, 4) % 16 for at in range(2)]
+        layout = hwc((2, 4), dtype=dtype)
+        kind = Layout((2, 4), layout.loops, dtype="uint16" if dtype == "float16" else "uint8")
+        behind = [Sums(0, 1, 4).data(one, 0, kind.bits).tobytes() for one in raw]
+        data = [np.frombuffer(kind.pack(one) + sums, np.uint8) for one, sums in zip(raw, behind, strict=True)]
+        assert not any(isinstance(one, Sums) for one in accounted(layout, Pairs(tuple(raw), tuple(data), dtype))[0].parts)
+
+
+# Steps of the search
+
+
+def trial(layout: Any, pairs: Pairs, seen: Seen | None = None) -> _Trial:
+    return _Trial(layout, agreeing(layout, pairs), seen, pairs)
+
+
+def seen_of(places: list[int], count: list[int]) -> Seen:
+    return Seen(np.array(places), np.array(count, np.uint8), np.zeros(len(places), bool), ())
+
+
+def test_elements_begin_at_the_step_of_their_size() -> None:
+    raw = np.array([0x0102, 0x0304, 0x0506, 0x0708], np.uint16)
+    data = raw.view(np.uint8)
+    for front, signature in ((0, Signature(0, 2)), (1, Signature(1, 2)), (2, Signature(0, 2)), (3, Signature(1, 2))):
+        buffer = np.concatenate([np.zeros(front, np.uint8), data])
+        assert _in_step(Pairs((raw,), (buffer,), "uint16")) == signature
+    mixed = np.concatenate([data[:4], [9], data[4:]]).astype(np.uint8)
+    assert _in_step(Pairs((raw,), (mixed,), "uint16")) == Signature(0, 1)
+    partly = np.concatenate([[9], data[:6], [9, 9]]).astype(np.uint8)
+    assert _in_step(Pairs((raw,), (partly,), "uint16")) == Signature(1, 2)
+    assert _in_step(Pairs((raw.view(np.uint8),), (mixed,), "uint8")) == Signature(0, 1)
+
+
+def test_how_much_values_tell() -> None:
+    assert _entropy(plain_pairs([5] * 8, [0])) == 0
+    assert _entropy(plain_pairs([1, 2, 3, 4], [0])) == 2
+    assert _entropy(plain_pairs([1, 1, 2, 2], [0])) == 1
+    two = Pairs((np.uint8([1, 2, 3, 4]), np.uint8([1, 1, 2, 2])), (np.zeros(1, np.uint8),) * 2, "uint8")
+    assert _entropy(two) == 3
+    # of many elements about as many as are enough, from all over the tensor
+    many = Pairs((np.repeat(np.arange(4, dtype=np.uint8), 2 ** 16),), (np.zeros(1, np.uint8),), "uint8")
+    assert _entropy(many) == 2
+
+
+def test_what_chance_gives() -> None:
+    pairs = Pairs((np.zeros(100, np.uint8),), (np.uint8([0, 0, 0, 1, 2]),), "uint8")
+    assert _chance(pairs) == 100 * 2 / 256
+    two = Pairs((np.zeros(100, np.uint8),) * 2, (np.uint8([0, 0, 0, 1, 2]), np.uint8([4, 4, 5, 4, 4])), "uint8")
+    assert _chance(two) == 100 * 3 / 2 ** 16
+    assert _chance(Pairs((np.zeros(100, np.uint8),), (np.arange(200, dtype=np.uint8),), "uint4")) == 100
+    wide = Pairs((np.zeros(100, np.uint16),), (np.uint8([0, 0, 0, 1, 2]),), "uint16")
+    assert _chance(wide) == 100 * 2 / 2 ** 16
+
+
+def test_most_of_a_buffer_is_something_else() -> None:
+    for dtype, wide in (("uint8", 1), ("uint16", 2)):
+        for size, sparse in ((4 * 10 * wide, False), (4 * 10 * wide + 1, True), (10 * wide, False)):
+            assert _sparse(Pairs((np.zeros(10, dtype),), (np.zeros(size, np.uint8),), dtype)) == sparse
+
+
+def test_how_far_a_layout_agrees() -> None:
+    tensor = np.arange(20, dtype=np.uint8) + 1
+    whole = pairs_of(hwc((20,)), [tensor])
+    assert _share(hwc((20,)), whole, 64) == 1
+    assert _share(hwc((20,), xor=255), whole, 64) == 0
+    assert _share(Layout((20,), (Loop(0, 1, 1),), offset=30), whole, 64) == 0
+    cut = replace(whole, buffers=(whole.buffers[0][:10],))
+    assert _share(hwc((20,)), cut, 64) == 1
+    one = trial(hwc((20,)), cut)
+    assert (one.count, one.known, _in_buffer(one)) == (10, 0, 10)
+    assert not _complete(one)  # no more than half
+    more = trial(hwc((20,)), replace(whole, buffers=(whole.buffers[0][:11],)))
+    assert _complete(more)
+    assert _unexplained(more) is None
+    assert _unexplained(trial(hwc((20,)), pairs_of(hwc((20,), size=25, fill=0), [tensor]))) == 0
+    part = trial(hwc((20,), window=((0, 12),)), replace(whole, buffers=(whole.buffers[0][:12],)))
+    assert (_in_buffer(part), _complete(part)) == (12, True)
+    assert _agreeing_offsets(hwc((20,)), pairs_of(hwc((20,), offset=5), [tensor]), [0, 3, 5]) == [5]
+    wide = pairs_of(hwc((9,), dtype="uint16"), [np.arange(9, dtype=np.uint16)])
+    assert _in_buffer(trial(hwc((10,), dtype="uint16"), replace(wide, raw=(np.arange(10, dtype=np.uint16),)))) == 9
+    some = replace(whole, raw=(whole.raw[0][:3],))
+    assert _in_buffer(trial(Table((3,), np.array([0, -1, 2]), size=20), some)) == 2
+
+
+def test_when_a_layout_is_enough() -> None:
+    tensor = np.arange(100, dtype=np.uint8) + 1
+    layout = hwc((100,))
+    for right, fits in ((100, True), (90, True), (89, False)):
+        buffer = np.concatenate([tensor[:right], np.zeros(100 - right)]).astype(np.uint8)
+        assert _fits(trial(layout, Pairs((tensor,), (buffer,), "uint8"))) == fits
+    for n, right, fits in ((5, 5, True), (5, 4, False), (8, 8, True), (9, 8, False)):
+        buffer = np.concatenate([tensor[:right], np.zeros(n - right)]).astype(np.uint8)
+        assert _fits(trial(hwc((n,)), Pairs((tensor[:n],), (buffer,), "uint8"))) == fits, n
+    assert not _fits(trial(layout, Pairs((tensor,), (tensor[:7],), "uint8")))
+    assert _fits(trial(layout, Pairs((tensor,), (tensor[:8],), "uint8")))
+    # more places that are known than agree speak against it
+    pairs = Pairs((tensor,), (tensor[:50],), "uint8")
+    for more, fits in ((55, True), (56, False)):
+        seen = seen_of([0] * 100, [1] * more + [0] * (100 - more))
+        assert _fits(trial(layout, pairs, seen)) == fits
+    for some, proven in ((26, True), (25, False)):
+        assert _proven(trial(layout, pairs, seen_of([0] * 100, [1] * some + [0] * (100 - some)))) == proven
+    # three more than agree, and twice what chance gives (here 0.2), may be known elsewhere
+    wide = tensor.astype(np.uint16)
+    pairs = Pairs((wide,), (wide[:60].view(np.uint8),), "uint16")
+    for more, complete in ((63, True), (64, False)):
+        assert _complete(trial(hwc((100,), dtype="uint16"), pairs, seen_of([0] * 100, [1] * more + [0] * (100 - more)))) == complete
+
+
+def test_a_table_needs_more_than_chance_gives() -> None:
+    """Of more than six elements four have to be found, of fewer one."""
+    for n, have, enough in ((7, 4, True), (7, 3, False), (6, 1, True), (6, 0, False)):
+        places = [*range(have), *[-1] * (n - have)]
+        pairs = Pairs((np.zeros(n, np.uint8),), (np.zeros(20, np.uint8),), "uint8")
+        seen = seen_of(places, [1] * have + [0] * (n - have))
+        if enough:
+            assert _table(pairs, seen).places.tolist() == places
+        else:
+            with pytest.raises(ValueError, match=rf"^buffers: got no nest of loops and values of their own of {have} of {n} elements in 20 bytes, allowed are more than chance gives, about 0$"):
+                _table(pairs, seen)
+    with pytest.raises(ValueError, match=r"of their own of 0 of 3 elements"):
+        _table(Pairs((np.zeros(3, np.uint8),), (np.zeros(20, np.uint8),), "uint8"), None)
+
+
+def test_the_smallest_pairs() -> None:
+    found = find_layout(np.uint16([0x1234]), b"\x34\x12")
+    assert (found.own, found.index_map().tolist()) == (1, [0])
+    with pytest.raises(ValueError, match=r"^buffers\[0\]: got 1 bytes, allowed is 2 to 2147483648$"):
+        find_layout(np.uint16([0x1234]), b"\x34")
+    for wrong in (np.zeros((0,), np.uint8), np.uint8(3)):
+        with pytest.raises(ValueError, match=r"^tensors\[0\]: got uint8 \(0?,?\), allowed are 1 to 67108864 elements of "):
+            find_layout(wrong, b"\x34")
+    with pytest.raises(ValueError, match=r"elements of uint8$"):
+        find_layout(np.zeros(3, np.int16), b"\x34", dtype="uint4")
+    with pytest.raises(ValueError, match=r"^dtype: got 'uint3', allowed is one of "):
+        find_layout(np.zeros(3, np.uint8), b"\x34", dtype="uint3")
+    with pytest.raises(ValueError, match=r"^tensors\[1\]: got int8 \(3,\), allowed is uint8 \(3,\) as of the first$"):
+        find_layout([np.zeros(3, np.uint8), np.zeros(3, np.int8)], [b"abc", b"abc"])
+
+
+def test_a_report_counts_every_element() -> None:
+    tensors = markers((6, 8), captures=2)
+    layout = hwc((6, 8), row_pitch=10, offset=2, size=70, fill=9)
+    buffers = [bytearray(layout.pack(one)) for one in tensors]
+    for one in buffers:
+        one[layout.index_map()[2, 3]] ^= 0x55
+    found = find_layout(tensors, [bytes(one) for one in buffers])
+    assert np.array_equal(found.layout.index_map(), layout.index_map())
+    assert (found.own, found.shared, found.missing.tolist(), found.past_end, found.outside, found.captures) == (47, 0, [[2, 3]], 0, 0, 2)
+    assert (found.filled, found.unexplained, found.rivals, found.tried, found.elsewhere) == (22, (), (), 0, 0)
+    assert found.index_map()[2, 3] == -1
+    assert search.find_layout is find_layout
