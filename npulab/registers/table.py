@@ -163,7 +163,7 @@ def registers_of(rows: Sequence[Mapping[str, Any]], dense: bool, sparse: Collect
             raise ValueError(f"register map, block {block!r}: got offset {offsets[-1]:#x}, allowed is up to "
                              f"{WORD_BYTES * MOST_WORDS:#x} from the block's start, or dense=False")
         if dense and block not in sparse:
-            offsets = list(range(0, offsets[-1] + 1, WORD_BYTES))
+            offsets = list(range(0, offsets[-1] + WORD_BYTES, WORD_BYTES))
         places += [(block, offset) for offset in offsets]
     labels = [f"w{i}" if dense and block not in sparse else f"w{offset:#06x}"
               for i, (block, offset) in enumerate(places)]

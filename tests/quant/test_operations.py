@@ -155,7 +155,8 @@ def test_constants_are_the_numbers_that_they_stand_for() -> None:
     assert {power: round(math.exp(-2.0 ** power) * 2 ** 31) for power in fixed.EXPONENTIALS} == fixed.EXPONENTIALS
     assert (round(math.exp(-1 / 8) * 2 ** 31), round(2 ** 31 / 3)) == (fixed.EXP_EIGHTH, fixed.THIRD)
     assert (round(48 / 17 * 2 ** 29), round(-32 / 17 * 2 ** 29)) == (fixed.START, fixed.SLOPE)
-
+    assert fixed.exponential(np.array([-2 ** 28]), 0).tolist() == [round(math.exp(-1 / 8) * 2 ** 31)]
+    assert fixed.inverse_of_one_plus(np.array([0])).tolist() == [2 ** 31 - 1]
 
 
 def test_the_inverse_is_its_definition() -> None:
