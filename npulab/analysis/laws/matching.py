@@ -10,22 +10,35 @@ import numpy as np
 
 from npulab.analysis.laws.expressions import Array
 from npulab.analysis.laws.library import Library
+from npulab.analysis.laws.masks import distinct
 from npulab.analysis.laws.prior import BUDGET
 from npulab.analysis.laws.solved import Place
 from npulab.registers.fields import WORD_BITS as WORD
 
-SAMPLE = BUDGET.key_sample
-
 
 @dataclass(frozen=True, eq=False)
 class Matches:
-    """What laws give on every capture, ``(M,)`` each: in a ``word`` the bits of a ``mask`` are those
-    of a ``law``, ``offset`` bits further up in it."""
+    """What laws give on every capture: bits to explain that are alike have one number, ``of_bit
+    (W, 32)``, which ``of_law (L, 32)`` says of each bit of a law that equals them; -1 for the
+    others.  ``order`` are the bits of laws, 32 law + bit, by number, which begin at ``ends``."""
 
-    word: Array
-    law: Array
-    offset: Array
-    mask: Array
+    of_bit: Array
+    of_law: Array
+    order: Array
+    ends: Array
+
+    def giving(self, positions: Sequence[tuple[int, int]]) -> tuple[Array, Array]:
+        """The laws that give bits of one word, and the bit of each that the first of these is."""
+        wanted = [(int(self.of_bit[position]), position[1] - positions[0][1]) for position in positions]
+        wanted.sort(key=lambda one: int(self.ends[one[0] + 1] - self.ends[one[0]]))  # the one that fewest give first
+        (number, up), *others = wanted
+        law, bit = np.divmod(self.order[self.ends[number]:self.ends[number + 1]], WORD)
+        start = bit - up
+        for number, up in others:
+            inside = np.flatnonzero((start + up >= 0) & (start + up < WORD))
+            good = inside[self.of_law[law[inside], start[inside] + up] == number]
+            law, start = law[good], start[good]
+        return law, start
 
 
 @dataclass(frozen=True)
@@ -43,15 +56,16 @@ def bits_of(words: Array) -> Array:
 
 
 def _keys(values: Array) -> Array:
-    """``(32, L) uint64``: for each bit of each row of values ``(L, up to 64)``, its column as one
-    number."""
+    """``(32, L) uint64``: for each bit of each row of values ``(L, N)``, its column as one number."""
     out = np.zeros((WORD, len(values)), np.uint64)
-    for start in range(0, values.shape[1], WORD):
+    more = np.random.default_rng(5).integers(2 ** 62, size=-(-values.shape[1] // WORD)) * 2 + 1
+    # of up to 64 captures the column itself; of more a sum that hardly ever is the same for others
+    for start, factor in zip(range(0, values.shape[1], WORD), [1, 2 ** WORD, *more], strict=False):
         part = values[:, start:start + WORD].T
         square = np.zeros((WORD, len(values)), np.uint32)
         square[:len(part)] = part
         _transpose(square)
-        out |= square.astype(np.uint64) * np.uint64(2 ** start)
+        out += square * np.uint64(factor)
     return out
 
 
@@ -72,32 +86,17 @@ def _transpose(square: Array) -> None:
 
 def match(words: Array, library: Library, todo: Array) -> Matches:
     """Where laws equal bits on every capture; ``todo`` ``(W, 32) bool`` are the bits to explain."""
-    targets = np.argwhere(todo)
-    shuffled = np.random.default_rng(5).permutation(len(words))
-    samples = [shuffled[start:start + SAMPLE] for start in range(0, len(words), SAMPLE)]  # one key each
-    wanted = [_keys(words[rows].T)[targets[:, 1], targets[:, 0]] for rows in samples]
-    order = np.argsort(wanted[0], kind="stable")
-    ordered = wanted[0][order]
+    of_bit, of_law = np.full(todo.shape, -1), np.full((len(library), WORD), -1, np.int32)
+    kinds, of_bit[todo] = np.unique(_keys(words.T).T[todo], return_inverse=True)
     likely = np.zeros(2 ** 16, bool)
-    likely[_folded(ordered)] = True
-    values = library.laws.values
-    hits: list[Array] = []  # law, shift, target
-    for start in range(0, len(values) if len(targets) else 0, BUDGET.match_block):
-        part = values[start:start + BUDGET.match_block]
-        keys = _keys(part[:, samples[0]]).ravel()
-        at = np.flatnonzero(likely[_folded(keys)])
-        left, right = (np.searchsorted(ordered, keys[at], side) for side in ("left", "right"))
-        counts = right - left
-        column = np.repeat(at, counts)
-        target = order[np.repeat(left - np.concatenate([[0], counts.cumsum()])[:-1], counts) + np.arange(counts.sum())]
-        shift, law = np.divmod(column, len(part))
-        laws, of = np.unique(law, return_inverse=True)
-        same = np.ones(len(column), bool)
-        for rows, want in zip(samples[1:], wanted[1:], strict=True):
-            same &= _keys(part[np.ix_(laws, rows)])[shift, of] == want[target]
-        found = np.stack([start + law, shift, target], 1)[same]
-        hits.append(found[np.lexsort(found[:, 1::-1].T)])
-    return _grouped(words, values, np.concatenate(hits) if hits else np.zeros((0, 3), int), targets)
+    likely[_folded(kinds)] = True
+    for start in range(0, len(library) if len(kinds) else 0, BUDGET.match_block):
+        keys = _keys(library.laws.values[start:start + BUDGET.match_block])
+        bit, law = np.nonzero(likely[_folded(keys)])
+        kind = np.searchsorted(kinds[:-1], keys[bit, law])
+        same = kinds[kind] == keys[bit, law]
+        of_law[start + law[same], bit[same]] = kind[same]
+    return Matches(of_bit, of_law, *_sorted(of_law, len(kinds)))
 
 
 def _folded(keys: Array) -> Array:
@@ -105,41 +104,64 @@ def _folded(keys: Array) -> Array:
     return (keys * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(48)
 
 
-def _grouped(words: Array, values: Array, found: Array, targets: Array) -> Matches:
-    law, shift, target = found.T
-    word, bit = targets[target].T if len(target) else (target, target)
-    # the place of a law against a word as one number
-    size = len(words[0]), len(values), 2 * WORD
-    keys = np.ravel_multi_index((word, law, shift - bit + WORD), size)
-    order = np.argsort(keys, kind="stable")
-    kinds, first = np.unique(keys[order], return_index=True)
-    masks = np.bitwise_or.reduceat(2 ** bit[order], first) if len(first) else first
-    word, law, offset = np.unravel_index(kinds, size)
-    return Matches(word, law, offset - WORD, masks)
+def _sorted(numbers: Array, kinds: int) -> tuple[Array, Array]:
+    """The places of numbers but -1, in the numbers' order, and where those of each begin."""
+    places = np.flatnonzero(numbers >= 0)
+    which = numbers.ravel()[places]
+    return places[np.argsort(which, kind="stable")], np.bincount(which + 1, minlength=kinds + 1).cumsum()
+
+
+def _spans(first: Array, counts: Array) -> Array:
+    """first, first + 1, ..., as many as its count, for each first one."""
+    return np.repeat(first - counts.cumsum() + counts, counts) + np.arange(counts.sum())
+
+
+def _placed(matches: Matches, laws: Array) -> tuple[Array, Array, Array, Array]:
+    """Where laws lie, ``(M,)`` each: in a word the bits of a mask are those of a law (its number in
+    ``laws``), ``offset`` bits further up in it."""
+    order, ends = _sorted(matches.of_bit, len(matches.ends) - 1)
+    law, shift = np.nonzero(matches.of_law[laws] >= 0)
+    number = matches.of_law[laws[law], shift]
+    counts = ends[number + 1] - ends[number]
+    word, bit = np.divmod(order[_spans(ends[number], counts)], WORD)
+    law, shift = np.repeat([law, shift], counts, axis=1)
+    # the place of a law against a word, and the bit, as one number
+    size = len(matches.of_bit), len(laws), 2 * WORD, WORD
+    keys = np.sort(np.ravel_multi_index((word, law, shift - bit + WORD, bit), size))
+    first = np.flatnonzero(np.diff(keys // WORD, prepend=-1))
+    masks = np.bitwise_or.reduceat(2 ** (keys % WORD), first)
+    word, law, offset, _ = np.unravel_index(keys[first], size)
+    return word, law, offset - WORD, masks
 
 
 def runs(words: Array, library: Library, matches: Matches, constant: Array, starts: Sequence[int]) -> Array:
     """``(R, 5)``: word, lowest bit, width, law and the law's own lowest bit of each maximal run of
     matched bits, inside of fields; a bit in between may be constant where the law's is, too."""
-    laws, of_law = np.unique(matches.law, return_inverse=True)
-    values = library.laws.values[laws].astype(np.int64)
-    moves = (np.bitwise_or.reduce(values, axis=1) ^ np.bitwise_and.reduce(values, axis=1))[of_law]
-    up, down = np.maximum(matches.offset, 0), np.maximum(-matches.offset, 0)
+    laws = np.flatnonzero((matches.of_law >= 0).any(1))
+    given = (matches.of_law[laws] >= 0) @ 2 ** np.arange(WORD)
+    values = library.laws.values[laws]
+    level, moves = values[:, 0].astype(np.int64), np.bitwise_or.reduce(values ^ values[:, :1], axis=1).astype(np.int64)
+    # of laws that agree from the lowest to the highest bit that they give the first: it lies where the others do
+    between = 2 ** np.frexp(given)[1].astype(np.int64) - (given & -given) & ~given & ~moves
+    rows = np.column_stack([matches.of_law[laws], between, between & level, library.laws.uses[laws].view(np.int64)])
+    different = distinct(rows.view(np.uint64))
+    laws, level, moves = laws[different], level[different], moves[different]
+    word, law, offset, masks = _placed(matches, laws)
+    up, down = np.maximum(offset, 0), np.maximum(-offset, 0)
     # bits of the law as they lie in the word
-    inside, moves, level = ((mask >> up) * 2 ** down for mask in (2 ** WORD - 1, moves, values[:, 0][of_law]))
+    inside, moves, level = ((mask >> up) * 2 ** down for mask in (2 ** WORD - 1, moves[law], level[law]))
     still = constant @ (2 ** np.arange(WORD))
-    alike = ~(level ^ words[0].astype(np.int64)[matches.word])
-    filled = matches.mask | still[matches.word] & inside & ~moves & alike
+    alike = ~(level ^ words[0].astype(np.int64)[word])
+    filled = masks | still[word] & inside & ~moves & alike
     first = np.array(starts, np.int64)
-    left, rows, out = matches.mask, np.arange(len(filled)), [np.zeros((0, 5), np.int64)]
+    left, rows, out = masks, np.arange(len(filled)), [np.zeros((0, 5), np.int64)]
     while len(rows):
         low = left & -left
         run = filled & ~(filled + low)  # adding to it carries through the bits of a run
-        above = first[matches.word[rows]] & -2 * low  # fields that begin after it does
+        above = first[word[rows]] & -2 * low  # fields that begin after it does
         run &= (above & -above) - 1
         lsb, end = (np.frexp(bits)[1] for bits in (low, left & run))
-        out.append(np.stack([matches.word[rows], lsb - 1, end - lsb + 1, matches.law[rows],
-                             matches.offset[rows] + lsb - 1], 1))
+        out.append(np.stack([word[rows], lsb - 1, end - lsb + 1, laws[law[rows]], offset[rows] + lsb - 1], 1))
         left = left & ~run
         more = left != 0
         left, filled, rows = left[more], filled[more], rows[more]

@@ -152,12 +152,13 @@ def _plus_constant(target: Target) -> Iterator[Group]:
             cost = price[likely] + [constant_cost(value) for value in c[likely].tolist()]
             good = gain[likely] > cost
             chosen = likely[good]
-            yield partial(_plus_law, library.laws.named(), hit[chosen], c[chosen], sign), cost[good], agree[chosen]
+            yield (partial(_of_constant, library.laws.named(), hit[chosen], "+" if sign > 0 else "-", c[chosen]),
+                   cost[good], agree[chosen])
 
 
-def _plus_law(family: Family, laws: Array, c: Array, sign: int, i: int) -> Expression:
+def _of_constant(family: Family, laws: Array, op: str, c: Array, i: int) -> Expression:
     law, value = family[int(laws[i])], int(c[i])
-    return term("+", law, value) if sign > 0 else term("-", value, law)
+    return term(op, value, law) if op == "-" else term(op, law, value)
 
 
 def _summed(target: Target) -> Iterator[Group]:
@@ -199,12 +200,8 @@ def _held(target: Target) -> Iterator[Group]:
             gain = weighed(agree, target.weights) - costs - 4 - constant_cost(c)
             free = counted(agree & (values != c)) >= BUDGET.holds  # else it is the constant
             good = np.flatnonzero((gain > 0) & free)
-            yield (partial(_held_law, library.laws.named(), good, op, c),
+            yield (partial(_of_constant, library.laws.named(), good, op, np.full_like(good, c)),
                    costs[good].astype(float) + 4 + constant_cost(c), agree[good])
-
-
-def _held_law(family: Family, laws: Array, op: str, c: int, i: int) -> Expression:
-    return term(op, family[int(laws[i])], c)
 
 
 def _rounded_up(target: Target) -> Iterator[Group]:

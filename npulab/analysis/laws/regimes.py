@@ -81,11 +81,6 @@ class _Lists:
         return tuple((self.predicates.condition(p), self.laws[int(self.laws.kept[law])]) for p, law in path)
 
 
-def missed_many(solved: Solved, n: int) -> bool:
-    """Whether lists made without them get too many of ``n`` captures wrong."""
-    return solved.missed is not None and int(solved.missed.sum()) > max(2, 0.015 * n)
-
-
 def solve_once(state: State, round_: Round, place: Place, **options: Any) -> Solved | None:
     """``solve``, but once for places with the same values: drivers write a number to several
     words."""
@@ -99,8 +94,8 @@ def solve_once(state: State, round_: Round, place: Place, **options: Any) -> Sol
 
 def solve(state: State, round_: Round, place: Place, *, depth: int | None = None,
           margin: float = PRIOR.field_gain, partly: bool = False) -> Solved | None:
-    """The cheapest decision list for some bits, or None; with ``partly`` one that leaves captures
-    without a law."""
+    """The cheapest decision list for some bits that holds on captures it was not made from, or None;
+    with ``partly`` one that leaves captures without a law."""
     captures, library = state.captures, round_.library
     weights = captures.information[:, place.word, place.lsb:place.end].sum(1)
     total = float(weights.sum())
@@ -186,8 +181,9 @@ def _separating(values: Array, library: Library, uses: int) -> list[Limit]:
     return list(out.values())
 
 
-def _solved(captures: Captures, place: Place, lists: _Lists) -> Solved:
-    """The cheapest list, with its rivals."""
+def _solved(captures: Captures, place: Place, lists: _Lists) -> Solved | None:
+    """The cheapest list, with its rivals; None if lists made without them get too many captures
+    wrong."""
     total, path = lists.found[0]
     steps = lists.steps(path)
     rivals: list[Rival] = []
@@ -205,6 +201,8 @@ def _solved(captures: Captures, place: Place, lists: _Lists) -> Solved:
     plain = len(path) == 1 or (len(path) == 2 and total < PLAIN * information)
     missed = np.zeros(captures.n, bool) if plain else held_out(lists.laws, lists.predicates, lists.weights,
                                                                lists.partly)
+    if missed.sum() > max(2, 0.015 * captures.n):
+        return None
     return Solved(place.word, place.lsb, place.width, steps, tuple(support), total, information, tuple(rivals),
                   missed)
 

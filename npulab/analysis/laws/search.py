@@ -27,7 +27,7 @@ from npulab.analysis.laws.matching import bits_of
 from npulab.analysis.laws.parity import parity
 from npulab.analysis.laws.predicates import make_predicates
 from npulab.analysis.laws.prior import BUDGET, PRIOR
-from npulab.analysis.laws.regimes import Round, missed_many, solve, solve_once
+from npulab.analysis.laws.regimes import Round, solve, solve_once
 from npulab.analysis.laws.singles import explain_singly
 from npulab.analysis.laws.solved import Place, Rival, Solved, names_in
 from npulab.analysis.laws.state import Captures, State, Watch
@@ -194,19 +194,15 @@ def _usual(values: Array, width: int, library: Library) -> Expression | None:
 
 
 def attempt(state: State, round_: Round, place: Place, **options: Any) -> State:
-    """The state with a decision list for a place, if there is one that holds on captures it was not
-    made from."""
+    """The state with a decision list for a place, if there is one."""
     solved = solve_once(state, round_, place, **options)
-    if solved is None or missed_many(solved, state.captures.n):
-        return state
-    return state.accept(solved)
+    return state.accept(solved) if solved else state
 
 
 def regimes(state: State, round_: Round) -> State:
     """Decision lists for what is open: whole runs by one law, then fields as partial agreement cuts
     them."""
-    captures = state.captures
-    cut = places(captures.words, captures.information, round_.library, state.todo) if len(round_.library) else []
+    cut = places(state.captures.words, state.captures.information, round_.library, state.todo)
     for place in state.open_runs():
         if 2 <= place.width <= 24:
             state = attempt(state, round_, place, depth=1)
@@ -229,17 +225,11 @@ def partly(state: State, round_: Round) -> State:
     return state
 
 
-def _surely(state: State, round_: Round, place: Place) -> Solved | None:
-    """The list for a place that holds on captures it was not made from, or None."""
-    solved = solve(state, round_, place)
-    return None if solved is None or missed_many(solved, state.captures.n) else solved
-
-
 def again(state: State, round_: Round) -> State:
     """Solve fields of long lists anew: a field that is known by now may say it more simply."""
     for old in state.solved:
         if len(old.steps) > 1 and old.cost > PRIOR.long_list and not state.is_read(old):
-            solved = _surely(state, round_, Place(old.word, old.lsb, old.width))
+            solved = solve(state, round_, Place(old.word, old.lsb, old.width))
             if solved and solved.cost + PRIOR.simpler < old.cost:
                 state = state.accept(solved, instead_of=[old])
     return state
@@ -252,7 +242,7 @@ def widen(state: State, round_: Round) -> State:
         for run in state.open_runs() if len(old.steps) > 1 else ():
             if run.adjoins(old) and run.width <= BUDGET.beside:
                 place = Place(old.word, min(old.lsb, run.lsb), old.width + run.width)
-                solved = _surely(state, round_, place)
+                solved = solve(state, round_, place)
                 if solved and solved.cost <= old.cost + PRIOR.simpler:
                     state = state.accept(solved, instead_of=[old])
                     break
@@ -266,7 +256,7 @@ def merge(state: State, round_: Round) -> State:
         if high is None or low not in state.solved or len(low.steps) == len(high.steps) == 1 \
                 or state.is_read(low, high):
             continue
-        solved = _surely(state, round_, Place(low.word, low.lsb, low.width + high.width))
+        solved = solve(state, round_, Place(low.word, low.lsb, low.width + high.width))
         if solved and solved.cost <= max(low.cost, high.cost) + PRIOR.simpler:
             state = state.accept(solved, instead_of=[low, high])
     return state

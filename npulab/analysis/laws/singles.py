@@ -70,12 +70,13 @@ def _by_gain(state: State, library: Library, matches: Matches, derived: Collecti
     place_cost = PRIOR.place + np.where(shift, PRIOR.middle, 0)
     keep = explained > place_cost  # a piece of a law that is known anyway costs little
     size = len(information), WORD_BITS, WORD_BITS + 1
-    places, at = np.unique(np.ravel_multi_index((word, lsb, width), size), return_inverse=True)
+    at = np.ravel_multi_index((word, lsb, width), size)
     if derived:
+        places, of = np.unique(at, return_inverse=True)
         circular = [library.uses_of(state.circular(Place(*place), derived))
                     for place in zip(*np.unravel_index(places, size), strict=True)]
-        keep &= library.laws.uses[law] & np.array(circular, np.uint64)[at] == 0
-    cheapest = np.full(len(places), np.inf)
+        keep &= library.laws.uses[law] & np.array(circular, np.uint64)[of] == 0
+    cheapest = np.full(np.prod(size), np.inf)
     np.minimum.at(cheapest, at[keep], costs[law[keep]])
     # what is dearer by more than sharing saves is never the first choice of its place
     keep &= costs[law] <= cheapest[at] + PRIOR.shared + PRIOR.middle + 1
@@ -102,9 +103,8 @@ def _cover(state: State, found: Array, library: Library) -> list[_Piece]:
         if not span:
             continue
         # of laws of one price the one that another run has
-        first = Run(*numbers)
-        other = again.get((word, lsb, width), first)
-        run = other if law not in used and costs[other.law] < costs[law] + 1 else first
+        other = None if law in used else again.get((word, lsb, width))
+        run = other if other and costs[other.law] < costs[law] + 1 else Run(*numbers)
         lsb, end = (span & -span).bit_length() - 1, span.bit_length()
         span = 2 ** end - 2 ** lsb
         if varies[word] & span & ~free[word]:
@@ -136,15 +136,12 @@ def _is_top(state: State, place: Place) -> bool:
 def _solved(state: State, piece: _Piece, library: Library, matches: Matches) -> Solved:
     """A piece with its law, and the laws that give the same bits."""
     run, costs, shift = piece.run, library.laws.cost, piece.run.shift + piece.lsb - piece.run.lsb
-    mask = sum(2 ** bit for word, bit in piece.positions if state.captures.varies[word, bit])
     cost = float(costs[run.law])
-    first, end = np.searchsorted(matches.word, (piece.word, piece.word + 1))  # they come by word
-    fits = first + np.flatnonzero(matches.mask[first:end] & mask == mask)
-    starts = matches.offset[fits] + piece.lsb
-    extra = costs[matches.law[fits]] - cost + PRIOR.middle * ((starts > 0) - float(shift > 0))
+    # the lowest bit varies
+    fits, starts = matches.giving([position for position in piece.positions if state.captures.varies[position]])
+    extra = costs[fits] - cost + PRIOR.middle * ((starts > 0) - float(shift > 0))
     rivals = []
-    for law, start, extra_cost in zip(matches.law[fits].tolist(), starts.tolist(),
-                                      np.maximum(extra, 0).tolist(), strict=True):
+    for law, start, extra_cost in zip(fits.tolist(), starts.tolist(), np.maximum(extra, 0).tolist(), strict=True):
         if extra_cost <= PRIOR.likely_few:
             if (law, start) != (run.law, shift):
                 rivals.append(Rival(extra_cost, 0, law=shifted(library.laws[law], start)))
