@@ -323,7 +323,7 @@ def _entropy(pairs: Pairs) -> float:
     """Bits that the values of an element tell about it, as some elements have them."""
     total = 0.0
     for raw in pairs.raw:
-        some = raw.reshape(-1)[::-(-raw.size // ENTROPY_SAMPLE)]
+        some = raw.reshape(-1)[::max(raw.size // ENTROPY_SAMPLE, 1)]
         _, counts = np.unique(some, return_counts=True)
         total -= float(np.sum(counts / some.size * np.log2(counts / some.size)))
     return total
@@ -392,7 +392,7 @@ def _chance(pairs: Pairs) -> float:
     """How many elements would be found in random bytes, as many as are not fill."""
     fill = np.ones(pairs.size, bool)
     for buffer in pairs.buffers:
-        fill &= buffer == np.bincount(buffer, minlength=256).argmax()
+        fill &= buffer == np.bincount(buffer).argmax()
     some = pairs.size - int(np.count_nonzero(fill))
     return pairs.raw[0].size * min(some * 2.0 ** -(pairs.bits * len(pairs.raw)), 1)
 

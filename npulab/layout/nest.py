@@ -137,14 +137,14 @@ class Layout(Stored):
 
     def _ends(self) -> tuple[int, int]:
         """First byte and end of the elements, which are found to lie at places of their own."""
-        if not self._even and any(loop.stride is not None for loop in self.loops):
+        if self._solid:
+            low, high, apart = self.offset, self.offset + self.itemsize * self.elements, True
+        elif not self._even:
             places = self.places_before_swap()[self.inside]
             low, high = int(places.min()), int(places.max()) + self.itemsize
             apart = self._apart(places, low, high)
-        elif all(loop.stride is None for loop in self.loops):
-            low, high, apart = self.offset, self.offset + self.itemsize * math.prod(self.extents), True
         else:
-            lines = [self._line(axis, n) for axis, n in enumerate(self._ends_of_axes) if n > 1]
+            lines = [self._line(axis, n) for axis, n in enumerate(self._ends_of_axes)]
             low = self.offset + sum(int(line.min()) for line in lines)
             high = self.offset + sum(int(line.max()) for line in lines) + self.itemsize
             apart = self._nested() or self._apart(self.places_before_swap()[self.inside], low, high)
@@ -316,8 +316,7 @@ class Layout(Stored):
         loop = self.loops[depth]
         tile, out = loop.tile, []
         whole = range(-(-start // tile), end // tile)
-        edges = [start // tile] if start % tile else []
-        edges += [end // tile] if end % tile and end // tile not in edges else []
+        edges = {at // tile for at in (start, end) if at % tile}
         blocks = [(block, 1) for block in edges] + ([(whole[0], len(whole))] if whole else [])
         for block, count in sorted(blocks):
             first, last = max(start - block * tile, 0), min(end - block * tile, tile)

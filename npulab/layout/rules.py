@@ -174,7 +174,7 @@ def _window(places: np.ndarray) -> tuple[tuple[int, int], ...]:
     out = []
     for axis in range(places.ndim):
         counts = np.count_nonzero(known, axis=tuple(other for other in range(places.ndim) if other != axis))
-        have = np.flatnonzero(counts * RARE >= max(int(counts.max()), 1))
+        have = np.flatnonzero((counts > 0) & (counts * RARE >= counts.max()))
         if not len(have):
             return ()
         out.append((int(have[0]), int(have[-1]) + 1))

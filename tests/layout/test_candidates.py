@@ -218,6 +218,7 @@ def test_nests_at_their_limits() -> None:
     assert Layout((2, 3), (Loop(0, 4, 9), Loop(0, 1, 1)), join=((0, 1),), starts=(2, 0)).index_map().ravel().tolist() == [2, 3, 9, 10, 11, 12]
     assert Layout((2, 3), (Loop(0, 1, (0, 3)), Loop(1, 1, 1))).size == 6
     assert Layout((2, 3), (Loop(0, 1, 3), Loop(1)), dtype="uint8").size == 6
+    assert Layout((1, 3), (Loop(0, 1, (7,)), Loop(1, 1, 1))).size == 10
     # steps of two axes that interleave; one tile as wide as its axis
     assert Layout((2, 3), (Loop(0, 1, 1), Loop(1, 1, 2))).size == 6
     assert Layout((2, 3), (Loop(0, 1, 3), Loop(1, 1, 2))).index_map().tolist() == [[0, 2, 4], [3, 5, 7]]

@@ -348,6 +348,9 @@ def test_sizes_of_named_layouts() -> None:
     assert planar((3, 4, 5), row_align=8, plane_align=32).size == 5 * 32
     assert planar((3, 4, 5), row_pitch=7, plane_pitch=50).index_map()[1, 2, 3] == 3 * 50 + 7 + 2
     assert planar((3, 4, 5), offset=6).size == 66
+    assert planar((3, 3, 5)).size == 45
+    assert planar((3, 3, 5), plane_align=2).size == 50
+    assert planar((3, 3, 5), row_align=2).size == 60
     assert planar((3, 4, 5), dtype="uint4", row_align=3).size == math.ceil(5 * 3 * 6 / 2)
     assert planar((2, 3, 4, 5)).index_map()[1, 2, 3, 4] == 119
     assert nc1hwc2((2, 3, 4, 5), 4).size == 2 * 2 * 48

@@ -57,6 +57,15 @@ def test_places_of_values_and_how_many() -> None:
     assert known(seen).tolist() == [True, True, False, False, False, False]
 
 
+def test_elements_that_share_a_value() -> None:
+    for raw in ([1, 7, 7], [7, 1, 7], [7, 7, 1], [7, 7, 7], [1, 2, 3, 3], [1, 8, 8, 2, 5, 8, 1]):
+        seen = Sought(plain_pairs(raw, [0, 0, 0]), Signature(0, 1)).look_up(Change())
+        assert seen.shared.tolist() == [raw.count(one) > 1 for one in raw]
+    many = np.arange(200000) % 199999
+    seen = Sought(Pairs((many.astype(np.uint32),), (np.zeros(4, np.uint8),), "uint32"), Signature(0, 4)).look_up(Change())
+    assert np.flatnonzero(seen.shared).tolist() == [0, 199999]
+
+
 def test_places_step_by_step() -> None:
     pairs = plain_pairs([0x0201, 0x0403, 0x0302], [9, 1, 2, 3, 4], "uint16")
     for signature, places in ((Signature(0, 1), [1, 3, 2]), (Signature(1, 2), [1, 3, -1]), (Signature(0, 2), [-1, -1, 2]), (Signature(2, 1), [-1, 3, 2]),
@@ -106,10 +115,13 @@ def test_values_that_fit_beside_a_place_and_that_do_not(captures: int) -> None:
     spelled = [tuple(int(one[at]) for one in raw) for at in range(200)]
     assert seen.count.tolist() == [spelled.count(one) for one in spelled]
     assert seen.place.tolist() == [min(place for place, at in enumerate(order) if spelled[at] == one) for one in spelled]
+    # neighbours as well
+    wide = tuple(noise(300, at) for at in range(captures // 2))
     for count in (2, 3):
-        lined = Sought(pairs, Signature(0, 1, 0, count, 1)).look_up(Change())
-        where = lined.place[lined.count == 1]
-        assert ((where >= 0) & (where < 200)).all()
+        lined = Sought(Pairs(wide, wide, "uint8"), Signature(0, 1, 0, count, 1)).look_up(Change())
+        assert lined.place.tolist() == list(range(300))
+        assert (lined.count == 1).all()
+        assert not lined.shared.any()
 
 
 def test_copies_are_distances_that_most_share() -> None:
@@ -387,6 +399,54 @@ def test_sums_of_rows_and_of_unsigned() -> None:
         behind = [Sums(0, 1, 4).data(one, 0, kind.bits).tobytes() for one in raw]
         data = [np.frombuffer(kind.pack(one) + sums, np.uint8) for one, sums in zip(raw, behind, strict=True)]
         assert not any(isinstance(one, Sums) for one in accounted(layout, Pairs(tuple(raw), tuple(data), dtype))[0].parts)
+
+
+def test_sums_of_wide_elements_wrap() -> None:
+    tensors = [np.frombuffer(noise(48, at).tobytes(), np.uint32).reshape(3, 4) | 2 ** 31 for at in range(2)]
+    for signed in (True, False):
+        layout = hwc((3, 4), dtype="uint32", size=48 + 16, parts=(Sums(48, 1, 4, signed=signed),))
+        account, _, rest = accounted(replace(layout, parts=()), pairs_of(layout, tensors))
+        assert [(one.offset, one.axis, one.count) for one in account.parts if isinstance(one, Sums)] == [(48, 1, 4)]
+        assert not rest.any()
+
+
+def test_fill_is_looked_for_between_elements_first() -> None:
+    for buffer in ([1, 7, 2, 5, 5, 5], [5, 5, 5, 1, 7, 2], [5, 5, 1, 7, 2, 5]):
+        offset = buffer.index(1)
+        layout = Layout((2,), (Loop(0, 1, 2),), offset=offset, size=6)
+        account, filled, rest = accounted(layout, plain_pairs([1, 2], buffer))
+        assert (account.fill, filled) == (7, 1)
+        assert int(np.count_nonzero(rest)) == 3
+
+
+def test_windows_are_as_short_as_chance_allows() -> None:
+    """Beginning, ending or about the middle at a rare value, never past the ends of the line."""
+    line = np.arange(64, dtype=np.uint8)
+    lines = [line[None]]
+    count = 8
+    # 1448 places of each of two values are compared, 1449 are more than 2 ** 21 together
+    for shown in (1, 40, 1448, 1449):
+        buffer = np.concatenate([np.tile(line, shown), np.full(10, 200)]).astype(np.uint8)
+        order = np.argsort(buffer, kind="stable").astype(np.int32)
+        windows = [*_windows(lines, buffer[order], order)]
+        assert len(windows) == (0 if shown == 1449 else 48)
+        for turn, window in enumerate(windows):
+            start = min(max(turn - (0, count - 1, count // 2)[turn % 3], 0), 64 - count)
+            assert window.values[0].tolist() == list(range(start, start + count)), turn
+            assert [len(one) for one in window.places] == [shown] * count
+            assert window.rare == (0, 1)
+            assert all((buffer[where] == value).all() for where, value in zip(window.places, window.values[0], strict=True))
+
+
+@pytest.mark.parametrize(("size", "count"), [(4, 8), (6, 16), (64, 16), (66, 32), (2000, 32)])
+def test_windows_of_two_values_are_longer(size: int, count: int) -> None:
+    """Half of the places have each: n of them stand somewhere by chance in ``size ** 2 / 2 ** n`` ways, one in 16 is borne."""
+    buffer = np.arange(size, dtype=np.uint8) % 2
+    order = np.argsort(buffer, kind="stable").astype(np.int32)
+    lines = [np.arange(40, dtype=np.uint8)[None] % 2]
+    assert {len(window.values[0]) for window in _windows(lines, buffer[order], order)} == {count}
+    assert not [*_windows([lines[0][:, :count - 1]], buffer[order], order)]
+    assert [*_windows([lines[0][:, :count]], buffer[order], order)]
 
 
 # Steps of the search

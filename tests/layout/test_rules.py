@@ -172,6 +172,29 @@ def test_lines_that_begin_inside_of_a_tile() -> None:
     assert _any_digits(np.arange(3) * 5, np.ones(3, bool), False) == (0, [(1, 5)])
 
 
+def test_lines_with_holes_that_begin_inside_of_a_tile() -> None:
+    """Only of neighbours that are both known is the distance known."""
+    whole = line_of(32, [(1, 2), (8, 100)])
+    line = whole[3:] - whole[3]
+    have = np.arange(29) % 2 == 0
+    for end in (5, 13, 21):
+        have[end - 2:end + 2] = True
+    line[~have] = -1000
+    assert _any_digits(line, have, False) == (3, [(1, 2), (8, 100)])
+    assert _any_digits(line, have, True) == (3, [(1, 2), (8, 100)])
+
+
+def test_nests_of_the_first_lines_come_first() -> None:
+    """Then those of what most lines say, then those of the far corner."""
+    tiles = Layout((7, 5), (Loop(0, 4), Loop(1, 2), Loop(0), Loop(1))).index_map()
+    first = next(iter(layouts(tiles)))
+    assert {(loop.axis, loop.tile) for loop in first.loops} == {(one.axis, one.tile) for one in _steps(tiles, 1, False) or []}
+    rows = Layout((9, 9), (Loop(0, 3, 50), Loop(0, 1, 10), Loop(1, 1, 1))).index_map()
+    rows[0, 4:] = rows[4:, 0] = 777
+    found = [one.loops for one in layouts(rows)]
+    assert (Loop(0, 3, 50), Loop(0, 1, 10), Loop(1, 1, 1)) in found
+
+
 def test_lines_that_are_a_list() -> None:
     line = np.array([0, 3, 4, 9, 1])
     assert _any_digits(line, known(line), False) == (0, [(1, (0, 3, 4, 9, 1))])

@@ -373,7 +373,7 @@ class Mutants:
                         return self.killed(path, site)
                     if said == "passed" and site.line not in self.imported.get(name, set()):
                         return False, how
-            names = self.chosen(name, self.users(same, site, name))[:400]
+            names = (self.chosen(name, self.users(same, site, name)) or self.chosen(name, None))[:400]
             if within is None:  # these look at what is defined and run no line of it
                 names = [one for one in self.tests if one.startswith(VALUES)] + [one for one in names if not one.startswith(VALUES)]
             if names:
