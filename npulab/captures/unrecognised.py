@@ -61,7 +61,7 @@ def _is_text(head: bytes) -> bool:
     try:
         text = head.decode("utf-8")
     except UnicodeDecodeError as error:
-        if error.start < len(head) - WORD_BYTES:  # the last letter may be cut
+        if error.reason != "unexpected end of data":  # the last letter may be cut
             return False
         text = head[:error.start].decode("utf-8")
     return not any(ord(letter) < 32 and letter not in "\t\n\r\f\x1b" for letter in text)

@@ -79,7 +79,7 @@ def shift_right(values: np.ndarray, shift: Any, rounding: str) -> np.ndarray:
     if rounding == "half-away":
         return (values + half - ((values < 0) & (half > 0))) >> shift
     up = (values + half) >> shift
-    tie = (half > 0) & (values & (2 * half - 1) == half)
+    tie = values & (2 * half - 1) == half
     return up - (tie & (up & 1 == 1))
 
 

@@ -13,12 +13,15 @@ import pytest
 
 from npulab.captures.capture import Capture, Job
 from npulab.captures.devices import Command, Manual, Simulated, as_code
+from npulab.captures.documents import Document, Finding, Findings
 from npulab.captures.dumps import folder_importer
 from npulab.captures.folders import capture_files, plain_name
 from npulab.captures.journal import Journal, Trial
 from npulab.captures.layers import complete_ranges, made
 from npulab.captures.listing import ALL, Decoded, Wanted, folded
 from npulab.captures.sources import Compiler
+from npulab.captures.unrecognised import sentence_of
+from npulab.captures.writes import read_writes, rows_of_writes
 from npulab.registers.map import RegisterMap
 
 TABLE = [{"block": "A", "offset": 0, "register": "CFG", "field": "mode", "lsb": 0, "width": 4},
@@ -232,3 +235,49 @@ def test_a_dump_s_write_that_no_register_has(tmp_path: Path) -> None:
     (tmp_path / "writes.txt").write_text("0x4 0x7\n0x204 0x1\n")
     with pytest.raises(ValueError, match=r"writes\.txt: got a write to 0x204, allowed are addresses of registers\.csv$"):
         reader.read(tmp_path)
+
+
+def test_what_was_written_to_a_register() -> None:
+    for values, note in (([5], "once: 0x5"), ([5, 5], "2 times: 0x5"), ([4, 1, 3, 2], "4 times: 0x4, 0x1, 0x3, 0x2"),
+                         ([1, 2, 3, 4, 5], "5 times: 0x1, 0x2, 0x3, 0x4 and 1 more"), ([1, 2, 3, 4, 5, 6, 6], "7 times: 0x1, 0x2, 0x3, 0x4 and 2 more")):
+        (row,) = rows_of_writes([(8, value) for value in values], "JOB")
+        assert row == {"block": "JOB", "offset": 8, "register": "w0x0008", "lsb": 0, "width": 32, "evidence": "unknown", "note": f"written {note}"}
+    assert [row["offset"] for row in rows_of_writes([(8, 1), (0, 2, 3)])] == [0, 8]
+
+
+@pytest.mark.parametrize(("line", "writes"), [
+    ("0x4 0x7", (4, 7)), ("write 0x4 = 0x7 mask 0xF ; 0x1", (4, 7, 15)), ("0x4", None), ("0x4 1", None), ("0x4 1 2 0x3 0x4 0x5", None), ("0x6 0x1", None)])
+def test_lines_of_writes(tmp_path: Path, line: str, writes: tuple[int, ...] | None) -> None:
+    path = tmp_path / "writes.txt"
+    path.write_text(f"# first\n\n{line}\n")
+    if writes:
+        assert read_writes(path) == [writes]
+    else:
+        with pytest.raises(ValueError, match=r"writes\.txt line 3: got '.*', allowed is an address and a value, .*; addresses are multiples of 4$"):
+            read_writes(path)
+
+
+@pytest.mark.parametrize(("data", "said"), [
+    (b"", "is empty, "), (b"\xff" * 4, "is 4 bytes, no target"), (b"\xff" * 8, "is 2 words of 32 bits or other bytes"), (b"\xff" * 9, "is 9 bytes, no target"),
+    (b"\xff" * 4 * 2 ** 16, "is 65536 words of 32 bits"), (b"\xff" * (4 * 2 ** 16 + 4), "is 262148 bytes"), (b"\xff", "is 1 byte, no target"),
+    (b"x" * 4095 + "é".encode(), "is text"), (b"x" * 4094 + b"\xff\xff", "is 1024 words"), (b"x" * 4000 + b"\xff" * 96, "is 1024 words"),
+    (b"a\tb\n\x1b[0m", "is text"), (b"a\x01b\0", "is 4 bytes"), (b"a b~\x7f", "is text"), (b"MZ" * 4, "is a Windows program"), (b"PK\x03\x04", "is a zip archive")])
+def test_files_that_no_target_recognises(tmp_path: Path, data: bytes, said: str) -> None:
+    for name, command in (("a.bin", f"--from {tmp_path / 'a.bin'}"), ("a.dat", f"--words {len(data) // 4}")):
+        (tmp_path / name).write_bytes(data)
+        told = sentence_of(tmp_path / name)
+        assert told.startswith(f"{tmp_path / name}: {said}")
+        assert (f"npulab new NAME {command}" in told) == ("words" in said)
+
+
+def test_what_was_found_in_a_document() -> None:
+    wrong, note = Finding(3, "a", "bad", "S", True), Finding(0, "b", "fine")
+    for found, ok, head in (((), True, "no error, 0 notes"), ((note,), True, "no error, 1 note"), ((wrong,), False, "1 error, 0 notes"),
+                            ((wrong, note, wrong, note), False, "2 errors, 2 notes")):
+        findings = Findings("d", found)
+        assert (findings.ok, str(findings).splitlines()[0]) == (ok, f"d: {head}")
+        assert findings.records()[0] == {"case": "d", "verdict": "right" if ok else "wrong", "findings": len(found)}
+    assert [row["line"] for row in Findings("d", (wrong, note)).rows] == [3, None]
+    document = Document("d", "title", {"t": [{"x": 1}], "none": []}, (note,))
+    assert document.records()[:2] == [{"table": "t", "x": 1}, {"table": "findings", "finding": "note", "line": None, "about": "b", "text": "fine", "source": ""}]
+    assert [line for line in str(document).splitlines() if line.endswith(":") or line == "title"] == ["title", "t:"]
