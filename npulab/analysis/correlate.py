@@ -205,8 +205,7 @@ def _arrays(words: Any, parameters: Any) -> tuple[np.ndarray, dict[str, np.ndarr
 
 def _varying(words: np.ndarray) -> list[int]:
     """Mask of the bits of each word that are not the same in all captures."""
-    changed = np.bitwise_or.reduce(words ^ words[0], axis=0)
-    return [int(mask) for mask in changed]
+    return [int(mask) for mask in np.bitwise_or.reduce(words ^ words[0], axis=0)]
 
 
 def _fields(words: np.ndarray, laws: Any) -> list[Field]:

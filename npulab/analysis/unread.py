@@ -58,8 +58,7 @@ def unread(capture: Capture, progress: Callable[[Any], Iterable[Any]] = iter) ->
 def _meaning(of: Target, capture: Capture) -> tuple[Callable[[Capture], bytes], bytes]:
     """What tells how the target reads a capture, and what it makes of this one."""
     def lifted(other: Capture) -> bytes:
-        rule = of.rule_of(other) if of.rule_of else of.rule
-        return _digest((of.lift(other), rule))
+        return _digest((of.lift(other), of.rule_of(other) if of.rule_of else of.rule))
 
     def replayed(other: Capture) -> bytes:
         return _digest([(memory.name, memory.predicted) for memory in of.replay(other)])

@@ -14,12 +14,13 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from npulab.cli.output import REFUSED, tell
 from npulab.support.files import read_table
 from npulab.support.refuse import near
 
+DESCRIPTION = "Find out how an undocumented NPU works; a file may be - for standard input."
+MOST_PIPED = 2 ** 27  # bytes of standard input, which are held at once; larger is a file's work
 INTERRUPTED = 130  # the exit status of shells for Ctrl-C
 # by name: the module that has its options and runs it, and what it does
 COMMANDS = {row["command"]: (row["module"], row["what"])
@@ -27,8 +28,22 @@ COMMANDS = {row["command"]: (row["module"], row["what"])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit status."""
+    """Run one command, where - among its arguments is standard input; returns the exit status."""
     given = sys.argv[1:] if arguments is None else list(arguments)
+    if "-" not in given:
+        return _run(given)
+    from tempfile import TemporaryDirectory
+
+    with TemporaryDirectory() as folder:
+        data = sys.stdin.buffer.read(MOST_PIPED + 1)
+        piped = Path(folder, "stdin" + ".npz" * data.startswith(b"PK"))  # a sweep is known by its suffix
+        if piped.write_bytes(data) <= MOST_PIPED:
+            return _run([str(piped) if argument == "-" else argument for argument in given])
+    tell(f"-: got more than {MOST_PIPED} bytes, allowed are {MOST_PIPED}; a larger input is read as a file")
+    return 2
+
+
+def _run(given: Sequence[str]) -> int:
     parser = _parser(given)
     if given and not given[0].startswith("-") and given[0] not in COMMANDS:
         parser.error(f"got {given[0]!r}, which is no command{near(given[0], COMMANDS)}; npulab --help names them")
@@ -39,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with warnings.catch_warnings():
             warnings.simplefilter("always", UserWarning)
             warnings.filterwarnings("always", r"target \w+ runs code", ImportWarning)  # whose code is run
-            warnings.showwarning = _tell_warning
+            warnings.showwarning = lambda message, *_, **__: tell(str(message))
             status = int((options.run(options, rest) if rest else options.run(options)) or 0)
         sys.stdout.flush()
         return status
@@ -60,13 +75,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
 
 
-def _tell_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    tell(str(message))
-
-
 def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
     """The parser of every command, with the options of those that are asked for."""
-    parser = argparse.ArgumentParser("npulab", description="Find out how an undocumented NPU works.")
+    parser = argparse.ArgumentParser("npulab", description=DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"npulab {version('npulab')}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (module, text) in COMMANDS.items():

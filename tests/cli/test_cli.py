@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import subprocess
@@ -470,3 +471,37 @@ def test_ctrl_c_ends_in_one_sentence_and_keeps_laws(run: Any, tmp_path: Path, mo
     assert [status for status, _ in outcomes] == [1] * (len(outcomes) - 1) + [0]
     monkeypatch.setattr(laws, "find_laws", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
     assert run("laws", path) == (130, [], "npulab: stopped\n")
+
+
+def _pipe(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+
+def test_a_dash_is_standard_input(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep and a map in a pipe are read as their files are."""
+    sweep = ALL_CAPTURES / "heron/sweep-jobs.npz"
+    _pipe(monkeypatch, sweep.read_bytes())
+    status, lines, _ = run("show", "-")
+    _, as_file, _ = run("show", sweep)
+    assert status == 0
+    assert len(lines) > 3
+    assert [line.replace("stdin", "sweep-jobs") for line in lines] == as_file
+    header = b"#define PE_CTRL 0x104\n#define PE_CTRL_MODE_SHIFT 3\n#define PE_CTRL_MODE_MASK 0x38\n"
+    (tmp_path / "stdin").write_bytes(header)
+    made = []
+    for source in ("-", tmp_path / "stdin"):
+        _pipe(monkeypatch, header)
+        assert run("map", source, tmp_path / f"{len(made)}.csv")[0] == 0
+        made.append((tmp_path / f"{len(made)}.csv").read_text())
+    assert made[0] == made[1]
+    assert "MODE" in made[0]
+
+
+def test_a_pipe_without_end_is_refused(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many bytes as are held at once are read, and one more is refused."""
+    monkeypatch.setattr("npulab.cli.shell.MOST_PIPED", 4)
+    _pipe(monkeypatch, b"abcd")
+    assert "stdin: is text" in run("show", "-")[2]
+    _pipe(monkeypatch, b"abcde")
+    assert run("show", "-") == (
+        2, [], "npulab: -: got more than 4 bytes, allowed are 4; a larger input is read as a file\n")

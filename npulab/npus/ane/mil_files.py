@@ -58,8 +58,7 @@ def _rows(function: Function) -> Iterator[Row]:
 def _arguments(operation: Operation) -> str:
     given = [(name, argument) for name, argument in (*operation.arguments, *operation.attributes)
              if name != "name" and isinstance(argument, str | tuple | Value)]
-    texts = [f"{name}={_short(argument)}" for name, argument in given]
-    return _cut(", ".join(texts))
+    return _cut(", ".join(f"{name}={_short(argument)}" for name, argument in given))
 
 
 def _short(argument: str | tuple[str | Value, ...] | Value) -> str:

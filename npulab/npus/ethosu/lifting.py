@@ -167,8 +167,7 @@ def _source(read: Tensor, written: list[tuple[Tensor, int]], given: list[tuple[i
 
 def _given(capture: Capture, read: Tensor) -> Shape3:
     """The shape of a network's input: as many rows as its buffer has."""
-    size = read.width * read.shape[2]
-    rows = len(capture.buffers.get("input", b"")) // size
+    rows = len(capture.buffers.get("input", b"")) // (read.width * read.shape[2])
     return max(rows, read.shape[0]), read.width, read.shape[2]
 
 

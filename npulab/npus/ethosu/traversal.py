@@ -36,8 +36,7 @@ class Order(NamedTuple):
         """
         outputs, rows, columns, inputs = shape
         small_in, small_out = (1 if self.depthwise else self.small[0]), self.small[1]
-        wide = self.part_kernel_first or self.input_bits == 16
-        in_block = IN_BLOCK_PARTS if wide else IN_BLOCK
+        in_block = IN_BLOCK_PARTS if self.part_kernel_first or self.input_bits == 16 else IN_BLOCK
         high, across = (SUBKERNEL // apart for apart in self.dilation)
         out = []
         for first_out, first_in, top, left in product(

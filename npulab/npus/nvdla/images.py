@@ -227,8 +227,7 @@ def merged(starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         return np.zeros((0, 2), np.int64)
     order = np.argsort(starts, kind="stable")
     begins, ends = starts[order], np.maximum.accumulate((starts + sizes)[order])
-    new = np.concatenate(([True], begins[1:] > ends[:-1]))
-    first = np.flatnonzero(new)
+    first = np.flatnonzero(np.concatenate(([True], begins[1:] > ends[:-1])))
     last = np.concatenate((first[1:] - 1, [len(begins) - 1]))
     return np.stack([begins[first], ends[last] - begins[first]], axis=-1)
 

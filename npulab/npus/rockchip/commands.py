@@ -75,10 +75,8 @@ class Block(NamedTuple):
         """The job, with the writes of the block's end and the task's record as its start."""
         registers, start = TABLES[REGISTERS], self.task.job if self.task else None
         if written(self.end).any():
-            ending = Job.from_writes(REGISTERS, writes_of(self.end), registers)
-            start = replace(ending, start=start)
-        job = Job.from_writes(REGISTERS, writes_of(self.words), registers)
-        return replace(job, start=start)
+            start = replace(Job.from_writes(REGISTERS, writes_of(self.end), registers), start=start)
+        return replace(Job.from_writes(REGISTERS, writes_of(self.words), registers), start=start)
 
 
 def commands(data: bytes, where: str = "commands") -> np.ndarray:

@@ -218,8 +218,7 @@ def engine_bytes(network: Network) -> int | None:
     if not dense or (kernel.step_x, kernel.step_y) != (1, 1) or nonlinear_mode(chain) == 2 \
             or engines_of(network) is None or each not in (1, 2, 4, 8, 16):
         return None
-    products = inputs * kernel.width * kernel.height
-    return up(2 * each * (products + chain.has_bias), ALIGN)
+    return up(2 * each * (inputs * kernel.width * kernel.height + chain.has_bias), ALIGN)
 
 
 def parameters(network: Network, task: int = 0) -> dict[str, int]:

@@ -122,8 +122,7 @@ def counts(step: Step) -> pd.DataFrame:
     >>> counts(Step(768, 2048, 512, 12))[["count", "flops", "step"]].head(2).values.tolist()
     [['published', 16508780544, 16508780544], ['forward attention', 805306368, 17314086912]]
     """
-    table = operations(step)
-    flops = table.groupby("left_out")["flops"].sum().reindex(["", *LEFT_OUT]).to_numpy()
+    flops = operations(step).groupby("left_out")["flops"].sum().reindex(["", *LEFT_OUT]).to_numpy()
     npu = [0 if name.endswith("CPU") else count for name, count in zip(["", *LEFT_OUT], flops, strict=True)]
     return pd.DataFrame({"count": ["published", *LEFT_OUT], "flops": flops,
                          "with_published": [flops[0], *(flops[0] + flops[1:])],
