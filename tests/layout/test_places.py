@@ -11,14 +11,19 @@ import pytest
 
 from npulab.layout import Constant, Layout, Loop, Sums, Table, find_layout, hwc, markers, packed_blocks
 from npulab.layout import find as search
+from npulab.layout.candidates import candidates
 from npulab.layout.find import (
+    _agreeing_candidates,
     _agreeing_offsets,
+    _better,
+    _by_value,
     _chance,
     _complete,
     _entropy,
     _fits,
     _in_buffer,
     _in_step,
+    _plainest,
     _proven,
     _readings,
     _share,
@@ -134,6 +139,10 @@ def test_copies_are_distances_that_most_share() -> None:
     assert copies(twice) == (25,)
     assert copies(np.tile(tensor, 3)) == (20, 40)
     assert copies(tensor) == ()
+    # elements that are not there, or share a value, have no say
+    for more in (np.arange(100, 150), np.full(50, 99)):
+        both = np.concatenate([tensor, more]).astype(np.uint8)
+        assert Sought(Pairs((both,), (np.concatenate([twice, [99]]).astype(np.uint8),), "uint8"), Signature(0, 1)).look_up(Change()).copies == (25,)
     assert copies(np.tile(tensor, 16)) == tuple(range(20, 320, 20))
     assert copies(np.tile(tensor, 17)) == ()
     # half of them twice: still copies; fewer: none
@@ -177,6 +186,7 @@ def test_changes_are_rated_by_what_is_found() -> None:
         assert [share for share, _ in rated] == sorted((share for share, _ in rated), reverse=True)
         assert all(share > 0 for share, _ in rated)
         assert len({one for _, one in rated}) == len(rated) <= 18
+        assert not any(one.big_endian for _, one in rated)
     wide = noise(200).view(np.uint16)
     for change in (Change(big_endian=True), Change(add=0x8000, big_endian=True), Change(add=0x1234), Change(xor=0xFF00)):
         stored = change.of(wide).astype("<u2").view(np.uint8)
@@ -592,3 +602,95 @@ def test_a_report_counts_every_element() -> None:
     assert (found.filled, found.unexplained, found.rivals, found.tried, found.elsewhere) == (22, (), (), 0, 0)
     assert found.index_map()[2, 3] == -1
     assert search.find_layout is find_layout
+
+
+def test_the_plainest_explains_most() -> None:
+    """Of the layouts that agree the first of those that leave the fewest bytes; none where the best so far leaves as few."""
+    outcomes = set()
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        buffer = np.resize(np.repeat(rng.choice([5, 5, 6, 7], 12), rng.integers(1, 5, 12)), 26).astype(np.uint8)
+        pairs = Pairs((np.full(3, 5, np.uint8),), (buffer,), "uint8")
+        agree = [replace(layout, offset=offset, size=26) for layout, offsets in candidates((3,), 26) for offset in offsets
+                 if (buffer[layout.index_map() + offset] == 5).all()][:64]
+        left = [int(np.count_nonzero(accounted(one, pairs)[2])) for one in agree]
+        found = _plainest(pairs, None)
+        if not agree:
+            assert found is None
+            continue
+        best = agree[left.index(min(left))]
+        assert found is not None
+        assert found.layout == best
+        assert found.count == 3
+        for one, least in [*zip(agree, left, strict=True)][::2]:
+            more = _plainest(pairs, trial(one, pairs))
+            outcomes.add(more is None)
+            assert (more is None) == (min(left) >= least > 0)
+            assert more is None or more.layout == best
+    assert True in outcomes
+    # what lies between the elements is taken for fill: steps of four leave more
+    pairs = Pairs((np.uint8([5, 5]),), (np.uint8([5, 7, 7, 7, 5, 5, 6, 6, 6, 6, 6, 6]),), "uint8")
+    for stride, offset, better in ((4, 0, True), (1, 4, False)):
+        found = _plainest(pairs, trial(Layout((2,), (Loop(0, 1, stride),), offset=offset, size=12), pairs))
+        assert (found is not None) == better
+        assert not better or found.layout == Layout((2,), (Loop(0, 1, 1),), offset=4, size=12)  # type: ignore[union-attr]
+
+
+def test_the_plainest_may_be_changed() -> None:
+    tensor = noise(12).reshape(3, 4)
+    for change in (Change(), Change(add=128), Change(add=9)):
+        pairs = Pairs((tensor,), (np.concatenate([np.full(4, 200, np.uint8), change.of(tensor).ravel()]),), "uint8")
+        best = trial(hwc((3, 4), add=change.add), pairs)
+        found = _plainest(pairs, best)
+        assert found is not None
+        assert (found.layout.add, found.layout.index_map().ravel().tolist()) == (change.add, list(range(4, 16)))
+        assert (_plainest(pairs, None) is None) == (change.add == 9)
+
+
+def test_the_better_of_two() -> None:
+    tensor = np.arange(6, dtype=np.uint8)
+    pairs = Pairs((tensor,), (tensor,), "uint8")
+    whole, none = trial(hwc((6,)), pairs), trial(hwc((6,), add=1), pairs)
+    same = trial(hwc((6,)), pairs)
+    assert _better(None, None) is None
+    assert _better(None, none) is none
+    assert _better(none, None) is none
+    assert _better(none, whole) is whole
+    assert _better(whole, none) is whole
+    assert _better(whole, same) is whole
+
+
+def test_agreeing_candidates_are_counted_and_agree() -> None:
+    tensor = np.arange(6, dtype=np.uint8).reshape(2, 3)
+    buffer = np.concatenate([[9, 9, 9, 9], tensor.ravel(), [9] * 6]).astype(np.uint8)
+    pairs, counter = Pairs((tensor,), (buffer,), "uint8"), [0]
+    found = [*_agreeing_candidates(pairs, {}, counter)]
+    assert counter[0] == len([*candidates((2, 3), 16)])
+    assert found
+    assert all(one.index_map().ravel().tolist() == list(range(4, 10)) and one.size == 16 for one in found)
+    assert found[0] == hwc((2, 3), offset=4, size=16)
+    # one wrong element of many is seen
+    many = noise(3000)
+    for wrong in (0, 1234, 2999):
+        buffer = many.copy()
+        buffer[wrong] ^= 1
+        assert not [*_agreeing_candidates(Pairs((many,), (buffer,), "uint8"), {})]
+
+
+def test_ways_of_reading_values() -> None:
+    """As they are first, then at most three changes or steps that find some, the most first."""
+    tensor = noise(64, 3).view(np.uint16)
+    for change, front in ((Change(add=0x1234), 0), (Change(big_endian=True), 1), (Change(xor=0x8001), 2), (Change(), 1)):
+        buffer = np.concatenate([np.zeros(front), change.of(tensor).astype("<u2").view(np.uint8)]).astype(np.uint8)
+        pairs = Pairs((tensor,), (buffer,), "uint16")
+        ways = [*_by_value(pairs, Signature(0, 2))]
+        assert ways[0][1] == Change()
+        assert len(ways) <= 4
+        full = [(one, seen.place.tolist()) for seen, one in ways if known(seen).all()]
+        assert full
+        assert all(np.array_equal(one.of(tensor), change.of(tensor)) and place == list(range(front, front + 64, 2)) for one, place in full)
+    # where values tell less than two bits short of the place of an element they are looked for as they are alone
+    for distinct, more in ((64, True), (63, False)):
+        many = np.resize(np.arange(distinct, dtype=np.uint8), 256)
+        ways = [*_by_value(Pairs((many,), (many + 128,), "uint8"), Signature(0, 1))]
+        assert (len(ways) > 1) == more

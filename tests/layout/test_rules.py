@@ -120,6 +120,9 @@ def test_what_most_lines_say_is_a_line() -> None:
     assert _line(split, 1, 4)[1].tolist() == [True, False]
     assert _line(split[:3], 1, 4)[1].tolist() == [True, False]
     assert _line(np.array([[0, 1], [0, 1], [0, 3]]), 1, 4)[1].tolist() == [True, True]
+    assert _line(np.array([[0, 1], [0, 3], [0, 3]]), 1, 4)[0].tolist() == [0, 3]
+    assert _line(np.array([[0, 1], [0, 3], [0, 3]]), 1, 4)[1].tolist() == [True, True]
+    assert _line(np.array([[0, 1], [0, 2], [0, 3], [0, 3], [0, 3]]), 1, 9)[0].tolist() == [0, 3]
     # a place that one line alone has is known
     assert _line(np.array([[0, -1, 2], [5, -1, -1]]), 1, 4)[1].tolist() == [True, False, True]
     # of the lines those near the origin: 4 are 2 times 2 of three axes
