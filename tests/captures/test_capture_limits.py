@@ -19,7 +19,7 @@ from npulab.captures.folders import capture_files, plain_name
 from npulab.captures.journal import Journal, Trial
 from npulab.captures.layers import complete_ranges, made
 from npulab.captures.listing import ALL, Decoded, Wanted, folded
-from npulab.captures.sources import Compiler
+from npulab.captures.sources import Compiler, reader_of
 from npulab.captures.unrecognised import sentence_of
 from npulab.captures.writes import read_writes, rows_of_writes
 from npulab.registers.map import RegisterMap
@@ -49,7 +49,9 @@ def test_trials_and_journals_in_a_line() -> None:
             journal.undo(count)
     journal.undo(2)
     assert [trial.outcome for trial in journal] == ["pass"]
-    journal.undo()
+    journal.add(Trial(("a",), "", "pass", 1.23456))
+    assert '"seconds": 1.2346,' in journal.text.splitlines()[-1]
+    journal.undo(2)
     assert (len(journal), repr(journal)) == (0, "Journal(0 trials, 0 hung)")
 
 
@@ -191,6 +193,9 @@ def test_layers_of_2_to_the_21_weights_are_made() -> None:
         made({**size, "input_c": 2 ** 11, "output_c": 2 ** 10 + 1})
     again, other = (made({**size, "input_c": 3, "output_c": 2}, seed)[1].tolist() for seed in (0, 1))
     assert made({**size, "input_c": 3, "output_c": 2})[1].tolist() == again != other
+    for name, same, shape in (("op", 0, (5, 5)), ("same", 1, (7, 7))):
+        layer = made({**size, "kernel_h": 3, "kernel_w": 3, "input_h": 7, "input_w": 7, "input_c": 1, "output_c": 1, name: same})[0]
+        assert layer.output_shape[-3:-1] == shape
     real = made({**size, "op": 4, "input_c": 500}, dtype="float16")[1]
     assert set(np.unique(real * 16 % 1)) == {0}
     assert -8 <= real.min() < -7.5 < 7.5 < real.max() < 8
@@ -224,6 +229,14 @@ def test_what_is_seen_of_what_a_compiler_left() -> None:
         "weights_bytes": 5.0, "a_jobs": 2.0, "b_jobs": 1.0}
     buffers["input"] = b"own"
     assert run(size).capture.buffers["input"] == b"own"  # type: ignore[union-attr]
+
+
+def test_what_a_compiler_left_that_no_target_recognises(tmp_path: Path) -> None:
+    for names in ("nothing", "a, b"):
+        with pytest.raises(ValueError, match=rf"^{tmp_path.name}: got {names}, allowed is a file that vivante recognises$"):
+            reader_of("vivante")(tmp_path)
+        for name in "ba":
+            (tmp_path / name).write_bytes(b"\xff")
 
 
 def test_a_dump_s_write_that_no_register_has(tmp_path: Path) -> None:

@@ -362,7 +362,7 @@ def test_recorder_keeps_what_ran(captures: npulab.CaptureSet, tmp_path: Path) ->
         assert one.buffers.get("output") == Simulated().run(trial).output
     assert kept[2].parameters["reason"] == "kernel_z_size is 0"
     assert [one.tool for one in kept] == ["galcore, run as a trial by npulab"] + ["galcore, set with npulab, run as a trial by npulab"] * 2
-    assert not any(one.changed for one in kept)
+    assert not any(one.changed or one.date for one in kept)
 
 
 def test_recorder_of_programs_and_oracles(capture: Capture, program: Program, tmp_path: Path) -> None:
@@ -373,6 +373,7 @@ def test_recorder_of_programs_and_oracles(capture: Capture, program: Program, tm
     one, other = npulab.load_all(folder)
     assert (one.name, one.provenance, one.buffers["output"], one.simulated) == ("trial-0042", "board", b"board's", False)
     assert (other.name, other.provenance, other.date) == ("trial-0043", "RTL simulation", one.date)
+    assert re.fullmatch(r"20\d\d-\d\d-\d\d", one.date)
     assert "output" not in other.buffers
     with pytest.raises(ValueError, match=r"^oracle: got 'maybe', allowed is one of pass, fail, hang$"):
         Recorder(lambda _: "maybe", folder, "board")(capture)
