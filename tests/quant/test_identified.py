@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from npulab.quant.emulate import emulate
 from npulab.quant.identify import Closest, Group, Identification, identify_rounding, rounding_probes
 from npulab.quant.layers import Conv2D
 from npulab.quant.rules import QuantParams, rule
@@ -53,7 +54,9 @@ def test_the_first_mismatch_is_in_the_table() -> None:
     assert table.rule.tolist() == ["gemmlowp", "single-half-up", "qnnpack-q31"]  # as they were given; what does not apply is last
     assert table.iloc[0, 1:8].tolist() == [2, 6, False, 4, 1, 0, 4]
     assert table.reason.map(bool).tolist() == [False, False, True]
-    table = ask(sums, sums, rules=["qnnpack-q31", "gemmlowp"]).table
+    fit = ask(sums, sums, rules=["qnnpack-q31", "gemmlowp"])
+    assert (fit.closest, fit.by_channel) == ((), None)
+    table = fit.table
     assert table.rule.tolist() == ["gemmlowp", "qnnpack-q31"]
     assert table.index.tolist() == [0, 1]
     assert (table.fits.tolist(), table.compared.tolist(), table.mismatches.tolist()[0]) == ([True, False], [6, 0], 0)
@@ -152,3 +155,13 @@ def test_the_witness_tells_the_most_rules_apart() -> None:
     assert len(codes) == 2  # no number has a third neighbour
     told = re.findall(r"(-?\d+) by ((?:[a-z0-9:-]+(?:, (?!-?\d+ by))?)+)", said[3])
     assert {int(code): names.rstrip(", ").split(", ") for code, names in told} == codes
+
+
+def test_engines_of_probes_fit_all_of_their_layers() -> None:
+    """With a scale for each layer an engine fits that makes the outputs of all layers, not of one."""
+    found = rounding_probes("int8", ["gemmlowp", "float32-even"], per_channel=False, count=4)
+    assert len(found.layers) > 1
+    outputs = [emulate(layer, np.zeros(layer.input_shape, np.int8), "tflite-reference") for layer in found.layers]
+    assert "tflite-reference" in found.name(outputs).engines
+    outputs[0] = outputs[0] ^ 64
+    assert found.name(outputs).engines == ()
