@@ -56,7 +56,7 @@ def _windows(lines: list[np.ndarray], ordered: np.ndarray, order: np.ndarray) ->
     often = (end - first)[inverse]
     rarest = np.argsort(np.where(often > 0, often, len(ordered)), axis=None, kind="stable")[:ANCHORS]
     for turn, (row, column) in enumerate(zip(*np.unravel_index(rarest, often.shape), strict=True)):
-        for count in WINDOWS if length >= WINDOWS[0] else ():
+        for count in WINDOWS:
             # the rare value is at one end of the window, or inside of it
             start = min(max(int(column) - (0, count - 1, count // 2)[turn % 3], 0), max(length - count, 0))
             inside = (row, slice(start, start + count))

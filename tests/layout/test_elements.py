@@ -254,6 +254,7 @@ def test_words_hold_an_element_and_fill_the_buffer() -> None:
                 with pytest.raises(ValueError, match=rf"^swap: got {swap}, allowed is 0 or the 2, 4, 8, 16 bytes of a word, at least the {width} of an element$"):
                     Layout((1,), (), dtype=dtype, swap=swap)
     assert hwc((9,), swap=4).size == 12
+    assert Layout((4,), (Loop(0),), dtype="uint16", swap=4).index_map().tolist() == [2, 0, 6, 4]
     assert hwc((8,), swap=4).size == 8
     with pytest.raises(ValueError, match=r"^size: got 9, allowed are multiples of the 4 bytes that are swapped$"):
         hwc((8,), swap=4, size=9)
@@ -293,6 +294,12 @@ def test_a_table_has_its_places_in_the_buffer() -> None:
     with pytest.raises(ValueError, match=r"^elements: got bytes 0 to 5, "):
         Table((2,), np.array([0, 3]), dtype="uint16", size=4)
     assert Table((2,), np.array([0, 2]), dtype="uint16", size=4).pack(np.uint16([1, 2])) == b"\1\0\2\0"
+
+
+def test_fill_of_a_table_begins_with_the_buffer() -> None:
+    table = Table((1,), np.array([3]), dtype="uint16", size=6, fill=0x1234)
+    assert table.pack(np.uint16([0xABCD])).hex() == "341234cdab12"
+    assert (table.first, table.extents) == (0, (1,))
 
 
 def test_bytes_are_of_one_axis() -> None:
