@@ -23,6 +23,7 @@ from npulab.layout.find import (
     _fits,
     _in_buffer,
     _in_step,
+    _neighbours,
     _plainest,
     _proven,
     _readings,
@@ -694,3 +695,70 @@ def test_ways_of_reading_values() -> None:
         many = np.resize(np.arange(distinct, dtype=np.uint8), 256)
         ways = [*_by_value(Pairs((many,), (many + 128,), "uint8"), Signature(0, 1))]
         assert (len(ways) > 1) == more
+
+
+def test_trials_of_neighbours() -> None:
+    """Of so many elements, so many elements apart, along an axis that has as many."""
+    tensor = noise(60, 5).reshape(6, 10)
+    pairs = pairs_of(hwc((6, 10), row_pitch=12), [tensor])
+    for count, lag, axis, found in ((3, 1, 1, True), (10, 1, 1, True), (11, 1, 1, False), (3, 2, 1, False), (6, 12, 0, True), (7, 12, 0, False), (3, -1, 1, False), (3, 13, 0, False)):
+        trials = [*_neighbours(pairs, [(count, lag, axis)])]
+        whole = [one for one in trials if one is not None and one.count == 60]
+        assert len(whole) == found, (count, lag, axis)
+        assert all(np.array_equal(one.layout.index_map(), hwc((6, 10), row_pitch=12).index_map()) for one in whole)
+        assert all(one is None or one.seen is None for one in trials)
+    back = Layout((6, 10), (Loop(0, 1, 10), Loop(1, 1, -1)), offset=9)
+    pairs = pairs_of(back, [tensor])
+    for count in (3, 10):
+        (one,) = _neighbours(pairs, [(count, -1, 1)], pairs)
+        assert one is not None
+        assert np.array_equal(one.layout.index_map(), back.index_map())
+    # lines of all axes together, wide elements, changed
+    wide = noise(80, 6).view(np.uint16).reshape(4, 10)
+    for add in (0, 0x8000):
+        pairs = pairs_of(hwc((4, 10), dtype="uint16", add=add), [wide])
+        lined = replace(pairs, raw=(pairs.raw[0].reshape(40),))
+        whole = [one for one in _neighbours(pairs, [(3, 1, 0)], lined) if one is not None and one.count == 40]
+        assert whole
+        assert all(one.layout.index_map().ravel().tolist() == list(range(0, 80, 2)) and one.layout.add == add for one in whole)
+
+
+def test_rivals_are_eight_at_most() -> None:
+    """Of 2 times 3 equal elements in their bytes alone the other order is a rival; with room beside there are more than are kept."""
+    one = find_layout(np.full((2, 3), 5, np.uint8), bytes([5] * 6))
+    assert (len(one.rivals), one.more_rivals, one.own, one.shared) == (len({str(rival.index_map()) for rival in one.rivals}), False, 0, 6)
+    assert one.tried == len([*candidates((2, 3), 6)])
+    assert f"{one.index_map()}" not in {f"{rival.index_map()}" for rival in one.rivals}
+    more = find_layout(np.full((4, 6, 8), 5, np.uint8), bytes([5] * 192))
+    assert (len(more.rivals), more.more_rivals) == (8, True)
+    assert len({rival.index_map().tobytes() for rival in (more.layout, *more.rivals)}) == 9  # type: ignore[union-attr]
+
+
+def test_a_report_of_what_is_past_the_end_or_elsewhere() -> None:
+    tensors = markers((8, 10))
+    layout = hwc((8, 10))
+    buffers = [bytearray(layout.pack(one)) for one in tensors]
+    cut = find_layout(tensors, [bytes(one[:73]) for one in buffers])
+    assert (cut.own, len(cut.missing), cut.past_end, cut.outside, cut.elsewhere) == (73, 7, 7, 0, 0)
+    for one in buffers:
+        one[0], one[1] = one[1], one[0]
+    moved = find_layout(tensors, [bytes(one) for one in buffers])
+    assert (moved.own, moved.missing.tolist(), moved.past_end, moved.outside, moved.elsewhere) == (78, [[0, 0], [0, 1]], 0, 0, 2)
+    wide = markers((4, 10), "uint16")
+    for size, past in ((80, 0), (79, 1), (78, 1), (77, 2)):
+        found = find_layout(wide, [hwc((4, 10), dtype="uint16").pack(one)[:size] for one in wide])
+        assert (found.past_end, found.own) == (past, 40 - past)
+    window = find_layout(tensors, [hwc((8, 10)).pack(one)[20:60] for one in tensors])
+    assert (window.outside, window.own, window.sure) == (40, 40, True)
+    assert window.index_map().ravel().tolist() == [-1] * 20 + [*range(40)] + [-1] * 20
+
+
+@pytest.mark.parametrize("stored", [{"swap": 4}, {"swap": 8, "dtype": "uint16"}, {"dtype": "uint4", "big_endian": True}, {"dtype": "uint4", "swap": 2}, {"dtype": "uint2", "swap": 4, "big_endian": True}])
+def test_buffers_that_are_read_otherwise(stored: dict[str, Any]) -> None:
+    """Swapped, or as a nest of loops that says the same of every element."""
+    tensors = markers((5, 13), stored.get("dtype", "uint8"))
+    layout = hwc((5, 13), **stored)
+    found = find_layout(tensors, [layout.pack(one) for one in tensors], dtype=stored.get("dtype", ""))
+    assert np.array_equal(found.index_map(), layout.index_map())
+    assert (found.own, found.tried) == (65, 0)
+    assert found.pack(tensors[0][::-1]) == layout.pack(tensors[0][::-1])
