@@ -135,6 +135,17 @@ def test_a_list_says_nothing_of_modes_that_no_capture_has_together() -> None:
     assert doubted(several, three, asked) == doubted(always, three, asked) == [False, True]
 
 
+@pytest.mark.parametrize(("rare", "proved"), [(5, False), (6, True)])
+def test_a_rare_kind_of_layer_leaves_the_others_proved(rare: int, proved: bool) -> None:
+    """A few layers with several jobs say little of such layers, and nothing against those with one."""
+    jobs = np.arange(64) % 12 == 5 if rare == 5 else np.arange(64) % 11 == 5
+    several = replace(cut(0, 8, (Expression("==", (parameter("jobs"), constant(0))), HEIGHT), (ALWAYS, constant(200))),
+                      cost=9.0, explained=4000.0, support=(64 - rare, rare))
+    assert jobs.sum() == rare
+    assert doubted(several, {"height": [*range(10, 74)], "jobs": jobs.astype(int)},
+                   {"height": [20, 20], "jobs": [0, 1]}) == [False, not proved]
+
+
 @pytest.mark.parametrize("needed", [2, 4])
 def test_a_limit_that_hardly_any_capture_needs_may_be_one_on_anything(needed: int) -> None:
     """Captures of ``one`` are 40, but the highest: how many there are says whether the height decides that."""

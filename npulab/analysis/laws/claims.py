@@ -303,9 +303,9 @@ class Findings:
             yield "few rows", "the law fails in the bits beside it", 0.3, every
         if solved.partial:
             yield "no law", "layers that no law speaks of", 0.3, solved.decide(asked) < 0
-        # of a step with hardly any captures nobody knows which others are its own
-        if min(solved.support) < BUDGET.step_for_claim and several:
-            yield "few rows", f"{min(solved.support)} captures in its regime", 0.3, every
+        # which layers are a rare step's own is for its rivals to say: others keep what many captures prove
+        thin = [number for number, count in enumerate(solved.support) if several and count < BUDGET.step_for_claim]
+        yield "few rows", f"{min(solved.support)} captures in its regime", 0.3, np.isin(solved.decide(asked), thin)
 
 
 def _table(leaves: Sequence[Expression], columns: Columns) -> Array:
