@@ -608,7 +608,7 @@ def test_a_report_counts_every_element() -> None:
 def test_the_plainest_explains_most() -> None:
     """Of the layouts that agree the first of those that leave the fewest bytes; none where the best so far leaves as few."""
     outcomes = set()
-    for seed in range(10):
+    for seed in range(5):
         rng = np.random.default_rng(seed)
         buffer = np.resize(np.repeat(rng.choice([5, 5, 6, 7], 12), rng.integers(1, 5, 12)), 26).astype(np.uint8)
         pairs = Pairs((np.full(3, 5, np.uint8),), (buffer,), "uint8")
@@ -681,7 +681,7 @@ def test_agreeing_candidates_are_counted_and_agree() -> None:
 def test_ways_of_reading_values() -> None:
     """As they are first, then at most three changes or steps that find some, the most first."""
     tensor = noise(64, 3).view(np.uint16)
-    for change, front in ((Change(add=0x1234), 0), (Change(big_endian=True), 1), (Change(xor=0x8001), 2), (Change(), 1)):
+    for change, front in ((Change(big_endian=True), 1), (Change(xor=0x8001), 2)):
         buffer = np.concatenate([np.zeros(front), change.of(tensor).astype("<u2").view(np.uint8)]).astype(np.uint8)
         pairs = Pairs((tensor,), (buffer,), "uint16")
         ways = [*_by_value(pairs, Signature(0, 2))]
@@ -744,6 +744,11 @@ def test_a_report_of_what_is_past_the_end_or_elsewhere() -> None:
         one[0], one[1] = one[1], one[0]
     moved = find_layout(tensors, [bytes(one) for one in buffers])
     assert (moved.own, moved.missing.tolist(), moved.past_end, moved.outside, moved.elsewhere) == (78, [[0, 0], [0, 1]], 0, 0, 2)
+    # the last element of a buffer is not past its end
+    for one in buffers:
+        one[79] ^= 0x11
+    last = find_layout(tensors, [bytes(one) for one in buffers])
+    assert (last.missing.tolist(), last.past_end) == ([[0, 0], [0, 1], [7, 9]], 0)
     wide = markers((4, 10), "uint16")
     for size, past in ((80, 0), (79, 1), (78, 1), (77, 2)):
         found = find_layout(wide, [hwc((4, 10), dtype="uint16").pack(one)[:size] for one in wide])
@@ -756,9 +761,9 @@ def test_a_report_of_what_is_past_the_end_or_elsewhere() -> None:
 @pytest.mark.parametrize("stored", [{"swap": 4}, {"swap": 8, "dtype": "uint16"}, {"dtype": "uint4", "big_endian": True}, {"dtype": "uint4", "swap": 2}, {"dtype": "uint2", "swap": 4, "big_endian": True}])
 def test_buffers_that_are_read_otherwise(stored: dict[str, Any]) -> None:
     """Swapped, or as a nest of loops that says the same of every element."""
-    tensors = markers((5, 13), stored.get("dtype", "uint8"))
-    layout = hwc((5, 13), **stored)
+    tensors = markers((3, 11), stored.get("dtype", "uint8"))
+    layout = hwc((3, 11), **stored)
     found = find_layout(tensors, [layout.pack(one) for one in tensors], dtype=stored.get("dtype", ""))
     assert np.array_equal(found.index_map(), layout.index_map())
-    assert (found.own, found.tried) == (65, 0)
+    assert (found.own, found.tried) == (33, 0)
     assert found.pack(tensors[0][::-1]) == layout.pack(tensors[0][::-1])
