@@ -216,7 +216,7 @@ class Layout(Stored):
     @property
     def _solid(self) -> bool:
         """Whether block follows block without gaps, so that short blocks move what follows."""
-        return not any(self.starts) and all(loop.stride is None for loop in self.loops)
+        return all(loop.stride is None for loop in self.loops)
 
     @property
     def _even(self) -> bool:
