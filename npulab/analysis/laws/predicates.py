@@ -147,22 +147,19 @@ class Predicates:
 
     def also(self, extra: Sequence[Priced]) -> Predicates:
         """These and more conditions, with their costs, and the opposites."""
-        if not extra:
-            return self
-        own = (self._all_parts, self.all_costs)
-        return _merged(self._literals, [own, self._literals.group(both_ways(extra))], protected=2 * len(extra))
+        return _merged(self._literals, [self._literals.group(both_ways(extra))], self, protected=2 * len(extra))
 
     def with_thresholds(self, columns: Sequence[Expression], most: int = 64) -> Predicates:
         """These and thresholds on more columns, alone and with the cheapest of these."""
         if not columns:
             return self
-        groups: list[Group] = [(self._all_parts, self.all_costs)]
+        groups: list[Group] = []
         single = np.flatnonzero(self._all_parts[self._first, 1] == NONE)[:most]
         cheapest = self._all_parts[self._first[single], 0], self.cost[1:][single]
         for column in columns:
             limits, natural = _thresholds(column, np.unique(self._literals.columns[column]).tolist(), 4)
             groups += [self._literals.group(limits), *_paired(self._literals, *cheapest, natural)]
-        return _merged(self._literals, groups)
+        return _merged(self._literals, groups, self)
 
 
 def make_predicates(columns: Columns, leaves: Sequence[Expression], sizes: Collection[Expression] = (),
@@ -229,26 +226,33 @@ def _joined(table: _Literals, categories: Sequence[Priced], natural: Sequence[Pr
 
 def _paired(table: _Literals, numbers: Array, costs: Array, limits: Sequence[Priced]) -> list[Group]:
     """Each literal with each limit, and with its opposite."""
-    if not len(numbers):
-        return []
     ways = [(table.number(way), cost) for condition, cost in limits for way in (condition, opposite(condition))]
     return [(np.stack([numbers, np.full_like(numbers, limit), np.full_like(numbers, NONE)], 1), costs + cost + 1)
             for limit, cost in ways]
 
 
-def _merged(table: _Literals, groups: Sequence[Group], protected: int = 0) -> Predicates:
-    """``protected`` of them, the last ones, stay however many are cheaper."""
+def _merged(table: _Literals, groups: Sequence[Group], base: Predicates | None = None,
+            protected: int = 0) -> Predicates:
+    """Conditions, and those of a ``base``; ``protected`` of them, the last ones, stay however many
+    are cheaper."""
     n = table.columns.n
     parts, costs = (np.concatenate(arrays) for arrays in zip(*groups, strict=True))
     of_literal = table.masks()
     masks = of_literal[parts[:, 0]] & of_literal[parts[:, 1]] & of_literal[parts[:, 2]]
     count = np.bitwise_count(masks).sum(1, dtype=np.int64)
+    some = np.flatnonzero((count >= BUDGET.in_step) & (count < n))
+    protected = int((some >= len(costs) - protected).sum())
+    parts, costs, masks, new = parts[some], costs[some], masks[some], np.ones(len(some), bool)
+    if base is not None:
+        parts, costs = np.concatenate([base._all_parts, parts]), np.concatenate([base.all_costs, costs])
+        masks, new = np.concatenate([base.all_masks, masks]), np.pad(new, (len(base.all_costs), 0))
+        new[base._first] = True  # the others of the base have the captures of one of these
     order = np.argsort(costs, kind="stable")
-    order = order[(count[order] >= BUDGET.in_step) & (count[order] < n)]
     all_masks = masks[order]
     all_costs = np.maximum(costs[order], np.log2(np.arange(len(order)) + 1) + 1).astype(np.float32)
-    first = distinct(all_masks)
-    first = first[(np.arange(len(first)) < BUDGET.conditions) | (order[first] >= len(parts) - protected)]
+    likely = np.flatnonzero(new[order])
+    first = likely[distinct(all_masks[likely])]
+    first = first[(np.arange(len(first)) < BUDGET.conditions) | (order[first] >= len(order) - protected)]
     return Predicates(unpacked(np.concatenate([of_literal[NONE:], all_masks[first]]), n),
                       np.concatenate([[0], all_costs[first]]).astype(np.float32), all_masks, all_costs,
                       parts[order], first, table)

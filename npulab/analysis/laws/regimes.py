@@ -128,9 +128,7 @@ def solve(state: State, round_: Round, place: Place, *, depth: int | None = None
         return _solved(captures, place, best) if best.found and best.found[0][0] + margin < total else None
     best = lists(predicates)
     if (not best.found or len(best.found[0][1]) > 3) and place.width >= 3 and depth is None:
-        columns = _dominant(laws, agree, cost, weights)
-        if columns:
-            best = _cheaper(best, lists(predicates.with_thresholds(columns)))
+        best = _cheaper(best, lists(predicates.with_thresholds(_dominant(laws, agree, cost, weights))))
     if depth != 1 and (not best.found or best.found[0][0] > 0.5 * total or len(best.found[0][1]) > 2):
         limits = tuple(_separating(values, library, uses))
         if limits:

@@ -252,7 +252,7 @@ def widen(state: State, round_: Round) -> State:
 def merge(state: State, round_: Round) -> State:
     """Join neighbours that one list explains for about what it costs to explain one of them."""
     for low in state.solved:
-        high = next((solved for solved in state.solved if (solved.word, solved.lsb) == (low.word, low.end)), None)
+        high = next((solved for solved in state.solved if solved.lsb == low.end and solved.word == low.word), None)
         if high is None or low not in state.solved or len(low.steps) == len(high.steps) == 1 \
                 or state.is_read(low, high):
             continue

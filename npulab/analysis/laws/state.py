@@ -61,7 +61,8 @@ class State:
         todo = self.todo.copy()
         todo[solved.word, solved.lsb:solved.end] = False
         # what was open when others were said to follow from it follows from these now, and so do they
-        follows = {name: of | reads if solved.name in of else of for name, of in self.follows.items()}
+        follows = {name: of | reads if solved.name in of else of for name, of in self.follows.items()} \
+            if reads else self.follows
         state = replace(self, todo=todo, follows={**follows, solved.name: reads},
                         solved=(*(old for old in self.solved if old not in instead_of), solved))
         self.captures.watch.state = state
@@ -93,9 +94,7 @@ class State:
     def circular(self, place: Place, derived: Collection[str]) -> set[str]:
         """Fields, of the ``derived`` ones, that a place must not follow from: itself, and what
         follows from it."""
-        names = {place.name}
-        for name in derived:
-            other = Place.named(name)
-            if other.word == place.word and other.lsb < place.end and place.lsb < other.end:
-                names.add(name)
+        there = {name: Place.named(name) for name in derived}
+        names = {place.name} | {name for name, other in there.items()
+                                if other.word == place.word and other.mask & place.mask}
         return names | {name for name in derived if self.follows.get(name, frozenset()) & names}
