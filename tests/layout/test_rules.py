@@ -69,6 +69,16 @@ def test_lines_without_digits() -> None:
         assert _digits(np.array(line), known(np.array(line))) is None
 
 
+def test_a_wrong_place_is_no_tile() -> None:
+    for wrong, stride in ((20, 3), (7, -4), (39, 1)):
+        line = stride * np.arange(40)
+        line[wrong] += 5
+        assert _digits(line, known(line)) == [(1, stride)]
+        tiled = line_of(40, [(1, 1), (8, 100)])
+        tiled[17] += 5
+        assert _digits(tiled, known(tiled)) == [(1, 1), (8, 100)]
+
+
 def test_a_tile_may_end_anywhere_in_a_hole() -> None:
     """The largest that goes on is taken: ends up to 64 indices before the first place known to be wrong are tried."""
     line = line_of(40, [(1, 1), (8, 100)])
