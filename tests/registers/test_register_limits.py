@@ -111,6 +111,12 @@ def test_numpy_values_of_any_type_that_fit() -> None:
             signed.encode({"f": wrong})
 
 
+def test_raw_values_have_32_bits_or_64() -> None:
+    for width, kind in ((1, np.uint32), (32, np.uint32), (33, np.uint64), (64, np.uint64)):
+        registers = wide(width)
+        assert registers.decode(np.ones((2, len(registers)), np.uint32), raw=True)["f"].dtype == kind
+
+
 def test_words_are_numbers_of_32_bits() -> None:
     registers = wide(32)
     for kind in (np.int64, np.uint64):
@@ -205,6 +211,8 @@ def test_places_of_copies_of_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
         RegisterMap([block(count="4", stride="8"), *INSIDE]).place(0)
     with pytest.raises(ValueError, match=r"address 0x14: got offset 0x0 of L \(1,\) and 0x4 of L \(0,\), allowed is one word$"):
         RegisterMap([block(offset=16, count="2", stride="4"), *INSIDE]).place(16)
+    with pytest.raises(ValueError, match=r"address 0x4: got offset 0x4 of M \(\) and 0x4 of L \(\), allowed is one word$"):
+        RegisterMap([*INSIDE, row("h", block="M", offset=4)], dense=False).place(0)
 
 
 @pytest.mark.parametrize(("more", "words"), [
