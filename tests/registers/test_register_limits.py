@@ -259,3 +259,9 @@ def test_which_numbers_of_a_table_are_addresses() -> None:
     assert [line.split()[2] for line in text.splitlines()[1:]] == ["0x10", "17", "0x12", "19"]
     shown = Table({"field": ["a", "b"], "raw": [2 ** 31, None], "note": ["x", None]})._repr_html_()
     assert shown.count("text-align:left") >= 4
+
+
+def test_blank_columns_and_texts_that_are_words_of_the_table() -> None:
+    assert RegisterMap([row("f", count=""), row("g", 8)]).f.width == 8
+    assert [RegisterMap([row("f", note=text)]).f.note for text in ("True", "False")] == ["True", "False"]
+    assert [RegisterMap([row("f", address=said)]).f.address for said in ("yes", True, "", False)] == [True, True, False, False]
