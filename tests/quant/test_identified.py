@@ -165,3 +165,14 @@ def test_engines_of_probes_fit_all_of_their_layers() -> None:
     assert "tflite-reference" in found.name(outputs).engines
     outputs[0] = outputs[0] ^ 64
     assert found.name(outputs).engines == ()
+
+
+def test_probes_take_every_code_of_their_type_and_no_other() -> None:
+    found = rounding_probes("int8", ["gemmlowp", "ruy-x86"], count=2)
+    for code, fits in ((-128, True), (127, True), (-129, False), (128, False)):
+        if fits:
+            assert found.name(np.array([code, code])).compared == 2
+        else:
+            with pytest.raises(ValueError, match=rf"^outputs: got {code} of probe 0, allowed is 2 codes of int8"):
+                found.name(np.array([code, 0]))
+    assert rule("gemmlowp").fast(np.array(6), 2 ** 30, 0, 1, -128, 127).tolist() == 4
