@@ -62,8 +62,7 @@ def _gains(values: Array, weights: Array, library: Library, widths: list[int]) -
     same = ((laws.values[:, rows] ^ values[rows]) & np.uint32(2 ** narrow - 1)) == 0
     likely = weighed(same, low) - len(low) * entropy(same.mean(1))
     keep = np.flatnonzero(likely > -4)
-    if len(keep) > BUDGET.boundary_likely:
-        keep = keep[np.argsort(-likely[keep], kind="stable")[:BUDGET.boundary_likely]]
+    keep = keep[np.argsort(-likely[keep], kind="stable")[:BUDGET.boundary_likely]]
     if not len(keep):
         return
     apart = laws.values[keep] ^ values

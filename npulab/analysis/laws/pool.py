@@ -110,8 +110,7 @@ def _of_library(target: Target) -> Iterator[Group]:
     likely, agree = likely[often], agree[often]
     gain = weighed(agree, weights) - costs[likely]
     good = np.flatnonzero(gain > 0)
-    if len(good) > BUDGET.library_part:
-        good = np.sort(good[np.argsort(-gain[good], kind="stable")[:BUDGET.library_part]])
+    good = np.sort(good[np.argsort(-gain[good], kind="stable")[:BUDGET.library_part]])
     laws, named = likely[good], library.laws.named()
     yield (lambda i: named[int(laws[i])]), costs[laws], agree[good]
 
@@ -209,18 +208,17 @@ def _rounded_up(target: Target) -> Iterator[Group]:
     them."""
     n, weights, linear = target.n, target.weights, target.library.linear
     columns = linear.values
-    wide = columns.max(1) - columns.min(1)
-    span = int(target.raw.max()) - int(target.raw.min())
+    wide, span = np.ptp(columns, 1), int(np.ptp(target.values))
+    number = np.int32 if 32 * POWERS[-1] * (span + 1) < 2 ** 31 else np.int64  # columns that move further do not fit
+    moved, steps = ((rows - rows[..., :1]).astype(number) for rows in (columns, target.values))
     for divisor in POWERS:
         price = linear.cost + 5 + constant_cost(divisor)
         # the column has to move about as far as the field does
         alike = (wide < 8 * divisor * (span + 1)) & (8 * (wide + divisor) > divisor * span)
         fits = np.flatnonzero(alike & (price < target.total))
-        if not len(fits):
-            continue
-        # the largest c that each capture allows; captures within a divisor of each other have one
-        # in common
-        high = np.sort(divisor * target.values - columns[fits], 1)
+        # the largest c that each capture allows, as told from the first; captures within a divisor
+        # of each other have one in common
+        high = np.sort(divisor * steps - moved[fits], 1)
         shared, left, some = np.zeros(len(fits)), np.arange(len(fits)), high
         for share in CEIL_SHARES if n >= BUDGET.for_derived else CEIL_SHARES[2:]:
             apart = max(int(share * n), BUDGET.holds + 1) - 1
@@ -236,8 +234,9 @@ def _rounded_up(target: Target) -> Iterator[Group]:
         # of each row the run of captures with a c in common
         ends = np.stack([np.searchsorted(row, row + divisor, "left") for row in high[at]])
         begin = (ends - np.arange(n)).argmax(1)[:, None]
-        most = high[at[:, None], begin]
-        least = high[at[:, None], np.take_along_axis(ends, begin, 1) - 1] - divisor + 1
+        first = divisor * target.values[0] - rows[:, :1]
+        most = first + high[at[:, None], begin]
+        least = first + high[at[:, None], np.take_along_axis(ends, begin, 1) - 1] - divisor + 1
         likely = np.flatnonzero(weighed(-(-(rows + most) // divisor) == target.raw, weights) > own)
         c = np.array([roundest(int(least[i, 0]), int(most[i, 0])) for i in likely], np.int64)
         agree = -(-(rows[likely] + c[:, None]) // divisor) == target.raw
@@ -261,18 +260,21 @@ def _divided(target: Target) -> Iterator[Group]:
     """ceil(x / n) and x // n of all captures, with any n: each capture bounds it."""
     linear, values = target.library.linear, target.values
     plain = np.flatnonzero((linear.values > 0).all(1) & (linear.values >= values).all(1))
-    x = linear.values[plain]
-    bounds = {"ceil": (-(-x // np.maximum(values, 1)),
-                       np.where(values > 1, -(-x // np.maximum(values - 1, 1)) - 1, UNBOUNDED)),
-              "//": (x // (values + 1) + 1, np.where(values > 0, x // np.maximum(values, 1), UNBOUNDED))}
-    for op, (low, high) in bounds.items():
-        least, most = low.max(1), high.min(1)
-        for i in np.flatnonzero((least <= most) & (least > 1) & (most < UNBOUNDED)).tolist():
+    for op, above in (("ceil", 1), ("//", 0)):
+        laws = plain
+        for part in (slice(BUDGET.scaled_rows), slice(None)):  # few captures rule out most laws
+            x, y = linear.values[laws, part], values[part]
+            # ceil(x / n) is (x - 1) // n + 1
+            low, high = ((x - above) // np.maximum(by, 1) for by in (y + 1 - above, y - above))
+            least, most = low.max(1) + 1, np.where(y > above, high, UNBOUNDED).min(1)
+            fits = least <= most
+            laws, least, most = laws[fits], least[fits], most[fits]
+        for i in np.flatnonzero((least > 1) & (most < UNBOUNDED)).tolist():
             n = roundest(int(least[i]), int(most[i]))
-            cost = float(linear.cost[plain[i]]) + 3 + constant_cost(n)
-            agree = OPERATORS[op][0](x[i], n) == values
+            cost = float(linear.cost[laws[i]]) + 3 + constant_cost(n)
+            agree = OPERATORS[op][0](linear.values[laws[i]], n) == values
             if agree @ target.weights > cost:
-                yield _single(term(op, linear[int(plain[i])], n), cost, agree)
+                yield _single(term(op, linear[int(laws[i])], n), cost, agree)
 
 
 def _clamped(target: Target) -> Iterator[Group]:
