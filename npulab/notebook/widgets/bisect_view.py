@@ -91,10 +91,10 @@ class BisectModel(Model):
     reason = traitlets.Unicode(read_only=True)
     chosen = traitlets.List(traitlets.Int(), read_only=True)
     counts = traitlets.Dict(read_only=True)
-    suspects = traitlets.List(read_only=True)
+    suspects: traitlets.List[Any] = traitlets.List(read_only=True)
     left = traitlets.Int(read_only=True)
     progress = traitlets.Float(read_only=True)
-    log = traitlets.List(read_only=True)
+    log: traitlets.List[Any] = traitlets.List(read_only=True)
     note = traitlets.Unicode(read_only=True)
     found = traitlets.Dict(read_only=True)
 
@@ -377,7 +377,7 @@ class BisectView(View):
 
     good = traitlets.Unicode().tag(sync=True)
     bad = traitlets.Unicode().tag(sync=True)
-    parts = traitlets.List().tag(sync=True)
+    parts: traitlets.List[Any] = traitlets.List().tag(sync=True)
     shown = traitlets.Dict().tag(sync=True)
 
     def __init__(self, good: Capture, bad: Capture, oracle: Oracle | None = None, **options: Any) -> None:

@@ -173,7 +173,7 @@ class BitsModel(Model):
     summary = traitlets.Unicode()
     status = traitlets.Unicode()
     letters = traitlets.List(traitlets.Unicode())
-    shares = traitlets.List()
+    shares: traitlets.List[Any] = traitlets.List()
     read = traitlets.Int()
     _held = False  # while several changes are made that are told as one
 
@@ -295,15 +295,15 @@ class BitsModel(Model):
 class BitsView(View):
     """What the page takes of a ``BitsModel``, the last of the models."""
 
-    _of = BitsModel
-    _linked = ("words", "reference", "cursor", "selection")
-    _followed = ("values", "status", "letters", "shares")
+    _of: type[Model] = BitsModel
+    _linked: tuple[str, ...] = ("words", "reference", "cursor", "selection")
+    _followed: tuple[str, ...] = ("values", "status", "letters", "shares")
 
     registers = traitlets.List(traitlets.Unicode()).tag(sync=True)
     places: traitlets.List[Any] = traitlets.List().tag(sync=True)
 
     def __init__(self, *models: Any, **traits: Any) -> None:
-        super().__init__(*models, **_drawn(models[-1]), **traits)
+        super().__init__(*models, **_drawn(models[-1]) | traits)
         models[-1].observe(self._redraw, "read")
 
     def _redraw(self, change: Any) -> None:

@@ -69,8 +69,8 @@ class OfItems:
         out = np.zeros(self.size, np.uint8)
         for first in range(0, self.size, CHUNK):
             end = min(first + CHUNK, self.size)
-            low, high = (np.searchsorted(edge, BYTE_BITS * at, side) for edge, at, side in
-                         ((self.ends, first, "right"), (self.starts, end, "left")))
+            low = np.searchsorted(self.ends, BYTE_BITS * first, "right")
+            high = np.searchsorted(self.starts, BYTE_BITS * end, "left")
             edges = np.stack([self.starts[low:high], self.ends[low:high]], 1).reshape(-1)
             edges = np.clip(edges, BYTE_BITS * first, BYTE_BITS * end)
             lengths = np.diff(edges, prepend=BYTE_BITS * first, append=BYTE_BITS * end)
@@ -81,8 +81,8 @@ class OfItems:
 
     def at(self, byte: int) -> list[Meant]:
         """The items that a byte has a bit of."""
-        low, high = (np.searchsorted(edge, at, side) for edge, at, side in
-                     ((self.ends, BYTE_BITS * byte, "right"), (self.starts, BYTE_BITS * (byte + 1), "left")))
+        low = int(np.searchsorted(self.ends, BYTE_BITS * byte, "right"))
+        high = int(np.searchsorted(self.starts, BYTE_BITS * (byte + 1), "left"))
         return [_meant(item) for item in self.items[low:high]]
 
 

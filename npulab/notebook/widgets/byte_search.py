@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -65,7 +65,7 @@ def find(data: np.ndarray, asked: str, element: str = "bytes", big_endian: bool 
     if wanted.above:
         return np.flatnonzero(_test(data, wanted, 0, len(wanted.value)))
     tested: dict[tuple[bytes, bytes], np.ndarray] = {}  # a piece that comes again is asked for once
-    everywhere: np.ndarray | None = None
+    everywhere: Any = None
     places: np.ndarray | None = None
     for first, size in _pieces(len(wanted.value)):
         if not any(wanted.mask[first:first + size]):

@@ -106,8 +106,8 @@ def rows(a: Capture | CaptureSet, b: Capture | CaptureSet) -> tuple[tuple[DiffRo
     sides = [[raw_fields(capture) for capture in ([side] if isinstance(side, Capture) else side)] for side in (a, b)]
     every: dict[Key, Field] = {}
     for fields in (*sides[0], *sides[1]):
-        for key, (item, _) in fields.items():
-            every.setdefault(key, item)
+        for key, (first, _) in fields.items():
+            every.setdefault(key, first)
     places = _places(a, b, every)
     out = []
     for row in table.to_dict("records"):
@@ -120,15 +120,15 @@ def rows(a: Capture | CaptureSet, b: Capture | CaptureSet) -> tuple[tuple[DiffRo
         single = [side[0] for side, several in zip(raws, values, strict=True)
                   if len(side) == 1 and None not in several]
         known = "" if item is None else f"evidence {item.evidence}" + (f" · {item.note}" if item.note else "")
-        out.append(DiffRow(*key, "" if item is None else _bits(item), *shown,
-                           single[0] ^ single[1] if len(single) == 2 else None, *meant, bool(row["address"]),
-                           item is not None and item.automatic, str(row.get("differs", "")), known,
-                           0 if item is None else item.width))
+        out.append(DiffRow(*key, "" if item is None else _bits(item), shown[0], shown[1],
+                           single[0] ^ single[1] if len(single) == 2 else None, meant[0], meant[1],
+                           bool(row["address"]), item is not None and item.automatic,
+                           str(row.get("differs", "")), known, 0 if item is None else item.width))
     out.sort(key=lambda row: places(row.key))
     together = folded([{"task": row.task, "block": row.block, "register": row.register,
                         "field": row.field, "row": row} for row in out], jobs_of(a, b))
-    shown = tuple(replace(one["row"], job=str(one["task"])) for one in together)
-    return shown, len(every.keys() - {row.key for row in out})
+    equal = len(every.keys() - {row.key for row in out})
+    return tuple(replace(one["row"], job=str(one["task"])) for one in together), equal
 
 
 def _places(a: Capture | CaptureSet, b: Capture | CaptureSet, every: dict[Key, Field],

@@ -59,10 +59,9 @@ class DiffModel(Model):
                                 "and load_all give")
         self.a, self.b = a, b
         self.rows, self.equal = rows(a, b)
-        several = not (isinstance(a, Capture) and isinstance(b, Capture))
-        self.buffers = [] if several else [
+        self.buffers = [
             f"{row.buffer}: {row.bytes} byte{'s' * (row.bytes != 1)} from {row.first:#x} on"
-            for row in diff_buffers(a, b).itertuples()]
+            for row in diff_buffers(a, b).itertuples()] if isinstance(a, Capture) and isinstance(b, Capture) else []
         super().__init__()
         self._filter(None)
 
@@ -179,7 +178,7 @@ class DiffView(View):
     _of, _followed = DiffModel, ("shown",)
 
     columns = traitlets.List(traitlets.Unicode()).tag(sync=True)
-    rows = traitlets.List().tag(sync=True)
+    rows: traitlets.List[Any] = traitlets.List().tag(sync=True)
     markdown = traitlets.Unicode().tag(sync=True)
 
     def __init__(self, a: Capture | CaptureSet, b: Capture | CaptureSet) -> None:

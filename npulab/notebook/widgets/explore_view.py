@@ -44,7 +44,7 @@ class ExploreModel(Model):
 
     def __init__(self, source: Source, *args: Any, budget: int = 200, **options: Any) -> None:
         self._halt, self._last, self.budget = threading.Event(), Step(0, budget, "not begun"), budget
-        self._explore = partial(explore, source, *args, budget=budget, progress=self._step, **options)
+        self._explore = partial(explore, source, *args, **options | {"budget": budget, "progress": self._step})
         self._resumes, self._record = "store" in options, source.record
         self.explored: Explored | None = None
         self.error: BaseException | None = None

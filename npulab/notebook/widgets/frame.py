@@ -142,7 +142,7 @@ class View(anywidget.AnyWidget):
         self.model.press(content)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        data, metadata = super()._repr_mimebundle_(**kwargs)
+        data, metadata = super()._repr_mimebundle_(**kwargs) or ({}, {})
         return {**data, "text/html": self.model._repr_html_()}, metadata
 
     def __repr__(self) -> str:

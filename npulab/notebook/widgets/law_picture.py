@@ -106,7 +106,7 @@ def law_curves(law: Any, laws: Any, against: str, own: list[str],
     others = [parameter for parameter in own if parameter != against]
     groups = frame.groupby(others, sort=False).indices if others else {(): np.arange(len(frame))}
     common = sorted(groups.items(), key=lambda item: -len(item[1]))
-    out = []
+    out: list[dict[str, Any]] = []
     for kinds, rows in common[:MOST_CURVES]:
         kinds = kinds if isinstance(kinds, tuple) else (kinds,)
         held = ", ".join(f"{name} = {short(value)}"

@@ -78,7 +78,7 @@ class LawModel(Model):
     parameter = Parameter()
     against = Parameter()
     matches = traitlets.List(traitlets.Int(), read_only=True)
-    shades = traitlets.List(read_only=True)
+    shades: traitlets.List[Any] = traitlets.List(read_only=True)
     panel = traitlets.Dict(read_only=True)
 
     def __init__(self, laws: Any) -> None:
@@ -265,8 +265,8 @@ class LawView(View):
     _of, _followed = LawModel, ("matches", "shades", "panel")
 
     grid = traitlets.List(traitlets.Unicode()).tag(sync=True)
-    letters = traitlets.List().tag(sync=True)
-    runs = traitlets.List().tag(sync=True)
+    letters: traitlets.List[Any] = traitlets.List().tag(sync=True)
+    runs: traitlets.List[Any] = traitlets.List().tag(sync=True)
     parameters = traitlets.List(traitlets.Unicode()).tag(sync=True)
 
     def __init__(self, laws: Any) -> None:

@@ -51,7 +51,7 @@ class MapModel(Model):
     "refused: register map, register w0 field mode: value 'raw/2': got '/'"
     """
 
-    rows = traitlets.List()
+    rows: traitlets.List[Any] = traitlets.List()
     steps = traitlets.List(traitlets.Unicode())
     undone = traitlets.Unicode()
     status = traitlets.Unicode()
@@ -65,7 +65,7 @@ class MapModel(Model):
         if capture is not None:
             self._task = _task(draft, capture, task)
         super().__init__()
-        words = np.zeros(len(draft.map), np.uint32)
+        words = [0] * len(draft.map)
         self.bits = BitsModel(Rows.whole(draft.map), words, words, laws, sweep)
         self._follow(draft)
         draft.observe(self._follow)

@@ -225,12 +225,12 @@ class OutputView(View):
     _of, _followed = OutputModel, ("about",)
 
     size = traitlets.List(traitlets.Int()).tag(sync=True)
-    channels = traitlets.List().tag(sync=True)
+    channels: traitlets.List[Any] = traitlets.List().tag(sync=True)
     scale = traitlets.List(traitlets.Unicode()).tag(sync=True)
     cell = traitlets.Int(1).tag(sync=True)
     spread = traitlets.Int().tag(sync=True)
     pictures = traitlets.Bytes().tag(sync=True)
-    numbers = traitlets.List().tag(sync=True)
+    numbers: traitlets.List[Any] = traitlets.List().tag(sync=True)
 
     def __init__(self, comparison: Comparison) -> None:
         model = OutputModel(comparison)

@@ -53,8 +53,8 @@ class SweepModel(BitsModel):
     against = Numbers("capture", -1, lambda owner, _: [(-1, len(owner.sweep))])
     sort = Parameter()
     number = traitlets.Int(read_only=True)
-    layer = traitlets.List(read_only=True)
-    moving = traitlets.List(read_only=True)
+    layer: traitlets.List[Any] = traitlets.List(read_only=True)
+    moving: traitlets.List[Any] = traitlets.List(read_only=True)
     turn = traitlets.Int(read_only=True)
 
     def __init__(self, sweep: Sweep, laws: Any = None, rows: Rows | None = None) -> None:
