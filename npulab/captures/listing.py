@@ -113,8 +113,7 @@ def folded(rows: Sequence[Row], jobs: Sequence[Job]) -> list[Row]:
             continue
         key = repr((job.label, [(name, value) for name, value in row.items() if name != "task"]))
         field = repr([job.label, *(row.get(name) for name in ("block", "register", "field"))])
-        place = first.setdefault(job.label, number), first.setdefault(field, number)
-        order.setdefault(key, place)
+        order.setdefault(key, (first.setdefault(job.label, number), first.setdefault(field, number)))
         together.setdefault(key, ({**row, "task": job.label}, []))[1].append(job.unit)
     folded_rows = (together[key] for key in sorted(together, key=order.__getitem__))
     return [{**row, "task": ", ".join(filter(None, [row["task"], *_ranges(units)]))} if units

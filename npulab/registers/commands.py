@@ -41,8 +41,7 @@ def read_commands(
     head = WORD_BYTES * (1 + max(piece.word for piece in fields[0].pieces))
     out, at = [], 0
     while at < len(data):
-        first = np.frombuffer(data[at : at + head].ljust(head, b"\0"), "<u4")
-        code = int(fields[0].extract(first))
+        code = int(fields[0].extract(np.frombuffer(data[at : at + head].ljust(head, b"\0"), "<u4")))
         if code not in blocks:
             allowed = ", ".join(f"{raw:#x} ({block})" for raw, block in blocks.items())
             raise ValueError(f"byte {at:#x}: got opcode {code:#x}, allowed is {allowed}")

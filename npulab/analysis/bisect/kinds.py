@@ -136,8 +136,7 @@ def blank(shape: str, n: int) -> np.ndarray:
     no explanation."""
     i, j = (index[:, None] for index in pairs(n))
     k = np.arange(n)
-    valid = k > j if shape == "three" else (k != i) & (k != j)
-    return np.where(valid, 0, INVALID).astype(np.uint8)
+    return np.where(k > j if shape == "three" else (k != i) & (k != j), 0, INVALID).astype(np.uint8)
 
 
 def size(shape: str, n: int) -> int:

@@ -150,8 +150,7 @@ class Draft:
             raise ValueError(f"split {field}: got {'both at and widths' if cuts else 'neither at nor widths'}, allowed "
                              "is one of them")
         if cuts:
-            ends = [0, *cuts, self.map[field].width]
-            widths = [b - a for a, b in pairwise(ends)]
+            widths = [b - a for a, b in pairwise([0, *cuts, self.map[field].width])]
         self.edit("split", field=field, widths=[*widths], names=[*names])
 
     def join(self, low: str, high: str, name: str = "") -> None:

@@ -158,8 +158,7 @@ class _Run:
             layers = plan_sweep(candidates=self.possible.draw(POOL, seed), n=min(FIRST, self.budget), seed=seed)
             layers = layers.reset_index(drop=True)
             return [("first", layers, 0), ("again", layers.iloc[:TWICE], 1)]
-        rules = learnt_rules(*self._asked())
-        possible = replace(self.possible, rules=rules)
+        possible = replace(self.possible, rules=learnt_rules(*self._asked()))
         size = min(max(len(self._captured()) // GROWTH, LEAST_BATCH), MOST_BATCH, self.budget - len(self.store.answers))
         drawn = possible.draw(max(size // RANDOM, 1), seed + 1000)
         planned = self._most_settling(possible.draw(POOL, seed), size - len(drawn))

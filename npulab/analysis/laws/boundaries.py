@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from npulab.analysis.laws.expressions import Array
-from npulab.analysis.laws.library import Library
-from npulab.analysis.laws.masks import weighed
+from npulab.analysis.laws.library import Family, Library
+from npulab.analysis.laws.masks import weighed_octets
 from npulab.analysis.laws.prior import BUDGET, PRIOR
 from npulab.analysis.laws.solved import Place
 from npulab.registers.fields import WORD_BITS
@@ -24,8 +24,7 @@ def entropy(share: Array) -> Array:
 
 def information(bits: Array) -> Array:
     """``(N, W, 32)``: code length of each bit of each capture under how often the bit is set."""
-    n = len(bits)
-    share = (bits.sum(0, dtype=np.float32) + 0.5) / (n + 1)
+    share = (bits.sum(0, dtype=np.float32) + 0.5) / (len(bits) + 1)
     return np.where(bits, -np.log2(share), -np.log2(1 - share)).astype(np.float32)
 
 
@@ -33,6 +32,8 @@ def places(words: Array, weights: Array, library: Library, todo: Array) -> list[
     """The best cover of the bits to do by fields, over all words, by falling gain."""
     out: list[tuple[float, Place]] = []
     known: dict[tuple[Any, ...], list[tuple[int, float]]] = {}  # as words repeat others
+    laws = library.laws.of(slice(BUDGET.boundary_laws))
+    low = _lowest(laws.values[:, :BUDGET.boundary_sample])
     for word in np.flatnonzero(todo.any(1)).tolist():
         open_bits = np.flatnonzero(todo[word]).tolist()
         gains: dict[Place, float] = {}
@@ -45,32 +46,42 @@ def places(words: Array, weights: Array, library: Library, todo: Array) -> list[
             values, of_bits = words[:, word] >> np.uint32(lsb), weights[:, word, lsb:]
             key = (values & np.uint32(2 ** widths[-1] - 1)).tobytes(), *widths
             if key not in known:
-                known[key] = [*_gains(values, of_bits, library, widths)]
+                known[key] = [*_gains(values, of_bits, laws, low, widths)]
             gains |= {Place(word, lsb, width): gain for width, gain in known[key]}
         out += _cover(word, gains)
     return [place for _, place in sorted(out, key=lambda item: -item[0])]
 
 
-def _gains(values: Array, weights: Array, library: Library, widths: list[int]) -> Iterator[tuple[int, float]]:
+def _lowest(values: Array) -> list[Array]:
+    """The two lowest bits of values ``(..., N)``, packed."""
+    return [np.packbits(values & np.uint32(bit) != 0, axis=-1, bitorder="little") for bit in (1, 2)]
+
+
+def _gains(values: Array, weights: Array, laws: Family, low: list[Array],
+           widths: list[int]) -> Iterator[tuple[int, float]]:
     """(width, what the best law saves on the captures where it holds) for widths of a field from
-    bit 0 of ``values (N,)``; ``weights (N, bits)``."""
-    n = len(values)
-    rows = slice(0, min(n, BUDGET.boundary_sample))
-    laws = library.laws.of(slice(BUDGET.boundary_laws))
-    narrow = min(2, widths[-1])
-    low = weights[rows, :narrow].sum(1)
-    same = ((laws.values[:, rows] ^ values[rows]) & np.uint32(2 ** narrow - 1)) == 0
-    likely = weighed(same, low) - len(low) * entropy(same.mean(1))
+    bit 0 of ``values (N,)``; ``weights (N, bits)``, ``low`` the laws' two lowest bits on the first
+    captures."""
+    few = values[:BUDGET.boundary_sample]
+    apart = [bits ^ bit for bits, bit in zip(low, _lowest(few), strict=True)][:widths[-1]]
+    same = ~np.bitwise_or.reduce(apart) & np.packbits(np.ones(len(few), bool), bitorder="little")
+    likely = _gain(same, weights[:len(few), :len(apart)].sum(1))
     keep = np.flatnonzero(likely > -4)
     keep = keep[np.argsort(-likely[keep], kind="stable")[:BUDGET.boundary_likely]]
     if not len(keep):
         return
-    apart = laws.values[keep] ^ values
+    unlike = laws.values[keep] ^ values
     for width in widths:
-        agree = (apart & np.uint32(2 ** width - 1)) == 0
-        gain = weighed(agree, weights[:, :width].sum(1)) - n * entropy(agree.mean(1)) - laws.cost[keep]
+        agree = np.packbits((unlike & np.uint32(2 ** width - 1)) == 0, axis=1, bitorder="little")
+        gain = _gain(agree, weights[:, :width].sum(1)) - laws.cost[keep]
         if gain.max() > PRIOR.boundary_gain:
             yield width, float(gain.max())
+
+
+def _gain(agree: Array, weights: Array) -> Array:
+    """What captures ``(L, K) uint8`` save that a law holds on, less what it takes to say which."""
+    n = len(weights)
+    return weighed_octets(agree, weights) - n * entropy(np.bitwise_count(agree).sum(1) / n)
 
 
 def _cover(word: int, gains: dict[Place, float]) -> list[tuple[float, Place]]:

@@ -168,6 +168,14 @@ class Library:
         laws = self.laws.of(slice(BUDGET.limit_laws))
         return laws, np.ascontiguousarray(laws.values.T), laws.values.max(1) < 2 ** 31
 
+    @cached_property
+    def inner(self) -> tuple[tuple[Family, Family], Array, Array, dict[int, tuple[Array, Array]]]:
+        """The areas and the first laws, which products are searched for: alone, their values and
+        costs; and, of captures asked for so far, their order and the values in it."""
+        both = self.areas, self.laws.of(slice(BUDGET.scaled_columns))
+        values = np.concatenate([family.values.astype(np.int64) for family in both])
+        return (both[0].named(), both[1].named()), values, np.concatenate([family.cost for family in both]), {}
+
     def leaf_pairs(self) -> Iterator[tuple[Leaf, Leaf]]:
         """(x, z) of plain columns: x nothing or a field, z any size but x."""
         nothing = Leaf(constant(0), np.zeros(self.n, np.int64), 0.0, 0)

@@ -132,9 +132,9 @@ def _constants(target: Target) -> Iterator[Group]:
 def _plus_constant(target: Target) -> Iterator[Group]:
     """column + c and c - column with the c that most captures share."""
     n, size, library = target.n, 2 ** target.width, target.library
-    columns = library.laws.values[:BUDGET.bases].astype(np.int64)
-    for sign in (1, -1):
-        differences = (target.raw - sign * columns) & (size - 1)
+    columns, number = library.laws.values[:BUDGET.bases], np.uint16 if target.width <= 16 else np.uint32
+    for sign, move in ((1, np.subtract), (-1, np.add)):
+        differences = (move(target.raw, columns) & np.uint32(size - 1)).astype(number)
         ordered = np.sort(differences, 1)
         for share in SUM_SHARES:
             apart = max(BUDGET.holds + 1, int(share * n))
@@ -142,7 +142,7 @@ def _plus_constant(target: Target) -> Iterator[Group]:
                 continue
             equal = ordered[:, apart:] == ordered[:, :-apart]
             hit = np.flatnonzero(equal.any(1))
-            modes = ordered[hit, equal[hit].argmax(1)]
+            modes = ordered[hit, equal[hit].argmax(1)].astype(np.int64)
             agree = differences[hit] == modes[:, None]
             gain = weighed(agree, target.weights)
             c = np.where((sign > 0) & (modes >= size // 2), modes - size, modes)
@@ -367,10 +367,7 @@ def _scaled(target: Target) -> Iterator[Group]:
     """x + ceil(column * z / d), searched backwards: what the column may be is known of each
     capture."""
     library, weights, values = target.library, target.weights, target.values
-    first = library.laws.of(slice(BUDGET.scaled_columns))
-    inner = np.concatenate([library.areas.values, first.values.astype(np.int64)])
-    costs = np.concatenate([library.areas.cost, first.cost])
-    named, far, sorted_by = (library.areas.named(), first.named()), int(values.max()), dict[int, tuple[Array, Array]]()
+    (named, inner, costs, sorted_by), far = library.inner, int(values.max())
     for x, z in library.leaf_pairs():
         rest = values - x.values
         if (x.cost and x.values.max() > 4 * far) or target.total < costs.min() + x.cost + z.cost + 10:
@@ -380,28 +377,26 @@ def _scaled(target: Target) -> Iterator[Group]:
             continue
         rows = np.random.default_rng(3).permutation(informative)[:16]
         rows = rows[np.argsort(-z.values[rows], kind="stable")]  # those first that fewest columns are right on
-        divisors, by = np.array((1, *POWERS)), np.maximum(z.values, 1)
-        lows, highs = divisors[:, None] * (rest - 1) // by, divisors[:, None] * rest // by
+        divisors, by = np.array((1, *POWERS))[:, None], np.maximum(z.values, 1)
         spans = []  # columns that could be right on each capture, for each divisor
         for row in rows.tolist():
             if row not in sorted_by:
                 order = np.argsort(inner[:, row])
                 sorted_by[row] = order, inner[order, row]
             order, ordered = sorted_by[row]
-            spans.append((order, np.searchsorted(ordered, lows[:, row], "right").tolist(),
-                          np.searchsorted(ordered, highs[:, row], "right").tolist()))
-        for at, (low, high) in enumerate(zip(lows, highs, strict=True)):
-            if not 0 < sum(end[at] - begin[at] for _, begin, end in spans[:3]) <= BUDGET.scaled_near:
-                continue
-            likely = [order[begin[at]:end[at]] for order, begin, end in spans]
-            right = np.bincount(np.concatenate(likely), minlength=len(inner))
-            laws = np.flatnonzero(right >= max(BUDGET.scaled_rows, 0.5 * len(rows)))
-            early = inner[laws][:, rows[:3]]
+            spans.append((order, ordered.searchsorted(divisors * (rest[row] - (1, 0)) // by[row], "right")))
+        near = sum(ends[:, 1] - ends[:, 0] for _, ends in spans[:3])
+        for at in np.flatnonzero((near > 0) & (near <= BUDGET.scaled_near)).tolist():
+            right = np.bincount(np.concatenate([order[slice(*ends[at])] for order, ends in spans]))
+            laws = np.flatnonzero(right >= max(BUDGET.scaled_rows, -(-len(rows) // 2)))
+            low, high = (divisors[at] * limit // by for limit in (rest - 1, rest))
+            early = inner[laws[:, None], rows[:3]]
             laws = laws[((early > low[rows[:3]]) & (early <= high[rows[:3]])).any(1)]
             if not len(laws):
                 continue
-            agree = (inner[laws] > low) & (inner[laws] <= high) & (z.values > 0)
-            divisor = int(divisors[at])
+            columns = inner[laws]
+            agree = (columns > low) & (columns <= high) & (z.values > 0)
+            divisor = int(divisors[at, 0])
             cost = costs[laws].astype(float) + x.cost + z.cost + 10 + constant_cost(divisor)
             good = weighed(agree, weights) > cost
             yield partial(_scaled_law, *named, laws[good], (x, z), divisor), cost[good], agree[good]

@@ -164,6 +164,7 @@ def constant_cost(value: int) -> float:
     return min(4 + 1.2 * (bits - zeros), 4 + math.log2(value))  # by its odd part, or as it is
 
 
+@cache
 def roundest(low: int, high: int) -> int:
     """The constant of ``low`` to ``high`` (included) that is cheapest to say; of equal ones the
     nearest to 0."""

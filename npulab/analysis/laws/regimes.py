@@ -169,11 +169,15 @@ def _separating(values: Array, library: Library, uses: int) -> list[Limit]:
         if not 2 <= here.sum() <= len(values) - 2:
             continue
         for family, numbers, able in families:
-            inside, outside = numbers[here], numbers[~here]
-            for low, high in ((inside, outside), (outside, inside)):
-                top, bottom = low.max(0), high.min(0)
-                for i in np.flatnonzero((top < bottom) & able)[:BUDGET.limits].tolist():
-                    ends, price = (int(top[i]), int(bottom[i])), float(family.cost[i])
+            for way in (here, ~here):
+                likely = np.flatnonzero(able)
+                for most in (BUDGET.scaled_rows, None):  # few captures rule out most laws
+                    low, high = (numbers[np.flatnonzero(side)[:most, None], likely] for side in (way, ~way))
+                    top, bottom = low.max(0), high.min(0)
+                    apart = top < bottom
+                    likely, top, bottom = likely[apart], top[apart], bottom[apart]
+                for i, *ends in np.stack([likely, top, bottom], 1)[:BUDGET.limits].tolist():
+                    price = float(family.cost[i])
                     condition, cost = threshold(family[i], *ends)
                     out.setdefault(condition, Limit(condition, 2 + cost + price, price, *ends))
     return list(out.values())

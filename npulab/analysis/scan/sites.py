@@ -191,8 +191,7 @@ def site_of(view: View, effect: Effect) -> Site:
     # also a bias moves a single output by one where the others round the other way
     weak = bool(np.abs(effect.change).max() < 2) and view.step not in (None, 1)
     if tap != NO_TAP and (taps == tap).all():
-        others = mine & (view.reads != tap)
-        sure = (not weak or view.exact) and bool((others & view.free).any())
+        sure = (not weak or view.exact) and bool((mine & (view.reads != tap) & view.free).any())
         return Site("weight" if sure else "either", channel, tap, weak)
     if effect.even and from_set(effect.moved, view.output.size)[mine & view.lone].all():
         return Site("bias", channel, BIAS, weak)

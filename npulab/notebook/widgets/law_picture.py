@@ -54,8 +54,7 @@ def usual_parameter(law: Any, laws: Any, values: np.ndarray) -> str:
     own = [] if law is None else own_parameters(law, laws)
     # a mode says in which step a capture is; a size says where in the step
     few = [name for name in own if len(np.unique(laws.parameters[name].astype(str))) > 2] or own
-    shown = laws.parameters[few] if few else laws.parameters
-    most = related(values, shown, 1)
+    most = related(values, laws.parameters[few] if few else laws.parameters, 1)
     return str(most[0][0]) if most else (few or [*map(str, laws.parameters)])[0]
 
 

@@ -191,8 +191,7 @@ def run(values: Mapping[str, int], features: Features, memory: ByteMemory, rules
         raise Unsupported(f"CSC.D_DATAOUT_SIZE_0.DATAOUT_WIDTH: got {pixels} pixels of {lanes} lanes and "
                            f"{pixels * prod(stored.shape)} products, allowed to be simulated are {MOST_SUMS} "
                            f"accumulators and {MOST_PRODUCTS} products")
-    read = read_image if image else read_features
-    x = read(fields, memory, itemsize, rules)
+    x = (read_image if image else read_features)(fields, memory, itemsize, rules)
     weights = read_weights(fields, memory, stored, rules)
     if image:
         weights = _by_pixels(weights, x.shape[2])
