@@ -294,3 +294,51 @@ def test_what_was_found_in_a_document() -> None:
     document = Document("d", "title", {"t": [{"x": 1}], "none": []}, (note,))
     assert document.records()[:2] == [{"table": "t", "x": 1}, {"table": "findings", "finding": "note", "line": None, "about": "b", "text": "fine", "source": ""}]
     assert [line for line in str(document).splitlines() if line.endswith(":") or line == "title"] == ["title", "t:"]
+
+
+def test_a_job_goes_on_from_the_job_of_its_own_copy() -> None:
+    units = RegisterMap([{"block": "U", "offset": "0x1000", "field": "core", "count": "2", "stride": "0x100"},
+                         {"block": "U", "offset": 0, "register": "CFG", "field": "mode", "lsb": 0, "width": 8},
+                         {"block": "U", "offset": 4, "register": "SIZE", "field": "rows", "lsb": 0, "width": 8}])
+    first, _ = Job.split([(0x1000, 1), (0x1004, 2), (0x1100, 3), (0x1104, 4)], units)
+    again, rest = Job.split([(0x1004, 7), (0x1104, 8)], units, [*first, Job("V", [9, 9])])
+    assert [job.words.tolist() for job in again] == [[1, 7], [3, 8]]
+    assert rest == []
+
+
+def test_an_output_of_exactly_the_largest_size_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("npulab.captures.devices.LARGEST", 4)
+    by = Command((sys.executable, "-c", "pass"))
+    for data, told in ((b"1234", (b"1234", "")), (b"12345", (None, "output.bin: got 5 bytes, allowed are 4"))):
+        (tmp_path / "output.bin").write_bytes(data)
+        assert by._left(tmp_path) == told
+
+
+def test_the_first_line_of_a_version_is_kept() -> None:
+    command = [sys.executable, "-Sc", "pass", "{model}"]
+    for lines, told in (("one\\ntwo", "one"), ("x" * 500, "x" * 400), ("", "")):
+        assert Compiler(command, version=[sys.executable, "-Sc", f"print('{lines}', end='')"]).record["version"] == told
+
+
+def test_a_file_that_holds_no_capture_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {"a": {"none": ValueError("broken")}, "b": {"one": capture()}}
+
+    class Importer:
+        def recognises(self, path: Path) -> bool:
+            return path.name in found
+
+        def read(self, path: Path) -> dict[str, Any]:
+            return found[path.name]
+
+    monkeypatch.setattr("npulab.captures.sources.target", lambda name: type("Of", (), {"importers": [Importer()]}))
+    for name in found:
+        (tmp_path / name).touch()
+    assert reader_of("any")(tmp_path) == capture()
+
+
+def test_captures_are_equal_wherever_they_were_read() -> None:
+    here = replace(capture(), folder=Path("here"))
+    assert here == capture()
+    assert here == replace(capture(), maps={})
+    assert here != replace(capture(), source="elsewhere")
+    assert "here" not in repr(here)

@@ -254,3 +254,19 @@ def test_what_a_killed_save_left_is_no_capture(captures: npulab.CaptureSet, tmp_
     npulab.save(captures[0], tmp_path / "case")
     shutil.copytree(tmp_path / "case", tmp_path / ".npulab-x1")
     assert npulab.load_all(tmp_path).names == ["case"]
+
+
+def test_a_broken_folder_is_not_passed_over(case: Path) -> None:
+    edit(case, chip="x")
+    with pytest.raises((ValueError, LookupError), match="chip: got 'x'"):
+        store.load_cases(case.parent)
+
+
+def test_an_unknown_name_is_said_without_quotes_around_it(case: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(name: str) -> None:
+        raise KeyError("no target of this name")
+
+    monkeypatch.setattr("npulab.captures.store.stated_target", unknown)
+    with pytest.raises(KeyError) as error:
+        npulab.load(case)
+    assert error.value.args == (f"{case / 'capture.json'}: no target of this name",)
