@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,14 +13,14 @@ import numpy as np
 import pytest
 
 from npulab.captures.capture import Capture, Job
-from npulab.captures.devices import Command, Manual, Simulated, as_code
+from npulab.captures.devices import NOT_RUN, Command, Manual, Simulated, as_code
 from npulab.captures.documents import Document, Finding, Findings
 from npulab.captures.dumps import folder_importer
 from npulab.captures.folders import capture_files, plain_name
 from npulab.captures.journal import Journal, Trial
 from npulab.captures.layers import complete_ranges, made
 from npulab.captures.listing import ALL, Decoded, Wanted, folded
-from npulab.captures.sources import Compiler, reader_of
+from npulab.captures.sources import Compiler, Lowered, reader_of
 from npulab.captures.unrecognised import sentence_of
 from npulab.captures.writes import read_writes, rows_of_writes
 from npulab.registers.map import RegisterMap
@@ -342,3 +343,33 @@ def test_captures_are_equal_wherever_they_were_read() -> None:
     assert here == replace(capture(), maps={})
     assert here != replace(capture(), source="elsewhere")
     assert "here" not in repr(here)
+
+
+def test_a_trial_keeps_the_time_that_it_has() -> None:
+    journal = Journal()
+    journal.add(Trial(("a",), "", "pass", 0.5, "2026-01-02T03:04:05.678+00:00"))
+    journal.add(Trial(("a",), "", "pass", 0.5))
+    first, second = (json.loads(line) for line in journal.text.splitlines()[-2:])
+    assert (first["time"], second["time"][:2]) == ("2026-01-02T03:04:05.678+00:00", "20")
+
+
+@pytest.mark.parametrize(("status", "ran"), [
+    (0, True), (1, True), (125, True), (126, False), (127, False), (128, True), (254, True), (255, False), (-signal.SIGHUP, False),
+    (-signal.SIGINT, False), (-signal.SIGKILL, False), (-signal.SIGTERM, False), (-signal.SIGSEGV, True), (signal.SIGINT, True)])
+def test_ends_by_which_nothing_ran(status: int, ran: bool) -> None:
+    assert (status not in NOT_RUN) == ran
+
+
+def test_a_lowered_layer_is_of_the_chip_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[dict[str, Any]]()
+
+    def lower(layer: Any, **options: Any) -> Capture:
+        asked.append({name: value for name, value in options.items() if name != "x"})
+        return capture()
+
+    monkeypatch.setattr("npulab.captures.sources.target", lambda name: type("Of", (), {"lower": staticmethod(lower)}))
+    size = {"input_h": 1, "input_w": 1, "input_c": 3, "kernel_h": 1, "kernel_w": 1, "stride_h": 1, "stride_w": 1, "output_c": 2,
+            "input_scale": 1, "weight_scale": 1, "output_scale": 1}
+    for source in (Lowered("t"), Lowered("t", "c"), Lowered("t", options={"a": 1})):
+        assert source(size).outcome == "captured"
+    assert asked == [{}, {"chip": "c"}, {"a": 1}]

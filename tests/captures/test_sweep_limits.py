@@ -113,3 +113,10 @@ def test_weights_of_layers_that_are_made() -> None:
         assert (layer.weights.shape, layer.bias.shape) == (weights, (bias,))
         assert np.abs(made({**size, **more, "output_c": 900})[0].bias).max() <= 1000  # type: ignore[union-attr]
     assert [made({**size, "relu": relu})[0].activation for relu in (0, 1)] == [None, "relu"]
+
+
+def test_the_order_of_words_in_memory_does_not_change_the_file(tmp_path: Path) -> None:
+    words = np.arange(12, dtype=np.uint32).reshape(4, 3)
+    files = [save_sweep(Sweep(given, {"a": [1, 2, 3, 4]}, "s"), tmp_path / f"{n}.npz")
+             for n, given in enumerate((words, np.asfortranarray(words), np.repeat(words, 2, 1)[:, ::2]))]
+    assert len({file.read_bytes() for file in files}) == 1

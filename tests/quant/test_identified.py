@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -176,3 +177,25 @@ def test_probes_take_every_code_of_their_type_and_no_other() -> None:
             with pytest.raises(ValueError, match=rf"^outputs: got {code} of probe 0, allowed is 2 codes of int8"):
                 found.name(np.array([code, 0]))
     assert rule("gemmlowp").fast(np.array(6), 2 ** 30, 0, 1, -128, 127).tolist() == 4
+
+
+def test_rules_that_no_candidate_tells_apart() -> None:
+    plain = rule("gemmlowp")
+
+    class Copied(type(plain)):  # type: ignore[misc]
+        """The same by other code."""
+
+    copied = Copied(**{one.name: getattr(plain, one.name) for one in fields(plain)} | {"name": "copied"})
+    found = rounding_probes("int8", [plain, copied, "float32-even"])
+    (group,) = found.groups
+    assert (group.rules, group.same) == (("gemmlowp", "copied"), False)
+    assert re.fullmatch(r"not separated by any of \d+ candidates", group.reason)
+
+
+def test_real_outputs_need_no_scale_of_their_own() -> None:
+    sums = np.array([[0, 5], [-7, 9]])
+    quantized = {"input_q": QuantParams(0.5), "weight_q": QuantParams(0.25)}
+    found = identify_rounding(sums, (sums * 0.125).astype(np.float32), **quantized, rules=["hybrid-float32"])
+    assert found.fits == ("hybrid-float32",)
+    with pytest.raises(ValueError, match=r"^output_q: got None"):
+        identify_rounding(sums, sums.astype(np.int8), **quantized)

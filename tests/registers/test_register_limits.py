@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from fractions import Fraction
 from typing import Any
@@ -221,7 +222,7 @@ def test_places_of_copies_of_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     ({"count": "65537", "stride": "8"}, "of at most 65536 copies$"), ({"offset": 2}, "allowed is a multiple of 4 from 0$"),
     ({"offset": -4}, "allowed is a multiple of 4 from 0$"), ({"bits": 12}, "got bits 12, allowed is a multiple of 8 up to 1024$"),
     ({"bits": 0}, "got bits 0, "), ({"bits": 1032}, "got bits 1032, "), ({"count": "f", "bits": 32}, "allowed is both beside count f$"),
-    ({"count": "f", "stride": 4}, "allowed is both beside count f$"), ({"count": "f", "stride": -1, "bits": 32}, "allowed is both"),
+    ({"count": "f", "stride": 4}, "allowed is both beside count f$"), ({"count": "f", "bits": 8, "stride": 0}, "allowed is both"), ({"count": "f", "stride": -1, "bits": 32}, "allowed is both"),
     ({"value": "thin"}, "got value 'thin', allowed is blank or sparse$"), ({"field": "a b", "count": "2", "stride": "8"}, "got 2 names of dimensions"),
     ({"offset": "4 8"}, "got offset '4 8', allowed is a whole number$")])
 def test_blocks_that_are_refused(more: dict[str, Any], words: str) -> None:
@@ -265,3 +266,50 @@ def test_blank_columns_and_texts_that_are_words_of_the_table() -> None:
     assert RegisterMap([row("f", count=""), row("g", 8)]).f.width == 8
     assert [RegisterMap([row("f", note=text)]).f.note for text in ("True", "False")] == ["True", "False"]
     assert [RegisterMap([row("f", address=said)]).f.address for said in ("yes", True, "", False)] == [True, True, False, False]
+
+
+def test_a_map_of_one_block_is_the_map_of_that_block() -> None:
+    one = RegisterMap([row("f", block="A"), row("g", block="A", offset=4)])
+    two = RegisterMap([row("f", block="A"), row("g", block="B", offset=4)])
+    assert one.of_block("A") is one
+    assert [len(two.of_block(name)) for name in "AB"] == [1, 2]
+    assert [str(item.name) for item in two.of_block("B") if not item.automatic] == ["g"]
+
+
+def test_a_field_of_several_words_keeps_its_name() -> None:
+    whole = RegisterMap([row("f", 4, 40, register="A", bits=48), row("g", 0, 8, register="B", offset=8)])
+    assert [item.name for item in whole if not item.automatic] == ["f", "g"]
+    twice = RegisterMap([row("f", 4, 40, register="A", bits=48), row("f", 4, 40, register="B", bits=48, offset=8)])
+    assert [item.name for item in twice if not item.automatic] == ["A.f", "B.f"]
+
+
+def test_values_of_one_type_share_pieces_of_memory_of_at_most_31_mib() -> None:
+    count = npulab.registers.map.SHARED_BYTES // 8
+    made = npulab.registers.map._arrays([np.uint32, np.uint64, np.uint32, np.uint32, np.uint64], count)
+    assert [(one.dtype, one.shape) for one in made] == [(np.dtype(kind), (count,)) for kind in ("u4", "u8", "u4", "u4", "u8")]
+    assert npulab.registers.map.SHARED_BYTES < 2 ** 25
+    pieces = [max(one.base.nbytes for one in made if np.shares_memory(one, other)) for other in made]
+    assert pieces == [8 * count, 8 * count, 8 * count, 4 * count, 8 * count]
+    assert len(npulab.registers.map._arrays([np.uint32], 0)) == 1
+    assert len(npulab.registers.map._arrays([np.uint64] * 2, npulab.registers.map.SHARED_BYTES)) == 2
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (1, 1), (100, 2000), (40_000, 3), (40_000, 0), (9000, 200)])
+def test_blocks_of_rows_are_all_of_them_and_near(shape: tuple[int, int]) -> None:
+    rows, words = np.zeros(shape[0], int), shape[1]
+    for part, columns, scratch in npulab.registers.map._blocks(shape):
+        rows[part] += 1
+        count = part.stop - part.start
+        assert (columns.shape, scratch.shape) == ((words, count), (count,))
+        assert count <= 2 ** 14
+        assert columns.size <= 2 ** 20 + words
+        assert np.log2(columns.strides[0] or 3) % 1
+    assert np.all(rows == 1)
+
+
+@pytest.mark.parametrize("shape", [(3, 700), (1, 1), (0, 5), (5, 0), (500, 321), (2 ** 14, 129)])
+def test_turning_copies_every_word(shape: tuple[int, int]) -> None:
+    source = np.arange(math.prod(shape), dtype=np.uint32).reshape(shape[::-1]).T
+    for given, target in ((source, np.zeros(shape, np.uint32)), (np.ascontiguousarray(source), np.zeros(shape[::-1], np.uint32).T)):
+        npulab.registers.map._turn(given, target)
+        assert np.array_equal(target, source)
