@@ -347,3 +347,12 @@ def test_a_table_is_written_where_it_says() -> None:
     table = Table((2,), np.array([2, 0]), dtype="uint16", swap=4, size=4)
     assert table.index_map().tolist() == [2, 0]
     assert table.pack(np.uint16([0x1234, 0x5678])).hex() == "56781234"
+
+
+def test_candidates_of_codes_of_4_bits_fit_their_places() -> None:
+    found = list(candidates((3, 4), 20, dtype="int4"))
+    assert found
+    for layout, starts in found:
+        assert layout.per_byte == 2
+        assert all(0 <= start <= 20 - 2 * layout.size for start in starts)
+    assert any(20 - 2 * layout.size in starts for layout, starts in found)

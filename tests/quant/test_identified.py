@@ -199,3 +199,15 @@ def test_real_outputs_need_no_scale_of_their_own() -> None:
     assert found.fits == ("hybrid-float32",)
     with pytest.raises(ValueError, match=r"^output_q: got None"):
         identify_rounding(sums, sums.astype(np.int8), **quantized)
+
+
+def test_rules_that_share_no_ratio_have_no_probes() -> None:
+    plain = rule("gemmlowp")
+
+    class Refusing(type(plain)):  # type: ignore[misc]
+        def multiplier(self, *scales: Any) -> Any:
+            raise ValueError("no scale is right")
+
+    refusing = Refusing(**{one.name: getattr(plain, one.name) for one in fields(plain)} | {"name": "refusing"})
+    with pytest.raises(ValueError, match=r"^rules: got 1 that share no ratio of scales; no scale is right$"):
+        rounding_probes("int8", [refusing])

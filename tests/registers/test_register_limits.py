@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import npulab.registers.map
+from npulab.registers.fields import Field, Piece
 from npulab.registers.map import RegisterMap
 from npulab.registers.meaning import Meaning
 from npulab.registers.shown import Table
@@ -313,3 +314,17 @@ def test_turning_copies_every_word(shape: tuple[int, int]) -> None:
     for given, target in ((source, np.zeros(shape, np.uint32)), (np.ascontiguousarray(source), np.zeros(shape[::-1], np.uint32).T)):
         npulab.registers.map._turn(given, target)
         assert np.array_equal(target, source)
+
+
+def test_an_unknown_name_is_told_the_nearest_or_the_first_twelve() -> None:
+    registers = RegisterMap([row(f"field{n:02}", 0, 32, offset=4 * n) for n in range(20)])
+    near = ", ".join(f"field0{n}" for n in range(12) if n < 10)
+    with pytest.raises(LookupError, match=rf"^got field 'zzz', the map has {near}, field10, field11, \.\.\.$"):
+        registers["zzz"]
+    with pytest.raises(LookupError, match=r"^got field 'fild07', the map has field07, (\w+, ){4}\.\.\.$"):
+        registers["fild07"]
+
+
+def test_a_register_that_no_map_has_is_one_field() -> None:
+    item = Field.whole_word("A", "R")
+    assert (item.name, item.width, item.pieces, item.automatic, item.declared) == ("R_0_32", 32, (Piece(0, 0, 32, 0),), True, False)
