@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from npulab.captures.capture import Capture, Job
-from npulab.captures.devices import NOT_RUN, Command, Manual, Simulated, as_code
+from npulab.captures.devices import NOT_RUN, Command, Manual, Simulated, _next_trial, as_code
 from npulab.captures.documents import Document, Finding, Findings
 from npulab.captures.dumps import folder_importer
 from npulab.captures.folders import capture_files, plain_name
@@ -373,3 +373,23 @@ def test_a_lowered_layer_is_of_the_chip_that_is_named(monkeypatch: pytest.Monkey
     for source in (Lowered("t"), Lowered("t", "c"), Lowered("t", options={"a": 1})):
         assert source(size).outcome == "captured"
     assert asked == [{}, {"chip": "c"}, {"a": 1}]
+
+
+def test_what_is_said_of_a_job() -> None:
+    assert repr(Job("A", [1, 2])) == "Job(A, 2 words)"
+    assert repr(replace(Job.from_writes("A", [(0, 1), (4, 2)], A), label="x", start=Job("B", [1]))) \
+        == "Job(A, 3 words, 2 writes, x, Job(B, 1 words))"
+
+
+def test_masks_of_what_starts_a_job_need_readers_of_the_second_format() -> None:
+    plain, masked = Job.from_writes("B", [(0x100, 1)], B), Job.from_writes("B", [(0x100, 1, 1)], B)
+    for start, number in ((None, 1), (plain, 1), (masked, 2), (replace(plain, start=masked), 2)):
+        files = capture_files(replace(capture(), jobs=(replace(capture().jobs[0], start=start),)), None)  # type: ignore[arg-type]
+        assert json.loads(files["capture.json"])["format"] == number
+
+
+def test_trials_are_numbered_from_the_last_on(tmp_path: Path) -> None:
+    for names, following in (((), "trial-0000"), (("trial-0009", "trial-x", "trial-"), "trial-0010"), (("trial-9999",), "trial-10000")):
+        for name in names:
+            (tmp_path / name).mkdir()
+        assert _next_trial(tmp_path) == tmp_path / following
