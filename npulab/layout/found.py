@@ -175,13 +175,14 @@ def accounted(layout: Layout | Table, pairs: Pairs) -> tuple[Layout | Table, int
             filled -= int(np.count_nonzero((gaps & ~rest)[found.offset:found.offset + found.size]))
             rest[found.offset:found.offset + found.size] = False
     per_byte, data_of = layout.per_byte, joined(pairs.buffers[0], pairs.bits, pairs.high_first)
-    runs = runs_of((rest & same).reshape(-1, per_byte).all(1)) if len(pairs.buffers) > 1 else []
-    if len(runs) <= MOST_RUNS:
+    constant = same.reshape(-1, per_byte).all(1) & rest.reshape(-1, per_byte).any(1)
+    if len(pairs.buffers) > 1 and len(runs := runs_of(constant)) <= MOST_RUNS:
         for start, end in runs:
             data = data_of[start:end]
             uniform = end - start > UNIFORM and not np.any(data != data[0])
             parts.append(Constant(start, data[:1].tobytes(), end - start) if uniform
                          else Constant(start, data.tobytes()))
+            filled -= int(np.count_nonzero((gaps & ~rest)[start * per_byte:end * per_byte]))
             rest[start * per_byte:end * per_byte] = False
     return replace(layout, parts=tuple(parts)), filled, rest
 

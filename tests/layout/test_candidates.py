@@ -356,3 +356,12 @@ def test_candidates_of_codes_of_4_bits_fit_their_places() -> None:
         assert layout.per_byte == 2
         assert all(0 <= start <= 20 - 2 * layout.size for start in starts)
     assert any(20 - 2 * layout.size in starts for layout, starts in found)
+
+
+def test_interleaved_steps_are_checked_up_to_2_to_the_26_bytes() -> None:
+    def far(more: int) -> Layout:
+        return Layout((3, 2, 2), (Loop(0, 1, 2), Loop(1, 1, 3), Loop(2, 1, 2 ** 26 - 8 + more)))
+
+    assert far(0).size == 2 ** 26
+    with pytest.raises(ValueError, match=r"^loops: got bytes 0 to 67108865, allowed are strides that do not interleave there$"):
+        far(1)

@@ -36,6 +36,7 @@ from npulab.layout.find import (
 from npulab.layout.found import Run, _usual, accounted, agreeing, runs_of, unexplained
 from npulab.layout.lags import Window, _distances, _windows, lags
 from npulab.layout.places import Change, Pairs, Seen, Signature, Sought, changes, halved, known
+from npulab.layout.stored import opened
 
 
 def pairs_of(layout: Any, tensors: list[np.ndarray], extra: int = 0) -> Pairs:
@@ -409,6 +410,7 @@ def test_sums_of_rows_and_of_unsigned() -> None:
         kind = Layout((2, 4), layout.loops, dtype="uint16" if dtype == "float16" else "uint8")
         behind = [Sums(0, 1, 4).data(one, 0, kind.bits).tobytes() for one in raw]
         data = [np.frombuffer(kind.pack(one) + sums, np.uint8) for one, sums in zip(raw, behind, strict=True)]
+        layout = replace(layout, size=len(data[0]) // layout.per_byte)
         assert not any(isinstance(one, Sums) for one in accounted(layout, Pairs(tuple(raw), tuple(data), dtype))[0].parts)
 
 
@@ -767,3 +769,24 @@ def test_buffers_that_are_read_otherwise(stored: dict[str, Any]) -> None:
     assert np.array_equal(found.index_map(), layout.index_map())
     assert (found.own, found.tried) == (33, 0)
     assert found.pack(tensors[0][::-1]) == layout.pack(tensors[0][::-1])
+
+
+def test_constants_beside_codes_of_4_bits_explain_their_own_bytes_only() -> None:
+    plain = Layout((8,), (Loop(0, 1, 1),), dtype="int4", offset=16, size=12)
+    codes = [np.arange(8, dtype=np.uint8) + at for at in range(2)]
+    buffers = []
+    for at, one in enumerate(codes):
+        # four bytes that differ, four that are constant, four of codes
+        bytes_ = [*(17 * (at + 1) + n for n in range(4)), *b"\x21\x43\x65\x87", *(int(low | high << 4) for low, high in one.reshape(4, 2))]
+        buffers.append(opened(np.array(bytes_, np.uint8), 4, 0, False))
+    pairs = Pairs(tuple(codes), tuple(buffers), "int4")
+    account, filled, rest = accounted(plain, pairs)
+    assert (account.fill, filled) == (1, 0)  # a half of a byte that is constant is no fill
+    assert account.parts == (Constant(4, b"\x21\x43\x65\x87"),)
+    assert np.flatnonzero(rest).tolist() == list(range(8))
+
+
+def test_copies_past_the_end_of_a_buffer_are_not_accounted() -> None:
+    layout = replace(Layout((2,), (Loop(0, 1, 1),), size=4), copies=(2,))
+    pairs = plain_pairs([1, 2], [1, 2, 1])
+    assert np.flatnonzero(accounted(layout, pairs)[2]).tolist() == []
