@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npulab.captures.capture import Capture, Job
+from npulab.captures.capture import Capture, CaptureSet, Job
 from npulab.captures.devices import NOT_RUN, Command, Manual, Simulated, _next_trial, as_code
 from npulab.captures.documents import Document, Finding, Findings
 from npulab.captures.dumps import folder_importer
@@ -20,6 +20,7 @@ from npulab.captures.folders import capture_files, plain_name
 from npulab.captures.journal import Journal, Trial
 from npulab.captures.layers import complete_ranges, made
 from npulab.captures.listing import ALL, Decoded, Wanted, folded
+from npulab.captures.registry import target
 from npulab.captures.sources import Compiler, Lowered, reader_of
 from npulab.captures.unrecognised import sentence_of
 from npulab.captures.writes import read_writes, rows_of_writes
@@ -393,3 +394,23 @@ def test_trials_are_numbered_from_the_last_on(tmp_path: Path) -> None:
         for name in names:
             (tmp_path / name).mkdir()
         assert _next_trial(tmp_path) == tmp_path / following
+
+
+def test_the_sources_of_what_is_listed_are_named(captures: CaptureSet) -> None:
+    case = captures["update4-mesa"]
+    used = {row["evidence"] for row in Decoded(case, ALL).rows}
+    sources = {code: text for code, text in target("vivante").sources.items() if code in used}
+    assert sources
+    parts = [part for part in Decoded(case, ALL).parts if isinstance(part, str)]
+    assert {f"evidence {code}: {text}" for code, text in sources.items()} == {part for part in parts if part.startswith("evidence ")}
+    nothing = Decoded(case, Wanted("no_such_field"))
+    assert not [part for part in nothing.parts if isinstance(part, str) and part.startswith("evidence ")]
+
+
+def test_a_lowered_layer_has_seed_0_if_no_other_is_named() -> None:
+    source, size = Lowered("vivante", "vipnano-si-imx8mp"), {"input_h": 8, "input_w": 8, "input_c": 4, "output_c": 4, "kernel_h": 1, "kernel_w": 1,
+                                                        "stride_h": 1, "stride_w": 1, "input_scale": 1, "weight_scale": 1, "output_scale": 1, "weight_zero_point": 128}
+    first, same, other = source(size), source(size, 0), source(size, 1)
+    assert first.outcome == "captured", first.text
+    assert first.capture.buffers == same.capture.buffers  # type: ignore[union-attr]
+    assert first.capture.buffers != other.capture.buffers  # type: ignore[union-attr]

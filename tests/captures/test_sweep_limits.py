@@ -120,3 +120,13 @@ def test_the_order_of_words_in_memory_does_not_change_the_file(tmp_path: Path) -
     files = [save_sweep(Sweep(given, {"a": [1, 2, 3, 4]}, "s"), tmp_path / f"{n}.npz")
              for n, given in enumerate((words, np.asfortranarray(words), np.repeat(words, 2, 1)[:, ::2]))]
     assert len({file.read_bytes() for file in files}) == 1
+
+
+def test_a_sweep_says_that_captures_were_changed() -> None:
+    def tool_of(*tools: str) -> str:
+        return sweep_of([Capture(f"c{n}", "none", "x", (Job("A", [n]),), parameters={"k": n}, tool=tool) for n, tool in enumerate(tools)]).tool
+
+    assert tool_of("a", "a") == "a"
+    assert tool_of("a", "b, changed with npulab") == "a, b, changed with npulab"
+    assert tool_of("a", "b", "c", "d") == "4 different ones"
+    assert tool_of("a", "b", "c", "d, changed with npulab") == "4 different ones, changed with npulab"
