@@ -90,6 +90,24 @@ def test_the_low_bits_of_a_law_that_fails_above_them_are_not_claimed() -> None:
     assert all(claimed(HEIGHT, heights, [105, 300]))
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_low_bits_are_claimed_where_the_law_of_the_bits_above_goes_on_with_theirs(known: bool) -> None:
+    """The bits above are the height's but for layers of two jobs: only of these may it be another number's."""
+    heights, jobs = np.arange(100, 500, 5), (np.arange(80) % 8 == 3).astype(int)
+    captured = Columns({"height": heights, "jobs": jobs})
+    law = replace(cut(0, 8, (ALWAYS, HEIGHT)), cost=9.0, explained=600.0)
+    above = replace(cut(8, 1, (Expression("==", (parameter("jobs"), constant(1))), constant(0)),
+                        (ALWAYS, Expression("//", (HEIGHT, constant(256))))), cost=9.0, explained=80.0, support=(10, 70))
+    fields = [law, above] if known else [law]
+    words = (law.placed(law.values(captured)) | above.placed(above.values(captured)))[:, None]
+    for one in fields:
+        captured.add(one.name, one.values(captured))
+    findings = Findings.of(fields, {one.name: frozenset() for one in fields}, captured, ["height"], words,
+                           np.array([2 ** 9 - 1], np.uint32))
+    asked = Columns({"height": np.array([110, 310, 110, 310]), "jobs": np.array([0, 0, 1, 1])})
+    assert (doubts(findings, asked)[1][:, 0] & 255 == 0).tolist() == [known, known, False, False]
+
+
 def doubted(solved: Solved, captured: dict[str, Any], asked: dict[str, Any]) -> list[bool]:
     """Whether each layer of ``asked`` is doubted, where a list beside the law makes modes of all but ``height``."""
     columns = Columns({name: np.array(values) for name, values in captured.items()})

@@ -393,8 +393,7 @@ def bisect_fields(good: Capture, bad: Capture, oracle: Oracle, flake_rate: float
         if asking:
             asking(trial)
         start = time.monotonic()
-        outcome = oracle(trial.capture)
-        session.tell(outcome, time.monotonic() - start)
+        session.tell(oracle(trial.capture), time.monotonic() - start)
         if progress:
             progress(session)
     return replace(session.result, oracle=as_code(oracle, good))

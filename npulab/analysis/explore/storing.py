@@ -95,8 +95,7 @@ class Store:
 
     def _take_up(self, path: Path, lines: list[bytes]) -> None:
         """Read what is there; a last line that is cut off counts for nothing."""
-        entries = [_entry(path, number, line) for number, line in enumerate(lines, 1)]
-        head, *rest = entries
+        head, *rest = [_entry(path, number, line) for number, line in enumerate(lines, 1)]
         if head.get("npulab") != "exploration" or head.get("version") != VERSION \
                 or not isinstance(head.get("about"), dict):
             raise ValueError(f"{path}, line 1: got {str(head)[:80]!r}, allowed is the head of an exploration")

@@ -24,7 +24,7 @@ from npulab.analysis.laws.expressions import (
 from npulab.analysis.laws.predicates import literals
 from npulab.analysis.laws.prior import BUDGET, PRIOR, constant_cost
 from npulab.analysis.laws.rivals import ORDERED, Twins, hidden_changes, rival_groups, shorter
-from npulab.analysis.laws.solved import Solved, Steps, names_in
+from npulab.analysis.laws.solved import Place, Solved, Steps, names_in
 from npulab.registers.fields import WORD_BITS
 
 BENT = {"//", "ceil", "align", "%", "share", "clog2", "flog2", "!=0", "^"}  # between captured numbers they may bend
@@ -220,29 +220,38 @@ class Findings:
                 left[solved.word] |= np.uint32(solved.mask)
         return out
 
-    def is_cut(self, solved: Solved) -> bool:
-        """Whether a field is a part of a larger one that its law is not of: the bits beside it go
-        on with the law on most captures, but not on all, or have none where it is rounded."""
-        if solved.name in self._above_open:
-            return True
-        if len(solved.steps) > 1 or solved.partial:
-            return False
+    def cut_off(self, solved: Solved, asked: Columns) -> Array:
+        """``(N,) bool``: rows on which a field may be a part of a larger one that its law is not of:
+        the bits beside it go on with the law on most captures, but not on all, or have none where
+        it is rounded.  If laws of these bits say on which, the other rows are not among them.
+        """
+        out = np.full(asked.n, solved.name in self._above_open)
+        if out.all() or len(solved.steps) > 1 or solved.partial:
+            return out
         law, word = solved.steps[0][1], self.words[:, solved.word].astype(np.int64)
         values = self.captured[law]
         longer = int(values.max() >> solved.width).bit_length() if values.min() >= 0 else 0
-        sides = [(values >> solved.width, word >> solved.end, min(longer, WORD_BITS - solved.end))]
+        sides = [(values >> solved.width, solved.end, min(longer, WORD_BITS - solved.end))]
         if law.op == "//" and law.args[1].op == CONSTANT:
             shift = int(law.args[1].args[0]).bit_length() - 1
             if law.args[1].args[0] == 2 ** shift:
                 low = min(shift, solved.lsb)
-                sides.append((self.captured[law.args[0]] >> shift - low, word >> solved.lsb - low, low))
-        for here, beside, width in sides:
-            captured = beside % 2 ** width
-            right = (here % 2 ** width == captured).mean()
+                sides.append((self.captured[law.args[0]] >> shift - low, solved.lsb - low, low))
+        for here, lsb, width in sides:
+            captured = (word >> lsb) % 2 ** width
+            right = here % 2 ** width == captured
             usual = np.unique(captured, return_counts=True)[1].max() / len(word)
-            if PRIOR.cut <= right < 1 and right > usual + (1 - usual) / 2:
-                return True
-        return False
+            if PRIOR.cut <= right.mean() < 1 and right.mean() > usual + (1 - usual) / 2:
+                out |= self._where(Place(solved.word, lsb, width), ~right, asked)
+        return out
+
+    def _where(self, place: Place, rows: Array, asked: Columns) -> Array:
+        """``(N,) bool``: rows of the regimes that some captures ``rows`` are of, by the laws of a
+        place; all if not each of its bits that moved has a law."""
+        inside = [other for other in self.ready if other.word == place.word and other.mask & place.mask]
+        if not inside or int(self.moved[place.word]) & place.mask & ~sum(other.mask for other in inside):
+            return np.ones(asked.n, bool)
+        return np.any([np.isin(other.decide(asked), other.decide(self.captured)[rows]) for other in inside], axis=0)
 
     def outside(self, solved: Solved, asked: Columns) -> Array:
         """``(N,) bool``: rows that a law takes to numbers that its captures say nothing of: of few
@@ -299,8 +308,7 @@ class Findings:
         if self.is_weak(solved):
             detail = f"{self.information(solved):.0f} bits of captures for a law of {solved.cost:.0f}"
             yield "few rows", detail, 0.3, every
-        if self.is_cut(solved):
-            yield "few rows", "the law fails in the bits beside it", 0.3, every
+        yield "few rows", "the law fails in the bits beside it", 0.3, self.cut_off(solved, asked)
         if solved.partial:
             yield "no law", "layers that no law speaks of", 0.3, solved.decide(asked) < 0
         # which layers are a rare step's own is for its rivals to say: others keep what many captures prove

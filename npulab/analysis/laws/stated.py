@@ -98,8 +98,7 @@ def check_rows(table: Iterable[Mapping[str, str]], captures: Any, parameters: An
     type.  Raises as ``parse_law``.
     """
     listed = [dict(row) for row in table]
-    stated = [_of_row(row) for row in listed]
-    found = check_stated(stated, captures, parameters)
+    found = check_stated([_of_row(row) for row in listed], captures, parameters)
     for column in dict.fromkeys(key for row in listed for key in row if key not in COLUMNS):
         found[column] = [row.get(column, "") for row in listed]
     return found
