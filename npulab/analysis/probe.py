@@ -334,8 +334,7 @@ def _codes(count: int, length: int, rng: np.random.Generator) -> np.ndarray:
     while len(codes) < count:
         drawn = (rng.random((count, length)).argsort(1) < length // 2).astype(np.uint8)
         codes = np.concatenate([codes, drawn])
-        first = np.unique(np.packbits(codes, axis=1), axis=0, return_index=True)[1]
-        codes = codes[np.sort(first)]
+        codes = codes[np.sort(np.unique(np.packbits(codes, axis=1), axis=0, return_index=True)[1])]
     return np.ascontiguousarray(codes[:count].T)
 
 

@@ -258,8 +258,7 @@ def _blocks(line: np.ndarray, known: np.ndarray, tile: int) -> tuple[np.ndarray,
 def _origin(places: np.ndarray, steps: list[Step], starts: Sequence[int] = ()) -> int:
     """Where the first element lies, at the start of its tiles: the middle of what those near it
     say."""
-    each = max(int(LINES ** (1 / places.ndim)), 2)
-    near = places[(slice(each),) * places.ndim]
+    near = places[(slice(max(int(LINES ** (1 / places.ndim)), 2)),) * places.ndim]
     index = np.argwhere(near >= 0)
     if not len(index):
         index, near = np.argwhere(places >= 0)[:LINES], places

@@ -79,8 +79,7 @@ def shift_right(values: np.ndarray, shift: Any, rounding: str) -> np.ndarray:
     if rounding == "half-away":
         return (values + half - ((values < 0) & (half > 0))) >> shift
     up = (values + half) >> shift
-    tie = values & (2 * half - 1) == half
-    return up - (tie & (up & 1 == 1))
+    return up - ((values & (2 * half - 1) == half) & (up & 1 == 1))  # a tie goes to the even one
 
 
 def divided(values: np.ndarray, by: Any, rounding: str) -> np.ndarray:

@@ -159,3 +159,21 @@ def test_earlier_laws_are_kept_where_more_captures_prove_them() -> None:
     assert any("w0_0_9" in line for line in said[:1])
     # laws of other parameters say nothing
     assert npulab.find_laws(words, frame, earlier=first).score(words, frame).wrong == 0
+
+
+def test_what_was_open_stays_open_until_captures_have_doubled() -> None:
+    random = np.random.default_rng(9)
+    frame = pd.DataFrame({name: random.integers(4, 200, 40) for name in ("width", "height")})
+    words = np.stack([frame["width"], random.integers(0, 256, 40)], 1).astype(np.uint32)
+    first = npulab.find_laws(words[:20], frame.iloc[:20])
+
+    def solved(last: int) -> set[int]:
+        return {field.word for field in npulab.find_laws(words[:last], frame.iloc[:last], earlier=first).fields}
+
+    assert solved(20) == {0}
+    both = frame["width"] + frame["height"]
+    words[:, 1] = both & 0xFF  # the noise becomes a law
+    assert solved(39) == {0}
+    assert solved(40) == {0, 1}
+    words[:, 1] = both
+    assert solved(39) == {0, 1}, "a bit beside the open ones moves for the first time"

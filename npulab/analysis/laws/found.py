@@ -53,8 +53,9 @@ def find_laws(words: Any, parameters: Any = None, *, nuisance: Any = None, laws:
     function of the parameters by its text; a law of one field of ``registers`` ends where it ends
     (``sweep.registers`` is the map of its target).  ``progress`` is called with a line at each step; left
     out, a notebook that somebody sits at shows the laws so far while they are looked for.
-    ``earlier`` are laws of some of these captures: those that all captures prove are kept, and for
-    the other bits only the quick part of the search is made.
+    ``earlier`` are laws of some of these captures: those that all captures prove are kept, what was
+    open stays open until captures have doubled, and for the other bits only the quick part of the
+    search is made.
 
     An interrupt (Ctrl-C, the notebook's stop button) ends the search with the laws that it has, of
     which those stay that every capture proves; they are ``stopped``.  Where there are none yet it
@@ -81,7 +82,8 @@ def find_laws(words: Any, parameters: Any = None, *, nuisance: Any = None, laws:
         try:
             starts = field_starts(registers, words.shape[1])
             kept = () if earlier is None else earlier._proved(words, table.columns(given), table)
-            state = _search(words, table, given, ignore, starts, watch, kept)
+            open_ = earlier._open if earlier and kept and len(words) < 2 * len(earlier.words) else None
+            state = _search(words, table, given, ignore, starts, watch, kept, open_)
         except KeyboardInterrupt:
             if watch.state is None or not watch.state.solved:
                 raise
@@ -112,8 +114,9 @@ def _nuisance(words: Array, table: Table, given: Any) -> Array:
 
 
 def _search(words: Array, table: Table, given: Mapping[str, Array], ignore: Array,
-            starts: Sequence[int], watch: Watch, kept: tuple[Solved, ...] = ()) -> State:
-    """Fields that hold on all captures, found on a sample of them; some are ``kept`` as they are."""
+            starts: Sequence[int], watch: Watch, kept: tuple[Solved, ...] = (), open_: Array | None = None) -> State:
+    """Fields that hold on all captures, found on a sample of them; some are ``kept`` as they are, and
+    runs of bits that stay ``open_`` ``(W,) uint32`` are not looked at."""
     rows = _sample(words, table)
     columns = table.columns(given)
     names = Names(list(table.integers), list(table.reals), given=list(given))
@@ -121,7 +124,8 @@ def _search(words: Array, table: Table, given: Mapping[str, Array], ignore: Arra
         state = start(words[rows], columns.rows(rows), names, ignore, starts, watch)
         for solved in kept:
             state = state.accept(solved)
-        state = explain(state, brief=bool(kept))
+        still = [run for run in state.open_runs() if open_ is not None and not run.mask & ~int(open_[run.word])]
+        state = explain(state.but(still), brief=bool(kept))
         wrong = _disproved(words, columns, state) if len(rows) < len(words) else {}
         if not wrong:
             break
@@ -289,6 +293,14 @@ class Laws:
             names.add(solved.name)
             columns.add(solved.name, solved.raw(words).astype(np.int64))
         return tuple(out)
+
+    @property
+    def _open(self) -> Array:
+        """``(W,) uint32``: the bits that move and have no law."""
+        moved = self._findings.moved.copy()
+        for solved in self._solved:
+            moved[solved.word] &= ~np.uint32(solved.mask)
+        return moved
 
     @cached_property
     def _ranges(self) -> dict[str, Any]:

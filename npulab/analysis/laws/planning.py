@@ -164,8 +164,7 @@ def features(layers: pd.DataFrame) -> Array:
             modes.append(np.searchsorted(values, column))
             parts.append(column[:, None] == values)
         elif column.dtype.kind in "iu":
-            width = int(column.max()).bit_length()
-            bits = (column[:, None] >> np.arange(width)) & 1
+            bits = (column[:, None] >> np.arange(int(column.max()).bit_length())) & 1
             parts += [bits == 1, bits == 0]
         else:
             parts.append(np.digitize(column, np.quantile(column, np.linspace(0, 1, 9)[1:-1]))[:, None] == np.arange(8))

@@ -217,8 +217,7 @@ def _budgets(x: Array, values: Array) -> tuple[Array, Array]:
     pieces = -(-x // np.maximum(values, 1))
     least = -(-x // np.maximum(pieces, 1))
     # so many pieces: at least x / pieces each; one more would be another number of pieces
-    most = np.where(pieces > 1, -(-x // np.maximum(pieces - 1, 1)) - 1, UNBOUNDED)
-    return least, most
+    return least, np.where(pieces > 1, -(-x // np.maximum(pieces - 1, 1)) - 1, UNBOUNDED)
 
 
 class Twins:

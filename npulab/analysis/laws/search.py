@@ -61,6 +61,8 @@ def explain(state: State, brief: bool = False) -> State:
     """All rounds: single laws; regimes over the parameters; over explained fields; over captured
     ones."""
     captures = state.captures
+    if not state.todo.any():
+        return state
     first = library = make_library(captures.columns, captures.names, BUDGET.first_laws)
     state = explain_singly(state, first)
     round_ = None

@@ -3,7 +3,7 @@ far."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -58,16 +58,21 @@ class State:
     def accept(self, solved: Solved, instead_of: Collection[Solved] = ()) -> State:
         """The state with one more field, in place of others."""
         reads = solved.reads.union(*(self.follows.get(name, frozenset()) for name in solved.reads))
-        todo = self.todo.copy()
-        todo[solved.word, solved.lsb:solved.end] = False
         # what was open when others were said to follow from it follows from these now, and so do they
         follows = {name: of | reads if solved.name in of else of for name, of in self.follows.items()} \
             if reads else self.follows
-        state = replace(self, todo=todo, follows={**follows, solved.name: reads},
+        state = replace(self.but([solved]), follows={**follows, solved.name: reads},
                         solved=(*(old for old in self.solved if old not in instead_of), solved))
         self.captures.watch.state = state
         self.captures.watch.tell(str(solved))
         return state
+
+    def but(self, places: Iterable[Place]) -> State:
+        """The state without some places to explain."""
+        todo = self.todo.copy()
+        for place in places:
+            todo[place.word, place.lsb:place.end] = False
+        return replace(self, todo=todo)
 
     def is_read(self, *fields: Solved) -> bool:
         """Whether a field follows from any of these."""

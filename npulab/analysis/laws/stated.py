@@ -107,8 +107,7 @@ def check_rows(table: Iterable[Mapping[str, str]], captures: Any, parameters: An
 def _of_row(row: Mapping[str, str]) -> Stated:
     name = " ".join(part for part in (row.get("type", ""), row.get("offset", "")) if part)
     words = word_fields(int(row["offset"], 0), row["type"]) if row.get("type") and row.get("law") else []
-    count = max(len(words), 1)
-    stated = Stated.parse(name, row.get("law", ""), row.get("fields", ""), count=count)
+    stated = Stated.parse(name, row.get("law", ""), row.get("fields", ""), count=max(len(words), 1))
     return replace(stated, places=(*stated.places, tuple(map(field, words)))) if words else stated
 
 

@@ -100,8 +100,7 @@ def _drawn(artist: Any, put: Callable[..., None]) -> None:
 
 
 def _several(colours: Any) -> Any:
-    many = np.ndim(colours) == 2
-    return [swapped(colour) for colour in colours] if many else swapped(colours)
+    return [swapped(colour) for colour in colours] if np.ndim(colours) == 2 else swapped(colours)
 
 
 def _text(ax: Any, text: Text, put: Callable[..., None]) -> None:

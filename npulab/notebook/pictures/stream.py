@@ -41,8 +41,7 @@ def stream_map(capture: Capture, first: int = 0, rows: int = PANEL * PANELS) -> 
         raise ValueError(f"first: got byte {first}, allowed is a multiple of {WIDTH} from 0 to {len(data) - 1}")
     if rows < 1:
         raise ValueError(f"rows: got {rows}, allowed is 1 or more")
-    whole = -(-len(data) // WIDTH) - first // WIDTH
-    rows = min(rows, whole, PANEL * PANELS)
+    rows = min(rows, -(-len(data) // WIDTH) - first // WIDTH, PANEL * PANELS)
     kinds = _kinds(table)
     counts = np.bincount(kinds, minlength=len(NAMES))
     text = _text(capture, len(data), table, counts)

@@ -96,8 +96,7 @@ def slices(data: bytes) -> Iterator[Slice]:
 
     Raises ValueError for a stream that is cut off, and for a slice that says what none does.
     """
-    codes = bits_at(data, np.arange(8 * len(data)), CODES)
-    window = memoryview(codes.astype(np.uint16))  # type: ignore[arg-type]
+    window = memoryview(bits_at(data, np.arange(8 * len(data)), CODES).astype(np.uint16))  # type: ignore[arg-type]
     position, palette, runs = 0, None, False
 
     def take(_: str, bit: int, width: int) -> int:

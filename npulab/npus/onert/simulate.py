@@ -170,8 +170,7 @@ def _measured(capture: Capture, v: Values) -> tuple[np.ndarray, np.ndarray, bool
 
 def _read_codes(capture: Capture, v: Values) -> np.ndarray:
     """Rows of codes as the call packs them, ``(rhs_columns, rhs_rows) int8``."""
-    kind = TYPES[v["rhs_type"]]
-    codes = _numbers(capture, "input", kind.str, v["batches"], v["input_size"])
+    codes = _numbers(capture, "input", TYPES[v["rhs_type"]].str, v["batches"], v["input_size"])
     rows = _filled(v)
     rows[:v["batches"], :v["input_size"]] = as_codes(codes, "int8")
     return rows

@@ -88,6 +88,5 @@ def engines(kernel: Kernel, weights: np.ndarray | None = None) -> np.ndarray:
     if weights is None:
         raise ValueError("kernel: sparse: got no weights, allowed are the weights whose zeros decide the sizes")
     halves, _ = fast.halves_of(kernel, weights, np.zeros(kernel.outputs, np.float16) if kernel.bias else None)
-    stored = (halves & fast.MAGNITUDE != 0).sum((1, 2))
-    total = np.concatenate([[0], np.cumsum(stored)])
+    total = np.concatenate([[0], np.cumsum((halves & fast.MAGNITUDE != 0).sum((1, 2)))])
     return places(kernel, table, total[table.first + table.lanes] - total[table.first]).engines

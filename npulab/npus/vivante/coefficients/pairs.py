@@ -240,8 +240,7 @@ def choose_symbols(weights: np.ndarray) -> tuple[int, ...]:
     >>> choose_symbols(np.array([0, 3, 3, 0xFF], np.uint8))
     (2, 1, 0, 3, 4, 5, 6, 7)
     """
-    raw = np.ascontiguousarray(weights).view(np.uint8)
-    counts = np.bincount(raw.reshape(-1), minlength=256)
+    counts = np.bincount(np.ascontiguousarray(weights).view(np.uint8).reshape(-1), minlength=256)
     # a negative byte's magnitude is its complement; 0xFF has length 0, and is counted as 1
     lengths = [max(min(byte, 255 - byte).bit_length(), byte // 255) for byte in range(256)]
     histogram = np.bincount(lengths, counts, buffers.SYMBOLS).tolist()
