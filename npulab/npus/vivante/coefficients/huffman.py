@@ -187,8 +187,7 @@ def _payload(byte: _Byte, symbols: tuple[int, ...], runs: bool) -> tuple[int, in
     """(bit length, free bit, width of the payload) of a byte."""
     symbol, free = READ[byte.code, byte.escape]
     length = symbols[symbol]
-    whole = 8 if runs and length >= RAW_LENGTH else max(length, 1)
-    return length, free, whole - (free is not None)
+    return length, free, (8 if runs and length >= RAW_LENGTH else max(length, 1)) - (free is not None)
 
 
 def _pairs_with_runs(reader: BitReader, header: Header) -> int:
