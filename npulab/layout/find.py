@@ -112,9 +112,9 @@ def find_layout(tensors: np.ndarray | Sequence[np.ndarray], buffers: Buffer | Se
             best = _better(best, trial)
             if best is not None and _complete(best):
                 break
-    if best is None or not _fits(best) or not (_proven(best) or _unexplained(best) == 0
-                                               or (_sparse(pairs) and _complete(best))):
-        best = _plainest(pairs if best is None else best.pairs, best) or best
+    if best is None or not _fits(best) or not (_proven(best) or (_sparse(pairs) and _complete(best))):
+        for reading in [pairs] if best is None or best.pairs is pairs else [best.pairs, pairs]:
+            best = _plainest(reading, best) or best
     if best is None or not _fits(best):
         table = _table(pairs, places)
         best = _Trial(table, agreeing(table, pairs), None, pairs)
@@ -300,7 +300,7 @@ def _left(layout: Layout | Table, pairs: Pairs) -> int:
 
 def _plainest(pairs: Pairs, best: _Trial | None) -> _Trial | None:
     """Of the candidates that all elements agree with the one that explains most bytes, the plainest
-    of equals; None where none explains more than the best layout so far."""
+    of equals; None where none explains all, or more than the best layout so far."""
     least = None if best is None or not _fits(best) else _unexplained(best)
     out: Layout | None = None
     seen = Change() if best is None else Change(best.layout.xor, best.layout.add, best.layout.big_endian)
@@ -309,7 +309,7 @@ def _plainest(pairs: Pairs, best: _Trial | None) -> _Trial | None:
             left = _left(layout, pairs)
             if least is None or left < least:
                 out, least = layout, left
-            if not least:
+            if not left:
                 return _Trial(layout, agreeing(layout, pairs), None, pairs)
     return None if out is None else _Trial(out, agreeing(out, pairs), None, pairs)
 

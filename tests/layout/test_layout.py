@@ -745,6 +745,13 @@ def test_found_from_one_capture_of_weights(stored: str, weights: str, seeds: ran
         check_weights(layout, WEIGHTS[weights](layout.shape, seed), weights in ("blur", "symmetric"))
 
 
+@pytest.mark.parametrize(("stored", "weights", "seed"), [("hwc", "blur", 3), ("groups", "symmetric", 16), ("planes", "symmetric", 2)])
+def test_of_layouts_that_agree_alike_the_plainest_is_found(stored: str, weights: str, seed: int) -> None:
+    """Though neighbours suggest columns before rows, or a nest that a few elements are in."""
+    layout = STORED[stored]((128, 0)[seed % 2])
+    check_weights(layout, WEIGHTS[weights](layout.shape, seed), True)
+
+
 def test_a_change_of_few_values() -> None:
     """Three values say hardly anything about what was added to them."""
     layout = nc1hwc2(KERNELS, 8, dtype="int8", add=128, fill=128)
