@@ -41,8 +41,7 @@ def planar(shape: tuple[int, ...], *, dtype: str = "uint8", row_pitch: int = 0, 
     array([ 68, 196])
     """
     h, w, c = _three(shape)
-    itemsize = place_bytes(dtype)
-    row_pitch = row_pitch or _up(w * itemsize, row_align)
+    row_pitch = row_pitch or _up(w * place_bytes(dtype), row_align)
     plane_pitch = plane_pitch or _up(h * row_pitch, plane_align)
     last = len(shape) - 1
     order = (*range(last - 2), last, last - 2, last - 1)

@@ -153,15 +153,14 @@ def test_a_list_says_nothing_of_modes_that_no_capture_has_together() -> None:
     assert doubted(several, three, asked) == doubted(always, three, asked) == [False, True]
 
 
-@pytest.mark.parametrize(("rare", "proved"), [(5, False), (6, True)])
-def test_a_rare_kind_of_layer_leaves_the_others_proved(rare: int, proved: bool) -> None:
-    """A few layers with several jobs say little of such layers, and nothing against those with one."""
-    jobs = np.arange(64) % 12 == 5 if rare == 5 else np.arange(64) % 11 == 5
+@pytest.mark.parametrize(("captures", "rare", "others", "own"), [(60, 5, True, False), (60, 6, True, True), (59, 5, False, False), (59, 6, True, True)])
+def test_a_rare_kind_of_layer_leaves_the_others_proved(captures: int, rare: int, others: bool, own: bool) -> None:
+    """A few layers with several jobs say little of such layers, and nothing against those with one, if there are many."""
+    jobs = np.isin(np.arange(captures), 5 + 10 * np.arange(rare)).astype(int)
     several = replace(cut(0, 8, (Expression("==", (parameter("jobs"), constant(0))), HEIGHT), (ALWAYS, constant(200))),
-                      cost=9.0, explained=4000.0, support=(64 - rare, rare))
-    assert jobs.sum() == rare
-    assert doubted(several, {"height": [*range(10, 74)], "jobs": jobs.astype(int)},
-                   {"height": [20, 20], "jobs": [0, 1]}) == [False, not proved]
+                      cost=9.0, explained=4000.0, support=(captures - rare, rare))
+    assert doubted(several, {"height": [*range(10, 10 + captures)], "jobs": jobs},
+                   {"height": [20, 20], "jobs": [0, 1]}) == [not others, not own]
 
 
 @pytest.mark.parametrize("needed", [2, 4])

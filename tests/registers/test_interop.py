@@ -317,7 +317,7 @@ def test_small_and_unaligned_registers_share_words(tmp_path: Path) -> None:
     ('<array name="X" length="99999999999" stride="4"><reg32 offset="0" name="R"/></array>', ["length 99999999999"]),
     ('<array name="X" length="2049" stride="4"/>', ["length 2049, stride 4, allowed is up to 2048"]),
     ('<reg32 offset="0" name="R" length="2000" stride="4"/><reg32 offset="0x100000" name="S" length="49" stride="4"/>', ["more than 2048 fields"]),
-    ('<stripe length="2000" stride="4"><stripe length="2000" stride="4"/></stripe>', ["more than 524288 elements"]),
+    ('<stripe length="2000" stride="4"><stripe length="2000" stride="4"/></stripe>', ["got 4000000 elements of arrays in arrays", "up to 2048"]),
     ('<foo/>', ["the element foo in domain A"]),
     ('<stripe varset="V" variants="C"><reg32 offset="0" name="R"/></stripe>', ["variants: got 'C', allowed are B and ranges"]),
 ])

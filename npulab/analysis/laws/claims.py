@@ -311,9 +311,11 @@ class Findings:
         yield "few rows", "the law fails in the bits beside it", 0.3, self.cut_off(solved, asked)
         if solved.partial:
             yield "no law", "layers that no law speaks of", 0.3, solved.decide(asked) < 0
-        # which layers are a rare step's own is for its rivals to say: others keep what many captures prove
+        # which layers are a rare step's own is for its rivals to say: others keep what the captures prove, if these
+        # are so many that a step with too few for a claim holds for at most one layer in ten
         thin = [number for number, count in enumerate(solved.support) if several and count < BUDGET.step_for_claim]
-        yield "few rows", f"{min(solved.support)} captures in its regime", 0.3, np.isin(solved.decide(asked), thin)
+        rows = np.isin(solved.decide(asked), thin) | (bool(thin) and self.captured.n < 10 * BUDGET.step_for_claim)
+        yield "few rows", f"{min(solved.support)} captures in its regime", 0.3, rows
 
 
 def _table(leaves: Sequence[Expression], columns: Columns) -> Array:
