@@ -35,6 +35,9 @@ class FakeField:
     def values(self, parameters: pd.DataFrame) -> np.ndarray:
         return np.asarray(self.value(parameters), np.int64)
 
+    def rival_values(self, parameters: pd.DataFrame) -> dict[str, np.ndarray]:
+        return {}
+
 
 @dataclass(frozen=True)
 class FakeLaws:

@@ -24,7 +24,7 @@ from npulab.analysis.laws.expressions import (
 from npulab.analysis.laws.predicates import literals
 from npulab.analysis.laws.prior import BUDGET, PRIOR, constant_cost
 from npulab.analysis.laws.rivals import ORDERED, Twins, hidden_changes, rival_groups, shorter
-from npulab.analysis.laws.solved import Place, Solved, Steps, names_in
+from npulab.analysis.laws.solved import Place, Solved, Steps, covered, names_in
 from npulab.registers.fields import WORD_BITS
 
 BENT = {"//", "ceil", "align", "%", "share", "clog2", "flog2", "!=0", "^"}  # between captured numbers they may bend
@@ -80,7 +80,8 @@ class Findings:
     def of(cls, fields: Sequence[Solved], follows: Mapping[str, frozenset[str]], captured: Columns,
            integers: Sequence[str], words: Array, moved: Array) -> Findings:
         ready, stuck = in_order(fields, follows)
-        fill([solved for solved in ready if field(solved.name) not in captured.values], captured)
+        for solved in fields:  # as captured, also where no law says so
+            captured.add(solved.name, solved.raw(words).astype(np.int64))
         # few captures leave more to what a law costs
         within = PRIOR.likely if captured.n >= BUDGET.many else PRIOR.likely_few
         return cls(ready, stuck, follows, captured, tuple(integers), words, moved, within)
@@ -177,7 +178,7 @@ class Findings:
         return first[of.ravel()[len(captured):]] >= len(captured)
 
     @cached_property
-    def _layers(self) -> Array:
+    def layers(self) -> Array:
         """The first capture of each layer."""
         leaves = [leaf for leaf in self.captured.values if leaf.op == PARAMETER]
         return _first(_table(leaves, self.captured))
@@ -186,11 +187,11 @@ class Findings:
     def _hardly_needed(self) -> dict[str, list[Steps]]:
         """Of each field the steps without a part that only few captures need."""
         out: dict[str, list[Steps]] = {}
-        enough = min(BUDGET.part_for_claim, len(self._layers))
+        enough = min(BUDGET.part_for_claim, len(self.layers))
         for solved in self.ready:
             values = self.captured[field(solved.name)]
             for steps in shorter(solved):
-                if (solved.values(self.captured, steps) != values)[self._layers].sum() < enough:
+                if (solved.values(self.captured, steps) != values)[self.layers].sum() < enough:
                     out.setdefault(solved.name, []).append(steps)
         return out
 
@@ -209,9 +210,7 @@ class Findings:
     def _above_open(self) -> set[str]:
         """Fields that are a number rounded, or a limit on one, above bits without a law: the high
         bits of many quantities agree."""
-        left, out = self.moved.copy(), set()
-        for solved in self.ready:
-            left[solved.word] &= ~np.uint32(solved.mask)
+        left, out = self.moved & ~covered(self.ready, len(self.moved)), set()
         for solved in sorted(self.ready, key=lambda solved: (solved.word, solved.lsb)):
             rough = any(law.op in ("//", "ceil") or any(literal.op in ORDERED for literal in literals(when))
                         for when, law in solved.steps)
@@ -240,8 +239,8 @@ class Findings:
         for here, lsb, width in sides:
             captured = (word >> lsb) % 2 ** width
             right = here % 2 ** width == captured
-            usual = np.unique(captured, return_counts=True)[1].max() / len(word)
-            if PRIOR.cut <= right.mean() < 1 and right.mean() > usual + (1 - usual) / 2:
+            share, usual = right.mean(), np.unique(captured, return_counts=True)[1].max() / len(word)
+            if PRIOR.cut <= share < 1 and share > usual + (1 - usual) / 2:
                 out |= self._where(Place(solved.word, lsb, width), ~right, asked)
         return out
 
@@ -311,10 +310,9 @@ class Findings:
         yield "few rows", "the law fails in the bits beside it", 0.3, self.cut_off(solved, asked)
         if solved.partial:
             yield "no law", "layers that no law speaks of", 0.3, solved.decide(asked) < 0
-        # which layers are a rare step's own is for its rivals to say: others keep what the captures prove, if these
-        # are so many that a step with too few for a claim holds for at most one layer in ten
+        # which layers are a rare step's own is for its rivals to say: others keep what many captures prove
         thin = [number for number, count in enumerate(solved.support) if several and count < BUDGET.step_for_claim]
-        rows = np.isin(solved.decide(asked), thin) | (bool(thin) and self.captured.n < 10 * BUDGET.step_for_claim)
+        rows = np.isin(solved.decide(asked), thin) | (bool(thin) and self.captured.n < BUDGET.rare_step)
         yield "few rows", f"{min(solved.support)} captures in its regime", 0.3, rows
 
 

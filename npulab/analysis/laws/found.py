@@ -30,7 +30,7 @@ from npulab.analysis.laws.prior import BUDGET
 from npulab.analysis.laws.score import Score, scored
 from npulab.analysis.laws.search import explain, start
 from npulab.analysis.laws.shown import notebook_progress
-from npulab.analysis.laws.solved import Place, Rival, Solved
+from npulab.analysis.laws.solved import Place, Rival, Solved, covered
 from npulab.analysis.laws.state import Progress, State, Watch
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
     from npulab.registers.map import RegisterMap
 
-COLUMNS = ("word", "lsb", "width", "when", "law", "support", "field", "rivals", "extrapolated", "bits")
 
 
 def find_laws(words: Any, parameters: Any = None, *, nuisance: Any = None, laws: GivenLaws | None = None,
@@ -201,6 +200,14 @@ class FieldLaw(Place):
         return _text(self.steps)
 
     @property
+    def probability(self) -> tuple[float, ...]:
+        """That each step is right on the next layer that it decides, if the fields that it reads
+        are: (n + 1) / (n + 2) of n distinct layers captured, Laplace's rule of succession."""
+        findings = self._of._findings
+        decided = self._solved.decide(findings.captured)[findings.layers]
+        return tuple(1 - 1 / (2 + int((decided == step).sum())) for step in range(len(self.steps)))
+
+    @property
     def stated(self) -> str:
         """The text that gives the field's raw value with nothing left to cut off, as
         ``check_stated`` holds it against captures: ``(width) % 16`` where a law of four bits gave
@@ -255,8 +262,6 @@ class Laws:
     @cached_property
     def _findings(self) -> Findings:
         captured = self._table.columns(given_columns(self._laws, self.parameters, self._table.n))
-        for solved in self._solved:  # as captured, also where no law says so
-            captured.add(solved.name, solved.raw(self.words).astype(np.int64))
         moved = np.bitwise_or.reduce(self.words ^ self.words[0], axis=0) & ~self.nuisance
         return Findings.of(self._solved, self._follows, captured, [*self._table.integers], self.words, moved)
 
@@ -297,10 +302,7 @@ class Laws:
     @property
     def _open(self) -> Array:
         """``(W,) uint32``: the bits that move and have no law."""
-        moved = self._findings.moved.copy()
-        for solved in self._solved:
-            moved[solved.word] &= ~np.uint32(solved.mask)
-        return moved
+        return self._findings.moved & ~covered(self._solved, self.words.shape[1])
 
     @cached_property
     def _ranges(self) -> dict[str, Any]:
@@ -349,17 +351,19 @@ class Laws:
     def table(self) -> pd.DataFrame:
         """A row for each step of each field: word, lsb, width, when, law, support (captures that
         the step decides), field (its number), rivals (laws that the captures cannot tell from it),
-        extrapolated (bits that no capture moved), bits (length of the field's description).  It
-        shows whole formulas, however long."""
+        extrapolated (bits that no capture moved), bits (length of the field's description),
+        probability (of the step, on the next layer).  It shows whole formulas, however long."""
         from npulab.registers.shown import Table as Shown
 
         rows = []
         for number, law in enumerate(self.fields):
-            for step, ((when, text), support) in enumerate(zip(law.steps, law.support, strict=True)):
+            for step, (when, text) in enumerate(law.steps):
                 case = "else" if when == str(ALWAYS) and len(law.steps) > 1 else when
-                rows.append((law.word, law.lsb, law.width, case, text, support, number,
-                             "; ".join(law.rivals[:5]) if step == 0 else "", law.extrapolated, round(law.bits, 1)))
-        return Shown(rows, columns=list(COLUMNS))
+                rows.append((law.word, law.lsb, law.width, case, text, law.support[step], number,
+                             "; ".join(law.rivals[:5]) if step == 0 else "", law.extrapolated, round(law.bits, 1),
+                             law.probability[step]))
+        return Shown(rows, columns=["word", "lsb", "width", "when", "law", "support", "field", "rivals", "extrapolated",
+                                    "bits", "probability"])
 
     def predict(self, parameters: Any) -> tuple[Array, Array]:
         """(words, mask), each ``(N, W) uint32``: the words of layers, and the bits of them that are
@@ -372,9 +376,7 @@ class Laws:
         or as in the first capture.
         """
         out, doubt = doubts(self._findings, self._columns(parameters))
-        explained = np.zeros(self.words.shape[1], np.uint32)
-        for solved in self._findings.ready:
-            explained[solved.word] |= np.uint32(solved.mask)
+        explained = covered(self._findings.ready, self.words.shape[1])
         return (out & explained) | (self.words[0] & ~explained), explained & ~doubt
 
     def score(self, words: Any, parameters: Any) -> Score:

@@ -74,6 +74,7 @@ class Budget:
     boundary_sample: int = 48
     in_step: int = 2  # captures that a step decides at least
     step_for_claim: int = 6  # captures that a step needs for a claim
+    rare_step: int = 60  # captures of which a step with fewer than that holds for at most one in ten
     part_for_claim: int = 4  # layers that are wrong without a part of a law
     step_for_part: int = 20  # captures of a step of a list that leaves captures without a law
     step_for_plan: int = 20  # captures below which a step is worth another capture

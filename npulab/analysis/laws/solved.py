@@ -64,6 +64,14 @@ class Place:
         return self.word == other.word and (self.end == other.lsb or other.end == self.lsb)
 
 
+def covered(fields: Iterable[Place], words: int) -> Array:
+    """``(words,) uint32``: the bits of each word that fields hold."""
+    out = np.zeros(words, np.uint32)
+    for place in fields:
+        out[place.word] |= np.uint32(place.mask)
+    return out
+
+
 @dataclass(frozen=True)
 class Rival:
     """What the captures cannot tell from a step: another law for it, condition for it, or whole

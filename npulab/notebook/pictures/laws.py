@@ -140,7 +140,7 @@ def law_scatter(laws: Any, field: Any, parameter: str | None = None) -> Picture:
             ax.plot(across, values, ".", color="#4a4a4a", markersize=4)
         else:
             told = np.asarray(item.values(laws.parameters))
-            steps = _steps(item, laws.parameters, len(values))
+            steps = item.which(laws.parameters)
             text += (f", {np.count_nonzero((told == values) & (steps >= 0))} as the law has them, in {len(item.steps)} "
                      f"step{'s' * (len(item.steps) != 1)}")
             _through(ax, across, values, told, steps, item)
@@ -177,11 +177,6 @@ def _through(ax: Any, across: np.ndarray, values: np.ndarray, told: np.ndarray, 
         ax.plot(across[~right], values[~right], "x", color=WRONG, markersize=5, zorder=3,
                 label=f"captured, not as the law has it ({np.count_nonzero(~right)})")
         ax.plot(across[~right], told[~right], "_", color=RIGHT, markersize=7, zorder=3, label="what the law has there")
-
-
-def _steps(item: Any, parameters: Any, rows: int) -> np.ndarray:
-    """Which step of the decision list holds for each capture."""
-    return np.asarray(item.which(parameters)) if hasattr(item, "which") else np.zeros(rows, int)
 
 
 def _field(laws: Any, field: Any) -> Any:

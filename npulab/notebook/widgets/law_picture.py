@@ -74,7 +74,7 @@ def scatter(law: Any, laws: Any, name: str, values: np.ndarray, against: str,
     captures, hover text], curves of the law and of its rivals, and a sentence."""
     across, names = numbers(laws.parameters[against])
     own = [] if law is None else own_parameters(law, laws)
-    step = np.full(len(values), -1) if law is None else steps_of(law, laws.parameters)
+    step = np.full(len(values), -1) if law is None else law.which(laws.parameters)
     stated = values if law is None else np.where(step < 0, values, law.values(laws.parameters))
     rows, first, counts = np.unique(np.stack([across, values, step, stated == values], axis=1),
                                     axis=0, return_index=True, return_counts=True)
@@ -111,18 +111,12 @@ def law_curves(law: Any, laws: Any, against: str, own: list[str],
         held = ", ".join(f"{name} = {short(value)}"
                          for name, value in zip(others, kinds, strict=True))
         asked = _with(frame, int(rows[0]), against, grid)
-        out += _pieces("law", held, grid, np.asarray(law.values(asked)), steps_of(law, asked))
+        out += _pieces("law", held, grid, np.asarray(law.values(asked)), law.which(asked))
     asked = _with(frame, int(common[0][1][0]), against, grid)
-    rivals = law.rival_values(asked) if hasattr(law, "rival_values") else {}
-    for text, values in [*rivals.items()][:MOST_RIVAL_CURVES]:
+    for text, values in [*law.rival_values(asked).items()][:MOST_RIVAL_CURVES]:
         held = f"{text}, the other parameters as in capture {common[0][1][0]}"
         out += _pieces("rival", held, grid, values, np.zeros(len(grid), int))
     return out, max(len(common) - MOST_CURVES, 0)
-
-
-def steps_of(law: Any, parameters: Any) -> np.ndarray:
-    """Which step of the decision list holds for each capture."""
-    return np.asarray(law.which(parameters)) if hasattr(law, "which") else np.zeros(len(parameters), int)
 
 
 def capture_line(capture: Mapping[str, Any], parameters: pd.DataFrame, first: list[str],
