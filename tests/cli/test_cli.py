@@ -382,7 +382,7 @@ def test_laws_as_json(run: Any, tmp_path: Path) -> None:
     opened = [row for row in rows if row["kind"] == "open" and row["word"] == 1]
     assert [(row["bit"], row["reason"]) for row in opened] == [(bit, "no law") for bit in range(6, 12)]
     (field,) = [row for row in rows if row.get("field") == "w0_3_7"]
-    assert field["steps"] == [{"when": "always", "law": "input_w", "support": 48}]
+    assert field["steps"] == [{"when": "always", "law": "input_w", "support": 48, "probability": pytest.approx(49 / 50)}]
     assert rows[-1]["parameters"] in ({"input_w": 8, "input_c": 63, "stride": 1, "relu": 0},
                                       {"input_w": 99, "input_c": 5, "stride": 2, "relu": 1})
 

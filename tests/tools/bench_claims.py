@@ -1,6 +1,6 @@
 """What laws claim of layers that they have not seen, and how much of that is wrong, over sources and splits:
 
-    python tests/tools/bench_claims.py [--counts 128 256] [--splits 4] [--keep FOLDER] [SOURCE ...]
+    PYTHONPATH=tests:tests/reference python tests/tools/bench_claims.py [--counts 128 256] [--splits 4] [--keep FOLDER] [SOURCE ...]
 
 A source is a sweep of the captures, of the shared data, layers drawn and lowered here, or compiled by Arm's Vela if it is
 installed (``npulab[compilers]``).  A split takes that many distinct layers at random; all other layers (at most 500) judge.
@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
-import sys
 import tempfile
 import time
 import warnings
@@ -22,13 +21,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import descriptor
 import numpy as np
 import pandas as pd
-
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "reference")]
-
-import descriptor
 import rk3576
 from conftest import CAPTURES, shared
 
@@ -43,9 +38,9 @@ Source = tuple[np.ndarray, pd.DataFrame]
 LAYERS = 800  # drawn of a source that answers
 JUDGES = 500
 EDGES = (0.0, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 1.0)
-SIZES = {name: (1, 64) for name in ("input_h", "input_w", "input_c", "output_c")}
+SIZES = dict.fromkeys(("input_h", "input_w", "input_c", "output_c"), (1, 64))
 CONVOLUTIONS = {**SIZES, "kernel": [1, 3, 5], "stride": [1, 2], "same": [0, 1], "relu": [0, 1]}
-LARGE = {**{name: (1, 128) for name in SIZES}, "kernel_h": (1, 7), "kernel_w": (1, 7), "stride_h": [1, 2],
+LARGE = {**dict.fromkeys(SIZES, (1, 128)), "kernel_h": (1, 7), "kernel_w": (1, 7), "stride_h": [1, 2],
          "stride_w": [1, 2], "same": [0, 1], "relu": [0, 1], "depthwise": [0, 1]}
 CONNECTED = {"op": ["fully_connected"], "input_h": (1, 8), "input_w": (1, 8), "input_c": (1, 64), "output_c": (1, 256),
              "relu": [0, 1], "input_scale": (0.005, 0.1), "weight_scale": (0.002, 0.05), "output_scale": (0.02, 0.5),
