@@ -211,3 +211,4 @@ def test_a_field_that_reads_an_open_one_states_its_plain_text() -> None:
     (law,) = replace(laws, _solved=(reader,), _follows={reader.name: frozenset({"w1_0_4"})}).fields
     assert law.open
     assert law.stated == "w1_0_4 + 20"
+    assert law.probability == (0.0,)

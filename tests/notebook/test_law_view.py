@@ -14,6 +14,8 @@ from fake_laws import ROWS, fake_laws
 
 import npulab
 from npulab.analysis.correlate import bit_effects, flips
+from npulab.analysis.laws.expressions import ALWAYS, Expression, constant, field
+from npulab.notebook.pictures.laws import law_scatter
 from npulab.notebook.widgets import LawModel, LawView
 from npulab.notebook.widgets.law_picture import capture_line, own_parameters
 
@@ -263,3 +265,18 @@ def test_the_face_without_a_kernel() -> None:
     long = LawModel(fake_laws(words=200))._repr_html_()
     assert "… 142 more words" in long
     assert len(long) < 25_000
+
+
+def test_a_law_that_reads_an_open_field_is_shown_without_a_curve() -> None:
+    width = np.arange(8, 72)
+    found = npulab.find_laws(width[:, None].astype(np.uint32), {"width": width})
+    solved = found._solved[0]
+    reader = replace(solved, steps=((ALWAYS, Expression("+", (field("w1_0_4"), constant(20)))),))
+    found = replace(found, _solved=(reader,), _follows={reader.name: frozenset({"w1_0_4"})})
+    (law,) = found.fields
+    assert law_scatter(found, law).text.endswith(", 64 values, no law")
+    model = LawModel(found)
+    model.place, model.opened = (law.word, law.lsb), True
+    assert model.panel["steps"][0]["law"] == law.text
+    assert model.panel["scatter"]["curves"] == []
+    assert {point[2] for point in model.panel["scatter"]["points"]} == {-1}

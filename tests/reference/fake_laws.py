@@ -20,6 +20,7 @@ class FakeField:
     support: tuple[int, ...]
     step: Any  # of a DataFrame, the number of the step
     value: Any
+    open: bool = False
 
     @property
     def name(self) -> str:

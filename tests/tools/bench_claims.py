@@ -143,7 +143,7 @@ def by_probability(laws: Any, words: np.ndarray, layers: pd.DataFrame) -> np.nda
     """Claims and wrong claims at each probability, ``(len(EDGES) - 1, 2)``."""
     out = np.zeros((len(EDGES) - 1, 2), int)
     predicted, mask = laws.predict(layers)
-    for law in laws.fields:
+    for law in (law for law in laws.fields if not law.open):
         field = np.uint32(law.mask & ~int(laws.nuisance[law.word]))
         claims = mask[:, law.word] & field
         rows = np.flatnonzero(claims)

@@ -202,9 +202,11 @@ class FieldLaw(Place):
     @property
     def probability(self) -> tuple[float, ...]:
         """That each step is right on the next layer that it decides, if the fields that it reads
-        are: (n + 1) / (n + 2) of n distinct layers captured, Laplace's rule of succession."""
-        findings = self._of._findings
-        decided = self._solved.decide(findings.captured)[findings.layers]
+        are: (n + 1) / (n + 2) of n distinct layers captured, Laplace's rule of succession; 0 for an
+        open field, which predicts nothing."""
+        if self.open:
+            return (0.0,) * len(self.steps)
+        decided = self._solved.decide(self._of._findings.captured)[self._of._findings.layers]
         return tuple(1 - 1 / (2 + int((decided == step).sum())) for step in range(len(self.steps)))
 
     @property

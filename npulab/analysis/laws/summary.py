@@ -45,9 +45,8 @@ class Summary(Answer):
         rows: list[Row] = [{"kind": "sweep", "sweep": self.sweep.name, "captures": len(self.sweep),
                             "simulated": self.sweep.simulated, "bits": self.statuses}]
         rows += [{"kind": "field", "field": field.name, "word": field.word, "lsb": field.lsb, "width": field.width,
-                  "steps": [{"when": when, "law": law, "support": support, "probability": probability}
-                            for (when, law), support, probability
-                            in zip(field.steps, field.support, field.probability, strict=True)],
+                  "steps": [{"when": when, "law": law, "support": n, "probability": p}
+                            for (when, law), n, p in zip(field.steps, field.support, field.probability, strict=True)],
                   "rivals": list(field.rivals), "extrapolated": field.extrapolated} for field in self.laws.fields]
         rows += [{"kind": "open", **row} for row in rows_of(self.open)]
         plan = [] if self.plan is None else rows_of(self.plan)

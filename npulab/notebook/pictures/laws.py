@@ -135,7 +135,7 @@ def law_scatter(laws: Any, field: Any, parameter: str | None = None) -> Picture:
     across = np.asarray(laws.parameters[parameter])
     text = f"{name} against {parameter}{_simulated(laws)}: {len(values)} captures"
     with canvas((7.2, 3.6)) as (figure, ax):
-        if isinstance(item, Piece):
+        if isinstance(item, Piece) or item.open:
             text += f", {len(np.unique(values))} values, no law"
             ax.plot(across, values, ".", color="#4a4a4a", markersize=4)
         else:

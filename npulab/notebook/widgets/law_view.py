@@ -219,7 +219,7 @@ class LawModel(Model):
                 "rivals": _first(rivals, MOST_RIVALS), "open": self._open_rows(run, own or [*shares]),
                 "related": choices,
                 "bit": f"bit {bit}: " + (", ".join(f"{name} {share:.2f}" for name, share in bit_most) or "nothing"),
-                "scatter": scatter(run.law, self.laws, run.name, values, against)}
+                "scatter": scatter(None if run.law and run.law.open else run.law, self.laws, run.name, values, against)}
 
     def _open_rows(self, run: Run, first: list[str]) -> list[list[str]]:
         """Why bits are open, a row a reason: bits, why, what to capture, that in full where it is
