@@ -98,8 +98,7 @@ class Job:
                 continue
             name = holders[0]
             place = maps[name].place(address)
-            key = name, *maps[name].labels(place)
-            found.setdefault(key, []).append((place.offset, *value))
+            found.setdefault((name, *maps[name].labels(place)), []).append((place.offset, *value))
         jobs = []
         for (name, unit, label), own in found.items():
             kept = [job for job in after if job.block == name and unit in ("", job.unit) and label in ("", job.label)]

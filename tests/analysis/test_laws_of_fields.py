@@ -81,3 +81,12 @@ def test_the_shell_takes_one_chip_of_a_folder_and_fields_by_name(
     assert [row["steps"][0]["law"] for row in rows if row["kind"] == "field"] == ["width"]
     assert main(["laws", str(tmp_path / "captures"), "--chip", "nix"]) == 2
     assert "got no capture of chip nix" in capsys.readouterr().err
+
+
+def test_a_flag_is_told_as_itself_though_other_words_have_one_more() -> None:
+    """A wider field is ``deep + 1``, of which the flag is bit 1: that other words share it makes it cheap, not plain."""
+    deep, width = (np.arange(63) % 10 == 3).astype(np.int64), np.arange(63)
+    words = np.stack([deep, (deep + 1) | (deep << 3), ((1 - deep) << 10) | (width << 16)], 1).astype(np.uint32)
+    laws = npulab.find_laws(words, {"deep": deep, "width": width})
+    told = {(law.word, law.lsb): law.text for law in laws.fields}
+    assert (told[0, 0], told[1, 3]) == ("deep", "deep")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from npulab.analysis.laws.expressions import ALWAYS, Array, shifted
+from npulab.analysis.laws.expressions import ALWAYS, PARAMETER, Array, shifted
 from npulab.analysis.laws.library import Library
 from npulab.analysis.laws.matching import Matches, Run, match, runs
 from npulab.analysis.laws.prior import BUDGET, PRIOR
@@ -140,13 +140,17 @@ def _solved(state: State, piece: _Piece, library: Library, matches: Matches) -> 
     # the lowest bit varies
     fits, starts = matches.giving([position for position in piece.positions if state.captures.varies[position]])
     extra = costs[fits] - cost + PRIOR.middle * ((starts > 0) - float(shift > 0))
+    # a parameter that gives the same bits is told before any formula, whatever other words share
+    least = int(extra.argmin())
+    law, start = int(fits[least]), int(starts[least])
+    told = (law, start) if extra[least] < 0 and library.laws[law].op == PARAMETER else (run.law, shift)
     rivals = []
     for law, start, extra_cost in zip(fits.tolist(), starts.tolist(), np.maximum(extra, 0).tolist(), strict=True):
         if extra_cost <= PRIOR.likely_few:
-            if (law, start) != (run.law, shift):
+            if (law, start) != told:
                 rivals.append(Rival(extra_cost, 0, law=shifted(library.laws[law], start)))
             rivals += [Rival(extra_cost + more, 0, law=shifted(other, start))
                        for more, other in library.rivals(law, PRIOR.likely_few - extra_cost)]
     rivals.sort(key=lambda rival: rival.extra_cost)
-    return Solved(piece.word, piece.lsb, piece.width, ((ALWAYS, shifted(library.laws[run.law], shift)),),
+    return Solved(piece.word, piece.lsb, piece.width, ((ALWAYS, shifted(library.laws[told[0]], told[1])),),
                   (state.captures.n,), cost + PRIOR.place, piece.explained, tuple(rivals[:BUDGET.rivals]))

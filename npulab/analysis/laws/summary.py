@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -38,8 +37,7 @@ class Summary(Answer):
     @property
     def statuses(self) -> dict[str, int]:
         """How many bits there are of each status."""
-        counts = Counter(self.laws.status.ravel().tolist())
-        return {name: counts[name] for name in STATUSES}
+        return {name: int((self.laws.status == name).sum()) for name in STATUSES}
 
     def records(self) -> list[Row]:
         rows: list[Row] = [{"kind": "sweep", "sweep": self.sweep.name, "captures": len(self.sweep),
