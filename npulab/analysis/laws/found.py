@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from npulab.registers.map import RegisterMap
 
 
-
 def find_laws(words: Any, parameters: Any = None, *, nuisance: Any = None, laws: GivenLaws | None = None,
               progress: Progress | None = None, registers: RegisterMap | None = None,
               earlier: Laws | None = None) -> Laws:

@@ -142,8 +142,8 @@ def _solved(state: State, piece: _Piece, library: Library, matches: Matches) -> 
     extra = costs[fits] - cost + PRIOR.middle * ((starts > 0) - float(shift > 0))
     # a parameter that gives the same bits is told before any formula, whatever other words share
     least = int(extra.argmin())
-    law, start = int(fits[least]), int(starts[least])
-    told = (law, start) if extra[least] < 0 and library.laws[law].op == PARAMETER else (run.law, shift)
+    plain = int(fits[least]), int(starts[least])
+    told = plain if extra[least] < 0 and library.laws[plain[0]].op == PARAMETER else (run.law, shift)
     rivals = []
     for law, start, extra_cost in zip(fits.tolist(), starts.tolist(), np.maximum(extra, 0).tolist(), strict=True):
         if extra_cost <= PRIOR.likely_few:
