@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from claims import claims
 from descriptor import addresses, decorrelated, descriptors
 
 import npulab
@@ -39,14 +40,7 @@ def test_the_records_tell_it() -> None:
 def test_claims_come_true_at_least_as_often() -> None:
     layers, unseen = decorrelated(24, 5), decorrelated(400, 105)
     laws, truth = npulab.find_laws(descriptors(layers), layers, nuisance=addresses()), descriptors(unseen, 1)
-    words, mask = laws.predict(unseen)
-    told, true = [], []
-    for law in laws.fields:
-        claims = mask[:, law.word] & np.uint32(law.mask & ~int(laws.nuisance[law.word]))
-        rows = np.flatnonzero(claims)
-        told.append(np.array(law.probability)[law.which(unseen)[rows]])
-        true.append(((words[rows, law.word] ^ truth[rows, law.word]) & claims[rows]) == 0)
-    probability, right = np.concatenate(told), np.concatenate(true)
+    probability, right = claims(laws, truth, unseen)
     assert len(right) > 5_000
     assert set(probability) <= {1 - 1 / (n + 2) for n in range(1, 25)}
     assert all(right[probability == one].mean() >= one for one in np.unique(probability))

@@ -12,9 +12,7 @@ and the CPU seconds of a search; below it, of the claims (a field on a capture) 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
-import tempfile
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -25,17 +23,18 @@ import descriptor
 import numpy as np
 import pandas as pd
 import rk3576
+from claims import claims
 from conftest import CAPTURES, shared
 
 import npulab
 from npulab.analysis.explore.space import Possible
-from npulab.captures.layers import complete_ranges, following, made
-from npulab.captures.sources import Lowered, reader_of
+from npulab.captures.layers import complete_ranges
+from npulab.captures.sources import Lowered, ask_all, reader_of
 from npulab.captures.sweep import load_sweep
-from npulab.models import single_op_model
 
 Source = tuple[np.ndarray, pd.DataFrame]
 LAYERS = 800  # drawn of a source that answers
+WORKERS = 2
 JUDGES = 500
 EDGES = (0.0, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 1.0)
 SIZES = dict.fromkeys(("input_h", "input_w", "input_c", "output_c"), (1, 64))
@@ -53,48 +52,23 @@ def of_sweep(path: str) -> Source:
     return sweep.words, sweep.parameters
 
 
-def drawn(ranges: dict[str, Any], answer: Callable[[dict[str, Any]], tuple[np.ndarray, dict[str, Any]] | None]) -> Source:
+def drawn(source: Any, ranges: dict[str, Any]) -> Source:
     """Random layers as a source answers them; those with another number of words than most are left out."""
-    rows = []
+    found: list[tuple[np.ndarray, dict[str, float]]] = []
     for seed in range(20):
-        frame = Possible(complete_ranges(ranges)).draw(200, seed)
-        rows += [found for _, row in frame.iterrows() if (found := answer(row.to_dict())) is not None]
-        if len(rows) >= LAYERS:
+        asked = [row.to_dict() for _, row in Possible(complete_ranges(ranges)).draw(200, seed).iterrows()]
+        found += [(answer.capture.words, {**layer, **answer.parameters})
+                  for layer, answer in zip(asked, ask_all(source, asked, 0, WORKERS), strict=True) if answer.capture]
+        if len(found) >= LAYERS:
             break
-    usual = pd.Series([len(words) for words, _ in rows]).mode()[0]
-    rows = [row for row in rows if len(row[0]) == usual]
-    return np.stack([words for words, _ in rows]), pd.DataFrame([layer for _, layer in rows]).dropna(axis=1)
-
-
-def lowered(target: str, chip: str | None, dtype: str, ranges: dict[str, Any]) -> Source:
-    source = Lowered(target, chip, dtype)
-
-    def answer(layer: dict[str, Any]) -> tuple[np.ndarray, dict[str, Any]] | None:
-        found = source(layer, 0)
-        return None if found.capture is None else (found.capture.words, {**layer, **found.parameters})
-
-    return drawn(ranges, answer)
+    usual = pd.Series([len(words) for words, _ in found]).mode()[0]
+    found = [row for row in found if len(row[0]) == usual]
+    return np.stack([words for words, _ in found]), pd.DataFrame([layer for _, layer in found]).dropna(axis=1)
 
 
 def compiled(configuration: str) -> Source:
-    from ethosu.vela import vela
-
-    read = reader_of("ethosu")
-
-    def answer(layer: dict[str, Any]) -> tuple[np.ndarray, dict[str, Any]] | None:
-        with tempfile.TemporaryDirectory() as folder:
-            model = Path(folder, "layer.tflite")
-            try:
-                job, _ = made(layer, 0, "int8")
-                model.write_bytes(single_op_model(job))
-                with contextlib.redirect_stdout(io.StringIO()):
-                    vela.main([str(model), "--output-dir", folder, "--accelerator-config", configuration])
-                capture = read(Path(folder))
-            except (ValueError, LookupError, SystemExit):
-                return None
-        return np.asarray(capture.words), {**layer, **following(job)}
-
-    return drawn(LARGE, answer)
+    command = sys.executable, "-m", "ethosu.vela", "{model}", "--output-dir", "{out}", "--accelerator-config", configuration
+    return drawn(npulab.Compiler(command, read=reader_of("ethosu")), LARGE)
 
 
 def described() -> Source:
@@ -109,8 +83,8 @@ SOURCES: dict[str, Callable[[], Source]] = {
     "heron": lambda: of_sweep("heron/sweep-jobs.npz"),
     "nvdla": lambda: of_sweep("nvdla/sweep-convolutions.npz"),
     "rockchip": lambda: of_sweep("rockchip/sweep-convolutions.npz"),
-    "onert": lambda: lowered("onert", "neon-aarch64", "int8", CONNECTED),
-    "ane": lambda: lowered("ane", None, "float16", CONVOLUTIONS),
+    "onert": lambda: drawn(Lowered("onert", "neon-aarch64", "int8"), CONNECTED),
+    "ane": lambda: drawn(Lowered("ane", None, "float16"), CONVOLUTIONS),
     **{name: lambda name=name: compiled(name)  # type: ignore[misc]
        for name in ("ethos-u55-128", "ethos-u55-32", "ethos-u65-256", "ethos-u85-256")},
     "rk3576": lambda: rk3576.captured(shared("data/rk3576")),
@@ -130,36 +104,29 @@ def kept(name: str, folder: Path | None) -> Source:
     return words, layers
 
 
-def splits(layers: pd.DataFrame, count: int, splits: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Rows of ``count`` distinct layers, and of at most ``JUDGES`` others."""
-    of = layers.groupby(list(layers), sort=False, dropna=False).ngroup().to_numpy()
+def splits(of: np.ndarray, count: int, runs: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Rows of ``count`` distinct layers, and of at most ``JUDGES`` others; ``of`` is the number of each row's layer."""
     random = np.random.default_rng(25)
-    for _ in range(splits):
+    for _ in range(runs):
         order = random.permutation(of.max() + 1)
         yield np.flatnonzero(np.isin(of, order[:count])), np.flatnonzero(np.isin(of, order[count:count + JUDGES]))
 
 
 def by_probability(laws: Any, words: np.ndarray, layers: pd.DataFrame) -> np.ndarray:
     """Claims and wrong claims at each probability, ``(len(EDGES) - 1, 2)``."""
+    told, right = claims(laws, words, layers)
     out = np.zeros((len(EDGES) - 1, 2), int)
-    predicted, mask = laws.predict(layers)
-    for law in (law for law in laws.fields if not law.open):
-        field = np.uint32(law.mask & ~int(laws.nuisance[law.word]))
-        claims = mask[:, law.word] & field
-        rows = np.flatnonzero(claims)
-        at = np.array(law.probability)[law.which(layers)[rows]]
-        wrong = ((predicted[rows, law.word] ^ words[rows, law.word]) & claims[rows]) != 0
-        np.add.at(out, np.digitize(at, EDGES) - 1, np.stack([np.ones(len(rows), int), wrong], 1))
+    np.add.at(out, np.digitize(told, EDGES) - 1, np.stack([np.ones(len(told), int), ~right], 1))
     return out
 
 
 def bench(name: str, words: np.ndarray, layers: pd.DataFrame, count: int, runs: int) -> None:
     total, worst, seconds = np.zeros(3, int), (0.0, 0, 0), []
-    claims = np.zeros((len(EDGES) - 1, 2), int)
+    counts = np.zeros((len(EDGES) - 1, 2), int)
     same = layers.groupby(list(layers), sort=False, dropna=False).ngroup().to_numpy()
     first = np.unique(same, return_index=True)[1]
     own = np.bitwise_or.reduce(words ^ words[first[same]])  # bits that the layer does not say: none counts
-    for seen, unseen in splits(layers, count, runs):
+    for seen, unseen in splits(same, count, runs):
         if len(unseen) < 5:
             return
         began = time.process_time()
@@ -171,12 +138,12 @@ def bench(name: str, words: np.ndarray, layers: pd.DataFrame, count: int, runs: 
         cells, claimed, wrong = (int(bits[column].sum()) for column in ("cells", "claimed", "wrong"))
         total += cells, claimed, wrong
         worst = max(worst, (wrong / max(claimed, 1), wrong, claimed))
-        claims += by_probability(laws, words[unseen], frame)
+        counts += by_probability(laws, words[unseen], frame)
     print(f"{name:24s} {count:4d} layers, {len(seconds)} splits: claimed {100 * total[1] / total[0]:.1f} %, wrong "
           f"{total[2]} of {total[1]} = {100 * total[2] / max(total[1], 1):.3f} %, worst {100 * worst[0]:.3f} % "
           f"({worst[1]} of {worst[2]}), {np.mean(seconds):.1f} s", flush=True)
     shown = [f"{low:g} to {high:g}: {made - wrong} of {made} ({(made - wrong) / made:.4f})"
-             for low, high, (made, wrong) in zip(EDGES[:-1], EDGES[1:], claims.tolist(), strict=True) if made]
+             for low, high, (made, wrong) in zip(EDGES[:-1], EDGES[1:], counts.tolist(), strict=True) if made]
     print("    claims that came true at", "; ".join(shown), flush=True)
 
 
