@@ -60,8 +60,9 @@ def _bisect(options: argparse.Namespace) -> int:
     try:
         with progress("trial", hidden=options.device.startswith("manual")) as bar:
             def told(session: Bisection) -> None:
-                bar(session.queries, session.queries + session.left,
-                    f"{session.journal[-1].outcome}, likely {session.suspects[0].text:.60}")
+                outcome, likely = session.journal[-1].outcome, session.suspects[:1]
+                suspect = f", likely {likely[0].text:.60}" if likely else ""
+                bar(session.queries, session.queries + session.left, outcome + suspect)
 
             found = bisect_fields(good, bad, oracle, _flake(options.flake), certainty=options.certainty,
                                   units=[unit.split(",") for unit in options.unit] if options.unit else None,
@@ -75,7 +76,7 @@ def _bisect(options: argparse.Namespace) -> int:
     show(options, found)
     if options.script:
         replace_file(Path(options.script), found.script(options.good, options.bad).encode())
-    return 0 if found.culprits else 1
+    return 0 if found.found else 1
 
 
 def _flake(text: str) -> float | None:

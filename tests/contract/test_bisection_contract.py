@@ -23,7 +23,7 @@ from refusals import refused
 
 import npulab
 from npulab import Capture, bisect_fields, cli
-from npulab.analysis.bisect import Bisection, mix
+from npulab.analysis.bisect import MAX_HANGS, Bisection, mix
 from npulab.captures.capture import Job
 from npulab.captures.devices import Command
 from npulab.captures.journal import Journal
@@ -337,7 +337,8 @@ def test_an_oracle_that_throws_dice_ends_too(rate: float | None) -> None:
 
         found = bisect_fields(of.good, of.bad, dice, flake_rate=rate, stop=lambda asked=asked: len(asked) > 1500, seed=seed)
         assert len(asked) <= 1500
-        assert found.done
+        assert found.done or found.hangs == MAX_HANGS
+        assert not found.found
 
 
 @pytest.mark.long
@@ -442,7 +443,7 @@ def test_guilty_units_that_hang_whenever_they_are_torn(size: int, rate: float) -
                               stop=lambda oracle=oracle: len(oracle.seen) > 120)
         assert found.done
         assert fields_of(found) == {*unit, *guilty}, found
-        assert oracle.hangs <= 12
+        assert oracle.hangs <= 12 + size  # each of them was tried alone
 
 
 @pytest.mark.sample(1)
@@ -480,7 +481,8 @@ def test_one_field_hangs_and_another_fails(symptom: str | None) -> None:
 
         found = bisect_fields(of.good, of.bad, oracle, symptom=symptom, seed=seed, stop=lambda seen=seen: len(seen) > 100)
         assert found.done
-        allowed = {"fail": [{"q011"}], "hang": [{"q004"}], None: [{"q004"}, {"q011"}, {"q004", "q011"}]}
+        # BAD itself hangs: that is the answer where a failure is asked for
+        allowed = {"fail": [set()], "hang": [{"q004"}], None: [{"q004"}, {"q011"}, {"q004", "q011"}]}
         assert fields_of(found) in allowed[symptom]
         assert seen.count("hang") <= 15
 

@@ -555,9 +555,10 @@ def test_view_sends_texts_and_no_bytes() -> None:
 
 def test_view_has_the_acts_of_its_model() -> None:
     view = BisectView(*pair())
-    view.answer("fail")
+    outcome = breaks("f7")(view.capture)
+    view.answer(outcome)
     view.again()
-    assert view.shown["reason"] == "asked again: the last outcome was fail"
+    assert view.shown["reason"] == f"asked again: the last outcome was {outcome}"
     view.undo()
     assert view.capture == view.model.capture
     view.run(breaks("f7"), wait=True)

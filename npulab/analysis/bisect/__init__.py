@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from npulab.analysis.bisect.parts import BUFFER, families, mix, name_of, parts_of
-from npulab.analysis.bisect.search import CERTAINTY, Search
+from npulab.analysis.bisect.search import CERTAINTY, FOUND, UNSURE, Search
+from npulab.analysis.bisect.words import Words, good_and_bad
 from npulab.analysis.check import Difference, Key, raw_fields
 from npulab.captures.capture import Capture
 from npulab.captures.devices import as_code
@@ -25,12 +26,31 @@ from npulab.support.answers import Answer, Part, Table
 from npulab.support.late import pd
 from npulab.support.text import Row, plural, rows_of
 
-__all__ = ["CERTAINTY", "MAX_HANGS", "Bisected", "Bisection", "Oracle", "Suspect", "Trying", "bisect_fields", "mix"]
+__all__ = [
+    "CERTAINTY",
+    "MAX_HANGS",
+    "Bisected",
+    "Bisection",
+    "Oracle",
+    "Suspect",
+    "Trying",
+    "bisect_fields",
+    "mix",
+]
 
 Oracle = Callable[[Capture], str]
 MAX_HANGS = 50  # so many reboots, and a person should look: fields that belong together may be declared as units
-SAID = ("culprits", "groups", "certainty", "queries", "hangs", "flake_rate", "done", "sentence")
-VERBS = {"hang": "hang", "fail": "break"}
+SAID = (
+    "culprits",
+    "groups",
+    "certainty",
+    "queries",
+    "hangs",
+    "flake_rate",
+    "done",
+    "found",
+    "sentence",
+)
 
 
 @dataclass(frozen=True)
@@ -48,8 +68,13 @@ class Trying:
 
     def __str__(self) -> str:
         """What a person has to set by hand."""
-        return "\n".join([self.reason, f"The good job with {plural(len(self.changed), 'part')} of the bad one:",
-                          *(f"  {name_of(part.key)} = {_good_and_bad(part)}" for part in self.changed)])
+        return "\n".join(
+            [
+                self.reason,
+                f"The good job with {plural(len(self.changed), 'part')} of the bad one:",
+                *(f"  {name_of(part.key)} = {good_and_bad(part)}" for part in self.changed),
+            ]
+        )
 
 
 @dataclass(frozen=True)
@@ -65,19 +90,22 @@ class Suspect:
 class Bisected(Answer):
     """What a bisection found, or what it knows so far where ``done`` is false.
 
-    ``culprits`` are (task, block, register, field); ``groups`` says which of them it takes
-    together: all fields of one group break it.  ``certainty`` is the probability of exactly these
-    groups; ``queries`` counts the runs, ``hangs`` those that hung, ``flake_rate`` is the one given
-    or inferred.
+    ``found`` says whether every trial agrees with the answer (of a device that errs: as far as errors go) and it is as
+    certain as was asked for; where it is false ``sentence`` begins with "not found", or says that BAD passes, and names
+    the trial that stands against an answer.  ``culprits`` are (task, block, register, field); ``groups`` says which of
+    them it takes together: all fields of one group break it.  Where nothing was found they are what the trials suggest.
+    ``certainty`` is the probability of exactly these groups, None where trials contradict them; ``queries`` counts the
+    runs, ``hangs`` those that hung, ``flake_rate`` is the one given or inferred.
     """
 
     culprits: tuple[Key, ...]
     groups: tuple[tuple[Key, ...], ...]
-    certainty: float
+    certainty: float | None
     queries: int
     hangs: int
     flake_rate: float
     done: bool
+    found: bool
     sentence: str
     journal: Journal
     differences: tuple[Difference, ...]
@@ -92,16 +120,25 @@ class Bisected(Answer):
         from npulab.registers.shown import Table
 
         by_key = {part.key: part for part in self.differences}
-        rows = [(*key, by_key[key].a, by_key[key].b, number)
-                for number, group in enumerate(self.groups, 1) for key in group]
-        return Table(rows, columns=["task", "block", "register", "field", "good", "bad", "group"], dtype=object)
+        rows = [
+            (*key, by_key[key].a, by_key[key].b, number)
+            for number, group in enumerate(self.groups, 1)
+            for key in group
+        ]
+        return Table(
+            rows,
+            columns=["task", "block", "register", "field", "good", "bad", "group"],
+            dtype=object,
+        )
 
     @property
     def captures(self) -> tuple[Capture, ...]:
         """The good capture with each group changed: the smallest ones that break."""
         return tuple(mix(self.good, self.bad, group) for group in self.groups)
 
-    def script(self, good: str | None = None, bad: str | None = None, oracle: str | None = None) -> str:
+    def script(
+        self, good: str | None = None, bad: str | None = None, oracle: str | None = None
+    ) -> str:
         """Python that shows it again.
 
         ``good`` and ``bad`` are the paths to load, by default those of the captures' folders as
@@ -109,9 +146,15 @@ class Bisected(Answer):
         what ran the trials.
         """
         paths = [path or _place(capture) for path, capture in ((good, self.good), (bad, self.bad))]
-        unsaved = [capture.name for path, capture in ((good, self.good), (bad, self.bad))
-                   if not (path or capture.folder)]
-        note = f"# {' and '.join(unsaved)}: first write with npulab.save to the folder below\n" * bool(unsaved)
+        unsaved = [
+            capture.name
+            for path, capture in ((good, self.good), (bad, self.bad))
+            if not (path or capture.folder)
+        ]
+        note = (
+            f"# {' and '.join(unsaved)}: first write with npulab.save to the folder below\n"
+            * bool(unsaved)
+        )
         groups = "".join(f"    {list(group)!r},\n" for group in self.groups)
         return f"""# {self.sentence}
 {note}import npulab
@@ -136,6 +179,7 @@ for group in groups:
     def __repr__(self) -> str:
         return f"Bisected({self.sentence})"
 
+
 class Bisection:
     """A bisection that can be asked and told: ``trial`` is what to run next, ``tell`` takes its
     outcome.
@@ -153,22 +197,41 @@ class Bisection:
     unknown field.
     """
 
-    def __init__(self, good: Capture, bad: Capture, *, flake_rate: float | None = 0.0, certainty: float = CERTAINTY,
-                 units: Iterable[Iterable[str]] | None = None, addresses: bool = False, buffers: bool = True,
-                 symptom: str | None = None, seed: int = 0,
-                 journal: Journal | str | os.PathLike[str] | None = None) -> None:
+    def __init__(
+        self,
+        good: Capture,
+        bad: Capture,
+        *,
+        flake_rate: float | None = 0.0,
+        certainty: float = CERTAINTY,
+        units: Iterable[Iterable[str]] | None = None,
+        addresses: bool = False,
+        buffers: bool = True,
+        symptom: str | None = None,
+        seed: int = 0,
+        journal: Journal | str | os.PathLike[str] | None = None,
+    ) -> None:
         if not isinstance(seed, int) or seed < 0:
             raise ValueError(f"seed: got {seed!r}, allowed is a whole number from 0 on")
         if units is not None and (isinstance(units, str) or not isinstance(units, Iterable)):
             raise TypeError(f"units: got {units!r}, allowed are lists of field names")
         if symptom not in (None, "fail", "hang"):
-            raise ValueError(f"symptom: got {symptom!r}, allowed is 'fail', 'hang', or None where it is not known")
+            raise ValueError(
+                f"symptom: got {symptom!r}, allowed is 'fail', 'hang', or None where it is not known"
+            )
         self.good, self.bad = good, bad
         self.differences = tuple(parts_of(good, bad, addresses=addresses, buffers=buffers))
         self.names = tuple(name_of(part.key) for part in self.differences)
+        self._words = Words(self.differences, len(good.jobs) > 1)
         self.units = families(self.differences) if units is None else self._units(list(units))
-        self._search = Search(len(self.differences), self.units, flake_rate=flake_rate, certainty=certainty,
-                              symptom=symptom, seed=seed)
+        self._search = Search(
+            len(self.differences),
+            self.units,
+            flake_rate=flake_rate,
+            certainty=certainty,
+            symptom=symptom,
+            seed=seed,
+        )
         if not isinstance(journal, Journal | str | os.PathLike | None):
             raise TypeError(f"journal: got {journal!r}, allowed is a path or a Journal")
         about = {"good": good.name, "bad": bad.name, "target": good.target, "parts": self._digest()}
@@ -187,7 +250,12 @@ class Bisection:
 
     def _follow(self) -> None:
         trials = self.journal.trials
-        same = sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], zip(self._followed, trials, strict=False)))
+        same = sum(
+            1
+            for _ in takewhile(
+                lambda pair: pair[0] is pair[1], zip(self._followed, trials, strict=False)
+            )
+        )
         if same < len(self._followed):
             self._search.undo(len(self._followed) - same)
             del self._followed[same:]
@@ -248,45 +316,76 @@ class Bisection:
     @property
     def suspects(self) -> list[Suspect]:
         """The most probable explanations, best first, at most five."""
-        return [Suspect(self._text(groups), self._keys(sorted({*sum(groups, ())})), probability)
-                for groups, probability in self.search.likely]
+        return [
+            Suspect(self._words.groups(groups), self._keys(sorted({*sum(groups, ())})), probability)
+            for groups, probability in self.search.likely
+        ]
 
     @property
     def result(self) -> Bisected:
         """What is known now."""
-        groups = self.search.groups if self.done else ()
-        culprits, by_group = self._keys(sorted({*sum(groups, ())})), tuple(map(self._keys, filter(None, groups)))
-        return Bisected(culprits, by_group, self.search.certain, self.queries, self.journal.hangs,
-                        self.search.suspects.flake, self.done, self._sentence(), self.journal, self.differences,
-                        self.good, self.bad)
+        done, search = self.done, self.search
+        groups = search.groups if done else ()
+        items = sorted({item for group in groups for item in group})
+        by_group = tuple(self._keys(group) for group in groups if group)
+        how = search.end.how if search.end else UNSURE
+        certainty = search.certain if how in (FOUND, UNSURE) else None
+        return Bisected(
+            self._keys(items),
+            by_group,
+            certainty,
+            self.queries,
+            self.journal.hangs,
+            search.suspects.flake,
+            done,
+            how == FOUND,
+            self._words.sentence(search),
+            self.journal,
+            self.differences,
+            self.good,
+            self.bad,
+        )
 
     def _keys(self, items: Iterable[int]) -> tuple[Key, ...]:
         return tuple(self.differences[item].key for item in items)
 
     def _trying(self, subset: np.ndarray, reason: str) -> Trying:
-        changed = tuple(part for part, chosen in zip(self.differences, subset, strict=True) if chosen)
+        changed = tuple(
+            part for part, chosen in zip(self.differences, subset, strict=True) if chosen
+        )
         return Trying(mix(self.good, self.bad, [part.key for part in changed]), changed, reason)
 
     def _subset(self, names: Iterable[str]) -> np.ndarray:
         chosen = set(names)
         if unknown := chosen.difference(self.names):
-            raise LookupError(f"journal: got {min(unknown)}, which does not differ between {self.good.name} and "
-                              f"{self.bad.name}")
+            raise LookupError(
+                f"journal: got {min(unknown)}, which does not differ between {self.good.name} and "
+                f"{self.bad.name}"
+            )
         return np.array([name in chosen for name in self.names], bool)
 
     def _digest(self) -> str:
         """What the parts are, as a number: a journal of other fields or values is not taken up."""
-        parts = [[name, repr(part.a), repr(part.b)] for name, part in zip(self.names, self.differences, strict=True)]
+        parts = [
+            [name, repr(part.a), repr(part.b)]
+            for name, part in zip(self.names, self.differences, strict=True)
+        ]
         for name in sorted({part.register for part in self.differences if part.block == BUFFER}):
-            parts += [[name, hashlib.sha256(capture.buffers.get(name, b"")).hexdigest()]
-                      for capture in (self.good, self.bad)]
+            parts += [
+                [name, hashlib.sha256(capture.buffers.get(name, b"")).hexdigest()]
+                for capture in (self.good, self.bad)
+            ]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
     def _units(self, units: list[Iterable[str]]) -> list[list[int]]:
         """Units given by name; a field that does not differ is left out, since it cannot be
         changed."""
-        by_name: dict[str, list[int]] = {name: [] for capture in (self.good, self.bad)
-                                         for key in raw_fields(capture) for name in _names(key)}
+        by_name: dict[str, list[int]] = {
+            name: []
+            for capture in (self.good, self.bad)
+            for key in raw_fields(capture)
+            for name in _names(key)
+        }
         for index, part in enumerate(self.differences):
             for name in _names(part.key):
                 by_name.setdefault(name, []).append(index)
@@ -298,58 +397,24 @@ class Bisection:
             inside: set[int] = set()
             for name in unit:
                 if name not in by_name:
-                    raise LookupError(f"units: got {name!r}, allowed are the fields of {self.good.name} and "
-                                      f"{self.bad.name}")
+                    raise LookupError(
+                        f"units: got {name!r}, allowed are the fields of {self.good.name} and "
+                        f"{self.bad.name}"
+                    )
                 inside.update(by_name[name])
             if seen & inside:
-                raise ValueError(f"units: got {self.names[min(seen & inside)]} in two units, allowed is one")
+                raise ValueError(
+                    f"units: got {self.names[min(seen & inside)]} in two units, allowed is one"
+                )
             seen |= inside
             out.append(sorted(inside))
         left = [[index] for index in range(len(self.differences)) if index not in seen]
         return sorted([*filter(None, out), *left])
 
-    def _part(self, item: int) -> str:
-        part = self.differences[item]
-        task = f"job {part.task} " if len(self.good.jobs) > 1 else ""
-        if part.block == BUFFER:
-            return f"buffer {part.register}"
-        return f"{task}{part.block} {part.register}{'.' * bool(part.register)}{part.field} = {_good_and_bad(part)}"
-
-    def _text(self, groups: Sequence[Sequence[int]]) -> str:
-        if not groups:
-            return "nothing"
-        if not all(groups):
-            return "everything, even the good job"
-        shown = [[self._part(item) for item in group[:6]] + [f"{len(group) - 6} more"] * (len(group) > 6)
-                 for group in groups]
-        alone = " alone" * (len(groups) > 1)
-        return ", or ".join(" and ".join(group) + (" together" if len(group) > 1 else alone) for group in shown)
-
-    def _sentence(self) -> str:
-        trials = plural(self.queries, "trial")
-        hung = f", {self.journal.hangs} hung" if self.journal.hangs else ""
-        certain = "over 99.9%" if self.search.certain > 0.999 else f"{self.search.certain:.1%}"
-        certainty = f"({certain} certain after {trials}{hung})"
-        if not self.done:
-            return f"not done: about {self.left} trials left after {trials}{hung}"
-        groups = self.search.groups
-        verb = VERBS[self.search.symptom or "fail"] + ("" if groups and len(groups[-1]) > 1 else "s")
-        if not groups:
-            return f"none of the {len(self.differences)} parts that differ {verb} it {certainty}"
-        if not all(groups):
-            return f"it {verb} with nothing changed: the good job does not pass {certainty}"
-        text = f"{self._text(groups)} {verb} it {certainty}"
-        if self.search.inseparable:
-            text += "; changing one of them without the others hangs, so that they cannot be told apart"
-        return text
-
     def __repr__(self) -> str:
-        return f"Bisection({self.good.name} against {self.bad.name}, {len(self.differences)} parts: {self._sentence()})"
-
-
-def _good_and_bad(part: Difference) -> str:
-    good, bad = part.texts
-    return f"{bad} (good {good})"
+        sentence = self._words.sentence(self.search)
+        against = f"{self.good.name} against {self.bad.name}"
+        return f"Bisection({against}, {len(self.differences)} parts: {sentence})"
 
 
 def _place(capture: Capture) -> str:
@@ -367,10 +432,18 @@ def _names(key: Key) -> tuple[str, str, str]:
     return key[3], f"{key[2]}.{key[3]}", name_of(key)
 
 
-def bisect_fields(good: Capture, bad: Capture, oracle: Oracle, flake_rate: float | None = 0.0, *,
-                  max_hangs: int = MAX_HANGS, asking: Callable[[Trying], None] | None = None,
-                  progress: Callable[[Bisection], None] | None = None,
-                  stop: Callable[[], bool] | None = None, **options: Any) -> Bisected:
+def bisect_fields(
+    good: Capture,
+    bad: Capture,
+    oracle: Oracle,
+    flake_rate: float | None = 0.0,
+    *,
+    max_hangs: int = MAX_HANGS,
+    asking: Callable[[Trying], None] | None = None,
+    progress: Callable[[Bisection], None] | None = None,
+    stop: Callable[[], bool] | None = None,
+    **options: Any,
+) -> Bisected:
     """The fields of ``bad`` that break ``good``, found with few runs of ``oracle``.
 
     ``oracle(capture)`` says "pass", "fail" or "hang".  ``asking`` is called before every trial,
@@ -387,9 +460,15 @@ def bisect_fields(good: Capture, bad: Capture, oracle: Oracle, flake_rate: float
     (((0, 'NN', 'w0', 'f31'),), True)
     """
     if not callable(oracle):
-        raise TypeError(f"oracle: got {oracle!r}, allowed is what takes a capture and says pass, fail or hang")
+        raise TypeError(
+            f"oracle: got {oracle!r}, allowed is what takes a capture and says pass, fail or hang"
+        )
     session = Bisection(good, bad, flake_rate=flake_rate, **options)
-    while session.journal.hangs < max_hangs and not (stop and stop()) and (trial := session.trial) is not None:
+    while (
+        session.journal.hangs < max_hangs
+        and not (stop and stop())
+        and (trial := session.trial) is not None
+    ):
         if asking:
             asking(trial)
         start = time.monotonic()

@@ -1,0 +1,156 @@
+"""What trials say of sets of items, and which trials an answer contradicts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from npulab.analysis.bisect.kinds import Groups
+
+WRONG = 1e-3  # probability that a question repeated by the sequential test is answered wrongly
+NEVER = 5e-4  # flake rate of a device that is said never to err, in the sequential test
+HIDDEN = "hidden"  # outcome of a set whose symptom another failure may hide
+IMPROBABLE = 1e-3  # an answer that more trials contradict than errors do with this probability is not reported
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Trials in order: the items that each one changed ``(T, n) bool``, and its outcome.
+
+    ``symptom`` is the outcome that is searched for, "fail" or "hang".  The other of the two is
+    ``HIDDEN``: a job that hangs does not show whether it would have failed, and one that is refused
+    does not show whether it would have hung.  ``flake`` is how often an outcome is wrong; at 0 a set
+    is not asked twice, and a set inside one that passed passes too.
+    """
+
+    changed: np.ndarray
+    outcomes: tuple[str, ...]
+    symptom: str
+    flake: float = 0.0
+
+    @classmethod
+    def of(
+        cls, trials: Iterable[tuple[np.ndarray, str]], n: int, symptom: str, flake: float = 0.0
+    ) -> Evidence:
+        """The evidence of trials of ``n`` items, for a symptom."""
+        told = list(trials)
+        changed = np.array([subset for subset, _ in told], bool).reshape(-1, n)
+        return cls(changed, tuple(outcome for _, outcome in told), symptom, flake)
+
+    @property
+    def passed(self) -> np.ndarray:
+        """Which trials passed, ``(T,) bool``."""
+        return np.array([outcome == "pass" for outcome in self.outcomes], bool)
+
+    @property
+    def broke(self) -> np.ndarray:
+        """Which trials showed the symptom, ``(T,) bool``."""
+        return np.array([outcome == self.symptom for outcome in self.outcomes], bool)
+
+    def seen(self, subset: np.ndarray) -> list[str]:
+        """The outcomes of the trials of exactly this set ``(n,) bool``: the symptom, "pass" or ``HIDDEN``."""
+        same = np.flatnonzero((self.changed == subset).all(axis=1))
+        return [self.named(self.outcomes[number]) for number in same]
+
+    def says(self, subset: np.ndarray) -> str | None:
+        """What a set ``(n,) bool`` does: the symptom, "pass", ``HIDDEN``, or None where that is not known yet."""
+        seen = self.seen(subset)
+        if self.flake > 0:
+            return self._voted(seen)
+        if seen:
+            return seen[-1]
+        if np.any(self.passed & ~np.any(subset & ~self.changed, axis=1)):
+            return "pass"
+        hides = not np.all(self.passed | self.broke)
+        if not hides and np.any(self.broke & ~np.any(self.changed & ~subset, axis=1)):
+            return self.symptom
+        return None
+
+    def conflict(self) -> tuple[int, int] | None:
+        """The first two trials (numbers from 0) of which one shows the symptom, and one that changes as much or more
+        passes; None where no two contradict each other."""
+        passed, broke = np.flatnonzero(self.passed), np.flatnonzero(self.broke)
+        more = self.changed[passed]
+        for number in broke:
+            holds = ~np.any(self.changed[number] & ~more, axis=1)
+            if holds.any():
+                return int(number), int(passed[np.argmax(holds)])
+        return None
+
+    def against(self, groups: Groups) -> list[int]:
+        """The trials (numbers from 0) that contradict the answer that exactly these groups show the symptom.
+
+        A trial contradicts it that passed although it changes all of a group, that shows the symptom although it
+        changes no group whole, or in which a part of a group shows the symptom.
+        """
+        told = self.told(groups)
+        return [
+            int(number) for number in np.flatnonzero((self.passed & told) | (self.broke & ~told))
+        ]
+
+    def told(self, groups: Groups) -> np.ndarray:
+        """In which trials the answer expects the symptom, ``(T,) bool``."""
+        told = np.zeros(len(self.outcomes), bool)
+        for group in groups:
+            told |= self.changed[:, list(group)].all(axis=1)
+        return told
+
+    def improbable(self, groups: Groups, limit: float = IMPROBABLE) -> bool:
+        """Whether so many trials contradict the answer that errors explain it with less than this probability."""
+        trials = int(np.count_nonzero(self.passed | self.broke))
+        wrong = len(self.against(groups))
+        if self.flake == 0:
+            return wrong > 0
+        right, errs = math.log1p(-self.flake), math.log(self.flake)
+        fewer = 0.0
+        for m in range(wrong):
+            ways = math.lgamma(trials + 1) - math.lgamma(m + 1) - math.lgamma(trials - m + 1)
+            fewer += math.exp(ways + m * errs + (trials - m) * right)
+        return 1 - fewer < limit
+
+    def mostly(self, subset: np.ndarray, outcomes: Collection[str]) -> bool:
+        """Whether most trials of exactly this set, and at least one, had one of these outcomes."""
+        seen = self.seen(subset)
+        return 2 * sum(outcome in outcomes for outcome in seen) > len(seen)
+
+    def named(self, outcome: str) -> str:
+        """The outcome as the search sees it: the symptom, "pass" or ``HIDDEN``."""
+        return outcome if outcome in ("pass", self.symptom) else HIDDEN
+
+    def _voted(self, seen: Sequence[str]) -> str | None:
+        """The outcome that repeated trials agree on, by Wald's sequential test; None while it is open."""
+        for outcome in (self.symptom, "pass", HIDDEN):
+            if 2 * seen.count(outcome) - len(seen) >= self.votes:
+                return outcome
+        return None
+
+    @property
+    def _odds(self) -> float:
+        """How much more probable a right outcome is than a wrong one, as a logarithm."""
+        rate = min(max(self.flake, NEVER), 0.4)
+        return math.log((1 - rate) / rate)
+
+    @property
+    def votes(self) -> int:
+        """By how many outcomes a set's trials have to agree, more than they disagree."""
+        return math.ceil(math.log((1 - WRONG) / WRONG) / self._odds)
+
+    @property
+    def voted(self) -> int:
+        """How many sets have a vote."""
+        return sum(self.says(subset) is not None for subset in np.unique(self.changed, axis=0))
+
+    @property
+    def misled(self) -> float:
+        """The probability that such a vote is wrong."""
+        return math.exp(-self.votes * self._odds)
+
+
+def subset_of(items: Collection[int], n: int) -> np.ndarray:
+    """The set ``(n,) bool`` that changes these items."""
+    subset = np.zeros(n, bool)
+    subset[list(items)] = True
+    return subset

@@ -1,0 +1,299 @@
+"""What has to be tried before an answer is reported, and the search that goes on where a trial says
+otherwise.
+
+An answer is a list of groups: the symptom shows where all items of one group are changed.  It is
+exact, for a device that never errs and whose symptom more changes never mend, if these trials agree
+with it:
+
+- each group alone shows the symptom;
+- all items but one of each group do not, for each smallest way to choose such items (``ways``): so
+  no other group is left among the rest, and none that mixes items of the groups;
+- each item of a group of several was tried alone, so that nothing is called a joint cause that is
+  one by itself.
+
+Items that make the job end in another way (that hang it where a failure is searched for) are left
+out of the second trial, and found in the same way where nobody knows them yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from npulab.analysis.bisect.evidence import HIDDEN, Evidence, subset_of
+from npulab.analysis.bisect.kinds import MOST, Groups
+
+MOST_WAYS = 40  # ways to leave an item of each group out that are tried; more groups are reported as not proved
+MOST_GROUPS = 16  # joint groups: more of them are no explanation that a person could read
+MOST_HIDES = 6  # sets that end in another way: more of them, and nearly everything does
+Items = frozenset[int]
+ALONE = "to see it happen: what is suspect and nothing else"
+OTHERS = "all but what is suspect: does anything else break it?"
+MEMBER = "one of the parts that are suspect together, alone"
+SMALLER = "something else breaks it: the smallest set that does"
+HIDES = "it ends in another way: the smallest set that does that"
+SURPRISES = (SMALLER,)
+LEFT_OUT = "does it end in another way by itself?"
+SUSPECTS_IT = "to see it happen: what is suspect, or all but that"
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What the trials prove: the groups, the sets that hide the symptom, whether nothing else was
+    found to show it, and whether so much hides it that not all could be tried."""
+
+    groups: Groups
+    hiding: Groups = ()
+    complete: bool = True
+    hidden: bool = False
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A set of items ``(n,) bool`` to try next, and why; ``itself`` where only a trial of exactly this set will do."""
+
+    subset: np.ndarray
+    reason: str
+    itself: bool = False
+
+
+Asking = Generator[Wanted, str, Proof]
+Finding = Generator[Wanted, str, Items]
+
+
+class Prover:
+    """The proof of proposed groups over ``n`` items, of a device that is asked: ``wanted`` is what to try next.
+
+    ``follow`` takes in what the trials say by now; ``proof`` is None until all that it needs was tried.  ``hiding`` are
+    items that are suspect of another outcome.
+
+    >>> trials = [(subset_of({3}, 5), "fail")]
+    >>> prover = Prover(5, [(3,)])
+    >>> prover.follow(Evidence.of(trials, 5, "fail"))
+    >>> prover.wanted.subset
+    array([ True,  True,  True, False,  True])
+    >>> prover.follow(Evidence.of([*trials, (prover.wanted.subset, "pass")], 5, "fail"))
+    >>> prover.proof
+    Proof(groups=((3,),), hiding=(), complete=True, hidden=False)
+    """
+
+    def __init__(
+        self, n: int, groups: Iterable[Collection[int]], hiding: Collection[int] = ()
+    ) -> None:
+        self.wanted: Wanted | None = None
+        self.proof: Proof | None = None
+        self.refuted = False  # one of the groups does not show the symptom
+        self._steps = _Steps(n)
+        self._asking = self._steps.proof([frozenset(group) for group in groups], frozenset(hiding))
+
+    @property
+    def groups(self) -> Groups:
+        """The groups that are proved, once all was tried."""
+        return self.proof.groups if self.proof else ()
+
+    def follow(self, evidence: Evidence) -> None:
+        """Go on as far as the evidence knows the outcome of what is wanted."""
+        self._steps.evidence = evidence
+        try:
+            if self.wanted is None and self.proof is None:
+                self.wanted = next(self._asking)
+            while self.wanted is not None:
+                outcome = self._steps.known(self.wanted)
+                if outcome is None:
+                    return
+                if self.wanted.reason == ALONE and outcome != evidence.symptom:
+                    self.refuted = True
+                self.wanted = self._asking.send(outcome)
+        except StopIteration as end:
+            self.wanted, self.proof = None, end.value
+
+
+def wanted_of(
+    evidence: Evidence, n: int, groups: Groups, hiding: Collection[int] = ()
+) -> Wanted | None:
+    """The first trial that an answer of a device that errs still lacks; None where each was mostly seen as it expects.
+
+    What contradicts it is weighed with all trials, and so is not an end here.
+    """
+    sets = [frozenset(group) for group in groups]
+    for group in sets:
+        if not evidence.mostly(subset_of(group, n), (evidence.symptom,)):
+            return Wanted(subset_of(group, n), SUSPECTS_IT)
+    for way in ways(sets) or []:
+        rest = frozenset(range(n)) - way - frozenset(hiding)
+        if not evidence.mostly(subset_of(rest, n), ("pass",)):
+            return Wanted(subset_of(rest, n), SUSPECTS_IT)
+    for item in _members(sets):
+        if not evidence.mostly(subset_of({item}, n), ("pass", HIDDEN)):
+            return Wanted(subset_of({item}, n), MEMBER)
+    return None
+
+
+def ways(groups: Collection[Items]) -> list[Items] | None:
+    """The smallest sets of items that hold one of each group; None if they are more than ``MOST_WAYS``.
+
+    >>> sorted(map(sorted, ways([frozenset({1}), frozenset({2, 3})])))
+    [[1, 2], [1, 3]]
+    """
+    found: list[Items] = [frozenset()]
+    for group in groups:
+        met = [way for way in found if way & group]
+        longer = {way | {item} for way in found if not way & group for item in group}
+        added = [way for way in longer if not any(other <= way for other in met)]
+        found = met + [way for way in added if not any(other < way for other in added)]
+        if len(found) > MOST_WAYS:
+            return None
+    return sorted(found, key=sorted)
+
+
+def _members(groups: Iterable[Items]) -> list[int]:
+    """The items of groups of several, as far as each is worth a trial of its own."""
+    joint = [group for group in groups if 1 < len(group) <= MOST]
+    return sorted({item for group in joint for item in group})
+
+
+class _Steps:
+    """The steps of a proof, as generators that ask for the outcome of a set."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+        self.evidence = Evidence.of([], n, "fail")
+        self.everything = frozenset(range(n))
+
+    def known(self, wanted: Wanted) -> str | None:
+        """The outcome of what is wanted, as far as trials say it."""
+        if wanted.itself:
+            seen = self.evidence.seen(wanted.subset)
+            return seen[-1] if seen else None
+        return self.evidence.says(wanted.subset)
+
+    def proof(self, proposed: list[Items], hiding: Items) -> Asking:
+        """All that has to be tried; groups that the trials show are taken in."""
+        groups: list[Items] = []
+        for group in proposed:
+            outcome = yield self._asks(group, ALONE)
+            if outcome == self.evidence.symptom:
+                groups = _with(groups, group)
+        for item in _members(groups):
+            yield Wanted(subset_of({item}, self.n), MEMBER, itself=True)
+        hides = [frozenset({item}) for item in sorted(hiding)]
+        complete = True
+        while not _too_many(groups) and len(hides) - len(hiding) <= MOST_HIDES:
+            found, hidden, complete = yield from self._another(groups, hides)
+            if found:
+                groups = _with(groups, found)
+            elif hidden:
+                hides = _with(hides, hidden)
+            else:
+                guessed = [group for group in hides if group <= hiding]
+                wrong = yield from self._not_hiding(guessed)
+                if wrong is None:
+                    break
+                hides.remove(wrong)
+        for item in _members(groups):
+            yield Wanted(subset_of({item}, self.n), MEMBER, itself=True)
+        hidden_rest = len(hides) - len(hiding) > MOST_HIDES
+        return Proof(_sorted(groups), _sorted(hides), complete and not _too_many(groups), hidden_rest)
+
+    def _not_hiding(self, guessed: list[Items]) -> Generator[Wanted, str, Items | None]:
+        """One of the items that were left out since they are suspect to hide the symptom, if it does not hide it."""
+        for group in guessed:
+            outcome = yield Wanted(subset_of(group, self.n), LEFT_OUT, itself=True)
+            if outcome != HIDDEN:
+                return group
+        return None
+
+    def _another(
+        self,
+        groups: list[Items],
+        hides: list[Items],
+    ) -> Generator[Wanted, str, tuple[Items | None, Items | None, bool]]:
+        """A group that was not named yet or a set that hides the symptom, if there is one, and
+        whether all was tried."""
+        leaving_out = ways([*groups, *hides])
+        complete = leaving_out is not None
+        if leaving_out is None:
+            leaving_out = [frozenset().union(*groups, *hides)]
+        for way in leaving_out:
+            rest = self.everything - way
+            outcome = yield self._asks(rest, OTHERS)
+            if outcome == "pass":
+                continue
+            found = yield from self._smallest(
+                rest, outcome, HIDES if outcome == HIDDEN else SMALLER
+            )
+            if not found:
+                complete = False
+            elif outcome == HIDDEN:
+                return None, found, complete
+            else:
+                return found, None, complete
+        return None, None, complete
+
+    def _smallest(self, within: Items, outcome: str, reason: str) -> Finding:
+        """A smallest set inside ``within`` that has an outcome as ``within`` has it; empty where that does not hold."""
+        pool = self._ordered(self._narrowed(within, outcome))
+        found: list[int] = []
+        while True:
+            if found and (yield self._asks(found, reason)) == outcome:
+                return frozenset(found)
+            if not pool:
+                return frozenset()
+            low, high = (
+                0,
+                len(pool),
+            )  # found and pool[:high] have the outcome, found and pool[:low] do not
+            while high - low > 1:
+                middle = (low + high) // 2
+                if (yield self._asks([*found, *pool[:middle]], reason)) == outcome:
+                    high = middle
+                else:
+                    low = middle
+            found.append(pool[high - 1])
+            pool = pool[: high - 1]
+
+    def _narrowed(self, within: Items, outcome: str) -> Items:
+        """The smallest set inside ``within`` that a trial showed to have the outcome, or all of it."""
+        if self.evidence.flake > 0:
+            return within  # a single trial shows nothing
+        has = [self.evidence.named(told) == outcome for told in self.evidence.outcomes]
+        inside = ~np.any(self.evidence.changed & ~subset_of(within, self.n), axis=1)
+        trials = np.flatnonzero(np.array(has, bool) & inside)
+        if not len(trials):
+            return within
+        sizes = self.evidence.changed[trials].sum(axis=1)
+        return frozenset(
+            np.flatnonzero(self.evidence.changed[trials[int(np.argmin(sizes))]]).tolist()
+        )
+
+    def _ordered(self, within: Items) -> list[int]:
+        """Items with those first that one trial showed to pass together: nothing has to be asked of them."""
+        inside = subset_of(within, self.n)
+        passed = self.evidence.changed[self.evidence.passed] & inside
+        if not len(passed) or self.evidence.flake > 0:
+            return sorted(within)
+        largest = passed[int(np.argmax(passed.sum(axis=1)))]
+        return sorted(within, key=lambda item: (not largest[item], item))
+
+    def _asks(self, items: Collection[int], reason: str) -> Wanted:
+        return Wanted(subset_of(items, self.n), reason)
+
+
+def _too_many(groups: list[Items]) -> bool:
+    """Whether the groups are no explanation: many joint ones, or several large ones, where what
+    counts is how many items are changed, not which."""
+    joint = [group for group in groups if len(group) > 1]
+    large = [group for group in groups if len(group) > MOST]
+    return len(joint) > MOST_GROUPS or (len(groups) > 1 and bool(large))
+
+
+def _sorted(groups: Iterable[Items]) -> Groups:
+    return tuple(sorted(tuple(sorted(group)) for group in groups))
+
+
+def _with(groups: list[Items], found: Items) -> list[Items]:
+    """Groups and one more, without those that hold another whole."""
+    every = [*groups, found]
+    return [group for group in dict.fromkeys(every) if not any(other < group for other in every)]

@@ -1,0 +1,207 @@
+"""An answer of a bisection in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from npulab.analysis.bisect import search
+from npulab.analysis.bisect.parts import BUFFER
+from npulab.analysis.bisect.search import Search
+from npulab.analysis.check import Difference
+from npulab.support.text import plural
+
+VERBS = {"hang": "hang", "fail": "break"}
+SHOWN = 6  # parts of a group, and trials, that a sentence names
+
+
+class Words:
+    """The sentences of one bisection: ``differences`` are its parts, ``several`` says whether there
+    are several jobs."""
+
+    def __init__(self, differences: Sequence[Difference], several: bool) -> None:
+        self.differences, self.several = differences, several
+
+    def part(self, item: int) -> str:
+        """A part with its values: ``NN w3.relu = 1 (good 0)``."""
+        part = self.differences[item]
+        if part.block == BUFFER:
+            return f"buffer {part.register}"
+        task = f"job {part.task} " if self.several else ""
+        register = f"{part.register}." if part.register else ""
+        return f"{task}{part.block} {register}{part.field} = {good_and_bad(part)}"
+
+    def groups(self, groups: Sequence[Sequence[int]]) -> str:
+        """Groups of parts: ``a and b together, or c alone``."""
+        if not groups:
+            return "nothing"
+        if not all(groups):
+            return "everything, even the good job"
+        told = []
+        for group in groups[:SHOWN]:
+            names = [self.part(item) for item in group[:SHOWN]]
+            if len(group) > SHOWN:
+                names.append(f"{len(group) - SHOWN} more")
+            how = " together" if len(group) > 1 else " alone" if len(groups) > 1 else ""
+            told.append(" and ".join(names) + how)
+        if len(groups) > SHOWN:
+            told.append(f"{len(groups) - SHOWN} more such groups")
+        return ", or ".join(told)
+
+    def sentence(self, of: Search) -> str:
+        """What a search found, or how far it is."""
+        if of.end is None:
+            return f"not found yet: about {plural(of.left, 'trial')} left after {_cost(of)}"
+        write = _ENDS[of.end.how]
+        return write(self, of)
+
+    def _breaks(self, of: Search) -> str:
+        verb = VERBS[of.symptom or "fail"]
+        singular = not of.groups or len(of.groups[-1]) == 1
+        return f"{self.groups(of.groups)} {verb}{'s' if singular else ''} it"
+
+    def _trial(self, of: Search, number: int) -> str:
+        """``trial 3 (hang with 2 parts changed)``, counted from 1."""
+        subset, outcome = of.history[number]
+        count = int(np.count_nonzero(subset))
+        if count == 0:
+            what = "the good job"
+        elif count == 1:
+            what = self.part(int(np.argmax(subset)))
+        elif count == len(subset):
+            what = "BAD"
+        else:
+            what = f"{count} parts changed"
+        return f"trial {number + 1} ({outcome} with {what})"
+
+    def found(self, of: Search) -> str:
+        text = f"{self._breaks(of)} ({_certain(of)} certain after {_cost(of)})"
+        assert of.end is not None
+        if of.end.trials:
+            against = plural(len(of.end.trials), "trial")
+            text += f"; {against} said otherwise, {self._trial(of, of.end.trials[0])} first, as errors do"
+        if of.hidden:
+            verb = VERBS[of.symptom or "fail"]
+            text += f"; whether more of them {verb} it is not seen where they end in another way first"
+        if of.inseparable:
+            text += (
+                "; changing one of them without the others hangs, so that they cannot be told apart"
+            )
+        return text
+
+    def passes(self, of: Search) -> str:
+        verb = VERBS[of.symptom or "fail"]
+        text = f"BAD passes on this device{_at(of)}: none of the {len(self.differences)} parts that differ {verb}s it"
+        other = [number for number, (_, outcome) in enumerate(of.history) if outcome != "pass"]
+        if other:
+            text += f"; but {self._trial(of, other[0])}"
+        return f"{text} (after {_cost(of)})"
+
+    def other(self, of: Search) -> str:
+        assert of.end is not None
+        outcome = of.history[of.end.trials[-1]][1]
+        return (
+            f"not found: BAD does not {of.symptom} on this device but ends in {outcome!r}{_at(of)}; "
+            f"search for symptom {outcome!r}"
+        )
+
+    def good_fails(self, of: Search) -> str:
+        assert of.end is not None
+        first = of.end.trials[0]
+        if first == 0:
+            return (
+                "not found: the good job does not pass on this device (trial 1, "
+                "before any other ran)"
+            )
+        return (
+            f"not found: the good job does not pass either (trial {first + 1}), but it ran "
+            "after a failure; run it alone on a freshly reset device, and bisect once it passes"
+        )
+
+    def gone(self, of: Search) -> str:
+        passed = [number for number, (_, outcome) in enumerate(of.history) if outcome == "pass"]
+        return (
+            f"not found: the good job fails time and again{_at(of)} although {self._trial(of, passed[-1])} "
+            "came before: the device does not come back from a failure, or fails as it gets warm; reset it "
+            "before each trial"
+        )
+
+    def conflict(self, of: Search) -> str:
+        assert of.end is not None
+        broke, passed = of.end.trials
+        return (
+            f"not found: {self._trial(of, broke)} and {self._trial(of, passed)} contradict each other, "
+            "since the second changes all that the first does; both were run after a pass: some parts mend "
+            "what others break, or outcomes err (then say how often)"
+        )
+
+    def state(self, of: Search) -> str:
+        assert of.end is not None
+        return (
+            f"not found: {self._breaks(of)} in the trials that followed a pass, but "
+            f"{self._trial(of, of.end.trials[0])} says otherwise: the device keeps a state from the run "
+            "before; reset it before each trial"
+        )
+
+    def more(self, of: Search) -> str:
+        against = of.everything.against(of.groups)
+        text = f"not found: {self._breaks(of)}"
+        if against:
+            return f"{text}, but so do others: {self._trial(of, against[0])} changes none of them whole"
+        return f"{text}, as trials of each alone show; whether anything else does could not be tried"
+
+    def unexplained(self, of: Search) -> str:
+        assert of.end is not None
+        against = of.end.trials
+        return (
+            f"not found: {self._breaks(of)} fits best, but {len(against)} of {_cost(of)} say otherwise, "
+            f"{self._trial(of, against[0])} first: more than errors explain"
+        )
+
+    def unsure(self, of: Search) -> str:
+        return (
+            f"not found: most likely {self._breaks(of)} ({_certain(of)} certain after {_cost(of)}, "
+            f"{of.certainty:.4g} was asked for)"
+        )
+
+
+_ENDS: dict[str, Callable[[Words, Search], str]] = {
+    search.FOUND: Words.found,
+    search.PASSES: Words.passes,
+    search.OTHER: Words.other,
+    search.GOOD_FAILS: Words.good_fails,
+    search.GONE: Words.gone,
+    search.CONFLICT: Words.conflict,
+    search.STATE: Words.state,
+    search.MORE: Words.more,
+    search.UNEXPLAINED: Words.unexplained,
+    search.UNSURE: Words.unsure,
+}
+
+
+def good_and_bad(part: Difference) -> str:
+    """The values of a part: ``1 (good 0)``."""
+    good, bad = part.texts
+    return f"{bad} (good {good})"
+
+
+def _cost(of: Search) -> str:
+    hangs = sum(outcome == "hang" for _, outcome in of.history)
+    trials = plural(len(of.history), "trial")
+    return f"{trials}, {hangs} hung" if hangs else trials
+
+
+def _certain(of: Search) -> str:
+    return "over 99.9%" if of.certain > 0.999 else f"{of.certain:.1%}"
+
+
+def _at(of: Search) -> str:
+    """`` (trial 3)`` or `` (trials 3, 4 and 5)``: the trials that show how it ended."""
+    assert of.end is not None
+    numbers = [str(number + 1) for number in of.end.trials[-SHOWN:]]
+    if not numbers:
+        return ""
+    if len(numbers) == 1:
+        return f" (trial {numbers[0]})"
+    return f" (trials {', '.join(numbers[:-1])} and {numbers[-1]})"

@@ -1,0 +1,116 @@
+"""Answers of bisections on boards by lot: none stands against a trial of its own, and what is reported as certain is true."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from bench_boards import against, bisected, certain, groups_of
+from boards import STATEFUL, STATELESS, Board, board
+
+from npulab.analysis.bisect import Bisected
+from npulab.analysis.bisect.evidence import subset_of
+from npulab.analysis.bisect.search import End, Search
+
+LOT = [*((kind, 0.0) for kind in (*STATELESS, *STATEFUL)),
+       *((kind, 0.05) for kind in STATELESS if kind not in ("three of five", "more than half"))]
+
+
+def answer(kind: str, seed: int, flake: float) -> tuple[Board, Bisected]:
+    of = board(kind, seed, flake)
+    return of, bisected(of, flake, seed=seed)
+
+
+def is_true(of: Board, found: Bisected) -> bool:
+    symptom = "hang" if re.search(r"hangs? it", found.sentence) else "fail"
+    return groups_of(found) == of.least(symptom)
+
+
+def check_honest(of: Board, found: Bisected) -> None:
+    """What is found agrees with each trial; what is not names the trial, or says that BAD passes."""
+    assert found.done or found.hangs >= 50
+    assert found.found == (not found.sentence.startswith(("not found", "BAD passes"))), found.sentence
+    if of.flake == 0 and found.found:
+        assert against(found, of) == [], found.sentence
+        for group in found.groups:
+            items = [int(key[3][1:]) for key in group]
+            tried = [on for on, _ in of.trials]
+            assert len(items) < 2 or all(frozenset({item}) in tried for item in items), "a part was not tried alone"
+    if not found.found:
+        assert not certain(found)
+
+
+@pytest.mark.sample(15)
+@pytest.mark.parametrize("seed", range(1000, 1002))
+@pytest.mark.parametrize(("kind", "flake"), LOT)
+def test_no_answer_stands_against_its_trials(kind: str, flake: float, seed: int) -> None:
+    of, found = answer(kind, seed, flake)
+    check_honest(of, found)
+    if kind in STATELESS and kind != "more than half" and flake == 0:
+        assert found.found, found.sentence
+        assert is_true(of, found), (found.sentence, of.least())
+
+
+@pytest.mark.long
+def test_two_thousand_boards() -> None:
+    told = wrong = 0
+    for number in range(2000):
+        kind, flake = LOT[number % len(LOT)]
+        of, found = answer(kind, 5000 + number, flake)
+        check_honest(of, found)
+        if certain(found):
+            told += 1
+            wrong += not is_true(of, found)
+    assert told > 1000
+    assert wrong <= 0.005 * told, (wrong, told)
+
+
+@pytest.mark.parametrize("kind", STATEFUL)
+def test_a_state_that_a_failure_leaves_is_named(kind: str) -> None:
+    """No number is given where the device keeps a state, and the good job is not blamed for it."""
+    for seed in range(6):
+        of, found = answer(kind, seed, 0.0)
+        if not found.found:
+            assert re.search(r"\btrials? \d", found.sentence), found.sentence
+            assert found.certainty is None
+        assert "good job does not pass (over" not in found.sentence
+        assert not found.found or is_true(of, found)
+
+
+@pytest.mark.parametrize("symptom", ["fail", "hang"])
+def test_the_first_trial_of_bad_shows_what_is_asked_about(symptom: str) -> None:
+    other = {"fail": "hang", "hang": "fail"}[symptom]
+    for outcome in (other, "pass"):
+        of = Board("one", 12, lambda on, outcome=outcome: outcome if 3 in on else "pass", (3,))
+        found = bisected(of, 0.0, symptom=symptom)
+        assert (of.trials, found.found, found.culprits) == ([(of.everything, outcome)], False, ())
+        assert "BAD" in found.sentence
+        assert "trial 1" in found.sentence
+
+
+def test_a_device_that_passes_bad_is_the_answer() -> None:
+    found = bisected(Board("one", 12, lambda on: "pass", ()), 0.0)
+    assert found.sentence.startswith("BAD passes on this device (trial")
+    assert (found.found, found.certainty, found.culprits) == (False, None, ())
+
+
+def test_parts_that_mend_each_other_are_two_trials_and_no_answer() -> None:
+    """A part that fails unless another one changes too: both trials are run again, each after a pass, and named."""
+    search = Search(6, [[item] for item in range(6)])
+
+    def run(subset: np.ndarray) -> None:
+        search.tell(subset, "fail" if subset[2] and not subset[3] else "pass")
+
+    run(subset_of({2}, 6))
+    run(subset_of({2, 3}, 6))
+    while (question := search.ask()) is not None:
+        run(question.subset)
+    assert search.end == End("conflict", (0, 1))
+    assert [outcome for _, outcome in search.history[2:]] == ["pass", "fail", "pass", "pass"]
+
+
+def test_a_certainty_that_was_not_reached_is_no_answer() -> None:
+    found = bisected(board("alone", 3, 0.2), 0.2, certainty=0.9, max_hangs=1)
+    assert found.done
+    assert found.found == (found.certainty is not None and found.certainty >= 0.9)
