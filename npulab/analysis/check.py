@@ -11,11 +11,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
+from npulab.analysis.compared import (
+    OUTPUT,
+    STEP,
+    bytes_unseen,
+    count_of,
+    cut_of,
+    layers_left,
+    left_of,
+    one_value,
+    surely_written,
+    without_outputs,
+)
 from npulab.analysis.mismatch.summary import in_hex, window
 from npulab.captures.capture import COMMANDS, Capture, CaptureSet, Job
 from npulab.captures.registry import target
 from npulab.captures.sweep import Sweep
-from npulab.captures.target import Claim, Item, Range, Target, Unsupported
+from npulab.captures.target import Claim, Item, Lifted, Range, Target, Unsupported
 from npulab.quant.emulate import emulate, outputs
 from npulab.quant.floats import steps, unit
 from npulab.quant.layers import Network
@@ -31,7 +43,7 @@ if TYPE_CHECKING:
 Key = tuple[int, str, str, str]
 SETS = ("task", "block", "register", "field", "differs", "constant", "a", "b", "address")
 MOST_SHOWN = 5
-STEP = "output:"  # and the number of a layer: the buffer of what it gave
+ONE_VALUE = "one value"  # a verdict: what is equal is what memory may hold before a job runs
 WRITES, ORDER = "(writes)", "(order)"  # stand for a field where only the way differs in which a state is written
 
 
@@ -40,15 +52,20 @@ class Comparison:
     """How a capture agrees with our understanding of it.
 
     ``words`` and ``coefficients`` say whether decoding and encoding gives the same bytes (None
-    if there are none).  ``verdict`` is about the output: ``equal``, ``differs``, ``not
-    executed`` or ``nothing to compare``; of ``compared`` elements ``mismatches`` differ, ``first``
+    if there are none); ``refused`` says that the coefficients were not decoded at all.  ``verdict`` is about
+    the output: ``equal`` where all that was recorded of it was compared and nothing differs,
+    ``partly compared`` where what was compared is equal and ``left`` says what else there is, ``one
+    value`` where every output is the same number that memory may hold before a job runs,
+    ``differs``, ``not executed``, ``nothing to compare``, ``claims agree`` where an output was
+    recorded and only claims could be compared. Of ``outputs`` elements ``compared`` were, of which
+    ``mismatches`` differ; ``first``
     (row, column, channel) is the first of them, ``max`` the largest difference in units of
     ``unit``: "code", or "ulp" where outputs are real numbers (how many representable ones apart; +0
     and -0 are equal, and so are two NaN). ``predicted`` and ``captured`` are ``(H, W, C)``, of a
     fully connected layer ``(batches, 1, C)``, or None; ``reason`` says in words what is wrong;
     ``layer`` is what was lifted, ``rule`` the rounding rule it was emulated with, ``x`` the input.
     ``hypotheses`` says which other explanation would make it equal.  ``claims`` is what sources
-    beside the capture say of its fields; where no output was compared, the verdict is whether they
+    beside the capture say of its fields; where no output was recorded, the verdict is whether they
     agree.
     """
 
@@ -71,6 +88,14 @@ class Comparison:
     unit: str = "code"
     claims: tuple[Claim, ...] = ()
     provenance: str = ""
+    outputs: int = 0
+    left: tuple[str, ...] = ()
+    refused: bool = False
+
+    @property
+    def complete(self) -> bool:
+        """Whether all outputs that were recorded, or should have been, were compared."""
+        return self.compared > 0 and self.compared == self.outputs and not self.left
 
     @property
     def claims_wrong(self) -> int:
@@ -80,7 +105,8 @@ class Comparison:
     @property
     def ok(self) -> bool:
         """Nothing differs."""
-        return self.words and self.coefficients is not False and self.verdict != "differs" and not self.claims_wrong
+        sound = self.words and self.coefficients is not False
+        return sound and self.verdict != "differs" and not self.claims_wrong
 
     @property
     def largest(self) -> str:
@@ -96,7 +122,8 @@ class Comparison:
 
     def records(self) -> list[Row]:
         return [{"case": self.case, "target": self.target, "words": _same(self.words),
-                 "coefficients": _same(self.coefficients), "compared": self.compared,
+                 "coefficients": "not read" if self.refused else _same(self.coefficients),
+                 "compared": self.compared, "outputs": self.outputs,
                  "mismatches": self.mismatches, "verdict": self.verdict, "simulated": self.simulated,
                  "reason": self.reason, "predicted": self.shown, "unit": self.unit,
                  "claims": len(self.claims), "claims_wrong": self.claims_wrong,
@@ -131,49 +158,113 @@ def check(capture: Capture) -> Comparison:
     _refuse(capture, "check", Capture)
     of = target(capture.target)
     words = all(_same_words(job, capture) for job in capture.jobs)
-    coefficients, reasons = _same_coefficients(of, capture)
-    result = Comparison(capture.name, capture.target, capture.simulated, words, coefficients, "differs",
+    result = Comparison(capture.name, capture.target, capture.simulated, words, None, "differs",
                         provenance=capture.origin)
+    result, reasons = _with_coefficients(result, of, capture)
     try:
         ranges = of.replay(capture)
-        result = _replayed(result, ranges) if ranges else _compared(result, of, capture)
-    except Unsupported as error:
-        result = replace(result, verdict="nothing to compare", reason=str(error))
+        result = _replayed(result, of, capture, ranges) if ranges else _compared(result, of, capture)
     except (ValueError, LookupError) as error:
-        reasons.append(str(error))
+        result = _not_lifted(result, of, capture, error)
     try:
-        result = _claimed(replace(result, claims=tuple(of.claims(capture))))
+        result = _claimed(replace(result, claims=tuple(of.claims(capture))), capture)
     except (ValueError, LookupError) as error:
         reasons.append(str(error))
         if not isinstance(error, Unsupported):
             result = replace(result, verdict="differs")
-    return replace(result, reason="; ".join(dict.fromkeys(filter(None, [*reasons, result.reason]))))
+    return _told(result, reasons)
+
+
+def _told(result: Comparison, reasons: Sequence[str]) -> Comparison:
+    """The comparison with all its reasons, and with a verdict that says no more than was
+    compared."""
+    if result.verdict == "equal" and result.left:
+        result = replace(result, verdict="partly compared")
+    texts = [*reasons, result.reason, *result.left]
+    return replace(result, reason="; ".join(dict.fromkeys(filter(None, texts))))
+
+
+def _not_lifted(result: Comparison, of: Target, capture: Capture, error: Exception) -> Comparison:
+    """The comparison of a capture that is refused as it is: one whose outputs are to blame
+    differs."""
+    verdict = "nothing to compare" if isinstance(error, Unsupported) else "differs"
+    result = replace(result, verdict=verdict, reason=str(error), left=tuple(filter(None, [bytes_unseen(capture)])))
+    bare = replace(capture, buffers=without_outputs(capture))
+    if len(bare.buffers) == len(capture.buffers) or _lifted(of, capture) is not None:
+        return result
+    lifted = _lifted(of, bare)
+    if lifted is None:
+        return result
+    count = count_of(lifted)
+    return replace(result, verdict="differs", layer=lifted.layer, x=lifted.x, rule=_rule(of, capture), outputs=count,
+                   left=(f"0 of {count} outputs were compared",))
+
+
+def _lifted(of: Target, capture: Capture) -> Lifted | None:
+    """What a capture is lifted to; None where that is refused."""
+    try:
+        return of.lift(capture)
+    except (ValueError, LookupError):
+        return None
+
+
+def _rule(of: Target, capture: Capture) -> str:
+    return of.rule_of(capture) if of.rule_of else of.rule
 
 
 def _same(equal: bool | None) -> str:
     return "none" if equal is None else "equal" if equal else "differs"
 
 
-def _replayed(result: Comparison, ranges: Sequence[Range]) -> Comparison:
+def _replayed(result: Comparison, of: Target, capture: Capture, ranges: Sequence[Range]) -> Comparison:
     """The comparison of memory after a run; if only a CRC was kept, no difference of a byte is
     known."""
-    wrong = [memory for memory in ranges if memory.differing]
-    return replace(result, verdict="differs" if wrong else "equal",
-                   compared=sum(len(memory.predicted) for memory in ranges),
+    known = [memory for memory in ranges if memory.captured is not None or memory.crc is not None]
+    wrong = [memory for memory in known if memory.differing]
+    reasons = [str(memory) for memory in wrong]
+    sizes = [len(memory.predicted) for memory in known]
+    left = [f"{memory.name}: {len(memory.predicted)} bytes were not recorded" for memory in ranges
+            if memory not in known]
+    cut = ""
+    named = {memory.name for memory in known}
+    if OUTPUT in named:
+        lifted = of.lift(capture)
+        cut = cut_of(of, capture, lifted)
+        left += left_of(of, capture, lifted, named)
+    elif OUTPUT in capture.buffers:
+        left.append(bytes_unseen(capture))
+    verdict = "differs" if wrong or cut else "equal"
+    if not any(sizes):
+        verdict = "nothing to compare"
+    elif verdict == "equal" and not surely_written(capture) and _of_one_byte(known):
+        verdict = ONE_VALUE
+        reasons.append("every byte is the same, as in memory that no job wrote")
+    return replace(result, verdict=verdict, compared=sum(sizes), outputs=sum(len(one.predicted) for one in ranges),
                    mismatches=sum(len(memory.differing) for memory in wrong),
-                   first=(wrong[0].differing[0],) if wrong else None,
-                   max=max((memory.largest for memory in wrong), default=0), reason="; ".join(map(str, wrong)))
+                   first=(wrong[0].differing[0],) if wrong else None, left=tuple(left),
+                   max=max((memory.largest for memory in wrong), default=0),
+                   reason="; ".join(filter(None, [*reasons, cut])))
 
 
-def _claimed(result: Comparison) -> Comparison:
+def _of_one_byte(ranges: Sequence[Range]) -> bool:
+    """Whether all ranges hold nothing but one byte, over and over, as memory that no job wrote."""
+    data = np.frombuffer(b"".join(memory.predicted for memory in ranges), np.uint8)
+    return one_value(data, data, 0)
+
+
+def _claimed(result: Comparison, capture: Capture) -> Comparison:
     """What claims make of the verdict, in words."""
     claims, undecided = result.claims, result.verdict == "nothing to compare"
     wrong = [claim for claim in claims if not claim.agrees]
     if not claims or not (undecided or wrong):
         return result
     sources = " and ".join(dict.fromkeys(filter(None, (claim.source for claim in claims))))
-    words = f"{len(claims) - len(wrong)} of {len(claims)} statements{f' of {sources}' * bool(sources)} agree"
-    verdict = ("differs" if wrong else "equal") if undecided else result.verdict
+    of = f" of {sources}" if sources else ""
+    words = f"{len(claims) - len(wrong)} of {len(claims)} statements{of} agree"
+    verdict = result.verdict
+    if undecided:
+        verdict = "claims agree" if bytes_unseen(capture) else "equal"
+        verdict = "differs" if wrong else verdict
     reason = "; ".join(filter(None, [words, *map(str, wrong[:1]), result.reason]))
     return replace(result, verdict=verdict, reason=reason)
 
@@ -184,13 +275,17 @@ def _refuse(value: Any, what: str, *kinds: type) -> None:
         raise TypeError(f"{what}: got {type(value).__name__}, allowed is {names}, as npulab.load and load_all give")
 
 
-def _same_coefficients(of: Target, capture: Capture) -> tuple[bool | None, list[str]]:
+def _with_coefficients(result: Comparison, of: Target, capture: Capture) -> tuple[Comparison, list[str]]:
+    """The comparison of the coefficient buffer with itself, decoded and encoded again, and why it is
+    not one."""
     if "coefficients" not in capture.buffers:
-        return None, []
+        return result, []
     try:
-        return of.recode(capture) == capture.buffers["coefficients"], []
+        same = of.recode(capture) == capture.buffers["coefficients"]
     except ValueError as error:
-        return None if isinstance(error, Unsupported) else False, [str(error)]
+        refused = not isinstance(error, Unsupported)
+        return replace(result, coefficients=False if refused else None, refused=refused), [str(error)]
+    return replace(result, coefficients=same), []
 
 
 def _same_words(job: Job, capture: Capture) -> bool:
@@ -204,35 +299,64 @@ def _same_words(job: Job, capture: Capture) -> bool:
 
 def _compared(result: Comparison, of: Target, capture: Capture) -> Comparison:
     """The comparison of the output, if there is one."""
-    layer, x, output = of.lift(capture)
-    result = replace(result, layer=layer, rule=of.rule_of(capture) if of.rule_of else of.rule)
-    captured = _captured_layers(capture) if isinstance(layer, Network) else ()
+    lifted = of.lift(capture)
+    layer, x, output = lifted
+    result = replace(result, layer=layer, rule=_rule(of, capture))
     absent = x is None or (isinstance(x, tuple | list) and any(tensor is None for tensor in x))
-    if captured and not absent:
-        result = _layer_by_layer(result, of, capture, x, captured)
-        if output is None or result.mismatches:
+    steps_of = _captured_layers(capture) if isinstance(layer, Network) and not absent else []
+    if steps_of:
+        result = _layer_by_layer(result, of, capture, x, steps_of)
+        if result.mismatches:
             return result
-    if absent or output is None:
-        missing = [name for name, gone in (("input", absent), ("output", output is None)) if gone]
-        return replace(result, verdict="nothing to compare", reason=f"no {' and no '.join(missing)} recorded")
-    result = replace(result, x=x, captured=output)
-    predicted = emulate(layer, x, result.rule)
-    if predicted.shape != output.shape:
-        return replace(result, reason=f"predicted shape {predicted.shape}, captured {output.shape}")
-    if "f" in (predicted.dtype.kind, output.dtype.kind) and predicted.dtype != output.dtype:
-        return replace(result, reason=f"predicted are numbers of {predicted.dtype}, captured of {output.dtype}")
+    if output is not None and not absent:
+        result = _of_output(replace(result, x=x, captured=output), output, surely_written(capture))
+    recorded = output is not None or OUTPUT in capture.buffers
+    missing = [name for name, gone in (("input", absent), ("output", not recorded)) if gone]
+    if not steps_of and (absent or output is None):
+        said = f"no {' and no '.join(missing)} recorded" if missing else ""
+        result = replace(result, verdict="nothing to compare", reason=said)
+    left = left_of(of, capture, lifted, [OUTPUT, *(f"{STEP}{number}" for number in steps_of)])
+    if steps_of and output is None:
+        left.append(layers_left(layer, steps_of))
+    if recorded and not result.compared:
+        left.insert(0, f"0 of {count_of(lifted)} outputs were compared")
+    cut = cut_of(of, capture, lifted)
+    if cut:
+        result = replace(result, verdict="differs", reason=cut)
+    return replace(result, outputs=result.outputs or count_of(lifted), left=tuple(filter(None, left)))
+
+
+def _of_output(result: Comparison, output: np.ndarray, written: bool) -> Comparison:
+    """The comparison of the recorded output with what the lifted layer gives; ``written`` says that
+    it is known that the job wrote it."""
+    layer = cast("Layer", result.layer)
+    predicted = emulate(layer, result.x, result.rule)
     before = result.compared  # of captured layers
-    result = with_outputs(result, _image(predicted), _image(output))
-    if not result.mismatches:
-        return replace(result, compared=before + result.compared)
-    zero_point = layer.output_q.zero_point
+    if predicted.shape != output.shape:
+        return replace(result, verdict="differs", outputs=before + predicted.size,
+                       reason=f"predicted shape {predicted.shape}, captured {output.shape}")
+    if "f" in (predicted.dtype.kind, output.dtype.kind) and predicted.dtype != output.dtype:
+        return replace(result, verdict="differs", outputs=before + predicted.size,
+                       reason=f"predicted are numbers of {predicted.dtype}, captured of {output.dtype}")
+    zero_point = _zero_point(layer)
+    found = with_outputs(result, _image(predicted), _image(output), None if written else zero_point)
+    if not found.mismatches:
+        verdict = ONE_VALUE if ONE_VALUE in (result.verdict, found.verdict) else found.verdict
+        count = before + found.compared
+        return replace(found, verdict=verdict, compared=count, outputs=count)
     if np.all(output == zero_point):
-        value = "0" if result.unit == "ulp" else f"the zero point {zero_point}"
-        return replace(result, verdict="not executed", reason=f"every output is {value}, as before the job ran")
+        value = "0" if found.unit == "ulp" else f"the zero point {zero_point}"
+        return replace(found, verdict="not executed", reason=f"every output is {value}, as before the job ran")
     if output.size > 1 and not np.any(steps(output, output.flat[0])) and output.flat[0] != zero_point:
-        return replace(result, reason=f"every captured output is {output.flat[0]}, predicted are "
-                                      f"{predicted.min()} to {predicted.max()}")
-    return result
+        return replace(found, reason=f"every captured output is {output.flat[0]}, predicted are "
+                                     f"{predicted.min()} to {predicted.max()}")
+    return found
+
+
+def _zero_point(layer: Layer | Network) -> int:
+    """The code that stands for 0 in a layer's output."""
+    q = layer.output_q
+    return 0 if q is None else q.zero_point
 
 
 def _captured_layers(capture: Capture) -> list[int]:
@@ -250,25 +374,43 @@ def _layer_by_layer(result: Comparison, of: Target, capture: Capture, x: Any, nu
     if numbers[-1] >= len(network.layers):
         raise ValueError(f"capture {capture.name}: got buffer {STEP}{numbers[-1]}, its network has layers 0 to "
                          f"{len(network.layers) - 1}")
-    every, compared = outputs(network, x, result.rule), 0
+    every, compared, same = outputs(network, x, result.rule), 0, list[int]()
     for number in numbers:
         predicted = every[number]
         captured = of.tensor(capture, f"{STEP}{number}", predicted)
-        found = with_outputs(result, _image(predicted), _image(captured))
+        zero = None if surely_written(capture) else _zero_point(network.layers[number])
+        found = with_outputs(result, _image(predicted), _image(captured), zero)
         if found.mismatches:
             given = x if isinstance(x, tuple | list) else (x,)
             taken = [given[-1 - source] if source < 0 else every[source] for source in network.inputs[number]]
             return replace(found, layer=network.layers[number], x=taken[0] if len(taken) == 1 else tuple(taken),
                            reason=f"layer {number} is the first of {len(numbers)} captured layers that differs")
+        if found.verdict == ONE_VALUE:
+            same.append(number)
         compared += found.compared
-    return replace(found, compared=compared)
+    reason = f"{len(numbers)} of {len(network.layers)} layers were compared"
+    if same:
+        reason += f"; of layer {', '.join(map(str, same))} every output is one value, as in memory that no job wrote"
+    verdict = ONE_VALUE if same else "equal"
+    return replace(found, verdict=verdict, compared=compared, outputs=compared, reason=reason)
 
 
-def with_outputs(result: Comparison, predicted: np.ndarray, captured: np.ndarray) -> Comparison:
-    """A comparison with two outputs of one shape, element by element."""
+def with_outputs(result: Comparison, predicted: np.ndarray, captured: np.ndarray,
+                 zero_point: int | None = None) -> Comparison:
+    """A comparison with two outputs of one shape, element by element.
+
+    With a ``zero_point`` equal outputs are held against memory that no job wrote.
+    """
     difference = np.abs(steps(predicted, captured))
     wrong = np.argwhere(difference)
-    return replace(result, verdict="differs" if len(wrong) else "equal", compared=predicted.size, mismatches=len(wrong),
+    verdict, reason = "equal", result.reason
+    if len(wrong):
+        verdict = "differs"
+    elif zero_point is not None and one_value(predicted, captured, zero_point):
+        said = f"every output is {captured.flat[0]}, as in memory that no job wrote"
+        verdict, reason = ONE_VALUE, "; ".join(filter(None, [reason, said]))
+    return replace(result, verdict=verdict, reason=reason, compared=predicted.size, outputs=predicted.size,
+                   mismatches=len(wrong),
                    first=tuple(wrong[0].tolist()) if len(wrong) else None, max=int(difference.max(initial=0)),
                    predicted=predicted, captured=captured, unit=unit(captured.dtype))
 

@@ -33,6 +33,12 @@ class Checks(Answer):
         """Nothing differs."""
         return all(result.ok for result in self.results)
 
+    @property
+    def empty(self) -> bool:
+        """Whether outputs were recorded, and of no capture any was compared."""
+        recorded = any(result.left for result in self.results)
+        return recorded and not any(result.compared for result in self.results)
+
     def records(self) -> list[Row]:
         rows = [row for result in self.results for row in result.records()]
         if self.explanations is not None:
@@ -54,14 +60,16 @@ class Checks(Answer):
         return f"Checks({self._sentence()})"
 
     def _sentence(self) -> str:
-        counts = Counter("not compared" if _uncompared(result) else result.verdict
-                         for result in self.results)
-        bad = sum(not result.ok and not _uncompared(result) for result in self.results)
-        parts = [plural(len(self.results), "capture"), f"{bad} differ{'s' * (bad == 1)}",
-                 *[f"{counts['not compared']} cannot be compared"] * bool(counts["not compared"]),
-                 *[f"{self.unreadable} unreadable"] * bool(self.unreadable)]
-        verdicts = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
-        return ", ".join(parts) + (f" ({verdicts})" if self.results else "")
+        counts = Counter(result.verdict for result in self.results)
+        bad = sum(not result.ok for result in self.results)
+        open_ = sum(not result.complete for result in self.results)
+        parts = [plural(len(self.results), "capture"), "1 differs" if bad == 1 else f"{bad} differ"]
+        if open_:
+            parts.append(f"{open_} with nothing or not all compared")
+        if self.unreadable:
+            parts.append(f"{self.unreadable} unreadable")
+        verdicts = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+        return ", ".join(parts) + (f" ({verdicts})" if verdicts else "")
 
 
 def nearby(result: Comparison, progress: Callable[[Any], Iterable[Any]]) -> pd.DataFrame | str:
@@ -78,15 +86,13 @@ def explained(result: Comparison, near: pd.DataFrame | str | None) -> list[str]:
     return ["", str(result), *indented(lines)]
 
 
-def _uncompared(result: Comparison) -> bool:
-    """Whether a capture counts as different because there was no way to compare its output."""
-    return result.verdict == "differs" and not result.compared and not result.claims_wrong
-
-
 def _outcome(result: Comparison) -> Row:
     """The columns of a line that are not those of the record."""
     if not result.compared:
-        return {"compared": None, "mismatches": None,
-                "predicted or reason": "not compared: " * _uncompared(result) + result.reason}
-    unseen = result.verdict == "differs" and result.captured is None
-    return {"predicted or reason": result.reason if result.claims_wrong or unseen else result.shown}
+        seen = {"compared": None, "mismatches": None}
+        unread = result.verdict == "differs" and not result.claims_wrong
+        return {**seen, "predicted or reason": f"not compared: {result.reason}" if unread else result.reason}
+    if result.verdict != "differs":
+        return {"predicted or reason": result.shown or result.reason}
+    unseen = result.captured is None or not result.mismatches
+    return {"predicted or reason": result.reason if result.claims_wrong or unseen else ""}

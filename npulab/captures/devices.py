@@ -32,6 +32,7 @@ NOT_RUN = (126, 127, 255, -signal.SIGHUP, -signal.SIGINT, -signal.SIGKILL, -sign
 LARGEST = 2 ** 28  # bytes of an output file; what is larger is no output
 SIMULATED = "npulab.Simulated(npulab.Simulated().run(good).output)"  # passes what the good job gives there
 KEYS = {outcome[0]: outcome for outcome in OUTCOMES}
+SIMULATED_DEVICE = "npulab simulated device"  # the tool of captures whose output it gave
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class Simulated:
         if run.output is None:
             raise ValueError(f"capture {capture.name}: the simulated device hangs: {run.reason}")
         return replace(capture, buffers={**capture.buffers, "output": run.output}, provenance="simulated",
-                       tool="npulab simulated device", date="")
+                       tool=SIMULATED_DEVICE, date="")
 
     def judge(self, capture: Capture, run: Run) -> str:
         """The outcome of a run: "pass" where it wrote what is expected."""

@@ -7,7 +7,7 @@ import dis
 import linecache
 import os
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from pathlib import Path
@@ -31,7 +31,7 @@ OWN = f"{Path(__file__).parents[1]}{os.sep}"  # npulab's own files
 # parameters of layers and their values that every ``lower`` has heard of
 VARIANTS = {"output": ("codes",), "rounding": ("half-away",), "activation": ACTIVATIONS}
 STEPS = ("lift", "simulate", "recode", "explain", "writes", "outline", "claims", "replay", "split",
-         "tensor", "rule_of")
+         "tensor", "extent", "covers", "rule_of")
 
 
 class Unsupported(ValueError):
@@ -178,6 +178,11 @@ def _plain(capture: Capture, name: str, like: np.ndarray) -> np.ndarray:
     return np.frombuffer(data, like.dtype).reshape(like.shape)
 
 
+def _every_task(capture: Capture) -> range:
+    """All tasks, by number."""
+    return range(len(capture.jobs))
+
+
 @dataclass(frozen=True)
 class Target:
     """One NPU family, as far as it is understood: steps left out raise ``Unsupported``.
@@ -192,7 +197,9 @@ class Target:
     values by the same names, without what they do not tell; ``claims`` a ``Claim`` for every field
     that a source beside the capture speaks of; ``replay`` a ``Range`` for every stretch of memory
     that a recorded run of several units had checked; ``split`` a capture for each layer of one that
-    has several.
+    has several; ``extent`` which bytes of the buffer ``output`` the words of a lifted capture say,
+    fill between and behind elements included (left out: found by lifting other bytes);
+    ``covers`` the tasks that ``lift`` makes its layer of (left out: all).
 
     ``rules`` are rounding rules of its own, named ``<target>:...``: every place that takes the name
     of a rule knows them.  ``variants`` are those of ``VARIANTS`` that ``lower`` heeds: a layer with
@@ -217,6 +224,8 @@ class Target:
     replay: Callable[[Capture], Sequence[Range]] = field(default_factory=lambda: lambda _: ())
     split: Callable[[Capture], Sequence[Capture]] = field(default_factory=lambda: lambda one: (one,))
     tensor: Callable[[Capture, str, np.ndarray], np.ndarray] = field(default_factory=lambda: _plain)
+    extent: Callable[[Capture, Lifted], range] | None = None
+    covers: Callable[[Capture], Collection[int]] = field(default_factory=lambda: _every_task)
     rule_of: Callable[[Capture], str] | None = None
     importers: tuple[Importer, ...] = ()
     documents: tuple[DocumentFormat, ...] = ()

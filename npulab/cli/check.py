@@ -22,6 +22,7 @@ from npulab.support.answers import Answer, Part, Table
 from npulab.support.refuse import near, refuse_if
 from npulab.support.text import plural
 
+NOTHING_COMPARED = 3  # exit status: nothing differs, but of the outputs that were recorded none was compared
 MOST_NAMED = 12  # cases, in a refusal
 UNREAD = ("task", "block", "register", "field", "raw", "all", "effect", "evidence")
 
@@ -84,7 +85,11 @@ def _check_cases(options: argparse.Namespace, cases: list[store.Case], broken: i
             found = dict(zip(differ, run(ask, differ.values()), strict=True))
         checks = replace(checks, explanations=found)
     show(options, checks)
-    return 2 if broken else int(torn > 0 or not checks.ok)
+    if broken:
+        return 2
+    if torn or not checks.ok:
+        return 1
+    return NOTHING_COMPARED if checks.empty else 0
 
 
 def _counted(bar: Bar, changes: list[Any]) -> Iterator[Any]:

@@ -12,6 +12,7 @@ from npulab.support.text import cell, in_columns
 
 # what a value of a column means to the reader, by column
 _VERDICTS = {"equal": "good", "differs": "bad", "not executed": "open", "nothing to compare": "open",
+             "partly compared": "open", "one value": "open", "claims agree": "open", "not read": "open",
              "not covered": "open", "not run": "open", "no operator": "open", "none": "quiet"}
 _EVIDENCE = {"guess": "open", "unknown": "bad"}
 TONES: dict[str, dict[str, str]] = {

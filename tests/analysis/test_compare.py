@@ -86,12 +86,18 @@ def test_simulated_captures_are_predicted(captures: npulab.CaptureSet, name: str
     assert found.compared == len(captures[name].buffers["output"])
 
 
-def test_output_of_a_zero_point_that_is_right_is_equal(captures: npulab.CaptureSet, vivante: Target) -> None:
+def test_output_of_a_zero_point_that_is_right_may_be_unwritten(captures: npulab.CaptureSet, vivante: Target) -> None:
+    """Equal, but of one value: memory may have held it before the job; what npulab's device wrote was written."""
     lifted = vivante.lift(captures["sim-update4"])
     layer = replace(lifted.layer, bias=[-2 ** 25], activation="relu")
     lowered = vivante.lower(layer, x=lifted.x)
     output = bytes([layer.output_q.zero_point]) * 9
-    assert npulab.check(lowered.with_buffers(output=output)).verdict == "equal"
+    found = npulab.check(lowered.with_buffers(output=output))
+    assert (found.verdict, found.compared, found.mismatches, found.ok) == ("one value", 9, 0, True)
+    assert "as in memory that no job wrote" in found.reason
+    ran = npulab.Simulated().record(lowered)
+    assert ran.buffers["output"] == output
+    assert npulab.check(ran).verdict == "equal"
 
 
 def test_a_wrong_output_differs_and_says_where(captures: npulab.CaptureSet) -> None:
@@ -107,7 +113,9 @@ def test_nothing_to_compare(captures: npulab.CaptureSet) -> None:
     for missing in ("input", "output"):
         buffers = {name: data for name, data in captures["sim-1x1"].buffers.items() if name != missing}
         found = npulab.check(replace(captures["sim-1x1"], buffers=buffers))
-        assert (found.verdict, found.compared, found.reason) == ("nothing to compare", 0, f"no {missing} recorded")
+        assert (found.verdict, found.compared) == ("nothing to compare", 0)
+        assert found.reason.split("; ")[0] == f"no {missing} recorded"
+        assert ("0 of 3456 outputs were compared" in found.reason) == (missing == "input")
 
 
 @pytest.mark.parametrize("name", SIMULATED)
@@ -275,6 +283,11 @@ def lifted_as(monkeypatch: pytest.MonkeyPatch, vivante: Target, *lifted: object,
     monkeypatch.setattr("npulab.analysis.check.target", lambda name: made)
 
 
+def bare(capture: npulab.Capture) -> npulab.Capture:
+    """The capture without what was recorded of outputs."""
+    return replace(capture, buffers={name: data for name, data in capture.buffers.items() if not name.startswith("output")})
+
+
 def halves() -> tuple[np.ndarray, np.ndarray]:
     random = np.random.RandomState(3)
     return random.normal(size=(4, 5, 3)).astype(np.float16), random.normal(size=(4, 5, 3)).astype(np.float16)
@@ -309,7 +322,8 @@ def test_float16_outputs_are_compared_in_ulps(captures: npulab.CaptureSet, vivan
     assert npulab.check(captures["sim-1x1"]).reason.startswith("every captured output is nan, predicted are")
     lifted_as(monkeypatch, vivante, layer, (a, b), output.astype(np.float32))
     found = npulab.check(captures["sim-1x1"])
-    assert (found.verdict, found.compared, found.reason) == ("differs", 0, "predicted are numbers of float16, captured of float32")
+    assert (found.verdict, found.compared, found.outputs) == ("differs", 0, 60)
+    assert found.reason == "predicted are numbers of float16, captured of float32; 0 of 60 outputs were compared"
 
 
 def test_network_of_several_inputs_is_checked(captures: npulab.CaptureSet, vivante: Target, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -328,7 +342,9 @@ def test_network_of_several_inputs_is_checked(captures: npulab.CaptureSet, vivan
     assert npulab.check(captures["sim-1x1"]).verdict == "equal"
     for x in ((a, None), None):
         lifted_as(monkeypatch, vivante, network, x, None)
-        assert npulab.check(captures["sim-1x1"]).reason == "no input and no output recorded"
+        found = npulab.check(captures["sim-1x1"])
+        assert (found.verdict, found.complete) == ("nothing to compare", False)
+        assert found.reason == "no input recorded; 0 of 120 outputs were compared"
 
 
 def test_the_first_wrong_layer_of_a_network_is_named(
@@ -337,10 +353,13 @@ def test_the_first_wrong_layer_of_a_network_is_named(
     layers = (Elementwise("add", a.shape), Elementwise("multiply", a.shape), Elementwise("copy", a.shape))
     network = Network(layers, ((-1, -2), (0, -1), (1,)))
     steps = [a + b, (a + b) * a, (a + b) * a]
-    capture = captures["sim-1x1"].with_buffers(**{f"output:{n}": step.tobytes() for n, step in enumerate(steps)})
+    capture = bare(captures["sim-1x1"]).with_buffers(**{f"output:{n}": step.tobytes() for n, step in enumerate(steps)})
     lifted_as(monkeypatch, vivante, network, (a, b), None)
     found = npulab.check(capture)
-    assert (found.verdict, found.compared, found.reason) == ("equal", 180, "")
+    assert (found.verdict, found.compared, found.reason) == ("equal", 180, "3 of 3 layers were compared")
+    first = npulab.check(replace(capture, buffers={**bare(capture).buffers, "output:0": steps[0].tobytes()}))
+    assert (first.verdict, first.compared, first.complete) == ("partly compared", 60, False)
+    assert first.reason == "1 of 3 layers were compared; the network's output, of layer 2, was not compared"
     wrong = steps[1].copy()
     wrong[2, 1, 0] += 1
     for output in (None, steps[2]):  # what is wrong in the middle is told though the end is right
@@ -352,7 +371,8 @@ def test_the_first_wrong_layer_of_a_network_is_named(
         assert np.array_equal(found.x[0], steps[0])
         assert np.array_equal(found.x[1], a)
     lifted_as(monkeypatch, vivante, network, (a, b), steps[2] + 1)
-    assert npulab.check(capture).reason == ""  # captured layers are equal, the output is not
+    # captured layers are equal, the output is not
+    assert npulab.check(capture).reason == "3 of 3 layers were compared"
     assert npulab.check(capture).verdict == "differs"
     lifted_as(monkeypatch, vivante, network, (a, b), None)
     assert "buffer 'output:1': got 3 bytes, allowed are 120" in npulab.check(capture.with_buffers(**{"output:1": b"abc"})).reason
@@ -369,7 +389,7 @@ def test_a_target_says_where_the_tensors_of_its_layers_lie(
         return np.frombuffer(capture.buffers[name], like.dtype).reshape(channels, height, width).transpose(1, 2, 0)
 
     lifted_as(monkeypatch, vivante, network, a, None, tensor=planar)
-    capture = captures["sim-1x1"].with_buffers(**{"output:0": a.transpose(2, 0, 1).tobytes()})
+    capture = bare(captures["sim-1x1"]).with_buffers(**{"output:0": a.transpose(2, 0, 1).tobytes()})
     assert npulab.check(capture).verdict == "equal"
 
 
@@ -378,7 +398,7 @@ def stated(*got: object) -> tuple[Claim, ...]:
 
 
 def test_claims_decide_where_no_output_was_compared(captures: npulab.CaptureSet, vivante: Target, monkeypatch: pytest.MonkeyPatch) -> None:
-    capture, a = captures["sim-1x1"], halves()[0]
+    capture, a = bare(captures["sim-1x1"]), halves()[0]
     layer = Elementwise("copy", a.shape)
     for got, verdict, reason in (
             ((5, 5, 5), "equal", "3 of 3 statements of net.txt agree; no input and no output recorded"),
@@ -389,6 +409,10 @@ def test_claims_decide_where_no_output_was_compared(captures: npulab.CaptureSet,
         assert (found.verdict, found.reason, found.compared) == (verdict, reason, 0)
         assert (len(found.claims), found.claims_wrong, found.ok) == (len(got), sum(one != 5 for one in got), verdict != "differs")
         assert repr(found) == f"Comparison(sim-1x1 (simulated): {verdict}, {reason})"
+    lifted_as(monkeypatch, vivante, layer, None, None, claims=lambda _: stated(5, 5))
+    found = npulab.check(captures["sim-1x1"])  # whose output is there, and is not compared
+    assert (found.verdict, found.ok, found.complete) == ("claims agree", True, False)
+    assert "0 of 60 outputs were compared" in found.reason
 
 
 def test_claims_beside_a_compared_output(captures: npulab.CaptureSet, vivante: Target, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -414,7 +438,8 @@ def test_claims_beside_a_compared_output(captures: npulab.CaptureSet, vivante: T
 
     lifted_as(monkeypatch, vivante, layer, None, None, claims=unknown)
     found = npulab.check(capture)
-    assert (found.verdict, found.reason) == ("nothing to compare", "net.txt is of another kind; no input and no output recorded")
+    assert (found.verdict, found.reason) == (
+        "nothing to compare", "net.txt is of another kind; no input recorded; 0 of 60 outputs were compared")
 
 
 def test_shell_tells_ulps_and_claims(captures: npulab.CaptureSet, vivante: Target, monkeypatch: pytest.MonkeyPatch,
@@ -440,11 +465,11 @@ def test_shell_tells_ulps_and_claims(captures: npulab.CaptureSet, vivante: Targe
     lifted_as(monkeypatch, vivante, layer, None, None, claims=lambda _: stated(5, 4))
     status, out = shell()
     assert status == 1
-    assert "1 capture, 1 differs (1 differs)" in out
-    assert "not compared" not in out
+    assert "1 capture, 1 differs, 1 with nothing or not all compared (1 differs)" in out
+    assert "differs  not compared" not in out  # what differs is a claim
     lifted_as(monkeypatch, vivante, layer, None, None, claims=lambda _: stated(5, 5))
     status, out = shell()
-    assert status == 0
+    assert status == 3  # an output was recorded, and none was compared
     assert "2 of 2 statements of net.txt agree" in out
     lifted_as(monkeypatch, vivante, layer, a, output * 0)
     status, out = shell("--json")

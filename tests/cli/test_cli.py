@@ -95,8 +95,9 @@ def test_what_cannot_be_compared_says_why(run: Any, tmp_path: Path) -> None:
     status, lines, _ = run("check", tmp_path)
     assert status == 1
     assert lines[1].split("  not compared")[0].split()[-5:] == ["equal", "equal", "-", "-", "differs"]
-    assert lines[1].endswith("  not compared: capture short: buffer 'output' has 50 bytes, its jobs say 12 x 10 x 10, 1200 bytes")
-    assert lines[-1] == "1 capture, 0 differ, 1 cannot be compared (1 not compared)"
+    assert lines[1].endswith("  not compared: capture short: buffer 'output' has 50 bytes, its jobs say 12 x 10 x 10, 1200 bytes; "
+                             "0 of 1200 outputs were compared")
+    assert lines[-1] == "1 capture, 1 differs, 1 with nothing or not all compared (1 differs)"
     row = json.loads(run("check", tmp_path, "--json")[1][0])
     assert (row["verdict"], row["compared"]) == ("differs", 0)
 

@@ -119,7 +119,8 @@ def test_a_file_laid_out_anew_computes_the_same(name: str) -> None:
     assert any(one) or name == "gemm64"
     for capture in (was.with_buffers(output=one), now.with_buffers(output=other)):
         comparison = npulab.check(capture)
-        assert (comparison.verdict, comparison.mismatches) == ("equal", 0)
+        # outputs that are 0 throughout may lie in a buffer that no job wrote
+        assert (comparison.verdict, comparison.mismatches) == ("equal" if any(one) else "one value", 0)
         assert comparison.compared > 0
 
 
@@ -337,7 +338,8 @@ def test_words_that_cannot_be_are_answered_in_a_sentence() -> None:
         broken.append(capture.with_words(words, task=0))
     sentences = []
     for capture in broken:
-        assert npulab.check(capture).verdict in ("equal", "differs", "not executed", "nothing to compare")
+        known = ("equal", "one value", "partly compared", "claims agree", "differs", "not executed", "nothing to compare")
+        assert npulab.check(capture).verdict in known
         for answer in (ANE.lift, ANE.recode, ANE.explain, ANE.simulate):
             try:
                 answer(capture)

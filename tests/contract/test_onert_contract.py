@@ -138,7 +138,9 @@ def test_a_layer_there_and_back(shape: tuple[int, int, int], path: str, onert: n
         assert np.array_equal(np.frombuffer(output, dtype).reshape(want.shape), want), (kind, layer.activation)
         done = replace(capture, buffers={**capture.buffers, "output": output}, provenance="simulated")
         found = npulab.check(done)
-        assert (found.verdict, found.mismatches, found.compared) == ("equal", 0, want.size), kind
+        # outputs that are all the zero point, or all 0, may lie in a buffer that no job wrote
+        plain = len(set(output)) == 1 and (set(output) <= {0, 255} or np.all(want == layer.output_q.zero_point))
+        assert (found.verdict, found.mismatches, found.compared) == ("one value" if plain else "equal", 0, want.size), kind
         lifted = onert.lift(done)
         assert np.array_equal(lifted.layer.weights, layer.weights)
         assert lifted.layer.weights.dtype == layer.weights.dtype

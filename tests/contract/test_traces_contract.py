@@ -255,7 +255,10 @@ def test_every_trace_at_hand(capsys: pytest.CaptureFixture[str]) -> None:
     cases = json.loads((folder / "cases.json").read_text())
     assert status == 0
     assert {one["case"] for one in told} == {name.split("/")[-1] for name in cases}
-    assert [one["verdict"] for one in told] == ["equal"] * 32, said
+    # a trace whose golden memory is nothing but 0 tells nothing of a job that never wrote it
+    zeros = {"dc_8x8x32_1x1x32x32_int8_0"}
+    assert {one["case"] for one in told if one["verdict"] == "one value"} == zeros, said
+    assert [one["verdict"] for one in told if one["case"] not in zeros] == ["equal"] * 31, said
     assert {(one["target"], one["words"], one["mismatches"], one["provenance"]) for one in told} == {
         ("nvdla", "equal", 0, "RTL simulation")}
     for name, case in cases.items():
@@ -273,7 +276,8 @@ def test_every_dump_at_hand(capsys: pytest.CaptureFixture[str]) -> None:
     assert status == 0
     assert len(told) == 5
     for name, case in cases.items():
-        assert (by[name]["verdict"], by[name]["compared"]) == ("equal", case["output_nonzero"])
+        # every output is compared, of two of 28 tasks
+        assert (by[name]["verdict"], by[name]["compared"]) == ("partly compared", case["output_nonzero"])
         capture = npulab.load(folder / case["file"])
         lifted = npulab.target("rockchip").lift(capture)
         assert lifted.x.shape[:2] == (case["rows"], case["width"])

@@ -15,6 +15,7 @@ import numpy as np
 
 from npulab.analysis.check import Comparison, check, with_outputs
 from npulab.analysis.checks import explained, nearby
+from npulab.analysis.compared import surely_written
 from npulab.captures.capture import Capture
 from npulab.captures.listing import Decoded, Wanted
 from npulab.captures.registry import target
@@ -28,7 +29,8 @@ from npulab.support.answers import TINTS, Answer, Part, Table, tone
 from npulab.support.late import pd
 from npulab.support.text import Row, plural, six_digits
 
-VERDICTS = ("equal", "differs", "not executed", "nothing to compare", "not covered", "not run", "no operator")
+VERDICTS = ("equal", "partly compared", "one value", "differs", "not executed", "claims agree", "nothing to compare",
+            "not covered", "not run", "no operator")
 COLUMNS = ("inference", "operator", "name", "input", "output", "jobs", "provenance", "words", "coefficients",
            "compared", "mismatches", "verdict", "reason")
 FIELDS = ("task", "register", "field", "bits", "value", "evidence")  # of a job behind an operator
@@ -384,11 +386,13 @@ def _checked(capture: Capture) -> Comparison:
         predicted = np.frombuffer(target(capture.target).simulate(capture), np.uint8)
     except (ValueError, LookupError, Hang):
         return result
-    both = min(len(predicted), len(capture.buffers["output"]))  # what lies behind the buffer may have been read as well
+    size = len(capture.buffers["output"])
+    both = min(len(predicted), size)  # what lies behind the buffer may have been read as well
     if not both:
         return result
     captured = np.frombuffer(capture.buffers["output"], np.uint8, both)
-    return with_outputs(replace(result, rule=SIMULATED, reason=""), predicted[:both], captured)
+    zero = None if surely_written(capture) else 0
+    return with_outputs(replace(result, rule=SIMULATED, reason=""), predicted[:both], captured, zero)
 
 
 def _verdict(result: Comparison, moves: Sequence[Comparison], unlike: Sequence[str],

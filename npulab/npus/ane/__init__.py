@@ -3,7 +3,7 @@
 from npulab.captures.target import DocumentFormat
 from npulab.npus.ane import beside, imported, mil_files, simulate
 from npulab.npus.ane.facts import FACTS
-from npulab.npus.ane.lifting import lift
+from npulab.npus.ane.lifting import extent, lift
 from npulab.npus.ane.lowering import lower
 from npulab.npus.ane.outlines import explain, outline, recode
 from npulab.npus.kit import Importer
@@ -17,6 +17,7 @@ TARGET = FACTS.target(
     recode=recode,
     explain=explain,
     outline=outline,
+    extent=extent,
     claims=beside.claims,
     importers=(Importer("compiled files (hwx), bare task lists of H13, a folder of them", imported.recognises,
                         imported.read),),

@@ -177,6 +177,12 @@ def lift(capture: Capture) -> Lifted:
                   None if output is None else unpack(output, surface, f"{capture.name}: output"))
 
 
+def extent(capture: Capture, lifted: Lifted) -> range:
+    """The bytes of the output's buffer that the tasks write, fill behind each row included."""
+    assert lifted.output is not None
+    return range(Surface(*lifted.output.shape).bytes)
+
+
 def raw(capture: Capture, task: int) -> dict[str, int]:
     """Raw values of a task by full name, ``Common.InDim.Win``."""
     job = capture.jobs[task]

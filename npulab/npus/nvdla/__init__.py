@@ -4,13 +4,13 @@ from npulab.captures.target import DocumentFormat
 from npulab.npus.kit import Importer
 from npulab.npus.nvdla import imported, loadables, logs, simulate
 from npulab.npus.nvdla.facts import FACTS
-from npulab.npus.nvdla.lifting import explain, lift, recode, rule_of
+from npulab.npus.nvdla.lifting import explain, extent, lift, recode, rule_of
 from npulab.npus.nvdla.lowering import lower
 from npulab.npus.nvdla.points import RULE
 
 TARGET = FACTS.target(
     "NVDLA, NVIDIA's open deep learning accelerator",
-    lift, lower, simulate.simulate, recode, explain, rule_of, simulate.replay,
+    lift, lower, simulate.simulate, recode, explain, extent, rule_of, simulate.replay,
     rule=RULE.name,
     importers=(Importer("traces (.cfg or .txn with .dat images), a folder of them", imported.recognises,
                         imported.read, imported.readers),

@@ -37,7 +37,7 @@ def lift(capture: Capture) -> Lifted:
     them apart; of two inputs that are added only the sum of the zero points is known.  The input is
     read from memory, the output from the buffer of that name; a tensor nobody recorded is None.
     Raises Unsupported naming what the layer cannot say: other units, tables, PReLU, two roundings,
-    fp16 and int16.
+    fp16 and int16, an output that is cut.
     """
     v, units = _job(capture)
     memory = Memory.of(capture)
@@ -112,7 +112,20 @@ def _read(memory: Memory, cube: Cube) -> np.ndarray | None:
 def _output(capture: Capture, v: Fields, unit: str, shape: Shape) -> np.ndarray | None:
     """The output that a unit wrote; None if nobody recorded it."""
     data = capture.buffers.get("output")
-    return None if data is None else v.placed(unit, "DST", shape).unpack(data)[..., :shape[2]]
+    if data is None:
+        return None
+    cube = v.placed(unit, "DST", shape)
+    if len(data) < cube.size:
+        raise Unsupported(f"capture {capture.name}: buffer 'output' has {len(data)} bytes, its words say {cube.size}")
+    return cube.unpack(data)[..., :shape[2]]
+
+
+def extent(capture: Capture, lifted: Lifted) -> range:
+    """The bytes of the output's buffer that the last unit writes, gaps and padding lanes
+    included."""
+    v, units = _job(capture)
+    unit = "PDP" if "PDP" in units else "SDP"
+    return range(v.placed(unit, "DST", lifted.layer.output_shape).size)
 
 
 def _operands(v: Fields, memory: Memory, shape: Shape) -> Callable[[str, str], np.ndarray]:

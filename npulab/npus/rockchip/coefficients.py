@@ -84,7 +84,11 @@ def weights_layout(v: Raw) -> Layout:
 
 def output_of(capture: Capture, v: Raw, shape: tuple[int, int, int], dtype: str) -> np.ndarray:
     """The captured output ``(H, W, C)`` of a task that writes planes."""
+    return tensor_at(capture, "output", v[words.OUTPUT_AT], output_layout(v, shape, dtype))
+
+
+def output_layout(v: Raw, shape: tuple[int, int, int], dtype: str) -> Layout:
+    """Where a task that writes planes puts the elements of its output."""
     row_pitch = layouts.ATOM * (shape[1] + v["DPU.DATA_CUBE_NOTCH_ADDR.NOTCH_ADDR_0"])
     plane_pitch = layouts.ATOM * v["DPU.DST_SURF_STRIDE.DST_SURF_STRIDE"]
-    layout = layouts.features(shape, dtype, row_pitch=row_pitch, plane_pitch=plane_pitch)
-    return tensor_at(capture, "output", v[words.OUTPUT_AT], layout)
+    return layouts.features(shape, dtype, row_pitch=row_pitch, plane_pitch=plane_pitch)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from npulab.captures.target import Lifted, Range, Unsupported
-from npulab.layout import hwc
-from npulab.npus.kit import Capture, Raw, bytes_at, expect, refuse_if, tensor_at, values_of
+from npulab.layout import Layout, hwc
+from npulab.npus.kit import Capture, Raw, address_of, bytes_at, expect, refuse_if, tensor_at, values_of
 from npulab.npus.kit.layers import behind, of_type, padding_names
 from npulab.npus.kit.numbers import as_codes, ceil_div, up, wrapped
 from npulab.npus.rockchip import layouts, plans, words
-from npulab.npus.rockchip.coefficients import output_of, weights_of
+from npulab.npus.rockchip.coefficients import output_layout, output_of, weights_of
 from npulab.npus.rockchip.plans import ACCUMULATORS, FP16, INT8, INT32
 from npulab.npus.rockchip.words import CONVOLUTION, INPUT_AT, OUTPUT_AT, OUTPUT_PRECISION, PRECISION
 from npulab.quant.emulate import accumulate
@@ -67,6 +67,31 @@ def replay(capture: Capture) -> Sequence[Range]:
         return ()
     predicted, captured = (part.astype("<i4").tobytes() for part in (accumulate(layer, x), output))
     return [Range("output", predicted, captured)]
+
+
+def extent(capture: Capture, lifted: Lifted) -> range:
+    """The bytes of the output's buffer that the tasks write, gaps and fill included."""
+    jobs, v = _tasks(capture)
+    layer, shape = lifted.layer, lifted.layer.output_shape
+    if v[PRECISION] == FP16:
+        v = _following(jobs, v) or v
+        layout = output_layout(v, shape, "float16")
+    elif ACCUMULATORS in layer.driver_quirks:
+        layout = _sums_layout(v, shape)
+    else:
+        layout = output_layout(v, shape, "int8")
+    start = v[OUTPUT_AT] - address_of(capture, "output", "where the buffer lies")
+    return range(start, start + layout.size)
+
+
+def covers(capture: Capture) -> Collection[int]:
+    """The tasks that a layer is lifted from: of fp16 the first convolution and the elements that
+    follow it, of int8 all."""
+    jobs, v = _tasks(capture)
+    if v[PRECISION] != FP16:
+        return range(len(jobs))
+    lifted = [v, _following(jobs, v)]
+    return [task for task, own in enumerate(jobs) if any(own is one for one in lifted)]
 
 
 def _tasks(capture: Capture) -> tuple[list[Raw], Raw]:
@@ -199,13 +224,18 @@ def _output(capture: Capture, v: Raw, layer: Conv2D) -> np.ndarray:
     """The captured output ``(H, W, C)``."""
     if ACCUMULATORS not in layer.driver_quirks:
         return output_of(capture, v, layer.output_shape, "int8")
-    height, width, channels = layer.output_shape
+    layout = _sums_layout(v, layer.output_shape)
+    return tensor_at(capture, "output", v[OUTPUT_AT], layout)[..., :layer.output_shape[2]]
+
+
+def _sums_layout(v: Raw, shape: tuple[int, int, int]) -> Layout:
+    """Where the sums of a matrix multiplication lie, with those that complete a row's last atom."""
+    height, width, channels = shape
     plane = layouts.ATOM * v["DPU.DST_SURF_STRIDE.DST_SURF_STRIDE"]
     refuse_if(width != 1 or plane != layouts.ATOM, "lift for rockchip",
               f"sums of {width} columns in planes {plane} bytes apart", f"are 1 and {layouts.ATOM}")
     pitch = layouts.ATOM * (width + v["DPU.DATA_CUBE_NOTCH_ADDR.NOTCH_ADDR_0"])
-    layout = hwc((height, 1, up(channels, layouts.per_atom("int32"))), dtype="int32", row_pitch=pitch)
-    return tensor_at(capture, "output", v[OUTPUT_AT], layout)[..., :channels]
+    return hwc((height, 1, up(channels, layouts.per_atom("int32"))), dtype="int32", row_pitch=pitch)
 
 
 def _as_known(known: Mapping[str, Any], layer: Conv2D, v: Raw, x: np.ndarray | None,

@@ -4,13 +4,13 @@ from npulab.npus.kit import Importer
 from npulab.npus.vivante import command_texts, dump, mesa, simulate
 from npulab.npus.vivante.commands import writes
 from npulab.npus.vivante.facts import FACTS
-from npulab.npus.vivante.lifting import explain, lift, outline, recode, rule_of
+from npulab.npus.vivante.lifting import explain, extent, lift, outline, recode, rule_of
 from npulab.npus.vivante.lowering import lower
 from npulab.npus.vivante.words import MULTIPLIERS
 
 TARGET = FACTS.target(
     "VeriSilicon NN engine, VIPNano-QI and relatives",
-    lift, lower, simulate.simulate, recode, explain, writes, outline, rule_of,
+    lift, lower, simulate.simulate, recode, explain, writes, outline, extent, rule_of,
     rule=MULTIPLIERS["nn_v7"].name,
     importers=(Importer("text dump of both stacks (update 4)", dump.recognises, dump.read),
                Importer("text of a command stream (LOAD_STATE)", command_texts.recognises, command_texts.read),

@@ -474,15 +474,26 @@ def _input(planar: np.ndarray, layer: Conv2D, border: tuple[int, int] | None) ->
     return planar[:, :height, :width].transpose(1, 2, 0)
 
 
+def extent(capture: Capture, lifted: Lifted) -> range:
+    """The bytes of the output's buffer that the jobs write, gaps between rows included."""
+    return range(math.prod(_stored_output(_nn_values(capture), moves_of(capture))))
+
+
+def _stored_output(v: Mapping[str, Any], moved: Moved) -> tuple[int, int, int]:
+    """The sizes of the output in memory, in the order of its axes there."""
+    channels = v["out_image_z_size"]
+    if moved.hwc_out:
+        return *_output_size(v), channels
+    return channels, v["out_image_y_stride"], v["out_image_x_stride"]
+
+
 def _output(capture: Capture, v: Mapping[str, Any], moved: Moved) -> np.ndarray | None:
     if "output" not in capture.buffers:
         return None
     rows, columns = _output_size(v)
-    channels = v["out_image_z_size"]
+    planar = tensor_of(capture, "output", _stored_output(v, moved))
     if moved.hwc_out:
-        return tensor_of(capture, "output", (rows, columns, channels))
-    planar = tensor_of(capture, "output", (channels, v["out_image_y_stride"],
-                                           v["out_image_x_stride"]))
+        return planar
     outside = np.ones(planar.shape, bool)
     outside[:, :rows, :columns] = False
     if len(np.unique(planar[outside])) > 1:

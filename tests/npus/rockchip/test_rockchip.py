@@ -319,7 +319,10 @@ def test_sweep_is_what_its_recorder_makes() -> None:
 def test_fp16_dumps_are_what_they_are(name: str, value: float, rockchip: Target) -> None:
     capture = npulab.load(shared(f"data/rknpu/phhusson_{name}.txt.gz"))
     found = npulab.check(capture)
-    assert (found.verdict, found.compared, found.words, found.coefficients) == ("equal", 7225, True, True)
+    # every recorded output is compared and equal, but the layer is that of two of the dump's tasks
+    assert (found.verdict, found.compared, found.words, found.coefficients) == ("partly compared", 7225, True, True)
+    assert found.mismatches == 0
+    assert "26 of 28 tasks are in no layer that was lifted" in found.reason
     lifted = rockchip.lift(capture)
     conv, elements = lifted.layer.layers
     assert (conv.input_shape, conv.weights.tolist(), elements.kind) == ((85, 85, 1), [[[[1.0]]]], "copy")

@@ -1,0 +1,157 @@
+"""How much of what was recorded of an output is compared, and what equal outputs show."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from npulab.captures.devices import SIMULATED_DEVICE
+from npulab.quant.layers import Network
+from npulab.support.text import plural
+
+if TYPE_CHECKING:
+    from npulab.captures.capture import Capture
+    from npulab.captures.target import Lifted, Target
+
+OUTPUT = "output"
+STEP = "output:"  # and the number of a layer: the buffer of what it gave
+OF_OUTPUTS = re.compile(r"output:?\d*")  # buffers that hold outputs, by name
+MOST_NAMED = 4  # tasks, in a sentence
+FRESH = (0, 0xFF)  # bytes of memory that nobody wrote
+MOST_ALIGNED = 64  # bytes that sizes of tensors are filled up to, where a target does not say
+PAGE = 4096  # bytes that drivers allocate at once
+
+
+def outputs_of(capture: Capture) -> list[str]:
+    """The names of the buffers that hold outputs."""
+    return [name for name in capture.buffers if OF_OUTPUTS.fullmatch(name)]
+
+
+def without_outputs(capture: Capture) -> dict[str, bytes]:
+    """The buffers that hold no outputs, by name."""
+    own = set(outputs_of(capture))
+    return {name: data for name, data in capture.buffers.items() if name not in own}
+
+
+def bytes_unseen(capture: Capture) -> str:
+    """That nothing of the recorded outputs was compared; "" where none are recorded."""
+    names = outputs_of(capture)
+    size = sum(len(capture.buffers[name]) for name in names)
+    return f"0 of {size} bytes of outputs were compared" if names else ""
+
+
+def count_of(lifted: Lifted) -> int:
+    """How many outputs a layer gives, or a network with all its outputs."""
+    layer = lifted.layer
+    if isinstance(layer, Network):
+        return sum(math.prod(layer.layers[number].output_shape) for number in layer.outputs)
+    return math.prod(layer.output_shape)
+
+
+def extent_of(of: Target, capture: Capture, lifted: Lifted) -> range:
+    """The bytes of the buffer ``output`` that the words say: as the target states it, else those
+    that ``lift`` reads and fill behind them, which is no longer than fill between them or than what
+    aligns the whole."""
+    if of.extent is not None:
+        return of.extent(capture, lifted)
+    data, output = capture.buffers[OUTPUT], cast("np.ndarray", lifted.output)
+    if len(data) == output.nbytes:
+        return range(len(data))
+    places = _places_read(of, capture, output)
+    if places is None:
+        return range(len(data))
+    between = int(np.diff(places).max(initial=1)) - 1
+    aligned = min(math.gcd(len(data), 2 ** 16), MOST_ALIGNED) - 1
+    fill = max(between, aligned)
+    return range(min(len(data), int(places[-1]) + 1 + fill))
+
+
+def _places_read(of: Target, capture: Capture, output: np.ndarray) -> np.ndarray | None:
+    """Which bytes of the buffer ``output`` the lifted one is made of, in ascending order: each byte
+    of it is lifted with its number, digit by digit.  None where that does not tell."""
+    size = len(capture.buffers[OUTPUT])
+    numbers, places = np.arange(size), np.zeros(output.nbytes, np.int64)
+    try:
+        plain = _lifted_bytes(of, capture, np.zeros(size, np.uint8))
+        for digit in range(max(1, math.ceil(math.log(size, 256)))):
+            marked = _lifted_bytes(of, capture, (numbers // 256 ** digit % 256).astype(np.uint8))
+            places += (marked ^ plain).astype(np.int64) * 256 ** digit
+    except (ValueError, LookupError):
+        return None
+    found = np.unique(places)
+    return found if len(found) == output.nbytes and found[-1] < size else None
+
+
+def _lifted_bytes(of: Target, capture: Capture, data: np.ndarray) -> np.ndarray:
+    """The bytes of the output that is lifted from other bytes of its buffer."""
+    lifted = of.lift(replace(capture, buffers={**capture.buffers, OUTPUT: data.tobytes()})).output
+    if lifted is None:
+        raise ValueError(f"capture {capture.name}: got no output, allowed is one as before")
+    return np.frombuffer(np.ascontiguousarray(lifted).tobytes(), np.uint8)
+
+
+def cut_of(of: Target, capture: Capture, lifted: Lifted) -> str:
+    """What is missing at the end of the buffer ``output``, in words; "" if it is whole."""
+    data = capture.buffers.get(OUTPUT)
+    if data is None or lifted.output is None:
+        return ""
+    there = extent_of(of, capture, lifted)
+    if there.stop <= len(data):
+        return ""
+    return f"buffer {OUTPUT!r} has {len(data)} bytes, its jobs say {there.stop}"
+
+
+def left_of(of: Target, capture: Capture, lifted: Lifted, compared: Collection[str]) -> list[str]:
+    """What was recorded of outputs, or of jobs, and is not compared: a sentence each.
+
+    ``compared`` are the buffers that are compared.
+    """
+    out: list[str] = []
+    data = capture.buffers.get(OUTPUT)
+    if data is not None and OUTPUT in compared and lifted.output is not None:
+        there = extent_of(of, capture, lifted)
+        rest = len(data) - len(range(min(there.start, len(data)), min(there.stop, len(data))))
+        if rest and not _fills_page(capture, there.stop):
+            out.append(f"{rest} of {len(data)} bytes of buffer {OUTPUT!r} are of no output that the jobs say")
+    out += [f"buffer {name!r} was not compared" for name in outputs_of(capture) if name not in compared]
+    covered = of.covers(capture)
+    idle = [task for task in range(len(capture.jobs)) if task not in covered]
+    if idle:
+        named = ", ".join(map(str, idle[:MOST_NAMED])) + ", ..." * (len(idle) > MOST_NAMED)
+        out.append(f"{len(idle)} of {plural(len(capture.jobs), 'task')} are in no layer that was lifted ({named})")
+    return out
+
+
+def _fills_page(capture: Capture, end: int) -> bool:
+    """Whether what lies behind a byte of the buffer ``output`` is the rest of a page that a driver
+    allocated: the buffer ends with a page, and the rest is one byte over and over."""
+    data = capture.buffers[OUTPUT]
+    last = capture.addresses.get(OUTPUT, 0) + len(data)
+    whole = last % PAGE == 0 or len(data) % PAGE == 0
+    return whole and len(data) - end < PAGE and len(set(data[end:])) == 1
+
+
+def layers_left(network: Network, numbers: Sequence[int]) -> str:
+    """Which outputs of a network are not those of the layers that are compared, in words."""
+    absent = [str(number) for number in network.outputs if number not in numbers]
+    return f"the network's output, of layer {' and '.join(absent)}, was not compared" if absent else ""
+
+
+def surely_written(capture: Capture) -> bool:
+    """Whether npulab's own device wrote the output, and nobody changed the capture since."""
+    return capture.simulated and capture.tool == SIMULATED_DEVICE
+
+
+def one_value(predicted: np.ndarray, captured: np.ndarray, zero_point: int) -> bool:
+    """Whether equal outputs are what memory holds that no job wrote: the zero point in each element,
+    or bytes that are all 0 or all 0xff."""
+    if not captured.size or np.any(predicted != captured.flat[0]):
+        return False
+    raw = np.frombuffer(np.ascontiguousarray(captured).tobytes(), np.uint8)
+    filled = bool(np.all(raw == raw[0])) and int(raw[0]) in FRESH
+    return filled or bool(np.all(captured == zero_point))

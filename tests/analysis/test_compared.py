@@ -1,0 +1,193 @@
+"""``check`` calls equal only what it compared: outputs cut, extended, of other jobs and unwritten, on every NPU."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import CAPTURES
+from ethosu_streams import by_hand
+
+import npulab
+from npulab import cli
+from npulab.analysis.check import Comparison
+from npulab.captures.target import Lifted
+from npulab.quant.layers import Conv2D
+from npulab.quant.rules import QuantParams
+
+NPUS = ("ane", "nvdla", "onert", "vivante", "rockchip", "ethosu")
+SAMPLE, LOT = 12, 150  # spoiled outputs of each NPU
+
+
+def lowered(seed: int) -> npulab.Capture:
+    """A random layer on the Rockchip NPU, as npulab's device ran it."""
+    lot = np.random.RandomState(seed)
+    shape = int(lot.randint(4, 9)), int(lot.randint(4, 9)), int(lot.randint(1, 20))
+    outputs = int(lot.randint(2, 20))
+    layer = Conv2D(lot.randint(-128, 128, (outputs, 3, 3, shape[2])).astype(np.int8), lot.randint(-2000, 2000, outputs), shape,
+                   (1, 1), "same", input_q=QuantParams(0.02, 3), weight_q=QuantParams(0.01, 0),
+                   output_q=QuantParams(0.02 * 0.01 * 74 * 74 * (9 * shape[2]) ** 0.5 / 60, -5))
+    x = lot.randint(-128, 128, shape).astype(np.int8)
+    return npulab.Simulated().record(npulab.target("rockchip").lower(layer, x=x))
+
+
+def streamed(seed: int) -> npulab.Capture:
+    """A layer of Ethos-U from a stream made by hand, with a random input and its output."""
+    of, capture = npulab.target("ethosu"), by_hand()
+    layer = of.lift(capture).layer
+    x = np.random.RandomState(seed).randint(-128, 128, layer.input_shape).astype(np.int8)
+    output = npulab.emulate(layer, x, of.rule)
+    return capture.with_buffers(input=x.tobytes(), output=output.tobytes())
+
+
+def whole(npu: str) -> list[npulab.Capture]:
+    """Captures whose output is compared in full."""
+    made = {"rockchip": lowered, "ethosu": streamed}
+    if npu in made:
+        return [made[npu](seed) for seed in range(4)]
+    return [capture for capture in npulab.load_all(CAPTURES / npu) if npulab.check(capture).verdict == "equal"]
+
+
+def spoiled(capture: npulab.Capture, others: list[npulab.Capture], lot: random.Random) -> tuple[str, npulab.Capture]:
+    """The capture with an output that is not the one its jobs gave, or with more jobs."""
+    data = capture.buffers["output"]
+    kind = lot.choice(("cut", "empty", "longer", "longer by 0", "other", "unwritten", "filled", "one more job", "one more output"))
+    more: dict[str, bytes] = {}
+    jobs = capture.jobs
+    if kind == "cut":
+        data = data[:-lot.choice((1, 2, len(data) // 2, lot.randrange(1, len(data))))]
+    elif kind == "empty":
+        data = b""
+    elif kind == "longer":
+        data += lot.randbytes(lot.choice((1, 64, 1000, len(data))))
+    elif kind == "longer by 0":
+        data += bytes(lot.choice((1, 65, 1001)))
+    elif kind == "other":
+        data = lot.choice([one.buffers["output"] for one in others if one.buffers["output"] != data])
+    elif kind == "unwritten":
+        data = bytes(len(data))
+    elif kind == "filled":
+        data = bytes([lot.randrange(256)]) * len(data)
+    elif kind == "one more output":
+        more[lot.choice(("output1", "output:7"))] = lot.randbytes(40)
+    else:
+        jobs = (*jobs, *lot.choice(others).jobs)
+        data = lot.randbytes(len(data))
+    return kind, replace(capture, jobs=jobs, buffers={**capture.buffers, "output": data, **more})
+
+
+def spoil(npu: str, count: int) -> list[tuple[str, Comparison]]:
+    captures, lot = whole(npu), random.Random(npu)
+    assert captures
+    out = []
+    for _ in range(count):
+        kind, capture = spoiled(lot.choice(captures), captures, lot)
+        out.append((kind, npulab.check(capture)))
+    return out
+
+
+def told(kind: str, found: Comparison) -> None:
+    """What a spoiled output is called, and that the counts are there."""
+    assert found.verdict != "equal", (kind, found)
+    assert found.reason or found.mismatches, (kind, found)
+    if kind in ("cut", "empty"):
+        assert (found.verdict, found.ok) == ("differs", False), (kind, found)
+    if found.verdict == "partly compared":
+        assert found.left
+        assert not found.complete
+    if not found.compared:
+        assert " of " in found.reason, (kind, found)
+
+
+@pytest.mark.parametrize("npu", NPUS)
+def test_no_spoiled_output_is_equal(npu: str) -> None:
+    for kind, found in spoil(npu, SAMPLE):
+        told(kind, found)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("npu", NPUS)
+def test_no_spoiled_output_of_many_is_equal(npu: str) -> None:
+    for kind, found in spoil(npu, LOT):
+        told(kind, found)
+
+
+@pytest.mark.parametrize(("npu", "low"), [("vivante", -2 ** 24), ("nvdla", -2 ** 24), ("rockchip", -2 ** 24)])
+def test_a_constant_prediction_shows_nothing_of_memory_that_was_not_written(npu: str, low: int) -> None:
+    of = npulab.target(npu)
+    seen = next(one for one in whole(npu) if isinstance(of.lift(one).layer, Conv2D))
+    layer, x, _ = of.lift(seen)
+    layer = replace(layer, bias=np.full_like(layer.bias, low), activation="relu")
+    constant = of.lower(layer, chip=seen.chip, x=x)
+    ran = npulab.Simulated().record(constant)
+    same = npulab.check(constant.with_buffers(output=ran.buffers["output"]))
+    assert (same.verdict, same.mismatches, same.ok) == ("one value", 0, True), same
+    assert same.compared == np.prod(layer.output_shape)
+    assert "as in memory that no job wrote" in same.reason
+    assert npulab.check(ran).verdict == "equal"  # npulab's device wrote it
+
+
+def test_the_rest_of_a_page_is_no_output_and_junk_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capture = npulab.load(CAPTURES / "vivante" / "sim-3x3-same")
+    output = capture.buffers["output"]
+    paged = capture.with_buffers(output=output.ljust(4096, b"\x5a"))
+    assert (npulab.check(paged).verdict, npulab.check(paged).reason) == ("equal", "")
+    for more in (b"\x5a" * (8192 - len(output)), bytes(range(256)) * 11 + bytes(80)):
+        found = npulab.check(capture.with_buffers(output=output + more))
+        assert (found.verdict, found.ok, found.compared, found.outputs) == ("partly compared", True, 1200, 1200)
+        assert found.reason == f"{len(more)} of {1200 + len(more)} bytes of buffer 'output' are of no output that the jobs say"
+    npulab.save(replace(capture.with_buffers(output=output + bytes(1000)), name="longer"), tmp_path / "longer")
+    npulab.save(replace(capture.with_buffers(output=output[:-1]), name="cut"), tmp_path / "cut")
+    assert cli.main(["check", str(tmp_path / "longer")]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "1 capture, 0 differ, 1 with nothing or not all compared (1 partly compared)"
+    assert cli.main(["check", str(tmp_path)]) == 1
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("2 captures, 1 differs, 2 with nothing or not all compared")
+
+
+def test_where_recorded_outputs_were_not_compared_at_all_the_status_says_so(
+        tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = (npulab.load(CAPTURES / "vivante" / name) for name in ("sim-3x3-same", "sim-1x1"))
+    two = replace(first, jobs=(*first.jobs, *second.jobs), buffers={**first.buffers, "output": random.Random(0).randbytes(1200)})
+    npulab.save(two, tmp_path / "two")
+    assert cli.main(["check", str(tmp_path / "two"), "--json"]) == 3
+    out = capsys.readouterr().out
+    assert '"nothing to compare"' in out
+    assert "0 of 1200 bytes of outputs were compared" in out
+    npulab.save(second, tmp_path / "whole")
+    assert cli.main(["check", str(tmp_path)]) == 0  # an output was compared, the last line counts the other
+    assert "2 captures, 0 differ, 1 with nothing or not all compared" in capsys.readouterr().out
+
+
+def test_coefficients_that_were_not_read_do_not_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(_: npulab.Capture) -> None:
+        raise ValueError("task 0: field opcode: got 4, allowed is 2")
+
+    made = replace(npulab.target("vivante"), lift=refuses, recode=refuses)
+    monkeypatch.setattr("npulab.analysis.check.target", lambda _: made)
+    found = npulab.check(npulab.load(CAPTURES / "vivante" / "sim-1x1"))
+    assert (found.verdict, found.ok, found.records()[0]["coefficients"]) == ("differs", False, "not read")
+    assert found.reason == "task 0: field opcode: got 4, allowed is 2; 0 of 3456 bytes of outputs were compared"
+
+
+def test_where_a_target_does_not_say_how_long_its_output_is_lifting_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of 10 bytes in 16: what is behind the last row is fill, what is longer is not."""
+    real = npulab.target("vivante")
+    capture = npulab.load(CAPTURES / "vivante" / "sim-1x1")
+    layer, x, output = real.lift(capture)
+    rows = output.reshape(-1, 12)[:96]
+    padded = np.pad(rows, ((0, 0), (0, 4)), constant_values=0x33).tobytes()
+
+    def lift(one: npulab.Capture) -> Lifted:
+        lifted = np.frombuffer(one.buffers["output"][:16 * 96], np.uint8).reshape(96, 16)[:, :12]
+        return Lifted(layer, x, np.resize(lifted, (1, 96, 12)) ^ 0x80)
+
+    made = replace(real, lift=lift, extent=None)
+    monkeypatch.setattr("npulab.analysis.check.target", lambda _: made)
+    monkeypatch.setattr("npulab.analysis.check.emulate", lambda *_: rows.reshape(1, 96, 12) ^ 0x80)
+    assert npulab.check(capture.with_buffers(output=padded)).verdict == "equal"
+    found = npulab.check(capture.with_buffers(output=padded + bytes(200)))
+    assert (found.verdict, found.compared) == ("partly compared", 1152)
