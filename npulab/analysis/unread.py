@@ -46,7 +46,7 @@ def unread(capture: Capture, progress: Callable[[Any], Iterable[Any]] = iter) ->
     rows = []
     for task, block, item, raw, changed in progress(list(_fields(capture))):
         values = _others(item, int(raw))
-        same = [value for value in values if _after(meaning, changed(value)) == usual]
+        same = [value for value in values if _after(meaning, changed, value) == usual]
         if same:
             rows.append((task, block, item.register, item.name, int(raw), len(values), tuple(same),
                          len(same) == len(values), _effect(of, simulated, map(changed, same)), item.evidence,
@@ -71,9 +71,11 @@ def _meaning(of: Target, capture: Capture) -> tuple[Callable[[Capture], bytes], 
         return replayed, replayed(capture)
 
 
-def _after(meaning: Callable[[Capture], bytes], capture: Capture) -> bytes | None:
+def _after(meaning: Callable[[Capture], bytes], changed: Callable[[int], Capture], value: int) -> bytes | None:
+    """What the target makes of a changed capture; None where it is refused, as by an opcode that
+    names another block."""
     try:
-        return meaning(capture)
+        return meaning(changed(value))
     except (ValueError, LookupError, Hang):
         return None
 

@@ -10,6 +10,8 @@ from typing import Any, overload
 
 import numpy as np
 
+from npulab.captures.writes import place_of_write
+from npulab.registers.commands import contradiction, opcodes
 from npulab.registers.fields import WORD_BITS, WORD_BYTES, Field
 from npulab.registers.map import RegisterMap
 from npulab.support.late import pd
@@ -134,13 +136,25 @@ class Job:
 
     def with_writes(self, values: Mapping[int, int], registers: RegisterMap) -> Job:
         """The same register writes leaving other values by offset: the last write to an offset
-        changes, a register that was not written is written at the end."""
+        changes, a register that was not written is written before its unit starts, else at the
+        end."""
         last = {offset: n for n, (offset, _) in enumerate(self.writes)}
-        writes = [(offset, values.get(offset, value) if last[offset] == n else value)
-                  for n, (offset, value) in enumerate(self.writes)]
-        writes += [(offset, value) for offset, value in values.items() if offset not in last]
-        masks = {number: bits for number, bits in self.masks.items()
-                 if not (writes[number][1] ^ self.writes[number][1]) & ~bits}
+        changed = [(offset, values.get(offset, value) if last[offset] == n else value)
+                   for n, (offset, value) in enumerate(self.writes)]
+        kept = {number: bits for number, bits in self.masks.items()
+                if not (changed[number][1] ^ self.writes[number][1]) & ~bits}
+        offsets = [offset for offset, _ in changed]
+        new: dict[int, list[tuple[int, int]]] = {}
+        for offset, value in values.items():
+            if offset not in last:
+                new.setdefault(place_of_write(offset, offsets, registers), []).append((offset, value))
+        writes, masks = list[tuple[int, int]](), dict[int, int]()
+        for number, write in enumerate(changed):
+            writes += new.get(number, [])
+            if number in kept:
+                masks[len(writes)] = kept[number]
+            writes.append(write)
+        writes += new.get(len(changed), [])
         checked = Job.from_writes(self.block, writes, registers).writes
         return replace(self, writes=checked, masks=masks).read_with(registers)
 
@@ -178,7 +192,9 @@ class Capture:
     """One recorded run: jobs, buffers, addresses and where it all comes from.
 
     ``buffers`` are bytes by name (``coefficients``, ``input``, ``output``, ...), ``addresses`` ints
-    by the same names, ``parameters`` what is known of the layer.  ``provenance`` is one of
+    by the same names, ``parameters`` what is known of the layer.  Where a field of the jobs, their
+    opcode, names the block (``registers.commands``), each job's is that of its block; ValueError
+    otherwise.  ``provenance`` is one of
     ``PROVENANCES``; ``maps`` are the register maps, by block, that the words are read with;
     ``folder`` is the case folder that holds it, None if it was changed or is not saved.
     """
@@ -201,7 +217,20 @@ class Capture:
         if self.provenance not in PROVENANCES:
             raise ValueError(f"capture {self.name}: got provenance {self.provenance!r}, allowed is one of "
                              f"{', '.join(PROVENANCES)}")
+        self._refuse_contradictions()
         object.__setattr__(self, "parameters", {str(name): _as_json(value) for name, value in self.parameters.items()})
+
+    def _refuse_contradictions(self) -> None:
+        """Raise ValueError for a job whose opcode names another block than its own."""
+        if len(self.maps) < 2 or not opcodes(self.maps):
+            return
+        for task, job in enumerate(self.jobs):
+            part: Job | None = job
+            while part is not None:
+                wrong = contradiction(part.block, part.words, self.maps)
+                if wrong:
+                    raise ValueError(f"capture {self.name}: task {task}: {wrong}")
+                part = part.start
 
     @property
     def simulated(self) -> bool:

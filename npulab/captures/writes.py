@@ -1,13 +1,15 @@
-"""Register writes as text, a write a line, and the rows of a table that has nothing but them."""
+"""Register writes as text, a write a line, and the rows of a table that has nothing but them; where
+a write that was not recorded goes among those that were."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from npulab.registers.fields import WORD_BITS, WORD_BYTES
+from npulab.registers.map import RegisterMap
 from npulab.support.files import read_bounded, text_of
 
 MOST_BYTES = 2**26
@@ -50,6 +52,36 @@ def rows_of_writes(writes: Iterable[Sequence[int]], block: str = "") -> list[dic
         values.setdefault(offset, []).append(value)
     return [{"block": block, "offset": offset, "register": f"w{offset:#06x}", "lsb": 0, "width": WORD_BITS,
              "evidence": "unknown", "note": _note(values[offset])} for offset in sorted(values)]
+
+
+def place_of_write(offset: int, offsets: Sequence[int], registers: RegisterMap) -> int:
+    """The number of the write before which a register that is not among them is written.
+
+    That is before the writes that start its unit, with those that start others right before them;
+    before the first write that starts any, if none starts its own; at the end, if none starts any.
+    """
+    starts = {registers.registers[piece.word][1] for item in registers if item.starts for piece in item.pieces}
+    own = _block_of(offset, registers)
+    first = None
+    for number, at in enumerate(offsets):
+        if at not in starts:
+            continue
+        first = number if first is None else first
+        if _block_of(at, registers) == own:
+            return _first_of_run(number, offsets, starts)
+    return len(offsets) if first is None else first
+
+
+def _first_of_run(number: int, offsets: Sequence[int], starts: Collection[int]) -> int:
+    """The first of the writes of a kind that come one after another up to this one."""
+    while number and offsets[number - 1] in starts:
+        number -= 1
+    return number
+
+
+def _block_of(offset: int, registers: RegisterMap) -> str | None:
+    word = registers.index.get(offset)
+    return None if word is None else registers.registers[word][0]
 
 
 def _note(values: list[int]) -> str:

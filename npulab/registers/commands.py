@@ -26,6 +26,9 @@ from npulab.registers.fields import WORD_BITS, WORD_BYTES, Field
 from npulab.registers.map import RegisterMap
 from npulab.support.refuse import refusing
 
+MOST_KEPT = 64  # sets of maps whose opcodes are kept
+_OPCODES: dict[tuple[tuple[str, RegisterMap], ...], dict[str, Field]] = {}
+
 
 def read_commands(
     data: bytes, maps: Mapping[str, RegisterMap], opcode: str
@@ -71,6 +74,56 @@ def write_commands(
                              f"are {size} bytes")
         out.append(data[:size])
     return b"".join(out)
+
+
+def opcodes(maps: Mapping[str, RegisterMap]) -> dict[str, Field]:
+    """The field of each block that names the block, as ``read_commands`` reads it; none of blocks
+    that no such field tells apart.
+
+    It is a field of one name in the same bits of two blocks or more, whose enum names each of them.
+    """
+    key = tuple(maps.items())
+    if key not in _OPCODES:
+        if len(_OPCODES) >= MOST_KEPT:
+            _OPCODES.clear()
+        _OPCODES[key] = _opcodes_of(maps)
+    return _OPCODES[key]
+
+
+def _opcodes_of(maps: Mapping[str, RegisterMap]) -> dict[str, Field]:
+    for block, registers in maps.items():
+        for item in registers:
+            named = {name for _, name in item.names if name in maps}
+            if len(named) < 2 or block not in named:
+                continue
+            found = {name: _named(maps[name], item.name) for name in named}
+            same = [other for other in found.values()
+                    if other is not None and (other.pieces, other.names) == (item.pieces, item.names)]
+            if len(same) == len(named):
+                return {name: other for name, other in found.items() if other is not None}
+    return {}
+
+
+def _named(registers: RegisterMap, name: str) -> Field | None:
+    try:
+        return registers[name]
+    except LookupError:
+        return None
+
+
+def contradiction(block: str, words: np.ndarray, maps: Mapping[str, RegisterMap]) -> str:
+    """Why words cannot be a command of a block, as their opcode names another; "" if they can."""
+    item = opcodes(maps).get(block)
+    if item is None or max(piece.word for piece in item.pieces) >= len(words):
+        return ""
+    raw = int(item.extract(words))
+    names = dict(item.names)
+    if names.get(raw) == block:
+        return ""
+    got = f"{names[raw]} ({raw:#x})" if raw in names else f"{raw:#x}"
+    allowed = " or ".join(f"{name} ({code:#x})" for code, name in item.names if name == block)
+    return (f"field {item.name} of block {block}: got {got}, allowed is {allowed}, as the opcode names the block; "
+            "a job of another block takes its place")
 
 
 def command_bytes(registers: RegisterMap, block: str, words: np.ndarray) -> int:

@@ -43,6 +43,7 @@ class Field:
     automatic: bool = False
     declared: bool = True
     read_only: bool = False
+    starts: bool = False  # a write to its register starts the unit
 
     @classmethod
     def whole_word(cls, block: str, register: str) -> Field:

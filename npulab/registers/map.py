@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +15,9 @@ from npulab.registers.expansion import Place, Repeat, expanded, repeats
 from npulab.registers.fields import WORD_BITS, WORD_BYTES, Field, Piece, mask
 from npulab.registers.meaning import FLOATS
 from npulab.registers.table import (
+    ACCESS,
     COLUMNS,
+    START,
     automatic_name,
     enums_beside,
     fields_of,
@@ -130,6 +132,13 @@ class RegisterMap:
             self._selected[wanted] = RegisterMap(self._rows, features=wanted, enums=self.enums,
                                                  dense=self._all_dense)
         return self._selected[wanted]
+
+    def starting(self, registers: Collection[str]) -> RegisterMap:
+        """The same map, in which a write to one of these registers, ``block.register``, starts a
+        unit."""
+        rows = [{**row, ACCESS: START} if f"{row['block']}.{row['register']}" in registers else row
+                for row in self._rows]
+        return RegisterMap(rows, features=self.features, enums=self.enums, dense=self._all_dense)
 
     def of_block(self, block: str) -> RegisterMap:
         """The map of one of its blocks."""

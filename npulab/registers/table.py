@@ -32,7 +32,8 @@ COLUMNS = ("block", "offset", "register", "field", "lsb", "width", "at", "value"
            "address", "align", "evidence", "note")
 NUMBERS = ("offset", "lsb", "width", "at", "align")
 NO_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")  # controls, halves of pairs
-ACCESS, READ_ONLY = "access", "ro"  # an optional column: what the NPU alone sets
+# an optional column: what the NPU alone sets, and what starts a unit when it is written
+ACCESS, READ_ONLY, START = "access", "ro", "start"
 REQUIRED = ("field", "lsb", "width")
 ENUMS = "enums.csv"  # beside a table; of several in a folder each may have its own, TABLE.enums.csv
 
@@ -128,9 +129,9 @@ def normal_row(row: Mapping[str, Any]) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"register map, {error}") from None
     access = str(row.get(ACCESS) or "").strip()
-    if access not in ("", READ_ONLY):
+    if access not in ("", READ_ONLY, START):
         raise ValueError(f"register map, field {out['field']!r}: got access {access!r}, allowed is "
-                         f"blank or {READ_ONLY}")
+                         f"blank, {READ_ONLY} or {START}")
     if access:
         out[ACCESS] = access
     if out["offset"] % WORD_BYTES or out["offset"] < 0:
@@ -232,7 +233,7 @@ def _field(group: Sequence[Mapping[str, Any]], registers: Sequence[tuple[str, in
     names = tuple(enums.get(meaning.enum, {}).items())
     return Field(first["block"], registers[word][2], name, pieces, meaning, names, first["address"] == "yes",
                  first["align"] or 0, first["evidence"] or "unknown", first["note"], automatic=not first["field"],
-                 read_only=first.get(ACCESS) == READ_ONLY)
+                 read_only=first.get(ACCESS) == READ_ONLY, starts=first.get(ACCESS) == START)
 
 
 def _runs(bits: Sequence[str]) -> Iterator[tuple[int, int]]:

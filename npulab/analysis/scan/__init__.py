@@ -27,6 +27,7 @@ from npulab.captures.devices import Run
 from npulab.captures.journal import Journal
 from npulab.captures.registry import target
 from npulab.quant.layers import Conv2D
+from npulab.registers.commands import contradiction
 from npulab.support.refuse import refuse_if
 
 __all__ = ["KINDS", "Device", "Probe", "Runner", "Scan", "impulses", "scan", "scan_capture"]
@@ -97,7 +98,8 @@ def scan_capture(capture: Capture, device: Device, buffer: str | None = "coeffic
     and a random image, and where a buffer is scanned each through several output scales, from one
     accumulator unit a step to where nothing reaches the end of the type.  Of the lifted layer only
     shapes, stride, padding and zero points are used, and every channel is taken to read all input
-    channels.  ``options`` are those of ``scan``. Raises ValueError for a missing buffer or task,
+    channels.  Words whose opcode names another block are no capture of this job, and count as a hang.
+    ``options`` are those of ``scan``. Raises ValueError for a missing buffer or task,
     and for a layer that cannot be lifted or lowered.
     """
     if buffer is None and not 0 <= task < len(capture.jobs):
@@ -114,8 +116,13 @@ def scan_capture(capture: Capture, device: Device, buffer: str | None = "coeffic
     read = reader(capture) if layer is not None else lambda output: np.frombuffer(output, np.uint8)
 
     def run(changed: bytes, base: Capture) -> np.ndarray | None:
-        trial = base.with_words(np.frombuffer(changed, "<u4"), task) if buffer is None \
-            else base.with_buffers(**{buffer: changed})
+        if buffer is None:
+            words = np.frombuffer(changed, "<u4")
+            if contradiction(base.jobs[task].block, words, base.maps):
+                return None
+            trial = base.with_words(words, task)
+        else:
+            trial = base.with_buffers(**{buffer: changed})
         output = device.run(trial).output
         return None if output is None else read(output)
 

@@ -10,6 +10,8 @@ from npulab.captures.target import Target, Unsupported, read_chips, read_sources
 from npulab.registers.map import RegisterMap
 from npulab.support.files import read_table
 
+STARTS = "starts.csv"
+
 
 class Facts(NamedTuple):
     """What the tables of a folder say: features by chip, register maps by block."""
@@ -23,12 +25,19 @@ class Facts(NamedTuple):
     def beside(cls, module: str, tables: Mapping[str, str | RegisterMap],
                sparse: Collection[str] = ()) -> Facts:
         """The tables beside a module: ``chips.csv``, and register maps by block, from files by name
-        or made already; those of the blocks in ``sparse`` have no words between registers."""
+        or made already; those of the blocks in ``sparse`` have no words between registers.
+
+        ``starts.csv`` (block, register, evidence, note), where it is there, names the registers that
+        start a unit when they are written.
+        """
         here = Path(module).parent
         chips = read_chips(here / "chips.csv")
         maps = {block: table if isinstance(table, RegisterMap)
                 else RegisterMap.read(here / table, dense=block not in sparse)
                 for block, table in tables.items()}
+        if (here / STARTS).exists():
+            starts = {f"{row['block']}.{row['register']}" for row in read_table(here / STARTS)}
+            maps = {block: table.starting(starts) for block, table in maps.items()}
         return cls(here, chips, next(iter(chips)), maps)
 
     def features(self, chip: str) -> dict[str, int]:
