@@ -100,7 +100,9 @@ def test_every_bit_of_the_toy_within_the_goal(seed: int) -> None:
     one = toy(seed)
     found = scan(one.data, one.run, inputs_of(one), one.layer)
     np.testing.assert_array_equal(found.kinds, one.truth)
-    assert found.certain.all()
+    # every kind was measured; of dead bits it is said how far they were tried
+    np.testing.assert_array_equal(found.certain, one.truth != "dead")
+    assert found.tried == "dead: moved nothing alone, all at once or in random halves, with 2 inputs"
     assert found.runs <= 300
     assert found.hangs <= 20
     data = one.truth == "data"
@@ -390,3 +392,53 @@ def test_impulses_show_every_weight_alone() -> None:
         sums = [npulab.accumulate(replace(one, weights=np.full_like(one.weights, 1)),
                                   image.astype(np.uint8)) for image in impulses(layer)]
         assert all(np.max(total) <= 1 for total in sums)
+
+
+# Bits that act together, or elsewhere
+
+
+def planted(seed: int, acts: Callable[[np.ndarray, int], bool], count: int, bits: int = 64) -> tuple[Any, np.ndarray]:
+    """A scan of a buffer with two numbers of 8 bits, and bits that ``acts`` says of: their flips, and the input."""
+    random = np.random.default_rng(seed)
+    data, pick = random.bytes(bits // 8), random.permutation(bits)
+    base = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")
+    hidden = pick[16:16 + count]
+
+    def run(changed: bytes, x: int) -> np.ndarray:
+        now = np.unpackbits(np.frombuffer(changed, np.uint8), bitorder="little").astype(int)
+        weights = 2 ** np.arange(8)
+        numbers = [int(now[pick[8 * k:8 * k + 8]] @ weights) for k in range(2)]
+        return np.array([number * (x + 1) for number in numbers]) + 1000 * acts((now ^ base)[hidden], x)
+
+    return scan(data, run, [0, 3, 7], seed=seed), hidden
+
+
+@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("seed", range(6))
+def test_bits_that_act_only_together_are_found(seed: int, count: int) -> None:
+    found, hidden = planted(seed, lambda flips, _: bool(flips.all()), count)
+    assert tuple(sorted(hidden.tolist())) in found.together
+    assert set(found.kinds[hidden]) == {"control"}
+    assert not found.certain[hidden].any()
+    assert any("move something together and nothing alone" in note for note in found.notes)
+    assert found.runs <= 92 + 20 * 3
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_dead_bit_is_dead_as_far_as_it_was_tried(seed: int) -> None:
+    found, hidden = planted(seed, lambda flips, x: bool(flips.all()) and x >= 50, 1)
+    assert found.kinds[hidden[0]] == "dead"  # with these inputs
+    assert not found.certain[found.kinds == "dead"].any()
+    assert (found.inputs, "with 3 inputs" in found.tried, found.tried in repr(found)) == (3, True, True)
+    assert "not certain" not in repr(found)  # of what was measured all is
+    assert not found.table[found.table.kind == "dead"].certain.any()
+    assert found.runs <= 92 + 7
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_parity_and_nothing_cost_a_few_runs_more(seed: int) -> None:
+    nothing, _ = planted(seed, lambda *_: False, 1)
+    parity, hidden = planted(seed, lambda flips, _: bool(flips.sum() % 2), 3)
+    assert (nothing.together, parity.together) == ((), ())
+    assert set(parity.kinds[hidden]) <= {"control", "data"}
+    assert max(nothing.runs, parity.runs) <= 100

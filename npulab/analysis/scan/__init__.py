@@ -2,8 +2,9 @@
 at.
 
 A bit of a weight or a bias is ``data``; one that moves what no weight or bias could is ``control``,
-or ``length`` where it moves only what lies behind it in the stream; ``dead`` bits move nothing,
-``hang`` bits end the run.
+or ``length`` where it moves only what lies behind it in the stream; ``hang`` bits end the run.  Bits
+are ``dead`` as far as they were tried: each moved nothing alone, nor all of them at once, nor random
+halves of them, with the inputs that were given.
 """
 
 from __future__ import annotations
@@ -46,15 +47,16 @@ def scan(data: bytes, run: Runner, inputs: Iterable[Any], layer: Conv2D | None =
     hang.
 
     ``inputs`` are what ``run`` takes, or ``Probe``; the first is used most: it should show as many
-    weights as possible, each in an output of its own (``impulses`` makes such images).  Two or more
-    are needed before a bit is called dead for certain.  ``layer`` gives shapes, stride, padding and
-    zero points: with it outputs are ``(H, W, C)``, inputs ``(H, W, C)`` arrays or probes with an
-    image, and data bits are mapped to their weight. Without it the last axis of an output counts
-    channels where it has several axes.
+    weights as possible, each in an output of its own (``impulses`` makes such images).  A bit that
+    moves nothing with them is called dead, which says nothing of other inputs.  ``layer`` gives
+    shapes, stride, padding and zero points: with it outputs are ``(H, W, C)``, inputs ``(H, W, C)``
+    arrays or probes with an image, and data bits are mapped to their weight. Without it the last
+    axis of an output counts channels where it has several axes.
 
     ``hang_cost`` is what a hang costs, in runs; past ``most_hangs`` the rest is not tried and is
     ``unknown``. ``votes`` repeats every run and takes the middle output.  ``checks`` runs at the
-    end flip one random data bit of every weight at once.  ``journal`` keeps every run: with the
+    end flip one random data bit of every weight at once; then the dead bits are flipped all at once
+    with each input, and in random halves.  ``journal`` keeps every run: with the
     same one, runs that it has are not made again. ``progress`` is called with (bits that are told,
     bits).  The same seed and outputs give the same scan. Raises ValueError for bad input, a buffer
     that hangs as it is, a device that does not repeat itself, and a journal of another scan.
@@ -84,6 +86,7 @@ def scan(data: bytes, run: Runner, inputs: Iterable[Any], layer: Conv2D | None =
     looks.rest()
     looks.check(checks)
     known.repeat(known.views[0])
+    looks.together()
     return result(known, weights)
 
 

@@ -139,6 +139,8 @@ class Evidence:
         self.certain = np.ones(self.count, bool)
         self.together = np.zeros(self.count, bool)  # moved something with others, nothing alone
         self.fragile = np.zeros(self.count, bool)  # hung with others, not alone
+        self.sets: list[tuple[int, ...]] = []  # bits that move something together and nothing alone
+        self.joint: list[tuple[int, np.ndarray]] = []  # by view, bits that moved something and no part of them did
         self.views: list[View] = []
         self.effects: dict[int, list[Effect]] = {}
         self.unmoved: dict[int, set[int]] = {}
@@ -244,13 +246,20 @@ class Evidence:
             for piece, first, second in pairs:
                 first.alike = second.alike = first.moved == second.moved == piece.moved
                 level += [half for half in (first, second) if half.moved]
-                self.together[piece.bits] |= not first.moved and not second.moved
+                self.joined(number, piece, [first, second])
             level = [piece for piece in level if piece.moved and len(piece.bits) > 1]
         # bits of one bias share all outputs of their channel: waiting for each other saves the
         # others' runs
         self.measure(number, [single for _, singles in apart for single in singles])
         for piece, singles in apart:
-            self.together[piece.bits] |= not any(single.moved for single in singles)
+            self.joined(number, piece, singles)
+
+    def joined(self, number: int, piece: Piece, parts: Iterable[Piece]) -> None:
+        """Write down that a piece moved something, where none of its parts did."""
+        if any(part.moved for part in parts):
+            return
+        self.together[piece.bits] = True
+        self.joint.append((number, piece.bits))
 
     def measure(self, number: int, pieces: Sequence[Piece]) -> list[Piece]:
         """Find what each piece moves; pieces with bounds apart share a run.  Gives parts of pieces

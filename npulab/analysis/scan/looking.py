@@ -19,6 +19,8 @@ MOST_HALVES = 64  # random halves of the bits that move nothing that are looked 
 SATURATED = 1 / 4  # share of the outputs; inputs with more are looked through last
 AIMS = (0.0, 0.25, -0.25)  # of the range of an output, from its middle: where biases are brought
 ROUNDED = 16  # units in the last place that a sum of changes of a real output may be off
+HALVES = 4  # random halves of the dead bits that are run at the end, behind all of them at once
+MOST_SETS = 16  # sets of dead bits that act together that are looked for
 LEAST_GROUP, GROUPS = 64, 16  # bits of a group of flips, and how many groups of one kind a buffer has
 
 
@@ -176,6 +178,73 @@ class Looks:
             if off.any():
                 known.certain[[bit for bit in alone if off[alone[bit].places].any()]] = False
                 known.notes.append("bits that were flipped together moved something else than they do alone")
+
+    def together(self) -> None:
+        """Flip all bits that moved nothing at once, with each input, then random halves of them;
+        bits that move something so are found, and are ``sets``."""
+        known = self.known
+        self._joint_sets()
+        plain = [number for number, view in enumerate(known.views) if not len(view.base)]
+        for number in plain:
+            self._sets_of(number, halved=False)
+        for _ in range(HALVES):
+            self._sets_of(plain[0], halved=True)
+
+    def _joint_sets(self) -> None:
+        """Find what acts in the sets that moved something while no part of them did; not where
+        outputs are rounded, which makes such sets of the low bits of weights."""
+        known = self.known
+        for number, bits in known.joint[:MOST_SETS]:
+            if known.layer is not None and not known.views[number].exact:
+                continue
+            left = np.intersect1d(bits, known.quiet[~known.fragile[known.quiet]])
+            while len(left) > 1 and len(known.sets) < MOST_SETS and self._moves(number, left):
+                left = np.setdiff1d(left, self._found(number, left))
+            known.together[left] = False
+
+    def _found(self, number: int, bits: np.ndarray) -> np.ndarray:
+        """The members of a set that acts together, written down as one."""
+        members = self._members(number, bits)
+        self.known.sets.append(tuple(members.tolist()))
+        self.known.kinds[members], self.known.certain[members] = "control", False
+        return members
+
+    def _sets_of(self, number: int, halved: bool) -> None:
+        """Flip the bits that moved nothing, or half of them, until what moves something together is
+        found."""
+        known = self.known
+        quiet = known.quiet[~known.together[known.quiet]]
+        bits = quiet[self.rng.random(len(quiet)) < 0.5] if halved else quiet
+        while len(bits):
+            piece = self._tried(number, bits)
+            if not piece.moved:
+                return
+            if len(known.sets) >= MOST_SETS:
+                known.together[piece.bits] = True
+                return
+            bits = np.setdiff1d(piece.bits, self._found(number, piece.bits))
+
+    def _members(self, number: int, bits: np.ndarray) -> np.ndarray:
+        """A few bits of a set that moves something, which move something without the rest."""
+        found = bits[:0]
+        while not len(found) or not self._moves(number, found):
+            left = np.setdiff1d(bits, found)
+            least, most = 0, len(left)
+            while most - least > 1:
+                middle = (least + most) // 2
+                if self._moves(number, np.sort(np.concatenate([left[:middle], found]))):
+                    most = middle
+                else:
+                    least = middle
+            found = np.sort(np.append(found, left[most - 1]))
+            if len(found) == len(bits):
+                break
+        return found
+
+    def _moves(self, number: int, bits: np.ndarray) -> bool:
+        """Whether bits that are flipped together move something, or hang."""
+        output = self.known.ask(bits, number, "which act together")
+        return output is None or bool(self.known.views[number].moved(output).any())
 
 
 def find_channels(known: Evidence) -> None:

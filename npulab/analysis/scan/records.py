@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from npulab.support.text import plural
+
 KINDS = ("data", "control", "length", "dead", "hang", "unknown")
 PLACE = ("channel", "row", "column", "input_channel", "order", "sign")
 COLUMNS = ("first", "bits", "kind", "role", *PLACE[:5], "toward", "sign", "certain")
@@ -39,7 +41,9 @@ class Scan:
     8``.
 
     ``kinds`` ``(N,)`` are of ``KINDS``; ``certain`` ``(N,) bool`` says that the kind was measured,
-    not inferred. ``roles`` ``(N,)`` are "weight", "bias" or "".  ``places`` ``(N, 6) int`` are
+    not inferred: never of a dead bit, of which ``tried`` says how far it was tried, with how many
+    ``inputs``.  ``together`` are bits, by number, that move something together and nothing alone:
+    "control", not certain. ``roles`` ``(N,)`` are "weight", "bias" or "".  ``places`` ``(N, 6) int`` are
     channel, row, column, input channel, order (bit n of its weight or bias counts ``2**n``) and
     sign (of the output when the bit is set) of data bits, -1 (sign: 0) where it was not told; a
     bias has row, column and input channel -1. ``runs`` and ``hangs`` count calls of the device,
@@ -55,6 +59,15 @@ class Scan:
     hangs: int
     saturated: float = 0.0
     notes: tuple[str, ...] = ()
+    inputs: int = 0
+    together: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def tried(self) -> str:
+        """What the dead bits did not move, and with how many inputs; "" if there are none."""
+        if not np.any(self.kinds == "dead"):
+            return ""
+        return f"dead: moved nothing alone, all at once or in random halves, with {plural(self.inputs, 'input')}"
 
     @property
     def counts(self) -> dict[str, int]:
@@ -106,9 +119,11 @@ class Scan:
 
     def __repr__(self) -> str:
         kinds = ", ".join(f"{count} {kind}" for kind, count in self.counts.items())
-        unsure = int(np.count_nonzero(~self.certain))
-        return (f"Scan({len(self.kinds)} bits: {kinds}; {self.mapped:.0%} of data mapped; {self.runs} runs, "
-                f"{self.hangs} hung{f'; {unsure} not certain' if unsure else ''})")
+        unsure = int(np.count_nonzero(~self.certain & (self.kinds != "dead")))
+        more = [f"{unsure} not certain" if unsure else "", self.tried]
+        text = "; ".join([f"{len(self.kinds)} bits: {kinds}", f"{self.mapped:.0%} of data mapped",
+                          f"{self.runs} runs, {self.hangs} hung", *filter(None, more)])
+        return f"Scan({text})"
 
     def _repr_html_(self) -> str:
         notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)

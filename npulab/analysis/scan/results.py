@@ -19,19 +19,19 @@ def result(known: Evidence, weights: Weights) -> Scan:
     """What was found."""
     kinds, certain, quiet = known.kinds.copy(), known.certain.copy(), known.quiet
     kinds[quiet] = np.where(known.fragile[quiet], "control", "dead")
-    certain[quiet] &= ~known.together[quiet]
+    certain[quiet] = False  # of what moved nothing nobody knows what it does elsewhere
     for said, which in (("hang with others and do nothing alone", known.fragile),
                         ("are among those that move something together and nothing alone",
                          known.together & ~known.fragile)):
         if which[quiet].any():
             known.notes.append(f"{np.count_nonzero(which[quiet])} bits {said}")
     if len(known.runs.probes) < 2 and len(quiet):
-        certain[quiet] = False
         known.notes.append("dead bits were looked at with one input only")
     if all(view.saturated for view in known.views):
-        certain[quiet] = False
         known.notes.append("under every input some outputs are at the end of their type: what moves those alone "
                            "looks dead")
+    for members in known.sets:
+        known.notes.append(f"bits {', '.join(map(str, members))} move something together and nothing alone")
     roles, places = np.full(known.count, "", "U6"), np.tile(np.array(NO_PLACE), (known.count, 1))
     relative = _relative(known, weights)
     sites = {bit: site for bit, site in weights.sites.items() if bit in known.effects}
@@ -57,7 +57,8 @@ def result(known: Evidence, weights: Weights) -> Scan:
     kinds[_lengths(known, [bit for bit in sorted(known.effects) if kinds[bit] == "control"],
                    [bit for bit in known.effects if kinds[bit] == "data" and roles[bit] != "bias"])] = "length"
     return Scan(kinds, certain, roles, places, known.runs.count, known.runs.hangs,
-                float(np.mean([view.saturated for view in known.views])), tuple(dict.fromkeys(known.notes)))
+                float(np.mean([view.saturated for view in known.views])), tuple(dict.fromkeys(known.notes)),
+                len(known.runs.probes), tuple(known.sets))
 
 
 def _doubles(places: np.ndarray, roles: np.ndarray) -> list[int]:
