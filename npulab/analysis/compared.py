@@ -115,8 +115,8 @@ def left_of(of: Target, capture: Capture, lifted: Lifted, compared: Collection[s
     data = capture.buffers.get(OUTPUT)
     if data is not None and OUTPUT in compared and lifted.output is not None:
         there = extent_of(of, capture, lifted)
-        rest = len(data) - len(range(min(there.start, len(data)), min(there.stop, len(data))))
-        if rest and not _fills_page(capture, there.stop):
+        rest = min(there.start, len(data)) + rest_left(capture, there.stop)
+        if rest:
             out.append(f"{rest} of {len(data)} bytes of buffer {OUTPUT!r} are of no output that the jobs say")
     out += [f"buffer {name!r} was not compared" for name in outputs_of(capture) if name not in compared]
     covered = of.covers(capture)
@@ -125,6 +125,13 @@ def left_of(of: Target, capture: Capture, lifted: Lifted, compared: Collection[s
         named = ", ".join(map(str, idle[:MOST_NAMED])) + ", ..." * (len(idle) > MOST_NAMED)
         out.append(f"{len(idle)} of {plural(len(capture.jobs), 'task')} are in no layer that was lifted ({named})")
     return out
+
+
+def rest_left(capture: Capture, end: int) -> int:
+    """How many bytes of the buffer ``output`` lie behind a byte of it, but for the rest of a
+    driver's page."""
+    rest = max(len(capture.buffers[OUTPUT]) - end, 0)
+    return 0 if rest and _fills_page(capture, end) else rest
 
 
 def _fills_page(capture: Capture, end: int) -> bool:

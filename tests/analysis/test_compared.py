@@ -14,6 +14,7 @@ from ethosu_streams import by_hand
 import npulab
 from npulab import cli
 from npulab.analysis.check import Comparison
+from npulab.analysis.mismatch import model_run
 from npulab.captures.target import Lifted
 from npulab.quant.layers import Conv2D
 from npulab.quant.rules import QuantParams
@@ -191,3 +192,18 @@ def test_where_a_target_does_not_say_how_long_its_output_is_lifting_tells(monkey
     assert npulab.check(capture.with_buffers(output=padded)).verdict == "equal"
     found = npulab.check(capture.with_buffers(output=padded + bytes(200)))
     assert (found.verdict, found.compared) == ("partly compared", 1152)
+
+
+def test_a_job_beside_the_simulated_device_says_how_many_bytes_were_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job of a run that no layer is lifted from: cut or longer than what the device gives."""
+    first, second = (npulab.load(CAPTURES / "vivante" / name) for name in ("sim-3x3-same", "sim-1x1"))
+    output = first.buffers["output"]
+    made = replace(npulab.target("vivante"), simulate=lambda _: output)
+    monkeypatch.setattr("npulab.analysis.mismatch.model_run.target", lambda _: made)
+    two = replace(first, jobs=(*first.jobs, *second.jobs))
+    assert model_run._checked(two).verdict == "equal"
+    for data in (output[:-1], output[:40], output + bytes(7)):
+        found = model_run._checked(two.with_buffers(output=data))
+        both, most = sorted((len(data), len(output)))
+        assert (found.verdict, found.compared, found.complete) == ("partly compared", both, False)
+        assert found.reason == f"{both} of {most} bytes of buffer 'output' were compared"

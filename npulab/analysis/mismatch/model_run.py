@@ -15,7 +15,7 @@ import numpy as np
 
 from npulab.analysis.check import Comparison, check, with_outputs
 from npulab.analysis.checks import explained, nearby
-from npulab.analysis.compared import surely_written
+from npulab.analysis.compared import rest_left, surely_written
 from npulab.captures.capture import Capture
 from npulab.captures.listing import Decoded, Wanted
 from npulab.captures.registry import target
@@ -392,7 +392,13 @@ def _checked(capture: Capture) -> Comparison:
         return result
     captured = np.frombuffer(capture.buffers["output"], np.uint8, both)
     zero = None if surely_written(capture) else 0
-    return with_outputs(replace(result, rule=SIMULATED, reason=""), predicted[:both], captured, zero)
+    found = with_outputs(replace(result, rule=SIMULATED, reason="", left=()), predicted[:both], captured, zero)
+    cut = len(predicted) > size
+    if not cut and not rest_left(capture, len(predicted)):
+        return found
+    said = f"{both} of {max(size, len(predicted))} bytes of buffer 'output' were compared"
+    verdict = "partly compared" if found.verdict == "equal" else found.verdict
+    return replace(found, verdict=verdict, left=(said,), reason="; ".join(filter(None, [found.reason, said])))
 
 
 def _verdict(result: Comparison, moves: Sequence[Comparison], unlike: Sequence[str],
