@@ -10,6 +10,7 @@ from typing import Any, overload
 
 import numpy as np
 
+from npulab.captures.streams import rewritten
 from npulab.captures.writes import place_of_write
 from npulab.registers.commands import contradiction, opcodes
 from npulab.registers.fields import WORD_BITS, WORD_BYTES, Field
@@ -285,14 +286,15 @@ class Capture:
     def with_job(self, job: Job, task: int = 0) -> Capture:
         """The same capture with another job in the place of one; it counts as changed.
 
-        A recorded command stream is left out where its register writes are others now.  Raises
-        LookupError for a task that is not there.
+        A recorded command stream is left out where its register writes are others now; a buffer
+        that holds the words of all jobs is rewritten with them, so that a device that runs the
+        buffer runs this job.  Raises LookupError for a task that is not there.
         """
         if not 0 <= task < len(self.jobs):
             raise LookupError(f"capture {self.name}: got task {task}, it has 0 to {len(self.jobs) - 1}")
         jobs = (*self.jobs[:task], job, *self.jobs[task + 1:])
         if (job.writes, job.start) == (self.jobs[task].writes, self.jobs[task].start):
-            return self._changed(jobs=jobs)
+            return self._changed(jobs=jobs, buffers=rewritten(self.jobs, jobs, self.buffers))
         return self._changed(jobs=jobs, buffers={name: data for name, data in self.buffers.items() if name != COMMANDS})
 
     def with_words(self, words: Any, task: int | None = None) -> Capture:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
-from npulab.analysis.bisect import CERTAINTY, MAX_HANGS, Bisection, bisect_fields
+from npulab.analysis.bisect import CERTAINTY, MAX_HANGS, Bisection, Trying, bisect_fields
 from npulab.captures import store
 from npulab.captures.capture import PROVENANCES, Capture
 from npulab.captures.devices import Command, Manual, Recorder, Simulated, device
@@ -35,6 +35,7 @@ def _bisect_options(add: Add) -> None:
     add("--symptom", choices=("fail", "hang"), help="what BAD does, where that is known")
     add("--unit", action="append", metavar="FIELD,FIELD", help="fields that change together; repeatable")
     add("--addresses", action="store_true", help="also bisect fields that point into memory")
+    add("--different-layers", action="store_true", help="bisect captures of two layers all the same")
     add("--seed", type=int, default=0, metavar="N", help="of the choice of trials (0)")
     add("--max-hangs", type=int, default=MAX_HANGS, metavar="N", help=f"stop there ({MAX_HANGS})")
     add("--record", metavar="FOLDER", help="keep every trial as a capture there")
@@ -57,19 +58,28 @@ def _bisect(options: argparse.Namespace) -> int:
         raise ValueError(f"--script: got {options.script}, allowed is a file in a folder that is there")
     if options.max_hangs < 1:
         raise ValueError(f"--max-hangs: got {options.max_hangs}, allowed is at least 1")
+    by_hand = options.device.startswith("manual")
+    units = [unit.split(",") for unit in options.unit or []]
     try:
-        with progress("trial", hidden=options.device.startswith("manual")) as bar:
+        with progress("trial", hidden=by_hand) as bar:
             def told(session: Bisection) -> None:
                 outcome, likely = session.journal[-1].outcome, session.suspects[:1]
                 suspect = f", likely {likely[0].text:.60}" if likely else ""
                 bar(session.queries, session.queries + session.left, outcome + suspect)
 
-            found = bisect_fields(good, bad, oracle, _flake(options.flake), certainty=options.certainty,
-                                  units=[unit.split(",") for unit in options.unit] if options.unit else None,
-                                  addresses=options.addresses, symptom=options.symptom, seed=options.seed,
-                                  journal=options.resume, max_hangs=options.max_hangs, progress=told,
-                                  asking=(lambda trial: print(f"\n{trial}"))
-                                  if options.device.startswith("manual") else None)
+            found = bisect_fields(
+                good, bad, oracle, _flake(options.flake),
+                certainty=options.certainty,
+                units=units or None,
+                addresses=options.addresses,
+                different_layers=options.different_layers,
+                symptom=options.symptom,
+                seed=options.seed,
+                journal=options.resume,
+                max_hangs=options.max_hangs,
+                progress=told,
+                asking=_print_trial if by_hand else None,
+            )
     except (KeyboardInterrupt, EOFError):
         tell("stopped" + (f", {options.resume} has every trial so far" if options.resume else ""))
         return 1
@@ -77,6 +87,10 @@ def _bisect(options: argparse.Namespace) -> int:
     if options.script:
         replace_file(Path(options.script), found.script(options.good, options.bad).encode())
     return 0 if found.found else 1
+
+
+def _print_trial(trial: Trying) -> None:
+    print(f"\n{trial}")
 
 
 def _flake(text: str) -> float | None:

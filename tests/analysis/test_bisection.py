@@ -353,7 +353,7 @@ def test_addresses_stay_unless_they_are_asked_for() -> None:
     good, bad = dense("good", 0, 0, 0, 7), dense("bad", 1, 0, 0, 9)
     assert [part.field for part in parts_of(good, bad)] == ["f0"]
     assert [part.field for part in parts_of(good, bad, addresses=True)] == ["f0", "base_address"]
-    with pytest.raises(ValueError, match="addresses apart"):
+    with pytest.raises(ValueError, match="addresses are left out"):
         parts_of(good, dense("bad", 0, 0, 0, 9))
 
 
@@ -416,7 +416,7 @@ def test_names_make_families() -> None:
 
 def test_what_cannot_be_bisected_is_refused() -> None:
     good = dense("good", 0, 0, 0, 0)
-    for bad, words in ((written("bad", (0, 1)), "jobs"), (dense("bad", 0, 0, 0, 0), "at least one"),
+    for bad, words in ((written("bad", (0, 1)), "jobs"), (dense("bad", 0, 0, 0, 0), "two that differ"),
                        (Capture("bad", "other", "x", good.jobs, maps=MAPS), "target"),
                        (Capture("bad", "demo", "y", good.jobs, maps=MAPS), "chip")):
         with pytest.raises(ValueError, match=words):

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from bench_boards import against, bisected, certain, groups_of
 from boards import STATEFUL, STATELESS, Board, board
 
+import npulab
+from npulab import bisect_fields
 from npulab.analysis.bisect import Bisected
 from npulab.analysis.bisect.evidence import subset_of
 from npulab.analysis.bisect.search import End, Search
 
+CAPTURES = Path(__file__).resolve().parents[2] / "captures" / "vivante"
 LOT = [*((kind, 0.0) for kind in (*STATELESS, *STATEFUL)),
        *((kind, 0.05) for kind in STATELESS if kind not in ("three of five", "more than half"))]
 
@@ -114,3 +119,20 @@ def test_a_certainty_that_was_not_reached_is_no_answer() -> None:
     found = bisected(board("alone", 3, 0.2), 0.2, certainty=0.9, max_hangs=1)
     assert found.done
     assert found.found == (found.certainty is not None and found.certainty >= 0.9)
+
+
+def test_captures_of_two_layers_are_refused_before_the_first_trial() -> None:
+    good = npulab.load(CAPTURES / "sim-3x3-same")
+    bad = npulab.load(CAPTURES / "sim-5x5-same")
+    seen: list[str] = []
+
+    def oracle(capture: npulab.Capture) -> str:
+        seen.append(capture.name)
+        return "fail"
+
+    with pytest.raises(ValueError, match=r"two layers \(input_h 10 and 11, .*coefficients differs.*different_layers=True"):
+        bisect_fields(good, bad, oracle)
+    assert seen == []
+    assert not bisect_fields(good, bad, oracle, different_layers=True).found
+    again = replace(good, parameters={**good.parameters, "coefficient_bytes": 7}).with_fields(relu=1)
+    assert bisect_fields(good, again, lambda capture: "pass").sentence.startswith("BAD passes")

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from npulab.analysis.bisect.parts import BUFFER, families, mix, name_of, parts_of
+from npulab.analysis.bisect.parts import BUFFER, families, mix, name_of, parts_of, refuse_two_layers
 from npulab.analysis.bisect.search import CERTAINTY, FOUND, UNSURE, Search
 from npulab.analysis.bisect.words import Words, good_and_bad
 from npulab.analysis.check import Difference, Key, raw_fields
@@ -191,7 +191,9 @@ class Bisection:
     stands for what the names of the fields say (``families``).  Fields that point into memory are
     left as they are unless ``addresses``; buffers that differ are parts like fields, unless
     ``buffers`` is false.  ``symptom`` is what the bad job does, "fail" or "hang", where that is
-    known.  ``journal`` is a path or a Journal: what it holds is not run again.
+    known: then the bad job is run first, and where it does something else that is the answer.
+    ``journal`` is a path or a Journal: what it holds is not run again.  Captures of two layers are
+    refused unless ``different_layers``, since their fields differ anyway.
 
     Raises ValueError for captures that cannot be mixed or a journal of others, LookupError for an
     unknown field.
@@ -210,6 +212,7 @@ class Bisection:
         symptom: str | None = None,
         seed: int = 0,
         journal: Journal | str | os.PathLike[str] | None = None,
+        different_layers: bool = False,
     ) -> None:
         if not isinstance(seed, int) or seed < 0:
             raise ValueError(f"seed: got {seed!r}, allowed is a whole number from 0 on")
@@ -221,6 +224,8 @@ class Bisection:
             )
         self.good, self.bad = good, bad
         self.differences = tuple(parts_of(good, bad, addresses=addresses, buffers=buffers))
+        if not different_layers:
+            refuse_two_layers(good, bad)
         self.names = tuple(name_of(part.key) for part in self.differences)
         self._words = Words(self.differences, len(good.jobs) > 1)
         self.units = families(self.differences) if units is None else self._units(list(units))

@@ -10,10 +10,13 @@ from dataclasses import replace
 
 from npulab.analysis.check import ORDER, WRITES, Difference, Key, differences
 from npulab.captures.capture import COMMANDS, Capture, Job
+from npulab.captures.streams import streams_of
 from npulab.registers.fields import Field
 from npulab.registers.map import RegisterMap
 
 BUFFER, BYTES = "buffer", "(bytes)"  # block and field of a whole buffer
+OBSERVED = "_bytes"  # parameters that a driver gives, not the layer: coefficient_bytes
+TOLD = 4  # parameters that a refusal names
 NOT_BISECTED = ("output", COMMANDS)
 # Parts of a field's name that say how memory is laid out: fields that differ in nothing else
 # describe one thing.
@@ -45,13 +48,40 @@ def parts_of(good: Capture, bad: Capture, *, addresses: bool = False, buffers: b
     found = [part for part in differences(good, bad)
              if (addresses or not part.address) and part.key[1:] not in fixed]
     if buffers:
-        found += [Difference(0, BUFFER, name, BYTES, len(good.buffers.get(name, b"")), len(data))
-                  for name, data in bad.buffers.items()
-                  if name not in NOT_BISECTED and good.buffers.get(name) != data]
+        found += [Difference(0, BUFFER, name, BYTES, len(good.buffers.get(name, b"")), len(bad.buffers[name]))
+                  for name in _buffers_that_differ(good, bad)]
     if not found:
-        raise ValueError(f"good {good.name} and bad {bad.name}: got no field that differs"
-                         f"{'' if addresses else ', addresses apart'}, allowed is at least one")
+        apart = "" if addresses else " (addresses are left out)"
+        raise ValueError(f"good {good.name} and bad {bad.name}: got captures that send the same words and buffers"
+                         f"{apart}, allowed are two that differ; if their outputs differ, npulab check BAD --explain "
+                         "says where")
     return found
+
+
+def _buffers_that_differ(good: Capture, bad: Capture) -> list[str]:
+    """Buffers of the bad capture that are parts: no outputs, and no streams of the jobs, whose words are fields."""
+    left_out = {*NOT_BISECTED, *set(streams_of(good.jobs, good.buffers)) & set(streams_of(bad.jobs, bad.buffers))}
+    return [name for name, data in bad.buffers.items() if name not in left_out and good.buffers.get(name) != data]
+
+
+def refuse_two_layers(good: Capture, bad: Capture) -> None:
+    """Raises ValueError for captures of different layers, as their parameters or the sizes of their inputs say."""
+    told = []
+    for name, value in good.parameters.items():
+        other = bad.parameters.get(name, value)
+        if other != value and not name.endswith(OBSERVED):
+            told.append(f"{name} {value} and {other}")
+    sizes = [len(capture.buffers["input"]) for capture in (good, bad) if "input" in capture.buffers]
+    if len(set(sizes)) > 1:
+        told.append(f"input {sizes[0]} and {sizes[1]} bytes")
+    if not told:
+        return
+    more = f" and {len(told) - TOLD} more" if len(told) > TOLD else ""
+    others = [name for name in _buffers_that_differ(good, bad) if name != "input"]
+    buffers = f"; buffer {', '.join(others)} differs, too" if others else ""
+    raise ValueError(f"good {good.name} and bad {bad.name}: got captures of two layers ({', '.join(told[:TOLD])}{more}"
+                     f"{buffers}), allowed are two of one layer, since fields of two layers differ anyway; "
+                     "different_layers=True (--different-layers in the shell) bisects them all the same")
 
 
 def families(parts: Sequence[Difference]) -> list[list[int]]:
