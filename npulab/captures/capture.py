@@ -183,7 +183,7 @@ class Job:
         written = {registers.index[offset] for offset in state if offset in registers.index}
         out = [(item.block, item, number) for item, number in zip(registers, raw, strict=True)
                if not state or any(piece.word in written for piece in item.pieces)]
-        out += [(self.block, Field.whole_word(self.block, f"{offset:#06x}"), value)
+        out += [(self.block, registers.unmapped(self.block, offset), value)
                 for offset, value in state.items() if offset not in registers.index]
         return out + (self.start.values(maps) if self.start else [])
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from npulab.registers.fields import WORD_BITS, WORD_BYTES
 from npulab.registers.map import RegisterMap
+from npulab.registers.names import word_name
 from npulab.support.files import read_bounded, text_of
 
 MOST_BYTES = 2**26
@@ -50,7 +51,7 @@ def rows_of_writes(writes: Iterable[Sequence[int]], block: str = "") -> list[dic
     values: dict[int, list[int]] = {}
     for offset, value, *_ in writes:
         values.setdefault(offset, []).append(value)
-    return [{"block": block, "offset": offset, "register": f"w{offset:#06x}", "lsb": 0, "width": WORD_BITS,
+    return [{"block": block, "offset": offset, "register": word_name(offset, by_address=True), "lsb": 0, "width": WORD_BITS,
              "evidence": "unknown", "note": _note(values[offset])} for offset in sorted(values)]
 
 

@@ -136,6 +136,11 @@ def repeats(rows: Iterable[Row], features: Iterable[str]) -> dict[str, Repeat]:
     return out
 
 
+def sparse_blocks(rows: Iterable[Row]) -> set[str]:
+    """The blocks that one of the rows that say where blocks lie calls sparse, on any chip."""
+    return {str(row["block"]) for row in rows if row.get("value") == SPARSE}
+
+
 def is_block(row: Row) -> bool:
     """Whether a row says where a block lies."""
     blank = all(row.get(name) in (None, "") for name in ("register", "lsb", "width", "at"))

@@ -47,7 +47,7 @@ class Field:
 
     @classmethod
     def whole_word(cls, block: str, register: str) -> Field:
-        """The automatic field of a register that no map has."""
+        """The automatic field of a register that no map has, by the register's automatic name."""
         return cls(block, register, f"{register}_0_{WORD_BITS}", (Piece(0, 0, WORD_BITS, 0),),
                    automatic=True, declared=False)
 

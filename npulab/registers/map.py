@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from npulab.registers.expansion import Place, Repeat, expanded, repeats
+from npulab.registers.expansion import Place, Repeat, expanded, repeats, sparse_blocks
 from npulab.registers.fields import WORD_BITS, WORD_BYTES, Field, Piece, mask
 from npulab.registers.meaning import FLOATS
+from npulab.registers.names import automatic_name, blocks_by_address, in_block, word_name
 from npulab.registers.table import (
     ACCESS,
     COLUMNS,
     START,
-    automatic_name,
     enums_beside,
     fields_of,
     normal_row,
@@ -73,10 +73,12 @@ class RegisterMap:
     feature is in ``features``; ``select`` gives the map of the same table for other features.  A
     dense map spans every word of its blocks from offset 0; otherwise its words are its registers by
     offset, as a sparse register file wants it.  Registers of other sizes, arrays and blocks that
-    repeat are rows as ``registers.expansion`` says; ``repeats`` has where blocks lie.
+    repeat are rows as ``registers.expansion`` says; ``repeats`` has where blocks lie.  A part of a
+    table is told which of its blocks are ``by_address``, as ``registers.names`` has it of the whole.
 
     Words are ``(..., W) uint32``.  Values are arrays ``(...)``, plain numbers where words are 1-D;
-    keys are field names, with ``register.`` (and ``block.``) in front where a name is not unique.
+    keys are field names, with ``register.`` or ``block.`` (or both) in front where a name is not
+    unique; ``registers.names`` says what bits without a name are called.
 
     Raises ValueError for overlapping fields, a field that crosses its register, an unknown value
     word; LookupError for an unknown enum.
@@ -89,7 +91,8 @@ class RegisterMap:
     """
 
     def __init__(self, rows: Iterable[Mapping[str, Any]], *, features: Iterable[str] = (),
-                 enums: Mapping[str, Mapping[int, str]] | None = None, dense: bool = True) -> None:
+                 enums: Mapping[str, Mapping[int, str]] | None = None, dense: bool = True,
+                 by_address: Collection[str] | None = None) -> None:
         words, blocks = expanded(rows)
         plain = [normal_row(row) for row in words]
         self._rows = (*plain, *blocks)
@@ -101,7 +104,10 @@ class RegisterMap:
         self.repeats = repeats(blocks, self.features)
         sparse = {block for block, repeat in self.repeats.items() if repeat.sparse}
         self.dense = dense and not {row["block"] for row in self._kept} <= sparse
-        self.registers, self._labels, index = registers_of(self._kept, dense, sparse)
+        if by_address is None:
+            by_address = blocks_by_address(plain, sparse_blocks(blocks))
+        self.by_address = frozenset(by_address)
+        self.registers, self._labels, index = registers_of(self._kept, dense, sparse, self.by_address)
         self._fields = fields_of(self._kept, self.registers, self._labels, index, self.enums)
         self._keys = spellings_of(self._fields)
 
@@ -130,7 +136,7 @@ class RegisterMap:
         wanted = frozenset(features)
         if wanted not in self._selected:
             self._selected[wanted] = RegisterMap(self._rows, features=wanted, enums=self.enums,
-                                                 dense=self._all_dense)
+                                                 dense=self._all_dense, by_address=self.by_address)
         return self._selected[wanted]
 
     def starting(self, registers: Collection[str]) -> RegisterMap:
@@ -145,7 +151,8 @@ class RegisterMap:
         if {name for name, _, _ in self.registers} == {block}:
             return self
         rows = [row for row in self._rows if row["block"] == block]
-        return RegisterMap(rows, features=self.features, enums=self.enums, dense=self._all_dense)
+        return RegisterMap(rows, features=self.features, enums=self.enums, dense=self._all_dense,
+                           by_address=self.by_address)
 
     @classmethod
     def from_struct(cls, members: Sequence[tuple[str, int]], block: str = "struct") -> RegisterMap:
@@ -206,8 +213,16 @@ class RegisterMap:
     @cached_property
     def _names(self) -> dict[Field, str]:
         out: dict[Field, str] = {}
+        blocks = {block for block, _, _ in self.registers}
+        behind = {item: f"{item.block}.{item.name}" for item in self._fields}
         for key, item in self._keys.items():
-            out[item] = min(out.get(item, key), key, key=len)
+            if key != behind[item]:
+                out[item] = min(out.get(item, key), key, key=len)
+        for item, key in behind.items():
+            whole = f"{item.block}.{item.register}.{item.name}"
+            wanted = out[item] == whole or item.automatic and in_block(item.block, item.name, blocks) == key
+            if wanted and self._keys.get(key) is item:
+                out[item] = key
         return out
 
     def decode(self, words: Any, *, raw: bool = False) -> dict[str, Any]:
@@ -480,6 +495,10 @@ class RegisterMap:
     def labels(self, place: Place) -> tuple[str, str]:
         """The unit and the label of the copy of a block, blank where it does not repeat."""
         return self.repeats.get(place.block, Repeat()).labels(place.copy)
+
+    def unmapped(self, block: str, offset: int) -> Field:
+        """The automatic field of a register that is not in the map."""
+        return Field.whole_word(block, word_name(offset, bool(self.by_address)))
 
     def holds(self, address: int) -> bool:
         """Whether a word of the map lies at an address."""

@@ -6,8 +6,8 @@ A word is 32 little-endian bits, bit 0 lowest.  A map is a table, one row per ru
 
 Rows of one block that share a field name and fill in ``at`` are pieces of one split field; ``at``
 is the place of the piece inside the value.  A row without a field name, and every bit without a
-row, gets an automatic name (``w18_27_2``: word 18, lsb 27, 2 bits; ``w0x3930_7_1`` in a sparse map:
-by offset), so that all words round-trip.
+row, gets an automatic name (``w18_27_2``: word 18, lsb 27, 2 bits; ``r3930_7_1`` where registers
+have addresses; ``registers.names`` has the rule), so that all words round-trip.
 
 Columns that a table may have besides: ``access`` (``ro`` for what only the NPU sets), and ``bits``,
 ``count`` and ``stride``, of which ``registers.expansion`` tells.
@@ -24,6 +24,7 @@ from typing import Any
 
 from npulab.registers.fields import WORD_BITS, WORD_BYTES, Field, Piece
 from npulab.registers.meaning import Meaning
+from npulab.registers.names import automatic_name, full_names, word_name
 from npulab.support.refuse import refuse_if, refusing
 from npulab.support.text import one_line
 
@@ -88,8 +89,8 @@ def refuse_odd(text: str, what: str) -> None:
 
 
 def plain_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What is filled in, in the order of the columns, numbers as int, texts on one line; automatic
-    names, as ``fields`` gives them, are none.  Raises ValueError naming field and column."""
+    """What is filled in, in the order of the columns, numbers as int, texts on one line.  Raises
+    ValueError naming field and column."""
     out: dict[str, Any] = {}
     for name, given in zip(COLUMNS, map(row.get, COLUMNS), strict=True):
         if given is None or given == "":
@@ -110,9 +111,6 @@ def plain_row(row: Mapping[str, Any]) -> dict[str, Any]:
         except ValueError:
             raise ValueError(f"field {row.get('field')!r}: got {name} {text!r:.60}, allowed is a whole "
                              "number") from None
-    name = out.get("field", "")
-    if name[:1] == "w" and re.fullmatch(rf"w(\d+|0x[0-9a-f]+)_{out.get('lsb')}_{out.get('width')}", name):
-        del out["field"]
     return out
 
 
@@ -147,9 +145,10 @@ def normal_row(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def registers_of(rows: Sequence[Mapping[str, Any]], dense: bool, sparse: Collection[str] = (),
-               ) -> tuple[list[tuple[str, int, str]], list[str], dict[tuple[str, int], int]]:
+                 by_address: Collection[str] = ()) -> tuple[list[tuple[str, int, str]], list[str], dict[tuple[str, int], int]]:
     """The (block, offset, register) of each word, its label in automatic names, and the word's
-    index by (block, offset); blocks that are ``sparse`` have no words between their registers."""
+    index by (block, offset); blocks that are ``sparse`` have no words between their registers, those
+    ``by_address`` are labelled so."""
     names: dict[tuple[str, int], str] = {}
     for row in rows:
         place = row["block"], row["offset"]
@@ -166,8 +165,7 @@ def registers_of(rows: Sequence[Mapping[str, Any]], dense: bool, sparse: Collect
         if dense and block not in sparse:
             offsets = list(range(0, offsets[-1] + WORD_BYTES, WORD_BYTES))
         places += [(block, offset) for offset in offsets]
-    labels = [f"w{i}" if dense and block not in sparse else f"w{offset:#06x}"
-              for i, (block, offset) in enumerate(places)]
+    labels = [word_name(offset, block in by_address) for block, offset in places]
     registers = [(*place, names.get(place) or label) for place, label in zip(places, labels, strict=True)]
     return registers, labels, {place: i for i, place in enumerate(places)}
 
@@ -231,8 +229,9 @@ def _field(group: Sequence[Mapping[str, Any]], registers: Sequence[tuple[str, in
     if first["address"] not in ("", "yes"):
         raise ValueError(f"{where}: got address {first['address']!r}, allowed is blank or yes")
     names = tuple(enums.get(meaning.enum, {}).items())
+    unnamed = len(pieces) == 1 and name == automatic_name(labels[word], first["lsb"], first["width"])
     return Field(first["block"], registers[word][2], name, pieces, meaning, names, first["address"] == "yes",
-                 first["align"] or 0, first["evidence"] or "unknown", first["note"], automatic=not first["field"],
+                 first["align"] or 0, first["evidence"] or "unknown", first["note"], automatic=unnamed,
                  read_only=first.get(ACCESS) == READ_ONLY, starts=first.get(ACCESS) == START)
 
 
@@ -249,7 +248,7 @@ def _runs(bits: Sequence[str]) -> Iterator[tuple[int, int]]:
 
 def spellings_of(fields: Sequence[Field]) -> dict[str, Field]:
     """Every unambiguous spelling of each field: name, register.name, block.register.name; of a name
-    with dots what is behind the last, too, if no other field is called so."""
+    with dots what is behind the last, too, and block.name, if no other field is called so."""
     spellings: dict[str, list[Field]] = {}
     for item in fields:
         for name in (item.name, f"{item.register}.{item.name}",
@@ -260,10 +259,17 @@ def spellings_of(fields: Sequence[Field]) -> dict[str, Field]:
     if lost:
         raise ValueError(f"register map: field {lost[0].name} stands twice in register {lost[0].register} "
                          f"of block {lost[0].block!r}; pieces of one field fill in the column at")
-    last = [item.name.rpartition(".")[2] for item in fields]
-    count = Counter(last)
-    return out | {name: item for name, item in zip(last, fields, strict=True) if count[name] == 1}
+    _add_single(out, [item.name.rpartition(".")[2] for item in fields], fields)
+    in_block = [f"{item.block}.{item.name}" for item in fields]
+    known = {*spellings, *out}
+    free = [(name, item) for name, item in zip(in_block, fields, strict=True) if item.block and name not in known]
+    _add_single(out, [name for name, _ in free], [item for _, item in free])
+    return out
 
 
-def automatic_name(label: str, lsb: int, width: int) -> str:
-    return f"{label}_{lsb}_{width}"
+def _add_single(out: dict[str, Field], names: Sequence[str], fields: Sequence[Field]) -> None:
+    """Add each field by its name, if no other one has it."""
+    count = Counter(names)
+    for name, item in zip(names, fields, strict=True):
+        if count[name] == 1:
+            out[name] = item

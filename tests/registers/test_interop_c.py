@@ -366,7 +366,7 @@ struct NN {
     uint32_t : 20; /* npulab: {"hole": true} */
     uint32_t reserved_0x0004[1]; /* npulab: {"hole": true} */
     uint32_t mul_4 : 8; /* npulab: {"field": "mul", "at": 4} */
-    uint32_t : 2;
+    uint32_t w2_8_2 : 2; /* npulab: {"field": ""} */
     uint32_t : 22; /* npulab: {"hole": true} */
 };
 typedef char NN_has_12_bytes[sizeof(struct NN) == 12 ? 1 : -1];

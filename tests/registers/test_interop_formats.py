@@ -42,7 +42,7 @@ from npulab.registers.formats.svd import read_svd
 from npulab.registers.formats.svd_writing import svd_text
 from npulab.registers.formats.svg import svg_text
 from npulab.registers.formats.systemrdl import read_rdl, refuse, table_of
-from npulab.registers.formats.tables import unnamed
+from npulab.registers.names import name_of, register_of
 from npulab.registers.formats.wavedrom import wavedrom_text
 
 WRITTEN = {"hexpat": imhex_text, "json": wavedrom_text, "md": markdown_text, "svg": svg_text}
@@ -321,8 +321,8 @@ def test_another_reader_finds_the_same_in_what_is_written(name: str, tmp_path: P
         place = row["block"], row["offset"]
         words = seen.setdefault(("words", row["block"]), Identifiers())
         fields = seen.setdefault(place, Identifiers())
-        name_ = row.get("field") or f"w0_{row['lsb']}_{row['width']}"
-        want.add((names[row["block"]], row["offset"], words[row.get("register") or unnamed(row["offset"])], fields.new(name_), row["lsb"], row["width"]))
+        name_ = name_of(row, table.by_address)
+        want.add((names[row["block"]], row["offset"], words[register_of(row, table.by_address)], fields.new(name_), row["lsb"], row["width"]))
     assert found == want
 
 

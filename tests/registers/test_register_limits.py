@@ -164,7 +164,7 @@ def test_places_inside_a_register() -> None:
 
 def test_how_far_a_dense_block_reaches() -> None:
     last = 4 * 2 ** 16
-    assert RegisterMap([row("f", offset=last)], dense=False).registers == [("", last, "w0x40000")]
+    assert RegisterMap([row("f", offset=last)], dense=False).registers == [("", last, "r40000")]
     for rows in ([row("f", offset=last + 4)], [row("a"), row("f", offset=last + 4)]):
         with pytest.raises(ValueError, match=r"got offset 0x40004, allowed is up to 0x40000 from the block's start, or dense=False$"):
             RegisterMap(rows)

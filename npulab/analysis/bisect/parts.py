@@ -222,7 +222,7 @@ def _mixed_writes(good: Writes, bad: Writes, block: str, registers: RegisterMap,
 def _fields_at(offset: int, block: str, registers: RegisterMap) -> Iterable[tuple[Field, int]]:
     """The fields of a register, each with its bits there."""
     if offset not in registers.index:
-        yield Field.whole_word(block, f"{offset:#06x}"), 2 ** 32 - 1
+        yield registers.unmapped(block, offset), 2 ** 32 - 1
         return
     for item in registers:
         bits = sum((2 ** piece.width - 1) * 2 ** piece.lsb for piece in item.pieces

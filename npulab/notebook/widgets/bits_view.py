@@ -105,9 +105,9 @@ class Rows:
         for offset in dict(job.writes):
             if offset not in index:
                 index[offset] = len(labels)
-                labels.append(f"{offset:#06x}")
-                extra.append(replace(Field.whole_word(job.block, labels[-1]),
-                                     pieces=(Piece(index[offset], 0, WORD_BITS, 0),)))
+                found = registers.unmapped(job.block, offset)
+                labels.append(found.register)
+                extra.append(replace(found, pieces=(Piece(index[offset], 0, WORD_BITS, 0),)))
         slots = tuple(index[offset] for offset in dict(job.writes))
         known = [item for item in registers if any(piece.word in slots for piece in item.pieces)]
         names = (*map(registers.key, known), *(item.name for item in extra))

@@ -26,7 +26,7 @@ def packing_text(table: RegisterTable) -> str:
     lines = head(table, "PACK_")
     for block, rows in table.blocks.items():
         for feature in features_in(rows) or [""]:
-            part = RegisterTable(tuple(rows), table.enums).map([feature])
+            part = RegisterTable(tuple(rows), table.enums, by_address=table.by_address).map([feature])
             tag = "_".join(filter(None, (block or "registers", feature)))
             lines += _functions(names.new(tag, "_pack", "_unpack", "_values", "_offsets", "_WORDS"), part)
     return "\n".join([*lines, "#endif", ""])

@@ -3,7 +3,6 @@ same table again."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +10,8 @@ from npulab.registers.fields import WORD_BITS, WORD_BYTES
 from npulab.registers.formats.c_comments import annotation, licence_comment, note_comment
 from npulab.registers.formats.c_names import c_name, c_names
 from npulab.registers.formats.naming import Identifiers
-from npulab.registers.formats.tables import RegisterTable, Row, features_in, unnamed
+from npulab.registers.formats.tables import RegisterTable, Row, features_in
+from npulab.registers.names import in_register, name_of, run_of, word_name
 from npulab.registers.table import COLUMNS
 
 MOST_WORDS = 2 ** 12  # of a struct; a block that is sparser becomes macros
@@ -40,15 +40,16 @@ def c_text(table: RegisterTable) -> str:
                       *_macros(block, rows, macros, table), ""]
             continue
         for variant in features_in(rows) or [""]:
-            lines += _struct(block, variant, [row for row in rows if row.get("feature", variant) == variant],
-                             min(offsets), names)
+            some = [row for row in rows if row.get("feature", variant) == variant]
+            lines += _struct(block, variant, some, min(offsets), names, table.by_address)
     return "\n".join([*lines, "#endif", ""])
 
 
 def macros_text(table: RegisterTable) -> str:
     """A header of macros: ``REG_BLOCK_REGISTER`` is its byte offset,
-    ``BLOCK_REGISTER_FIELD__SHIFT`` and ``__MASK`` place a field in its word, and enums have their
-    values.  Raises as ``RegisterTable.check``."""
+    ``BLOCK_REGISTER_FIELD__SHIFT`` and ``__MASK`` place a field in its word (``BLOCK_FIELD`` where
+    the name of the field says its register, ``GEMM_w3_0_7``), and enums have their values.  Raises
+    as ``RegisterTable.check``."""
     check(table)
     names = c_names()
     lines = head(table)
@@ -111,7 +112,8 @@ def _own(row: Row, spelled: str, known: Mapping[str, Any]) -> str:
     return " ".join(filter(None, (note, annotation(said))))
 
 
-def _struct(block: str, variant: str, rows: Sequence[Row], base: int, names: Identifiers) -> Iterator[str]:
+def _struct(block: str, variant: str, rows: Sequence[Row], base: int, names: Identifiers,
+            by_address: frozenset[str]) -> Iterator[str]:
     tag = names.new("_".join(filter(None, (block or "registers", variant))))
     said: dict[str, Any] = {"block": block} if tag != block else {}
     said |= {"base": base} if base else {}
@@ -119,12 +121,10 @@ def _struct(block: str, variant: str, rows: Sequence[Row], base: int, names: Ide
     if said:
         yield annotation(said)
     yield f"struct {tag} {{"
-    counts = Counter((row.get("field"), row.get("at")) for row in rows)
-    some = any("field" in row for row in rows)
     members = c_names()
-    by_offset: dict[int, list[Row]] = {}
-    for row in rows:
-        by_offset.setdefault(row["offset"], []).append(row)
+    by_offset: dict[int, list[tuple[Row, str]]] = {}
+    for row, name in zip(rows, in_register(rows, by_address), strict=True):
+        by_offset.setdefault(row["offset"], []).append((row, name))
     next_free = base
     for offset, inside in sorted(by_offset.items()):
         if offset > next_free:
@@ -132,15 +132,15 @@ def _struct(block: str, variant: str, rows: Sequence[Row], base: int, names: Ide
             count = (offset - next_free) // WORD_BYTES
             yield f"    uint32_t {spelled}[{count}]; {annotation({'hole': True})}"
         next_free = offset + WORD_BYTES
-        register = next((row["register"] for row in inside if "register" in row), "")
+        register = next((row["register"] for row, _ in inside if "register" in row), "")
         if register:
             yield f"    {annotation({'word': register})}"
         done = 0
-        for row in sorted(inside, key=lambda row: row["lsb"]):
+        for row, name in sorted(inside, key=lambda one: int(one[0]["lsb"])):
             if row["lsb"] > done:
                 yield f"    uint32_t : {row['lsb'] - done}; {annotation({'hole': True})}"
             done = row["lsb"] + row["width"]
-            yield f"    {_member(row, register, members, counts, not some)}"
+            yield f"    {_member(row, name, register, members)}"
         if done < WORD_BITS:
             yield f"    uint32_t : {WORD_BITS - done}; {annotation({'hole': True})}"
     size = next_free - base
@@ -148,23 +148,19 @@ def _struct(block: str, variant: str, rows: Sequence[Row], base: int, names: Ide
     yield from ("};", f"typedef char {claim}[sizeof(struct {tag}) == {size} ? 1 : -1];", "")
 
 
-def _member(row: Row, register: str, members: Identifiers, counts: Mapping[Any, int], name_all: bool) -> str:
+def _member(row: Row, name: str, register: str, members: Identifiers) -> str:
     """The declaration of one run of bits, with its comments."""
-    name, whole = row.get("field", ""), row["width"] == WORD_BITS
+    whole = row["width"] == WORD_BITS
     known: dict[str, Any] = {}
-    spelled, kind = "", "uint32_t"
-    if name or name_all:
-        text = name or f"unnamed_{row['offset']:#06x}_{row['lsb']}"
-        if counts[row.get("field"), row.get("at")] > 1 and name:
-            text = f"{row.get('register') or unnamed(row['offset'])}_{name}"
-        spelled = members.new(f"{text}_{row['at']}" if "at" in row else text)
-        if row.get("value") == "signed":
-            kind, known["value"] = "int32_t", "signed"
-        elif row.get("value") == "f32" and whole and "at" not in row:
-            kind, known["value"] = "float", "f32"
+    kind = "uint32_t"
+    spelled = members.new(f"{name}_{row['at']}" if "at" in row else name)
+    if row.get("value") == "signed":
+        kind, known["value"] = "int32_t", "signed"
+    elif row.get("value") == "f32" and whole and "at" not in row:
+        kind, known["value"] = "float", "f32"
     said = _own(row, spelled, known)
     own = annotation({"register": row.get("register", "")}) if row.get("register", "") != register else ""
-    width = f": {row['width']}" if not whole or not spelled else ""
+    width = "" if whole else f": {row['width']}"
     return " ".join(filter(None, (f"{' '.join(filter(None, (kind, spelled, width)))};", said, own)))
 
 
@@ -174,14 +170,16 @@ def _macros(block: str, rows: Sequence[Row], names: Identifiers, table: Register
     for row in rows:
         registers.setdefault((row["offset"], row.get("register", "")), []).append(row)
     for (offset, register), inside in registers.items():
-        plain = names.new("_".join(filter(None, (block, register or unnamed(offset)))))
+        label = word_name(offset, block in table.by_address)
+        plain = names.new("_".join(filter(None, (block, register or label))))
         spelled = names.new(f"REG_{plain}")
         yield f"#define {spelled} {offset:#06x} {annotation({'block': block, 'register': register})}"
         for row in inside:
-            name = row.get("field", "") or f"w_{row['lsb']}_{row['width']}"
+            name = name_of(row, table.by_address)
+            scope = block if run_of(name) == (offset, row["lsb"], row["width"]) else plain
             tails = [f"{row['at']}"] if "at" in row else []
             tails += [row["feature"]] if "feature" in row else []
-            field = names.new("_".join([plain, name, *tails]), SHIFT, MASK)
+            field = names.new("_".join(filter(None, [scope, name, *tails])), SHIFT, MASK)
             mask = (2 ** row["width"] - 1) * 2 ** row["lsb"]
             yield f"#define {field}{SHIFT} {row['lsb']}"
             yield f"#define {field}{MASK} {mask:#010x}u {_own(row, field, {})}"

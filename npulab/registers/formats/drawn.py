@@ -10,12 +10,13 @@ from typing import NamedTuple
 from npulab.registers.fields import WORD_BITS
 from npulab.registers.formats.naming import by_block
 from npulab.registers.formats.tables import RegisterTable, Row, features_in
+from npulab.registers.names import name_of
 
 NOTHING: Row = MappingProxyType({})
 
 
 class Box(NamedTuple):
-    """A run of bits: its name, blank where nobody named it, and what else is said of it."""
+    """A run of bits: its name, blank where the table has no row, and what else is said of it."""
 
     name: str
     lsb: int
@@ -57,20 +58,20 @@ def drawn(table: RegisterTable) -> Iterator[Drawn]:
     for block, _, registers in by_block(table):
         for offset, register, rows in registers:
             for feature in features_in(rows) or [""]:
-                yield Drawn(block, offset, register, feature, boxes(rows, feature))
+                yield Drawn(block, offset, register, feature, boxes(rows, feature, table.by_address))
 
 
-def boxes(rows: Sequence[Row], feature: str) -> tuple[Box, ...]:
+def boxes(rows: Sequence[Row], feature: str, by_address: frozenset[str]) -> tuple[Box, ...]:
     """The 32 bits of a register on chips that have a feature; blank for none."""
-    return tuple(_boxes([row for row in rows if row.get("feature", "") in ("", feature)]))
+    return tuple(_boxes([row for row in rows if row.get("feature", "") in ("", feature)], by_address))
 
 
-def _boxes(rows: Sequence[Row]) -> Iterator[Box]:
+def _boxes(rows: Sequence[Row], by_address: frozenset[str]) -> Iterator[Box]:
     at = 0
     for row in sorted(rows, key=lambda row: row["lsb"]):
         if row["lsb"] > at:
             yield Box("", at, row["lsb"] - at)
-        yield Box(row.get("field", ""), row["lsb"], row["width"], row)
+        yield Box(name_of(row, by_address), row["lsb"], row["width"], row)
         at = row["lsb"] + row["width"]
     if at < WORD_BITS:
         yield Box("", at, WORD_BITS - at)

@@ -114,7 +114,7 @@ def of_chip(table: RegisterTable, features: Iterable[str]) -> RegisterTable:
         raise ValueError(f"feature: got {unknown[0]!r}, allowed is one of {', '.join(table.features) or 'none'}")
     rows = [{name: value for name, value in row.items() if name != "feature"} for row in table.rows
             if row.get("feature", "") in ("", *wanted)]
-    out = RegisterTable.of(rows, table.enums, table.copyright)
+    out = RegisterTable.of(rows, table.enums, table.copyright, table.by_address)
     out.check()
     return out
 
@@ -128,7 +128,8 @@ def of_blocks(table: RegisterTable, blocks: Iterable[str]) -> RegisterTable:
         raise ValueError(f"block: got {unknown[0]!r}, allowed is one of {', '.join(known)}")
     rows = [row for row in table.rows if row.get("block", "") in wanted]
     used = {word.removeprefix("enum:") for row in rows for word in str(row.get("value", "")).split()}
-    return RegisterTable.of(rows, {name: codes for name, codes in table.enums.items() if name in used}, table.copyright)
+    enums = {name: codes for name, codes in table.enums.items() if name in used}
+    return RegisterTable.of(rows, enums, table.copyright, table.by_address)
 
 
 def map_files(table: RegisterTable, path: Path, to: str = "") -> dict[Path, bytes]:

@@ -35,7 +35,7 @@ def imhex_text(table: RegisterTable) -> str:
     for block, _, registers in by_block(table):
         features = sorted({row["feature"] for _, _, rows in registers for row in rows if "feature" in row})
         for feature in ["", *features]:
-            here = [Drawn(block, offset, register, feature, boxes(rows, feature))
+            here = [Drawn(block, offset, register, feature, boxes(rows, feature, table.by_address))
                     for offset, register, rows in registers
                     if any(row.get("feature", "") in ("", feature) for row in rows)]
             if not here:
@@ -57,7 +57,7 @@ def _fields(one: Drawn, enums: dict[str, str]) -> Iterator[str]:
         if not box.row:
             yield f"  padding : {box.width};"
             continue
-        name = names.new(box.name or f"bits_{box.lsb}_{box.width}")
+        name = names.new(box.name)
         meaning = Meaning.parse(str(box.row.get("value", "")))
         kind = f"{enums[meaning.enum]} " if meaning.enum in enums and "at" not in box.row else \
             "signed " if meaning.kind == "signed" and "at" not in box.row else ""

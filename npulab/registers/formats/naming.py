@@ -8,7 +8,8 @@ from functools import cache, partial
 from pathlib import Path
 
 from npulab.registers.fields import WORD_BYTES
-from npulab.registers.formats.tables import RegisterTable, Row, unnamed
+from npulab.registers.formats.tables import RegisterTable, Row
+from npulab.registers.names import register_of
 
 APART = 2 ** 12  # bytes; blocks begin at multiples of it
 MOST_LETTERS = 120
@@ -69,8 +70,7 @@ def by_block(table: RegisterTable) -> Iterator[tuple[str, int, list[tuple[int, s
     """(block, where it may lie in bytes, its registers) in the order of the table, each register an
     offset, a name and its rows; blocks follow each other and never overlap.
 
-    Nameless registers are called as ``npulab.registers.formats.tables.unnamed`` says, which is read
-    as no name.
+    Nameless registers are called as ``npulab.registers.names`` says.
     """
     begin = 0
     for block, rows in table.blocks.items():
@@ -80,20 +80,12 @@ def by_block(table: RegisterTable) -> Iterator[tuple[str, int, list[tuple[int, s
                 names.setdefault(row["offset"], row["register"])
         registers: dict[tuple[int, str], list[Row]] = {}
         for row in rows:
-            name = row.get("register") or names.get(row["offset"]) or unnamed(row["offset"])
+            name = names.get(row["offset"]) or register_of(row, table.by_address)
+            name = row.get("register") or name
             registers.setdefault((row["offset"], name), []).append(row)
         end = max(row["offset"] for row in rows) + WORD_BYTES
         yield block, begin, [(offset, name, fields) for (offset, name), fields in registers.items()]
         begin += -(-end // APART) * APART
-
-
-def name_of(row: Row) -> str:
-    """What the field of a row is called; without a name as no name is written.
-
-    >>> name_of({"lsb": 4, "width": 2})
-    'w0_4_2'
-    """
-    return str(row.get("field") or f"w0_{row['lsb']}_{row['width']}")
 
 
 def unnumbered(name: str) -> str:

@@ -99,8 +99,9 @@ class Occupancy:
         bits = self.bits.setdefault(place, {})
         bits[feature] = bits.get(feature, 0) | (2 ** row["width"] - 1) * 2 ** row["lsb"]
         self.registers.setdefault(place, {})[feature] = row["register"]
-        if "at" not in row:
-            names = self.fields.setdefault((row["block"], row["register"], row["field"]), set())
+        if "at" not in row and row["field"]:
+            register = row["register"] or row["offset"]
+            names = self.fields.setdefault((row["block"], register, row["field"]), set())
             if feature in names or "" in names or (names and not feature):
                 raise ValueError(f"{where}: field {row['field']} of register {row['register']} at {row['offset']:#x}: "
                                  "got this name a second time, allowed is once in its register and a register once in "

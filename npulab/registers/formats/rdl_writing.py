@@ -6,17 +6,19 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from urllib.parse import quote
 
-from npulab.registers.formats.naming import Identifiers, by_block, keywords, name_of
+from npulab.registers.formats.naming import Identifiers, by_block, keywords
 from npulab.registers.formats.rdl_compiling import CHIP
 from npulab.registers.formats.tables import RegisterTable, Row
 from npulab.registers.meaning import Meaning
+from npulab.registers.names import name_of
 
 NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 KEYWORDS = keywords("SystemRDL")
 STRINGS = ("feature", "value", "evidence", "note")  # of fields
 PROPERTIES = (("name", "addrmap | reg | field", "string"), *((name, "field", "string") for name in STRINGS),
               ("at", "field", "longint unsigned"), ("align", "field", "longint unsigned"),
-              ("address", "field", "boolean"), ("nameless", "field", "boolean"), ("map", "addrmap", "boolean"),
+              ("address", "field", "boolean"), ("nameless", "field", "boolean"), ("unnamed", "field", "boolean"),
+              ("map", "addrmap", "boolean"),
               ("copyright", "addrmap", "string"), ("enums", "addrmap", "string[]"))
 
 
@@ -56,8 +58,7 @@ def rdl_text(table: RegisterTable) -> str:
         lines += _present([row for _, _, rows in registers for row in rows], features, "  ")
         words = Identifiers(KEYWORDS)
         for offset, register, rows in registers:
-            lines += _register(offset, register, words.new(register), rows, table.enums, whole, features, used,
-                               apart)
+            lines += _register(offset, register, words.new(register), rows, table, whole, features, used, apart)
         lines.append("};")
         blocks.append(f"  {name}{given} {name} @ {begin:#x};")
     rest += [line for enum in whole if enum not in used or enum in apart
@@ -81,22 +82,21 @@ def _kept_enum(enum: str, values: Mapping[int, str]) -> list[str]:
     return [f"{quote(enum)} {raw:#x} {_kept(text)}" for raw, text in values.items()]
 
 
-def _register(offset: int, real: str, name: str, rows: Sequence[Row], enums: Mapping[str, Mapping[int, str]],
-              whole: Mapping[str, str], features: Mapping[str, str], used: set[str], apart: set[str],
-              ) -> Iterator[str]:
+def _register(offset: int, real: str, name: str, rows: Sequence[Row], table: RegisterTable, whole: Mapping[str, str],
+              features: Mapping[str, str], used: set[str], apart: set[str]) -> Iterator[str]:
     yield "  reg {"
     if name != real:
         yield f"    npulab_name = {_string(_kept(real))};"
     yield from _present(rows, features, "    ")
     names = Identifiers(KEYWORDS)
-    named = any("register" in row for row in rows)
     for row in rows:
-        field = names.new(name_of(row))
-        said = [f"npulab_name = {_string(_kept(name_of(row)))};"] if field != name_of(row) else []
+        whole_name = name_of(row, table.by_address)
+        field = names.new(whole_name)
+        said = [f"npulab_name = {_string(_kept(whole_name))};"] if field != whole_name else []
         value = row.get("value", "")
         enum = Meaning.parse(value).enum
         if enum in whole and value == f"enum:{enum}" and whole[enum] == enum and "at" not in row \
-                and max(enums[enum]) < 2 ** row["width"]:
+                and max(table.enums[enum]) < 2 ** row["width"]:
             used.add(enum)
             said.append(f"encode = {enum};")
         elif value:
@@ -110,7 +110,8 @@ def _register(offset: int, real: str, name: str, rows: Sequence[Row], enums: Map
         said += [f"npulab_{key} = {row[key]};" for key in ("at", "align") if key in row]
         said += ["npulab_address = true;"] if "address" in row else []
         said += [f"npulab_evidence = {_string(_kept(row['evidence']))};"] if "evidence" in row else []
-        said += ["npulab_nameless = true;"] if named and "register" not in row else []
+        said += ["npulab_nameless = true;"] if "register" not in row else []
+        said += ["npulab_unnamed = true;"] if "field" not in row else []
         yield f"    field {{ {' '.join(said)} }} {field}[{row['lsb'] + row['width'] - 1}:{row['lsb']}];"
     yield f"  }} {name} @ {offset:#x};"
 

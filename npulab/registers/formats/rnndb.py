@@ -130,6 +130,8 @@ def _found(one: Element, bits: tuple[int, int], name: str, said: tuple[str, bool
     row |= {"align": number(one, "align")} if pointer and one.get("align") else {}
     row |= {name: number(one, f"{NPULAB} {name}") for name in ("at", "align")
             if one.get(f"{NPULAB} {name}")}
+    for blank in one.get(f"{NPULAB} nameless").split():
+        row[blank] = ""
     own = one.get(f"{NPULAB} feature")
     for feature in [own] if own else [""] if variants is None else sorted(variants):
         yield Found(name, *bits, one.where, {**row, "feature": feature})

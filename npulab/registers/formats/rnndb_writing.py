@@ -10,14 +10,15 @@ from xml.sax.saxutils import escape, quoteattr
 
 from npulab.registers.fields import WORD_BITS, WORD_BYTES
 from npulab.registers.formats.rnndb import NAMESPACE, NPULAB
-from npulab.registers.formats.tables import RegisterTable, Row, unnamed
+from npulab.registers.formats.tables import RegisterTable, Row
 from npulab.registers.meaning import Meaning
+from npulab.registers.names import name_of, register_of
 
 INDENT = "   "
 AUTHOR = re.compile(r"Author: (?P<name>.*?)(?: <(?P<email>[^>]*)>)?(?: \((?P<nicks>[^)]*)\))?(?:: (?P<text>.*))?")
 INDEX = re.compile(r"([^\[\]]+)\[(0|[1-9]\d*)\](?:\.(.+))?")
 SEVERAL = re.compile(r"[\s,]")  # what lies between variants
-OWN = ("at", "address", "align", "evidence")
+OWN = ("at", "address", "align", "evidence", "nameless")
 
 
 class Register(NamedTuple):
@@ -33,10 +34,12 @@ class Register(NamedTuple):
 def rnndb_text(table: RegisterTable) -> str:
     """The XML of a table: a domain for each block, arrays where registers repeat.
 
-    Bits that nobody named are ``w0_LSB_WIDTH``, which npulab takes for no name: ``read_rnndb``
-    gives the same table.
+    Bits that nobody named have the name of their place (``registers.names``), and an attribute that
+    says so: ``read_rnndb`` gives the same table.
     """
-    own = f'\nxmlns:npulab="{NPULAB}"' if any(_own(_said(row)) or "block" not in row for row in table.rows) else ""
+    named = {block: _named(rows, table.by_address) for block, rows in table.blocks.items()}
+    ours = [bool(_own(_said(row))) for rows in named.values() for row in rows]
+    own = f'\nxmlns:npulab="{NPULAB}"' if "" in named or any(ours) else ""
     lines = ['<?xml version="1.0" encoding="UTF-8"?>', f'<database xmlns="{NAMESPACE}"{own}',
              'xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"',
              f'xsi:schemaLocation="{NAMESPACE} rules-ng.xsd">', ""]
@@ -45,17 +48,22 @@ def rnndb_text(table: RegisterTable) -> str:
         lines += [f"<enum name={quoteattr(name)}>",
                   *(f'{INDENT}<value name={quoteattr(text)} value="{raw:#x}"/>' for raw, text in values.items()),
                   "</enum>", ""]
-    for block, rows in table.blocks.items():
+    for block, rows in named.items():
         lines += [f"<domain name={quoteattr(block)}>" if block else '<domain name="registers" npulab:nameless="yes">',
-                  *_body(_registers(_named(rows)), 1, 0), "</domain>", ""]
+                  *_body(_registers(rows), 1, 0), "</domain>", ""]
     return "\n".join([*lines, "</database>", ""])
 
 
-def _named(rows: Sequence[Row]) -> list[Row]:
-    """Rows with the names of register and field."""
+def _named(rows: Sequence[Row], by_address: frozenset[str]) -> list[Row]:
+    """Rows with the names of register and field, and with which of them the table does not have."""
     names = {row["offset"]: row["register"] for row in rows if "register" in row}
-    return [{**row, "register": row.get("register") or names.get(row["offset"]) or unnamed(row["offset"]),
-             "field": row.get("field") or f"w0_{row['lsb']}_{row['width']}"} for row in rows]
+    out = []
+    for row in rows:
+        register = row.get("register") or names.get(row["offset"]) or register_of(row, by_address)
+        blank = [name for name in ("register", "field") if name not in row]
+        said = {"nameless": " ".join(blank)} if blank else {}
+        out.append({**row, "register": register, "field": name_of(row, by_address), **said})
+    return out
 
 
 def _registers(rows: Sequence[Row]) -> list[Register]:

@@ -297,8 +297,8 @@ def _own_row(own: Element | None, device: Device) -> dict[str, Any]:
         if name in out:
             out[name] = parsed(own.where, f"field {own.get('name')}", name, own.get(name))
     device.enums.refuse_unknown(str(out.get("value", "")), own.where)
-    return out | ({"address": "yes"} if own.get("address") == "yes" else {}) | (
-        {"register": own.get("register")} if "register" in own.attributes else {})
+    out |= {"address": "yes"} if own.get("address") == "yes" else {}
+    return out | {name: own.get(name) for name in ("register", "field") if name in own.attributes}
 
 
 def _noted(text: str, said: list[str]) -> str:

@@ -7,15 +7,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from xml.sax.saxutils import escape, quoteattr
 
 from npulab.registers.fields import WORD_BITS
-from npulab.registers.formats.naming import APART, Identifiers, by_block, name_of
+from npulab.registers.formats.naming import APART, Identifiers, by_block
 from npulab.registers.formats.svd_names import NPULAB
 from npulab.registers.formats.tables import RegisterTable, Row
 from npulab.registers.meaning import Meaning
+from npulab.registers.names import name_of
 
 HEAD = ('<?xml version="1.0" encoding="utf-8"?>', '<device schemaVersion="1.3" '
         'xmlns:xs="http://www.w3.org/2001/XMLSchema-instance" xs:noNamespaceSchemaLocation="CMSIS-SVD.xsd">')
 PROPERTIES = f"<addressUnitBits>8</addressUnitBits><width>{WORD_BITS}</width><size>{WORD_BITS}</size>"
 OWN = ("feature", "at", "address", "align", "evidence")
+NAMES = ("register", "field")  # that are blank where the table has none
 NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -47,7 +49,7 @@ def svd_text(table: RegisterTable) -> str:
             own += [f"<npulab:register name={quoteattr(f'{name}.{word}')} is={quoteattr(register)}/>"] \
                 if word != register else []
             lines += [f"<register><name>{word}</name><addressOffset>{offset:#06x}</addressOffset><fields>",
-                      *_fields(rows, f"{name}.{word}", table.enums, own, whole, apart), "</fields></register>"]
+                      *_fields(rows, f"{name}.{word}", table, own, whole, apart), "</fields></register>"]
         lines += ["</registers>", "</peripheral>"]
     lines.append("</peripherals>")
     own += [line for enum, values in table.enums.items() if enum not in whole or enum in apart
@@ -57,22 +59,22 @@ def svd_text(table: RegisterTable) -> str:
     return "\n".join(lines)
 
 
-def _fields(rows: Sequence[Row], path: str, enums: Mapping[str, Mapping[int, str]], own: list[str], whole: set[str],
+def _fields(rows: Sequence[Row], path: str, table: RegisterTable, own: list[str], whole: set[str],
             apart: set[str]) -> Iterator[str]:
     names = Identifiers()
     for row in rows:
-        real = name_of(row)
+        real = name_of(row, table.by_address)
         name = names.new(real)
         said = {"is": real} if name != real else {}
         said |= {column: str(row[column]) for column in OWN if column in row}
-        said |= {"register": ""} if "register" not in row and any("register" in one for one in rows) else {}
+        said |= {column: "" for column in NAMES if column not in row}
         text = f"<field><name>{name}</name>"
         text += f"<description>{escape(row['note'])}</description>" if "note" in row else ""
         text += f"<bitOffset>{row['lsb']}</bitOffset><bitWidth>{row['width']}</bitWidth>"
         value = row.get("value", "")
         enum = Meaning.parse(value).enum
-        if enum and value == f"enum:{enum}" and "at" not in row and _writable(enum, enums.get(enum, {}), row["width"]):
-            values = enums[enum]
+        if enum and value == f"enum:{enum}" and "at" not in row and _writable(enum, table.enums.get(enum, {}), row["width"]):
+            values = table.enums[enum]
             labels = Identifiers()
             written = {raw: labels.new(label) for raw, label in values.items()}
             whole |= {enum} if written == {**values} else set()

@@ -56,7 +56,7 @@ def _register(one: Drawn, top: int) -> tuple[list[str], int]:
 def _box(box: Box, top: int, below: list[str]) -> Iterator[str]:
     left = MARGIN + BIT * (WORD_BITS - box.lsb - box.width)
     width = BIT * box.width
-    kind = "box open" if not box.name else "box address" if "address" in box.row else "box"
+    kind = "box open" if "field" not in box.row else "box address" if "address" in box.row else "box"
     said = [f"{box.name or 'unnamed'} [{box.bits}]", box.meaning, "an address" if "address" in box.row else "",
             str(box.row.get("evidence", "")), str(box.row.get("note", ""))]
     yield f"<g><title>{escape('; '.join(filter(None, said)))}</title>"

@@ -179,6 +179,7 @@ def _field(path: Path, register: Mapping[str, Any], one: Mapping[str, Any], enum
     row |= {key: int(own[key]) for key in ("at", "align") if key in own}
     row |= {"address": "yes"} if own.get("address") else {}
     row |= {"register": ""} if own.get("nameless") else {}
+    row |= {"field": ""} if own.get("unnamed") else {}
     enums.refuse_unknown(row["value"], where)
     return Found(name, one["low"], one["high"], where, row)
 

@@ -6,16 +6,17 @@ import csv
 import io
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from npulab.registers.expansion import SHAPE, expanded, shaped
+from npulab.registers.expansion import SHAPE, SPARSE, expanded, shaped, sparse_blocks
 from npulab.registers.map import RegisterMap
 from npulab.registers.meaning import Meaning
+from npulab.registers.names import blocks_by_address
 from npulab.registers.table import (
     ACCESS,
     COLUMNS,
@@ -69,13 +70,19 @@ class RegisterTable:
     enums: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
     copyright: str = ""
     reading: Reading | None = field(default=None, compare=False, repr=False)
+    by_address: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
 
     @classmethod
     def of(cls, rows: Iterable[Row], enums: Mapping[str, Mapping[int, str]] | None = None,
-           copyright: str = "") -> RegisterTable:  # noqa: A002 - as the file has it
+           copyright: str = "", by_address: Collection[str] | None = None,  # noqa: A002 - as the file has it
+           sparse: Collection[str] = ()) -> RegisterTable:
         """A table of rows in any order, its texts on one line each; raises ValueError for a number
         or value that is none and for a character that is no text, as U+0000.  An enum without names
-        says nothing and is left out."""
+        says nothing and is left out.
+
+        ``by_address`` are the blocks whose registers have addresses, by default as
+        ``registers.names`` has it of these rows and of the blocks that are ``sparse``.
+        """
         named = {name: {raw: line_of(text, f"enum {name}") for raw, text in sorted(one.items())}
                  for name, one in sorted((enums or {}).items()) if one}
         gone = {f"enum:{name}" for name in enums or () if name not in named}
@@ -84,7 +91,9 @@ class RegisterTable:
         refuse_odd(said.replace("\n", " "), "copyright")
         blocks = {name: n for n, name in enumerate(dict.fromkeys(row.get("block", "") for row in plain))}
         plain.sort(key=lambda row: (blocks[row.get("block", "")], row["offset"], row.get("feature", ""), row["lsb"]))
-        return cls(tuple(plain), named, said)
+        if by_address is None:
+            by_address = blocks_by_address(plain, sparse)
+        return cls(tuple(plain), named, said, by_address=frozenset(by_address))
 
     @property
     def features(self) -> list[str]:
@@ -106,17 +115,17 @@ class RegisterTable:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many blocks, registers, fields, enums and bits it has; pieces of one field count
-        once."""
-        fields = {(row.get("block"), row["field"]) if "at" in row else n for n, row in enumerate(self.rows)
-                  if row.get("field")}
+        """How many blocks, registers, fields, enums and bits it has; pieces of one field count once,
+        rows without a name each."""
+        fields = {(row.get("block"), row["field"]) if "at" in row and row.get("field") else n
+                  for n, row in enumerate(self.rows)}
         return {"blocks": len({block for block, _, _ in self.registers}), "registers": len(self.registers),
                 "fields": len(fields), "enums": len(self.enums), "bits": sum(row["width"] for row in self.rows)}
 
     def map(self, features: Iterable[str] = ()) -> RegisterMap:
         """The sparse register map for some features; raises as ``RegisterMap``."""
         rows = ({"field": "", **row} for row in self.rows)
-        return RegisterMap(rows, features=features, enums=self.enums, dense=False)
+        return RegisterMap(rows, features=features, enums=self.enums, dense=False, by_address=self.by_address)
 
     @refusing()
     def check(self) -> None:
@@ -125,7 +134,7 @@ class RegisterTable:
         self.map()
         for rows in self.blocks.values():
             for feature in features_in(rows):
-                RegisterTable(tuple(rows), self.enums).map([feature])
+                RegisterTable(tuple(rows), self.enums, by_address=self.by_address).map([feature])
 
     def csv(self) -> str:
         """The rows as a table that ``RegisterMap.read`` reads, the copyright as comments at its
@@ -174,12 +183,19 @@ def read_csv(path: Path) -> RegisterTable:
     with refusing(path):
         words, blocks = expanded(row for _, row in rows) if wide else ((), ())
         plain += map(_plain, words)
-    if blocks:
-        names = ", ".join(dict.fromkeys(str(row["block"]) for row in blocks))
+    if placed := [row for row in blocks if _says_place(row)]:
+        names = ", ".join(dict.fromkeys(str(row["block"]) for row in placed))
         warnings.warn(f"{path}: not carried over: where the blocks lie and repeat ({names})",
                       stacklevel=3)
     beside = enums_beside(path)
-    return RegisterTable.of(plain, _enums(beside) if beside else {}, copyright_)
+    return RegisterTable.of(plain, _enums(beside) if beside else {}, copyright_, sparse=sparse_blocks(blocks))
+
+
+def _says_place(row: Row) -> bool:
+    """Whether a row of a block says more than that it is sparse."""
+    said = {name: value for name, value in row.items() if value not in ("", None) and name != "block"}
+    said["offset"] = int(str(said.get("offset", 0)), 0)
+    return said != {"offset": 0, "value": SPARSE}
 
 
 def _enums(path: Path) -> dict[str, dict[int, str]]:
@@ -211,14 +227,12 @@ def _read(path: Path) -> tuple[str, list[tuple[int, dict[str, str]]]]:
 
 
 def _plain(row: Row) -> Row:
-    """What is filled in, values as ``Meaning`` writes them; nameless registers have no name."""
+    """What is filled in, values as ``Meaning`` writes them."""
     value = row.get("value")
     out = plain_row({**row, "value": _value(" ".join(str(value).split()))} if value else row)
     for name in ("lsb", "width"):
         if name not in out:
             raise ValueError(f"field {row.get('field')!r}: got no {name}, allowed is a whole number")
-    if out.get("register") == unnamed(out["offset"]):
-        del out["register"]
     return out
 
 
@@ -226,15 +240,6 @@ def _plain(row: Row) -> Row:
 def _value(text: str) -> str:
     """A value as ``Meaning`` writes it."""
     return str(Meaning.parse(text))
-
-
-def unnamed(offset: int) -> str:
-    """What a register without a name is called.
-
-    >>> unnamed(72)
-    'w0x0048'
-    """
-    return f"w{offset:#06x}"
 
 
 def table_text(columns: Iterable[str], rows: Iterable[Row]) -> str:

@@ -15,7 +15,7 @@ ADDRESS = 3  # the colour of fields that point into memory, of those that WaveDr
 
 def wavedrom_text(table: RegisterTable) -> str:
     """A JSON list with a drawing for each register: ``reg`` holds its fields from the lowest bit
-    (``name``, ``bits``, ``attr``), bits that nobody named have no name.
+    (``name``, ``bits``, ``attr``), bits without a row have no name.
 
     ``block``, ``offset``, ``register`` and ``feature`` say what is drawn; WaveDrom passes over
     them.

@@ -1,0 +1,155 @@
+"""What bits are called that nobody named: one name, the same wherever they are shown or written.
+
+A field without a name of its own is ``w<word>_<lsb>_<width>``, its word counted from the start of
+its block: ``w18_27_2`` are two bits of word 18, from bit 27 on.  Where registers have addresses of
+their own it is ``r<offset>_<lsb>_<width>``, the byte offset in base 16 with four digits at least:
+``r1010_0_5``.  A register without a name is what stands in front, ``w18`` or ``r1010``.
+
+Registers of a block have addresses where the table says that it is ``sparse``, or where its own
+names say so (a register ``r1010`` at 0x1010); where they are called ``w4``, they are words.  A
+table that says neither has addresses in all its blocks where the registers of one begin at 0x1000
+or further.  Nothing else counts: a map, its files and a part of it have the same names.
+
+With several blocks the name of the block stands in front, ``GEMM.w3_0_7`` (``GEMM_w3_0_7`` where a
+format allows no dot), wherever a column or what is around it does not name the block already.  A
+name that stands in a table is a name, also one like these, and is written as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from npulab.registers.fields import WORD_BYTES
+
+FIRST_ADDRESS = 0x1000  # of a block: its registers have addresses, and with them those of the table
+DIGITS = 4
+LABEL = r"(?:w\d+|r[0-9a-f]{4,})"
+REGISTER = re.compile(LABEL)
+FIELD = re.compile(rf"{LABEL}_\d+_\d+")
+PARTS = re.compile(r"(?:w(?P<word>\d+)|r(?P<offset>[0-9a-f]{4,}))_(?P<lsb>\d+)_(?P<width>\d+)")
+
+Row = Mapping[str, Any]
+
+
+class Run(NamedTuple):
+    """A run of bits: byte offset of its word in the block, lowest bit, width."""
+
+    offset: int
+    lsb: int
+    width: int
+
+
+def word_name(offset: int, by_address: bool) -> str:
+    """What a register without a name is called.
+
+    >>> word_name(72, False), word_name(72, True)
+    ('w18', 'r0048')
+    """
+    return f"r{offset:0{DIGITS}x}" if by_address else f"w{offset // WORD_BYTES}"
+
+
+def automatic_name(label: str, lsb: int, width: int) -> str:
+    """What bits of the register of this name are called."""
+    return f"{label}_{lsb}_{width}"
+
+
+def run_name(offset: int, lsb: int, width: int, by_address: bool) -> str:
+    """What bits without a name are called.
+
+    >>> run_name(0x1010, 0, 5, True), run_name(72, 27, 2, False)
+    ('r1010_0_5', 'w18_27_2')
+    """
+    return automatic_name(word_name(offset, by_address), lsb, width)
+
+
+def run_of(name: str) -> Run | None:
+    """The bits that a name like these is of; None for any other.
+
+    >>> run_of("r1010_0_5"), run_of("w18_27_2"), run_of("stride")
+    (Run(offset=4112, lsb=0, width=5), Run(offset=72, lsb=27, width=2), None)
+    """
+    found = PARTS.fullmatch(name)
+    if found is None:
+        return None
+    offset = int(found["offset"], 16) if found["offset"] else int(found["word"]) * WORD_BYTES
+    return Run(offset, int(found["lsb"]), int(found["width"]))
+
+
+def in_block(block: str, name: str, blocks: Collection[str]) -> str:
+    """A field's name with its block in front, where there are several.
+
+    >>> in_block("GEMM", "w3_0_7", ["GEMM", "ALU"]), in_block("GEMM", "w3_0_7", ["GEMM"])
+    ('GEMM.w3_0_7', 'w3_0_7')
+    """
+    return f"{block}.{name}" if block and len(blocks) > 1 else name
+
+
+def full_names(block: str, register: str, name: str) -> tuple[str, ...]:
+    """The spellings of a field's name: alone, behind its register, behind its block, behind both.
+
+    >>> full_names("ALU", "W3", "imm")
+    ('imm', 'W3.imm', 'ALU.imm', 'ALU.W3.imm')
+    """
+    return name, f"{register}.{name}", f"{block}.{name}", f"{block}.{register}.{name}"
+
+
+def blocks_by_address(rows: Iterable[Row], sparse: Collection[str] = ()) -> frozenset[str]:
+    """The blocks of plain rows of words whose registers have addresses; ``sparse`` are those of
+    which the table says it."""
+    first: dict[str, int] = {}
+    said: dict[str, set[str]] = {}
+    for row in rows:
+        block, offset = row.get("block") or "", row.get("offset") or 0
+        first[block] = min(offset, first.get(block, offset))
+        for kind in _kinds(row, offset):
+            said.setdefault(block, set()).add(kind)
+    far = max(first.values(), default=0) >= FIRST_ADDRESS
+    return frozenset(block for block in first
+                     if block in sparse or _has_addresses(said.get(block, set()), far))
+
+
+def _has_addresses(kinds: Collection[str], far: bool) -> bool:
+    if "w" in kinds:
+        return False
+    return far or "r" in kinds
+
+
+def _kinds(row: Row, offset: int) -> set[str]:
+    """The letters of the names that a row gives its register or field by the place they have."""
+    out = set()
+    register, field = row.get("register") or "", row.get("field") or ""
+    for letter in ("w", "r"):
+        if not register.startswith(letter) and not field.startswith(letter):
+            continue
+        label = word_name(offset, letter == "r")
+        if register == label or field == automatic_name(label, row["lsb"], row["width"]):
+            out.add(letter)
+    return out
+
+
+def name_of(row: Row, by_address: Collection[str]) -> str:
+    """The name of the field of a plain row: its own, else that of its place."""
+    return str(row.get("field") or run_name(row["offset"], row["lsb"], row["width"],
+                                            row.get("block", "") in by_address))
+
+
+def register_of(row: Row, by_address: Collection[str]) -> str:
+    """The name of the register of a plain row: its own, else that of its place."""
+    return str(row.get("register") or word_name(row["offset"], row.get("block", "") in by_address))
+
+
+def in_register(rows: Sequence[Row], by_address: Collection[str]) -> list[str]:
+    """The name of the field of each row of one block, with its register in front where another
+    field of the block has the same name; pieces of one field share theirs."""
+    names = [name_of(row, by_address) for row in rows]
+    places: dict[tuple[str, Any], int] = {}
+    for row, name in zip(rows, names, strict=True):
+        key = name, row.get("at")
+        places[key] = places.get(key, 0) + 1
+    out = []
+    for row, name in zip(rows, names, strict=True):
+        twice = places[name, row.get("at")] > 1
+        out.append(f"{register_of(row, by_address)}_{name}" if twice else name)
+    return out
