@@ -22,6 +22,7 @@ import pandas as pd
 from npulab.captures.sweep import words_of
 from npulab.registers.fields import WORD_BITS, Field, Piece
 from npulab.registers.map import RegisterMap
+from npulab.registers.names import automatic_name
 from npulab.support.refuse import refuse_if
 from npulab.support.text import plural
 
@@ -49,10 +50,11 @@ def correlate(words: Any, parameters: Any = None, registers: RegisterMap | None 
     [['w0_0_6', 'height', True]]
     """
     simulated = any(getattr(source, "simulated", False) for source in (words, laws))
+    known = getattr(laws, "registers", None) or getattr(words, "registers", None)
     words, columns = _arrays(words, parameters)
     if registers is not None and len(registers) != words.shape[1]:
         raise ValueError(f"registers: got a map of {len(registers)} words, allowed is {words.shape[1]} as in the words")
-    fields = list(registers) if registers is not None else _fields(words, laws)
+    fields = list(registers) if registers is not None else _fields(words, laws, known)
     raw = [item.extract(words) for item in fields]
     meant = [_meant(item, one) for item, one in zip(fields, raw, strict=True)]
     bins = _bins(len(words), 1)
@@ -208,7 +210,12 @@ def _varying(words: np.ndarray) -> list[int]:
     return [int(mask) for mask in np.bitwise_or.reduce(words ^ words[0], axis=0)]
 
 
-def _fields(words: np.ndarray, laws: Any) -> list[Field]:
+def _fields(words: np.ndarray, laws: Any, known: RegisterMap | None) -> list[Field]:
+    """The fields of laws and the other runs that vary, called by their place in the map of the
+    words."""
+    names = tuple(f"w{word}" for word in range(words.shape[1]))
+    if known is not None and len(known) == len(names):
+        names = known.word_names
     places: list[tuple[int, int, int]] = []
     if laws is not None:
         places = [(item.word, item.lsb, item.width) for item in laws.fields]
@@ -216,8 +223,8 @@ def _fields(words: np.ndarray, laws: Any) -> list[Field]:
     for word, mask in enumerate(_varying(words)):
         free = "".join("1" if mask >> bit & 1 and (word, bit) not in owned else "0" for bit in range(WORD_BITS))
         places += [(word, run.start(), len(run.group())) for run in re.finditer("1+", free)]
-    return [Field("", f"w{word}", f"w{word}_{lsb}_{width}", (Piece(word, lsb, width, 0),), automatic=True)
-            for word, lsb, width in sorted(places)]
+    return [Field("", names[word], automatic_name(names[word], lsb, width), (Piece(word, lsb, width, 0),),
+                  automatic=True) for word, lsb, width in sorted(places)]
 
 
 def _meant(item: Field, raw: np.ndarray) -> np.ndarray:

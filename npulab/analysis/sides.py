@@ -93,21 +93,25 @@ def differing(a: Any, b: Any, wanted: Wanted = ALL, tasks: Sequence[int] = ()) -
         a, b = jobs_apart(a, b, tasks)
     if isinstance(a, Sweep):
         every = rows_of(diff(a, b, never=True))
-        known = {(row["register"], row["field"]) for row in every}
-        automatic = known - {(item.register, item.name) for side in (a, b)
+        known = {_place(row) for row in every}
+        automatic = known - {(item.block, item.register, item.name) for side in (a, b)
                              for item in side.registers or () if not item.automatic}
         wanted.refuse(known)
         rows = [row for row in every if row["differs"] != "never"]
     else:
-        items = {key[2:]: item for side in (a, b) for capture in (side if isinstance(side, CaptureSet) else [side])
+        items = {key[1:]: item for side in (a, b) for capture in (side if isinstance(side, CaptureSet) else [side])
                  for key, (item, _) in raw_fields(capture).items()}
         automatic = {names for names, item in items.items() if item.automatic}
         wanted.refuse(items)
         rows = rows_of(diff(a, b))
-    rows = [row for row in rows if wanted.holds(
-        *(names := (row["register"], row["field"])), names in automatic, row["address"])]
+    rows = [row for row in rows if wanted.holds(*_place(row), _place(row) in automatic, row["address"])]
     pair = isinstance(a, Capture) and isinstance(b, Capture)
     return Differing(a, b, rows, rows_of(diff_buffers(a, b)) if pair else (), bool(wanted))
+
+
+def _place(row: Row) -> tuple[str, str, str]:
+    """The block, the register and the name of the field of a row."""
+    return row["block"], row["register"], row["field"]
 
 
 def jobs_of(*sides: Any) -> Sequence[Job]:

@@ -10,6 +10,7 @@ from functools import cached_property
 from npulab.captures.capture import Capture, Job
 from npulab.captures.registry import target
 from npulab.captures.sweep import TEXTS, Sweep
+from npulab.registers.names import full_names
 from npulab.support.answers import Answer, Part, Table
 from npulab.support.refuse import near
 from npulab.support.text import Row, as_address, brief, rows_of
@@ -22,8 +23,9 @@ COUNTS = ("captures", "words", "parameters")
 class Wanted:
     """Which fields are wanted; without an argument all are.
 
-    ``field`` is a glob for a field or register.field, ``unknown`` asks for bits without a name,
-    ``addresses`` for fields that point into memory, ``nonzero`` for those that hold something.
+    ``field`` is a glob for a field, register.field, block.field or block.register.field,
+    ``unknown`` asks for bits without a name, ``addresses`` for fields that point into memory,
+    ``nonzero`` for those that hold something.
     """
 
     field: str | None = None
@@ -34,22 +36,23 @@ class Wanted:
     def __bool__(self) -> bool:
         return bool(self.field or self.unknown or self.addresses or self.nonzero)
 
-    def named(self, register: str, field: str) -> bool:
+    def named(self, block: str, register: str, field: str) -> bool:
         """Whether a field has a name that is wanted."""
         return not self.field or any(fnmatch.fnmatchcase(name, self.field)
-                                     for name in (field, f"{register}.{field}"))
+                                     for name in full_names(block, register, field))
 
-    def holds(self, register: str, field: str, automatic: bool, address: bool) -> bool:
+    def holds(self, block: str, register: str, field: str, automatic: bool, address: bool) -> bool:
         """Whether a field is wanted."""
-        return self.named(register, field) and (automatic or not self.unknown) \
+        return self.named(block, register, field) and (automatic or not self.unknown) \
             and (address or not self.addresses)
 
-    def refuse(self, known: Iterable[tuple[str, str]], of: str = "") -> None:
-        """Raises LookupError, with names that are near, where none of the (register, field) has a
-        name that is wanted."""
+    def refuse(self, known: Iterable[tuple[str, str, str]], of: str = "") -> None:
+        """Raises LookupError, with names that are near, where none of the (block, register, field)
+        has a name that is wanted."""
         names = dict.fromkeys(known)
         if self.field and not any(self.named(*name) for name in names):
-            forms = [f"{register}.{field}" if "." in self.field else field for register, field in names]
+            dots = min(self.field.count("."), 2)
+            forms = [form for name in names for form in full_names(*name) if form.count(".") >= dots]
             raise LookupError(f"--field: got {self.field!r}, which no field{f' of {of}' * bool(of)} matches"
                               f"{near(self.field, forms)}")
 
@@ -151,13 +154,13 @@ class Decoded(Answer):
                  "evidence": item.evidence, "note": item.note}
                 for task, job in enumerate(self.capture.jobs)
                 for block, item, raw in job.values(self.capture.maps)
-                if self.wanted.holds(item.register, item.name, item.automatic, item.address)
+                if self.wanted.holds(block, item.register, item.name, item.automatic, item.address)
                 and (raw or not self.wanted.nonzero)]
 
     def refuse(self) -> None:
         """Raises LookupError where no field of the capture has a name that is wanted."""
-        self.wanted.refuse([(item.register, item.name) for job in self.capture.jobs
-                            for _, item, _ in job.values(self.capture.maps)], self.capture.name)
+        self.wanted.refuse([(block, item.register, item.name) for job in self.capture.jobs
+                            for block, item, _ in job.values(self.capture.maps)], self.capture.name)
 
     def records(self) -> list[Row]:
         return self.rows

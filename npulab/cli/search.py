@@ -129,7 +129,7 @@ def _laws_options(add: Add) -> None:
              "addresses; repeatable; left out, they are found from layers that were captured twice")
     add("--chip", help="only captures of this chip")
     add("--field", action="append", metavar="GLOB", default=[],
-        help="only fields of the target's map with this name, or register.field, each by itself; "
+        help="only fields of the target's map with this name (also behind register or block), each by itself; "
              "repeatable")
     add("--map", metavar="FILE", help=f"write the fields as a register map, {MAP_SUFFIX}")
 
@@ -144,7 +144,7 @@ def _laws(options: argparse.Namespace) -> int:
     if options.candidates and options.plan is None:
         raise ValueError(f"--candidates: got {options.candidates} without --plan, allowed is with it")
     sweep = load_sweep(options.sweep, options.chip)
-    nuisance, registers = named_bits(options.nuisance, sweep.words.shape[1]), None
+    nuisance, registers = named_bits(options.nuisance, sweep.words.shape[1], sweep.registers), None
     if options.field:
         registers = sweep.registers
         others = ~field_bits(options.field, registers)

@@ -15,6 +15,7 @@ from npulab.notebook.sessions import Session, merge_sessions
 from npulab.notebook.sessions.contents import COLUMNS
 from npulab.support.answers import Answer, Part, Table
 from npulab.support.files import replace_file
+from npulab.registers.names import full_names
 from npulab.support.refuse import near
 from npulab.support.text import Row, plural
 
@@ -81,9 +82,10 @@ def _note(options: argparse.Namespace, file: str, text: str) -> None:
 def _refuse_unknown(session: Session, field: str) -> None:
     """Raises LookupError with near names for a field that no capture of the session has."""
     loaded = [session.load(path) for path in session.paths]
-    names = [item.name for capture in loaded if isinstance(capture, Capture)
+    items = [item for capture in loaded if isinstance(capture, Capture)
              for registers in capture.maps.values() for item in registers]
-    if names and field not in names:
+    names = [item.name for item in items]
+    if names and not any(field in full_names(item.block, item.register, item.name) for item in items):
         raise LookupError(f"--field: got {field!r}, which no capture of the session has{near(field, names)}")
 
 

@@ -36,6 +36,7 @@ BLOCK_ROWS, BLOCK_WORDS, TILE_WORDS = 2 ** 14, 2 ** 20, 2 ** 14
 # Values share pieces of memory up to this size: malloc gives larger ones (32 MiB) and many small
 # ones back to the system, and pages that are fetched anew take longer than the decoding.
 SHARED_BYTES = 31 * 2 ** 20
+MOST_NEAR = 5  # names that an error tells
 MOST_PLACES = 2 ** 20  # words of all copies of the blocks of a map
 GUESSES = ("guess", "unknown")  # what is no source's evidence
 STATUS = ("explained", "guessed", "open", "constant", "never exercised")
@@ -77,8 +78,8 @@ class RegisterMap:
     table is told which of its blocks are ``by_address``, as ``registers.names`` has it of the whole.
 
     Words are ``(..., W) uint32``.  Values are arrays ``(...)``, plain numbers where words are 1-D;
-    keys are field names, with ``register.`` or ``block.`` (or both) in front where a name is not
-    unique; ``registers.names`` says what bits without a name are called.
+    keys are field names, with ``register.`` (and ``block.``) in front where a name is not unique;
+    ``registers.names`` says what bits without a name are called.
 
     Raises ValueError for overlapping fields, a field that crosses its register, an unknown value
     word; LookupError for an unknown enum.
@@ -182,7 +183,9 @@ class RegisterMap:
         try:
             return self._keys[name]
         except KeyError:
-            near = difflib.get_close_matches(name, self._keys, 5) or [*self._names.values()][:12]
+            close = difflib.get_close_matches(name, self._keys, 2 * MOST_NEAR)
+            near = [*dict.fromkeys(self.key(self._keys[key]) for key in close)][:MOST_NEAR]
+            near = near or [*self._names.values()][:12]
             raise LookupError(f"got field {name!r}, the map has {', '.join(near)}, ...") from None
 
     def __contains__(self, name: object) -> bool:
@@ -211,17 +214,24 @@ class RegisterMap:
         return self._names[item]
 
     @cached_property
+    def word_names(self) -> tuple[str, ...]:
+        """What stands in front of lowest bit and width in the automatic names of each word: ``w3``
+        or ``r1010``, behind its block where the map has several."""
+        blocks = {block for block, _, _ in self.registers}
+        return tuple(in_block(block, label, blocks)
+                     for (block, _, _), label in zip(self.registers, self._labels, strict=True))
+
+    @cached_property
     def _names(self) -> dict[Field, str]:
         out: dict[Field, str] = {}
-        blocks = {block for block, _, _ in self.registers}
         behind = {item: f"{item.block}.{item.name}" for item in self._fields}
         for key, item in self._keys.items():
             if key != behind[item]:
                 out[item] = min(out.get(item, key), key, key=len)
-        for item, key in behind.items():
-            whole = f"{item.block}.{item.register}.{item.name}"
-            wanted = out[item] == whole or item.automatic and in_block(item.block, item.name, blocks) == key
-            if wanted and self._keys.get(key) is item:
+        blocks = {block for block, _, _ in self.registers}
+        for item in self._fields:
+            key = in_block(item.block, item.name, blocks)
+            if item.automatic and self._keys.get(key) is item:
                 out[item] = key
         return out
 

@@ -103,11 +103,10 @@ def blocks_by_address(rows: Iterable[Row], sparse: Collection[str] = ()) -> froz
     for row in rows:
         block, offset = row.get("block") or "", row.get("offset") or 0
         first[block] = min(offset, first.get(block, offset))
-        for kind in _kinds(row, offset):
-            said.setdefault(block, set()).add(kind)
+        said.setdefault(block, set()).update(_kinds(row, offset))
     far = max(first.values(), default=0) >= FIRST_ADDRESS
-    return frozenset(block for block in first
-                     if block in sparse or _has_addresses(said.get(block, set()), far))
+    return frozenset(block for block, kinds in said.items()
+                     if block in sparse or _has_addresses(kinds, far))
 
 
 def _has_addresses(kinds: Collection[str], far: bool) -> bool:

@@ -545,7 +545,7 @@ def test_new_registers_of_several_blocks() -> None:
     made.rename_register("B.R", "Q")
     assert [register for register in made.map.registers if register[2][0] != "w"] == \
         [("A", 0, "R"), ("A", 4, "T.U"), ("B", 0, "Q"), ("B", 8, "S")]
-    with pytest.raises(LookupError, match=r"^register: got 'A.w2', the map has R, T.U, Q, w3, S$"):
+    with pytest.raises(LookupError, match=r"^register: got 'A.w2', the map has R, T.U, Q, w1, S$"):
         made.add("d", "A.w2", 0, 1)
     made.undo()
     with pytest.raises(LookupError, match=r"^register: got 'R', the map has A.R, B.R$"):
@@ -766,7 +766,7 @@ def test_register_writes_are_read_with_the_draft() -> None:
     assert [*made.decode(bare).maps] == ["SMALL"]
     unknown = Capture("a", "x", "y", (Job.from_writes("Q", ((0, 7), (0x40, value)), draft(1).map),))
     mine = draft(1, block="Q")
-    assert mine.decode(unknown).fields.field.tolist() == ["w0_0_32", "0x0040_0_32"]
+    assert mine.decode(unknown).fields.field.tolist() == ["w0_0_32", "w16_0_32"]
     mine.add("more", "MORE", 0, 32, offset=0x40)
     assert mine.decode(unknown).fields.register.tolist() == ["w0", "MORE"]
     assert mine.decode(unknown).fields.raw.tolist() == [7, value]
@@ -911,7 +911,7 @@ def test_drafts_of_rows_of_writes_and_of_captures() -> None:
     writes = [(0x50100000, 1), (0x50100080, 2), (0x50100000, 3)]
     made = npulab.draft(writes, block="CNN")
     assert [offset for _, offset, _ in made.map.registers] == [0x50100000, 0x50100080]
-    made.rename_register("w0x50100080", "SIZE")
+    made.rename_register("r50100080", "SIZE")
     capture = npulab.captures.capture.Capture(
         "c", "owl", "c", (npulab.captures.capture.Job("B", npulab.draft(rows).map.encode({"f": 7})),),
         maps={"B": npulab.draft(rows).map})
@@ -931,11 +931,11 @@ def changed_lines(made: Draft) -> list[str]:
 
 @pytest.mark.parametrize(("edit", "lines"), [
     (("rename", "LUT_0_1.entry", "slope"), ["-L,0x50,LUT,entry,0,4,,signed,K,,8,3 2,4 1,", "+L,0x50,LUT,slope,0,4,,signed,K,,8,3 2,4 1,"]),
-    (("rename", "w0x0054_12_20", "next"), ["+L,0x54,,next,12,20,,,unknown,,,,,"]),  # more than a register has
-    (("rename", "w0x0054_4_4", "flags"), ["+L,0x50,LUT,flags,4,4,,,unknown,,8,3 2,4 1,"]),
-    (("rename", "w0x0044_8_24", "high"), ["+L,0x40,PTR,high,40,24,,,unknown,,64,,,"]),
+    (("rename", "r0054_12_20", "next"), ["+L,0x54,,next,12,20,,,unknown,,,,,"]),  # more than a register has
+    (("rename", "r0054_4_4", "flags"), ["+L,0x50,LUT,flags,4,4,,,unknown,,8,3 2,4 1,"]),
+    (("rename", "r0044_8_24", "high"), ["+L,0x40,PTR,high,40,24,,,unknown,,64,,,"]),
     (("split", "TAP_2.gain", 3, ["g", "h"]), ["-L,0x10,TAP,gain,0,5,,,guess,,,4,8,", "+L,0x10,TAP,g,0,3,,,guess,,,4,8,", "+L,0x10,TAP,h,3,2,,,guess,,,4,8,"]),
-    (("join", "TAP_0.gain", "w0x0010_5_2"), ["-L,0x10,TAP,gain,0,5,,,guess,,,4,8,", "+L,0x10,TAP,gain,0,7,,,guess,,,4,8,"]),
+    (("join", "TAP_0.gain", "r0010_5_2"), ["-L,0x10,TAP,gain,0,5,,,guess,,,4,8,", "+L,0x10,TAP,gain,0,7,,,guess,,,4,8,"]),
     (("join", "TAP_0.gain", "TAP_1.gain"), None),
     (("add", "tag", "PTR", 41, 10), ["+L,0x40,PTR,tag,41,10,,,guess,,64,,,"]),
     (("add", "tag", 6, 9, 10), ["+L,0x40,PTR,tag,41,10,,,guess,,64,,,"]),  # by word

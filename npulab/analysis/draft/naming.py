@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from npulab.analysis.draft.table import AUTOMATIC, Run, Table
+from npulab.analysis.draft.table import Run, Table
 from npulab.registers.fields import WORD_BITS, Field
+from npulab.registers.names import FIELD
 from npulab.support.refuse import refuse_if
 
 PLAIN = "a plain number"
@@ -138,6 +139,6 @@ def bits_of(table: Table, register: str | int, lsb: int = 0, width: int = 1) -> 
 def plain_name(name: str, what: str, of: str) -> str:
     """A name without blanks around it; raises ValueError for a blank name or an automatic one."""
     name = name.strip()
-    refuse_if(not name or AUTOMATIC.fullmatch(name), f"{what} {of}", f"{name!r}",
+    refuse_if(not name or FIELD.fullmatch(name), f"{what} {of}", f"{name!r}",
               "is a name, and none like w18_27_2 that bits get by themselves")
     return name

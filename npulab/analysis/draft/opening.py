@@ -17,6 +17,7 @@ from npulab.registers.fields import WORD_BITS, WORD_BYTES
 from npulab.registers.formats.formats import read_map
 from npulab.registers.formats.tables import MOST_ROWS, RegisterTable
 from npulab.registers.map import RegisterMap
+from npulab.registers.names import run_of
 from npulab.registers.table import ENUMS, MOST_WORDS, REQUIRED, enums_beside
 from npulab.support.refuse import refusing
 
@@ -40,7 +41,7 @@ def draft(source: Source, *, features: Iterable[str] = (), dense: bool | None = 
     Draft(NN: 34 words, 0 steps, not saved)
     """
     if isinstance(source, RegisterMap):
-        table = RegisterTable.of(_rows(source), source.enums)
+        table = RegisterTable.of(_rows(source), source.enums, by_address=source.by_address)
         return _of_table(table, source.features, source.dense if dense is None else dense)
     if isinstance(source, int):
         if not 0 < source <= MOST_WORDS // 4:
@@ -122,4 +123,9 @@ def _rows(registers: RegisterMap) -> list[dict[str, Any]]:
     """The rows that a map was made of, of its own features."""
     own = {(piece.word, piece.lsb) for item in registers if item.declared for piece in item.pieces}
     rows: list[Any] = registers.fields.to_dict("records")
-    return [{**row, "align": row["align"] or ""} for row in rows if (row["word"], row["lsb"]) in own]
+    out = []
+    for row in rows:
+        if (row["word"], row["lsb"]) in own:
+            name = "" if run_of(row["field"]) == (row["offset"], row["lsb"], row["width"]) else row["field"]
+            out.append({**row, "field": name, "align": row["align"] or ""})
+    return out

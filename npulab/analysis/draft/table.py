@@ -3,7 +3,6 @@ make."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,9 +14,8 @@ from npulab.registers.expansion import SHAPE, expanded, is_block, shaped
 from npulab.registers.fields import WORD_BITS, Field
 from npulab.registers.formats.tables import COMMENT, ENUM_COLUMNS, RegisterTable
 from npulab.registers.map import RegisterMap
+from npulab.registers.names import REGISTER, run_of
 
-AUTOMATIC = re.compile(r"w(\d+|0x[0-9a-f]+)_\d+_\d+")  # names as npulab.bits gives them
-AUTOMATIC_REGISTER = re.compile(r"w(\d+|0x[0-9a-f]+)")
 HEAD = ",".join(ENUM_COLUMNS) + "\n"
 
 
@@ -224,7 +222,7 @@ class Table:
         if model is None:
             model = self.rows[left[0]] if left else {}
         more = {name: value for name, value in model.items() if name not in (*Run._fields, "word", "register", *SHAPE)}
-        if automatic({"field": "", **more}):
+        if automatic(model):
             more["field"] = ""
         for run in runs:
             stays = next((key for key in left if self.place_of(self.rows[key]) == run[:2]), None)
@@ -258,7 +256,7 @@ class Table:
         table = self
         sparse = {name for name, repeat in before.repeats.items() if repeat.sparse}
         for block, offset, register in before.registers:
-            own = "" if AUTOMATIC_REGISTER.fullmatch(register) else register
+            own = "" if REGISTER.fullmatch(register) else register
             if (block, offset) not in have and (
                     own or not self.dense or block in sparse or last[block] == offset):
                 table, _ = table.added(Run(block, offset, 0, WORD_BITS), {"register": own})
@@ -284,8 +282,9 @@ class Table:
 
 
 def automatic(row: Mapping[str, str]) -> bool:
-    """Whether a row has no name of its own."""
-    return not row["field"] or AUTOMATIC.fullmatch(row["field"]) is not None
+    """Whether a row has no name of its own: none, or that of its place."""
+    place = number(row, "offset") or 0, number(row, "lsb") or 0, number(row, "width") or 0
+    return not row.get("field") or run_of(row["field"]) == place
 
 
 def _filled(values: Mapping[str, Any]) -> list[str]:

@@ -24,6 +24,7 @@ from npulab.analysis.laws.inputs import (
 )
 from npulab.analysis.laws.library import Names
 from npulab.analysis.laws.matching import bits_of
+from npulab.analysis.laws.naming import Naming, renamed
 from npulab.analysis.laws.nearly import flags
 from npulab.analysis.laws.planning import Space, best_rows, features, given_rows, open_doubts
 from npulab.analysis.laws.prior import BUDGET
@@ -32,6 +33,8 @@ from npulab.analysis.laws.search import explain, start
 from npulab.analysis.laws.shown import notebook_progress
 from npulab.analysis.laws.solved import Place, Rival, Solved, covered
 from npulab.analysis.laws.state import Progress, State, Watch
+from npulab.registers.fields import WORD_BITS, WORD_BYTES
+from npulab.registers.names import automatic_name, word_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,14 +72,16 @@ def find_laws(words: Any, parameters: Any = None, *, nuisance: Any = None, laws:
     [[0, 3, 7, 'width']]
     """
     simulated = bool(getattr(words, "simulated", False))
+    known = registers or getattr(words, "registers", None)
     if parameters is None and hasattr(words, "parameters"):
         words, parameters = words.words, words.parameters
     words = checked_sweep(words)
     table = checked_parameters({} if parameters is None else parameters, len(words))
     given = given_columns({} if laws is None else laws, _frame(parameters), len(words))
     ignore = _nuisance(words, table, nuisance)
-    watch, stopped = Watch(progress or (lambda text: None)), False
-    with notebook_progress(watch) if progress is None else nullcontext():
+    naming = Naming.of(words.shape[1], known)
+    watch, stopped = Watch(_told(progress, naming)), False
+    with notebook_progress(watch, naming) if progress is None else nullcontext():
         try:
             starts = field_starts(registers, words.shape[1])
             kept = () if earlier is None else earlier._proved(words, table.columns(given), table)
@@ -88,7 +93,14 @@ def find_laws(words: Any, parameters: Any = None, *, nuisance: Any = None, laws:
             state, stopped = watch.state, True
             state = _without(state, _disproved(words, table.columns(given), state))
     return Laws(words, _frame(parameters), state.solved, state.follows, ignore, table, dict(laws or {}), simulated,
-                stopped, state.nearly)
+                stopped, state.nearly, known if known is not None and len(known) == words.shape[1] else None)
+
+
+def _told(progress: Progress | None, naming: Naming) -> Progress:
+    """What is called with each line, in the names that bits have."""
+    if progress is None:
+        return lambda text: None
+    return lambda text: progress(naming.said(text))
 
 
 def _frame(parameters: Any) -> pd.DataFrame:
@@ -221,6 +233,17 @@ class FieldLaw(Place):
         return _text([(when, f"({law}) % {size}" if ((values < 0) | (values >= size)).any() else law)
                       for (when, law), values in zip(self.steps, uncut, strict=True)])
 
+    @property
+    def name(self) -> str:
+        """What its bits are called by their place, as laws that read it have it."""
+        return self._of.naming.name(self.word, self.lsb, self.width)
+
+    @property
+    def called(self) -> str:
+        """The name that the map of the words has for these bits, as ``show`` and the views print
+        it: a field's own, else that of their place."""
+        return self._of.naming.called(self.word, self.lsb, self.width)
+
     def values(self, parameters: Any) -> Array:
         """The field's raw value for each row of parameters, ``(N,) int64``."""
         return self._solved.values(self._of._asked(parameters))
@@ -233,7 +256,8 @@ class FieldLaw(Place):
         """The field's raw value by each of its rivals, by text, ``(N,) int64`` a row of
         parameters."""
         columns = self._of._asked(parameters)
-        return {str(rival): self._solved.values(columns, self._solved.alternative(rival)) for rival in self._rivals}
+        return {self._of.naming.said(str(rival)): self._solved.values(columns, self._solved.alternative(rival))
+                for rival in self._rivals}
 
     def __str__(self) -> str:
         return f"{self.name} = {self.text}"
@@ -259,6 +283,12 @@ class Laws:
     simulated: bool = False
     stopped: bool = False
     _nearly: Mapping[Place, str] = field(default_factory=dict)
+    registers: RegisterMap | None = field(default=None, repr=False)
+
+    @cached_property
+    def naming(self) -> Naming:
+        """What bits are called, as in the map of the words."""
+        return Naming.of(self.words.shape[1], self.registers)
 
     @cached_property
     def _findings(self) -> Findings:
@@ -336,9 +366,12 @@ class Laws:
 
     def _field(self, solved: Solved, rivals: tuple[Rival, ...] | None) -> FieldLaw:
         idle = solved.mask & ~int(np.bitwise_or.reduce(self.words[:, solved.word] ^ self.words[0, solved.word]))
-        steps = tuple((str(when), str(law)) for when, law in solved.steps)
-        return FieldLaw(solved.word, solved.lsb, solved.width, steps, solved.support, tuple(map(str, rivals or ())),
-                        idle.bit_count(), solved.cost, solved.explained, tuple(sorted(self._follows[solved.name])),
+        said = self.naming.said
+        steps = tuple((said(str(when)), said(str(law))) for when, law in solved.steps)
+        others = self.naming.all_said([str(rival) for rival in rivals or ()])
+        follows = self.naming.all_said(sorted(self._follows[solved.name]))
+        return FieldLaw(solved.word, solved.lsb, solved.width, steps, solved.support, others,
+                        idle.bit_count(), solved.cost, solved.explained, follows,
                         rivals is None, self, solved, rivals or ())
 
     def _rivals(self, solved: Solved, probes: Columns) -> Iterator[Rival]:
@@ -438,6 +471,7 @@ class Laws:
             detail = (f"follows from fields without a law: {reader}" if reader else
                       known.get((word, bit)) or flag or "no law of the library fits")
             places.append((word, bit, "no law", detail, _capture(layers, made[number % len(made)])))
+        places = [(*place[:3], self.naming.said(place[3]), place[4]) for place in places]
         places.sort(key=lambda place: place[:2])
         bits = bits_of(self.words)
         captured = [bits[:, word, bit] for word, bit, *_ in places]
@@ -479,25 +513,36 @@ class Laws:
         frame = pd.concat([self.parameters, _frame(parameters)], ignore_index=True)
         laws = find_laws(np.concatenate([self.words, more]), frame, laws=self._laws,
                          nuisance=self.nuisance if self.nuisance.any() else None)
-        return replace(laws, simulated=self.simulated)
+        return replace(laws, simulated=self.simulated, registers=self.registers)
 
     def register_rows(self, block: str = "", names: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
         """The fields as rows of a register table, one discovery a row: what ``RegisterMap`` reads.
 
-        ``names`` gives the field of an automatic name another one.  The law is the note, with its
-        rivals; evidence is ``guess`` where there are any, else ``C:sweep``.
+        ``names`` gives the field of an automatic name another one.  Blocks, offsets and registers
+        are those of the words' map, where there is one.  The law is the note, with its rivals, by
+        the names that the rows have; evidence is ``guess`` where there are any, else ``C:sweep``.
         """
         rows = []
         for law in self.fields:
             note = law.text + (f" (or {law.rivals[0]})" if law.rivals else "")
-            rows.append({"block": block, "offset": 4 * law.word, "register": f"w{law.word}",
-                         "field": (names or {}).get(law.name, law.name), "lsb": law.lsb, "width": law.width,
-                         "evidence": "guess" if law.rivals or law.open else "C:sweep", "note": note})
+            row = self._row(law, block)
+            row["field"] = (names or {}).get(law.name, row["field"])
+            rows.append({**row, "evidence": "guess" if law.rivals or law.open else "C:sweep",
+                         "note": renamed(note, names or {})})
         last = self.words.shape[1] - 1
-        if not rows or rows[-1]["offset"] != 4 * last:  # so that the map has as many words as a capture
-            rows.append({"block": block, "offset": 4 * last, "register": f"w{last}", "field": f"w{last}_0_32", "lsb": 0,
-                         "width": 32, "evidence": "unknown", "note": ""})
+        if not self.fields or self.fields[-1].word != last:  # so that the map has as many words as a capture
+            rows.append({**self._row(Place(last, 0, WORD_BITS), block), "evidence": "unknown", "note": ""})
         return rows
+
+    def _row(self, place: Place, block: str) -> dict[str, Any]:
+        """Where bits lie, and their names in a table, whose blocks have a column."""
+        offset, label = WORD_BYTES * place.word, f"w{place.word}"
+        register = label
+        if self.registers is not None:
+            block, offset, register = self.registers.registers[place.word]
+            label = word_name(offset, block in self.registers.by_address)
+        return {"block": block, "offset": offset, "register": register,
+                "field": automatic_name(label, place.lsb, place.width), "lsb": place.lsb, "width": place.width}
 
     def __repr__(self) -> str:
         law, rivals, left = (int((self.status == name).sum()) for name in ("law", "rivals", "open"))

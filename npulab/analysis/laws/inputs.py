@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from npulab.analysis.laws.expressions import Array, Columns
+from npulab.analysis.laws.naming import Naming
 from npulab.captures.listing import Wanted
 from npulab.captures.sweep import Sweep, is_sweep, load_sweep
 from npulab.registers.fields import WORD_BITS
 from npulab.registers.map import RegisterMap
+from npulab.registers.names import FIELD
 from npulab.support.refuse import near
 from npulab.support.text import plural
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LARGEST = 2 ** 53  # whole numbers up to here are exact as float64
-FIELD_NAME = re.compile(r"w\d+_\d+_\d+")
+FIELD_NAME = FIELD  # of bits, as a map calls them by their place
 GivenLaws = Mapping[str, Callable[..., Any]]
 
 
@@ -165,34 +166,36 @@ def given_columns(laws: GivenLaws, parameters: Any, rows: int) -> dict[str, Arra
     return out
 
 
-def named_bits(texts: Sequence[str], width: int) -> Array | None:
-    """``(W,) uint32`` of the bits that texts name, each a word or bits of it; None where there is
-    no text.
+def named_bits(texts: Sequence[str], width: int, registers: RegisterMap | None = None) -> Array | None:
+    """``(W,) uint32`` of the bits that texts name, each a word or bits of it, as ``registers`` call
+    them by their place; None where there is no text.
 
     >>> [hex(mask) for mask in named_bits(["w0", "w1_6_3"], 2)]
     ['0xffffffff', '0x1c0']
     """
     mask = np.zeros(width, np.uint32)
+    naming = Naming.of(width, registers)
     for text in texts:
-        spelt = re.fullmatch(r"w(\d+)(?:_(\d+)_(\d+))?", text)
-        word, lsb, bits = (int(part or default) for part, default in zip(
-            spelt.groups() if spelt else (width, 0, 0), (0, 0, WORD_BITS), strict=True))
-        if word >= width or not bits or lsb + bits > WORD_BITS:
-            raise ValueError(f"--nuisance: got {text!r}, allowed is a word, w0 to w{width - 1}, or bits of it, as "
-                             f"w0_6_13 (word, lowest, how many)")
+        word = naming.word(text)
+        place = naming.place(text) if word is None else (word, 0, WORD_BITS)
+        if place is None:
+            first, last = naming.words[0], naming.words[-1]
+            raise ValueError(f"--nuisance: got {text!r}, allowed is a word, {first} to {last}, or bits of it, as "
+                             f"{first}_6_13 (word, lowest, how many)")
+        word, lsb, bits = place
         mask[word] |= np.uint32((2 ** bits - 1) * 2 ** lsb)
     return mask if texts else None
 
 
 def field_bits(globs: Sequence[str], registers: RegisterMap | None) -> Array:
-    """``(W,) uint32`` of the bits of fields by name, or by register.field, as globs.
+    """``(W,) uint32`` of the bits of fields by name, alone or behind register or block, as globs.
 
     Raises LookupError for a glob that no field has, or without a map.
     """
     fields = list(registers) if registers is not None else []
     mask = np.zeros(len(registers) if registers is not None else 0, np.uint32)
     for glob in globs:
-        found = [item for item in fields if Wanted(glob).named(item.register, item.name)]
+        found = [item for item in fields if Wanted(glob).named(item.block, item.register, item.name)]
         if not found:
             raise LookupError(f"--field: got {glob!r}, the sweep's map has {plural(len(fields), 'field')}"
                               f"{near(glob, [item.name for item in fields])}")

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from npulab.analysis.laws.naming import Naming
 from npulab.analysis.laws.state import Watch
 from npulab.support.answers import attended
 
@@ -16,14 +17,17 @@ EVERY = 0.25  # seconds from one showing to the next
 LATEST = 8  # fields that are shown, the latest first
 
 
-def status_html(watch: Watch, text: str, seconds: float) -> str:
-    """The laws so far: how many bits they explain, the latest ones, and what is done now."""
+def status_html(watch: Watch, text: str, seconds: float, naming: Naming | None = None) -> str:
+    """The laws so far: how many bits they explain, the latest ones, and what is done now; in the
+    names that bits have."""
     state = watch.state
     if state is None:
         return f"<p>looking for laws, {seconds:.0f} s</p>"
     varying = int(state.captures.varies.sum())
     left = int(state.todo.sum())
     latest = [str(solved).rsplit("  [", 1)[0] for solved in state.solved[::-1][:LATEST]]
+    if naming is not None:
+        latest, text = [*naming.all_said(latest)], naming.said(text)
     return (f"<p>looking for laws, {seconds:.0f} s: {len(state.solved)} fields explain "
             f"{varying - left} of {varying} bits that vary; "
             f"interrupting the kernel keeps them<br>{html.escape(text[:120])}</p>"
@@ -31,7 +35,7 @@ def status_html(watch: Watch, text: str, seconds: float) -> str:
 
 
 @contextmanager
-def notebook_progress(watch: Watch) -> Iterator[None]:
+def notebook_progress(watch: Watch, naming: Naming | None = None) -> Iterator[None]:
     """Show the laws so far below the cell, in place, where somebody sits at the notebook; the last
     line stays.  Nothing is shown elsewhere, and of a search of less than a second."""
     if not attended():
@@ -50,7 +54,7 @@ def notebook_progress(watch: Watch) -> Iterator[None]:
         if now - last < EVERY:
             return
         last = now
-        shown = page.HTML(status_html(watch, text, now - began))
+        shown = page.HTML(status_html(watch, text, now - began, naming))
         if handle is None:
             handle = page.display(shown, display_id=True)
         else:

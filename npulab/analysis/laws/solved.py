@@ -29,7 +29,8 @@ class Place:
 
     @property
     def name(self) -> str:
-        """The automatic name of a register map: word, lowest bit, width."""
+        """The automatic name of a register map: word, lowest bit, width.  ``naming`` has what it is
+        called where the registers have addresses or there are several blocks."""
         return f"w{self.word}_{self.lsb}_{self.width}"
 
     @classmethod

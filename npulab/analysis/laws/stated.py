@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from npulab.analysis.laws.expressions import FIELD, PARAMETER, Array, Columns, Expression, field, parameter
-from npulab.analysis.laws.inputs import FIELD_NAME, LARGEST, checked_numbers, checked_words
+from npulab.analysis.laws.inputs import LARGEST, checked_numbers, checked_words
+from npulab.analysis.laws.naming import Naming
 from npulab.analysis.laws.solved import Place, Steps
 from npulab.analysis.laws.texts import parse_law, parse_steps
 from npulab.registers.fields import WORD_BITS
@@ -119,6 +120,7 @@ class _Evidence:
     words: Array  # (N, W), with zeros behind the words that a capture has
     lengths: Array
     columns: Mapping[Expression, tuple[Array, Array]]
+    naming: Naming
 
     @classmethod
     def of(cls, captures: Any, parameters: Any) -> _Evidence:
@@ -140,7 +142,7 @@ class _Evidence:
             columns |= {field(name): (np.asarray(values).astype(np.int64), np.ones(len(words), bool))
                         for name, values in registers.decode(words, raw=True).items()}
         return cls(tuple(str(number) for number in range(len(words))), words, np.full(len(words), words.shape[1]),
-                   columns)
+                   columns, Naming.of(words.shape[1], registers))
 
     @classmethod
     def _by_name(cls, captures: Mapping[Any, Any]) -> _Evidence:
@@ -164,7 +166,7 @@ class _Evidence:
             have = np.array([_is_number(row.get(leaf)) for row in numbers], bool)
             columns[leaf] = _numbers([row[leaf] if there else 0 for row, there in zip(numbers, have, strict=True)],
                                      str(leaf)), have
-        return cls(tuple(map(str, captures)), words, lengths, columns)
+        return cls(tuple(map(str, captures)), words, lengths, columns, Naming.of(words.shape[1]))
 
     def different(self, rows: Array) -> int:
         """How many of some captures are not the same in everything, counted up to what is
@@ -183,11 +185,10 @@ class _Evidence:
         for kind in kinds:
             if Expression(kind, (name,)) in self.columns:
                 return self.columns[Expression(kind, (name,))]
-        if not FIELD_NAME.fullmatch(name):
+        found = self.naming.place(name)
+        if found is None:
             return None
-        place = Place.named(name)
-        if place.word >= self.words.shape[1] or not place.lsb < place.end <= WORD_BITS:
-            return None
+        place = Place(*found)
         return place.raw(self.words).astype(np.int64), self.lengths > place.word
 
     def have(self, parts: Iterable[Expression], kinds: Sequence[str],

@@ -42,7 +42,7 @@ class Summary(Answer):
     def records(self) -> list[Row]:
         rows: list[Row] = [{"kind": "sweep", "sweep": self.sweep.name, "captures": len(self.sweep),
                             "simulated": self.sweep.simulated, "bits": self.statuses}]
-        rows += [{"kind": "field", "field": field.name, "word": field.word, "lsb": field.lsb, "width": field.width,
+        rows += [{"kind": "field", "field": field.called, "word": field.word, "lsb": field.lsb, "width": field.width,
                   "steps": [{"when": when, "law": law, "support": n, "probability": p}
                             for (when, law), n, p in zip(field.steps, field.support, field.probability, strict=True)],
                   "rivals": list(field.rivals), "extrapolated": field.extrapolated} for field in self.laws.fields]
@@ -52,7 +52,7 @@ class Summary(Answer):
 
     @property
     def parts(self) -> list[Part]:
-        fields = [{"word": field.word, "bits": _span(field.lsb, field.width),
+        fields = [{"field": field.called, "word": field.word, "bits": _span(field.lsb, field.width),
                    "when": "else" if i and when == "always" else when, "law": law, "support": support,
                    "rivals": len(field.rivals) if i == 0 else ""}
                   for field in self.laws.fields
@@ -60,7 +60,7 @@ class Summary(Answer):
         counts = self.statuses
         varying = {name: counts[name] for name in ("law", "rivals", "open")}
         parts: list[Part] = [repr(self.sweep),
-                 Table(fields, ["word", "bits", "support", "rivals", "when", "law"]), "",
+                 Table(fields, ["field", "word", "bits", "support", "rivals", "when", "law"]), "",
                  f"{plural(sum(varying.values()), 'varying bit')}{' (simulated)' * self.sweep.simulated}: "
                  + ", ".join(f"{count} {name}" for name, count in varying.items())
                  + f"; {counts['nuisance']} nuisance, {counts['never exercised']} never exercised"]

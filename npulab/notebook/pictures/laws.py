@@ -3,7 +3,7 @@ through captures."""
 
 from __future__ import annotations
 
-import re
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from matplotlib.colors import PowerNorm, to_rgb
 from matplotlib.patches import Patch
 
 from npulab.analysis.correlate import flips, related
+from npulab.analysis.laws.naming import Naming, naming_of
 from npulab.notebook.pictures.picture import RIGHT, WRONG, Picture, bare, canvas
 from npulab.registers.fields import WORD_BITS, Field, Piece
 from npulab.support.late import pd
@@ -47,7 +48,7 @@ def flip_map(words: Any, parameters: Any = None, sort: str | None = None) -> Pic
         scale = PowerNorm(0.5, 0, max(shares.max(), 0.1))  # so that a bit that flips once is seen
         image = ax.imshow(shares[:, ::-1], cmap="Oranges", aspect="auto", norm=scale)
         figure.colorbar(image, ax=ax, label="share of neighbours", fraction=0.04)
-        _grid(ax, len(shares))
+        _grid(ax, Naming.of(len(shares), getattr(words, "registers", None)).words)
         ax.set_title(text)
     return Picture(text, figure)
 
@@ -72,7 +73,7 @@ def law_map(laws: Any) -> Picture:
                  for bit in (item.lsb, item.lsb + item.width)}
         ax.add_collection(LineCollection([[(at, row - 0.5), (at, row + 0.5)] for row, at in sorted(edges)],
                                          colors="black", linewidths=1))
-        _grid(ax, len(status))
+        _grid(ax, naming_of(laws).words)
         figure.legend(handles=[Patch(facecolor=colour, edgecolor="black", linewidth=0.5, label=f"{mark} {name}".strip())
                                for name, (colour, mark, _) in STATUSES.items() if counts[name]],
                       loc="outside lower center", ncols=len(STATUSES), frameon=False)
@@ -126,7 +127,7 @@ def law_scatter(laws: Any, field: Any, parameter: str | None = None) -> Picture:
     """
     item = _field(laws, field)
     place = Piece(item.word, item.lsb, item.width, 0)
-    name = f"w{place.word}_{place.lsb}_{place.width}"
+    name = naming_of(laws).name(place.word, place.lsb, place.width)
     values = Field("", "", name, (place,)).extract(np.asarray(laws.words)).astype(np.int64)
     if parameter is not None and parameter not in laws.parameters:
         raise LookupError(f"parameter: got {parameter!r}, known are {', '.join(map(str, laws.parameters))}")
@@ -187,9 +188,7 @@ def _field(laws: Any, field: Any) -> Any:
     if isinstance(field, int | np.integer) and 0 <= field < len(fields):
         return fields[field]
     if isinstance(field, str):
-        spelt = re.fullmatch(r"w(\d+)_(\d+)_(\d+)", field)
-        named = [item for item in fields if item.name == field]
-        field = named[0] if named else tuple(map(int, spelt.groups())) if spelt else field
+        field = naming_of(laws).place(field) or field
     if isinstance(field, tuple) and len(field) == 3:
         word, lsb, width = (int(number) for number in field)
         same = [item for item in fields if (item.word, item.lsb, item.width) == (word, lsb, width)]
@@ -205,10 +204,11 @@ def _size(words: int) -> tuple[float, float]:
     return 8.4, min(1.2 + 0.16 * words, TALLEST)
 
 
-def _grid(ax: Any, words: int) -> None:
-    """A row per word and a column per bit, bit 31 first."""
+def _grid(ax: Any, names: Sequence[str]) -> None:
+    """A row per word, by its name, and a column per bit, bit 31 first."""
+    words = len(names)
     step = 1 if words <= LABELLED else 8
-    ax.set_yticks(range(0, words, step), [f"w{word}" for word in range(0, words, step)])
+    ax.set_yticks(range(0, words, step), names[::step])
     ax.set_xticks([WORD_BITS - 1 - bit for bit in range(0, WORD_BITS, 4)] + [0],
                   [*range(0, WORD_BITS, 4), WORD_BITS - 1])
     ax.set_xticks(np.arange(-0.5, WORD_BITS), minor=True)

@@ -13,6 +13,7 @@ from npulab.captures.registry import stated_target
 from npulab.notebook.sessions.contents import Contents, read_with
 from npulab.notebook.sessions.items import Anchor
 from npulab.registers.fields import Field
+from npulab.registers.names import full_names, in_block
 from npulab.registers.map import RegisterMap
 
 SIMULATED = "simulated"
@@ -113,12 +114,16 @@ class Evidence:
             if anchor.kind == "capture":
                 shell[f"npulab show {shlex.quote(path)}"] = None
                 python[f"{loaded}.fields"] = None
-            for item in {item: None for task, block, item, _ in values(capture) if anchor.kind != "capture"
-                         and matches(anchor, task, block, item)}:
+            found = [one[:3] for one in values(capture)] if anchor.kind != "capture" else []
+            blocks = {block for _, block, _ in found}
+            for block, item in {(block, item): None for task, block, item in found
+                                if matches(anchor, task, block, item)}:
                 column, name = ("field", item.name) if anchor.field else ("register", item.register)
-                python[f"{loaded}.fields.query({f'{column} == {name!r}'!r})"] = None
+                several = f"block == {block!r} and " if len(blocks) > 1 else ""
+                python[f"{loaded}.fields.query({f'{several}{column} == {name!r}'!r})"] = None
                 if not own:
                     glob = f"{_glob(item.register)}.{_glob(item.name) if anchor.field else '*'}"
+                    glob = in_block(_glob(block), glob, blocks)
                     shell[f"npulab show {shlex.quote(path)} --field {shlex.quote(glob)}"] = None
         return [*shell][:MOST_AGAIN], [*python][:MOST_AGAIN]
 
@@ -138,7 +143,7 @@ def values(capture: Capture) -> Iterator[tuple[int, str, Field, int]]:
 def matches(anchor: Anchor, task: int | None, block: str, item: Field) -> bool:
     """Whether an anchor speaks of a field of a job; its name may have register and block in
     front."""
-    names = (item.name, f"{item.register}.{item.name}", f"{block}.{item.name}", f"{block}.{item.register}.{item.name}")
+    names = full_names(block, item.register, item.name)
     return (not anchor.field or anchor.field in names) and anchor.register in ("", item.register) \
         and anchor.block in ("", block) and (None in (task, anchor.task) or task == anchor.task)
 

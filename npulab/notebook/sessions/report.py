@@ -20,6 +20,7 @@ import numpy as np
 
 from npulab.analysis.bisect import Bisection
 from npulab.analysis.laws import Stated, check_stated
+from npulab.analysis.laws.naming import Naming
 from npulab.captures.capture import Capture
 from npulab.captures.journal import Journal
 from npulab.captures.sweep import Sweep
@@ -49,7 +50,6 @@ SUFFIXES = (".html", ".md")
 MARKS = (b'<meta name="generator" content="npulab report">', b"<!-- npulab report -->")
 FIRST = 2 ** 10
 KINDS = ("session", "capture", "register", "field", "bytes")
-PLACE = re.compile(r"w([0-9]+)_([0-9]+)_([0-9]+)")  # word, lowest bit, width
 MOST_BYTES = 2 ** 24  # of a journal or a figure
 LINE, MOST_LINES = 16, 64  # of bytes that are shown
 NAMED = 4
@@ -317,10 +317,10 @@ def _laws(session: Contents, known: Evidence) -> Iterator[Piece]:
 def _names_at(law: AcceptedLaw, sweep: Any, known: Evidence) -> str:
     """The names of the fields where a law's field lies."""
     registers = known.registers or getattr(sweep, "registers", None)
-    place = PLACE.fullmatch(law.field)
+    place = None if registers is None else Naming.of(len(registers), registers).place(law.field)
     if registers is None or place is None:
         return law.field if registers is not None and law.field in registers else ""
-    word, lsb, width = map(int, place.groups())
+    word, lsb, width = place
     return ", ".join(dict.fromkeys(
         item.name for item in registers for piece in item.pieces if not item.automatic and piece.word == word
         and piece.lsb < lsb + width and lsb < piece.lsb + piece.width))

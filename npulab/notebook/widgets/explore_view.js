@@ -65,16 +65,16 @@ class View extends Frame {
     this.drawCurve(this.shown);
   }
 
-  drawBits({ bits, status }) {
+  drawBits({ bits, names, status }) {
     const counts = Object.entries(status).map(([name, count]) => `${count} ${name}`).join(", ");
     this.bits.setAttribute("aria-label", `what is known of each bit: ${counts || "nothing yet"}`);
-    this.bits.replaceChildren(make("div", "counts", counts && `bits: ${counts}`), ...bits.map(([word, letters]) => {
-      const row = make("div", "row"), cells = [...letters].map((letter, at) => {
-        const cell = make("span", at % 4 ? "bit" : "bit nibble", letter);
+    this.bits.replaceChildren(make("div", "counts", counts && `bits: ${counts}`), ...bits.map(([word, letters], at) => {
+      const row = make("div", "row"), cells = [...letters].map((letter, place) => {
+        const cell = make("span", place % 4 ? "bit" : "bit nibble", letter);
         cell.dataset.status = STATUS[letter];
         return cell;
       });
-      row.append(make("span", "name", `w${word}`), ...cells);
+      row.append(make("span", "name", (names && names[at]) || `w${word}`), ...cells);
       return row;
     }));
   }

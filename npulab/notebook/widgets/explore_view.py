@@ -16,6 +16,7 @@ import traitlets
 
 from npulab.analysis.explore import Explored, explore
 from npulab.analysis.explore.loop import Step
+from npulab.analysis.laws.naming import naming_of
 from npulab.captures.sources import Source
 from npulab.notebook.widgets.bisect_view import sentence
 from npulab.notebook.widgets.bits_view import letters_of
@@ -35,8 +36,8 @@ class ExploreModel(Model):
     has it: the layers ``asked``, what it does now (``text``), the ``batches`` (number, captures so
     far, cells claimed, wrong, shares of all cells that were predicted right in all layers and in
     those that were drawn), ``bits`` (each word that varies, and a letter for each bit from bit 31
-    on, as ``LawView`` has them), how many bits are of each ``status``, and the last wrong
-    prediction (``surprise``).  ``explored`` is what was found so far.
+    on, as ``LawView`` has them) and the ``names`` of these words, how many bits are of each
+    ``status``, and the last wrong prediction (``surprise``).  ``explored`` is what was found so far.
     """
 
     state = traitlets.Enum(STATES, "ready", read_only=True)
@@ -113,7 +114,7 @@ class ExploreModel(Model):
     def _publish(self, state: str) -> None:
         found = self.explored
         shown: dict[str, Any] = {"asked": self._last.asked, "budget": self.budget, "text": self._last.text,
-                                 "batches": [], "bits": [], "status": {}, "surprise": ""}
+                                 "batches": [], "bits": [], "names": [], "status": {}, "surprise": ""}
         if found is not None and len(found.batches):
             table = found.batches.assign(captures=found.batches["captures"].cumsum())
             shown["batches"] = json.loads(table[COLUMNS].to_json(orient="values"))
@@ -125,6 +126,7 @@ class ExploreModel(Model):
             moving = np.flatnonzero(~np.isin(status, ("constant", "nuisance")).all(1)).tolist()
             shown["bits"] = [[word, "".join(letters)] for word, letters in zip(
                 moving, letters_of(status[moving]), strict=True)]
+            shown["names"] = [naming_of(found.laws).words[word] for word in moving]
             shown["status"] = {name: int((status == name).sum()) for name in ("law", "rivals", "open", "nuisance")}
         with self.hold_trait_notifications():
             self.set_trait("state", state)

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from npulab.analysis.correlate import related
+from npulab.analysis.laws.naming import NAME
 from npulab.support.late import pd
 
 MOST_POINTS = 300
 MOST_CURVES = 5  # of a law, each with the other parameters that it reads held
 MOST_RIVAL_CURVES = 3
 GRID = 160  # places across
-FIELD = r"\bw\d+_\d+_\d+\b"
 
 
 def own_parameters(law: Any, laws: Any) -> list[str]:
@@ -41,7 +41,7 @@ def own_parameters(law: Any, laws: Any) -> list[str]:
             places = [(match.start(), name) for name in map(str, laws.parameters)
                       for match in re.finditer(rf"(?<!\w){re.escape(name)}(?!\w)", text)]
             out |= dict.fromkeys(name for _, name in sorted(places))
-        names = {name for text in texts for name in re.findall(FIELD, text)}
+        names = {name for text in texts for name in NAME.findall(text)}
         new = sorted(names & by_name.keys() - seen)
         seen.update(new)
         waiting += [by_name[name] for name in new]

@@ -128,7 +128,7 @@ class View extends Frame {
 
   row(letters, word) {
     const row = make("div", "row", "", { role: "row" });
-    row.append(make("span", "name", `w${word}`, { role: "rowheader" }));
+    row.append(make("span", "name", this.model.get("names")[word], { role: "rowheader" }));
     for (let bit = BITS - 1; bit >= 0; bit--) {
       const run = this.owners[word][bit], cell = make("span", "bit", "", { role: "gridcell", tabindex: -1 });
       const kinds = { nibble: bit % 4 === 3, first: bit === run.lsb + run.width - 1, last: bit === run.lsb };
@@ -204,7 +204,7 @@ class View extends Frame {
     for (const cell of this.lit) cell.classList.add("here");
     const share = !shades.length ? "" : this.model.get("colour") === "flips" ?
       ` · flips in ${shades[word][bit]} %` : ` · ${(shades[word][bit] / 100).toFixed(2)} bits of ${this.model.get("parameter")}`;
-    this.status.replaceChildren(`w${word} bit ${bit} · ${this.names[letter]} · `, make("b", "", run.name),
+    this.status.replaceChildren(`${this.model.get("names")[word]} bit ${bit} · ${this.names[letter]} · `, make("b", "", run.name),
       ` ${run.about}${share}`);
   }
 

@@ -18,6 +18,7 @@ import numpy as np
 import traitlets
 
 from npulab.analysis.correlate import best_related, bit_effects, flips, related
+from npulab.analysis.laws.naming import naming_of
 from npulab.captures.capture import ROWS_SHOWN
 from npulab.notebook.widgets.bits_view import LETTERS, Parameter, a_bit, letters_of
 from npulab.notebook.widgets.frame import Model, View, assets, table_html
@@ -42,10 +43,7 @@ class Run:
     status: str
     law: Any = None
     index: int = -1  # among the fields of the laws
-
-    @property
-    def name(self) -> str:
-        return f"w{self.word}_{self.lsb}_{self.width}" if self.law is None else str(self.law.name)
+    name: str = ""
 
     @property
     def bits(self) -> str:
@@ -242,10 +240,12 @@ class LawModel(Model):
     def _repr_html_(self) -> str:
         head = self.heading_html()
         legend = ", ".join(f"{LETTERS[name]} {name}" for name, count in self.counts.items() if count)
-        lines = [f"w{word:<4}{_nibbles(row)}" for word, row in enumerate(self.grid)]
+        names = naming_of(self.laws).words
+        wide = max(4, *map(len, names)) + 1
+        lines = [f"{name:<{wide}}{_nibbles(row)}" for name, row in zip(names, self.grid, strict=True)]
         if len(lines) >= ROWS_SHOWN:
             lines[ROWS_SHOWN - 2:] = [f"… {len(lines) - ROWS_SHOWN + 2} more words"]
-        grid = "\n".join([f"     {_nibbles('31' + ' ' * 29 + '0')}", *lines, legend])
+        grid = "\n".join([f"{' ' * wide}{_nibbles('31' + ' ' * 29 + '0')}", *lines, legend])
         rows = [(run.name, run.bits, run.status, self.about(run)) for run in self.runs
                 if run.status not in ("constant", "never exercised") or run.law is not None]
         return f"{head}<pre>{html.escape(grid)}</pre>{table_html(('field', 'bits', 'status', 'law'), rows)}"
@@ -268,6 +268,7 @@ class LawView(View):
     letters: traitlets.List[Any] = traitlets.List().tag(sync=True)
     runs: traitlets.List[Any] = traitlets.List().tag(sync=True)
     parameters = traitlets.List(traitlets.Unicode()).tag(sync=True)
+    names = traitlets.List(traitlets.Unicode()).tag(sync=True)
 
     def __init__(self, laws: Any) -> None:
         model = LawModel(laws)
@@ -275,7 +276,7 @@ class LawView(View):
                          letters=[[letter, name, model.counts[name]] for name, letter in LETTERS.items()],
                          runs=[[run.name, run.word, run.lsb, run.width, run.status, model.about(run)]
                                for run in model.runs],
-                         parameters=list(model.parameters))
+                         parameters=list(model.parameters), names=list(naming_of(laws).words))
 
 
 def _runs(laws: Any, status: np.ndarray) -> tuple[Run, ...]:
@@ -285,14 +286,15 @@ def _runs(laws: Any, status: np.ndarray) -> tuple[Run, ...]:
     for index, law in enumerate(laws.fields):
         here = slice(law.lsb, law.lsb + law.width)
         free[law.word, here] = False
-        out.append(Run(law.word, law.lsb, law.width, _worst(status[law.word, here]), law, index))
+        out.append(Run(law.word, law.lsb, law.width, _worst(status[law.word, here]), law, index, law.name))
     for word in range(len(status)):
         marks = [name if here else "" for name, here in zip(status[word], free[word], strict=True)]
         lsb = 0
         for name, group in groupby(marks):
             width = len(list(group))
             if name:
-                out.append(Run(word, lsb, width, str(name)))
+                called = naming_of(laws).name(word, lsb, width)
+                out.append(Run(word, lsb, width, str(name), name=called))
             lsb += width
     return tuple(sorted(out, key=lambda run: (run.word, run.lsb)))
 

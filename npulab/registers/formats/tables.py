@@ -34,6 +34,7 @@ ENUM_COLUMNS = ("enum", "raw", "name")
 COMMENT = "#"
 MOST_BYTES = 2 ** 25  # of a table
 MOST_ROWS = 2 ** 17
+PLACES = ("block", "offset", "lsb", "width")  # of a row, without its names
 
 Row = Mapping[str, Any]
 
@@ -138,8 +139,13 @@ class RegisterTable:
 
     def csv(self) -> str:
         """The rows as a table that ``RegisterMap.read`` reads, the copyright as comments at its
-        head."""
-        rows = [{**row, "offset": f"{row['offset']:#06x}"} for row in self.rows]
+        head; a block is ``sparse`` in it where nothing else of the table says that its registers
+        have addresses."""
+        plain = [{name: row[name] for name in PLACES if name in row} for row in self.rows]
+        known = blocks_by_address(plain)
+        rows = [{"block": block, "offset": f"{0:#06x}", "value": SPARSE} for block in self.blocks
+                if block and block in self.by_address - known]
+        rows += [{**row, "offset": f"{row['offset']:#06x}"} for row in self.rows]
         return self._comments + table_text(COLUMNS, rows)
 
     def enums_csv(self) -> str:

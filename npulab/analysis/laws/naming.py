@@ -1,0 +1,108 @@
+"""What bits are called in laws: as everywhere, by the map of the words where there is one.
+
+The search itself calls bits by their word, ``w3_0_7``; what it says of them is told in the names
+that ``show`` and the formats have (``registers.names``): ``r1010_0_7`` where registers have
+addresses, ``GEMM.w3_0_7`` where the map has several blocks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from npulab.registers.fields import WORD_BITS
+from npulab.registers.map import RegisterMap
+from npulab.registers.names import automatic_name
+
+PLACE = re.compile(r"\bw(\d+)_(\d+)_(\d+)\b")  # as the search has it
+RUN = re.compile(r"(?P<word>.+)_(?P<lsb>\d+)_(?P<width>\d+)")
+NAME = re.compile(r"[A-Za-z_](?:\w|\.|\[\w+\])*")
+
+
+def renamed(text: str, names: Mapping[str, str]) -> str:
+    """A law's text with other names for some fields.
+
+    >>> renamed("min(w1_0_7, 3) + w1_0_71", {"w1_0_7": "input_w"})
+    'min(input_w, 3) + w1_0_71'
+    """
+    return NAME.sub(lambda found: names.get(found[0], found[0]), text)
+
+
+@dataclass(frozen=True)
+class Naming:
+    """The names of words, by their number.
+
+    >>> Naming.of(2).name(1, 0, 7), Naming.of(2).place("w1_0_7"), Naming(("A.w0", "B.w0")).said("w1_0_7 + 1")
+    ('w1_0_7', (1, 0, 7), 'B.w0_0_7 + 1')
+    """
+
+    words: tuple[str, ...]
+    registers: RegisterMap | None = None
+
+    @classmethod
+    def of(cls, width: int, registers: RegisterMap | None = None) -> Naming:
+        """The names of so many words, those of a map that has as many."""
+        if registers is not None and len(registers) == width:
+            return cls(registers.word_names, registers)
+        return cls(tuple(f"w{word}" for word in range(width)))
+
+    @cached_property
+    def _numbers(self) -> Mapping[str, int]:
+        return {name: word for word, name in enumerate(self.words)}
+
+    @cached_property
+    def _plain(self) -> bool:
+        return all(name == f"w{word}" for word, name in enumerate(self.words))
+
+    def name(self, word: int, lsb: int, width: int) -> str:
+        """What bits are called."""
+        return automatic_name(self.words[word], lsb, width)
+
+    @cached_property
+    def _fields(self) -> Mapping[tuple[int, int, int], str]:
+        """The fields of one run of bits that have a name of their own."""
+        registers = self.registers
+        if registers is None:
+            return {}
+        return {item.pieces[0][:3]: registers.key(item) for item in registers if len(item.pieces) == 1}
+
+    def called(self, word: int, lsb: int, width: int) -> str:
+        """The name of a field of the map that has these bits and no other, else that of the
+        place."""
+        return self._fields.get((word, lsb, width)) or self.name(word, lsb, width)
+
+    def word(self, name: str) -> int | None:
+        """The number of a word of this name."""
+        return self._numbers.get(name)
+
+    def place(self, name: str) -> tuple[int, int, int] | None:
+        """The word, lowest bit and width of bits that are called so; None for any other name."""
+        found = RUN.fullmatch(name)
+        word = self.word(found["word"]) if found else None
+        if found is None or word is None:
+            return None
+        lsb, width = int(found["lsb"]), int(found["width"])
+        return (word, lsb, width) if width and lsb + width <= WORD_BITS else None
+
+    def said(self, text: str) -> str:
+        """A text of the search, with the names of bits as they are called."""
+        if self._plain:
+            return text
+        return PLACE.sub(self._named, text)
+
+    def all_said(self, texts: Sequence[str]) -> tuple[str, ...]:
+        """Several texts."""
+        return tuple(map(self.said, texts))
+
+    def _named(self, found: re.Match[str]) -> str:
+        word, lsb, width = map(int, found.groups())
+        return self.name(word, lsb, width) if word < len(self.words) else found[0]
+
+
+def naming_of(laws: Any) -> Naming:
+    """The names of the words of laws, also of those that say nothing of them."""
+    known = getattr(laws, "naming", None)
+    return known if isinstance(known, Naming) else Naming.of(len(laws.status))
