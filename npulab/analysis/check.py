@@ -601,8 +601,7 @@ def _written_differently(a: Capture, b: Capture) -> list[Difference]:
         for job, other in zip(_parts(pair[0]), _parts(pair[1]), strict=False):
             registers = a.maps[job.block]
             both = [offset for offset in dict(job.writes) if offset in dict(other.writes)]
-            names = {at: registers.registers[registers.index[at]][2] if at in registers.index else f"{at:#06x}"
-                     for at in both}
+            names = {at: registers.register_at(at) for at in both}
             for at in both:
                 values = [[value for offset, value in side.writes if offset == at] for side in (job, other)]
                 if values[0] != values[1] and values[0][-1] == values[1][-1]:

@@ -135,7 +135,8 @@ def _with_field(job: Job, item: Field, registers: RegisterMap, raw: int) -> Job:
 
 def _with_write(job: Job, item: Field, registers: RegisterMap, raw: int) -> Job:
     """The job with another value in a register that the map does not have."""
-    return job.with_writes({int(item.register, 0): raw}, registers)
+    (offset,) = (offset for offset in job.state if registers.unmapped(job.block, offset).register == item.register)
+    return job.with_writes({offset: raw}, registers)
 
 
 def _others(item: Field, raw: int) -> list[int]:

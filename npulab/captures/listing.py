@@ -51,8 +51,8 @@ class Wanted:
         has a name that is wanted."""
         names = dict.fromkeys(known)
         if self.field and not any(self.named(*name) for name in names):
-            dots = min(self.field.count("."), 2)
-            forms = [form for name in names for form in full_names(*name) if form.count(".") >= dots]
+            alone, in_register, in_block, whole = zip(*(full_names(*name) for name in names), strict=True)
+            forms = (alone, (*in_register, *in_block), whole)[min(self.field.count("."), 2)]
             raise LookupError(f"--field: got {self.field!r}, which no field{f' of {of}' * bool(of)} matches"
                               f"{near(self.field, forms)}")
 

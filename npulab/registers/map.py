@@ -508,7 +508,13 @@ class RegisterMap:
 
     def unmapped(self, block: str, offset: int) -> Field:
         """The automatic field of a register that is not in the map."""
-        return Field.whole_word(block, word_name(offset, bool(self.by_address)))
+        return Field.whole_word(block, self.register_at(offset))
+
+    def register_at(self, offset: int) -> str:
+        """The name of the register at an offset, also of one that is not in the map."""
+        if offset in self.index:
+            return self.registers[self.index[offset]][2]
+        return word_name(offset, bool(self.by_address))
 
     def holds(self, address: int) -> bool:
         """Whether a word of the map lies at an address."""

@@ -8,7 +8,8 @@ their own it is ``r<offset>_<lsb>_<width>``, the byte offset in base 16 with fou
 Registers of a block have addresses where the table says that it is ``sparse``, or where its own
 names say so (a register ``r1010`` at 0x1010); where they are called ``w4``, they are words.  A
 table that says neither has addresses in all its blocks where the registers of one begin at 0x1000
-or further.  Nothing else counts: a map, its files and a part of it have the same names.
+or further, or where it comes from a format of registers (CMSIS-SVD, SystemRDL, rnndb).  Nothing
+else counts: a map, its files and a part of it have the same names.
 
 With several blocks the name of the block stands in front, ``GEMM.w3_0_7`` (``GEMM_w3_0_7`` where a
 format allows no dot), wherever a column or what is around it does not name the block already.  A
@@ -95,16 +96,19 @@ def full_names(block: str, register: str, name: str) -> tuple[str, ...]:
     return name, f"{register}.{name}", f"{block}.{name}", f"{block}.{register}.{name}"
 
 
-def blocks_by_address(rows: Iterable[Row], sparse: Collection[str] = ()) -> frozenset[str]:
+def blocks_by_address(rows: Iterable[Row], sparse: Collection[str] = (), far: bool | None = None,
+                      ) -> frozenset[str]:
     """The blocks of plain rows of words whose registers have addresses; ``sparse`` are those of
-    which the table says it."""
+    which the table says it.  ``far`` is what holds of the others, by default where one begins at
+    ``FIRST_ADDRESS`` or further."""
     first: dict[str, int] = {}
     said: dict[str, set[str]] = {}
     for row in rows:
         block, offset = row.get("block") or "", row.get("offset") or 0
         first[block] = min(offset, first.get(block, offset))
         said.setdefault(block, set()).update(_kinds(row, offset))
-    far = max(first.values(), default=0) >= FIRST_ADDRESS
+    if far is None:
+        far = max(first.values(), default=0) >= FIRST_ADDRESS
     return frozenset(block for block, kinds in said.items()
                      if block in sparse or _has_addresses(kinds, far))
 

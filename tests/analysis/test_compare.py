@@ -264,9 +264,9 @@ def test_odd_parameters_do_not_stop_check(captures: npulab.CaptureSet) -> None:
 
 def test_write_of_0_to_an_unknown_register_is_seen(captures: npulab.CaptureSet) -> None:
     a, b = written(captures, (0x3930, 0x10)), written(captures, (0x3930, 0x10), (0x1234, 0))
-    assert npulab.diff(a, b)[["register", "a", "b"]].to_numpy().tolist() == [["0x1234", None, 0]]
+    assert npulab.diff(a, b)[["register", "a", "b"]].to_numpy().tolist() == [["r1234", None, 0]]
     sets = npulab.CaptureSet((a,)), npulab.CaptureSet((b,))
-    assert npulab.diff(*sets).register.tolist() == ["0x1234"]
+    assert npulab.diff(*sets).register.tolist() == ["r1234"]
 
 
 def test_block_without_a_map_is_refused(captures: npulab.CaptureSet) -> None:

@@ -69,17 +69,17 @@ def test_fields_that_lift_does_not_look_at_are_found(made: dict[str, Target]) ->
     assert not table.loc["part", "all"]
     assert table.loc["part", "effect"] == SAME
     assert table.loc["dead", "effect"] == "hang"
-    assert {"w0x0000_7_1", "w0x0000_16_16", "w0x0004_1_30"} <= {*table.index}
+    assert {"w0_7_1", "w0_16_16", "w1_1_30"} <= {*table.index}
     assert table["tried"].max() <= 4
 
 
 def test_registers_without_a_map_and_starts_are_looked_at_too(made: dict[str, Target]) -> None:
     table = unread(_capture(writes=True))
-    assert "0x0040_0_32" in set(table["field"])
+    assert "w16_0_32" in set(table["field"])
     assert (table["field"] == "rows").sum() == 1  # that of the start
     made["owl"] = replace(made["owl"], lift=lambda capture: Lifted(tuple(_values(capture).values()), None, None))
     fields = set(unread(_capture(writes=True))["field"])
-    assert "0x0040_0_32" not in fields
+    assert "w16_0_32" not in fields
     assert "go" in fields  # of the start
     assert made["owl"].rule_of is None
     made["owl"] = replace(made["owl"], rule_of=lambda capture: f"rule {capture.jobs[0].start.words.tolist()}")
@@ -133,7 +133,7 @@ def test_the_shell_says_what_is_not_read(made: dict[str, Target], monkeypatch: p
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert {row["field"]: row["effect"] for row in rows} == {"ignored": OTHER, "part": SAME, "dead": "hang"}
     assert main(["unread", "case", "--unknown"]) == 1
-    assert "w0x0000_7_1" in capsys.readouterr().out
+    assert "w0_7_1" in capsys.readouterr().out
     assert main(["unread", "case"]) == 1
     assert capsys.readouterr().out.endswith(f"and {len(unread(_capture())) - 3} fields without a name\n")
     made["owl"] = replace(made["owl"], simulate=lambda capture: b"")

@@ -256,7 +256,7 @@ def test_what_was_written_to_a_register() -> None:
     for values, note in (([5], "once: 0x5"), ([5, 5], "2 times: 0x5"), ([4, 1, 3, 2], "4 times: 0x4, 0x1, 0x3, 0x2"),
                          ([1, 2, 3, 4, 5], "5 times: 0x1, 0x2, 0x3, 0x4 and 1 more"), ([1, 2, 3, 4, 5, 6, 6], "7 times: 0x1, 0x2, 0x3, 0x4 and 2 more")):
         (row,) = rows_of_writes([(8, value) for value in values], "JOB")
-        assert row == {"block": "JOB", "offset": 8, "register": "w0x0008", "lsb": 0, "width": 32, "evidence": "unknown", "note": f"written {note}"}
+        assert row == {"block": "JOB", "offset": 8, "register": "r0008", "lsb": 0, "width": 32, "evidence": "unknown", "note": f"written {note}"}
     assert [row["offset"] for row in rows_of_writes([(8, 1), (0, 2, 3)])] == [0, 8]
 
 

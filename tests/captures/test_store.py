@@ -76,7 +76,7 @@ def test_jobs_of_register_writes_round_trip(captures: npulab.CaptureSet, tmp_pat
     assert {hex(word) for word in again.jobs[0].words} == {"0x0", "0x20", "0x40"}
     assert again == replace(capture, name="two")
     assert set(again.fields.task) == {0, 1}
-    assert again.fields[again.fields.register == "0x7000"].raw.tolist() == [5]
+    assert again.fields[again.fields.register == "r7000"].raw.tolist() == [5]
 
 
 def test_tensors_of_tasks_have_files_that_every_system_takes(captures: npulab.CaptureSet, tmp_path: Path) -> None:

@@ -338,8 +338,8 @@ def test_laws_of_a_sweep(run: Any, tmp_path: Path) -> None:
     assert (status, err.count("\n")) == (0, 1)
     assert err.startswith("npulab: parameters: got depthwise with one value only")
     assert "simulated" in lines[0]
-    assert [line.split()[:2] for line in lines[2:5]] == [["0", "0"], ["0", "9:3"], ["2", "8:1"]]
-    assert lines[3].split()[2:] == ["48", "0", "always", "input_w"]
+    assert [line.split()[:3] for line in lines[2:5]] == [["w0_0_1", "0", "0"], ["w0_3_7", "0", "9:3"], ["w2_1_8", "2", "8:1"]]
+    assert lines[3].split()[3:] == ["48", "0", "always", "input_w"]
     summary = next(line for line in lines if "varying bits (simulated)" in line)
     assert summary.startswith("16 varying bits")
     assert " 0 open; 6 nuisance" in summary
@@ -367,7 +367,7 @@ def test_the_map_of_a_sweep_reads_its_words(run: Any, tmp_path: Path) -> None:
 
 def test_what_is_open_is_told_run_by_run(run: Any, tmp_path: Path) -> None:
     _, lines, _ = run("laws", made_sweep(tmp_path / "s.npz"))
-    assert [line.split()[:4] for line in lines if " no law " in line] == [["1", "11:6", "no", "law"]]
+    assert [line.split()[:5] for line in lines if " no law " in line] == [["w1_6_6", "1", "11:6", "no", "law"]]
 
 
 def test_laws_as_json(run: Any, tmp_path: Path) -> None:

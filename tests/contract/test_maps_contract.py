@@ -36,6 +36,7 @@ import npulab.notebook.sessions
 import npulab.notebook.widgets
 from npulab.cli import main
 from npulab.registers.formats import FORMATS, RegisterTable
+from npulab.registers.names import name_of
 
 Places = dict[tuple[str, str, str], tuple[int, ...]]
 
@@ -738,7 +739,6 @@ import resource, sys, warnings
 warnings.simplefilter("ignore")
 import npulab
 from npulab.registers.formats import c_reading, formats, rnndb, svd, systemrdl, tables
-from npulab.registers.names import name_of
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 before = peak()

@@ -127,7 +127,7 @@ def test_the_way_of_writing_is_a_row_too() -> None:
              for name, writes in (("a", [(0, 1), (4, 2), (64, 1)]), ("b", [(4, 3), (4, 2), (0, 5), (64, 2)]))]
     model = DiffModel(*sides)
     assert [(row.register, row.field) for row in model.rows] == [
-        ("ONE", "one"), ("TWO", "(writes)"), ("0x0040", "0x0040_0_32"), ("", "(order)")]
+        ("ONE", "one"), ("TWO", "(writes)"), ("w16", "w16_0_32"), ("", "(order)")]
     assert (model.rows[1].hex_a, model.rows[1].b, model.rows[1].meaning) == ("0x2", "0x3 0x2", "")
     assert model.rows[3].bits == ""
 

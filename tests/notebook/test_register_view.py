@@ -211,11 +211,11 @@ def test_model_of_register_writes() -> None:
     registers = small().maps["NN"]
     given = small(jobs=(Job.from_writes("NN", writes, registers),))
     model = RegisterModel(given)
-    assert model.rows.labels == ("SUM", "CFG", "0x0040")
+    assert model.rows.labels == ("SUM", "CFG", "w16")
     assert model.describe(1, 4) == "CFG bit 4 · size CFG[7:4] EXT[31:30] · 0x5 = 5 · evidence guess · low"
     model.flip(0, 1)
     model.flip(2, 3)
-    assert model.changed == {"bias": (5, 7), "0x0040_0_32": (7, 15)}
+    assert model.changed == {"bias": (5, 7), "w16_0_32": (7, 15)}
     assert model.capture.jobs[0] == Job.from_writes("NN", ((8, 1), (0, 0x51), (0x40, 15), (8, 7)), registers)
 
 

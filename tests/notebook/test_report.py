@@ -354,7 +354,7 @@ def test_a_map_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert f"{npulab.load(tmp_path / 'a').words[2]:#x}" in text
     assert "34 words, 34 fields, 1088 bits named" in text
     monkeypatch.chdir(tmp_path)
-    line = "npulab.session('x.json').decoded('a').fields.query(\"field == 'mine2'\")"
+    line = "npulab.session('x.json').decoded('a').fields.query(\"block == 'NN' and field == 'mine2'\")"
     assert line in text
     assert list(eval(line, {"npulab": npulab}).raw) == [npulab.load("a").words[2]]
     assert "npulab show a --field" not in text

@@ -169,12 +169,12 @@ def test_writes_are_gone_through_in_their_order() -> None:
     model = WritesModel(written())
     assert repr(model) == "WritesModel(demo/a, job 0 DMA, 4 writes, simulated; write 0: no bit differs from write 0)"
     assert (len(model.sweep), model.layer) == (5, [["before the first write", "", ""]])
-    assert (model.words, model.rows.labels) == ((0x10, 0, 0), ("R1", "0x0100", "R0"))
-    assert [model.rows.names[index] for index, *_ in model.moving] == ["f0", "f1", "0x0100_0_32"]
+    assert (model.words, model.rows.labels) == ((0x10, 0, 0), ("R1", "w64", "R0"))
+    assert [model.rows.names[index] for index, *_ in model.moving] == ["f0", "f1", "w64_0_32"]
     seen = []
     for model.at in range(1, 5):
         seen.append(([text for _, text, _ in model.layer], model.cursor, model.summary.partition(": ")[2]))
-    assert seen == [(["UNIT.R1", "0x4", "0x20"], (0, 5), "f1 1 → 2"), (["0x0100", "0x100", "0x7"], (1, 2), "0x0100_0_32 0 → 7"),
+    assert seen == [(["UNIT.R1", "0x4", "0x20"], (0, 5), "f1 1 → 2"), (["w64", "0x100", "0x7"], (1, 2), "w64_0_32 0 → 7"),
                     (["UNIT.R1", "0x4", "0x30"], (0, 5), "f1 2 → 3"), (["UNIT.R0", "0x0", "0x10"], (2, 4), "f0 0 → 1")]
     assert model.words == tuple(dict(written().jobs[0].writes).values())
     model.against = 1

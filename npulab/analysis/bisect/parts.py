@@ -193,7 +193,7 @@ def _mixed_writes(good: Writes, bad: Writes, block: str, registers: RegisterMap,
     reorder = False
     for offset in {**mine, **theirs}:
         fields = list(_fields_at(offset, block, registers))
-        register = registers.registers[registers.index[offset]][2] if offset in registers.index else f"{offset:#06x}"
+        register = registers.register_at(offset)
         ways = {(block, register, WRITES), (block, "", ORDER)}
         known |= {(item.block, item.register, item.name) for item, _ in fields} | ways
         reorder |= bool(ways & chosen)

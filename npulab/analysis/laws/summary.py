@@ -66,14 +66,14 @@ class Summary(Answer):
                  + f"; {counts['nuisance']} nuisance, {counts['never exercised']} never exercised"]
         if unproved := rows_of(self.open):
             parts += ["\nnot proved for every layer:",
-                      Table(_runs(unproved), ["word", "bits", "reason", "detail", "related"])]
+                      Table(_runs(unproved, self.laws), ["field", "word", "bits", "reason", "detail", "related"])]
         if self.plan is not None:
             parts += [f"{NEXT}{DRAWN * self.drawn}:",
                       Table(brief(rows_of(self.plan)), [*self.plan])]
         return parts
 
 
-def _runs(bits: Sequence[Row]) -> list[Row]:
+def _runs(bits: Sequence[Row], laws: Laws) -> list[Row]:
     """Open bits side by side for one reason as one row."""
     runs: list[list[Row]] = []
     for bit in bits:
@@ -83,7 +83,8 @@ def _runs(bits: Sequence[Row]) -> list[Row]:
         else:
             runs.append([bit])
     related = [dict.fromkeys(text.split(" ")[0] for bit in run for text in bit["related"].split(", ")) for run in runs]
-    return [{**run[0], "bits": _span(run[0]["bit"], len(run)), "related": ", ".join([*names][:RELATED_SHOWN])}
+    return [{**run[0], "field": laws.naming.called(run[0]["word"], run[0]["bit"], len(run)),
+             "bits": _span(run[0]["bit"], len(run)), "related": ", ".join([*names][:RELATED_SHOWN])}
             for run, names in zip(runs, related, strict=True)]
 
 

@@ -18,7 +18,7 @@ STRINGS = ("feature", "value", "evidence", "note")  # of fields
 PROPERTIES = (("name", "addrmap | reg | field", "string"), *((name, "field", "string") for name in STRINGS),
               ("at", "field", "longint unsigned"), ("align", "field", "longint unsigned"),
               ("address", "field", "boolean"), ("nameless", "field", "boolean"), ("unnamed", "field", "boolean"),
-              ("map", "addrmap", "boolean"),
+              ("map", "addrmap", "boolean"), ("addresses", "addrmap", "boolean"),
               ("copyright", "addrmap", "string"), ("enums", "addrmap", "string[]"))
 
 
@@ -55,6 +55,7 @@ def rdl_text(table: RegisterTable) -> str:
         name = types.new(block or "registers")
         lines.append(f"addrmap {name}{parameters} {{")
         lines += [f"  npulab_name = {_string(_kept(block))};"] if name != block else []
+        lines += [f"  npulab_addresses = {str(table.said[block]).lower()};"] if block in table.said else []
         lines += _present([row for _, _, rows in registers for row in rows], features, "  ")
         words = Identifiers(KEYWORDS)
         for offset, register, rows in registers:

@@ -52,7 +52,7 @@ from npulab.registers.formats.xml import MOST_DEPTH, Element, read_xml
 from npulab.support.refuse import refuse_if
 
 NAMESPACE = "http://nouveau.freedesktop.org/"
-NPULAB = "urn:npulab:registers"  # of our own attributes: at, value, address, align, evidence, nameless
+NPULAB = "urn:npulab:registers"  # of our own attributes: at, value, address, align, evidence, nameless, addresses
 FILES = 64
 FOLDERS_ABOVE = 3  # that imports are looked for in
 MOST_ELEMENTS = 2 ** 18
@@ -95,8 +95,10 @@ def read_rnndb(path: Path, include: Sequence[Path] = ()) -> RegisterTable:
         declare(one, names)
     domains = [one for one in tops if one.tag == "domain"]
     by_words = _by_words(domains, names)
+    said = {_block(domain): domain.get(f"{NPULAB} addresses") == "true" for domain in domains
+            if domain.get(f"{NPULAB} addresses")}
     table = placed(_every_register(domains, by_words, names), names.enums.by_name, names.losses,
-                   "\n\n".join(dict.fromkeys(_copyright(one) for one in tops if one.tag == "copyright")))
+                   "\n\n".join(dict.fromkeys(_copyright(one) for one in tops if one.tag == "copyright")), said)
     for name, group in names.groups.items():
         if name not in names.used:
             count = sum(inner.tag in SIZES for inner in _below(group))
@@ -107,7 +109,7 @@ def read_rnndb(path: Path, include: Sequence[Path] = ()) -> RegisterTable:
 
 def _every_register(domains: Sequence[Element], by_words: bool, names: Names) -> Iterator[Register]:
     for domain in domains:
-        block = domain.get("name") if domain.get(f"{NPULAB} nameless") != "yes" else ""
+        block = _block(domain)
         width = number(domain, "width", 8)
         if width not in (8, 16, 32, 64):
             raise ValueError(f"{domain.where}: domain {domain.get('name')}: got width {width}, allowed is 8, 16, 32 or "
@@ -119,6 +121,11 @@ def _every_register(domains: Sequence[Element], by_words: bool, names: Names) ->
             if fields:  # else it is of no variant
                 yield Register(block, place.offset * unit, SIZES.get(element.tag, WORD_BITS), place.name, element.where,
                                note_of(element), fields)
+
+
+def _block(domain: Element) -> str:
+    """The block that a domain is."""
+    return domain.get("name") if domain.get(f"{NPULAB} nameless") != "yes" else ""
 
 
 def _found(one: Element, bits: tuple[int, int], name: str, said: tuple[str, bool],

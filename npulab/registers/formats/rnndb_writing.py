@@ -39,7 +39,7 @@ def rnndb_text(table: RegisterTable) -> str:
     """
     named = {block: _named(rows, table.by_address) for block, rows in table.blocks.items()}
     ours = [bool(_own(_said(row))) for rows in named.values() for row in rows]
-    own = f'\nxmlns:npulab="{NPULAB}"' if "" in named or any(ours) else ""
+    own = f'\nxmlns:npulab="{NPULAB}"' if "" in named or any(ours) or table.said else ""
     lines = ['<?xml version="1.0" encoding="UTF-8"?>', f'<database xmlns="{NAMESPACE}"{own}',
              'xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"',
              f'xsi:schemaLocation="{NAMESPACE} rules-ng.xsd">', ""]
@@ -49,8 +49,11 @@ def rnndb_text(table: RegisterTable) -> str:
                   *(f'{INDENT}<value name={quoteattr(text)} value="{raw:#x}"/>' for raw, text in values.items()),
                   "</enum>", ""]
     for block, rows in named.items():
-        lines += [f"<domain name={quoteattr(block)}>" if block else '<domain name="registers" npulab:nameless="yes">',
-                  *_body(_registers(rows), 1, 0), "</domain>", ""]
+        head = f"<domain name={quoteattr(block or 'registers')}"
+        head += "" if block else ' npulab:nameless="yes"'
+        if block in table.said:
+            head += f' npulab:addresses="{str(table.said[block]).lower()}"'
+        lines += [f"{head}>", *_body(_registers(rows), 1, 0), "</domain>", ""]
     return "\n".join([*lines, "</database>", ""])
 
 

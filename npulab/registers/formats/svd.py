@@ -76,7 +76,9 @@ def read_svd(path: Path) -> RegisterTable:
         device.losses.lose(root.where, "that the device is big-endian: bits and offsets are taken as little-endian")
     declare(root, "", device)
     registers = _in_bytes(_registers(view, device), view, device)
-    table = placed(registers, device.enums.by_name, device.losses, _copyright(root))
+    said = {_own_name(device, "block", name, name): one.get("are") == "true"
+            for (tag, name), one in device.own.items() if tag == "addresses"}
+    table = placed(registers, device.enums.by_name, device.losses, _copyright(root), said)
     if device.errors and not table.rows:
         raise device.errors[0]
     device.losses.warn(path)

@@ -39,6 +39,8 @@ def svd_text(table: RegisterTable) -> str:
     for block, begin, registers in by_block(table):
         name = blocks.new(block or "registers")
         own += [f"<npulab:block name={quoteattr(name)} is={quoteattr(block)}/>"] if name != block else []
+        own += [f'<npulab:addresses name={quoteattr(name)} are="{str(table.said[block]).lower()}"/>'] \
+            if block in table.said else []
         end = max(offset for offset, _, _ in registers) + WORD_BITS // 8
         lines += [f"<peripheral><name>{name}</name><baseAddress>{begin % 2 ** WORD_BITS:#010x}</baseAddress>",
                   f"<addressBlock><offset>0x0</offset><size>{-(-end // APART) * APART % 2 ** WORD_BITS:#x}</size>"

@@ -130,8 +130,10 @@ def table_of(path: Path, records: Mapping[str, Any]) -> RegisterTable:
             names[int(value[0], 0)] = unquote(value[1])
     for what, line in records["told"]:
         losses.lose(_where(line, path), what)
+    said = {_block(one): bool(one["home"]["own"]["addresses"]) for one in records["registers"]
+            if "addresses" in one["home"]["own"]}
     table = placed(_registers(path, records, "map" in own, enums, losses), enums.by_name, losses,
-                   unquote(own.get("copyright", "")))
+                   unquote(own.get("copyright", "")), said)
     losses.warn(path)
     return table
 
@@ -147,7 +149,7 @@ def _registers(path: Path, records: Mapping[str, Any], own: bool, enums: Enums, 
     # of our own maps, blocks that only some chips have come last and belong where they lie
     for one in sorted(found, key=lambda one: one["home"]["address"]) if own else found:
         home = one["home"]
-        block = unquote(home["own"]["name"]) if "name" in home["own"] else one["block"]
+        block = _block(one)
         about = [one["title"], one["desc"]]
         if not own and one["block"] not in homes:
             homes.add(one["block"])
@@ -156,6 +158,12 @@ def _registers(path: Path, records: Mapping[str, Any], own: bool, enums: Enums, 
         name = unquote(one["own"]["name"]) if "name" in one["own"] else one["name"]
         fields = tuple(_field(path, one, field, enums, records["enums"], losses) for field in one["fields"])
         yield Register(block, one["offset"], one["size"], name, _where(one, path), _joined(about), fields)
+
+
+def _block(one: Mapping[str, Any]) -> str:
+    """The block of a register."""
+    home = one["home"]
+    return unquote(home["own"]["name"]) if "name" in home["own"] else str(one["block"])
 
 
 def _field(path: Path, register: Mapping[str, Any], one: Mapping[str, Any], enums: Enums, declared: list[Any],

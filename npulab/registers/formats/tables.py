@@ -6,7 +6,7 @@ import csv
 import io
 import warnings
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import takewhile
@@ -153,6 +153,23 @@ class RegisterTable:
         rows = [{"enum": name, "raw": hex(raw), "name": text} for name, one in self.enums.items()
                 for raw, text in one.items()]
         return table_text(ENUM_COLUMNS, rows) if rows else ""
+
+    @property
+    def said(self) -> dict[str, bool]:
+        """The blocks of which a file of registers has to say whether these have addresses, and
+        whether they do: what ``of_registers`` would not take them for."""
+        taken = blocks_by_address(self.rows, far=True)
+        return {block: block in self.by_address for block in self.blocks
+                if (block in taken) != (block in self.by_address)}
+
+    @classmethod
+    def of_registers(cls, rows: Sequence[Row], enums: Mapping[str, Mapping[int, str]], copyright: str,  # noqa: A002
+                     said: Mapping[str, bool]) -> RegisterTable:
+        """The table of a file of registers, which have addresses but in blocks that the file or
+        their names call words; raises as ``of``."""
+        taken = {*blocks_by_address(rows, far=True), *(block for block, is_so in said.items() if is_so)}
+        words = {block for block, is_so in said.items() if not is_so}
+        return cls.of(rows, enums, copyright, taken - words)
 
     @property
     def _comments(self) -> str:

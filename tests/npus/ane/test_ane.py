@@ -271,7 +271,7 @@ def test_register_that_no_map_has_is_an_unknown_word() -> None:
     whole = bytearray(data())
     struct.pack_into("<I", whole, 0x4000 + 0x124, 0x3C000100)
     capture = _load(bytes(whole))
-    row = capture.fields.query("field == '0x0100_0_32'")
+    row = capture.fields.query("field == 'r0100_0_32'")
     assert row[["task", "raw", "evidence"]].to_numpy().tolist() == [[0, 0x10001, "unknown"]]
     assert tasks.write(task_list(hwx.read(bytes(whole)))) == text_of(hwx.read(bytes(whole)))
 
