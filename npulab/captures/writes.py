@@ -51,8 +51,9 @@ def rows_of_writes(writes: Iterable[Sequence[int]], block: str = "") -> list[dic
     values: dict[int, list[int]] = {}
     for offset, value, *_ in writes:
         values.setdefault(offset, []).append(value)
-    return [{"block": block, "offset": offset, "register": word_name(offset, by_address=True), "lsb": 0, "width": WORD_BITS,
-             "evidence": "unknown", "note": _note(values[offset])} for offset in sorted(values)]
+    return [{"block": block, "offset": offset, "register": word_name(offset, by_address=True),
+             "lsb": 0, "width": WORD_BITS, "evidence": "unknown", "note": _note(values[offset])}
+            for offset in sorted(values)]
 
 
 def place_of_write(offset: int, offsets: Sequence[int], registers: RegisterMap) -> int:

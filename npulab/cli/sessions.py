@@ -13,9 +13,9 @@ from npulab.captures.capture import Capture
 from npulab.cli.output import Add, Done, show, tell
 from npulab.notebook.sessions import Session, merge_sessions
 from npulab.notebook.sessions.contents import COLUMNS
+from npulab.registers.names import full_names
 from npulab.support.answers import Answer, Part, Table
 from npulab.support.files import replace_file
-from npulab.registers.names import full_names
 from npulab.support.refuse import near
 from npulab.support.text import Row, plural
 

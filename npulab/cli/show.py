@@ -98,7 +98,8 @@ def _diff(options: argparse.Namespace) -> int:
 
 
 def _filters(add: Add) -> None:
-    add("--field", metavar="GLOB", help="only fields that match, by name, register.field, block.field or block.register.field")
+    add("--field", metavar="GLOB",
+        help="only fields that match, by name, register.field, block.field or block.register.field")
     add("--unknown", action="store_true", help="only bits nobody has named")
     add("--addresses", action="store_true", help="only fields that point into memory")
 

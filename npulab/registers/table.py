@@ -24,7 +24,7 @@ from typing import Any
 
 from npulab.registers.fields import WORD_BITS, WORD_BYTES, Field, Piece
 from npulab.registers.meaning import Meaning
-from npulab.registers.names import automatic_name, full_names, word_name
+from npulab.registers.names import automatic_name, word_name
 from npulab.support.refuse import refuse_if, refusing
 from npulab.support.text import one_line
 
@@ -145,7 +145,8 @@ def normal_row(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def registers_of(rows: Sequence[Mapping[str, Any]], dense: bool, sparse: Collection[str] = (),
-                 by_address: Collection[str] = ()) -> tuple[list[tuple[str, int, str]], list[str], dict[tuple[str, int], int]]:
+                 by_address: Collection[str] = (),
+                 ) -> tuple[list[tuple[str, int, str]], list[str], dict[tuple[str, int], int]]:
     """The (block, offset, register) of each word, its label in automatic names, and the word's
     index by (block, offset); blocks that are ``sparse`` have no words between their registers, those
     ``by_address`` are labelled so."""
@@ -256,13 +257,20 @@ def spellings_of(fields: Sequence[Field]) -> dict[str, Field]:
             spellings.setdefault(name, []).append(item)
     out = {name: items[0] for name, items in spellings.items() if len(items) == 1}
     lost = [item for item in fields if f"{item.block}.{item.register}.{item.name}" not in out]
+    by_place = {item.name for item in lost if item.automatic}
+    given = next((item for item in lost if not item.automatic and item.name in by_place), None)
+    if given is not None:
+        raise ValueError(f"register map: field {given.name} of register {given.register} of block {given.block!r} has "
+                         f"bits {given.bits}, allowed is another name: other bits of the register have none and are "
+                         "called so by their place")
     if lost:
         raise ValueError(f"register map: field {lost[0].name} stands twice in register {lost[0].register} "
                          f"of block {lost[0].block!r}; pieces of one field fill in the column at")
     _add_single(out, [item.name.rpartition(".")[2] for item in fields], fields)
     in_block = [f"{item.block}.{item.name}" for item in fields]
     known = {*spellings, *out}
-    free = [(name, item) for name, item in zip(in_block, fields, strict=True) if item.block and name not in known]
+    free = [(name, item) for name, item in zip(in_block, fields, strict=True)
+            if item.block and name not in known]
     _add_single(out, [name for name, _ in free], [item for _, item in free])
     return out
 

@@ -628,7 +628,7 @@ def test_a_culprit_among_register_writes() -> None:
         found = bisect_fields(good, bad, lambda capture, which=which: "fail" if breaks(dict(capture.jobs[0].writes), which)
                               else "pass")
         if culprits is None:
-            assert [key[2].lower() for key in found.culprits] == ["0x0400"]
+            assert [key[2].lower() for key in found.culprits] == ["w256"]
         else:
             assert fields_of(found) == culprits
         (again,) = found.captures

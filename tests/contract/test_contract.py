@@ -1066,7 +1066,7 @@ def test_show_by_field_unknown_and_address() -> None:
     assert "relu" not in addresses
     unknown = json_lines(shell("show", MESA, "--unknown", "--json").out)
     assert unknown
-    assert all(re.fullmatch(r"w(\d+|0x[0-9a-f]+)_\d+_\d+", line["field"]) for line in unknown)
+    assert all(re.fullmatch(r"(w\d+|r[0-9a-f]{4,})_\d+_\d+", line["field"]) for line in unknown)
 
 
 def test_check_exits_1_when_one_differs(tmp_path: Path) -> None:

@@ -42,8 +42,8 @@ from npulab.registers.formats.svd import read_svd
 from npulab.registers.formats.svd_writing import svd_text
 from npulab.registers.formats.svg import svg_text
 from npulab.registers.formats.systemrdl import read_rdl, refuse, table_of
-from npulab.registers.names import name_of, register_of
 from npulab.registers.formats.wavedrom import wavedrom_text
+from npulab.registers.names import name_of, register_of
 
 WRITTEN = {"hexpat": imhex_text, "json": wavedrom_text, "md": markdown_text, "svg": svg_text}
 NASTY = ("<script>alert(1)</script>", "]]>", "\"'`$(x)`", "a|b\\", "*/ int x; /*", "<% system('x') %>", "`include \"x\"",

@@ -13,8 +13,8 @@ from npulab.captures.registry import stated_target
 from npulab.notebook.sessions.contents import Contents, read_with
 from npulab.notebook.sessions.items import Anchor
 from npulab.registers.fields import Field
-from npulab.registers.names import full_names, in_block
 from npulab.registers.map import RegisterMap
+from npulab.registers.names import full_names, in_block
 
 SIMULATED = "simulated"
 DEFINED = ("block", "register", "field", "bits", "value", "evidence", "note")

@@ -13,7 +13,7 @@ from typing import Any
 
 MARK = "npulab:"
 TEXTS = ("block", "feature", "word", "register", "field", "value", "address", "evidence", "note", "enum", "prefix",
-         "name", "copyright")
+         "name", "copyright", "sparse", "words")
 NUMBERS = ("base", "at", "align")
 PLAIN = re.compile(r"[ -~]{1,400}")
 LICENCE = re.compile(r"copyright|spdx|licen[cs]e", re.IGNORECASE)

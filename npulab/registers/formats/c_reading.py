@@ -118,7 +118,8 @@ def read_c(path: Path, define: Sequence[str] = (), include: Sequence[Path] = ())
         shown = [*told][:SHOWN] + ([f"{len(told) - SHOWN} more"] if len(told) > SHOWN else [])
         warnings.warn(f"{path}: {'; '.join(shown)}", stacklevel=3)
     with refusing(path):
-        return replace(RegisterTable.of(rows, {**layout.enums, **others}, _copyright(source)), reading=reading)
+        table = RegisterTable.of_said(rows, {**layout.enums, **others}, _copyright(source), _kinds(source), None)
+        return replace(table, reading=reading)
 
 
 def _refuse_empty(path: Path, rows: Rows, reading: Reading) -> None:
@@ -161,6 +162,15 @@ def _copyright(source: Source) -> str:
         elif one.start < first:
             said.append(licence_in(one.text))
     return "\n".join(text for text in said if text)
+
+
+def _kinds(source: Source) -> dict[str, bool]:
+    """Of which blocks the annotations say whether their registers have addresses, and what."""
+    out = {}
+    for one in source.comments:
+        words = _said(source, one) or {}
+        out.update({words[name]: name == "sparse" for name in ("sparse", "words") if name in words})
+    return out
 
 
 # structs

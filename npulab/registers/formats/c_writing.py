@@ -30,7 +30,7 @@ def c_text(table: RegisterTable) -> str:
     """
     check(table)
     names, macros = c_names(), c_names()
-    lines = head(table)
+    lines = [*head(table), *_said(table)]
     lines += _enums(table, names, macros)
     for block, rows in table.blocks.items():
         offsets = [row["offset"] for row in rows]
@@ -52,7 +52,7 @@ def macros_text(table: RegisterTable) -> str:
     as ``RegisterTable.check``."""
     check(table)
     names = c_names()
-    lines = head(table)
+    lines = [*head(table), *_said(table)]
     for name, values in table.enums.items():
         lines += _defines(name, values, names)
     for block, rows in table.blocks.items():
@@ -75,6 +75,13 @@ def head(table: RegisterTable, kind: str = "") -> list[str]:
     guard = f"NPULAB_{c_name(next(iter(table.blocks), '') or 'registers').upper()}_{kind}H"
     said = licence_comment(table.copyright)
     return [*([said] if said else []), f"#ifndef {guard}", f"#define {guard}", "", "#include <stdint.h>", ""]
+
+
+def _said(table: RegisterTable) -> Iterator[str]:
+    """Of which blocks registers have addresses, or have none, where nothing else says it."""
+    for block, is_so in table.said(None).items():
+        yield annotation({"sparse" if is_so else "words": block})
+        yield ""
 
 
 def _enums(table: RegisterTable, names: Identifiers, macros: Identifiers) -> Iterator[str]:

@@ -118,7 +118,7 @@ def placed(registers: Iterable[Register], enums: Mapping[str, Mapping[int, str]]
            copyright: str = "",  # noqa: A002 - as the file has it
            said: Mapping[str, bool] = MappingProxyType({})) -> RegisterTable:
     """The table of registers: those of 64 bits and more are words of one name, those of 8 and 16
-    bits, and those that no word begins with, share words.  ``said`` is as ``of_registers`` has it.
+    bits, and those that no word begins with, share words.  ``said`` is as ``RegisterTable.said`` has it.
 
     A field of more than 64 bits is one of each word.  Of two registers at an address, and of two
     fields that share bits, the first stays, the other is a loss.  Raises ValueError with where it
@@ -144,7 +144,7 @@ def placed(registers: Iterable[Register], enums: Mapping[str, Mapping[int, str]]
             for row in runs:
                 occupancy.add(row, one.where)
             rows += runs
-    return RegisterTable.of_registers(rows, enums, copyright, said)
+    return RegisterTable.of_said(rows, enums, copyright, said)
 
 
 def _apart(registers: Iterable[Register], losses: Losses) -> Iterator[Register]:

@@ -51,11 +51,13 @@ def rdl_text(table: RegisterTable) -> str:
     given = ", ".join(f".{name}({name})" for name in features.values())
     given = f" #({given})" if features else ""
     used, apart = set[str](), set[str]()  # enums that fields encode, and those that values name, perhaps before
+    said = table.said()
     for block, begin, registers in by_block(table):
         name = types.new(block or "registers")
         lines.append(f"addrmap {name}{parameters} {{")
         lines += [f"  npulab_name = {_string(_kept(block))};"] if name != block else []
-        lines += [f"  npulab_addresses = {str(table.said[block]).lower()};"] if block in table.said else []
+        if block in said:
+            lines.append(f"  npulab_addresses = {str(said[block]).lower()};")
         lines += _present([row for _, _, rows in registers for row in rows], features, "  ")
         words = Identifiers(KEYWORDS)
         for offset, register, rows in registers:

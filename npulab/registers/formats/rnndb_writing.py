@@ -37,9 +37,10 @@ def rnndb_text(table: RegisterTable) -> str:
     Bits that nobody named have the name of their place (``registers.names``), and an attribute that
     says so: ``read_rnndb`` gives the same table.
     """
+    said = table.said()
     named = {block: _named(rows, table.by_address) for block, rows in table.blocks.items()}
     ours = [bool(_own(_said(row))) for rows in named.values() for row in rows]
-    own = f'\nxmlns:npulab="{NPULAB}"' if "" in named or any(ours) or table.said else ""
+    own = f'\nxmlns:npulab="{NPULAB}"' if "" in named or any(ours) or said else ""
     lines = ['<?xml version="1.0" encoding="UTF-8"?>', f'<database xmlns="{NAMESPACE}"{own}',
              'xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"',
              f'xsi:schemaLocation="{NAMESPACE} rules-ng.xsd">', ""]
@@ -51,8 +52,8 @@ def rnndb_text(table: RegisterTable) -> str:
     for block, rows in named.items():
         head = f"<domain name={quoteattr(block or 'registers')}"
         head += "" if block else ' npulab:nameless="yes"'
-        if block in table.said:
-            head += f' npulab:addresses="{str(table.said[block]).lower()}"'
+        if block in said:
+            head += f' npulab:addresses="{str(said[block]).lower()}"'
         lines += [f"{head}>", *_body(_registers(rows), 1, 0), "</domain>", ""]
     return "\n".join([*lines, "</database>", ""])
 
@@ -60,7 +61,7 @@ def rnndb_text(table: RegisterTable) -> str:
 def _named(rows: Sequence[Row], by_address: frozenset[str]) -> list[Row]:
     """Rows with the names of register and field, and with which of them the table does not have."""
     names = {row["offset"]: row["register"] for row in rows if "register" in row}
-    out = []
+    out: list[Row] = []
     for row in rows:
         register = row.get("register") or names.get(row["offset"]) or register_of(row, by_address)
         blank = [name for name in ("register", "field") if name not in row]

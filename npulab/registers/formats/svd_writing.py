@@ -35,12 +35,12 @@ def svd_text(table: RegisterTable) -> str:
     if table.copyright:
         lines.append(f"<licenseText>{escape(table.copyright)}</licenseText>")
     lines += [PROPERTIES, "<peripherals>"]
-    blocks = Identifiers()
+    blocks, said = Identifiers(), table.said()
     for block, begin, registers in by_block(table):
         name = blocks.new(block or "registers")
         own += [f"<npulab:block name={quoteattr(name)} is={quoteattr(block)}/>"] if name != block else []
-        own += [f'<npulab:addresses name={quoteattr(name)} are="{str(table.said[block]).lower()}"/>'] \
-            if block in table.said else []
+        if block in said:
+            own.append(f'<npulab:addresses name={quoteattr(name)} are="{str(said[block]).lower()}"/>')
         end = max(offset for offset, _, _ in registers) + WORD_BITS // 8
         lines += [f"<peripheral><name>{name}</name><baseAddress>{begin % 2 ** WORD_BITS:#010x}</baseAddress>",
                   f"<addressBlock><offset>0x0</offset><size>{-(-end // APART) * APART % 2 ** WORD_BITS:#x}</size>"
@@ -75,8 +75,8 @@ def _fields(rows: Sequence[Row], path: str, table: RegisterTable, own: list[str]
         text += f"<bitOffset>{row['lsb']}</bitOffset><bitWidth>{row['width']}</bitWidth>"
         value = row.get("value", "")
         enum = Meaning.parse(value).enum
-        if enum and value == f"enum:{enum}" and "at" not in row and _writable(enum, table.enums.get(enum, {}), row["width"]):
-            values = table.enums[enum]
+        values = table.enums.get(enum, {})
+        if enum and value == f"enum:{enum}" and "at" not in row and _writable(enum, values, row["width"]):
             labels = Identifiers()
             written = {raw: labels.new(label) for raw, label in values.items()}
             whole |= {enum} if written == {**values} else set()

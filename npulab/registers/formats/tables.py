@@ -154,20 +154,20 @@ class RegisterTable:
                 for raw, text in one.items()]
         return table_text(ENUM_COLUMNS, rows) if rows else ""
 
-    @property
-    def said(self) -> dict[str, bool]:
-        """The blocks of which a file of registers has to say whether these have addresses, and
-        whether they do: what ``of_registers`` would not take them for."""
-        taken = blocks_by_address(self.rows, far=True)
+    def said(self, far: bool | None = True) -> dict[str, bool]:
+        """The blocks of which a file has to say whether their registers have addresses, and whether
+        they do: those that a reader would take for others.  In a file of registers they have
+        (``far``), in others it depends (None), as ``blocks_by_address`` says."""
+        taken = blocks_by_address(self.rows, far=far)
         return {block: block in self.by_address for block in self.blocks
                 if (block in taken) != (block in self.by_address)}
 
     @classmethod
-    def of_registers(cls, rows: Sequence[Row], enums: Mapping[str, Mapping[int, str]], copyright: str,  # noqa: A002
-                     said: Mapping[str, bool]) -> RegisterTable:
-        """The table of a file of registers, which have addresses but in blocks that the file or
-        their names call words; raises as ``of``."""
-        taken = {*blocks_by_address(rows, far=True), *(block for block, is_so in said.items() if is_so)}
+    def of_said(cls, rows: Sequence[Row], enums: Mapping[str, Mapping[int, str]], copyright: str,  # noqa: A002
+                said: Mapping[str, bool], far: bool | None = True) -> RegisterTable:
+        """The table of a file that says of some blocks whether their registers have addresses, as
+        ``said`` has it; raises as ``of``."""
+        taken = {*blocks_by_address(rows, far=far), *(block for block, is_so in said.items() if is_so)}
         words = {block for block, is_so in said.items() if not is_so}
         return cls.of(rows, enums, copyright, taken - words)
 
