@@ -9,6 +9,7 @@ import math
 import os
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -34,6 +35,10 @@ MOST_BYTES = 2 ** 28  # of a sweep's file and of what it unpacks to: 60,000 capt
 WRITERS = "npulab.captures.sweep.save_sweep and numpy.savez"
 WHOLE = 2 ** 53  # whole numbers up to here are the same in a file's float64
 MOST_LISTED = 16  # a longer list is a tensor, not a parameter
+MOST_PARAMETERS = 2 ** 18  # columns of a sweep: an array by itself each
+NPY_VERSIONS = ((1, 0), (2, 0), (3, 0))  # of the heads that numpy writes
+LAST_LETTER = 0x10FFFF  # of Unicode
+SURROGATES = (0xD800, 0xDFFF)  # halves of letters, no text by themselves
 AXES = {"kernel": "hw", "stride": "hw", "dilation": "hw", "input_shape": "hwc", "output_shape": "hwc"}
 STAMP = (1980, 1, 1, 0, 0, 0)  # the same sweep gives the same bytes
 
@@ -268,12 +273,24 @@ def _parameters(given: Any, rows: int) -> pd.DataFrame:
         raise ValueError(f"parameters: got {type(given).__name__}, allowed are columns of one length by name: "
                          f"{error}") from None
     names = [*frame.columns]
+    _refuse_many(len(names))
+    seen = set[str]()
     for name in names:
-        if not isinstance(name, str) or not name or names.count(name) > 1:
+        if not isinstance(name, str) or not name or name in seen:
             raise ValueError(f"parameters: got column {name!r:.80}, allowed are names, each once")
+        seen.add(name)
     refuse_if(names and len(frame) != rows, "parameters", plural(len(frame), "row"),
               f"is one for each of the {plural(rows, 'capture')}")
     return pd.DataFrame({name: _numbers(name, frame[name].tolist()) for name in names}, index=range(rows))
+
+
+def _refuse_many(count: int) -> None:
+    refuse_if(count > MOST_PARAMETERS, "parameters", f"{count} columns", f"are {MOST_PARAMETERS}")
+
+
+def _twice(names: Iterable[str]) -> str:
+    """The name that stands most often among some."""
+    return Counter(names).most_common(1)[0][0]
 
 
 def _numbers(name: str, values: list[Any]) -> np.ndarray:
@@ -342,14 +359,29 @@ def _array(name: str, data: bytes) -> np.ndarray:
     part = io.BytesIO(data)
     try:
         version = np.lib.format.read_magic(part)
+        refuse_if(version not in NPY_VERSIONS, "version", ".".join(map(str, version)), "are 1.0, 2.0 and 3.0")
         head = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, by_column, dtype = head(part)
     except Exception as error:  # of every kind, from numpy's parser of headers
         raise ValueError(f"{name}: got no npy array ({error!s:.80}), allowed is what {WRITERS} write") from None
     size = len(data) - part.tell()
-    if dtype.hasobject or math.prod(shape) * dtype.itemsize != size or not dtype.itemsize:
+    plain = all(type(axis) is int and axis >= 0 for axis in shape)  # True is a whole number to the parser
+    if not plain or dtype.hasobject or math.prod(shape) * dtype.itemsize != size or not dtype.itemsize:
         raise ValueError(f"{name}: got {size} bytes of {dtype} of shape {shape}, allowed is what {WRITERS} write")
-    return np.frombuffer(data, dtype, offset=part.tell()).reshape(shape, order="F" if by_column else "C")
+    array = np.frombuffer(data, dtype, offset=part.tell())
+    if dtype.kind == "U":
+        _refuse_letters(name, array)
+    return array.reshape(shape, order="F" if by_column else "C")
+
+
+def _refuse_letters(name: str, texts: np.ndarray) -> None:
+    """Refuse texts with numbers that are no letters of Unicode, which numpy takes unseen."""
+    letters = texts.view(np.dtype(np.uint32).newbyteorder(texts.dtype.byteorder))
+    first, last = SURROGATES
+    wrong = letters[(letters > LAST_LETTER) | ((letters >= first) & (letters <= last))]
+    if wrong.size:
+        raise ValueError(f"{name}: got letter {int(wrong[0]):#x}, allowed are letters of Unicode, up to "
+                         f"{LAST_LETTER:#x} without {first:#x} to {last:#x}")
 
 
 def _sum(arrays: Mapping[str, np.ndarray]) -> str:
@@ -373,9 +405,10 @@ def _made(name: str, words: np.ndarray, parameters: np.ndarray, names: np.ndarra
     for what, text in texts.items():
         if text.dtype.kind != "U" or text.shape:
             raise ValueError(f"{what}: got {text.dtype} of shape {text.shape}, allowed is one text")
+    _refuse_many(names.size)
     columns = names.tolist()
     if len(set(columns)) != len(columns):
-        raise ValueError(f"names: got {max(columns, key=columns.count)!r} twice, allowed is each once")
+        raise ValueError(f"names: got {_twice(columns)!r:.80} twice, allowed is each once")
     frame: Any = dict(zip(columns, parameters.T, strict=True))
     return Sweep(words, frame, name, **{what: text.item() for what, text in texts.items()})
 
@@ -388,8 +421,8 @@ def _columns(captures: tuple[Capture, ...]) -> Any:
         found = [*_leaves(capture.parameters)]
         leaves.append(dict(found))
         if len(leaves[-1]) < len(found):
-            names = [name for name, _ in found]
-            raise ValueError(f"captures: got parameter {max(names, key=names.count)!r} of {case} twice, as such and "
+            name = _twice(name for name, _ in found)
+            raise ValueError(f"captures: got parameter {name!r:.80} of {case} twice, as such and "
                              "inside another, allowed is once")
     out: dict[str, list[Any]] = {}
     for name in dict.fromkeys(name for one in leaves for name in one):

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import io
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from npulab.captures.capture import Capture, Job
 from npulab.captures.layers import made
-from npulab.captures.sweep import Sweep, load_sweep, save_sweep, sweep_of
+from npulab.captures.sweep import MOST_PARAMETERS, Sweep, load_sweep, save_sweep, sweep_of
+from npulab.cli import main
+from npulab.support.refuse import FormatError
 
 WORDS = [[1, 0], [3, 0], [1, 0]]
 
@@ -130,3 +135,80 @@ def test_a_sweep_says_that_captures_were_changed() -> None:
     assert tool_of("a", "b, changed with npulab") == "a, b, changed with npulab"
     assert tool_of("a", "b", "c", "d") == "4 different ones"
     assert tool_of("a", "b", "c", "d, changed with npulab") == "4 different ones, changed with npulab"
+
+
+def file_of(path: Path, **changed: bytes) -> Path:
+    """A sweep's file of two captures with some members in other bytes."""
+    arrays = {"words": np.zeros((2, 3), "<u4"), "parameters": np.zeros((2, 1)), "names": np.array(["k"])}
+    with zipfile.ZipFile(path, "w") as file:
+        for name, array in arrays.items():
+            plain = io.BytesIO()
+            np.save(plain, array)
+            file.writestr(f"{name}.npy", changed.get(name, plain.getvalue()))
+    return path
+
+
+def npy_of(descr: str, shape: str, data: bytes, version: bytes = b"\1\0") -> bytes:
+    head = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}}}".ljust(117) + "\n"
+    size = 2 if version == b"\1\0" else 4
+    return b"\x93NUMPY" + version + len(head).to_bytes(size, "little") + head.encode() + data
+
+
+def test_heads_of_arrays_that_numpy_does_not_write(tmp_path: Path) -> None:
+    letter = npy_of("<U1", "(1,)", b"k\0\0\0")
+    assert load_sweep(file_of(tmp_path / "good.npz", names=letter)).counts["parameters"] == 1
+    for version in (b"\2\0", b"\3\0"):
+        assert load_sweep(file_of(tmp_path / f"good{version[0]}.npz", names=npy_of("<U1", "(1,)", b"k\0\0\0", version)))
+    broken = [("words", npy_of("<u4", shape, bytes(24)), r"words: got 24 bytes of uint32 of shape \(")
+              for shape in ("(True, 6)", "(2, 3, True)", "(-2, -3)")]
+    for number in (0x110000, 0x7FFFFFFF, 0xFFFFFFFF, 0xD800, 0xDFFF):
+        for order, name in (("little", "<U2"), ("big", ">U2")):
+            texts = ord("k").to_bytes(4, order) + number.to_bytes(4, order)
+            broken.append(("names", npy_of(name, "(1,)", texts), f"names: got letter {number:#x}, allowed are letters of Unicode"))
+    for version, told in ((b"\x09\0", "9.0"), (b"\4\0", "4.0"), (b"\1\1", "1.1"), (b"\0\0", "0.0")):
+        broken.append(("names", npy_of("<U1", "(1,)", b"k\0\0\0", version), rf"names: got no npy array \(version: got {told}"))
+    for number, (member, data, words) in enumerate(broken):
+        path = file_of(tmp_path / f"{number}.npz", **{member: data})
+        with pytest.raises(FormatError, match=rf"^{path}: {words}") as caught:
+            load_sweep(path)
+        assert "\n" not in str(caught.value)
+        assert main(["show", str(path)]) == 2
+
+
+def test_names_of_parameters_are_looked_at_once_each() -> None:
+    class Counted(str):
+        compared = 0
+
+        def __eq__(self, other: object) -> bool:
+            Counted.compared += 1
+            return str.__eq__(self, other)
+
+        __hash__ = str.__hash__
+
+    many = [Counted(f"p{number}") for number in range(1000)]
+    frame = pd.DataFrame(np.zeros((1, len(many))))
+    frame.columns = pd.Index(many, dtype=object)
+    Counted.compared = 0
+    assert Sweep([[1]], frame).counts["parameters"] == len(many)
+    assert Counted.compared < 20 * len(many)  # each against each would be 1,000 times
+
+
+@pytest.mark.parametrize("shape", [(0, MOST_PARAMETERS + 1), (1, MOST_PARAMETERS + 1)])
+def test_how_many_parameters_a_sweep_has(shape: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match=rf"^parameters: got {MOST_PARAMETERS + 1} columns, allowed are {MOST_PARAMETERS}$"):
+        Sweep(np.zeros((1, 1), np.uint32), pd.DataFrame(np.zeros(shape)))
+
+
+def test_a_file_of_more_parameters_than_allowed_is_refused_before_they_are_read(tmp_path: Path) -> None:
+    count = MOST_PARAMETERS + 1
+    np.savez(tmp_path / "many.npz", words=np.zeros((1, 1), np.uint32), parameters=np.zeros((1, count)), names=np.arange(count).astype("U7"))
+    with pytest.raises(FormatError, match=f"many.npz: parameters: got {count} columns, allowed are {MOST_PARAMETERS}$"):
+        load_sweep(tmp_path / "many.npz")
+
+
+def test_a_name_that_is_there_twice_among_many(tmp_path: Path) -> None:
+    names = np.arange(100_000).astype("U6")
+    names[7] = names[-1]
+    np.savez(tmp_path / "many.npz", words=np.zeros((1, 1), np.uint32), parameters=np.zeros((1, len(names))), names=names)
+    with pytest.raises(FormatError, match=r"names: got '99999' twice, allowed is each once$"):
+        load_sweep(tmp_path / "many.npz")

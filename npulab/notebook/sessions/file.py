@@ -33,6 +33,7 @@ import io
 import json
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Mapping
 from errno import EINVAL
 from functools import cache
@@ -262,9 +263,8 @@ def _json(value: Any) -> str:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     out = dict(pairs)
     if len(out) < len(pairs):
-        keys = [key for key, _ in pairs]
-        raise ValueError(f"got {next(key for key in out if keys.count(key) > 1)!r:.80} twice in one object, allowed is "
-                         "once")
+        twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
+        raise ValueError(f"got {twice!r:.80} twice in one object, allowed is once")
     return out
 
 

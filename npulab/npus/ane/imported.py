@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -37,10 +38,10 @@ def read(path: Path) -> dict[str, Capture]:
     Raises ValueError naming the file, structure and byte offset for one that is broken.
     """
     files = list(_files(path))
-    folders = [file.parent for file, _ in files]
+    folders = Counter(file.parent for file, _ in files)
     out = {}
     for file, is_compiled in files:
-        alone = is_compiled and folders.count(file.parent) == 1
+        alone = is_compiled and folders[file.parent] == 1
         parts = file.parent.relative_to(path).parts if path.is_dir() else ()
         own = (file.parent.absolute().name,) if alone and not parts else () if alone else (file.stem,)
         name = "-".join((*parts, *own))
