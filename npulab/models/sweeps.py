@@ -20,6 +20,7 @@ from npulab.models.write import one_scale, single_op_model
 from npulab.quant.emulate import emulate
 from npulab.quant.layers import ACTIVATIONS, POOLS, UNIT, Add, Conv2D, FullyConnected, Layer, Pool2D
 from npulab.quant.rules import QUANTIZED, QuantParams, Rule
+from npulab.support.cells import guarded
 from npulab.support.files import write_folders
 from npulab.support.late import pd
 from npulab.support.refuse import refuse_if
@@ -141,7 +142,7 @@ def write_sweep(folder: str | os.PathLike[str], grid: Mapping[str, Any],
     for number, layer in enumerate(tqdm(made.layers, desc=folder.name, unit="model", disable=None)):
         inputs = made.inputs(number)
         expected = emulate(layer, inputs if isinstance(layer, Add) else inputs[0], rule)
-        row: dict[str, Any] = {"rule": rule if isinstance(rule, str) else rule.name}
+        row: dict[str, Any] = {"rule": guarded(rule if isinstance(rule, str) else rule.name)}
         tensors = {**dict(zip(("input", "other"), inputs, strict=False)), "expected": expected}
         raws = {name: data.astype(data.dtype.newbyteorder("<")).tobytes() for name, data in tensors.items()}
         for name, raw in {"model": made.models[number], **raws}.items():

@@ -16,6 +16,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from npulab.support.cells import APOSTROPHE, unguarded
+
 try:
     import fcntl
 except ImportError:  # a system without locks of its kind
@@ -41,7 +43,17 @@ def need_file(path: Path) -> None:
 def read_table(path: Path | str) -> list[dict[str, str]]:
     """Rows of a CSV table; blank lines and lines that begin with # are left out."""
     with Path(path).open(newline="", encoding="utf-8-sig") as lines:
-        return list(csv.DictReader(line for line in lines if line.strip() and line[0] != "#"))
+        rows = list(csv.DictReader(line for line in lines if line.strip() and line[0] != "#"))
+    for row in rows:
+        bare_row(row)
+    return rows
+
+
+def bare_row(row: dict[str, str]) -> None:
+    """Give the cells of a row, as csv reads it, the texts that they were written for."""
+    for name, cell in row.items():
+        if isinstance(cell, str) and cell[:1] == APOSTROPHE:
+            row[name] = unguarded(cell)
 
 
 def read_bounded(path: Path, most: int) -> bytes:

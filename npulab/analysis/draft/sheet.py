@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from npulab.registers.formats.tables import COMMENT
+from npulab.support.cells import guarded, unguarded
 
 BOM = "\ufeff"
 LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
@@ -172,20 +173,23 @@ class Sheet:
 
 
 def spelled(text: str, quoted: bool = False, first: bool = False) -> str:
-    """A cell as a table writes it; ``first`` says that a line begins with it, where # would make a
-    comment.
+    """A cell as a table writes it, no formula to a spreadsheet; ``first`` says that a line begins
+    with it, where # would make a comment.
 
     Raises ValueError for what no line can hold.
 
     >>> spelled('one, "two"')
     '"one, ""two\"""'
+    >>> spelled("=1"), spelled("-1")
+    ("'=1", '-1')
     """
     wrong = next((char for char in text if unicodedata.category(char) in UNWRITABLE), "")
     if wrong:
         raise ValueError(f"got {text[:80]!r}, allowed is one line of text, without {wrong!r}")
-    if quoted or re.search('[,"]', text) or text != text.strip() or (first and text.startswith(COMMENT)):
-        return '"' + text.replace('"', '""') + '"'
-    return text
+    cell = guarded(text)
+    if quoted or re.search('[,"]', cell) or cell != cell.strip() or (first and cell.startswith(COMMENT)):
+        return '"' + cell.replace('"', '""') + '"'
+    return cell
 
 
 def unified(name: str, before: str, after: str) -> str:
@@ -195,13 +199,14 @@ def unified(name: str, before: str, after: str) -> str:
 
 
 def cells(text: str) -> list[Cell]:
-    """The cells of a record, as Python's csv has them; at most one more than ``MOST_CELLS``."""
+    """The cells of a record, as npulab's reader has them; at most one more than ``MOST_CELLS``."""
     out: list[Cell] = []
     start = 0
     while start <= len(text) and len(out) <= MOST_CELLS:
         match = CELL.match(text, start)
         assert match is not None  # a cell may be empty
-        out.append(Cell(start, match.end(), (match[1] or "").replace('""', '"') + match[2]))
+        said = (match[1] or "").replace('""', '"') + match[2]
+        out.append(Cell(start, match.end(), unguarded(said)))
         start = match.end() + 1
     return out
 

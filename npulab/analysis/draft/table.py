@@ -15,6 +15,7 @@ from npulab.registers.fields import WORD_BITS, Field
 from npulab.registers.formats.tables import COMMENT, ENUM_COLUMNS, RegisterTable
 from npulab.registers.map import RegisterMap
 from npulab.registers.names import REGISTER, run_of
+from npulab.support.cells import unguarded_comment
 
 HEAD = ",".join(ENUM_COLUMNS) + "\n"
 
@@ -87,7 +88,7 @@ class Table:
         for line in self.sheet.lines:
             if not line.text.startswith(COMMENT):
                 break
-            head.append(line.text.strip().removeprefix(COMMENT).removeprefix(" "))
+            head.append(unguarded_comment(line.text.strip().removeprefix(COMMENT).removeprefix(" ")))
         return RegisterTable.of(expanded(self.rows.values())[0], self.names, "\n".join(head))
 
     # ---- looking things up ----

@@ -27,7 +27,8 @@ from npulab.registers.table import (
     plain_row,
     refuse_odd,
 )
-from npulab.support.files import read_bounded, text_of
+from npulab.support.cells import guarded, guarded_comment, unguarded_comment
+from npulab.support.files import bare_row, read_bounded, text_of
 from npulab.support.refuse import refusing
 
 ENUM_COLUMNS = ("enum", "raw", "name")
@@ -173,7 +174,7 @@ class RegisterTable:
 
     @property
     def _comments(self) -> str:
-        return "".join(f"{COMMENT} {line}".rstrip() + "\n" for line in self.copyright.splitlines())
+        return "".join(f"{COMMENT} {guarded_comment(line)}".rstrip() + "\n" for line in self.copyright.splitlines())
 
 
 def features_in(rows: Iterable[Row]) -> list[str]:
@@ -240,13 +241,15 @@ def _read(path: Path) -> tuple[str, list[tuple[int, dict[str, str]]]]:
     try:
         for row in table:
             line = kept[min(table.line_num, len(kept)) - 1][0]
+            bare_row(row)
             if None in row or None in row.values() or len(out) >= MOST_ROWS:
                 raise ValueError(f"{path}, line {line}: got a row of other columns than the first line, or more than "
                                  f"{MOST_ROWS} rows, allowed is one value for each column")
             out.append((line, row))
     except csv.Error as error:
         raise ValueError(f"{path}: got what is no CSV ({error}), allowed is a table") from None
-    return "\n".join(line.removeprefix(COMMENT).removeprefix(" ") for line in head), out
+    comments = (unguarded_comment(line.removeprefix(COMMENT).removeprefix(" ")) for line in head)
+    return "\n".join(comments), out
 
 
 def _plain(row: Row) -> Row:
@@ -266,9 +269,11 @@ def _value(text: str) -> str:
 
 
 def table_text(columns: Iterable[str], rows: Iterable[Row]) -> str:
-    """A table as text: a head of these columns, a line for each row, blank where it has none."""
+    """A table as text: a head of these columns, a line for each row, blank where it has none; no
+    cell of it is a formula to a spreadsheet."""
     out = io.StringIO()
     table = csv.DictWriter(out, [*columns], restval="", lineterminator="\n")
     table.writeheader()
-    table.writerows(rows)
+    for row in rows:
+        table.writerow({name: guarded(text) if isinstance(text, str) else text for name, text in row.items()})
     return out.getvalue()
