@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -43,7 +43,7 @@ class Field:
     automatic: bool = False
     declared: bool = True
     read_only: bool = False
-    starts: bool = False  # a write to its register starts the unit
+    starts: bool = field(default=False, compare=False)  # a write to its register starts the unit, as the NPU's table says
 
     @classmethod
     def whole_word(cls, block: str, register: str) -> Field:

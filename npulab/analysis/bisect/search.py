@@ -309,28 +309,45 @@ class Search:
         return self._changing(chosen, reason)
 
     def _remembering(self) -> Wanted | None:
-        """What to try to see whether a failure changes the outcome of the run after it; None where that was seen.
+        """What to try to see whether a failure changes the outcome of the run after it.
 
-        A device whose next run fails too, or passes whatever it is, may agree with a wrong answer in each trial.  It is
-        seen in a trial that passes right after a failure, and in one that shows the symptom right after one.
+        A device whose next run fails too, or passes whatever it is, may agree with a wrong answer in
+        each trial.  It is seen in a trial that passes right after a failure which followed a pass,
+        and in one that fails right after a failure.  None where both were seen, and where the bad
+        job hangs, since a device that hung is reset.
         """
         broke = self.evidence.changed[self.evidence.broke]
-        if self.errs or self.apart or not len(broke):
+        if self.errs or self.apart or self.symptom == "hang" or not len(broke):
             return None
         outcomes = ["pass", *(outcome for _, outcome in self.history)]
         trios = list(zip(outcomes, outcomes[1:], outcomes[2:], strict=False))
         clears = any(first == last == "pass" != middle for first, middle, last in trios)
         repeats = any(middle != "pass" and last == self.symptom for _, middle, last in trios)
-        nothing, smallest = np.zeros(self.n, bool), broke[int(np.argmin(broke.sum(axis=1)))]
         if not repeats:
-            return Wanted(smallest, REPEATS)
+            return Wanted(self._breaking(), REPEATS)
         wanted = self._prover.wanted if self._prover else None
         if wanted is not None and wanted.reason not in SURPRISES:
             return None  # what is asked next may show the rest
+        if not clears and outcomes[-1] == "pass":
+            return Wanted(self._breaking(), REPEATS)
         if not clears:
-            return Wanted(smallest, REPEATS) if outcomes[-1] == "pass" else Wanted(nothing, LEAVES)
+            return Wanted(np.zeros(self.n, bool), LEAVES)
         recent = outcomes[-STREAK:] if wanted else outcomes[-1:]
-        return None if "pass" in recent else Wanted(nothing, STILL)
+        return None if "pass" in recent else Wanted(np.zeros(self.n, bool), STILL)
+
+    def _breaking(self) -> np.ndarray:
+        """A set that breaks it if a smaller one did: everything, with as many items as it takes left
+        out to be a set that was not tried."""
+        evidence = self.evidence
+        smallest = evidence.changed[evidence.broke]
+        smallest = smallest[int(np.argmin(smallest.sum(axis=1)))]
+        subset = np.ones(self.n, bool)
+        for item in [None, *np.flatnonzero(~smallest)]:
+            if item is not None:
+                subset[item] = False
+            if not evidence.seen(subset):
+                return subset
+        return smallest
 
     # ----------------------------------------------------------------------------------------------------- telling
 
