@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from npulab.captures.registry import targets
+from npulab.support.extras import PACKAGES
+from npulab.support.files import read_table
 
 PACKAGE = Path(__file__).parents[1] / "npulab"
 # from the bottom up; no room imports another one of its row
@@ -22,6 +24,9 @@ ROWS = [{"support"}, {"registers", "layout"}, {"quant"}, {"models"}, {"captures"
 # what folders of third parties import: loaded when used
 KEPT = {"bits", "capture", "target"}
 DRAWING = {"matplotlib", "anywidget", "ipywidgets"}
+BROUGHT = {"IPython", "traitlets", "markupsafe"}  # by ipywidgets and jinja2
+# the compiler of SystemRDL is a program of its own, started after it was asked for; engines are measured where they are
+OWN = {"npulab.registers.formats.rdl_compiling": {"systemrdl"}, "npulab.cli.bench.emulation": {"ai_edge_litert"}}
 HEAVY = ("numpy", "pandas", "matplotlib", "construct", "anywidget", "ipywidgets")
 MODULES = sorted(PACKAGE.rglob("*.py"))
 NPUS = {path.parent.name for path in (PACKAGE / "npus").glob("*/__init__.py")}
@@ -147,6 +152,15 @@ def test_every_module_can_be_imported_by_its_name() -> None:
             module = importlib.import_module(name)
             hidden += [name] * (getattr(importlib.import_module(parent), leaf) is not module)
     assert hidden == ["npulab.target"]  # also the function of daily use
+
+
+def test_modules_import_what_every_install_has() -> None:
+    """What only an extra brings is asked for by ``needed``, which says so where it is missing."""
+    have = {row["module"] for row in read_table(PACKAGES) if not row["extra"]}
+    have |= {"npulab", *sys.stdlib_module_names, *BROUGHT}
+    for path in MODULES:
+        names = {name.partition(".")[0] for name in imported(path)}
+        assert names <= have | OWN.get(name_of(path), set()), path
 
 
 def test_target_is_a_function_and_a_module_in_either_order() -> None:

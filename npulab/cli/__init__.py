@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+REFUSED = 2  # the exit status
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
@@ -14,6 +16,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         print(f"npulab {version('npulab')}")
         return 0
-    from npulab.cli.shell import main
+    try:
+        from npulab.cli.shell import main
 
-    return main(arguments)
+        return main(arguments)
+    except ModuleNotFoundError as error:  # npulab's own packages, or those of a target's code
+        from npulab.support.extras import told
+
+        print(f"npulab: {told(error)}", file=sys.stderr)
+        return REFUSED

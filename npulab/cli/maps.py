@@ -35,16 +35,13 @@ def _map_options(add: Add) -> None:
 
 
 def _map(options: argparse.Namespace) -> None:
-    try:
-        table = read_map(options.path, options.define, options.include)
-        reading = table.reading
-        if options.block is not None:
-            table = of_blocks(table, options.block)
-        if options.feature is not None:
-            table = of_chip(table, options.feature)
-        written = write_map(table, options.dest, options.to)
-    except ModuleNotFoundError as error:  # of an extra
-        raise ValueError(str(error)) from None
+    table = read_map(options.path, options.define, options.include)
+    reading = table.reading
+    if options.block is not None:
+        table = of_blocks(table, options.block)
+    if options.feature is not None:
+        table = of_chip(table, options.feature)
+    written = write_map(table, options.dest, options.to)
     counts = ", ".join(plural(count, name[:-1]) for name, count in table.counts.items())
     record = {"in": options.path, "out": [str(path) for path in written], **table.counts}
     if reading is not None:

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from npulab.support.answers import Answer
+from npulab.support.extras import MissingPackage
 from npulab.support.text import one_line, visible
 
 Add = Callable[..., Any]  # as argparse adds an argument
-REFUSED = (ValueError, LookupError, OSError)
+REFUSED = (ValueError, LookupError, OSError, MissingPackage)
 
 
 class Result(Protocol):

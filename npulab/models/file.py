@@ -31,6 +31,7 @@ from npulab.models.facts import (
 from npulab.models.flat import Field, Flat
 from npulab.models.graph import Graph, Operator, Tensor
 from npulab.models.listing import shown
+from npulab.support.extras import needed
 from npulab.support.text import plural
 
 
@@ -58,12 +59,9 @@ def pack(graph: Graph) -> bytes:
     """The bytes of a graph; the same graph gives the same bytes.
 
     Options are written where their kind is known.  Raises ValueError for what the graph's form has
-    no number for; ModuleNotFoundError naming the extra where flatbuffers is missing.
+    no number for; MissingPackage where flatbuffers is not installed.
     """
-    try:
-        import flatbuffers
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError("flatbuffers is missing: writing a model needs the extra npulab[models]") from None
+    flatbuffers = needed("flatbuffers", "writing a model")
     if graph.form not in FORMS:
         raise ValueError(f"form: got {graph.form!r}, allowed is {' or '.join(FORMS)}")
     if any(one.buffers != graph.buffers for one in graph.others):

@@ -43,8 +43,8 @@ def single_op_model(layer: Layer, batch: int | Sequence[int] = 1, names: Mapping
     O)``.  ``names`` are other names for "input", "weights", "bias", "output" and what else there
     is.  ``weights_as`` "uint8" labels the int8 weights of a fully connected layer of float32 so, as
     older converters did: runtimes read them as int8. ``form`` is "tflite" or "circle".  Raises
-    ValueError naming the parameter that the format cannot state; ModuleNotFoundError naming the
-    extra where flatbuffers is missing.
+    ValueError naming the parameter that the format cannot state; MissingPackage where
+    flatbuffers is not installed.
     """
     if not isinstance(layer, MODELLED):
         raise ValueError(f"layer: got {type(layer).__name__}, allowed is a Conv2D, FullyConnected, Pool2D, Add or "

@@ -37,6 +37,7 @@ from npulab.models.facts import TABLES
 from npulab.models.file import _pack_table, pack, unpack
 from npulab.quant.layers import Add, Conv2D, FullyConnected, Layer, Network, Pool2D
 from npulab.quant.rules import QuantParams
+from npulab.support.extras import MissingPackage
 
 ACTIVATIONS = [None, "relu", "relu6", "relu_n1_to_1"]
 EXPLICIT = ((1, 0), (2, 1))
@@ -643,5 +644,5 @@ def test_import_loads_no_flatbuffers() -> None:
 
 def test_a_missing_flatbuffers_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "flatbuffers", None)
-    with pytest.raises(ModuleNotFoundError, match=r"^flatbuffers is missing: writing a model needs the extra npulab\[models\]$"):
+    with pytest.raises(MissingPackage, match=r"^writing a model needs flatbuffers, which is not installed: pip install flatbuffers$"):
         single_op_model(small())

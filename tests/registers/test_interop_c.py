@@ -23,6 +23,7 @@ from npulab.registers.formats.c_packing import packing_text
 from npulab.registers.formats.c_reading import is_c, read_c
 from npulab.registers.formats.c_writing import c_text, macros_text
 from npulab.registers.map import Finding
+from npulab.support.extras import MissingPackage
 
 TARGETS = Path(read_rnndb.__code__.co_filename).parents[2] / "npus"
 SHIPPED = sorted(path.relative_to(TARGETS).as_posix() for path in TARGETS.glob("*/*.csv")
@@ -566,6 +567,6 @@ def test_large_and_odd_files_end_soon(text: str, tmp_path: Path) -> None:
 
 def test_a_missing_parser_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "clang", None)
-    with pytest.raises(ModuleNotFoundError, match=r"npulab\[maps\]"):
+    with pytest.raises(MissingPackage, match=r"^reading C needs libclang, which is not installed: pip install 'npulab\[maps\]'$"):
         read(tmp_path, "struct s { uint32_t a; };")
     assert rows(read(tmp_path, "#define REG_A 0x4\n#define A_X_MASK 0xf0\n")) == [(4, "A", "X", 4, 4)]

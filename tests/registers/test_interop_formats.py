@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import warnings
 from collections.abc import Callable
 from functools import cache
@@ -494,9 +495,9 @@ def test_formats_are_told_by_content(text: str, kind: str) -> None:
 
 
 def test_a_missing_compiler_is_one_sentence(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    monkeypatch.setattr("importlib.util.find_spec", lambda *_: None)
+    monkeypatch.setitem(sys.modules, "systemrdl", None)
     path = written(tmp_path, CHIP, "chip.rdl")
-    assert run("map", path, tmp_path / "x.csv") == (2, [], f"npulab: {path}: got SystemRDL, which systemrdl-compiler reads: install npulab[maps]\n")
+    assert run("map", path, tmp_path / "x.csv") == (2, [], f"npulab: {path}: reading SystemRDL needs systemrdl-compiler, which is not installed: pip install 'npulab[maps]'\n")
 
 
 # Refusals

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -16,6 +15,7 @@ from npulab.models import single_op_model
 from npulab.quant.emulate import compiles, emulate, prepare
 from npulab.quant.layers import Conv2D, FullyConnected
 from npulab.quant.rules import QuantParams
+from npulab.support.extras import installed
 from npulab.support.late import pd
 
 # output channels and stride of the thirteen pairs of depthwise and pointwise layers
@@ -100,7 +100,7 @@ def measure(rounds: int) -> dict[str, Any]:
     kinds = (False, True) if compiles() else (False,)
     for name, (layer, x) in mobilenet().items():
         runs, answers = dict[str, Callable[[], Any]](), dict[str, np.ndarray]()
-        for engine in KERNELS if importlib.util.find_spec("ai_edge_litert") else ():
+        for engine in KERNELS if installed("ai_edge_litert") else ():
             runs[engine], answers[engine] = litert(single_op_model(layer), x, engine)
         for fast in kinds:
             for rule, engine in (("gemmlowp", ""), ("tflite-reference", "tflite reference"), ("xnnpack", "xnnpack")):

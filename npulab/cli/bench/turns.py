@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from npulab.support.extras import MissingPackage, lacking_in
+
 CALLS = 3
 
 
@@ -32,6 +34,9 @@ def child(what: str, rounds: int, environment: Mapping[str, str]) -> Any:
     threads = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     done = subprocess.run([sys.executable, "-m", "npulab.cli.bench", what, str(rounds)], capture_output=True, text=True,
                           env={**os.environ, **threads, "TF_CPP_MIN_LOG_LEVEL": "3", **environment}, check=False)
+    missing = lacking_in(done.stderr) if done.returncode else ""
+    if missing:
+        raise MissingPackage(f"bench {what} needs {missing}")
     if done.returncode:
         raise OSError(done.returncode, " ".join(done.stderr.strip().splitlines()[-1:]) or "no output", f"bench {what}")
     return json.loads(done.stdout.splitlines()[-1])

@@ -31,6 +31,7 @@ from npulab.quant.layers import (
 )
 from npulab.quant.requantize import Scratch
 from npulab.quant.rules import QUANTIZED, Rule
+from npulab.support.extras import needed
 
 __all__ = ["ENGINES", "Prepared", "Saturation", "accumulate", "clamp_range", "compiles", "emulate",
            "outputs", "prepare"]
@@ -99,11 +100,12 @@ def prepare(layer: Layer, rule: str | Rule = "tflite-reference", fast: bool | No
     """A layer made ready to run many times: what ``emulate`` does, with its weights unpacked once.
 
     ``fast`` uses numba's loops (the extra ``npulab[fast]``), by default where it is installed; they
-    are compiled on first use, once for a machine.  The numbers are the same.
+    are compiled on first use, once for a machine.  The numbers are the same.  Raises MissingPackage
+    for ``fast`` without it.
     """
     _refuse(layer)
-    if fast and not compiles():
-        raise ModuleNotFoundError("numba cannot be loaded: prepare with fast needs the extra npulab[fast]")
+    if fast:
+        needed("numba", "prepare with fast")
     weighted = isinstance(layer, Conv2D | Conv1D | FullyConnected)  # the others have no loop to compile
     return Prepared(layer, rule, keep=True, fast=weighted and (compiles() if fast is None else fast))
 

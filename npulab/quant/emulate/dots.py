@@ -9,27 +9,28 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
-from llvmlite import ir  # type: ignore[import-untyped]
-from numba.core import cgutils as untyped
-from numba.core import config
-from numba.core.registry import cpu_target
-from numba.extending import intrinsic
 
-from npulab.quant.emulate.jit import compiled
+from npulab.quant.emulate.jit import compiled, numba
+from npulab.support.extras import needed
+
+PURPOSE = "compiling matrix products"
+ir = needed("llvmlite.ir", PURPOSE)
+cgutils = needed("numba.core.cgutils", PURPOSE)
+config = needed("numba.core.config", PURPOSE)
+registry = needed("numba.core.registry", PURPOSE)
+extending = needed("numba.extending", PURPOSE)
 
 WIDE, DEEP = 16, 4  # sums of one instruction, and products added to each
 TALL = 6  # rows of a block: 24 registers of sums, 4 of weights, 1 of codes; more rows lack address registers
 WORD, LONG = ir.IntType(32), ir.IntType(64)
 SUMS = ir.VectorType(WORD, WIDE)
-cgutils: Any = untyped
 
 
 def available() -> bool:
     """Whether numba compiles for a processor that has the instruction."""
-    features = cpu_target.target_context.codegen().magic_tuple()[-1].split(",")
-    return not config.DISABLE_JIT and {"+avx512f", "+avx512vnni"} <= set(features)  # type: ignore[attr-defined]
+    features = registry.cpu_target.target_context.codegen().magic_tuple()[-1].split(",")
+    return not config.DISABLE_JIT and {"+avx512f", "+avx512vnni"} <= set(features)
 
 
 class Products:
@@ -110,11 +111,11 @@ def _sums(typing, tall, wide, row, panel, codes, packed, first, out):  # type: i
     """Sums of ``tall`` rows and ``wide`` panels, over the whole depth."""
     rows, panels = range(tall.literal_value), range(wide.literal_value)
 
-    def build(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
-        def whole(number: int) -> ir.Constant:
+    def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        def whole(number: int) -> Any:
             return ir.Constant(LONG, number)
 
-        def at(base: Any, offset: Any, kind: ir.Type) -> Any:
+        def at(base: Any, offset: Any, kind: Any) -> Any:
             return cgutils.pointer_add(builder, base, offset, kind.as_pointer())
 
         def offsets(start: Any, count: range, by: Any) -> list[Any]:
@@ -124,7 +125,7 @@ def _sums(typing, tall, wide, row, panel, codes, packed, first, out):  # type: i
             lane = builder.insert_element(ir.Constant(SUMS, ir.Undefined), value, ir.Constant(WORD, 0))
             return builder.shuffle_vector(lane, lane, ir.Constant(SUMS, [0] * WIDE))
 
-        def function(name: str, result: ir.Type, *types: ir.Type) -> Any:
+        def function(name: str, result: Any, *types: Any) -> Any:
             return cgutils.get_or_insert_function(builder.module, ir.FunctionType(result, types), name)
 
         x, w, b, y = (context.make_array(kind)(context, builder, value)
@@ -173,4 +174,4 @@ def _sums(typing, tall, wide, row, panel, codes, packed, first, out):  # type: i
     return numba.types.void(tall, wide, row, panel, codes, packed, first, out), build
 
 
-_block: Any = intrinsic(prefer_literal=True)(_sums)
+_block: Any = extending.intrinsic(prefer_literal=True)(_sums)

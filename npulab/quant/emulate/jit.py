@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 
 from npulab.quant.requantize import MAGIC, Requantizer
 from npulab.quant.rules import HALVES, ROUNDINGS, DoubleRounding, Float, Mantissa, Short, SingleRounding
+from npulab.support.extras import needed
+
+numba = needed("numba", "compiling loops")
 
 MODES = {name: number for number, name in enumerate(ROUNDINGS)}
 FURTHER = {"nearest": (0.0, 0.0), "floor": (0.5, 0.0), "toward-zero": (0.0, 0.5)}

@@ -73,7 +73,7 @@ def read_c(path: Path, define: Sequence[str] = (), include: Sequence[Path] = ())
     ``define`` holds ``NAME=VALUE`` of names that other headers have; files of ``include`` are read
     in front of this one. Nothing is run, and no other file is opened. A UserWarning names what is
     lost, silent holes of a struct (word, bits) and names of an enum that were left out. Raises
-    ValueError with file and line for a file that says no register, ModuleNotFoundError without
+    ValueError with file and line for a file that says no register, MissingPackage without
     libclang (extra ``maps``).
     """
     path = Path(path)

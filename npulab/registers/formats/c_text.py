@@ -15,6 +15,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from npulab.support.extras import needed
 from npulab.support.files import read_bounded, text_of
 
 MOST_BYTES = 2 ** 24  # of a file
@@ -133,7 +134,7 @@ def read_source(path: Path, define: Sequence[str] = (), include: Sequence[Path] 
     """A C file behind those it includes, conditions decided with what is defined.
 
     ``define`` holds ``NAME=VALUE`` or ``NAME(X)=BODY``. Raises ValueError with file and line for
-    one that is too large, no UTF-8 or has an open comment, ModuleNotFoundError without libclang.
+    one that is too large, no UTF-8 or has an open comment, MissingPackage without libclang.
     """
     defines = tuple(_define(text) for text in define)
     pieces, comments, files, length = list[str](), list[Comment](), list[tuple[int, Path]](), 0
@@ -313,11 +314,8 @@ def _depth(text: str) -> int:
 
 
 def _parsed(text: str) -> Any:
-    """A text as libclang reads it; raises ModuleNotFoundError with the extra to install."""
-    try:
-        from clang import cindex
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError("libclang is missing: reading C needs the extra npulab[maps]") from None
+    """A text as libclang reads it; raises MissingPackage with the extra to install."""
+    cindex = needed("clang.cindex", "reading C")
     try:
         return cindex.Index.create().parse("npulab.c", OPTIONS, [("npulab.c", text)])
     except cindex.TranslationUnitLoadError:

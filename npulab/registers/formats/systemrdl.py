@@ -21,7 +21,6 @@ Source: SystemRDL 2.0; systemrdl-compiler.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import sys
@@ -34,6 +33,7 @@ from urllib.parse import unquote
 from npulab.registers.formats import rdl_compiling
 from npulab.registers.formats.placing import Enums, Found, Losses, Register, placed
 from npulab.registers.formats.tables import MOST_ROWS, RegisterTable
+from npulab.support.extras import needed
 from npulab.support.files import text_of
 from npulab.support.processes import execute
 
@@ -42,20 +42,18 @@ FILES = 64
 SECONDS, ROOM = 60, 2 ** 31
 INCLUDE = re.compile(r'`include\s+(?:"([^\r\n]+)"|<([^\r\n]+)>)')
 PLAIN = "rw"
-PACKAGE = "systemrdl-compiler"
 
 
 def read_rdl(path: Path) -> RegisterTable:
     """The registers of a file: of its last address map and of those that stand beside it.
 
     A UserWarning names what the table has no place for.  Raises ValueError with file and line for
-    what is broken or refused, FileNotFoundError for no file, ModuleNotFoundError naming
-    ``npulab[maps]`` where the compiler is missing.
+    what is broken or refused, FileNotFoundError for no file, MissingPackage naming
+    ``npulab[maps]`` where the compiler is not installed.
     """
     path = Path(path)
     refuse(path)
-    if importlib.util.find_spec("systemrdl") is None:
-        raise ModuleNotFoundError(f"{path}: got SystemRDL, which {PACKAGE} reads: install npulab[maps]")
+    needed("systemrdl", f"{path}: reading SystemRDL")
     with tempfile.TemporaryDirectory(prefix="npulab-") as folder:
         result = Path(folder) / "records.json"
         end = execute(f"{path}", (sys.executable, "-P", rdl_compiling.__file__, str(path.absolute()), str(result),

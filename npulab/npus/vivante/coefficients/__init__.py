@@ -11,6 +11,7 @@ from npulab.npus.vivante.coefficients.buffers import Coefficients, Event, Geomet
 from npulab.npus.vivante.coefficients.pairs import choose_symbols
 from npulab.npus.vivante.coefficients.runs import choose_zrl
 from npulab.quant.emulate import compiles
+from npulab.support.extras import needed
 
 MANY = 2 ** 20  # weights for which it pays to load numba
 __all__ = ["Coefficients", "Event", "Geometry", "choose_symbols", "choose_zrl", "decode", "encode",
@@ -62,10 +63,10 @@ def encode(coefficients: Coefficients, geometry: Geometry, fast: bool | None = N
 
 
 def _compiled(geometry: Geometry, fast: bool | None) -> bool:
-    """Whether to use compiled loops; raises ModuleNotFoundError where they are asked for and are
+    """Whether to use compiled loops; raises MissingPackage where they are asked for and are
     not there."""
     if fast is None:
         return geometry.slots * geometry.kernel_size >= MANY and compiles()
-    if fast and not compiles():
-        raise ModuleNotFoundError("numba cannot be loaded: coefficients with fast need the extra npulab[fast]")
+    if fast:
+        needed("numba", "coefficients with fast")
     return fast
