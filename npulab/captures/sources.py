@@ -16,6 +16,7 @@ from npulab.captures.capture import Capture
 from npulab.captures.layers import following, made
 from npulab.captures.registry import target
 from npulab.models import single_op_model
+from npulab.support.extras import lacking_in, told
 from npulab.support.processes import arguments, execute
 
 OUTCOMES = ("captured", "refused", "failed", "hang")
@@ -76,6 +77,8 @@ class Lowered:
             capture = target(self.target).lower(layer, x=x, **chip, **self.options)
         except (ValueError, LookupError) as error:
             return Answer("refused", text=_sentence(error))
+        except ImportError as error:
+            return Answer("failed", text=told(error))
         return Answer("captured", capture, following(layer) | _observed(capture))
 
 
@@ -88,8 +91,8 @@ class Compiler:
     the capture of what the program left in that folder (by default, what a target's importer
     recognises); ``version`` is a command whose first line says the program's version.  A program
     that has not ended after ``timeout`` seconds is ended with its process group: a hang.  One that
-    ends with another status than 0 refuses the layer; one that leaves nothing that can be read has
-    failed.
+    ends with another status than 0 refuses the layer; one that leaves nothing that can be read, or
+    that lacks a package, has failed.
 
     Raises ValueError for a command without ``{model}``.
     """
@@ -127,6 +130,8 @@ class Compiler:
             model = single_op_model(layer)
         except (ValueError, LookupError) as error:
             return Answer("refused", text=_sentence(error))
+        except ImportError as error:
+            return Answer("failed", text=told(error))
         try:
             with tempfile.TemporaryDirectory(prefix="npulab-", ignore_cleanup_errors=True) as folder:
                 return self._compiled(Path(folder), model, following(layer), x)
@@ -142,11 +147,16 @@ class Compiler:
         if end.status is None:
             return Answer("hang", text=str(end)[:WORDS])
         if end.status:
+            missing = lacking_in(end.said)  # a program that is not there has refused nothing
+            if missing:
+                return Answer("failed", text=f"the command needs {missing}")
             return Answer("refused", text=str(end)[:WORDS])
         try:
             capture = (self.read or _first)(out)
         except (ValueError, LookupError, OSError) as error:
             return Answer("failed", text=_sentence(error))
+        except ImportError as error:
+            return Answer("failed", text=told(error))
         buffers = capture.buffers if "input" in capture.buffers else {**capture.buffers, "input": x.tobytes()}
         return Answer("captured", replace(capture, buffers=buffers, provenance="compiler"),
                       follows | _observed(capture))
