@@ -3,7 +3,8 @@
     python tests/tools/store_notebooks.py             # every notebook, in place
     python tests/tools/store_notebooks.py --check     # exit 1 where a run would store something else
 
-It is the only writer of stored outputs.  Text that could not be the same again (an address, a path,
+It is the only writer of stored outputs, and of ``npulab/notebook/stored``: what the cells that call ``show_stored`` give
+where no package is missing.  Text that could not be the same again (an address, a path,
 a time) is refused.  Pictures are stored, but a check does not compare their pixels.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import json
 import re
 import subprocess
 import sys
@@ -20,6 +22,8 @@ from typing import Any
 import nbformat
 from nbclient import NotebookClient
 
+from npulab.notebook import stored
+
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 WIDGET = "application/vnd.jupyter.widget-view+json"
 METADATA = {"kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
@@ -27,7 +31,9 @@ METADATA = {"kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "
 VOLATILE = {r"0x7[0-9a-f]{10,}": "a memory address", r"ipykernel_\d+": "a kernel's number",
             r"\d(\.\d+)?\s?it/s": "a rate", r"#T_[0-9a-f]{5}": "a random style name",
             r"/(home|root|tmp|work|Users)/\w": "a path of this machine",
-            r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d": "a time stamp"}
+            r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d": "a time stamp",
+            stored.BEGINS: "a result of another run, for a package is missing"}
+KEPT = re.compile(r'show_stored\("([a-z0-9-]+)"')
 
 
 def run(path: Path) -> Any:
@@ -76,6 +82,22 @@ def text_of(notebook: Any) -> str:
     return nbformat.writes(notebook, 4).rstrip("\n") + "\n"
 
 
+def kept(notebook: Any) -> dict[Path, str]:
+    """The files of stored results that a notebook makes, and their text."""
+    files = {}
+    for cell in notebook.cells:
+        for name in KEPT.findall(cell.source) if cell.cell_type == "code" else ():
+            # without numbers that count cells
+            outputs = [{part: output[part] for part in ("output_type", "text", "data") if part in output}
+                       for output in cell.outputs]
+            files[stored.HERE / f"{name}.json"] = json.dumps(outputs, indent=1, ensure_ascii=False) + "\n"
+    return files
+
+
+def text_in(path: Path) -> str:
+    return path.read_text(encoding="utf-8") if path.exists() else ""
+
+
 def without_pixels(text: str) -> list[str]:
     return re.sub(r'"image/png": "[^"]*"', '"image/png": ""', text).splitlines()
 
@@ -88,13 +110,16 @@ def main(arguments: list[str] | None = None) -> int:
     bad = 0
     for path in options.notebooks or sorted(NOTEBOOKS.glob("*.ipynb")):
         notebook = run(path)
-        old, new = path.read_text(encoding="utf-8"), text_of(notebook)
+        files = {path: text_of(notebook), **kept(notebook)}
         problems = volatile(notebook)
-        if options.check:
-            problems += difflib.unified_diff(without_pixels(old), without_pixels(new), "stored", "run", lineterm="", n=1)
-        elif not problems and old != new:
-            path.write_text(new, encoding="utf-8", newline="\n")
-        print(f"{'differs' if problems else 'same' if old == new else 'stored'}  {path.name}")
+        changed = [file for file, new in files.items() if text_in(file) != new]
+        for file in changed:
+            if options.check:
+                problems += difflib.unified_diff(without_pixels(text_in(file)), without_pixels(files[file]), "stored", "run",
+                                                 lineterm="", n=1)
+        for file in () if problems or options.check else changed:
+            file.write_text(files[file], encoding="utf-8", newline="\n")
+        print(f"{'differs' if problems else 'stored' if changed else 'same'}  {path.name}")
         print("".join(f"    {problem}\n" for problem in problems), end="")
         bad += bool(problems)
     return int(bad > 0)
