@@ -16,6 +16,7 @@ from typing import Any
 
 from playwright.sync_api import Browser, Page
 
+ROOT, PROGRAMS = Path(__file__).parents[2], Path(sys.executable).parent
 FOLDERS = ("JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR", "JUPYTERLAB_SETTINGS_DIR",
            "JUPYTERLAB_WORKSPACES_DIR", "IPYTHONDIR")
 # no writing of notebooks behind our back, every cell in the page
@@ -74,9 +75,12 @@ GROWN = """() => { const panel = document.querySelector('.jp-NotebookPanel:not(.
 
 
 class Lab:
-    """A running ``npulab lab``; ``url`` and ``token`` reach it, ``root`` is the folder it serves."""
+    """A running ``npulab lab``; ``url`` and ``token`` reach it, ``root`` is the folder it serves.
 
-    def __init__(self, scratch: Path, *arguments: str) -> None:
+    It is that of the environment with these ``programs``, started in the folder ``here``.
+    """
+
+    def __init__(self, scratch: Path, *arguments: str, programs: Path = PROGRAMS, here: Path = ROOT) -> None:
         self.token = secrets.token_hex(8)
         settings = scratch / "settings"
         settings.mkdir()
@@ -84,11 +88,10 @@ class Lab:
         environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
         environment |= {name: str(scratch / name.lower()) for name in FOLDERS}
         self.log = (scratch / "lab.log").open("wb")
-        command = Path(sys.executable).with_name("npulab")
         self.process = subprocess.Popen(
-            [command, "lab", "--no-browser", "--ip=127.0.0.1", "--port=0", f"--IdentityProvider.token={self.token}",
+            [programs / "npulab", "lab", "--no-browser", "--ip=127.0.0.1", "--port=0", f"--IdentityProvider.token={self.token}",
              "--LabApp.expose_app_in_browser=True", f"--LabApp.app_settings_dir={settings}", *arguments],
-            cwd=Path(__file__).parents[2], env=environment, stdout=self.log, stderr=subprocess.STDOUT, start_new_session=True)
+            cwd=here, env=environment, stdout=self.log, stderr=subprocess.STDOUT, start_new_session=True)
         info = self._info(scratch)
         self.url, self.root = info["url"], Path(info["root_dir"])
 
