@@ -1,0 +1,107 @@
+"""Several views on one page: each looks as it does alone, whichever is shown first."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from anywidget import AnyWidget
+from blank_page import PAGE, BlankPage
+from conftest import CAPTURES
+from playwright.sync_api import Browser
+from test_map_editor import made, small
+from test_styles import FOLDER
+from test_views_browser import drawn, nasty_bytes, nasty_diff, nasty_outputs
+
+import npulab
+from npulab.captures.sources import Lowered
+from npulab.captures.sweep import Sweep
+from npulab.notebook.widgets import BisectView, ExploreView, LawView, MapEditor, RegisterView, SweepView
+
+VIVANTE = CAPTURES / "vivante"
+# what is computed of the first two elements of each kind: tag and classes
+LOOK = """names => { const found = {}, seen = {};
+  for (const one of document.querySelectorAll('#root *')) {
+    const kind = `${one.tagName} ${one.getAttribute('class')}`;
+    seen[kind] = (seen[kind] ?? 0) + 1;
+    if (seen[kind] > 2) continue;
+    const style = getComputedStyle(one);
+    for (const name of names) found[`${kind} ${seen[kind]} ${name}`] = style.getPropertyValue(name);
+  }
+  return found; }"""
+# all that the style sheets set, and the size that follows
+STYLED = sorted({name for path in FOLDER.glob("*.css") for name in re.findall(r"(?<![\w-])([a-z-]+):", path.read_text())}
+                | {"width", "height"})
+ADD = "css => document.head.append(Object.assign(document.createElement('style'), { textContent: css }))"
+HEIGHTS = """name => [...new Set([...document.querySelectorAll(`${name} .item:not([hidden])`)].map(one => getComputedStyle(one).height))]"""
+# a place for another view, above which the one that is there stays
+NEXT = """() => { document.getElementById('root').id = ''; const next = document.createElement('div');
+  next.id = 'root'; document.querySelector('main').append(next); }"""
+
+
+def sweep() -> SweepView:
+    return SweepView(npulab.load_sweep(CAPTURES / "heron" / "sweep-jobs.npz"))
+
+
+def laws() -> LawView:
+    sizes = np.arange(1, 25, dtype=np.uint32)
+    words = np.stack([sizes - 1, sizes * 5 % 7], axis=1)
+    return LawView(npulab.find_laws(Sweep(words, pd.DataFrame({"input_w": sizes}))))
+
+
+def bisection() -> BisectView:
+    good, bad = (npulab.load(VIVANTE / name) for name in ("sim-3x3-same", "sim-other-driver"))
+    return BisectView(good, bad)
+
+
+VIEWS: dict[str, Callable[[], AnyWidget]] = {
+    "registers": lambda: RegisterView(npulab.load(VIVANTE / "sim-1x1")), "sweep": sweep, "map": lambda: MapEditor(made(), small()),
+    "laws": laws, "bytes": nasty_bytes, "outputs": nasty_outputs, "differences": nasty_diff, "bisection": bisection,
+    "exploration": lambda: ExploreView(Lowered("vivante", "vipnano-si-imx8mp"), {"input_h": (8, 16)})}
+
+
+@pytest.fixture(scope="module")
+def views() -> dict[str, Any]:
+    return {name: drawn(make()) for name, make in VIEWS.items()}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_view_looks_the_same_beside_any_other(chrome: Browser, views: dict[str, Any], name: str) -> None:
+    with BlankPage(chrome, views[name]) as page:
+        page.page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        alone = page.page.evaluate(LOOK, STYLED)
+        assert len(alone) > 1000
+        for other, view in views.items():
+            if other != name:
+                page.page.evaluate(ADD, view._css)
+        assert changed(alone, page.page.evaluate(LOOK, STYLED)) == []
+        page.page.evaluate(ADD, views[name]._css)
+        assert changed(alone, page.page.evaluate(LOOK, STYLED)) == []
+
+
+def changed(before: dict[str, str], now: dict[str, str]) -> list[str]:
+    return [f"{what}: {value}, was {before[what]}" for what, value in now.items() if before[what] != value]
+
+
+@pytest.mark.parametrize("order", [*permutations(["sweep", "registers"]), *permutations(["sweep", "map"])], ids="-".join)
+def test_lists_keep_their_height_in_either_order(chrome: Browser, views: dict[str, Any], order: tuple[str, str]) -> None:
+    first, second = (views[name] for name in order)
+    with BlankPage(chrome, first, size=(1000, 1600)) as page:
+        page.page.evaluate(NEXT)
+        page.page.evaluate(PAGE, [second._esm, second._css, plain(second)])
+        heights = {name: page.page.evaluate(HEIGHTS, name) for name in (".npulab-sweep", ".npulab-registers")}
+        assert heights[".npulab-sweep"] == ["36px"]  # name and value, and below them the line
+        if "registers" in order:
+            assert heights[".npulab-registers"] == ["20px"]
+        assert page.errors == []
+
+
+def plain(view: Any) -> dict[str, Any]:
+    """The state as the page takes it."""
+    return {name: value for name, value in view.get_state().items()
+            if not name.startswith("_") and name not in ("layout", "tabbable", "tooltip")}
