@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from matplotlib.colors import to_rgb
+from matplotlib.colors import LinearSegmentedColormap, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
@@ -16,6 +16,7 @@ from npulab.analysis.bisect.parts import name_of
 from npulab.analysis.check import Comparison
 from npulab.analysis.mismatch.summary import Mismatches, mismatches
 from npulab.notebook.pictures.picture import RIGHT, WRONG, Picture, bare, canvas
+from npulab.notebook.signs import LARGER, SMALLER
 from npulab.quant.codes import Scales, codes_by_rule, real_values, same_codes
 from npulab.quant.floats import steps
 from npulab.quant.rules import Rule
@@ -30,6 +31,7 @@ TALL = 0.3  # inches of a bar
 # told apart by people who do not see all colours, and light enough for black text; neighbouring
 # codes differ
 CODES = ("#8fc1e3", "#f6c667", "#d9d9d9")
+SIGNED = LinearSegmentedColormap.from_list("signed", [SMALLER, "#f7f7f7", LARGER])
 OUTCOMES = {"pass": "#8fc1e3", "fail": "#e08a3c", "hang": "#4a4a4a"}
 
 
@@ -103,7 +105,7 @@ def _row(figure: Figure, axes: Any, channel: int, found: Comparison, difference:
     apart = "difference in ulp" if found.unit == "ulp" else "captured - predicted"
     ends = _range(found)
     panels = (("predicted", found.predicted, "viridis", ends), ("captured", found.captured, "viridis", ends),
-              (apart, difference, "RdBu", (-limit, limit)))
+              (apart, difference, SIGNED, (-limit, limit)))
     for ax, (title, tensor, colours, (low, high)) in zip(axes, panels, strict=True):
         values = tensor[:, :, channel]
         image = ax.imshow(values, cmap=colours, vmin=low, vmax=high)
@@ -244,13 +246,19 @@ def _by_difference(ax: Any, counted: Mismatches) -> None:
     bare(ax, "outputs")
     ax.set_xlabel(f"difference in {units}")
     if len(apart) <= LABELLED and np.ptp(apart) <= 2 * LABELLED:
-        ax.bar_label(ax.bar(apart, counts, 0.6, color=WRONG), fontsize=8)
+        ax.bar_label(ax.bar(apart, counts, 0.6, color=_signs(apart)), fontsize=8)
         ax.margins(y=0.12)
         ax.set_xticks(sorted({-1, 0, 1, *apart.tolist()}))
     else:
         values, edges = np.histogram(apart, BINS, weights=counts)
-        ax.bar(edges[:-1], values, np.diff(edges), align="edge", color=WRONG, edgecolor="white")
+        colours = _signs(edges[:-1] + edges[1:])
+        ax.bar(edges[:-1], values, np.diff(edges), align="edge", color=colours, edgecolor="white")
         ax.set_xlabel(f"difference in {units}, {apart.min():+d} to {apart.max():+d} in {BINS} bins")
+
+
+def _signs(differences: np.ndarray) -> list[str]:
+    """The colour of each difference."""
+    return [LARGER if difference > 0 else SMALLER for difference in differences]
 
 
 def _error_map(figure: Figure, ax: Any, counted: Mismatches) -> None:

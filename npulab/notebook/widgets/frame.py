@@ -15,6 +15,7 @@ import anywidget
 import traitlets
 
 from npulab.captures.capture import ROWS_SHOWN
+from npulab.notebook.signs import VARIABLES
 
 HERE = Path(__file__).parent
 
@@ -150,11 +151,11 @@ class View(anywidget.AnyWidget):
 
 
 def assets(*names: str) -> tuple[str, str]:
-    """The script and the style sheet of a view: what all share, then each ``name.js`` and
-    ``name.css`` there is."""
+    """The script and the style sheet of a view: the colours of differences, what all share, then each
+    ``name.js`` and ``name.css`` there is."""
     script, style = ("".join(path.read_text(encoding="utf-8") for name in ("frame", *names)
                              if (path := HERE / f"{name}.{kind}").exists()) for kind in ("js", "css"))
-    return script, style
+    return script, VARIABLES + style
 
 
 def table_html(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -83,7 +83,7 @@ class View extends Frame {
       element.append(make("span", `swatch ${name}`, "", { "aria-hidden": "true" }), ` ${text}`);
       return element;
     };
-    line.append(item("shades", `${low} to ${high}`), item("above", "+ captured is larger"), item("below", "− captured is smaller"),
+    line.append(item("shades", `${low} to ${high}`), item("larger", "+ captured is larger"), item("smaller", "− captured is smaller"),
       make("span", "item", `largest difference ${largest}`));
     if (cell > 1) line.append(make("span", "item", `${cell} by ${cell} outputs share a cell, of which the worst is shown`));
     return line;
@@ -124,7 +124,7 @@ class View extends Frame {
     this.theme = theme;
     const canvas = document.createElement("canvas"), context = canvas.getContext("2d", { willReadFrequently: true });
     [canvas.width, canvas.height] = [1, 1];
-    this.paints = Object.fromEntries(["ink", "paper", "warn", "lead"].map(name => {
+    this.paints = Object.fromEntries(["ink", "paper", "larger", "smaller"].map(name => {
       this.probe.className = `probe of-${name}`;
       context.fillStyle = getComputedStyle(this.probe).backgroundColor;
       context.fillRect(0, 0, 1, 1);
@@ -138,11 +138,11 @@ class View extends Frame {
 
   // What a shade looks like, for each of the 256.
   palette(difference) {
-    const { ink, paper, warn, lead } = this.paints;
+    const { ink, paper, larger, smaller } = this.paints;
     return Array.from({ length: 256 }, (_, shade) => {
       if (!difference) return GREYS.map(grey => [grey, grey, grey]).reduce((low, high) => this.mixed(low, high, shade / 255));
       if (shade === EQUAL) return this.mixed(paper, ink, 0.05);
-      return this.mixed(paper, shade > EQUAL ? warn : lead, 0.35 + 0.65 * Math.abs(shade - EQUAL) / EQUAL);
+      return this.mixed(paper, shade > EQUAL ? larger : smaller, 0.35 + 0.65 * Math.abs(shade - EQUAL) / EQUAL);
     });
   }
 
