@@ -567,6 +567,6 @@ def test_large_and_odd_files_end_soon(text: str, tmp_path: Path) -> None:
 
 def test_a_missing_parser_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "clang", None)
-    with pytest.raises(MissingPackage, match=r"^reading C needs libclang, which is not installed: pip install 'npulab\[maps\]'$"):
+    with pytest.raises(MissingPackage, match=r"h: reading C needs libclang, which is not installed: pip install 'npulab\[maps\]'$"):
         read(tmp_path, "struct s { uint32_t a; };")
     assert rows(read(tmp_path, "#define REG_A 0x4\n#define A_X_MASK 0xf0\n")) == [(4, "A", "X", 4, 4)]

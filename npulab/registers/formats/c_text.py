@@ -263,7 +263,8 @@ def _holding(source: Source, directives: Sequence[re.Match[str]], made: Mapping[
         elif made[n][1] not in growing and len(rest) < MOST_MEMBER:
             lines.append(f"#{word} {rest}")
     lines += ["#endif"] * depth
-    here = {int(cursor.spelling.removeprefix("npulab_")) for cursor in _parsed("\n".join(lines)).cursor.get_children()
+    unit = _parsed("\n".join(lines), source.path)
+    here = {int(cursor.spelling.removeprefix("npulab_")) for cursor in unit.cursor.get_children()
             if cursor.spelling.startswith("npulab_")}
     return {n: n in here for n in conditions}
 
@@ -313,9 +314,9 @@ def _depth(text: str) -> int:
 # the compiler
 
 
-def _parsed(text: str) -> Any:
-    """A text as libclang reads it; raises MissingPackage with the extra to install."""
-    cindex = needed("clang.cindex", "reading C")
+def _parsed(text: str, path: Path) -> Any:
+    """A text, made of a file, as libclang reads it; raises MissingPackage with the extra to install."""
+    cindex = needed("clang.cindex", f"{path}: reading C")
     try:
         return cindex.Index.create().parse("npulab.c", OPTIONS, [("npulab.c", text)])
     except cindex.TranslationUnitLoadError:
@@ -389,7 +390,7 @@ def read_unit(source: Source, probes: Mapping[str, str]) -> Unit:
         names = [*probes]
         asked = [f"\nenum {{ npulab_{n} = ({text}) }};" for n, text in enumerate(probes.values())]
         text = "".join([before, body, *asked])
-        unit = _parsed(text)
+        unit = _parsed(text, source.path)
         errors = [error for error in unit.diagnostics if error.severity >= 3]
         missing = {found[1] for error in errors if (found := re.match(r"unknown type name '(\w+)'", error.spelling))}
         if attempt or not missing:
