@@ -6,6 +6,7 @@ import json
 import random
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ import pytest
 
 import npulab
 from npulab.analysis.laws import find_laws
+from npulab.analysis.laws.expressions import ALWAYS, field
+from npulab.analysis.laws.solved import Solved
 from npulab.analysis.sides import differing
 from npulab.captures.capture import Capture, Job
 from npulab.captures.listing import Decoded, Wanted
@@ -274,6 +277,20 @@ def test_laws_of_several_blocks_have_the_block_in_front() -> None:
     registers = RegisterMap(rows)
     assert [registers.key(item) for item in registers] == ["GEMM.w0_0_32", "ALU.w0_0_32"]
     assert registers["ALU.w0_0_32"].block == "ALU"
+
+
+def test_bits_that_only_a_law_reads_have_a_row_too() -> None:
+    width = np.arange(64) % 16
+    secret = np.random.default_rng(4).integers(0, 256, 64)
+    laws = find_laws(np.stack([width, secret * 16, secret], 1).astype(np.uint32), {"width": width})
+    reads = Solved(2, 0, 8, ((ALWAYS, field("w1_4_8")),), (64,), 1.0, 100.0)
+    laws = replace(laws, _solved=(*laws._solved, reads), _follows={**laws._follows, "w2_0_8": frozenset({"w1_4_8"})})
+    rows = laws.register_rows("JOB", {"w0_0_4": "width of it"})
+    assert [(row["field"], row["note"], row["evidence"]) for row in rows] == [
+        ("width of it", "width", "C:sweep"), ("w1_4_8", "", "unknown"), ("w2_0_8", "w1_4_8", "guess")]
+    assert len(RegisterMap(rows)) == 3
+    named = laws.register_rows("JOB", {"w1_4_8": "input"})
+    assert [(row["field"], row["note"]) for row in named][1:] == [("input", ""), ("w2_0_8", "input")]
 
 
 @pytest.mark.parametrize("name", npulab.targets())

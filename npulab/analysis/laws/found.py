@@ -24,7 +24,7 @@ from npulab.analysis.laws.inputs import (
 )
 from npulab.analysis.laws.library import Names
 from npulab.analysis.laws.matching import bits_of
-from npulab.analysis.laws.naming import Naming, renamed
+from npulab.analysis.laws.naming import NAME, Naming, renamed
 from npulab.analysis.laws.nearly import flags
 from npulab.analysis.laws.planning import Space, best_rows, features, given_rows, open_doubts
 from npulab.analysis.laws.prior import BUDGET
@@ -521,6 +521,7 @@ class Laws:
         ``names`` gives the field of an automatic name another one.  Blocks, offsets and registers
         are those of the words' map, where there is one.  The law is the note, with its rivals, by
         the names that the rows have; evidence is ``guess`` where there are any, else ``C:sweep``.
+        Bits without a law that a law reads have a row too, so that each name in a note has one.
         """
         rows = []
         for law in self.fields:
@@ -529,10 +530,28 @@ class Laws:
             row["field"] = (names or {}).get(law.name, row["field"])
             rows.append({**row, "evidence": "guess" if law.rivals or law.open else "C:sweep",
                          "note": renamed(note, names or {})})
+        laws = [Place(law.word, law.lsb, law.width) for law in self.fields]
+        places = [*laws, *self._read_alone(laws)]
         last = self.words.shape[1] - 1
-        if not self.fields or self.fields[-1].word != last:  # so that the map has as many words as a capture
-            rows.append({**self._row(Place(last, 0, WORD_BITS), block), "evidence": "unknown", "note": ""})
-        return rows
+        if not any(place.word == last for place in places):  # so that the map has as many words as a capture
+            places.append(Place(last, 0, WORD_BITS))
+        for place in places[len(laws):]:
+            row = self._row(place, block)
+            row["field"] = (names or {}).get(self.naming.name(place.word, place.lsb, place.width), row["field"])
+            rows.append({**row, "evidence": "unknown", "note": ""})
+        by_place = sorted(zip(places, rows, strict=True), key=lambda one: (one[0].word, one[0].lsb))
+        return [row for _, row in by_place]
+
+    def _read_alone(self, taken: Sequence[Place]) -> Iterator[Place]:
+        """The bits that laws read and no field has, each once."""
+        seen = {position for place in taken for position in place.positions}
+        for law in self.fields:
+            for name in NAME.findall(" ".join((law.text, *law.rivals[:1]))):
+                found = self.naming.place(name)
+                place = Place(*found) if found else None
+                if place is not None and seen.isdisjoint(place.positions):
+                    seen.update(place.positions)
+                    yield place
 
     def _row(self, place: Place, block: str) -> dict[str, Any]:
         """Where bits lie, and their names in a table, whose blocks have a column."""
