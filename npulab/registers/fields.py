@@ -43,7 +43,8 @@ class Field:
     automatic: bool = False
     declared: bool = True
     read_only: bool = False
-    starts: bool = field(default=False, compare=False)  # a write to its register starts the unit, as the NPU's table says
+    # a write to its register starts the unit; no part of equality, since the NPU states it and not its map
+    starts: bool = field(default=False, compare=False)
 
     @classmethod
     def whole_word(cls, block: str, register: str) -> Field:
