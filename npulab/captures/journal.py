@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from npulab.support.files import Lines, need_file, read_bounded, write_file
+from npulab.support.json_text import json_of
 from npulab.support.refuse import refuse_if, refusing
 
 VERSION = 1
@@ -128,7 +129,7 @@ class Journal:
         self._lines = [f"{line}\n" for line in whole.decode("utf-8", "replace").split("\n")[:-1]]
         for number, line in enumerate(self._lines, 1):
             try:
-                entry = json.loads(line)
+                entry = json_of(line, self.path, number)
                 if number == 1:
                     about = _head(entry)
                 elif "undo" in entry:
@@ -136,8 +137,8 @@ class Journal:
                 else:
                     self._trials.append(_trial(entry, len(self._trials)))
             except BROKEN as error:
-                raise ValueError(f"{self.path} line {number}: {error}; npulab repair makes a journal of the "
-                                 "lines that can be read") from None
+                raise ValueError(f"{_told(error, self.path, number)}; npulab repair makes a journal of the lines that "
+                                 "can be read") from None
         if expected and about != self.about:
             told = [f"{name} {about.get(name)!r}, not {self.about.get(name)!r}"
                     for name in {**about, **self.about} if about.get(name) != self.about.get(name)]
@@ -173,19 +174,25 @@ def repair(path: str | os.PathLike[str], into: str | os.PathLike[str]) -> tuple[
     """
     first, *lines = read_bounded(Path(path), MOST_BYTES).decode("utf-8", "replace").strip("\n").split("\n")
     dropped = []
-    with refusing(f"{path} line 1"):
-        sound = Journal(None, _head(json.loads(first)))
+    with refusing(f"{path}, line 1"):
+        sound = Journal(None, _head(json_of(first, path)))
     for number, line in enumerate(lines, 2):
         try:
-            entry = json.loads(line)
+            entry = json_of(line, path, number)
             if "undo" in entry:
                 sound.undo(entry["undo"])
             else:
                 sound.add(_trial({**entry, "trial": len(sound)}, len(sound)))
         except BROKEN as error:
-            dropped.append(f"line {number}: {error}")
+            dropped.append(_told(error, path, number).removeprefix(f"{path}, "))
     write_file(Path(into), sound.text.encode())
     return Journal.read(into), dropped
+
+
+def _told(error: Exception, path: object, number: int) -> str:
+    """What is wrong with a line of a journal, with its place; what is no JSON says its column already."""
+    told, where = str(error), f"{path}, line {number}"
+    return told if told.startswith(where) else f"{where}: {told}"
 
 
 def as_line(entry: Mapping[str, Any]) -> str:

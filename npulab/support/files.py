@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import errno
-import json
 import os
 import shutil
 import tempfile
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from npulab.support.cells import APOSTROPHE, unguarded
+from npulab.support.json_text import json_of
 
 try:
     import fcntl
@@ -79,11 +79,8 @@ def text_of(data: bytes, where: Path | str, encoding: str = "utf-8-sig") -> str:
 
 
 def read_json(path: Path) -> Any:
-    """The value in a file of JSON; raises ValueError with the file for another one."""
-    try:
-        return json.loads(read_bounded(path, MOST_JSON))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: is not JSON that can be read: {error}") from None
+    """The value in a file of JSON; raises ValueError with the file, line and column for another one."""
+    return json_of(read_bounded(path, MOST_JSON), path)
 
 
 def first_bytes(path: Path, count: int) -> bytes:

@@ -67,7 +67,7 @@ def test_a_line_that_is_no_trial(tmp_path: Path, entry: dict[str, Any], words: s
     head, line = path.read_text().splitlines()
     assert Journal.read(path)[0].more == {"x": 1}
     path.write_text(f"{head}\n{json.dumps(json.loads(line) | entry)}\n")
-    with pytest.raises(ValueError, match=rf"journal\.jsonl line 2: .*{words}"):
+    with pytest.raises(ValueError, match=rf"journal\.jsonl, line 2: .*{words}"):
         Journal.read(path)
 
 

@@ -136,7 +136,7 @@ def test_link_out_of_the_folder(case: Path) -> None:
 
 def test_description_that_is_no_json(case: Path) -> None:
     (case / "capture.json").write_text("{")
-    with pytest.raises(ValueError, match=r"capture.json: is not JSON that can be read"):
+    with pytest.raises(ValueError, match=r"capture.json, line 1, column 2: is not JSON: got the end of the text"):
         npulab.load(case)
     (case / "capture.json").write_text("[]")
     with pytest.raises(ValueError, match=r"the description: got \[\], allowed is an object"):

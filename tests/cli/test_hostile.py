@@ -62,7 +62,7 @@ def test_deep_lines_are_refused(tmp_path: Path) -> None:
     Journal(path, {"a": 1})
     with path.open("a") as file:
         file.write("[" * 100_000 + "\n")
-    with pytest.raises(npulab.FormatError, match=r"^\S+j line 2: .*npulab repair makes a journal of the lines"):
+    with pytest.raises(npulab.FormatError, match=r"^\S+j, line 2, .*npulab repair makes a journal of the lines"):
         Journal(path)
 
 
@@ -77,13 +77,13 @@ def test_a_broken_journal_is_repaired(tmp_path: Path, capsys: pytest.CaptureFixt
     before = path.read_bytes()
     assert main(["repair", str(path), str(tmp_path / "new"), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
-    assert (said["trials"], [one[:8] for one in said["dropped"]]) == (3, ["line 5: "])
+    assert (said["trials"], [one[:16] for one in said["dropped"]]) == (3, ["line 5, column 2"])
     assert [trial.subset[0] for trial in Journal.read(tmp_path / "new")] == ["x", "y", "x"]
     assert path.read_bytes() == before
     with pytest.raises(FileExistsError):
         repair(path, tmp_path / "new")
     (tmp_path / "none").write_text("{}\n")
-    assert "none line 1: got no head of a journal" in refused(capsys, "repair", tmp_path / "none", tmp_path / "o")
+    assert "none, line 1: got no head of a journal" in refused(capsys, "repair", tmp_path / "none", tmp_path / "o")
 
 
 def test_a_text_with_any_end_of_line_is_one_trial(tmp_path: Path) -> None:

@@ -163,7 +163,7 @@ def document(**parts: Any) -> bytes:
 
 
 @pytest.mark.parametrize(("data", "words"), [
-    (b"", "line 1: is not JSON"), (b"[]", "allowed is an object"), (b"{", "line 1: is not JSON"), (b"\xff", "0xff at byte 0"),
+    (b"", "line 1, column 1: is not JSON"), (b"[]", "allowed is an object"), (b"{", "line 1, column 2: is not JSON"), (b"\xff", "0xff at byte 0"),
     (b"{}", 'no "npulab": "session"'), (document(version="1"), "version: got '1'"), (document(version=True), "version: got True"),
     (b'{"npulab": "session", "version": 1,\n<<<<<<< ours\n', r"line 2: got git's mark"),
     (b'{"npulab": "session", "version": 1, "notes": {}, "notes": {}}', "got 'notes' twice"),

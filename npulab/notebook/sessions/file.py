@@ -42,6 +42,7 @@ from typing import Any
 
 from npulab.captures.folders import DESCRIPTION
 from npulab.support.files import read_bounded, text_of
+from npulab.support.json_text import json_of
 from npulab.support.refuse import refuse_if, refusing
 
 VERSION = 1
@@ -91,13 +92,7 @@ def read_session(data: bytes, where: str) -> Document:
     if (parts := sum(bare.count(sign) for sign in (b",", b"[", b"{"))) > MOST_PARTS:
         raise ValueError(f"{where}: got {parts} values, allowed are {MOST_PARTS}")
     text = text_of(data, where)
-    try:
-        document = json.loads(text, object_pairs_hook=_object,
-                              parse_float=Real, parse_constant=_no_number)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{where}, line {error.lineno}: is not JSON that can be read: {error.msg}") from None
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{where}: is not JSON that can be read: {error}") from None
+    document = json_of(text, where, parse_float=Real, parse_constant=_no_number)
     return checked(document, where)
 
 
@@ -258,14 +253,6 @@ def _layout(value: Any, indent: int, broken: int) -> str:
 
 def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, sort_keys=True, allow_nan=False)
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    out = dict(pairs)
-    if len(out) < len(pairs):
-        twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
-        raise ValueError(f"got {twice!r:.80} twice in one object, allowed is once")
-    return out
 
 
 def _no_number(name: str) -> Any:

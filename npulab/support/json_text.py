@@ -1,0 +1,115 @@
+"""JSON that people and programs write, read with the line and the column of what is wrong."""
+
+from __future__ import annotations
+
+import json
+import json.scanner
+import re
+from typing import Any
+
+STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+BRACKET = re.compile(r"[][{}]")
+END = "the end of the text"
+# what Python says of a text that is no JSON, and what stands there in JSON
+ALLOWED = {"Expecting value": "is a value", "Expecting ',' delimiter": "is a comma or a closing bracket",
+           "Expecting ':' delimiter": "is a colon behind the name",
+           "Expecting property name enclosed in double quotes": "is a name in double quotes",
+           "Illegal trailing comma before end of object": "is no comma before the closing bracket",
+           "Illegal trailing comma before end of array": "is no comma before the closing bracket",
+           "Extra data": "is nothing behind the value",
+           "Unterminated string starting at": "is a text that ends in a double quote"}
+
+
+def json_of(data: bytes | str, where: object, first: int = 1, **hooks: Any) -> Any:
+    """The value in a text of JSON whose line ``first`` is its first one; ``hooks`` as ``json.loads``
+    has them, and an object with a name twice is refused.
+
+    Raises ValueError with ``where``, line, column, and what is wrong there.
+
+    >>> json_of('{"npu": zeta}', "job.json")
+    Traceback (most recent call last):
+    ValueError: job.json, line 1, column 9: is not JSON: got 'z', allowed is a value
+    """
+    hooks = {"object_pairs_hook": once} | hooks
+    text = data if isinstance(data, str) else _decoded(data, where, first)
+    try:
+        return json.loads(text, **hooks)
+    except json.JSONDecodeError as error:
+        at, wrong = _syntax(text, error)
+    except RecursionError:
+        at, depth = _deepest(text)
+        wrong = f"got values {depth} deep, allowed are fewer"
+    except ValueError as error:  # of a hook, or a number with too many digits
+        at, wrong = _place(text, hooks), str(error)
+    raise ValueError(f"{where}, {_line_and_column(text, at, first)}: is not JSON: {wrong}") from None
+
+
+def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of names and values; raises ValueError where a name is there twice.
+
+    >>> once([("a", 1), ("b", 2)])
+    {'a': 1, 'b': 2}
+    """
+    out: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in out:
+            raise ValueError(f"got {name!r:.80} twice in one object, allowed is once")
+        out[name] = value
+    return out
+
+
+def _decoded(data: bytes, where: object, first: int) -> str:
+    encoding = json.detect_encoding(data)
+    try:
+        return data.decode(encoding)
+    except UnicodeDecodeError as error:
+        before = data[:error.start].decode(encoding, "replace")
+        raise ValueError(f"{where}, {_line_and_column(before, len(before), first)}: is not JSON: got byte "
+                         f"{data[error.start]:#04x} at byte {error.start}, allowed is UTF-8") from None
+
+
+def _syntax(text: str, error: json.JSONDecodeError) -> tuple[int, str]:
+    """Where a text stops being JSON, and how."""
+    at = error.pos
+    if not text[at:].strip():  # the mistake is where the text ends, not below its last line
+        at = len(text.rstrip())
+    got = repr(text[at]) if at < len(text.rstrip()) else END
+    allowed = ALLOWED.get(error.msg)
+    return at, f"got {got}, allowed {allowed}" if allowed else f"got {got}, {error.msg.removesuffix(' at').strip(': ')}"
+
+
+def _deepest(text: str) -> tuple[int, int]:
+    """The place of the innermost bracket, and how deep it is."""
+    deepest, place, depth = 0, 0, 0
+    bare = STRING.sub(lambda found: " " * len(found[0]), text)
+    for found in BRACKET.finditer(bare):
+        depth += 1 if found[0] in "[{" else -1
+        if depth > deepest:
+            deepest, place = depth, found.start()
+    return place, deepest
+
+
+def _place(text: str, hooks: dict[str, Any]) -> int:
+    """The place of the object in which a hook or a number is refused; the text's start without one."""
+    decoder = json.JSONDecoder(**hooks)
+    plain, begun = decoder.parse_object, [0]
+
+    def parse_object(inside: tuple[str, int], *rest: Any) -> Any:
+        begun.append(inside[1] - 1)
+        value = plain(inside, *rest)
+        begun.pop()
+        return value
+
+    decoder.parse_object = parse_object
+    decoder.scan_once = json.scanner.py_make_scanner(decoder)  # type: ignore[attr-defined]
+    try:
+        decoder.decode(text)
+    except (ValueError, RecursionError):
+        return begun[-1]
+    return 0
+
+
+def _line_and_column(text: str, at: int, first: int) -> str:
+    """Line and column, from 1, of a place in a text."""
+    line = text.count("\n", 0, at) + first
+    return f"line {line}, column {at - text.rfind(chr(10), 0, at)}"

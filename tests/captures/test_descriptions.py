@@ -1,0 +1,153 @@
+"""A folder that cannot be read as a dump says why: its ``job.json``, its NPU, or what it lacks."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import npulab
+from npulab.cli import main
+from npulab.npus.template import new_target
+
+WORDS = bytes(range(64))
+
+
+@pytest.fixture
+def dump(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """Makes a folder with words and a description, beside a target ``zeta``."""
+    monkeypatch.chdir(tmp_path)
+    new_target("zeta")
+
+    def made(name: str, text: str | None = None, file: str = "words.bin") -> Path:
+        folder = Path(name)
+        folder.mkdir(parents=True)
+        (folder / file).write_bytes(WORDS)
+        if text is not None:
+            (folder / "job.json").write_text(text)
+        return folder
+
+    return made
+
+
+BROKEN = [
+    ('{"npu": "zeta"', "a/job.json, line 1, column 15: is not JSON: got the end of the text"),
+    ('{"npu": "zeta",\n "parameters": {kernel: 3}}', "a/job.json, line 2, column 17: is not JSON: got 'k'"),
+    ('{"npu": "zetta"}', "a/job.json: npu: got 'zetta', allowed is one of .*zeta.*; near is zeta$"),
+    ('{"npu": "ZETA"}', "near is zeta$"),
+    ('{"npu": "vivant"}', "near is vivante$"),
+    ('{"npu": "quokka"}', "got 'quokka', allowed is one of .*; npulab new quokka begins one$"),
+    ('{"npu": 5}', "a/job.json: npu: got 5, allowed is an NPU's name"),
+    ('{"chip": "zeta"}', "a/job.json: npu: got nothing, allowed is an NPU's name"),
+    ('["zeta"]', "a/job.json: got list, allowed is an object"),
+    ('{"npu": "nvdla"}', "a/job.json: npu: nvdla does not read such a folder, it reads "),
+    ('{"npu": "zeta", "chip": "zeto"}', "a/job.json: chip: got 'zeto', allowed is one of zeta; near is zeta$")]
+
+
+@pytest.mark.parametrize(("text", "words"), BROKEN)
+def test_a_broken_description_is_told(dump: Callable[..., Path], text: str, words: str) -> None:
+    path = dump("a", text)
+    for read in (npulab.load, npulab.load_all, npulab.load_sweep):
+        with pytest.raises((ValueError, LookupError), match=words):
+            read(path)
+
+
+@pytest.mark.parametrize("command", ["show a", "check a", "list a", "diff a a", "import a new", "unread a", "laws a",
+                                     "bisect a a --device simulated"])
+def test_every_command_tells_it(dump: Callable[..., Path], capsys: pytest.CaptureFixture[str], command: str) -> None:
+    dump("a", '{"npu": "zeta"')
+    assert main(command.split()) == 2
+    told = capsys.readouterr()
+    assert "a/job.json, line 1, column 15: is not JSON" in told.err
+    assert told.out == ""
+
+
+@pytest.mark.parametrize(("name", "file"), [("a", "words.bin"), ("my dumps", "words.bin"), ("a", "writes.txt"), ("a", "input.bin")])
+def test_a_folder_without_a_description_gets_the_line_that_makes_it(
+        dump: Callable[..., Path], capsys: pytest.CaptureFixture[str], name: str, file: str) -> None:
+    path = dump(name, file=file)
+    assert main(["show", name]) == 2
+    told = capsys.readouterr().err
+    assert f"{path / file} lies there without job.json" in told
+    line = told[told.index("echo "):].rstrip()
+    assert line == f"echo '{{\"npu\": \"NAME\"}}' > {shlex.quote(f'{name}/job.json')}"
+    if file == "words.bin":
+        subprocess.run(["sh", "-c", line.replace("NAME", "zeta")], check=True)
+        assert npulab.load(path).target == "zeta"
+
+
+@pytest.mark.parametrize("command", ["show runs", "check runs", "import runs new", "laws runs", "diff runs runs"])
+def test_so_does_a_folder_of_them(dump: Callable[..., Path], capsys: pytest.CaptureFixture[str], command: str) -> None:
+    for number in range(3):
+        dump(f"runs/{number}")
+    assert main(command.split()) == 2
+    told = capsys.readouterr().err
+    assert "echo '{\"npu\": \"NAME\"}' > runs/0/job.json; 2 other folders in runs lack it too" in told
+
+
+def test_one_broken_dump_of_several_is_told_with_its_folder(dump: Callable[..., Path]) -> None:
+    dump("runs/good", '{"npu": "zeta"}')
+    dump("runs/torn", '{"npu": "zeta"')
+    dump("runs/typed", '{"npu": "zetta"}')
+    dump("runs/other", '{"npu": "quokka"}')  # another's
+    with pytest.warns(UserWarning) as told:
+        assert npulab.load_all("runs").names == ["good"]
+    texts = sorted(str(one.message) for one in told)
+    assert len(texts) == 2
+    assert texts[0].startswith("runs/torn/job.json, line 1, column 15: is not JSON")
+    assert texts[1] == "runs/typed/job.json: npu: got 'zetta', allowed is 'zeta', as the dumps beside it have it; near is zeta"
+
+
+@pytest.mark.parametrize("raised", ['ValueError("byte 0x10: got opcode 0x7")', 'LookupError("byte 0x10: got opcode 0x7")',
+                                    'KeyError("byte 0x10: got opcode 0x7")'])
+def test_what_the_jobs_of_a_dump_refuse_names_its_folder(dump: Callable[..., Path], raised: str) -> None:
+    file = Path("npulab_targets/zeta/dumps.py")
+    file.write_text(file.read_text().replace("CHIPS, TABLES)", "CHIPS, TABLES, jobs)").replace("IMPORTERS =", f'''
+from npulab.capture import Job
+
+def jobs(path, buffers, maps):
+    if path.name == "bad":
+        raise {raised}
+    return [Job("JOB", [*buffers["words"][:16]])]
+
+IMPORTERS ='''))
+    dump("runs/good", '{"npu": "zeta"}')
+    dump("runs/bad", '{"npu": "zeta"}')
+    with pytest.warns(UserWarning, match=r"runs/bad\b.*byte 0x10: got opcode 0x7"):
+        assert npulab.load_all("runs").names == ["good"]
+
+
+def test_a_case_of_several_is_asked_for_by_the_option(capsys: pytest.CaptureFixture[str], dump: Callable[..., Path]) -> None:
+    for number in range(14):
+        dump(f"runs/board{number:02d}", json.dumps({"npu": "zeta"}))
+    assert main(["show", "runs"]) == 2
+    told = capsys.readouterr().err
+    assert "runs: holds 14 captures: board00, board01, " in told
+    assert "board11 and 2 more; say which with --case board00, in Python case='board00'" in told
+    assert main(["show", "runs", "--case", "board00"]) == 0
+    assert main(["show", "runs", "--case", "bored00"]) == 2
+    assert "got case 'bored00', it holds board00, " in capsys.readouterr().err
+    with pytest.raises(LookupError, match="near are board00"):
+        npulab.load("runs", "bored00")
+
+
+def test_captures_that_make_no_sweep_say_which_option_takes_a_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("zeta", "beta"):
+        new_target(name)
+        for number in range(2):
+            folder = Path("all", f"{name}{number}")
+            folder.mkdir(parents=True)
+            (folder / "words.bin").write_bytes(WORDS)
+            (folder / "job.json").write_text(json.dumps({"npu": name, "parameters": {"k": number}}))
+            npulab.save(npulab.load(folder), Path("captures", name, str(number)))
+    with pytest.raises(ValueError, match=r"got target beta .* and zeta .*; --target beta takes these, or give a folder") as told:
+        npulab.load_sweep("captures")
+    assert "sweep_of" not in str(told.value)
+    assert npulab.load_sweep("captures", target="zeta").target == "zeta"
+    with pytest.raises(ValueError, match="got no capture of target zita, allowed is one of beta, zeta; near is zeta"):
+        npulab.load_sweep("captures", target="zita")
