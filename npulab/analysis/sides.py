@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from npulab.analysis.check import diff, diff_buffers, jobs_apart, raw_fields
@@ -12,6 +13,7 @@ from npulab.captures.capture import Capture, CaptureSet, Job
 from npulab.captures.listing import ALL, Wanted, folded
 from npulab.captures.store import load_all
 from npulab.captures.sweep import Sweep, is_sweep, load_sweep
+from npulab.captures.unrecognised import holds_none
 from npulab.support.answers import Answer, Part, Table
 from npulab.support.text import Row, as_address, plural, rows_of
 
@@ -42,7 +44,7 @@ def load_sides(a: Place, b: Place | None = None, tasks: Sequence[int] = ()) -> t
         return sides[0][0], sides[0][1]
     for path, side in zip(paths, sides, strict=True):
         if not len(side):
-            raise ValueError(f"{path}: holds no capture")
+            raise ValueError(holds_none(Path(path)))
     if all(len(side) == 1 for side in sides):
         sides = [side[0] for side in sides]
     return sides[0], sides[1]

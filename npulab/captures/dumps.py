@@ -3,7 +3,8 @@ are files beside it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,13 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from npulab.captures.capture import Capture, Job
-from npulab.captures.target import Features, Importer, each_read, guarded, select
+from npulab.captures.target import Features, Importer, Unsupported, each_read, guarded, select
 from npulab.captures.writes import read_writes
 from npulab.layout.stored import SWAPS, swap_words
 from npulab.registers.fields import WORD_BYTES
 from npulab.registers.map import RegisterMap
 from npulab.support.files import read_bounded, read_json
-from npulab.support.refuse import refuse_if
+from npulab.support.refuse import near, refuse_if
 
 DESCRIPTION, WORDS, WRITES = "job.json", "words.bin", "writes.txt"
 MOST_BYTES = 2**28  # of a buffer
@@ -54,49 +55,91 @@ def folder_importer(target: str, chips: Mapping[str, Features], tables: Maps,
     """
     make = guarded(jobs or _jobs, target, "jobs")
 
-    def dumps(path: Path) -> list[Path]:
-        """The folders that are dumps of the target: the path, or those in it."""
-        found = [path, *sorted(path.iterdir())] if path.is_dir() else []
-        return [one for one in found if _npu(one) == target]
+    def recognises(path: Path) -> bool:
+        return any(_npu(one) == target for one in described(path))
 
     def read(path: Path) -> Mapping[str, Capture | ValueError]:
         if (path / DESCRIPTION).is_file():
             return {path.name: read_one(path)}
-        return each_read({one.name: partial(read_one, one) for one in dumps(path)})
+        return each_read({one.name: partial(read_one, one) for one in described(path) if _may_be(one, target)})
 
     def read_one(path: Path) -> Capture:
-        said = _description(path)
+        said, where = _description(path), path / DESCRIPTION
+        npu = stated_npu(path)
+        refuse_if(npu != target, f"{where}: npu", repr(npu),
+                  f"is {target!r}, as the dumps beside it have it{near(npu, [target])}")
         chip = str(said.get("chip") or next(iter(chips)))
-        refuse_if(chip not in chips, f"{path / DESCRIPTION}: chip", repr(chip),
-                  f"is one of {', '.join(chips)}")
+        refuse_if(chip not in chips, f"{where}: chip", repr(chip), f"is one of {', '.join(chips)}{near(chip, chips)}")
         maps, buffers = select(tables, chips[chip]), _buffers(path, said)
-        made = make(path, buffers, maps)
+        with _of_folder(path):
+            made = make(path, buffers, maps)
         buffers.pop(Path(WORDS).stem, None)
         texts: dict[str, Any] = {name: str(said[name]) for name in TEXTS if name in said}
+        addresses = {name: _address(where, name, at) for name, at in _object(path, said, "addresses").items()}
+        recorded = made if isinstance(made, Recorded) else Recorded(made, buffers, addresses)
         try:
-            addresses = {name: int(str(at), 0) for name, at in _object(path, said, "addresses").items()}
-            made = made if isinstance(made, Recorded) else Recorded(made, buffers, addresses)
-            return Capture(path.name, target, chip, tuple(made.jobs), made.buffers, made.addresses,
+            return Capture(path.name, target, chip, tuple(recorded.jobs), recorded.buffers, recorded.addresses,
                            _object(path, said, "parameters"), maps=maps, **texts)
         except (TypeError, ValueError) as error:
-            where = path / DESCRIPTION
             raise ValueError(f"{where}: {str(error).removeprefix(f'{where}: ')}") from None
 
-    return Importer("folder of job.json, jobs and buffers", lambda path: bool(dumps(path)), read)
+    return Importer("folder of job.json, jobs and buffers", recognises, read)
+
+
+def described(path: Path) -> list[Path]:
+    """The folders that have a description: the path, or those in it."""
+    folders = [path, *sorted(path.iterdir())] if path.is_dir() else []
+    return [one for one in folders if (one / DESCRIPTION).is_file()]
+
+
+def stated_npu(path: Path) -> str:
+    """The NPU that a folder says it is a dump of; raises ValueError where its description is broken
+    or names none."""
+    npu = _description(path).get("npu")
+    if not isinstance(npu, str) or not npu:
+        got = "nothing" if npu is None else f"{npu!r:.60}"
+        raise ValueError(f"{path / DESCRIPTION}: npu: got {got}, allowed is an NPU's name, as {{\"npu\": \"NAME\"}}")
+    return npu
 
 
 def _npu(path: Path) -> str:
     """The NPU that a folder says it is a dump of, "" if it does not."""
     try:
-        return str(_description(path).get("npu", "")) if (path / DESCRIPTION).is_file() else ""
-    except ValueError:
+        return stated_npu(path)
+    except (ValueError, OSError):
         return ""
+
+
+def _may_be(path: Path, target: str) -> bool:
+    """Whether a folder is a dump of a target, or was to be one: broken, or with a misspelt name."""
+    npu = _npu(path)
+    return npu in ("", target) or bool(near(npu, [target]))
+
+
+@contextmanager
+def _of_folder(path: Path) -> Iterator[None]:
+    """What is refused of a dump's jobs, with the folder it is in."""
+    try:
+        yield
+    except (ValueError, LookupError) as error:
+        told = str(error.args[0] if isinstance(error, KeyError) and error.args else error)
+        text = told if str(path) in told else f"{path}: {told}"
+        kind = Unsupported if isinstance(error, Unsupported) else ValueError
+        raise kind(text).with_traceback(error.__traceback__) from error.__cause__
 
 
 def _description(path: Path) -> dict[str, Any]:
     said = read_json(path / DESCRIPTION)
     refuse_if(not isinstance(said, dict), path / DESCRIPTION, type(said).__name__, "is an object")
     return said
+
+
+def _address(where: Path, name: str, at: Any) -> int:
+    try:
+        return int(str(at), 0)
+    except ValueError:
+        raise ValueError(f"{where}: addresses, {name}: got {at!r:.60}, allowed is a number such as "
+                         "\"0x10000000\"") from None
 
 
 def _object(path: Path, said: Mapping[str, Any], name: str) -> dict[str, Any]:

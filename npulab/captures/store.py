@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,9 +18,8 @@ from npulab.captures.capture import Capture, CaptureSet, Job, Writes
 from npulab.captures.folders import DESCRIPTION, FORMATS, PAIRS, TEXTS, WIDE, capture_files, plain_name
 from npulab.captures.registry import stated_target, target, working_targets
 from npulab.captures.target import Importer, Target
-from npulab.captures.unrecognised import sentence_of
+from npulab.captures.unrecognised import holds_none, sentence_of, unread_dumps
 from npulab.models import is_model
-from npulab.models.sweeps import PARAMETERS as SWEEP
 from npulab.registers.map import RegisterMap
 from npulab.support.files import need_file, read_bounded, read_json, write_folders
 from npulab.support.refuse import near, refuse_if, refusing
@@ -27,6 +27,7 @@ from npulab.support.text import one_line
 
 WORDS = ("words", "writes", f"writes{WIDE}", "commands")  # what a job has one of
 MOST_BYTES = 2 ** 30  # of each file beside the description
+MOST_NAMED = 12  # cases, in a refusal
 FILES = {*WORDS, *PAIRS, *(kind + WIDE for kind in PAIRS)}
 KINDS: dict[type, str] = {str: "a text", dict: "an object", list: "a list"}
 
@@ -46,11 +47,20 @@ def load(path: str | os.PathLike[str], case: str | None = None) -> Capture:
     if case is None and len(cases) == 1:
         return found[0]
     if case is None or case not in [*found.names, *(f"{one.target}/{one.name}" for one in found)]:
-        if not len(found):
-            raise LookupError(f"{path}: holds no capture, allowed is a case folder, or a dump that a target recognises")
-        raise LookupError(f"{path}: got case {case!r}, it holds {', '.join(found.names)}" + (
-            f"; ask for one as case {found.names[0]!r}" if case is None else ""))
+        raise LookupError(_which(Path(path), case, found.names))
     return found[case]
+
+
+def _which(path: Path, case: str | None, names: Sequence[str]) -> str:
+    """That a case has to be named, or has another name."""
+    if not names:
+        return holds_none(path)
+    listed = ", ".join(names[:MOST_NAMED])
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    if case is None:
+        return (f"{path}: holds {len(names)} captures: {listed}{more}; say which with --case {quote(names[0])}, "
+                f"in Python case={names[0]!r}")
+    return f"{path}: got case {case!r}, it holds {listed}{more}{near(case, names)}"
 
 
 @refusing()
@@ -119,8 +129,7 @@ def unread(path: str | os.PathLike[str], empty: bool = False) -> dict[str, Case]
     out = {folder.relative_to(path).as_posix(): Case(partial(read_folder, folder), False)
            for folder in folders} or {name: Case(read, True) for name, read in case_readers(path).items()}
     if not out and not empty:
-        raise ValueError(f"{path}: holds no capture" + (
-            ", npulab.models.check_sweep checks a sweep of models" if (path / SWEEP).is_file() else ""))
+        raise ValueError(holds_none(path))
     return out
 
 
@@ -151,6 +160,8 @@ def case_readers(path: str | os.PathLike[str]) -> dict[str, Callable[[], Capture
     if (cases := _recognised(path)) is not None:
         return cases
     if path.is_dir():
+        if wrong := unread_dumps(path):
+            raise ValueError(wrong)
         files = {file.name: _in_folder(file) for file in sorted(path.iterdir()) if file.is_file()}
         return {name if len(cases) == 1 else f"{name}/{case}": read
                 for name, cases in files.items() for case, read in cases.items()}

@@ -21,10 +21,11 @@ import numpy as np
 from npulab.captures.capture import CHANGED, PROVENANCES, Capture, CaptureSet
 from npulab.captures.registry import stated_target
 from npulab.captures.store import load_all
+from npulab.captures.unrecognised import undescribed
 from npulab.registers.map import RegisterMap
 from npulab.support.files import read_bounded, write_file
 from npulab.support.late import pd
-from npulab.support.refuse import refuse_if, refusing
+from npulab.support.refuse import near, refuse_if, refusing
 from npulab.support.text import plural, six_digits
 
 SUFFIX = ".npz"
@@ -151,21 +152,26 @@ class Sweep:
 
 
 @refusing()
-def load_sweep(path: str | os.PathLike[str], chip: str | None = None) -> Sweep:
+def load_sweep(path: str | os.PathLike[str], chip: str | None = None, target: str | None = None) -> Sweep:
     """The sweep in an npz file, or of the captures in a folder or foreign dump (``sweep_of``).
 
     The file has ``words`` ``(N, W) uint32``, ``parameters`` ``(N, P)`` and ``names`` ``(P,)``, and
     may have the texts target, chip, block, provenance, source, tool and date.  Nothing in it is
-    run.  ``chip`` is the one whose captures are taken of a folder of several. Raises
+    run.  ``chip`` and ``target`` are those whose captures are taken of a folder of several. Raises
     FileNotFoundError; ValueError (file, what, got, allowed) for a file or folder that
     is no sweep.
     """
     path = Path(path)
     if path.is_file() and (path.suffix == SUFFIX or zipfile.is_zipfile(path)):
         return _read(path)
-    found = [one for one in load_all(path) if chip in (None, one.chip)]
-    refuse_if(not found, path, f"no capture{f' of chip {chip}' if chip else ''}",
-              f"is a folder of captures or a file {SUFFIX}")
+    every = load_all(path)
+    refuse_if(not len(every), path, "no capture", f"is a folder of captures or a file {SUFFIX}{undescribed(path)}")
+    found = [one for one in every if chip in (None, one.chip) and target in (None, one.target)]
+    for what, wanted in (("chip", chip), ("target", target)):
+        here = {str(getattr(one, what)) for one in every}
+        refuse_if(wanted is not None and wanted not in here, path, f"no capture of {what} {wanted}",
+                  f"is one of {', '.join(sorted(here))}{near(str(wanted), here)}")
+    refuse_if(not found, path, f"no capture of target {target} and chip {chip}", "is a chip of the target")
     with refusing(path):
         return sweep_of(found, path.resolve().stem)
 
@@ -244,12 +250,18 @@ def sweep_of(captures: CaptureSet | Iterable[Capture], name: str = "") -> Sweep:
         for one, kind in zip(found, kinds, strict=True):
             if kind != kinds[0]:
                 raise ValueError(f"captures: got {what} {kinds[0]} ({found[0].name}) and {kind} ({one.name}), allowed "
-                                 "is one; npulab.captures.sweep.sweep_of takes a part of the captures")
+                                 f"is one; {_part(what, kinds[0])}")
     first, columns = found[0], _columns(found)
     block = first.jobs[first.main].block
     return Sweep(np.stack([one.words for one in found]), columns, name, first.target, first.chip, block,
                  first.provenance, _all_of(one.source for one in found), _tools(found),
                  _all_of(one.date for one in found), first.maps.get(block))
+
+
+def _part(what: str, value: object = "") -> str:
+    """What takes a part of captures that make no sweep together."""
+    folder = f"a folder with those of one {what} alone" if value else f"a folder with those that have {what} alone"
+    return f"--{what} {value} takes these, or give {folder}" if what in ("target", "chip") else f"give {folder}"
 
 
 def words_of(table: Any) -> np.ndarray:
@@ -430,8 +442,7 @@ def _columns(captures: tuple[Capture, ...]) -> Any:
             if name not in one:
                 other = next(case for case, one in zip(cases, leaves, strict=True) if name in one)
                 raise ValueError(f"captures: got {case} without {name}, which {other} has, allowed are the same "
-                                 "parameters in all of them; npulab.captures.sweep.sweep_of takes a part "
-                                 "of the captures")
+                                 f"parameters in all of them; {_part(name)}")
         for column, numbers in _column(name, [one[name] for one in leaves], cases):
             if column in out:
                 raise ValueError(f"captures: got parameter {column!r} twice, as such and inside another, allowed is "

@@ -1,21 +1,20 @@
-"""Files that no target recognises, told as what they are, with the next step."""
+"""Files and folders that no target recognises, told as what they are, with the next step."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 
-from npulab.captures.registry import stated_target, targets
+from npulab.captures.dumps import DESCRIPTION, WORDS, WRITES, described, stated_npu
+from npulab.captures.registry import LOCAL, stated_target, targets
+from npulab.models.sweeps import PARAMETERS as SWEEP
 from npulab.registers.fields import WORD_BYTES
 from npulab.registers.table import MOST_WORDS
 from npulab.support.files import first_bytes
+from npulab.support.kinds import EMPTY, kind_of
+from npulab.support.refuse import near
 from npulab.support.text import Row, plural
 
-# how files begin that are often taken for a dump
-KINDS = {b"\x89PNG": "a PNG picture", b"\xff\xd8\xff": "a JPEG picture", b"GIF8": "a GIF picture",
-         b"BM": "a BMP picture", b"%PDF": "a PDF document", b"PK\x03\x04": "a zip archive",
-         b"\x1f\x8b": "a gzip archive", b"\xfd7zXZ": "an xz archive", b"7z\xbc\xaf": "a 7z archive",
-         b"\x7fELF": "an ELF program or library", b"MZ": "a Windows program", b"ONNX": "an ONNX model",
-         b"SQLite format 3": "an SQLite database", b"\x89HDF": "an HDF5 file"}
 HEAD = 4096
 FORMATS = "npulab list --formats names what they read"
 
@@ -39,29 +38,76 @@ def sentence_of(path: Path) -> str:
     return "; ".join([_what(path), *broken])
 
 
+def unread_dumps(path: Path) -> str:
+    """Why no target reads the descriptions of dumps in a folder that none recognises; "" without
+    a description."""
+    wrong = [_wrong(folder) for folder in described(path)]
+    if len(wrong) > 1:
+        return f"{wrong[0]}; {plural(len(wrong) - 1, 'other folder')} of {path} cannot be read either"
+    return wrong[0] if wrong else ""
+
+
+def holds_none(path: Path) -> str:
+    """That a folder holds no capture, with what may be meant."""
+    if (path / SWEEP).is_file():
+        return f"{path}: holds no capture, npulab.models.check_sweep checks a sweep of models"
+    return (f"{path}: holds no capture, allowed is a case folder, or a dump that a target recognises"
+            f"{undescribed(path)}")
+
+
+def undescribed(path: Path) -> str:
+    """The end of a refusal of a folder without captures: the line that makes the description of
+    what was recorded in it, or in a folder of it; "" where nothing was."""
+    recorded = {folder: file for folder in _with_folders(path) if (file := _recorded(folder))}
+    if not recorded:
+        return ""
+    folder, file = next(iter(recorded.items()))
+    count = len(recorded) - 1
+    others = f"; {plural(count, 'other folder')} in {path} lack{'s' if count == 1 else ''} it too" if count else ""
+    line = f"echo '{{\"npu\": \"NAME\"}}' > {quote(str(folder / DESCRIPTION))}"
+    return (f"; {folder / file} lies there without {DESCRIPTION}, which this line makes, with an NPU of npulab list "
+            f"--formats or npulab new: {line}{others}")
+
+
+def _with_folders(path: Path) -> list[Path]:
+    """A folder and those in it; none where it is a file."""
+    return [path, *sorted(one for one in path.iterdir() if one.is_dir())] if path.is_dir() else []
+
+
+def _recorded(folder: Path) -> str:
+    """The name of a file of a dump in a folder that says not what it is of; "" if there is none."""
+    names = sorted(file.name for file in folder.iterdir() if file.is_file())
+    dumped = [name for name in (WORDS, WRITES, *names) if name in names and (name == WRITES or name.endswith(".bin"))]
+    return dumped[0] if dumped and DESCRIPTION not in names else ""
+
+
+def _wrong(folder: Path) -> str:
+    """Why no target reads a folder by its description."""
+    where = folder / DESCRIPTION
+    try:
+        npu, known = stated_npu(folder), targets()
+        if npu not in known:
+            begin = near(npu, known) or f"; npulab new {npu} begins one"
+            return (f"{where}: npu: got {npu!r:.60}, allowed is one of {', '.join(known)} (a folder in ./{LOCAL} counts "
+                    f"too){begin}")
+        readers = ", ".join(importer.name for importer in stated_target(npu).importers)
+    except (ValueError, LookupError, OSError) as error:
+        told = str(error)
+        return told if told.startswith(str(where)) else f"{where}: {told}"
+    return f"{where}: npu: {npu} does not read such a folder, it reads {readers or 'nothing yet'}"
+
+
 def _what(path: Path) -> str:
     size = path.stat().st_size
     head = first_bytes(path, HEAD)
-    if not head:
+    kind = kind_of(head)
+    if kind == EMPTY:
         return f"{path}: is empty, allowed is a dump that a target recognises; record it again"
-    kind = next((kind for start, kind in KINDS.items() if head.startswith(start)), "")
     if kind:
         return f"{path}: is {kind}, no target recognises this file; {FORMATS}"
-    if _is_text(head):
-        return f"{path}: is text, no target recognises this file; {FORMATS}"
     words, rest = divmod(size, WORD_BYTES)
     if rest or not 2 <= words <= MOST_WORDS:
         return f"{path}: is {plural(size, 'byte')}, no target recognises this file; {FORMATS}"
     begin = f"npulab new NAME --from {path}" if path.suffix == ".bin" else f"npulab new NAME --words {words}"
     return (f"{path}: is {plural(words, 'word')} of 32 bits or other bytes, no target recognises this file; {FORMATS}, "
             f"words of an NPU that has no target begin with {begin}")
-
-
-def _is_text(head: bytes) -> bool:
-    try:
-        text = head.decode("utf-8")
-    except UnicodeDecodeError as error:
-        if error.reason != "unexpected end of data":  # the last letter may be cut
-            return False
-        text = head[:error.start].decode("utf-8")
-    return not any(ord(letter) < 32 and letter not in "\t\n\r\f\x1b" for letter in text)

@@ -84,7 +84,8 @@ def _check_cases(options: argparse.Namespace, cases: list[store.Case], broken: i
             ask = partial(nearby, progress=partial(_counted, bar) if options.jobs == 1 else iter)
             found = dict(zip(differ, run(ask, differ.values()), strict=True))
         checks = replace(checks, explanations=found)
-    show(options, checks)
+    if results or not broken + torn:  # of captures that cannot be read all was said
+        show(options, checks)
     if broken:
         return 2
     if torn or not checks.ok:

@@ -9,6 +9,7 @@ from pathlib import Path
 from npulab.captures import store
 from npulab.captures.capture import PROVENANCES, Capture
 from npulab.captures.sweep import SUFFIX, save_sweep, sweep_of
+from npulab.captures.unrecognised import holds_none
 from npulab.cli.output import Add, Done, show, tell
 
 
@@ -31,8 +32,10 @@ def _import(options: argparse.Namespace) -> int:
         tell(error)
     captures = [replace(case, provenance=options.provenance or case.provenance)
                 for case in cases if isinstance(case, Capture)]
+    if not captures and torn:
+        return 2
     if not captures:
-        raise ValueError(f"{options.path}: holds no capture")
+        raise ValueError(holds_none(Path(options.path)))
     (_into_sweep if Path(options.dest).suffix == SUFFIX else _into_folders)(options, captures)
     return 2 * bool(torn)
 

@@ -128,6 +128,7 @@ def _laws_options(add: Add) -> None:
         help="a word (w12) or bits of it (w12_0_32: word, lowest, how many) that say nothing, as "
              "addresses; repeatable; left out, they are found from layers that were captured twice")
     add("--chip", help="only captures of this chip")
+    add("--target", help="only captures of this NPU")
     add("--field", action="append", metavar="GLOB", default=[],
         help="only fields of the target's map with this name (also behind register or block), each by itself; "
              "repeatable")
@@ -143,7 +144,7 @@ def _laws(options: argparse.Namespace) -> int:
         raise ValueError(f"--plan: got {options.plan}, allowed is at least 1")
     if options.candidates and options.plan is None:
         raise ValueError(f"--candidates: got {options.candidates} without --plan, allowed is with it")
-    sweep = load_sweep(options.sweep, options.chip)
+    sweep = load_sweep(options.sweep, options.chip, options.target)
     nuisance, registers = named_bits(options.nuisance, sweep.words.shape[1], sweep.registers), None
     if options.field:
         registers = sweep.registers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import selectors
 import shlex
@@ -13,6 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 Result = TypeVar("Result")
@@ -87,6 +89,23 @@ def undisturbed(work: Callable[[threading.Event], Result]) -> Result:
             over.set()
 
 
+def _not_started(program: str | tuple[str, ...], error: OSError) -> str:
+    """Why a program cannot be started, and what mends it."""
+    if isinstance(program, str) or not program:
+        return f"got {program!r}, which cannot be started: {error.strerror or error}"
+    first, here = program[0], Path(program[0])
+    if error.errno == errno.ENOENT and os.sep in first and here.exists():
+        return f"{first}: cannot be started, for what its first line names behind #! is not there"
+    if error.errno == errno.ENOENT:
+        hint = f"; one of this name lies in this folder: ./{first}" if os.sep not in first and here.is_file() else ""
+        return f"{first}: there is no such program{hint}"
+    if error.errno == errno.EACCES and here.is_file():
+        return f"{first}: may not be run; chmod +x {shlex.quote(first)} allows it"
+    if error.errno == errno.ENOEXEC:
+        return f"{first}: is no program; a script begins with a line such as #!/bin/sh"
+    return f"{first}: cannot be started: {error.strerror or error}"
+
+
 def execute(name: str, program: str | tuple[str, ...], timeout: float, *stops: threading.Event) -> End:
     """Run a program; a text is read by a shell.
 
@@ -104,7 +123,7 @@ def execute(name: str, program: str | tuple[str, ...], timeout: float, *stops: t
             process = subprocess.Popen(program, shell=isinstance(program, str), stdin=subprocess.DEVNULL, bufsize=0,
                                        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
         except OSError as error:
-            raise NotRun(f"{name}: got {program!r}, which cannot be started: {error.strerror or error}") from None
+            raise NotRun(f"{name}: {_not_started(program, error)}") from None
         said, until = bytearray(), time.monotonic() + timeout
         assert process.stderr is not None
         with process.stderr as errors:

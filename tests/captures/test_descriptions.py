@@ -94,7 +94,7 @@ def test_one_broken_dump_of_several_is_told_with_its_folder(dump: Callable[..., 
     dump("runs/torn", '{"npu": "zeta"')
     dump("runs/typed", '{"npu": "zetta"}')
     dump("runs/other", '{"npu": "quokka"}')  # another's
-    with pytest.warns(UserWarning) as told:
+    with pytest.warns(UserWarning, match="job.json") as told:
         assert npulab.load_all("runs").names == ["good"]
     texts = sorted(str(one.message) for one in told)
     assert len(texts) == 2

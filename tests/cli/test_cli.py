@@ -237,7 +237,7 @@ def test_dump_of_two_sides_is_diffed_alone(run: Any, dump: Path) -> None:
     assert len(run("diff", dump, "--json")[1]) == 7
     assert run("show", dump, "--case", "vendor")[0] == 0
     status, _, err = run("show", dump)
-    assert (status, err.split(": ", 2)[2]) == (2, "got case None, it holds mesa, vendor; ask for one as case 'mesa'\n")
+    assert (status, err.split(": ", 2)[2]) == (2, "holds 2 captures: mesa, vendor; say which with --case mesa, in Python case='mesa'\n")
 
 
 @pytest.mark.parametrize(("arguments", "words"), [

@@ -407,7 +407,7 @@ def test_map_writes_what_it_says(snippet: RegisterTable, run: Any, tmp_path: Pat
     (["map.xml", "map"], "got no suffix"), (["map.xml", "map.csv", "--to", "pdf"], "--to: got pdf, allowed is .csv"),
     (["map.xml", "map.svd", "--feature", "F"], "feature: got 'F', allowed is one of none"),
     (["map.xml", "there.csv"], "there.csv: is there already"), (["map.xml", "other/enums.csv"], "the name of the table of enums"),
-    (["nothing.xml", "x.csv"], "nothing.xml"), (["note.txt", "x.csv"], "note.txt: got a file that begins"),
+    (["nothing.xml", "x.csv"], "nothing.xml"), (["note.txt", "x.csv"], "note.txt: got text, allowed is one of"),
 ])
 def test_map_refuses_and_writes_nothing(given: list[str], said: str, run: Any, tmp_path: Path) -> None:  # noqa: F811
     written(tmp_path, domain('<reg32 offset="0" name="R" type="E"/>', '<enum name="E"><value name="X" value="0"/></enum>'))

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from npulab.registers.formats.tables import COMMENT, ENUM_COLUMNS, RegisterTable, table_text
 from npulab.registers.table import ENUMS, REQUIRED, own_enums
 from npulab.support.files import first_bytes, need_file, read_table, write_files
+from npulab.support.kinds import EMPTY, kind_of
 from npulab.support.refuse import refuse_if, refusing
 
 
@@ -47,7 +48,9 @@ def read_map(path: Path | str, define: Sequence[str] = (), include: Sequence[Pat
     known = format_of(head)
     if not known:
         allowed = dict.fromkeys(one.what for one in FORMATS.values() if one.read)
-        raise ValueError(f"{path}: got a file that begins {head[:20]!r}, allowed is one of {', '.join(allowed)}")
+        what = kind_of(head) or f"bytes that begin {head[:8].hex(' ')}"
+        got = "an empty file" if what == EMPTY else what
+        raise ValueError(f"{path}: got {got}, allowed is one of {', '.join(allowed)}")
     given = {"define": define, "include": [Path(one) for one in include]}
     given = {name: some for name, some in given.items() if some}
     taken = {"xml": ("include",), "struct": ("define", "include")}.get(known, ())

@@ -89,10 +89,10 @@ def test_a_folder_of_dumps_is_a_set_of_captures(here: Path) -> None:
 
 
 @pytest.mark.parametrize(("broken", "words"), [
-    ("[", "job.json: is not JSON"),
+    ("[", "job.json, line 1, column 2: is not JSON: got the end of the text, allowed is a value"),
     ("[]", "job.json: got list, allowed is an object"),
     ('{"npu": "heron", "chip": "owl"}', "chip: got 'owl', allowed is one of heron"),
-    ('{"npu": "heron", "addresses": {"a": "here"}}', "job.json: invalid literal"),
+    ('{"npu": "heron", "addresses": {"a": "here"}}', "job.json: addresses, a: got 'here', allowed is a number such as"),
     ('{"npu": "heron", "addresses": 3}', "job.json: addresses: got 3, allowed is an object"),
     ('{"npu": "heron", "provenance": "hearsay"}', "got provenance 'hearsay', allowed is one of board")])
 def test_a_broken_dump_is_told(here: Path, broken: str, words: str) -> None:
