@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from npulab.quant.layers import UNIT, Add, Conv2D, FullyConnected, Layer, Pool2D
 from npulab.quant.rules import QuantParams
+from npulab.support.refuse import near, refuse_if, shortly
 
 OPS = ("conv", "fully_connected", "max_pool", "average_pool", "add")
 TOGETHER = {"kernel": ("kernel_h", "kernel_w"), "stride": ("stride_h", "stride_w")}
@@ -26,6 +27,9 @@ USUAL: Mapping[str, Any] = {
     "kernel_h": [1, 3], "kernel_w": [1, 3], "stride_h": [1, 2], "stride_w": [1, 2], "same": [0, 1],
     "depthwise": [0], "relu": [0, 1], "input_scale": [0.02], "weight_scale": [0.01], "output_scale": [0.05],
     "input_zero_point": [0], "weight_zero_point": [0], "output_zero_point": [0]}
+FLAGS = ("same", "depthwise", "relu")
+RANGE = "(low, high) or a list of values"
+MOST_SIZE = 2 ** 24  # along an axis
 MOST_WEIGHTS = 2 ** 21  # of a layer that is made
 
 
@@ -33,24 +37,79 @@ def complete_ranges(ranges: Mapping[str, Any]) -> dict[str, Any]:
     """Ranges of every parameter: those given, ``kernel`` and ``stride`` in place of those of both
     axes, and the usual ones of the rest.
 
-    Raises ValueError for a name that no layer has and for an operator that is not known.
+    Raises ValueError for a name that no layer has, for what is neither (low, high) nor a list of
+    numbers that such a parameter may have, and for an operator that is not known.
 
     >>> complete_ranges({"kernel": [1, 3], "op": ["conv", "add"]})["op"]
     [0, 4]
     """
-    out = dict(USUAL)
+    refuse_if(not isinstance(ranges, Mapping), "ranges", shortly(ranges), f"is {RANGE} by parameter")
+    out = {**USUAL, "op": _operators(ranges.get("op", USUAL["op"]))}
+    names = (*USUAL, *TOGETHER)
     for name, allowed in ranges.items():
-        if name not in USUAL and name not in TOGETHER:
-            raise ValueError(f"ranges: got {name!r}, allowed is one of {', '.join((*USUAL, *TOGETHER))}")
+        if name not in names:
+            raise ValueError(f"ranges: got {name!r}, allowed is one of {', '.join(names)}{near(str(name), names)}")
+        if name == "op":
+            continue
+        _check_range(name, allowed)
         for axis in TOGETHER.get(name, ()):
+            refuse_if(axis in ranges, "ranges", f"{name} and {axis}", f"is one of them: {name} is that of both axes")
             del out[axis]
         out[name] = allowed
-    ops = [out["op"]] if isinstance(out["op"], str) else list(out["op"])
-    unknown = [op for op in ops if op not in OPS and op not in range(len(OPS))]
-    if unknown:
-        raise ValueError(f"ranges: got op {unknown[0]!r}, allowed is one of {', '.join(OPS)}")
-    out["op"] = [OPS.index(op) if op in OPS else int(op) for op in ops]
     return out
+
+
+def _operators(allowed: Any) -> list[int]:
+    """The numbers of operators that are given by name or number, one or several."""
+    ops = [allowed] if isinstance(allowed, str) else allowed
+    known = f"is one of {', '.join(OPS)}, or a list of them"
+    refuse_if(isinstance(ops, Mapping) or not isinstance(ops, Iterable), "ranges: op", shortly(ops), known)
+    found: list[int] = []
+    for op in ops:
+        number = OPS.index(op) if op in OPS else op
+        hint = near(op, OPS) if isinstance(op, str) else ""
+        wrong = isinstance(number, str) or number not in range(len(OPS))
+        refuse_if(wrong, "ranges", f"op {op!r:.60}", f"{known}{hint}")
+        found.append(int(number))
+    refuse_if(not found, "ranges: op", "no value", known)
+    return found
+
+
+def _check_range(name: str, allowed: Any) -> None:
+    """Raise ValueError where a range is neither (low, high) nor a list of numbers of its parameter."""
+    what = f"ranges: {name}"
+    one = isinstance(allowed, int | float) and not isinstance(allowed, bool)
+    hint = f"; one value is [{allowed}]" if one else ""
+    refuse_if(isinstance(allowed, str | bytes | Mapping) or not isinstance(allowed, Iterable), what, shortly(allowed),
+              f"is {RANGE}{hint}")
+    values = list(allowed)
+    refuse_if(not values, what, "no value", f"is {RANGE}")
+    for place, value in enumerate(values):
+        number = _is_number(value) or (name in FLAGS and isinstance(value, bool))
+        refuse_if(not number, what, f"{shortly(value)} as value {place}", f"is {RANGE} of finite numbers")
+        low, high, text = _limits(name)
+        whole = name.endswith("_scale") or float(value).is_integer()
+        refuse_if(not low <= value <= high or not whole, what, f"{value} as value {place}", text)
+    if isinstance(allowed, tuple) and len(allowed) == 2:
+        refuse_if(allowed[0] > allowed[1], what, f"low {allowed[0]} above high {allowed[1]}", "is (low, high)")
+    elif isinstance(allowed, tuple):
+        refuse_if(True, what, shortly(allowed), f"is {RANGE}")
+
+
+def _is_number(value: Any) -> bool:
+    number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    return number and bool(np.isfinite(value))
+
+
+def _limits(name: str) -> tuple[float, float, str]:
+    """The lowest and the highest value of a parameter, in numbers and behind "allowed"."""
+    if name in FLAGS:
+        return 0, 1, "is 1 or 0"
+    if name.endswith("_scale"):
+        return float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max), "are positive numbers"
+    if name.endswith("_zero_point"):
+        return -2 ** 31, 2 ** 31 - 1, "are whole numbers"
+    return 1, MOST_SIZE, f"are whole numbers from 1 to {MOST_SIZE}"
 
 
 def made(parameters: Mapping[str, float], seed: int = 0, dtype: str = "uint8") -> tuple[Layer, np.ndarray]:

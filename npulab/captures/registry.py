@@ -27,7 +27,7 @@ from pathlib import Path
 from npulab.captures.target import Target, place_of
 from npulab.quant.rules import find_rules_with, state_rules
 from npulab.support.files import locked, read_json, replace_file
-from npulab.support.refuse import refuse_if
+from npulab.support.refuse import near, refuse_if
 
 HERE = Path(__file__).parents[1] / "npus"
 LOCAL = "npulab_targets"
@@ -66,7 +66,7 @@ def _target(name: str, asked: bool) -> Target:
     folder = _folder(name)
     if not folder and name not in targets():
         raise LookupError(f"target: got {name!r}, allowed is one of {', '.join(targets())} "
-                          f"(a folder in ./{LOCAL} counts too)")
+                          f"(a folder in ./{LOCAL} counts too){near(name, targets())}")
     folder = folder or HERE / name  # of an entry point, which has none there
     users = folder.parent != HERE
     if asked:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,8 +13,12 @@ import numpy as np
 
 from npulab.captures import store
 from npulab.captures.capture import Capture
+from npulab.captures.dumps import described
+from npulab.captures.folders import DESCRIPTION
 from npulab.captures.layers import following, made
 from npulab.captures.registry import target
+from npulab.captures.target import Target
+from npulab.captures.unrecognised import undescribed, unread_dumps
 from npulab.models import single_op_model
 from npulab.support.extras import lacking_in, told
 from npulab.support.processes import arguments, execute
@@ -154,7 +158,7 @@ class Compiler:
         try:
             capture = (self.read or _first)(out)
         except (ValueError, LookupError, OSError) as error:
-            return Answer("failed", text=_sentence(error))
+            return Answer("failed", text=_sentence(error, folder))
         except ImportError as error:
             return Answer("failed", text=told(error))
         buffers = capture.buffers if "input" in capture.buffers else {**capture.buffers, "input": x.tobytes()}
@@ -163,35 +167,65 @@ class Compiler:
 
 
 def reader_of(name: str) -> Callable[[Path], Capture]:
-    """What reads the first capture that a target's importers find in a folder; LookupError for an
-    unknown target."""
+    """What reads the first capture that a target's importers find in a folder, itself a dump or with
+    files or folders that are; LookupError for an unknown target."""
     of = target(name)
 
     def read(out: Path) -> Capture:
-        for path in sorted(out.rglob("*")):
-            for importer in of.importers:
-                if path.is_file() and importer.recognises(path):
-                    found = [case for case in importer.read(path).values() if isinstance(case, Capture)]
-                    if found:
-                        return found[0]
-        names = ", ".join(sorted(path.name for path in out.iterdir()))
-        raise ValueError(f"{out.name}: got {names or 'nothing'}, allowed is a file that {name} recognises")
+        errors: list[ValueError] = []
+        for path in (out, *sorted(out.rglob("*"))):
+            for found in _cases(of, path):
+                if isinstance(found, Capture):
+                    return found
+                errors.append(found)
+        raise errors[0] if errors else ValueError(_unread(out, name, [one.name for one in of.importers]))
 
     return read
 
 
+def _cases(of: Target, path: Path) -> list[Capture | ValueError]:
+    """The captures that a target's importers, or npulab itself, read from a file or folder; what is
+    wrong with one that is broken."""
+    if (path / DESCRIPTION).is_file():
+        try:
+            found = store.read_folder(path)
+        except (ValueError, LookupError, OSError) as error:
+            return [ValueError(_sentence(error))]
+        return [found] if found.target == of.name else []
+    cases: list[Capture | ValueError] = []
+    for importer in of.importers:
+        if importer.recognises(path):
+            try:
+                cases += importer.read(path).values()
+            except ValueError as error:
+                cases.append(error)
+    return cases
+
+
 def _first(out: Path) -> Capture:
     """The one capture in what a program left."""
+    errors: list[ValueError] = []
     for path in (out, *sorted(out.rglob("*"))):
-        if path == out or path.is_file():
+        if path == out or path.is_file() or described(path):
             try:
                 found = store.load_all(path)
-            except ValueError:
+            except ValueError as error:
+                if path.is_dir():  # of a file that no target reads it says that alone
+                    errors.append(error)
                 continue
             if len(found):
                 return found[0]
+    raise errors[0] if errors else ValueError(_unread(out, "a target", []))
+
+
+def _unread(out: Path, reader: str, formats: Sequence[str]) -> str:
+    """That nothing of what a program left is a dump."""
+    if wrong := unread_dumps(out):
+        return wrong
     names = ", ".join(sorted(path.name for path in out.iterdir()))
-    raise ValueError(f"{out.name}: got {names or 'nothing'}, allowed is a file that a target recognises")
+    known = f" ({', '.join(formats)})" if formats else ""
+    return (f"{out.name}: got {names or 'nothing'}, allowed is a file or a folder that {reader} recognises{known}"
+            f"{undescribed(out)}")
 
 
 def ask_all(source: Source, rows: list[Mapping[str, float]], seed: int, workers: int = 1) -> list[Answer]:
@@ -211,5 +245,7 @@ def _observed(capture: Capture) -> dict[str, float]:
         | {f"{block.lower()}_jobs": float(sum(job.block == block for job in capture.jobs)) for block in capture.maps}
 
 
-def _sentence(error: BaseException) -> str:
-    return " ".join(str(error.args[0] if isinstance(error, KeyError) and error.args else error).split())[:WORDS]
+def _sentence(error: BaseException, folder: Path | None = None) -> str:
+    """An error on one line, without the name of the folder that is gone when it is read."""
+    text = " ".join(str(error.args[0] if isinstance(error, KeyError) and error.args else error).split())
+    return (text if folder is None else text.replace(f"{folder}/", ""))[:WORDS]

@@ -7,7 +7,7 @@ import dis
 import linecache
 import os
 import zlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from pathlib import Path
@@ -21,6 +21,7 @@ from npulab.quant.layers import ACTIVATIONS
 from npulab.quant.rules import Rule, state_rules
 from npulab.registers.map import RegisterMap
 from npulab.support.files import read_table
+from npulab.support.refuse import refuse_if, shortly
 
 if TYPE_CHECKING:
     from npulab.captures.capture import Capture
@@ -81,16 +82,28 @@ class Claim(NamedTuple):
         return f"task {self.task}, {self.what}: {self.field} is {got}, {said}"
 
 
-class Range(NamedTuple):
+@dataclass(frozen=True)
+class Range:
     """A stretch of memory that a recorded run had checked: ``predicted`` are the bytes that the
     target's arithmetic leaves there, ``captured`` those of the run or, where only their CRC-32 was
-    kept, ``crc``.
+    kept, ``crc``.  Raises ValueError for a member of another type.
     """
 
     name: str
     predicted: bytes
     captured: bytes | None = None
     crc: int | None = None
+
+    def __post_init__(self) -> None:
+        refuse_if(not isinstance(self.name, str), "Range: name", shortly(self.name), "is a text")
+        for what in ("predicted", "captured"):
+            data = getattr(self, what)
+            usual = what == "captured" and data is None
+            refuse_if(not usual and not isinstance(data, bytes), f"Range {self.name!r:.60}: {what}", shortly(data),
+                      "are bytes, as array.tobytes() gives them")
+        known = isinstance(self.crc, int) and 0 <= self.crc < 2 ** 32
+        refuse_if(self.crc is not None and not known, f"Range {self.name!r:.60}: crc", shortly(self.crc),
+                  "is a CRC-32, 0 to 0xffffffff, or None")
 
     @property
     def differing(self) -> Sequence[int]:
@@ -124,6 +137,9 @@ class Range(NamedTuple):
             return (f"{self.name}: CRC-32 of {len(self.predicted)} bytes is {zlib.crc32(self.predicted):#010x}, the "
                     f"run had {self.crc:#010x}")
         return f"{self.name}: {len(wrong)} of {len(self.captured)} bytes differ, the first at {wrong[0]:#x}"
+
+
+MEMBERS = {"replay": Range, "claims": Claim}  # steps that give several, and of what
 
 
 @dataclass(frozen=True)
@@ -241,6 +257,8 @@ class Target:
         for step in STEPS:
             if getattr(self, step) is not None:
                 object.__setattr__(self, step, guarded(getattr(self, step), self.name, step))
+        for step, kind in MEMBERS.items():
+            object.__setattr__(self, step, _only(getattr(self, step), kind, self.name, step))
         lower = _plain_only(guarded(self.lower, self.name, "lower"), self.name, self.variants)
         object.__setattr__(self, "lower", lower)
         object.__setattr__(self, "importers", tuple(
@@ -326,6 +344,23 @@ def _subject(value: Any) -> str:
     if isinstance(value, np.ndarray):
         return f"{value.size} words"
     return f"capture {value.name}" if hasattr(value, "jobs") else f"{value!s:.80}"
+
+
+def _only(function: Callable[[Capture], Any], kind: type, name: str, step: str) -> Callable[[Capture], Sequence[Any]]:
+    """A step that gives members of one kind; ValueError where it gives something else."""
+    @wraps(function)
+    def checked(capture: Capture) -> Sequence[Any]:
+        given = function(capture)
+        if isinstance(given, kind) or not isinstance(given, Iterable):
+            raise ValueError(f"target {name}: {step}: got {shortly(given)}, allowed is a tuple of "
+                             f"npulab.target.{kind.__name__}")
+        found = tuple(given)
+        for number, one in enumerate(found):
+            if not isinstance(one, kind):
+                raise ValueError(f"target {name}: {step}: got {shortly(one)} as member {number}, allowed is "
+                                 f"npulab.target.{kind.__name__}")
+        return found
+    return checked
 
 
 def _plain_only(lower: Callable[..., Capture], name: str, known: Sequence[str]) -> Callable[..., Capture]:

@@ -88,8 +88,8 @@ def _wrong(folder: Path) -> str:
         npu, known = stated_npu(folder), targets()
         if npu not in known:
             begin = near(npu, known) or f"; npulab new {npu} begins one"
-            return (f"{where}: npu: got {npu!r:.60}, allowed is one of {', '.join(known)} (a folder in ./{LOCAL} counts "
-                    f"too){begin}")
+            return (f"{where}: npu: got {npu!r:.60}, allowed is one of {', '.join(known)} (a folder in ./{LOCAL} "
+                    f"counts too){begin}")
         readers = ", ".join(importer.name for importer in stated_target(npu).importers)
     except (ValueError, LookupError, OSError) as error:
         told = str(error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,11 @@ from npulab.cli.output import Add, show
 from npulab.cli.terminal import progress
 from npulab.support.answers import Answer, Part, Table
 from npulab.support.files import read_json
+from npulab.support.refuse import near, refuse_if, refusing, shortly
 from npulab.support.text import Row
 
 LOWER = "lower:"
+ENDS = ("low", "high")
 COLUMNS = ("batch", "captures", "cells", "claimed", "wrong", "share", "capturing", "learning")
 
 
@@ -25,9 +27,11 @@ class Answered(Answer):
     found: Any
 
     def records(self) -> list[Row]:
-        """A record for each batch, each surprise, each layer without a capture, each law."""
+        """A record for each batch, each surprise, each layer without a capture, the reasons of most
+        of these, each law."""
         tables = (("batch", self.found.batches), ("surprise", self.found.surprises), ("lost", self.found.outcomes))
         rows = [{"kind": kind, **row} for kind, table in tables for row in json.loads(table.to_json(orient="records"))]
+        rows += [{"kind": "reason", **asdict(reason)} for reason in self.found.reasons]
         laws = [] if self.found.laws is None else json.loads(self.found.laws.table.to_json(orient="records"))
         return [*rows, *({"kind": "law", **row} for row in laws)]
 
@@ -54,11 +58,15 @@ def _options(add: Add) -> None:
 
 def _explore(options: argparse.Namespace) -> int:
     from npulab.analysis.explore import explore
+    from npulab.captures.registry import target
     from npulab.captures.sources import Compiler, Lowered, Source, reader_of
 
     source: Source
     if options.source.startswith(LOWER):
         name, _, chip = options.source.removeprefix(LOWER).partition(":")
+        of = target(name)
+        if chip:
+            of.features(chip)
         source = Lowered(name, chip or None, options.dtype or "uint8")
     else:
         read = reader_of(options.target) if options.target else None
@@ -73,12 +81,28 @@ def _explore(options: argparse.Namespace) -> int:
 
 def _ranges(path: str | None) -> dict[str, Any]:
     """The ranges in a file: a list of values, or an object of the ends."""
+    from npulab.captures.layers import complete_ranges
+
     if path is None:
         return {}
-    ranges = read_json(Path(path))
-    if not isinstance(ranges, dict):
-        raise ValueError(f"{path}: got {str(ranges)[:60]}, allowed is a JSON object of ranges by parameter")
-    return {name: tuple(allowed.values()) if isinstance(allowed, dict) else allowed for name, allowed in ranges.items()}
+    said = read_json(Path(path))
+    with refusing(path):
+        refuse_if(not isinstance(said, dict), "ranges", shortly(said), "is an object of ranges by parameter")
+        ranges = {name: _ends(name, allowed) for name, allowed in said.items()}
+        complete_ranges(ranges)
+    return ranges
+
+
+def _ends(name: str, allowed: Any) -> Any:
+    """A range of a file as ``explore`` takes it."""
+    if not isinstance(allowed, dict):
+        return allowed
+    unknown = [key for key in allowed if key not in ENDS]
+    if unknown:
+        raise ValueError(f"ranges: {name}: got {unknown[0]!r:.60}, allowed are low and high{near(unknown[0], ENDS)}")
+    missing = [key for key in ENDS if key not in allowed]
+    refuse_if(missing, f"ranges: {name}", f"no {' and no '.join(missing)}", "are both low and high")
+    return allowed["low"], allowed["high"]
 
 
 COMMANDS = {"explore": (_options, _explore)}

@@ -91,7 +91,7 @@ def _deepest(text: str) -> tuple[int, int]:
 
 def _place(text: str, hooks: dict[str, Any]) -> int:
     """The place of the object in which a hook or a number is refused; the text's start without one."""
-    decoder = json.JSONDecoder(**hooks)
+    decoder: Any = json.JSONDecoder(**hooks)
     plain, begun = decoder.parse_object, [0]
 
     def parse_object(inside: tuple[str, int], *rest: Any) -> Any:

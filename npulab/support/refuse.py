@@ -69,6 +69,20 @@ def refuse_if(wrong: object, what: object, got: object, allowed: str,
         raise error(f"{what}: got {got}, allowed {allowed}")
 
 
+def shortly(value: Any) -> str:
+    """What was given, in a refusal: its type, and a number or a text itself.
+
+    >>> shortly(5), shortly("a"), shortly([1, 2]), shortly(None)
+    ('int 5', "str 'a'", 'list of 2', 'None')
+    """
+    kind = type(value).__name__
+    if value is None:
+        return "None"
+    if isinstance(value, int | float | str):
+        return f"{kind} {value!r:.60}"
+    return f"{kind} of {len(value)}" if isinstance(value, list | tuple | dict | set) else kind
+
+
 LIKE = 0.7  # of two names whose letters agree that far in order, one may be a misspelling
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import html
 import os
+import re
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from threading import Event
 from typing import Any
@@ -21,6 +23,7 @@ from npulab.captures.layers import complete_ranges
 from npulab.captures.sources import Source, ask_all
 from npulab.captures.sweep import Sweep
 from npulab.support.late import pd
+from npulab.support.text import plural
 
 FIRST = 24  # layers of the first sweep
 TWICE = 3  # of them asked again with other weights
@@ -30,6 +33,9 @@ WHOLE = 2  # times the captures of the last whole search: then all laws are look
 RANDOM = 4  # one layer in four is drawn, not planned
 POOL = 400  # layers that a batch is planned from
 BEYOND = 4  # what is observed of them is at most so many times the most that was captured
+MOST_REASONS = 3  # why layers gave no capture
+NUMBER = re.compile(r"0x[0-9a-f]+|\d+(?:\.\d+)?(?:e[+-]?\d+)?")
+BRACKETS = re.compile(r"\([^()]*\)")
 Progress = Callable[["Step"], None]
 
 
@@ -44,6 +50,34 @@ class Step:
     found: Explored | None = None
 
 
+@dataclass(frozen=True)
+class Reason:
+    """Why layers gave no capture: how many, the outcome, what the source said of the first of them."""
+
+    layers: int
+    outcome: str
+    text: str
+
+    def __str__(self) -> str:
+        said = f": {self.text}" if self.text else ", and the source said nothing"
+        return f"{plural(self.layers, 'layer')} {self.outcome}{said}"
+
+
+def reasons_of(outcomes: Iterable[tuple[str, str]]) -> tuple[Reason, ...]:
+    """The most frequent reasons among (outcome, text); texts that differ in numbers alone, or in what
+    is in brackets, as a layer's parameters, are one.
+
+    >>> print(*reasons_of([("refused", "w 9 is too large"), ("hang", ""), ("refused", "w 12 is too large")]), sep="; ")
+    2 layers refused: w 9 is too large; 1 layer hang, and the source said nothing
+    """
+    found: dict[tuple[str, str], list[str]] = {}
+    for outcome, text in outcomes:
+        kind = NUMBER.sub("#", BRACKETS.sub("()", text))
+        found.setdefault((outcome, kind), []).append(text)
+    ranked = sorted(found, key=lambda kind: -len(found[kind]))
+    return tuple(Reason(len(found[kind]), kind[0], found[kind][0]) for kind in ranked[:MOST_REASONS])
+
+
 @dataclass(frozen=True, eq=False)
 class Explored:
     """What an exploration found.
@@ -53,7 +87,7 @@ class Explored:
     batch, captures, drawn, cells, claimed, wrong, share, and of the drawn layers alone drawn_cells,
     drawn_claimed, drawn_wrong, with the seconds of capturing and of learning.  ``surprises`` has a
     row for each wrong prediction, ``outcomes`` one for each layer that was refused, failed or hung,
-    ``rules`` the constraints learnt from refusals.
+    ``rules`` the constraints learnt from refusals.  ``reasons`` says why most layers gave no capture.
     """
 
     laws: Laws | None
@@ -64,14 +98,23 @@ class Explored:
     rules: tuple[Rule, ...] = ()
     stopped: bool = False
 
+    @property
+    def reasons(self) -> tuple[Reason, ...]:
+        """The most frequent reasons for which layers gave no capture, at most three."""
+        if self.outcomes.empty:
+            return ()
+        return reasons_of(zip(self.outcomes["outcome"], self.outcomes["text"], strict=True))
+
     def __repr__(self) -> str:
         captures = 0 if self.sweep is None else len(self.sweep.words)
         last = f", last batch {100 * self.batches['share'].iloc[-1]:.0f} % right" if len(self.batches) else ""
+        stopped = ", stopped" if self.stopped else ""
+        why = "".join(f"; {reason}" for reason in self.reasons)
         return (f"Explored({captures} captures, {len(self.outcomes)} without one{last}, {len(self.surprises)} surprises"
-                f"{', stopped' if self.stopped else ''})")
+                f"{stopped}{why})")
 
     def _repr_html_(self) -> str:
-        return f"<p>{self!r}</p>{self.batches.to_html(max_rows=40)}"
+        return f"<p>{html.escape(repr(self))}</p>{self.batches.to_html(max_rows=40)}"
 
 
 def explore(source: Source, ranges: Mapping[str, Any] | None = None, constraints: Sequence[Any] = (),
@@ -142,7 +185,8 @@ class _Run:
                     self.store.add(number, reason, seed, row, answer)
                 self._say(f"batch {number}: {reason} layers")
         new = self.store.answers[before:]
-        text = f"{len(new)} layers asked"
+        lost = reasons_of((kept.outcome, kept.text) for kept in new if kept.outcome != "captured")
+        text = "; ".join([f"{len(new)} layers asked", *map(str, lost[:1])])
         if laws is not None:
             text = self._judge(laws, number, new, learnt - begun, time.monotonic() - learnt)
         self._say(text, self._explored(False))

@@ -33,7 +33,6 @@ import io
 import json
 import re
 import textwrap
-from collections import Counter
 from collections.abc import Callable, Mapping
 from errno import EINVAL
 from functools import cache
