@@ -39,11 +39,12 @@ from npulab.registers.formats.c_macros import (
     tail_of,
 )
 from npulab.registers.formats.c_structs import Layout, Struct, holes, index, rows_of, twice
-from npulab.registers.formats.c_text import NAME, Macro, Source, Unit, Wrong, read_source, read_unit
+from npulab.registers.formats.c_text import ASKED, NAME, Macro, Source, Unit, Wrong, read_source, read_unit
 from npulab.registers.formats.naming import unnumbered
 from npulab.registers.formats.tables import MOST_ROWS, Reading, RegisterTable
 from npulab.registers.table import COLUMNS
 from npulab.support.refuse import refuse_if, refusing
+from npulab.support.text import plural
 
 BEGINS = re.compile(rb"\b(?:struct|union|enum)\b[\w\s()]{0,200}\{|^[ \t]*#[ \t]*define[ \t]+\w|"
                     rb"\bconst(?:expr)?\s+\w+\s+\w+\s*=", re.MULTILINE)
@@ -52,6 +53,7 @@ TABLE = re.compile(r"\b([A-Za-z_]\w*)\s*\[\w*\]\s*=\s*\{([^;]*);")
 SHOWN = 8
 NEAR = 2 ** 8  # characters between an annotation and the struct that it is of
 FAR = 2 ** 12  # characters between a comment and what it is of
+MOST_MISSING = 40  # names that a refusal asks for
 MOST_SHOWN = 2 ** 10  # lines that a reading names
 
 Rows = list[dict[str, Any]]
@@ -112,8 +114,8 @@ def read_c(path: Path, define: Sequence[str] = (), include: Sequence[Path] = ())
     lost += [Lost("declaration", what, wrong.position, wrong.text) for what, wrong in layout.skipped]
     rows = _once([row for _, some in sorted(chunks, key=lambda one: one[0]) for row in some])
     reading = _reading(unit, roles, [*dict.fromkeys(lost)], layout)
-    _refuse_empty(path, rows, reading)
-    told.update(dict.fromkeys(_sentences(reading)))
+    _refuse_empty(path, rows, reading, unit)
+    told.update(dict.fromkeys([*_sentences(reading), *_missing(unit)]))
     if told:
         shown = [*told][:SHOWN] + ([f"{len(told) - SHOWN} more"] if len(told) > SHOWN else [])
         warnings.warn(f"{path}: {'; '.join(shown)}", stacklevel=3)
@@ -122,7 +124,7 @@ def read_c(path: Path, define: Sequence[str] = (), include: Sequence[Path] = ())
         return replace(table, reading=reading)
 
 
-def _refuse_empty(path: Path, rows: Rows, reading: Reading) -> None:
+def _refuse_empty(path: Path, rows: Rows, reading: Reading, unit: Unit) -> None:
     if len(rows) > MOST_ROWS:
         raise ValueError(f"{path}: got {len(rows)} fields, at most {MOST_ROWS} are allowed")
     if rows:
@@ -130,9 +132,25 @@ def _refuse_empty(path: Path, rows: Rows, reading: Reading) -> None:
     refuse_if(not reading.lost, path, "a file without a struct and without macros of registers",
               "is C that has one of them")
     lost = str(reading).partition("lost: ")[2]
-    _, name, where, why = reading.lost[0]
+    # what is declared nowhere is at the root of the rest
+    _, name, where, why = next((one for one in reading.lost if ASKED.search(one[3])), reading.lost[0])
+    more = "".join(f"; {text}" for text in _missing(unit))
     raise ValueError(f"{where}: {name}: {why}; got nothing that can be read, lost: {lost}, allowed is a struct, or "
-                     "macros whose names begin with that of a register's offset")
+                     f"macros whose names begin with that of a register's offset{more}")
+
+
+def _missing(unit: Unit) -> list[str]:
+    """All names that are declared nowhere, as one asks for them, and the files that may declare
+    them; none where there is but one name and no such file."""
+    unread = [f"#include {name} ({unit.source.where(place).rpartition(', ')[2]})" for name, place in unit.source.unread]
+    if not unit.missing or (len(unit.missing) == 1 and not unread):
+        return []
+    named = " ".join(f"--define {one}" for one in unit.missing[:MOST_MISSING])
+    more = f" and {len(unit.missing) - MOST_MISSING} more" if len(unit.missing) > MOST_MISSING else ""
+    counted = f"{plural(len(unit.missing), 'name')} declared nowhere: {named}{more}"
+    if not unread:
+        return [counted]
+    return [f"{counted}; {', '.join(unread[:SHOWN])} is not read by itself, --include FILE reads it"]
 
 
 def _sentences(reading: Reading) -> Iterator[str]:

@@ -44,6 +44,11 @@ TYPEDEF = re.compile(r"\btypedef\b[^;{}]{1,400};")
 BRACES = re.compile(r"[{}();]")
 SPACES = {ord(one): " " for one in "\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u200b"
           "\u202f\u205f\u3000\ufeff\u2060\f\v"} | {ord(one): "\n" for one in "\u2028\u2029\x85"}
+ASKED = re.compile(r"\(--define (\w+=\w+)\)$")  # at the end of a reason
+INCLUDE = re.compile(r"\s*([<\"][^>\"\n]{1,255}[>\"])")
+# headers of C itself, whose types are known
+STANDARD = {"assert.h", "inttypes.h", "limits.h", "math.h", "stdbool.h", "stddef.h", "stdint.h", "stdio.h", "stdlib.h",
+            "string.h"}
 OPTIONS = ["-x", "c", "-std=c2x", "-target", "x86_64-linux-gnu", "-nostdinc", "-ferror-limit=0", "-w"]
 
 GIVEN = Path(__file__).with_name("c_given.h")  # what headers take from others
@@ -99,6 +104,17 @@ class Source:
     def names(self) -> set[str]:
         """The macros that the files and ``defines`` say."""
         return {text.split("(")[0].split()[1] for text in self.defines} | {*self.macros}
+
+    @property
+    def unread(self) -> list[tuple[str, int]]:
+        """What the file includes that was not given with it, and where; headers of C itself left out."""
+        given_too = {path.name for _, path in self.files[:-1]}
+        found: list[tuple[str, int]] = []
+        for match in DIRECTIVE.finditer(self.text, self.own):
+            named = INCLUDE.match(match[2]) if match[1] == "include" else None
+            if named and named[1][1:-1] not in STANDARD and Path(named[1][1:-1]).name not in given_too:
+                found.append((named[1], match.start()))
+        return found
 
     @property
     def own(self) -> int:
@@ -349,6 +365,7 @@ class Unit:
     before: int  # characters in front of the source
     values: Mapping[str, int]
     refused: Mapping[str, str]  # macros without a value, and why
+    missing: tuple[str, ...] = ()  # what is declared nowhere, as --define takes it
 
     def position(self, location: Any) -> int:
         return int(location.offset) - self.before
@@ -408,6 +425,9 @@ def read_unit(source: Source, probes: Mapping[str, str]) -> Unit:
         elif (at := bisect_right(starts, position) - 1) >= 0:
             wrong.setdefault(starts[at], Wrong(max(position, starts[at]), _reason(error.spelling, source.macros)))
     refused |= {names[n]: reason for n, reason in failed.items() if 0 <= n < len(names)}
+    declared = [error for error in errors if error.location.offset < tail]
+    reasons = [_reason(error.spelling, source.macros) for error in sorted(errors, key=lambda one: one not in declared)]
+    wanted = tuple(dict.fromkeys(found[1] for reason in reasons if (found := ASKED.search(reason))))
     cursors = [*unit.cursor.get_children()]
     first, last = (bisect_left(cursors, at, key=lambda cursor: cursor.location.offset) for at in (len(before), tail))
     numbers = {f"npulab_{n}": name for n, name in enumerate(names) if n not in failed}
@@ -415,7 +435,7 @@ def read_unit(source: Source, probes: Mapping[str, str]) -> Unit:
               if one.spelling in numbers}
     values |= {name: values[twin] for name, twin in twins.items() if twin in values}
     refused |= {name: refused[twin] for name, twin in twins.items() if twin in refused}
-    return Unit(source, cursors[first:last], spans, wrong, len(before), values, refused)
+    return Unit(source, cursors[first:last], spans, wrong, len(before), values, refused, wanted)
 
 
 def _reason(text: str, macros: Container[str]) -> str:
