@@ -8,7 +8,7 @@ from shlex import quote
 
 from npulab.captures.registry import LOCAL, trust
 from npulab.cli.output import Add, Done, show
-from npulab.npus.template import WORDS, new_target
+from npulab.npus.template import WORDS, jobs_in, new_target
 from npulab.registers.fields import WORD_BYTES
 from npulab.registers.formats import FORMATS, of_blocks, of_chip, read_map, write_map
 from npulab.support.text import plural
@@ -27,10 +27,14 @@ def _map_options(add: Add) -> None:
         help="the map of a chip that has this, instead of every chip's; repeatable")
     add("--block", action="append", metavar="NAME",
         help="only this block (a peripheral, a domain), instead of all; repeatable")
+    _header_options(add)
+
+
+def _header_options(add: Add) -> None:
     add("--define", action="append", metavar="NAME=VALUE", default=[],
         help="a constant, a type or NAME(X)=BODY that a C header takes from another one; repeatable")
     add("--include", action="append", metavar="FILE", default=[],
-        help="a C header that is read in front of IN: offsets of its registers, constants, types; "
+        help="a C header that is read in front of it: offsets of its registers, constants, types; "
              "for rnndb a folder of files that it imports; repeatable")
 
 
@@ -57,32 +61,36 @@ def _new_options(add: Add) -> None:
     add("--from", dest="source", metavar="FILE",
         help="what there is of it: a C header, CMSIS-SVD, SystemRDL, rnndb XML or a table; words of a job (.bin); "
              "a text of register writes, as 0x0010 0x1 in each line")
-    add("--words", type=int, default=WORDS, metavar="N", help=f"of its parameter block ({WORDS})")
+    add("--words", type=int, metavar="N",
+        help=f"of its parameter block ({WORDS}); with a .bin of several jobs those of one")
+    _header_options(add)
 
 
 def _new(options: argparse.Namespace) -> None:
     written = new_target(options.name, Path(options.dest) if options.dest else None, options.words,
-                         options.source)
+                         options.source, options.define, options.include)
     folder = written[0].parent
     page = f"{folder / 'README.md'} says which file holds what, and the commands to try"
     following = [f"next: {page}"]
     if options.source is None:
-        following = _next(options.name, folder, options.words)
+        following = _next(options.name, folder, WORDS if options.words is None else options.words)
     elif Path(options.source).suffix == WORDS_SUFFIX:
-        count = Path(options.source).stat().st_size // WORD_BYTES
-        following = [*_next(options.name, folder, count, Path(options.source)), page]
+        words, jobs = jobs_in(Path(options.source), options.words)
+        following = [*_next(options.name, folder, words, Path(options.source), jobs), page]
     show(options, Done({"target": options.name, "files": [str(path) for path in written]}, "\n".join([
         f"{folder}: {', '.join(path.name for path in written)}", *following])))
 
 
-def _next(name: str, folder: Path, words: int, source: Path = Path("words.bin")) -> list[str]:
+def _next(name: str, folder: Path, words: int, source: Path = Path("words.bin"), jobs: int = 1) -> list[str]:
     """The commands that follow, with the reader's paths."""
-    here = Path.cwd()
+    here, size = Path.cwd(), WORD_BYTES * words
     away = [f"  cd {quote(str(folder.parents[1]))}"] * (folder.parent.name == LOCAL and folder.parents[1] != here)
     table = folder / "registers.csv"
     where = quote(str(source.resolve() if away else source))
-    return [f"next, with the {words} words of a job in {source} ({WORD_BYTES * words} bytes, little-endian):", *away,
-            f"  mkdir first && cp {where} first/words.bin && echo '{{\"npu\": \"{name}\"}}' > first/job.json",
+    copied = f"cp {where} first/words.bin" if jobs == 1 else f"head -c {size} {where} > first/words.bin"
+    of = f"a job in {source}" if jobs == 1 else f"the first of {jobs} jobs in {source}"
+    return [f"next, with the {words} words of {of} ({size} bytes, little-endian):", *away,
+            f"  mkdir first && {copied} && echo '{{\"npu\": \"{name}\"}}' > first/job.json",
             "  npulab show first",
             f"  npulab import first captures/{name}",
             f"then write a row of {table.relative_to(here) if table.is_relative_to(here) else table} for each thing "
