@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from npulab.captures.sweep import words_of
+from npulab.captures.sweep import no_captures, words_of
 from npulab.registers.fields import WORD_BITS, Field, Piece
 from npulab.registers.map import RegisterMap
 from npulab.registers.names import automatic_name
@@ -49,6 +49,7 @@ def correlate(words: Any, parameters: Any = None, registers: RegisterMap | None 
     >>> correlate(words, {"height": np.arange(64)})[["field", "parameter", "law"]].values.tolist()
     [['w0_0_6', 'height', True]]
     """
+    no_captures("correlate", words)
     simulated = any(getattr(source, "simulated", False) for source in (words, laws))
     known = getattr(laws, "registers", None) or getattr(words, "registers", None)
     words, columns = _arrays(words, parameters)

@@ -16,6 +16,7 @@ from npulab.registers.commands import contradiction, opcodes
 from npulab.registers.fields import WORD_BITS, WORD_BYTES, Field
 from npulab.registers.map import RegisterMap
 from npulab.support.late import pd
+from npulab.support.refuse import need
 
 PROVENANCES = ("board", "vendor driver", "open driver", "RTL simulation", "compiler", "simulated")
 FIELD_COLUMNS = ("task", "block", "register", "field", "raw", "value", "bits", "evidence")
@@ -353,6 +354,11 @@ class CaptureSet:
     """Captures in order, by number or by name (``target/name`` where two targets share one)."""
 
     captures: tuple[Capture, ...]
+
+    def __post_init__(self) -> None:
+        need("CaptureSet", self.captures, (list, tuple), "is a tuple of Captures, as npulab.load gives")
+        for one in self.captures:
+            need("CaptureSet", one, Capture, "is a Capture, as npulab.load gives")
 
     @property
     def names(self) -> list[str]:

@@ -27,7 +27,7 @@ from pathlib import Path
 from npulab.captures.target import Target, place_of
 from npulab.quant.rules import find_rules_with, state_rules
 from npulab.support.files import locked, read_json, replace_file
-from npulab.support.refuse import near, refuse_if
+from npulab.support.refuse import near, need, refuse_if
 
 HERE = Path(__file__).parents[1] / "npus"
 LOCAL = "npulab_targets"
@@ -63,6 +63,7 @@ def stated_target(name: str) -> Target:
 
 
 def _target(name: str, asked: bool) -> Target:
+    need("target", name, str, "is an NPU's name, as npulab.targets() gives")
     folder = _folder(name)
     if not folder and name not in targets():
         raise LookupError(f"target: got {name!r}, allowed is one of {', '.join(targets())} "

@@ -22,7 +22,7 @@ from npulab.captures.unrecognised import holds_none, sentence_of, unread_dumps
 from npulab.models import is_model
 from npulab.registers.map import RegisterMap
 from npulab.support.files import need_file, read_bounded, read_json, write_folders
-from npulab.support.refuse import near, refuse_if, refusing
+from npulab.support.refuse import near, need, need_path, refuse_if, refusing
 from npulab.support.text import one_line
 
 WORDS = ("words", "writes", f"writes{WIDE}", "commands")  # what a job has one of
@@ -40,6 +40,7 @@ def load(path: str | os.PathLike[str], case: str | None = None) -> Capture:
     broken, and LookupError with the names where a dump holds several cases and ``case`` names none
     of them.
     """
+    need_path("load", path)
     cases = load_cases(path)
     if case in cases and isinstance(error := cases[str(case)], ValueError):
         raise error
@@ -70,6 +71,7 @@ def load_all(path: str | os.PathLike[str]) -> CaptureSet:
     A UserWarning tells of each case of a dump that is broken, where others are not.  Raises as
     ``load``; ValueError too for a file that no target recognises.
     """
+    need_path("load_all", path)
     cases = load_cases(path)
     found = _whole(cases)
     for one in cases.values():
@@ -210,6 +212,8 @@ def save(capture: Capture, folder: str | os.PathLike[str]) -> Path:
 
     Raises FileExistsError where the folder exists; ValueError where the capture cannot be written.
     """
+    need("save", capture, Capture, "is a Capture, as npulab.load gives, and then the folder")
+    need_path("save: folder", folder)
     return save_all({Path(folder): capture})[0]
 
 

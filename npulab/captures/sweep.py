@@ -25,7 +25,7 @@ from npulab.captures.unrecognised import undescribed
 from npulab.registers.map import RegisterMap
 from npulab.support.files import read_bounded, write_file
 from npulab.support.late import pd
-from npulab.support.refuse import near, refuse_if, refusing
+from npulab.support.refuse import near, need_path, refuse_if, refusing, shortly
 from npulab.support.text import plural, six_digits
 
 SUFFIX = ".npz"
@@ -161,6 +161,7 @@ def load_sweep(path: str | os.PathLike[str], chip: str | None = None, target: st
     FileNotFoundError; ValueError (file, what, got, allowed) for a file or folder that
     is no sweep.
     """
+    need_path("load_sweep", path)
     path = Path(path)
     if path.is_file() and (path.suffix == SUFFIX or zipfile.is_zipfile(path)):
         return _read(path)
@@ -262,6 +263,14 @@ def _part(what: str, value: object = "") -> str:
     """What takes a part of captures that make no sweep together."""
     folder = f"a folder with those of one {what} alone" if value else f"a folder with those that have {what} alone"
     return f"--{what} {value} takes these, or give {folder}" if what in ("target", "chip") else f"give {folder}"
+
+
+def no_captures(what: str, given: object) -> None:
+    """Raise TypeError for captures, or a path, where a sweep or words are asked for."""
+    some = given[:1] if isinstance(given, list | tuple) else [given]
+    if given is None or any(isinstance(one, Capture | CaptureSet | str | os.PathLike) for one in some):
+        raise TypeError(f"{what}: got {shortly(given)}, allowed is a Sweep, as npulab.load_sweep(path) or "
+                        "npulab.captures.sweep.sweep_of(captures) gives, or words (N, W) with parameters")
 
 
 def words_of(table: Any) -> np.ndarray:

@@ -31,7 +31,7 @@ from npulab.layout.stored import (
     opened,
     raw_of,
 )
-from npulab.support.refuse import refuse_if
+from npulab.support.refuse import need, refuse_if
 
 SAMPLES = (16, 1024)  # elements on which a layout is tried before all
 CHANGES = 3  # ways of changing elements that are followed up
@@ -91,6 +91,8 @@ def find_layout(tensors: np.ndarray | Sequence[np.ndarray], buffers: Buffer | Se
     30 of 30 elements placed by values of their own in 2 pairs
     18 bytes beside them are fill (0x0)
     """
+    for what, given in (("tensors", tensors), ("buffers", buffers)):
+        need(f"find_layout: {what}", given, Iterable, "is one of them or a list, as arrays and as bytes")
     pairs = _pairs(tensors, buffers, dtype)
     signature = _in_step(pairs)
     best, places, most = None, None, 0

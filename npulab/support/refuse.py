@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import os
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -81,6 +82,23 @@ def shortly(value: Any) -> str:
     if isinstance(value, int | float | str):
         return f"{kind} {value!r:.60}"
     return f"{kind} of {len(value)}" if isinstance(value, list | tuple | dict | set) else kind
+
+
+def need(what: str, given: object, kinds: type | tuple[type, ...], allowed: str) -> None:
+    """Raise TypeError where something is given that is none of some types, with what makes the right
+    thing.
+
+    >>> need("check", 5, str, "is a Capture, as npulab.load gives")
+    Traceback (most recent call last):
+    TypeError: check: got int 5, allowed is a Capture, as npulab.load gives
+    """
+    if not isinstance(given, kinds):
+        raise TypeError(f"{what}: got {shortly(given)}, allowed {allowed}")
+
+
+def need_path(what: str, given: object) -> None:
+    """Raise TypeError for what is no path."""
+    need(what, given, (str, os.PathLike), "is a path, a text or a pathlib.Path")
 
 
 LIKE = 0.7  # of two names whose letters agree that far in order, one may be a misspelling

@@ -19,7 +19,7 @@ from npulab.registers.formats.tables import MOST_ROWS, RegisterTable
 from npulab.registers.map import RegisterMap
 from npulab.registers.names import run_of
 from npulab.registers.table import ENUMS, MOST_WORDS, REQUIRED, enums_beside
-from npulab.support.refuse import refusing
+from npulab.support.refuse import need, refusing
 
 Source = str | os.PathLike[str] | RegisterMap | RegisterTable | int | Capture \
     | Sequence[Mapping[str, Any]] | Sequence[Sequence[int]]
@@ -55,7 +55,8 @@ def draft(source: Source, *, features: Iterable[str] = (), dense: bool | None = 
         return _of_table(RegisterTable.of(_listed(source, block)), features, bool(dense))
     if isinstance(source, RegisterTable):
         return _of_table(source, features, bool(dense))
-    path = Path(source)  # type: ignore[arg-type]  # lists and tuples are read above
+    need("draft", source, (str, os.PathLike), "is a path, a map, a table, a Capture, writes, or how many words")
+    path = Path(source)
     data = disk.read(path)
     if data is None:
         raise FileNotFoundError(f"{path}: there is no such file")

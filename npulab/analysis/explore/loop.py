@@ -23,6 +23,7 @@ from npulab.captures.layers import complete_ranges
 from npulab.captures.sources import Source, ask_all
 from npulab.captures.sweep import Sweep
 from npulab.support.late import pd
+from npulab.support.refuse import need, shortly
 from npulab.support.text import plural
 
 FIRST = 24  # layers of the first sweep
@@ -132,6 +133,10 @@ def explore(source: Source, ranges: Mapping[str, Any] | None = None, constraints
     interrupt, or ``stop``, ends it with what is known.  Raises ValueError as ``plan_sweep``, and
     for a store of another exploration.
     """
+    if not callable(source) or not hasattr(source, "record"):
+        raise TypeError(f"explore: source: got {shortly(source)}, allowed is a source, as npulab.Compiler(command) or "
+                        "npulab.captures.sources.Lowered(target) make")
+    need("explore: budget", budget, int, "is a whole number of layers")
     if budget < 2:
         raise ValueError(f"budget: got {budget}, allowed is at least 2 layers")
     run = _Run(source, Possible(complete_ranges(ranges or {}), tuple(constraints), derived), budget, seed, workers,

@@ -33,8 +33,10 @@ from npulab.analysis.laws.search import explain, start
 from npulab.analysis.laws.shown import notebook_progress
 from npulab.analysis.laws.solved import Place, Rival, Solved, covered
 from npulab.analysis.laws.state import Progress, State, Watch
+from npulab.captures.sweep import no_captures
 from npulab.registers.fields import WORD_BITS, WORD_BYTES
 from npulab.registers.names import automatic_name, word_name
+from npulab.support.refuse import need
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,6 +73,8 @@ def find_laws(words: Any, parameters: Any = None, *, nuisance: Any = None, laws:
     >>> laws.table[["word", "lsb", "width", "law"]].values.tolist()
     [[0, 3, 7, 'width']]
     """
+    no_captures("find_laws", words)
+    need("find_laws: earlier", earlier, (Laws, type(None)), "is Laws, as find_laws gives")
     simulated = bool(getattr(words, "simulated", False))
     known = registers or getattr(words, "registers", None)
     if parameters is None and hasattr(words, "parameters"):

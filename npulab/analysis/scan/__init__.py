@@ -29,7 +29,7 @@ from npulab.captures.journal import Journal
 from npulab.captures.registry import target
 from npulab.quant.layers import Conv2D
 from npulab.registers.commands import contradiction
-from npulab.support.refuse import refuse_if
+from npulab.support.refuse import need, refuse_if, shortly
 
 __all__ = ["KINDS", "Device", "Probe", "Runner", "Scan", "impulses", "scan", "scan_capture"]
 
@@ -105,6 +105,10 @@ def scan_capture(capture: Capture, device: Device, buffer: str | None = "coeffic
     ``options`` are those of ``scan``. Raises ValueError for a missing buffer or task,
     and for a layer that cannot be lifted or lowered.
     """
+    need("scan_capture", capture, Capture, "is a Capture, as npulab.load gives")
+    if not callable(getattr(device, "run", None)):
+        raise TypeError(f"scan_capture: device: got {shortly(device)}, allowed is a device, as npulab.Simulated(), "
+                        "npulab.Command(program) or npulab.Manual() make")
     if buffer is None and not 0 <= task < len(capture.jobs):
         raise ValueError(f"task: got {task}, capture {capture.name} has 0 to {len(capture.jobs) - 1}")
     if buffer is not None and buffer not in capture.buffers:

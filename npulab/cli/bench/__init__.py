@@ -9,7 +9,7 @@ from __future__ import annotations
 from npulab.cli.bench import decoding, emulation
 from npulab.cli.bench.emulation import KERNELS, mobilenet
 from npulab.support.late import pd
-from npulab.support.refuse import one_of
+from npulab.support.refuse import need, one_of
 
 __all__ = ["BENCHES", "KERNELS", "ROUNDS", "bench", "mobilenet"]
 
@@ -27,4 +27,5 @@ def bench(what: str = "emulate", rounds: int = ROUNDS) -> pd.DataFrame:
     in the same run, and fields that came out wrong. ``attrs["limits"]`` holds what bounds them
     here, by setting.  Raises LookupError for an unknown benchmark.
     """
+    need("bench", what, str, f"is one of {', '.join(BENCHES)}")
     return BENCHES[one_of("bench", what, BENCHES)].table(rounds)

@@ -35,7 +35,7 @@ from npulab.notebook.sessions.file import (
 from npulab.notebook.sessions.items import AcceptedLaw, Anchor, Bisected, Bookmark, Figure, Note
 from npulab.notebook.sessions.merging import merged
 from npulab.support.files import locked, need_file, read_bounded, replace_file, write_file
-from npulab.support.refuse import refuse_if
+from npulab.support.refuse import need_path, refuse_if
 
 if TYPE_CHECKING:
     from npulab.analysis.draft import Draft
@@ -425,6 +425,8 @@ class Session(Contents):
 
 def session(path: str | os.PathLike[str], *, author: str = "", autosave: bool = True) -> Session:
     """The session in a file, which is made where there is none; see ``Session``."""
+    if path is not None:
+        need_path("session", path)
     return Session(path, author=author, autosave=autosave)
 
 

@@ -18,6 +18,7 @@ from npulab.notebook.widgets.bits_view import BitsModel, BitsView, Rows, meant, 
 from npulab.notebook.widgets.frame import assets
 from npulab.registers.fields import WORD_BITS, Field, Piece
 from npulab.registers.map import RegisterMap
+from npulab.support.refuse import need, shortly
 
 ACTS = ("undo", "redo", "type")
 
@@ -43,6 +44,10 @@ class RegisterModel(BitsModel):
 
     def __init__(self, capture: Capture, reference: Capture | None = None, task: int = 0,
                  laws: Any = None, sweep: Any = None) -> None:
+        need("RegisterView", capture, Capture, "is a Capture, as npulab.load gives")
+        need("RegisterView: reference", reference, (Capture, type(None)), "is a Capture, as npulab.load gives")
+        if laws is not None and not hasattr(laws, "status"):
+            raise TypeError(f"RegisterView: laws: got {shortly(laws)}, allowed is Laws, as npulab.find_laws gives")
         job, other = job_of(capture, task), job_of(reference or capture, task)
         if (other.block, list(dict(other.writes))) != (job.block, list(dict(job.writes))):
             raise ValueError(f"reference {(reference or capture).name}: got {other!r}, allowed is one that "

@@ -13,7 +13,7 @@ from npulab.registers.formats.tables import COMMENT, ENUM_COLUMNS, RegisterTable
 from npulab.registers.table import ENUMS, REQUIRED, own_enums
 from npulab.support.files import first_bytes, need_file, read_table, write_files
 from npulab.support.kinds import EMPTY, kind_of
-from npulab.support.refuse import refuse_if, refusing
+from npulab.support.refuse import need, need_path, refuse_if, refusing
 
 
 class Format(NamedTuple):
@@ -42,6 +42,7 @@ def read_map(path: Path | str, define: Sequence[str] = (), include: Sequence[Pat
     lie in.  A UserWarning counts and names what the table has no place for.  Raises ValueError with
     file and line for one that is broken or of no known format, FileNotFoundError for none.
     """
+    need_path("read_map", path)
     path = Path(path)
     need_file(path)
     head = first_bytes(path, HEAD)
@@ -99,6 +100,8 @@ def write_map(table: RegisterTable, path: Path | str, to: str = "", features: It
     >>> import npulab
     >>> npulab.write_map(npulab.read_map("registers.svd"), "registers.h", to="macros")  # doctest: +SKIP
     """
+    need("write_map", table, RegisterTable, "is a RegisterTable, as npulab.read_map gives")
+    need_path("write_map: path", path)
     path = Path(path)
     files = map_files(table if features is None else of_chip(table, features), path, to)
     return write_files({file: data for file, data in files.items()
