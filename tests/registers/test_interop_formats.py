@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from functools import cache
@@ -646,7 +647,60 @@ def test_what_ends_the_compiler_is_refused(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(rdl_module, "SECONDS", 1)
     bomb = "".join(f"`define A{n} {f'`A{n - 1} ' * 8}\n" for n in range(20, 0, -1)) + "`define A0 reg { field {} f; } q;\naddrmap a { `A20 };"
     path = written(tmp_path, bomb, "bomb.rdl")
-    refused(lambda: read_rdl(path), "takes the compiler of SystemRDL more than 1 seconds")
+    refused(lambda: read_rdl(path), "got macros that grow too far")
+    many = "".join(f"reg {{ field {{}} f; }} q{n};\n" for n in range(20000))
+    refused(lambda: read_rdl(written(tmp_path, f"addrmap a {{ {many} }};", "many.rdl")), "takes the compiler of SystemRDL more than 1 seconds")
+
+
+@pytest.mark.parametrize(("first", "again", "use"), [
+    ("", "`A{0} `A{0}", "`A{0}"), (" reg { field {} f; } q;", "`A{0} `A{0}", "`A{0}"), ("(x) x", "`A{0}(x) `A{0}(x)", "`A{0}(q)"),
+    ("(x) x", "`A{0}(`A{0}(x))", "`A{0}(q)"), ("(x) x x", "`A{0}(x x)", "`A{0}(q)")])
+def test_macros_that_double_are_refused_at_once(first: str, again: str, use: str, tmp_path: Path) -> None:
+    pytest.importorskip("systemrdl")
+    arguments = "(x)" if "(" in use else ""
+    lines = [f"`define A0{first}"]
+    for number in range(1, 41):
+        lines.append(f"`define A{number}{arguments} {again.format(number - 1)}")
+    path = written(tmp_path, "\n".join([*lines, f"addrmap a {{ {use.format(40)} reg {{ field {{}} f; }} r; }};"]), "doubling.rdl")
+    began = time.monotonic()
+    refused(lambda: read_rdl(path), "got macros that grow too far, allowed are 65536 uses, those inside macros too, and 2097152 characters")
+    assert time.monotonic() - began < 20  # of the compiler's 60; about one on a machine at rest
+
+
+def test_macros_that_many_registers_use_are_read(tmp_path: Path) -> None:
+    pytest.importorskip("systemrdl")
+    body = "\n".join(f"`R(q{number})" for number in range(200))
+    path = written(tmp_path, f"`define F field {{}} f\n`define R(n) reg {{ `F; }} n;\naddrmap a {{ {body} }};", "uses.rdl")
+    assert len(read_rdl(path).rows) == 200
+
+
+def clusters(*counts: int, inner: str = "", step: int = 4) -> str:
+    text = inner or bits("<bitRange>[3:0]</bitRange>")
+    for depth, count in enumerate(counts):
+        text = (f"<cluster><dim>{count}</dim><dimIncrement>{step}</dimIncrement><name>C{depth}%s</name>"
+                f"<addressOffset>0</addressOffset>{text}</cluster>")
+    return text
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    (device(clusters(60000, 60000, 60000)), "cluster P.C2%s.C1%s: got 10800120001 elements with those of arrays, allowed are no more than 524288 elements in all"),
+    (device(clusters(700, 700)), "cluster P.C1%s: got 1471401 elements"),
+    (device(clusters(*[100] * 9)), "cluster P.C8%s.C7%s.C6%s.C5%s.C4%s.C3%s.C2%s: got 3020201 elements"),
+    (device(clusters(400, 400, inner=register())), "cluster P.C1%s: got 160000 registers with those of arrays, allowed are no more than 131072"),
+    (device(clusters(9, inner=clusters(300, 300)) + "<cluster derivedFrom='C0%s'><name>D</name></cluster>"), "got"),
+    (device(clusters(1, 600, inner=register("<field><dim>900</dim><dimIncrement>0</dimIncrement><name>F%s</name><bitRange>[0:0]</bitRange></field>"))), "got"),
+    (device(register(), "<dim>131072</dim><dimIncrement>4</dimIncrement><name>P%s</name><baseAddress>0</baseAddress>").replace(
+        "<register>", "<register><dim>131072</dim><dimIncrement>4</dimIncrement>").replace("<name>R</name>", "<name>R%s</name>"), "peripheral P%s: got"),
+    (device(clusters(60000, inner=register())).partition("</peripherals>")[0] + device(clusters(80000, inner=register())).partition("<peripherals>")[2],
+     "peripheral, with those before it: got 140000 registers"),
+])
+def test_arrays_in_arrays_are_counted_before_they_are_made(text: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def made(*given: object) -> None:
+        raise AssertionError("a register was made")
+
+    monkeypatch.setattr(svd_module, "_register", made)
+    path = written(tmp_path, text, "x.svd")
+    assert "dim 0" not in refused(lambda: read_svd(path), said)
 
 
 @pytest.mark.parametrize("count", [150, pytest.param(5000, marks=pytest.mark.long)])

@@ -19,10 +19,14 @@ OWN = "npulab_"  # of the properties of our own
 CHIP = "has_"  # of the parameters that stand for a feature, in files of our own
 KEPT = {"is_signed": bool, "intwidth": int, "fracwidth": int}  # properties of PeakRDL's, and their types
 EFFECTS = ("onread", "onwrite")
+MOST_USES = 2 ** 16  # of macros, those inside others counted: each use of one that doubles doubles them
+MOST_TEXT = 2 ** 21  # characters that macros become, at each level
 
 
 class TooMuch(Exception):
-    """The registers are more than allowed."""
+    """The registers are more than allowed, or what macros become."""
+
+    allowed = ""
 
 
 def compiled(source: Path, most: int) -> dict[str, Any]:
@@ -51,6 +55,7 @@ def _compiled(source: Path, most: int, properties: list[str]) -> dict[str, Any]:
             if severity >= Severity.ERROR and (src_ref is not None or not errors):
                 errors.append({"error": text, **_line(src_ref)})
 
+    _bound_macros()
     compiler = RDLCompiler(message_printer=Printer())
     try:
         for name in properties:
@@ -76,9 +81,36 @@ def _compiled(source: Path, most: int, properties: list[str]) -> dict[str, Any]:
     except RDLCompileError as error:
         return errors[0] if errors else {"error": str(error)}
     except TooMuch as error:
-        return {"error": str(error), "allowed": f"are {most} registers and fields"}
+        return {"error": str(error), "allowed": error.allowed or f"are {most} registers and fields"}
     except (RecursionError, MemoryError):
         return {"error": "what the compiler has no room for", "allowed": "is less"}
+
+
+def _bound_macros() -> None:
+    """Let the compiler's preprocessor end where macros become too much: it knows no bound.
+
+    It makes a preprocessor for the text of each use of a macro and for each argument, before it
+    looks at the text.
+    """
+    from systemrdl.preprocessor.verilog_preprocessor import VerilogPreprocessor
+
+    made: Any = VerilogPreprocessor
+    plain = getattr(made.__init__, "plain", made.__init__)  # a file may be compiled several times, and counts anew
+    uses = size = 0
+
+    def bounded(self: Any, env: Any, text: str, *given: Any, **named: Any) -> None:
+        nonlocal uses, size
+        if named.get("src_ref_override") is not None:  # no file
+            uses += 1
+            size += len(text)
+        if uses > MOST_USES or size > MOST_TEXT:
+            error = TooMuch("macros that grow too far")
+            error.allowed = f"are {MOST_USES} uses, those inside macros too, and {MOST_TEXT} characters made of them"
+            raise error
+        plain(self, env, text, *given, **named)
+
+    bounded.plain = plain  # type: ignore[attr-defined]
+    made.__init__ = bounded
 
 
 class Records:

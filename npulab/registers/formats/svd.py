@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from npulab.registers.formats.placing import Found, Register, placed
+from npulab.registers.formats.svd_counting import Counting
 from npulab.registers.formats.svd_names import (
     MOST_DERIVED,
     Device,
@@ -106,8 +107,10 @@ def _in_bytes(registers: Iterator[Register], root: View, device: Device) -> Iter
 def _registers(root: View, device: Device) -> Iterator[Register]:
     around = Around().of(root)
     is_own = ("map", "") in device.own
+    peripherals = [inner for some in root.every("peripherals") for inner in some]
+    Counting(device).refuse(one for one in peripherals if one.tag == "peripheral")
     seen = set[tuple[str, str]]()
-    for one in (inner for some in root.every("peripherals") for inner in some):
+    for one in peripherals:
         if one.tag != "peripheral":
             device.losses.lose(one.where, f"the element {one.tag}")
             continue

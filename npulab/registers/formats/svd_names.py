@@ -35,6 +35,12 @@ class Device:
     errors: list[ValueError] = field(default_factory=list)  # of what was skipped
     steps: Iterator[int] = field(default_factory=lambda: iter(range(MOST_STEPS)))
 
+    def step(self, where: str, what: str) -> None:
+        """Count an element, and each of an array; raises TooMuch for one too many."""
+        if next(self.steps, None) is None:
+            raise TooMuch(f"{where}: {what}: got more than {MOST_STEPS} elements with those of arrays, allowed are "
+                          f"{MOST_STEPS} in all")
+
     def lose(self, where: str, what: str, error: ValueError, registers: int) -> None:
         """Skip an element that is not understood."""
         self.errors.append(error)
@@ -139,6 +145,15 @@ def view_of(one: Element, device: Device) -> View:
     return View(tuple(chain), ".".join(filter(None, (path, name))))
 
 
+def dim_of(view: View) -> int:
+    """How many elements an array has, 0 for what is none; raises TooMuch for too many."""
+    count = view.number("dim", 1) if view.text("dim") else 0
+    if count > MOST_ROWS:
+        what = f"{view.chain[0].tag} {view.path}"
+        raise TooMuch(f"{view.where}: {what}: got dim {count}, allowed is at most {MOST_ROWS}")
+    return count
+
+
 def elements(view: View, offset_tag: str, device: Device, default: int | None = None) -> Iterator[Place]:
     """Each element of an array, or the element itself; ``default`` stands for an empty offset."""
     what = f"{view.chain[0].tag} {view.path}"
@@ -147,19 +162,15 @@ def elements(view: View, offset_tag: str, device: Device, default: int | None = 
         raise ValueError(f"{view.where}: {view.chain[0].tag} in {view.path or 'the device'}: got no name, allowed "
                          "is one")
     begin = view.number(offset_tag, default) if offset_tag else 0
-    count = view.number("dim", 1) if view.text("dim") else 0
-    if next(device.steps, None) is None or count > MOST_ROWS:
-        raise TooMuch(f"{view.where}: {what}: got dim {count}, at most {MOST_ROWS} and {MOST_STEPS} elements in "
-                      "all are allowed; its arrays are too long")
+    count = dim_of(view)
+    device.step(view.where, what)
     if not count:
         refuse_if("%s" in name, f"{view.where}: {what}", "no dim", "is one where the name has %s")
         yield Place(name, begin)
         return
     step = view.number("dimIncrement")
     for n, word in enumerate(_index(view, count, what)):
-        if next(device.steps, None) is None:
-            raise TooMuch(f"{view.where}: {what}: got more than {MOST_STEPS} elements in arrays, at most "
-                          f"{MOST_STEPS} are allowed")
+        device.step(view.where, what)
         yield Place(name.replace("%s", word) if "%s" in name else f"{name}[{word}]", begin + step * n)
 
 

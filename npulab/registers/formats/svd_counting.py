@@ -1,0 +1,83 @@
+"""How many elements a file of CMSIS-SVD has with all its arrays, counted before any is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from npulab.registers.formats import svd_names
+from npulab.registers.formats.svd_names import Device, TooMuch, View, dim_of, view_of
+from npulab.registers.formats.xml import Element
+
+INSIDE = {"peripheral": ("register", "cluster"), "cluster": ("register", "cluster"), "register": ("field",)}
+SHOWN = 10 ** 15  # a number beyond is told as more than this
+
+
+class Count(NamedTuple):
+    """Elements, with each array and each of its elements counted, and how many are registers."""
+
+    elements: int
+    registers: int
+
+
+NOTHING = Count(0, 0)
+
+
+@dataclass(frozen=True)
+class Counting:
+    """What was counted of a device; each element of the file once, however often it is repeated."""
+
+    device: Device
+    known: dict[int, Count] = field(default_factory=dict)  # by identity; while it is counted, nothing
+
+    def refuse(self, peripherals: Iterable[Element]) -> None:
+        """Raises TooMuch for more elements or registers than allowed, naming the innermost element
+        that has them, or the peripheral with which there are more."""
+        elements = registers = 0
+        for one in peripherals:
+            found = self._count(one)
+            elements += found.elements
+            registers += found.registers
+            _refuse(f"{one.where}: {one.tag}, with those before it", Count(elements, registers))
+
+    def _count(self, one: Element) -> Count:
+        if id(one) in self.known:
+            return self.known[id(one)]
+        self.known[id(one)] = NOTHING  # what holds itself is refused where it is read
+        try:
+            view = view_of(one, self.device)
+            dim = dim_of(view)
+        except TooMuch:
+            raise
+        except ValueError:  # it is lost where it is read
+            return NOTHING
+        elements = 1
+        registers = int(one.tag == "register")
+        for inner in _inside(view, one.tag):
+            found = self._count(inner)
+            elements += found.elements
+            registers += found.registers
+        times = max(dim, 1)
+        count = Count(dim + 1 + times * (elements - 1), times * registers)
+        _refuse(f"{view.where}: {one.tag} {view.path}", count)
+        self.known[id(one)] = count
+        return count
+
+
+def _refuse(where: str, count: Count) -> None:
+    for what, got, most in (("elements", count.elements, svd_names.MOST_STEPS),
+                            ("registers", count.registers, svd_names.MOST_ROWS)):
+        if got > most:
+            shown = str(got) if got <= SHOWN else f"more than {SHOWN}"
+            raise TooMuch(f"{where}: got {shown} {what} with those of arrays, allowed are no more than {most} {what} "
+                          "in all")
+
+
+def _inside(view: View, tag: str) -> list[Element]:
+    """The elements that a peripheral, cluster or register repeats with itself."""
+    tags = INSIDE.get(tag, ())
+    if tag == "cluster":
+        return view.every(*tags)
+    groups = view.every("registers" if tag == "peripheral" else "fields")
+    return [inner for group in groups for inner in group if inner.tag in tags]
