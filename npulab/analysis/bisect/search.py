@@ -313,11 +313,11 @@ class Search:
 
         A device whose next run fails too, or passes whatever it is, may agree with a wrong answer in
         each trial.  It is seen in a trial that passes right after a failure which followed a pass,
-        and in one that fails right after a failure.  None where both were seen, and where the bad
-        job hangs, since a device that hung is reset.
+        and in one that fails right after a failure.  None where both were seen, where there is one
+        part alone, and where the bad job hangs, since a device that hung is reset.
         """
         broke = self.evidence.changed[self.evidence.broke]
-        if self.errs or self.apart or self.symptom == "hang" or not len(broke):
+        if self.errs or self.apart or self.symptom == "hang" or self.n == 1 or not len(broke):
             return None
         outcomes = ["pass", *(outcome for _, outcome in self.history)]
         trios = list(zip(outcomes, outcomes[1:], outcomes[2:], strict=False))

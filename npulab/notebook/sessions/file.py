@@ -24,6 +24,10 @@
 Notes, bookmarks, laws and figures go by an id, captures and journals by their path beside the file,
 views by name. The blank lines of the notes are a ruler: notes that two people add come between
 different lines of it.  What a newer version keeps beside all this stays where it is.
+
+What is added to a large session is appended: a line behind the object for each thing, as
+``{"notes": {"1c40f5e1a9b2": {...}}}``, until the file is written anew with all of it inside.  A
+last line without its end is what a crash left of it, and is no part of the session.
 """
 
 from __future__ import annotations
@@ -34,14 +38,15 @@ import json
 import re
 import textwrap
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from errno import EINVAL
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from npulab.captures.folders import DESCRIPTION
-from npulab.support.files import read_bounded, text_of
-from npulab.support.json_text import json_of
+from npulab.support.files import locked, read_bounded, replace_file, text_of
+from npulab.support.json_text import json_of, once
 from npulab.support.refuse import refuse_if, refusing
 
 VERSION = 1
@@ -82,17 +87,71 @@ def read_session(data: bytes, where: str) -> Document:
     >>> read_session(session_text(empty()).encode(), "x.json") == empty()
     True
     """
-    refuse_if(len(data) > MOST_BYTES, where, f"{len(data)} bytes", f"are {MOST_BYTES}")
+    size, parts = weight(data)
+    refuse_if(size > MOST_BYTES, where, f"{size} bytes", f"are {MOST_BYTES}")
     if marks := GIT.search(data):
         line = data.count(b"\n", 0, marks.start()) + 1
         raise ValueError(f"{where}, line {line}: got git's mark of a conflict, allowed is a session; "
                          "npulab session merge BASE OURS THEIRS merges the three it came from")
-    bare = STRINGS.sub(b"", data)
-    if (parts := sum(bare.count(sign) for sign in (b",", b"[", b"{"))) > MOST_PARTS:
+    if parts > MOST_PARTS:
         raise ValueError(f"{where}: got {parts} values, allowed are {MOST_PARTS}")
-    text = text_of(data, where)
-    document = json_of(text, where, parse_float=Real, parse_constant=_no_number)
+    text = text_of(data[:whole_lines(data)], where)
+    try:
+        document, end = DECODER.raw_decode(text, len(text) - len(text.lstrip(BLANKS)))
+    except (ValueError, RecursionError):  # said with line and column
+        document, end = json_of(text, where, **HOOKS), len(text)
+    number = text.count("\n", 0, end) + 1
+    behind = text[end:]
+    if behind.strip(BLANKS) and not behind.lstrip(" \t").startswith(("\n", "\r")):
+        json_of(text, where, **HOOKS)  # says what stands behind the object
+    for line in _behind(text, end):
+        number += 1
+        added = json_of(line, where, number, **HOOKS)
+        with refusing(f"{where}, line {number}"):
+            _take(document, added)
     return checked(document, where)
+
+
+def weight(data: bytes) -> tuple[int, int]:
+    """How many bytes a file has, and how many values its JSON at most."""
+    bare = STRINGS.sub(b"", data)
+    return len(data), sum(bare.count(sign) for sign in (b",", b"[", b"{"))
+
+
+def appended(kind: str, key: str, item: Any) -> bytes:
+    """The line that adds a thing to a session's file."""
+    return f"{_json({kind: {key: item}})}\n".encode()
+
+
+def whole_lines(data: bytes) -> int:
+    """How many bytes a file has without what a crash left of a last line that was appended."""
+    end = data.rfind(b"\n") + 1
+    last = data[end:]
+    is_torn = data[:end].rstrip().endswith(b"}") and last[:2] == b'{"'[:len(last)]
+    return end if is_torn else len(data)
+
+
+def is_folded(data: bytes) -> bool:
+    """Whether a file has nothing behind its object."""
+    return data.rstrip().count(b"\n{") == 0
+
+
+def _behind(text: str, end: int) -> list[str]:
+    """The lines that were appended; none for blanks."""
+    return [line for line in text[end:].split("\n") if line.strip(BLANKS)]
+
+
+def _take(document: Any, line: Any) -> None:
+    """Put what a line adds into a document."""
+    added = line if isinstance(line, dict) else {}
+    refuse_if(not isinstance(document, dict) or len(added) != 1 or not {*added} <= {*BY_ID}, "a line behind the object",
+              f"{line!r:.80}", f"is one of {', '.join(BY_ID)} with what is added")
+    for kind, items in added.items():
+        held = document.setdefault(kind, {})
+        if not isinstance(items, dict) or not isinstance(held, dict) \
+                or any(held[key] != items[key] for key in held.keys() & items.keys()):
+            raise ValueError(f"a line behind the object: got {line!r:.80}, allowed are items by ids that are new")
+        held.update(items)
 
 
 def checked(document: Any, where: str) -> Document:
@@ -258,7 +317,21 @@ def _no_number(name: str) -> Any:
     raise ValueError(f"got {name}, allowed are finite numbers")
 
 
+BLANKS = " \t\r\n"
+HOOKS: dict[str, Any] = {"parse_float": Real, "parse_constant": _no_number}
+DECODER = json.JSONDecoder(object_pairs_hook=once, **HOOKS)
+
+
 # What lies beside it
+
+
+def fold(path: Path) -> None:
+    """Write a session's file anew, with what was appended to it inside; one that cannot be read or
+    written stays as it is."""
+    with suppress(ValueError, OSError), locked(path):
+        data = read_bounded(path, MOST_BYTES)
+        if not is_folded(data):
+            replace_file(path, session_text(read_session(data, str(path))).encode())
 
 
 @refusing()

@@ -6,6 +6,7 @@ import copy
 import hashlib
 import os
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -20,10 +21,13 @@ from npulab.notebook.sessions.file import (
     BY_ID,
     MARKS,
     MOST_BYTES,
+    MOST_PARTS,
     Document,
+    appended,
     as_kept,
     checked,
     empty,
+    fold,
     id_of,
     inside,
     on_disk,
@@ -31,16 +35,32 @@ from npulab.notebook.sessions.file import (
     read_session,
     session_text,
     sum_of,
+    weight,
 )
 from npulab.notebook.sessions.items import AcceptedLaw, Anchor, Bisected, Bookmark, Figure, Note
 from npulab.notebook.sessions.merging import merged
-from npulab.support.files import locked, need_file, read_bounded, replace_file, write_file
+from npulab.support.files import Lines, locked, need_file, read_bounded, replace_file, write_file
 from npulab.support.refuse import need_path, refuse_if
 
 if TYPE_CHECKING:
     from npulab.analysis.draft import Draft
 
 FIGURES = "figures"
+SMALL = 2 ** 14  # bytes; a smaller file is written whole at each change
+PART = 4  # a file is written anew when this part of its size was appended
+EMPTY = weight(session_text(empty()).encode())
+CHANGED = "was changed since it was read, nothing is written; session.merge() takes both together"
+
+Stamp = tuple[int, int, int, int]
+
+
+def _stamp(path: Path | None) -> Stamp | None:
+    """What the system says of a file: it is another once somebody wrote to it; None for no file."""
+    try:
+        said = path.stat() if path is not None else None
+    except FileNotFoundError:
+        said = None
+    return None if said is None else (said.st_ino, said.st_size, said.st_mtime_ns, said.st_ctime_ns)
 
 
 class Session(Contents):
@@ -64,10 +84,18 @@ class Session(Contents):
         super().__init__(None if path is None else Path(path))
         self.author, self.autosave = author, autosave
         self._draft: Draft | None = None  # the one that the session follows
-        self._read, self._bytes = self._document, None
+        self._read = copy.deepcopy(self._document)  # the session as the file has it, and its bytes
+        self._bytes: bytearray | None = None
+        self._left: Stamp | None = None  # what the system says of the file as this session left it
+        self._weight = weight(self.text.encode())
+        self._whole = self._behind = 0  # bytes of the file's object, and lines that were appended
+        self._lines: Lines | None = None  # what appends them
+        self._folding = False
         if self.path is not None and self.path.exists():
-            self._read, self._bytes = on_disk(self.path)
+            stamp = _stamp(self.path)  # before it is read: whoever writes meanwhile is noticed
+            self._take(*on_disk(self.path), stamp)
             self._document = copy.deepcopy(self._read)
+            self._weight = weight(self.text.encode())
             for text in self.problems:
                 warnings.warn(f"{self.path}: {text}", UserWarning, stacklevel=3)
         elif self.path is not None and autosave:
@@ -76,8 +104,14 @@ class Session(Contents):
     @classmethod
     def _of(cls, document: Document) -> Self:
         out = cls()
-        out._document = out._read = document
+        out._document, out._read = document, copy.deepcopy(document)
+        out._weight = weight(out.text.encode())
         return out
+
+    def _take(self, document: Document, data: bytes, stamp: Stamp | None) -> None:
+        """Know what the file holds, as the system's stamp says of it."""
+        self._read, self._bytes = document, bytearray(data)
+        self._left, self._whole, self._behind, self._lines = stamp, len(data), 0, None
 
     # What is looked at
 
@@ -289,19 +323,53 @@ class Session(Contents):
         if path is not None and Path(path) != self.path:
             if Path(path).exists():
                 raise FileExistsError(f"{path}: is there already")
-            self.path, self._bytes = Path(path), None
+            self.path, self._bytes, self._folding = Path(path), None, False
         if self.path is None:
             raise ValueError("save: got no path, allowed is the file of the session")
         data = self.text.encode()
         with locked(self.path):
             now = read_bounded(self.path, MOST_BYTES) if self.path.exists() else None
-            if now != self._bytes and now is not None:
-                raise ValueError(f"{self.path}: was changed since it was read, nothing is written; session.merge() "
-                                 "takes both together")
+            if now is not None and now != self._bytes and not self._says_the_same(now):
+                raise ValueError(f"{self.path}: {CHANGED}")
             if now != data:
                 replace_file(self.path, data)
-        self._read, self._bytes = copy.deepcopy(self._document), data
+            self._take(copy.deepcopy(self._document), data, _stamp(self.path))
         return self.path
+
+    def _says_the_same(self, data: bytes) -> bool:
+        """Whether a file's bytes hold what was read, as those of one that was folded do."""
+        try:
+            return self._bytes is not None and read_session(data, str(self.path)) == self._read
+        except ValueError:
+            return False
+
+    def _append(self, kind: str, key: str, item: Any) -> None:
+        """Save what was added last: behind a large file, which is written anew each time that it
+        has grown by a part, so that a thousand notes take ten times as long as a hundred."""
+        assert self.path is not None
+        line = appended(kind, key, item)
+        with locked(self.path):
+            held = self._bytes
+            if held is None or self._left != _stamp(self.path) or not self._has_room(len(line)):
+                self.save()
+                return
+            self._lines = self._lines or Lines(self.path, MOST_BYTES)
+            self._lines.add(line)
+            held += line
+            self._behind += 1
+            self._read[kind][key] = copy.deepcopy(item)
+            self._left = _stamp(self.path)
+        if not self._folding:
+            self._folding = True
+            weakref.finalize(self, fold, self.path)
+
+    def _has_room(self, more: int) -> bool:
+        """Whether a line of so many bytes may go behind the file's object."""
+        held = self._bytes or b""
+        behind = len(held) + more - self._whole
+        parts = self._weight[1] + 2 * (self._behind + 1)  # a line has two braces of its own
+        is_long = self._whole >= SMALL and behind <= self._whole // PART
+        return is_long and held.endswith(b"\n") and len(held) + more <= MOST_BYTES and parts <= MOST_PARTS
 
     def merge(self) -> list[str]:
         """Take in what somebody else wrote to the file since it was read, and save; gives the
@@ -312,7 +380,8 @@ class Session(Contents):
             if self.path.exists():
                 disk, data = on_disk(self.path)
                 self._document = merged(self._read, self._document, disk)
-                self._read, self._bytes = disk, data
+                self._weight = weight(self.text.encode())
+                self._take(disk, data, _stamp(self.path))
             self.save()
         return self.conflicts
 
@@ -333,8 +402,9 @@ class Session(Contents):
         change(changed)
         where = str(self.path or "session")
         checked(changed, where)
-        read_session(session_text(changed).encode(), where)
-        self._document = changed
+        data = session_text(changed).encode()
+        read_session(data, where)
+        self._document, self._weight = changed, weight(data)
         if self.autosave and self.path is not None:
             self.save()
 
@@ -347,8 +417,23 @@ class Session(Contents):
         while key in known and {name: one for name, one in known[key].items() if name != MARKS} != kept:
             key = id_of(item.kind, key, kept)
         if key not in known:
-            self._change(lambda d: d[item.kind].update({key: kept}))
+            self._put(item.kind, key, kept)
         return type(item).of(key, self._document[item.kind][key])
+
+    def _put(self, kind: str, key: str, kept: Any) -> None:
+        """Add an item and save it; what is there already is not looked at again, unless the
+        session is nearly as large as a file may be."""
+        alone = session_text({**empty(), kind: {key: kept}}).encode()
+        size, parts = weight(alone)
+        size, parts = self._weight[0] + size, self._weight[1] + parts
+        if size > MOST_BYTES or parts > MOST_PARTS:
+            self._change(lambda d: d[kind].update({key: kept}))
+            return
+        read_session(alone, str(self.path or "session"))
+        self._document[kind][key] = copy.deepcopy(kept)
+        self._weight = size - EMPTY[0], parts - EMPTY[1]
+        if self.autosave and self.path is not None:
+            self._append(kind, key, kept)
 
     def _stands(self, draft: Draft) -> bool:
         """Whether a draft is what the session says of its map."""
