@@ -24,6 +24,7 @@ ROWS_SHOWN = 60
 CHANGED = "changed with npulab"
 WORD = 2 ** WORD_BITS - 1  # every bit of a word
 MOST_OFFSET = 2 ** 64 - 1
+MOST_STARTS = 16  # jobs that start each other, one within the other; recorded ones are two deep
 COMMANDS = "commands"  # the buffer that holds a command stream, where there is one
 
 Writes = tuple[tuple[int, int], ...]
@@ -60,6 +61,12 @@ class Job:
         words = words.astype(np.uint32)
         words.setflags(write=False)
         object.__setattr__(self, "words", words)
+        depth, inner = 0, self.start
+        while inner is not None and depth <= MOST_STARTS:
+            depth, inner = depth + 1, inner.start
+        if depth > MOST_STARTS:
+            raise ValueError(f"start: got more than {MOST_STARTS} jobs within each other, allowed are {MOST_STARTS} "
+                             f"(block {self.block})")
 
     @classmethod
     def from_writes(cls, block: str, writes: Iterable[Sequence[int]], registers: RegisterMap,

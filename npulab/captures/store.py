@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from npulab.captures.capture import Capture, CaptureSet, Job, Writes
+from npulab.captures.capture import MOST_STARTS, Capture, CaptureSet, Job, Writes
 from npulab.captures.folders import DESCRIPTION, FORMATS, PAIRS, TEXTS, WIDE, capture_files, plain_name
 from npulab.captures.registry import stated_target, target, working_targets
 from npulab.captures.target import Importer, Target
@@ -255,11 +255,17 @@ def _capture(folder: Path, description: Any) -> Capture:
 def _names(description: Mapping[str, Any]) -> set[str]:
     """Every file that a description names."""
     out = {_of(name, "buffers", str) for name in _need(description, "buffers", dict).values()}
-    jobs = [*_need(description, "jobs", list)]
-    while jobs:
-        job = _of(jobs.pop(), "jobs", dict)
-        out |= {_of(job[kind], f"jobs {kind}", str) for kind in FILES if kind in job}
-        jobs += [job["start"]] if "start" in job else []
+    for first in _need(description, "jobs", list):
+        job: Any = first
+        for _ in range(MOST_STARTS + 1):
+            found = _of(job, "jobs", dict)
+            out |= {_of(found[kind], f"jobs {kind}", str) for kind in FILES if kind in found}
+            if "start" not in found:
+                break
+            job = found["start"]
+        else:
+            raise ValueError(f"jobs: got a job with more than {MOST_STARTS} start within each other, allowed are "
+                             f"{MOST_STARTS}")
     return out
 
 

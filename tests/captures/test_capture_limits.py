@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import CAPTURES
 
-from npulab.captures.capture import Capture, CaptureSet, Job
+import npulab
+from npulab.captures.capture import MOST_STARTS, Capture, CaptureSet, Job
 from npulab.captures.devices import NOT_RUN, Command, Manual, Simulated, _next_trial, as_code
 from npulab.captures.documents import Document, Finding, Findings
 from npulab.captures.dumps import folder_importer
@@ -24,6 +26,7 @@ from npulab.captures.registry import target
 from npulab.captures.sources import Compiler, Lowered, reader_of
 from npulab.captures.unrecognised import sentence_of
 from npulab.captures.writes import read_writes, rows_of_writes
+from npulab.cli import main
 from npulab.registers.map import RegisterMap
 
 TABLE = [{"block": "A", "offset": 0, "register": "CFG", "field": "mode", "lsb": 0, "width": 4},
@@ -414,3 +417,38 @@ def test_a_lowered_layer_has_seed_0_if_no_other_is_named() -> None:
     assert first.outcome == "captured", first.text
     assert first.capture.buffers == same.capture.buffers  # type: ignore[union-attr]
     assert first.capture.buffers != other.capture.buffers  # type: ignore[union-attr]
+
+
+def started(depth: int) -> Job:
+    job = Job("NN", np.zeros(34, np.uint32))
+    for _ in range(depth):
+        job = replace(job, start=job)
+    return job
+
+
+def test_jobs_that_start_each_other_have_a_bound(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = npulab.load(CAPTURES / "vivante" / "sim-1x1")
+    deepest = replace(one, jobs=(replace(one.jobs[0], start=started(MOST_STARTS - 1)),))
+    folder = npulab.save(deepest, tmp_path / "deep")
+    again = npulab.load(folder)
+    assert again.jobs == deepest.jobs
+    assert "deep" in repr(again)
+    assert repr(again.jobs[0]).count("Job(NN") == MOST_STARTS + 1
+    assert len(again._repr_html_()) > 100
+    assert len(npulab.diff(again, again)) == 0
+    with pytest.raises(ValueError, match=rf"^start: got more than {MOST_STARTS} jobs within each other, allowed are {MOST_STARTS} \(block NN\)$"):
+        started(MOST_STARTS + 1)
+    told = json.loads((folder / "capture.json").read_text())
+    for depth in (MOST_STARTS + 1, 200, 2000):
+        text = json.dumps({**told, "jobs": ["JOB"]})
+        inner = {**told["jobs"][0]}
+        inner.pop("start")
+        level = json.dumps(inner)
+        nested = f"{level[:-1]}, \"start\": " * depth + level + "}" * depth
+        (folder / "capture.json").write_text(text.replace('"JOB"', nested))
+        with pytest.raises(ValueError, match=r"(jobs: got a job with more than 16 start within each other, allowed are 16|is not JSON that can be read.*)$") as caught:
+            npulab.load(folder)
+        assert "\n" not in str(caught.value)
+        for command in ("show", "check", "list"):
+            assert main([command, str(folder)]) == 2
+            assert "Traceback" not in capsys.readouterr().err
