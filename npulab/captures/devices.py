@@ -23,7 +23,7 @@ from npulab.captures.folders import capture_files, plain_name
 from npulab.captures.journal import OUTCOMES
 from npulab.captures.registry import target
 from npulab.captures.target import Hang
-from npulab.support.files import write_folders
+from npulab.support.files import read_bounded, write_folders
 from npulab.support.processes import End, NotRun, Program, Stopped, arguments, execute, undisturbed
 
 HERE = "{capture}"  # where it stands in an argument, the folder's path is put
@@ -214,7 +214,7 @@ class Command:
             return None, f"no file {self.output} was left"
         if path.stat().st_size > LARGEST:
             return None, f"{self.output}: got {path.stat().st_size} bytes, allowed are {LARGEST}"
-        return path.read_bytes(), ""
+        return read_bounded(path, LARGEST), ""
 
     def _hang(self, end: End) -> Run:
         self._hung.set()

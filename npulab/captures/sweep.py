@@ -23,7 +23,7 @@ from npulab.captures.registry import stated_target
 from npulab.captures.store import load_all
 from npulab.captures.unrecognised import undescribed
 from npulab.registers.map import RegisterMap
-from npulab.support.files import read_bounded, write_file
+from npulab.support.files import opened, read_bounded, write_file
 from npulab.support.late import pd
 from npulab.support.refuse import near, need_path, refuse_if, refusing, shortly
 from npulab.support.text import plural, six_digits
@@ -163,7 +163,7 @@ def load_sweep(path: str | os.PathLike[str], chip: str | None = None, target: st
     """
     need_path("load_sweep", path)
     path = Path(path)
-    if path.is_file() and (path.suffix == SUFFIX or zipfile.is_zipfile(path)):
+    if path.is_file() and (path.suffix == SUFFIX or _is_zip(path)):
         return _read(path)
     every = load_all(path)
     refuse_if(not len(every), path, "no capture", f"is a folder of captures or a file {SUFFIX}{undescribed(path)}")
@@ -206,6 +206,11 @@ def save_sweep(sweep: Sweep, path: str | os.PathLike[str]) -> Path:
     return write_file(path, buffer.getvalue())
 
 
+def _is_zip(path: Path) -> bool:
+    with opened(path) as file:
+        return zipfile.is_zipfile(file)
+
+
 def is_sweep(path: str | os.PathLike[str]) -> bool:
     """Whether a file is a sweep's npz, whole or broken: one of that suffix, unless it holds no
     words."""
@@ -213,9 +218,9 @@ def is_sweep(path: str | os.PathLike[str]) -> bool:
     if path.suffix != SUFFIX or not path.is_file():
         return False
     try:
-        with zipfile.ZipFile(path) as file:
+        with opened(path) as raw, zipfile.ZipFile(raw) as file:
             return "words.npy" in file.namelist()
-    except (zipfile.BadZipFile, OSError):
+    except (zipfile.BadZipFile, OSError, ValueError):
         return True
 
 

@@ -21,7 +21,7 @@ from npulab.quant.emulate import emulate
 from npulab.quant.layers import ACTIVATIONS, POOLS, UNIT, Add, Conv2D, FullyConnected, Layer, Pool2D
 from npulab.quant.rules import QUANTIZED, QuantParams, Rule
 from npulab.support.cells import guarded
-from npulab.support.files import write_folders
+from npulab.support.files import read_bounded, write_folders
 from npulab.support.late import pd
 from npulab.support.refuse import refuse_if
 from npulab.support.text import plural
@@ -40,6 +40,7 @@ ALLOWED: dict[str, tuple[Any, ...]] = {
     "weight_bits": (2, 4, 8)}
 WEIGHTS = {"int16": "int8", "float32": "int8"}  # type of the weights, where it is not the input's
 PARAMETERS = "parameters.csv"
+MOST_BYTES = 2 ** 30  # of an output, of the table of parameters
 Make = Callable[[Mapping[str, Any], np.random.Generator], Layer]
 
 
@@ -169,8 +170,9 @@ def check_sweep(folder: str | os.PathLike[str], outputs: str | os.PathLike[str] 
         raise FileNotFoundError(f"{folder}: there is no {PARAMETERS}, allowed is a folder that write_sweep made"
                                 if where.is_dir() else f"{where}: there is no such folder")
     rows: list[tuple[Any, ...]] = []
-    for row in csv.DictReader((folder / PARAMETERS).read_text(encoding="utf-8").splitlines()):
-        path, raw = where / row["expected"].replace("expected", "output"), (folder / row["expected"]).read_bytes()
+    for row in csv.DictReader(read_bounded(folder / PARAMETERS, MOST_BYTES).decode().splitlines()):
+        path = where / row["expected"].replace("expected", "output")
+        raw = read_bounded(folder / row["expected"], MOST_BYTES)
         if not path.is_file():
             rows.append((row["model"], 0, 0, None, "missing"))
             continue
@@ -178,7 +180,7 @@ def check_sweep(folder: str | os.PathLike[str], outputs: str | os.PathLike[str] 
             raise ValueError(f"{path}: got {plural(size, 'byte')}, allowed is {len(raw)} as {row['expected']} has")
         (layer,) = read_model(folder / row["model"]).layers
         got, expected = (np.frombuffer(data, np.dtype(layer.dtype).newbyteorder("<")).reshape(layer.output_shape)
-                         for data in (path.read_bytes(), raw))
+                         for data in (read_bounded(path, MOST_BYTES), raw))
         wrong = np.argwhere((got != expected) & ((got == got) | (expected == expected)))  # NaN is NaN
         first = tuple(wrong[0].tolist()) if len(wrong) else None
         rows.append((row["model"], got.size, len(wrong), first, "differs" if len(wrong) else "equal"))

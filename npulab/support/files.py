@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import csv
 import errno
+import io
 import os
+import re
 import shutil
+import stat
 import tempfile
 import threading
 import time
@@ -13,7 +16,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, TypeVar
 
 from npulab.support.cells import APOSTROPHE, unguarded
 from npulab.support.json_text import json_of
@@ -23,13 +26,20 @@ try:
 except ImportError:  # a system without locks of its kind
     fcntl = None  # type: ignore[assignment]
 
+Got = TypeVar("Got")
 MOST_JSON = 2 ** 24  # bytes of a description of something
-HIDDEN = ".npulab-"  # what is not whole yet begins with this
+MOST_TABLE = 2 ** 26  # bytes of a table
+MOST_REPLACED = 2 ** 31  # bytes of a file that is written anew
+BLOCK = 2 ** 16  # bytes read at once of a file that grows
+HIDDEN, PART = ".npulab-", ".part"  # what is not whole yet begins and ends with these
+OURS = re.compile(rf"{re.escape(HIDDEN)}\w+{re.escape(PART)}")
 LEFT = 24 * 3600.0  # seconds; a hidden file of that age is of a program that was killed
 PATIENCE = 10.0  # seconds; a writer holds a folder for milliseconds
 _held = threading.local()  # the folders that this thread holds
 NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
-NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK}
+NO_LINKS = {errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EXDEV, errno.EMLINK}
+# neither the opening of a file nor the reading waits for somebody who writes
+AT_ONCE = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 
 def need_file(path: Path) -> None:
@@ -40,10 +50,44 @@ def need_file(path: Path) -> None:
         raise FileNotFoundError(f"{path}: there is no such file")
 
 
+def opened(path: Path) -> BinaryIO:
+    """A plain file, opened to be read; raises as ``need_file``.
+
+    Reading raises ValueError where it would wait for bytes, as it would for a log of the kernel.
+    """
+    need_file(path)
+    plain = _Plain(os.open(path, AT_ONCE), path)
+    if not stat.S_ISREG(os.fstat(plain.fileno()).st_mode):  # it was replaced since
+        plain.close()
+        raise ValueError(f"{path}: got what is no file, allowed is a file")
+    return io.BufferedReader(plain)
+
+
+class _Plain(io.FileIO):
+    """A file that has its bytes: what would have to wait for them is refused."""
+
+    def __init__(self, handle: int, path: Path) -> None:
+        super().__init__(handle)
+        self._path = path
+
+    def readinto(self, buffer: Any) -> int:
+        count: int | None = super().readinto(buffer)
+        return self._there(count)
+
+    def readall(self) -> bytes:
+        data: bytes | None = super().readall()
+        return self._there(data)
+
+    def _there(self, got: Got | None) -> Got:
+        if got is None:
+            raise ValueError(f"{self._path}: got a file whose bytes are not there yet, allowed is one on a disk")
+        return got
+
+
 def read_table(path: Path | str) -> list[dict[str, str]]:
     """Rows of a CSV table; blank lines and lines that begin with # are left out."""
-    with Path(path).open(newline="", encoding="utf-8-sig") as lines:
-        rows = list(csv.DictReader(line for line in lines if line.strip() and line[0] != "#"))
+    lines = io.StringIO(read_bounded(Path(path), MOST_TABLE).decode("utf-8-sig"), newline="")
+    rows = list(csv.DictReader(line for line in lines if line.strip() and line[0] != "#"))
     for row in rows:
         bare_row(row)
     return rows
@@ -57,12 +101,29 @@ def bare_row(row: dict[str, str]) -> None:
 
 
 def read_bounded(path: Path, most: int) -> bytes:
-    """The bytes of a file; raises as ``need_file``, and ValueError for more than ``most`` bytes."""
-    need_file(path)
-    size = path.stat().st_size
-    if size > most:
-        raise ValueError(f"{path}: got {size} bytes, allowed are {most}")
-    return path.read_bytes()
+    """The bytes of a file; raises as ``need_file``, and ValueError for more than ``most`` bytes.
+
+    At most one byte more than ``most`` is read, whatever size the file system states.
+    """
+    with opened(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
+            raise ValueError(f"{path}: got {size} bytes, allowed are {most}")
+        data = file.read(size + 1)  # the whole file, if its size is as stated
+        if len(data) <= size:
+            return data
+        return _grown(file, data, path, most)
+
+
+def _grown(file: BinaryIO, data: bytes, path: Path, most: int) -> bytes:
+    """The bytes of a file that has more than its size says: it grows, or is made as it is read."""
+    grown = bytearray(data)
+    while len(grown) <= most:
+        more = file.read(min(BLOCK, most + 1 - len(grown)))
+        if not more:
+            return bytes(grown)
+        grown += more
+    raise ValueError(f"{path}: got more than {most} bytes, allowed are {most}")
 
 
 def text_of(data: bytes, where: Path | str, encoding: str = "utf-8-sig") -> str:
@@ -87,7 +148,7 @@ def first_bytes(path: Path, count: int) -> bytes:
     """The bytes that a file begins with; none if there is no file, or no plain one."""
     if not path.is_file():
         return b""
-    with path.open("rb") as file:
+    with opened(path) as file:
         return file.read(count)
 
 
@@ -186,12 +247,12 @@ def write_folders(contents: Mapping[Path, Mapping[str, bytes]]) -> list[Path]:
             with _as(folder):
                 folder.parent.mkdir(parents=True, exist_ok=True)
                 _clear(folder.parent)
-                parts[folder] = part = Path(tempfile.mkdtemp(prefix=HIDDEN, dir=folder.parent))
+                parts[folder] = part = Path(tempfile.mkdtemp(PART, HIDDEN, folder.parent))
                 undo.callback(shutil.rmtree, part, ignore_errors=True)
                 for name, data in files.items():
                     (part / name).parent.mkdir(exist_ok=True)
                     _write(part / name, data)
-                part.chmod(0o755)
+                _set_mode(part, 0o755)
         for folder, part in parts.items():
             with _as(folder):
                 part.rename(folder)
@@ -219,7 +280,7 @@ def replace_file(path: Path, data: bytes) -> None:
     lead where they led; it is on the disk when this returns."""
     where = path.resolve() if path.is_symlink() else path
     with locked(where):
-        replace_files({where: where.read_bytes() if where.is_file() else None}, {where: data})
+        replace_files({where: _content(where)}, {where: data})
 
 
 def replace_files(before: Mapping[Path, bytes | None], after: Mapping[Path, bytes], advice: str = "") -> list[Path]:
@@ -233,7 +294,7 @@ def replace_files(before: Mapping[Path, bytes | None], after: Mapping[Path, byte
     parts: dict[Path, Path] = {}
     with locked(*before, *after), ExitStack() as undo:
         for path, known in before.items():
-            if (path.read_bytes() if path.is_file() else None) != known:
+            if _content(path) != known:
                 what = "is there now and was not" if known is None else "was changed on the disk"
                 raise ValueError(f"{path}: {what} since it was opened{advice}")
         for path, data in after.items():
@@ -252,6 +313,11 @@ def replace_files(before: Mapping[Path, bytes | None], after: Mapping[Path, byte
     return list(after)
 
 
+def _content(path: Path) -> bytes | None:
+    """The bytes of a file that may be replaced; None where there is none."""
+    return read_bounded(path, MOST_REPLACED) if path.is_file() else None
+
+
 def _put_back(path: Path, data: bytes | None) -> None:
     """A file as it was; none if it was not there."""
     if data is None:
@@ -261,14 +327,18 @@ def _put_back(path: Path, data: bytes | None) -> None:
 
 
 def _place(part: Path, path: Path) -> None:
-    """Give a file its name; raises FileExistsError if another has it, even since a moment ago."""
+    """Give a file its name; raises FileExistsError if another has it, even since a moment ago.
+
+    Where links cannot be made the file is renamed, so that its name is never that of a part of it.
+    """
     try:
         path.hardlink_to(part)
     except OSError as error:
         if error.errno not in NO_LINKS:
             raise
-        with path.open("xb") as file:
-            file.write(part.read_bytes())
+        _refuse_taken([path])  # other writers of npulab are kept out by the lock
+        part.rename(path)
+        return
     part.unlink()
 
 
@@ -283,12 +353,12 @@ def _beside(path: Path, data: bytes) -> Path:
     if it is there already."""
     real = path.resolve()
     _clear(real.parent)
-    handle, name = tempfile.mkstemp(prefix=HIDDEN, dir=real.parent)
+    handle, name = tempfile.mkstemp(PART, HIDDEN, real.parent)
     os.close(handle)
     part = Path(name)
     try:
         _write(part, data)
-        part.chmod(real.stat().st_mode & 0o777 if real.exists() else 0o644)
+        _set_mode(part, real.stat().st_mode & 0o777 if real.exists() else 0o644)
     except BaseException:
         part.unlink(missing_ok=True)
         raise
@@ -302,6 +372,11 @@ def _write(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
+def _set_mode(path: Path, mode: int) -> None:
+    with suppress(PermissionError):  # a file system without modes
+        path.chmod(mode)
+
+
 def _sync_folders(paths: Iterable[Path]) -> None:
     """The names of files down to the disk, where the system lets one ask for it."""
     for folder in {path.parent for path in paths}:
@@ -312,10 +387,11 @@ def _sync_folders(paths: Iterable[Path]) -> None:
 
 
 def _clear(folder: Path) -> None:
-    """Take away what a killed program left here more than a day ago."""
+    """Take away what a killed program left here more than a day ago: what has a name as only
+    parts have."""
     now = time.time()
     for left in folder.iterdir():
-        if left.name.startswith(HIDDEN):
+        if OURS.fullmatch(left.name):
             with suppress(FileNotFoundError):  # another writer's, and in its place by now
                 if now - left.lstat().st_mtime > LEFT:
                     if left.is_dir() and not left.is_symlink():

@@ -177,13 +177,13 @@ def test_a_dangling_link_is_no_free_name(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_save_left_goes_after_a_day(tmp_path: Path) -> None:
-    for name, age in ((".npulab-old", 2), (".npulab-new", 0)):
+    for name, age in ((".npulab-old1.part", 2), (".npulab-new1.part", 0), (".npulab-notes", 2)):
         (tmp_path / name).mkdir()
         (tmp_path / name / "words.bin").write_bytes(b"x")
         then = (tmp_path / name).stat().st_mtime - age * 24 * 3600
         os.utime(tmp_path / name, (then, then))
     npulab.save(npulab.load(CASE), tmp_path / "case")
-    assert sorted(one.name for one in tmp_path.iterdir()) == [".npulab-new", "case"]
+    assert sorted(one.name for one in tmp_path.iterdir()) == [".npulab-new1.part", ".npulab-notes", "case"]
 
 
 # Killed between any two calls

@@ -35,17 +35,18 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import re
 import textwrap
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from errno import EINVAL
+from errno import EINVAL, ENOENT
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from npulab.captures.folders import DESCRIPTION
-from npulab.support.files import locked, read_bounded, replace_file, text_of
+from npulab.support.files import locked, opened, read_bounded, replace_file, text_of
 from npulab.support.json_text import json_of, once
 from npulab.support.refuse import refuse_if, refusing
 
@@ -366,7 +367,9 @@ def sum_of(path: Path) -> str:
     path = path / DESCRIPTION if path.is_dir() else path
     if path.exists() and not path.is_file():
         raise OSError(EINVAL, "is no file", str(path))
-    with path.open("rb") as file:
+    if not path.exists():
+        raise FileNotFoundError(ENOENT, os.strerror(ENOENT), str(path))
+    with opened(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

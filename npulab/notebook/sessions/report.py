@@ -38,7 +38,7 @@ from npulab.notebook.sessions.markdown import (
     to_markdown,
 )
 from npulab.registers.map import RegisterMap
-from npulab.support.files import first_bytes, replace_file
+from npulab.support.files import first_bytes, read_bounded, replace_file
 from npulab.support.late import pd
 from npulab.support.text import plural
 
@@ -390,7 +390,7 @@ def _figures(session: Contents, pictures: Iterable[Any]) -> Iterator[Piece]:
     shown: list[Piece] = []
     for figure in session.figures:
         path = inside(session.folder, figure.path)
-        data = path.read_bytes() if path.is_file() and path.stat().st_size <= MOST_BYTES else b""
+        data = read_bounded(path, MOST_BYTES) if path.is_file() and path.stat().st_size <= MOST_BYTES else b""
         if not data.startswith(PNG) or sum_of(path) != figure.sha256:
             shown.append(Text(f"{figure.path}, {figure.caption}: is missing or has changed", look=True))
             continue

@@ -14,8 +14,11 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+
+from npulab.support.files import opened
 
 GZIPPED = ".gz"
 CHUNK = 2 ** 16  # bytes of text that are read at a time
@@ -179,7 +182,8 @@ def _chunks(path: Path, end: bytes) -> Iterator[tuple[int, bytes]]:
     """(number of its first line, text) of parts of a file that end behind ``end``, the last one
     where the file does."""
     line, rest, total = 1, b"", 0
-    with gzip.open(path) if path.suffix == GZIPPED else path.open("rb") as file:
+    with opened(path) as raw:
+        file: Any = gzip.GzipFile(fileobj=raw) if path.suffix == GZIPPED else raw
         while True:
             try:
                 part = file.read(CHUNK)

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from npulab.captures.target import each_read
-from npulab.npus.kit import Capture, first_bytes, refuse_if
+from npulab.npus.kit import Capture, first_bytes, read_bounded
 from npulab.npus.nvdla.cfg import provenance_of, read_cfg
 from npulab.npus.nvdla.facts import CHIPS, FULL_CHIP, USUAL_CHIP, block_of, maps
 from npulab.npus.nvdla.images import GZIPPED
@@ -72,9 +72,7 @@ def read_trace(path: Path, name: str = "", chip: str = "") -> Capture:
         raise LookupError(f"chip: got {chip!r}, allowed are {', '.join(near or CHIPS)}")
     registers = maps(chip)
     try:
-        size = path.stat().st_size
-        refuse_if(size > MOST_TEXT, path, f"{size} bytes", f"are up to {MOST_TEXT}")
-        text = path.read_bytes().decode("utf-8", "replace")
+        text = read_bounded(path, MOST_TEXT).decode("utf-8", "replace")
         full = path.suffix == TXN
         block = block_of_addresses(addresses_of(text), block_of(FULL_CHIP)) if full else block_of(chip)
         if block != block_of(chip):

@@ -15,6 +15,7 @@ from npulab.captures.documents import Document, Finding
 from npulab.models.flat import Field, Flat
 from npulab.npus.kit import read_bounded, read_table, refusing
 from npulab.npus.nvdla.facts import HERE
+from npulab.support.files import opened
 from npulab.support.text import Row, plural
 
 VERSION = "3B"
@@ -44,7 +45,7 @@ def recognises(path: Path) -> bool:
     """Whether a file begins as a loadable: a root with a version, and no more tables than there
     are."""
     size = path.stat().st_size
-    with path.open("rb") as file:
+    with opened(path) as file:
         head = file.read(8)
         if len(head) < 8 or not 4 <= struct.unpack("<I", head[:4])[0] <= size - 4:
             return False

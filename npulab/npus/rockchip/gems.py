@@ -19,6 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
+from npulab.support.files import opened
+
 OPEN = re.compile(rb"gem open got (-?\d{1,10}) (\d{1,10}) (\d{1,10})\s*")
 HEAD = re.compile(rb"Gem (\d{1,10})\s*")
 ROW = re.compile(rb"\[([0-9a-f]{8})\] = ([0-9a-f]{8}(?: [0-9a-f]{8}){0,3}) ?\r?\n")
@@ -123,7 +125,7 @@ def _whole(path: Path, line: int, number: int, begin: int, data: bytearray, size
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    with path.open("rb") as raw:
+    with opened(path) as raw:
         packed = raw.read(2) == MAGIC
         raw.seek(0)
         stream = gzip.GzipFile(fileobj=raw) if packed else raw

@@ -35,6 +35,7 @@ import numpy as np
 from npulab.npus.kit import COMMANDS, Capture, Job, refusing
 from npulab.npus.vivante.commands import NN_INST_ADDR, writes
 from npulab.npus.vivante.facts import CHIPS, TABLES, USUAL_CHIP, maps, tensor_bytes
+from npulab.support.files import opened
 
 FILE = re.compile(r"mesa-(nn|tp|compressed|lut|cmd|input|output)-([0-9]{3,})-([0-9]{3,})\.bin")
 OPTIONS = "dump_shaders,npu_no_batching"
@@ -155,7 +156,7 @@ def _bytes(file: Path, begin: int = 0, count: int | None = None) -> bytes:
     size = file.stat().st_size
     if count is None and size - begin > MOST_BYTES:
         raise ValueError(f"{file}: got {size} bytes, allowed are {begin + MOST_BYTES}")
-    with file.open("rb") as stream:
+    with opened(file) as stream:
         stream.seek(begin)
         return stream.read(MOST_BYTES if count is None else count)
 

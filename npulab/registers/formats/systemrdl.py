@@ -34,7 +34,7 @@ from npulab.registers.formats import rdl_compiling
 from npulab.registers.formats.placing import Enums, Found, Losses, Register, placed
 from npulab.registers.formats.tables import MOST_ROWS, RegisterTable
 from npulab.support.extras import needed
-from npulab.support.files import text_of
+from npulab.support.files import read_bounded, text_of
 from npulab.support.processes import execute
 
 MOST_BYTES = 2 ** 23  # of a file and its includes together
@@ -77,7 +77,7 @@ def refuse(path: Path) -> None:
             raise ValueError(f"{file}: got {size} bytes, or more than {FILES} files, allowed are {MOST_BYTES} bytes "
                              "with all includes" if left[0] < 0 else f"{file}: got an include too many, allowed are "
                              f"{FILES}")
-        text = text_of(file.read_bytes(), file, "utf-8")
+        text = text_of(read_bounded(file, MOST_BYTES), file, "utf-8")
         if (at := text.find("<%")) >= 0:
             raise ValueError(f"{_at(file, text, at)}: got a directive of Perl (<%), allowed is a file without; npulab "
                              "runs nothing that a file says")
