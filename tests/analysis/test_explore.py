@@ -26,7 +26,7 @@ import npulab
 from npulab.analysis.explore import explore
 from npulab.analysis.explore.loop import Explored
 from npulab.analysis.explore.space import Possible, Rule, learnt_rules
-from npulab.analysis.explore.storing import NAME
+from npulab.analysis.explore.storing import NAME, Store
 from npulab.analysis.laws import Laws, find_laws
 from npulab.captures.capture import Capture, Job
 from npulab.captures.layers import OPS, complete_ranges, made
@@ -161,6 +161,78 @@ def test_a_store_goes_on_where_it_ended(tmp_path: Path) -> None:
     more = Toy()
     explore(more, RANGES, budget=29, store=tmp_path / "t")
     assert len(more.asked) == 2
+
+
+def everything(folder: Path) -> dict[str, bytes | str]:
+    """What lies in a folder: the bytes of files, where links lead."""
+    return {str(path.relative_to(folder)): str(path.readlink()) if path.is_symlink() else path.read_bytes()
+            for path in folder.rglob("*") if path.is_symlink() or path.is_file()}
+
+
+@pytest.mark.parametrize("name", ["captures/00002/notes.txt", "captures/notes.txt", "captures/00000", "captures", "answers.jsonl"])
+def test_a_folder_that_no_exploration_began_is_no_store(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "s" / name
+    path.parent.mkdir(parents=True)
+    path.write_text("mine, without an end of its line")
+    before = everything(tmp_path)
+    refused(lambda: explore(Toy(), RANGES, budget=4, store=tmp_path / "s"), str(tmp_path / "s"), "allowed is", "give another folder")
+    assert everything(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", ["captures", "captures/00002", "captures/00002.bin", "answers.jsonl", "set-aside"])
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_store_has_no_links(tmp_path: Path, name: str, begun: bool) -> None:
+    if begun:
+        explore(Toy(), RANGES, budget=2, store=tmp_path / "s")
+    link, away = tmp_path / "s" / name, tmp_path / "victim"
+    link.parent.mkdir(parents=True, exist_ok=True)
+    if link.exists():
+        link.rename(away)
+    else:
+        (away / "00002").mkdir(parents=True)
+        (away / "00002/notes.txt").write_text("mine")
+    link.symlink_to(Path(os.path.relpath(away, link.parent)))
+    before = everything(tmp_path)
+    refused(lambda: explore(Toy(), RANGES, budget=4, store=tmp_path / "s"), f"{link}: got a link to ", "allowed in the store")
+    assert everything(tmp_path) == before
+    link.unlink()
+    link.symlink_to("nowhere")
+    refused(lambda: explore(Toy(), RANGES, budget=4, store=tmp_path / "s"), f"{link}: got a link to nowhere")
+
+
+def test_what_lies_where_a_capture_goes_is_moved_aside(tmp_path: Path) -> None:
+    explore(Toy(), RANGES, budget=2, store=tmp_path / "s")
+    for number in (2, 3):
+        (tmp_path / f"s/captures/0000{number}").mkdir()
+        (tmp_path / f"s/captures/0000{number}/notes.txt").write_text(f"mine {number}")
+    (tmp_path / "s/captures/00004").write_text("a file")
+    (tmp_path / "s/set-aside/00003").mkdir(parents=True)
+    with pytest.warns(UserWarning, match=r"captures/0000\d: is no capture .* it was moved to .*set-aside/0000\d(-2)?, nothing") as said:
+        explore(Toy(), RANGES, budget=6, store=tmp_path / "s")
+    assert len([one for one in said if "was moved to" in str(one.message)]) == 3
+    aside = everything(tmp_path / "s/set-aside")
+    assert aside == {"00002/notes.txt": b"mine 2", "00003-2/notes.txt": b"mine 3", "00004": b"a file"}
+    assert len([*(tmp_path / "s/captures").glob("*/capture.json")]) == 6
+
+
+def test_a_capture_of_a_run_that_was_killed_before_its_line_is_taken_up(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    explore(Toy(), RANGES, budget=5, store=tmp_path / "s")
+    journal = tmp_path / "s" / NAME
+    whole = everything(tmp_path)
+    journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:-1]))
+    store = Store(tmp_path / "s", json.loads(journal.read_bytes().split(b"\n")[0].split(b" ", 1)[1])["about"])
+    last = json.loads(whole[f"s/{NAME}"].splitlines()[-1].split(b" ", 1)[1])
+    store.add(last["batch"], last["reason"], last["seed"], last["parameters"], Toy()(last["parameters"], last["seed"]))
+    assert everything(tmp_path) == whole
+    assert not [one for one in recwarn if "was moved to" in str(one.message)]
+    # and half of it is set aside
+    journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:-1]))
+    (tmp_path / "s/captures/00004/b.bin").write_bytes(b"")
+    store = Store(tmp_path / "s", store.about)
+    with pytest.warns(UserWarning, match=r"was moved to .*set-aside/00004, nothing of it is lost"):
+        store.add(last["batch"], last["reason"], last["seed"], last["parameters"], Toy()(last["parameters"], last["seed"]))
+    assert (tmp_path / "s/set-aside/00004/b.bin").read_bytes() == b""
+    assert (tmp_path / "s/captures/00004/b.bin").read_bytes()
 
 
 def test_a_store_of_another_exploration_or_a_broken_one_is_refused(tmp_path: Path) -> None:

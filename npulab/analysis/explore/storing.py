@@ -2,13 +2,17 @@
 
 Each line of ``answers.jsonl`` is an answer, on the disk before the next layer is asked for; a capture
 lies in ``captures/<number>`` before its line says so.  A line that a crash cut off is dropped.
+
+A store takes nothing away.  A folder whose captures no ``answers.jsonl`` tells of is not taken for a
+store, nothing is written over a link, and what lies where a capture goes is moved to ``set-aside``,
+which a UserWarning says, unless it is this capture.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
+import warnings
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,12 +22,15 @@ from typing import Any
 import numpy as np
 
 from npulab.captures import store
+from npulab.captures.capture import Capture
+from npulab.captures.folders import capture_files
 from npulab.captures.journal import as_line
+from npulab.captures.registry import target
 from npulab.captures.sources import OUTCOMES, Answer
-from npulab.support.files import Lines, locked
+from npulab.support.files import Lines, locked, read_bounded
 from npulab.support.refuse import refusing
 
-NAME, CAPTURES = "answers.jsonl", "captures"
+NAME, CAPTURES, ASIDE = "answers.jsonl", "captures", "set-aside"
 VERSION = 1
 MOST_BYTES = 2 ** 28  # of the answers; one has some kB
 
@@ -53,8 +60,8 @@ class Kept:
 class Store:
     """The answers of an exploration, in memory and, with a folder, on disk.
 
-    Raises ValueError for a folder of another exploration or a journal that is broken before its
-    last line.
+    Raises ValueError for a folder of another exploration, one with links or with captures and no
+    answers, and a journal that is broken before its last line.
     """
 
     @refusing()
@@ -64,11 +71,14 @@ class Store:
         self.answers: list[Kept] = []
         if self.folder is None:
             return
+        _refuse_links(self.folder)
         self._file = Lines(self.folder / NAME, MOST_BYTES)
         if self._file.whole:
             self._take_up(self._file.path, self._file.whole.splitlines())
-        else:
-            self._append({"npulab": "exploration", "version": VERSION, "about": self.about})
+            return
+        head = _line({"npulab": "exploration", "version": VERSION, "about": self.about})
+        _refuse_others(self.folder, self._file.torn, head)
+        self._file.add(head)
 
     def add(self, batch: int, reason: str, seed: int, parameters: Mapping[str, float], answer: Answer) -> Kept:
         """Keep an answer; it is on the disk when this returns."""
@@ -77,21 +87,16 @@ class Store:
                     _floats(answer.parameters), answer.text)
         if self.folder is not None:
             with locked(self._file.path):
-                self._file.alone()  # so that no capture of another writer is taken away
+                self._file.alone()  # so that no capture of another writer is moved
                 if answer.capture is not None:
-                    where = self.folder / CAPTURES / f"{kept.number:05d}"
-                    shutil.rmtree(where, ignore_errors=True)  # of a run that was killed before its line
-                    store.save(answer.capture, where)
-                self._append({"number": kept.number, "batch": batch, "reason": reason, "seed": seed,
+                    _refuse_links(self.folder)
+                    _keep(answer.capture, self.folder, f"{kept.number:05d}")
+                self._file.add(_line({"number": kept.number, "batch": batch, "reason": reason, "seed": seed,
                               "parameters": kept.parameters, "outcome": kept.outcome, "observed": kept.observed,
                               "words": "" if words is None else words.astype("<u4").tobytes().hex(),
-                              "text": kept.text})
+                              "text": kept.text}))
         self.answers.append(kept)
         return kept
-
-    def _append(self, entry: Mapping[str, Any]) -> None:
-        line = as_line(entry).encode()
-        self._file.add(b"%08x %s" % (zlib.crc32(line.rstrip(b"\n")), line))
 
     def _take_up(self, path: Path, lines: list[bytes]) -> None:
         """Read what is there; a last line that is cut off counts for nothing."""
@@ -105,6 +110,69 @@ class Store:
             raise ValueError(f"{path}: got an exploration with {named} {str(head['about'].get(named))[:60]}, allowed "
                              f"is this one's, {str(self.about.get(named))[:60]}; give another folder")
         self.answers = [_kept(path, number, entry) for number, entry in enumerate(rest, 2)]
+
+
+def _line(entry: Mapping[str, Any]) -> bytes:
+    """An entry behind its checksum."""
+    line = as_line(entry).encode()
+    return b"%08x %s" % (zlib.crc32(line.rstrip(b"\n")), line)
+
+
+def _refuse_links(folder: Path) -> None:
+    """Raises ValueError for a link where a store writes: what it leads to is somebody else's."""
+    captures = folder / CAPTURES
+    inside = [] if captures.is_symlink() or not captures.is_dir() else captures.iterdir()
+    for path in (folder / NAME, captures, folder / ASIDE, *inside):
+        if path.is_symlink():
+            raise ValueError(f"{path}: got a link to {path.readlink()}, allowed in the store of an exploration are "
+                             "files and folders that lie in it; give another folder")
+
+
+def _refuse_others(folder: Path, torn: bytes, head: bytes) -> None:
+    """Raises ValueError for a folder that no exploration has begun and that holds what one would
+    write: ``torn`` is what there is of a first line, which has to be the begin of ``head``."""
+    if not head.startswith(torn):
+        raise ValueError(f"{folder / NAME}: got {len(torn)} bytes without a whole line, allowed is what an exploration "
+                         "wrote; give another folder")
+    captures = folder / CAPTURES
+    if captures.exists() and (not captures.is_dir() or any(captures.iterdir())):
+        raise ValueError(f"{folder}: got a folder with {CAPTURES} and without {NAME}, which no exploration wrote, "
+                         "allowed is a new folder or the store of an exploration; give another folder")
+
+
+def _keep(capture: Capture, folder: Path, name: str) -> None:
+    """Save a capture in a store; what is there already is left if it is this capture, as that of a
+    run that was killed before its line is, and moved otherwise."""
+    where = folder / CAPTURES / name
+    if where.exists():
+        if _holds(where, capture_files(capture, target)):
+            return
+        _move_aside(where, folder / ASIDE)
+    store.save(capture, where)
+
+
+def _holds(where: Path, files: Mapping[str, bytes]) -> bool:
+    """Whether a folder holds these files and nothing else."""
+    if not where.is_dir() or {one.name for one in where.iterdir()} != {*files}:
+        return False
+    return all(_is(where / name, data) for name, data in files.items())
+
+
+def _is(path: Path, data: bytes) -> bool:
+    return path.is_file() and not path.is_symlink() and path.stat().st_size == len(data) \
+        and read_bounded(path, len(data)) == data
+
+
+def _move_aside(where: Path, aside: Path) -> None:
+    """Move what an exploration did not write, or not whole, to a name that nothing has, and say so."""
+    aside.mkdir(exist_ok=True)
+    place, count = aside / where.name, 1
+    while place.exists() or place.is_symlink():
+        count += 1
+        place = aside / f"{where.name}-{count}"
+    where.rename(place)
+    warnings.warn(f"{where}: is no capture that this exploration has told of; it was moved to {place}, nothing of it "
+                  "is lost", UserWarning, stacklevel=2)
 
 
 def _floats(numbers: Mapping[str, float]) -> dict[str, float]:
