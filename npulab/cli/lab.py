@@ -11,6 +11,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from npulab.support.files import HIDDEN, PART
+
 PACKAGE = Path(__file__).parents[1]
 START = "0-start.ipynb"
 NOTEBOOK = f"notebooks/{START}"
@@ -56,12 +58,16 @@ def _opened(here: Path) -> tuple[Path, str]:
 def _copy_out(here: Path) -> Path:
     """The notebooks and captures of the wheel, in a folder of this one."""
     copy = here / COPY
-    if copy.exists():
+    if copy.exists() or copy.is_symlink():
         raise FileExistsError(f"{copy}: is there without notebooks/{START}; move it away and npulab lab makes it anew")
-    scratch = Path(tempfile.mkdtemp(prefix=".npulab-", dir=here))
-    shutil.copytree(PACKAGE / "share", scratch, dirs_exist_ok=True)
-    scratch.chmod(0o755)
-    scratch.rename(copy)
+    scratch = Path(tempfile.mkdtemp(PART, HIDDEN, here))
+    try:
+        shutil.copytree(PACKAGE / "share", scratch, dirs_exist_ok=True)
+        scratch.chmod(0o755)
+        scratch.rename(copy)
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)  # made here, a moment ago
+        raise
     print(f"notebooks and captures copied to {copy}", file=sys.stderr)
     return copy
 
