@@ -18,10 +18,12 @@ from npulab.cli.output import Add, Done, show, tell
 from npulab.cli.terminal import progress
 from npulab.registers.formats.tables import table_text
 from npulab.registers.table import COLUMNS
-from npulab.support.files import replace_file, write_file
+from npulab.support.files import first_bytes, replace_file, write_file
 from npulab.support.text import plural
 
 MAP_SUFFIX = ".csv"
+HEAD = 2 ** 16  # bytes of a script, in which it says what it imports
+IMPORTS = b"\nimport npulab\nimport npulab.analysis.bisect\n"
 
 
 def _bisect_options(add: Add) -> None:
@@ -56,6 +58,9 @@ def _bisect(options: argparse.Namespace) -> int:
         oracle = Recorder(oracle, options.record, **about)
     if options.script and (Path(options.script).is_dir() or not Path(options.script).parent.is_dir()):
         raise ValueError(f"--script: got {options.script}, allowed is a file in a folder that is there")
+    if options.script and not _may_be_written(Path(options.script)):
+        raise FileExistsError(f"--script: got {options.script}, which is there and is no script of bisect, allowed is "
+                              "a new file")
     if options.max_hangs < 1:
         raise ValueError(f"--max-hangs: got {options.max_hangs}, allowed is at least 1")
     by_hand = options.device.startswith("manual")
@@ -91,6 +96,13 @@ def _bisect(options: argparse.Namespace) -> int:
 
 def _print_trial(trial: Trying) -> None:
     print(f"\n{trial}")
+
+
+def _may_be_written(script: Path) -> bool:
+    """Whether a file is not there yet, or is a script that bisect wrote before."""
+    if script.exists() or script.is_symlink():
+        return IMPORTS in first_bytes(script, HEAD)
+    return True
 
 
 def _flake(text: str) -> float | None:

@@ -297,7 +297,11 @@ def test_bisect_finds_the_fields_and_resumes(run: Any, tmp_path: Path) -> None:
     assert (status, len(lines)) == (0, 1)
     assert [key[3] for key in found["culprits"]] == ["relu", "out_zero_point"]
     before = (tmp_path / "j.jsonl").read_bytes()
-    assert run("bisect", *options)[1] == lines
+    assert run("bisect", *options)[1] == lines  # the script of a run before is written anew
+    (tmp_path / "mine.py").write_text("import npulab\n")
+    mine = [tmp_path / "mine.py" if one == tmp_path / "again.py" else one for one in options]
+    assert "mine.py, which is there and is no script of bisect, allowed is a new file" in run("bisect", *mine)[2]
+    assert (tmp_path / "mine.py").read_text() == "import npulab\n"
     assert (tmp_path / "j.jsonl").read_bytes() == before
     done = subprocess.run([sys.executable, tmp_path / "again.py"], capture_output=True, text=True, check=True)
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["pass", "fail", "fail"]
