@@ -27,9 +27,9 @@ __all__ = sorted(["target", *(name for name, row in _NAMES.items() if not row["n
 
 def target(name: str) -> Target:
     """The target of a name; raises LookupError with the known names."""
-    from npulab.captures.registry import target
+    from npulab.captures.registry import asked_target
 
-    return target(name)
+    return asked_target(name)
 
 
 def __getattr__(name: str) -> Any:

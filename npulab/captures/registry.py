@@ -4,37 +4,51 @@ A folder beside this file is a target, and so is one in ``npulab_targets/`` of t
 and an entry point of the group ``npulab.targets``.  Each has a ``TARGET``.  One of the working
 folder is loaded again when a file of its has changed, as a map that is being made does.
 
-Who loads a target runs its code.  That of the working folder runs if it is trusted, or was asked for
-by name; a file that names it is not enough, for whoever made the file may have made the folder.
-``npulab new`` trusts what it makes, ``npulab trust`` what it is given: both record it for the user.
-The environment's ``NPULAB_TARGETS`` names folders of targets that are trusted, with the system's
-separator between them; no other is looked into then, and ``none`` trusts none.
+Who loads a target runs its code.  That of the working folder, an entry point's too, runs if it is
+trusted as it is now, or was asked for by name; a file that names it is not enough, for whoever made
+the file may have made the folder.  ``npulab new`` trusts what it makes, ``npulab trust`` what it is
+given: both record it for the user, with the sums of its code (``trusted``).  The environment's
+``NPULAB_TARGETS`` names folders of targets that are trusted whatever lies in them, with the system's
+separator between them; no other of the working folder is looked into then, and ``none`` trusts none.
 """
 
 from __future__ import annotations
 
 import importlib
-import importlib.util
-import json
 import os
 import sys
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
+from npulab.captures import installed
 from npulab.captures.target import Target, place_of
+from npulab.captures.trusted import Sums, code_of, load_module, trust, untrusted
 from npulab.quant.rules import find_rules_with, state_rules
-from npulab.support.files import locked, read_json, replace_file
-from npulab.support.refuse import near, need, refuse_if
+from npulab.support.refuse import near, need
+
+__all__ = ["HERE", "LOCAL", "asked_target", "stated_target", "target", "targets", "trust", "working_targets"]
 
 HERE = Path(__file__).parents[1] / "npus"
 LOCAL = "npulab_targets"
 TRUSTED = "NPULAB_TARGETS"
 SHARED = {"kit", "template"}  # folders beside the NPUs that are none
-_asked: set[Path] = set()  # folders of targets that were asked for by name: their code has run
+_asked: dict[Path, Sums] = {}  # places of targets that were asked for by name, with their code as it was then
+_ran: set[Path] = set()  # places whose code has run
 _loading: list[str] = []  # what a target asks of its own rules while it is loaded has no answer yet
+
+
+@dataclass(frozen=True)
+class Code:
+    """Where a target's code lies; ``users``: in the working folder, so that it wants trust."""
+
+    name: str
+    place: Path
+    users: bool
+    point: EntryPoint | None = None
 
 
 def targets() -> list[str]:
@@ -44,16 +58,23 @@ def targets() -> list[str]:
     True
     """
     return sorted({*_folders(HERE), *(name for folder in _local() for name in _folders(folder)),
-                   *(point.name for point in _points())})
+                   *(code.name for code in _points())})
+
+
+def asked_target(name: str) -> Target:
+    """The target of a name that a person gives; raises LookupError with the known names.
+
+    Who asks by name has its code run as it is now.  An ImportWarning, which the shell shows, says so
+    of a folder that is not trusted.
+    """
+    return _target(name, asked=True)
 
 
 def target(name: str) -> Target:
-    """The target of a name; raises LookupError with the known names.
-
-    Who asks by name has its code run.  An ImportWarning, which the shell shows, says so of a folder
-    that is not trusted.
-    """
-    return _target(name, asked=True)
+    """The target of a capture in hand: as ``asked_target``, but code that has run and was changed
+    since is not run anew, which raises ValueError, unless it is trusted as it is now."""
+    code = _code(name)
+    return _target(name, asked=code is None or code.place not in _ran)
 
 
 def stated_target(name: str) -> Target:
@@ -64,18 +85,16 @@ def stated_target(name: str) -> Target:
 
 def _target(name: str, asked: bool) -> Target:
     need("target", name, str, "is an NPU's name, as npulab.targets() gives")
-    folder = _folder(name)
-    if not folder and name not in targets():
+    code = _code(name)
+    if code is None:
         raise LookupError(f"target: got {name!r}, allowed is one of {', '.join(targets())} "
                           f"(a folder in ./{LOCAL} counts too){near(name, targets())}")
-    folder = folder or HERE / name  # of an entry point, which has none there
-    users = folder.parent != HERE
-    if asked:
-        _asked.add(folder)
-    elif users and folder not in _asked and not is_trusted(folder):
-        raise ValueError(f"target {name}: its code is not run, for {folder} is not trusted; if you know who wrote it: "
-                         f"npulab trust {folder}")
-    made = _load(name, folder, _state(folder) if users else ())
+    if asked and code.users:
+        _asked[code.place] = _sums(code.place)
+    elif why := _untrusted(code):
+        raise ValueError(f"target {name}: its code is not run, for {why}")
+    _ran.add(code.place)
+    made = _load(code, _state(code.place) if code.users else ())
     state_rules(made.name, made.rules)  # a target of this name in another folder has others
     return made
 
@@ -98,45 +117,32 @@ def _tell_once(text: str) -> None:
     warnings.warn(text, UserWarning, stacklevel=4)
 
 
-def is_trusted(folder: Path) -> bool:
-    """Whether the code of a target's folder may run because a file names the target."""
-    return TRUSTED in os.environ or str(folder.resolve()) in _trusted()
+def _untrusted(code: Code) -> str:
+    """Why the code of a target may not run because a file names the target; nothing where it may."""
+    if not code.users or (code.point is None and TRUSTED in os.environ):  # no other folder is looked into
+        return ""
+    asked = _asked.get(code.place)
+    return "" if asked and asked == _sums(code.place) else untrusted(code.place)
 
 
-def trust(folder: Path) -> Path:
-    """Record that the code of a target's folder, or of every target in a folder, may run; gives the
-    record's path.  Raises ValueError for a folder without one, OSError."""
-    made = sorted(one.parent.resolve() for one in [*folder.glob("__init__.py"), *folder.glob("*/__init__.py")])
-    refuse_if(not made, folder, "no target", f"is a target's folder, or one of targets such as {LOCAL}")
-    record = _record()
-    with locked(record):
-        known = {one for one in _trusted() if Path(one).is_dir()}
-        replace_file(record, json.dumps(sorted(known | set(map(str, made))), indent=0).encode())
-    return record
-
-
-def _record() -> Path:
-    """Where the folders are recorded that this user trusts."""
-    home = os.environ.get("XDG_STATE_HOME", "")
-    return (Path(home) if Path(home).is_absolute() else Path.home() / ".local/state") / "npulab/trusted.json"
-
-
-def _trusted() -> set[str]:
+def _sums(place: Path) -> Sums:
+    """The sums of code as it is now; none of what cannot be told."""
     try:
-        return {str(one) for one in read_json(_record())}
-    except (OSError, ValueError, TypeError, RuntimeError):  # none, a broken one, a user without a home
-        return set()
+        return code_of(place)
+    except (OSError, ValueError):
+        return {}
 
 
 @cache
-def _load(name: str, folder: Path, state: tuple[tuple[str, int, int], ...]) -> Target:
+def _load(code: Code, state: tuple[tuple[str, int, int], ...]) -> Target:
+    name = code.name
     _loading.append(name)
     try:
-        found = _import(name, folder)
+        found = _import(code)
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt(f"while target {name} loaded") from error
     except (Exception, SystemExit) as error:  # whatever a folder of the user's does, it is told as the folder's
-        where = place_of(error, str(folder))
+        where = place_of(error, str(code.place))
         raise ValueError(f"target {name}: does not load: {type(error).__name__}: {error}"
                          f"{f', at {where}' * bool(where)}") from error
     finally:
@@ -146,41 +152,39 @@ def _load(name: str, folder: Path, state: tuple[tuple[str, int, int], ...]) -> T
     return found
 
 
-def _import(name: str, folder: Path) -> object:
-    if folder.parent != HERE:
-        if not is_trusted(folder):
-            warnings.warn(f"target {name} runs code of {folder}; npulab trust {folder} says that it is trusted",
-                          ImportWarning, stacklevel=2)
-        spec = importlib.util.spec_from_file_location(f"{LOCAL}.{name}", folder / "__init__.py",
-                                                      submodule_search_locations=[str(folder)])
-        assert spec is not None
-        assert spec.loader is not None
-        for known in [one for one in sys.modules if f"{one}.".startswith(f"{spec.name}.")]:
-            del sys.modules[known]  # of another folder, or of files that are no more as they were
-        module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    elif folder.is_dir():
-        module = importlib.import_module(f"npulab.npus.{name}")
+def _import(code: Code) -> object:
+    if code.users and (code.point is not None or TRUSTED not in os.environ) and untrusted(code.place):
+        warnings.warn(f"target {code.name} runs code of {code.place}; npulab trust {code.place} says that it is "
+                      "trusted", ImportWarning, stacklevel=2)
+    if code.point is not None:
+        top = code.point.module.partition(".")[0]
+        if code.users and top not in sys.modules and code.place.exists():
+            load_module(top, code.place)
+        module = code.point.load()
+    elif code.users:
+        module = load_module(f"{LOCAL}.{code.name}", code.place)
     else:
-        (point,) = (point for point in _points() if point.name == name)
-        module = point.load()
+        module = importlib.import_module(f"npulab.npus.{code.name}")
     return module.TARGET
 
 
-def _points() -> tuple[EntryPoint, ...]:
-    """The entry points of targets, read again when something was installed beside npulab."""
+def _points() -> tuple[Code, ...]:
+    """The targets of entry points, installed ones first; read again when something was installed
+    beside npulab."""
     folders = [one for one in map(Path, sys.path) if one.is_dir()]
-    return _points_of(tuple((one, one.stat().st_mtime_ns) for one in folders))
+    found = _points_of(Path.cwd(), tuple((one, one.stat().st_mtime_ns) for one in folders))
+    return tuple(code for code in found if TRUSTED not in os.environ or not code.users)
 
 
 @lru_cache(1)
-def _points_of(_: tuple[tuple[Path, int], ...]) -> tuple[EntryPoint, ...]:
-    return tuple(entry_points(group="npulab.targets"))
+def _points_of(_: Path, __: tuple[tuple[Path, int], ...]) -> tuple[Code, ...]:
+    codes = [Code(point.name, *installed.place_of(point), point) for point in entry_points(group="npulab.targets")]
+    return tuple(sorted(codes, key=lambda code: code.users))
 
 
-def _state(folder: Path) -> tuple[tuple[str, int, int], ...]:
+def _state(place: Path) -> tuple[tuple[str, int, int], ...]:
     """Name, time and size of each file of a target."""
-    files = {path.name: path.stat() for path in folder.glob("*") if path.is_file()}
+    files = {str(path): path.stat() for path in (place.rglob("*") if place.is_dir() else [place]) if path.is_file()}
     return tuple(sorted((name, one.st_mtime_ns, one.st_size) for name, one in files.items()))
 
 
@@ -190,9 +194,12 @@ def _local() -> list[Path]:
     return [Path(one).absolute() for one in trusted if one not in ("", "0", "none")]
 
 
-def _folder(name: str) -> Path | None:
-    """The folder of a target; None for one of an entry point, and for a name that no target has."""
-    return next((folder / name for folder in [HERE, *_local()] if name in _folders(folder)), None)
+def _code(name: str) -> Code | None:
+    """The code of a target; None for a name that no target has."""
+    for folder in (HERE, *_local()):
+        if name in _folders(folder):
+            return Code(name, folder / name, folder != HERE)
+    return next((code for code in _points() if code.name == name), None)
 
 
 def _folders(where: Path) -> list[str]:
@@ -202,7 +209,7 @@ def _folders(where: Path) -> list[str]:
 def _load_rules(of: str) -> None:
     """Load the target of a name, if there is one, which makes its rules known."""
     if of in targets() and of not in _loading:
-        target(of)
+        stated_target(of)  # a file may name a rule too
 
 
 find_rules_with(_load_rules)

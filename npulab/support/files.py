@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, TypeVar
 
 from npulab.support.cells import APOSTROPHE, unguarded
 from npulab.support.json_text import json_of
@@ -50,7 +50,7 @@ def need_file(path: Path) -> None:
         raise FileNotFoundError(f"{path}: there is no such file")
 
 
-def opened(path: Path) -> BinaryIO:
+def opened(path: Path) -> io.BufferedReader:
     """A plain file, opened to be read; raises as ``need_file``.
 
     Reading raises ValueError where it would wait for bytes, as it would for a log of the kernel.
@@ -115,7 +115,7 @@ def read_bounded(path: Path, most: int) -> bytes:
         return _grown(file, data, path, most)
 
 
-def _grown(file: BinaryIO, data: bytes, path: Path, most: int) -> bytes:
+def _grown(file: io.BufferedReader, data: bytes, path: Path, most: int) -> bytes:
     """The bytes of a file that has more than its size says: it grows, or is made as it is read."""
     grown = bytearray(data)
     while len(grown) <= most:

@@ -219,9 +219,9 @@ def test_a_capture_of_a_run_that_was_killed_before_its_line_is_taken_up(tmp_path
     explore(Toy(), RANGES, budget=5, store=tmp_path / "s")
     journal = tmp_path / "s" / NAME
     whole = everything(tmp_path)
+    last = json.loads(whole_lines(tmp_path / "s")[-1].split(b" ", 1)[1])
     journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:-1]))
     store = Store(tmp_path / "s", json.loads(journal.read_bytes().split(b"\n")[0].split(b" ", 1)[1])["about"])
-    last = json.loads(whole[f"s/{NAME}"].splitlines()[-1].split(b" ", 1)[1])
     store.add(last["batch"], last["reason"], last["seed"], last["parameters"], Toy()(last["parameters"], last["seed"]))
     assert everything(tmp_path) == whole
     assert not [one for one in recwarn if "was moved to" in str(one.message)]

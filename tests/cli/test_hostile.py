@@ -6,11 +6,15 @@ import hashlib
 import io
 import json
 import os
+import py_compile
 import re
 import shutil
+import subprocess
+import sys
 import warnings
 import zipfile
 from dataclasses import replace
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +23,14 @@ import pytest
 from conftest import CAPTURES
 
 import npulab
+from npulab.captures import installed
 from npulab.captures.dumps import folder_importer
 from npulab.captures.journal import Journal, Trial, repair
 from npulab.captures.sweep import load_sweep, save_sweep
 from npulab.cli.shell import main
 from npulab.npus.template import begin, new_target
 from npulab.npus.vivante import dump as dumps
+from npulab.quant.rules import rule
 from npulab.registers.formats import read_map
 from npulab.registers.map import RegisterMap
 from npulab.registers.meaning import Meaning
@@ -364,6 +370,195 @@ def test_a_trusted_folder_runs(stranger: Path, capsys: pytest.CaptureFixture[str
     monkeypatch.chdir("elsewhere")
     assert "is not trusted" in refused(capsys, "show", "../case")
     assert not Path("ran").exists()
+
+
+@pytest.mark.parametrize(("name", "told"), [
+    ("__init__.py", "__init__.py has changed"), ("more.py", "more.py is new"), ("run.sh", "run.sh is new"),
+    ("inner/deep.py", "inner/deep.py is new"), ("fast.abi3.so", "fast.abi3.so is new"), ("old.py", "old.py is gone")])
+def test_what_is_not_as_it_was_trusted_does_not_run(stranger: Path, capsys: pytest.CaptureFixture[str], name: str, told: str) -> None:
+    (stranger / "old.py").touch()
+    (stranger / "registers.csv").touch()
+    assert main(["trust", "npulab_targets"]) == 0
+    assert "does not load" in refused(capsys, "show", "case")
+    before = {path: path.read_bytes() for path in stranger.glob("*.py")}
+    # another folder of this path, or one that a pull has changed: the size and time may be the same
+    (stranger / name).parent.mkdir(exist_ok=True)
+    if name == "old.py":
+        (stranger / name).unlink()
+    else:
+        (stranger / name).write_text(TARGET.replace("ran", "run"))
+    Path("ran").unlink()
+    for _ in range(2):
+        assert refused(capsys, "show", "case") == (
+            f"npulab: case/capture.json: target aaa: its code is not run, for {stranger} is not as it was trusted: {told}; if you "
+            f"know who changed it: npulab trust {stranger}\n")
+    assert not {Path("ran"), Path("run")} & {*Path().iterdir()}
+    assert main(["trust", str(stranger)]) == 0
+    assert "does not load" in refused(capsys, "show", "case")
+    # as it was it is another one now
+    for path, data in before.items():
+        path.write_bytes(data)
+    (stranger / name).unlink() if name not in {path.name for path in before} else None
+    assert "is not as it was trusted" in refused(capsys, "show", "case")
+
+
+def test_tables_and_texts_change_without_a_question(stranger: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["new", "mine"]) == 0
+    folder = stranger.parent / "mine"
+    Path("first").mkdir()
+    Path("first/words.bin").write_bytes(bytes(64))
+    Path("first/job.json").write_text('{"npu": "mine"}')
+    for name in ("registers.csv", "README.md"):
+        with (folder / name).open("a") as file:
+            file.write("\n")
+        assert main(["show", "first"]) == 0
+    with (folder / "dumps.py").open("a") as file:
+        file.write("# mine\n")
+    capsys.readouterr()
+    main(["show", "first"])
+    assert "mine is not as it was trusted: dumps.py has changed; if you know who changed it: npulab trust " in capsys.readouterr().err
+    assert main(["trust", str(folder)]) == 0
+    assert main(["show", "first"]) == 0
+
+
+def test_a_compiled_copy_beside_trusted_code_does_not_run(stranger: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for file, name in ((stranger / "__init__.py", "ran1"), (stranger / "more.py", "ran2"), (stranger / "inner/__init__.py", "ran3")):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(f"open({name!r}, 'w').close()\n")
+        py_compile.compile(str(file), invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+        file.write_text("")
+    (stranger / "__init__.py").write_text("import importlib\nfor one in (\".more\", \".inner\"):\n    importlib.import_module(one, __name__)\n")
+    assert main(["trust", "npulab_targets"]) == 0
+    assert "does not load: AttributeError" in refused(capsys, "show", "case")
+    assert not [*Path().glob("ran*")]
+
+
+def test_a_folder_that_leads_elsewhere_is_not_trusted(stranger: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("elsewhere").mkdir()
+    (stranger / "inner").symlink_to(Path("elsewhere").absolute())
+    assert "aaa/inner: got a link to a folder, allowed are folders that lie in" in refused(capsys, "trust", "npulab_targets")
+    (stranger / "inner").unlink()
+    assert main(["trust", "npulab_targets"]) == 0
+    (stranger / "inner").symlink_to(Path("elsewhere").absolute())
+    assert "aaa is not as it was trusted: " in refused(capsys, "show", "case")
+    assert not Path("ran").exists()
+
+
+def test_paths_alone_are_no_trust(stranger: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("state/npulab").mkdir(parents=True)
+    for record in ([str(stranger)], {str(stranger): {}}, {str(stranger): None}, {str(stranger): {"__init__.py": ""}}):
+        Path("state/npulab/trusted.json").write_text(json.dumps(record))
+        assert "trusted" in refused(capsys, "show", "case")
+    assert not Path("ran").exists()
+
+
+def test_a_rule_that_a_name_states_runs_no_code(stranger: Path) -> None:
+    with pytest.raises(ValueError, match=r"^target aaa: its code is not run, for "):
+        rule("aaa:half")
+    assert not Path("ran").exists()
+
+
+# Distributions in the working folder
+
+LOOKS = """
+import sys, warnings, npulab
+warnings.simplefilter("always")
+for path in sys.argv[1:]:
+    try:
+        npulab.load(path)
+    except (ValueError, LookupError) as error:
+        print(path, error)
+"""
+
+
+def distribution(folder: Path, code: str, name: str = "evil", package: bool = False) -> Path:
+    """A distribution with an entry point; gives where its module lies."""
+    head = folder / f"{name}-1.dist-info"
+    head.mkdir(parents=True)
+    (head / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
+    (head / "entry_points.txt").write_text(f"[npulab.targets]\n{name} = {name}mod\n")
+    file = folder / (f"{name}mod/__init__.py" if package else f"{name}mod.py")
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(code)
+    return file.parent if package else file
+
+
+def python(*arguments: str, **environment: str) -> str:
+    """What Python says in the working folder, which is in its path."""
+    ended = subprocess.run([sys.executable, *arguments], env={**os.environ, **environment}, capture_output=True, text=True, check=False)
+    return ended.stdout + ended.stderr
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("package", [False, True])
+@pytest.mark.parametrize("how", ["-m", "-c", "relative", "absolute", "below", "moved"])
+def test_an_entry_point_of_the_working_folder_wants_trust(stranger: Path, how: str, package: bool) -> None:
+    shutil.rmtree(stranger.parent)
+    here = Path.cwd()
+    place = distribution(here / "inner" if how in ("relative", "below") else here, TARGET.replace("ran", f"{here}/ran"), package=package)
+    Path("unknown.dump").write_text("hello\n")
+    paths = {"relative": "inner", "absolute": str(here), "below": str(here / "inner")}
+    program = LOOKS if how != "moved" else f"import os, npulab.captures.registry\nos.mkdir('away')\nos.chdir('away')\n{LOOKS}"
+    first = ["-m", "npulab", "show"] if how == "-m" else ["-c", program]
+    if how in ("absolute", "below", "moved"):
+        paths.setdefault("moved", str(here))
+        first = ["-P", *first]
+    told = f"target evil: its code is not run, for {place} is not trusted; if you know who wrote it: npulab trust {place}"
+    said = json.loads(Path("case/capture.json").read_bytes())
+    Path("case/capture.json").write_text(json.dumps({**said, "target": "evil"}))
+    looked_at = [str(here / "unknown.dump"), str(here / "case")]
+    answers = python(*first, *looked_at[:1 if how == "-m" else 2], PYTHONPATH=paths.get(how, ""))
+    assert f"{looked_at[0]}: is text, no target recognises this file" in answers
+    assert answers.count(told) >= 2
+    assert how == "-m" or f"{looked_at[1]} {looked_at[1]}/capture.json: {told}" in answers
+    assert not Path("ran").exists()
+
+
+@pytest.mark.long
+def test_a_trusted_entry_point_runs_as_it_was_trusted(stranger: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree(stranger.parent)
+    place = distribution(Path.cwd(), TARGET)
+    Path("unknown.dump").write_text("hello\n")
+    # a compiled copy of other code, of the same time and size, is not what was trusted
+    place.write_text(TARGET.replace("ran", "bad"))
+    py_compile.compile(str(place), invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+    place.write_text(TARGET)
+    assert main(["trust", "evilmod.py"]) == 0
+    python("-m", "npulab", "show", "unknown.dump")
+    assert [path.name for path in Path().iterdir() if path.name in ("ran", "bad")] == ["ran"]
+    Path("ran").unlink()
+    place.write_text(f"{TARGET}\n")
+    assert f"{place} is not as it was trusted: evilmod.py has changed;" in python("-m", "npulab", "show", "unknown.dump")
+    assert not Path("ran").exists()
+    assert "does not load: AttributeError" in python("-c", "import npulab\nnpulab.target('evil')")
+    assert Path("ran").exists()
+    Path("ran").unlink()
+    assert "target: got 'evil'" in python("-c", "import npulab\nnpulab.target('evil')", NPULAB_TARGETS="none")
+    assert not Path("ran").exists()
+
+
+@pytest.mark.parametrize("inside", [".venv/lib/site-packages", "."])
+def test_an_environment_in_the_working_folder_is_installed(stranger: Path, monkeypatch: pytest.MonkeyPatch, inside: str) -> None:
+    shutil.rmtree(stranger.parent)
+    monkeypatch.syspath_prepend(Path(inside).absolute())
+    place = distribution(Path(inside), TARGET, name="well")
+    point = next(one for one in entry_points(group="npulab.targets") if one.name == "well")
+    monkeypatch.setattr(installed, "_installed", lambda: (Path(".venv/lib/site-packages").resolve(),))
+    assert installed.place_of(point) == (place.absolute(), inside == ".")
+
+
+def test_a_module_in_front_of_an_installed_one_wants_trust(stranger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(Path(".venv").absolute())
+    distribution(Path(".venv"), TARGET, name="well")
+    monkeypatch.setattr(installed, "_installed", lambda: (Path(".venv").resolve(),))
+    point = next(one for one in entry_points(group="npulab.targets") if one.name == "well")
+    Path("wellmod.py").touch()
+    monkeypatch.syspath_prepend(Path.cwd())
+    assert installed.place_of(point) == (Path("wellmod.py").absolute(), True)
+    # unless somebody installed it as a link to there
+    told = {"url": Path.cwd().as_uri(), "dir_info": {"editable": True}}
+    Path(".venv/well-1.dist-info/direct_url.json").write_text(json.dumps(told))
+    assert installed.place_of(point) == (Path("wellmod.py").absolute(), False)
 
 
 def test_a_new_target_is_trusted_alone(stranger: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,88 @@
+"""Where the code of an entry point lies, and whether somebody installed it.
+
+Python looks for distributions in every folder of its path, in a notebook and with ``python -m`` in the
+working folder too: what lies there need not be the user's.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import site
+import sysconfig
+from functools import cache
+from importlib.metadata import Distribution, EntryPoint
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+
+def _here() -> Path:
+    try:
+        return Path.cwd().resolve()
+    except OSError:  # it was removed
+        return Path("/nowhere")
+
+
+START = _here()  # in the path of a notebook, wherever it goes from there
+
+
+def place_of(point: EntryPoint) -> tuple[Path, bool]:
+    """The folder or file of an entry point's module, and whether the distribution or its module lies in
+    the working folder, where an environment of the interpreter counts for elsewhere."""
+    folder = _folder_of(point.dist)
+    module = _module(point.module.partition(".")[0])
+    local = not _is_installed(folder) and _is_local(folder)
+    if module is None:
+        return folder, local
+    shadowed = not _is_installed(module) and _is_local(module) and not _is_checkout(point, module)
+    return module, local or shadowed
+
+
+def _folder_of(dist: Distribution | None) -> Path:
+    return Path() if dist is None else Path(str(dist.locate_file("")))
+
+
+def _module(name: str) -> Path | None:
+    """The folder or file of a module; None where there is none.  Nothing of it runs."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return None
+    if spec is None:
+        return None
+    if spec.submodule_search_locations:
+        return Path(next(iter(spec.submodule_search_locations))).absolute()
+    return Path(spec.origin).absolute() if spec.origin and spec.has_location else None
+
+
+def _is_local(path: Path) -> bool:
+    """Whether a path lies in the working folder, or is said as seen from it."""
+    real = path.resolve()
+    return not path.is_absolute() or real.is_relative_to(_here()) or real.is_relative_to(START)
+
+
+def _is_installed(path: Path) -> bool:
+    real = path.resolve()
+    return any(real.is_relative_to(folder) for folder in _installed())
+
+
+@cache
+def _installed() -> tuple[Path, ...]:
+    """The folders that the interpreter's installer writes to."""
+    names = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages()]
+    if site.ENABLE_USER_SITE:
+        names.append(site.getusersitepackages())
+    return tuple(Path(name).resolve() for name in names)
+
+
+def _is_checkout(point: EntryPoint, module: Path) -> bool:
+    """Whether somebody installed the distribution as a link to the folder that the module lies in."""
+    if point.dist is None or not _is_installed(_folder_of(point.dist)):
+        return False
+    try:
+        told = json.loads(point.dist.read_text("direct_url.json") or "{}")
+        editable = bool(told.get("dir_info", {}).get("editable"))
+        folder = Path(unquote(urlsplit(told.get("url", "")).path))
+    except (AttributeError, TypeError, ValueError):
+        return False
+    return editable and folder.is_absolute() and module.resolve().is_relative_to(folder.resolve())
