@@ -21,6 +21,7 @@ from npulab.analysis.laws.expressions import (
     field,
     parameter,
 )
+from npulab.analysis.laws.groups import Group, groups_of
 from npulab.analysis.laws.predicates import literals
 from npulab.analysis.laws.prior import BUDGET, PRIOR, constant_cost
 from npulab.analysis.laws.rivals import ORDERED, Twins, hidden_changes, rival_groups, shorter
@@ -95,12 +96,20 @@ class Findings:
         return Twins(self.captured, self.integers)
 
     @cached_property
-    def domains(self) -> dict[str, tuple[Array, int]]:
-        """Of each whole-valued parameter the captured numbers, and the step between them."""
-        out = {}
-        for name in self.integers:
-            values = np.unique(self.captured[parameter(name)])
-            out[name] = values, max(int(np.gcd.reduce(values - values[0])), 1)
+    def groups(self) -> tuple[Group, ...]:
+        """The groups that the numbers of the captured layers keep to."""
+        leaves = [leaf for leaf in self.captured.values if leaf.op == PARAMETER]
+        return groups_of({leaf.args[0]: self.captured[leaf][self.layers] for leaf in leaves})
+
+    def unlike(self, asked: Columns) -> Array:
+        """``(N,) bool``: rows of numbers outside of the groups that were captured.
+
+        What a unit does with them no capture shows, also where the number is one that no law reads:
+        all channels captured are whole groups of eight, say, and others are padded.
+        """
+        out = np.zeros(asked.n, bool)
+        for group in self.groups:
+            out |= ~group.has(asked[parameter(group.name)])
         return out
 
     @cached_property
@@ -254,16 +263,19 @@ class Findings:
 
     def outside(self, solved: Solved, asked: Columns) -> Array:
         """``(N,) bool``: rows that a law takes to numbers that its captures say nothing of: of few
-        numbers others than these, else those that are not in step with them.
+        numbers others than these, else those that are not of their groups.
 
         All sizes captured are even, say: then a half rounded up and one rounded down are the same.
         """
         out = np.zeros(asked.n, bool)
         names = names_in(part for _, law in solved.steps for part in law.walk() if part.op in BENT)
-        for name in sorted(names & self.domains.keys()):
-            values, step = self.domains[name]
-            column = asked[parameter(name)]
-            out |= ~np.isin(column, values) if len(values) <= BUDGET.categories else (column - values[0]) % step != 0
+        groups = {group.name: group for group in self.groups}
+        for name in sorted(names & {*self.integers}):
+            values, column = np.unique(self.captured[parameter(name)]), asked[parameter(name)]
+            if len(values) <= BUDGET.categories:
+                out |= ~np.isin(column, values)
+            elif name in groups:
+                out |= ~groups[name].has(column)
         return out
 
     def unseen_rows(self, asked: Columns) -> list[Array]:
@@ -337,7 +349,7 @@ def doubts(findings: Findings, asked: Columns) -> tuple[Array, Array]:
     out = np.zeros((asked.n, len(findings.moved)), np.uint32)
     doubt = np.zeros_like(out)
     bits = {solved.name: np.zeros(asked.n, np.int64) for solved in ready}
-    unseen = findings.unseen_rows(asked)
+    unseen, unlike = findings.unseen_rows(asked), findings.unlike(asked)
     for solved in ready:
         own, value = bits[solved.name], values[solved.name]
         out[:, solved.word] |= solved.placed(value)
@@ -345,7 +357,7 @@ def doubts(findings: Findings, asked: Columns) -> tuple[Array, Array]:
         for changed in (*_from_doubted(solved, asked, values, bits), *findings.uncut_changes(solved, asked, value)):
             own |= _upwards(changed, solved.width)
         whole = np.any([rows for *_, rows in findings.unproved(solved, asked, value, unseen)], axis=0)
-        own[whole] = 2 ** solved.width - 1
+        own[whole | unlike] = 2 ** solved.width - 1
         changes = [solved.changes(rival, asked, value) for _, rivals in rival_groups(solved, ready, captured)
                    for rival in rivals if rival.extra_cost <= findings.within]
         for changed in (*changes, hidden_changes(solved, captured, asked, value)):

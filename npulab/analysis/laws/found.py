@@ -13,6 +13,7 @@ import numpy as np
 from npulab.analysis.correlate import best_related
 from npulab.analysis.laws.claims import Findings, doubts, fill, in_order
 from npulab.analysis.laws.expressions import ALWAYS, Array, Columns
+from npulab.analysis.laws.groups import captured_for
 from npulab.analysis.laws.inputs import (
     GivenLaws,
     Table,
@@ -273,8 +274,9 @@ class Laws:
 
     ``.table`` has a row for each step of each field, ``.predict`` the words of other layers and
     what of them is proved, ``.open`` the bits without a law and why, ``.status`` what is known of
-    each bit, ``.next_captures`` the layers to capture next.  ``.stopped`` says that the search was
-    interrupted.
+    each bit, ``.next_captures`` the layers to capture next.  ``.captured_for`` says which numbers
+    the captured layers keep to; of layers of others nothing is proved.  ``.stopped`` says that the
+    search was interrupted.
     """
 
     words: Array
@@ -299,6 +301,12 @@ class Laws:
         captured = self._table.columns(given_columns(self._laws, self.parameters, self._table.n))
         moved = np.bitwise_or.reduce(self.words ^ self.words[0], axis=0) & ~self.nuisance
         return Findings.of(self._solved, self._follows, captured, [*self._table.integers], self.words, moved)
+
+    @property
+    def captured_for(self) -> str:
+        """The groups that the numbers of the captured layers keep to: ``for c in groups of 8,
+        stride = 1``; no text where they keep to none."""
+        return captured_for(self._findings.groups)
 
     def _asked(self, parameters: Any) -> Columns:
         """The columns of layers, with the values of all fields."""
@@ -410,8 +418,9 @@ class Laws:
         A bit is in the mask of a row where its field has a law and nothing that fits the captures
         as well gives another value there: no rival law or condition, no limit moved within the gap
         between two captures, no number one less or more, no combination of modes that was never
-        captured, of any two or of those that go together.  Other bits are as the best law has them,
-        or as in the first capture.
+        captured, of any two or of those that go together.  Nothing is proved of a row with a number
+        outside of the groups in ``captured_for``, also where no law reads it.  Other bits are as the
+        best law has them, or as in the first capture.
         """
         out, doubt = doubts(self._findings, self._columns(parameters))
         explained = covered(self._findings.ready, self.words.shape[1])
@@ -570,6 +579,8 @@ class Laws:
     def __repr__(self) -> str:
         law, rivals, left = (int((self.status == name).sum()) for name in ("law", "rivals", "open"))
         about = f"{', simulated' * self.simulated}{', stopped before the end' * self.stopped}"
+        if self.captured_for:
+            about += f", {self.captured_for}"
         return (f"Laws({len(self.fields)} fields of {len(self.words)} captures{about}: {law} of "
                 f"{law + rivals + left} varying bits have a law, {rivals} rivals, {left} open)")
 

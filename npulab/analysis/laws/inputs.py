@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,18 +30,18 @@ GivenLaws = Mapping[str, Callable[..., Any]]
 @dataclass(frozen=True, eq=False)
 class Table:
     """Parameters by name: whole-valued ones int64, the others float32; ``constant`` are those that
-    never vary."""
+    never vary in the captures, of either kind."""
 
     integers: dict[str, Array]
     reals: dict[str, Array]
-    constant: tuple[str, ...] = ()
+    constant: dict[str, Array] = field(default_factory=dict)
 
     @property
     def n(self) -> int:
         return len(next(iter({**self.integers, **self.reals}.values())))
 
     def columns(self, given: Mapping[str, Array] | None = None) -> Columns:
-        return Columns({**self.integers, **self.reals}, given)
+        return Columns({**self.integers, **self.reals, **self.constant}, given)
 
 
 def checked_words(words: Any) -> Array:
@@ -111,26 +111,34 @@ def checked_parameters(parameters: Any, rows: int | None = None, like: Table | N
                              "numbers, as in the captures that the laws are of")
         else:
             integers[name] = column.astype(np.int64)
-    return Table(integers, reals)
+    constant = {}
+    for name, values in like.constant.items():
+        # layers that do not say it are like the captures
+        column = checked_numbers(frame[name], name) if name in frame else np.full(len(frame), values[0])
+        whole = values.dtype.kind == "i" and bool((column == np.round(column)).all())
+        constant[name] = column.astype(np.int64 if whole else np.float32)
+    return Table(integers, reals, constant)
 
 
 def _typed(frame: pd.DataFrame) -> Table:
-    integers, reals, constant = {}, {}, []
+    integers, reals, constant = {}, {}, {}
     for name in frame.columns:
         column = checked_numbers(frame[name], name)
+        whole = (column == np.round(column)).all()
+        typed = column.astype(np.int64 if whole else np.float32)
         if (column == column[:1]).all():
-            constant.append(str(name))
-        elif (column == np.round(column)).all():
-            integers[str(name)] = column.astype(np.int64)
+            constant[str(name)] = typed
+        elif whole:
+            integers[str(name)] = typed
         else:
-            reals[str(name)] = column.astype(np.float32)
+            reals[str(name)] = typed
     if not integers and not reals:
         names = ", ".join(constant)
         raise ValueError(f"parameters: got {names} of one value each, allowed is at least one that varies")
     if constant:
         warnings.warn(f"parameters: got {', '.join(constant)} with one value only, so no law can be seen to depend on "
                       f"{'it' if len(constant) == 1 else 'them'}", stacklevel=4)
-    return Table(integers, reals, tuple(constant))
+    return Table(integers, reals, constant)
 
 
 def checked_numbers(values: Any, name: str) -> Array:

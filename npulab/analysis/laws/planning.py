@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from npulab.analysis.laws.claims import Findings
-from npulab.analysis.laws.expressions import Array, Columns
+from npulab.analysis.laws.expressions import Array, Columns, parameter
 from npulab.analysis.laws.prior import BUDGET
 from npulab.analysis.laws.rivals import hidden_changes, rival_groups
 from npulab.analysis.laws.solved import Solved
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SETTLED = 0.2  # of its weight is left to a rival that a chosen capture tells apart
+UNLIKE = 1.0  # weight of a number outside of the groups that were captured, as of one more bit
 NOVELTY = 0.02  # weight of a value, a pair of values or a bit that was not captured
 Ranges = Mapping[str, Any]
 Rule = Callable[["pd.DataFrame"], Any]
@@ -236,6 +237,11 @@ def best_rows(findings: Findings, asked: Columns, shown: Array, seen: Array, n: 
             if moves.any():
                 told.append(moves != 0)
                 weights.append(1.0)
+    for group in findings.groups:
+        outside = ~group.has(asked[parameter(group.name)])
+        if outside.any():
+            told.append(outside)
+            weights.append(UNLIKE)
     settles, weight = np.array(told, np.float64).reshape(-1, asked.n), np.array(weights)
     chosen: list[int] = []
     for _ in range(min(n, asked.n)):

@@ -48,6 +48,7 @@ class Prior:
     claim_limit: float = 28.0  # one limit between two constants
     claim_list: float = 40.0  # other lists
     missing: float = 0.2  # share of the layers whose modes were not captured together, of modes that go together
+    group: float = 6.0  # groups that the captured numbers keep to, but for some numbers
     cut: float = 0.7  # share of the captures on which the bits beside a field go on with its law
     # laws that count as simple
     summed: float = 14.0  # products that are added

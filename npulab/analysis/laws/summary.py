@@ -41,7 +41,8 @@ class Summary(Answer):
 
     def records(self) -> list[Row]:
         rows: list[Row] = [{"kind": "sweep", "sweep": self.sweep.name, "captures": len(self.sweep),
-                            "simulated": self.sweep.simulated, "bits": self.statuses}]
+                            "captured_for": self.laws.captured_for, "simulated": self.sweep.simulated,
+                            "bits": self.statuses}]
         rows += [{"kind": "field", "field": field.called, "word": field.word, "lsb": field.lsb, "width": field.width,
                   "steps": [{"when": when, "law": law, "support": n, "probability": p}
                             for (when, law), n, p in zip(field.steps, field.support, field.probability, strict=True)],
@@ -64,6 +65,8 @@ class Summary(Answer):
                  f"{plural(sum(varying.values()), 'varying bit')}{' (simulated)' * self.sweep.simulated}: "
                  + ", ".join(f"{count} {name}" for name, count in varying.items())
                  + f"; {counts['nuisance']} nuisance, {counts['never exercised']} never exercised"]
+        if self.laws.captured_for:
+            parts.append(f"captured {self.laws.captured_for}; nothing is proved of layers with other numbers")
         if unproved := rows_of(self.open):
             parts += ["\nnot proved for every layer:",
                       Table(_runs(unproved, self.laws), ["field", "word", "bits", "reason", "detail", "related"])]

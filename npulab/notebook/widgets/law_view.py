@@ -118,7 +118,9 @@ class LawModel(Model):
 
     @property
     def summary(self) -> str:
-        return ", ".join(f"{count} {name}" for name, count in self.counts.items() if count) + " bits"
+        bits = ", ".join(f"{count} {name}" for name, count in self.counts.items() if count) + " bits"
+        captured_for = getattr(self.laws, "captured_for", "")
+        return f"{bits}; captured {captured_for}" if captured_for else bits
 
     @property
     def grid(self) -> list[str]:

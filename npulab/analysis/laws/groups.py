@@ -1,0 +1,132 @@
+"""The numbers that layers were captured for: where these keep to groups, layers of other numbers are
+unlike any capture."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from npulab.analysis.laws.expressions import Array
+from npulab.analysis.laws.prior import PRIOR
+from npulab.support.text import plural
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TIMES = (2, 4, 8, 16, 32)  # what units and drivers round numbers to
+MOST_LISTED = 4  # numbers, or parameters, that a text names
+
+
+@dataclass(frozen=True)
+class Group:
+    """The captured numbers of a parameter: they leave ``left`` when they are divided by ``step``, or
+    are one of ``alone``; a step of 0 says that there is no other than these."""
+
+    name: str
+    step: int
+    left: tuple[int, ...] = ()
+    alone: tuple[float, ...] = ()
+
+    def has(self, values: Array) -> Array:
+        """``(N,) bool``: which values ``(N,)`` are of these groups."""
+        inside = np.isin(values, self.alone)
+        if self.step:
+            inside |= np.isin(values % self.step, self.left)
+        return inside
+
+    def __str__(self) -> str:
+        if not self.step:
+            return f"{self.name} = {_listed(self.alone)}"
+        text = f"{self.name} in groups of {self.step}"
+        if self.left != (0,):
+            text += f" with {_listed(self.left)} left over"
+        if self.alone:
+            text += f" or {self.name} = {_listed(self.alone)}"
+        return text
+
+
+def captured_for(groups: Sequence[Group]) -> str:
+    """What layers were captured for, in words: ``for c in groups of 8, stride = 1``; no text for no
+    group.  Parameters of several numbers are named first, and only so many."""
+    several = sorted(groups, key=lambda group: group.step == 0)
+    shown = [str(group) for group in several[:MOST_LISTED]]
+    if len(groups) > MOST_LISTED:
+        shown.append(f"{plural(len(groups) - MOST_LISTED, 'other parameter')} likewise")
+    return f"for {', '.join(shown)}" if shown else ""
+
+
+def groups_in(layers: pd.DataFrame) -> tuple[Group, ...]:
+    """The groups that the parameters of captures keep to."""
+    distinct = layers.drop_duplicates()
+    columns = {}
+    for name in distinct:
+        values = distinct[name].to_numpy(np.float64)
+        whole = (values == np.round(values)).all()
+        columns[str(name)] = values.astype(np.int64 if whole else np.float32)
+    return groups_of(columns)
+
+
+def groups_of(parameters: Mapping[str, Array]) -> tuple[Group, ...]:
+    """The groups that parameters keep to, of columns ``(N,)`` by name with a row for each layer."""
+    found = (group_of(name, values) for name, values in parameters.items())
+    return tuple(group for group in found if group is not None)
+
+
+def group_of(name: str, values: Array) -> Group | None:
+    """The groups that the numbers ``(N,)`` of layers keep to; None where they keep to none.
+
+    Numbers keep to the step between them.  They keep to at most half of the groups of a larger one,
+    but for some numbers that are each alone, if that takes less bits to say than it saves of the
+    numbers.
+    """
+    numbers = np.unique(values)
+    if len(numbers) == 1:
+        return Group(name, 0, alone=(numbers[0].item(),))
+    if values.dtype.kind != "i":
+        return None
+    shared = int(np.gcd.reduce(numbers - numbers[0]))
+    best, most = Group(name, shared, (int(numbers[0]) % shared,)), PRIOR.group
+    for times in TIMES:
+        group = _larger(name, values, shared * times)
+        if group is None or 2 * len(group.left) > times:
+            continue
+        saved = _saved(group, len(numbers), times)
+        if saved >= most:
+            best, most = group, saved
+    return best if best.step > 1 else None
+
+
+def _larger(name: str, values: Array, step: int) -> Group | None:
+    """The groups of a step that two numbers or more are of, and the numbers that are alone; None if
+    any of these was captured in one layer only, as the next layer may well bring another."""
+    numbers, layers = np.unique(values, return_counts=True)
+    rests, of, counts = np.unique(numbers % step, return_inverse=True, return_counts=True)
+    alone = counts[of] == 1
+    if (counts < 2).all() or (layers[alone] < 2).any():
+        return None
+    return Group(name, step, tuple(rests[counts > 1].tolist()), tuple(numbers[alone].tolist()))
+
+
+def _saved(group: Group, numbers: int, times: int) -> float:
+    """Bits that ``numbers`` are shorter if it is said first which of ``times`` groups they keep to,
+    and which of them do not."""
+    groups, alone = len(group.left), len(group.alone)
+    return (numbers - alone) * math.log2(times / groups) - _choice(times, groups) - _choice(numbers, alone)
+
+
+def _choice(n: int, k: int) -> float:
+    """Bits that say which ``k`` of ``n``."""
+    return math.log2(math.comb(n, k))
+
+
+def _listed(numbers: tuple[float, ...]) -> str:
+    """Numbers as a list in words, the first few of many."""
+    shown = [f"{number:g}" if isinstance(number, float) else str(number) for number in numbers[:MOST_LISTED]]
+    if len(numbers) > MOST_LISTED:
+        shown.append(f"{len(numbers) - MOST_LISTED} other numbers")
+    *first, last = shown
+    return f"{', '.join(first)} or {last}" if first else last
