@@ -329,7 +329,8 @@ class Session(Contents):
         data = self.text.encode()
         with locked(self.path):
             now = read_bounded(self.path, MOST_BYTES) if self.path.exists() else None
-            if now is not None and now != self._bytes and not self._says_the_same(now):
+            known = None if self._bytes is None else bytes(self._bytes)
+            if now is not None and now != known and not self._says_the_same(now):
                 raise ValueError(f"{self.path}: {CHANGED}")
             if now != data:
                 replace_file(self.path, data)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from npulab.registers.formats import svd_names
+from npulab.registers.formats.tables import MOST_ROWS
 from npulab.registers.formats.svd_names import Device, TooMuch, View, dim_of, view_of
 from npulab.registers.formats.xml import Element
 
@@ -67,7 +68,7 @@ class Counting:
 
 def _refuse(where: str, count: Count) -> None:
     for what, got, most in (("elements", count.elements, svd_names.MOST_STEPS),
-                            ("registers", count.registers, svd_names.MOST_ROWS)):
+                            ("registers", count.registers, MOST_ROWS)):
         if got > most:
             shown = str(got) if got <= SHOWN else f"more than {SHOWN}"
             raise TooMuch(f"{where}: got {shown} {what} with those of arrays, allowed are no more than {most} {what} "
