@@ -1,5 +1,5 @@
-"""The search for what breaks a job: whole units are tried first, then what each guilty one holds, then the answer is
-held against all that was tried."""
+"""The search for what breaks a job: whole units are tried first, then what each guilty one holds,
+then the answer is held against all that was tried."""
 
 from __future__ import annotations
 
@@ -25,12 +25,10 @@ MERGED = 200  # explanations that are put together where some cannot be told apa
 LATE = 4.0  # bits: with more open there is always something to ask
 PATIENCE = 4  # times that a device that errs is asked for what an answer expects and it does not do
 POOR = 0.05  # an answer of a device that errs with so improbable many trials against it is tried to be proved
-STREAK = (
-    6  # trials without a pass where something unexpected is looked for: the good job is run again
-)
-RESTS = (
-    3  # runs of the good job in a row, after a failure, until the device counts as not coming back
-)
+# trials without a pass, where something unexpected is looked for, until the good job is run again
+STREAK = 6
+# runs of the good job in a row, after a failure, until the device counts as not coming back
+RESTS = 3
 UNKNOWN_RATE = 0.05  # flake rate in the tests of what is asked repeatedly, where nobody knows it
 GOOD_AGAIN = "two trials contradict each other: does the good job still pass?"
 TRIED_AGAIN = "two trials contradict each other: tried again, after a pass"
@@ -74,9 +72,9 @@ class Search:
     says something.
 
     ``tell`` takes the outcome of any set of items: "pass", "fail" or "hang".  What is looked for is
-    ``symptom``: what the bad job itself does.  Where that is given, all items are tried first; where it is not, it is
-    "fail" until something hangs, which makes ``ask`` ask for all items at once.  Raises ValueError for options out of
-    their range.
+    ``symptom``: what the bad job itself does.  Where that is given, all items are tried first; where
+    it is not, it is "fail" until something hangs, which makes ``ask`` ask for all items at once.
+    Raises ValueError for options out of their range.
 
     >>> search = Search(6, [[0, 1], [2], [3, 4, 5]], seed=3)
     >>> while (question := search.ask()) is not None:
@@ -113,7 +111,6 @@ class Search:
         self.apart = False  # only trials that follow a pass count, since failures leave a state
         self._doubt: Generator[Wanted, str, End | None] | None = None
         self._doubted: Wanted | None = None
-        self._follow = 0  # trials of the history that were taken in
         self._begin()
 
     def _begin(self) -> None:
@@ -131,9 +128,8 @@ class Search:
         bundles = [parts[start : start + size] for start in range(0, len(parts), size)]
         self.parts = [tuple(item for part in bundle for item in part) for bundle in bundles]
         self._sizes = np.array([len(part) for part in self.parts])
-        self._part = np.full(
-            self.n, len(self.parts)
-        )  # of each item; the last number is that of no part
+        # the part of each item; the last number is that of no part
+        self._part = np.full(self.n, len(self.parts))
         for number, part in enumerate(self.parts):
             self._part[list(part)] = number
         several = any(self._sizes > 1)

@@ -101,11 +101,11 @@ def read_session(data: bytes, where: str) -> Document:
         document, end = DECODER.raw_decode(text, len(text) - len(text.lstrip(BLANKS)))
     except (ValueError, RecursionError):  # said with line and column
         document, end = json_of(text, where, **HOOKS), len(text)
-    row = text.count("\n", 0, end) + 1
+    first = text.count("\n", 0, end) + 2
     behind = text[end:]
     if behind.strip(BLANKS) and not behind.lstrip(" \t").startswith(("\n", "\r")):
         json_of(text, where, **HOOKS)  # says what stands behind the object
-    for row, appended in enumerate(_behind(text, end), row + 1):
+    for row, appended in enumerate(_behind(text, end), first):
         added = json_of(appended, where, row, **HOOKS)
         with refusing(f"{where}, line {row}"):
             _take(document, added)
