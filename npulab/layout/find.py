@@ -92,7 +92,7 @@ def find_layout(tensors: np.ndarray | Sequence[np.ndarray], buffers: Buffer | Se
     18 bytes beside them are fill (0x0)
     """
     for what, given in (("tensors", tensors), ("buffers", buffers)):
-        need(f"find_layout: {what}", given, Iterable, "is one of them or a list, as arrays and as bytes")
+        need(f"find_layout: {what}", given, (Iterable, np.generic), "is one of them or a list, as arrays and as bytes")
     pairs = _pairs(tensors, buffers, dtype)
     signature = _in_step(pairs)
     best, places, most = None, None, 0

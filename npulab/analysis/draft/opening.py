@@ -56,7 +56,7 @@ def draft(source: Source, *, features: Iterable[str] = (), dense: bool | None = 
     if isinstance(source, RegisterTable):
         return _of_table(source, features, bool(dense))
     need("draft", source, (str, os.PathLike), "is a path, a map, a table, a Capture, writes, or how many words")
-    path = Path(source)  # type: ignore[arg-type]
+    path = Path(source)  # type: ignore[arg-type]  # lists and tuples are read above
     data = disk.read(path)
     if data is None:
         raise FileNotFoundError(f"{path}: there is no such file")

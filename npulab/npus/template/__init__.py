@@ -89,7 +89,7 @@ def new_target(name: str, folder: Path | None = None, words: int | None = None,
 
 
 @refusing()
-def begin(source: Path, name: str, words: int | None = None, define: Sequence[str] = (),
+def begin(source: Path, name: str = "", words: int | None = None, define: Sequence[str] = (),
           include: Sequence[Path | str] = ()) -> Start:
     """What a map, words or register writes give a new target of a name; raises as ``new_target``."""
     need_file(source)
