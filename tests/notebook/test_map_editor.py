@@ -250,7 +250,7 @@ def test_a_register_view_keeps_its_fields_where_the_draft_does_not_fit() -> None
     assert model.summary == "the draft does not fit: words: got 2, allowed is 3 (block NN)"
     assert model.fields["mode"] == "on"
     one.undo()
-    assert model.summary == "no bit differs from the reference"
+    assert model.summary == "not changed"
     model.leave(one)
     one.rename("mode", "m")
     assert "mode" in model.fields

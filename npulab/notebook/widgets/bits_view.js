@@ -527,7 +527,7 @@ class BitsFrame extends Frame {
   seek(step, field) {
     const here = this.places[this.here];
     const found = field && this.differing(step, here) || this.differing(step);
-    return found ? this.go(...found) : this.tell("no bit differs from the reference");
+    return found ? this.go(...found) : this.tell(this.model.get("summary"));
   }
 
   differing(step, besides) {

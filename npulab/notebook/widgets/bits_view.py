@@ -244,6 +244,15 @@ class BitsModel(Model):
         return "the reference"
 
     @property
+    def unchanged(self) -> str:
+        """What is said where no bit differs."""
+        return f"no bit differs from {self.compared}"
+
+    def evidence(self, code: str) -> str:
+        """Who says so, in words where the code's source is known."""
+        return code
+
+    @property
     def differing(self) -> int:
         """Bits that differ from the reference."""
         return sum((a ^ b).bit_count() for a, b in zip(self.words, self.reference, strict=True))
@@ -260,7 +269,7 @@ class BitsModel(Model):
         width], ``kind`` is its evidence without the case."""
         item = self.rows.fields[index]
         law = self.law_of(item)
-        known = " · ".join(filter(None, [f"evidence {item.evidence}", item.note, law and f"law {law}"]))
+        known = " · ".join(filter(None, [f"evidence {self.evidence(item.evidence)}", item.note, law and f"law {law}"]))
         pieces = [[self.rows.slots.index(piece.word), piece.lsb, piece.width]
                   for piece in item.pieces if piece.word in self.rows.slots]
         return {"name": self.rows.names[index], "bits": self.rows.bits(item), "known": known,
@@ -280,7 +289,7 @@ class BitsModel(Model):
         self.values = [_value(*each) for each in zip(self.rows.fields, now, before, strict=True)]
         changes = [f"{name} {meant(item, old)} → {meant(item, new)}" for name, item, old, new
                    in zip(self.rows.names, self.rows.fields, before, now, strict=True) if old != new]
-        self.summary = _summary(self.differing, changes, self.compared)
+        self.summary = _summary(self.differing, changes, self.compared) if changes else self.unchanged
 
     def _repr_html_(self) -> str:
         words = [_html_row(self, word) for word in range(self.count)]
@@ -337,8 +346,6 @@ def _value(item: Field, now: int, before: int) -> str:
 
 
 def _summary(bits: int, changes: Sequence[str], compared: str) -> str:
-    if not changes:
-        return f"no bit differs from {compared}"
     more = f", … {len(changes) - CHANGES_NAMED} more" if len(changes) > CHANGES_NAMED else ""
     return (f"{plural(bits, 'bit')} in {plural(len(changes), 'field')} differ{'s' * (bits == 1)} "
             f"from {compared}: {', '.join(changes[:CHANGES_NAMED])}{more}")

@@ -14,6 +14,7 @@ import traitlets
 
 from npulab.analysis.draft import Draft
 from npulab.captures.capture import Capture, Job
+from npulab.captures.registry import stated_target
 from npulab.notebook.widgets.bits_view import BitsModel, BitsView, Rows, meant, span
 from npulab.notebook.widgets.frame import assets
 from npulab.registers.fields import WORD_BITS, Field, Piece
@@ -54,9 +55,19 @@ class RegisterModel(BitsModel):
                              f"sets the same registers as {job!r}")
         self.task = task
         self._given = capture
+        self._alone = reference is None
+        self._sources = _sources(capture.target)
         self._history: list[tuple[int, ...]] = []
         self._undone: list[tuple[int, ...]] = []
         super().__init__(Rows.of(job, _registers(capture, job)), _shown(job), _shown(other), laws, sweep)
+
+    @property
+    def unchanged(self) -> str:
+        return "not changed" if self._alone else super().unchanged
+
+    def evidence(self, code: str) -> str:
+        title = self._sources.get(code, "").partition(" (")[0]
+        return f"{code}: {title}" if title else code
 
     @property
     def capture(self) -> Capture:
@@ -222,6 +233,14 @@ def title_of(capture: Capture, task: int) -> str:
     """What a job of a capture is called."""
     job = capture.jobs[task]
     return ", ".join(filter(None, [f"{capture.target}/{capture.name}", f"job {task} {job.block}", job.name]))
+
+
+def _sources(name: str) -> Mapping[str, str]:
+    """Who says what is known of an NPU, by the code of the evidence; none of one that is not here."""
+    try:
+        return stated_target(name).sources
+    except (ValueError, LookupError):
+        return {}
 
 
 def job_of(capture: Capture, task: int) -> Job:
