@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import npulab
+from npulab.captures.registry import trust
 from npulab.cli import main
 from npulab.npus.template import new_target
 
@@ -115,6 +116,7 @@ def jobs(path, buffers, maps):
     return [Job("JOB", [*buffers["words"][:16]])]
 
 IMPORTERS ='''))
+    trust(Path("npulab_targets/zeta"))
     dump("runs/good", '{"npu": "zeta"}')
     dump("runs/bad", '{"npu": "zeta"}')
     with pytest.warns(UserWarning, match=r"runs/bad\b.*byte 0x10: got opcode 0x7"):

@@ -29,7 +29,7 @@ VELA = f"{sys.executable} -m ethosu.vela {{model}} --output-dir {{out}}"
 # by name: arguments of a command that the base install runs
 RUNS = {
     "lab": ["lab", "--version"],
-    "list": ["list", HERON],
+    "list": ["list", VIVANTE],
     "show": ["show", VIVANTE / "sim-1x1"],
     "diff": ["diff", VIVANTE / "update4-vendor", VIVANTE / "update4-mesa"],
     "check": ["check", VIVANTE / "sim-1x1", "--explain"],

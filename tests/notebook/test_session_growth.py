@@ -94,7 +94,7 @@ def test_a_line_that_a_crash_tore_is_no_part_of_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("behind", "words"), [
-    (b"x", "Extra data"), (b"\nx\n", "is not JSON"), (b"\n[]\n", "a line behind the object: got \\[\\]"), (b'\n{"title": {"a": {}}}\n', "a line behind"),
+    (b"x", "nothing behind the value"), (b"\nx\n", "is not JSON"), (b"\n[]\n", "a line behind the object: got \\[\\]"), (b'\n{"title": {"a": {}}}\n', "a line behind"),
     (b'\n{"notes": {"0123456789ab": {"text": 1}}}\n', "notes '0123456789ab'"), (b'\n{"notes": 1}\n', "a line behind"),
     (b'\n{"notes": {}, "laws": {}}\n', "a line behind"), (b'\n<<<<<<< ours\n', "git's mark of a conflict")])
 def test_what_is_no_line_of_a_session_is_refused(tmp_path: Path, behind: bytes, words: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from npulab.analysis.bisect.parts import BUFFER, families, mix, name_of, parts_of, refuse_two_layers
+from npulab.analysis.bisect.parts import BUFFER, families, mix, name_of, parts_of, two_layers
 from npulab.analysis.bisect.search import CERTAINTY, FOUND, UNSURE, Search
 from npulab.analysis.bisect.words import Words, good_and_bad
 from npulab.analysis.check import Difference, Key, raw_fields
@@ -192,8 +192,8 @@ class Bisection:
     left as they are unless ``addresses``; buffers that differ are parts like fields, unless
     ``buffers`` is false.  ``symptom`` is what the bad job does, "fail" or "hang", where that is
     known: then the bad job is run first, and where it does something else that is the answer.
-    ``journal`` is a path or a Journal: what it holds is not run again.  Captures of two layers are
-    refused unless ``different_layers``, since their fields differ anyway.
+    ``journal`` is a path or a Journal: what it holds is not run again.  ``warning`` is a sentence
+    about captures of two layers, and stands before the reason of the first trial.
 
     Raises ValueError for captures that cannot be mixed or a journal of others, LookupError for an
     unknown field.
@@ -212,7 +212,6 @@ class Bisection:
         symptom: str | None = None,
         seed: int = 0,
         journal: Journal | str | os.PathLike[str] | None = None,
-        different_layers: bool = False,
     ) -> None:
         if not isinstance(seed, int) or seed < 0:
             raise ValueError(f"seed: got {seed!r}, allowed is a whole number from 0 on")
@@ -224,8 +223,7 @@ class Bisection:
             )
         self.good, self.bad = good, bad
         self.differences = tuple(parts_of(good, bad, addresses=addresses, buffers=buffers))
-        if not different_layers:
-            refuse_two_layers(good, bad)
+        self.warning = two_layers(good, bad)
         self.names = tuple(name_of(part.key) for part in self.differences)
         self._words = Words(self.differences, len(good.jobs) > 1)
         self.units = families(self.differences) if units is None else self._units(list(units))
@@ -277,7 +275,8 @@ class Bisection:
                 reason = f"asked again: the last outcome was {last.outcome}"
                 self._trial = self._trying(self._subset(last.subset), reason)
             elif (question := self.search.ask()) is not None:
-                self._trial = self._trying(question.subset, question.reason)
+                warning = f"{self.warning}; " if self.warning and not len(self.journal) else ""
+                self._trial = self._trying(question.subset, warning + question.reason)
         return self._trial
 
     @property
@@ -447,13 +446,15 @@ def bisect_fields(
     asking: Callable[[Trying], None] | None = None,
     progress: Callable[[Bisection], None] | None = None,
     stop: Callable[[], bool] | None = None,
+    different_layers: bool = False,
     **options: Any,
 ) -> Bisected:
     """The fields of ``bad`` that break ``good``, found with few runs of ``oracle``.
 
     ``oracle(capture)`` says "pass", "fail" or "hang".  ``asking`` is called before every trial,
     ``progress`` after it, ``stop`` is asked before each: where it says so, or ``max_hangs`` have
-    hung, what is known is returned. ``options`` are those of ``Bisection``.
+    hung, what is known is returned. ``options`` are those of ``Bisection``.  Raises ValueError for
+    captures of two layers unless ``different_layers``, since their fields differ anyway.
 
     >>> from npulab.bits import RegisterMap
     >>> from npulab.capture import Job
@@ -469,6 +470,10 @@ def bisect_fields(
             f"oracle: got {oracle!r}, allowed is what takes a capture and says pass, fail or hang"
         )
     session = Bisection(good, bad, flake_rate=flake_rate, **options)
+    if session.warning and not different_layers:
+        raise ValueError(
+            f"{session.warning}; different_layers=True (--different-layers in the shell) bisects them all the same"
+        )
     while (
         session.journal.hangs < max_hangs
         and not (stop and stop())

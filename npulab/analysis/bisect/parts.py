@@ -64,8 +64,8 @@ def _buffers_that_differ(good: Capture, bad: Capture) -> list[str]:
     return [name for name, data in bad.buffers.items() if name not in left_out and good.buffers.get(name) != data]
 
 
-def refuse_two_layers(good: Capture, bad: Capture) -> None:
-    """Raises ValueError for captures of different layers, as their parameters or the sizes of their inputs say."""
+def two_layers(good: Capture, bad: Capture) -> str:
+    """A sentence about captures of different layers, as their parameters or the sizes of their inputs say; "" else."""
     told = []
     for name, value in good.parameters.items():
         other = bad.parameters.get(name, value)
@@ -75,13 +75,12 @@ def refuse_two_layers(good: Capture, bad: Capture) -> None:
     if len(set(sizes)) > 1:
         told.append(f"input {sizes[0]} and {sizes[1]} bytes")
     if not told:
-        return
+        return ""
     more = f" and {len(told) - TOLD} more" if len(told) > TOLD else ""
     others = [name for name in _buffers_that_differ(good, bad) if name != "input"]
     buffers = f"; buffer {', '.join(others)} differs, too" if others else ""
-    raise ValueError(f"good {good.name} and bad {bad.name}: got captures of two layers ({', '.join(told[:TOLD])}{more}"
-                     f"{buffers}), allowed are two of one layer, since fields of two layers differ anyway; "
-                     "different_layers=True (--different-layers in the shell) bisects them all the same")
+    return (f"good {good.name} and bad {bad.name}: got captures of two layers ({', '.join(told[:TOLD])}{more}"
+            f"{buffers}), allowed are two of one layer, since fields of two layers differ anyway")
 
 
 def families(parts: Sequence[Difference]) -> list[list[int]]:

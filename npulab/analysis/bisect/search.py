@@ -35,6 +35,7 @@ TRIED_AGAIN = "two trials contradict each other: tried again, after a pass"
 LEAVES = "does a failure leave a state? the good job right after one"
 REPEATS = "does a failure leave a state? what fails, right after a failure"
 STILL = "does the good job still pass?"
+GOOD_TOO = "everything seems to break it: does the good job pass?"
 REST = "the good job, so that the next trial does not follow a failure"
 FOUND, PASSES, OTHER, GOOD_FAILS, CONFLICT, GONE, STATE, MORE, UNEXPLAINED, UNSURE = (
     "found",
@@ -251,6 +252,9 @@ class Search:
         if not self.suspects.explained:
             return None
         if self._silent or probability >= self._enough:
+            nothing = np.zeros(self.n, bool)
+            if () in groups and not self.evidence.seen(nothing):
+                return Question(nothing, GOOD_TOO)
             wanted = self._unseen(groups) if self.errs else None
             tries = len(self._in_parts.seen(wanted.subset)) if wanted else PATIENCE
             return (

@@ -128,7 +128,7 @@ def test_a_folder_is_a_run_of_jobs(tmp_path: Path) -> None:
         assert {name: data[:len(lowered.buffers[name])] for name, data in capture.buffers.items()} == lowered.buffers
         assert npulab.check(capture).verdict == "equal"
     assert [c.provenance for c in mesa.read(tmp_path / "run", provenance="simulated").values()] == ["simulated"] * 3
-    with pytest.raises(LookupError, match="it holds 000-nn, 001-nn, 002-nn"):
+    with pytest.raises(LookupError, match="holds 3 captures: 000-nn, 001-nn, 002-nn"):
         npulab.load(tmp_path / "run")
     assert npulab.load(tmp_path / "run", "001-nn").jobs == sent[1].jobs
 
