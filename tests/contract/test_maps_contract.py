@@ -941,7 +941,8 @@ def told(folder: Path) -> npulab.notebook.sessions.Session:
     one.note("the story")
     one.bookmark("look here", field="post_shift")
     one.accept("kernel_h", field="kernel_xy_size", sweep="sweep.npz")
-    found = npulab.bisect_fields(a, b, lambda trial: "fail" if trial.words[2] & 2 ** 24 else "pass", journal=folder / "journal.jsonl")
+    found = npulab.bisect_fields(a, b, lambda trial: "fail" if trial.words[2] & 2 ** 24 else "pass", different_layers=True,
+                                 journal=folder / "journal.jsonl")
     one.journal(folder / "journal.jsonl", good=a, bad=b, result=str(found.culprits))
     view = npulab.RegisterView(a)
     view.cursor = (2, 24)

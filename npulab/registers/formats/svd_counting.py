@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from npulab.registers.formats import svd_names
-from npulab.registers.formats.tables import MOST_ROWS
 from npulab.registers.formats.svd_names import Device, TooMuch, View, dim_of, view_of
+from npulab.registers.formats.tables import MOST_ROWS
 from npulab.registers.formats.xml import Element
 
 INSIDE = {"peripheral": ("register", "cluster"), "cluster": ("register", "cluster"), "register": ("field",)}
