@@ -240,6 +240,7 @@ def test_as_markdown_with_its_figures_beside_it(told: npulab.notebook.sessions.S
     assert (told.folder / picture[1]).read_bytes().startswith(b"\x89PNG")
     assert "# Where is &lt;relu&gt;?" in text
     assert "| NN | w2 | relu | 2\\[24\\] | raw |" in text
+    assert ", for coefficient_bytes in groups of 64, largest_core_stream_bytes in groups of 64" in text.replace("\\", "")
     outside = re.sub(r"(?ms)^(`{3,})\w*\n.*?\n\1$|`[^`\n]+`|\]\(<[^\s<>]+>\)", "", text.removeprefix("<!-- npulab report -->"))
     assert "<" not in outside
     assert not re.search(r"(?<!\\)\]\((?!<)", outside)

@@ -115,7 +115,9 @@ def _saved(group: Group, numbers: int, times: int) -> float:
     """Bits that ``numbers`` are shorter if it is said first which of ``times`` groups they keep to,
     and which of them do not."""
     groups, alone = len(group.left), len(group.alone)
-    return (numbers - alone) * math.log2(times / groups) - _choice(times, groups) - _choice(numbers, alone)
+    saved = (numbers - alone) * math.log2(times / groups)
+    said = _choice(times, groups) + _choice(numbers, alone)
+    return saved - said
 
 
 def _choice(n: int, k: int) -> float:

@@ -299,7 +299,8 @@ def _laws(session: Contents, known: Evidence) -> Iterator[Piece]:
         support = f"{plural(law.support, 'capture')}{rivals}" if law.support else "not said"
         captures = f"{law.sweep} ({origin(sweep)})" if isinstance(sweep, Sweep | Capture) else law.sweep
         captures += f" ({SIMULATED})" * (law.simulated and SIMULATED not in captures)
-        if isinstance(sweep, Sweep) and (groups := captured_for(groups_in(sweep.parameters))):
+        groups = captured_for(groups_in(sweep.parameters)) if isinstance(sweep, Sweep) else ""
+        if groups:
             captures += f", {groups}"
         rows.append((law.field, _names_at(law, sweep, known), law.law, support,
                      _held(law, sweep), captures, _join(law.by, law.date, _odds(law))))
