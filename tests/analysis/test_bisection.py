@@ -450,8 +450,8 @@ def test_trials_of_each_kind_among_130_parts(flake: float, trials: int) -> None:
     right = []
     for kind, alone in (("single", 0), ("AND 2", 2), ("OR 2", 0), ("AND 3", 3)):
         runs, share = measured("npulab", kind, flake, trials)
-        # what breaks it only together is tried part by part, too, before it is reported
-        assert runs <= 1.3 * bound(kind, flake) + alone, (kind, runs, bound(kind, flake))
+        # what breaks it only together is tried part by part, too, before it is reported; BAD runs once
+        assert runs <= 1.3 * bound(kind, flake) + alone + 1, (kind, runs, bound(kind, flake))
         right.append(share)
     assert sum(right) / len(right) >= 0.98, right
 

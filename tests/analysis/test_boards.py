@@ -100,6 +100,52 @@ def test_a_device_that_passes_bad_is_the_answer() -> None:
     assert (found.found, found.certainty, found.culprits) == (False, None, ())
 
 
+def test_a_group_with_a_part_that_hides_the_symptom_is_found() -> None:
+    """A part fails alone and hangs together with others: both pairs are named, also the one that holds it."""
+    for n in (4, 10, 25):
+        for seed in range(4):
+            of = Board("groups", n, lambda on: "hang" if 0 in on and on & {2, 3} else "fail" if 2 in on else "pass", (0, 2, 3))
+            found = bisected(of, 0.0, seed=seed)
+            assert groups_of(found) == {frozenset({0, 2}), frozenset({0, 3})}, found.sentence
+
+
+@pytest.mark.parametrize("outcome", ["fail", "hang"])
+@pytest.mark.parametrize("n", [1, 2, 5, 30])
+def test_a_good_job_that_fails_is_run_again_before_that_is_said(outcome: str, n: int) -> None:
+    of = Board("all", n, lambda on: outcome, ())
+    found = bisected(of, 0.0)
+    good = [number for number, (on, _) in enumerate(of.trials) if not on]
+    assert good[-3:] == list(range(good[-1] - 2, good[-1] + 1))
+    assert found.sentence.startswith("not found: the good job does not pass"), found.sentence
+
+
+def test_a_good_job_that_passes_again_is_not_blamed() -> None:
+    """A device on which every fifth run fails, whatever it is."""
+    for seed in range(6):
+        of = Board("fifth", 9, lambda on: "pass", ())
+        of.answer = lambda on, of=of: "fail" if 4 in on or len(of.trials) % 5 == 4 else "pass"
+        found = bisected(of, 0.0, seed=seed)
+        good = [outcome for on, outcome in of.trials if not on]
+        if "good job does not pass" in found.sentence:
+            assert "pass" not in good, found.sentence
+
+
+def test_bad_itself_runs_before_an_answer() -> None:
+    """A part that fails unless another is changed too: BAD passes, and that is seen."""
+    for seed in range(6):
+        of = Board("mended", 9, lambda on: "fail" if 3 in on and 5 not in on else "pass", ())
+        found = bisected(of, 0.0, seed=seed)
+        assert not found.found, found.sentence
+        of = board("one", seed)
+        bisected(of, 0.0, seed=seed)
+        assert of.everything in [on for on, _ in of.trials]
+
+
+def test_what_stopped_before_its_end_has_no_certainty() -> None:
+    found = bisected(board("pairs", 1), 0.0, stop=lambda: True)
+    assert (found.done, found.certainty) == (False, None)
+
+
 def test_parts_that_mend_each_other_are_two_trials_and_no_answer() -> None:
     """A part that fails unless another one changes too: both trials are run again, each after a pass, and named."""
     search = Search(6, [[item] for item in range(6)])

@@ -15,7 +15,7 @@ import numpy as np
 Items = frozenset[int]
 Answer = Callable[[Items], str]
 STATELESS = ("one", "alone", "hidden", "pairs", "a pair or one", "a pair or a hang", "two of three", "one with either",
-             "three together", "three of five", "more than half", "torn")
+             "three together", "three of five", "more than half", "torn", "groups hidden")
 STATEFUL = ("fails once more", "fails for good", "passes once", "fails when warm")
 
 
@@ -124,7 +124,22 @@ def _answer(kind: str, n: int, picks: list[int], random: np.random.Generator) ->
         a, b, c = picks[:3]
         guilty = c if random.random() < 0.5 else a
         return (lambda on: "hang" if (a in on) != (b in on) else "fail" if guilty in on else "pass"), (a, b, c)
+    if kind == "groups hidden":  # parts and pairs that fail or hang, of which one kind always shows before the other
+        groups = {outcome: [frozenset(random.choice(picks, int(random.integers(1, 3)), replace=False).tolist())
+                            for _ in range(int(random.integers(1, 4)))] for outcome in ("fail", "hang")}
+        order = ["fail", "hang"] if random.random() < 0.5 else ["hang", "fail"]
+        return _shows_first(groups, order), tuple(picks)
     raise ValueError(f"kind: got {kind!r}, allowed is one of {', '.join((*STATELESS, *STATEFUL))}")
+
+
+def _shows_first(groups: dict[str, list[Items]], order: list[str]) -> Answer:
+    def answer(on: Items) -> str:
+        for outcome in order:
+            if any(group <= on for group in groups[outcome]):
+                return outcome
+        return "pass"
+
+    return answer
 
 
 def _first(order: list[tuple[int, str]]) -> Answer:

@@ -333,7 +333,7 @@ class Bisection:
         items = sorted({item for group in groups for item in group})
         by_group = tuple(self._keys(group) for group in groups if group)
         how = search.end.how if search.end else UNSURE
-        certainty = search.certain if how in (FOUND, UNSURE) else None
+        certainty = search.certain if done and how in (FOUND, UNSURE) else None
         return Bisected(
             self._keys(items),
             by_group,

@@ -230,7 +230,40 @@ class _Steps:
                 return None, found, complete
             else:
                 return found, None, complete
+        if hides and complete:
+            kept = yield from self._with_hiding(groups, hides)
+            return kept, None, complete
         return None, None, complete
+
+    def _with_hiding(
+        self, groups: list[Items], hides: list[Items]
+    ) -> Generator[Wanted, str, Items | None]:
+        """A group with items that hide the symptom by themselves, if there is one: these items were
+        left out so far.
+
+        All of them are kept, which is enough where the symptom shows before what hides it, as BAD
+        shows it.  Where that takes few trials one of them at a time is kept too, since what hides a
+        group may come after one and before another.  At most ``MOST_HIDES`` trials end in the other
+        way for this.
+        """
+        hidden = 0
+        leaving_out = ways(groups) or []
+        one_by_one = 1 < len(hides) and len(hides) * len(leaving_out) <= MOST_HIDES
+        for way in leaving_out:
+            kept = [self.everything - way]
+            if one_by_one:
+                every = frozenset().union(*hides)
+                kept += [self.everything - way - (every - hide) for hide in hides]
+            for rest in kept:
+                outcome = yield self._asks(rest, OTHERS)
+                if outcome == self.evidence.symptom:
+                    return (yield from self._smallest(rest, outcome, SMALLER)) or None
+                if outcome == "pass":
+                    break
+                hidden += 1
+                if hidden == MOST_HIDES:
+                    return None
+        return None
 
     def _smallest(self, within: Items, outcome: str, reason: str) -> Finding:
         """A smallest set inside ``within`` that has an outcome as ``within`` has it; empty where that does not hold."""

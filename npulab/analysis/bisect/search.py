@@ -13,27 +13,38 @@ from npulab.analysis.bisect import suspects
 from npulab.analysis.bisect.couplings import TIED, Couplings
 from npulab.analysis.bisect.evidence import Evidence, subset_of
 from npulab.analysis.bisect.kinds import MOST, Groups
-from npulab.analysis.bisect.proof import ALONE, SMALLER, SURPRISES, Prover, Wanted, wanted_of
+from npulab.analysis.bisect.proof import (
+    ALONE,
+    SMALLER,
+    SURPRISES,
+    SUSPECTS_IT,
+    Prover,
+    Wanted,
+    wanted_of,
+)
+from npulab.analysis.bisect.rivals import Rivals
 from npulab.analysis.bisect.suspects import Suspects, entropy
 from npulab.captures.journal import OUTCOMES
 
 LARGEST = 220  # parts of one stage: more items are bundled, and guilty bundles opened
 CERTAINTY = 0.99
-PROVED = 0.9995  # certainty of a proof: of 2,400 boards by lot that do not err none had a wrong one
+PROVED = 0.9995  # certainty of a proof: wrong in 0 of 846 boards by lot that do not err (test_boards)
 LIKELY = 0.5  # so probable an answer is tried to be proved, of a device that never errs
 MERGED = 200  # explanations that are put together where some cannot be told apart
 LATE = 4.0  # bits: with more open there is always something to ask
-PATIENCE = 4  # times that a device that errs is asked for what an answer expects and it does not do
+PATIENCE = 4  # times that a device that errs may do otherwise than an answer expects of one set
 POOR = 0.05  # an answer of a device that errs with so improbable many trials against it is tried to be proved
 # trials without a pass, where something unexpected is looked for, until the good job is run again
 STREAK = 6
 # runs of the good job in a row, after a failure, until the device counts as not coming back
 RESTS = 3
 UNKNOWN_RATE = 0.05  # flake rate in the tests of what is asked repeatedly, where nobody knows it
-GOOD_AGAIN = "two trials contradict each other: does the good job still pass?"
+GOOD_AGAIN = "the good job failed: does it fail again?"
+GOOD_STILL = "two trials contradict each other: does the good job still pass?"
 TRIED_AGAIN = "two trials contradict each other: tried again, after a pass"
 LEAVES = "does a failure leave a state? the good job right after one"
 REPEATS = "does a failure leave a state? what fails, right after a failure"
+BAD_ITSELF = "what does the bad job itself do?"
 STILL = "does the good job still pass?"
 GOOD_TOO = "everything seems to break it: does the good job pass?"
 REST = "the good job, so that the next trial does not follow a failure"
@@ -201,18 +212,18 @@ class Search:
         if self._doubted is not None:
             return Question(self._doubted.subset, self._doubted.reason)
         if self._asks_for_bad():
-            reason = "what does the bad job itself do?"
-            return Question(
-                np.ones(self.n, bool), f"it hangs: {reason}" if self.given is None else reason
-            )
+            reason = f"it hangs: {BAD_ITSELF}" if self.given is None else BAD_ITSELF
+            return Question(np.ones(self.n, bool), reason)
         if self._refuted:
             return None
         if self.apart and self.history[-1][1] != "pass":
             return Question(np.zeros(self.n, bool), REST)
+        if not self.errs and self._good_failed_last():
+            return Question(np.zeros(self.n, bool), GOOD_AGAIN)
         if self._prover is not None:
             wanted = self._prover.wanted
             if wanted is None or wanted.reason != ALONE:
-                wanted = self._remembering() or wanted
+                wanted = self._remembering() or self._bad_itself() or wanted
             return None if wanted is None else Question(wanted.subset, wanted.reason)
         if self._question is None:
             self._question = self._asked()
@@ -252,20 +263,24 @@ class Search:
         if not self.suspects.explained:
             return None
         if self._silent or probability >= self._enough:
-            nothing = np.zeros(self.n, bool)
-            if () in groups and not self.evidence.seen(nothing):
-                return Question(nothing, GOOD_TOO)
+            if () in groups and not self._good_fails():
+                return Question(np.zeros(self.n, bool), GOOD_TOO)
             wanted = self._unseen(groups) if self.errs else None
-            tries = len(self._in_parts.seen(wanted.subset)) if wanted else PATIENCE
-            return (
-                self._changing(wanted.subset, wanted.reason)
-                if wanted and tries < PATIENCE
-                else None
-            )
+            if wanted is None or len(self._in_parts.seen(wanted.subset)) >= self._patience:
+                return None
+            return self._changing(wanted.subset, wanted.reason)
         question = self.suspects.ask(
             self.couplings if self.symptom != "hang" else None, self._tried
         )
         return self._explained(question) if question else None
+
+    @property
+    def _patience(self) -> int:
+        """How often a device that errs is asked for one set before an answer: as often as the
+        certainty takes, and ``PATIENCE`` more."""
+        flake = self.suspects.flake
+        odds = math.log((1 - flake) / flake)
+        return PATIENCE + math.ceil(-math.log(1 - self._enough) / odds)
 
     def _proposal(self) -> tuple[Groups, float]:
         """The most probable explanation, in parts, and how probable it is."""
@@ -285,8 +300,41 @@ class Search:
         return Evidence.of(self._told, len(self.parts), self.symptom or "fail")
 
     def _unseen(self, groups: Groups) -> Wanted | None:
-        """What an answer of the stage, of a device that errs, has not shown yet."""
-        return wanted_of(self._in_parts, len(self.parts), groups, self._hiding())
+        """What an answer of the stage, of a device that errs, has not shown yet, or not often enough."""
+        hiding = self._hiding()
+        wanted = wanted_of(self._in_parts, len(self.parts), groups, hiding)
+        if wanted is not None:
+            return wanted
+        if not groups:
+            everything = np.ones(len(self.parts), bool)
+            passes = self._agree(self._in_parts.seen(everything), "pass")
+            return None if passes >= RESTS else Wanted(everything, SUSPECTS_IT)
+        if () in groups:
+            return None
+        rivals = self._rivals(groups)
+        if rivals.certainty >= self._enough:
+            return None
+        return Wanted(rivals.wanted(hiding), SUSPECTS_IT)
+
+    def _good_fails(self) -> bool:
+        """Whether the good job was seen to fail often enough: in the last trials, one after the other,
+        or in more trials than it passed where outcomes may be wrong."""
+        nothing = np.zeros(self.n, bool)
+        if self.errs:
+            seen = self.evidence.seen(nothing)
+            return self._agree(seen, self.symptom or "fail") >= RESTS
+        last = self.history[-RESTS:]
+        fails = [outcome != "pass" and not subset.any() for subset, outcome in last]
+        return len(last) == RESTS and all(fails)
+
+    @staticmethod
+    def _agree(seen: Sequence[str], outcome: str) -> int:
+        """In how many trials more an outcome was seen than another."""
+        return 2 * seen.count(outcome) - len(seen)
+
+    def _rivals(self, groups: Groups) -> Rivals:
+        """The answers that resemble an answer of the stage, of a device that errs."""
+        return Rivals.of(self._in_parts, groups, self.suspects.flake, self._hiding())
 
     def _changing(self, chosen: np.ndarray, reason: str) -> Question:
         subset = np.zeros(self.n, bool)
@@ -314,15 +362,14 @@ class Search:
         A device whose next run fails too, or passes whatever it is, may agree with a wrong answer in
         each trial.  It is seen in a trial that passes right after a failure which followed a pass,
         and in one that fails right after a failure.  None where both were seen, where there is one
-        part alone, and where the bad job hangs, since a device that hung is reset.
+        part alone.  A device that hung is reset, so only that it passes in the end is looked at.
         """
         broke = self.evidence.changed[self.evidence.broke]
-        if self.errs or self.apart or self.symptom == "hang" or self.n == 1 or not len(broke):
+        if self.errs or self.apart or self.n == 1 or not len(broke):
             return None
-        outcomes = ["pass", *(outcome for _, outcome in self.history)]
-        trios = list(zip(outcomes, outcomes[1:], outcomes[2:], strict=False))
-        clears = any(first == last == "pass" != middle for first, middle, last in trios)
-        repeats = any(middle != "pass" and last == self.symptom for _, middle, last in trios)
+        outcomes, clears, repeats = self._follows()
+        if self.symptom == "hang":
+            clears = repeats = True
         if not repeats:
             return Wanted(self._breaking(), REPEATS)
         wanted = self._prover.wanted if self._prover else None
@@ -333,7 +380,39 @@ class Search:
         if not clears:
             return Wanted(np.zeros(self.n, bool), LEAVES)
         recent = outcomes[-STREAK:] if wanted else outcomes[-1:]
+        if not wanted and self.history[-1][0].all():
+            recent = outcomes[-2:]  # that BAD fails proves nothing of its parts
         return None if "pass" in recent else Wanted(np.zeros(self.n, bool), STILL)
+
+    def _follows(self) -> tuple[list[str], bool, bool]:
+        """All outcomes, after one of the good job that is taken to pass; whether a trial passed right
+        after a failure that followed a pass, and whether one failed right after a failure."""
+        outcomes = ["pass", *(outcome for _, outcome in self.history)]
+        trios = list(zip(outcomes, outcomes[1:], outcomes[2:], strict=False))
+        clears = any(first == last == "pass" != middle for first, middle, last in trios)
+        repeats = any(middle != "pass" and last == self.symptom for _, middle, last in trios)
+        return outcomes, clears, repeats
+
+    def _good_failed_last(self) -> bool:
+        """Whether the last trial was the good job, which did not pass."""
+        if not self.history:
+            return False
+        subset, outcome = self.history[-1]
+        return outcome != "pass" and not subset.any()
+
+    def _bad_itself(self) -> Wanted | None:
+        """The bad job, if it did not run yet: a device that passes it has nothing to be found.
+
+        It is run last, unless what a failure leaves has been seen already; else it is what shows that
+        (``_breaking``).
+        """
+        everything = np.ones(self.n, bool)
+        if self.errs or self.everything.seen(everything):
+            return None
+        outcomes, clears, repeats = self._follows()
+        between = outcomes[-1] != "pass" and clears and repeats
+        last = self._prover is None or self._prover.wanted is None
+        return Wanted(everything, BAD_ITSELF) if last or between else None
 
     def _breaking(self) -> np.ndarray:
         """A set that breaks it if a smaller one did: everything, with as many items as it takes left
@@ -473,7 +552,7 @@ class Search:
             len(guilty) >= MOST and len(self.parts) > MOST
         )  # there may be more than an explanation holds
         inside = self._inside(groups)
-        if () in inside and self.symptom in self.evidence.seen(nothing):
+        if () in inside and self._good_fails():
             self._finish(((),), End(GOOD_FAILS, self._numbers_of(nothing)))
         elif (
             self.errs
@@ -482,7 +561,8 @@ class Search:
             and self._unseen(groups) is None
             and self._fits(inside)
         ):
-            self.certain *= min(probability, 1.0)
+            rivals = self._rivals(groups).certainty if inside else 1.0
+            self.certain *= min(probability, rivals)
             self._weighed(inside)
         else:
             self._prove(inside if explained else (), probability)
@@ -609,12 +689,12 @@ class Search:
         for number in (broke, passed):
             rested = False
             for _ in range(RESTS):
-                outcome = yield Wanted(np.zeros(self.n, bool), GOOD_AGAIN)
+                outcome = yield Wanted(np.zeros(self.n, bool), GOOD_STILL)
                 if outcome == "pass":
                     rested = True
                     break
             if not rested:
-                return End(GONE, (passed, *range(len(self.history) - RESTS, len(self.history))))
+                return End(GONE, tuple(range(len(self.history) - RESTS, len(self.history))))
             subset, before = self.history[number]
             if (yield Wanted(subset, TRIED_AGAIN)) != before:
                 return None

@@ -145,10 +145,12 @@ class Words:
         )
 
     def more(self, of: Search) -> str:
-        against = of.everything.against(of.groups)
+        evidence = of.everything
+        others = np.flatnonzero(evidence.broke & ~evidence.told(of.groups))
         text = f"not found: {self._breaks(of)}"
-        if against:
-            return f"{text}, but so do others: {self._trial(of, against[0])} changes none of them whole"
+        if len(others):
+            trial = self._trial(of, int(others[0]))
+            return f"{text}, but so do others: {trial} changes none of them whole"
         return f"{text}, as trials of each alone show; whether anything else does could not be tried"
 
     def unexplained(self, of: Search) -> str:

@@ -1,0 +1,169 @@
+"""How far the trials of a device that errs speak for an answer and against those that resemble it.
+
+The suspects are weighed among simple explanations only.  Where outcomes may be wrong, one wrong
+outcome turns an explanation that is not among them (two pairs that share an item, any two of three)
+into a simple one.  So an answer is held against every answer that differs from it in one step
+(``Rivals``), and the trial is repeated in which most of them would end differently.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+
+from npulab.analysis.bisect.evidence import Evidence, subset_of
+from npulab.analysis.bisect.kinds import Groups
+from npulab.analysis.bisect.proof import ways
+
+STEP = 1.0  # how probable all rivals of one kind are together, before the trials; the answer is 1
+
+
+@dataclass(frozen=True)
+class Rivals:
+    """The rivals of an answer over ``n`` items, each kind with its weight after the trials (the
+    answer's is 1).
+
+    narrower ``(G, n, n)``: group g shows the symptom only together with item x or item y (x = y:
+    only with x); smaller ``(G, n)``: group g shows it without its item x already; more ``(n, n)``:
+    x and y together (x = y: x alone) show it too; nothing: no set shows it.
+    """
+
+    groups: tuple[frozenset[int], ...]
+    narrower: np.ndarray
+    smaller: np.ndarray
+    more: np.ndarray
+    nothing: float
+
+    @classmethod
+    def of(
+        cls, evidence: Evidence, groups: Groups, flake: float, untried: Collection[int] = ()
+    ) -> Rivals:
+        """The rivals of ``groups``, of a device that errs in a share ``flake`` of its trials.
+
+        ``untried`` are items that are left out of every trial of the rest, as they hide the symptom.
+        """
+        changed = evidence.changed
+        told = evidence.told(groups)
+        against = evidence.passed.astype(float) - evidence.broke  # if the symptom is expected
+        trials = _Trials(changed, against, math.log((1 - flake) / flake))
+        sets = tuple(frozenset(group) for group in groups)
+        members = subset_of([item for group in sets for item in group], changed.shape[1])
+        narrower = []
+        smaller = []
+        for group in sets:
+            others = evidence.told(tuple(other for other in groups if frozenset(other) != group))
+            narrower.append(_narrower(trials, group, others, members))
+            smaller.append(_smaller(trials, group, told))
+        more = _more(trials, sets, told, untried)
+        nothing = STEP * math.exp(trials.odds * against[told].sum())
+        return cls(sets, np.array(narrower), np.array(smaller), more, nothing)
+
+    @property
+    def certainty(self) -> float:
+        """How probable the answer is among its rivals."""
+        weights = self.narrower.sum() + self.smaller.sum() + self.more.sum() + self.nothing
+        return 1 / (1 + float(weights))
+
+    def wanted(self, untried: Collection[int] = ()) -> np.ndarray:
+        """The set of items ``(n,) bool`` that would end differently with most of the rivals."""
+        n = len(self.more)
+        every = frozenset(range(n))
+        found = [
+            (float(weight.sum()) + self.nothing, group)
+            for group, weight in zip(self.groups, self.narrower, strict=True)
+        ]
+        for group, weight in zip(self.groups, self.smaller, strict=True):
+            found += [(float(weight[item]), group - {item}) for item in group if len(group) > 1]
+        for way in ways(self.groups) or []:
+            rest = every - way - frozenset(untried)
+            inside = list(rest)
+            found.append((float(self.more[np.ix_(inside, inside)].sum()), rest))
+        _, best = max(found, key=lambda pair: pair[0])
+        return subset_of(best, n)
+
+
+@dataclass(frozen=True)
+class _Trials:
+    """Trials that change items ``(T, n) bool``; ``against (T,)`` is 1 where one speaks against the
+    symptom, -1 where it speaks for it, 0 where it says nothing; ``odds``: a right outcome against a
+    wrong one, as a logarithm."""
+
+    changed: np.ndarray
+    against: np.ndarray
+    odds: float
+
+
+def _narrower(
+    trials: _Trials, group: frozenset[int], others: np.ndarray, members: np.ndarray
+) -> np.ndarray:
+    """The weights ``(n, n)`` of pairs of items of which a group needs one; ``others (T,) bool`` are
+    trials where another group shows the symptom anyway."""
+    only = trials.changed[:, list(group)].all(axis=1) & ~others
+    outside = ~subset_of(group, trials.changed.shape[1])
+    lacking = ~trials.changed[only]
+    prior = _prior(outside, np.outer(outside, outside), members)
+    return prior * _weights(lacking, -trials.against[only], trials.odds)
+
+
+def _smaller(trials: _Trials, group: frozenset[int], told: np.ndarray) -> np.ndarray:
+    """The weights ``(n,)`` of the items that a group does not need; ``told (T,) bool`` are the trials
+    where the answer expects the symptom."""
+    weights = np.zeros(trials.changed.shape[1])
+    if len(group) == 1:
+        return weights
+    for item in group:
+        rest = list(group - {item})
+        without = trials.changed[:, rest].all(axis=1) & ~told
+        net = trials.against[without].sum()
+        weights[item] = STEP / len(group) * math.exp(-trials.odds * net)
+    return weights
+
+
+def _more(
+    trials: _Trials,
+    groups: Collection[frozenset[int]],
+    told: np.ndarray,
+    untried: Collection[int],
+) -> np.ndarray:
+    """The weights ``(n, n)`` of pairs of items that are a group too."""
+    n = trials.changed.shape[1]
+    alone = [item for group in groups if len(group) == 1 for item in group]
+    members = subset_of([item for group in groups for item in group], n)
+    free = ~subset_of([*alone, *untried], n)
+    pairs = np.outer(free, free)
+    for group in groups:
+        if len(group) == 2:
+            pairs[tuple(sorted(group))] = False
+    prior = _prior(free & ~members, pairs, members)
+    return prior * _weights(trials.changed[~told], trials.against[~told], trials.odds)
+
+
+def _prior(singles: np.ndarray, pairs: np.ndarray, members: np.ndarray) -> np.ndarray:
+    """How probable single items (on the diagonal) and pairs (above it) are before the trials.
+
+    ``singles (n,) bool`` and ``pairs (n, n) bool`` are those that are possible.  Singles, pairs of
+    two ``members`` of the answer, of one member and of none are kinds of their own.
+    """
+    of_members = members[:, None].astype(int) + members
+    possible = np.triu(pairs, 1)
+    kinds: list[np.ndarray] = [np.diag(singles)]
+    for count in range(3):
+        kinds.append(possible & (of_members == count))
+    prior = np.zeros(pairs.shape)
+    for kind in kinds:
+        places = max(1, int(np.count_nonzero(kind)))
+        prior += STEP / places * kind
+    return prior
+
+
+def _weights(changed: np.ndarray, against: np.ndarray, odds: float) -> np.ndarray:
+    """How far trials change the odds of each pair of items ``(n, n)``; on the diagonal, of each item.
+
+    In a trial of ``changed (T, n) bool`` that holds both of a pair, the pair expects the symptom.
+    """
+    on = changed.astype(float)
+    return np.exp(-odds * ((on.T * against) @ on))
+
