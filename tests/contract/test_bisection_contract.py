@@ -23,8 +23,8 @@ from refusals import refused
 
 import npulab
 from npulab import Capture, bisect_fields, cli
-from npulab.analysis.bisect.proof import MOST_HIDES
 from npulab.analysis.bisect import MAX_HANGS, Bisection, mix
+from npulab.analysis.bisect.proof import MOST_HIDES
 from npulab.captures.capture import Job
 from npulab.captures.devices import Command
 from npulab.captures.journal import Journal

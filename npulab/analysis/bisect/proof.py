@@ -248,7 +248,7 @@ class _Steps:
         """
         hidden = 0
         leaving_out = ways(groups) or []
-        one_by_one = 1 < len(hides) and len(hides) * len(leaving_out) <= MOST_HIDES
+        one_by_one = len(hides) > 1 and len(hides) * len(leaving_out) <= MOST_HIDES
         for way in leaving_out:
             kept = [self.everything - way]
             if one_by_one:
