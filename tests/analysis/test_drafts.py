@@ -23,7 +23,8 @@ from npulab.analysis.draft import EDITS, Draft, draft
 from npulab.analysis.draft.sheet import Sheet
 from npulab.captures.capture import Capture, CaptureSet, Job
 from npulab.notebook.widgets.map_editor import COLUMNS, MapModel
-from npulab.registers.formats import RegisterTable, read_map
+from npulab.registers.formats import RegisterTable, read_map, write_map
+from npulab.registers.formats.formats import FORMATS
 from npulab.registers.map import STATUS, RegisterMap
 from npulab.support.cells import unguarded
 
@@ -564,6 +565,81 @@ def test_a_draft_of_a_shipped_map_is_that_map(name: str) -> None:
         assert [*made.map] == [*table]
         assert made.map.registers == table.registers
         assert made.map.lint() == table.lint()
+
+
+def bits_of(registers: RegisterMap) -> list[tuple[Any, ...]]:
+    """What a map says of its bits: each field's block, register, name and pieces."""
+    return [(item.block, item.register, item.name, item.pieces) for item in registers]
+
+
+def parts_of(names: list[str], all_chips: bool) -> dict[str, RegisterMap]:
+    """Each block of the maps of some NPUs, of all their chips or of the first and last; those that are alike once."""
+    out: dict[tuple[Any, ...], tuple[str, RegisterMap]] = {}
+    for name in names:
+        chips = [*npulab.target(name).chips]
+        for chip in chips if all_chips else dict.fromkeys([chips[0], chips[-1]]):
+            for registers in npulab.target(name).maps(chip).values():
+                for block in dict.fromkeys(block for block, _, _ in registers.registers):
+                    part = registers.of_block(block)
+                    out.setdefault(tuple(bits_of(part)), (f"{name} {chip} {block}", part))
+    return dict(out.values())
+
+
+def written_and_read(table: RegisterTable, to: str, folder: Path) -> RegisterMap:
+    """The map of the file of a format that a table makes, for a reader who knows nothing else of it."""
+    folder.mkdir()
+    path = folder / f"map{FORMATS[to].suffix}"
+    write_map(table, path, to=to)
+    return read_map(path).map()
+
+
+def test_what_a_draft_of_a_map_writes_has_the_names_of_the_map(tmp_path: Path) -> None:
+    parts = parts_of(["vivante", "ethosu"], all_chips=False)
+    parts.pop("vivante vipnano-qi-a311d TP")
+    for label, part in parts.items():
+        made = draft(part)
+        assert bits_of(made.map) == bits_of(made.table.map()) == bits_of(part), label
+        assert made.map.features == part.features, label
+    few = [parts["vivante vipnano-qi-a311d STATE"], parts["ethosu ethos-u55-32 DMA"]]
+    few += [draft(part).map for part in few]
+    for number, part in enumerate(few):
+        for to in ("csv", "xml", "svd", "struct", "macros"):
+            assert bits_of(written_and_read(draft(part).table, to, tmp_path / f"{number}-{to}")) == bits_of(part), to
+    write_map(draft(few[0]).table, tmp_path / "pack.h", to="pack")
+    pack = (tmp_path / "pack.h").read_text()
+    assert all(f" {item.name};" in pack for item in few[0] if item.automatic)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", npulab.targets())
+def test_what_a_draft_of_any_block_writes_has_its_names(name: str, tmp_path: Path) -> None:
+    for number, (label, part) in enumerate(parts_of([name], all_chips=True).items()):
+        table = draft(part).table
+        assert bits_of(table.map()) == bits_of(part), label
+        for to, one in FORMATS.items():
+            if one.read:
+                assert bits_of(written_and_read(table, to, tmp_path / f"{number}-{to}")) == bits_of(part), (label, to)
+
+
+def test_what_a_draft_of_a_map_of_words_writes_has_all_of_them() -> None:
+    """A dense map has the words between its registers, a table those that have a row; a chip's features go with it."""
+    rows = [{"block": "A", "offset": 0, "register": "R", "field": "a", "lsb": 2, "width": 1},
+            {"block": "A", "offset": 0, "field": "", "lsb": 9, "width": 1, "feature": "new"},
+            {"block": "A", "offset": 12, "register": "S", "field": "b", "lsb": 0, "width": 32}]
+    for features in ((), ("new",)):
+        registers = RegisterMap(rows, features=features)
+        made = draft(registers)
+        assert bits_of(made.table.map()) == bits_of(registers) == bits_of(made.map)
+        assert [name for _, _, name in made.table.map().registers] == ["R", "w1", "w2", "S"]
+
+
+def test_the_table_of_a_draft_of_a_file_knows_which_blocks_have_addresses(tmp_path: Path) -> None:
+    path = tmp_path / "registers.csv"
+    path.write_text("block,offset,register,field,lsb,width,value,bits\nA,0,,,,,sparse,\nA,4,R,a,0,8,,16\nA,8,S,b,3,2,,\n")
+    made = draft(path)
+    assert [item.name for item in made.map] == ["a", "r0004_8_24", "r0008_0_3", "b", "r0008_5_27"]
+    assert bits_of(made.table.map()) == bits_of(made.map)
+    assert made.table == read_map(path)
 
 
 def test_a_sheet_of_every_shipped_file_is_as_it_is() -> None:

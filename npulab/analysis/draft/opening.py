@@ -31,11 +31,11 @@ def draft(source: Source, *, features: Iterable[str] = (), dense: bool | None = 
     of ``block``; of the rows of a table, as mappings; of the registers that writes (offset, value)
     set, or that the jobs of ``block`` of a capture (by default its main one's) have.
 
-    ``features`` are those of the chip that is looked at (of a map, its own).  ``dense`` is as
-    ``RegisterMap`` has it; without it a file is dense, a table of ``registers.formats`` and a file
-    of another format sparse, a map as it is.  What is said of a field of an array is said of all its
-    copies.  Raises ValueError with file and line for a table that is broken, FileNotFoundError for
-    none.
+    ``features`` are those of the chip that is looked at; of a map they are its own, and its rows no
+    longer want any.  ``dense`` is as ``RegisterMap`` has it; without it a file is dense, a table of
+    ``registers.formats`` and a file of another format sparse, a map as it is.  What is said of a
+    field of an array is said of all its copies.  Raises ValueError with file and line for a table
+    that is broken, FileNotFoundError for none.
 
     >>> draft(34, block="NN")
     Draft(NN: 34 words, 0 steps, not saved)
@@ -121,12 +121,15 @@ def _of_file(path: Path, data: bytes, features: frozenset[str], dense: bool | No
 
 
 def _rows(registers: RegisterMap) -> list[dict[str, Any]]:
-    """The rows that a map was made of, of its own features."""
+    """Rows that make the same map for a reader that knows neither its features nor whether it is dense: the rows that
+    it was made of, and one without a name for each word that has none."""
     own = {(piece.word, piece.lsb) for item in registers if item.declared for piece in item.pieces}
+    known = {word for word, _ in own}
     rows: list[Any] = registers.fields.to_dict("records")
     out = []
     for row in rows:
-        if (row["word"], row["lsb"]) in own:
-            name = "" if run_of(row["field"]) == (row["offset"], row["lsb"], row["width"]) else row["field"]
-            out.append({**row, "field": name, "align": row["align"] or ""})
+        if row["word"] in known and (row["word"], row["lsb"]) not in own:
+            continue
+        name = "" if run_of(row["field"]) == (row["offset"], row["lsb"], row["width"]) else row["field"]
+        out.append({**row, "field": name, "feature": "", "align": row["align"] or ""})
     return out

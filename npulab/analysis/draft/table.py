@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from npulab.analysis.draft.sheet import Sheet
-from npulab.registers.expansion import SHAPE, expanded, is_block, shaped
+from npulab.registers.expansion import SHAPE, expanded, is_block, shaped, sparse_blocks
 from npulab.registers.fields import WORD_BITS, Field
 from npulab.registers.formats.tables import COMMENT, ENUM_COLUMNS, RegisterTable
 from npulab.registers.map import RegisterMap
@@ -89,7 +89,8 @@ class Table:
             if not line.text.startswith(COMMENT):
                 break
             head.append(unguarded_comment(line.text.strip().removeprefix(COMMENT).removeprefix(" ")))
-        return RegisterTable.of(expanded(self.rows.values())[0], self.names, "\n".join(head))
+        words, blocks = expanded(self.sheet.rows.values())
+        return RegisterTable.of(words, self.names, "\n".join(head), sparse=sparse_blocks(blocks))
 
     # ---- looking things up ----
 
