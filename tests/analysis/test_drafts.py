@@ -633,6 +633,20 @@ def test_what_a_draft_of_a_map_of_words_writes_has_all_of_them() -> None:
         assert [name for _, _, name in made.table.map().registers] == ["R", "w1", "w2", "S"]
 
 
+def test_words_far_from_the_start_of_their_block_stay_words(tmp_path: Path) -> None:
+    """A table says by its names that a far block has words: by those of all chips, of which a map has some."""
+    rows = [{"block": "A", "offset": 0x1000, "register": "R", "field": "a", "lsb": 0, "width": 3},
+            {"block": "A", "offset": 0x1000, "field": "w1024_3_3", "lsb": 3, "width": 3, "feature": "new"}]
+    maps = [RegisterMap(rows, dense=False, features=features) for features in ((), ("new",))]
+    for registers in [*maps, RegisterMap(rows[:1], dense=False, by_address=())]:
+        made = draft(registers)
+        assert {item.name[:5] for item in registers if item.automatic} == {"w1024"}
+        assert bits_of(made.map) == bits_of(made.table.map()) == bits_of(registers)
+        for to in ("csv", "xml", "svd", "struct"):
+            assert bits_of(written_and_read(made.table, to, tmp_path / f"{len(registers.features)}-{id(registers)}-{to}")) == \
+                bits_of(registers)
+
+
 def test_the_table_of_a_draft_of_a_file_knows_which_blocks_have_addresses(tmp_path: Path) -> None:
     path = tmp_path / "registers.csv"
     path.write_text("block,offset,register,field,lsb,width,value,bits\nA,0,,,,,sparse,\nA,4,R,a,0,8,,16\nA,8,S,b,3,2,,\n")

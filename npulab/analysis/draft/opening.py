@@ -17,7 +17,7 @@ from npulab.registers.fields import WORD_BITS, WORD_BYTES
 from npulab.registers.formats.formats import read_map
 from npulab.registers.formats.tables import MOST_ROWS, RegisterTable
 from npulab.registers.map import RegisterMap
-from npulab.registers.names import run_of
+from npulab.registers.names import blocks_by_address, run_of
 from npulab.registers.table import ENUMS, MOST_WORDS, REQUIRED, enums_beside
 from npulab.support.refuse import need, refusing
 
@@ -121,15 +121,24 @@ def _of_file(path: Path, data: bytes, features: frozenset[str], dense: bool | No
 
 
 def _rows(registers: RegisterMap) -> list[dict[str, Any]]:
-    """Rows that make the same map for a reader that knows neither its features nor whether it is dense: the rows that
-    it was made of, and one without a name for each word that has none."""
+    """Rows that make the same map for a reader that knows neither its features, whether it is dense nor which of its
+    blocks have addresses: the rows that it was made of, and one without a name for each word that has none.  Names by
+    place are left blank where the reader gives the same ones."""
     own = {(piece.word, piece.lsb) for item in registers if item.declared for piece in item.pieces}
     known = {word for word, _ in own}
     rows: list[Any] = registers.fields.to_dict("records")
+    named = [{**row, "feature": "", "align": row["align"] or ""} for row in rows]
+    blank = [{**row, "field": ""} if _by_place(row) else row for row in named]
+    other = blocks_by_address(blank) - registers.by_address  # blocks of words that would be taken for addresses
     out = []
-    for row in rows:
-        if row["word"] in known and (row["word"], row["lsb"]) not in own:
-            continue
-        name = "" if run_of(row["field"]) == (row["offset"], row["lsb"], row["width"]) else row["field"]
-        out.append({**row, "field": name, "feature": "", "align": row["align"] or ""})
+    for row, bare in zip(named, blank, strict=True):
+        if row["block"] in other:
+            out.append(row)
+        elif row["word"] not in known or (row["word"], row["lsb"]) in own:
+            out.append(bare)
     return out
+
+
+def _by_place(row: Mapping[str, Any]) -> bool:
+    """Whether a row of a map has the name of its place."""
+    return run_of(row["field"]) == (row["offset"], row["lsb"], row["width"])
