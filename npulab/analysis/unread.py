@@ -16,6 +16,7 @@ from npulab.captures.target import Hang, Target, Unsupported
 from npulab.registers.fields import Field
 from npulab.registers.map import RegisterMap
 from npulab.support.late import pd
+from npulab.support.refuse import refuse_if, shortly
 
 COLUMNS = ("task", "block", "register", "field", "raw", "tried", "unread", "all", "effect", "evidence", "address")
 SAME, OTHER, HANG = "same output", "other output", "hang"
@@ -40,6 +41,8 @@ def unread(capture: Capture, progress: Callable[[Any], Iterable[Any]] = iter) ->
     """
     if not isinstance(capture, Capture):
         raise TypeError(f"unread: got {type(capture).__name__}, allowed is Capture, as npulab.load gives")
+    refuse_if(not callable(progress), "unread: progress", shortly(progress),
+              "is a function that is given the fields and gives them one by one", TypeError)
     of = target(capture.target)
     meaning, usual = _meaning(of, capture)
     simulated = _simulated(of, capture)

@@ -14,9 +14,9 @@ from npulab.captures.streams import rewritten
 from npulab.captures.writes import place_of_write
 from npulab.registers.commands import contradiction, opcodes
 from npulab.registers.fields import WORD_BITS, WORD_BYTES, Field
-from npulab.registers.map import RegisterMap
+from npulab.registers.map import RegisterMap, pairs_of
 from npulab.support.late import pd
-from npulab.support.refuse import need
+from npulab.support.refuse import need, need_all, need_whole, refuse_if, shortly
 
 PROVENANCES = ("board", "vendor driver", "open driver", "RTL simulation", "compiler", "simulated")
 FIELD_COLUMNS = ("task", "block", "register", "field", "raw", "value", "bits", "evidence")
@@ -25,6 +25,7 @@ CHANGED = "changed with npulab"
 WORD = 2 ** WORD_BITS - 1  # every bit of a word
 MOST_OFFSET = 2 ** 64 - 1
 MOST_STARTS = 16  # jobs that start each other, one within the other; recorded ones are two deep
+A_MAP = "is a RegisterMap, as capture.maps[block]"
 COMMANDS = "commands"  # the buffer that holds a command stream, where there is one
 
 Writes = tuple[tuple[int, int], ...]
@@ -61,6 +62,7 @@ class Job:
         words = words.astype(np.uint32)
         words.setflags(write=False)
         object.__setattr__(self, "words", words)
+        need("Job: start", self.start, (Job, type(None)), "is a Job")
         depth, inner = 0, self.start
         while inner is not None and depth <= MOST_STARTS:
             depth, inner = depth + 1, inner.start
@@ -78,6 +80,9 @@ class Job:
         Registers that are not written hold what the job ``after`` left, else 0.  Raises ValueError
         for an offset of more than 64 bits and for a value or mask of more than 32.
         """
+        need("Job.from_writes: registers", registers, RegisterMap, A_MAP)
+        need("Job.from_writes: after", after, (Job, type(None)), "is a Job")
+        writes = pairs_of("Job.from_writes: writes", writes)
         before = tuple(after.state.items()) if after else ()
         held, masks = _resolved(writes, dict(before), block)
         done = tuple((int(offset), int(value)) for offset, value in held)
@@ -99,10 +104,11 @@ class Job:
         """
         if isinstance(maps, RegisterMap):
             maps = {maps.registers[0][0]: maps}
-        after = [*after]
+        need_maps("Job.split: maps", maps)
+        after = need_all("Job.split: after", after, Job, "are Jobs in a list")
         found: dict[tuple[str, str, str], list[Sequence[int]]] = {}
         rest: list[tuple[int, ...]] = []
-        for address, *value in writes:
+        for address, *value in pairs_of("Job.split: writes", writes):
             holders = [name for name, registers in maps.items() if registers.holds(address)]
             if not holders:
                 rest.append((address, *value))
@@ -129,11 +135,13 @@ class Job:
 
     def read_with(self, registers: RegisterMap) -> Job:
         """The same register writes, their state in the words of another map."""
+        need("read_with", registers, RegisterMap, A_MAP)
         return replace(self, words=registers.state([*self.before, *self.writes]))
 
     def with_words(self, words: Any, registers: RegisterMap) -> Job:
         """The same job with other words; where it is register writes, those change that set
         them."""
+        need("with_words: registers", registers, RegisterMap, A_MAP)
         changed = replace(self, words=words)
         if changed.words.shape != self.words.shape:
             raise ValueError(f"words: got shape {changed.words.shape}, allowed is {self.words.shape} "
@@ -147,6 +155,9 @@ class Job:
         """The same register writes leaving other values by offset: the last write to an offset
         changes, a register that was not written is written before its unit starts, else at the
         end."""
+        need("with_writes: values", values, Mapping, "are values by offset")
+        need("with_writes: registers", registers, RegisterMap, A_MAP)
+        pairs_of("with_writes: values", values.items())
         last = {offset: n for n, (offset, _) in enumerate(self.writes)}
         changed = [(offset, values.get(offset, value) if last[offset] == n else value)
                    for n, (offset, value) in enumerate(self.writes)]
@@ -183,6 +194,7 @@ class Job:
 
         Raises LookupError where no map is known for the block.
         """
+        need_maps("values", maps)
         if self.block not in maps:
             raise LookupError(f"block: got {self.block!r}, maps are known for {', '.join(maps) or 'none'}")
         registers = maps[self.block]
@@ -223,7 +235,13 @@ class Capture:
     folder: Path | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.provenance not in PROVENANCES:
+        need_all("Capture: jobs", self.jobs, Job, "is a tuple of Jobs")
+        for name in ("buffers", "addresses", "parameters"):
+            need(f"Capture: {name}", getattr(self, name), Mapping, "are some by name, a dict")
+        for name, data in self.buffers.items():
+            need(f"Capture: buffer {name}", data, (bytes, bytearray, memoryview), "are bytes")
+        need_maps("Capture: maps", self.maps)
+        if not isinstance(self.provenance, str) or self.provenance not in PROVENANCES:
             raise ValueError(f"capture {self.name}: got provenance {self.provenance!r}, allowed is one of "
                              f"{', '.join(PROVENANCES)}")
         self._refuse_contradictions()
@@ -298,8 +316,8 @@ class Capture:
         that holds the words of all jobs is rewritten with them, so that a device that runs the
         buffer runs this job.  Raises LookupError for a task that is not there.
         """
-        if not 0 <= task < len(self.jobs):
-            raise LookupError(f"capture {self.name}: got task {task}, it has 0 to {len(self.jobs) - 1}")
+        need("with_job", job, Job, "is a Job, as capture.jobs has")
+        task = self.task_of(task)
         jobs = (*self.jobs[:task], job, *self.jobs[task + 1:])
         if (job.writes, job.start) == (self.jobs[task].writes, self.jobs[task].start):
             return self._changed(jobs=jobs, buffers=rewritten(self.jobs, jobs, self.buffers))
@@ -307,8 +325,8 @@ class Capture:
 
     def with_words(self, words: Any, task: int | None = None) -> Capture:
         """The same capture with other words in one job, by default the main one; it counts as
-        changed."""
-        task = self.main if task is None else task
+        changed.  Raises as ``with_job``."""
+        task = self.task_of(task)
         job = self.jobs[task]
         return self.with_job(job.with_words(words, self.maps[job.block]), task)
 
@@ -316,10 +334,10 @@ class Capture:
         """The same capture with other values in some fields of one job, by default the main one; it
         counts as changed.
 
-        Raises LookupError for an unknown field, ValueError for a value that does not fit and for a
+        Raises LookupError for an unknown field or task, ValueError for a value that does not fit and for a
         field that is read-only.
         """
-        task = self.main if task is None else task
+        task = self.task_of(task)
         registers = self.maps[self.jobs[task].block]
         words = self.jobs[task].words.copy()
         for name, value in values.items():
@@ -327,12 +345,25 @@ class Capture:
             if item.read_only:
                 raise ValueError(f"register {item.register} field {item.name}: is read-only, allowed are "
                                  "fields that a driver sets")
-            item.insert(words, item.raw(value))
+            raw = item.raw(value)
+            refuse_if(np.ndim(raw), f"register {item.register} field {item.name}", shortly(value), "is one value")
+            item.insert(words, raw)
         return self.with_words(words, task)
 
-    def with_buffers(self, **buffers: bytes) -> Capture:
-        """The same capture with other bytes in some buffers; it counts as changed."""
-        return self._changed(buffers={**self.buffers, **buffers})
+    def with_buffers(self, **buffers: bytes | np.ndarray) -> Capture:
+        """The same capture with other bytes, or arrays of elements of one byte, in some buffers; it
+        counts as changed.  Raises TypeError for anything else."""
+        new = {name: _bytes_of(name, data) for name, data in buffers.items()}
+        return self._changed(buffers={**self.buffers, **new})
+
+    def task_of(self, task: int | None) -> int:
+        """The number of a task, the main one by default; raises LookupError for one that is not there."""
+        if task is None:
+            return self.main
+        need_whole(f"capture {self.name}: task", task)
+        if not 0 <= task < len(self.jobs):
+            raise LookupError(f"capture {self.name}: got task {task}, it has 0 to {len(self.jobs) - 1}")
+        return int(task)
 
     def _changed(self, **parts: Any) -> Capture:
         if all(getattr(self, name) == value for name, value in parts.items()):
@@ -385,6 +416,7 @@ class CaptureSet:
 
         Raises LookupError if there is none, ValueError if they differ in length.
         """
+        need("words_of", block, str, "is the name of a block")
         jobs = [job for capture in self.captures for job in capture.jobs]
         own = [job.words for job in jobs if job.block == block]
         if not own:
@@ -411,6 +443,9 @@ class CaptureSet:
         if isinstance(which, slice):
             return CaptureSet(self.captures[which])
         if not isinstance(which, str):
+            need_whole("captures", which, "is a number, a name or a slice")
+            if not -len(self) <= which < len(self):
+                raise IndexError(f"captures: got {which}, allowed is 0 to {len(self) - 1}")
             return self.captures[which]
         found = [capture for capture in self.captures if which in (capture.name, f"{capture.target}/{capture.name}")]
         if len(found) != 1:
@@ -432,6 +467,25 @@ class CaptureSet:
         return Table([(c.name, c.target, c.chip, c.origin, len(c.jobs), ", ".join(c.buffers))
                       for c in self.captures],
                      columns=["case", "target", "chip", "provenance", "jobs", "buffers"])
+
+
+def need_maps(what: str, given: object) -> None:
+    """Raise TypeError for what are no register maps by block."""
+    need(what, given, Mapping, "are RegisterMaps by block, as npulab.target(name).maps(chip) gives")
+    for registers in given.values():  # type: ignore[attr-defined]  # it is a mapping
+        need(what, registers, RegisterMap, A_MAP)
+
+
+def _bytes_of(name: str, data: object) -> bytes:
+    """The bytes of a buffer, or of an array of elements of one byte."""
+    if isinstance(data, bytes):
+        return data
+    if isinstance(data, np.ndarray) and data.dtype.kind in "iu" and data.itemsize == 1:
+        return data.tobytes()
+    if isinstance(data, bytearray | memoryview):
+        return bytes(data)
+    got = f"an array of {data.dtype}" if isinstance(data, np.ndarray) else shortly(data)
+    raise TypeError(f"buffer {name}: got {got}, allowed are bytes, or an array of uint8 or int8")
 
 
 def word_writes(writes: Iterable[tuple[int, int]], bits: int) -> list[tuple[int, int, int]]:

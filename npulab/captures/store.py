@@ -41,6 +41,7 @@ def load(path: str | os.PathLike[str], case: str | None = None) -> Capture:
     of them.
     """
     need_path("load", path)
+    need("load: case", case, (str, type(None)), "is the name of a case")
     cases = load_cases(path)
     if case in cases and isinstance(error := cases[str(case)], ValueError):
         raise error

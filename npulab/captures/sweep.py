@@ -25,7 +25,7 @@ from npulab.captures.unrecognised import undescribed
 from npulab.registers.map import RegisterMap
 from npulab.support.files import opened, read_bounded, write_file
 from npulab.support.late import pd
-from npulab.support.refuse import near, need_path, refuse_if, refusing, shortly
+from npulab.support.refuse import near, need, need_path, refuse_if, refusing, shortly
 from npulab.support.text import plural, six_digits
 
 SUFFIX = ".npz"
@@ -84,6 +84,7 @@ class Sweep:
                 raise ValueError(f"{name}: got {getattr(self, name)!r:.80}, allowed is a text")
         if self.provenance not in ("", *PROVENANCES):
             raise ValueError(f"provenance: got {self.provenance!r:.80}, allowed is one of {', '.join(PROVENANCES)}")
+        need("Sweep: registers", self.registers, (RegisterMap, type(None)), "is a RegisterMap")
         if self.registers is None:
             object.__setattr__(self, "registers", _registers(self.target, self.chip, self.block, words.shape[1]))
         if self.registers is not None and len(self.registers) != words.shape[1]:
@@ -162,6 +163,8 @@ def load_sweep(path: str | os.PathLike[str], chip: str | None = None, target: st
     is no sweep.
     """
     need_path("load_sweep", path)
+    need("load_sweep: chip", chip, (str, type(None)), "is the name of a chip")
+    need("load_sweep: target", target, (str, type(None)), "is an NPU's name, as npulab.targets() gives")
     path = Path(path)
     if path.is_file() and (path.suffix == SUFFIX or _is_zip(path)):
         return _read(path)

@@ -21,7 +21,7 @@ from npulab.quant.layers import ACTIVATIONS
 from npulab.quant.rules import Rule, state_rules
 from npulab.registers.map import RegisterMap
 from npulab.support.files import read_table
-from npulab.support.refuse import refuse_if, shortly
+from npulab.support.refuse import need, refuse_if, shortly
 
 if TYPE_CHECKING:
     from npulab.captures.capture import Capture
@@ -276,6 +276,7 @@ class Target:
 
     def features(self, chip: str) -> Features:
         """The features of a chip; raises LookupError with the known chips."""
+        need("chip", chip, str, f"is one of {', '.join(self.chips)}")
         if chip not in self.chips:
             raise LookupError(f"chip: got {chip!r}, target {self.name} knows {', '.join(self.chips)}")
         return self.chips[chip]

@@ -6,6 +6,7 @@ import difflib
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from npulab.registers.names import automatic_name, blocks_by_address, in_block, 
 from npulab.registers.table import (
     ACCESS,
     COLUMNS,
+    REQUIRED,
     START,
     enums_beside,
     fields_of,
@@ -28,6 +30,7 @@ from npulab.registers.table import (
 )
 from npulab.support.files import read_table
 from npulab.support.late import pd
+from npulab.support.refuse import need, need_all, need_path, need_whole
 
 # Of many captures, so many rows at most and so many words at most are turned at a time, tile by
 # tile, so that what a field is cut from is near; fewer rows, and calling numpy takes longer than
@@ -94,6 +97,9 @@ class RegisterMap:
     def __init__(self, rows: Iterable[Mapping[str, Any]], *, features: Iterable[str] = (),
                  enums: Mapping[str, Mapping[int, str]] | None = None, dense: bool = True,
                  by_address: Collection[str] | None = None) -> None:
+        rows = need_all("RegisterMap: rows", rows, Mapping, f"are rows with {', '.join(REQUIRED)}, as mappings")
+        features = need_features("RegisterMap", features)
+        need("RegisterMap: enums", enums, (Mapping, type(None)), "are names by raw of each enum")
         words, blocks = expanded(rows)
         plain = [normal_row(row) for row in words]
         self._rows = (*plain, *blocks)
@@ -107,7 +113,7 @@ class RegisterMap:
         self.dense = dense and not {row["block"] for row in self._kept} <= sparse
         if by_address is None:
             by_address = blocks_by_address(plain, sparse_blocks(blocks))
-        self.by_address = frozenset(by_address)
+        self.by_address = frozenset(need_all("RegisterMap: by_address", by_address, str, "are names of blocks"))
         self.registers, self._labels, index = registers_of(self._kept, dense, sparse, self.by_address)
         self._fields = fields_of(self._kept, self.registers, self._labels, index, self.enums)
         self._keys = spellings_of(self._fields)
@@ -120,6 +126,8 @@ class RegisterMap:
 
         Errors name the file.
         """
+        need_path("RegisterMap.read", path)
+        path = Path(path)
         beside = enums_beside(path)
         try:
             enums = read_enums(read_table(beside)) if beside else {}
@@ -134,7 +142,7 @@ class RegisterMap:
 
     def select(self, features: Iterable[str]) -> RegisterMap:
         """The same table for a chip with these features."""
-        wanted = frozenset(features)
+        wanted = frozenset(need_features("select", features))
         if wanted not in self._selected:
             self._selected[wanted] = RegisterMap(self._rows, features=wanted, enums=self.enums,
                                                  dense=self._all_dense, by_address=self.by_address)
@@ -143,12 +151,14 @@ class RegisterMap:
     def starting(self, registers: Collection[str]) -> RegisterMap:
         """The same map, in which a write to one of these registers, ``block.register``, starts a
         unit."""
+        registers = frozenset(need_all("starting", registers, str, "are registers, as block.register"))
         rows = [{**row, ACCESS: START} if f"{row['block']}.{row['register']}" in registers else row
                 for row in self._rows]
         return RegisterMap(rows, features=self.features, enums=self.enums, dense=self._all_dense)
 
     def of_block(self, block: str) -> RegisterMap:
         """The map of one of its blocks."""
+        need("of_block", block, str, "is the name of a block")
         if {name for name, _, _ in self.registers} == {block}:
             return self
         rows = [row for row in self._rows if row["block"] == block]
@@ -164,7 +174,10 @@ class RegisterMap:
         Finding(kind='hole', word=0, lsb=30, width=2)
         """
         rows, word, lsb = [], 0, 0
-        for name, width in members:
+        for member in need_all("from_struct", members, (tuple, list), "are (name, bits) in a list"):
+            if len(member) != 2 or not isinstance(member[1], int):
+                raise ValueError(f"from_struct: got {member!r:.60}, allowed are (name, bits)")
+            name, width = member
             if lsb + width > WORD_BITS:
                 word, lsb = word + 1, 0
             rows.append({"block": block, "offset": word * WORD_BYTES, "field": name, "lsb": lsb, "width": width})
@@ -182,7 +195,8 @@ class RegisterMap:
     def __getitem__(self, name: str) -> Field:
         try:
             return self._keys[name]
-        except KeyError:
+        except (KeyError, TypeError):
+            need("register map", name, str, "is a field's name")
             close = difflib.get_close_matches(name, self._keys, 2 * MOST_NEAR)
             near = [*dict.fromkeys(self.key(self._keys[key]) for key in close)][:MOST_NEAR]
             near = near or [*self._names.values()][:12]
@@ -190,7 +204,7 @@ class RegisterMap:
 
     def __contains__(self, name: object) -> bool:
         """Whether a field is known by this name."""
-        return name in self._keys
+        return isinstance(name, str) and name in self._keys
 
     def __getattr__(self, name: str) -> Field:
         if name.startswith("_") or name not in self._keys:
@@ -211,7 +225,11 @@ class RegisterMap:
 
     def key(self, item: Field) -> str:
         """The shortest unambiguous name of a field, the one ``decode`` uses."""
-        return self._names[item]
+        try:
+            return self._names[item]
+        except (KeyError, TypeError):
+            need("key", item, Field, "is a Field of the map, as registers[name]")
+            raise LookupError(f"key: got field {item.name} of {item.register}, allowed is a field of the map") from None
 
     @cached_property
     def word_names(self) -> tuple[str, ...]:
@@ -265,6 +283,7 @@ class RegisterMap:
 
         Raises LookupError for an unknown name, ValueError for a value that does not fit.
         """
+        need("encode", values, Mapping, "are values by field's name")
         # a field that is named twice, by two spellings, has the last value
         bits = {self._numbers[name]: value if type(value) is int and 0 <= value < item.stored_below[raw]
                 else item.stored(value if raw else item.raw(value))
@@ -497,6 +516,7 @@ class RegisterMap:
         >>> RegisterMap([block, field]).place(0x6008)
         Place(block='L', copy=(1, 2), offset=0)
         """
+        need_whole("place", address, "is an address, a whole number")
         if (found := self._places.get(address - address % WORD_BYTES)) is None:
             raise LookupError(f"address: got {address:#x}, the map has {len(self._places)} words "
                               f"from {min(self._places):#x} to {max(self._places):#x}")
@@ -504,29 +524,51 @@ class RegisterMap:
 
     def labels(self, place: Place) -> tuple[str, str]:
         """The unit and the label of the copy of a block, blank where it does not repeat."""
+        need("labels", place, Place, "is a Place, as registers.place(address) gives")
         return self.repeats.get(place.block, Repeat()).labels(place.copy)
 
     def unmapped(self, block: str, offset: int) -> Field:
         """The automatic field of a register that is not in the map."""
+        need("unmapped: block", block, str, "is the name of a block")
         return Field.whole_word(block, self.register_at(offset))
 
     def register_at(self, offset: int) -> str:
         """The name of the register at an offset, also of one that is not in the map."""
+        need_whole("register_at", offset, "is an offset, a whole number")
         if offset in self.index:
             return self.registers[self.index[offset]][2]
         return word_name(offset, bool(self.by_address))
 
     def holds(self, address: int) -> bool:
         """Whether a word of the map lies at an address."""
+        need_whole("holds", address, "is an address, a whole number")
         return address - address % WORD_BYTES in self._places
 
     def state(self, writes: Iterable[tuple[int, int]]) -> np.ndarray:
         """Words ``(W,) uint32`` that register writes (offset, value) leave; others are 0."""
         words = np.zeros(len(self), np.uint32)
-        for offset, value in writes:
+        for offset, value in pairs_of("state", writes, 2):
             if offset in self.index:
                 words[self.index[offset]] = value
         return words
+
+
+def need_features(what: str, features: object) -> list[str]:
+    """Names of features; raises TypeError for anything else, a single name too."""
+    return need_all(f"{what}: features", features, str, "are names in a list, as [\"nn_v7\"]")
+
+
+def pairs_of(what: str, writes: object, most: int = 3) -> list[Any]:
+    """Register writes, each of 2 to ``most`` whole numbers; raises TypeError or ValueError for anything else."""
+    allowed = "are register writes, each (offset, value)"
+    out = need_all(what, writes, (tuple, list), allowed)
+    kinds = set(map(type, chain.from_iterable(out)))  # few, of many numbers
+    odd = {kind for kind in kinds if not issubclass(kind, int | np.integer)}
+    lengths = set(map(len, out)) - {*range(2, most + 1)}
+    if odd or lengths:
+        wrong = next(write for write in out if len(write) in lengths or odd.intersection(map(type, write)))
+        raise ValueError(f"{what}: got {wrong!r:.60}, allowed {allowed}")
+    return out
 
 
 def _arrays(types: Sequence[Any], count: int) -> list[np.ndarray]:

@@ -101,6 +101,30 @@ def need_path(what: str, given: object) -> None:
     need(what, given, (str, os.PathLike), "is a path, a text or a pathlib.Path")
 
 
+def need_whole(what: str, given: object, allowed: str = "is a whole number") -> None:
+    """Raise TypeError for what is no whole number, of Python's or of numpy's."""
+    if not hasattr(given, "__index__") or getattr(given, "ndim", 0) != 0:
+        raise TypeError(f"{what}: got {shortly(given)}, allowed {allowed}")
+
+
+def need_all(what: str, given: object, kinds: type | tuple[type, ...], allowed: str) -> list[Any]:
+    """What is in something, each of some types; raises TypeError for a single text and for anything
+    else, with what makes the right thing.
+
+    >>> need_all("features", "nn_v7", str, "are names in a list")
+    Traceback (most recent call last):
+    TypeError: features: got str 'nn_v7', allowed are names in a list
+    """
+    if isinstance(given, str | bytes):
+        need(what, given, (), allowed)
+    need(what, given, Iterable, allowed)
+    out = [*given]  # type: ignore[misc]  # need says that it can be gone over
+    odd = {kind for kind in set(map(type, out)) if not issubclass(kind, kinds)}  # few kinds, of many
+    if odd:
+        need(what, next(one for one in out if type(one) in odd), kinds, allowed)
+    return out
+
+
 LIKE = 0.7  # of two names whose letters agree that far in order, one may be a misspelling
 
 

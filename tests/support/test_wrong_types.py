@@ -12,7 +12,9 @@ import pytest
 from conftest import CAPTURES
 
 import npulab
-from npulab.captures.capture import Capture
+from npulab.captures.capture import Capture, Job
+from npulab.notebook import widgets
+from npulab.registers.map import RegisterMap
 
 PACKAGE = Path(npulab.__file__).parent
 SIM = CAPTURES / "vivante/sim-1x1"
@@ -62,6 +64,107 @@ CALLS: dict[str, list[tuple[Callable[[Any], Any], set[str]]]] = {
                      (lambda v: npulab.RegisterView(npulab.load(SIM), laws=v), {"nothing"})],
     "bench": [(lambda v: npulab.bench(v), set())],
     "target": [(lambda v: npulab.target(v), set())]}
+TRAFFIC = npulab.load(SIM)
+JOB = TRAFFIC.jobs[0]
+MAP = TRAFFIC.maps["NN"]
+ROW = {"offset": 0, "field": "a", "lsb": 0, "width": 1}
+FIELD = next(iter(MAP)).name
+ADDRESSED = RegisterMap([{"offset": 0x1000, "register": "R", **ROW}], dense=False)
+
+
+def _capture(**parts: Any) -> Capture:
+    return npulab.Capture(**{"name": "a", "target": "vivante", "chip": "", "jobs": (JOB,), **parts})
+
+
+# what further arguments and methods are given wrongly: by what it is, the call, and the kinds of values that are right
+MORE: dict[str, tuple[Callable[[Any], Any], set[str]]] = {
+    "Capture: jobs": (lambda v: _capture(jobs=v), set()),
+    "Capture: buffers": (lambda v: _capture(buffers=v), set()),
+    "Capture: addresses": (lambda v: _capture(addresses=v), {"mapping"}),
+    "Capture: parameters": (lambda v: _capture(parameters=v), {"mapping"}),
+    "Capture: maps": (lambda v: _capture(maps=v), set()),
+    "Capture: provenance": (lambda v: _capture(provenance=v), set()),
+    "with_job": (TRAFFIC.with_job, set()),
+    "with_job: task": (lambda v: TRAFFIC.with_job(JOB, v), {"nothing"}),
+    "Capture.with_words": (TRAFFIC.with_words, set()),
+    "Capture.with_words: task": (lambda v: TRAFFIC.with_words(JOB.words, v), {"nothing"}),
+    "with_fields: task": (lambda v: TRAFFIC.with_fields(task=v, **{FIELD: 1}), {"nothing"}),
+    "with_fields: value": (lambda v: TRAFFIC.with_fields(**{FIELD: v}), set()),
+    "with_buffers": (lambda v: TRAFFIC.with_buffers(output=v), set()),
+    "Capture.words_of": (TRAFFIC.words_of, set()),
+    "CaptureSet": (lambda v: npulab.CaptureSet((TRAFFIC,))[v], set()),
+    "Job: words": (lambda v: Job("NN", v), {"list"}),
+    "Job: start": (lambda v: Job("NN", JOB.words, start=v), {"nothing"}),
+    "from_writes": (lambda v: Job.from_writes("NN", v, MAP), set()),
+    "from_writes: registers": (lambda v: Job.from_writes("NN", [(0, 1)], v), {"map"}),
+    "from_writes: after": (lambda v: Job.from_writes("NN", [(0, 1)], MAP, v), {"nothing"}),
+    "split": (lambda v: Job.split(v, MAP), set()),
+    "split: maps": (lambda v: Job.split([(0, 1)], v), {"map"}),
+    "split: after": (lambda v: Job.split([(0, 1)], MAP, v), set()),
+    "Job.read_with": (JOB.read_with, {"map"}),
+    "Job.with_words": (lambda v: JOB.with_words(v, MAP), set()),
+    "Job.with_words: registers": (lambda v: JOB.with_words(JOB.words, v), {"map"}),
+    "with_writes": (lambda v: JOB.with_writes(v, MAP), set()),
+    "with_writes: registers": (lambda v: JOB.with_writes({0: 1}, v), {"map"}),
+    "Job.values": (JOB.values, set()),
+    "RegisterMap": (RegisterMap, set()),
+    "RegisterMap: row": (lambda v: RegisterMap([v]), set()),
+    "RegisterMap: features": (lambda v: RegisterMap([ROW], features=v), {"mapping"}),
+    "RegisterMap: enums": (lambda v: RegisterMap([ROW], enums=v), {"nothing", "mapping"}),
+    "RegisterMap: by_address": (lambda v: RegisterMap([ROW], by_address=v), {"nothing", "mapping"}),
+    "RegisterMap.read": (RegisterMap.read, {"text"}),
+    "from_struct": (RegisterMap.from_struct, set()),
+    "select": (MAP.select, {"mapping"}),
+    "starting": (MAP.starting, {"mapping"}),
+    "of_block": (MAP.of_block, {"text"}),
+    "registers[]": (lambda v: MAP[v], set()),
+    "key": (MAP.key, set()),
+    "decode": (MAP.decode, set()),
+    "encode": (MAP.encode, set()),
+    "encode: value": (lambda v: MAP.encode({FIELD: v}), {"list", "numbers"}),
+    "status": (MAP.status, {"nothing"}),
+    "place": (ADDRESSED.place, set()),
+    "labels": (MAP.labels, set()),
+    "unmapped": (lambda v: MAP.unmapped("NN", v), {"number"}),
+    "register_at": (MAP.register_at, {"number"}),
+    "holds": (MAP.holds, {"number"}),
+    "state": (MAP.state, set()),
+    "Network": (npulab.Network, set()),
+    "Network: layer": (lambda v: npulab.Network((v,)), set()),  # type: ignore[arg-type]
+    "Network: inputs": (lambda v: npulab.Network((CONV,), v), set()),
+    "Network: outputs": (lambda v: npulab.Network((CONV,), (), v), set()),
+    "Target.maps": (lambda v: npulab.target("vivante").maps(v), set()),
+    "load: case": (lambda v: npulab.load(SIM, v), {"nothing"}),
+    "load_sweep: chip": (lambda v: npulab.load_sweep(SIM, chip=v), {"nothing"}),
+    "load_sweep: target": (lambda v: npulab.load_sweep(SIM, target=v), {"nothing"}),
+    "write_map: to": (lambda v: npulab.write_map(npulab.draft(MAP).table, _none(), to=v), set()),
+    "write_map: features": (lambda v: npulab.write_map(npulab.draft(MAP).table, _none(), "csv", v), {"nothing"}),
+    "draft: features": (lambda v: npulab.draft(1, features=v), {"mapping"}),
+    "draft: block": (lambda v: npulab.draft(1, block=v), {"text"}),
+    "Draft.split: at": (lambda v: npulab.draft(MAP).split(FIELD, v), set()),
+    "Draft.split: widths": (lambda v: npulab.draft(MAP).split(FIELD, widths=v), set()),
+    "Draft.retype: names": (lambda v: npulab.draft(MAP).retype(FIELD, names=v), {"nothing"}),
+    "Draft.replay": (lambda v: npulab.draft(MAP).replay(v), set()),
+    "Draft.decode": (lambda v: npulab.draft(MAP).decode(v), {"capture"}),
+    "Draft.decode: block": (lambda v: npulab.draft(MAP).decode(TRAFFIC, v), set()),
+    "Draft.block_of": (lambda v: npulab.draft(MAP).block_of(v), {"capture"}),
+    "Draft.save": (lambda v: npulab.draft(MAP).save(v), set()),
+    "Sweep: registers": (lambda v: npulab.Sweep(WORDS, {"a": range(20)}, registers=v), {"nothing"}),
+    "find_laws: registers": (lambda v: npulab.find_laws(WORDS, {"a": range(20)}, registers=v), {"nothing"}),
+    "unread: progress": (lambda v: npulab.unread(TRAFFIC, v), set()),
+    "RegisterView: task": (lambda v: npulab.RegisterView(TRAFFIC, task=v), {"nothing"}),
+    "RegisterView: sweep": (lambda v: npulab.RegisterView(TRAFFIC, sweep=v), {"nothing", "capture"}),
+    "SweepView": (widgets.SweepView, set()),
+    "SweepView: laws": (lambda v: widgets.SweepView(npulab.Sweep(WORDS, {"a": range(20)}), v), {"nothing"}),
+    "WritesView": (widgets.WritesView, {"capture"}),
+    "LawView": (widgets.LawView, set()),
+    "OutputView": (widgets.OutputView, set()),
+    "MapEditor": (widgets.MapEditor, set()),
+    "MapEditor: capture": (lambda v: widgets.MapEditor(npulab.draft(MAP), v), {"nothing", "capture"}),
+    "ByteView": (widgets.ByteView, {"capture"}),
+    "DiffView": (lambda v: widgets.DiffView(v, v), {"capture"}),
+    "BisectView": (lambda v: widgets.BisectView(v, v), {"capture"}),
+    "ExploreView": (widgets.ExploreView, set())}
 # values, kinds of layers and errors, and what takes no capture, sweep, path, layer or laws
 OTHERS = {"FormatError", "ENGINES", "RULES", "Add", "Conv1D", "Conv2D", "FullyConnected", "Network", "Pool2D", "QuantParams", "Capture",
           "Manual", "Simulated", "targets", "rounding_probes"}
@@ -97,6 +200,52 @@ def test_a_wrong_type_is_told_in_a_sentence(name: str, tmp_path: Path, monkeypat
             raised = told.traceback[-1].path
             assert PACKAGE in Path(raised).parents, (kind, text)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("what", MORE)
+def test_a_wrong_argument_is_told_in_a_sentence(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    call, right = MORE[what]
+    for kind, value in {**wrong(), "map": MAP, "numbers": np.zeros(3), "part": 0.5}.items():
+        if kind in right:
+            continue
+        with pytest.raises((TypeError, ValueError, LookupError)) as told:
+            call(value)
+        text = str(told.value.args[0])
+        assert "\n" not in text, (kind, text)
+        assert "got " in text, (kind, text)
+        assert any(word in text for word in ("allowed", "it has", "the map has", "which is", "knows", "it holds", "are of", "there are")), \
+            (kind, text)
+        assert PACKAGE in Path(told.traceback[-1].path).parents, (kind, text)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_buffers_are_bytes_or_arrays_of_one_byte_each() -> None:
+    for data in (b"ab", bytearray(b"ab"), memoryview(b"ab"), np.array([97, 98], np.uint8), np.array([[97], [98]], np.int8)):
+        changed = TRAFFIC.with_buffers(output=data)  # type: ignore[arg-type]
+        assert changed.buffers["output"] == b"ab"
+        assert isinstance(changed.buffers["output"], bytes)
+        assert changed.changed
+    assert TRAFFIC.with_buffers(output=np.frombuffer(TRAFFIC.buffers["output"], np.uint8)) is TRAFFIC
+    with pytest.raises(TypeError, match=r"^buffer output: got str 'x', allowed are bytes, or an array of uint8 or int8$"):
+        TRAFFIC.with_buffers(output="x")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"^buffer output: got an array of float64, allowed"):
+        TRAFFIC.with_buffers(output=np.zeros(3))
+
+
+def test_tasks_are_numbers_of_jobs() -> None:
+    assert TRAFFIC.with_fields(task=np.int64(0), **{FIELD: 0}).words.shape == TRAFFIC.words.shape
+    for task in (1, -1, 9):
+        for call in (TRAFFIC.with_job, TRAFFIC.with_words):
+            with pytest.raises(LookupError, match=rf"got task {task}, it has 0 to 0$"):
+                call(JOB if call == TRAFFIC.with_job else JOB.words, task)
+        with pytest.raises(LookupError, match=rf"got task {task}, it has 0 to 0$"):
+            TRAFFIC.with_fields(task=task, **{FIELD: 1})
+
+
+def test_a_single_name_is_no_list_of_features() -> None:
+    with pytest.raises(TypeError, match=r"^select: features: got str 'nn_v8', allowed are names in a list"):
+        MAP.select("nn_v8")
 
 
 def test_what_makes_the_right_thing_is_named() -> None:

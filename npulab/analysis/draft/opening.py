@@ -16,7 +16,7 @@ from npulab.captures.writes import rows_of_writes
 from npulab.registers.fields import WORD_BITS, WORD_BYTES
 from npulab.registers.formats.formats import read_map
 from npulab.registers.formats.tables import MOST_ROWS, RegisterTable
-from npulab.registers.map import RegisterMap
+from npulab.registers.map import RegisterMap, need_features
 from npulab.registers.names import blocks_by_address, run_of
 from npulab.registers.table import ENUMS, MOST_WORDS, REQUIRED, enums_beside
 from npulab.support.refuse import need, refusing
@@ -40,6 +40,8 @@ def draft(source: Source, *, features: Iterable[str] = (), dense: bool | None = 
     >>> draft(34, block="NN")
     Draft(NN: 34 words, 0 steps, not saved)
     """
+    features = need_features("draft", features)
+    need("draft: block", block, str, "is the name of a block")
     if isinstance(source, RegisterMap):
         table = RegisterTable.of(_rows(source), source.enums, by_address=source.by_address)
         return _of_table(table, source.features, source.dense if dense is None else dense)

@@ -11,6 +11,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from npulab.analysis.draft import disk
 from npulab.analysis.draft.edits import edited
 from npulab.analysis.draft.sheet import unified
@@ -20,9 +22,11 @@ from npulab.registers.formats.tables import RegisterTable
 from npulab.registers.map import RegisterMap
 from npulab.registers.table import ENUMS, enums_beside
 from npulab.support.files import replace_files, write_files
+from npulab.support.refuse import need, need_all, need_path
 from npulab.support.text import plural
 
 NAME = "registers.csv"
+NUMBERS = (int, float, np.integer)  # the edits say which of them a bit may be
 SUFFIX = ".csv"
 AGAIN = ", allowed is a file as it was read; save to another path, or open it again and replay the edits"
 
@@ -145,7 +149,8 @@ class Draft:
         Without ``names`` the lowest part keeps the name and the others have none; a blank name is
         none.  Parts are plain numbers, with the field's evidence.
         """
-        cuts = [*at] if isinstance(at, Sequence) else [at]
+        cuts = [at] if isinstance(at, NUMBERS) else need_all(f"split {field}: at", at, NUMBERS, "is a bit or a list")
+        widths = need_all(f"split {field}: widths", widths, object, "are whole numbers")
         if bool(cuts) == bool(widths):
             raise ValueError(f"split {field}: got {'both at and widths' if cuts else 'neither at nor widths'}, allowed "
                              "is one of them")
@@ -164,6 +169,7 @@ class Draft:
         ``names`` by raw go into the enum of ``enum:NAME`` (without a value, into one that is called
         as the field); a blank name takes one away.
         """
+        need(f"retype {field}: names", names, (Mapping, type(None)), "are names by raw")
         self.edit("retype", field=field, value=value, names={str(raw): name for raw, name in (names or {}).items()})
 
     def set_evidence(self, field: str, evidence: str) -> None:
@@ -223,7 +229,7 @@ class Draft:
         Raises as ``edit``, with the number of the edit.
         """
         table, steps = self._table, []
-        for number, edit in enumerate(edits, 1):
+        for number, edit in enumerate(need_all("replay", edits, object, "are edits, as draft.edits has them"), 1):
             try:
                 steps.append(self._step(table, edit))
             except (ValueError, LookupError) as error:
@@ -304,6 +310,8 @@ class Draft:
         LookupError for a capture without such a block, ValueError for words that are more or fewer
         than the map's.
         """
+        need("decode", capture, Capture, "is a Capture, as npulab.load gives")
+        need("decode: block", block, str, "is the name of a block")
         for one in [block] if block else blocks_of(self.map, capture):
             capture = read_with(self.map, capture, one)
         return capture
@@ -311,6 +319,7 @@ class Draft:
     def block_of(self, capture: Capture) -> str:
         """The block of a capture that ``decode`` reads with the map; raises LookupError where it
         has none."""
+        need("block_of", capture, Capture, "is a Capture, as npulab.load gives")
         return blocks_of(self.map, capture)[0]
 
     # ---- files ----
@@ -331,6 +340,8 @@ class Draft:
         for another suffix than ``.csv``, and where a file was changed on the disk since, FileExistsError
         for a new path where something is.
         """
+        if path is not None:
+            need_path("save", path)
         if path is not None and Path(path) != self.path:
             self._save_as(Path(path))
             return Path(path)

@@ -133,9 +133,7 @@ def explore(source: Source, ranges: Mapping[str, Any] | None = None, constraints
     interrupt, or ``stop``, ends it with what is known.  Raises ValueError as ``plan_sweep``, and
     for a store of another exploration.
     """
-    if not callable(source) or not hasattr(source, "record"):
-        raise TypeError(f"explore: source: got {shortly(source)}, allowed is a source, as npulab.Compiler(command) or "
-                        "npulab.captures.sources.Lowered(target) make")
+    need_source(source)
     need("explore: budget", budget, int, "is a whole number of layers")
     if budget < 2:
         raise ValueError(f"budget: got {budget}, allowed is at least 2 layers")
@@ -144,6 +142,13 @@ def explore(source: Source, ranges: Mapping[str, Any] | None = None, constraints
                                                                  else value for name, value in (ranges or {}).items()},
                              "seed": seed}), progress or (lambda step: None), stop or Event())
     return run.explore()
+
+
+def need_source(source: object) -> None:
+    """Raise TypeError for what compiles no layers."""
+    if not callable(source) or not hasattr(source, "record"):
+        raise TypeError(f"explore: source: got {shortly(source)}, allowed is a source, as npulab.Compiler(command) or "
+                        "npulab.captures.sources.Lowered(target) make")
 
 
 class _Run:

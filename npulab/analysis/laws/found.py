@@ -36,13 +36,13 @@ from npulab.analysis.laws.solved import Place, Rival, Solved, covered
 from npulab.analysis.laws.state import Progress, State, Watch
 from npulab.captures.sweep import no_captures
 from npulab.registers.fields import WORD_BITS, WORD_BYTES
+from npulab.registers.map import RegisterMap
 from npulab.registers.names import automatic_name, word_name
-from npulab.support.refuse import need
+from npulab.support.refuse import need, refuse_if
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from npulab.registers.map import RegisterMap
 
 
 def find_laws(words: Any, parameters: Any = None, *, nuisance: Any = None, laws: GivenLaws | None = None,
@@ -76,11 +76,15 @@ def find_laws(words: Any, parameters: Any = None, *, nuisance: Any = None, laws:
     """
     no_captures("find_laws", words)
     need("find_laws: earlier", earlier, (Laws, type(None)), "is Laws, as find_laws gives")
+    need("find_laws: registers", registers, (RegisterMap, type(None)), "is a RegisterMap, as capture.maps[block]")
     simulated = bool(getattr(words, "simulated", False))
     known = registers or getattr(words, "registers", None)
     if parameters is None and hasattr(words, "parameters"):
         words, parameters = words.words, words.parameters
     words = checked_sweep(words)
+    if registers is not None:
+        refuse_if(len(registers) != words.shape[1], "find_laws: registers", f"a map of {len(registers)} words",
+                  f"is one of {words.shape[1]}, as each capture has")
     table = checked_parameters({} if parameters is None else parameters, len(words))
     given = given_columns({} if laws is None else laws, _frame(parameters), len(words))
     ignore = _nuisance(words, table, nuisance)

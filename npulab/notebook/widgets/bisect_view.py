@@ -30,7 +30,7 @@ from npulab.captures.devices import as_code
 from npulab.captures.journal import OUTCOMES, Journal
 from npulab.notebook.widgets.frame import Model, View, assets, table_html
 from npulab.support.processes import Stopped
-from npulab.support.refuse import refuse_if
+from npulab.support.refuse import need, refuse_if
 from npulab.support.text import plural
 
 STATES = ("asks", "runs", "stops", "stopped", "failed", "done")
@@ -100,6 +100,8 @@ class BisectModel(Model):
 
     def __init__(self, good: Capture, bad: Capture, oracle: Oracle | None = None, *, max_hangs: int = MAX_HANGS,
                  **options: Any) -> None:
+        for one in (good, bad):
+            need("BisectView", one, Capture, "is a Capture, as npulab.load gives")
         self.oracle, self.max_hangs = _callable(oracle), max_hangs
         self.error: BaseException | None = None
         self._lock = threading.RLock()

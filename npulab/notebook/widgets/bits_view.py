@@ -19,6 +19,7 @@ from npulab.captures.capture import ROWS_SHOWN, Job
 from npulab.notebook.widgets.frame import Model, Numbers, View
 from npulab.registers.fields import WORD_BITS, Field, Piece
 from npulab.registers.map import RegisterMap
+from npulab.support.refuse import shortly
 from npulab.support.text import plural
 
 LARGEST = 2 ** WORD_BITS - 1
@@ -179,6 +180,10 @@ class BitsModel(Model):
 
     def __init__(self, rows: Rows, words: Sequence[int], reference: Sequence[int], laws: Any = None,
                  sweep: Any = None) -> None:
+        if laws is not None:
+            need_laws("laws", laws)
+        if sweep is not None and not hasattr(sweep, "words"):
+            raise TypeError(f"sweep: got {shortly(sweep)}, allowed is a Sweep, as npulab.load_sweep(path) gives")
         self.rows, self.laws = rows, laws
         self._cells = rows.cells
         source = sweep if laws is None else laws
@@ -369,3 +374,10 @@ def _html_field(model: BitsModel, cell: Cell) -> str:
     value = model.values[cell.field].partition(" = ")[2]
     text = html.escape(f"{item.name} {value}")
     return f"<b>{text}</b>" if ", reference " in value else text
+
+
+def need_laws(what: str, given: object) -> None:
+    """Raise TypeError for what has not the status of each bit, as laws have; a map's is a method."""
+    status = getattr(given, "status", None)
+    if status is None or callable(status):
+        raise TypeError(f"{what}: got {shortly(given)}, allowed are Laws, as npulab.find_laws gives")

@@ -15,7 +15,7 @@ import numpy as np
 import traitlets
 
 from npulab.analysis.explore import Explored, explore
-from npulab.analysis.explore.loop import Step
+from npulab.analysis.explore.loop import Step, need_source
 from npulab.analysis.laws.naming import naming_of
 from npulab.captures.sources import Source
 from npulab.notebook.widgets.bisect_view import sentence
@@ -44,6 +44,7 @@ class ExploreModel(Model):
     shown = traitlets.Dict(read_only=True)
 
     def __init__(self, source: Source, *args: Any, budget: int = 200, **options: Any) -> None:
+        need_source(source)
         self._halt, self._last, self.budget = threading.Event(), Step(0, budget, "not begun"), budget
         self._explore = partial(explore, source, *args, **options | {"budget": budget, "progress": self._step})
         self._resumes, self._record = "store" in options, source.record

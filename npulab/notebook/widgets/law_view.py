@@ -20,7 +20,7 @@ import traitlets
 from npulab.analysis.correlate import best_related, bit_effects, flips, related
 from npulab.analysis.laws.naming import naming_of
 from npulab.captures.capture import ROWS_SHOWN
-from npulab.notebook.widgets.bits_view import LETTERS, Parameter, a_bit, letters_of
+from npulab.notebook.widgets.bits_view import LETTERS, Parameter, a_bit, letters_of, need_laws
 from npulab.notebook.widgets.frame import Model, View, assets, table_html
 from npulab.notebook.widgets.law_picture import capture_line, own_parameters, scatter, usual_parameter
 from npulab.registers.fields import WORD_BITS, Field, Piece
@@ -80,6 +80,7 @@ class LawModel(Model):
     panel = traitlets.Dict(read_only=True)
 
     def __init__(self, laws: Any) -> None:
+        need_laws("LawView", laws)
         self.laws = laws
         self.status = np.asarray(laws.status)
         self.parameters = tuple(str(name) for name in laws.parameters)

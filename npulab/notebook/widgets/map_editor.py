@@ -19,6 +19,7 @@ from npulab.notebook.widgets.bits_view import BitsModel, BitsView, Rows, meant
 from npulab.notebook.widgets.frame import Model, assets, table_html
 from npulab.registers.fields import WORD_BITS, Field
 from npulab.registers.map import STATUS
+from npulab.support.refuse import need
 from npulab.support.text import plural
 
 COLUMNS = ("register", "bits", "field", "capture", "value", "evidence", "note")
@@ -60,6 +61,8 @@ class MapModel(Model):
 
     def __init__(self, draft: Draft, capture: Capture | None = None, task: int | None = None,
                  laws: Any = None, sweep: Any = None) -> None:
+        need("MapEditor", draft, Draft, "is a Draft, as npulab.draft(path) gives")
+        need("MapEditor: capture", capture, (Capture, type(None)), "is a Capture, as npulab.load gives")
         self.draft, self.capture = draft, capture
         self._task = 0
         if capture is not None:

@@ -16,6 +16,7 @@ from npulab.analysis.check import Comparison
 from npulab.analysis.mismatch.summary import mismatches
 from npulab.notebook.widgets.frame import Model, Numbers, View, assets, table_html
 from npulab.quant.floats import steps
+from npulab.support.refuse import need
 
 MOST_CELLS = 512  # of a picture's side; of a larger one several outputs share a cell
 SHADES = 255
@@ -47,6 +48,7 @@ class OutputModel(Model):
     about = traitlets.Unicode(read_only=True)
 
     def __init__(self, comparison: Comparison) -> None:
+        need("OutputView", comparison, Comparison, "is a Comparison, as npulab.check(capture) gives")
         self.comparison = comparison
         self.counted = mismatches(comparison)  # refuses a comparison without two outputs
         self.predicted, self.captured = np.asarray(comparison.predicted), np.asarray(comparison.captured)

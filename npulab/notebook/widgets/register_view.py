@@ -19,7 +19,7 @@ from npulab.notebook.widgets.bits_view import BitsModel, BitsView, Rows, meant, 
 from npulab.notebook.widgets.frame import assets
 from npulab.registers.fields import WORD_BITS, Field, Piece
 from npulab.registers.map import RegisterMap
-from npulab.support.refuse import need, shortly
+from npulab.support.refuse import need
 
 ACTS = ("undo", "redo", "type")
 
@@ -47,13 +47,11 @@ class RegisterModel(BitsModel):
                  laws: Any = None, sweep: Any = None) -> None:
         need("RegisterView", capture, Capture, "is a Capture, as npulab.load gives")
         need("RegisterView: reference", reference, (Capture, type(None)), "is a Capture, as npulab.load gives")
-        if laws is not None and not hasattr(laws, "status"):
-            raise TypeError(f"RegisterView: laws: got {shortly(laws)}, allowed is Laws, as npulab.find_laws gives")
         job, other = job_of(capture, task), job_of(reference or capture, task)
         if (other.block, list(dict(other.writes))) != (job.block, list(dict(job.writes))):
             raise ValueError(f"reference {(reference or capture).name}: got {other!r}, allowed is one that "
                              f"sets the same registers as {job!r}")
-        self.task = task
+        self.task = capture.task_of(task)
         self._given = capture
         self._alone = reference is None
         self._sources = _sources(capture.target)
@@ -244,9 +242,8 @@ def _sources(name: str) -> Mapping[str, str]:
 
 
 def job_of(capture: Capture, task: int) -> Job:
-    if not 0 <= task < len(capture.jobs):
-        raise LookupError(f"capture {capture.name}: got task {task}, it has 0 to {len(capture.jobs) - 1}")
-    return capture.jobs[task]
+    need("capture", capture, Capture, "is a Capture, as npulab.load gives")
+    return capture.jobs[capture.task_of(task)]
 
 
 def _registers(capture: Capture, job: Job) -> RegisterMap:

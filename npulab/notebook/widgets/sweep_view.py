@@ -21,6 +21,7 @@ from npulab.notebook.widgets.law_picture import short
 from npulab.notebook.widgets.register_view import job_of, title_of
 from npulab.registers.fields import WORD_BYTES
 from npulab.registers.map import RegisterMap
+from npulab.support.refuse import need
 from npulab.support.text import plural
 
 BINS = 64  # steps of a field's line
@@ -58,6 +59,7 @@ class SweepModel(BitsModel):
     turn = traitlets.Int(read_only=True)
 
     def __init__(self, sweep: Sweep, laws: Any = None, rows: Rows | None = None) -> None:
+        need("SweepView", sweep, Sweep, "is a Sweep, as npulab.load_sweep(path) gives")
         if not len(sweep):
             raise ValueError("sweep: got no captures, allowed is one or more")
         self.sweep, self.parameters = sweep, tuple(map(str, sweep.parameters))

@@ -47,6 +47,10 @@ class Network:
         except TypeError:
             raise ValueError(f"network: got inputs {self.inputs!r}, allowed is a tuple of layer numbers for each "
                              "layer") from None
+        try:
+            outputs = tuple(operator.index(n) for n in self.outputs)
+        except TypeError:
+            raise ValueError(f"network: got outputs {self.outputs!r}, allowed is a tuple of layer numbers") from None
         several = [layer for layer in layers if isinstance(layer, Network) and len(layer.outputs) > 1]
         if several:
             raise ValueError(f"network: got {several[0]} with {len(several[0].outputs)} outputs, allowed in the place "
@@ -55,7 +59,7 @@ class Network:
                                  for i, layer in enumerate(layers))
         object.__setattr__(self, "layers", layers)
         object.__setattr__(self, "inputs", inputs)
-        object.__setattr__(self, "outputs", tuple(self.outputs) or (len(layers) - 1,))
+        object.__setattr__(self, "outputs", outputs or (len(layers) - 1,))
         if layers and not all(0 <= number < len(layers) for number in self.outputs):
             raise ValueError(f"network: got outputs {self.outputs}, allowed are numbers of its {len(layers)} layers")
         if not layers or len(inputs) != len(layers):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from npulab.registers.formats.tables import COMMENT, ENUM_COLUMNS, RegisterTable, table_text
+from npulab.registers.map import need_features
 from npulab.registers.table import ENUMS, REQUIRED, own_enums
 from npulab.support.files import first_bytes, need_file, read_table, write_files
 from npulab.support.kinds import EMPTY, kind_of
@@ -102,6 +103,7 @@ def write_map(table: RegisterTable, path: Path | str, to: str = "", features: It
     """
     need("write_map", table, RegisterTable, "is a RegisterTable, as npulab.read_map gives")
     need_path("write_map: path", path)
+    need("write_map: to", to, str, f"is one of {', '.join(FORMATS)}")
     path = Path(path)
     files = map_files(table if features is None else of_chip(table, features), path, to)
     return write_files({file: data for file, data in files.items()
@@ -114,7 +116,7 @@ def of_chip(table: RegisterTable, features: Iterable[str]) -> RegisterTable:
 
     Raises ValueError for a feature that no row wants, and where rows of two of them overlap.
     """
-    wanted = {*features}
+    wanted = {*need_features("of_chip", features)}
     unknown = sorted(wanted - {*table.features})
     if unknown:
         raise ValueError(f"feature: got {unknown[0]!r}, allowed is one of {', '.join(table.features) or 'none'}")
