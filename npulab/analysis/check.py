@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -14,11 +15,13 @@ import numpy as np
 from npulab.analysis.compared import (
     OUTPUT,
     STEP,
+    as_unwritten,
     bytes_unseen,
     count_of,
     cut_of,
     layers_left,
     left_of,
+    never_written,
     one_value,
     surely_written,
     without_outputs,
@@ -236,20 +239,16 @@ def _replayed(result: Comparison, of: Target, capture: Capture, ranges: Sequence
     verdict = "differs" if wrong or cut else "equal"
     if not any(sizes):
         verdict = "nothing to compare"
-    elif verdict == "equal" and not surely_written(capture) and _of_one_byte(known):
-        verdict = ONE_VALUE
-        reasons.append("every byte is the same, as in memory that no job wrote")
+    elif verdict == "equal" and not surely_written(capture):
+        fresh = [memory.name for memory in known if never_written(memory.predicted)]
+        if fresh:
+            verdict = ONE_VALUE
+            reasons.append(f"{' and '.join(fresh)}: every byte is the same, as in memory that no job wrote")
     return replace(result, verdict=verdict, compared=sum(sizes), outputs=sum(len(one.predicted) for one in ranges),
                    mismatches=sum(len(memory.differing) for memory in wrong),
                    first=(wrong[0].differing[0],) if wrong else None, left=tuple(left),
                    max=max((memory.largest for memory in wrong), default=0),
                    reason="; ".join(filter(None, [*reasons, cut])))
-
-
-def _of_one_byte(ranges: Sequence[Range]) -> bool:
-    """Whether all ranges hold nothing but one byte, over and over, as memory that no job wrote."""
-    data = np.frombuffer(b"".join(memory.predicted for memory in ranges), np.uint8)
-    return one_value(data, data, 0)
 
 
 def _claimed(result: Comparison, capture: Capture) -> Comparison:
@@ -309,7 +308,7 @@ def _compared(result: Comparison, of: Target, capture: Capture) -> Comparison:
         if result.mismatches:
             return result
     if output is not None and not absent:
-        result = _of_output(replace(result, x=x, captured=output), output, surely_written(capture))
+        result = _of_output(replace(result, x=x, captured=output), output, of, capture)
     recorded = output is not None or OUTPUT in capture.buffers
     missing = [name for name, gone in (("input", absent), ("output", not recorded)) if gone]
     if not steps_of and (absent or output is None):
@@ -326,9 +325,8 @@ def _compared(result: Comparison, of: Target, capture: Capture) -> Comparison:
     return replace(result, outputs=result.outputs or count_of(lifted), left=tuple(filter(None, left)))
 
 
-def _of_output(result: Comparison, output: np.ndarray, written: bool) -> Comparison:
-    """The comparison of the recorded output with what the lifted layer gives; ``written`` says that
-    it is known that the job wrote it."""
+def _of_output(result: Comparison, output: np.ndarray, of: Target, capture: Capture) -> Comparison:
+    """The comparison of the recorded output with what the lifted layer gives."""
     layer = cast("Layer", result.layer)
     predicted = emulate(layer, result.x, result.rule)
     before = result.compared  # of captured layers
@@ -339,7 +337,9 @@ def _of_output(result: Comparison, output: np.ndarray, written: bool) -> Compari
         return replace(result, verdict="differs", outputs=before + predicted.size,
                        reason=f"predicted are numbers of {predicted.dtype}, captured of {output.dtype}")
     zero_point = _zero_point(layer)
-    found = with_outputs(result, _image(predicted), _image(output), None if written else zero_point)
+    unwritten = as_unwritten(capture, OUTPUT, output, lambda memory: of.lift(memory).output)
+    found = with_outputs(result, _image(predicted), _image(output), unwritten,
+                         None if surely_written(capture) else zero_point)
     if not found.mismatches:
         verdict = ONE_VALUE if ONE_VALUE in (result.verdict, found.verdict) else found.verdict
         count = before + found.compared
@@ -379,7 +379,9 @@ def _layer_by_layer(result: Comparison, of: Target, capture: Capture, x: Any, nu
         predicted = every[number]
         captured = of.tensor(capture, f"{STEP}{number}", predicted)
         zero = None if surely_written(capture) else _zero_point(network.layers[number])
-        found = with_outputs(result, _image(predicted), _image(captured), zero)
+        name = f"{STEP}{number}"
+        unwritten = as_unwritten(capture, name, captured, partial(_tensor, of, name, predicted))
+        found = with_outputs(result, _image(predicted), _image(captured), unwritten, zero)
         if found.mismatches:
             given = x if isinstance(x, tuple | list) else (x,)
             taken = [given[-1 - source] if source < 0 else every[source] for source in network.inputs[number]]
@@ -395,18 +397,24 @@ def _layer_by_layer(result: Comparison, of: Target, capture: Capture, x: Any, nu
     return replace(found, verdict=verdict, compared=compared, outputs=compared, reason=reason)
 
 
+def _tensor(of: Target, name: str, like: np.ndarray, capture: Capture) -> np.ndarray:
+    """What a capture's buffer of a layer holds."""
+    return of.tensor(capture, name, like)
+
+
 def with_outputs(result: Comparison, predicted: np.ndarray, captured: np.ndarray,
-                 zero_point: int | None = None) -> Comparison:
+                 unwritten: Sequence[np.ndarray] = (), zero_point: int | None = None) -> Comparison:
     """A comparison with two outputs of one shape, element by element.
 
-    With a ``zero_point`` equal outputs are held against memory that no job wrote.
+    Equal outputs are held against memory that no job wrote: against ``unwritten`` outputs, and
+    against the ``zero_point`` where one is given.
     """
     difference = np.abs(steps(predicted, captured))
     wrong = np.argwhere(difference)
     verdict, reason = "equal", result.reason
     if len(wrong):
         verdict = "differs"
-    elif zero_point is not None and one_value(predicted, captured, zero_point):
+    elif one_value(captured, unwritten, zero_point):
         said = f"every output is {captured.flat[0]}, as in memory that no job wrote"
         verdict, reason = ONE_VALUE, "; ".join(filter(None, [reason, said]))
     return replace(result, verdict=verdict, reason=reason, compared=predicted.size, outputs=predicted.size,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
@@ -154,11 +154,45 @@ def surely_written(capture: Capture) -> bool:
     return capture.simulated and capture.tool == SIMULATED_DEVICE
 
 
-def one_value(predicted: np.ndarray, captured: np.ndarray, zero_point: int) -> bool:
-    """Whether equal outputs are what memory holds that no job wrote: the zero point in each element,
-    or bytes that are all 0 or all 0xff."""
-    if not captured.size or np.any(predicted != captured.flat[0]):
+def as_unwritten(capture: Capture, name: str, captured: np.ndarray,
+                 read: Callable[[Capture], np.ndarray | None]) -> list[np.ndarray]:
+    """What ``read`` makes of a buffer that no job wrote: of one full of each byte of ``FRESH``.
+
+    Nothing where it is known that a job wrote the buffer, or where the ``captured`` elements are
+    not alike, as those of such a buffer are.
+    """
+    if surely_written(capture) or not _alike(captured):
+        return []
+    out = []
+    size = len(capture.buffers.get(name, b""))
+    for byte in FRESH:
+        memory = replace(capture, buffers={**capture.buffers, name: bytes([byte]) * size})
+        try:
+            found = read(memory)
+        except (ValueError, LookupError):
+            continue
+        if found is not None:
+            out.append(found)
+    return out
+
+
+def _alike(values: np.ndarray) -> bool:
+    """Whether all elements have the same bits."""
+    data = np.ascontiguousarray(values).reshape(-1).view(np.uint8).reshape(values.size, values.itemsize)
+    return values.size > 0 and bool(np.all(data == data[0]))
+
+
+def one_value(captured: np.ndarray, unwritten: Sequence[np.ndarray], zero_point: int | None) -> bool:
+    """Whether outputs are what memory may hold that no job wrote: bit for bit one of ``unwritten``,
+    or the zero point in each element."""
+    if not captured.size:
         return False
-    raw = np.frombuffer(np.ascontiguousarray(captured).tobytes(), np.uint8)
-    filled = bool(np.all(raw == raw[0])) and int(raw[0]) in FRESH
-    return filled or bool(np.all(captured == zero_point))
+    if zero_point is not None and np.all(captured == zero_point):
+        return True
+    bits = captured.tobytes()
+    return any(one.dtype == captured.dtype and one.tobytes() == bits for one in unwritten)
+
+
+def never_written(data: bytes) -> bool:
+    """Whether bytes are nothing but one byte of ``FRESH``, as memory that no job wrote."""
+    return len(set(data)) == 1 and data[0] in FRESH

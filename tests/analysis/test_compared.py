@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import npulab
 from npulab import cli
 from npulab.analysis.check import Comparison
 from npulab.analysis.mismatch import model_run
-from npulab.captures.target import Lifted
+from npulab.captures.target import Lifted, Range
 from npulab.quant.layers import Conv2D
 from npulab.quant.rules import QuantParams
 
@@ -129,6 +130,44 @@ def test_a_constant_prediction_shows_nothing_of_memory_that_was_not_written(npu:
     assert same.compared == np.prod(layer.output_shape)
     assert "as in memory that no job wrote" in same.reason
     assert npulab.check(ran).verdict == "equal"  # npulab's device wrote it
+
+
+def test_a_nan_that_memory_holds_is_one_value() -> None:
+    """Bytes of 0xff are a NaN of fp16, and so is what the NPU makes of a NaN."""
+    capture = npulab.load(CAPTURES / "ane" / "sim-1x1-relu")
+    rows = np.full(len(capture.buffers["input"]) // 2, np.nan, np.float16)
+    size = len(capture.buffers["output"])
+    changed = replace(capture.with_buffers(input=rows.tobytes(), output=b"\xff" * size), provenance="board", tool="x")
+    found = npulab.check(changed)
+    assert (found.verdict, found.mismatches, found.compared) == ("one value", 0, 1152), found
+    other = npulab.check(changed.with_buffers(output=np.full(size // 2, np.nan, np.float16).tobytes()))
+    assert other.verdict == "equal", other  # 0x7e00 over and over is no memory that nobody wrote
+
+
+@pytest.mark.parametrize(("bias", "verdict"), [(-1200, "one value"), (0, "one value"), (1200, "equal"), (30000, "equal")])
+def test_what_is_one_value_is_decided_on_the_bytes_of_the_buffer(bias: int, verdict: str) -> None:
+    """Codes of uint8 that memory holds less 128: 128 is 0 there, the zero point counts as well, 255 is 0x7f."""
+    codes = np.full((16, 1, 1, 16), 120, np.uint8)
+    layer = Conv2D(codes, np.full(16, bias), (4, 4, 16), input_q=QuantParams(.02, 128),
+                   weight_q=QuantParams(.01, 120), output_q=QuantParams(.02, 140))
+    x = np.random.RandomState(1).randint(0, 256, (4, 4, 16)).astype(np.uint8)
+    lowered_ = npulab.target("rockchip").lower(layer, x=x)
+    output = npulab.Simulated().record(lowered_).buffers["output"]
+    found = npulab.check(replace(lowered_, buffers={**lowered_.buffers, "output": output}, provenance="board"))
+    assert (found.verdict, found.mismatches, found.compared) == (verdict, 0, 256), (found, output[:4])
+
+
+@pytest.mark.parametrize("byte", [0, 0xFF])
+def test_one_unwritten_range_among_written_ones_is_said(monkeypatch: pytest.MonkeyPatch, byte: int) -> None:
+    memory = bytes([byte]) * 16
+    ranges = [Range("first", b"abcd", b"abcd"), Range("second", memory, crc=zlib.crc32(memory))]
+    capture = replace(npulab.load(CAPTURES / "vivante" / "sim-1x1"), provenance="board")
+    made = replace(npulab.target("vivante"), replay=lambda _: ranges)
+    monkeypatch.setattr("npulab.analysis.check.target", lambda _: made)
+    found = npulab.check(capture)
+    assert found.verdict == "one value"
+    assert "second: every byte is the same, as in memory that no job wrote" in found.reason
+    assert "first" not in found.reason
 
 
 def test_the_rest_of_a_page_is_no_output_and_junk_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from npulab.analysis.check import Comparison, check, with_outputs
 from npulab.analysis.checks import explained, nearby
-from npulab.analysis.compared import rest_left, surely_written
+from npulab.analysis.compared import OUTPUT, as_unwritten, rest_left
 from npulab.captures.capture import Capture
 from npulab.captures.listing import Decoded, Wanted
 from npulab.captures.registry import target
@@ -391,8 +391,8 @@ def _checked(capture: Capture) -> Comparison:
     if not both:
         return result
     captured = np.frombuffer(capture.buffers["output"], np.uint8, both)
-    zero = None if surely_written(capture) else 0
-    found = with_outputs(replace(result, rule=SIMULATED, reason="", left=()), predicted[:both], captured, zero)
+    unwritten = as_unwritten(capture, OUTPUT, captured, lambda one: np.frombuffer(one.buffers[OUTPUT], np.uint8, both))
+    found = with_outputs(replace(result, rule=SIMULATED, reason="", left=()), predicted[:both], captured, unwritten)
     cut = len(predicted) > size
     if not cut and not rest_left(capture, len(predicted)):
         return found
