@@ -22,6 +22,7 @@ from npulab.analysis.compared import (
     layers_left,
     left_of,
     never_written,
+    numbered,
     one_value,
     surely_written,
     without_outputs,
@@ -29,6 +30,7 @@ from npulab.analysis.compared import (
 from npulab.analysis.mismatch.summary import in_hex, window
 from npulab.captures.capture import COMMANDS, Capture, CaptureSet, Job
 from npulab.captures.registry import target
+from npulab.captures.streams import Held, held_against
 from npulab.captures.sweep import Sweep
 from npulab.captures.target import Claim, Item, Lifted, Range, Target, Unsupported
 from npulab.quant.emulate import emulate, outputs
@@ -175,7 +177,28 @@ def check(capture: Capture) -> Comparison:
         reasons.append(str(error))
         if not isinstance(error, Unsupported):
             result = replace(result, verdict="differs")
+    stream = _stream(of, capture)
+    if stream.unlike:
+        reasons.insert(0, f"buffer {COMMANDS!r}: {stream.unlike}")
+        result = replace(result, verdict="differs")
+    if stream.absent:
+        absent = f"buffer {COMMANDS!r} has nothing of task {numbered(stream.absent)}"
+        result = replace(result, left=(*result.left, absent))
     return _told(result, reasons)
+
+
+def _stream(of: Target, capture: Capture) -> Held:
+    """The recorded command stream held against the jobs; as if it were theirs where none was
+    recorded, and where the target reads none."""
+    data = capture.buffers.get(COMMANDS)
+    if data is None:
+        return Held()
+    try:
+        return held_against(capture.jobs, data, of.writes)
+    except Unsupported:
+        return Held()
+    except ValueError as error:
+        return Held(str(error))
 
 
 def _told(result: Comparison, reasons: Sequence[str]) -> Comparison:

@@ -122,9 +122,17 @@ def left_of(of: Target, capture: Capture, lifted: Lifted, compared: Collection[s
     covered = of.covers(capture)
     idle = [task for task in range(len(capture.jobs)) if task not in covered]
     if idle:
-        named = ", ".join(map(str, idle[:MOST_NAMED])) + ", ..." * (len(idle) > MOST_NAMED)
-        out.append(f"{len(idle)} of {plural(len(capture.jobs), 'task')} are in no layer that was lifted ({named})")
+        tasks = plural(len(capture.jobs), "task")
+        out.append(f"{len(idle)} of {tasks} are in no layer that was lifted ({numbered(idle)})")
     return out
+
+
+def numbered(tasks: Sequence[int]) -> str:
+    """A few numbers of tasks, for a sentence."""
+    few = [str(task) for task in tasks[:MOST_NAMED]]
+    if len(tasks) > MOST_NAMED:
+        few.append("...")
+    return ", ".join(few)
 
 
 def rest_left(capture: Capture, end: int) -> int:

@@ -248,13 +248,14 @@ class Capture:
         object.__setattr__(self, "parameters", {str(name): _as_json(value) for name, value in self.parameters.items()})
 
     def _refuse_contradictions(self) -> None:
-        """Raise ValueError for a job whose opcode names another block than its own."""
-        if len(self.maps) < 2 or not opcodes(self.maps):
-            return
+        """Raise ValueError for a job whose opcode names another block than its own, and for one
+        whose words are not what its register writes leave."""
+        several = len(self.maps) > 1 and bool(opcodes(self.maps))
         for task, job in enumerate(self.jobs):
             part: Job | None = job
             while part is not None:
-                wrong = contradiction(part.block, part.words, self.maps)
+                wrong = contradiction(part.block, part.words, self.maps) if several else ""
+                wrong = wrong or _unlike_writes(part, self.maps.get(part.block))
                 if wrong:
                     raise ValueError(f"capture {self.name}: task {task}: {wrong}")
                 part = part.start
@@ -385,6 +386,21 @@ class Capture:
                        f"<td style='text-align:left'>{html.escape(value)}</td></tr>"
                        for name, value in rows if value)
         return f"<b>{html.escape(self.target)}/{html.escape(self.name)}</b><table>{body}</table>"
+
+
+def _unlike_writes(job: Job, registers: RegisterMap | None) -> str:
+    """Which word of a job is not what its register writes leave, in words; "" if none is, if the
+    job has no writes and where no map, or one of another length, is known."""
+    if not job.writes or registers is None or len(registers) != len(job.words):
+        return ""
+    left = registers.state([*job.before, *job.writes])
+    wrong = np.flatnonzero(left != job.words)
+    if not len(wrong):
+        return ""
+    first = int(wrong[0])
+    block, offset = registers.registers[first][:2]
+    return (f"words: got {int(job.words[first]):#x} at offset {offset:#x} of block {block}, allowed is "
+            f"{int(left[first]):#x}, which the job's register writes leave; Job.from_writes gives words from writes")
 
 
 @dataclass(frozen=True)

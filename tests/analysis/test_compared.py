@@ -246,3 +246,74 @@ def test_a_job_beside_the_simulated_device_says_how_many_bytes_were_compared(mon
         both, most = sorted((len(data), len(output)))
         assert (found.verdict, found.compared, found.complete) == ("partly compared", both, False)
         assert found.reason == f"{both} of {most} bytes of buffer 'output' were compared"
+
+
+def streamed_by(npu: str) -> list[npulab.Capture]:
+    """Captures with a recorded command stream."""
+    made = [lowered(seed) for seed in range(3)] if npu == "rockchip" else npulab.load_all(CAPTURES / npu)
+    return [capture for capture in made if "commands" in capture.buffers]
+
+
+@pytest.mark.parametrize("npu", ["vivante", "rockchip"])
+def test_a_command_stream_that_is_not_that_of_the_jobs_differs(npu: str, tmp_path: Path) -> None:
+    lot = random.Random(npu)
+    captures = streamed_by(npu)
+    for capture in captures:
+        assert "commands" not in npulab.check(capture).reason
+        stream = capture.buffers["commands"]
+        others = [one.buffers["commands"] for one in captures if one.buffers["commands"] != stream]
+        step = 8
+        place = step * lot.randrange(1, len(stream) // step - 2)
+        wrong = [lot.randbytes(len(stream)), b"", stream[:-1], stream[:place], stream[place:], bytes(len(stream)), *others[:1]]
+        for data in wrong:
+            found = npulab.check(capture.with_buffers(commands=data))
+            if not any(stream[len(data):]) and data == stream[:len(data)] and len(data) % step == 0:
+                continue  # what is cut is fill
+            assert (found.verdict, found.ok) == ("differs", False), (capture.name, len(data), found)
+            assert "buffer 'commands': " in found.reason
+        assert npulab.check(capture.with_buffers(commands=stream + bytes(16))).ok
+        assert npulab.check(capture.with_buffers(commands=bytes(8) + stream)).ok
+
+
+def test_tasks_that_a_stream_has_nothing_of_are_said() -> None:
+    """A layer in several tasks whose stream ends behind a whole one."""
+    layer = Conv2D(np.full((16, 3, 3, 64), 3, np.int8), np.zeros(16, np.int32), (300, 40, 64), padding="same")
+    capture = npulab.target("rockchip").lower(layer)
+    assert len(capture.jobs) > 1
+    assert npulab.check(capture).reason.startswith("no input")
+    first = 8 * (len(capture.jobs[0].writes) + len(capture.jobs[0].start.writes))
+    stream = capture.buffers["commands"]
+    ends = [end for end in range(first, first + 64, 8) if "nothing of task 1" in npulab.check(
+        capture.with_buffers(commands=stream[:end])).reason]
+    assert ends
+    found = npulab.check(capture.with_buffers(commands=stream[8:]))
+    assert found.verdict == "differs"
+
+
+def test_the_byte_is_said_from_which_on_a_stream_is_another() -> None:
+    capture = npulab.load(CAPTURES / "vivante" / "sim-1x1")
+    stream = bytearray(capture.buffers["commands"])
+    stream[28] ^= 4  # the value of the third write; two writes and a gap lie before it
+    found = npulab.check(capture.with_buffers(commands=bytes(stream)))
+    assert found.reason == "buffer 'commands': from byte 0x10 on it is not the stream of task 0"
+    one = lowered(0)
+    data = bytearray(one.buffers["commands"])
+    data[8 * 5 + 2] ^= 1  # the value of the sixth command
+    assert "from byte 0x28 on it is not the stream of task 0" in npulab.check(one.with_buffers(commands=bytes(data))).reason
+
+
+@pytest.mark.parametrize("npu", ["ane", "nvdla", "rockchip"])
+def test_words_that_are_not_what_the_writes_leave_are_refused(npu: str) -> None:
+    capture = lowered(0) if npu == "rockchip" else whole(npu)[0]
+    (job, *more) = capture.jobs
+    cleared = replace(job, writes=tuple((offset, 0) for offset, _ in job.writes), masks={})
+    words = job.words.copy()
+    words[-1] ^= 1
+    for wrong in (cleared, replace(job, words=words), replace(job, writes=job.writes[:1])):
+        with pytest.raises(ValueError, match=r"task 0: words: got 0x[0-9a-f]+ at offset 0x.* register writes leave"):
+            replace(capture, jobs=(wrong, *more))
+    if job.start is not None and job.start.writes:
+        inner = replace(job.start, words=job.start.words ^ 1)
+        with pytest.raises(ValueError, match=r"task 0: words: .* register writes leave"):
+            replace(capture, jobs=(replace(job, start=inner), *more))
+    assert replace(capture, jobs=(replace(cleared, words=np.zeros_like(words)), *more)).jobs[0].writes

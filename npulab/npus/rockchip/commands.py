@@ -109,8 +109,20 @@ def written(words: np.ndarray) -> np.ndarray:
 
 def writes(words: np.ndarray) -> list[tuple[int, int]]:
     """(register, value) of every register that a command stream ``(n,) uint32`` writes, in order;
-    an odd word at its end belongs to no command."""
-    return writes_of(np.ascontiguousarray(words, "<u4")[:len(words) // 2 * 2].view(WORDS))
+    an odd word at its end belongs to no command.
+
+    Where no command has the flag of a write, as a dump may leave it out, all that name a register
+    count.
+    """
+    every = np.ascontiguousarray(words, "<u4")[:len(words) // 2 * 2].view(WORDS)
+    return writes_of(every if written(every).any() else flagged(every))
+
+
+def flagged(words: np.ndarray) -> np.ndarray:
+    """The words ``(n,)`` with the flag of a write in each that names a register."""
+    out = words.copy()
+    out["target"][known(words)] |= WRITE
+    return out
 
 
 def writes_of(words: np.ndarray) -> list[tuple[int, int]]:
@@ -136,8 +148,7 @@ def split(words: np.ndarray, file: Path | str) -> list[Block]:
     if not written(words).any():
         warnings.warn(f"{file}: no command has the flag {WRITE:#04x} of a write in its target; its "
                       "values may not be those that the NPU had", stacklevel=3)
-        words = words.copy()
-        words["target"][named] |= WRITE
+        words = flagged(words)
         begins = [0, *(1 + np.flatnonzero(named & (words["register"] == NEXT_AMOUNT))), len(words)]
         blocks = [Block(None, words[a:b], words[:0]) for a, b in pairwise(begins)]
     else:
