@@ -49,6 +49,7 @@ Key = tuple[int, str, str, str]
 SETS = ("task", "block", "register", "field", "differs", "constant", "a", "b", "address")
 MOST_SHOWN = 5
 ONE_VALUE = "one value"  # a verdict: what is equal is what memory may hold before a job runs
+NOT_EXECUTED = "not executed"  # a verdict: every output is what memory held before the job ran
 WRITES, ORDER = "(writes)", "(order)"  # stand for a field where only the way differs in which a state is written
 
 
@@ -71,7 +72,7 @@ class Comparison:
     ``layer`` is what was lifted, ``rule`` the rounding rule it was emulated with, ``x`` the input.
     ``hypotheses`` says which other explanation would make it equal.  ``claims`` is what sources
     beside the capture say of its fields; where no output was recorded, the verdict is whether they
-    agree.
+    agree.  ``before_run`` says that the output was recorded before the job ran.
     """
 
     case: str
@@ -96,6 +97,7 @@ class Comparison:
     outputs: int = 0
     left: tuple[str, ...] = ()
     refused: bool = False
+    before_run: bool = False
 
     @property
     def complete(self) -> bool:
@@ -109,9 +111,11 @@ class Comparison:
 
     @property
     def ok(self) -> bool:
-        """Nothing differs."""
+        """Nothing differs; an output that was recorded before the run, and says so, is as it
+        should be."""
         sound = self.words and self.coefficients is not False
-        return sound and self.verdict != "differs" and not self.claims_wrong
+        unwritten = self.verdict == NOT_EXECUTED and not self.before_run
+        return sound and self.verdict != "differs" and not unwritten and not self.claims_wrong
 
     @property
     def largest(self) -> str:
@@ -121,7 +125,7 @@ class Comparison:
     @property
     def shown(self) -> str:
         """What is predicted where nothing ran, the first bytes in hexadecimal."""
-        if self.predicted is None or self.verdict != "not executed":
+        if self.predicted is None or self.verdict != NOT_EXECUTED:
             return ""
         return in_hex(self.predicted)
 
@@ -164,7 +168,7 @@ def check(capture: Capture) -> Comparison:
     of = target(capture.target)
     words = all(_same_words(job, capture) for job in capture.jobs)
     result = Comparison(capture.name, capture.target, capture.simulated, words, None, "differs",
-                        provenance=capture.origin)
+                        provenance=capture.origin, before_run=capture.before_run)
     result, reasons = _with_coefficients(result, of, capture)
     try:
         ranges = of.replay(capture)
@@ -369,7 +373,7 @@ def _of_output(result: Comparison, output: np.ndarray, of: Target, capture: Capt
         return replace(found, verdict=verdict, compared=count, outputs=count)
     if np.all(output == zero_point):
         value = "0" if found.unit == "ulp" else f"the zero point {zero_point}"
-        return replace(found, verdict="not executed", reason=f"every output is {value}, as before the job ran")
+        return replace(found, verdict=NOT_EXECUTED, reason=f"every output is {value}, as before the job ran")
     if output.size > 1 and not np.any(steps(output, output.flat[0])) and output.flat[0] != zero_point:
         return replace(found, reason=f"every captured output is {output.flat[0]}, predicted are "
                                      f"{predicted.min()} to {predicted.max()}")

@@ -26,6 +26,7 @@ WORD = 2 ** WORD_BITS - 1  # every bit of a word
 MOST_OFFSET = 2 ** 64 - 1
 MOST_STARTS = 16  # jobs that start each other, one within the other; recorded ones are two deep
 A_MAP = "is a RegisterMap, as capture.maps[block]"
+RECORDED, BEFORE_RUN = "output_recorded", "before the job ran"  # a parameter that says when, and what it says
 COMMANDS = "commands"  # the buffer that holds a command stream, where there is one
 
 Writes = tuple[tuple[int, int], ...]
@@ -268,6 +269,12 @@ class Capture:
     def changed(self) -> bool:
         """Whether npulab changed what was recorded."""
         return CHANGED in self.tool
+
+    @property
+    def before_run(self) -> bool:
+        """Whether it was recorded, and not changed since, that the output is that of before the
+        run."""
+        return self.parameters.get(RECORDED) == BEFORE_RUN and not self.changed
 
     @property
     def origin(self) -> str:

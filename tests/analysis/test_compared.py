@@ -170,6 +170,35 @@ def test_one_unwritten_range_among_written_ones_is_said(monkeypatch: pytest.Monk
     assert "first" not in found.reason
 
 
+@pytest.mark.parametrize("npu", [*NPUS, "onert"])
+def test_an_output_that_was_never_written_is_not_right(npu: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for capture in whole(npu):
+        of = npulab.target(npu)
+        layer, _, output = of.lift(capture)
+        zero = 0 if layer.output_q is None else layer.output_q.zero_point
+        fills = [byte for byte in (0, zero % 256, (zero - 128) % 256)
+                 if np.all(of.lift(capture.with_buffers(output=bytes([byte]) * len(capture.buffers["output"]))).output == zero)]
+        if not fills or np.all(output == zero):
+            continue
+        idle = capture.with_buffers(output=bytes([fills[0]]) * len(capture.buffers["output"]))
+        found = npulab.check(idle)
+        assert (found.verdict, found.ok, found.mismatches > 0) == ("not executed", False, True), found
+    npulab.save(replace(idle, name="idle"), tmp_path / "idle")
+    assert cli.main(["check", str(tmp_path)]) == 1
+    assert capsys.readouterr().out.splitlines()[-1] == "1 capture, 1 differs (1 not executed)"
+
+
+def test_an_output_that_was_recorded_before_the_run_is_as_it_should_be(tmp_path: Path) -> None:
+    capture = npulab.load(CAPTURES / "vivante" / "update4-mesa")
+    found = npulab.check(capture)
+    assert (found.verdict, found.ok, found.before_run) == ("not executed", True, True)
+    changed = capture.with_buffers(output=capture.buffers["output"] + bytes(8))
+    assert not npulab.check(changed).ok
+    npulab.save(replace(capture, parameters={}), tmp_path / "ran")
+    assert cli.main(["check", str(tmp_path)]) == 1
+    assert cli.main(["check", str(CAPTURES / "vivante")]) == 0
+
+
 def test_the_rest_of_a_page_is_no_output_and_junk_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capture = npulab.load(CAPTURES / "vivante" / "sim-3x3-same")
     output = capture.buffers["output"]
@@ -255,7 +284,7 @@ def streamed_by(npu: str) -> list[npulab.Capture]:
 
 
 @pytest.mark.parametrize("npu", ["vivante", "rockchip"])
-def test_a_command_stream_that_is_not_that_of_the_jobs_differs(npu: str, tmp_path: Path) -> None:
+def test_a_command_stream_that_is_not_that_of_the_jobs_differs(npu: str) -> None:
     lot = random.Random(npu)
     captures = streamed_by(npu)
     for capture in captures:
@@ -271,8 +300,8 @@ def test_a_command_stream_that_is_not_that_of_the_jobs_differs(npu: str, tmp_pat
                 continue  # what is cut is fill
             assert (found.verdict, found.ok) == ("differs", False), (capture.name, len(data), found)
             assert "buffer 'commands': " in found.reason
-        assert npulab.check(capture.with_buffers(commands=stream + bytes(16))).ok
-        assert npulab.check(capture.with_buffers(commands=bytes(8) + stream)).ok
+        for filled in (stream + bytes(16), bytes(8) + stream):
+            assert "commands" not in npulab.check(capture.with_buffers(commands=filled)).reason
 
 
 def test_tasks_that_a_stream_has_nothing_of_are_said() -> None:

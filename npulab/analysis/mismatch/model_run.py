@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from npulab.analysis.check import Comparison, check, with_outputs
+from npulab.analysis.check import NOT_EXECUTED, Comparison, check, with_outputs
 from npulab.analysis.checks import explained, nearby
 from npulab.analysis.compared import OUTPUT, as_unwritten, rest_left
 from npulab.captures.capture import Capture
@@ -29,7 +29,7 @@ from npulab.support.answers import TINTS, Answer, Part, Table, tone
 from npulab.support.late import pd
 from npulab.support.text import Row, plural, six_digits
 
-VERDICTS = ("equal", "partly compared", "one value", "differs", "not executed", "claims agree", "nothing to compare",
+VERDICTS = ("equal", "partly compared", "one value", "differs", NOT_EXECUTED, "claims agree", "nothing to compare",
             "not covered", "not run", "no operator")
 COLUMNS = ("inference", "operator", "name", "input", "output", "jobs", "provenance", "words", "coefficients",
            "compared", "mismatches", "verdict", "reason")
@@ -118,8 +118,9 @@ class RunCheck(Answer):
 
     @property
     def ok(self) -> bool:
-        """Nothing differs."""
-        return self.first is None
+        """Nothing differs, and every operator ran."""
+        idle = [one for one in self.operators if one.verdict == NOT_EXECUTED and one.comparison is not None]
+        return self.first is None and all(one.comparison is not None and one.comparison.ok for one in idle)
 
     @property
     def first(self) -> OperatorCheck | None:

@@ -1,7 +1,8 @@
 """Importer of the text that prints a command stream, the NN fields and three buffers of one job.
 
 It comes plain, or as one ``diff -u`` of two stacks, which holds two captures.  Blogs turn its
-blanks into non-breaking spaces.
+blanks into non-breaking spaces.  The buffers are printed where the job is handed over, so that the
+output is that of before it ran.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from npulab.captures.capture import BEFORE_RUN, RECORDED
 from npulab.npus.kit import LOOK, Capture, Job, Line, first_bytes, lines_of, plain_text
 from npulab.npus.vivante.commands import loads, writes
 from npulab.npus.vivante.facts import PRINTED, USUAL_CHIP, maps, tensor_bytes
@@ -114,7 +116,7 @@ def _capture(side: Side, lines: list[Line]) -> Capture:
         if item.name == "NN_INST_ADDR":
             addresses["nn"] = int(item.value(raw))
     return Capture(side.name, "vivante", USUAL_CHIP, (Job("NN", nn, start=start),), buffers,
-                   addresses, source=side.path.name, maps=registers)
+                   addresses, {RECORDED: BEFORE_RUN}, source=side.path.name, maps=registers)
 
 
 def _commands(side: Side, body: Iterator[Line]) -> np.ndarray:
