@@ -62,8 +62,8 @@ class Comparison:
     the output: ``equal`` where all that was recorded of it was compared and nothing differs,
     ``partly compared`` where what was compared is equal and ``left`` says what else there is, ``one
     value`` where every output is the same number that memory may hold before a job runs,
-    ``differs``, ``not executed``, ``nothing to compare``, ``claims agree`` where an output was
-    recorded and only claims could be compared. Of ``outputs`` elements ``compared`` were, of which
+    ``differs``, ``not executed``, ``nothing to compare``, ``claims agree`` where only claims could
+    be compared. Of ``outputs`` elements ``compared`` were, of which
     ``mismatches`` differ; ``first``
     (row, column, channel) is the first of them, ``max`` the largest difference in units of
     ``unit``: "code", or "ulp" where outputs are real numbers (how many representable ones apart; +0
@@ -71,7 +71,7 @@ class Comparison:
     fully connected layer ``(batches, 1, C)``, or None; ``reason`` says in words what is wrong;
     ``layer`` is what was lifted, ``rule`` the rounding rule it was emulated with, ``x`` the input.
     ``hypotheses`` says which other explanation would make it equal.  ``claims`` is what sources
-    beside the capture say of its fields; where no output was recorded, the verdict is whether they
+    beside the capture say of its fields; where no output was compared, the verdict is whether they
     agree.  ``before_run`` says that the output was recorded before the job ran.
     """
 
@@ -176,7 +176,7 @@ def check(capture: Capture) -> Comparison:
     except (ValueError, LookupError) as error:
         result = _not_lifted(result, of, capture, error)
     try:
-        result = _claimed(replace(result, claims=tuple(of.claims(capture))), capture)
+        result = _claimed(replace(result, claims=tuple(of.claims(capture))))
     except (ValueError, LookupError) as error:
         reasons.append(str(error))
         if not isinstance(error, Unsupported):
@@ -278,7 +278,7 @@ def _replayed(result: Comparison, of: Target, capture: Capture, ranges: Sequence
                    reason="; ".join(filter(None, [*reasons, cut])))
 
 
-def _claimed(result: Comparison, capture: Capture) -> Comparison:
+def _claimed(result: Comparison) -> Comparison:
     """What claims make of the verdict, in words."""
     claims, undecided = result.claims, result.verdict == "nothing to compare"
     wrong = [claim for claim in claims if not claim.agrees]
@@ -289,8 +289,7 @@ def _claimed(result: Comparison, capture: Capture) -> Comparison:
     words = f"{len(claims) - len(wrong)} of {len(claims)} statements{of} agree"
     verdict = result.verdict
     if undecided:
-        verdict = "claims agree" if bytes_unseen(capture) else "equal"
-        verdict = "differs" if wrong else verdict
+        verdict = "differs" if wrong else "claims agree"
     reason = "; ".join(filter(None, [words, *map(str, wrong[:1]), result.reason]))
     return replace(result, verdict=verdict, reason=reason)
 

@@ -401,7 +401,7 @@ def test_claims_decide_where_no_output_was_compared(captures: npulab.CaptureSet,
     capture, a = bare(captures["sim-1x1"]), halves()[0]
     layer = Elementwise("copy", a.shape)
     for got, verdict, reason in (
-            ((5, 5, 5), "equal", "3 of 3 statements of net.txt agree; no input and no output recorded"),
+            ((5, 5, 5), "claims agree", "3 of 3 statements of net.txt agree; no input and no output recorded"),
             ((5, 6, None), "differs", "1 of 3 statements of net.txt agree; task 0, size 1: B.R.f1 is 6, net.txt says 5; no input and no output recorded"),
             ((), "nothing to compare", "no input and no output recorded")):
         lifted_as(monkeypatch, vivante, layer, None, None, claims=lambda _, got=got: stated(*got))

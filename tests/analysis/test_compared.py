@@ -346,3 +346,17 @@ def test_words_that_are_not_what_the_writes_leave_are_refused(npu: str) -> None:
         with pytest.raises(ValueError, match=r"task 0: words: .* register writes leave"):
             replace(capture, jobs=(replace(job, start=inner), *more))
     assert replace(capture, jobs=(replace(cleared, words=np.zeros_like(words)), *more)).jobs[0].writes
+
+
+def test_claims_alone_make_nothing_equal() -> None:
+    """Of a capture without an output nothing of one was compared, with one task or with several."""
+    said = 0
+    for capture in npulab.load_all(CAPTURES / "ane"):
+        bare = replace(capture, buffers={name: data for name, data in capture.buffers.items() if name != "output"})
+        for one in (bare, replace(bare, jobs=(*bare.jobs, *bare.jobs[:1]))):
+            found = npulab.check(one)
+            if found.claims and not found.claims_wrong:
+                said += 1
+                assert (found.verdict, found.ok, found.compared, found.complete) == ("claims agree", True, 0, False)
+            assert found.verdict != "equal"
+    assert said >= 4

@@ -173,7 +173,7 @@ TOLD = {
 def test_one_changed_number_of_a_network_is_told(name: str, tmp_path: Path) -> None:
     folder = shutil.copytree(real(name), tmp_path / name)
     source = plistlib.loads((folder / "net.plist").read_bytes())
-    assert npulab.check(npulab.load(folder)).verdict == "equal"
+    assert npulab.check(npulab.load(folder)).verdict == "claims agree"
     told = set()
     for path, value in leaves(source["net"]):
         key = next(k for k in reversed(path) if isinstance(k, str))
@@ -542,13 +542,13 @@ def test_the_shell_shows_differs_checks_lists_and_imports(capsys: pytest.Capture
     for row in lines.values():
         assert {"case", "target", "words", "coefficients", "compared", "mismatches", "verdict"} <= row.keys()
         assert (row["target"], row["words"]) == ("ane", "equal")
-    assert all(lines[name]["claims"] > 50 and lines[name]["verdict"] == "equal" for name in PAIRED)
+    assert all(lines[name]["claims"] > 50 and lines[name]["verdict"] == "claims agree" for name in PAIRED)
     code, text = said(capsys, "import", str(folder / "conv_twos"), str(tmp_path), "--name", "mine")
     assert code == 0
     before, after = npulab.load(folder / "conv_twos"), npulab.load(next(tmp_path.rglob("capture.json")).parent)
     assert after.fields.equals(before.fields)
     assert after.buffers == before.buffers
-    assert npulab.check(after).verdict == "equal"
+    assert npulab.check(after).verdict == "claims agree"
     assert said(capsys, "check", str(tmp_path))[0] == 0
     shutil.copytree(folder, tmp_path / "paired", ignore=shutil.ignore_patterns("gemm64", "mul_*"))
     assert said(capsys, "import", str(tmp_path / "paired"), str(tmp_path / "all.npz"))[0] == 0
@@ -576,7 +576,7 @@ def test_a_folder_of_one_wrong_network_exits_with_1(capsys: pytest.CaptureFixtur
     code, text = said(capsys, "check", "--json", str(tmp_path))
     verdicts = {row["case"]: row["verdict"] for row in map(json.loads, text.splitlines())}
     assert code == 1
-    assert verdicts == {"a": "differs", "b": "equal"}
+    assert verdicts == {"a": "differs", "b": "claims agree"}
 
 
 def test_a_file_of_another_chip_is_not_read_as_h13(tmp_path: Path) -> None:
