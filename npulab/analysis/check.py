@@ -19,6 +19,7 @@ from npulab.analysis.compared import (
     bytes_unseen,
     count_of,
     cut_of,
+    fill_of,
     layers_left,
     left_of,
     never_written,
@@ -72,7 +73,8 @@ class Comparison:
     ``layer`` is what was lifted, ``rule`` the rounding rule it was emulated with, ``x`` the input.
     ``hypotheses`` says which other explanation would make it equal.  ``claims`` is what sources
     beside the capture say of its fields; where no output was compared, the verdict is whether they
-    agree.  ``before_run`` says that the output was recorded before the job ran.
+    agree.  ``before_run`` says that the output was recorded before the job ran.  ``fill`` is how
+    many bytes lie inside the output, hold no element of it and are not all the same.
     """
 
     case: str
@@ -98,6 +100,7 @@ class Comparison:
     left: tuple[str, ...] = ()
     refused: bool = False
     before_run: bool = False
+    fill: int = 0
 
     @property
     def complete(self) -> bool:
@@ -136,7 +139,7 @@ class Comparison:
                  "mismatches": self.mismatches, "verdict": self.verdict, "simulated": self.simulated,
                  "reason": self.reason, "predicted": self.shown, "unit": self.unit,
                  "claims": len(self.claims), "claims_wrong": self.claims_wrong,
-                 "provenance": self.provenance}]
+                 "provenance": self.provenance, "fill": self.fill}]
 
     def __str__(self) -> str:
         lines = [self.reason] * bool(self.reason)
@@ -188,6 +191,9 @@ def check(capture: Capture) -> Comparison:
     if stream.absent:
         absent = f"buffer {COMMANDS!r} has nothing of task {numbered(stream.absent)}"
         result = replace(result, left=(*result.left, absent))
+    if result.fill:
+        size = len(capture.buffers[OUTPUT])
+        reasons.append(f"{result.fill} of {size} bytes hold no value of the output (fill): not compared")
     return _told(result, reasons)
 
 
@@ -261,6 +267,9 @@ def _replayed(result: Comparison, of: Target, capture: Capture, ranges: Sequence
         lifted = of.lift(capture)
         cut = cut_of(of, capture, lifted)
         left += left_of(of, capture, lifted, named)
+        values = sum(len(memory.predicted) for memory in known if memory.name == OUTPUT)
+        if lifted.output is not None and values == lifted.output.nbytes:  # without the fill around them
+            result = replace(result, fill=fill_of(of, capture, lifted))
     elif OUTPUT in capture.buffers:
         left.append(bytes_unseen(capture))
     verdict = "differs" if wrong or cut else "equal"
@@ -348,6 +357,8 @@ def _compared(result: Comparison, of: Target, capture: Capture) -> Comparison:
     cut = cut_of(of, capture, lifted)
     if cut:
         result = replace(result, verdict="differs", reason=cut)
+    elif result.compared and output is not None:
+        result = replace(result, fill=fill_of(of, capture, lifted))
     return replace(result, outputs=result.outputs or count_of(lifted), left=tuple(filter(None, left)))
 
 

@@ -106,6 +106,26 @@ def cut_of(of: Target, capture: Capture, lifted: Lifted) -> str:
     return f"buffer {OUTPUT!r} has {len(data)} bytes, its jobs say {there.stop}"
 
 
+def fill_of(of: Target, capture: Capture, lifted: Lifted) -> int:
+    """How many bytes inside the output's extent hold no element of it and are not one byte over and
+    over: something lies there, and it is not compared.  0 where the layout does not tell."""
+    data, output = capture.buffers.get(OUTPUT), lifted.output
+    if data is None or output is None:
+        return 0
+    there = extent_of(of, capture, lifted)
+    stop = min(there.stop, len(data))
+    if stop - there.start <= output.nbytes:
+        return 0
+    places = _places_read(of, capture, output)
+    if places is None:
+        return 0
+    inside = np.zeros(len(data), bool)
+    inside[there.start:stop] = True
+    inside[places] = False
+    fill = np.frombuffer(data, np.uint8)[inside]
+    return len(fill) if len(np.unique(fill)) > 1 else 0
+
+
 def left_of(of: Target, capture: Capture, lifted: Lifted, compared: Collection[str]) -> list[str]:
     """What was recorded of outputs, or of jobs, and is not compared: a sentence each.
 

@@ -199,6 +199,28 @@ def test_an_output_that_was_recorded_before_the_run_is_as_it_should_be(tmp_path:
     assert cli.main(["check", str(CAPTURES / "vivante")]) == 0
 
 
+@pytest.mark.parametrize(("npu", "most"), [("ane", 1), ("nvdla", 3), ("rockchip", 1)])
+def test_fill_that_holds_something_is_said_and_not_compared(npu: str, most: int) -> None:
+    """Bytes whose change lifting does not notice lie between the elements."""
+    of, lot, said = npulab.target(npu), random.Random(npu), 0
+    for capture in whole(npu)[:most]:
+        assert npulab.check(capture).fill == 0
+        data, output = bytearray(capture.buffers["output"]), of.lift(capture).output
+        fill = [at for at in lot.sample(range(len(data)), 24) if np.array_equal(output, of.lift(capture.with_buffers(
+            output=bytes(data[:at]) + bytes([data[at] ^ 1]) + bytes(data[at + 1:]))).output)]
+        if not fill:
+            continue
+        for at in fill:
+            data[at] = lot.randrange(256)
+        found = npulab.check(capture.with_buffers(output=bytes(data)))
+        said += 1
+        assert (found.verdict, found.ok, found.mismatches) == ("equal", True, 0), found
+        assert found.fill == len(data) - output.nbytes
+        assert found.records()[0]["fill"] == found.fill
+        assert f"{found.fill} of {len(data)} bytes hold no value of the output (fill): not compared" in found.reason
+    assert said
+
+
 def test_the_rest_of_a_page_is_no_output_and_junk_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capture = npulab.load(CAPTURES / "vivante" / "sim-3x3-same")
     output = capture.buffers["output"]
