@@ -399,7 +399,7 @@ def _zero_point(layer: Layer | Network) -> int:
 def _captured_layers(capture: Capture) -> list[int]:
     """The numbers of the layers that a buffer ``output:N`` is of."""
     names = (name.removeprefix(STEP) for name in capture.buffers if name.startswith(STEP))
-    return sorted(int(number) for number in names if number.isdecimal())
+    return sorted(int(number) for number in names if number.isdecimal() and number == str(int(number)))
 
 
 def _layer_by_layer(result: Comparison, of: Target, capture: Capture, x: Any, numbers: Sequence[int]) -> Comparison:

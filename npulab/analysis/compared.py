@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 OUTPUT = "output"
 STEP = "output:"  # and the number of a layer: the buffer of what it gave
-OF_OUTPUTS = re.compile(r"output:?\d*")  # buffers that hold outputs, by name
+OF_OUTPUTS = re.compile(r"output(?:[._-]?\d+|:.*)?", re.DOTALL)  # buffers that hold outputs, by name
 MOST_NAMED = 4  # tasks, in a sentence
 FRESH = (0, 0xFF)  # bytes of memory that nobody wrote
 MOST_ALIGNED = 64  # bytes that sizes of tensors are filled up to, where a target does not say
