@@ -214,8 +214,17 @@ def _stream(of: Target, capture: Capture) -> Held:
 def _told(result: Comparison, reasons: Sequence[str]) -> Comparison:
     """The comparison with all its reasons, and with a verdict that says no more than was
     compared."""
+    wrong = []
+    if not result.words:
+        wrong.append("words")
+    if result.coefficients is False and not result.refused:
+        wrong.append("coefficients")
+    encoded = [f"{what} encode to others than were recorded" for what in wrong]
+    if (encoded or result.refused) and result.verdict != NOT_EXECUTED:
+        result = replace(result, verdict="differs")
     if result.verdict == "equal" and result.left:
         result = replace(result, verdict="partly compared")
+    reasons = [*reasons, *encoded]
     texts = [*reasons, result.reason, *result.left]
     return replace(result, reason="; ".join(dict.fromkeys(filter(None, texts))))
 

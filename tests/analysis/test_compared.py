@@ -232,6 +232,42 @@ def test_another_buffer_of_outputs_is_said_whatever_its_name(npu: str, name: str
     assert f"buffer {name!r} was not compared" in found.reason
 
 
+@pytest.mark.parametrize("npu", NPUS)
+def test_a_recorded_buffer_that_is_cut_differs_in_words(npu: str) -> None:
+    """Of inputs and coefficients: what fails is in the verdict and in the reason, and was recorded."""
+    for capture in whole(npu)[-3:]:
+        for name, data in capture.buffers.items():
+            if name in ("output", "commands"):
+                continue
+            for rest in (data[:len(data) // 2], b"", data[:-1]):
+                found = npulab.check(capture.with_buffers(**{name: rest}))
+                assert (found.verdict == "differs") != found.ok, (name, len(rest), found)
+                assert "recorded" not in found.reason or "than were recorded" in found.reason
+                if len(rest) < len(data) - 1:
+                    assert (found.verdict, bool(found.reason)) == ("differs", True), (name, len(rest), found)
+
+
+def test_of_what_is_cut_the_bytes_are_said() -> None:
+    add = npulab.load(CAPTURES / "nvdla" / "sim-add")
+    for name, data in (("input", bytes(319)), ("input", b""), ("other", bytes(160))):
+        found = npulab.check(add.with_buffers(**{name: data}))
+        assert (found.verdict, found.ok) == ("differs", False)
+        assert f"buffer {name!r}: got {len(data)} bytes, allowed by its words are 320" in found.reason
+    bare = replace(add, buffers={name: data for name, data in add.buffers.items() if name != "input"})
+    assert npulab.check(bare).verdict == "nothing to compare"
+    tanh = npulab.load(CAPTURES / "ane" / "sim-tanh").with_buffers(coefficients=b"")
+    assert "got 0 bytes of coefficients, allowed by its words are 128" in npulab.check(tanh).reason
+
+
+def test_words_that_do_not_encode_again_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    capture = npulab.load(CAPTURES / "vivante" / "sim-1x1")
+    made = replace(npulab.target("vivante"), recode=lambda one: one.buffers["coefficients"] + b"x")
+    monkeypatch.setattr("npulab.analysis.check.target", lambda _: made)
+    found = npulab.check(capture)
+    assert (found.verdict, found.ok, found.mismatches, found.compared) == ("differs", False, 0, 3456)
+    assert found.reason == "coefficients encode to others than were recorded"
+
+
 def test_the_rest_of_a_page_is_no_output_and_junk_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capture = npulab.load(CAPTURES / "vivante" / "sim-3x3-same")
     output = capture.buffers["output"]

@@ -237,6 +237,10 @@ class Task:
     def table(self) -> entries.Table:
         """The activation table; all engines read the same one."""
         data, places = self.section, coefficients.places_of(self.v).tolist()
+        end = max((at + size for at, size in places), default=0)
+        if end > len(data):
+            raise ValueError(f"task {self.number}: KernelDMASrc.CoeffBaseAddr: got {len(data)} bytes of coefficients, "
+                             f"allowed by its words are {end}")
         tables = {data[at:at + size] for at, size in places}
         if len(tables) != 1 or {size for _, size in places} != {entries.SIZE} \
                 or {*map(len, tables)} != {entries.SIZE}:

@@ -29,6 +29,10 @@ ADDITION = "tflite-reference"
 Shape = tuple[int, int, int]
 
 
+class Cut(ValueError):
+    """A buffer was recorded, and ends before what the words say of it."""
+
+
 def lift(capture: Capture) -> Lifted:
     """The layer that a capture of one job says: a convolution with one bias and one scaling, a
     pooling, an addition.
@@ -37,7 +41,8 @@ def lift(capture: Capture) -> Lifted:
     them apart; of two inputs that are added only the sum of the zero points is known.  The input is
     read from memory, the output from the buffer of that name; a tensor nobody recorded is None.
     Raises Unsupported naming what the layer cannot say: other units, tables, PReLU, two roundings,
-    fp16 and int16, an output that is cut.
+    fp16 and int16, an output that is cut; ``Cut`` naming a buffer that the job reads and that ends
+    before what the words say.
     """
     v, units = _job(capture)
     memory = Memory.of(capture)
@@ -52,9 +57,11 @@ def lift(capture: Capture) -> Lifted:
     try:
         waiting.for_units(v, units)
         return lifted(capture, v, memory)
-    except Unsupported:
+    except (Unsupported, Cut):
         raise
     except (Outside, Hang) as error:
+        if isinstance(error, Outside):
+            _refuse_cut(capture, error.address, error.size)
         raise Unsupported(f"capture {capture.name}: {error}") from None
     except ValueError as error:
         raise Unsupported(f"capture {capture.name}: its words say no layer: {error}") from None
@@ -102,9 +109,22 @@ def _coefficients(capture: Capture) -> tuple[Layout, bytes]:
     return weights.layout(), data
 
 
-def _read(memory: Memory, cube: Cube) -> np.ndarray | None:
+def _refuse_cut(capture: Capture, address: int, size: int) -> None:
+    """Raise ``Cut`` where a recorded buffer lies at an address and has not so many bytes there."""
+    for name, data in capture.buffers.items():
+        start = capture.addresses.get(name)
+        if start is None or name == "output" or "memory" in capture.parameters:
+            continue
+        needed = address + size - start
+        if (address == start or start < address < start + len(data)) and len(data) < needed:
+            raise Cut(f"capture {capture.name}: buffer {name!r}: got {len(data)} bytes, allowed by its words are "
+                      f"{needed}")
+
+
+def _read(capture: Capture, memory: Memory, cube: Cube) -> np.ndarray | None:
     """The tensor of a cube; None if nobody recorded it."""
     if not memory.holds(cube.memory, cube.base, cube.size):
+        _refuse_cut(capture, cube.base, cube.size)
         return None
     return cube.unpack(memory.read(cube.memory, cube.base, cube.size).tobytes())[..., :cube.channels]
 
@@ -128,7 +148,7 @@ def extent(capture: Capture, lifted: Lifted) -> range:
     return range(v.placed(unit, "DST", lifted.layer.output_shape).size)
 
 
-def _operands(v: Fields, memory: Memory, shape: Shape) -> Callable[[str, str], np.ndarray]:
+def _operands(capture: Capture, v: Fields, memory: Memory, shape: Shape) -> Callable[[str, str], np.ndarray]:
     """What gives the operands of a stage's part: ``(C,)``, or ``(H, W, C)`` per element."""
     def operand(name: str, part: str) -> np.ndarray:
         stage = Stage(v, name, shape, v.features["memory_atom"])
@@ -139,6 +159,7 @@ def _operands(v: Fields, memory: Memory, shape: Shape) -> Callable[[str, str], n
         v.agree("points")
         cube = stage.cube
         if stage.per_element and not memory.holds(cube.memory, cube.base, cube.size):
+            _refuse_cut(capture, cube.base, cube.size)
             if np.prod(shape) > MOST:
                 raise Unsupported(f"SDP.D_DATA_CUBE is {shape}, a tensor that nobody recorded is lifted up to {MOST} "
                                    "elements")
@@ -160,7 +181,7 @@ def _convolution(capture: Capture, v: Fields, memory: Memory) -> Lifted:
     none = np.zeros(weights.kernels, np.int64)
     truncated = Scaling(128 * np.abs(wide).sum((1, 2, 3)), none, none + 1).scale(
         none + 1, v["CACC.D_CLIP_CFG.CLIP_TRUNCATE"], "CACC.D_CLIP_CFG.CLIP_TRUNCATE")
-    scaling = scaling_of(v, truncated, _operands(v, memory, shape))
+    scaling = scaling_of(v, truncated, _operands(capture, v, memory, shape))
     if scaling.other is not None:
         raise Unsupported("SDP.D_DP_BS_ALU_CFG adds a tensor to a convolution, which is no one layer")
     if np.any(scaling.most >= 2 ** 31):
@@ -180,7 +201,7 @@ def _convolution(capture: Capture, v: Fields, memory: Memory) -> Lifted:
         raise Unsupported(f"SDP.D_DATA_CUBE is {shape}, the convolution gives {layer.output_shape}")
     source = Cube(*size, v.features["memory_atom"], v[PITCHES[0]], v[PITCHES[1]], 1, MEMORIES[v[DATA_MEMORY]],
                   v.address(DATA))
-    return Lifted(layer, _read(memory, source), _output(capture, v, "SDP", shape))
+    return Lifted(layer, _read(capture, memory, source), _output(capture, v, "SDP", shape))
 
 
 def _named(layer: Any) -> Any:
@@ -225,7 +246,7 @@ def _pooling(capture: Capture, v: Fields, memory: Memory) -> Lifted:
     layer = _named(Pool2D(kind, kernel, shape, stride, padding))
     if layer.output_shape != out:
         raise Unsupported(f"PDP.D_DATA_CUBE_OUT is {out}, the pooling gives {layer.output_shape}")
-    return Lifted(layer, _read(memory, v.placed("PDP_RDMA", "SRC", shape)), _output(capture, v, "PDP", out))
+    return Lifted(layer, _read(capture, memory, v.placed("PDP_RDMA", "SRC", shape)), _output(capture, v, "PDP", out))
 
 
 def _addition(capture: Capture, v: Fields, memory: Memory) -> Lifted:
@@ -233,7 +254,7 @@ def _addition(capture: Capture, v: Fields, memory: Memory) -> Lifted:
     v.expect("lift addition")
     shape = v.shape("SDP.D_DATA_CUBE_{0}.{0}")
     none = np.zeros(shape[2], np.int64)
-    scaling = scaling_of(v, Scaling(none + 128, none, none + 1), _operands(v, memory, shape))
+    scaling = scaling_of(v, Scaling(none + 128, none, none + 1), _operands(capture, v, memory, shape))
     other, bias = scaling.other, int(scaling.bias[0])
     if other is None:
         raise Unsupported("SDP scales one tensor from memory, which no layer says")
@@ -245,5 +266,5 @@ def _addition(capture: Capture, v: Fields, memory: Memory) -> Lifted:
     layer = Add(shape, "relu" if scaling.relu else None, QuantParams(1.0, first), QuantParams(1.0, -bias - first),
                 QuantParams(2.0 ** scaling.shift, scaling.zero_point))
     recorded = "other" in capture.buffers or "memory" in capture.parameters
-    x = _read(memory, v.placed("SDP_RDMA", "SRC", shape)), other.astype(np.int8) if recorded else None
+    x = _read(capture, memory, v.placed("SDP_RDMA", "SRC", shape)), other.astype(np.int8) if recorded else None
     return Lifted(layer, x, _output(capture, v, "SDP", shape))

@@ -15,7 +15,12 @@ from npulab.npus.nvdla.images import merged
 
 
 class Outside(ValueError):
-    """Memory that nothing set aside was read or written."""
+    """Memory that nothing set aside was read or written, ``size`` bytes from ``address`` on."""
+
+    def __init__(self, text: str, address: int = 0, size: int = 0) -> None:
+        super().__init__(text)
+        self.address = address
+        self.size = size
 
 
 class ByteMemory(Protocol):
@@ -91,7 +96,7 @@ class Memory:
             there = [f"{name} {at:#x} to {at + len(data):#x}" for name, at, data in self.ranges
                      if name == memory or ANY_MEMORY in (name, memory)]
             raise Outside(f"memory: got {memory} {address:#x} to {end:#x}, allowed are "
-                          f"{'; '.join(there) or 'none of it'}")
+                          f"{'; '.join(there) or 'none of it'}", address, size)
         start, data = place
         return data[address - start:address - start + size]
 
