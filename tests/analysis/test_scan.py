@@ -102,7 +102,7 @@ def test_every_bit_of_the_toy_within_the_goal(seed: int) -> None:
     np.testing.assert_array_equal(found.kinds, one.truth)
     # every kind was measured; of dead bits it is said how far they were tried
     np.testing.assert_array_equal(found.certain, one.truth != "dead")
-    assert found.tried == "dead: moved nothing alone, all at once or in random halves, with 2 inputs"
+    assert found.tried == "dead: moved nothing alone, all at once or in random halves, with 2 inputs and all other bits as they are"
     assert found.runs <= 300
     assert found.hangs <= 20
     data = one.truth == "data"
@@ -397,15 +397,18 @@ def test_impulses_show_every_weight_alone() -> None:
 # Bits that act together, or elsewhere
 
 
-def planted(seed: int, acts: Callable[[np.ndarray, int], bool], count: int, bits: int = 64) -> tuple[Any, np.ndarray]:
+def planted(seed: int, acts: Callable[[np.ndarray, int], bool], count: int, bits: int = 64, hangs: bool = False,
+            ) -> tuple[Any, np.ndarray]:
     """A scan of a buffer with two numbers of 8 bits, and bits that ``acts`` says of: their flips, and the input."""
     random = np.random.default_rng(seed)
     data, pick = random.bytes(bits // 8), random.permutation(bits)
     base = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")
     hidden = pick[16:16 + count]
 
-    def run(changed: bytes, x: int) -> np.ndarray:
+    def run(changed: bytes, x: int) -> np.ndarray | None:
         now = np.unpackbits(np.frombuffer(changed, np.uint8), bitorder="little").astype(int)
+        if hangs and acts((now ^ base)[hidden], x):
+            return None
         weights = 2 ** np.arange(8)
         numbers = [int(now[pick[8 * k:8 * k + 8]] @ weights) for k in range(2)]
         return np.array([number * (x + 1) for number in numbers]) + 1000 * acts((now ^ base)[hidden], x)
@@ -422,6 +425,29 @@ def test_bits_that_act_only_together_are_found(seed: int, count: int) -> None:
     assert not found.certain[hidden].any()
     assert any("move something together and nothing alone" in note for note in found.notes)
     assert found.runs <= 92 + 20 * 3
+
+
+@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("seed", range(6))
+def test_bits_that_hang_only_together_are_named_together(seed: int, count: int) -> None:
+    found, hidden = planted(seed, lambda flips, _: bool(flips.all()), count, hangs=True)
+    assert found.together == (tuple(sorted(hidden.tolist())),)
+    assert set(found.kinds[hidden]) == {"control"}
+    assert not found.certain[hidden].any()
+    assert any("hang together and not alone" in note for note in found.notes)
+    assert found.counts == {"data": 16, "control": count, "dead": 48 - count}
+    assert found.hangs <= 40
+
+
+@pytest.mark.parametrize(("acts", "count", "sets"), [
+    (lambda flips, _: bool(flips[0] and (flips[1] or flips[2])), 3, [(0, 1), (0, 2)]),
+    (lambda flips, _: bool(flips[0] and flips[1] or flips[2] and flips[3]), 4, [(0, 1), (2, 3)])])
+@pytest.mark.parametrize("seed", range(4))
+def test_several_pairs_that_hang_are_all_named(acts: Callable[[np.ndarray, int], bool], count: int,
+                                               sets: list[tuple[int, ...]], seed: int) -> None:
+    found, hidden = planted(seed, acts, count, hangs=True)
+    assert set(found.together) == {tuple(sorted(hidden[list(members)].tolist())) for members in sets}
+    assert set(found.kinds[hidden]) == {"control"}
 
 
 @pytest.mark.parametrize("seed", range(6))

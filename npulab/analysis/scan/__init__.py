@@ -4,7 +4,7 @@ at.
 A bit of a weight or a bias is ``data``; one that moves what no weight or bias could is ``control``,
 or ``length`` where it moves only what lies behind it in the stream; ``hang`` bits end the run.  Bits
 are ``dead`` as far as they were tried: each moved nothing alone, nor all of them at once, nor random
-halves of them, with the inputs that were given.
+halves of them, with the inputs that were given and with all other bits as the buffer has them.
 """
 
 from __future__ import annotations

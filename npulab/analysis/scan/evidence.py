@@ -140,6 +140,7 @@ class Evidence:
         self.together = np.zeros(self.count, bool)  # moved something with others, nothing alone
         self.fragile = np.zeros(self.count, bool)  # hung with others, not alone
         self.sets: list[tuple[int, ...]] = []  # bits that move something together and nothing alone
+        self.hanging: list[tuple[int, ...]] = []  # bits that hang together and not alone
         self.joint: list[tuple[int, np.ndarray]] = []  # by view, bits that moved something and no part of them did
         self.views: list[View] = []
         self.effects: dict[int, list[Effect]] = {}

@@ -189,6 +189,23 @@ class Looks:
             self._sets_of(number, halved=False)
         for _ in range(HALVES):
             self._sets_of(plain[0], halved=True)
+        for bit in np.flatnonzero(known.fragile).tolist():
+            self._others_hanging(plain[0], bit)
+
+    def _others_hanging(self, number: int, bit: int) -> None:
+        """Find what else hangs with a bit that hangs with others; the rest runs without it."""
+        known = self.known
+        partners = {other for members in known.hanging if bit in members for other in members}
+        quiet = known.quiet[~known.together[known.quiet]]
+        rest = np.setdiff1d(quiet, sorted(partners))
+        for _ in range(MOST_SETS):
+            if not len(rest) or known.ask(np.sort(np.append(rest, bit)), number, "what else hangs") is not None:
+                return
+            place = _shortest(known, number, rest, np.array([bit]))
+            few = np.array([bit, rest[place - 1]])
+            members = _hanging(known, number, np.append(rest[:place], bit), few)
+            known.hanging.append(tuple(sorted(members.tolist())))
+            rest = np.delete(rest, place - 1)
 
     def _joint_sets(self) -> None:
         """Find what acts in the sets that moved something while no part of them did; not where
@@ -334,14 +351,28 @@ def _first_hanging(known: Evidence, groups: list[Piece], bad: np.ndarray, rest: 
 
 def set_apart(known: Evidence, number: int, bits: np.ndarray) -> None:
     """Of bits that hang together and not alone make one that takes part ``fragile``: it stays out
-    of later runs."""
+    of later runs.  Those that hang with it are written down."""
     first = _shortest(known, number, bits, bits[:0])
     one, before = bits[first - 1], bits[:first - 1]
     second = _shortest(known, number, before, bits[first - 1:first])
+    if second:
+        few = np.array([one, before[second - 1]])
+        pair = second == 1  # the first of all, with nothing between them
+        members = few if pair else _hanging(known, number, np.append(before[:second], one), few)
+        known.hanging.append(tuple(sorted(members.tolist())))
     # it is the one that hangs with still others, or else the other
     if second and known.ask(np.sort(np.append(np.delete(before, second - 1), one)), number, "which hang") is not None:
         one = before[second - 1]
     known.together[one] = known.fragile[one] = True
+
+
+def _hanging(known: Evidence, number: int, bits: np.ndarray, found: np.ndarray) -> np.ndarray:
+    """Of bits that hang together a few that hang without the rest, those that are ``found`` among
+    them."""
+    while len(found) < len(bits) and known.ask(np.sort(found), number, "which hang alone together") is not None:
+        left = np.setdiff1d(bits, found)
+        found = np.append(found, left[_shortest(known, number, left, found) - 1])
+    return found
 
 
 def _shortest(known: Evidence, number: int, bits: np.ndarray, beside: np.ndarray) -> int:

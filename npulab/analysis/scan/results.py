@@ -19,6 +19,10 @@ def result(known: Evidence, weights: Weights) -> Scan:
     """What was found."""
     kinds, certain, quiet = known.kinds.copy(), known.certain.copy(), known.quiet
     kinds[quiet] = np.where(known.fragile[quiet], "control", "dead")
+    hanging = [members for members in dict.fromkeys(known.hanging) if known.fragile[list(members)].any()]
+    for members in hanging:
+        alone = np.intersect1d(members, quiet)
+        kinds[alone] = "control"
     certain[quiet] = False  # of what moved nothing nobody knows what it does elsewhere
     for said, which in (("hang with others and do nothing alone", known.fragile),
                         ("are among those that move something together and nothing alone",
@@ -30,6 +34,8 @@ def result(known: Evidence, weights: Weights) -> Scan:
     if all(view.saturated for view in known.views):
         known.notes.append("under every input some outputs are at the end of their type: what moves those alone "
                            "looks dead")
+    for members in hanging:
+        known.notes.append(f"bits {', '.join(map(str, members))} hang together and not alone")
     for members in known.sets:
         known.notes.append(f"bits {', '.join(map(str, members))} move something together and nothing alone")
     roles, places = np.full(known.count, "", "U6"), np.tile(np.array(NO_PLACE), (known.count, 1))
@@ -58,7 +64,7 @@ def result(known: Evidence, weights: Weights) -> Scan:
                    [bit for bit in known.effects if kinds[bit] == "data" and roles[bit] != "bias"])] = "length"
     return Scan(kinds, certain, roles, places, known.runs.count, known.runs.hangs,
                 float(np.mean([view.saturated for view in known.views])), tuple(dict.fromkeys(known.notes)),
-                len(known.runs.probes), tuple(known.sets))
+                len(known.runs.probes), (*known.sets, *hanging))
 
 
 def _doubles(places: np.ndarray, roles: np.ndarray) -> list[int]:
