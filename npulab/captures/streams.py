@@ -112,7 +112,7 @@ def held_against(jobs: Sequence[Job], data: bytes, writes: Callable[[np.ndarray]
 
 def _written(jobs: Sequence[Job]) -> list[tuple[int, Writes]]:
     """(task, register writes) of jobs and of what starts them, where these are whole words."""
-    out = []
+    out: list[tuple[int, Writes]] = []
     for task, job in enumerate(jobs):
         part: Job | None = job
         while part is not None:

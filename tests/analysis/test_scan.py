@@ -441,7 +441,7 @@ def test_bits_that_hang_only_together_are_named_together(seed: int, count: int) 
 
 @pytest.mark.parametrize(("acts", "count", "sets"), [
     (lambda flips, _: bool(flips[0] and (flips[1] or flips[2])), 3, [(0, 1), (0, 2)]),
-    (lambda flips, _: bool(flips[0] and flips[1] or flips[2] and flips[3]), 4, [(0, 1), (2, 3)])])
+    (lambda flips, _: bool((flips[0] and flips[1]) or (flips[2] and flips[3])), 4, [(0, 1), (2, 3)])])
 @pytest.mark.parametrize("seed", range(4))
 def test_several_pairs_that_hang_are_all_named(acts: Callable[[np.ndarray, int], bool], count: int,
                                                sets: list[tuple[int, ...]], seed: int) -> None:

@@ -97,6 +97,13 @@ class OperatorCheck:
         return f"OperatorCheck({self.text}: {', '.join(filter(None, [self.verdict, counts, self.reason]))})"
 
     @property
+    def ok(self) -> bool:
+        """Whether it ran, and nothing differs."""
+        if self.verdict == NOT_EXECUTED and self.comparison is not None:
+            return self.comparison.ok
+        return self.verdict != "differs"
+
+    @property
     def text(self) -> str:
         """Number, name and jobs."""
         jobs = f"job{'s' * (len(self.cases) > 1)} {' '.join(self.cases)}" if self.cases else "no job"
@@ -119,8 +126,7 @@ class RunCheck(Answer):
     @property
     def ok(self) -> bool:
         """Nothing differs, and every operator ran."""
-        idle = [one for one in self.operators if one.verdict == NOT_EXECUTED and one.comparison is not None]
-        return self.first is None and all(one.comparison is not None and one.comparison.ok for one in idle)
+        return all(operator.ok for operator in self.operators)
 
     @property
     def first(self) -> OperatorCheck | None:
@@ -392,7 +398,11 @@ def _checked(capture: Capture) -> Comparison:
     if not both:
         return result
     captured = np.frombuffer(capture.buffers["output"], np.uint8, both)
-    unwritten = as_unwritten(capture, OUTPUT, captured, lambda one: np.frombuffer(one.buffers[OUTPUT], np.uint8, both))
+
+    def read(one: Capture) -> np.ndarray:
+        return np.frombuffer(one.buffers[OUTPUT], np.uint8, both)
+
+    unwritten = as_unwritten(capture, OUTPUT, captured, read)
     found = with_outputs(replace(result, rule=SIMULATED, reason="", left=()), predicted[:both], captured, unwritten)
     cut = len(predicted) > size
     if not cut and not rest_left(capture, len(predicted)):

@@ -43,12 +43,12 @@ class Scan:
     ``kinds`` ``(N,)`` are of ``KINDS``; ``certain`` ``(N,) bool`` says that the kind was measured,
     not inferred: never of a dead bit, of which ``tried`` says how far it was tried, with how many
     ``inputs``.  ``together`` are bits, by number, that move something together and nothing alone,
-    or hang together and not alone: "control", not certain. ``roles`` ``(N,)`` are "weight", "bias" or "".  ``places`` ``(N, 6) int`` are
-    channel, row, column, input channel, order (bit n of its weight or bias counts ``2**n``) and
-    sign (of the output when the bit is set) of data bits, -1 (sign: 0) where it was not told; a
-    bias has row, column and input channel -1. ``runs`` and ``hangs`` count calls of the device,
-    ``saturated`` is the share of outputs at the end of their type, under all inputs, and ``notes``
-    are sentences on what could not be said.
+    or hang together and not alone: "control", not certain. ``roles`` ``(N,)`` are "weight", "bias"
+    or "".  ``places`` ``(N, 6) int`` are channel, row, column, input channel, order (bit n of its
+    weight or bias counts ``2**n``) and sign (of the output when the bit is set) of data bits, -1
+    (sign: 0) where it was not told; a bias has row, column and input channel -1. ``runs`` and
+    ``hangs`` count calls of the device, ``saturated`` is the share of outputs at the end of their
+    type, under all inputs, and ``notes`` are sentences on what could not be said.
     """
 
     kinds: np.ndarray
@@ -68,7 +68,8 @@ class Scan:
         if not np.any(self.kinds == "dead"):
             return ""
         inputs = plural(self.inputs, "input")
-        return f"dead: moved nothing alone, all at once or in random halves, with {inputs} and all other bits as they are"
+        how = "moved nothing alone, all at once or in random halves"
+        return f"dead: {how}, with {inputs} and all other bits as they are"
 
     @property
     def counts(self) -> dict[str, int]:

@@ -385,7 +385,7 @@ def test_broken_coefficients_name_their_place():
         lift(capture.with_buffers(coefficients=bytes(data)))
     with pytest.raises(ValueError, match="conv_twos: task 0: coefficients"):
         lift(capture.with_buffers(coefficients=bytes(data[:100])))
-    with pytest.raises(Unsupported, match="got 1 tables for 1 engines in 90 bytes"):
+    with pytest.raises(ValueError, match="got 90 bytes of coefficients, allowed by its words are 128"):
         lift(real("sigmoid77").with_buffers(coefficients=bytes(90)))
 
 
