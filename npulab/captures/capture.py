@@ -215,8 +215,8 @@ class Capture:
 
     ``buffers`` are bytes by name (``coefficients``, ``input``, ``output``, ...), ``addresses`` ints
     by the same names, ``parameters`` what is known of the layer.  Where a field of the jobs, their
-    opcode, names the block (``registers.commands``), each job's is that of its block; ValueError
-    otherwise.  ``provenance`` is one of
+    opcode, names the block (``registers.commands``), each job's is that of its block, and where a
+    job has register writes, its words are what these leave; ValueError otherwise.  ``provenance`` is one of
     ``PROVENANCES``; ``maps`` are the register maps, by block, that the words are read with;
     ``folder`` is the case folder that holds it, None if it was changed or is not saved.
     """

@@ -266,8 +266,9 @@ def test_broken_words_are_refused_and_never_hang() -> None:
             NVDLA.lift(changed)
         except Unsupported:
             outcomes["no layer"] += 1
-        except ValueError as error:  # words that say more than a recorded buffer holds
-            assert "bytes, allowed by its words are" in str(error)
+        except ValueError as error:
+            if "bytes, allowed by its words are" not in str(error):  # more than a recorded buffer holds
+                raise
             outcomes["cut"] += 1
     assert min(outcomes[name] for name in ("same", "other", "Hang", "Unsupported", "no layer")) > 0, outcomes
 
