@@ -208,7 +208,7 @@ def _stream(of: Target, capture: Capture) -> Held:
     except Unsupported:
         return Held()
     except ValueError as error:
-        return Held(str(error))
+        return Held(str(error).removeprefix(f"{COMMANDS}: "))
 
 
 def _told(result: Comparison, reasons: Sequence[str]) -> Comparison:
