@@ -16,25 +16,26 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 
-def _here() -> Path:
+def here() -> Path:
+    """The working folder; one that does not exist where it was removed."""
     try:
         return Path.cwd().resolve()
     except OSError:  # it was removed
         return Path("/nowhere")
 
 
-START = _here()  # in the path of a notebook, wherever it goes from there
+START = here()  # in the path of a notebook, wherever it goes from there
 
 
-def place_of(point: EntryPoint) -> tuple[Path, bool]:
+def place_of(point: EntryPoint, dist: Distribution | None) -> tuple[Path, bool]:
     """The folder or file of an entry point's module, and whether the distribution or its module lies in
     the working folder, where an environment of the interpreter counts for elsewhere."""
-    folder = _folder_of(point.dist)
+    folder = _folder_of(dist)
     module = _module(point.module.partition(".")[0])
     local = not _is_installed(folder) and _is_local(folder)
     if module is None:
         return folder, local
-    shadowed = not _is_installed(module) and _is_local(module) and not _is_checkout(point, module)
+    shadowed = not _is_installed(module) and _is_local(module) and not _is_checkout(dist, module)
     return module, local or shadowed
 
 
@@ -58,7 +59,7 @@ def _module(name: str) -> Path | None:
 def _is_local(path: Path) -> bool:
     """Whether a path lies in the working folder, or is said as seen from it."""
     real = path.resolve()
-    return not path.is_absolute() or real.is_relative_to(_here()) or real.is_relative_to(START)
+    return not path.is_absolute() or real.is_relative_to(here()) or real.is_relative_to(START)
 
 
 def _is_installed(path: Path) -> bool:
@@ -75,12 +76,12 @@ def _installed() -> tuple[Path, ...]:
     return tuple(Path(name).resolve() for name in names)
 
 
-def _is_checkout(point: EntryPoint, module: Path) -> bool:
+def _is_checkout(dist: Distribution | None, module: Path) -> bool:
     """Whether somebody installed the distribution as a link to the folder that the module lies in."""
-    if point.dist is None or not _is_installed(_folder_of(point.dist)):
+    if dist is None or not _is_installed(_folder_of(dist)):
         return False
     try:
-        told = json.loads(point.dist.read_text("direct_url.json") or "{}")
+        told = json.loads(dist.read_text("direct_url.json") or "{}")
         editable = bool(told.get("dir_info", {}).get("editable"))
         folder = Path(unquote(urlsplit(told.get("url", "")).path))
     except (AttributeError, TypeError, ValueError):

@@ -21,13 +21,14 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 from npulab.captures import installed
 from npulab.captures.target import Target, place_of
 from npulab.captures.trusted import Sums, code_of, load_module, trust, untrusted
 from npulab.quant.rules import find_rules_with, state_rules
+from npulab.support.distributions import stated_points
 from npulab.support.refuse import near, need
 
 __all__ = ["HERE", "LOCAL", "asked_target", "stated_target", "target", "targets", "trust", "working_targets"]
@@ -35,6 +36,7 @@ __all__ = ["HERE", "LOCAL", "asked_target", "stated_target", "target", "targets"
 HERE = Path(__file__).parents[1] / "npus"
 LOCAL = "npulab_targets"
 TRUSTED = "NPULAB_TARGETS"
+GROUP = "npulab.targets"
 SHARED = {"kit", "template"}  # folders beside the NPUs that are none
 _asked: dict[Path, Sums] = {}  # places of targets that were asked for by name, with their code as it was then
 _ran: set[Path] = set()  # places whose code has run
@@ -172,13 +174,19 @@ def _points() -> tuple[Code, ...]:
     """The targets of entry points, installed ones first; read again when something was installed
     beside npulab."""
     folders = [one for one in map(Path, sys.path) if one.is_dir()]
-    found = _points_of(Path.cwd(), tuple((one, one.stat().st_mtime_ns) for one in folders))
+    found = _points_of(installed.here(), tuple((one, one.stat().st_mtime_ns) for one in folders))
     return tuple(code for code in found if TRUSTED not in os.environ or not code.users)
 
 
 @lru_cache(1)
 def _points_of(_: Path, __: tuple[tuple[Path, int], ...]) -> tuple[Code, ...]:
-    codes = [Code(point.name, *installed.place_of(point), point) for point in entry_points(group="npulab.targets")]
+    codes = []
+    for one in stated_points(GROUP):
+        if one.wrong:
+            _tell_once(one.wrong)
+            continue
+        point = EntryPoint(one.name, one.value, GROUP)
+        codes.append(Code(point.name, *installed.place_of(point, one.dist), point))
     return tuple(sorted(codes, key=lambda code: code.users))
 
 
@@ -190,7 +198,7 @@ def _state(place: Path) -> tuple[tuple[str, int, int], ...]:
 
 def _local() -> list[Path]:
     """The folders that may hold targets of the user's."""
-    trusted = os.environ.get(TRUSTED, str(Path.cwd() / LOCAL)).split(os.pathsep)
+    trusted = os.environ.get(TRUSTED, str(installed.here() / LOCAL)).split(os.pathsep)
     return [Path(one).absolute() for one in trusted if one not in ("", "0", "none")]
 
 

@@ -12,9 +12,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
     given = sys.argv[1:] if arguments is None else arguments
     if list(given) == ["--version"]:  # answered before anything is loaded
-        from importlib.metadata import version
+        from npulab.support.distributions import version_of
 
-        print(f"npulab {version('npulab')}")
+        print(f"npulab {version_of('npulab')}")
         return 0
     try:
         from npulab.cli.shell import main

@@ -12,10 +12,10 @@ import sys
 import warnings
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.metadata import version
 from pathlib import Path
 
 from npulab.cli.output import REFUSED, tell
+from npulab.support.distributions import version_of
 from npulab.support.files import read_table
 from npulab.support.refuse import near
 
@@ -78,7 +78,7 @@ def _run(given: Sequence[str]) -> int:
 def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
     """The parser of every command, with the options of those that are asked for."""
     parser = argparse.ArgumentParser("npulab", description=DESCRIPTION)
-    parser.add_argument("--version", action="version", version=f"npulab {version('npulab')}")
+    parser.add_argument("--version", action="version", version=f"npulab {version_of('npulab')}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (module, text) in COMMANDS.items():
         command = commands.add_parser(name, help=text, description=text)

@@ -544,7 +544,7 @@ def test_an_environment_in_the_working_folder_is_installed(stranger: Path, monke
     place = distribution(Path(inside), TARGET, name="well")
     point = next(one for one in entry_points(group="npulab.targets") if one.name == "well")
     monkeypatch.setattr(installed, "_installed", lambda: (Path(".venv/lib/site-packages").resolve(),))
-    assert installed.place_of(point) == (place.absolute(), inside == ".")
+    assert installed.place_of(point, point.dist) == (place.absolute(), inside == ".")
 
 
 def test_a_module_in_front_of_an_installed_one_wants_trust(stranger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -554,11 +554,11 @@ def test_a_module_in_front_of_an_installed_one_wants_trust(stranger: Path, monke
     point = next(one for one in entry_points(group="npulab.targets") if one.name == "well")
     Path("wellmod.py").touch()
     monkeypatch.syspath_prepend(Path.cwd())
-    assert installed.place_of(point) == (Path("wellmod.py").absolute(), True)
+    assert installed.place_of(point, point.dist) == (Path("wellmod.py").absolute(), True)
     # unless somebody installed it as a link to there
     told = {"url": Path.cwd().as_uri(), "dir_info": {"editable": True}}
     Path(".venv/well-1.dist-info/direct_url.json").write_text(json.dumps(told))
-    assert installed.place_of(point) == (Path("wellmod.py").absolute(), False)
+    assert installed.place_of(point, point.dist) == (Path("wellmod.py").absolute(), False)
 
 
 def test_a_new_target_is_trusted_alone(stranger: Path, capsys: pytest.CaptureFixture[str]) -> None:

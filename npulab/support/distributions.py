@@ -1,0 +1,103 @@
+"""What the distributions in Python's path say of themselves.
+
+Python looks for them in the working folder too, where a stranger's may lie.  A file of theirs is
+looked at before it is read: a pipe would wait for ever, and what is no UTF-8 would be refused without
+its name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from importlib.metadata import Distribution, distributions
+from pathlib import Path
+from typing import NamedTuple
+
+from npulab.support.files import read_bounded, text_of
+
+MOST_BYTES = 2 ** 20  # of a file of a distribution
+POINTS = "entry_points.txt"
+VERSION = re.compile(r"^Version:\s*(\S+)", re.MULTILINE)
+NAME = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
+VALUE = re.compile(rf"{NAME}\s*(?::\s*{NAME}\s*)?(?:\[.*\]\s*)?")  # of an entry point: module, object, extras
+
+
+class Stated(NamedTuple):
+    """An entry point as a distribution states it; ``wrong``: a sentence in the place of one."""
+
+    dist: Distribution
+    name: str
+    value: str
+    wrong: str = ""
+
+
+def stated_points(group: str) -> Iterator[Stated]:
+    """The entry points of a group; of two distributions of one name those of the first in Python's
+    path."""
+    seen: set[str] = set()
+    for dist in distributions():
+        folder = _folder(dist)
+        if folder is None:
+            yield from _told(dist, group)
+            continue
+        name = re.sub(r"[-_.]+", "-", folder.stem.partition("-")[0]).lower()
+        if name not in seen:
+            seen.add(name)
+            yield from _read(dist, folder / POINTS, group)
+
+
+def version_of(name: str) -> str:
+    """The version of a distribution; "unknown" where none says it."""
+    for dist in distributions(name=name):
+        folder = _folder(dist)
+        for file in (folder / "METADATA", folder / "PKG-INFO") if folder else ():
+            try:
+                found = VERSION.search(text_of(read_bounded(file, MOST_BYTES), file))
+            except (OSError, ValueError):  # another distribution of this name may be whole
+                continue
+            if found:
+                return found[1]
+    return "unknown"
+
+
+def _folder(dist: Distribution) -> Path | None:
+    """The folder of a distribution's files; None where they lie in an archive."""
+    folder = getattr(dist, "_path", None)
+    return folder if isinstance(folder, Path) else None
+
+
+def _told(dist: Distribution, group: str) -> Iterator[Stated]:
+    """The entry points of a distribution that a finder of its own reads."""
+    for point in dist.entry_points:
+        if point.group == group:
+            yield Stated(dist, point.name, point.value)
+
+
+def _read(dist: Distribution, file: Path, group: str) -> Iterator[Stated]:
+    try:
+        if not file.exists():
+            return
+        text = text_of(read_bounded(file, MOST_BYTES), file)
+    except (OSError, ValueError) as error:
+        told = str(error)
+        where = "" if str(file) in told else f"{file}: "
+        yield Stated(dist, "", "", f"{where}{told}; its entry points are left out")
+        return
+    for number, line in _lines(text, group):
+        name, value = (part.strip() for part in line.partition("=")[::2])
+        wrong = ""
+        if not name or not VALUE.fullmatch(value):
+            wrong = (f"{file}, line {number}: got {line!r:.60}, allowed is an entry point such as name = module; "
+                     "it is left out")
+        yield Stated(dist, name, value, wrong)
+
+
+def _lines(text: str, group: str) -> Iterator[tuple[int, str]]:
+    """The lines of a group that say something, by number."""
+    section = ""
+    for number, whole in enumerate(text.splitlines(), 1):
+        line = whole.strip()
+        if line.startswith("[") and line.endswith("]"):
+            section = line[1:-1].strip()
+        elif section == group and line and not line.startswith("#"):
+            yield number, line
