@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from shlex import quote
 
 from npulab.captures.dumps import DESCRIPTION, WORDS, WRITES, described, stated_npu
+from npulab.captures.folders import DESCRIPTION as CAPTURE
 from npulab.captures.registry import LOCAL, stated_target, targets
 from npulab.models.sweeps import PARAMETERS as SWEEP
 from npulab.registers.fields import WORD_BYTES
@@ -56,8 +58,12 @@ def holds_none(path: Path) -> str:
 
 
 def undescribed(path: Path) -> str:
-    """The end of a refusal of a folder without captures: the line that makes the description of
-    what was recorded in it, or in a folder of it; "" where nothing was."""
+    """The end of a refusal of a folder without captures: a description in it, or in a folder of it,
+    that is no file; else the line that makes the description of what was recorded there; "" where
+    nothing was."""
+    for folder in _with_folders(path):
+        if wrong := _no_file(folder):
+            return f"; {wrong}"
     recorded = {folder: file for folder in _with_folders(path) if (file := _recorded(folder))}
     if not recorded:
         return ""
@@ -72,6 +78,18 @@ def undescribed(path: Path) -> str:
 def _with_folders(path: Path) -> list[Path]:
     """A folder and those in it; none where it is a file."""
     return [path, *sorted(one for one in path.iterdir() if one.is_dir())] if path.is_dir() else []
+
+
+def _no_file(folder: Path) -> str:
+    """That a description is there and cannot be read, as a link to nowhere or to a pipe cannot; "" where
+    none is, or can."""
+    for file in (folder / CAPTURE, folder / DESCRIPTION):
+        if not os.path.lexists(file) or os.path.isfile(file):
+            continue
+        if file.is_symlink():
+            return f"{file} is a link to {os.readlink(file)!r:.80}, which is no file that can be read"
+        return f"{file} is {'a folder' if file.is_dir() else 'no file that can be read'}, allowed is a file"
+    return ""
 
 
 def _recorded(folder: Path) -> str:

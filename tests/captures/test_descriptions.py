@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import subprocess
 from collections.abc import Callable
@@ -79,6 +80,32 @@ def test_a_folder_without_a_description_gets_the_line_that_makes_it(
     if file == "words.bin":
         subprocess.run(["sh", "-c", line.replace("NAME", "zeta")], check=True)
         assert npulab.load(path).target == "zeta"
+
+
+@pytest.mark.parametrize("description", ["job.json", "capture.json"])
+@pytest.mark.parametrize(("place", "why"), [
+    ("/dev/zero", "is a link to '/dev/zero', which is no file that can be read"),
+    ("nowhere", "is a link to 'nowhere', which is no file that can be read"),
+    ("pipe", "is a link to 'pipe', which is no file that can be read"),
+    ("..", "is a link to '..', which is no file that can be read"),
+    ("capture.json", "is a link to 'capture.json', which is no file that can be read"),
+    ("", "is a folder, allowed is a file")])
+@pytest.mark.parametrize("of", ["a", "a/b"])
+def test_a_description_that_is_no_file_is_told_as_that(dump: Callable[..., Path], description: str, place: str, why: str,
+                                                       of: str) -> None:
+    file = dump(of) / description
+    os.mkfifo(file.parent / "pipe")
+    if place:
+        file.symlink_to(place if place != "capture.json" else description)
+    else:
+        file.mkdir()
+    with pytest.raises((ValueError, LookupError)) as told:
+        npulab.load("a")
+    text = str(told.value).replace(repr(description), "'capture.json'")
+    # where something is at the end of the link, a capture is refused as it is read
+    refused_as_read = text.startswith((f"{file}: got a folder, allowed", f"{file}: got what is no file, allowed"))
+    assert f"{file} {why}" in text or refused_as_read
+    assert "echo" not in text
 
 
 @pytest.mark.parametrize("command", ["show runs", "check runs", "import runs new", "laws runs", "diff runs runs"])

@@ -53,7 +53,7 @@ def test_an_entry_point_is_taken(folder: Path, value: str) -> None:
 def test_bytes_that_are_no_text_are_left_out(folder: Path) -> None:
     file = head(folder) / "entry_points.txt"
     file.write_bytes(b"\xff\xfe[\x00")
-    with pytest.warns(UserWarning) as said:
+    with pytest.warns(UserWarning, match="UTF-8") as said:
         assert "vivante" in npulab.targets()
     assert [str(one.message) for one in said] == [
         f"{file}: got byte 0xff at byte 0, allowed is UTF-8; its entry points are left out"]
