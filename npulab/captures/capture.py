@@ -27,6 +27,7 @@ MOST_OFFSET = 2 ** 64 - 1
 MOST_STARTS = 16  # jobs that start each other, one within the other; recorded ones are two deep
 A_MAP = "is a RegisterMap, as capture.maps[block]"
 RECORDED, BEFORE_RUN = "output_recorded", "before the job ran"  # a parameter that says when, and what it says
+MOST_DEEP = 64  # values of a parameter, each in another
 COMMANDS = "commands"  # the buffer that holds a command stream, where there is one
 
 Writes = tuple[tuple[int, int], ...]
@@ -246,7 +247,9 @@ class Capture:
             raise ValueError(f"capture {self.name}: got provenance {self.provenance!r}, allowed is one of "
                              f"{', '.join(PROVENANCES)}")
         self._refuse_contradictions()
-        object.__setattr__(self, "parameters", {str(name): _as_json(value) for name, value in self.parameters.items()})
+        parameters = {str(name): _as_json(value, f"capture {self.name}: parameters: {name}")
+                      for name, value in self.parameters.items()}
+        object.__setattr__(self, "parameters", parameters)
 
     def _refuse_contradictions(self) -> None:
         """Raise ValueError for a job whose opcode names another block than its own, and for one
@@ -549,10 +552,15 @@ def _resolved(writes: Iterable[Sequence[int]], state: dict[int, int], block: str
     return out, masks
 
 
-def _as_json(value: Any) -> Any:
-    """As JSON keeps it, so that a capture is the same after it was saved."""
+def _as_json(value: Any, where: str, depth: int = 1) -> Any:
+    """As JSON keeps it, so that a capture is the same after it was saved; raises ValueError for values
+    that are more than 64 deep."""
     if isinstance(value, np.generic | np.ndarray):
         value = value.tolist()
+    if not isinstance(value, Mapping | list | tuple):
+        return value
+    if depth > MOST_DEEP:
+        raise ValueError(f"{where:.120}: got values more than {MOST_DEEP} deep, allowed are {MOST_DEEP}")
     if isinstance(value, Mapping):
-        return {str(name): _as_json(one) for name, one in value.items()}
-    return [_as_json(one) for one in value] if isinstance(value, list | tuple) else value
+        return {str(name): _as_json(one, where, depth + 1) for name, one in value.items()}
+    return [_as_json(one, where, depth + 1) for one in value]

@@ -18,7 +18,7 @@ from npulab.layout.stored import SWAPS, swap_words
 from npulab.registers.fields import WORD_BYTES
 from npulab.registers.map import RegisterMap
 from npulab.support.files import read_bounded, read_json
-from npulab.support.refuse import near, refuse_if
+from npulab.support.refuse import named, near, reason, refuse_if
 
 DESCRIPTION, WORDS, WRITES = "job.json", "words.bin", "writes.txt"
 MOST_BYTES = 2**28  # of a buffer
@@ -122,10 +122,8 @@ def _of_folder(path: Path) -> Iterator[None]:
     try:
         yield
     except (ValueError, LookupError) as error:
-        told = str(error.args[0] if isinstance(error, KeyError) and error.args else error)
-        text = told if str(path) in told else f"{path}: {told}"
         kind = Unsupported if isinstance(error, Unsupported) else ValueError
-        raise kind(text).with_traceback(error.__traceback__) from error.__cause__
+        raise kind(named(path, reason(error))).with_traceback(error.__traceback__) from error.__cause__
 
 
 def _description(path: Path) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from npulab.captures.unrecognised import holds_none, sentence_of, unread_dumps
 from npulab.models import is_model
 from npulab.registers.map import RegisterMap
 from npulab.support.files import need_file, read_bounded, read_json, write_folders
-from npulab.support.refuse import near, need, need_path, refuse_if, refusing
+from npulab.support.refuse import near, need, need_path, reason, refuse_if, refusing
 from npulab.support.text import one_line
 
 WORDS = ("words", "writes", f"writes{WIDE}", "commands")  # what a job has one of
@@ -230,8 +230,9 @@ def read_folder(folder: Path) -> Capture:
     try:
         return _capture(folder, description)
     except (ValueError, LookupError, OSError) as error:
-        text = str(error.args[0]) if isinstance(error, KeyError) else str(error)
-        raise type(error)(one_line(text if text.startswith(str(folder)) else f"{where}: {text}")) from None
+        text = reason(error)
+        inside = text.startswith(f"{folder}{os.sep}")
+        raise type(error)(one_line(text if inside else f"{where}: {text}")) from None
 
 
 def _capture(folder: Path, description: Any) -> Capture:

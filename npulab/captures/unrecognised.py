@@ -14,7 +14,7 @@ from npulab.registers.fields import WORD_BYTES
 from npulab.registers.table import MOST_WORDS
 from npulab.support.files import first_bytes
 from npulab.support.kinds import EMPTY, kind_of
-from npulab.support.refuse import near
+from npulab.support.refuse import named, near, reason
 from npulab.support.text import Row, plural
 
 HEAD = 4096
@@ -110,8 +110,7 @@ def _wrong(folder: Path) -> str:
                     f"counts too){begin}")
         readers = ", ".join(importer.name for importer in stated_target(npu).importers)
     except (ValueError, LookupError, OSError) as error:
-        told = str(error)
-        return told if told.startswith(str(where)) else f"{where}: {told}"
+        return named(where, reason(error))
     return f"{where}: npu: {npu} does not read such a folder, it reads {readers or 'nothing yet'}"
 
 

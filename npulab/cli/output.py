@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from npulab.support.answers import Answer
 from npulab.support.extras import MissingPackage
+from npulab.support.refuse import reason
 from npulab.support.text import one_line, visible
 
 Add = Callable[..., Any]  # as argparse adds an argument
@@ -59,9 +60,7 @@ def tell(what: object) -> None:
 
 def sentence(what: object) -> str:
     """An error, a warning or a text on one line."""
-    if isinstance(what, OSError) and what.strerror:
-        return one_line(f"{what.filename}: {what.strerror}")
-    return one_line(str(what.args[0] if isinstance(what, KeyError) else what))
+    return one_line(reason(what) if isinstance(what, BaseException) else str(what))
 
 
 def each(call: Callable[[Any], Any], things: Iterable[Any]) -> tuple[list[Any], int]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from npulab.support.cells import APOSTROPHE, unguarded
-from npulab.support.json_text import json_of
+from npulab.support.json_text import MOST_DEEP, json_of
 
 try:
     import fcntl
@@ -71,12 +71,22 @@ class _Plain(io.FileIO):
         self._path = path
 
     def readinto(self, buffer: Any) -> int:
-        count: int | None = super().readinto(buffer)
+        with self._named():
+            count: int | None = super().readinto(buffer)
         return self._there(count)
 
     def readall(self) -> bytes:
-        data: bytes | None = super().readall()
+        with self._named():
+            data: bytes | None = super().readall()
         return self._there(data)
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """What the system refuses, said of the file."""
+        try:
+            yield
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self._path)) from None
 
     def _there(self, got: Got | None) -> Got:
         if got is None:
@@ -140,8 +150,9 @@ def text_of(data: bytes, where: Path | str, encoding: str = "utf-8-sig") -> str:
 
 
 def read_json(path: Path) -> Any:
-    """The value in a file of JSON; raises ValueError with the file, line and column for another one."""
-    return json_of(read_bounded(path, MOST_JSON), path)
+    """The value in a file of JSON; raises ValueError with the file, line and column for another one, and
+    for values that are more than 100 deep."""
+    return json_of(read_bounded(path, MOST_JSON), path, most_deep=MOST_DEEP)
 
 
 def first_bytes(path: Path, count: int) -> bytes:

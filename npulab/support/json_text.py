@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import json.scanner
 import re
+import sys
 from typing import Any
 
 STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 BRACKET = re.compile(r"[][{}]")
+NUMBER = re.compile(r"-?[0-9]+")
+DIGITS = "integer string conversion"  # what Python says of a number with too many digits
 END = "the end of the text"
+MOST_DEEP = 100  # values in a description, each in another
 # what Python says of a text that is no JSON, and what stands there in JSON
 ALLOWED = {"Expecting value": "is a value", "Expecting ',' delimiter": "is a comma or a closing bracket",
            "Expecting ':' delimiter": "is a colon behind the name",
@@ -20,9 +24,10 @@ ALLOWED = {"Expecting value": "is a value", "Expecting ',' delimiter": "is a com
            "Unterminated string starting at": "is a text that ends in a double quote"}
 
 
-def json_of(data: bytes | str, where: object, first: int = 1, **hooks: Any) -> Any:
+def json_of(data: bytes | str, where: object, first: int = 1, most_deep: int = 0, **hooks: Any) -> Any:
     """The value in a text of JSON whose line ``first`` is its first one; ``hooks`` as ``json.loads``
-    has them, and an object with a name twice is refused.
+    has them, and an object with a name twice is refused; so is, with ``most_deep``, a value in more
+    brackets than that.
 
     Raises ValueError with ``where``, line, column, and what is wrong there.
 
@@ -33,15 +38,32 @@ def json_of(data: bytes | str, where: object, first: int = 1, **hooks: Any) -> A
     hooks = {"object_pairs_hook": once} | hooks
     text = data if isinstance(data, str) else _decoded(data, where, first)
     try:
-        return json.loads(text, **hooks)
+        value = json.loads(text, **hooks)
+        if not most_deep or not _deeper(value, most_deep):
+            return value
+        at, depth = _deepest(text)
+        wrong = f"got values {depth} deep, allowed are {most_deep}"
     except json.JSONDecodeError as error:
         at, wrong = _syntax(text, error)
     except RecursionError:
         at, depth = _deepest(text)
-        wrong = f"got values {depth} deep, allowed are fewer"
+        wrong = f"got values {depth} deep, allowed are {most_deep or 'fewer'}"
     except ValueError as error:  # of a hook, or a number with too many digits
         at, wrong = _place(text, hooks), str(error)
+        if DIGITS in wrong:
+            number = max(NUMBER.finditer(STRING.sub(_blank, text)), key=lambda found: len(found[0]))
+            at = number.start()
+            wrong = f"got a number of {len(number[0].lstrip('-'))} digits, allowed are {sys.get_int_max_str_digits()}"
     raise ValueError(f"{where}, {_line_and_column(text, at, first)}: is not JSON: {wrong}") from None
+
+
+def _deeper(value: Any, most: int) -> bool:
+    """Whether a value has more values in each other than so many."""
+    level = [value]
+    for _ in range(most + 1):
+        inside = [one for one in level if isinstance(one, dict | list)]
+        level = [one for holder in inside for one in (holder.values() if isinstance(holder, dict) else holder)]
+    return bool(level)
 
 
 def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -81,12 +103,17 @@ def _syntax(text: str, error: json.JSONDecodeError) -> tuple[int, str]:
 def _deepest(text: str) -> tuple[int, int]:
     """The place of the innermost bracket, and how deep it is."""
     deepest, place, depth = 0, 0, 0
-    bare = STRING.sub(lambda found: " " * len(found[0]), text)
+    bare = STRING.sub(_blank, text)
     for found in BRACKET.finditer(bare):
         depth += 1 if found[0] in "[{" else -1
         if depth > deepest:
             deepest, place = depth, found.start()
     return place, deepest
+
+
+def _blank(found: re.Match[str]) -> str:
+    """As many blanks as a text in quotes is long."""
+    return " " * len(found[0])
 
 
 def _place(text: str, hooks: dict[str, Any]) -> int:

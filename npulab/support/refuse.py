@@ -31,9 +31,37 @@ def refusing(where: object = "") -> Iterator[None]:
     try:
         yield
     except (ValueError, OverflowError, RecursionError) as error:
-        told = str(error)
-        text = told if told.startswith(str(where)) else f"{where}: {told}"
-        raise FormatError(text).with_traceback(error.__traceback__) from error.__cause__
+        text = str(error)
+        raise FormatError(named(where, text) if where != "" else text).with_traceback(error.__traceback__) from error.__cause__
+
+
+def named(where: object, text: str) -> str:
+    """A refusal with the place that it is of, where it does not begin with that already.
+
+    >>> named("c", "chip: got 3"), named("c", "c, line 3: got 4"), named("c", "c/x.bin: got 5")
+    ('c: chip: got 3', 'c, line 3: got 4', 'c/x.bin: got 5')
+    """
+    behind = text.removeprefix(str(where))
+    if behind != text and behind[:1] in (":", ",", os.sep, ""):
+        return text
+    return f"{where}: {text}"
+
+
+def reason(error: BaseException) -> str:
+    """What an error says, as one may read it.
+
+    >>> reason(OSError(5, "Input/output error", "a.bin")), reason(KeyError("stride"))
+    ('a.bin: Input/output error', 'stride')
+    """
+    if isinstance(error, KeyError) and error.args:
+        return str(error.args[0])
+    if not isinstance(error, OSError) or not error.strerror:
+        return str(error)
+    if error.filename is not None:
+        return f"{os.fsdecode(error.filename)}: {error.strerror}"
+    if isinstance(error, FileNotFoundError):  # the system's answer to what lies in no folder
+        return "the working folder was removed; go to another one"
+    return error.strerror
 
 
 def positive(name: str, given: Any) -> float:

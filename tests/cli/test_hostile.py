@@ -631,3 +631,67 @@ def test_a_capture_says_its_sum() -> None:
     said = json.loads((CASE / "capture.json").read_bytes())
     assert all(hashlib.sha256((CASE / name).read_bytes()).hexdigest() == known
                for name, known in said["sha256"].items())
+
+
+# What the system refuses, and the interpreter's limits
+
+
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="this system has no file of a program's memory")
+@pytest.mark.parametrize("name", ["capture.json", "job.json", "map.csv", "dump"])
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+                                             name: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("x").mkdir()
+    Path("x", name).symlink_to("/proc/self/mem")
+    asked = ("map", "x/map.csv", "out.csv") if name == "map.csv" else ("show", "x/dump" if name == "dump" else "x")
+    assert refused(capsys, *asked) == f"npulab: x/{name}: Input/output error\n"
+
+
+def test_a_working_folder_that_was_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert main(["list", "--formats"]) == 0
+    assert main(["show", str(CASE)]) == 0
+    capsys.readouterr()
+    assert refused(capsys, "check", str(tmp_path / "none")) == f"npulab: {tmp_path}/none: there is no such file or folder\n"
+    assert refused(capsys, "new", "mine") == "npulab: the working folder was removed; go to another one\n"
+
+
+@pytest.mark.parametrize("deep", [99, 600, 900, 5000])
+def test_parameters_have_a_depth(tmp_path: Path, capsys: pytest.CaptureFixture[str], deep: int) -> None:
+    folder = copy(tmp_path, parameters="?")
+    said = (folder / "capture.json").read_text()
+    (folder / "capture.json").write_text(said.replace('"?"', '{"a":' * deep + "1" + "}" * deep))
+    assert re.search(rf"capture\.json, line 1, column \d+: is not JSON: got values {deep + 1} deep, allowed are 100\n$",
+                     refused(capsys, "show", folder)) or deep == 99
+    parameters: dict[str, Any] = {}
+    for _ in range(deep):
+        parameters = {"a": parameters}
+    with pytest.raises(ValueError, match="parameters: a: got values more than 64 deep, allowed are 64"):
+        replace(npulab.load(CASE), parameters=parameters)
+
+
+def test_parameters_of_the_largest_depth_are_kept(tmp_path: Path) -> None:
+    parameters: Any = 1
+    for _ in range(65):
+        parameters = {"a": parameters}
+    capture = replace(npulab.load(CASE), parameters=parameters)
+    assert npulab.load(npulab.save(capture, tmp_path / "one")).parameters == parameters
+
+
+@pytest.mark.parametrize("name", ["c", "chip", "co", "coefficients.bin"])
+def test_a_folder_whose_name_begins_a_refusal_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str,
+                                                       capsys: pytest.CaptureFixture[str]) -> None:
+    copy(tmp_path, chip=3).rename(tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    assert refused(capsys, "show", name) == f"npulab: {name}/capture.json: chip: got 3, allowed is a text\n"
+
+
+@pytest.mark.parametrize(("text", "column"), [('{"npu": "aaa", "x": %s}', 21), ('["%s", -%s]', 10_006), ("%s", 1)])
+def test_a_number_of_many_digits_is_one_sentence(tmp_path: Path, text: str, column: int, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "job.json").write_text(text.replace("%s", "1" * 10_000))
+    (tmp_path / "words.bin").write_bytes(bytes(8))
+    told = refused(capsys, "show", tmp_path)
+    assert f"job.json, line 1, column {column}: " in told
+    assert told.endswith(": is not JSON: got a number of 10000 digits, allowed are 4300\n")

@@ -21,8 +21,8 @@ from npulab.support.json_text import json_of
     ('{"a": 1,\n"b": "open}', "line 2, column 6", "allowed is a text that ends in a double quote"),
     ('{"a": 1,\n "b": {"c": 1, "c": 2}}', "line 2, column 7", "got 'c' twice in one object, allowed is once"),
     ('{"a": "tab\there"}', "line 1, column 11", "got '\\t'"),
-    ('{"a": [1,\n' + "1" * 5000 + "]}", "line 1, column 1", "4300"),
-    ("[\n" + "[" * 100_000, "line 2, column 100000", "got values 100001 deep, allowed are fewer"),
+    ('{"a": [1,\n' + "1" * 5000 + "]}", "line 2, column 1", "got a number of 5000 digits, allowed are 4300"),
+    ("[\n" + "[" * 100_000, "line 2, column 100000", "got values 100001 deep, allowed are 100"),
     ('{"a": "[",\n "b": ' + "[" * 100_000 + "]" * 100_000 + "}", "line 2, column 100006", "deep"),
     (b'{"a":\n "\xff"}', "line 2, column 3", "got byte 0xff at byte 8, allowed is UTF-8")])
 def test_a_mistake_has_its_place(tmp_path: Path, text: str | bytes, place: str, wrong: str) -> None:
