@@ -32,10 +32,10 @@ def place_of(point: EntryPoint, dist: Distribution | None) -> tuple[Path, bool]:
     the working folder, where an environment of the interpreter counts for elsewhere."""
     folder = _folder_of(dist)
     module = _module(point.module.partition(".")[0])
-    local = not _is_installed(folder) and _is_local(folder)
+    local = is_local(folder)
     if module is None:
         return folder, local
-    shadowed = not _is_installed(module) and _is_local(module) and not _is_checkout(dist, module)
+    shadowed = is_local(module) and not _is_checkout(dist, module)
     return module, local or shadowed
 
 
@@ -56,8 +56,13 @@ def _module(name: str) -> Path | None:
     return Path(spec.origin).absolute() if spec.origin and spec.has_location else None
 
 
+def is_local(path: Path) -> bool:
+    """Whether a path lies in the working folder, or in a folder of Python's path that is said as seen
+    from it, and nobody installed it."""
+    return not _is_installed(path) and _is_local(path)
+
+
 def _is_local(path: Path) -> bool:
-    """Whether a path lies in the working folder, or is said as seen from it."""
     real = path.resolve()
     return not path.is_absolute() or real.is_relative_to(here()) or real.is_relative_to(START)
 
@@ -69,8 +74,9 @@ def _is_installed(path: Path) -> bool:
 
 @cache
 def _installed() -> tuple[Path, ...]:
-    """The folders that the interpreter's installer writes to."""
-    names = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages()]
+    """The folders of Python's own modules, and those that the interpreter's installer writes to."""
+    own = [sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")]
+    names = [*own, *site.getsitepackages()]
     if site.ENABLE_USER_SITE:
         names.append(site.getusersitepackages())
     return tuple(Path(name).resolve() for name in names)

@@ -25,8 +25,9 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 from npulab.captures import installed
+from npulab.captures.imported import watch
 from npulab.captures.target import Target, place_of
-from npulab.captures.trusted import Sums, code_of, load_module, trust, untrusted
+from npulab.captures.trusted import Sums, code_of, files_of, load_module, trust, untrusted
 from npulab.quant.rules import find_rules_with, state_rules
 from npulab.support.distributions import stated_points
 from npulab.support.refuse import near, need
@@ -155,9 +156,12 @@ def _load(code: Code, state: tuple[tuple[str, int, int], ...]) -> Target:
 
 
 def _import(code: Code) -> object:
-    if code.users and (code.point is not None or TRUSTED not in os.environ) and untrusted(code.place):
-        warnings.warn(f"target {code.name} runs code of {code.place}; npulab trust {code.place} says that it is "
-                      "trusted", ImportWarning, stacklevel=2)
+    if code.users and (code.point is not None or TRUSTED not in os.environ):
+        if untrusted(code.place):
+            warnings.warn(f"target {code.name} runs code of {code.place}; npulab trust {code.place} says that it is "
+                          "trusted", ImportWarning, stacklevel=2)
+        else:
+            watch(code.place)
     if code.point is not None:
         top = code.point.module.partition(".")[0]
         if code.users and top not in sys.modules and code.place.exists():
@@ -192,7 +196,8 @@ def _points_of(_: Path, __: tuple[tuple[Path, int], ...]) -> tuple[Code, ...]:
 
 def _state(place: Path) -> tuple[tuple[str, int, int], ...]:
     """Name, time and size of each file of a target."""
-    files = {str(path): path.stat() for path in (place.rglob("*") if place.is_dir() else [place]) if path.is_file()}
+    every = place.rglob("*") if place.is_dir() else files_of(place)
+    files = {str(path): path.stat() for path in every if path.is_file()}
     return tuple(sorted((name, one.st_mtime_ns, one.st_size) for name, one in files.items()))
 
 

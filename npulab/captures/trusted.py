@@ -1,9 +1,10 @@
 """Whose code may run: what the user trusts, by its content, and how it is loaded.
 
 The record has for each trusted place, the folder or the file of a module, the sha256 of every file in
-it that may be code.  Tables and texts are data, which may change; whatever else changes is asked for
-again.  Code is compiled from its source each time: a compiled copy beside it is nothing that anybody
-has looked at.
+it that may be code; of a file those of the modules and packages next to it too, which it can import.
+Tables and texts are data, which may change; whatever else changes is asked for again.  Code is compiled
+from its source each time: a compiled copy beside it is nothing that anybody has looked at.  What trusted
+code imports of the working folder from outside its place wants trust of its own (``imported``).
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ import importlib.util
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES, ExtensionFileLoader, FileFinder, SourceFileLoader
+from itertools import islice
 from pathlib import Path
 from types import CodeType, ModuleType
 
@@ -26,6 +28,7 @@ DATA = {".bin", ".csv", ".ipynb", ".json", ".md", ".npz", ".png", ".rst", ".svg"
 COMPILED = "__pycache__"
 MODULES = {*SOURCE_SUFFIXES, *(f".{suffix.rpartition('.')[2]}" for suffix in EXTENSION_SUFFIXES)}
 MOST_FILES = 10_000
+MOST_FOLDERS = 10_000  # that a module can import from
 MOST_BYTES = 2 ** 28  # of one file of code
 MOST_NAMED = 3  # files that a sentence names
 Sums = dict[str, str]  # sha256 by the file's name in its place
@@ -64,11 +67,38 @@ def untrusted(place: Path) -> str:
 
 
 def code_of(place: Path) -> Sums:
-    """The sha256 of every file of a folder that may be code, or of a file; raises ValueError for a
-    folder that is a link, whose files may be changed elsewhere, and for more than 10,000 files."""
-    if not place.is_dir():
-        return {place.name: _sum(place)}
-    sums: Sums = {}
+    """The sha256 of every file of a folder that may be code, or of a file and what it can import from
+    its folder.
+
+    Raises ValueError for a folder that is a link, whose files may be changed elsewhere, and for more
+    than 10,000 files.
+    """
+    base = place if place.is_dir() else place.parent
+    return {one.relative_to(base).as_posix(): _sum(one) for one in files_of(place)}
+
+
+def covers(file: Path) -> bool:
+    """Whether a module's file is part of a place that is as it was trusted."""
+    file = file.resolve()
+    for name, sums in _trusted().items():
+        place = Path(name)
+        base = place if place.is_dir() else place.parent
+        inside = file.is_relative_to(base) and file.relative_to(base).as_posix() in sums
+        if inside and not untrusted(place):
+            return True
+    return False
+
+
+def files_of(place: Path) -> list[Path]:
+    """The files that ``code_of`` has; raises as that does."""
+    files = list(_inside(place)) if place.is_dir() else [place, *_next_to(place)]
+    if len(files) > MOST_FILES:
+        raise ValueError(f"{place}: got more than {MOST_FILES} files of code, allowed are {MOST_FILES}")
+    return files
+
+
+def _inside(place: Path) -> Iterator[Path]:
+    """The files of a folder that may be code."""
     for folder, folders, names in os.walk(place, onerror=_fail):
         folders[:] = [one for one in folders if one != COMPILED and not one.startswith(".")]
         links = [one for one in folders if Path(folder, one).is_symlink()]
@@ -76,10 +106,23 @@ def code_of(place: Path) -> Sums:
             raise ValueError(f"{Path(folder, links[0])}: got a link to a folder, allowed are folders that lie in "
                              f"{place}")
         code = [one for one in names if not one.startswith(".") and Path(one).suffix.lower() not in DATA]
-        sums |= {Path(folder, one).relative_to(place).as_posix(): _sum(Path(folder, one)) for one in code}
-        if len(sums) > MOST_FILES:
-            raise ValueError(f"{place}: got more than {MOST_FILES} files of code, allowed are {MOST_FILES}")
-    return sums
+        yield from islice((Path(folder, one) for one in code), MOST_FILES + 1)
+
+
+def _next_to(file: Path) -> Iterator[Path]:
+    """The other modules of a file's folder and those of packages there; links to folders are left out,
+    so that what lies behind them is covered by nothing."""
+    count = 0
+    for folder, folders, names in os.walk(file.parent, onerror=_fail):
+        folders[:] = sorted(one for one in folders if one.isidentifier() and one != COMPILED)
+        count += 1
+        if count > MOST_FOLDERS:
+            raise ValueError(f"{file.parent}: got more than {MOST_FOLDERS} folders that {file.name} can import, allowed "
+                             f"are {MOST_FOLDERS}; move it to a folder of its own")
+        for name in sorted(names):
+            one = Path(folder, name)
+            if one.suffix in MODULES and one != file and one.is_file():
+                yield one
 
 
 def load_module(name: str, place: Path) -> ModuleType:
@@ -87,11 +130,11 @@ def load_module(name: str, place: Path) -> ModuleType:
     for known in [one for one in sys.modules if f"{one}.".startswith(f"{name}.")]:
         del sys.modules[known]  # of another folder, or of files that are no more as they were
     file = place / "__init__.py" if place.is_dir() else place
-    loader = None if file.suffix not in SOURCE_SUFFIXES else _Source(name, str(file))
+    loader = None if file.suffix not in SOURCE_SUFFIXES else Source(name, str(file))
     if place.is_dir():
         for folder, _, _ in os.walk(place):
             sys.path_importer_cache[folder] = FileFinder(folder, (ExtensionFileLoader, EXTENSION_SUFFIXES),
-                                                         (_Source, SOURCE_SUFFIXES))
+                                                         (Source, SOURCE_SUFFIXES))
     spec = importlib.util.spec_from_file_location(name, file, loader=loader, submodule_search_locations=(
         [str(place)] if place.is_dir() else None))
     assert spec is not None
@@ -101,7 +144,9 @@ def load_module(name: str, place: Path) -> ModuleType:
     return module
 
 
-class _Source(SourceFileLoader):
+class Source(SourceFileLoader):
+    """Compiles a module from its source each time."""
+
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)
         code: CodeType = self.source_to_code(self.get_data(path), path)

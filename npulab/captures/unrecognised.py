@@ -84,10 +84,10 @@ def _no_file(folder: Path) -> str:
     """That a description is there and cannot be read, as a link to nowhere or to a pipe cannot; "" where
     none is, or can."""
     for file in (folder / CAPTURE, folder / DESCRIPTION):
-        if not os.path.lexists(file) or os.path.isfile(file):
+        if not os.path.lexists(file) or file.is_file():
             continue
         if file.is_symlink():
-            return f"{file} is a link to {os.readlink(file)!r:.80}, which is no file that can be read"
+            return f"{file} is a link to {str(file.readlink())!r:.80}, which is no file that can be read"
         return f"{file} is {'a folder' if file.is_dir() else 'no file that can be read'}, allowed is a file"
     return ""
 

@@ -31,8 +31,8 @@ def refusing(where: object = "") -> Iterator[None]:
     try:
         yield
     except (ValueError, OverflowError, RecursionError) as error:
-        text = str(error)
-        raise FormatError(named(where, text) if where != "" else text).with_traceback(error.__traceback__) from error.__cause__
+        told = FormatError(named(where, str(error)) if where != "" else str(error))
+        raise told.with_traceback(error.__traceback__) from error.__cause__
 
 
 def named(where: object, text: str) -> str:

@@ -14,6 +14,7 @@ import sys
 import warnings
 import zipfile
 from dataclasses import replace
+from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,10 @@ import pytest
 from conftest import CAPTURES
 
 import npulab
-from npulab.captures import installed
+from npulab.captures import installed, trusted
 from npulab.captures.dumps import folder_importer
 from npulab.captures.journal import Journal, Trial, repair
+from npulab.captures.registry import stated_target
 from npulab.captures.sweep import load_sweep, save_sweep
 from npulab.cli.shell import main
 from npulab.npus.template import begin, new_target
@@ -631,6 +633,108 @@ def test_a_capture_says_its_sum() -> None:
     said = json.loads((CASE / "capture.json").read_bytes())
     assert all(hashlib.sha256((CASE / name).read_bytes()).hexdigest() == known
                for name, known in said["sha256"].items())
+
+
+# What trusted code imports
+
+
+def helped(how: str, inside: str = "") -> tuple[Path, Path]:
+    """Trusted code that imports a helper of the working folder; gives what was trusted, and the helper."""
+    helper = Path("helper_x.py")
+    helper.write_text("")
+    code = f"def later():\n    import {inside or 'helper_x'}\nfrom npulab.npus.vivante import TARGET\n"
+    code += "" if how == "later" else "later()\n"
+    shutil.rmtree("npulab_targets")
+    if how == "module":
+        return distribution(Path.cwd(), code), helper
+    folder = Path("npulab_targets/zeta")
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text(code)
+    return folder, helper
+
+
+@pytest.mark.parametrize("package", [False, True])
+def test_a_module_next_to_a_trusted_one_is_trusted_with_it(stranger: Path, capsys: pytest.CaptureFixture[str], package: bool,
+                                                           monkeypatch: pytest.MonkeyPatch) -> None:
+    place, helper = helped("module", "helper_x.inner" if package else "")
+    if package:
+        helper.unlink()
+        helper = Path("helper_x/inner.py")
+        helper.parent.mkdir()
+        helper.touch()
+    Path("data-1").mkdir()
+    Path("data-1/no_module.py").touch()  # no import leads there
+    monkeypatch.syspath_prepend(Path.cwd())
+    monkeypatch.setattr("sys.modules", dict(sys.modules))
+    assert main(["trust", str(place)]) == 0
+    assert json.loads(Path("state/npulab/trusted.json").read_bytes())[str(place)].keys() == {"evilmod.py", helper.as_posix()}
+    assert stated_target("evil").name == "vivante"
+    Path("data-1/no_module.py").write_text("#")
+    assert stated_target("evil").name == "vivante"
+    helper.write_text(TARGET)
+    with pytest.raises(ValueError, match=rf"^target evil: its code is not run, for {place} is not as it was trusted: {helper} has "
+                                         rf"changed; if you know who changed it: npulab trust {place}$"):
+        stated_target("evil")
+    assert not Path("ran").exists()
+
+
+@pytest.mark.parametrize("package", [False, True])
+@pytest.mark.parametrize("how", ["at once", "later"])
+def test_a_trusted_folder_imports_what_is_trusted(stranger: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+                                                  how: str, package: bool) -> None:
+    folder, helper = helped(how)
+    if package:
+        helper.unlink()
+        helper = Path("helper_x/__init__.py")
+        helper.parent.mkdir()
+    wanted = helper.parent if package else helper
+    helper.write_text(TARGET.replace("ran", "bad"))
+    (helper.parent / "__pycache__").mkdir()
+    py_compile.compile(str(helper), invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+    helper.write_text(TARGET)
+    monkeypatch.syspath_prepend(Path.cwd())
+    monkeypatch.setattr("sys.modules", dict(sys.modules))
+    monkeypatch.setattr("sys.meta_path", [*sys.meta_path])
+
+    def run() -> None:
+        stated_target("zeta")
+        if how == "later":
+            sys.modules["npulab_targets.zeta"].later()
+
+    told = (rf"helper_x: its code is not run, for {helper.absolute()} is not trusted as it is now; if you know who wrote it: "
+            rf"npulab trust {wanted.absolute()}")
+    assert main(["trust", str(folder)]) == 0
+    for _ in range(2):
+        with pytest.raises((ValueError, ImportError), match=told):
+            run()
+        assert not {Path("ran"), Path("bad")} & {*Path().iterdir()}
+        helper.write_text(f"{TARGET}# other\n")
+    assert main(["trust", str(wanted)]) == 0
+    (folder / "more.csv").touch()  # loaded anew
+    run()
+    assert {Path("ran"), Path("bad")} & {*Path().iterdir()} == {Path("ran")}
+
+
+def test_a_notebook_imports_its_own_modules(stranger: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, helper = helped("later")
+    helper.write_text(TARGET)
+    monkeypatch.syspath_prepend(Path.cwd())
+    monkeypatch.setattr("sys.modules", dict(sys.modules))
+    assert main(["trust", str(folder)]) == 0
+    assert stated_target("zeta").name == "vivante"
+    import_module("helper_x")
+    assert Path("ran").exists()
+
+
+def test_trust_of_a_module_is_bounded(stranger: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    place, _ = helped("module")
+    for name in ("one", "two", "three"):
+        Path(name).mkdir()
+        Path(name, "more.py").touch()
+    monkeypatch.setattr(trusted, "MOST_FILES", 4)
+    assert refused(capsys, "trust", str(place)) == f"npulab: {place}: got more than 4 files of code, allowed are 4\n"
+    monkeypatch.setattr(trusted, "MOST_FOLDERS", 3)
+    assert "folders that evilmod.py can import, allowed are 3; move it to a folder of its own" in refused(capsys, "trust", str(place))
 
 
 # What the system refuses, and the interpreter's limits

@@ -1,0 +1,74 @@
+"""What trusted code imports of the working folder: it wants the same trust.
+
+Python looks for modules in the working folder in a notebook and with ``python -m``, and in what
+``PYTHONPATH`` names.  Code that is trusted may import a module from there that is no part of what was
+trusted: it would run whatever somebody has put there since.  So where code of a trusted place asks for
+a module, as it is loaded or in a call later, one that lies in the working folder is looked up in the
+record of trust, and refused in one sentence if it is not there as it is.  What a notebook imports
+itself is its own.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from importlib.machinery import SOURCE_SUFFIXES, ModuleSpec, PathFinder
+from pathlib import Path
+from types import FrameType, ModuleType
+
+from npulab.captures.installed import is_local
+from npulab.captures.trusted import Source, covers
+
+OWN = Path(__file__).parents[1]  # npulab may be a checkout in the working folder
+_watched: set[str] = set()  # folders and files of trusted code that was loaded
+
+
+def watch(place: Path) -> None:
+    """Look from now on at what the code of a place imports."""
+    _watched.add(str(place))
+    if not any(isinstance(one, _Guard) for one in sys.meta_path):
+        at = sys.meta_path.index(PathFinder) if PathFinder in sys.meta_path else len(sys.meta_path)
+        sys.meta_path.insert(at, _Guard())
+
+
+class _Guard:
+    """Finds the modules of the working folder that trusted code asks for."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, _: ModuleType | None = None) -> ModuleSpec | None:
+        """The module's own source, never a compiled copy; None for what lies elsewhere.  Raises
+        ImportError for what nobody trusts."""
+        if not _asked_by_trusted(sys._getframe(1)):
+            return None
+        found = PathFinder.find_spec(name, path)
+        if found is None or not found.has_location or found.origin is None:
+            return None
+        file = Path(found.origin).absolute()
+        if file.resolve().is_relative_to(OWN) or not is_local(file):
+            return None
+        if not covers(file):
+            raise ImportError(f"{name}: its code is not run, for {file} is not trusted as it is now; if you know who "
+                              f"wrote it: npulab trust {_told(file)}", name=name, path=str(file))
+        _watched.add(str(file))
+        loader = Source(name, str(file)) if file.suffix in SOURCE_SUFFIXES else found.loader
+        return importlib.util.spec_from_file_location(
+            name, file, loader=loader, submodule_search_locations=found.submodule_search_locations)
+
+
+def _asked_by_trusted(frame: FrameType | None) -> bool:
+    """Whether code of a watched place is among the callers."""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if any(file == place or file.startswith(f"{place}{os.sep}") for place in _watched):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _told(file: Path) -> Path:
+    """What the user gives to ``npulab trust`` for a module: of a package its folder."""
+    folder = file.parent
+    while (folder.parent / "__init__.py").is_file():
+        folder = folder.parent
+    return folder if (folder / "__init__.py").is_file() else file
