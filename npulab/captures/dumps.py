@@ -123,7 +123,9 @@ def _of_folder(path: Path) -> Iterator[None]:
         yield
     except (ValueError, LookupError) as error:
         kind = Unsupported if isinstance(error, Unsupported) else ValueError
-        raise kind(named(path, reason(error))).with_traceback(error.__traceback__) from error.__cause__
+        told = reason(error)
+        text = told if f" of {path}: " in told else named(path, told)  # what the target's own code failed at
+        raise kind(text).with_traceback(error.__traceback__) from error.__cause__
 
 
 def _description(path: Path) -> dict[str, Any]:

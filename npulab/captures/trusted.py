@@ -112,13 +112,11 @@ def _inside(place: Path) -> Iterator[Path]:
 def _next_to(file: Path) -> Iterator[Path]:
     """The other modules of a file's folder and those of packages there; links to folders are left out,
     so that what lies behind them is covered by nothing."""
-    count = 0
-    for folder, folders, names in os.walk(file.parent, onerror=_fail):
+    for count, (folder, folders, names) in enumerate(os.walk(file.parent, onerror=_fail), 1):
         folders[:] = sorted(one for one in folders if one.isidentifier() and one != COMPILED)
-        count += 1
         if count > MOST_FOLDERS:
-            raise ValueError(f"{file.parent}: got more than {MOST_FOLDERS} folders that {file.name} can import, allowed "
-                             f"are {MOST_FOLDERS}; move it to a folder of its own")
+            raise ValueError(f"{file.parent}: got more than {MOST_FOLDERS} folders that {file.name} can import, "
+                             f"allowed are {MOST_FOLDERS}; move it to a folder of its own")
         for name in sorted(names):
             one = Path(folder, name)
             if one.suffix in MODULES and one != file and one.is_file():

@@ -4,9 +4,11 @@ a row."""
 from __future__ import annotations
 
 import re
+import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
+from importlib.util import find_spec
 from keyword import iskeyword
 from pathlib import Path
 from typing import NamedTuple
@@ -57,7 +59,7 @@ def new_target(name: str, folder: Path | None = None, words: int | None = None,
     format that ``read_map`` knows (a C header, CMSIS-SVD, SystemRDL, rnndb XML, a table); words of
     one or several jobs as a ``.bin``, little-endian; or register writes as ``read_writes`` reads
     them.  ``define`` and ``include`` are those of ``read_map``.  Raises ValueError for a name that
-    no module can have or another target has, for a broken source, and for another number of words
+    no module can have, that one has, or another target, for a broken source, and for another number of words
     than it has; FileExistsError where the folder is there; nothing is half-written.  The folder is
     trusted from then on; a UserWarning says that this cannot be recorded.
     """
@@ -74,6 +76,9 @@ def new_target(name: str, folder: Path | None = None, words: int | None = None,
         raise FileExistsError(f"{where}: is there already")
     if name in targets():
         raise ValueError(f"name: got {name!r}, which another target has; there are {', '.join(targets())}")
+    if module := _module_of(name):
+        raise ValueError(f"name: got {name!r}, which is the name of {module}, and Python would import one in the place "
+                         f"of the other; allowed is a name that no module has, such as {name}_npu")
     # a folder that is not npulab's own is a package without a name that anybody could import it by
     package = f"npulab.npus.{name}." if where.resolve().parent == HERE else "."
     contents = {filled(one.name, name).removesuffix(SUFFIX):
@@ -86,6 +91,19 @@ def new_target(name: str, folder: Path | None = None, words: int | None = None,
     except (OSError, RuntimeError) as error:
         warnings.warn(f"{made}: is made, and not recorded as trusted: {error}", stacklevel=2)
     return sorted(made.iterdir())
+
+
+def _module_of(name: str) -> str:
+    """The module of Python's, npulab's or an installed package's that has a name; "" where none has."""
+    if name in sys.stdlib_module_names:
+        return "a module of Python's own"
+    try:
+        found = find_spec(name)
+    except (ImportError, ValueError):  # a module that says nothing of where it is from
+        return "a module that is loaded"
+    if found is None or found.origin is None:  # a folder of files is no module
+        return ""
+    return f"the module {found.origin}"
 
 
 @refusing()

@@ -354,3 +354,23 @@ IMPORTERS = (folder_importer("heron", CHIPS, TABLES, jobs),)
     made = runpy.run_path("npulab_targets/heron/test_heron.py")
     with pytest.raises(pytest.skip.Exception, match=r"put a dump into .*samples: target heron: jobs of .*KeyError: 'extra'"):
         made["test_dumps_are_read"](npulab.target("heron"), here / "made")
+
+
+@pytest.mark.parametrize(("name", "of"), [("json", "a module of Python's own"), ("site", "a module of Python's own"),
+                                          ("npulab", "the module "), ("numpy", "the module "), ("pytest", "the module "),
+                                          ("helper_y", "the module ")])
+def test_a_name_that_a_module_has_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, of: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    Path("helper_y.py").touch()
+    with pytest.raises(ValueError, match=f"^name: got '{name}', which is the name of {of}.* such as {name}_npu$"):
+        new_target(name)
+    assert not Path("npulab_targets").exists()
+
+
+def test_a_folder_of_captures_is_no_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    Path("quokka").mkdir()
+    Path("quokka/words.bin").touch()
+    assert new_target("quokka")
