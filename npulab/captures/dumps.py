@@ -23,6 +23,7 @@ from npulab.support.refuse import named, near, reason, refuse_if
 DESCRIPTION, WORDS, WRITES = "job.json", "words.bin", "writes.txt"
 MOST_BYTES = 2**28  # of a buffer
 TEXTS = ("provenance", "source", "tool", "date")
+KEYS = ("npu", "chip", *TEXTS, "addresses", "parameters", "big_endian")
 Maps = Mapping[str, RegisterMap]
 
 
@@ -48,7 +49,8 @@ def folder_importer(target: str, chips: Mapping[str, Features], tables: Maps,
          "big_endian": {"words": 4}}
 
     ``big_endian`` names buffers whose words, of so many bytes, have the first byte highest: they
-    are turned.  ``jobs(path, buffers, maps)`` gives the jobs by the maps of the chip; left out,
+    are turned.  Another key is refused; a reader of your own may have keys of its own, and only what may
+    be a misspelt one is refused then.  ``jobs(path, buffers, maps)`` gives the jobs by the maps of the chip; left out,
     they are in ``words.bin``, the words of the first block, or in ``writes.txt``, as
     ``read_writes`` has it.  If buffers have other names than their files, or jobs say where they
     lie, it gives a ``Recorded``.  ``read`` raises ValueError with file, what, got and allowed.
@@ -68,13 +70,14 @@ def folder_importer(target: str, chips: Mapping[str, Features], tables: Maps,
         npu = stated_npu(path)
         refuse_if(npu != target, f"{where}: npu", repr(npu),
                   f"is {target!r}, as the dumps beside it have it{near(npu, [target])}")
-        chip = str(said.get("chip") or next(iter(chips)))
+        _refuse_keys(where, said, of_its_own=jobs is not None)
+        chip = _text(where, said, "chip") or next(iter(chips))
         refuse_if(chip not in chips, f"{where}: chip", repr(chip), f"is one of {', '.join(chips)}{near(chip, chips)}")
         maps, buffers = select(tables, chips[chip]), _buffers(path, said)
         with _of_folder(path):
             made = make(path, buffers, maps)
         buffers.pop(Path(WORDS).stem, None)
-        texts: dict[str, Any] = {name: str(said[name]) for name in TEXTS if name in said}
+        texts: dict[str, Any] = {name: _text(where, said, name) for name in TEXTS if name in said}
         addresses = {name: _address(where, name, at) for name, at in _object(path, said, "addresses").items()}
         recorded = made if isinstance(made, Recorded) else Recorded(made, buffers, addresses)
         try:
@@ -132,6 +135,21 @@ def _description(path: Path) -> dict[str, Any]:
     said = read_json(path / DESCRIPTION)
     refuse_if(not isinstance(said, dict), path / DESCRIPTION, type(said).__name__, "is an object")
     return said
+
+
+def _refuse_keys(where: Path, said: Mapping[str, Any], of_its_own: bool) -> None:
+    """Raise ValueError for a key that nothing reads."""
+    for name in said:
+        nearest = near(name, KEYS)
+        if name not in KEYS and (nearest or not of_its_own):
+            raise ValueError(f"{where}: got the key {name!r:.60}, allowed are {', '.join(KEYS)}{nearest}")
+
+
+def _text(where: Path, said: Mapping[str, Any], name: str) -> str:
+    """What a description says under a name; "" where it says nothing."""
+    given = said.get(name)
+    refuse_if(not isinstance(given, str | None), f"{where}: {name}", f"{given!r:.60}", "is a text")
+    return given or ""
 
 
 def _address(where: Path, name: str, at: Any) -> int:

@@ -47,6 +47,13 @@ BROKEN = [
     ('{"chip": "zeta"}', "a/job.json: npu: got nothing, allowed is an NPU's name"),
     ('["zeta"]', "a/job.json: got list, allowed is an object"),
     ('{"npu": "nvdla"}', "a/job.json: npu: nvdla does not read such a folder, it reads "),
+    ('{"npu": "zeta", "chip": []}', r"a/job.json: chip: got \[\], allowed is a text$"),
+    ('{"npu": "zeta", "chip": 0}', "a/job.json: chip: got 0, allowed is a text$"),
+    ('{"npu": "zeta", "source": {"a": 1}}', "a/job.json: source: got {'a': 1}, allowed is a text$"),
+    ('{"npu": "zeta", "block": "Q"}', "a/job.json: got the key 'block', allowed are npu, chip, provenance, .*, big_endian$"),
+    ('{"npu": "zeta", "outputs": 3}', "a/job.json: got the key 'outputs', allowed are npu, "),
+    ('{"npu": "zeta", "adress": {}}', "a/job.json: got the key 'adress', allowed are .*; near is addresses$"),
+    ('{"npu": "zeta", "": {}}', "a/job.json: got the key '', allowed are "),
     ('{"npu": "zeta", "chip": "zeto"}', "a/job.json: chip: got 'zeto', allowed is one of zeta; near is zeta$")]
 
 
@@ -180,3 +187,18 @@ def test_captures_that_make_no_sweep_say_which_option_takes_a_part(tmp_path: Pat
     assert npulab.load_sweep("captures", target="zeta").target == "zeta"
     with pytest.raises(ValueError, match="got no capture of target zita, allowed is one of beta, zeta; near is zeta"):
         npulab.load_sweep("captures", target="zita")
+
+
+def test_a_reader_of_its_own_may_have_keys_of_its_own(dump: Callable[..., Path]) -> None:
+    file = Path("npulab_targets/zeta/dumps.py")
+    file.write_text(file.read_text().replace("CHIPS, TABLES)", "CHIPS, TABLES, jobs)").replace("IMPORTERS =", '''
+from npulab.capture import Job
+
+def jobs(path, buffers, maps):
+    return [Job("JOB", [*buffers["words"][:16]])]
+
+IMPORTERS ='''))
+    trust(Path("npulab_targets/zeta"))
+    assert npulab.load(dump("a", '{"npu": "zeta", "queue": 3}')).target == "zeta"
+    with pytest.raises(ValueError, match=r"got the key 'parameter', allowed are .*; near is parameters$"):
+        npulab.load(dump("b", '{"npu": "zeta", "parameter": {}}'))
