@@ -1,13 +1,16 @@
 """Where the code of an entry point lies, and whether somebody installed it.
 
 Python looks for distributions in every folder of its path, in a notebook and with ``python -m`` in the
-working folder too: what lies there need not be the user's.
+working folder too: what lies there need not be the user's.  A folder that PYTHONPATH names by an
+absolute path outside the working folder is one that the user chose, and counts for installed; one that
+it names as seen from the working folder, as ``..``, is whatever lies there.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import site
 import sysconfig
 from functools import cache
@@ -24,7 +27,15 @@ def here() -> Path:
         return Path("/nowhere")
 
 
+def _said_from_here() -> tuple[Path, ...]:
+    """The folders that the environment names as seen from the working folder, as ``..``; Python has them
+    in its path as absolute ones."""
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return tuple((here() / one).resolve() for one in given if one and not Path(one).is_absolute())
+
+
 START = here()  # in the path of a notebook, wherever it goes from there
+RELATIVE = _said_from_here()
 
 
 def place_of(point: EntryPoint, dist: Distribution | None) -> tuple[Path, bool]:
@@ -64,7 +75,7 @@ def is_local(path: Path) -> bool:
 
 def _is_local(path: Path) -> bool:
     real = path.resolve()
-    return not path.is_absolute() or real.is_relative_to(here()) or real.is_relative_to(START)
+    return not path.is_absolute() or any(real.is_relative_to(folder) for folder in (here(), START, *RELATIVE))
 
 
 def _is_installed(path: Path) -> bool:

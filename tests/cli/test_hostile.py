@@ -493,13 +493,15 @@ def python(*arguments: str, **environment: str) -> str:
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("package", [False, True])
-@pytest.mark.parametrize("how", ["-m", "-c", "relative", "absolute", "below", "moved"])
-def test_an_entry_point_of_the_working_folder_wants_trust(stranger: Path, how: str, package: bool) -> None:
+@pytest.mark.parametrize("how", ["-m", "-c", "relative", "absolute", "below", "moved", "above", "beside"])
+def test_an_entry_point_of_the_working_folder_wants_trust(stranger: Path, monkeypatch: pytest.MonkeyPatch, how: str,
+                                                          package: bool) -> None:
     shutil.rmtree(stranger.parent)
     here = Path.cwd()
-    place = distribution(here / "inner" if how in ("relative", "below") else here, TARGET.replace("ran", f"{here}/ran"), package=package)
+    lies = {"relative": "inner", "below": "inner", "beside": "libraries"}
+    place = distribution(here / lies.get(how, ""), TARGET.replace("ran", f"{here}/ran"), package=package)
     Path("unknown.dump").write_text("hello\n")
-    paths = {"relative": "inner", "absolute": str(here), "below": str(here / "inner")}
+    paths = {"relative": "inner", "absolute": str(here), "below": str(here / "inner"), "above": "..", "beside": "../libraries"}
     program = LOOKS if how != "moved" else f"import os, npulab.captures.registry\nos.mkdir('away')\nos.chdir('away')\n{LOOKS}"
     first = ["-m", "npulab", "show"] if how == "-m" else ["-c", program]
     if how in ("absolute", "below", "moved"):
@@ -509,11 +511,14 @@ def test_an_entry_point_of_the_working_folder_wants_trust(stranger: Path, how: s
     said = json.loads(Path("case/capture.json").read_bytes())
     Path("case/capture.json").write_text(json.dumps({**said, "target": "evil"}))
     looked_at = [str(here / "unknown.dump"), str(here / "case")]
+    if how in ("above", "beside"):
+        Path("sub").mkdir()
+        monkeypatch.chdir("sub")
     answers = python(*first, *looked_at[:1 if how == "-m" else 2], PYTHONPATH=paths.get(how, ""))
     assert f"{looked_at[0]}: is text, no target recognises this file" in answers
     assert answers.count(told) >= 2
     assert how == "-m" or f"{looked_at[1]} {looked_at[1]}/capture.json: {told}" in answers
-    assert not Path("ran").exists()
+    assert not (here / "ran").exists()
 
 
 @pytest.mark.long
