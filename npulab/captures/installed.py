@@ -70,7 +70,7 @@ def _module(name: str) -> Path | None:
 def is_local(path: Path) -> bool:
     """Whether a path lies in the working folder, or in a folder of Python's path that is said as seen
     from it, and nobody installed it."""
-    return not _is_installed(path) and _is_local(path)
+    return not is_installed(path) and _is_local(path)
 
 
 def _is_local(path: Path) -> bool:
@@ -78,7 +78,7 @@ def _is_local(path: Path) -> bool:
     return not path.is_absolute() or any(real.is_relative_to(folder) for folder in (here(), START, *RELATIVE))
 
 
-def _is_installed(path: Path) -> bool:
+def is_installed(path: Path) -> bool:
     real = path.resolve()
     return any(real.is_relative_to(folder) for folder in _installed())
 
@@ -95,7 +95,7 @@ def _installed() -> tuple[Path, ...]:
 
 def _is_checkout(dist: Distribution | None, module: Path) -> bool:
     """Whether somebody installed the distribution as a link to the folder that the module lies in."""
-    if dist is None or not _is_installed(_folder_of(dist)):
+    if dist is None or not is_installed(_folder_of(dist)):
         return False
     try:
         told = json.loads(dist.read_text("direct_url.json") or "{}")

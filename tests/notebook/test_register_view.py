@@ -396,7 +396,7 @@ def test_model_tells_laws_and_flips() -> None:
     assert (model.shares[0][4], model.shares[0][5]) == (50, 50)
     assert model.describe(0, 4).endswith("evidence guess · low · law input_w - 1")
     assert "law" not in model.describe(0, 0)
-    writes = replace(small(), jobs=(Job("NN", WORDS, writes=((8, 7), (0, 5))),))
+    writes = replace(small(), jobs=(Job.from_writes("NN", [(8, 7), (0, 5)], REGISTERS),))
     assert RegisterModel(writes, laws=known()).letters == ["·" * 32, "?" * 24 + "LLLL????"]
     moved = RegisterModel(small(), sweep=SimpleNamespace(words=np.array([[1, 0, 0], [0, 0, 0]], np.uint32)))
     assert (moved.letters, moved.shares[0][0]) == ([], 100)

@@ -13,6 +13,7 @@ from keyword import iskeyword
 from pathlib import Path
 from typing import NamedTuple
 
+from npulab.captures.installed import is_installed
 from npulab.captures.registry import HERE, LOCAL, targets, trust
 from npulab.captures.writes import read_writes, rows_of_writes
 from npulab.npus.template.alternatives import Usable, shared, together, usable
@@ -103,6 +104,9 @@ def _module_of(name: str) -> str:
         return "a module that is loaded"
     if found is None or found.origin is None:  # a folder of files is no module
         return ""
+    file = Path(found.origin).resolve()
+    if not (name == "npulab" or is_installed(file) or file.is_relative_to(Path.cwd())):
+        return ""  # of a folder that is in the path here, and need not be elsewhere
     return f"the module {found.origin}"
 
 
