@@ -39,8 +39,12 @@ from npulab.support.processes import execute
 
 MOST_BYTES = 2 ** 23  # of a file and its includes together
 FILES = 64
+MOST_DEEP = 100  # brackets in each other: the compiler takes seconds for a thousand, and recorded maps have ten
 SECONDS, ROOM = 60, 2 ** 31
+INCLUDED = "`include"
 INCLUDE = re.compile(r'`include\s+(?:"([^\r\n]+)"|<([^\r\n]+)>)')
+QUIET = re.compile(r'//[^\n]*|/\*.*?(?:\*/|\Z)|"(?:[^"\\]|\\.)*"', re.DOTALL)
+BRACKET = re.compile(r"[][(){}]")
 PLAIN = "rw"
 
 
@@ -66,11 +70,14 @@ def read_rdl(path: Path) -> RegisterTable:
 
 
 def refuse(path: Path) -> None:
-    """Raises ValueError for what the compiler is not to see: Perl, files elsewhere, too much."""
+    """Raises ValueError for what the compiler is not to see: Perl, files elsewhere, too much, brackets that are
+    too deep."""
     folder = path.resolve().parent
     left = [MOST_BYTES, FILES]
+    depth = 0
 
     def look(file: Path, above: tuple[Path, ...]) -> None:
+        nonlocal depth
         size = file.stat().st_size
         left[0], left[1] = left[0] - size, left[1] - 1
         if left[0] < 0 or left[1] < 0:
@@ -81,7 +88,13 @@ def refuse(path: Path) -> None:
         if (at := text.find("<%")) >= 0:
             raise ValueError(f"{_at(file, text, at)}: got a directive of Perl (<%), allowed is a file without; npulab "
                              "runs nothing that a file says")
-        for match in re.finditer("`include", text):
+        for match in _steps(text):
+            if match[0] != INCLUDED:
+                depth = max(0, depth + (1 if match[0] in "[({" else -1))
+                if depth > MOST_DEEP:
+                    raise ValueError(f"{_at(file, text, match.start())}: got brackets {depth} deep, allowed are "
+                                     f"{MOST_DEEP}")
+                continue
             full = INCLUDE.match(text, match.start())
             name = (full[1] or full[2]) if full else ""
             real = (file.parent / name).resolve()
@@ -92,6 +105,13 @@ def refuse(path: Path) -> None:
             look(file.parent / name, (*above, real))
 
     look(path, (path.resolve(),))
+
+
+def _steps(text: str) -> list[re.Match[str]]:
+    """The brackets of a text that are in no comment or string, and every include, in their order."""
+    bare = QUIET.sub(lambda found: " " * len(found[0]), text)
+    found = [*BRACKET.finditer(bare), *re.finditer(INCLUDED, text)]
+    return sorted(found, key=lambda one: one.start())
 
 
 def _at(path: Path, text: str, at: int) -> str:
