@@ -2,62 +2,77 @@
 
 A spreadsheet runs a cell that begins with ``=``, ``+``, ``-`` or ``@`` as a formula, whoever wrote
 the text.  Such a text is written behind an apostrophe, which is taken away when it is read; a number
-is written as it is.
+is written as it is.  Spreadsheets of other countries cut a line at its semicolons, or at tabs, and see
+no quotes where they cut: a part of a text behind one of those, or on a line of its own, is written so
+too.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 APOSTROPHE = "'"
 SIGNS = "=+\\-@\uff1d\uff0b\uff0d\uff20"  # the last four are wide forms, which some spreadsheets take alike
 FORMULA = re.compile(rf"'*(?:\s*[{SIGNS}]|[\t\r\n])")
 NUMBER = re.compile(r"[+-]?(?:0[xX][0-9a-fA-F]+|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)")
-# a comment is cut at its commas there, and a quote opens a cell
+CUT = re.compile(r"([;\t\r\n])")
+CUT_COMMENT = re.compile(r"([,;\t])")
+# a quote may open a cell
 INSIDE = re.compile(rf"""'*[\s"]*[{SIGNS}]""")
 
 
 def guarded(text: str) -> str:
     """A text as a cell has it: no formula.
 
-    >>> guarded("=1+1"), guarded("'=1"), guarded("-1"), guarded("a=1")
-    ("'=1+1", "''=1", '-1', 'a=1')
+    >>> guarded("=1+1"), guarded("'=1"), guarded("-1"), guarded("a=1"), guarded("a;=1")
+    ("'=1+1", "''=1", '-1', 'a=1', "a;'=1")
     """
+    cell = _parts(text, CUT, _guarded_part)
     if not FORMULA.match(text) or NUMBER.fullmatch(text):
-        return text
-    return APOSTROPHE + text
+        return cell
+    return APOSTROPHE + cell
 
 
 def unguarded(cell: str) -> str:
     """The text that a cell was written for.
 
-    >>> unguarded("'=1+1"), unguarded("'a'")
-    ('=1+1', "'a'")
+    >>> unguarded("'=1+1"), unguarded("'a'"), unguarded("a;'=1")
+    ('=1+1', "'a'", 'a;=1')
     """
-    if cell.startswith(APOSTROPHE) and FORMULA.match(cell):
-        return cell[1:]
-    return cell
+    text = _parts(cell, CUT, _unguarded_part)
+    if text.startswith(APOSTROPHE) and FORMULA.match(text):
+        return text[1:]
+    return text
 
 
 def guarded_comment(line: str) -> str:
-    """A comment's line of which a spreadsheet makes no formula where it cuts it at its commas.
+    """A comment's line of which a spreadsheet makes no formula where it cuts it.
 
-    >>> guarded_comment('a,"=1",-b')
-    'a,\\'"=1",\\'-b'
+    >>> guarded_comment('a,"=1",-b;=2')
+    'a,\\'"=1",\\'-b;\\'=2'
     """
-    first, *others = line.split(",")
-    kept = [first]
-    for part in others:
-        risky = INSIDE.match(part) and not NUMBER.fullmatch(part)
-        kept.append(APOSTROPHE + part if risky else part)
-    return ",".join(kept)
+    return _parts(line, CUT_COMMENT, _guarded_part)
 
 
 def unguarded_comment(line: str) -> str:
     """The line that ``guarded_comment`` was given."""
-    first, *others = line.split(",")
-    kept = [first]
-    for part in others:
-        written = part.startswith(APOSTROPHE) and INSIDE.match(part)
-        kept.append(part[1:] if written else part)
-    return ",".join(kept)
+    return _parts(line, CUT_COMMENT, _unguarded_part)
+
+
+def _parts(text: str, cut: re.Pattern[str], change: Callable[[str], str]) -> str:
+    """A text whose parts behind the first are changed."""
+    parts = cut.split(text)  # every second is what cuts
+    for number in range(2, len(parts), 2):
+        parts[number] = change(parts[number])
+    return "".join(parts)
+
+
+def _guarded_part(part: str) -> str:
+    risky = INSIDE.match(part) and not NUMBER.fullmatch(part)
+    return APOSTROPHE + part if risky else part
+
+
+def _unguarded_part(part: str) -> str:
+    written = part.startswith(APOSTROPHE) and INSIDE.match(part)
+    return part[1:] if written else part

@@ -106,7 +106,7 @@ def read_table(path: Path | str) -> list[dict[str, str]]:
 def bare_row(row: dict[str, str]) -> None:
     """Give the cells of a row, as csv reads it, the texts that they were written for."""
     for name, cell in row.items():
-        if isinstance(cell, str) and cell[:1] == APOSTROPHE:
+        if isinstance(cell, str) and APOSTROPHE in cell:
             row[name] = unguarded(cell)
 
 

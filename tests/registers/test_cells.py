@@ -22,16 +22,18 @@ from npulab.support.cells import guarded, guarded_comment, unguarded, unguarded_
 from npulab.support.files import read_table
 
 STARTS = ("=", "+", "-", "@", "\t", "\r", " =", "\t=", "'=", "''=", "'", "'-", '"=', "\uff1d", "\uff20", "-1", "+1", "-1=", "0x", "")
-REST = ("", "1", "1+1", "cmd|'/c calc'!A1", "a", ",=1", ',"=1"', ";", '"', "1e5", ".5", " b", "'", "0x1F", "-")
-texts = st.one_of(st.builds(str.__add__, st.sampled_from(STARTS), st.sampled_from(REST)), st.text("=+-@'\t\r ,\"1a.xe#", max_size=8))
+REST = ("", ";=1", "\t=1", ";\t'=1", "\n=1;", ';"=1"', "; -a", "1", "1+1", "cmd|'/c calc'!A1", "a", ",=1", ',"=1"', ";", '"', "1e5", ".5", " b", "'", "0x1F", "-")
+texts = st.one_of(st.builds(str.__add__, st.sampled_from(STARTS), st.sampled_from(REST)), st.text("=+-@'\t\r ,;\"1a.xe#", max_size=8))
 
 
 def formulas(text: str) -> list[str]:
-    """What a spreadsheet would run of a table: it knows no comments, and cuts each line at its commas."""
+    """What a spreadsheet would run of a table: it knows no comments, and cuts each line at its commas; or, in
+    other countries, at semicolons or tabs."""
     found = []
-    for line in text.split("\n"):
-        for cell in next(csv.reader([line]), []):
-            found += [cell] if is_formula(cell) else []
+    for line in re.split("[\r\n]", text):
+        for cut in ",;\t":
+            for cell in next(csv.reader([line], delimiter=cut), []):
+                found += [cell] if cell and is_formula(cell) else []
     return found
 
 
@@ -52,6 +54,7 @@ def of(text: str, comment: str = "") -> RegisterTable:
 
 @given(texts)
 @example("=cmd|'/c calc'!A1")
+@example("' \t'=1;''=2")
 def test_a_cell_comes_back_and_is_no_formula(text: str) -> None:
     assert unguarded(guarded(text)) == text
     assert not is_formula(guarded(text))
@@ -96,7 +99,7 @@ def test_a_draft_keeps_the_bytes_of_lines_that_others_wrote_and_guards_its_own(t
     assert npulab.draft(tmp_path / "m.csv").table.rows[2]["note"] == "@sum(A1)"
 
 
-@given(texts.filter(lambda text: not re.search(r"[\t\r]", text)))
+@given(texts.filter(lambda text: not re.search(r"[\t\r\n]", text)))
 def test_a_cell_of_a_sheet_says_what_was_spelled(text: str) -> None:
     for quoted in (False, True):
         written = spelled(text, quoted, first=True)
