@@ -16,7 +16,7 @@ from playwright.sync_api import Browser
 
 import npulab
 from npulab.captures.capture import Capture, CaptureSet, Job
-from npulab.notebook.widgets import RegisterModel, RegisterView
+from npulab.notebook.widgets import DiffView, RegisterModel, RegisterView
 from npulab.registers.map import RegisterMap
 
 TABLE = """\
@@ -702,6 +702,32 @@ def test_page_copies_as_text(chrome: Browser) -> None:
         page.press("C")
         assert page.page.evaluate("copied") == "mode\tCFG[1:0]\t0x1 = on"
         assert status(page) == "copied 1 line"
+
+
+CLIPBOARD = "Object.defineProperty(navigator, 'clipboard', {value: {writeText: async text => { window.copied = text; }}})"
+
+
+def test_page_copies_no_formula(chrome: Browser) -> None:
+    """What a spreadsheet takes from the clipboard: names and meanings of a stranger's table."""
+    names = ["=cmd|'/c calc'!A1", "@a", "'=b", "a;=1", "a=1", "mode-"]
+    rows = [{"offset": 0, "register": "A", "field": name, "lsb": 4 * at, "width": 4, "value": "enum:e"} for at, name in enumerate(names)]
+    registers = RegisterMap(rows, enums={"e": {1: "+1+1", 0: "-5"}})
+    capture = Capture("a", "demo", "x", (Job("A", (1,)),), maps={"A": registers})
+    with BlankPage(chrome, RegisterView(capture)) as page:
+        page.page.evaluate(CLIPBOARD)
+        page.page.focus(".fields")
+        page.press("C")
+        cells = [line.split("\t") for line in page.page.evaluate("copied").split("\n")]
+        assert [cell[0] for cell in cells][:6] == ["'=cmd|'/c calc'!A1", "'@a", "''=b", "a;'=1", "a=1", "mode-"]
+        assert all(not re.match(r"\s*[=+@-]", cell) for line in cells for cell in line)
+    with BlankPage(chrome, DiffView(replace(capture, name="=1+1"), replace(capture, name="=b", jobs=(Job("A", (0x20,)),)))) as page:
+        page.page.evaluate(CLIPBOARD)
+        page.page.focus("[data-index]")
+        page.press("c")
+        page.page.wait_for_function("() => window.copied")
+        told = page.page.evaluate("copied")
+        assert "cmd" in told
+        assert all(not re.match(r"\s*[=+@-]", cell) for cell in re.split(r"[\t\n]", told))
 
 
 def test_page_keyboard_wins_over_a_resting_pointer(chrome: Browser) -> None:

@@ -515,7 +515,7 @@ class BitsFrame extends Frame {
   async copy(text) {
     const count = text.split("\n").length;
     try {
-      await navigator.clipboard.writeText(text);
+      await navigator.clipboard.writeText(asCells(text));
       this.tell(`copied ${count} line${count === 1 ? "" : "s"}`);
     } catch {
       this.tell(`this page may not copy: ${text.slice(0, 200)}`);

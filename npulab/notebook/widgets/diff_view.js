@@ -155,7 +155,7 @@ class View extends Frame {
   async copy() {
     const text = this.model.get("markdown");
     try {
-      await navigator.clipboard.writeText(text);
+      await navigator.clipboard.writeText(asCells(text));
       this.status.textContent = `copied ${this.model.get("shown").length} rows as Markdown`;
     } catch {
       this.status.textContent = "this page may not copy; to_markdown() gives the text";

@@ -15,6 +15,15 @@ function clamp(number, end) {
   return Math.max(0, Math.min(end - 1, number));
 }
 
+const FORMULA = /^'*[\s"]*[=+\-@\uff1d\uff0b\uff0d\uff20]/;
+const NUMBER = /^[+-]?(0x[0-9a-f]+|(\d+\.?\d*|\.\d+)(e[+-]?\d+)?)$/i;
+
+// Lines of cells for the clipboard, of which a spreadsheet makes no formula, as support/cells.py writes tables: a cell
+// that would be one has an apostrophe in front.
+function asCells(text) {
+  return text.replace(/[^\t\r\n;]+/g, cell => FORMULA.test(cell) && !NUMBER.test(cell) ? `'${cell}` : cell);
+}
+
 // Keys that are JupyterLab's or the browser's. JupyterLab takes single letters for commands (m makes a cell
 // Markdown), Enter for editing the cell and arrows for going to the next: none of those may leave a view, while
 // Ctrl+S, Tab, Shift+Enter and the like go on to it. AltGr is how some keyboards type [ and ]; it counts as Control
