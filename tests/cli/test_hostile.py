@@ -643,6 +643,13 @@ def test_a_capture_says_its_sum() -> None:
 # What trusted code imports
 
 
+def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Modules that a test imports are gone when it ends."""
+    for name in ("evilmod", "helper_x", "helper_x.inner", "npulab_targets.zeta"):
+        monkeypatch.setitem(sys.modules, name, sys)
+        monkeypatch.delitem(sys.modules, name)
+
+
 def helped(how: str, inside: str = "") -> tuple[Path, Path]:
     """Trusted code that imports a helper of the working folder; gives what was trusted, and the helper."""
     helper = Path("helper_x.py")
@@ -670,7 +677,7 @@ def test_a_module_next_to_a_trusted_one_is_trusted_with_it(stranger: Path, capsy
     Path("data-1").mkdir()
     Path("data-1/no_module.py").touch()  # no import leads there
     monkeypatch.syspath_prepend(Path.cwd())
-    monkeypatch.setattr("sys.modules", dict(sys.modules))
+    forgotten(monkeypatch)
     assert main(["trust", str(place)]) == 0
     assert json.loads(Path("state/npulab/trusted.json").read_bytes())[str(place)].keys() == {"evilmod.py", helper.as_posix()}
     assert stated_target("evil").name == "vivante"
@@ -698,8 +705,7 @@ def test_a_trusted_folder_imports_what_is_trusted(stranger: Path, monkeypatch: p
     py_compile.compile(str(helper), invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
     helper.write_text(TARGET)
     monkeypatch.syspath_prepend(Path.cwd())
-    monkeypatch.setattr("sys.modules", dict(sys.modules))
-    monkeypatch.setattr("sys.meta_path", [*sys.meta_path])
+    forgotten(monkeypatch)
 
     def run() -> None:
         stated_target("zeta")
@@ -724,7 +730,7 @@ def test_a_notebook_imports_its_own_modules(stranger: Path, monkeypatch: pytest.
     folder, helper = helped("later")
     helper.write_text(TARGET)
     monkeypatch.syspath_prepend(Path.cwd())
-    monkeypatch.setattr("sys.modules", dict(sys.modules))
+    forgotten(monkeypatch)
     assert main(["trust", str(folder)]) == 0
     assert stated_target("zeta").name == "vivante"
     import_module("helper_x")
