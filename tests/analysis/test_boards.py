@@ -46,7 +46,7 @@ def check_honest(of: Board, found: Bisected) -> None:
         assert not certain(found)
 
 
-@pytest.mark.sample(15)
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("seed", range(1000, 1002))
 @pytest.mark.parametrize(("kind", "flake"), LOT)
 def test_no_answer_stands_against_its_trials(kind: str, flake: float, seed: int) -> None:

@@ -491,7 +491,7 @@ def python(*arguments: str, **environment: str) -> str:
     return ended.stdout + ended.stderr
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("package", [False, True])
 @pytest.mark.parametrize("how", ["-m", "-c", "relative", "absolute", "below", "moved", "above", "beside"])
 def test_an_entry_point_of_the_working_folder_wants_trust(stranger: Path, monkeypatch: pytest.MonkeyPatch, how: str,

@@ -745,6 +745,7 @@ def test_found_from_one_capture_of_weights(stored: str, weights: str, seeds: ran
         check_weights(layout, WEIGHTS[weights](layout.shape, seed), weights in ("blur", "symmetric"))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("stored", "weights", "seed"), [("hwc", "blur", 3), ("groups", "symmetric", 16), ("planes", "symmetric", 2)])
 def test_of_layouts_that_agree_alike_the_plainest_is_found(stored: str, weights: str, seed: int) -> None:
     """Though neighbours suggest columns before rows, or a nest that a few elements are in."""

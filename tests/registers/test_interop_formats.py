@@ -668,6 +668,7 @@ def test_what_ends_the_compiler_is_refused(tmp_path: Path, monkeypatch: pytest.M
     refused(lambda: read_rdl(written(tmp_path, f"addrmap a {{ {many} }};", "many.rdl")), "takes the compiler of SystemRDL more than 1 seconds")
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("first", "again", "use"), [
     ("", "`A{0} `A{0}", "`A{0}"), (" reg { field {} f; } q;", "`A{0} `A{0}", "`A{0}"), ("(x) x", "`A{0}(x) `A{0}(x)", "`A{0}(q)"),
     ("(x) x", "`A{0}(`A{0}(x))", "`A{0}(q)"), ("(x) x x", "`A{0}(x x)", "`A{0}(q)")])

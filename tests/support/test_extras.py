@@ -78,6 +78,8 @@ def test_other_errors_of_imports_keep_their_words() -> None:
 @pytest.mark.parametrize(("module", "arguments"), [("jupyterlab", ["lab"]), ("pandas", ["diff", f"{VIVANTE}/update4-vendor", f"{VIVANTE}/update4-mesa"])])
 def test_a_command_of_a_broken_install_is_one_sentence(module: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch,
                                                        capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setitem(sys.modules, module, None)
+    # another test of this process may have imported parts of it
+    for name in [module, *(one for one in sys.modules if one.startswith(f"{module}."))]:
+        monkeypatch.setitem(sys.modules, name, None)
     assert cli.main(arguments) == 2
     assert capsys.readouterr().err == f"npulab: this needs {module}, which is not installed: pip install {module}\n"
