@@ -276,7 +276,7 @@ PLANTED = '<p style="color: #777; background: #888">nobody can read this</p>'
 
 
 # of axe's rules one looks at colours, and takes longer than all others, which look at what a theme leaves as it is
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("theme", "colours"), [("Light", False), ("Light", True), ("Dark", True)])
 def test_no_findings_of_axe_in_any_widget(mine: Opened, theme: str, colours: bool) -> None:
     opened = mine

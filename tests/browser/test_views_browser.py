@@ -118,6 +118,7 @@ def nasty_diff() -> DiffView:
     return view
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("make", [nasty_bytes, nasty_diff, nasty_outputs])
 def test_no_findings_in_both_themes_and_names_stay_text(chrome: Browser, make: Any) -> None:
     with BlankPage(chrome, drawn(make())) as page:
