@@ -451,7 +451,8 @@ def test_trials_of_each_kind_among_130_parts(flake: float, trials: int) -> None:
     for kind, alone in (("single", 0), ("AND 2", 2), ("OR 2", 0), ("AND 3", 3)):
         runs, share = measured("npulab", kind, flake, trials)
         # what breaks it only together is tried part by part, too, before it is reported; BAD runs once
-        assert runs <= 1.3 * bound(kind, flake) + alone + 1, (kind, runs, bound(kind, flake))
+        capacity = bound(kind, 0.0) / bound(kind, flake)
+        assert runs <= 1.3 * bound(kind, flake) + (alone + 1) / capacity, (kind, runs, bound(kind, flake))
         right.append(share)
     assert sum(right) / len(right) >= 0.98, right
 

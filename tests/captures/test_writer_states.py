@@ -330,6 +330,7 @@ STATES = {"session": Sessions, "journal": Trials, "exploration": Answers, "draft
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="writers are killed in a forked process")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.* it was moved to :UserWarning")  # half a capture of a writer that was killed
 @pytest.mark.parametrize("name", STATES)
 @pytest.mark.parametrize("count", [2, pytest.param(200, marks=pytest.mark.long)])
 def test_files_of_several_writers(name: str, count: int) -> None:

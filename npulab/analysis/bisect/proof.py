@@ -103,7 +103,7 @@ class Prover:
                 outcome = self._steps.known(self.wanted)
                 if outcome is None:
                     return
-                if self.wanted.reason == ALONE and outcome != evidence.symptom:
+                if self.wanted.reason == ALONE and outcome == "pass":
                     self.refuted = True
                 self.wanted = self._asking.send(outcome)
         except StopIteration as end:
@@ -123,6 +123,10 @@ def wanted_of(
             return Wanted(subset_of(group, n), SUSPECTS_IT)
     for way in ways(sets) or []:
         rest = frozenset(range(n)) - way - frozenset(hiding)
+        if evidence.mostly(subset_of(rest, n), (HIDDEN,)):
+            # what belongs together was torn apart: all of its groups are left out
+            torn = [group for group in sets if group & way]
+            rest = rest.difference(*torn)
         if not evidence.mostly(subset_of(rest, n), ("pass",)):
             return Wanted(subset_of(rest, n), SUSPECTS_IT)
     for item in _members(sets):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from npulab.analysis.bisect.evidence import Evidence, subset_of
+from npulab.analysis.bisect.evidence import HIDDEN, Evidence, subset_of
 from npulab.analysis.bisect.kinds import Groups
 from npulab.analysis.bisect.proof import ways
 
@@ -56,8 +56,8 @@ class Rivals:
         for group in sets:
             others = evidence.told(tuple(other for other in groups if frozenset(other) != group))
             narrower.append(_narrower(trials, group, others, members))
-            smaller.append(_smaller(trials, group, told))
-        more = _more(trials, sets, told, untried)
+            smaller.append(_smaller(trials, group, told, evidence))
+        more = _more(trials, sets, told, untried) * _tellable(evidence, sets, untried)
         nothing = STEP * math.exp(trials.odds * against[told].sum())
         return cls(sets, np.array(narrower), np.array(smaller), more, nothing)
 
@@ -67,21 +67,27 @@ class Rivals:
         weights = self.narrower.sum() + self.smaller.sum() + self.more.sum() + self.nothing
         return 1 / (1 + float(weights))
 
-    def wanted(self, untried: Collection[int] = ()) -> np.ndarray:
-        """The set of items ``(n,) bool`` that would end differently with most of the rivals."""
+    def wanted(self, evidence: Evidence, untried: Collection[int] = ()) -> np.ndarray | None:
+        """The set of items ``(n,) bool`` that would end differently with most of the rivals; None
+        where each set that would tell ends in another way."""
         n = len(self.more)
-        every = frozenset(range(n))
         found = [
             (float(weight.sum()) + self.nothing, group)
             for group, weight in zip(self.groups, self.narrower, strict=True)
         ]
         for group, weight in zip(self.groups, self.smaller, strict=True):
             found += [(float(weight[item]), group - {item}) for item in group if len(group) > 1]
-        for way in ways(self.groups) or []:
-            rest = every - way - frozenset(untried)
+        for rest in _rests(n, self.groups, untried):
             inside = list(rest)
             found.append((float(self.more[np.ix_(inside, inside)].sum()), rest))
-        _, best = max(found, key=lambda pair: pair[0])
+        telling = [
+            (weight, subset)
+            for weight, subset in found
+            if not evidence.mostly(subset_of(subset, n), (HIDDEN,))
+        ]
+        if not telling:
+            return None
+        _, best = max(telling, key=lambda pair: pair[0])
         return subset_of(best, n)
 
 
@@ -108,14 +114,20 @@ def _narrower(
     return prior * _weights(lacking, -trials.against[only], trials.odds)
 
 
-def _smaller(trials: _Trials, group: frozenset[int], told: np.ndarray) -> np.ndarray:
+def _smaller(
+    trials: _Trials, group: frozenset[int], told: np.ndarray, evidence: Evidence
+) -> np.ndarray:
     """The weights ``(n,)`` of the items that a group does not need; ``told (T,) bool`` are the trials
-    where the answer expects the symptom."""
-    weights = np.zeros(trials.changed.shape[1])
+    where the answer expects the symptom.  An item without which the group ends in another way is no
+    rival: no trial can tell."""
+    n = trials.changed.shape[1]
+    weights = np.zeros(n)
     if len(group) == 1:
         return weights
     for item in group:
         rest = list(group - {item})
+        if evidence.mostly(subset_of(rest, n), (HIDDEN,)):
+            continue
         without = trials.changed[:, rest].all(axis=1) & ~told
         net = trials.against[without].sum()
         weights[item] = STEP / len(group) * math.exp(-trials.odds * net)
@@ -135,10 +147,34 @@ def _more(
     free = ~subset_of([*alone, *untried], n)
     pairs = np.outer(free, free)
     for group in groups:
-        if len(group) == 2:
-            pairs[tuple(sorted(group))] = False
+        inside = subset_of(group, n)
+        pairs &= ~np.outer(inside, inside)  # a part of a group is in ``smaller``
     prior = _prior(free & ~members, pairs, members)
     return prior * _weights(trials.changed[~told], trials.against[~told], trials.odds)
+
+
+def _rests(
+    n: int, groups: Collection[frozenset[int]], untried: Collection[int]
+) -> list[frozenset[int]]:
+    """What is left of ``n`` items without one item of each group, for each way to choose those, and
+    without all of the groups."""
+    left_out = [*(ways(groups) or []), frozenset().union(*groups)]
+    every = frozenset(range(n)).difference(untried)
+    return [every - items for items in left_out]
+
+
+def _tellable(
+    evidence: Evidence, groups: Collection[frozenset[int]], untried: Collection[int]
+) -> np.ndarray:
+    """Which pairs of items ``(n, n) bool`` are together in a set that does not end in another way:
+    of the rest no trial can tell."""
+    n = evidence.changed.shape[1]
+    told = np.zeros((n, n), bool)
+    for rest in _rests(n, groups, untried):
+        inside = subset_of(rest, n)
+        if not evidence.mostly(inside, (HIDDEN,)):
+            told |= np.outer(inside, inside)
+    return told
 
 
 def _prior(singles: np.ndarray, pairs: np.ndarray, members: np.ndarray) -> np.ndarray:

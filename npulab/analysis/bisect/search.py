@@ -225,10 +225,7 @@ class Search:
             if wanted is None or wanted.reason != ALONE:
                 wanted = self._remembering() or self._bad_itself() or wanted
             return None if wanted is None else Question(wanted.subset, wanted.reason)
-        if self._question is None:
-            self._question = self._asked()
-            self._silent = self._question is None  # no trial says which of the explanations it is
-        return self._question
+        return self._asked_or_silent()
 
     def _asks_for_bad(self) -> bool:
         """Whether it has to be known first what the bad job does."""
@@ -314,7 +311,8 @@ class Search:
         rivals = self._rivals(groups)
         if rivals.certainty >= self._enough:
             return None
-        return Wanted(rivals.wanted(hiding), SUSPECTS_IT)
+        subset = rivals.wanted(self._in_parts, hiding)
+        return None if subset is None else Wanted(subset, SUSPECTS_IT)
 
     def _good_fails(self) -> bool:
         """Whether the good job was seen to fail often enough: in the last trials, one after the other,
@@ -516,13 +514,27 @@ class Search:
             return
         hung = outcome == "hang"
         self.couplings.tell(changed, hung)
-        if not hung or np.count_nonzero(changed) == 1:  # what hangs alone is not what fails alone
+        if not hung or self._always_hangs(changed):
             self.suspects.tell(changed, failed)
 
+    def _always_hangs(self, changed: np.ndarray) -> bool:
+        """Whether a set is one part that hung in each trial: what hangs so is not what fails alone.
+
+        One that did not hang with others is torn apart from what belongs to it.
+        """
+        if np.count_nonzero(changed) != 1:
+            return False
+        (part,) = np.flatnonzero(changed)
+        return all(outcome == "hang" for subset, outcome in self._told if subset[part])
+
     def _asked_or_silent(self) -> Question | None:
+        """What the stage asks for; where no trial says which of the explanations it is, what the
+        most probable one has not shown yet."""
         if self._question is None:
             self._question = self._asked()
-            self._silent = self._question is None
+            if self._question is None and not self._silent:
+                self._silent = True
+                self._question = self._asked()
         return self._question
 
     # ------------------------------------------------------------------------------------------------------ ending
