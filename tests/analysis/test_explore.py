@@ -179,6 +179,7 @@ def test_a_folder_that_no_exploration_began_is_no_store(tmp_path: Path, name: st
     assert everything(tmp_path) == before
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", ["captures", "captures/00002", "captures/00002.bin", "answers.jsonl", "set-aside"])
 @pytest.mark.parametrize("begun", [False, True])
 def test_a_store_has_no_links(tmp_path: Path, name: str, begun: bool) -> None:

@@ -53,7 +53,7 @@ MAKES: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", MAKES)
 def test_hostile_names_are_text_in_every_view(chrome: Browser, name: str) -> None:
     view = MAKES[name]()

@@ -70,7 +70,7 @@ def views() -> dict[str, Any]:
     return {name: drawn(make()) for name, make in VIEWS.items()}
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", VIEWS)
 def test_a_view_looks_the_same_beside_any_other(chrome: Browser, views: dict[str, Any], name: str) -> None:
     with BlankPage(chrome, views[name]) as page:

@@ -105,6 +105,7 @@ def test_every_command_is_walked() -> None:
     assert {*COMMANDS} == {*RUNS, *SLOW} - {"bench emulate"}
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("name", RUNS)
 def test_the_base_install_runs_every_command(base: Any, name: str) -> None:
     did = base["commands"][name]

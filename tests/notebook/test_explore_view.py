@@ -107,6 +107,7 @@ def test_a_driver_of_ours_is_simulated() -> None:
     assert "simulated" in repr(ExploreView(Lowered("vivante"), budget=2))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_page_in_each_theme(chrome: Browser, done: ExploreView, theme: str) -> None:
     with BlankPage(chrome, done, theme) as page:

@@ -44,6 +44,7 @@ def test_bars_of_differences_have_both(most: int) -> None:
     assert [bar.get_facecolor()[:3] for bar in bars] == [to_rgb(SMALLER), to_rgb(LARGER)]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("theme", THEMES)
 def test_the_view_of_outputs_has_both(chrome: Browser, theme: str) -> None:
     with BlankPage(chrome, drawn(OutputView(outputs(127))), theme) as page:
