@@ -44,8 +44,11 @@ def test_every_trace_is_equal(run: Any) -> None:  # noqa: F811
     assert (status, err) == (0, "")
     assert len(rows) == 32
     assert all(set(row) >= NEEDED for row in rows)
-    assert {(row["target"], row["words"], row["mismatches"], row["verdict"], row["provenance"]) for row in rows} \
-        == {("nvdla", "equal", 0, "equal", "RTL simulation")}
+    assert {(row["target"], row["words"], row["mismatches"], row["provenance"]) for row in rows} \
+        == {("nvdla", "equal", 0, "RTL simulation")}
+    # one of two ranges of this trace is 0 throughout, as memory that no job wrote
+    assert [(row["case"], row["verdict"]) for row in rows if row["verdict"] != "equal"] \
+        == [("dc_8x8x32_1x1x32x32_int8_0", "one value")]
     sizes = {name.split("/")[1]: sum(one["size"] for one in case["checks"])
              for name, case in json.loads(shared("data/nvdla/cases.json").read_text()).items() if case.get("checks")}
     assert {row["case"]: row["compared"] for row in rows if row["case"] in sizes} == sizes
