@@ -423,9 +423,9 @@ def _layer_by_layer(result: Comparison, of: Target, capture: Capture, x: Any, nu
     every, compared, same = outputs(network, x, result.rule), 0, list[int]()
     for number in numbers:
         predicted = every[number]
-        captured = of.tensor(capture, f"{STEP}{number}", predicted)
-        zero = None if surely_written(capture) else _zero_point(network.layers[number])
         name = f"{STEP}{number}"
+        captured = of.tensor(capture, name, predicted)
+        zero = None if surely_written(capture) else _zero_point(network.layers[number])
         unwritten = as_unwritten(capture, name, captured, partial(_tensor, of, name, predicted))
         found = with_outputs(result, _image(predicted), _image(captured), unwritten, zero)
         if found.mismatches:

@@ -116,6 +116,10 @@ class Evidence:
         seen = self.seen(subset)
         return 2 * sum(outcome in outcomes for outcome in seen) > len(seen)
 
+    def hides(self, subset: np.ndarray) -> bool:
+        """Whether most trials of exactly this set ``(n,) bool``, and at least one, ended in another way."""
+        return self.mostly(subset, (HIDDEN,))
+
     def named(self, outcome: str) -> str:
         """The outcome as the search sees it: the symptom, "pass" or ``HIDDEN``."""
         return outcome if outcome in ("pass", self.symptom) else HIDDEN
@@ -123,7 +127,7 @@ class Evidence:
     def _voted(self, seen: Sequence[str]) -> str | None:
         """The outcome that repeated trials agree on, by Wald's sequential test; None while it is open."""
         for outcome in (self.symptom, "pass", HIDDEN):
-            if 2 * seen.count(outcome) - len(seen) >= self.votes:
+            if lead(seen, outcome) >= self.votes:
                 return outcome
         return None
 
@@ -147,6 +151,15 @@ class Evidence:
     def misled(self) -> float:
         """The probability that such a vote is wrong."""
         return math.exp(-self.votes * self._odds)
+
+
+def lead(seen: Sequence[str], outcome: str) -> int:
+    """In how many trials more an outcome was seen than any other.
+
+    >>> lead(["fail", "pass", "fail"], "fail"), lead([], "fail")
+    (1, 0)
+    """
+    return 2 * seen.count(outcome) - len(seen)
 
 
 def subset_of(items: Collection[int], n: int) -> np.ndarray:

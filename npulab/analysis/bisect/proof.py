@@ -123,7 +123,7 @@ def wanted_of(
             return Wanted(subset_of(group, n), SUSPECTS_IT)
     for way in ways(sets) or []:
         rest = frozenset(range(n)) - way - frozenset(hiding)
-        if evidence.mostly(subset_of(rest, n), (HIDDEN,)):
+        if evidence.hides(subset_of(rest, n)):
             # what belongs together was torn apart: all of its groups are left out
             torn = [group for group in sets if group & way]
             rest = rest.difference(*torn)
@@ -252,11 +252,11 @@ class _Steps:
         """
         hidden = 0
         leaving_out = ways(groups) or []
+        every = frozenset().union(*hides)
         one_by_one = len(hides) > 1 and len(hides) * len(leaving_out) <= MOST_HIDES
         for way in leaving_out:
             kept = [self.everything - way]
             if one_by_one:
-                every = frozenset().union(*hides)
                 kept += [self.everything - way - (every - hide) for hide in hides]
             for rest in kept:
                 outcome = yield self._asks(rest, OTHERS)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from npulab.analysis.bisect.evidence import HIDDEN, Evidence, subset_of
+from npulab.analysis.bisect.evidence import Evidence, subset_of
 from npulab.analysis.bisect.kinds import Groups
 from npulab.analysis.bisect.proof import ways
 
@@ -83,7 +83,7 @@ class Rivals:
         telling = [
             (weight, subset)
             for weight, subset in found
-            if not evidence.mostly(subset_of(subset, n), (HIDDEN,))
+            if not evidence.hides(subset_of(subset, n))
         ]
         if not telling:
             return None
@@ -126,7 +126,7 @@ def _smaller(
         return weights
     for item in group:
         rest = list(group - {item})
-        if evidence.mostly(subset_of(rest, n), (HIDDEN,)):
+        if evidence.hides(subset_of(rest, n)):
             continue
         without = trials.changed[:, rest].all(axis=1) & ~told
         net = trials.against[without].sum()
@@ -172,7 +172,7 @@ def _tellable(
     told = np.zeros((n, n), bool)
     for rest in _rests(n, groups, untried):
         inside = subset_of(rest, n)
-        if not evidence.mostly(inside, (HIDDEN,)):
+        if not evidence.hides(inside):
             told |= np.outer(inside, inside)
     return told
 

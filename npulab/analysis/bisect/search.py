@@ -11,7 +11,7 @@ import numpy as np
 
 from npulab.analysis.bisect import suspects
 from npulab.analysis.bisect.couplings import TIED, Couplings
-from npulab.analysis.bisect.evidence import Evidence, subset_of
+from npulab.analysis.bisect.evidence import Evidence, lead, subset_of
 from npulab.analysis.bisect.kinds import MOST, Groups
 from npulab.analysis.bisect.proof import (
     ALONE,
@@ -250,9 +250,9 @@ class Search:
             return None
         if not self.errs:
             return outcomes[-1] == outcome
-        count = outcomes.count(outcome)
-        needed = 1 if count * 2 > len(outcomes) else 3  # that BAD does not show it ends the search
-        return None if abs(2 * count - len(outcomes)) < needed else count * 2 > len(outcomes)
+        ahead = lead(outcomes, outcome)
+        needed = 1 if ahead > 0 else 3  # that BAD does not show it ends the search
+        return None if abs(ahead) < needed else ahead > 0
 
     def _asked(self) -> Question | None:
         """What the stage asks for."""
@@ -304,7 +304,7 @@ class Search:
             return wanted
         if not groups:
             everything = np.ones(len(self.parts), bool)
-            passes = self._agree(self._in_parts.seen(everything), "pass")
+            passes = lead(self._in_parts.seen(everything), "pass")
             return None if passes >= RESTS else Wanted(everything, SUSPECTS_IT)
         if () in groups:
             return None
@@ -320,15 +320,10 @@ class Search:
         nothing = np.zeros(self.n, bool)
         if self.errs:
             seen = self.evidence.seen(nothing)
-            return self._agree(seen, self.symptom or "fail") >= RESTS
+            return lead(seen, self.symptom or "fail") >= RESTS
         last = self.history[-RESTS:]
         fails = [outcome != "pass" and not subset.any() for subset, outcome in last]
         return len(last) == RESTS and all(fails)
-
-    @staticmethod
-    def _agree(seen: Sequence[str], outcome: str) -> int:
-        """In how many trials more an outcome was seen than another."""
-        return 2 * seen.count(outcome) - len(seen)
 
     def _rivals(self, groups: Groups) -> Rivals:
         """The answers that resemble an answer of the stage, of a device that errs."""
@@ -359,8 +354,8 @@ class Search:
 
         A device whose next run fails too, or passes whatever it is, may agree with a wrong answer in
         each trial.  It is seen in a trial that passes right after a failure which followed a pass,
-        and in one that fails right after a failure.  None where both were seen, where there is one
-        part alone.  A device that hung is reset, so only that it passes in the end is looked at.
+        and in one that fails right after a failure.  None where both were seen, and where there is
+        one part alone.  A device that hung is reset, so only that it passes in the end is looked at.
         """
         broke = self.evidence.changed[self.evidence.broke]
         if self.errs or self.apart or self.n == 1 or not len(broke):
