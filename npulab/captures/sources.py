@@ -220,7 +220,8 @@ def _first(out: Path) -> Capture:
 
 def _unread(out: Path, reader: str, formats: Sequence[str]) -> str:
     """That nothing of what a program left is a dump."""
-    if wrong := unread_dumps(out):
+    wrong = unread_dumps(out)
+    if wrong:
         return wrong
     names = ", ".join(sorted(path.name for path in out.iterdir()))
     known = f" ({', '.join(formats)})" if formats else ""

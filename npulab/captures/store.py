@@ -163,7 +163,8 @@ def case_readers(path: str | os.PathLike[str]) -> dict[str, Callable[[], Capture
     if (cases := _recognised(path)) is not None:
         return cases
     if path.is_dir():
-        if wrong := unread_dumps(path):
+        wrong = unread_dumps(path)
+        if wrong:
             raise ValueError(wrong)
         files = {file.name: _in_folder(file) for file in sorted(path.iterdir()) if file.is_file()}
         return {name if len(cases) == 1 else f"{name}/{case}": read

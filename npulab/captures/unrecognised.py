@@ -61,10 +61,16 @@ def undescribed(path: Path) -> str:
     """The end of a refusal of a folder without captures: a description in it, or in a folder of it,
     that is no file; else the line that makes the description of what was recorded there; "" where
     nothing was."""
-    for folder in _with_folders(path):
-        if wrong := _no_file(folder):
+    folders = _with_folders(path)
+    for one in folders:
+        wrong = _no_file(one)
+        if wrong:
             return f"; {wrong}"
-    recorded = {folder: file for folder in _with_folders(path) if (file := _recorded(folder))}
+    recorded = {}
+    for one in folders:
+        file = _recorded(one)
+        if file:
+            recorded[one] = file
     if not recorded:
         return ""
     folder, file = next(iter(recorded.items()))

@@ -169,9 +169,11 @@ def _of_map(source: Path, name: str, define: Sequence[str], include: Sequence[Pa
     table = RegisterTable.of(rows, table.enums, table.copyright)
     made = Usable(table, {}, together(table)) if arrays else usable(table)
     table = made.table
-    codes = sorted({row["evidence"] for row in table.rows} - {"unknown", "guess"})
-    sources = "".join(f'{code},"{source.name.replace(chr(34), "")}",read by npulab new\n' for code in codes
-                      if not code.startswith("C:"))
+    file_name = source.name.replace('"', "")
+    sources = ""
+    for code in sorted({row["evidence"] for row in table.rows} - {"unknown", "guess"}):
+        if not code.startswith("C:"):
+            sources += f'{code},"{file_name}",read by npulab new\n'
     counts = ", ".join(plural(count, what[:-1]) for what, count in table.counts.items())
     text = source.read_text(encoding="utf-8") if arrays else table.csv()
     files = {"registers.csv": text, "enums.csv": table.enums_csv() or "enum,raw,name\n",
@@ -186,8 +188,10 @@ def _of_map(source: Path, name: str, define: Sequence[str], include: Sequence[Pa
 def _chips(name: str, features: Mapping[str, int]) -> str:
     """The chip of a map with features: it has those that go together."""
     notes = {1: "the rows of registers.csv with this feature are read", 0: "its rows overlap those of another feature"}
-    lines = [f"{name},{feature},{value},guess,{notes[value]}" for feature, value in features.items()]
-    return "\n".join([CHIPS_HEAD, *lines, ""])
+    lines = [CHIPS_HEAD]
+    for feature, value in features.items():
+        lines.append(f"{name},{feature},{value},guess,{notes[value]}")
+    return "\n".join([*lines, ""])
 
 
 def _alternatives(made: Usable) -> list[str]:

@@ -44,13 +44,14 @@ def usable(table: RegisterTable) -> Usable:
 
 def shared(table: RegisterTable, blocks: Sequence[str]) -> list[str]:
     """The fields that all of some blocks have in the same bits: one of them may say which it is."""
-    places = [{_place(row) for row in table.blocks[block]} for block in blocks]
-    both = set.intersection(*places)
-    return [place[0] for place in sorted(both, key=lambda place: place[1:]) if place[0]]
+    first, *others = [_places(table.blocks[block]) for block in blocks]
+    both = first.intersection(*others)
+    return [field for *_, field in sorted(both) if field]
 
 
-def _place(row: Mapping[str, Any]) -> tuple[str, int, int, int]:
-    return str(row.get("field", "")), int(row["offset"]), int(row["lsb"]), int(row["width"])
+def _places(rows: Rows) -> set[tuple[int, int, int, str]]:
+    """Where each field of some rows lies, and its name."""
+    return {(int(row["offset"]), int(row["lsb"]), int(row["width"]), str(row.get("field", ""))) for row in rows}
 
 
 def _in_order(rows: Rows) -> list[str]:
@@ -80,9 +81,14 @@ def _of_alternative(rows: Rows, block: str, feature: str) -> list[dict[str, Any]
         kept = {name: value for name, value in row.items() if name != "feature"}
         made.append({**kept, "block": block, "field": str(row.get("field", "")).removeprefix(front)})
     # an alternative is as long as the union: words that it says nothing of are its own all the same
-    silent = sorted({int(row["offset"]) for row in rows} - {int(row["offset"]) for row in some})
-    return [*made, *({"block": block, "offset": offset, "register": f"w{offset:#06x}", "lsb": 0, "width": WORD_BITS,
-                      "evidence": "unknown"} for offset in silent)]
+    for offset in sorted(_offsets(rows) - _offsets(some)):
+        made.append({"block": block, "offset": offset, "register": f"w{offset:#06x}", "lsb": 0, "width": WORD_BITS,
+                     "evidence": "unknown"})
+    return made
+
+
+def _offsets(rows: Rows) -> set[int]:
+    return {int(row["offset"]) for row in rows}
 
 
 def together(table: RegisterTable) -> dict[str, int]:
