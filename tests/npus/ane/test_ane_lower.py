@@ -483,7 +483,9 @@ def test_the_simulated_device_runs_what_was_lowered(kind, count):
         compiler = "9.x" if kind == "grouped" else (*HABITS,)[-1 - number % len(HABITS)]
         capture = lower(layer, x=x if len(x) > 1 else x[0], compiler=compiler)
         checked = npulab.check(capture.with_buffers(output=npulab.target("ane").simulate(capture)))
-        assert (checked.verdict, checked.compared) == ("equal", int(np.prod(given.output_shape))), (layer, checked)
+        # a layer whose every output is 0 leaves what memory may hold before a job ran
+        verdict = "equal" if np.any(checked.captured) else "one value"
+        assert (checked.verdict, checked.compared) == (verdict, int(np.prod(given.output_shape))), (layer, checked)
 
 
 def test_captured_output_of_a_convolution():
