@@ -17,7 +17,10 @@ def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
     if name in _RENAMED:
-        warnings.warn(f"npulab.target.{name} is now npulab.target.{_RENAMED[name]}",
-                      DeprecationWarning, stacklevel=2)
+        warnings.warn(
+            f"npulab.target.{name} is now npulab.target.{_RENAMED[name]}",
+            DeprecationWarning,
+            stacklevel=2,
+        )
         name = _RENAMED[name]
     return getattr(importlib.import_module("npulab.captures.target"), name)

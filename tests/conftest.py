@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.load_profile("fixed")
 
-# Each worker, kernel and program would compile npulab anew where an image of a container says that nothing is kept.
+# Each worker, kernel and program would compile npulab anew where an image of a container says that
+# nothing is kept.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
@@ -34,11 +35,16 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="npulab-state-")
 atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
-# Where a package for URIs is installed, jsonschema builds 38 parsers as it is imported: 1.8 s of CPU in each worker, lab and
-# program that the tests start. No test reads a URI. Workers have the path of the process that starts them.
-Path(os.environ["XDG_STATE_HOME"], "rfc3987_syntax.py").write_text("raise ImportError('left out by the tests')\n")
+# Where a package for URIs is installed, jsonschema builds 38 parsers as it is imported: 1.8 s of
+# CPU in each worker, lab and program that the tests start. No test reads a URI. Workers have the
+# path of the process that starts them.
+Path(os.environ["XDG_STATE_HOME"], "rfc3987_syntax.py").write_text(
+    "raise ImportError('left out by the tests')\n"
+)
 sys.path.insert(0, os.environ["XDG_STATE_HOME"])
-os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.environ["XDG_STATE_HOME"], os.environ.get("PYTHONPATH"))))
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    filter(None, (os.environ["XDG_STATE_HOME"], os.environ.get("PYTHONPATH")))
+)
 
 ROOT = Path(__file__).parents[1]
 CAPTURES = ROOT / "captures"
@@ -83,13 +89,20 @@ def shared(name: str) -> Path:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """One worker more than there are cores: those that wait for a browser, a kernel or a program leave theirs free."""
-    return len(os.sched_getaffinity(0)) + 1 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1) + 1
+    """One worker more than there are cores: those that wait for a browser, a kernel or a program
+    leave theirs free.
+    """
+    return (
+        len(os.sched_getaffinity(0)) + 1
+        if hasattr(os, "sched_getaffinity")
+        else (os.cpu_count() or 1) + 1
+    )
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """The collector of garbage passes over what stays for the whole run: a third of the time that tests are collected in, a
+    """The collector of garbage passes over what stays for the whole run: a third of the time that
+    tests are collected in, a
     fifth of that in which they run."""
     gc.disable()
     try:

@@ -19,14 +19,27 @@ from npulab.support.files import read_table
 
 PACKAGE = Path(__file__).parents[1] / "npulab"
 # from the bottom up; no room imports another one of its row
-ROWS = [{"support"}, {"registers", "layout"}, {"quant"}, {"models"}, {"captures"}, {"analysis", "npus"}, {"notebook"}, {"cli"},
-        {"npulab"}]
+ROWS = [
+    {"support"},
+    {"registers", "layout"},
+    {"quant"},
+    {"models"},
+    {"captures"},
+    {"analysis", "npus"},
+    {"notebook"},
+    {"cli"},
+    {"npulab"},
+]
 # what folders of third parties import: loaded when used
 KEPT = {"bits", "capture", "target"}
 DRAWING = {"matplotlib", "anywidget", "ipywidgets"}
 BROUGHT = {"IPython", "traitlets", "markupsafe"}  # by ipywidgets and jinja2
-# the compiler of SystemRDL is a program of its own, started after it was asked for; engines are measured where they are
-OWN = {"npulab.registers.formats.rdl_compiling": {"systemrdl"}, "npulab.cli.bench.emulation": {"ai_edge_litert"}}
+# the compiler of SystemRDL is a program of its own, started after it was asked for; engines are
+# measured where they are
+OWN = {
+    "npulab.registers.formats.rdl_compiling": {"systemrdl"},
+    "npulab.cli.bench.emulation": {"ai_edge_litert"},
+}
 HEAVY = ("numpy", "pandas", "matplotlib", "construct", "anywidget", "ipywidgets")
 MODULES = sorted(PACKAGE.rglob("*.py"))
 NPUS = {path.parent.name for path in (PACKAGE / "npus").glob("*/__init__.py")}
@@ -36,7 +49,9 @@ SIBLINGS = {"npus": NPUS - {"kit"}}
 
 def name_of(path: Path) -> str:
     """The dotted name of a module."""
-    return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+    return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(
+        ".__init__"
+    )
 
 
 NAMES = {name_of(module) for module in MODULES}
@@ -56,7 +71,11 @@ def tree(path: Path) -> ast.Module:
     """A module without what only a type checker reads."""
     module = ast.parse(path.read_text(encoding="utf-8"))
     for node in ast.walk(module):
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+        if (
+            isinstance(node, ast.If)
+            and isinstance(node.test, ast.Name)
+            and node.test.id == "TYPE_CHECKING"
+        ):
             node.body = [ast.Pass()]
     return module
 
@@ -99,8 +118,12 @@ def test_every_room_is_in_a_row() -> None:
 
 def test_imports_go_down() -> None:
     doors = KEPT | {"__main__", "npulab"}  # open to all rooms, and for nobody inside
-    up = [f"{importer} imports {name}" for importer, mine, name, theirs in arrows()
-          if (theirs in doors - {"npulab"} and mine != "npulab") or (mine not in doors and row(theirs) >= row(mine))]
+    up = [
+        f"{importer} imports {name}"
+        for importer, mine, name, theirs in arrows()
+        if (theirs in doors - {"npulab"} and mine != "npulab")
+        or (mine not in doors and row(theirs) >= row(mine))
+    ]
     assert not up, "\n".join(up)
 
 
@@ -109,34 +132,63 @@ def test_siblings_do_not_know_each_other() -> None:
     for parent, names in SIBLINGS.items():
         for path in (PACKAGE / parent).rglob("*.py"):
             mine = path.relative_to(PACKAGE / parent).parts[0]
-            known += [f"{name_of(path)} imports {name}" for name in imported(path)
-                      if name.startswith(f"npulab.{parent}.") and name.split(".")[2] in names - {mine}]
+            known += [
+                f"{name_of(path)} imports {name}"
+                for name in imported(path)
+                if name.startswith(f"npulab.{parent}.") and name.split(".")[2] in names - {mine}
+            ]
     assert not known, "\n".join(known)
 
 
 def test_only_the_notebook_draws() -> None:
-    drawing = [name_of(path) for path in MODULES if room(name_of(path)) != "notebook"
-               and {name.split(".")[0] for name in imported(path)} & DRAWING]
+    drawing = [
+        name_of(path)
+        for path in MODULES
+        if room(name_of(path)) != "notebook"
+        and {name.split(".")[0] for name in imported(path)} & DRAWING
+    ]
     assert not drawing
 
 
 def test_no_shifting_by_hand() -> None:
-    shifts = {name_of(path): [node.lineno for node in nodes(path)
-                              if isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, ast.LShift)]
-              for path in MODULES}
-    allowed = {*(f"npulab.registers.{name}" for name in ("fields", "map", "meaning")), "npulab.layout.bitstream"}
+    shifts = {
+        name_of(path): [
+            node.lineno
+            for node in nodes(path)
+            if isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, ast.LShift)
+        ]
+        for path in MODULES
+    }
+    allowed = {
+        *(f"npulab.registers.{name}" for name in ("fields", "map", "meaning")),
+        "npulab.layout.bitstream",
+    }
     assert not {name: lines for name, lines in shifts.items() if lines and name not in allowed}
 
 
-@pytest.mark.parametrize("path", [path for path in MODULES if room(name_of(path)) != "npus"], ids=name_of)
+@pytest.mark.parametrize(
+    "path", [path for path in MODULES if room(name_of(path)) != "npus"], ids=name_of
+)
 def test_no_module_outside_npus_knows_an_npu(path: Path) -> None:
-    docs = {id(node.body[0].value) for node in nodes(path)
-            if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef) and node.body
-            and isinstance(node.body[0], ast.Expr)}
+    docs = {
+        id(node.body[0].value)
+        for node in nodes(path)
+        if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef)
+        and node.body
+        and isinstance(node.body[0], ast.Expr)
+    }
     # a rule of rounding is named after who showed it
-    words = [] if name_of(path) in ("npulab.quant.rules", "npulab.quant.requantize") else [
-        node.value.lower() for node in nodes(path)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs]
+    words = (
+        []
+        if name_of(path) in ("npulab.quant.rules", "npulab.quant.requantize")
+        else [
+            node.value.lower()
+            for node in nodes(path)
+            if isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and id(node) not in docs
+        ]
+    )
     words += [node.id.lower() for node in nodes(path) if isinstance(node, ast.Name)]
     words += [name.lower() for name in imported(path)]
     names = {part for word in words for part in re.split(r"[^a-z0-9]+", word)}
@@ -164,14 +216,20 @@ def test_modules_import_what_every_install_has() -> None:
 
 
 def test_target_is_a_function_and_a_module_in_either_order() -> None:
-    for first, second in (("import npulab", "from npulab.target import Target"),
-                          ("from npulab.target import Target", "import npulab")):
+    for first, second in (
+        ("import npulab", "from npulab.target import Target"),
+        ("from npulab.target import Target", "import npulab"),
+    ):
         code = f"{first}; {second}; print(type(npulab.target('vivante')) is Target)"
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        )
         assert done.stdout.strip() == "True"
 
 
-@pytest.mark.parametrize("start", ["import npulab", "import npulab.cli; npulab.cli.main(['--version'])"])
+@pytest.mark.parametrize(
+    "start", ["import npulab", "import npulab.cli; npulab.cli.main(['--version'])"]
+)
 def test_the_package_starts_light(start: str) -> None:
     code = f"import sys; {start}; print([name for name in {HEAVY} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -188,20 +246,37 @@ def test_public_names_are_there() -> None:
 
 
 def test_top_level_holds_what_it_should() -> None:
-    have = {path.name for path in PACKAGE.parent.iterdir()
-            if not path.name.startswith(".") and path.suffix != ".egg-info"}
+    have = {
+        path.name
+        for path in PACKAGE.parent.iterdir()
+        if not path.name.startswith(".") and path.suffix != ".egg-info"
+    }
     assert have - {"build", "dist", "npulab-notebooks"} == {
-        "pyproject.toml", "notebooks", "npulab", "captures", "tests", "README.md", "LICENSE"}
+        "pyproject.toml",
+        "notebooks",
+        "npulab",
+        "captures",
+        "tests",
+        "README.md",
+        "LICENSE",
+    }
 
 
 def test_the_table_of_rooms_is_what_the_code_says() -> None:
     import write_rooms  # which imports this module
 
-    assert write_rooms.stored() == write_rooms.rooms_table(), "renew it: python tests/tools/write_rooms.py"
+    assert write_rooms.stored() == write_rooms.rooms_table(), (
+        "renew it: python tests/tools/write_rooms.py"
+    )
 
 
-@pytest.mark.parametrize(("old", "module", "now"), [("stream_map", "npulab.notebook.pictures", "stream_map"),
-                                                    ("neighbours", "npulab.analysis.mismatch.hypotheses", "hypotheses")])
+@pytest.mark.parametrize(
+    ("old", "module", "now"),
+    [
+        ("stream_map", "npulab.notebook.pictures", "stream_map"),
+        ("neighbours", "npulab.analysis.mismatch.hypotheses", "hypotheses"),
+    ],
+)
 def test_an_earlier_name_still_works_and_warns(old: str, module: str, now: str) -> None:
     import npulab
 
@@ -212,6 +287,9 @@ def test_an_earlier_name_still_works_and_warns(old: str, module: str, now: str) 
 
 def test_an_earlier_name_of_a_folders_targets_still_works_and_warns() -> None:
     target = importlib.import_module("npulab.target")
-    with pytest.warns(DeprecationWarning, match=r"^npulab\.target\.Unanswerable is now npulab\.target\.Unsupported$"):
+    with pytest.warns(
+        DeprecationWarning,
+        match=r"^npulab\.target\.Unanswerable is now npulab\.target\.Unsupported$",
+    ):
         earlier = target.Unanswerable
     assert earlier is target.Unsupported

@@ -51,24 +51,26 @@ SETS = ("task", "block", "register", "field", "differs", "constant", "a", "b", "
 MOST_SHOWN = 5
 ONE_VALUE = "one value"  # a verdict: what is equal is what memory may hold before a job runs
 NOT_EXECUTED = "not executed"  # a verdict: every output is what memory held before the job ran
-WRITES, ORDER = "(writes)", "(order)"  # stand for a field where only the way differs in which a state is written
+WRITES, ORDER = (
+    "(writes)",
+    "(order)",
+)  # stand for a field where only the way differs in which a state is written
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
     """How a capture agrees with our understanding of it.
 
-    ``words`` and ``coefficients`` say whether decoding and encoding gives the same bytes (None
-    if there are none); ``refused`` says that the coefficients were not decoded at all.  ``verdict`` is about
-    the output: ``equal`` where all that was recorded of it was compared and nothing differs,
+    ``words`` and ``coefficients`` say whether decoding and encoding gives the same bytes (None if
+    there are none); ``refused`` says that the coefficients were not decoded at all.  ``verdict`` is
+    about the output: ``equal`` where all that was recorded of it was compared and nothing differs,
     ``partly compared`` where what was compared is equal and ``left`` says what else there is, ``one
     value`` where every output is the same number that memory may hold before a job runs,
     ``differs``, ``not executed``, ``nothing to compare``, ``claims agree`` where only claims could
-    be compared. Of ``outputs`` elements ``compared`` were, of which
-    ``mismatches`` differ; ``first``
-    (row, column, channel) is the first of them, ``max`` the largest difference in units of
-    ``unit``: "code", or "ulp" where outputs are real numbers (how many representable ones apart; +0
-    and -0 are equal, and so are two NaN). ``predicted`` and ``captured`` are ``(H, W, C)``, of a
+    be compared. Of ``outputs`` elements ``compared`` were, of which ``mismatches`` differ;
+    ``first`` (row, column, channel) is the first of them, ``max`` the largest difference in units
+    of ``unit``: "code", or "ulp" where outputs are real numbers (how many representable ones apart;
+    +0 and -0 are equal, and so are two NaN). ``predicted`` and ``captured`` are ``(H, W, C)``, of a
     fully connected layer ``(batches, 1, C)``, or None; ``reason`` says in words what is wrong;
     ``layer`` is what was lifted, ``rule`` the rounding rule it was emulated with, ``x`` the input.
     ``hypotheses`` says which other explanation would make it equal.  ``claims`` is what sources
@@ -133,29 +135,49 @@ class Comparison:
         return in_hex(self.predicted)
 
     def records(self) -> list[Row]:
-        return [{"case": self.case, "target": self.target, "words": _same(self.words),
-                 "coefficients": "not read" if self.refused else _same(self.coefficients),
-                 "compared": self.compared, "outputs": self.outputs,
-                 "mismatches": self.mismatches, "verdict": self.verdict, "simulated": self.simulated,
-                 "reason": self.reason, "predicted": self.shown, "unit": self.unit,
-                 "claims": len(self.claims), "claims_wrong": self.claims_wrong,
-                 "provenance": self.provenance, "fill": self.fill}]
+        return [
+            {
+                "case": self.case,
+                "target": self.target,
+                "words": _same(self.words),
+                "coefficients": "not read" if self.refused else _same(self.coefficients),
+                "compared": self.compared,
+                "outputs": self.outputs,
+                "mismatches": self.mismatches,
+                "verdict": self.verdict,
+                "simulated": self.simulated,
+                "reason": self.reason,
+                "predicted": self.shown,
+                "unit": self.unit,
+                "claims": len(self.claims),
+                "claims_wrong": self.claims_wrong,
+                "provenance": self.provenance,
+                "fill": self.fill,
+            }
+        ]
 
     def __str__(self) -> str:
         lines = [self.reason] * bool(self.reason)
         if self.layer is not None:
             lines.append(f"{self.layer}, rule {self.rule}")
         if self.first is not None and self.predicted is not None and self.captured is not None:
-            lines += [f"first difference at (row, column, channel) {self.first}: predicted "
-                      f"{self.predicted[self.first]}, captured {self.captured[self.first]}; "
-                      f"{self.mismatches} of {self.compared} differ, largest {self.largest}",
-                      *window(self.predicted, self.captured)]
+            lines += [
+                f"first difference at (row, column, channel) {self.first}: predicted "
+                f"{self.predicted[self.first]}, captured {self.captured[self.first]}; "
+                f"{self.mismatches} of {self.compared} differ, largest {self.largest}",
+                *window(self.predicted, self.captured),
+            ]
         head = f"{self.case}{' (simulated)' * self.simulated}: {self.verdict}"
         return "\n".join([head, *indented(lines)])
 
     def __repr__(self) -> str:
-        counts = f"{self.mismatches} of {self.compared} differ" if self.compared else \
-            "nothing was compared" if self.verdict == "differs" and not self.claims else ""
+        counts = (
+            f"{self.mismatches} of {self.compared} differ"
+            if self.compared
+            else "nothing was compared"
+            if self.verdict == "differs" and not self.claims
+            else ""
+        )
         largest = f"largest {self.largest}" if self.unit != "code" and self.mismatches else ""
         text = ", ".join(filter(None, [self.verdict, counts, largest, self.reason]))
         return f"Comparison({self.case}{' (simulated)' * self.simulated}: {text})"
@@ -170,12 +192,22 @@ def check(capture: Capture) -> Comparison:
     _refuse(capture, "check", Capture)
     of = target(capture.target)
     words = all(_same_words(job, capture) for job in capture.jobs)
-    result = Comparison(capture.name, capture.target, capture.simulated, words, None, "differs",
-                        provenance=capture.origin, before_run=capture.before_run)
+    result = Comparison(
+        capture.name,
+        capture.target,
+        capture.simulated,
+        words,
+        None,
+        "differs",
+        provenance=capture.origin,
+        before_run=capture.before_run,
+    )
     result, reasons = _with_coefficients(result, of, capture)
     try:
         ranges = of.replay(capture)
-        result = _replayed(result, of, capture, ranges) if ranges else _compared(result, of, capture)
+        result = (
+            _replayed(result, of, capture, ranges) if ranges else _compared(result, of, capture)
+        )
     except (ValueError, LookupError) as error:
         result = _not_lifted(result, of, capture, error)
     try:
@@ -193,7 +225,9 @@ def check(capture: Capture) -> Comparison:
         result = replace(result, left=(*result.left, absent))
     if result.fill:
         size = len(capture.buffers[OUTPUT])
-        reasons.append(f"{result.fill} of {size} bytes hold no value of the output (fill): not compared")
+        reasons.append(
+            f"{result.fill} of {size} bytes hold no value of the output (fill): not compared"
+        )
     return _told(result, reasons)
 
 
@@ -233,7 +267,12 @@ def _not_lifted(result: Comparison, of: Target, capture: Capture, error: Excepti
     """The comparison of a capture that is refused as it is: one whose outputs are to blame
     differs."""
     verdict = "nothing to compare" if isinstance(error, Unsupported) else "differs"
-    result = replace(result, verdict=verdict, reason=str(error), left=tuple(filter(None, [bytes_unseen(capture)])))
+    result = replace(
+        result,
+        verdict=verdict,
+        reason=str(error),
+        left=tuple(filter(None, [bytes_unseen(capture)])),
+    )
     bare = replace(capture, buffers=without_outputs(capture))
     if len(bare.buffers) == len(capture.buffers) or _lifted(of, capture) is not None:
         return result
@@ -241,8 +280,15 @@ def _not_lifted(result: Comparison, of: Target, capture: Capture, error: Excepti
     if lifted is None:
         return result
     count = count_of(lifted)
-    return replace(result, verdict="differs", layer=lifted.layer, x=lifted.x, rule=_rule(of, capture), outputs=count,
-                   left=(f"0 of {count} outputs were compared",))
+    return replace(
+        result,
+        verdict="differs",
+        layer=lifted.layer,
+        x=lifted.x,
+        rule=_rule(of, capture),
+        outputs=count,
+        left=(f"0 of {count} outputs were compared",),
+    )
 
 
 def _lifted(of: Target, capture: Capture) -> Lifted | None:
@@ -261,15 +307,20 @@ def _same(equal: bool | None) -> str:
     return "none" if equal is None else "equal" if equal else "differs"
 
 
-def _replayed(result: Comparison, of: Target, capture: Capture, ranges: Sequence[Range]) -> Comparison:
+def _replayed(
+    result: Comparison, of: Target, capture: Capture, ranges: Sequence[Range]
+) -> Comparison:
     """The comparison of memory after a run; if only a CRC was kept, no difference of a byte is
     known."""
     known = [memory for memory in ranges if memory.captured is not None or memory.crc is not None]
     wrong = [memory for memory in known if memory.differing]
     reasons = [str(memory) for memory in wrong]
     sizes = [len(memory.predicted) for memory in known]
-    left = [f"{memory.name}: {len(memory.predicted)} bytes were not recorded" for memory in ranges
-            if memory not in known]
+    left = [
+        f"{memory.name}: {len(memory.predicted)} bytes were not recorded"
+        for memory in ranges
+        if memory not in known
+    ]
     cut = ""
     named = {memory.name for memory in known}
     if OUTPUT in named:
@@ -277,7 +328,9 @@ def _replayed(result: Comparison, of: Target, capture: Capture, ranges: Sequence
         cut = cut_of(of, capture, lifted)
         left += left_of(of, capture, lifted, named)
         values = sum(len(memory.predicted) for memory in known if memory.name == OUTPUT)
-        if lifted.output is not None and values == lifted.output.nbytes:  # without the fill around them
+        if (
+            lifted.output is not None and values == lifted.output.nbytes
+        ):  # without the fill around them
             result = replace(result, fill=fill_of(of, capture, lifted))
     elif OUTPUT in capture.buffers:
         left.append(bytes_unseen(capture))
@@ -288,12 +341,20 @@ def _replayed(result: Comparison, of: Target, capture: Capture, ranges: Sequence
         fresh = [memory.name for memory in known if never_written(memory.predicted)]
         if fresh:
             verdict = ONE_VALUE
-            reasons.append(f"{' and '.join(fresh)}: every byte is the same, as in memory that no job wrote")
-    return replace(result, verdict=verdict, compared=sum(sizes), outputs=sum(len(one.predicted) for one in ranges),
-                   mismatches=sum(len(memory.differing) for memory in wrong),
-                   first=(wrong[0].differing[0],) if wrong else None, left=tuple(left),
-                   max=max((memory.largest for memory in wrong), default=0),
-                   reason="; ".join(filter(None, [*reasons, cut])))
+            reasons.append(
+                f"{' and '.join(fresh)}: every byte is the same, as in memory that no job wrote"
+            )
+    return replace(
+        result,
+        verdict=verdict,
+        compared=sum(sizes),
+        outputs=sum(len(one.predicted) for one in ranges),
+        mismatches=sum(len(memory.differing) for memory in wrong),
+        first=(wrong[0].differing[0],) if wrong else None,
+        left=tuple(left),
+        max=max((memory.largest for memory in wrong), default=0),
+        reason="; ".join(filter(None, [*reasons, cut])),
+    )
 
 
 def _claimed(result: Comparison) -> Comparison:
@@ -315,11 +376,17 @@ def _claimed(result: Comparison) -> Comparison:
 def _refuse(value: Any, what: str, *kinds: type) -> None:
     if not isinstance(value, kinds):
         names = " or ".join(kind.__name__ for kind in kinds)
-        raise TypeError(f"{what}: got {type(value).__name__}, allowed is {names}, as npulab.load and load_all give")
+        raise TypeError(
+            f"{what}: got {type(value).__name__}, allowed is {names}, as npulab.load and load_all "
+            "give"
+        )
 
 
-def _with_coefficients(result: Comparison, of: Target, capture: Capture) -> tuple[Comparison, list[str]]:
-    """The comparison of the coefficient buffer with itself, decoded and encoded again, and why it is
+def _with_coefficients(
+    result: Comparison, of: Target, capture: Capture
+) -> tuple[Comparison, list[str]]:
+    """The comparison of the coefficient buffer with itself, decoded and encoded again, and why it
+    is
     not one."""
     if "coefficients" not in capture.buffers:
         return result, []
@@ -327,14 +394,18 @@ def _with_coefficients(result: Comparison, of: Target, capture: Capture) -> tupl
         same = of.recode(capture) == capture.buffers["coefficients"]
     except ValueError as error:
         refused = not isinstance(error, Unsupported)
-        return replace(result, coefficients=False if refused else None, refused=refused), [str(error)]
+        return replace(result, coefficients=False if refused else None, refused=refused), [
+            str(error)
+        ]
     return replace(result, coefficients=same), []
 
 
 def _same_words(job: Job, capture: Capture) -> bool:
     if job.block not in capture.maps:
-        raise LookupError(f"capture {capture.name}: got block {job.block!r}, its maps are for "
-                          f"{', '.join(capture.maps) or 'none'}")
+        raise LookupError(
+            f"capture {capture.name}: got block {job.block!r}, its maps are for "
+            f"{', '.join(capture.maps) or 'none'}"
+        )
     registers = capture.maps[job.block]
     same = bool(np.array_equal(registers.encode(registers.decode(job.words)), job.words))
     return same and (job.start is None or _same_words(job.start, capture))
@@ -368,7 +439,9 @@ def _compared(result: Comparison, of: Target, capture: Capture) -> Comparison:
         result = replace(result, verdict="differs", reason=cut)
     elif result.compared and output is not None:
         result = replace(result, fill=fill_of(of, capture, lifted))
-    return replace(result, outputs=result.outputs or count_of(lifted), left=tuple(filter(None, left)))
+    return replace(
+        result, outputs=result.outputs or count_of(lifted), left=tuple(filter(None, left))
+    )
 
 
 def _of_output(result: Comparison, output: np.ndarray, of: Target, capture: Capture) -> Comparison:
@@ -377,25 +450,47 @@ def _of_output(result: Comparison, output: np.ndarray, of: Target, capture: Capt
     predicted = emulate(layer, result.x, result.rule)
     before = result.compared  # of captured layers
     if predicted.shape != output.shape:
-        return replace(result, verdict="differs", outputs=before + predicted.size,
-                       reason=f"predicted shape {predicted.shape}, captured {output.shape}")
+        return replace(
+            result,
+            verdict="differs",
+            outputs=before + predicted.size,
+            reason=f"predicted shape {predicted.shape}, captured {output.shape}",
+        )
     if "f" in (predicted.dtype.kind, output.dtype.kind) and predicted.dtype != output.dtype:
-        return replace(result, verdict="differs", outputs=before + predicted.size,
-                       reason=f"predicted are numbers of {predicted.dtype}, captured of {output.dtype}")
+        return replace(
+            result,
+            verdict="differs",
+            outputs=before + predicted.size,
+            reason=f"predicted are numbers of {predicted.dtype}, captured of {output.dtype}",
+        )
     zero_point = _zero_point(layer)
     unwritten = as_unwritten(capture, OUTPUT, output, lambda memory: of.lift(memory).output)
-    found = with_outputs(result, _image(predicted), _image(output), unwritten,
-                         None if surely_written(capture) else zero_point)
+    found = with_outputs(
+        result,
+        _image(predicted),
+        _image(output),
+        unwritten,
+        None if surely_written(capture) else zero_point,
+    )
     if not found.mismatches:
         verdict = ONE_VALUE if ONE_VALUE in (result.verdict, found.verdict) else found.verdict
         count = before + found.compared
         return replace(found, verdict=verdict, compared=count, outputs=count)
     if np.all(output == zero_point):
         value = "0" if found.unit == "ulp" else f"the zero point {zero_point}"
-        return replace(found, verdict=NOT_EXECUTED, reason=f"every output is {value}, as before the job ran")
-    if output.size > 1 and not np.any(steps(output, output.flat[0])) and output.flat[0] != zero_point:
-        return replace(found, reason=f"every captured output is {output.flat[0]}, predicted are "
-                                     f"{predicted.min()} to {predicted.max()}")
+        return replace(
+            found, verdict=NOT_EXECUTED, reason=f"every output is {value}, as before the job ran"
+        )
+    if (
+        output.size > 1
+        and not np.any(steps(output, output.flat[0]))
+        and output.flat[0] != zero_point
+    ):
+        return replace(
+            found,
+            reason=f"every captured output is {output.flat[0]}, predicted are "
+            f"{predicted.min()} to {predicted.max()}",
+        )
     return found
 
 
@@ -408,18 +503,24 @@ def _zero_point(layer: Layer | Network) -> int:
 def _captured_layers(capture: Capture) -> list[int]:
     """The numbers of the layers that a buffer ``output:N`` is of."""
     names = (name.removeprefix(STEP) for name in capture.buffers if name.startswith(STEP))
-    return sorted(int(number) for number in names if number.isdecimal() and number == str(int(number)))
+    return sorted(
+        int(number) for number in names if number.isdecimal() and number == str(int(number))
+    )
 
 
-def _layer_by_layer(result: Comparison, of: Target, capture: Capture, x: Any, numbers: Sequence[int]) -> Comparison:
+def _layer_by_layer(
+    result: Comparison, of: Target, capture: Capture, x: Any, numbers: Sequence[int]
+) -> Comparison:
     """The comparison of a network's captured layers, up to the first that differs.
 
     Raises ValueError for a layer that the network does not have.
     """
     network = cast("Network", result.layer)
     if numbers[-1] >= len(network.layers):
-        raise ValueError(f"capture {capture.name}: got buffer {STEP}{numbers[-1]}, its network has layers 0 to "
-                         f"{len(network.layers) - 1}")
+        raise ValueError(
+            f"capture {capture.name}: got buffer {STEP}{numbers[-1]}, its network has layers 0 to "
+            f"{len(network.layers) - 1}"
+        )
     every, compared, same = outputs(network, x, result.rule), 0, list[int]()
     for number in numbers:
         predicted = every[number]
@@ -430,9 +531,17 @@ def _layer_by_layer(result: Comparison, of: Target, capture: Capture, x: Any, nu
         found = with_outputs(result, _image(predicted), _image(captured), unwritten, zero)
         if found.mismatches:
             given = x if isinstance(x, tuple | list) else (x,)
-            taken = [given[-1 - source] if source < 0 else every[source] for source in network.inputs[number]]
-            return replace(found, layer=network.layers[number], x=taken[0] if len(taken) == 1 else tuple(taken),
-                           reason=f"layer {number} is the first of {len(numbers)} captured layers that differs")
+            taken = [
+                given[-1 - source] if source < 0 else every[source]
+                for source in network.inputs[number]
+            ]
+            return replace(
+                found,
+                layer=network.layers[number],
+                x=taken[0] if len(taken) == 1 else tuple(taken),
+                reason=f"layer {number} is the first of {len(numbers)} captured layers that "
+                "differs",
+            )
         if found.verdict == ONE_VALUE:
             same.append(number)
         compared += found.compared
@@ -448,8 +557,13 @@ def _tensor(of: Target, name: str, like: np.ndarray, capture: Capture) -> np.nda
     return of.tensor(capture, name, like)
 
 
-def with_outputs(result: Comparison, predicted: np.ndarray, captured: np.ndarray,
-                 unwritten: Sequence[np.ndarray] = (), zero_point: int | None = None) -> Comparison:
+def with_outputs(
+    result: Comparison,
+    predicted: np.ndarray,
+    captured: np.ndarray,
+    unwritten: Sequence[np.ndarray] = (),
+    zero_point: int | None = None,
+) -> Comparison:
     """A comparison with two outputs of one shape, element by element.
 
     Equal outputs are held against memory that no job wrote: against ``unwritten`` outputs, and
@@ -463,17 +577,26 @@ def with_outputs(result: Comparison, predicted: np.ndarray, captured: np.ndarray
     elif one_value(captured, unwritten, zero_point):
         said = f"every output is {captured.flat[0]}, as in memory that no job wrote"
         verdict, reason = ONE_VALUE, "; ".join(filter(None, [reason, said]))
-    return replace(result, verdict=verdict, reason=reason, compared=predicted.size, outputs=predicted.size,
-                   mismatches=len(wrong),
-                   first=tuple(wrong[0].tolist()) if len(wrong) else None, max=int(difference.max(initial=0)),
-                   predicted=predicted, captured=captured, unit=unit(captured.dtype))
+    return replace(
+        result,
+        verdict=verdict,
+        reason=reason,
+        compared=predicted.size,
+        outputs=predicted.size,
+        mismatches=len(wrong),
+        first=tuple(wrong[0].tolist()) if len(wrong) else None,
+        max=int(difference.max(initial=0)),
+        predicted=predicted,
+        captured=captured,
+        unit=unit(captured.dtype),
+    )
 
 
 def _image(output: np.ndarray) -> np.ndarray:
     """An output of any number of axes as ``(H, W, C)``; batches of a fully connected layer are
     rows."""
     *rows, channels = output.shape
-    *rows, wide = [*rows, 1, 1][:max(len(rows), 2)]
+    *rows, wide = [*rows, 1, 1][: max(len(rows), 2)]
     return output.reshape(math.prod(rows), wide, channels)
 
 
@@ -492,7 +615,11 @@ def explain(capture: Capture, byte: int | None = None) -> pd.DataFrame:
     if byte is not None:
         size = len(capture.buffers["coefficients"])
         refuse_if(not 0 <= byte < size, "byte", byte, f"is 0 to {size - 1}")
-        items = [item for item in items if item.bit // 8 == byte or item.bit < 8 * byte < item.bit + item.bits]
+        items = [
+            item
+            for item in items
+            if item.bit // 8 == byte or item.bit < 8 * byte < item.bit + item.bits
+        ]
     places = ["core", "channel", "plane", "row", "column"]
     frame = Table(items, columns=Item._fields).astype(dict.fromkeys(places, "Int64"))
     frame.insert(0, "byte", frame["bit"] // 8)
@@ -528,13 +655,19 @@ def diff(a: Any, b: Any, *, never: bool = False, tasks: Sequence[int] = ()) -> p
     if isinstance(a, Sweep) and isinstance(b, Sweep):
         return _diff_sweeps(a, b, never)
     if isinstance(a, Sweep) or isinstance(b, Sweep):
-        raise TypeError(f"diff: got {type(a).__name__} and {type(b).__name__}, allowed is a Sweep with a Sweep; "
-                        "npulab.captures.sweep.sweep_of makes one of captures")
+        raise TypeError(
+            f"diff: got {type(a).__name__} and {type(b).__name__}, allowed is a Sweep with a "
+            "Sweep; "
+            "npulab.captures.sweep.sweep_of makes one of captures"
+        )
     sets = [side if isinstance(side, CaptureSet) else CaptureSet((side,)) for side in (a, b)]
     names = {capture.target for side in sets for capture in side}
     refuse_if(len(names) > 1, "diff", f"targets {', '.join(sorted(names))}", "is one")
     if isinstance(a, CaptureSet) or isinstance(b, CaptureSet):
-        rows = [_row(*seen) for seen in _pairs(*([raw_fields(capture) for capture in side] for side in sets))]
+        rows = [
+            _row(*seen)
+            for seen in _pairs(*([raw_fields(capture) for capture in side] for side in sets))
+        ]
         return Table([row for row in rows if never or row[4] != "never"], columns=[*SETS])
     refuse_if(never, "diff", "never with two captures", "is with CaptureSets and Sweeps")
     frame = Table(differences(a, b), columns=list(Difference._fields), dtype=object)
@@ -551,7 +684,9 @@ def jobs_apart(a: Any, b: Any, tasks: Sequence[int]) -> tuple[Capture, Capture]:
     for side, task in zip((a, b), tasks, strict=True):
         _refuse(side, "tasks", Capture)
         if not 0 <= task < len(side.jobs):
-            raise LookupError(f"capture {side.name}: got task {task}, it has 0 to {len(side.jobs) - 1}")
+            raise LookupError(
+                f"capture {side.name}: got task {task}, it has 0 to {len(side.jobs) - 1}"
+            )
         job = side.jobs[task]
         name = ", ".join(filter(None, [f"{side.name} task {task}", job.name]))
         apart.append(replace(side, name=name, jobs=(replace(job, label="", unit=""),)))
@@ -576,8 +711,14 @@ def diff_buffers(a: Capture, b: Capture) -> pd.DataFrame:
             left, right = (np.frombuffer(side or b"", np.uint8) for side in data)
             both = min(len(left), len(right))
             wrong = np.flatnonzero(left[:both] != right[:both])
-            rows.append((name, int(wrong[0]) if len(wrong) else both, len(wrong) + abs(len(left) - len(right)),
-                         *(None if side is None else len(side) for side in data)))
+            rows.append(
+                (
+                    name,
+                    int(wrong[0]) if len(wrong) else both,
+                    len(wrong) + abs(len(left) - len(right)),
+                    *(None if side is None else len(side) for side in data),
+                )
+            )
     return Table(rows, columns=["buffer", "first", "bytes", "a", "b"], dtype=object)
 
 
@@ -604,15 +745,21 @@ class Difference(NamedTuple):
 
 def differences(a: Capture, b: Capture) -> list[Difference]:
     """The fields that differ between two captures: the rows of ``diff``."""
-    rows = [Difference(*key, _meant(left)[0], _meant(right)[0], _address(left, right))
-            for key, left, right in _pairs([raw_fields(a)], [raw_fields(b)]) if left.keys() != right.keys()]
+    rows = [
+        Difference(*key, _meant(left)[0], _meant(right)[0], _address(left, right))
+        for key, left, right in _pairs([raw_fields(a)], [raw_fields(b)])
+        if left.keys() != right.keys()
+    ]
     return rows + _written_differently(a, b)
 
 
 def raw_fields(capture: Capture) -> dict[Key, tuple[Field, int]]:
     """Every field of a capture with its raw value, by task, block, register and name."""
-    return {(task, block, item.register, item.name): (item, int(raw))
-            for task, job in enumerate(capture.jobs) for block, item, raw in job.values(capture.maps)}
+    return {
+        (task, block, item.register, item.name): (item, int(raw))
+        for task, job in enumerate(capture.jobs)
+        for block, item, raw in job.values(capture.maps)
+    }
 
 
 # The raw values of a field on one side, each with a field that says what it means; None and None
@@ -622,8 +769,10 @@ ABSENT = None, None
 ONLY_ABSENT: Seen = {None: None}
 
 
-def _pairs(a: Sequence[Mapping[Key, tuple[Field, int]]], b: Sequence[Mapping[Key, tuple[Field, int]]],
-           ) -> Iterator[tuple[Key, Seen, Seen]]:
+def _pairs(
+    a: Sequence[Mapping[Key, tuple[Field, int]]],
+    b: Sequence[Mapping[Key, tuple[Field, int]]],
+) -> Iterator[tuple[Key, Seen, Seen]]:
     """Each field of two sides' captures, and what is seen of it on both.
 
     A field that differs only in that its register was not written is left out: such a register is
@@ -632,7 +781,10 @@ def _pairs(a: Sequence[Mapping[Key, tuple[Field, int]]], b: Sequence[Mapping[Key
     fields = [(key, item) for values in (*a, *b) for key, (item, _) in values.items()]
     named = {key[:3] for key, item in fields if not item.automatic}
     for key in dict(fields):
-        left, right = ({raw: item for item, raw in (values.get(key, ABSENT) for values in side)} for side in (a, b))
+        left, right = (
+            {raw: item for item, raw in (values.get(key, ABSENT) for values in side)}
+            for side in (a, b)
+        )
         automatic = any(item and item.automatic for item in (*left.values(), *right.values()))
         if not ({*left, *right} == {None, 0} and automatic and key[:3] in named):
             yield key, left, right
@@ -640,8 +792,10 @@ def _pairs(a: Sequence[Mapping[Key, tuple[Field, int]]], b: Sequence[Mapping[Key
 
 def _meant(seen: Seen) -> list[Any]:
     """The values of a side as meant, at most ``MOST_SHOWN``."""
-    return [None if item is None or raw is None else item.text(raw)
-            for raw, item in islice(seen.items(), MOST_SHOWN)]
+    return [
+        None if item is None or raw is None else item.text(raw)
+        for raw, item in islice(seen.items(), MOST_SHOWN)
+    ]
 
 
 def _address(left: Seen, right: Seen) -> bool:
@@ -657,13 +811,20 @@ def _written_differently(a: Capture, b: Capture) -> list[Difference]:
             both = [offset for offset in dict(job.writes) if offset in dict(other.writes)]
             names = {at: registers.register_at(at) for at in both}
             for at in both:
-                values = [[value for offset, value in side.writes if offset == at] for side in (job, other)]
+                values = [
+                    [value for offset, value in side.writes if offset == at]
+                    for side in (job, other)
+                ]
                 if values[0] != values[1] and values[0][-1] == values[1][-1]:
                     left, right = (" ".join(map(hex, value)) for value in values)
                     rows.append(Difference(task, job.block, names[at], WRITES, left, right))
-            orders = [[names[at] for at in dict(side.writes) if at in names] for side in (job, other)]
+            orders = [
+                [names[at] for at in dict(side.writes) if at in names] for side in (job, other)
+            ]
             if orders[0] != orders[1]:
-                first = next(at for at, pair in enumerate(zip(*orders, strict=True)) if len({*pair}) > 1)
+                first = next(
+                    at for at, pair in enumerate(zip(*orders, strict=True)) if len({*pair}) > 1
+                )
                 left, right = (_from(order, first) for order in orders)
                 rows.append(Difference(task, job.block, "", ORDER, left, right))
     return rows
@@ -681,8 +842,13 @@ def _parts(job: Job) -> list[Job]:
 
 def _row(key: Key, left: Seen, right: Seen) -> tuple[Any, ...]:
     """A field of two sets or sweeps, as ``SETS`` has it."""
-    differs = "always" if not left.keys() & right.keys() else \
-        "never" if left.keys() == right.keys() and len(left) == 1 else "sometimes"
+    differs = (
+        "always"
+        if not left.keys() & right.keys()
+        else "never"
+        if left.keys() == right.keys() and len(left) == 1
+        else "sometimes"
+    )
     constant = differs == "always" and len(left) == len(right) == 1
     return (*key, differs, constant, _meant(left), _meant(right), _address(left, right))
 
@@ -694,21 +860,32 @@ def _diff_sweeps(a: Sweep, b: Sweep, never: bool) -> pd.DataFrame:
             raise ValueError(f"diff: got {what}s {', '.join(names)}, allowed is one")
     widths = [side.words.shape[1] for side in (a, b)]
     if widths[0] != widths[1] or not len(a) or not len(b):
-        raise ValueError(f"diff: got {len(a)} captures of {widths[0]} words and {len(b)} of {widths[1]}, allowed are "
-                         "some on each side, of one length")
+        raise ValueError(
+            f"diff: got {len(a)} captures of {widths[0]} words and {len(b)} of {widths[1]}, "
+            "allowed are "
+            "some on each side, of one length"
+        )
     maps = [side.registers or other.registers or _runs(a, b) for side, other in ((a, b), (b, a))]
     paired = len(a) == len(b) and a.parameters.equals(b.parameters)
     sides: list[dict[Key, tuple[Field, np.ndarray]]] = [
-        {(0, item.block, item.register, item.name): (item, item.extract(side.words)) for item in registers}
-        for side, registers in zip((a, b), maps, strict=True)]
+        {
+            (0, item.block, item.register, item.name): (item, item.extract(side.words))
+            for item in registers
+        }
+        for side, registers in zip((a, b), maps, strict=True)
+    ]
     rows = []
     for key in {**sides[0], **sides[1]}:
         values = [side[key][1] for side in sides if key in side]
-        seen: list[Seen] = [dict.fromkeys(side[key][1].tolist(), side[key][0])
-                            if key in side else ONLY_ABSENT for side in sides]
+        seen: list[Seen] = [
+            dict.fromkeys(side[key][1].tolist(), side[key][0]) if key in side else ONLY_ABSENT
+            for side in sides
+        ]
         row = _row(key, seen[0], seen[1])
         if never or row[4] != "never":
-            pairs = len(a) if len(values) < 2 else int(np.sum(values[0] != values[1])) if paired else 0
+            pairs = (
+                len(a) if len(values) < 2 else int(np.sum(values[0] != values[1])) if paired else 0
+            )
             rows.append((*row, pairs))
     frame = pd.DataFrame(rows, columns=[*SETS, "pairs"])
     return frame if paired else frame.drop(columns="pairs")
@@ -722,6 +899,14 @@ def _runs(a: Sweep, b: Sweep) -> RegisterMap:
     rows = []
     for word, bits in enumerate(kinds):
         edges = [0, *(np.flatnonzero(np.diff(bits)) + 1).tolist(), WORD_BITS]
-        rows += [{"block": a.block or b.block, "offset": WORD_BYTES * word, "field": "", "lsb": lsb,
-                  "width": stop - lsb} for lsb, stop in pairwise(edges)]
+        rows += [
+            {
+                "block": a.block or b.block,
+                "offset": WORD_BYTES * word,
+                "field": "",
+                "lsb": lsb,
+                "width": stop - lsb,
+            }
+            for lsb, stop in pairwise(edges)
+        ]
     return RegisterMap(rows)

@@ -13,8 +13,17 @@ from npulab.support.answers import Answer, Part, Table
 from npulab.support.late import pd
 from npulab.support.text import Row, indented, plural, rows_of
 
-COLUMNS = ("case", "target", "provenance", "words", "coefficients", "compared", "mismatches", "verdict",
-           "predicted or reason")
+COLUMNS = (
+    "case",
+    "target",
+    "provenance",
+    "words",
+    "coefficients",
+    "compared",
+    "mismatches",
+    "verdict",
+    "predicted or reason",
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,8 +52,10 @@ class Checks(Answer):
         rows = [row for result in self.results for row in result.records()]
         if self.explanations is not None:
             tables = (self.explanations.get(number, "") for number in range(len(rows)))
-            rows = [{**row, "explanations": [] if isinstance(table, str) else rows_of(table)}
-                    for row, table in zip(rows, tables, strict=True)]
+            rows = [
+                {**row, "explanations": [] if isinstance(table, str) else rows_of(table)}
+                for row, table in zip(rows, tables, strict=True)
+            ]
         return rows
 
     @property
@@ -91,7 +102,10 @@ def _outcome(result: Comparison) -> Row:
     if not result.compared:
         seen = {"compared": None, "mismatches": None}
         unread = result.verdict == "differs" and not result.claims_wrong
-        return {**seen, "predicted or reason": f"not compared: {result.reason}" if unread else result.reason}
+        return {
+            **seen,
+            "predicted or reason": f"not compared: {result.reason}" if unread else result.reason,
+        }
     if result.verdict != "differs":
         return {"predicted or reason": result.shown or result.reason}
     unseen = result.captured is None or not result.mismatches

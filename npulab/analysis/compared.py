@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 OUTPUT = "output"
 STEP = "output:"  # and the number of a layer: the buffer of what it gave
-OF_OUTPUTS = re.compile(r"output(?:[._-]?\d+|:.*)?", re.DOTALL)  # buffers that hold outputs, by name
+OF_OUTPUTS = re.compile(
+    r"output(?:[._-]?\d+|:.*)?", re.DOTALL
+)  # buffers that hold outputs, by name
 MOST_NAMED = 4  # tasks, in a sentence
 FRESH = (0, 0xFF)  # bytes of memory that nobody wrote
 MOST_ALIGNED = 64  # bytes that sizes of tensors are filled up to, where a target does not say
@@ -66,7 +68,7 @@ def extent_of(of: Target, capture: Capture, lifted: Lifted) -> range:
     if places is None:
         return range(len(data))
     between = int(np.diff(places).max(initial=1)) - 1
-    aligned = min(math.gcd(len(data), 2 ** 16), MOST_ALIGNED) - 1
+    aligned = min(math.gcd(len(data), 2**16), MOST_ALIGNED) - 1
     fill = max(between, aligned)
     return range(min(len(data), int(places[-1]) + 1 + fill))
 
@@ -79,8 +81,8 @@ def _places_read(of: Target, capture: Capture, output: np.ndarray) -> np.ndarray
     try:
         plain = _lifted_bytes(of, capture, np.zeros(size, np.uint8))
         for digit in range(max(1, math.ceil(math.log(size, 256)))):
-            marked = _lifted_bytes(of, capture, (numbers // 256 ** digit % 256).astype(np.uint8))
-            places += (marked ^ plain).astype(np.int64) * 256 ** digit
+            marked = _lifted_bytes(of, capture, (numbers // 256**digit % 256).astype(np.uint8))
+            places += (marked ^ plain).astype(np.int64) * 256**digit
     except (ValueError, LookupError):
         return None
     found = np.unique(places)
@@ -120,7 +122,7 @@ def fill_of(of: Target, capture: Capture, lifted: Lifted) -> int:
     if places is None:
         return 0
     inside = np.zeros(len(data), bool)
-    inside[there.start:stop] = True
+    inside[there.start : stop] = True
     inside[places] = False
     fill = np.frombuffer(data, np.uint8)[inside]
     return len(fill) if len(np.unique(fill)) > 1 else 0
@@ -137,8 +139,13 @@ def left_of(of: Target, capture: Capture, lifted: Lifted, compared: Collection[s
         there = extent_of(of, capture, lifted)
         rest = min(there.start, len(data)) + rest_left(capture, there.stop)
         if rest:
-            out.append(f"{rest} of {len(data)} bytes of buffer {OUTPUT!r} are of no output that the jobs say")
-    out += [f"buffer {name!r} was not compared" for name in outputs_of(capture) if name not in compared]
+            out.append(
+                f"{rest} of {len(data)} bytes of buffer {OUTPUT!r} are of no output that the jobs "
+                "say"
+            )
+    out += [
+        f"buffer {name!r} was not compared" for name in outputs_of(capture) if name not in compared
+    ]
     covered = of.covers(capture)
     idle = [task for task in range(len(capture.jobs)) if task not in covered]
     if idle:
@@ -174,7 +181,9 @@ def _fills_page(capture: Capture, end: int) -> bool:
 def layers_left(network: Network, numbers: Sequence[int]) -> str:
     """Which outputs of a network are not those of the layers that are compared, in words."""
     absent = [str(number) for number in network.outputs if number not in numbers]
-    return f"the network's output, of layer {' and '.join(absent)}, was not compared" if absent else ""
+    return (
+        f"the network's output, of layer {' and '.join(absent)}, was not compared" if absent else ""
+    )
 
 
 def surely_written(capture: Capture) -> bool:
@@ -182,8 +191,9 @@ def surely_written(capture: Capture) -> bool:
     return capture.simulated and capture.tool == SIMULATED_DEVICE
 
 
-def as_unwritten(capture: Capture, name: str, captured: np.ndarray,
-                 read: Callable[[Capture], np.ndarray | None]) -> list[np.ndarray]:
+def as_unwritten(
+    capture: Capture, name: str, captured: np.ndarray, read: Callable[[Capture], np.ndarray | None]
+) -> list[np.ndarray]:
     """What ``read`` makes of a buffer that no job wrote: of one full of each byte of ``FRESH``.
 
     Nothing where it is known that a job wrote the buffer, or where the ``captured`` elements are
@@ -206,11 +216,18 @@ def as_unwritten(capture: Capture, name: str, captured: np.ndarray,
 
 def _alike(values: np.ndarray) -> bool:
     """Whether all elements have the same bits."""
-    data = np.ascontiguousarray(values).reshape(-1).view(np.uint8).reshape(values.size, values.itemsize)
+    data = (
+        np.ascontiguousarray(values)
+        .reshape(-1)
+        .view(np.uint8)
+        .reshape(values.size, values.itemsize)
+    )
     return values.size > 0 and bool(np.all(data == data[0]))
 
 
-def one_value(captured: np.ndarray, unwritten: Sequence[np.ndarray], zero_point: int | None) -> bool:
+def one_value(
+    captured: np.ndarray, unwritten: Sequence[np.ndarray], zero_point: int | None
+) -> bool:
     """Whether outputs are what memory may hold that no job wrote: bit for bit one of ``unwritten``,
     or the zero point in each element."""
     if not captured.size:

@@ -28,11 +28,25 @@ from npulab.support.text import plural
 
 PER_CELL = 5
 MOST_BINS = 64
-COLUMNS = ("field", "word", "lsb", "width", "parameter", "pearson", "spearman", "mutual_information", "law")
+COLUMNS = (
+    "field",
+    "word",
+    "lsb",
+    "width",
+    "parameter",
+    "pearson",
+    "spearman",
+    "mutual_information",
+    "law",
+)
 
 
-def correlate(words: Any, parameters: Any = None, registers: RegisterMap | None = None, laws: Any = None,
-              ) -> pd.DataFrame:
+def correlate(
+    words: Any,
+    parameters: Any = None,
+    registers: RegisterMap | None = None,
+    laws: Any = None,
+) -> pd.DataFrame:
     """How each field goes with each parameter: a row per pair, most mutual information first.
 
     ``words`` are ``(N, W) uint32``, or a sweep, which has its parameters; ``parameters`` a
@@ -54,26 +68,47 @@ def correlate(words: Any, parameters: Any = None, registers: RegisterMap | None 
     known = getattr(laws, "registers", None) or getattr(words, "registers", None)
     words, columns = _arrays(words, parameters)
     if registers is not None and len(registers) != words.shape[1]:
-        raise ValueError(f"registers: got a map of {len(registers)} words, allowed is {words.shape[1]} as in the words")
+        raise ValueError(
+            f"registers: got a map of {len(registers)} words, allowed is {words.shape[1]} as in "
+            "the words"
+        )
     fields = list(registers) if registers is not None else _fields(words, laws, known)
     raw = [item.extract(words) for item in fields]
     meant = [_meant(item, one) for item, one in zip(fields, raw, strict=True)]
     bins = _bins(len(words), 1)
-    (ranks, codes), (parameter_ranks, parameter_codes) = _ranked(meant, bins), _ranked(columns.values(), bins)
+    (ranks, codes), (parameter_ranks, parameter_codes) = (
+        _ranked(meant, bins),
+        _ranked(columns.values(), bins),
+    )
     ordered = np.array([column.dtype.kind != "U" for column in columns.values()], bool)
-    numbers = [column if column.dtype.kind != "U" else np.zeros(len(words)) for column in columns.values()]
+    numbers = [
+        column if column.dtype.kind != "U" else np.zeros(len(words)) for column in columns.values()
+    ]
     pearson = _pearson(_stack(meant), _stack(numbers))
     spearman = np.where(ordered, _pearson(ranks, parameter_ranks), 0.0)
     information = _information(codes, parameter_codes)
     exact = _same(raw, meant, columns) | _named(fields, columns, laws)
     pieces = [item.pieces[0] for item in fields]
-    table = pd.DataFrame({
-        "field": np.repeat([registers.key(item) if registers else item.name for item in fields], len(columns)),
-        **{name: np.repeat(np.array([getattr(piece, name) for piece in pieces], int), len(columns))
-           for name in ("word", "lsb")},
-        "width": np.repeat(np.array([item.width for item in fields], int), len(columns)),
-        "parameter": list(columns) * len(fields), "pearson": pearson.ravel(), "spearman": spearman.ravel(),
-        "mutual_information": information.ravel(), "law": exact.ravel()}, columns=list(COLUMNS))
+    table = pd.DataFrame(
+        {
+            "field": np.repeat(
+                [registers.key(item) if registers else item.name for item in fields], len(columns)
+            ),
+            **{
+                name: np.repeat(
+                    np.array([getattr(piece, name) for piece in pieces], int), len(columns)
+                )
+                for name in ("word", "lsb")
+            },
+            "width": np.repeat(np.array([item.width for item in fields], int), len(columns)),
+            "parameter": list(columns) * len(fields),
+            "pearson": pearson.ravel(),
+            "spearman": spearman.ravel(),
+            "mutual_information": information.ravel(),
+            "law": exact.ravel(),
+        },
+        columns=list(COLUMNS),
+    )
     order = np.lexsort((-np.abs(table["spearman"]), -table["mutual_information"]))
     table = table.iloc[order].reset_index(drop=True)
     table.attrs["simulated"] = simulated
@@ -100,7 +135,10 @@ def flips(words: Any, parameters: Any = None, sort: str | None = None) -> np.nda
             raise LookupError(f"sort: got {sort!r}, known are {', '.join(columns)}")
         words = words[np.argsort(columns[sort], kind="stable")]
     changed = words[1:] ^ words[:-1]
-    return np.stack([(changed >> np.uint32(bit) & np.uint32(1)).mean(axis=0) for bit in range(WORD_BITS)], axis=1)
+    return np.stack(
+        [(changed >> np.uint32(bit) & np.uint32(1)).mean(axis=0) for bit in range(WORD_BITS)],
+        axis=1,
+    )
 
 
 def bit_effects(words: Any, parameters: Any = None) -> np.ndarray:
@@ -137,8 +175,11 @@ def best_related(bit: Any, parameters: Any, n: int = 3) -> Any:
     """
     bits = np.asarray(bit)
     if bits.ndim not in (1, 2) or np.any((bits != 0) & (bits != 1)):
-        raise ValueError(f"bit: got shape {bits.shape}, allowed is (N,) or (N, K) of 0 and 1" if bits.ndim not in (1, 2)
-                         else f"bit: got {bits[(bits != 0) & (bits != 1)][0]}, allowed is 0 and 1")
+        raise ValueError(
+            f"bit: got shape {bits.shape}, allowed is (N,) or (N, K) of 0 and 1"
+            if bits.ndim not in (1, 2)
+            else f"bit: got {bits[(bits != 0) & (bits != 1)][0]}, allowed is 0 and 1"
+        )
     found = _best(bits.reshape(len(bits), -1).astype(np.intp), parameters, n, 2)
     return found if bits.ndim == 2 else found[0]
 
@@ -161,11 +202,14 @@ def _best(codes: np.ndarray, parameters: Any, n: int, levels: int) -> list[list[
     columns = _columns(parameters, _enough(len(codes)))
     information = _information(codes, _ranked(columns.values(), _bins(len(codes), levels))[1])
     names = list(columns)
-    return [[(names[i], float(row[i])) for i in np.argsort(-row, kind="stable")[:n] if row[i] > 0]
-            for row in information]
+    return [
+        [(names[i], float(row[i])) for i in np.argsort(-row, kind="stable")[:n] if row[i] > 0]
+        for row in information
+    ]
 
 
 # ---- what comes in ----
+
 
 def _enough(rows: int) -> int:
     refuse_if(rows < 2, "words", plural(rows, "capture"), "are two or more to compare")
@@ -175,7 +219,10 @@ def _enough(rows: int) -> int:
 def _columns(parameters: Any, rows: int) -> dict[str, np.ndarray]:
     """Each parameter as int64, float64 or text, none missing."""
     if not hasattr(parameters, "keys"):
-        raise ValueError(f"parameters: got {type(parameters).__name__}, allowed is a DataFrame or a mapping of columns")
+        raise ValueError(
+            f"parameters: got {type(parameters).__name__}, allowed is a DataFrame or a mapping of "
+            "columns"
+        )
     out = {str(name): _column(str(name), parameters[name], rows) for name in parameters.keys()}  # noqa: SIM118
     refuse_if(not out, "parameters", "no columns", "is one or more")
     return out
@@ -184,7 +231,10 @@ def _columns(parameters: Any, rows: int) -> dict[str, np.ndarray]:
 def _column(name: str, values: Any, rows: int) -> np.ndarray:
     column = np.asarray(values)
     if column.shape != (rows,):
-        raise ValueError(f"parameters: got shape {column.shape} in {name!r}, allowed is ({rows},) as of the captures")
+        raise ValueError(
+            f"parameters: got shape {column.shape} in {name!r}, allowed is ({rows},) as of the "
+            "captures"
+        )
     if column.dtype.kind in "biu":
         return column.astype(np.int64)
     if column.dtype.kind == "f":
@@ -193,7 +243,9 @@ def _column(name: str, values: Any, rows: int) -> np.ndarray:
         wrong = np.array([value is None or value != value for value in column], bool)
     if wrong.any():
         row = int(np.argmax(wrong))
-        raise ValueError(f"parameters: got {column[row]} in {name!r} row {row}, allowed are finite numbers")
+        raise ValueError(
+            f"parameters: got {column[row]} in {name!r} row {row}, allowed are finite numbers"
+        )
     return column.astype(np.float64 if column.dtype.kind == "f" else str)
 
 
@@ -205,6 +257,7 @@ def _arrays(words: Any, parameters: Any) -> tuple[np.ndarray, dict[str, np.ndarr
 
 
 # ---- fields ----
+
 
 def _varying(words: np.ndarray) -> list[int]:
     """Mask of the bits of each word that are not the same in all captures."""
@@ -222,10 +275,20 @@ def _fields(words: np.ndarray, laws: Any, known: RegisterMap | None) -> list[Fie
         places = [(item.word, item.lsb, item.width) for item in laws.fields]
     owned = {(word, bit) for word, lsb, width in places for bit in range(lsb, lsb + width)}
     for word, mask in enumerate(_varying(words)):
-        free = "".join("1" if mask >> bit & 1 and (word, bit) not in owned else "0" for bit in range(WORD_BITS))
+        free = "".join(
+            "1" if mask >> bit & 1 and (word, bit) not in owned else "0" for bit in range(WORD_BITS)
+        )
         places += [(word, run.start(), len(run.group())) for run in re.finditer("1+", free)]
-    return [Field("", names[word], automatic_name(names[word], lsb, width), (Piece(word, lsb, width, 0),),
-                  automatic=True) for word, lsb, width in sorted(places)]
+    return [
+        Field(
+            "",
+            names[word],
+            automatic_name(names[word], lsb, width),
+            (Piece(word, lsb, width, 0),),
+            automatic=True,
+        )
+        for word, lsb, width in sorted(places)
+    ]
 
 
 def _meant(item: Field, raw: np.ndarray) -> np.ndarray:
@@ -233,16 +296,28 @@ def _meant(item: Field, raw: np.ndarray) -> np.ndarray:
     return value if np.isfinite(value).all() else raw
 
 
-def _same(raw: Iterable[np.ndarray], meant: Iterable[np.ndarray], columns: Mapping[str, np.ndarray]) -> np.ndarray:
+def _same(
+    raw: Iterable[np.ndarray], meant: Iterable[np.ndarray], columns: Mapping[str, np.ndarray]
+) -> np.ndarray:
     """``(F, P)`` bool: the field varies and is the parameter, as stored, as meant or as the pattern
     of a float32."""
     out = []
     for stored, value in zip(raw, meant, strict=True):
         faces = [stored, value, *([stored.view(np.float32)] if stored.dtype == np.uint32 else [])]
         moves = bool(np.any(stored != stored[0]))
-        out.append([moves and column.dtype.kind != "U" and any(
-            np.array_equal(face, column.astype(np.float32) if face.dtype == np.float32 else column) for face in faces)
-            for column in columns.values()])
+        out.append(
+            [
+                moves
+                and column.dtype.kind != "U"
+                and any(
+                    np.array_equal(
+                        face, column.astype(np.float32) if face.dtype == np.float32 else column
+                    )
+                    for face in faces
+                )
+                for column in columns.values()
+            ]
+        )
     return np.array(out, bool).reshape(-1, len(columns))
 
 
@@ -255,13 +330,17 @@ def _named(fields: Iterable[Field], columns: Mapping[str, np.ndarray], laws: Any
     names = [re.compile(rf"(?<!\w){re.escape(name)}(?!\w)") for name in columns]
     out = []
     for item in fields:
-        texts = {spoken.get((piece.word, bit), "") for piece in item.pieces
-                 for bit in range(piece.lsb, piece.lsb + piece.width)}
+        texts = {
+            spoken.get((piece.word, bit), "")
+            for piece in item.pieces
+            for bit in range(piece.lsb, piece.lsb + piece.width)
+        }
         out.append([any(name.search(text) for text in texts) for name in names])
     return np.array(out, bool).reshape(-1, len(columns))
 
 
 # ---- figures ----
+
 
 def _bins(rows: int, levels: int) -> int:
     """Bins of a column against one of ``levels`` values, 1 where that is binned alike."""
@@ -279,9 +358,14 @@ def _ranked(columns: Iterable[np.ndarray], bins: int) -> tuple[np.ndarray, np.nd
     ranks, codes = [], []
     for column in columns:
         _, place, counts = np.unique(column, return_inverse=True, return_counts=True)
-        middle = np.cumsum(counts) - counts / 2  # captures below the middle of those with this value
-        binned = np.arange(len(counts)) if len(counts) <= bins else \
-            np.unique((middle * bins // len(column)).astype(np.intp), return_inverse=True)[1]
+        middle = (
+            np.cumsum(counts) - counts / 2
+        )  # captures below the middle of those with this value
+        binned = (
+            np.arange(len(counts))
+            if len(counts) <= bins
+            else np.unique((middle * bins // len(column)).astype(np.intp), return_inverse=True)[1]
+        )
         ranks.append((middle + 0.5)[place])
         codes.append(binned[place])
     return _stack(ranks), _stack(codes).astype(np.intp)
@@ -289,15 +373,22 @@ def _ranked(columns: Iterable[np.ndarray], bins: int) -> tuple[np.ndarray, np.nd
 
 def _pearson(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
     """``(F, P)`` of columns ``(N, F)`` and ``(N, P)``; 0 for one that never changes."""
+
     def normal(columns: np.ndarray) -> np.ndarray:
         moves = (columns != columns[:1]).any(axis=0)
         columns = np.where(moves, columns - columns.mean(axis=0), 0.0)
         size = np.abs(columns).max(axis=0, initial=0)
-        columns = columns / np.where(size > 0, size, 1)  # the squares of very large and small ones would not do
-        length = np.sqrt((columns ** 2).sum(axis=0))
+        columns = columns / np.where(
+            size > 0, size, 1
+        )  # the squares of very large and small ones would not do
+        length = np.sqrt((columns**2).sum(axis=0))
         return columns / np.where(length > 0, length, 1)
 
-    return np.clip(normal(ours).T @ normal(theirs), -1, 1) if ours.size else np.zeros((0, theirs.shape[1]))
+    return (
+        np.clip(normal(ours).T @ normal(theirs), -1, 1)
+        if ours.size
+        else np.zeros((0, theirs.shape[1]))
+    )
 
 
 def _information(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
@@ -309,10 +400,14 @@ def _information(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
         return out
     high = int(theirs.max()) + 1
     place = np.arange(count) * high + theirs
-    marginal, occupied = _entropy(np.bincount(place.ravel(), minlength=count * high).reshape(count, high), rows)
+    marginal, occupied = _entropy(
+        np.bincount(place.ravel(), minlength=count * high).reshape(count, high), rows
+    )
     for field in range(ours.shape[1]):
         levels = int(ours[:, field].max()) + 1
-        joint = np.bincount((ours[:, field, None] * (count * high) + place).ravel(), minlength=levels * count * high)
+        joint = np.bincount(
+            (ours[:, field, None] * (count * high) + place).ravel(), minlength=levels * count * high
+        )
         joint = joint.reshape(levels, count, high)
         mine, bins = _entropy(joint[:, 0].sum(axis=1)[None], rows)
         both, cells = _entropy(joint.transpose(1, 0, 2).reshape(count, -1), rows)

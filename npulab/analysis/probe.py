@@ -27,7 +27,10 @@ from npulab.support.refuse import refuse_if
 
 Decode = Callable[[np.ndarray], Mapping[str, Any]]
 TABLE = ["field", "bits", "kind", "value", "false_positive_probability"]
-FEWEST, MOST = 3, 32  # checks: with three there are codes enough for any number of bits, up to MOST_WORDS
+FEWEST, MOST = (
+    3,
+    32,
+)  # checks: with three there are codes enough for any number of bits, up to MOST_WORDS
 DOUBTED = 0.01  # false positive probability above which a field gives way to others in a map
 SHOWN = 80  # characters of an error or a text
 
@@ -85,10 +88,15 @@ class Reading:
         factor, offset = self.factor, self.offset
         if all(source.inverted for source in self.sources):
             # all ones less the bits; in two's complement all ones are -1
-            ones = self._raw(np.zeros(max((source.bit for source in self.sources), default=0) + 1, np.uint8))
+            ones = self._raw(
+                np.zeros(max((source.bit for source in self.sources), default=0) + 1, np.uint8)
+            )
             factor, offset = -factor, offset + factor * ones
-        steps = (("*", factor),) * (factor != 1) + (("+", offset),) * (offset != 0) \
+        steps = (
+            (("*", factor),) * (factor != 1)
+            + (("+", offset),) * (offset != 0)
             + ((">>", self.right_shift),) * (self.right_shift != 0)
+        )
         return Meaning("signed" if self.signed else "", steps)
 
     @property
@@ -104,7 +112,11 @@ class Reading:
         runs: list[list[Source]] = []
         for source in self.sources:
             last = runs[-1][-1] if runs else None
-            if last and source == (last.at + 1, last.bit + 1, last.inverted) and source.bit % WORD_BITS:
+            if (
+                last
+                and source == (last.at + 1, last.bit + 1, last.inverted)
+                and source.bit % WORD_BITS
+            ):
                 runs[-1].append(source)
             else:
                 runs.append([source])
@@ -115,7 +127,9 @@ class Reading:
         """Where it lies, as ``w2[26] w15[27:22]``, pieces from the low end of the value; ``~`` is
         inverted in a field that is partly inverted."""
         sign = "~" if self.kind == "partly inverted" else ""
-        return " ".join(f"{sign * run[0].inverted}{_place(run[0].bit, len(run))}" for run in self.runs)
+        return " ".join(
+            f"{sign * run[0].inverted}{_place(run[0].bit, len(run))}" for run in self.runs
+        )
 
     def predict(self, bits: np.ndarray) -> Any:
         """The value printed for bits ``(32 * W,)`` of 0 and 1, that of word 0 bit 0 first."""
@@ -125,14 +139,14 @@ class Reading:
         if self.f32:
             return np.uint32(raw).view(np.float32)
         number = raw * self.factor + self.offset
-        return number / 2 ** self.right_shift if self.right_shift else number
+        return number / 2**self.right_shift if self.right_shift else number
 
     @property
     def _enum(self) -> str:
         return re.sub(r"\W", lambda odd: f"_{ord(odd[0]):x}_", self.field)
 
     def _raw(self, bits: np.ndarray) -> int:
-        raw = sum(2 ** at * (int(bits[bit]) ^ inverted) for at, bit, inverted in self.sources)
+        raw = sum(2**at * (int(bits[bit]) ^ inverted) for at, bit, inverted in self.sources)
         top = 2 ** self.sources[-1].at if self.signed else 0
         return raw - 2 * top if raw & top else raw
 
@@ -161,8 +175,10 @@ class ProbedLayout:
     @property
     def table(self) -> pd.DataFrame:
         """One row per field that was found, in the order printed: ``TABLE``."""
-        return pd.DataFrame([{name: getattr(reading, name) for name in TABLE} for reading in self.readings],
-                            columns=TABLE)
+        return pd.DataFrame(
+            [{name: getattr(reading, name) for name in TABLE} for reading in self.readings],
+            columns=TABLE,
+        )
 
     @property
     def unverified(self) -> pd.DataFrame:
@@ -180,7 +196,9 @@ class ProbedLayout:
         bits."""
         refuse_if(calls < 1, "calls", calls, "is at least 1")
         held = _Held(self.base, self.keep)
-        patterns = np.random.default_rng([seed, self.calls]).integers(0, 2, (calls, len(held.free)), np.uint8)
+        patterns = np.random.default_rng([seed, self.calls]).integers(
+            0, 2, (calls, len(held.free)), np.uint8
+        )
         names = [f"further call {n + 1}" for n in range(calls)]
         answers, raised = _ask(decode, patterns, names, held)
         refuted: dict[str, str] = {}
@@ -189,14 +207,28 @@ class ProbedLayout:
             for reading in self.readings:
                 got, predicted = answer.get(reading.field, _NOTHING), reading.predict(bits)
                 if not _same(got, predicted):
-                    refuted.setdefault(reading.field, f"read as {reading.bits or 'a constant'}; {names[row]}: "
-                                                      f"got {_short(got)}, predicted {_short(predicted)}")
+                    refuted.setdefault(
+                        reading.field,
+                        f"read as {reading.bits or 'a constant'}; {names[row]}: "
+                        f"got {_short(got)}, predicted {_short(predicted)}",
+                    )
         answered = len(answers)
-        kept = [replace(reading, false_positive_probability=reading.false_positive_probability
-                        * 2.0 ** -(answered * len({source.bit for source in reading.sources})))
-                for reading in self.readings if reading.field not in refuted]
-        return replace(self, readings=tuple(kept), unread=(*self.unread, *refuted.items()),
-                       calls=self.calls + calls, raised=(*self.raised, *raised))
+        kept = [
+            replace(
+                reading,
+                false_positive_probability=reading.false_positive_probability
+                * 2.0 ** -(answered * len({source.bit for source in reading.sources})),
+            )
+            for reading in self.readings
+            if reading.field not in refuted
+        ]
+        return replace(
+            self,
+            readings=tuple(kept),
+            unread=(*self.unread, *refuted.items()),
+            calls=self.calls + calls,
+            raised=(*self.raised, *raised),
+        )
 
     def register_map(self, block: str = "printed", *, evidence: str = "guess") -> RegisterMap:
         """A map of the W words that decodes as the printer does; ``left_out`` are the fields it
@@ -207,8 +239,13 @@ class ProbedLayout:
         is an enum, decoded as 0 or 1.
         """
         rows, enums, _ = self._mapped
-        return RegisterMap([{**row, "block": block, "evidence": evidence if row["field"] else "unknown"}
-                            for row in rows], enums=enums)
+        return RegisterMap(
+            [
+                {**row, "block": block, "evidence": evidence if row["field"] else "unknown"}
+                for row in rows
+            ],
+            enums=enums,
+        )
 
     @property
     def left_out(self) -> pd.DataFrame:
@@ -216,17 +253,25 @@ class ProbedLayout:
         return pd.DataFrame(self._mapped[2], columns=["field", "reason"])
 
     @cached_property
-    def _mapped(self) -> tuple[list[dict[str, Any]], dict[str, dict[int, str]], list[tuple[str, str]]]:
+    def _mapped(
+        self,
+    ) -> tuple[list[dict[str, Any]], dict[str, dict[int, str]], list[tuple[str, str]]]:
         """Rows of the map, its enums, (field, reason) of what it leaves out."""
         owner: dict[int, str] = {}
         fits: dict[str, list[dict[str, Any]]] = {}
         lost: dict[str, str] = {}
         # of fields that share bits the narrow ones stay, so that most names do; but not those that
         # may be false positives
-        for reading in sorted(self.readings, key=lambda r: (r.false_positive_probability > DOUBTED, len(r.sources))):
+        for reading in sorted(
+            self.readings, key=lambda r: (r.false_positive_probability > DOUBTED, len(r.sources))
+        ):
             bits = [source.bit for source in reading.sources]
-            shared = [f"shares bits with {owner[bit]}, false positive probability "
-                      f"{reading.false_positive_probability:.2g}" for bit in bits if bit in owner]
+            shared = [
+                f"shares bits with {owner[bit]}, false positive probability "
+                f"{reading.false_positive_probability:.2g}"
+                for bit in bits
+                if bit in owner
+            ]
             if reason := _unsayable(reading) or "".join(shared[:1]):
                 lost[reading.field] = reason
             else:
@@ -236,25 +281,52 @@ class ProbedLayout:
         end = WORD_BYTES * (self.words - 1)
         if all(row["offset"] < end for row in rows):
             rows.append({**dict.fromkeys(COLUMNS, ""), "offset": end, "lsb": 0, "width": WORD_BITS})
-        enums = {one._enum: dict(enumerate(one.names)) for one in self.readings if one.names and one.field in fits}
-        return rows, enums, [(one.field, lost[one.field]) for one in self.readings if one.field in lost]
+        enums = {
+            one._enum: dict(enumerate(one.names))
+            for one in self.readings
+            if one.names and one.field in fits
+        }
+        return (
+            rows,
+            enums,
+            [(one.field, lost[one.field]) for one in self.readings if one.field in lost],
+        )
 
     def __str__(self) -> str:
         free = WORD_BITS * self.words - int(np.bitwise_count(self.keep).sum())
-        errors = [f"{len(self.raised)} calls raised, first {call}: {error}" for call, error in self.raised[:1]]
-        return "; ".join([f"{len(self.readings)} fields found, {len(self.unread)} unverified, {self.calls} calls, "
-                          f"{free} bits", *errors])
+        errors = [
+            f"{len(self.raised)} calls raised, first {call}: {error}"
+            for call, error in self.raised[:1]
+        ]
+        return "; ".join(
+            [
+                f"{len(self.readings)} fields found, {len(self.unread)} unverified, {self.calls} "
+                "calls, "
+                f"{free} bits",
+                *errors,
+            ]
+        )
 
     def __repr__(self) -> str:
         return f"ProbedLayout({self})"
 
     def _repr_html_(self) -> str:
         return f"<p>{html.escape(str(self))}</p>" + "".join(
-            frame.to_html(index=False, max_rows=ROWS_SHOWN) for frame in (self.table, self.unverified) if len(frame))
+            frame.to_html(index=False, max_rows=ROWS_SHOWN)
+            for frame in (self.table, self.unverified)
+            if len(frame)
+        )
 
 
-def probe_layout(decode: Decode, words: int, *, checks: int = 4, seed: int = 0, base: Any = None,
-                 keep: Any = None) -> ProbedLayout:
+def probe_layout(
+    decode: Decode,
+    words: int,
+    *,
+    checks: int = 4,
+    seed: int = 0,
+    base: Any = None,
+    keep: Any = None,
+) -> ProbedLayout:
     """Find the bits behind every value that a decoder prints, in ``ceil(log2(n + 1)) + 2 + checks``
     calls.
 
@@ -280,13 +352,22 @@ def probe_layout(decode: Decode, words: int, *, checks: int = 4, seed: int = 0, 
     held = _held(words, base, keep)
     count = len(held.free)
     codes = _codes(count, count.bit_length() + checks, np.random.default_rng(seed))
-    patterns = np.concatenate([np.zeros((1, count), np.uint8), np.ones((1, count), np.uint8), codes])
-    return _probed(decode, patterns, ["all zeros", "all ones", *(f"code {n + 1}" for n in range(len(codes)))], held)
+    patterns = np.concatenate(
+        [np.zeros((1, count), np.uint8), np.ones((1, count), np.uint8), codes]
+    )
+    return _probed(
+        decode,
+        patterns,
+        ["all zeros", "all ones", *(f"code {n + 1}" for n in range(len(codes)))],
+        held,
+    )
 
 
 @dataclass(frozen=True)
 class _Held:
-    """The bits ``keep`` of ``base``, both ``(W,) uint32``, stay; the bits ``free`` are the others."""
+    """The bits ``keep`` of ``base``, both ``(W,) uint32``, stay; the bits ``free`` are the
+    others.
+    """
 
     base: np.ndarray
     keep: np.ndarray
@@ -304,17 +385,31 @@ class _Held:
 
 def _held(words: int, base: Any, keep: Any) -> _Held:
     refuse_if(not 1 <= words <= MOST_WORDS, "words", words, f"is 1 to {MOST_WORDS}")
-    held = _Held(*(_words(np.zeros(words, np.uint32) if mask is None else mask, words, name)
-                   for name, mask in (("base", base), ("keep", keep))))
+    held = _Held(
+        *(
+            _words(np.zeros(words, np.uint32) if mask is None else mask, words, name)
+            for name, mask in (("base", base), ("keep", keep))
+        )
+    )
     if not len(held.free):
-        raise ValueError(f"keep: got all {WORD_BITS * words} bits, allowed is to leave at least one")
+        raise ValueError(
+            f"keep: got all {WORD_BITS * words} bits, allowed is to leave at least one"
+        )
     return held
 
 
 def _words(values: Any, count: int, name: str) -> np.ndarray:
     words = np.asarray(values)
-    if words.shape != (count,) or words.dtype.kind not in "iu" or np.any(words < 0) or np.any(words > 0xFFFFFFFF):
-        raise ValueError(f"{name}: got {words.dtype} of shape {words.shape}, allowed is uint32 of shape ({count},)")
+    if (
+        words.shape != (count,)
+        or words.dtype.kind not in "iu"
+        or np.any(words < 0)
+        or np.any(words > 0xFFFFFFFF)
+    ):
+        raise ValueError(
+            f"{name}: got {words.dtype} of shape {words.shape}, allowed is uint32 of shape "
+            f"({count},)"
+        )
     return words.astype(np.uint32)
 
 
@@ -338,19 +433,28 @@ def _codes(count: int, length: int, rng: np.random.Generator) -> np.ndarray:
     return np.ascontiguousarray(codes[:count].T)
 
 
-def _ask(decode: Decode, patterns: np.ndarray, names: Sequence[str], held: _Held,
-         ) -> tuple[dict[int, dict[str, Any]], list[tuple[str, str]]]:
+def _ask(
+    decode: Decode,
+    patterns: np.ndarray,
+    names: Sequence[str],
+    held: _Held,
+) -> tuple[dict[int, dict[str, Any]], list[tuple[str, str]]]:
     """What is printed in each call that did not raise, by its number; (call, error) of others."""
     answers: dict[int, dict[str, Any]] = {}
     raised = []
     for row, (pattern, name) in enumerate(zip(patterns, names, strict=True)):
         try:
-            answer = decode(np.packbits(held.filled(pattern), bitorder="little").view("<u4").astype(np.uint32))
+            answer = decode(
+                np.packbits(held.filled(pattern), bitorder="little").view("<u4").astype(np.uint32)
+            )
         except Exception as error:
             raised.append((name, f"{type(error).__name__}: {' '.join(str(error).split())[:SHOWN]}"))
             continue
         if not isinstance(answer, Mapping):
-            raise ValueError(f"decode: got {type(answer).__name__} in the call {name!r}, allowed is values by name")
+            raise ValueError(
+                f"decode: got {type(answer).__name__} in the call {name!r}, allowed is values by "
+                "name"
+            )
         answers[row] = {str(field): _plain(value) for field, value in answer.items()}
     return answers, raised
 
@@ -371,7 +475,11 @@ def _plain(value: Any) -> Any:
         return int(value)
     if isinstance(value, str | float | np.float32):
         return value
-    return float(value) if isinstance(value, np.floating) else _Other(type(value).__name__, _short(value))
+    return (
+        float(value)
+        if isinstance(value, np.floating)
+        else _Other(type(value).__name__, _short(value))
+    )
 
 
 def _same(got: Any, predicted: Any) -> bool:
@@ -384,16 +492,26 @@ def _numeric(value: Any) -> bool:
 
 
 def _short(value: Any) -> str:
-    text = value.text if isinstance(value, _Other) else str(value) if isinstance(value, np.floating) else repr(value)
+    text = (
+        value.text
+        if isinstance(value, _Other)
+        else str(value)
+        if isinstance(value, np.floating)
+        else repr(value)
+    )
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
-def _probed(decode: Decode, patterns: np.ndarray, names: Sequence[str], held: _Held) -> ProbedLayout:
+def _probed(
+    decode: Decode, patterns: np.ndarray, names: Sequence[str], held: _Held
+) -> ProbedLayout:
     answers, raised = _ask(decode, patterns, names, held)
     most = len(names) - len(held.free).bit_length() - FEWEST
     if len(raised) > most:
-        raise ValueError(f"decode: got an error in {len(raised)} of {len(names)} calls, first {raised[0][0]}: "
-                         f"{raised[0][1]}; allowed are {most}, and base and keep hold the bits that it asks for")
+        raise ValueError(
+            f"decode: got an error in {len(raised)} of {len(names)} calls, first {raised[0][0]}: "
+            f"{raised[0][1]}; allowed are {most}, and base and keep hold the bits that it asks for"
+        )
     book = _Codes(patterns[[*answers]], held.free, zero=0 in answers)
     readings, unread = [], []
     for name in dict.fromkeys(name for answer in answers.values() for name in answer):
@@ -403,7 +521,9 @@ def _probed(decode: Decode, patterns: np.ndarray, names: Sequence[str], held: _H
             readings.append(read)
         else:
             unread.append((name, read + book.gate(values)))
-    return ProbedLayout(tuple(readings), tuple(unread), len(names), held.base, held.keep, tuple(raised))
+    return ProbedLayout(
+        tuple(readings), tuple(unread), len(names), held.base, held.keep, tuple(raised)
+    )
 
 
 @dataclass(frozen=True)
@@ -447,7 +567,11 @@ class _Codes:
                 wanted = np.packbits([not _same(value, values[asleep[0]]) for value in values])
                 within = np.all(self.opens[closed] & wanted == wanted, axis=1)
                 found += [(place, 1 - closed) for place in self.places[within]]
-        return f"; changes only while {_place(found[0][0])} is {found[0][1]}" if len(found) == 1 else ""
+        return (
+            f"; changes only while {_place(found[0][0])} is {found[0][1]}"
+            if len(found) == 1
+            else ""
+        )
 
     @cached_property
     def opens(self) -> tuple[np.ndarray, np.ndarray]:
@@ -473,8 +597,9 @@ def _read(name: str, values: Sequence[Any], book: _Codes) -> Reading | str:
     reasons: list[str] = []
     for view, ints, used in _views(name, values, book.zero):
         read = _read_bits(view, ints, used, book)
-        if not isinstance(read, str) and not all(_same(read.predict(book.bits(n)), values[n])
-                                                 for n in np.flatnonzero(~used).tolist()):
+        if not isinstance(read, str) and not all(
+            _same(read.predict(book.bits(n)), values[n]) for n in np.flatnonzero(~used).tolist()
+        ):
             read = "prints nan where its bits are a number"
         if isinstance(read, str):
             reasons.append(read)
@@ -511,15 +636,23 @@ def _read_text(name: str, values: Sequence[Any], book: _Codes) -> Reading | str:
         return f"prints numbers and texts, as {_short(texts[0])}"
     if len(kinds) > 2:
         return f"prints {len(kinds)} texts, as {_short(kinds[1])}"
-    read = _read_bits(Reading(name, (), names=tuple(kinds)), [kinds.index(value) for value in values],
-                      np.ones(len(values), bool), book)
+    read = _read_bits(
+        Reading(name, (), names=tuple(kinds)),
+        [kinds.index(value) for value in values],
+        np.ones(len(values), bool),
+        book,
+    )
     if isinstance(read, Reading) and any(source.inverted for source in read.sources):
         # without the call of all zeros the first text may be that of a 1
-        return replace(read, names=read.names[::-1], sources=(Source(0, read.sources[0].bit, False),))
+        return replace(
+            read, names=read.names[::-1], sources=(Source(0, read.sources[0].bit, False),)
+        )
     return read
 
 
-def _views(name: str, values: Sequence[Any], zero: bool) -> Iterator[tuple[Reading, Sequence[int], np.ndarray]]:
+def _views(
+    name: str, values: Sequence[Any], zero: bool
+) -> Iterator[tuple[Reading, Sequence[int], np.ndarray]]:
     """Whole numbers that may be copies of bits, a call each, and the calls in which they are known;
     with each the reading that they would need but for its sources."""
     used = np.ones(len(values), bool)
@@ -532,19 +665,32 @@ def _views(name: str, values: Sequence[Any], zero: bool) -> Iterator[tuple[Readi
     except OverflowError:
         return
     known = ~np.isnan(floats)
-    if all(one == value for one, value, good in zip(floats.tolist(), values, known, strict=True) if good):
+    if all(
+        one == value
+        for one, value, good in zip(floats.tolist(), values, known, strict=True)
+        if good
+    ):
         # a nan may have lost its bits on the way here; float32 itself keeps them
         known |= np.array([isinstance(value, np.float32) for value in values])
-        yield Reading(name, (), f32=True), np.where(known, floats.view(np.uint32), 0).tolist(), known
+        yield (
+            Reading(name, (), f32=True),
+            np.where(known, floats.view(np.uint32), 0).tolist(),
+            known,
+        )
     if all(math.isfinite(value) for value in values):
         ratios = [value.as_integer_ratio() for value in values]
         below = max(below for _, below in ratios)
-        if below <= 2 ** WORD_BITS:
+        if below <= 2**WORD_BITS:
             view = Reading(name, (), right_shift=below.bit_length() - 1)
-            yield from ((view, ints, used) for view, ints in _steps(view, [n * (below // d) for n, d in ratios], zero))
+            yield from (
+                (view, ints, used)
+                for view, ints in _steps(view, [n * (below // d) for n, d in ratios], zero)
+            )
 
 
-def _steps(view: Reading, ints: Sequence[int], zero: bool) -> Iterator[tuple[Reading, Sequence[int]]]:
+def _steps(
+    view: Reading, ints: Sequence[int], zero: bool
+) -> Iterator[tuple[Reading, Sequence[int]]]:
     """The numbers as they are, and as steps up and down from the first, which is that of all bits 0
     if ``zero``."""
     yield view, ints
@@ -557,31 +703,50 @@ def _steps(view: Reading, ints: Sequence[int], zero: bool) -> Iterator[tuple[Rea
 def _read_bits(view: Reading, ints: Sequence[int], used: np.ndarray, book: _Codes) -> Reading | str:
     """The reading with its sources, or how many bits of the numbers are no copy of one bit."""
     size = max(value.bit_length() for value in ints) // 8 + 1
-    data = np.frombuffer(b"".join(value.to_bytes(size, "little", signed=True) for value in ints), np.uint8)
+    data = np.frombuffer(
+        b"".join(value.to_bytes(size, "little", signed=True) for value in ints), np.uint8
+    )
     columns = np.unpackbits(data.reshape(len(ints), size), axis=1, bitorder="little")
     signed = min(ints) < 0
     # two's complement repeats its highest bit
-    width = int(np.flatnonzero(np.any(columns != columns[:, -1:], axis=0)).max(initial=-1)) + 1 + signed
+    width = (
+        int(np.flatnonzero(np.any(columns != columns[:, -1:], axis=0)).max(initial=-1)) + 1 + signed
+    )
     columns = columns[:, :width]
     ones = columns[used].sum(0)
     calls = int(used.sum())
     varies = np.flatnonzero((ones > 0) & (ones < calls))
-    spelled = zip(varies.tolist(), book.spelled(columns[:, varies], used),
-                  book.spelled(1 - columns[:, varies], used), strict=True)
-    sources = [Source(at, bit, plain is None) for at, plain, inverted in spelled
-               if (bit := inverted if plain is None else plain) is not None]
+    spelled = zip(
+        varies.tolist(),
+        book.spelled(columns[:, varies], used),
+        book.spelled(1 - columns[:, varies], used),
+        strict=True,
+    )
+    sources = [
+        Source(at, bit, plain is None)
+        for at, plain, inverted in spelled
+        if (bit := inverted if plain is None else plain) is not None
+    ]
     if len(sources) < len(varies):
-        return f"{len(varies) - len(sources)} of its {len(varies)} bits that change copy no single bit"
+        return (
+            f"{len(varies) - len(sources)} of its {len(varies)} bits that change copy no single bit"
+        )
     top = signed and len(varies) > 0 and varies[-1] == width - 1
-    weights = [-2 ** at if signed and at == width - 1 else 2 ** at for at in range(width)]
+    weights = [-(2**at) if signed and at == width - 1 else 2**at for at in range(width)]
     fixed = sum(weight for weight, count in zip(weights, ones, strict=True) if count == calls)
     low = sources[0].at if sources and not (view.f32 or view.right_shift or view.names) else 0
     if fixed and view.f32:
         return "some bits of its float32 are always 1"
-    return replace(view, sources=tuple(one._replace(at=one.at - low) for one in sources), signed=bool(top),
-                   factor=view.factor * 2 ** low, offset=view.offset + view.factor * fixed,
-                   false_positive_probability=book.false_positive_probability(
-                       len({source.bit for source in sources}), calls))
+    return replace(
+        view,
+        sources=tuple(one._replace(at=one.at - low) for one in sources),
+        signed=bool(top),
+        factor=view.factor * 2**low,
+        offset=view.offset + view.factor * fixed,
+        false_positive_probability=book.false_positive_probability(
+            len({source.bit for source in sources}), calls
+        ),
+    )
 
 
 def _unsayable(one: Reading) -> str:
@@ -609,6 +774,15 @@ def _rows(one: Reading) -> list[dict[str, Any]]:
     rows = []
     for run in one.runs:
         word, lsb = divmod(run[0].bit, WORD_BITS)
-        rows.append({**dict.fromkeys(COLUMNS, ""), "offset": word * WORD_BYTES, "field": one.field, "lsb": lsb,
-                     "width": len(run), "at": run[0].at if split else "", "value": str(one.meaning)})
+        rows.append(
+            {
+                **dict.fromkeys(COLUMNS, ""),
+                "offset": word * WORD_BYTES,
+                "field": one.field,
+                "lsb": lsb,
+                "width": len(run),
+                "at": run[0].at if split else "",
+                "value": str(one.meaning),
+            }
+        )
     return rows

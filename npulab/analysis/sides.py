@@ -40,7 +40,9 @@ def load_sides(a: Place, b: Place | None = None, tasks: Sequence[int] = ()) -> t
         if len(sides[0]) == 1 and tasks:
             return sides[0][0], sides[0][0]
         if len(sides[0]) != 2:
-            raise ValueError(f"{a}: holds {plural(len(sides[0]), 'capture')}, allowed without B is two")
+            raise ValueError(
+                f"{a}: holds {plural(len(sides[0]), 'capture')}, allowed without B is two"
+            )
         return sides[0][0], sides[0][1]
     for path, side in zip(paths, sides, strict=True):
         if not len(side):
@@ -62,26 +64,55 @@ class Differing(Answer):
 
     def records(self) -> list[Row]:
         buffers = () if self.filtered else self.buffers
-        return [*self.fields, *({"task": None, "block": "buffer", "register": row["buffer"],
-                                 "field": f"(bytes from {row['first']})", "a": row["a"], "b": row["b"],
-                                 "address": False} for row in buffers)]
+        return [
+            *self.fields,
+            *(
+                {
+                    "task": None,
+                    "block": "buffer",
+                    "register": row["buffer"],
+                    "field": f"(bytes from {row['first']})",
+                    "a": row["a"],
+                    "b": row["b"],
+                    "address": False,
+                }
+                for row in buffers
+            ),
+        ]
 
     @property
     def parts(self) -> list[Part]:
         every = folded(self.fields, jobs_of(self.a, self.b))
         fields = [row for row in every if not row["address"]]
-        addresses = [{**row, "a": as_address(row["a"]), "b": as_address(row["b"])}
-                     for row in every if row["address"]]
-        names = ["task", "block", "register", "field",
-                 *(name for name in (self.fields[0] if self.fields else ()) if name in SOME), "a", "b"]
-        parts: list[Part] = [f"a {self.a!r}", f"b {self.b!r}", "",
-                 f"{_differ(len(fields), 'field', 's')}"
-                 + ", addresses apart" * bool(addresses), Table(fields, names)]
+        addresses = [
+            {**row, "a": as_address(row["a"]), "b": as_address(row["b"])}
+            for row in every
+            if row["address"]
+        ]
+        names = [
+            "task",
+            "block",
+            "register",
+            "field",
+            *(name for name in (self.fields[0] if self.fields else ()) if name in SOME),
+            "a",
+            "b",
+        ]
+        parts: list[Part] = [
+            f"a {self.a!r}",
+            f"b {self.b!r}",
+            "",
+            f"{_differ(len(fields), 'field', 's')}" + ", addresses apart" * bool(addresses),
+            Table(fields, names),
+        ]
         if addresses:
             parts += ["", f"{_differ(len(addresses), 'address', 'es')}", Table(addresses, names)]
         for row in self.buffers:
-            parts += ["", f"buffer {row['buffer']} differs in {row['bytes']} bytes, "
-                          f"from byte {row['first']} on (a {_length(row['a'])}, b {_length(row['b'])})"]
+            parts += [
+                "",
+                f"buffer {row['buffer']} differs in {row['bytes']} bytes, "
+                f"from byte {row['first']} on (a {_length(row['a'])}, b {_length(row['b'])})",
+            ]
         return parts
 
 
@@ -96,17 +127,27 @@ def differing(a: Any, b: Any, wanted: Wanted = ALL, tasks: Sequence[int] = ()) -
     if isinstance(a, Sweep):
         every = rows_of(diff(a, b, never=True))
         known = {_place(row) for row in every}
-        automatic = known - {(item.block, item.register, item.name) for side in (a, b)
-                             for item in side.registers or () if not item.automatic}
+        automatic = known - {
+            (item.block, item.register, item.name)
+            for side in (a, b)
+            for item in side.registers or ()
+            if not item.automatic
+        }
         wanted.refuse(known)
         rows = [row for row in every if row["differs"] != "never"]
     else:
-        items = {key[1:]: item for side in (a, b) for capture in (side if isinstance(side, CaptureSet) else [side])
-                 for key, (item, _) in raw_fields(capture).items()}
+        items = {
+            key[1:]: item
+            for side in (a, b)
+            for capture in (side if isinstance(side, CaptureSet) else [side])
+            for key, (item, _) in raw_fields(capture).items()
+        }
         automatic = {names for names, item in items.items() if item.automatic}
         wanted.refuse(items)
         rows = rows_of(diff(a, b))
-    rows = [row for row in rows if wanted.holds(*_place(row), _place(row) in automatic, row["address"])]
+    rows = [
+        row for row in rows if wanted.holds(*_place(row), _place(row) in automatic, row["address"])
+    ]
     pair = isinstance(a, Capture) and isinstance(b, Capture)
     return Differing(a, b, rows, rows_of(diff_buffers(a, b)) if pair else (), bool(wanted))
 
@@ -121,7 +162,7 @@ def jobs_of(*sides: Any) -> Sequence[Job]:
     jobs: tuple[Job, ...] = ()
     for side in sides:
         if isinstance(side, Capture):
-            jobs += side.jobs[len(jobs):]
+            jobs += side.jobs[len(jobs) :]
     return jobs
 
 

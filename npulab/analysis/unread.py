@@ -18,7 +18,19 @@ from npulab.registers.map import RegisterMap
 from npulab.support.late import pd
 from npulab.support.refuse import refuse_if, shortly
 
-COLUMNS = ("task", "block", "register", "field", "raw", "tried", "unread", "all", "effect", "evidence", "address")
+COLUMNS = (
+    "task",
+    "block",
+    "register",
+    "field",
+    "raw",
+    "tried",
+    "unread",
+    "all",
+    "effect",
+    "evidence",
+    "address",
+)
 SAME, OTHER, HANG = "same output", "other output", "hang"
 
 
@@ -30,19 +42,26 @@ def unread(capture: Capture, progress: Callable[[Any], Iterable[Any]] = iter) ->
     another layer, input, output or rounding rule; a target that lifts nothing of the capture but
     replays it, if other bytes are predicted.  A row for each field with a change that went
     unnoticed: task, block, register, field, raw, how many values were ``tried``, those of them that
-    went ``unread``, whether that is ``all``, their ``effect``, evidence, and whether the field is an
-    address. The effect is what ``simulate`` says of them: "other output" or "hang" if any has it,
-    else "same output", or blank if the target does not simulate the capture. ``progress`` is called
-    with the fields and gives them one by one.
+    went ``unread``, whether that is ``all``, their ``effect``, evidence, and whether the field is
+    an address. The effect is what ``simulate`` says of them: "other output" or "hang" if any has
+    it, else "same output", or blank if the target does not simulate the capture. ``progress`` is
+    called with the fields and gives them one by one.
 
     What is unread and has an effect is a mistake of ``lift`` that no capture shows yet; what has
     none in the simulation may have one in the hardware.
     Raises ValueError for a capture that cannot be lifted as it is.
     """
     if not isinstance(capture, Capture):
-        raise TypeError(f"unread: got {type(capture).__name__}, allowed is Capture, as npulab.load gives")
-    refuse_if(not callable(progress), "unread: progress", shortly(progress),
-              "is a function that is given the fields and gives them one by one", TypeError)
+        raise TypeError(
+            f"unread: got {type(capture).__name__}, allowed is Capture, as npulab.load gives"
+        )
+    refuse_if(
+        not callable(progress),
+        "unread: progress",
+        shortly(progress),
+        "is a function that is given the fields and gives them one by one",
+        TypeError,
+    )
     of = target(capture.target)
     meaning, usual = _meaning(of, capture)
     simulated = _simulated(of, capture)
@@ -51,15 +70,28 @@ def unread(capture: Capture, progress: Callable[[Any], Iterable[Any]] = iter) ->
         values = _others(item, int(raw))
         same = [value for value in values if _after(meaning, changed, value) == usual]
         if same:
-            rows.append((task, block, item.register, item.name, int(raw), len(values), tuple(same),
-                         len(same) == len(values), _effect(of, simulated, map(changed, same)), item.evidence,
-                         item.address))
+            rows.append(
+                (
+                    task,
+                    block,
+                    item.register,
+                    item.name,
+                    int(raw),
+                    len(values),
+                    tuple(same),
+                    len(same) == len(values),
+                    _effect(of, simulated, map(changed, same)),
+                    item.evidence,
+                    item.address,
+                )
+            )
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
     return frame.astype({"raw": object, "all": bool, "address": bool})
 
 
 def _meaning(of: Target, capture: Capture) -> tuple[Callable[[Capture], bytes], bytes]:
     """What tells how the target reads a capture, and what it makes of this one."""
+
     def lifted(other: Capture) -> bytes:
         return _digest((of.lift(other), of.rule_of(other) if of.rule_of else of.rule))
 
@@ -74,7 +106,9 @@ def _meaning(of: Target, capture: Capture) -> tuple[Callable[[Capture], bytes], 
         return replayed, replayed(capture)
 
 
-def _after(meaning: Callable[[Capture], bytes], changed: Callable[[int], Capture], value: int) -> bytes | None:
+def _after(
+    meaning: Callable[[Capture], bytes], changed: Callable[[int], Capture], value: int
+) -> bytes | None:
     """What the target makes of a changed capture; None where it is refused, as by an opcode that
     names another block."""
     try:
@@ -112,11 +146,18 @@ def _fields(capture: Capture) -> Iterator[tuple[int, str, Field, int, Callable[[
             yield task, block, item, raw, partial(_with_job, capture, task, changed)
 
 
-def _of_job(job: Job, maps: Mapping[str, RegisterMap]) -> Iterator[tuple[str, Field, int, Callable[[int], Job]]]:
+def _of_job(
+    job: Job, maps: Mapping[str, RegisterMap]
+) -> Iterator[tuple[str, Field, int, Callable[[int], Job]]]:
     registers = maps[job.block]
     of_map = {id(item) for item in registers}
     for block, item, raw in replace(job, start=None).values(maps):
-        yield block, item, raw, partial(_with_field if id(item) in of_map else _with_write, job, item, registers)
+        yield (
+            block,
+            item,
+            raw,
+            partial(_with_field if id(item) in of_map else _with_write, job, item, registers),
+        )
     if job.start:
         for block, item, raw, changed in _of_job(job.start, maps):
             yield block, item, raw, partial(_with_start, job, changed)
@@ -138,15 +179,25 @@ def _with_field(job: Job, item: Field, registers: RegisterMap, raw: int) -> Job:
 
 def _with_write(job: Job, item: Field, registers: RegisterMap, raw: int) -> Job:
     """The job with another value in a register that the map does not have."""
-    (offset,) = (offset for offset in job.state if registers.unmapped(job.block, offset).register == item.register)
+    (offset,) = (
+        offset
+        for offset in job.state
+        if registers.unmapped(job.block, offset).register == item.register
+    )
     return job.with_writes({offset: raw}, registers)
 
 
 def _others(item: Field, raw: int) -> list[int]:
     """Other raw values that the field can hold."""
-    held = sum((2 ** piece.width - 1) * 2 ** piece.at for piece in item.pieces)
+    held = sum((2**piece.width - 1) * 2**piece.at for piece in item.pieces)
     lowest, highest = held & -held, 2 ** (held.bit_length() - 1)
-    values = [raw ^ lowest, raw ^ highest, raw ^ held, 0, *(code for code, _ in item.names if not code & ~held)]
+    values = [
+        raw ^ lowest,
+        raw ^ highest,
+        raw ^ held,
+        0,
+        *(code for code, _ in item.names if not code & ~held),
+    ]
     return [value for value in dict.fromkeys(values) if value != raw]
 
 

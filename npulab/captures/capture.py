@@ -22,11 +22,14 @@ PROVENANCES = ("board", "vendor driver", "open driver", "RTL simulation", "compi
 FIELD_COLUMNS = ("task", "block", "register", "field", "raw", "value", "bits", "evidence")
 ROWS_SHOWN = 60
 CHANGED = "changed with npulab"
-WORD = 2 ** WORD_BITS - 1  # every bit of a word
-MOST_OFFSET = 2 ** 64 - 1
+WORD = 2**WORD_BITS - 1  # every bit of a word
+MOST_OFFSET = 2**64 - 1
 MOST_STARTS = 16  # jobs that start each other, one within the other; recorded ones are two deep
 A_MAP = "is a RegisterMap, as capture.maps[block]"
-RECORDED, BEFORE_RUN = "output_recorded", "before the job ran"  # a parameter that says when, and what it says
+RECORDED, BEFORE_RUN = (
+    "output_recorded",
+    "before the job ran",
+)  # a parameter that says when, and what it says
 MOST_DEEP = 64  # values of a parameter, each in another
 COMMANDS = "commands"  # the buffer that holds a command stream, where there is one
 
@@ -58,9 +61,17 @@ class Job:
 
     def __post_init__(self) -> None:
         words = np.asarray(self.words)
-        if words.ndim != 1 or words.dtype.kind not in "iu" or np.any(words < 0) or np.any(words > 0xFFFFFFFF):
-            raise ValueError(f"words: got {words.dtype} of shape {words.shape}, allowed are 0 to 0xffffffff in one row "
-                             f"(block {self.block})")
+        if (
+            words.ndim != 1
+            or words.dtype.kind not in "iu"
+            or np.any(words < 0)
+            or np.any(words > 0xFFFFFFFF)
+        ):
+            raise ValueError(
+                f"words: got {words.dtype} of shape {words.shape}, allowed are 0 to 0xffffffff in "
+                "one row "
+                f"(block {self.block})"
+            )
         words = words.astype(np.uint32)
         words.setflags(write=False)
         object.__setattr__(self, "words", words)
@@ -69,12 +80,20 @@ class Job:
         while inner is not None and depth <= MOST_STARTS:
             depth, inner = depth + 1, inner.start
         if depth > MOST_STARTS:
-            raise ValueError(f"start: got more than {MOST_STARTS} jobs within each other, allowed are {MOST_STARTS} "
-                             f"(block {self.block})")
+            raise ValueError(
+                f"start: got more than {MOST_STARTS} jobs within each other, allowed are "
+                f"{MOST_STARTS} "
+                f"(block {self.block})"
+            )
 
     @classmethod
-    def from_writes(cls, block: str, writes: Iterable[Sequence[int]], registers: RegisterMap,
-                    after: Job | None = None) -> Job:
+    def from_writes(
+        cls,
+        block: str,
+        writes: Iterable[Sequence[int]],
+        registers: RegisterMap,
+        after: Job | None = None,
+    ) -> Job:
         """A job of register writes, each (offset, value), or (offset, value, mask) where it changes
         the bits of the mask only.
 
@@ -90,13 +109,19 @@ class Job:
         done = tuple((int(offset), int(value)) for offset, value in held)
         for offset, value in done:
             if not 0 <= offset <= MOST_OFFSET or not 0 <= value <= WORD:
-                raise ValueError(f"writes: got ({offset:#x}, {value:#x}), allowed are 0 to "
-                                 f"{WORD:#x} at offsets of 64 bits (block {block})")
+                raise ValueError(
+                    f"writes: got ({offset:#x}, {value:#x}), allowed are 0 to "
+                    f"{WORD:#x} at offsets of 64 bits (block {block})"
+                )
         return cls(block, registers.state(before + done), done, before=before, masks=masks)
 
     @classmethod
-    def split(cls, writes: Iterable[Sequence[int]], maps: Mapping[str, RegisterMap] | RegisterMap,
-              after: Iterable[Job] = ()) -> tuple[list[Job], list[tuple[int, ...]]]:
+    def split(
+        cls,
+        writes: Iterable[Sequence[int]],
+        maps: Mapping[str, RegisterMap] | RegisterMap,
+        after: Iterable[Job] = (),
+    ) -> tuple[list[Job], list[tuple[int, ...]]]:
         """Writes to addresses, as ``from_writes`` takes them: a job for each copy of a block that
         they reach, in the order of their first writes, and the writes that reach none.
 
@@ -120,7 +145,11 @@ class Job:
             found.setdefault((name, *maps[name].labels(place)), []).append((place.offset, *value))
         jobs = []
         for (name, unit, label), own in found.items():
-            kept = [job for job in after if job.block == name and unit in ("", job.unit) and label in ("", job.label)]
+            kept = [
+                job
+                for job in after
+                if job.block == name and unit in ("", job.unit) and label in ("", job.label)
+            ]
             job = cls.from_writes(name, own, maps[name], kept[-1] if kept else None)
             jobs.append(replace(job, unit=unit, label=label))
         return jobs, rest
@@ -146,12 +175,19 @@ class Job:
         need("with_words: registers", registers, RegisterMap, A_MAP)
         changed = replace(self, words=words)
         if changed.words.shape != self.words.shape:
-            raise ValueError(f"words: got shape {changed.words.shape}, allowed is {self.words.shape} "
-                             f"(block {self.block})")
+            raise ValueError(
+                f"words: got shape {changed.words.shape}, allowed is {self.words.shape} "
+                f"(block {self.block})"
+            )
         if not self.writes:
             return changed
-        return self.with_writes({registers.registers[word][1]: int(changed.words[word])
-                                 for word in np.flatnonzero(changed.words != self.words)}, registers)
+        return self.with_writes(
+            {
+                registers.registers[word][1]: int(changed.words[word])
+                for word in np.flatnonzero(changed.words != self.words)
+            },
+            registers,
+        )
 
     def with_writes(self, values: Mapping[int, int], registers: RegisterMap) -> Job:
         """The same register writes leaving other values by offset: the last write to an offset
@@ -161,15 +197,22 @@ class Job:
         need("with_writes: registers", registers, RegisterMap, A_MAP)
         pairs_of("with_writes: values", values.items())
         last = {offset: n for n, (offset, _) in enumerate(self.writes)}
-        changed = [(offset, values.get(offset, value) if last[offset] == n else value)
-                   for n, (offset, value) in enumerate(self.writes)]
-        kept = {number: bits for number, bits in self.masks.items()
-                if not (changed[number][1] ^ self.writes[number][1]) & ~bits}
+        changed = [
+            (offset, values.get(offset, value) if last[offset] == n else value)
+            for n, (offset, value) in enumerate(self.writes)
+        ]
+        kept = {
+            number: bits
+            for number, bits in self.masks.items()
+            if not (changed[number][1] ^ self.writes[number][1]) & ~bits
+        }
         offsets = [offset for offset, _ in changed]
         new: dict[int, list[tuple[int, int]]] = {}
         for offset, value in values.items():
             if offset not in last:
-                new.setdefault(place_of_write(offset, offsets, registers), []).append((offset, value))
+                new.setdefault(place_of_write(offset, offsets, registers), []).append(
+                    (offset, value)
+                )
         writes, masks = list[tuple[int, int]](), dict[int, int]()
         for number, write in enumerate(changed):
             writes += new.get(number, [])
@@ -181,10 +224,15 @@ class Job:
         return replace(self, writes=checked, masks=masks).read_with(registers)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Job) and self.block == other.block and self.writes == other.writes \
-            and np.array_equal(self.words, other.words) and self.start == other.start \
-            and (self.before, self.masks) == (other.before, other.masks) \
+        return (
+            isinstance(other, Job)
+            and self.block == other.block
+            and self.writes == other.writes
+            and np.array_equal(self.words, other.words)
+            and self.start == other.start
+            and (self.before, self.masks) == (other.before, other.masks)
             and (self.label, self.unit) == (other.label, other.unit)
+        )
 
     def __repr__(self) -> str:
         writes = f", {len(self.writes)} writes" if self.writes else ""
@@ -198,15 +246,23 @@ class Job:
         """
         need_maps("values", maps)
         if self.block not in maps:
-            raise LookupError(f"block: got {self.block!r}, maps are known for {', '.join(maps) or 'none'}")
+            raise LookupError(
+                f"block: got {self.block!r}, maps are known for {', '.join(maps) or 'none'}"
+            )
         registers = maps[self.block]
         raw = registers.decode(self.words, raw=True).values()  # in the order of the fields
         state = self.state
         written = {registers.index[offset] for offset in state if offset in registers.index}
-        out = [(item.block, item, number) for item, number in zip(registers, raw, strict=True)
-               if not state or any(piece.word in written for piece in item.pieces)]
-        out += [(self.block, registers.unmapped(self.block, offset), value)
-                for offset, value in state.items() if offset not in registers.index]
+        out = [
+            (item.block, item, number)
+            for item, number in zip(registers, raw, strict=True)
+            if not state or any(piece.word in written for piece in item.pieces)
+        ]
+        out += [
+            (self.block, registers.unmapped(self.block, offset), value)
+            for offset, value in state.items()
+            if offset not in registers.index
+        ]
         return out + (self.start.values(maps) if self.start else [])
 
 
@@ -217,9 +273,9 @@ class Capture:
     ``buffers`` are bytes by name (``coefficients``, ``input``, ``output``, ...), ``addresses`` ints
     by the same names, ``parameters`` what is known of the layer.  Where a field of the jobs, their
     opcode, names the block (``registers.commands``), each job's is that of its block, and where a
-    job has register writes, its words are what these leave; ValueError otherwise.  ``provenance`` is one of
-    ``PROVENANCES``; ``maps`` are the register maps, by block, that the words are read with;
-    ``folder`` is the case folder that holds it, None if it was changed or is not saved.
+    job has register writes, its words are what these leave; ValueError otherwise.  ``provenance``
+    is one of ``PROVENANCES``; ``maps`` are the register maps, by block, that the words are read
+    with; ``folder`` is the case folder that holds it, None if it was changed or is not saved.
     """
 
     name: str
@@ -244,11 +300,15 @@ class Capture:
             need(f"Capture: buffer {name}", data, (bytes, bytearray, memoryview), "are bytes")
         need_maps("Capture: maps", self.maps)
         if not isinstance(self.provenance, str) or self.provenance not in PROVENANCES:
-            raise ValueError(f"capture {self.name}: got provenance {self.provenance!r}, allowed is one of "
-                             f"{', '.join(PROVENANCES)}")
+            raise ValueError(
+                f"capture {self.name}: got provenance {self.provenance!r}, allowed is one of "
+                f"{', '.join(PROVENANCES)}"
+            )
         self._refuse_contradictions()
-        parameters = {str(name): _as_json(value, f"capture {self.name}: parameters: {name}")
-                      for name, value in self.parameters.items()}
+        parameters = {
+            str(name): _as_json(value, f"capture {self.name}: parameters: {name}")
+            for name, value in self.parameters.items()
+        }
         object.__setattr__(self, "parameters", parameters)
 
     def _refuse_contradictions(self) -> None:
@@ -311,13 +371,19 @@ class Capture:
         evidence."""
         from npulab.registers.shown import ADDRESSES, Table
 
-        items = [(task, block, item, raw) for task, job in enumerate(self.jobs)
-                 for block, item, raw in job.values(self.maps)]
-        rows = [(task, block, item.register, item.name, raw, item.text(raw), item.bits, item.evidence)
-                for task, block, item, raw in items]
+        items = [
+            (task, block, item, raw)
+            for task, job in enumerate(self.jobs)
+            for block, item, raw in job.values(self.maps)
+        ]
+        rows = [
+            (task, block, item.register, item.name, raw, item.text(raw), item.bits, item.evidence)
+            for task, block, item, raw in items
+        ]
         frame = Table(rows, columns=list(FIELD_COLUMNS)).astype({"raw": object, "value": object})
-        frame.attrs[ADDRESSES] = frozenset((block, item.register, item.name) for _, block, item, _ in items
-                                           if item.address)
+        frame.attrs[ADDRESSES] = frozenset(
+            (block, item.register, item.name) for _, block, item, _ in items if item.address
+        )
         return frame
 
     def with_job(self, job: Job, task: int = 0) -> Capture:
@@ -329,10 +395,13 @@ class Capture:
         """
         need("with_job", job, Job, "is a Job, as capture.jobs has")
         task = self.task_of(task)
-        jobs = (*self.jobs[:task], job, *self.jobs[task + 1:])
+        jobs = (*self.jobs[:task], job, *self.jobs[task + 1 :])
         if (job.writes, job.start) == (self.jobs[task].writes, self.jobs[task].start):
             return self._changed(jobs=jobs, buffers=rewritten(self.jobs, jobs, self.buffers))
-        return self._changed(jobs=jobs, buffers={name: data for name, data in self.buffers.items() if name != COMMANDS})
+        return self._changed(
+            jobs=jobs,
+            buffers={name: data for name, data in self.buffers.items() if name != COMMANDS},
+        )
 
     def with_words(self, words: Any, task: int | None = None) -> Capture:
         """The same capture with other words in one job, by default the main one; it counts as
@@ -345,8 +414,8 @@ class Capture:
         """The same capture with other values in some fields of one job, by default the main one; it
         counts as changed.
 
-        Raises LookupError for an unknown field or task, ValueError for a value that does not fit and for a
-        field that is read-only.
+        Raises LookupError for an unknown field or task, ValueError for a value that does not fit
+        and for a field that is read-only.
         """
         task = self.task_of(task)
         registers = self.maps[self.jobs[task].block]
@@ -354,10 +423,17 @@ class Capture:
         for name, value in values.items():
             item = registers[name]
             if item.read_only:
-                raise ValueError(f"register {item.register} field {item.name}: is read-only, allowed are "
-                                 "fields that a driver sets")
+                raise ValueError(
+                    f"register {item.register} field {item.name}: is read-only, allowed are "
+                    "fields that a driver sets"
+                )
             raw = item.raw(value)
-            refuse_if(np.ndim(raw), f"register {item.register} field {item.name}", shortly(value), "is one value")
+            refuse_if(
+                np.ndim(raw),
+                f"register {item.register} field {item.name}",
+                shortly(value),
+                "is one value",
+            )
             item.insert(words, raw)
         return self.with_words(words, task)
 
@@ -368,12 +444,16 @@ class Capture:
         return self._changed(buffers={**self.buffers, **new})
 
     def task_of(self, task: int | None) -> int:
-        """The number of a task, the main one by default; raises LookupError for one that is not there."""
+        """The number of a task, the main one by default; raises LookupError for one that is not
+        there.
+        """
         if task is None:
             return self.main
         need_whole(f"capture {self.name}: task", task)
         if not 0 <= task < len(self.jobs):
-            raise LookupError(f"capture {self.name}: got task {task}, it has 0 to {len(self.jobs) - 1}")
+            raise LookupError(
+                f"capture {self.name}: got task {task}, it has 0 to {len(self.jobs) - 1}"
+            )
         return int(task)
 
     def _changed(self, **parts: Any) -> Capture:
@@ -384,17 +464,29 @@ class Capture:
 
     def __repr__(self) -> str:
         buffers = ", ".join(f"{name} {len(data)} B" for name, data in self.buffers.items())
-        return (f"Capture({self.target}/{self.name}, {self.chip}, {self.origin}, "
-                f"{len(self.jobs)} job{'s' if len(self.jobs) > 1 else ''}{', ' + buffers if buffers else ''})")
+        return (
+            f"Capture({self.target}/{self.name}, {self.chip}, {self.origin}, "
+            f"{len(self.jobs)} "
+            f"job{'s' if len(self.jobs) > 1 else ''}{', ' + buffers if buffers else ''})"
+        )
 
     def _repr_html_(self) -> str:
-        rows = [("chip", self.chip), ("provenance", self.origin), ("source", self.source),
-                ("tool", self.tool), ("date", self.date), ("jobs", ", ".join(map(repr, self.jobs))),
-                *((f"buffer {name}", f"{len(data)} bytes") for name, data in self.buffers.items()),
-                *((f"address {name}", f"{where:#010x}") for name, where in self.addresses.items())]
-        body = "".join(f"<tr><th style='text-align:left'>{html.escape(name)}</th>"
-                       f"<td style='text-align:left'>{html.escape(value)}</td></tr>"
-                       for name, value in rows if value)
+        rows = [
+            ("chip", self.chip),
+            ("provenance", self.origin),
+            ("source", self.source),
+            ("tool", self.tool),
+            ("date", self.date),
+            ("jobs", ", ".join(map(repr, self.jobs))),
+            *((f"buffer {name}", f"{len(data)} bytes") for name, data in self.buffers.items()),
+            *((f"address {name}", f"{where:#010x}") for name, where in self.addresses.items()),
+        ]
+        body = "".join(
+            f"<tr><th style='text-align:left'>{html.escape(name)}</th>"
+            f"<td style='text-align:left'>{html.escape(value)}</td></tr>"
+            for name, value in rows
+            if value
+        )
         return f"<b>{html.escape(self.target)}/{html.escape(self.name)}</b><table>{body}</table>"
 
 
@@ -409,8 +501,11 @@ def _unlike_writes(job: Job, registers: RegisterMap | None) -> str:
         return ""
     first = int(wrong[0])
     block, offset = registers.registers[first][:2]
-    return (f"words: got {int(job.words[first]):#x} at offset {offset:#x} of block {block}, allowed is "
-            f"{int(left[first]):#x}, which the job's register writes leave; Job.from_writes gives words from writes")
+    return (
+        f"words: got {int(job.words[first]):#x} at offset {offset:#x} of block {block}, allowed is "
+        f"{int(left[first]):#x}, which the job's register writes leave; Job.from_writes gives "
+        "words from writes"
+    )
 
 
 @dataclass(frozen=True)
@@ -420,7 +515,12 @@ class CaptureSet:
     captures: tuple[Capture, ...]
 
     def __post_init__(self) -> None:
-        need("CaptureSet", self.captures, (list, tuple), "is a tuple of Captures, as npulab.load gives")
+        need(
+            "CaptureSet",
+            self.captures,
+            (list, tuple),
+            "is a tuple of Captures, as npulab.load gives",
+        )
         for one in self.captures:
             need("CaptureSet", one, Capture, "is a Capture, as npulab.load gives")
 
@@ -434,7 +534,9 @@ class CaptureSet:
         length."""
         kinds = {(c.target, c.jobs[c.main].block, len(c.words)) for c in self.captures}
         if len(kinds) != 1:
-            raise ValueError(f"words: got first jobs of {len(kinds)} kinds {sorted(kinds)}, allowed is one")
+            raise ValueError(
+                f"words: got first jobs of {len(kinds)} kinds {sorted(kinds)}, allowed is one"
+            )
         return np.stack([capture.words for capture in self.captures])
 
     def words_of(self, block: str) -> np.ndarray:
@@ -446,11 +548,15 @@ class CaptureSet:
         jobs = [job for capture in self.captures for job in capture.jobs]
         own = [job.words for job in jobs if job.block == block]
         if not own:
-            raise LookupError(f"block: got {block!r}, the jobs are of "
-                              f"{', '.join(dict.fromkeys(job.block for job in jobs)) or 'none'}")
+            raise LookupError(
+                f"block: got {block!r}, the jobs are of "
+                f"{', '.join(dict.fromkeys(job.block for job in jobs)) or 'none'}"
+            )
         if len({len(words) for words in own}) > 1:
-            raise ValueError(f"block {block}: got jobs of {sorted(set(map(len, own)))} words, allowed is "
-                             "one length")
+            raise ValueError(
+                f"block {block}: got jobs of {sorted(set(map(len, own)))} words, allowed is "
+                "one length"
+            )
         return np.stack(own)
 
     def __len__(self) -> int:
@@ -473,7 +579,11 @@ class CaptureSet:
             if not -len(self) <= which < len(self):
                 raise IndexError(f"captures: got {which}, allowed is 0 to {len(self) - 1}")
             return self.captures[which]
-        found = [capture for capture in self.captures if which in (capture.name, f"{capture.target}/{capture.name}")]
+        found = [
+            capture
+            for capture in self.captures
+            if which in (capture.name, f"{capture.target}/{capture.name}")
+        ]
         if len(found) != 1:
             names = [f"{capture.target}/{capture.name}" for capture in found] or self.names
             raise LookupError(f"got case {which!r}, there are {', '.join(names) or 'none'}")
@@ -490,9 +600,13 @@ class CaptureSet:
         """One row per capture: case, target, chip, provenance, jobs, buffers."""
         from npulab.registers.shown import Table
 
-        return Table([(c.name, c.target, c.chip, c.origin, len(c.jobs), ", ".join(c.buffers))
-                      for c in self.captures],
-                     columns=["case", "target", "chip", "provenance", "jobs", "buffers"])
+        return Table(
+            [
+                (c.name, c.target, c.chip, c.origin, len(c.jobs), ", ".join(c.buffers))
+                for c in self.captures
+            ],
+            columns=["case", "target", "chip", "provenance", "jobs", "buffers"],
+        )
 
 
 def need_maps(what: str, given: object) -> None:
@@ -525,25 +639,31 @@ def word_writes(writes: Iterable[tuple[int, int]], bits: int) -> list[tuple[int,
     """
     out = []
     for offset, value in writes:
-        if not 0 <= value < 2 ** bits:
-            raise ValueError(f"writes: got ({offset:#x}, {value:#x}), allowed are values of {bits} "
-                             "bits")
+        if not 0 <= value < 2**bits:
+            raise ValueError(
+                f"writes: got ({offset:#x}, {value:#x}), allowed are values of {bits} bits"
+            )
         unit = 2 ** (8 * (offset % WORD_BYTES))
-        start, rest, mask = offset - offset % WORD_BYTES, value * unit, (2 ** bits - 1) * unit
+        start, rest, mask = offset - offset % WORD_BYTES, value * unit, (2**bits - 1) * unit
         while mask:
             out.append((start, rest & WORD, mask & WORD))
             start, rest, mask = start + WORD_BYTES, rest // (WORD + 1), mask // (WORD + 1)
     return out
 
 
-def _resolved(writes: Iterable[Sequence[int]], state: dict[int, int], block: str,
-              ) -> tuple[list[Sequence[int]], dict[int, int]]:
+def _resolved(
+    writes: Iterable[Sequence[int]],
+    state: dict[int, int],
+    block: str,
+) -> tuple[list[Sequence[int]], dict[int, int]]:
     """Writes as (offset, value that the register then holds), and masks by number of a write."""
     out, masks = list[Sequence[int]](), dict[int, int]()
     for number, (offset, value, *mask) in enumerate(writes):
         if any(not 0 <= bits <= WORD for bits in mask):
-            raise ValueError(f"writes: got ({offset:#x}, {value:#x}) with mask {mask[0]:#x}, allowed "
-                             f"is 0 to {WORD:#x} (block {block})")
+            raise ValueError(
+                f"writes: got ({offset:#x}, {value:#x}) with mask {mask[0]:#x}, allowed "
+                f"is 0 to {WORD:#x} (block {block})"
+            )
         if mask and mask[0] != WORD:
             masks[number] = bits = int(mask[0])
             value = state.get(offset, 0) & ~bits | value & bits
@@ -553,14 +673,17 @@ def _resolved(writes: Iterable[Sequence[int]], state: dict[int, int], block: str
 
 
 def _as_json(value: Any, where: str, depth: int = 1) -> Any:
-    """As JSON keeps it, so that a capture is the same after it was saved; raises ValueError for values
+    """As JSON keeps it, so that a capture is the same after it was saved; raises ValueError for
+    values
     that are more than 64 deep."""
     if isinstance(value, np.generic | np.ndarray):
         value = value.tolist()
     if not isinstance(value, Mapping | list | tuple):
         return value
     if depth > MOST_DEEP:
-        raise ValueError(f"{where:.120}: got values more than {MOST_DEEP} deep, allowed are {MOST_DEEP}")
+        raise ValueError(
+            f"{where:.120}: got values more than {MOST_DEEP} deep, allowed are {MOST_DEEP}"
+        )
     if isinstance(value, Mapping):
         return {str(name): _as_json(one, where, depth + 1) for name, one in value.items()}
     return [_as_json(one, where, depth + 1) for one in value]

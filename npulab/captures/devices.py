@@ -29,8 +29,10 @@ from npulab.support.processes import End, NotRun, Program, Stopped, arguments, e
 HERE = "{capture}"  # where it stands in an argument, the folder's path is put
 # a shell's and ssh's words for what could not be started or reached, and signals that people send
 NOT_RUN = (126, 127, 255, -signal.SIGHUP, -signal.SIGINT, -signal.SIGKILL, -signal.SIGTERM)
-LARGEST = 2 ** 28  # bytes of an output file; what is larger is no output
-SIMULATED = "npulab.Simulated(npulab.Simulated().run(good).output)"  # passes what the good job gives there
+LARGEST = 2**28  # bytes of an output file; what is larger is no output
+SIMULATED = (
+    "npulab.Simulated(npulab.Simulated().run(good).output)"  # passes what the good job gives there
+)
 KEYS = {outcome[0]: outcome for outcome in OUTCOMES}
 SIMULATED_DEVICE = "npulab simulated device"  # the tool of captures whose output it gave
 
@@ -81,8 +83,13 @@ class Simulated:
         run = self.run(capture)
         if run.output is None:
             raise ValueError(f"capture {capture.name}: the simulated device hangs: {run.reason}")
-        return replace(capture, buffers={**capture.buffers, "output": run.output}, provenance="simulated",
-                       tool=SIMULATED_DEVICE, date="")
+        return replace(
+            capture,
+            buffers={**capture.buffers, "output": run.output},
+            provenance="simulated",
+            tool=SIMULATED_DEVICE,
+            date="",
+        )
 
     def judge(self, capture: Capture, run: Run) -> str:
         """The outcome of a run: "pass" where it wrote what is expected."""
@@ -137,7 +144,9 @@ class Command:
     shell: bool = False
     provenance: str | None = None
     stop: threading.Event = field(default_factory=threading.Event, repr=False, compare=False)
-    _hung: threading.Event = field(default_factory=threading.Event, init=False, repr=False, compare=False)
+    _hung: threading.Event = field(
+        default_factory=threading.Event, init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "program", arguments("program", self.program, self.shell))
@@ -145,7 +154,9 @@ class Command:
             object.__setattr__(self, "reset", arguments("reset", self.reset, self.shell))
         for name in ("timeout", "reset_timeout"):
             if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name}: got {getattr(self, name)}, allowed is more than 0 seconds")
+                raise ValueError(
+                    f"{name}: got {getattr(self, name)}, allowed is more than 0 seconds"
+                )
         if not 0 <= self.cooldown < math.inf:
             raise ValueError(f"cooldown: got {self.cooldown}, allowed is 0 seconds or more")
         if not isinstance(self.retries, int) or self.retries < 0:
@@ -155,13 +166,20 @@ class Command:
         if self.output is not None:
             plain_name(self.output, "output")
         if 0 in (*self.retry_on, self.hang_status):
-            raise ValueError("retry_on, hang_status: got 0, which is the status of a run that is done")
+            raise ValueError(
+                "retry_on, hang_status: got 0, which is the status of a run that is done"
+            )
         if self.provenance not in (None, *PROVENANCES):
-            raise ValueError(f"provenance: got {self.provenance!r}, allowed is one of {', '.join(PROVENANCES)}")
+            raise ValueError(
+                f"provenance: got {self.provenance!r}, allowed is one of {', '.join(PROVENANCES)}"
+            )
 
     def __repr__(self) -> str:
-        given = [f"{one.name}={getattr(self, one.name)!r}" for one in fields(self)
-                 if one.repr and one.name != "program" and getattr(self, one.name) != one.default]
+        given = [
+            f"{one.name}={getattr(self, one.name)!r}"
+            for one in fields(self)
+            if one.repr and one.name != "program" and getattr(self, one.name) != one.default
+        ]
         return f"Command({', '.join([repr(self.program), *given])})"
 
     def run(self, capture: Capture) -> Run:
@@ -169,7 +187,10 @@ class Command:
         program said."""
         files = capture_files(capture if self.output is None else _without_output(capture), target)
         if self.output in files:
-            raise ValueError(f"output: got {self.output!r}, which the capture holds itself, allowed is another name")
+            raise ValueError(
+                f"output: got {self.output!r}, which the capture holds itself, allowed is another "
+                "name"
+            )
         if self._hung.is_set():
             self._recover()
         for _ in range(self.retries):
@@ -183,7 +204,9 @@ class Command:
         if run.outcome != "done":
             return "hang" if run.outcome == "hang" else "fail"
         expected = capture.buffers.get("output") if self.expected is None else self.expected
-        return "pass" if self.output is None or expected is None or run.output == expected else "fail"
+        return (
+            "pass" if self.output is None or expected is None or run.output == expected else "fail"
+        )
 
     def __call__(self, capture: Capture) -> str:
         return self.judge(capture, self.run(capture))
@@ -193,10 +216,14 @@ class Command:
         if end.status is None or end.status == self.hang_status:
             return self._hang(end)
         if end.status in self.retry_on:
-            raise NotRun(f"program: got {end} from {self.program!r}, which says that nothing was run")
+            raise NotRun(
+                f"program: got {end} from {self.program!r}, which says that nothing was run"
+            )
         return Run("failed", output, str(end)) if end.status else Run("done", output, missing)
 
-    def _in_folder(self, files: dict[str, bytes], over: threading.Event) -> tuple[End, bytes | None, str]:
+    def _in_folder(
+        self, files: dict[str, bytes], over: threading.Event
+    ) -> tuple[End, bytes | None, str]:
         """How the program ended, what it left, and why nothing where that is so."""
         with tempfile.TemporaryDirectory(prefix="npulab-", ignore_cleanup_errors=True) as scratch:
             folder = Path(scratch, "capture")
@@ -220,14 +247,19 @@ class Command:
         self._hung.set()
         try:
             self._recover()
-        except (NotRun, Stopped) as error:  # the hang itself is known; the next run begins with the reset
+        except (
+            NotRun,
+            Stopped,
+        ) as error:  # the hang itself is known; the next run begins with the reset
             return Run("hang", reason=f"{end}; {error}")
         return Run("hang", reason=str(end))
 
     def _recover(self) -> None:
         if self.reset is not None:
             program: Any = self.reset
-            end = undisturbed(lambda over: execute("reset", program, self.reset_timeout, self.stop, over))
+            end = undisturbed(
+                lambda over: execute("reset", program, self.reset_timeout, self.stop, over)
+            )
             if end.status != 0:
                 raise NotRun(f"reset: got {end} from {self.reset!r}, allowed is status 0")
         self._wait()
@@ -269,9 +301,14 @@ class Manual:
         if self.folder is None:
             self.say(f"Run {capture}")
         else:
-            (path,) = write_folders({_next_trial(Path(self.folder)): capture_files(_without_output(capture), target)})
+            (path,) = write_folders(
+                {_next_trial(Path(self.folder)): capture_files(_without_output(capture), target)}
+            )
             self.say(f"Run {path}")
-        while (answer := self.ask("p = pass, f = fail, h = hang: ").strip().lower()) not in (*KEYS, *OUTCOMES):
+        while (answer := self.ask("p = pass, f = fail, h = hang: ").strip().lower()) not in (
+            *KEYS,
+            *OUTCOMES,
+        ):
             self.say(f"answer: got {answer!r}, allowed is p (pass), f (fail) or h (hang)")
         return KEYS[answer[0]]
 
@@ -314,7 +351,13 @@ class Recorder:
             run, outcome = Run(""), self.device(capture)
         if outcome not in OUTCOMES:
             raise ValueError(f"oracle: got {outcome!r}, allowed is one of {', '.join(OUTCOMES)}")
-        write_folders({_next_trial(Path(self.folder)): capture_files(self._trial(capture, run, outcome), target)})
+        write_folders(
+            {
+                _next_trial(Path(self.folder)): capture_files(
+                    self._trial(capture, run, outcome), target
+                )
+            }
+        )
         return outcome
 
     def _trial(self, capture: Capture, run: Run, outcome: str) -> Capture:
@@ -322,13 +365,24 @@ class Recorder:
         buffers = trial.buffers if run.output is None else {**trial.buffers, "output": run.output}
         # what ran is what is recorded here, so it is not changed since
         tools = [capture.tool.replace(CHANGED, "set with npulab"), "run as a trial by npulab"]
-        return replace(trial, buffers=buffers, provenance=str(self.provenance), tool=", ".join(filter(None, tools)),
-                       date="" if self.provenance == "simulated" else datetime.now(UTC).date().isoformat(),
-                       parameters={**capture.parameters, "outcome": outcome, "trial_of": capture.name,
-                                   **({"reason": run.reason} if run.reason else {})})
+        return replace(
+            trial,
+            buffers=buffers,
+            provenance=str(self.provenance),
+            tool=", ".join(filter(None, tools)),
+            date="" if self.provenance == "simulated" else datetime.now(UTC).date().isoformat(),
+            parameters={
+                **capture.parameters,
+                "outcome": outcome,
+                "trial_of": capture.name,
+                **({"reason": run.reason} if run.reason else {}),
+            },
+        )
 
 
-def device(text: str, expected: bytes | None = None, **options: Any) -> Simulated | Command | Manual:
+def device(
+    text: str, expected: bytes | None = None, **options: Any
+) -> Simulated | Command | Manual:
     """The device that a text names: ``simulated``, ``command:PROGRAM ARGUMENTS``, ``manual`` or
     ``manual:FOLDER``.
 
@@ -345,7 +399,10 @@ def device(text: str, expected: bytes | None = None, **options: Any) -> Simulate
         return Command(rest, expected=expected, **options)
     if kind == "manual" and bool(colon) == bool(rest):
         return Manual(folder=rest or None)
-    raise ValueError(f"device: got {text!r}, allowed is simulated, command:PROGRAM ARGUMENTS, manual or manual:FOLDER")
+    raise ValueError(
+        f"device: got {text!r}, allowed is simulated, command:PROGRAM ARGUMENTS, manual or "
+        "manual:FOLDER"
+    )
 
 
 def as_code(oracle: Any, good: Capture) -> str:
@@ -363,13 +420,19 @@ def as_code(oracle: Any, good: Capture) -> str:
     if isinstance(oracle, Command) and oracle.expected in (None, own):
         return f"npulab.{oracle!r}"
     name = getattr(oracle, "__name__", type(oracle).__name__)
-    asked = "" if oracle is None else f"  # asks a person; it was {name if name.isidentifier() else 'a function'}"
+    asked = (
+        ""
+        if oracle is None
+        else f"  # asks a person; it was {name if name.isidentifier() else 'a function'}"
+    )
     return f"npulab.Manual(){asked}"
 
 
 def _without_output(capture: Capture) -> Capture:
     """The capture as it is given to a device: the output of another run is none of this one."""
-    return replace(capture, buffers={name: data for name, data in capture.buffers.items() if name != "output"})
+    return replace(
+        capture, buffers={name: data for name, data in capture.buffers.items() if name != "output"}
+    )
 
 
 def _next_trial(folder: Path) -> Path:

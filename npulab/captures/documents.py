@@ -34,7 +34,8 @@ class Document:
 
     def records(self) -> list[Row]:
         return [{"table": name, **row} for name, rows in self.tables.items() for row in rows] + [
-            {"table": "findings", **row} for row in self.checked().rows]
+            {"table": "findings", **row} for row in self.checked().rows
+        ]
 
     def __str__(self) -> str:
         lines = [self.title]
@@ -61,18 +62,34 @@ class Findings:
 
     @property
     def rows(self) -> list[Row]:
-        return [{"finding": "wrong" if finding.wrong else "note", "line": finding.line or None, "about": finding.about,
-                 "text": finding.text, "source": finding.source} for finding in self.findings]
+        return [
+            {
+                "finding": "wrong" if finding.wrong else "note",
+                "line": finding.line or None,
+                "about": finding.about,
+                "text": finding.text,
+                "source": finding.source,
+            }
+            for finding in self.findings
+        ]
 
     def records(self) -> list[Row]:
-        return [{"case": self.name, "verdict": "right" if self.ok else "wrong", "findings": len(self.findings)},
-                *({"case": self.name, **row} for row in self.rows)]
+        return [
+            {
+                "case": self.name,
+                "verdict": "right" if self.ok else "wrong",
+                "findings": len(self.findings),
+            },
+            *({"case": self.name, **row} for row in self.rows),
+        ]
 
     def __str__(self) -> str:
         wrong = sum(finding.wrong for finding in self.findings)
         verdict = f"{plural(wrong, 'error')}" if wrong else "no error"
         head = f"{self.name}: {verdict}, {plural(len(self.findings) - wrong, 'note')}"
-        return "\n".join([head, *in_columns(self.rows, ["finding", "line", "about", "text", "source"])])
+        return "\n".join(
+            [head, *in_columns(self.rows, ["finding", "line", "about", "text", "source"])]
+        )
 
 
 def document(path: str | os.PathLike[str]) -> Document | None:

@@ -38,8 +38,9 @@ class Recorded(NamedTuple):
 Jobs = Callable[[Path, Mapping[str, bytes], Maps], Sequence[Job] | Recorded]
 
 
-def folder_importer(target: str, chips: Mapping[str, Features], tables: Maps,
-                    jobs: Jobs | None = None) -> Importer:
+def folder_importer(
+    target: str, chips: Mapping[str, Features], tables: Maps, jobs: Jobs | None = None
+) -> Importer:
     """The importer of folders that are dumps of a target, and of folders of such folders.
 
     Every ``.bin`` is a buffer of that name.  ``job.json`` has at least ``npu``, the target's name::
@@ -49,11 +50,12 @@ def folder_importer(target: str, chips: Mapping[str, Features], tables: Maps,
          "big_endian": {"words": 4}}
 
     ``big_endian`` names buffers whose words, of so many bytes, have the first byte highest: they
-    are turned.  Another key is refused; a reader of your own may have keys of its own, and only what may
-    be a misspelt one is refused then.  ``jobs(path, buffers, maps)`` gives the jobs by the maps of the chip; left out,
-    they are in ``words.bin``, the words of the first block, or in ``writes.txt``, as
-    ``read_writes`` has it.  If buffers have other names than their files, or jobs say where they
-    lie, it gives a ``Recorded``.  ``read`` raises ValueError with file, what, got and allowed.
+    are turned.  Another key is refused; a reader of your own may have keys of its own, and only
+    what may be a misspelt one is refused then.  ``jobs(path, buffers, maps)`` gives the jobs by the
+    maps of the chip; left out, they are in ``words.bin``, the words of the first block, or in
+    ``writes.txt``, as ``read_writes`` has it.  If buffers have other names than their files, or
+    jobs say where they lie, it gives a ``Recorded``.  ``read`` raises ValueError with file, what,
+    got and allowed.
     """
     make = guarded(jobs or _jobs, target, "jobs")
 
@@ -63,26 +65,48 @@ def folder_importer(target: str, chips: Mapping[str, Features], tables: Maps,
     def read(path: Path) -> Mapping[str, Capture | ValueError]:
         if (path / DESCRIPTION).is_file():
             return {path.name: read_one(path)}
-        return each_read({one.name: partial(read_one, one) for one in described(path) if _may_be(one, target)})
+        return each_read(
+            {one.name: partial(read_one, one) for one in described(path) if _may_be(one, target)}
+        )
 
     def read_one(path: Path) -> Capture:
         said, where = _description(path), path / DESCRIPTION
         npu = stated_npu(path)
-        refuse_if(npu != target, f"{where}: npu", repr(npu),
-                  f"is {target!r}, as the dumps beside it have it{near(npu, [target])}")
+        refuse_if(
+            npu != target,
+            f"{where}: npu",
+            repr(npu),
+            f"is {target!r}, as the dumps beside it have it{near(npu, [target])}",
+        )
         _refuse_keys(where, said, of_its_own=jobs is not None)
         chip = _text(where, said, "chip") or next(iter(chips))
-        refuse_if(chip not in chips, f"{where}: chip", repr(chip), f"is one of {', '.join(chips)}{near(chip, chips)}")
+        refuse_if(
+            chip not in chips,
+            f"{where}: chip",
+            repr(chip),
+            f"is one of {', '.join(chips)}{near(chip, chips)}",
+        )
         maps, buffers = select(tables, chips[chip]), _buffers(path, said)
         with _of_folder(path):
             made = make(path, buffers, maps)
         buffers.pop(Path(WORDS).stem, None)
         texts: dict[str, Any] = {name: _text(where, said, name) for name in TEXTS if name in said}
-        addresses = {name: _address(where, name, at) for name, at in _object(path, said, "addresses").items()}
+        addresses = {
+            name: _address(where, name, at) for name, at in _object(path, said, "addresses").items()
+        }
         recorded = made if isinstance(made, Recorded) else Recorded(made, buffers, addresses)
         try:
-            return Capture(path.name, target, chip, tuple(recorded.jobs), recorded.buffers, recorded.addresses,
-                           _object(path, said, "parameters"), maps=maps, **texts)
+            return Capture(
+                path.name,
+                target,
+                chip,
+                tuple(recorded.jobs),
+                recorded.buffers,
+                recorded.addresses,
+                _object(path, said, "parameters"),
+                maps=maps,
+                **texts,
+            )
         except (TypeError, ValueError) as error:
             raise ValueError(f"{where}: {str(error).removeprefix(f'{where}: ')}") from None
 
@@ -101,7 +125,9 @@ def stated_npu(path: Path) -> str:
     npu = _description(path).get("npu")
     if not isinstance(npu, str) or not npu:
         got = "nothing" if npu is None else f"{npu!r:.60}"
-        raise ValueError(f"{path / DESCRIPTION}: npu: got {got}, allowed is an NPU's name, as {{\"npu\": \"NAME\"}}")
+        raise ValueError(
+            f'{path / DESCRIPTION}: npu: got {got}, allowed is an NPU\'s name, as {{"npu": "NAME"}}'
+        )
     return npu
 
 
@@ -127,7 +153,9 @@ def _of_folder(path: Path) -> Iterator[None]:
     except (ValueError, LookupError) as error:
         kind = Unsupported if isinstance(error, Unsupported) else ValueError
         told = reason(error)
-        text = told if f" of {path}: " in told else named(path, told)  # what the target's own code failed at
+        text = (
+            told if f" of {path}: " in told else named(path, told)
+        )  # what the target's own code failed at
         raise kind(text).with_traceback(error.__traceback__) from error.__cause__
 
 
@@ -142,7 +170,9 @@ def _refuse_keys(where: Path, said: Mapping[str, Any], of_its_own: bool) -> None
     for name in said:
         nearest = near(name, KEYS)
         if name not in KEYS and (nearest or not of_its_own):
-            raise ValueError(f"{where}: got the key {name!r:.60}, allowed are {', '.join(KEYS)}{nearest}")
+            raise ValueError(
+                f"{where}: got the key {name!r:.60}, allowed are {', '.join(KEYS)}{nearest}"
+            )
 
 
 def _text(where: Path, said: Mapping[str, Any], name: str) -> str:
@@ -156,13 +186,19 @@ def _address(where: Path, name: str, at: Any) -> int:
     try:
         return int(str(at), 0)
     except ValueError:
-        raise ValueError(f"{where}: addresses, {name}: got {at!r:.60}, allowed is a number such as "
-                         "\"0x10000000\"") from None
+        raise ValueError(
+            f'{where}: addresses, {name}: got {at!r:.60}, allowed is a number such as "0x10000000"'
+        ) from None
 
 
 def _object(path: Path, said: Mapping[str, Any], name: str) -> dict[str, Any]:
     found = said.get(name, {})
-    refuse_if(not isinstance(found, dict), f"{path / DESCRIPTION}: {name}", f"{found!r:.80}", "is an object")
+    refuse_if(
+        not isinstance(found, dict),
+        f"{path / DESCRIPTION}: {name}",
+        f"{found!r:.80}",
+        "is an object",
+    )
     return dict(found)
 
 
@@ -170,10 +206,17 @@ def _buffers(path: Path, said: Mapping[str, Any]) -> dict[str, bytes]:
     """The files of a dump by name, little-endian."""
     buffers = {file.stem: read_bounded(file, MOST_BYTES) for file in sorted(path.glob("*.bin"))}
     for name, size in _object(path, said, "big_endian").items():
-        if not isinstance(size, int) or size not in SWAPS[1:] or len(buffers.get(name, b"?")) % size:
-            raise ValueError(f"{path / DESCRIPTION}: big_endian: got {name!r} in words of {size!r} bytes, allowed are "
-                             f"whole words of {', '.join(map(str, sorted(SWAPS)[1:]))} of one of "
-                             f"{', '.join(buffers) or 'none'}")
+        if (
+            not isinstance(size, int)
+            or size not in SWAPS[1:]
+            or len(buffers.get(name, b"?")) % size
+        ):
+            raise ValueError(
+                f"{path / DESCRIPTION}: big_endian: got {name!r} in words of {size!r} bytes, "
+                "allowed are "
+                f"whole words of {', '.join(map(str, sorted(SWAPS)[1:]))} of one of "
+                f"{', '.join(buffers) or 'none'}"
+            )
         buffers[name] = swap_words(np.frombuffer(buffers[name], np.uint8), size).tobytes()
     return buffers
 
@@ -186,9 +229,16 @@ def _jobs(path: Path, buffers: Mapping[str, bytes], maps: Maps) -> Sequence[Job]
             return (Job.from_writes(block, writes, registers),)
         jobs, rest = Job.split(writes, maps)
         if rest:
-            raise ValueError(f"{path / WRITES}: got a write to {rest[0][0]:#x}, allowed are addresses of registers.csv")
+            raise ValueError(
+                f"{path / WRITES}: got a write to {rest[0][0]:#x}, allowed are addresses of "
+                "registers.csv"
+            )
         return jobs
     data, size = buffers.get(Path(WORDS).stem, b""), WORD_BYTES * len(registers)
-    refuse_if(len(data) != size, path / WORDS, f"{len(data)} bytes",
-              f"is {size}, as many words as registers.csv has")
+    refuse_if(
+        len(data) != size,
+        path / WORDS,
+        f"{len(data)} bytes",
+        f"is {size}, as many words as registers.csv has",
+    )
     return (Job(block, np.frombuffer(data, "<u4")),)

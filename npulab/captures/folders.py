@@ -3,10 +3,10 @@
 ::
 
     {"format": 1, "target": "vivante", "chip": "...", "provenance": "vendor driver",
-     "source": "...", "tool": "...", "date": "2023-08-07",
-     "jobs": [{"block": "NN", "words": "nn.bin", "start": {"block": "STATE", "commands": "commands.bin"}}],
-     "buffers": {"input": "input.bin"}, "addresses": {"input": "0x3348e240"}, "parameters": {},
-     "sha256": {"nn.bin": "..."}}
+     "source": "...", "tool": "...", "date": "2023-08-07", "jobs": [{"block": "NN", "words":
+     "nn.bin", "start": {"block": "STATE", "commands": "commands.bin"}}], "buffers": {"input":
+     "input.bin"}, "addresses": {"input": "0x3348e240"}, "parameters": {}, "sha256": {"nn.bin":
+     "..."}}
 
 A job is ``words`` (little-endian) or ``writes`` ((offset, value) pairs of words); ``commands`` is a
 command stream that the target reads the writes from.  ``writes64`` are pairs of 64-bit words, where
@@ -47,16 +47,28 @@ def capture_files(capture: Capture, target: Callable[[str], Target]) -> dict[str
     buffers = {name: f"{name.replace(':', '-')}.bin" for name in capture.buffers}
     for name, data in capture.buffers.items():
         _add(files, buffers[name], bytes(data), f"capture {capture.name}: buffer {name!r}")
-    jobs = [_describe(job, f"job{task}" if len(capture.jobs) > 1 else job.block.lower(), capture, files, target)
-            for task, job in enumerate(capture.jobs)]
+    jobs = [
+        _describe(
+            job,
+            f"job{task}" if len(capture.jobs) > 1 else job.block.lower(),
+            capture,
+            files,
+            target,
+        )
+        for task, job in enumerate(capture.jobs)
+    ]
     newer = any({*job} - {*FIRST_KEYS, "label", "unit"} for job in _every(jobs))
     description = {
-        "format": FORMATS[newer], "target": capture.target, "chip": capture.chip,
-        **{name: getattr(capture, name) for name in TEXTS}, "jobs": jobs,
+        "format": FORMATS[newer],
+        "target": capture.target,
+        "chip": capture.chip,
+        **{name: getattr(capture, name) for name in TEXTS},
+        "jobs": jobs,
         "buffers": buffers,
         "addresses": {name: f"{where:#010x}" for name, where in capture.addresses.items()},
         "parameters": dict(capture.parameters),
-        "sha256": {name: hashlib.sha256(data).hexdigest() for name, data in sorted(files.items())}}
+        "sha256": {name: hashlib.sha256(data).hexdigest() for name, data in sorted(files.items())},
+    }
     try:
         text = json.dumps(description, indent=1, ensure_ascii=False) + "\n"
         return {**files, DESCRIPTION: text.encode()}
@@ -72,16 +84,30 @@ def _every(jobs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 def plain_name(name: str, what: str) -> None:
     """Refuse what is no plain name of a file beside the description; raises ValueError."""
-    if not name or name != Path(name).name or "\\" in name or name in (".", "..", DESCRIPTION) \
-            or len(name.encode("utf-8", "replace")) > LONGEST:
-        raise ValueError(f"{what}: got {name!r}, allowed is the plain name of a file inside the folder")
+    if (
+        not name
+        or name != Path(name).name
+        or "\\" in name
+        or name in (".", "..", DESCRIPTION)
+        or len(name.encode("utf-8", "replace")) > LONGEST
+    ):
+        raise ValueError(
+            f"{what}: got {name!r}, allowed is the plain name of a file inside the folder"
+        )
 
 
-def _describe(job: Job, stem: str, capture: Capture, files: dict[str, bytes], target: Callable[[str], Target],
-              ) -> dict[str, Any]:
+def _describe(
+    job: Job,
+    stem: str,
+    capture: Capture,
+    files: dict[str, bytes],
+    target: Callable[[str], Target],
+) -> dict[str, Any]:
     out: dict[str, Any] = {"block": job.block}
     if not job.writes:
-        _add(files, f"{stem}.bin", job.words.astype("<u4").tobytes(), f"capture {capture.name}: job")
+        _add(
+            files, f"{stem}.bin", job.words.astype("<u4").tobytes(), f"capture {capture.name}: job"
+        )
         out["words"] = f"{stem}.bin"
     elif _is_stream(job, capture, target):
         out["commands"] = f"{COMMANDS}.bin"
@@ -97,8 +123,13 @@ def _describe(job: Job, stem: str, capture: Capture, files: dict[str, bytes], ta
     return out
 
 
-def _pairs(kind: str, pairs: Writes, name: str, capture: Capture, files: dict[str, bytes],
-           ) -> dict[str, str]:
+def _pairs(
+    kind: str,
+    pairs: Writes,
+    name: str,
+    capture: Capture,
+    files: dict[str, bytes],
+) -> dict[str, str]:
     """The key and the file of pairs of words, of 64 bits where a number needs them."""
     wide = max(map(max, pairs)) > WORD
     data = np.array(pairs, "<u8" if wide else "<u4").tobytes()

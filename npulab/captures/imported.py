@@ -1,11 +1,11 @@
 """What trusted code imports of the working folder: it wants the same trust.
 
 Python looks for modules in the working folder in a notebook and with ``python -m``, and in what
-``PYTHONPATH`` names.  Code that is trusted may import a module from there that is no part of what was
-trusted: it would run whatever somebody has put there since.  So where code of a trusted place asks for
-a module, as it is loaded or in a call later, one that lies in the working folder is looked up in the
-record of trust, and refused in one sentence if it is not there as it is.  What a notebook imports
-itself is its own.
+``PYTHONPATH`` names.  Code that is trusted may import a module from there that is no part of what
+was trusted: it would run whatever somebody has put there since.  So where code of a trusted place
+asks for a module, as it is loaded or in a call later, one that lies in the working folder is looked
+up in the record of trust, and refused in one sentence if it is not there as it is.  What a notebook
+imports itself is its own.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ def watch(place: Path) -> None:
 class _Guard:
     """Finds the modules of the working folder that trusted code asks for."""
 
-    def find_spec(self, name: str, path: Sequence[str] | None = None, _: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, _: ModuleType | None = None
+    ) -> ModuleSpec | None:
         """The module's own source, never a compiled copy; None for what lies elsewhere.  Raises
         ImportError for what nobody trusts."""
         if not _asked_by_trusted(sys._getframe(1)):
@@ -48,12 +50,18 @@ class _Guard:
         if file.resolve().is_relative_to(OWN) or not is_local(file):
             return None
         if not covers(file):
-            raise ImportError(f"{name}: its code is not run, for {file} is not trusted as it is now; if you know who "
-                              f"wrote it: npulab trust {_told(file)}", name=name, path=str(file))
+            raise ImportError(
+                f"{name}: its code is not run, for {file} is not trusted as it is now; if you know "
+                "who "
+                f"wrote it: npulab trust {_told(file)}",
+                name=name,
+                path=str(file),
+            )
         _watched.add(str(file))
         loader = Source(name, str(file)) if file.suffix in SOURCE_SUFFIXES else found.loader
         return importlib.util.spec_from_file_location(
-            name, file, loader=loader, submodule_search_locations=found.submodule_search_locations)
+            name, file, loader=loader, submodule_search_locations=found.submodule_search_locations
+        )
 
 
 def _asked_by_trusted(frame: FrameType | None) -> bool:

@@ -1,9 +1,9 @@
 """Where the code of an entry point lies, and whether somebody installed it.
 
-Python looks for distributions in every folder of its path, in a notebook and with ``python -m`` in the
-working folder too: what lies there need not be the user's.  A folder that PYTHONPATH names by an
-absolute path outside the working folder is one that the user chose, and counts for installed; one that
-it names as seen from the working folder, as ``..``, is whatever lies there.
+Python looks for distributions in every folder of its path, in a notebook and with ``python -m`` in
+the working folder too: what lies there need not be the user's.  A folder that PYTHONPATH names by
+an absolute path outside the working folder is one that the user chose, and counts for installed;
+one that it names as seen from the working folder, as ``..``, is whatever lies there.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ def here() -> Path:
 
 
 def _said_from_here() -> tuple[Path, ...]:
-    """The folders that the environment names as seen from the working folder, as ``..``; Python has them
+    """The folders that the environment names as seen from the working folder, as ``..``; Python has
+    them
     in its path as absolute ones."""
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     return tuple((here() / one).resolve() for one in given if one and not Path(one).is_absolute())
@@ -39,7 +40,8 @@ RELATIVE = _said_from_here()
 
 
 def place_of(point: EntryPoint, dist: Distribution | None) -> tuple[Path, bool]:
-    """The folder or file of an entry point's module, and whether the distribution or its module lies in
+    """The folder or file of an entry point's module, and whether the distribution or its module
+    lies in
     the working folder, where an environment of the interpreter counts for elsewhere."""
     folder = _folder_of(dist)
     module = _module(point.module.partition(".")[0])
@@ -68,14 +70,17 @@ def _module(name: str) -> Path | None:
 
 
 def is_local(path: Path) -> bool:
-    """Whether a path lies in the working folder, or in a folder of Python's path that is said as seen
+    """Whether a path lies in the working folder, or in a folder of Python's path that is said as
+    seen
     from it, and nobody installed it."""
     return not is_installed(path) and _is_local(path)
 
 
 def _is_local(path: Path) -> bool:
     real = path.resolve()
-    return not path.is_absolute() or any(real.is_relative_to(folder) for folder in (here(), START, *RELATIVE))
+    return not path.is_absolute() or any(
+        real.is_relative_to(folder) for folder in (here(), START, *RELATIVE)
+    )
 
 
 def is_installed(path: Path) -> bool:
@@ -94,7 +99,9 @@ def _installed() -> tuple[Path, ...]:
 
 
 def _is_checkout(dist: Distribution | None, module: Path) -> bool:
-    """Whether somebody installed the distribution as a link to the folder that the module lies in."""
+    """Whether somebody installed the distribution as a link to the folder that the module lies
+    in.
+    """
     if dist is None or not is_installed(_folder_of(dist)):
         return False
     try:

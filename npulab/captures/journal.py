@@ -20,8 +20,14 @@ from npulab.support.json_text import json_of
 from npulab.support.refuse import refuse_if, refusing
 
 VERSION = 1
-MOST_BYTES = 2 ** 28  # of a journal's file; a trial of 1,000 fields takes some 40 kB
-BROKEN = (ValueError, KeyError, TypeError, AttributeError, RecursionError)  # what a broken line gives
+MOST_BYTES = 2**28  # of a journal's file; a trial of 1,000 fields takes some 40 kB
+BROKEN = (
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    RecursionError,
+)  # what a broken line gives
 OUTCOMES = ("pass", "fail", "hang")
 
 
@@ -44,7 +50,11 @@ class Trial:
     more: Mapping[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        shown = self.subset if len(self.subset) <= 3 else (*self.subset[:2], f"and {len(self.subset) - 2} more")
+        shown = (
+            self.subset
+            if len(self.subset) <= 3
+            else (*self.subset[:2], f"and {len(self.subset) - 2} more")
+        )
         return f"Trial({self.outcome}: {', '.join(shown) or 'nothing changed'}; {self.reason})"
 
 
@@ -63,16 +73,22 @@ class Journal:
     """
 
     @refusing()
-    def __init__(self, path: str | os.PathLike[str] | None = None, about: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str] | None = None, about: Mapping[str, Any] | None = None
+    ) -> None:
         self.path = None if path is None else Path(path)
         self.about = json.loads(json.dumps(dict(about or {})))
-        if self.path is not None and not self.path.parent.is_dir():  # a slip: a journal makes no folder
+        if (
+            self.path is not None and not self.path.parent.is_dir()
+        ):  # a slip: a journal makes no folder
             raise FileNotFoundError(f"{self.path.parent}: no such folder")
         self._trials: list[Trial] = []
         self._lines: list[str] = []
         self._file = None if self.path is None else Lines(self.path, MOST_BYTES)
         head = {"npulab": "journal", "version": VERSION, "about": self.about}
-        if self._file and (self._file.whole or not as_line(head).encode().startswith(self._file.torn)):
+        if self._file and (
+            self._file.whole or not as_line(head).encode().startswith(self._file.torn)
+        ):
             self._take_up(self._file.whole, about is not None)
         else:  # a crash cut the head off, if there is a file
             self._write(head)
@@ -99,12 +115,29 @@ class Journal:
         Raises ValueError for an outcome that is none of pass, fail and hang.
         """
         if trial.outcome not in OUTCOMES:
-            raise ValueError(f"outcome: got {trial.outcome!r}, allowed is one of {', '.join(OUTCOMES)}")
+            raise ValueError(
+                f"outcome: got {trial.outcome!r}, allowed is one of {', '.join(OUTCOMES)}"
+            )
         if not trial.time:
-            trial = Trial(trial.subset, trial.reason, trial.outcome, trial.seconds,
-                          datetime.now(UTC).isoformat(timespec="milliseconds"), trial.more)
-        self._write({"trial": len(self._trials), "subset": list(trial.subset), "reason": trial.reason,
-                     "outcome": trial.outcome, "seconds": round(trial.seconds, 4), "time": trial.time, **trial.more})
+            trial = Trial(
+                trial.subset,
+                trial.reason,
+                trial.outcome,
+                trial.seconds,
+                datetime.now(UTC).isoformat(timespec="milliseconds"),
+                trial.more,
+            )
+        self._write(
+            {
+                "trial": len(self._trials),
+                "subset": list(trial.subset),
+                "reason": trial.reason,
+                "outcome": trial.outcome,
+                "seconds": round(trial.seconds, 4),
+                "time": trial.time,
+                **trial.more,
+            }
+        )
         self._trials.append(trial)
 
     def undo(self, count: int = 1) -> None:
@@ -137,18 +170,26 @@ class Journal:
                 else:
                     self._trials.append(_trial(entry, len(self._trials)))
             except BROKEN as error:
-                raise ValueError(f"{_told(error, self.path, number)}; npulab repair makes a journal of the lines that "
-                                 "can be read") from None
+                raise ValueError(
+                    f"{_told(error, self.path, number)}; npulab repair makes a journal of the "
+                    "lines that "
+                    "can be read"
+                ) from None
         if expected and about != self.about:
-            told = [f"{name} {about.get(name)!r}, not {self.about.get(name)!r}"
-                    for name in {**about, **self.about} if about.get(name) != self.about.get(name)]
+            told = [
+                f"{name} {about.get(name)!r}, not {self.about.get(name)!r}"
+                for name in {**about, **self.about}
+                if about.get(name) != self.about.get(name)
+            ]
             raise ValueError(f"{self.path}: is a journal of something else: {'; '.join(told)}")
         self.about = about
 
     def _without(self, count: Any) -> list[Trial]:
         """The trials without the last ones."""
         if type(count) is not int or not 1 <= count <= len(self._trials):
-            raise ValueError(f"undo: got {count!r}, allowed is 1 to {len(self._trials)}, as many as there are")
+            raise ValueError(
+                f"undo: got {count!r}, allowed is 1 to {len(self._trials)}, as many as there are"
+            )
         return self._trials[:-count]
 
     def __len__(self) -> int:
@@ -172,7 +213,9 @@ def repair(path: str | os.PathLike[str], into: str | os.PathLike[str]) -> tuple[
     A trial with a number that another writer used too is kept, with the next number.  Raises
     ValueError if the first line is no head of a journal, FileExistsError if ``into`` is there.
     """
-    first, *lines = read_bounded(Path(path), MOST_BYTES).decode("utf-8", "replace").strip("\n").split("\n")
+    first, *lines = (
+        read_bounded(Path(path), MOST_BYTES).decode("utf-8", "replace").strip("\n").split("\n")
+    )
     dropped = []
     with refusing(f"{path}, line 1"):
         sound = Journal(None, _head(json_of(first, path)))
@@ -190,7 +233,9 @@ def repair(path: str | os.PathLike[str], into: str | os.PathLike[str]) -> tuple[
 
 
 def _told(error: Exception, path: object, number: int) -> str:
-    """What is wrong with a line of a journal, with its place; what is no JSON says its column already."""
+    """What is wrong with a line of a journal, with its place; what is no JSON says its column
+    already.
+    """
     told, where = str(error), f"{path}, line {number}"
     return told if told.startswith(where) else f"{where}: {told}"
 
@@ -202,7 +247,11 @@ def as_line(entry: Mapping[str, Any]) -> str:
 
 
 def _head(entry: Any) -> dict[str, Any]:
-    if not isinstance(entry, dict) or entry.get("npulab") != "journal" or not isinstance(entry.get("about"), dict):
+    if (
+        not isinstance(entry, dict)
+        or entry.get("npulab") != "journal"
+        or not isinstance(entry.get("about"), dict)
+    ):
         raise ValueError("got no head of a journal, allowed is a journal of npulab")
     if entry.get("version") != VERSION:
         raise ValueError(f"version: got {entry.get('version')!r}, allowed is {VERSION}")
@@ -213,13 +262,25 @@ def _trial(entry: Mapping[str, Any], number: int) -> Trial:
     """The trial of a line; raises ValueError where something is missing or out of place."""
     entry = dict(entry)
     refuse_if(entry.pop("trial", None) != number, "trial", "another number", f"is {number}")
-    known = {name: entry.pop(name, None) for name in ("subset", "reason", "outcome", "seconds", "time")}
+    known = {
+        name: entry.pop(name, None) for name in ("subset", "reason", "outcome", "seconds", "time")
+    }
     subset: Sequence[Any] | None = known["subset"]
     if not isinstance(subset, list) or not all(isinstance(name, str) for name in subset):
         raise ValueError(f"subset: got {subset!r}, allowed is a list of names")
     if known["outcome"] not in OUTCOMES:
         raise ValueError(f"outcome: got {known['outcome']!r}, allowed is {', '.join(OUTCOMES)}")
-    if not isinstance(known["seconds"], int | float) or not isinstance(known["reason"], str) \
-            or not isinstance(known["time"], str):
+    if (
+        not isinstance(known["seconds"], int | float)
+        or not isinstance(known["reason"], str)
+        or not isinstance(known["time"], str)
+    ):
         raise ValueError("reason, seconds, time: got something that is no text, number, text")
-    return Trial(tuple(subset), known["reason"], known["outcome"], float(known["seconds"]), known["time"], entry)
+    return Trial(
+        tuple(subset),
+        known["reason"],
+        known["outcome"],
+        float(known["seconds"]),
+        known["time"],
+        entry,
+    )

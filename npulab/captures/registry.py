@@ -8,8 +8,9 @@ Who loads a target runs its code.  That of the working folder, an entry point's 
 trusted as it is now, or was asked for by name; a file that names it is not enough, for whoever made
 the file may have made the folder.  ``npulab new`` trusts what it makes, ``npulab trust`` what it is
 given: both record it for the user, with the sums of its code (``trusted``).  The environment's
-``NPULAB_TARGETS`` names folders of targets that are trusted whatever lies in them, with the system's
-separator between them; no other of the working folder is looked into then, and ``none`` trusts none.
+``NPULAB_TARGETS`` names folders of targets that are trusted whatever lies in them, with the
+system's separator between them; no other of the working folder is looked into then, and ``none``
+trusts none.
 """
 
 from __future__ import annotations
@@ -32,14 +33,25 @@ from npulab.quant.rules import find_rules_with, state_rules
 from npulab.support.distributions import stated_points
 from npulab.support.refuse import near, need
 
-__all__ = ["HERE", "LOCAL", "asked_target", "stated_target", "target", "targets", "trust", "working_targets"]
+__all__ = [
+    "HERE",
+    "LOCAL",
+    "asked_target",
+    "stated_target",
+    "target",
+    "targets",
+    "trust",
+    "working_targets",
+]
 
 HERE = Path(__file__).parents[1] / "npus"
 LOCAL = "npulab_targets"
 TRUSTED = "NPULAB_TARGETS"
 GROUP = "npulab.targets"
 SHARED = {"kit", "template"}  # folders beside the NPUs that are none
-_asked: dict[Path, Sums] = {}  # places of targets that were asked for by name, with their code as it was then
+_asked: dict[
+    Path, Sums
+] = {}  # places of targets that were asked for by name, with their code as it was then
 _ran: set[Path] = set()  # places whose code has run
 _loading: list[str] = []  # what a target asks of its own rules while it is loaded has no answer yet
 
@@ -60,15 +72,20 @@ def targets() -> list[str]:
     >>> "vivante" in targets()
     True
     """
-    return sorted({*_folders(HERE), *(name for folder in _local() for name in _folders(folder)),
-                   *(code.name for code in _points())})
+    return sorted(
+        {
+            *_folders(HERE),
+            *(name for folder in _local() for name in _folders(folder)),
+            *(code.name for code in _points()),
+        }
+    )
 
 
 def asked_target(name: str) -> Target:
     """The target of a name that a person gives; raises LookupError with the known names.
 
-    Who asks by name has its code run as it is now.  An ImportWarning, which the shell shows, says so
-    of a folder that is not trusted.
+    Who asks by name has its code run as it is now.  An ImportWarning, which the shell shows, says
+    so of a folder that is not trusted.
     """
     return _target(name, asked=True)
 
@@ -81,7 +98,8 @@ def target(name: str) -> Target:
 
 
 def stated_target(name: str) -> Target:
-    """The target that a file names: as ``target``, but raises ValueError in the place of running code
+    """The target that a file names: as ``target``, but raises ValueError in the place of running
+    code
     that nobody trusts."""
     return _target(name, asked=False)
 
@@ -90,8 +108,10 @@ def _target(name: str, asked: bool) -> Target:
     need("target", name, str, "is an NPU's name, as npulab.targets() gives")
     code = _code(name)
     if code is None:
-        raise LookupError(f"target: got {name!r}, allowed is one of {', '.join(targets())} "
-                          f"(a folder in ./{LOCAL} counts too){near(name, targets())}")
+        raise LookupError(
+            f"target: got {name!r}, allowed is one of {', '.join(targets())} "
+            f"(a folder in ./{LOCAL} counts too){near(name, targets())}"
+        )
     if asked and code.users:
         _asked[code.place] = _sums(code.place)
     elif why := _untrusted(code):
@@ -103,7 +123,8 @@ def _target(name: str, asked: bool) -> Target:
 
 
 def working_targets() -> Iterator[Target]:
-    """The targets in the order of their names, each loaded when it is asked for; a broken one is left
+    """The targets in the order of their names, each loaded when it is asked for; a broken one is
+    left
     out, so that the others work, and one whose code nobody trusts, which a UserWarning says once."""
     for name in targets():
         try:
@@ -121,8 +142,12 @@ def _tell_once(text: str) -> None:
 
 
 def _untrusted(code: Code) -> str:
-    """Why the code of a target may not run because a file names the target; nothing where it may."""
-    if not code.users or (code.point is None and TRUSTED in os.environ):  # no other folder is looked into
+    """Why the code of a target may not run because a file names the target; nothing where it
+    may.
+    """
+    if not code.users or (
+        code.point is None and TRUSTED in os.environ
+    ):  # no other folder is looked into
         return ""
     asked = _asked.get(code.place)
     return "" if asked and asked == _sums(code.place) else untrusted(code.place)
@@ -144,22 +169,34 @@ def _load(code: Code, state: tuple[tuple[str, int, int], ...]) -> Target:
         found = _import(code)
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt(f"while target {name} loaded") from error
-    except (Exception, SystemExit) as error:  # whatever a folder of the user's does, it is told as the folder's
+    except (
+        Exception,
+        SystemExit,
+    ) as error:  # whatever a folder of the user's does, it is told as the folder's
         where = place_of(error, str(code.place))
-        raise ValueError(f"target {name}: does not load: {type(error).__name__}: {error}"
-                         f"{f', at {where}' * bool(where)}") from error
+        raise ValueError(
+            f"target {name}: does not load: {type(error).__name__}: {error}"
+            f"{f', at {where}' * bool(where)}"
+        ) from error
     finally:
         _loading.remove(name)
     if not isinstance(found, Target):
-        raise ValueError(f"target {name}: TARGET is {type(found).__name__}, allowed is npulab.target.Target")
+        raise ValueError(
+            f"target {name}: TARGET is {type(found).__name__}, allowed is npulab.target.Target"
+        )
     return found
 
 
 def _import(code: Code) -> object:
     if code.users and (code.point is not None or TRUSTED not in os.environ):
         if untrusted(code.place):
-            warnings.warn(f"target {code.name} runs code of {code.place}; npulab trust {code.place} says that it is "
-                          "trusted", ImportWarning, stacklevel=2)
+            warnings.warn(
+                f"target {code.name} runs code of {code.place}; npulab trust {code.place} says "
+                "that it is "
+                "trusted",
+                ImportWarning,
+                stacklevel=2,
+            )
         else:
             watch(code.place)
     if code.point is not None:
@@ -216,7 +253,11 @@ def _code(name: str) -> Code | None:
 
 
 def _folders(where: Path) -> list[str]:
-    return [path.parent.name for path in where.glob("*/__init__.py") if where != HERE or path.parent.name not in SHARED]
+    return [
+        path.parent.name
+        for path in where.glob("*/__init__.py")
+        if where != HERE or path.parent.name not in SHARED
+    ]
 
 
 def _load_rules(of: str) -> None:

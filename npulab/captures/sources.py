@@ -71,8 +71,13 @@ class Lowered:
 
     @property
     def record(self) -> dict[str, Any]:
-        return {"source": "lower", "target": self.target, "chip": self.chip or "", "dtype": self.dtype,
-                "options": {name: str(value) for name, value in self.options.items()}}
+        return {
+            "source": "lower",
+            "target": self.target,
+            "chip": self.chip or "",
+            "dtype": self.dtype,
+            "options": {name: str(value) for name, value in self.options.items()},
+        }
 
     def __call__(self, parameters: Mapping[str, float], seed: int = 0) -> Answer:
         try:
@@ -110,22 +115,39 @@ class Compiler:
     def __post_init__(self) -> None:
         words = arguments("command", self.command)
         if not any(MODEL in word for word in words):
-            raise ValueError(f"command: got {self.command!r}, allowed is one in which {MODEL} stands for the "
-                             "model's path")
+            raise ValueError(
+                f"command: got {self.command!r}, allowed is one in which {MODEL} stands for the "
+                "model's path"
+            )
         object.__setattr__(self, "command", words)
 
     @property
     def record(self) -> dict[str, Any]:
-        return {"source": "compiler", "command": list(self.command), "dtype": self.dtype, "version": self._version()}
+        return {
+            "source": "compiler",
+            "command": list(self.command),
+            "dtype": self.dtype,
+            "version": self._version(),
+        }
 
     def _version(self) -> str:
         if self.version is None:
             return ""
         with tempfile.TemporaryDirectory(prefix="npulab-") as folder:
             said = Path(folder) / "version"
-            wrapped = ("sh", "-c", '"$@" > "$0" 2>&1', str(said), *arguments("version", self.version))
+            wrapped = (
+                "sh",
+                "-c",
+                '"$@" > "$0" 2>&1',
+                str(said),
+                *arguments("version", self.version),
+            )
             execute("version", wrapped, self.timeout)
-            lines = said.read_text(encoding="utf-8", errors="replace").splitlines() if said.exists() else []
+            lines = (
+                said.read_text(encoding="utf-8", errors="replace").splitlines()
+                if said.exists()
+                else []
+            )
         return lines[0][:WORDS] if lines else ""
 
     def __call__(self, parameters: Mapping[str, float], seed: int = 0) -> Answer:
@@ -137,16 +159,22 @@ class Compiler:
         except ImportError as error:
             return Answer("failed", text=told(error))
         try:
-            with tempfile.TemporaryDirectory(prefix="npulab-", ignore_cleanup_errors=True) as folder:
+            with tempfile.TemporaryDirectory(
+                prefix="npulab-", ignore_cleanup_errors=True
+            ) as folder:
                 return self._compiled(Path(folder), model, following(layer), x)
         except OSError as error:  # the program cannot be started, or the disk is full
             return Answer("failed", text=_sentence(error))
 
-    def _compiled(self, folder: Path, model: bytes, follows: dict[str, float], x: np.ndarray) -> Answer:
+    def _compiled(
+        self, folder: Path, model: bytes, follows: dict[str, float], x: np.ndarray
+    ) -> Answer:
         path, out = folder / "layer.tflite", folder / "out"
         out.mkdir()
         path.write_bytes(model)
-        words = tuple(word.replace(MODEL, str(path)).replace(OUT, str(out)) for word in self.command)
+        words = tuple(
+            word.replace(MODEL, str(path)).replace(OUT, str(out)) for word in self.command
+        )
         end = execute("command", words, self.timeout)
         if end.status is None:
             return Answer("hang", text=str(end)[:WORDS])
@@ -161,13 +189,21 @@ class Compiler:
             return Answer("failed", text=_sentence(error, folder))
         except ImportError as error:
             return Answer("failed", text=told(error))
-        buffers = capture.buffers if "input" in capture.buffers else {**capture.buffers, "input": x.tobytes()}
-        return Answer("captured", replace(capture, buffers=buffers, provenance="compiler"),
-                      follows | _observed(capture))
+        buffers = (
+            capture.buffers
+            if "input" in capture.buffers
+            else {**capture.buffers, "input": x.tobytes()}
+        )
+        return Answer(
+            "captured",
+            replace(capture, buffers=buffers, provenance="compiler"),
+            follows | _observed(capture),
+        )
 
 
 def reader_of(name: str) -> Callable[[Path], Capture]:
-    """What reads the first capture that a target's importers find in a folder, itself a dump or with
+    """What reads the first capture that a target's importers find in a folder, itself a dump or
+    with
     files or folders that are; LookupError for an unknown target."""
     of = target(name)
 
@@ -178,7 +214,11 @@ def reader_of(name: str) -> Callable[[Path], Capture]:
                 if isinstance(found, Capture):
                     return found
                 errors.append(found)
-        raise errors[0] if errors else ValueError(_unread(out, name, [one.name for one in of.importers]))
+        raise (
+            errors[0]
+            if errors
+            else ValueError(_unread(out, name, [one.name for one in of.importers]))
+        )
 
     return read
 
@@ -225,11 +265,16 @@ def _unread(out: Path, reader: str, formats: Sequence[str]) -> str:
         return wrong
     names = ", ".join(sorted(path.name for path in out.iterdir()))
     known = f" ({', '.join(formats)})" if formats else ""
-    return (f"{out.name}: got {names or 'nothing'}, allowed is a file or a folder that {reader} recognises{known}"
-            f"{undescribed(out)}")
+    return (
+        f"{out.name}: got {names or 'nothing'}, allowed is a file or a folder that {reader} "
+        f"recognises{known}"
+        f"{undescribed(out)}"
+    )
 
 
-def ask_all(source: Source, rows: list[Mapping[str, float]], seed: int, workers: int = 1) -> list[Answer]:
+def ask_all(
+    source: Source, rows: list[Mapping[str, float]], seed: int, workers: int = 1
+) -> list[Answer]:
     """The answers for several layers, in their order; a source that is a program runs several at a
     time."""
     if workers == 1:
@@ -241,12 +286,19 @@ def ask_all(source: Source, rows: list[Mapping[str, float]], seed: int, workers:
 def _observed(capture: Capture) -> dict[str, float]:
     """What is seen of a capture beside its words: bytes of buffers, and jobs of each block.  A
     recorded stream of commands is words, so its length is none of these."""
-    return {f"{name}_bytes": float(len(data)) for name, data in capture.buffers.items()
-            if name not in ("input", "output", "stream")} \
-        | {f"{block.lower()}_jobs": float(sum(job.block == block for job in capture.jobs)) for block in capture.maps}
+    return {
+        f"{name}_bytes": float(len(data))
+        for name, data in capture.buffers.items()
+        if name not in ("input", "output", "stream")
+    } | {
+        f"{block.lower()}_jobs": float(sum(job.block == block for job in capture.jobs))
+        for block in capture.maps
+    }
 
 
 def _sentence(error: BaseException, folder: Path | None = None) -> str:
     """An error on one line, without the name of the folder that is gone when it is read."""
-    text = " ".join(str(error.args[0] if isinstance(error, KeyError) and error.args else error).split())
+    text = " ".join(
+        str(error.args[0] if isinstance(error, KeyError) and error.args else error).split()
+    )
     return (text if folder is None else text.replace(f"{folder}/", ""))[:WORDS]

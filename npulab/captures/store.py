@@ -15,7 +15,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from npulab.captures.capture import MOST_STARTS, Capture, CaptureSet, Job, Writes
-from npulab.captures.folders import DESCRIPTION, FORMATS, PAIRS, TEXTS, WIDE, capture_files, plain_name
+from npulab.captures.folders import (
+    DESCRIPTION,
+    FORMATS,
+    PAIRS,
+    TEXTS,
+    WIDE,
+    capture_files,
+    plain_name,
+)
 from npulab.captures.registry import stated_target, target, working_targets
 from npulab.captures.target import Importer, Target
 from npulab.captures.unrecognised import holds_none, sentence_of, unread_dumps
@@ -26,7 +34,7 @@ from npulab.support.refuse import near, need, need_path, reason, refuse_if, refu
 from npulab.support.text import one_line
 
 WORDS = ("words", "writes", f"writes{WIDE}", "commands")  # what a job has one of
-MOST_BYTES = 2 ** 30  # of each file beside the description
+MOST_BYTES = 2**30  # of each file beside the description
 MOST_NAMED = 12  # cases, in a refusal
 FILES = {*WORDS, *PAIRS, *(kind + WIDE for kind in PAIRS)}
 KINDS: dict[type, str] = {str: "a text", dict: "an object", list: "a list"}
@@ -60,8 +68,11 @@ def _which(path: Path, case: str | None, names: Sequence[str]) -> str:
     listed = ", ".join(names[:MOST_NAMED])
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     if case is None:
-        return (f"{path}: holds {len(names)} captures: {listed}{more}; say which with --case {quote(names[0])}, "
-                f"in Python case={names[0]!r}")
+        return (
+            f"{path}: holds {len(names)} captures: {listed}{more}; say which with --case "
+            f"{quote(names[0])}, "
+            f"in Python case={names[0]!r}"
+        )
     return f"{path}: got case {case!r}, it holds {listed}{more}{near(case, names)}"
 
 
@@ -129,8 +140,10 @@ def unread(path: str | os.PathLike[str], empty: bool = False) -> dict[str, Case]
     """
     path = Path(path)
     folders = case_folders(path) if path.is_dir() else []
-    out = {folder.relative_to(path).as_posix(): Case(partial(read_folder, folder), False)
-           for folder in folders} or {name: Case(read, True) for name, read in case_readers(path).items()}
+    out = {
+        folder.relative_to(path).as_posix(): Case(partial(read_folder, folder), False)
+        for folder in folders
+    } or {name: Case(read, True) for name, read in case_readers(path).items()}
     if not out and not empty:
         raise ValueError(holds_none(path))
     return out
@@ -138,19 +151,32 @@ def unread(path: str | os.PathLike[str], empty: bool = False) -> dict[str, Case]
 
 def on_chip(capture: Capture, chip: str | None) -> Capture:
     """A capture read as one of another chip; None leaves it as it is."""
-    return capture if chip is None else replace(capture, chip=chip, maps=target(capture.target).maps(chip))
+    return (
+        capture
+        if chip is None
+        else replace(capture, chip=chip, maps=target(capture.target).maps(chip))
+    )
 
 
 def recognising(path: Path) -> Importer | None:
     """The importer of a target that takes a file or folder for a dump; None if none does."""
-    return next((importer for of in working_targets() for importer in of.importers if importer.recognises(path)), None)
+    return next(
+        (
+            importer
+            for of in working_targets()
+            for importer in of.importers
+            if importer.recognises(path)
+        ),
+        None,
+    )
 
 
 @refusing()
 def case_readers(path: str | os.PathLike[str]) -> dict[str, Callable[[], Capture]]:
     """What reads each case of a foreign dump, by name: called, it gives the capture or raises
-    ValueError, for this case alone; it can be handed to another process.  Of a folder that no target
-    recognises they are those of its files that one does, named ``file`` or, of several, ``file/case``.
+    ValueError, for this case alone; it can be handed to another process.  Of a folder that no
+    target recognises they are those of its files that one does, named ``file`` or, of several,
+    ``file/case``.
 
     Raises as ``load_all`` for what keeps every case from being read.
     """
@@ -167,14 +193,23 @@ def case_readers(path: str | os.PathLike[str]) -> dict[str, Callable[[], Capture
         if wrong:
             raise ValueError(wrong)
         files = {file.name: _in_folder(file) for file in sorted(path.iterdir()) if file.is_file()}
-        return {name if len(cases) == 1 else f"{name}/{case}": read
-                for name, cases in files.items() for case, read in cases.items()}
+        return {
+            name if len(cases) == 1 else f"{name}/{case}": read
+            for name, cases in files.items()
+            for case, read in cases.items()
+        }
     if is_model(path):
-        raise ValueError(f"{path}: is a TensorFlow Lite model, which npulab.read_model and npulab show read, allowed "
-                         "is a capture")
+        raise ValueError(
+            f"{path}: is a TensorFlow Lite model, which npulab.read_model and npulab show read, "
+            "allowed "
+            "is a capture"
+        )
     if path.suffix == ".npz":
-        raise ValueError(f"{path}: is an npz file, which npulab.load_sweep and npulab show read where it is a sweep, "
-                         "allowed is a capture")
+        raise ValueError(
+            f"{path}: is an npz file, which npulab.load_sweep and npulab show read where it is a "
+            "sweep, "
+            "allowed is a capture"
+        )
     raise ValueError(sentence_of(path))
 
 
@@ -205,8 +240,11 @@ def _given(found: Capture | ValueError) -> Capture:
 def case_folders(path: Path) -> list[Path]:
     """The case folders under a folder, itself included, sorted; hidden ones, as a killed save
     leaves, are none."""
-    return sorted(found.parent for found in path.rglob(DESCRIPTION)
-                  if not any(part.startswith(".") for part in found.relative_to(path).parts))
+    return sorted(
+        found.parent
+        for found in path.rglob(DESCRIPTION)
+        if not any(part.startswith(".") for part in found.relative_to(path).parts)
+    )
 
 
 def save(capture: Capture, folder: str | os.PathLike[str]) -> Path:
@@ -221,7 +259,9 @@ def save(capture: Capture, folder: str | os.PathLike[str]) -> Path:
 
 def save_all(captures: Mapping[Path, Capture]) -> list[Path]:
     """Write captures as case folders, all of them or none."""
-    return write_folders({folder: capture_files(capture, target) for folder, capture in captures.items()})
+    return write_folders(
+        {folder: capture_files(capture, target) for folder, capture in captures.items()}
+    )
 
 
 def read_folder(folder: Path) -> Capture:
@@ -239,20 +279,35 @@ def read_folder(folder: Path) -> Capture:
 def _capture(folder: Path, description: Any) -> Capture:
     d = _of(description, "the description", dict)
     if d.get("format") not in FORMATS:
-        raise ValueError(f"format: got {d.get('format')!r}, allowed is {' or '.join(map(str, FORMATS))}")
+        raise ValueError(
+            f"format: got {d.get('format')!r}, allowed is {' or '.join(map(str, FORMATS))}"
+        )
     of = stated_target(_need(d, "target", str))
     chip = _need(d, "chip", str)
     maps = of.maps(chip)
     sums = _need(d, "sha256", dict)
     files = {name: _file(folder, name, sums) for name in _names(d)}
     buffers = {name: files[file] for name, file in _need(d, "buffers", dict).items()}
-    addresses = {name: _address(name, at) for name, at in _of(d.get("addresses", {}), "addresses", dict).items()}
+    addresses = {
+        name: _address(name, at)
+        for name, at in _of(d.get("addresses", {}), "addresses", dict).items()
+    }
     jobs = [_job(job, files, of, maps) for job in _need(d, "jobs", list)]
     refuse_if(not jobs, "jobs", "none", "is at least one")
     _need(d, "provenance", str)
     texts = {name: _of(d.get(name, ""), name, str) for name in TEXTS}
-    return Capture(folder.resolve().name, of.name, chip, tuple(jobs), buffers, addresses,
-                   _of(d.get("parameters", {}), "parameters", dict), maps=maps, folder=folder.absolute(), **texts)
+    return Capture(
+        folder.resolve().name,
+        of.name,
+        chip,
+        tuple(jobs),
+        buffers,
+        addresses,
+        _of(d.get("parameters", {}), "parameters", dict),
+        maps=maps,
+        folder=folder.absolute(),
+        **texts,
+    )
 
 
 def _names(description: Mapping[str, Any]) -> set[str]:
@@ -267,32 +322,47 @@ def _names(description: Mapping[str, Any]) -> set[str]:
                 break
             job = found["start"]
         else:
-            raise ValueError(f"jobs: got a job with more than {MOST_STARTS} start within each other, allowed are "
-                             f"{MOST_STARTS}")
+            raise ValueError(
+                f"jobs: got a job with more than {MOST_STARTS} start within each other, allowed "
+                "are "
+                f"{MOST_STARTS}"
+            )
     return out
 
 
-def _job(d: Mapping[str, Any], files: Mapping[str, bytes], of: Target, maps: Mapping[str, RegisterMap],
-         ) -> Job:
+def _job(
+    d: Mapping[str, Any],
+    files: Mapping[str, bytes],
+    of: Target,
+    maps: Mapping[str, RegisterMap],
+) -> Job:
     kinds, block = [kind for kind in WORDS if kind in d], _need(d, "block", str)
-    refuse_if(len(kinds) != 1 or block not in maps, "jobs", f"block {block!r} with {kinds}",
-              f"is one of {', '.join(maps)} with one of words, writes, commands")
+    refuse_if(
+        len(kinds) != 1 or block not in maps,
+        "jobs",
+        f"block {block!r} with {kinds}",
+        f"is one of {', '.join(maps)} with one of words, writes, commands",
+    )
     name = d[kinds[0]]
     data = files[name]
     refuse_if(len(data) % 4, name, f"{len(data)} bytes", "is whole 32-bit words")
     words = np.frombuffer(data, "<u4")
-    more: dict[str, Any] = {key: _of(d.get(key, ""), f"jobs {key}", str)
-                            for key in ("label", "unit")}
+    more: dict[str, Any] = {
+        key: _of(d.get(key, ""), f"jobs {key}", str) for key in ("label", "unit")
+    }
     more["start"] = _job(d["start"], files, of, maps) if "start" in d else None
     if kinds == ["words"]:
         if len(words) != len(maps[block]):
-            raise ValueError(f"{name}: got {len(words)} words, allowed is {len(maps[block])} (block {block})")
+            raise ValueError(
+                f"{name}: got {len(words)} words, allowed is {len(maps[block])} (block {block})"
+            )
         return Job(block, words, **more)
     writes = of.writes(words) if kinds == ["commands"] else _pairs("writes", d, files)
     before, masks = _pairs("before", d, files), dict(_pairs("masks", d, files))
     if masks and max(masks) >= len(writes):
-        raise ValueError(f"{d['masks']}: got a mask of write {max(masks)}, allowed is below "
-                         f"{len(writes)}")
+        raise ValueError(
+            f"{d['masks']}: got a mask of write {max(masks)}, allowed is below {len(writes)}"
+        )
     job = replace(Job.from_writes(block, writes, maps[block]), before=before, **more)
     return replace(job, masks=masks or job.masks).read_with(maps[block])
 
@@ -302,8 +372,10 @@ def _pairs(kind: str, d: Mapping[str, Any], files: Mapping[str, bytes]) -> Write
     for key, words in ((kind, np.dtype("<u4")), (kind + WIDE, np.dtype("<u8"))):
         if key in d:
             if len(files[d[key]]) % (2 * words.itemsize):
-                raise ValueError(f"{d[key]}: got {len(files[d[key]])} bytes, allowed is pairs of "
-                                 f"{8 * words.itemsize}-bit words, (offset, value)")
+                raise ValueError(
+                    f"{d[key]}: got {len(files[d[key]])} bytes, allowed is pairs of "
+                    f"{8 * words.itemsize}-bit words, (offset, value)"
+                )
             pairs = np.frombuffer(files[d[key]], words).reshape(-1, 2).tolist()
             return tuple((first, second) for first, second in pairs)
     return ()
@@ -320,8 +392,10 @@ def _file(folder: Path, name: str, sums: Mapping[str, str]) -> bytes:
     data = read_bounded(path, MOST_BYTES)
     got = hashlib.sha256(data).hexdigest()
     if name not in sums or sums[name] != got:
-        raise ValueError(f"{name}: got sha256 {got}, {DESCRIPTION} says {sums.get(name, 'nothing')}; if it "
-                         "was changed on purpose, save it anew with npulab.save")
+        raise ValueError(
+            f"{name}: got sha256 {got}, {DESCRIPTION} says {sums.get(name, 'nothing')}; if it "
+            "was changed on purpose, save it anew with npulab.save"
+        )
     return data
 
 
@@ -329,7 +403,9 @@ def _address(name: str, text: Any) -> int:
     try:
         return int(str(text), 0)
     except ValueError:
-        raise ValueError(f"addresses, {name}: got {text!r}, allowed is a number such as \"0x3348e240\"") from None
+        raise ValueError(
+            f'addresses, {name}: got {text!r}, allowed is a number such as "0x3348e240"'
+        ) from None
 
 
 def _need(description: Mapping[str, Any], name: str, kind: type) -> Any:

@@ -41,7 +41,9 @@ def places_of(jobs: Sequence[Job], data: bytes) -> list[int] | None:
     return places
 
 
-def rewritten(before: Sequence[Job], after: Sequence[Job], buffers: Mapping[str, bytes]) -> dict[str, bytes]:
+def rewritten(
+    before: Sequence[Job], after: Sequence[Job], buffers: Mapping[str, bytes]
+) -> dict[str, bytes]:
     """The buffers with the words of changed jobs wherever the words of all jobs lie in one of them.
 
     Jobs keep their lengths; a buffer that holds no stream stays as it is.

@@ -32,15 +32,21 @@ SUFFIX = ".npz"
 ARRAYS = ("words", "parameters", "names")
 TEXTS = ("target", "chip", "block", "provenance", "source", "tool", "date")
 SUM = "sha256"  # of all else that the file says; files of numpy and of older versions have none
-MOST_BYTES = 2 ** 28  # of a sweep's file and of what it unpacks to: 60,000 captures of 1,000 words
+MOST_BYTES = 2**28  # of a sweep's file and of what it unpacks to: 60,000 captures of 1,000 words
 WRITERS = "npulab.captures.sweep.save_sweep and numpy.savez"
-WHOLE = 2 ** 53  # whole numbers up to here are the same in a file's float64
+WHOLE = 2**53  # whole numbers up to here are the same in a file's float64
 MOST_LISTED = 16  # a longer list is a tensor, not a parameter
-MOST_PARAMETERS = 2 ** 18  # columns of a sweep: an array by itself each
+MOST_PARAMETERS = 2**18  # columns of a sweep: an array by itself each
 NPY_VERSIONS = ((1, 0), (2, 0), (3, 0))  # of the heads that numpy writes
 LAST_LETTER = 0x10FFFF  # of Unicode
 SURROGATES = (0xD800, 0xDFFF)  # halves of letters, no text by themselves
-AXES = {"kernel": "hw", "stride": "hw", "dilation": "hw", "input_shape": "hwc", "output_shape": "hwc"}
+AXES = {
+    "kernel": "hw",
+    "stride": "hw",
+    "dilation": "hw",
+    "input_shape": "hwc",
+    "output_shape": "hwc",
+}
 STAMP = (1980, 1, 1, 0, 0, 0)  # the same sweep gives the same bytes
 
 
@@ -83,13 +89,20 @@ class Sweep:
             if not isinstance(getattr(self, name), str):
                 raise ValueError(f"{name}: got {getattr(self, name)!r:.80}, allowed is a text")
         if self.provenance not in ("", *PROVENANCES):
-            raise ValueError(f"provenance: got {self.provenance!r:.80}, allowed is one of {', '.join(PROVENANCES)}")
+            raise ValueError(
+                f"provenance: got {self.provenance!r:.80}, allowed is one of "
+                f"{', '.join(PROVENANCES)}"
+            )
         need("Sweep: registers", self.registers, (RegisterMap, type(None)), "is a RegisterMap")
         if self.registers is None:
-            object.__setattr__(self, "registers", _registers(self.target, self.chip, self.block, words.shape[1]))
+            object.__setattr__(
+                self, "registers", _registers(self.target, self.chip, self.block, words.shape[1])
+            )
         if self.registers is not None and len(self.registers) != words.shape[1]:
-            raise ValueError(f"words: got {words.shape[1]} of each capture, allowed is {len(self.registers)}"
-                             f"{f' (block {self.block})' if self.block else ''}")
+            raise ValueError(
+                f"words: got {words.shape[1]} of each capture, allowed is {len(self.registers)}"
+                f"{f' (block {self.block})' if self.block else ''}"
+            )
 
     @property
     def simulated(self) -> bool:
@@ -98,7 +111,9 @@ class Sweep:
     @cached_property
     def varying(self) -> np.ndarray:
         """``(W,) uint32``: the bits that are not the same in all captures."""
-        return np.bitwise_or.reduce(self.words ^ self.words[:1], axis=0, initial=0).astype(np.uint32)
+        return np.bitwise_or.reduce(self.words ^ self.words[:1], axis=0, initial=0).astype(
+            np.uint32
+        )
 
     @property
     def bits(self) -> int:
@@ -108,16 +123,29 @@ class Sweep:
     @property
     def ranges(self) -> pd.DataFrame:
         """One row per parameter: parameter, least, most, values (how many different ones)."""
-        rows = [(name, *((column.min().item(), column.max().item(), len(np.unique(column))) if len(column)
-                         else (None, None, 0)))
-                for name, column in ((name, self.parameters[name].to_numpy()) for name in self.parameters)]
+        rows = [
+            (
+                name,
+                *(
+                    (column.min().item(), column.max().item(), len(np.unique(column)))
+                    if len(column)
+                    else (None, None, 0)
+                ),
+            )
+            for name, column in (
+                (name, self.parameters[name].to_numpy()) for name in self.parameters
+            )
+        ]
         return pd.DataFrame(rows, columns=["parameter", "least", "most", "values"], dtype=object)
 
     @property
     def counts(self) -> dict[str, int]:
         """How many captures, words and parameters it has."""
-        return {"captures": len(self), "words": self.words.shape[1],
-                "parameters": self.parameters.shape[1]}
+        return {
+            "captures": len(self),
+            "words": self.words.shape[1],
+            "parameters": self.parameters.shape[1],
+        }
 
     def __len__(self) -> int:
         """Captures, N."""
@@ -129,8 +157,11 @@ class Sweep:
         elif not isinstance(which, slice):
             which = np.asarray(which)
             if which.ndim != 1 or which.dtype.kind not in "biu":
-                raise TypeError(f"sweep: got {which.dtype} of shape {which.shape}, allowed is a slice, a mask or "
-                                "numbers of captures")
+                raise TypeError(
+                    f"sweep: got {which.dtype} of shape {which.shape}, allowed is a slice, a mask "
+                    "or "
+                    "numbers of captures"
+                )
         return replace(self, words=self.words[which], parameters=self.parameters.iloc[which])
 
     def __repr__(self) -> str:
@@ -138,22 +169,37 @@ class Sweep:
         return f"Sweep({', '.join(told)}{': ' if told else ''}{self._counts()})"
 
     def _counts(self) -> str:
-        return (f"{plural(len(self), 'capture')} of {plural(self.words.shape[1], 'word')}, "
-                f"{plural(self.bits, 'bit')} {'varies' if self.bits == 1 else 'vary'}, "
-                f"{plural(self.parameters.shape[1], 'parameter')}")
+        return (
+            f"{plural(len(self), 'capture')} of {plural(self.words.shape[1], 'word')}, "
+            f"{plural(self.bits, 'bit')} {'varies' if self.bits == 1 else 'vary'}, "
+            f"{plural(self.parameters.shape[1], 'parameter')}"
+        )
 
     def _repr_html_(self) -> str:
         told = [(name, getattr(self, name)) for name in TEXTS] + [("holds", self._counts())]
-        head = "".join(f"<tr><th style='text-align:left'>{name}</th><td style='text-align:left'>{html.escape(text)}"
-                       "</td></tr>" for name, text in told if text)
-        body = "".join("<tr>" + "".join(f"<td style='text-align:left'>{html.escape(six_digits(one))}</td>"
-                                         for one in row) + "</tr>" for row in self.ranges.itertuples(index=False))
+        head = "".join(
+            f"<tr><th style='text-align:left'>{name}</th><td "
+            f"style='text-align:left'>{html.escape(text)}"
+            "</td></tr>"
+            for name, text in told
+            if text
+        )
+        body = "".join(
+            "<tr>"
+            + "".join(
+                f"<td style='text-align:left'>{html.escape(six_digits(one))}</td>" for one in row
+            )
+            + "</tr>"
+            for row in self.ranges.itertuples(index=False)
+        )
         names = "".join(f"<th style='text-align:left'>{name}</th>" for name in self.ranges)
         return f"<b>{html.escape(self.name or 'sweep')}</b><table>{head}</table><table><tr>{names}</tr>{body}</table>"
 
 
 @refusing()
-def load_sweep(path: str | os.PathLike[str], chip: str | None = None, target: str | None = None) -> Sweep:
+def load_sweep(
+    path: str | os.PathLike[str], chip: str | None = None, target: str | None = None
+) -> Sweep:
     """The sweep in an npz file, or of the captures in a folder or foreign dump (``sweep_of``).
 
     The file has ``words`` ``(N, W) uint32``, ``parameters`` ``(N, P)`` and ``names`` ``(P,)``, and
@@ -164,18 +210,34 @@ def load_sweep(path: str | os.PathLike[str], chip: str | None = None, target: st
     """
     need_path("load_sweep", path)
     need("load_sweep: chip", chip, (str, type(None)), "is the name of a chip")
-    need("load_sweep: target", target, (str, type(None)), "is an NPU's name, as npulab.targets() gives")
+    need(
+        "load_sweep: target",
+        target,
+        (str, type(None)),
+        "is an NPU's name, as npulab.targets() gives",
+    )
     path = Path(path)
     if path.is_file() and (path.suffix == SUFFIX or _is_zip(path)):
         return _read(path)
     every = load_all(path)
-    refuse_if(not len(every), path, "no capture", f"is a folder of captures or a file {SUFFIX}{undescribed(path)}")
+    refuse_if(
+        not len(every),
+        path,
+        "no capture",
+        f"is a folder of captures or a file {SUFFIX}{undescribed(path)}",
+    )
     found = [one for one in every if chip in (None, one.chip) and target in (None, one.target)]
     for what, wanted in (("chip", chip), ("target", target)):
         here = {str(getattr(one, what)) for one in every}
-        refuse_if(wanted is not None and wanted not in here, path, f"no capture of {what} {wanted}",
-                  f"is one of {', '.join(sorted(here))}{near(str(wanted), here)}")
-    refuse_if(not found, path, f"no capture of target {target} and chip {chip}", "is a chip of the target")
+        refuse_if(
+            wanted is not None and wanted not in here,
+            path,
+            f"no capture of {what} {wanted}",
+            f"is one of {', '.join(sorted(here))}{near(str(wanted), here)}",
+        )
+    refuse_if(
+        not found, path, f"no capture of target {target} and chip {chip}", "is a chip of the target"
+    )
     with refusing(path):
         return sweep_of(found, path.resolve().stem)
 
@@ -188,15 +250,24 @@ def save_sweep(sweep: Sweep, path: str | os.PathLike[str]) -> Path:
     """
     path = Path(path)
     if not isinstance(sweep, Sweep):
-        raise TypeError(f"save_sweep: got {type(sweep).__name__}, allowed is Sweep, as npulab.load_sweep gives")
+        raise TypeError(
+            f"save_sweep: got {type(sweep).__name__}, allowed is Sweep, as npulab.load_sweep gives"
+        )
     refuse_if(path.suffix != SUFFIX, path, repr(path.suffix or "no suffix"), f"is a file {SUFFIX}")
     refuse_if(not len(sweep), path, "a sweep of no captures", "is one or more")
     for name, column in sweep.parameters.items():
         if column.dtype.kind == "i" and max(abs(int(column.min())), abs(int(column.max()))) > WHOLE:
-            raise ValueError(f"{path}: parameters: got {name} past 2**53, allowed is what float64 holds exactly")
-    arrays = {"words": sweep.words.astype("<u4"), "parameters": sweep.parameters.to_numpy("<f8"),
-              "names": np.array([*sweep.parameters], dtype="<U")}
-    arrays |= {name: np.array(getattr(sweep, name), dtype="<U") for name in TEXTS if getattr(sweep, name)}
+            raise ValueError(
+                f"{path}: parameters: got {name} past 2**53, allowed is what float64 holds exactly"
+            )
+    arrays = {
+        "words": sweep.words.astype("<u4"),
+        "parameters": sweep.parameters.to_numpy("<f8"),
+        "names": np.array([*sweep.parameters], dtype="<U"),
+    }
+    arrays |= {
+        name: np.array(getattr(sweep, name), dtype="<U") for name in TEXTS if getattr(sweep, name)
+    }
     arrays[SUM] = np.array(_sum(arrays), dtype="<U")
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as file:
@@ -204,7 +275,9 @@ def save_sweep(sweep: Sweep, path: str | os.PathLike[str]) -> Path:
             entry = zipfile.ZipInfo(f"{name}.npy", STAMP)
             entry.compress_type, entry.create_system = zipfile.ZIP_DEFLATED, 3
             part = io.BytesIO()
-            np.lib.format.write_array(part, np.ascontiguousarray(array) if array.ndim else array, (1, 0), False)
+            np.lib.format.write_array(
+                part, np.ascontiguousarray(array) if array.ndim else array, (1, 0), False
+            )
             file.writestr(entry, part.getvalue())
     return write_file(path, buffer.getvalue())
 
@@ -229,8 +302,12 @@ def is_sweep(path: str | os.PathLike[str]) -> bool:
 
 def sweep_files(folder: str | os.PathLike[str]) -> list[Path]:
     """The sweeps' files under a folder, sorted; hidden ones, as a killed save leaves, are none."""
-    return sorted(found for found in Path(folder).rglob(f"*{SUFFIX}") if is_sweep(found)
-                  and not any(part.startswith(".") for part in found.relative_to(folder).parts))
+    return sorted(
+        found
+        for found in Path(folder).rglob(f"*{SUFFIX}")
+        if is_sweep(found)
+        and not any(part.startswith(".") for part in found.relative_to(folder).parts)
+    )
 
 
 def sweep_of(captures: CaptureSet | Iterable[Capture], name: str = "") -> Sweep:
@@ -250,35 +327,66 @@ def sweep_of(captures: CaptureSet | Iterable[Capture], name: str = "") -> Sweep:
     found = tuple(captures) if isinstance(captures, Iterable) else (captures,)
     for one in found:
         if not isinstance(one, Capture):
-            raise TypeError(f"sweep_of: got {type(one).__name__}, allowed are captures, as npulab.load_all gives")
+            raise TypeError(
+                f"sweep_of: got {type(one).__name__}, allowed are captures, as npulab.load_all "
+                "gives"
+            )
     refuse_if(not found, "captures", "none", "is one or more")
-    for what, kinds in (("target", [one.target for one in found]), ("chip", [one.chip for one in found]),
-                        ("block", [one.jobs[one.main].block for one in found]),
-                        ("number of words", [len(one.words) for one in found]),
-                        ("provenance", [one.provenance for one in found])):
+    for what, kinds in (
+        ("target", [one.target for one in found]),
+        ("chip", [one.chip for one in found]),
+        ("block", [one.jobs[one.main].block for one in found]),
+        ("number of words", [len(one.words) for one in found]),
+        ("provenance", [one.provenance for one in found]),
+    ):
         for one, kind in zip(found, kinds, strict=True):
             if kind != kinds[0]:
-                raise ValueError(f"captures: got {what} {kinds[0]} ({found[0].name}) and {kind} ({one.name}), allowed "
-                                 f"is one; {_part(what, kinds[0])}")
+                raise ValueError(
+                    f"captures: got {what} {kinds[0]} ({found[0].name}) and {kind} ({one.name}), "
+                    "allowed "
+                    f"is one; {_part(what, kinds[0])}"
+                )
     first, columns = found[0], _columns(found)
     block = first.jobs[first.main].block
-    return Sweep(np.stack([one.words for one in found]), columns, name, first.target, first.chip, block,
-                 first.provenance, _all_of(one.source for one in found), _tools(found),
-                 _all_of(one.date for one in found), first.maps.get(block))
+    return Sweep(
+        np.stack([one.words for one in found]),
+        columns,
+        name,
+        first.target,
+        first.chip,
+        block,
+        first.provenance,
+        _all_of(one.source for one in found),
+        _tools(found),
+        _all_of(one.date for one in found),
+        first.maps.get(block),
+    )
 
 
 def _part(what: str, value: object = "") -> str:
     """What takes a part of captures that make no sweep together."""
-    folder = f"a folder with those of one {what} alone" if value else f"a folder with those that have {what} alone"
-    return f"--{what} {value} takes these, or give {folder}" if what in ("target", "chip") else f"give {folder}"
+    folder = (
+        f"a folder with those of one {what} alone"
+        if value
+        else f"a folder with those that have {what} alone"
+    )
+    return (
+        f"--{what} {value} takes these, or give {folder}"
+        if what in ("target", "chip")
+        else f"give {folder}"
+    )
 
 
 def no_captures(what: str, given: object) -> None:
     """Raise TypeError for captures, or a path, where a sweep or words are asked for."""
     some = given[:1] if isinstance(given, list | tuple) else [given]
-    if given is None or any(isinstance(one, Capture | CaptureSet | str | os.PathLike) for one in some):
-        raise TypeError(f"{what}: got {shortly(given)}, allowed is a Sweep, as npulab.load_sweep(path) or "
-                        "npulab.captures.sweep.sweep_of(captures) gives, or words (N, W) with parameters")
+    if given is None or any(
+        isinstance(one, Capture | CaptureSet | str | os.PathLike) for one in some
+    ):
+        raise TypeError(
+            f"{what}: got {shortly(given)}, allowed is a Sweep, as npulab.load_sweep(path) or "
+            "npulab.captures.sweep.sweep_of(captures) gives, or words (N, W) with parameters"
+        )
 
 
 def words_of(table: Any) -> np.ndarray:
@@ -286,12 +394,21 @@ def words_of(table: Any) -> np.ndarray:
     try:
         words = np.asarray(table)
     except ValueError:
-        raise ValueError("words: got rows of different lengths, allowed is (N, W), as many words in each "
-                         "capture") from None
-    if words.ndim != 2 or words.dtype.kind not in "iu" or not words.shape[1] \
-            or np.any(words < 0) or np.any(words > 0xFFFFFFFF):
-        raise ValueError(f"words: got {words.dtype} of shape {words.shape}, allowed are 0 to 0xffffffff of shape "
-                         "(N, W)")
+        raise ValueError(
+            "words: got rows of different lengths, allowed is (N, W), as many words in each capture"
+        ) from None
+    if (
+        words.ndim != 2
+        or words.dtype.kind not in "iu"
+        or not words.shape[1]
+        or np.any(words < 0)
+        or np.any(words > 0xFFFFFFFF)
+    ):
+        raise ValueError(
+            f"words: got {words.dtype} of shape {words.shape}, allowed are 0 to 0xffffffff of "
+            "shape "
+            "(N, W)"
+        )
     return np.array(words, np.uint32, order="C")
 
 
@@ -299,8 +416,10 @@ def _parameters(given: Any, rows: int) -> pd.DataFrame:
     try:
         frame = given if isinstance(given, pd.DataFrame) else pd.DataFrame(dict(given))
     except (TypeError, ValueError) as error:
-        raise ValueError(f"parameters: got {type(given).__name__}, allowed are columns of one length by name: "
-                         f"{error}") from None
+        raise ValueError(
+            f"parameters: got {type(given).__name__}, allowed are columns of one length by name: "
+            f"{error}"
+        ) from None
     names = [*frame.columns]
     _refuse_many(len(names))
     seen = set[str]()
@@ -308,9 +427,15 @@ def _parameters(given: Any, rows: int) -> pd.DataFrame:
         if not isinstance(name, str) or not name or name in seen:
             raise ValueError(f"parameters: got column {name!r:.80}, allowed are names, each once")
         seen.add(name)
-    refuse_if(names and len(frame) != rows, "parameters", plural(len(frame), "row"),
-              f"is one for each of the {plural(rows, 'capture')}")
-    return pd.DataFrame({name: _numbers(name, frame[name].tolist()) for name in names}, index=range(rows))
+    refuse_if(
+        names and len(frame) != rows,
+        "parameters",
+        plural(len(frame), "row"),
+        f"is one for each of the {plural(rows, 'capture')}",
+    )
+    return pd.DataFrame(
+        {name: _numbers(name, frame[name].tolist()) for name in names}, index=range(rows)
+    )
 
 
 def _refuse_many(count: int) -> None:
@@ -325,11 +450,17 @@ def _twice(names: Iterable[str]) -> str:
 def _numbers(name: str, values: list[Any]) -> np.ndarray:
     """A column as int64 where all are whole, else as float64."""
     for row, value in enumerate(values):
-        if not isinstance(value, int | float) or not abs(value) < (2 ** 63 if isinstance(value, int) else np.inf):
-            raise ValueError(f"parameters: got {name} {value!r:.80} in row {row}, allowed are finite numbers, whole "
-                             "ones within 64 bits")
-    if all(isinstance(value, int) or value.is_integer() for value in values) \
-            and all(-2 ** 63 <= value < 2 ** 63 for value in values):
+        if not isinstance(value, int | float) or not abs(value) < (
+            2**63 if isinstance(value, int) else np.inf
+        ):
+            raise ValueError(
+                f"parameters: got {name} {value!r:.80} in row {row}, allowed are finite numbers, "
+                "whole "
+                "ones within 64 bits"
+            )
+    if all(isinstance(value, int) or value.is_integer() for value in values) and all(
+        -(2**63) <= value < 2**63 for value in values
+    ):
         return np.array([int(value) for value in values], np.int64)
     return np.array(values, np.float64)
 
@@ -353,11 +484,16 @@ def _read(path: Path) -> Sweep:
     with refusing(path):
         arrays, known = _members(data)
         lost = known is None and f"{SUM}.npy".encode() in data  # with what else its directory had
-        refuse_if(lost, SUM, "none in the directory", "is that of the content; it was changed or damaged")
+        refuse_if(
+            lost, SUM, "none in the directory", "is that of the content; it was changed or damaged"
+        )
         for name in ARRAYS:
             refuse_if(name not in arrays, name, "none", f"is a file with {', '.join(ARRAYS)}")
         if known is not None and known != _sum(arrays):
-            raise ValueError(f"{SUM}: got {known!r:.80}, the file's content has another; it was changed or damaged")
+            raise ValueError(
+                f"{SUM}: got {known!r:.80}, the file's content has another; it was changed or "
+                "damaged"
+            )
         return _made(path.stem, **arrays)
 
 
@@ -373,13 +509,24 @@ def _members(data: bytes) -> tuple[dict[str, np.ndarray], str | None]:
             entries = {entry.filename.removesuffix(".npy"): entry for entry in file.infolist()}
             unknown = sorted({*entries} - {*ARRAYS, *TEXTS, SUM})
             if unknown or len(entries) < len(file.infolist()):
-                raise ValueError(f"got member {f'{unknown[0]!r:.80}' if unknown else 'twice'}, allowed are "
-                                 f"{', '.join((*ARRAYS, *TEXTS, SUM))}, each at most once")
+                raise ValueError(
+                    f"got member {f'{unknown[0]!r:.80}' if unknown else 'twice'}, allowed are "
+                    f"{', '.join((*ARRAYS, *TEXTS, SUM))}, each at most once"
+                )
             size = sum(entry.file_size for entry in entries.values())
             refuse_if(size > MOST_BYTES, "unpacked", f"{size} bytes", f"are {MOST_BYTES}")
             arrays = {name: _array(name, file.read(entry)) for name, entry in entries.items()}
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError) as error:
-        raise ValueError(f"got no npz file, or a torn one ({error}), allowed is what {WRITERS} write") from None
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        EOFError,
+        NotImplementedError,
+        RuntimeError,
+        OSError,
+    ) as error:
+        raise ValueError(
+            f"got no npz file, or a torn one ({error}), allowed is what {WRITERS} write"
+        ) from None
     return arrays, arrays.pop(SUM).item() if SUM in arrays else None
 
 
@@ -388,15 +535,35 @@ def _array(name: str, data: bytes) -> np.ndarray:
     part = io.BytesIO(data)
     try:
         version = np.lib.format.read_magic(part)
-        refuse_if(version not in NPY_VERSIONS, "version", ".".join(map(str, version)), "are 1.0, 2.0 and 3.0")
-        head = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        refuse_if(
+            version not in NPY_VERSIONS,
+            "version",
+            ".".join(map(str, version)),
+            "are 1.0, 2.0 and 3.0",
+        )
+        head = (
+            np.lib.format.read_array_header_1_0
+            if version == (1, 0)
+            else np.lib.format.read_array_header_2_0
+        )
         shape, by_column, dtype = head(part)
     except Exception as error:  # of every kind, from numpy's parser of headers
-        raise ValueError(f"{name}: got no npy array ({error!s:.80}), allowed is what {WRITERS} write") from None
+        raise ValueError(
+            f"{name}: got no npy array ({error!s:.80}), allowed is what {WRITERS} write"
+        ) from None
     size = len(data) - part.tell()
-    plain = all(type(axis) is int and axis >= 0 for axis in shape)  # True is a whole number to the parser
-    if not plain or dtype.hasobject or math.prod(shape) * dtype.itemsize != size or not dtype.itemsize:
-        raise ValueError(f"{name}: got {size} bytes of {dtype} of shape {shape}, allowed is what {WRITERS} write")
+    plain = all(
+        type(axis) is int and axis >= 0 for axis in shape
+    )  # True is a whole number to the parser
+    if (
+        not plain
+        or dtype.hasobject
+        or math.prod(shape) * dtype.itemsize != size
+        or not dtype.itemsize
+    ):
+        raise ValueError(
+            f"{name}: got {size} bytes of {dtype} of shape {shape}, allowed is what {WRITERS} write"
+        )
     array = np.frombuffer(data, dtype, offset=part.tell())
     if dtype.kind == "U":
         _refuse_letters(name, array)
@@ -409,8 +576,10 @@ def _refuse_letters(name: str, texts: np.ndarray) -> None:
     first, last = SURROGATES
     wrong = letters[(letters > LAST_LETTER) | ((letters >= first) & (letters <= last))]
     if wrong.size:
-        raise ValueError(f"{name}: got letter {int(wrong[0]):#x}, allowed are letters of Unicode, up to "
-                         f"{LAST_LETTER:#x} without {first:#x} to {last:#x}")
+        raise ValueError(
+            f"{name}: got letter {int(wrong[0]):#x}, allowed are letters of Unicode, up to "
+            f"{LAST_LETTER:#x} without {first:#x} to {last:#x}"
+        )
 
 
 def _sum(arrays: Mapping[str, np.ndarray]) -> str:
@@ -418,19 +587,32 @@ def _sum(arrays: Mapping[str, np.ndarray]) -> str:
     sums = hashlib.sha256()
     for name in sorted(arrays):
         array = arrays[name]
-        sums.update(f"{name} {array.dtype.str} {array.shape}".encode() + np.ascontiguousarray(array).tobytes())
+        sums.update(
+            f"{name} {array.dtype.str} {array.shape}".encode()
+            + np.ascontiguousarray(array).tobytes()
+        )
     return sums.hexdigest()
 
 
-def _made(name: str, words: np.ndarray, parameters: np.ndarray, names: np.ndarray, **texts: np.ndarray) -> Sweep:
+def _made(
+    name: str, words: np.ndarray, parameters: np.ndarray, names: np.ndarray, **texts: np.ndarray
+) -> Sweep:
     if words.dtype.newbyteorder("=") != np.uint32 or words.ndim != 2 or 0 in words.shape:
-        raise ValueError(f"words: got {words.dtype} of shape {words.shape}, allowed is uint32 of shape (N, W)")
+        raise ValueError(
+            f"words: got {words.dtype} of shape {words.shape}, allowed is uint32 of shape (N, W)"
+        )
     if parameters.dtype.kind not in "iufb" or parameters.ndim != 2 or len(parameters) != len(words):
-        raise ValueError(f"parameters: got {parameters.dtype} of shape {parameters.shape}, allowed are numbers of "
-                         f"shape ({len(words)}, P)")
+        raise ValueError(
+            f"parameters: got {parameters.dtype} of shape {parameters.shape}, allowed are numbers "
+            "of "
+            f"shape ({len(words)}, P)"
+        )
     if names.dtype.kind != "U" or names.shape != parameters.shape[1:]:
-        raise ValueError(f"names: got {names.dtype} of shape {names.shape}, allowed are {parameters.shape[1]} texts, "
-                         "one for each column of parameters")
+        raise ValueError(
+            f"names: got {names.dtype} of shape {names.shape}, allowed are {parameters.shape[1]} "
+            "texts, "
+            "one for each column of parameters"
+        )
     for what, text in texts.items():
         if text.dtype.kind != "U" or text.shape:
             raise ValueError(f"{what}: got {text.dtype} of shape {text.shape}, allowed is one text")
@@ -451,19 +633,26 @@ def _columns(captures: tuple[Capture, ...]) -> Any:
         leaves.append(dict(found))
         if len(leaves[-1]) < len(found):
             name = _twice(name for name, _ in found)
-            raise ValueError(f"captures: got parameter {name!r:.80} of {case} twice, as such and "
-                             "inside another, allowed is once")
+            raise ValueError(
+                f"captures: got parameter {name!r:.80} of {case} twice, as such and "
+                "inside another, allowed is once"
+            )
     out: dict[str, list[Any]] = {}
     for name in dict.fromkeys(name for one in leaves for name in one):
         for case, one in zip(cases, leaves, strict=True):
             if name not in one:
                 other = next(case for case, one in zip(cases, leaves, strict=True) if name in one)
-                raise ValueError(f"captures: got {case} without {name}, which {other} has, allowed are the same "
-                                 f"parameters in all of them; {_part(name)}")
+                raise ValueError(
+                    f"captures: got {case} without {name}, which {other} has, allowed are the same "
+                    f"parameters in all of them; {_part(name)}"
+                )
         for column, numbers in _column(name, [one[name] for one in leaves], cases):
             if column in out:
-                raise ValueError(f"captures: got parameter {column!r} twice, as such and inside another, allowed is "
-                                 "once")
+                raise ValueError(
+                    f"captures: got parameter {column!r} twice, as such and inside another, "
+                    "allowed is "
+                    "once"
+                )
             out[column] = numbers
     return out
 
@@ -472,7 +661,11 @@ def _leaves(values: Mapping[str, Any], front: str = "") -> Iterator[tuple[str, A
     for name, value in values.items():
         if isinstance(value, Mapping):
             yield from _leaves(value, f"{front}{name}_")
-        elif not isinstance(value, list) or not value or not all(isinstance(one, Mapping) for one in value):
+        elif (
+            not isinstance(value, list)
+            or not value
+            or not all(isinstance(one, Mapping) for one in value)
+        ):
             yield f"{front}{name}", value
 
 
@@ -481,10 +674,16 @@ def _column(name: str, values: list[Any], cases: list[str]) -> Iterator[tuple[st
     kinds = {_kind(value) for value in values} - {"nothing"}
     if len(kinds) > 1 or (kinds not in (set(), {"text"}) and None in values):
         first = _kind(values[0])
-        case, other = next((case, _kind(value)) for case, value in zip(cases, values, strict=True)
-                           if _kind(value) != first)
-        raise ValueError(f"captures: got {name} of {cases[0]}, which is {first}, and of {case}, which is {other}, "
-                         "allowed is the same in all of them")
+        case, other = next(
+            (case, _kind(value))
+            for case, value in zip(cases, values, strict=True)
+            if _kind(value) != first
+        )
+        raise ValueError(
+            f"captures: got {name} of {cases[0]}, which is {first}, and of {case}, which is "
+            f"{other}, "
+            "allowed is the same in all of them"
+        )
     if kinds == {"list"}:
         arrays = [_list(value) for value in values]
         shape = arrays[0].shape
@@ -492,8 +691,11 @@ def _column(name: str, values: list[Any], cases: list[str]) -> Iterator[tuple[st
             axes = AXES.get(name, "") if shape == (len(AXES.get(name, "")),) else ""
             for at in np.ndindex(shape):
                 inner = axes[at[0]] if axes else "_".join(map(str, at))
-                yield from _column(f"{name.removesuffix('_shape') if axes else name}_{inner}",
-                                   [one[at] for one in arrays], cases)
+                yield from _column(
+                    f"{name.removesuffix('_shape') if axes else name}_{inner}",
+                    [one[at] for one in arrays],
+                    cases,
+                )
     elif kinds == {"text"}:
         texts = sorted({value for value in values if value is not None})
         for text in texts if None in values else texts[:-1]:
@@ -501,14 +703,26 @@ def _column(name: str, values: list[Any], cases: list[str]) -> Iterator[tuple[st
     elif kinds:
         for case, value in zip(cases, values, strict=True):
             if kinds == {"something else"} or not abs(value) < np.inf:
-                raise ValueError(f"captures: got {name} {value!r:.80} of {case}, allowed are finite numbers, texts and "
-                                 "lists of them")
+                raise ValueError(
+                    f"captures: got {name} {value!r:.80} of {case}, allowed are finite numbers, "
+                    "texts and "
+                    "lists of them"
+                )
         yield name, values
 
 
 def _kind(value: Any) -> str:
-    return "nothing" if value is None else "text" if isinstance(value, str) else \
-        "list" if isinstance(value, list) else "number" if isinstance(value, int | float) else "something else"
+    return (
+        "nothing"
+        if value is None
+        else "text"
+        if isinstance(value, str)
+        else "list"
+        if isinstance(value, list)
+        else "number"
+        if isinstance(value, int | float)
+        else "something else"
+    )
 
 
 def _list(value: list[Any]) -> np.ndarray:
@@ -529,4 +743,8 @@ def _all_of(texts: Iterable[str]) -> str:
 
 def _tools(captures: tuple[Capture, ...]) -> str:
     text = _all_of(one.tool for one in captures)
-    return text if CHANGED in text or not any(one.changed for one in captures) else f"{text}, {CHANGED}"
+    return (
+        text
+        if CHANGED in text or not any(one.changed for one in captures)
+        else f"{text}, {CHANGED}"
+    )

@@ -31,8 +31,21 @@ Features = Mapping[str, int]
 OWN = f"{Path(__file__).parents[1]}{os.sep}"  # npulab's own files
 # parameters of layers and their values that every ``lower`` has heard of
 VARIANTS = {"output": ("codes",), "rounding": ("half-away",), "activation": ACTIVATIONS}
-STEPS = ("lift", "simulate", "recode", "explain", "writes", "outline", "claims", "replay", "split",
-         "tensor", "extent", "covers", "rule_of")
+STEPS = (
+    "lift",
+    "simulate",
+    "recode",
+    "explain",
+    "writes",
+    "outline",
+    "claims",
+    "replay",
+    "split",
+    "tensor",
+    "extent",
+    "covers",
+    "rule_of",
+)
 
 
 class Unsupported(ValueError):
@@ -99,11 +112,19 @@ class Range:
         for what in ("predicted", "captured"):
             data = getattr(self, what)
             usual = what == "captured" and data is None
-            refuse_if(not usual and not isinstance(data, bytes), f"Range {self.name!r:.60}: {what}", shortly(data),
-                      "are bytes, as array.tobytes() gives them")
-        known = isinstance(self.crc, int) and 0 <= self.crc < 2 ** 32
-        refuse_if(self.crc is not None and not known, f"Range {self.name!r:.60}: crc", shortly(self.crc),
-                  "is a CRC-32, 0 to 0xffffffff, or None")
+            refuse_if(
+                not usual and not isinstance(data, bytes),
+                f"Range {self.name!r:.60}: {what}",
+                shortly(data),
+                "are bytes, as array.tobytes() gives them",
+            )
+        known = isinstance(self.crc, int) and 0 <= self.crc < 2**32
+        refuse_if(
+            self.crc is not None and not known,
+            f"Range {self.name!r:.60}: crc",
+            shortly(self.crc),
+            "is a CRC-32, 0 to 0xffffffff, or None",
+        )
 
     @property
     def differing(self) -> Sequence[int]:
@@ -127,15 +148,20 @@ class Range:
         """The bytes ``(n,) uint8`` that both sides have."""
         captured = self.captured or b""
         both = min(len(self.predicted), len(captured))
-        return np.frombuffer(self.predicted, np.uint8, both), np.frombuffer(captured, np.uint8, both)
+        return np.frombuffer(self.predicted, np.uint8, both), np.frombuffer(
+            captured, np.uint8, both
+        )
 
     def __str__(self) -> str:
         wrong = self.differing
         if not wrong:
             return f"{self.name}: {len(self.predicted)} bytes are equal"
         if self.captured is None:
-            return (f"{self.name}: CRC-32 of {len(self.predicted)} bytes is {zlib.crc32(self.predicted):#010x}, the "
-                    f"run had {self.crc:#010x}")
+            return (
+                f"{self.name}: CRC-32 of {len(self.predicted)} bytes is "
+                f"{zlib.crc32(self.predicted):#010x}, the "
+                f"run had {self.crc:#010x}"
+            )
         return f"{self.name}: {len(wrong)} of {len(self.captured)} bytes differ, the first at {wrong[0]:#x}"
 
 
@@ -182,6 +208,7 @@ class DocumentFormat:
 def _not_yet(what: str) -> Callable[..., Any]:
     def refuse(*_: object, **__: object) -> Any:
         raise Unsupported(f"this target does not {what} yet")
+
     return refuse
 
 
@@ -189,8 +216,10 @@ def _plain(capture: Capture, name: str, like: np.ndarray) -> np.ndarray:
     """The elements of a buffer in the order of the axes; ValueError if they are more or fewer."""
     data = capture.buffers[name]
     if len(data) != like.nbytes:
-        raise ValueError(f"capture {capture.name}: buffer {name!r}: got {len(data)} bytes, allowed "
-                         f"are {like.nbytes}, of {like.dtype} {like.shape}")
+        raise ValueError(
+            f"capture {capture.name}: buffer {name!r}: got {len(data)} bytes, allowed "
+            f"are {like.nbytes}, of {like.dtype} {like.shape}"
+        )
     return np.frombuffer(data, like.dtype).reshape(like.shape)
 
 
@@ -228,17 +257,32 @@ class Target:
     chips: Mapping[str, Features]
     tables: Mapping[str, RegisterMap]
     rule: str = "tflite-reference"
-    lift: Callable[[Capture], Lifted] = field(default_factory=lambda: _not_yet("lift captures to layers"))
-    lower: Callable[..., Capture] = field(default_factory=lambda: _not_yet("lower layers to captures"))
-    simulate: Callable[[Capture], bytes] = field(default_factory=lambda: _not_yet("simulate captures"))
-    recode: Callable[[Capture], bytes] = field(default_factory=lambda: _not_yet("decode coefficients"))
-    explain: Callable[[Capture], list[Item]] = field(default_factory=lambda: _not_yet("explain coefficients"))
+    lift: Callable[[Capture], Lifted] = field(
+        default_factory=lambda: _not_yet("lift captures to layers")
+    )
+    lower: Callable[..., Capture] = field(
+        default_factory=lambda: _not_yet("lower layers to captures")
+    )
+    simulate: Callable[[Capture], bytes] = field(
+        default_factory=lambda: _not_yet("simulate captures")
+    )
+    recode: Callable[[Capture], bytes] = field(
+        default_factory=lambda: _not_yet("decode coefficients")
+    )
+    explain: Callable[[Capture], list[Item]] = field(
+        default_factory=lambda: _not_yet("explain coefficients")
+    )
     writes: Callable[[np.ndarray], Sequence[tuple[int, int]]] = field(
-        default_factory=lambda: _not_yet("read command streams"))
-    outline: Callable[[Capture | Layer], Mapping[str, Any]] = field(default_factory=lambda: lambda _: {})
+        default_factory=lambda: _not_yet("read command streams")
+    )
+    outline: Callable[[Capture | Layer], Mapping[str, Any]] = field(
+        default_factory=lambda: lambda _: {}
+    )
     claims: Callable[[Capture], Sequence[Claim]] = field(default_factory=lambda: lambda _: ())
     replay: Callable[[Capture], Sequence[Range]] = field(default_factory=lambda: lambda _: ())
-    split: Callable[[Capture], Sequence[Capture]] = field(default_factory=lambda: lambda one: (one,))
+    split: Callable[[Capture], Sequence[Capture]] = field(
+        default_factory=lambda: lambda one: (one,)
+    )
     tensor: Callable[[Capture, str, np.ndarray], np.ndarray] = field(default_factory=lambda: _plain)
     extent: Callable[[Capture, Lifted], range] | None = None
     covers: Callable[[Capture], Collection[int]] = field(default_factory=lambda: _every_task)
@@ -261,9 +305,18 @@ class Target:
             object.__setattr__(self, step, _only(getattr(self, step), kind, self.name, step))
         lower = _plain_only(guarded(self.lower, self.name, "lower"), self.name, self.variants)
         object.__setattr__(self, "lower", lower)
-        object.__setattr__(self, "importers", tuple(
-            replace(one, recognises=guarded(one.recognises, self.name, f"importer {one.name!r}"),
-                    read=guarded(one.read, self.name, f"importer {one.name!r}")) for one in self.importers))
+        object.__setattr__(
+            self,
+            "importers",
+            tuple(
+                replace(
+                    one,
+                    recognises=guarded(one.recognises, self.name, f"importer {one.name!r}"),
+                    read=guarded(one.read, self.name, f"importer {one.name!r}"),
+                )
+                for one in self.importers
+            ),
+        )
 
     @property
     def registers(self) -> RegisterMap:
@@ -278,7 +331,9 @@ class Target:
         """The features of a chip; raises LookupError with the known chips."""
         need("chip", chip, str, f"is one of {', '.join(self.chips)}")
         if chip not in self.chips:
-            raise LookupError(f"chip: got {chip!r}, target {self.name} knows {', '.join(self.chips)}")
+            raise LookupError(
+                f"chip: got {chip!r}, target {self.name} knows {', '.join(self.chips)}"
+            )
         return self.chips[chip]
 
     def __repr__(self) -> str:
@@ -304,8 +359,10 @@ def guarded(function: Callable[..., Any], name: str, step: str) -> Callable[...,
             if _in_words(error, folder):
                 raise
             subject = _subject(values[0] if values else next(iter(named.values()), None))
-            raise ValueError(f"target {name}: {step} of {subject}: {type(error).__name__}: {error}, at "
-                             f"{place_of(error, folder)}") from error
+            raise ValueError(
+                f"target {name}: {step} of {subject}: {type(error).__name__}: {error}, at "
+                f"{place_of(error, folder)}"
+            ) from error
 
     step_of._guarded = function  # type: ignore[attr-defined]
     return step_of
@@ -336,8 +393,10 @@ def _in_words(error: BaseException, folder: str) -> bool:
     if frame is None or isinstance(error, KeyError | AssertionError) or not str(error):
         return False
     code = frame.tb_frame.f_code
-    return code.co_filename.startswith((OWN, f"{folder}{os.sep}")) \
+    return (
+        code.co_filename.startswith((OWN, f"{folder}{os.sep}"))
         and code.co_code[frame.tb_lasti] == dis.opmap["RAISE_VARARGS"]
+    )
 
 
 def _subject(value: Any) -> str:
@@ -347,34 +406,48 @@ def _subject(value: Any) -> str:
     return f"capture {value.name}" if hasattr(value, "jobs") else f"{value!s:.80}"
 
 
-def _only(function: Callable[[Capture], Any], kind: type, name: str, step: str) -> Callable[[Capture], Sequence[Any]]:
+def _only(
+    function: Callable[[Capture], Any], kind: type, name: str, step: str
+) -> Callable[[Capture], Sequence[Any]]:
     """A step that gives members of one kind; ValueError where it gives something else."""
+
     @wraps(function)
     def checked(capture: Capture) -> Sequence[Any]:
         given = function(capture)
         if isinstance(given, kind) or not isinstance(given, Iterable):
-            raise ValueError(f"target {name}: {step}: got {shortly(given)}, allowed is a tuple of "
-                             f"npulab.target.{kind.__name__}")
+            raise ValueError(
+                f"target {name}: {step}: got {shortly(given)}, allowed is a tuple of "
+                f"npulab.target.{kind.__name__}"
+            )
         found = tuple(given)
         for number, one in enumerate(found):
             if not isinstance(one, kind):
-                raise ValueError(f"target {name}: {step}: got {shortly(one)} as member {number}, allowed is "
-                                 f"npulab.target.{kind.__name__}")
+                raise ValueError(
+                    f"target {name}: {step}: got {shortly(one)} as member {number}, allowed is "
+                    f"npulab.target.{kind.__name__}"
+                )
         return found
+
     return checked
 
 
-def _plain_only(lower: Callable[..., Capture], name: str, known: Sequence[str]) -> Callable[..., Capture]:
+def _plain_only(
+    lower: Callable[..., Capture], name: str, known: Sequence[str]
+) -> Callable[..., Capture]:
     """A ``lower`` that refuses layers with variants it does not heed."""
+
     @wraps(lower)
     def checked(layer: Any, *values: Any, **named: Any) -> Capture:
         for part in getattr(layer, "layers", (layer,)):
             for parameter, usual in VARIANTS.items():
                 value = getattr(part, parameter, usual[0])
                 if isinstance(value, str) and value not in usual and parameter not in known:
-                    raise ValueError(f"lower for {name}: {parameter}: got {value!r}, allowed is "
-                                     f"{' or '.join(map(repr, usual))}")
+                    raise ValueError(
+                        f"lower for {name}: {parameter}: got {value!r}, allowed is "
+                        f"{' or '.join(map(repr, usual))}"
+                    )
         return lower(layer, *values, **named)
+
     return checked
 
 

@@ -1,10 +1,11 @@
 """Whose code may run: what the user trusts, by its content, and how it is loaded.
 
-The record has for each trusted place, the folder or the file of a module, the sha256 of every file in
-it that may be code; of a file those of the modules and packages next to it too, which it can import.
-Tables and texts are data, which may change; whatever else changes is asked for again.  Code is compiled
-from its source each time: a compiled copy beside it is nothing that anybody has looked at.  What trusted
-code imports of the working folder from outside its place wants trust of its own (``imported``).
+The record has for each trusted place, the folder or the file of a module, the sha256 of every file
+in it that may be code; of a file those of the modules and packages next to it too, which it can
+import. Tables and texts are data, which may change; whatever else changes is asked for again.  Code
+is compiled from its source each time: a compiled copy beside it is nothing that anybody has looked
+at.  What trusted code imports of the working folder from outside its place wants trust of its own
+(``imported``).
 """
 
 from __future__ import annotations
@@ -16,7 +17,13 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES, ExtensionFileLoader, FileFinder, SourceFileLoader
+from importlib.machinery import (
+    EXTENSION_SUFFIXES,
+    SOURCE_SUFFIXES,
+    ExtensionFileLoader,
+    FileFinder,
+    SourceFileLoader,
+)
 from itertools import islice
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -29,19 +36,24 @@ COMPILED = "__pycache__"
 MODULES = {*SOURCE_SUFFIXES, *(f".{suffix.rpartition('.')[2]}" for suffix in EXTENSION_SUFFIXES)}
 MOST_FILES = 10_000
 MOST_FOLDERS = 10_000  # that a module can import from
-MOST_BYTES = 2 ** 28  # of one file of code
+MOST_BYTES = 2**28  # of one file of code
 MOST_NAMED = 3  # files that a sentence names
 Sums = dict[str, str]  # sha256 by the file's name in its place
 
 
 def trust(given: Path) -> Path:
-    """Record that the code of a target's folder, of every target in a folder, or of a module, may run
-    as it is now; gives the record's path.
+    """Record that the code of a target's folder, of every target in a folder, or of a module, may
+    run as it is now; gives the record's path.
 
     Raises ValueError for a folder without a target and code that cannot be told, OSError.
     """
     made = _places(given)
-    refuse_if(not made, given, "no target", "is a target's folder, one of targets such as npulab_targets, or a module")
+    refuse_if(
+        not made,
+        given,
+        "no target",
+        "is a target's folder, one of targets such as npulab_targets, or a module",
+    )
     sums = {str(place): code_of(place) for place in made}
     record = _record()
     with locked(record):
@@ -62,16 +74,18 @@ def untrusted(place: Path) -> str:
         return f"{place} is not as it was trusted: {error}"
     if now == known:
         return ""
-    return (f"{place} is not as it was trusted: {_changes(known, now)}; if you know who changed it: "
-            f"npulab trust {place}")
+    return (
+        f"{place} is not as it was trusted: {_changes(known, now)}; if you know who changed it: "
+        f"npulab trust {place}"
+    )
 
 
 def code_of(place: Path) -> Sums:
-    """The sha256 of every file of a folder that may be code, or of a file and what it can import from
-    its folder.
+    """The sha256 of every file of a folder that may be code, or of a file and what it can import
+    from its folder.
 
-    Raises ValueError for a folder that is a link, whose files may be changed elsewhere, and for more
-    than 10,000 files.
+    Raises ValueError for a folder that is a link, whose files may be changed elsewhere, and for
+    more than 10,000 files.
     """
     base = place if place.is_dir() else place.parent
     return {one.relative_to(base).as_posix(): _sum(one) for one in files_of(place)}
@@ -93,7 +107,9 @@ def files_of(place: Path) -> list[Path]:
     """The files that ``code_of`` has; raises as that does."""
     files = list(_inside(place)) if place.is_dir() else [place, *_next_to(place)]
     if len(files) > MOST_FILES:
-        raise ValueError(f"{place}: got more than {MOST_FILES} files of code, allowed are {MOST_FILES}")
+        raise ValueError(
+            f"{place}: got more than {MOST_FILES} files of code, allowed are {MOST_FILES}"
+        )
     return files
 
 
@@ -103,20 +119,28 @@ def _inside(place: Path) -> Iterator[Path]:
         folders[:] = [one for one in folders if one != COMPILED and not one.startswith(".")]
         links = [one for one in folders if Path(folder, one).is_symlink()]
         if links:
-            raise ValueError(f"{Path(folder, links[0])}: got a link to a folder, allowed are folders that lie in "
-                             f"{place}")
-        code = [one for one in names if not one.startswith(".") and Path(one).suffix.lower() not in DATA]
+            raise ValueError(
+                f"{Path(folder, links[0])}: got a link to a folder, allowed are folders that lie "
+                "in "
+                f"{place}"
+            )
+        code = [
+            one for one in names if not one.startswith(".") and Path(one).suffix.lower() not in DATA
+        ]
         yield from islice((Path(folder, one) for one in code), MOST_FILES + 1)
 
 
 def _next_to(file: Path) -> Iterator[Path]:
-    """The other modules of a file's folder and those of packages there; links to folders are left out,
+    """The other modules of a file's folder and those of packages there; links to folders are left
+    out,
     so that what lies behind them is covered by nothing."""
     for count, (folder, folders, names) in enumerate(os.walk(file.parent, onerror=_fail), 1):
         folders[:] = sorted(one for one in folders if one.isidentifier() and one != COMPILED)
         if count > MOST_FOLDERS:
-            raise ValueError(f"{file.parent}: got more than {MOST_FOLDERS} folders that {file.name} can import, "
-                             f"allowed are {MOST_FOLDERS}; move it to a folder of its own")
+            raise ValueError(
+                f"{file.parent}: got more than {MOST_FOLDERS} folders that {file.name} can import, "
+                f"allowed are {MOST_FOLDERS}; move it to a folder of its own"
+            )
         for name in sorted(names):
             one = Path(folder, name)
             if one.suffix in MODULES and one != file and one.is_file():
@@ -124,17 +148,24 @@ def _next_to(file: Path) -> Iterator[Path]:
 
 
 def load_module(name: str, place: Path) -> ModuleType:
-    """The module in a folder or file, its code compiled from the source; what had the name is gone."""
+    """The module in a folder or file, its code compiled from the source; what had the name is
+    gone.
+    """
     for known in [one for one in sys.modules if f"{one}.".startswith(f"{name}.")]:
         del sys.modules[known]  # of another folder, or of files that are no more as they were
     file = place / "__init__.py" if place.is_dir() else place
     loader = None if file.suffix not in SOURCE_SUFFIXES else Source(name, str(file))
     if place.is_dir():
         for folder, _, _ in os.walk(place):
-            sys.path_importer_cache[folder] = FileFinder(folder, (ExtensionFileLoader, EXTENSION_SUFFIXES),
-                                                         (Source, SOURCE_SUFFIXES))
-    spec = importlib.util.spec_from_file_location(name, file, loader=loader, submodule_search_locations=(
-        [str(place)] if place.is_dir() else None))
+            sys.path_importer_cache[folder] = FileFinder(
+                folder, (ExtensionFileLoader, EXTENSION_SUFFIXES), (Source, SOURCE_SUFFIXES)
+            )
+    spec = importlib.util.spec_from_file_location(
+        name,
+        file,
+        loader=loader,
+        submodule_search_locations=([str(place)] if place.is_dir() else None),
+    )
     assert spec is not None
     assert spec.loader is not None
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
@@ -155,14 +186,20 @@ def _places(given: Path) -> list[Path]:
     """The folders and files of modules that a path means."""
     if given.is_file() and given.suffix in MODULES:
         return [given.resolve()]
-    inner = sorted(one.parent.resolve() for one in [*given.glob("__init__.py"), *given.glob("*/__init__.py")])
-    return inner or sorted({one.parent.resolve() for one in given.glob("*.py")})  # a package without a page of its own
+    inner = sorted(
+        one.parent.resolve() for one in [*given.glob("__init__.py"), *given.glob("*/__init__.py")]
+    )
+    return inner or sorted(
+        {one.parent.resolve() for one in given.glob("*.py")}
+    )  # a package without a page of its own
 
 
 def _record() -> Path:
     """Where is recorded what this user trusts."""
     home = os.environ.get("XDG_STATE_HOME", "")
-    return (Path(home) if Path(home).is_absolute() else Path.home() / ".local/state") / "npulab/trusted.json"
+    return (
+        Path(home) if Path(home).is_absolute() else Path.home() / ".local/state"
+    ) / "npulab/trusted.json"
 
 
 def _trusted() -> dict[str, Sums]:
@@ -172,7 +209,11 @@ def _trusted() -> dict[str, Sums]:
         read = read_json(_record())
     except (OSError, ValueError, RuntimeError):  # none, a broken one, a user without a home
         return {}
-    return {place: sums for place, sums in read.items() if isinstance(sums, dict)} if isinstance(read, dict) else {}
+    return (
+        {place: sums for place, sums in read.items() if isinstance(sums, dict)}
+        if isinstance(read, dict)
+        else {}
+    )
 
 
 def _changes(known: Mapping[str, str], now: Mapping[str, str]) -> str:

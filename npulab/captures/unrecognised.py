@@ -28,7 +28,10 @@ def formats() -> list[Row]:
         try:
             of = stated_target(name)
             rows += [{"target": name, "format": importer.name} for importer in of.importers]
-            rows += [{"target": name, "format": f"{kind.name}, by show and check"} for kind in of.documents]
+            rows += [
+                {"target": name, "format": f"{kind.name}, by show and check"}
+                for kind in of.documents
+            ]
         except ValueError as error:
             rows.append({"target": name, "format": f"none: {error}"})
     return rows
@@ -36,7 +39,11 @@ def formats() -> list[Row]:
 
 def sentence_of(path: Path) -> str:
     """What a file is that no target recognises, what to do with it, and targets that are broken."""
-    broken = [row["format"].removeprefix("none: ") for row in formats() if row["format"].startswith("none: ")]
+    broken = [
+        row["format"].removeprefix("none: ")
+        for row in formats()
+        if row["format"].startswith("none: ")
+    ]
     return "; ".join([_what(path), *broken])
 
 
@@ -45,7 +52,9 @@ def unread_dumps(path: Path) -> str:
     a description."""
     wrong = [_wrong(folder) for folder in described(path)]
     if len(wrong) > 1:
-        return f"{wrong[0]}; {plural(len(wrong) - 1, 'other folder')} of {path} cannot be read either"
+        return (
+            f"{wrong[0]}; {plural(len(wrong) - 1, 'other folder')} of {path} cannot be read either"
+        )
     return wrong[0] if wrong else ""
 
 
@@ -53,8 +62,10 @@ def holds_none(path: Path) -> str:
     """That a folder holds no capture, with what may be meant."""
     if (path / SWEEP).is_file():
         return f"{path}: holds no capture, npulab.models.check_sweep checks a sweep of models"
-    return (f"{path}: holds no capture, allowed is a case folder, or a dump that a target recognises"
-            f"{undescribed(path)}")
+    return (
+        f"{path}: holds no capture, allowed is a case folder, or a dump that a target recognises"
+        f"{undescribed(path)}"
+    )
 
 
 def undescribed(path: Path) -> str:
@@ -75,10 +86,17 @@ def undescribed(path: Path) -> str:
         return ""
     folder, file = next(iter(recorded.items()))
     count = len(recorded) - 1
-    others = f"; {plural(count, 'other folder')} in {path} lack{'s' if count == 1 else ''} it too" if count else ""
-    line = f"echo '{{\"npu\": \"NAME\"}}' > {quote(str(folder / DESCRIPTION))}"
-    return (f"; {folder / file} lies there without {DESCRIPTION}, which this line makes, with an NPU of npulab list "
-            f"--formats or npulab new: {line}{others}")
+    others = (
+        f"; {plural(count, 'other folder')} in {path} lack{'s' if count == 1 else ''} it too"
+        if count
+        else ""
+    )
+    line = f'echo \'{{"npu": "NAME"}}\' > {quote(str(folder / DESCRIPTION))}'
+    return (
+        f"; {folder / file} lies there without {DESCRIPTION}, which this line makes, with an NPU "
+        "of npulab list "
+        f"--formats or npulab new: {line}{others}"
+    )
 
 
 def _with_folders(path: Path) -> list[Path]:
@@ -87,7 +105,8 @@ def _with_folders(path: Path) -> list[Path]:
 
 
 def _no_file(folder: Path) -> str:
-    """That a description is there and cannot be read, as a link to nowhere or to a pipe cannot; "" where
+    """That a description is there and cannot be read, as a link to nowhere or to a pipe cannot; ""
+    where
     none is, or can."""
     for file in (folder / CAPTURE, folder / DESCRIPTION):
         if not os.path.lexists(file) or file.is_file():
@@ -101,7 +120,11 @@ def _no_file(folder: Path) -> str:
 def _recorded(folder: Path) -> str:
     """The name of a file of a dump in a folder that says not what it is of; "" if there is none."""
     names = sorted(file.name for file in folder.iterdir() if file.is_file())
-    dumped = [name for name in (WORDS, WRITES, *names) if name in names and (name == WRITES or name.endswith(".bin"))]
+    dumped = [
+        name
+        for name in (WORDS, WRITES, *names)
+        if name in names and (name == WRITES or name.endswith(".bin"))
+    ]
     return dumped[0] if dumped and DESCRIPTION not in names else ""
 
 
@@ -112,8 +135,11 @@ def _wrong(folder: Path) -> str:
         npu, known = stated_npu(folder), targets()
         if npu not in known:
             begin = near(npu, known) or f"; npulab new {npu} begins one"
-            return (f"{where}: npu: got {npu!r:.60}, allowed is one of {', '.join(known)} (a folder in ./{LOCAL} "
-                    f"counts too){begin}")
+            return (
+                f"{where}: npu: got {npu!r:.60}, allowed is one of {', '.join(known)} (a folder in "
+                f"./{LOCAL} "
+                f"counts too){begin}"
+            )
         readers = ", ".join(importer.name for importer in stated_target(npu).importers)
     except (ValueError, LookupError, OSError) as error:
         return named(where, reason(error))
@@ -131,6 +157,13 @@ def _what(path: Path) -> str:
     words, rest = divmod(size, WORD_BYTES)
     if rest or not 2 <= words <= MOST_WORDS:
         return f"{path}: is {plural(size, 'byte')}, no target recognises this file; {FORMATS}"
-    begin = f"npulab new NAME --from {path}" if path.suffix == ".bin" else f"npulab new NAME --words {words}"
-    return (f"{path}: is {plural(words, 'word')} of 32 bits or other bytes, no target recognises this file; {FORMATS}, "
-            f"words of an NPU that has no target begin with {begin}")
+    begin = (
+        f"npulab new NAME --from {path}"
+        if path.suffix == ".bin"
+        else f"npulab new NAME --words {words}"
+    )
+    return (
+        f"{path}: is {plural(words, 'word')} of 32 bits or other bytes, no target recognises this "
+        f"file; {FORMATS}, "
+        f"words of an NPU that has no target begin with {begin}"
+    )

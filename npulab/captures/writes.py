@@ -33,8 +33,11 @@ def read_writes(path: Path | str) -> list[tuple[int, ...]]:
         if not text:
             continue
         if len(write) not in (2, 3) or write[0] % WORD_BYTES:
-            raise ValueError(f"{path} line {number}: got {text[:60]!r}, allowed is {ALLOWED}; addresses are multiples "
-                             f"of {WORD_BYTES}")
+            raise ValueError(
+                f"{path} line {number}: got {text[:60]!r}, allowed is {ALLOWED}; addresses are "
+                "multiples "
+                f"of {WORD_BYTES}"
+            )
         out.append(write)
     if not out:
         raise ValueError(f"{path}: got no write, allowed are lines of {ALLOWED}")
@@ -51,9 +54,18 @@ def rows_of_writes(writes: Iterable[Sequence[int]], block: str = "") -> list[dic
     values: dict[int, list[int]] = {}
     for offset, value, *_ in writes:
         values.setdefault(offset, []).append(value)
-    return [{"block": block, "offset": offset, "register": word_name(offset, by_address=True),
-             "lsb": 0, "width": WORD_BITS, "evidence": "unknown", "note": _note(values[offset])}
-            for offset in sorted(values)]
+    return [
+        {
+            "block": block,
+            "offset": offset,
+            "register": word_name(offset, by_address=True),
+            "lsb": 0,
+            "width": WORD_BITS,
+            "evidence": "unknown",
+            "note": _note(values[offset]),
+        }
+        for offset in sorted(values)
+    ]
 
 
 def place_of_write(offset: int, offsets: Sequence[int], registers: RegisterMap) -> int:
@@ -62,7 +74,12 @@ def place_of_write(offset: int, offsets: Sequence[int], registers: RegisterMap) 
     That is before the writes that start its unit, with those that start others right before them;
     before the first write that starts any, if none starts its own; at the end, if none starts any.
     """
-    starts = {registers.registers[piece.word][1] for item in registers if item.starts for piece in item.pieces}
+    starts = {
+        registers.registers[piece.word][1]
+        for item in registers
+        if item.starts
+        for piece in item.pieces
+    }
     own = _block_of(offset, registers)
     first = None
     for number, at in enumerate(offsets):

@@ -22,7 +22,9 @@ from npulab.support.answers import Answer, Part, Table
 from npulab.support.refuse import near, refuse_if
 from npulab.support.text import plural
 
-NOTHING_COMPARED = 3  # exit status: nothing differs, but of the outputs that were recorded none was compared
+NOTHING_COMPARED = (
+    3  # exit status: nothing differs, but of the outputs that were recorded none was compared
+)
 MOST_NAMED = 12  # cases, in a refusal
 UNREAD = ("task", "block", "register", "field", "raw", "all", "effect", "evidence")
 
@@ -33,8 +35,11 @@ def _options(add: Add) -> None:
     add("--jobs", type=int, default=1, metavar="N", help="processes")
     add("--chip", help="read every capture as one of this chip")
     add("--explain", action="store_true", help="say where and why, and what would make it equal")
-    add("--model", metavar="FILE",
-        help="the .tflite whose run the captures are: checked by operator")
+    add(
+        "--model",
+        metavar="FILE",
+        help="the .tflite whose run the captures are: checked by operator",
+    )
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -46,7 +51,9 @@ def _check(options: argparse.Namespace) -> int:
     paths = [path for path, found in read if found is None]
     if documents or refused:
         captures = _captures(options, paths) if paths else 0
-        return max(captures, 2 * bool(refused), *(int(not found.checked().ok) for found in documents))
+        return max(
+            captures, 2 * bool(refused), *(int(not found.checked().ok) for found in documents)
+        )
     return _captures(options, paths)
 
 
@@ -55,16 +62,18 @@ def _captures(options: argparse.Namespace, paths: list[str]) -> int:
     named = {name for part in found for name in part}
     if options.case and options.case not in named and found:
         few = ", ".join(sorted(named)) if len(named) <= MOST_NAMED else plural(len(named), "case")
-        raise LookupError(f"--case: got {options.case!r}, the paths hold {few}{near(options.case, named)}")
-    cases = [case for part in found for name, case in part.items()
-             if options.case in (None, name)]
+        raise LookupError(
+            f"--case: got {options.case!r}, the paths hold {few}{near(options.case, named)}"
+        )
+    cases = [case for part in found for name, case in part.items() if options.case in (None, name)]
     how = _check_cases if options.model is None else _check_run
     with ProcessPoolExecutor(options.jobs) if options.jobs > 1 else nullcontext() as pool:
         return how(options, cases, broken, pool.map if pool else map)
 
 
-def _check_cases(options: argparse.Namespace, cases: list[store.Case], broken: int,
-                 run: Any) -> int:
+def _check_cases(
+    options: argparse.Namespace, cases: list[store.Case], broken: int, run: Any
+) -> int:
     torn = 0
     results: list[Comparison] = []
     with progress("capture") as bar:
@@ -78,8 +87,11 @@ def _check_cases(options: argparse.Namespace, cases: list[store.Case], broken: i
             bar(number, len(cases))
     checks = Checks(results, broken + torn)
     if options.explain:
-        differ = {i: result for i, result in enumerate(results)
-                  if result.verdict == "differs" and result.captured is not None}
+        differ = {
+            i: result
+            for i, result in enumerate(results)
+            if result.verdict == "differs" and result.captured is not None
+        }
         with progress("change") as bar:
             ask = partial(nearby, progress=partial(_counted, bar) if options.jobs == 1 else iter)
             found = dict(zip(differ, run(ask, differ.values()), strict=True))
@@ -144,9 +156,15 @@ def _unread(options: argparse.Namespace) -> int:
     capture = store.load(options.path, options.case)
     with progress("field") as bar:
         rows: list[dict[str, Any]] = unread(capture, partial(_counted, bar)).to_dict("records")
-    unnamed = {(item.register, item.name) for registers in capture.maps.values()
-               for item in registers if item.automatic}
-    shown = [row for row in rows if options.unknown or (row["register"], row["field"]) not in unnamed]
+    unnamed = {
+        (item.register, item.name)
+        for registers in capture.maps.values()
+        for item in registers
+        if item.automatic
+    }
+    shown = [
+        row for row in rows if options.unknown or (row["register"], row["field"]) not in unnamed
+    ]
     show(options, Unread(shown, len(rows) - len(shown)))
     return int(any(row["effect"] in (OTHER, HANG) for row in rows))
 

@@ -1,4 +1,6 @@
-"""``npulab completion``: a script for the shell that completes commands, options and their choices."""
+"""``npulab completion``: a script for the shell that completes commands, options and their
+choices.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,11 @@ from npulab.cli.output import Add, Done, show
 Words = Mapping[str, tuple[list[str], dict[str, list[str]]]]
 BASH = Path(__file__).with_name("completion.bash").read_text(encoding="utf-8")
 ZSH = "autoload -U +X compinit bashcompinit\ncompinit && bashcompinit\n"
-HOW = {"bash": "eval \"$(npulab completion bash)\" in ~/.bashrc",
-       "zsh": "eval \"$(npulab completion zsh)\" in ~/.zshrc",
-       "fish": "npulab completion fish | source in ~/.config/fish/config.fish"}
+HOW = {
+    "bash": 'eval "$(npulab completion bash)" in ~/.bashrc',
+    "zsh": 'eval "$(npulab completion zsh)" in ~/.zshrc',
+    "fish": "npulab completion fish | source in ~/.config/fish/config.fish",
+}
 
 
 def _options(add: Add) -> None:
@@ -24,7 +28,9 @@ def _options(add: Add) -> None:
 
 def _completion(options: argparse.Namespace) -> None:
     words = command_words()
-    text = {"bash": bash, "zsh": lambda of: ZSH + bash(of), "fish": fish}[options.shell](words).rstrip("\n")
+    text = {"bash": bash, "zsh": lambda of: ZSH + bash(of), "fish": fish}[options.shell](
+        words
+    ).rstrip("\n")
     show(options, Done({"shell": options.shell, "script": text}, text))
 
 
@@ -55,9 +61,14 @@ def _words(parser: argparse.ArgumentParser) -> tuple[list[str], dict[str, list[s
 def bash(words: Words) -> str:
     """The script for bash; a word that is no option completes as a file as well."""
     options = [f'      {name}) words="{" ".join(plain)}" ;;' for name, (plain, _) in words.items()]
-    choices = [f'    "{name} {option}") words="{" ".join(values)}" ;;'
-               for name, (_, by_option) in words.items() for option, values in by_option.items()]
-    return BASH.format(commands=" ".join(words), options="\n".join(options), choices="\n".join(choices))
+    choices = [
+        f'    "{name} {option}") words="{" ".join(values)}" ;;'
+        for name, (_, by_option) in words.items()
+        for option, values in by_option.items()
+    ]
+    return BASH.format(
+        commands=" ".join(words), options="\n".join(options), choices="\n".join(choices)
+    )
 
 
 def fish(words: Words) -> str:
@@ -67,7 +78,9 @@ def fish(words: Words) -> str:
         seen = f"complete -c npulab -n '__fish_seen_subcommand_from {name}'"
         for word in plain:
             values = f" -x -a '{' '.join(by_option[word])}'" if word in by_option else ""
-            lines.append(f"{seen} -l {word[2:]}{values}" if word.startswith("--") else f"{seen} -a '{word}'")
+            lines.append(
+                f"{seen} -l {word[2:]}{values}" if word.startswith("--") else f"{seen} -a '{word}'"
+            )
     return "\n".join(lines) + "\n"
 
 

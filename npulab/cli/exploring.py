@@ -29,31 +29,71 @@ class Answered(Answer):
     def records(self) -> list[Row]:
         """A record for each batch, each surprise, each layer without a capture, the reasons of most
         of these, each law."""
-        tables = (("batch", self.found.batches), ("surprise", self.found.surprises), ("lost", self.found.outcomes))
-        rows = [{"kind": kind, **row} for kind, table in tables for row in json.loads(table.to_json(orient="records"))]
+        tables = (
+            ("batch", self.found.batches),
+            ("surprise", self.found.surprises),
+            ("lost", self.found.outcomes),
+        )
+        rows = [
+            {"kind": kind, **row}
+            for kind, table in tables
+            for row in json.loads(table.to_json(orient="records"))
+        ]
         rows += [{"kind": "reason", **asdict(reason)} for reason in self.found.reasons]
-        laws = [] if self.found.laws is None else json.loads(self.found.laws.table.to_json(orient="records"))
+        laws = (
+            []
+            if self.found.laws is None
+            else json.loads(self.found.laws.table.to_json(orient="records"))
+        )
         return [*rows, *({"kind": "law", **row} for row in laws)]
 
     @property
     def parts(self) -> list[Part]:
-        rows = [{name: round(value, 3) if isinstance(value, float) else value for name, value in row.items()}
-                for row in self.found.batches.to_dict("records")]
+        rows = [
+            {
+                name: round(value, 3) if isinstance(value, float) else value
+                for name, value in row.items()
+            }
+            for row in self.found.batches.to_dict("records")
+        ]
         rules = [f"refused: {rule}" for rule in self.found.rules]
         return [Table(rows, COLUMNS), *rules, repr(self.found), str(self.found.laws or "no laws")]
 
 
 def _options(add: Add) -> None:
-    add("--source", required=True, metavar="SOURCE",
-        help="lower:TARGET[:CHIP], or a command with {model} and {out}, such as a compiler's")
+    add(
+        "--source",
+        required=True,
+        metavar="SOURCE",
+        help="lower:TARGET[:CHIP], or a command with {model} and {out}, such as a compiler's",
+    )
     add("--target", help="the NPU whose importer reads what the command leaves")
-    add("--ranges", metavar="FILE",
-        help='a JSON object by parameter: a list of values, or {"low": 1, "high": 64}')
-    add("--budget", type=int, default=200, metavar="N", help="layers that are asked for, at most (200)")
+    add(
+        "--ranges",
+        metavar="FILE",
+        help='a JSON object by parameter: a list of values, or {"low": 1, "high": 64}',
+    )
+    add(
+        "--budget",
+        type=int,
+        default=200,
+        metavar="N",
+        help="layers that are asked for, at most (200)",
+    )
     add("--store", metavar="FOLDER", help="keeps every answer; the next run goes on with it")
-    add("--dtype", choices=("int8", "uint8", "float16"), help="of the layers (int8; uint8 where we lower)")
+    add(
+        "--dtype",
+        choices=("int8", "uint8", "float16"),
+        help="of the layers (int8; uint8 where we lower)",
+    )
     add("--timeout", type=float, default=60.0, metavar="SECONDS", help="of one layer (60)")
-    add("--workers", type=int, default=2, metavar="N", help="layers that a command compiles at a time (2)")
+    add(
+        "--workers",
+        type=int,
+        default=2,
+        metavar="N",
+        help="layers that a command compiles at a time (2)",
+    )
 
 
 def _explore(options: argparse.Namespace) -> int:
@@ -72,9 +112,14 @@ def _explore(options: argparse.Namespace) -> int:
         read = reader_of(options.target) if options.target else None
         source = Compiler(options.source, read, options.dtype or "int8", options.timeout)
     with progress("layer") as bar:
-        found = explore(source, _ranges(options.ranges), budget=options.budget, store=options.store,
-                        workers=1 if options.source.startswith(LOWER) else options.workers,
-                        progress=lambda step: bar(step.asked, options.budget, f"{step.text:.60}"))
+        found = explore(
+            source,
+            _ranges(options.ranges),
+            budget=options.budget,
+            store=options.store,
+            workers=1 if options.source.startswith(LOWER) else options.workers,
+            progress=lambda step: bar(step.asked, options.budget, f"{step.text:.60}"),
+        )
     show(options, Answered(found))
     return 1 if found.stopped else 0
 
@@ -87,7 +132,12 @@ def _ranges(path: str | None) -> dict[str, Any]:
         return {}
     said = read_json(Path(path))
     with refusing(path):
-        refuse_if(not isinstance(said, dict), "ranges", shortly(said), "is an object of ranges by parameter")
+        refuse_if(
+            not isinstance(said, dict),
+            "ranges",
+            shortly(said),
+            "is an object of ranges by parameter",
+        )
         ranges = {name: _ends(name, allowed) for name, allowed in said.items()}
         complete_ranges(ranges)
     return ranges
@@ -99,7 +149,10 @@ def _ends(name: str, allowed: Any) -> Any:
         return allowed
     unknown = [key for key in allowed if key not in ENDS]
     if unknown:
-        raise ValueError(f"ranges: {name}: got {unknown[0]!r:.60}, allowed are low and high{near(unknown[0], ENDS)}")
+        raise ValueError(
+            f"ranges: {name}: got {unknown[0]!r:.60}, allowed are low and "
+            f"high{near(unknown[0], ENDS)}"
+        )
     missing = [key for key in ENDS if key not in allowed]
     refuse_if(missing, f"ranges: {name}", f"no {' and no '.join(missing)}", "are both low and high")
     return allowed["low"], allowed["high"]

@@ -19,8 +19,11 @@ def _options(add: Add) -> None:
     add("--name", help="of the case; NAME-<side> where the dump holds several")
     add("--source", help="where the dump is from, for the record")
     add("--chip", help="the chip it was taken on")
-    add("--provenance", choices=PROVENANCES,
-        help="what recorded it, where it is not as the dump says")
+    add(
+        "--provenance",
+        choices=PROVENANCES,
+        help="what recorded it, where it is not as the dump says",
+    )
 
 
 def _import(options: argparse.Namespace) -> int:
@@ -30,8 +33,11 @@ def _import(options: argparse.Namespace) -> int:
         raise torn[0]
     for error in torn:
         tell(error)
-    captures = [replace(case, provenance=options.provenance or case.provenance)
-                for case in cases if isinstance(case, Capture)]
+    captures = [
+        replace(case, provenance=options.provenance or case.provenance)
+        for case in cases
+        if isinstance(case, Capture)
+    ]
     if not captures and torn:
         return 2
     if not captures:
@@ -44,12 +50,21 @@ def _into_folders(options: argparse.Namespace, captures: list[Capture]) -> None:
     name = options.name or Path(options.path).stem
     if Path(name).name != name or name in (".", ".."):
         raise ValueError(f"--name: got {name!r}, allowed is a plain folder name")
-    named = {name: captures[0]} if len(captures) == 1 else {
-        f"{name}-{capture.name}": capture for capture in captures}
-    written = store.save_all({
-        Path(options.dest) / case: replace(store.on_chip(capture, options.chip), name=case,
-                                           source=options.source or capture.source)
-        for case, capture in named.items()})
+    named = (
+        {name: captures[0]}
+        if len(captures) == 1
+        else {f"{name}-{capture.name}": capture for capture in captures}
+    )
+    written = store.save_all(
+        {
+            Path(options.dest) / case: replace(
+                store.on_chip(capture, options.chip),
+                name=case,
+                source=options.source or capture.source,
+            )
+            for case, capture in named.items()
+        }
+    )
     for path in written:
         show(options, Done({"case": path.name, "path": str(path)}, str(path)))
 
@@ -57,7 +72,10 @@ def _into_folders(options: argparse.Namespace, captures: list[Capture]) -> None:
 def _into_sweep(options: argparse.Namespace, captures: list[Capture]) -> None:
     """Captures into one sweep; its name is that of the file."""
     if options.name:
-        raise ValueError(f"--name: got {options.name!r}, allowed is none with a sweep, which is named as its file")
+        raise ValueError(
+            f"--name: got {options.name!r}, allowed is none with a sweep, which is named as its "
+            "file"
+        )
     sweep = sweep_of([store.on_chip(capture, options.chip) for capture in captures])
     path = save_sweep(replace(sweep, source=options.source or sweep.source), options.dest)
     show(options, Done({"sweep": path.stem, "path": str(path), **sweep.counts}, str(path)))

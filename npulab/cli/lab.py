@@ -22,7 +22,10 @@ ROOT_OPTIONS = ("--ServerApp.root_dir", "--notebook-dir", "--preferred-dir")
 
 
 def lab(options: argparse.Namespace, rest: Sequence[str] = ()) -> int:
-    arguments = ["--LabApp.news_url=", "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"]
+    arguments = [
+        "--LabApp.news_url=",
+        "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+    ]
     if not any(text.split("=")[0] in ROOT_OPTIONS for text in rest):
         root, notebook = _opened(Path.cwd())
         arguments += [f"--ServerApp.root_dir={root}", f"--LabApp.default_url=/lab{notebook}"]
@@ -32,7 +35,9 @@ def lab(options: argparse.Namespace, rest: Sequence[str] = ()) -> int:
     if options.json:
         print(json.dumps({"arguments": arguments}), flush=True)
     before = os.environ.get("JUPYTER_CONFIG_PATH")
-    os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join([*([before] if before else []), str(CONFIG)])
+    os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join(
+        [*([before] if before else []), str(CONFIG)]
+    )
     from jupyterlab.labapp import main as jupyterlab
 
     return int(jupyterlab(arguments) or 0)
@@ -44,14 +49,23 @@ def _opened(here: Path) -> tuple[Path, str]:
 
     Without a checkout, what the wheel holds is copied out once and opened.
     """
-    for inside in (PACKAGE.parent, *(folder for folder in (here, *here.parents) if folder.name == COPY)):
+    for inside in (
+        PACKAGE.parent,
+        *(folder for folder in (here, *here.parents) if folder.name == COPY),
+    ):
         if (inside / NOTEBOOK).exists() and here.is_relative_to(inside):
             return inside, f"/tree/{NOTEBOOK}"
-    copied = next((folder / COPY for folder in (here, *here.parents) if (folder / COPY / NOTEBOOK).exists()), None)
+    copied = next(
+        (folder / COPY for folder in (here, *here.parents) if (folder / COPY / NOTEBOOK).exists()),
+        None,
+    )
     home = copied or (PACKAGE.parent if (PACKAGE.parent / NOTEBOOK).exists() else None)
     if home is None:
         return here, f"/tree/{_copy_out(here).name}/{NOTEBOOK}"
-    print(f"npulab: opens {here}; its own notebooks are in {home}, npulab lab there opens them", file=sys.stderr)
+    print(
+        f"npulab: opens {here}; its own notebooks are in {home}, npulab lab there opens them",
+        file=sys.stderr,
+    )
     return here, ""
 
 
@@ -59,7 +73,9 @@ def _copy_out(here: Path) -> Path:
     """The notebooks and captures of the wheel, in a folder of this one."""
     copy = here / COPY
     if copy.exists() or copy.is_symlink():
-        raise FileExistsError(f"{copy}: is there without notebooks/{START}; move it away and npulab lab makes it anew")
+        raise FileExistsError(
+            f"{copy}: is there without notebooks/{START}; move it away and npulab lab makes it anew"
+        )
     scratch = Path(tempfile.mkdtemp(PART, HIDDEN, here))
     try:
         shutil.copytree(PACKAGE / "share", scratch, dirs_exist_ok=True)

@@ -19,23 +19,47 @@ WORDS_SUFFIX = ".bin"  # of a source that is the words of a job
 def _map_options(add: Add) -> None:
     add("path", metavar="IN", help="a table, rnndb XML, SystemRDL, CMSIS-SVD, a C header")
     suffixes = dict.fromkeys(known.suffix for known in FORMATS.values())
-    add("dest", metavar="OUT",
-        help=f"a new file {', '.join(suffixes)}; beside a table go its enums")
-    add("--to", metavar="FORMAT", default="",
-        help=f"where the suffix of OUT does not say it: {', '.join(FORMATS)}")
-    add("--feature", action="append", metavar="F",
-        help="the map of a chip that has this, instead of every chip's; repeatable")
-    add("--block", action="append", metavar="NAME",
-        help="only this block (a peripheral, a domain), instead of all; repeatable")
+    add(
+        "dest", metavar="OUT", help=f"a new file {', '.join(suffixes)}; beside a table go its enums"
+    )
+    add(
+        "--to",
+        metavar="FORMAT",
+        default="",
+        help=f"where the suffix of OUT does not say it: {', '.join(FORMATS)}",
+    )
+    add(
+        "--feature",
+        action="append",
+        metavar="F",
+        help="the map of a chip that has this, instead of every chip's; repeatable",
+    )
+    add(
+        "--block",
+        action="append",
+        metavar="NAME",
+        help="only this block (a peripheral, a domain), instead of all; repeatable",
+    )
     _header_options(add)
 
 
 def _header_options(add: Add) -> None:
-    add("--define", action="append", metavar="NAME=VALUE", default=[],
-        help="a constant, a type or NAME(X)=BODY that a C header takes from another one; repeatable")
-    add("--include", action="append", metavar="FILE", default=[],
+    add(
+        "--define",
+        action="append",
+        metavar="NAME=VALUE",
+        default=[],
+        help="a constant, a type or NAME(X)=BODY that a C header takes from another one; "
+        "repeatable",
+    )
+    add(
+        "--include",
+        action="append",
+        metavar="FILE",
+        default=[],
         help="a C header that is read in front of it: offsets of its registers, constants, types; "
-             "for rnndb a folder of files that it imports; repeatable")
+        "for rnndb a folder of files that it imports; repeatable",
+    )
 
 
 def _map(options: argparse.Namespace) -> None:
@@ -50,25 +74,47 @@ def _map(options: argparse.Namespace) -> None:
     record = {"in": options.path, "out": [str(path) for path in written], **table.counts}
     if reading is not None:
         counts = f"{counts}; {reading}"
-        record |= {"lines": reading.lines, "explained": reading.explained, "unexplained": reading.unexplained,
-                   "lost": [dict(zip(("kind", "name", "where", "why"), one, strict=True)) for one in reading.lost]}
+        record |= {
+            "lines": reading.lines,
+            "explained": reading.explained,
+            "unexplained": reading.unexplained,
+            "lost": [
+                dict(zip(("kind", "name", "where", "why"), one, strict=True))
+                for one in reading.lost
+            ],
+        }
     show(options, Done(record, f"{Path(options.dest)}: {counts}"))
 
 
 def _new_options(add: Add) -> None:
     add("name", metavar="NAME", help="a-z, 0-9 and _")
     add("--dest", metavar="FOLDER", help=f"the folder of targets it goes to ({LOCAL} here)")
-    add("--from", dest="source", metavar="FILE",
-        help="what there is of it: a C header, CMSIS-SVD, SystemRDL, rnndb XML or a table; words of a job (.bin); "
-             "a text of register writes, as 0x0010 0x1 in each line")
-    add("--words", type=int, metavar="N",
-        help=f"of its parameter block ({WORDS}); with a .bin of several jobs those of one")
+    add(
+        "--from",
+        dest="source",
+        metavar="FILE",
+        help="what there is of it: a C header, CMSIS-SVD, SystemRDL, rnndb XML or a table; words "
+        "of a job (.bin); "
+        "a text of register writes, as 0x0010 0x1 in each line",
+    )
+    add(
+        "--words",
+        type=int,
+        metavar="N",
+        help=f"of its parameter block ({WORDS}); with a .bin of several jobs those of one",
+    )
     _header_options(add)
 
 
 def _new(options: argparse.Namespace) -> None:
-    written = new_target(options.name, Path(options.dest) if options.dest else None, options.words,
-                         options.source, options.define, options.include)
+    written = new_target(
+        options.name,
+        Path(options.dest) if options.dest else None,
+        options.words,
+        options.source,
+        options.define,
+        options.include,
+    )
     folder = written[0].parent
     page = f"{folder / 'README.md'} says which file holds what, and the commands to try"
     following = [f"next: {page}"]
@@ -77,34 +123,64 @@ def _new(options: argparse.Namespace) -> None:
     elif Path(options.source).suffix == WORDS_SUFFIX:
         words, jobs = jobs_in(Path(options.source), options.words)
         following = [*_next(options.name, folder, words, Path(options.source), jobs), page]
-    show(options, Done({"target": options.name, "files": [str(path) for path in written]}, "\n".join([
-        f"{folder}: {', '.join(path.name for path in written)}", *following])))
+    show(
+        options,
+        Done(
+            {"target": options.name, "files": [str(path) for path in written]},
+            "\n".join([f"{folder}: {', '.join(path.name for path in written)}", *following]),
+        ),
+    )
 
 
-def _next(name: str, folder: Path, words: int, source: Path = Path("words.bin"), jobs: int = 1) -> list[str]:
+def _next(
+    name: str, folder: Path, words: int, source: Path = Path("words.bin"), jobs: int = 1
+) -> list[str]:
     """The commands that follow, with the reader's paths."""
     here, size = Path.cwd(), WORD_BYTES * words
-    away = [f"  cd {quote(str(folder.parents[1]))}"] * (folder.parent.name == LOCAL and folder.parents[1] != here)
+    away = [f"  cd {quote(str(folder.parents[1]))}"] * (
+        folder.parent.name == LOCAL and folder.parents[1] != here
+    )
     table = folder / "registers.csv"
     where = quote(str(source.resolve() if away else source))
-    copied = f"cp {where} first/words.bin" if jobs == 1 else f"head -c {size} {where} > first/words.bin"
+    copied = (
+        f"cp {where} first/words.bin" if jobs == 1 else f"head -c {size} {where} > first/words.bin"
+    )
     of = f"a job in {source}" if jobs == 1 else f"the first of {jobs} jobs in {source}"
-    return [f"next, with the {words} words of {of} ({size} bytes, little-endian):", *away,
-            f"  mkdir first && {copied} && echo '{{\"npu\": \"{name}\"}}' > first/job.json",
-            "  npulab show first",
-            f"  npulab import first captures/{name}",
-            f"then write a row of {table.relative_to(here) if table.is_relative_to(here) else table} for each thing "
-            "you find out, and show it again; its tests run with pytest, of npulab[test]"]
+    return [
+        f"next, with the {words} words of {of} ({size} bytes, little-endian):",
+        *away,
+        f'  mkdir first && {copied} && echo \'{{"npu": "{name}"}}\' > first/job.json',
+        "  npulab show first",
+        f"  npulab import first captures/{name}",
+        f"then write a row of {table.relative_to(here) if table.is_relative_to(here) else table} "
+        "for each thing "
+        "you find out, and show it again; its tests run with pytest, of npulab[test]",
+    ]
 
 
 def _trust_options(add: Add) -> None:
-    add("folders", nargs="+", metavar="FOLDER", help=f"of a target whose author you know, or {LOCAL} with several")
+    add(
+        "folders",
+        nargs="+",
+        metavar="FOLDER",
+        help=f"of a target whose author you know, or {LOCAL} with several",
+    )
 
 
 def _trust(options: argparse.Namespace) -> None:
     for folder in options.folders:
         record = trust(Path(folder))
-        show(options, Done({"trusted": folder, "record": str(record)}, f"{folder}: is trusted, as {record} says"))
+        show(
+            options,
+            Done(
+                {"trusted": folder, "record": str(record)},
+                f"{folder}: is trusted, as {record} says",
+            ),
+        )
 
 
-COMMANDS = {"map": (_map_options, _map), "new": (_new_options, _new), "trust": (_trust_options, _trust)}
+COMMANDS = {
+    "map": (_map_options, _map),
+    "new": (_new_options, _new),
+    "trust": (_trust_options, _trust),
+}

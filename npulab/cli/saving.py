@@ -1,5 +1,5 @@
-"""What a notebook of ``npulab lab`` is saved with: the views that it shows, and nothing that opening
-it has changed.
+"""What a notebook of ``npulab lab`` is saved with: the views that it shows, and nothing that
+opening it has changed.
 
 JupyterLab loads this module as an extension of its server; ``jupyter/`` beside it says so, and
 turns on that the state of widgets is saved.
@@ -41,8 +41,12 @@ def keep_shown(notebook: Mapping[str, Any]) -> None:
     state = metadata.get("widgets", {}).get(STATE, {}).get("state")
     if state is None:
         return
-    wanted = [output["data"][VIEW].get("model_id") for cell in notebook["cells"] for output in cell.get("outputs", ())
-              if VIEW in output.get("data", ())]
+    wanted = [
+        output["data"][VIEW].get("model_id")
+        for cell in notebook["cells"]
+        for output in cell.get("outputs", ())
+        if VIEW in output.get("data", ())
+    ]
     shown: dict[str, Any] = {}
     while wanted:
         name = wanted.pop()

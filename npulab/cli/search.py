@@ -22,28 +22,54 @@ from npulab.support.files import first_bytes, replace_file, write_file
 from npulab.support.text import plural
 
 MAP_SUFFIX = ".csv"
-HEAD = 2 ** 16  # bytes of a script, in which it says what it imports
+HEAD = 2**16  # bytes of a script, in which it says what it imports
 IMPORTS = b"\nimport npulab\nimport npulab.analysis.bisect\n"
 
 
 def _bisect_options(add: Add) -> None:
     add("good", metavar="GOOD", help="a capture that passes")
     add("bad", metavar="BAD", help="one that fails or hangs")
-    add("--device", required=True, metavar="DEVICE",
-        help="simulated, command:PROGRAM ARGUMENTS (the trial's folder goes last), manual, manual:FOLDER")
-    add("--resume", metavar="JOURNAL", help="keep trials in this file; those in it are not run again")
+    add(
+        "--device",
+        required=True,
+        metavar="DEVICE",
+        help="simulated, command:PROGRAM ARGUMENTS (the trial's folder goes last), manual, "
+        "manual:FOLDER",
+    )
+    add(
+        "--resume",
+        metavar="JOURNAL",
+        help="keep trials in this file; those in it are not run again",
+    )
     add("--flake", default="0", metavar="RATE", help="how often an outcome is wrong, or auto")
-    add("--certainty", type=float, default=CERTAINTY, metavar="P", help=f"when to stop ({CERTAINTY})")
+    add(
+        "--certainty",
+        type=float,
+        default=CERTAINTY,
+        metavar="P",
+        help=f"when to stop ({CERTAINTY})",
+    )
     add("--symptom", choices=("fail", "hang"), help="what BAD does, where that is known")
-    add("--unit", action="append", metavar="FIELD,FIELD", help="fields that change together; repeatable")
+    add(
+        "--unit",
+        action="append",
+        metavar="FIELD,FIELD",
+        help="fields that change together; repeatable",
+    )
     add("--addresses", action="store_true", help="also bisect fields that point into memory")
-    add("--different-layers", action="store_true", help="bisect captures of two layers all the same")
+    add(
+        "--different-layers", action="store_true", help="bisect captures of two layers all the same"
+    )
     add("--seed", type=int, default=0, metavar="N", help="of the choice of trials (0)")
     add("--max-hangs", type=int, default=MAX_HANGS, metavar="N", help=f"stop there ({MAX_HANGS})")
     add("--record", metavar="FOLDER", help="keep every trial as a capture there")
     add("--provenance", choices=PROVENANCES, help="what the device is, for the record (board)")
     add("--script", metavar="FILE", help="write the Python that shows it again")
-    add("--by-status", action="store_true", help="a program's exit status alone decides, no output file")
+    add(
+        "--by-status",
+        action="store_true",
+        help="a program's exit status alone decides, no output file",
+    )
     add("--timeout", type=float, metavar="SECONDS", help="after which a program's run hangs (60)")
     add("--reset", metavar="PROGRAM", help="run after a hang")
     add("--cooldown", type=float, metavar="SECONDS", help="to wait after a hang (0)")
@@ -54,26 +80,39 @@ def _bisect(options: argparse.Namespace) -> int:
     good, bad = store.load(options.good), store.load(options.bad)
     oracle: Callable[[Capture], str] = _device(options, good)
     if options.record:
-        about = {} if isinstance(oracle, Simulated) else {"provenance": options.provenance or "board"}
+        about = (
+            {} if isinstance(oracle, Simulated) else {"provenance": options.provenance or "board"}
+        )
         oracle = Recorder(oracle, options.record, **about)
-    if options.script and (Path(options.script).is_dir() or not Path(options.script).parent.is_dir()):
-        raise ValueError(f"--script: got {options.script}, allowed is a file in a folder that is there")
+    if options.script and (
+        Path(options.script).is_dir() or not Path(options.script).parent.is_dir()
+    ):
+        raise ValueError(
+            f"--script: got {options.script}, allowed is a file in a folder that is there"
+        )
     if options.script and not _may_be_written(Path(options.script)):
-        raise FileExistsError(f"--script: got {options.script}, which is there and is no script of bisect, allowed is "
-                              "a new file")
+        raise FileExistsError(
+            f"--script: got {options.script}, which is there and is no script of bisect, allowed "
+            "is "
+            "a new file"
+        )
     if options.max_hangs < 1:
         raise ValueError(f"--max-hangs: got {options.max_hangs}, allowed is at least 1")
     by_hand = options.device.startswith("manual")
     units = [unit.split(",") for unit in options.unit or []]
     try:
         with progress("trial", hidden=by_hand) as bar:
+
             def told(session: Bisection) -> None:
                 outcome, likely = session.journal[-1].outcome, session.suspects[:1]
                 suspect = f", likely {likely[0].text:.60}" if likely else ""
                 bar(session.queries, session.queries + session.left, outcome + suspect)
 
             found = bisect_fields(
-                good, bad, oracle, _flake(options.flake),
+                good,
+                bad,
+                oracle,
+                _flake(options.flake),
                 certainty=options.certainty,
                 units=units or None,
                 addresses=options.addresses,
@@ -109,13 +148,18 @@ def _flake(text: str) -> float | None:
     try:
         return None if text == "auto" else float(text)
     except ValueError:
-        raise ValueError(f"--flake: got {text!r}, allowed is a rate from 0 up to 0.5, or auto") from None
+        raise ValueError(
+            f"--flake: got {text!r}, allowed is a rate from 0 up to 0.5, or auto"
+        ) from None
 
 
 def _device(options: argparse.Namespace, good: Capture) -> Simulated | Command | Manual:
     """What ``--device`` names; a run passes where it gives the good capture's output."""
-    settings = {name: getattr(options, name) for name in ("timeout", "reset", "cooldown", "retries")
-                if getattr(options, name) is not None}
+    settings = {
+        name: getattr(options, name)
+        for name in ("timeout", "reset", "cooldown", "retries")
+        if getattr(options, name) is not None
+    }
     if options.by_status:
         settings["output"] = None
     oracle = device(options.device, good.buffers.get("output"), **settings)
@@ -126,7 +170,10 @@ def _device(options: argparse.Namespace, good: Capture) -> Simulated | Command |
         # what the good job gives there: a board may have recorded something else
         run = oracle.run(good)
         if run.output is None:
-            raise ValueError(f"{options.good}: hangs on the simulated device ({run.reason}), allowed is one that runs")
+            raise ValueError(
+                f"{options.good}: hangs on the simulated device ({run.reason}), allowed is one "
+                "that runs"
+            )
         return Simulated(run.output)
     return oracle
 
@@ -134,16 +181,30 @@ def _device(options: argparse.Namespace, good: Capture) -> Simulated | Command |
 def _laws_options(add: Add) -> None:
     add("sweep", metavar="SWEEP", help=f"a file {SUFFIX} or a folder of captures")
     add("--plan", type=int, metavar="N", help="the N layers whose capture would settle most")
-    add("--candidates", metavar="FILE",
-        help=f"plan among these layers: a table {MAP_SUFFIX} of parameters, or a sweep")
-    add("--nuisance", action="append", metavar="BITS", default=[],
+    add(
+        "--candidates",
+        metavar="FILE",
+        help=f"plan among these layers: a table {MAP_SUFFIX} of parameters, or a sweep",
+    )
+    add(
+        "--nuisance",
+        action="append",
+        metavar="BITS",
+        default=[],
         help="a word (w12) or bits of it (w12_0_32: word, lowest, how many) that say nothing, as "
-             "addresses; repeatable; left out, they are found from layers that were captured twice")
+        "addresses; repeatable; left out, they are found from layers that were captured twice",
+    )
     add("--chip", help="only captures of this chip")
     add("--target", help="only captures of this NPU")
-    add("--field", action="append", metavar="GLOB", default=[],
-        help="only fields of the target's map with this name (also behind register or block), each by itself; "
-             "repeatable")
+    add(
+        "--field",
+        action="append",
+        metavar="GLOB",
+        default=[],
+        help="only fields of the target's map with this name (also behind register or block), each "
+        "by itself; "
+        "repeatable",
+    )
     add("--map", metavar="FILE", help=f"write the fields as a register map, {MAP_SUFFIX}")
 
 
@@ -155,7 +216,9 @@ def _laws(options: argparse.Namespace) -> int:
     if options.plan is not None and options.plan < 1:
         raise ValueError(f"--plan: got {options.plan}, allowed is at least 1")
     if options.candidates and options.plan is None:
-        raise ValueError(f"--candidates: got {options.candidates} without --plan, allowed is with it")
+        raise ValueError(
+            f"--candidates: got {options.candidates} without --plan, allowed is with it"
+        )
     sweep = load_sweep(options.sweep, options.chip, options.target)
     nuisance, registers = named_bits(options.nuisance, sweep.words.shape[1], sweep.registers), None
     if options.field:
@@ -167,8 +230,12 @@ def _laws(options: argparse.Namespace) -> int:
     with progress("step") as bar, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         steps = count(1)
-        found = find_laws(sweep, nuisance=nuisance, registers=registers,
-                          progress=lambda text: bar(next(steps), None, f"{text:.60}"))
+        found = find_laws(
+            sweep,
+            nuisance=nuisance,
+            registers=registers,
+            progress=lambda text: bar(next(steps), None, f"{text:.60}"),
+        )
         bar(next(steps), None, "what is open")
         unproved, plan = found.open, None
         if options.plan is not None:
@@ -179,7 +246,9 @@ def _laws(options: argparse.Namespace) -> int:
     for text in dict.fromkeys(str(one) for one in messages if isinstance(one, UserWarning)):
         tell(text)
     if options.map:
-        write_file(Path(options.map), table_text(COLUMNS, found.register_rows(sweep.block)).encode())
+        write_file(
+            Path(options.map), table_text(COLUMNS, found.register_rows(sweep.block)).encode()
+        )
     show(options, Summary(sweep, found, unproved, plan, drawn=layers is None))
     return int(found.stopped)
 
@@ -200,7 +269,17 @@ def _repair_options(add: Add) -> None:
 def _repair(options: argparse.Namespace) -> None:
     kept, dropped = repair(options.journal, options.into)
     text = f"{options.into}: {plural(len(kept), 'trial')}, dropped: {plural(len(dropped), 'line')}"
-    show(options, Done({"journal": options.into, "trials": len(kept), "dropped": dropped}, "\n".join([text, *dropped])))
+    show(
+        options,
+        Done(
+            {"journal": options.into, "trials": len(kept), "dropped": dropped},
+            "\n".join([text, *dropped]),
+        ),
+    )
 
 
-COMMANDS = {"bisect": (_bisect_options, _bisect), "laws": (_laws_options, _laws), "repair": (_repair_options, _repair)}
+COMMANDS = {
+    "bisect": (_bisect_options, _bisect),
+    "laws": (_laws_options, _laws),
+    "repair": (_repair_options, _repair),
+}

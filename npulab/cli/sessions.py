@@ -19,8 +19,18 @@ from npulab.support.files import replace_file
 from npulab.support.refuse import near
 from npulab.support.text import Row, plural
 
-ARGUMENTS = {"new": "FILE [CAPTURE ...]", "note": "FILE TEXT", "show": "FILE", "merge": "BASE OURS THEIRS"}
-COUNTS = {"new": range(1, sys.maxsize), "note": range(2, 3), "show": range(1, 2), "merge": range(3, 4)}
+ARGUMENTS = {
+    "new": "FILE [CAPTURE ...]",
+    "note": "FILE TEXT",
+    "show": "FILE",
+    "merge": "BASE OURS THEIRS",
+}
+COUNTS = {
+    "new": range(1, sys.maxsize),
+    "note": range(2, 3),
+    "show": range(1, 2),
+    "merge": range(3, 4),
+}
 
 
 def _report_options(add: Add) -> None:
@@ -35,14 +45,25 @@ def _report(options: argparse.Namespace) -> None:
 
 def _opened(path: str, autosave: bool = False, author: str = "") -> Session:
     if not Path(path).is_file():
-        raise FileNotFoundError(f"{path}: there is no such session; npulab session new {path} makes one")
+        raise FileNotFoundError(
+            f"{path}: there is no such session; npulab session new {path} makes one"
+        )
     return Session(path, autosave=autosave, author=author)
 
 
 def _session_options(add: Add) -> None:
-    add("what", choices=tuple(ARGUMENTS), help="make one, note something in it, show it, or make two people's one")
-    add("arguments", nargs="+", metavar="ARGUMENT", help="; ".join(f"{name} {text}" for name, text in ARGUMENTS.items())
-        + " (into OURS; BASE is what both began with, an empty file if that is nothing)")
+    add(
+        "what",
+        choices=tuple(ARGUMENTS),
+        help="make one, note something in it, show it, or make two people's one",
+    )
+    add(
+        "arguments",
+        nargs="+",
+        metavar="ARGUMENT",
+        help="; ".join(f"{name} {text}" for name, text in ARGUMENTS.items())
+        + " (into OURS; BASE is what both began with, an empty file if that is nothing)",
+    )
     add("--title", default="", help="of a new one")
     add("--author", default="", help="of a note")
     add("--field", default="", help="that a note is on")
@@ -53,7 +74,9 @@ def _session_options(add: Add) -> None:
 def _session(options: argparse.Namespace) -> int:
     what, count = options.what, len(options.arguments)
     if count not in COUNTS[what]:
-        raise ValueError(f"session {what}: got {plural(count, 'argument')}, allowed are {ARGUMENTS[what]}")
+        raise ValueError(
+            f"session {what}: got {plural(count, 'argument')}, allowed are {ARGUMENTS[what]}"
+        )
     return int(RUN[what](options, *options.arguments) or 0)
 
 
@@ -65,16 +88,25 @@ def _new(options: argparse.Namespace, file: str, *captures: str) -> None:
         session.attach(path)
     session.title = options.title
     session.save()
-    show(options, Done({"session": file, "captures": [*session.paths]}, (
-        f"{file}: {', '.join(session.counts) or 'nothing yet'}\n"
-        f"next: npulab session note {file} 'what you saw' --field NAME")))
+    show(
+        options,
+        Done(
+            {"session": file, "captures": [*session.paths]},
+            (
+                f"{file}: {', '.join(session.counts) or 'nothing yet'}\n"
+                f"next: npulab session note {file} 'what you saw' --field NAME"
+            ),
+        ),
+    )
 
 
 def _note(options: argparse.Namespace, file: str, text: str) -> None:
     session = _opened(file, autosave=True, author=options.author)
     if options.field:
         _refuse_unknown(session, options.field)
-    note = session.note(text, field=options.field, register=options.register, capture=options.capture)
+    note = session.note(
+        text, field=options.field, register=options.register, capture=options.capture
+    )
     record = {"note": note.id, "on": note.anchor.text, "text": note.text}
     show(options, Done(record, f"{note.id} on {note.anchor.text}"))
 
@@ -82,11 +114,20 @@ def _note(options: argparse.Namespace, file: str, text: str) -> None:
 def _refuse_unknown(session: Session, field: str) -> None:
     """Raises LookupError with near names for a field that no capture of the session has."""
     loaded = [session.load(path) for path in session.paths]
-    items = [item for capture in loaded if isinstance(capture, Capture)
-             for registers in capture.maps.values() for item in registers]
+    items = [
+        item
+        for capture in loaded
+        if isinstance(capture, Capture)
+        for registers in capture.maps.values()
+        for item in registers
+    ]
     names = [item.name for item in items]
-    if names and not any(field in full_names(item.block, item.register, item.name) for item in items):
-        raise LookupError(f"--field: got {field!r}, which no capture of the session has{near(field, names)}")
+    if names and not any(
+        field in full_names(item.block, item.register, item.name) for item in items
+    ):
+        raise LookupError(
+            f"--field: got {field!r}, which no capture of the session has{near(field, names)}"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,9 +156,17 @@ def _merge(options: argparse.Namespace, base: str, ours: str, theirs: str) -> in
     replace_file(Path(ours), merged.text.encode())
     for text in merged.conflicts:
         tell(text)
-    show(options, Done({"session": ours, "notes": len(merged.notes), "conflicts": merged.conflicts}, ""))
+    show(
+        options,
+        Done({"session": ours, "notes": len(merged.notes), "conflicts": merged.conflicts}, ""),
+    )
     return 1 if merged.conflicts else 0
 
 
-RUN: dict[str, Callable[..., int | None]] = {"new": _new, "note": _note, "show": _show, "merge": _merge}
+RUN: dict[str, Callable[..., int | None]] = {
+    "new": _new,
+    "note": _note,
+    "show": _show,
+    "merge": _merge,
+}
 COMMANDS = {"report": (_report_options, _report), "session": (_session_options, _session)}

@@ -20,11 +20,13 @@ from npulab.support.files import read_table
 from npulab.support.refuse import near
 
 DESCRIPTION = "Find out how an undocumented NPU works; a file may be - for standard input."
-MOST_PIPED = 2 ** 27  # bytes of standard input, which are held at once; larger is a file's work
+MOST_PIPED = 2**27  # bytes of standard input, which are held at once; larger is a file's work
 INTERRUPTED = 130  # the exit status of shells for Ctrl-C
 # by name: the module that has its options and runs it, and what it does
-COMMANDS = {row["command"]: (row["module"], row["what"])
-            for row in read_table(Path(__file__).with_name("commands.csv"))}
+COMMANDS = {
+    row["command"]: (row["module"], row["what"])
+    for row in read_table(Path(__file__).with_name("commands.csv"))
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,24 +38,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     with TemporaryDirectory() as folder:
         data = sys.stdin.buffer.read(MOST_PIPED + 1)
-        piped = Path(folder, "stdin" + ".npz" * data.startswith(b"PK"))  # a sweep is known by its suffix
+        piped = Path(
+            folder, "stdin" + ".npz" * data.startswith(b"PK")
+        )  # a sweep is known by its suffix
         if piped.write_bytes(data) <= MOST_PIPED:
             return _run([str(piped) if argument == "-" else argument for argument in given])
-    tell(f"-: got more than {MOST_PIPED} bytes, allowed are {MOST_PIPED}; a larger input is read as a file")
+    tell(
+        f"-: got more than {MOST_PIPED} bytes, allowed are {MOST_PIPED}; a larger input is read as "
+        "a file"
+    )
     return 2
 
 
 def _run(given: Sequence[str]) -> int:
     parser = _parser(given)
     if given and not given[0].startswith("-") and given[0] not in COMMANDS:
-        parser.error(f"got {given[0]!r}, which is no command{near(given[0], COMMANDS)}; npulab --help names them")
+        parser.error(
+            f"got {given[0]!r}, which is no command{near(given[0], COMMANDS)}; npulab --help names "
+            "them"
+        )
     options, rest = parser.parse_known_args(given)
     if rest and options.command != "lab":
-        parser.error(f"got {rest[0]!r}, which {options.command} does not take{near(rest[0], options.takes)}")
+        parser.error(
+            f"got {rest[0]!r}, which {options.command} does not take{near(rest[0], options.takes)}"
+        )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("always", UserWarning)
-            warnings.filterwarnings("always", r"target \w+ runs code", ImportWarning)  # whose code is run
+            warnings.filterwarnings(
+                "always", r"target \w+ runs code", ImportWarning
+            )  # whose code is run
             warnings.showwarning = lambda message, *_, **__: tell(str(message))
             status = int((options.run(options, rest) if rest else options.run(options)) or 0)
         sys.stdout.flush()

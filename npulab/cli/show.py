@@ -33,13 +33,20 @@ def _list(options: argparse.Namespace) -> int:
     homes = [folder for folder in ("captures", f"{COPY}/captures") if Path(folder).is_dir()]
     paths = options.paths or homes[:1]
     if not paths:
-        raise FileNotFoundError("captures: there is no such folder here; npulab list PATH looks into another one, "
-                                "npulab import DUMP captures/NPU begins one")
-    found, broken = each(partial(store.unread, empty=True),
-                         [path for path in paths if not is_sweep(path)])
+        raise FileNotFoundError(
+            "captures: there is no such folder here; npulab list PATH looks into another one, "
+            "npulab import DUMP captures/NPU begins one"
+        )
+    found, broken = each(
+        partial(store.unread, empty=True), [path for path in paths if not is_sweep(path)]
+    )
     captures, torn = each(store.Case.read, [case for cases in found for case in cases.values()])
-    files = [file for path in paths for file in ([path] if is_sweep(path) else sweep_files(path))
-             if options.sweeps or not captures or is_sweep(path)]
+    files = [
+        file
+        for path in paths
+        for file in ([path] if is_sweep(path) else sweep_files(path))
+        if options.sweeps or not captures or is_sweep(path)
+    ]
     sweeps, unread = each(load_sweep, files)
     show(options, Listing(captures, sweeps))
     return 2 if broken or torn or unread else 0
@@ -48,21 +55,37 @@ def _list(options: argparse.Namespace) -> int:
 def _show_options(add: Add) -> None:
     add("path", metavar="PATH")
     add("--case", help="which case of a dump that holds several")
-    add("--form", choices=LISTINGS,
-        help="of a model's listing: that of tflitefile_tool earlier, or later")
-    add("--operators", action="store_true", help="a model as a list of operators, with shapes and sizes")
+    add(
+        "--form",
+        choices=LISTINGS,
+        help="of a model's listing: that of tflitefile_tool earlier, or later",
+    )
+    add(
+        "--operators",
+        action="store_true",
+        help="a model as a list of operators, with shapes and sizes",
+    )
     _filters(add)
     add("--nonzero", action="store_true", help="only fields that are not zero")
 
 
 def _show(options: argparse.Namespace) -> None:
-    if is_model(options.path) and (options.form or options.operators or not store.recognising(Path(options.path))):
+    if is_model(options.path) and (
+        options.form or options.operators or not store.recognising(Path(options.path))
+    ):
         _refuse(options, "a TensorFlow Lite model")
         model = read_model(options.path)
-        return show(options, OperatorList(model) if options.operators else Listed(model, options.form or LISTINGS[0]))
+        return show(
+            options,
+            OperatorList(model)
+            if options.operators
+            else Listed(model, options.form or LISTINGS[0]),
+        )
     for name in ("form", "operators"):
         if getattr(options, name):
-            raise ValueError(f"--{name}: got {options.path}, allowed is a TensorFlow Lite or circle model")
+            raise ValueError(
+                f"--{name}: got {options.path}, allowed is a TensorFlow Lite or circle model"
+            )
     if is_sweep(options.path):
         _refuse(options, "a sweep")
         return show(options, Contents(load_sweep(options.path)))
@@ -84,10 +107,20 @@ def _refuse(options: argparse.Namespace, what: str) -> None:
 def _diff_options(add: Add) -> None:
     add("a", metavar="A")
     add("b", metavar="B", nargs="?", help="left out, A is a dump of two cases")
-    add("--tasks", nargs=2, type=int, default=(), metavar="TASK",
-        help="only this job of A and that of B, of A too where B is left out")
+    add(
+        "--tasks",
+        nargs=2,
+        type=int,
+        default=(),
+        metavar="TASK",
+        help="only this job of A and that of B, of A too where B is left out",
+    )
     _filters(add)
-    add("--exit-code", action="store_true", help="exit 1 if something differs, as far as it is asked for")
+    add(
+        "--exit-code",
+        action="store_true",
+        help="exit 1 if something differs, as far as it is asked for",
+    )
 
 
 def _diff(options: argparse.Namespace) -> int:
@@ -98,14 +131,23 @@ def _diff(options: argparse.Namespace) -> int:
 
 
 def _filters(add: Add) -> None:
-    add("--field", metavar="GLOB",
-        help="only fields that match, by name, register.field, block.field or block.register.field")
+    add(
+        "--field",
+        metavar="GLOB",
+        help="only fields that match, by name, register.field, block.field or block.register.field",
+    )
     add("--unknown", action="store_true", help="only bits nobody has named")
     add("--addresses", action="store_true", help="only fields that point into memory")
 
 
 def _wanted(options: argparse.Namespace) -> Wanted:
-    return Wanted(options.field, options.unknown, options.addresses, getattr(options, "nonzero", False))
+    return Wanted(
+        options.field, options.unknown, options.addresses, getattr(options, "nonzero", False)
+    )
 
 
-COMMANDS = {"list": (_list_options, _list), "show": (_show_options, _show), "diff": (_diff_options, _diff)}
+COMMANDS = {
+    "list": (_list_options, _list),
+    "show": (_show_options, _show),
+    "diff": (_diff_options, _diff),
+}

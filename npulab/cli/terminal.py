@@ -32,8 +32,12 @@ def print_parts(parts: Sequence[Part], console: Console | None = None) -> None:
     from rich.text import Text
 
     console = console or Console(highlight=False)
-    body = Group(*(_table(part, console.width) if isinstance(part, Table) else Text(visible(part))
-                   for part in shown(parts)))
+    body = Group(
+        *(
+            _table(part, console.width) if isinstance(part, Table) else Text(visible(part))
+            for part in shown(parts)
+        )
+    )
     tall = len(console.render_lines(body, pad=False)) >= console.height and sys.stdin.isatty()
     os.environ.setdefault("LESS", LESS)
     with console.pager(styles=not console.no_color) if tall else nullcontext():
@@ -50,8 +54,15 @@ def folded(text: str, width: int) -> list[str]:
     lines = [""]
     for word in re.findall(" *[^ ]+", text):
         long = len(word.strip()) > width
-        pieces = [part[at:at + width] for part in SOFT.findall(word)
-                  for at in range(0, len(part), width)] if long else [word]
+        pieces = (
+            [
+                part[at : at + width]
+                for part in SOFT.findall(word)
+                for at in range(0, len(part), width)
+            ]
+            if long
+            else [word]
+        )
         for piece in pieces:
             if len(lines[-1]) + len(piece) > width:
                 lines.append("")
@@ -70,9 +81,12 @@ def widths(columns: Sequence[Sequence[str]], most: int) -> list[int]:
     ([15, 5, 56], [15, 5, 36], [15, 5])
     """
     natural = [max(map(len, column)) for column in columns]
-    least = [SENTENCES if wide > PROSE else min(
-        NAME, max(len(word) for text in column for word in text.split(" ")))
-             for column, wide in zip(columns, natural, strict=True)]
+    least = [
+        SENTENCES
+        if wide > PROSE
+        else min(NAME, max(len(word) for text in column for word in text.split(" ")))
+        for column, wide in zip(columns, natural, strict=True)
+    ]
     while len(least) > 1 and sum(least) + GAP * (len(least) - 1) > most:
         least.pop()
     free, limit = most - GAP * (len(least) - 1), max(natural)
@@ -92,7 +106,9 @@ def _table(table: Table, most: int) -> Text:
 
     texts = {name: [visible(cell(row.get(name))) for row in table.rows] for name in table.names}
     wide = sum(max(map(len, (name, *column))) + GAP for name, column in texts.items()) - GAP > most
-    common = [name for name, column in texts.items() if wide and len(column) > 1 and len({*column}) == 1]
+    common = [
+        name for name, column in texts.items() if wide and len(column) > 1 and len({*column}) == 1
+    ]
     names = [name for name in table.names if name not in common] or [*table.names]
     across = widths([[name, *texts[name]] for name in names], most)
     out = Text()
@@ -109,9 +125,11 @@ def _table(table: Table, most: int) -> Text:
         out.append(", ".join(f"{name} {texts[name][0]}" for name in common) + "\n", "dim")
     put(names, ["bold"] * len(names))
     for at, row in enumerate(table.rows):
-        put([texts[name][at] for name in names],
-            [STYLES.get(tone(name, row.get(name)), "") for name in names])
-        below = [f"{name} {texts[name][at]}" for name in names[len(across):] if texts[name][at]]
+        put(
+            [texts[name][at] for name in names],
+            [STYLES.get(tone(name, row.get(name)), "") for name in names],
+        )
+        below = [f"{name} {texts[name][at]}" for name in names[len(across) :] if texts[name][at]]
         for line in folded(" · ".join(below), most - INDENT):
             out.append(f"{'':{INDENT}}{line}\n" if line else "", "dim")
     out.right_crop(1)
@@ -134,13 +152,24 @@ def progress(unit: str, hidden: bool = False) -> Iterator[Bar]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
-    columns: tuple[Any, ...] = (SpinnerColumn(), TextColumn("{task.fields[count]}"), BarColumn(bar_width=24),
-                                TimeRemainingColumn(elapsed_when_finished=True), TextColumn("{task.description}"))
+    columns: tuple[Any, ...] = (
+        SpinnerColumn(),
+        TextColumn("{task.fields[count]}"),
+        BarColumn(bar_width=24),
+        TimeRemainingColumn(elapsed_when_finished=True),
+        TextColumn("{task.description}"),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=True) as shown_progress:
         task = shown_progress.add_task("", total=None, count=f"0 {unit}s")
 
         def bar(done: int, total: int | None = None, text: str = "") -> None:
             of = f" of {total}" if total is not None else ""
-            shown_progress.update(task, completed=done, total=total, description=text.replace("[", r"\["),
-                                  count=f"{done}{of} {unit}s")
+            shown_progress.update(
+                task,
+                completed=done,
+                total=total,
+                description=text.replace("[", r"\["),
+                count=f"{done}{of} {unit}s",
+            )
+
         yield bar

@@ -22,7 +22,7 @@ def put_bits(values: np.ndarray, positions: np.ndarray, bits: int) -> bytes:
         # of the values in a word only the last can reach into the next
         last = np.append(first[1:], len(values)) - 1
         out[places[last] + 1] |= (wide[last] >> np.uint64(32)).astype(np.uint32)
-    return out.astype("<u4").tobytes()[:(bits + 7) // 8]
+    return out.astype("<u4").tobytes()[: (bits + 7) // 8]
 
 
 def bits_at(data: bytes, positions: np.ndarray, width: int) -> np.ndarray:
@@ -37,8 +37,11 @@ def bits_at(data: bytes, positions: np.ndarray, width: int) -> np.ndarray:
     wide = np.dtype("<u4" if width <= 25 else "<u8")
     windows = np.ndarray(len(data) + 1, wide, data + bytes(wide.itemsize), strides=(1,))
     # to take from a copy is quicker, unless there is little to take
-    found = windows.take(positions >> 3, mode="clip") if len(data) < 8 * positions.size \
+    found = (
+        windows.take(positions >> 3, mode="clip")
+        if len(data) < 8 * positions.size
         else windows[np.minimum(positions >> 3, len(data))]
+    )
     found >>= (positions & 7).astype(wide)
     found &= wide.type((1 << width) - 1)
     return found
@@ -61,6 +64,6 @@ class BitReader:
         start, stop = self.position, self.position + width
         if stop > self.end:
             raise EOFError(f"bit string ends at bit {self.end}, {width} bits wanted at bit {start}")
-        span = int.from_bytes(self.data[start // 8:(stop + 7) // 8], "little")
+        span = int.from_bytes(self.data[start // 8 : (stop + 7) // 8], "little")
         self.position = stop
         return span >> start % 8 & ((1 << width) - 1)

@@ -15,7 +15,9 @@ HEADERS = (4, 8, 16, 32, 64, 128, 256)
 PERMUTED = 4  # axes, up to which all their orders are tried
 
 
-def candidates(shape: tuple[int, ...], size: int, **stored: Any) -> Iterator[tuple[Layout, list[int]]]:
+def candidates(
+    shape: tuple[int, ...], size: int, **stored: Any
+) -> Iterator[tuple[Layout, list[int]]]:
     """Layouts of a whole tensor in at most ``size`` places, each from byte 0, and the bytes it may
     begin at: axes in any order, rows and planes with gaps, one axis in tiles, two axes in tiles,
     with tiles completed or short.
@@ -37,10 +39,17 @@ def candidates(shape: tuple[int, ...], size: int, **stored: Any) -> Iterator[tup
             continue
         room = size - layout.size * layout.per_byte
         if room >= 0:
-            yield layout, list(dict.fromkeys(at for at in (0, size - end, room, *HEADERS) if 0 <= at <= room))
+            yield (
+                layout,
+                list(
+                    dict.fromkeys(at for at in (0, size - end, room, *HEADERS) if 0 <= at <= room)
+                ),
+            )
 
 
-def _nests(shape: tuple[int, ...], size: int, stored: dict[str, Any]) -> Iterator[tuple[tuple[Loop, ...], int]]:
+def _nests(
+    shape: tuple[int, ...], size: int, stored: dict[str, Any]
+) -> Iterator[tuple[tuple[Loop, ...], int]]:
     """Loops, and where they end with their last tiles completed."""
     itemsize = Layout((1,), (), **stored).itemsize
     axes = [axis for axis, n in enumerate(shape) if n > 1]
@@ -64,7 +73,13 @@ def _nests(shape: tuple[int, ...], size: int, stored: dict[str, Any]) -> Iterato
         for wide in (tile for tile in TILES if tile < shape[a]):
             for high in (tile for tile in TILES if tile < shape[b]):
                 for inner, rest in product(((a, b), (b, a)), rests):
-                    nest = [(a, wide), (b, high), *((axis, 1) for axis in rest), (inner[0], 1), (inner[1], 1)]
+                    nest = [
+                        (a, wide),
+                        (b, high),
+                        *((axis, 1) for axis in rest),
+                        (inner[0], 1),
+                        (inner[1], 1),
+                    ]
                     yield _padded(shape, nest, itemsize)
                     yield _packed(nest), end
 
@@ -77,8 +92,12 @@ def _packed(nest: list[tuple[int, int]]) -> tuple[Loop, ...]:
     return tuple(Loop(axis, tile) for axis, tile in nest)
 
 
-def _padded(shape: tuple[int, ...], nest: list[tuple[int, int]], itemsize: int, aligns: dict[int, int] | None = None,
-            ) -> tuple[tuple[Loop, ...], int]:
+def _padded(
+    shape: tuple[int, ...],
+    nest: list[tuple[int, int]],
+    itemsize: int,
+    aligns: dict[int, int] | None = None,
+) -> tuple[tuple[Loop, ...], int]:
     """Every tile completed; the stride of loop number n rounded up to ``aligns[n]``.  And where the
     last tile ends."""
     out, step = [], itemsize
@@ -92,16 +111,20 @@ def _padded(shape: tuple[int, ...], nest: list[tuple[int, int]], itemsize: int, 
     return tuple(out[::-1]), step
 
 
-def _pitched(shape: tuple[int, ...], order: tuple[int, ...], itemsize: int, size: int,
-             ) -> Iterator[tuple[tuple[Loop, ...], int]]:
+def _pitched(
+    shape: tuple[int, ...],
+    order: tuple[int, ...],
+    itemsize: int,
+    size: int,
+) -> Iterator[tuple[tuple[Loop, ...], int]]:
     """Gaps after each element, row or plane, after two of these, and what makes the outermost fill
     the buffer."""
     nest = [(axis, 1) for axis in order]
     for at in range(len(order)):
         for align in ALIGNS:
             yield _padded(shape, nest, itemsize, {at: align})
-        block = itemsize * math.prod(shape[axis] for axis in order[at + 1:])
-        outer = math.prod(shape[axis] for axis in order[:at + 1])
+        block = itemsize * math.prod(shape[axis] for axis in order[at + 1 :])
+        outer = math.prod(shape[axis] for axis in order[: at + 1])
         fills = size // outer if size % outer == 0 and size // outer > block else 0
         if fills:
             yield _padded(shape, nest, itemsize, {at: fills})

@@ -36,8 +36,12 @@ class Convention:
 # tf.nn.conv2d, tf.nn.depthwise_conv2d; ANEURALNETWORKS_CONV_2D, ANEURALNETWORKS_DEPTHWISE_CONV_2D
 # (NeuralNetworks.h); tensorflow/lite/kernels/conv.cc, depthwise_conv.cc;
 # torch.nn.functional.conv2d, depthwise where groups is C
-CONVENTIONS = {"tensorflow": Convention("HWIO", "HWCM", "NHWC"), "nnapi": Convention("OHWI", "1HW(CM)", "NHWC"),
-               "tflite": Convention("OHWI", "1HW(CM)", "NHWC"), "pytorch": Convention("OIHW", "(CM)1HW", "NCHW")}
+CONVENTIONS = {
+    "tensorflow": Convention("HWIO", "HWCM", "NHWC"),
+    "nnapi": Convention("OHWI", "1HW(CM)", "NHWC"),
+    "tflite": Convention("OHWI", "1HW(CM)", "NHWC"),
+    "pytorch": Convention("OIHW", "(CM)1HW", "NCHW"),
+}
 
 
 def convert_axes(tensor: np.ndarray, source: str, to: str, **sizes: int) -> np.ndarray:
@@ -61,10 +65,14 @@ def convert_axes(tensor: np.ndarray, source: str, to: str, **sizes: int) -> np.n
     if set(letters) != set(wanted):
         raise ValueError(f"to: got {to!r}, allowed are the letters of {source!r}, each once")
     if tensor.ndim != len(old):
-        raise ValueError(f"tensor: got shape {tensor.shape}, allowed are {len(old)} axes, as {source!r} says")
+        raise ValueError(
+            f"tensor: got shape {tensor.shape}, allowed are {len(old)} axes, as {source!r} says"
+        )
     unknown = [name for name in sizes if name not in letters]
     if unknown:
-        raise ValueError(f"sizes: got {unknown[0]}={sizes[unknown[0]]}, allowed are letters of {source!r}")
+        raise ValueError(
+            f"sizes: got {unknown[0]}={sizes[unknown[0]]}, allowed are letters of {source!r}"
+        )
     length: dict[str, int] = {}
     for axis, size in zip(old, tensor.shape, strict=True):
         # an axis of several letters that stays together needs no sizes
@@ -76,7 +84,9 @@ def convert_axes(tensor: np.ndarray, source: str, to: str, **sizes: int) -> np.n
     return np.ascontiguousarray(moved).reshape(shape)
 
 
-def dense_weights(weights: np.ndarray, source: str, groups: int, fill: float = 0, to: str = "OHWI") -> np.ndarray:
+def dense_weights(
+    weights: np.ndarray, source: str, groups: int, fill: float = 0, to: str = "OHWI"
+) -> np.ndarray:
     """Weights of a convolution in groups, or a depthwise one, as those of one that takes every
     input channel.
 
@@ -98,11 +108,16 @@ def dense_weights(weights: np.ndarray, source: str, groups: int, fill: float = 0
     else:
         plain = convert_axes(weights, source, "OHWI")
         if groups < 1 or len(plain) % groups:
-            raise ValueError(f"groups: got {groups}, allowed is a divisor of the {len(plain)} output channels")
+            raise ValueError(
+                f"groups: got {groups}, allowed is a divisor of the {len(plain)} output channels"
+            )
         grouped = plain.reshape(groups, -1, *plain.shape[1:])
     kind = grouped.dtype
     if kind.kind in "iu" and not np.iinfo(kind).min <= fill <= np.iinfo(kind).max:
-        raise ValueError(f"fill: got {fill}, allowed is {np.iinfo(kind).min} to {np.iinfo(kind).max}, as {kind} has it")
+        raise ValueError(
+            f"fill: got {fill}, allowed is {np.iinfo(kind).min} to {np.iinfo(kind).max}, as {kind} "
+            "has it"
+        )
     own, outputs, height, width, inputs = grouped.shape
     dense = np.full((own, outputs, height, width, own, inputs), fill, kind)
     for group in range(own):
@@ -116,8 +131,11 @@ def _parsed(name: str, text: str) -> list[str]:
     found = [one.group(1) or one.group(2) for one in GROUP.finditer(given)]
     letters = "".join(found).replace("1", "")
     if GROUP.sub("", given) or not found or len(set(letters)) != len(letters):
-        raise ValueError(f"{name}: got {text!r}, allowed are capital letters, each once, 1, and letters of one axis in "
-                         "brackets, such as 'OHWI' or '1HW(CM)'")
+        raise ValueError(
+            f"{name}: got {text!r}, allowed are capital letters, each once, 1, and letters of one "
+            "axis in "
+            "brackets, such as 'OHWI' or '1HW(CM)'"
+        )
     return found
 
 
@@ -130,10 +148,15 @@ def _split(axis: str, size: int, sizes: dict[str, int]) -> dict[str, int]:
     given = {letter: sizes[letter] for letter in axis if letter in sizes}
     free = [letter for letter in axis if letter not in given]
     if len(free) > 1:
-        raise ValueError(f"sizes: got none of {', '.join(free)}, allowed are sizes of all but one, such as {free[0]}=2,"
-                         f" of the {size} indices of ({axis})")
+        raise ValueError(
+            f"sizes: got none of {', '.join(free)}, allowed are sizes of all but one, such as "
+            f"{free[0]}=2,"
+            f" of the {size} indices of ({axis})"
+        )
     known = math.prod(given.values())
     if min(given.values(), default=1) < 1 or size % known or (not free and known != size):
         said = ", ".join(f"{letter}={one}" for letter, one in given.items())
-        raise ValueError(f"sizes: got {said}, allowed is what makes up the {size} indices of {axis}")
+        raise ValueError(
+            f"sizes: got {said}, allowed is what makes up the {size} indices of {axis}"
+        )
     return given | dict.fromkeys(free, size // known)

@@ -35,13 +35,13 @@ from npulab.support.refuse import need, refuse_if
 
 SAMPLES = (16, 1024)  # elements on which a layout is tried before all
 CHANGES = 3  # ways of changing elements that are followed up
-PARTS = 2 ** 31  # of an axis, at random ones of which elements are tried
+PARTS = 2**31  # of an axis, at random ones of which elements are tried
 NESTS = 6  # of those that some places suggest, the ones that are tried on all elements
 ENOUGH = 0.9  # of the elements, those that a rule has to agree with
 LEAST = 8  # elements that a rule has to agree with, where there are so many
 LAGS = (1, 2, 4, 8, 16, 3)  # distances of neighbours, in elements
 WORTH = 0.02  # of some elements, those that have to be found with their neighbours
-ENTROPY_SAMPLE = 2 ** 16
+ENTROPY_SAMPLE = 2**16
 LEAST_BITS = 0.5  # of a value, so that neighbours stay few
 SMALL_TILE = 4  # neighbours that are enough to see a tile
 PROVEN = 8  # elements, of which one at least has a value of its own, for a search by values alone
@@ -69,20 +69,24 @@ class _Trial:
         return int(np.count_nonzero(known(self.seen))) if self.seen is not None else 0
 
 
-def find_layout(tensors: np.ndarray | Sequence[np.ndarray], buffers: Buffer | Sequence[Buffer], *,
-                dtype: str = "") -> Found:
+def find_layout(
+    tensors: np.ndarray | Sequence[np.ndarray],
+    buffers: Buffer | Sequence[Buffer],
+    *,
+    dtype: str = "",
+) -> Found:
     """The layout that maps a tensor to its buffer, or each of several tensors of one shape to its
     own.
 
     Tensors have 1, 2 or 4 bytes an element, buffers are bytes of one size; ``dtype`` names elements
     below 8 bits, which tensors hold in a byte each.  ``markers`` makes tensors whose values tell
     every element; with others the values of neighbours help, and what stays open is said: elements
-    ``shared`` and ``missing``, ``rivals``, ``unexplained`` bytes.  Found are order, tiles (completed
-    or short, over joint axes, begun inside), strides or the bytes to each index, offset, fill, a
-    window, copies, words whose bytes are reversed, elements that are big-endian or changed by an
-    xor or a sum, the sums of an axis, constant bytes.  Where no nest of loops gives the places, the
-    layout is a ``Table`` of them. Raises ValueError for pairs that do not go together, and where no
-    element has a place.
+    ``shared`` and ``missing``, ``rivals``, ``unexplained`` bytes.  Found are order, tiles
+    (completed or short, over joint axes, begun inside), strides or the bytes to each index, offset,
+    fill, a window, copies, words whose bytes are reversed, elements that are big-endian or changed
+    by an xor or a sum, the sums of an axis, constant bytes.  Where no nest of loops gives the
+    places, the layout is a ``Table`` of them. Raises ValueError for pairs that do not go together,
+    and where no element has a place.
 
     >>> from npulab.layout import markers, nc1hwc2
     >>> tensors = markers((2, 3, 5))
@@ -92,7 +96,12 @@ def find_layout(tensors: np.ndarray | Sequence[np.ndarray], buffers: Buffer | Se
     18 bytes beside them are fill (0x0)
     """
     for what, given in (("tensors", tensors), ("buffers", buffers)):
-        need(f"find_layout: {what}", given, (Iterable, np.generic), "is one of them or a list, as arrays and as bytes")
+        need(
+            f"find_layout: {what}",
+            given,
+            (Iterable, np.generic),
+            "is one of them or a list, as arrays and as bytes",
+        )
     pairs = _pairs(tensors, buffers, dtype)
     signature = _in_step(pairs)
     best, places, most = None, None, 0
@@ -104,8 +113,14 @@ def find_layout(tensors: np.ndarray | Sequence[np.ndarray], buffers: Buffer | Se
             break
     own = int(np.count_nonzero(known(places))) if places is not None else 0
     own = own if own > 2 * _chance(pairs) + FEW else 0
-    for trials in (_read_otherwise, _by_neighbours) if PROVEN * most >= pairs.raw[0].size else (_by_neighbours,):
-        if best is not None and (_complete(best) or (_fits(best) and 2 * best.known >= best.agree.size)):
+    for trials in (
+        (_read_otherwise, _by_neighbours)
+        if PROVEN * most >= pairs.raw[0].size
+        else (_by_neighbours,)
+    ):
+        if best is not None and (
+            _complete(best) or (_fits(best) and 2 * best.known >= best.agree.size)
+        ):
             break
         for trial in trials(pairs):
             # a rule of more choices has to explain what is in place without it
@@ -114,7 +129,11 @@ def find_layout(tensors: np.ndarray | Sequence[np.ndarray], buffers: Buffer | Se
             best = _better(best, trial)
             if best is not None and _complete(best):
                 break
-    if best is None or not _fits(best) or not (_proven(best) or (_sparse(pairs) and _complete(best))):
+    if (
+        best is None
+        or not _fits(best)
+        or not (_proven(best) or (_sparse(pairs) and _complete(best)))
+    ):
         for reading in [pairs] if best is None or best.pairs is pairs else [best.pairs, pairs]:
             best = _plainest(reading, best) or best
     if best is None or not _fits(best):
@@ -124,27 +143,47 @@ def find_layout(tensors: np.ndarray | Sequence[np.ndarray], buffers: Buffer | Se
 
 
 def _pairs(tensors: Any, buffers: Any, dtype: str) -> Pairs:
-    single = isinstance(buffers, bytes | bytearray | memoryview) or (isinstance(buffers, np.ndarray)
-                                                                     and buffers.ndim == 1)
+    single = isinstance(buffers, bytes | bytearray | memoryview) or (
+        isinstance(buffers, np.ndarray) and buffers.ndim == 1
+    )
     arrays = [np.asarray(tensor) for tensor in ([tensors] if single else tensors)]
-    data = tuple(bytes_in(buffer, f"buffers[{at}]") for at, buffer in enumerate([buffers] if single else buffers))
-    refuse_if(not arrays or len(arrays) != len(data), "tensors, buffers",
-              f"{len(arrays)} and {len(data)}", "is one or more, as many of both")
+    data = tuple(
+        bytes_in(buffer, f"buffers[{at}]")
+        for at, buffer in enumerate([buffers] if single else buffers)
+    )
+    refuse_if(
+        not arrays or len(arrays) != len(data),
+        "tensors, buffers",
+        f"{len(arrays)} and {len(data)}",
+        "is one or more, as many of both",
+    )
     refuse_if(dtype and dtype not in DTYPES, "dtype", repr(dtype), f"is one of {', '.join(DTYPES)}")
     first, kind = arrays[0], dtype or str(arrays[0].dtype)
     fits = kind in DTYPES and first.dtype == held_as(kind)
     for at, (tensor, buffer) in enumerate(zip(arrays, data, strict=True)):
         if not fits or not 1 <= tensor.size <= MOST_ELEMENTS or not tensor.ndim:
-            raise ValueError(f"tensors[{at}]: got {tensor.dtype} {tensor.shape}, allowed are 1 to {MOST_ELEMENTS} "
-                             f"elements of {held_as(dtype) if dtype else ', '.join(DTYPES)}")
+            raise ValueError(
+                f"tensors[{at}]: got {tensor.dtype} {tensor.shape}, allowed are 1 to "
+                f"{MOST_ELEMENTS} "
+                f"elements of {held_as(dtype) if dtype else ', '.join(DTYPES)}"
+            )
         if tensor.shape != first.shape or tensor.dtype != first.dtype:
-            raise ValueError(f"tensors[{at}]: got {tensor.dtype} {tensor.shape}, allowed is {first.dtype} "
-                             f"{first.shape} as of the first")
+            raise ValueError(
+                f"tensors[{at}]: got {tensor.dtype} {tensor.shape}, allowed is {first.dtype} "
+                f"{first.shape} as of the first"
+            )
         if len(buffer) != len(data[0]) or not first.itemsize <= len(buffer) <= MOST_BYTES:
-            allowed = f"{first.itemsize} to {MOST_BYTES}" if at == 0 else f"{len(data[0])} as of the first"
+            allowed = (
+                f"{first.itemsize} to {MOST_BYTES}"
+                if at == 0
+                else f"{len(data[0])} as of the first"
+            )
             raise ValueError(f"buffers[{at}]: got {len(buffer)} bytes, allowed is {allowed}")
-    return Pairs(tuple(raw_of(tensor, kind) for tensor in arrays),
-                 tuple(opened(buffer, BITS[kind], 0, False) for buffer in data), kind)
+    return Pairs(
+        tuple(raw_of(tensor, kind) for tensor in arrays),
+        tuple(opened(buffer, BITS[kind], 0, False) for buffer in data),
+        kind,
+    )
 
 
 def _in_step(pairs: Pairs) -> Signature:
@@ -158,7 +197,11 @@ def _in_step(pairs: Pairs) -> Signature:
         if shares[-1] == 1:
             return Signature(first, width)
     anywhere = Sought(pairs, Signature(0, 1)).share(Change())
-    return Signature(0, 1) if anywhere > max(shares) + WORTH else Signature(shares.index(max(shares)), width)
+    return (
+        Signature(0, 1)
+        if anywhere > max(shares) + WORTH
+        else Signature(shares.index(max(shares)), width)
+    )
 
 
 def _by_value(pairs: Pairs, signature: Signature) -> Iterator[tuple[Seen, Change]]:
@@ -168,8 +211,12 @@ def _by_value(pairs: Pairs, signature: Signature) -> Iterator[tuple[Seen, Change
         return
     width = pairs.itemsize
     steps = list(dict.fromkeys([signature, *(Signature(first, width) for first in range(width))]))
-    rated = [(share, change, step) for step in steps for share, change in changes(Sought(pairs, step))[:CHANGES + 1]
-             if (change, step) != (Change(), signature)]
+    rated = [
+        (share, change, step)
+        for step in steps
+        for share, change in changes(Sought(pairs, step))[: CHANGES + 1]
+        if (change, step) != (Change(), signature)
+    ]
     for _, change, step in sorted(rated, key=lambda one: -one[0])[:CHANGES]:
         yield Sought(pairs, step).look_up(change), change
 
@@ -189,7 +236,9 @@ def _readings(pairs: Pairs) -> Iterator[Pairs]:
     the highest bits."""
     yield pairs
     for swap, high_first in product(SWAPS, (False, True) if pairs.bits < 8 else (False,)):
-        if (swap or high_first) and (not swap or (swap >= pairs.itemsize and pairs.bytes % swap == 0)):
+        if (swap or high_first) and (
+            not swap or (swap >= pairs.itemsize and pairs.bytes % swap == 0)
+        ):
             yield pairs.read(swap, high_first)
 
 
@@ -197,7 +246,11 @@ def _by_neighbours(pairs: Pairs) -> Iterator[_Trial | None]:
     """Trials by the values of elements and of those after them along an axis, at the usual
     distances, or along one or several axes at those that rare values suggest."""
     wanted = (pairs.size.bit_length() + SPARE_BITS) / max(_entropy(pairs), LEAST_BITS)
-    counts = list(dict.fromkeys(max(count, 2) for count in (math.ceil(wanted), min(math.ceil(wanted), SMALL_TILE))))
+    counts = list(
+        dict.fromkeys(
+            max(count, 2) for count in (math.ceil(wanted), min(math.ceil(wanted), SMALL_TILE))
+        )
+    )
     axes = [*reversed(range(len(pairs.shape)))]
     # the few that are suggested are the quicker way where there is much besides the tensor
     sparse = _sparse(pairs)
@@ -206,7 +259,9 @@ def _by_neighbours(pairs: Pairs) -> Iterator[_Trial | None]:
     shape = pairs.shape
     # lines along an axis and all before it have those of fewer axes in them
     joined = [(0, (math.prod(shape[:end]), *shape[end:])) for end in range(2, len(shape) + 1)]
-    for reading, (axis, shape) in product(_readings(pairs), [*((axis, shape) for axis in axes), *joined]):
+    for reading, (axis, shape) in product(
+        _readings(pairs), [*((axis, shape) for axis in axes), *joined]
+    ):
         lined = replace(reading, raw=tuple(raw.reshape(shape) for raw in reading.raw))
         distances = ((count, lag, axis) for lag in lags(lined, axis) for count in counts)
         yield from _neighbours(reading, distances, lined)
@@ -214,8 +269,11 @@ def _by_neighbours(pairs: Pairs) -> Iterator[_Trial | None]:
         yield from _neighbours(pairs, product(counts, LAGS, axes))
 
 
-def _neighbours(pairs: Pairs, distances: Iterable[tuple[int, int, int]], lined: Pairs | None = None,
-                ) -> Iterator[_Trial | None]:
+def _neighbours(
+    pairs: Pairs,
+    distances: Iterable[tuple[int, int, int]],
+    lined: Pairs | None = None,
+) -> Iterator[_Trial | None]:
     """Trials with signatures of ``count`` elements that lie ``lag`` elements apart along an axis,
     of the tensors as they are or, deeper, as ``lined`` has them."""
     width, deep, lined = pairs.itemsize, lined is not None, lined or pairs
@@ -223,13 +281,21 @@ def _neighbours(pairs: Pairs, distances: Iterable[tuple[int, int, int]], lined: 
         if lined.shape[axis] < count:
             continue
         # a distance backwards is one forwards along the axis turned round
-        turned = lined if lag > 0 else replace(lined, raw=tuple(np.flip(raw, axis) for raw in lined.raw))
+        turned = (
+            lined if lag > 0 else replace(lined, raw=tuple(np.flip(raw, axis) for raw in lined.raw))
+        )
         sought = Sought(turned, Signature(0, width, axis, count, abs(lag) * width))
-        for change in [change for _, change in changes(sought)[:1]] if width == 1 else [Change(), halved(pairs.bits)]:
+        for change in (
+            [change for _, change in changes(sought)[:1]]
+            if width == 1
+            else [Change(), halved(pairs.bits)]
+        ):
             if sought.share(change) > WORTH:
                 seen = sought.look_up(change)
-                place, often, shared = (np.flip(one, axis if lag < 0 else ()).reshape(pairs.shape)
-                                        for one in (seen.place, seen.count, seen.shared))
+                place, often, shared = (
+                    np.flip(one, axis if lag < 0 else ()).reshape(pairs.shape)
+                    for one in (seen.place, seen.count, seen.shared)
+                )
                 seen = replace(seen, place=place, count=often, shared=shared)
                 trial = _trial(pairs, seen, change, False)
                 yield trial
@@ -237,7 +303,9 @@ def _neighbours(pairs: Pairs, distances: Iterable[tuple[int, int, int]], lined: 
                     yield _trial(pairs, seen, change, False, deep=True)
 
 
-def _trial(pairs: Pairs, seen: Seen, change: Change, alone: bool, deep: bool = False) -> _Trial | None:
+def _trial(
+    pairs: Pairs, seen: Seen, change: Change, alone: bool, deep: bool = False
+) -> _Trial | None:
     """The nest that agrees with most elements, of those that some places suggest."""
     best: _Trial | None = None
     sure, stored = known(seen), {"dtype": pairs.dtype, "size": pairs.bytes, **change._asdict()}
@@ -279,8 +347,10 @@ def _complete(trial: _Trial) -> bool:
     """Whether all elements agree, or all but those past the end of a buffer that was cut off."""
     if trial.count == trial.agree.size:
         return True
-    return (trial.count == _in_buffer(trial) > trial.agree.size // 2
-            and trial.known <= trial.count + 2 * _chance(trial.pairs) + FEW)
+    return (
+        trial.count == _in_buffer(trial) > trial.agree.size // 2
+        and trial.known <= trial.count + 2 * _chance(trial.pairs) + FEW
+    )
 
 
 def _proven(trial: _Trial) -> bool:
@@ -305,7 +375,11 @@ def _plainest(pairs: Pairs, best: _Trial | None) -> _Trial | None:
     of equals; None where none explains all, or more than the best layout so far."""
     least = None if best is None or not _fits(best) else _unexplained(best)
     out: Layout | None = None
-    seen = Change() if best is None else Change(best.layout.xor, best.layout.add, best.layout.big_endian)
+    seen = (
+        Change()
+        if best is None
+        else Change(best.layout.xor, best.layout.add, best.layout.big_endian)
+    )
     for change in dict.fromkeys((Change(), seen, halved(pairs.bits))):
         for layout in islice(_agreeing_candidates(pairs, change._asdict()), MOST_COMPARED):
             left = _left(layout, pairs)
@@ -325,7 +399,7 @@ def _entropy(pairs: Pairs) -> float:
     """Bits that the values of an element tell about it, as some elements have them."""
     total = 0.0
     for raw in pairs.raw:
-        some = raw.reshape(-1)[::max(raw.size // ENTROPY_SAMPLE, 1)]
+        some = raw.reshape(-1)[:: max(raw.size // ENTROPY_SAMPLE, 1)]
         _, counts = np.unique(some, return_counts=True)
         total -= float(np.sum(counts / some.size * np.log2(counts / some.size)))
     return total
@@ -334,15 +408,21 @@ def _entropy(pairs: Pairs) -> float:
 def _share(layout: Layout, pairs: Pairs, count: int) -> float:
     """Which part of some elements of the window agrees, of those that are not past the end of the
     buffer."""
-    index = tuple(start + (stop - start) * part // PARTS for (start, stop), part in
-                  zip(layout.window, _random_parts(len(layout.window), count), strict=True))
+    index = tuple(
+        start + (stop - start) * part // PARTS
+        for (start, stop), part in zip(
+            layout.window, _random_parts(len(layout.window), count), strict=True
+        )
+    )
     at = layout.at(*index)
     inside = at <= pairs.size - pairs.itemsize
     index, at = tuple(one[inside] for one in index), at[inside]
     return float(_alike(layout, pairs, index, at).mean()) if len(at) else 0.0
 
 
-def _alike(layout: Layout, pairs: Pairs, index: tuple[np.ndarray, ...], at: np.ndarray) -> np.ndarray:
+def _alike(
+    layout: Layout, pairs: Pairs, index: tuple[np.ndarray, ...], at: np.ndarray
+) -> np.ndarray:
     """Which of some elements are at these places in every buffer."""
     change, good = Change(layout.xor, layout.add), np.ones(at.shape, bool)
     for raw, buffer in zip(pairs.raw, pairs.buffers, strict=True):
@@ -357,10 +437,17 @@ def _random_parts(axes: int, count: int) -> tuple[np.ndarray, ...]:
 
 def _stored(layout: Layout | Table) -> dict[str, Any]:
     """How its elements are stored, whatever their places."""
-    return {"xor": layout.xor, "add": layout.add, "big_endian": layout.big_endian, "copies": layout.copies}
+    return {
+        "xor": layout.xor,
+        "add": layout.add,
+        "big_endian": layout.big_endian,
+        "copies": layout.copies,
+    }
 
 
-def _agreeing_candidates(pairs: Pairs, stored: dict[str, Any], counter: list[int] | None = None) -> Iterator[Layout]:
+def _agreeing_candidates(
+    pairs: Pairs, stored: dict[str, Any], counter: list[int] | None = None
+) -> Iterator[Layout]:
     """Candidates that all elements agree with; how many were tried is counted."""
     for layout, offsets in candidates(pairs.shape, pairs.size, dtype=pairs.dtype, **stored):
         if counter is not None:
@@ -373,20 +460,33 @@ def _agreeing_candidates(pairs: Pairs, stored: dict[str, Any], counter: list[int
 
 def _agreeing_offsets(layout: Layout, pairs: Pairs, offsets: list[int]) -> list[int]:
     """The offsets at which a few elements agree."""
-    index = tuple(n * part // PARTS for n, part in
-                  zip(pairs.shape, _random_parts(len(pairs.shape), SAMPLES[0]), strict=True))
+    index = tuple(
+        n * part // PARTS
+        for n, part in zip(pairs.shape, _random_parts(len(pairs.shape), SAMPLES[0]), strict=True)
+    )
     at = layout.at(*index) + np.array(offsets)[:, None]
-    return [offset for offset, row in zip(offsets, _alike(layout, pairs, index, at), strict=True) if row.all()]
+    return [
+        offset
+        for offset, row in zip(offsets, _alike(layout, pairs, index, at), strict=True)
+        if row.all()
+    ]
 
 
 def _table(pairs: Pairs, places: Seen | None) -> Table:
     """Places of the elements that have values of their own; those of neighbours alone would be too
     easily wrong."""
-    have = np.where(known(places), places.place, -1) if places is not None else np.full(pairs.shape, -1)
+    have = (
+        np.where(known(places), places.place, -1)
+        if places is not None
+        else np.full(pairs.shape, -1)
+    )
     own, chance = int(np.count_nonzero(have >= 0)), _chance(pairs)
     if own <= 2 * chance + (FEW if have.size > 2 * FEW else 0):
-        raise ValueError(f"buffers: got no nest of loops and values of their own of {own} of {have.size} elements in "
-                         f"{pairs.bytes} bytes, allowed are more than chance gives, about {chance:.0f}")
+        raise ValueError(
+            f"buffers: got no nest of loops and values of their own of {own} of {have.size} "
+            "elements in "
+            f"{pairs.bytes} bytes, allowed are more than chance gives, about {chance:.0f}"
+        )
     return Table(pairs.shape, have.astype(np.int64), dtype=pairs.dtype, size=pairs.bytes)
 
 
@@ -430,9 +530,22 @@ def _report(signature: Signature, best: _Trial) -> Found:
                 break
     elsewhere = int(np.count_nonzero(known(seen) & (seen.place != places)))
     index = np.stack(np.unravel_index(missing, pairs.shape), -1)
-    return Found(_as_recorded(layout, pairs), own, shared, index, past, outside, elsewhere, _chance(pairs),
-                 filled * min(pairs.bits, 8) // 8, unexplained(rest, pairs), len(pairs.raw),
-                 tuple(rivals[:MOST_RIVALS]), len(rivals) > MOST_RIVALS, counter[0])
+    return Found(
+        _as_recorded(layout, pairs),
+        own,
+        shared,
+        index,
+        past,
+        outside,
+        elsewhere,
+        _chance(pairs),
+        filled * min(pairs.bits, 8) // 8,
+        unexplained(rest, pairs),
+        len(pairs.raw),
+        tuple(rivals[:MOST_RIVALS]),
+        len(rivals) > MOST_RIVALS,
+        counter[0],
+    )
 
 
 def _as_recorded(layout: Any, pairs: Pairs) -> Any:

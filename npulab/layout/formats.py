@@ -76,7 +76,9 @@ def memory_format(shape: tuple[int, ...], strides: tuple[int, ...]) -> str:
     return "contiguous"
 
 
-def format_layout(shape: tuple[int, ...], name: str, *, dtype: str = "uint8", **stored: Any) -> Layout:
+def format_layout(
+    shape: tuple[int, ...], name: str, *, dtype: str = "uint8", **stored: Any
+) -> Layout:
     """Where each element of a tensor of ``shape``, in logical order, lies in memory, as bytes.
 
     ``stored`` are further fields of ``Layout``.  Raises ValueError as ``format_strides`` and
@@ -90,7 +92,9 @@ def format_layout(shape: tuple[int, ...], name: str, *, dtype: str = "uint8", **
     return strides_layout(shape, format_strides(shape, name), dtype=dtype, **stored)
 
 
-def strides_layout(shape: tuple[int, ...], strides: tuple[int, ...], *, dtype: str = "uint8", **stored: Any) -> Layout:
+def strides_layout(
+    shape: tuple[int, ...], strides: tuple[int, ...], *, dtype: str = "uint8", **stored: Any
+) -> Layout:
     """Where each element of a tensor lies, as bytes, by the strides of its axes, which count
     elements.
 
@@ -101,7 +105,9 @@ def strides_layout(shape: tuple[int, ...], strides: tuple[int, ...], *, dtype: s
     sizes, steps = _pair(shape, strides)
     itemsize = place_bytes(dtype)
     order = sorted(range(len(sizes)), key=lambda axis: (-abs(steps[axis]), sizes[axis] == 1, axis))
-    return Layout(sizes, tuple(Loop(axis, 1, steps[axis] * itemsize) for axis in order), dtype=dtype, **stored)
+    return Layout(
+        sizes, tuple(Loop(axis, 1, steps[axis] * itemsize) for axis in order), dtype=dtype, **stored
+    )
 
 
 def _grows(sizes: tuple[int, ...], steps: tuple[int, ...], order: tuple[int, ...]) -> bool:
@@ -126,9 +132,11 @@ def _order(sizes: tuple[int, ...], name: str) -> tuple[int, ...]:
 
 def _pair(shape: Any, strides: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     sizes = _whole("shape", shape)
-    steps = _whole("strides", strides, least=-2 ** 62)
+    steps = _whole("strides", strides, least=-(2**62))
     if len(sizes) != len(steps):
-        raise ValueError(f"strides: got {steps}, allowed are {len(sizes)}, one for each axis of {sizes}")
+        raise ValueError(
+            f"strides: got {steps}, allowed are {len(sizes)}, one for each axis of {sizes}"
+        )
     return sizes, steps
 
 
@@ -138,5 +146,8 @@ def _whole(name: str, numbers: Any, least: int = 0) -> tuple[int, ...]:
     except TypeError:
         out = (least - 1,)
     if min(out, default=least) < least:
-        raise ValueError(f"{name}: got {numbers!r}, allowed are whole numbers{', none negative' if not least else ''}")
+        raise ValueError(
+            f"{name}: got {numbers!r}, allowed are whole "
+            f"numbers{', none negative' if not least else ''}"
+        )
     return out

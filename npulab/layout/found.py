@@ -72,8 +72,14 @@ class Found:
         left unexplained."""
         inside = self.elements - self.outside
         proven = self.own == inside if self.outside else 2 * self.own > inside
-        return (isinstance(self.layout, Layout) and proven and self.own + self.shared == inside
-                and self.elsewhere <= 2 * self.chance + FEW and not self.rivals and not self.unexplained)
+        return (
+            isinstance(self.layout, Layout)
+            and proven
+            and self.own + self.shared == inside
+            and self.elsewhere <= 2 * self.chance + FEW
+            and not self.rivals
+            and not self.unexplained
+        )
 
     def index_map(self) -> np.ndarray:
         """Byte offset of each element ``(*shape) int64``, -1 where it is not in the buffer."""
@@ -96,8 +102,11 @@ class Found:
         yield str(self.layout)
         if isinstance(self.layout, Table):
             yield "no nest of loops was found that gives these places"
-        yield (f"{self.own} of {self.elements} elements placed by values of their own in {self.captures} "
-               f"pair{'s' if self.captures > 1 else ''}")
+        yield (
+            f"{self.own} of {self.elements} elements placed by values of their own in "
+            f"{self.captures} "
+            f"pair{'s' if self.captures > 1 else ''}"
+        )
         if self.shared:
             yield f"{self.shared} more agree, but their values are elsewhere too"
         if self.outside and isinstance(self.layout, Layout):
@@ -107,18 +116,25 @@ class Found:
             past = f", {self.past_end} of them past the end of the buffer" if self.past_end else ""
             yield f"{len(self.missing)} not found{past}: {listed}{' ...' if len(self.missing) > LISTED else ''}"
         if self.elsewhere:
-            yield (f"{self.elsewhere} have values of their own at another place, by chance about {self.chance:.1g} "
-                   "would have")
+            yield (
+                f"{self.elsewhere} have values of their own at another place, by chance about "
+                f"{self.chance:.1g} "
+                "would have"
+            )
         if self.filled:
             yield f"{self.filled} bytes beside them are fill ({self.layout.fill:#x})"
         if self.unexplained:
             listed = ", ".join(map(str, self.unexplained[:LISTED]))
-            yield (f"{sum(run.size for run in self.unexplained)} bytes not explained: {listed}"
-                   f"{' ...' if len(self.unexplained) > LISTED else ''}")
+            yield (
+                f"{sum(run.size for run in self.unexplained)} bytes not explained: {listed}"
+                f"{' ...' if len(self.unexplained) > LISTED else ''}"
+            )
         if self.rivals:
             more = " or more" if self.more_rivals else ""
             said = "layout agrees" if len(self.rivals) == 1 else "layouts agree"
-            yield f"{len(self.rivals)}{more} other {said} as well: " + "; ".join(map(str, self.rivals[:LISTED]))
+            yield f"{len(self.rivals)}{more} other {said} as well: " + "; ".join(
+                map(str, self.rivals[:LISTED])
+            )
         elif self.tried:
             yield f"of {self.tried} layouts that were tried besides no other agrees"
 
@@ -131,14 +147,14 @@ def agreeing(layout: Layout | Table, pairs: Pairs) -> np.ndarray:
     if last < 0:
         return out.reshape(pairs.shape)
     for start in range(0, places.size, CHUNK):
-        at = places[start:start + CHUNK]
+        at = places[start : start + CHUNK]
         good = (at >= 0) & (at <= last)
         at = np.where(good, at, 0)
         for raw, buffer in zip(pairs.raw, pairs.buffers, strict=True):
-            wanted = store(raw.reshape(-1)[start:start + CHUNK], layout.xor, layout.add)
+            wanted = store(raw.reshape(-1)[start : start + CHUNK], layout.xor, layout.add)
             for copy in (0, *layout.copies):
                 good &= elements_at(buffer, at + copy, pairs.itemsize, layout.big_endian) == wanted
-        out[start:start + CHUNK] = good
+        out[start : start + CHUNK] = good
     return out.reshape(pairs.shape)
 
 
@@ -149,9 +165,12 @@ def accounted(layout: Layout | Table, pairs: Pairs) -> tuple[Layout | Table, int
     places = layout.index_map().reshape(-1)
     first, end = pairs.size, 0
     for start in range(0, places.size, CHUNK):
-        some = places[start:start + CHUNK]
+        some = places[start : start + CHUNK]
         some = some[(some >= 0) & (some <= pairs.size - pairs.itemsize)]
-        first, end = min(first, int(some.min(initial=first))), max(end, int(some.max(initial=end)) + 1)
+        first, end = (
+            min(first, int(some.min(initial=first))),
+            max(end, int(some.max(initial=end)) + 1),
+        )
         for copy in (0, *layout.copies):
             for at in range(pairs.itemsize):
                 taken = some + (copy + at)
@@ -168,22 +187,32 @@ def accounted(layout: Layout | Table, pairs: Pairs) -> tuple[Layout | Table, int
     rest = gaps & ~(same & (pairs.buffers[0] == layout.blank_places(pairs.size)))
     filled = int(np.count_nonzero(gaps) - np.count_nonzero(rest))
     parts: list[Part] = []
-    if rest.any() and isinstance(layout, Layout) and layout.bits >= 8 and held_as(layout.dtype).kind != "f":
+    if (
+        rest.any()
+        and isinstance(layout, Layout)
+        and layout.bits >= 8
+        and held_as(layout.dtype).kind != "f"
+    ):
         found = _sums(layout, pairs, rest, gaps)
         if found:
             parts.append(found)
-            filled -= int(np.count_nonzero((gaps & ~rest)[found.offset:found.offset + found.size]))
-            rest[found.offset:found.offset + found.size] = False
+            filled -= int(
+                np.count_nonzero((gaps & ~rest)[found.offset : found.offset + found.size])
+            )
+            rest[found.offset : found.offset + found.size] = False
     per_byte, data_of = layout.per_byte, joined(pairs.buffers[0], pairs.bits, pairs.high_first)
     constant = same.reshape(-1, per_byte).all(1) & rest.reshape(-1, per_byte).any(1)
     if len(pairs.buffers) > 1 and len(runs := runs_of(constant)) <= MOST_RUNS:
         for start, end in runs:
             data = data_of[start:end]
             uniform = end - start > UNIFORM and not np.any(data != data[0])
-            parts.append(Constant(start, data[:1].tobytes(), end - start) if uniform
-                         else Constant(start, data.tobytes()))
-            filled -= int(np.count_nonzero((gaps & ~rest)[start * per_byte:end * per_byte]))
-            rest[start * per_byte:end * per_byte] = False
+            parts.append(
+                Constant(start, data[:1].tobytes(), end - start)
+                if uniform
+                else Constant(start, data.tobytes())
+            )
+            filled -= int(np.count_nonzero((gaps & ~rest)[start * per_byte : end * per_byte]))
+            rest[start * per_byte : end * per_byte] = False
     return replace(layout, parts=tuple(parts)), filled, rest
 
 
@@ -191,19 +220,25 @@ def unexplained(rest: np.ndarray, pairs: Pairs) -> tuple[Run, ...]:
     """Runs of bytes, as they were recorded, that have a place of ``rest``."""
     left = swap_words(np.any(rest.reshape(-1, max(8 // pairs.bits, 1)), axis=1), pairs.swap)
     data = pairs.recorded(pairs.buffers[0])
-    return tuple(Run(start, end - start, data[start:min(end, start + UNIFORM)].tobytes())
-                 for start, end in runs_of(left))
+    return tuple(
+        Run(start, end - start, data[start : min(end, start + UNIFORM)].tobytes())
+        for start, end in runs_of(left)
+    )
 
 
 def _usual(where: np.ndarray, layout: Layout | Table, pairs: Pairs) -> int:
     """The most frequent element that lies wholly in some bytes; 0 where none does."""
     width = pairs.itemsize
     first = layout.first % width
-    whole = np.logical_and.reduce([where[first + at:len(where) - width + 1 + at:width] for at in range(width)])
+    whole = np.logical_and.reduce(
+        [where[first + at : len(where) - width + 1 + at : width] for at in range(width)]
+    )
     at = first + width * np.flatnonzero(whole)
     if not len(at):
         return 0
-    values, counts = np.unique(elements_at(pairs.buffers[0], at, width, layout.big_endian), return_counts=True)
+    values, counts = np.unique(
+        elements_at(pairs.buffers[0], at, width, layout.big_endian), return_counts=True
+    )
     return int(values[counts.argmax()])
 
 
@@ -214,7 +249,10 @@ def _sums(layout: Layout, pairs: Pairs, rest: np.ndarray, gaps: np.ndarray) -> S
     starts = [at for at in range(first, max(first - SUM_BYTES, -1), -1) if gaps[at:first].all()]
     stored = [store(raw, layout.xor, layout.add)[layout.inside] for raw in pairs.raw]
     for signed in (True, False):
-        values = [[sums(one, axis, signed, pairs.bits) for one in stored] for axis in range(len(layout.shape))]
+        values = [
+            [sums(one, axis, signed, pairs.bits) for one in stored]
+            for axis in range(len(layout.shape))
+        ]
         for axis in reversed(range(len(layout.shape))):
             for start in starts:
                 found = _sums_at(layout, pairs, gaps, start, axis, signed, values[axis])
@@ -223,16 +261,31 @@ def _sums(layout: Layout, pairs: Pairs, rest: np.ndarray, gaps: np.ndarray) -> S
     return None
 
 
-def _sums_at(layout: Layout, pairs: Pairs, gaps: np.ndarray, start: int, axis: int, signed: bool,
-             values: list[np.ndarray]) -> Sums | None:
+def _sums_at(
+    layout: Layout,
+    pairs: Pairs,
+    gaps: np.ndarray,
+    start: int,
+    axis: int,
+    signed: bool,
+    values: list[np.ndarray],
+) -> Sums | None:
     count = layout.extents[axis]
     room = int(np.argmin(np.append(gaps[start:], False))) // SUM_BYTES
     if room < count:
         return None
-    have = np.array([buffer[start:start + SUM_BYTES * room].view("<i4") for buffer in pairs.buffers], np.int64)
-    over = (have[:, :count] - np.array(values) + 2 ** 31) % 2 ** 32 - 2 ** 31
-    fill = int(np.array(layout.fill, f"u{pairs.itemsize}").view(f"i{pairs.itemsize}")) if signed else layout.fill
-    if np.any(over != over[0, 0]) or (over[0, 0] != 0 and (fill == 0 or over[0, 0] % fill or over[0, 0] // fill < 0)):
+    have = np.array(
+        [buffer[start : start + SUM_BYTES * room].view("<i4") for buffer in pairs.buffers], np.int64
+    )
+    over = (have[:, :count] - np.array(values) + 2**31) % 2**32 - 2**31
+    fill = (
+        int(np.array(layout.fill, f"u{pairs.itemsize}").view(f"i{pairs.itemsize}"))
+        if signed
+        else layout.fill
+    )
+    if np.any(over != over[0, 0]) or (
+        over[0, 0] != 0 and (fill == 0 or over[0, 0] % fill or over[0, 0] // fill < 0)
+    ):
         return None
     fills = int(over[0, 0] // fill) if fill else 0
     depth = layout.elements // count + fills

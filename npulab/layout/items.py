@@ -34,7 +34,9 @@ class Item(NamedTuple):
     weights: int = 0
 
 
-def items_of(layout: Stored, tensor: np.ndarray, data: np.ndarray, kind: str, axes: dict[str, int]) -> list[Item]:
+def items_of(
+    layout: Stored, tensor: np.ndarray, data: np.ndarray, kind: str, axes: dict[str, int]
+) -> list[Item]:
     """Each element of a tensor, its copies, and the runs between them, in the order of a buffer.
 
     ``axes`` are the axis of each coordinate of the elements that the tensor has.  Raises ValueError
@@ -42,12 +44,17 @@ def items_of(layout: Stored, tensor: np.ndarray, data: np.ndarray, kind: str, ax
     """
     for name, axis in axes.items():
         if name not in COORDINATES or not 0 <= axis < tensor.ndim:
-            raise ValueError(f"{name}: got axis {axis}, allowed are {', '.join(COORDINATES)}, each an axis from 0 to "
-                             f"{tensor.ndim - 1}")
+            raise ValueError(
+                f"{name}: got axis {axis}, allowed are {', '.join(COORDINATES)}, each an axis from "
+                "0 to "
+                f"{tensor.ndim - 1}"
+            )
     values = tensor.view(f"u{tensor.itemsize}") if tensor.dtype.kind == "f" else tensor
     numbers = np.arange(tensor.size).reshape(tensor.shape)[layout.inside].reshape(-1)
     places = layout.places_before_swap().reshape(-1)[numbers]
-    order = np.argsort(layout.swapped(places), kind="stable")  # so that little is left to sort below
+    order = np.argsort(
+        layout.swapped(places), kind="stable"
+    )  # so that little is left to sort below
     places, numbers = places[order], numbers[order]
     index = np.unravel_index(numbers, tensor.shape)
     columns = [index[axes[name]].tolist() if name in axes else repeat(None) for name in COORDINATES]
@@ -55,8 +62,12 @@ def items_of(layout: Stored, tensor: np.ndarray, data: np.ndarray, kind: str, ax
     out: list[Item] = []
     for copy in (0, *layout.copies):
         bits = (layout.swapped(places + copy) * layout.place_bits).tolist()
-        out += map(Item._make, zip(bits, repeat(layout.bits), repeat(kind), elements, *columns,
-                                   repeat(1), strict=False))
+        out += map(
+            Item._make,
+            zip(
+                bits, repeat(layout.bits), repeat(kind), elements, *columns, repeat(1), strict=False
+            ),
+        )
     out += _beside(layout, data, np.array([item.bit for item in out]))
     return sorted(out, key=itemgetter(0))
 
@@ -64,15 +75,22 @@ def items_of(layout: Stored, tensor: np.ndarray, data: np.ndarray, kind: str, ax
 def _beside(layout: Stored, data: np.ndarray, bits: np.ndarray) -> Iterator[Item]:
     """The runs of bits that hold no element, which begin at ``bits``."""
     step = layout.place_bits
-    filled = np.unpackbits(data ^ layout.blank(layout.size), bitorder="little").reshape(-1, step).max(1) == 0
+    filled = (
+        np.unpackbits(data ^ layout.blank(layout.size), bitorder="little").reshape(-1, step).max(1)
+        == 0
+    )
     kinds = np.where(filled, BESIDE.index("fill"), BESIDE.index("other"))
     for part in layout.parts:
         places = np.arange(part.offset, part.offset + part.size) ^ max(layout.swap - 1, 0)
         for at in range(8 // step):
-            kinds[places * (8 // step) + at] = BESIDE.index("sum" if isinstance(part, Sums) else "constant")
+            kinds[places * (8 // step) + at] = BESIDE.index(
+                "sum" if isinstance(part, Sums) else "constant"
+            )
     for at in range(layout.itemsize):
         kinds[bits // step + at] = -1
     for start, end in pairwise([0, *(np.flatnonzero(np.diff(kinds)) + 1).tolist(), len(kinds)]):
         if kinds[start] >= 0:
             name = BESIDE[kinds[start]]
-            yield Item(start * step, (end - start) * step, name, layout.fill if name == "fill" else 0)
+            yield Item(
+                start * step, (end - start) * step, name, layout.fill if name == "fill" else 0
+            )

@@ -13,7 +13,7 @@ from npulab.layout.places import Change, Pairs, halved
 ANCHORS = 48  # elements whose neighbours are looked for
 WINDOWS = (8, 16, 32)  # neighbours that are compared, the fewest that chance does not give
 LIKELY = 1 / 16  # windows that chance may give
-MOST_PAIRS = 2 ** 21  # places of two rare values that are compared
+MOST_PAIRS = 2**21  # places of two rare values that are compared
 VOTES = 2
 MOST_LAGS = 3
 
@@ -35,10 +35,13 @@ def lags(pairs: Pairs, axis: int) -> list[int]:
     these would be a distance, and the other values of the window say which it is.
     """
     width = pairs.itemsize
-    cells = [buffer[:len(buffer) // width * width].view(f"<u{width}") for buffer in pairs.buffers]
+    cells = [buffer[: len(buffer) // width * width].view(f"<u{width}") for buffer in pairs.buffers]
     order = np.argsort(cells[0], kind="stable").astype(np.int32)
     for change in (Change(), halved(pairs.bits)):
-        lines = [np.moveaxis(change.of(raw), axis, -1).reshape(-1, pairs.shape[axis]) for raw in pairs.raw]
+        lines = [
+            np.moveaxis(change.of(raw), axis, -1).reshape(-1, pairs.shape[axis])
+            for raw in pairs.raw
+        ]
         votes: Counter[int] = Counter()
         for window in _windows(lines, cells[0][order], order):
             votes.update(_distances(window, cells))
@@ -54,18 +57,25 @@ def _windows(lines: list[np.ndarray], ordered: np.ndarray, order: np.ndarray) ->
     inverse = inverse.reshape(lines[0].shape)
     first, end = (np.searchsorted(ordered, values, side) for side in ("left", "right"))
     often = (end - first)[inverse]
-    rarest = np.argsort(np.where(often > 0, often, len(ordered)), axis=None, kind="stable")[:ANCHORS]
+    rarest = np.argsort(np.where(often > 0, often, len(ordered)), axis=None, kind="stable")[
+        :ANCHORS
+    ]
     for turn, (row, column) in enumerate(zip(*np.unravel_index(rarest, often.shape), strict=True)):
         for count in WINDOWS:
             # the rare value is at one end of the window, or inside of it
-            start = min(max(int(column) - (0, count - 1, count // 2)[turn % 3], 0), max(length - count, 0))
+            start = min(
+                max(int(column) - (0, count - 1, count // 2)[turn % 3], 0), max(length - count, 0)
+            )
             inside = (row, slice(start, start + count))
             share = often[inside] / len(ordered)
             if count <= length and float(np.prod(share)) * len(ordered) ** 2 <= LIKELY:
                 a, b = sorted(np.argsort(share, kind="stable")[:2].tolist())
                 if 0 < int(often[inside][a]) * int(often[inside][b]) <= MOST_PAIRS:
-                    yield Window([line[inside] for line in lines],
-                                 [order[first[value]:end[value]] for value in inverse[inside]], (a, b))
+                    yield Window(
+                        [line[inside] for line in lines],
+                        [order[first[value] : end[value]] for value in inverse[inside]],
+                        (a, b),
+                    )
                 break
 
 
@@ -80,7 +90,11 @@ def _distances(window: Window, cells: list[np.ndarray]) -> set[int]:
     fits = (np.minimum(begin, last) >= 0) & (np.maximum(begin, last) < len(cells[0]))
     lag, begin = lag[fits], begin[fits]
     for at in sorted(range(len(window.places)), key=lambda at: len(window.places[at])):
-        good = np.logical_and.reduce([cell[begin + at * lag] == values[at]
-                                      for cell, values in zip(cells, window.values, strict=True)])
+        good = np.logical_and.reduce(
+            [
+                cell[begin + at * lag] == values[at]
+                for cell, values in zip(cells, window.values, strict=True)
+            ]
+        )
         lag, begin = lag[good], begin[good]
     return set(lag.tolist())

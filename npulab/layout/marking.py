@@ -14,8 +14,13 @@ MOST_CAPTURES = 64
 GOLDEN = 0.618  # of the range, from one value to the next: near indices have values far apart
 
 
-def markers(shape: tuple[int, ...], dtype: str = "uint8", *, captures: int = 0, avoid: Iterable[float] = (),
-            ) -> list[np.ndarray]:
+def markers(
+    shape: tuple[int, ...],
+    dtype: str = "uint8",
+    *,
+    captures: int = 0,
+    avoid: Iterable[float] = (),
+) -> list[np.ndarray]:
     """Tensors of ``shape`` and ``dtype`` that together give every element values of its own.
 
     They are two or more, as few as it takes, or ``captures``: three of one byte for a million
@@ -29,18 +34,28 @@ def markers(shape: tuple[int, ...], dtype: str = "uint8", *, captures: int = 0, 
     """
     refuse_if(dtype not in DTYPES, "dtype", repr(dtype), f"is one of {', '.join(DTYPES)}")
     elements = math.prod(shape)
-    refuse_if(not shape or not 1 <= elements <= MOST_ELEMENTS or min(shape) < 1, "shape", shape,
-              f"are one or more axes of at least 1, at most {MOST_ELEMENTS} elements")
+    refuse_if(
+        not shape or not 1 <= elements <= MOST_ELEMENTS or min(shape) < 1,
+        "shape",
+        shape,
+        f"are one or more axes of at least 1, at most {MOST_ELEMENTS} elements",
+    )
     values = _values(dtype, avoid)
     base = len(values)
-    needed = next((count for count in range(2, MOST_CAPTURES) if base ** count - base >= 2 * elements), 0)
+    needed = next(
+        (count for count in range(2, MOST_CAPTURES) if base**count - base >= 2 * elements), 0
+    )
     if not needed or (captures and captures < needed):
-        raise ValueError(f"captures: got {captures or 'none'} for {elements} elements of {base} values, allowed is "
-                         f"{needed or 'no number'} or more" if needed else
-                         f"avoid: got all but {base} values, allowed are enough for {elements} elements")
+        raise ValueError(
+            f"captures: got {captures or 'none'} for {elements} elements of {base} values, allowed "
+            "is "
+            f"{needed or 'no number'} or more"
+            if needed
+            else f"avoid: got all but {base} values, allowed are enough for {elements} elements"
+        )
     captures = captures or needed
     # numbers whose digits are all the same are multiples of 11...1; all others are counted
-    ones = sum(base ** at for at in range(needed))
+    ones = sum(base**at for at in range(needed))
     index = np.arange(elements, dtype=np.int64)
     index += index // (ones - 1) + 1
     out = []
@@ -56,10 +71,10 @@ def _values(dtype: str, avoid: Iterable[float]) -> np.ndarray:
         one = np.finfo(dtype)
         ends = np.array([one.tiny, one.max], dtype).view(f"u{kind.itemsize}")
         first, last = int(ends[0]), int(ends[1])
-        step = max((last - first) // 2 ** 16, 1)
+        step = max((last - first) // 2**16, 1)
         values = np.arange(first, last + 1, step).astype(f"u{kind.itemsize}").view(dtype)
     else:
-        values = values_of(np.arange(min(2 ** bits, 2 ** 16)).astype(f"u{kind.itemsize}"), dtype)
+        values = values_of(np.arange(min(2**bits, 2**16)).astype(f"u{kind.itemsize}"), dtype)
     left = values[~np.isin(values, np.array(list(avoid), np.float64))]
     step = int(GOLDEN * len(left))
     while math.gcd(step, len(left)) > 1:

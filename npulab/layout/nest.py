@@ -15,7 +15,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from npulab.layout.stored import LISTED, MOST_ELEMENTS, Stored
 
-SLAB = 2 ** 17  # elements whose places are found at a time
+SLAB = 2**17  # elements whose places are found at a time
 LETTERS = {1: "i", 2: "rc", 3: "hwc", 4: "ohwi"}
 
 
@@ -38,7 +38,11 @@ class Loop:
 
     def reach(self, blocks: Any) -> Any:
         """Bytes to blocks by their number."""
-        return np.array(self.stride)[blocks] if isinstance(self.stride, tuple) else blocks * (self.stride or 0)
+        return (
+            np.array(self.stride)[blocks]
+            if isinstance(self.stride, tuple)
+            else blocks * (self.stride or 0)
+        )
 
 
 @dataclass(frozen=True)
@@ -82,31 +86,55 @@ class Layout(Stored):
         self._check_loops()
         low, high = self._ends()
         if not self.size:
-            ends = [-(-(high + max(0, 0, *self.copies)) // self.per_byte),
-                    *(part.offset + part.size for part in self.parts)]
+            ends = [
+                -(-(high + max(0, 0, *self.copies)) // self.per_byte),
+                *(part.offset + part.size for part in self.parts),
+            ]
             word = self.swap or 1
             object.__setattr__(self, "size", -(-max(ends) // word) * word)
         self._check_ends(low, high)
 
     def _check_axes(self) -> None:
         if len(self.window) != len(self.shape) or not all(
-                0 <= start < stop <= n for (start, stop), n in zip(self.window, self.shape, strict=True)):
-            raise ValueError(f"window: got {self.window}, allowed is (start, stop) for each axis of {self.shape}")
+            0 <= start < stop <= n for (start, stop), n in zip(self.window, self.shape, strict=True)
+        ):
+            raise ValueError(
+                f"window: got {self.window}, allowed is (start, stop) for each axis of {self.shape}"
+            )
         if not (self.join or self.swap or any(self.starts)) and len(self.starts) == len(self.shape):
             return
         axes = [axis for group in self.join for axis in group]
-        if len(set(axes)) != len(axes) or not set(axes) <= set(range(len(self.shape))) or () in self.join:
-            raise ValueError(f"join: got {self.join}, allowed are tuples of the axes 0 to {len(self.shape) - 1}, each "
-                             "at most once")
-        if len(self.starts) != len(self.shape) or min(self.starts) < 0 or any(
-                self.starts[axis] for group in self.join for axis in group[1:]):
-            raise ValueError(f"starts: got {self.starts}, allowed is 0 or more for each axis of {self.shape}, 0 for "
-                             "one that is joined to another")
+        if (
+            len(set(axes)) != len(axes)
+            or not set(axes) <= set(range(len(self.shape)))
+            or () in self.join
+        ):
+            raise ValueError(
+                f"join: got {self.join}, allowed are tuples of the axes 0 to "
+                f"{len(self.shape) - 1}, each "
+                "at most once"
+            )
+        if (
+            len(self.starts) != len(self.shape)
+            or min(self.starts) < 0
+            or any(self.starts[axis] for group in self.join for axis in group[1:])
+        ):
+            raise ValueError(
+                f"starts: got {self.starts}, allowed is 0 or more for each axis of {self.shape}, 0 "
+                "for "
+                "one that is joined to another"
+            )
         if any(self.starts) and not self._even:
             raise ValueError(f"starts: got {self.starts}, allowed is 0 if a loop has no stride")
-        if self.swap and self.itemsize > 1 and not all(place % self.itemsize == 0 for place in self._strides()):
-            raise ValueError(f"swap: got an offset or a stride that is no multiple of {self.itemsize} bytes, "
-                             "allowed are elements that lie in one word each")
+        if (
+            self.swap
+            and self.itemsize > 1
+            and not all(place % self.itemsize == 0 for place in self._strides())
+        ):
+            raise ValueError(
+                f"swap: got an offset or a stride that is no multiple of {self.itemsize} bytes, "
+                "allowed are elements that lie in one word each"
+            )
 
     def _strides(self) -> Iterator[int]:
         yield self.offset
@@ -121,19 +149,28 @@ class Layout(Stored):
             if not 0 <= loop.axis < len(left):
                 raise ValueError(f"{loop}: got axis {loop.axis}, allowed is 0 to {len(left) - 1}")
             if loop.axis in joined:
-                raise ValueError(f"{loop}: got an axis that is joined to another, allowed is the first of {self.join}")
+                raise ValueError(
+                    f"{loop}: got an axis that is joined to another, allowed is the first of "
+                    f"{self.join}"
+                )
             if loop.tile < 1:
                 raise ValueError(f"{loop}: got a tile of {loop.tile}, allowed is 1 or more")
             if packed and loop.stride is not None:
                 raise ValueError(f"{loop}: got a stride inside of a loop without one")
             blocks = -(-left[loop.axis] // loop.tile)
             if isinstance(loop.stride, tuple) and len(loop.stride) < blocks:
-                raise ValueError(f"{loop}: got the bytes to {len(loop.stride)} blocks, allowed is to each of {blocks}")
+                raise ValueError(
+                    f"{loop}: got the bytes to {len(loop.stride)} blocks, allowed is to each of "
+                    f"{blocks}"
+                )
             packed = loop.stride is None
             left[loop.axis] = min(left[loop.axis], loop.tile)
         if max(left) > 1:
             axis = left.index(max(left))
-            raise ValueError(f"loops: got blocks of {left[axis]} indices of axis {axis} at the innermost, allowed is 1")
+            raise ValueError(
+                f"loops: got blocks of {left[axis]} indices of axis {axis} at the innermost, "
+                "allowed is 1"
+            )
 
     def _ends(self) -> tuple[int, int]:
         """First byte and end of the elements, which are found to lie at places of their own."""
@@ -183,7 +220,10 @@ class Layout(Stored):
 
     def _apart(self, places: np.ndarray, low: int, high: int) -> bool:
         if high - low > MOST_ELEMENTS:
-            raise ValueError(f"loops: got bytes {low} to {high}, allowed are strides that do not interleave there")
+            raise ValueError(
+                f"loops: got bytes {low} to {high}, allowed are strides that do not interleave "
+                "there"
+            )
         taken = np.zeros(high - low, bool)
         for at in range(self.itemsize):
             taken[places + (at - low)] = True
@@ -210,8 +250,9 @@ class Layout(Stored):
     @property
     def _strided(self) -> bool:
         """Whether strides alone say where elements lie, short blocks apart."""
-        return self._solid or (self._even and not any(isinstance(loop.stride, tuple)
-                                                      for loop in self.loops))
+        return self._solid or (
+            self._even and not any(isinstance(loop.stride, tuple) for loop in self.loops)
+        )
 
     @property
     def _solid(self) -> bool:
@@ -260,29 +301,45 @@ class Layout(Stored):
         """What ``_joined`` was given."""
         if not self.join:
             return tensor
-        return tensor.reshape([self.extents[axis] for axis in self._order]).transpose(np.argsort(self._order))
+        return tensor.reshape([self.extents[axis] for axis in self._order]).transpose(
+            np.argsort(self._order)
+        )
 
-    def _views(self, buffer: np.ndarray, tensor: np.ndarray, copy: int,
-               ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def _views(
+        self,
+        buffer: np.ndarray,
+        tensor: np.ndarray,
+        copy: int,
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Views of a buffer and of the tensor that hold the same elements, an axis for each
         loop."""
         type_ = np.dtype(f"{'>' if self.big_endian else '<'}u{self.itemsize}")
         strides = [tensor.strides[loop.axis] * loop.tile for loop in self.loops]
-        stretches = self._stretches(0, self._joined_extents) if self._solid else self._strided_stretches()
+        stretches = (
+            self._stretches(0, self._joined_extents) if self._solid else self._strided_stretches()
+        )
         for place, index, shape, steps in stretches:
             start = tensor[tuple(slice(at, None) for at in index)]
-            yield (np.ndarray(shape, type_, buffer, self.offset + copy + place, steps),
-                   as_strided(start, shape, strides))
+            yield (
+                np.ndarray(shape, type_, buffer, self.offset + copy + place, steps),
+                as_strided(start, shape, strides),
+            )
 
     def _strided_stretches(self) -> Iterator[Stretch]:
         """Stretches of equal blocks whose places are strides apart."""
-        pieces = [self._pieces(axis, start, end, 0)
-                  for axis, (start, end) in enumerate(zip(self.starts, self._ends_of_axes, strict=True))]
+        pieces = [
+            self._pieces(axis, start, end, 0)
+            for axis, (start, end) in enumerate(zip(self.starts, self._ends_of_axes, strict=True))
+        ]
         steps = tuple(loop.reach(1) for loop in self.loops)
         for parts in product(*pieces):
             counts = {at: count for _, _, each in parts for at, count in each.items()}
-            yield (sum(place for _, place, _ in parts), tuple(index for index, _, _ in parts),
-                   tuple(counts[at] for at in range(len(self.loops))), steps)
+            yield (
+                sum(place for _, place, _ in parts),
+                tuple(index for index, _, _ in parts),
+                tuple(counts[at] for at in range(len(self.loops))),
+                steps,
+            )
 
     def _stretches(self, depth: int, extents: tuple[int, ...]) -> list[Stretch]:
         """Stretches of equal blocks of so many indices, one behind the other without gaps, from the
@@ -294,23 +351,27 @@ class Layout(Stored):
         out: list[Stretch] = []
         for first, count, size in ((0, whole, loop.tile), (whole * loop.tile, 1, rest)):
             if count and size:
-                inner = (*extents[:loop.axis], size, *extents[loop.axis + 1:])
+                inner = (*extents[: loop.axis], size, *extents[loop.axis + 1 :])
                 step = self.itemsize * math.prod(inner)
                 for behind, index, counts, steps in self._stretches(depth + 1, inner):
-                    at = (*index[:loop.axis], first + index[loop.axis], *index[loop.axis + 1:])
+                    at = (*index[: loop.axis], first + index[loop.axis], *index[loop.axis + 1 :])
                     out.append((place + behind, at, (count, *counts), (step, *steps)))
                 place += count * step
         return out
 
-    def _pieces(self, axis: int, start: int, end: int, depth: int) -> list[tuple[int, int, dict[int, int]]]:
+    def _pieces(
+        self, axis: int, start: int, end: int, depth: int
+    ) -> list[tuple[int, int, dict[int, int]]]:
         """Stretches of the indices ``start`` to ``end`` of an axis that the loops from ``depth`` on
         divide evenly.
 
         Each has its first index from ``start``, the bytes to it, and by number of a loop how many
         blocks there are: the whole blocks are apart from short ones before and behind them.
         """
-        depth = next((at for at in range(depth, len(self.loops)) if self.loops[at].axis == axis),
-                     len(self.loops))
+        depth = next(
+            (at for at in range(depth, len(self.loops)) if self.loops[at].axis == axis),
+            len(self.loops),
+        )
         if depth == len(self.loops):
             return [(0, 0, {})]
         loop = self.loops[depth]
@@ -320,8 +381,14 @@ class Layout(Stored):
         blocks = [(block, 1) for block in edges] + ([(whole[0], len(whole))] if whole else [])
         for block, count in sorted(blocks):
             first, last = max(start - block * tile, 0), min(end - block * tile, tile)
-            out += [(block * tile + first - start + index, loop.reach(block) + place, {depth: count, **counts})
-                    for index, place, counts in self._pieces(axis, first, last, depth + 1)]
+            out += [
+                (
+                    block * tile + first - start + index,
+                    loop.reach(block) + place,
+                    {depth: count, **counts},
+                )
+                for index, place, counts in self._pieces(axis, first, last, depth + 1)
+            ]
         return out
 
     @property
@@ -348,7 +415,9 @@ class Layout(Stored):
     def at(self, *index: Any) -> Any:
         """Byte offset of elements, by their index along each axis (numbers or arrays of one shape,
         in the window)."""
-        inside = [np.asarray(axis) - start for axis, (start, _) in zip(index, self.window, strict=True)]
+        inside = [
+            np.asarray(axis) - start for axis, (start, _) in zip(index, self.window, strict=True)
+        ]
         for first, *others in self.join:
             for axis in others:
                 inside[first] = inside[first] * self.extents[axis] + inside[axis]
@@ -357,7 +426,9 @@ class Layout(Stored):
 
     def _places(self, index: Sequence[Any]) -> Any:
         """Places by the indices that the loops see, from the first in the window."""
-        left: list[Any] = [axis + start if start else axis for axis, start in zip(index, self.starts, strict=True)]
+        left: list[Any] = [
+            axis + start if start else axis for axis, start in zip(index, self.starts, strict=True)
+        ]
         whole = self._joined_extents
         extents: list[Any] = list(self._ends_of_axes)
         # terms of one shape are added up first, so that few are of the whole tensor
@@ -371,7 +442,9 @@ class Layout(Stored):
             terms[np.shape(term)] = terms.get(np.shape(term), 0) + term
             left[loop.axis] = left[loop.axis] - block * loop.tile
             short = np.minimum(loop.tile, extents[loop.axis] - block * loop.tile)
-            extents[loop.axis] = int(short.flat[0]) if short.size and (short == short.flat[0]).all() else short
+            extents[loop.axis] = (
+                int(short.flat[0]) if short.size and (short == short.flat[0]).all() else short
+            )
         out: Any = np.int64(self.offset)
         for shape in sorted(terms, key=math.prod):
             out = out + terms[shape]
@@ -407,13 +480,27 @@ class Layout(Stored):
 
     def __str__(self) -> str:
         strides = [_stride_text(loop.stride) for loop in self.loops]
-        strided = [] if not strides else ["packed"] if set(strides) == {"packed"} else [f"strides {' '.join(strides)}"]
+        strided = (
+            []
+            if not strides
+            else ["packed"]
+            if set(strides) == {"packed"}
+            else [f"strides {' '.join(strides)}"]
+        )
         unit = "byte" if self.per_byte == 1 else "place"
         where = [f"from {unit} {self.offset}"] if self.offset else []
-        where += [f"only {letter} {start} to {stop - 1}" for letter, (start, stop), n in
-                  zip(_letters(self.shape), self.window, self.shape, strict=True) if (start, stop) != (0, n)]
-        where += [f"{letter} from place {start} of its tile" for letter, start in
-                  zip(_letters(self.shape), self.starts, strict=True) if start]
+        where += [
+            f"only {letter} {start} to {stop - 1}"
+            for letter, (start, stop), n in zip(
+                _letters(self.shape), self.window, self.shape, strict=True
+            )
+            if (start, stop) != (0, n)
+        ]
+        where += [
+            f"{letter} from place {start} of its tile"
+            for letter, start in zip(_letters(self.shape), self.starts, strict=True)
+            if start
+        ]
         first, *rest = self._said()
         return f"{', '.join([self.name, *strided])}: {', '.join([first, *where, *rest])}"
 

@@ -38,10 +38,10 @@ class Sums:
         the buffer)."""
         bits = bits or 8 * stored.itemsize
         have = sums(stored, self.axis, self.signed, bits)
-        value = fill - 2 ** bits if self.signed and fill >= 2 ** (bits - 1) else fill
+        value = fill - 2**bits if self.signed and fill >= 2 ** (bits - 1) else fill
         out = np.full(self.count, self.depth * value, np.int64)
-        out[:len(have)] = have + self.fills * value
-        return (out % 2 ** 32).astype("<u4").view(np.uint8)
+        out[: len(have)] = have + self.fills * value
+        return (out % 2**32).astype("<u4").view(np.uint8)
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,9 @@ class Constant:
         return len(self.data) * self.repeat
 
     def __str__(self) -> str:
-        shown = self.data[:SHOWN].hex(" ") + (" ..." if len(self.data) > SHOWN or self.repeat > 1 else "")
+        shown = self.data[:SHOWN].hex(" ") + (
+            " ..." if len(self.data) > SHOWN or self.repeat > 1 else ""
+        )
         return f"{self.size} constant bytes at byte {self.offset} ({shown})"
 
 
@@ -69,5 +71,7 @@ def sums(stored: np.ndarray, axis: int, signed: bool, bits: int) -> np.ndarray:
     rest = tuple(other for other in range(stored.ndim) if other != axis)
     if signed and bits < 8:
         half = 2 ** (bits - 1)
-        return (stored.astype(np.int8) ^ half).sum(rest, dtype=np.int64) - half * (stored.size // stored.shape[axis])
+        return (stored.astype(np.int8) ^ half).sum(rest, dtype=np.int64) - half * (
+            stored.size // stored.shape[axis]
+        )
     return (stored.view(f"i{stored.itemsize}") if signed else stored).sum(rest, dtype=np.int64)

@@ -10,7 +10,7 @@ import numpy as np
 
 from npulab.layout.stored import BITS, joined, opened, store, swap_words
 
-CHUNK = 2 ** 16
+CHUNK = 2**16
 SAMPLE = 256  # elements that tell how many would be found
 FEW = 16  # of them, those that are tried with every number an element may be changed by
 MOST_CHANGES = 8
@@ -58,8 +58,15 @@ class Pairs:
 
     def read(self, swap: int, high_first: bool) -> Pairs:
         """The same buffers read in another way."""
-        return replace(self, swap=swap, high_first=high_first, buffers=tuple(
-            opened(self.recorded(buffer), self.bits, swap, high_first) for buffer in self.buffers))
+        return replace(
+            self,
+            swap=swap,
+            high_first=high_first,
+            buffers=tuple(
+                opened(self.recorded(buffer), self.bits, swap, high_first)
+                for buffer in self.buffers
+            ),
+        )
 
     def recorded(self, buffer: np.ndarray) -> np.ndarray:
         """What ``opened`` was given."""
@@ -109,11 +116,15 @@ class Sought:
 
     def __init__(self, pairs: Pairs, signature: Signature) -> None:
         self.pairs, self.signature = pairs, signature
-        places = max((pairs.size - pairs.itemsize - (signature.count - 1) * signature.lag - signature.first)
-                     // signature.step + 1, 0)
+        places = max(
+            (pairs.size - pairs.itemsize - (signature.count - 1) * signature.lag - signature.first)
+            // signature.step
+            + 1,
+            0,
+        )
         # a key and where it stands are one number, so that sorting takes no further memory
         self.bits = max(places, pairs.raw[0].size, 2).bit_length()
-        self.low = np.uint64(2 ** self.bits - 1)
+        self.low = np.uint64(2**self.bits - 1)
         self.sorted = self._numbered(self._buffer_columns(places), places)
 
     def share(self, change: Change, sample: Sequence[np.ndarray] | None = None) -> float:
@@ -121,18 +132,20 @@ class Sought:
         columns = [change.of(column) for column in (self.sample() if sample is None else sample)]
         if not len(self.sorted) or not columns or not len(columns[0]):
             return 0.0
-        first, end = self._range(self._keys(columns, len(columns[0])) * np.uint64(2 ** self.bits))
+        first, end = self._range(self._keys(columns, len(columns[0])) * np.uint64(2**self.bits))
         return float(np.mean(end > first))
 
     def often(self, name: str, sample: Sequence[np.ndarray]) -> np.ndarray:
         """How many of a few elements are there, for each number ``(2 ** bits,)`` that all may be
         changed by."""
-        numbers = np.arange(256 ** self.pairs.itemsize).astype(sample[0].dtype)
+        numbers = np.arange(256**self.pairs.itemsize).astype(sample[0].dtype)
         out = np.zeros(len(numbers), np.int64)
         for values in zip(*(column[:FEW] for column in sample), strict=True):
-            keys = self._keys((value ^ numbers if name == "xor" else value + numbers for value in values),
-                              len(numbers))
-            first, end = self._range(keys * np.uint64(2 ** self.bits))
+            keys = self._keys(
+                (value ^ numbers if name == "xor" else value + numbers for value in values),
+                len(numbers),
+            )
+            first, end = self._range(keys * np.uint64(2**self.bits))
             out += end > first
         return out
 
@@ -153,8 +166,8 @@ class Sought:
         place, count = np.full(size, -1, np.int32), np.zeros(size, np.uint8)
         shared = np.zeros(size, bool)
         for start in range(0, size, CHUNK):
-            part = numbered[start:start + CHUNK]
-            pair = numbered[start:start + CHUNK + 1]
+            part = numbered[start : start + CHUNK]
+            pair = numbered[start : start + CHUNK + 1]
             same = (pair[1:] ^ pair[:-1]) <= self.low
             shared[pair[1:][same] & self.low] = True
             shared[pair[:-1][same] & self.low] = True
@@ -165,19 +178,27 @@ class Sought:
             place[element[found]] = self.signature.first + self.signature.step * at
             count[element] = np.minimum(end - first, MANY)
         copies = self._copies(numbered, count, shared)
-        return self._whole(Seen(place.reshape(shape), count.reshape(shape), shared.reshape(shape), copies))
+        return self._whole(
+            Seen(place.reshape(shape), count.reshape(shape), shared.reshape(shape), copies)
+        )
 
     def _range(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return np.searchsorted(self.sorted, keys), np.searchsorted(self.sorted, keys | self.low, "right")
+        return np.searchsorted(self.sorted, keys), np.searchsorted(
+            self.sorted, keys | self.low, "right"
+        )
 
-    def _copies(self, numbered: np.ndarray, count: np.ndarray, shared: np.ndarray) -> tuple[int, ...]:
+    def _copies(
+        self, numbered: np.ndarray, count: np.ndarray, shared: np.ndarray
+    ) -> tuple[int, ...]:
         """Distances of the further places from the first one that some elements have in common,
         where most have several places."""
         alone = count[~shared & (count > 0)]
-        usual = max(range(1, MOST_COPIES + 1), key=lambda many: int(np.count_nonzero(alone == many)))
+        usual = max(
+            range(1, MOST_COPIES + 1), key=lambda many: int(np.count_nonzero(alone == many))
+        )
         if usual == 1 or np.count_nonzero(alone == usual) * 2 < alone.size:
             return ()
-        some = numbered[::max(len(numbered) // (SAMPLE * SAMPLE), 1)]
+        some = numbered[:: max(len(numbered) // (SAMPLE * SAMPLE), 1)]
         element = some & self.low
         chosen = some[(count[element] == usual) & ~shared[element]][:SAMPLE]
         first, _ = self._range(chosen & ~self.low)
@@ -194,22 +215,28 @@ class Sought:
         shared = np.zeros(shape, bool)
         sure = known(seen)
         for at in reversed(range(self.signature.count)):
-            window = tuple(slice(at, at + n) if other == axis else slice(None)
-                           for other, n in enumerate(seen.place.shape))
+            window = tuple(
+                slice(at, at + n) if other == axis else slice(None)
+                for other, n in enumerate(seen.place.shape)
+            )
             place[window][sure] = seen.place[sure] + at * lag
             count[window][sure] = seen.count[sure]
         return Seen(place, count, shared, seen.copies)
 
     def _window_shape(self) -> tuple[int, ...]:
-        return tuple(max(n - self.signature.count + 1, 0) if axis == self.signature.axis else n
-                     for axis, n in enumerate(self.pairs.shape))
+        return tuple(
+            max(n - self.signature.count + 1, 0) if axis == self.signature.axis else n
+            for axis, n in enumerate(self.pairs.shape)
+        )
 
     def _tensor_columns(self, change: Change) -> Iterator[np.ndarray]:
         length = self._window_shape()[self.signature.axis]
         for raw in self.pairs.raw:
             changed = change.of(raw)
             for at in range(self.signature.count):
-                yield changed[(slice(None),) * self.signature.axis + (slice(at, at + length),)].ravel()
+                yield changed[
+                    (slice(None),) * self.signature.axis + (slice(at, at + length),)
+                ].ravel()
 
     def _buffer_columns(self, places: int) -> Iterator[np.ndarray]:
         itemsize, first, step = self.pairs.itemsize, self.signature.first, self.signature.step
@@ -221,7 +248,7 @@ class Sought:
                     continue
                 out = np.empty((places, itemsize), np.uint8)
                 for byte in range(itemsize):
-                    out[:, byte] = buffer[start + byte::step][:places]
+                    out[:, byte] = buffer[start + byte :: step][:places]
                 yield out.view(f"<u{itemsize}")[:, 0]
 
     def _keys(self, columns: Iterable[np.ndarray], size: int) -> np.ndarray:
@@ -232,7 +259,7 @@ class Sought:
         out = np.zeros(size, np.uint64)
         for column in columns:
             if fits:
-                out *= np.uint64(2 ** width)
+                out *= np.uint64(2**width)
                 out += column
             else:
                 out ^= column
@@ -242,9 +269,11 @@ class Sought:
 
     def _numbered(self, columns: Iterable[np.ndarray], size: int) -> np.ndarray:
         out = self._keys(columns, size)
-        out *= np.uint64(2 ** self.bits)
+        out *= np.uint64(2**self.bits)
         for start in range(0, size, CHUNK):
-            out[start:start + CHUNK] += np.arange(start, min(start + CHUNK, size), dtype=np.uint64)
+            out[start : start + CHUNK] += np.arange(
+                start, min(start + CHUNK, size), dtype=np.uint64
+            )
         out.sort()
         return out
 
@@ -260,17 +289,23 @@ def changes(sought: Sought) -> list[tuple[float, Change]]:
     bits = sought.pairs.bits
     sample = sought.sample()
     half = 2 ** (bits - 1)
-    tried = [Change(), halved(bits), *([Change(big_endian=True), Change(add=half, big_endian=True)] if bits > 8
-                                       else [])]
+    tried = [
+        Change(),
+        halved(bits),
+        *([Change(big_endian=True), Change(add=half, big_endian=True)] if bits > 8 else []),
+    ]
     if bits < 8:
-        tried += [Change(xor=number) for number in range(1, 2 ** bits) if number != half]
+        tried += [Change(xor=number) for number in range(1, 2**bits) if number != half]
     if 8 <= bits <= 16 and sample:
         for name in ("add", "xor"):
             often = sought.often(name, sample)
             often[[0, half]] = 0
             best = np.argsort(-often, kind="stable")[:MOST_CHANGES]
-            tried += [Change(add=number) if name == "add" else Change(xor=number)
-                      for number in best.tolist() if often[number]]
+            tried += [
+                Change(add=number) if name == "add" else Change(xor=number)
+                for number in best.tolist()
+                if often[number]
+            ]
     rated = [(sought.share(change, sample), change) for change in tried]
     return sorted((one for one in rated if one[0] > 0), key=lambda one: -one[0])
 

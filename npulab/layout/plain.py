@@ -12,7 +12,9 @@ from npulab.layout.stored import bytes_of_places, place_bytes
 from npulab.support.refuse import refuse_if
 
 
-def hwc(shape: tuple[int, ...], *, dtype: str = "uint8", row_pitch: int = 0, **stored: Any) -> Layout:
+def hwc(
+    shape: tuple[int, ...], *, dtype: str = "uint8", row_pitch: int = 0, **stored: Any
+) -> Layout:
     """The order of the tensor itself, last axis fastest: NHWC activations, OHWI weights, a matrix
     by rows.
 
@@ -25,12 +27,26 @@ def hwc(shape: tuple[int, ...], *, dtype: str = "uint8", row_pitch: int = 0, **s
             [3, 4, 5]]])
     """
     order = tuple(range(len(shape)))
-    pitches = {len(shape) - 3: row_pitch} if len(shape) >= 3 else {0: row_pitch} if len(shape) == 2 else {}
+    pitches = (
+        {len(shape) - 3: row_pitch}
+        if len(shape) >= 3
+        else {0: row_pitch}
+        if len(shape) == 2
+        else {}
+    )
     return strided(shape, order, pitches, dtype, **stored)
 
 
-def planar(shape: tuple[int, ...], *, dtype: str = "uint8", row_pitch: int = 0, plane_pitch: int = 0,
-           row_align: int = 1, plane_align: int = 1, **stored: Any) -> Layout:
+def planar(
+    shape: tuple[int, ...],
+    *,
+    dtype: str = "uint8",
+    row_pitch: int = 0,
+    plane_pitch: int = 0,
+    row_align: int = 1,
+    plane_align: int = 1,
+    **stored: Any,
+) -> Layout:
     """A plane of rows for each channel of a tensor ``(..., H, W, C)``: CHW, NCHW.
 
     Pitches are bytes from one row or plane to the next; left out, what a row or plane takes rounded
@@ -50,8 +66,15 @@ def planar(shape: tuple[int, ...], *, dtype: str = "uint8", row_pitch: int = 0, 
     return strided(shape, order, {last - 2: row_pitch, last: plane_pitch}, dtype, **stored)
 
 
-def nc1hwc2(shape: tuple[int, ...], c2: int, *, dtype: str = "uint8", row_pitch: int = 0, plane_pitch: int = 0,
-            **stored: Any) -> Layout:
+def nc1hwc2(
+    shape: tuple[int, ...],
+    c2: int,
+    *,
+    dtype: str = "uint8",
+    row_pitch: int = 0,
+    plane_pitch: int = 0,
+    **stored: Any,
+) -> Layout:
     """Channels of a tensor ``(..., H, W, C)`` in tiles of ``c2``: a plane of pixels for each tile,
     ``c2`` together.
 
@@ -71,15 +94,31 @@ def nc1hwc2(shape: tuple[int, ...], c2: int, *, dtype: str = "uint8", row_pitch:
     plane_pitch = _pitch("plane_pitch", plane_pitch, h * row_pitch)
     last = len(shape) - 1
     image = -(-c // c2) * plane_pitch
-    loops = [Loop(axis, 1, image * math.prod(shape[axis + 1:last - 2])) for axis in range(last - 2)]
-    loops += [Loop(last, c2, plane_pitch), Loop(last - 2, 1, row_pitch), Loop(last - 1, 1, pixel),
-              Loop(last, 1, itemsize)]
-    stored = {"size": bytes_of_places(stored.get("offset", 0) + math.prod(shape[:-3]) * image, dtype), **stored}
+    loops = [
+        Loop(axis, 1, image * math.prod(shape[axis + 1 : last - 2])) for axis in range(last - 2)
+    ]
+    loops += [
+        Loop(last, c2, plane_pitch),
+        Loop(last - 2, 1, row_pitch),
+        Loop(last - 1, 1, pixel),
+        Loop(last, 1, itemsize),
+    ]
+    stored = {
+        "size": bytes_of_places(stored.get("offset", 0) + math.prod(shape[:-3]) * image, dtype),
+        **stored,
+    }
     return Layout(shape, tuple(loops), dtype=dtype, **stored)
 
 
-def kernel_groups(shape: tuple[int, int, int, int], kernels: int, channels: int, *, dtype: str = "uint8",
-                  align: int = 1, **stored: Any) -> Layout:
+def kernel_groups(
+    shape: tuple[int, int, int, int],
+    kernels: int,
+    channels: int,
+    *,
+    dtype: str = "uint8",
+    align: int = 1,
+    **stored: Any,
+) -> Layout:
     """Weights OHWI in groups of ``kernels``, in each blocks of ``channels``; groups and blocks that
     are not full are short, without fill.
 
@@ -90,14 +129,27 @@ def kernel_groups(shape: tuple[int, int, int, int], kernels: int, channels: int,
     O1I1HWO2I2, O2=16, I2=8, packed: (20, 3, 3, 12) uint8, 2176 bytes
     """
     if kernels < 1 or channels < 1 or align < 1:
-        raise ValueError(f"kernels, channels, align: got {kernels}, {channels}, {align}, allowed is 1 or more")
+        raise ValueError(
+            f"kernels, channels, align: got {kernels}, {channels}, {align}, allowed is 1 or more"
+        )
     loops = (Loop(0, kernels), Loop(3, channels), Loop(1), Loop(2), Loop(0), Loop(3))
-    size = _up(bytes_of_places(stored.get("offset", 0) + math.prod(shape) * place_bytes(dtype), dtype), align)
+    size = _up(
+        bytes_of_places(stored.get("offset", 0) + math.prod(shape) * place_bytes(dtype), dtype),
+        align,
+    )
     return Layout(shape, loops, dtype=dtype, **{"size": size, **stored})
 
 
-def packed_blocks(shape: tuple[int, int], rows: int, columns: int, *, dtype: str = "uint8", sums: bool = False,
-                  fill: int = 0, **stored: Any) -> Layout:
+def packed_blocks(
+    shape: tuple[int, int],
+    rows: int,
+    columns: int,
+    *,
+    dtype: str = "uint8",
+    sums: bool = False,
+    fill: int = 0,
+    **stored: Any,
+) -> Layout:
     """A matrix ``(R, C)`` in blocks of ``rows`` times ``columns``: blocks down a strip of columns,
     then the next strip; in a block by columns.
 
@@ -111,8 +163,12 @@ def packed_blocks(shape: tuple[int, int], rows: int, columns: int, *, dtype: str
     refuse_if(rows < 1 or columns < 1, "rows, columns", f"{rows}, {columns}", "is 1 or more")
     (r, c), itemsize = shape, place_bytes(dtype)
     high, wide = _up(r, rows), _up(c, columns)
-    loops = (Loop(1, columns, itemsize * high * columns), Loop(0, rows, itemsize * rows * columns),
-             Loop(1, 1, itemsize * rows), Loop(0, 1, itemsize))
+    loops = (
+        Loop(1, columns, itemsize * high * columns),
+        Loop(0, rows, itemsize * rows * columns),
+        Loop(1, 1, itemsize * rows),
+        Loop(0, 1, itemsize),
+    )
     end = bytes_of_places(stored.get("offset", 0) + itemsize * high * wide, dtype)
     parts = (*stored.pop("parts", ()), *((Sums(end, 1, wide, high - r, high),) if sums else ()))
     size = max([end, *(part.offset + part.size for part in parts)])
@@ -130,15 +186,22 @@ def only(layout: Layout, axis: int, start: int, stop: int) -> Layout:
     return replace(layout, window=window)
 
 
-def strided(shape: tuple[int, ...], order: tuple[int, ...], pitches: dict[int, int] | None = None,
-            dtype: str = "uint8", **stored: Any) -> Layout:
+def strided(
+    shape: tuple[int, ...],
+    order: tuple[int, ...],
+    pitches: dict[int, int] | None = None,
+    dtype: str = "uint8",
+    **stored: Any,
+) -> Layout:
     """Axes in an ``order`` from the outermost to the innermost; ``pitches`` are bytes between steps
     of an axis, where they are more than what is inside takes.
 
     Raises ValueError for an order that is no permutation, and pitches too small.
     """
     if sorted(order) != list(range(len(shape))):
-        raise ValueError(f"order: got {order}, allowed are the axes 0 to {len(shape) - 1}, each once")
+        raise ValueError(
+            f"order: got {order}, allowed are the axes 0 to {len(shape) - 1}, each once"
+        )
     step, loops = place_bytes(dtype), []
     for axis in reversed(order):
         pitch = _pitch(f"pitch of axis {axis}", (pitches or {}).get(axis, 0), step)

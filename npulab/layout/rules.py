@@ -12,8 +12,10 @@ import numpy as np
 from npulab.layout.nest import Layout, Loop
 
 LINES = 64  # lines along an axis of which the middle one counts
-RARE = 8  # an axis reaches as far as its indices have at least so small a part of the places that the fullest has
-UNKNOWN = np.int64(2 ** 62)
+# an axis reaches as far as its indices have at least so small a part of the places that the fullest
+# has
+RARE = 8
+UNKNOWN = np.int64(2**62)
 WRONG = 8  # so small a part of the places along an axis may be wrong
 LISTED = 4  # elements for each index whose bytes are listed, at least
 GAPS = 64  # ends of a tile that are tried where no place tells
@@ -46,7 +48,10 @@ def layouts(places: np.ndarray, deep: bool = False, **stored: Any) -> Iterator[L
         for kind, steps in _deeper(inside):
             yield from _nests(places.shape, window, steps, kind.pop("offset"), {**stored, **kind})
         return
-    seen = [_steps(inside, lines, corners) for lines, corners in ((1, False), (LINES, False), (1, True), (2, True))]
+    seen = [
+        _steps(inside, lines, corners)
+        for lines, corners in ((1, False), (LINES, False), (1, True), (2, True))
+    ]
     sure = [steps for at, steps in enumerate(seen) if steps is not None and steps not in seen[:at]]
     for steps in [*sure, *(near for one in sure for near in _near(one))]:
         offset = _origin(inside, steps)
@@ -70,18 +75,30 @@ def _deeper(places: np.ndarray) -> Iterator[tuple[dict[str, Any], list[Step]]]:
             at = order.index(join[0])
             shape = [1 if axis in join else n for axis, n in enumerate(places.shape)]
             shape[join[0]] = math.prod(places.shape[axis] for axis in join)
-            joined = places.transpose(*order[:at], *join, *order[at + 1:]).reshape(shape)
+            joined = places.transpose(*order[:at], *join, *order[at + 1 :]).reshape(shape)
         starts, steps = [0] * places.ndim, []
         for axis, n in enumerate(joined.shape):
-            starts[axis], digits = _any_digits(*_line(joined, axis, lines), axis in join) if n > 1 else (0, [])
-            if digits is None or (axis in join and n > 1 and not _together(digits, starts[axis], places, join)):
+            starts[axis], digits = (
+                _any_digits(*_line(joined, axis, lines), axis in join) if n > 1 else (0, [])
+            )
+            if digits is None or (
+                axis in join and n > 1 and not _together(digits, starts[axis], places, join)
+            ):
                 digits = None
                 break
             steps += [Step(axis, tile, stride) for tile, stride in digits]
-        listed = max((len(step.stride) for step in steps if isinstance(step.stride, tuple)), default=0)
+        listed = max(
+            (len(step.stride) for step in steps if isinstance(step.stride, tuple)), default=0
+        )
         if digits is not None and LISTED * listed <= places.size:
-            yield {"offset": _origin(joined, steps, starts), "starts": tuple(starts),
-                   "join": (join,) if join else ()}, steps
+            yield (
+                {
+                    "offset": _origin(joined, steps, starts),
+                    "starts": tuple(starts),
+                    "join": (join,) if join else (),
+                },
+                steps,
+            )
 
 
 def _together(digits: Digits, start: int, places: np.ndarray, join: Sequence[int]) -> bool:
@@ -108,7 +125,9 @@ def _any_digits(line: np.ndarray, known: np.ndarray, joint: bool) -> tuple[int, 
         return 0, digits
     tile = int(breaks[0]) if len(breaks) else 1
     blocks = line[::tile]
-    even = np.array_equal(np.repeat(blocks, tile)[:len(line)] + np.arange(len(line)) % tile * step, line)
+    even = np.array_equal(
+        np.repeat(blocks, tile)[: len(line)] + np.arange(len(line)) % tile * step, line
+    )
     if even and tile > 1:
         return 0, [(1, step), (tile, tuple(blocks.tolist()))]
     return 0, [(1, tuple(line.tolist()))]
@@ -122,38 +141,67 @@ def _near(steps: list[Step]) -> Iterator[list[Step]]:
         outer = [one for one in steps if one.axis == step.axis and one.tile > step.tile]
         for more in (1, -1, 2, -2, 3, -3) if len(inner) == 1 and not outer else ():
             if step.tile + more > 1:
-                other = Step(step.axis, step.tile + more, Loop(*step).reach(1) + more * Loop(*inner[0]).reach(1))
-                yield [*steps[:at], other, *steps[at + 1:]]
+                other = Step(
+                    step.axis,
+                    step.tile + more,
+                    Loop(*step).reach(1) + more * Loop(*inner[0]).reach(1),
+                )
+                yield [*steps[:at], other, *steps[at + 1 :]]
 
 
-def _extended(window: tuple[tuple[int, int], ...], shape: tuple[int, ...], steps: list[Step], offset: int,
-              ) -> int | None:
+def _extended(
+    window: tuple[tuple[int, int], ...],
+    shape: tuple[int, ...],
+    steps: list[Step],
+    offset: int,
+) -> int | None:
     """Where the first element of the whole tensor lies, by the steps inside of a window; None where
     they do not say."""
     for axis, ((start, _), n) in enumerate(zip(window, shape, strict=True)):
-        outer = max((step for step in steps if step.axis == axis), key=lambda step: step.tile, default=None)
+        outer = max(
+            (step for step in steps if step.axis == axis), key=lambda step: step.tile, default=None
+        )
         if n > 1 and (outer is None or start % outer.tile):
             return None
         offset -= Loop(*outer).reach(start // outer.tile) if outer else 0
     return offset
 
 
-def _nests(shape: tuple[int, ...], window: tuple[tuple[int, int], ...], steps: list[Step], offset: int,
-           stored: dict[str, Any]) -> Iterator[Layout]:
+def _nests(
+    shape: tuple[int, ...],
+    window: tuple[tuple[int, int], ...],
+    steps: list[Step],
+    offset: int,
+    stored: dict[str, Any],
+) -> Iterator[Layout]:
     ordered = sorted(steps, key=lambda step: -_wide(step.stride))
     # loops over one axis are written from the largest tile to the smallest, wherever their strides
     # would put them
-    by_axis = {axis: sorted((step for step in steps if step.axis == axis), key=lambda step: step.tile)
-               for axis in range(len(shape))}
+    by_axis = {
+        axis: sorted((step for step in steps if step.axis == axis), key=lambda step: step.tile)
+        for axis in range(len(shape))
+    }
     ordered = [by_axis[step.axis].pop() for step in ordered]
-    uneven = any(stored.get("starts", ())) or any(isinstance(step.stride, tuple) for step in ordered)
+    uneven = any(stored.get("starts", ())) or any(
+        isinstance(step.stride, tuple) for step in ordered
+    )
     for fixed in (len(ordered), *(range(len(ordered)) if not uneven else ())):
-        loops = tuple(Loop(step.axis, step.tile, step.stride if at < fixed else None)
-                      for at, step in enumerate(ordered))
+        loops = tuple(
+            Loop(step.axis, step.tile, step.stride if at < fixed else None)
+            for at, step in enumerate(ordered)
+        )
         # a tile of tiles that nothing comes between says nothing
-        loops = tuple(loop for loop, inner in pairwise((*loops, None)) if loop
-                      and not (inner and loop.stride is None and inner.axis == loop.axis
-                               and loop.tile % inner.tile == 0))
+        loops = tuple(
+            loop
+            for loop, inner in pairwise((*loops, None))
+            if loop
+            and not (
+                inner
+                and loop.stride is None
+                and inner.axis == loop.axis
+                and loop.tile % inner.tile == 0
+            )
+        )
         try:
             layout = Layout(shape, loops, offset=offset, window=window, **{**stored, "size": 0})
             if layout.size < stored.get("size", 0):
@@ -165,7 +213,11 @@ def _nests(shape: tuple[int, ...], window: tuple[tuple[int, int], ...], steps: l
 
 def _wide(stride: int | tuple[int, ...]) -> int:
     """How far apart blocks are, on the whole."""
-    return abs(stride) if isinstance(stride, int) else (max(stride) - min(stride)) // max(len(stride) - 1, 1)
+    return (
+        abs(stride)
+        if isinstance(stride, int)
+        else (max(stride) - min(stride)) // max(len(stride) - 1, 1)
+    )
 
 
 def _window(places: np.ndarray) -> tuple[tuple[int, int], ...]:
@@ -173,7 +225,9 @@ def _window(places: np.ndarray) -> tuple[tuple[int, int], ...]:
     known = places >= 0
     out = []
     for axis in range(places.ndim):
-        counts = np.count_nonzero(known, axis=tuple(other for other in range(places.ndim) if other != axis))
+        counts = np.count_nonzero(
+            known, axis=tuple(other for other in range(places.ndim) if other != axis)
+        )
         have = np.flatnonzero((counts > 0) & (counts * RARE >= counts.max()))
         if not len(have):
             return ()
@@ -197,8 +251,13 @@ def _steps(places: np.ndarray, lines: int, corners: bool) -> list[Step] | None:
         if digits is None:
             return None
         if corners:
-            far = tuple(slice(None) if other == axis else slice(None, None, -1) for other in range(places.ndim))
-            tiles = {tile for tile, _ in [*digits, *(_digits(*_line(places[far], axis, lines)) or [])]}
+            far = tuple(
+                slice(None) if other == axis else slice(None, None, -1)
+                for other in range(places.ndim)
+            )
+            tiles = {
+                tile for tile, _ in [*digits, *(_digits(*_line(places[far], axis, lines)) or [])]
+            }
             digits = [(tile, int(line[tile])) for tile in sorted(tiles) if known[tile]]
         out += [Step(axis, tile, stride) for tile, stride in digits]
     return out
@@ -209,7 +268,9 @@ def _line(places: np.ndarray, axis: int, lines: int) -> tuple[np.ndarray, np.nda
     some lines near the origin have, where tiles are full."""
     others = [n for other, n in enumerate(places.shape) if other != axis]
     each = max(int(lines ** (1 / max(sum(n > 1 for n in others), 1)) + 1e-9), 1)
-    near = places[tuple(slice(None) if other == axis else slice(each) for other in range(places.ndim))]
+    near = places[
+        tuple(slice(None) if other == axis else slice(each) for other in range(places.ndim))
+    ]
     table = np.moveaxis(near, axis, -1).reshape(-1, places.shape[axis])
     table = table[table[:, 0] >= 0]
     if not len(table):
@@ -240,7 +301,10 @@ def _digits(line: np.ndarray, known: np.ndarray) -> list[tuple[int, int]] | None
         if digits is not None:
             # a tile that changes nothing is seen where places are missing around its end
             next_one = [(tile * above, wide) for above, wide in digits]
-            return [(1, stride), *(next_one[1:] if next_one[0] == (tile, stride * tile) else next_one)]
+            return [
+                (1, stride),
+                *(next_one[1:] if next_one[0] == (tile, stride * tile) else next_one),
+            ]
     return None
 
 
@@ -248,7 +312,9 @@ def _blocks(line: np.ndarray, known: np.ndarray, tile: int) -> tuple[np.ndarray,
     """The distance of each block of ``tile`` indices that most of them have; None where too many
     have another."""
     short = -len(line) % tile
-    values = np.pad(np.where(known, line, UNKNOWN), (0, short), constant_values=UNKNOWN).reshape(-1, tile)
+    values = np.pad(np.where(known, line, UNKNOWN), (0, short), constant_values=UNKNOWN).reshape(
+        -1, tile
+    )
     counts = np.count_nonzero(values != UNKNOWN, axis=1)
     middle = np.take_along_axis(np.sort(values, 1), np.maximum(counts - 1, 0)[:, None] // 2, 1)
     wrong = np.count_nonzero((values != UNKNOWN) & (values != middle))
@@ -265,7 +331,9 @@ def _origin(places: np.ndarray, steps: list[Step], starts: Sequence[int] = ()) -
     out = near[tuple(index.T)].copy()
     for axis in range(places.ndim):
         left = index[:, axis] + (starts[axis] if starts else 0)
-        for step in sorted((step for step in steps if step.axis == axis), key=lambda step: -step.tile):
+        for step in sorted(
+            (step for step in steps if step.axis == axis), key=lambda step: -step.tile
+        ):
             out -= Loop(*step).reach(left // step.tile)
             left %= step.tile
     return int(np.sort(out)[(len(out) - 1) // 2])

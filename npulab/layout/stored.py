@@ -13,12 +13,25 @@ from npulab.layout.items import Item, items_of
 from npulab.layout.parts import Part, Sums
 
 # bits of an element by its name; those below 8 are held in a byte each outside of their buffer
-BITS = {"uint8": 8, "int8": 8, "uint16": 16, "int16": 16, "float16": 16, "uint32": 32, "int32": 32,
-        "float32": 32, "uint4": 4, "int4": 4, "uint2": 2, "int2": 2, "uint1": 1}
+BITS = {
+    "uint8": 8,
+    "int8": 8,
+    "uint16": 16,
+    "int16": 16,
+    "float16": 16,
+    "uint32": 32,
+    "int32": 32,
+    "float32": 32,
+    "uint4": 4,
+    "int4": 4,
+    "uint2": 2,
+    "int2": 2,
+    "uint1": 1,
+}
 DTYPES = tuple(BITS)
 SWAPS = (0, 4, 8, 2, 16)  # bytes of a word whose order may be reversed, the usual ones first
-MOST_ELEMENTS = 2 ** 26
-MOST_BYTES = 2 ** 31
+MOST_ELEMENTS = 2**26
+MOST_BYTES = 2**31
 LISTED = 4  # parts that a text lists
 Buffer = bytes | bytearray | memoryview | np.ndarray
 
@@ -97,7 +110,9 @@ class Stored(ABC):
         tensor = np.asarray(tensor)
         kind = held_as(self.dtype)
         if tensor.shape != self.shape or tensor.dtype != kind:
-            raise ValueError(f"tensor: got {tensor.dtype} {tensor.shape}, allowed is {kind} {self.shape}")
+            raise ValueError(
+                f"tensor: got {tensor.dtype} {tensor.shape}, allowed is {kind} {self.shape}"
+            )
         return store(raw_of(tensor, self.dtype), self.xor, self.add)
 
     def pack(self, tensor: np.ndarray) -> bytes:
@@ -110,9 +125,11 @@ class Stored(ABC):
         self._write(places, stored)
         out = joined(places, self.bits, self.big_endian)
         for part in self.parts:
-            out[part.offset:part.offset + part.size] = \
-                part.data(stored, self.fill, self.bits) if isinstance(part, Sums) else \
-                np.tile(np.frombuffer(part.data, np.uint8), part.repeat)
+            out[part.offset : part.offset + part.size] = (
+                part.data(stored, self.fill, self.bits)
+                if isinstance(part, Sums)
+                else np.tile(np.frombuffer(part.data, np.uint8), part.repeat)
+            )
         return swap_words(out, self.swap).tobytes()
 
     def unpack(self, buffer: Buffer) -> np.ndarray:
@@ -128,8 +145,10 @@ class Stored(ABC):
             wrong = again != stored
             if wrong.any():
                 at = int(self.places_before_swap()[self.inside][wrong][0])
-                raise ValueError(f"buffer: got two values of one element, at bytes {self.swapped(at)} and "
-                                 f"{self.swapped(at + copy)} (its copy)")
+                raise ValueError(
+                    f"buffer: got two values of one element, at bytes {self.swapped(at)} and "
+                    f"{self.swapped(at + copy)} (its copy)"
+                )
         out = np.zeros(self.shape, stored.dtype)
         out[self.inside] = restore(stored, self.xor, self.add)
         return values_of(out, self.dtype)
@@ -169,13 +188,16 @@ class Stored(ABC):
     def _read(self, data: np.ndarray) -> list[np.ndarray]:
         """Elements of a buffer, unsigned as stored, and each copy of them, place by place."""
         places = self.places_before_swap()[self.inside]
-        return [elements_at(data, places + copy, self.itemsize, self.big_endian)
-                for copy in (0, *self.copies)]
+        return [
+            elements_at(data, places + copy, self.itemsize, self.big_endian)
+            for copy in (0, *self.copies)
+        ]
 
     def blank(self, size: int) -> np.ndarray:
         """A buffer of fill alone, ``(size,) uint8``, in step with the elements."""
-        return swap_words(joined(self.blank_places(size * self.per_byte), self.bits, self.big_endian),
-                          self.swap)
+        return swap_words(
+            joined(self.blank_places(size * self.per_byte), self.bits, self.big_endian), self.swap
+        )
 
     def blank_places(self, size: int) -> np.ndarray:
         """Fill values in step with the elements, ``(size,) uint8``, before words are swapped."""
@@ -202,16 +224,28 @@ class Stored(ABC):
             raise ValueError(f"dtype: got {self.dtype!r}, allowed is one of {', '.join(DTYPES)}")
         bits = self.bits
         # adding half of the range is the xor of the highest bit, so that few bits need no sum
-        for name, most in (("fill", 2 ** bits - 1), ("xor", 2 ** bits - 1), ("add", 2 ** bits - 1 if bits >= 8 else 0)):
+        for name, most in (
+            ("fill", 2**bits - 1),
+            ("xor", 2**bits - 1),
+            ("add", 2**bits - 1 if bits >= 8 else 0),
+        ):
             value = getattr(self, name)
             if not 0 <= value <= most:
                 raise ValueError(f"{name}: got {value}, allowed is 0 to {most}")
         if self.swap not in SWAPS or 0 < self.swap < self.itemsize:
-            raise ValueError(f"swap: got {self.swap}, allowed is 0 or the {', '.join(map(str, sorted(SWAPS)[1:]))} "
-                             f"bytes of a word, at least the {self.itemsize} of an element")
-        uneven = next((copy for copy in self.copies if self.swap and copy % (self.swap * self.per_byte)), None)
+            raise ValueError(
+                f"swap: got {self.swap}, allowed is 0 or the "
+                f"{', '.join(map(str, sorted(SWAPS)[1:]))} "
+                f"bytes of a word, at least the {self.itemsize} of an element"
+            )
+        uneven = next(
+            (copy for copy in self.copies if self.swap and copy % (self.swap * self.per_byte)), None
+        )
         if uneven is not None:
-            raise ValueError(f"copies: got {uneven}, allowed are multiples of the {self.swap} bytes that are swapped")
+            raise ValueError(
+                f"copies: got {uneven}, allowed are multiples of the {self.swap} bytes that are "
+                "swapped"
+            )
         if not 0 <= self.size <= MOST_BYTES:
             raise ValueError(f"size: got {self.size} bytes, allowed is 0 to {MOST_BYTES}")
 
@@ -221,20 +255,33 @@ class Stored(ABC):
         first, end = first + min(0, *self.copies, 0), end + max(0, *self.copies, 0)
         if first < 0 or end > self.size * self.per_byte:
             unit = "bytes" if self.per_byte == 1 else "places"
-            raise ValueError(f"elements: got {unit} {first} to {end}, allowed is 0 to {self.size * self.per_byte}, "
-                             "the size")
+            raise ValueError(
+                f"elements: got {unit} {first} to {end}, allowed is 0 to "
+                f"{self.size * self.per_byte}, "
+                "the size"
+            )
         if self.swap and self.size % self.swap:
-            raise ValueError(f"size: got {self.size}, allowed are multiples of the {self.swap} bytes that are swapped")
+            raise ValueError(
+                f"size: got {self.size}, allowed are multiples of the {self.swap} bytes that are "
+                "swapped"
+            )
         for part in self.parts:
             if part.offset < 0 or part.offset + part.size > self.size:
-                raise ValueError(f"{part}: got bytes {part.offset} to {part.offset + part.size}, allowed is 0 to "
-                                 f"{self.size}, the size")
+                raise ValueError(
+                    f"{part}: got bytes {part.offset} to {part.offset + part.size}, allowed is 0 "
+                    "to "
+                    f"{self.size}, the size"
+                )
             if isinstance(part, Sums) and held_as(self.dtype).kind == "f":
                 raise ValueError(f"{part}: got {self.dtype}, allowed are sums of whole numbers")
-            if isinstance(part, Sums) and not (0 <= part.axis < len(self.shape)
-                                               and part.count >= self.extents[part.axis]):
-                raise ValueError(f"{part}: got axis {part.axis}, allowed is an axis of {self.shape} with at most "
-                                 f"{part.count} indices")
+            if isinstance(part, Sums) and not (
+                0 <= part.axis < len(self.shape) and part.count >= self.extents[part.axis]
+            ):
+                raise ValueError(
+                    f"{part}: got axis {part.axis}, allowed is an axis of {self.shape} with at "
+                    "most "
+                    f"{part.count} indices"
+                )
 
     def _said(self) -> list[str]:
         """What text says after the rule."""
@@ -244,7 +291,11 @@ class Stored(ABC):
         out += ["big-endian"] if self.big_endian else []
         out += [f"words of {self.swap} bytes swapped"] if self.swap else []
         out += [f"fill {self.fill:#x}"] if self.fill else []
-        out += [f"copies {', '.join(f'{copy:+d}' for copy in self.copies)} bytes away"] if self.copies else []
+        out += (
+            [f"copies {', '.join(f'{copy:+d}' for copy in self.copies)} bytes away"]
+            if self.copies
+            else []
+        )
         out += [str(part) for part in self.parts[:LISTED]]
         out += [f"{len(self.parts) - LISTED} more parts"] if len(self.parts) > LISTED else []
         return [*out, f"{self.size} bytes"]
@@ -301,7 +352,7 @@ def raw_of(tensor: np.ndarray, dtype: str) -> np.ndarray:
     raw, bits = np.ascontiguousarray(tensor).view(f"u{tensor.itemsize}"), BITS[dtype]
     if bits >= 8:
         return raw
-    raw = raw % 2 ** bits
+    raw = raw % 2**bits
     wrong = tensor[values_of(raw, dtype) != tensor]
     if wrong.size:
         raise ValueError(f"tensor: got {int(wrong[0])}, allowed are values of {dtype}")
@@ -324,7 +375,7 @@ def swap_words(data: np.ndarray, swap: int) -> np.ndarray:
 def opened(data: np.ndarray, bits: int, swap: int, high_first: bool) -> np.ndarray:
     """A buffer with its words swapped back, elements below 8 bits in a byte each."""
     data = swap_words(data, swap)
-    return (data[:, None] // _steps(bits, high_first) % 2 ** bits).reshape(-1) if bits < 8 else data
+    return (data[:, None] // _steps(bits, high_first) % 2**bits).reshape(-1) if bits < 8 else data
 
 
 def joined(places: np.ndarray, bits: int, high_first: bool) -> np.ndarray:
@@ -357,22 +408,30 @@ def bytes_of(elements: np.ndarray, big_endian: bool) -> np.ndarray:
     return np.ascontiguousarray(ordered).view(np.uint8).reshape(*elements.shape, elements.itemsize)
 
 
-def elements_at(data: np.ndarray, places: np.ndarray, itemsize: int, big_endian: bool) -> np.ndarray:
+def elements_at(
+    data: np.ndarray, places: np.ndarray, itemsize: int, big_endian: bool
+) -> np.ndarray:
     """Unsigned elements of a buffer ``(n,) uint8`` at byte offsets."""
     if itemsize == 1:
         return data[places]
     out = np.empty((*places.shape, itemsize), np.uint8)
     for at in range(itemsize):
         out[..., at] = data[places + at]
-    return out.view(f"{'>' if big_endian else '<'}u{itemsize}")[..., 0].astype(f"u{itemsize}", copy=False)
+    return out.view(f"{'>' if big_endian else '<'}u{itemsize}")[..., 0].astype(
+        f"u{itemsize}", copy=False
+    )
 
 
 def bytes_in(buffer: Buffer, name: str) -> np.ndarray:
     """A buffer ``(n,) uint8`` without a copy; raises ValueError where it is not bytes."""
     if isinstance(buffer, np.ndarray):
         if buffer.dtype != np.uint8 or buffer.ndim != 1:
-            raise ValueError(f"{name}: got {buffer.dtype} {buffer.shape}, allowed are bytes or uint8 of one axis")
+            raise ValueError(
+                f"{name}: got {buffer.dtype} {buffer.shape}, allowed are bytes or uint8 of one axis"
+            )
         return buffer
     if not isinstance(buffer, bytes | bytearray | memoryview):
-        raise ValueError(f"{name}: got {type(buffer).__name__}, allowed are bytes or uint8 of one axis")
+        raise ValueError(
+            f"{name}: got {type(buffer).__name__}, allowed are bytes or uint8 of one axis"
+        )
     return np.frombuffer(buffer, np.uint8)

@@ -18,5 +18,21 @@ from npulab.models.read import Model, is_model, read_model
 from npulab.models.sweeps import Sweep, check_sweep, random_input, random_layer, sweep, write_sweep
 from npulab.models.write import single_op_model, write_model
 
-__all__ = ["Graph", "Memory", "Model", "Operator", "Sweep", "Tensor", "check_sweep", "is_model", "model_memory",
-           "random_input", "random_layer", "read_model", "single_op_model", "sweep", "write_model", "write_sweep"]
+__all__ = [
+    "Graph",
+    "Memory",
+    "Model",
+    "Operator",
+    "Sweep",
+    "Tensor",
+    "check_sweep",
+    "is_model",
+    "model_memory",
+    "random_input",
+    "random_layer",
+    "read_model",
+    "single_op_model",
+    "sweep",
+    "write_model",
+    "write_sweep",
+]

@@ -32,27 +32,41 @@ CIRCLE_NAMES = tuple(row["name"] for row in _OPERATORS if int(row["number"]) < 0
 
 
 def _used(use: str) -> dict[str, tuple[int, int, str]]:
-    return {row["name"]: (int(row["number"]), int(row["options"]), row["kind"])
-            for row in _OPERATORS if row["use"] == use}
+    return {
+        row["name"]: (int(row["number"]), int(row["options"]), row["kind"])
+        for row in _OPERATORS
+        if row["use"] == use
+    }
 
 
 # By name the number of the operator, number and kind of its options: those that layers are written
-# as; the others of the kinds of npulab.quant.layers.operation; those that are part of no layer, whose
-# activation, masks or graphs are part of a listing.  What has none of these uses, and options of
-# another number, as old files have some, are listed without options.
+# as; the others of the kinds of npulab.quant.layers.operation; those that are part of no layer,
+# whose activation, masks or graphs are part of a listing.  What has none of these uses, and options
+# of another number, as old files have some, are listed without options.
 OPERATORS, TENSORS, LISTED = _used("layer"), _used("tensors"), _used("listed")
 # Revision of the operator by the type of its first input; "hybrid" if that is float32 and the
 # weights are int8, "hybrid channels" if they have a scale each.  1 where the table says nothing.
-REVISIONS = {row["name"]: {kind.replace("-", " "): int(revision) for kind, _, revision in (
-    one.partition(":") for one in row["revisions"].split())} for row in _OPERATORS if row["revisions"]}
-CUSTOM, GREATER = "CUSTOM", 127  # the number that stands in the older byte for every one that is greater
+REVISIONS = {
+    row["name"]: {
+        kind.replace("-", " "): int(revision)
+        for kind, _, revision in (one.partition(":") for one in row["revisions"].split())
+    }
+    for row in _OPERATORS
+    if row["revisions"]
+}
+CUSTOM, GREATER = (
+    "CUSTOM",
+    127,
+)  # the number that stands in the older byte for every one that is greater
 
 # Numbers from 0 again; circle has the last of them in numbers of its own, from -1 downwards.  Bits
 # are those of 32 elements where numpy has no such type; source of the blocks of 32:
 # ggerganov/ggml:src/ggml-common.h, OCP Microscaling Formats 1.0 (each has a scale, of 16 bits in
 # ggml, of 8 in MX).
 _TYPES = read_table(HERE / "types.csv")
-TYPES, CIRCLE_TYPES = (tuple(row["name"] for row in _TYPES if row["form"] == form) for form in FORMS)
+TYPES, CIRCLE_TYPES = (
+    tuple(row["name"] for row in _TYPES if row["form"] == form) for form in FORMS
+)
 BITS = {row["name"]: int(row["bits"]) for row in _TYPES if row["bits"]}
 PACKED = ("int2", "int4", "uint4")  # codes below 8 bits, one after the other
 # an activation's name in the file, and in this package

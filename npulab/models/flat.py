@@ -13,7 +13,7 @@ from npulab.support.text import plural
 
 # memory that a file may take, and how much a table does and a byte of a vector, with its line in a
 # listing, about
-LEAST_MEMORY, MEMORY_PER_BYTE, TABLE_MEMORY, ELEMENT_MEMORY = 2 ** 25, 16, 400, 40
+LEAST_MEMORY, MEMORY_PER_BYTE, TABLE_MEMORY, ELEMENT_MEMORY = 2**25, 16, 400, 40
 
 
 class Field(NamedTuple):
@@ -46,18 +46,23 @@ class Flat:
     def take(self, at: int, size: int, what: str, memory: int = 1) -> bytes:
         """Some bytes; ``memory`` is how much of it each of them takes."""
         if not 0 <= at <= len(self.data) - size:
-            raise ValueError(f"{what}: got {plural(size, 'byte')} at offset {at}, allowed is inside the file of "
-                             f"{len(self.data)}; the file is cut off or broken")
+            raise ValueError(
+                f"{what}: got {plural(size, 'byte')} at offset {at}, allowed is inside the file of "
+                f"{len(self.data)}; the file is cut off or broken"
+            )
         self.spend(size * memory, what, at)
-        return self.data[at:at + size]
+        return self.data[at : at + size]
 
     def spend(self, memory: int, what: str, at: int | None = None) -> None:
         """Count memory; ValueError for more than a file of this size may take."""
         self.left -= memory
         if self.left < 0:
             where = "" if at is None else f" at offset {at}"
-            raise ValueError(f"{what}: got the same bytes again and again{where}, allowed is what takes {self.most} "
-                             "bytes of memory in all")
+            raise ValueError(
+                f"{what}: got the same bytes again and again{where}, allowed is what takes "
+                f"{self.most} "
+                "bytes of memory in all"
+            )
 
     def number(self, kind: str, at: int, what: str) -> Any:
         """A number of a kind, of several a tuple."""
@@ -73,7 +78,9 @@ class Flat:
         for slot, one in enumerate(self.schema[kind]):
             place = 4 + 2 * slot
             entry = self.number("H", slots + place, f"{kind}, slots") if place + 2 <= size else 0
-            out[one.name] = self.part(one.kind, at + entry, f"{kind}, {one.name}") if entry else one.absent
+            out[one.name] = (
+                self.part(one.kind, at + entry, f"{kind}, {one.name}") if entry else one.absent
+            )
         return out
 
     def part(self, kind: str, at: int, what: str) -> Any:
@@ -93,7 +100,9 @@ class Flat:
             if element == "s":
                 return [self.part("s", at + 4 * i, what) for i in range(count)]
             return [self.table(element, at + 4 * i + offset) for i, offset in enumerate(offsets)]
-        raw = self.take(at, count * struct.calcsize(element), what, 1 if element == "B" else ELEMENT_MEMORY)
+        raw = self.take(
+            at, count * struct.calcsize(element), what, 1 if element == "B" else ELEMENT_MEMORY
+        )
         if kind == "s":
             return raw.decode(errors="backslashreplace")
         return raw if element == "B" else tuple(np.frombuffer(raw, f"<{element}").tolist())

@@ -89,8 +89,11 @@ class Graph:
         raw = self.buffers[one.buffer]
         packed = one.dtype in PACKED
         if not raw or len(raw) != one.memory or (one.dtype in BITS and not packed):
-            raise ValueError(f"{one.name}: got {len(raw)} bytes, allowed is a constant of {one.memory}, {one.dtype} "
-                             f"{list(one.shape)}")
+            raise ValueError(
+                f"{one.name}: got {len(raw)} bytes, allowed is a constant of {one.memory}, "
+                f"{one.dtype} "
+                f"{list(one.shape)}"
+            )
         if packed:
             return packed_codes(math.prod(one.shape), one.dtype).unpack(raw).reshape(one.shape)
         values = np.frombuffer(raw, np.dtype(one.dtype).newbyteorder("<")).reshape(one.shape)

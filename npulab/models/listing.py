@@ -36,11 +36,21 @@ def listed(graph: Graph, form: str) -> str:
 
 def rows(graph: Graph) -> list[dict[str, Any]]:
     """What the listing has, a dict for each operator."""
-    return [{"index": index, "name": one.name, "graph": number, "fused_activation": _activation(one),
-             "options": dict(one.options),
-             **{side: [_tensor(each, tensor) for tensor in tensors]
-                for side, tensors in (("inputs", one.inputs), ("outputs", one.outputs))}}
-            for number, each in enumerate(graph.graphs) for index, one in enumerate(each.operators)]
+    return [
+        {
+            "index": index,
+            "name": one.name,
+            "graph": number,
+            "fused_activation": _activation(one),
+            "options": dict(one.options),
+            **{
+                side: [_tensor(each, tensor) for tensor in tensors]
+                for side, tensors in (("inputs", one.inputs), ("outputs", one.outputs))
+            },
+        }
+        for number, each in enumerate(graph.graphs)
+        for index, one in enumerate(each.operators)
+    ]
 
 
 def operators(graph: Graph) -> list[dict[str, Any]]:
@@ -51,10 +61,20 @@ def operators(graph: Graph) -> list[dict[str, Any]]:
         filled = [bool(each.buffers[tensor.buffer]) for tensor in each.tensors]
         for index, operator in enumerate(each.operators):
             inputs = [tensor for tensor in operator.inputs if tensor >= 0]
-            rows.append({"graph": number, "operator": index, "name": shown(operator.name),
-                         "input": ", ".join(_shape(each, tensor) for tensor in inputs if not filled[tensor]),
-                         "output": ", ".join(_shape(each, tensor) for tensor in operator.outputs),
-                         "constants": sum(each.tensors[tensor].memory for tensor in inputs if filled[tensor])})
+            rows.append(
+                {
+                    "graph": number,
+                    "operator": index,
+                    "name": shown(operator.name),
+                    "input": ", ".join(
+                        _shape(each, tensor) for tensor in inputs if not filled[tensor]
+                    ),
+                    "output": ", ".join(_shape(each, tensor) for tensor in operator.outputs),
+                    "constants": sum(
+                        each.tensors[tensor].memory for tensor in inputs if filled[tensor]
+                    ),
+                }
+            )
     return rows
 
 
@@ -74,8 +94,10 @@ def quantization(graph: Graph) -> Iterator[str]:
     for number, each in enumerate(graph.graphs):
         for tensor, one in enumerate(each.tensors):
             if one.scale:
-                scales, zeros = (f"{min(values):.9g}" + f" to {max(values):.9g}" * (min(values) != max(values))
-                                 for values in (one.scale, one.zero_point or (0,)))
+                scales, zeros = (
+                    f"{min(values):.9g}" + f" to {max(values):.9g}" * (min(values) != max(values))
+                    for values in (one.scale, one.zero_point or (0,))
+                )
                 axis = f", {len(one.scale)} on axis {one.axis}" if len(one.scale) > 1 else ""
                 of = f"Graph {number} " if graph.others else ""
                 yield f"{of}Tensor {tensor:4d} : scale {scales}{axis} | zero point {zeros} ({shown(one.name)})"
@@ -88,7 +110,7 @@ def memory_text(size: int) -> str:
     ('384.0B', '15.6K')
     """
     power = min(max(size.bit_length() - 1, 0) // 10, 4)
-    return f"{size / 1024 ** power:.1f}{'BKMGT'[power]}"
+    return f"{size / 1024**power:.1f}{'BKMGT'[power]}"
 
 
 def numbered(names: Sequence[str], number: int) -> str:
@@ -105,14 +127,21 @@ def shown(name: str) -> str:
     return name if name.isprintable() else name.encode("unicode_escape").decode()
 
 
-def _operators(graph: Graph, head: str, tab: str, name: str, described: Callable[[Graph, int], str]) -> list[str]:
+def _operators(
+    graph: Graph, head: str, tab: str, name: str, described: Callable[[Graph, int], str]
+) -> list[str]:
     """The operators of a graph with their tensors, by the words of a listing."""
     lines = []
     for number, one in enumerate(graph.operators):
-        lines += [head.format(number, shown(one.name)), f"{tab}Fused Activation: {_activation(one)}"]
+        lines += [
+            head.format(number, shown(one.name)),
+            f"{tab}Fused Activation: {_activation(one)}",
+        ]
         for side, tensors in (("Input", one.inputs), ("Output", one.outputs)):
-            lines += [f"{tab}{side} Tensors[{', '.join(map(name.format, tensors))}]",
-                      *(f"{tab}{tab}{described(graph, tensor)}" for tensor in tensors)]
+            lines += [
+                f"{tab}{side} Tensors[{', '.join(map(name.format, tensors))}]",
+                *(f"{tab}{tab}{described(graph, tensor)}" for tensor in tensors),
+            ]
         lines += [*_options(one, tab), ""]
     return lines
 
@@ -120,9 +149,14 @@ def _operators(graph: Graph, head: str, tab: str, name: str, described: Callable
 def _earlier(graph: Graph) -> list[str]:
     lines = _operators(graph, "Operator {}: {}", TAB, "{}", _earlier_tensor)
     counts = Counter(shown(one.name) for one in graph.operators)
-    return [*lines, f"Number of all operator types: {len(counts)}",
-            *(f"{TAB}{name:38}: {count:4}" for name, count in sorted(counts.items())),
-            f"{'Number of all operators':46}: {len(graph.operators):4}", "", *_memory(graph)]
+    return [
+        *lines,
+        f"Number of all operator types: {len(counts)}",
+        *(f"{TAB}{name:38}: {count:4}" for name, count in sorted(counts.items())),
+        f"{'Number of all operators':46}: {len(graph.operators):4}",
+        "",
+        *_memory(graph),
+    ]
 
 
 def _earlier_tensor(graph: Graph, tensor: int) -> str:
@@ -136,13 +170,20 @@ def _earlier_tensor(graph: Graph, tensor: int) -> str:
 def _later(graph: Graph, title: str) -> list[str]:
     lines = []
     for side, tensors in (("input", graph.inputs), ("output", graph.outputs)):
-        lines += [f"{title} {side} tensors: {list(tensors)}",
-                  *(f"    {_later_tensor(graph, tensor)}" for tensor in tensors)]
+        lines += [
+            f"{title} {side} tensors: {list(tensors)}",
+            *(f"    {_later_tensor(graph, tensor)}" for tensor in tensors),
+        ]
     lines += ["", *_operators(graph, "#{} {}", "  ", "%{}", _later_tensor)]
     counts = Counter(shown(one.name) for one in graph.operators)
-    return [*lines, f"{'Number of all operator types':38}: {len(counts):4}",
-            *(f"{f'  {name}':38}: {count:4}" for name, count in sorted(counts.items())),
-            f"{'Number of all operators':38}: {len(graph.operators):4}", "", *_memory(graph)]
+    return [
+        *lines,
+        f"{'Number of all operator types':38}: {len(counts):4}",
+        *(f"{f'  {name}':38}: {count:4}" for name, count in sorted(counts.items())),
+        f"{'Number of all operators':38}: {len(graph.operators):4}",
+        "",
+        *_memory(graph),
+    ]
 
 
 def _later_tensor(graph: Graph, tensor: int) -> str:
@@ -154,8 +195,11 @@ def _later_tensor(graph: Graph, tensor: int) -> str:
 
 def _columns(graph: Graph, tensor: int) -> str:
     one = graph.tensors[tensor]
-    return (f"{one.dtype.upper():7} | Memory {memory_text(one.memory):6} | Shape {list(one.shape) or 'Scalar'} "
-            f"({shown(one.name)})")
+    return (
+        f"{one.dtype.upper():7} | Memory {memory_text(one.memory):6} | Shape "
+        f"{list(one.shape) or 'Scalar'} "
+        f"({shown(one.name)})"
+    )
 
 
 def _constant(graph: Graph, tensor: int) -> str:
@@ -177,8 +221,10 @@ def _constant(graph: Graph, tensor: int) -> str:
 
 def _memory(graph: Graph) -> list[str]:
     filled = sum(one.memory for one in graph.tensors if graph.buffers[one.buffer])
-    return [f"Expected TOTAL  memory: {memory_text(sum(one.memory for one in graph.tensors))}",
-            f"Expected FILLED memory: {memory_text(filled)}"]
+    return [
+        f"Expected TOTAL  memory: {memory_text(sum(one.memory for one in graph.tensors))}",
+        f"Expected FILLED memory: {memory_text(filled)}",
+    ]
 
 
 def _activation(one: Operator) -> str:
@@ -188,9 +234,15 @@ def _activation(one: Operator) -> str:
 def _options(one: Operator, indent: str) -> list[str]:
     options, texts = one.options, []
     if one.name in WINDOWS:
-        texts = [f"{title} W:H = {options[f'{name}_w']}:{options[f'{name}_h']}"
-                 for title, name in (("Filter", "kernel"), ("Stride", "stride"), ("Dilation", "dilation"))
-                 if f"{name}_w" in options]
+        texts = [
+            f"{title} W:H = {options[f'{name}_w']}:{options[f'{name}_h']}"
+            for title, name in (
+                ("Filter", "kernel"),
+                ("Stride", "stride"),
+                ("Dilation", "dilation"),
+            )
+            if f"{name}_w" in options
+        ]
         if "padding" in options:
             texts.append(f"Padding = {numbered(PADDINGS, options['padding']).upper()}")
         if "multiplier" in options:
@@ -204,6 +256,15 @@ def _tensor(graph: Graph, tensor: int) -> dict[str, Any] | None:
     if tensor < 0:
         return None
     one = graph.tensors[tensor]
-    return {"tensor": tensor, "name": one.name, "type": one.dtype, "shape": list(one.shape), "memory": one.memory,
-            "buffer": one.buffer, "filled": bool(graph.buffers[one.buffer]), "scale": list(one.scale),
-            "zero_point": list(one.zero_point), "axis": one.axis}
+    return {
+        "tensor": tensor,
+        "name": one.name,
+        "type": one.dtype,
+        "shape": list(one.shape),
+        "memory": one.memory,
+        "buffer": one.buffer,
+        "filled": bool(graph.buffers[one.buffer]),
+        "scale": list(one.scale),
+        "zero_point": list(one.zero_point),
+        "axis": one.axis,
+    }

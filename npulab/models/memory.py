@@ -26,7 +26,7 @@ KINDS = ("input", "output", "intermediate", "state", "constant", "unused")
 # WICPlanner
 PLANNERS = ("bump", "first-fit", "wic")
 MATRICES = ("FULLY_CONNECTED", "CONV_2D")  # operators that multiply by a matrix of weights
-MOST_BYTES = 2 ** 62
+MOST_BYTES = 2**62
 Packed = Callable[[int, int], int]
 
 
@@ -78,18 +78,38 @@ class Memory:
     @property
     def table(self) -> pd.DataFrame:
         """One row per tensor: tensor, name, bytes, kind, first, last, offset, packed."""
-        return pd.DataFrame({"tensor": np.arange(len(self.names)), "name": self.names, "bytes": self.bytes,
-                             "kind": self.kinds, "first": self.first, "last": self.last, "offset": self.offsets,
-                             "packed": self.packed})
+        return pd.DataFrame(
+            {
+                "tensor": np.arange(len(self.names)),
+                "name": self.names,
+                "bytes": self.bytes,
+                "kind": self.kinds,
+                "first": self.first,
+                "last": self.last,
+                "offset": self.offsets,
+                "packed": self.packed,
+            }
+        )
 
     @property
     def steps(self) -> pd.DataFrame:
         """One row per operator: operator, name, live (bytes), tensors (how many live, without
         constants)."""
         here, count = self.offsets >= 0, len(self.operators)
-        number = _alive(self.first[here], self.last[here], np.ones(np.count_nonzero(here), np.int64), len(self.live))
-        return pd.DataFrame({"operator": np.arange(count), "name": self.operators, "live": self.live[:count],
-                             "tensors": number[:count]})
+        number = _alive(
+            self.first[here],
+            self.last[here],
+            np.ones(np.count_nonzero(here), np.int64),
+            len(self.live),
+        )
+        return pd.DataFrame(
+            {
+                "operator": np.arange(count),
+                "name": self.operators,
+                "live": self.live[:count],
+                "tensors": number[:count],
+            }
+        )
 
     @property
     def held(self) -> pd.DataFrame:
@@ -105,32 +125,69 @@ class Memory:
         until when there are both.
         """
         planned, added = self.planned, int(self.packed.sum())
-        ways = [("constants copied", planned + self.constants, 0), ("file mapped", planned, self.constants)]
+        ways = [
+            ("constants copied", planned + self.constants, 0),
+            ("file mapped", planned, self.constants),
+        ]
         if added:
-            ways += [("constants copied, weights packed", planned + self.constants + added, 0),
-                     ("file mapped, weights packed", planned + added, self.constants),
-                     ("constants copied, weights packed and freed", planned + self.constants + added - self.spare, 0)]
-        return pd.DataFrame([{"way": way, "heap": heap, "mapped": mapped, "pages": heap + mapped,
-                              "rss_most": heap + mapped, "rss_least": heap, "saved": ways[0][1] - heap}
-                             for way, heap, mapped in ways])
+            ways += [
+                ("constants copied, weights packed", planned + self.constants + added, 0),
+                ("file mapped, weights packed", planned + added, self.constants),
+                (
+                    "constants copied, weights packed and freed",
+                    planned + self.constants + added - self.spare,
+                    0,
+                ),
+            ]
+        return pd.DataFrame(
+            [
+                {
+                    "way": way,
+                    "heap": heap,
+                    "mapped": mapped,
+                    "pages": heap + mapped,
+                    "rss_most": heap + mapped,
+                    "rss_least": heap,
+                    "saved": ways[0][1] - heap,
+                }
+                for way, heap, mapped in ways
+            ]
+        )
 
     @property
     def text(self) -> str:
         """What there is, in one sentence."""
-        said = [f"{plural(len(self.operators), 'operator')}, {plural(len(self.names), 'tensor')}: peak "
-                f"{memory_text(self.peak)}"]
+        said = [
+            f"{plural(len(self.operators), 'operator')}, {plural(len(self.names), 'tensor')}: peak "
+            f"{memory_text(self.peak)}"
+        ]
         if self.operators:
             said[0] += f" at operator {self.at}, {self.operators[self.at]}"
-        said += [f"{memory_text(self.total)} in all", f"planned {memory_text(self.planned)} ({self.planner})",
-                 f"constants {memory_text(self.constants)}"]
-        return ", ".join([*said, *([f"packed {memory_text(int(self.packed.sum()))}"] if self.packed.any() else [])])
+        said += [
+            f"{memory_text(self.total)} in all",
+            f"planned {memory_text(self.planned)} ({self.planner})",
+            f"constants {memory_text(self.constants)}",
+        ]
+        return ", ".join(
+            [
+                *said,
+                *([f"packed {memory_text(int(self.packed.sum()))}"] if self.packed.any() else []),
+            ]
+        )
 
     def __repr__(self) -> str:
         return f"Memory({self.text})"
 
 
-def model_memory(model: Graph, packed: Packed | None = None, *, planner: str = "wic", align: int = 1,
-                 widest: int | None = None, packs: Collection[str] = MATRICES[:1]) -> Memory:
+def model_memory(
+    model: Graph,
+    packed: Packed | None = None,
+    *,
+    planner: str = "wic",
+    align: int = 1,
+    widest: int | None = None,
+    packs: Collection[str] = MATRICES[:1],
+) -> Memory:
     """The memory of a model that ``read_model`` gave.
 
     ``planner`` gives tensors their places in one block: ``"bump"`` one behind the other,
@@ -151,21 +208,39 @@ def model_memory(model: Graph, packed: Packed | None = None, *, planner: str = "
     size = [len(model.buffers[one.buffer]) or one.memory for one in model.tensors]
     if sum(size) + len(size) * align >= MOST_BYTES:
         big = max(range(len(size)), key=size.__getitem__)
-        raise ValueError(f"tensor {big}, {model.tensors[big].name}: got {size[big]} bytes, allowed in all are less "
-                         "than 2**62")
+        raise ValueError(
+            f"tensor {big}, {model.tensors[big].name}: got {size[big]} bytes, allowed in all are "
+            "less "
+            "than 2**62"
+        )
     kinds, first, last = _lives(model)
     sizes = np.array(size, np.int64)
     here = np.array([kind not in ("constant", "unused") for kind in kinds], bool)
     offsets = np.full(len(kinds), -1, np.int64)
     offsets[here] = place(-(-sizes[here] // align) * align, first[here], last[here], planner)
-    constants = {one.buffer for one, kind in zip(model.tensors, kinds, strict=True) if kind == "constant"}
+    constants = {
+        one.buffer for one, kind in zip(model.tensors, kinds, strict=True) if kind == "constant"
+    }
     copies, spare = _packed(model, kinds, packed, widest, packs)
-    return Memory(tuple(one.name for one in model.tensors), tuple(one.name for one in model.operators), kinds, sizes,
-                  first, last, offsets, _alive(first[here], last[here], sizes[here], max(count, 1)), copies,
-                  sum(len(model.buffers[one]) for one in constants), spare, planner)
+    return Memory(
+        tuple(one.name for one in model.tensors),
+        tuple(one.name for one in model.operators),
+        kinds,
+        sizes,
+        first,
+        last,
+        offsets,
+        _alive(first[here], last[here], sizes[here], max(count, 1)),
+        copies,
+        sum(len(model.buffers[one]) for one in constants),
+        spare,
+        planner,
+    )
 
 
-def place(sizes: np.ndarray, first: np.ndarray, last: np.ndarray, planner: str = "wic") -> np.ndarray:
+def place(
+    sizes: np.ndarray, first: np.ndarray, last: np.ndarray, planner: str = "wic"
+) -> np.ndarray:
     """Offsets ``(N,) int64`` of blocks that live from ``first`` to ``last``, both included, by a
     planner's rule.
 
@@ -190,7 +265,7 @@ def place(sizes: np.ndarray, first: np.ndarray, last: np.ndarray, planner: str =
         at = _gap(starts[beside], ends[beside], size) if len(beside) else 0
         out[number] = at
         before = int(np.searchsorted(starts[:count], at))
-        placed[:, before + 1:count + 1] = placed[:, before:count]
+        placed[:, before + 1 : count + 1] = placed[:, before:count]
         placed[:, before] = at, at + size, low, high
     return out
 
@@ -235,7 +310,9 @@ def _lives(model: Graph) -> tuple[tuple[str, ...], np.ndarray, np.ndarray]:
             rows.append(("constant", 0, end))
         elif given or kept:
             begin = 0 if given or maker is None else min(maker, start.get(number, maker))
-            rows.append(("input" if given else "output", begin, end if kept else used.get(number, 0)))
+            rows.append(
+                ("input" if given else "output", begin, end if kept else used.get(number, 0))
+            )
         elif maker is not None:
             rows.append(("intermediate", min(maker, start.get(number, maker)), used[number]))
         else:
@@ -244,8 +321,13 @@ def _lives(model: Graph) -> tuple[tuple[str, ...], np.ndarray, np.ndarray]:
     return tuple(row[0] for row in rows), lives[:, 0].copy(), lives[:, 1].copy()
 
 
-def _packed(model: Graph, kinds: Sequence[str], packed: Packed | None, widest: int | None, packs: Collection[str],
-            ) -> tuple[np.ndarray, int]:
+def _packed(
+    model: Graph,
+    kinds: Sequence[str],
+    packed: Packed | None,
+    widest: int | None,
+    packs: Collection[str],
+) -> tuple[np.ndarray, int]:
     """Bytes of the packed copy of each tensor, and bytes of the constants that nobody takes once
     they are packed."""
     out = np.zeros(len(kinds), np.int64)
@@ -253,8 +335,11 @@ def _packed(model: Graph, kinds: Sequence[str], packed: Packed | None, widest: i
     taken = {model.tensors[number].buffer for number in model.outputs}
     for number, one in enumerate(model.operators):
         chosen = packed is not None and _chosen(model, kinds, one, widest, packs)
-        taken |= {model.tensors[tensor].buffer for place, tensor in enumerate(one.inputs)
-                  if tensor >= 0 and not (chosen and place == 1)}
+        taken |= {
+            model.tensors[tensor].buffer
+            for place, tensor in enumerate(one.inputs)
+            if tensor >= 0 and not (chosen and place == 1)
+        }
         if not chosen or packed is None or model.tensors[one.inputs[1]].buffer in done:
             continue
         shape = model.tensors[one.inputs[1]].shape
@@ -264,20 +349,29 @@ def _packed(model: Graph, kinds: Sequence[str], packed: Packed | None, widest: i
         except TypeError:
             whole = -1
         if not 0 <= whole < MOST_BYTES:
-            raise ValueError(f"packed: got {size!r} for {shape[0]} columns of {math.prod(shape[1:])} rows (operator "
-                             f"{number}, {one.name}), allowed are whole bytes from 0")
+            raise ValueError(
+                f"packed: got {size!r} for {shape[0]} columns of {math.prod(shape[1:])} rows "
+                "(operator "
+                f"{number}, {one.name}), allowed are whole bytes from 0"
+            )
         out[one.inputs[1]] = whole
         done.add(model.tensors[one.inputs[1]].buffer)
     return out, sum(len(model.buffers[one]) for one in done - taken)
 
 
-def _chosen(model: Graph, kinds: Sequence[str], one: Operator, widest: int | None, packs: Collection[str]) -> bool:
+def _chosen(
+    model: Graph, kinds: Sequence[str], one: Operator, widest: int | None, packs: Collection[str]
+) -> bool:
     """Whether the weights of an operator are packed and kept."""
     if one.name not in packs or len(one.inputs) < 2 or one.inputs[1] < 0 or not one.outputs:
         return False
     shape = model.tensors[one.inputs[1]].shape
-    return kinds[one.inputs[1]] == "constant" and bool(shape) and 0 not in shape \
+    return (
+        kinds[one.inputs[1]] == "constant"
+        and bool(shape)
+        and 0 not in shape
         and (widest is None or _width(model, one) <= widest)
+    )
 
 
 def _width(model: Graph, one: Operator) -> int:

@@ -39,7 +39,7 @@ from npulab.support.late import pd
 from npulab.support.refuse import refuse_if, refusing
 from npulab.support.text import Row, known, plural, rows_of
 
-MOST_BYTES = 2 ** 30  # of a model's file
+MOST_BYTES = 2**30  # of a model's file
 OPERATOR_COLUMNS = ("graph", "operator", "name", "input", "output", "constants")
 PARTS = ("operators", "tensors", "buffers")
 MAIN = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "AVERAGE_POOL_2D", "MAX_POOL_2D", "ADD")
@@ -56,7 +56,9 @@ def read_model(data: bytes | bytearray | memoryview | str | os.PathLike[str]) ->
     if isinstance(data, bytes | bytearray | memoryview):
         return Model(**vars(unpack(bytes(data))))
     if not isinstance(data, str | os.PathLike):
-        raise ValueError(f"model: got {type(data).__name__}, allowed is the path or the bytes of a .tflite file")
+        raise ValueError(
+            f"model: got {type(data).__name__}, allowed is the path or the bytes of a .tflite file"
+        )
     with refusing(data):
         return read_model(read_bounded(Path(data), MOST_BYTES))
 
@@ -115,24 +117,38 @@ class Model(Graph):
                 kept.append(one)
         problem = next(iter(problems.values()), "")
         taken = {tensor for one in kept for tensor in one.sources}
-        ends = self.outputs if known.issuperset(self.outputs) else tuple(
-            one.output for one in kept if one.output not in taken)
+        ends = (
+            self.outputs
+            if known.issuperset(self.outputs)
+            else tuple(one.output for one in kept if one.output not in taken)
+        )
         return (self._network(kept, ends) if kept else None), problem
 
     def _network(self, found: Sequence[_Found], ends: Sequence[int]) -> Network:
         made = {one.output: number for number, one in enumerate(found)}
         taken = {tensor for one in found for tensor in one.sources}
-        given = {tensor: -1 - n for n, tensor in enumerate(one for one in self.inputs if one in taken)} | made
+        given = {
+            tensor: -1 - n for n, tensor in enumerate(one for one in self.inputs if one in taken)
+        } | made
         for tensor in taken:
             if tensor not in given:
-                raise ValueError(f"{self.tensors[tensor].name}: is given by no layer, allowed is the model's input or "
-                                 "what a layer gives")
+                raise ValueError(
+                    f"{self.tensors[tensor].name}: is given by no layer, allowed is the model's "
+                    "input or "
+                    "what a layer gives"
+                )
         missing = [self.tensors[tensor].name for tensor in ends if tensor not in made]
         if missing or not found:
-            raise ValueError(f"model: got output {missing[0] if missing else 'of no layer'}, allowed is what a layer "
-                             "gives")
-        return Network(tuple(one.layer for one in found), tuple(tuple(given[tensor] for tensor in one.sources)
-                                                                for one in found), tuple(made[end] for end in ends))
+            raise ValueError(
+                f"model: got output {missing[0] if missing else 'of no layer'}, allowed is what a "
+                "layer "
+                "gives"
+            )
+        return Network(
+            tuple(one.layer for one in found),
+            tuple(tuple(given[tensor] for tensor in one.sources) for one in found),
+            tuple(made[end] for end in ends),
+        )
 
     @property
     def parameters(self) -> pd.DataFrame:
@@ -143,15 +159,22 @@ class Model(Graph):
         found, problems = self._found
         rows: dict[int, dict[str, Any]] = {one.number: one.layer.parameters for one in found}
         rows |= {number: {} for number in problems}
-        frame = pd.DataFrame([{"index": number, "name": self.operators[number].name, **rows[number]}
-                              for number in sorted(rows)], dtype=object)
+        frame = pd.DataFrame(
+            [
+                {"index": number, "name": self.operators[number].name, **rows[number]}
+                for number in sorted(rows)
+            ],
+            dtype=object,
+        )
         # a whole number stays one where other layers have none
         complete = [name for name in frame if frame[name].notna().all()]
         return frame.astype({name: frame[name].infer_objects().dtype for name in complete})
 
     def __repr__(self) -> str:
         of = f", the first of {len(self.graphs)} graphs" * bool(self.others)
-        return f"Model({', '.join(plural(len(getattr(self, name)), name[:-1]) for name in PARTS)}{of})"
+        return (
+            f"Model({', '.join(plural(len(getattr(self, name)), name[:-1]) for name in PARTS)}{of})"
+        )
 
     @cached_property
     def _found(self) -> tuple[list[_Found], dict[int, str]]:
@@ -187,9 +210,16 @@ class OperatorList(Answer):
     def parts(self) -> list[Part]:
         rows, several = self.records(), bool(self.model.others)
         total = memory_text(sum(row["constants"] for row in rows))
-        return [Table([{**row, "constants": memory_text(row["constants"]) if row["constants"] else ""}
-                       for row in rows], OPERATOR_COLUMNS[not several:]),
-                f"{plural(len(rows), 'operator')}, constants {total}"]
+        return [
+            Table(
+                [
+                    {**row, "constants": memory_text(row["constants"]) if row["constants"] else ""}
+                    for row in rows
+                ],
+                OPERATOR_COLUMNS[not several :],
+            ),
+            f"{plural(len(rows), 'operator')}, constants {total}",
+        ]
 
 
 @dataclass(frozen=True)
@@ -210,7 +240,12 @@ def _find(graph: Graph) -> tuple[list[_Found], dict[int, str]]:
     problems: dict[int, str] = {}
     makers = {tensor: i for i, one in enumerate(graph.operators) for tensor in one.outputs}
     uses = Counter(tensor for one in graph.operators for tensor in one.inputs)
-    users = {tensor: i for i, one in enumerate(graph.operators) for tensor in one.inputs if uses[tensor] == 1}
+    users = {
+        tensor: i
+        for i, one in enumerate(graph.operators)
+        for tensor in one.inputs
+        if uses[tensor] == 1
+    }
     for number, one in enumerate(graph.operators):
         if number in taken or one.name not in MAIN:
             continue
@@ -223,8 +258,12 @@ def _find(graph: Graph) -> tuple[list[_Found], dict[int, str]]:
     for number in sorted(set(range(len(graph.operators))) - taken):
         one = graph.operators[number]
         if one.name not in OPERATIONS:
-            problems.setdefault(number, f"operator {number}, {one.name}: is part of no layer, allowed are "
-                                f"{', '.join(MAIN)}, what single_op_model puts around them, and the kinds of Operation")
+            problems.setdefault(
+                number,
+                f"operator {number}, {one.name}: is part of no layer, allowed are "
+                f"{', '.join(MAIN)}, what single_op_model puts around them, and the kinds of "
+                "Operation",
+            )
             continue
         try:
             found += _operations(graph, number)
@@ -238,43 +277,75 @@ def _operations(graph: Graph, number: int) -> list[_Found]:
     """An operator without weights as a layer for each tensor that it gives."""
     one = graph.operators[number]
     refuse_if(min(one.inputs, default=-1) < 0, "tensors", list(one.inputs), "are all of its inputs")
-    constants = {place: graph.data(tensor) for place, tensor in enumerate(one.inputs)
-                 if graph.buffers[graph.tensors[tensor].buffer]}
+    constants = {
+        place: graph.data(tensor)
+        for place, tensor in enumerate(one.inputs)
+        if graph.buffers[graph.tensors[tensor].buffer]
+    }
     options = {name: one.options[name] for name in OPERATIONS[one.name] if name in one.options}
     if "activation" in options:
         options["activation"] = _activation(one.options)
     inputs = tuple(_placeholder(graph.tensors[tensor]) for tensor in one.inputs)
-    return [_Found(Operation(one.name, inputs, _placeholder(graph.tensors[tensor]), options, constants, part), number,
-                   tuple(tensor for place, tensor in enumerate(one.inputs) if place not in constants), tensor)
-            for part, tensor in enumerate(one.outputs)]
+    return [
+        _Found(
+            Operation(
+                one.name, inputs, _placeholder(graph.tensors[tensor]), options, constants, part
+            ),
+            number,
+            tuple(tensor for place, tensor in enumerate(one.inputs) if place not in constants),
+            tensor,
+        )
+        for part, tensor in enumerate(one.outputs)
+    ]
 
 
 def _placeholder(one: Tensor) -> Placeholder:
     if len(set(one.scale)) > 1 or len(set(one.zero_point)) > 1:
         raise ValueError(f"{one.name}: got {len(one.scale)} scales, allowed is 1")
-    q = QuantParams(one.scale[0], (one.zero_point or (0,))[0]) if one.scale and one.dtype in QUANTIZED else UNIT
+    q = (
+        QuantParams(one.scale[0], (one.zero_point or (0,))[0])
+        if one.scale and one.dtype in QUANTIZED
+        else UNIT
+    )
     return Placeholder(one.shape, one.dtype, q)
 
 
 class _Part:
     """The operators of one layer: the main one, and those beside it that are taken with it."""
 
-    def __init__(self, graph: Graph, makers: Mapping[int, int], users: Mapping[int, int], number: int) -> None:
+    def __init__(
+        self, graph: Graph, makers: Mapping[int, int], users: Mapping[int, int], number: int
+    ) -> None:
         self.graph, self.makers, self.users, self.number = graph, makers, users, number
-        self.one, self.options, self.taken = graph.operators[number], graph.operators[number].options, {number}
+        self.one, self.options, self.taken = (
+            graph.operators[number],
+            graph.operators[number].options,
+            {number},
+        )
 
     def read(self) -> _Found:
         """The layer.  Raises ValueError where its parts do not go together."""
-        name, output, activation = self.one.name, _at(self.one.outputs, 0), _activation(self.options)
+        name, output, activation = (
+            self.one.name,
+            _at(self.one.outputs, 0),
+            _activation(self.options),
+        )
         if name == "ADD":
             sources = [self.narrow(_at(self.one.inputs, place)) for place in (0, 1)]
-            layer: Layer = Add(self.shape(sources[0]), other_q=self.q(sources[1]),
-                               **self.common(sources[0], output, activation))
+            layer: Layer = Add(
+                self.shape(sources[0]),
+                other_q=self.q(sources[1]),
+                **self.common(sources[0], output, activation),
+            )
         elif name == "FULLY_CONNECTED":
             if self.options["weights_format"] or self.options["asymmetric_quantize_inputs"]:
-                raise ValueError(f"options: got {self.options}, allowed are plain weights and symmetric inputs")
+                raise ValueError(
+                    f"options: got {self.options}, allowed are plain weights and symmetric inputs"
+                )
             sources = [self.narrow(_at(self.one.inputs, 0))]
-            layer = FullyConnected(**self.constants(0), **self.common(sources[0], output, activation))
+            layer = FullyConnected(
+                **self.constants(0), **self.common(sources[0], output, activation)
+            )
         elif name in POOLS.values():
             x, border = self.border("PADV2")
             kind = "average" if name == POOLS["average"] else "max"
@@ -282,19 +353,35 @@ class _Part:
             if turned:
                 back = self.beside(self.users, output, turned.name)
                 if back is None or activation or kind == "average":
-                    raise ValueError(f"input: got what {turned.name} gives, allowed where a maximum without activation "
-                                     "goes into another")
-                kind, x, (output, activation) = "min", turned.inputs[0], self.activated(back.outputs[0])
+                    raise ValueError(
+                        f"input: got what {turned.name} gives, allowed where a maximum without "
+                        "activation "
+                        "goes into another"
+                    )
+                kind, x, (output, activation) = (
+                    "min",
+                    turned.inputs[0],
+                    self.activated(back.outputs[0]),
+                )
             sources, kernel = [self.narrow(x)], (self.options["kernel_h"], self.options["kernel_w"])
-            layer = Pool2D(kind, kernel, **self.window(sources[0], border, kernel),
-                           **self.common(sources[0], output, activation))
+            layer = Pool2D(
+                kind,
+                kernel,
+                **self.window(sources[0], border, kernel),
+                **self.common(sources[0], output, activation),
+            )
         else:
             x, border = self.border("PAD")
             sources, depthwise = [self.narrow(x)], name == "DEPTHWISE_CONV_2D"
             constants = self.constants(3 if depthwise else 0)
             dilation = self.options["dilation_h"], self.options["dilation_w"]
-            layer = Conv2D(**constants, **self.window(sources[0], border, constants["weights"].shape[1:3], dilation),
-                           dilation=dilation, depthwise=depthwise, **self.common(sources[0], output, activation))
+            layer = Conv2D(
+                **constants,
+                **self.window(sources[0], border, constants["weights"].shape[1:3], dilation),
+                dilation=dilation,
+                depthwise=depthwise,
+                **self.common(sources[0], output, activation),
+            )
         if layer.dtype == "float16":
             cast = self.beside(self.users, output, "CAST")
             output = cast.outputs[0] if cast else output
@@ -308,7 +395,9 @@ class _Part:
         if number == self.number or one.name not in names:
             return None
         _at(one.inputs, 0), _at(one.outputs, 0)
-        if one.name == "BITWISE_XOR" and self.graph.data(_at(one.inputs, 1)).tobytes().strip(b"\xff"):
+        if one.name == "BITWISE_XOR" and self.graph.data(_at(one.inputs, 1)).tobytes().strip(
+            b"\xff"
+        ):
             return None
         self.taken.add(number)
         return one
@@ -332,14 +421,21 @@ class _Part:
             return UNIT
         zeros = set(one.zero_point) or {0}
         if len(zeros) != 1 or (len(one.scale) > 1 and one.axis != axis):
-            raise ValueError(f"{one.name}: got {len(one.scale)} scales on axis {one.axis} and {len(zeros)} zero points"
-                             f", allowed is one of each{f' or scales on axis {axis}' * (axis >= 0)}")
+            raise ValueError(
+                f"{one.name}: got {len(one.scale)} scales on axis {one.axis} and {len(zeros)} zero "
+                "points"
+                f", allowed is one of each{f' or scales on axis {axis}' * (axis >= 0)}"
+            )
         return QuantParams(one.scale if len(one.scale) > 1 else one.scale[0], zeros.pop())
 
     def common(self, source: int, output: int, activation: str | None) -> dict[str, Any]:
         """What every layer has."""
-        return {"activation": activation, "input_q": self.q(source), "output_q": self.q(output),
-                "dtype": self.graph.tensors[source].dtype}
+        return {
+            "activation": activation,
+            "input_q": self.q(source),
+            "output_q": self.q(output),
+            "dtype": self.graph.tensors[source].dtype,
+        }
 
     def constants(self, axis: int) -> dict[str, Any]:
         """Weights, their quantization and the bias, zeros where there is none."""
@@ -353,8 +449,14 @@ class _Part:
         bits = {"weight_bits": int(dtype.lstrip("uint"))} if dtype in PACKED else {}
         if weights.dtype == np.uint8 and self.labelled(q):
             weights = weights.view(np.int8)
-        if bias.dtype == np.float32 and self.one.name == "DEPTHWISE_CONV_2D" and len(set(np.ravel(q.scale))) == 1:
-            q = QuantParams(float(np.ravel(q.scale)[0]), q.zero_point)  # one scale is written for each channel
+        if (
+            bias.dtype == np.float32
+            and self.one.name == "DEPTHWISE_CONV_2D"
+            and len(set(np.ravel(q.scale))) == 1
+        ):
+            q = QuantParams(
+                float(np.ravel(q.scale)[0]), q.zero_point
+            )  # one scale is written for each channel
         return {"weights": weights, "bias": bias, "weight_q": q, **bits}
 
     def labelled(self, q: QuantParams) -> bool:
@@ -364,8 +466,10 @@ class _Part:
         first alone.
         """
         hybrid = self.graph.tensors[_at(self.one.inputs, 0)].dtype == "float32"
-        return hybrid and (self.one.name == "FULLY_CONNECTED"
-                           or (self.one.name == "CONV_2D" and not per_channel(q.scale)))
+        return hybrid and (
+            self.one.name == "FULLY_CONNECTED"
+            or (self.one.name == "CONV_2D" and not per_channel(q.scale))
+        )
 
     def border(self, name: str) -> tuple[int, np.ndarray]:
         """The input before the operator of this name pads it, and the ``(2, 2)`` that it adds."""
@@ -375,19 +479,38 @@ class _Part:
             return x, np.zeros((2, 2), int)
         sides, least = self.graph.data(_at(made.inputs, 1)), lowest(self.graph.tensors[x].dtype)
         if name == "PADV2" and self.graph.data(_at(made.inputs, 2)).ravel().tolist() != [least]:
-            raise ValueError(f"{name}: got another border, allowed is {least}, which no maximum takes")
+            raise ValueError(
+                f"{name}: got another border, allowed is {least}, which no maximum takes"
+            )
         if sides.shape != (4, 2) or np.any(sides < 0) or np.any(sides[[0, 3]]):
-            raise ValueError(f"{name}: got {sides.tolist()}, allowed are rows and columns, none negative")
+            raise ValueError(
+                f"{name}: got {sides.tolist()}, allowed are rows and columns, none negative"
+            )
         return made.inputs[0], sides[1:3].astype(int)
 
-    def window(self, source: int, border: np.ndarray, kernel: Any, dilation: Any = (1, 1)) -> dict[str, Any]:
+    def window(
+        self, source: int, border: np.ndarray, kernel: Any, dilation: Any = (1, 1)
+    ) -> dict[str, Any]:
         """Input shape, stride and padding."""
         shape, stride = self.shape(source), (self.options["stride_h"], self.options["stride_w"])
         padding: Any = numbered(PADDINGS, self.options["padding"])
         # where these are not so, the layer refuses them
-        if np.any(border) and padding in PADDINGS and min(stride) > 0 and len(shape) == 3 and len(kernel) == 2:
-            padded = tuple(size + int(sum(sides)) for size, sides in zip(shape, border, strict=False))
-            padding = tuple(map(tuple, (border + np.array(pads(padding, padded, kernel, stride, dilation))).tolist()))
+        if (
+            np.any(border)
+            and padding in PADDINGS
+            and min(stride) > 0
+            and len(shape) == 3
+            and len(kernel) == 2
+        ):
+            padded = tuple(
+                size + int(sum(sides)) for size, sides in zip(shape, border, strict=False)
+            )
+            padding = tuple(
+                map(
+                    tuple,
+                    (border + np.array(pads(padding, padded, kernel, stride, dilation))).tolist(),
+                )
+            )
         return {"input_shape": shape, "stride": stride, "padding": padding}
 
     def activated(self, tensor: int) -> tuple[int, str | None]:
@@ -395,8 +518,11 @@ class _Part:
         activation."""
         number = self.users.get(tensor, self.number)
         one = self.graph.operators[number]
-        if one.name != "MAX_POOL_2D" or any(one.options[name] != value for name, value in ONE_ELEMENT.items()) \
-                or not one.options["activation"]:
+        if (
+            one.name != "MAX_POOL_2D"
+            or any(one.options[name] != value for name, value in ONE_ELEMENT.items())
+            or not one.options["activation"]
+        ):
             return tensor, None
         self.taken.add(number)
         return _at(one.outputs, 0), _activation(one.options)
@@ -405,13 +531,19 @@ class _Part:
         """Raises ValueError where tensors have other shapes or types than the layer takes and
         gives."""
         batch = self.graph.tensors[sources[0]].shape[:1]
-        for tensor, shape in (*((source, layer.input_shape) for source in sources), (output, layer.output_shape)):
+        for tensor, shape in (
+            *((source, layer.input_shape) for source in sources),
+            (output, layer.output_shape),
+        ):
             one = self.graph.tensors[tensor]
             fits = one.shape == (*batch, *shape) or (
-                isinstance(layer, FullyConnected) and math.prod(one.shape) % math.prod(shape) == 0)
+                isinstance(layer, FullyConnected) and math.prod(one.shape) % math.prod(shape) == 0
+            )
             if not fits or one.dtype != layer.dtype:
-                raise ValueError(f"{one.name}: got {list(one.shape)} {one.dtype}, allowed is {[*batch, *shape]} "
-                                 f"{layer.dtype}")
+                raise ValueError(
+                    f"{one.name}: got {list(one.shape)} {one.dtype}, allowed is {[*batch, *shape]} "
+                    f"{layer.dtype}"
+                )
 
 
 def _at(tensors: Sequence[int], place: int) -> int:
@@ -422,6 +554,8 @@ def _at(tensors: Sequence[int], place: int) -> int:
 
 def _activation(options: Mapping[str, Any]) -> str | None:
     if not 0 <= options["activation"] < len(FUSED):
-        raise ValueError(f"activation: got {numbered(ACTIVATIONS, options['activation'])}, allowed is one of "
-                         f"{', '.join(ACTIVATIONS[:len(FUSED)])}")
+        raise ValueError(
+            f"activation: got {numbered(ACTIVATIONS, options['activation'])}, allowed is one of "
+            f"{', '.join(ACTIVATIONS[: len(FUSED)])}"
+        )
     return FUSED[options["activation"]]

@@ -28,19 +28,41 @@ from npulab.support.text import plural
 
 # what a point of a grid may say, and what it is where the grid does not say it
 DEFAULTS: dict[str, Any] = {
-    "op": "conv2d", "input_h": 8, "input_w": 8, "input_channels": 4, "output_channels": None, "kernel_h": 3,
-    "kernel_w": 3, "stride_h": 1, "stride_w": 1, "dilation_h": 1, "dilation_w": 1, "padding": "same",
-    "depthwise": False, "activation": None, "dtype": "int8", "per_channel": False,
-    "weight_bits": 8}
-BOTH = {"input": ("input_h", "input_w"), "kernel": ("kernel_h", "kernel_w"), "stride": ("stride_h", "stride_w"),
-        "dilation": ("dilation_h", "dilation_w")}
+    "op": "conv2d",
+    "input_h": 8,
+    "input_w": 8,
+    "input_channels": 4,
+    "output_channels": None,
+    "kernel_h": 3,
+    "kernel_w": 3,
+    "stride_h": 1,
+    "stride_w": 1,
+    "dilation_h": 1,
+    "dilation_w": 1,
+    "padding": "same",
+    "depthwise": False,
+    "activation": None,
+    "dtype": "int8",
+    "per_channel": False,
+    "weight_bits": 8,
+}
+BOTH = {
+    "input": ("input_h", "input_w"),
+    "kernel": ("kernel_h", "kernel_w"),
+    "stride": ("stride_h", "stride_w"),
+    "dilation": ("dilation_h", "dilation_w"),
+}
 ALLOWED: dict[str, tuple[Any, ...]] = {
-    "op": ("conv2d", "fully_connected", *(f"{kind}_pool" for kind in POOLS), "add"), "activation": ACTIVATIONS,
-    "dtype": (*QUANTIZED, "float16", "float32"), "depthwise": (False, True), "per_channel": (False, True),
-    "weight_bits": (2, 4, 8)}
+    "op": ("conv2d", "fully_connected", *(f"{kind}_pool" for kind in POOLS), "add"),
+    "activation": ACTIVATIONS,
+    "dtype": (*QUANTIZED, "float16", "float32"),
+    "depthwise": (False, True),
+    "per_channel": (False, True),
+    "weight_bits": (2, 4, 8),
+}
 WEIGHTS = {"int16": "int8", "float32": "int8"}  # type of the weights, where it is not the input's
 PARAMETERS = "parameters.csv"
-MOST_BYTES = 2 ** 30  # of an output, of the table of parameters
+MOST_BYTES = 2**30  # of an output, of the table of parameters
 Make = Callable[[Mapping[str, Any], np.random.Generator], Layer]
 
 
@@ -81,12 +103,19 @@ def sweep(grid: Mapping[str, Any], make: Make | None = None, seed: int = 0) -> S
     state is skipped.  Raises ValueError for an unknown name or value.
     """
     if not isinstance(grid, Mapping):
-        raise ValueError(f"grid: got {grid!r:.80}, allowed is values by name, such as {{'kernel': [1, 3]}}")
+        raise ValueError(
+            f"grid: got {grid!r:.80}, allowed is values by name, such as {{'kernel': [1, 3]}}"
+        )
     if not isinstance(seed, int | np.integer) or seed < 0:
         raise ValueError(f"seed: got {seed!r:.80}, allowed is a whole number, not negative")
-    columns = {name: list(values) if isinstance(values, list | tuple | range | set) else
-               values.tolist() if isinstance(values, np.ndarray) and values.ndim == 1 else [values]
-               for name, values in grid.items()}
+    columns = {
+        name: list(values)
+        if isinstance(values, list | tuple | range | set)
+        else values.tolist()
+        if isinstance(values, np.ndarray) and values.ndim == 1
+        else [values]
+        for name, values in grid.items()
+    }
     for name, values in columns.items():
         if name not in DEFAULTS and name not in BOTH:
             raise ValueError(f"grid: got {name!r}, allowed are {', '.join((*DEFAULTS, *BOTH))}")
@@ -96,7 +125,9 @@ def sweep(grid: Mapping[str, Any], make: Make | None = None, seed: int = 0) -> S
     models, skipped = [], []
     for combination in itertools.product(*columns.values()):
         given = dict(zip(columns, combination, strict=True))
-        point = DEFAULTS | {axis: value for name, value in given.items() for axis in BOTH.get(name, (name,))}
+        point = DEFAULTS | {
+            axis: value for name, value in given.items() for axis in BOTH.get(name, (name,))
+        }
         random = np.random.default_rng([seed, len(layers)])
         try:
             layer = (make or random_layer)(point, random)
@@ -107,8 +138,13 @@ def sweep(grid: Mapping[str, Any], make: Make | None = None, seed: int = 0) -> S
     return Sweep(tuple(layers), tuple(models), tuple(skipped), seed)
 
 
-def write_sweep(folder: str | os.PathLike[str], grid: Mapping[str, Any],
-                rule: str | Rule = "tflite-reference", seed: int = 0, make: Make | None = None) -> Sweep:
+def write_sweep(
+    folder: str | os.PathLike[str],
+    grid: Mapping[str, Any],
+    rule: str | Rule = "tflite-reference",
+    seed: int = 0,
+    make: Make | None = None,
+) -> Sweep:
     """Write a sweep for a board, whole or not at all: models, inputs and expected outputs as raw
     bytes.
 
@@ -136,8 +172,10 @@ def write_sweep(folder: str | os.PathLike[str], grid: Mapping[str, Any],
         raise FileExistsError(f"{folder}: is there already")
     made = sweep(grid, make, seed)
     if not made:
-        raise ValueError(f"grid: got {plural(len(made.skipped), 'point')}, none of which can be: "
-                         f"{made.skipped[0][1] if made.skipped else 'a name has no values'}")
+        raise ValueError(
+            f"grid: got {plural(len(made.skipped), 'point')}, none of which can be: "
+            f"{made.skipped[0][1] if made.skipped else 'a name has no values'}"
+        )
     digits = max(3, len(str(len(made) - 1)))
     rows, files = [], dict[str, bytes]()
     for number, layer in enumerate(tqdm(made.layers, desc=folder.name, unit="model", disable=None)):
@@ -145,9 +183,16 @@ def write_sweep(folder: str | os.PathLike[str], grid: Mapping[str, Any],
         expected = emulate(layer, inputs if isinstance(layer, Add) else inputs[0], rule)
         row: dict[str, Any] = {"rule": guarded(rule if isinstance(rule, str) else rule.name)}
         tensors = {**dict(zip(("input", "other"), inputs, strict=False)), "expected": expected}
-        raws = {name: data.astype(data.dtype.newbyteorder("<")).tobytes() for name, data in tensors.items()}
+        raws = {
+            name: data.astype(data.dtype.newbyteorder("<")).tobytes()
+            for name, data in tensors.items()
+        }
         for name, raw in {"model": made.models[number], **raws}.items():
-            file = f"{number:0{digits}}.tflite" if name == "model" else f"{number:0{digits}}-{name}.bin"
+            file = (
+                f"{number:0{digits}}.tflite"
+                if name == "model"
+                else f"{number:0{digits}}-{name}.bin"
+            )
             files[file] = raw
             row |= {name: file, f"{name}_sha256": hashlib.sha256(raw).hexdigest()}
         rows.append(row | layer.parameters)
@@ -156,7 +201,9 @@ def write_sweep(folder: str | os.PathLike[str], grid: Mapping[str, Any],
     return made
 
 
-def check_sweep(folder: str | os.PathLike[str], outputs: str | os.PathLike[str] | None = None) -> pd.DataFrame:
+def check_sweep(
+    folder: str | os.PathLike[str], outputs: str | os.PathLike[str] | None = None
+) -> pd.DataFrame:
     """What a board gave against what a sweep expects: model, compared, mismatches, first, verdict.
 
     ``outputs`` is the folder of ``000-output.bin``, ..., raw bytes as the expected ones are, by
@@ -167,8 +214,11 @@ def check_sweep(folder: str | os.PathLike[str], outputs: str | os.PathLike[str] 
     folder = _folder(folder)
     where = folder if outputs is None else _folder(outputs)
     if not (folder / PARAMETERS).is_file() or not where.is_dir():
-        raise FileNotFoundError(f"{folder}: there is no {PARAMETERS}, allowed is a folder that write_sweep made"
-                                if where.is_dir() else f"{where}: there is no such folder")
+        raise FileNotFoundError(
+            f"{folder}: there is no {PARAMETERS}, allowed is a folder that write_sweep made"
+            if where.is_dir()
+            else f"{where}: there is no such folder"
+        )
     rows: list[tuple[Any, ...]] = []
     for row in csv.DictReader(read_bounded(folder / PARAMETERS, MOST_BYTES).decode().splitlines()):
         path = where / row["expected"].replace("expected", "output")
@@ -177,13 +227,22 @@ def check_sweep(folder: str | os.PathLike[str], outputs: str | os.PathLike[str] 
             rows.append((row["model"], 0, 0, None, "missing"))
             continue
         if (size := path.stat().st_size) != len(raw):
-            raise ValueError(f"{path}: got {plural(size, 'byte')}, allowed is {len(raw)} as {row['expected']} has")
+            raise ValueError(
+                f"{path}: got {plural(size, 'byte')}, allowed is {len(raw)} as {row['expected']} "
+                "has"
+            )
         (layer,) = read_model(folder / row["model"]).layers
-        got, expected = (np.frombuffer(data, np.dtype(layer.dtype).newbyteorder("<")).reshape(layer.output_shape)
-                         for data in (read_bounded(path, MOST_BYTES), raw))
-        wrong = np.argwhere((got != expected) & ((got == got) | (expected == expected)))  # NaN is NaN
+        got, expected = (
+            np.frombuffer(data, np.dtype(layer.dtype).newbyteorder("<")).reshape(layer.output_shape)
+            for data in (read_bounded(path, MOST_BYTES), raw)
+        )
+        wrong = np.argwhere(
+            (got != expected) & ((got == got) | (expected == expected))
+        )  # NaN is NaN
         first = tuple(wrong[0].tolist()) if len(wrong) else None
-        rows.append((row["model"], got.size, len(wrong), first, "differs" if len(wrong) else "equal"))
+        rows.append(
+            (row["model"], got.size, len(wrong), first, "differs" if len(wrong) else "equal")
+        )
     return pd.DataFrame(rows, columns=["model", "compared", "mismatches", "first", "verdict"])
 
 
@@ -206,42 +265,77 @@ def random_layer(point: Mapping[str, Any], random: np.random.Generator) -> Layer
         if dtype not in QUANTIZED:
             return Add(shape, activation, dtype=dtype)
         # each input alone spans most of the output
-        input_q, other_q = (QuantParams(one_scale(output_q) * random.uniform(0.4, 0.9), _zero(dtype, random))
-                            for _ in range(2))
+        input_q, other_q = (
+            QuantParams(one_scale(output_q) * random.uniform(0.4, 0.9), _zero(dtype, random))
+            for _ in range(2)
+        )
         return Add(shape, activation, input_q, other_q, output_q, dtype)
     if op.endswith("_pool"):
-        return Pool2D(op.removesuffix("_pool"), kernel, shape, **window, activation=activation, input_q=output_q,
-                      dtype=dtype)
+        return Pool2D(
+            op.removesuffix("_pool"),
+            kernel,
+            shape,
+            **window,
+            activation=activation,
+            input_q=output_q,
+            dtype=dtype,
+        )
     outputs = point["output_channels"] or (shape[2] if point["depthwise"] else 8)
     weights_type = WEIGHTS.get(dtype, dtype)
     flat = op == "fully_connected"
-    sizes = (1, *kernel, outputs) if point["depthwise"] and not flat else (outputs, *(kernel * (not flat)), shape[2])
+    sizes = (
+        (1, *kernel, outputs)
+        if point["depthwise"] and not flat
+        else (outputs, *(kernel * (not flat)), shape[2])
+    )
     weights = _numbers(weights_type, sizes, random)
-    if weights_type == "int8":  # TensorFlow Lite has no lower code; its hybrid kernels take -128 wrong
+    if (
+        weights_type == "int8"
+    ):  # TensorFlow Lite has no lower code; its hybrid kernels take -128 wrong
         weights = np.maximum(weights, -127)
     few = 2 ** (8 - point["weight_bits"])  # codes of 8 bits for each of these
     weights = weights // few if few > 1 else weights
     terms = weights.size // outputs
     bias: Any = random.integers(-64, 65, outputs) / 64
     input_q, weight_q = UNIT, UNIT
-    scales: Any = random.uniform(0.7, 1.3, outputs) if point["per_channel"] else random.uniform(0.7, 1.3)
+    scales: Any = (
+        random.uniform(0.7, 1.3, outputs) if point["per_channel"] else random.uniform(0.7, 1.3)
+    )
     if dtype in QUANTIZED:
         zero = 0 if weights_type == "int8" else int(random.integers(100, 156))
         input_q = QuantParams(random.uniform(0.01, 0.1), _zero(dtype, random))
         # sums of products have about this deviation; a fifth of the range makes a few outputs
         # saturate
-        deviation = _deviation(dtype, input_q.zero_point) * _deviation(weights_type, zero) / few * terms ** 0.5
+        deviation = (
+            _deviation(dtype, input_q.zero_point)
+            * _deviation(weights_type, zero)
+            / few
+            * terms**0.5
+        )
         bias = random.integers(-int(deviation) - 1, int(deviation) + 2, outputs)
         fifth = one_scale(output_q) * (np.iinfo(dtype).max - np.iinfo(dtype).min) / 5
         weight_q = QuantParams(scales * fifth / deviation / one_scale(input_q), zero)
     elif dtype == "float32":
-        weight_q = QuantParams(scales / 64 / terms ** 0.5)
-    common = {"activation": activation, "input_q": input_q, "weight_q": weight_q, "output_q": output_q, "dtype": dtype,
-              "weight_bits": point["weight_bits"]}
+        weight_q = QuantParams(scales / 64 / terms**0.5)
+    common = {
+        "activation": activation,
+        "input_q": input_q,
+        "weight_q": weight_q,
+        "output_q": output_q,
+        "dtype": dtype,
+        "weight_bits": point["weight_bits"],
+    }
     if flat:
         return FullyConnected(weights, bias, **common)
-    return Conv2D(weights, bias, shape, **window, dilation=(point["dilation_h"], point["dilation_w"]),
-                  depthwise=point["depthwise"], **common)
+    return Conv2D(
+        weights,
+        bias,
+        shape,
+        **window,
+        dilation=(point["dilation_h"], point["dilation_w"]),
+        depthwise=point["depthwise"],
+        **common,
+    )
 
 
 def random_input(layer: Layer, random: np.random.Generator) -> tuple[np.ndarray, ...]:
@@ -249,7 +343,10 @@ def random_input(layer: Layer, random: np.random.Generator) -> tuple[np.ndarray,
 
     Numbers of 16 bits are eighths, so that a sum is the same in any order.
     """
-    return tuple(_numbers(layer.dtype, (1, *layer.input_shape), random) for _ in range(1 + isinstance(layer, Add)))
+    return tuple(
+        _numbers(layer.dtype, (1, *layer.input_shape), random)
+        for _ in range(1 + isinstance(layer, Add))
+    )
 
 
 def _check(name: str, value: Any) -> None:
@@ -257,7 +354,10 @@ def _check(name: str, value: Any) -> None:
     if name in ALLOWED:
         fits, words = value in ALLOWED[name], f"one of {', '.join(map(str, ALLOWED[name]))}"
     elif name == "padding":
-        fits, words = value in PADDINGS or np.shape(value) == (2, 2), "same, valid or ((top, bottom), (left, right))"
+        fits, words = (
+            value in PADDINGS or np.shape(value) == (2, 2),
+            "same, valid or ((top, bottom), (left, right))",
+        )
     else:
         fits, words = isinstance(value, int) and value >= 1, "a whole number of at least 1"
     refuse_if(not fits, "grid", f"{name} {value!r}", f"is {words}")
@@ -281,7 +381,7 @@ def _zero(dtype: str, random: np.random.Generator) -> int:
 def _deviation(dtype: str, zero: int) -> float:
     """Of all codes of a type, from a zero point."""
     low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
-    return float(np.hypot((high - low) / 12 ** 0.5, (high + low) / 2 - zero))
+    return float(np.hypot((high - low) / 12**0.5, (high + low) / 2 - zero))
 
 
 def _output_q(dtype: str, activation: str | None, random: np.random.Generator) -> QuantParams:
@@ -289,7 +389,9 @@ def _output_q(dtype: str, activation: str | None, random: np.random.Generator) -
     if dtype not in QUANTIZED:
         return QuantParams(1.0)
     codes = np.iinfo(dtype).max - np.iinfo(dtype).min
-    span = {"relu6": 7.0, "relu_n1_to_1": 2.5}.get(activation or "", 10.0) * random.uniform(0.9, 1.1)
+    span = {"relu6": 7.0, "relu_n1_to_1": 2.5}.get(activation or "", 10.0) * random.uniform(
+        0.9, 1.1
+    )
     zero = _zero(dtype, random)
     if activation in ("relu", "relu6") and dtype != "int16":
         zero = int(np.iinfo(dtype).min) + int(random.integers(0, 12))

@@ -34,8 +34,13 @@ MOST_LEADING = 3
 ONE_ELEMENT = {"padding": 1, "stride_w": 1, "stride_h": 1, "kernel_w": 1, "kernel_h": 1}
 
 
-def single_op_model(layer: Layer, batch: int | Sequence[int] = 1, names: Mapping[str, str] | None = None,
-                    weights_as: str | None = None, form: str = "tflite") -> bytes:
+def single_op_model(
+    layer: Layer,
+    batch: int | Sequence[int] = 1,
+    names: Mapping[str, str] | None = None,
+    weights_as: str | None = None,
+    form: str = "tflite",
+) -> bytes:
     """The bytes of a ``.tflite`` file that holds one layer; the same layer gives the same bytes.
 
     Input and output are ``(batch, ...)``; an ``Add`` has two inputs.  A fully connected layer takes
@@ -47,8 +52,11 @@ def single_op_model(layer: Layer, batch: int | Sequence[int] = 1, names: Mapping
     flatbuffers is not installed.
     """
     if not isinstance(layer, MODELLED):
-        raise ValueError(f"layer: got {type(layer).__name__}, allowed is a Conv2D, FullyConnected, Pool2D, Add or "
-                         "Operation; write_model writes a Network or a list of layers")
+        raise ValueError(
+            f"layer: got {type(layer).__name__}, allowed is a Conv2D, FullyConnected, Pool2D, Add "
+            "or "
+            "Operation; write_model writes a Network or a list of layers"
+        )
     lead = _lead(batch, isinstance(layer, FullyConnected))
     graph = _graph([layer], [tuple(-1 - n for n in range(len(tensors_taken(layer))))], lead)
     if weights_as is not None:
@@ -66,8 +74,10 @@ def write_model(network: Network | Sequence[Layer], batch: int = 1, form: str = 
     if isinstance(network, list | tuple):
         network = Network(tuple(network))
     if not isinstance(network, Network):
-        raise ValueError(f"network: got {type(network).__name__}, allowed is a Network or a list of layers; "
-                         "single_op_model writes one layer")
+        raise ValueError(
+            f"network: got {type(network).__name__}, allowed is a Network or a list of layers; "
+            "single_op_model writes one layer"
+        )
     return pack(replace(_graph(network.layers, network.inputs, _lead(batch)), form=form))
 
 
@@ -80,9 +90,16 @@ def _lead(batch: Any, several: bool = False) -> tuple[int, ...]:
     """The leading axes of input and output; ``several`` where there may be more than one."""
     axes = tuple(batch) if several and isinstance(batch, list | tuple) else (batch,)
     whole = all(isinstance(size, int | np.integer) and size >= 1 for size in axes)
-    if not whole or not 1 <= len(axes) <= MOST_LEADING or math.prod(map(int, axes)) > np.iinfo(np.int32).max:
-        sizes = f"up to {MOST_LEADING} sizes of at least 1 and within int32 in all" if isinstance(batch, list | tuple) \
-            and several else "at least 1 and within int32"
+    if (
+        not whole
+        or not 1 <= len(axes) <= MOST_LEADING
+        or math.prod(map(int, axes)) > np.iinfo(np.int32).max
+    ):
+        sizes = (
+            f"up to {MOST_LEADING} sizes of at least 1 and within int32 in all"
+            if isinstance(batch, list | tuple) and several
+            else "at least 1 and within int32"
+        )
         raise ValueError(f"batch: got {batch!r}, allowed is {sizes}")
     return tuple(map(int, axes))
 
@@ -91,8 +108,11 @@ def _labelled(graph: Graph, layer: Layer, label: str) -> Graph:
     """The graph of a fully connected layer with weights of another type's name, as an operator that
     knows them."""
     if label != "uint8" or not isinstance(layer, FullyConnected) or layer.dtype != "float32":
-        raise ValueError(f"weights_as: got {label!r} with {layer}, allowed is 'uint8' with a fully connected layer of "
-                         "float32")
+        raise ValueError(
+            f"weights_as: got {label!r} with {layer}, allowed is 'uint8' with a fully connected "
+            "layer of "
+            "float32"
+        )
     (one,) = graph.operators
     number = one.inputs[1]
     tensors = list(graph.tensors)
@@ -105,33 +125,48 @@ def _named(graph: Graph, names: Mapping[str, str]) -> Graph:
     known = dict.fromkeys(one.name for one in graph.tensors)
     for old, new in names.items():
         if old not in known or not isinstance(new, str):
-            raise ValueError(f"names: got {old!r}: {new!r}, allowed are texts for {', '.join(known)}")
-    return replace(graph, tensors=tuple(replace(one, name=names.get(one.name, one.name)) for one in graph.tensors))
+            raise ValueError(
+                f"names: got {old!r}: {new!r}, allowed are texts for {', '.join(known)}"
+            )
+    return replace(
+        graph,
+        tensors=tuple(replace(one, name=names.get(one.name, one.name)) for one in graph.tensors),
+    )
 
 
 def _graph(layers: Sequence[Any], inputs: Sequence[Sequence[int]], lead: tuple[int, ...]) -> Graph:
     """The graph of layers; a source of -1 is its first input, -2 its second."""
     for number, layer in enumerate(layers):
         if not isinstance(layer, MODELLED):
-            raise ValueError(f"layer {number}: got {layer}, allowed in a model is a Conv2D, FullyConnected, Pool2D, "
-                             "Add or Operation")
+            raise ValueError(
+                f"layer {number}: got {layer}, allowed in a model is a Conv2D, FullyConnected, "
+                "Pool2D, "
+                "Add or Operation"
+            )
         for name, usual in (("groups", 1), ("output", "codes"), ("rounding", "half-away")):
             if not isinstance(layer, Operation) and (value := getattr(layer, name, usual)) != usual:
-                raise ValueError(f"layer {number}: {name}: got {value!r}, allowed in a model is {usual!r}")
+                raise ValueError(
+                    f"layer {number}: {name}: got {value!r}, allowed in a model is {usual!r}"
+                )
     draft, given = _Draft(), {}
     for layer, sources in zip(layers, inputs, strict=True):
         for place, source in enumerate(sources):
             if source < 0 and source not in given:
                 taken = tensors_taken(layer)[place]
                 shape = taken.shape if isinstance(layer, Operation) else (*lead, *taken.shape)
-                given[source] = draft.tensor(STARTS.get(source, f"input{-source}"), shape, taken.dtype, _kept(taken))
+                given[source] = draft.tensor(
+                    STARTS.get(source, f"input{-source}"), shape, taken.dtype, _kept(taken)
+                )
     starts = tuple(given.values())
     for number, (layer, sources) in enumerate(zip(layers, inputs, strict=True)):
         draft.prefix = f"{number}/" if len(layers) > 1 else ""
-        last = given[number] = _layer(draft, layer, [given[source] for source in sources],
-                                     math.prod(lead))
+        last = given[number] = _layer(
+            draft, layer, [given[source] for source in sources], math.prod(lead)
+        )
         draft.tensors[last] = replace(draft.tensors[last], name=f"{draft.prefix}output")
-    return Graph(tuple(draft.tensors), tuple(draft.operators), tuple(draft.buffers), starts, (last,))
+    return Graph(
+        tuple(draft.tensors), tuple(draft.operators), tuple(draft.buffers), starts, (last,)
+    )
 
 
 class _Draft:
@@ -143,12 +178,20 @@ class _Draft:
         self.buffers = [b""]
         self.prefix = ""
 
-    def tensor(self, name: str, shape: tuple[int, ...], dtype: str, q: QuantParams | None = None) -> int:
+    def tensor(
+        self, name: str, shape: tuple[int, ...], dtype: str, q: QuantParams | None = None
+    ) -> int:
         self.tensors.append(Tensor(self.prefix + name, shape, dtype, **_quantization(name, q)))
         return len(self.tensors) - 1
 
-    def constant(self, name: str, values: np.ndarray, q: QuantParams | None = None, axis: int = 0,
-                 bits: int = 8) -> int:
+    def constant(
+        self,
+        name: str,
+        values: np.ndarray,
+        q: QuantParams | None = None,
+        axis: int = 0,
+        bits: int = 8,
+    ) -> int:
         dtype = values.dtype.name
         if bits < 8:
             dtype = f"{dtype.rstrip('8')}{bits}"
@@ -157,16 +200,26 @@ class _Draft:
             data = values.astype(values.dtype.newbyteorder("<")).tobytes()
         self.buffers.append(data)
         number = self.tensor(name, values.shape, dtype, q)
-        self.tensors[number] = replace(self.tensors[number], buffer=len(self.buffers) - 1, axis=axis)
+        self.tensors[number] = replace(
+            self.tensors[number], buffer=len(self.buffers) - 1, axis=axis
+        )
         return number
 
-    def step(self, name: str, inputs: Sequence[int], options: Mapping[str, int] | None = None, hybrid: str = "",
-             **changes: Any) -> int:
+    def step(
+        self,
+        name: str,
+        inputs: Sequence[int],
+        options: Mapping[str, int] | None = None,
+        hybrid: str = "",
+        **changes: Any,
+    ) -> int:
         """An operator and the tensor it gives: like the first input, but for the changes."""
         like = self.tensors[inputs[0]]
         self.tensors.append(replace(like, **{"name": self.prefix + name.lower(), **changes}))
         revision = REVISIONS.get(name, {}).get(hybrid or like.dtype, 1)
-        self.operators.append(Operator(name, tuple(inputs), (len(self.tensors) - 1,), dict(options or {}), revision))
+        self.operators.append(
+            Operator(name, tuple(inputs), (len(self.tensors) - 1,), dict(options or {}), revision)
+        )
         return len(self.tensors) - 1
 
 
@@ -190,55 +243,98 @@ def _layer(draft: _Draft, layer: Layer, sources: list[int], batch: int) -> int:
     if isinstance(layer, Operation):
         return _operation(draft, layer, sources)
     if layer.activation not in FUSED:
-        raise ValueError(f"activation: got {layer.activation!r}, allowed in a model is one of {FUSED}")
+        raise ValueError(
+            f"activation: got {layer.activation!r}, allowed in a model is one of {FUSED}"
+        )
     half = layer.dtype == "float16"
     if half:
         sources = [draft.step("DEQUANTIZE", [one], dtype="float32") for one in sources]
-    gives = {"shape": (batch, *layer.output_shape), **_quantization("output_q", _stored(layer, layer.output_q))}
+    gives = {
+        "shape": (batch, *layer.output_shape),
+        **_quantization("output_q", _stored(layer, layer.output_q)),
+    }
     activation = {"activation": FUSED.index(layer.activation)}
     if isinstance(layer, Add):
         y = draft.step("ADD", sources, {**activation, "pot_scale_int16": False}, **gives)
     elif isinstance(layer, FullyConnected):
-        y = draft.step("FULLY_CONNECTED", [*sources, *_constants(draft, layer, 0)], activation, _hybrid(layer), **gives)
+        y = draft.step(
+            "FULLY_CONNECTED",
+            [*sources, *_constants(draft, layer, 0)],
+            activation,
+            _hybrid(layer),
+            **gives,
+        )
     elif isinstance(layer, Pool2D):
         turned = layer.kind == "min"
         x = _border(draft, layer, _complement(draft, sources[0]) if turned else sources[0])
         options = {**_window(layer), "kernel_w": layer.kernel[1], "kernel_h": layer.kernel[0]}
-        y = draft.step(POOLS[layer.kind], [x], {**options, "activation": 0} if turned else {**options, **activation},
-                       **gives)
+        y = draft.step(
+            POOLS[layer.kind],
+            [x],
+            {**options, "activation": 0} if turned else {**options, **activation},
+            **gives,
+        )
         if turned:
             y = _complement(draft, y)
-        if turned and layer.activation:  # the complement's activation is another: a maximum of one element has ours
+        if (
+            turned and layer.activation
+        ):  # the complement's activation is another: a maximum of one element has ours
             y = draft.step("MAX_POOL_2D", [y], {**ONE_ELEMENT, **activation})
     else:
         assert isinstance(layer, Conv2D)
         x = _border(draft, layer, sources[0])
-        options = {**_window(layer), "dilation_w": layer.dilation[1], "dilation_h": layer.dilation[0], **activation}
+        options = {
+            **_window(layer),
+            "dilation_w": layer.dilation[1],
+            "dilation_h": layer.dilation[0],
+            **activation,
+        }
         if layer.depthwise:
             options["multiplier"] = layer.weights.shape[3] // layer.input_shape[2]
-        y = draft.step("DEPTHWISE_CONV_2D" if layer.depthwise else "CONV_2D",
-                       [x, *_constants(draft, layer, 3 if layer.depthwise else 0)], options, _hybrid(layer), **gives)
+        y = draft.step(
+            "DEPTHWISE_CONV_2D" if layer.depthwise else "CONV_2D",
+            [x, *_constants(draft, layer, 3 if layer.depthwise else 0)],
+            options,
+            _hybrid(layer),
+            **gives,
+        )
     if half:
-        y = draft.step("CAST", [y], {"from": TYPES.index("float32"), "to": TYPES.index("float16")}, dtype="float16")
+        y = draft.step(
+            "CAST",
+            [y],
+            {"from": TYPES.index("float32"), "to": TYPES.index("float16")},
+            dtype="float16",
+        )
     return y
 
 
 def _operation(draft: _Draft, layer: Operation, sources: list[int]) -> int:
     """The tensor that an operation gives; the others that its operator has come with it."""
     moving = iter(sources)
-    inputs = [draft.constant(f"constant{place}", np.asarray(layer.constants[place]), _kept(one))
-              if place in layer.constants else next(moving) for place, one in enumerate(layer.inputs)]
-    options = {name: FUSED.index(value) if name == "activation" else value for name, value in layer.options.items()}
+    inputs = [
+        draft.constant(f"constant{place}", np.asarray(layer.constants[place]), _kept(one))
+        if place in layer.constants
+        else next(moving)
+        for place, one in enumerate(layer.inputs)
+    ]
+    options = {
+        name: FUSED.index(value) if name == "activation" else value
+        for name, value in layer.options.items()
+    }
     own: dict[str, dict[str, Any]] = {
-        "RESHAPE": {"new_shape": layer.output.shape}, "PACK": {"values_count": len(inputs)},
+        "RESHAPE": {"new_shape": layer.output.shape},
+        "PACK": {"values_count": len(inputs)},
         "ARG_MAX": {"output_type": TYPES.index(layer.output.dtype)},
-        "MEAN": {"keep_dims": len(layer.output.shape) == len(layer.inputs[0].shape)}}
+        "MEAN": {"keep_dims": len(layer.output.shape) == len(layer.inputs[0].shape)},
+    }
     options |= own.get(layer.kind, {})
     parts = _parts(layer)
     if layer.kind in ("SPLIT", "SPLIT_V", "UNPACK"):
         options |= {"num" if layer.kind == "UNPACK" else "num_splits": len(parts)}
-    numbers = [draft.tensor(f"output{n}", shape, layer.output.dtype, _kept(layer.output))
-               for n, shape in enumerate(parts)]
+    numbers = [
+        draft.tensor(f"output{n}", shape, layer.output.dtype, _kept(layer.output))
+        for n, shape in enumerate(parts)
+    ]
     revision = REVISIONS.get(layer.kind, {}).get(layer.inputs[0].dtype, 1)
     draft.operators.append(Operator(layer.kind, tuple(inputs), tuple(numbers), options, revision))
     return numbers[layer.part]
@@ -254,7 +350,9 @@ def _parts(layer: Operation) -> list[tuple[int, ...]]:
         return [shape] * (layer.inputs[1].shape[axis] // shape[axis])
     if layer.kind == "SPLIT_V":
         axis = int(np.ravel(layer.constants[2])[0]) % len(shape)
-        return [(*shape[:axis], int(size), *shape[axis + 1:]) for size in np.ravel(layer.constants[1])]
+        return [
+            (*shape[:axis], int(size), *shape[axis + 1 :]) for size in np.ravel(layer.constants[1])
+        ]
     return [shape]
 
 
@@ -265,28 +363,50 @@ def _kept(one: Placeholder) -> QuantParams | None:
 def _constants(draft: _Draft, layer: Conv2D | FullyConnected, axis: int) -> list[int]:
     """Weights and bias; ``axis`` is that of the weights' output channels."""
     if layer.dtype == "float16":
-        return [draft.step("DEQUANTIZE", [draft.constant(name, values)], buffer=0, dtype="float32")
-                for name, values in (("weights", layer.weights), ("bias", layer.bias))]
+        return [
+            draft.step("DEQUANTIZE", [draft.constant(name, values)], buffer=0, dtype="float32")
+            for name, values in (("weights", layer.weights), ("bias", layer.bias))
+        ]
     # LiteRT takes one type for the other, and a zero point for 0, and says nothing
-    refuse_if(layer.weights.dtype != layer.dtype and layer.dtype in ("int8", "uint8"), "weights",
-              layer.weights.dtype, f"in a .tflite is {layer.dtype} with {layer.dtype} activations")
+    refuse_if(
+        layer.weights.dtype != layer.dtype and layer.dtype in ("int8", "uint8"),
+        "weights",
+        layer.weights.dtype,
+        f"in a .tflite is {layer.dtype} with {layer.dtype} activations",
+    )
     allowed = "2, 4 or 8" if layer.weights.dtype == np.int8 else "8"
-    refuse_if(str(layer.weight_bits) not in allowed, "weight_bits", layer.weight_bits,
-              f"in a .tflite with {layer.weights.dtype} weights is {allowed}")
-    refuse_if(layer.weights.dtype == np.int8 and layer.weight_q.zero_point, "weight_q",
-              f"zero point {layer.weight_q.zero_point}", "in a .tflite is 0 with int8 weights")
+    refuse_if(
+        str(layer.weight_bits) not in allowed,
+        "weight_bits",
+        layer.weight_bits,
+        f"in a .tflite with {layer.weights.dtype} weights is {allowed}",
+    )
+    refuse_if(
+        layer.weights.dtype == np.int8 and layer.weight_q.zero_point,
+        "weight_q",
+        f"zero point {layer.weight_q.zero_point}",
+        "in a .tflite is 0 with int8 weights",
+    )
     weight_q = layer.weight_q
-    if layer.op == "depthwise" and layer.dtype == "float32":  # LiteRT wants a scale for each channel
+    if (
+        layer.op == "depthwise" and layer.dtype == "float32"
+    ):  # LiteRT wants a scale for each channel
         weight_q = QuantParams(np.broadcast_to(weight_q.scale, layer.weights.shape[3:]).tolist())
     scales = np.float32(one_scale(layer.input_q)) * np.asarray(weight_q.scale, np.float32)
-    return [draft.constant("weights", layer.weights, weight_q, axis, layer.weight_bits),
-            draft.constant("bias", layer.bias, _stored(layer, QuantParams(scales.tolist())))]
+    return [
+        draft.constant("weights", layer.weights, weight_q, axis, layer.weight_bits),
+        draft.constant("bias", layer.bias, _stored(layer, QuantParams(scales.tolist()))),
+    ]
 
 
 def _hybrid(layer: Conv2D | FullyConnected) -> str:
     if layer.dtype != "float32":
         return ""
-    return "hybrid channels" if per_channel(layer.weight_q.scale) or layer.op == "depthwise" else "hybrid"
+    return (
+        "hybrid channels"
+        if per_channel(layer.weight_q.scale) or layer.op == "depthwise"
+        else "hybrid"
+    )
 
 
 def _window(layer: Conv2D | Pool2D) -> dict[str, int]:
@@ -300,11 +420,16 @@ def _border(draft: _Draft, layer: Conv2D | Pool2D, x: int) -> int:
     if padding_name(layer):
         return x
     if layer.op == "average_pool":
-        raise ValueError(f'padding: got {layer.padding}, allowed in a .tflite for an average is "same" or "valid": the '
-                         "border that an operator adds would count")
+        raise ValueError(
+            f'padding: got {layer.padding}, allowed in a .tflite for an average is "same" or '
+            '"valid": the '
+            "border that an operator adds would count"
+        )
     like = draft.tensors[x]
     sides = ((0, 0), *layer.pads, (0, 0))
-    shape = tuple(size + before + after for size, (before, after) in zip(like.shape, sides, strict=True))
+    shape = tuple(
+        size + before + after for size, (before, after) in zip(like.shape, sides, strict=True)
+    )
     inputs = [x, draft.constant("pads", np.array(sides, np.int32))]
     if isinstance(layer, Conv2D):
         return draft.step("PAD", inputs, shape=shape)

@@ -15,8 +15,12 @@ TYPE = "uint8"  # left out, the rules are those of 8-bit outputs
 Scales = float | tuple[float, float, float]
 
 
-def codes_by_rule(accumulators: Iterable[int], scales: Scales, zero_point: int = 0,
-                  rules: Iterable[str | Rule] | str | Rule | None = None) -> pd.DataFrame:
+def codes_by_rule(
+    accumulators: Iterable[int],
+    scales: Scales,
+    zero_point: int = 0,
+    rules: Iterable[str | Rule] | str | Rule | None = None,
+) -> pd.DataFrame:
     """Output codes before the clamp, a row per rule and a column per accumulator, ascending.
 
     ``scales`` are those of input, weights and output, or their ratio.  ``rules`` are names or
@@ -31,15 +35,20 @@ def codes_by_rule(accumulators: Iterable[int], scales: Scales, zero_point: int =
     given = np.asarray(list(accumulators) if np.iterable(accumulators) else accumulators)
     if not given.size:
         raise ValueError("accumulators: got none, allowed is one or more")
-    if given.dtype.kind not in "iu" or given.max() >= 2 ** 63:
-        raise ValueError(f"accumulators: got {given.tolist()}, allowed are whole numbers of 64 bits")
+    if given.dtype.kind not in "iu" or given.max() >= 2**63:
+        raise ValueError(
+            f"accumulators: got {given.tolist()}, allowed are whole numbers of 64 bits"
+        )
     sums = np.unique(given.astype(np.int64))
     if rules is None:
         candidates = [by for by in RULES.values() if TYPE in by.types]
     else:
         names: Iterable[str | Rule] = [rules] if isinstance(rules, str | Rule) else rules
         candidates = [rule(name) for name in names]
-    codes = [by.exact(within(sums[:, None], by)[:, 0], *by.multiplier(*three(scales)), zero_point) for by in candidates]
+    codes = [
+        by.exact(within(sums[:, None], by)[:, 0], *by.multiplier(*three(scales)), zero_point)
+        for by in candidates
+    ]
     return pd.DataFrame(codes, [by.name for by in candidates], [int(one) for one in sums])
 
 
@@ -56,7 +65,10 @@ def three(scales: Scales) -> tuple[Any, Any, Any]:
     if not isinstance(scales, tuple | list):
         return 1.0, scales, 1.0
     if len(scales) != 3:
-        raise ValueError(f"scales: got {len(scales)}, allowed is one ratio, or those of input, weights and output")
+        raise ValueError(
+            f"scales: got {len(scales)}, allowed is one ratio, or those of input, weights and "
+            "output"
+        )
     return scales[0], scales[1], scales[2]
 
 

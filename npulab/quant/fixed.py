@@ -1,15 +1,24 @@
 """Fixed-point arithmetic of gemmlowp on int64 arrays that hold int32 registers.
 
-A number with ``n`` integer bits is ``raw / 2**(31 - n)``.  Source: gemmlowp/fixedpoint/fixedpoint.h.
+A number with ``n`` integer bits is ``raw / 2**(31 - n)``.  Source:
+gemmlowp/fixedpoint/fixedpoint.h.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-LOW, HIGH = -2 ** 31, 2 ** 31 - 1
+LOW, HIGH = -(2**31), 2**31 - 1
 # exp(-2**n) with no integer bits, by n
-EXPONENTIALS = {-2: 1672461947, -1: 1302514674, 0: 790015084, 1: 290630308, 2: 39332535, 3: 720401, 4: 242}
+EXPONENTIALS = {
+    -2: 1672461947,
+    -1: 1302514674,
+    0: 790015084,
+    1: 290630308,
+    2: 39332535,
+    3: 720401,
+    4: 242,
+}
 EXP_EIGHTH, THIRD = 1895147668, 715827883  # exp(-1/8) and 1/3 with no integer bits
 START, SLOPE = 1515870810, -1010580540  # 48/17 and -32/17 with 2 integer bits
 
@@ -19,7 +28,7 @@ def product(a: np.ndarray, b: np.ndarray | int, bits: int = 31) -> np.ndarray:
     saturated: the doubling high product of registers of ``bits + 1`` bits."""
     whole = np.asarray(a, np.int64) * b
     nudged = whole + np.where(whole >= 0, 2 ** (bits - 1), 1 - 2 ** (bits - 1))
-    return np.minimum(np.sign(nudged) * (np.abs(nudged) >> bits), 2 ** bits - 1)
+    return np.minimum(np.sign(nudged) * (np.abs(nudged) >> bits), 2**bits - 1)
 
 
 def shifted_right(values: np.ndarray, by: np.ndarray | int) -> np.ndarray:
@@ -31,7 +40,7 @@ def shifted_right(values: np.ndarray, by: np.ndarray | int) -> np.ndarray:
 
 def shifted_left(values: np.ndarray, by: int) -> np.ndarray:
     """``values * 2**by``, saturated to int32."""
-    return np.clip(np.asarray(values, np.int64) * 2 ** by, LOW, HIGH)
+    return np.clip(np.asarray(values, np.int64) * 2**by, LOW, HIGH)
 
 
 def exponential(values: np.ndarray, integer_bits: int) -> np.ndarray:
@@ -52,7 +61,7 @@ def exponential(values: np.ndarray, integer_bits: int) -> np.ndarray:
 
 def _exponential_of_quarter(values: np.ndarray) -> np.ndarray:
     """The same of values from -1/4 to 0 that have no integer bits: a Taylor series about -1/8."""
-    x = values + 2 ** 28
+    x = values + 2**28
     square = product(x, x)
     cube, fourth = product(square, x), product(square, square)
     series = shifted_right(product(shifted_right(fourth, 2) + cube, THIRD) + square, 1)
@@ -65,7 +74,7 @@ def inverse_of_one_plus(values: np.ndarray) -> np.ndarray:
     half = np.sign(total) * ((np.abs(total) + 1) // 2)
     x = START + product(half, SLOPE)
     for _ in range(3):
-        x = x + shifted_left(product(x, 2 ** 29 - product(half, x)), 2)
+        x = x + shifted_left(product(x, 2**29 - product(half, x)), 2)
     return shifted_left(x, 1)
 
 
@@ -74,4 +83,4 @@ def reciprocal(values: np.ndarray, integer_bits: int) -> tuple[np.ndarray, np.nd
     ``integer_bits``."""
     values = np.asarray(values, np.int64)
     headroom = 32 - np.frexp(values.astype(np.float64))[1].astype(np.int64)
-    return inverse_of_one_plus(values * 2 ** headroom - 2 ** 31), integer_bits - headroom
+    return inverse_of_one_plus(values * 2**headroom - 2**31), integer_bits - headroom

@@ -16,16 +16,18 @@ def ulps(a: Any, b: Any) -> np.ndarray:
     """How many representable numbers apart two tensors of float16, or of float32, are: int64
     ``(...)``.
 
-    +0 and -0 are one number and infinity is the next after the largest.  NaN is 0 from NaN and one more than
-    infinity is from -infinity, the largest distance of the type, from any number.
-    Raises ValueError for tensors of other types or of two.
+    +0 and -0 are one number and infinity is the next after the largest.  NaN is 0 from NaN and one
+    more than infinity is from -infinity, the largest distance of the type, from any number. Raises
+    ValueError for tensors of other types or of two.
 
     >>> ulps(np.float16([1, -0.0, 65504]), np.float16([1.001, 0, np.inf])).tolist()
     [1, 0, 1]
     """
     a, b = np.asarray(a), np.asarray(b)
     if a.dtype.name not in SAME_SIZE or a.dtype.name != b.dtype.name:
-        raise ValueError(f"ulps: got {a.dtype} and {b.dtype}, allowed is two of float16 or two of float32")
+        raise ValueError(
+            f"ulps: got {a.dtype} and {b.dtype}, allowed is two of float16 or two of float32"
+        )
     return np.abs(steps(a, b))
 
 
@@ -43,7 +45,9 @@ def steps(a: Any, b: Any) -> np.ndarray:
     if a.dtype.kind in "iu" and b.dtype.kind in "iu":
         return a.astype(np.int64) - b.astype(np.int64)
     if a.dtype.name not in SAME_SIZE or a.dtype.name != b.dtype.name:
-        raise ValueError(f"steps: got {a.dtype} and {b.dtype}, allowed is two of codes, of float16 or of float32")
+        raise ValueError(
+            f"steps: got {a.dtype} and {b.dtype}, allowed is two of codes, of float16 or of float32"
+        )
     out = _place(a) - _place(b)
     nan, other = np.isnan(a), np.isnan(b)
     most = 2 * int(_place(np.asarray(np.inf, a.dtype.name))) + 1
@@ -58,7 +62,12 @@ def unit(dtype: Any) -> str:
 def _place(values: np.ndarray) -> np.ndarray:
     """The place of each number among those of its type, 0 for both zeros; int64."""
     whole = SAME_SIZE[values.dtype.name]
-    bits = np.ascontiguousarray(values, values.dtype.name).view(whole).astype(np.int64).reshape(values.shape)
+    bits = (
+        np.ascontiguousarray(values, values.dtype.name)
+        .view(whole)
+        .astype(np.int64)
+        .reshape(values.shape)
+    )
     return np.where(bits < 0, int(np.iinfo(whole).min) - bits, bits)
 
 
@@ -86,20 +95,34 @@ class Near(NamedTuple):
     def __add__(self, other: Any) -> Near:
         """The sum with numbers of the same type."""
         total, lost = _sum(self.values, np.asarray(other, self.values.dtype))
-        return self._next(total, lost, self.tail, self.error) if total.dtype == np.float64 else Near(total)
+        return (
+            self._next(total, lost, self.tail, self.error)
+            if total.dtype == np.float64
+            else Near(total)
+        )
 
-    def _next(self, values: np.ndarray, lost: np.ndarray, tail: np.ndarray | float, error: np.ndarray | float) -> Near:
+    def _next(
+        self,
+        values: np.ndarray,
+        lost: np.ndarray,
+        tail: np.ndarray | float,
+        error: np.ndarray | float,
+    ) -> Near:
         lost = np.where(np.isfinite(values), lost, 0.0)  # infinities and NaN are what they are
         if not np.any(tail) and not np.any(error):
             return Near(values, lost)
         tail = np.where(np.isfinite(values), tail, 0.0)
-        rounded = np.where(tail == 0, 0.0, np.abs(lost) + np.abs(tail)) * 2.0 ** -51
-        return Near(values, lost + tail, np.where(np.isfinite(values), error * (1 + 2.0 ** -40) + rounded, 0.0))
+        rounded = np.where(tail == 0, 0.0, np.abs(lost) + np.abs(tail)) * 2.0**-51
+        return Near(
+            values,
+            lost + tail,
+            np.where(np.isfinite(values), error * (1 + 2.0**-40) + rounded, 0.0),
+        )
 
 
 def _split(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Two halves of 26 bits of the digits."""
-    raised = values * (2.0 ** 27 + 1)
+    raised = values * (2.0**27 + 1)
     high = raised - (raised - values)
     return high, values - high
 
@@ -112,7 +135,8 @@ def _sum(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def odd(near: Near) -> np.ndarray:
-    """Numbers and what rounding took from them, as float64 that are rounded to odd: rounded again to
+    """Numbers and what rounding took from them, as float64 that are rounded to odd: rounded again
+    to
     fewer bits that is the number rounded once (Boldo and Melquiond, 2008)."""
     total, rest = _sum(near.values, np.asarray(near.tail))
     whole = np.isfinite(near.values)
@@ -138,15 +162,21 @@ def _odd(values: np.ndarray, side: Any) -> np.ndarray:
     for its neighbour.
     """
     even = values.view(np.int64) % 2 == 0
-    return np.where(even & (side != 0), np.nextafter(values, np.where(side > 0, np.inf, -np.inf)), values)
+    return np.where(
+        even & (side != 0), np.nextafter(values, np.where(side > 0, np.inf, -np.inf)), values
+    )
 
 
-def halves(near: Near, exact: Callable[[tuple[int, ...]], np.float16], bounds: tuple[float, float] = (-np.inf, np.inf),
-           ) -> np.ndarray:
+def halves(
+    near: Near,
+    exact: Callable[[tuple[int, ...]], np.float16],
+    bounds: tuple[float, float] = (-np.inf, np.inf),
+) -> np.ndarray:
     """Numbers clamped and rounded once to float16; every NaN becomes 0x7E00.
 
     Where the error leaves two answers, ``exact`` gives that of a place.  A lower bound of 0 is +0.
     """
+
     def rounded(some: np.ndarray) -> np.ndarray:
         return (some.clip(*bounds) + (0.0 if bounds[0] == 0 else -0.0)).astype(np.float16)
 
@@ -161,7 +191,10 @@ def halves(near: Near, exact: Callable[[tuple[int, ...]], np.float16], bounds: t
             open_ = (near.error > 0) & (np.abs(rest) <= near.error) & np.isfinite(values)
             reach = np.abs(rest) + near.error
             # past the error even where it is too small to move the value
-            low, high = (rounded(np.nextafter(values + sign * reach, sign * np.inf)).view(np.int16) for sign in (-1, 1))
+            low, high = (
+                rounded(np.nextafter(values + sign * reach, sign * np.inf)).view(np.int16)
+                for sign in (-1, 1)
+            )
             for place in np.argwhere(open_ & (low != high)).tolist():
                 out[tuple(place)] = exact(tuple(place))
     return np.where(np.isnan(out), np.float16(np.nan), out)

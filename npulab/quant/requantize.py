@@ -11,14 +11,23 @@ import numpy as np
 
 from npulab.quant.rules import Float, Rule, rule
 
-MAGIC = np.float32(1.5 * 2 ** 23)  # float32 + MAGIC is that float32 rounded half to even, in the low bits
-MAGIC_BYTES = np.float32(1.5 * 2 ** 15)  # the same, with 8 bits of fraction kept
+MAGIC = np.float32(
+    1.5 * 2**23
+)  # float32 + MAGIC is that float32 rounded half to even, in the low bits
+MAGIC_BYTES = np.float32(1.5 * 2**15)  # the same, with 8 bits of fraction kept
 BUNCH = 16_384  # elements recomputed at a time
 NOTHING = np.empty(0, np.int64), np.empty(0, np.float32)
 
 
-def requantize(accumulators: np.ndarray, by: str | Rule, multiplier: Any, right_shift: Any, zero_point: int,
-               low: int, high: int) -> np.ndarray:
+def requantize(
+    accumulators: np.ndarray,
+    by: str | Rule,
+    multiplier: Any,
+    right_shift: Any,
+    zero_point: int,
+    low: int,
+    high: int,
+) -> np.ndarray:
     """Outputs ``(..., C)`` int64 of accumulators: scale by the rule, add the zero point, clamp.
 
     Raises ValueError for a multiplier, right shift or accumulator that the rule does not take.
@@ -47,8 +56,10 @@ def within(accumulators: np.ndarray, by: Rule, channel: int = 0) -> np.ndarray:
         return (accumulators - low) % (high - low + 1) + low
     at = np.argwhere(wrong)[0]
     channel += int(at[-1]) if len(at) else 0
-    raise ValueError(f"accumulator: got {accumulators[tuple(at)]} in channel {channel}, allowed with {by.name} "
-                     f"is {low} to {high}")
+    raise ValueError(
+        f"accumulator: got {accumulators[tuple(at)]} in channel {channel}, allowed with {by.name} "
+        f"is {low} to {high}"
+    )
 
 
 @dataclass(eq=False)
@@ -60,8 +71,8 @@ class Requantizer:
     is their float32 value, repeated for every position of a row.
 
     A product of float32 numbers is within 2**-22 of its size, so inside the clamp range an estimate
-    that is further from a rounding boundary than that, and than the rule's maximum deviation, has the rule's own
-    answer.  The rest is recomputed by the rule.
+    that is further from a rounding boundary than that, and than the rule's maximum deviation, has
+    the rule's own answer.  The rest is recomputed by the rule.
     """
 
     parts: tuple[tuple[Rule, int, int], ...]
@@ -76,10 +87,21 @@ class Requantizer:
     bytewise: bool = field(init=False)
 
     @classmethod
-    def of(cls, by: Rule, multiplier: Any, right_shift: Any, zero_point: int, low: int, high: int, channels: int,
-           ) -> Requantizer:
+    def of(
+        cls,
+        by: Rule,
+        multiplier: Any,
+        right_shift: Any,
+        zero_point: int,
+        low: int,
+        high: int,
+        channels: int,
+    ) -> Requantizer:
         """One rule for every channel."""
-        spread = [np.ascontiguousarray(np.broadcast_to(value, (channels,))) for value in (multiplier, right_shift)]
+        spread = [
+            np.ascontiguousarray(np.broadcast_to(value, (channels,)))
+            for value in (multiplier, right_shift)
+        ]
         return cls(((by, 0, channels),), spread[0], spread[1], zero_point, low, high)
 
     def __post_init__(self) -> None:
@@ -88,23 +110,34 @@ class Requantizer:
         real = by.real(self.multiplier, self.right_shift)
         with np.errstate(under="ignore"):
             self.factor = np.tile(real.astype(np.float32), self.repeat)
-        deviation = np.max([np.broadcast_to(part.max_deviation(self.right_shift), real.shape)
-                            for part, _, _ in self.parts], axis=0)
+        deviation = np.max(
+            [
+                np.broadcast_to(part.max_deviation(self.right_shift), real.shape)
+                for part, _, _ in self.parts
+            ],
+            axis=0,
+        )
         reach = max(abs(self.low - self.zero_point), abs(self.high - self.zero_point)) + 1
-        limit = 0.5 - deviation - reach * 2.0 ** -22
-        self.bytewise = by.rounding_direction == "nearest" and bool(0.5 - limit.min() < 2.0 ** -9)
+        limit = 0.5 - deviation - reach * 2.0**-22
+        self.bytewise = by.rounding_direction == "nearest" and bool(0.5 - limit.min() < 2.0**-9)
         # one limit for all is quicker where that asks the rule about few more
-        even = np.ptp(limit) < 2.0 ** -5
-        self.limit = np.float32(limit.min()) if even else np.tile(limit.astype(np.float32), self.repeat)
+        even = np.ptp(limit) < 2.0**-5
+        self.limit = (
+            np.float32(limit.min()) if even else np.tile(limit.astype(np.float32), self.repeat)
+        )
 
     @property
     def plain(self) -> bool:
         """Whether float32 arithmetic is the rule itself: nothing to recompute."""
         by = self.parts[0][0]
         reach = max(abs(self.low), abs(self.high), abs(self.zero_point))
-        return len(self.parts) == 1 and type(by) is Float and by.ties == "half-even" and reach < 2 ** 21
+        return (
+            len(self.parts) == 1 and type(by) is Float and by.ties == "half-even" and reach < 2**21
+        )
 
-    def __call__(self, accumulators: np.ndarray, out: np.ndarray, scratch: Scratch) -> tuple[np.ndarray, np.ndarray]:
+    def __call__(
+        self, accumulators: np.ndarray, out: np.ndarray, scratch: Scratch
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Write the outputs of accumulators ``(n, repeat * C)``, float32 or float64 whole numbers,
         to ``out``.
 
@@ -180,8 +213,8 @@ class Requantizer:
         channels = len(self.multiplier)
         columns = out.shape[-1]
         for start in range(0, at.size, BUNCH):
-            places = at[start:start + BUNCH]
-            sums, channel = accumulators[start:start + BUNCH].astype(np.int64), places % channels
+            places = at[start : start + BUNCH]
+            sums, channel = accumulators[start : start + BUNCH].astype(np.int64), places % channels
             if len(self.parts) == 1:
                 answer = self._ask(self.parts[0][0], sums, channel)
             else:
@@ -195,7 +228,9 @@ class Requantizer:
                 out[np.divmod(places, columns)] = answer
 
     def _ask(self, by: Rule, accumulators: np.ndarray, channel: np.ndarray) -> np.ndarray:
-        codes = by.exact(accumulators, self.multiplier[channel], self.right_shift[channel], self.zero_point)
+        codes = by.exact(
+            accumulators, self.multiplier[channel], self.right_shift[channel], self.zero_point
+        )
         return np.minimum(np.maximum(codes, self.low), self.high)
 
 

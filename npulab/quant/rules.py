@@ -27,10 +27,10 @@ ROUNDINGS = ("floor", "toward-zero", "half-up", "half-even", "half-away")
 # how the ratio of scales is formed: in double; first product in single, quotient in double; all in
 # single
 ORDERS = ("D", "P", "S")
-EXACT_FLOAT32, EXACT_FLOAT64 = 2 ** 24, 2 ** 53
+EXACT_FLOAT32, EXACT_FLOAT64 = 2**24, 2**53
 QUANTIZED = ("int8", "uint8", "int16")  # types of codes
 FORMER = {"toward": "rounding_direction", "stray": "max_deviation"}  # earlier names, which warn
-HALVES = np.array([0, *(2 ** n for n in range(62))])  # half of 2**shift, whole
+HALVES = np.array([0, *(2**n for n in range(62))])  # half of 2**shift, whole
 
 
 @dataclass(frozen=True)
@@ -45,15 +45,23 @@ class QuantParams:
 
     def __post_init__(self) -> None:
         try:
-            scales = np.asarray(self.scale, np.float64) if not isinstance(self.scale, str | bytes) else np.empty(0)
+            scales = (
+                np.asarray(self.scale, np.float64)
+                if not isinstance(self.scale, str | bytes)
+                else np.empty(0)
+            )
         except (TypeError, ValueError, OverflowError):
             scales = np.empty(0)
         if scales.ndim > 1 or scales.size == 0 or not np.all(np.isfinite(scales) & (scales > 0)):
-            raise ValueError(f"scale: got {self.scale!r}, allowed is a positive number or one per channel")
+            raise ValueError(
+                f"scale: got {self.scale!r}, allowed is a positive number or one per channel"
+            )
         try:
             whole = operator.index(self.zero_point)
         except TypeError:
-            raise ValueError(f"zero_point: got {self.zero_point!r}, allowed is a whole number") from None
+            raise ValueError(
+                f"zero_point: got {self.zero_point!r}, allowed is a whole number"
+            ) from None
         plain = float(scales) if scales.ndim == 0 else tuple(scales.tolist())
         object.__setattr__(self, "scale", plain)
         object.__setattr__(self, "zero_point", whole)
@@ -100,7 +108,9 @@ def divided(values: np.ndarray, by: Any, rounding: str) -> np.ndarray:
     return down + (2 * rest > by) + (tie if rounding == "half-up" else tie & (down & 1 == 1))
 
 
-def ratio_of_scales(input_scale: Any, weight_scale: Any, output_scale: Any, order: str) -> np.ndarray:
+def ratio_of_scales(
+    input_scale: Any, weight_scale: Any, output_scale: Any, order: str
+) -> np.ndarray:
     """``input_scale * weight_scale / output_scale``, float64 like ``weight_scale``.
 
     The scales are float32 numbers.  Order "D": product and quotient in float64; "P": the product is
@@ -109,12 +119,18 @@ def ratio_of_scales(input_scale: Any, weight_scale: Any, output_scale: Any, orde
     """
     one_of("order of scales", order, ORDERS)
     with np.errstate(over="ignore", under="ignore", divide="ignore", invalid="ignore"):
-        a, b, c = (np.asarray(scale, np.float32) for scale in (input_scale, weight_scale, output_scale))
+        a, b, c = (
+            np.asarray(scale, np.float32) for scale in (input_scale, weight_scale, output_scale)
+        )
         product = a.astype(np.float64) * b if order == "D" else (a * b).astype(np.float64)
         out = product / c.astype(np.float64)
         out = out.astype(np.float32).astype(np.float64) if order == "S" else out
-    for name, given, scale in (("input scale", input_scale, a), ("weight scale", weight_scale, b),
-                               ("output scale", output_scale, c), ("ratio of scales", out, out)):
+    for name, given, scale in (
+        ("input scale", input_scale, a),
+        ("weight scale", weight_scale, b),
+        ("output scale", output_scale, c),
+        ("ratio of scales", out, out),
+    ):
         positive(name, given, scale)
     return out
 
@@ -125,7 +141,9 @@ def positive(name: str, given: Any, single: Any) -> None:
     wrong = ~(np.isfinite(single) & (np.asarray(single) > 0))
     if np.any(wrong):
         got = np.broadcast_to(np.asarray(given), wrong.shape)[wrong].flat[0]
-        where = f" in channel {int(np.flatnonzero(wrong)[0])}" if wrong.ndim and wrong.size > 1 else ""
+        where = (
+            f" in channel {int(np.flatnonzero(wrong)[0])}" if wrong.ndim and wrong.size > 1 else ""
+        )
         raise ValueError(f"{name}: got {got}{where}, allowed is a positive finite float32")
 
 
@@ -147,7 +165,7 @@ class Rule:
     register: int = 32
     rounding_direction: ClassVar[str] = "nearest"
     fraction_bits: ClassVar[int] = 31
-    multipliers: ClassVar[tuple[float, float]] = (0, 2 ** 31 - 1)
+    multipliers: ClassVar[tuple[float, float]] = (0, 2**31 - 1)
     right_shifts: ClassVar[tuple[int, int]] = (-30, 31)
     wraps: ClassVar[bool] = False
     types: ClassVar[tuple[str, ...]] = QUANTIZED
@@ -155,8 +173,9 @@ class Rule:
     def __init_subclass__(cls) -> None:
         for former, name in FORMER.items():
             if former in vars(cls):
-                warnings.warn(f"{cls.__name__}: {former} is now {name}", DeprecationWarning,
-                              stacklevel=2)
+                warnings.warn(
+                    f"{cls.__name__}: {former} is now {name}", DeprecationWarning, stacklevel=2
+                )
                 setattr(cls, name, vars(cls)[former])
 
     def __getattr__(self, name: str) -> Any:
@@ -168,9 +187,11 @@ class Rule:
     @property
     def accumulators(self) -> tuple[int, int]:
         """Lowest and highest accumulator."""
-        return -2 ** (self.register - 1), 2 ** (self.register - 1) - 1
+        return -(2 ** (self.register - 1)), 2 ** (self.register - 1) - 1
 
-    def multiplier(self, input_scale: Any, weight_scale: Any, output_scale: Any) -> tuple[np.ndarray, np.ndarray]:
+    def multiplier(
+        self, input_scale: Any, weight_scale: Any, output_scale: Any
+    ) -> tuple[np.ndarray, np.ndarray]:
         """(multiplier, right_shift), int64 like ``weight_scale``: here 31 bits, rounded to nearest.
 
         Source: tensorflow/lite/kernels/internal/quantization_util.cc.
@@ -181,15 +202,17 @@ class Rule:
     def of_ratio(self, ratio: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(multiplier, right_shift) of a ratio of scales, float64."""
         fraction, exponent = np.frexp(ratio)
-        whole = np.floor(fraction * 2.0 ** 31 + 0.5).astype(np.int64)
-        full = whole == 2 ** 31
-        whole, exponent = np.where(full, 2 ** 30, whole), exponent.astype(np.int64) + full
+        whole = np.floor(fraction * 2.0**31 + 0.5).astype(np.int64)
+        full = whole == 2**31
+        whole, exponent = np.where(full, 2**30, whole), exponent.astype(np.int64) + full
         least = self.right_shifts[0]
         self._at_most(ratio, exponent <= -least, f"below 2**{-least}")
         tiny = exponent < -31
         return np.where(tiny, 0, whole), -np.where(tiny, 0, exponent)
 
-    def exact(self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0) -> np.ndarray:
+    def exact(
+        self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0
+    ) -> np.ndarray:
         """Output codes ``(..., C)`` int64 before the clamp, of accumulators ``(..., C)`` int64; the
         definition."""
         raise NotImplementedError
@@ -199,8 +222,15 @@ class Rule:
         units: how near to a rounding boundary it may decide otherwise."""
         return 0.0
 
-    def fast(self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int, low: int, high: int,
-             ) -> np.ndarray:
+    def fast(
+        self,
+        accumulators: np.ndarray,
+        multiplier: Any,
+        right_shift: Any,
+        zero_point: int,
+        low: int,
+        high: int,
+    ) -> np.ndarray:
         """``clip(exact(...), low, high)``, int64, most of it decided in float32."""
         accumulators = np.asarray(accumulators, np.int64)
         channels = accumulators.shape[-1] if accumulators.ndim else 1
@@ -214,21 +244,29 @@ class Rule:
 
     def real(self, multiplier: Any, right_shift: Any) -> np.ndarray:
         """The ratio of scales that a multiplier and a right shift say, float64."""
-        return np.asarray(multiplier) * 2.0 ** -(np.asarray(right_shift) + float(self.fraction_bits))
+        return np.asarray(multiplier) * 2.0 ** -(
+            np.asarray(right_shift) + float(self.fraction_bits)
+        )
 
     def refuse(self, multiplier: Any, right_shift: Any) -> None:
         """Raise ValueError for a multiplier or right shift that the rule does not have."""
-        for name, got, (low, high) in (("multiplier", multiplier, self.multipliers),
-                                       ("right_shift", right_shift, self.right_shifts)):
+        for name, got, (low, high) in (
+            ("multiplier", multiplier, self.multipliers),
+            ("right_shift", right_shift, self.right_shifts),
+        ):
             got = np.asarray(got)
             wrong = ~((got >= low) & (got <= high))
             if np.any(wrong):
-                raise ValueError(f"{name}: got {got[wrong].flat[0]}, allowed with {self.name} is {low} to {high}")
+                raise ValueError(
+                    f"{name}: got {got[wrong].flat[0]}, allowed with {self.name} is {low} to {high}"
+                )
 
     def _at_most(self, ratio: np.ndarray, fits: np.ndarray, allowed: str) -> None:
         if not np.all(fits):
             got = np.asarray(ratio)[~fits].flat[0]
-            raise ValueError(f"ratio of scales: got {got:.6g}, allowed with {self.name} is {allowed}")
+            raise ValueError(
+                f"ratio of scales: got {got:.6g}, allowed with {self.name} is {allowed}"
+            )
 
 
 @dataclass(frozen=True)
@@ -242,18 +280,35 @@ class DoubleRounding(Rule):
 
     ties: str = "half-away"
 
-    def exact(self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0) -> np.ndarray:
-        accumulators, right_shift = np.asarray(accumulators, np.int64), np.asarray(right_shift, np.int64)
+    def exact(
+        self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0
+    ) -> np.ndarray:
+        accumulators, right_shift = (
+            np.asarray(accumulators, np.int64),
+            np.asarray(right_shift, np.int64),
+        )
         if np.any(right_shift < 0):
             shifted = accumulators * 2 ** np.maximum(-right_shift, 0)
-            accumulators, right_shift = shifted.astype(np.int32).astype(np.int64), np.maximum(right_shift, 0)
-        return shift_right(shift_right(accumulators * multiplier, 31, "half-up"), right_shift, self.ties) + zero_point
+            accumulators, right_shift = (
+                shifted.astype(np.int32).astype(np.int64),
+                np.maximum(right_shift, 0),
+            )
+        return (
+            shift_right(
+                shift_right(accumulators * multiplier, 31, "half-up"), right_shift, self.ties
+            )
+            + zero_point
+        )
 
     def max_deviation(self, right_shift: np.ndarray) -> Any:
         # the first rounding moves the value by half a unit of the last shift; a register that was
         # shifted left may have wrapped and land anywhere
         right_shift = np.asarray(right_shift, np.float64)
-        return np.where(right_shift > 0, 2.0 ** -(np.maximum(right_shift, 0) + 1), np.where(right_shift < 0, 1.0, 0.0))
+        return np.where(
+            right_shift > 0,
+            2.0 ** -(np.maximum(right_shift, 0) + 1),
+            np.where(right_shift < 0, 1.0, 0.0),
+        )
 
 
 @dataclass(frozen=True)
@@ -262,13 +317,13 @@ class Float32Bits(DoubleRounding):
     multiplier."""
 
     order: str = "S"
-    multipliers: ClassVar[tuple[float, float]] = (2 ** 30, 2 ** 31 - 1)
+    multipliers: ClassVar[tuple[float, float]] = (2**30, 2**31 - 1)
     right_shifts: ClassVar[tuple[int, int]] = (0, 31)
 
     def of_ratio(self, ratio: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(multiplier, right_shift); raises ValueError outside of 2**-32 <= ratio < 1, as QNNPACK
         does."""
-        self._at_most(ratio, (ratio < 1) & (ratio >= 2.0 ** -32), "2**-32 up to 1, 1 excluded")
+        self._at_most(ratio, (ratio < 1) & (ratio >= 2.0**-32), "2**-32 up to 1, 1 excluded")
         return super().of_ratio(ratio)
 
 
@@ -282,7 +337,9 @@ class SingleRounding(Rule):
 
     ties: str = "half-up"
 
-    def exact(self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0) -> np.ndarray:
+    def exact(
+        self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0
+    ) -> np.ndarray:
         product = np.asarray(accumulators, np.int64) * multiplier
         return shift_right(product, 31 + np.asarray(right_shift, np.int64), self.ties) + zero_point
 
@@ -306,13 +363,15 @@ class Mantissa(Rule):
 
     def __post_init__(self) -> None:
         if self.ties not in ROUNDINGS or not 1 <= self.bits <= 23:
-            raise LookupError(f"rule: got {self.bits} bits, {self.ties!r}; allowed is 1 to 23 bits and "
-                              f"{', '.join(ROUNDINGS)}")
+            raise LookupError(
+                f"rule: got {self.bits} bits, {self.ties!r}; allowed is 1 to 23 bits and "
+                f"{', '.join(ROUNDINGS)}"
+            )
 
     @property
     def multipliers(self) -> tuple[float, float]:  # type: ignore[override]
         """The leading one, to all bits set."""
-        return 2 ** self.bits, 2 ** (self.bits + 1) - 1
+        return 2**self.bits, 2 ** (self.bits + 1) - 1
 
     @property
     def right_shifts(self) -> tuple[int, int]:  # type: ignore[override]
@@ -329,14 +388,19 @@ class Mantissa(Rule):
         pattern = np.asarray(ratio, np.float32).view(np.uint32).astype(np.int64)
         exponent, mantissa = pattern >> 23, pattern & 0x7FFFFF
         right = 127 + self.bits - exponent
-        self._at_most(ratio, (exponent > 0) & (right >= self.right_shifts[0]),
-                      f"a normal float32 below 2**{self.bits + 1 - self.right_shifts[0]}")
-        return 2 ** self.bits + (mantissa >> 23 - self.bits), right
+        self._at_most(
+            ratio,
+            (exponent > 0) & (right >= self.right_shifts[0]),
+            f"a normal float32 below 2**{self.bits + 1 - self.right_shifts[0]}",
+        )
+        return 2**self.bits + (mantissa >> 23 - self.bits), right
 
-    def exact(self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0) -> np.ndarray:
+    def exact(
+        self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0
+    ) -> np.ndarray:
         product = np.asarray(accumulators, np.int64) * multiplier
         left = np.maximum(-np.asarray(right_shift, np.int64), 0)
-        return shift_right(product * 2 ** left, np.maximum(right_shift, 0), self.ties) + zero_point
+        return shift_right(product * 2**left, np.maximum(right_shift, 0), self.ties) + zero_point
 
 
 @dataclass(frozen=True)
@@ -349,7 +413,7 @@ class SignedMultiplier(Rule):
     """
 
     fraction_bits: ClassVar[int] = 0
-    multipliers: ClassVar[tuple[float, float]] = (-2 ** 15, 2 ** 15 - 1)
+    multipliers: ClassVar[tuple[float, float]] = (-(2**15), 2**15 - 1)
     right_shifts: ClassVar[tuple[int, int]] = (0, 63)
 
     def of_ratio(self, ratio: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -357,11 +421,16 @@ class SignedMultiplier(Rule):
         exponent = np.frexp(ratio)[1]
         self._at_most(ratio, exponent <= 15, "below 2**15")
         right = np.minimum(15 - exponent.astype(np.int64), 63)
-        return np.minimum(np.rint(ratio * 2.0 ** right), 2 ** 15 - 1).astype(np.int64), right
+        return np.minimum(np.rint(ratio * 2.0**right), 2**15 - 1).astype(np.int64), right
 
-    def exact(self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0) -> np.ndarray:
+    def exact(
+        self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0
+    ) -> np.ndarray:
         product = np.asarray(accumulators, np.int64) * multiplier
-        return np.clip(shift_right(product, right_shift, "half-away"), -2 ** 16, 2 ** 16 - 1) + zero_point
+        return (
+            np.clip(shift_right(product, right_shift, "half-away"), -(2**16), 2**16 - 1)
+            + zero_point
+        )
 
 
 @dataclass(frozen=True)
@@ -379,7 +448,7 @@ class LeadingBits(Rule):
 
     order: str = "S"
     fraction_bits: ClassVar[int] = 0
-    multipliers: ClassVar[tuple[float, float]] = (2 ** 14, 2 ** 15)
+    multipliers: ClassVar[tuple[float, float]] = (2**14, 2**15)
     right_shifts: ClassVar[tuple[int, int]] = (0, 140)
     types: ClassVar[tuple[str, ...]] = ("int8", "uint8")
 
@@ -388,10 +457,15 @@ class LeadingBits(Rule):
         pattern = np.asarray(ratio, np.float32).view(np.uint32).astype(np.int64)
         exponent, multiplier = pattern >> 23, (pattern >> 9 & 0x7FFF) + 1
         self._at_most(ratio, (exponent > 0) & (exponent <= 141), "a normal float32 below 2**15")
-        return np.where(multiplier < 2 ** 14, multiplier | 2 ** 14, multiplier), 141 - exponent
+        return np.where(multiplier < 2**14, multiplier | 2**14, multiplier), 141 - exponent
 
-    def exact(self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0) -> np.ndarray:
-        return shift_right(np.asarray(accumulators, np.int64) * multiplier, right_shift, "half-even") + zero_point
+    def exact(
+        self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0
+    ) -> np.ndarray:
+        return (
+            shift_right(np.asarray(accumulators, np.int64) * multiplier, right_shift, "half-even")
+            + zero_point
+        )
 
 
 @dataclass(frozen=True)
@@ -408,12 +482,14 @@ class TwoSteps(Rule):
     [[16384, 12288], [16384, 16384]]
     """
 
-    multipliers: ClassVar[tuple[float, float]] = (1, 2 ** 14 * 2 ** 16 + 2 ** 15 - 1)
+    multipliers: ClassVar[tuple[float, float]] = (1, 2**14 * 2**16 + 2**15 - 1)
     right_shifts: ClassVar[tuple[int, int]] = (0, 63)
     types: ClassVar[tuple[str, ...]] = ("int8", "uint8")
     share_bits: ClassVar[int] = 14
 
-    def multiplier(self, input_scale: Any, weight_scale: Any, output_scale: Any) -> tuple[np.ndarray, np.ndarray]:
+    def multiplier(
+        self, input_scale: Any, weight_scale: Any, output_scale: Any
+    ) -> tuple[np.ndarray, np.ndarray]:
         """(share * 2**16 + multiplier of all, right_shift), int64 like ``weight_scale``."""
         ratio = ratio_of_scales(input_scale, weight_scale, output_scale, self.order)
         scale = np.asarray(weight_scale, np.float32)
@@ -427,23 +503,25 @@ class TwoSteps(Rule):
     def _formed(self, ratio: np.ndarray, part: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         most = ratio.max()
         fraction, exponent = math.frexp(most)
-        right = 15 - exponent - (fraction * 2 ** 15 > 2 ** 15 - 1)
-        self._at_most(ratio, np.asarray(ratio <= 2 ** 15 - 1), "at most 2**15 - 1")
+        right = 15 - exponent - (fraction * 2**15 > 2**15 - 1)
+        self._at_most(ratio, np.asarray(ratio <= 2**15 - 1), "at most 2**15 - 1")
         right = min(right, 63)
-        share = np.rint(part * np.float32(2 ** self.share_bits)).astype(np.int64)
-        return share * 2 ** 16 + round(most * 2.0 ** right), np.full(ratio.shape, right, np.int64)
+        share = np.rint(part * np.float32(2**self.share_bits)).astype(np.int64)
+        return share * 2**16 + round(most * 2.0**right), np.full(ratio.shape, right, np.int64)
 
     @staticmethod
     def split(multiplier: Any) -> tuple[np.ndarray, np.ndarray]:
         """(share of each channel, multiplier of all)."""
-        share, of_all = np.divmod(np.asarray(multiplier, np.int64), 2 ** 16)
+        share, of_all = np.divmod(np.asarray(multiplier, np.int64), 2**16)
         return share, of_all
 
     def real(self, multiplier: Any, right_shift: Any) -> np.ndarray:
         share, of_all = self.split(multiplier)
         return share * of_all * 2.0 ** -(np.asarray(right_shift) + float(self.share_bits))
 
-    def exact(self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0) -> np.ndarray:
+    def exact(
+        self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0
+    ) -> np.ndarray:
         share, of_all = self.split(multiplier)
         once = shift_right(np.asarray(accumulators, np.int64) * share, self.share_bits, "half-even")
         return shift_right(once * of_all, right_shift, "half-even") + zero_point
@@ -463,16 +541,18 @@ class Short(Rule):
 
     register: int = 48
     fraction_bits: ClassVar[int] = 15
-    multipliers: ClassVar[tuple[float, float]] = (0, 2 ** 15 - 1)
+    multipliers: ClassVar[tuple[float, float]] = (0, 2**15 - 1)
     right_shifts: ClassVar[tuple[int, int]] = (-7, 31)
     types: ClassVar[tuple[str, ...]] = ("int16",)
 
     def of_ratio(self, ratio: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(multiplier of 15 bits, right_shift), int64 like ``ratio``."""
         long, right = super().of_ratio(ratio)
-        return np.where(long < 0x7FFF0000, (long + 2 ** 15) >> 16, 0x7FFF), right
+        return np.where(long < 0x7FFF0000, (long + 2**15) >> 16, 0x7FFF), right
 
-    def exact(self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0) -> np.ndarray:
+    def exact(
+        self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0
+    ) -> np.ndarray:
         product = np.asarray(accumulators, np.int64) * multiplier
         return shift_right(product, 15 + np.asarray(right_shift, np.int64), "half-up") + zero_point
 
@@ -490,7 +570,7 @@ class Float(Rule):
     ties: str = "half-even"
     zero_point_first: bool = False
     fraction_bits: ClassVar[int] = 0
-    multipliers: ClassVar[tuple[float, float]] = (2.0 ** -149, 2.0 ** 64)
+    multipliers: ClassVar[tuple[float, float]] = (2.0**-149, 2.0**64)
     right_shifts: ClassVar[tuple[int, int]] = (0, 0)
 
     def of_ratio(self, ratio: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -498,11 +578,17 @@ class Float(Rule):
         self._at_most(ratio, ratio <= self.multipliers[1], "up to 2**64")
         return ratio, np.zeros(ratio.shape, np.int64)
 
-    def exact(self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0) -> np.ndarray:
-        scaled = np.asarray(accumulators, np.int64).astype(np.float32) * np.asarray(multiplier, np.float32)
+    def exact(
+        self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0
+    ) -> np.ndarray:
+        scaled = np.asarray(accumulators, np.int64).astype(np.float32) * np.asarray(
+            multiplier, np.float32
+        )
         if self.zero_point_first:
             return whole(np.rint(scaled + np.float32(zero_point)))
-        return whole(np.rint(scaled) if self.ties == "half-even" else half_away(scaled)) + zero_point
+        return (
+            whole(np.rint(scaled) if self.ties == "half-even" else half_away(scaled)) + zero_point
+        )
 
 
 @dataclass(frozen=True)
@@ -510,9 +596,11 @@ class Double(Float):
     """The accumulator times the ratio in float64, ties away from zero."""
 
     order: str = "D"
-    multipliers: ClassVar[tuple[float, float]] = (5e-324, 2.0 ** 64)
+    multipliers: ClassVar[tuple[float, float]] = (5e-324, 2.0**64)
 
-    def exact(self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0) -> np.ndarray:
+    def exact(
+        self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0
+    ) -> np.ndarray:
         return whole(half_away(np.asarray(accumulators, np.float64) * multiplier)) + zero_point
 
 
@@ -522,10 +610,16 @@ class Half(Float):
 
     types: ClassVar[tuple[str, ...]] = ("int8", "uint8", "float16")
 
-    def exact(self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0) -> np.ndarray:
-        scaled = np.asarray(accumulators, np.int64).astype(np.float32) * np.asarray(multiplier, np.float32)
+    def exact(
+        self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0
+    ) -> np.ndarray:
+        scaled = np.asarray(accumulators, np.int64).astype(np.float32) * np.asarray(
+            multiplier, np.float32
+        )
         most = np.float32(np.finfo(np.float16).max)
-        return np.rint(np.clip(scaled, -most, most).astype(np.float16)).astype(np.int64) + zero_point
+        return (
+            np.rint(np.clip(scaled, -most, most).astype(np.float16)).astype(np.int64) + zero_point
+        )
 
     def max_deviation(self, right_shift: np.ndarray) -> Any:
         return 0.5  # float16 is coarser than any window
@@ -542,36 +636,71 @@ class Hybrid(Float):
 
     types: ClassVar[tuple[str, ...]] = ("float32",)
 
-    def multiplier(self, input_scale: Any, weight_scale: Any, output_scale: Any = 1.0,
-                   ) -> tuple[np.ndarray, np.ndarray]:
+    def multiplier(
+        self,
+        input_scale: Any,
+        weight_scale: Any,
+        output_scale: Any = 1.0,
+    ) -> tuple[np.ndarray, np.ndarray]:
         """(product of input and weight scale, 0), float64 like ``weight_scale``."""
         return super().multiplier(input_scale, weight_scale, 1.0)
 
-    def exact(self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0) -> np.ndarray:
-        return np.asarray(accumulators, np.int64).astype(np.float32) * np.asarray(multiplier, np.float32)
+    def exact(
+        self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0
+    ) -> np.ndarray:
+        return np.asarray(accumulators, np.int64).astype(np.float32) * np.asarray(
+            multiplier, np.float32
+        )
 
-    def fast(self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0,
-             low: float = -np.inf, high: float = np.inf) -> np.ndarray:
-        return np.clip(self.exact(accumulators, multiplier, right_shift), np.float32(low), np.float32(high))
+    def fast(
+        self,
+        accumulators: np.ndarray,
+        multiplier: Any,
+        right_shift: Any,
+        zero_point: int = 0,
+        low: float = -np.inf,
+        high: float = np.inf,
+    ) -> np.ndarray:
+        return np.clip(
+            self.exact(accumulators, multiplier, right_shift), np.float32(low), np.float32(high)
+        )
 
 
 # Like TensorFlow Lite's, these are named after who showed them: 15 bits on V7 cores, 23 on V8.
 FAMILIES = {"vivante-v7": 15, "vivante-v8": 23}
 _KNOWN: tuple[Rule, ...] = (
-    DoubleRounding("gemmlowp"), DoubleRounding("ruy-x86", ties="half-up"), SingleRounding("single-half-up"),
-    SingleRounding("q31-half-away", ties="half-away"), Mantissa("qnnpack-precise", bits=23, ties="half-away"),
-    Float32Bits("qnnpack-q31"), Float("float32-even"), Float("float32-zero-point-first", zero_point_first=True),
-    Float("float32-half-away", ties="half-away"), Double("float64-half-away"), Short("int16x8"),
+    DoubleRounding("gemmlowp"),
+    DoubleRounding("ruy-x86", ties="half-up"),
+    SingleRounding("single-half-up"),
+    SingleRounding("q31-half-away", ties="half-away"),
+    Mantissa("qnnpack-precise", bits=23, ties="half-away"),
+    Float32Bits("qnnpack-q31"),
+    Float("float32-even"),
+    Float("float32-zero-point-first", zero_point_first=True),
+    Float("float32-half-away", ties="half-away"),
+    Double("float64-half-away"),
+    Short("int16x8"),
     Hybrid("hybrid-float32"),
-    *(Mantissa(f"{family}:{ties}", bits=bits, ties=ties) for family, bits in FAMILIES.items() for ties in ROUNDINGS),
-    SignedMultiplier("nvdla"), Half("fp16"))
+    *(
+        Mantissa(f"{family}:{ties}", bits=bits, ties=ties)
+        for family, bits in FAMILIES.items()
+        for ties in ROUNDINGS
+    ),
+    SignedMultiplier("nvdla"),
+    Half("fp16"),
+)
 RULES = {rule.name: rule for rule in _KNOWN}
 # Known by name, and no candidates where nobody asks for them: the one differs from others by its
 # multiplier alone, the other looks at all channels of a layer together.
-_MORE: tuple[Rule, ...] = (LeadingBits("rockchip-rk3588:half-even"), TwoSteps("rockchip-rv1103:half-even-twice"))
+_MORE: tuple[Rule, ...] = (
+    LeadingBits("rockchip-rk3588:half-even"),
+    TwoSteps("rockchip-rv1103:half-even-twice"),
+)
 NAMED = RULES | {rule.name: rule for rule in _MORE}
 _STATED: dict[str, Rule] = {}  # those of targets, by name: "<target>:..."
-_finders: list[Callable[[str], None]] = []  # what states the rules of a target, by the name before the colon
+_finders: list[
+    Callable[[str], None]
+] = []  # what states the rules of a target, by the name before the colon
 
 
 def state_rules(of: str, rules: Sequence[Rule]) -> None:
@@ -583,7 +712,9 @@ def state_rules(of: str, rules: Sequence[Rule]) -> None:
     for by in rules:
         if not isinstance(by, Rule) or not by.name.startswith(f"{of}:"):
             got = by.name if isinstance(by, Rule) else type(by).__name__
-            raise ValueError(f"rules: got {got!r}, allowed in target {of} is a Rule named {of + ':...'!r}")
+            raise ValueError(
+                f"rules: got {got!r}, allowed in target {of} is a Rule named {of + ':...'!r}"
+            )
     for name in [name for name in _STATED if name.startswith(f"{of}:")]:
         del _STATED[name]
     _STATED.update({by.name: rule(by) for by in rules})
@@ -602,7 +733,9 @@ def rule(name: str | Rule) -> Rule:
     """
     if isinstance(name, Rule):
         if type(name).exact is Rule.exact:
-            raise LookupError(f"rule: got {name!r} without exact, allowed is a subclass that has it")
+            raise LookupError(
+                f"rule: got {name!r} without exact, allowed is a subclass that has it"
+            )
         return name
     by = _by_name(name)
     if by is None:
@@ -660,13 +793,24 @@ class Leaky(Rule):
     shift: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("rounding_direction", "fraction_bits", "multipliers", "right_shifts", "wraps", "types"):
+        for name in (
+            "rounding_direction",
+            "fraction_bits",
+            "multipliers",
+            "right_shifts",
+            "wraps",
+            "types",
+        ):
             object.__setattr__(self, name, getattr(self.by, name))
 
-    def multiplier(self, input_scale: Any, weight_scale: Any, output_scale: Any) -> tuple[np.ndarray, np.ndarray]:
+    def multiplier(
+        self, input_scale: Any, weight_scale: Any, output_scale: Any
+    ) -> tuple[np.ndarray, np.ndarray]:
         return self.by.multiplier(input_scale, weight_scale, output_scale)
 
-    def exact(self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0) -> np.ndarray:
+    def exact(
+        self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0
+    ) -> np.ndarray:
         out = self.by.exact(accumulators, multiplier, right_shift, zero_point) - zero_point
         return np.where(out < 0, out >> self.shift, out) + zero_point
 
@@ -687,6 +831,4 @@ def half_away(values: Any) -> np.ndarray:
 
 def whole(values: np.ndarray) -> np.ndarray:
     """Whole real numbers as int64, cut off at 2**62."""
-    return values.clip(-2.0 ** 62, 2.0 ** 62).astype(np.int64)
-
-
+    return values.clip(-(2.0**62), 2.0**62).astype(np.int64)

@@ -55,8 +55,9 @@ def read_commands(
             size = command_bytes(maps[block], block, words)
         command = data[at : at + size]
         if len(command) < size:
-            raise ValueError(f"byte {at:#x}: got {len(command)} bytes of a command {block}, "
-                             f"allowed are {size}")
+            raise ValueError(
+                f"byte {at:#x}: got {len(command)} bytes of a command {block}, allowed are {size}"
+            )
         out.append((block, np.frombuffer(command.ljust(most, b"\0"), "<u4").astype(np.uint32)))
         at += size
     return out
@@ -70,8 +71,9 @@ def write_commands(
     for number, (block, words) in enumerate(commands):
         data, size = np.asarray(words, "<u4").tobytes(), command_bytes(maps[block], block, words)
         if any(data[size:]):
-            raise ValueError(f"command {number}, {block}: got bits behind byte {size}, allowed "
-                             f"are {size} bytes")
+            raise ValueError(
+                f"command {number}, {block}: got bits behind byte {size}, allowed are {size} bytes"
+            )
         out.append(data[:size])
     return b"".join(out)
 
@@ -97,8 +99,11 @@ def _opcodes_of(maps: Mapping[str, RegisterMap]) -> dict[str, Field]:
             if len(named) < 2 or block not in named:
                 continue
             found = {name: _named(maps[name], item.name) for name in named}
-            same = [other for other in found.values()
-                    if other is not None and (other.pieces, other.names) == (item.pieces, item.names)]
+            same = [
+                other
+                for other in found.values()
+                if other is not None and (other.pieces, other.names) == (item.pieces, item.names)
+            ]
             if len(same) == len(named):
                 return {name: other for name, other in found.items() if other is not None}
     return {}
@@ -122,8 +127,11 @@ def contradiction(block: str, words: np.ndarray, maps: Mapping[str, RegisterMap]
         return ""
     got = f"{names[raw]} ({raw:#x})" if raw in names else f"{raw:#x}"
     allowed = " or ".join(f"{name} ({code:#x})" for code, name in item.names if name == block)
-    return (f"field {item.name} of block {block}: got {got}, allowed is {allowed}, as the opcode names the block; "
-            "a job of another block takes its place")
+    return (
+        f"field {item.name} of block {block}: got {got}, allowed is {allowed}, as the opcode names "
+        "the block; "
+        "a job of another block takes its place"
+    )
 
 
 def command_bytes(registers: RegisterMap, block: str, words: np.ndarray) -> int:
@@ -134,8 +142,10 @@ def command_bytes(registers: RegisterMap, block: str, words: np.ndarray) -> int:
         counted = registers[repeat.counted]
         bits += BYTE_BITS * repeat.step * int(counted.value(counted.extract(words)))
     if bits > WORD_BITS * len(registers):
-        raise ValueError(f"block {block}: got {bits} bits in {len(registers)} words, allowed are "
-                         f"at most {WORD_BITS * len(registers)}")
+        raise ValueError(
+            f"block {block}: got {bits} bits in {len(registers)} words, allowed are "
+            f"at most {WORD_BITS * len(registers)}"
+        )
     return bits // BYTE_BITS
 
 
@@ -145,12 +155,16 @@ def _blocks(
     """The block of each opcode."""
     for item in fields:
         if (item.pieces, item.names) != (opcode.pieces, opcode.names):
-            raise ValueError(f"blocks {opcode.block} and {item.block}: got field {opcode.name} at "
-                             f"{opcode.bits} and {item.name} at {item.bits}, allowed are the same "
-                             "bits and the same enum")
+            raise ValueError(
+                f"blocks {opcode.block} and {item.block}: got field {opcode.name} at "
+                f"{opcode.bits} and {item.name} at {item.bits}, allowed are the same "
+                "bits and the same enum"
+            )
     blocks = {raw: name for raw, name in opcode.names if name in maps}
     missing = [block for block in maps if block not in blocks.values()]
     if missing:
-        raise ValueError(f"field {opcode.name}: got no opcode of block {missing[0]}, its enum "
-                         f"names {', '.join(name for _, name in opcode.names) or 'none'}")
+        raise ValueError(
+            f"field {opcode.name}: got no opcode of block {missing[0]}, its enum "
+            f"names {', '.join(name for _, name in opcode.names) or 'none'}"
+        )
     return blocks

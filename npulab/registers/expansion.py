@@ -87,8 +87,10 @@ def expanded(rows: Iterable[Row]) -> tuple[Sequence[Row], Sequence[Row]]:
     single = [copy for row in rows if not is_block(row) for copy in _array(row)]
     unknown = {str(row["block"]) for row in blocks} - {str(row.get("block")) for row in single}
     if unknown:
-        raise ValueError(f"register map, block {min(unknown)!r}: got a row that says where it "
-                         "lies, allowed is for a block that has registers")
+        raise ValueError(
+            f"register map, block {min(unknown)!r}: got a row that says where it "
+            "lies, allowed is for a block that has registers"
+        )
     words: dict[tuple[Any, int], dict[str, None]] = {}
     for row in single:
         if row["bits"]:
@@ -101,8 +103,9 @@ def expanded(rows: Iterable[Row]) -> tuple[Sequence[Row], Sequence[Row]]:
 
 def shaped(rows: Iterable[Row]) -> bool:
     """Whether rows use what this module adds to a table."""
-    return any(is_block(row) or any(row.get(name) not in (None, "") for name in SHAPE)
-               for row in rows)
+    return any(
+        is_block(row) or any(row.get(name) not in (None, "") for name in SHAPE) for row in rows
+    )
 
 
 def repeats(rows: Iterable[Row], features: Iterable[str]) -> dict[str, Repeat]:
@@ -115,23 +118,32 @@ def repeats(rows: Iterable[Row], features: Iterable[str]) -> dict[str, Repeat]:
             continue
         base = _number(row, "offset", where) or 0
         counted = str(row.get("count") or "").strip()
-        counted, step = (counted, _number(row, "stride", where) or 0) if counted.isidentifier() else ("", 0)
+        counted, step = (
+            (counted, _number(row, "stride", where) or 0) if counted.isidentifier() else ("", 0)
+        )
         counts, strides = _shape({} if counted else row, where)
         names, value = tuple(str(row.get("field") or "").split()), str(row.get("value") or "")
         if value not in ("", SPARSE):
             raise ValueError(f"{where}: got value {value!r}, allowed is blank or {SPARSE}")
         if block in out:
-            raise ValueError(f"{where}: got two rows that say where it lies, allowed is one for a "
-                             "chip")
+            raise ValueError(
+                f"{where}: got two rows that say where it lies, allowed is one for a chip"
+            )
         if names and len(names) != len(counts):
-            raise ValueError(f"{where}: got {len(names)} names of dimensions ({' '.join(names)}), "
-                             f"allowed is one for each of {len(counts)} counts")
+            raise ValueError(
+                f"{where}: got {len(names)} names of dimensions ({' '.join(names)}), "
+                f"allowed is one for each of {len(counts)} counts"
+            )
         if base < 0 or base % WORD_BYTES:
-            raise ValueError(f"{where}: got offset {row.get('offset')!r}, allowed is a multiple of "
-                             f"{WORD_BYTES} from 0")
+            raise ValueError(
+                f"{where}: got offset {row.get('offset')!r}, allowed is a multiple of "
+                f"{WORD_BYTES} from 0"
+            )
         bits = _size(row, where) or 0
         if counted and (not bits or step <= 0):
-            raise ValueError(f"{where}: got no bits or stride, allowed is both beside count {counted}")
+            raise ValueError(
+                f"{where}: got no bits or stride, allowed is both beside count {counted}"
+            )
         out[block] = Repeat(base, counts, strides, names, value == SPARSE, bits, counted, step)
     return out
 
@@ -161,8 +173,10 @@ def _array(row: Row) -> Iterator[dict[str, Any]]:
     if offset is not None and offset < 0:
         raise ValueError(f"{where}: got offset {offset}, allowed is at least 0")
     if (bits or counts) and not row.get("register"):
-        raise ValueError(f"{where}: got {'count' if counts else 'bits'} in a row without a "
-                         "register, allowed is with its name")
+        raise ValueError(
+            f"{where}: got {'count' if counts else 'bits'} in a row without a "
+            "register, allowed is with its name"
+        )
     if not bits and not counts:
         yield {**plain, "bits": 0}
         return
@@ -176,19 +190,26 @@ def _array(row: Row) -> Iterator[dict[str, Any]]:
         yield copy
 
 
-def _runs(row: Mapping[str, Any], words: Mapping[tuple[Any, int], Mapping[str, None]],
-          names: Mapping[tuple[Any, Any], int]) -> Iterator[dict[str, Any]]:
+def _runs(
+    row: Mapping[str, Any],
+    words: Mapping[tuple[Any, int], Mapping[str, None]],
+    names: Mapping[tuple[Any, Any], int],
+) -> Iterator[dict[str, Any]]:
     """A plain row for each word that a row of a register of ``bits`` has a part of."""
     plain, bits = _without(row), row["bits"]
     if not bits:
         yield dict(plain)
         return
-    where, block = (f"register map, field {row.get('field')!r} of register {row['register']!r}",
-                    row.get("block"))
+    where, block = (
+        f"register map, field {row.get('field')!r} of register {row['register']!r}",
+        row.get("block"),
+    )
     lsb, width, split = (_number(row, name, where) for name in ("lsb", "width", "at"))
     if lsb is None or width is None or lsb < 0 or width <= 0 or lsb + width > bits:
-        raise ValueError(f"{where}: got lsb {row.get('lsb')} width {row.get('width')}, allowed is "
-                         f"inside bits 0 to {bits - 1}")
+        raise ValueError(
+            f"{where}: got lsb {row.get('lsb')} width {row.get('width')}, allowed is "
+            f"inside bits 0 to {bits - 1}"
+        )
     low = lsb + BYTE_BITS * (row["offset"] % WORD_BYTES)
     first = row["offset"] // WORD_BYTES
     parts = [*pieces(low, width)]
@@ -202,7 +223,9 @@ def _runs(row: Mapping[str, Any], words: Mapping[tuple[Any, int], Mapping[str, N
             **plain,
             "offset": WORD_BYTES * (first + part.word),
             "field": name,
-            "at": (split or 0) + part.at if split is not None or (len(parts) > 1 and name) else None,
+            "at": (split or 0) + part.at
+            if split is not None or (len(parts) > 1 and name)
+            else None,
             "register": "_".join(words[block, first + part.word]),
             "lsb": part.lsb,
             "width": part.width,
@@ -214,9 +237,11 @@ def _shape(row: Row, where: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
     counts, strides = (_numbers(row, name, where) for name in ("count", "stride"))
     total = math.prod(max(count, 0) for count in counts)
     if len(counts) != len(strides) or not 1 <= total <= MOST_COPIES or min(strides, default=1) <= 0:
-        raise ValueError(f"{where}: got count {row.get('count')!r} and stride "
-                         f"{row.get('stride')!r}, allowed are as many of both, above 0, of at "
-                         f"most {MOST_COPIES} copies")
+        raise ValueError(
+            f"{where}: got count {row.get('count')!r} and stride "
+            f"{row.get('stride')!r}, allowed are as many of both, above 0, of at "
+            f"most {MOST_COPIES} copies"
+        )
     return counts, strides
 
 
@@ -224,8 +249,10 @@ def _size(row: Row, where: str) -> int | None:
     """The bits that a row says."""
     bits = _number(row, "bits", where)
     if bits is not None and not (0 < bits <= MOST_BITS and bits % BYTE_BITS == 0):
-        raise ValueError(f"{where}: got bits {row['bits']!r}, allowed is a multiple of "
-                         f"{BYTE_BITS} up to {MOST_BITS}")
+        raise ValueError(
+            f"{where}: got bits {row['bits']!r}, allowed is a multiple of "
+            f"{BYTE_BITS} up to {MOST_BITS}"
+        )
     return bits
 
 

@@ -43,14 +43,21 @@ class Field:
     automatic: bool = False
     declared: bool = True
     read_only: bool = False
-    # a write to its register starts the unit; no part of equality, since the NPU states it and not its map
+    # a write to its register starts the unit; no part of equality, since the NPU states it and not
+    # its map
     starts: bool = field(default=False, compare=False)
 
     @classmethod
     def whole_word(cls, block: str, register: str) -> Field:
         """The automatic field of a register that no map has, by the register's automatic name."""
-        return cls(block, register, f"{register}_0_{WORD_BITS}", (Piece(0, 0, WORD_BITS, 0),),
-                   automatic=True, declared=False)
+        return cls(
+            block,
+            register,
+            f"{register}_0_{WORD_BITS}",
+            (Piece(0, 0, WORD_BITS, 0),),
+            automatic=True,
+            declared=False,
+        )
 
     @cached_property
     def width(self) -> int:
@@ -59,12 +66,14 @@ class Field:
     @cached_property
     def gaps(self) -> int:
         """The bits of the value that no piece holds."""
-        return 2 ** self.width - 1 - sum(2 ** piece.at * int(mask(piece.width)) for piece in self.pieces)
+        return (
+            2**self.width - 1 - sum(2**piece.at * int(mask(piece.width)) for piece in self.pieces)
+        )
 
     @cached_property
     def stored_below(self) -> tuple[int, int]:
         """Integers from 0 to below these are stored as they are: values, and raw values."""
-        end = 0 if self.gaps else 2 ** self.width
+        end = 0 if self.gaps else 2**self.width
         return 0 if self.meaning.kind or self.meaning.steps else end, end
 
     @property
@@ -75,8 +84,10 @@ class Field:
     def bits(self) -> str:
         """Where it lies, as ``5[25:0]``; pieces from the low end of the value, joined by a
         blank."""
-        return " ".join(f"{p.word}[{p.lsb + p.width - 1}:{p.lsb}]" if p.width > 1
-                        else f"{p.word}[{p.lsb}]" for p in self.pieces)
+        return " ".join(
+            f"{p.word}[{p.lsb + p.width - 1}:{p.lsb}]" if p.width > 1 else f"{p.word}[{p.lsb}]"
+            for p in self.pieces
+        )
 
     def extract(self, words: np.ndarray) -> np.ndarray:
         """Raw values ``(...)`` of words ``(..., W) uint32``; uint64 where wider than a word."""
@@ -110,8 +121,10 @@ class Field:
         wide = np.dtype(self.stored_type)
         bits = raw if raw.dtype.kind == "u" and raw.itemsize <= wide.itemsize else raw.astype(wide)
         if self.gaps and np.any(bits.astype(np.uint64) & np.uint64(self.gaps)):
-            raise ValueError(f"register {self.register} field {self.name}: got a value with bits set "
-                             f"that no piece holds (pieces {self.bits})")
+            raise ValueError(
+                f"register {self.register} field {self.name}: got a value with bits set "
+                f"that no piece holds (pieces {self.bits})"
+            )
         return bits
 
     def value(self, raw: Any) -> Any:
@@ -131,8 +144,9 @@ class Field:
         try:
             raw = self.meaning.raw(value)
         except ValueError as error:
-            raise ValueError(f"register {self.register} field {self.name}: got {value!r}, "
-                             f"which {error}") from None
+            raise ValueError(
+                f"register {self.register} field {self.name}: got {value!r}, which {error}"
+            ) from None
         if self.meaning.kind == "signed":
             if self.width == 64:
                 return raw.astype(np.uint64)
@@ -141,13 +155,20 @@ class Field:
         return raw
 
     def _fitting(self, raw: np.ndarray, low: int) -> np.ndarray:
-        high = low + 2 ** self.width
-        if raw.size and raw.dtype.kind in "iu" and raw.max() < high and (raw.dtype.kind == "u" or raw.min() >= low):
+        high = low + 2**self.width
+        if (
+            raw.size
+            and raw.dtype.kind in "iu"
+            and raw.max() < high
+            and (raw.dtype.kind == "u" or raw.min() >= low)
+        ):
             return raw
         wrong = (raw < low) | (raw >= high)
         if np.any(wrong):
-            raise ValueError(f"register {self.register} field {self.name}: got raw {int(raw[wrong].flat[0])}, "
-                             f"allowed is {low} to {high - 1} ({self.width} bits)")
+            raise ValueError(
+                f"register {self.register} field {self.name}: got raw {int(raw[wrong].flat[0])}, "
+                f"allowed is {low} to {high - 1} ({self.width} bits)"
+            )
         return raw
 
 

@@ -35,12 +35,12 @@ from npulab.support.refuse import need, need_all, need_path, need_whole
 # Of many captures, so many rows at most and so many words at most are turned at a time, tile by
 # tile, so that what a field is cut from is near; fewer rows, and calling numpy takes longer than
 # numpy.
-BLOCK_ROWS, BLOCK_WORDS, TILE_WORDS = 2 ** 14, 2 ** 20, 2 ** 14
+BLOCK_ROWS, BLOCK_WORDS, TILE_WORDS = 2**14, 2**20, 2**14
 # Values share pieces of memory up to this size: malloc gives larger ones (32 MiB) and many small
 # ones back to the system, and pages that are fetched anew take longer than the decoding.
-SHARED_BYTES = 31 * 2 ** 20
+SHARED_BYTES = 31 * 2**20
 MOST_NEAR = 5  # names that an error tells
-MOST_PLACES = 2 ** 20  # words of all copies of the blocks of a map
+MOST_PLACES = 2**20  # words of all copies of the blocks of a map
 GUESSES = ("guess", "unknown")  # what is no source's evidence
 STATUS = ("explained", "guessed", "open", "constant", "never exercised")
 
@@ -78,7 +78,8 @@ class RegisterMap:
     dense map spans every word of its blocks from offset 0; otherwise its words are its registers by
     offset, as a sparse register file wants it.  Registers of other sizes, arrays and blocks that
     repeat are rows as ``registers.expansion`` says; ``repeats`` has where blocks lie.  A part of a
-    table is told which of its blocks are ``by_address``, as ``registers.names`` has it of the whole.
+    table is told which of its blocks are ``by_address``, as ``registers.names`` has it of the
+    whole.
 
     Words are ``(..., W) uint32``.  Values are arrays ``(...)``, plain numbers where words are 1-D;
     keys are field names, with ``register.`` (and ``block.``) in front where a name is not unique;
@@ -94,10 +95,18 @@ class RegisterMap:
     array([112], dtype=uint32)
     """
 
-    def __init__(self, rows: Iterable[Mapping[str, Any]], *, features: Iterable[str] = (),
-                 enums: Mapping[str, Mapping[int, str]] | None = None, dense: bool = True,
-                 by_address: Collection[str] | None = None) -> None:
-        rows = need_all("RegisterMap: rows", rows, Mapping, f"are rows with {', '.join(REQUIRED)}, as mappings")
+    def __init__(
+        self,
+        rows: Iterable[Mapping[str, Any]],
+        *,
+        features: Iterable[str] = (),
+        enums: Mapping[str, Mapping[int, str]] | None = None,
+        dense: bool = True,
+        by_address: Collection[str] | None = None,
+    ) -> None:
+        rows = need_all(
+            "RegisterMap: rows", rows, Mapping, f"are rows with {', '.join(REQUIRED)}, as mappings"
+        )
         features = need_features("RegisterMap", features)
         need("RegisterMap: enums", enums, (Mapping, type(None)), "are names by raw of each enum")
         words, blocks = expanded(rows)
@@ -113,14 +122,23 @@ class RegisterMap:
         self.dense = dense and not {row["block"] for row in self._kept} <= sparse
         if by_address is None:
             by_address = blocks_by_address(plain, sparse_blocks(blocks))
-        self.by_address = frozenset(need_all("RegisterMap: by_address", by_address, str, "are names of blocks"))
-        self.registers, self._labels, index = registers_of(self._kept, dense, sparse, self.by_address)
+        self.by_address = frozenset(
+            need_all("RegisterMap: by_address", by_address, str, "are names of blocks")
+        )
+        self.registers, self._labels, index = registers_of(
+            self._kept, dense, sparse, self.by_address
+        )
         self._fields = fields_of(self._kept, self.registers, self._labels, index, self.enums)
         self._keys = spellings_of(self._fields)
 
     @classmethod
-    def read(cls, path: Path, *, features: Iterable[str] = (), dense: bool = True,
-             ) -> RegisterMap:
+    def read(
+        cls,
+        path: Path,
+        *,
+        features: Iterable[str] = (),
+        dense: bool = True,
+    ) -> RegisterMap:
         """The map in a CSV table, with ``enums.csv`` (enum, raw, name) beside it where there is
         one.
 
@@ -144,16 +162,25 @@ class RegisterMap:
         """The same table for a chip with these features."""
         wanted = frozenset(need_features("select", features))
         if wanted not in self._selected:
-            self._selected[wanted] = RegisterMap(self._rows, features=wanted, enums=self.enums,
-                                                 dense=self._all_dense, by_address=self.by_address)
+            self._selected[wanted] = RegisterMap(
+                self._rows,
+                features=wanted,
+                enums=self.enums,
+                dense=self._all_dense,
+                by_address=self.by_address,
+            )
         return self._selected[wanted]
 
     def starting(self, registers: Collection[str]) -> RegisterMap:
         """The same map, in which a write to one of these registers, ``block.register``, starts a
         unit."""
-        registers = frozenset(need_all("starting", registers, str, "are registers, as block.register"))
-        rows = [{**row, ACCESS: START} if f"{row['block']}.{row['register']}" in registers else row
-                for row in self._rows]
+        registers = frozenset(
+            need_all("starting", registers, str, "are registers, as block.register")
+        )
+        rows = [
+            {**row, ACCESS: START} if f"{row['block']}.{row['register']}" in registers else row
+            for row in self._rows
+        ]
         return RegisterMap(rows, features=self.features, enums=self.enums, dense=self._all_dense)
 
     def of_block(self, block: str) -> RegisterMap:
@@ -162,8 +189,13 @@ class RegisterMap:
         if {name for name, _, _ in self.registers} == {block}:
             return self
         rows = [row for row in self._rows if row["block"] == block]
-        return RegisterMap(rows, features=self.features, enums=self.enums, dense=self._all_dense,
-                           by_address=self.by_address)
+        return RegisterMap(
+            rows,
+            features=self.features,
+            enums=self.enums,
+            dense=self._all_dense,
+            by_address=self.by_address,
+        )
 
     @classmethod
     def from_struct(cls, members: Sequence[tuple[str, int]], block: str = "struct") -> RegisterMap:
@@ -180,7 +212,15 @@ class RegisterMap:
             name, width = member
             if lsb + width > WORD_BITS:
                 word, lsb = word + 1, 0
-            rows.append({"block": block, "offset": word * WORD_BYTES, "field": name, "lsb": lsb, "width": width})
+            rows.append(
+                {
+                    "block": block,
+                    "offset": word * WORD_BYTES,
+                    "field": name,
+                    "lsb": lsb,
+                    "width": width,
+                }
+            )
             word, lsb = (word + 1, 0) if lsb + width == WORD_BITS else (word, lsb + width)
         return cls(rows)
 
@@ -220,8 +260,10 @@ class RegisterMap:
     def __repr__(self) -> str:
         blocks = ", ".join(dict.fromkeys(block for block, _, _ in self.registers))
         named, automatic = self.coverage().bits
-        return (f"RegisterMap({blocks}: {len(self)} words, {len(self._fields)} fields, "
-                f"{named} bits named, {automatic} automatic)")
+        return (
+            f"RegisterMap({blocks}: {len(self)} words, {len(self._fields)} fields, "
+            f"{named} bits named, {automatic} automatic)"
+        )
 
     def key(self, item: Field) -> str:
         """The shortest unambiguous name of a field, the one ``decode`` uses."""
@@ -229,15 +271,19 @@ class RegisterMap:
             return self._names[item]
         except (KeyError, TypeError):
             need("key", item, Field, "is a Field of the map, as registers[name]")
-            raise LookupError(f"key: got field {item.name} of {item.register}, allowed is a field of the map") from None
+            raise LookupError(
+                f"key: got field {item.name} of {item.register}, allowed is a field of the map"
+            ) from None
 
     @cached_property
     def word_names(self) -> tuple[str, ...]:
         """What stands in front of lowest bit and width in the automatic names of each word: ``w3``
         or ``r1010``, behind its block where the map has several."""
         blocks = {block for block, _, _ in self.registers}
-        return tuple(in_block(block, label, blocks)
-                     for (block, _, _), label in zip(self.registers, self._labels, strict=True))
+        return tuple(
+            in_block(block, label, blocks)
+            for (block, _, _), label in zip(self.registers, self._labels, strict=True)
+        )
 
     @cached_property
     def _names(self) -> dict[Field, str]:
@@ -263,15 +309,22 @@ class RegisterMap:
         if words.ndim == 1:
             return self._decode_one(words.tolist(), raw)
         shape = words.shape[:-1]
-        out = [bits.reshape(shape) for bits in self._extract(words.reshape(math.prod(shape), len(self)))]
-        values = out if raw else [item.value(bits) for item, bits in zip(self._fields, out, strict=True)]
+        out = [
+            bits.reshape(shape)
+            for bits in self._extract(words.reshape(math.prod(shape), len(self)))
+        ]
+        values = (
+            out if raw else [item.value(bits) for item, bits in zip(self._fields, out, strict=True)]
+        )
         return dict(zip(self._spelled, values, strict=True))
 
     def _decode_one(self, words: list[int], raw: bool) -> dict[str, Any]:
-        """``decode`` of the words of one capture; Python's integers are faster than arrays of one."""
+        """``decode`` of the words of one capture; Python's integers are faster than arrays of
+        one.
+        """
         out = [0] * len(self._fields)
         for n, piece in self._plan:
-            out[n] |= (words[piece.word] >> piece.lsb & 2 ** piece.width - 1) << piece.at
+            out[n] |= (words[piece.word] >> piece.lsb & 2**piece.width - 1) << piece.at
         for n, item in enumerate([] if raw else self._fields):
             if item.meaning.kind or item.meaning.steps:
                 value = item.value(np.asarray(out[n], item.stored_type))
@@ -285,22 +338,33 @@ class RegisterMap:
         """
         need("encode", values, Mapping, "are values by field's name")
         # a field that is named twice, by two spellings, has the last value
-        bits = {self._numbers[name]: value if type(value) is int and 0 <= value < item.stored_below[raw]
-                else item.stored(value if raw else item.raw(value))
-                for name, item, value in ((name, self[name], value) for name, value in values.items())}
-        shape = np.broadcast_shapes(*(np.shape(value) for value in bits.values() if type(value) is not int))
+        bits = {
+            self._numbers[name]: value
+            if type(value) is int and 0 <= value < item.stored_below[raw]
+            else item.stored(value if raw else item.raw(value))
+            for name, item, value in ((name, self[name], value) for name, value in values.items())
+        }
+        shape = np.broadcast_shapes(
+            *(np.shape(value) for value in bits.values() if type(value) is not int)
+        )
         if not shape:
             return self._encode_one({n: int(value) for n, value in bits.items()})
-        rows = {n: np.broadcast_to(self._fields[n].stored_type(value) if type(value) is int else value, shape)
-                .reshape(-1) for n, value in bits.items()}
+        rows = {
+            n: np.broadcast_to(
+                self._fields[n].stored_type(value) if type(value) is int else value, shape
+            ).reshape(-1)
+            for n, value in bits.items()
+        }
         return self._insert(rows, math.prod(shape)).reshape(*shape, len(self))
 
     def _encode_one(self, bits: Mapping[int, int]) -> np.ndarray:
-        """``_insert`` for the words of one capture; Python's integers are faster than arrays of one."""
+        """``_insert`` for the words of one capture; Python's integers are faster than arrays of
+        one.
+        """
         words = [0] * len(self)
         for n, piece in self._plan:
             if n in bits:
-                words[piece.word] |= (bits[n] >> piece.at & 2 ** piece.width - 1) << piece.lsb
+                words[piece.word] |= (bits[n] >> piece.at & 2**piece.width - 1) << piece.lsb
         return np.array(words, np.uint32)
 
     @cached_property
@@ -334,7 +398,7 @@ class RegisterMap:
                 if lsb:
                     run = np.right_shift(run, lsb, room)
                 if lsb + width < WORD_BITS:
-                    run = np.bitwise_and(run, 2 ** width - 1, room)
+                    run = np.bitwise_and(run, 2**width - 1, room)
                 if at and at + width <= WORD_BITS:
                     run = np.left_shift(run, at, room)
                 elif at:
@@ -352,7 +416,9 @@ class RegisterMap:
         steps, seen = [], set[int]()
         for n, piece in self._plan:
             if n in bits:
-                cut = piece.at + piece.width < self._fields[n].width  # bits above it are another piece's
+                cut = (
+                    piece.at + piece.width < self._fields[n].width
+                )  # bits above it are another piece's
                 steps.append((*piece, bits[n], cut, piece.word not in seen))
                 seen.add(piece.word)
         idle = [word for word in range(len(self)) if word not in seen]
@@ -369,7 +435,7 @@ class RegisterMap:
                 if at:
                     run = np.right_shift(run, at, room)
                 if cut:
-                    run = np.bitwise_and(run, 2 ** width - 1, room)
+                    run = np.bitwise_and(run, 2**width - 1, room)
                 if lsb:
                     run = np.left_shift(run, lsb, room)
                 if not first:
@@ -387,8 +453,10 @@ class RegisterMap:
             words = words.astype(np.uint32)
         if words.ndim == 0 or words.shape[-1] != len(self):
             got = words.shape[-1] if words.ndim else "a single number"
-            raise ValueError(f"words: got {got} in the last axis, allowed is {len(self)} "
-                             f"(block {self.registers[0][0]})")
+            raise ValueError(
+                f"words: got {got} in the last axis, allowed is {len(self)} "
+                f"(block {self.registers[0][0]})"
+            )
         return words
 
     def coverage(self) -> Coverage:
@@ -424,29 +492,48 @@ class RegisterMap:
         if words is not None:
             words = self._words(words).reshape(-1, len(self))
             varies = np.bitwise_or.reduce(words, 0) & ~np.bitwise_and.reduce(words, 0)
-        out = {"word": range(len(self)), "block": [block for block, _, _ in self.registers],
-               "register": [name for _, _, name in self.registers],
-               "offset": [offset for _, offset, _ in self.registers]}
+        out = {
+            "word": range(len(self)),
+            "block": [block for block, _, _ in self.registers],
+            "register": [name for _, _, name in self.registers],
+            "offset": [offset for _, offset, _ in self.registers],
+        }
         explained, guessed, free = masks & varies
-        bits = {"explained": explained, "guessed": guessed, "open": free, "constant": masks[2] & ~varies,
-                "never exercised": (masks[0] | masks[1]) & ~varies}
+        bits = {
+            "explained": explained,
+            "guessed": guessed,
+            "open": free,
+            "constant": masks[2] & ~varies,
+            "never exercised": (masks[0] | masks[1]) & ~varies,
+        }
         counts = {name: np.bitwise_count(bits[name]).astype(int) for name in STATUS}
         frame = pd.DataFrame({**out, **counts})
-        told = ", ".join(f"{100 * count.sum() / (WORD_BITS * len(self)):.0f} % {name}"
-                         for name, count in counts.items() if words is not None or name in STATUS[:3])
-        frame.attrs["summary"] = f"{WORD_BITS * len(self)} bits in {len(self)} word{'s' * (len(self) != 1)}: {told}"
+        told = ", ".join(
+            f"{100 * count.sum() / (WORD_BITS * len(self)):.0f} % {name}"
+            for name, count in counts.items()
+            if words is not None or name in STATUS[:3]
+        )
+        frame.attrs["summary"] = (
+            f"{WORD_BITS * len(self)} bits in {len(self)} word{'s' * (len(self) != 1)}: {told}"
+        )
         return frame
 
     def lint(self) -> list[Finding]:
         """Holes and unnamed rows, by place; overlaps and crossings are refused when the map is
         made."""
-        return [Finding("unnamed" if item.declared else "hole", *piece[:3])
-                for item in self._fields if item.automatic for piece in item.pieces]
+        return [
+            Finding("unnamed" if item.declared else "hole", *piece[:3])
+            for item in self._fields
+            if item.automatic
+            for piece in item.pieces
+        ]
 
     @property
     def declared(self) -> int:
         """Bits that have a row."""
-        return WORD_BITS * len(self) - sum(found.width for found in self.lint() if found.kind == "hole")
+        return WORD_BITS * len(self) - sum(
+            found.width for found in self.lint() if found.kind == "hole"
+        )
 
     @property
     def fields(self) -> pd.DataFrame:
@@ -455,21 +542,43 @@ class RegisterMap:
         map again."""
         from npulab.registers.shown import Table
 
-        holes = [(self.registers[item.pieces[0].word][:2], item) for item in self._fields if not item.declared]
-        rows = self._kept + [{"block": block, "offset": offset, "field": "", "lsb": item.pieces[0].lsb,
-                              "width": item.pieces[0].width, "evidence": "unknown"}
-                             for (block, offset), item in holes]
+        holes = [
+            (self.registers[item.pieces[0].word][:2], item)
+            for item in self._fields
+            if not item.declared
+        ]
+        rows = self._kept + [
+            {
+                "block": block,
+                "offset": offset,
+                "field": "",
+                "lsb": item.pieces[0].lsb,
+                "width": item.pieces[0].width,
+                "evidence": "unknown",
+            }
+            for (block, offset), item in holes
+        ]
         place = {(block, offset): n for n, (block, offset, _) in enumerate(self.registers)}
         rows.sort(key=lambda row: (place[row["block"], row["offset"]], row["lsb"]))
         frame = Table(rows, columns=list(COLUMNS), dtype=object)
         words = [place[row["block"], row["offset"]] for row in rows]
         frame["word"] = words
         frame["register"] = [self.registers[word][2] for word in words]
-        frame["field"] = [row["field"] or automatic_name(self._labels[word], row["lsb"], row["width"])
-                          for word, row in zip(words, rows, strict=True)]
-        frame["address"], frame["align"] = frame["address"] == "yes", [row.get("align") or 0 for row in rows]
-        return frame.astype(object).where(frame.notna(), "").astype(
-            {"address": bool, **dict.fromkeys(("offset", "lsb", "width", "word", "align"), int)})
+        frame["field"] = [
+            row["field"] or automatic_name(self._labels[word], row["lsb"], row["width"])
+            for word, row in zip(words, rows, strict=True)
+        ]
+        frame["address"], frame["align"] = (
+            frame["address"] == "yes",
+            [row.get("align") or 0 for row in rows],
+        )
+        return (
+            frame.astype(object)
+            .where(frame.notna(), "")
+            .astype(
+                {"address": bool, **dict.fromkeys(("offset", "lsb", "width", "word", "align"), int)}
+            )
+        )
 
     @cached_property
     def index(self) -> dict[int, int]:
@@ -477,8 +586,11 @@ class RegisterMap:
         out: dict[int, int] = {}
         for word, (block, offset, _) in enumerate(self.registers):
             if offset in out:
-                raise ValueError(f"register map: blocks {self.registers[out[offset]][0]!r} and {block!r} both have "
-                                 f"offset {offset:#x}, so a write to it says too little")
+                raise ValueError(
+                    f"register map: blocks {self.registers[out[offset]][0]!r} and {block!r} both "
+                    "have "
+                    f"offset {offset:#x}, so a write to it says too little"
+                )
             out[offset] = word
         return out
 
@@ -491,8 +603,9 @@ class RegisterMap:
         repeat = {block: self.repeats.get(block, Repeat()) for block in offsets}
         count = sum(len(offsets[block]) * math.prod(repeat[block].counts) for block in offsets)
         if count > MOST_PLACES:
-            raise ValueError(f"register map: got {count} words at addresses, allowed are at most "
-                             f"{MOST_PLACES}")
+            raise ValueError(
+                f"register map: got {count} words at addresses, allowed are at most {MOST_PLACES}"
+            )
         out: dict[int, Place] = {}
         for block in offsets:
             for copy, base in repeat[block].copies:
@@ -503,7 +616,8 @@ class RegisterMap:
                         raise ValueError(
                             f"register map, address {base + offset:#x}: got offset {offset:#x} of "
                             f"{block} {copy} and {other.offset:#x} of {other.block} {other.copy}, "
-                            "allowed is one word")
+                            "allowed is one word"
+                        )
         return out
 
     def place(self, address: int) -> Place:
@@ -518,8 +632,10 @@ class RegisterMap:
         """
         need_whole("place", address, "is an address, a whole number")
         if (found := self._places.get(address - address % WORD_BYTES)) is None:
-            raise LookupError(f"address: got {address:#x}, the map has {len(self._places)} words "
-                              f"from {min(self._places):#x} to {max(self._places):#x}")
+            raise LookupError(
+                f"address: got {address:#x}, the map has {len(self._places)} words "
+                f"from {min(self._places):#x} to {max(self._places):#x}"
+            )
         return found._replace(offset=found.offset + address % WORD_BYTES)
 
     def labels(self, place: Place) -> tuple[str, str]:
@@ -555,18 +671,22 @@ class RegisterMap:
 
 def need_features(what: str, features: object) -> list[str]:
     """Names of features; raises TypeError for anything else, a single name too."""
-    return need_all(f"{what}: features", features, str, "are names in a list, as [\"nn_v7\"]")
+    return need_all(f"{what}: features", features, str, 'are names in a list, as ["nn_v7"]')
 
 
 def pairs_of(what: str, writes: object, most: int = 3) -> list[Any]:
-    """Register writes, each of 2 to ``most`` whole numbers; raises TypeError or ValueError for anything else."""
+    """Register writes, each of 2 to ``most`` whole numbers; raises TypeError or ValueError for
+    anything else.
+    """
     allowed = "are register writes, each (offset, value)"
     out = need_all(what, writes, (tuple, list), allowed)
     kinds = set(map(type, chain.from_iterable(out)))  # few, of many numbers
     odd = {kind for kind in kinds if not issubclass(kind, int | np.integer)}
     lengths = set(map(len, out)) - {*range(2, most + 1)}
     if odd or lengths:
-        wrong = next(write for write in out if len(write) in lengths or odd.intersection(map(type, write)))
+        wrong = next(
+            write for write in out if len(write) in lengths or odd.intersection(map(type, write))
+        )
         raise ValueError(f"{what}: got {wrong!r:.60}, allowed {allowed}")
     return out
 
@@ -578,7 +698,7 @@ def _arrays(types: Sequence[Any], count: int) -> list[np.ndarray]:
         same = [n for n, one in enumerate(types) if one is kind]
         most = max(1, SHARED_BYTES // max(1, count * kind().itemsize))
         for start in range(0, len(same), most):
-            part = same[start:start + most]
+            part = same[start : start + most]
             out.update(zip(part, np.empty((len(part), count), kind), strict=True))
     return [out[n] for n in range(len(types))]
 
@@ -600,4 +720,4 @@ def _turn(source: np.ndarray, target: np.ndarray) -> None:
     """Copy ``(W, n)``, one of the two being a transposed view, by tiles that stay near."""
     step = 64 + TILE_WORDS // max(1, len(source))
     for start in range(0, source.shape[1], step):
-        target[:, start:start + step] = source[:, start:start + step]
+        target[:, start : start + step] = source[:, start : start + step]

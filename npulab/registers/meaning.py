@@ -10,7 +10,10 @@ import numpy as np
 
 from npulab.support.refuse import refusing
 
-FLOATS: dict[str, tuple[Any, Any]] = {"f16": (np.float16, np.uint16), "f32": (np.float32, np.uint32)}  # value, stored
+FLOATS: dict[str, tuple[Any, Any]] = {
+    "f16": (np.float16, np.uint16),
+    "f32": (np.float32, np.uint32),
+}  # value, stored
 MOST_BITS = 64  # of a number beside an operation
 FLOAT_BITS = 53  # whole numbers that float64 holds exactly
 
@@ -30,12 +33,16 @@ class Meaning:
     steps: tuple[tuple[str, int], ...] = ()
     enum: str = ""
 
-    GRAMMAR = "blank, or signed, f16 or f32, then raw, *n, +n, >>n (last) at most once each, or enum:NAME"
+    GRAMMAR = (
+        "blank, or signed, f16 or f32, then raw, *n, +n, >>n (last) at most once each, or enum:NAME"
+    )
 
     @classmethod
     @refusing()
     def parse(cls, text: str) -> Meaning:
-        words = re.findall(r"signed\b|f16\b|f32\b|raw\b|enum:\w+|>>|\*|\+|-?0x[0-9a-fA-F]+|-?\d+|\S", text)
+        words = re.findall(
+            r"signed\b|f16\b|f32\b|raw\b|enum:\w+|>>|\*|\+|-?0x[0-9a-fA-F]+|-?\d+|\S", text
+        )
         kind = words.pop(0) if words and words[0] in ("signed", *FLOATS) else ""
         if len(words) == 1 and words[0].startswith("enum:"):
             return cls(kind, (), words[0].removeprefix("enum:"))
@@ -44,7 +51,11 @@ class Meaning:
         steps: list[tuple[str, int]] = []
         while words:
             operation = words.pop(0)
-            if operation not in ("*", "+", ">>") or {operation, ">>"} & set(dict(steps)) or not words:
+            if (
+                operation not in ("*", "+", ">>")
+                or {operation, ">>"} & set(dict(steps))
+                or not words
+            ):
                 raise ValueError(f"value {text!r}: got {operation!r}, allowed is {cls.GRAMMAR}")
             steps.append((operation, cls._number(words.pop(0), operation, text)))
         if kind in FLOATS and steps:
@@ -56,10 +67,13 @@ class Meaning:
         try:
             number = int(word, 0)
         except ValueError:
-            raise ValueError(f"value {text!r}: got {word!r} after {operation!r}, "
-                             f"allowed is {cls.GRAMMAR}") from None
+            raise ValueError(
+                f"value {text!r}: got {word!r} after {operation!r}, allowed is {cls.GRAMMAR}"
+            ) from None
         if number.bit_length() > MOST_BITS:
-            raise ValueError(f"value {text!r}: got {word!r}, allowed are numbers of {MOST_BITS} bits")
+            raise ValueError(
+                f"value {text!r}: got {word!r}, allowed are numbers of {MOST_BITS} bits"
+            )
         if (operation == "*" and number == 0) or (operation == ">>" and not 0 <= number < 64):
             raise ValueError(f"value {text!r}: got {operation}{number}, which has no inverse")
         return number
@@ -75,8 +89,15 @@ class Meaning:
         reach = width
         for operation, number in self.steps:
             bits = number.bit_length()
-            reach = max(reach, bits) + 1 if operation == "+" else reach + bits if operation == "*" else \
-                reach if reach <= FLOAT_BITS else 64
+            reach = (
+                max(reach, bits) + 1
+                if operation == "+"
+                else reach + bits
+                if operation == "*"
+                else reach
+                if reach <= FLOAT_BITS
+                else 64
+            )
         bits = 8 * np.dtype(FLOATS[self.kind][0]).itemsize if self.kind in FLOATS else width
         if width != bits or (self.steps and reach > 63) or (self.kind == "signed" and reach > 64):
             allowed = f"values within 63 bits ({FLOAT_BITS} with >>)"
@@ -95,7 +116,13 @@ class Meaning:
         if self.kind == "signed":  # of 64 bits nothing is left of 1 << 64
             out = out - np.where(out >> (width - 1) & 1, np.int64(1) << np.int64(width), 0)
         for operation, number in self.steps:
-            out = out * number if operation == "*" else out + number if operation == "+" else out / 2.0 ** number
+            out = (
+                out * number
+                if operation == "*"
+                else out + number
+                if operation == "+"
+                else out / 2.0**number
+            )
         return out[()]
 
     def raw(self, value: Any) -> Any:
@@ -117,15 +144,21 @@ class Meaning:
         if out.dtype.kind != "f":
             if out.dtype.kind in "iu" and not self.kind and not self.steps:
                 return out
-            if out.dtype == np.uint64 and np.any(out > np.uint64(2 ** 63 - 1)):
+            if out.dtype == np.uint64 and np.any(out > np.uint64(2**63 - 1)):
                 raise ValueError("is too large")
             out = out.astype(np.int64)
         for operation, number in reversed(self.steps):
             if operation == "*" and np.any(out % number):
                 raise ValueError(f"is not a multiple of {number}")
-            out = out // number if operation == "*" else out - number if operation == "+" else out * 2.0 ** number
+            out = (
+                out // number
+                if operation == "*"
+                else out - number
+                if operation == "+"
+                else out * 2.0**number
+            )
         if out.dtype.kind == "f":
-            if np.any(out != np.floor(out)) or np.any(np.abs(out) >= 2.0 ** 63):
+            if np.any(out != np.floor(out)) or np.any(np.abs(out) >= 2.0**63):
                 raise ValueError("is not a whole raw number")
             out = out.astype(np.int64)
         return out

@@ -96,8 +96,11 @@ def full_names(block: str, register: str, name: str) -> tuple[str, ...]:
     return name, f"{register}.{name}", f"{block}.{name}", f"{block}.{register}.{name}"
 
 
-def blocks_by_address(rows: Iterable[Row], sparse: Collection[str] = (), far: bool | None = None,
-                      ) -> frozenset[str]:
+def blocks_by_address(
+    rows: Iterable[Row],
+    sparse: Collection[str] = (),
+    far: bool | None = None,
+) -> frozenset[str]:
     """The blocks of plain rows of words whose registers have addresses; ``sparse`` are those of
     which the table says it.  ``far`` is what holds of the others, by default where one begins at
     ``FIRST_ADDRESS`` or further."""
@@ -109,8 +112,9 @@ def blocks_by_address(rows: Iterable[Row], sparse: Collection[str] = (), far: bo
         said.setdefault(block, set()).update(_kinds(row, offset))
     if far is None:
         far = max(first.values(), default=0) >= FIRST_ADDRESS
-    return frozenset(block for block, kinds in said.items()
-                     if block in sparse or _has_addresses(kinds, far))
+    return frozenset(
+        block for block, kinds in said.items() if block in sparse or _has_addresses(kinds, far)
+    )
 
 
 def _has_addresses(kinds: Collection[str], far: bool) -> bool:
@@ -134,8 +138,10 @@ def _kinds(row: Row, offset: int) -> set[str]:
 
 def name_of(row: Row, by_address: Collection[str]) -> str:
     """The name of the field of a plain row: its own, else that of its place."""
-    return str(row.get("field") or run_name(row["offset"], row["lsb"], row["width"],
-                                            row.get("block", "") in by_address))
+    return str(
+        row.get("field")
+        or run_name(row["offset"], row["lsb"], row["width"], row.get("block", "") in by_address)
+    )
 
 
 def register_of(row: Row, by_address: Collection[str]) -> str:

@@ -36,12 +36,16 @@ class Table(pd.DataFrame):  # type: ignore[misc]  # pandas has no types here
             rows = [value is True or value == 1 for value in frame["address"]]
         else:
             told = [name for name in FIELD if name in columns]
-            known = {tuple(place[FIELD.index(name)] for name in told)
-                     for place in self.attrs.get(ADDRESSES, ()) if "field" in told}
+            known = {
+                tuple(place[FIELD.index(name)] for name in told)
+                for place in self.attrs.get(ADDRESSES, ())
+                if "field" in told
+            }
             rows = [place in known for place in frame[told].itertuples(index=False, name=None)]
         for name in sorted(VALUES & columns):
-            texts = [_hex(value) if row else value
-                     for value, row in zip(frame[name], rows, strict=True)]
+            texts = [
+                _hex(value) if row else value for value, row in zip(frame[name], rows, strict=True)
+            ]
             frame[name] = pd.Series(texts, frame.index, object) if any(rows) else frame[name]
         for at, (_, column) in enumerate(frame.items()):
             if column.dtype.kind in "Oi" and column.isna().any():

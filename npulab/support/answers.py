@@ -11,20 +11,39 @@ from typing import Any
 from npulab.support.text import cell, in_columns
 
 # what a value of a column means to the reader, by column
-_VERDICTS = {"equal": "good", "differs": "bad", "not executed": "open", "nothing to compare": "open",
-             "partly compared": "open", "one value": "open", "claims agree": "open", "not read": "open",
-             "not covered": "open", "not run": "open", "no operator": "open", "none": "quiet"}
+_VERDICTS = {
+    "equal": "good",
+    "differs": "bad",
+    "not executed": "open",
+    "nothing to compare": "open",
+    "partly compared": "open",
+    "one value": "open",
+    "claims agree": "open",
+    "not read": "open",
+    "not covered": "open",
+    "not run": "open",
+    "no operator": "open",
+    "none": "quiet",
+}
 _EVIDENCE = {"guess": "open", "unknown": "bad"}
 TONES: dict[str, dict[str, str]] = {
-    "verdict": _VERDICTS, "words": _VERDICTS, "coefficients": _VERDICTS, "evidence": _EVIDENCE,
+    "verdict": _VERDICTS,
+    "words": _VERDICTS,
+    "coefficients": _VERDICTS,
+    "evidence": _EVIDENCE,
     "provenance": {"simulated": "quiet", "simulated, changed": "quiet"},
-    "differs": {"always": "bad", "sometimes": "open"}}
+    "differs": {"always": "bad", "sometimes": "open"},
+}
 # colours behind the text, so that the text keeps the theme's own
-TINTS = {"good": "rgba(46, 160, 67, .25)", "bad": "rgba(218, 54, 51, .3)", "open": "rgba(210, 153, 34, .3)"}
+TINTS = {
+    "good": "rgba(46, 160, 67, .25)",
+    "bad": "rgba(218, 54, 51, .3)",
+    "open": "rgba(210, 153, 34, .3)",
+}
 
 
 def tone(column: str, value: Any) -> str:
-    """"good", "bad", "open", "quiet", or nothing for a value that speaks for itself.
+    """ "good", "bad", "open", "quiet", or nothing for a value that speaks for itself.
 
     >>> tone("verdict", "differs"), tone("case", "differs")
     ('bad', '')
@@ -45,8 +64,10 @@ class Table:
     def _repr_html_(self) -> str:
         head = "".join(f"<th style='text-align:left'>{escape(name)}</th>" for name in self.names)
         rows = ["".join(_html(name, row.get(name)) for name in self.names) for row in self.rows]
-        return (f"<table><thead><tr>{head}</tr></thead><tbody>"
-                f"{''.join(f'<tr>{row}</tr>' for row in rows)}</tbody></table>")
+        return (
+            f"<table><thead><tr>{head}</tr></thead><tbody>"
+            f"{''.join(f'<tr>{row}</tr>' for row in rows)}</tbody></table>"
+        )
 
 
 Part = str | Table
@@ -63,9 +84,12 @@ class Answer:
         return "\n".join(str(part) for part in shown(self.parts))
 
     def _repr_html_(self) -> str:
-        return "".join(part._repr_html_() if isinstance(part, Table) else
-                       f"<div style='white-space:pre-wrap'>{escape(part) or '&nbsp;'}</div>"
-                       for part in shown(self.parts))
+        return "".join(
+            part._repr_html_()
+            if isinstance(part, Table)
+            else f"<div style='white-space:pre-wrap'>{escape(part) or '&nbsp;'}</div>"
+            for part in shown(self.parts)
+        )
 
 
 def shown(parts: Sequence[Part]) -> list[Part]:
@@ -80,7 +104,8 @@ def _html(name: str, value: Any) -> str:
 
 
 def attended() -> bool:
-    """Whether a person sits at the notebook that runs: who runs one without a person lets it ask for
+    """Whether a person sits at the notebook that runs: who runs one without a person lets it ask
+    for
     nothing."""
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     return bool(getattr(getattr(shell, "kernel", None), "_allow_stdin", False))

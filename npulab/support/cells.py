@@ -1,10 +1,10 @@
 """Texts in the cells of a table that is written as CSV, where a spreadsheet may open it.
 
 A spreadsheet runs a cell that begins with ``=``, ``+``, ``-`` or ``@`` as a formula, whoever wrote
-the text.  Such a text is written behind an apostrophe, which is taken away when it is read; a number
-is written as it is.  Spreadsheets of other countries cut a line at its semicolons, or at tabs, and see
-no quotes where they cut: a part of a text behind one of those, or on a line of its own, is written so
-too.
+the text.  Such a text is written behind an apostrophe, which is taken away when it is read; a
+number is written as it is.  Spreadsheets of other countries cut a line at its semicolons, or at
+tabs, and see no quotes where they cut: a part of a text behind one of those, or on a line of its
+own, is written so too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import re
 from collections.abc import Callable
 
 APOSTROPHE = "'"
-SIGNS = "=+\\-@\uff1d\uff0b\uff0d\uff20"  # the last four are wide forms, which some spreadsheets take alike
+# the last four are wide forms, which some spreadsheets take alike
+SIGNS = "=+\\-@\uff1d\uff0b\uff0d\uff20"
 FORMULA = re.compile(rf"'*(?:\s*[{SIGNS}]|[\t\r\n])")
 NUMBER = re.compile(r"[+-]?(?:0[xX][0-9a-fA-F]+|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)")
 CUT = re.compile(r"([;\t\r\n])")

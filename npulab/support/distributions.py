@@ -1,8 +1,8 @@
 """What the distributions in Python's path say of themselves.
 
 Python looks for them in the working folder too, where a stranger's may lie.  A file of theirs is
-looked at before it is read: a pipe would wait for ever, and what is no UTF-8 would be refused without
-its name.
+looked at before it is read: a pipe would wait for ever, and what is no UTF-8 would be refused
+without its name.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from typing import NamedTuple
 
 from npulab.support.files import read_bounded, text_of
 
-MOST_BYTES = 2 ** 20  # of a file of a distribution
+MOST_BYTES = 2**20  # of a file of a distribution
 POINTS = "entry_points.txt"
 VERSION = re.compile(r"^Version:\s*(\S+)", re.MULTILINE)
 NAME = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
-VALUE = re.compile(rf"{NAME}\s*(?::\s*{NAME}\s*)?(?:\[.*\]\s*)?")  # of an entry point: module, object, extras
+VALUE = re.compile(
+    rf"{NAME}\s*(?::\s*{NAME}\s*)?(?:\[.*\]\s*)?"
+)  # of an entry point: module, object, extras
 
 
 class Stated(NamedTuple):
@@ -87,8 +89,11 @@ def _read(dist: Distribution, file: Path, group: str) -> Iterator[Stated]:
         name, value = (part.strip() for part in line.partition("=")[::2])
         wrong = ""
         if not name or not VALUE.fullmatch(value):
-            wrong = (f"{file}, line {number}: got {line!r:.60}, allowed is an entry point such as name = module; "
-                     "it is left out")
+            wrong = (
+                f"{file}, line {number}: got {line!r:.60}, allowed is an entry point such as name "
+                "= module; "
+                "it is left out"
+            )
         yield Stated(dist, name, value, wrong)
 
 

@@ -50,7 +50,9 @@ def lacking(module: str, error: Exception | None = None) -> str:
     """
     top = _top(module)
     state = "is not installed"
-    if error is not None and not (isinstance(error, ModuleNotFoundError) and _top(error.name or top) == top):
+    if error is not None and not (
+        isinstance(error, ModuleNotFoundError) and _top(error.name or top) == top
+    ):
         state = f"cannot be loaded ({error})"
     row = next((row for row in read_table(PACKAGES) if row["module"] == top), None)
     if row is None:

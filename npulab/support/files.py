@@ -27,17 +27,25 @@ except ImportError:  # a system without locks of its kind
     fcntl = None  # type: ignore[assignment]
 
 Got = TypeVar("Got")
-MOST_JSON = 2 ** 24  # bytes of a description of something
-MOST_TABLE = 2 ** 26  # bytes of a table
-MOST_REPLACED = 2 ** 31  # bytes of a file that is written anew
-BLOCK = 2 ** 16  # bytes read at once of a file that grows
+MOST_JSON = 2**24  # bytes of a description of something
+MOST_TABLE = 2**26  # bytes of a table
+MOST_REPLACED = 2**31  # bytes of a file that is written anew
+BLOCK = 2**16  # bytes read at once of a file that grows
 HIDDEN, PART = ".npulab-", ".part"  # what is not whole yet begins and ends with these
 OURS = re.compile(rf"{re.escape(HIDDEN)}\w+{re.escape(PART)}")
 LEFT = 24 * 3600.0  # seconds; a hidden file of that age is of a program that was killed
 PATIENCE = 10.0  # seconds; a writer holds a folder for milliseconds
 _held = threading.local()  # the folders that this thread holds
 NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
-NO_LINKS = {errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EXDEV, errno.EMLINK}
+NO_LINKS = {
+    errno.EPERM,
+    errno.EACCES,
+    errno.ENOSYS,
+    errno.EOPNOTSUPP,
+    errno.EINVAL,
+    errno.EXDEV,
+    errno.EMLINK,
+}
 # neither the opening of a file nor the reading waits for somebody who writes
 AT_ONCE = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
@@ -45,7 +53,9 @@ AT_ONCE = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0
 def need_file(path: Path) -> None:
     """Raises FileNotFoundError where nothing is, ValueError for a folder, a pipe or a device."""
     if not path.is_file() and path.exists():
-        raise ValueError(f"{path}: got {'a folder' if path.is_dir() else 'what is no file'}, allowed is a file")
+        raise ValueError(
+            f"{path}: got {'a folder' if path.is_dir() else 'what is no file'}, allowed is a file"
+        )
     if not path.exists():
         raise FileNotFoundError(f"{path}: there is no such file")
 
@@ -90,7 +100,9 @@ class _Plain(io.FileIO):
 
     def _there(self, got: Got | None) -> Got:
         if got is None:
-            raise ValueError(f"{self._path}: got a file whose bytes are not there yet, allowed is one on a disk")
+            raise ValueError(
+                f"{self._path}: got a file whose bytes are not there yet, allowed is one on a disk"
+            )
         return got
 
 
@@ -145,12 +157,15 @@ def text_of(data: bytes, where: Path | str, encoding: str = "utf-8-sig") -> str:
     try:
         return data.decode(encoding)
     except UnicodeDecodeError as error:
-        raise ValueError(f"{where}: got byte {error.object[error.start]:#04x} at byte {error.start}, allowed is "
-                         "UTF-8") from None
+        raise ValueError(
+            f"{where}: got byte {error.object[error.start]:#04x} at byte {error.start}, allowed is "
+            "UTF-8"
+        ) from None
 
 
 def read_json(path: Path) -> Any:
-    """The value in a file of JSON; raises ValueError with the file, line and column for another one, and
+    """The value in a file of JSON; raises ValueError with the file, line and column for another
+    one, and
     for values that are more than 100 deep."""
     return json_of(read_bounded(path, MOST_JSON), path, most_deep=MOST_DEEP)
 
@@ -173,16 +188,21 @@ class Lines:
     def __init__(self, path: Path, most: int) -> None:
         self.path = path
         data = read_bounded(path, most) if path.exists() else b""
-        self.whole = data[:data.rfind(b"\n") + 1]  # the lines, as they were read
-        self.torn = data[len(self.whole):]
+        self.whole = data[: data.rfind(b"\n") + 1]  # the lines, as they were read
+        self.torn = data[len(self.whole) :]
         self._size = len(self.whole)
 
     def alone(self) -> None:
         """Raises ValueError if something else has written to the file since."""
-        size, left = (self.path.stat().st_size if self.path.exists() else 0), self._size + len(self.torn)
+        size, left = (
+            (self.path.stat().st_size if self.path.exists() else 0),
+            self._size + len(self.torn),
+        )
         if size != left:
-            raise ValueError(f"{self.path}: got {size} bytes where this writer left {left}, something else "
-                             "writes to it; open it again")
+            raise ValueError(
+                f"{self.path}: got {size} bytes where this writer left {left}, something else "
+                "writes to it; open it again"
+            )
 
     def add(self, line: bytes) -> None:
         """Write a line, in one write, and down to the disk; raises as ``alone``, and OSError, and
@@ -217,7 +237,9 @@ def locked(*paths: Path) -> Iterator[None]:
         for folder in sorted(wanted):
             folder.mkdir(parents=True, exist_ok=True)
             if fcntl is None or not _lock(folder, held):
-                warnings.warn(f"{folder}: has no locks: two writers may lose what they write", stacklevel=4)
+                warnings.warn(
+                    f"{folder}: has no locks: two writers may lose what they write", stacklevel=4
+                )
         mine |= wanted
         held.callback(mine.difference_update, wanted)
         yield
@@ -233,7 +255,9 @@ def _lock(folder: Path, held: ExitStack) -> bool:
             return True
         except BlockingIOError:
             if time.monotonic() > end:
-                raise TimeoutError(f"{folder}: another program holds it, nothing is written") from None
+                raise TimeoutError(
+                    f"{folder}: another program holds it, nothing is written"
+                ) from None
             time.sleep(0.002)  # a writer's lock lasts a few milliseconds
         except OSError as error:
             if error.errno not in NO_LOCKS:
@@ -250,8 +274,13 @@ def write_folders(contents: Mapping[Path, Mapping[str, bytes]]) -> list[Path]:
     _refuse_taken(contents)
     (parent, *others), wanted = {folder.parent for folder in contents} or {Path()}, dict(contents)
     if len(contents) > 1 and not others and not parent.exists():
-        wanted = {parent: {f"{folder.name}/{name}": data for folder, files in contents.items()
-                           for name, data in files.items()}}
+        wanted = {
+            parent: {
+                f"{folder.name}/{name}": data
+                for folder, files in contents.items()
+                for name, data in files.items()
+            }
+        }
     parts: dict[Path, Path] = {}
     with ExitStack() as undo:
         for folder, files in wanted.items():
@@ -294,7 +323,9 @@ def replace_file(path: Path, data: bytes) -> None:
         replace_files({where: _content(where)}, {where: data})
 
 
-def replace_files(before: Mapping[Path, bytes | None], after: Mapping[Path, bytes], advice: str = "") -> list[Path]:
+def replace_files(
+    before: Mapping[Path, bytes | None], after: Mapping[Path, bytes], advice: str = ""
+) -> list[Path]:
     """Write files, in the order of ``after``, all of them or none, if those of ``before`` are still
     as it says (None: not there); what is written is on the disk when this returns.
 

@@ -15,19 +15,24 @@ DIGITS = "integer string conversion"  # what Python says of a number with too ma
 END = "the end of the text"
 MOST_DEEP = 100  # values in a description, each in another
 # what Python says of a text that is no JSON, and what stands there in JSON
-ALLOWED = {"Expecting value": "is a value", "Expecting ',' delimiter": "is a comma or a closing bracket",
-           "Expecting ':' delimiter": "is a colon behind the name",
-           "Expecting property name enclosed in double quotes": "is a name in double quotes",
-           "Illegal trailing comma before end of object": "is no comma before the closing bracket",
-           "Illegal trailing comma before end of array": "is no comma before the closing bracket",
-           "Extra data": "is nothing behind the value",
-           "Unterminated string starting at": "is a text that ends in a double quote"}
+ALLOWED = {
+    "Expecting value": "is a value",
+    "Expecting ',' delimiter": "is a comma or a closing bracket",
+    "Expecting ':' delimiter": "is a colon behind the name",
+    "Expecting property name enclosed in double quotes": "is a name in double quotes",
+    "Illegal trailing comma before end of object": "is no comma before the closing bracket",
+    "Illegal trailing comma before end of array": "is no comma before the closing bracket",
+    "Extra data": "is nothing behind the value",
+    "Unterminated string starting at": "is a text that ends in a double quote",
+}
 
 
-def json_of(data: bytes | str, where: object, first: int = 1, most_deep: int = 0, **hooks: Any) -> Any:
-    """The value in a text of JSON whose line ``first`` is its first one; ``hooks`` as ``json.loads``
-    has them, and an object with a name twice is refused; so is, with ``most_deep``, a value in more
-    brackets than that.
+def json_of(
+    data: bytes | str, where: object, first: int = 1, most_deep: int = 0, **hooks: Any
+) -> Any:
+    """The value in a text of JSON whose line ``first`` is its first one; ``hooks`` as
+    ``json.loads`` has them, and an object with a name twice is refused; so is, with ``most_deep``,
+    a value in more brackets than that.
 
     Raises ValueError with ``where``, line, column, and what is wrong there.
 
@@ -54,7 +59,9 @@ def json_of(data: bytes | str, where: object, first: int = 1, most_deep: int = 0
             number = max(NUMBER.finditer(STRING.sub(_blank, text)), key=lambda found: len(found[0]))
             at = number.start()
             wrong = f"got a number of {len(number[0].lstrip('-'))} digits, allowed are {sys.get_int_max_str_digits()}"
-    raise ValueError(f"{where}, {_line_and_column(text, at, first)}: is not JSON: {wrong}") from None
+    raise ValueError(
+        f"{where}, {_line_and_column(text, at, first)}: is not JSON: {wrong}"
+    ) from None
 
 
 def _deeper(value: Any, most: int) -> bool:
@@ -62,7 +69,11 @@ def _deeper(value: Any, most: int) -> bool:
     level = [value]
     for _ in range(most + 1):
         inside = [one for one in level if isinstance(one, dict | list)]
-        level = [one for holder in inside for one in (holder.values() if isinstance(holder, dict) else holder)]
+        level = [
+            one
+            for holder in inside
+            for one in (holder.values() if isinstance(holder, dict) else holder)
+        ]
     return bool(level)
 
 
@@ -85,9 +96,11 @@ def _decoded(data: bytes, where: object, first: int) -> str:
     try:
         return data.decode(encoding)
     except UnicodeDecodeError as error:
-        before = data[:error.start].decode(encoding, "replace")
-        raise ValueError(f"{where}, {_line_and_column(before, len(before), first)}: is not JSON: got byte "
-                         f"{data[error.start]:#04x} at byte {error.start}, allowed is UTF-8") from None
+        before = data[: error.start].decode(encoding, "replace")
+        raise ValueError(
+            f"{where}, {_line_and_column(before, len(before), first)}: is not JSON: got byte "
+            f"{data[error.start]:#04x} at byte {error.start}, allowed is UTF-8"
+        ) from None
 
 
 def _syntax(text: str, error: json.JSONDecodeError) -> tuple[int, str]:
@@ -97,7 +110,12 @@ def _syntax(text: str, error: json.JSONDecodeError) -> tuple[int, str]:
         at = len(text.rstrip())
     got = repr(text[at]) if at < len(text.rstrip()) else END
     allowed = ALLOWED.get(error.msg)
-    return at, f"got {got}, allowed {allowed}" if allowed else f"got {got}, {error.msg.removesuffix(' at').strip(': ')}"
+    return (
+        at,
+        f"got {got}, allowed {allowed}"
+        if allowed
+        else f"got {got}, {error.msg.removesuffix(' at').strip(': ')}",
+    )
 
 
 def _deepest(text: str) -> tuple[int, int]:
@@ -117,7 +135,9 @@ def _blank(found: re.Match[str]) -> str:
 
 
 def _place(text: str, hooks: dict[str, Any]) -> int:
-    """The place of the object in which a hook or a number is refused; the text's start without one."""
+    """The place of the object in which a hook or a number is refused; the text's start without
+    one.
+    """
     decoder: Any = json.JSONDecoder(**hooks)
     plain, begun = decoder.parse_object, [0]
 

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 # how files begin
-KINDS = {b"\x89PNG": "a PNG picture", b"\xff\xd8\xff": "a JPEG picture", b"GIF8": "a GIF picture",
-         b"BM": "a BMP picture", b"%PDF": "a PDF document", b"PK\x03\x04": "a zip archive",
-         b"\x1f\x8b": "a gzip archive", b"\xfd7zXZ": "an xz archive", b"7z\xbc\xaf": "a 7z archive",
-         b"\x7fELF": "an ELF program or library", b"MZ": "a Windows program", b"ONNX": "an ONNX model",
-         b"SQLite format 3": "an SQLite database", b"\x89HDF": "an HDF5 file"}
+KINDS = {
+    b"\x89PNG": "a PNG picture",
+    b"\xff\xd8\xff": "a JPEG picture",
+    b"GIF8": "a GIF picture",
+    b"BM": "a BMP picture",
+    b"%PDF": "a PDF document",
+    b"PK\x03\x04": "a zip archive",
+    b"\x1f\x8b": "a gzip archive",
+    b"\xfd7zXZ": "an xz archive",
+    b"7z\xbc\xaf": "a 7z archive",
+    b"\x7fELF": "an ELF program or library",
+    b"MZ": "a Windows program",
+    b"ONNX": "an ONNX model",
+    b"SQLite format 3": "an SQLite database",
+    b"\x89HDF": "an HDF5 file",
+}
 TEXT, EMPTY = "text", "empty"
 
 
@@ -31,5 +42,5 @@ def _is_text(head: bytes) -> bool:
     except UnicodeDecodeError as error:
         if error.reason != "unexpected end of data":  # the last letter may be cut
             return False
-        text = head[:error.start].decode("utf-8")
+        text = head[: error.start].decode("utf-8")
     return not any(ord(letter) < 32 and letter not in "\t\n\r\f\x1b" for letter in text)

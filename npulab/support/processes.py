@@ -22,7 +22,7 @@ Program = str | Sequence[str | os.PathLike[str]]
 
 LAST = 4096  # bytes of a program's errors that are kept
 LINES = 5
-READ = 2 ** 16  # bytes read at once, as many as a pipe usually holds
+READ = 2**16  # bytes read at once, as many as a pipe usually holds
 POLL = 0.05  # seconds between two looks at a program that says nothing
 GRACE = 0.5  # seconds from asking a program to end to killing it
 
@@ -47,9 +47,13 @@ class End:
 
     def __str__(self) -> str:
         if self.status is None:
-            text = f"no end after {self.seconds:g} seconds" + ("" if self.killed else ", and it cannot be killed")
+            text = f"no end after {self.seconds:g} seconds" + (
+                "" if self.killed else ", and it cannot be killed"
+            )
         else:
-            text = f"status {self.status}" if self.status >= 0 else f"an end by signal {-self.status}"
+            text = (
+                f"status {self.status}" if self.status >= 0 else f"an end by signal {-self.status}"
+            )
         return f"{text} ({self.said})" if self.said else text
 
 
@@ -66,8 +70,14 @@ def arguments(name: str, program: Program, shell: bool = False) -> str | tuple[s
         found = shlex.split(program) if isinstance(program, str) and not shell else program
         parts = [found] if isinstance(found, str) else [os.fspath(one) for one in found]
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{name}: got {program!r}, allowed is a program and its arguments: {error}") from None
-    if not parts or not parts[0].strip() or not all(isinstance(one, str) and "\0" not in one for one in parts):
+        raise ValueError(
+            f"{name}: got {program!r}, allowed is a program and its arguments: {error}"
+        ) from None
+    if (
+        not parts
+        or not parts[0].strip()
+        or not all(isinstance(one, str) and "\0" not in one for one in parts)
+    ):
         raise ValueError(f"{name}: got {program!r}, allowed is a program and its arguments")
     if shell and not isinstance(program, str):
         raise ValueError(f"{name}: got {program!r}, allowed is one text where a shell reads it")
@@ -97,7 +107,11 @@ def _not_started(program: str | tuple[str, ...], error: OSError) -> str:
     if error.errno == errno.ENOENT and os.sep in first and here.exists():
         return f"{first}: cannot be started, for what its first line names behind #! is not there"
     if error.errno == errno.ENOENT:
-        hint = f"; one of this name lies in this folder: ./{first}" if os.sep not in first and here.is_file() else ""
+        hint = (
+            f"; one of this name lies in this folder: ./{first}"
+            if os.sep not in first and here.is_file()
+            else ""
+        )
         return f"{first}: there is no such program{hint}"
     if error.errno == errno.EACCES and here.is_file():
         return f"{first}: may not be run; chmod +x {shlex.quote(first)} allows it"
@@ -106,7 +120,9 @@ def _not_started(program: str | tuple[str, ...], error: OSError) -> str:
     return f"{first}: cannot be started: {error.strerror or error}"
 
 
-def execute(name: str, program: str | tuple[str, ...], timeout: float, *stops: threading.Event) -> End:
+def execute(
+    name: str, program: str | tuple[str, ...], timeout: float, *stops: threading.Event
+) -> End:
     """Run a program; a text is read by a shell.
 
     It gets no input, its output is thrown away, the last lines of its errors are kept.  It runs in
@@ -120,8 +136,15 @@ def execute(name: str, program: str | tuple[str, ...], timeout: float, *stops: t
     _go_on(stops)
     with selectors.DefaultSelector() as ready:
         try:
-            process = subprocess.Popen(program, shell=isinstance(program, str), stdin=subprocess.DEVNULL, bufsize=0,
-                                       stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
+            process = subprocess.Popen(
+                program,
+                shell=isinstance(program, str),
+                stdin=subprocess.DEVNULL,
+                bufsize=0,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
         except OSError as error:
             raise NotRun(f"{name}: {_not_started(program, error)}") from None
         said, until = bytearray(), time.monotonic() + timeout
@@ -195,6 +218,8 @@ def _wait(process: subprocess.Popen[bytes], seconds: float) -> None:
 
 def _last_lines(said: bytearray) -> str:
     """The last lines in one, without what would drive a terminal."""
-    lines = ["".join(letter if letter.isprintable() else " " for letter in line).strip()
-             for line in said.decode("utf-8", "replace").splitlines()]
+    lines = [
+        "".join(letter if letter.isprintable() else " " for letter in line).strip()
+        for line in said.decode("utf-8", "replace").splitlines()
+    ]
     return "; ".join([line for line in lines if line][-LINES:])

@@ -86,8 +86,13 @@ def one_of(name: str, given: Name, allowed: Collection[str]) -> Name:
     return given
 
 
-def refuse_if(wrong: object, what: object, got: object, allowed: str,
-              error: Callable[[str], Exception] = ValueError) -> None:
+def refuse_if(
+    wrong: object,
+    what: object,
+    got: object,
+    allowed: str,
+    error: Callable[[str], Exception] = ValueError,
+) -> None:
     """Raise ``error`` if something is wrong, in one sentence; ``allowed`` begins with is or are.
 
     >>> refuse_if(7 > 4, "lanes", 7, "is 1 to 4")
@@ -113,8 +118,8 @@ def shortly(value: Any) -> str:
 
 
 def need(what: str, given: object, kinds: type | tuple[type, ...], allowed: str) -> None:
-    """Raise TypeError where something is given that is none of some types, with what makes the right
-    thing.
+    """Raise TypeError where something is given that is none of some types, with what makes the
+    right thing.
 
     >>> need("check", 5, str, "is a Capture, as npulab.load gives")
     Traceback (most recent call last):
@@ -147,7 +152,9 @@ def need_all(what: str, given: object, kinds: type | tuple[type, ...], allowed: 
         need(what, given, (), allowed)
     need(what, given, Iterable, allowed)
     out = [*given]  # type: ignore[misc]  # need says that it can be gone over
-    odd = {kind for kind in set(map(type, out)) if not issubclass(kind, kinds)}  # few kinds, of many
+    odd = {
+        kind for kind in set(map(type, out)) if not issubclass(kind, kinds)
+    }  # few kinds, of many
     if odd:
         need(what, next(one for one in out if type(one) in odd), kinds, allowed)
     return out
@@ -167,8 +174,12 @@ def near(pattern: str, names: Iterable[str], most: int = 4) -> str:
     scores: dict[str, tuple[float, float]] = {}
     for name in dict.fromkeys(names):
         lowered = name.lower()
-        parts = {lowered, lowered[:len(stem)], lowered[-len(stem):], *lowered.split("_")}
+        parts = {lowered, lowered[: len(stem)], lowered[-len(stem) :], *lowered.split("_")}
         best = max(difflib.SequenceMatcher(None, stem, part).ratio() for part in parts)
         scores[name] = best, difflib.SequenceMatcher(None, stem, lowered).ratio()
-    ranked = sorted((name for name in scores if scores[name][0] >= LIKE), key=scores.__getitem__, reverse=True)
-    return f"; near {'are' if len(ranked) > 1 else 'is'} {', '.join(ranked[:most])}" if ranked else ""
+    ranked = sorted(
+        (name for name in scores if scores[name][0] >= LIKE), key=scores.__getitem__, reverse=True
+    )
+    return (
+        f"; near {'are' if len(ranked) > 1 else 'is'} {', '.join(ranked[:most])}" if ranked else ""
+    )

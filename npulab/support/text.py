@@ -30,11 +30,14 @@ def one_line(text: str) -> str:
     which the last 30 are the end: a path's name.
 
     >>> one_line(f"got {'x' * 200 + 'y' * 30!r},\\nallowed is less")
-    "got 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...yyyyyyyyyyyyyyyyyyyyyyyyyyyyyy', allowed is less"
+    "got 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...yyyyyyyyyyyyyyyyyyyyyyyyyyyyyy', allowed
+    is less"
     """
-    quoted = QUOTED.sub(lambda found: f"{found[1]}{found[2][:47]}...{found[2][-30:]}{found[1]}", text)
+    quoted = QUOTED.sub(
+        lambda found: f"{found[1]}{found[2][:47]}...{found[2][-30:]}{found[1]}", text
+    )
     short = RUN.sub(r"\1...", quoted)
-    cut = short if len(short) <= MOST_TOLD else f"{short[:MOST_TOLD - 3]}..."
+    cut = short if len(short) <= MOST_TOLD else f"{short[: MOST_TOLD - 3]}..."
     return visible(" ".join(cut.split()))
 
 
@@ -46,8 +49,11 @@ def in_columns(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[
     """
     cells = [list(names), *([cell(row.get(name)) for name in names] for row in rows)]
     widths = [max(len(line[i]) for line in cells) for i in range(len(names))]
-    return ["  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
-            for line in cells if rows]
+    return [
+        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
+        for line in cells
+        if rows
+    ]
 
 
 def cell(value: Any) -> str:
@@ -58,7 +64,13 @@ def cell(value: Any) -> str:
     """
     if isinstance(value, dict):
         return ", ".join(f"{name} {cell(inner)}" for name, inner in value.items())
-    return "-" if value is None else " ".join(map(cell, value)) if isinstance(value, list) else str(value)
+    return (
+        "-"
+        if value is None
+        else " ".join(map(cell, value))
+        if isinstance(value, list)
+        else str(value)
+    )
 
 
 def plural(number: int, name: str) -> str:
@@ -88,14 +100,22 @@ def rows_of(frame: Any) -> list[Row]:
 
 def known(row: Row) -> Row:
     """A row of a DataFrame without what it does not have."""
-    return {name: value for name, value in row.items()
-            if not (isinstance(value, float) and math.isnan(value))}
+    return {
+        name: value
+        for name, value in row.items()
+        if not (isinstance(value, float) and math.isnan(value))
+    }
 
 
 def brief(rows: Sequence[Row]) -> list[Row]:
     """Rows with six digits of each real number."""
-    return [{name: six_digits(value) if isinstance(value, float) else value for name, value in row.items()}
-            for row in rows]
+    return [
+        {
+            name: six_digits(value) if isinstance(value, float) else value
+            for name, value in row.items()
+        }
+        for row in rows
+    ]
 
 
 def six_digits(value: Any) -> str:

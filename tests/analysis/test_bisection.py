@@ -1,4 +1,6 @@
-"""The search itself: its probabilities against plain enumeration, its stages, and what captures are mixed of."""
+"""The search itself: its probabilities against plain enumeration, its stages, and what captures
+are mixed of.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,9 @@ def posterior(n: int, told: list[tuple[np.ndarray, bool]], flake: float) -> dict
     weights: dict[Groups, float] = {}
     for groups, prior in listed(n):
         wrong = sum(fails(groups, subset) != failed for subset, failed in told)
-        weights[groups] = weights.get(groups, 0.0) + prior * flake ** wrong * (1 - flake) ** (len(told) - wrong)
+        weights[groups] = weights.get(groups, 0.0) + prior * flake**wrong * (1 - flake) ** (
+            len(told) - wrong
+        )
     total = sum(weights.values())
     return {groups: weight / total for groups, weight in weights.items()}
 
@@ -98,7 +102,9 @@ def test_a_table_and_the_list_that_is_left_of_it_say_the_same() -> None:
         subset = rng.random(n) < 0.75
         told.append((subset, bool(subset[[3, 11, 17]].all())))
         suspects.tell(*told[-1])
-    assert any(kind.items is not None for kind in suspects.kinds if getattr(kind, "shape", "") == "three")
+    assert any(
+        kind.items is not None for kind in suspects.kinds if getattr(kind, "shape", "") == "three"
+    )
     want = posterior(n, told, flake)
     for one in suspects.top(8):
         if len(one.items) < 4:
@@ -109,8 +115,15 @@ def test_what_is_asked_splits_the_probability_in_two() -> None:
     suspects = Suspects(24, 0.0)
     for _ in range(6):
         question = suspects.ask()
-        want = sum(weight for groups, weight in posterior(24, suspects.told, 5e-4).items()
-                   if fails(groups, question.subset)) if suspects.trials < 2 else question.fails
+        want = (
+            sum(
+                weight
+                for groups, weight in posterior(24, suspects.told, 5e-4).items()
+                if fails(groups, question.subset)
+            )
+            if suspects.trials < 2
+            else question.fails
+        )
         assert question.fails == pytest.approx(want, abs=0.06)
         assert 0.3 < question.fails < 0.7
         suspects.tell(question.subset, bool(question.subset[7]))
@@ -119,8 +132,11 @@ def test_what_is_asked_splits_the_probability_in_two() -> None:
 @pytest.mark.parametrize("dual", [False, True])
 def test_samples_of_many_items_weigh_as_all_of_them_do(dual: bool) -> None:
     n, least, flake, rng = 9, 4, 0.05, np.random.default_rng(1)
-    every = [(items, 0.6 ** (k - least) / math.comb(n, k)) for k in range(least, 9)
-             for items in itertools.combinations(range(n), k)]
+    every = [
+        (items, 0.6 ** (k - least) / math.comb(n, k))
+        for k in range(least, 9)
+        for items in itertools.combinations(range(n), k)
+    ]
     every = [(items, weight / sum(w for _, w in every)) for items, weight in every]
 
     def weigh(trials: int) -> np.ndarray:
@@ -134,17 +150,28 @@ def test_samples_of_many_items_weigh_as_all_of_them_do(dual: bool) -> None:
         many.tell(told, weigh)
     want = 0.0
     for items, weight in every:
-        said = [bool(subset[list(items)].any() if dual else subset[list(items)].all()) for subset, _ in told]
+        said = [
+            bool(subset[list(items)].any() if dual else subset[list(items)].all())
+            for subset, _ in told
+        ]
         wrong = sum(one != failed for one, (_, failed) in zip(said, told, strict=True))
-        want += prior * weight * flake ** wrong * (1 - flake) ** (len(told) - wrong)
+        want += prior * weight * flake**wrong * (1 - flake) ** (len(told) - wrong)
     assert many.log_evidence == pytest.approx(math.log(want), abs=0.35)
 
 
-def found(n: int, groups: Groups, flake: float | None, seed: int, rate: float = 0.0, **options: object,
-          ) -> tuple[Groups, int, Search]:
+def found(
+    n: int,
+    groups: Groups,
+    flake: float | None,
+    seed: int,
+    rate: float = 0.0,
+    **options: object,
+) -> tuple[Groups, int, Search]:
     """A search run to its end against planted groups, with outcomes wrong at ``rate``."""
     rng = random.Random(seed)
-    search = Search(n, options.pop("units", [[i] for i in range(n)]), flake_rate=flake, seed=seed, **options)
+    search = Search(
+        n, options.pop("units", [[i] for i in range(n)]), flake_rate=flake, seed=seed, **options
+    )
     while (question := search.ask()) is not None:
         failed = fails(groups, question.subset) ^ (rng.random() < rate)
         search.tell(question.subset, "fail" if failed else "pass")
@@ -155,11 +182,22 @@ def found(n: int, groups: Groups, flake: float | None, seed: int, rate: float = 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 9, 33])
 def test_small_diffs_of_every_kind(n: int) -> None:
-    plans = [((0,),), ((n - 1,),), ((0, n - 1),), ((0,), (n - 1,)), ((0, 1, n - 1),), ((0,), (1, n - 1))]
+    plans = [
+        ((0,),),
+        ((n - 1,),),
+        ((0, n - 1),),
+        ((0,), (n - 1,)),
+        ((0, 1, n - 1),),
+        ((0,), (1, n - 1)),
+    ]
     for groups in plans:
         groups = smallest([tuple(sorted(set(group))) for group in groups if max(group) < n])
-        groups = smallest([one for one in groups if not any(set(other) < set(one) for other in groups)])
-        assert found(n, smallest(list(dict.fromkeys(groups))), 0.0, n)[0] == smallest(list(dict.fromkeys(groups)))
+        groups = smallest(
+            [one for one in groups if not any(set(other) < set(one) for other in groups)]
+        )
+        assert found(n, smallest(list(dict.fromkeys(groups))), 0.0, n)[0] == smallest(
+            list(dict.fromkeys(groups))
+        )
 
 
 def test_nothing_and_everything() -> None:
@@ -183,7 +221,9 @@ def test_more_culprits_than_are_sampled_and_other_structures() -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_nothing_is_left_that_breaks_it_too(seed: int) -> None:
     nine = random.Random(seed).sample(range(60), 9)
-    assert found(60, smallest([(item,) for item in nine]), 0.0, seed)[0] == smallest([(item,) for item in nine])
+    assert found(60, smallest([(item,) for item in nine]), 0.0, seed)[0] == smallest(
+        [(item,) for item in nine]
+    )
     pairs = smallest([(nine[0], nine[1]), (nine[2], nine[3])])
     assert found(60, pairs, 0.0, seed)[0] == pairs
 
@@ -247,7 +287,9 @@ def test_a_job_that_hangs_is_searched_for_what_hangs_it() -> None:
     search = Search(50, [[i] for i in range(50)], seed=2)
     while (question := search.ask()) is not None:
         subset = question.subset
-        search.tell(subset, "hang" if subset[7] and subset[30] else "fail" if subset.any() else "pass")
+        search.tell(
+            subset, "hang" if subset[7] and subset[30] else "fail" if subset.any() else "pass"
+        )
         assert len(search.history) < 90
     # each other field fails by itself: whether more hangs behind that is not seen, and is said
     assert (search.groups, search.symptom, search.hidden) == (((7, 30),), "hang", True)
@@ -289,10 +331,18 @@ def test_outcomes_taken_back_leave_no_trace() -> None:
 
 
 @pytest.mark.parametrize("flake", [0.0, 0.1])
-@pytest.mark.parametrize("least", [
-    [(3, 19, 30), (7,), (40, 41)], [(2, 9), (9, 33), (2, 33)], [(5, 6), (5, 50), (5, 60)], [(1,), (2,), (63,)],
-])
-def test_a_proof_from_nothing_finds_every_smallest_set(least: list[tuple[int, ...]], flake: float) -> None:
+@pytest.mark.parametrize(
+    "least",
+    [
+        [(3, 19, 30), (7,), (40, 41)],
+        [(2, 9), (9, 33), (2, 33)],
+        [(5, 6), (5, 50), (5, 60)],
+        [(1,), (2,), (63,)],
+    ],
+)
+def test_a_proof_from_nothing_finds_every_smallest_set(
+    least: list[tuple[int, ...]], flake: float
+) -> None:
     rng, groups = random.Random(1), smallest(least)
     prover, trials = Prover(64, []), []
     prover.follow(Evidence.of(trials, 64, "fail", flake))
@@ -304,11 +354,16 @@ def test_a_proof_from_nothing_finds_every_smallest_set(least: list[tuple[int, ..
     assert (smallest(list(prover.proof.groups)), prover.proof.complete) == (groups, True)
 
 
-@pytest.mark.parametrize(("make", "words"), [
-    (lambda: Suspects(0), "items: got 0"), (lambda: Suspects(3, 0.5), "flake_rate: got 0.5"),
-    (lambda: Suspects(3, -0.1), "flake_rate"), (lambda: Search(3, [[0, 1, 2]], certainty=1.0), "certainty: got 1.0"),
-    (lambda: Search(3, [[0], [1], [2]]).tell(np.ones(3, bool), "ok"), "outcome: got 'ok'"),
-])
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Suspects(0), "items: got 0"),
+        (lambda: Suspects(3, 0.5), "flake_rate: got 0.5"),
+        (lambda: Suspects(3, -0.1), "flake_rate"),
+        (lambda: Search(3, [[0, 1, 2]], certainty=1.0), "certainty: got 1.0"),
+        (lambda: Search(3, [[0], [1], [2]]).tell(np.ones(3, bool), "ok"), "outcome: got 'ok'"),
+    ],
+)
 def test_bad_input_is_refused(make: Callable[[], object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         make()
@@ -318,11 +373,35 @@ def test_bad_input_is_refused(make: Callable[[], object], words: str) -> None:
 
 
 ROWS = [("a", 0, f"f{n}", 4 * n, 4, "", "") for n in range(8)] + [
-    ("b", 4, "wide", 0, 20, 4, ""), ("c", 8, "wide", 28, 4, 0, ""), ("d", 12, "base_address", 0, 32, "", "yes")]
-ROWS = [{"block": "NN", "register": register, "offset": offset, "field": field, "lsb": lsb, "width": width, "at": at,
-         "address": address} for register, offset, field, lsb, width, at, address in ROWS]
-WRITTEN = [{"block": "ST", "offset": 16 * n, "register": f"r{n}", "field": f"{name}{n}", "lsb": 16 * half, "width": 16}
-           for n in range(4) for half, name in enumerate(("low", "high"))]
+    ("b", 4, "wide", 0, 20, 4, ""),
+    ("c", 8, "wide", 28, 4, 0, ""),
+    ("d", 12, "base_address", 0, 32, "", "yes"),
+]
+ROWS = [
+    {
+        "block": "NN",
+        "register": register,
+        "offset": offset,
+        "field": field,
+        "lsb": lsb,
+        "width": width,
+        "at": at,
+        "address": address,
+    }
+    for register, offset, field, lsb, width, at, address in ROWS
+]
+WRITTEN = [
+    {
+        "block": "ST",
+        "offset": 16 * n,
+        "register": f"r{n}",
+        "field": f"{name}{n}",
+        "lsb": 16 * half,
+        "width": 16,
+    }
+    for n in range(4)
+    for half, name in enumerate(("low", "high"))
+]
 MAPS = {"NN": RegisterMap(ROWS), "ST": RegisterMap(WRITTEN, dense=False)}
 
 
@@ -337,7 +416,18 @@ def written(name: str, *writes: tuple[int, int]) -> Capture:
 def test_any_mixture_of_words_has_each_field_of_its_side() -> None:
     good, bad = dense("good", 0, 0, 0, 7), dense("bad", 0x87654321, 0xABCDE, 0xF0000001, 9)
     parts = parts_of(good, bad)
-    assert [part.field for part in parts] == ["f0", "f1", "f2", "f3", "f4", "f5", "f6", "f7", "wide", "w2_0_28"]
+    assert [part.field for part in parts] == [
+        "f0",
+        "f1",
+        "f2",
+        "f3",
+        "f4",
+        "f5",
+        "f6",
+        "f7",
+        "wide",
+        "w2_0_28",
+    ]
     left, right = good.values, bad.values
     rng = random.Random(2)
     for _ in range(30):
@@ -372,11 +462,23 @@ def test_a_register_that_one_side_writes() -> None:
 
 
 def test_a_split_field_of_which_one_register_is_written() -> None:
-    rows = [{"block": "ST", "offset": 4 * word, "register": f"r{word}", "field": "split", "lsb": 8, "width": 8, "at": 8 * word}
-            for word in range(2)]
+    rows = [
+        {
+            "block": "ST",
+            "offset": 4 * word,
+            "register": f"r{word}",
+            "field": "split",
+            "lsb": 8,
+            "width": 8,
+            "at": 8 * word,
+        }
+        for word in range(2)
+    ]
     maps = {"ST": RegisterMap(rows, dense=False)}
-    good, bad = (Capture(name, "demo", "x", (Job.from_writes("ST", [(4, value)], maps["ST"]),), maps=maps)
-                 for name, value in (("good", 0), ("bad", 0x300)))
+    good, bad = (
+        Capture(name, "demo", "x", (Job.from_writes("ST", [(4, value)], maps["ST"]),), maps=maps)
+        for name, value in (("good", 0), ("bad", 0x300))
+    )
     (part,) = parts_of(good, bad)
     assert (part.field, part.a, part.b) == ("split", 0, 0x300)
     assert mix(good, bad, [part.key]).jobs == bad.jobs
@@ -396,34 +498,57 @@ def test_the_order_of_writes_is_a_part() -> None:
 
 
 def test_buffers_are_parts_and_the_output_is_none() -> None:
-    good, bad = dense("good", 0, 0, 0, 0, coefficients=b"abc", output=b"x"), \
-        dense("bad", 1, 0, 0, 0, coefficients=b"abd", output=b"y")
+    good, bad = (
+        dense("good", 0, 0, 0, 0, coefficients=b"abc", output=b"x"),
+        dense("bad", 1, 0, 0, 0, coefficients=b"abd", output=b"y"),
+    )
     keys = [part.key for part in parts_of(good, bad)]
     assert keys == [(0, "NN", "a", "f0"), (0, "buffer", "coefficients", "(bytes)")]
     mixed = mix(good, bad, keys[1:])
     assert (mixed.buffers["coefficients"], mixed.buffers["output"]) == (b"abd", b"x")
-    found = bisect_fields(good, bad, lambda c: "fail" if c.buffers["coefficients"] == b"abd" else "pass")
+    found = bisect_fields(
+        good, bad, lambda c: "fail" if c.buffers["coefficients"] == b"abd" else "pass"
+    )
     assert found.culprits == ((0, "buffer", "coefficients", "(bytes)"),)
     assert "buffer coefficients" in found.sentence
 
 
 def test_names_make_families() -> None:
-    names = ["InDimWidth", "InDimHeight", "size", "in_size", "in_stride", "out_image_end", "out_image_start", "mode", "mode_x"]
+    names = [
+        "InDimWidth",
+        "InDimHeight",
+        "size",
+        "in_size",
+        "in_stride",
+        "out_image_end",
+        "out_image_start",
+        "mode",
+        "mode_x",
+    ]
     units = families([Difference(0, "NN", "r", name, 0, 1) for name in names])
     assert units == [[0, 1], [2], [3, 4], [5, 6], [7], [8]]
-    assert families([Difference(0, "NN", "r", "a", None, 1), Difference(0, "NN", "r", "b", None, 2)]) == [[0, 1]]
+    assert families(
+        [Difference(0, "NN", "r", "a", None, 1), Difference(0, "NN", "r", "b", None, 2)]
+    ) == [[0, 1]]
 
 
 def test_what_cannot_be_bisected_is_refused() -> None:
     good = dense("good", 0, 0, 0, 0)
-    for bad, words in ((written("bad", (0, 1)), "jobs"), (dense("bad", 0, 0, 0, 0), "two that differ"),
-                       (Capture("bad", "other", "x", good.jobs, maps=MAPS), "target"),
-                       (Capture("bad", "demo", "y", good.jobs, maps=MAPS), "chip")):
+    for bad, words in (
+        (written("bad", (0, 1)), "jobs"),
+        (dense("bad", 0, 0, 0, 0), "two that differ"),
+        (Capture("bad", "other", "x", good.jobs, maps=MAPS), "target"),
+        (Capture("bad", "demo", "y", good.jobs, maps=MAPS), "chip"),
+    ):
         with pytest.raises(ValueError, match=words):
             Bisection(good, bad)
     bad = dense("bad", 1, 0, 0, 0)
-    for options, error in (({"symptom": "x"}, ValueError), ({"units": ["f0"]}, TypeError),
-                           ({"units": [["f0"], ["f0"]]}, ValueError), ({"certainty": 0.1}, ValueError)):
+    for options, error in (
+        ({"symptom": "x"}, ValueError),
+        ({"units": ["f0"]}, TypeError),
+        ({"units": [["f0"], ["f0"]]}, ValueError),
+        ({"certainty": 0.1}, ValueError),
+    ):
         with pytest.raises(error):
             Bisection(good, bad, **options)
     with pytest.raises(ValueError, match="outcome: got 'ok'"):
@@ -440,8 +565,13 @@ def test_a_limit_of_hangs_ends_it() -> None:
     assert found.sentence.startswith("not found yet")
 
 
-@pytest.mark.parametrize(("flake", "trials"), [
-    (0.0, 3), *(pytest.param(rate, 20, marks=pytest.mark.long) for rate in (0.0, 0.01, 0.02, 0.05))])
+@pytest.mark.parametrize(
+    ("flake", "trials"),
+    [
+        (0.0, 3),
+        *(pytest.param(rate, 20, marks=pytest.mark.long) for rate in (0.0, 0.01, 0.02, 0.05)),
+    ],
+)
 def test_trials_of_each_kind_among_130_parts(flake: float, trials: int) -> None:
     """The core of the table in ``bench_bisection``, which has all kinds and more trials."""
     from bench_bisection import bound, measured
@@ -449,23 +579,35 @@ def test_trials_of_each_kind_among_130_parts(flake: float, trials: int) -> None:
     right = []
     for kind, alone in (("single", 0), ("AND 2", 2), ("OR 2", 0), ("AND 3", 3)):
         runs, share = measured("npulab", kind, flake, trials)
-        # what breaks it only together is tried part by part, too, before it is reported; BAD runs once
+        # what breaks it only together is tried part by part, too, before it is reported; BAD runs
+        # once
         capacity = bound(kind, 0.0) / bound(kind, flake)
-        assert runs <= 1.3 * bound(kind, flake) + (alone + 1) / capacity, (kind, runs, bound(kind, flake))
+        assert runs <= 1.3 * bound(kind, flake) + (alone + 1) / capacity, (
+            kind,
+            runs,
+            bound(kind, flake),
+        )
         right.append(share)
     assert sum(right) / len(right) >= 0.98, right
 
 
-def test_the_script_runs_from_where_the_captures_were_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_script_runs_from_where_the_captures_were_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     home = tmp_path / "mine"
     (home / "notebooks").mkdir(parents=True)
     for name in ("sim-3x3-same", "sim-other-driver"):
         shutil.copytree(CAPTURES / name, home / "own" / name)
     monkeypatch.chdir(home / "notebooks")
-    found = npulab.bisect_fields(npulab.load("../own/sim-3x3-same"), npulab.load("../own/sim-other-driver"),
-                                 npulab.Simulated())
+    found = npulab.bisect_fields(
+        npulab.load("../own/sim-3x3-same"),
+        npulab.load("../own/sim-other-driver"),
+        npulab.Simulated(),
+    )
     assert "npulab.load('../own/sim-3x3-same')" in found.script()
-    done = subprocess.run([sys.executable, "-c", found.script()], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", found.script()], capture_output=True, text=True, check=True
+    )
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["pass", "fail", "fail"]
     assert found.diff.group.tolist() == [1, 2]
 
@@ -474,7 +616,9 @@ def test_the_script_says_which_capture_lies_in_no_folder() -> None:
     good = npulab.load(CAPTURES / "sim-3x3-same")
     bad = good.with_fields(relu=1)
     assert (good.folder, bad.folder) == (CAPTURES / "sim-3x3-same", None)
-    script = npulab.bisect_fields(good, replace(bad, name="mine"), npulab.Simulated(good.buffers["output"])).script()
+    script = npulab.bisect_fields(
+        good, replace(bad, name="mine"), npulab.Simulated(good.buffers["output"])
+    ).script()
     assert "\n# mine: first write with npulab.save to the folder below\n" in script
 
 
@@ -482,4 +626,7 @@ def test_addresses_are_told_in_hexadecimal() -> None:
     good, bad = (npulab.load(CAPTURES / f"update4-{name}") for name in ("vendor", "mesa"))
     session = Bisection(good, bad, addresses=True)
     number = next(i for i, part in enumerate(session.differences) if part.address)
-    assert re.search(r" = 0x[0-9a-f]{8} \(good 0x[0-9a-f]{8}\)$", Words(session.differences, False).groups([[number]]))
+    assert re.search(
+        r" = 0x[0-9a-f]{8} \(good 0x[0-9a-f]{8}\)$",
+        Words(session.differences, False).groups([[number]]),
+    )

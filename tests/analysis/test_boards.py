@@ -1,4 +1,6 @@
-"""Answers of bisections on boards by lot: none stands against a trial of its own, and what is reported as certain is true."""
+"""Answers of bisections on boards by lot: none stands against a trial of its own, and what is
+reported as certain is true.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,10 @@ from npulab.analysis.bisect.evidence import subset_of
 from npulab.analysis.bisect.search import End, Search
 
 CAPTURES = Path(__file__).resolve().parents[2] / "captures" / "vivante"
-LOT = [*((kind, 0.0) for kind in (*STATELESS, *STATEFUL)),
-       *((kind, 0.05) for kind in STATELESS if kind not in ("three of five", "more than half"))]
+LOT = [
+    *((kind, 0.0) for kind in (*STATELESS, *STATEFUL)),
+    *((kind, 0.05) for kind in STATELESS if kind not in ("three of five", "more than half")),
+]
 
 
 def answer(kind: str, seed: int, flake: float) -> tuple[Board, Bisected]:
@@ -33,15 +37,21 @@ def is_true(of: Board, found: Bisected) -> bool:
 
 
 def check_honest(of: Board, found: Bisected) -> None:
-    """What is found agrees with each trial; what is not names the trial, or says that BAD passes."""
+    """What is found agrees with each trial; what is not names the trial, or says that BAD
+    passes.
+    """
     assert found.done or found.hangs >= 50
-    assert found.found == (not found.sentence.startswith(("not found", "BAD passes"))), found.sentence
+    assert found.found == (not found.sentence.startswith(("not found", "BAD passes"))), (
+        found.sentence
+    )
     if of.flake == 0 and found.found:
         assert against(found, of) == [], found.sentence
         for group in found.groups:
             items = [int(key[3][1:]) for key in group]
             tried = [on for on, _ in of.trials]
-            assert len(items) < 2 or all(frozenset({item}) in tried for item in items), "a part was not tried alone"
+            assert len(items) < 2 or all(frozenset({item}) in tried for item in items), (
+                "a part was not tried alone"
+            )
     if not found.found:
         assert not certain(found)
 
@@ -101,10 +111,17 @@ def test_a_device_that_passes_bad_is_the_answer() -> None:
 
 
 def test_a_group_with_a_part_that_hides_the_symptom_is_found() -> None:
-    """A part fails alone and hangs together with others: both pairs are named, also the one that holds it."""
+    """A part fails alone and hangs together with others: both pairs are named, also the one that
+    holds it.
+    """
     for n in (4, 10, 25):
         for seed in range(4):
-            of = Board("groups", n, lambda on: "hang" if 0 in on and on & {2, 3} else "fail" if 2 in on else "pass", (0, 2, 3))
+            of = Board(
+                "groups",
+                n,
+                lambda on: "hang" if 0 in on and on & {2, 3} else "fail" if 2 in on else "pass",
+                (0, 2, 3),
+            )
             found = bisected(of, 0.0, seed=seed)
             assert groups_of(found) == {frozenset({0, 2}), frozenset({0, 3})}, found.sentence
 
@@ -147,7 +164,9 @@ def test_what_stopped_before_its_end_has_no_certainty() -> None:
 
 
 def test_parts_that_mend_each_other_are_two_trials_and_no_answer() -> None:
-    """A part that fails unless another one changes too: both trials are run again, each after a pass, and named."""
+    """A part that fails unless another one changes too: both trials are run again, each after a
+    pass, and named.
+    """
     search = Search(6, [[item] for item in range(6)])
 
     def run(subset: np.ndarray) -> None:
@@ -176,9 +195,14 @@ def test_captures_of_two_layers_are_refused_before_the_first_trial() -> None:
         seen.append(capture.name)
         return "fail"
 
-    with pytest.raises(ValueError, match=r"two layers \(input_h 10 and 11, .*coefficients differs.*different_layers=True"):
+    with pytest.raises(
+        ValueError,
+        match=r"two layers \(input_h 10 and 11, .*coefficients differs.*different_layers=True",
+    ):
         bisect_fields(good, bad, oracle)
     assert seen == []
     assert not bisect_fields(good, bad, oracle, different_layers=True).found
-    again = replace(good, parameters={**good.parameters, "coefficient_bytes": 7}).with_fields(relu=1)
+    again = replace(good, parameters={**good.parameters, "coefficient_bytes": 7}).with_fields(
+        relu=1
+    )
     assert bisect_fields(good, again, lambda capture: "pass").sentence.startswith("BAD passes")

@@ -1,4 +1,6 @@
-"""The closed loop: sources, what they refuse, what is kept on disk, and what the laws say of layers to come."""
+"""The closed loop: sources, what they refuse, what is kept on disk, and what the laws say of
+layers to come.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +36,29 @@ from npulab.captures.sources import Answer, Compiler, Lowered, reader_of
 from npulab.registers.map import RegisterMap
 
 ROOT = Path(__file__).parents[2]
-MAP = RegisterMap([{"block": "B", "offset": 4 * n, "register": f"r{n}", "field": f"f{n}", "lsb": 0, "width": 32} for n in range(3)])
-RANGES: dict[str, Any] = {"input_h": (1, 40), "input_w": (1, 40), "input_c": (1, 9), "output_c": (1, 9), "kernel": [1, 3],
-                          "stride": [1, 2], "relu": [0, 1], "same": [1]}
+MAP = RegisterMap(
+    [
+        {
+            "block": "B",
+            "offset": 4 * n,
+            "register": f"r{n}",
+            "field": f"f{n}",
+            "lsb": 0,
+            "width": 32,
+        }
+        for n in range(3)
+    ]
+)
+RANGES: dict[str, Any] = {
+    "input_h": (1, 40),
+    "input_w": (1, 40),
+    "input_c": (1, 9),
+    "output_c": (1, 9),
+    "kernel": [1, 3],
+    "stride": [1, 2],
+    "relu": [0, 1],
+    "same": [1],
+}
 
 
 @dataclass
@@ -53,11 +75,18 @@ class Toy:
         p = {name: int(value) for name, value in parameters.items()}
         if p["input_w"] * p["input_h"] > 900:
             return Answer("refused", text="too large")
-        words = [p["input_w"] + 2 ** 8 * (p["input_h"] - 1) + 2 ** 16 * p["relu"],
-                 p["output_c"] * p["input_c"] + 2 ** 12 * (p["kernel_h"] // 2),
-                 (seed + 1) * 0x10001 if self.salt else 7]
-        return Answer("captured", Capture("toy", "vivante", "x", (Job("B", words),), maps={"B": MAP}, provenance="simulated"),
-                      {"area": float(p["input_w"] * p["input_h"])})
+        words = [
+            p["input_w"] + 2**8 * (p["input_h"] - 1) + 2**16 * p["relu"],
+            p["output_c"] * p["input_c"] + 2**12 * (p["kernel_h"] // 2),
+            (seed + 1) * 0x10001 if self.salt else 7,
+        ]
+        return Answer(
+            "captured",
+            Capture(
+                "toy", "vivante", "x", (Job("B", words),), maps={"B": MAP}, provenance="simulated"
+            ),
+            {"area": float(p["input_w"] * p["input_h"])},
+        )
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +96,9 @@ def explored() -> tuple[Explored, list[Any]]:
     return explore(Toy(), RANGES, budget=80, progress=seen.append), seen
 
 
-def test_a_source_is_learnt_and_each_batch_predicted_first(explored: tuple[Explored, list[Any]]) -> None:
+def test_a_source_is_learnt_and_each_batch_predicted_first(
+    explored: tuple[Explored, list[Any]],
+) -> None:
     found, seen = explored
     assert found.sweep is not None
     assert found.laws is not None
@@ -76,16 +107,22 @@ def test_a_source_is_learnt_and_each_batch_predicted_first(explored: tuple[Explo
     assert found.batches["wrong"].sum() == len(found.surprises) == 0
     assert found.batches["share"].iloc[-1] > 0.9
     assert seen[-1].asked <= 80
-    other = [Toy()(row, 0) for row in Possible(complete_ranges(RANGES)).draw(200, 9).to_dict("records")]
+    other = [
+        Toy()(row, 0) for row in Possible(complete_ranges(RANGES)).draw(200, 9).to_dict("records")
+    ]
     frame = Possible(complete_ranges(RANGES)).draw(200, 9)
     kept = [n for n, answer in enumerate(other) if answer.capture is not None]
     words = np.stack([other[n].capture.words for n in kept])  # type: ignore[union-attr]
-    score = found.laws.score(words, frame.iloc[kept].assign(area=[other[n].parameters["area"] for n in kept]))
+    score = found.laws.score(
+        words, frame.iloc[kept].assign(area=[other[n].parameters["area"] for n in kept])
+    )
     assert score.wrong == 0
     assert score.share > 0.9
 
 
-def test_layers_are_planned_with_what_would_be_observed_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layers_are_planned_with_what_would_be_observed_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     planned: list[pd.DataFrame] = []
     next_captures = Laws.next_captures
 
@@ -136,9 +173,15 @@ def test_a_rule_refuses_no_layer_that_was_captured() -> None:
 
 def test_a_rule_may_hold_for_one_mode() -> None:
     random = np.random.default_rng(3)
-    frame = pd.DataFrame({"a": random.integers(0, 30, 200), "k": random.integers(0, 30, 200), "same": random.integers(0, 2, 200)})
+    frame = pd.DataFrame(
+        {
+            "a": random.integers(0, 30, 200),
+            "k": random.integers(0, 30, 200),
+            "same": random.integers(0, 2, 200),
+        }
+    )
     bad = ((frame["a"] < frame["k"]) & (frame["same"] == 0)).to_numpy()
-    rule, = learnt_rules(frame, bad)
+    (rule,) = learnt_rules(frame, bad)
     assert str(rule) == "a - k < 0 where same == 0"
     assert (rule.refuses(frame) == bad).all()
 
@@ -165,22 +208,43 @@ def test_a_store_goes_on_where_it_ended(tmp_path: Path) -> None:
 
 def everything(folder: Path) -> dict[str, bytes | str]:
     """What lies in a folder: the bytes of files, where links lead."""
-    return {str(path.relative_to(folder)): str(path.readlink()) if path.is_symlink() else path.read_bytes()
-            for path in folder.rglob("*") if path.is_symlink() or path.is_file()}
+    return {
+        str(path.relative_to(folder)): str(path.readlink())
+        if path.is_symlink()
+        else path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_symlink() or path.is_file()
+    }
 
 
-@pytest.mark.parametrize("name", ["captures/00002/notes.txt", "captures/notes.txt", "captures/00000", "captures", "answers.jsonl"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "captures/00002/notes.txt",
+        "captures/notes.txt",
+        "captures/00000",
+        "captures",
+        "answers.jsonl",
+    ],
+)
 def test_a_folder_that_no_exploration_began_is_no_store(tmp_path: Path, name: str) -> None:
     path = tmp_path / "s" / name
     path.parent.mkdir(parents=True)
     path.write_text("mine, without an end of its line")
     before = everything(tmp_path)
-    refused(lambda: explore(Toy(), RANGES, budget=4, store=tmp_path / "s"), str(tmp_path / "s"), "allowed is", "give another folder")
+    refused(
+        lambda: explore(Toy(), RANGES, budget=4, store=tmp_path / "s"),
+        str(tmp_path / "s"),
+        "allowed is",
+        "give another folder",
+    )
     assert everything(tmp_path) == before
 
 
 @pytest.mark.sample(3)
-@pytest.mark.parametrize("name", ["captures", "captures/00002", "captures/00002.bin", "answers.jsonl", "set-aside"])
+@pytest.mark.parametrize(
+    "name", ["captures", "captures/00002", "captures/00002.bin", "answers.jsonl", "set-aside"]
+)
 @pytest.mark.parametrize("begun", [False, True])
 def test_a_store_has_no_links(tmp_path: Path, name: str, begun: bool) -> None:
     if begun:
@@ -194,11 +258,18 @@ def test_a_store_has_no_links(tmp_path: Path, name: str, begun: bool) -> None:
         (away / "00002/notes.txt").write_text("mine")
     link.symlink_to(Path(os.path.relpath(away, link.parent)))
     before = everything(tmp_path)
-    refused(lambda: explore(Toy(), RANGES, budget=4, store=tmp_path / "s"), f"{link}: got a link to ", "allowed in the store")
+    refused(
+        lambda: explore(Toy(), RANGES, budget=4, store=tmp_path / "s"),
+        f"{link}: got a link to ",
+        "allowed in the store",
+    )
     assert everything(tmp_path) == before
     link.unlink()
     link.symlink_to("nowhere")
-    refused(lambda: explore(Toy(), RANGES, budget=4, store=tmp_path / "s"), f"{link}: got a link to nowhere")
+    refused(
+        lambda: explore(Toy(), RANGES, budget=4, store=tmp_path / "s"),
+        f"{link}: got a link to nowhere",
+    )
 
 
 def test_what_lies_where_a_capture_goes_is_moved_aside(tmp_path: Path) -> None:
@@ -208,22 +279,39 @@ def test_what_lies_where_a_capture_goes_is_moved_aside(tmp_path: Path) -> None:
         (tmp_path / f"s/captures/0000{number}/notes.txt").write_text(f"mine {number}")
     (tmp_path / "s/captures/00004").write_text("a file")
     (tmp_path / "s/set-aside/00003").mkdir(parents=True)
-    with pytest.warns(UserWarning, match=r"captures/0000\d: is no capture .* it was moved to .*set-aside/0000\d(-2)?, nothing") as said:
+    with pytest.warns(
+        UserWarning,
+        match=r"captures/0000\d: is no capture .* it was moved to .*set-aside/0000\d(-2)?, nothing",
+    ) as said:
         explore(Toy(), RANGES, budget=6, store=tmp_path / "s")
     assert len([one for one in said if "was moved to" in str(one.message)]) == 3
     aside = everything(tmp_path / "s/set-aside")
-    assert aside == {"00002/notes.txt": b"mine 2", "00003-2/notes.txt": b"mine 3", "00004": b"a file"}
+    assert aside == {
+        "00002/notes.txt": b"mine 2",
+        "00003-2/notes.txt": b"mine 3",
+        "00004": b"a file",
+    }
     assert len([*(tmp_path / "s/captures").glob("*/capture.json")]) == 6
 
 
-def test_a_capture_of_a_run_that_was_killed_before_its_line_is_taken_up(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+def test_a_capture_of_a_run_that_was_killed_before_its_line_is_taken_up(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
     explore(Toy(), RANGES, budget=5, store=tmp_path / "s")
     journal = tmp_path / "s" / NAME
     whole = everything(tmp_path)
     last = json.loads(whole_lines(tmp_path / "s")[-1].split(b" ", 1)[1])
     journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:-1]))
-    store = Store(tmp_path / "s", json.loads(journal.read_bytes().split(b"\n")[0].split(b" ", 1)[1])["about"])
-    store.add(last["batch"], last["reason"], last["seed"], last["parameters"], Toy()(last["parameters"], last["seed"]))
+    store = Store(
+        tmp_path / "s", json.loads(journal.read_bytes().split(b"\n")[0].split(b" ", 1)[1])["about"]
+    )
+    store.add(
+        last["batch"],
+        last["reason"],
+        last["seed"],
+        last["parameters"],
+        Toy()(last["parameters"], last["seed"]),
+    )
     assert everything(tmp_path) == whole
     assert not [one for one in recwarn if "was moved to" in str(one.message)]
     # and half of it is set aside
@@ -231,19 +319,33 @@ def test_a_capture_of_a_run_that_was_killed_before_its_line_is_taken_up(tmp_path
     (tmp_path / "s/captures/00004/b.bin").write_bytes(b"")
     store = Store(tmp_path / "s", store.about)
     with pytest.warns(UserWarning, match=r"was moved to .*set-aside/00004, nothing of it is lost"):
-        store.add(last["batch"], last["reason"], last["seed"], last["parameters"], Toy()(last["parameters"], last["seed"]))
+        store.add(
+            last["batch"],
+            last["reason"],
+            last["seed"],
+            last["parameters"],
+            Toy()(last["parameters"], last["seed"]),
+        )
     assert (tmp_path / "s/set-aside/00004/b.bin").read_bytes() == b""
     assert (tmp_path / "s/captures/00004/b.bin").read_bytes()
 
 
 def test_a_store_of_another_exploration_or_a_broken_one_is_refused(tmp_path: Path) -> None:
     explore(Toy(), RANGES, budget=27, store=tmp_path / "s")
-    refused(lambda: explore(Toy(), {**RANGES, "relu": [1]}, budget=27, store=tmp_path / "s"), "exploration with ranges", "allowed")
+    refused(
+        lambda: explore(Toy(), {**RANGES, "relu": [1]}, budget=27, store=tmp_path / "s"),
+        "exploration with ranges",
+        "allowed",
+    )
     path = tmp_path / "s" / NAME
     lines = path.read_bytes().splitlines(keepends=True)
     lines[3] = lines[3].replace(b'"batch": 0', b'"batch": 5')
     path.write_bytes(b"".join(lines))
-    refused(lambda: explore(Toy(), RANGES, budget=27, store=tmp_path / "s"), f"{path}, line 4", "checksum")
+    refused(
+        lambda: explore(Toy(), RANGES, budget=27, store=tmp_path / "s"),
+        f"{path}, line 4",
+        "checksum",
+    )
 
 
 KILLED = """
@@ -258,24 +360,42 @@ explore(Slow(), RANGES, budget={budget}, store={store!r}, progress=lambda step: 
 """
 
 
-@pytest.mark.parametrize(("kills", "budget"), [(3, 27), pytest.param(50, 200, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("kills", "budget"), [(3, 27), pytest.param(50, 200, marks=pytest.mark.long)]
+)
 def test_a_kill_loses_no_answer(tmp_path: Path, kills: int, budget: int) -> None:
     random = np.random.default_rng(5)
     store = tmp_path / "s"
-    program = KILLED.format(tests=str(Path(__file__).parent), root=str(ROOT / "tests" / "reference"), store=str(store), budget=budget)
+    program = KILLED.format(
+        tests=str(Path(__file__).parent),
+        root=str(ROOT / "tests" / "reference"),
+        store=str(store),
+        budget=budget,
+    )
     kept: list[bytes] = []
     for kill in range(kills):
-        process = subprocess.Popen([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": os.pathsep.join(
-            [str(ROOT), str(ROOT / "tests/reference"), str(ROOT / "tests")])})
+        process = subprocess.Popen(
+            [sys.executable, "-c", program],
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(
+                    [str(ROOT), str(ROOT / "tests/reference"), str(ROOT / "tests")]
+                ),
+            },
+        )
         begun = time.monotonic()
-        while time.monotonic() - begun < 60 and process.poll() is None and len(whole_lines(store)) <= len(kept):
+        while (
+            time.monotonic() - begun < 60
+            and process.poll() is None
+            and len(whole_lines(store)) <= len(kept)
+        ):
             time.sleep(0.002)
         time.sleep(float(random.uniform(0, 0.1)))
         assert process.poll() is None, f"it ended before kill {kill}"
         process.send_signal(signal.SIGKILL)
         process.wait()
         lines = whole_lines(store)
-        assert lines[:len(kept)] == kept
+        assert lines[: len(kept)] == kept
         assert len(lines) > len(kept)
         kept = lines
     explore(rest := Toy(), RANGES, budget=budget, store=store)
@@ -324,7 +444,14 @@ def read(out: Path) -> Capture:
     data = (out / "layer.bin").read_bytes()
     if len(data) != 12:
         raise ValueError(f"layer.bin: got {len(data)} bytes, allowed is 12")
-    return Capture("compiled", "vivante", "x", (Job("B", np.frombuffer(data, "<u4")),), maps={"B": MAP}, provenance="compiler")
+    return Capture(
+        "compiled",
+        "vivante",
+        "x",
+        (Job("B", np.frombuffer(data, "<u4")),),
+        maps={"B": MAP},
+        provenance="compiler",
+    )
 
 
 @pytest.fixture(scope="module")
@@ -334,17 +461,39 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-LAYER = {"op": 0, "input_h": 6, "input_w": 6, "input_c": 2, "output_c": 3, "kernel_h": 3, "kernel_w": 3, "stride_h": 1, "stride_w": 1,
-         "same": 1, "input_scale": 0.02, "weight_scale": 0.01, "output_scale": 0.05}
+LAYER = {
+    "op": 0,
+    "input_h": 6,
+    "input_w": 6,
+    "input_c": 2,
+    "output_c": 3,
+    "kernel_h": 3,
+    "kernel_w": 3,
+    "stride_h": 1,
+    "stride_w": 1,
+    "same": 1,
+    "input_scale": 0.02,
+    "weight_scale": 0.01,
+    "output_scale": 0.05,
+}
 
 
 @pytest.mark.sample(2)
-@pytest.mark.parametrize(("what", "outcome", "text"), [
-    ("go", "captured", ""), ("refuse", "refused", "no such layer"), ("crash", "refused", "status"), ("hang", "hang", "no end after 2"),
-    ("nothing", "failed", "layer.bin"), ("half", "failed", "got 1 bytes"),
-])
+@pytest.mark.parametrize(
+    ("what", "outcome", "text"),
+    [
+        ("go", "captured", ""),
+        ("refuse", "refused", "no such layer"),
+        ("crash", "refused", "status"),
+        ("hang", "hang", "no end after 2"),
+        ("nothing", "failed", "layer.bin"),
+        ("half", "failed", "got 1 bytes"),
+    ],
+)
 def test_a_compiler_s_ends_are_outcomes(program: Path, what: str, outcome: str, text: str) -> None:
-    source = Compiler([sys.executable, str(program), "{model}", "{out}", what], read=read, timeout=2)
+    source = Compiler(
+        [sys.executable, str(program), "{model}", "{out}", what], read=read, timeout=2
+    )
     answer = source(LAYER)
     assert answer.outcome == outcome
     assert text in answer.text
@@ -354,9 +503,13 @@ def test_a_compiler_s_ends_are_outcomes(program: Path, what: str, outcome: str, 
         assert np.array_equal(source(LAYER).capture.words, answer.capture.words)  # type: ignore[union-attr]
 
 
-def test_a_full_disk_is_an_outcome(program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_an_outcome(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    source = Compiler([sys.executable, str(program), "{model}", "{out}", "go"], read=read, timeout=20)
+    source = Compiler(
+        [sys.executable, str(program), "{model}", "{out}", "go"], read=read, timeout=20
+    )
 
     def full(path: Path, data: bytes) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
@@ -372,18 +525,30 @@ def test_a_full_disk_is_an_outcome(program: Path, tmp_path: Path, monkeypatch: p
 def test_a_compiler_that_is_not_there_has_failed() -> None:
     assert Compiler("/no/such/program {model} {out}")(LAYER).outcome == "failed"
     refused(lambda: Compiler("vela --output-dir {out}"), "command: got", "{model}")
-    assert Compiler("vela {model}", version=f"{sys.executable} --version").record["version"].startswith("Python 3")
+    assert (
+        Compiler("vela {model}", version=f"{sys.executable} --version")
+        .record["version"]
+        .startswith("Python 3")
+    )
 
 
-@pytest.mark.parametrize(("target", "chip", "dtype"), [
-    ("vivante", "vipnano-si-imx8mp", "uint8"), ("nvdla", "nv_small", "int8"), ("rockchip", "rk3588", "uint8")])
+@pytest.mark.parametrize(
+    ("target", "chip", "dtype"),
+    [
+        ("vivante", "vipnano-si-imx8mp", "uint8"),
+        ("nvdla", "nv_small", "int8"),
+        ("rockchip", "rk3588", "uint8"),
+    ],
+)
 def test_targets_that_lower_are_sources(target: str, chip: str, dtype: str) -> None:
     source = Lowered(target, chip, dtype)
     answer = source({**LAYER, "weight_zero_point": 128 if dtype == "uint8" else 0})
     assert answer.outcome == "captured", answer.text
     assert answer.parameters["output_h"] == 6
-    assert np.array_equal(source({**LAYER, "weight_zero_point": 128 if dtype == "uint8" else 0}).capture.words,  # type: ignore[union-attr]
-                          answer.capture.words)  # type: ignore[union-attr]
+    assert np.array_equal(
+        source({**LAYER, "weight_zero_point": 128 if dtype == "uint8" else 0}).capture.words,  # type: ignore[union-attr]
+        answer.capture.words,
+    )  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("op", range(5))
@@ -408,54 +573,107 @@ def test_a_score_counts_cells() -> None:
     assert (score.wrong, score.cells) == (0, 70)
     bad = laws.score(words ^ np.uint32(4), {"width": np.arange(100, 110)})
     assert bad.wrong == bad.by_bit["wrong"].sum() == len(bad.mistakes) > 0
-    refused(lambda: laws.score(np.zeros((2, 2), np.uint32), {"width": [1, 2]}), "words: got", "allowed")
+    refused(
+        lambda: laws.score(np.zeros((2, 2), np.uint32), {"width": [1, 2]}), "words: got", "allowed"
+    )
 
 
-def test_explore_from_the_shell(tmp_path: Path, capsys: pytest.CaptureFixture[str], program: Path) -> None:
+def test_explore_from_the_shell(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], program: Path
+) -> None:
     from npulab.cli import main
 
     ranges = tmp_path / "ranges.json"
-    ranges.write_text(json.dumps({"input_h": {"low": 4, "high": 30}, "input_w": [8, 9, 16], "output_c": {"low": 1, "high": 30},
-                                  "kernel": [1, 3], "stride": [1], "weight_zero_point": [128]}))
-    arguments = ["explore", "--source", "lower:rockchip:rk3588", "--ranges", str(ranges), "--budget", "30", "--store", str(tmp_path / "s")]
+    ranges.write_text(
+        json.dumps(
+            {
+                "input_h": {"low": 4, "high": 30},
+                "input_w": [8, 9, 16],
+                "output_c": {"low": 1, "high": 30},
+                "kernel": [1, 3],
+                "stride": [1],
+                "weight_zero_point": [128],
+            }
+        )
+    )
+    arguments = [
+        "explore",
+        "--source",
+        "lower:rockchip:rk3588",
+        "--ranges",
+        str(ranges),
+        "--budget",
+        "30",
+        "--store",
+        str(tmp_path / "s"),
+    ]
     assert main([*arguments, "--json"]) == 0
     records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert {record["kind"] for record in records} >= {"batch", "law"}
     assert len(list((tmp_path / "s/captures").iterdir())) == 30
     assert main(["explore", "--source", "vela {out}"]) == 2
     assert "{model} stands for" in capsys.readouterr().err
-    assert main(["explore", "--source", f"{sys.executable} {program} {{model}} {{out}} refuse", "--budget", "3"]) == 0
+    assert (
+        main(
+            [
+                "explore",
+                "--source",
+                f"{sys.executable} {program} {{model}} {{out}} refuse",
+                "--budget",
+                "3",
+            ]
+        )
+        == 0
+    )
     assert "3 without one" in capsys.readouterr().out
     ranges.write_text("[")
     assert main(arguments) == 2
 
 
 def test_a_compiler_whose_captures_npulab_reads_itself(tmp_path: Path) -> None:
-    """What it leaves is looked through for the first capture; without one it has failed, and what there is is named."""
+    """What it leaves is looked through for the first capture; without one it has failed, and
+    what there is is named.
+    """
     copy = "import shutil, sys; shutil.copytree(sys.argv[3], sys.argv[2] + '/case') if sys.argv[3] else open(sys.argv[2] + '/a.txt', 'w')"
     for case, outcome in ((str(CAPTURES / "vivante/sim-1x1"), "captured"), ("", "failed")):
         answer = Compiler([sys.executable, "-c", copy, "{model}", "{out}", case])(LAYER)
         assert answer.outcome == outcome, answer.text
         if answer.capture is None:
-            assert answer.text.endswith("out: got a.txt, allowed is a file or a folder that a target recognises")
+            assert answer.text.endswith(
+                "out: got a.txt, allowed is a file or a folder that a target recognises"
+            )
         else:
             assert np.array_equal(answer.capture.words, npulab.load(case).words)
-    with pytest.raises(ValueError, match=r"^a: got nothing, allowed is a file or a folder that vivante recognises \(text dump of "):
+    with pytest.raises(
+        ValueError,
+        match=r"^a: got nothing, allowed is a file or a folder that vivante recognises \(text dump of ",
+    ):
         (tmp_path / "a").mkdir()
         reader_of("vivante")(tmp_path / "a")
 
 
 def test_layers_that_are_made_are_of_their_size_and_type() -> None:
-    for op, shape in ((OPS.index("conv"), (6, 6, 2)), (OPS.index("max_pool"), (6, 6, 2)), (OPS.index("add"), (6, 6, 2))):
+    for op, shape in (
+        (OPS.index("conv"), (6, 6, 2)),
+        (OPS.index("max_pool"), (6, 6, 2)),
+        (OPS.index("add"), (6, 6, 2)),
+    ):
         layer, x = made({**LAYER, "op": op})
         assert x.shape == shape == layer.input_shape
     layer, x = made({**LAYER, "op": OPS.index("fully_connected")})
     assert x.shape == layer.input_shape
     assert x.size == 72
     half = made(LAYER, dtype="float16")[1]
-    assert (half.dtype, float(np.abs(half).max()) <= 8, bool(np.all(half * 16 % 1 == 0))) == (np.float16, True, True)
+    assert (half.dtype, float(np.abs(half).max()) <= 8, bool(np.all(half * 16 % 1 == 0))) == (
+        np.float16,
+        True,
+        True,
+    )
     assert np.abs(half).max() > 4
     with pytest.raises(ValueError, match=r"^layer: got .* elements, at most 2097152 are allowed$"):
-        made({**LAYER, "input_c": 2 ** 12, "output_c": 2 ** 12})
+        made({**LAYER, "input_c": 2**12, "output_c": 2**12})
     usual = complete_ranges({"op": ["conv"]})
-    assert all(usual[name] == [0] for name in ("input_zero_point", "weight_zero_point", "output_zero_point", "depthwise"))
+    assert all(
+        usual[name] == [0]
+        for name in ("input_zero_point", "weight_zero_point", "output_zero_point", "depthwise")
+    )

@@ -1,4 +1,6 @@
-"""Explanations of outputs that differ: every planted error is named, by arithmetic of its own, and nothing else is."""
+"""Explanations of outputs that differ: every planted error is named, by arithmetic of its own,
+and nothing else is.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +27,26 @@ ROUND: dict[str, Callable[[Fraction], int]] = {
     "half-up": lambda v: (2 * v + 1).__floor__() // 2,
     "half-away": lambda v: (1 if v >= 0 else -1) * ((2 * abs(v) + 1).__floor__() // 2),
     "floor": lambda v: v.__floor__(),
-    "toward-zero": lambda v: v.__trunc__()}
+    "toward-zero": lambda v: v.__trunc__(),
+}
 
 
-def plain(x: np.ndarray, weights: np.ndarray, bias: Any, zeros: tuple[int, int, int], pads: Any, stride: tuple[int, int],
-          dilation: tuple[int, int] = (1, 1), border: int | None = None, rounding: str = "half-even",
-          sums: Callable[[int], int] = int, clamp: Callable[[int], int] = lambda q: min(max(q, 0), 255),
-          size: tuple[int, int] | None = None, mode: str = "constant", shift: int = SHIFT) -> np.ndarray:
+def plain(
+    x: np.ndarray,
+    weights: np.ndarray,
+    bias: Any,
+    zeros: tuple[int, int, int],
+    pads: Any,
+    stride: tuple[int, int],
+    dilation: tuple[int, int] = (1, 1),
+    border: int | None = None,
+    rounding: str = "half-even",
+    sums: Callable[[int], int] = int,
+    clamp: Callable[[int], int] = lambda q: min(max(q, 0), 255),
+    size: tuple[int, int] | None = None,
+    mode: str = "constant",
+    shift: int = SHIFT,
+) -> np.ndarray:
     """A convolution as plain loops have it: codes (H, W, O) uint8; weights OHWI."""
     zx, zw, zy = zeros
     options = {"constant_values": zx if border is None else border} if mode == "constant" else {}
@@ -42,10 +57,10 @@ def plain(x: np.ndarray, weights: np.ndarray, bias: Any, zeros: tuple[int, int, 
     out = np.empty((height, width, len(kernel)), np.uint8)
     for i, j in np.ndindex(height, width):
         r, c = i * stride[0], j * stride[1]
-        window = image[r:r + span[0]:dilation[0], c:c + span[1]:dilation[1]]
+        window = image[r : r + span[0] : dilation[0], c : c + span[1] : dilation[1]]
         for o in range(len(kernel)):
             total = sums(int((window * kernel[o]).sum()) + int(bias[o]))
-            out[i, j, o] = clamp(ROUND[rounding](Fraction(total, 2 ** shift)) + zy) % 256
+            out[i, j, o] = clamp(ROUND[rounding](Fraction(total, 2**shift)) + zy) % 256
     return out
 
 
@@ -58,13 +73,28 @@ X = RANDOM.randint(0, 256, (8, 8, 4)).astype(np.uint8)
 
 
 def layer(**changed: Any) -> npulab.Conv2D:
-    one = npulab.Conv2D(WEIGHTS, BIAS, (8, 8, 4), (2, 2), "same", input_q=npulab.QuantParams(0.5, ZEROS[0]),
-                        weight_q=npulab.QuantParams(0.25, ZEROS[1]), output_q=npulab.QuantParams(32.0, ZEROS[2]))
+    one = npulab.Conv2D(
+        WEIGHTS,
+        BIAS,
+        (8, 8, 4),
+        (2, 2),
+        "same",
+        input_q=npulab.QuantParams(0.5, ZEROS[0]),
+        weight_q=npulab.QuantParams(0.25, ZEROS[1]),
+        output_q=npulab.QuantParams(32.0, ZEROS[2]),
+    )
     return replace(one, **changed)
 
 
-def planted(x: np.ndarray = X, weights: np.ndarray = WEIGHTS, bias: Any = BIAS, zeros: tuple[int, int, int] = ZEROS,
-            pads: Any = PADS, stride: tuple[int, int] = (2, 2), **options: Any) -> np.ndarray:
+def planted(
+    x: np.ndarray = X,
+    weights: np.ndarray = WEIGHTS,
+    bias: Any = BIAS,
+    zeros: tuple[int, int, int] = ZEROS,
+    pads: Any = PADS,
+    stride: tuple[int, int] = (2, 2),
+    **options: Any,
+) -> np.ndarray:
     return plain(x, weights, bias, zeros, pads, stride, **options)
 
 
@@ -79,65 +109,144 @@ def low(value: int) -> Callable[[int], int]:
 
 
 SHARED = {  # names of one function here: with pads (0, 1) and stride 2, or of uint8 codes
-    "odd row in front": {"windows one row up"}, "odd column in front": {"windows one column left"},
+    "odd row in front": {"windows one row up"},
+    "odd column in front": {"windows one column left"},
     "odd row in front, odd column in front": {"padding symmetric"},
     "windows one row down": {"sampled from row 1 and column 0 of the stride"},
     "windows one column right": {"sampled from row 0 and column 1 of the stride"},
     "windows one row down and one column right": {"sampled from row 1 and column 1 of the stride"},
-    "activation relu": {"saturated before the zero point"}}
+    "activation relu": {"saturated before the zero point"},
+}
 PLANTS: list[tuple[str, str, Callable[[], np.ndarray]]] = [
-    *[("zero point", f"{name} zero point {step:+d}", lambda i=i, step=step: planted(zeros=off(i, step)))
-      for i, name in enumerate(("input", "weight", "output")) for step in (1, -1)],
-    *[("zero point", f"{name} zero point left out", lambda i=i: planted(zeros=off(i, -ZEROS[i])))
-      for i, name in enumerate(("input", "weight", "output"))],
+    *[
+        (
+            "zero point",
+            f"{name} zero point {step:+d}",
+            lambda i=i, step=step: planted(zeros=off(i, step)),
+        )
+        for i, name in enumerate(("input", "weight", "output"))
+        for step in (1, -1)
+    ],
+    *[
+        ("zero point", f"{name} zero point left out", lambda i=i: planted(zeros=off(i, -ZEROS[i])))
+        for i, name in enumerate(("input", "weight", "output"))
+    ],
     ("padding", "padding symmetric", lambda: planted(pads=((1, 1), (1, 1)), size=(4, 4))),
     ("padding", "odd row in front", lambda: planted(pads=((1, 0), (0, 1)))),
     ("padding", "odd column in front", lambda: planted(pads=((0, 1), (1, 0)))),
     ("padding", "odd row in front, odd column in front", lambda: planted(pads=((1, 0), (1, 0)))),
     ("padding", "windows one row down", lambda: planted(X[1:], pads=((0, 2), (0, 1)))),
-    ("padding", "windows one row up and one column right", lambda: planted(X[:, 1:], pads=((1, 0), (0, 2)))),
+    (
+        "padding",
+        "windows one row up and one column right",
+        lambda: planted(X[:, 1:], pads=((1, 0), (0, 2))),
+    ),
     ("padding", "border of code 0", lambda: planted(border=0)),
     ("padding", "border of zero point +1", lambda: planted(border=ZEROS[0] + 1)),
     ("padding", "border of zero point -1", lambda: planted(border=ZEROS[0] - 1)),
     ("padding", "border of the edge repeated", lambda: planted(mode="edge")),
     ("padding", "border of the image mirrored", lambda: planted(mode="reflect")),
-    ("stride phase", "sampled from row 1 and column 0 of the stride", lambda: planted(X[1:], pads=((0, 2), (0, 1)))),
-    ("stride phase", "sampled from row 0 and column 1 of the stride", lambda: planted(X[:, 1:], pads=((0, 1), (0, 2)))),
-    ("stride phase", "sampled from row 1 and column 1 of the stride", lambda: planted(X[1:, 1:], pads=((0, 2), (0, 2)))),
+    (
+        "stride phase",
+        "sampled from row 1 and column 0 of the stride",
+        lambda: planted(X[1:], pads=((0, 2), (0, 1))),
+    ),
+    (
+        "stride phase",
+        "sampled from row 0 and column 1 of the stride",
+        lambda: planted(X[:, 1:], pads=((0, 1), (0, 2))),
+    ),
+    (
+        "stride phase",
+        "sampled from row 1 and column 1 of the stride",
+        lambda: planted(X[1:, 1:], pads=((0, 2), (0, 2))),
+    ),
     ("clamp", "activation relu", lambda: planted(clamp=low(ZEROS[2]))),
     ("clamp", "wraps around, not saturated", lambda: planted(clamp=int)),
     ("clamp", "saturated at half the range", lambda: planted(clamp=lambda q: min(max(q, 0), 127))),
-    ("clamp", "saturated as the other sign", lambda: planted(clamp=lambda q: min(max(q, -128), 127))),
+    (
+        "clamp",
+        "saturated as the other sign",
+        lambda: planted(clamp=lambda q: min(max(q, -128), 127)),
+    ),
     ("clamp", "lowest code left out", lambda: planted(clamp=low(1))),
     ("clamp", "output of the other sign (xor 0x80)", lambda: planted() ^ np.uint8(128)),
     ("channel order", "output channels reversed", lambda: planted()[..., ::-1]),
     ("channel order", "output channels rotated by +1", lambda: planted()[..., [5, 0, 1, 2, 3, 4]]),
     ("channel order", "output channels rotated by -1", lambda: planted()[..., [1, 2, 3, 4, 5, 0]]),
-    ("channel order", "output channels reversed in groups of 2", lambda: planted()[..., [1, 0, 3, 2, 5, 4]]),
-    ("channel order", "output channels interleaved by 2", lambda: planted()[..., [0, 3, 1, 4, 2, 5]]),
-    ("channel order", "output channels interleaved by 3", lambda: planted()[..., [0, 2, 4, 1, 3, 5]]),
+    (
+        "channel order",
+        "output channels reversed in groups of 2",
+        lambda: planted()[..., [1, 0, 3, 2, 5, 4]],
+    ),
+    (
+        "channel order",
+        "output channels interleaved by 2",
+        lambda: planted()[..., [0, 3, 1, 4, 2, 5]],
+    ),
+    (
+        "channel order",
+        "output channels interleaved by 3",
+        lambda: planted()[..., [0, 2, 4, 1, 3, 5]],
+    ),
     ("channel order", "output rows flipped", lambda: planted()[::-1]),
     ("channel order", "output columns flipped", lambda: planted()[:, ::-1]),
     ("channel order", "output rows and columns swapped", lambda: planted().transpose(1, 0, 2)),
-    ("channel order", "output stored plane by plane", lambda: planted().transpose(2, 0, 1).reshape(4, 4, 6)),
-    ("channel order", "output stored pixel by pixel", lambda: planted().reshape(6, 4, 4).transpose(1, 2, 0)),
-    ("channel order", "output channels permuted: 0 holds 4, 1 holds 0, 4 holds 1",
-     lambda: planted()[..., [4, 0, 2, 3, 1, 5]]),
+    (
+        "channel order",
+        "output stored plane by plane",
+        lambda: planted().transpose(2, 0, 1).reshape(4, 4, 6),
+    ),
+    (
+        "channel order",
+        "output stored pixel by pixel",
+        lambda: planted().reshape(6, 4, 4).transpose(1, 2, 0),
+    ),
+    (
+        "channel order",
+        "output channels permuted: 0 holds 4, 1 holds 0, 4 holds 1",
+        lambda: planted()[..., [4, 0, 2, 3, 1, 5]],
+    ),
     ("channel order", "input channels reversed", lambda: planted(X[..., ::-1])),
     ("channel order", "input channels interleaved by 2", lambda: planted(X[..., [0, 2, 1, 3]])),
     ("channel order", "input rows flipped", lambda: planted(X[::-1])),
     ("channel order", "input rows and columns swapped", lambda: planted(X.transpose(1, 0, 2))),
-    ("channel order", "input stored plane by plane", lambda: planted(X.transpose(2, 0, 1).reshape(8, 8, 4))),
+    (
+        "channel order",
+        "input stored plane by plane",
+        lambda: planted(X.transpose(2, 0, 1).reshape(8, 8, 4)),
+    ),
     ("kernel", "kernel rows flipped", lambda: planted(weights=WEIGHTS[:, ::-1])),
     ("kernel", "kernel columns flipped", lambda: planted(weights=WEIGHTS[:, :, ::-1])),
     ("kernel", "kernel flipped (convolution)", lambda: planted(weights=WEIGHTS[:, ::-1, ::-1])),
     ("kernel", "kernel transposed", lambda: planted(weights=WEIGHTS.transpose(0, 2, 1, 3))),
-    ("kernel", "weights read pixel by pixel", lambda: planted(weights=WEIGHTS.transpose(0, 3, 1, 2).reshape(6, 3, 3, 4))),
-    ("kernel", "weights read plane by plane", lambda: planted(weights=WEIGHTS.reshape(6, 4, 3, 3).transpose(0, 2, 3, 1))),
-    ("kernel", "dilation 2x2", lambda: planted(pads=((1, 2), (1, 2)), dilation=(2, 2), size=(4, 4))),
+    (
+        "kernel",
+        "weights read pixel by pixel",
+        lambda: planted(weights=WEIGHTS.transpose(0, 3, 1, 2).reshape(6, 3, 3, 4)),
+    ),
+    (
+        "kernel",
+        "weights read plane by plane",
+        lambda: planted(weights=WEIGHTS.reshape(6, 4, 3, 3).transpose(0, 2, 3, 1)),
+    ),
+    (
+        "kernel",
+        "dilation 2x2",
+        lambda: planted(pads=((1, 2), (1, 2)), dilation=(2, 2), size=(4, 4)),
+    ),
     ("bias", "bias left out", lambda: planted(bias=[0] * 6)),
-    ("accumulator", "wrapped at 16 bits", lambda: planted(sums=lambda n: (n + 2 ** 15) % 2 ** 16 - 2 ** 15)),
-    ("accumulator", "saturated at 16 bits", lambda: planted(sums=lambda n: min(max(n, -2 ** 15), 2 ** 15 - 1)))]
+    (
+        "accumulator",
+        "wrapped at 16 bits",
+        lambda: planted(sums=lambda n: (n + 2**15) % 2**16 - 2**15),
+    ),
+    (
+        "accumulator",
+        "saturated at 16 bits",
+        lambda: planted(sums=lambda n: min(max(n, -(2**15)), 2**15 - 1)),
+    ),
+]
 
 
 @pytest.fixture(scope="module")
@@ -154,10 +263,18 @@ def test_a_correct_output_is_equal_at_once(right: np.ndarray) -> None:
 
 @pytest.mark.sample(14)
 @pytest.mark.parametrize(("kind", "words", "make"), PLANTS, ids=[words for _, words, _ in PLANTS])
-def test_planted_error_is_named_and_nothing_else(kind: str, words: str, make: Any, right: np.ndarray) -> None:
+def test_planted_error_is_named_and_nothing_else(
+    kind: str, words: str, make: Any, right: np.ndarray
+) -> None:
     output = np.ascontiguousarray(make())
     found = npulab.hypotheses(layer(), X, output, RULE)
-    assert found.iloc[0].to_list() == ["present", f"rule {RULE}", np.count_nonzero(output != right), 96, False]
+    assert found.iloc[0].to_list() == [
+        "present",
+        f"rule {RULE}",
+        np.count_nonzero(output != right),
+        96,
+        False,
+    ]
     equal = found[found.equal]
     assert (kind, words) in set(zip(equal.kind, equal.change, strict=True))
     same = {words} | SHARED.get(words, set()) | {a for a, names in SHARED.items() if words in names}
@@ -184,11 +301,18 @@ def test_every_rule_and_engine_is_named_with_all_its_ties(dtype: str, channels: 
     kind, signed = np.dtype(dtype), dtype != "uint8"
     zero = 0 if dtype == "int16" else 5
     weights = random.randint(-60, 60, (12, 3, 3, 2)).astype(np.int8 if signed else np.uint8)
-    scale = tuple((2.0 ** -8 * random.uniform(0.8, 1.2, 12)).tolist()) if channels else 2.0 ** -8 * 1.5
+    scale = tuple((2.0**-8 * random.uniform(0.8, 1.2, 12)).tolist()) if channels else 2.0**-8 * 1.5
     wide = 200 if dtype == "int16" else 1
-    one = npulab.Conv2D(weights, random.randint(-3000, 3000, 12), (9, 9, 2), padding="same", dtype=dtype,
-                        input_q=npulab.QuantParams(1.0, zero), output_q=npulab.QuantParams(1.0 * wide, zero),
-                        weight_q=npulab.QuantParams(scale, 0))
+    one = npulab.Conv2D(
+        weights,
+        random.randint(-3000, 3000, 12),
+        (9, 9, 2),
+        padding="same",
+        dtype=dtype,
+        input_q=npulab.QuantParams(1.0, zero),
+        output_q=npulab.QuantParams(1.0 * wide, zero),
+        weight_q=npulab.QuantParams(scale, 0),
+    )
     info = np.iinfo(kind)
     x = random.randint(info.min, info.max + 1, (9, 9, 2)).astype(kind)
     outputs = {}
@@ -201,20 +325,35 @@ def test_every_rule_and_engine_is_named_with_all_its_ties(dtype: str, channels: 
             continue
     assert len(outputs) > 6
     mine = next(iter(outputs))
-    for name, output in {output.tobytes(): (name, output) for name, output in outputs.items()}.values():
+    for name, output in {
+        output.tobytes(): (name, output) for name, output in outputs.items()
+    }.values():
         found = npulab.hypotheses(one, x, output, mine)
         same = {other for other, its in outputs.items() if np.array_equal(its, output)}
         if mine in same:
             assert len(found) == 1
         else:
-            named = {words.removeprefix("rounding rule ") for words in found[found.equal & (found.kind == "rule")].change}
+            named = {
+                words.removeprefix("rounding rule ")
+                for words in found[found.equal & (found.kind == "rule")].change
+            }
             assert named - {f"{mine}:{order}" for order in "DPS"} == same, name
 
 
-@pytest.mark.parametrize(("make", "words"), [
-    (lambda: planted(zeros=off(2, 1), border=0), {"output zero point +1", "border of code 0"}),
-    (lambda: planted(weights=WEIGHTS[:, ::-1], rounding="floor"), {"kernel rows flipped", "rounding rule vivante-v7:floor"}),
-    (lambda: planted(X[..., ::-1])[..., ::-1], {"input channels reversed", "output channels reversed"})])
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: planted(zeros=off(2, 1), border=0), {"output zero point +1", "border of code 0"}),
+        (
+            lambda: planted(weights=WEIGHTS[:, ::-1], rounding="floor"),
+            {"kernel rows flipped", "rounding rule vivante-v7:floor"},
+        ),
+        (
+            lambda: planted(X[..., ::-1])[..., ::-1],
+            {"input channels reversed", "output channels reversed"},
+        ),
+    ],
+)
 def test_two_errors_are_named_together(make: Any, words: set[str], right: np.ndarray) -> None:
     found = npulab.hypotheses(layer(), X, np.ascontiguousarray(make()), RULE)
     equal = found[found.equal & found.kind.str.contains(" + ", regex=False)]
@@ -235,28 +374,41 @@ def test_other_bias_is_fitted(channels: tuple[int, ...]) -> None:
     assert words.startswith("bias off by ")
     step, channel = words.removeprefix("bias off by ").split(",")[0].split(" in channel ")
     assert int(channel) == channels[0]
-    assert abs(int(step) - steps[0]) < 2 ** SHIFT
+    assert abs(int(step) - steps[0]) < 2**SHIFT
 
 
 def test_garbage_names_nothing() -> None:
     random = np.random.RandomState(1)
     for _ in range(4):
-        found = npulab.hypotheses(layer(), X, random.randint(0, 256, (4, 4, 6)).astype(np.uint8), RULE)
+        found = npulab.hypotheses(
+            layer(), X, random.randint(0, 256, (4, 4, 6)).astype(np.uint8), RULE
+        )
         assert not found.equal.any()
-        assert summary_lines(found)[0] == f"no neighbouring explanation is nearer ({found.mismatches[0]} of 96 differ)"
+        assert (
+            summary_lines(found)[0]
+            == f"no neighbouring explanation is nearer ({found.mismatches[0]} of 96 differ)"
+        )
     # of nearly the right outputs, too
     for _ in range(4):
         wrong = planted().ravel()
         wrong[random.choice(96, 12, replace=False)] ^= 77
         assert not npulab.hypotheses(layer(), X, wrong.reshape(4, 4, 6), RULE).equal.any()
     for code in (0, 255):
-        assert not npulab.hypotheses(layer(), X, np.full((4, 4, 6), code, np.uint8), RULE).equal.any()
+        assert not npulab.hypotheses(
+            layer(), X, np.full((4, 4, 6), code, np.uint8), RULE
+        ).equal.any()
 
 
 def test_another_output_shape_is_explained_by_padding() -> None:
     output = planted(pads=((0, 0), (0, 0)))
     found = npulab.hypotheses(layer(), X, output, RULE)
-    assert found.iloc[0].to_list() == ["present", f"rule {RULE}, output shape (4, 4, 6)", 54, 54, False]
+    assert found.iloc[0].to_list() == [
+        "present",
+        f"rule {RULE}, output shape (4, 4, 6)",
+        54,
+        54,
+        False,
+    ]
     assert found[found.equal].change.to_list() == ["padding valid"]
     back = npulab.hypotheses(layer(padding="valid"), X, planted(), RULE)
     assert set(back[back.equal].change) == {"padding same"}
@@ -265,8 +417,13 @@ def test_another_output_shape_is_explained_by_padding() -> None:
 def test_signed_fully_connected_depthwise_and_batches() -> None:
     random = np.random.RandomState(2)
     q = npulab.QuantParams
-    dense = FullyConnected(random.randint(-90, 90, (7, 48)).astype(np.int8), random.randint(-900, 900, 7),
-                           input_q=q(1.0, 3), weight_q=q(1.0), output_q=q(600.0, -4))
+    dense = FullyConnected(
+        random.randint(-90, 90, (7, 48)).astype(np.int8),
+        random.randint(-900, 900, 7),
+        input_q=q(1.0, 3),
+        weight_q=q(1.0),
+        output_q=q(600.0, -4),
+    )
     x = random.randint(-128, 128, (4, 3, 4)).astype(np.int8)
     output = npulab.emulate(dense, np.ascontiguousarray(x.transpose(2, 0, 1)).reshape(4, 3, 4))
     found = npulab.hypotheses(dense, x, output)
@@ -275,11 +432,20 @@ def test_signed_fully_connected_depthwise_and_batches() -> None:
     found = npulab.hypotheses(dense, rows, npulab.emulate(dense, rows)[:, ::-1])
     assert found[found.equal].change.to_list() == ["output channels reversed"]
 
-    depthwise = npulab.Conv2D(random.randint(-90, 90, (1, 3, 3, 8)).astype(np.int8), random.randint(-900, 900, 8),
-                              (7, 7, 8), padding="same", depthwise=True, input_q=q(1.0, 3), output_q=q(150.0, -4))
+    depthwise = npulab.Conv2D(
+        random.randint(-90, 90, (1, 3, 3, 8)).astype(np.int8),
+        random.randint(-900, 900, 8),
+        (7, 7, 8),
+        padding="same",
+        depthwise=True,
+        input_q=q(1.0, 3),
+        output_q=q(150.0, -4),
+    )
     batch = random.randint(-128, 128, (2, 7, 7, 8)).astype(np.int8)
     flipped = replace(depthwise, weights=depthwise.weights[:, ::-1, ::-1])
-    found = npulab.hypotheses(depthwise, batch, npulab.emulate(flipped, batch, "tflite-builtin"), "tflite-builtin")
+    found = npulab.hypotheses(
+        depthwise, batch, npulab.emulate(flipped, batch, "tflite-builtin"), "tflite-builtin"
+    )
     assert found[found.equal].change.to_list() == ["kernel flipped (convolution)"]
     codes = np.maximum(npulab.emulate(depthwise, batch), 0)
     found = npulab.hypotheses(depthwise, batch, codes)
@@ -293,8 +459,11 @@ def test_signed_fully_connected_depthwise_and_batches() -> None:
 
 def test_windows_moved_at_stride_1() -> None:
     one = layer(stride=(1, 1))
-    for pads, words in ((((2, 0), (1, 1)), "windows one row up"), (((1, 1), (0, 2)), "windows one column right"),
-                        (((0, 2), (0, 2)), "border behind only")):
+    for pads, words in (
+        (((2, 0), (1, 1)), "windows one row up"),
+        (((1, 1), (0, 2)), "windows one column right"),
+        (((0, 2), (0, 2)), "border behind only"),
+    ):
         found = npulab.hypotheses(one, X, npulab.emulate(replace(one, padding=pads), X, RULE), RULE)
         assert words in set(found[found.equal].change)
         assert set(found[found.equal].kind) == {"padding"}
@@ -313,24 +482,38 @@ def test_bad_input_is_one_sentence(captures: npulab.CaptureSet, right: np.ndarra
     nothing = replace(captures["sim-1x1"], buffers={})
     half = npulab.Conv2D(np.ones((1, 1, 1, 1), np.float16), np.zeros(1), (2, 2, 1))
     for arguments, words in (
-            ((npulab.check(nothing),), "allowed is a layer with x and output, or a Comparison with layer, x and captured"),
-            ((layer(), None, right), "x: got None, allowed is a tensor"),
-            ((layer(), X), "output: got None, allowed is a tensor"),
-            ((layer(), X, right.astype(np.int8)), r"output: got shape \(4, 4, 6\) int8, allowed is uint8"),
-            ((layer(), X[1:], right), r"x: got shape \(7, 8, 4\) uint8"),
-            ((half, X, right), "layer: got Conv2D.* allowed is a Conv2D or FullyConnected of int8, uint8, int16"),
-            ((Add((2, 2)), X, right), "layer: got Add")):
+        (
+            (npulab.check(nothing),),
+            "allowed is a layer with x and output, or a Comparison with layer, x and captured",
+        ),
+        ((layer(), None, right), "x: got None, allowed is a tensor"),
+        ((layer(), X), "output: got None, allowed is a tensor"),
+        (
+            (layer(), X, right.astype(np.int8)),
+            r"output: got shape \(4, 4, 6\) int8, allowed is uint8",
+        ),
+        ((layer(), X[1:], right), r"x: got shape \(7, 8, 4\) uint8"),
+        (
+            (half, X, right),
+            "layer: got Conv2D.* allowed is a Conv2D or FullyConnected of int8, uint8, int16",
+        ),
+        ((Add((2, 2)), X, right), "layer: got Add"),
+    ):
         with pytest.raises(ValueError, match=words):
             npulab.hypotheses(*arguments)
     with pytest.raises(LookupError, match="rule: got 'x', allowed is one of"):
         npulab.hypotheses(layer(), X, right, "x")
 
 
-def test_the_shell_tells_what_makes_it_equal(captures: npulab.CaptureSet, tmp_path: Any, capsys: Any) -> None:
+def test_the_shell_tells_what_makes_it_equal(
+    captures: npulab.CaptureSet, tmp_path: Any, capsys: Any
+) -> None:
     capture = captures["sim-1x1"]
     lifted = npulab.target(capture.target).lift(capture)
-    planar = {name: npulab.emulate(lifted.layer, lifted.x, rule).transpose(2, 0, 1).tobytes()
-              for name, rule in (("rule", "vivante-v7:half-up"), ("right", RULE))}
+    planar = {
+        name: npulab.emulate(lifted.layer, lifted.x, rule).transpose(2, 0, 1).tobytes()
+        for name, rule in (("rule", "vivante-v7:half-up"), ("right", RULE))
+    }
     planar["garbage"] = np.random.RandomState(0).bytes(len(planar["right"]))
     for name, output in planar.items():
         npulab.save(replace(capture.with_buffers(output=output), name=name), tmp_path / name)
@@ -339,8 +522,18 @@ def test_the_shell_tells_what_makes_it_equal(captures: npulab.CaptureSet, tmp_pa
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if line.startswith("  equal with")] == [
         "  equal with: rounding rule vivante-v7:half-up or rounding rule single-half-up or rounding rule "
-        "vivante-v8:half-up (0 of 3456 differ)"]
-    assert len([line for line in lines if line.startswith("  no neighbouring explanation is nearer (34")]) == 1
+        "vivante-v8:half-up (0 of 3456 differ)"
+    ]
+    assert (
+        len(
+            [
+                line
+                for line in lines
+                if line.startswith("  no neighbouring explanation is nearer (34")
+            ]
+        )
+        == 1
+    )
     assert len([line for line in lines if line.startswith("  best of each kind alone: ")]) == 2
 
     import json
@@ -353,10 +546,17 @@ def test_the_shell_tells_what_makes_it_equal(captures: npulab.CaptureSet, tmp_pa
         explanations = {row["case"]: row.pop("explanations") for row in rows}
         assert rows == short
         assert explanations["right"] == explanations["update4"] == []
-        assert explanations["rule"][0] == {"kind": "present", "change": f"rule {RULE}", "mismatches": 3,
-                                           "compared": 3456, "equal": False}
+        assert explanations["rule"][0] == {
+            "kind": "present",
+            "change": f"rule {RULE}",
+            "mismatches": 3,
+            "compared": 3456,
+            "equal": False,
+        }
         assert {row["change"] for row in explanations["rule"] if row["equal"]} == {
-            f"rounding rule {name}" for name in ("single-half-up", "vivante-v7:half-up", "vivante-v8:half-up")}
+            f"rounding rule {name}"
+            for name in ("single-half-up", "vivante-v7:half-up", "vivante-v8:half-up")
+        }
 
 
 def test_the_input_is_left_as_it_is(right: np.ndarray) -> None:
@@ -371,31 +571,53 @@ def test_channels_and_rows_that_nobody_wrote_are_named(right: np.ndarray) -> Non
         output = right.copy()
         output[..., [1, 2, 3, 5]] = code
         found = npulab.hypotheses(layer(), X, output, RULE)
-        assert found[found.equal].change.to_list() == [f"channels 1 to 3, 5: captured is {code} everywhere"]
+        assert found[found.equal].change.to_list() == [
+            f"channels 1 to 3, 5: captured is {code} everywhere"
+        ]
         assert set(found[found.equal].kind) == {"unwritten"}
     output = planted(rounding="floor")
     output[2:] = 0
     found = npulab.hypotheses(layer(), X, output, RULE)
-    assert "rows 2 and 3: captured is 0 everywhere" in found[~found.kind.str.contains(" + ", regex=False)].change.to_list()
-    assert any(set(change.split(" with ")) >= {"rows 2 and 3: captured is 0 everywhere"} for change in found[found.equal].change)
+    assert (
+        "rows 2 and 3: captured is 0 everywhere"
+        in found[~found.kind.str.contains(" + ", regex=False)].change.to_list()
+    )
+    assert any(
+        set(change.split(" with ")) >= {"rows 2 and 3: captured is 0 everywhere"}
+        for change in found[found.equal].change
+    )
     output = np.random.RandomState(6).randint(1, 256, right.shape).astype(np.uint8)
     output[..., :2] = 0
     kept = right.copy()
     kept[..., :2], kept[:2, :, 2:] = 0, output[:2, :, 2:]
-    assert "channels 0 and 1: captured is 0 everywhere" in summary_lines(npulab.hypotheses(layer(), X, kept, RULE))[0]
+    assert (
+        "channels 0 and 1: captured is 0 everywhere"
+        in summary_lines(npulab.hypotheses(layer(), X, kept, RULE))[0]
+    )
 
 
 def test_small_and_constant_outputs_are_not_fitted() -> None:
-    """A kernel that only fits with its border; few outputs, and channels that say nothing, explain nothing."""
+    """A kernel that only fits with its border; few outputs, and channels that say nothing,
+    explain nothing.
+    """
     random = np.random.RandomState(4)
-    one = npulab.Conv2D(random.randint(0, 256, (3, 4, 4, 2)).astype(np.uint8), np.zeros(3, int), (3, 3, 2),
-                        padding="same", output_q=npulab.QuantParams(9000.0, 3))
+    one = npulab.Conv2D(
+        random.randint(0, 256, (3, 4, 4, 2)).astype(np.uint8),
+        np.zeros(3, int),
+        (3, 3, 2),
+        padding="same",
+        output_q=npulab.QuantParams(9000.0, 3),
+    )
     x = random.randint(0, 256, (3, 3, 2)).astype(np.uint8)
     output = npulab.emulate(one, x)
     found = npulab.hypotheses(one, x, output[:, ::-1])
     assert found[found.equal].change.to_list() == ["output columns flipped"]
     output[..., 1] = 77
     assert not npulab.hypotheses(one, x, output).equal.any()
-    few = npulab.hypotheses(replace(one, input_shape=(1, 1, 2)), x[:1, :1], np.full((1, 1, 3), 9, np.uint8))
+    few = npulab.hypotheses(
+        replace(one, input_shape=(1, 1, 2)), x[:1, :1], np.full((1, 1, 3), 9, np.uint8)
+    )
     assert len(few) > 20
-    assert summary_lines(few.assign(equal=few.index == 1, mismatches=(few.index != 1) * 3))[0].endswith("; 3 outputs are few to tell")
+    assert summary_lines(few.assign(equal=few.index == 1, mismatches=(few.index != 1) * 3))[
+        0
+    ].endswith("; 3 outputs are few to tell")

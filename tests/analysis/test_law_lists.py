@@ -1,4 +1,6 @@
-"""The first law that is right on some captures, and what captures weigh, by tables; against one after the other."""
+"""The first law that is right on some captures, and what captures weigh, by tables; against one
+after the other.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from npulab.analysis.laws.state import Watch
 
 
 def first_right(agree: np.ndarray, inside: np.ndarray) -> list[int]:
-    return [next((law for law, right in enumerate(agree) if right[rows].all()), -1) for rows in inside]
+    return [
+        next((law for law, right in enumerate(agree) if right[rows].all()), -1) for rows in inside
+    ]
 
 
 @pytest.mark.parametrize("captures", [1, 8, 63, 64, 130])
@@ -42,15 +46,26 @@ def test_what_captures_weigh_together(captures: int) -> None:
 
 def test_a_field_that_read_an_open_one_follows_from_what_that_is_found_to_read() -> None:
     words, a = np.arange(512, dtype=np.uint32)[:, None], np.arange(512)
-    state = start(words, Columns({"a": a}), Names(["a"]), np.zeros(1, np.uint32), [0], Watch(lambda text: None))
-    first, second, third = (Solved(0, lsb, 3, ((ALWAYS, field(f"w0_{reads}_3")),), (512,), 1.0, 9.0)
-                            for lsb, reads in ((0, 3), (3, 6), (6, 0)))
+    state = start(
+        words,
+        Columns({"a": a}),
+        Names(["a"]),
+        np.zeros(1, np.uint32),
+        [0],
+        Watch(lambda text: None),
+    )
+    first, second, third = (
+        Solved(0, lsb, 3, ((ALWAYS, field(f"w0_{reads}_3")),), (512,), 1.0, 9.0)
+        for lsb, reads in ((0, 3), (3, 6), (6, 0))
+    )
     state = state.accept(first).accept(second)
     assert state.follows == {"w0_0_3": {"w0_3_3", "w0_6_3"}, "w0_3_3": {"w0_6_3"}}
     assert state.circular(third, ["w0_0_3", "w0_3_3"]) == {"w0_0_3", "w0_3_3", "w0_6_3"}
 
 
-def test_a_product_with_a_field_that_holds_a_number_less_one_is_as_plain_as_that_of_two_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_product_with_a_field_that_holds_a_number_less_one_is_as_plain_as_that_of_two_sizes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(library, "BUDGET", replace(library.BUDGET, grown_pairs=0))
     height, width = np.random.default_rng(1).integers(1, 60, (2, 50))
     columns = Columns({"height": height})

@@ -1,4 +1,6 @@
-"""The probability of a claim: Laplace's rule of succession over distinct layers, and that claims come true as often."""
+"""The probability of a claim: Laplace's rule of succession over distinct layers, and that claims
+come true as often.
+"""
 
 import numpy as np
 import pandas as pd
@@ -31,7 +33,9 @@ def test_each_step_has_its_own() -> None:
 
 
 def test_the_records_tell_it() -> None:
-    sweep = Sweep(np.arange(1, 17, dtype=np.uint32)[:, None], pd.DataFrame({"width": np.arange(16)}))
+    sweep = Sweep(
+        np.arange(1, 17, dtype=np.uint32)[:, None], pd.DataFrame({"width": np.arange(16)})
+    )
     laws = npulab.find_laws(sweep)
     (field,) = [row for row in Summary(sweep, laws, laws.open).records() if row["kind"] == "field"]
     assert field["steps"][0]["probability"] == pytest.approx(17 / 18)
@@ -39,7 +43,10 @@ def test_the_records_tell_it() -> None:
 
 def test_claims_come_true_at_least_as_often() -> None:
     layers, unseen = decorrelated(24, 5), decorrelated(400, 105)
-    laws, truth = npulab.find_laws(descriptors(layers), layers, nuisance=addresses()), descriptors(unseen, 1)
+    laws, truth = (
+        npulab.find_laws(descriptors(layers), layers, nuisance=addresses()),
+        descriptors(unseen, 1),
+    )
     probability, right = claims(laws, truth, unseen)
     assert len(right) > 5_000
     assert set(probability) <= {1 - 1 / (n + 2) for n in range(1, 25)}

@@ -16,7 +16,9 @@ from npulab.analysis.laws.state import Watch
 ROWS = 40
 RNG = np.random.default_rng(5)
 LAYERS = pd.DataFrame({"width": RNG.integers(8, 500, ROWS), "height": RNG.integers(8, 500, ROWS)})
-WORDS = np.stack([LAYERS["width"] * 2 + 1, LAYERS["height"], RNG.integers(0, 64, ROWS)], 1).astype(np.uint32)
+WORDS = np.stack([LAYERS["width"] * 2 + 1, LAYERS["height"], RNG.integers(0, 64, ROWS)], 1).astype(
+    np.uint32
+)
 
 
 def stopped_after(fields: int) -> Laws:
@@ -35,11 +37,13 @@ def test_an_interrupted_search_keeps_what_it_has() -> None:
     whole, laws = find_laws(WORDS, LAYERS), stopped_after(1)
     assert (laws.stopped, whole.stopped) == (True, False)
     assert len(laws.fields) == 1 < len(whole.fields)
-    field, = laws.fields
+    (field,) = laws.fields
     assert field.text in {other.text for other in whole.fields}
     assert ", stopped before the end" in repr(laws)
     assert "stopped" not in repr(whole)
-    assert np.array_equal(field.values(LAYERS), (WORDS[:, field.word] >> field.lsb) % 2 ** field.width)
+    assert np.array_equal(
+        field.values(LAYERS), (WORDS[:, field.word] >> field.lsb) % 2**field.width
+    )
     predicted, mask = laws.predict(LAYERS)
     assert np.array_equal(predicted & mask, WORDS & mask)
     assert (laws.status == "open").sum() > (whole.status == "open").sum()
@@ -70,7 +74,9 @@ def test_what_other_captures_disprove_is_not_kept(monkeypatch: pytest.MonkeyPatc
 
     laws = find_laws(words, layers, progress=progress)
     for field in laws.fields:
-        assert np.array_equal(field.values(layers), (words[:, field.word] >> field.lsb) % 2 ** field.width)
+        assert np.array_equal(
+            field.values(layers), (words[:, field.word] >> field.lsb) % 2**field.width
+        )
     assert len(laws.fields) == 1
 
 
@@ -84,6 +90,7 @@ def test_the_laws_so_far_are_told() -> None:
 
     watch.tell = tell
     from npulab.analysis.laws import found
+
     table = found.checked_parameters(LAYERS, ROWS)
     found._search(WORDS, table, {}, np.zeros(3, np.uint32), found.field_starts(None, 3), watch)
     assert any("1 fields explain" in text and "bits that vary" in text for text in told)
@@ -102,6 +109,7 @@ def test_a_person_at_a_notebook_sees_them(monkeypatch: pytest.MonkeyPatch) -> No
     import IPython.display
 
     import npulab.analysis.laws.shown as shown
+
     seen: list[Any] = []
 
     class Handle:
@@ -133,8 +141,11 @@ def test_a_person_at_a_notebook_sees_them(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_tables_show_whole_formulas_to_the_left() -> None:
     long = "(width + height) * (width + height) // 64 + (width + height) * 3"
-    laws = npulab.find_laws((LAYERS["width"].to_numpy()[:, None]).astype(np.uint32), LAYERS, laws={
-        long: lambda frame: frame["width"]})
+    laws = npulab.find_laws(
+        (LAYERS["width"].to_numpy()[:, None]).astype(np.uint32),
+        LAYERS,
+        laws={long: lambda frame: frame["width"]},
+    )
     table = laws.table.assign(law=long)
     assert long in repr(table[["word", "law"]])
     assert f"<td style='text-align:left'>{long}</td>" in table[["word", "law"]]._repr_html_()
@@ -143,8 +154,9 @@ def test_tables_show_whole_formulas_to_the_left() -> None:
 
 def test_earlier_laws_are_kept_where_more_captures_prove_them() -> None:
     random = np.random.default_rng(4)
-    frame = pd.DataFrame({name: random.integers(4, 200, 90) for name in ("width", "height")}).assign(
-        mode=random.integers(0, 2, 90), late=np.arange(90) // 45 % 2)
+    frame = pd.DataFrame(
+        {name: random.integers(4, 200, 90) for name in ("width", "height")}
+    ).assign(mode=random.integers(0, 2, 90), late=np.arange(90) // 45 % 2)
     value = np.where(frame["mode"] == 1, frame["width"] - 1, 2 * frame["height"])
     other = np.where(frame["late"], random.integers(4, 200, 90), frame["height"])
     words = np.stack([value, other], 1).astype(np.uint32)
@@ -168,7 +180,10 @@ def test_what_was_open_stays_open_until_captures_have_doubled() -> None:
     first = npulab.find_laws(words[:20], frame.iloc[:20])
 
     def solved(last: int) -> set[int]:
-        return {field.word for field in npulab.find_laws(words[:last], frame.iloc[:last], earlier=first).fields}
+        return {
+            field.word
+            for field in npulab.find_laws(words[:last], frame.iloc[:last], earlier=first).fields
+        }
 
     assert solved(20) == {0}
     both = frame["width"] + frame["height"]

@@ -16,8 +16,12 @@ from npulab.analysis.laws.rivals import clamp_rivals, gap_rivals
 from npulab.analysis.laws.solved import Rival, Solved
 
 HEIGHT, TALL = parameter("height"), Expression("==", (parameter("kernel"), constant(1)))
-CAPTURED = Columns({"height": np.array([7, 20, 128, 400, 12, 64, 90, 500]),
-                    "kernel": np.array([1, 1, 1, 1, 3, 3, 3, 3])})
+CAPTURED = Columns(
+    {
+        "height": np.array([7, 20, 128, 400, 12, 64, 90, 500]),
+        "kernel": np.array([1, 1, 1, 1, 3, 3, 3, 3]),
+    }
+)
 
 
 def cut(lsb: int, width: int, *steps: tuple[Expression, Expression]) -> Solved:
@@ -25,15 +29,22 @@ def cut(lsb: int, width: int, *steps: tuple[Expression, Expression]) -> Solved:
 
 
 def test_a_limit_that_is_cut_in_two_fields_is_one_limit() -> None:
-    """min(height, 100) for kernels of 1, else min(height, 48), found as its low 5 bits and the 2 above."""
+    """min(height, 100) for kernels of 1, else min(height, 48), found as its low 5 bits and the 2
+    above.
+    """
     low_rows = Expression("<", (HEIGHT, constant(32)))
     low = cut(0, 5, (low_rows, HEIGHT), (TALL, constant(4)), (ALWAYS, constant(16)))
     high = cut(5, 2, (low_rows, constant(0)), (TALL, constant(3)), (ALWAYS, constant(1)))
     asked = Columns({"height": np.array([40, 99, 300]), "kernel": np.array([1, 1, 1])})
     for one, truth in ((low, [40 % 32, 99 % 32, 100 % 32]), (high, [1, 3, 3])):
-        said = [one.values(asked, rival.steps).tolist() for rival in clamp_rivals(one, CAPTURED, (low, high))]
+        said = [
+            one.values(asked, rival.steps).tolist()
+            for rival in clamp_rivals(one, CAPTURED, (low, high))
+        ]
         assert truth in said
-        assert truth not in [one.values(asked, rival.steps).tolist() for rival in clamp_rivals(one, CAPTURED)]
+        assert truth not in [
+            one.values(asked, rival.steps).tolist() for rival in clamp_rivals(one, CAPTURED)
+        ]
 
 
 def test_rivals_give_what_was_captured() -> None:
@@ -42,12 +53,18 @@ def test_rivals_give_what_was_captured() -> None:
     captured = CAPTURED.rows(np.array([2, 3, 4, 5, 6, 7]))
     rivals = list(clamp_rivals(whole, captured))
     assert rivals
-    assert all((whole.values(captured, rival.steps) == whole.values(captured)).all() for rival in rivals)
+    assert all(
+        (whole.values(captured, rival.steps) == whole.values(captured)).all() for rival in rivals
+    )
 
 
 def test_a_threshold_may_lie_anywhere_in_its_gap() -> None:
-    wide = cut(0, 1, (Expression("<=", (HEIGHT, constant(100))), constant(0)), (ALWAYS, constant(1)))
-    limits = [rival.when.args[1].args[0] for rival in gap_rivals(wide, CAPTURED) if rival.when is not None]
+    wide = cut(
+        0, 1, (Expression("<=", (HEIGHT, constant(100))), constant(0)), (ALWAYS, constant(1))
+    )
+    limits = [
+        rival.when.args[1].args[0] for rival in gap_rivals(wide, CAPTURED) if rival.when is not None
+    ]
     assert limits == [90, 127]
 
 
@@ -55,19 +72,27 @@ def test_what_both_steps_give_says_nothing_of_the_limit_between_them() -> None:
     """Layers of 90 have 90 with or without the limit: it may lie below them, too."""
     held = Expression("min", (HEIGHT, constant(90)))
     wide = cut(0, 10, (Expression("<=", (HEIGHT, constant(100))), HEIGHT), (ALWAYS, held))
-    limits = [rival.when.args[1].args[0] for rival in gap_rivals(wide, CAPTURED) if rival.when is not None]
+    limits = [
+        rival.when.args[1].args[0] for rival in gap_rivals(wide, CAPTURED) if rival.when is not None
+    ]
     assert limits == [127]
 
 
-def claimed(law: Expression, heights: list[int], asked: list[int], words: list[int] | None = None,
-            **of: Any) -> list[bool]:
+def claimed(
+    law: Expression, heights: list[int], asked: list[int], words: list[int] | None = None, **of: Any
+) -> list[bool]:
     """Whether a law of all captures, found as the low bits of a word, is claimed on each layer."""
     captured = Columns({"height": np.array(heights), "channels": np.arange(len(heights))})
     one = replace(cut(0, 8, (ALWAYS, law)), cost=9.0, explained=400.0, **of)
     raw = np.array(words if words is not None else one.values(captured))[:, None].astype(np.uint32)
     captured.add(one.name, one.raw(raw).astype(np.int64))
-    findings = Findings.of([one], {one.name: frozenset()}, captured, ["height"], raw, np.array([255], np.uint32))
-    return (doubts(findings, Columns({"height": np.array(asked), "channels": np.array(asked)}))[1][:, 0] == 0).tolist()
+    findings = Findings.of(
+        [one], {one.name: frozenset()}, captured, ["height"], raw, np.array([255], np.uint32)
+    )
+    return (
+        doubts(findings, Columns({"height": np.array(asked), "channels": np.array(asked)}))[1][:, 0]
+        == 0
+    ).tolist()
 
 
 def test_a_part_that_hardly_any_capture_needs_is_not_proved() -> None:
@@ -79,7 +104,11 @@ def test_a_part_that_hardly_any_capture_needs_is_not_proved() -> None:
 
 def test_a_number_is_proved_by_other_numbers_not_by_more_captures() -> None:
     """Two heights in forty captures prove what goes with these two, and nothing of a third."""
-    assert claimed(Expression("*", (HEIGHT, constant(3))), [10, 20] * 20, [10, 20, 30]) == [True, True, False]
+    assert claimed(Expression("*", (HEIGHT, constant(3))), [10, 20] * 20, [10, 20, 30]) == [
+        True,
+        True,
+        False,
+    ]
 
 
 def test_the_low_bits_of_a_law_that_fails_above_them_are_not_claimed() -> None:
@@ -91,41 +120,77 @@ def test_the_low_bits_of_a_law_that_fails_above_them_are_not_claimed() -> None:
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_low_bits_are_claimed_where_the_law_of_the_bits_above_goes_on_with_theirs(known: bool) -> None:
-    """The bits above are the height's but for layers of two jobs: only of these may it be another number's."""
+def test_low_bits_are_claimed_where_the_law_of_the_bits_above_goes_on_with_theirs(
+    known: bool,
+) -> None:
+    """The bits above are the height's but for layers of two jobs: only of these may it be
+    another number's.
+    """
     heights, jobs = np.arange(100, 500, 5), (np.arange(80) % 8 == 3).astype(int)
     captured = Columns({"height": heights, "jobs": jobs})
     law = replace(cut(0, 8, (ALWAYS, HEIGHT)), cost=9.0, explained=600.0)
-    above = replace(cut(8, 1, (Expression("==", (parameter("jobs"), constant(1))), constant(0)),
-                        (ALWAYS, Expression("//", (HEIGHT, constant(256))))), cost=9.0, explained=80.0, support=(10, 70))
+    above = replace(
+        cut(
+            8,
+            1,
+            (Expression("==", (parameter("jobs"), constant(1))), constant(0)),
+            (ALWAYS, Expression("//", (HEIGHT, constant(256)))),
+        ),
+        cost=9.0,
+        explained=80.0,
+        support=(10, 70),
+    )
     fields = [law, above] if known else [law]
     words = (law.placed(law.values(captured)) | above.placed(above.values(captured)))[:, None]
     for one in fields:
         captured.add(one.name, one.values(captured))
-    findings = Findings.of(fields, {one.name: frozenset() for one in fields}, captured, ["height"], words,
-                           np.array([2 ** 9 - 1], np.uint32))
+    findings = Findings.of(
+        fields,
+        {one.name: frozenset() for one in fields},
+        captured,
+        ["height"],
+        words,
+        np.array([2**9 - 1], np.uint32),
+    )
     asked = Columns({"height": np.array([110, 310, 110, 310]), "jobs": np.array([0, 0, 1, 1])})
     assert (doubts(findings, asked)[1][:, 0] & 255 == 0).tolist() == [known, known, False, False]
 
 
 def doubted(solved: Solved, captured: dict[str, Any], asked: dict[str, Any]) -> list[bool]:
-    """Whether each layer of ``asked`` is doubted, where a list beside the law makes modes of all but ``height``."""
+    """Whether each layer of ``asked`` is doubted, where a list beside the law makes modes of all
+    but ``height``.
+    """
     columns = Columns({name: np.array(values) for name, values in captured.items()})
     modes = [name for name in captured if name != "height"]
-    beside = replace(cut(16, 8, *((Expression("==", (parameter(name), constant(0))), constant(1)) for name in modes),
-                         (ALWAYS, HEIGHT)), cost=9.0, explained=4000.0)
+    beside = replace(
+        cut(
+            16,
+            8,
+            *((Expression("==", (parameter(name), constant(0))), constant(1)) for name in modes),
+            (ALWAYS, HEIGHT),
+        ),
+        cost=9.0,
+        explained=4000.0,
+    )
     words = np.zeros((columns.n, 1), np.uint32)
     for one in (solved, beside):
         words[:, 0] |= one.placed(one.values(columns))
         columns.add(one.name, one.values(columns))
-    findings = Findings.of([solved, beside], {solved.name: frozenset(), beside.name: frozenset()}, columns, [*captured],
-                           words, np.array([solved.mask], np.uint32))
+    findings = Findings.of(
+        [solved, beside],
+        {solved.name: frozenset(), beside.name: frozenset()},
+        columns,
+        [*captured],
+        words,
+        np.array([solved.mask], np.uint32),
+    )
     layers = Columns({name: np.array(values) for name, values in asked.items()})
     return (doubts(findings, layers)[1][:, 0] & solved.mask != 0).tolist()
 
 
 def test_a_law_says_nothing_of_modes_that_go_together_otherwise() -> None:
-    """Jobs come with as many moves; a layer with fewer is of a kind that no capture shows.  Where any value goes with
+    """Jobs come with as many moves; a layer with fewer is of a kind that no capture shows.  Where
+    any value goes with
     any other, a combination that is missing is missing by chance; where many are rare, laws hold on rare ones."""
     law = replace(cut(0, 8, (ALWAYS, HEIGHT)), cost=9.0, explained=400.0)
     heights, jobs = [*range(10, 74)], [number % 4 for number in range(64)]
@@ -133,16 +198,31 @@ def test_a_law_says_nothing_of_modes_that_go_together_otherwise() -> None:
     assert doubted(law, {"height": heights, "jobs": jobs, "moves": jobs}, asked) == [False, True]
     moves = [number // 4 % 4 if number % 16 != 13 else 0 for number in range(64)]
     assert doubted(law, {"height": heights, "jobs": jobs, "moves": moves}, asked) == [False, False]
-    odd = [0, 1, 3, 2, *jobs[4:8], 1, 2, 2, 0, *jobs[12:]]  # the law held on five captures of kinds of their own
+    odd = [
+        0,
+        1,
+        3,
+        2,
+        *jobs[4:8],
+        1,
+        2,
+        2,
+        0,
+        *jobs[12:],
+    ]  # the law held on five captures of kinds of their own
     assert doubted(law, {"height": heights, "jobs": jobs, "moves": odd}, asked) == [False, False]
 
 
 def test_a_list_says_nothing_of_modes_that_no_capture_has_together() -> None:
-    """Though it reads neither: of any two, and of three of which each two are there; a law of all captures goes on where
+    """Though it reads neither: of any two, and of three of which each two are there; a law of all
+    captures goes on where
     nothing says that the modes go together."""
     always = replace(cut(0, 8, (ALWAYS, HEIGHT)), cost=9.0, explained=400.0)
-    several = replace(always, steps=((Expression("<=", (HEIGHT, constant(40))), HEIGHT), (ALWAYS, constant(40))),
-                      support=(31, 32))
+    several = replace(
+        always,
+        steps=((Expression("<=", (HEIGHT, constant(40))), HEIGHT), (ALWAYS, constant(40))),
+        support=(31, 32),
+    )
     rows = {"height": [*range(10, 73)], "one": [0, 0, 1] * 21, "other": [0, 1, 0] * 21}
     asked = {"height": [20, 20], "one": [0, 1], "other": [1, 1]}
     assert doubted(several, rows, asked) == [False, True]
@@ -153,29 +233,64 @@ def test_a_list_says_nothing_of_modes_that_no_capture_has_together() -> None:
     assert doubted(several, three, asked) == doubted(always, three, asked) == [False, True]
 
 
-@pytest.mark.parametrize(("captures", "rare", "others", "own"), [(60, 5, True, False), (60, 6, True, True), (59, 5, False, False), (59, 6, True, True)])
-def test_a_rare_kind_of_layer_leaves_the_others_proved(captures: int, rare: int, others: bool, own: bool) -> None:
-    """A few layers with several jobs say little of such layers, and nothing against those with one, if there are many."""
+@pytest.mark.parametrize(
+    ("captures", "rare", "others", "own"),
+    [(60, 5, True, False), (60, 6, True, True), (59, 5, False, False), (59, 6, True, True)],
+)
+def test_a_rare_kind_of_layer_leaves_the_others_proved(
+    captures: int, rare: int, others: bool, own: bool
+) -> None:
+    """A few layers with several jobs say little of such layers, and nothing against those with
+    one, if there are many.
+    """
     jobs = np.isin(np.arange(captures), 5 + 10 * np.arange(rare)).astype(int)
-    several = replace(cut(0, 8, (Expression("==", (parameter("jobs"), constant(0))), HEIGHT), (ALWAYS, constant(200))),
-                      cost=9.0, explained=4000.0, support=(captures - rare, rare))
-    assert doubted(several, {"height": [*range(10, 10 + captures)], "jobs": jobs},
-                   {"height": [20, 20], "jobs": [0, 1]}) == [not others, not own]
+    several = replace(
+        cut(
+            0,
+            8,
+            (Expression("==", (parameter("jobs"), constant(0))), HEIGHT),
+            (ALWAYS, constant(200)),
+        ),
+        cost=9.0,
+        explained=4000.0,
+        support=(captures - rare, rare),
+    )
+    assert doubted(
+        several,
+        {"height": [*range(10, 10 + captures)], "jobs": jobs},
+        {"height": [20, 20], "jobs": [0, 1]},
+    ) == [not others, not own]
 
 
 @pytest.mark.parametrize("needed", [2, 4])
 def test_a_limit_that_hardly_any_capture_needs_may_be_one_on_anything(needed: int) -> None:
-    """Captures of ``one`` are 40, but the highest: how many there are says whether the height decides that."""
+    """Captures of ``one`` are 40, but the highest: how many there are says whether the height
+    decides that.
+    """
     high = Expression("<=", (HEIGHT, constant(80 - needed)))
-    one = replace(cut(0, 8, (Expression("and", (Expression("==", (parameter("one"), constant(1))), high)), constant(40)),
-                      (ALWAYS, HEIGHT)), support=(32, 32), cost=20.0, explained=400.0)
+    one = replace(
+        cut(
+            0,
+            8,
+            (
+                Expression("and", (Expression("==", (parameter("one"), constant(1))), high)),
+                constant(40),
+            ),
+            (ALWAYS, HEIGHT),
+        ),
+        support=(32, 32),
+        cost=20.0,
+        explained=400.0,
+    )
     captured = {"height": [*range(17, 81)], "one": [1] * 16 + [0] * 32 + [1] * 16}
     asked = {"height": [20, 20, 80], "one": [0, 1, 1]}
     assert doubted(one, captured, asked) == [False, needed == 2, needed == 2]
 
 
 def test_a_number_may_be_one_more_or_less() -> None:
-    """No capture has a height of 32 or 64: then these are in one group of 32 as well as in the next."""
+    """No capture has a height of 32 or 64: then these are in one group of 32 as well as in the
+    next.
+    """
     group = Expression("//", (HEIGHT, constant(32)))
     heights = [height for height in range(1, 90) if height % 32]
     assert claimed(group, heights, [31, 32, 33, 64, 70]) == [True, False, True, False, True]
@@ -185,12 +300,20 @@ def test_a_number_may_be_one_more_or_less() -> None:
 def test_a_rival_that_reads_an_open_field_says_nothing() -> None:
     """Its field is no column of the layers that are asked for."""
     rival = Rival(0.0, 0, law=Expression("+", (field("w1_0_4"), HEIGHT)))
-    one = replace(cut(0, 10, (ALWAYS, HEIGHT)), rivals=(rival, Rival(1.0, 0, law=parameter("kernel"))))
+    one = replace(
+        cut(0, 10, (ALWAYS, HEIGHT)), rivals=(rival, Rival(1.0, 0, law=parameter("kernel")))
+    )
     (ready,), stuck = in_order([one], {one.name: frozenset()})
     assert not stuck
     assert [str(left) for left in ready.rivals] == ["kernel"]
-    findings = Findings.of([one], {one.name: frozenset()}, CAPTURED, ["height", "kernel"],
-                           CAPTURED[HEIGHT][:, None].astype(np.uint32), np.array([1023], np.uint32))
+    findings = Findings.of(
+        [one],
+        {one.name: frozenset()},
+        CAPTURED,
+        ["height", "kernel"],
+        CAPTURED[HEIGHT][:, None].astype(np.uint32),
+        np.array([1023], np.uint32),
+    )
     words, doubt = doubts(findings, CAPTURED.rows(np.arange(8)))
     assert words[:, 0].tolist() == CAPTURED[HEIGHT].tolist()
     assert doubt.any()

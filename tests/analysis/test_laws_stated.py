@@ -10,14 +10,24 @@ import pandas as pd
 import pytest
 
 import npulab
-from npulab.analysis.laws.expressions import CONDITIONS, INTEGER, Columns, Expression, constant, parameter
+from npulab.analysis.laws.expressions import (
+    CONDITIONS,
+    INTEGER,
+    Columns,
+    Expression,
+    constant,
+    parameter,
+)
 from npulab.analysis.laws.stated import Stated, check_rows, check_stated, word_fields
 from npulab.analysis.laws.texts import parse_law, parse_steps
 from npulab.registers.map import RegisterMap
 
 NAMES = ("width", "height", "stride")
-VALUES = {"width": np.array([1, 2, 5, 16, 17, 64, 100]), "height": np.array([3, 3, 4, 0, 9, 31, 2]),
-          "stride": np.array([1, 2, 1, 2, 3, 1, 4])}
+VALUES = {
+    "width": np.array([1, 2, 5, 16, 17, 64, 100]),
+    "height": np.array([3, 3, 4, 0, 9, 31, 2]),
+    "stride": np.array([1, 2, 1, 2, 3, 1, 4]),
+}
 BINARY = ["+", "-", "*", "//", "ceil", "align", "%", "min", "max", "share", "^"]
 COMPARED = ["==", "!=", "<=", ">", "<", ">=", "divides", "leaves"]
 
@@ -28,40 +38,56 @@ def value(text: str) -> list[int]:
 
 def tree(random: np.random.RandomState, depth: int) -> Expression:
     if depth == 0 or random.randint(5) == 0:
-        return parameter(NAMES[random.randint(3)]) if random.randint(2) else constant(random.randint(0, 200))
+        return (
+            parameter(NAMES[random.randint(3)])
+            if random.randint(2)
+            else constant(random.randint(0, 200))
+        )
     op = [*BINARY, "clog2", "flog2", "!=0"][random.randint(len(BINARY) + 3)]
     count = 1 if op in ("clog2", "flog2", "!=0") else 2
     return Expression(op, tuple(tree(random, depth - 1) for _ in range(count)))
 
 
-@pytest.mark.parametrize(("text", "law"), [
-    ("0xa000 + height * 0x20 + width", lambda w, h, s: 0xA000 + h * 32 + w),
-    ("width - height - stride", lambda w, h, s: w - h - s),
-    ("width - (height - stride)", lambda w, h, s: w - (h - s)),
-    ("(width - 1) // stride * 4 % 7", lambda w, h, s: (w - 1) // s * 4 % 7),
-    ("-3 + -width", lambda w, h, s: -3 - w),
-    ("width + 1 ^ height", lambda w, h, s: (w + 1) ^ h),
-    ("ceil(width / 8)", lambda w, h, s: -(-w // 8)),
-    ("ceil(width * 2 / (stride + 1))", lambda w, h, s: -(-w * 2 // (s + 1))),
-    ("align(2 * width, 16)", lambda w, h, s: -(-2 * w // 16) * 16),
-    ("min(width, max(height, 4))", lambda w, h, s: min(w, max(h, 4))),
-    ("ceil(log2(width)) + 8 * floor(log2(width))", lambda w, h, s: (w - 1).bit_length() + 8 * (w.bit_length() - 1)),
-    ("(width > 5) * height", lambda w, h, s: (w > 5) * h),
-    ("(height != 0)", lambda w, h, s: int(h != 0)),
-    ("width % 2 == 0", lambda w, h, s: int(w % 2 == 0)),
-    ("width % 2 != 0 and stride <= 2", lambda w, h, s: int(w % 2 != 0 and s <= 2)),
-    ("(width + stride * 2) % 5 + (stride == 2)", lambda w, h, s: (w + s * 2) % 5 + (s == 2)),
-    ("7", lambda w, h, s: 7),
-])
+@pytest.mark.parametrize(
+    ("text", "law"),
+    [
+        ("0xa000 + height * 0x20 + width", lambda w, h, s: 0xA000 + h * 32 + w),
+        ("width - height - stride", lambda w, h, s: w - h - s),
+        ("width - (height - stride)", lambda w, h, s: w - (h - s)),
+        ("(width - 1) // stride * 4 % 7", lambda w, h, s: (w - 1) // s * 4 % 7),
+        ("-3 + -width", lambda w, h, s: -3 - w),
+        ("width + 1 ^ height", lambda w, h, s: (w + 1) ^ h),
+        ("ceil(width / 8)", lambda w, h, s: -(-w // 8)),
+        ("ceil(width * 2 / (stride + 1))", lambda w, h, s: -(-w * 2 // (s + 1))),
+        ("align(2 * width, 16)", lambda w, h, s: -(-2 * w // 16) * 16),
+        ("min(width, max(height, 4))", lambda w, h, s: min(w, max(h, 4))),
+        (
+            "ceil(log2(width)) + 8 * floor(log2(width))",
+            lambda w, h, s: (w - 1).bit_length() + 8 * (w.bit_length() - 1),
+        ),
+        ("(width > 5) * height", lambda w, h, s: (w > 5) * h),
+        ("(height != 0)", lambda w, h, s: int(h != 0)),
+        ("width % 2 == 0", lambda w, h, s: int(w % 2 == 0)),
+        ("width % 2 != 0 and stride <= 2", lambda w, h, s: int(w % 2 != 0 and s <= 2)),
+        ("(width + stride * 2) % 5 + (stride == 2)", lambda w, h, s: (w + s * 2) % 5 + (s == 2)),
+        ("7", lambda w, h, s: 7),
+    ],
+)
 def test_laws_are_read_as_python_reads_them(text: str, law: Callable[[int, int, int], int]) -> None:
-    assert value(text) == [law(*row) for row in zip(*(VALUES[name].tolist() for name in NAMES), strict=True)]
+    assert value(text) == [
+        law(*row) for row in zip(*(VALUES[name].tolist() for name in NAMES), strict=True)
+    ]
 
 
 def test_real_numbers_inside_float32() -> None:
     columns = Columns({"scale": np.array([0.1, 0.25], np.float32), "n": np.array([3, 4])})
     one, ten = np.float32(0.1), np.float32(3)
-    for text, expected in (("float32(scale)", one), ("float32(scale * n)", one * ten), ("float32(n / 3)", np.float32(1)),
-                           ("float32(scale * n in double)", np.float32(float(one) * 3))):
+    for text, expected in (
+        ("float32(scale)", one),
+        ("float32(scale * n)", one * ten),
+        ("float32(n / 3)", np.float32(1)),
+        ("float32(scale * n in double)", np.float32(float(one) * 3)),
+    ):
         law = parse_law(text)
         assert columns[law][0] == np.float32(expected).view(np.uint32)
         assert str(law) == text
@@ -77,38 +103,50 @@ def test_texts_of_laws_read_back(n: int) -> None:
     assert np.array_equal(Columns(VALUES)[again], Columns(VALUES)[one])
     assert str(again) == str(one)
     op = COMPARED[n % len(COMPARED)]
-    both = Expression("and", (Expression(op, (one, constant(n))), Expression("<=", (parameter("width"), tree(random, 2)))))
+    both = Expression(
+        "and",
+        (
+            Expression(op, (one, constant(n))),
+            Expression("<=", (parameter("width"), tree(random, 2))),
+        ),
+    )
     assert np.array_equal(Columns(VALUES)[parse_law(str(both))], Columns(VALUES)[both])
 
 
 def test_every_operator_of_the_vocabulary_reads_back() -> None:
     for op, (_, text) in {**INTEGER, **CONDITIONS}.items():
-        one = Expression(op, (parameter("width"), parameter("stride"))[:2 if "{1}" in text else 1])
+        one = Expression(op, (parameter("width"), parameter("stride"))[: 2 if "{1}" in text else 1])
         if op == "and":
             one = Expression(op, tuple(Expression(">", (part, constant(2))) for part in one.args))
         assert parse_law(str(one)) == one
 
 
-@pytest.mark.parametrize(("text", "said"), [
-    ("", "law '': got the end, allowed is a name, a number or a bracket"),
-    ("width +", "law 'width +': got the end, allowed is a name, a number or a bracket"),
-    ("width width", "got 'width' at 6, allowed is the end"),
-    ("(width", "got the end, allowed is ')'"),
-    ("width @ 2", "got '@ 2' at 5, allowed are names, whole numbers and signs"),
-    ("width ** 2", "got '*' at 7, allowed is a name, a number or a bracket"),
-    ("__import__('os')", "got \"'os')\" at 11, allowed are names"),
-    ("system(width)", "got 'system' at 0, allowed is one of align, share, min, max, ceil, floor(log2(x)), float32"),
-    ("lambda: 0", "got ':' at 6, allowed is the end"),
-    ("width < height < 3", "got '<' at 15, allowed is the end"),
-    ("ceil(width)", "got ')' at 10, allowed is '/'"),
-    ("99999999999999999999", "got '99999999999999999999' at 0, allowed is a number to 2**53"),
-    ("(" * 50 + "1" + ")" * 50, "allowed is a law of 25 levels"),
-    ("-" * 50 + "1", "allowed is a law of 25 levels"),
-    ("1 + " * 200 + "1", "allowed are names, whole numbers and signs, 200 in all"),
-    ("1 " * 10 ** 6, "allowed are names, whole numbers and signs, 200 in all"),
-    ("when width == 1: 2", "got several cases, allowed is one"),
-    ("when width 2", "got '2' at 11, allowed is ':'"),
-])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "law '': got the end, allowed is a name, a number or a bracket"),
+        ("width +", "law 'width +': got the end, allowed is a name, a number or a bracket"),
+        ("width width", "got 'width' at 6, allowed is the end"),
+        ("(width", "got the end, allowed is ')'"),
+        ("width @ 2", "got '@ 2' at 5, allowed are names, whole numbers and signs"),
+        ("width ** 2", "got '*' at 7, allowed is a name, a number or a bracket"),
+        ("__import__('os')", "got \"'os')\" at 11, allowed are names"),
+        (
+            "system(width)",
+            "got 'system' at 0, allowed is one of align, share, min, max, ceil, floor(log2(x)), float32",
+        ),
+        ("lambda: 0", "got ':' at 6, allowed is the end"),
+        ("width < height < 3", "got '<' at 15, allowed is the end"),
+        ("ceil(width)", "got ')' at 10, allowed is '/'"),
+        ("99999999999999999999", "got '99999999999999999999' at 0, allowed is a number to 2**53"),
+        ("(" * 50 + "1" + ")" * 50, "allowed is a law of 25 levels"),
+        ("-" * 50 + "1", "allowed is a law of 25 levels"),
+        ("1 + " * 200 + "1", "allowed are names, whole numbers and signs, 200 in all"),
+        ("1 " * 10**6, "allowed are names, whole numbers and signs, 200 in all"),
+        ("when width == 1: 2", "got several cases, allowed is one"),
+        ("when width 2", "got '2' at 11, allowed is ':'"),
+    ],
+)
 def test_what_is_no_law_is_told(text: str, said: str) -> None:
     with pytest.raises(ValueError) as caught:
         parse_law(text)
@@ -122,11 +160,20 @@ def test_long_laws_are_computed() -> None:
 
 def test_cases_are_tried_in_order() -> None:
     steps = parse_steps("when stride == 2: width; when width > 50: 1; else: height")
-    assert [(str(when), str(law)) for when, law in steps] == [("stride == 2", "width"), ("width > 50", "1"), ("always", "height")]
+    assert [(str(when), str(law)) for when, law in steps] == [
+        ("stride == 2", "width"),
+        ("width > 50", "1"),
+        ("always", "height"),
+    ]
     rows = pd.DataFrame(VALUES)
-    expected = [w if s == 2 else 1 if w > 50 else h for w, h, s in rows[list(NAMES)].values.tolist()]
-    found = check_stated([Stated.parse("a", "when stride == 2: width; when width > 50: 1; else: height", "w0_0_8")],
-                         np.array(expected)[:, None], rows)
+    expected = [
+        w if s == 2 else 1 if w > 50 else h for w, h, s in rows[list(NAMES)].values.tolist()
+    ]
+    found = check_stated(
+        [Stated.parse("a", "when stride == 2: width; when width > 50: 1; else: height", "w0_0_8")],
+        np.array(expected)[:, None],
+        rows,
+    )
     assert found.loc[0, ["verdict", "rows", "agree"]].tolist() == ["agrees", 7, 7]
 
 
@@ -134,30 +181,56 @@ def test_cases_are_tried_in_order() -> None:
 
 
 def checked(law: str, words: Any, place: str = "w0_0_8", **parameters: Any) -> dict[str, Any]:
-    return check_stated([Stated.parse("a", law, place)], np.asarray(words)[:, None], parameters).iloc[0].to_dict()
+    return (
+        check_stated([Stated.parse("a", law, place)], np.asarray(words)[:, None], parameters)
+        .iloc[0]
+        .to_dict()
+    )
 
 
 def test_nothing_is_found_from_fewer_than_eight_captures() -> None:
     width = np.arange(1, 8)
-    assert checked("width * 2", width * 2, width=width)["status"] == "agrees in 7 of 7, too few to call it found"
+    assert (
+        checked("width * 2", width * 2, width=width)["status"]
+        == "agrees in 7 of 7, too few to call it found"
+    )
     width = np.arange(1, 9)
     found = checked("width * 2", width * 2, width=width)
     assert (found["verdict"], found["status"]) == ("agrees", "found: agrees in 8 of 8")
     # captures that are the same in everything are one
     again = np.repeat(np.arange(1, 8), 5)
-    assert checked("width * 2", again * 2, width=again)["status"] == "agrees in 35 of 35 (7 different ones), too few to call it found"
-    assert checked("width * 2", again * 2, width=again, other=np.arange(35))["status"] == "found: agrees in 35 of 35"
+    assert (
+        checked("width * 2", again * 2, width=again)["status"]
+        == "agrees in 35 of 35 (7 different ones), too few to call it found"
+    )
+    assert (
+        checked("width * 2", again * 2, width=again, other=np.arange(35))["status"]
+        == "found: agrees in 35 of 35"
+    )
 
 
 def test_what_contradicts_is_named() -> None:
     found = checked("width * 2", [2, 4, 7, 8], width=[1, 2, 3, 4])
-    assert {name: found[name] for name in ("verdict", "rows", "agree", "contradict", "supports", "contradicts", "status")} == {
-        "verdict": "contradicted", "rows": 4, "agree": 3, "contradict": 1, "supports": "0, 1, 3", "contradicts": "2", "status": "contradicted in 1 of 4"}
+    assert {
+        name: found[name]
+        for name in ("verdict", "rows", "agree", "contradict", "supports", "contradicts", "status")
+    } == {
+        "verdict": "contradicted",
+        "rows": 4,
+        "agree": 3,
+        "contradict": 1,
+        "supports": "0, 1, 3",
+        "contradicts": "2",
+        "status": "contradicted in 1 of 4",
+    }
 
 
 def test_what_never_varies_is_told() -> None:
     found = checked("height", [1] * 9, height=[1] * 9, width=range(9))
-    assert (found["verdict"], found["status"]) == ("not varied", "agrees in 9 of 9, but it is 1 in all")
+    assert (found["verdict"], found["status"]) == (
+        "not varied",
+        "agrees in 9 of 9, but it is 1 in all",
+    )
     assert checked("height", [1, 1, 2], height=[1, 1, 1])["verdict"] == "contradicted"
     assert checked("5", [5, 5], width=[1, 2])["verdict"] == "not varied"
 
@@ -169,14 +242,27 @@ def test_many_names_are_not_all_listed() -> None:
 
 
 def test_where_no_case_holds_nothing_is_said() -> None:
-    found = checked("when stride == 2: width", [1, 2, 3, 4], width=[1, 9, 3, 9], stride=[2, 1, 2, 3])
+    found = checked(
+        "when stride == 2: width", [1, 2, 3, 4], width=[1, 9, 3, 9], stride=[2, 1, 2, 3]
+    )
     assert (found["supports"], found["contradict"]) == ("0, 2", 0)
-    assert checked("when stride == 5: width", [1, 2], width=[1, 2], stride=[1, 1])["status"] == "no capture is one that it speaks of"
+    assert (
+        checked("when stride == 5: width", [1, 2], width=[1, 2], stride=[1, 1])["status"]
+        == "no capture is one that it speaks of"
+    )
     # of two engines one is the same in all, and the other is not used by all
     used, sizes = np.array([1, 2, 2]), np.array([[7, 1], [7, 7], [7, 7]])
     law = Stated.parse("a", "when used > i: 7", "w0_0_8", count=2)
-    places = Stated("a", law.text, law.laws, tuple(tuple(parse_law(f"w{i}_0_8") for i in range(2)) for _ in range(1)))
-    assert check_stated([places], sizes, {"used": used}).loc[0, "status"] == "agrees in 3 of 3, but each of them is the same in all"
+    places = Stated(
+        "a",
+        law.text,
+        law.laws,
+        tuple(tuple(parse_law(f"w{i}_0_8") for i in range(2)) for _ in range(1)),
+    )
+    assert (
+        check_stated([places], sizes, {"used": used}).loc[0, "status"]
+        == "agrees in 3 of 3, but each of them is the same in all"
+    )
 
 
 def test_what_cannot_be_asked_is_told() -> None:
@@ -190,34 +276,71 @@ def test_real_parameters_agree_only_bit_for_bit() -> None:
     scale = np.array([0.1, 0.2, 0.7], np.float32)
     words = scale.view(np.uint32).astype(np.int64)
     assert checked("float32(scale)", words, "w0_0_32", scale=scale)["verdict"] == "agrees"
-    assert checked("float32(scale)", np.where([0, 1, 0], 7, words), "w0_0_32", scale=scale)["contradicts"] == "1"
-    assert checked("scale", [1, 2], scale=[1.5, 2.5])["contradict"] == 2  # no whole number is cut to fit
+    assert (
+        checked("float32(scale)", np.where([0, 1, 0], 7, words), "w0_0_32", scale=scale)[
+            "contradicts"
+        ]
+        == "1"
+    )
+    assert (
+        checked("scale", [1, 2], scale=[1.5, 2.5])["contradict"] == 2
+    )  # no whole number is cut to fit
 
 
 def test_captures_by_name_are_asked_for_what_they_have() -> None:
-    captures = {"one": ({"Block.Size": 6, "Block.En[0]": 1, "Block.En[1]": 1}, {"width": 3, "used": 2}),
-                "two": ({"Block.Size": 9, "Block.En[0]": 1, "Block.En[1]": 0}, {"width": 4, "used": 1, "kind": "relu"}),
-                "words": (np.array([0, 10, 1, 1], np.uint32), {"width": 5, "used": 2}),
-                "short": (np.array([0], np.uint32), {"width": 5, "used": 2}), "bare": ({"Block.Size": 1}, {})}
-    found = check_stated([Stated.parse("size", "width * 2", "Block.Size", "w1_0_16"),
-                          Stated.parse("on", "(used > i)", "Block.En[i]", count=2)], captures).set_index("name")
-    assert found.loc["size", ["rows", "supports", "contradicts"]].tolist() == [3, "one, words", "two"]
+    captures = {
+        "one": ({"Block.Size": 6, "Block.En[0]": 1, "Block.En[1]": 1}, {"width": 3, "used": 2}),
+        "two": (
+            {"Block.Size": 9, "Block.En[0]": 1, "Block.En[1]": 0},
+            {"width": 4, "used": 1, "kind": "relu"},
+        ),
+        "words": (np.array([0, 10, 1, 1], np.uint32), {"width": 5, "used": 2}),
+        "short": (np.array([0], np.uint32), {"width": 5, "used": 2}),
+        "bare": ({"Block.Size": 1}, {}),
+    }
+    found = check_stated(
+        [
+            Stated.parse("size", "width * 2", "Block.Size", "w1_0_16"),
+            Stated.parse("on", "(used > i)", "Block.En[i]", count=2),
+        ],
+        captures,
+    ).set_index("name")
+    assert found.loc["size", ["rows", "supports", "contradicts"]].tolist() == [
+        3,
+        "one, words",
+        "two",
+    ]
     assert found.loc["on", ["rows", "supports", "verdict"]].tolist() == [2, "one, two", "agrees"]
-    with pytest.raises(ValueError, match="captures: got int for 'a', allowed is a pair: words or values by field"):
+    with pytest.raises(
+        ValueError, match="captures: got int for 'a', allowed is a pair: words or values by field"
+    ):
         check_stated([], {"a": 3})
     with pytest.raises(ValueError, match="parameters: got some beside captures by name"):
         check_stated([], captures, {"width": [1]})
 
 
 def test_rows_of_a_table_are_words_or_fields() -> None:
-    table = [{"offset": "0x4", "type": "u16", "fields": "A.W + A.H * 0x100", "law": "width + height * 0x100", "note": "kept"},
-             {"offset": "0x8", "type": "u8[4]", "fields": "A.On[i]", "law": "(width > i)", "note": ""},
-             {"offset": "", "type": "", "fields": "", "law": "", "note": "a heading"}]
+    table = [
+        {
+            "offset": "0x4",
+            "type": "u16",
+            "fields": "A.W + A.H * 0x100",
+            "law": "width + height * 0x100",
+            "note": "kept",
+        },
+        {"offset": "0x8", "type": "u8[4]", "fields": "A.On[i]", "law": "(width > i)", "note": ""},
+        {"offset": "", "type": "", "fields": "", "law": "", "note": "a heading"},
+    ]
     width, height = np.array([1, 2, 4]), np.array([7, 8, 9])
     words = np.stack([width * 0, width + height * 256, np.array([1, 0x101, 0x1010101])], 1)
     from_words = check_rows(table, words, {"width": width, "height": height})
-    values = {f"c{n}": ({"A.W": w, "A.H": h} | {f"A.On[{i}]": int(w > i) for i in range(4)}, {"width": w, "height": h})
-              for n, (w, h) in enumerate(zip(width.tolist(), height.tolist(), strict=True))}
+    values = {
+        f"c{n}": (
+            {"A.W": w, "A.H": h} | {f"A.On[{i}]": int(w > i) for i in range(4)},
+            {"width": w, "height": h},
+        )
+        for n, (w, h) in enumerate(zip(width.tolist(), height.tolist(), strict=True))
+    }
     from_values = check_rows(table, values)
     for found in (from_words, from_values):
         assert found["name"].tolist() == ["u16 0x4", "u8[4] 0x8", ""]
@@ -234,9 +357,17 @@ def test_rows_of_a_table_are_words_or_fields() -> None:
 
 def test_laws_that_a_search_found_hold_where_they_are_stated_again() -> None:
     random = np.random.default_rng(5)
-    rows = pd.DataFrame({"width": random.integers(8, 300, 120), "stride": random.integers(1, 3, 120), "channels": random.integers(1, 64, 120)})
+    rows = pd.DataFrame(
+        {
+            "width": random.integers(8, 300, 120),
+            "stride": random.integers(1, 3, 120),
+            "channels": random.integers(1, 64, 120),
+        }
+    )
     wide = np.where(rows["stride"] == 2, -(-rows["width"] // 2), rows["width"])
-    words = np.stack([wide + rows["channels"] * 2 ** 16, (rows["channels"] - 1) // 16], 1).astype(np.uint32)
+    words = np.stack([wide + rows["channels"] * 2**16, (rows["channels"] - 1) // 16], 1).astype(
+        np.uint32
+    )
     laws = npulab.find_laws(words[:60], rows[:60])
     stated = [Stated.parse(one.name, one.text, one.name) for one in laws.fields]
     assert len(stated) >= 3
@@ -248,17 +379,31 @@ def test_laws_that_a_search_found_hold_where_they_are_stated_again() -> None:
 
 
 def test_a_sweeps_registers_name_its_fields() -> None:
-    table = RegisterMap([{"block": "B", "offset": "0", "register": "w0", "field": "size", "lsb": "4", "width": "12"}])
+    table = RegisterMap(
+        [
+            {
+                "block": "B",
+                "offset": "0",
+                "register": "w0",
+                "field": "size",
+                "lsb": "4",
+                "width": "12",
+            }
+        ]
+    )
     sweep = npulab.Sweep([[0x50], [0x90], [0xC0]], {"width": [5, 9, 12]}, registers=table)
     assert check_stated([Stated.parse("a", "width", "size")], sweep).loc[0, "agree"] == 3
     assert check_stated([Stated.parse("a", "width + 1", "size + 1")], sweep).loc[0, "agree"] == 3
 
 
 def test_words_that_are_none_are_told() -> None:
-    for words in ([[1], [1, 2]], [[-1]], [[2 ** 32]], [1, 2], [["a"]]):
+    for words in ([[1], [1, 2]], [[-1]], [[2**32]], [1, 2], [["a"]]):
         with pytest.raises(ValueError, match="words: got"):
             check_stated([], words, {"width": [1]})
     with pytest.raises(ValueError, match="parameters: got 3 rows of width, allowed are 2"):
         check_stated([], [[1], [2]], {"width": [1, 2, 3]})
-    with pytest.raises(ValueError, match=r"parameters: got inf in 'width' \(row 1\), allowed are finite numbers to 2\*\*53"):
+    with pytest.raises(
+        ValueError,
+        match=r"parameters: got inf in 'width' \(row 1\), allowed are finite numbers to 2\*\*53",
+    ):
         check_stated([], [[1], [2]], {"width": [1, np.inf]})

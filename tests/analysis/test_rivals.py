@@ -63,7 +63,11 @@ def kinds_of_rivals(groups: Groups) -> list[list[Groups]]:
     kinds.append([[*groups, frozenset({item})] for item in free if item not in members])
     added = [frozenset(pair) for pair in combinations(free, 2)]
     for count in range(3):
-        those = [pair for pair in added if len(members & pair) == count and not any(pair <= group for group in groups)]
+        those = [
+            pair
+            for pair in added
+            if len(members & pair) == count and not any(pair <= group for group in groups)
+        ]
         kinds.append([[*groups, pair] for pair in those])
     return kinds
 
@@ -82,7 +86,9 @@ def test_certainty_is_that_of_all_rivals_one_by_one(answer: Groups) -> None:
 
 
 def test_wanted_is_the_set_in_which_most_rivals_end_differently() -> None:
-    """After trials of a part alone, what is left is that another part breaks it too, and the reverse."""
+    """After trials of a part alone, what is left is that another part breaks it too, and the
+    reverse.
+    """
     alone = (subset_of({2}, N), "fail")
     others = (~subset_of({2}, N), "pass")
     few = Evidence.of([alone, others, others], N, "fail", FLAKE)

@@ -17,22 +17,44 @@ from npulab.captures.target import Hang, Lifted, Range, Target, Unsupported
 from npulab.registers.map import RegisterMap
 
 CAPTURES = Path(__file__).parents[2] / "captures"
-ROWS = [("SIZE", 0, "rows", 0, 4), ("SIZE", 0, "ignored", 4, 3), ("SIZE", 0, "part", 8, 8), ("GO", 4, "go", 0, 1),
-        ("GO", 4, "dead", 31, 1)]
-MAP = RegisterMap([{"block": "JOB", "offset": offset, "register": register, "field": name, "lsb": lsb, "width": width}
-                   for register, offset, name, lsb, width in ROWS], dense=False)
+ROWS = [
+    ("SIZE", 0, "rows", 0, 4),
+    ("SIZE", 0, "ignored", 4, 3),
+    ("SIZE", 0, "part", 8, 8),
+    ("GO", 4, "go", 0, 1),
+    ("GO", 4, "dead", 31, 1),
+]
+MAP = RegisterMap(
+    [
+        {
+            "block": "JOB",
+            "offset": offset,
+            "register": register,
+            "field": name,
+            "lsb": lsb,
+            "width": width,
+        }
+        for register, offset, name, lsb, width in ROWS
+    ],
+    dense=False,
+)
 
 
 def _values(capture: Capture) -> dict[str, Any]:
     job = capture.jobs[0]
-    return MAP.decode(job.words) | {"start": job.start.words[0] if job.start else 0, "beside": dict(job.writes).get(64)}
+    return MAP.decode(job.words) | {
+        "start": job.start.words[0] if job.start else 0,
+        "beside": dict(job.writes).get(64),
+    }
 
 
 def _lift(capture: Capture) -> Lifted:
     v = _values(capture)
     if not v["go"]:
         raise ValueError("nothing starts")
-    return Lifted(npulab.Add((v["rows"], v["part"] // 16 + 1)), None, None)  # of part, four bits are read
+    return Lifted(
+        npulab.Add((v["rows"], v["part"] // 16 + 1)), None, None
+    )  # of part, four bits are read
 
 
 def _simulate(capture: Capture) -> bytes:
@@ -54,7 +76,9 @@ def _capture(writes: bool = False) -> Capture:
     job = Job("JOB", words)
     if writes:
         written = [(0, int(words[0])), (4, int(words[1])), (64, 7)]
-        job = replace(Job.from_writes("JOB", written, MAP), start=Job("JOB", np.zeros(2, np.uint32)))
+        job = replace(
+            Job.from_writes("JOB", written, MAP), start=Job("JOB", np.zeros(2, np.uint32))
+        )
     return Capture("case", "owl", "c", (job,), maps={"JOB": MAP})
 
 
@@ -64,7 +88,9 @@ def test_fields_that_lift_does_not_look_at_are_found(made: dict[str, Target]) ->
     assert "go" not in table.index
     assert table.loc["ignored", "unread"] == (5, 0, 3)
     assert table.loc["ignored", "all"]
-    assert table.loc["ignored", "effect"] == OTHER  # bit 4 of the word changes what the device gives
+    assert (
+        table.loc["ignored", "effect"] == OTHER
+    )  # bit 4 of the word changes what the device gives
     assert table.loc["part", "unread"] == (33,)
     assert not table.loc["part", "all"]
     assert table.loc["part", "effect"] == SAME
@@ -77,12 +103,16 @@ def test_registers_without_a_map_and_starts_are_looked_at_too(made: dict[str, Ta
     table = unread(_capture(writes=True))
     assert "w16_0_32" in set(table["field"])
     assert (table["field"] == "rows").sum() == 1  # that of the start
-    made["owl"] = replace(made["owl"], lift=lambda capture: Lifted(tuple(_values(capture).values()), None, None))
+    made["owl"] = replace(
+        made["owl"], lift=lambda capture: Lifted(tuple(_values(capture).values()), None, None)
+    )
     fields = set(unread(_capture(writes=True))["field"])
     assert "w16_0_32" not in fields
     assert "go" in fields  # of the start
     assert made["owl"].rule_of is None
-    made["owl"] = replace(made["owl"], rule_of=lambda capture: f"rule {capture.jobs[0].start.words.tolist()}")
+    made["owl"] = replace(
+        made["owl"], rule_of=lambda capture: f"rule {capture.jobs[0].start.words.tolist()}"
+    )
     assert unread(_capture(writes=True)).empty
 
 
@@ -93,7 +123,9 @@ def test_what_is_replayed_is_looked_at_by_its_bytes(made: dict[str, Target]) -> 
     made["owl"] = replace(made["owl"], lift=lift)
     with pytest.raises(ValueError, match=r"^unread: capture case cannot be lifted: no layer$"):
         unread(_capture())
-    made["owl"] = replace(made["owl"], replay=lambda capture: [Range("out", _simulate(replace(capture)))])
+    made["owl"] = replace(
+        made["owl"], replay=lambda capture: [Range("out", _simulate(replace(capture)))]
+    )
     table = unread(_capture()).set_index("field")
     assert not {"rows", "dead"} & {*table.index}
     assert table.loc["ignored", "unread"] == (0,)
@@ -103,13 +135,23 @@ def test_what_is_replayed_is_looked_at_by_its_bytes(made: dict[str, Target]) -> 
 
 
 def test_only_captures_are_taken() -> None:
-    with pytest.raises(TypeError, match=r"^unread: got int, allowed is Capture, as npulab.load gives$"):
+    with pytest.raises(
+        TypeError, match=r"^unread: got int, allowed is Capture, as npulab.load gives$"
+    ):
         unread(3)  # type: ignore[arg-type]
 
 
 @pytest.mark.sample(2)
-@pytest.mark.parametrize("case", ["vivante/sim-3x3-stride2-relu", "nvdla/sim-average-pool", "nvdla/sim-add",
-                                  "onert/sim-uint8", "ane/sim-add"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "vivante/sim-3x3-stride2-relu",
+        "nvdla/sim-average-pool",
+        "nvdla/sim-add",
+        "onert/sim-uint8",
+        "ane/sim-add",
+    ],
+)
 def test_no_target_ignores_a_field_that_changes_what_its_device_gives(case: str) -> None:
     table = unread(npulab.load(CAPTURES / case))
     wrong = table[(table["effect"] == OTHER) & ~table["address"]]
@@ -121,20 +163,29 @@ def test_no_target_ignores_a_field_that_changes_what_its_device_gives(case: str)
 @pytest.mark.parametrize("case", ["sim-1x1-relu", "sim-average-pool", "sim-add"])
 def test_lift_looks_at_what_units_wait_for(case: str) -> None:
     table = unread(npulab.load(CAPTURES / "nvdla" / case))
-    assert set(table[table["effect"] == "hang"]["field"]) == {"DST_BASE_ADDR_LOW"}  # no part of a layer
+    assert set(table[table["effect"] == "hang"]["field"]) == {
+        "DST_BASE_ADDR_LOW"
+    }  # no part of a layer
 
 
-def test_the_shell_says_what_is_not_read(made: dict[str, Target], monkeypatch: pytest.MonkeyPatch,
-                                         capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_shell_says_what_is_not_read(
+    made: dict[str, Target], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     from npulab.cli.shell import main
 
     monkeypatch.setattr("npulab.captures.store.load", lambda path, case: _capture())
     assert main(["unread", "case", "--json"]) == 1  # a bit that nothing reads changes the output
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert {row["field"]: row["effect"] for row in rows} == {"ignored": OTHER, "part": SAME, "dead": "hang"}
+    assert {row["field"]: row["effect"] for row in rows} == {
+        "ignored": OTHER,
+        "part": SAME,
+        "dead": "hang",
+    }
     assert main(["unread", "case", "--unknown"]) == 1
     assert "w0_7_1" in capsys.readouterr().out
     assert main(["unread", "case"]) == 1
-    assert capsys.readouterr().out.endswith(f"and {len(unread(_capture())) - 3} fields without a name\n")
+    assert capsys.readouterr().out.endswith(
+        f"and {len(unread(_capture())) - 3} fields without a name\n"
+    )
     made["owl"] = replace(made["owl"], simulate=lambda capture: b"")
     assert main(["unread", "case"]) == 0

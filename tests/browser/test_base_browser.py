@@ -1,4 +1,6 @@
-"""The wheel without extras in a real browser: ``npulab lab`` copies the notebooks out, and each runs to its end."""
+"""The wheel without extras in a real browser: ``npulab lab`` copies the notebooks out, and each
+runs to its end.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,10 @@ from conftest import ROOT
 from lab import Lab, Opened
 from playwright.sync_api import Browser
 
-NAMES = sorted((path.name for path in (ROOT / "notebooks").glob("*.ipynb")), key=lambda name: int(name.split("-")[0]))
+NAMES = sorted(
+    (path.name for path in (ROOT / "notebooks").glob("*.ipynb")),
+    key=lambda name: int(name.split("-")[0]),
+)
 
 
 @pytest.fixture(scope="module")

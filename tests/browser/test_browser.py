@@ -1,7 +1,8 @@
-"""``npulab lab`` in a real browser: shipped notebooks, a map being made, a bisection, views that are saved and opened again.
+"""``npulab lab`` in a real browser: shipped notebooks, a map being made, a bisection, views that
+are saved and opened again.
 
-One lab and one page serve all of it, each part with a notebook and a kernel of its own: the page alone takes as long as five
-notebooks.
+One lab and one page serve all of it, each part with a notebook and a kernel of its own: the page
+alone takes as long as five notebooks.
 """
 
 from __future__ import annotations
@@ -23,8 +24,14 @@ from store_notebooks import METADATA
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 START, FIRST = (path for path in NOTEBOOKS if path.stem in ("0-start", "1-first-capture"))
-BROKEN = ("Error displaying widget", "Error creating widget", "Loading widget...", "Javascript Error",
-          "Failed to load model class", "model not found")
+BROKEN = (
+    "Error displaying widget",
+    "Error creating widget",
+    "Loading widget...",
+    "Javascript Error",
+    "Failed to load model class",
+    "model not found",
+)
 # a folder to look at what the tests saw
 PICTURES = os.environ.get("NPULAB_PICTURES")
 
@@ -55,14 +62,20 @@ def picture(opened: Opened, name: str) -> None:
 def write(lab: Lab, name: str, *cells: str) -> None:
     """A notebook of one's own."""
     (lab.root / name).parent.mkdir(exist_ok=True)
-    nbformat.write(nbformat.v4.new_notebook(metadata=METADATA, cells=[nbformat.v4.new_code_cell(cell) for cell in cells]),
-                   lab.root / name)
+    nbformat.write(
+        nbformat.v4.new_notebook(
+            metadata=METADATA, cells=[nbformat.v4.new_code_cell(cell) for cell in cells]
+        ),
+        lab.root / name,
+    )
 
 
 def run(opened: Opened) -> None:
     """Run the whole notebook: every cell, without an error, and every view is shown."""
     cells = [cell for cell in opened.run_all() if cell["cell_type"] == "code"]
-    assert [output for cell in cells for output in cell["outputs"] if output["output_type"] == "error"] == []
+    assert [
+        output for cell in cells for output in cell["outputs"] if output["output_type"] == "error"
+    ] == []
     assert all(cell["execution_count"] for cell in cells)
     assert [text for text in opened.texts() if any(word in text for word in BROKEN)] == []
     assert opened.problems == []
@@ -74,7 +87,9 @@ def run(opened: Opened) -> None:
 def test_the_first_screen_of_the_start_notebook_is_a_named_register_block(opened: Opened) -> None:
     opened.turn_to(f"notebooks/{START.name}")
     high = opened.page.viewport_size["height"]
-    output = opened.page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-OutputArea-output").first
+    output = opened.page.locator(
+        ".jp-NotebookPanel:not(.lm-mod-hidden) .jp-OutputArea-output"
+    ).first
     assert "in_image_x_size" in output.inner_text()  # as stored, with nothing run
     assert 0 <= output.bounding_box()["y"] < high / 2
     run(opened)
@@ -108,7 +123,7 @@ def test_click_on_a_bit_reaches_python(first_capture: Opened) -> None:
     before = int(opened.ask("print(view.words[2])"))
     opened.page.locator('.npulab-bit[data-word="2"][data-bit="24"]').dblclick()
     opened.settle()
-    assert int(opened.ask("print(view.words[2])")) == before ^ 2 ** 24
+    assert int(opened.ask("print(view.words[2])")) == before ^ 2**24
     assert opened.ask("print(view.changed)") == "{'relu': (0, 1)}"
     assert opened.ask("print(npulab.diff(capture, view.capture).field.tolist())") == "['relu']"
     opened.page.keyboard.press("m")  # would turn the cell into text if it reached the lab
@@ -200,8 +215,12 @@ def test_edit_a_field_and_see_a_capture_decode_anew(maps: Opened) -> None:
     opened.settle()
     assert "rename relu to clamp_below" in editor.locator("[role=status]").inner_text()
     assert "clamp_below" in bit.get_attribute("aria-label")
-    assert opened.ask("print(draft.steps, draft.decode(b).fields.query('field == \"clamp_below\"').value.tolist())") == \
-        "['rename relu to clamp_below'] [1]"
+    assert (
+        opened.ask(
+            "print(draft.steps, draft.decode(b).fields.query('field == \"clamp_below\"').value.tolist())"
+        )
+        == "['rename relu to clamp_below'] [1]"
+    )
     bit.hover()
     assert "clamp_below" in registers.locator("[role=status]").inner_text()
     opened.ask("draft.split('in_image_x_size', widths=[3, 10], names=['low', 'high'])")
@@ -222,8 +241,10 @@ def test_four_mebibytes_are_drawn_as_they_scroll(maps: Opened) -> None:
     opened = maps
     opened.ask("from IPython.display import display")
     opened.page.evaluate("window.jupyterapp.commands.execute('notebook:insert-cell-below')")
-    opened.page.evaluate("() => { window.jupyterapp.shell.currentWidget.content.activeCell.model.sharedModel.setSource("
-                         "'npulab.notebook.widgets.ByteView(np.random.default_rng(0).integers(0, 256, 2 ** 22, dtype=np.uint8))'); }")
+    opened.page.evaluate(
+        "() => { window.jupyterapp.shell.currentWidget.content.activeCell.model.sharedModel.setSource("
+        "'npulab.notebook.widgets.ByteView(np.random.default_rng(0).integers(0, 256, 2 ** 22, dtype=np.uint8))'); }"
+    )
     opened.page.evaluate("window.jupyterapp.commands.execute('notebook:run-cell').then(() => true)")
     opened.settle()
     last = opened.page.locator(".jp-OutputArea-output", has_text="4194304").last
@@ -239,15 +260,24 @@ def test_four_mebibytes_are_drawn_as_they_scroll(maps: Opened) -> None:
 
 def test_notes_survive_a_restart_of_the_kernel(maps: Opened) -> None:
     opened = maps
-    opened.ask("note = session.note('**two** where the stride is 2', field='relu'); "
-               "_ = session.note('sixteen bytes', capture=a, buffer='coefficients', offset=16, size=16); "
-               "view.cursor = (2, 24); _ = session.open_view(view)")
-    opened.page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart().then(() => true)")
+    opened.ask(
+        "note = session.note('**two** where the stride is 2', field='relu'); "
+        "_ = session.note('sixteen bytes', capture=a, buffer='coefficients', offset=16, size=16); "
+        "view.cursor = (2, 24); _ = session.open_view(view)"
+    )
+    opened.page.evaluate(
+        "() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart().then(() => true)"
+    )
     opened.settle()
     assert opened.ask("print('session' in globals())") == "False"
-    said = opened.ask("import npulab; again = npulab.session('story.json'); shown = again.show(); "
-                      "print(sorted(note.text for note in again.notes), len(again.captures), again.problems, tuple(shown.cursor))")
-    assert said.replace("()", "[]", 1) == "['**two** where the stride is 2', 'sixteen bytes'] 2 [] (2, 24)"
+    said = opened.ask(
+        "import npulab; again = npulab.session('story.json'); shown = again.show(); "
+        "print(sorted(note.text for note in again.notes), len(again.captures), again.problems, tuple(shown.cursor))"
+    )
+    assert (
+        said.replace("()", "[]", 1)
+        == "['**two** where the stride is 2', 'sixteen bytes'] 2 [] (2, 24)"
+    )
     assert "**two** where the stride is 2" in (opened.lab.root / "maps/story.json").read_text()
 
 
@@ -255,12 +285,20 @@ def test_notes_survive_a_restart_of_the_kernel(maps: Opened) -> None:
 
 
 MINE = "saved/mine.ipynb"
-VIEWS = ("view = RegisterView(a)\nview", "editor = MapEditor(npulab.draft(a.maps['NN']), a)\neditor", "DiffView(a, b)",
-         "ByteView(a, 'coefficients')", "OutputView(npulab.check(a))", "BisectView(a, b)",
-         f"sweep = SweepView(npulab.load_sweep({str(CAPTURES / 'heron/sweep-jobs.npz')!r}))\nsweep.at = 40\nsweep",
-         "npulab.notebook.widgets.LawView(npulab.find_laws([[0], [1], [2], [3]] * 8, {'size': [0, 1, 2, 3] * 8}))")
-IMPORTS = (f"import npulab\nfrom npulab.notebook.widgets import *\na = npulab.load({str(CAPTURES / 'vivante/sim-3x3-same')!r})\n"
-           f"b = npulab.load({str(CAPTURES / 'vivante/sim-3x3-stride2-relu')!r})")
+VIEWS = (
+    "view = RegisterView(a)\nview",
+    "editor = MapEditor(npulab.draft(a.maps['NN']), a)\neditor",
+    "DiffView(a, b)",
+    "ByteView(a, 'coefficients')",
+    "OutputView(npulab.check(a))",
+    "BisectView(a, b)",
+    f"sweep = SweepView(npulab.load_sweep({str(CAPTURES / 'heron/sweep-jobs.npz')!r}))\nsweep.at = 40\nsweep",
+    "npulab.notebook.widgets.LawView(npulab.find_laws([[0], [1], [2], [3]] * 8, {'size': [0, 1, 2, 3] * 8}))",
+)
+IMPORTS = (
+    f"import npulab\nfrom npulab.notebook.widgets import *\na = npulab.load({str(CAPTURES / 'vivante/sim-3x3-same')!r})\n"
+    f"b = npulab.load({str(CAPTURES / 'vivante/sim-3x3-stride2-relu')!r})"
+)
 
 
 @pytest.fixture(scope="module")
@@ -275,7 +313,8 @@ def mine(opened: Opened) -> Opened:
 PLANTED = '<p style="color: #777; background: #888">nobody can read this</p>'
 
 
-# of axe's rules one looks at colours, and takes longer than all others, which look at what a theme leaves as it is
+# of axe's rules one looks at colours, and takes longer than all others, which look at what a theme
+# leaves as it is
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("theme", "colours"), [("Light", False), ("Light", True), ("Dark", True)])
 def test_no_findings_of_axe_in_any_widget(mine: Opened, theme: str, colours: bool) -> None:
@@ -284,21 +323,45 @@ def test_no_findings_of_axe_in_any_widget(mine: Opened, theme: str, colours: boo
     for cell in range(1, len(VIEWS) + 1):
         marked = shown(opened, cell)
         marked.scroll_into_view_if_needed()
-        marked.evaluate("(one, cell) => { (one.querySelector('.jupyter-widgets') ?? one).id = 'looked-at-' + cell; }", cell)
-        assert opened.page.locator(f"#looked-at-{cell}").evaluate("one => one.querySelectorAll('*').length") > 20, VIEWS[cell - 1]
+        marked.evaluate(
+            "(one, cell) => { (one.querySelector('.jupyter-widgets') ?? one).id = 'looked-at-' + cell; }",
+            cell,
+        )
+        assert (
+            opened.page.locator(f"#looked-at-{cell}").evaluate(
+                "one => one.querySelectorAll('*').length"
+            )
+            > 20
+        ), VIEWS[cell - 1]
     if colours:
-        # axe judges no text that it takes for hidden: what is not in sight, and all in a body without a height that
-        # hides what overflows, as the lab's is
+        # axe judges no text that it takes for hidden: what is not in sight, and all in a body
+        # without a height that hides what overflows, as the lab's is
         opened.page.add_style_tag(content="body { height: 100vh; }")
         opened.stretch()
-        opened.page.locator("#looked-at-1").evaluate("(one, text) => one.insertAdjacentHTML('beforeend', text)", PLANTED)
-    # once for all of them: axe reads the whole page, whatever it looks at; rows of one view have the same colours, and
-    # all of them are judged in a page of their own
-    context = {"include": [[f"#looked-at-{cell}"] for cell in range(1, len(VIEWS) + 1)],
-               "exclude": [["[role=row]:nth-child(n + 5)"]] if colours else []}
-    options = {"runOnly": ["color-contrast"]} if colours else {"rules": {"color-contrast": {"enabled": False}}}
-    told = Axe().run(opened.page, context=context, options={**options, "resultTypes": ["violations"]}).response
-    found = [f"{one['id']}: {node['target']}: {node['html'][:160]}" for one in told["violations"] for node in one["nodes"]]
+        opened.page.locator("#looked-at-1").evaluate(
+            "(one, text) => one.insertAdjacentHTML('beforeend', text)", PLANTED
+        )
+    # once for all of them: axe reads the whole page, whatever it looks at; rows of one view have
+    # the same colours, and all of them are judged in a page of their own
+    context = {
+        "include": [[f"#looked-at-{cell}"] for cell in range(1, len(VIEWS) + 1)],
+        "exclude": [["[role=row]:nth-child(n + 5)"]] if colours else [],
+    }
+    options = (
+        {"runOnly": ["color-contrast"]}
+        if colours
+        else {"rules": {"color-contrast": {"enabled": False}}}
+    )
+    told = (
+        Axe()
+        .run(opened.page, context=context, options={**options, "resultTypes": ["violations"]})
+        .response
+    )
+    found = [
+        f"{one['id']}: {node['target']}: {node['html'][:160]}"
+        for one in told["violations"]
+        for node in one["nodes"]
+    ]
     assert [one for one in found if not one.endswith(PLANTED)] == []
     assert len(found) == colours
     if colours:
@@ -307,11 +370,12 @@ def test_no_findings_of_axe_in_any_widget(mine: Opened, theme: str, colours: boo
     assert opened.problems == []
 
 
-# ipywidgets' manager takes itself for restored when the new kernel has said that it has no widgets, even if the
-# notebook's are not read yet; what is drawn between the two stays "model not found" until the notebook is opened again.
+# ipywidgets' manager takes itself for restored when the new kernel has said that it has no widgets,
+# even if the notebook's are not read yet; what is drawn between the two stays "model not found"
+# until the notebook is opened again.
 OPENINGS = 6
-# What each output says; of a long table only what is in sight, the page draws more or fewer of the other rows, and not
-# where in it the cursor is, which is the page's own.
+# What each output says; of a long table only what is in sight, the page draws more or fewer of the
+# other rows, and not where in it the cursor is, which is the page's own.
 SEEN = """() => [...document.querySelectorAll('.jp-OutputArea-output')].map(output => {
   const copy = output.cloneNode(true);
   copy.querySelector('.npulab-map .detail')?.remove();
@@ -322,7 +386,9 @@ SEEN = """() => [...document.querySelectorAll('.jp-OutputArea-output')].map(outp
 def test_every_view_is_there_again_as_it_was_last(mine: Opened) -> None:
     opened = mine
     opened.ask("view.put('relu', 1); editor.draft.rename('relu', 'clamped'); RegisterView(b)")
-    opened.page.wait_for_function("() => document.body.textContent.includes('; 1 step, not saved')")  # it is told last
+    opened.page.wait_for_function(
+        "() => document.body.textContent.includes('; 1 step, not saved')"
+    )  # it is told last
     opened.settle()
     before = opened.page.evaluate(SEEN)
     assert len(before) == len(VIEWS)
@@ -333,7 +399,10 @@ def test_every_view_is_there_again_as_it_was_last(mine: Opened) -> None:
         if "model not found" not in "".join(opened.texts()):
             break
     assert opened.page.evaluate(SEEN) == before
-    assert opened.page.locator(".npulab-registers .npulab-bit.differs").get_attribute("data-bit") == "24"
+    assert (
+        opened.page.locator(".npulab-registers .npulab-bit.differs").get_attribute("data-bit")
+        == "24"
+    )
     assert "rename relu to clamped" in opened.texts()[1]
     saved = nbformat.read(opened.lab.root / MINE, 4)
     states = saved.metadata.widgets["application/vnd.jupyter.widget-state+json"]["state"].values()
@@ -373,7 +442,9 @@ def oracle(capture):
         time.sleep(0.01)
     return "fail" if capture.values["f7"] and capture.values["f30"] else "pass"
 """
-BISECTION = 'view = npulab.notebook.widgets.BisectView(good, bad, oracle, journal="run.jsonl")\nview'
+BISECTION = (
+    'view = npulab.notebook.widgets.BisectView(good, bad, oracle, journal="run.jsonl")\nview'
+)
 LOOK = 320  # ms, more than what a trial must be shown before an answer counts
 RUN_VIEW = """() => {
   window.jupyterapp.shell.currentWidget.content.activeCellIndex = 1;
@@ -382,9 +453,12 @@ RUN_VIEW = """() => {
 
 def trial(page: Page, number: int, passed: bool = False) -> None:
     """Wait until the page shows a trial, or has come so far."""
-    page.wait_for_function("""([number, passed]) => {
+    page.wait_for_function(
+        """([number, passed]) => {
       const shown = parseInt(document.querySelector('.npulab-bisect .where').textContent.slice(6));
-      return passed ? shown >= number : shown === number; }""", arg=[number, passed])
+      return passed ? shown >= number : shown === number; }""",
+        arg=[number, passed],
+    )
 
 
 def answer(page: Page, key: str, then: int) -> None:
@@ -400,7 +474,10 @@ def state(page: Page, name: str) -> None:
 
 def seen(page: Page) -> list[str]:
     """What a person sees of a trial: its number, why, the fields, the suspects, the counts."""
-    return [page.inner_text(f".npulab-bisect {part}") for part in (".where", ".reason", ".tried", ".suspects", ".counts")]
+    return [
+        page.inner_text(f".npulab-bisect {part}")
+        for part in (".where", ".reason", ".tried", ".suspects", ".counts")
+    ]
 
 
 def test_bisect_view_in_the_lab(opened: Opened) -> None:
@@ -423,10 +500,23 @@ def test_bisect_view_in_the_lab(opened: Opened) -> None:
             page.click(".npulab-bisect button.undo")
 
     page.click(".npulab-bisect .status")
-    for key in ("m", "y", "d", "d", "x", "b", "1", "ArrowUp", "Enter"):  # what would change the notebook
+    for key in (
+        "m",
+        "y",
+        "d",
+        "d",
+        "x",
+        "b",
+        "1",
+        "ArrowUp",
+        "Enter",
+    ):  # what would change the notebook
         page.keyboard.press(key)
     cells = page.evaluate(CELLS)
-    assert [(cell["cell_type"], "".join(cell["source"])) for cell in cells] == [("code", PAIR), ("code", BISECTION)]
+    assert [(cell["cell_type"], "".join(cell["source"])) for cell in cells] == [
+        ("code", PAIR),
+        ("code", BISECTION),
+    ]
     assert not page.evaluate("() => window.jupyterapp.shell.currentWidget.content.mode === 'edit'")
 
     page.keyboard.press("r")
@@ -436,7 +526,9 @@ def test_bisect_view_in_the_lab(opened: Opened) -> None:
     state(page, "stopped")
     told = int(opened.ask("print(len(view.model.session.journal))"))
     page.wait_for_timeout(400)
-    assert int(opened.ask("print(len(view.model.session.journal))")) == told < 12  # it has really stopped
+    assert (
+        int(opened.ask("print(len(view.model.session.journal))")) == told < 12
+    )  # it has really stopped
     before = seen(page)
 
     page.keyboard.press("Control+s")  # is the lab's

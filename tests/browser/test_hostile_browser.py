@@ -24,31 +24,51 @@ def evil_capture(name: str = "sim-3x3-same") -> npulab.Capture:
     """A capture whose every name is a script."""
     capture = npulab.load(CAPTURES / "vivante" / name)
     draft = npulab.draft(capture.maps["NN"])
-    for n, field in enumerate(("relu", "kernel_xy_size", "post_shift", "stride", "brick_mode", "kernels_per_core")):
+    for n, field in enumerate(
+        ("relu", "kernel_xy_size", "post_shift", "stride", "brick_mode", "kernels_per_core")
+    ):
         if field in draft.map.decode(capture.words):
             draft.rename(field, f"{NASTY[n]}{EVIL}")
     draft.retype("pooling_xy_size", names={0: EVIL, 1: EVIL + "1"})
     draft.set_note("prelu", EVIL)
     capture = draft.decode(capture)
-    return replace(capture, name=EVIL + name, source=EVIL, tool=EVIL, chip=capture.chip,
-                   buffers={**capture.buffers, EVIL: EVIL.encode() * 9})
+    return replace(
+        capture,
+        name=EVIL + name,
+        source=EVIL,
+        tool=EVIL,
+        chip=capture.chip,
+        buffers={**capture.buffers, EVIL: EVIL.encode() * 9},
+    )
 
 
 def evil_laws() -> npulab.notebook.widgets.LawView:
     sweep = npulab.load_sweep(CAPTURES / "vivante/sweep-layers-s905d3.npz")
     parameters = sweep.parameters.iloc[:24, :3]
     parameters = parameters.rename(columns={parameters.columns[0]: EVIL})
-    return npulab.notebook.widgets.LawView(npulab.find_laws(sweep.words[:24, :1] & 0x3f, parameters))
+    return npulab.notebook.widgets.LawView(
+        npulab.find_laws(sweep.words[:24, :1] & 0x3F, parameters)
+    )
 
 
 MAKES: dict[str, Callable[[], Any]] = {
     "registers": lambda: npulab.RegisterView(evil_capture(), evil_capture("sim-3x3-stride2-relu")),
-    "editor": lambda: npulab.notebook.widgets.MapEditor(npulab.draft(evil_capture().maps["NN"]), evil_capture()),
+    "editor": lambda: npulab.notebook.widgets.MapEditor(
+        npulab.draft(evil_capture().maps["NN"]), evil_capture()
+    ),
     "rows": lambda: npulab.notebook.widgets.MapEditor(npulab.draft(nasty_table())),
-    "diff": lambda: npulab.notebook.widgets.DiffView(evil_capture(), evil_capture("sim-3x3-stride2-relu")),
+    "diff": lambda: npulab.notebook.widgets.DiffView(
+        evil_capture(), evil_capture("sim-3x3-stride2-relu")
+    ),
     "bytes": lambda: npulab.notebook.widgets.ByteView(evil_capture(), EVIL),
-    "outputs": lambda: npulab.notebook.widgets.OutputView(replace(npulab.check(npulab.load(CAPTURES / "vivante/sim-3x3-same")), case=EVIL, reason=EVIL)),
-    "bisection": lambda: npulab.notebook.widgets.BisectView(evil_capture(), evil_capture("sim-3x3-stride2-relu")),
+    "outputs": lambda: npulab.notebook.widgets.OutputView(
+        replace(
+            npulab.check(npulab.load(CAPTURES / "vivante/sim-3x3-same")), case=EVIL, reason=EVIL
+        )
+    ),
+    "bisection": lambda: npulab.notebook.widgets.BisectView(
+        evil_capture(), evil_capture("sim-3x3-stride2-relu")
+    ),
     "laws": evil_laws,
 }
 
@@ -64,33 +84,59 @@ def test_hostile_names_are_text_in_every_view(chrome: Browser, name: str) -> Non
             blank.press(key)
         page = blank.page
         assert page.title() == "widget"
-        assert page.locator("#root").evaluate("one => one.querySelectorAll('script, img, iframe, a').length") == 0
+        assert (
+            page.locator("#root").evaluate(
+                "one => one.querySelectorAll('script, img, iframe, a').length"
+            )
+            == 0
+        )
         assert EVIL in page.inner_text("#root") or name in ("rows", "outputs")
         page.goto("about:blank")
         page.set_content(f"<title>calm</title><div id='root'>{html}</div>")
         assert page.title() == "calm"
-        assert page.locator("#root").evaluate("one => one.querySelectorAll('script, img, iframe, a[href^=\"javascript\"]').length") == 0
+        assert (
+            page.locator("#root").evaluate(
+                "one => one.querySelectorAll('script, img, iframe, a[href^=\"javascript\"]').length"
+            )
+            == 0
+        )
         assert EVIL in page.inner_text("#root") or name in ("outputs", "rows", "laws")
 
 
-def test_a_report_opens_with_no_network_and_runs_no_script(chrome: Browser, folder: Path) -> None:  # noqa: F811
+def test_a_report_opens_with_no_network_and_runs_no_script(chrome: Browser, folder: Path) -> None:
     path = hostile(folder).report(folder / "out.html")
     moved = folder / "elsewhere" / "out.html"
     moved.parent.mkdir()
     moved.write_bytes(path.read_bytes())
     for theme in ("light", "dark"):
-        context = chrome.new_context(offline=True, color_scheme=theme, viewport={"width": 900, "height": 900})
+        context = chrome.new_context(
+            offline=True, color_scheme=theme, viewport={"width": 900, "height": 900}
+        )
         page = context.new_page()
         heard: list[str] = []
-        page.on("dialog", lambda dialog, heard=heard: (heard.append(dialog.message), dialog.dismiss()))
-        page.on("request", lambda request, heard=heard: heard.append(request.url) if not request.url.startswith((moved.as_uri(), "data:")) else None)
+        page.on(
+            "dialog", lambda dialog, heard=heard: (heard.append(dialog.message), dialog.dismiss())
+        )
+        page.on(
+            "request",
+            lambda request, heard=heard: (
+                heard.append(request.url)
+                if not request.url.startswith((moved.as_uri(), "data:"))
+                else None
+            ),
+        )
         page.on("console", lambda said, heard=heard: heard.append(said.text))
         page.on("pageerror", lambda error, heard=heard: heard.append(str(error)))
         page.goto(moved.as_uri())
         assert page.title() != "ran"
         assert EVIL in page.inner_text("body")
-        assert page.evaluate("[...document.images].every(one => one.complete && one.naturalWidth > 0)")
-        assert page.evaluate("document.querySelectorAll('script, iframe, object, embed, form').length") == 0
+        assert page.evaluate(
+            "[...document.images].every(one => one.complete && one.naturalWidth > 0)"
+        )
+        assert (
+            page.evaluate("document.querySelectorAll('script, iframe, object, embed, form').length")
+            == 0
+        )
         assert heard == []
         context.close()
 
@@ -100,7 +146,10 @@ def test_a_drawing_of_a_map_runs_no_script(chrome: Browser, tmp_path: Path) -> N
     page = chrome.new_page()
     heard: list[str] = []
     page.on("dialog", lambda dialog: (heard.append(dialog.message), dialog.dismiss()))
-    page.on("request", lambda request: heard.append(request.url) if not request.url.endswith("map.svg") else None)
+    page.on(
+        "request",
+        lambda request: heard.append(request.url) if not request.url.endswith("map.svg") else None,
+    )
     page.goto((tmp_path / "map.svg").as_uri())
     assert page.evaluate("document.querySelectorAll('script, a, image, foreignObject').length") == 0
     assert page.evaluate("document.title ?? ''") != "ran"

@@ -10,8 +10,10 @@ from playwright.sync_api import Browser
 from npulab.notebook.widgets import LawView
 
 LAWS = fake_laws(simulated=True)
-FOCUS = "() => document.activeElement.dataset.bit === undefined ? document.activeElement.className : " \
-        "[+document.activeElement.dataset.word, +document.activeElement.dataset.bit]"
+FOCUS = (
+    "() => document.activeElement.dataset.bit === undefined ? document.activeElement.className : "
+    "[+document.activeElement.dataset.word, +document.activeElement.dataset.bit]"
+)
 
 
 def focus(page: BlankPage) -> object:
@@ -29,9 +31,13 @@ def sync(page: BlankPage, view: LawView, seen: int = 0) -> int:
 
 # Each theme has colours of its own.
 @pytest.mark.sample(1)
-@pytest.mark.parametrize(("theme", "place", "colour"), [("light", (0, 5), "status"), ("dark", (1, 7), "status"),
-                                                        ("bare", (2, 0), "flips")])
-def test_no_findings_in_any_theme(chrome: Browser, theme: str, place: tuple[int, int], colour: str) -> None:
+@pytest.mark.parametrize(
+    ("theme", "place", "colour"),
+    [("light", (0, 5), "status"), ("dark", (1, 7), "status"), ("bare", (2, 0), "flips")],
+)
+def test_no_findings_in_any_theme(
+    chrome: Browser, theme: str, place: tuple[int, int], colour: str
+) -> None:
     view = LawView(LAWS)
     view.place, view.opened, view.query, view.colour = place, True, "input_w", colour
     with BlankPage(chrome, view, theme) as page:
@@ -45,11 +51,23 @@ def test_no_findings_in_any_theme(chrome: Browser, theme: str, place: tuple[int,
 def test_keys_move_open_and_leave(chrome: Browser) -> None:
     view = LawView(LAWS)
     with BlankPage(chrome, view) as page:
-        page.page.evaluate("() => { window.leaked = []; "
-                           "document.addEventListener('keydown', event => window.leaked.push(event.key)); }")
+        page.page.evaluate(
+            "() => { window.leaked = []; "
+            "document.addEventListener('keydown', event => window.leaked.push(event.key)); }"
+        )
         page.press("Tab", "Tab", "Tab")
         assert focus(page) == [0, 9], "the grid is one stop"
-        page.press("ArrowRight", "ArrowDown", "ArrowLeft", "Home", "ArrowRight", "End", "ArrowRight", "PageDown", "PageUp")
+        page.press(
+            "ArrowRight",
+            "ArrowDown",
+            "ArrowLeft",
+            "Home",
+            "ArrowRight",
+            "End",
+            "ArrowRight",
+            "PageDown",
+            "PageUp",
+        )
         assert focus(page) == [0, 0]
         page.press("]", "]", "]", "[", "m", "x", "d")
         assert focus(page) == [1, 29]
@@ -58,19 +76,32 @@ def test_keys_move_open_and_leave(chrome: Browser) -> None:
         seen = sync(page, view)
         assert (view.place, view.opened) == ((1, 7), True)
         assert page.page.inner_text(".panel h4") == "w1_4_4"
-        assert page.page.locator(".panel .open tbody tr").all_inner_texts()[0].split("\t")[:2] == ["bits 6 to 4", "no law"]
-        assert page.page.locator(".panel svg[role=img] .none").count() == len(view.panel["scatter"]["points"])
+        assert page.page.locator(".panel .open tbody tr").all_inner_texts()[0].split("\t")[:2] == [
+            "bits 6 to 4",
+            "no law",
+        ]
+        assert page.page.locator(".panel svg[role=img] .none").count() == len(
+            view.panel["scatter"]["points"]
+        )
         page.press("ArrowUp")
         seen = sync(page, view, seen)
         assert page.page.inner_text(".panel h4") == "w0_3_7", "an open panel follows"
-        assert page.page.locator(".panel .steps tbody tr").all_inner_texts()[1].split() == ["else", "input_w", "32"]
+        assert page.page.locator(".panel .steps tbody tr").all_inner_texts()[1].split() == [
+            "else",
+            "input_w",
+            "32",
+        ]
         page.press("Escape")
         sync(page, view, seen)
         assert not page.page.is_visible(".panel")
         assert not view.opened
-        assert page.page.evaluate("window.leaked") == ["Tab"] * 3, "no key of the view goes on to the notebook"
+        assert page.page.evaluate("window.leaked") == ["Tab"] * 3, (
+            "no key of the view goes on to the notebook"
+        )
         page.press("Escape", "Control+s")
-        assert page.page.evaluate("window.leaked.slice(3)") == ["Escape", "Control", "s"], "the second Escape leaves"
+        assert page.page.evaluate("window.leaked.slice(3)") == ["Escape", "Control", "s"], (
+            "the second Escape leaves"
+        )
         assert page.errors == []
 
 
@@ -109,19 +140,27 @@ def test_click_and_colours_and_another_parameter(chrome: Browser) -> None:
         page.page.click("[data-word='0'][data-bit='5']")
         seen = sync(page, view)
         assert page.saved[0] == {"place": [0, 5], "opened": True}, "one message"
-        assert page.page.locator(".label").all_inner_texts() == ["when stride == 2 then ceil(input_w / 2); input_w"]
-        assert page.page.locator("[data-word='0'][data-bit='5']").inner_text() == "", "the law stands there"
+        assert page.page.locator(".label").all_inner_texts() == [
+            "when stride == 2 then ceil(input_w / 2); input_w"
+        ]
+        assert page.page.locator("[data-word='0'][data-bit='5']").inner_text() == "", (
+            "the law stands there"
+        )
         curves = page.page.locator("figure > svg .curve")
         assert curves.count() == len(view.panel["scatter"]["curves"]) == 2
         spot = page.page.locator("figure > svg .point").nth(5).bounding_box()
         page.page.mouse.move(spot["x"] + spot["width"] / 2, spot["y"] + spot["height"] / 2)
-        assert page.page.inner_text(".hovered") in [point[5] for point in view.panel["scatter"]["points"]]
+        assert page.page.inner_text(".hovered") in [
+            point[5] for point in view.panel["scatter"]["points"]
+        ]
         assert page.page.locator(".pointed").count() == 1
         page.page.click(".related button >> nth=1")
         seen = sync(page, view, seen)
         assert view.against == view.panel["scatter"]["parameter"] == view.panel["related"][1][0]
         assert page.page.inner_text(".panel [aria-pressed=true]").startswith(view.against)
-        assert page.page.evaluate("document.activeElement.dataset.parameter") == view.against, "the focus stays"
+        assert page.page.evaluate("document.activeElement.dataset.parameter") == view.against, (
+            "the focus stays"
+        )
         page.page.select_option(".colour", "relation relu")
         seen = sync(page, view, seen)
         assert (view.colour, view.parameter) == ("relation", "relu")

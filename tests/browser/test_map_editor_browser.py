@@ -14,8 +14,14 @@ from npulab.notebook.widgets import MapEditor, RegisterView
 def answer(page: BlankPage, view: MapEditor) -> None:
     """Give Python what the page sent last, and the page what Python makes of it."""
     view._handle_custom_msg(page.sent[-1], [])
-    page.push(rows=view.rows, steps=view.steps, undone=view.undone, title=view.title, summary=view.summary,
-              status=view.status)
+    page.push(
+        rows=view.rows,
+        steps=view.steps,
+        undone=view.undone,
+        title=view.title,
+        summary=view.summary,
+        status=view.status,
+    )
 
 
 def status(page: BlankPage) -> str:
@@ -30,7 +36,8 @@ def here(page: BlankPage) -> tuple[int, int]:
     """Row and column of the cell that is told to a reader of the screen."""
     row, column = page.page.evaluate(
         "(id => [document.getElementById(id).dataset.row, document.getElementById(id).dataset.column])"
-        "(document.querySelector('[role=grid]').getAttribute('aria-activedescendant'))")
+        "(document.querySelector('[role=grid]').getAttribute('aria-activedescendant'))"
+    )
     return int(row), int(column)
 
 
@@ -77,8 +84,16 @@ def test_page_edit_a_field_and_see_the_capture_decode_anew(chrome: Browser) -> N
         answer(page, view)
         assert [cell(page, row, "field") for row in range(2)] == ["low", "high"]
         assert [cell(page, row, "capture") for row in range(2)] == ["0x1 = 1", "0x0 = 0"]
-        other.push(registers=words.registers, places=words.places, values=words.values, summary=words.summary)
-        assert other.page.get_attribute("[data-word='0'][data-bit='1']", "aria-label") == "0, bit 1, high"
+        other.push(
+            registers=words.registers,
+            places=words.places,
+            values=words.values,
+            summary=words.summary,
+        )
+        assert (
+            other.page.get_attribute("[data-word='0'][data-bit='1']", "aria-label")
+            == "0, bit 1, high"
+        )
         other.page.hover("[data-word='0'][data-bit='0']")
         assert "low CFG[0] · 0x1 = 1" in status(other)
         other.page.dblclick("[data-word='0'][data-bit='1']")
@@ -95,9 +110,16 @@ def test_page_edit_a_field_and_see_the_capture_decode_anew(chrome: Browser) -> N
         page.page.click(".undo")
         answer(page, view)
         assert page.page.is_disabled(".undo")
-        other.push(registers=words.registers, places=words.places, values=words.values, summary=words.summary)
-        assert other.page.get_attribute("[data-word='0'][data-bit='1']", "aria-label") == \
-            "1, bit 1, mode, differs from the reference"
+        other.push(
+            registers=words.registers,
+            places=words.places,
+            values=words.values,
+            summary=words.summary,
+        )
+        assert (
+            other.page.get_attribute("[data-word='0'][data-bit='1']", "aria-label")
+            == "1, bit 1, mode, differs from the reference"
+        )
         assert other.page.locator("[role=grid]").count() == 1
         assert other.page.evaluate("document.activeElement.dataset.bit") == "1"
         other.cleanup()
@@ -107,16 +129,22 @@ def test_page_edit_a_field_and_see_the_capture_decode_anew(chrome: Browser) -> N
 def test_page_gives_a_field_other_bits_and_adds_one(chrome: Browser) -> None:
     view = MapEditor(made(), small())
     with BlankPage(chrome, view) as page:
-        page.page.evaluate("document.querySelectorAll('.npulab-bit').forEach(bit => { bit.kept = true; })")
+        page.page.evaluate(
+            "document.querySelectorAll('.npulab-bit').forEach(bit => { bit.kept = true; })"
+        )
         page.press("Tab", "ArrowLeft", "Enter")
         page.page.keyboard.type("3:1")
         page.press("Enter")
         answer(page, view)
         page.push(places=view.places, values=view.values)
         kept = "word => document.querySelector(`.npulab-bit[data-word='${word}']`).kept"
-        assert [page.page.evaluate(kept, word) for word in range(2)] == [None, True], "only what is cut anew"
+        assert [page.page.evaluate(kept, word) for word in range(2)] == [None, True], (
+            "only what is cut anew"
+        )
         labels = page.page.locator(".npulab-row .label").all_inner_texts()
-        assert {label.split()[0] for label in labels} == {item.name for item in view.draft.map if not item.automatic}
+        assert {label.split()[0] for label in labels} == {
+            item.name for item in view.draft.map if not item.automatic
+        }
         assert [cell(page, row, "bits") for row in range(2)] == ["0[0]", "0[3:1]"]
         page.press("a")
         assert page.page.input_value(".answer") == " 0"
@@ -128,7 +156,10 @@ def test_page_gives_a_field_other_bits_and_adds_one(chrome: Browser) -> None:
 
 
 def drag(page: BlankPage, word: int, first: int, last: int) -> None:
-    first_box, last_box = (page.page.locator(f"[data-word='{word}'][data-bit='{bit}']").bounding_box() for bit in (first, last))
+    first_box, last_box = (
+        page.page.locator(f"[data-word='{word}'][data-bit='{bit}']").bounding_box()
+        for bit in (first, last)
+    )
     assert first_box is not None
     assert last_box is not None
     page.page.mouse.move(first_box["x"] + 4, first_box["y"] + 4)
@@ -184,7 +215,9 @@ def test_page_says_what_was_refused(chrome: Browser) -> None:
         page.page.keyboard.type("size")
         page.press("Enter")
         answer(page, view)
-        assert status(page).startswith("refused: register map, register CFG field size: a piece without its at")
+        assert status(page).startswith(
+            "refused: register map, register CFG field size: a piece without its at"
+        )
         assert cell(page, 0, "field") == "mode"
         assert focused(page) == "grid"
 
@@ -193,29 +226,76 @@ def test_page_keys_move(chrome: Browser) -> None:
     with BlankPage(chrome, MapEditor(draft(40))) as page:
         page.press("Tab")
         seen = [here(page)]
-        for key in ("ArrowDown", "ArrowRight", "ArrowLeft", "End", "Home", "ArrowUp", "PageDown", "PageDown", "PageDown",
-                    "PageDown", "ArrowDown", "PageUp"):
+        for key in (
+            "ArrowDown",
+            "ArrowRight",
+            "ArrowLeft",
+            "End",
+            "Home",
+            "ArrowUp",
+            "PageDown",
+            "PageDown",
+            "PageDown",
+            "PageDown",
+            "ArrowDown",
+            "PageUp",
+        ):
             page.press(key)
             seen.append(here(page))
-        assert seen == [(0, 2), (1, 2), (1, 3), (1, 2), (1, 5), (1, 0), (0, 0), (12, 0), (24, 0), (36, 0), (39, 0), (39, 0),
-                        (27, 0)]
+        assert seen == [
+            (0, 2),
+            (1, 2),
+            (1, 3),
+            (1, 2),
+            (1, 5),
+            (1, 0),
+            (0, 0),
+            (12, 0),
+            (24, 0),
+            (36, 0),
+            (39, 0),
+            (39, 0),
+            (27, 0),
+        ]
         assert page.page.locator("[data-row='27'][data-column='0']").is_visible()
         page.press("ArrowRight", "Enter")
         assert (page.page.input_value(".edit"), focused(page)) == ("27[31:0]", "edit")
         page.press("Escape")
         page.press("Tab")
         assert focused(page).startswith("npulab-bit")
-        assert page.page.evaluate("document.activeElement.dataset.word") == "27", "the bits of the row"
+        assert page.page.evaluate("document.activeElement.dataset.word") == "27", (
+            "the bits of the row"
+        )
         page.press("Tab")
         assert focused(page) == ""
 
 
 def test_page_has_a_tab_stop_for_table_and_bits_and_keeps_letters(chrome: Browser) -> None:
     with BlankPage(chrome, MapEditor(made(), small())) as page:
-        page.page.evaluate("window.heard = []; document.addEventListener('keydown', e => heard.push(e.key))")
-        assert page.page.locator("[tabindex='0'], a, button:not([tabindex='-1']), input:not([tabindex='-1']):visible").count() == 2
+        page.page.evaluate(
+            "window.heard = []; document.addEventListener('keydown', e => heard.push(e.key))"
+        )
+        assert (
+            page.page.locator(
+                "[tabindex='0'], a, button:not([tabindex='-1']), input:not([tabindex='-1']):visible"
+            ).count()
+            == 2
+        )
         page.press("Tab")
-        for key in ("m", "b", "d", "y", "Enter", "Escape", "ArrowUp", "/", "z", "Escape", "Control+s", "Escape"):
+        for key in (
+            "m",
+            "b",
+            "d",
+            "y",
+            "Enter",
+            "Escape",
+            "ArrowUp",
+            "/",
+            "z",
+            "Escape",
+            "Control+s",
+            "Escape",
+        ):
             page.press(key)
         assert page.page.evaluate("heard") == ["Tab", "Control", "s", "Escape"]
         assert page.sent == []

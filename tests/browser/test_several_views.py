@@ -21,7 +21,14 @@ from test_views_browser import drawn, nasty_bytes, nasty_diff, nasty_outputs
 import npulab
 from npulab.captures.sources import Lowered
 from npulab.captures.sweep import Sweep
-from npulab.notebook.widgets import BisectView, ExploreView, LawView, MapEditor, RegisterView, SweepView
+from npulab.notebook.widgets import (
+    BisectView,
+    ExploreView,
+    LawView,
+    MapEditor,
+    RegisterView,
+    SweepView,
+)
 
 VIVANTE = CAPTURES / "vivante"
 # what is computed of the first two elements of each kind: tag and classes
@@ -35,8 +42,14 @@ LOOK = """names => { const found = {}, seen = {};
   }
   return found; }"""
 # all that the style sheets set, and the size that follows
-STYLED = sorted({name for path in FOLDER.glob("*.css") for name in re.findall(r"(?<![\w-])([a-z-]+):", path.read_text())}
-                | {"width", "height"})
+STYLED = sorted(
+    {
+        name
+        for path in FOLDER.glob("*.css")
+        for name in re.findall(r"(?<![\w-])([a-z-]+):", path.read_text())
+    }
+    | {"width", "height"}
+)
 ADD = "css => document.head.append(Object.assign(document.createElement('style'), { textContent: css }))"
 HEIGHTS = """name => [...new Set([...document.querySelectorAll(`${name} .item:not([hidden])`)].map(one => getComputedStyle(one).height))]"""
 # a place for another view, above which the one that is there stays
@@ -60,9 +73,18 @@ def bisection() -> BisectView:
 
 
 VIEWS: dict[str, Callable[[], AnyWidget]] = {
-    "registers": lambda: RegisterView(npulab.load(VIVANTE / "sim-1x1")), "sweep": sweep, "map": lambda: MapEditor(made(), small()),
-    "laws": laws, "bytes": nasty_bytes, "outputs": nasty_outputs, "differences": nasty_diff, "bisection": bisection,
-    "exploration": lambda: ExploreView(Lowered("vivante", "vipnano-si-imx8mp"), {"input_h": (8, 16)})}
+    "registers": lambda: RegisterView(npulab.load(VIVANTE / "sim-1x1")),
+    "sweep": sweep,
+    "map": lambda: MapEditor(made(), small()),
+    "laws": laws,
+    "bytes": nasty_bytes,
+    "outputs": nasty_outputs,
+    "differences": nasty_diff,
+    "bisection": bisection,
+    "exploration": lambda: ExploreView(
+        Lowered("vivante", "vipnano-si-imx8mp"), {"input_h": (8, 16)}
+    ),
+}
 
 
 @pytest.fixture(scope="module")
@@ -72,9 +94,13 @@ def views() -> dict[str, Any]:
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("name", VIEWS)
-def test_a_view_looks_the_same_beside_any_other(chrome: Browser, views: dict[str, Any], name: str) -> None:
+def test_a_view_looks_the_same_beside_any_other(
+    chrome: Browser, views: dict[str, Any], name: str
+) -> None:
     with BlankPage(chrome, views[name]) as page:
-        page.page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        page.page.evaluate(
+            "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+        )
         alone = page.page.evaluate(LOOK, STYLED)
         assert len(alone) > 1000
         for other, view in views.items():
@@ -86,16 +112,27 @@ def test_a_view_looks_the_same_beside_any_other(chrome: Browser, views: dict[str
 
 
 def changed(before: dict[str, str], now: dict[str, str]) -> list[str]:
-    return [f"{what}: {value}, was {before[what]}" for what, value in now.items() if before[what] != value]
+    return [
+        f"{what}: {value}, was {before[what]}"
+        for what, value in now.items()
+        if before[what] != value
+    ]
 
 
-@pytest.mark.parametrize("order", [*permutations(["sweep", "registers"]), *permutations(["sweep", "map"])], ids="-".join)
-def test_lists_keep_their_height_in_either_order(chrome: Browser, views: dict[str, Any], order: tuple[str, str]) -> None:
+@pytest.mark.parametrize(
+    "order", [*permutations(["sweep", "registers"]), *permutations(["sweep", "map"])], ids="-".join
+)
+def test_lists_keep_their_height_in_either_order(
+    chrome: Browser, views: dict[str, Any], order: tuple[str, str]
+) -> None:
     first, second = (views[name] for name in order)
     with BlankPage(chrome, first, size=(1000, 1600)) as page:
         page.page.evaluate(NEXT)
         page.page.evaluate(PAGE, [second._esm, second._css, plain(second)])
-        heights = {name: page.page.evaluate(HEIGHTS, name) for name in (".npulab-sweep", ".npulab-registers")}
+        heights = {
+            name: page.page.evaluate(HEIGHTS, name)
+            for name in (".npulab-sweep", ".npulab-registers")
+        }
         assert heights[".npulab-sweep"] == ["36px"]  # name and value, and below them the line
         if "registers" in order:
             assert heights[".npulab-registers"] == ["20px"]
@@ -104,5 +141,8 @@ def test_lists_keep_their_height_in_either_order(chrome: Browser, views: dict[st
 
 def plain(view: Any) -> dict[str, Any]:
     """The state as the page takes it."""
-    return {name: value for name, value in view.get_state().items()
-            if not name.startswith("_") and name not in ("layout", "tabbable", "tooltip")}
+    return {
+        name: value
+        for name, value in view.get_state().items()
+        if not name.startswith("_") and name not in ("layout", "tabbable", "tooltip")
+    }

@@ -1,4 +1,6 @@
-"""The views of bytes, differences and outputs drawn in a blank page: keys, search, frames, and what axe finds."""
+"""The views of bytes, differences and outputs drawn in a blank page: keys, search, frames, and
+what axe finds.
+"""
 
 from __future__ import annotations
 
@@ -69,8 +71,11 @@ def text(value: Any) -> Any:
 def drawn(widget: AnyWidget) -> Any:
     """The widget as a page takes it: bytes as texts."""
     state = {name: text(value) for name, value in widget.get_state().items()}
-    return SimpleNamespace(_esm=str(widget._esm).replace("export default mount(View);", BYTES), _css=widget._css,
-                           get_state=lambda: state)
+    return SimpleNamespace(
+        _esm=str(widget._esm).replace("export default mount(View);", BYTES),
+        _css=widget._css,
+        get_state=lambda: state,
+    )
 
 
 def sync(page: BlankPage, view: AnyWidget, seen: tuple[int, int] = (0, 0)) -> tuple[int, int]:
@@ -78,13 +83,18 @@ def sync(page: BlankPage, view: AnyWidget, seen: tuple[int, int] = (0, 0)) -> tu
     saved, sent = page.saved, page.sent
     names = [name for name in view.keys if not name.startswith("_") and name != "layout"]
     before = {name: getattr(view, name) for name in names}
-    for traits in saved[seen[0]:]:
+    for traits in saved[seen[0] :]:
         view.set_state(traits)
-    for message in sent[seen[1]:]:
+    for message in sent[seen[1] :]:
         view._handle_custom_msg(message, [])
-    asked = {name for traits in saved[seen[0]:] for name in traits}
-    page.push(**{name: text(getattr(view, name)) for name in names
-                 if name in asked or getattr(view, name) != before[name]})
+    asked = {name for traits in saved[seen[0] :] for name in traits}
+    page.push(
+        **{
+            name: text(getattr(view, name))
+            for name in names
+            if name in asked or getattr(view, name) != before[name]
+        }
+    )
     return len(saved), len(sent)
 
 
@@ -93,14 +103,26 @@ def status(page: BlankPage) -> str:
 
 
 def settled(page: BlankPage) -> None:
-    page.page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    page.page.evaluate(
+        "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+    )
 
 
 def nasty_bytes() -> ByteView:
-    capture = npulab.Capture(NASTY, NASTY, "x", (), {"coefficients": NASTY.encode() * 20}, {"coefficients": 0x1000},
-                             provenance="simulated")
-    view = ByteView(capture, items=[Item(8 * n, 8, NASTY if n % 3 else "fill", n) for n in range(60)],
-                    reference=b"?" + NASTY.encode() * 19)
+    capture = npulab.Capture(
+        NASTY,
+        NASTY,
+        "x",
+        (),
+        {"coefficients": NASTY.encode() * 20},
+        {"coefficients": 0x1000},
+        provenance="simulated",
+    )
+    view = ByteView(
+        capture,
+        items=[Item(8 * n, 8, NASTY if n % 3 else "fill", n) for n in range(60)],
+        reference=b"?" + NASTY.encode() * 19,
+    )
     view.query, view.element, view.selection = "<script", "text", (3, 5)
     return view
 
@@ -137,7 +159,9 @@ def test_no_findings_in_both_themes_and_names_stay_text(chrome: Browser, make: A
             assert min(len(light), len(dark)) > 20, "letters and shades are drawn"
             common = len(set(light) & set(dark))
             greys = make is nasty_outputs  # a value has the same grey in both
-            assert common > len(light) / 2 if greys else common < len(light) / 2, "the picture follows the theme"
+            assert common > len(light) / 2 if greys else common < len(light) / 2, (
+                "the picture follows the theme"
+            )
         assert page.errors == []
         page.cleanup()
         assert page.listeners == 0
@@ -149,16 +173,29 @@ def test_bytes_by_key(chrome: Browser) -> None:
         page.page.evaluate(KEYS)
         page.press(*["Tab"] * 7)
         assert page.page.evaluate("document.activeElement.getAttribute('role')") == "application"
-        page.press("ArrowDown", "ArrowRight", "End", "ArrowRight", "Home", "ArrowUp", "PageDown", "m", "d", "Enter")
-        assert page.saved[-1]["ends"] == [0x1c0, 0x1c0]
+        page.press(
+            "ArrowDown",
+            "ArrowRight",
+            "End",
+            "ArrowRight",
+            "Home",
+            "ArrowUp",
+            "PageDown",
+            "m",
+            "d",
+            "Enter",
+        )
+        assert page.saved[-1]["ends"] == [0x1C0, 0x1C0]
         assert status(page).startswith("byte 0x1c0 (448) · 01 = 1 · "), "before Python says more"
         seen = sync(page, view)
         assert status(page) == view.about["line"]
         assert f" · {view.about['meanings'][0]}" in status(page)
-        assert page.page.locator(".values td").all_inner_texts() == [value for _, value in view.model.values(0x1c0)]
+        assert page.page.locator(".values td").all_inner_texts() == [
+            value for _, value in view.model.values(0x1C0)
+        ]
         page.press("Shift+ArrowRight", "Shift+ArrowDown", "[")
         seen = sync(page, view, seen)
-        assert page.saved[-2]["ends"] == [0x1c0, 0x1d1]
+        assert page.saved[-2]["ends"] == [0x1C0, 0x1D1]
         assert view.model.kind_of[view.cursor] != view.model.kind_of[view.cursor - 1]
         page.press("Control+End")
         assert page.saved[-1]["ends"] == [959, 959]
@@ -185,7 +222,12 @@ def test_bytes_by_key(chrome: Browser) -> None:
         seen = sync(page, view, seen)
         assert view.colour == "status"
         assert "zero" in page.page.inner_text(".legend")
-        assert page.page.evaluate("window.leaked") == ["Tab"] * 7 + ["Shift", "Shift", "Control", "Control"]
+        assert page.page.evaluate("window.leaked") == ["Tab"] * 7 + [
+            "Shift",
+            "Shift",
+            "Control",
+            "Control",
+        ]
         left, top, letter = page.page.evaluate(CORNER)
         page.page.mouse.move(left + 11 * letter, top + 27)
         assert page.saved[-1] == {"pointed": 0}
@@ -216,17 +258,22 @@ def test_bytes_by_key(chrome: Browser) -> None:
 
 
 def scrolled(chrome: Browser) -> tuple[list[float], list[float]]:
-    """From frame to frame while four mebibytes scroll, and what the view does in each, in milliseconds."""
+    """From frame to frame while four mebibytes scroll, and what the view does in each, in
+    milliseconds.
+    """
     # the page takes a part of it and repeats that: a tester's line is slower than the notebook's
-    tile = np.random.default_rng(0).integers(0, 256, 2 ** 16, dtype=np.uint8)
+    tile = np.random.default_rng(0).integers(0, 256, 2**16, dtype=np.uint8)
     data = np.tile(tile, 64)
     other = data.copy()
     other[::4096] ^= 1
     view = ByteView(data, reference=other)
     view.query = "00"
     sent = drawn(view)
-    assert view.classes == view.classes[:2 ** 16] * 64
-    sent.get_state().update(data=text(tile.tobytes()) | {"times": 64}, classes=text(view.classes[:2 ** 16]) | {"times": 64})
+    assert view.classes == view.classes[: 2**16] * 64
+    sent.get_state().update(
+        data=text(tile.tobytes()) | {"times": 64},
+        classes=text(view.classes[: 2**16]) | {"times": 64},
+    )
     sent._esm = f"({FRAMES})();\n{sent._esm}"
     page = BlankPage(chrome, sent)
     with page:
@@ -250,7 +297,9 @@ def test_a_window_that_moves_is_drawn(chrome: Browser) -> None:
         view.compare(bytes(16))
         page.push(classes=text(view.classes), statuses=view.statuses, summary=view.summary)
         assert page.page.inner_text(".legend").strip() == "fill 16"
-        page.push(start=4096, data=text(bytes([65] * 32)), classes=text(bytes(32)), ends=[4100, 4100])
+        page.push(
+            start=4096, data=text(bytes([65] * 32)), classes=text(bytes(32)), ends=[4100, 4100]
+        )
         settled(page)
         assert status(page).startswith("byte 0x1004 (4100) · 41 = 65")
         page.page.evaluate("document.body.dataset.jpThemeLight = 'false'")
@@ -264,11 +313,18 @@ def test_differences_by_key(chrome: Browser) -> None:
         page.page.evaluate(KEYS)
         page.press(*["Tab"] * 5)
         assert status(page) == view.model.rows[1].line
-        page.press("ArrowDown", "ArrowDown", "End", "ArrowUp", "Home", "PageDown", "m", "x", "Enter")
+        page.press(
+            "ArrowDown", "ArrowDown", "End", "ArrowUp", "Home", "PageDown", "m", "x", "Enter"
+        )
         seen = sync(page, view)
         assert view.selected == 0, "the addresses are below"
         assert page.page.evaluate("document.activeElement.dataset.index") == "0"
-        assert page.page.locator("tbody tr").nth(5).inner_text().startswith("1 address: where buffers lie")
+        assert (
+            page.page.locator("tbody tr")
+            .nth(5)
+            .inner_text()
+            .startswith("1 address: where buffers lie")
+        )
         page.page.locator("[data-index='3']").hover()
         assert status(page) == view.model.rows[3].line, "the pointer tells"
         page.press("a", "u")
@@ -277,16 +333,26 @@ def test_differences_by_key(chrome: Browser) -> None:
         assert page.page.locator("tbody tr").count() == 2
         assert page.page.locator("[aria-pressed=true]").inner_text() == "only unknown"
         assert "hidden: addresses 1, with a name 3" in page.page.inner_text(".npulab-summary")
-        assert page.page.evaluate("document.activeElement.dataset.index") == "3", "the focus stays in the table"
+        assert page.page.evaluate("document.activeElement.dataset.index") == "3", (
+            "the focus stays in the table"
+        )
         page.press("u", "/")
         page.page.keyboard.type("stri")
         seen = sync(page, view, seen)
-        assert page.page.locator("tbody tr").all_inner_texts()[0].startswith("\t".join(view.model._cells([2])[0]))
-        assert page.page.locator("tbody .flip").all_inner_texts() == ["0", "1", "1", "0"], "01 over 10"
+        assert (
+            page.page.locator("tbody tr")
+            .all_inner_texts()[0]
+            .startswith("\t".join(view.model._cells([2])[0]))
+        )
+        assert page.page.locator("tbody .flip").all_inner_texts() == ["0", "1", "1", "0"], (
+            "01 over 10"
+        )
         page.press("Enter", "c")
         assert page.page.evaluate("document.activeElement.dataset.index") == "2"
         assert page.page.evaluate("window.leaked") == ["Tab"] * 5
-        page.page.wait_for_function("() => /copied 1 rows|to_markdown/.test(document.querySelector('.status').textContent)")
+        page.page.wait_for_function(
+            "() => /copied 1 rows|to_markdown/.test(document.querySelector('.status').textContent)"
+        )
         page.page.click("button.addresses")
         assert page.saved[-1] == {"addresses": True}
         assert page.errors == []
@@ -301,7 +367,12 @@ def test_outputs_by_key(chrome: Browser) -> None:
         page.press("End", "PageDown", "ArrowUp", "ArrowLeft", "]", "]", "]", "]", "[", "m", "Enter")
         assert page.saved[-1] == {"place": [4, 3, 2]}
         seen = sync(page, view)
-        assert status(page) == view.about == view.model.describe(4, 3, 2) != view.model.describe(*first)
+        assert (
+            status(page)
+            == view.about
+            == view.model.describe(4, 3, 2)
+            != view.model.describe(*first)
+        )
         assert page.page.inner_text("[aria-current]").split("\t")[0] == "2"
         page.press("d")
         seen = sync(page, view, seen)

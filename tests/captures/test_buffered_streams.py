@@ -10,17 +10,39 @@ from npulab.captures.capture import Job
 from npulab.captures.streams import places_of, streams_of
 from npulab.registers.map import RegisterMap
 
-MAPS = {block: RegisterMap([{"block": block, "offset": 4 * n, "register": f"w{n}", "field": f"f{n}", "lsb": 0, "width": 32}
-                            for n in range(4)]) for block in ("LOAD", "GEMM")}
+MAPS = {
+    block: RegisterMap(
+        [
+            {
+                "block": block,
+                "offset": 4 * n,
+                "register": f"w{n}",
+                "field": f"f{n}",
+                "lsb": 0,
+                "width": 32,
+            }
+            for n in range(4)
+        ]
+    )
+    for block in ("LOAD", "GEMM")
+}
 
 
 def stream(name: str, changed: dict[int, int], head: bytes = b"\x07\x00\x00\x00") -> Capture:
     words = np.arange(100, 112, dtype=np.uint32)
     for place, value in changed.items():
         words[place] = value
-    jobs = tuple(Job(block, words[4 * n:4 * n + 4]) for n, block in enumerate(("LOAD", "GEMM", "LOAD")))
-    return Capture(name, "demo", "x", jobs, {"insns": head + words.astype("<u4").tobytes(), "weights": bytes(range(64))},
-                   maps=MAPS)
+    jobs = tuple(
+        Job(block, words[4 * n : 4 * n + 4]) for n, block in enumerate(("LOAD", "GEMM", "LOAD"))
+    )
+    return Capture(
+        name,
+        "demo",
+        "x",
+        jobs,
+        {"insns": head + words.astype("<u4").tobytes(), "weights": bytes(range(64))},
+        maps=MAPS,
+    )
 
 
 def words_in(capture: Capture) -> list[int]:
@@ -36,11 +58,15 @@ def test_a_changed_job_changes_the_stream_in_its_buffer(task: int) -> None:
     assert words_in(changed) == expected
     assert np.concatenate([job.words for job in changed.jobs]).tolist() == expected
     assert changed.buffers["weights"] == capture.buffers["weights"]
-    assert words_in(changed.with_fields(task, f2=int(capture.jobs[task].words[2]))) == words_in(capture)
+    assert words_in(changed.with_fields(task, f2=int(capture.jobs[task].words[2]))) == words_in(
+        capture
+    )
 
 
 def test_a_device_that_runs_the_buffer_is_bisected() -> None:
-    """BAD's stream in a buffer is no part of its own, and each trial's buffer holds what its fields say."""
+    """BAD's stream in a buffer is no part of its own, and each trial's buffer holds what its
+    fields say.
+    """
     good, bad = stream("good", {}), stream("bad", {1: 9, 6: 5, 11: 3})
 
     def oracle(capture: Capture) -> str:

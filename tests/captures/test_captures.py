@@ -31,16 +31,24 @@ def test_simulated_captures_of_the_ane_are_recorded_the_same_again() -> None:
 
 def test_names_of_simulated_captures_say_so() -> None:
     folders = case_folders(CAPTURES)
-    assert [path for path in folders if npulab.load(path).simulated != path.name.startswith("sim-")] == []
+    assert [
+        path for path in folders if npulab.load(path).simulated != path.name.startswith("sim-")
+    ] == []
 
 
 def test_what_lies_beside_a_simulated_capture_of_the_ane_agrees() -> None:
-    """Each network that says a layer; its statements of registers and weights are as many as written down here."""
+    """Each network that says a layer; its statements of registers and weights are as many as
+    written down here.
+    """
     found = {capture.name: npulab.check(capture) for capture in npulab.load_all(CAPTURES / "ane")}
-    assert all(one.verdict == "equal" and not one.claims_wrong and one.max == 0 for one in found.values())
+    assert all(
+        one.verdict == "equal" and not one.claims_wrong and one.max == 0 for one in found.values()
+    )
     assert {name for name, one in found.items() if len(one.claims) < 50} == {"sim-3x3-depthwise"}
-    weights = {name: [(claim.expected, claim.got) for claim in one.claims if claim.field == "coefficients"]
-               for name, one in found.items()}
+    weights = {
+        name: [(claim.expected, claim.got) for claim in one.claims if claim.field == "coefficients"]
+        for name, one in found.items()
+    }
     assert weights["sim-3x3-same"] == [(1152, 1152), (32, 32)]
     assert weights["sim-1x1-relu"] == [(512, 512)]
     assert weights["sim-1x1-stride2"] == [(256, 256), (32, 32)]
@@ -51,8 +59,10 @@ def test_simulated_outputs_hold_ties(captures: npulab.CaptureSet) -> None:
     ties = 0
     for name in ("sim-1x1", "sim-3x3-same"):
         lifted = npulab.target("vivante").lift(captures[name])
-        outputs = [npulab.emulate(lifted.layer, lifted.x, f"vivante-v7:{rounding}")
-                   for rounding in ("half-even", "half-up", "half-away")]
+        outputs = [
+            npulab.emulate(lifted.layer, lifted.x, f"vivante-v7:{rounding}")
+            for rounding in ("half-even", "half-up", "half-away")
+        ]
         ties += int(np.sum((outputs[0] != outputs[1]) | (outputs[0] != outputs[2])))
     assert ties >= 5
 
@@ -66,9 +76,13 @@ def test_simulated_device_is_an_oracle(captures: npulab.CaptureSet) -> None:
 
 
 @pytest.mark.sample(11)
-@pytest.mark.parametrize("folder", case_folders(CAPTURES), ids=lambda path: f"{path.parent.name}/{path.name}")
+@pytest.mark.parametrize(
+    "folder", case_folders(CAPTURES), ids=lambda path: f"{path.parent.name}/{path.name}"
+)
 def test_every_capture_is_understood(folder: Path) -> None:
-    """Words and coefficients round-trip; the output is predicted, or there is a stated reason why not."""
+    """Words and coefficients round-trip; the output is predicted, or there is a stated reason
+    why not.
+    """
     capture = npulab.load(folder)
     found = npulab.check(capture)
     assert found.words

@@ -38,7 +38,10 @@ def dump(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]
 
 BROKEN = [
     ('{"npu": "zeta"', "a/job.json, line 1, column 15: is not JSON: got the end of the text"),
-    ('{"npu": "zeta",\n "parameters": {kernel: 3}}', "a/job.json, line 2, column 17: is not JSON: got 'k'"),
+    (
+        '{"npu": "zeta",\n "parameters": {kernel: 3}}',
+        "a/job.json, line 2, column 17: is not JSON: got 'k'",
+    ),
     ('{"npu": "zetta"}', "a/job.json: npu: got 'zetta', allowed is one of .*zeta.*; near is zeta$"),
     ('{"npu": "ZETA"}', "near is zeta$"),
     ('{"npu": "vivant"}', "near is vivante$"),
@@ -50,11 +53,21 @@ BROKEN = [
     ('{"npu": "zeta", "chip": []}', r"a/job.json: chip: got \[\], allowed is a text$"),
     ('{"npu": "zeta", "chip": 0}', "a/job.json: chip: got 0, allowed is a text$"),
     ('{"npu": "zeta", "source": {"a": 1}}', "a/job.json: source: got {'a': 1}, allowed is a text$"),
-    ('{"npu": "zeta", "block": "Q"}', "a/job.json: got the key 'block', allowed are npu, chip, provenance, .*, big_endian$"),
+    (
+        '{"npu": "zeta", "block": "Q"}',
+        "a/job.json: got the key 'block', allowed are npu, chip, provenance, .*, big_endian$",
+    ),
     ('{"npu": "zeta", "outputs": 3}', "a/job.json: got the key 'outputs', allowed are npu, "),
-    ('{"npu": "zeta", "adress": {}}', "a/job.json: got the key 'adress', allowed are .*; near is addresses$"),
+    (
+        '{"npu": "zeta", "adress": {}}',
+        "a/job.json: got the key 'adress', allowed are .*; near is addresses$",
+    ),
     ('{"npu": "zeta", "": {}}', "a/job.json: got the key '', allowed are "),
-    ('{"npu": "zeta", "chip": "zeto"}', "a/job.json: chip: got 'zeto', allowed is one of zeta; near is zeta$")]
+    (
+        '{"npu": "zeta", "chip": "zeto"}',
+        "a/job.json: chip: got 'zeto', allowed is one of zeta; near is zeta$",
+    ),
+]
 
 
 @pytest.mark.parametrize(("text", "words"), BROKEN)
@@ -65,9 +78,22 @@ def test_a_broken_description_is_told(dump: Callable[..., Path], text: str, word
             read(path)
 
 
-@pytest.mark.parametrize("command", ["show a", "check a", "list a", "diff a a", "import a new", "unread a", "laws a",
-                                     "bisect a a --device simulated"])
-def test_every_command_tells_it(dump: Callable[..., Path], capsys: pytest.CaptureFixture[str], command: str) -> None:
+@pytest.mark.parametrize(
+    "command",
+    [
+        "show a",
+        "check a",
+        "list a",
+        "diff a a",
+        "import a new",
+        "unread a",
+        "laws a",
+        "bisect a a --device simulated",
+    ],
+)
+def test_every_command_tells_it(
+    dump: Callable[..., Path], capsys: pytest.CaptureFixture[str], command: str
+) -> None:
     dump("a", '{"npu": "zeta"')
     assert main(command.split()) == 2
     told = capsys.readouterr()
@@ -75,31 +101,40 @@ def test_every_command_tells_it(dump: Callable[..., Path], capsys: pytest.Captur
     assert told.out == ""
 
 
-@pytest.mark.parametrize(("name", "file"), [("a", "words.bin"), ("my dumps", "words.bin"), ("a", "writes.txt"), ("a", "input.bin")])
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [("a", "words.bin"), ("my dumps", "words.bin"), ("a", "writes.txt"), ("a", "input.bin")],
+)
 def test_a_folder_without_a_description_gets_the_line_that_makes_it(
-        dump: Callable[..., Path], capsys: pytest.CaptureFixture[str], name: str, file: str) -> None:
+    dump: Callable[..., Path], capsys: pytest.CaptureFixture[str], name: str, file: str
+) -> None:
     path = dump(name, file=file)
     assert main(["show", name]) == 2
     told = capsys.readouterr().err
     assert f"{path / file} lies there without job.json" in told
-    line = told[told.index("echo "):].rstrip()
-    assert line == f"echo '{{\"npu\": \"NAME\"}}' > {shlex.quote(f'{name}/job.json')}"
+    line = told[told.index("echo ") :].rstrip()
+    assert line == f'echo \'{{"npu": "NAME"}}\' > {shlex.quote(f"{name}/job.json")}'
     if file == "words.bin":
         subprocess.run(["sh", "-c", line.replace("NAME", "zeta")], check=True)
         assert npulab.load(path).target == "zeta"
 
 
 @pytest.mark.parametrize("description", ["job.json", "capture.json"])
-@pytest.mark.parametrize(("place", "why"), [
-    ("/dev/zero", "is a link to '/dev/zero', which is no file that can be read"),
-    ("nowhere", "is a link to 'nowhere', which is no file that can be read"),
-    ("pipe", "is a link to 'pipe', which is no file that can be read"),
-    ("..", "is a link to '..', which is no file that can be read"),
-    ("capture.json", "is a link to 'capture.json', which is no file that can be read"),
-    ("", "is a folder, allowed is a file")])
+@pytest.mark.parametrize(
+    ("place", "why"),
+    [
+        ("/dev/zero", "is a link to '/dev/zero', which is no file that can be read"),
+        ("nowhere", "is a link to 'nowhere', which is no file that can be read"),
+        ("pipe", "is a link to 'pipe', which is no file that can be read"),
+        ("..", "is a link to '..', which is no file that can be read"),
+        ("capture.json", "is a link to 'capture.json', which is no file that can be read"),
+        ("", "is a folder, allowed is a file"),
+    ],
+)
 @pytest.mark.parametrize("of", ["a", "a/b"])
-def test_a_description_that_is_no_file_is_told_as_that(dump: Callable[..., Path], description: str, place: str, why: str,
-                                                       of: str) -> None:
+def test_a_description_that_is_no_file_is_told_as_that(
+    dump: Callable[..., Path], description: str, place: str, why: str, of: str
+) -> None:
     file = dump(of) / description
     os.mkfifo(file.parent / "pipe")
     if place:
@@ -110,18 +145,24 @@ def test_a_description_that_is_no_file_is_told_as_that(dump: Callable[..., Path]
         npulab.load("a")
     text = str(told.value).replace(repr(description), "'capture.json'")
     # where something is at the end of the link, a capture is refused as it is read
-    refused_as_read = text.startswith((f"{file}: got a folder, allowed", f"{file}: got what is no file, allowed"))
+    refused_as_read = text.startswith(
+        (f"{file}: got a folder, allowed", f"{file}: got what is no file, allowed")
+    )
     assert f"{file} {why}" in text or refused_as_read
     assert "echo" not in text
 
 
-@pytest.mark.parametrize("command", ["show runs", "check runs", "import runs new", "laws runs", "diff runs runs"])
-def test_so_does_a_folder_of_them(dump: Callable[..., Path], capsys: pytest.CaptureFixture[str], command: str) -> None:
+@pytest.mark.parametrize(
+    "command", ["show runs", "check runs", "import runs new", "laws runs", "diff runs runs"]
+)
+def test_so_does_a_folder_of_them(
+    dump: Callable[..., Path], capsys: pytest.CaptureFixture[str], command: str
+) -> None:
     for number in range(3):
         dump(f"runs/{number}")
     assert main(command.split()) == 2
     told = capsys.readouterr().err
-    assert "echo '{\"npu\": \"NAME\"}' > runs/0/job.json; 2 other folders in runs lack it too" in told
+    assert 'echo \'{"npu": "NAME"}\' > runs/0/job.json; 2 other folders in runs lack it too' in told
 
 
 def test_one_broken_dump_of_several_is_told_with_its_folder(dump: Callable[..., Path]) -> None:
@@ -134,14 +175,30 @@ def test_one_broken_dump_of_several_is_told_with_its_folder(dump: Callable[..., 
     texts = sorted(str(one.message) for one in told)
     assert len(texts) == 2
     assert texts[0].startswith("runs/torn/job.json, line 1, column 15: is not JSON")
-    assert texts[1] == "runs/typed/job.json: npu: got 'zetta', allowed is 'zeta', as the dumps beside it have it; near is zeta"
+    assert (
+        texts[1]
+        == "runs/typed/job.json: npu: got 'zetta', allowed is 'zeta', as the dumps beside it have it; near is zeta"
+    )
 
 
-@pytest.mark.parametrize("raised", ['ValueError("byte 0x10: got opcode 0x7")', 'LookupError("byte 0x10: got opcode 0x7")',
-                                    'KeyError("byte 0x10: got opcode 0x7")'])
-def test_what_the_jobs_of_a_dump_refuse_names_its_folder(dump: Callable[..., Path], raised: str) -> None:
+@pytest.mark.parametrize(
+    "raised",
+    [
+        'ValueError("byte 0x10: got opcode 0x7")',
+        'LookupError("byte 0x10: got opcode 0x7")',
+        'KeyError("byte 0x10: got opcode 0x7")',
+    ],
+)
+def test_what_the_jobs_of_a_dump_refuse_names_its_folder(
+    dump: Callable[..., Path], raised: str
+) -> None:
     file = Path("npulab_targets/zeta/dumps.py")
-    file.write_text(file.read_text().replace("CHIPS, TABLES)", "CHIPS, TABLES, jobs)").replace("IMPORTERS =", f'''
+    file.write_text(
+        file.read_text()
+        .replace("CHIPS, TABLES)", "CHIPS, TABLES, jobs)")
+        .replace(
+            "IMPORTERS =",
+            f"""
 from npulab.capture import Job
 
 def jobs(path, buffers, maps):
@@ -149,7 +206,9 @@ def jobs(path, buffers, maps):
         raise {raised}
     return [Job("JOB", [*buffers["words"][:16]])]
 
-IMPORTERS ='''))
+IMPORTERS =""",
+        )
+    )
     trust(Path("npulab_targets/zeta"))
     dump("runs/good", '{"npu": "zeta"}')
     dump("runs/bad", '{"npu": "zeta"}')
@@ -157,7 +216,9 @@ IMPORTERS ='''))
         assert npulab.load_all("runs").names == ["good"]
 
 
-def test_a_case_of_several_is_asked_for_by_the_option(capsys: pytest.CaptureFixture[str], dump: Callable[..., Path]) -> None:
+def test_a_case_of_several_is_asked_for_by_the_option(
+    capsys: pytest.CaptureFixture[str], dump: Callable[..., Path]
+) -> None:
     for number in range(14):
         dump(f"runs/board{number:02d}", json.dumps({"npu": "zeta"}))
     assert main(["show", "runs"]) == 2
@@ -171,7 +232,9 @@ def test_a_case_of_several_is_asked_for_by_the_option(capsys: pytest.CaptureFixt
         npulab.load("runs", "bored00")
 
 
-def test_captures_that_make_no_sweep_say_which_option_takes_a_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_captures_that_make_no_sweep_say_which_option_takes_a_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("zeta", "beta"):
         new_target(name)
@@ -181,24 +244,39 @@ def test_captures_that_make_no_sweep_say_which_option_takes_a_part(tmp_path: Pat
             (folder / "words.bin").write_bytes(WORDS)
             (folder / "job.json").write_text(json.dumps({"npu": name, "parameters": {"k": number}}))
             npulab.save(npulab.load(folder), Path("captures", name, str(number)))
-    with pytest.raises(ValueError, match=r"got target beta .* and zeta .*; --target beta takes these, or give a folder") as told:
+    with pytest.raises(
+        ValueError,
+        match=r"got target beta .* and zeta .*; --target beta takes these, or give a folder",
+    ) as told:
         npulab.load_sweep("captures")
     assert "sweep_of" not in str(told.value)
     assert npulab.load_sweep("captures", target="zeta").target == "zeta"
-    with pytest.raises(ValueError, match="got no capture of target zita, allowed is one of beta, zeta; near is zeta"):
+    with pytest.raises(
+        ValueError,
+        match="got no capture of target zita, allowed is one of beta, zeta; near is zeta",
+    ):
         npulab.load_sweep("captures", target="zita")
 
 
 def test_a_reader_of_its_own_may_have_keys_of_its_own(dump: Callable[..., Path]) -> None:
     file = Path("npulab_targets/zeta/dumps.py")
-    file.write_text(file.read_text().replace("CHIPS, TABLES)", "CHIPS, TABLES, jobs)").replace("IMPORTERS =", '''
+    file.write_text(
+        file.read_text()
+        .replace("CHIPS, TABLES)", "CHIPS, TABLES, jobs)")
+        .replace(
+            "IMPORTERS =",
+            """
 from npulab.capture import Job
 
 def jobs(path, buffers, maps):
     return [Job("JOB", [*buffers["words"][:16]])]
 
-IMPORTERS ='''))
+IMPORTERS =""",
+        )
+    )
     trust(Path("npulab_targets/zeta"))
     assert npulab.load(dump("a", '{"npu": "zeta", "queue": 3}')).target == "zeta"
-    with pytest.raises(ValueError, match=r"got the key 'parameter', allowed are .*; near is parameters$"):
+    with pytest.raises(
+        ValueError, match=r"got the key 'parameter', allowed are .*; near is parameters$"
+    ):
         npulab.load(dump("b", '{"npu": "zeta", "parameter": {}}'))

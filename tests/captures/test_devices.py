@@ -22,7 +22,16 @@ import pytest
 import npulab
 import npulab.captures.capture
 from npulab.captures.capture import Capture
-from npulab.captures.devices import Command, Device, Manual, Recorder, Run, Simulated, as_code, device
+from npulab.captures.devices import (
+    Command,
+    Device,
+    Manual,
+    Recorder,
+    Run,
+    Simulated,
+    as_code,
+    device,
+)
 from npulab.support.processes import NotRun, Stopped
 
 Program = Callable[..., tuple[str, ...]]
@@ -45,10 +54,15 @@ def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def program(tmp_path: Path, scratch: Path) -> Program:
-    """A Python program that knows the bytes of a capture and nothing of npulab, as a board's would."""
+    """A Python program that knows the bytes of a capture and nothing of npulab, as a board's
+    would.
+    """
+
     def make(*lines: str) -> tuple[str, ...]:
         path = tmp_path / f"program{len(list(tmp_path.glob('program*')))}.py"
-        path.write_text("import os, signal, sys, time\nhere = sys.argv[-1]\n" + "\n".join(lines) + "\n")
+        path.write_text(
+            "import os, signal, sys, time\nhere = sys.argv[-1]\n" + "\n".join(lines) + "\n"
+        )
         return sys.executable, "-I", "-S", str(path)
 
     return make
@@ -66,33 +80,65 @@ def alive(pid: int) -> bool:
         return False
 
 
-def test_program_is_given_an_ordinary_capture_without_its_output(capture: Capture, program: Program, tmp_path: Path) -> None:
+def test_program_is_given_an_ordinary_capture_without_its_output(
+    capture: Capture, program: Program, tmp_path: Path
+) -> None:
     changed = capture.with_fields(post_shift=8)
-    copy = program("import shutil", f"shutil.copytree(here, {str(tmp_path / 'seen')!r})", "assert here.endswith('/capture')")
+    copy = program(
+        "import shutil",
+        f"shutil.copytree(here, {str(tmp_path / 'seen')!r})",
+        "assert here.endswith('/capture')",
+    )
     assert Command(copy).run(changed) == Run("done", reason="no file output.bin was left")
     seen = npulab.load(tmp_path / "seen")
-    assert seen == replace(changed, name="seen", buffers={name: data for name, data in capture.buffers.items() if name != "output"})
+    assert seen == replace(
+        changed,
+        name="seen",
+        buffers={name: data for name, data in capture.buffers.items() if name != "output"},
+    )
 
 
 def test_output_that_is_expected_decides(capture: Capture, program: Program) -> None:
-    same, other, none = program(writes(capture.buffers["output"])), program(writes(b"other")), program()
+    same, other, none = (
+        program(writes(capture.buffers["output"])),
+        program(writes(b"other")),
+        program(),
+    )
     assert Command(same).run(capture) == Run("done", capture.buffers["output"])
     assert [Command(by)(capture) for by in (same, other, none)] == ["pass", "fail", "fail"]
-    assert [Command(by, expected=b"other")(capture) for by in (same, other, none)] == ["fail", "pass", "fail"]
+    assert [Command(by, expected=b"other")(capture) for by in (same, other, none)] == [
+        "fail",
+        "pass",
+        "fail",
+    ]
     assert [Command(by, output=None)(capture) for by in (same, other, none)] == ["pass"] * 3
     unknown = replace(capture, buffers={})
     assert [Command(by)(unknown) for by in (same, other, none)] == ["pass"] * 3
     assert Command(none, expected=b"")(unknown) == "fail"
 
 
-@pytest.mark.parametrize(("lines", "outcome", "reason"), [
-    (["sys.exit(3)"], "failed", "status 3"),
-    (["sys.stderr.write('no such\\x1b[2J thing\\n\\nat all')", "sys.exit(1)"], "failed", "status 1 (no such [2J thing; at all)"),
-    (["os.kill(os.getpid(), signal.SIGABRT)"], "failed", "an end by signal 6"),
-    (["sys.exit(124)"], "hang", "status 124"),
-    (["os.mkfifo(here + '/output.bin')"], "done", "no file output.bin was left"),
-    (["open(here + '/output.bin', 'wb').truncate(2 ** 40)"], "done", "output.bin: got 1099511627776 bytes, allowed are 268435456")])
-def test_status_and_last_words(capture: Capture, program: Program, lines: list[str], outcome: str, reason: str) -> None:
+@pytest.mark.parametrize(
+    ("lines", "outcome", "reason"),
+    [
+        (["sys.exit(3)"], "failed", "status 3"),
+        (
+            ["sys.stderr.write('no such\\x1b[2J thing\\n\\nat all')", "sys.exit(1)"],
+            "failed",
+            "status 1 (no such [2J thing; at all)",
+        ),
+        (["os.kill(os.getpid(), signal.SIGABRT)"], "failed", "an end by signal 6"),
+        (["sys.exit(124)"], "hang", "status 124"),
+        (["os.mkfifo(here + '/output.bin')"], "done", "no file output.bin was left"),
+        (
+            ["open(here + '/output.bin', 'wb').truncate(2 ** 40)"],
+            "done",
+            "output.bin: got 1099511627776 bytes, allowed are 268435456",
+        ),
+    ],
+)
+def test_status_and_last_words(
+    capture: Capture, program: Program, lines: list[str], outcome: str, reason: str
+) -> None:
     assert Command(program(*lines)).run(capture) == Run(outcome, None, reason)
 
 
@@ -104,7 +150,9 @@ def test_status_of_a_hang_is_what_one_says(capture: Capture, program: Program) -
 
 
 def test_program_that_does_not_end_hangs(capture: Capture, tmp_path: Path, scratch: Path) -> None:
-    """Neither a deaf program nor its children, which hold the pipe open, outlive it; last words are kept."""
+    """Neither a deaf program nor its children, which hold the pipe open, outlive it; last words
+    are kept.
+    """
     deaf = f"trap '' TERM; sleep 60 & echo $! $$ > {tmp_path}/pids; echo waiting >&2; wait"
     run = Command(["sh", "-c", deaf], timeout=0.2).run(capture)
     assert run == Run("hang", None, "no end after 0.2 seconds (waiting)")
@@ -113,18 +161,29 @@ def test_program_that_does_not_end_hangs(capture: Capture, tmp_path: Path, scrat
     assert not any(map(alive, pids))
 
 
-def test_program_is_asked_to_end_before_it_is_killed(capture: Capture, tmp_path: Path, scratch: Path) -> None:
+def test_program_is_asked_to_end_before_it_is_killed(
+    capture: Capture, tmp_path: Path, scratch: Path
+) -> None:
     polite = f"trap 'touch {tmp_path}/ended; exit 0' TERM; sleep 60 & wait"
     assert Command(["sh", "-c", polite], timeout=0.2)(capture) == "hang"
     assert (tmp_path / "ended").exists()
 
 
-def test_children_of_a_program_that_ended(capture: Capture, program: Program, tmp_path: Path) -> None:
+def test_children_of_a_program_that_ended(
+    capture: Capture, program: Program, tmp_path: Path
+) -> None:
     """One in the group is killed; one that left it, and holds the pipe open, is not waited for."""
+
     def parent(*first: str) -> tuple[str, ...]:
-        return program("said, say = os.pipe()", "if not os.fork():", *(f"    {line}" for line in first),
-                       f"    open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))",
-                       "    os.write(say, b'!'); time.sleep(60)", "os.read(said, 1)", writes(b"x"))
+        return program(
+            "said, say = os.pipe()",
+            "if not os.fork():",
+            *(f"    {line}" for line in first),
+            f"    open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))",
+            "    os.write(say, b'!'); time.sleep(60)",
+            "os.read(said, 1)",
+            writes(b"x"),
+        )
 
     for lines, lives in (([], False), (["os.setsid()"], True)):
         assert Command(parent(*lines), expected=b"x")(capture) == "pass"
@@ -141,7 +200,7 @@ def test_floods_fill_nothing(capture: Capture, scratch: Path) -> None:
     finally:
         tracemalloc.stop()
     assert run == Run("hang", None, "no end after 0.2 seconds (y; y; y; y; y)")
-    assert peak < 4 * 2 ** 20
+    assert peak < 4 * 2**20
 
 
 def test_program_has_no_input(capture: Capture, program: Program) -> None:
@@ -172,24 +231,39 @@ def test_arguments_reach_no_shell(capture: Capture, program: Program, tmp_path: 
     assert (tmp_path / "said").read_text().split("\n")[:-1] == ["; touch x", "$(touch", "x)"]
 
 
-def test_shell_is_asked_for(capture: Capture, program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shell_is_asked_for(
+    capture: Capture, program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     odd = tmp_path / "a 'b; $(c)"
     odd.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(odd))
-    for text in ("test -f {capture}/capture.json && echo good > {capture}/output.bin", "cd . && ls -d > /dev/null"):
+    for text in (
+        "test -f {capture}/capture.json && echo good > {capture}/output.bin",
+        "cd . && ls -d > /dev/null",
+    ):
         run = Command(text, shell=True).run(capture)
         assert run.outcome == "done"
-    assert Command("echo good > {capture}/output.bin", shell=True, expected=b"good\n")(capture) == "pass"
-    with pytest.raises(NotRun, match=r"^program: got status 127 \(.*not found\) from 'nothing-here', which says that nothing was run$"):
+    assert (
+        Command("echo good > {capture}/output.bin", shell=True, expected=b"good\n")(capture)
+        == "pass"
+    )
+    with pytest.raises(
+        NotRun,
+        match=r"^program: got status 127 \(.*not found\) from 'nothing-here', which says that nothing was run$",
+    ):
         Command("nothing-here", shell=True)(capture)
     assert list(odd.iterdir()) == []
 
 
-def test_what_cannot_be_started_is_no_verdict(capture: Capture, scratch: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_started_is_no_verdict(
+    capture: Capture, scratch: Path, tmp_path: Path
+) -> None:
     with pytest.raises(NotRun, match=r"^program: nothing-here: there is no such program$"):
         Command("nothing-here", retries=1)(capture)
     (tmp_path / "plain").write_text("text")
-    with pytest.raises(OSError, match=r"^program: \S+plain: may not be run; chmod \+x \S+plain allows it$"):
+    with pytest.raises(
+        OSError, match=r"^program: \S+plain: may not be run; chmod \+x \S+plain allows it$"
+    ):
         Command([tmp_path / "plain"])(capture)
     with pytest.raises(NotRun, match=r"^program: got an end by signal 15 from "):
         Command("sh -c 'kill -TERM $$'")(capture)
@@ -198,21 +272,36 @@ def test_what_cannot_be_started_is_no_verdict(capture: Capture, scratch: Path, t
 def test_connection_that_fails_twice(capture: Capture, program: Program, tmp_path: Path) -> None:
     """Each try has a folder of its own: nothing of one that failed is left for the next."""
     count = tmp_path / "count"
-    flaky = program(f"n = os.path.getsize({str(count)!r})", f"open({str(count)!r}, 'a').write('x')",
-                    "assert not os.path.exists(here + '/output.bin')", writes(b"done"), "sys.exit(255 if n < 2 else 0)")
+    flaky = program(
+        f"n = os.path.getsize({str(count)!r})",
+        f"open({str(count)!r}, 'a').write('x')",
+        "assert not os.path.exists(here + '/output.bin')",
+        writes(b"done"),
+        "sys.exit(255 if n < 2 else 0)",
+    )
     count.write_text("")
     assert Command(flaky, expected=b"done", retries=2)(capture) == "pass"
     assert count.read_text() == "xxx"
     count.write_text("")
-    with pytest.raises(NotRun, match=r"^program: got status 255 from \(.*\), which says that nothing was run$"):
+    with pytest.raises(
+        NotRun, match=r"^program: got status 255 from \(.*\), which says that nothing was run$"
+    ):
         Command(flaky, expected=b"done", retries=1)(capture)
     assert count.read_text() == "xx"
 
 
-def test_reset_runs_after_a_hang_and_only_then(capture: Capture, program: Program, tmp_path: Path) -> None:
+def test_reset_runs_after_a_hang_and_only_then(
+    capture: Capture, program: Program, tmp_path: Path
+) -> None:
     log = tmp_path / "log"
-    board = program(f"open({str(log)!r}, 'a').write('run ')", f"sys.exit(int(open({str(tmp_path / 'say')!r}).read()))")
-    reset = program(f"open({str(log)!r}, 'a').write('reset ')", f"sys.exit(os.path.exists({str(tmp_path / 'broken')!r}))")
+    board = program(
+        f"open({str(log)!r}, 'a').write('run ')",
+        f"sys.exit(int(open({str(tmp_path / 'say')!r}).read()))",
+    )
+    reset = program(
+        f"open({str(log)!r}, 'a').write('reset ')",
+        f"sys.exit(os.path.exists({str(tmp_path / 'broken')!r}))",
+    )
     command = Command(board, output=None, reset=reset)
     for status, outcome in ((0, "pass"), (1, "fail"), (124, "hang"), (0, "pass")):
         (tmp_path / "say").write_text(str(status))
@@ -250,7 +339,9 @@ def test_stop_ends_a_run(capture: Capture, program: Program, tmp_path: Path) -> 
         command(capture)
 
 
-def test_stop_ends_a_wait_and_keeps_the_hang(capture: Capture, program: Program, tmp_path: Path) -> None:
+def test_stop_ends_a_wait_and_keeps_the_hang(
+    capture: Capture, program: Program, tmp_path: Path
+) -> None:
     """What is left of the wait is waited for before the next run."""
     log = tmp_path / "log"
     command = Command(program(f"open({str(log)!r}, 'a').write('x')", "sys.exit(124)"), cooldown=60)
@@ -266,8 +357,11 @@ def test_stop_ends_a_wait_and_keeps_the_hang(capture: Capture, program: Program,
 
 
 def test_interrupt_leaves_nothing(capture: Capture, program: Program, tmp_path: Path) -> None:
-    sleeper = program(f"open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))",
-                      f"os.kill({os.getpid()}, signal.SIGINT)", "time.sleep(60)")
+    sleeper = program(
+        f"open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))",
+        f"os.kill({os.getpid()}, signal.SIGINT)",
+        "time.sleep(60)",
+    )
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
@@ -277,30 +371,49 @@ def test_interrupt_leaves_nothing(capture: Capture, program: Program, tmp_path: 
     assert not alive(int((tmp_path / "pid").read_text()))
 
 
-@pytest.mark.parametrize(("options", "words"), [
-    ({"program": ""}, "^program: got '', allowed is a program and its arguments$"),
-    ({"program": []}, r"^program: got \[\], allowed is"), ({"program": ["a", 3]}, r"^program: got \['a', 3\], allowed is .*not int"),
-    ({"program": 7}, "^program: got 7, allowed is"), ({"program": "a 'b"}, "^program: got .*: No closing quotation$"),
-    ({"program": "a\0b"}, "^program: got 'a.x00b', allowed is"), ({"program": ["a"], "shell": True}, "allowed is one text where a shell reads it"),
-    ({"program": " ", "shell": True}, "^program: got ' ', allowed"), ({"reset": ""}, "^reset: got '', allowed"),
-    ({"timeout": 0}, "^timeout: got 0, allowed is more than 0 seconds$"), ({"timeout": float("nan")}, "^timeout: got nan"),
-    ({"reset_timeout": -1.0}, "^reset_timeout: got -1.0, allowed"), ({"cooldown": -1}, "^cooldown: got -1, allowed is 0 seconds or more$"),
-    ({"retries": -1}, "^retries: got -1, allowed is a whole number, 0 or more$"), ({"retries": 1.5}, "^retries: got 1.5"),
-    ({"expected": "good.bin"}, "^expected: got 'good.bin', allowed is bytes$"), ({"output": "../x"}, r"^output: got '../x', allowed is the plain name"),
-    ({"retry_on": (0,)}, "got 0, which is the status of a run that is done"), ({"provenance": "dream"}, "^provenance: got 'dream', allowed is one of")])
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"program": ""}, "^program: got '', allowed is a program and its arguments$"),
+        ({"program": []}, r"^program: got \[\], allowed is"),
+        ({"program": ["a", 3]}, r"^program: got \['a', 3\], allowed is .*not int"),
+        ({"program": 7}, "^program: got 7, allowed is"),
+        ({"program": "a 'b"}, "^program: got .*: No closing quotation$"),
+        ({"program": "a\0b"}, "^program: got 'a.x00b', allowed is"),
+        ({"program": ["a"], "shell": True}, "allowed is one text where a shell reads it"),
+        ({"program": " ", "shell": True}, "^program: got ' ', allowed"),
+        ({"reset": ""}, "^reset: got '', allowed"),
+        ({"timeout": 0}, "^timeout: got 0, allowed is more than 0 seconds$"),
+        ({"timeout": float("nan")}, "^timeout: got nan"),
+        ({"reset_timeout": -1.0}, "^reset_timeout: got -1.0, allowed"),
+        ({"cooldown": -1}, "^cooldown: got -1, allowed is 0 seconds or more$"),
+        ({"retries": -1}, "^retries: got -1, allowed is a whole number, 0 or more$"),
+        ({"retries": 1.5}, "^retries: got 1.5"),
+        ({"expected": "good.bin"}, "^expected: got 'good.bin', allowed is bytes$"),
+        ({"output": "../x"}, r"^output: got '../x', allowed is the plain name"),
+        ({"retry_on": (0,)}, "got 0, which is the status of a run that is done"),
+        ({"provenance": "dream"}, "^provenance: got 'dream', allowed is one of"),
+    ],
+)
 def test_command_refuses(options: dict[str, object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         Command(**{"program": "true", **options})  # type: ignore[arg-type]
 
 
 def test_output_is_no_file_of_the_capture(capture: Capture, scratch: Path) -> None:
-    with pytest.raises(ValueError, match=r"^output: got 'nn.bin', which the capture holds itself, allowed is another name$"):
+    with pytest.raises(
+        ValueError,
+        match=r"^output: got 'nn.bin', which the capture holds itself, allowed is another name$",
+    ):
         Command("true", output="nn.bin")(capture)
 
 
 def test_command_reads_as_what_makes_it() -> None:
-    for command in (Command("true"), Command(["a b", "c"], timeout=3, reset="off", cooldown=1.5, output=None, hang_status=255),
-                    Command("a | b", shell=True, retry_on=(), provenance="simulated")):
+    for command in (
+        Command("true"),
+        Command(["a b", "c"], timeout=3, reset="off", cooldown=1.5, output=None, hang_status=255),
+        Command("a | b", shell=True, retry_on=(), provenance="simulated"),
+    ):
         assert eval(repr(command), {"Command": Command}) == command
     assert repr(Command("true", expected=bytes(4000))) == "Command(('true',))"
 
@@ -308,8 +421,13 @@ def test_command_reads_as_what_makes_it() -> None:
 def test_an_oracle_as_python(capture: Capture) -> None:
     board = Command(("ssh", "board", "{capture}"))
     assert as_code(board, capture) == f"npulab.{board!r}"
-    assert as_code(replace(board, expected=capture.buffers["output"]), capture).startswith("npulab.Command(")
-    assert as_code(replace(board, expected=b"other"), capture) == "npulab.Manual()  # asks a person; it was Command"
+    assert as_code(replace(board, expected=capture.buffers["output"]), capture).startswith(
+        "npulab.Command("
+    )
+    assert (
+        as_code(replace(board, expected=b"other"), capture)
+        == "npulab.Manual()  # asks a person; it was Command"
+    )
 
 
 def test_device_by_text() -> None:
@@ -319,7 +437,10 @@ def test_device_by_text() -> None:
     assert device("manual") == Manual()
     assert device("manual:here") == Manual(folder="here")
     for text in ("", "simulated:", "command", "commands:x", "manual:", "ssh board"):
-        with pytest.raises(ValueError, match=f"^device: got '{text}', allowed is simulated, command:PROGRAM ARGUMENTS, manual or manual:FOLDER$"):
+        with pytest.raises(
+            ValueError,
+            match=f"^device: got '{text}', allowed is simulated, command:PROGRAM ARGUMENTS, manual or manual:FOLDER$",
+        ):
             device(text)
     with pytest.raises(ValueError, match=r"^program: got ''"):
         device("command:")
@@ -359,33 +480,61 @@ def test_recorder_keeps_what_ran(captures: npulab.CaptureSet, tmp_path: Path) ->
         assert one.simulated
         assert "simulated" in repr(one)
         assert one.source == good.source
-        assert (one.parameters["outcome"], one.parameters["trial_of"]) == (outcome, "update4-vendor")
+        assert (one.parameters["outcome"], one.parameters["trial_of"]) == (
+            outcome,
+            "update4-vendor",
+        )
         assert one.buffers.get("output") == Simulated().run(trial).output
     assert kept[2].parameters["reason"] == "kernel_z_size is 0"
-    assert [one.tool for one in kept] == ["galcore, run as a trial by npulab"] + ["galcore, set with npulab, run as a trial by npulab"] * 2
+    assert [one.tool for one in kept] == ["galcore, run as a trial by npulab"] + [
+        "galcore, set with npulab, run as a trial by npulab"
+    ] * 2
     assert not any(one.changed or one.date for one in kept)
 
 
-def test_recorder_of_programs_and_oracles(capture: Capture, program: Program, tmp_path: Path) -> None:
+def test_recorder_of_programs_and_oracles(
+    capture: Capture, program: Program, tmp_path: Path
+) -> None:
     folder = tmp_path / "trials"
     (folder / "trial-0041").mkdir(parents=True)
-    assert Recorder(Command(program(writes(b"board's")), provenance="board"), folder)(capture) == "fail"
+    assert (
+        Recorder(Command(program(writes(b"board's")), provenance="board"), folder)(capture)
+        == "fail"
+    )
     assert Recorder(lambda _: "pass", folder, "RTL simulation")(capture) == "pass"
     one, other = npulab.load_all(folder)
-    assert (one.name, one.provenance, one.buffers["output"], one.simulated) == ("trial-0042", "board", b"board's", False)
+    assert (one.name, one.provenance, one.buffers["output"], one.simulated) == (
+        "trial-0042",
+        "board",
+        b"board's",
+        False,
+    )
     assert (other.name, other.provenance, other.date) == ("trial-0043", "RTL simulation", one.date)
     assert re.fullmatch(r"20\d\d-\d\d-\d\d", one.date)
     assert "output" not in other.buffers
-    with pytest.raises(ValueError, match=r"^oracle: got 'maybe', allowed is one of pass, fail, hang$"):
+    with pytest.raises(
+        ValueError, match=r"^oracle: got 'maybe', allowed is one of pass, fail, hang$"
+    ):
         Recorder(lambda _: "maybe", folder, "board")(capture)
     assert len(list(folder.iterdir())) == 3
 
 
 def test_recorder_refuses_to_guess_or_to_lie(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    for maker, words in ((lambda: Recorder(Command("true"), tmp_path), "got None, allowed is what the device is, one of board, "),
-                         (lambda: Recorder(Simulated(), tmp_path, "board"), "got 'board', allowed is what the device is, simulated$"),
-                         (lambda: Recorder(Simulated(), tmp_path / "file"), "^folder: got '.*file', allowed is a folder$")):
+    for maker, words in (
+        (
+            lambda: Recorder(Command("true"), tmp_path),
+            "got None, allowed is what the device is, one of board, ",
+        ),
+        (
+            lambda: Recorder(Simulated(), tmp_path, "board"),
+            "got 'board', allowed is what the device is, simulated$",
+        ),
+        (
+            lambda: Recorder(Simulated(), tmp_path / "file"),
+            "^folder: got '.*file', allowed is a folder$",
+        ),
+    ):
         with pytest.raises(ValueError, match=words):
             maker()
 
@@ -424,7 +573,9 @@ Path(sys.argv[1], "output.bin").write_bytes(run.output)
 """
 
 
-def test_program_that_simulates_says_what_the_simulated_device_says(capture: Capture, tmp_path: Path, scratch: Path) -> None:
+def test_program_that_simulates_says_what_the_simulated_device_says(
+    capture: Capture, tmp_path: Path, scratch: Path
+) -> None:
     (tmp_path / "board.py").write_text(BOARD)
     command = Command([sys.executable, tmp_path / "board.py"], expected=capture.buffers["output"])
     simulated = Simulated(capture.buffers["output"])
@@ -433,10 +584,14 @@ def test_program_that_simulates_says_what_the_simulated_device_says(capture: Cap
         assert command(trial) == simulated(trial)
 
 
-def test_register_writes_reach_the_program(captures: npulab.CaptureSet, program: Program, tmp_path: Path) -> None:
+def test_register_writes_reach_the_program(
+    captures: npulab.CaptureSet, program: Program, tmp_path: Path
+) -> None:
     """A command stream that no longer holds the writes is not what the folder points to."""
     whole = captures["update4-mesa"]
-    job = npulab.captures.capture.Job.from_writes("STATE", [(0x3930, 0x10), (0x7000, 5)], whole.maps["STATE"])
+    job = npulab.captures.capture.Job.from_writes(
+        "STATE", [(0x3930, 0x10), (0x7000, 5)], whole.maps["STATE"]
+    )
     copy = program("import shutil", f"shutil.copytree(here, {str(tmp_path / 'seen')!r})")
     Command(copy).run(replace(whole, jobs=(job,)))
     said = json.loads((tmp_path / "seen" / "capture.json").read_text())

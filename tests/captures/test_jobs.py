@@ -84,15 +84,35 @@ def test_equal_units_are_shown_once(folder: Path) -> None:
 
 def test_what_units_say_of_a_field_stands_together() -> None:
     """Whatever the order of the tasks: group by group here, so that layers are mixed."""
-    jobs = [Job("B", np.zeros(1, int), label=f"layer {layer}", unit=f"group {group}")
-            for group in range(3) for layer in range(2)]
+    jobs = [
+        Job("B", np.zeros(1, int), label=f"layer {layer}", unit=f"group {group}")
+        for group in range(3)
+        for layer in range(2)
+    ]
     jobs.append(Job("B", np.zeros(1, int)))
-    rows = [{"task": task, "block": "B", "register": "R", "field": field, "a": task if field == "y" else 0}
-            for task in range(7) for field in ("x", "y")]
+    rows = [
+        {
+            "task": task,
+            "block": "B",
+            "register": "R",
+            "field": field,
+            "a": task if field == "y" else 0,
+        }
+        for task in range(7)
+        for field in ("x", "y")
+    ]
     assert [(row["task"], row["field"], row["a"]) for row in folded(rows, jobs)] == [
-        ("layer 0, group 0-2", "x", 0), ("layer 0, group 0", "y", 0), ("layer 0, group 1", "y", 2),
-        ("layer 0, group 2", "y", 4), ("layer 1, group 0-2", "x", 0), ("layer 1, group 0", "y", 1),
-        ("layer 1, group 1", "y", 3), ("layer 1, group 2", "y", 5), (6, "x", 0), (6, "y", 6)]
+        ("layer 0, group 0-2", "x", 0),
+        ("layer 0, group 0", "y", 0),
+        ("layer 0, group 1", "y", 2),
+        ("layer 0, group 2", "y", 4),
+        ("layer 1, group 0-2", "x", 0),
+        ("layer 1, group 0", "y", 1),
+        ("layer 1, group 1", "y", 3),
+        ("layer 1, group 2", "y", 5),
+        (6, "x", 0),
+        (6, "y", 6),
+    ]
 
 
 def test_equal_units_of_a_diff_are_said_once(folder: Path) -> None:
@@ -239,51 +259,72 @@ def test_writes_of_other_sizes_change_the_same_bytes(bits: int, data: st.DataObj
 def carried(first: int, writes: list[tuple[int, ...]]) -> Capture:
     """One job after another that left ``first`` in R0."""
     before = Job.from_writes("B", [(0, first)], PLAIN)
-    return Capture("c", "demo", "x", (Job.from_writes("B", writes, PLAIN, after=before),), maps={"B": PLAIN})
+    return Capture(
+        "c", "demo", "x", (Job.from_writes("B", writes, PLAIN, after=before),), maps={"B": PLAIN}
+    )
 
 
 def test_state_of_jobs_before_is_mixed_as_fields_are() -> None:
     good, bad = carried(1, [(4, 0x12, 0xFF)]), carried(2, [(4, 0x34, 0xFF)])
     assert [part.field for part in parts_of(good, bad)] == ["f", "f"]
-    for keys, state in (([], [1, 0x12]), ([(0, "B", "R0", "f")], [2, 0x12]), ([(0, "B", "R1", "f")], [1, 0x34])):
+    for keys, state in (
+        ([], [1, 0x12]),
+        ([(0, "B", "R0", "f")], [2, 0x12]),
+        ([(0, "B", "R1", "f")], [1, 0x34]),
+    ):
         mixed = mix(good, bad, keys)
         assert mixed.words[:2].tolist() == state
         assert mixed.jobs[0].state == dict(zip((0, 4), state, strict=True))
     same = carried(1, [(4, 0x34, 0xFF)])
     assert mix(good, same, []) == good
     mixed = mix(good, same, [(0, "B", "R1", "f")])
-    assert (mixed.jobs[0].before, mixed.jobs[0].writes) == (good.jobs[0].before, same.jobs[0].writes)
+    assert (mixed.jobs[0].before, mixed.jobs[0].writes) == (
+        good.jobs[0].before,
+        same.jobs[0].writes,
+    )
 
 
 def test_what_the_npu_alone_sets_is_not_set(tmp_path: Path) -> None:
     path = tmp_path / "registers.csv"
-    path.write_text("block,offset,register,field,lsb,width,access\n"
-                    "B,0,CTRL,relu,0,1,\nB,4,STATUS,busy,0,1,ro\nB,4,STATUS,count,8,8,ro\n")
+    path.write_text(
+        "block,offset,register,field,lsb,width,access\n"
+        "B,0,CTRL,relu,0,1,\nB,4,STATUS,busy,0,1,ro\nB,4,STATUS,count,8,8,ro\n"
+    )
     registers = RegisterMap.read(path)
     assert [item.name for item in registers if item.read_only] == ["busy", "count"]
     assert registers.select(["x"])["busy"].read_only
     assert read_map(path).map()["busy"].bits == registers["busy"].bits
-    good, bad = (Capture(name, "demo", "x", (Job("B", np.array(words)),), maps={"B": registers})
-                 for name, words in (("good", [0, 0x300]), ("bad", [1, 0x401])))
+    good, bad = (
+        Capture(name, "demo", "x", (Job("B", np.array(words)),), maps={"B": registers})
+        for name, words in (("good", [0, 0x300]), ("bad", [1, 0x401]))
+    )
     assert [part.field for part in parts_of(good, bad)] == ["relu"]
     assert diff(good, bad).field.tolist() == ["relu", "busy", "count"]
     assert np.array_equal(registers.encode(registers.decode(bad.words)), bad.words)
     with pytest.raises(ValueError, match=r"^register STATUS field busy: is read-only"):
         good.with_fields(busy=1)
     path.write_text(path.read_text().replace("ro", "wo"))
-    with pytest.raises(ValueError, match=r"field 'busy': got access 'wo', allowed is blank, ro or start$"):
+    with pytest.raises(
+        ValueError, match=r"field 'busy': got access 'wo', allowed is blank, ro or start$"
+    ):
         RegisterMap.read(path)
 
 
 def test_views_fold_equal_units_and_name_jobs(folder: Path) -> None:
     a = made()
     changed = [0x300, 0x300, 0x300, 0x301]  # relu is off in three of four groups
-    b = replace(a, name="off", jobs=tuple(
-        job.with_words(np.array([word, job.words[1]]), a.maps["JOB"])
-        for job, word in zip(a.jobs, changed, strict=True)))
+    b = replace(
+        a,
+        name="off",
+        jobs=tuple(
+            job.with_words(np.array([word, job.words[1]]), a.maps["JOB"])
+            for job, word in zip(a.jobs, changed, strict=True)
+        ),
+    )
     model = DiffModel(a, b)
     assert [(row.job, row.field, row.a, row.b) for row in model.rows] == [
-        ("layer 2, group 0-2", "relu", "1", "0")]
+        ("layer 2, group 0-2", "relu", "1", "0")
+    ]
     assert model.summary.startswith(f"1 field differs, {4 * len([*a.maps['JOB']]) - 3} are equal")
     assert "| layer 2, group 0-2 | JOB CTRL | relu" in model.to_markdown()
     assert model.rows[0].line.startswith("layer 2, group 0-2 JOB CTRL relu [0] · a 0x1")
@@ -300,19 +341,29 @@ def test_one_case_is_checked(folder: Path, capsys: Any) -> None:
     for number in range(20):
         npulab.save(replace(made(), name=f"n{number}"), folder / "captures/acc" / f"n{number}")
     assert main(["check", "captures", "--case", "acc/n3x"]) == 2
-    assert "--case: got 'acc/n3x', the paths hold 22 cases; near are acc/n3" in capsys.readouterr().err
+    assert (
+        "--case: got 'acc/n3x', the paths hold 22 cases; near are acc/n3" in capsys.readouterr().err
+    )
 
 
 def test_files_of_jobs_that_are_no_pairs_and_masks_of_no_write(folder: Path) -> None:
     maps = npulab.target("acc").maps("acc")
     job = Job.split([(at(0, 0, 0), 1, 0xF), (at(0, 0, 0x80), 2, 0xFF)], maps)[0][0]
-    path = npulab.save(Capture("masked", "acc", "acc", (job,), provenance="simulated", maps=maps), folder / "masked")
+    path = npulab.save(
+        Capture("masked", "acc", "acc", (job,), provenance="simulated", maps=maps),
+        folder / "masked",
+    )
     text = (path / "capture.json").read_text()
     names = {one.name: one.read_bytes() for one in path.iterdir() if one.suffix != ".json"}
     (masks,) = [name for name in names if "masks" in name]
     assert npulab.load(path).jobs == (job,)
-    for change, said in ((lambda data: data[:-4], "bytes, allowed is pairs of 32-bit words"),
-                         (lambda data: (9).to_bytes(4, "little") + data[4:], "got a mask of write 9, allowed is below 2$")):
+    for change, said in (
+        (lambda data: data[:-4], "bytes, allowed is pairs of 32-bit words"),
+        (
+            lambda data: (9).to_bytes(4, "little") + data[4:],
+            "got a mask of write 9, allowed is below 2$",
+        ),
+    ):
         data = change(names[masks])
         (path / masks).write_bytes(data)
         entry = text.replace(sha256(names[masks]).hexdigest(), sha256(data).hexdigest())
@@ -325,8 +376,13 @@ def test_a_dump_with_a_write_that_no_block_has(folder: Path) -> None:
     dump = folder / "dump"
     dump.mkdir()
     (dump / "job.json").write_text('{"npu": "acc", "chip": "acc"}')
-    for extra, said in (([], ""), ([(0x40, 9)], "got a write to 0x40, allowed are addresses of registers.csv")):
-        (dump / "writes.txt").write_text("".join(f"{a:#x} {v:#x}\n" for a, v in [(at(1, 2, 0), 3), *extra]))
+    for extra, said in (
+        ([], ""),
+        ([(0x40, 9)], "got a write to 0x40, allowed are addresses of registers.csv"),
+    ):
+        (dump / "writes.txt").write_text(
+            "".join(f"{a:#x} {v:#x}\n" for a, v in [(at(1, 2, 0), 3), *extra])
+        )
         if said:
             with pytest.raises(ValueError, match=said):
                 npulab.load(dump)

@@ -22,9 +22,10 @@ def trial(outcome: str = "pass", *subset: str) -> Trial:
 
 def test_a_trial_names_at_most_three_parts() -> None:
     assert repr(Trial(("a", "b", "c"), "guess", "fail")) == "Trial(fail: a, b, c; guess)"
-    assert repr(Trial(("a", "b", "c", "d"), "guess", "pass")) == "Trial(pass: a, b, and 2 more; guess)"
+    assert (
+        repr(Trial(("a", "b", "c", "d"), "guess", "pass")) == "Trial(pass: a, b, and 2 more; guess)"
+    )
     assert repr(Trial((), "guess", "hang")) == "Trial(hang: nothing changed; guess)"
-
 
 
 def test_what_was_added_is_there_again(tmp_path: Path) -> None:
@@ -65,12 +66,24 @@ def test_a_line_cut_off_costs_that_line_alone(tmp_path: Path, cut: int) -> None:
     assert [one.subset for one in Journal(path, ABOUT)] == [("x",), ("y",)]
 
 
-@pytest.mark.parametrize(("line", "words"), [
-    ("[]", "line 2"), ("{", "line 2"), ('{"trial": 7}', "allowed is 0"), ('{"undo": 1}', "allowed is 1 to 0"),
-    ('{"trial": 0, "subset": "x", "reason": "", "outcome": "pass", "seconds": 0, "time": ""}', "subset"),
-    ('{"trial": 0, "subset": [], "reason": "", "outcome": "bad", "seconds": 0, "time": ""}', "pass, fail, hang"),
-    ('{"trial": 0, "subset": [], "reason": "", "outcome": "pass", "time": ""}', "seconds"),
-])
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("[]", "line 2"),
+        ("{", "line 2"),
+        ('{"trial": 7}', "allowed is 0"),
+        ('{"undo": 1}', "allowed is 1 to 0"),
+        (
+            '{"trial": 0, "subset": "x", "reason": "", "outcome": "pass", "seconds": 0, "time": ""}',
+            "subset",
+        ),
+        (
+            '{"trial": 0, "subset": [], "reason": "", "outcome": "bad", "seconds": 0, "time": ""}',
+            "pass, fail, hang",
+        ),
+        ('{"trial": 0, "subset": [], "reason": "", "outcome": "pass", "time": ""}', "seconds"),
+    ],
+)
 def test_a_broken_line_is_refused_with_its_number(tmp_path: Path, line: str, words: str) -> None:
     path = tmp_path / "j.jsonl"
     Journal(path, ABOUT)
@@ -81,7 +94,10 @@ def test_a_broken_line_is_refused_with_its_number(tmp_path: Path, line: str, wor
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("text", ["x", "hello\n", '{"a": 1}\n', "[1]\n", '{"npulab": "journal", "version": 9, "about": {}}\n'])
+@pytest.mark.parametrize(
+    "text",
+    ["x", "hello\n", '{"a": 1}\n', "[1]\n", '{"npulab": "journal", "version": 9, "about": {}}\n'],
+)
 def test_what_is_no_journal_is_not_written_to(tmp_path: Path, text: str) -> None:
     path = tmp_path / "j.jsonl"
     path.write_text(text)
@@ -116,15 +132,20 @@ def test_undo_knows_its_bounds() -> None:
 
 
 def test_a_killed_process_loses_no_verdict(tmp_path: Path) -> None:
-    path, code = tmp_path / "j.jsonl", """
+    path, code = (
+        tmp_path / "j.jsonl",
+        """
 import sys
 from npulab.captures.journal import Journal, Trial
 journal = Journal(sys.argv[1], {"good": "a", "bad": "b"})
 while True:
     journal.add(Trial(("x",), "", "pass"))
     print(len(journal), flush=True)
-"""
-    with subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True) as process:
+""",
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True
+    ) as process:
         said = [process.stdout.readline() for _ in range(5)]
         os.kill(process.pid, signal.SIGKILL)
         said += process.stdout.readlines()
@@ -136,7 +157,15 @@ def test_the_head_is_one_line_of_json(tmp_path: Path) -> None:
     journal.add(trial())
     lines = (tmp_path / "j.jsonl").read_text().splitlines()
     assert json.loads(lines[0]) == {"npulab": "journal", "version": 1, "about": ABOUT}
-    assert set(json.loads(lines[1])) == {"trial", "subset", "reason", "outcome", "seconds", "time", "cost"}
+    assert set(json.loads(lines[1])) == {
+        "trial",
+        "subset",
+        "reason",
+        "outcome",
+        "seconds",
+        "time",
+        "cost",
+    }
 
 
 def test_a_journal_says_how_many_and_where(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""Eight hours at a board in a few seconds: hangs, resets, lost connections, a clock that jumps, a full disk, kills.
+"""Eight hours at a board in a few seconds: hangs, resets, lost connections, a clock that jumps, a
+full disk, kills.
 
 The clock is the test's own.  A board takes a minute a job and five to say that it hangs; whoever
 sits before it starts the same call again after each interruption.
@@ -35,16 +36,33 @@ from npulab.support.processes import End, NotRun
 
 HOUR = 3600.0
 FIELDS = 48
-MAP = RegisterMap([{"block": "B", "offset": 4 * (n // 16), "register": f"w{n // 16}", "field": f"f{n}", "lsb": n % 16 * 2, "width": 2}
-                   for n in range(FIELDS)])
-GOOD = Capture("good", "vivante", "x", (Job("B", [0] * 3),), maps={"B": MAP}, provenance="simulated")
-BAD = Capture("bad", "vivante", "x", (Job("B", [0x55555555] * 3),), maps={"B": MAP}, provenance="simulated")
+MAP = RegisterMap(
+    [
+        {
+            "block": "B",
+            "offset": 4 * (n // 16),
+            "register": f"w{n // 16}",
+            "field": f"f{n}",
+            "lsb": n % 16 * 2,
+            "width": 2,
+        }
+        for n in range(FIELDS)
+    ]
+)
+GOOD = Capture(
+    "good", "vivante", "x", (Job("B", [0] * 3),), maps={"B": MAP}, provenance="simulated"
+)
+BAD = Capture(
+    "bad", "vivante", "x", (Job("B", [0x55555555] * 3),), maps={"B": MAP}, provenance="simulated"
+)
 INTERRUPTIONS = (KeyboardInterrupt, NotRun, OSError)
 
 
 @dataclass
 class World:
-    """A clock, the faults of a day, and a board whose job fails by two fields together and hangs by a third."""
+    """A clock, the faults of a day, and a board whose job fails by two fields together and hangs
+    by a third.
+    """
 
     random: random.Random
     seconds: float = 0.0
@@ -116,7 +134,9 @@ HOURS = [1, pytest.param(8, marks=pytest.mark.long)]
 
 
 @pytest.mark.parametrize("hours", HOURS)
-def test_a_day_of_bisections_asks_nothing_twice_and_loses_nothing(world: World, tmp_path: Path, hours: int) -> None:
+def test_a_day_of_bisections_asks_nothing_twice_and_loses_nothing(
+    world: World, tmp_path: Path, hours: int
+) -> None:
     number = interruptions = 0
     while world.seconds < hours * HOUR:
         one, two, three = world.random.sample(range(FIELDS), 3)
@@ -125,7 +145,9 @@ def test_a_day_of_bisections_asks_nothing_twice_and_loses_nothing(world: World, 
         lost, kept = 0, []
         while True:
             before = world.answered
-            board = Command(("board", "{capture}"), timeout=300, reset=("power", "cycle"), output=None)
+            board = Command(
+                ("board", "{capture}"), timeout=300, reset=("power", "cycle"), output=None
+            )
             if world.hung:
                 board._hung.set()  # a new process begins with the reset, as a person would
             try:
@@ -135,7 +157,7 @@ def test_a_day_of_bisections_asks_nothing_twice_and_loses_nothing(world: World, 
                 interruptions += 1
                 world.pass_time(120)
                 accepted = list(Journal.read(path).trials) if path.exists() else []
-                assert accepted[:len(kept)] == kept  # what was accepted stays, in its order
+                assert accepted[: len(kept)] == kept  # what was accepted stays, in its order
                 lost += world.answered - before - (len(accepted) - len(kept))
                 kept = accepted
         journal = Journal.read(path)
@@ -144,7 +166,9 @@ def test_a_day_of_bisections_asks_nothing_twice_and_loses_nothing(world: World, 
         assert world.answered == len(subsets) + lost
         hangs = any(outcome == "hang" for outcome in (trial.outcome for trial in journal.trials))
         # BAD hangs, whatever fails: that is what a bisection which saw a hang looks for
-        assert {name for _, _, _, name in found.culprits} == ({f"f{three}"} if hangs else {f"f{one}", f"f{two}"})
+        assert {name for _, _, _, name in found.culprits} == (
+            {f"f{three}"} if hangs else {f"f{one}", f"f{two}"}
+        )
         assert found.hangs == sum(trial.outcome == "hang" for trial in journal.trials)
         number += 1
     assert number > hours // 2  # some 50 jobs each, of a minute, and hangs of five
@@ -153,7 +177,9 @@ def test_a_day_of_bisections_asks_nothing_twice_and_loses_nothing(world: World, 
 
 @dataclass
 class Encoder:
-    """Words by formulas, a minute a layer; a layer of the wrong shape hangs it, and somebody kills it now and then."""
+    """Words by formulas, a minute a layer; a layer of the wrong shape hangs it, and somebody
+    kills it now and then.
+    """
 
     world: World
     asked: list[tuple[int, tuple[float, ...]]] = field(default_factory=list)
@@ -162,20 +188,40 @@ class Encoder:
 
     def __call__(self, parameters: Mapping[str, float], seed: int = 0) -> Answer:
         self.world.interrupted()
-        width, height, kernels = (int(parameters[name]) for name in ("input_w", "input_h", "output_c"))
+        width, height, kernels = (
+            int(parameters[name]) for name in ("input_w", "input_h", "output_c")
+        )
         self.world.pass_time(300 if width == 13 else 60)
         self.asked.append((seed, tuple(parameters.values())))
         if width == 13:
             return Answer("hang", text="no answer in 300 s")
-        job = Job("B", [width + 2 ** 8 * (height - 1), kernels * int(parameters["input_c"]), width * 0x9E3779B1 % 2 ** 32 >> 28])
-        return Answer("captured", Capture("layer", "vivante", "x", (job,), maps={"B": MAP}, provenance="simulated"))
+        job = Job(
+            "B",
+            [
+                width + 2**8 * (height - 1),
+                kernels * int(parameters["input_c"]),
+                width * 0x9E3779B1 % 2**32 >> 28,
+            ],
+        )
+        return Answer(
+            "captured",
+            Capture("layer", "vivante", "x", (job,), maps={"B": MAP}, provenance="simulated"),
+        )
 
 
 @pytest.mark.parametrize("hours", HOURS)
-def test_a_day_of_exploration_asks_nothing_twice_and_loses_nothing(world: World, tmp_path: Path, hours: int) -> None:
+def test_a_day_of_exploration_asks_nothing_twice_and_loses_nothing(
+    world: World, tmp_path: Path, hours: int
+) -> None:
     encoder, interruptions, kept = Encoder(world), 0, []
     budget = 30 * hours
-    ranges = {"input_h": (1, 200), "input_w": (1, 200), "input_c": (1, 60), "output_c": (1, 60), "kernel": [1, 3]}
+    ranges = {
+        "input_h": (1, 200),
+        "input_w": (1, 200),
+        "input_c": (1, 60),
+        "output_c": (1, 60),
+        "kernel": [1, 3],
+    }
     lines = tmp_path / "store" / NAME
     while True:
         try:
@@ -183,7 +229,7 @@ def test_a_day_of_exploration_asks_nothing_twice_and_loses_nothing(world: World,
         except OSError:
             found = None
         entries = lines.read_bytes().splitlines()
-        assert entries[:len(kept)] == kept
+        assert entries[: len(kept)] == kept
         kept = entries
         if found is not None and not found.stopped:
             break
@@ -194,8 +240,13 @@ def test_a_day_of_exploration_asks_nothing_twice_and_loses_nothing(world: World,
     asked = Counter((seed, *values) for seed, values in encoder.asked)
     assert len(layers) == budget == once.total() == len(once)
     assert once <= asked
-    assert asked.total() - budget <= world.faults["disk full"]  # what could not be kept is all that was asked for nothing
-    assert sorted(folder.name for folder in lines.parent.glob("captures/*") if (folder / "capture.json").exists()) == [
-        f"{layer['number']:05d}" for layer in layers if layer["outcome"] == "captured"]
+    assert (
+        asked.total() - budget <= world.faults["disk full"]
+    )  # what could not be kept is all that was asked for nothing
+    assert sorted(
+        folder.name
+        for folder in lines.parent.glob("captures/*")
+        if (folder / "capture.json").exists()
+    ) == [f"{layer['number']:05d}" for layer in layers if layer["outcome"] == "captured"]
     assert len(found.outcomes) == sum(layer["outcome"] == "hang" for layer in layers)
     assert interruptions

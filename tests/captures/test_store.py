@@ -52,16 +52,26 @@ def test_saving_refuses_a_folder_that_is_there(captures: npulab.CaptureSet, tmp_
 
 def test_save_all_writes_all_or_nothing(captures: npulab.CaptureSet, tmp_path: Path) -> None:
     bad = captures[1].with_buffers(**{"../out": b""})
-    with pytest.raises(ValueError, match=r"buffer '../out': got '../out.bin', allowed is the plain name"):
+    with pytest.raises(
+        ValueError, match=r"buffer '../out': got '../out.bin', allowed is the plain name"
+    ):
         store.save_all({tmp_path / "a": captures[0], tmp_path / "b": bad})
     assert list(tmp_path.iterdir()) == []
 
 
-def test_failed_write_leaves_nothing(captures: npulab.CaptureSet, tmp_path: Path,
-                                     monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_leaves_nothing(
+    captures: npulab.CaptureSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = files._write
-    monkeypatch.setattr(files, "_write", lambda path, data: whole(path, data) if "nn" in path.name
-                        else (_ for _ in ()).throw(OSError(28, "No space left on device", str(path))))
+    monkeypatch.setattr(
+        files,
+        "_write",
+        lambda path, data: (
+            whole(path, data)
+            if "nn" in path.name
+            else (_ for _ in ()).throw(OSError(28, "No space left on device", str(path)))
+        ),
+    )
     with pytest.raises(OSError, match=rf"No space left on device: '{tmp_path}/case'$"):
         npulab.save(captures[0], tmp_path / "case")
     assert list(tmp_path.iterdir()) == []
@@ -69,8 +79,13 @@ def test_failed_write_leaves_nothing(captures: npulab.CaptureSet, tmp_path: Path
 
 def test_jobs_of_register_writes_round_trip(captures: npulab.CaptureSet, tmp_path: Path) -> None:
     writes = ((0x3930, 0x10), (0x10A0, 64), (0x3930, 0x20), (0x7000, 5))
-    capture = replace(captures["update4-mesa"], jobs=(Job.from_writes("STATE", writes, captures[0].maps["STATE"]),
-                                                      captures["update4-mesa"].jobs[0]))
+    capture = replace(
+        captures["update4-mesa"],
+        jobs=(
+            Job.from_writes("STATE", writes, captures[0].maps["STATE"]),
+            captures["update4-mesa"].jobs[0],
+        ),
+    )
     again = npulab.load(npulab.save(replace(capture, name="two"), tmp_path / "two"))
     assert again.jobs[0].writes == writes
     assert {hex(word) for word in again.jobs[0].words} == {"0x0", "0x20", "0x40"}
@@ -79,38 +94,70 @@ def test_jobs_of_register_writes_round_trip(captures: npulab.CaptureSet, tmp_pat
     assert again.fields[again.fields.register == "r7000"].raw.tolist() == [5]
 
 
-def test_tensors_of_tasks_have_files_that_every_system_takes(captures: npulab.CaptureSet, tmp_path: Path) -> None:
+def test_tensors_of_tasks_have_files_that_every_system_takes(
+    captures: npulab.CaptureSet, tmp_path: Path
+) -> None:
     capture = replace(captures["sim-1x1"].with_buffers(**{"output:3": b"abc"}), name="step")
     folder = npulab.save(capture, tmp_path / "step")
     assert (folder / "output-3.bin").read_bytes() == b"abc"
     assert npulab.load(folder) == capture
-    with pytest.raises(ValueError, match=r"got 'output-3\.bin', which another buffer or job of the capture has"):
+    with pytest.raises(
+        ValueError, match=r"got 'output-3\.bin', which another buffer or job of the capture has"
+    ):
         npulab.save(capture.with_buffers(**{"output-3": b""}), tmp_path / "other")
 
 
 def test_changed_fields_of_register_writes_reach_the_writes(captures: npulab.CaptureSet) -> None:
     writes = ((0x3930, 0x10), (0x7000, 5), (0x3930, 0x20))
-    capture = replace(captures["update4-mesa"], jobs=(Job.from_writes("STATE", writes, captures[0].maps["STATE"]),))
+    capture = replace(
+        captures["update4-mesa"],
+        jobs=(Job.from_writes("STATE", writes, captures[0].maps["STATE"]),),
+    )
     changed = capture.with_fields(SMALL_BATCH=1)
     assert changed.jobs[0].writes == ((0x3930, 0x10), (0x7000, 5), (0x3930, 0x30))
     assert changed.values["SMALL_BATCH"] == 1
     assert capture.with_fields(TP_CONFIG=1).jobs[0].writes == (*writes, (0x394C, 1))
 
 
-@pytest.mark.parametrize(("changes", "words"), [
-    ({"buffers": {"input": "../escape.bin"}}, "got '../escape.bin', allowed is the plain name of a file inside"),
-    ({"buffers": {"input": "/etc/hostname"}}, "got '/etc/hostname', allowed is the plain name"),
-    ({"buffers": {"input": "capture.json"}}, "got 'capture.json', allowed is the plain name"),
-    ({"buffers": {"input": "gone.bin"}}, "gone.bin: there is no such file in the folder"),
-    ({"buffers": {"input": 7}}, "buffers: got 7, allowed is a text"), ({"buffers": []}, r"buffers: got \[\], allowed"),
-    ({"format": 3}, "format: got 3, allowed is 1 or 2"), ({"target": "tpu"}, "target: got 'tpu', allowed is one of"),
-    ({"chip": "x"}, "chip: got 'x', target vivante knows"), ({"chip": None}, "chip: got None, allowed is a text"),
-    ({"provenance": "dream"}, "got provenance 'dream', allowed is one of"), ({"jobs": []}, "jobs: got none"),
-    ({"jobs": [{"block": "NN"}]}, r"got block 'NN' with \[\], allowed is one of NN, STATE, TP with one of words"),
-    ({"jobs": [{"block": "XX", "words": "nn.bin"}]}, "got block 'XX'"), ({"jobs": None}, "jobs: got None"),
-    ({"jobs": [{"block": "NN", "words": "input.bin"}]}, r"input.bin: got 16 words, allowed is 34 \(block NN\)"),
-    ({"jobs": [{"block": "NN", "words": "output.bin"}]}, "output.bin: got 9 bytes, allowed is whole 32-bit words"),
-    ({"addresses": {"input": "here"}}, "addresses, input: got 'here', allowed is a number such as"), ({"sha256": {}}, "capture.json says nothing")])
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"buffers": {"input": "../escape.bin"}},
+            "got '../escape.bin', allowed is the plain name of a file inside",
+        ),
+        ({"buffers": {"input": "/etc/hostname"}}, "got '/etc/hostname', allowed is the plain name"),
+        ({"buffers": {"input": "capture.json"}}, "got 'capture.json', allowed is the plain name"),
+        ({"buffers": {"input": "gone.bin"}}, "gone.bin: there is no such file in the folder"),
+        ({"buffers": {"input": 7}}, "buffers: got 7, allowed is a text"),
+        ({"buffers": []}, r"buffers: got \[\], allowed"),
+        ({"format": 3}, "format: got 3, allowed is 1 or 2"),
+        ({"target": "tpu"}, "target: got 'tpu', allowed is one of"),
+        ({"chip": "x"}, "chip: got 'x', target vivante knows"),
+        ({"chip": None}, "chip: got None, allowed is a text"),
+        ({"provenance": "dream"}, "got provenance 'dream', allowed is one of"),
+        ({"jobs": []}, "jobs: got none"),
+        (
+            {"jobs": [{"block": "NN"}]},
+            r"got block 'NN' with \[\], allowed is one of NN, STATE, TP with one of words",
+        ),
+        ({"jobs": [{"block": "XX", "words": "nn.bin"}]}, "got block 'XX'"),
+        ({"jobs": None}, "jobs: got None"),
+        (
+            {"jobs": [{"block": "NN", "words": "input.bin"}]},
+            r"input.bin: got 16 words, allowed is 34 \(block NN\)",
+        ),
+        (
+            {"jobs": [{"block": "NN", "words": "output.bin"}]},
+            "output.bin: got 9 bytes, allowed is whole 32-bit words",
+        ),
+        (
+            {"addresses": {"input": "here"}},
+            "addresses, input: got 'here', allowed is a number such as",
+        ),
+        ({"sha256": {}}, "capture.json says nothing"),
+    ],
+)
 def test_broken_description(case: Path, changes: dict[str, Any], words: str) -> None:
     (case.parent / "escape.bin").write_bytes(b"x")
     edit(case, **changes)
@@ -123,20 +170,27 @@ def test_file_that_was_changed(case: Path) -> None:
     data = bytearray((case / "input.bin").read_bytes())
     data[3] ^= 1
     (case / "input.bin").write_bytes(data)
-    with pytest.raises(ValueError, match=r"input.bin: got sha256 [0-9a-f]{64}, capture.json says [0-9a-f]{64}; if it was changed on purpose, save it anew with npulab.save$"):
+    with pytest.raises(
+        ValueError,
+        match=r"input.bin: got sha256 [0-9a-f]{64}, capture.json says [0-9a-f]{64}; if it was changed on purpose, save it anew with npulab.save$",
+    ):
         npulab.load(case)
 
 
 def test_link_out_of_the_folder(case: Path) -> None:
     (case / "input.bin").rename(case.parent / "elsewhere.bin")
     (case / "input.bin").symlink_to(case.parent / "elsewhere.bin")
-    with pytest.raises(ValueError, match=r"input.bin: is a link, allowed is a file that lies in the folder"):
+    with pytest.raises(
+        ValueError, match=r"input.bin: is a link, allowed is a file that lies in the folder"
+    ):
         npulab.load(case)
 
 
 def test_description_that_is_no_json(case: Path) -> None:
     (case / "capture.json").write_text("{")
-    with pytest.raises(ValueError, match=r"capture.json, line 1, column 2: is not JSON: got the end of the text"):
+    with pytest.raises(
+        ValueError, match=r"capture.json, line 1, column 2: is not JSON: got the end of the text"
+    ):
         npulab.load(case)
     (case / "capture.json").write_text("[]")
     with pytest.raises(ValueError, match=r"the description: got \[\], allowed is an object"):
@@ -148,9 +202,15 @@ def test_path_that_is_nothing(tmp_path: Path) -> None:
         npulab.load(tmp_path / "none")
     (tmp_path / "poem.txt").write_text("roses are red")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match=r"poem.txt: is text, no target recognises this file; npulab list --formats"):
+    with pytest.raises(
+        ValueError,
+        match=r"poem.txt: is text, no target recognises this file; npulab list --formats",
+    ):
         npulab.load(tmp_path / "poem.txt")
-    with pytest.raises(LookupError, match=r"empty: holds no capture, allowed is a case folder, or a dump that a target recognises$"):
+    with pytest.raises(
+        LookupError,
+        match=r"empty: holds no capture, allowed is a case folder, or a dump that a target recognises$",
+    ):
         npulab.load(tmp_path / "empty")
 
 
@@ -181,13 +241,18 @@ def test_simulated_is_said_wherever_a_capture_is_shown(captures: npulab.CaptureS
 
 
 def test_two_files_of_one_name_are_refused(captures: npulab.CaptureSet, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"job: got 'nn.bin', which another buffer or job of the capture has$"):
+    with pytest.raises(
+        ValueError, match=r"job: got 'nn.bin', which another buffer or job of the capture has$"
+    ):
         npulab.save(captures[0].with_buffers(nn=b"abcd" * 34), tmp_path / "case")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_parameters_are_the_same_after_saving(captures: npulab.CaptureSet, tmp_path: Path) -> None:
-    capture = replace(captures[0], parameters={"a": np.int64(3), "b": (1.5, np.float32(2)), "c": np.arange(2), "d": None})
+    capture = replace(
+        captures[0],
+        parameters={"a": np.int64(3), "b": (1.5, np.float32(2)), "c": np.arange(2), "d": None},
+    )
     again = npulab.load(npulab.save(capture, tmp_path / capture.name))
     assert again == capture
     assert again.parameters == {"a": 3, "b": [1.5, 2.0], "c": [0, 1], "d": None}
@@ -204,19 +269,25 @@ def test_changed_capture_says_so(captures: npulab.CaptureSet, tmp_path: Path) ->
 
 
 def test_other_words_are_as_many(captures: npulab.CaptureSet) -> None:
-    with pytest.raises(ValueError, match=r"^words: got shape \(2,\), allowed is \(34,\) \(block NN\)$"):
+    with pytest.raises(
+        ValueError, match=r"^words: got shape \(2,\), allowed is \(34,\) \(block NN\)$"
+    ):
         captures[0].with_words([1, 2])
 
 
 def test_one_name_in_two_targets_needs_the_target(captures: npulab.CaptureSet) -> None:
     both = npulab.CaptureSet((captures["sim-1x1"], replace(captures["sim-1x1"], target="other")))
-    with pytest.raises(LookupError, match="got case 'sim-1x1', there are vivante/sim-1x1, other/sim-1x1"):
+    with pytest.raises(
+        LookupError, match="got case 'sim-1x1', there are vivante/sim-1x1, other/sim-1x1"
+    ):
         _ = both["sim-1x1"]
     assert both["other/sim-1x1"].target == "other"
     assert both[:1].names == ["sim-1x1"]
 
 
-def test_broken_target_leaves_others_working(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_target_leaves_others_working(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "npulab_targets" / "broken"
     folder.mkdir(parents=True)
     (folder / "__init__.py").write_text("import nothing_of_this_name")
@@ -229,9 +300,11 @@ def test_broken_target_leaves_others_working(tmp_path: Path, monkeypatch: pytest
         npulab.load_all(tmp_path / "poem.txt")
 
 
-@pytest.mark.parametrize("words", [[1.7] * 34, [-1] * 34, [2 ** 32] * 34, [[0] * 34]])
+@pytest.mark.parametrize("words", [[1.7] * 34, [-1] * 34, [2**32] * 34, [[0] * 34]])
 def test_words_that_are_none(captures: npulab.CaptureSet, words: list[Any]) -> None:
-    with pytest.raises(ValueError, match=r"^words: got .*, allowed are 0 to 0xffffffff in one row \(block NN\)$"):
+    with pytest.raises(
+        ValueError, match=r"^words: got .*, allowed are 0 to 0xffffffff in one row \(block NN\)$"
+    ):
         captures[0].with_words(words)
     with pytest.raises(ValueError, match=r"^writes: got \(0x0, -0x1\)"):
         Job.from_writes("STATE", [(0, -1)], captures[0].maps["STATE"])
@@ -244,7 +317,9 @@ def test_task_that_is_not_there(captures: npulab.CaptureSet, task: int) -> None:
 
 
 @pytest.mark.parametrize("parameters", [{"a": object()}, {"a": "\ud800"}])
-def test_what_json_cannot_hold_is_refused(captures: npulab.CaptureSet, tmp_path: Path, parameters: dict[str, Any]) -> None:
+def test_what_json_cannot_hold_is_refused(
+    captures: npulab.CaptureSet, tmp_path: Path, parameters: dict[str, Any]
+) -> None:
     with pytest.raises(ValueError, match=r"^capture sim-1x1: cannot be written as JSON: "):
         npulab.save(replace(captures["sim-1x1"], parameters=parameters), tmp_path / "case")
     assert list(tmp_path.iterdir()) == []
@@ -262,7 +337,9 @@ def test_a_broken_folder_is_not_passed_over(case: Path) -> None:
         store.load_cases(case.parent)
 
 
-def test_an_unknown_name_is_said_without_quotes_around_it(case: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_name_is_said_without_quotes_around_it(
+    case: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def unknown(name: str) -> None:
         raise KeyError("no target of this name")
 

@@ -24,7 +24,11 @@ from npulab.registers.map import RegisterMap
 
 WORDS = np.array([[1, 0, 7], [3, 0, 7], [3, 0xFFFFFFFF, 7]], np.uint32)
 KNOWN = {"input_w": [8, 16, 17], "scale": [0.5, 0.25, 2.0]}
-FILE = {"words": WORDS, "parameters": np.array([*zip(*KNOWN.values(), strict=True)]), "names": np.array([*KNOWN])}
+FILE = {
+    "words": WORDS,
+    "parameters": np.array([*zip(*KNOWN.values(), strict=True)]),
+    "names": np.array([*KNOWN]),
+}
 
 
 @pytest.fixture(scope="module")
@@ -44,11 +48,24 @@ def same(a: Sweep, b: Sweep) -> None:
 
 
 def test_columns_are_whole_numbers_or_float64() -> None:
-    given = pd.DataFrame({"n": [1.0, 2.0, 3.0], "half": [0.5, 1.0, 2.0], "flag": [True, False, True],
-                          "small": np.array([1, 2, 3], np.uint8), "huge": [1e300, 1.0, 2.0]}, index=[5, 7, 9])
+    given = pd.DataFrame(
+        {
+            "n": [1.0, 2.0, 3.0],
+            "half": [0.5, 1.0, 2.0],
+            "flag": [True, False, True],
+            "small": np.array([1, 2, 3], np.uint8),
+            "huge": [1e300, 1.0, 2.0],
+        },
+        index=[5, 7, 9],
+    )
     found = Sweep(WORDS, given).parameters
-    assert found.dtypes.astype(str).to_dict() == {"n": "int64", "half": "float64", "flag": "int64", "small": "int64",
-                                                  "huge": "float64"}
+    assert found.dtypes.astype(str).to_dict() == {
+        "n": "int64",
+        "half": "float64",
+        "flag": "int64",
+        "small": "int64",
+        "huge": "float64",
+    }
     assert found.index.tolist() == [0, 1, 2]
     assert given["n"].dtype == float
 
@@ -62,8 +79,10 @@ def test_a_sweep_is_its_own_and_does_not_change() -> None:
         found.words[0, 0] = 2
     assert (found.varying == [2, 0xFFFFFFFF, 0]).all()
     assert found.bits == 33
-    assert repr(replace(found, name="s", provenance="simulated")) == \
-        "Sweep(s, simulated: 3 captures of 3 words, 33 bits vary, 2 parameters)"
+    assert (
+        repr(replace(found, name="s", provenance="simulated"))
+        == "Sweep(s, simulated: 3 captures of 3 words, 33 bits vary, 2 parameters)"
+    )
     assert replace(found, provenance="simulated").simulated
     assert not found.simulated
     assert found.ranges.to_numpy().tolist() == [["input_w", 8, 17, 3], ["scale", 0.25, 2.0, 3]]
@@ -71,8 +90,13 @@ def test_a_sweep_is_its_own_and_does_not_change() -> None:
 
 def test_parts_of_a_sweep() -> None:
     found = Sweep(WORDS, KNOWN, "s", provenance="board")
-    for which, rows in ((slice(1, None), [1, 2]), ([2, 0], [2, 0]), (np.array([True, False, True]), [0, 2]), (1, [1]),
-                        (slice(0, 0), [])):
+    for which, rows in (
+        (slice(1, None), [1, 2]),
+        ([2, 0], [2, 0]),
+        (np.array([True, False, True]), [0, 2]),
+        (1, [1]),
+        (slice(0, 0), []),
+    ):
         part = found[which]
         assert np.array_equal(part.words, WORDS[rows])
         assert part.parameters.input_w.tolist() == [KNOWN["input_w"][row] for row in rows]
@@ -89,25 +113,45 @@ def test_html_says_simulated_and_escapes() -> None:
     assert "&lt;b&gt;" in page
 
 
-@pytest.mark.parametrize(("words", "parameters", "said"), [
-    ([[1, 2], [3]], {}, "rows of different lengths"),
-    ([1, 2], {}, "shape (2,)"), ([[-1]], {}, "int64"), ([[2 ** 32]], {}, "0xffffffff"), ([[0.5]], {}, "float64"),
-    (np.zeros((2, 0), np.uint32), {}, "(2, 0)"), ([["a"]], {}, "<U1"),
-    (WORDS, {"a": [1, 2]}, "2 rows"), (WORDS, {"a": [1, np.nan, 2]}, "a nan in row 1"),
-    (WORDS, {"a": [1, 2, np.inf]}, "a inf in row 2"), (WORDS, {"a": ["x", 1, 2]}, "a 'x' in row 0"),
-    (WORDS, {"a": [None, 1, 2]}, "in row 0"), (WORDS, {"a": pd.array([1, None, 2], "Int64")}, "in row 1"),
-    (WORDS, {"a": [2 ** 63, 1, 2]}, "within 64 bits"), (WORDS, {"a": [1j, 1, 2]}, "in row 0"),
-    (WORDS, {1: [1, 2, 3]}, "column 1"), (WORDS, {"": [1, 2, 3]}, "column ''"), (WORDS, 7, "int"),
-    (WORDS, pd.DataFrame([[1, 2]] * 3, columns=["a", "a"]), "column 'a'"),
-    (WORDS, {"a": [1, 2, 3], "b": [1]}, "one length")])
-def test_words_and_parameters_that_do_not_go_together(words: Any, parameters: Any, said: str) -> None:
+@pytest.mark.parametrize(
+    ("words", "parameters", "said"),
+    [
+        ([[1, 2], [3]], {}, "rows of different lengths"),
+        ([1, 2], {}, "shape (2,)"),
+        ([[-1]], {}, "int64"),
+        ([[2**32]], {}, "0xffffffff"),
+        ([[0.5]], {}, "float64"),
+        (np.zeros((2, 0), np.uint32), {}, "(2, 0)"),
+        ([["a"]], {}, "<U1"),
+        (WORDS, {"a": [1, 2]}, "2 rows"),
+        (WORDS, {"a": [1, np.nan, 2]}, "a nan in row 1"),
+        (WORDS, {"a": [1, 2, np.inf]}, "a inf in row 2"),
+        (WORDS, {"a": ["x", 1, 2]}, "a 'x' in row 0"),
+        (WORDS, {"a": [None, 1, 2]}, "in row 0"),
+        (WORDS, {"a": pd.array([1, None, 2], "Int64")}, "in row 1"),
+        (WORDS, {"a": [2**63, 1, 2]}, "within 64 bits"),
+        (WORDS, {"a": [1j, 1, 2]}, "in row 0"),
+        (WORDS, {1: [1, 2, 3]}, "column 1"),
+        (WORDS, {"": [1, 2, 3]}, "column ''"),
+        (WORDS, 7, "int"),
+        (WORDS, pd.DataFrame([[1, 2]] * 3, columns=["a", "a"]), "column 'a'"),
+        (WORDS, {"a": [1, 2, 3], "b": [1]}, "one length"),
+    ],
+)
+def test_words_and_parameters_that_do_not_go_together(
+    words: Any, parameters: Any, said: str
+) -> None:
     refused(lambda: Sweep(words, parameters), said)
 
 
 def test_texts_and_maps_that_do_not_fit() -> None:
     refused(lambda: Sweep(WORDS, KNOWN, provenance="guessed"), "guessed", "board")
     refused(lambda: Sweep(WORDS, KNOWN, target=3), "target")  # type: ignore[arg-type]
-    refused(lambda: Sweep(WORDS, KNOWN, target="vivante", chip="vipnano-qi-a311d", block="NN"), "34", "NN")
+    refused(
+        lambda: Sweep(WORDS, KNOWN, target="vivante", chip="vipnano-qi-a311d", block="NN"),
+        "34",
+        "NN",
+    )
     assert Sweep(WORDS, KNOWN, target="vivante", chip="of tomorrow", block="NN").registers is None
     assert Sweep(WORDS, KNOWN, target="nobody's").registers is None
 
@@ -116,7 +160,9 @@ def test_texts_and_maps_that_do_not_fit() -> None:
 
 
 def test_a_file_gives_the_same_sweep(tmp_path: Path) -> None:
-    found = Sweep(WORDS, KNOWN, "s", "vivante", "c", "B", "board", "somewhere", "a tool", "2026-01-02")
+    found = Sweep(
+        WORDS, KNOWN, "s", "vivante", "c", "B", "board", "somewhere", "a tool", "2026-01-02"
+    )
     path = save_sweep(found, tmp_path / "new" / "s.npz")
     same(load_sweep(path), found)
     assert path.read_bytes() == save_sweep(found, tmp_path / "t.npz").read_bytes()
@@ -135,50 +181,77 @@ def test_what_cannot_be_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     found = Sweep(WORDS, KNOWN)
     refused(lambda: save_sweep(found, tmp_path / "s.zip"), ".npz")
     refused(lambda: save_sweep(found[:0], tmp_path / "s.npz"), "no captures")
-    refused(lambda: save_sweep(Sweep(WORDS, {"at": [2 ** 53 + 1, 0, 0]}), tmp_path / "s.npz"), "at past 2**53")
+    refused(
+        lambda: save_sweep(Sweep(WORDS, {"at": [2**53 + 1, 0, 0]}), tmp_path / "s.npz"),
+        "at past 2**53",
+    )
     refused(lambda: save_sweep(WORDS, tmp_path / "s.npz"), "ndarray")  # type: ignore[arg-type]
     (tmp_path / "s.npz").write_bytes(b"mine")
     with pytest.raises(FileExistsError, match="is there already"):
         save_sweep(found, tmp_path / "s.npz")
-    monkeypatch.setattr(Path, "hardlink_to", lambda *_: (_ for _ in ()).throw(OSError("the disk is full")))
+    monkeypatch.setattr(
+        Path, "hardlink_to", lambda *_: (_ for _ in ()).throw(OSError("the disk is full"))
+    )
     with pytest.raises(OSError, match="the disk is full"):
         save_sweep(found, tmp_path / "t.npz")
     assert [(one.name, one.read_bytes()) for one in tmp_path.iterdir()] == [("s.npz", b"mine")]
 
 
 def broken(**changed: Any) -> Callable[[Path], None]:
-    return lambda path: np.savez(path, **{name: array for name, array in {**FILE, **changed}.items()
-                                          if array is not None})
+    return lambda path: np.savez(
+        path, **{name: array for name, array in {**FILE, **changed}.items() if array is not None}
+    )
 
 
-@pytest.mark.parametrize(("write", "said"), [
-    (broken(words=None), "words: got none"), (broken(parameters=None), "parameters: got none"),
-    (broken(names=None), "names: got none"), (broken(words=WORDS.astype(np.int64)), "int64"),
-    (broken(words=WORDS[0]), "(3,)"), (broken(words=WORDS[:0], parameters=np.zeros((0, 2))), "(0, 3)"),
-    (broken(words=WORDS[:2]), "(2, P)"), (broken(parameters=np.ones(3)), "(3,)"),
-    (broken(parameters=np.full((3, 2), np.nan)), "input_w nan in row 0"),
-    (broken(parameters=np.ones((3, 2), complex)), "complex128"), (broken(names=np.array(["a"])), "2 texts"),
-    (broken(names=np.array(["a", "a"])), "'a' twice"), (broken(names=np.array([1, 2])), "int64"),
-    (broken(target=np.array(["a", "b"])), "target"), (broken(provenance=np.array("guess")), "provenance"),
-    (broken(chip=np.array(3)), "chip"),
-    (lambda path: np.savez(path, **{**FILE, "words": np.array([{}, 2], object)}, allow_pickle=True), "of object"),
-    (lambda path: path.write_bytes(b"PK\3\4 and no more"), "torn"), (lambda path: path.write_bytes(b""), "torn"),
-    (lambda path: path.write_bytes(b"\x93NUMPY"), "no npz file")])
-def test_a_broken_file_is_a_sentence(tmp_path: Path, write: Callable[[Path], object], said: str) -> None:
+@pytest.mark.parametrize(
+    ("write", "said"),
+    [
+        (broken(words=None), "words: got none"),
+        (broken(parameters=None), "parameters: got none"),
+        (broken(names=None), "names: got none"),
+        (broken(words=WORDS.astype(np.int64)), "int64"),
+        (broken(words=WORDS[0]), "(3,)"),
+        (broken(words=WORDS[:0], parameters=np.zeros((0, 2))), "(0, 3)"),
+        (broken(words=WORDS[:2]), "(2, P)"),
+        (broken(parameters=np.ones(3)), "(3,)"),
+        (broken(parameters=np.full((3, 2), np.nan)), "input_w nan in row 0"),
+        (broken(parameters=np.ones((3, 2), complex)), "complex128"),
+        (broken(names=np.array(["a"])), "2 texts"),
+        (broken(names=np.array(["a", "a"])), "'a' twice"),
+        (broken(names=np.array([1, 2])), "int64"),
+        (broken(target=np.array(["a", "b"])), "target"),
+        (broken(provenance=np.array("guess")), "provenance"),
+        (broken(chip=np.array(3)), "chip"),
+        (
+            lambda path: np.savez(
+                path, **{**FILE, "words": np.array([{}, 2], object)}, allow_pickle=True
+            ),
+            "of object",
+        ),
+        (lambda path: path.write_bytes(b"PK\3\4 and no more"), "torn"),
+        (lambda path: path.write_bytes(b""), "torn"),
+        (lambda path: path.write_bytes(b"\x93NUMPY"), "no npz file"),
+    ],
+)
+def test_a_broken_file_is_a_sentence(
+    tmp_path: Path, write: Callable[[Path], object], said: str
+) -> None:
     path = tmp_path / "s.npz"
     write(path)
     assert refused(lambda: load_sweep(path), said).startswith(f"{path}: ")
 
 
 def test_every_torn_file_is_refused(tmp_path: Path) -> None:
-    """Cut anywhere or with a byte changed: a sentence, or the same sweep where the byte says nothing."""
+    """Cut anywhere or with a byte changed: a sentence, or the same sweep where the byte says
+    nothing.
+    """
     found = Sweep(WORDS, KNOWN, "s")
     whole = save_sweep(found, tmp_path / "whole.npz").read_bytes()
     path = tmp_path / "s.npz"
     for at in range(0, len(whole), 7):
         path.write_bytes(whole[:at])
         refused(lambda: load_sweep(path), str(path))
-        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1:])
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1 :])
         try:
             same(load_sweep(path), found)
         except ValueError as error:
@@ -195,7 +268,9 @@ def test_a_header_that_lies_is_refused(tmp_path: Path) -> None:
                 np.lib.format.write_array(other, array)
                 data = other.getvalue()
                 at = data.find(b"(3, 3)") if name == "words" else -1
-                file.writestr(f"{name}.npy", data if at < 0 else data[:at] + shape + data[at + len(shape):])
+                file.writestr(
+                    f"{name}.npy", data if at < 0 else data[:at] + shape + data[at + len(shape) :]
+                )
         refused(lambda: load_sweep(tmp_path / "s.npz"), "s.npz")
 
 
@@ -213,9 +288,18 @@ def test_what_is_a_sweeps_file(tmp_path: Path) -> None:
 
 def test_the_public_sweep_loads() -> None:
     found = load_sweep(shared("data/vivante/sweep_imx8mp.npz"))
-    assert (found.words.shape, found.bits, found.registers, found.provenance) == ((800, 34), 192, None, "")
+    assert (found.words.shape, found.bits, found.registers, found.provenance) == (
+        (800, 34),
+        192,
+        None,
+        "",
+    )
     kinds = found.parameters.dtypes.astype(str)
-    assert kinds[kinds == "float64"].index.tolist() == ["input_scale", "weight_scale", "output_scale"]
+    assert kinds[kinds == "float64"].index.tolist() == [
+        "input_scale",
+        "weight_scale",
+        "output_scale",
+    ]
     assert set(kinds) == {"int64", "float64"}
 
 
@@ -224,9 +308,17 @@ def test_the_public_sweep_loads() -> None:
 
 def known_as(**parameters: list[Any]) -> list[npulab.Capture]:
     base = npulab.load(CAPTURES / "vivante" / "sim-1x1")
-    rows = [dict(zip(parameters, row, strict=True)) for row in zip(*parameters.values(), strict=True)]
-    return [replace(base, name=f"c{n}", parameters={name: one for name, one in row.items() if one is not ...})
-            for n, row in enumerate(rows)]
+    rows = [
+        dict(zip(parameters, row, strict=True)) for row in zip(*parameters.values(), strict=True)
+    ]
+    return [
+        replace(
+            base,
+            name=f"c{n}",
+            parameters={name: one for name, one in row.items() if one is not ...},
+        )
+        for n, row in enumerate(rows)
+    ]
 
 
 def test_captures_become_a_sweep(captures: npulab.CaptureSet) -> None:
@@ -234,10 +326,22 @@ def test_captures_become_a_sweep(captures: npulab.CaptureSet) -> None:
     found = sweep_of(chosen, "all")
     assert np.array_equal(found.words, [one.words for one in chosen])
     assert found.registers is chosen[0].maps["NN"]
-    assert (found.name, found.target, found.block, found.simulated) == ("all", "vivante", "NN", True)
+    assert (found.name, found.target, found.block, found.simulated) == (
+        "all",
+        "vivante",
+        "NN",
+        True,
+    )
     assert "changed" in replace(found, tool=sweep_of([chosen[0].with_fields(relu=1)]).tool).tool
     for one, row in zip(chosen, found.parameters.to_dict("records"), strict=True):
-        for name in ("input_h", "kernel_w", "stride_h", "depthwise", "input_scale", "weight_zero_point"):
+        for name in (
+            "input_h",
+            "kernel_w",
+            "stride_h",
+            "depthwise",
+            "input_scale",
+            "weight_zero_point",
+        ):
             assert row[name] == one.parameters[name]
         assert row["padding_same"] == (one.parameters["padding"] == "same")
         assert row["activation_relu"] == (one.parameters["activation"] == "relu")
@@ -245,24 +349,61 @@ def test_captures_become_a_sweep(captures: npulab.CaptureSet) -> None:
 
 
 def test_parameters_become_columns() -> None:
-    found = sweep_of(known_as(
-        stride=[[1, 2], [2, 2]], input_shape=[[8, 9, 3], [7, 5, 4]], range=[[0, 1], [2, 3]], pads=[[[0, 1], [2, 3]]] * 2,
-        deep=[{"er": {"n": 1}}, {"er": {"n": 2}}], weights=[[0] * 99, [1] * 99], scales=[[0.5], [0.5, 0.25]],
-        ragged=[[[1], [1, 2]], [[1], [1, 2]]], kind=["b", "a"], act=[None, "relu"], op=["conv", "conv"], none=[None, None],
-        flag=[True, False], empty=[[], []], tensors=[[{"c": 1}], [{"c": 2}, {"c": 3}]]))
+    found = sweep_of(
+        known_as(
+            stride=[[1, 2], [2, 2]],
+            input_shape=[[8, 9, 3], [7, 5, 4]],
+            range=[[0, 1], [2, 3]],
+            pads=[[[0, 1], [2, 3]]] * 2,
+            deep=[{"er": {"n": 1}}, {"er": {"n": 2}}],
+            weights=[[0] * 99, [1] * 99],
+            scales=[[0.5], [0.5, 0.25]],
+            ragged=[[[1], [1, 2]], [[1], [1, 2]]],
+            kind=["b", "a"],
+            act=[None, "relu"],
+            op=["conv", "conv"],
+            none=[None, None],
+            flag=[True, False],
+            empty=[[], []],
+            tensors=[[{"c": 1}], [{"c": 2}, {"c": 3}]],
+        )
+    )
     assert found.parameters.to_dict("list") == {
-        "stride_h": [1, 2], "stride_w": [2, 2], "input_h": [8, 7], "input_w": [9, 5], "input_c": [3, 4],
-        "range_0": [0, 2], "range_1": [1, 3], "pads_0_0": [0, 0], "pads_0_1": [1, 1], "pads_1_0": [2, 2],
-        "pads_1_1": [3, 3], "deep_er_n": [1, 2], "kind_a": [0, 1], "act_relu": [0, 1], "flag": [1, 0]}
+        "stride_h": [1, 2],
+        "stride_w": [2, 2],
+        "input_h": [8, 7],
+        "input_w": [9, 5],
+        "input_c": [3, 4],
+        "range_0": [0, 2],
+        "range_1": [1, 3],
+        "pads_0_0": [0, 0],
+        "pads_0_1": [1, 1],
+        "pads_1_0": [2, 2],
+        "pads_1_1": [3, 3],
+        "deep_er_n": [1, 2],
+        "kind_a": [0, 1],
+        "act_relu": [0, 1],
+        "flag": [1, 0],
+    }
 
 
-@pytest.mark.parametrize(("parameters", "said"), [
-    ({"n": [1, ...]}, "c1 without n, which c0 has"), ({"n": [..., 1]}, "c0 without n, which c1 has"),
-    ({"n": [1, "x"]}, "n of c0, which is number, and of c1, which is text"), ({"n": [1, None]}, "nothing"),
-    ({"n": [1, [1]]}, "list"), ({"n": [1, float("nan")]}, "n nan of c1"),
-    ({"n": [[1], [float("inf")]]}, "n_0 inf of c1"), ({"n": [[{"a": 1}, 2]] * 2}, "n_0 {'a': 1} of c0"),
-    ({"n": [b"1", b"2"]}, "n b'1' of c0"), ({"n": [1, b"2"]}, "something else"), ({"s": [{"t": 1}] * 2, "s_t": [1, 2]}, "'s_t' of c0 twice"),
-    ({"s": [[1]] * 2, "s_0": [1, 2]}, "'s_0' twice")])
+@pytest.mark.parametrize(
+    ("parameters", "said"),
+    [
+        ({"n": [1, ...]}, "c1 without n, which c0 has"),
+        ({"n": [..., 1]}, "c0 without n, which c1 has"),
+        ({"n": [1, "x"]}, "n of c0, which is number, and of c1, which is text"),
+        ({"n": [1, None]}, "nothing"),
+        ({"n": [1, [1]]}, "list"),
+        ({"n": [1, float("nan")]}, "n nan of c1"),
+        ({"n": [[1], [float("inf")]]}, "n_0 inf of c1"),
+        ({"n": [[{"a": 1}, 2]] * 2}, "n_0 {'a': 1} of c0"),
+        ({"n": [b"1", b"2"]}, "n b'1' of c0"),
+        ({"n": [1, b"2"]}, "something else"),
+        ({"s": [{"t": 1}] * 2, "s_t": [1, 2]}, "'s_t' of c0 twice"),
+        ({"s": [[1]] * 2, "s_0": [1, 2]}, "'s_0' twice"),
+    ],
+)
 def test_parameters_that_are_no_columns(parameters: dict[str, list[Any]], said: str) -> None:
     refused(lambda: sweep_of(known_as(**parameters)), said)
 
@@ -270,10 +411,13 @@ def test_parameters_that_are_no_columns(parameters: dict[str, list[Any]], said: 
 def test_captures_that_are_of_two_kinds(captures: npulab.CaptureSet) -> None:
     one, other = captures["sim-1x1"], captures["sim-3x3-same"]
     job = replace(other.jobs[0], words=other.words[:30])
-    for changed, said in ((captures["update4-mesa"], "provenance simulated (sim-1x1) and open driver (update4-mesa)"),
-                          (replace(other, chip="another"), "chip"), (replace(other, target="another"), "target"),
-                          (replace(other, jobs=(job,)), "number of words 34 (sim-1x1) and 30"),
-                          (replace(other, jobs=(replace(job, block="TP"),)), "block NN")):
+    for changed, said in (
+        (captures["update4-mesa"], "provenance simulated (sim-1x1) and open driver (update4-mesa)"),
+        (replace(other, chip="another"), "chip"),
+        (replace(other, target="another"), "target"),
+        (replace(other, jobs=(job,)), "number of words 34 (sim-1x1) and 30"),
+        (replace(other, jobs=(replace(job, block="TP"),)), "block NN"),
+    ):
         refused(lambda changed=changed: sweep_of([one, changed]), said)
     refused(lambda: sweep_of([]), "none")
     refused(lambda: sweep_of(3), "int")  # type: ignore[arg-type]
@@ -308,17 +452,32 @@ def test_sweeps_are_not_confounded(name: str, made: dict[str, Sweep]) -> None:
     sizes = {"coefficient_bytes", "largest_core_stream_bytes"}
     # weights that are not coded have as many bytes as channels make them
     coded = "unknown_coefficients" not in npulab.target("vivante").features(made[name].chip)
-    usual = set() if coded else {(a, b) for one in sizes for a, b in map(sorted, ((one, "input_c"), (one, "output_c")))}
+    usual = (
+        set()
+        if coded
+        else {
+            (a, b) for one in sizes for a, b in map(sorted, ((one, "input_c"), (one, "output_c")))
+        }
+    )
     usual |= {("reshuffled", "stride")}  # only layers of stride 2 are
     close = {(a, b) for a in known for b in known if a < b and related[a][b] > 0.7}
     assert close - usual == {("input_w", "output_w"), ("input_h", "output_h"), (*sorted(sizes),)}
 
 
-@pytest.mark.parametrize(("name", "others"), [
-    ("sweep-layers", ("kernel_caching_mode", "image_caching_mode", "in_image_x_offset")),
-    ("sweep-layers-imx8mp", ("depthwise", "in_image_x_offset")),
-    *((f"sweep-layers-{chip}", ("kernel_caching_mode", "image_caching_mode")) for chip in ("s905d3", "stm32mp25"))])
-def test_every_way_of_lowering_is_seen_often_enough(name: str, others: tuple[str, ...], made: dict[str, Sweep]) -> None:
+@pytest.mark.parametrize(
+    ("name", "others"),
+    [
+        ("sweep-layers", ("kernel_caching_mode", "image_caching_mode", "in_image_x_offset")),
+        ("sweep-layers-imx8mp", ("depthwise", "in_image_x_offset")),
+        *(
+            (f"sweep-layers-{chip}", ("kernel_caching_mode", "image_caching_mode"))
+            for chip in ("s905d3", "stm32mp25")
+        ),
+    ],
+)
+def test_every_way_of_lowering_is_seen_often_enough(
+    name: str, others: tuple[str, ...], made: dict[str, Sweep]
+) -> None:
     """A field that takes another value in fewer than 20 captures would be no evidence of a law."""
     found = made[name]
     assert found.registers is not None
@@ -334,7 +493,11 @@ def test_repeated_layers_differ_in_addresses_only(made: dict[str, Sweep]) -> Non
     first, again = found[:AGAIN], found[SMALL:]
     pd.testing.assert_frame_equal(first.parameters, again.parameters)
     told = npulab.diff(first, again)
-    assert told[told.pairs > 0].field.tolist() == ["kernel_address", "in_image_address", "out_image_address"]
+    assert told[told.pairs > 0].field.tolist() == [
+        "kernel_address",
+        "in_image_address",
+        "out_image_address",
+    ]
     assert told[told.pairs > 0].address.all()
 
 
@@ -342,14 +505,32 @@ def test_repeated_layers_differ_in_addresses_only(made: dict[str, Sweep]) -> Non
 
 
 def test_diff_of_sweeps_by_field() -> None:
-    registers = RegisterMap([{"offset": 0, "field": name, "lsb": lsb, "width": 4} for name, lsb in
-                             (("same", 0), ("some", 4), ("always", 8), ("other", 12), ("equal", 16))])
-    a, b = (Sweep(registers.encode(fields)[:, None].reshape(2, 1), {"n": known}, registers=registers)
-            for fields, known in (({"same": 1, "some": [1, 2], "always": [1, 2], "other": 3, "equal": [1, 2]}, [0, 1]),
-                                  ({"same": 1, "some": [2, 3], "always": [3, 4], "other": 4, "equal": [1, 2]}, [0, 1])))
+    registers = RegisterMap(
+        [
+            {"offset": 0, "field": name, "lsb": lsb, "width": 4}
+            for name, lsb in (("same", 0), ("some", 4), ("always", 8), ("other", 12), ("equal", 16))
+        ]
+    )
+    a, b = (
+        Sweep(registers.encode(fields)[:, None].reshape(2, 1), {"n": known}, registers=registers)
+        for fields, known in (
+            ({"same": 1, "some": [1, 2], "always": [1, 2], "other": 3, "equal": [1, 2]}, [0, 1]),
+            ({"same": 1, "some": [2, 3], "always": [3, 4], "other": 4, "equal": [1, 2]}, [0, 1]),
+        )
+    )
     found = npulab.diff(a, b).set_index("field")
-    assert found.differs.to_dict() == {"some": "sometimes", "always": "always", "other": "always", "equal": "sometimes"}
-    assert found.constant.to_dict() == {"some": False, "always": False, "other": True, "equal": False}
+    assert found.differs.to_dict() == {
+        "some": "sometimes",
+        "always": "always",
+        "other": "always",
+        "equal": "sometimes",
+    }
+    assert found.constant.to_dict() == {
+        "some": False,
+        "always": False,
+        "other": True,
+        "equal": False,
+    }
     assert found.pairs.to_dict() == {"some": 2, "always": 2, "other": 2, "equal": 0}
     assert found.a["always"] == [1, 2]
     everything = npulab.diff(a, b, never=True).set_index("field").differs
@@ -362,8 +543,13 @@ def test_diff_of_sweeps_without_a_map() -> None:
     a, b = Sweep([[0b0110, 5], [0b0100, 5]], {}), Sweep([[0b1110, 5], [0b1100, 5]], {})
     found = npulab.diff(a, b, never=True)
     assert found[["field", "differs", "constant"]].to_numpy().tolist() == [
-        ["w0_0_1", "never", False], ["w0_1_1", "sometimes", False], ["w0_2_1", "never", False],
-        ["w0_3_1", "always", True], ["w0_4_28", "never", False], ["w1_0_32", "never", False]]
+        ["w0_0_1", "never", False],
+        ["w0_1_1", "sometimes", False],
+        ["w0_2_1", "never", False],
+        ["w0_3_1", "always", True],
+        ["w0_4_28", "never", False],
+        ["w1_0_32", "never", False],
+    ]
 
 
 def test_diff_of_sets_tells_what_never_differs(captures: npulab.CaptureSet) -> None:
@@ -394,6 +580,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, list[str
         status = cli.main([*map(str, arguments)])
         said = capsys.readouterr()
         return status, said.out.splitlines(), said.err
+
     return run
 
 
@@ -414,14 +601,32 @@ def test_shell_lists_and_shows_sweeps(run: Any, tmp_path: Path) -> None:
     save_sweep(Sweep(WORDS, KNOWN, "s", provenance="simulated"), tmp_path / "s.npz")
     _, (head, row), _ = run("list", tmp_path)
     assert head.split()[0] == "case"
-    assert row.split() == ["s", "simulated", "-", "3", "captures,", "3", "words,", "2", "parameters"]
+    assert row.split() == [
+        "s",
+        "simulated",
+        "-",
+        "3",
+        "captures,",
+        "3",
+        "words,",
+        "2",
+        "parameters",
+    ]
     assert run("list", tmp_path / "s.npz")[1][1].split() == row.split()
-    assert json.loads(run("list", tmp_path, "--json")[1][0]) | {"captures": 3, "words": 3, "parameters": 2} == \
-        json.loads(run("list", tmp_path, "--json")[1][0])
+    assert json.loads(run("list", tmp_path, "--json")[1][0]) | {
+        "captures": 3,
+        "words": 3,
+        "parameters": 2,
+    } == json.loads(run("list", tmp_path, "--json")[1][0])
     status, lines, _ = run("show", tmp_path / "s.npz")
-    assert (status, lines[0]) == (0, "Sweep(s, simulated: 3 captures of 3 words, 33 bits vary, 2 parameters)")
+    assert (status, lines[0]) == (
+        0,
+        "Sweep(s, simulated: 3 captures of 3 words, 33 bits vary, 2 parameters)",
+    )
     assert "provenance simulated" in lines
-    assert [line.split() for line in lines if line.startswith("scale")] == [["scale", "0.25", "2", "3"]]
+    assert [line.split() for line in lines if line.startswith("scale")] == [
+        ["scale", "0.25", "2", "3"]
+    ]
     assert lines[-1].split() == ["1", "32", "0xffffffff"]
     first, *rest = map(json.loads, run("show", tmp_path / "s.npz", "--json")[1])
     assert (first["varying_bits"], first["provenance"], len(rest)) == (33, "simulated", 2)
@@ -432,19 +637,36 @@ def test_shell_lists_and_shows_sweeps(run: Any, tmp_path: Path) -> None:
     assert "load_sweep" in run("check", tmp_path / "s.npz")[2]
 
 
-@pytest.mark.parametrize(("values", "kind"), [
-    ([1.0, 2.0], "i"), ([1.5, 2], "f"), ([2 ** 63 - 1, -2 ** 63 + 1], "i"), ([float(-2 ** 63), 1], "i"), ([float(2 ** 63), 1], "f"),
-    ([-2.0 ** 64, 0], "f")])
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([1.0, 2.0], "i"),
+        ([1.5, 2], "f"),
+        ([2**63 - 1, -(2**63) + 1], "i"),
+        ([float(-(2**63)), 1], "i"),
+        ([float(2**63), 1], "f"),
+        ([-(2.0**64), 0], "f"),
+    ],
+)
 def test_columns_are_whole_where_all_numbers_are(values: list[float], kind: str) -> None:
-    column = replace(load_sweep(CAPTURES / "vivante/sweep-addresses.npz")[:2], parameters=pd.DataFrame({"n": pd.Series(values, dtype=object)})).parameters["n"]
+    column = replace(
+        load_sweep(CAPTURES / "vivante/sweep-addresses.npz")[:2],
+        parameters=pd.DataFrame({"n": pd.Series(values, dtype=object)}),
+    ).parameters["n"]
     assert column.dtype.kind == kind
     assert column.tolist() == values
 
 
-@pytest.mark.parametrize("value", [2 ** 63, -2 ** 63, float("inf"), float("nan"), "1", None])
+@pytest.mark.parametrize("value", [2**63, -(2**63), float("inf"), float("nan"), "1", None])
 def test_what_is_no_number_of_a_column(value: Any) -> None:
-    with pytest.raises(ValueError, match=r"^parameters: got n .* in row 1, allowed are finite numbers, whole ones within 64 bits"):
-        replace(load_sweep(CAPTURES / "vivante/sweep-addresses.npz")[:2], parameters=pd.DataFrame({"n": pd.Series([0, value], dtype=object)}))
+    with pytest.raises(
+        ValueError,
+        match=r"^parameters: got n .* in row 1, allowed are finite numbers, whole ones within 64 bits",
+    ):
+        replace(
+            load_sweep(CAPTURES / "vivante/sweep-addresses.npz")[:2],
+            parameters=pd.DataFrame({"n": pd.Series([0, value], dtype=object)}),
+        )
 
 
 @pytest.mark.parametrize(("name", "said"), [("s", "no suffix"), ("s.csv", r"\.csv")])
@@ -456,7 +678,9 @@ def test_a_sweep_is_a_file_of_its_suffix(tmp_path: Path, name: str, said: str) -
 @pytest.mark.parametrize("name", ["words", "parameters", "names", "provenance"])
 def test_a_sweep_whose_content_is_not_that_of_its_sum(tmp_path: Path, name: str) -> None:
     """Every member is whole, with the checksum of its own; the sum over all is another."""
-    with np.load(save_sweep(load_sweep(CAPTURES / "vivante/sweep-addresses.npz")[:2], tmp_path / "whole.npz")) as file:
+    with np.load(
+        save_sweep(load_sweep(CAPTURES / "vivante/sweep-addresses.npz")[:2], tmp_path / "whole.npz")
+    ) as file:
         arrays = {one: file[one] for one in file.files}
     if name == "provenance":
         arrays[name] = np.array("board")
@@ -466,5 +690,7 @@ def test_a_sweep_whose_content_is_not_that_of_its_sum(tmp_path: Path, name: str)
         arrays[name] = arrays[name].copy()
         arrays[name].flat[0] += 1
     np.savez(tmp_path / "s.npz", **arrays)
-    with pytest.raises(ValueError, match=r"the file's content has another; it was changed or damaged$"):
+    with pytest.raises(
+        ValueError, match=r"the file's content has another; it was changed or damaged$"
+    ):
         load_sweep(tmp_path / "s.npz")

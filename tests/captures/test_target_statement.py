@@ -51,13 +51,17 @@ def owl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def _layer() -> FullyConnected:
-    return FullyConnected(np.array([[7], [-9]], np.int8), np.array([1, 2]), weight_q=QuantParams(0.25))
+    return FullyConnected(
+        np.array([[7], [-9]], np.int8), np.array([1, 2]), weight_q=QuantParams(0.25)
+    )
 
 
 def test_a_rule_of_a_folder_is_known_by_name_wherever_one_is_named(owl: Path) -> None:
     x = np.arange(-5, 6, dtype=np.int8)[:, None]
     with pytest.raises(ValueError, match="its code is not run"):
-        npulab.emulate(_layer(), x, "owl:coarse")  # a file may name a rule too: nobody asked for the target yet
+        npulab.emulate(
+            _layer(), x, "owl:coarse"
+        )  # a file may name a rule too: nobody asked for the target yet
     npulab.target("owl")
     out = npulab.emulate(_layer(), x, "owl:coarse")
     sums = npulab.accumulate(_layer(), x)
@@ -66,7 +70,9 @@ def test_a_rule_of_a_folder_is_known_by_name_wherever_one_is_named(owl: Path) ->
     assert rule("owl:coarse:P").order == "P"
     assert "owl:coarse" not in RULES
     q = {"input_q": QuantParams(1.0), "weight_q": QuantParams(0.25), "output_q": QuantParams(1.0)}
-    assert npulab.identify_rounding(sums, out, **q, rules=["owl:coarse", "gemmlowp"]).fits == ("owl:coarse",)
+    assert npulab.identify_rounding(sums, out, **q, rules=["owl:coarse", "gemmlowp"]).fits == (
+        "owl:coarse",
+    )
     owl.write_text(FOLDER.replace("half-up", "floor") + "# changed\n")
     npulab.target("owl")
     assert np.array_equal(npulab.emulate(_layer(), x, "owl:coarse"), 2 * np.floor(sums / 8))
@@ -75,19 +81,28 @@ def test_a_rule_of_a_folder_is_known_by_name_wherever_one_is_named(owl: Path) ->
 
 
 def test_a_rule_is_named_after_its_target() -> None:
-    for rules, message in (((SingleRounding("fine"),), r"got 'fine', allowed in target t is a Rule named 't:...'"),
-                           (("t:fine",), r"got 'str', allowed in target t is a Rule")):
+    for rules, message in (
+        ((SingleRounding("fine"),), r"got 'fine', allowed in target t is a Rule named 't:...'"),
+        (("t:fine",), r"got 'str', allowed in target t is a Rule"),
+    ):
         with pytest.raises(ValueError, match=r"^target t: rules: " + message):
             Target("t", "", {"c": {}}, {}, rules=rules)  # type: ignore[arg-type]
 
 
 def test_a_slip_in_a_folder_says_what_was_asked_file_and_line(owl: Path) -> None:
     target = npulab.target("owl")
-    capture = npulab.Capture("case", "owl", "owl", (npulab.captures.capture.Job("JOB", np.uint32([0x50400000])),),
-                             maps=target.tables)
+    capture = npulab.Capture(
+        "case",
+        "owl",
+        "owl",
+        (npulab.captures.capture.Job("JOB", np.uint32([0x50400000])),),
+        maps=target.tables,
+    )
     line = FOLDER.splitlines().index("    return TENSORS[int(capture.words[0])]") + 1
-    text = (f"target owl: lift of capture case: KeyError: 1346371584, at owl/__init__.py:{line} "
-            "(return TENSORS[int(capture.words[0])])")
+    text = (
+        f"target owl: lift of capture case: KeyError: 1346371584, at owl/__init__.py:{line} "
+        "(return TENSORS[int(capture.words[0])])"
+    )
     with pytest.raises(ValueError, match=r"^target owl: ") as error:
         target.lift(capture)
     assert str(error.value) == text
@@ -95,21 +110,37 @@ def test_a_slip_in_a_folder_says_what_was_asked_file_and_line(owl: Path) -> None
     assert result.reason == text
     assert result.verdict == "differs"
     owl.write_text(FOLDER + "TABLE[0][1]\n")
-    with pytest.raises(ValueError, match=r"^target owl: does not load: .*, at owl/__init__.py:\d+ \(TABLE\[0\]\[1\]\)$"):
+    with pytest.raises(
+        ValueError,
+        match=r"^target owl: does not load: .*, at owl/__init__.py:\d+ \(TABLE\[0\]\[1\]\)$",
+    ):
         npulab.target("owl")
     owl.write_text("TARGET = (\n")
-    with pytest.raises(ValueError, match=r"^target owl: does not load: SyntaxError: .*, at owl/__init__.py:1 "):
+    with pytest.raises(
+        ValueError, match=r"^target owl: does not load: SyntaxError: .*, at owl/__init__.py:1 "
+    ):
         npulab.target("owl")
 
 
 def _raises(error: Exception) -> Any:
     def step(_: object) -> Any:
         raise error
+
     return step
 
 
-@pytest.mark.parametrize("error", [ValueError("words: got 3"), LookupError("chip: got 3"), Unsupported("no tables"),
-                                   Hang("it waits"), OSError("file"), ImportError("extra"), TypeError("layer: got 3")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("words: got 3"),
+        LookupError("chip: got 3"),
+        Unsupported("no tables"),
+        Hang("it waits"),
+        OSError("file"),
+        ImportError("extra"),
+        TypeError("layer: got 3"),
+    ],
+)
 def test_errors_in_words_pass_as_they_are(error: Exception) -> None:
     target = Target("t", "", {"c": {}}, {}, simulate=_raises(error))
     with pytest.raises(type(error), match=f"^{error}$") as raised:
@@ -117,12 +148,26 @@ def test_errors_in_words_pass_as_they_are(error: Exception) -> None:
     assert raised.value is error
 
 
-@pytest.mark.parametrize(("step", "message"), [
-    (lambda path: struct.unpack("<I", b"abc"), r"error: unpack requires .*\(\(lambda path: struct"),
-    (lambda path: int("ten"), r"ValueError: invalid literal for int.*'ten', at captures/test_target_statement.py:\d+"),
-    (lambda path: [][3], r"IndexError: list index out of range, at"), (lambda path: 1 // 0, r"ZeroDivisionError: .*, at"),
-    (lambda path: np.zeros(3).reshape(2, 2), r"ValueError: cannot reshape .*, at"),
-    (_raises(KeyError("0x40")), r"KeyError: '0x40', at captures/test_target_statement.py:\d+ \(raise error\)")])
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        (
+            lambda path: struct.unpack("<I", b"abc"),
+            r"error: unpack requires .*\(\(lambda path: struct",
+        ),
+        (
+            lambda path: int("ten"),
+            r"ValueError: invalid literal for int.*'ten', at captures/test_target_statement.py:\d+",
+        ),
+        (lambda path: [][3], r"IndexError: list index out of range, at"),
+        (lambda path: 1 // 0, r"ZeroDivisionError: .*, at"),
+        (lambda path: np.zeros(3).reshape(2, 2), r"ValueError: cannot reshape .*, at"),
+        (
+            _raises(KeyError("0x40")),
+            r"KeyError: '0x40', at captures/test_target_statement.py:\d+ \(raise error\)",
+        ),
+    ],
+)
 def test_errors_that_nobody_worded_get_their_place(step: Any, message: str) -> None:
     importer = Importer("logs", lambda path: True, step)
     target = Target("t", "", {"c": {}}, {}, importers=(importer,), explain=step)
@@ -142,22 +187,32 @@ def test_a_layer_that_lower_has_not_heard_of_is_refused() -> None:
 
     sums = FullyConnected(np.zeros((1, 2), np.int8), np.zeros(1, int), output="sums")
     mean = Pool2D("average", (2, 2), (4, 4, 1), rounding="floor")
-    early, late = (Target("t", "", {"c": {}}, {}, lower=lower, variants=variants)
-                   for variants in ((), ("output", "rounding")))
+    early, late = (
+        Target("t", "", {"c": {}}, {}, lower=lower, variants=variants)
+        for variants in ((), ("output", "rounding"))
+    )
     assert early.lower(_layer()).layer.output == "codes"
     with pytest.raises(ValueError, match=r"^lower for t: output: got 'sums', allowed is 'codes'$"):
         early.lower(sums)
-    with pytest.raises(ValueError, match=r"^lower for t: rounding: got 'floor', allowed is 'half-away'$"):
+    with pytest.raises(
+        ValueError, match=r"^lower for t: rounding: got 'floor', allowed is 'half-away'$"
+    ):
         replace(early, title="again").lower(npulab.Network((mean,)))
     assert late.lower(sums, chip="c").layer is sums
     assert late.lower(layer=mean).layer is mean
 
 
-@pytest.mark.parametrize(("value", "said"), [(np.zeros(34, np.uint32), "34 words"), ("x" * 200, "x" * 80 + ": "), (7, "7")])
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [(np.zeros(34, np.uint32), "34 words"), ("x" * 200, "x" * 80 + ": "), (7, "7")],
+)
 def test_a_slip_of_a_target_names_what_it_was_asked(value: Any, said: str) -> None:
     def explain(one: Any) -> None:
         return one["none"][1] / 0
 
-    for call in (lambda: guarded(explain, "mine", "explain")(value), lambda: guarded(explain, "mine", "explain")(one=value)):
+    for call in (
+        lambda: guarded(explain, "mine", "explain")(value),
+        lambda: guarded(explain, "mine", "explain")(one=value),
+    ):
         with pytest.raises(ValueError, match=rf"^target mine: explain of {said}"):
             call()

@@ -13,19 +13,25 @@ from npulab.captures.unrecognised import HEAD, formats
 NOISE = np.random.default_rng(1).integers(0, 256, 4096, dtype=np.uint8).tobytes()
 
 
-@pytest.mark.parametrize(("data", "words"), [
-    (b"", "is empty, allowed is a dump that a target recognises; record it again"),
-    (b"\x89PNG\r\n\x1a\n" + NOISE, "is a PNG picture, no target recognises this file; npulab list --formats"),
-    (b"\xff\xd8\xff\xe0" + NOISE, "is a JPEG picture"),
-    (b"\x7fELF" + NOISE, "is an ELF program or library"),
-    ("voil\u00e0, roses\n".encode() * 3, "is text, no target recognises this file"),
-    ("\u00e9".encode() * HEAD, "is text"),
-    (b"a" + "\u00e9".encode() * HEAD, "is text"),  # whose last letter is cut where reading ends
-    (NOISE, "is 1024 words of 32 bits or other bytes, no target recognises this file"),
-    (NOISE, "begin with npulab new NAME --words 1024"),
-    (NOISE[:37], "is 37 bytes, no target recognises this file"),
-    (b"\x00", "is 1 byte, no target"),
-])
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "is empty, allowed is a dump that a target recognises; record it again"),
+        (
+            b"\x89PNG\r\n\x1a\n" + NOISE,
+            "is a PNG picture, no target recognises this file; npulab list --formats",
+        ),
+        (b"\xff\xd8\xff\xe0" + NOISE, "is a JPEG picture"),
+        (b"\x7fELF" + NOISE, "is an ELF program or library"),
+        ("voil\u00e0, roses\n".encode() * 3, "is text, no target recognises this file"),
+        ("\u00e9".encode() * HEAD, "is text"),
+        (b"a" + "\u00e9".encode() * HEAD, "is text"),  # whose last letter is cut where reading ends
+        (NOISE, "is 1024 words of 32 bits or other bytes, no target recognises this file"),
+        (NOISE, "begin with npulab new NAME --words 1024"),
+        (NOISE[:37], "is 37 bytes, no target recognises this file"),
+        (b"\x00", "is 1 byte, no target"),
+    ],
+)
 def test_what_it_is_and_the_next_step(tmp_path: Path, data: bytes, words: str) -> None:
     (tmp_path / "dump").write_bytes(data)
     with pytest.raises(ValueError, match=r"dump: is") as refusal:
@@ -45,5 +51,10 @@ def test_formats_are_those_of_the_targets() -> None:
     rows = formats()
     assert {"target": "nvdla", "format": npulab.target("nvdla").importers[0].name} in rows
     assert {row["target"] for row in rows} <= set(npulab.targets())
-    read = [one for name in npulab.targets() for of in [npulab.target(name)] for one in (*of.importers, *of.documents)]
+    read = [
+        one
+        for name in npulab.targets()
+        for of in [npulab.target(name)]
+        for one in (*of.importers, *of.documents)
+    ]
     assert len(rows) == len(read)

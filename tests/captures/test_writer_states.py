@@ -1,4 +1,6 @@
-"""Files of several writers, some of them killed: whatever they do one after the other, what was accepted is there, once."""
+"""Files of several writers, some of them killed: whatever they do one after the other, what was
+accepted is there, once.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,13 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 from test_writers import CASE, killed
 
 import npulab
@@ -29,7 +37,9 @@ TABLE = "block,offset,register,field,lsb,width,value,evidence,note\nB,0,CFG,mode
 
 
 class Kind(NamedTuple):
-    """How a file of entries is opened, added to and read, and whether the last entry can be taken back."""
+    """How a file of entries is opened, added to and read, and whether the last entry can be
+    taken back.
+    """
 
     name: str
     open: Callable[[Path], Any]
@@ -43,7 +53,9 @@ def _answers(folder: Path) -> Store:
 
 
 def _texts(folder: Path) -> list[str]:
-    """The texts of an exploration's answers, whose captures are there and are those of the answers."""
+    """The texts of an exploration's answers, whose captures are there and are those of the
+    answers.
+    """
     answers = _answers(folder).answers
     for one in answers:
         if one.words is not None:
@@ -62,14 +74,26 @@ def _case() -> Capture:
     return npulab.load(CASE)
 
 
-JOURNAL = Kind("journal.jsonl", lambda folder: Journal(folder / "journal.jsonl", {"a": 1}),
-               lambda one, text: one.add(Trial((text,), "", "pass")),
-               lambda folder: [trial.subset[0] for trial in Journal.read(folder / "journal.jsonl")], True)
-ANSWERS = Kind("answers.jsonl", _answers, lambda one, text: one.add(0, "first", 1, {}, _answer(text)), _texts, False)
+JOURNAL = Kind(
+    "journal.jsonl",
+    lambda folder: Journal(folder / "journal.jsonl", {"a": 1}),
+    lambda one, text: one.add(Trial((text,), "", "pass")),
+    lambda folder: [trial.subset[0] for trial in Journal.read(folder / "journal.jsonl")],
+    True,
+)
+ANSWERS = Kind(
+    "answers.jsonl",
+    _answers,
+    lambda one, text: one.add(0, "first", 1, {}, _answer(text)),
+    _texts,
+    False,
+)
 
 
 class Files(RuleBasedStateMachine):
-    """A folder, two writers that have opened what is in it, and which of them have seen what is there now."""
+    """A folder, two writers that have opened what is in it, and which of them have seen what is
+    there now.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,7 +110,9 @@ class Files(RuleBasedStateMachine):
 
 
 class Entries(Files):
-    """Entries are added to the end of a file: a writer that another one was quicker than is refused."""
+    """Entries are added to the end of a file: a writer that another one was quicker than is
+    refused.
+    """
 
     kind: Kind
 
@@ -130,7 +156,9 @@ class Entries(Files):
     def killed(self, calls: int) -> None:
         """A third writer is killed between two calls: its entry is there, or it is not."""
         text, before = self.text(False), (self.folder / self.kind.name).read_bytes()
-        alive = not killed(lambda folder: self.kind.add(self.kind.open(folder), text), self.folder, calls)
+        alive = not killed(
+            lambda folder: self.kind.add(self.kind.open(folder), text), self.folder, calls
+        )
         if (self.folder / self.kind.name).read_bytes() != before:
             self.wrote(None)
         there = self.kind.read(self.folder)
@@ -164,7 +192,9 @@ class Answers(Entries):
 
 
 class Drafts(Files):
-    """A table and its enums: of two drafts of them one saves, the other is refused until it was opened again."""
+    """A table and its enums: of two drafts of them one saves, the other is refused until it was
+    opened again.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -175,7 +205,11 @@ class Drafts(Files):
             self.open(number)
 
     def files(self) -> dict[str, bytes]:
-        return {one.name: one.read_bytes() for one in self.folder.iterdir() if not one.name.startswith(".npulab-")}
+        return {
+            one.name: one.read_bytes()
+            for one in self.folder.iterdir()
+            if not one.name.startswith(".npulab-")
+        }
 
     @rule(number=WRITERS)
     def open(self, number: int) -> None:
@@ -220,7 +254,10 @@ class Drafts(Files):
 
     @rule(calls=st.integers(0, 60))
     def killed(self, calls: int) -> None:
-        """A third one is killed as it saves: the old table or the new one, with the enums that it needs."""
+        """A third one is killed as it saves: the old table or the new one, with the enums that
+        it needs.
+        """
+
         def work(_: Path) -> None:
             one = draft(self.path)
             self.edited(one)
@@ -232,8 +269,11 @@ class Drafts(Files):
         if left != self.there or alive:
             self.wrote(None)
         assert left != self.there or not alive
-        assert left["registers.csv"] == self.there["registers.csv"] or f"{self.count}" in left["registers.csv"].decode() \
+        assert (
+            left["registers.csv"] == self.there["registers.csv"]
+            or f"{self.count}" in left["registers.csv"].decode()
             or f"name{self.count}" in left["enums.csv"].decode()
+        )
         self.there = left
 
     @invariant()
@@ -251,13 +291,17 @@ class Drafts(Files):
 
 
 class Sessions(Files):
-    """Notes of two people in one session: who was not quick enough is refused and merges, which loses nobody's note."""
+    """Notes of two people in one session: who was not quick enough is refused and merges, which
+    loses nobody's note.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.path = self.folder / "s.json"
         self.kept: set[str] = set()
-        self.seen: dict[int, bytes] = {}  # the file as each knows it, the notes in it, and the notes that each has
+        self.seen: dict[
+            int, bytes
+        ] = {}  # the file as each knows it, the notes in it, and the notes that each has
         self.base: dict[int, set[str]] = {}
         self.own: dict[int, set[str]] = {}
         for number in range(2):
@@ -275,7 +319,10 @@ class Sessions(Files):
             self.took(number)
             return
         before = self.path.read_bytes()
-        with pytest.raises(ValueError, match=r"was changed since it was read, nothing is written; session\.merge\(\)"):
+        with pytest.raises(
+            ValueError,
+            match=r"was changed since it was read, nothing is written; session\.merge\(\)",
+        ):
             change()
         assert self.path.read_bytes() == before
 
@@ -330,8 +377,12 @@ STATES = {"session": Sessions, "journal": Trials, "exploration": Answers, "draft
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="writers are killed in a forked process")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.filterwarnings("ignore:.* it was moved to :UserWarning")  # half a capture of a writer that was killed
+@pytest.mark.filterwarnings(
+    "ignore:.* it was moved to :UserWarning"
+)  # half a capture of a writer that was killed
 @pytest.mark.parametrize("name", STATES)
 @pytest.mark.parametrize("count", [2, pytest.param(200, marks=pytest.mark.long)])
 def test_files_of_several_writers(name: str, count: int) -> None:
-    run_state_machine_as_test(STATES[name], settings=settings(max_examples=count, stateful_step_count=10))  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
+        STATES[name], settings=settings(max_examples=count, stateful_step_count=10)
+    )  # type: ignore[no-untyped-call]

@@ -26,7 +26,16 @@ from npulab.support.files import replace_files, write_files
 SWEEP = CAPTURES / "vivante/sweep-addresses.npz"
 CASE = CAPTURES / "vivante/sim-1x1"
 VIVANTE = Path(npulab.__file__).parent / "npus/vivante"
-CALLS = {"open", "os.rename", "os.link", "os.remove", "os.mkdir", "os.truncate", "os.chmod", "os.rmdir"}
+CALLS = {
+    "open",
+    "os.rename",
+    "os.link",
+    "os.remove",
+    "os.mkdir",
+    "os.truncate",
+    "os.chmod",
+    "os.rmdir",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -90,7 +99,9 @@ def test_no_note_of_two_writers_is_lost_in_many_runs(tmp_path: Path, run: int) -
 
 
 def trials_of_two(path: Path, count: int) -> tuple[list[str], list[str]]:
-    """(trials that were written, trials in the file) of two writers that open again where refused."""
+    """(trials that were written, trials in the file) of two writers that open again where
+    refused.
+    """
     written: list[str] = []
     Journal(path, {"a": 1})
 
@@ -155,15 +166,22 @@ def test_one_of_two_writers_has_a_new_capture(tmp_path: Path) -> None:
     assert sorted(won) == [*range(4)]
 
 
-def test_who_holds_a_folder_keeps_others_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_holds_a_folder_keeps_others_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(files, "PATIENCE", 0.0)
-    with files.locked(tmp_path / "a"), files.locked(tmp_path / "b"), \
-            pytest.raises(TimeoutError, match=r"another program holds it, nothing is written"):
+    with (
+        files.locked(tmp_path / "a"),
+        files.locked(tmp_path / "b"),
+        pytest.raises(TimeoutError, match=r"another program holds it, nothing is written"),
+    ):
         both(lambda _: replace_files({}, {tmp_path / "a": b"x"}))
     replace_files({}, {tmp_path / "a": b"x"})
 
 
-def test_a_file_system_without_locks_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_locks_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(files, "fcntl", None)
     with pytest.warns(UserWarning, match=r"has no locks: two writers may lose what they write"):
         write_files({tmp_path / "a": b"x"})
@@ -183,10 +201,15 @@ def test_what_a_killed_save_left_goes_after_a_day(tmp_path: Path) -> None:
         then = (tmp_path / name).stat().st_mtime - age * 24 * 3600
         os.utime(tmp_path / name, (then, then))
     npulab.save(npulab.load(CASE), tmp_path / "case")
-    assert sorted(one.name for one in tmp_path.iterdir()) == [".npulab-new1.part", ".npulab-notes", "case"]
+    assert sorted(one.name for one in tmp_path.iterdir()) == [
+        ".npulab-new1.part",
+        ".npulab-notes",
+        "case",
+    ]
 
 
 # Killed between any two calls
+
 
 def _map(folder: Path) -> None:
     for name in ("nn.csv", "enums.csv"):
@@ -219,17 +242,31 @@ def _session(folder: Path) -> list[str]:
 
 WRITERS: dict[str, tuple[Callable[[Path], Any], Callable[[Path], Any], Callable[[Path], Any]]] = {
     "draft": (_map, _draft, lambda folder: _opens(folder / "nn.csv")),
-    "map": (lambda _: _table(), lambda folder: npulab.write_map(_table(), folder / "o.csv"),
-            lambda folder: (folder / "o.csv").exists() and _opens(folder / "o.csv")),
-    "session": (lambda folder: npulab.session(folder / "s.json").note("one"),
-                lambda folder: npulab.session(folder / "s.json").note("two"), _session),
-    "journal": (lambda folder: Journal(folder / "j", {"a": 1}).add(Trial(("one",), "", "pass")),
-                lambda folder: Journal(folder / "j").add(Trial(("two",), "", "pass")),
-                lambda folder: [trial.subset for trial in Journal.read(folder / "j")]),
-    "sweep": (lambda _: None, lambda folder: save_sweep(load_sweep(SWEEP)[:2], folder / "s.npz"),
-              lambda folder: (folder / "s.npz").exists() and len(load_sweep(folder / "s.npz"))),
-    "capture": (lambda _: None, lambda folder: npulab.save(npulab.load(CASE), folder / "case"),
-                lambda folder: (folder / "case").exists() and npulab.load(folder / "case").name),
+    "map": (
+        lambda _: _table(),
+        lambda folder: npulab.write_map(_table(), folder / "o.csv"),
+        lambda folder: (folder / "o.csv").exists() and _opens(folder / "o.csv"),
+    ),
+    "session": (
+        lambda folder: npulab.session(folder / "s.json").note("one"),
+        lambda folder: npulab.session(folder / "s.json").note("two"),
+        _session,
+    ),
+    "journal": (
+        lambda folder: Journal(folder / "j", {"a": 1}).add(Trial(("one",), "", "pass")),
+        lambda folder: Journal(folder / "j").add(Trial(("two",), "", "pass")),
+        lambda folder: [trial.subset for trial in Journal.read(folder / "j")],
+    ),
+    "sweep": (
+        lambda _: None,
+        lambda folder: save_sweep(load_sweep(SWEEP)[:2], folder / "s.npz"),
+        lambda folder: (folder / "s.npz").exists() and len(load_sweep(folder / "s.npz")),
+    ),
+    "capture": (
+        lambda _: None,
+        lambda folder: npulab.save(npulab.load(CASE), folder / "case"),
+        lambda folder: (folder / "case").exists() and npulab.load(folder / "case").name,
+    ),
 }
 
 
@@ -260,7 +297,9 @@ def killed(work: Callable[[Path], Any], folder: Path, calls: int) -> bool:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", WRITERS)
-def test_a_writer_that_is_killed_leaves_the_old_or_the_new(tmp_path: Path, name: str, step: int) -> None:
+def test_a_writer_that_is_killed_leaves_the_old_or_the_new(
+    tmp_path: Path, name: str, step: int
+) -> None:
     prepare, work, state = WRITERS[name]
     seen, calls, alive = [], 0, True
     while alive:

@@ -25,10 +25,12 @@ MESA, VENDOR = (str(CAPTURES / f"update4-{side}") for side in ("mesa", "vendor")
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Any:
     """Run a command: (exit status, lines on stdout, stderr)."""
+
     def command(*arguments: object) -> tuple[int, list[str], str]:
         status = cli.main([str(argument) for argument in arguments])
         out, err = capsys.readouterr()
         return status, out.splitlines(), err
+
     return command
 
 
@@ -44,9 +46,14 @@ def test_check_as_json(run: Any) -> None:
     status, lines, _ = run("check", CAPTURES, "--json", "--jobs", 2)
     rows = [json.loads(line) for line in lines]
     assert status == 0
-    assert {"case", "target", "words", "coefficients", "compared", "mismatches", "verdict"} <= set(rows[0])
-    assert {row["case"]: row["verdict"] for row in rows if "update4" in row["case"]} \
-        == {"sim-update4": "equal", "update4-mesa": "not executed", "update4-vendor": "not executed"}
+    assert {"case", "target", "words", "coefficients", "compared", "mismatches", "verdict"} <= set(
+        rows[0]
+    )
+    assert {row["case"]: row["verdict"] for row in rows if "update4" in row["case"]} == {
+        "sim-update4": "equal",
+        "update4-mesa": "not executed",
+        "update4-vendor": "not executed",
+    }
     assert all(row["simulated"] == row["case"].startswith("sim-") for row in rows)
 
 
@@ -78,7 +85,11 @@ def planted(folder: Path, **outputs: Any) -> None:
 
     capture = npulab.load(CAPTURES / "sim-3x3-same")
     for name, output in outputs.items():
-        data = output if isinstance(output, bytes) else np.ascontiguousarray(output.transpose(2, 0, 1)).tobytes()
+        data = (
+            output
+            if isinstance(output, bytes)
+            else np.ascontiguousarray(output.transpose(2, 0, 1)).tobytes()
+        )
         npulab.save(replace(capture.with_buffers(output=data), name=name), folder / name)
 
 
@@ -94,9 +105,17 @@ def test_what_cannot_be_compared_says_why(run: Any, tmp_path: Path) -> None:
     planted(tmp_path, short=bytes(50))
     status, lines, _ = run("check", tmp_path)
     assert status == 1
-    assert lines[1].split("  not compared")[0].split()[-5:] == ["equal", "equal", "-", "-", "differs"]
-    assert lines[1].endswith("  not compared: capture short: buffer 'output' has 50 bytes, its jobs say 12 x 10 x 10, 1200 bytes; "
-                             "0 of 1200 outputs were compared")
+    assert lines[1].split("  not compared")[0].split()[-5:] == [
+        "equal",
+        "equal",
+        "-",
+        "-",
+        "differs",
+    ]
+    assert lines[1].endswith(
+        "  not compared: capture short: buffer 'output' has 50 bytes, its jobs say 12 x 10 x 10, 1200 bytes; "
+        "0 of 1200 outputs were compared"
+    )
     assert lines[-1] == "1 capture, 1 differs, 1 with nothing or not all compared (1 differs)"
     row = json.loads(run("check", tmp_path, "--json")[1][0])
     assert (row["verdict"], row["compared"]) == ("differs", 0)
@@ -108,11 +127,13 @@ def test_both_outputs_are_shown_where_they_differ(run: Any, tmp_path: Path) -> N
     output[9, 9, 1] ^= 4
     planted(tmp_path, two=output)
     _, lines, _ = run("check", tmp_path, "--explain")
-    at = lines.index("  outputs 870 to 901 of 1200, by row, column, channel; 1 difference behind them")
+    at = lines.index(
+        "  outputs 870 to 901 of 1200, by row, column, channel; 1 difference behind them"
+    )
     assert lines[at - 1].endswith("predicted 123, captured 122; 2 of 1200 differ, largest 4")
-    predicted, captured, marks = lines[at + 1:at + 4]
-    assert captured[marks.index("^"):][:2] == "7A"
-    assert predicted[marks.index("^"):][:2] == "7B"
+    predicted, captured, marks = lines[at + 1 : at + 4]
+    assert captured[marks.index("^") :][:2] == "7A"
+    assert predicted[marks.index("^") :][:2] == "7B"
     assert marks.split() == ["^^"]
     assert predicted.split()[1:9] == captured.split()[1:9]
 
@@ -126,23 +147,37 @@ def test_what_nobody_wrote_is_said(run: Any, tmp_path: Path) -> None:
     _, lines, _ = run("check", tmp_path, "--explain")
     assert [line for line in lines if "captured is" in line] == [
         "  equal with: channels 4 to 11: captured is 0 everywhere (0 of 1200 differ)",
-        f"  equal with: rows 5 to 9: captured is {zero_point} everywhere (0 of 1200 differ)"]
+        f"  equal with: rows 5 to 9: captured is {zero_point} everywhere (0 of 1200 differ)",
+    ]
     assert "  every captured output is 0, predicted are 0 to 255" in lines
 
 
 def test_a_model_is_shown(run: Any, tmp_path: Path) -> None:
     import npulab
 
-    layer = npulab.Conv2D(np.ones((2, 3, 3, 1), np.int8), [1, 2], (8, 8, 1), output_q=npulab.QuantParams(0.5, -7))
+    layer = npulab.Conv2D(
+        np.ones((2, 3, 3, 1), np.int8), [1, 2], (8, 8, 1), output_q=npulab.QuantParams(0.5, -7)
+    )
     path = tmp_path / "model"
     path.write_bytes(npulab.models.write_model([layer]))
     status, lines, _ = run("show", path)
     assert (status, lines[0], lines[-1]) == (
-        0, "Operator 0: CONV_2D", "Tensor    3 : scale 0.5 | zero point -7 (output)")
+        0,
+        "Operator 0: CONV_2D",
+        "Tensor    3 : scale 0.5 | zero point -7 (output)",
+    )
     (line,) = run("show", path, "--json")[1]
     row = json.loads(line)
-    assert (row["index"], row["name"], row["kernel_h"], row["output_zero_point"]) == (0, "CONV_2D", 3, -7)
-    for arguments, words in ((["show", path, "--field", "x"], "--field: got "), (["check", path], "is a TensorFlow Lite model")):
+    assert (row["index"], row["name"], row["kernel_h"], row["output_zero_point"]) == (
+        0,
+        "CONV_2D",
+        3,
+        -7,
+    )
+    for arguments, words in (
+        (["show", path, "--field", "x"], "--field: got "),
+        (["check", path], "is a TensorFlow Lite model"),
+    ):
         status, _, err = run(*arguments)
         assert (status, err.count("\n")) == (2, 1)
         assert words in err
@@ -152,20 +187,31 @@ def test_numbers_of_a_model_stay_whole_beside_layers_without_them(run: Any, tmp_
     import npulab
 
     conv = npulab.Conv2D(np.ones((2, 8, 8, 1), np.int8), [1, 2], (8, 8, 1))
-    (tmp_path / "m").write_bytes(npulab.models.write_model([conv, npulab.FullyConnected(np.ones((3, 2), np.int8), [0, 0, 0])]))
+    (tmp_path / "m").write_bytes(
+        npulab.models.write_model(
+            [conv, npulab.FullyConnected(np.ones((3, 2), np.int8), [0, 0, 0])]
+        )
+    )
     first, second = map(json.loads, run("show", tmp_path / "m", "--json")[1])
     assert repr(first["kernel_h"]) == "8"
     assert "kernel_h" not in second
 
 
 def test_bench_as_json_leaves_out_what_is_not(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = pd.DataFrame([{"setting": "s", "rule": "numpy xnnpack", "ms": 2.0, "of xnnpack": 4.0, "wrong": 0},
-                          {"setting": "s", "rule": "xnnpack", "ms": 0.5}])
+    table = pd.DataFrame(
+        [
+            {"setting": "s", "rule": "numpy xnnpack", "ms": 2.0, "of xnnpack": 4.0, "wrong": 0},
+            {"setting": "s", "rule": "xnnpack", "ms": 0.5},
+        ]
+    )
     table.attrs["limits"] = {"s": {"copy, GB/s": 9.0}}
     monkeypatch.setattr("npulab.cli.bench.bench", lambda what, rounds: table)
     rows = [json.loads(line) for line in run("bench", "--json")[1]]
-    assert rows == [{"setting": "s", "rule": "numpy xnnpack", "ms": 2.0, "of xnnpack": 4.0, "wrong": 0},
-                    {"setting": "s", "rule": "xnnpack", "ms": 0.5}, {"setting": "s", "copy, GB/s": 9.0}]
+    assert rows == [
+        {"setting": "s", "rule": "numpy xnnpack", "ms": 2.0, "of xnnpack": 4.0, "wrong": 0},
+        {"setting": "s", "rule": "xnnpack", "ms": 0.5},
+        {"setting": "s", "copy, GB/s": 9.0},
+    ]
     _, lines, _ = run("bench")
     assert lines[1].split()[-3:] == ["2", "4", "0"]
     assert any("are the engines themselves" in line for line in lines)
@@ -174,17 +220,30 @@ def test_bench_as_json_leaves_out_what_is_not(run: Any, monkeypatch: pytest.Monk
 def test_diff_sets_addresses_apart(run: Any) -> None:
     status, lines, _ = run("diff", MESA, VENDOR)
     assert status == 0
-    before, after = lines[:lines.index("4 addresses differ")], lines[lines.index("4 addresses differ"):]
+    before, after = (
+        lines[: lines.index("4 addresses differ")],
+        lines[lines.index("4 addresses differ") :],
+    )
     assert not [line for line in before if " NN " in line]
     assert len([line for line in after if " NN " in line]) == 3
 
 
-@pytest.mark.parametrize(("option", "fields"), [
-    (["--addresses"], 4), (["--field", "*image_address"], 2), (["--field", "GL.*"], 1), (["--unknown"], 0)])
+@pytest.mark.parametrize(
+    ("option", "fields"),
+    [
+        (["--addresses"], 4),
+        (["--field", "*image_address"], 2),
+        (["--field", "GL.*"], 1),
+        (["--unknown"], 0),
+    ],
+)
 def test_diff_filters(run: Any, option: list[str], fields: int) -> None:
     _, lines, _ = run("diff", MESA, VENDOR, "--json", *option)
     assert len(lines) == fields
-    assert all({"task", "block", "register", "field", "a", "b", "address"} <= set(json.loads(line)) for line in lines)
+    assert all(
+        {"task", "block", "register", "field", "a", "b", "address"} <= set(json.loads(line))
+        for line in lines
+    )
 
 
 def test_diff_of_two_folders(run: Any) -> None:
@@ -196,7 +255,14 @@ def test_diff_of_two_folders(run: Any) -> None:
 def test_show_one_field(run: Any) -> None:
     status, lines, _ = run("show", MESA, "--field", "post_multiplier")
     assert status == 0
-    assert lines[-1].split()[3:9] == ["post_multiplier", "2[26]", "15[27:22]", "17[31:24]", "0x30be", "12478"]
+    assert lines[-1].split()[3:9] == [
+        "post_multiplier",
+        "2[26]",
+        "15[27:22]",
+        "17[31:24]",
+        "0x30be",
+        "12478",
+    ]
 
 
 def test_show_json_accounts_for_every_nn_bit(run: Any) -> None:
@@ -210,14 +276,22 @@ def test_show_json_accounts_for_every_nn_bit(run: Any) -> None:
 
 def test_list(run: Any) -> None:
     _, lines, _ = run("list", CAPTURES)
-    assert [line.split()[0] for line in lines[1:]] == [json.loads(line)["case"]
-                                                       for line in run("list", CAPTURES, "--json")[1]]
+    assert [line.split()[0] for line in lines[1:]] == [
+        json.loads(line)["case"] for line in run("list", CAPTURES, "--json")[1]
+    ]
     assert all("simulated" in line for line in lines if line.startswith("sim-"))
 
 
 def test_import_of_both_sides(run: Any, dump: Path, tmp_path: Path) -> None:
-    status, lines, _ = run("import", dump, tmp_path, "--name", "update4", "--source",
-                           "Etnaviv NPU update 4, blog post of 7 August 2023")
+    status, lines, _ = run(
+        "import",
+        dump,
+        tmp_path,
+        "--name",
+        "update4",
+        "--source",
+        "Etnaviv NPU update 4, blog post of 7 August 2023",
+    )
     assert status == 0
     assert lines == [str(tmp_path / "update4-mesa"), str(tmp_path / "update4-vendor")]
     for name in ("update4-mesa", "update4-vendor"):
@@ -237,19 +311,29 @@ def test_dump_of_two_sides_is_diffed_alone(run: Any, dump: Path) -> None:
     assert len(run("diff", dump, "--json")[1]) == 7
     assert run("show", dump, "--case", "vendor")[0] == 0
     status, _, err = run("show", dump)
-    assert (status, err.split(": ", 2)[2]) == (2, "holds 2 captures: mesa, vendor; say which with --case mesa, in Python case='mesa'\n")
+    assert (status, err.split(": ", 2)[2]) == (
+        2,
+        "holds 2 captures: mesa, vendor; say which with --case mesa, in Python case='mesa'\n",
+    )
 
 
-@pytest.mark.parametrize(("arguments", "words"), [
-    (["show", "nowhere"], "nowhere: there is no such file or folder"),
-    (["show", MESA, "--case", "x"], "got case 'x', it holds update4-mesa"),
-    (["check", "nowhere"], "nowhere: there is no such file or folder"),
-    (["check", MESA, "--jobs", "0"], "--jobs: got 0, allowed is at least 1"),
-    (["check", MESA, "--chip", "x"], "chip: got 'x', target vivante knows vipnano-qi-a311d"),
-    (["diff", MESA], "holds 1 capture, allowed without B is two"),
-    (["import", MESA, "/tmp", "--name", "a/b"], "--name: got 'a/b', allowed is a plain folder name"),
-    (["show", __file__], "no target recognises this file"),
-    (["list", "nowhere"], "nowhere: there is no such file or folder")])
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["show", "nowhere"], "nowhere: there is no such file or folder"),
+        (["show", MESA, "--case", "x"], "got case 'x', it holds update4-mesa"),
+        (["check", "nowhere"], "nowhere: there is no such file or folder"),
+        (["check", MESA, "--jobs", "0"], "--jobs: got 0, allowed is at least 1"),
+        (["check", MESA, "--chip", "x"], "chip: got 'x', target vivante knows vipnano-qi-a311d"),
+        (["diff", MESA], "holds 1 capture, allowed without B is two"),
+        (
+            ["import", MESA, "/tmp", "--name", "a/b"],
+            "--name: got 'a/b', allowed is a plain folder name",
+        ),
+        (["show", __file__], "no target recognises this file"),
+        (["list", "nowhere"], "nowhere: there is no such file or folder"),
+    ],
+)
 def test_bad_input_is_one_sentence(run: Any, arguments: list[str], words: str) -> None:
     status, _, err = run(*arguments)
     assert status == 2
@@ -257,11 +341,20 @@ def test_bad_input_is_one_sentence(run: Any, arguments: list[str], words: str) -
     assert words in err
 
 
-@pytest.mark.parametrize(("arguments", "words"), [
-    (["list", "--colour"], "got '--colour', which list does not take\n"),
-    (["check", str(MESA), "--explan"], "got '--explan', which check does not take; near is --explain\n"),
-    (["chek"], "got 'chek', which is no command; near is check; npulab --help names them\n")])
-def test_unknown_words_exit_2(capsys: pytest.CaptureFixture[str], arguments: list[str], words: str) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["list", "--colour"], "got '--colour', which list does not take\n"),
+        (
+            ["check", str(MESA), "--explan"],
+            "got '--explan', which check does not take; near is --explain\n",
+        ),
+        (["chek"], "got 'chek', which is no command; near is check; npulab --help names them\n"),
+    ],
+)
+def test_unknown_words_exit_2(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
     with pytest.raises(SystemExit) as stop:
         cli.main(arguments)
     assert stop.value.code == 2
@@ -274,15 +367,24 @@ def test_a_misspelt_case_is_answered_with_near_ones(run: Any) -> None:
 
 
 def test_a_folder_without_captures_says_how_to_begin(
-        run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run("list") == (2, [], "npulab: captures: there is no such folder here; npulab list PATH looks into "
-                           "another one, npulab import DUMP captures/NPU begins one\n")
+    assert run("list") == (
+        2,
+        [],
+        "npulab: captures: there is no such folder here; npulab list PATH looks into "
+        "another one, npulab import DUMP captures/NPU begins one\n",
+    )
 
 
 def test_command_is_installed() -> None:
-    done = subprocess.run([sys.executable, "-m", "npulab", "list", "--sweeps", str(CAPTURES), "--json"],
-                          capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "npulab", "list", "--sweeps", str(CAPTURES), "--json"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     kinds = ["captures" in json.loads(line) for line in done.stdout.splitlines()]
     there = [len(list(CAPTURES.rglob(name))) for name in ("capture.json", "*.npz")]
     assert [kinds.count(False), kinds.count(True)] == there
@@ -291,7 +393,16 @@ def test_command_is_installed() -> None:
 
 def test_bisect_finds_the_fields_and_resumes(run: Any, tmp_path: Path) -> None:
     paths = [CAPTURES / name for name in ("sim-3x3-same", "sim-other-driver")]
-    options = [*paths, "--device", "simulated", "--resume", tmp_path / "j.jsonl", "--script", tmp_path / "again.py", "--json"]
+    options = [
+        *paths,
+        "--device",
+        "simulated",
+        "--resume",
+        tmp_path / "j.jsonl",
+        "--script",
+        tmp_path / "again.py",
+        "--json",
+    ]
     status, lines, _ = run("bisect", *options)
     found = json.loads(lines[0])
     assert (status, len(lines)) == (0, 1)
@@ -300,21 +411,34 @@ def test_bisect_finds_the_fields_and_resumes(run: Any, tmp_path: Path) -> None:
     assert run("bisect", *options)[1] == lines  # the script of a run before is written anew
     (tmp_path / "mine.py").write_text("import npulab\n")
     mine = [tmp_path / "mine.py" if one == tmp_path / "again.py" else one for one in options]
-    assert "mine.py, which is there and is no script of bisect, allowed is a new file" in run("bisect", *mine)[2]
+    assert (
+        "mine.py, which is there and is no script of bisect, allowed is a new file"
+        in run("bisect", *mine)[2]
+    )
     assert (tmp_path / "mine.py").read_text() == "import npulab\n"
     assert (tmp_path / "j.jsonl").read_bytes() == before
-    done = subprocess.run([sys.executable, tmp_path / "again.py"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, tmp_path / "again.py"], capture_output=True, text=True, check=True
+    )
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["pass", "fail", "fail"]
     status, lines, _ = run("bisect", *paths, "--device", "simulated")
-    assert lines[0].startswith("NN w2.relu = 1 (good 0) alone, or NN w22.out_zero_point = 128 (good 155) alone breaks it")
+    assert lines[0].startswith(
+        "NN w2.relu = 1 (good 0) alone, or NN w22.out_zero_point = 128 (good 155) alone breaks it"
+    )
 
 
-@pytest.mark.parametrize(("options", "words"), [
-    (["--device", "board"], "allowed is simulated"), (["--device", "simulated", "--timeout", "3"], "command:PROGRAM"),
-    (["--device", "simulated", "--flake", "x"], "--flake: got 'x'"), (["--device", "simulated", "--max-hangs", "0"], "at least 1"),
-    (["--device", "simulated", "--script", "."], "--script: got ."), (["--device", "simulated", "--unit", "a,b"], "units: got 'a'"),
-    (["--device", "command:/nowhere/program"], "/nowhere/program"),
-])
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--device", "board"], "allowed is simulated"),
+        (["--device", "simulated", "--timeout", "3"], "command:PROGRAM"),
+        (["--device", "simulated", "--flake", "x"], "--flake: got 'x'"),
+        (["--device", "simulated", "--max-hangs", "0"], "at least 1"),
+        (["--device", "simulated", "--script", "."], "--script: got ."),
+        (["--device", "simulated", "--unit", "a,b"], "units: got 'a'"),
+        (["--device", "command:/nowhere/program"], "/nowhere/program"),
+    ],
+)
 def test_bisect_refuses_in_a_sentence(run: Any, options: list[str], words: str) -> None:
     paths = [CAPTURES / name for name in ("sim-3x3-same", "sim-other-driver")]
     status, lines, said = run("bisect", *paths, *options)
@@ -324,16 +448,27 @@ def test_bisect_refuses_in_a_sentence(run: Any, options: list[str], words: str) 
 
 
 def made_sweep(path: Path, flip: int = 0, **more: Any) -> Path:
-    """A small simulated sweep: relu and input_w in word 0, an address in word 1, input_c or four times that in word 2."""
+    """A small simulated sweep: relu and input_w in word 0, an address in word 1, input_c or four
+    times that in word 2.
+    """
     import npulab.captures.sweep
 
     random, n = np.random.default_rng(1), 48
-    known = {"input_w": random.integers(4, 100, n), "input_c": random.integers(1, 64, n),
-             "stride": random.integers(1, 3, n), "relu": random.integers(0, 2, n)} | more
-    rows = [known["input_w"] * 8 + known["relu"], random.integers(0, 64, n) * 64,
-            known["input_c"] * np.where(known["stride"] == 2, 4, 1) * 2 + 5 * 2**16]
+    known = {
+        "input_w": random.integers(4, 100, n),
+        "input_c": random.integers(1, 64, n),
+        "stride": random.integers(1, 3, n),
+        "relu": random.integers(0, 2, n),
+    } | more
+    rows = [
+        known["input_w"] * 8 + known["relu"],
+        random.integers(0, 64, n) * 64,
+        known["input_c"] * np.where(known["stride"] == 2, 4, 1) * 2 + 5 * 2**16,
+    ]
     words = np.stack([*rows, np.full(n, 7)], 1).astype(np.uint32) ^ np.uint32(flip)
-    return npulab.captures.sweep.save_sweep(npulab.Sweep(words, known, provenance="simulated"), path)
+    return npulab.captures.sweep.save_sweep(
+        npulab.Sweep(words, known, provenance="simulated"), path
+    )
 
 
 def test_laws_of_a_sweep(run: Any, tmp_path: Path) -> None:
@@ -342,7 +477,11 @@ def test_laws_of_a_sweep(run: Any, tmp_path: Path) -> None:
     assert (status, err.count("\n")) == (0, 1)
     assert err.startswith("npulab: parameters: got depthwise with one value only")
     assert "simulated" in lines[0]
-    assert [line.split()[:3] for line in lines[2:5]] == [["w0_0_1", "0", "0"], ["w0_3_7", "0", "9:3"], ["w2_1_8", "2", "8:1"]]
+    assert [line.split()[:3] for line in lines[2:5]] == [
+        ["w0_0_1", "0", "0"],
+        ["w0_3_7", "0", "9:3"],
+        ["w2_1_8", "2", "8:1"],
+    ]
     assert lines[3].split()[3:] == ["48", "0", "always", "input_w"]
     summary = next(line for line in lines if "varying bits (simulated)" in line)
     assert summary.startswith("16 varying bits")
@@ -371,7 +510,9 @@ def test_the_map_of_a_sweep_reads_its_words(run: Any, tmp_path: Path) -> None:
 
 def test_what_is_open_is_told_run_by_run(run: Any, tmp_path: Path) -> None:
     _, lines, _ = run("laws", made_sweep(tmp_path / "s.npz"))
-    assert [line.split()[:5] for line in lines if " no law " in line] == [["w1_6_6", "1", "11:6", "no", "law"]]
+    assert [line.split()[:5] for line in lines if " no law " in line] == [
+        ["w1_6_6", "1", "11:6", "no", "law"]
+    ]
 
 
 def test_laws_as_json(run: Any, tmp_path: Path) -> None:
@@ -385,21 +526,36 @@ def test_laws_as_json(run: Any, tmp_path: Path) -> None:
     assert rows[0]["simulated"] is True
     assert rows[0]["bits"]["open"] == 6
     opened = [row for row in rows if row["kind"] == "open" and row["word"] == 1]
-    assert [(row["bit"], row["reason"]) for row in opened] == [(bit, "no law") for bit in range(6, 12)]
+    assert [(row["bit"], row["reason"]) for row in opened] == [
+        (bit, "no law") for bit in range(6, 12)
+    ]
     (field,) = [row for row in rows if row.get("field") == "w0_3_7"]
-    assert field["steps"] == [{"when": "always", "law": "input_w", "support": 48, "probability": pytest.approx(49 / 50)}]
-    assert rows[-1]["parameters"] in ({"input_w": 8, "input_c": 63, "stride": 1, "relu": 0},
-                                      {"input_w": 99, "input_c": 5, "stride": 2, "relu": 1})
+    assert field["steps"] == [
+        {"when": "always", "law": "input_w", "support": 48, "probability": pytest.approx(49 / 50)}
+    ]
+    assert rows[-1]["parameters"] in (
+        {"input_w": 8, "input_c": 63, "stride": 1, "relu": 0},
+        {"input_w": 99, "input_c": 5, "stride": 2, "relu": 1},
+    )
 
 
-@pytest.mark.parametrize(("options", "words"), [
-    (["--plan", "0"], "--plan: got 0, allowed is at least 1"), (["--map", "m.txt"], "--map: got m.txt, allowed is a file .csv"),
-    (["--nuisance", "w4"], "--nuisance: got 'w4', allowed is a word, w0 to w3"), (["--nuisance", "w0_30_3"], "got 'w0_30_3'"),
-    (["--nuisance", "0"], "got '0'"), (["--candidates", "x.csv"], "x.csv without --plan"),
-    (["--plan", "1", "--candidates", "nowhere.csv"], "nowhere.csv: No such file"),
-    (["--plan", "1", "--candidates", "few.csv"], "got no column 'input_w' in few.csv"), (["--map", "few.csv"], "is there already")])
-def test_laws_refuses_in_a_sentence(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str],
-                                    words: str) -> None:
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--plan", "0"], "--plan: got 0, allowed is at least 1"),
+        (["--map", "m.txt"], "--map: got m.txt, allowed is a file .csv"),
+        (["--nuisance", "w4"], "--nuisance: got 'w4', allowed is a word, w0 to w3"),
+        (["--nuisance", "w0_30_3"], "got 'w0_30_3'"),
+        (["--nuisance", "0"], "got '0'"),
+        (["--candidates", "x.csv"], "x.csv without --plan"),
+        (["--plan", "1", "--candidates", "nowhere.csv"], "nowhere.csv: No such file"),
+        (["--plan", "1", "--candidates", "few.csv"], "got no column 'input_w' in few.csv"),
+        (["--map", "few.csv"], "is there already"),
+    ],
+)
+def test_laws_refuses_in_a_sentence(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], words: str
+) -> None:
     made_sweep(tmp_path / "s.npz")
     (tmp_path / "few.csv").write_text("relu\n1\n")
     monkeypatch.chdir(tmp_path)
@@ -418,8 +574,11 @@ def test_diff_of_two_sweeps(run: Any, tmp_path: Path) -> None:
     rows = [json.loads(line) for line in run("diff", a, b, "--json", "--field", "w0_*")[1]]
     assert {row["field"] for row in rows} == {"w0_0_1", "w0_1_1", "w0_3_7"}
     assert run("diff", a, a, "--json", "--addresses")[1] == []
-    for arguments, words in (([a], "got one sweep, allowed are two"), ([a, b, "--field", "x"], "which no field matches"),
-                             ([a, CAPTURES / "update4-mesa"], "words")):
+    for arguments, words in (
+        ([a], "got one sweep, allowed are two"),
+        ([a, b, "--field", "x"], "which no field matches"),
+        ([a, CAPTURES / "update4-mesa"], "words"),
+    ):
         status, _, err = run("diff", *arguments)
         assert (status, err.count("\n")) == (2, 1)
         assert words in err
@@ -428,7 +587,9 @@ def test_diff_of_two_sweeps(run: Any, tmp_path: Path) -> None:
 def test_diff_exits_1_on_request(run: Any) -> None:
     assert run("diff", MESA, VENDOR, "--exit-code")[0] == 1
     assert run("diff", MESA, MESA, "--exit-code")[0] == 0
-    assert run("diff", MESA, VENDOR, "--exit-code", "--unknown")[0] == 0  # nothing of what was asked for
+    assert (
+        run("diff", MESA, VENDOR, "--exit-code", "--unknown")[0] == 0
+    )  # nothing of what was asked for
     assert run("diff", MESA, VENDOR)[0] == 0
 
 
@@ -450,7 +611,9 @@ def test_formats_are_listed(run: Any) -> None:
     assert {row["target"] for row in rows} >= {"ane", "nvdla", "vivante"}
 
 
-def test_ctrl_c_ends_in_one_sentence_and_keeps_laws(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_ends_in_one_sentence_and_keeps_laws(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path, wait = made_sweep(tmp_path / "s.npz"), [0]
 
     def search(sweep: Any, progress: Any, **options: Any) -> Any:
@@ -458,6 +621,7 @@ def test_ctrl_c_ends_in_one_sentence_and_keeps_laws(run: Any, tmp_path: Path, mo
             wait[0] -= 1
             if wait[0] == 0:
                 raise KeyboardInterrupt
+
         return original(sweep, progress=interrupted, **options)
 
     from npulab.analysis import laws
@@ -474,7 +638,9 @@ def test_ctrl_c_ends_in_one_sentence_and_keeps_laws(run: Any, tmp_path: Path, mo
         assert err.startswith("npulab: stopped")
         assert bool(lines) == (status == 1)
     assert [status for status, _ in outcomes] == [1] * (len(outcomes) - 1) + [0]
-    monkeypatch.setattr(laws, "find_laws", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(
+        laws, "find_laws", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt)
+    )
     assert run("laws", path) == (130, [], "npulab: stopped\n")
 
 
@@ -482,7 +648,9 @@ def _pipe(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
 
 
-def test_a_dash_is_standard_input(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dash_is_standard_input(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A sweep and a map in a pipe are read as their files are."""
     sweep = ALL_CAPTURES / "heron/sweep-jobs.npz"
     _pipe(monkeypatch, sweep.read_bytes())
@@ -491,7 +659,9 @@ def test_a_dash_is_standard_input(run: Any, tmp_path: Path, monkeypatch: pytest.
     assert status == 0
     assert len(lines) > 3
     assert [line.replace("stdin", "sweep-jobs") for line in lines] == as_file
-    header = b"#define PE_CTRL 0x104\n#define PE_CTRL_MODE_SHIFT 3\n#define PE_CTRL_MODE_MASK 0x38\n"
+    header = (
+        b"#define PE_CTRL 0x104\n#define PE_CTRL_MODE_SHIFT 3\n#define PE_CTRL_MODE_MASK 0x38\n"
+    )
     (tmp_path / "stdin").write_bytes(header)
     made = []
     for source in ("-", tmp_path / "stdin"):
@@ -509,4 +679,7 @@ def test_a_pipe_without_end_is_refused(run: Any, monkeypatch: pytest.MonkeyPatch
     assert "stdin: is text" in run("show", "-")[2]
     _pipe(monkeypatch, b"abcde")
     assert run("show", "-") == (
-        2, [], "npulab: -: got more than 4 bytes, allowed are 4; a larger input is read as a file\n")
+        2,
+        [],
+        "npulab: -: got more than 4 bytes, allowed are 4; a larger input is read as a file\n",
+    )

@@ -19,23 +19,37 @@ def offered(line: str, folder: Path) -> set[str]:
     if not shutil.which("bash"):
         pytest.skip("no bash here")
     words = line.split(" ")
-    script = (f"{completion.bash(completion.command_words())}\nCOMP_WORDS=({' '.join(word or repr('') for word in words)})\n"
-              f"COMP_CWORD={len(words) - 1}\n_npulab\nprintf '%s\\n' \"${{COMPREPLY[@]}}\"")
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, cwd=folder)
+    script = (
+        f"{completion.bash(completion.command_words())}\nCOMP_WORDS=({' '.join(word or repr('') for word in words)})\n"
+        f"COMP_CWORD={len(words) - 1}\n_npulab\nprintf '%s\\n' \"${{COMPREPLY[@]}}\""
+    )
+    done = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, check=True, cwd=folder
+    )
     return {*done.stdout.split()}
 
 
-@pytest.mark.parametrize(("line", "words"), [
-    ("npulab sh", {"show"}), ("npulab ", {*COMMANDS}), ("npulab show --n", {"--nonzero"}),
-    ("npulab diff --ex", {"--exit-code"}), ("npulab show --form ", {"earlier", "later"}),
-    ("npulab session ", {"new", "note", "show", "merge"}), ("npulab session --fi", {"--field"}), ("npulab completion f", {"fish"}),
-    ("npulab show --zzz", set()), ("npulab show cap", set())])  # bash goes on with files
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("npulab sh", {"show"}),
+        ("npulab ", {*COMMANDS}),
+        ("npulab show --n", {"--nonzero"}),
+        ("npulab diff --ex", {"--exit-code"}),
+        ("npulab show --form ", {"earlier", "later"}),
+        ("npulab session ", {"new", "note", "show", "merge"}),
+        ("npulab session --fi", {"--field"}),
+        ("npulab completion f", {"fish"}),
+        ("npulab show --zzz", set()),
+        ("npulab show cap", set()),
+    ],
+)  # bash goes on with files
 def test_bash_offers(tmp_path: Path, line: str, words: set[str]) -> None:
     assert offered(line, tmp_path) == words
 
 
 @pytest.mark.parametrize("shell", completion.HOW)
-def test_every_shell_accepts_its_script(run: Any, tmp_path: Path, shell: str) -> None:  # noqa: F811
+def test_every_shell_accepts_its_script(run: Any, tmp_path: Path, shell: str) -> None:
     status, lines, _ = run("completion", shell)
     assert status == 0
     assert all(any(name in line for line in lines) for name in COMMANDS)

@@ -65,12 +65,15 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 
 # Journals
 
+
 def test_deep_lines_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "j"
     Journal(path, {"a": 1})
     with path.open("a") as file:
         file.write("[" * 100_000 + "\n")
-    with pytest.raises(npulab.FormatError, match=r"^\S+j, line 2, .*npulab repair makes a journal of the lines"):
+    with pytest.raises(
+        npulab.FormatError, match=r"^\S+j, line 2, .*npulab repair makes a journal of the lines"
+    ):
         Journal(path)
 
 
@@ -91,7 +94,9 @@ def test_a_broken_journal_is_repaired(tmp_path: Path, capsys: pytest.CaptureFixt
     with pytest.raises(FileExistsError):
         repair(path, tmp_path / "new")
     (tmp_path / "none").write_text("{}\n")
-    assert "none, line 1: got no head of a journal" in refused(capsys, "repair", tmp_path / "none", tmp_path / "o")
+    assert "none, line 1: got no head of a journal" in refused(
+        capsys, "repair", tmp_path / "none", tmp_path / "o"
+    )
 
 
 def test_a_text_with_any_end_of_line_is_one_trial(tmp_path: Path) -> None:
@@ -112,11 +117,15 @@ def test_who_reads_a_journal_writes_nothing(tmp_path: Path) -> None:
 
 # Sweeps
 
+
 def test_a_sweep_is_no_bomb(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "s.npz", "w", zipfile.ZIP_DEFLATED) as file, file.open("words.npy", "w") as part:
+    with (
+        zipfile.ZipFile(tmp_path / "s.npz", "w", zipfile.ZIP_DEFLATED) as file,
+        file.open("words.npy", "w") as part,
+    ):
         part.write(b"\x93NUMPY\x01\x00")
         for _ in range(260):
-            part.write(bytes(2 ** 20))
+            part.write(bytes(2**20))
     with pytest.raises(npulab.FormatError, match=r"unpacked: got \d+ bytes, allowed are \d+$"):
         load_sweep(tmp_path / "s.npz")
 
@@ -128,7 +137,9 @@ def test_a_changed_bit_of_a_sweep_is_seen(tmp_path: Path) -> None:
     random = np.random.default_rng(26)
     for number, bit in enumerate(random.integers(0, 8 * len(data), 150).tolist()):
         path = tmp_path / f"{number}.npz"
-        path.write_bytes(data[:bit // 8] + bytes([data[bit // 8] ^ 1 << bit % 8]) + data[bit // 8 + 1:])
+        path.write_bytes(
+            data[: bit // 8] + bytes([data[bit // 8] ^ 1 << bit % 8]) + data[bit // 8 + 1 :]
+        )
         try:
             found = load_sweep(path)
         except npulab.FormatError:
@@ -138,7 +149,11 @@ def test_a_changed_bit_of_a_sweep_is_seen(tmp_path: Path) -> None:
         assert np.array_equal(found.words, sweep.words)
         assert found.parameters.equals(sweep.parameters)
         assert (found.target, found.chip, found.provenance, found.source) == (
-            sweep.target, sweep.chip, sweep.provenance, sweep.source)
+            sweep.target,
+            sweep.chip,
+            sweep.provenance,
+            sweep.source,
+        )
 
 
 def test_what_a_sweep_has_no_place_for_is_refused(tmp_path: Path) -> None:
@@ -146,7 +161,9 @@ def test_what_a_sweep_has_no_place_for_is_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(data, "a") as file:
         file.writestr("provenence.npy", b"")
     (tmp_path / "s.npz").write_bytes(data.getvalue())
-    with pytest.raises(npulab.FormatError, match=r"s\.npz: got member 'provenence', allowed are words, "):
+    with pytest.raises(
+        npulab.FormatError, match=r"s\.npz: got member 'provenence', allowed are words, "
+    ):
         load_sweep(tmp_path / "s.npz")
 
 
@@ -160,20 +177,33 @@ def test_sweeps_of_the_time_before_sums_open(tmp_path: Path) -> None:
 
 # What is no plain file, and what is too large
 
+
 @pytest.mark.parametrize("name", ["capture.json", "nn.bin"])
 def test_a_case_leads_nowhere(tmp_path: Path, name: str) -> None:
     folder = copy(tmp_path)
     (folder / name).unlink()
     (folder / name).symlink_to("/dev/zero")
-    with pytest.raises(ValueError, match=r"is no file, allowed is a file$|is a link, allowed is a file"):
+    with pytest.raises(
+        ValueError, match=r"is no file, allowed is a file$|is a link, allowed is a file"
+    ):
         npulab.load(folder)
 
 
 def test_pipes_and_devices_are_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/zero")):
-        for read in (npulab.load, npulab.load_all, load_sweep, npulab.read_model, npulab.read_map, Journal.read, begin):
-            with pytest.raises(npulab.FormatError, match=r"^\S+: got what is no file, allowed is a file$"):
+        for read in (
+            npulab.load,
+            npulab.load_all,
+            load_sweep,
+            npulab.read_model,
+            npulab.read_map,
+            Journal.read,
+            begin,
+        ):
+            with pytest.raises(
+                npulab.FormatError, match=r"^\S+: got what is no file, allowed is a file$"
+            ):
                 read(path)
 
 
@@ -181,19 +211,32 @@ def test_a_text_dump_is_bounded(tmp_path: Path) -> None:
     path = tmp_path / "big.txt"
     with path.open("wb") as file:
         file.write(b"map->relu = 0x0; /* (0) */\n")
-        file.truncate(2 ** 26 + 1)
+        file.truncate(2**26 + 1)
     with pytest.raises(ValueError, match=r"big\.txt: got 67108865 bytes, allowed are 67108864$"):
         dumps.read(path)
 
 
-@pytest.mark.parametrize("change", [{"big_endian": 5}, {"addresses": [1]}, {"parameters": "x"}, {"big_endian": {"input": [4]}},
-                                    {"big_endian": {"input": 4.0}}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"big_endian": 5},
+        {"addresses": [1]},
+        {"parameters": "x"},
+        {"big_endian": {"input": [4]}},
+        {"big_endian": {"input": 4.0}},
+    ],
+)
 def test_a_recorders_folder_says_objects(tmp_path: Path, change: dict[str, Any]) -> None:
     (name,) = change
     (tmp_path / "job.json").write_text(json.dumps({"npu": "mine"} | change))
     (tmp_path / "words.bin").write_bytes(bytes(8))
     (tmp_path / "input.bin").write_bytes(bytes(8))
-    table = RegisterMap([{"offset": 0, "register": "a", "field": "f", "lsb": 0, "width": 1}, {"offset": 4, "register": "b", "field": "g", "lsb": 0, "width": 1}])
+    table = RegisterMap(
+        [
+            {"offset": 0, "register": "a", "field": "f", "lsb": 0, "width": 1},
+            {"offset": 4, "register": "b", "field": "g", "lsb": 0, "width": 1},
+        ]
+    )
     with pytest.raises(ValueError, match=rf"^{tmp_path}/job\.json: {name}: got "):
         folder_importer("mine", {"c": {}}, {"JOB": table}).read(tmp_path)
 
@@ -202,10 +245,14 @@ def test_a_pipe_in_a_recorders_folder_is_not_waited_for(tmp_path: Path) -> None:
     (tmp_path / "job.json").write_text('{"npu": "mine"}')
     os.mkfifo(tmp_path / "input.bin")
     with pytest.raises(ValueError, match=r"input\.bin: got what is no file, allowed is a file$"):
-        folder_importer("mine", {"c": {}}, {"JOB": RegisterMap([{"offset": 0, "field": "f", "lsb": 0, "width": 1}])}).read(tmp_path)
+        folder_importer(
+            "mine",
+            {"c": {}},
+            {"JOB": RegisterMap([{"offset": 0, "field": "f", "lsb": 0, "width": 1}])},
+        ).read(tmp_path)
 
 
-@pytest.mark.parametrize("number", [2 ** 64, -(2 ** 64), 10 ** 4000])
+@pytest.mark.parametrize("number", [2**64, -(2**64), 10**4000])
 def test_a_number_beside_an_operation_has_64_bits(number: int) -> None:
     with pytest.raises(npulab.FormatError, match=r"allowed are numbers of 64 bits$"):
         Meaning.parse(f"raw+{number:#x}")
@@ -213,19 +260,22 @@ def test_a_number_beside_an_operation_has_64_bits(number: int) -> None:
 
 def test_lines_of_a_text_dump_are_bounded(tmp_path: Path) -> None:
     path = tmp_path / "long.txt"
-    path.write_bytes(b"map->relu = 0x0; /* (0) */\n" + b"x\n" * 2 ** 21)
+    path.write_bytes(b"map->relu = 0x0; /* (0) */\n" + b"x\n" * 2**21)
     with pytest.raises(ValueError, match=r"long\.txt: got 2097153 lines, allowed are 2097152$"):
         dumps.read(path)
 
 
 # Errors
 
+
 def test_an_error_is_one_line_and_short() -> None:
     long = one_line(f"value {'x' * 5000!r}: got {'y' * 5000},\nallowed is \x1b[2J less")
     assert len(long) < 320
     assert "allowed is \\u001b[2J less" in long
-    assert one_line("a file's words, and its owner's words that go on and on and on and on and on and on, "
-                    "and on: the file's") .endswith("the file's")
+    assert one_line(
+        "a file's words, and its owner's words that go on and on and on and on and on and on, "
+        "and on: the file's"
+    ).endswith("the file's")
     assert visible("two\nlines\tand \x9b3J") == "two\nlines\tand \\u009b3J"
 
 
@@ -236,7 +286,9 @@ def test_a_grammar_echoes_little(text: str) -> None:
     assert len(str(caught.value)) < 500
 
 
-def test_names_of_a_description_are_escaped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_of_a_description_are_escaped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for number, name in enumerate(("a\nb\x1b[2J", "n" * 5000)):
         (tmp_path / str(number)).mkdir()
         folder = copy(tmp_path / str(number), buffers={"input": name})
@@ -253,7 +305,9 @@ def test_a_name_that_nobody_knows_is_short(tmp_path: Path, field: str, name: str
     assert "\n" not in str(caught.value)
 
 
-def test_a_terminal_gets_no_escape_sequences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_terminal_gets_no_escape_sequences(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = copy(tmp_path, source="\x1b]0;title\x07\x1b[2J", tool="\x9b2J")
     for more in ([], ["--json"]):
         assert main(["show", str(folder), *more]) == 0
@@ -263,8 +317,12 @@ def test_a_terminal_gets_no_escape_sequences(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_a_full_disk_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-    with pytest.raises(OSError, match=re.escape(f"No space left on device: '{tmp_path / 's.npz'}'")):
+    monkeypatch.setattr(
+        os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device"))
+    )
+    with pytest.raises(
+        OSError, match=re.escape(f"No space left on device: '{tmp_path / 's.npz'}'")
+    ):
         save_sweep(load_sweep(SWEEP)[:2], tmp_path / "s.npz")
     assert list(tmp_path.iterdir()) == []
 
@@ -277,7 +335,9 @@ def test_a_map_with_an_unknown_enum_is_refused(tmp_path: Path) -> None:
 
 def test_names_of_enums_are_escaped(tmp_path: Path) -> None:
     (tmp_path / "enums.csv").write_text("enum,raw,name\na\x00b,0,off\n")
-    (tmp_path / "nn.csv").write_text("block,offset,register,field,lsb,width,value\nNN,0,w0,a,0,1,enum:b\n")
+    (tmp_path / "nn.csv").write_text(
+        "block,offset,register,field,lsb,width,value\nNN,0,w0,a,0,1,enum:b\n"
+    )
     with pytest.raises(LookupError) as error:
         read_map(tmp_path / "nn.csv").map()
     assert CONTROL.search(str(error.value)) is None
@@ -286,8 +346,10 @@ def test_names_of_enums_are_escaped(tmp_path: Path) -> None:
 
 def test_bits_at_four_thousand_million_are_not_computed(tmp_path: Path) -> None:
     header = tmp_path / "wide.h"
-    header.write_text("#define R_A 0x10\n#define R_A_X_SHIFT 4000000000\n#define R_A_X_MASK 3\n"
-                      "#define R_A_GO_SHIFT 1\n#define R_A_GO_MASK 2\n")
+    header.write_text(
+        "#define R_A 0x10\n#define R_A_X_SHIFT 4000000000\n#define R_A_X_MASK 3\n"
+        "#define R_A_GO_SHIFT 1\n#define R_A_GO_MASK 2\n"
+    )
     assert [row["field"] for row in read_map(header).rows] == ["GO"]
     chip = tmp_path / "wide.svd"
     chip.write_text("""<device><peripherals><peripheral><name>N</name><baseAddress>0</baseAddress><registers><register>
@@ -305,9 +367,14 @@ def test_a_number_that_python_does_not_print_is_refused(tmp_path: Path) -> None:
     assert len(str(caught.value)) < 700
 
 
-@pytest.mark.parametrize("view", [
-    {"kind": "RegisterView", "capture": "gone", "task": 0}, {"kind": "MapEditor", "capture": "gone"},
-    {"kind": "ByteView", "data": "gone", "query": [None]}])
+@pytest.mark.parametrize(
+    "view",
+    [
+        {"kind": "RegisterView", "capture": "gone", "task": 0},
+        {"kind": "MapEditor", "capture": "gone"},
+        {"kind": "ByteView", "data": "gone", "query": [None]},
+    ],
+)
 def test_a_view_that_cannot_be_shown(tmp_path: Path, view: dict[str, Any]) -> None:
     session = npulab.session(tmp_path / "s.json")
     session.open_view(view, "v")
@@ -333,11 +400,24 @@ def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("arguments", [
-    ("show", "case"), ("check", "case"), ("diff", "case", "case"), ("list", "."), ("list", "--formats"),
-    ("show", "dump.txt"), ("import", "dump.txt", "out"), ("show", "dump"), ("show", "sweep.npz"), ("diff", "sweep.npz", "sweep.npz")])
-def test_no_code_runs_because_a_file_is_looked_at(stranger: Path, capsys: pytest.CaptureFixture[str],
-                                                  arguments: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("show", "case"),
+        ("check", "case"),
+        ("diff", "case", "case"),
+        ("list", "."),
+        ("list", "--formats"),
+        ("show", "dump.txt"),
+        ("import", "dump.txt", "out"),
+        ("show", "dump"),
+        ("show", "sweep.npz"),
+        ("diff", "sweep.npz", "sweep.npz"),
+    ],
+)
+def test_no_code_runs_because_a_file_is_looked_at(
+    stranger: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
+) -> None:
     Path("dump.txt").write_text("neither one nor the other\n")
     Path("dump").mkdir()
     save_sweep(replace(load_sweep(SWEEP), target="aaa"), "sweep.npz")
@@ -348,7 +428,9 @@ def test_no_code_runs_because_a_file_is_looked_at(stranger: Path, capsys: pytest
     assert not Path("ran").exists()
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "../npus/vivante", "../../npulab_targets/aaa", "/aaa", "kit"])
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "../npus/vivante", "../../npulab_targets/aaa", "/aaa", "kit"]
+)
 def test_a_name_is_no_path(stranger: Path, name: str) -> None:
     said = json.loads(Path("case/capture.json").read_bytes())
     Path("case/capture.json").write_text(json.dumps({**said, "target": name or str(stranger)}))
@@ -359,8 +441,9 @@ def test_a_name_is_no_path(stranger: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("of", ["npulab_targets", "npulab_targets/aaa"])
-def test_a_trusted_folder_runs(stranger: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
-                               of: str) -> None:
+def test_a_trusted_folder_runs(
+    stranger: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, of: str
+) -> None:
     assert main(["trust", of]) == 0
     assert (stranger.parents[1] / "state/npulab/trusted.json").exists()
     assert "target aaa: does not load: AttributeError" in refused(capsys, "show", "case")
@@ -374,10 +457,20 @@ def test_a_trusted_folder_runs(stranger: Path, capsys: pytest.CaptureFixture[str
     assert not Path("ran").exists()
 
 
-@pytest.mark.parametrize(("name", "told"), [
-    ("__init__.py", "__init__.py has changed"), ("more.py", "more.py is new"), ("run.sh", "run.sh is new"),
-    ("inner/deep.py", "inner/deep.py is new"), ("fast.abi3.so", "fast.abi3.so is new"), ("old.py", "old.py is gone")])
-def test_what_is_not_as_it_was_trusted_does_not_run(stranger: Path, capsys: pytest.CaptureFixture[str], name: str, told: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("__init__.py", "__init__.py has changed"),
+        ("more.py", "more.py is new"),
+        ("run.sh", "run.sh is new"),
+        ("inner/deep.py", "inner/deep.py is new"),
+        ("fast.abi3.so", "fast.abi3.so is new"),
+        ("old.py", "old.py is gone"),
+    ],
+)
+def test_what_is_not_as_it_was_trusted_does_not_run(
+    stranger: Path, capsys: pytest.CaptureFixture[str], name: str, told: str
+) -> None:
     (stranger / "old.py").touch()
     (stranger / "registers.csv").touch()
     assert main(["trust", "npulab_targets"]) == 0
@@ -393,7 +486,8 @@ def test_what_is_not_as_it_was_trusted_does_not_run(stranger: Path, capsys: pyte
     for _ in range(2):
         assert refused(capsys, "show", "case") == (
             f"npulab: case/capture.json: target aaa: its code is not run, for {stranger} is not as it was trusted: {told}; if you "
-            f"know who changed it: npulab trust {stranger}\n")
+            f"know who changed it: npulab trust {stranger}\n"
+        )
     assert not {Path("ran"), Path("run")} & {*Path().iterdir()}
     assert main(["trust", str(stranger)]) == 0
     assert "does not load" in refused(capsys, "show", "case")
@@ -404,7 +498,9 @@ def test_what_is_not_as_it_was_trusted_does_not_run(stranger: Path, capsys: pyte
     assert "is not as it was trusted" in refused(capsys, "show", "case")
 
 
-def test_tables_and_texts_change_without_a_question(stranger: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_and_texts_change_without_a_question(
+    stranger: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["new", "mine"]) == 0
     folder = stranger.parent / "mine"
     Path("first").mkdir()
@@ -418,27 +514,44 @@ def test_tables_and_texts_change_without_a_question(stranger: Path, capsys: pyte
         file.write("# mine\n")
     capsys.readouterr()
     main(["show", "first"])
-    assert "mine is not as it was trusted: dumps.py has changed; if you know who changed it: npulab trust " in capsys.readouterr().err
+    assert (
+        "mine is not as it was trusted: dumps.py has changed; if you know who changed it: npulab trust "
+        in capsys.readouterr().err
+    )
     assert main(["trust", str(folder)]) == 0
     assert main(["show", "first"]) == 0
 
 
-def test_a_compiled_copy_beside_trusted_code_does_not_run(stranger: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for file, name in ((stranger / "__init__.py", "ran1"), (stranger / "more.py", "ran2"), (stranger / "inner/__init__.py", "ran3")):
+def test_a_compiled_copy_beside_trusted_code_does_not_run(
+    stranger: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for file, name in (
+        (stranger / "__init__.py", "ran1"),
+        (stranger / "more.py", "ran2"),
+        (stranger / "inner/__init__.py", "ran3"),
+    ):
         file.parent.mkdir(exist_ok=True)
         file.write_text(f"open({name!r}, 'w').close()\n")
-        py_compile.compile(str(file), invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+        py_compile.compile(
+            str(file), invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH
+        )
         file.write_text("")
-    (stranger / "__init__.py").write_text("import importlib\nfor one in (\".more\", \".inner\"):\n    importlib.import_module(one, __name__)\n")
+    (stranger / "__init__.py").write_text(
+        'import importlib\nfor one in (".more", ".inner"):\n    importlib.import_module(one, __name__)\n'
+    )
     assert main(["trust", "npulab_targets"]) == 0
     assert "does not load: AttributeError" in refused(capsys, "show", "case")
     assert not [*Path().glob("ran*")]
 
 
-def test_a_folder_that_leads_elsewhere_is_not_trusted(stranger: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_leads_elsewhere_is_not_trusted(
+    stranger: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     Path("elsewhere").mkdir()
     (stranger / "inner").symlink_to(Path("elsewhere").absolute())
-    assert "aaa/inner: got a link to a folder, allowed are folders that lie in" in refused(capsys, "trust", "npulab_targets")
+    assert "aaa/inner: got a link to a folder, allowed are folders that lie in" in refused(
+        capsys, "trust", "npulab_targets"
+    )
     (stranger / "inner").unlink()
     assert main(["trust", "npulab_targets"]) == 0
     (stranger / "inner").symlink_to(Path("elsewhere").absolute())
@@ -448,7 +561,12 @@ def test_a_folder_that_leads_elsewhere_is_not_trusted(stranger: Path, capsys: py
 
 def test_paths_alone_are_no_trust(stranger: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("state/npulab").mkdir(parents=True)
-    for record in ([str(stranger)], {str(stranger): {}}, {str(stranger): None}, {str(stranger): {"__init__.py": ""}}):
+    for record in (
+        [str(stranger)],
+        {str(stranger): {}},
+        {str(stranger): None},
+        {str(stranger): {"__init__.py": ""}},
+    ):
         Path("state/npulab/trusted.json").write_text(json.dumps(record))
         assert "trusted" in refused(capsys, "show", "case")
     assert not Path("ran").exists()
@@ -487,22 +605,43 @@ def distribution(folder: Path, code: str, name: str = "evil", package: bool = Fa
 
 def python(*arguments: str, **environment: str) -> str:
     """What Python says in the working folder, which is in its path."""
-    ended = subprocess.run([sys.executable, *arguments], env={**os.environ, **environment}, capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        [sys.executable, *arguments],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     return ended.stdout + ended.stderr
 
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("package", [False, True])
-@pytest.mark.parametrize("how", ["-m", "-c", "relative", "absolute", "below", "moved", "above", "beside"])
-def test_an_entry_point_of_the_working_folder_wants_trust(stranger: Path, monkeypatch: pytest.MonkeyPatch, how: str,
-                                                          package: bool) -> None:
+@pytest.mark.parametrize(
+    "how", ["-m", "-c", "relative", "absolute", "below", "moved", "above", "beside"]
+)
+def test_an_entry_point_of_the_working_folder_wants_trust(
+    stranger: Path, monkeypatch: pytest.MonkeyPatch, how: str, package: bool
+) -> None:
     shutil.rmtree(stranger.parent)
     here = Path.cwd()
     lies = {"relative": "inner", "below": "inner", "beside": "libraries"}
-    place = distribution(here / lies.get(how, ""), TARGET.replace("ran", f"{here}/ran"), package=package)
+    place = distribution(
+        here / lies.get(how, ""), TARGET.replace("ran", f"{here}/ran"), package=package
+    )
     Path("unknown.dump").write_text("hello\n")
-    paths = {"relative": "inner", "absolute": str(here), "below": str(here / "inner"), "above": "..", "beside": "../libraries"}
-    program = LOOKS if how != "moved" else f"import os, npulab.captures.registry\nos.mkdir('away')\nos.chdir('away')\n{LOOKS}"
+    paths = {
+        "relative": "inner",
+        "absolute": str(here),
+        "below": str(here / "inner"),
+        "above": "..",
+        "beside": "../libraries",
+    }
+    program = (
+        LOOKS
+        if how != "moved"
+        else f"import os, npulab.captures.registry\nos.mkdir('away')\nos.chdir('away')\n{LOOKS}"
+    )
     first = ["-m", "npulab", "show"] if how == "-m" else ["-c", program]
     if how in ("absolute", "below", "moved"):
         paths.setdefault("moved", str(here))
@@ -514,7 +653,7 @@ def test_an_entry_point_of_the_working_folder_wants_trust(stranger: Path, monkey
     if how in ("above", "beside"):
         Path("sub").mkdir()
         monkeypatch.chdir("sub")
-    answers = python(*first, *looked_at[:1 if how == "-m" else 2], PYTHONPATH=paths.get(how, ""))
+    answers = python(*first, *looked_at[: 1 if how == "-m" else 2], PYTHONPATH=paths.get(how, ""))
     assert f"{looked_at[0]}: is text, no target recognises this file" in answers
     assert answers.count(told) >= 2
     assert how == "-m" or f"{looked_at[1]} {looked_at[1]}/capture.json: {told}" in answers
@@ -522,7 +661,9 @@ def test_an_entry_point_of_the_working_folder_wants_trust(stranger: Path, monkey
 
 
 @pytest.mark.long
-def test_a_trusted_entry_point_runs_as_it_was_trusted(stranger: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_trusted_entry_point_runs_as_it_was_trusted(
+    stranger: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     shutil.rmtree(stranger.parent)
     place = distribution(Path.cwd(), TARGET)
     Path("unknown.dump").write_text("hello\n")
@@ -535,26 +676,36 @@ def test_a_trusted_entry_point_runs_as_it_was_trusted(stranger: Path, capsys: py
     assert [path.name for path in Path().iterdir() if path.name in ("ran", "bad")] == ["ran"]
     Path("ran").unlink()
     place.write_text(f"{TARGET}\n")
-    assert f"{place} is not as it was trusted: evilmod.py has changed;" in python("-m", "npulab", "show", "unknown.dump")
+    assert f"{place} is not as it was trusted: evilmod.py has changed;" in python(
+        "-m", "npulab", "show", "unknown.dump"
+    )
     assert not Path("ran").exists()
     assert "does not load: AttributeError" in python("-c", "import npulab\nnpulab.target('evil')")
     assert Path("ran").exists()
     Path("ran").unlink()
-    assert "target: got 'evil'" in python("-c", "import npulab\nnpulab.target('evil')", NPULAB_TARGETS="none")
+    assert "target: got 'evil'" in python(
+        "-c", "import npulab\nnpulab.target('evil')", NPULAB_TARGETS="none"
+    )
     assert not Path("ran").exists()
 
 
 @pytest.mark.parametrize("inside", [".venv/lib/site-packages", "."])
-def test_an_environment_in_the_working_folder_is_installed(stranger: Path, monkeypatch: pytest.MonkeyPatch, inside: str) -> None:
+def test_an_environment_in_the_working_folder_is_installed(
+    stranger: Path, monkeypatch: pytest.MonkeyPatch, inside: str
+) -> None:
     shutil.rmtree(stranger.parent)
     monkeypatch.syspath_prepend(Path(inside).absolute())
     place = distribution(Path(inside), TARGET, name="well")
     point = next(one for one in entry_points(group="npulab.targets") if one.name == "well")
-    monkeypatch.setattr(installed, "_installed", lambda: (Path(".venv/lib/site-packages").resolve(),))
+    monkeypatch.setattr(
+        installed, "_installed", lambda: (Path(".venv/lib/site-packages").resolve(),)
+    )
     assert installed.place_of(point, point.dist) == (place.absolute(), inside == ".")
 
 
-def test_a_module_in_front_of_an_installed_one_wants_trust(stranger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_in_front_of_an_installed_one_wants_trust(
+    stranger: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(Path(".venv").absolute())
     distribution(Path(".venv"), TARGET, name="well")
     monkeypatch.setattr(installed, "_installed", lambda: (Path(".venv").resolve(),))
@@ -581,21 +732,29 @@ def test_a_new_target_is_trusted_alone(stranger: Path, capsys: pytest.CaptureFix
     assert "is not trusted" in refused(capsys, "show", "case")
 
 
-def test_a_new_target_is_made_where_nothing_can_be_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_target_is_made_where_nothing_can_be_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
-    with pytest.warns(UserWarning, match=r"npulab_targets/mine: is made, and not recorded as trusted: "):
+    with pytest.warns(
+        UserWarning, match=r"npulab_targets/mine: is made, and not recorded as trusted: "
+    ):
         assert new_target("mine")
 
 
-def test_what_is_no_target_is_not_trusted(stranger: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_target_is_not_trusted(
+    stranger: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert "got no target, allowed is a target's folder" in refused(capsys, "trust", "case")
     assert not (stranger.parents[1] / "state").exists()
 
 
 @pytest.mark.parametrize("record", ["", "[", "{}", "[1, null]", "7"])
-def test_a_broken_record_trusts_nothing(stranger: Path, capsys: pytest.CaptureFixture[str], record: str) -> None:
+def test_a_broken_record_trusts_nothing(
+    stranger: Path, capsys: pytest.CaptureFixture[str], record: str
+) -> None:
     Path("state/npulab").mkdir(parents=True)
     Path("state/npulab/trusted.json").write_text(record)
     assert "is not trusted" in refused(capsys, "show", "case")
@@ -605,14 +764,17 @@ def test_a_broken_record_trusts_nothing(stranger: Path, capsys: pytest.CaptureFi
 
 def test_a_target_that_is_asked_for_by_name_runs(stranger: Path) -> None:
     (stranger / "__init__.py").write_text(f"{TARGET}from npulab.npus.vivante import TARGET\n")
-    with pytest.warns(ImportWarning, match=f"^target aaa runs code of {stranger}; npulab trust {stranger} says"):
+    with pytest.warns(
+        ImportWarning, match=f"^target aaa runs code of {stranger}; npulab trust {stranger} says"
+    ):
         npulab.target("aaa")
     assert Path("ran").exists()
     assert npulab.load("case").chip
 
 
-def test_no_code_runs_if_none_is_trusted(stranger: Path, capsys: pytest.CaptureFixture[str],
-                                         monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_code_runs_if_none_is_trusted(
+    stranger: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("NPULAB_TARGETS", "none")
     assert "target: got 'aaa', allowed is one of" in refused(capsys, "show", "case")
     assert not Path("ran").exists()
@@ -623,11 +785,23 @@ def test_no_code_runs_if_none_is_trusted(stranger: Path, capsys: pytest.CaptureF
     assert "target aaa: does not load" in refused(capsys, "show", "case")
 
 
-@pytest.mark.parametrize(("code", "told"), [
-    ("raise SystemExit(0)", "npulab: case/capture.json: target aaa: does not load: SystemExit: 0, at "),
-    ("raise KeyboardInterrupt", "npulab: stopped while target aaa loaded")])
-def test_code_that_ends_the_program_is_told(stranger: Path, capsys: pytest.CaptureFixture[str],
-                                            monkeypatch: pytest.MonkeyPatch, code: str, told: str) -> None:
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (
+            "raise SystemExit(0)",
+            "npulab: case/capture.json: target aaa: does not load: SystemExit: 0, at ",
+        ),
+        ("raise KeyboardInterrupt", "npulab: stopped while target aaa loaded"),
+    ],
+)
+def test_code_that_ends_the_program_is_told(
+    stranger: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    code: str,
+    told: str,
+) -> None:
     (stranger / "__init__.py").write_text(f"{code}\n")
     monkeypatch.setenv("NPULAB_TARGETS", str(stranger.parent))
     assert main(["show", "case"]) == (130 if "Keyboard" in code else 2)
@@ -636,8 +810,10 @@ def test_code_that_ends_the_program_is_told(stranger: Path, capsys: pytest.Captu
 
 def test_a_capture_says_its_sum() -> None:
     said = json.loads((CASE / "capture.json").read_bytes())
-    assert all(hashlib.sha256((CASE / name).read_bytes()).hexdigest() == known
-               for name, known in said["sha256"].items())
+    assert all(
+        hashlib.sha256((CASE / name).read_bytes()).hexdigest() == known
+        for name, known in said["sha256"].items()
+    )
 
 
 # What trusted code imports
@@ -651,10 +827,14 @@ def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def helped(how: str, inside: str = "") -> tuple[Path, Path]:
-    """Trusted code that imports a helper of the working folder; gives what was trusted, and the helper."""
+    """Trusted code that imports a helper of the working folder; gives what was trusted, and the
+    helper.
+    """
     helper = Path("helper_x.py")
     helper.write_text("")
-    code = f"def later():\n    import {inside or 'helper_x'}\nfrom npulab.npus.vivante import TARGET\n"
+    code = (
+        f"def later():\n    import {inside or 'helper_x'}\nfrom npulab.npus.vivante import TARGET\n"
+    )
     code += "" if how == "later" else "later()\n"
     shutil.rmtree("npulab_targets")
     if how == "module":
@@ -666,8 +846,12 @@ def helped(how: str, inside: str = "") -> tuple[Path, Path]:
 
 
 @pytest.mark.parametrize("package", [False, True])
-def test_a_module_next_to_a_trusted_one_is_trusted_with_it(stranger: Path, capsys: pytest.CaptureFixture[str], package: bool,
-                                                           monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_next_to_a_trusted_one_is_trusted_with_it(
+    stranger: Path,
+    capsys: pytest.CaptureFixture[str],
+    package: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     place, helper = helped("module", "helper_x.inner" if package else "")
     if package:
         helper.unlink()
@@ -679,21 +863,32 @@ def test_a_module_next_to_a_trusted_one_is_trusted_with_it(stranger: Path, capsy
     monkeypatch.syspath_prepend(Path.cwd())
     forgotten(monkeypatch)
     assert main(["trust", str(place)]) == 0
-    assert json.loads(Path("state/npulab/trusted.json").read_bytes())[str(place)].keys() == {"evilmod.py", helper.as_posix()}
+    assert json.loads(Path("state/npulab/trusted.json").read_bytes())[str(place)].keys() == {
+        "evilmod.py",
+        helper.as_posix(),
+    }
     assert stated_target("evil").name == "vivante"
     Path("data-1/no_module.py").write_text("#")
     assert stated_target("evil").name == "vivante"
     helper.write_text(TARGET)
-    with pytest.raises(ValueError, match=rf"^target evil: its code is not run, for {place} is not as it was trusted: {helper} has "
-                                         rf"changed; if you know who changed it: npulab trust {place}$"):
+    with pytest.raises(
+        ValueError,
+        match=rf"^target evil: its code is not run, for {place} is not as it was trusted: {helper} has "
+        rf"changed; if you know who changed it: npulab trust {place}$",
+    ):
         stated_target("evil")
     assert not Path("ran").exists()
 
 
 @pytest.mark.parametrize("package", [False, True])
 @pytest.mark.parametrize("how", ["at once", "later"])
-def test_a_trusted_folder_imports_what_is_trusted(stranger: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-                                                  how: str, package: bool) -> None:
+def test_a_trusted_folder_imports_what_is_trusted(
+    stranger: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    how: str,
+    package: bool,
+) -> None:
     folder, helper = helped(how)
     if package:
         helper.unlink()
@@ -712,8 +907,10 @@ def test_a_trusted_folder_imports_what_is_trusted(stranger: Path, monkeypatch: p
         if how == "later":
             sys.modules["npulab_targets.zeta"].later()
 
-    told = (rf"helper_x: its code is not run, for {helper.absolute()} is not trusted as it is now; if you know who wrote it: "
-            rf"npulab trust {wanted.absolute()}")
+    told = (
+        rf"helper_x: its code is not run, for {helper.absolute()} is not trusted as it is now; if you know who wrote it: "
+        rf"npulab trust {wanted.absolute()}"
+    )
     assert main(["trust", str(folder)]) == 0
     for _ in range(2):
         with pytest.raises((ValueError, ImportError), match=told):
@@ -726,7 +923,9 @@ def test_a_trusted_folder_imports_what_is_trusted(stranger: Path, monkeypatch: p
     assert {Path("ran"), Path("bad")} & {*Path().iterdir()} == {Path("ran")}
 
 
-def test_a_notebook_imports_its_own_modules(stranger: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_notebook_imports_its_own_modules(
+    stranger: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder, helper = helped("later")
     helper.write_text(TARGET)
     monkeypatch.syspath_prepend(Path.cwd())
@@ -737,53 +936,85 @@ def test_a_notebook_imports_its_own_modules(stranger: Path, monkeypatch: pytest.
     assert Path("ran").exists()
 
 
-def test_trust_of_a_module_is_bounded(stranger: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_trust_of_a_module_is_bounded(
+    stranger: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     place, _ = helped("module")
     for name in ("one", "two", "three"):
         Path(name).mkdir()
         Path(name, "more.py").touch()
     monkeypatch.setattr(trusted, "MOST_FILES", 4)
-    assert refused(capsys, "trust", str(place)) == f"npulab: {place}: got more than 4 files of code, allowed are 4\n"
+    assert (
+        refused(capsys, "trust", str(place))
+        == f"npulab: {place}: got more than 4 files of code, allowed are 4\n"
+    )
     monkeypatch.setattr(trusted, "MOST_FOLDERS", 3)
-    assert "folders that evilmod.py can import, allowed are 3; move it to a folder of its own" in refused(capsys, "trust", str(place))
+    assert (
+        "folders that evilmod.py can import, allowed are 3; move it to a folder of its own"
+        in refused(capsys, "trust", str(place))
+    )
 
 
 # What the system refuses, and the interpreter's limits
 
 
-@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="this system has no file of a program's memory")
+@pytest.mark.skipif(
+    not Path("/proc/self/mem").exists(), reason="this system has no file of a program's memory"
+)
 @pytest.mark.parametrize("name", ["capture.json", "job.json", "map.csv", "dump"])
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-                                             name: str) -> None:
+def test_a_file_that_cannot_be_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("x").mkdir()
     Path("x", name).symlink_to("/proc/self/mem")
-    asked = ("map", "x/map.csv", "out.csv") if name == "map.csv" else ("show", "x/dump" if name == "dump" else "x")
+    asked = (
+        ("map", "x/map.csv", "out.csv")
+        if name == "map.csv"
+        else ("show", "x/dump" if name == "dump" else "x")
+    )
     assert refused(capsys, *asked) == f"npulab: x/{name}: Input/output error\n"
 
 
-def test_a_working_folder_that_was_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_working_folder_that_was_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
     assert main(["list", "--formats"]) == 0
     assert main(["show", str(CASE)]) == 0
     capsys.readouterr()
-    assert refused(capsys, "check", str(tmp_path / "none")) == f"npulab: {tmp_path}/none: there is no such file or folder\n"
-    assert refused(capsys, "new", "mine") == "npulab: the working folder was removed; go to another one\n"
+    assert (
+        refused(capsys, "check", str(tmp_path / "none"))
+        == f"npulab: {tmp_path}/none: there is no such file or folder\n"
+    )
+    assert (
+        refused(capsys, "new", "mine")
+        == "npulab: the working folder was removed; go to another one\n"
+    )
 
 
 @pytest.mark.parametrize("deep", [99, 600, 900, 5000])
-def test_parameters_have_a_depth(tmp_path: Path, capsys: pytest.CaptureFixture[str], deep: int) -> None:
+def test_parameters_have_a_depth(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], deep: int
+) -> None:
     folder = copy(tmp_path, parameters="?")
     said = (folder / "capture.json").read_text()
     (folder / "capture.json").write_text(said.replace('"?"', '{"a":' * deep + "1" + "}" * deep))
-    assert re.search(rf"capture\.json, line 1, column \d+: is not JSON: got values {deep + 1} deep, allowed are 100\n$",
-                     refused(capsys, "show", folder)) or deep == 99
+    assert (
+        re.search(
+            rf"capture\.json, line 1, column \d+: is not JSON: got values {deep + 1} deep, allowed are 100\n$",
+            refused(capsys, "show", folder),
+        )
+        or deep == 99
+    )
     parameters: dict[str, Any] = {}
     for _ in range(deep):
         parameters = {"a": parameters}
-    with pytest.raises(ValueError, match="parameters: a: got values more than 64 deep, allowed are 64"):
+    with pytest.raises(
+        ValueError, match="parameters: a: got values more than 64 deep, allowed are 64"
+    ):
         replace(npulab.load(CASE), parameters=parameters)
 
 
@@ -796,15 +1027,23 @@ def test_parameters_of_the_largest_depth_are_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["c", "chip", "co", "coefficients.bin"])
-def test_a_folder_whose_name_begins_a_refusal_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str,
-                                                       capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_whose_name_begins_a_refusal_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     copy(tmp_path, chip=3).rename(tmp_path / name)
     monkeypatch.chdir(tmp_path)
-    assert refused(capsys, "show", name) == f"npulab: {name}/capture.json: chip: got 3, allowed is a text\n"
+    assert (
+        refused(capsys, "show", name)
+        == f"npulab: {name}/capture.json: chip: got 3, allowed is a text\n"
+    )
 
 
-@pytest.mark.parametrize(("text", "column"), [('{"npu": "aaa", "x": %s}', 21), ('["%s", -%s]', 10_006), ("%s", 1)])
-def test_a_number_of_many_digits_is_one_sentence(tmp_path: Path, text: str, column: int, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("text", "column"), [('{"npu": "aaa", "x": %s}', 21), ('["%s", -%s]', 10_006), ("%s", 1)]
+)
+def test_a_number_of_many_digits_is_one_sentence(
+    tmp_path: Path, text: str, column: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "job.json").write_text(text.replace("%s", "1" * 10_000))
     (tmp_path / "words.bin").write_bytes(bytes(8))
     told = refused(capsys, "show", tmp_path)

@@ -1,4 +1,6 @@
-"""Where ``npulab lab`` opens: npulab's notebooks in its own folder, and everywhere else the folder of the user."""
+"""Where ``npulab lab`` opens: npulab's notebooks in its own folder, and everywhere else the
+folder of the user.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +28,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Any:
         assert cli.main(["lab", *options]) == 0
         by_name = dict(text.split("=", 1) for text in given if "=" in text)
         return by_name.get("--ServerApp.root_dir"), by_name.get("--LabApp.default_url")
+
     return command
 
 
@@ -42,12 +45,16 @@ def test_in_the_checkout_the_start_notebook(opened: Any) -> None:
         assert opened(folder) == (str(ROOT), START)
 
 
-def test_a_folder_of_ones_own_opens_itself(opened: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_of_ones_own_opens_itself(
+    opened: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert opened(tmp_path) == (str(tmp_path), "/lab")
     assert f"its own notebooks are in {ROOT}" in capsys.readouterr().err
 
 
-def test_from_a_wheel_the_notebooks_are_copied_once(opened: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_from_a_wheel_the_notebooks_are_copied_once(
+    opened: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wheel(monkeypatch, tmp_path)
     mine = tmp_path / "mine"
     (mine / "deeper").mkdir(parents=True)
@@ -60,8 +67,9 @@ def test_from_a_wheel_the_notebooks_are_copied_once(opened: Any, tmp_path: Path,
     assert (mine / lab.COPY / "notebooks" / lab.START).read_text() == "changed by me"
 
 
-def test_a_copy_without_its_notebooks_is_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                                        capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_copy_without_its_notebooks_is_not_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     wheel(monkeypatch, tmp_path)
     (tmp_path / "mine" / lab.COPY).mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "mine")

@@ -1,4 +1,6 @@
-"""Answers say what they are by themselves: the shell prints their text or their records and adds nothing."""
+"""Answers say what they are by themselves: the shell prints their text or their records and adds
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,11 @@ MESA, VENDOR = VIVANTE / "update4-mesa", VIVANTE / "update4-vendor"
 def answers(folder: Path) -> dict[str, tuple[list[Any], Any]]:
     """A command line and the answer that it prints, by what it is."""
     model, sweep = folder / "m.tflite", made_sweep(folder / "s.npz")
-    model.write_bytes(npulab.single_op_model(npulab.target("vivante").lift(npulab.load(VIVANTE / "sim-1x1")).layer))
+    model.write_bytes(
+        npulab.single_op_model(
+            npulab.target("vivante").lift(npulab.load(VIVANTE / "sim-1x1")).layer
+        )
+    )
     pair = [VIVANTE / "sim-3x3-same", VIVANTE / "sim-other-driver"]
     laws = npulab.find_laws(npulab.load_sweep(sweep))
     return {
@@ -37,20 +43,33 @@ def answers(folder: Path) -> dict[str, tuple[list[Any], Any]]:
         "model": (["show", model, "--form", "later"], Listed(npulab.read_model(model), "later")),
         "diff": (["diff", MESA, VENDOR], differing(npulab.load(MESA), npulab.load(VENDOR))),
         "sweeps": (["diff", sweep, sweep], differing(*load_sides(sweep, sweep))),
-        "check": (["check", VIVANTE], Checks([npulab.check(one) for one in npulab.load_all(VIVANTE)])),
-        "run": (["check", VIVANTE / "sim-1x1", "--model", model], npulab.analysis.mismatch.model_run.check_run([npulab.load(VIVANTE / "sim-1x1")], model)),
-        "bisect": (["bisect", *pair, "--device", "simulated"],
-                   npulab.bisect_fields(*map(npulab.load, pair), npulab.Simulated())),
-        "laws": (["laws", sweep, "--plan", 2], Summary(npulab.load_sweep(sweep), laws, laws.open, laws.next_captures(2))),
+        "check": (
+            ["check", VIVANTE],
+            Checks([npulab.check(one) for one in npulab.load_all(VIVANTE)]),
+        ),
+        "run": (
+            ["check", VIVANTE / "sim-1x1", "--model", model],
+            npulab.analysis.mismatch.model_run.check_run([npulab.load(VIVANTE / "sim-1x1")], model),
+        ),
+        "bisect": (
+            ["bisect", *pair, "--device", "simulated"],
+            npulab.bisect_fields(*map(npulab.load, pair), npulab.Simulated()),
+        ),
+        "laws": (
+            ["laws", sweep, "--plan", 2],
+            Summary(npulab.load_sweep(sweep), laws, laws.open, laws.next_captures(2)),
+        ),
     }
 
 
-def test_the_shell_prints_what_answers_say_of_themselves(run: Any, tmp_path: Path) -> None:  # noqa: F811
+def test_the_shell_prints_what_answers_say_of_themselves(run: Any, tmp_path: Path) -> None:
     for what, (arguments, answer) in answers(tmp_path).items():
         _, lines, _ = run(*arguments)
         assert "\n".join(lines) == str(answer), what
         _, lines, _ = run(*arguments, "--json")
-        assert [json.loads(line) for line in lines] == json.loads(json.dumps(answer.records())), what
+        assert [json.loads(line) for line in lines] == json.loads(json.dumps(answer.records())), (
+            what
+        )
 
 
 def test_a_comparison_says_where_it_differs() -> None:
@@ -59,14 +78,34 @@ def test_a_comparison_says_where_it_differs() -> None:
     assert head == "sim-1x1 (simulated): differs"
     assert lines[1].startswith("  first difference at (row, column, channel) ")
     (row,) = found.records()
-    assert (row["verdict"], row["mismatches"], row["provenance"]) == ("differs", found.mismatches, "simulated, changed")
+    assert (row["verdict"], row["mismatches"], row["provenance"]) == (
+        "differs",
+        found.mismatches,
+        "simulated, changed",
+    )
 
 
-@pytest.mark.parametrize(("command", "unwanted"), [
-    (["list", str(VIVANTE)], {"npulab.notebook", "npulab.analysis.laws.search", "npulab.analysis.bisect", "tqdm", "pandas"}),
-    (["new", "--help"], {"npulab.notebook", "npulab.analysis"}), (["--help"], {"numpy", "pandas"})])
+@pytest.mark.parametrize(
+    ("command", "unwanted"),
+    [
+        (
+            ["list", str(VIVANTE)],
+            {
+                "npulab.notebook",
+                "npulab.analysis.laws.search",
+                "npulab.analysis.bisect",
+                "tqdm",
+                "pandas",
+            },
+        ),
+        (["new", "--help"], {"npulab.notebook", "npulab.analysis"}),
+        (["--help"], {"numpy", "pandas"}),
+    ],
+)
 def test_a_command_loads_what_it_needs(command: list[str], unwanted: set[str]) -> None:
-    code = (f"import sys, npulab.cli\ntry: npulab.cli.main({command!r})\nexcept SystemExit: pass\n"
-            f"print([name for name in {sorted(unwanted)} if name in sys.modules])")
+    code = (
+        f"import sys, npulab.cli\ntry: npulab.cli.main({command!r})\nexcept SystemExit: pass\n"
+        f"print([name for name in {sorted(unwanted)} if name in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"

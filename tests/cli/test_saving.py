@@ -17,11 +17,18 @@ LANGUAGE = {"name": "python", "version": "3.99"}
 
 def notebook(shown: tuple[str, ...] = (), **state: Any) -> dict[str, Any]:
     """A notebook whose outputs show the models of ``shown``, saved with ``state``."""
-    outputs = [{"output_type": "display_data", "metadata": {}, "data": {VIEW: {"model_id": name}}} for name in shown]
+    outputs = [
+        {"output_type": "display_data", "metadata": {}, "data": {VIEW: {"model_id": name}}}
+        for name in shown
+    ]
     widgets = {STATE: {"version_major": 2, "version_minor": 0, "state": state}}
-    return {"cells": [{"cell_type": "code", "outputs": [*outputs, {"output_type": "stream", "text": ""}]},
-                      {"cell_type": "markdown"}],
-            "metadata": {"language_info": dict(LANGUAGE), "widgets": widgets}}
+    return {
+        "cells": [
+            {"cell_type": "code", "outputs": [*outputs, {"output_type": "stream", "text": ""}]},
+            {"cell_type": "markdown"},
+        ],
+        "metadata": {"language_info": dict(LANGUAGE), "widgets": widgets},
+    }
 
 
 def saved(folder: Path, content: Any, kind: str = "notebook") -> Any:
@@ -31,11 +38,17 @@ def saved(folder: Path, content: Any, kind: str = "notebook") -> Any:
 
 
 def test_state_is_kept_of_what_is_shown_and_what_that_refers_to(tmp_path: Path) -> None:
-    state = {"view": {"state": {"layout": "IPY_MODEL_box"}}, "box": {"state": {"style": "IPY_MODEL_view"}},
-             "gone": {"state": {}}}
+    state = {
+        "view": {"state": {"layout": "IPY_MODEL_box"}},
+        "box": {"state": {"style": "IPY_MODEL_view"}},
+        "gone": {"state": {}},
+    }
     metadata = saved(tmp_path, notebook(("view", "of another kernel"), **state))["metadata"]
-    assert metadata["widgets"][STATE] == {"version_major": 2, "version_minor": 0,
-                                          "state": {name: state[name] for name in ("view", "box")}}
+    assert metadata["widgets"][STATE] == {
+        "version_major": 2,
+        "version_minor": 0,
+        "state": {name: state[name] for name in ("view", "box")},
+    }
 
 
 def test_without_a_view_there_is_no_state(tmp_path: Path) -> None:
@@ -43,10 +56,16 @@ def test_without_a_view_there_is_no_state(tmp_path: Path) -> None:
     assert saved(tmp_path, notebook())["metadata"] == {"language_info": LANGUAGE}
 
 
-@pytest.mark.parametrize(("before", "language"), [
-    ({"name": "python"}, {"name": "python"}), ({"name": "R"}, LANGUAGE), (None, LANGUAGE)])
-def test_language_stays_as_the_file_has_it(tmp_path: Path, before: dict[str, str] | None, language: dict[str, str]) -> None:
-    (tmp_path / "a.ipynb").write_text(json.dumps({"metadata": {"language_info": before} if before else {}}))
+@pytest.mark.parametrize(
+    ("before", "language"),
+    [({"name": "python"}, {"name": "python"}), ({"name": "R"}, LANGUAGE), (None, LANGUAGE)],
+)
+def test_language_stays_as_the_file_has_it(
+    tmp_path: Path, before: dict[str, str] | None, language: dict[str, str]
+) -> None:
+    (tmp_path / "a.ipynb").write_text(
+        json.dumps({"metadata": {"language_info": before} if before else {}})
+    )
     assert saved(tmp_path, notebook())["metadata"]["language_info"] == language
 
 

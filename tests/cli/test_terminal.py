@@ -1,4 +1,6 @@
-"""What people see on a terminal: in its width, in colour, a page at a time; in a pipe nothing of that."""
+"""What people see on a terminal: in its width, in colour, a page at a time; in a pipe nothing of
+that.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +31,17 @@ MESA = CAPTURES / "vivante" / "update4-mesa"
 def drawn(parts: Any, width: int) -> tuple[list[str], str]:
     """Lines without colours, and the text with them, of a terminal that is as wide."""
     file = io.StringIO()
-    terminal.print_parts(parts, Console(file=file, width=width, height=10_000, force_terminal=True, highlight=False,
-                                        color_system="standard"))
+    terminal.print_parts(
+        parts,
+        Console(
+            file=file,
+            width=width,
+            height=10_000,
+            force_terminal=True,
+            highlight=False,
+            color_system="standard",
+        ),
+    )
     return ESCAPES.sub("", file.getvalue()).splitlines(), file.getvalue()
 
 
@@ -51,8 +62,11 @@ def test_on_a_narrow_terminal_names_stay_whole_and_sentences_go_below_their_row(
     assert lines[at].split() == ["NN", "w2", "relu", "2[24]", "0x0", "0"]
     assert lines[at + 1] == "    evidence K · note clamp below at the output zero point"
     shown = " ".join(lines)
-    assert not [row["field"] for row in answer.rows
-                if len(row["field"]) <= terminal.NAME and f" {row['field']} " not in shown]
+    assert not [
+        row["field"]
+        for row in answer.rows
+        if len(row["field"]) <= terminal.NAME and f" {row['field']} " not in shown
+    ]
 
 
 def test_what_all_rows_share_is_told_once_where_it_is_narrow() -> None:
@@ -94,10 +108,16 @@ def on_a_terminal(arguments: list[str], columns: int, rows: int, **environment: 
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
     out = b""
-    # a size in the environment, as a runner of tests may set one, would count for more than the terminal's
+    # a size in the environment, as a runner of tests may set one, would count for more than the
+    # terminal's
     kept = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
-    with subprocess.Popen([sys.executable, "-m", "npulab", *arguments], stdin=theirs, stdout=theirs, stderr=theirs,
-                          env={**kept, "TERM": "xterm", **environment}) as process:
+    with subprocess.Popen(
+        [sys.executable, "-m", "npulab", *arguments],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**kept, "TERM": "xterm", **environment},
+    ) as process:
         os.close(theirs)
         while True:
             try:
@@ -121,14 +141,18 @@ def test_a_real_terminal_gets_its_width_and_a_pager(tmp_path: Path) -> None:
     assert "PAGED" in lines
     assert max(map(len, lines)) <= 72
     assert "\x1b[1m" in text
-    short = on_a_terminal(["show", str(MESA), "--field", "relu"], 200, 60, PAGER=str(pager), NO_COLOR="1")
+    short = on_a_terminal(
+        ["show", str(MESA), "--field", "relu"], 200, 60, PAGER=str(pager), NO_COLOR="1"
+    )
     assert "PAGED" not in short
     assert "\x1b[3" not in short
 
 
 def test_nothing_of_rich_is_loaded_for_a_pipe() -> None:
-    code = ("import sys, npulab.cli\n"
-            f"npulab.cli.main(['check', {str(MESA)!r}]); print('rich' in sys.modules)")
+    code = (
+        "import sys, npulab.cli\n"
+        f"npulab.cli.main(['check', {str(MESA)!r}]); print('rich' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "False"
     assert "\x1b" not in done.stdout
@@ -144,4 +168,4 @@ def test_fields_that_are_not_zero() -> None:
 def test_addresses_are_in_hexadecimal() -> None:
     text = str(Decoded(npulab.load(MESA), Wanted(field="kernel_address")))
     assert " 0xffff4000 " in text
-    assert str(0xffff4000) not in text
+    assert str(0xFFFF4000) not in text

@@ -1,7 +1,8 @@
-"""The ANE part as its users were promised it: compiled files, tasks, coefficients, and what damage does to them.
+"""The ANE part as its users were promised it: compiled files, tasks, coefficients, and what damage
+does to them.
 
-Written from the facts and the public names alone; files are read here by ``ane_files``, which uses nothing of the
-package, and changed in memory so that nothing is where the real ones have it.
+Written from the facts and the public names alone; files are read here by ``ane_files``, which uses
+nothing of the package, and changed in memory so that nothing is where the real ones have it.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ def expected_fields(fields: dict[str, int]) -> dict[str, int]:
 
 
 def bare(tasks_of: list[tuple[tuple[int, ...], dict[int, int]]], kernel: bytes = b"") -> bytes:
-    """A bare task list, put together word by word: header words and registers of each task, then coefficients."""
+    """A bare task list, put together word by word: header words and registers of each task, then
+    coefficients.
+    """
     out = bytearray()
     for i, (header, registers) in enumerate(tasks_of):
         body, todo = list(header), sorted(registers)
@@ -88,7 +91,11 @@ def oracle(name: str) -> tuple[dict, tuple[int, ...], dict[int, int]]:
     return case, header, {int(a, 16): int(v, 16) for a, v in case["registers"].items()}
 
 
-ORACLES = "binary_add_1x64x8x8", "env_conv_k3_c64_n64_s16_st1_g1_bias0", "env_conv_k3_c64_n64_s16_st1_g64_bias0"
+ORACLES = (
+    "binary_add_1x64x8x8",
+    "env_conv_k3_c64_n64_s16_st1_g1_bias0",
+    "env_conv_k3_c64_n64_s16_st1_g64_bias0",
+)
 
 
 # ---- containers
@@ -96,24 +103,34 @@ ORACLES = "binary_add_1x64x8x8", "env_conv_k3_c64_n64_s16_st1_g1_bias0", "env_co
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_file_says_what_its_bytes_say(name: str) -> None:
-    data, expected = real(name), json.loads(shared(f"data/ane/expected/hwx_{name}.json").read_text())
+    data, expected = (
+        real(name),
+        json.loads(shared(f"data/ane/expected/hwx_{name}.json").read_text()),
+    )
     agrees(data)
     file = hwx.read(data)
     assert [hex(c) for c in file.commands] == expected["load_commands"]
-    assert (file.compiler, ane_files.asked_for(file.identity)) == (expected["compiler"], expected["target"])
+    assert (file.compiler, ane_files.asked_for(file.identity)) == (
+        expected["compiler"],
+        expected["target"],
+    )
     assert {str(n): hex(a) for n, a in file.programs[0].bars.items()} == expected["bars"]
     relocations = [r for s in file.sections for r in s.relocations]
     assert [
-        (hex(r.address), r.section, int(r.pc_relative), r.log2_bytes, int(r.external), r.type) for r in relocations
+        (hex(r.address), r.section, int(r.pc_relative), r.log2_bytes, int(r.external), r.type)
+        for r in relocations
     ] == [
-        (r["addr"], r["section_ordinal"], r["pcrel"], r["log2len"], r["extern"], r["type"]) for r in expected["relocs"]
+        (r["addr"], r["section_ordinal"], r["pcrel"], r["log2len"], r["extern"], r["type"])
+        for r in expected["relocs"]
     ]
     described = {d["name"]: d for d in ane_files.described(file.symbols)}
     for tensor in expected["tensors_stabs"]:
         found = described[tensor["name"]]
         assert found["type"] == tensor["type_ref"]
         assert ane_files.types(file.symbols)[found["type"]] == "float16"
-        assert dict(found["axes"]) == {axis: (tensor[axis], tensor[f"stride_{axis}"]) for axis in "nchw"}
+        assert dict(found["axes"]) == {
+            axis: (tensor[axis], tensor[f"stride_{axis}"]) for axis in "nchw"
+        }
 
 
 def agrees(data: bytes) -> npulab.Capture:
@@ -134,11 +151,33 @@ def agrees(data: bytes) -> npulab.Capture:
     )
     numbers = {address: number for number, address in plain.bars.items()}
     assert [
-        (t.name, t.kind, t.element, t.shape, dict(t.strides), t.interleave, t.span, t.address, t.bar)
+        (
+            t.name,
+            t.kind,
+            t.element,
+            t.shape,
+            dict(t.strides),
+            t.interleave,
+            t.span,
+            t.address,
+            t.bar,
+        )
         for t in file.tensors
     ] == [
         (
-            *(t[k] for k in ("name", "kind", "element", "shape", "strides", "interleave", "span", "address")),
+            *(
+                t[k]
+                for k in (
+                    "name",
+                    "kind",
+                    "element",
+                    "shape",
+                    "strides",
+                    "interleave",
+                    "span",
+                    "address",
+                )
+            ),
             numbers[t["address"]],
         )
         for t in plain.tensors
@@ -170,12 +209,19 @@ VARIANTS = {
 @pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("name", "change"),
-    [("concat16", change) for change in VARIANTS] + [("conv_twos", "all"), ("mul_v9509_compact", "all")],
+    [("concat16", change) for change in VARIANTS]
+    + [("conv_twos", "all"), ("mul_v9509_compact", "all")],
 )
 def test_nothing_is_where_the_real_files_have_it(name: str, change: str) -> None:
     data = ane_files.rebuilt(real(name), **VARIANTS[change])
     capture, was = agrees(data), capture_of(name)
-    moves = ("Header[7].NextPointer", "Header[8].RBase", "Header[8].WBase", "Header[8].TBase", "Header[9].KBase")
+    moves = (
+        "Header[7].NextPointer",
+        "Header[8].RBase",
+        "Header[8].WBase",
+        "Header[8].TBase",
+        "Header[9].KBase",
+    )
     for now, before in zip(raw(capture), raw(was), strict=True):
         for field, value in before.items():
             if not field.startswith(tuple(f"Header.{m}" for m in moves)):
@@ -199,7 +245,10 @@ def test_a_tensor_of_a_name_that_the_capture_has_for_other_things_hides_nothing(
     plain = ane_files.plain(capture.buffers["hwx"])
     assert capture.addresses["text"] == plain.section("__TEXT", "__text")["address"]
     assert capture.addresses["coefficients"] == plain.section("__TEXT", "__const")["address"]
-    assert [(t["name"], t["bar"]) for t in capture.parameters["tensors"]] == [("coefficients", 5), ("text", 4)]
+    assert [(t["name"], t["bar"]) for t in capture.parameters["tensors"]] == [
+        ("coefficients", 5),
+        ("text", 4),
+    ]
 
 
 # ---- tasks
@@ -214,7 +263,11 @@ def test_every_field_of_every_file_is_the_expected_one(name: str) -> None:
     found = tasks.read_list(text, words=expected[0]["words"])
     for task, says in zip(found, expected, strict=True):
         extended = task.header_words > tasks.H13.words
-        assert (task.offset, len(task.words), extended) == (says["offset"], says["words"], says["extended_header"])
+        assert (task.offset, len(task.words), extended) == (
+            says["offset"],
+            says["words"],
+            says["extended_header"],
+        )
         assert [hex(w) for w in task.header] == says["header"]
         assert [(place, hex(r.address), len(r.values)) for place, r in task.placed] == [
             (r["offset"], r["hw_addr"], r["count"]) for r in says["records"]
@@ -229,7 +282,11 @@ def same_fields(capture: npulab.Capture, expected: list[dict[str, int]]) -> None
     for values, says in zip(found, map(expected_fields, expected), strict=True):
         assert {k: values[k] for k in says} == says
         unexpected = [k for k, v in values.items() if v and k not in says]
-        assert not [k for k in unexpected if "KernelDMASrc.Aux" not in k and not re.search(r"\.r[0-9a-f]{4,}_\d+_\d+$", k)]
+        assert not [
+            k
+            for k in unexpected
+            if "KernelDMASrc.Aux" not in k and not re.search(r"\.r[0-9a-f]{4,}_\d+_\d+$", k)
+        ]
 
 
 def blobs() -> list[str]:
@@ -263,7 +320,16 @@ def test_every_field_and_table_of_every_bare_task_list_is_the_expected_one() -> 
             lut = task["lut"]
             numbers = (table.x_low, table.x_high, table.y_low, table.y_high, table.left_slope, table.left_intercept,
                        table.right_slope, table.right_intercept)  # fmt: skip
-            keys = ["x_min", "x_max", "y_below", "y_above", "left_slope", "left_intercept", "right_slope", "right_intercept"]
+            keys = [
+                "x_min",
+                "x_max",
+                "y_below",
+                "y_above",
+                "left_slope",
+                "left_intercept",
+                "right_slope",
+                "right_intercept",
+            ]
             assert [float(n) for n in numbers] == [float(lut[k]) for k in keys], name
             assert np.asarray(table.knots, float).tolist() == [float(k) for k in lut["knots"]]
             assert (table.step_exponent, table.kind, table.symmetry, table.flags) == (
@@ -285,7 +351,10 @@ def test_transcribed_words_decode_to_their_layer(name: str, tmp_path: Path) -> N
     capture = npulab.load(path)
     (values,) = raw(capture)
     _, channels, height, width = case["input_shape"]
-    assert {k: values[f"Common.{k}"] for k in ("InDim.Win", "InDim.Hin", "Cin.Cin", "OutDim.Wout", "OutDim.Hout")} == {
+    assert {
+        k: values[f"Common.{k}"]
+        for k in ("InDim.Win", "InDim.Hin", "Cin.Cin", "OutDim.Wout", "OutDim.Hout")
+    } == {
         "InDim.Win": width,
         "InDim.Hin": height,
         "Cin.Cin": channels,
@@ -296,16 +365,24 @@ def test_transcribed_words_decode_to_their_layer(name: str, tmp_path: Path) -> N
     assert {a: state[a] for a in registers} == registers
     if "kernel" in case["parameters"]:
         kernel = from_registers(values)
-        assert kernel == Kernel(64, 64, 3, 3, groups=case["parameters"]["groups"], lanes=kernel.lanes)
+        assert kernel == Kernel(
+            64, 64, 3, 3, groups=case["parameters"]["groups"], lanes=kernel.lanes
+        )
         at = places_of(values)
-        assert at[:, 1].sum() == case["constant_section_bytes"] == coefficients.engines(kernel)[:, 1].sum()
+        assert (
+            at[:, 1].sum()
+            == case["constant_section_bytes"]
+            == coefficients.engines(kernel)[:, 1].sum()
+        )
         assert np.array_equal(at, coefficients.engines(kernel))
 
 
 @pytest.mark.parametrize("pitch", [0x280, 0x300, 0x1000])
 def test_classic_compact_and_extended_tasks_in_one_list(pitch: int) -> None:
     _, header, registers = oracle(ORACLES[0])
-    classic = ane_files.tasks(hwx.read(real("conv_twos")).section("__TEXT", "__text").data, 0, 157)[0]
+    classic = ane_files.tasks(hwx.read(real("conv_twos")).section("__TEXT", "__text").data, 0, 157)[
+        0
+    ]
     kinds = [
         (list(classic["header"]), classic["registers"]),
         (list(header), registers),
@@ -330,7 +407,11 @@ def test_classic_compact_and_extended_tasks_in_one_list(pitch: int) -> None:
     mine = ane_files.tasks(bytes(text), 0, 157)
     for task, plain in zip(found, mine, strict=True):
         assert task.header == plain["header"]
-        state = {record.address + 4 * i: v for record in task.records for i, v in enumerate(record.values)}
+        state = {
+            record.address + 4 * i: v
+            for record in task.records
+            for i, v in enumerate(record.values)
+        }
         assert state == plain["registers"]
     assert tasks.write(found) == bytes(text)
     capture = imported.bare(bytes(text), "four", "four.bin")
@@ -395,18 +476,24 @@ def test_weights_out_of_the_bytes_are_the_source(name: str) -> None:
     capture = capture_of(name)
     (values,) = raw(capture)
     kernel = from_registers(values)
-    weights, bias = coefficients.decode(kernel, capture.buffers["coefficients"], at=places_of(values))
+    weights, bias = coefficients.decode(
+        kernel, capture.buffers["coefficients"], at=places_of(values)
+    )
     if name == "conv_twos":
         source = np.frombuffer((folder / "twos.weights").read_bytes(), "<f2", 9)
         assert bias is None
     else:
         source = np.frombuffer((folder / "model.espresso.weights").read_bytes(), "<f4", 6, 192)
-        assert np.array_equal(bias, np.frombuffer((folder / "net.additional.weights").read_bytes(), "<f2", 2))
+        assert np.array_equal(
+            bias, np.frombuffer((folder / "net.additional.weights").read_bytes(), "<f2", 2)
+        )
     assert np.array_equal(weights.ravel(), source.astype(np.float16))
 
 
 def test_one_changed_weight_is_one_changed_half_word() -> None:
-    """By the facts' rule, computed here: engine p % 16, order p // 16, lane n % lanes, one step of r after another."""
+    """By the facts' rule, computed here: engine p % 16, order p // 16, lane n % lanes, one step
+    of r after another.
+    """
     kernel = Kernel(64, 5, 3, 3, bias=True)
     weights, bias = np.zeros(kernel.shape, np.float16), np.zeros(64, np.float16)
     zero = coefficients.encode(kernel, weights, bias)
@@ -426,7 +513,22 @@ def test_one_changed_weight_is_one_changed_half_word() -> None:
 # ---- damage
 
 
-STRUCTURES = ["header", "command", "segment", "section", "program", "task", "record", "tensor", "symbol", "relocation", "thread", "table", "name", "text"]
+STRUCTURES = [
+    "header",
+    "command",
+    "segment",
+    "section",
+    "program",
+    "task",
+    "record",
+    "tensor",
+    "symbol",
+    "relocation",
+    "thread",
+    "table",
+    "name",
+    "text",
+]
 
 
 def refusal_of(data: bytes, path: Path, seconds: float = 60) -> str | None:
@@ -480,8 +582,12 @@ def test_ten_thousand_damaged_files(tmp_path: Path) -> None:
 # ---- other generations, by hand
 
 
-def stream(*tasks_of: list[tuple[int, list[int]]], sparse: tuple[int, int, list[int]] | None = None) -> bytes:
-    """Tasks of H14 as the facts say: preamble, eight header words, dense records of words, on 16 bytes."""
+def stream(
+    *tasks_of: list[tuple[int, list[int]]], sparse: tuple[int, int, list[int]] | None = None
+) -> bytes:
+    """Tasks of H14 as the facts say: preamble, eight header words, dense records of words, on 16
+    bytes.
+    """
     out = bytearray(struct.pack("<4I", 1, 0, 0, 0))
     for number, runs in enumerate(tasks_of):
         body = []
@@ -517,7 +623,11 @@ def test_a_file_of_h14_made_by_hand() -> None:
     capture = imported.compiled(bytes(data), "h14", "h14.hwx")
     assert capture.chip == "h14"
     first, second = raw(capture)
-    assert (first["Common.InDim.Win"], first["Common.InDim.Hin"], first["Common.Cin.Cin"]) == (16, 2, 20)
+    assert (first["Common.InDim.Win"], first["Common.InDim.Hin"], first["Common.Cin.Cin"]) == (
+        16,
+        2,
+        20,
+    )
     assert (first["Common.ConvCfg.Kw"], first["Common.ConvCfg.Kh"]) == (1, 3)
     assert (second["Common.Cout.Cout"], second["Common.OutDim.Wout"]) == (7, 8)
     assert set(capture.fields["evidence"]) <= {"JW", "FT", "AG", "guess", "unknown"}
@@ -529,7 +639,9 @@ def test_a_file_of_h14_made_by_hand() -> None:
     assert ane.outline(capture) == {}
     assert npulab.check(capture).verdict == "nothing to compare"
     network = shared("data/ane/hwx/relu16/net.plist").read_bytes()
-    assert npulab.check(capture.with_buffers(**{"net.plist": network})).verdict == "nothing to compare"
+    assert (
+        npulab.check(capture.with_buffers(**{"net.plist": network})).verdict == "nothing to compare"
+    )
 
 
 def test_the_seed_s_enums_are_all_there() -> None:
@@ -538,7 +650,11 @@ def test_the_seed_s_enums_are_all_there() -> None:
     table = shared("seeds/000_571751982c67fd8a.txt").read_text().splitlines()
     lines = [line.strip() for line in table if line.strip() not in ("", "|")]
     path = Path(npulab.__file__).parent / "npus/ane/enums.csv"
-    rows = [r for r in csv.reader(path.read_text().splitlines()) if len(r) == 3 and not r[0].startswith("#")]
+    rows = [
+        r
+        for r in csv.reader(path.read_text().splitlines())
+        if len(r) == 3 and not r[0].startswith("#")
+    ]
     found: dict[str, dict[int, str]] = {}
     for enum, number, name in rows[1:]:
         found.setdefault(enum, {})[int(number)] = name

@@ -1,4 +1,6 @@
-"""Layers out of ANE files, and files out of layers, as users were promised: held against plain sums and plain bytes."""
+"""Layers out of ANE files, and files out of layers, as users were promised: held against plain
+sums and plain bytes.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def half(*shape: int, seed: int = 0) -> np.ndarray:
 
 
 def stored(tensor: np.ndarray) -> bytes:
-    """(H, W, C) as memory has it: channel by channel, row by row, each row filled up to 64 bytes."""
+    """(H, W, C) as memory has it: channel by channel, row by row, each row filled up to 64
+    bytes.
+    """
     height, width, channels = tensor.shape
     out = b""
     for c in range(channels):
@@ -51,7 +55,9 @@ def fetched(data: bytes, shape: tuple[int, int, int]) -> np.ndarray:
 
 
 def plain_convolution(layer: npulab.Conv2D, x: np.ndarray) -> np.ndarray:
-    """In float64, each output rounded to float16 once; padding as (top, left) of the usual kinds."""
+    """In float64, each output rounded to float16 once; padding as (top, left) of the usual
+    kinds.
+    """
     outputs = layer.output_shape
     weights = layer.weights.astype(float)
     kernel_h, kernel_w = weights.shape[1:3]
@@ -59,14 +65,18 @@ def plain_convolution(layer: npulab.Conv2D, x: np.ndarray) -> np.ndarray:
     if layer.padding == "same":
         top, left = (
             max(0, (o - 1) * s + k - i) // 2
-            for o, s, k, i in zip(outputs, layer.stride, (kernel_h, kernel_w), x.shape, strict=False)
+            for o, s, k, i in zip(
+                outputs, layer.stride, (kernel_h, kernel_w), x.shape, strict=False
+            )
         )
     out = np.zeros(outputs)
     for y, column, ky, kx in np.ndindex(outputs[0], outputs[1], kernel_h, kernel_w):
         iy, ix = y * layer.stride[0] + ky - top, column * layer.stride[1] + kx - left
         if 0 <= iy < x.shape[0] and 0 <= ix < x.shape[1]:
             here = x[iy, ix].astype(float)
-            out[y, column] += here * weights[0, ky, kx] if layer.depthwise else weights[:, ky, kx] @ here
+            out[y, column] += (
+                here * weights[0, ky, kx] if layer.depthwise else weights[:, ky, kx] @ here
+            )
     out += layer.bias.astype(float)
     out = out.astype(np.float16)
     return np.maximum(out, np.float16(0)) if layer.activation == "relu" else out
@@ -76,7 +86,9 @@ def plain_convolution(layer: npulab.Conv2D, x: np.ndarray) -> np.ndarray:
 
 
 def test_files_are_the_layers_that_they_were_compiled_from() -> None:
-    layers = {name: ANE.lift(capture_of(name)).layer for name in [*FILES, "mul_v541", "mul_v9509_compact"]}
+    layers = {
+        name: ANE.lift(capture_of(name)).layer for name in [*FILES, "mul_v541", "mul_v9509_compact"]
+    }
     twos = layers["conv_twos"]
     assert isinstance(twos, npulab.Conv2D)
     assert (twos.weights == 2).all()
@@ -87,10 +99,17 @@ def test_files_are_the_layers_that_they_were_compiled_from() -> None:
     assert layers["gemm64"].output_shape == (1, 1, 64)
     assert isinstance(layers["concat16"], Concat)
     assert layers["concat16"].output_shape == (1, 1, 32)
-    for name, kind in (("sum64", "add"), ("mul_v541", "multiply"), ("mul_v9509_compact", "multiply")):
+    for name, kind in (
+        ("sum64", "add"),
+        ("mul_v541", "multiply"),
+        ("mul_v9509_compact", "multiply"),
+    ):
         assert isinstance(layers[name], Elementwise)
         assert (layers[name].kind, layers[name].input_shape) == (kind, (1, 1, 64))
-    for name, width, function in (("relu16", 16, lambda v: np.maximum(v, 0)), ("sigmoid77", 77, None)):
+    for name, width, function in (
+        ("relu16", 16, lambda v: np.maximum(v, 0)),
+        ("sigmoid77", 77, None),
+    ):
         layer = layers[name]
         assert isinstance(layer, Activation)
         assert layer.input_shape == (1, width, 1)
@@ -110,7 +129,10 @@ def test_a_file_laid_out_anew_computes_the_same(name: str) -> None:
     names = [t["name"] for t in tensors]
     moved = [ELSEWHERE["names"].get(n, n) for n in names]
     order = [t["name"] for t in now.parameters["tensors"] if t["kind"] == "input"]
-    values = {n: half(t["h"], t["w"], t["c"], seed=i) for i, (n, t) in enumerate(zip(moved, tensors, strict=True))}
+    values = {
+        n: half(t["h"], t["w"], t["c"], seed=i)
+        for i, (n, t) in enumerate(zip(moved, tensors, strict=True))
+    }
     keys = ["input", *(f"input{i}" for i in range(1, len(names)))]
     was = was.with_buffers(**{k: stored(values[n]) for k, n in zip(keys, moved, strict=True)})
     now = now.with_buffers(**{k: stored(values[n]) for k, n in zip(keys, order, strict=True)})
@@ -120,7 +142,10 @@ def test_a_file_laid_out_anew_computes_the_same(name: str) -> None:
     for capture in (was.with_buffers(output=one), now.with_buffers(output=other)):
         comparison = npulab.check(capture)
         # outputs that are 0 throughout may lie in a buffer that no job wrote
-        assert (comparison.verdict, comparison.mismatches) == ("equal" if any(one) else "one value", 0)
+        assert (comparison.verdict, comparison.mismatches) == (
+            "equal" if any(one) else "one value",
+            0,
+        )
         assert comparison.compared > 0
 
 
@@ -129,7 +154,11 @@ def test_the_captured_convolution() -> None:
     x = np.array(case["input"], np.float16).reshape(1, 1, 3)
     capture = capture_of("conv_twos").with_buffers(input=stored(x))
     words = np.frombuffer(ANE.simulate(capture), "<f2")
-    assert [float(words[slot]) for slot in case["output_slots_hw_index"]] == case["output"] == [12, 12, 12]
+    assert (
+        [float(words[slot]) for slot in case["output_slots_hw_index"]]
+        == case["output"]
+        == [12, 12, 12]
+    )
     layer = ANE.lift(capture).layer
     assert npulab.emulate(layer, x, rule=ANE.rule).ravel().tolist() == [12, 12, 12]
     assert npulab.emulate(layer, np.full_like(x, 3), rule=ANE.rule).ravel()[0] == 18
@@ -138,7 +167,9 @@ def test_the_captured_convolution() -> None:
     wrong = capture.with_buffers(output=stored(np.array([12, 6, 12], np.float16).reshape(1, 1, 3)))
     comparison = npulab.check(wrong)
     assert (comparison.verdict, comparison.mismatches) == ("differs", 1)
-    near = capture.with_buffers(output=stored(np.array([12, 12.0078125, 12], np.float16).reshape(1, 1, 3)))
+    near = capture.with_buffers(
+        output=stored(np.array([12, 12.0078125, 12], np.float16).reshape(1, 1, 3))
+    )
     comparison = npulab.check(near)
     assert (comparison.verdict, comparison.mismatches, int(comparison.max)) == ("differs", 1, 1)
 
@@ -148,7 +179,14 @@ def test_what_is_not_covered_is_said_with_its_task_and_field() -> None:
     with pytest.raises(Unsupported, match=r"task \d.*got.*covered"):
         ANE.lift(softmax)
     twos = capture_of("conv_twos")
-    for field, value in (("Dout", 2), ("Src2InFmt", 1), ("PalettizedEn", 1), ("InFmt", 0), ("KernelFmt", 0), ("MatrixBiasEn", 1)):
+    for field, value in (
+        ("Dout", 2),
+        ("Src2InFmt", 1),
+        ("PalettizedEn", 1),
+        ("InFmt", 0),
+        ("KernelFmt", 0),
+        ("MatrixBiasEn", 1),
+    ):
         try:
             changed = twos.with_fields(**{field: value})
         except LookupError:
@@ -164,9 +202,17 @@ def test_what_is_not_covered_is_said_with_its_task_and_field() -> None:
 # ---- layers
 
 
-def convolution(outputs: int, inputs: int, kernel: tuple[int, int], size: tuple[int, int] = (8, 9), **more: object) -> npulab.Conv2D:
+def convolution(
+    outputs: int,
+    inputs: int,
+    kernel: tuple[int, int],
+    size: tuple[int, int] = (8, 9),
+    **more: object,
+) -> npulab.Conv2D:
     depthwise = bool(more.get("depthwise"))
-    weights = half(*((1, *kernel, inputs) if depthwise else (outputs, *kernel, inputs)), seed=outputs + inputs)
+    weights = half(
+        *((1, *kernel, inputs) if depthwise else (outputs, *kernel, inputs)), seed=outputs + inputs
+    )
     bias = half(outputs, seed=1) if more.pop("biased", False) else np.zeros(outputs, np.float16)
     return npulab.Conv2D(weights, bias, (*size, inputs), **more)  # type: ignore[arg-type]
 
@@ -185,7 +231,9 @@ LAYERS = {
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_a_lowered_convolution_is_a_file_that_reads_back_and_computes(name: str, tmp_path: Path) -> None:
+def test_a_lowered_convolution_is_a_file_that_reads_back_and_computes(
+    name: str, tmp_path: Path
+) -> None:
     layer = LAYERS[name]
     x = half(*layer.input_shape, seed=9)
     capture = ANE.lower(layer, x=x)
@@ -195,11 +243,16 @@ def test_a_lowered_convolution_is_a_file_that_reads_back_and_computes(name: str,
     assert back.jobs == capture.jobs
     assert back.buffers["coefficients"] == capture.buffers["coefficients"]
     assert dict(back.addresses) == dict(capture.addresses)
-    assert [dict(t) for t in back.parameters["tensors"]] == [dict(t) for t in capture.parameters["tensors"]]
+    assert [dict(t) for t in back.parameters["tensors"]] == [
+        dict(t) for t in capture.parameters["tensors"]
+    ]
     # the plain reader finds the same file
     plain = ane_files.plain(capture.buffers["hwx"])
     assert plain.count == len(plain.tasks) == len(capture.jobs)
-    assert plain.section("__TEXT", "__const")["data"][: len(capture.buffers["coefficients"])] == capture.buffers["coefficients"]
+    assert (
+        plain.section("__TEXT", "__const")["data"][: len(capture.buffers["coefficients"])]
+        == capture.buffers["coefficients"]
+    )
     common = {a: v for a, v in plain.tasks[0]["registers"].items() if a < 0x40}
     assert common[0x0C] == layer.input_shape[2]
     assert common[0x10] == layer.output_shape[2]
@@ -247,7 +300,9 @@ def test_transcribed_convolutions_are_lifted_and_lowered_again(name: str, tmp_pa
     layer = convolution(64, 64, (3, 3), (16, 16), padding="same", depthwise=depthwise)
     lowered = ANE.lower(layer, compiler="9.x")
     state = dict(lowered.jobs[0].writes)
-    wrong = {hex(a): (hex(v), hex(state.get(a, -1))) for a, v in registers.items() if state.get(a) != v}
+    wrong = {
+        hex(a): (hex(v), hex(state.get(a, -1))) for a, v in registers.items() if state.get(a) != v
+    }
     assert not wrong
     path = tmp_path / "task.bin"
     path.write_bytes(bare([(header, registers)], lowered.buffers["coefficients"]))
@@ -259,11 +314,17 @@ def test_transcribed_convolutions_are_lifted_and_lowered_again(name: str, tmp_pa
 def test_an_activation_gives_the_captured_outputs_on_the_simulated_device() -> None:
     data = shared("data/ane/h13_tasks/unary/tanh.bin").read_bytes()[-128:]
     lines = shared("data/ane/captures/tanh_m5.csv").read_text().split()[1:]
-    x, captured = (np.array([int(line.split(",")[i], 16) for line in lines], np.uint16).view(np.float16) for i in (1, 2))
+    x, captured = (
+        np.array([int(line.split(",")[i], 16) for line in lines], np.uint16).view(np.float16)
+        for i in (1, 2)
+    )
     layer = Activation((1, 16, 1), tables.outputs(decode(data)), "tanh")
     capture = ANE.lower(layer, x=x.reshape(1, 16, 1), table=data)
     output = ANE.simulate(capture)
-    assert fetched(output, (1, 16, 1)).view(np.uint16).ravel().tolist() == captured.view(np.uint16).tolist()
+    assert (
+        fetched(output, (1, 16, 1)).view(np.uint16).ravel().tolist()
+        == captured.view(np.uint16).tolist()
+    )
     comparison = npulab.check(capture.with_buffers(output=stored(captured.reshape(1, 16, 1))))
     assert (comparison.verdict, comparison.compared) == ("equal", 16)
 
@@ -273,7 +334,9 @@ def test_elementwise_layers_against_numpy(kind: str) -> None:
     layer = Elementwise(kind, (3, 33, 20))
     x = half(3, 33, 20), half(3, 33, 20, seed=1)
     capture = ANE.lower(layer, x=x)
-    plain = {"add": np.add, "multiply": np.multiply, "maximum": np.maximum, "minimum": np.minimum}[kind](*x)
+    plain = {"add": np.add, "multiply": np.multiply, "maximum": np.maximum, "minimum": np.minimum}[
+        kind
+    ](*x)
     output = ANE.simulate(capture)
     assert np.array_equal(fetched(output, (3, 33, 20)), plain)
     assert npulab.check(capture.with_buffers(output=output)).verdict == "equal"
@@ -334,11 +397,21 @@ def test_words_that_cannot_be_are_answered_in_a_sentence() -> None:
         words = capture.words.copy()
         for _ in range(rng.choice((1, 2, 3))):
             at = rng.randrange(72, len(words))
-            words[at] = rng.choice((int(words[at]) ^ 2 ** rng.randrange(32), rng.getrandbits(32), 0, 2**32 - 1))
+            words[at] = rng.choice(
+                (int(words[at]) ^ 2 ** rng.randrange(32), rng.getrandbits(32), 0, 2**32 - 1)
+            )
         broken.append(capture.with_words(words, task=0))
     sentences = []
     for capture in broken:
-        known = ("equal", "one value", "partly compared", "claims agree", "differs", "not executed", "nothing to compare")
+        known = (
+            "equal",
+            "one value",
+            "partly compared",
+            "claims agree",
+            "differs",
+            "not executed",
+            "nothing to compare",
+        )
         assert npulab.check(capture).verdict in known
         for answer in (ANE.lift, ANE.recode, ANE.explain, ANE.simulate):
             try:

@@ -1,6 +1,8 @@
-"""What lies beside compiled ANE files, as users were promised it: networks, weights, tables, programs, the shell.
+"""What lies beside compiled ANE files, as users were promised it: networks, weights, tables,
+programs, the shell.
 
-Written from the facts and the public names alone, with networks, tables and weight files that are made up here.
+Written from the facts and the public names alone, with networks, tables and weight files that are
+made up here.
 """
 
 from __future__ import annotations
@@ -72,7 +74,9 @@ def looked_up(slots: list[float], step: int, first: int, symmetry: int, x: float
         slope, intercept = slots[37:39] if left else slots[39:41]
         return half(Fraction(slope) * Fraction(x) + Fraction(intercept))
     low = min(31, math.floor(at))
-    return half(Fraction(knots[low]) + (at - low) * (Fraction(knots[low + 1]) - Fraction(knots[low])))
+    return half(
+        Fraction(knots[low]) + (at - low) * (Fraction(knots[low + 1]) - Fraction(knots[low]))
+    )
 
 
 @pytest.mark.parametrize("kind", [0, 1, 2])
@@ -88,11 +92,15 @@ def test_random_tables_give_what_exact_fractions_give(kind: int, symmetry: int, 
     table = decode(raw.tobytes())
     assert table.encode() == raw.tobytes()
     span = 40 * 2.0**-step
-    inputs = np.concatenate([rng.uniform(-span, span, 300), rng.normal(size=60) * 200, [0, 2.0**-24, 65504, -65504]])
+    inputs = np.concatenate(
+        [rng.uniform(-span, span, 300), rng.normal(size=60) * 200, [0, 2.0**-24, 65504, -65504]]
+    )
     inputs = inputs.astype(np.float16)
     if symmetry == 3:
         inputs = inputs[inputs != 0]
-    mine = [looked_up(slots, step, {0: 0, 1: -16, 2: -32}[kind], symmetry, float(x)) for x in inputs]
+    mine = [
+        looked_up(slots, step, {0: 0, 1: -16, 2: -32}[kind], symmetry, float(x)) for x in inputs
+    ]
     assert ulps(tables.evaluate(table, inputs), np.array(mine, np.float16)).max() == 0
 
 
@@ -100,7 +108,9 @@ def test_the_captured_outputs_of_tanh_bit_for_bit() -> None:
     data = shared("data/ane/h13_tasks/unary/tanh.bin").read_bytes()
     table = decode(data[-128:])
     lines = shared("data/ane/captures/tanh_m5.csv").read_text().split()[1:]
-    x, captured = (np.array([int(line.split(",")[i], 16) for line in lines], np.uint16) for i in (1, 2))
+    x, captured = (
+        np.array([int(line.split(",")[i], 16) for line in lines], np.uint16) for i in (1, 2)
+    )
     assert tables.evaluate(table, x.view(np.float16)).view(np.uint16).tolist() == captured.tolist()
     assert len(lines) == 16
     slots = [float(v) for v in np.frombuffer(data[-128:], "<f2")[:41]]
@@ -110,7 +120,9 @@ def test_the_captured_outputs_of_tanh_bit_for_bit() -> None:
 
 
 def test_a_kind_that_nobody_knows_is_refused_with_its_slot() -> None:
-    raw = np.frombuffer(shared("data/ane/h13_tasks/unary/tanh.bin").read_bytes()[-128:], "<u2").copy()
+    raw = np.frombuffer(
+        shared("data/ane/h13_tasks/unary/tanh.bin").read_bytes()[-128:], "<u2"
+    ).copy()
     raw[42] = 29
     table = decode(raw.tobytes())
     assert table.encode() == raw.tobytes()
@@ -128,7 +140,9 @@ def test_the_error_of_a_table_is_that_of_its_interpolation() -> None:
     codes = np.arange(65536, dtype=np.uint16).view(np.float16)
     x = codes[np.isfinite(codes)]
     error = np.abs(tables.evaluate(table, x).astype(float) - np.tanh(x.astype(float)))
-    assert float(functions.errors(table, "tanh").loc["absolute", "largest"]) == pytest.approx(error.max(), rel=1e-12)
+    assert float(functions.errors(table, "tanh").loc["absolute", "largest"]) == pytest.approx(
+        error.max(), rel=1e-12
+    )
     interpolated = functions.errors(table, "tanh", rounded=False)
     assert float(interpolated.loc["absolute", "largest"]) == pytest.approx(1.4e-3, abs=5e-5)
     assert functions.identify(table) == "tanh"
@@ -206,7 +220,9 @@ def test_another_function_is_told(name: str, was: str, other: str, tmp_path: Pat
     folder = shutil.copytree(real(name), tmp_path / name)
     text = (folder / "net.plist").read_text()
     assert text.count(f"<string>{was}</string>") == 1
-    (folder / "net.plist").write_text(text.replace(f"<string>{was}</string>", f"<string>{other}</string>"))
+    (folder / "net.plist").write_text(
+        text.replace(f"<string>{was}</string>", f"<string>{other}</string>")
+    )
     assert npulab.check(npulab.load(folder)).verdict == "differs"
 
 
@@ -221,7 +237,9 @@ def test_a_network_of_units_that_no_file_shows_is_still_told_apart(tmp_path: Pat
     for key in ("InputType", "OutputType"):
         before, middle, after = text.rpartition(f"<key>{key}</key>") if key == "InputType" else text.partition(
             "<key>OutputRowStride</key>")  # fmt: skip
-        (folder / "net.plist").write_text(before + middle + after.replace(">Float16<", ">UInt8<", 1))
+        (folder / "net.plist").write_text(
+            before + middle + after.replace(">Float16<", ">UInt8<", 1)
+        )
         assert npulab.check(npulab.load(folder)).verdict == "differs", key
     folder = shutil.copytree(real("sum64"), tmp_path / "b")
     source = plistlib.loads((folder / "net.plist").read_bytes())
@@ -257,12 +275,18 @@ def test_the_same_network_spelled_another_way_says_the_same() -> None:
         wanted = {(c.task, c.field): c.expected for c in agreement.claims(network)}
         for how, other in spelled.items():
             again = plist.read_plist(other)
-            assert {(c.task, c.field): c.expected for c in agreement.claims(again.network)} == wanted, (name, how)
+            assert {
+                (c.task, c.field): c.expected for c in agreement.claims(again.network)
+            } == wanted, (name, how)
             assert plist.read_plist(ane_writers.write_plist(again)) == again
         without = copy.deepcopy(source)
         for part in without["net"].values():
             if isinstance(part, dict):
-                for key in [k for k in part if "Stride" in k or k in ("BatchSize", "InputInterleave", "Version")]:
+                for key in [
+                    k
+                    for k in part
+                    if "Stride" in k or k in ("BatchSize", "InputInterleave", "Version")
+                ]:
                     del part[key]
         again = plist.read_plist(plistlib.dumps(without)).network
         assert {(c.task, c.field): c.expected for c in agreement.claims(again)} == wanted, name
@@ -312,7 +336,11 @@ def test_the_seed_s_rows_get_a_verdict_and_nothing_is_found_from_few() -> None:
     assert verdict["u16 0x128"] == "agrees"
     assert verdict["u16 0x12A"] == "not varied"
     assert verdict["u32 0x130"] == "contradicted"
-    lines = {line.strip() for line in shared("seeds/000_571751982c67fd8a.txt").read_text().splitlines() if "0x" in line}
+    lines = {
+        line.strip()
+        for line in shared("seeds/000_571751982c67fd8a.txt").read_text().splitlines()
+        if "0x" in line
+    }
     for row in rows.index:
         if " = " in row and row.startswith("u"):
             assert row.replace(" ", "") in {line.replace(" ", "") for line in lines}, row
@@ -342,14 +370,21 @@ def test_a_network_that_is_none_is_refused(data: bytes) -> None:
 
 def test_weights_of_espresso_written_by_hand() -> None:
     sizes = [56, 32, 0, 24]
-    data = struct.pack("<9Q", 4, *[v for pair in zip([9, 1, 2, 70], sizes, strict=True) for v in pair])
+    data = struct.pack(
+        "<9Q", 4, *[v for pair in zip([9, 1, 2, 70], sizes, strict=True) for v in pair]
+    )
     payloads = [bytes([i]) * size for i, size in enumerate(sizes)]
     entries = espresso.read_espresso(data + b"".join(payloads))
     assert [(e.id, e.data) for e in entries] == list(zip([9, 1, 2, 70], payloads, strict=True))
     assert ane_writers.write_espresso(entries) == data + b"".join(payloads)
     real_data = (real("conv_bias") / "model.espresso.weights").read_bytes()
     assert ane_writers.write_espresso(espresso.read_espresso(real_data)) == real_data
-    for broken in (data[:40], data + b"".join(payloads)[:-1], struct.pack("<Q", 2**63), struct.pack("<3Q", 1, 5, 2**62)):
+    for broken in (
+        data[:40],
+        data + b"".join(payloads)[:-1],
+        struct.pack("<Q", 2**63),
+        struct.pack("<3Q", 1, 5, 2**62),
+    ):
         with pytest.raises(ValueError, match=r"(?s)byte.*got.*allowed|got.*byte.*allowed"):
             espresso.read_espresso(broken)
 
@@ -358,7 +393,11 @@ def test_weights_of_espresso_written_by_hand() -> None:
 
 
 def record(dtype: int, data: bytes, at: int, magic: int = 0xDEADBEEF) -> bytes:
-    return struct.pack("<IIQQ", magic, dtype, len(data), at + 64).ljust(64, b"\0") + data + bytes(-len(data) % 64)
+    return (
+        struct.pack("<IIQQ", magic, dtype, len(data), at + 64).ljust(64, b"\0")
+        + data
+        + bytes(-len(data) % 64)
+    )
 
 
 def weight_file(count: int, *parts: tuple[int, bytes]) -> bytes:
@@ -455,7 +494,9 @@ def test_mil_text_that_does_not_hold_together_is_refused_with_its_line(was: str,
 
 
 def test_a_bare_number_that_no_int32_is_is_refused() -> None:
-    program = mil.read(MIL.replace("dl = const", "dl2 = const").replace("dilations = dl", f"dilations = {10**20}"))
+    program = mil.read(
+        MIL.replace("dl = const", "dl2 = const").replace("dilations = dl", f"dilations = {10**20}")
+    )
     with pytest.raises(ValueError, match="int32"):
         mil.check(program)
 
@@ -463,20 +504,27 @@ def test_a_bare_number_that_no_int32_is_is_refused() -> None:
 def test_quirks_of_a_program_are_told() -> None:
     narrow = mil.read(MIL.replace("40]", "8]"))
     assert any("32" in q.text or "64" in q.text for q in mil.quirks(narrow))
-    assert not any("32 " in q.text and "column" in q.text for q in mil.quirks(mil.read(MIL.replace("40]", "64]"))))
+    assert not any(
+        "32 " in q.text and "column" in q.text
+        for q in mil.quirks(mil.read(MIL.replace("40]", "64]")))
+    )
     mean = MIL.replace("  } -> (y);", "    tensor<fp16, [1, 1, 1, 40]> m = reduce_mean(x = y, axes = tensor<int32, [1]>([1]), "
                        "keep_dims = tensor<bool, []>(true))[name = tensor<string, []>(\"m\")];\n  } -> (m);")  # fmt: skip
     assert any("reduce_mean" in (q.op, *q.text.split()) for q in mil.quirks(mil.read(mean)))
     weights = np.ones((4, 3, 1, 1))
     kernel = programs.convolution(weights, 64)
     text = mil.write(kernel.program).replace("uint64(64)", "uint64(128)")
-    assert any("128" in q.text or "record" in q.text for q in mil.quirks(mil.read(text), kernel.blobs))
+    assert any(
+        "128" in q.text or "record" in q.text for q in mil.quirks(mil.read(text), kernel.blobs)
+    )
 
 
 def test_convolution_and_matmul_programs_against_plain_sums() -> None:
     rng = np.random.default_rng(2)
     weights = rng.normal(size=(5, 3, 3, 2)).astype(np.float16)
-    kernel = programs.convolution(weights, 9, 7, strides=(2, 1), pad=(1, 0, 2, 1), dilations=(1, 2), boundary="fp16")
+    kernel = programs.convolution(
+        weights, 9, 7, strides=(2, 1), pad=(1, 0, 2, 1), dilations=(1, 2), boundary="fp16"
+    )
     x = rng.normal(size=(1, 3, 7, 9)).astype(np.float16)
     out = mil.run(mil.read(mil.write(kernel.program)), {"x": x}, kernel.blobs, float64=True)["y"]
     padded = np.pad(x.astype(float), ((0, 0), (0, 0), (1, 0), (2, 1)))
@@ -484,12 +532,16 @@ def test_convolution_and_matmul_programs_against_plain_sums() -> None:
     plain = np.zeros((5, rows, columns))
     for o, i, ky, kx in np.ndindex(weights.shape):
         for row, column in np.ndindex(rows, columns):
-            plain[o, row, column] += float(weights[o, i, ky, kx]) * padded[0, i, 2 * row + ky, column + 2 * kx]
+            plain[o, row, column] += (
+                float(weights[o, i, ky, kx]) * padded[0, i, 2 * row + ky, column + 2 * kx]
+            )
     assert out.shape == kernel.outputs["y"] == (1, 5, rows, columns)
     assert np.allclose(out[0], plain, rtol=1e-12)
     kernel = programs.matmul(6, 4, 33)
     x, w = rng.normal(size=(1, 6, 33)), rng.normal(size=(1, 4, 6))
-    assert np.allclose(mil.run(kernel.program, {"x": x, "W": w}, float64=True)["y"], w @ x, rtol=1e-12)
+    assert np.allclose(
+        mil.run(kernel.program, {"x": x, "W": w}, float64=True)["y"], w @ x, rtol=1e-12
+    )
 
 
 @pytest.mark.parametrize("columns", [1, 31, 32, 33, 512])
@@ -521,7 +573,9 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]
     return int(code or 0), "".join(capsys.readouterr())
 
 
-def test_the_shell_shows_differs_checks_lists_and_imports(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_shell_shows_differs_checks_lists_and_imports(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     folder = real("conv_bias").parent
     code, text = said(capsys, "show", str(folder / "concat16/model.hwx"), "--field", "Win")
     assert code == 0
@@ -529,7 +583,13 @@ def test_the_shell_shows_differs_checks_lists_and_imports(capsys: pytest.Capture
     code, text = said(capsys, "show", "--json", str(folder / "relu16/model.hwx"))
     rows = [json.loads(line) for line in text.splitlines()]
     assert any(row.get("field") == "Win" and row["raw"] == 16 for row in rows)
-    code, text = said(capsys, "diff", "--json", str(folder / "conv_bias/model.hwx"), str(folder / "conv_twos/model.hwx"))
+    code, text = said(
+        capsys,
+        "diff",
+        "--json",
+        str(folder / "conv_bias/model.hwx"),
+        str(folder / "conv_twos/model.hwx"),
+    )
     fields = {row["field"]: row for row in map(json.loads, text.splitlines()) if "field" in row}
     assert (fields["Cout"]["a"], fields["Cout"]["b"], fields["Cout"]["address"]) == (2, 3, False)
     assert fields["Addr"]["address"] is True
@@ -540,12 +600,25 @@ def test_the_shell_shows_differs_checks_lists_and_imports(capsys: pytest.Capture
     assert code == 0
     assert len(lines) == 10
     for row in lines.values():
-        assert {"case", "target", "words", "coefficients", "compared", "mismatches", "verdict"} <= row.keys()
+        assert {
+            "case",
+            "target",
+            "words",
+            "coefficients",
+            "compared",
+            "mismatches",
+            "verdict",
+        } <= row.keys()
         assert (row["target"], row["words"]) == ("ane", "equal")
-    assert all(lines[name]["claims"] > 50 and lines[name]["verdict"] == "claims agree" for name in PAIRED)
+    assert all(
+        lines[name]["claims"] > 50 and lines[name]["verdict"] == "claims agree" for name in PAIRED
+    )
     code, text = said(capsys, "import", str(folder / "conv_twos"), str(tmp_path), "--name", "mine")
     assert code == 0
-    before, after = npulab.load(folder / "conv_twos"), npulab.load(next(tmp_path.rglob("capture.json")).parent)
+    before, after = (
+        npulab.load(folder / "conv_twos"),
+        npulab.load(next(tmp_path.rglob("capture.json")).parent),
+    )
     assert after.fields.equals(before.fields)
     assert after.buffers == before.buffers
     assert npulab.check(after).verdict == "claims agree"
@@ -569,7 +642,9 @@ def test_the_shell_refuses_a_broken_file_in_a_sentence(tmp_path: Path) -> None:
     assert "Traceback" not in run.stderr
 
 
-def test_a_folder_of_one_wrong_network_exits_with_1(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_folder_of_one_wrong_network_exits_with_1(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     folder = shutil.copytree(real("conv_twos"), tmp_path / "a")
     shutil.copy(real("relu16") / "net.plist", folder / "net.plist")
     shutil.copytree(real("relu16"), tmp_path / "b")

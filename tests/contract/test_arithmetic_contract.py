@@ -1,4 +1,6 @@
-"""The contract of the arithmetic, as its users read it: every answer computed again with whole numbers and loops."""
+"""The contract of the arithmetic, as its users read it: every answer computed again with whole
+numbers and loops.
+"""
 
 from __future__ import annotations
 
@@ -24,21 +26,51 @@ from refusals import refused
 import npulab
 import npulab.models
 import npulab.quant.emulate
-from npulab import Add, Conv2D, FullyConnected, Network, Pool2D, QuantParams, accumulate, cli, emulate
+from npulab import (
+    Add,
+    Conv2D,
+    FullyConnected,
+    Network,
+    Pool2D,
+    QuantParams,
+    accumulate,
+    cli,
+    emulate,
+)
 from npulab.models import write_sweep
 from npulab.quant import rules as quant
 from npulab.quant.requantize import requantize
 
 ROUNDINGS = ("half-up", "half-away", "half-even", "floor", "toward-zero")
 VIVANTE = [f"vivante-{core}:{rounding}" for core in ("v7", "v8") for rounding in ROUNDINGS]
-INTEGER_RULES = ["gemmlowp", "ruy-x86", "single-half-up", "q31-half-away", "qnnpack-precise", "qnnpack-q31",
-                 "float32-even", "float32-zero-point-first", "float32-half-away", "float64-half-away", *VIVANTE,
-                 "nvdla", "fp16"]
-ENGINES = ["tflite-reference", "tflite-builtin", "xnnpack", "onnxruntime", "tflite-micro", "torch-fbgemm",
-           "torch-onednn"]
+INTEGER_RULES = [
+    "gemmlowp",
+    "ruy-x86",
+    "single-half-up",
+    "q31-half-away",
+    "qnnpack-precise",
+    "qnnpack-q31",
+    "float32-even",
+    "float32-zero-point-first",
+    "float32-half-away",
+    "float64-half-away",
+    *VIVANTE,
+    "nvdla",
+    "fp16",
+]
+ENGINES = [
+    "tflite-reference",
+    "tflite-builtin",
+    "xnnpack",
+    "onnxruntime",
+    "tflite-micro",
+    "torch-fbgemm",
+    "torch-onednn",
+]
 
 
-# ---------------------------------------------------------------------------------------------- the rules, by hand
+# ---------------------------------------------------------------------------------------------- the
+# rules, by hand
 
 
 def to_whole(value: Fraction, rounding: str) -> int:
@@ -51,7 +83,9 @@ def to_whole(value: Fraction, rounding: str) -> int:
         return below if value > 0 else below + 1
     if rest != Fraction(1, 2):
         return below if rest < Fraction(1, 2) else below + 1
-    return {"half-up": below + 1, "half-away": below + (value > 0), "half-even": below + below % 2}[rounding]
+    return {"half-up": below + 1, "half-away": below + (value > 0), "half-even": below + below % 2}[
+        rounding
+    ]
 
 
 def ratio_of(scales: tuple[float, float, float], order: str) -> float:
@@ -66,14 +100,14 @@ def ratio_of(scales: tuple[float, float, float], order: str) -> float:
 def q31(ratio: float) -> tuple[int, int]:
     """(multiplier of 31 bits, exponent): the ratio is nearly multiplier * 2**(exponent - 31)."""
     mantissa, exponent = math.frexp(ratio)
-    multiplier = to_whole(Fraction(mantissa) * 2 ** 31, "half-up")
-    if multiplier == 2 ** 31:
-        multiplier, exponent = 2 ** 30, exponent + 1
+    multiplier = to_whole(Fraction(mantissa) * 2**31, "half-up")
+    if multiplier == 2**31:
+        multiplier, exponent = 2**30, exponent + 1
     return (multiplier, exponent) if exponent >= -31 else (0, 0)
 
 
 def wrapped(value: int) -> int:
-    return (value + 2 ** 31) % 2 ** 32 - 2 ** 31
+    return (value + 2**31) % 2**32 - 2**31
 
 
 def code(name: str, accumulator: int, scales: tuple[float, float, float], zero: int) -> int:
@@ -82,46 +116,70 @@ def code(name: str, accumulator: int, scales: tuple[float, float, float], zero: 
         multiplier, exponent = q31(ratio_of(scales, "D"))
         product = wrapped(accumulator << max(exponent, 0)) * multiplier
         if name == "ruy-x86":
-            high = (product + 2 ** 30) >> 31
+            high = (product + 2**30) >> 31
         else:  # nudged, then divided with truncation
-            nudged = product + (2 ** 30 if product >= 0 else 1 - 2 ** 30)
-            high = int(math.copysign(abs(nudged) // 2 ** 31, nudged))
-        return to_whole(Fraction(high, 2 ** max(-exponent, 0)), "half-away" if name == "gemmlowp" else "half-up") + zero
+            nudged = product + (2**30 if product >= 0 else 1 - 2**30)
+            high = int(math.copysign(abs(nudged) // 2**31, nudged))
+        return (
+            to_whole(
+                Fraction(high, 2 ** max(-exponent, 0)),
+                "half-away" if name == "gemmlowp" else "half-up",
+            )
+            + zero
+        )
     if name in ("single-half-up", "q31-half-away"):
         multiplier, exponent = q31(ratio_of(scales, "D"))
-        return to_whole(accumulator * multiplier * Fraction(2) ** (exponent - 31), name.partition("-")[2]) + zero
+        return (
+            to_whole(
+                accumulator * multiplier * Fraction(2) ** (exponent - 31), name.partition("-")[2]
+            )
+            + zero
+        )
     if name == "float64-half-away":
         return to_whole(Fraction(float(accumulator) * ratio_of(scales, "D")), "half-away") + zero
     if name == "nvdla":
         mantissa, exponent = math.frexp(ratio_of(scales, "D"))
-        multiplier = to_whole(Fraction(mantissa) * 2 ** 15, "half-up")
+        multiplier = to_whole(Fraction(mantissa) * 2**15, "half-up")
         value = accumulator * multiplier * Fraction(2) ** (exponent - 15)
-        return max(-2 ** 16, min(2 ** 16 - 1, to_whole(value, "half-away"))) + zero
+        return max(-(2**16), min(2**16 - 1, to_whole(value, "half-away"))) + zero
     single = np.float32(ratio_of(scales, "S"))
     if name == "qnnpack-precise":
         return to_whole(accumulator * Fraction(float(single)), "half-away") + zero
     bits = int(single.view(np.uint32))
     significand, exponent = bits & 0x7FFFFF | 0x800000, bits >> 23
     if name == "qnnpack-q31":
-        high = (accumulator * (significand << 7) + 2 ** 30) >> 31
+        high = (accumulator * (significand << 7) + 2**30) >> 31
         return to_whole(Fraction(high, 2 ** (126 - exponent)), "half-away") + zero
     if name.startswith("vivante"):
         width = 15 if "v7" in name else 23
-        value = accumulator * (significand >> (23 - width)) / Fraction(2) ** (127 - exponent + width)
+        value = (
+            accumulator * (significand >> (23 - width)) / Fraction(2) ** (127 - exponent + width)
+        )
         return to_whole(value, name.partition(":")[2]) + zero
     real = np.float32(accumulator) * single
     if name == "fp16":
-        return to_whole(Fraction(float(np.float16(np.clip(real, -65504, 65504)))), "half-even") + zero
+        return (
+            to_whole(Fraction(float(np.float16(np.clip(real, -65504, 65504)))), "half-even") + zero
+        )
     if name == "float32-zero-point-first":
         return to_whole(Fraction(float(np.float32(real + np.float32(zero)))), "half-even")
     return to_whole(Fraction(float(real)), "half-" + name.rpartition("-")[2]) + zero
 
 
-def bias_layer(bias: list[int], scales: tuple[float, Any, float], zero: int, dtype: str = "int8") -> Conv2D:
+def bias_layer(
+    bias: list[int], scales: tuple[float, Any, float], zero: int, dtype: str = "int8"
+) -> Conv2D:
     """A layer whose accumulators are its bias."""
     weights = np.zeros((len(bias), 1, 1, 1), "int8" if dtype == "int16" else dtype)
-    return Conv2D(weights, np.array(bias), (1, 1, 1), dtype=dtype, input_q=QuantParams(scales[0]),
-                  weight_q=QuantParams(scales[1]), output_q=QuantParams(scales[2], zero))
+    return Conv2D(
+        weights,
+        np.array(bias),
+        (1, 1, 1),
+        dtype=dtype,
+        input_q=QuantParams(scales[0]),
+        weight_q=QuantParams(scales[1]),
+        output_q=QuantParams(scales[2], zero),
+    )
 
 
 def outputs_of(layer: Conv2D, rule: Any) -> list[int]:
@@ -131,34 +189,58 @@ def outputs_of(layer: Conv2D, rule: Any) -> list[int]:
 @pytest.mark.parametrize("powers", [False, True], ids=["any", "powers of two"])
 @pytest.mark.parametrize("name", INTEGER_RULES)
 def test_a_rule_is_its_definition(name: str, powers: bool) -> None:
-    """Scales of one layer from 2**-30 up to 1, zero points at the ends, int32's ends, accumulators at ties."""
+    """Scales of one layer from 2**-30 up to 1, zero points at the ends, int32's ends,
+    accumulators at ties.
+    """
     random = np.random.RandomState(3 + powers)
     for dtype, zero in (("int8", -128), ("int8", 127), ("uint8", 0), ("uint8", 255), ("int8", 3)):
         exponent = random.uniform(-30, -0.01, 60)
-        ratio = 2.0 ** np.floor(exponent) if powers else 2 ** exponent
-        given, out = (2.0 ** -5, 2.0 ** -3) if powers else (float(np.float32(0.0313)), float(np.float32(0.117)))
+        ratio = 2.0 ** np.floor(exponent) if powers else 2**exponent
+        given, out = (
+            (2.0**-5, 2.0**-3) if powers else (float(np.float32(0.0313)), float(np.float32(0.117)))
+        )
         weight = (ratio * out / given).astype(np.float32).astype(float)
         tie = np.rint((random.randint(-256, 256, 60) + 0.5) / ratio) + random.randint(-1, 2, 60)
-        kinds = [tie, random.randint(-2 ** 31, 2 ** 31, 60), random.randint(-2 ** 24, 2 ** 24, 60),
-                 np.full(60, -2 ** 31), np.full(60, 2 ** 31 - 1)]
+        kinds = [
+            tie,
+            random.randint(-(2**31), 2**31, 60),
+            random.randint(-(2**24), 2**24, 60),
+            np.full(60, -(2**31)),
+            np.full(60, 2**31 - 1),
+        ]
         bias = np.choose(random.choice(5, 60, p=[0.6, 0.2, 0.1, 0.05, 0.05]), kinds)
-        bias = [int(one) for one in bias.clip(-2 ** 31, 2 ** 31 - 1)]
+        bias = [int(one) for one in bias.clip(-(2**31), 2**31 - 1)]
         info = np.iinfo(dtype)
-        expected = [max(info.min, min(info.max, code(name, one, (given, by, out), zero)))
-                    for one, by in zip(bias, weight, strict=True)]
-        assert outputs_of(bias_layer(bias, (given, tuple(weight), out), zero, dtype), name) == expected
+        expected = [
+            max(info.min, min(info.max, code(name, one, (given, by, out), zero)))
+            for one, by in zip(bias, weight, strict=True)
+        ]
+        assert (
+            outputs_of(bias_layer(bias, (given, tuple(weight), out), zero, dtype), name) == expected
+        )
 
 
 def test_the_order_of_scales_is_part_of_the_name() -> None:
     random, told_apart = np.random.RandomState(5), 0
     for _ in range(60):
-        scales = tuple(float(np.float32(scale)) for scale in (random.rand() + 0.1, 1e-6 * (random.rand() + 1),
-                                                              random.rand() + 0.1))
+        scales = tuple(
+            float(np.float32(scale))
+            for scale in (random.rand() + 0.1, 1e-6 * (random.rand() + 1), random.rand() + 0.1)
+        )
         multipliers = {order: q31(ratio_of(scales, order)) for order in "DPS"}
-        ties = [Fraction(2 * n + 1, 2) / Fraction(ratio_of(scales, order)) for n in (60, 101, 120) for order in "DPS"]
+        ties = [
+            Fraction(2 * n + 1, 2) / Fraction(ratio_of(scales, order))
+            for n in (60, 101, 120)
+            for order in "DPS"
+        ]
         bias = [round(tie) + step for tie in ties for step in (-1, 0, 1)]
-        expected = {order: [to_whole(one * multiplier * Fraction(2) ** (exponent - 31), "half-up") for one in bias]
-                    for order, (multiplier, exponent) in multipliers.items()}
+        expected = {
+            order: [
+                to_whole(one * multiplier * Fraction(2) ** (exponent - 31), "half-up")
+                for one in bias
+            ]
+            for order, (multiplier, exponent) in multipliers.items()
+        }
         for order, codes in expected.items():
             assert outputs_of(bias_layer(bias, scales, 0), f"single-half-up:{order}") == codes
         told_apart += len({tuple(codes) for codes in expected.values()}) == 3
@@ -169,33 +251,55 @@ def test_int16_activations() -> None:
     random = np.random.RandomState(6)
     for _ in range(20):
         ratio = 2 ** random.uniform(-29, 4, 16)
-        bias = [int(n) for n in np.rint((random.randint(-40000, 40000, 16) + 0.5) / ratio).clip(-2 ** 46, 2 ** 46)]
+        bias = [
+            int(n)
+            for n in np.rint((random.randint(-40000, 40000, 16) + 0.5) / ratio).clip(
+                -(2**46), 2**46
+            )
+        ]
         weight = ratio.astype(np.float32).astype(float)
         expected = []
         for one, by in zip(bias, weight, strict=True):
             multiplier, exponent = q31(float(by))
-            short = (multiplier + 2 ** 15) >> 16 if multiplier < 0x7FFF0000 else 0x7FFF
+            short = (multiplier + 2**15) >> 16 if multiplier < 0x7FFF0000 else 0x7FFF
             value = to_whole(one * short * Fraction(2) ** (exponent - 15), "half-up")
             expected.append(max(-32768, min(32767, value)))
         for name in ("int16x8", "tflite-reference", "tflite-micro"):
-            assert outputs_of(bias_layer(bias, (1.0, tuple(weight), 1.0), 0, "int16"), name) == expected
+            assert (
+                outputs_of(bias_layer(bias, (1.0, tuple(weight), 1.0), 0, "int16"), name)
+                == expected
+            )
 
 
 def test_hybrid_quantizes_each_row_as_it_comes() -> None:
     random = np.random.RandomState(7)
     scales = [np.float32(scale) for scale in random.rand(5)]
-    layer = FullyConnected(random.randint(-127, 128, (5, 9)).astype(np.int8), random.normal(size=5).astype(np.float32),
-                           dtype="float32", weight_q=QuantParams(tuple(scales)))
-    x = np.concatenate([random.normal(size=(6, 9)), np.zeros((1, 9)), np.full((1, 9), 1e30),
-                        np.full((1, 9), -2.5)]).astype(np.float32)
+    layer = FullyConnected(
+        random.randint(-127, 128, (5, 9)).astype(np.int8),
+        random.normal(size=5).astype(np.float32),
+        dtype="float32",
+        weight_q=QuantParams(tuple(scales)),
+    )
+    x = np.concatenate(
+        [random.normal(size=(6, 9)), np.zeros((1, 9)), np.full((1, 9), 1e30), np.full((1, 9), -2.5)]
+    ).astype(np.float32)
     expected = np.empty((len(x), 5), np.float32)
     for row, values in enumerate(x):
         largest = np.abs(values).max()
-        step, inverse = (largest / np.float32(127), np.float32(127) / largest) if largest else (np.float32(1),) * 2
-        codes = [max(-127, min(127, to_whole(Fraction(float(value * inverse)), "half-away"))) for value in values]
+        step, inverse = (
+            (largest / np.float32(127), np.float32(127) / largest)
+            if largest
+            else (np.float32(1),) * 2
+        )
+        codes = [
+            max(-127, min(127, to_whole(Fraction(float(value * inverse)), "half-away")))
+            for value in values
+        ]
         for channel in range(5):
             dot = sum(one * int(by) for one, by in zip(codes, layer.weights[channel], strict=True))
-            expected[row, channel] = layer.bias[channel] + np.float32(dot) * np.float32(step * scales[channel])
+            expected[row, channel] = layer.bias[channel] + np.float32(dot) * np.float32(
+                step * scales[channel]
+            )
     assert np.array_equal(emulate(layer, x), expected)
 
 
@@ -206,15 +310,25 @@ def test_every_name_is_taken_by_every_operator(name: str, dtype: str) -> None:
     by = {**q, "weight_q": QuantParams(0.1)}
     ones = np.ones((3, 2, 2, 3), dtype)
     x = np.full((4, 4, 3), 7, dtype)
-    for layer in (Conv2D(ones, np.zeros(3, int), (4, 4, 3), **by),
-                  Conv2D(ones[:1], np.zeros(3, int), (4, 4, 3), depthwise=True, **by)):
+    for layer in (
+        Conv2D(ones, np.zeros(3, int), (4, 4, 3), **by),
+        Conv2D(ones[:1], np.zeros(3, int), (4, 4, 3), depthwise=True, **by),
+    ):
         products = 12 if not layer.depthwise else 4
         real = 7 * products * 0.05 / 0.7
         (got,) = set(emulate(layer, x, name).ravel().tolist())
-        assert abs(got - real) < 1.001  # a multiplier that is cut is below the ratio, and may be floored
-    (got,) = set(emulate(FullyConnected(np.ones((3, 48), dtype), np.zeros(3, int), **by), x, name).tolist())
+        assert (
+            abs(got - real) < 1.001
+        )  # a multiplier that is cut is below the ratio, and may be floored
+    (got,) = set(
+        emulate(FullyConnected(np.ones((3, 48), dtype), np.zeros(3, int), **by), x, name).tolist()
+    )
     assert abs(got - 24) < 1.001
-    assert emulate(Network((Conv2D(ones, np.zeros(3, int), (4, 4, 3), **by),)), x, name).shape == (3, 3, 3)
+    assert emulate(Network((Conv2D(ones, np.zeros(3, int), (4, 4, 3), **by),)), x, name).shape == (
+        3,
+        3,
+        3,
+    )
 
 
 class HalfDown(quant.Rule):
@@ -222,25 +336,40 @@ class HalfDown(quant.Rule):
 
     def of_ratio(self, ratio: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         mantissa, exponent = np.frexp(np.asarray(ratio, np.float64))
-        return np.rint(mantissa * 2 ** 24).astype(np.int64), 24 - exponent.astype(np.int64) - self.fraction_bits
+        return np.rint(mantissa * 2**24).astype(np.int64), 24 - exponent.astype(
+            np.int64
+        ) - self.fraction_bits
 
-    def exact(self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0) -> np.ndarray:
+    def exact(
+        self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0
+    ) -> np.ndarray:
         shift = np.asarray(right_shift) + self.fraction_bits
-        return -((-np.asarray(accumulators) * multiplier + (np.int64(1) << (shift - 1))) >> shift) + zero_point
+        return (
+            -((-np.asarray(accumulators) * multiplier + (np.int64(1) << (shift - 1))) >> shift)
+            + zero_point
+        )
 
 
 def test_a_rule_of_ones_own_is_emulated_and_named() -> None:
     layer = bias_layer(list(range(-500, 500)), (0.5, 0.25, 1.0), 5)
     rule = HalfDown("half-down")
-    expected = [max(-128, min(127, math.ceil(Fraction(n, 8) - Fraction(1, 2)) + 5)) for n in range(-500, 500)]
+    expected = [
+        max(-128, min(127, math.ceil(Fraction(n, 8) - Fraction(1, 2)) + 5))
+        for n in range(-500, 500)
+    ]
     assert outputs_of(layer, rule) == expected
     sums = accumulate(layer, np.zeros((1, 1, 1), np.int8))
-    found = npulab.identify_rounding(sums, emulate(layer, np.zeros((1, 1, 1), np.int8), rule), layer,
-                                     rules=["gemmlowp", "float32-even", rule])
+    found = npulab.identify_rounding(
+        sums,
+        emulate(layer, np.zeros((1, 1, 1), np.int8), rule),
+        layer,
+        rules=["gemmlowp", "float32-even", rule],
+    )
     assert list(found.fits) == ["half-down"]
 
 
-# ------------------------------------------------------------------------------------------- sums, by plain loops
+# ------------------------------------------------------------------------------------------- sums,
+# by plain loops
 
 
 def sums_by_loops(layer: Conv2D, x: np.ndarray) -> list[list[list[int]]]:
@@ -258,12 +387,18 @@ def sums_by_loops(layer: Conv2D, x: np.ndarray) -> list[list[list[int]]]:
         for j in range(columns):
             for down in range(kernel_h):
                 for along in range(kernel_w):
-                    y, z = i * stride_h + down * dilation_h - top, j * stride_w + along * dilation_w - left
+                    y, z = (
+                        i * stride_h + down * dilation_h - top,
+                        j * stride_w + along * dilation_w - left,
+                    )
                     if not (0 <= y < height and 0 <= z < width):
                         continue
                     for o in range(outputs):
-                        pairs = [(given[y][z][o // (outputs // channels)], weights[0][down][along][o])] \
-                            if layer.depthwise else zip(given[y][z], weights[o][down][along], strict=True)
+                        pairs = (
+                            [(given[y][z][o // (outputs // channels)], weights[0][down][along][o])]
+                            if layer.depthwise
+                            else zip(given[y][z], weights[o][down][along], strict=True)
+                        )
                         out[i][j][o] += sum((a - zero) * (w - weight_zero) for a, w in pairs)
     return out
 
@@ -272,7 +407,9 @@ def ways_to_lie(x: np.ndarray) -> Iterator[np.ndarray]:
     """The same tensor, as arrays come."""
     yield x
     yield np.asfortranarray(x)
-    spread = np.zeros([2 * n for n in x.shape], x.dtype)[tuple(slice(None, None, 2) for _ in x.shape)]
+    spread = np.zeros([2 * n for n in x.shape], x.dtype)[
+        tuple(slice(None, None, 2) for _ in x.shape)
+    ]
     spread[...] = x
     yield spread
     yield np.ascontiguousarray(x[::-1, ::-1, ::-1])[::-1, ::-1, ::-1]
@@ -282,32 +419,56 @@ def ways_to_lie(x: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def odd_layer(seed: int) -> tuple[Conv2D, np.ndarray]:
-    """A small layer of odd shape: strides past the kernel, kernels past the input, multiplier 7, wide dilation."""
+    """A small layer of odd shape: strides past the kernel, kernels past the input, multiplier 7,
+    wide dilation.
+    """
     random = np.random.RandomState(seed)
     of_weights, of_x = random.choice(["int8", "uint8"], 2)
     dtype = random.choice(["", "int16"]) if of_weights == "int8" else ""
     of_x = "int16" if dtype else of_x
     depthwise = bool(random.rand() < 0.5)
-    kernel, stride = random.choice([1, 2, 3, 6], 2), tuple(int(n) for n in random.choice([1, 2, 7], 2))
+    kernel, stride = (
+        random.choice([1, 2, 3, 6], 2),
+        tuple(int(n) for n in random.choice([1, 2, 7], 2)),
+    )
     dilation = tuple(int(n) for n in random.choice([1, 1, 2, 9], 2))
     height, width, channels = (int(n) for n in random.choice([1, 2, 3, 5], 3))
-    outputs = channels * int(random.choice([1, 2, 7])) if depthwise else int(random.choice([1, 2, 9]))
+    outputs = (
+        channels * int(random.choice([1, 2, 7])) if depthwise else int(random.choice([1, 2, 9]))
+    )
     shape = (1, *kernel, outputs) if depthwise else (outputs, *kernel, channels)
     w, a = np.iinfo(of_weights), np.iinfo(of_x)
     extreme = random.rand() < 0.2
-    weights = random.choice([w.min, w.max], shape) if extreme else random.randint(w.min, w.max + 1, shape)
+    weights = (
+        random.choice([w.min, w.max], shape) if extreme else random.randint(w.min, w.max + 1, shape)
+    )
     padding: Any = "same"
     if random.rand() < 0.5:
         reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
         padding = tuple((int(random.randint(k + 1)), k) for k in reach)
-    zeros = [0, 0, 0] if dtype else [int(random.choice([a.min, a.max, 3])), int(random.choice([w.min, w.max, 0])),
-                                     int(random.choice([a.min, a.max, 5]))]
+    zeros = (
+        [0, 0, 0]
+        if dtype
+        else [
+            int(random.choice([a.min, a.max, 3])),
+            int(random.choice([w.min, w.max, 0])),
+            int(random.choice([a.min, a.max, 5])),
+        ]
+    )
     scale = tuple(np.float32(2.0 ** -random.uniform(3, 14)) for _ in range(outputs))
-    layer = Conv2D(weights.astype(of_weights), random.randint(-2 ** 20, 2 ** 20, outputs), (height, width, channels),
-                   stride=stride, padding=padding, dilation=dilation, depthwise=depthwise, dtype=dtype,
-                   input_q=QuantParams(np.float32(0.5), np.int16(zeros[0])),
-                   weight_q=QuantParams(scale, np.int64(zeros[1])),
-                   output_q=QuantParams(np.float32(0.75), np.int32(zeros[2])))
+    layer = Conv2D(
+        weights.astype(of_weights),
+        random.randint(-(2**20), 2**20, outputs),
+        (height, width, channels),
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        depthwise=depthwise,
+        dtype=dtype,
+        input_q=QuantParams(np.float32(0.5), np.int16(zeros[0])),
+        weight_q=QuantParams(scale, np.int64(zeros[1])),
+        output_q=QuantParams(np.float32(0.75), np.int32(zeros[2])),
+    )
     return layer, random.randint(a.min, a.max + 1, (height, width, channels)).astype(of_x)
 
 
@@ -322,7 +483,9 @@ def test_odd_layers_are_plain_loops(seed: int) -> None:
     def expect(value: int, channel: int) -> int:
         if wide:
             multiplier, exponent = q31(ratio_of(scales[channel], "D"))
-            got = to_whole(value * ((multiplier + 2 ** 15) >> 16) * Fraction(2) ** (exponent - 15), "half-up")
+            got = to_whole(
+                value * ((multiplier + 2**15) >> 16) * Fraction(2) ** (exponent - 15), "half-up"
+            )
         else:
             got = code(name, value, scales[channel], layer.output_q.zero_point)
         return int(max(info.min, min(info.max, got)))
@@ -342,41 +505,67 @@ def test_odd_layers_are_plain_loops(seed: int) -> None:
 
 @pytest.mark.sample(4)
 @pytest.mark.parametrize(("inputs", "outputs"), [(1033, 17), (20000, 3), (65793, 1), (131072, 1)])
-@pytest.mark.parametrize(("given", "by"), [("int8", "int8"), ("uint8", "int8"), ("uint8", "uint8"), ("int8", "uint8")])
+@pytest.mark.parametrize(
+    ("given", "by"), [("int8", "int8"), ("uint8", "int8"), ("uint8", "uint8"), ("int8", "uint8")]
+)
 def test_long_sums_are_whole_and_never_wrap(inputs: int, outputs: int, given: str, by: str) -> None:
     """Products at the ends of the codes: past what float32, and what int32, holds whole."""
     a, w = np.iinfo(given), np.iinfo(by)
     for value in (a.min, a.max):
         for weight in (w.min, w.max):
-            for zero, weight_zero in ((0, 0), (int(a.max), 0), (int(a.min), int(w.max) if by == "uint8" else 0)):
-                layer = FullyConnected(np.full((outputs, inputs), weight, by), np.arange(outputs),
-                                       input_q=QuantParams(1.0, zero), weight_q=QuantParams(2.0 ** -24),
-                                       output_q=QuantParams(1.0))
-                layer = dataclasses.replace(layer, weight_q=QuantParams(2.0 ** -24, weight_zero))
+            for zero, weight_zero in (
+                (0, 0),
+                (int(a.max), 0),
+                (int(a.min), int(w.max) if by == "uint8" else 0),
+            ):
+                layer = FullyConnected(
+                    np.full((outputs, inputs), weight, by),
+                    np.arange(outputs),
+                    input_q=QuantParams(1.0, zero),
+                    weight_q=QuantParams(2.0**-24),
+                    output_q=QuantParams(1.0),
+                )
+                layer = dataclasses.replace(layer, weight_q=QuantParams(2.0**-24, weight_zero))
                 x = np.full((2, inputs), value, given)
                 x[1, ::3] = 0
-                products = inputs * (int(value) - zero), (inputs - -(-inputs // 3)) * (int(value) - zero)
+                products = (
+                    inputs * (int(value) - zero),
+                    (inputs - -(-inputs // 3)) * (int(value) - zero),
+                )
                 rows = products[0], products[1] - -(-inputs // 3) * zero
-                sums = [[row * (int(weight) - weight_zero) + o for o in range(outputs)] for row in rows]
+                sums = [
+                    [row * (int(weight) - weight_zero) + o for o in range(outputs)] for row in rows
+                ]
                 assert accumulate(layer, x).tolist() == sums
-                over = [o for row in sums for o, one in enumerate(row) if not -2 ** 31 <= one < 2 ** 31]
+                over = [
+                    o for row in sums for o, one in enumerate(row) if not -(2**31) <= one < 2**31
+                ]
                 if over:
-                    refused(lambda: emulate(layer, x, "single-half-up"), "accumulator", f"channel {over[0]},")  # noqa: B023
+                    refused(
+                        lambda: emulate(layer, x, "single-half-up"),  # noqa: B023
+                        "accumulator",
+                        f"channel {over[0]},",
+                    )
                 else:
-                    expected = [[max(a.min, min(a.max, (one + 2 ** 23) >> 24)) for one in row] for row in sums]
+                    expected = [
+                        [max(a.min, min(a.max, (one + 2**23) >> 24)) for one in row] for row in sums
+                    ]
                     assert emulate(layer, x, "single-half-up").tolist() == expected
 
 
-# --------------------------------------------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------------------------------------------
+# what is refused
 
 
-@pytest.mark.parametrize("rule", ["gemmlowp", "tflite-reference", "tflite-builtin", "xnnpack", "nvdla", "fp16"])
+@pytest.mark.parametrize(
+    "rule", ["gemmlowp", "tflite-reference", "tflite-builtin", "xnnpack", "nvdla", "fp16"]
+)
 @pytest.mark.parametrize("depthwise", [False, True])
 def test_an_accumulator_past_32_bits_is_told_with_its_channel(rule: str, depthwise: bool) -> None:
     for channels, channel in ((1, 0), (9, 8), (17, 16), (17, 3), (2000, 1999)):
         for sign in (1, -1):
             bias = np.zeros(channels, np.int64)
-            bias[channel] = 2 ** 31 - 1 if sign > 0 else -2 ** 31
+            bias[channel] = 2**31 - 1 if sign > 0 else -(2**31)
             weights = np.ones((1, 1, 1, channels) if depthwise else (channels, 1, 1, 2), np.int8)
             shape = (2, 3, channels if depthwise else 2)
             layer = Conv2D(weights, bias, shape, depthwise=depthwise, output_q=QuantParams(1e6))
@@ -389,19 +578,41 @@ def test_an_accumulator_past_32_bits_is_told_with_its_channel(rule: str, depthwi
 
 
 def test_a_rule_that_wraps_wraps() -> None:
-    layer = Conv2D(np.ones((2, 1, 1, 1), np.int8), np.array([5, 2 ** 31 - 1]), (1, 1, 1),
-                   output_q=QuantParams(2.0 ** 25))
-    assert emulate(layer, np.ones((1, 1, 1), np.int8), "vivante-v8:half-even").tolist() == [[[0, -64]]]
+    layer = Conv2D(
+        np.ones((2, 1, 1, 1), np.int8),
+        np.array([5, 2**31 - 1]),
+        (1, 1, 1),
+        output_q=QuantParams(2.0**25),
+    )
+    assert emulate(layer, np.ones((1, 1, 1), np.int8), "vivante-v8:half-even").tolist() == [
+        [[0, -64]]
+    ]
 
 
 @pytest.mark.parametrize("rule", ["tflite-reference", *INTEGER_RULES])
 @pytest.mark.parametrize("op", ["conv", "fully_connected"])
 def test_scales_of_any_size_give_the_right_code_or_a_sentence(op: str, rule: str) -> None:
-    for scales in ((1e-30, 1e-30, 1e30), (1e30, 1e-30, 1.0), (1e30, 1.0, 1e-30), (1e-30, 1e-10, 1.0), (1.0, 1.0, 1e30),
-                   (1e-38, 1e-38, 1e-38), (1.0, 1.0, 1e-44), (3e38, 3e38, 3e38), (1e38, 10.0, 1e38), (1e-45, 1.0, 1.0)):
-        q = {name: QuantParams(scale) for name, scale in zip(("input_q", "weight_q", "output_q"), scales, strict=True)}
-        layer = Conv2D(np.ones((1, 1, 1, 3), np.int8), np.zeros(1, int), (1, 1, 3), **q) if op == "conv" else \
-            FullyConnected(np.ones((1, 3), np.int8), np.zeros(1, int), **q)
+    for scales in (
+        (1e-30, 1e-30, 1e30),
+        (1e30, 1e-30, 1.0),
+        (1e30, 1.0, 1e-30),
+        (1e-30, 1e-10, 1.0),
+        (1.0, 1.0, 1e30),
+        (1e-38, 1e-38, 1e-38),
+        (1.0, 1.0, 1e-44),
+        (3e38, 3e38, 3e38),
+        (1e38, 10.0, 1e38),
+        (1e-45, 1.0, 1.0),
+    ):
+        q = {
+            name: QuantParams(scale)
+            for name, scale in zip(("input_q", "weight_q", "output_q"), scales, strict=True)
+        }
+        layer = (
+            Conv2D(np.ones((1, 1, 1, 3), np.int8), np.zeros(1, int), (1, 1, 3), **q)
+            if op == "conv"
+            else FullyConnected(np.ones((1, 3), np.int8), np.zeros(1, int), **q)
+        )
         given, weight, out = (Fraction(float(np.float32(one))) for one in scales)
         exact = 3 * given * weight / out
         try:
@@ -424,44 +635,115 @@ def plain(**changes: Any) -> Conv2D:
 
 
 BAD: dict[str, Callable[[], Any]] = {
-    **{f"scale {scale!r:.20}": lambda scale=scale: QuantParams(scale) for scale in (
-        0, -0.0, -1, math.nan, math.inf, "a", None, (), (1.0, math.nan), (1.0, 0.0), 1j, 10 ** 400, np.ones((1, 2)))},
-    **{f"zero point {zero!r}": lambda zero=zero: QuantParams(1.0, zero) for zero in (0.5, "a", None, math.nan, (1, 2))},
-    "input zero point": lambda: plain(input_q=QuantParams(0.5, 2 ** 31)),
-    "output zero point": lambda: plain(output_q=QuantParams(0.5, 10 ** 30)),
-    "weight zero point": lambda: plain(weight_q=QuantParams(0.5, 10 ** 6)),
-
+    **{
+        f"scale {scale!r:.20}": lambda scale=scale: QuantParams(scale)
+        for scale in (
+            0,
+            -0.0,
+            -1,
+            math.nan,
+            math.inf,
+            "a",
+            None,
+            (),
+            (1.0, math.nan),
+            (1.0, 0.0),
+            1j,
+            10**400,
+            np.ones((1, 2)),
+        )
+    },
+    **{
+        f"zero point {zero!r}": lambda zero=zero: QuantParams(1.0, zero)
+        for zero in (0.5, "a", None, math.nan, (1, 2))
+    },
+    "input zero point": lambda: plain(input_q=QuantParams(0.5, 2**31)),
+    "output zero point": lambda: plain(output_q=QuantParams(0.5, 10**30)),
+    "weight zero point": lambda: plain(weight_q=QuantParams(0.5, 10**6)),
     "zero point of int16": lambda: plain(dtype="int16", input_q=QuantParams(1.0, 1)),
     "scales of the input": lambda: plain(input_q=QuantParams((1.0, 2.0, 3.0))),
     "scales of the weights": lambda: plain(weight_q=QuantParams((1.0, 2.0, 3.0))),
-    **{f"bias {bias!r:.25}": lambda bias=bias: plain(bias=bias) for bias in (
-        np.zeros(3, int), np.zeros(2), np.array([2 ** 31, 0]), np.array([0, -2 ** 31 - 1]), None, [2 ** 70, 0])},
-    **{f"weights {one.shape} {one.dtype}": lambda one=one: plain(weights=one) for one in (
-        np.ones((2, 1, 1, 4), np.int8), np.ones((2, 1, 3), np.int8), np.ones((2, 0, 1, 3), np.int8),
-        np.ones((2, 1, 1, 3)))},
-
-    "depthwise of 4 from 3": lambda: plain(weights=np.ones((1, 1, 1, 4), np.int8), bias=np.zeros(4, int),
-                                           depthwise=True),
-    **{f"stride {stride!r}": lambda stride=stride: plain(stride=stride) for stride in (
-        0, (0, 1), (1.5, 1), (1,), None)},
-    **{f"padding {padding!r}": lambda padding=padding: plain(padding=padding) for padding in (
-        "Same", None, 1, (1, 1), ((1, -1), (0, 0)), ((0.5, 0), (0, 0)))},
-    **{f"x {x.shape} {x.dtype}": lambda x=x: emulate(PLAIN, x) for x in (
-        X[:3], X[None, None], X.astype(int), X.astype(float), X.astype(bool), X.astype(object),
-        np.ones((0, 4, 4, 3), np.int8))},
+    **{
+        f"bias {bias!r:.25}": lambda bias=bias: plain(bias=bias)
+        for bias in (
+            np.zeros(3, int),
+            np.zeros(2),
+            np.array([2**31, 0]),
+            np.array([0, -(2**31) - 1]),
+            None,
+            [2**70, 0],
+        )
+    },
+    **{
+        f"weights {one.shape} {one.dtype}": lambda one=one: plain(weights=one)
+        for one in (
+            np.ones((2, 1, 1, 4), np.int8),
+            np.ones((2, 1, 3), np.int8),
+            np.ones((2, 0, 1, 3), np.int8),
+            np.ones((2, 1, 1, 3)),
+        )
+    },
+    "depthwise of 4 from 3": lambda: plain(
+        weights=np.ones((1, 1, 1, 4), np.int8), bias=np.zeros(4, int), depthwise=True
+    ),
+    **{
+        f"stride {stride!r}": lambda stride=stride: plain(stride=stride)
+        for stride in (0, (0, 1), (1.5, 1), (1,), None)
+    },
+    **{
+        f"padding {padding!r}": lambda padding=padding: plain(padding=padding)
+        for padding in ("Same", None, 1, (1, 1), ((1, -1), (0, 0)), ((0.5, 0), (0, 0)))
+    },
+    **{
+        f"x {x.shape} {x.dtype}": lambda x=x: emulate(PLAIN, x)
+        for x in (
+            X[:3],
+            X[None, None],
+            X.astype(int),
+            X.astype(float),
+            X.astype(bool),
+            X.astype(object),
+            np.ones((0, 4, 4, 3), np.int8),
+        )
+    },
     "x None": lambda: emulate(PLAIN, None),
     "x of text": lambda: emulate(PLAIN, "abc"),
     "x of a fully connected layer": lambda: emulate(DENSE, np.ones((12, 1), np.int8)),
     "no row": lambda: emulate(DENSE, np.ones((0, 12), np.int8)),
-    **{f"pair {i}": lambda pair=pair: emulate(SUM, pair) for i, pair in enumerate(
-        ((ROW,), ROW, (ROW, ROW[:2]), (ROW, ROW.astype(np.int16)), (ROW, None), None,
-         (np.ones((0, 4), np.int8),) * 2))},
-    "hybrid x that is not finite": lambda: emulate(plain(dtype="float32", bias=np.zeros(2, np.float32)),
-                                                   X * np.float32("nan")),
-    "float16 weights that are not finite": lambda: plain(weights=np.full((2, 1, 1, 3), np.inf, np.float16),
-                                                        bias=np.zeros(2)),
-    **{f"rule {rule!r}": lambda rule=rule: emulate(PLAIN, X, rule) for rule in (
-        "Gemmlowp", "", "gemmlowp:X", "vivante-v7", "vivante-v9:floor", "tflite-reference:D", None, 3, ["gemmlowp"])},
+    **{
+        f"pair {i}": lambda pair=pair: emulate(SUM, pair)
+        for i, pair in enumerate(
+            (
+                (ROW,),
+                ROW,
+                (ROW, ROW[:2]),
+                (ROW, ROW.astype(np.int16)),
+                (ROW, None),
+                None,
+                (np.ones((0, 4), np.int8),) * 2,
+            )
+        )
+    },
+    "hybrid x that is not finite": lambda: emulate(
+        plain(dtype="float32", bias=np.zeros(2, np.float32)), X * np.float32("nan")
+    ),
+    "float16 weights that are not finite": lambda: plain(
+        weights=np.full((2, 1, 1, 3), np.inf, np.float16), bias=np.zeros(2)
+    ),
+    **{
+        f"rule {rule!r}": lambda rule=rule: emulate(PLAIN, X, rule)
+        for rule in (
+            "Gemmlowp",
+            "",
+            "gemmlowp:X",
+            "vivante-v7",
+            "vivante-v9:floor",
+            "tflite-reference:D",
+            None,
+            3,
+            ["gemmlowp"],
+        )
+    },
     "rule of another type": lambda: emulate(PLAIN, X, "int16x8"),
     "the rule of all rules": lambda: emulate(PLAIN, X, quant.Rule("x")),
     "no layer": lambda: emulate(None, X),
@@ -470,21 +752,37 @@ BAD: dict[str, Callable[[], Any]] = {
     "sums of no layer": lambda: accumulate(None, X),
     "no layers": lambda: emulate([], X),
     "layers in the wrong order": lambda: emulate([PLAIN, PLAIN], X),
-    **{f"join {inputs!r}": lambda inputs=inputs: Network((PLAIN, Add((4, 4, 2))), inputs) for inputs in (
-        ((-1,),), ((-1,), (0,)), ((-1,), (0, 1)), ((-1,), (0, -2)), ((-1,), 0), (-1, (0, 0)), "ab", ((-1,), (0.0, 0)))},
+    **{
+        f"join {inputs!r}": lambda inputs=inputs: Network((PLAIN, Add((4, 4, 2))), inputs)
+        for inputs in (
+            ((-1,),),
+            ((-1,), (0,)),
+            ((-1,), (0, 1)),
+            ((-1,), (0, -2)),
+            ((-1,), 0),
+            (-1, (0, 0)),
+            "ab",
+            ((-1,), (0.0, 0)),
+        )
+    },
     "a network of nothing": lambda: Network(None),
-    "join of another type": lambda: Network((PLAIN, Conv2D(np.ones((1, 1, 1, 2), np.uint8), np.zeros(1, int),
-                                                           (4, 4, 2)))),
+    "join of another type": lambda: Network(
+        (PLAIN, Conv2D(np.ones((1, 1, 1, 2), np.uint8), np.zeros(1, int), (4, 4, 2)))
+    ),
     "pool kind": lambda: Pool2D("median", (2, 2), (4, 4, 3)),
     "pool border": lambda: Pool2D("max", (2, 2), (4, 4, 3), padding=((2, 0), (0, 0))),
     "sum of int16": lambda: Add((4,), dtype="int16", output_q=QuantParams(1.0, 1)),
-    "multiplier": lambda: requantize(np.array([1]), "gemmlowp", 2 ** 31, 0, 0, -128, 127),
-    "multiplier below 0": lambda: requantize(np.array([1]), "vivante-v7:floor", -1, 5, 0, -128, 127),
-    "right shift": lambda: requantize(np.array([1]), "gemmlowp", 2 ** 30, 100, 0, -128, 127),
+    "multiplier": lambda: requantize(np.array([1]), "gemmlowp", 2**31, 0, 0, -128, 127),
+    "multiplier below 0": lambda: requantize(
+        np.array([1]), "vivante-v7:floor", -1, 5, 0, -128, 127
+    ),
+    "right shift": lambda: requantize(np.array([1]), "gemmlowp", 2**30, 100, 0, -128, 127),
     "model of no layer": lambda: npulab.single_op_model(None),
     "model of a list": lambda: npulab.single_op_model([PLAIN]),
-    **{f"batch {batch!r}": lambda batch=batch: npulab.single_op_model(PLAIN, batch)
-       for batch in (0, -1, None, "a", 2 ** 31)},
+    **{
+        f"batch {batch!r}": lambda batch=batch: npulab.single_op_model(PLAIN, batch)
+        for batch in (0, -1, None, "a", 2**31)
+    },
     "network model of no network": lambda: npulab.models.write_model(None),
     "no model": lambda: npulab.read_model(b""),
     "model of None": lambda: npulab.read_model(None),
@@ -506,27 +804,42 @@ BAD: dict[str, Callable[[], Any]] = {
 SUMS = np.arange(-20, 20).reshape(-1, 4)
 CODES = SUMS.astype(np.int8)
 IDENTIFY: dict[str, tuple[Any, Any, dict[str, Any]]] = {
-    "shapes": (SUMS[:2], CODES, {}), "turned": (SUMS.T, CODES, {}), "nothing": (SUMS[:0], CODES[:0], {}),
-    "no channels": (SUMS[:, :0], CODES[:, :0], {}), "int64": (SUMS, CODES.astype(int), {}), "None": (None, None, {}),
-    "float sums": (SUMS * 0.5, CODES, {}), "big-endian": (SUMS, CODES.astype(">f8"), {}),
+    "shapes": (SUMS[:2], CODES, {}),
+    "turned": (SUMS.T, CODES, {}),
+    "nothing": (SUMS[:0], CODES[:0], {}),
+    "no channels": (SUMS[:, :0], CODES[:, :0], {}),
+    "int64": (SUMS, CODES.astype(int), {}),
+    "None": (None, None, {}),
+    "float sums": (SUMS * 0.5, CODES, {}),
+    "big-endian": (SUMS, CODES.astype(">f8"), {}),
     "ragged": ([[1, 2], [3]], CODES, {}),
-    "a scale": (SUMS, CODES, {"input_q": 1.0}), "no scale": (SUMS, CODES, {"weight_q": None}),
+    "a scale": (SUMS, CODES, {"input_q": 1.0}),
+    "no scale": (SUMS, CODES, {"weight_q": None}),
     "rule": (SUMS, CODES, {"rules": "x"}),
-    "rules": (SUMS, CODES, {"rules": 3}), "scales": (SUMS, CODES, {"weight_q": QuantParams((1.0, 2.0))}),
-    "activation": (SUMS, CODES, {"activation": "relu9"})}
-BAD |= {f"identify {name}": lambda given=given: npulab.identify_rounding(given[0], given[1], **{**Q, **given[2]})
-        for name, given in IDENTIFY.items()}
+    "rules": (SUMS, CODES, {"rules": 3}),
+    "scales": (SUMS, CODES, {"weight_q": QuantParams((1.0, 2.0))}),
+    "activation": (SUMS, CODES, {"activation": "relu9"}),
+}
+BAD |= {
+    f"identify {name}": lambda given=given: npulab.identify_rounding(
+        given[0], given[1], **{**Q, **given[2]}
+    )
+    for name, given in IDENTIFY.items()
+}
 
 
 @pytest.mark.sample(46)
 @pytest.mark.parametrize("name", BAD)
-def test_bad_input_is_one_sentence(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_input_is_one_sentence(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     refused(BAD[name])
     assert not list(tmp_path.iterdir())
 
 
-# --------------------------------------------------------------------------------------------------- memory and time
+# ---------------------------------------------------------------------------------------------------
+# memory and time
 
 
 def sized(shape: tuple[int, ...], dtype: str = "int8") -> np.ndarray:
@@ -537,15 +850,34 @@ SHAPES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "1x1 of 4096 channels": ((2048, 1, 1, 4096), (1, 1, 4096), {}),
     "many input channels": ((64, 3, 3, 2048), (4, 4, 2048), {"padding": "same"}),
     "depthwise, wide": ((1, 3, 3, 256), (112, 112, 256), {"padding": "same", "depthwise": True}),
-    "depthwise, multiplier 7": ((1, 3, 3, 448), (56, 56, 64), {"padding": "same", "depthwise": True}),
-    "depthwise, stride 2": ((1, 3, 3, 64), (112, 112, 64), {"padding": "same", "depthwise": True, "stride": (2, 2)}),
+    "depthwise, multiplier 7": (
+        (1, 3, 3, 448),
+        (56, 56, 64),
+        {"padding": "same", "depthwise": True},
+    ),
+    "depthwise, stride 2": (
+        (1, 3, 3, 64),
+        (112, 112, 64),
+        {"padding": "same", "depthwise": True, "stride": (2, 2)},
+    ),
     "depthwise, one channel": ((1, 3, 3, 1), (512, 512, 1), {"padding": "same", "depthwise": True}),
     "depthwise, to one place": ((1, 3, 3, 16384), (3, 3, 16384), {"depthwise": True}),
-    "depthwise, a long row": ((1, 1, 31, 64), (1, 4000, 64), {"padding": "same", "depthwise": True}),
-    "depthwise, dilated by 32": ((1, 3, 3, 512), (32, 32, 512),
-                                 {"padding": "same", "depthwise": True, "dilation": (32, 32)}),
+    "depthwise, a long row": (
+        (1, 1, 31, 64),
+        (1, 4000, 64),
+        {"padding": "same", "depthwise": True},
+    ),
+    "depthwise, dilated by 32": (
+        (1, 3, 3, 512),
+        (32, 32, 512),
+        {"padding": "same", "depthwise": True, "dilation": (32, 32)},
+    ),
     "first layer": ((64, 7, 7, 3), (224, 224, 3), {"padding": "same", "stride": (2, 2)}),
-    "large image, few outputs": ((8, 3, 3, 3), (224, 224, 3), {"padding": "same", "stride": (4, 4)}),
+    "large image, few outputs": (
+        (8, 3, 3, 3),
+        (224, 224, 3),
+        {"padding": "same", "stride": (4, 4)},
+    ),
     "strides past the kernel": ((4, 1, 1, 64), (224, 224, 64), {"stride": (8, 8)}),
     "large kernel": ((4, 31, 31, 4), (64, 64, 4), {"padding": "same"}),
     "dilated by 32": ((32, 3, 3, 32), (32, 32, 32), {"padding": "same", "dilation": (32, 32)}),
@@ -553,7 +885,11 @@ SHAPES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "a row, stride 7": ((1, 1, 5, 1), (1, 300000, 1), {"padding": "same", "stride": (1, 7)}),
     "a column": ((8, 5, 1, 4), (100000, 1, 4), {"padding": "same"}),
     "int16": ((64, 3, 3, 64), (56, 56, 64), {"padding": "same", "dtype": "int16"}),
-    "int16, depthwise": ((1, 3, 3, 64), (56, 56, 64), {"padding": "same", "depthwise": True, "dtype": "int16"}),
+    "int16, depthwise": (
+        (1, 3, 3, 64),
+        (56, 56, 64),
+        {"padding": "same", "depthwise": True, "dtype": "int16"},
+    ),
     "hybrid": ((64, 3, 3, 64), (56, 56, 64), {"padding": "same", "dtype": "float32"}),
     "float16": ((64, 3, 3, 64), (56, 56, 64), {"padding": "same", "dtype": "float16"}),
     "fully connected 4096": ((4096, 4096), (1, 4096), {}),
@@ -567,17 +903,34 @@ TOO_LARGE = {
 
 
 @pytest.mark.sample(6)
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.xfail(strict=True, reason=TOO_LARGE[name]))
-                                  if name in TOO_LARGE else name for name in SHAPES])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.xfail(strict=True, reason=TOO_LARGE[name]))
+        if name in TOO_LARGE
+        else name
+        for name in SHAPES
+    ],
+)
 def test_memory_is_at_most_four_times_the_tensors(name: str) -> None:
     of_weights, of_x, given = SHAPES[name]
     dtype = given.get("dtype", "int8")
     weights, x = sized(of_weights, "float16" if dtype == "float16" else "int8"), sized(of_x, dtype)
     outputs = of_weights[3] if given.get("depthwise") else of_weights[0]
-    bias = np.zeros(outputs, np.float32 if dtype == "float32" else np.float16 if dtype == "float16" else np.int64)
-    scales = {"input_q": QuantParams(0.5), "weight_q": QuantParams(0.01), "output_q": QuantParams(7.0)}
-    make = (lambda: FullyConnected(weights, bias, **scales)) if len(of_weights) == 2 else \
-        (lambda: Conv2D(weights, bias, of_x, **scales, **given))
+    bias = np.zeros(
+        outputs,
+        np.float32 if dtype == "float32" else np.float16 if dtype == "float16" else np.int64,
+    )
+    scales = {
+        "input_q": QuantParams(0.5),
+        "weight_q": QuantParams(0.01),
+        "output_q": QuantParams(7.0),
+    }
+    make = (
+        (lambda: FullyConnected(weights, bias, **scales))
+        if len(of_weights) == 2
+        else (lambda: Conv2D(weights, bias, of_x, **scales, **given))
+    )
     layer = make()
     emulate(layer, x)  # whatever is compiled or remembered
     tracemalloc.start()
@@ -590,17 +943,27 @@ def test_memory_is_at_most_four_times_the_tensors(name: str) -> None:
 
 
 def test_dilation_past_the_image_costs_nothing() -> None:
-    layer = Conv2D(sized((1, 3, 3, 3)), np.array([1, 2, 3]), (4, 4, 3), padding="same", dilation=(10 ** 5, 10 ** 5),
-                   depthwise=True, weight_q=QuantParams(1 / 128))
+    layer = Conv2D(
+        sized((1, 3, 3, 3)),
+        np.array([1, 2, 3]),
+        (4, 4, 3),
+        padding="same",
+        dilation=(10**5, 10**5),
+        depthwise=True,
+        weight_q=QuantParams(1 / 128),
+    )
     x = sized((4, 4, 3))
     start = time.process_time()
     out = emulate(layer, x, "single-half-up")
     assert time.process_time() - start < limit(1)
-    expected = (x.astype(int) * layer.weights[0, 1, 1] + [1, 2, 3] + 64) >> 7  # only the middle is inside
+    expected = (
+        x.astype(int) * layer.weights[0, 1, 1] + [1, 2, 3] + 64
+    ) >> 7  # only the middle is inside
     assert out.tolist() == expected.clip(-128, 127).tolist()
 
 
-# ------------------------------------------------------------------------------------------------------ black boxes
+# ------------------------------------------------------------------------------------------------------
+# black boxes
 
 
 @pytest.mark.sample(3)
@@ -613,7 +976,8 @@ def test_each_rule_is_named_from_its_probes_and_no_other(dtype: str, op: str) ->
     assert all(group.reason for group in probes.groups if len(group.rules) > 1)
     names = [rule.name for rule in probes.rules]
     assert set(names) == set(INTEGER_RULES) - ({"fp16"} if dtype == "int16" else set()) | (
-        {"int16x8"} if dtype == "int16" else set())
+        {"int16x8"} if dtype == "int16" else set()
+    )
     shape = (1,) if op == "fully_connected" else (1, 1, 1)
     if op == "depthwise":
         shape = probes.layers[0].input_shape
@@ -627,7 +991,7 @@ def test_few_constant_and_saturated_outputs_name_nobody() -> None:
     one = npulab.identify_rounding(np.array([3]), np.array([0], np.int8), **Q)
     assert one.compared == 1
     assert {"gemmlowp", "ruy-x86", "float32-even"} <= set(one.fits)
-    full = npulab.identify_rounding(np.full((4, 4), 10 ** 6), np.full((4, 4), 127, np.int8), **Q)
+    full = npulab.identify_rounding(np.full((4, 4), 10**6), np.full((4, 4), 127, np.int8), **Q)
     assert set(full.fits) == set(INTEGER_RULES)
     assert full.saturated == 16
     assert {name for group in full.groups for name in group.rules} == set(INTEGER_RULES)
@@ -641,11 +1005,17 @@ def test_accumulators_and_outputs_come_in_any_order_of_bytes() -> None:
     sums = accumulate(layer, np.zeros((1, 1, 1), np.int8))
     outs = emulate(layer, np.zeros((1, 1, 1), np.int8), "gemmlowp")
     fits = npulab.identify_rounding(sums, outs, layer).fits
-    for given in (sums.astype(">i4"), sums.astype(">i8"), np.asfortranarray(sums), sums.astype(np.int16)):
+    for given in (
+        sums.astype(">i4"),
+        sums.astype(">i8"),
+        np.asfortranarray(sums),
+        sums.astype(np.int16),
+    ):
         assert npulab.identify_rounding(given, outs, layer).fits == fits
 
 
-# ---------------------------------------------------------------------------------------------------------- models
+# ----------------------------------------------------------------------------------------------------------
+# models
 
 
 def any_layer(op: str, dtype: str, seed: int) -> tuple[Any, tuple[np.ndarray, ...]]:
@@ -661,38 +1031,92 @@ def any_layer(op: str, dtype: str, seed: int) -> tuple[Any, tuple[np.ndarray, ..
 
     real = dtype.startswith("float")
     info = None if real else np.iinfo(dtype)
-    zero = (lambda: 0) if real or dtype == "int16" else (lambda: int(random.choice([info.min, info.max, 5])))
+    zero = (
+        (lambda: 0)
+        if real or dtype == "int16"
+        else (lambda: int(random.choice([info.min, info.max, 5])))
+    )
     activation = (None, "relu", "relu6", "relu_n1_to_1")[seed % 4]
-    weights = {"int8": "int8", "uint8": "uint8", "int16": "int8", "float32": "int8", "float16": "float16"}[dtype]
+    weights = {
+        "int8": "int8",
+        "uint8": "uint8",
+        "int16": "int8",
+        "float32": "int8",
+        "float16": "float16",
+    }[dtype]
     if op == "add":
-        q = {} if real else {"input_q": QuantParams(0.31, zero()), "output_q": QuantParams(0.037, zero()),
-                             "other_q": QuantParams(0.0031 if seed % 2 else 0.5, zero())}
-        return Add((3, 4, 5), activation, dtype=dtype, **q), (codes(dtype, 2, 3, 4, 5), codes(dtype, 2, 3, 4, 5))
+        q = (
+            {}
+            if real
+            else {
+                "input_q": QuantParams(0.31, zero()),
+                "output_q": QuantParams(0.037, zero()),
+                "other_q": QuantParams(0.0031 if seed % 2 else 0.5, zero()),
+            }
+        )
+        return Add((3, 4, 5), activation, dtype=dtype, **q), (
+            codes(dtype, 2, 3, 4, 5),
+            codes(dtype, 2, 3, 4, 5),
+        )
     if op in ("average", "max", "min"):
-        kernel, stride = [((2, 2), (2, 2)), ((3, 1), (1, 1)), ((7, 9), (1, 1)), ((5, 5), (3, 3))][seed % 4]
+        kernel, stride = [((2, 2), (2, 2)), ((3, 1), (1, 1)), ((7, 9), (1, 1)), ((5, 5), (3, 3))][
+            seed % 4
+        ]
         q = {} if real else {"input_q": QuantParams(0.1, zero())}
-        return Pool2D(op, kernel, (7, 9, 3), stride, ("same", "valid")[seed // 4 % 2], activation, dtype=dtype, **q), (
-            codes(dtype, 2, 7, 9, 3),)
+        return Pool2D(
+            op,
+            kernel,
+            (7, 9, 3),
+            stride,
+            ("same", "valid")[seed // 4 % 2],
+            activation,
+            dtype=dtype,
+            **q,
+        ), (codes(dtype, 2, 7, 9, 3),)
     outputs = {"conv": 5, "depthwise": 21, "fully_connected": 6}[op]
     by_channel = dtype not in ("uint8", "float16") and seed % 2 == 1
-    scale: Any = tuple(np.float32(2 ** random.uniform(-9, -5)) for _ in range(outputs)) if by_channel else 0.01
-    q = {"input_q": QuantParams(1.0 if real else 0.31, zero()), "output_q": QuantParams(1.0 if real else 1.9, zero()),
-         "weight_q": QuantParams(1.0 if dtype == "float16" else scale,
-                                 random.choice([0, 130, 255]) if weights == "uint8" else 0)}
+    scale: Any = (
+        tuple(np.float32(2 ** random.uniform(-9, -5)) for _ in range(outputs))
+        if by_channel
+        else 0.01
+    )
+    q = {
+        "input_q": QuantParams(1.0 if real else 0.31, zero()),
+        "output_q": QuantParams(1.0 if real else 1.9, zero()),
+        "weight_q": QuantParams(
+            1.0 if dtype == "float16" else scale,
+            random.choice([0, 130, 255]) if weights == "uint8" else 0,
+        ),
+    }
     bias = codes(dtype, outputs) if real else random.randint(-3000, 3000, outputs)
     if op == "fully_connected":
-        return FullyConnected(codes(weights, outputs, 33), bias, activation, dtype=dtype, **q), (codes(dtype, 2, 33),)
-    window: dict[str, Any] = [{"dilation": (2, 3), "padding": "same"}, {"stride": (5, 5), "padding": "same"},
-                              {"stride": (2, 1), "padding": ((1, 2), (3, 0))},
-                              {"dilation": (9, 9), "padding": "same"}][seed % 4]
+        return FullyConnected(codes(weights, outputs, 33), bias, activation, dtype=dtype, **q), (
+            codes(dtype, 2, 33),
+        )
+    window: dict[str, Any] = [
+        {"dilation": (2, 3), "padding": "same"},
+        {"stride": (5, 5), "padding": "same"},
+        {"stride": (2, 1), "padding": ((1, 2), (3, 0))},
+        {"dilation": (9, 9), "padding": "same"},
+    ][seed % 4]
     shape = (1, 3, 2, outputs) if op == "depthwise" else (outputs, 3, 2, 3)
-    return Conv2D(codes(weights, *shape), bias, (7, 9, 3), depthwise=op == "depthwise", activation=activation,
-                  dtype=dtype, **window, **q), (codes(dtype, 2, 7, 9, 3),)
+    return Conv2D(
+        codes(weights, *shape),
+        bias,
+        (7, 9, 3),
+        depthwise=op == "depthwise",
+        activation=activation,
+        dtype=dtype,
+        **window,
+        **q,
+    ), (codes(dtype, 2, 7, 9, 3),)
 
 
 @pytest.mark.sample(12)
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "float32", "float16"])
-@pytest.mark.parametrize("op", ["conv", "depthwise", "fully_connected", "average", "max", "min", "add"])
+@pytest.mark.parametrize(
+    "op", ["conv", "depthwise", "fully_connected", "average", "max", "min", "add"]
+)
 def test_every_operator_and_type_runs_elsewhere_with_our_output(op: str, dtype: str) -> None:
     if dtype == "float32" and op in ("average", "max", "min", "add"):
         return
@@ -700,7 +1124,11 @@ def test_every_operator_and_type_runs_elsewhere_with_our_output(op: str, dtype: 
         layer, x = any_layer(op, dtype, seed)
         model = npulab.single_op_model(layer, 2)
         (back,) = npulab.read_model(model).layers
-        for kernels, rule in (("reference", "tflite-reference"), ("builtin", "tflite-builtin"), ("auto", "xnnpack")):
+        for kernels, rule in (
+            ("reference", "tflite-reference"),
+            ("builtin", "tflite-builtin"),
+            ("auto", "xnnpack"),
+        ):
             if dtype.startswith("float") and kernels != "reference":
                 continue
             theirs, _ = litert(model, *x, kernels=kernels)
@@ -730,10 +1158,17 @@ def test_a_broken_file_is_a_sentence_or_a_model() -> None:
 
 
 def test_a_sweep_that_is_killed_or_refused_leaves_no_folder(tmp_path: Path) -> None:
-    grid = {"op": ["conv2d", "add"], "dtype": ["int8", "uint8", "int16"], "kernel": [1, 3, 5], "stride": [1, 2, 3],
-            "input": list(range(8, 16))}
-    program = (f"import npulab.models, pathlib, sys; print('on', flush=True); "
-               f"npulab.models.write_sweep({str(tmp_path / 'sweep')!r}, {grid!r})")
+    grid = {
+        "op": ["conv2d", "add"],
+        "dtype": ["int8", "uint8", "int16"],
+        "kernel": [1, 3, 5],
+        "stride": [1, 2, 3],
+        "input": list(range(8, 16)),
+    }
+    program = (
+        f"import npulab.models, pathlib, sys; print('on', flush=True); "
+        f"npulab.models.write_sweep({str(tmp_path / 'sweep')!r}, {grid!r})"
+    )
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stdout.readline()
@@ -758,7 +1193,8 @@ def test_a_sweep_that_is_killed_or_refused_leaves_no_folder(tmp_path: Path) -> N
     assert before == {path.name: path.read_bytes() for path in (tmp_path / "whole").iterdir()}
 
 
-# ------------------------------------------------------------------------------------------------------- explanations
+# -------------------------------------------------------------------------------------------------------
+# explanations
 
 
 def moved(layer: Conv2D, name: str, by: int) -> Conv2D:
@@ -773,17 +1209,23 @@ ERRORS: dict[str, tuple[str, Callable[[Conv2D], Conv2D]]] = {
     "weight zero point": ("weight zero point +1", lambda layer: moved(layer, "weight_q", 1)),
     "clamp": ("no activation", lambda layer: dataclasses.replace(layer, activation=None)),
     "bias": ("bias left out", lambda layer: dataclasses.replace(layer, bias=layer.bias * 0)),
-    "kernel": ("flipped", lambda layer: dataclasses.replace(layer, weights=layer.weights[:, ::-1, ::-1])),
-    "channel order": ("input channels reversed",
-                      lambda layer: dataclasses.replace(layer, weights=layer.weights[..., ::-1])),
+    "kernel": (
+        "flipped",
+        lambda layer: dataclasses.replace(layer, weights=layer.weights[:, ::-1, ::-1]),
+    ),
+    "channel order": (
+        "input channels reversed",
+        lambda layer: dataclasses.replace(layer, weights=layer.weights[..., ::-1]),
+    ),
     "rule": ("vivante-v7:floor", lambda layer: layer),
 }
 
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", ERRORS)
-def test_a_planted_error_is_explained_from_the_shell(kind: str, tmp_path: Path,
-                                                     capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_planted_error_is_explained_from_the_shell(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     right = npulab.load(CAPTURES / "vivante/sim-3x3-stride2-relu")
     target = npulab.target("vivante")
     layer, x, _ = target.lift(right)
@@ -791,7 +1233,10 @@ def test_a_planted_error_is_explained_from_the_shell(kind: str, tmp_path: Path,
     out = emulate(plant(layer), x, "vivante-v7:floor" if kind == "rule" else target.rule)
     planted = out.transpose(2, 0, 1).tobytes()
     assert planted != bytes(right.buffers["output"])
-    npulab.save(dataclasses.replace(right, buffers={**right.buffers, "output": planted}), tmp_path / "planted")
+    npulab.save(
+        dataclasses.replace(right, buffers={**right.buffers, "output": planted}),
+        tmp_path / "planted",
+    )
     assert cli.main(["check", "--explain", str(tmp_path / "planted")]) == 1
     told = capsys.readouterr()
     assert not told.err
@@ -799,7 +1244,11 @@ def test_a_planted_error_is_explained_from_the_shell(kind: str, tmp_path: Path,
     assert words in line
 
 
-@pytest.mark.parametrize("command", ["bench nothing", "bench --rounds 0", "check --explain nowhere"])
-def test_a_bad_argument_exits_2_with_a_sentence(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "command", ["bench nothing", "bench --rounds 0", "check --explain nowhere"]
+)
+def test_a_bad_argument_exits_2_with_a_sentence(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.main(command.split()) == 2
     assert len(capsys.readouterr().err.strip().splitlines()) == 1

@@ -1,4 +1,6 @@
-"""The base install: every command runs, and what needs an extra says so in one sentence, in the shell and in Python."""
+"""The base install: every command runs, and what needs an extra says so in one sentence, in the
+shell and in Python.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ HEADER = "struct regs { unsigned a : 3; unsigned b : 29; };\n"
 RDL = "addrmap chip { reg { field {} a[3:0]; } r @ 0x4; };\n"
 TABLE = "block,offset,register,field,lsb,width\nB,0x0000,R,a,0,3\n"
 LAYER = "import numpy as np, npulab; layer = npulab.FullyConnected(np.ones((4, 8), np.int8), np.zeros(4, int)); "
-MAPS, FAST, COMPILERS = (f"pip install 'npulab[{extra}]'" for extra in ("maps", "fast", "compilers"))
+MAPS, FAST, COMPILERS = (
+    f"pip install 'npulab[{extra}]'" for extra in ("maps", "fast", "compilers")
+)
 SWEEP = str(CAPTURES / "ethosu" / "explored-u55-128.npz")
 VELA = f"{sys.executable} -m ethosu.vela {{model}} --output-dir {{out}}"
 # by name: arguments of a command that the base install runs
@@ -35,7 +39,15 @@ RUNS = {
     "check": ["check", VIVANTE / "sim-1x1", "--explain"],
     "unread": ["unread", CAPTURES / "onert" / "sim-hybrid-2d"],
     "import": ["import", VIVANTE / "sim-1x1", "imported.npz"],
-    "bisect": ["bisect", VIVANTE / "sim-3x3-same", VIVANTE / "sim-other-driver", "--device", "simulated", "--resume", "j"],
+    "bisect": [
+        "bisect",
+        VIVANTE / "sim-3x3-same",
+        VIVANTE / "sim-other-driver",
+        "--device",
+        "simulated",
+        "--resume",
+        "j",
+    ],
     "repair": ["repair", "j", "again"],
     "laws": ["laws", "sweep.npz"],
     "explore": ["explore", "--source", VELA, "--target", "ethosu", "--budget", "2"],
@@ -46,7 +58,10 @@ RUNS = {
     "session": ["session", "new", "s.json"],
     "report": ["report", "s.json", "s.html"],
 }
-SLOW = {"bench": ["bench", "decode", "--rounds", "1"], "bench emulate": ["bench", "emulate", "--rounds", "1"]}
+SLOW = {
+    "bench": ["bench", "decode", "--rounds", "1"],
+    "bench emulate": ["bench", "emulate", "--rounds", "1"],
+}
 # by name: arguments of a command that needs an extra, and the install that brings it
 NEEDS = {
     "map from C": (["map", "regs.h", "x.csv"], MAPS),
@@ -62,34 +77,66 @@ CALLS = {
     "read_map of SystemRDL": ("import npulab; npulab.read_map('chip.rdl')", MAPS),
     "draft of C": ("import npulab; npulab.draft('regs.h')", MAPS),
     "draft of SystemRDL": ("import npulab; npulab.draft('chip.rdl')", MAPS),
-    "new_target": ("from npulab.npus.template import new_target as n; from pathlib import Path; n('owl', Path('t'), 4, 'regs.h')", MAPS),
+    "new_target": (
+        "from npulab.npus.template import new_target as n; from pathlib import Path; n('owl', Path('t'), 4, 'regs.h')",
+        MAPS,
+    ),
     "prepare": (LAYER + "npulab.quant.emulate.prepare(layer, fast=True)", FAST),
-    "coefficients": ("import npulab; from npulab.npus.vivante import coefficients as c; c.decode(b'', None, fast=True)", FAST),
-    "a compiler": (LAYER + f"answer = npulab.Compiler({VELA!r})(npulab.load_sweep({SWEEP!r}).parameters.iloc[0]); "
-                   "assert answer.outcome == 'failed', answer; raise ImportError(answer.text)", COMPILERS),
+    "coefficients": (
+        "import npulab; from npulab.npus.vivante import coefficients as c; c.decode(b'', None, fast=True)",
+        FAST,
+    ),
+    "a compiler": (
+        LAYER
+        + f"answer = npulab.Compiler({VELA!r})(npulab.load_sweep({SWEEP!r}).parameters.iloc[0]); "
+        "assert answer.outcome == 'failed', answer; raise ImportError(answer.text)",
+        COMPILERS,
+    ),
 }
 # lines of Python that need flatbuffers, which somebody removed
 MODELS = {
     "single_op_model": LAYER + "npulab.single_op_model(layer)",
     "write_model": LAYER + "from npulab.models import write_model; write_model([layer])",
     "write_sweep": "from npulab.models import write_sweep; write_sweep('sweep', {'kernel': [1, 3]})",
-    "a compiler": LAYER + f"answer = npulab.Compiler('cat {{model}}')(npulab.load_sweep({SWEEP!r}).parameters.iloc[0]); "
-                  "assert answer.outcome == 'failed', answer; raise ImportError(answer.text)",
+    "a compiler": LAYER
+    + f"answer = npulab.Compiler('cat {{model}}')(npulab.load_sweep({SWEEP!r}).parameters.iloc[0]); "
+    "assert answer.outcome == 'failed', answer; raise ImportError(answer.text)",
 }
 
 
-def walk(folder: Path, environment: dict[str, str], commands: dict[str, Any], calls: dict[str, str], modules: bool = False) -> Any:
+def walk(
+    folder: Path,
+    environment: dict[str, str],
+    commands: dict[str, Any],
+    calls: dict[str, str],
+    modules: bool = False,
+) -> Any:
     """What commands and calls do in a program of its own."""
     (folder / "regs.h").write_text(HEADER)
     (folder / "chip.rdl").write_text(RDL)
     (folder / "map.csv").write_text(TABLE)
     sizes = np.arange(1, 17, dtype=np.uint32)
-    np.savez(folder / "sweep.npz", words=np.stack([sizes - 1, sizes * 0 + 7], axis=1), parameters=sizes[:, None],
-             names=np.array(["input_w"]))
-    asked = {"commands": {name: [str(one) for one in arguments] for name, arguments in commands.items()},
-             "calls": calls, "modules": modules}
-    done = subprocess.run([sys.executable, WALK], input=json.dumps(asked), capture_output=True, text=True, cwd=folder,
-                          env=environment, check=True, timeout=600)
+    np.savez(
+        folder / "sweep.npz",
+        words=np.stack([sizes - 1, sizes * 0 + 7], axis=1),
+        parameters=sizes[:, None],
+        names=np.array(["input_w"]),
+    )
+    asked = {
+        "commands": {name: [str(one) for one in arguments] for name, arguments in commands.items()},
+        "calls": calls,
+        "modules": modules,
+    }
+    done = subprocess.run(
+        [sys.executable, WALK],
+        input=json.dumps(asked),
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=environment,
+        check=True,
+        timeout=600,
+    )
     return json.loads(done.stdout)
 
 
@@ -98,7 +145,13 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What every command and every call does without an extra."""
     site, folder = tmp_path_factory.mktemp("site"), tmp_path_factory.mktemp("base")
     commands = RUNS | {name: arguments for name, (arguments, _) in NEEDS.items()}
-    return walk(folder, without_extras(site), commands, {name: code for name, (code, _) in CALLS.items()}, modules=True)
+    return walk(
+        folder,
+        without_extras(site),
+        commands,
+        {name: code for name, (code, _) in CALLS.items()},
+        modules=True,
+    )
 
 
 def test_every_command_is_walked() -> None:
@@ -131,7 +184,11 @@ def test_a_call_that_needs_an_extra_says_so(base: Any, name: str) -> None:
 
 
 def test_modules_load_or_say_what_they_need(base: Any) -> None:
-    compiled = ("npulab.npus.vivante.coefficients.loops", "npulab.quant.emulate.dots", "npulab.quant.emulate.jit")
+    compiled = (
+        "npulab.npus.vivante.coefficients.loops",
+        "npulab.quant.emulate.dots",
+        "npulab.quant.emulate.jit",
+    )
     said = f"MissingPackage: compiling loops needs numba, which is not installed: {FAST}"
     assert base["modules"] == dict.fromkeys(compiled, said)
 
@@ -143,7 +200,10 @@ def test_models_say_what_they_need_where_flatbuffers_was_removed(tmp_path: Path)
     for told in did["calls"].values():
         assert "ImportError" in told["kinds"], told
         assert "ModuleNotFoundError" not in told["kinds"]
-        assert told["text"] == "writing a model needs flatbuffers, which is not installed: pip install flatbuffers"
+        assert (
+            told["text"]
+            == "writing a model needs flatbuffers, which is not installed: pip install flatbuffers"
+        )
     assert did["commands"]["explore"]["status"] in (0, 1)
     assert "Traceback" not in did["commands"]["explore"]["err"]
 
@@ -158,4 +218,7 @@ def test_the_base_install_measures(tmp_path: Path, name: str) -> None:
 
 def one_sentence(text: str, install: str) -> bool:
     """Whether a text is one line that ends in the command, and no program's."""
-    return re.fullmatch(r"[^\n]+ needs [\w.-]+, which is not installed: " + re.escape(install), text) is not None
+    return (
+        re.fullmatch(r"[^\n]+ needs [\w.-]+, which is not installed: " + re.escape(install), text)
+        is not None
+    )

@@ -1,4 +1,5 @@
-"""The contract of bisection, as its users read it: planted culprits, captures taken apart by whole numbers, journals that
+"""The contract of bisection, as its users read it: planted culprits, captures taken apart by whole
+numbers, journals that
 are cut, oracles that err, hang, raise and talk nonsense."""
 
 from __future__ import annotations
@@ -35,12 +36,15 @@ TRIALS = int(os.environ.get("NPULAB_TRIALS", "20"))  # of a cell of the long tab
 Bits = list[tuple[int, int]]  # (word, bit), from the lowest bit of the value up
 
 
-# ------------------------------------------------------------------------------------- two jobs and what differs
+# ------------------------------------------------------------------------------------- two jobs and
+# what differs
 
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """A good and a bad capture, and where each field of the first job lies, kept apart from the package."""
+    """A good and a bad capture, and where each field of the first job lies, kept apart from the
+    package.
+    """
 
     good: Capture
     bad: Capture
@@ -53,11 +57,15 @@ class Pair:
 
     def values(self, capture: Capture) -> dict[str, int]:
         words = [int(word) for word in capture.words]
-        return {name: sum((words[word] // 2 ** bit % 2) * 2 ** at for at, (word, bit) in enumerate(bits))
-                for name, bits in self.bits.items()}
+        return {
+            name: sum((words[word] // 2**bit % 2) * 2**at for at, (word, bit) in enumerate(bits))
+            for name, bits in self.bits.items()
+        }
 
     def changed(self, capture: Capture) -> set[str]:
-        """The fields that are as the bad one has them; all else is as the good one has it, every bit."""
+        """The fields that are as the bad one has them; all else is as the good one has it, every
+        bit.
+        """
         good, bad, here = (self.values(one) for one in (self.good, self.bad, capture))
         out = {name for name in self.bits if here[name] != good[name]}
         assert all(here[name] == bad[name] for name in out), "a field has a value of neither side"
@@ -65,12 +73,14 @@ class Pair:
         known = {place for bits in self.bits.values() for place in bits}
         for word, (one, other) in enumerate(zip(self.good.words, capture.words, strict=True)):
             for bit in range(32):
-                assert (word, bit) in known or int(one) // 2 ** bit % 2 == int(other) // 2 ** bit % 2
+                assert (word, bit) in known or int(one) // 2**bit % 2 == int(other) // 2**bit % 2
         return out
 
 
 def pair(n: int = 24, seed: int = 0, names: Sequence[str] = (), addresses: int = 3) -> Pair:
-    """Captures that differ in ``n`` fields of 1 to 12 bits over dense words, some of them split, and in addresses."""
+    """Captures that differ in ``n`` fields of 1 to 12 bits over dense words, some of them split,
+    and in addresses.
+    """
     rng = np.random.default_rng([seed, n])
     names = [*names, *(f"q{number:03d}" for number in range(n - len(names)))]
     rows: list[dict[str, Any]] = []
@@ -80,8 +90,17 @@ def pair(n: int = 24, seed: int = 0, names: Sequence[str] = (), addresses: int =
         if number % max(1, n // addresses) == 1 and len(bits) - number < addresses:
             word += lsb > 0
             address = f"buffer{word}_address"
-            rows.append({"block": "NN", "offset": 4 * word, "register": f"r{word}", "field": address, "lsb": 4,
-                         "width": 28, "address": "yes"})
+            rows.append(
+                {
+                    "block": "NN",
+                    "offset": 4 * word,
+                    "register": f"r{word}",
+                    "field": address,
+                    "lsb": 4,
+                    "width": 28,
+                    "address": "yes",
+                }
+            )
             bits[address] = [(word, bit) for bit in range(4, 32)]
             word, lsb = word + 1, 0
         lsb += int(rng.integers(0, 2))  # a bit nobody named
@@ -92,24 +111,31 @@ def pair(n: int = 24, seed: int = 0, names: Sequence[str] = (), addresses: int =
                 word, lsb = word + 1, 0
             places.append((word, lsb))
             lsb += 1
-        # every ninth field lies in two runs, high part first; those that meet a word's end are split there
+        # every ninth field lies in two runs, high part first; those that meet a word's end are
+        # split there
         if number % 9 == 4 and width > 2:
-            places = places[width // 2:] + places[:width // 2]
+            places = places[width // 2 :] + places[: width // 2]
         bits[name] = places
         rows += _rows(name, places)
     registers = RegisterMap(rows)
     values = {name: int(rng.integers(0, 2 ** len(places))) for name, places in bits.items()}
-    other = {name: (values[name] + int(rng.integers(1, 2 ** len(places)))) % 2 ** len(places)
-             for name, places in bits.items()}
-    unnamed = rng.integers(0, 2 ** 32, word + 1, np.uint32)
+    other = {
+        name: (values[name] + int(rng.integers(1, 2 ** len(places)))) % 2 ** len(places)
+        for name, places in bits.items()
+    }
+    unnamed = rng.integers(0, 2**32, word + 1, np.uint32)
     captures = []
     for name, chosen in (("good", values), ("bad", other)):
         words = [int(one) for one in unnamed]
         for which, places in bits.items():
             for at, (place, bit) in enumerate(places):
-                now = words[place] // 2 ** bit % 2
-                words[place] += (chosen[which] // 2 ** at % 2 - now) * 2 ** bit
-        captures.append(Capture(name, "demo", "x", (Job("NN", np.array(words, np.uint32)),), maps={"NN": registers}))
+                now = words[place] // 2**bit % 2
+                words[place] += (chosen[which] // 2**at % 2 - now) * 2**bit
+        captures.append(
+            Capture(
+                name, "demo", "x", (Job("NN", np.array(words, np.uint32)),), maps={"NN": registers}
+            )
+        )
     return Pair(*captures, bits, tuple(name for name in bits if name.endswith("_address")))
 
 
@@ -121,9 +147,18 @@ def _rows(name: str, places: Bits) -> list[dict[str, Any]]:
             runs[-1][2] += 1
         else:
             runs.append([word, bit, 1, at])
-    return [{"block": "NN", "offset": 4 * word, "register": f"r{runs[0][0]}" if len(runs) == 1 else f"r{word}",
-             "field": name, "lsb": bit, "width": width, **({"at": at} if len(runs) > 1 else {})}
-            for word, bit, width, at in runs]
+    return [
+        {
+            "block": "NN",
+            "offset": 4 * word,
+            "register": f"r{runs[0][0]}" if len(runs) == 1 else f"r{word}",
+            "field": name,
+            "lsb": bit,
+            "width": width,
+            **({"at": at} if len(runs) > 1 else {}),
+        }
+        for word, bit, width, at in runs
+    ]
 
 
 def truth(kind: str, guilty: Sequence[str]) -> Callable[[set[str]], bool]:
@@ -137,10 +172,19 @@ def truth(kind: str, guilty: Sequence[str]) -> Callable[[set[str]], bool]:
 
 
 class Planted:
-    """An oracle with a planted truth that errs now and then; it counts, and looks at every trial."""
+    """An oracle with a planted truth that errs now and then; it counts, and looks at every
+    trial.
+    """
 
-    def __init__(self, of: Pair, breaks: Callable[[set[str]], bool], flake: float = 0.0, seed: int = 0,
-                 torn: Iterable[Iterable[str]] = (), symptom: str = "fail") -> None:
+    def __init__(
+        self,
+        of: Pair,
+        breaks: Callable[[set[str]], bool],
+        flake: float = 0.0,
+        seed: int = 0,
+        torn: Iterable[Iterable[str]] = (),
+        symptom: str = "fail",
+    ) -> None:
         self.of, self.breaks, self.flake, self.symptom = of, breaks, flake, symptom
         self.rng = np.random.default_rng([seed, 77])
         self.torn = [set(one) for one in torn]
@@ -166,10 +210,20 @@ def fields_of(found: Any) -> set[str]:
     return {culprit[3] for culprit in found.culprits}
 
 
-# ---------------------------------------------------------------------------------------- the table of the issue
+# ---------------------------------------------------------------------------------------- the table
+# of the issue
 
 PRICE = {1: 1.0, 2: 2.3, 3: 3.3, 5: 4.3}
-CELLS = [("and", 1), ("and", 2), ("or", 2), ("and", 3), ("or", 3), ("beside", 3), ("and", 5), ("or", 5)]
+CELLS = [
+    ("and", 1),
+    ("and", 2),
+    ("or", 2),
+    ("and", 3),
+    ("or", 3),
+    ("beside", 3),
+    ("and", 5),
+    ("or", 5),
+]
 RATES = (0.0, 0.01, 0.02, 0.05)
 WIDE = 130
 
@@ -209,7 +263,9 @@ SAMPLE = [("and", 1, 0.05), ("or", 2, 0.02), ("beside", 3, 0.0)]
 
 
 def test_culprits_among_130_fields_that_differ() -> None:
-    """One of a kind and rate, by name; what runs are needed on average is counted in ``test_bisection``."""
+    """One of a kind and rate, by name; what runs are needed on average is counted in
+    ``test_bisection``.
+    """
     for number, (kind, k, rate) in enumerate(SAMPLE):
         ((queries, right),) = run_cell(kind, k, rate, [100 + number])
         assert right, (kind, k, rate)
@@ -234,7 +290,9 @@ def test_culprits_among_130_fields_the_whole_table(kind: str, k: int, rate: floa
 @pytest.mark.parametrize("rate", RATES)
 def test_98_of_100_are_right_and_cost_what_they_may(rate: float) -> None:
     """Over the kinds that are listed, 20 each: no allowance for luck."""
-    told = {(kind, k): run_cell(kind, k, rate, range(1000, 1000 + TRIALS)) for kind, k in CELLS if k < 5}
+    told = {
+        (kind, k): run_cell(kind, k, rate, range(1000, 1000 + TRIALS)) for kind, k in CELLS if k < 5
+    }
     everything = [right for cell in told.values() for _, right in cell]
     assert np.mean(everything) >= 0.98
     shares = []
@@ -251,11 +309,22 @@ def test_98_of_100_are_right_and_cost_what_they_may(rate: float) -> None:
 def test_other_numbers_of_fields_and_other_flake_rates(rate: float) -> None:
     """The stated certainty of 99 % holds: of 42 runs one may be wrong by luck, four are no luck."""
     wrong = []
-    for n, (kind, k) in itertools.product((1, 2, 4, 9), (("and", 1), ("and", 2), ("or", 2), ("and", 3))):
+    for n, (kind, k) in itertools.product(
+        (1, 2, 4, 9), (("and", 1), ("and", 2), ("or", 2), ("and", 3))
+    ):
         for seed in range(3 if k <= n else 0):
             of = pair(n, seed, addresses=1)
-            guilty = [of.names[one] for one in np.random.default_rng([seed, n, k]).choice(n, k, replace=False)]
-            found = bisect_fields(of.good, of.bad, Planted(of, truth(kind, guilty), rate, seed), flake_rate=rate, seed=seed)
+            guilty = [
+                of.names[one]
+                for one in np.random.default_rng([seed, n, k]).choice(n, k, replace=False)
+            ]
+            found = bisect_fields(
+                of.good,
+                of.bad,
+                Planted(of, truth(kind, guilty), rate, seed),
+                flake_rate=rate,
+                seed=seed,
+            )
             if fields_of(found) != set(guilty):
                 wrong.append((n, kind, k, seed, found))
     assert len(wrong) <= 3, wrong
@@ -266,8 +335,10 @@ def test_the_end_is_at_the_stated_certainty(certainty: float) -> None:
     of = pair(12)
     queries = []
     for seed in range(4):
-        oracle = Planted(of, truth("and", of.names[seed:seed + 1 + seed % 2]), 0.1, seed)
-        found = bisect_fields(of.good, of.bad, oracle, flake_rate=0.1, certainty=certainty, seed=seed)
+        oracle = Planted(of, truth("and", of.names[seed : seed + 1 + seed % 2]), 0.1, seed)
+        found = bisect_fields(
+            of.good, of.bad, oracle, flake_rate=0.1, certainty=certainty, seed=seed
+        )
         assert found.done
         assert certainty <= found.certainty <= 1
         queries.append(found.queries)
@@ -280,32 +351,52 @@ def test_a_flake_rate_that_nobody_knows(rate: float) -> None:
     wrong = 0
     for seed in range(4):
         of = pair(12, seed)
-        guilty = of.names[3:4 + seed % 2]
-        found = bisect_fields(of.good, of.bad, Planted(of, truth("and", guilty), rate, seed), flake_rate=None, seed=seed)
+        guilty = of.names[3 : 4 + seed % 2]
+        found = bisect_fields(
+            of.good,
+            of.bad,
+            Planted(of, truth("and", guilty), rate, seed),
+            flake_rate=None,
+            seed=seed,
+        )
         wrong += fields_of(found) != set(guilty)
         assert 0 <= found.flake_rate < 0.5
     assert wrong <= 1
 
 
-# ------------------------------------------------------------------------- shapes that nobody promised to be simple
+# ------------------------------------------------------------------------- shapes that nobody
+# promised to be simple
 
 SHAPES: dict[str, list[set[int]]] = {
-    "four together": [{1, 5, 8, 20}], "seven together": [{0, 3, 4, 9, 11, 17, 23}], "two pairs": [{2, 9}, {4, 13}],
-    "a single beside a triple": [{7}, {1, 2, 3}], "two singles beside a pair": [{7}, {19}, {2, 21}],
+    "four together": [{1, 5, 8, 20}],
+    "seven together": [{0, 3, 4, 9, 11, 17, 23}],
+    "two pairs": [{2, 9}, {4, 13}],
+    "a single beside a triple": [{7}, {1, 2, 3}],
+    "two singles beside a pair": [{7}, {19}, {2, 21}],
     "three of five": [set(one) for one in itertools.combinations((2, 6, 10, 14, 18), 3)],
-    "all of them": [set(range(24))], "each of them": [{one} for one in range(24)],
-    "all but one": [set(range(23))], "a ladder": [{one, one + 1} for one in range(0, 24, 2)],
+    "all of them": [set(range(24))],
+    "each of them": [{one} for one in range(24)],
+    "all but one": [set(range(23))],
+    "a ladder": [{one, one + 1} for one in range(0, 24, 2)],
 }
 
 
-MANY = ("two pairs", "a single beside a triple", "two singles beside a pair", "three of five", "a ladder")
+MANY = (
+    "two pairs",
+    "a single beside a triple",
+    "two singles beside a pair",
+    "three of five",
+    "a ladder",
+)
 
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_what_is_named_breaks_it_and_nothing_less_does(shape: str, seed: int) -> None:
-    """Whatever breaks it where nothing errs: each group that is named does so alone, and no part of it does."""
+    """Whatever breaks it where nothing errs: each group that is named does so alone, and no part
+    of it does.
+    """
     of = pair(24, 3)
     least = [{of.names[one] for one in group} for group in SHAPES[shape]]
     oracle = Planted(of, lambda changed: any(group <= changed for group in least))
@@ -317,7 +408,9 @@ def test_what_is_named_breaks_it_and_nothing_less_does(shape: str, seed: int) ->
     groups = [{key[3] for key in group} for group in found.groups]
     if shape not in MANY:  # one of so many ways is enough, but what is named is one
         for changed in oracle.seen:
-            assert any(group <= changed for group in groups) == oracle.breaks(set(changed)), "a trial says otherwise"
+            assert any(group <= changed for group in groups) == oracle.breaks(set(changed)), (
+                "a trial says otherwise"
+            )
     for group, capture in zip(found.groups, found.captures, strict=True):
         assert {key[3] for key in group} in least
         assert of.changed(capture) == {key[3] for key in group}
@@ -349,7 +442,14 @@ def test_an_oracle_that_throws_dice_ends_too(rate: float | None) -> None:
             asked.append(str(rng.choice(["pass", "fail", "hang"])))
             return asked[-1]
 
-        found = bisect_fields(of.good, of.bad, dice, flake_rate=rate, stop=lambda asked=asked: len(asked) > 1500, seed=seed)
+        found = bisect_fields(
+            of.good,
+            of.bad,
+            dice,
+            flake_rate=rate,
+            stop=lambda asked=asked: len(asked) > 1500,
+            seed=seed,
+        )
         assert len(asked) <= 1500
         assert found.done or found.hangs == MAX_HANGS
         assert not found.found
@@ -357,7 +457,9 @@ def test_an_oracle_that_throws_dice_ends_too(rate: float | None) -> None:
 
 @pytest.mark.long
 def test_more_fields_than_the_issue_speaks_of() -> None:
-    """300 fields; a bundle of fields is opened like a unit, a few trials more than the bound of log2 300."""
+    """300 fields; a bundle of fields is opened like a unit, a few trials more than the bound of
+    log2 300.
+    """
     of = pair(300)
     found = bisect_fields(of.good, of.bad, Planted(of, truth("and", ["q211"])))
     assert fields_of(found) == {"q211"}
@@ -370,20 +472,27 @@ def test_other_numbers_of_fields_at_length(n: int) -> None:
     for kind, k in (("and", 1), ("or", 2), ("and", 2), ("beside", 3)):
         of = pair(n)
         guilty = [of.names[one] for one in np.random.default_rng(n).choice(n, k, replace=False)]
-        found = bisect_fields(of.good, of.bad, Planted(of, truth(kind, guilty), 0.02), flake_rate=0.02)
+        found = bisect_fields(
+            of.good, of.bad, Planted(of, truth(kind, guilty), 0.02), flake_rate=0.02
+        )
         assert fields_of(found) == set(guilty)
         assert found.queries <= 2 * (k * math.log2(n) + 6)
 
 
-# ------------------------------------------------------------------------------------------------ hangs and units
+# ------------------------------------------------------------------------------------------------
+# hangs and units
 
 
-def run_torn(n: int, h: int, kind: str, k: int, seed: int, known: bool, inside: bool = False) -> tuple[bool, int]:
-    """(right, hangs) with ``h`` hidden pairs of fields that hang when one changes without the other."""
+def run_torn(
+    n: int, h: int, kind: str, k: int, seed: int, known: bool, inside: bool = False
+) -> tuple[bool, int]:
+    """(right, hangs) with ``h`` hidden pairs of fields that hang when one changes without the
+    other.
+    """
     of = pair(n, seed % 3)
     order = [of.names[one] for one in np.random.default_rng([seed, h, n]).permutation(n)]
-    torn = [order[2 * one:2 * one + 2] for one in range(h)]
-    guilty = order[2 * h:2 * h + k]
+    torn = [order[2 * one : 2 * one + 2] for one in range(h)]
+    guilty = order[2 * h : 2 * h + k]
     wanted = set(guilty)
     if inside:  # a culprit that can only be changed with its other half is named with it
         guilty, wanted = [torn[0][0], *guilty[1:]], {*torn[0], *guilty[1:]}
@@ -396,22 +505,35 @@ def run_torn(n: int, h: int, kind: str, k: int, seed: int, known: bool, inside: 
 
 @pytest.mark.parametrize("h", [2, 5, 10])
 def test_pairs_that_hang_when_torn_are_known(h: int) -> None:
-    told = [run_torn(36, h, kind, k, seed, True, inside)
-            for seed, (kind, k, inside) in enumerate([("and", 1, False), ("and", 2, True), ("or", 2, False)])]
+    told = [
+        run_torn(36, h, kind, k, seed, True, inside)
+        for seed, (kind, k, inside) in enumerate(
+            [("and", 1, False), ("and", 2, True), ("or", 2, False)]
+        )
+    ]
     assert all(right for right, _ in told)
     assert np.mean([hangs for _, hangs in told]) <= 3
 
 
 AT_ITS_HANGS = pytest.mark.xfail(
-    reason="a culprit in a pair that nobody knows: 3 of 20 searches with 5 pairs, 7 with 10, stop at 50 hangs")
+    reason="a culprit in a pair that nobody knows: 3 of 20 searches with 5 pairs, 7 with 10, stop at 50 hangs"
+)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("h", "known"), [
-    *((h, True) for h in (2, 5, 10)), (2, False), *(pytest.param(h, False, marks=AT_ITS_HANGS) for h in (5, 10))])
+@pytest.mark.parametrize(
+    ("h", "known"),
+    [
+        *((h, True) for h in (2, 5, 10)),
+        (2, False),
+        *(pytest.param(h, False, marks=AT_ITS_HANGS) for h in (5, 10)),
+    ],
+)
 def test_pairs_that_hang_when_torn_at_length(h: int, known: bool) -> None:
     kinds = [("and", 1), ("and", 2), ("or", 2), ("and", 3)]
-    told = [run_torn(WIDE, h, *kinds[seed % 4], seed, known, seed % 5 == 4) for seed in range(TRIALS)]
+    told = [
+        run_torn(WIDE, h, *kinds[seed % 4], seed, known, seed % 5 == 4) for seed in range(TRIALS)
+    ]
     assert sum(right for right, _ in told) >= 0.95 * TRIALS
     if known:
         assert np.mean([hangs for _, hangs in told]) <= 3
@@ -419,7 +541,10 @@ def test_pairs_that_hang_when_torn_at_length(h: int, known: bool) -> None:
 
 def test_units_come_from_the_names_of_the_map() -> None:
     """Sizes, strides and end addresses of one thing change together where nobody said so."""
-    families = [[f"{thing}_{what}" for what in ("x_size", "y_size", "x_stride")] for thing in ("image", "kernel_cache")]
+    families = [
+        [f"{thing}_{what}" for what in ("x_size", "y_size", "x_stride")]
+        for thing in ("image", "kernel_cache")
+    ]
     families += [["scratch_start", "scratch_end"], ["table_low", "table_high"]]
     of = pair(24, names=[name for family in families for name in family])
     oracle = Planted(of, truth("and", ["q004"]), torn=families)
@@ -450,15 +575,26 @@ def test_a_guilty_unit_whose_parts_hang_alone_is_named_by_its_fields() -> None:
 @pytest.mark.parametrize("rate", [0.0, 0.05])
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_guilty_units_that_hang_whenever_they_are_torn(size: int, rate: float) -> None:
-    """Nothing tells the fields of such a unit apart: all of it is named, after few hangs, in every kind of explanation."""
-    for seed, (kind, inside, outside) in enumerate([("and", 1, 1), ("or", 1, 1), ("beside", 1, 2), ("and", 2, 1)]):
+    """Nothing tells the fields of such a unit apart: all of it is named, after few hangs, in
+    every kind of explanation.
+    """
+    for seed, (kind, inside, outside) in enumerate(
+        [("and", 1, 1), ("or", 1, 1), ("beside", 1, 2), ("and", 2, 1)]
+    ):
         of = pair(16, seed)
         order = [of.names[one] for one in np.random.default_rng(seed).permutation(16)]
-        unit, other = order[:size], order[size:2 * size]
-        guilty = unit[:inside] + order[2 * size:2 * size + outside]
+        unit, other = order[:size], order[size : 2 * size]
+        guilty = unit[:inside] + order[2 * size : 2 * size + outside]
         oracle = Planted(of, truth(kind, guilty), rate, seed, torn=[unit, other])
-        found = bisect_fields(of.good, of.bad, oracle, flake_rate=rate, units=[unit, other], seed=seed,
-                              stop=lambda oracle=oracle: len(oracle.seen) > 120)
+        found = bisect_fields(
+            of.good,
+            of.bad,
+            oracle,
+            flake_rate=rate,
+            units=[unit, other],
+            seed=seed,
+            stop=lambda oracle=oracle: len(oracle.seen) > 120,
+        )
         assert found.done
         assert fields_of(found) == {*unit, *guilty}, found
         # each of them was tried alone, and with all that hangs
@@ -471,7 +607,7 @@ def test_guilty_units_that_hang_whenever_they_are_torn(size: int, rate: float) -
 def test_a_bad_job_that_hangs(symptom: str | None, rate: float) -> None:
     for seed, (kind, k) in enumerate((("and", 1), ("and", 2), ("or", 2))):
         of = pair(20, seed)
-        guilty = of.names[5:5 + k]
+        guilty = of.names[5 : 5 + k]
         oracle = Planted(of, truth(kind, guilty), rate, seed, symptom="hang")
         found = bisect_fields(of.good, of.bad, oracle, flake_rate=rate, symptom=symptom, seed=seed)
         assert fields_of(found) == set(guilty)
@@ -498,10 +634,21 @@ def test_one_field_hangs_and_another_fails(symptom: str | None) -> None:
             seen.append("hang" if "q004" in changed else "fail" if "q011" in changed else "pass")
             return seen[-1]
 
-        found = bisect_fields(of.good, of.bad, oracle, symptom=symptom, seed=seed, stop=lambda seen=seen: len(seen) > 100)
+        found = bisect_fields(
+            of.good,
+            of.bad,
+            oracle,
+            symptom=symptom,
+            seed=seed,
+            stop=lambda seen=seen: len(seen) > 100,
+        )
         assert found.done
         # BAD itself hangs: that is the answer where a failure is asked for
-        allowed = {"fail": [set()], "hang": [{"q004"}], None: [{"q004"}, {"q011"}, {"q004", "q011"}]}
+        allowed = {
+            "fail": [set()],
+            "hang": [{"q004"}],
+            None: [{"q004"}, {"q011"}, {"q004", "q011"}],
+        }
         assert fields_of(found) in allowed[symptom]
         assert seen.count("hang") <= 15
 
@@ -512,14 +659,23 @@ def test_a_board_that_hangs_by_chance() -> None:
     for seed in range(10):
         of = pair(20, seed)
         oracle, rng = Planted(of, truth("and", ["q003", "q009"])), np.random.default_rng(seed)
-        found = bisect_fields(of.good, of.bad, lambda capture, oracle=oracle, rng=rng: "hang" if rng.random() < 0.05 else oracle(capture),
-                              flake_rate=0.05, seed=seed, stop=lambda oracle=oracle: len(oracle.seen) > 200)
+        found = bisect_fields(
+            of.good,
+            of.bad,
+            lambda capture, oracle=oracle, rng=rng: (
+                "hang" if rng.random() < 0.05 else oracle(capture)
+            ),
+            flake_rate=0.05,
+            seed=seed,
+            stop=lambda oracle=oracle: len(oracle.seen) > 200,
+        )
         assert found.done
         right += fields_of(found) == {"q003", "q009"}
     assert right >= 9
 
 
-# --------------------------------------------------------------------------------------------------- what is mixed
+# ---------------------------------------------------------------------------------------------------
+# what is mixed
 
 
 def subsets(names: Sequence[str], count: int, seed: int = 0) -> list[set[str]]:
@@ -544,7 +700,11 @@ def test_a_mixture_has_every_field_of_its_side() -> None:
     assert not mix(of.good, of.bad, []).changed
     assert mix(of.good, of.bad, [keys["q001"]]).changed
     assert of.values(mix(of.good, of.bad, list(keys.values()))) == of.values(of.bad)
-    for wanted in ((0, "NN", "r0", "nosuch"), (1, "NN", *keys["q001"][2:]), (0, "TP", *keys["q001"][2:])):
+    for wanted in (
+        (0, "NN", "r0", "nosuch"),
+        (1, "NN", *keys["q001"][2:]),
+        (0, "TP", *keys["q001"][2:]),
+    ):
         with pytest.raises(LookupError, match=str(wanted[3])):
             mix(of.good, of.bad, [wanted])
 
@@ -559,12 +719,23 @@ def test_mixing_changes_neither_side() -> None:
 
 def jobs_of(n: int = 6) -> tuple[Capture, Capture]:
     """Three jobs: two blocks that share the names of their fields, the first of them twice."""
-    rows = [{"offset": 0, "register": "cfg", "field": f"f{one}", "lsb": 3 * one, "width": 3} for one in range(n)]
+    rows = [
+        {"offset": 0, "register": "cfg", "field": f"f{one}", "lsb": 3 * one, "width": 3}
+        for one in range(n)
+    ]
     maps = {block: RegisterMap([{"block": block, **row} for row in rows]) for block in ("NN", "TP")}
     captures = []
     for name, each in (("good", 1), ("bad", 6)):
-        word = sum(each * 8 ** one for one in range(n))
-        captures.append(Capture(name, "demo", "x", tuple(Job(block, [word]) for block in ("NN", "TP", "NN")), maps=maps))
+        word = sum(each * 8**one for one in range(n))
+        captures.append(
+            Capture(
+                name,
+                "demo",
+                "x",
+                tuple(Job(block, [word]) for block in ("NN", "TP", "NN")),
+                maps=maps,
+            )
+        )
     return captures[0], captures[1]
 
 
@@ -576,27 +747,54 @@ def test_several_jobs_with_the_same_names() -> None:
         out = set()
         for task, _ in where:
             for one in range(6):
-                value = int(capture.jobs[task].words[0]) // 8 ** one % 8
+                value = int(capture.jobs[task].words[0]) // 8**one % 8
                 assert value in (1, 6)
                 out |= {(task, one)} if value == 6 else set()
-            assert int(capture.jobs[task].words[0]) < 8 ** 6
+            assert int(capture.jobs[task].words[0]) < 8**6
         return out
 
     for guilty in ({(2, 3)}, {(0, 3), (2, 3)}, {(0, 1), (1, 5)}):
-        found = bisect_fields(good, bad, lambda capture, guilty=guilty: "fail" if guilty <= changed(capture) else "pass")
-        assert set(found.culprits) == {(task, where[task][1], "cfg", f"f{one}") for task, one in guilty}
+        found = bisect_fields(
+            good,
+            bad,
+            lambda capture, guilty=guilty: "fail" if guilty <= changed(capture) else "pass",
+        )
+        assert set(found.culprits) == {
+            (task, where[task][1], "cfg", f"f{one}") for task, one in guilty
+        }
 
 
 def writes_of() -> tuple[Capture, Capture, RegisterMap]:
-    """Register writes: two registers with other values, one written on the good side alone, two on the bad one alone,
+    """Register writes: two registers with other values, one written on the good side alone, two on
+    the bad one alone,
     one the same on both, one that no map has; in another order."""
-    registers = RegisterMap([{"block": "CORE", "offset": 16 * one, "register": f"R{one}", "field": f"{half}{one}",
-                              "lsb": 16 * (half == "hi"), "width": 16} for one in range(6) for half in ("lo", "hi")],
-                            dense=False)
+    registers = RegisterMap(
+        [
+            {
+                "block": "CORE",
+                "offset": 16 * one,
+                "register": f"R{one}",
+                "field": f"{half}{one}",
+                "lsb": 16 * (half == "hi"),
+                "width": 16,
+            }
+            for one in range(6)
+            for half in ("lo", "hi")
+        ],
+        dense=False,
+    )
     good = [(0, 0x10001), (16, 0x20002), (32, 0x30003), (80, 0x50005), (0x400, 7)]
     bad = [(0, 0x90009), (16, 0xA000A), (48, 0xB000B), (64, 0xC000C), (80, 0x50005), (0x400, 8)]
-    made = [Capture(name, "demo", "x", (Job.from_writes("CORE", writes, registers),), maps={"CORE": registers})
-            for name, writes in (("good", good), ("bad", bad))]
+    made = [
+        Capture(
+            name,
+            "demo",
+            "x",
+            (Job.from_writes("CORE", writes, registers),),
+            maps={"CORE": registers},
+        )
+        for name, writes in (("good", good), ("bad", bad))
+    ]
     return made[0], made[1], registers
 
 
@@ -606,11 +804,13 @@ def test_register_writes_of_one_side_only() -> None:
     keys = [(row.task, row.block, row.register, row.field) for row in frame.itertuples()]
     fields = [key for key in keys if not key[3].startswith("(")]
     sides = [dict(one.jobs[0].writes) for one in (good, bad)]
-    place = {f"{half}{one}": (16 * one, 16 * (half == "hi")) for one in range(6) for half in ("lo", "hi")}
+    place = {
+        f"{half}{one}": (16 * one, 16 * (half == "hi")) for one in range(6) for half in ("lo", "hi")
+    }
 
     def value(state: dict[int, int], name: str) -> int:
         offset, lsb = place[name]
-        return state.get(offset, 0) // 2 ** lsb % 2 ** 16
+        return state.get(offset, 0) // 2**lsb % 2**16
 
     assert mix(good, bad, []) == good
     everything = mix(good, bad, keys)
@@ -632,20 +832,31 @@ def test_register_writes_of_one_side_only() -> None:
             if len(halves) == 2:
                 assert (offset in state) == (offset in sides[1])
         # the state the writes leave is what the words say
-        assert np.array_equal(mixed.jobs[0].words, mixed.maps["CORE"].state(list(mixed.jobs[0].writes)))
+        assert np.array_equal(
+            mixed.jobs[0].words, mixed.maps["CORE"].state(list(mixed.jobs[0].writes))
+        )
 
 
 def test_a_culprit_among_register_writes() -> None:
     good, bad, _ = writes_of()
 
     def breaks(state: dict[int, int], which: str) -> bool:
-        return {"other value": state.get(16, 0) // 2 ** 16 == 0xA, "added": state.get(48, 0) % 2 ** 16 == 0xB,
-                "missing": state.get(32, 0) == 0, "no map": state.get(0x400) == 8}[which]
+        return {
+            "other value": state.get(16, 0) // 2**16 == 0xA,
+            "added": state.get(48, 0) % 2**16 == 0xB,
+            "missing": state.get(32, 0) == 0,
+            "no map": state.get(0x400) == 8,
+        }[which]
 
     wanted = {"other value": {"hi1"}, "added": {"lo3"}, "no map": None, "missing": {"lo2", "hi2"}}
     for which, culprits in wanted.items():
-        found = bisect_fields(good, bad, lambda capture, which=which: "fail" if breaks(dict(capture.jobs[0].writes), which)
-                              else "pass")
+        found = bisect_fields(
+            good,
+            bad,
+            lambda capture, which=which: (
+                "fail" if breaks(dict(capture.jobs[0].writes), which) else "pass"
+            ),
+        )
         if culprits is None:
             assert [key[2].lower() for key in found.culprits] == ["w256"]
         else:
@@ -654,16 +865,32 @@ def test_a_culprit_among_register_writes() -> None:
         assert breaks(dict(again.jobs[0].writes), which)
 
 
-REGISTERS = RegisterMap([{"block": "C", "offset": 4 * one, "register": name, "field": name.lower(), "lsb": 0, "width": 32}
-                         for one, name in enumerate(("CFG", "MODE", "SIZE", "START"))], dense=False)
+REGISTERS = RegisterMap(
+    [
+        {
+            "block": "C",
+            "offset": 4 * one,
+            "register": name,
+            "field": name.lower(),
+            "lsb": 0,
+            "width": 32,
+        }
+        for one, name in enumerate(("CFG", "MODE", "SIZE", "START"))
+    ],
+    dense=False,
+)
 
 
 def written(name: str, *writes: tuple[int, int]) -> Capture:
-    return Capture(name, "demo", "x", (Job.from_writes("C", writes, REGISTERS),), maps={"C": REGISTERS})
+    return Capture(
+        name, "demo", "x", (Job.from_writes("C", writes, REGISTERS),), maps={"C": REGISTERS}
+    )
 
 
 def test_a_register_added_by_the_bad_job_is_written_in_its_place() -> None:
-    """What starts the unit comes last on both sides: what is added after it would never be looked at."""
+    """What starts the unit comes last on both sides: what is added after it would never be
+    looked at.
+    """
     good, bad = written("good", (0, 1), (12, 1)), written("bad", (4, 5), (0, 2), (8, 6), (12, 1))
     keys = {key[3]: key for key in (tuple(row)[1:5] for row in npulab.diff(good, bad).itertuples())}
     assert {"cfg", "mode", "size"} <= set(keys)
@@ -685,7 +912,10 @@ def test_a_register_added_by_the_bad_job_is_written_in_its_place() -> None:
 
 
 def test_an_order_that_breaks_it_is_named() -> None:
-    good, bad = written("good", (0, 1), (4, 1), (8, 1), (12, 1)), written("bad", (0, 2), (8, 2), (4, 2), (12, 2))
+    good, bad = (
+        written("good", (0, 1), (4, 1), (8, 1), (12, 1)),
+        written("bad", (0, 2), (8, 2), (4, 2), (12, 2)),
+    )
 
     def unit(capture: Capture) -> str:
         order = [offset for offset, _ in capture.jobs[0].writes]
@@ -702,18 +932,28 @@ def test_all_of_a_recorded_job_is_that_job(captures: npulab.CaptureSet) -> None:
     """Every two captures that were recorded or simulated here, addresses and all."""
     rng = np.random.default_rng(2)
     for good, bad in itertools.permutations(captures, 2):
-        keys = sorted((row.task, row.block, row.register, row.field) for row in npulab.diff(good, bad).itertuples())
+        keys = sorted(
+            (row.task, row.block, row.register, row.field)
+            for row in npulab.diff(good, bad).itertuples()
+        )
         assert mix(good, bad, []).jobs == good.jobs
         assert mix(good, bad, keys).jobs == bad.jobs, (good.name, bad.name)
         chosen = {key for key in keys if key[1] == "NN" and rng.random() < 0.5}
         mixed = mix(good, bad, list(chosen))
-        assert {(row.task, row.block, row.register, row.field) for row in npulab.diff(good, mixed).itertuples()} == chosen
+        assert {
+            (row.task, row.block, row.register, row.field)
+            for row in npulab.diff(good, mixed).itertuples()
+        } == chosen
 
 
 def test_buffers_are_taken_whole_and_outputs_never() -> None:
     of = pair(8)
-    good = dataclasses.replace(of.good, buffers={"coefficients": b"abc", "input": b"x", "output": b"1"})
-    bad = dataclasses.replace(of.bad, buffers={"coefficients": b"abd", "input": b"x", "output": b"2"})
+    good = dataclasses.replace(
+        of.good, buffers={"coefficients": b"abc", "input": b"x", "output": b"1"}
+    )
+    bad = dataclasses.replace(
+        of.bad, buffers={"coefficients": b"abd", "input": b"x", "output": b"2"}
+    )
 
     def oracle(capture: Capture) -> str:
         assert capture.buffers["output"] == b"1"
@@ -740,18 +980,36 @@ def test_addresses_are_left_alone_unless_asked() -> None:
 
 
 def test_bits_that_nobody_named_are_accused_like_others() -> None:
-    registers = RegisterMap([{"block": "NN", "offset": 4 * one, "register": f"r{one}", "field": f"f{one}", "lsb": 8, "width": 8}
-                             for one in range(4)])
-    good, bad = (Capture(name, "demo", "x", (Job("NN", [word] * 4),), maps={"NN": registers})
-                 for name, word in (("good", 0), ("bad", 2 ** 32 - 1)))
-    found = bisect_fields(good, bad, lambda capture: "fail" if int(capture.words[2]) >= 2 ** 16 else "pass")
+    registers = RegisterMap(
+        [
+            {
+                "block": "NN",
+                "offset": 4 * one,
+                "register": f"r{one}",
+                "field": f"f{one}",
+                "lsb": 8,
+                "width": 8,
+            }
+            for one in range(4)
+        ]
+    )
+    good, bad = (
+        Capture(name, "demo", "x", (Job("NN", [word] * 4),), maps={"NN": registers})
+        for name, word in (("good", 0), ("bad", 2**32 - 1))
+    )
+    found = bisect_fields(
+        good, bad, lambda capture: "fail" if int(capture.words[2]) >= 2**16 else "pass"
+    )
     assert fields_of(found) == {"w2_16_16"}
 
 
-# ------------------------------------------------------------------------------------ a journal, undone and resumed
+# ------------------------------------------------------------------------------------ a journal,
+# undone and resumed
 
 
-def told_by(of: Pair, guilty: Sequence[str], path: Path | None, **options: Any) -> tuple[Any, Planted]:
+def told_by(
+    of: Pair, guilty: Sequence[str], path: Path | None, **options: Any
+) -> tuple[Any, Planted]:
     oracle = Planted(of, truth("and", guilty), 0.05, 5)
     return bisect_fields(of.good, of.bad, oracle, flake_rate=0.05, journal=path, **options), oracle
 
@@ -759,15 +1017,27 @@ def told_by(of: Pair, guilty: Sequence[str], path: Path | None, **options: Any) 
 def state_of(session: Bisection) -> tuple[Any, ...]:
     trial = session.trial
     result = session.result
-    return (trial and trial.names, trial and trial.reason, session.queries, session.left, session.suspects, result.culprits,
-            result.certainty, result.sentence)
+    return (
+        trial and trial.names,
+        trial and trial.reason,
+        session.queries,
+        session.left,
+        session.suspects,
+        result.culprits,
+        result.certainty,
+        result.sentence,
+    )
 
 
 def test_the_same_seed_asks_the_same(tmp_path: Path) -> None:
     of = pair(16)
     (one, first), (other, second) = (told_by(of, ["q003", "q009"], None, seed=4) for _ in range(2))
     assert first.seen == second.seen
-    assert (one.culprits, one.certainty, one.sentence) == (other.culprits, other.certainty, other.sentence)
+    assert (one.culprits, one.certainty, one.sentence) == (
+        other.culprits,
+        other.certainty,
+        other.sentence,
+    )
     _, third = told_by(of, ["q003", "q009"], None, seed=5)
     assert third.seen != first.seen
 
@@ -784,8 +1054,17 @@ while (trial := session.trial) is not None:
     session.tell("fail" if int(trial.capture.words[0]) // 2 ** 20 % 2 else "pass")
 print(session.result)
 """
-    said = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60,
-                           env={**os.environ, "PYTHONHASHSEED": seed}).stdout for seed in ("1", "2")]
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+        ).stdout
+        for seed in ("1", "2")
+    ]
     assert said[0] == said[1]
     assert "f20" in said[0].splitlines()[-1]
 
@@ -798,7 +1077,7 @@ def test_a_journal_cut_anywhere_is_resumed_where_it_ends(tmp_path: Path) -> None
     assert len(lines) == found.queries + 1
     outcomes = [trial.outcome for trial in Journal.read(path)]
     for kept in range(found.queries + 1):
-        cut.write_bytes(b"".join(lines[:1 + kept]))
+        cut.write_bytes(b"".join(lines[: 1 + kept]))
         session = Bisection(of.good, of.bad, flake_rate=0.05, journal=cut)
         assert session.queries == kept
         if kept == found.queries:
@@ -807,15 +1086,27 @@ def test_a_journal_cut_anywhere_is_resumed_where_it_ends(tmp_path: Path) -> None
         trial = session.trial
         assert trial is not None
         assert of.changed(trial.capture) == oracle.seen[kept]
-    cut.write_bytes(b"".join(lines[:4]) + lines[4][:len(lines[4]) // 2])
+    cut.write_bytes(b"".join(lines[:4]) + lines[4][: len(lines[4]) // 2])
     session = Bisection(of.good, of.bad, flake_rate=0.05, journal=cut)
     for outcome in outcomes[3:]:
         session.tell(outcome)
     assert session.done
     assert session.result.culprits == found.culprits
-    assert [(trial.subset, trial.outcome) for trial in Journal.read(cut)] == [(trial.subset, trial.outcome) for trial in Journal.read(path)]
-    nothing = bisect_fields(of.good, of.bad, lambda capture: pytest.fail("it was run again"), flake_rate=0.05, journal=path)
-    assert (nothing.culprits, nothing.certainty, nothing.sentence) == (found.culprits, found.certainty, found.sentence)
+    assert [(trial.subset, trial.outcome) for trial in Journal.read(cut)] == [
+        (trial.subset, trial.outcome) for trial in Journal.read(path)
+    ]
+    nothing = bisect_fields(
+        of.good,
+        of.bad,
+        lambda capture: pytest.fail("it was run again"),
+        flake_rate=0.05,
+        journal=path,
+    )
+    assert (nothing.culprits, nothing.certainty, nothing.sentence) == (
+        found.culprits,
+        found.certainty,
+        found.sentence,
+    )
 
 
 def test_the_head_of_a_journal_cut_off_is_no_verdict_lost(tmp_path: Path) -> None:
@@ -826,7 +1117,9 @@ def test_the_head_of_a_journal_cut_off_is_no_verdict_lost(tmp_path: Path) -> Non
     head = path.read_bytes()
     for kept in (0, 1, len(head) // 2, len(head) - 1):
         path.write_bytes(head[:kept])
-        assert fields_of(bisect_fields(of.good, of.bad, Planted(of, truth("and", ["q005"])), journal=path)) == {"q005"}
+        assert fields_of(
+            bisect_fields(of.good, of.bad, Planted(of, truth("and", ["q005"])), journal=path)
+        ) == {"q005"}
 
 
 def test_undo_is_as_if_it_was_never_told(tmp_path: Path) -> None:
@@ -895,8 +1188,15 @@ def test_a_journal_of_something_else_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"j\.jsonl"):
         Bisection(of.bad, of.good, journal=path)
     assert path.read_bytes() == before
-    for broken in (b"\x00" * 50 + b"\n", b"hello\n", b"[1]\n", before.replace(b'"fail"', b'"meh"', 1), before + before,
-                   before[:-3] + b"\n", b"\xff\xfe\n" + before):
+    for broken in (
+        b"\x00" * 50 + b"\n",
+        b"hello\n",
+        b"[1]\n",
+        before.replace(b'"fail"', b'"meh"', 1),
+        before + before,
+        before[:-3] + b"\n",
+        b"\xff\xfe\n" + before,
+    ):
         path.write_bytes(broken)
         with pytest.raises(ValueError, match=r"j\.jsonl"):
             Bisection(of.good, of.bad, journal=path)
@@ -911,7 +1211,9 @@ def test_a_journal_that_cannot_be_written_stops_before_the_first_run(tmp_path: P
 
 
 @pytest.mark.parametrize("half", [False, True])
-def test_a_full_disk_costs_one_verdict_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, half: bool) -> None:
+def test_a_full_disk_costs_one_verdict_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, half: bool
+) -> None:
     """The write fails, whole or half a line is there; told once more the journal is whole."""
     of = pair(8)
     path = tmp_path / "j.jsonl"
@@ -937,7 +1239,9 @@ def test_a_full_disk_costs_one_verdict_alone(tmp_path: Path, monkeypatch: pytest
 
 
 def test_two_sessions_on_one_journal_lose_no_verdict(tmp_path: Path) -> None:
-    """A notebook that still runs and a shell that resumes: the second to write is told so, what is there stays whole."""
+    """A notebook that still runs and a shell that resumes: the second to write is told so, what
+    is there stays whole.
+    """
     of = pair(8)
     path = tmp_path / "j.jsonl"
     one, other = (Bisection(of.good, of.bad, journal=path) for _ in range(2))
@@ -975,8 +1279,13 @@ bisect_fields(of.good, of.bad, run, journal=journal, progress=told)
 @pytest.mark.parametrize(("where", "kept"), [("oracle", 4), ("between", 5)])
 def test_a_killed_process_loses_no_verdict(tmp_path: Path, where: str, kept: int) -> None:
     path, log = tmp_path / "j.jsonl", tmp_path / "log"
-    done = subprocess.run([sys.executable, "-c", KILLED, str(Path(__file__).parent), where, str(path), str(log)], timeout=60,
-                          check=False, capture_output=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(Path(__file__).parent), where, str(path), str(log)],
+        timeout=60,
+        check=False,
+        capture_output=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
     assert done.returncode == -signal.SIGKILL, done.stderr
     told = log.read_text().split()
     assert len(told) == kept
@@ -991,16 +1300,38 @@ def test_a_killed_process_loses_no_verdict(tmp_path: Path, where: str, kept: int
     assert oracle.seen == whole.seen[kept:]
 
 
-# ---------------------------------------------------------------------------------------------------- bad company
+# ----------------------------------------------------------------------------------------------------
+# bad company
 
 
-@pytest.mark.parametrize("nonsense", [None, True, 0, 1.0, "PASS", "passed", "", "pass ", b"pass", ["pass"], {}, "ok\nfail", object()])
-def test_an_oracle_that_talks_nonsense_is_refused_and_not_written_down(tmp_path: Path, nonsense: Any) -> None:
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        None,
+        True,
+        0,
+        1.0,
+        "PASS",
+        "passed",
+        "",
+        "pass ",
+        b"pass",
+        ["pass"],
+        {},
+        "ok\nfail",
+        object(),
+    ],
+)
+def test_an_oracle_that_talks_nonsense_is_refused_and_not_written_down(
+    tmp_path: Path, nonsense: Any
+) -> None:
     of = pair(6)
     path = tmp_path / "j.jsonl"
     count = itertools.count()
     with pytest.raises((ValueError, TypeError)) as refusal:
-        bisect_fields(of.good, of.bad, lambda capture: "fail" if next(count) < 2 else nonsense, journal=path)
+        bisect_fields(
+            of.good, of.bad, lambda capture: "fail" if next(count) < 2 else nonsense, journal=path
+        )
     text = str(refusal.value)
     for word in ("got", "pass", "fail", "hang"):
         assert word in text
@@ -1008,7 +1339,10 @@ def test_an_oracle_that_talks_nonsense_is_refused_and_not_written_down(tmp_path:
     assert [trial.outcome for trial in Journal.read(path)] == ["fail", "fail"]
 
 
-@pytest.mark.parametrize("error", [OSError("board"), KeyboardInterrupt(), RuntimeError("x"), StopIteration(), SystemExit(3)])
+@pytest.mark.parametrize(
+    "error",
+    [OSError("board"), KeyboardInterrupt(), RuntimeError("x"), StopIteration(), SystemExit(3)],
+)
 def test_an_oracle_that_raises_is_no_verdict(tmp_path: Path, error: BaseException) -> None:
     of = pair(14)
     path = tmp_path / "j.jsonl"
@@ -1042,16 +1376,36 @@ def test_an_oracle_that_changes_its_capture_changes_nothing_else() -> None:
     assert fields_of(bisect_fields(of.good, of.bad, vandal)) == {"q004"}
 
 
-WRONG = [{"flake_rate": 0.5}, {"flake_rate": 0.7}, {"flake_rate": -0.01}, {"flake_rate": math.nan}, {"flake_rate": "x"},
-         {"certainty": 0.0}, {"certainty": 1.5}, {"certainty": -1}, {"certainty": math.nan}, {"certainty": "x"},
-         {"symptom": "crash"}, {"symptom": "pass"}, {"units": ["q001"]}, {"units": "q001"}, {"units": [["q001"], ["q001"]]},
-         {"units": [["q001", "nosuch"]]}, {"units": 3}, {"seed": "x"}, {"seed": -1}, {"journal": 3}]
+WRONG = [
+    {"flake_rate": 0.5},
+    {"flake_rate": 0.7},
+    {"flake_rate": -0.01},
+    {"flake_rate": math.nan},
+    {"flake_rate": "x"},
+    {"certainty": 0.0},
+    {"certainty": 1.5},
+    {"certainty": -1},
+    {"certainty": math.nan},
+    {"certainty": "x"},
+    {"symptom": "crash"},
+    {"symptom": "pass"},
+    {"units": ["q001"]},
+    {"units": "q001"},
+    {"units": [["q001"], ["q001"]]},
+    {"units": [["q001", "nosuch"]]},
+    {"units": 3},
+    {"seed": "x"},
+    {"seed": -1},
+    {"journal": 3},
+]
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=repr)
 def test_wrong_arguments_are_one_sentence(wrong: dict[str, Any]) -> None:
     of = pair(6)
-    text = refused(lambda: bisect_fields(of.good, of.bad, lambda capture: pytest.fail("it was run"), **wrong))
+    text = refused(
+        lambda: bisect_fields(of.good, of.bad, lambda capture: pytest.fail("it was run"), **wrong)
+    )
     assert next(iter(wrong)).split("_")[0] in text
 
 
@@ -1062,9 +1416,16 @@ def test_captures_that_cannot_be_bisected_are_one_sentence() -> None:
         pytest.fail("it was run")
 
     refused(lambda: bisect_fields(of.good, of.good, run), "differ")
-    refused(lambda: bisect_fields(of.good, dataclasses.replace(of.bad, target="else"), run), "else", "demo")
+    refused(
+        lambda: bisect_fields(of.good, dataclasses.replace(of.bad, target="else"), run),
+        "else",
+        "demo",
+    )
     refused(lambda: bisect_fields(of.good, dataclasses.replace(of.bad, chip="y"), run), "chip")
-    refused(lambda: bisect_fields(of.good, dataclasses.replace(of.bad, jobs=of.bad.jobs * 2), run), "job")
+    refused(
+        lambda: bisect_fields(of.good, dataclasses.replace(of.bad, jobs=of.bad.jobs * 2), run),
+        "job",
+    )
     refused(lambda: bisect_fields("good", of.bad, run), "Capture")  # type: ignore[arg-type]
     refused(lambda: bisect_fields(of.good, None, run), "Capture")  # type: ignore[arg-type]
     refused(lambda: bisect_fields(of.good, of.bad, "simulated"), "oracle")  # type: ignore[arg-type]
@@ -1076,11 +1437,14 @@ def test_only_addresses_differ_says_so() -> None:
     words = of.good.words.copy()
     for name in of.addresses:
         of.good.maps["NN"][name].insert(words, of.values(of.bad)[name])
-    text = refused(lambda: bisect_fields(of.good, of.good.with_words(words), lambda capture: "fail"), "differ")
+    text = refused(
+        lambda: bisect_fields(of.good, of.good.with_words(words), lambda capture: "fail"), "differ"
+    )
     assert "address" in text
 
 
-# -------------------------------------------------------------------------------------------- what the result says
+# -------------------------------------------------------------------------------------------- what
+# the result says
 
 
 def test_the_result_is_a_sentence_a_diff_and_what_it_cost() -> None:
@@ -1134,30 +1498,59 @@ def test_every_trial_has_a_reason_in_the_journal(tmp_path: Path) -> None:
         assert all(name.split("/")[-1] in of.names for name in trial["subset"])
 
 
-# --------------------------------------------------------------------------------------- the simulated vivante device
+# --------------------------------------------------------------------------------------- the
+# simulated vivante device
 
-SHIFTED = {"in_image_x_offset": 1, "in_image_border_const": 90}  # both are needed where the image has one value
+SHIFTED = {
+    "in_image_x_offset": 1,
+    "in_image_border_const": 90,
+}  # both are needed where the image has one value
 # fields that the simulated unit does not look at
-IGNORED = ("no_flush", "nn_layer_flush", "kernel_pattern_msb", "kernel_pattern_low", "kernel_pattern_high", "image_caching_mode",
-           "kernel_caching_mode", "partial_cache_data_unit", "pooling_xy_size", "kernel_cache_start_address",
-           "kernel_cache_end_address", "image_cache_start_address", "image_cache_end_address", "further3", "further5",
-           "out_image_circular_buf_end_addr_plus_1", "in_image_circular_buf_end_addr_plus_1")
+IGNORED = (
+    "no_flush",
+    "nn_layer_flush",
+    "kernel_pattern_msb",
+    "kernel_pattern_low",
+    "kernel_pattern_high",
+    "image_caching_mode",
+    "kernel_caching_mode",
+    "partial_cache_data_unit",
+    "pooling_xy_size",
+    "kernel_cache_start_address",
+    "kernel_cache_end_address",
+    "image_cache_start_address",
+    "image_cache_end_address",
+    "further3",
+    "further5",
+    "out_image_circular_buf_end_addr_plus_1",
+    "in_image_circular_buf_end_addr_plus_1",
+)
 
 
-def vivante_pair(guilty: dict[str, int], uniform: bool = False) -> tuple[Capture, Capture, list[str]]:
-    """A job that works, and one that differs in every field the device does not look at, and in the ``guilty``."""
+def vivante_pair(
+    guilty: dict[str, int], uniform: bool = False
+) -> tuple[Capture, Capture, list[str]]:
+    """A job that works, and one that differs in every field the device does not look at, and in
+    the ``guilty``.
+    """
     good = npulab.load(CAPTURES / "vivante" / "sim-1x1")
     if uniform:
         border = good.values["in_image_border_const"]
-        good = npulab.Simulated().record(good.with_buffers(input=bytes([border]) * len(good.buffers["input"])))
+        good = npulab.Simulated().record(
+            good.with_buffers(input=bytes([border]) * len(good.buffers["input"]))
+        )
     registers = good.maps["NN"]
     judge = npulab.Simulated(good.buffers["output"])
     assert judge(good) == "pass"
     words, changed = good.words.copy(), []
     for item in registers:
-        if item.address or item.name in {**guilty, **SHIFTED} or not (item.automatic or item.name in IGNORED):
+        if (
+            item.address
+            or item.name in {**guilty, **SHIFTED}
+            or not (item.automatic or item.name in IGNORED)
+        ):
             continue
-        item.insert(words, (int(item.extract(good.words)) + 1) % 2 ** item.width)
+        item.insert(words, (int(item.extract(good.words)) + 1) % 2**item.width)
         changed.append(item.name)
     noise = good.with_words(words)
     assert judge(noise) == "pass"
@@ -1167,7 +1560,11 @@ def vivante_pair(guilty: dict[str, int], uniform: bool = False) -> tuple[Capture
     return good, dataclasses.replace(bad, name="bad", buffers=good.buffers), changed
 
 
-VIVANTE = {"single": ({"relu": 1}, False), "pair": (SHIFTED, True), "hang": ({"layer_type": 1}, False)}
+VIVANTE = {
+    "single": ({"relu": 1}, False),
+    "pair": (SHIFTED, True),
+    "hang": ({"layer_type": 1}, False),
+}
 
 
 @pytest.mark.parametrize("which", VIVANTE)
@@ -1176,7 +1573,10 @@ def test_the_simulated_vivante_device(which: str) -> None:
     good, bad, _ = vivante_pair(guilty, uniform)
     device = npulab.Simulated(good.buffers["output"])
     if which == "pair":
-        assert [device(good.with_fields(**{name: value})) for name, value in guilty.items()] == ["pass", "pass"]
+        assert [device(good.with_fields(**{name: value})) for name, value in guilty.items()] == [
+            "pass",
+            "pass",
+        ]
     found = bisect_fields(good, bad, device)
     assert fields_of(found) == set(guilty)
     assert found.queries <= 25
@@ -1195,7 +1595,14 @@ def test_the_script_shows_it_again(tmp_path: Path) -> None:
     found = bisect_fields(good, bad, npulab.Simulated(good.buffers["output"]))
     script = found.script(str(tmp_path / "good"), str(tmp_path / "it's bad"))
     assert found.sentence in script
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=tmp_path,
+    )
     assert done.returncode == 0, done.stderr
     first, *rest = done.stdout.splitlines()
     assert first.startswith("pass")
@@ -1224,11 +1631,17 @@ if (relu == 1) != (turn in flakes):
 
 
 def program(tmp_path: Path, hangs: int | None) -> Command:
-    """A separate program that looks at the bytes alone: relu fails, layer_type hangs; one answer in twenty is wrong."""
+    """A separate program that looks at the bytes alone: relu fails, layer_type hangs; one answer
+    in twenty is wrong.
+    """
     path, state = tmp_path / "board.py", tmp_path / "turns"
     path.write_text(PROGRAM.replace("HANGS", repr(hangs)))
     state.write_bytes(b"")
-    return Command([sys.executable, "-I", "-S", str(path), str(state)], timeout=2.0 if hangs is None else 0.5, output=None)
+    return Command(
+        [sys.executable, "-I", "-S", str(path), str(state)],
+        timeout=2.0 if hangs is None else 0.5,
+        output=None,
+    )
 
 
 def test_a_separate_program_that_errs_and_hangs(tmp_path: Path) -> None:
@@ -1264,13 +1677,22 @@ def test_a_separate_program_with_the_simulated_device(tmp_path: Path, which: str
     good, bad, _ = vivante_pair(guilty, uniform)
     (tmp_path / "board.py").write_text(SIMULATED)
     (tmp_path / "expected").write_bytes(good.buffers["output"])
-    device = Command([sys.executable, str(tmp_path / "board.py"), str(tmp_path / "expected"), str(tmp_path / "turns")],
-                     timeout=4, output=None)
+    device = Command(
+        [
+            sys.executable,
+            str(tmp_path / "board.py"),
+            str(tmp_path / "expected"),
+            str(tmp_path / "turns"),
+        ],
+        timeout=4,
+        output=None,
+    )
     found = bisect_fields(good, bad, device, flake_rate=0.05)
     assert fields_of(found) == set(guilty)
 
 
-# ------------------------------------------------------------------------------------------------------ the shell
+# ------------------------------------------------------------------------------------------------------
+# the shell
 
 
 def saved(tmp_path: Path, which: str) -> list[str]:
@@ -1282,10 +1704,15 @@ def saved(tmp_path: Path, which: str) -> list[str]:
 
 
 @pytest.mark.parametrize("which", VIVANTE)
-def test_the_shell_finds_them(tmp_path: Path, capsys: pytest.CaptureFixture[str], which: str) -> None:
+def test_the_shell_finds_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], which: str
+) -> None:
     paths = saved(tmp_path, which)
     journal = tmp_path / "j.jsonl"
-    assert cli.main(["bisect", *paths, "--device", "simulated", "--resume", str(journal), "--json"]) == 0
+    assert (
+        cli.main(["bisect", *paths, "--device", "simulated", "--resume", str(journal), "--json"])
+        == 0
+    )
     (line,) = capsys.readouterr().out.splitlines()
     told = json.loads(line)
     assert {culprit[3] for culprit in told["culprits"]} == set(VIVANTE[which][0])
@@ -1309,13 +1736,24 @@ def test_the_shell_takes_a_program(tmp_path: Path, capsys: pytest.CaptureFixture
     assert json.loads(said.out)["queries"] == len((tmp_path / "turns").read_bytes()) - 100
 
 
-@pytest.mark.parametrize("wrong", [
-    ["--device", "toaster"], ["--device", "command:"], ["--device", "command:/no/such/program"], ["--device", ""], [],
-    ["--device", "simulated", "--flake", "0.5"], ["--device", "simulated", "--flake", "x"],
-    ["--device", "simulated", "--certainty", "2"], ["--device", "simulated", "--resume", "/no/such/folder/j"],
-    ["--device", "simulated", "--unit", "nosuch,relu"],
-])
-def test_the_shell_refuses_in_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str], wrong: list[str]) -> None:
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["--device", "toaster"],
+        ["--device", "command:"],
+        ["--device", "command:/no/such/program"],
+        ["--device", ""],
+        [],
+        ["--device", "simulated", "--flake", "0.5"],
+        ["--device", "simulated", "--flake", "x"],
+        ["--device", "simulated", "--certainty", "2"],
+        ["--device", "simulated", "--resume", "/no/such/folder/j"],
+        ["--device", "simulated", "--unit", "nosuch,relu"],
+    ],
+)
+def test_the_shell_refuses_in_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], wrong: list[str]
+) -> None:
     paths = saved(tmp_path, "single")
     try:
         status = cli.main(["bisect", *paths, *wrong])
@@ -1328,8 +1766,14 @@ def test_the_shell_refuses_in_one_sentence(tmp_path: Path, capsys: pytest.Captur
     assert said.err.strip()
 
 
-def test_the_shell_refuses_captures_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_shell_refuses_captures_that_are_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     paths = saved(tmp_path, "single")
-    for good, bad in ((paths[0], str(tmp_path / "nosuch")), (str(tmp_path / "nosuch"), paths[1]), (paths[0], paths[0])):
+    for good, bad in (
+        (paths[0], str(tmp_path / "nosuch")),
+        (str(tmp_path / "nosuch"), paths[1]),
+        (paths[0], paths[0]),
+    ):
         assert cli.main(["bisect", good, bad, "--device", "simulated"]) == 2
         assert len(capsys.readouterr().err.strip().splitlines()) == 1

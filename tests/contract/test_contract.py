@@ -88,8 +88,10 @@ def sides(text: str) -> dict[str, list[str]]:
     start = next(i for i, line in enumerate(lines) if line.startswith("@@")) + 1
     end = next(i for i, line in enumerate(lines) if line.startswith("This corresponds"))
     kept = {"mesa": "+", "vendor": "-"}
-    return {side: [line.lstrip("+-\xa0 ") for line in lines[start:end] if line[:1] != other]
-            for side, other in kept.items()}
+    return {
+        side: [line.lstrip("+-\xa0 ") for line in lines[start:end] if line[:1] != other]
+        for side, other in kept.items()
+    }
 
 
 def byte_runs(lines: Sequence[str]) -> list[bytes]:
@@ -110,7 +112,10 @@ def fields_by_place() -> list[tuple[str, int, int, int]]:
     out: list[tuple[str, int, int, int]] = []
     with table.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
-            name, word, lsb, width = row["name_update4"], *(int(row[c]) for c in ("word", "lsb", "width"))
+            name, word, lsb, width = (
+                row["name_update4"],
+                *(int(row[c]) for c in ("word", "lsb", "width")),
+            )
             if out and out[-1][:2] == (name, word):
                 out[-1] = (name, word, out[-1][2], out[-1][3] + width)
             else:
@@ -119,7 +124,8 @@ def fields_by_place() -> list[tuple[str, int, int, int]]:
 
 
 def words_of_text(lines: Sequence[str]) -> np.ndarray:
-    """The 34 words, from printed fields in order and places from the facts, matched by name and order.
+    """The 34 words, from printed fields in order and places from the facts, matched by name and
+    order.
 
     The print has ``per_channel_post_mul`` and ``unused7`` the other way round, both 0; by name it
     makes no difference.
@@ -159,7 +165,9 @@ def pads_of(layer: npulab.Conv2D) -> tuple[tuple[int, int], tuple[int, int]]:
 
 def accumulators(layer: npulab.Conv2D, x: np.ndarray) -> np.ndarray:
     (top, bottom), (left, right) = pads_of(layer)
-    padded = np.pad(x.astype(np.int64) - layer.input_q.zero_point, ((top, bottom), (left, right), (0, 0)))
+    padded = np.pad(
+        x.astype(np.int64) - layer.input_q.zero_point, ((top, bottom), (left, right), (0, 0))
+    )
     kernel = layer.weights.astype(np.int64) - layer.weight_q.zero_point
     channels, kh, kw, _ = kernel.shape
     sh, sw = layer.stride
@@ -167,7 +175,7 @@ def accumulators(layer: npulab.Conv2D, x: np.ndarray) -> np.ndarray:
     total = np.zeros((rows, columns, channels), np.int64) + layer.bias
     for r in range(kh):
         for c in range(kw):
-            window = padded[r:r + sh * (rows - 1) + 1:sh, c:c + sw * (columns - 1) + 1:sw]
+            window = padded[r : r + sh * (rows - 1) + 1 : sh, c : c + sw * (columns - 1) + 1 : sw]
             total += window @ kernel[:, r, c].T
     return total
 
@@ -190,7 +198,7 @@ def outputs(layer: npulab.Conv2D, x: np.ndarray, multiplier: int, shift: int) ->
 def tensor(raw: bytes, shape: tuple[int, int, int], dtype: np.dtype) -> np.ndarray:
     """A planar buffer as (H, W, C); int8 tensors travel with 128 added."""
     h, w, c = shape
-    codes = np.frombuffer(raw, np.uint8)[:h * w * c].reshape(c, h, w).transpose(1, 2, 0)
+    codes = np.frombuffer(raw, np.uint8)[: h * w * c].reshape(c, h, w).transpose(1, 2, 0)
     return (codes.astype(np.int64) - 128).astype(np.int8) if dtype == np.int8 else codes
 
 
@@ -207,7 +215,9 @@ def cd(a: int, b: int) -> int:
 
 
 def read_streams(capture: npulab.Capture) -> dict[int, Kernel]:
-    """The V7 coefficient buffer by the rules of the facts; slots past the last channel are dropped."""
+    """The V7 coefficient buffer by the rules of the facts; slots past the last channel are
+    dropped.
+    """
     w = [int(one) for one in capture.words]
     kernel_w, kernel_h = w[0] >> 2 & 15, w[8] >> 12 & 15
     planes, resident = w[0] >> 6 & 0x3FFF, w[0] >> 20 & 127
@@ -216,17 +226,28 @@ def read_streams(capture: npulab.Capture) -> dict[int, Kernel]:
     share = cd(channels, used)
     blocks = cd(share, resident)
     data = capture.buffers["coefficients"]
-    sizes = [int.from_bytes(data[4 * c:4 * c + 4], "little") for c in range(CORES)]
+    sizes = [int.from_bytes(data[4 * c : 4 * c + 4], "little") for c in range(CORES)]
     assert all(size % LINE == 0 for size in sizes)
     assert not any(sizes[used:])
-    assert not any(data[4 * CORES:LINE])
+    assert not any(data[4 * CORES : LINE])
     found: dict[int, Kernel] = {}
     start = LINE
     for core in range(used):
-        stream = data[start:start + sizes[core]]
+        stream = data[start : start + sizes[core]]
         start += sizes[core]
-        found |= read_stream(stream, core, used, share, blocks, resident, planes, (kernel_h, kernel_w), zero,
-                             channels, input_w)
+        found |= read_stream(
+            stream,
+            core,
+            used,
+            share,
+            blocks,
+            resident,
+            planes,
+            (kernel_h, kernel_w),
+            zero,
+            channels,
+            input_w,
+        )
     assert not any(data[start:])
     return {channel: kernel for channel, kernel in found.items() if channel < channels}
 
@@ -240,8 +261,19 @@ def row_pairs(height: int, width: int, split: bool) -> list[tuple[int, int]]:
     return cells
 
 
-def read_stream(stream: bytes, core: int, used: int, share: int, blocks: int, resident: int, planes: int,
-                size: tuple[int, int], zero: int, channels: int, input_w: int) -> dict[int, Kernel]:
+def read_stream(
+    stream: bytes,
+    core: int,
+    used: int,
+    share: int,
+    blocks: int,
+    resident: int,
+    planes: int,
+    size: tuple[int, int],
+    zero: int,
+    channels: int,
+    input_w: int,
+) -> dict[int, Kernel]:
     bits, at = int.from_bytes(stream, "little"), 0
 
     def take(width: int) -> int:
@@ -266,8 +298,12 @@ def read_stream(stream: bytes, core: int, used: int, share: int, blocks: int, re
         kernels = resident if s < blocks - 1 else share - resident * (blocks - 1)
         names = [core * kernels + k + s * resident * used for k in range(kernels)]
         if size == (1, 1) and channels > 8:
-            order += [(n, p, 0, 0) for group in range(0, planes, 6) for n in names
-                      for p in range(group, min(group + 6, planes))]
+            order += [
+                (n, p, 0, 0)
+                for group in range(0, planes, 6)
+                for n in names
+                for p in range(group, min(group + 6, planes))
+            ]
         elif planes > 1:
             cells = row_pairs(height, width, width > 3)
             order += [(n, p, r, c) for p in range(planes) for n in names for r, c in cells]
@@ -293,7 +329,9 @@ def read_stream(stream: bytes, core: int, used: int, share: int, blocks: int, re
 
 
 def split(kernel: np.ndarray, zero: int) -> np.ndarray:
-    """(O, H, W, I) at stride 2 as (O, 4 I, ceil(H/2), ceil(W/2)), missing cells at the zero point."""
+    """(O, H, W, I) at stride 2 as (O, 4 I, ceil(H/2), ceil(W/2)), missing cells at the zero
+    point.
+    """
     o, h, w, i = kernel.shape
     out = np.full((o, 4 * i, cd(h, 2), cd(w, 2)), zero, np.int64)
     for r in range(h):
@@ -303,8 +341,13 @@ def split(kernel: np.ndarray, zero: int) -> np.ndarray:
     return out
 
 
-def layer_and_input(rng: np.random.Generator, kernel: tuple[int, int], channels: tuple[int, int],
-                    image: tuple[int, int], **options: Any) -> tuple[npulab.Conv2D, np.ndarray]:
+def layer_and_input(
+    rng: np.random.Generator,
+    kernel: tuple[int, int],
+    channels: tuple[int, int],
+    image: tuple[int, int],
+    **options: Any,
+) -> tuple[npulab.Conv2D, np.ndarray]:
     """A random layer whose outputs use most of the range."""
     dtype = options.pop("dtype", np.uint8)
     sparse = options.pop("sparse", 0.0)
@@ -319,9 +362,14 @@ def layer_and_input(rng: np.random.Generator, kernel: tuple[int, int], channels:
     weights[rng.random(weights.shape) < sparse] = w_zero
     spread = float(np.sqrt(weights[0].size * (1.01 - sparse))) * 90 * rng.uniform(0.7, 1.4)
     layer = npulab.Conv2D(
-        weights=weights, bias=rng.integers(-30000, 30000, channels[1]), input_shape=(*image, channels[0]),
-        input_q=npulab.QuantParams(0.02, x_zero), weight_q=npulab.QuantParams(0.01, w_zero),
-        output_q=npulab.QuantParams(0.02 * 0.01 * spread, y_zero), **options)
+        weights=weights,
+        bias=rng.integers(-30000, 30000, channels[1]),
+        input_shape=(*image, channels[0]),
+        input_q=npulab.QuantParams(0.02, x_zero),
+        weight_q=npulab.QuantParams(0.01, w_zero),
+        output_q=npulab.QuantParams(0.02 * 0.01 * spread, y_zero),
+        **options,
+    )
     return layer, draw(*image, channels[0])
 
 
@@ -344,8 +392,10 @@ def flipped(data: bytes, bit: int) -> bytes:
 
 
 def everything_below(folder: Path) -> dict[str, bytes | None]:
-    return {str(one.relative_to(folder)): one.read_bytes() if one.is_file() else None
-            for one in folder.rglob("*")}
+    return {
+        str(one.relative_to(folder)): one.read_bytes() if one.is_file() else None
+        for one in folder.rglob("*")
+    }
 
 
 # The shipped captures
@@ -386,7 +436,7 @@ def test_prediction_of_update4_is_what_plain_arithmetic_gives(update4: npulab.Ca
     got = []
     for r in range(3):
         for c in range(3):
-            sum_ = bias + int(np.sum(planes[:, r:r + 2, c:c + 2] * (kernel.weights - 128)))
+            sum_ = bias + int(np.sum(planes[:, r : r + 2, c : c + 2] * (kernel.weights - 128)))
             got.append(min(max(scaled(sum_, multiplier, shift) + zero, 0), 255))
     assert bytes(got) == PREDICTED
     verdict = npulab.check(update4)
@@ -400,7 +450,11 @@ def test_layer_of_update4(update4: npulab.Capture) -> None:
     assert layer.weights.astype(np.uint8).tobytes().hex() == "2ceb409b1399eaaf2c"
     assert layer.weights.shape == (1, 3, 3, 1)
     assert layer.bias.tolist() == [112]
-    assert [q.zero_point for q in (layer.input_q, layer.weight_q, layer.output_q)] == [125, 128, 119]
+    assert [q.zero_point for q in (layer.input_q, layer.weight_q, layer.output_q)] == [
+        125,
+        128,
+        119,
+    ]
     assert (layer.stride, layer.input_shape, layer.output_shape) == ((2, 2), (8, 8, 1), (3, 3, 1))
     assert x.shape == (8, 8, 1)
     assert output.ravel().tolist() == [119] * 9
@@ -443,15 +497,21 @@ def test_lower_of_lift_gives_update4_back(update4: npulab.Capture) -> None:
     layer, x, _ = VIVANTE.lift(update4)
     again = VIVANTE.lower(layer, chip=update4.chip, x=x, addresses=update4.addresses)
     assert again.words.tolist() == update4.words.tolist()
-    assert again.buffers["coefficients"] == update4.buffers["coefficients"][:len(again.buffers["coefficients"])]
-    assert not any(update4.buffers["coefficients"][len(again.buffers["coefficients"]):])
+    assert (
+        again.buffers["coefficients"]
+        == update4.buffers["coefficients"][: len(again.buffers["coefficients"])]
+    )
+    assert not any(update4.buffers["coefficients"][len(again.buffers["coefficients"]) :])
     assert again.buffers["input"] == update4.buffers["input"]
 
 
 def test_tile_of_three_rows_is_a_named_feature_of_lower() -> None:
     layer = VIVANTE.lift(npulab.load(MESA)).layer
     plain = dataclasses.replace(layer, driver_quirks=frozenset())
-    today, then = VIVANTE.lower(plain).words, VIVANTE.lower(plain, features=["odd-stride2-tile"]).words
+    today, then = (
+        VIVANTE.lower(plain).words,
+        VIVANTE.lower(plain, features=["odd-stride2-tile"]).words,
+    )
     assert (int(today[4]) >> 25, int(then[4]) >> 25) == (2, 3)
     assert np.flatnonzero(today != then).tolist() == [4]
 
@@ -477,7 +537,10 @@ def test_diff_in_the_shell_keeps_addresses_out_of_the_first_table() -> None:
         assert name not in first
     lines = json_lines(shell("diff", MESA, VENDOR, "--json").out)
     assert {line["field"] for line in lines if line["block"] == "NN"} == {
-        "kernel_address", "in_image_address", "out_image_address"}
+        "kernel_address",
+        "in_image_address",
+        "out_image_address",
+    }
     assert all(line["address"] for line in lines if line["block"] == "NN")
 
 
@@ -513,8 +576,11 @@ def test_words_and_buffers_are_those_of_the_text(tmp_path: Path) -> None:
         runs = byte_runs(lines)
         assert [len(run) for run in runs] == [640, 64, 9]
         commands = [int(line[:10], 16) for line in lines if re.match(r"0x[0-9a-f]{8}, /\*", line)]
-        for capture in (npulab.load(tmp_path / f"update4-{side}"), npulab.load(CASES / f"update4-{side}"),
-                        npulab.load(path, case=side)):
+        for capture in (
+            npulab.load(tmp_path / f"update4-{side}"),
+            npulab.load(CASES / f"update4-{side}"),
+            npulab.load(path, case=side),
+        ):
             assert capture.words.dtype == np.uint32
             assert capture.words.tolist() == words_of_text(lines).tolist()
             assert [capture.buffers[n] for n in ("coefficients", "input", "output")] == runs
@@ -548,8 +614,11 @@ def test_any_blank_and_newline_is_read(tmp_path: Path, blank: str, newline: str)
     text = seed("002").read_text(encoding="utf-8").replace("\xa0", blank).replace("\n", newline)
     (tmp_path / "dump.txt").write_text(text, encoding="utf-8", newline="")
     for capture in npulab.load_all(tmp_path / "dump.txt"):
-        assert [capture.words.tolist()] == [npulab.load(c).words.tolist() for c in (MESA, VENDOR)
-                                            if c.name.endswith(capture.tool) or c.name.endswith(capture.name)]
+        assert [capture.words.tolist()] == [
+            npulab.load(c).words.tolist()
+            for c in (MESA, VENDOR)
+            if c.name.endswith(capture.tool) or c.name.endswith(capture.name)
+        ]
 
 
 @pytest.mark.parametrize("side", ["mesa", "vendor"])
@@ -573,6 +642,7 @@ def broken_dumps() -> Iterator[tuple[str, Callable[[list[str]], list[str]], str]
         def change(lines: list[str]) -> list[str]:
             assert any(old in line for line in lines), old
             return [line.replace(old, new) for line in lines]
+
         return change
 
     def fields(lines: list[str]) -> list[int]:
@@ -582,8 +652,9 @@ def broken_dumps() -> Iterator[tuple[str, Callable[[list[str]], list[str]], str]
         return lambda lines: [line for i, line in enumerate(lines) if i != fields(lines)[n]]
 
     def twice(n: int) -> Callable[[list[str]], list[str]]:
-        return lambda lines: [line for i, line in enumerate(lines)
-                              for _ in range(2 if i == fields(lines)[n] else 1)]
+        return lambda lines: [
+            line for i, line in enumerate(lines) for _ in range(2 if i == fields(lines)[n] else 1)
+        ]
 
     yield "empty", cut(0), "recognises"
     for at in (*range(40, 260, 19), 256, 262):
@@ -592,24 +663,45 @@ def broken_dumps() -> Iterator[tuple[str, Callable[[list[str]], list[str]], str]
         yield f"missing-{n}", without(n), "missing"
     for n in (0, 40, -1):
         yield f"twice-{n}", twice(n), "once"
-    yield "too-wide", swap("kernel_xy_size = 0x2;\xa0 /* (2)", "kernel_xy_size = 0x12;\xa0 /* (18)"), "0 to 15"
+    yield (
+        "too-wide",
+        swap("kernel_xy_size = 0x2;\xa0 /* (2)", "kernel_xy_size = 0x12;\xa0 /* (18)"),
+        "0 to 15",
+    )
     yield "wide-flag", swap("map->relu = 0x0;\xa0 /* (0)", "map->relu = 0x2;\xa0 /* (2)"), "relu"
-    yield "wide-word", swap("further4 = 0x7f800000;\xa0 /* (2139095040)",
-                            "further4 = 0x17f800000;\xa0 /* (6434062336)"), "further4"
+    yield (
+        "wide-word",
+        swap(
+            "further4 = 0x7f800000;\xa0 /* (2139095040)",
+            "further4 = 0x17f800000;\xa0 /* (6434062336)",
+        ),
+        "further4",
+    )
     yield "disagree", swap("post_shift = 0x17;", "post_shift = 0x16;"), "post_shift"
-    yield "disagree-address", swap("in_image_address = 0x3348e240", "in_image_address = 0x3348e241"), "address"
+    yield (
+        "disagree-address",
+        swap("in_image_address = 0x3348e240", "in_image_address = 0x3348e241"),
+        "address",
+    )
     yield "unknown-field", swap("nn_layer_flush", "nn_layer_flash"), "nn_layer_flash"
     yield "not-hex", swap("0x69, 0xd3", "0x69, 0xg3"), "input"
     yield "wide-byte", swap("0x69, 0xd3", "0x69, 0x1d3"), "input"
     yield "byte-less", swap("0x69, 0xd3", "0x69"), "63"
-    yield "output-less", swap("0x77, 0x77, 0x77, 0x77, 0x77, 0x77, 0x77, 0x77, 0x77", "0x77, 0x77"), "output"
+    yield (
+        "output-less",
+        swap("0x77, 0x77, 0x77, 0x77, 0x77, 0x77, 0x77, 0x77, 0x77", "0x77, 0x77"),
+        "output",
+    )
     yield "short-command", swap("0x3348e780, /*", "0x3348e78, /*"), "command"
 
 
 @pytest.mark.sample(13)
-@pytest.mark.parametrize(("change", "wanted"), [pytest.param(c, w, id=n) for n, c, w in broken_dumps()])
+@pytest.mark.parametrize(
+    ("change", "wanted"), [pytest.param(c, w, id=n) for n, c, w in broken_dumps()]
+)
 def test_broken_dump_is_refused_and_nothing_written(
-        tmp_path: Path, change: Callable[[list[str]], list[str]], wanted: str) -> None:
+    tmp_path: Path, change: Callable[[list[str]], list[str]], wanted: str
+) -> None:
     lines = seed("002").read_text(encoding="utf-8").split("\n")
     dump = tmp_path / "dump.txt"
     dump.write_text("\n".join(change(lines)), encoding="utf-8")
@@ -647,13 +739,30 @@ def random_words(n: int, width: int, seed_: int = 5) -> np.ndarray:
     words = rng.integers(0, 2**32, (n, width), dtype=np.uint32)
     words[0], words[1] = 0, 0xFFFFFFFF
     words[2:34] = (np.uint32(1) << np.arange(32, dtype=np.uint32))[:, None]
-    for row, pattern in enumerate((0x7FA00001, 0xFFA00000, 0x7F800001, 0xFFBFFFFF, 0x7FC00000, 0x80000000,
-                                   0x00000001, 0x7F800000, 0xFF800000, 0x7FFFFFFF, 0xFFFFFFFF)):
+    for row, pattern in enumerate(
+        (
+            0x7FA00001,
+            0xFFA00000,
+            0x7F800001,
+            0xFFBFFFFF,
+            0x7FC00000,
+            0x80000000,
+            0x00000001,
+            0x7F800000,
+            0xFF800000,
+            0x7FFFFFFF,
+            0xFFFFFFFF,
+        )
+    ):
         words[34 + row] = pattern
     return words
 
 
-MAPS = [pytest.param(chip, block, id=f"{chip}-{block}") for chip in VIVANTE.chips for block in ("NN", "STATE")]
+MAPS = [
+    pytest.param(chip, block, id=f"{chip}-{block}")
+    for chip in VIVANTE.chips
+    for block in ("NN", "STATE")
+]
 
 
 @pytest.mark.parametrize("raw", [False, True])
@@ -676,7 +785,9 @@ def test_decode_of_many_is_decode_of_each(chip: str, block: str) -> None:
     for row in range(60):
         for name, value in one.decode(words[row]).items():
             np.testing.assert_array_equal(np.asarray(many[name])[row], value, err_msg=name)
-            np.testing.assert_array_equal(np.asarray(deep[name])[row // 20, row % 20], value, err_msg=name)
+            np.testing.assert_array_equal(
+                np.asarray(deep[name])[row // 20, row % 20], value, err_msg=name
+            )
 
 
 @pytest.mark.parametrize(("chip", "block"), MAPS)
@@ -687,7 +798,9 @@ def test_every_bit_belongs_to_one_field(chip: str, block: str) -> None:
     for row in one.fields.itertuples():
         assert row.field
         for bit in range(row.lsb, row.lsb + row.width):
-            assert (row.word, bit) not in owner, f"{row.field} overlaps {owner.get((row.word, bit))}"
+            assert (row.word, bit) not in owner, (
+                f"{row.field} overlaps {owner.get((row.word, bit))}"
+            )
             owner[row.word, bit] = row.field
     assert len(owner) == 32 * count
     assert max(bit for _, bit in owner) == 31
@@ -703,7 +816,11 @@ def test_nn_block_has_34_words() -> None:
 
 def test_fields_lie_where_the_facts_have_them() -> None:
     """Each run of bits of the table is inside one run of the facts, and the names agree."""
-    facts = {(word, bit): name for name, word, lsb, width in fields_by_place() for bit in range(lsb, lsb + width)}
+    facts = {
+        (word, bit): name
+        for name, word, lsb, width in fields_by_place()
+        for bit in range(lsb, lsb + width)
+    }
     one = VIVANTE.registers
     named = 0
     for row in one.fields.itertuples():
@@ -713,14 +830,17 @@ def test_fields_lie_where_the_facts_have_them() -> None:
     assert named > 50
 
 
-@pytest.mark.parametrize(("name", "pieces"), [
-    ("post_multiplier", [(2, 26, 1), (15, 22, 6), (17, 24, 8)]),
-    ("post_shift", [(2, 27, 5), (15, 28, 2)]),
-    ("kernel_data_type", [(1, 0, 2), (15, 19, 1), (18, 31, 1)]),
-    ("in_image_data_type", [(1, 2, 2), (15, 20, 1), (19, 31, 1)]),
-    ("out_image_data_type", [(1, 4, 2), (15, 21, 1), (20, 26, 1)]),
-    ("kernel_z_size", [(0, 6, 14), (5, 26, 6)]),
-])
+@pytest.mark.parametrize(
+    ("name", "pieces"),
+    [
+        ("post_multiplier", [(2, 26, 1), (15, 22, 6), (17, 24, 8)]),
+        ("post_shift", [(2, 27, 5), (15, 28, 2)]),
+        ("kernel_data_type", [(1, 0, 2), (15, 19, 1), (18, 31, 1)]),
+        ("in_image_data_type", [(1, 2, 2), (15, 20, 1), (19, 31, 1)]),
+        ("out_image_data_type", [(1, 4, 2), (15, 21, 1), (20, 26, 1)]),
+        ("kernel_z_size", [(0, 6, 14), (5, 26, 6)]),
+    ],
+)
 def test_split_field_is_its_pieces_joined(name: str, pieces: list[tuple[int, int, int]]) -> None:
     words = random_words(200, 34, 8)
     want, at = np.zeros(200, np.int64), 0
@@ -733,8 +853,12 @@ def test_split_field_is_its_pieces_joined(name: str, pieces: list[tuple[int, int
 
 def test_post_multiplier_has_a_fourth_piece_on_v8() -> None:
     words = random_words(100, 34, 9).astype(np.int64)
-    want = (words[:, 2] >> 26 & 1 | (words[:, 15] >> 22 & 63) << 1 | (words[:, 17] >> 24 & 255) << 7
-            | (words[:, 22] >> 18 & 255) << 15)
+    want = (
+        words[:, 2] >> 26 & 1
+        | (words[:, 15] >> 22 & 63) << 1
+        | (words[:, 17] >> 24 & 255) << 7
+        | (words[:, 22] >> 18 & 255) << 15
+    )
     got = VIVANTE.maps(IMX8MP)["NN"].decode(words.astype(np.uint32), raw=True)["post_multiplier"]
     assert np.asarray(got).astype(np.int64).tolist() == want.tolist()
 
@@ -743,21 +867,27 @@ def test_post_multiplier_has_a_fourth_piece_on_v8() -> None:
 @pytest.mark.parametrize("axis", ["x", "y"])
 def test_window_offset_is_signed(chip: str, bits: int, axis: str) -> None:
     one, name = VIVANTE.maps(chip)["NN"], f"in_image_{axis}_offset"
-    for value in range(-2**(bits - 1), 2**(bits - 1)):
+    for value in range(-(2 ** (bits - 1)), 2 ** (bits - 1)):
         words = [int(word) for word in one.encode({name: value})]
         lsb, high, top = (0, 16, 29) if axis == "x" else (3, 17, 30)
         raw = words[2] >> lsb & 7 | (words[4] >> high & 1) << 3 | (words[18] >> top & 1) << 4
         assert raw == value % 2**bits
         assert one.decode(np.array(words, np.uint32))[name] == value
-    for value in (-2**(bits - 1) - 1, 2**(bits - 1)):
+    for value in (-(2 ** (bits - 1)) - 1, 2 ** (bits - 1)):
         with pytest.raises(ValueError, match=name):
             one.encode({name: value})
 
 
 def test_value_that_does_not_fit_is_refused_by_name() -> None:
     one = VIVANTE.registers
-    for name, value in (("kernel_xy_size", 16), ("kernel_xy_size", -1), ("relu", 2), ("out_zero_point", 256),
-                        ("post_multiplier", 1 << 15), ("in_image_x_size", 8192)):
+    for name, value in (
+        ("kernel_xy_size", 16),
+        ("kernel_xy_size", -1),
+        ("relu", 2),
+        ("out_zero_point", 256),
+        ("post_multiplier", 1 << 15),
+        ("in_image_x_size", 8192),
+    ):
         with pytest.raises(ValueError, match=name):
             one.encode({name: value})
     with pytest.raises(LookupError, match="kernel_xyz_size"):
@@ -774,9 +904,12 @@ def test_address_is_shown_as_an_address() -> None:
 
 def struct_of_update3() -> list[tuple[str, int]]:
     text = seed("001").read_text(encoding="utf-8")
-    body = text[text.index("struct etna_nn_params {"):]
-    body = body[:body.index("};")]
-    return [(name, int(width or 32)) for name, width in re.findall(r"uint32_t (\w+)(?: : (\d+))?;", body)]
+    body = text[text.index("struct etna_nn_params {") :]
+    body = body[: body.index("};")]
+    return [
+        (name, int(width or 32))
+        for name, width in re.findall(r"uint32_t (\w+)(?: : (\d+))?;", body)
+    ]
 
 
 def c_layout(members: Sequence[tuple[str, int]]) -> Callable[[Mapping[str, int]], bytes]:
@@ -810,7 +943,10 @@ def test_struct_of_update3_has_two_silent_holes() -> None:
 @pytest.mark.parametrize("number", range(12))
 def test_any_struct_is_laid_out_as_c_does(number: int) -> None:
     rng = random.Random(number)
-    members = [(f"m{i}", rng.choice([1, 2, 3, 5, 8, 13, 16, 26, 31, 32])) for i in range(rng.randint(1, 40))]
+    members = [
+        (f"m{i}", rng.choice([1, 2, 3, 5, 8, 13, 16, 26, 31, 32]))
+        for i in range(rng.randint(1, 40))
+    ]
     one, fill = RegisterMap.from_struct(members), c_layout(members)
     values = {name: rng.getrandbits(width) for name, width in members}
     data = fill(values)
@@ -820,17 +956,24 @@ def test_any_struct_is_laid_out_as_c_does(number: int) -> None:
     assert one.declared + sum(f.width for f in one.lint() if f.kind == "hole") == 8 * len(data)
 
 
-@pytest.mark.parametrize(("rows", "words"), [
-    ([("a", 0, 4), ("b", 3, 2)], ["a", "b"]),
-    ([("a", 30, 4)], ["a"]),
-    ([("a", 0, 32), ("b", 31, 1)], ["a", "b"]),
-    ([("a", 32, 1)], ["a"]),
-    ([("a", -1, 2)], ["a"]),
-    ([("a", 0, 0)], ["a"]),
-])
-def test_overlap_and_crossing_are_refused_by_name(rows: list[tuple[str, int, int]], words: list[str]) -> None:
-    table = [{"offset": 0, "register": "R", "field": f"field_{n}", "lsb": lsb, "width": width}
-             for n, lsb, width in rows]
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([("a", 0, 4), ("b", 3, 2)], ["a", "b"]),
+        ([("a", 30, 4)], ["a"]),
+        ([("a", 0, 32), ("b", 31, 1)], ["a", "b"]),
+        ([("a", 32, 1)], ["a"]),
+        ([("a", -1, 2)], ["a"]),
+        ([("a", 0, 0)], ["a"]),
+    ],
+)
+def test_overlap_and_crossing_are_refused_by_name(
+    rows: list[tuple[str, int, int]], words: list[str]
+) -> None:
+    table = [
+        {"offset": 0, "register": "R", "field": f"field_{n}", "lsb": lsb, "width": width}
+        for n, lsb, width in rows
+    ]
     with pytest.raises(ValueError) as caught:
         RegisterMap(table)
     assert all(f"field_{word}" in str(caught.value) for word in words), str(caught.value)
@@ -838,8 +981,18 @@ def test_overlap_and_crossing_are_refused_by_name(rows: list[tuple[str, int, int
 
 def test_unknown_value_word_is_refused() -> None:
     with pytest.raises(ValueError, match="__import__"):
-        RegisterMap([{"offset": 0, "register": "R", "field": "f", "lsb": 0, "width": 4,
-                      "value": "__import__('os')"}])
+        RegisterMap(
+            [
+                {
+                    "offset": 0,
+                    "register": "R",
+                    "field": "f",
+                    "lsb": 0,
+                    "width": 4,
+                    "value": "__import__('os')",
+                }
+            ]
+        )
 
 
 def test_names_complete(update4: npulab.Capture) -> None:
@@ -852,7 +1005,16 @@ def test_names_complete(update4: npulab.Capture) -> None:
 
 def test_fields_of_a_capture(update4: npulab.Capture) -> None:
     table = update4.fields
-    assert [*table.columns[:8]] == ["task", "block", "register", "field", "raw", "value", "bits", "evidence"]
+    assert [*table.columns[:8]] == [
+        "task",
+        "block",
+        "register",
+        "field",
+        "raw",
+        "value",
+        "bits",
+        "evidence",
+    ]
     assert set(table.task) == {0}
     row = table[table.field == "post_multiplier"].iloc[0]
     assert (row.raw, row.bits) == (12478, "2[26] 15[27:22] 17[31:24]")
@@ -878,12 +1040,27 @@ def test_words_of_a_capture_cannot_be_changed_in_place(update4: npulab.Capture) 
 
 def test_save_and_load_give_the_same_capture(tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
-    layer, x = layer_and_input(rng, (3, 3), (2, 5), (6, 8), stride=(2, 2), padding="same", activation="relu")
-    for capture in (Simulated().record(VIVANTE.lower(layer, x=x, name="mine")), npulab.load(VENDOR)):
+    layer, x = layer_and_input(
+        rng, (3, 3), (2, 5), (6, 8), stride=(2, 2), padding="same", activation="relu"
+    )
+    for capture in (
+        Simulated().record(VIVANTE.lower(layer, x=x, name="mine")),
+        npulab.load(VENDOR),
+    ):
         again = npulab.load(npulab.save(capture, tmp_path / capture.name))
         assert again.words.tolist() == capture.words.tolist()
         assert again.jobs == capture.jobs
-        for name in ("buffers", "addresses", "parameters", "chip", "provenance", "source", "tool", "date", "name"):
+        for name in (
+            "buffers",
+            "addresses",
+            "parameters",
+            "chip",
+            "provenance",
+            "source",
+            "tool",
+            "date",
+            "name",
+        ):
             assert getattr(again, name) == getattr(capture, name), name
         before = everything_below(tmp_path)
         with pytest.raises(FileExistsError):
@@ -894,7 +1071,11 @@ def test_save_and_load_give_the_same_capture(tmp_path: Path) -> None:
 def test_saved_sums_are_sha256(tmp_path: Path) -> None:
     for folder in (npulab.save(small(), tmp_path / "mine"), MESA):
         sums = json.loads((folder / "capture.json").read_text(encoding="utf-8"))["sha256"]
-        files = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.iterdir() if p.suffix == ".bin"}
+        files = {
+            p.name: hashlib.sha256(p.read_bytes()).hexdigest()
+            for p in folder.iterdir()
+            if p.suffix == ".bin"
+        }
         assert sums == files
 
 
@@ -909,10 +1090,14 @@ def test_words_of_a_set_stack() -> None:
 
 
 def test_import_is_light() -> None:
-    code = ("import sys, npulab; npulab.load(sys.argv[1]);"
-            "print([m for m in ('pandas', 'matplotlib', 'matplotlib.pyplot', 'anywidget', 'ipywidgets') "
-            "if m in sys.modules])")
-    done = subprocess.run([sys.executable, "-c", code, str(MESA)], capture_output=True, text=True, check=True)
+    code = (
+        "import sys, npulab; npulab.load(sys.argv[1]);"
+        "print([m for m in ('pandas', 'matplotlib', 'matplotlib.pyplot', 'anywidget', 'ipywidgets') "
+        "if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(MESA)], capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "[]"
 
 
@@ -938,6 +1123,7 @@ def rename_input(folder: Path, name: str) -> None:
     def change(description: dict[str, Any]) -> None:
         description["buffers"]["input"] = name
         description["sha256"][name] = description["sha256"].pop("input.bin")
+
     edit(folder, change)
 
 
@@ -967,10 +1153,22 @@ def bad_cases() -> Iterator[tuple[str, Callable[[Path], Any], str]]:
     yield "back-and-forth", lambda f: rename_input(f, "../mine/input.bin"), "input.bin"
     yield "backslash", lambda f: rename_input(f, "..\\outside.bin"), "outside.bin"
     yield "symlink", symlink_input, "input.bin"
-    yield "words-outside", lambda f: edit(f, lambda d: d["jobs"][0].update(words="../outside.bin")), "outside.bin"
+    yield (
+        "words-outside",
+        lambda f: edit(f, lambda d: d["jobs"][0].update(words="../outside.bin")),
+        "outside.bin",
+    )
     yield "wrong-byte", lambda f: (f / "input.bin").write_bytes(bytes(64)), "input.bin"
-    yield "one-bit", lambda f: (f / "nn.bin").write_bytes(flipped((f / "nn.bin").read_bytes(), 77)), "nn.bin"
-    yield "wrong-sum", lambda f: edit(f, lambda d: d["sha256"].update({"output.bin": "0" * 64})), "output.bin"
+    yield (
+        "one-bit",
+        lambda f: (f / "nn.bin").write_bytes(flipped((f / "nn.bin").read_bytes(), 77)),
+        "nn.bin",
+    )
+    yield (
+        "wrong-sum",
+        lambda f: edit(f, lambda d: d["sha256"].update({"output.bin": "0" * 64})),
+        "output.bin",
+    )
     yield "no-sum", lambda f: edit(f, lambda d: d["sha256"].pop("output.bin")), "output.bin"
     yield "file-missing", lambda f: (f / "coefficients.bin").unlink(), "coefficients.bin"
     for count in (33, 35, 0):
@@ -993,11 +1191,17 @@ def bad_cases() -> Iterator[tuple[str, Callable[[Path], Any], str]]:
     yield "empty", text(""), "capture.json"
     yield "not-json", text("{'format': 1}"), "capture.json"
     yield "a-list", text("[]"), "capture.json"
-    yield "cut", lambda f: (f / "capture.json").write_text((f / "capture.json").read_text()[:200]), "capture.json"
+    yield (
+        "cut",
+        lambda f: (f / "capture.json").write_text((f / "capture.json").read_text()[:200]),
+        "capture.json",
+    )
 
 
 @pytest.mark.sample(13)
-@pytest.mark.parametrize(("change", "wanted"), [pytest.param(c, w, id=n) for n, c, w in bad_cases()])
+@pytest.mark.parametrize(
+    ("change", "wanted"), [pytest.param(c, w, id=n) for n, c, w in bad_cases()]
+)
 def test_bad_case_is_refused(case: Path, change: Callable[[Path], Any], wanted: str) -> None:
     change(case)
     before = everything_below(case.parent)
@@ -1039,7 +1243,9 @@ def test_json_of_show_is_one_object_a_line(update4: npulab.Capture) -> None:
     assert all(line.keys() >= keys for line in lines)
     nn = [line for line in lines if line["block"] == "NN"]
     raw = VIVANTE.registers.decode(update4.words, raw=True)
-    assert {line["field"]: line["raw"] for line in nn} == {name: int(value) for name, value in raw.items()}
+    assert {line["field"]: line["raw"] for line in nn} == {
+        name: int(value) for name, value in raw.items()
+    }
 
 
 def test_json_of_import_names_what_it_wrote(tmp_path: Path) -> None:
@@ -1050,18 +1256,25 @@ def test_json_of_import_names_what_it_wrote(tmp_path: Path) -> None:
 
 def test_json_is_strict() -> None:
     """No NaN or Infinity, which other readers of JSON refuse."""
+
     def no(word: str) -> None:
         raise AssertionError(word)
+
     for arguments in (["show", MESA], ["list", CASES], ["check", CASES], ["diff", MESA, VENDOR]):
         for line in shell(*arguments, "--json").out.splitlines():
             json.loads(line, parse_constant=no)
 
 
 def test_show_by_field_unknown_and_address() -> None:
-    fields = [line["field"] for line in json_lines(shell("show", MESA, "--field", "kernel_*", "--json").out)]
+    fields = [
+        line["field"]
+        for line in json_lines(shell("show", MESA, "--field", "kernel_*", "--json").out)
+    ]
     assert fields
     assert all(name.startswith("kernel_") for name in fields)
-    addresses = {line["field"] for line in json_lines(shell("show", MESA, "--addresses", "--json").out)}
+    addresses = {
+        line["field"] for line in json_lines(shell("show", MESA, "--addresses", "--json").out)
+    }
     assert addresses >= {"kernel_address", "in_image_address", "out_image_address", "NN_INST_ADDR"}
     assert "relu" not in addresses
     unknown = json_lines(shell("show", MESA, "--unknown", "--json").out)
@@ -1089,9 +1302,13 @@ def test_installed_command_exits_as_promised(tmp_path: Path) -> None:
     program = [sys.executable, "-m", "npulab"] if shutil.which("npulab") is None else ["npulab"]
     beside = Path(sys.executable).with_name("npulab")
     program = [str(beside)] if beside.exists() else program
-    done = subprocess.run([*program, "check", MESA, "--json"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*program, "check", MESA, "--json"], capture_output=True, text=True, check=False
+    )
     assert (done.returncode, json.loads(done.stdout)["verdict"]) == (0, "not executed")
-    done = subprocess.run([*program, "show", tmp_path / "nonesuch"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*program, "show", tmp_path / "nonesuch"], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 2
     assert len(done.stderr.strip().splitlines()) == 1
 
@@ -1102,8 +1319,13 @@ def test_closed_pipe_is_no_error() -> None:
     os.close(read)
     code = "import sys, npulab.cli; sys.exit(npulab.cli.main(['show', sys.argv[1]]))"
     with os.fdopen(write, "w") as pipe:
-        done = subprocess.run([sys.executable, "-c", code, str(MESA)], stdout=pipe, stderr=subprocess.PIPE,
-                              text=True, check=False)
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(MESA)],
+            stdout=pipe,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
     assert done.stderr == ""
 
 
@@ -1172,7 +1394,9 @@ def by_case(test: Callable[..., None]) -> Callable[..., None]:
 @functools.cache
 def made_by_name(name: str) -> tuple[npulab.Conv2D, np.ndarray, npulab.Capture]:
     number, one = next((i, one) for i, one in enumerate(LAYERS) if one.name == name)
-    return recorded(np.random.default_rng([number, 2023]), one.kernel, one.channels, one.image, **one.options)
+    return recorded(
+        np.random.default_rng([number, 2023]), one.kernel, one.channels, one.image, **one.options
+    )
 
 
 def made(one: Case) -> tuple[npulab.Conv2D, np.ndarray, npulab.Capture]:
@@ -1184,10 +1408,14 @@ def made(one: Case) -> tuple[npulab.Conv2D, np.ndarray, npulab.Capture]:
 def test_layer_is_lowered_run_and_checked(one: Case) -> None:
     layer, x, capture = made(one)
     want = outputs(layer, x, *scale_of(capture.words))
-    assert np.array_equal(tensor(capture.buffers["output"], want.shape, x.dtype), want), "the device is wrong"
+    assert np.array_equal(tensor(capture.buffers["output"], want.shape, x.dtype), want), (
+        "the device is wrong"
+    )
     assert np.array_equal(npulab.emulate(layer, x, rule=VIVANTE.rule), want), "emulate is wrong"
     verdict = npulab.check(capture)
-    assert (verdict.verdict, verdict.words, verdict.coefficients) == ("equal", True, True), verdict.reason
+    assert (verdict.verdict, verdict.words, verdict.coefficients) == ("equal", True, True), (
+        verdict.reason
+    )
     assert (verdict.compared, verdict.mismatches) == (want.size, 0)
     assert capture.provenance == "simulated"
 
@@ -1195,7 +1423,9 @@ def test_layer_is_lowered_run_and_checked(one: Case) -> None:
 @by_case
 def test_scale_is_the_layers_scale(one: Case) -> None:
     layer, _, capture = made(one)
-    real = np.float32(np.float32(layer.input_q.scale * layer.weight_q.scale) / np.float32(layer.output_q.scale))
+    real = np.float32(
+        np.float32(layer.input_q.scale * layer.weight_q.scale) / np.float32(layer.output_q.scale)
+    )
     multiplier, shift = scale_of(capture.words)
     assert 32768 <= multiplier < 65536
     assert 0 <= float(real) - multiplier / 2**shift + 2**-24 < 2**-15 * float(real) + 2**-23
@@ -1228,7 +1458,9 @@ def test_lift_gives_the_layer_back(one: Case) -> None:
     layer, x, capture = made(one)
     lifted = VIVANTE.lift(capture)
     move = 128 if x.dtype == np.int8 and lifted.layer.weights.dtype == np.uint8 else 0
-    assert np.array_equal(lifted.layer.weights.astype(np.int64), layer.weights.astype(np.int64) + move)
+    assert np.array_equal(
+        lifted.layer.weights.astype(np.int64), layer.weights.astype(np.int64) + move
+    )
     assert lifted.layer.bias.tolist() == layer.bias.tolist()
     assert np.array_equal(lifted.x.astype(np.int64), x.astype(np.int64) + move)
     assert (lifted.layer.stride, lifted.layer.output_shape) == (layer.stride, layer.output_shape)
@@ -1239,13 +1471,23 @@ def test_lift_gives_the_layer_back(one: Case) -> None:
     assert again.buffers["input"] == capture.buffers["input"]
 
 
-@pytest.mark.parametrize(("kernel", "image", "padding"), [
-    ((3, 3), (1, 1), ((2, 2), (2, 2))), ((3, 3), (2, 5), ((2, 2), (2, 2))), ((7, 7), (6, 6), ((2, 2), (2, 2))),
-    ((3, 3), (1, 4), "same"), ((5, 5), (2, 2), "same")])
+@pytest.mark.parametrize(
+    ("kernel", "image", "padding"),
+    [
+        ((3, 3), (1, 1), ((2, 2), (2, 2))),
+        ((3, 3), (2, 5), ((2, 2), (2, 2))),
+        ((7, 7), (6, 6), ((2, 2), (2, 2))),
+        ((3, 3), (1, 4), "same"),
+        ((5, 5), (2, 2), "same"),
+    ],
+)
 @pytest.mark.parametrize("stride", [(1, 1), (2, 2)])
-def test_kernel_larger_than_the_image(kernel: tuple[int, int], image: tuple[int, int], padding: Any,
-                                      stride: tuple[int, int]) -> None:
-    layer, x, capture = recorded(np.random.default_rng(3), kernel, (3, 2), image, padding=padding, stride=stride)
+def test_kernel_larger_than_the_image(
+    kernel: tuple[int, int], image: tuple[int, int], padding: Any, stride: tuple[int, int]
+) -> None:
+    layer, x, capture = recorded(
+        np.random.default_rng(3), kernel, (3, 2), image, padding=padding, stride=stride
+    )
     want = outputs(layer, x, *scale_of(capture.words))
     assert np.array_equal(tensor(capture.buffers["output"], want.shape, x.dtype), want)
     verdict = npulab.check(capture)
@@ -1253,8 +1495,12 @@ def test_kernel_larger_than_the_image(kernel: tuple[int, int], image: tuple[int,
 
 
 @pytest.mark.parametrize("image", [(8, 10), (9, 7)])
-def test_1x1_stride_2_on_one_channel_is_lifted_as_its_parameters_say(image: tuple[int, int]) -> None:
-    """The parameters name a 1x1 kernel; lower(lift(capture)) has to give the capture's words again."""
+def test_1x1_stride_2_on_one_channel_is_lifted_as_its_parameters_say(
+    image: tuple[int, int],
+) -> None:
+    """The parameters name a 1x1 kernel; lower(lift(capture)) has to give the capture's words
+    again.
+    """
     layer, _, capture = recorded(np.random.default_rng(4), (1, 1), (1, 3), image, stride=(2, 2))
     assert (capture.parameters["kernel_h"], capture.parameters["kernel_w"]) == (1, 1)
     lifted = VIVANTE.lift(capture)
@@ -1263,10 +1509,19 @@ def test_1x1_stride_2_on_one_channel_is_lifted_as_its_parameters_say(image: tupl
     assert VIVANTE.lower(lifted.layer, x=lifted.x).words.tolist() == capture.words.tolist()
 
 
-@pytest.mark.parametrize("change", [
-    {"stride": (1, 2)}, {"stride": (3, 3)}, {"dilation": (2, 2)}, {"activation": "relu6"},
-    {"weight_q": npulab.QuantParams((0.1, 0.2), 3)}, {"input_q": npulab.QuantParams(0.1, 300)},
-    {"weight_q": npulab.QuantParams(1e9, 3)}, {"padding": ((9, 9), (9, 9))}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"stride": (1, 2)},
+        {"stride": (3, 3)},
+        {"dilation": (2, 2)},
+        {"activation": "relu6"},
+        {"weight_q": npulab.QuantParams((0.1, 0.2), 3)},
+        {"input_q": npulab.QuantParams(0.1, 300)},
+        {"weight_q": npulab.QuantParams(1e9, 3)},
+        {"padding": ((9, 9), (9, 9))},
+    ],
+)
 def test_layer_that_does_not_fit_the_words_is_refused(change: dict[str, Any]) -> None:
     layer, x = layer_and_input(np.random.default_rng(1), (3, 3), (3, 2), (9, 9))
     with pytest.raises(ValueError) as caught:
@@ -1280,27 +1535,53 @@ def test_ties_go_to_even() -> None:
     rng = np.random.default_rng(2)
     x = rng.integers(0, 256, (9, 9, 1)).astype(np.uint8)
     q = npulab.QuantParams
-    layer = npulab.Conv2D(np.full((2, 1, 1, 1), 1, np.uint8), np.array([0, -200]), (9, 9, 1),
-                          input_q=q(0.5, 0), weight_q=q(0.5, 0), output_q=q(0.5, 100))
+    layer = npulab.Conv2D(
+        np.full((2, 1, 1, 1), 1, np.uint8),
+        np.array([0, -200]),
+        (9, 9, 1),
+        input_q=q(0.5, 0),
+        weight_q=q(0.5, 0),
+        output_q=q(0.5, 100),
+    )
     capture = Simulated().record(VIVANTE.lower(layer, x=x))
-    want = np.array([np.rint(x[..., 0] / 2), np.rint((x[..., 0].astype(int) - 200) / 2)]).transpose(1, 2, 0) + 100
-    assert np.array_equal(tensor(capture.buffers["output"], want.shape, x.dtype), np.clip(want, 0, 255))
+    want = (
+        np.array([np.rint(x[..., 0] / 2), np.rint((x[..., 0].astype(int) - 200) / 2)]).transpose(
+            1, 2, 0
+        )
+        + 100
+    )
+    assert np.array_equal(
+        tensor(capture.buffers["output"], want.shape, x.dtype), np.clip(want, 0, 255)
+    )
     assert npulab.check(capture).verdict == "equal"
 
 
-@pytest.mark.parametrize("rule", ["vivante-v7:floor", "vivante-v7:half-up", "vivante-v7:half-away",
-                                  "vivante-v7:toward-zero"])
+@pytest.mark.parametrize(
+    "rule",
+    ["vivante-v7:floor", "vivante-v7:half-up", "vivante-v7:half-away", "vivante-v7:toward-zero"],
+)
 def test_another_rounding_differs(rule: str) -> None:
-    """Outputs rounded by another rule turn check to differs, at the places where the rules disagree."""
+    """Outputs rounded by another rule turn check to differs, at the places where the rules
+    disagree.
+    """
     q = npulab.QuantParams
     x = np.arange(81, dtype=np.uint8).reshape(9, 9, 1)
-    layer = npulab.Conv2D(np.full((1, 1, 1, 1), 1, np.uint8), np.array([-40]), (9, 9, 1),
-                          input_q=q(0.5, 0), weight_q=q(0.5, 0), output_q=q(0.5, 100))
+    layer = npulab.Conv2D(
+        np.full((1, 1, 1, 1), 1, np.uint8),
+        np.array([-40]),
+        (9, 9, 1),
+        input_q=q(0.5, 0),
+        weight_q=q(0.5, 0),
+        output_q=q(0.5, 100),
+    )
     capture = Simulated().record(VIVANTE.lower(layer, x=x))
     sums = (np.arange(81) - 40) / 2
-    other = {"vivante-v7:floor": np.floor(sums), "vivante-v7:half-up": np.floor(sums + 0.5),
-             "vivante-v7:half-away": np.sign(sums) * np.floor(np.abs(sums) + 0.5),
-             "vivante-v7:toward-zero": np.trunc(sums)}[rule] + 100
+    other = {
+        "vivante-v7:floor": np.floor(sums),
+        "vivante-v7:half-up": np.floor(sums + 0.5),
+        "vivante-v7:half-away": np.sign(sums) * np.floor(np.abs(sums) + 0.5),
+        "vivante-v7:toward-zero": np.trunc(sums),
+    }[rule] + 100
     codes = other.astype(np.uint8)
     assert npulab.emulate(layer, x, rule=rule).ravel().tolist() == codes.tolist()
     verdict = npulab.check(capture.with_buffers(output=codes.tobytes()))
@@ -1328,13 +1609,17 @@ def test_every_bit_of_the_output_counts(part: int) -> None:
     data = capture.buffers["output"]
     for bit in range(part, 8 * len(data), 5):
         verdict = npulab.check(capture.with_buffers(output=flipped(data, bit)))
-        assert (verdict.verdict, verdict.mismatches, verdict.max) == ("differs", 1, 1 << bit % 8), bit
+        assert (verdict.verdict, verdict.mismatches, verdict.max) == ("differs", 1, 1 << bit % 8), (
+            bit
+        )
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("part", range(3))
 def test_every_bit_of_the_coefficients_counts(part: int) -> None:
-    """A flipped bit is seen where arithmetic says so; in sizes, counts and fill it is seen always."""
+    """A flipped bit is seen where arithmetic says so; in sizes, counts and fill it is seen
+    always.
+    """
     capture = small()
     data = capture.buffers["coefficients"]
     layer, x, _ = VIVANTE.lift(capture)
@@ -1394,15 +1679,32 @@ def test_any_wrong_bit_in_the_words_is_survived(part: int) -> None:
 
 
 @pytest.mark.sample(7)
-@pytest.mark.parametrize(("name", "word", "lsb", "width"), [
-    ("kernel_xy_size", 0, 2, 4), ("kernel_z_size", 0, 6, 14), ("in_image_x_size", 1, 6, 13),
-    ("in_image_y_size", 1, 19, 13), ("in_image_x_offset", 2, 0, 3), ("in_image_y_offset", 2, 3, 3),
-    ("post_shift", 2, 27, 5), ("out_image_x_size", 3, 6, 13), ("out_image_y_size", 3, 19, 13),
-    ("out_image_z_size", 4, 0, 14), ("kernel_y_size", 8, 12, 4), ("post_multiplier", 17, 24, 8),
-    ("coef_zero_point", 22, 0, 8), ("out_zero_point", 22, 8, 8)])
+@pytest.mark.parametrize(
+    ("name", "word", "lsb", "width"),
+    [
+        ("kernel_xy_size", 0, 2, 4),
+        ("kernel_z_size", 0, 6, 14),
+        ("in_image_x_size", 1, 6, 13),
+        ("in_image_y_size", 1, 19, 13),
+        ("in_image_x_offset", 2, 0, 3),
+        ("in_image_y_offset", 2, 3, 3),
+        ("post_shift", 2, 27, 5),
+        ("out_image_x_size", 3, 6, 13),
+        ("out_image_y_size", 3, 19, 13),
+        ("out_image_z_size", 4, 0, 14),
+        ("kernel_y_size", 8, 12, 4),
+        ("post_multiplier", 17, 24, 8),
+        ("coef_zero_point", 22, 0, 8),
+        ("out_zero_point", 22, 8, 8),
+    ],
+)
 @pytest.mark.parametrize("padding", ["same", "valid"])
-def test_wrong_bit_in_the_lowering_differs(name: str, word: int, lsb: int, width: int, padding: str) -> None:
-    """Where one wrong bit makes the device hang or give something else, check must not say equal."""
+def test_wrong_bit_in_the_lowering_differs(
+    name: str, word: int, lsb: int, width: int, padding: str
+) -> None:
+    """Where one wrong bit makes the device hang or give something else, check must not say
+    equal.
+    """
     _, _, capture = recorded(np.random.default_rng(21), (3, 3), (2, 3), (12, 11), padding=padding)
     assert npulab.check(capture).verdict == "equal"
     wrong, missed = 0, []
@@ -1419,7 +1721,9 @@ def test_wrong_bit_in_the_lowering_differs(name: str, word: int, lsb: int, width
 
 
 def test_rounding_mode_means_the_same_to_device_and_check() -> None:
-    """Whatever the device does with rounding_mode 0, check has to predict it or say that it cannot."""
+    """Whatever the device does with rounding_mode 0, check has to predict it or say that it
+    cannot.
+    """
     capture = small()
     assert int(capture.words[4]) >> 14 & 3 == 1
     other = Simulated().record(capture.with_fields(rounding_mode=0))
@@ -1486,7 +1790,9 @@ def test_output_at_the_zero_point_is_not_executed_only_where_more_was_expected()
 @pytest.mark.parametrize("name", ["input", "output"])
 def test_without_a_tensor_there_is_nothing_to_compare(name: str) -> None:
     capture = small()
-    less = dataclasses.replace(capture, buffers={n: b for n, b in capture.buffers.items() if n != name})
+    less = dataclasses.replace(
+        capture, buffers={n: b for n, b in capture.buffers.items() if n != name}
+    )
     verdict = npulab.check(less)
     assert verdict.verdict == "nothing to compare"
     assert verdict.words
@@ -1498,7 +1804,9 @@ def test_without_a_tensor_there_is_nothing_to_compare(name: str) -> None:
 def test_short_buffer_is_a_difference_not_a_traceback(name: str) -> None:
     capture = small()
     for size in (0, 1, len(capture.buffers[name]) - 65, len(capture.buffers[name]) - 1):
-        verdict = npulab.check(capture.with_buffers(**{name: capture.buffers[name][:max(size, 0)]}))
+        verdict = npulab.check(
+            capture.with_buffers(**{name: capture.buffers[name][: max(size, 0)]})
+        )
         assert verdict.verdict in ("differs", "nothing to compare"), (name, size)
         if size:
             assert not verdict.ok, (name, size)
@@ -1508,8 +1816,10 @@ def test_short_buffer_is_a_difference_not_a_traceback(name: str) -> None:
 
 
 def test_device_calls_neither_lift_nor_emulate() -> None:
-    capture = VIVANTE.lower(*layer_and_input(np.random.default_rng(1), (3, 3), (2, 3), (6, 6))[:1],
-                            x=np.zeros((6, 6, 2), np.uint8))
+    capture = VIVANTE.lower(
+        *layer_and_input(np.random.default_rng(1), (3, 3), (2, 3), (6, 6))[:1],
+        x=np.zeros((6, 6, 2), np.uint8),
+    )
     called: set[tuple[str, str]] = set()
 
     def watch(frame: Any, event: str, _: Any) -> None:
@@ -1535,9 +1845,20 @@ def test_device_is_an_oracle(update4: npulab.Capture) -> None:
     assert Simulated(expected=PREDICTED)(update4.with_fields(kernel_z_size=0)) == "hang"
 
 
-@pytest.mark.parametrize("name", ["kernel_xy_size", "kernel_y_size", "kernel_z_size", "kernels_per_core",
-                                  "in_image_x_size", "in_image_y_size", "out_image_x_size", "out_image_y_size",
-                                  "out_image_z_size"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "kernel_xy_size",
+        "kernel_y_size",
+        "kernel_z_size",
+        "kernels_per_core",
+        "in_image_x_size",
+        "in_image_y_size",
+        "out_image_x_size",
+        "out_image_y_size",
+        "out_image_z_size",
+    ],
+)
 def test_size_of_zero_hangs(update4: npulab.Capture, name: str) -> None:
     run = Simulated().run(update4.with_fields(**{name: 0}))
     assert (run.outcome, run.output) == ("hang", None)
@@ -1546,18 +1867,25 @@ def test_size_of_zero_hangs(update4: npulab.Capture, name: str) -> None:
         Simulated().record(update4.with_fields(**{name: 0}))
 
 
-@pytest.mark.parametrize(("name", "change"), [
-    ("zero-run width above the chip's", lambda d: d[:64] + b"\x06" + d[65:]),
-    ("zero-run width 255", lambda d: d[:64] + b"\xff" + d[65:]),
-    ("core size 0", lambda d: bytes(4) + d[4:]),
-    ("core size not a multiple of 64", lambda d: b"\x41" + d[1:]),
-    ("core size past the buffer", lambda d: b"\x00\x10" + d[2:]),
-    ("no second line", lambda d: d[:64]),
-    ("stream cut", lambda d: d[:80]),
-    ("nothing", lambda d: b""),
-])
-def test_bad_coefficients_hang(update4: npulab.Capture, name: str, change: Callable[[bytes], bytes]) -> None:
-    run = Simulated().run(update4.with_buffers(coefficients=change(update4.buffers["coefficients"])))
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("zero-run width above the chip's", lambda d: d[:64] + b"\x06" + d[65:]),
+        ("zero-run width 255", lambda d: d[:64] + b"\xff" + d[65:]),
+        ("core size 0", lambda d: bytes(4) + d[4:]),
+        ("core size not a multiple of 64", lambda d: b"\x41" + d[1:]),
+        ("core size past the buffer", lambda d: b"\x00\x10" + d[2:]),
+        ("no second line", lambda d: d[:64]),
+        ("stream cut", lambda d: d[:80]),
+        ("nothing", lambda d: b""),
+    ],
+)
+def test_bad_coefficients_hang(
+    update4: npulab.Capture, name: str, change: Callable[[bytes], bytes]
+) -> None:
+    run = Simulated().run(
+        update4.with_buffers(coefficients=change(update4.buffers["coefficients"]))
+    )
     assert run.outcome == "hang", name
     assert run.reason
 
@@ -1584,6 +1912,10 @@ def test_address_off_its_alignment_hangs(update4: npulab.Capture) -> None:
 
 def test_device_does_not_read_what_was_recorded() -> None:
     capture = small()
-    blank = dataclasses.replace(capture, parameters={}, name="", buffers={
-        name: data for name, data in capture.buffers.items() if name != "output"})
+    blank = dataclasses.replace(
+        capture,
+        parameters={},
+        name="",
+        buffers={name: data for name, data in capture.buffers.items() if name != "output"},
+    )
     assert Simulated().run(blank).output == capture.buffers["output"]

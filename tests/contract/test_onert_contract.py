@@ -1,4 +1,5 @@
-"""Issue 9 from its text: packed weights, hybrid layers, listings, lifetimes and the cache, each against a reference of
+"""Issue 9 from its text: packed weights, hybrid layers, listings, lifetimes and the cache, each
+against a reference of
 its own (``onert_by_hand``), in other shapes than those of the notes."""
 
 from __future__ import annotations
@@ -33,7 +34,16 @@ from npulab.npus.onert import cache, cache_log, layouts
 
 SEED = "seeds/003_78f469e58df80a91.txt"
 SHAPES = [(1, 1, 1), (3, 15, 2), (4, 16, 4), (5, 17, 3), (8, 4, 1), (9, 33, 5)]
-LONG_SHAPES = [(16, 32, 8), (19, 63, 17), (96, 1000, 4), (33, 1024, 9), (7, 1040, 2), (64, 256, 16), (20, 2048, 1), (17, 65, 33)]
+LONG_SHAPES = [
+    (16, 32, 8),
+    (19, 63, 17),
+    (96, 1000, 4),
+    (33, 1024, 9),
+    (7, 1040, 2),
+    (64, 256, 16),
+    (20, 2048, 1),
+    (17, 65, 33),
+]
 KINDS = ["hybrid", "hybrid channels", "int8", "int8 channels", "uint8"]
 
 
@@ -51,26 +61,47 @@ def lines(capsys: pytest.CaptureFixture[str], *arguments: Any) -> tuple[int, str
     return status, told.out, told.err
 
 
-def a_layer(kind: str, shape: tuple[int, int, int], seed: int = 0) -> tuple[FullyConnected, np.ndarray]:
+def a_layer(
+    kind: str, shape: tuple[int, int, int], seed: int = 0
+) -> tuple[FullyConnected, np.ndarray]:
     """A layer of a kind with (units, inputs), and rows of an input."""
     units, inputs, batches = shape
     rng = np.random.default_rng([seed, *shape, KINDS.index(kind)])
     activation = hand.ACTIVATIONS[int(rng.integers(4))]
-    scales = rng.uniform(0.001, 0.1, units if "channels" in kind else 1).astype(np.float32).astype(float)
+    scales = (
+        rng.uniform(0.001, 0.1, units if "channels" in kind else 1).astype(np.float32).astype(float)
+    )
     scale: Any = tuple(scales) if len(scales) > 1 else float(scales[0])
     if kind.startswith("hybrid"):
         weights = rng.integers(-127, 128, (units, inputs)).astype(np.int8)
-        x = (rng.normal(size=(batches, inputs)) * rng.choice([0, 1e-3, 1, 50], (batches, 1), p=[.1, .2, .5, .2]))
-        return (FullyConnected(weights, rng.normal(size=units).astype(np.float32), activation,
-                               weight_q=QuantParams(scale), dtype="float32"), x.astype(np.float32))
+        x = rng.normal(size=(batches, inputs)) * rng.choice(
+            [0, 1e-3, 1, 50], (batches, 1), p=[0.1, 0.2, 0.5, 0.2]
+        )
+        return (
+            FullyConnected(
+                weights,
+                rng.normal(size=units).astype(np.float32),
+                activation,
+                weight_q=QuantParams(scale),
+                dtype="float32",
+            ),
+            x.astype(np.float32),
+        )
     low, high = (0, 256) if kind == "uint8" else (-128, 128)
     weights = rng.integers(low + (kind != "uint8"), high, (units, inputs)).astype(kind.split()[0])
     x = rng.integers(low, high, (batches, inputs)).astype(weights.dtype)
     wide = float(np.float32(max(scales) * 0.02 * 70 * math.sqrt(inputs)))
-    return (FullyConnected(weights, rng.integers(-999, 1000, units).astype(np.int32), activation,
-                           QuantParams(float(np.float32(0.02)), int(rng.integers(low, high))),
-                           QuantParams(scale, int(rng.integers(low, high)) if kind == "uint8" else 0),
-                           QuantParams(wide, int(rng.integers(low, high)))), x)
+    return (
+        FullyConnected(
+            weights,
+            rng.integers(-999, 1000, units).astype(np.int32),
+            activation,
+            QuantParams(float(np.float32(0.02)), int(rng.integers(low, high))),
+            QuantParams(scale, int(rng.integers(low, high)) if kind == "uint8" else 0),
+            QuantParams(wide, int(rng.integers(low, high))),
+        ),
+        x,
+    )
 
 
 def ratios_of(layer: FullyConnected) -> list[float]:
@@ -86,13 +117,21 @@ def expected(layer: FullyConnected, x: np.ndarray, path: str) -> np.ndarray:
     """What the facts' arithmetic makes of a layer and rows."""
     scales = np.atleast_1d(np.asarray(layer.weight_q.scale, np.float32))
     if layer.dtype == "float32":
-        return hand.hybrid(x, layer.weights, scales, layer.bias.astype(np.float32), layer.activation)
+        return hand.hybrid(
+            x, layer.weights, scales, layer.bias.astype(np.float32), layer.activation
+        )
     low, high = (0, 255) if layer.dtype == "uint8" else (-128, 127)
     q, z = layer.output_q, layer.output_q.zero_point
-    bounds = {None: (low, high), "relu": (z, high), "relu6": (z, z + round(6 / q.scale)),
-              "relu_n1_to_1": (z - round(1 / q.scale), z + round(1 / q.scale))}[layer.activation]
+    bounds = {
+        None: (low, high),
+        "relu": (z, high),
+        "relu6": (z, z + round(6 / q.scale)),
+        "relu_n1_to_1": (z - round(1 / q.scale), z + round(1 / q.scale)),
+    }[layer.activation]
     low, high = max(low, bounds[0]), min(high, bounds[1])
-    sums = (x.astype(int) - layer.input_q.zero_point) @ (layer.weights.astype(int) - layer.weight_q.zero_point).T
+    sums = (x.astype(int) - layer.input_q.zero_point) @ (
+        layer.weights.astype(int) - layer.weight_q.zero_point
+    ).T
     sums = sums + layer.bias.astype(int)
     ratios = ratios_of(layer)
     return hand.requantized(sums, ratios, path in ARM, z, low, high).astype(layer.dtype)
@@ -118,35 +157,56 @@ def test_every_path_of_the_issue_is_there(onert: npulab.captures.target.Target) 
 @pytest.mark.sample(9)
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("shape", [*SHAPES, *long(*LONG_SHAPES)], ids=str)
-def test_a_layer_there_and_back(shape: tuple[int, int, int], path: str, onert: npulab.captures.target.Target) -> None:
-    """Packed bytes, sums, fill, output of the device, emulation, and the way back, of every kind of layer."""
+def test_a_layer_there_and_back(
+    shape: tuple[int, int, int], path: str, onert: npulab.captures.target.Target
+) -> None:
+    """Packed bytes, sums, fill, output of the device, emulation, and the way back, of every kind
+    of layer.
+    """
     for kind in KINDS:
         layer, x = a_layer(kind, shape)
         capture = onert.lower(layer, path, x)
         left, right, *_ = PATHS[path]
         uint8 = kind == "uint8"
         zero = layer.weight_q.zero_point if not kind.startswith("hybrid") else 0
-        assert capture.buffers["coefficients"] == hand.packed(layer.weights, left, zero, uint8), kind
+        assert capture.buffers["coefficients"] == hand.packed(layer.weights, left, zero, uint8), (
+            kind
+        )
         if not kind.startswith("hybrid"):
-            assert capture.buffers["input_rows"] == hand.packed(x, right, layer.input_q.zero_point, uint8), kind
+            assert capture.buffers["input_rows"] == hand.packed(
+                x, right, layer.input_q.zero_point, uint8
+            ), kind
             fixed = np.array([hand.multiplier(ratio) for ratio in ratios_of(layer)])
             assert capture.buffers["multipliers"] == fixed[:, 0].astype("<i4").tobytes(), kind
             assert capture.buffers["exponents"] == fixed[:, 1].astype("<i4").tobytes(), kind
         output = onert.simulate(capture)
         dtype = "<f4" if layer.dtype == "float32" else layer.dtype
         want = expected(layer, x, path)
-        assert np.array_equal(np.frombuffer(output, dtype).reshape(want.shape), want), (kind, layer.activation)
-        done = replace(capture, buffers={**capture.buffers, "output": output}, provenance="simulated")
+        assert np.array_equal(np.frombuffer(output, dtype).reshape(want.shape), want), (
+            kind,
+            layer.activation,
+        )
+        done = replace(
+            capture, buffers={**capture.buffers, "output": output}, provenance="simulated"
+        )
         found = npulab.check(done)
         # outputs that are all the zero point, or all 0, may lie in a buffer that no job wrote
-        plain = len(set(output)) == 1 and (set(output) <= {0, 255} or np.all(want == layer.output_q.zero_point))
-        assert (found.verdict, found.mismatches, found.compared) == ("one value" if plain else "equal", 0, want.size), kind
+        plain = len(set(output)) == 1 and (
+            set(output) <= {0, 255} or np.all(want == layer.output_q.zero_point)
+        )
+        assert (found.verdict, found.mismatches, found.compared) == (
+            "one value" if plain else "equal",
+            0,
+            want.size,
+        ), kind
         lifted = onert.lift(done)
         assert np.array_equal(lifted.layer.weights, layer.weights)
         assert lifted.layer.weights.dtype == layer.weights.dtype
         assert np.array_equal(lifted.layer.bias, layer.bias)
         assert lifted.layer.activation == layer.activation or (not kind.startswith("hybrid"))
-        assert np.array_equal(np.float32(lifted.layer.weight_q.scale), np.float32(layer.weight_q.scale))
+        assert np.array_equal(
+            np.float32(lifted.layer.weight_q.scale), np.float32(layer.weight_q.scale)
+        )
         assert np.array_equal(lifted.x, x)
         assert np.array_equal(lifted.output, want)
         again = onert.lower(lifted.layer, path, lifted.x)
@@ -156,13 +216,19 @@ def test_a_layer_there_and_back(shape: tuple[int, int, int], path: str, onert: n
 
 
 def test_features_of_a_call(onert: npulab.captures.target.Target) -> None:
-    """One rounding where the product is added; columns of whole KiB further apart; weights out of the cache."""
+    """One rounding where the product is added; columns of whole KiB further apart; weights out
+    of the cache.
+    """
     layer, x = a_layer("hybrid channels", (9, 33, 6))
     scales = np.float32(layer.weight_q.scale)
     for fused in (False, True):
         capture = onert.lower(layer, "neon-aarch64", x, features=["fused-multiply-add"] * fused)
-        want = hand.hybrid(x, layer.weights, scales, np.float32(layer.bias), layer.activation, fused)
-        assert np.array_equal(np.frombuffer(onert.simulate(capture), "<f4").reshape(want.shape), want)
+        want = hand.hybrid(
+            x, layer.weights, scales, np.float32(layer.bias), layer.activation, fused
+        )
+        assert np.array_equal(
+            np.frombuffer(onert.simulate(capture), "<f4").reshape(want.shape), want
+        )
         assert onert.rule_of(capture) == "hybrid-float32" + ":fused" * fused
     layer, x = a_layer("int8", (5, 1024, 2))
     plain = onert.lower(layer, "avx512", x)
@@ -177,9 +243,13 @@ def test_features_of_a_call(onert: npulab.captures.target.Target) -> None:
 
 @pytest.mark.parametrize("path", PATHS)
 def test_quantized_rows_of_a_hybrid_layer(path: str, onert: npulab.captures.target.Target) -> None:
-    """Row by row: the scale is the largest size over 127, the codes are 127 over the largest times the value."""
+    """Row by row: the scale is the largest size over 127, the codes are 127 over the largest
+    times the value.
+    """
     layer, _ = a_layer("hybrid", (4, 21, 1))
-    x = np.float32([np.linspace(-1, 1, 21), np.zeros(21), np.linspace(0, 254, 21) ** 2, -np.linspace(5, 9, 21)])
+    x = np.float32(
+        [np.linspace(-1, 1, 21), np.zeros(21), np.linspace(0, 254, 21) ** 2, -np.linspace(5, 9, 21)]
+    )
     x[3, 4:9] = 0.5 * 9 / 127  # half a step
     capture = onert.lower(layer, path, x)
     codes, scales = [], []
@@ -187,7 +257,9 @@ def test_quantized_rows_of_a_hybrid_layer(path: str, onert: npulab.captures.targ
         most = np.abs(row).max()
         scales.append(most / np.float32(127) if most else np.float32(1))
         inverse = np.float32(127) / most if most else np.float32(0)
-        codes.append([int(math.copysign(math.floor(abs(float(v * inverse)) + 0.5), v)) for v in row])
+        codes.append(
+            [int(math.copysign(math.floor(abs(float(v * inverse)) + 0.5), v)) for v in row]
+        )
     assert capture.buffers["input_scales"] == np.asarray(scales, "<f4").tobytes()
     assert capture.buffers["input_rows"] == hand.packed(codes, PATHS[path][1])
 
@@ -200,11 +272,17 @@ def test_offsets_are_those_of_the_formula(path: str, side: str) -> None:
     block = left if side == "lhs" else right
     floats = (1, wide if side == "lhs" else narrow)
     for rows, columns in [(1, 1), (15, 3), (16, 4), (17, 5), (37, 13), (64, 33), (1024, 9)]:
-        at = np.array([[hand.place(r, c, rows, block) for c in range(columns)] for r in range(rows)])
+        at = np.array(
+            [[hand.place(r, c, rows, block) for c in range(columns)] for r in range(rows)]
+        )
         layout = layouts.packed((rows, columns), path, side)
         assert np.array_equal(layout.index_map(), at)
-        assert layout.size == hand.up(rows, block[0]) * hand.up(columns, block[1]) + 4 * hand.up(columns, block[1])
-        at = np.array([[hand.place(r, c, rows, floats) for c in range(columns)] for r in range(rows)])
+        assert layout.size == hand.up(rows, block[0]) * hand.up(columns, block[1]) + 4 * hand.up(
+            columns, block[1]
+        )
+        at = np.array(
+            [[hand.place(r, c, rows, floats) for c in range(columns)] for r in range(rows)]
+        )
         layout = layouts.packed_float((rows, columns), path, side)
         assert np.array_equal(layout.index_map(), 4 * at)
         assert layout.size == 4 * rows * hand.up(columns, floats[1])
@@ -226,30 +304,51 @@ def test_float_matrices_are_packed(path: str) -> None:
 
 @pytest.mark.sample(6)
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("shape", [(5, 37), (18, 50), *long((33, 130), (96, 100), (1, 40), (3, 17))], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(5, 37), (18, 50), *long((33, 130), (96, 100), (1, 40), (3, 17))], ids=str
+)
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
-def test_the_layout_is_found_from_markers_of_lowered_layers(path: str, shape: tuple[int, int], dtype: str,
-                                                            onert: npulab.captures.target.Target) -> None:
-    """What a board's memory would show of layers whose weights are markers gives the layout of all others."""
+def test_the_layout_is_found_from_markers_of_lowered_layers(
+    path: str, shape: tuple[int, int], dtype: str, onert: npulab.captures.target.Target
+) -> None:
+    """What a board's memory would show of layers whose weights are markers gives the layout of
+    all others.
+    """
     zero = 77 if dtype == "uint8" else 0
     pairs = []
     for marker in npulab.layout.markers(shape, dtype, avoid=[zero]):
         if dtype == "int8":
             marker = np.maximum(marker, -127)
-        layer = FullyConnected(marker, np.zeros(shape[0], np.int32), None, QuantParams(0.1), QuantParams(0.1, zero),
-                               QuantParams(90.0))
+        layer = FullyConnected(
+            marker,
+            np.zeros(shape[0], np.int32),
+            None,
+            QuantParams(0.1),
+            QuantParams(0.1, zero),
+            QuantParams(90.0),
+        )
         pairs.append((marker, onert.lower(layer, path).buffers["coefficients"]))
     found = npulab.find_layout([m for m, _ in pairs], [data for _, data in pairs])
-    at = np.array([[hand.place(r, c, shape[1], PATHS[path][0]) for r in range(shape[1])] for c in range(shape[0])])
+    at = np.array(
+        [
+            [hand.place(r, c, shape[1], PATHS[path][0]) for r in range(shape[1])]
+            for c in range(shape[0])
+        ]
+    )
     assert np.array_equal(found.index_map(), at), str(found)
     other = np.random.default_rng(1).integers(0, 100, shape).astype(dtype)
-    assert found.pack(other) == hand.packed(other, PATHS[path][0], zero, dtype == "uint8"), str(found)
+    assert found.pack(other) == hand.packed(other, PATHS[path][0], zero, dtype == "uint8"), str(
+        found
+    )
     assert found.sure, str(found)
 
 
 def test_every_byte_of_packed_weights_is_explained(onert: npulab.captures.target.Target) -> None:
-    for path, kind, shape in [("neon-armv7", "uint8", (5, 17, 1)), ("avx512", "hybrid", (17, 5, 1)),
-                              ("neon-dotprod", "int8 channels", (1, 1, 1))]:
+    for path, kind, shape in [
+        ("neon-armv7", "uint8", (5, 17, 1)),
+        ("avx512", "hybrid", (17, 5, 1)),
+        ("neon-dotprod", "int8 channels", (1, 1, 1)),
+    ]:
         layer, x = a_layer(kind, shape)
         capture = onert.lower(layer, path, x)
         said = npulab.explain(capture)
@@ -268,9 +367,15 @@ def damaged(capture: npulab.Capture, name: str, at: int, by: int = 1) -> npulab.
     return replace(capture, buffers={**capture.buffers, name: bytes(data)})
 
 
-@pytest.mark.parametrize("path", ["neon-armv7", *long(*(path for path in PATHS if path != "neon-armv7"))])
-def test_fill_and_sums_that_are_wrong_are_noticed(path: str, onert: npulab.captures.target.Target) -> None:
-    """Each byte of the packed weights: a changed weight breaks its sum, changed fill or a changed sum are named."""
+@pytest.mark.parametrize(
+    "path", ["neon-armv7", *long(*(path for path in PATHS if path != "neon-armv7"))]
+)
+def test_fill_and_sums_that_are_wrong_are_noticed(
+    path: str, onert: npulab.captures.target.Target
+) -> None:
+    """Each byte of the packed weights: a changed weight breaks its sum, changed fill or a
+    changed sum are named.
+    """
     layer, x = a_layer("uint8", (5, 17, 3))
     capture = onert.lower(layer, path, x)
     for at in range(0, len(capture.buffers["coefficients"]), 1 if path != "neon-armv7" else 5):
@@ -282,8 +387,12 @@ def test_fill_and_sums_that_are_wrong_are_noticed(path: str, onert: npulab.captu
         assert found.coefficients != "equal"
 
 
-def test_buffers_of_another_size_and_words_of_anything(onert: npulab.captures.target.Target) -> None:
-    """Whatever is cut off or changed, the answer is a value or a refusal, within bounds of memory."""
+def test_buffers_of_another_size_and_words_of_anything(
+    onert: npulab.captures.target.Target,
+) -> None:
+    """Whatever is cut off or changed, the answer is a value or a refusal, within bounds of
+    memory.
+    """
     rng = random.Random(9)
     layer, x = a_layer("hybrid channels", (6, 19, 3))
     capture = onert.lower(layer, "neon-aarch64", x)
@@ -299,8 +408,9 @@ def test_buffers_of_another_size_and_words_of_anything(onert: npulab.captures.ta
     for _ in range(80):
         words = capture.words.copy()
         for _ in range(rng.randrange(1, 3)):
-            words[rng.randrange(len(words))] = rng.choice([0, 1, 2**31, 2**32 - 1, 2**31 - 1, rng.getrandbits(32),
-                                                           rng.randrange(64)])
+            words[rng.randrange(len(words))] = rng.choice(
+                [0, 1, 2**31, 2**32 - 1, 2**31 - 1, rng.getrandbits(32), rng.randrange(64)]
+            )
         refused(onert, replace(capture, jobs=(replace(capture.jobs[0], words=words),)))
     assert tracemalloc.get_traced_memory()[1] < 2**26
     tracemalloc.stop()
@@ -312,7 +422,9 @@ def refused(onert: npulab.captures.target.Target, capture: npulab.Capture) -> No
             call(capture)
 
 
-def test_captures_say_that_they_are_simulated(onert: npulab.captures.target.Target, capsys: pytest.CaptureFixture[str]) -> None:
+def test_captures_say_that_they_are_simulated(
+    onert: npulab.captures.target.Target, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Those of the repository: recorded by the device, and again the same from what they say."""
     kept = npulab.load_all(CAPTURES / "onert")
     assert len(kept) >= 4
@@ -329,20 +441,30 @@ def test_captures_say_that_they_are_simulated(onert: npulab.captures.target.Targ
     status, out, _ = lines(capsys, "check", "--json", CAPTURES / "onert")
     told = [json.loads(line) for line in out.splitlines()]
     assert status == 0
-    assert {(t["verdict"], t["words"], t["coefficients"], t["provenance"]) for t in told} \
-        == {("equal", "equal", "equal", "simulated")}
+    assert {(t["verdict"], t["words"], t["coefficients"], t["provenance"]) for t in told} == {
+        ("equal", "equal", "equal", "simulated")
+    }
     status, out, _ = lines(capsys, "show", CAPTURES / "onert" / kept[0].name)
     assert status == 0
     assert "simulated" in out
 
 
-def test_two_captures_by_field(onert: npulab.captures.target.Target, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_two_captures_by_field(
+    onert: npulab.captures.target.Target, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     """Only what differs, in the names of ruy's parameters."""
     layer, x = a_layer("hybrid", (5, 17, 3))
     npulab.save(onert.lower(layer, "neon-armv7", x, name="a"), tmp_path / "a")
     npulab.save(onert.lower(layer, "avx512", x, name="b"), tmp_path / "b")
-    npulab.save(onert.lower(replace(layer, activation="relu" if layer.activation != "relu" else None), "neon-armv7", x,
-                            name="c"), tmp_path / "c")
+    npulab.save(
+        onert.lower(
+            replace(layer, activation="relu" if layer.activation != "relu" else None),
+            "neon-armv7",
+            x,
+            name="c",
+        ),
+        tmp_path / "c",
+    )
     _, out, _ = lines(capsys, "diff", "--json", tmp_path / "a", tmp_path / "b")
     told = [json.loads(line) for line in out.splitlines()]
     fields = {t["field"]: (t["a"], t["b"]) for t in told if "field" in t}
@@ -358,17 +480,30 @@ def test_two_captures_by_field(onert: npulab.captures.target.Target, capsys: pyt
 
 
 @pytest.mark.parametrize("path", long(*PATHS))
-def test_a_sweep_of_layers_shows_the_blocks(path: str, onert: npulab.captures.target.Target) -> None:
-    """Nobody tells the search what a block is: rows and columns of packed matrices are found as rounded up to them."""
+def test_a_sweep_of_layers_shows_the_blocks(
+    path: str, onert: npulab.captures.target.Target
+) -> None:
+    """Nobody tells the search what a block is: rows and columns of packed matrices are found as
+    rounded up to them.
+    """
     rng = np.random.default_rng(8)
     captures = []
     for number in range(70):
         layer, x = a_layer("hybrid", tuple(int(n) for n in rng.integers(1, (60, 90, 40))), number)
         captures.append(onert.lower(layer, path, x, name=f"layer {number}"))
-    laws = npulab.find_laws(np.stack([one.words for one in captures]),
-                            pd.DataFrame([{"input_channels": one.parameters["input_channels"],
-                                           "output_channels": one.parameters["output_channels"],
-                                           "batches": one.parameters["batches"]} for one in captures]))
+    laws = npulab.find_laws(
+        np.stack([one.words for one in captures]),
+        pd.DataFrame(
+            [
+                {
+                    "input_channels": one.parameters["input_channels"],
+                    "output_channels": one.parameters["output_channels"],
+                    "batches": one.parameters["batches"],
+                }
+                for one in captures
+            ]
+        ),
+    )
     (rows, columns), (_, batches), *_ = PATHS[path]
     told = " ".join(laws.table["law"])
     assert f"ceil(input_channels / {rows})" in told
@@ -376,7 +511,9 @@ def test_a_sweep_of_layers_shows_the_blocks(path: str, onert: npulab.captures.ta
     assert f"ceil(batches / {batches})" in told
 
 
-def test_where_outputs_of_rows_differ(onert: npulab.captures.target.Target, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_where_outputs_of_rows_differ(
+    onert: npulab.captures.target.Target, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     """A batch is a row of the views, one to four axes alike, and another rounding is named."""
     layer, _ = a_layer("int8", (9, 33, 5))
     for shape in [(33,), (6, 33), (3, 2, 1, 3, 11)]:
@@ -390,12 +527,25 @@ def test_where_outputs_of_rows_differ(onert: npulab.captures.target.Target, caps
         assert len(found.first) == found.predicted.ndim == 3
         assert np.ravel_multi_index(found.first, found.predicted.shape) == 13 % len(output)
         assert npulab.analysis.mismatch.summary.mismatches(found).by_channel["differ"].sum() == 1
-        for view in (npulab.notebook.pictures.output_comparison, *[npulab.notebook.pictures.output_difference] * (shape == (6, 33))):
+        for view in (
+            npulab.notebook.pictures.output_comparison,
+            *[npulab.notebook.pictures.output_difference] * (shape == (6, 33)),
+        ):
             assert "differ" in repr(view(found))
-        assert npulab.hypotheses(found).loc[0, ["mismatches", "compared"]].tolist() == [1, len(output)]
-    capture = onert.lower(layer, "neon-armv7", np.random.default_rng(3).integers(-128, 128, (400, 33)).astype(np.int8))
+        assert npulab.hypotheses(found).loc[0, ["mismatches", "compared"]].tolist() == [
+            1,
+            len(output),
+        ]
+    capture = onert.lower(
+        layer, "neon-armv7", np.random.default_rng(3).integers(-128, 128, (400, 33)).astype(np.int8)
+    )
     twice = npulab.emulate(layer, onert.lift(capture).x, "ruy-x86:P")
-    captured = replace(capture, name="twice", buffers={**capture.buffers, "output": twice.tobytes()}, provenance="board")
+    captured = replace(
+        capture,
+        name="twice",
+        buffers={**capture.buffers, "output": twice.tobytes()},
+        provenance="board",
+    )
     told = npulab.hypotheses(npulab.check(captured))
     assert "ruy-x86" in " ".join(told[told["equal"]]["change"])
     npulab.save(captured, tmp_path / "twice")
@@ -409,9 +559,13 @@ def test_where_outputs_of_rows_differ(onert: npulab.captures.target.Target, caps
 
 
 def litert(model: bytes, x: np.ndarray, kernels: str) -> np.ndarray:
-    interpreter = pytest.importorskip("ai_edge_litert.interpreter", reason="LiteRT is not installed")
+    interpreter = pytest.importorskip(
+        "ai_edge_litert.interpreter", reason="LiteRT is not installed"
+    )
     kind = getattr(interpreter.OpResolverType, kernels)
-    run = interpreter.Interpreter(model_content=model, num_threads=1, experimental_op_resolver_type=kind)
+    run = interpreter.Interpreter(
+        model_content=model, num_threads=1, experimental_op_resolver_type=kind
+    )
     run.allocate_tensors()
     run.set_tensor(run.get_input_details()[0]["index"], x)
     run.invoke()
@@ -421,7 +575,10 @@ def litert(model: bytes, x: np.ndarray, kernels: str) -> np.ndarray:
 def random_hybrid(seed: int) -> tuple[bytes, FullyConnected, np.ndarray]:
     """A model put together by hand, the layer that is in it, and an input of two to four axes."""
     rng = np.random.default_rng([27, seed])
-    units, inputs = int(rng.integers(1, 40)), int(rng.choice([1, 2, 3, 4, 7, 15, 16, 17, 31, 33, 100, 257]))
+    units, inputs = (
+        int(rng.integers(1, 40)),
+        int(rng.choice([1, 2, 3, 4, 7, 15, 16, 17, 31, 33, 100, 257])),
+    )
     leading = [int(n) for n in rng.integers(1, 6, rng.integers(1, 4))]
     activation = hand.ACTIVATIONS[int(rng.integers(4))]
     scale = (2.0 ** rng.uniform(-12, 2, units if rng.random() < 0.5 else 1)).astype(np.float32)
@@ -432,9 +589,16 @@ def random_hybrid(seed: int) -> tuple[bytes, FullyConnected, np.ndarray]:
         x[rng.random(leading) < 0.4] = 0
     if rng.random() < 0.2:
         x = np.abs(x)
-    layer = FullyConnected(weights, bias, activation, dtype="float32",
-                           weight_q=QuantParams(tuple(map(float, scale)) if len(scale) > 1 else float(scale[0])))
-    model = hand.fully_connected(weights, list(map(float, scale)), bias, activation, leading).build()
+    layer = FullyConnected(
+        weights,
+        bias,
+        activation,
+        dtype="float32",
+        weight_q=QuantParams(tuple(map(float, scale)) if len(scale) > 1 else float(scale[0])),
+    )
+    model = hand.fully_connected(
+        weights, list(map(float, scale)), bias, activation, leading
+    ).build()
     return model, layer, x.astype(np.float32)
 
 
@@ -453,7 +617,10 @@ def test_a_hundred_random_hybrid_models(first: int) -> None:
         assert np.array_equal(np.float32(read.weight_q.scale), np.float32(layer.weight_q.scale))
         assert (read.activation, read.dtype) == (layer.activation, "float32")
         made = npulab.single_op_model(layer, batch=x.shape[:-1] if x.ndim > 2 else len(x))
-        for kernels, engine in (("BUILTIN_REF", "tflite-reference"), ("BUILTIN_WITHOUT_DEFAULT_DELEGATES", "tflite-builtin")):
+        for kernels, engine in (
+            ("BUILTIN_REF", "tflite-reference"),
+            ("BUILTIN_WITHOUT_DEFAULT_DELEGATES", "tflite-builtin"),
+        ):
             want = litert(model, x, kernels)
             assert differing(npulab.emulate(read, x, engine), want) == 0, seed
             assert differing(litert(made, x, kernels), want) == 0, seed
@@ -461,7 +628,9 @@ def test_a_hundred_random_hybrid_models(first: int) -> None:
         fused += differing(npulab.emulate(read, x, "hybrid-float32:fused"), want)
         kinds |= {(layer.activation, x.ndim, isinstance(layer.weight_q.scale, tuple))}
     assert len(kinds) > 20, "of 24"
-    assert 0.05 < fused / outputs < 0.3, "the variant that rounds once differs in about a fifth of the outputs"
+    assert 0.05 < fused / outputs < 0.3, (
+        "the variant that rounds once differs in about a fifth of the outputs"
+    )
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -470,22 +639,37 @@ def test_both_variants_against_plain_arithmetic(seed: int) -> None:
     rows = x.reshape(-1, x.shape[-1])[:6]
     scales = np.atleast_1d(np.float32(layer.weight_q.scale))
     for rule, fused in (("hybrid-float32", False), ("hybrid-float32:fused", True)):
-        want = hand.hybrid(rows, layer.weights[:, :], scales, np.float32(layer.bias), layer.activation, fused)
+        want = hand.hybrid(
+            rows, layer.weights[:, :], scales, np.float32(layer.bias), layer.activation, fused
+        )
         assert differing(npulab.emulate(layer, rows, rule), want) == 0
 
 
 @pytest.mark.parametrize("x_shape", [(4, 1000), (4, 2, 1536)])
 @pytest.mark.parametrize("channels", [False, True])
-def test_the_operators_of_the_seed(x_shape: tuple[int, ...], channels: bool, onert: npulab.captures.target.Target) -> None:
+def test_the_operators_of_the_seed(
+    x_shape: tuple[int, ...], channels: bool, onert: npulab.captures.target.Target
+) -> None:
     """[4,1000]x[96,1000] and [4,2,1536]x[96,1536], from LiteRT and from the device of each path."""
     rng = np.random.default_rng(3)
     weights = rng.integers(-127, 128, (96, x_shape[-1])).astype(np.int8)
-    bias, scale = rng.normal(size=96).astype(np.float32), rng.uniform(0.001, 0.01, 96 if channels else 1)
-    layer = FullyConnected(weights, bias, None, dtype="float32",
-                           weight_q=QuantParams(tuple(map(float, scale)) if channels else float(scale[0])))
+    bias, scale = (
+        rng.normal(size=96).astype(np.float32),
+        rng.uniform(0.001, 0.01, 96 if channels else 1),
+    )
+    layer = FullyConnected(
+        weights,
+        bias,
+        None,
+        dtype="float32",
+        weight_q=QuantParams(tuple(map(float, scale)) if channels else float(scale[0])),
+    )
     x = rng.normal(size=x_shape).astype(np.float32)
-    want = litert(hand.fully_connected(weights, list(map(float, scale)), bias, None, x_shape[:-1]).build(), x,
-                  "BUILTIN_WITHOUT_DEFAULT_DELEGATES")
+    want = litert(
+        hand.fully_connected(weights, list(map(float, scale)), bias, None, x_shape[:-1]).build(),
+        x,
+        "BUILTIN_WITHOUT_DEFAULT_DELEGATES",
+    )
     assert want.shape == (math.prod(x_shape[:-1]), 96)
     assert differing(npulab.emulate(layer, x), want) == 0
     for path in ("neon-armv7", "avx512"):
@@ -495,95 +679,160 @@ def test_the_operators_of_the_seed(x_shape: tuple[int, ...], channels: bool, one
 
 
 def test_numbers_at_the_edges_of_a_hybrid_layer() -> None:
-    """Zeros, minus zero, rows of one value, ties of the codes, the smallest rows that have a reciprocal."""
+    """Zeros, minus zero, rows of one value, ties of the codes, the smallest rows that have a
+    reciprocal.
+    """
     weights = np.int8([[127, -127, 1, 0], [-1, 1, -1, 1], [0, 0, 0, 0]])
     bias = np.float32([0.0, -0.0, 1e-30])
-    rows = np.float32([[0, 0, 0, 0], [-0.0, 0, -0.0, 0], [254, 1, 3, -1], [127, 0.5, -0.5, 1.5], [1e-30, -1e-30, 0, 5e-31],
-                       [3e38, -3e38, 1e38, 1], [4e-37, 0, 0, 0], [-7, -7, -7, -7]])
+    rows = np.float32(
+        [
+            [0, 0, 0, 0],
+            [-0.0, 0, -0.0, 0],
+            [254, 1, 3, -1],
+            [127, 0.5, -0.5, 1.5],
+            [1e-30, -1e-30, 0, 5e-31],
+            [3e38, -3e38, 1e38, 1],
+            [4e-37, 0, 0, 0],
+            [-7, -7, -7, -7],
+        ]
+    )
     for scale in ([0.5], [1e-3, 2.0, 7.0]):
         for activation in hand.ACTIVATIONS:
-            layer = FullyConnected(weights, bias, activation, dtype="float32",
-                                   weight_q=QuantParams(tuple(scale) if len(scale) > 1 else scale[0]))
+            layer = FullyConnected(
+                weights,
+                bias,
+                activation,
+                dtype="float32",
+                weight_q=QuantParams(tuple(scale) if len(scale) > 1 else scale[0]),
+            )
             for x in (rows, rows[:1], rows[:2], rows[2:3]):
                 model = hand.fully_connected(weights, scale, bias, activation, [len(x)]).build()
                 for kernels in ("BUILTIN_REF", "BUILTIN_WITHOUT_DEFAULT_DELEGATES"):
-                    got = npulab.emulate(layer, x, "tflite-reference" if "REF" in kernels else "tflite-builtin")
+                    got = npulab.emulate(
+                        layer, x, "tflite-reference" if "REF" in kernels else "tflite-builtin"
+                    )
                     want = litert(model, x, kernels)
                     assert differing(got, want) == 0, (scale, activation, got, want)
 
 
 @pytest.mark.parametrize("depthwise", [False, True])
 def test_infinite_outputs_of_a_hybrid_convolution(depthwise: bool) -> None:
-    """A convolution clamps to the finite numbers where it has no activation; a fully connected layer does not."""
+    """A convolution clamps to the finite numbers where it has no activation; a fully connected
+    layer does not.
+    """
     rng = np.random.default_rng(6)
     x = (rng.uniform(-1, 1, (1, 3, 3, 2)) * 1e38).astype(np.float32)
     for activation in hand.ACTIVATIONS:
         for scale in (7.0, (0.01, 2.02)):
-            layer = npulab.Conv2D(rng.integers(-127, 128, (1 if depthwise else 2, 2, 1, 2)).astype(np.int8),
-                                  np.float32([0, 1]), (3, 3, 2), depthwise=depthwise, activation=activation,
-                                  weight_q=QuantParams(scale), dtype="float32")
-            for kernels, engine in (("BUILTIN_REF", "tflite-reference"), ("BUILTIN_WITHOUT_DEFAULT_DELEGATES", "tflite-builtin")):
+            layer = npulab.Conv2D(
+                rng.integers(-127, 128, (1 if depthwise else 2, 2, 1, 2)).astype(np.int8),
+                np.float32([0, 1]),
+                (3, 3, 2),
+                depthwise=depthwise,
+                activation=activation,
+                weight_q=QuantParams(scale),
+                dtype="float32",
+            )
+            for kernels, engine in (
+                ("BUILTIN_REF", "tflite-reference"),
+                ("BUILTIN_WITHOUT_DEFAULT_DELEGATES", "tflite-builtin"),
+            ):
                 want = litert(npulab.single_op_model(layer), x, kernels)
                 assert differing(npulab.emulate(layer, x, engine), want) == 0
                 assert np.isfinite(want).all()
 
 
-@pytest.mark.parametrize("engine", ["tflite-reference", "tflite-builtin", "hybrid-float32:fused", "xnnpack"])
+@pytest.mark.parametrize(
+    "engine", ["tflite-reference", "tflite-builtin", "hybrid-float32:fused", "xnnpack"]
+)
 def test_rows_without_a_reciprocal_are_refused(engine: str) -> None:
-    """127 / 1e-38 overflows: kernels make codes of infinity, which C++ leaves open, and their outputs show it."""
+    """127 / 1e-38 overflows: kernels make codes of infinity, which C++ leaves open, and their
+    outputs show it.
+    """
     layer = FullyConnected(np.int8([[1, 2, 3]]), np.float32([1]), dtype="float32")
     with pytest.raises(ValueError, match=r"row 1.*float32"):
         npulab.emulate(layer, np.float32([[0, 1, 2], [1e-38, 0, 0]]), engine)
-    assert npulab.emulate(layer, np.float32([[0, 0, 0], [4e-36, 0, 0]]), engine).tolist() == [[1], [1]]
+    assert npulab.emulate(layer, np.float32([[0, 0, 0], [4e-36, 0, 0]]), engine).tolist() == [
+        [1],
+        [1],
+    ]
 
 
 # ---- conventions of convolution, typed from the seed
 
 
-def tensorflow_conv2d(x: np.ndarray, window: np.ndarray, s: tuple[int, int], out: tuple[int, int]) -> np.ndarray:
+def tensorflow_conv2d(
+    x: np.ndarray, window: np.ndarray, s: tuple[int, int], out: tuple[int, int]
+) -> np.ndarray:
     n, kh, kw, o = len(x), *window.shape[:2], window.shape[3]
     y = np.zeros((n, *out, o), int)
     for b, i, j, k in np.ndindex(y.shape):
-        y[b, i, j, k] = sum(x[b, s[0] * i + di, s[1] * j + dj, q] * window[di, dj, q, k]
-                            for di in range(kh) for dj in range(kw) for q in range(window.shape[2]))
+        y[b, i, j, k] = sum(
+            x[b, s[0] * i + di, s[1] * j + dj, q] * window[di, dj, q, k]
+            for di in range(kh)
+            for dj in range(kw)
+            for q in range(window.shape[2])
+        )
     return y
 
 
-def tensorflow_depthwise(x: np.ndarray, window: np.ndarray, s: tuple[int, int], rate: tuple[int, int],
-                         out: tuple[int, int]) -> np.ndarray:
+def tensorflow_depthwise(
+    x: np.ndarray,
+    window: np.ndarray,
+    s: tuple[int, int],
+    rate: tuple[int, int],
+    out: tuple[int, int],
+) -> np.ndarray:
     kh, kw, channels, multiplier = window.shape
     y = np.zeros((len(x), *out, channels * multiplier), int)
     for b, i, j, k, q in np.ndindex(len(x), *out, channels, multiplier):
         y[b, i, j, k * multiplier + q] = sum(
             window[di, dj, k, q] * x[b, s[0] * i + rate[0] * di, s[1] * j + rate[1] * dj, k]
-            for di in range(kh) for dj in range(kw))
+            for di in range(kh)
+            for dj in range(kw)
+        )
     return y
 
 
-def nnapi_conv2d(x: np.ndarray, window: np.ndarray, bias: np.ndarray, s: tuple[int, int],
-                 out: tuple[int, int]) -> np.ndarray:
+def nnapi_conv2d(
+    x: np.ndarray, window: np.ndarray, bias: np.ndarray, s: tuple[int, int], out: tuple[int, int]
+) -> np.ndarray:
     y = np.zeros((len(x), *out, len(window)), int)
     for b, i, j, channel in np.ndindex(y.shape):
         y[b, i, j, channel] = bias[channel] + sum(
             x[b, s[0] * i + di, s[1] * j + dj, k] * window[channel, di, dj, k]
-            for di in range(window.shape[1]) for dj in range(window.shape[2]) for k in range(window.shape[3]))
+            for di in range(window.shape[1])
+            for dj in range(window.shape[2])
+            for k in range(window.shape[3])
+        )
     return y
 
 
-def nnapi_depthwise(x: np.ndarray, window: np.ndarray, bias: np.ndarray, s: tuple[int, int],
-                    out: tuple[int, int]) -> np.ndarray:
+def nnapi_depthwise(
+    x: np.ndarray, window: np.ndarray, bias: np.ndarray, s: tuple[int, int], out: tuple[int, int]
+) -> np.ndarray:
     channels = x.shape[3]
     multiplier = window.shape[3] // channels
     y = np.zeros((len(x), *out, window.shape[3]), int)
     for b, i, j, k, q in np.ndindex(len(x), *out, channels, multiplier):
         at = k * multiplier + q
-        y[b, i, j, at] = bias[at] + sum(x[b, s[0] * i + di, s[1] * j + dj, k] * window[0, di, dj, at]
-                                        for di in range(window.shape[1]) for dj in range(window.shape[2]))
+        y[b, i, j, at] = bias[at] + sum(
+            x[b, s[0] * i + di, s[1] * j + dj, k] * window[0, di, dj, at]
+            for di in range(window.shape[1])
+            for dj in range(window.shape[2])
+        )
     return y
 
 
-def pytorch_conv2d(x: np.ndarray, window: np.ndarray, bias: np.ndarray, s: tuple[int, int], d: tuple[int, int],
-                   groups: int, out: tuple[int, int]) -> np.ndarray:
+def pytorch_conv2d(
+    x: np.ndarray,
+    window: np.ndarray,
+    bias: np.ndarray,
+    s: tuple[int, int],
+    d: tuple[int, int],
+    groups: int,
+    out: tuple[int, int],
+) -> np.ndarray:
     """NCHW and OIHW: each group of output channels sees its own input channels."""
     o, per, kh, kw = window.shape
     y = np.zeros((len(x), o, *out), int)
@@ -591,11 +840,16 @@ def pytorch_conv2d(x: np.ndarray, window: np.ndarray, bias: np.ndarray, s: tuple
         first = k // (o // groups) * per
         y[b, k, i, j] = bias[k] + sum(
             x[b, first + c, s[0] * i + d[0] * di, s[1] * j + d[1] * dj] * window[k, c, di, dj]
-            for c in range(per) for di in range(kh) for dj in range(kw))
+            for c in range(per)
+            for di in range(kh)
+            for dj in range(kw)
+        )
     return y
 
 
-def same(x: np.ndarray, kernel: tuple[int, int], s: tuple[int, int], d: tuple[int, int]) -> np.ndarray:
+def same(
+    x: np.ndarray, kernel: tuple[int, int], s: tuple[int, int], d: tuple[int, int]
+) -> np.ndarray:
     """``x`` NHWC with the zeros that SAME puts around it."""
     around = []
     for n, k, stride, step in zip(x.shape[1:3], kernel, s, d, strict=True):
@@ -645,8 +899,13 @@ def test_a_depthwise_convolution_in_three_conventions(seed: int) -> None:
     x = rng.integers(-128, 128, (n, *size, channels)).astype(np.int8)
     one = npulab.layout.convert_axes(hwcm, "HWCM", "1HW(CM)")
     padding = ("same", "valid")[seed // 2 % 2]
-    got = npulab.accumulate(npulab.Conv2D(one, bias, (*size, channels), s, padding, d, depthwise=True), x)
-    wide, out = same(x.astype(int), kernel, s, d) if padding == "same" else x.astype(int), got.shape[1:3]
+    got = npulab.accumulate(
+        npulab.Conv2D(one, bias, (*size, channels), s, padding, d, depthwise=True), x
+    )
+    wide, out = (
+        same(x.astype(int), kernel, s, d) if padding == "same" else x.astype(int),
+        got.shape[1:3],
+    )
     assert np.array_equal(got, tensorflow_depthwise(wide, hwcm.astype(int), s, d, out) + bias)
     if d == (1, 1):
         assert np.array_equal(got, nnapi_depthwise(wide, one.astype(int), bias, s, out))
@@ -654,15 +913,24 @@ def test_a_depthwise_convolution_in_three_conventions(seed: int) -> None:
     y = pytorch_conv2d(wide.transpose(0, 3, 1, 2), torch.astype(int), bias, s, d, channels, out)
     assert np.array_equal(got, npulab.layout.convert_axes(y, "NCHW", "NHWC"))
     dense = npulab.layout.dense_weights(hwcm, "HWCM", channels)
-    assert np.array_equal(got, npulab.accumulate(npulab.Conv2D(dense, bias, (*size, channels), s, padding, d), x))
+    assert np.array_equal(
+        got, npulab.accumulate(npulab.Conv2D(dense, bias, (*size, channels), s, padding, d), x)
+    )
     back = npulab.layout.convert_axes(torch, "(CM)1HW", "HWCM", C=channels)
     assert np.array_equal(back, hwcm)
 
 
 def test_orders_that_do_not_go_together() -> None:
-    for shape, source, to in [((2, 2, 3), "HWIO", "OHWI"), ((2, 2, 3, 4), "HWIO", "OHW"), ((2, 2, 3, 4), "HWIO", "OHWX"),
-                              ((2, 2, 3, 4), "HWIO", "OHWW"), ((2, 2, 3, 4), "1HWC", "HWCM"), ((1, 2, 3, 5), "1HWC", "HWCM"),
-                              ((2, 2, 3, 4), "", ""), ((2, 2, 3, 4), "H(WIO", "OHWI")]:
+    for shape, source, to in [
+        ((2, 2, 3), "HWIO", "OHWI"),
+        ((2, 2, 3, 4), "HWIO", "OHW"),
+        ((2, 2, 3, 4), "HWIO", "OHWX"),
+        ((2, 2, 3, 4), "HWIO", "OHWW"),
+        ((2, 2, 3, 4), "1HWC", "HWCM"),
+        ((1, 2, 3, 5), "1HWC", "HWCM"),
+        ((2, 2, 3, 4), "", ""),
+        ((2, 2, 3, 4), "H(WIO", "OHWI"),
+    ]:
         with pytest.raises(ValueError, match=r".{12}"):
             npulab.layout.convert_axes(np.zeros(shape), source, to)
 
@@ -670,12 +938,19 @@ def test_orders_that_do_not_go_together() -> None:
 # ---- memory formats
 
 
-@pytest.mark.parametrize("shape", [(2, 3, 4, 5), (1, 1, 1, 1), (1, 7, 1, 9), (4, 1, 3, 3), (2, 3, 4, 5, 6), (1, 2, 1, 3, 1)])
+@pytest.mark.parametrize(
+    "shape",
+    [(2, 3, 4, 5), (1, 1, 1, 1), (1, 7, 1, 9), (4, 1, 3, 3), (2, 3, 4, 5, 6), (1, 2, 1, 3, 1)],
+)
 def test_formats_are_strides_of_the_same_numbers(shape: tuple[int, ...]) -> None:
     """A tensor permuted to the format's order, contiguous, and seen in its logical order again."""
     tensor = np.arange(math.prod(shape), dtype=np.int32).reshape(shape)
     orders = {"contiguous": tuple(range(len(shape)))}
-    orders |= {"channels_last": (0, 2, 3, 1)} if len(shape) == 4 else {"channels_last_3d": (0, 2, 3, 4, 1)}
+    orders |= (
+        {"channels_last": (0, 2, 3, 1)}
+        if len(shape) == 4
+        else {"channels_last_3d": (0, 2, 3, 4, 1)}
+    )
     for name, order in orders.items():
         stored = np.ascontiguousarray(tensor.transpose(order))
         seen = stored.transpose(np.argsort(order))
@@ -684,7 +959,9 @@ def test_formats_are_strides_of_the_same_numbers(shape: tuple[int, ...]) -> None
         there = np.lib.stride_tricks.as_strided(stored.ravel(), shape, [4 * s for s in strides])
         assert np.array_equal(there, tensor)
         assert npulab.layout.is_format(shape, strides, name)
-        assert npulab.layout.format_layout(shape, name, dtype="int32").pack(tensor) == stored.tobytes()
+        assert (
+            npulab.layout.format_layout(shape, name, dtype="int32").pack(tensor) == stored.tobytes()
+        )
         if min(n for n in shape[1:]) > 1:
             assert npulab.layout.memory_format(shape, strides) == name
             others = {"contiguous", "channels_last", "channels_last_3d"} - {name}
@@ -694,31 +971,40 @@ def test_formats_are_strides_of_the_same_numbers(shape: tuple[int, ...]) -> None
 # ---- listings
 
 
-SEEN = re.compile(r"\s+Tensor\s+(\d+) : buffer\s+(\d+) \|\s*(\w+) \| (\w+)\s+\| Memory (\S+)\s*\| Shape (\[.*?\]) \((.*)\)")
+SEEN = re.compile(
+    r"\s+Tensor\s+(\d+) : buffer\s+(\d+) \|\s*(\w+) \| (\w+)\s+\| Memory (\S+)\s*\| Shape (\[.*?\]) \((.*)\)"
+)
 
 
 def seed_listing() -> tuple[list[list[str]], dict[int, tuple[str, ...]]]:
-    """The lines of both operators, without what the paste left behind them, and what they say of each tensor."""
+    """The lines of both operators, without what the paste left behind them, and what they say of
+    each tensor.
+    """
     text = shared(SEED).read_text(encoding="utf-8").splitlines()
     found, tensors = [], {}
     for i, line in enumerate(text):
         if line.startswith("Operator "):
             end = next(j for j in range(i, len(text)) if not text[j].strip())
             found.append([one.rstrip() for one in text[i:end]])
-            tensors |= {int(m[1]): m.groups()[1:] for one in found[-1] if (m := SEEN.fullmatch(one))}
+            tensors |= {
+                int(m[1]): m.groups()[1:] for one in found[-1] if (m := SEEN.fullmatch(one))
+            }
     return found, tensors
 
 
 def block(listing: str, number: int) -> list[str]:
     every = listing.splitlines()
     start = next(i for i, line in enumerate(every) if line.startswith(f"Operator {number}:"))
-    return every[start:next(i for i in range(start, len(every)) if not every[i].strip())]
+    return every[start : next(i for i in range(start, len(every)) if not every[i].strip())]
 
 
 @pytest.mark.parametrize("identifier", [b"TFL3", b"CIR0"])
-def test_a_model_with_the_tensors_of_the_seed_lists_as_the_seed(identifier: bytes, tmp_path: Path,
-                                                               capsys: pytest.CaptureFixture[str]) -> None:
-    """Its tensors and buffers have the seed's numbers, among others: both operators, to the character."""
+def test_a_model_with_the_tensors_of_the_seed_lists_as_the_seed(
+    identifier: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its tensors and buffers have the seed's numbers, among others: both operators, to the
+    character.
+    """
     operators, tensors = seed_listing()
     assert len(operators) == 2
     assert len(tensors) == 7
@@ -728,7 +1014,9 @@ def test_a_model_with_the_tensors_of_the_seed_lists_as_the_seed(identifier: byte
         if number in tensors:
             buffer, state, dtype, _, shape, name = tensors[number]
             sizes = json.loads(shape)
-            data = bytes(math.prod(sizes) * hand.WIDTHS[dtype.lower()]) if state == "Filled" else b""
+            data = (
+                bytes(math.prod(sizes) * hand.WIDTHS[dtype.lower()]) if state == "Filled" else b""
+            )
             file.tensor(name, sizes, dtype.lower(), buffer=int(buffer))
             file.buffers[int(buffer)] = data
         else:
@@ -752,41 +1040,85 @@ def test_a_model_with_the_tensors_of_the_seed_lists_as_the_seed(identifier: byte
 def test_what_single_op_model_writes_lists_as_the_seed(which: int) -> None:
     """Names and shapes as in the seed; its numbers of tensors and buffers are of a larger model."""
     operators, tensors = seed_listing()
-    numbers = [json.loads(re.sub(r".*Tensors", "", line)) for line in operators[which] if "Tensors[" in line]
+    numbers = [
+        json.loads(re.sub(r".*Tensors", "", line))
+        for line in operators[which]
+        if "Tensors[" in line
+    ]
     (x, w, b), (y,) = numbers
     shape = {n: json.loads(tensors[n][4]) for n in (x, w, b, y)}
-    layer = FullyConnected(np.zeros(shape[w], np.int8), np.zeros(shape[b], np.float32), dtype="float32")
-    model = npulab.single_op_model(layer, shape[x][:-1], {"input": tensors[x][5], "weights": tensors[w][5],
-                                                          "bias": tensors[b][5], "output": tensors[y][5]}, "uint8")
+    layer = FullyConnected(
+        np.zeros(shape[w], np.int8), np.zeros(shape[b], np.float32), dtype="float32"
+    )
+    model = npulab.single_op_model(
+        layer,
+        shape[x][:-1],
+        {
+            "input": tensors[x][5],
+            "weights": tensors[w][5],
+            "bias": tensors[b][5],
+            "output": tensors[y][5],
+        },
+        "uint8",
+    )
     got = block(npulab.read_model(model).listing("earlier"), 0)
     if which == 1:
         got[0] = got[0].replace("Operator 0", "Operator 2")
 
     def without(of: list[str]) -> list[str]:
-        return [re.sub(r"(Tensors?|buffer)(\[.*\]| +\d+)", lambda m: m[1] + "#" * (len(m[2]) if m[2][0] != "[" else 1),
-                       line) for line in of]
+        return [
+            re.sub(
+                r"(Tensors?|buffer)(\[.*\]| +\d+)",
+                lambda m: m[1] + "#" * (len(m[2]) if m[2][0] != "[" else 1),
+                line,
+            )
+            for line in of
+        ]
 
     assert without(got) == without(operators[which])
 
 
 def small(seed: int = 0) -> File:
-    """A model of some operators, every table in it: constants, quantization, an input left out, odd names."""
+    """A model of some operators, every table in it: constants, quantization, an input left out,
+    odd names.
+    """
     rng = np.random.default_rng(seed)
     file = File()
     x = file.tensor("x\n\t\x1b[31m", [1, 4, 4, 2], "int8", scale=[0.5], zero_point=[3])
-    w = file.tensor("Gewicht/ä\u202e\U0001f600", [3, 2, 2, 2], "int8", rng.bytes(24), scale=[0.1, 0.2, 0.3],
-                    zero_point=[0, 0, 0])
-    b = file.tensor("", [3], "int32", np.arange(3, dtype="<i4").tobytes(), scale=[0.05, 0.1, 0.15], zero_point=[0, 0, 0])
+    w = file.tensor(
+        "Gewicht/ä\u202e\U0001f600",
+        [3, 2, 2, 2],
+        "int8",
+        rng.bytes(24),
+        scale=[0.1, 0.2, 0.3],
+        zero_point=[0, 0, 0],
+    )
+    b = file.tensor(
+        "",
+        [3],
+        "int32",
+        np.arange(3, dtype="<i4").tobytes(),
+        scale=[0.05, 0.1, 0.15],
+        zero_point=[0, 0, 0],
+    )
     y = file.tensor("y" * 300, [1, 3, 3, 3], "int8", scale=[2.0], zero_point=[-1])
     z = file.tensor("z", [1, 3, 3, 3], "int8", scale=[1 / 256], zero_point=[-128])
-    file.operator("CONV_2D", [x, w, b], [y], {0: ("Int8", 1), 1: ("Int32", 1), 2: ("Int32", 1), 3: ("Int8", 0)}, 3)
+    file.operator(
+        "CONV_2D",
+        [x, w, b],
+        [y],
+        {0: ("Int8", 1), 1: ("Int32", 1), 2: ("Int32", 1), 3: ("Int8", 0)},
+        3,
+    )
     file.operator("LOGISTIC", [y], [z])
     file.operator("FULLY_CONNECTED", [z, w, -1], [y], {0: ("Int8", 3)}, 4)
     file.inputs, file.outputs = [x], [z]
     return file
 
 
-def test_names_options_and_inputs_left_out(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_names_options_and_inputs_left_out(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     """Names stay on their line and send no terminal anything; JSON has them as they are."""
     file = small()
     path = tmp_path / "odd.tflite"
@@ -811,20 +1143,25 @@ def test_names_options_and_inputs_left_out(capsys: pytest.CaptureFixture[str], t
 
 @pytest.mark.parametrize("identifier", [b"TFL3", b"CIR0"])
 def test_the_later_form_marks_numbers(identifier: bytes) -> None:
-    """%tensors, #operators, &buffers, little constants in the line, counts and memory at the end."""
+    """%tensors, #operators, &buffers, little constants in the line, counts and memory at the
+    end.
+    """
     file = small()
     text = npulab.read_model(file.build(identifier)).listing("later")
     assert "#0 CONV_2D\n" in text
     assert re.search(r"Input Tensors\[%0, %1, %2\]\n", text)
     assert re.search(r"%2    : buffer \(&2   : \[0, 1, 2\]\) +\| INT32   \| Memory 12\.0B ", text)
-    assert re.search(r"%1    : buffer \(&1   : \[\[\[\[ \.\.\. \]\]\]\]\) +\| INT8    \| Memory 24\.0B ", text)
+    assert re.search(
+        r"%1    : buffer \(&1   : \[\[\[\[ \.\.\. \]\]\]\]\) +\| INT8    \| Memory 24\.0B ", text
+    )
     total = sum(hand.size(one) for one in file.tensors)
     assert text.endswith(f"Expected TOTAL  memory: {total}.0B\nExpected FILLED memory: 36.0B")
     assert re.search(r"Number of all operators +: +3\n", text)
 
 
-def test_models_of_many_operators_of_none_and_of_several_graphs(tmp_path: Path,
-                                                                capsys: pytest.CaptureFixture[str]) -> None:
+def test_models_of_many_operators_of_none_and_of_several_graphs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = File()
     before = file.tensor("t0", [2, 3])
     file.inputs = [before]
@@ -853,16 +1190,31 @@ def test_models_of_many_operators_of_none_and_of_several_graphs(tmp_path: Path,
     assert [len(npulab.read_model(small().build(graphs=3)).graphs)] == [3]
 
 
-@pytest.mark.parametrize(("size", "text"), [(0, "0.0B"), (1, "1.0B"), (1023, "1023.0B"), (1024, "1.0K"), (1075, "1.0K"),
-                                       (16000, "15.6K"), (96000, "93.8K"), (2**20 - 1, "1024.0K"), (2**20, "1.0M"),
-                                       (5 * 2**30 + 2**29, "5.5G")])
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0.0B"),
+        (1, "1.0B"),
+        (1023, "1023.0B"),
+        (1024, "1.0K"),
+        (1075, "1.0K"),
+        (16000, "15.6K"),
+        (96000, "93.8K"),
+        (2**20 - 1, "1024.0K"),
+        (2**20, "1.0M"),
+        (5 * 2**30 + 2**29, "5.5G"),
+    ],
+)
 def test_memory_in_units_of_1024(size: int, text: str) -> None:
     file = File()
     x = file.tensor("x", [size // 2**20, 2**20] if size >= 2**31 else [size], "int8")
     y = file.tensor("y", [1], "int8")
     file.operator("ADD", [x, x], [y], {0: ("Int8", 0)})
-    (line,) = [one for one in npulab.read_model(file.build()).listing("earlier").splitlines()
-               if "(x)" in one and "Tensor    0" in one][:1]
+    (line,) = [
+        one
+        for one in npulab.read_model(file.build()).listing("earlier").splitlines()
+        if "(x)" in one and "Tensor    0" in one
+    ][:1]
     assert f"| Memory {text:6} |" in line
 
 
@@ -873,7 +1225,13 @@ def read_or_refused(data: bytes) -> str:
     """The refusal of a file, or nothing where it is read, listed and taken apart."""
     try:
         model = npulab.read_model(data)
-        str(model), model.listing("later"), model.rows, list(model.quantization()), npulab.models.model_memory(model)
+        (
+            str(model),
+            model.listing("later"),
+            model.rows,
+            list(model.quantization()),
+            npulab.models.model_memory(model),
+        )
     except ValueError as problem:
         return str(problem)
     with suppress(ValueError):
@@ -886,7 +1244,9 @@ TABLE_NAMES = {"Model", "OperatorCode", "SubGraph", "Tensor", "Quantization", "O
 
 @pytest.mark.parametrize("identifier", [b"TFL3", b"CIR0"])
 def test_offsets_past_the_end_are_refused_by_table(identifier: bytes) -> None:
-    """Every offset and every length in the file, made too large, one at a time: the table is named, or its parent."""
+    """Every offset and every length in the file, made too large, one at a time: the table is
+    named, or its parent.
+    """
     data = small().build(identifier)
     told = set()
     for at, table, what in hand.offsets(data):
@@ -900,7 +1260,13 @@ def test_offsets_past_the_end_are_refused_by_table(identifier: bytes) -> None:
             names = {"Options": r"\w+Options|Operator"}.get(table, table)
             if what == "table":  # what is there, or what points to it
                 names += r"|Quantization|\w+Options"
-            assert re.search(rf"\b({names})\b.*got .*, allowed ", message), (at, table, what, value, message)
+            assert re.search(rf"\b({names})\b.*got .*, allowed ", message), (
+                at,
+                table,
+                what,
+                value,
+                message,
+            )
             assert "\n" not in message
             told.add(table)
     assert told >= TABLE_NAMES
@@ -908,12 +1274,14 @@ def test_offsets_past_the_end_are_refused_by_table(identifier: bytes) -> None:
 
 def test_numbers_of_others_past_the_end_are_refused() -> None:
     """Tensors, buffers and operator codes that are not there."""
-    for change, word in [(lambda f: f.tensors[0].update(buffer=77), "buffer"),
-                         (lambda f: f.inputs.append(99), "99"),
-                         (lambda f: f.outputs.append(-2), "-2"),
-                         (lambda f: f.operators[1][1].append(1000), "1000"),
-                         (lambda f: f.operators[1][2].append(-7), "-7"),
-                         (lambda f: f.tensors[1].update(shape=[3, -2, 2]), "-2")]:
+    for change, word in [
+        (lambda f: f.tensors[0].update(buffer=77), "buffer"),
+        (lambda f: f.inputs.append(99), "99"),
+        (lambda f: f.outputs.append(-2), "-2"),
+        (lambda f: f.operators[1][1].append(1000), "1000"),
+        (lambda f: f.operators[1][2].append(-7), "-7"),
+        (lambda f: f.tensors[1].update(shape=[3, -2, 2]), "-2"),
+    ]:
         file = small()
         change(file)
         message = read_or_refused(file.build())
@@ -953,8 +1321,23 @@ def test_any_bytes_changed_are_read_or_refused(seed: int) -> None:
             if rng.random() < 0.5:
                 broken[at] = rng.randrange(256)
             else:
-                struct.pack_into("<I", broken, at - at % 4, rng.choice([0, 1, 4, rng.randrange(len(data)), 2**31, 2**32 - 1,
-                                                                        2**31 - 1, rng.getrandbits(32)]))
+                struct.pack_into(
+                    "<I",
+                    broken,
+                    at - at % 4,
+                    rng.choice(
+                        [
+                            0,
+                            1,
+                            4,
+                            rng.randrange(len(data)),
+                            2**31,
+                            2**32 - 1,
+                            2**31 - 1,
+                            rng.getrandbits(32),
+                        ]
+                    ),
+                )
         read_or_refused(bytes(broken))
     assert tracemalloc.get_traced_memory()[1] < 2**26
     tracemalloc.stop()
@@ -978,22 +1361,37 @@ def test_broken_files_in_the_shell(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def random_network(seed: int) -> File:
-    """Operators that take anything made before, tensors used late, never, or given out; weights used twice."""
+    """Operators that take anything made before, tensors used late, never, or given out; weights
+    used twice.
+    """
     rng = random.Random(seed)
     file = File()
     held = [file.tensor(f"in{i}", [rng.randrange(1, 40)]) for i in range(rng.randrange(1, 4))]
     file.inputs = list(held)
-    weights = [file.tensor(f"w{i}", [rng.randrange(1, 9), rng.randrange(1, 30)], "int8", b"") for i in range(3)]
+    weights = [
+        file.tensor(f"w{i}", [rng.randrange(1, 9), rng.randrange(1, 30)], "int8", b"")
+        for i in range(3)
+    ]
     for w in weights:
         one = file.tensors[w]
         file.buffers[one["buffer"]] = bytes([1] * hand.size(one))
     for number in range(rng.randrange(1, 25)):
-        outs = [file.tensor(f"t{number}.{i}", [rng.randrange(1, 60)], rng.choice(["float32", "int8"]))
-                for i in range(rng.choice([1, 1, 2]))]
+        outs = [
+            file.tensor(f"t{number}.{i}", [rng.randrange(1, 60)], rng.choice(["float32", "int8"]))
+            for i in range(rng.choice([1, 1, 2]))
+        ]
         if rng.random() < 0.4:
-            file.operator("FULLY_CONNECTED", [rng.choice(held), rng.choice(weights), -1], outs, {0: ("Int8", 0)}, 3)
+            file.operator(
+                "FULLY_CONNECTED",
+                [rng.choice(held), rng.choice(weights), -1],
+                outs,
+                {0: ("Int8", 0)},
+                3,
+            )
         else:
-            file.operator("ADD", [rng.choice(held), rng.choice(held + weights)], outs, {0: ("Int8", 0)})
+            file.operator(
+                "ADD", [rng.choice(held), rng.choice(held + weights)], outs, {0: ("Int8", 0)}
+            )
         held += outs
     file.outputs = rng.sample(held, min(len(held), 2))
     return file
@@ -1001,18 +1399,30 @@ def random_network(seed: int) -> File:
 
 @pytest.mark.parametrize("first", [0, *long(*range(40, 1000, 40))])
 def test_which_tensors_live_when(first: int) -> None:
-    """From the file alone, against a count of one's own: lives, peak, sum, places, packed weights, mapping."""
+    """From the file alone, against a count of one's own: lives, peak, sum, places, packed
+    weights, mapping.
+    """
     for seed in range(first, first + 40):
         file = random_network(seed)
         model = npulab.read_model(file.build())
         lives = hand.lifetimes(file)
         steps = range(len(file.operators))
-        live = [sum(hand.size(one) for one, life in zip(file.tensors, lives, strict=True)
-                    if life and life[0] <= step <= life[1]) for step in steps]
+        live = [
+            sum(
+                hand.size(one)
+                for one, life in zip(file.tensors, lives, strict=True)
+                if life and life[0] <= step <= life[1]
+            )
+            for step in steps
+        ]
         total = sum(hand.size(one) for one, life in zip(file.tensors, lives, strict=True) if life)
         taken = {n for _, inputs, *_ in file.operators for n in inputs}
         packs = {op[1][1] for op in file.operators if op[0] == "FULLY_CONNECTED"}
-        for path, planner, align in [("neon-armv7", "wic", 1), ("avx512", "first-fit", 64), ("avx2", "bump", 4)]:
+        for path, planner, align in [
+            ("neon-armv7", "wic", 1),
+            ("avx512", "first-fit", 64),
+            ("avx2", "bump", 4),
+        ]:
             kr, kc = PATHS[path][0]
 
             def packed(rows: int, columns: int, kr: int = kr, kc: int = kc) -> int:
@@ -1031,21 +1441,31 @@ def test_which_tensors_live_when(first: int) -> None:
                     assert memory.offsets[n] == -1 or not hand.size(file.tensors[n])
                 shape = file.tensors[n]["shape"]
                 assert memory.packed[n] == (packed(shape[1], shape[0]) if n in packs else 0)
-            at = [(memory.offsets[n], memory.offsets[n] + hand.size(file.tensors[n]), *life)
-                  for n, life in enumerate(lives) if life]
-            assert not any(a[0] < b[1] and b[0] < a[1] and a[2] <= b[3] and b[2] <= a[3]
-                           for i, a in enumerate(at) for b in at[:i]), "two live tensors lie in one place"
+            at = [
+                (memory.offsets[n], memory.offsets[n] + hand.size(file.tensors[n]), *life)
+                for n, life in enumerate(lives)
+                if life
+            ]
+            assert not any(
+                a[0] < b[1] and b[0] < a[1] and a[2] <= b[3] and b[2] <= a[3]
+                for i, a in enumerate(at)
+                for b in at[:i]
+            ), "two live tensors lie in one place"
             assert memory.planned >= memory.peak
             if planner == "bump":
                 assert memory.planned >= memory.total
             held = memory.held.set_index("way")
-            extra = sum(packed(file.tensors[n]["shape"][1], file.tensors[n]["shape"][0]) for n in packs)
+            extra = sum(
+                packed(file.tensors[n]["shape"][1], file.tensors[n]["shape"][0]) for n in packs
+            )
             copied, mapped = held.loc["constants copied"], held.loc["file mapped"]
             assert copied["heap"] == memory.planned + memory.constants
             assert mapped["heap"] == memory.planned
             assert mapped["saved"] == memory.constants
             if packs:
-                assert held.loc["constants copied, weights packed"]["heap"] == copied["heap"] + extra
+                assert (
+                    held.loc["constants copied, weights packed"]["heap"] == copied["heap"] + extra
+                )
                 assert held.loc["file mapped, weights packed"]["pages"] == copied["heap"] + extra
             assert (held["rss_least"] <= held["rss_most"]).all()
             assert (held["heap"] <= held["pages"]).all()
@@ -1058,8 +1478,15 @@ def test_memory_as_a_table_a_sentence_and_a_picture(onert: npulab.captures.targe
     model = npulab.read_model(npulab.single_op_model(layer, (4, 2)))
     for path in PATHS:
         size = len(onert.lower(layer, path).buffers["coefficients"])
-        memory = npulab.models.model_memory(model, lambda rows, columns, p=path: layouts.packed((rows, columns), p).size)
-        assert memory.table.set_index("name")["packed"].to_dict() == {"input": 0, "weights": size, "bias": 0, "output": 0}
+        memory = npulab.models.model_memory(
+            model, lambda rows, columns, p=path: layouts.packed((rows, columns), p).size
+        )
+        assert memory.table.set_index("name")["packed"].to_dict() == {
+            "input": 0,
+            "weights": size,
+            "bias": 0,
+            "output": 0,
+        }
         assert memory.peak == 4 * 8 * 1536 + 4 * 8 * 96
         assert memory.spare == 96 * 1536
     assert "48.0K" not in memory.text
@@ -1071,7 +1498,9 @@ def test_memory_as_a_table_a_sentence_and_a_picture(onert: npulab.captures.targe
 
 
 def plain_replay(events: list[Any], policy: str) -> list[str]:
-    """The outcome of each run, by a dict: what is found is what was put there under the same key."""
+    """The outcome of each run, by a dict: what is found is what was put there under the same
+    key.
+    """
     lies: dict[int, str] = {}
     kept: dict[Any, str | None] = {}
     layers: dict[str, cache.Layer] = {}
@@ -1092,11 +1521,22 @@ def plain_replay(events: list[Any], policy: str) -> list[str]:
             here = lies.get(layer.address)
             old = policy in ("kNoCache", "kCacheLHSOnNarrowMul")
             rows, columns = layer.packed_shape
-            key = (layer.kernel, layer.address) if old else (layer.address, rows, columns, layer.block, layer.zero_point)
-            keeps = layer.cacheable and {"kNoCache": False, "kCacheLHSOnNarrowMul": layer.columns <= 4, "kNeverCache": False,
-                                         "kCacheIfLargeSpeedup": layer.columns <= layer.other,
-                                         "kCacheIfSignificantSpeedup": layer.columns <= 4 * layer.other,
-                                         "kAlwaysCache": True}[policy]
+            key = (
+                (layer.kernel, layer.address)
+                if old
+                else (layer.address, rows, columns, layer.block, layer.zero_point)
+            )
+            keeps = (
+                layer.cacheable
+                and {
+                    "kNoCache": False,
+                    "kCacheLHSOnNarrowMul": layer.columns <= 4,
+                    "kNeverCache": False,
+                    "kCacheIfLargeSpeedup": layer.columns <= layer.other,
+                    "kCacheIfSignificantSpeedup": layer.columns <= 4 * layer.other,
+                    "kAlwaysCache": True,
+                }[policy]
+            )
             if event.zeros:
                 outcomes.append("zeros")
             elif keeps and key in kept:
@@ -1107,14 +1547,27 @@ def plain_replay(events: list[Any], policy: str) -> list[str]:
             else:
                 if keeps:
                     kept[key] = here
-                outcomes.append("use after free" if here != wanted else "packed" if keeps else "packed once")
+                outcomes.append(
+                    "use after free" if here != wanted else "packed" if keeps else "packed once"
+                )
     return outcomes
 
 
-@pytest.mark.parametrize("policy", ["kNoCache", "kCacheLHSOnNarrowMul", "kNeverCache", "kCacheIfLargeSpeedup",
-                                    "kCacheIfSignificantSpeedup", "kAlwaysCache"])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        "kNoCache",
+        "kCacheLHSOnNarrowMul",
+        "kNeverCache",
+        "kCacheIfLargeSpeedup",
+        "kCacheIfSignificantSpeedup",
+        "kAlwaysCache",
+    ],
+)
 def test_random_programs_of_the_cache(policy: str) -> None:
-    """Weights come, go, and others come to the same address: what is found, packed, stale, or a fault."""
+    """Weights come, go, and others come to the same address: what is found, packed, stale, or a
+    fault.
+    """
     seen = set()
     for seed in range(60):
         rng = random.Random(seed)
@@ -1129,8 +1582,18 @@ def test_random_programs_of_the_cache(policy: str) -> None:
                 events.append(cache.Allocate(address, lies[address], rng.random() < 0.1))
             elif what == "p" and address in lies:
                 prepared.append(f"layer {number}")
-                events.append(cache.Prepare(cache.Layer(prepared[-1], address, 8 * rng.randrange(1, 3), 4,
-                                                        rng.choice([1, 4, 5, 17]), kernel=rng.choice(["a", "b"]))))
+                events.append(
+                    cache.Prepare(
+                        cache.Layer(
+                            prepared[-1],
+                            address,
+                            8 * rng.randrange(1, 3),
+                            4,
+                            rng.choice([1, 4, 5, 17]),
+                            kernel=rng.choice(["a", "b"]),
+                        )
+                    )
+                )
             elif what == "f" and address in lies:
                 lies.pop(address)
                 events.append(cache.Free(address))
@@ -1141,7 +1604,10 @@ def test_random_programs_of_the_cache(policy: str) -> None:
         got = [one for one in cache.replay(events, policy) if one.what == "run"]
         want = plain_replay(events, policy)
         assert [one.outcome for one in got] == want, seed
-        assert all(one.fault == (one.outcome in ("stale hit", "use after free", "segmentation fault")) for one in got)
+        assert all(
+            one.fault == (one.outcome in ("stale hit", "use after free", "segmentation fault"))
+            for one in got
+        )
         seen |= set(want)
     assert "use after free" in seen
     if policy in ("kCacheLHSOnNarrowMul", "kAlwaysCache"):
@@ -1149,11 +1615,15 @@ def test_random_programs_of_the_cache(policy: str) -> None:
 
 
 def test_the_log_of_the_seed() -> None:
-    """Read here line by line, and by the package; the replay ends where the log does, at the same layer."""
+    """Read here line by line, and by the package; the replay ends where the log does, at the
+    same layer.
+    """
     text = shared(SEED).read_text(encoding="utf-8")
     cached, wide, runs, freed = {}, [], [], []
     for line in text.splitlines():
-        if m := re.search(r"FullyConnectedLayer::(prepare|fullyConnectedHybrid)\(\) (0x\w+) ?(.*)", line):
+        if m := re.search(
+            r"FullyConnectedLayer::(prepare|fullyConnectedHybrid)\(\) (0x\w+) ?(.*)", line
+        ):
             function, layer, what = m[1], m[2], m[3].strip()
             if what.startswith("cached: "):
                 cached[layer] = what.split()[-1]
@@ -1179,20 +1649,42 @@ def test_the_log_of_the_seed() -> None:
     assert len(agreeing) < len(found)
     assert all(runs[-1] in ends and "segmentation fault" in ends for ends in agreeing["ends"])
     last = cache.replay(log.events(), "kNoCache")[-1]
-    assert (last.outcome, last.layer, f"{last.address:#x}") == ("segmentation fault", runs[-1], cached[runs[-1]])
+    assert (last.outcome, last.layer, f"{last.address:#x}") == (
+        "segmentation fault",
+        runs[-1],
+        cached[runs[-1]],
+    )
     one = cache.table(cache.replay(log.events(), "kNoCache"))
     assert isinstance(one, pd.DataFrame)
     assert one["fault"].any()
 
 
 def test_why_another_weight_at_a_freed_address_is_a_fault() -> None:
-    first, second = cache.Layer("first", 0x754A28, 1000, 96), cache.Layer("second", 0x754A28, 1000, 96)
-    events = [cache.Allocate(0x754A28, "a"), cache.Prepare(first), cache.Run("first"), cache.Free(0x754A28),
-              cache.Run("first"), cache.Allocate(0x754A28, "b"), cache.Prepare(second), cache.Run("second")]
+    first, second = (
+        cache.Layer("first", 0x754A28, 1000, 96),
+        cache.Layer("second", 0x754A28, 1000, 96),
+    )
+    events = [
+        cache.Allocate(0x754A28, "a"),
+        cache.Prepare(first),
+        cache.Run("first"),
+        cache.Free(0x754A28),
+        cache.Run("first"),
+        cache.Allocate(0x754A28, "b"),
+        cache.Prepare(second),
+        cache.Run("second"),
+    ]
     for policy in ("kCacheLHSOnNarrowMul", "kAlwaysCache"):
-        assert [o.outcome for o in cache.replay(events, policy) if o.what == "run"] == ["packed", "hit", "stale hit"]
-    assert [o.outcome for o in cache.replay(events, "kNeverCache") if o.what == "run"] \
-        == ["packed once", "use after free", "packed once"]
+        assert [o.outcome for o in cache.replay(events, policy) if o.what == "run"] == [
+            "packed",
+            "hit",
+            "stale hit",
+        ]
+    assert [o.outcome for o in cache.replay(events, "kNeverCache") if o.what == "run"] == [
+        "packed once",
+        "use after free",
+        "packed once",
+    ]
     held = [o for o in cache.replay(events, "kAlwaysCache") if o.what == "run"][-1]
     assert held.bytes == hand.up(1000, 16) * 96 + 4 * 96
     assert (held.at, held.packed) == ("b", "a")

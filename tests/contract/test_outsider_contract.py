@@ -31,48 +31,79 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def random_layer(rng: np.random.Generator, chip: str) -> Any:
     """A layer or a network of up to four: pooling, a convolution, or pooling in front of one."""
-    shape, q, layers = (*rng.integers(3, 14, 2).tolist(), int(rng.integers(1, 20))), QuantParams(1.0), list[Any]()
+    shape, q, layers = (
+        (*rng.integers(3, 14, 2).tolist(), int(rng.integers(1, 20))),
+        QuantParams(1.0),
+        list[Any](),
+    )
     count = int(rng.integers(1, 5))
     for number in range(count):
         parts, kind = list[Any](), rng.integers(3)
         if kind < 2:
             kernel = int(rng.integers(1, min(4, *shape[:2]) + 1))
             average = bool(rng.integers(2))
-            parts.append(Pool2D("average" if average else "max", (kernel,) * 2, shape, (int(rng.integers(1, 4)),) * 2,
-                                input_q=q, **({"rounding": "toward-zero"} if average else {})))
+            parts.append(
+                Pool2D(
+                    "average" if average else "max",
+                    (kernel,) * 2,
+                    shape,
+                    (int(rng.integers(1, 4)),) * 2,
+                    input_q=q,
+                    **({"rounding": "toward-zero"} if average else {}),
+                )
+            )
             shape = parts[-1].output_shape
         if kind > 0:
             kernel, outputs = int(rng.integers(1, min(3, *shape[:2]) + 1)), int(rng.integers(1, 30))
             sums = chip == "wren2" and number == count - 1 and bool(rng.integers(2))
             shift = int(rng.integers(0, 11))
             pad = int(rng.integers(0, kernel))
-            parts.append(Conv2D(
-                rng.integers(-8, 8, (outputs, kernel, kernel, shape[2])).astype(np.int8),
-                rng.integers(-2000, 2000, outputs), shape, (int(rng.integers(1, 4)),) * 2, ((pad, pad), (pad, pad)),
-                activation=[None, "relu"][rng.integers(2)], input_q=q, weight_bits=4,
-                output_q=QuantParams(1.0 if sums else q.scale * 2.0 ** shift), output="sums" if sums else "codes"))
+            parts.append(
+                Conv2D(
+                    rng.integers(-8, 8, (outputs, kernel, kernel, shape[2])).astype(np.int8),
+                    rng.integers(-2000, 2000, outputs),
+                    shape,
+                    (int(rng.integers(1, 4)),) * 2,
+                    ((pad, pad), (pad, pad)),
+                    activation=[None, "relu"][rng.integers(2)],
+                    input_q=q,
+                    weight_bits=4,
+                    output_q=QuantParams(1.0 if sums else q.scale * 2.0**shift),
+                    output="sums" if sums else "codes",
+                )
+            )
             shape, q = parts[-1].output_shape, parts[-1].output_q
         layers.append(parts[0] if len(parts) == 1 else Network(tuple(parts)))
     return layers[0] if count == 1 else Network(tuple(layers))
 
 
 def leaves(layer: Any) -> list[Any]:
-    return [leaf for one in layer.layers for leaf in leaves(one)] if isinstance(layer, Network) else [layer]
+    return (
+        [leaf for one in layer.layers for leaf in leaves(one)]
+        if isinstance(layer, Network)
+        else [layer]
+    )
 
 
 def same(a: Any, b: Any) -> bool:
     """Whether two layers or networks are equal in every field."""
     if isinstance(a, Network):
-        return isinstance(b, Network) and (a.inputs, a.outputs) == (b.inputs, b.outputs) \
+        return (
+            isinstance(b, Network)
+            and (a.inputs, a.outputs) == (b.inputs, b.outputs)
             and all(map(same, a.layers, b.layers))
+        )
     values = [[getattr(one, item.name) for one in (a, b)] for item in fields(a)]
     return type(a) is type(b) and all(
-        np.array_equal(x, y) if isinstance(x, np.ndarray) else x == y for x, y in values)
+        np.array_equal(x, y) if isinstance(x, np.ndarray) else x == y for x, y in values
+    )
 
 
 def executed(layer: Any, chip: str, x: np.ndarray) -> Capture:
     capture = npulab.target("wren").lower(layer, chip=chip, x=x)
-    return replace(capture, buffers={**capture.buffers, "output": npulab.target("wren").simulate(capture)})
+    return replace(
+        capture, buffers={**capture.buffers, "output": npulab.target("wren").simulate(capture)}
+    )
 
 
 def proved(seeds: range) -> int:
@@ -105,18 +136,33 @@ def test_a_thousand_random_layers_are_equal_bit_for_bit() -> None:
 
 def small(**changes: Any) -> Conv2D:
     """A convolution of 1x1 whose sums are its inputs less 3."""
-    return replace(Conv2D(np.eye(2, dtype=np.int8)[:, None, None], np.full(2, -3), (2, 2, 2), weight_bits=4),
-                   **changes)
+    return replace(
+        Conv2D(np.eye(2, dtype=np.int8)[:, None, None], np.full(2, -3), (2, 2, 2), weight_bits=4),
+        **changes,
+    )
 
 
 def network() -> Network:
     pool = Pool2D("average", (2, 2), (6, 6, 6), (2, 2), rounding="toward-zero")
     rng = np.random.default_rng(1)
     weights = [rng.integers(-8, 8, (7, 3, 3, n)).astype(np.int8) for n in (6, 7)]
-    first = Conv2D(weights[0], np.arange(7), (3, 3, 6), padding=((1, 1), (1, 1)), weight_bits=4,
-                   output_q=QuantParams(16.0))
-    second = Conv2D(weights[1], np.arange(7), (3, 3, 7), padding=((1, 1), (1, 1)), weight_bits=4,
-                    input_q=QuantParams(16.0), output="sums")
+    first = Conv2D(
+        weights[0],
+        np.arange(7),
+        (3, 3, 6),
+        padding=((1, 1), (1, 1)),
+        weight_bits=4,
+        output_q=QuantParams(16.0),
+    )
+    second = Conv2D(
+        weights[1],
+        np.arange(7),
+        (3, 3, 7),
+        padding=((1, 1), (1, 1)),
+        weight_bits=4,
+        input_q=QuantParams(16.0),
+        output="sums",
+    )
     return Network((Network((pool, first)), second))
 
 
@@ -162,9 +208,17 @@ def test_streams_are_dumps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         for name, data in capture.buffers.items():
             turned = np.frombuffer(data, "<u4").astype(">u4").tobytes() if name == "bias" else data
             (dump / f"{name}.bin").write_bytes(turned)
-        (dump / "job.json").write_text(json.dumps({
-            "npu": "wren", "chip": chip, "provenance": "simulated", "addresses": dict(capture.addresses),
-            "big_endian": {"bias": 4}}))
+        (dump / "job.json").write_text(
+            json.dumps(
+                {
+                    "npu": "wren",
+                    "chip": chip,
+                    "provenance": "simulated",
+                    "addresses": dict(capture.addresses),
+                    "big_endian": {"bias": 4},
+                }
+            )
+        )
         assert npulab.load(dump) == replace(capture, name=chip)
         assert main(["import", str(dump), str(tmp_path / "captures" / chip)]) == 0
     assert main(["check", str(tmp_path / "captures")]) == 0
@@ -173,7 +227,11 @@ def test_streams_are_dumps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 def test_groups_are_shown_once_and_their_writes_have_masks() -> None:
     capture = executed(network(), "wren2", X)
-    rows = [line.split("  ")[0] for line in str(Decoded(capture)).splitlines() if " pool_kernel " in line]
+    rows = [
+        line.split("  ")[0]
+        for line in str(Decoded(capture)).splitlines()
+        if " pool_kernel " in line
+    ]
     assert rows == ["layer 0, group 0-3", "layer 1, group 0-3"]
     assert all(len(job.masks) == 4 for job in capture.jobs)
     table = npulab.diff(capture, capture, tasks=(0, 3))
@@ -197,10 +255,22 @@ def test_lift_looks_at_all_that_changes_what_the_device_does() -> None:
     assert set(named["field"]) == {"pool_kernel", "pool_stride"}  # of pooling, which is off
 
 
-@pytest.mark.parametrize(("layer", "chip", "words"), [
-    (small(output="sums"), "wren1", r"^layer: got Conv2D.*, allowed on wren1 are weights of 4 bits and outputs"),
-    (small(weight_bits=8), "wren2", r"^layer: got Conv2D"),
-    (Pool2D("average", (2, 2), (4, 4, 1)), "wren1", r"^rounding: got half-away, allowed is toward-zero$")])
+@pytest.mark.parametrize(
+    ("layer", "chip", "words"),
+    [
+        (
+            small(output="sums"),
+            "wren1",
+            r"^layer: got Conv2D.*, allowed on wren1 are weights of 4 bits and outputs",
+        ),
+        (small(weight_bits=8), "wren2", r"^layer: got Conv2D"),
+        (
+            Pool2D("average", (2, 2), (4, 4, 1)),
+            "wren1",
+            r"^rounding: got half-away, allowed is toward-zero$",
+        ),
+    ],
+)
 def test_what_the_chip_has_not_is_refused(layer: Any, chip: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         npulab.target("wren").lower(layer, chip=chip)
@@ -221,8 +291,12 @@ def test_simulate_calls_neither_lift_nor_emulate(monkeypatch: pytest.MonkeyPatch
             if hasattr(sys.modules[name], attribute):
                 monkeypatch.setattr(sys.modules[name], attribute, refuse)
     assert of.simulate(capture) == capture.buffers["output"]
-    imported = {name.split(".")[0] for line in (FOLDER / "npulab_targets/wren/simulate.py").read_text().splitlines()
-                if line.startswith("from .") for name in [line.split()[1][1:]]}
+    imported = {
+        name.split(".")[0]
+        for line in (FOLDER / "npulab_targets/wren/simulate.py").read_text().splitlines()
+        if line.startswith("from .")
+        for name in [line.split()[1][1:]]
+    }
     assert imported == {"facts", "layouts"}
 
 

@@ -1,4 +1,6 @@
-"""Issue 8 from its text: traces of one's own, files that are broken, maps, commands and the two-step rule."""
+"""Issue 8 from its text: traces of one's own, files that are broken, maps, commands and the
+two-step rule.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +18,40 @@ from nvdla_by_hand import ATOMS, PIXELS, Trace, random_stage
 import npulab
 from npulab import cli
 
-BYPASSED = {"bypass": True, "alu_bypass": False, "algo": 2, "mul_bypass": False, "prelu": 0, "relu_bypass": False,
-            "alu_shift": 3, "mul_shift": 5, "alu": 0x1234, "mul": -77, "alu_memory": None, "mul_memory": None}
+BYPASSED = {
+    "bypass": True,
+    "alu_bypass": False,
+    "algo": 2,
+    "mul_bypass": False,
+    "prelu": 0,
+    "relu_bypass": False,
+    "alu_shift": 3,
+    "mul_shift": 5,
+    "alu": 0x1234,
+    "mul": -77,
+    "alu_memory": None,
+    "mul_memory": None,
+}
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 12))]
-CHIPS = [chip if chip in ("nv_small_256", "nv_medium_1024_full", "nv_large") else
-         pytest.param(chip, marks=pytest.mark.long) for chip in ATOMS]
-LOOKS_UP = ["nv_small", *(pytest.param(chip, marks=pytest.mark.long)
-                          for chip in ("nv_small_256_full", "nv_medium_1024_full", "nv_large"))]
+CHIPS = [
+    chip
+    if chip in ("nv_small_256", "nv_medium_1024_full", "nv_large")
+    else pytest.param(chip, marks=pytest.mark.long)
+    for chip in ATOMS
+]
+LOOKS_UP = [
+    "nv_small",
+    *(
+        pytest.param(chip, marks=pytest.mark.long)
+        for chip in ("nv_small_256_full", "nv_medium_1024_full", "nv_large")
+    ),
+]
 PLAIN: dict[str, Any] = {"BS": BYPASSED, "BN": BYPASSED, "EW": BYPASSED, "out": (0, 1, 0)}
 
 
-def lines(capsys: pytest.CaptureFixture[str], *arguments: Any) -> tuple[int, list[dict[str, Any]], str]:
+def lines(
+    capsys: pytest.CaptureFixture[str], *arguments: Any
+) -> tuple[int, list[dict[str, Any]], str]:
     """Exit status, the JSON lines and what was said beside them."""
     status = cli.main([str(a) for a in arguments])
     told = capsys.readouterr()
@@ -38,43 +63,69 @@ def trace(chip: str, seed: int = 0) -> Trace:
 
 
 def stages(rng: random.Random, element: bool = True) -> dict[str, Any]:
-    return {"BS": random_stage(rng), "BN": random_stage(rng),
-            "EW": random_stage(rng, True) if element else BYPASSED,
-            "out": (rng.randrange(-50, 50), rng.randrange(1, 2**15), rng.randrange(8, 16))}
+    return {
+        "BS": random_stage(rng),
+        "BN": random_stage(rng),
+        "EW": random_stage(rng, True) if element else BYPASSED,
+        "out": (rng.randrange(-50, 50), rng.randrange(1, 2**15), rng.randrange(8, 16)),
+    }
 
 
-def equal(capsys: pytest.CaptureFixture[str], made: Trace, folder: Path, chip: str, packed: bool = False) -> None:
+def equal(
+    capsys: pytest.CaptureFixture[str], made: Trace, folder: Path, chip: str, packed: bool = False
+) -> None:
     made.write(folder / chip, "case", packed)
     status, told, said = lines(capsys, "check", "--json", folder / chip)
-    assert [(t["case"], t["verdict"], t["mismatches"], t["compared"]) for t in told] \
-        == [("case", "equal", 0, sum(size for _, size in made.checks))], (told, said)
+    assert [(t["case"], t["verdict"], t["mismatches"], t["compared"]) for t in told] == [
+        ("case", "equal", 0, sum(size for _, size in made.checks))
+    ], (told, said)
     assert status == 0
 
 
 @pytest.mark.parametrize("chip", CHIPS)
 @pytest.mark.parametrize("seed", SEEDS)
-def test_convolutions_in_both_groups(chip: str, seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Three convolutions in one trace: stride, dilation, padding, gaps, short last groups and blocks."""
+def test_convolutions_in_both_groups(
+    chip: str, seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Three convolutions in one trace: stride, dilation, padding, gaps, short last groups and
+    blocks.
+    """
     made = trace(chip, seed)
     rng = made.random
     for _ in range(3):
-        c, k = rng.choice([1, 5, made.atomic_c, made.atomic_c + 3]), rng.choice([2, made.atomic_k, made.atomic_k + 1])
-        made.convolution((rng.randrange(3, 6), rng.randrange(3, 6), c),
-                         (k, rng.randrange(1, 3), rng.randrange(1, 4)), stages(rng, False),
-                         (rng.randrange(1, 3), rng.randrange(1, 3)), (rng.randrange(1, 3), rng.randrange(1, 3)),
-                         ((rng.randrange(1, 3), rng.randrange(2)), (rng.randrange(1, 3), rng.randrange(3))),
-                         rng.randrange(-128, 128), rng.randrange(8), (rng.randrange(3), rng.randrange(2)))
+        c, k = (
+            rng.choice([1, 5, made.atomic_c, made.atomic_c + 3]),
+            rng.choice([2, made.atomic_k, made.atomic_k + 1]),
+        )
+        made.convolution(
+            (rng.randrange(3, 6), rng.randrange(3, 6), c),
+            (k, rng.randrange(1, 3), rng.randrange(1, 4)),
+            stages(rng, False),
+            (rng.randrange(1, 3), rng.randrange(1, 3)),
+            (rng.randrange(1, 3), rng.randrange(1, 3)),
+            ((rng.randrange(1, 3), rng.randrange(2)), (rng.randrange(1, 3), rng.randrange(3))),
+            rng.randrange(-128, 128),
+            rng.randrange(8),
+            (rng.randrange(3), rng.randrange(2)),
+        )
     equal(capsys, made, tmp_path, chip, packed=bool(seed))
 
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("pixel", PIXELS)
-def test_images_of_every_pixel_order(pixel: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_images_of_every_pixel_order(
+    pixel: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     made = trace(list(ATOMS)[pixel % 6], pixel)
     rng = made.random
     for signs in (0, 1):
-        how = {"format": pixel, "signed": signs, "offset": rng.randrange(-99, 99), "scale": rng.randrange(-9, 9) or 5,
-               "shift": rng.randrange(5)}
+        how = {
+            "format": pixel,
+            "signed": signs,
+            "offset": rng.randrange(-99, 99),
+            "scale": rng.randrange(-9, 9) or 5,
+            "shift": rng.randrange(5),
+        }
         if signs == pixel % 2:
             how["means"] = [rng.randrange(-200, 200) for _ in range(4)]
         made.convolution((4, 6, 4), (3, 2, 3), stages(rng, False), (1, 2), pixel=how, truncate=2)
@@ -83,8 +134,9 @@ def test_images_of_every_pixel_order(pixel: int, tmp_path: Path, capsys: pytest.
 
 @pytest.mark.parametrize("chip", CHIPS)
 @pytest.mark.parametrize("seed", SEEDS)
-def test_sdp_with_operands_of_every_kind(chip: str, seed: int, tmp_path: Path,
-                                         capsys: pytest.CaptureFixture[str]) -> None:
+def test_sdp_with_operands_of_every_kind(
+    chip: str, seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     made = trace(chip, seed)
     rng = made.random
     for _ in range(4):
@@ -97,36 +149,66 @@ def test_sdp_with_operands_of_every_kind(chip: str, seed: int, tmp_path: Path,
                 for use in uses:
                     how[name][f"{use}_memory"] = made.in_memory(shape, element, size)
                     if name == "EW" and rng.random() < 0.5:
-                        how[name][f"{use}_convert"] = rng.randrange(-99, 99), rng.randrange(-99, 99), rng.randrange(8)
+                        how[name][f"{use}_convert"] = (
+                            rng.randrange(-99, 99),
+                            rng.randrange(-99, 99),
+                            rng.randrange(8),
+                        )
         made.sdp_alone(shape, how, (rng.randrange(3), rng.randrange(2)))
     equal(capsys, made, tmp_path, chip)
 
 
 def random_table(rng: random.Random, exponent: bool, steep: int) -> dict[str, Any]:
     """Two tables that cover a part of the inputs; no input is exactly a start."""
+
     def slope() -> tuple[int, int]:
         return rng.randrange(-300, 300), rng.randrange(-2, 9)
 
     le_select, lo_select, offset = rng.randrange(-1, 4), rng.randrange(-1, 3), rng.randrange(-2, 4)
     le_start, lo_start = (rng.randrange(-40, 20) * 2 + 1 for _ in range(2))
-    return {"exponent": exponent, "le_offset": offset, "le_select": le_select, "lo_select": lo_select,
-            "le": [rng.randrange(-steep, steep) for _ in range(65)],
-            "lo": [rng.randrange(-steep, steep) for _ in range(257)],
-            "le_start": le_start, "lo_start": lo_start, "lo_end": lo_start + int(256 * 2.0**lo_select),
-            "le_end": le_start + (2**20 if exponent else int(64 * 2.0**le_select)),
-            "le_under": slope(), "le_over": slope(), "lo_under": slope(), "lo_over": slope(),
-            "under_first": rng.randrange(2), "over_first": rng.randrange(2), "both_first": rng.randrange(2)}
+    return {
+        "exponent": exponent,
+        "le_offset": offset,
+        "le_select": le_select,
+        "lo_select": lo_select,
+        "le": [rng.randrange(-steep, steep) for _ in range(65)],
+        "lo": [rng.randrange(-steep, steep) for _ in range(257)],
+        "le_start": le_start,
+        "lo_start": lo_start,
+        "lo_end": lo_start + int(256 * 2.0**lo_select),
+        "le_end": le_start + (2**20 if exponent else int(64 * 2.0**le_select)),
+        "le_under": slope(),
+        "le_over": slope(),
+        "lo_under": slope(),
+        "lo_over": slope(),
+        "under_first": rng.randrange(2),
+        "over_first": rng.randrange(2),
+        "both_first": rng.randrange(2),
+    }
 
 
 @pytest.mark.parametrize("chip", LOOKS_UP)
 @pytest.mark.parametrize("seed", SEEDS)
-def test_tables_of_sdp(chip: str, seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_of_sdp(
+    chip: str, seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     made = trace(chip, seed)
     rng = made.random
     for i in range(8):
-        doubled = BYPASSED | {"bypass": False, "alu_bypass": True, "mul": 2, "mul_shift": 0, "relu_bypass": True}
-        look = BYPASSED | {"bypass": False, "alu_bypass": True, "mul_bypass": True, "mul_shift": 0,
-                           "table": random_table(rng, bool(i % 2), 2**15)}
+        doubled = BYPASSED | {
+            "bypass": False,
+            "alu_bypass": True,
+            "mul": 2,
+            "mul_shift": 0,
+            "relu_bypass": True,
+        }
+        look = BYPASSED | {
+            "bypass": False,
+            "alu_bypass": True,
+            "mul_bypass": True,
+            "mul_shift": 0,
+            "table": random_table(rng, bool(i % 2), 2**15),
+        }
         made.sdp_alone((2, 3, 9), PLAIN | {"BS": doubled, "EW": look, "out": (3, 1, 7)})
     equal(capsys, made, tmp_path, chip)
 
@@ -141,8 +223,14 @@ def test_pooling(seed: int, chip: str, tmp_path: Path, capsys: pytest.CaptureFix
         method = (i + seed) % 3
         kernel = rng.randrange(2, 5), rng.randrange(2, 5)
         pad = tuple((rng.randrange(min(k, 3)), rng.randrange(min(k, 3))) for k in kernel)
-        how = {"method": method, "kernel": kernel, "stride": (rng.randrange(1, 4), rng.randrange(1, 4)), "pad": pad,
-               "sums": [rng.randrange(-500, 500) for _ in range(7)], "gap": (rng.randrange(2), rng.randrange(2))}
+        how = {
+            "method": method,
+            "kernel": kernel,
+            "stride": (rng.randrange(1, 4), rng.randrange(1, 4)),
+            "pad": pad,
+            "sums": [rng.randrange(-500, 500) for _ in range(7)],
+            "gap": (rng.randrange(2), rng.randrange(2)),
+        }
         shape = 6, 7, rng.randrange(1, made.atom + 3)
         if i < 3:
             made.pooling(shape, how, (i, 0))
@@ -155,33 +243,64 @@ def test_pooling(seed: int, chip: str, tmp_path: Path, capsys: pytest.CaptureFix
 
 @pytest.mark.parametrize("chip", LOOKS_UP)
 @pytest.mark.parametrize("seed", SEEDS)
-def test_normalization_across_channels(chip: str, seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_normalization_across_channels(
+    chip: str, seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     made = trace(chip, seed)
     rng = made.random
     for i in range(8):
         look = random_table(rng, bool(i % 2), 2**9)
         look |= {"lo_select": rng.randrange(4, 9), "lo_end": look["lo_start"] + 256 * 2**8}
-        made.normalization((1, 2, 2 * made.atom), {
-            "length": i % 4, "square_bypass": i == 5, "mul_bypass": i in (5, 6), "table": look,
-            "in": (rng.randrange(-20, 20), rng.randrange(1, 9), rng.randrange(3)),
-            "out": (rng.randrange(-99, 99), rng.randrange(1, 30), rng.randrange(5, 9))})
+        made.normalization(
+            (1, 2, 2 * made.atom),
+            {
+                "length": i % 4,
+                "square_bypass": i == 5,
+                "mul_bypass": i in (5, 6),
+                "table": look,
+                "in": (rng.randrange(-20, 20), rng.randrange(1, 9), rng.randrange(3)),
+                "out": (rng.randrange(-99, 99), rng.randrange(1, 30), rng.randrange(5, 9)),
+            },
+        )
     equal(capsys, made, tmp_path, chip)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_transactions_of_int16(seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Convolution, SDP and pooling of two bytes an element, on the register file of the full configuration."""
+def test_transactions_of_int16(
+    seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Convolution, SDP and pooling of two bytes an element, on the register file of the full
+    configuration.
+    """
     made = trace("nv_full", seed)
     rng = made.random
-    made.convolution((4, 5, rng.choice([3, 65])), (rng.choice([5, 17]), 2, 2), stages(rng, False), (1, 2), (2, 1),
-                     ((1, 0), (1, 1)), rng.randrange(-2**15, 2**15), 12, (1, 1))
+    made.convolution(
+        (4, 5, rng.choice([3, 65])),
+        (rng.choice([5, 17]), 2, 2),
+        stages(rng, False),
+        (1, 2),
+        (2, 1),
+        ((1, 0), (1, 1)),
+        rng.randrange(-(2**15), 2**15),
+        12,
+        (1, 1),
+    )
     made.sdp_alone((2, 3, 19), stages(rng), (1, 0))
-    made.pooling((5, 5, 17), {"method": seed % 3, "kernel": (3, 2), "stride": (1, 2), "pad": ((1, 1), (1, 0)),
-                              "sums": [rng.randrange(-2**15, 2**15) for _ in range(7)]})
+    made.pooling(
+        (5, 5, 17),
+        {
+            "method": seed % 3,
+            "kernel": (3, 2),
+            "stride": (1, 2),
+            "pad": ((1, 1), (1, 0)),
+            "sums": [rng.randrange(-(2**15), 2**15) for _ in range(7)],
+        },
+    )
     made.write_transactions(tmp_path / "nvdlav1", "int16")
     status, told, said = lines(capsys, "check", "--json", tmp_path)
-    assert [(t["case"], t["verdict"], t["mismatches"], t["compared"]) for t in told] \
-        == [("int16", "equal", 0, sum(size for _, size in made.checks))], (told, said)
+    assert [(t["case"], t["verdict"], t["mismatches"], t["compared"]) for t in told] == [
+        ("int16", "equal", 0, sum(size for _, size in made.checks))
+    ], (told, said)
     assert status == 0
 
 
@@ -192,15 +311,20 @@ def small(chip: str = "nv_small", seed: int = 3) -> Trace:
     return made
 
 
-BREAKS = {"crc": (r"(check_crc.*), 0x[0-9a-f]+\);$", r"\1, 0x12345678);"), "unknown": (r"SDP\.D_CVT_SHIFT_0", "SDP.D_CVT_SHIFTS_0"),
-          "range": (r"(mem_init\(pri_mem, 0x[0-9a-f]+), 0x[0-9a-f]+", r"\1, 0x4"),
-          "size": (r"(check_crc\(.*), 0x[0-9a-f]+, (0x[0-9a-f]+\);)$", r"\1, 0x7fffffff, \2"),
-          "value": (r"(reg_write\(NVDLA_SDP\.S_POINTER_0), 0x0", r"\1, 0x123456789"),
-          "statement": (r"^poke.*|^mem_load.*$", "mem_lode(pri_mem);"), "file": (r"image_0\.dat", "nowhere.dat")}
+BREAKS = {
+    "crc": (r"(check_crc.*), 0x[0-9a-f]+\);$", r"\1, 0x12345678);"),
+    "unknown": (r"SDP\.D_CVT_SHIFT_0", "SDP.D_CVT_SHIFTS_0"),
+    "range": (r"(mem_init\(pri_mem, 0x[0-9a-f]+), 0x[0-9a-f]+", r"\1, 0x4"),
+    "size": (r"(check_crc\(.*), 0x[0-9a-f]+, (0x[0-9a-f]+\);)$", r"\1, 0x7fffffff, \2"),
+    "value": (r"(reg_write\(NVDLA_SDP\.S_POINTER_0), 0x0", r"\1, 0x123456789"),
+    "statement": (r"^poke.*|^mem_load.*$", "mem_lode(pri_mem);"),
+    "file": (r"image_0\.dat", "nowhere.dat"),
+}
 
 
-def test_broken_traces_are_named_by_line_and_the_others_go_on(tmp_path: Path,
-                                                              capsys: pytest.CaptureFixture[str]) -> None:
+def test_broken_traces_are_named_by_line_and_the_others_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     import re
 
     good = small()
@@ -215,23 +339,30 @@ def test_broken_traces_are_named_by_line_and_the_others_go_on(tmp_path: Path,
         (case / f"{name}.cfg").write_text("\n".join(text) + "\n")
     case = good.write(folder, "cut")
     text = (case / "cut.cfg").read_text().splitlines()
-    (case / "cut.cfg").write_text("\n".join(text[:len(text) // 2])[:-3])
+    (case / "cut.cfg").write_text("\n".join(text[: len(text) // 2])[:-3])
     status, told, said = lines(capsys, "check", "--json", "--jobs", "2", tmp_path)
     assert status == 1
     verdicts = {one["case"]: one["verdict"] for one in told}
     assert verdicts["good"] == "equal"
     for name in BREAKS:
         assert verdicts.get(name) != "equal"
-        reason = next((one["reason"] for one in told if one["case"] == name), "") \
-            + "".join(line for line in said.splitlines() if f"/{name}/" in line)
-        assert re.search(rf"line {at[name]}\b", reason) or name in ("range", "size", "crc"), (name, at[name], reason)
+        reason = next((one["reason"] for one in told if one["case"] == name), "") + "".join(
+            line for line in said.splitlines() if f"/{name}/" in line
+        )
+        assert re.search(rf"line {at[name]}\b", reason) or name in ("range", "size", "crc"), (
+            name,
+            at[name],
+            reason,
+        )
         assert re.search(r"line \d+|0x[0-9a-f]+", reason), (name, reason)
     assert verdicts.get("cut") != "equal"
     assert "cut" in said + json.dumps(told)
     assert "line" in "".join(line for line in said.splitlines() if "/cut/" in line)
 
 
-def test_the_chip_is_said_or_is_that_of_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_chip_is_said_or_is_that_of_the_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     made = small("nv_medium_512")
     made.write(tmp_path / "nv_medium_512", "case")
     made.write(tmp_path / "elsewhere", "case")
@@ -241,10 +372,14 @@ def test_the_chip_is_said_or_is_that_of_the_folder(tmp_path: Path, capsys: pytes
     assert told[0]["verdict"] == "equal"
     assert keys <= set(told[0])
     assert told[0]["target"] == "nvdla"
-    status, told, _ = lines(capsys, "check", "--json", "--chip", "nv_medium_512", tmp_path / "elsewhere")
+    status, told, _ = lines(
+        capsys, "check", "--json", "--chip", "nv_medium_512", tmp_path / "elsewhere"
+    )
     assert status == 0
     assert [one["verdict"] for one in told] == ["equal"]
-    status, told, _ = lines(capsys, "check", "--json", "--chip", "nv_small", tmp_path / "nv_medium_512")
+    status, told, _ = lines(
+        capsys, "check", "--json", "--chip", "nv_small", tmp_path / "nv_medium_512"
+    )
     assert status == 1
     assert [one["verdict"] for one in told] == ["differs"]
 
@@ -259,8 +394,9 @@ def test_every_trace_at_hand(capsys: pytest.CaptureFixture[str]) -> None:
     zeros = {"dc_8x8x32_1x1x32x32_int8_0"}
     assert {one["case"] for one in told if one["verdict"] == "one value"} == zeros, said
     assert [one["verdict"] for one in told if one["case"] not in zeros] == ["equal"] * 31, said
-    assert {(one["target"], one["words"], one["mismatches"], one["provenance"]) for one in told} == {
-        ("nvdla", "equal", 0, "RTL simulation")}
+    assert {
+        (one["target"], one["words"], one["mismatches"], one["provenance"]) for one in told
+    } == {("nvdla", "equal", 0, "RTL simulation")}
     for name, case in cases.items():
         if "checks" not in case:
             continue  # int16 traces have a golden memory
@@ -277,7 +413,10 @@ def test_every_dump_at_hand(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(told) == 5
     for name, case in cases.items():
         # every output is compared, of two of 28 tasks
-        assert (by[name]["verdict"], by[name]["compared"]) == ("partly compared", case["output_nonzero"])
+        assert (by[name]["verdict"], by[name]["compared"]) == (
+            "partly compared",
+            case["output_nonzero"],
+        )
         capture = npulab.load(folder / case["file"])
         lifted = npulab.target("rockchip").lift(capture)
         assert lifted.x.shape[:2] == (case["rows"], case["width"])
@@ -292,14 +431,33 @@ def test_map_there_and_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert cli.main(["map", str(tmp_path / "b.xml"), str(tmp_path / "c.csv")]) == 0
     assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "c.csv").read_bytes()
     with (tmp_path / "a.csv").open() as file:
-        rows = [(r["block"], int(r["offset"], 0), r["register"], r["field"], int(r["lsb"]), int(r["width"]))
-                for r in csv.DictReader(line for line in file if not line.startswith("#"))]
+        rows = [
+            (
+                r["block"],
+                int(r["offset"], 0),
+                r["register"],
+                r["field"],
+                int(r["lsb"]),
+                int(r["width"]),
+            )
+            for r in csv.DictReader(line for line in file if not line.startswith("#"))
+        ]
     with shared("facts/rknpu_fields.csv").open() as file:
-        facts = [(r["block"], int(r["address"], 0), r["register"], r["field"], int(r["lsb"]), int(r["width"]))
-                 for r in csv.DictReader(file)]
+        facts = [
+            (
+                r["block"],
+                int(r["address"], 0),
+                r["register"],
+                r["field"],
+                int(r["lsb"]),
+                int(r["width"]),
+            )
+            for r in csv.DictReader(file)
+        ]
     assert len(rows) == len(facts)
-    assert {row[2:] for row in rows if not row[3].startswith("RESERVED")} \
-        == {row[2:] for row in facts if not row[3].startswith("RESERVED")}
+    assert {row[2:] for row in rows if not row[3].startswith("RESERVED")} == {
+        row[2:] for row in facts if not row[3].startswith("RESERVED")
+    }
     assert cli.main(["map", str(tmp_path / "nothing.xml"), str(tmp_path / "d.csv")]) == 2
     broken = tmp_path / "broken.xml"
     broken.write_text(xml.read_text()[:3000])
@@ -307,14 +465,25 @@ def test_map_there_and_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert not (tmp_path / "d.csv").exists()
 
 
-
-@pytest.mark.parametrize(("rows", "inner", "columns"), [(3, 32, 32), (5, 40, 64), (1, 33, 7), (9, 64, 96)])
+@pytest.mark.parametrize(
+    ("rows", "inner", "columns"), [(3, 32, 32), (5, 40, 64), (1, 33, 7), (9, 64, 96)]
+)
 def test_matrix_multiplication_gives_whole_sums(rows: int, inner: int, columns: int) -> None:
-    """int8 to int32 on the simulated device, by Python's integers; an odd count of columns is filled up."""
+    """int8 to int32 on the simulated device, by Python's integers; an odd count of columns is
+    filled up.
+    """
     rockchip, rng = npulab.target("rockchip"), np.random.RandomState(9)
-    weights, x = (rng.randint(-128, 128, shape).astype(np.int8) for shape in ((columns, 1, 1, inner), (rows, 1, inner)))
+    weights, x = (
+        rng.randint(-128, 128, shape).astype(np.int8)
+        for shape in ((columns, 1, 1, inner), (rows, 1, inner))
+    )
     layer = npulab.Conv2D(weights, np.zeros(columns, int), (rows, 1, inner))
     capture = rockchip.lower(layer, x=x, features=("int32-output",))
     sums = np.frombuffer(rockchip.simulate(capture), np.int32).reshape(rows, -1)[:, :columns]
-    assert sums.tolist() == [[sum(int(a) * int(b) for a, b in zip(row[0], column[0, 0], strict=True))
-                              for column in weights] for row in x]
+    assert sums.tolist() == [
+        [
+            sum(int(a) * int(b) for a, b in zip(row[0], column[0, 0], strict=True))
+            for column in weights
+        ]
+        for row in x
+    ]

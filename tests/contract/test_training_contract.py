@@ -1,4 +1,6 @@
-"""A training step as its users were promised it: counted, differentiated and run as programs, against plain numpy."""
+"""A training step as its users were promised it: counted, differentiated and run as programs,
+against plain numpy.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,22 @@ from npulab.npus.ane import training
 from npulab.npus.ane.training import Step, mil, programs
 from npulab.npus.ane.training.accounting import history
 
-SIZES = [(768, 2048, 512, 12), (1024, 2816, 256, 16), (96, 31, 7, 3), (64, 64, 1, 1), (4096, 11008, 2048, 32)]
+SIZES = [
+    (768, 2048, 512, 12),
+    (1024, 2816, 256, 16),
+    (96, 31, 7, 3),
+    (64, 64, 1, 1),
+    (4096, 11008, 2048, 32),
+]
 
 
 def counted(dim: int, hidden: int, seq: int) -> tuple[int, int]:
     """The published count, and the two products of the forward attention, product by product."""
     product = lambda m, k, n: 2 * m * k * n  # noqa: E731
     linear = 4 * product(seq, dim, dim) + 3 * product(seq, dim, hidden)
-    attention = product(seq, dim, seq)  # all heads of one product: seq x seq outputs, dim / heads deep, heads times
+    attention = product(
+        seq, dim, seq
+    )  # all heads of one product: seq x seq outputs, dim / heads deep, heads times
     return 2 * linear + 5 * attention, 2 * attention
 
 
@@ -63,14 +73,22 @@ def test_bytes_of_a_kernel_are_those_of_its_tensors() -> None:
     assert table.loc["forward_ffn", "weights"] == 2 * (3 * d * f + d)
     assert table.loc["forward_ffn", ["inputs", "outputs"]].tolist() == [2 * d * s, 2 * d * s]
     assert table.loc["ffn_backward", "weights"] == 2 * 3 * d * f
-    assert table.loc["qkv_backward", ["weights", "inputs", "outputs"]].tolist() == [2 * 3 * d * d, 6 * d * s, 2 * d * s]
+    assert table.loc["qkv_backward", ["weights", "inputs", "outputs"]].tolist() == [
+        2 * 3 * d * d,
+        6 * d * s,
+        2 * d * s,
+    ]
     assert table.loc["sdpa_backward_2", "weights"] == 0
-    assert ((table["weights"] + table["inputs"] + table["outputs"] + table["taps"]) == table["bytes"]).all()
+    assert (
+        (table["weights"] + table["inputs"] + table["outputs"] + table["taps"]) == table["bytes"]
+    ).all()
     wide = training.traffic(Step(d, f, s, h), row_align=64).set_index("kernel")
     assert wide.loc["qkv_backward", "inputs"] == 3 * d * 64
 
 
-@pytest.mark.parametrize("wrong", [(0, 1, 1, 1), (8, 8, 8, 3), (8, -1, 8, 2), (8.5, 8, 8, 2), (8, 8, True, 2)])
+@pytest.mark.parametrize(
+    "wrong", [(0, 1, 1, 1), (8, 8, 8, 3), (8, -1, 8, 2), (8.5, 8, 8, 2), (8, 8, True, 2)]
+)
 def test_sizes_that_cannot_be_are_refused(wrong: tuple) -> None:
     with pytest.raises((ValueError, TypeError)) as caught:
         Step(*wrong)
@@ -117,7 +135,13 @@ def layer(t: dict[str, np.ndarray]) -> float:
 
 def example() -> dict[str, np.ndarray]:
     rng = np.random.default_rng(3)
-    shapes = {"x": (DIM, SEQ), "dy": (DIM, SEQ), "w1": (HIDDEN, DIM), "w2": (DIM, HIDDEN), "w3": (HIDDEN, DIM)}
+    shapes = {
+        "x": (DIM, SEQ),
+        "dy": (DIM, SEQ),
+        "w1": (HIDDEN, DIM),
+        "w2": (DIM, HIDDEN),
+        "w3": (HIDDEN, DIM),
+    }
     shapes |= dict.fromkeys(("wq", "wk", "wv", "wo"), (DIM, DIM))
     tensors = {n: rng.normal(size=s) / np.sqrt(s[-1]) for n, s in shapes.items()}
     return tensors | {n: 1 + 0.1 * rng.normal(size=DIM) for n in ("rms1", "rms2")}

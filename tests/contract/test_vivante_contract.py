@@ -1,4 +1,6 @@
-"""What the vivante target promises of layers, coefficient streams and recordings, written from the promises alone."""
+"""What the vivante target promises of layers, coefficient streams and recordings, written from
+the promises alone.
+"""
 
 from __future__ import annotations
 
@@ -45,35 +47,75 @@ class Draw:
 
     def q(self, scale: float, dtype: str, point: int | None = None) -> npulab.QuantParams:
         point = int(self.random.randint(256)) if point is None else point
-        return Q(float(np.float32(scale * self.random.uniform(0.6, 1.6))), point + np.iinfo(dtype).min)
+        return Q(
+            float(np.float32(scale * self.random.uniform(0.6, 1.6))), point + np.iinfo(dtype).min
+        )
 
-    def conv(self, size: tuple[int, int, int], outputs: int, kernel: Any = 3, stride: int = 1, padding: Any = "same",
-             dtype: str = "uint8", points: tuple[int | None, int | None, int | None] = (None, None, None),
-             depthwise: bool = False, relu: bool = False, zeros: float = 0, **given: Any) -> npulab.Conv2D:
+    def conv(
+        self,
+        size: tuple[int, int, int],
+        outputs: int,
+        kernel: Any = 3,
+        stride: int = 1,
+        padding: Any = "same",
+        dtype: str = "uint8",
+        points: tuple[int | None, int | None, int | None] = (None, None, None),
+        depthwise: bool = False,
+        relu: bool = False,
+        zeros: float = 0,
+        **given: Any,
+    ) -> npulab.Conv2D:
         kernel = (kernel, kernel) if isinstance(kernel, int) else kernel
         shape = (1, *kernel, outputs) if depthwise else (outputs, *kernel, size[2])
         weight_q = self.q(0.01, dtype, points[1])
         weights = self.codes(shape, dtype)
         weights[self.random.random_sample(shape) < zeros] = weight_q.zero_point
         taps = kernel[0] * kernel[1] * (1 if depthwise else size[2])
-        return npulab.Conv2D(weights, self.random.randint(-9000, 9000, outputs), size, (stride, stride), padding,
-                             depthwise=depthwise, activation="relu" if relu else None, input_q=self.q(0.02, dtype, points[0]),
-                             weight_q=weight_q, output_q=self.q(0.02 * taps ** 0.5, dtype, points[2]), **given)
+        return npulab.Conv2D(
+            weights,
+            self.random.randint(-9000, 9000, outputs),
+            size,
+            (stride, stride),
+            padding,
+            depthwise=depthwise,
+            activation="relu" if relu else None,
+            input_q=self.q(0.02, dtype, points[0]),
+            weight_q=weight_q,
+            output_q=self.q(0.02 * taps**0.5, dtype, points[2]),
+            **given,
+        )
 
-    def full(self, inputs: int, outputs: int, dtype: str = "uint8", relu: bool = False) -> npulab.FullyConnected:
-        return npulab.FullyConnected(self.codes((outputs, inputs), dtype), self.random.randint(-9000, 9000, outputs),
-                                     "relu" if relu else None, self.q(0.02, dtype), self.q(0.01, dtype),
-                                     self.q(0.02 * inputs ** 0.5, dtype))
+    def full(
+        self, inputs: int, outputs: int, dtype: str = "uint8", relu: bool = False
+    ) -> npulab.FullyConnected:
+        return npulab.FullyConnected(
+            self.codes((outputs, inputs), dtype),
+            self.random.randint(-9000, 9000, outputs),
+            "relu" if relu else None,
+            self.q(0.02, dtype),
+            self.q(0.01, dtype),
+            self.q(0.02 * inputs**0.5, dtype),
+        )
 
-    def add(self, size: tuple[int, int, int], dtype: str = "uint8", relu: bool = False, ratio: float = 1) -> npulab.Add:
-        return npulab.Add(size, "relu" if relu else None, self.q(0.02, dtype), self.q(0.02 * ratio, dtype),
-                          self.q(0.02 + 0.02 * ratio, dtype), dtype)
+    def add(
+        self, size: tuple[int, int, int], dtype: str = "uint8", relu: bool = False, ratio: float = 1
+    ) -> npulab.Add:
+        return npulab.Add(
+            size,
+            "relu" if relu else None,
+            self.q(0.02, dtype),
+            self.q(0.02 * ratio, dtype),
+            self.q(0.02 + 0.02 * ratio, dtype),
+            dtype,
+        )
 
     def x(self, layer: Any) -> Any:
         if isinstance(layer, npulab.FullyConnected):
             return self.codes(layer.weights.shape[1], layer.dtype)
         if isinstance(layer, npulab.Add):
-            return self.codes(layer.input_shape, layer.dtype), self.codes(layer.input_shape, layer.dtype)
+            return self.codes(layer.input_shape, layer.dtype), self.codes(
+                layer.input_shape, layer.dtype
+            )
         return self.codes(layer.input_shape, layer.dtype)
 
 
@@ -84,15 +126,33 @@ def edges(chip: str) -> Iterator[Case]:
     def case(name: str, layer: Any, *features: str) -> Case:
         return Case(name, layer, draw.x(layer), features)
 
-    for size, kernel in (((1, 1, 1), 1), ((1, 1, 1), 3), ((1, 1, 1), 5), ((1, 1, 9), 1), ((1, 7, 3), 3), ((7, 1, 3), 3),
-                         ((2, 2, 2), 5), ((1, 40, 2), 1), ((40, 1, 2), 1), ((2, 1, 1), 1), ((1, 2, 1), (1, 2))):
+    for size, kernel in (
+        ((1, 1, 1), 1),
+        ((1, 1, 1), 3),
+        ((1, 1, 1), 5),
+        ((1, 1, 9), 1),
+        ((1, 7, 3), 3),
+        ((7, 1, 3), 3),
+        ((2, 2, 2), 5),
+        ((1, 40, 2), 1),
+        ((40, 1, 2), 1),
+        ((2, 1, 1), 1),
+        ((1, 2, 1), (1, 2)),
+    ):
         for stride in (1, 2):
-            yield case(f"image {size} kernel {kernel} stride {stride}", draw.conv(size, 3, kernel, stride))
+            yield case(
+                f"image {size} kernel {kernel} stride {stride}", draw.conv(size, 3, kernel, stride)
+            )
     for outputs in (1, cores - 1, cores, cores + 1, 2 * cores - 1, 2 * cores + 1, 17 * cores + 3):
         for kernel in (1, 3):
             yield case(f"{outputs} outputs, kernel {kernel}", draw.conv((4, 5, 3), outputs, kernel))
-        yield case(f"{outputs} channels depthwise", draw.conv((5, 4, outputs), outputs, 3, depthwise=True))
-        yield case(f"{outputs} channels depthwise stride 2", draw.conv((6, 6, outputs), outputs, 3, 2, depthwise=True))
+        yield case(
+            f"{outputs} channels depthwise", draw.conv((5, 4, outputs), outputs, 3, depthwise=True)
+        )
+        yield case(
+            f"{outputs} channels depthwise stride 2",
+            draw.conv((6, 6, outputs), outputs, 3, 2, depthwise=True),
+        )
     for channels in (255, 256, 257, 1023, 1024):
         yield case(f"{channels} channels in", draw.conv((2, 2, channels), 3, 1))
         yield case(f"{channels} channels out", draw.conv((2, 2, 3), channels, 1))
@@ -100,32 +160,75 @@ def edges(chip: str) -> Iterator[Case]:
         yield case(f"{channels} full", draw.full(channels, 5))
         yield case(f"{channels} full out", draw.full(5, channels))
     for width in (31, 32, 33, 63, 64, 65, 66, 127, 129):
-        for kernel, padding in ((3, "same"), (3, "valid"), (1, "same"), (5, "same"), ((1, 3), "valid")):
-            yield case(f"width {width} kernel {kernel} {padding}", draw.conv((6, width, 2), 3, kernel, padding=padding))
+        for kernel, padding in (
+            (3, "same"),
+            (3, "valid"),
+            (1, "same"),
+            (5, "same"),
+            ((1, 3), "valid"),
+        ):
+            yield case(
+                f"width {width} kernel {kernel} {padding}",
+                draw.conv((6, width, 2), 3, kernel, padding=padding),
+            )
         yield case(f"width {width} stride 2", draw.conv((6, width, 2), 3, 3, 2))
-        yield case(f"width {width} depthwise stride 2", draw.conv((6, width, 2), 2, 3, 2, depthwise=True))
+        yield case(
+            f"width {width} depthwise stride 2", draw.conv((6, width, 2), 2, 3, 2, depthwise=True)
+        )
         yield case(f"height {width}", draw.conv((width, 5, 1), 2, 3, zeros=0.5))
         yield case(f"width {width} add", draw.add((3, width, 2)))
-    for points in ((0, 0, 0), (255, 255, 255), (0, 255, 0), (255, 0, 255), (0, 128, 255), (255, 128, 0)):
+    for points in (
+        (0, 0, 0),
+        (255, 255, 255),
+        (0, 255, 0),
+        (255, 0, 255),
+        (0, 128, 255),
+        (255, 128, 0),
+    ):
         for dtype in ("uint8", "int8"):
             for kernel, stride in ((3, 1), (3, 2), (1, 1)):
-                yield case(f"points {points} {dtype} {kernel} {stride}",
-                           draw.conv((7, 6, 3), 4, kernel, stride, dtype=dtype, points=points, relu=stride == 2))
+                yield case(
+                    f"points {points} {dtype} {kernel} {stride}",
+                    draw.conv(
+                        (7, 6, 3), 4, kernel, stride, dtype=dtype, points=points, relu=stride == 2
+                    ),
+                )
     for kernel in (2, 4, 6, 7, most, (1, most), (most, 1), (2, 3), (5, 2), (1, 2), (2, 1), (3, 1)):
         for stride in (1, 2):
             for padding in ("same", "valid", ((2, 1), (0, 3))):
-                yield case(f"kernel {kernel} stride {stride} {padding}", draw.conv((17, 16, 2), 3, kernel, stride, padding))
+                yield case(
+                    f"kernel {kernel} stride {stride} {padding}",
+                    draw.conv((17, 16, 2), 3, kernel, stride, padding),
+                )
     for width in range(2, 10):
         for kernel in (3, 5):
             for padding in ("same", "valid"):
                 for dtype in ("uint8", "int8"):
-                    yield case(f"depthwise width {width} kernel {kernel} stride 2 {padding} {dtype}",
-                               draw.conv((max(width, kernel), max(width, kernel) if padding == "valid" else width, 7), 7,
-                                         kernel, 2, padding, depthwise=True, dtype=dtype))
+                    yield case(
+                        f"depthwise width {width} kernel {kernel} stride 2 {padding} {dtype}",
+                        draw.conv(
+                            (
+                                max(width, kernel),
+                                max(width, kernel) if padding == "valid" else width,
+                                7,
+                            ),
+                            7,
+                            kernel,
+                            2,
+                            padding,
+                            depthwise=True,
+                            dtype=dtype,
+                        ),
+                    )
     for zeros in (0, 0.5, 0.97, 1):
         for kernel in (1, 3, 5):
-            yield case(f"zeros {zeros} kernel {kernel}", draw.conv((6, 6, 4), cores + 1, kernel, zeros=zeros))
-        yield case(f"zeros {zeros} depthwise", draw.conv((6, 6, 9), 9, 3, depthwise=True, zeros=zeros))
+            yield case(
+                f"zeros {zeros} kernel {kernel}",
+                draw.conv((6, 6, 4), cores + 1, kernel, zeros=zeros),
+            )
+        yield case(
+            f"zeros {zeros} depthwise", draw.conv((6, 6, 9), 9, 3, depthwise=True, zeros=zeros)
+        )
     for dtype in ("uint8", "int8"):
         for relu in (False, True):
             yield case(f"full {dtype} {relu}", draw.full(30, 11, dtype, relu))
@@ -136,7 +239,11 @@ def edges(chip: str) -> Iterator[Case]:
     for features in (("hwc-tensors",), ("hwc-tensors", "pad-job"), ("pad-job",)):
         for stride in (1, 2):
             for padding in ("same", ((1, 0), (2, 1))):
-                yield case(f"{features} {stride} {padding}", draw.conv((9, 8, 3), 4, 3, stride, padding), *features)
+                yield case(
+                    f"{features} {stride} {padding}",
+                    draw.conv((9, 8, 3), 4, 3, stride, padding),
+                    *features,
+                )
     for inputs in (1, 2, 13, 225, 226, 961, 1009):
         yield case(f"full {inputs}", draw.full(inputs, 3))
 
@@ -154,16 +261,33 @@ def anything(n: int, chip: str) -> Case:
     elif kind == "add":
         layer = draw.add(size, dtype, relu, float(2 ** random.uniform(-5, 5)))
     else:
-        kernel = (1, 1) if kind == "pointwise" else tuple(int(k) for k in random.choice([1, 2, 3, 3, 3, 4, 5, 5, 7], 2))
+        kernel = (
+            (1, 1)
+            if kind == "pointwise"
+            else tuple(int(k) for k in random.choice([1, 2, 3, 3, 3, 4, 5, 5, 7], 2))
+        )
         if random.randint(2):
             kernel = (kernel[0], kernel[0])
-        padding = ("same", "valid", tuple((int(random.randint(kernel[0])), int(random.randint(kernel[1]))) for _ in "hw"))[
-            random.randint(3)]
+        padding = (
+            "same",
+            "valid",
+            tuple((int(random.randint(kernel[0])), int(random.randint(kernel[1]))) for _ in "hw"),
+        )[random.randint(3)]
         size = (max(size[0], kernel[0]), max(size[1], kernel[1]), size[2])
-        layer = draw.conv(size, size[2] if kind == "depthwise" else int(random.randint(1, 30)), kernel,
-                          1 + int(random.randint(2)), padding, dtype, depthwise=kind == "depthwise", relu=relu,
-                          zeros=max(0.0, float(random.uniform(-0.5, 1))))
-    features = tuple(name for name in ("hwc-tensors", "pad-job", "odd-stride2-tile") if random.randint(6) == 0)
+        layer = draw.conv(
+            size,
+            size[2] if kind == "depthwise" else int(random.randint(1, 30)),
+            kernel,
+            1 + int(random.randint(2)),
+            padding,
+            dtype,
+            depthwise=kind == "depthwise",
+            relu=relu,
+            zeros=max(0.0, float(random.uniform(-0.5, 1))),
+        )
+    features = tuple(
+        name for name in ("hwc-tensors", "pad-job", "odd-stride2-tile") if random.randint(6) == 0
+    )
     if kind in ("full", "add"):
         features = ()  # of a convolution only
     return Case(f"{n}: {kind}", layer, draw.x(layer), features)
@@ -192,17 +316,31 @@ def whole_turn(case: Case, chip: str, target: Target) -> None:
         assert np.array_equal(registers.encode(registers.decode(job.words)), job.words)
     assert target.recode(capture) == capture.buffers["coefficients"]
     ran = npulab.Simulated().record(capture)
-    assert ran.buffers["output"] == expected(case, rule), "the device gives another output than emulate"
+    assert ran.buffers["output"] == expected(case, rule), (
+        "the device gives another output than emulate"
+    )
     found = npulab.check(ran)
-    assert (found.verdict, found.words, found.coefficients, found.mismatches) == ("equal", True, True, 0), found
+    assert (found.verdict, found.words, found.coefficients, found.mismatches) == (
+        "equal",
+        True,
+        True,
+        0,
+    ), found
     assert found.compared == len(ran.buffers["output"])
     known = target.features(chip)
     for parameters in (capture.parameters, {}):
         lifted = target.lift(replace(ran, parameters=parameters))
-        effective = layer_scale(lifted.layer) / (layer_scale(layer) if not isinstance(layer, npulab.Add) else layer_scale(lifted.layer))
-        assert effective == pytest.approx(1, rel=2.0 ** -15 if "nn_v7" in known else 2.0 ** -22)
-        assert lifted.layer.output_q.zero_point == layer.output_q.zero_point + (128 if layer.dtype == "int8" else 0)
-        assert lifted.layer.activation == layer.activation or layer.output_q.zero_point == np.iinfo(layer.dtype).min
+        effective = layer_scale(lifted.layer) / (
+            layer_scale(layer) if not isinstance(layer, npulab.Add) else layer_scale(lifted.layer)
+        )
+        assert effective == pytest.approx(1, rel=2.0**-15 if "nn_v7" in known else 2.0**-22)
+        assert lifted.layer.output_q.zero_point == layer.output_q.zero_point + (
+            128 if layer.dtype == "int8" else 0
+        )
+        assert (
+            lifted.layer.activation == layer.activation
+            or layer.output_q.zero_point == np.iinfo(layer.dtype).min
+        )
         if isinstance(layer, npulab.Conv2D) and parameters:
             assert np.array_equal(lifted.layer.weights, up(layer.weights))
             assert lifted.layer.bias.tolist() == layer.bias.tolist()
@@ -212,10 +350,19 @@ def whole_turn(case: Case, chip: str, target: Target) -> None:
             assert np.array_equal(lifted.x, up(x)) or lifted.x.shape != x.shape
         again = target.lower(lifted.layer, chip=chip, x=lifted.x)
         assert again.jobs == capture.jobs or isinstance(layer, npulab.Add)
-        assert npulab.emulate(lifted.layer, lifted.x, rule).transpose(2, 0, 1).tobytes() == expected(case._replace(features=()), rule)
+        assert npulab.emulate(lifted.layer, lifted.x, rule).transpose(
+            2, 0, 1
+        ).tobytes() == expected(case._replace(features=()), rule)
         other = case._replace(x=Draw(77).x(layer), features=case.features)
-        moved = target.lift(replace(target.lower(layer, chip=chip, x=other.x, features=case.features), parameters=parameters))
-        assert npulab.emulate(lifted.layer, moved.x, rule).transpose(2, 0, 1).tobytes() == expected(other._replace(features=()), rule)
+        moved = target.lift(
+            replace(
+                target.lower(layer, chip=chip, x=other.x, features=case.features),
+                parameters=parameters,
+            )
+        )
+        assert npulab.emulate(lifted.layer, moved.x, rule).transpose(2, 0, 1).tobytes() == expected(
+            other._replace(features=()), rule
+        )
 
 
 def layer_scale(layer: Any) -> float:
@@ -265,10 +412,17 @@ def test_many_layers_of_any_kind(hundred: int, chip: str, vivante: Target) -> No
 def test_layers_that_need_superblocks(chip: str, vivante: Target) -> None:
     """And more than the on-chip memory, for the second kernel cache mode of V7."""
     draw, shares, modes = Draw(9), set(), set()
-    for layer in (draw.conv((8, 8, 64), 512, 3), draw.conv((14, 14, 128), 160, 3, zeros=0.7),
-                  draw.conv((7, 7, 1024), 1024, 1), draw.conv((56, 56, 64), 64, 3), draw.full(1024, 1000),
-                  draw.conv((14, 14, 512), 512, 3, depthwise=True), draw.conv((10, 10, 40), 300, 5, 2),
-                  draw.conv((20, 20, 100), 1100, 1, relu=True), draw.add((28, 28, 256))):
+    for layer in (
+        draw.conv((8, 8, 64), 512, 3),
+        draw.conv((14, 14, 128), 160, 3, zeros=0.7),
+        draw.conv((7, 7, 1024), 1024, 1),
+        draw.conv((56, 56, 64), 64, 3),
+        draw.full(1024, 1000),
+        draw.conv((14, 14, 512), 512, 3, depthwise=True),
+        draw.conv((10, 10, 40), 300, 5, 2),
+        draw.conv((20, 20, 100), 1100, 1, relu=True),
+        draw.add((28, 28, 256)),
+    ):
         whole_turn(Case("large", layer, draw.x(layer)), chip, vivante)
         values = vivante.lower(layer, chip=chip).values
         shares.add(-(-values["out_image_z_size"] // CORES[chip]) > values["kernels_per_core"])
@@ -311,18 +465,41 @@ def refused(chip: str) -> Iterator[tuple[Any, str]]:
     yield replace(base, activation="relu6"), "activation: got 'relu6'"
     yield replace(base, stride=(1, 2)), r"stride: got \(1, 2\)"
     yield replace(base, stride=(3, 3)), r"stride: got \(3, 3\)"
-    yield draw.conv((40, 40, 1), 1, most + 1, padding="valid"), rf"kernel: got \({most + 1}, {most + 1}\), allowed is up to {most}"
-    yield draw.conv((6, 6, 4), 4, 3, 1, ((20, 0), (0, 20))), r"padding: got \(\(20, 0\), \(0, 20\)\)"
-    yield replace(base, output_q=Q(1e-12, 3)), "scales: got .*, allowed is a right shift of 0 to 127"
+    yield (
+        draw.conv((40, 40, 1), 1, most + 1, padding="valid"),
+        rf"kernel: got \({most + 1}, {most + 1}\), allowed is up to {most}",
+    )
+    yield (
+        draw.conv((6, 6, 4), 4, 3, 1, ((20, 0), (0, 20))),
+        r"padding: got \(\(20, 0\), \(0, 20\)\)",
+    )
+    yield (
+        replace(base, output_q=Q(1e-12, 3)),
+        "scales: got .*, allowed is a right shift of 0 to 127",
+    )
     yield draw.conv((1, 8192, 1), 1, 1), "in_image_x_size: got raw 8192, allowed is 0 to 8191"
     yield draw.conv((1, 1, 1), 16384, 1), "out_image_z_size: got raw 16384, allowed is 0 to 16383"
-    yield (draw.conv((1, 1, 65536), 65536, 1, depthwise=True),
-           "allowed are up to 16383 channels" if chip == A311D else "out_image_z_size: got raw 65536, allowed is 0 to 16383")
-    yield npulab.Pool2D("max", (2, 2), (4, 4, 3)), r"got Pool2D\(.*, allowed is a Conv2D, FullyConnected or Add"
-    yield npulab.Add((2, 2, 2), dtype="int16"), r"got Add\(.*int16.*, allowed is .* of uint8 or int8"
+    yield (
+        draw.conv((1, 1, 65536), 65536, 1, depthwise=True),
+        "allowed are up to 16383 channels"
+        if chip == A311D
+        else "out_image_z_size: got raw 65536, allowed is 0 to 16383",
+    )
+    yield (
+        npulab.Pool2D("max", (2, 2), (4, 4, 3)),
+        r"got Pool2D\(.*, allowed is a Conv2D, FullyConnected or Add",
+    )
+    yield (
+        npulab.Add((2, 2, 2), dtype="int16"),
+        r"got Add\(.*int16.*, allowed is .* of uint8 or int8",
+    )
     yield npulab.Add((2, 2, 2, 2), dtype="uint8"), "allowed are tensors of up to three axes"
-    yield (npulab.Add((1, 1, 65521), None, Q(0.1, 3), Q(0.1, 3), Q(0.2, 3), "uint8"),
-           "got raw 65521, allowed is 0 to 8191" if chip == A311D else "allowed are up to 16383 channels")
+    yield (
+        npulab.Add((1, 1, 65521), None, Q(0.1, 3), Q(0.1, 3), Q(0.2, 3), "uint8"),
+        "got raw 65521, allowed is 0 to 8191"
+        if chip == A311D
+        else "allowed are up to 16383 channels",
+    )
 
 
 @pytest.mark.parametrize("chip", [A311D, IMX8MP])
@@ -338,13 +515,24 @@ def test_what_lower_refuses(chip: str, vivante: Target) -> None:
 
 def test_the_vendors_v8_job_from_input_to_output(vivante: Target) -> None:
     """Inputs 0x33, weights 0xFF, a multiplier of 1/1020: every output is 0x33."""
-    layer = npulab.Conv2D(np.full((1, 2, 2, 1), 255, np.uint8), np.zeros(1, int), (4, 4, 1), weight_q=Q(1 / 1020))
-    ran = npulab.Simulated().record(vivante.lower(layer, chip=IMX8MP, x=np.full((4, 4, 1), 0x33, np.uint8)))
+    layer = npulab.Conv2D(
+        np.full((1, 2, 2, 1), 255, np.uint8), np.zeros(1, int), (4, 4, 1), weight_q=Q(1 / 1020)
+    )
+    ran = npulab.Simulated().record(
+        vivante.lower(layer, chip=IMX8MP, x=np.full((4, 4, 1), 0x33, np.uint8))
+    )
     assert (ran.values["post_multiplier"], ran.values["post_shift"]) == (0x8081, 10)
     assert ran.buffers["output"] == b"\x33" * 9
-    sent = replace(ran.with_buffers(coefficients=vendor()), parameters={}, provenance="vendor driver")
+    sent = replace(
+        ran.with_buffers(coefficients=vendor()), parameters={}, provenance="vendor driver"
+    )
     found = npulab.check(sent)
-    assert (found.verdict, found.compared, found.words, found.coefficients) == ("equal", 9, True, None), found
+    assert (found.verdict, found.compared, found.words, found.coefficients) == (
+        "equal",
+        9,
+        True,
+        None,
+    ), found
     assert "how the vendor writes them is not known" in found.reason
     lifted = vivante.lift(sent).layer
     assert (lifted.weights.tolist(), lifted.bias.tolist()) == (layer.weights.tolist(), [0])
@@ -357,14 +545,16 @@ def test_the_vendors_v8_job_from_input_to_output(vivante: Target) -> None:
 
 
 def broken(seed: int, whole: npulab.Capture) -> npulab.Capture:
-    """Bits flipped, bytes of chance or an end too early in the coefficients, or bits flipped in the words of a job."""
+    """Bits flipped, bytes of chance or an end too early in the coefficients, or bits flipped in
+    the words of a job.
+    """
     random = np.random.RandomState(seed)
     data, kind = bytearray(whole.buffers["coefficients"]), seed % 5
     if kind == 0:
         for _ in range(random.randint(1, 4)):
             data[random.randint(len(data))] ^= 2 ** random.randint(8)
     elif kind == 1:
-        del data[random.randint(len(data)):]
+        del data[random.randint(len(data)) :]
     elif kind == 2:
         data = bytearray(random.bytes(random.randint(1, 400)))
     elif kind == 3:
@@ -382,9 +572,17 @@ def broken(seed: int, whole: npulab.Capture) -> npulab.Capture:
 
 def wholes(chip: str, target: Target) -> list[npulab.Capture]:
     draw = Draw(3)
-    layers = [draw.conv((5, 5, 3), 10, 3, zeros=0.6), draw.conv((4, 4, 7), 19, 1), draw.conv((8, 8, 3), 4, 5, 2),
-              draw.conv((6, 6, 9), 9, 3, depthwise=True), draw.add((4, 4, 3))]
-    return [npulab.Simulated().record(target.lower(layer, chip=chip, x=draw.x(layer))) for layer in layers]
+    layers = [
+        draw.conv((5, 5, 3), 10, 3, zeros=0.6),
+        draw.conv((4, 4, 7), 19, 1),
+        draw.conv((8, 8, 3), 4, 5, 2),
+        draw.conv((6, 6, 9), 9, 3, depthwise=True),
+        draw.add((4, 4, 3)),
+    ]
+    return [
+        npulab.Simulated().record(target.lower(layer, chip=chip, x=draw.x(layer)))
+        for layer in layers
+    ]
 
 
 def recoded(capture: npulab.Capture, target: Target) -> tuple[bytes, str]:
@@ -410,14 +608,17 @@ def says_where_or_is_right(seeds: range, chip: str, target: Target) -> tuple[int
                 npulab.explain(capture)
         else:
             # words of another geometry may read what nobody wrote so; that differs, and is said to
-            assert again == capture.buffers["coefficients"] or npulab.check(capture).coefficients is False, seed
+            assert (
+                again == capture.buffers["coefficients"]
+                or npulab.check(capture).coefficients is False
+            ), seed
             assert again == capture.buffers["coefficients"] or seed % 5 == 4, seed
             assert npulab.explain(capture).bits.sum() == 8 * len(again)
         found = npulab.check(capture)
         assert found.verdict != "equal" or found.coefficients, seed
         with contextlib.suppress(Hang):
             target.simulate(capture)
-        assert tracemalloc.get_traced_memory()[1] < 64 * 2 ** 20, seed
+        assert tracemalloc.get_traced_memory()[1] < 64 * 2**20, seed
         tracemalloc.stop()
     return counts[0], counts[1]
 
@@ -437,7 +638,10 @@ def test_many_broken_captures(part: int, chip: str, vivante: Target) -> None:
     says_where_or_is_right(range(500 * part + 1000, 500 * part + 1500), chip, vivante)
 
 
-@pytest.mark.parametrize("field", ["out_image_tile_x_size", "out_image_tile_y_size", "kernels_per_core", "in_image_x_size"])
+@pytest.mark.parametrize(
+    "field",
+    ["out_image_tile_x_size", "out_image_tile_y_size", "kernels_per_core", "in_image_x_size"],
+)
 def test_sizes_of_0_are_neither_run_nor_lifted(field: str, vivante: Target) -> None:
     (whole, *_) = wholes(A311D, vivante)
     words = vivante.registers.encode({**whole.values, field: 0})
@@ -455,7 +659,9 @@ def test_a_v8_stream_that_ends_early_says_so(vivante: Target) -> None:
     bits = data[28]
     assert bits < 254
     data[28] += 2
-    with pytest.raises(Hang, match=r"core 0 is given (\d*) bits of coefficients, its stream ends after \d+$"):
+    with pytest.raises(
+        Hang, match=r"core 0 is given (\d*) bits of coefficients, its stream ends after \d+$"
+    ):
         vivante.simulate(whole.with_buffers(coefficients=bytes(data)))
 
 
@@ -464,15 +670,25 @@ def test_what_tensor_jobs_move_has_no_gaps(chip: str, vivante: Target) -> None:
     """The NN job would read, or leave, another image than the jobs around it write and read."""
     draw = Draw(6)
     layer = draw.conv((8, 7, 3), 4)
-    ran = npulab.Simulated().record(vivante.lower(layer, chip=chip, x=draw.x(layer), features=["hwc-tensors"]))
+    ran = npulab.Simulated().record(
+        vivante.lower(layer, chip=chip, x=draw.x(layer), features=["hwc-tensors"])
+    )
     assert [job.block for job in ran.jobs] == ["TP", "NN", "TP"]
-    for field in ("in_image_x_stride", "in_image_y_stride", "out_image_x_stride", "out_image_y_stride"):
+    for field in (
+        "in_image_x_stride",
+        "in_image_y_stride",
+        "out_image_x_stride",
+        "out_image_y_stride",
+    ):
         values = ran.maps["NN"].decode(ran.jobs[1].words)
         words = ran.maps["NN"].encode({**values, field: values[field] + 8})
         worse = replace(ran, jobs=(ran.jobs[0], replace(ran.jobs[1], words=words), ran.jobs[2]))
         found = npulab.check(worse)
         assert (found.verdict, found.compared) == ("differs", 0), (field, found)
-        assert f"field {field}: got {values[field] + 8}, allowed of a tensor that TP jobs move is {values[field]}" in found.reason
+        assert (
+            f"field {field}: got {values[field] + 8}, allowed of a tensor that TP jobs move is {values[field]}"
+            in found.reason
+        )
 
 
 def test_words_of_a_large_input_take_no_memory(vivante: Target) -> None:
@@ -481,11 +697,13 @@ def test_words_of_a_large_input_take_no_memory(vivante: Target) -> None:
     layer = draw.conv((8, 8, 3), 4, 5, 2)
     capture = vivante.lower(layer, x=draw.x(layer))
     job = capture.jobs[-1]
-    words = vivante.registers.encode({**capture.values, "in_image_x_stride": 8191, "in_image_y_stride": 1300})
+    words = vivante.registers.encode(
+        {**capture.values, "in_image_x_stride": 8191, "in_image_y_stride": 1300}
+    )
     tracemalloc.start()
     with pytest.raises(Hang, match="a job reads memory at 0x600001b0 that holds nothing"):
         vivante.simulate(replace(capture, jobs=(*capture.jobs[:-1], replace(job, words=words))))
-    assert tracemalloc.get_traced_memory()[1] < 2 ** 20
+    assert tracemalloc.get_traced_memory()[1] < 2**20
     tracemalloc.stop()
 
 
@@ -493,14 +711,21 @@ def test_words_of_a_large_input_take_no_memory(vivante: Target) -> None:
 
 
 @pytest.mark.parametrize("chip", [A311D, IMX8MP])
-def test_folders_and_the_shell(chip: str, vivante: Target, tmp_path: Path, run: Any) -> None:  # noqa: F811
+def test_folders_and_the_shell(chip: str, vivante: Target, tmp_path: Path, run: Any) -> None:
     draw = Draw(8)
     layer = draw.conv((9, 8, 3), 7, 3, 2, dtype="int8", relu=True)
-    ran = npulab.Simulated().record(vivante.lower(layer, chip=chip, x=draw.x(layer), features=["hwc-tensors"], name="mine"))
+    ran = npulab.Simulated().record(
+        vivante.lower(layer, chip=chip, x=draw.x(layer), features=["hwc-tensors"], name="mine")
+    )
     npulab.save(ran, tmp_path / "mine")
     again = npulab.load(tmp_path / "mine")
-    assert (again.jobs, again.buffers, again.addresses, again.parameters, again.chip) \
-        == (ran.jobs, ran.buffers, ran.addresses, ran.parameters, chip)
+    assert (again.jobs, again.buffers, again.addresses, again.parameters, again.chip) == (
+        ran.jobs,
+        ran.buffers,
+        ran.addresses,
+        ran.parameters,
+        chip,
+    )
     assert again.simulated
     assert [str(one) for one in vivante.lift(again)] == [str(one) for one in vivante.lift(ran)]
     status, lines, err = run("check", tmp_path / "mine")
@@ -528,12 +753,21 @@ def known_layouts() -> Iterator[Layout]:
         yield layout.planar((7, 5, 13), dtype=dtype, row_align=64)
         yield layout.planar((9, 5, 4), dtype=dtype, row_align=32, plane_align=512, fill=7)
         yield layout.nc1hwc2((5, 6, 19), 8, dtype=dtype)
-        yield layout.nc1hwc2((5, 6, 33), 32 // np.dtype(dtype).itemsize, dtype=dtype, row_pitch=256, plane_pitch=2048)
+        yield layout.nc1hwc2(
+            (5, 6, 33), 32 // np.dtype(dtype).itemsize, dtype=dtype, row_pitch=256, plane_pitch=2048
+        )
         yield layout.kernel_groups((20, 3, 3, 12), 16, 8, dtype=dtype, align=128)
     for rows, columns in ((16, 4), (4, 8), (4, 16)):
         for shape in ((37, 22), (3, 3), (5, 100)):
             for dtype in ("uint8", "int8"):
-                yield layout.packed_blocks(shape, rows, columns, dtype=dtype, sums=True, fill=128 if dtype == "uint8" else 0)
+                yield layout.packed_blocks(
+                    shape,
+                    rows,
+                    columns,
+                    dtype=dtype,
+                    sums=True,
+                    fill=128 if dtype == "uint8" else 0,
+                )
 
 
 def nests(seed: int) -> Layout:
@@ -542,13 +776,19 @@ def nests(seed: int) -> Layout:
     shape = tuple(int(n) for n in random.randint(1, 9, random.randint(2, 5)))
     order = [int(axis) for axis in random.permutation(len(shape))]
     tile = int(random.randint(1, shape[order[0]] + 1))
-    levels = [(order[0], tile, -(-shape[order[0]] // tile)), *((axis, 1, shape[axis]) for axis in order[1:]), (order[0], 1, tile)]
+    levels = [
+        (order[0], tile, -(-shape[order[0]] // tile)),
+        *((axis, 1, shape[axis]) for axis in order[1:]),
+        (order[0], 1, tile),
+    ]
     loops: list[Loop] = []
     stride = 1
     for axis, step, count in reversed(levels):
         loops.insert(0, Loop(axis, step, stride))
         stride = stride * count + int(random.randint(3) == 0) * int(random.randint(1, 9))
-    return Layout(shape, tuple(loops), fill=int(random.randint(256)), offset=int(random.randint(20)))
+    return Layout(
+        shape, tuple(loops), fill=int(random.randint(256)), offset=int(random.randint(20))
+    )
 
 
 def test_layouts_are_found_from_markers() -> None:
@@ -557,8 +797,15 @@ def test_layouts_are_found_from_markers() -> None:
         tensors = npulab.layout.markers(one.shape, one.dtype)
         found = npulab.find_layout(tensors, [one.pack(tensor) for tensor in tensors])
         assert np.array_equal(found.layout.index_map(), one.index_map()), one
-        assert (len(found.missing), len(found.unexplained), found.rivals) == (0, 0, ()), (one, found)
-        values = random.randint(0, 256, (*one.shape, np.dtype(one.dtype).itemsize)).astype(np.uint8).view(one.dtype)[..., 0]
+        assert (len(found.missing), len(found.unexplained), found.rivals) == (0, 0, ()), (
+            one,
+            found,
+        )
+        values = (
+            random.randint(0, 256, (*one.shape, np.dtype(one.dtype).itemsize))
+            .astype(np.uint8)
+            .view(one.dtype)[..., 0]
+        )
         buffer = one.pack(values)
         assert found.layout.pack(values) == buffer, one
         assert found.layout.unpack(buffer).tobytes() == values.tobytes(), one
@@ -574,21 +821,33 @@ def test_a_first_channel_alone_is_found() -> None:
 
 def test_a_layout_from_one_capture_or_those_that_remain() -> None:
     random = np.random.RandomState(3)
-    for one in (layout.kernel_groups((20, 3, 3, 12), 16, 8, align=128), layout.planar((17, 19, 6), row_align=32),
-                layout.nc1hwc2((13, 9, 20), 8, dtype="int16"), layout.strided((16, 16, 16), (2, 0, 1)),
-                layout.packed_blocks((37, 22), 16, 4, sums=True)):
+    for one in (
+        layout.kernel_groups((20, 3, 3, 12), 16, 8, align=128),
+        layout.planar((17, 19, 6), row_align=32),
+        layout.nc1hwc2((13, 9, 20), 8, dtype="int16"),
+        layout.strided((16, 16, 16), (2, 0, 1)),
+        layout.packed_blocks((37, 22), 16, 4, sums=True),
+    ):
         values = np.clip(random.normal(128, 3, one.shape), 0, 255).astype(one.dtype)
         found = npulab.find_layout(values, one.pack(values))
-        assert (found.layout.pack(values), len(found.missing)) == (one.pack(values), 0), (one, found)
+        assert (found.layout.pack(values), len(found.missing)) == (one.pack(values), 0), (
+            one,
+            found,
+        )
         said = [found.layout, *found.rivals]
-        assert any(np.array_equal(other.index_map(), one.index_map()) for other in said), (one, found)
+        assert any(np.array_equal(other.index_map(), one.index_map()) for other in said), (
+            one,
+            found,
+        )
 
 
 def test_no_layout_is_made_of_chance() -> None:
     random = np.random.RandomState(5)
     for size in (512, 515):
         with pytest.raises(ValueError, match="allowed are more than chance gives"):
-            npulab.find_layout(random.randint(0, 256, (8, 8, 8)).astype(np.uint8), random.bytes(size))
+            npulab.find_layout(
+                random.randint(0, 256, (8, 8, 8)).astype(np.uint8), random.bytes(size)
+            )
 
 
 def test_a_million_elements_take_three_captures() -> None:

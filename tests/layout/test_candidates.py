@@ -1,4 +1,6 @@
-"""Layouts that values do not tell apart, and how nests are checked, said and written, against plain definitions."""
+"""Layouts that values do not tell apart, and how nests are checked, said and written, against
+plain definitions.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,24 @@ from npulab.layout import Layout, Loop, Table, hwc
 from npulab.layout import nest as nests
 from npulab.layout.candidates import candidates
 from npulab.layout.conventions import convert_axes, dense_weights
-from npulab.layout.formats import format_layout, format_strides, is_format, memory_format, strides_layout
+from npulab.layout.formats import (
+    format_layout,
+    format_strides,
+    is_format,
+    memory_format,
+    strides_layout,
+)
 
 ROUND = (4, 8, 16, 32, 64, 128, 256)
 
 
-def kinds(shape: tuple[int, ...], size: int, **stored: Any) -> list[tuple[tuple[tuple[int, int, Any], ...], list[int]]]:
-    return [(tuple((one.axis, one.tile, one.stride) for one in layout.loops), offsets) for layout, offsets in candidates(shape, size, **stored)]
+def kinds(
+    shape: tuple[int, ...], size: int, **stored: Any
+) -> list[tuple[tuple[tuple[int, int, Any], ...], list[int]]]:
+    return [
+        (tuple((one.axis, one.tile, one.stride) for one in layout.loops), offsets)
+        for layout, offsets in candidates(shape, size, **stored)
+    ]
 
 
 def up(n: int, align: int) -> int:
@@ -27,13 +40,19 @@ def up(n: int, align: int) -> int:
 
 
 def test_candidates_of_one_axis_in_their_order() -> None:
-    """Plain, each element rounded up, what fills the buffer; then tiles completed or short, which here are the same places."""
+    """Plain, each element rounded up, what fills the buffer; then tiles completed or short,
+    which here are the same places.
+    """
     found = kinds((5,), 100)
     plain = [nest for nest, _ in found if len(nest) == 1]
     # a step of 32 or more would put the last element behind the end
     assert plain[:5] == [((0, 1, 1),), ((0, 1, 4),), ((0, 1, 8),), ((0, 1, 16),), ((0, 1, 20),)]
-    assert [nest for nest, _ in found[len(plain):]] == [
-        ((0, 2, 2), (0, 1, 1)), ((0, 2, None), (0, 1, None)), ((0, 4, 4), (0, 1, 1)), ((0, 4, None), (0, 1, None))]
+    assert [nest for nest, _ in found[len(plain) :]] == [
+        ((0, 2, 2), (0, 1, 1)),
+        ((0, 2, None), (0, 1, None)),
+        ((0, 4, 4), (0, 1, 1)),
+        ((0, 4, None), (0, 1, None)),
+    ]
     # the start, the end (with the last tile completed, with the last element), headers with room
     assert dict(found)[((0, 1, 1),)] == [0, 95, 4, 8, 16, 32, 64]
     assert dict(found)[((0, 1, 16),)] == [0, 20, 35, 4, 8, 16, 32]
@@ -56,7 +75,9 @@ def test_candidates_fit_their_buffer() -> None:
 
 
 def test_candidates_of_rows() -> None:
-    """Rows and elements of rows with gaps: a step rounded up, two of them, and what fills the buffer."""
+    """Rows and elements of rows with gaps: a step rounded up, two of them, and what fills the
+    buffer.
+    """
     shape, size = (3, 5), 120
     found = [nest for nest, _ in kinds(shape, size) if len(nest) == 2]
     expected: set[tuple[tuple[int, int, int], ...]] = set()
@@ -68,7 +89,9 @@ def test_candidates_of_rows() -> None:
                 continue
             row = up(n * step, pitch)
             nest = ((outer, 1, row), (inner, 1, step))
-            if row * (shape[outer] - 1) + step * (n - 1) < size and (pitch in (1, fills) or step == 1 or pitch > step):
+            if row * (shape[outer] - 1) + step * (n - 1) < size and (
+                pitch in (1, fills) or step == 1 or pitch > step
+            ):
                 expected.add(nest)
         # each element in its share of the buffer
         if size % 15 == 0:
@@ -76,11 +99,22 @@ def test_candidates_of_rows() -> None:
     got = set(found)
     assert len(found) == len(got)
     assert got <= expected
-    assert {((0, 1, 5), (1, 1, 1)), ((1, 1, 3), (0, 1, 1)), ((0, 1, 8), (1, 1, 1)), ((0, 1, 40), (1, 1, 1)), ((1, 1, 24), (0, 1, 1)), ((0, 1, 40), (1, 1, 8)),
-            ((0, 1, 20), (1, 1, 4)), ((0, 1, 32), (1, 1, 4)), ((0, 1, 40), (1, 1, 4)), ((1, 1, 16), (0, 1, 4))} <= got
+    assert {
+        ((0, 1, 5), (1, 1, 1)),
+        ((1, 1, 3), (0, 1, 1)),
+        ((0, 1, 8), (1, 1, 1)),
+        ((0, 1, 40), (1, 1, 1)),
+        ((1, 1, 24), (0, 1, 1)),
+        ((0, 1, 40), (1, 1, 8)),
+        ((0, 1, 20), (1, 1, 4)),
+        ((0, 1, 32), (1, 1, 4)),
+        ((0, 1, 40), (1, 1, 4)),
+        ((1, 1, 16), (0, 1, 4)),
+    } <= got
     # the two orders without gaps come first
     assert found[:2] == [((0, 1, 5), (1, 1, 1)), ((1, 1, 3), (0, 1, 1))]
-    # with gaps after elements and rows as well, only what ends in the buffer with its last row completed
+    # with gaps after elements and rows as well, only what ends in the buffer with its last row
+    # completed
     two = [nest for nest in got if nest[1][2] > 1 and nest[0][2] != nest[1][2] * shape[nest[1][0]]]
     assert two
     assert all(nest[0][2] * shape[nest[0][0]] <= size for nest in two)
@@ -89,12 +123,20 @@ def test_candidates_of_rows() -> None:
 @pytest.mark.parametrize(("rank", "orders"), [(2, 2), (3, 6), (4, 24), (5, 2)])
 def test_orders_of_up_to_four_axes_are_all_tried(rank: int, orders: int) -> None:
     shape = (2,) * rank
-    nests = [tuple(axis for axis, _, _ in nest) for nest, _ in kinds(shape, 2 ** rank) if len(nest) == rank]
+    nests = [
+        tuple(axis for axis, _, _ in nest) for nest, _ in kinds(shape, 2**rank) if len(nest) == rank
+    ]
     found = [*dict.fromkeys(nests)]
-    assert found == (list(permutations(range(rank))) if orders > 2 or rank == 2 else [tuple(range(rank)), tuple(range(rank))[::-1]])
+    assert found == (
+        list(permutations(range(rank)))
+        if orders > 2 or rank == 2
+        else [tuple(range(rank)), tuple(range(rank))[::-1]]
+    )
     # axes of one index are none
     some = (2, 1, 2, 1, 2)
-    assert {tuple(axis for axis, _, _ in nest) for nest, _ in kinds(some, 8) if len(nest) == 3} == set(permutations((0, 2, 4)))
+    assert {
+        tuple(axis for axis, _, _ in nest) for nest, _ in kinds(some, 8) if len(nest) == 3
+    } == set(permutations((0, 2, 4)))
 
 
 def test_candidates_of_tiles_are_completed_or_short() -> None:
@@ -113,7 +155,9 @@ def test_candidates_of_tiles_are_completed_or_short() -> None:
             for at in reversed(range(len(nest))):
                 axis, tile, stride = nest[at]
                 assert stride == step
-                outer = next((wide for other, wide, _ in reversed(nest[:at]) if other == axis), whole[axis])
+                outer = next(
+                    (wide for other, wide, _ in reversed(nest[:at]) if other == axis), whole[axis]
+                )
                 step *= math.ceil(outer / tile)
             assert offsets[1] == 4096 - step
         else:
@@ -124,7 +168,9 @@ def test_candidates_of_tiles_are_completed_or_short() -> None:
 
 
 def slow_places(layout: Layout) -> dict[tuple[int, ...], int]:
-    """Places by the definition: short blocks are counted element by element where a loop has no stride."""
+    """Places by the definition: short blocks are counted element by element where a loop has no
+    stride.
+    """
     extents = layout.extents
 
     def walk(depth: int, left: tuple[range, ...]) -> list[tuple[tuple[int, ...], int]]:
@@ -133,31 +179,59 @@ def slow_places(layout: Layout) -> dict[tuple[int, ...], int]:
         loop, out, behind = layout.loops[depth], [], 0
         mine = left[loop.axis]
         for block in range(math.ceil(len(mine) / loop.tile)):
-            part = mine[block * loop.tile:(block + 1) * loop.tile]
-            inner = walk(depth + 1, (*left[:loop.axis], part, *left[loop.axis + 1:]))
-            at = behind if loop.stride is None else loop.stride[block] if isinstance(loop.stride, tuple) else block * loop.stride
+            part = mine[block * loop.tile : (block + 1) * loop.tile]
+            inner = walk(depth + 1, (*left[: loop.axis], part, *left[loop.axis + 1 :]))
+            at = (
+                behind
+                if loop.stride is None
+                else loop.stride[block]
+                if isinstance(loop.stride, tuple)
+                else block * loop.stride
+            )
             out += [(index, place + at) for index, place in inner]
             behind += layout.itemsize * len(inner)
         return out
 
-    return {tuple(i + start for i, (start, _) in zip(index, layout.window, strict=True)): layout.offset + place
-            for index, place in walk(0, tuple(range(n) for n in extents))}
+    return {
+        tuple(i + start for i, (start, _) in zip(index, layout.window, strict=True)): layout.offset
+        + place
+        for index, place in walk(0, tuple(range(n) for n in extents))
+    }
 
 
 NESTS = [
     Layout((5, 7), (Loop(0, 2), Loop(1, 3), Loop(0), Loop(1))),
-    Layout((5, 7), (Loop(0, 4), Loop(1, 3), Loop(0, 2), Loop(1), Loop(0)), dtype="uint16", offset=3),
+    Layout(
+        (5, 7), (Loop(0, 4), Loop(1, 3), Loop(0, 2), Loop(1), Loop(0)), dtype="uint16", offset=3
+    ),
     Layout((5, 7), (Loop(1, 3, 100), Loop(0, 2), Loop(0), Loop(1))),
-    Layout((5, 7), (Loop(1, 3, (0, 200, 100)), Loop(0, 2), Loop(0), Loop(1)), window=((1, 5), (0, 7))),
-    Layout((5, 7), (Loop(0, 3, 60), Loop(1, 1, 6), Loop(0, 1, 2)), dtype="uint16", window=((1, 5), (2, 7)), offset=8),
-    Layout((3, 4, 5), (Loop(2, 2), Loop(0), Loop(1, 3), Loop(1), Loop(2)), window=((0, 3), (0, 4), (1, 4))),
-    Layout((9,), (Loop(0, 4, -4), Loop(0, 1, 1)), offset=8), Layout((9,), (Loop(0, 1, (3, 50, 9, 8, 7, 6, 5, 4, 11)),)), Layout((1, 1), ()),
-    Layout((30, 60), (Loop(0, 7), Loop(1, 11), Loop(0), Loop(1))), Layout((3, 700), (Loop(0, 2), Loop(1, 64), Loop(0), Loop(1)), dtype="uint16"),
+    Layout(
+        (5, 7), (Loop(1, 3, (0, 200, 100)), Loop(0, 2), Loop(0), Loop(1)), window=((1, 5), (0, 7))
+    ),
+    Layout(
+        (5, 7),
+        (Loop(0, 3, 60), Loop(1, 1, 6), Loop(0, 1, 2)),
+        dtype="uint16",
+        window=((1, 5), (2, 7)),
+        offset=8,
+    ),
+    Layout(
+        (3, 4, 5),
+        (Loop(2, 2), Loop(0), Loop(1, 3), Loop(1), Loop(2)),
+        window=((0, 3), (0, 4), (1, 4)),
+    ),
+    Layout((9,), (Loop(0, 4, -4), Loop(0, 1, 1)), offset=8),
+    Layout((9,), (Loop(0, 1, (3, 50, 9, 8, 7, 6, 5, 4, 11)),)),
+    Layout((1, 1), ()),
+    Layout((30, 60), (Loop(0, 7), Loop(1, 11), Loop(0), Loop(1))),
+    Layout((3, 700), (Loop(0, 2), Loop(1, 64), Loop(0), Loop(1)), dtype="uint16"),
 ]
 
 
 @pytest.mark.parametrize("layout", NESTS, ids=range(len(NESTS)))
-def test_places_of_nests_by_their_definition(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_places_of_nests_by_their_definition(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All at once, and a few elements at a time, as those of large tensors."""
     expected = np.full(layout.shape, -1)
     slow = slow_places(layout)
@@ -166,7 +240,7 @@ def test_places_of_nests_by_their_definition(layout: Layout, monkeypatch: pytest
         monkeypatch.setattr(nests, "SLAB", slab)
         assert np.array_equal(layout.index_map(), expected)
     assert layout.size == expected.max() + layout.itemsize
-    some = list(slow)[::max(len(slow) // 300, 1)]
+    some = list(slow)[:: max(len(slow) // 300, 1)]
     assert [int(layout.at(*one)) for one in some] == [slow[one] for one in some]
     assert layout.elements == len(slow)
     tensor = np.random.default_rng(0).integers(1, 256, layout.shape).astype(layout.dtype)
@@ -179,33 +253,71 @@ def test_places_of_nests_by_their_definition(layout: Layout, monkeypatch: pytest
 
 
 def test_joined_axes_are_one() -> None:
-    layout = Layout((3, 4, 5), (Loop(1, 1, 100), Loop(2, 7, 30), Loop(2, 1, 2)), join=((2, 0),), offset=1)
+    layout = Layout(
+        (3, 4, 5), (Loop(1, 1, 100), Loop(2, 7, 30), Loop(2, 1, 2)), join=((2, 0),), offset=1
+    )
     number = 5 * np.zeros((3, 1, 1), int) + 3 * np.arange(5) + np.arange(3)[:, None, None]
     expected = 1 + 100 * np.arange(4)[:, None] + number // 7 * 30 + number % 7 * 2
     assert np.array_equal(layout.index_map(), np.broadcast_to(expected, (3, 4, 5)))
     assert [int(layout.at(*one)) for one in np.ndindex(3, 4, 5)] == expected.ravel().tolist()
     tensor = np.random.default_rng(0).integers(1, 256, (3, 4, 5), np.uint8)
     assert np.array_equal(layout.unpack(layout.pack(tensor)), tensor)
-    assert str(layout).startswith("W(CH)1(CH)2, (CH)2=7, strides 100 30 2: (3, 4, 5) uint8, from byte 1, ")
+    assert str(layout).startswith(
+        "W(CH)1(CH)2, (CH)2=7, strides 100 30 2: (3, 4, 5) uint8, from byte 1, "
+    )
     part = Layout((3, 4, 5), layout.loops, join=((2, 0),), window=((1, 3), (0, 4), (0, 5)))
     number = np.arange(2)[:, None, None] + 2 * np.arange(5)
     inner = 100 * np.arange(4)[:, None] + number // 7 * 30 + number % 7 * 2
     assert np.array_equal(part.index_map()[1:], np.broadcast_to(inner, (2, 4, 5)))
-    assert [int(part.at(*one)) for one in ((1, 0, 0), (2, 3, 4))] == [0, 300 + 9 // 7 * 30 + 9 % 7 * 2]
+    assert [int(part.at(*one)) for one in ((1, 0, 0), (2, 3, 4))] == [
+        0,
+        300 + 9 // 7 * 30 + 9 % 7 * 2,
+    ]
 
 
-@pytest.mark.parametrize(("fields", "said"), [
-    ({"join": ((0, 0),)}, "^join: "), ({"join": ((0, 1), (1,))}, "^join: "), ({"join": ((0, 2),)}, "^join: "), ({"join": ((),)}, "^join: "), ({"join": ((-1, 0),)}, "^join: "),
-    ({"starts": (1,)}, "^starts: .*for each axis"), ({"starts": (0, 0, 0)}, "^starts: .*for each axis"), ({"starts": (-1, 0)}, "^starts: .*for each axis"),
-    ({"starts": (0, 1), "join": ((0, 1),), "loops": (Loop(0, 1, 1),)}, "^starts: .*joined"),
-    ({"starts": (1, 0), "loops": (Loop(0, 2), Loop(1), Loop(0))}, "^starts: .*if a loop has no stride"),
-    ({"join": ((0, 1),)}, "got an axis that is joined"), ({"window": ((0, 2),)}, "^window"), ({"window": ((0, 2), (1, 1))}, "^window"), ({"window": ((0, 2), (-1, 2))}, "^window"),
-    ({"window": ((0, 3), (0, 3))}, "^window"), ({"loops": (Loop(-1, 1, 1),)}, "got axis -1, allowed is 0 to 1"), ({"loops": (Loop(2, 1, 1),)}, "got axis 2, allowed is 0 to 1"),
-    ({"loops": (Loop(0, 1, 3),)}, "^loops: got blocks of 3 indices of axis 1 at the innermost, allowed is 1$"),
-    ({"loops": (Loop(0, 1, 2), Loop(1, 1, 1))}, "^loops: got two elements at one place"), ({"loops": (Loop(0, 1, (0, 2)), Loop(1, 1, 1))}, "^loops: got two elements at one place"),
-    ({"loops": (Loop(0, 1, (0,)), Loop(1, 1, 1))}, "got the bytes to 1 blocks, allowed is to each of 2$"),
-    ({"loops": (Loop(0, 1, 2), Loop(1)), "dtype": "uint8"}, "^loops: got two elements at one place"),
-    ({"loops": (Loop(0, 1, 2 ** 27), Loop(1, 1, 2 ** 27))}, r"^loops: got bytes 0 to 402653185, allowed are strides that do not interleave there$")])
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"join": ((0, 0),)}, "^join: "),
+        ({"join": ((0, 1), (1,))}, "^join: "),
+        ({"join": ((0, 2),)}, "^join: "),
+        ({"join": ((),)}, "^join: "),
+        ({"join": ((-1, 0),)}, "^join: "),
+        ({"starts": (1,)}, "^starts: .*for each axis"),
+        ({"starts": (0, 0, 0)}, "^starts: .*for each axis"),
+        ({"starts": (-1, 0)}, "^starts: .*for each axis"),
+        ({"starts": (0, 1), "join": ((0, 1),), "loops": (Loop(0, 1, 1),)}, "^starts: .*joined"),
+        (
+            {"starts": (1, 0), "loops": (Loop(0, 2), Loop(1), Loop(0))},
+            "^starts: .*if a loop has no stride",
+        ),
+        ({"join": ((0, 1),)}, "got an axis that is joined"),
+        ({"window": ((0, 2),)}, "^window"),
+        ({"window": ((0, 2), (1, 1))}, "^window"),
+        ({"window": ((0, 2), (-1, 2))}, "^window"),
+        ({"window": ((0, 3), (0, 3))}, "^window"),
+        ({"loops": (Loop(-1, 1, 1),)}, "got axis -1, allowed is 0 to 1"),
+        ({"loops": (Loop(2, 1, 1),)}, "got axis 2, allowed is 0 to 1"),
+        (
+            {"loops": (Loop(0, 1, 3),)},
+            "^loops: got blocks of 3 indices of axis 1 at the innermost, allowed is 1$",
+        ),
+        ({"loops": (Loop(0, 1, 2), Loop(1, 1, 1))}, "^loops: got two elements at one place"),
+        ({"loops": (Loop(0, 1, (0, 2)), Loop(1, 1, 1))}, "^loops: got two elements at one place"),
+        (
+            {"loops": (Loop(0, 1, (0,)), Loop(1, 1, 1))},
+            "got the bytes to 1 blocks, allowed is to each of 2$",
+        ),
+        (
+            {"loops": (Loop(0, 1, 2), Loop(1)), "dtype": "uint8"},
+            "^loops: got two elements at one place",
+        ),
+        (
+            {"loops": (Loop(0, 1, 2**27), Loop(1, 1, 2**27))},
+            r"^loops: got bytes 0 to 402653185, allowed are strides that do not interleave there$",
+        ),
+    ],
+)
 def test_nests_refused(fields: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         Layout((2, 3), **{"loops": (Loop(0, 1, 3), Loop(1, 1, 1)), **fields})
@@ -215,31 +327,61 @@ def test_nests_at_their_limits() -> None:
     loops = (Loop(0, 1, 3), Loop(1, 1, 1))
     assert Layout((2, 3), loops, join=((1,),)).size == 6
     assert Layout((2, 3), (Loop(0, 1, 1),), join=((0, 1),), starts=(0, 0)).size == 6
-    assert Layout((2, 3), (Loop(0, 4, 9), Loop(0, 1, 1)), join=((0, 1),), starts=(2, 0)).index_map().ravel().tolist() == [2, 3, 9, 10, 11, 12]
+    assert Layout(
+        (2, 3), (Loop(0, 4, 9), Loop(0, 1, 1)), join=((0, 1),), starts=(2, 0)
+    ).index_map().ravel().tolist() == [2, 3, 9, 10, 11, 12]
     assert Layout((2, 3), (Loop(0, 1, (0, 3)), Loop(1, 1, 1))).size == 6
     assert Layout((2, 3), (Loop(0, 1, 3), Loop(1)), dtype="uint8").size == 6
     assert Layout((1, 3), (Loop(0, 1, (7,)), Loop(1, 1, 1))).size == 10
     # steps of two axes that interleave; one tile as wide as its axis
     assert Layout((2, 3), (Loop(0, 1, 1), Loop(1, 1, 2))).size == 6
-    assert Layout((2, 3), (Loop(0, 1, 3), Loop(1, 1, 2))).index_map().tolist() == [[0, 2, 4], [3, 5, 7]]
+    assert Layout((2, 3), (Loop(0, 1, 3), Loop(1, 1, 2))).index_map().tolist() == [
+        [0, 2, 4],
+        [3, 5, 7],
+    ]
     assert Layout((2, 3), (Loop(0, 2, 0), Loop(0, 1, 3), Loop(1, 1, 1))).size == 6
-    assert Layout((2, 3), (Loop(0, 1, -3), Loop(1, 1, -1)), offset=5).index_map().tolist() == [[5, 4, 3], [2, 1, 0]]
+    assert Layout((2, 3), (Loop(0, 1, -3), Loop(1, 1, -1)), offset=5).index_map().tolist() == [
+        [5, 4, 3],
+        [2, 1, 0],
+    ]
     # places as far apart as can be checked one by one, far from the start of the buffer
-    far = Layout((2, 2), (Loop(0, 1, 3), Loop(1, 1, 2 ** 26 - 4)), offset=2 ** 30)
-    assert far.size == 2 ** 30 + 2 ** 26
-    one = Layout((2, 2), (Loop(0, 1, 3), Loop(1, 1, 2)), offset=2 ** 30)
-    assert one.size == 2 ** 30 + 6
+    far = Layout((2, 2), (Loop(0, 1, 3), Loop(1, 1, 2**26 - 4)), offset=2**30)
+    assert far.size == 2**30 + 2**26
+    one = Layout((2, 2), (Loop(0, 1, 3), Loop(1, 1, 2)), offset=2**30)
+    assert one.size == 2**30 + 6
 
 
 def test_what_a_nest_says() -> None:
     assert str(Layout((1,), ())) == "one element: (1,) uint8, 1 bytes"
-    assert str(Layout((4,), (Loop(0, 1, (0, 2, 4, 6)),))) == "I, strides (0, 2, 4, 6): (4,) uint8, 7 bytes"
-    assert str(Layout((5,), (Loop(0, 1, (0, 2, 4, 6, 8)),))) == "I, strides (0, 2, 4, 6, ...): (5,) uint8, 9 bytes"
-    assert str(hwc((3,), dtype="uint4", offset=2)) == "I, strides 1: (3,) uint4, from place 2, 3 bytes"
-    begun = Layout((5, 2), (Loop(0, 3, 9), Loop(0, 1, 2), Loop(1, 1, 1)), starts=(2, 0), window=((0, 5), (1, 2)))
-    assert str(begun) == "R1R2C, R2=3, strides 9 2 1: (5, 2) uint8, only c 1 to 1, r from place 2 of its tile, 19 bytes"
+    assert (
+        str(Layout((4,), (Loop(0, 1, (0, 2, 4, 6)),)))
+        == "I, strides (0, 2, 4, 6): (4,) uint8, 7 bytes"
+    )
+    assert (
+        str(Layout((5,), (Loop(0, 1, (0, 2, 4, 6, 8)),)))
+        == "I, strides (0, 2, 4, 6, ...): (5,) uint8, 9 bytes"
+    )
+    assert (
+        str(hwc((3,), dtype="uint4", offset=2)) == "I, strides 1: (3,) uint4, from place 2, 3 bytes"
+    )
+    begun = Layout(
+        (5, 2),
+        (Loop(0, 3, 9), Loop(0, 1, 2), Loop(1, 1, 1)),
+        starts=(2, 0),
+        window=((0, 5), (1, 2)),
+    )
+    assert (
+        str(begun)
+        == "R1R2C, R2=3, strides 9 2 1: (5, 2) uint8, only c 1 to 1, r from place 2 of its tile, 19 bytes"
+    )
     assert Layout((2,) * 5, tuple(Loop(at) for at in range(5))).name == "A0_A1_A2_A3_A4_"
-    assert Layout((4, 9, 9, 2), tuple(Loop(*one) for one in ((3, 1), (1, 6), (1, 3), (2, 1), (1, 1), (0, 1)))).name == "IH1H2WH3O, H2=6, H3=3"
+    assert (
+        Layout(
+            (4, 9, 9, 2),
+            tuple(Loop(*one) for one in ((3, 1), (1, 6), (1, 3), (2, 1), (1, 1), (0, 1))),
+        ).name
+        == "IH1H2WH3O, H2=6, H3=3"
+    )
 
 
 def test_a_layout_is_as_long_as_its_words() -> None:
@@ -254,11 +396,18 @@ def test_a_layout_is_as_long_as_its_words() -> None:
 # Formats and orders of axes
 
 
-@pytest.mark.parametrize("shape", [(2, 3, 4, 5), (1, 1, 1, 1), (2, 0, 4, 5), (0, 3, 4, 5), (2, 3, 0, 5)])
+@pytest.mark.parametrize(
+    "shape", [(2, 3, 4, 5), (1, 1, 1, 1), (2, 0, 4, 5), (0, 3, 4, 5), (2, 3, 0, 5)]
+)
 def test_strides_of_formats(shape: tuple[int, ...]) -> None:
     _, c, h, w = shape
     assert format_strides(shape, "channels_last") == (h * w * c, 1, w * c, c)
-    assert format_strides(shape, "contiguous") == (max(c, 1) * max(h, 1) * max(w, 1), max(h, 1) * max(w, 1), max(w, 1), 1)
+    assert format_strides(shape, "contiguous") == (
+        max(c, 1) * max(h, 1) * max(w, 1),
+        max(h, 1) * max(w, 1),
+        max(w, 1),
+        1,
+    )
     assert is_format(shape, format_strides(shape, "contiguous"), "contiguous")
     assert is_format(shape, format_strides(shape, "channels_last"), "channels_last")
     assert not is_format(shape, (9, 9, 9, 9), "channels_last") or shape == (1, 1, 1, 1)
@@ -279,40 +428,95 @@ def test_formats_by_their_strides() -> None:
     assert not is_format((2, 3, 4), (12, 1, 3), "channels_last")
     assert is_format((2, 3), (3, 1), "contiguous")
     assert not is_format((2, 3), (1, 2), "contiguous")
-    assert format_layout((2, 3, 4, 5), "channels_last", dtype="uint16").index_map()[1, 2, 3, 4] == 2 * (60 + 2 + 45 + 12)
+    assert format_layout((2, 3, 4, 5), "channels_last", dtype="uint16").index_map()[
+        1, 2, 3, 4
+    ] == 2 * (60 + 2 + 45 + 12)
     assert strides_layout((2, 3), (-3, 1), offset=3).index_map().tolist() == [[3, 4, 5], [0, 1, 2]]
     assert [one.axis for one in strides_layout((2, 3), (1, -2), offset=4).loops] == [1, 0]
 
 
-@pytest.mark.parametrize(("call", "said"), [
-    (lambda: format_strides((2, 3), "channels_last"), r"^shape: got \(2, 3\), allowed with channels_last are 4 axes|^shape: "),
-    (lambda: format_strides((2, 3), "none"), r"^format: got 'none'"), (lambda: format_strides((2, -1), "contiguous"), r"^shape: got \(2, -1\), allowed are whole numbers, none negative$"),
-    (lambda: format_strides((2, 1.5), "contiguous"), r"^shape: got \(2, 1.5\)"), (lambda: is_format((2, 3), (1,), "contiguous"), r"^strides: got \(1,\), allowed are 2, one for each axis of \(2, 3\)$"),
-    (lambda: is_format((2, 3), (1, "a"), "contiguous"), r"^strides: got \(1, 'a'\), allowed are whole numbers$")])
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (
+            lambda: format_strides((2, 3), "channels_last"),
+            r"^shape: got \(2, 3\), allowed with channels_last are 4 axes|^shape: ",
+        ),
+        (lambda: format_strides((2, 3), "none"), r"^format: got 'none'"),
+        (
+            lambda: format_strides((2, -1), "contiguous"),
+            r"^shape: got \(2, -1\), allowed are whole numbers, none negative$",
+        ),
+        (lambda: format_strides((2, 1.5), "contiguous"), r"^shape: got \(2, 1.5\)"),
+        (
+            lambda: is_format((2, 3), (1,), "contiguous"),
+            r"^strides: got \(1,\), allowed are 2, one for each axis of \(2, 3\)$",
+        ),
+        (
+            lambda: is_format((2, 3), (1, "a"), "contiguous"),
+            r"^strides: got \(1, 'a'\), allowed are whole numbers$",
+        ),
+    ],
+)
 def test_formats_refused(call: Any, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         call()
-    assert strides_layout((1, 1), (-2 ** 62, 0)).size == 1
+    assert strides_layout((1, 1), (-(2**62), 0)).size == 1
 
 
 def test_axes_that_are_split_and_joined() -> None:
     tensor = np.arange(24).reshape(1, 2, 12)
-    assert np.array_equal(convert_axes(tensor, "1H(CM)", "CMH", C=3), tensor.reshape(2, 3, 4).transpose(1, 2, 0))
-    assert np.array_equal(convert_axes(tensor, "1H(CM)", "CMH", M=4), tensor.reshape(2, 3, 4).transpose(1, 2, 0))
+    assert np.array_equal(
+        convert_axes(tensor, "1H(CM)", "CMH", C=3), tensor.reshape(2, 3, 4).transpose(1, 2, 0)
+    )
+    assert np.array_equal(
+        convert_axes(tensor, "1H(CM)", "CMH", M=4), tensor.reshape(2, 3, 4).transpose(1, 2, 0)
+    )
     assert np.array_equal(convert_axes(tensor, "1H(CM)", "HCM", C=3, M=4), tensor.reshape(2, 3, 4))
-    assert np.array_equal(convert_axes(tensor, "1H(CM)", "(CM)1H1"), tensor.reshape(2, 12).T.reshape(12, 1, 2, 1))
-    assert np.array_equal(convert_axes(tensor, "1H(CM)", "(MC)H", C=3), tensor.reshape(2, 3, 4).transpose(2, 1, 0).reshape(12, 2))
+    assert np.array_equal(
+        convert_axes(tensor, "1H(CM)", "(CM)1H1"), tensor.reshape(2, 12).T.reshape(12, 1, 2, 1)
+    )
+    assert np.array_equal(
+        convert_axes(tensor, "1H(CM)", "(MC)H", C=3),
+        tensor.reshape(2, 3, 4).transpose(2, 1, 0).reshape(12, 2),
+    )
     assert np.array_equal(convert_axes(tensor, "1H(CM)", "H(CM)", C=12, M=1), tensor.reshape(2, 12))
     assert convert_axes(tensor.reshape(1, 1, 2, 12), "1HWC", "HWCM", C=12).shape == (1, 2, 12, 1)
 
 
-@pytest.mark.parametrize(("shape", "source", "to", "sizes", "said"), [
-    ((2, 3), "HW", "HC", {}, "^to: "), ((2, 3), "HWC", "HWC", {}, r"^tensor: got shape \(2, 3\), allowed are 3 axes"), ((2, 3), "HW", "WH", {"C": 2}, "^sizes: got C=2, allowed are letters of 'HW'$"),
-    ((2, 3), "1W", "W", {}, "^tensor: got 2 indices where the order has 1"), ((2, 12), "H(CM)", "HCM", {}, "^sizes: got none of C, M, allowed are sizes of all but one, such as C=2, of the 12 indices"),
-    ((2, 12), "H(CM)", "HCM", {"C": 5}, "^sizes: got C=5, allowed is what makes up the 12 indices of CM$"), ((2, 12), "H(CM)", "HCM", {"C": 0}, "^sizes: got C=0"),
-    ((2, 12), "H(CM)", "HCM", {"C": 3, "M": 2}, "^sizes: got C=3, M=2"), ((2, 12), "H(CM)", "HCM", {"C": -1, "M": -12}, "^sizes: got C=-1, M=-12"), ((2, 3), "HH", "H", {}, "^source: "),
-    ((2, 3), "Hw", "H", {}, "^source: "), ((2, 3), "", "H", {}, "^source: "), ((2, 3), "HW", "W(H", {}, "^to: ")])
-def test_orders_refused(shape: tuple[int, ...], source: str, to: str, sizes: dict[str, int], said: str) -> None:
+@pytest.mark.parametrize(
+    ("shape", "source", "to", "sizes", "said"),
+    [
+        ((2, 3), "HW", "HC", {}, "^to: "),
+        ((2, 3), "HWC", "HWC", {}, r"^tensor: got shape \(2, 3\), allowed are 3 axes"),
+        ((2, 3), "HW", "WH", {"C": 2}, "^sizes: got C=2, allowed are letters of 'HW'$"),
+        ((2, 3), "1W", "W", {}, "^tensor: got 2 indices where the order has 1"),
+        (
+            (2, 12),
+            "H(CM)",
+            "HCM",
+            {},
+            "^sizes: got none of C, M, allowed are sizes of all but one, such as C=2, of the 12 indices",
+        ),
+        (
+            (2, 12),
+            "H(CM)",
+            "HCM",
+            {"C": 5},
+            "^sizes: got C=5, allowed is what makes up the 12 indices of CM$",
+        ),
+        ((2, 12), "H(CM)", "HCM", {"C": 0}, "^sizes: got C=0"),
+        ((2, 12), "H(CM)", "HCM", {"C": 3, "M": 2}, "^sizes: got C=3, M=2"),
+        ((2, 12), "H(CM)", "HCM", {"C": -1, "M": -12}, "^sizes: got C=-1, M=-12"),
+        ((2, 3), "HH", "H", {}, "^source: "),
+        ((2, 3), "Hw", "H", {}, "^source: "),
+        ((2, 3), "", "H", {}, "^source: "),
+        ((2, 3), "HW", "W(H", {}, "^to: "),
+    ],
+)
+def test_orders_refused(
+    shape: tuple[int, ...], source: str, to: str, sizes: dict[str, int], said: str
+) -> None:
     with pytest.raises(ValueError, match=said):
         convert_axes(np.zeros(shape), source, to, **sizes)
 
@@ -325,7 +529,7 @@ def test_weights_in_groups_are_dense_ones() -> None:
         expected = np.full((6, 3, 4, 2 * groups), -5, np.int8)
         for o in range(6):
             own = o // (6 // groups)
-            expected[o, :, :, 2 * own:2 * own + 2] = weights[o].transpose(1, 2, 0)
+            expected[o, :, :, 2 * own : 2 * own + 2] = weights[o].transpose(1, 2, 0)
         assert np.array_equal(dense, expected)
     deep = rng.integers(0, 256, (3, 3, 4, 2), np.uint8)  # HWCM
     dense = dense_weights(deep, "HWCM", 4, 255, "HWIO")
@@ -333,10 +537,15 @@ def test_weights_in_groups_are_dense_ones() -> None:
         assert np.array_equal(dense[:, :, c, 2 * c + m], deep[:, :, c, m])
         assert (np.delete(dense[:, :, :, 2 * c + m], c, 2) == 255).all()
     for groups in (0, 4, -1):
-        with pytest.raises(ValueError, match=rf"^groups: got {groups}, allowed is a divisor of the 6 output channels$"):
+        with pytest.raises(
+            ValueError,
+            match=rf"^groups: got {groups}, allowed is a divisor of the 6 output channels$",
+        ):
             dense_weights(weights, "OIHW", groups)
     for fill, said in ((128, "128"), (-129, "-129")):
-        with pytest.raises(ValueError, match=rf"^fill: got {said}, allowed is -128 to 127, as int8 has it$"):
+        with pytest.raises(
+            ValueError, match=rf"^fill: got {said}, allowed is -128 to 127, as int8 has it$"
+        ):
             dense_weights(weights, "OIHW", 2, fill)
     assert dense_weights(weights, "OIHW", 2, 127).max() == 127
     assert dense_weights(weights, "OIHW", 2, -128).min() == -128
@@ -360,8 +569,11 @@ def test_candidates_of_codes_of_4_bits_fit_their_places() -> None:
 
 def test_interleaved_steps_are_checked_up_to_2_to_the_26_bytes() -> None:
     def far(more: int) -> Layout:
-        return Layout((3, 2, 2), (Loop(0, 1, 2), Loop(1, 1, 3), Loop(2, 1, 2 ** 26 - 8 + more)))
+        return Layout((3, 2, 2), (Loop(0, 1, 2), Loop(1, 1, 3), Loop(2, 1, 2**26 - 8 + more)))
 
-    assert far(0).size == 2 ** 26
-    with pytest.raises(ValueError, match=r"^loops: got bytes 0 to 67108865, allowed are strides that do not interleave there$"):
+    assert far(0).size == 2**26
+    with pytest.raises(
+        ValueError,
+        match=r"^loops: got bytes 0 to 67108865, allowed are strides that do not interleave there$",
+    ):
         far(1)

@@ -1,4 +1,6 @@
-"""Layouts against nested loops that are written out; found from markers, from repeating values, from damaged buffers."""
+"""Layouts against nested loops that are written out; found from markers, from repeating values,
+from damaged buffers.
+"""
 
 from __future__ import annotations
 
@@ -99,25 +101,79 @@ IMAGES = [(5, 7, 3), (4, 3, 33), (1, 9, 20), (6, 5, 1), (3, 2, 16), (1, 1, 70)]
 MATRICES = [(37, 13), (16, 8), (3, 2), (33, 1), (1, 19), (50, 70)]
 CASES = {
     "hwc": Case(lambda shape, dtype: hwc(shape, dtype=dtype), slow_hwc, IMAGES),
-    "hwc pitch 500": Case(lambda shape, dtype: hwc(shape, dtype=dtype, row_pitch=500), lambda shape, size: slow_hwc(shape, size, 500), [(5, 7, 3), (4, 3, 33), (6, 5, 1)]),
+    "hwc pitch 500": Case(
+        lambda shape, dtype: hwc(shape, dtype=dtype, row_pitch=500),
+        lambda shape, size: slow_hwc(shape, size, 500),
+        [(5, 7, 3), (4, 3, 33), (6, 5, 1)],
+    ),
     "planar": Case(lambda shape, dtype: planar(shape, dtype=dtype), slow_planar, IMAGES),
-    "rows of 64": Case(lambda shape, dtype: planar(shape, dtype=dtype, row_align=64), lambda shape, size: slow_planar(shape, size, 64), IMAGES),
-    **{f"nc1hwc2 {c2}": Case(lambda shape, dtype, c2=c2: nc1hwc2(shape, c2, dtype=dtype), lambda shape, size, c2=c2: slow_nc1hwc2(shape, size, c2), IMAGES) for c2 in (2, 4, 8, 16)},
-    "atoms 8": Case(lambda shape, dtype: nc1hwc2(shape, 8 // np.dtype(dtype).itemsize, dtype=dtype, row_pitch=96, plane_pitch=640),
-                    lambda shape, size: slow_atoms(shape, size, 8, 96, 640), IMAGES),
-    "atoms 32": Case(lambda shape, dtype: nc1hwc2(shape, 32 // np.dtype(dtype).itemsize, dtype=dtype, row_pitch=320, plane_pitch=2048),
-                     lambda shape, size: slow_atoms(shape, size, 32, 320, 2048), IMAGES),
-    **{f"groups {k} {c}": Case(lambda shape, dtype, k=k, c=c: kernel_groups(shape, k, c, dtype=dtype, align=128), lambda shape, size, k=k, c=c: slow_groups(shape, size, k, c),
-                               [(20, 3, 3, 12), (16, 1, 1, 8), (41, 5, 3, 14), (7, 2, 2, 5), (33, 1, 1, 65), (8, 1, 4, 33), (1, 3, 3, 40)])
-       for k, c in ((8, 8), (16, 32), (32, 64))},
-    **{f"blocks {r} {c}": Case(lambda shape, dtype, r=r, c=c: packed_blocks(shape, r, c, dtype=dtype, sums=True), lambda shape, size, r=r, c=c: slow_blocks(shape, size, r, c), MATRICES)
-       for r, c in ((16, 4), (16, 2), (4, 8), (4, 16))},
+    "rows of 64": Case(
+        lambda shape, dtype: planar(shape, dtype=dtype, row_align=64),
+        lambda shape, size: slow_planar(shape, size, 64),
+        IMAGES,
+    ),
+    **{
+        f"nc1hwc2 {c2}": Case(
+            lambda shape, dtype, c2=c2: nc1hwc2(shape, c2, dtype=dtype),
+            lambda shape, size, c2=c2: slow_nc1hwc2(shape, size, c2),
+            IMAGES,
+        )
+        for c2 in (2, 4, 8, 16)
+    },
+    "atoms 8": Case(
+        lambda shape, dtype: nc1hwc2(
+            shape, 8 // np.dtype(dtype).itemsize, dtype=dtype, row_pitch=96, plane_pitch=640
+        ),
+        lambda shape, size: slow_atoms(shape, size, 8, 96, 640),
+        IMAGES,
+    ),
+    "atoms 32": Case(
+        lambda shape, dtype: nc1hwc2(
+            shape, 32 // np.dtype(dtype).itemsize, dtype=dtype, row_pitch=320, plane_pitch=2048
+        ),
+        lambda shape, size: slow_atoms(shape, size, 32, 320, 2048),
+        IMAGES,
+    ),
+    **{
+        f"groups {k} {c}": Case(
+            lambda shape, dtype, k=k, c=c: kernel_groups(shape, k, c, dtype=dtype, align=128),
+            lambda shape, size, k=k, c=c: slow_groups(shape, size, k, c),
+            [
+                (20, 3, 3, 12),
+                (16, 1, 1, 8),
+                (41, 5, 3, 14),
+                (7, 2, 2, 5),
+                (33, 1, 1, 65),
+                (8, 1, 4, 33),
+                (1, 3, 3, 40),
+            ],
+        )
+        for k, c in ((8, 8), (16, 32), (32, 64))
+    },
+    **{
+        f"blocks {r} {c}": Case(
+            lambda shape, dtype, r=r, c=c: packed_blocks(shape, r, c, dtype=dtype, sums=True),
+            lambda shape, size, r=r, c=c: slow_blocks(shape, size, r, c),
+            MATRICES,
+        )
+        for r, c in ((16, 4), (16, 2), (4, 8), (4, 16))
+    },
 }
 # every shape in every run with elements of one size, those of the other under ``long``
-EVERY = [pytest.param(case, shape, dtype, id=f"{name} {'x'.join(map(str, shape))} {dtype}",
-                      marks=() if number % 2 == at % 2 else pytest.mark.long)
-         for number, (name, case) in enumerate(CASES.items()) for at, shape in enumerate(case.shapes)
-         for number, dtype in enumerate(("int8", "int16") if name.startswith("blocks") else ("uint8", "float16"), number)]
+EVERY = [
+    pytest.param(
+        case,
+        shape,
+        dtype,
+        id=f"{name} {'x'.join(map(str, shape))} {dtype}",
+        marks=() if number % 2 == at % 2 else pytest.mark.long,
+    )
+    for number, (name, case) in enumerate(CASES.items())
+    for at, shape in enumerate(case.shapes)
+    for number, dtype in enumerate(
+        ("int8", "int16") if name.startswith("blocks") else ("uint8", "float16"), number
+    )
+]
 
 
 def random(shape: tuple[int, ...], dtype: str, seed: int = 0) -> np.ndarray:
@@ -137,12 +193,15 @@ def test_index_map_is_that_of_the_loops(case: Case, shape: tuple[int, ...], dtyp
     for index, at in case.slow(shape, size):
         expected[index] = at
     assert np.array_equal(layout.index_map(), expected)
-    assert layout.at(*np.unravel_index(np.arange(expected.size), shape)).tolist() == expected.ravel().tolist()
+    assert (
+        layout.at(*np.unravel_index(np.arange(expected.size), shape)).tolist()
+        == expected.ravel().tolist()
+    )
     tensor = random(shape, dtype)
     buffer = layout.pack(tensor)
     assert len(buffer) == layout.size
     for index, at in case.slow(shape, size):
-        assert buffer[at:at + size] == tensor[index].tobytes()
+        assert buffer[at : at + size] == tensor[index].tobytes()
     assert same(layout.unpack(buffer), tensor)
     assert eval(repr(layout)) == layout
 
@@ -155,7 +214,10 @@ def test_blocks_are_those_of_the_formula_with_sums() -> None:
         padded[:37, :13] = matrix
         blocks = padded.reshape(-1, rows, up(13, columns) // columns, columns).transpose(2, 0, 3, 1)
         layout = packed_blocks((37, 13), rows, columns, dtype="int8", sums=True, fill=fill)
-        assert layout.pack(matrix) == blocks.tobytes() + padded.astype(np.int32).sum(0, dtype=np.int32).tobytes()
+        assert (
+            layout.pack(matrix)
+            == blocks.tobytes() + padded.astype(np.int32).sum(0, dtype=np.int32).tobytes()
+        )
 
 
 def test_elements_are_stored_changed() -> None:
@@ -163,18 +225,43 @@ def test_elements_are_stored_changed() -> None:
     assert hwc((1, 4), xor=0x80).pack(tensor).hex(" ") == "80 81 00 7f"
     assert hwc((1, 4), add=3).pack(tensor).hex(" ") == "03 04 83 02"
     assert hwc((1, 4), xor=0xFF, add=1).pack(tensor).hex(" ") == "00 ff 80 01"
-    assert hwc((1, 1), dtype="uint16", big_endian=True, offset=1, size=6, fill=0x1234).pack(np.array([[0xABCD]], np.uint16)).hex(" ") == "34 ab cd 12 34 12"
-    for stored in ({"xor": 0x80}, {"add": 3}, {"xor": 0x55, "add": 200}, {"copies": (8, -4), "offset": 4, "size": 20}):
+    assert (
+        hwc((1, 1), dtype="uint16", big_endian=True, offset=1, size=6, fill=0x1234)
+        .pack(np.array([[0xABCD]], np.uint16))
+        .hex(" ")
+        == "34 ab cd 12 34 12"
+    )
+    for stored in (
+        {"xor": 0x80},
+        {"add": 3},
+        {"xor": 0x55, "add": 200},
+        {"copies": (8, -4), "offset": 4, "size": 20},
+    ):
         layout = hwc((1, 4), **stored)
         assert np.array_equal(layout.unpack(layout.pack(tensor)), tensor)
-    assert hwc((1, 2), copies=(3,), size=6, fill=9).pack(np.array([[1, 2]], np.uint8)).hex(" ") == "01 02 09 01 02 09"
+    assert (
+        hwc((1, 2), copies=(3,), size=6, fill=9).pack(np.array([[1, 2]], np.uint8)).hex(" ")
+        == "01 02 09 01 02 09"
+    )
 
 
 def test_what_is_said_of_how_elements_are_stored() -> None:
     parts = tuple(Constant(at, b"\1\2") for at in range(20, 32, 2))
-    one = hwc((4,), dtype="uint16", xor=0x80, add=3, big_endian=True, fill=0x99, copies=(8,), size=32, parts=parts)
-    told = ("(4,) uint16, xor 0x80, plus 0x3, big-endian, fill 0x99, copies +8 bytes away, 2 constant bytes at byte 20 (01 02), "
-            "2 constant bytes at byte 22 (01 02), ")
+    one = hwc(
+        (4,),
+        dtype="uint16",
+        xor=0x80,
+        add=3,
+        big_endian=True,
+        fill=0x99,
+        copies=(8,),
+        size=32,
+        parts=parts,
+    )
+    told = (
+        "(4,) uint16, xor 0x80, plus 0x3, big-endian, fill 0x99, copies +8 bytes away, 2 constant bytes at byte 20 (01 02), "
+        "2 constant bytes at byte 22 (01 02), "
+    )
     assert told in str(one), str(one)
     assert str(one).endswith(" more parts, 32 bytes")
     plain = str(hwc((4,)))
@@ -195,11 +282,15 @@ def test_only_some_indices_lie_in_the_buffer() -> None:
 
 
 def test_parts_and_tables() -> None:
-    layout = hwc((1, 3), offset=4, size=16, parts=(Constant(0, b"\x01\x02"), Constant(12, b"\x07", 4)))
+    layout = hwc(
+        (1, 3), offset=4, size=16, parts=(Constant(0, b"\x01\x02"), Constant(12, b"\x07", 4))
+    )
     tensor = np.array([[5, 6, 7]], np.uint8)
     assert layout.pack(tensor).hex(" ") == "01 02 00 00 05 06 07 00 00 00 00 00 07 07 07 07"
-    assert str(layout) == ("RC, strides 3 1: (1, 3) uint8, from byte 4, 2 constant bytes at byte 0 (01 02), "
-                           "4 constant bytes at byte 12 (07 ...), 16 bytes")
+    assert str(layout) == (
+        "RC, strides 3 1: (1, 3) uint8, from byte 4, 2 constant bytes at byte 0 (01 02), "
+        "4 constant bytes at byte 12 (07 ...), 16 bytes"
+    )
     table = Table((1, 3), np.array([[4, -1, 2]]), size=6)
     assert table.pack(tensor).hex(" ") == "00 00 07 00 05 00"
     assert table.unpack(table.pack(tensor)).tolist() == [[5, 0, 7]]
@@ -207,46 +298,121 @@ def test_parts_and_tables() -> None:
     assert np.array_equal(table.index_map(), [[4, -1, 2]])
 
 
-@pytest.mark.parametrize(("make", "said"), [
-    (lambda: Layout((), ()), r"^shape: got \(\), allowed are one or more axes of at least 1$"),
-    (lambda: Layout((2, 0), (Loop(0),)), r"^shape: got \(2, 0\), allowed are one or more axes of at least 1$"),
-    (lambda: Layout((10 ** 6, 10 ** 6), ()), r"^shape: got \(1000000, 1000000\), allowed are at most 67108864 elements$"),
-    (lambda: Layout((4,), ()), r"^loops: got blocks of 4 indices of axis 0 at the innermost, allowed is 1$"),
-    (lambda: Layout((4,), (Loop(0, 2),)), r"^loops: got blocks of 2 indices of axis 0 at the innermost, allowed is 1$"),
-    (lambda: Layout((4,), (Loop(1),)), r"got axis 1, allowed is 0 to 0$"),
-    (lambda: Layout((4,), (Loop(0, 0),)), r"got a tile of 0, allowed is 1 or more$"),
-    (lambda: Layout((4,), (Loop(0, 2), Loop(0, 1, 1))), r"got a stride inside of a loop without one$"),
-    (lambda: Layout((4,), (Loop(0, 1, 0),)), r"^loops: got two elements at one place in I, strides 0: "),
-    (lambda: Layout((4, 4), (Loop(0, 1, 3), Loop(1, 1, 1))), r"^loops: got two elements at one place in RC, strides 3 1: "),
-    (lambda: Layout((4,), (Loop(0, 1, -1),)), r"^elements: got bytes -3 to 1, allowed is 0 to 1, the size$"),
-    (lambda: hwc((4,), size=3), r"^elements: got bytes 0 to 4, allowed is 0 to 3, the size$"),
-    (lambda: hwc((4,), dtype="int64"), r"^dtype: got 'int64', allowed is one of uint8, "),
-    (lambda: hwc((4,), fill=256), r"^fill: got 256, allowed is 0 to 255$"),
-    (lambda: hwc((4,), window=((0, 5),)), r"^window: got \(\(0, 5\),\), allowed is \(start, stop\) for each axis of \(4,\)$"),
-    (lambda: hwc((4, 3, 2), row_pitch=5), r"^pitch of axis 0: got 5 bytes, allowed is 6 or more$"),
-    (lambda: nc1hwc2((4, 3, 2), 4, row_pitch=11), r"^row_pitch: got 11 bytes, allowed is 12 or more$"),
-    (lambda: nc1hwc2((4, 3, 2), 0), r"^c2: got 0, allowed is 1 or more$"),
-    (lambda: Table((2,), np.array([[0, 1]]), size=4), r"^places: got \(1, 2\), allowed is \(2,\), the shape$"),
-    (lambda: Table((2,), np.array([0, 1]), size=9, parts=(Sums(4, 0, 1),)), r"^parts: got sums, allowed are constants beside a table$"),
-    (lambda: hwc((4,), swap=4, copies=(6,)), r"^copies: got 6, allowed are multiples of the 4 bytes that are swapped$"),
-    (lambda: packed_blocks((2, 3), 0, 2), r"^rows, columns: got 0, 2, allowed is 1 or more$"),
-    (lambda: packed_blocks((2, 3), 2, -1), r"^rows, columns: got 2, -1, allowed is 1 or more$"),
-    (lambda: hwc((4,), size=2 ** 40), r"^size: got 1099511627776 bytes, allowed is 0 to "),
-    (lambda: hwc((4,), size=-1), r"^size: got -1 bytes, allowed is 0 to "),
-    (lambda: Layout((4, 4), (Loop(0, 1, (0, 4, 8)), Loop(1, 1, 1))), r"got the bytes to 3 blocks, allowed is to each of 4$"),
-    (lambda: planar((4, 3)), r"^shape: got \(4, 3\), allowed is \(\.\.\., H, W, C\)$"),
-    (lambda: hwc((4,), size=4, parts=(Sums(4, 0, 4),)), r"^4 sums over axis 0 at byte 4: got bytes 4 to 20, allowed is 0 to 4, the size$"),
-    (lambda: hwc((4,), size=40, parts=(Sums(4, 0, 3),)), r"got axis 0, allowed is an axis of \(4,\) with at most 3 indices$"),
-    (lambda: hwc((4,)).pack(np.zeros(5, np.uint8)), r"^tensor: got uint8 \(5,\), allowed is uint8 \(4,\)$"),
-    (lambda: hwc((4,)).pack(np.zeros(4, np.int8)), r"^tensor: got int8 \(4,\), allowed is uint8 \(4,\)$"),
-    (lambda: hwc((4,)).unpack(bytes(5)), r"^buffer: got 5 bytes, allowed is 4$"),
-    (lambda: hwc((4,)).unpack("abcd"), r"^buffer: got str, allowed are bytes or uint8 of one axis$"),
-    (lambda: hwc((2,), copies=(2,)).unpack(bytes([1, 2, 1, 3])), r"^buffer: got two values of one element, at bytes 1 and 3 \(its copy\)$"),
-    (lambda: Table((2,), np.array([0, 9]), size=4), r"^elements: got bytes 0 to 10, allowed is 0 to 4, the size$"),
-    (lambda: markers((4,), "int64"), r"^dtype: got 'int64', allowed is one of "),
-    (lambda: markers((1000, 1000), captures=2), r"^captures: got 2 for 1000000 elements of 256 values, allowed is 3 or more$"),
-    (lambda: markers((4,), avoid=range(256)), r"^avoid: got all but 0 values, allowed are enough for 4 elements$"),
-])
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Layout((), ()), r"^shape: got \(\), allowed are one or more axes of at least 1$"),
+        (
+            lambda: Layout((2, 0), (Loop(0),)),
+            r"^shape: got \(2, 0\), allowed are one or more axes of at least 1$",
+        ),
+        (
+            lambda: Layout((10**6, 10**6), ()),
+            r"^shape: got \(1000000, 1000000\), allowed are at most 67108864 elements$",
+        ),
+        (
+            lambda: Layout((4,), ()),
+            r"^loops: got blocks of 4 indices of axis 0 at the innermost, allowed is 1$",
+        ),
+        (
+            lambda: Layout((4,), (Loop(0, 2),)),
+            r"^loops: got blocks of 2 indices of axis 0 at the innermost, allowed is 1$",
+        ),
+        (lambda: Layout((4,), (Loop(1),)), r"got axis 1, allowed is 0 to 0$"),
+        (lambda: Layout((4,), (Loop(0, 0),)), r"got a tile of 0, allowed is 1 or more$"),
+        (
+            lambda: Layout((4,), (Loop(0, 2), Loop(0, 1, 1))),
+            r"got a stride inside of a loop without one$",
+        ),
+        (
+            lambda: Layout((4,), (Loop(0, 1, 0),)),
+            r"^loops: got two elements at one place in I, strides 0: ",
+        ),
+        (
+            lambda: Layout((4, 4), (Loop(0, 1, 3), Loop(1, 1, 1))),
+            r"^loops: got two elements at one place in RC, strides 3 1: ",
+        ),
+        (
+            lambda: Layout((4,), (Loop(0, 1, -1),)),
+            r"^elements: got bytes -3 to 1, allowed is 0 to 1, the size$",
+        ),
+        (lambda: hwc((4,), size=3), r"^elements: got bytes 0 to 4, allowed is 0 to 3, the size$"),
+        (lambda: hwc((4,), dtype="int64"), r"^dtype: got 'int64', allowed is one of uint8, "),
+        (lambda: hwc((4,), fill=256), r"^fill: got 256, allowed is 0 to 255$"),
+        (
+            lambda: hwc((4,), window=((0, 5),)),
+            r"^window: got \(\(0, 5\),\), allowed is \(start, stop\) for each axis of \(4,\)$",
+        ),
+        (
+            lambda: hwc((4, 3, 2), row_pitch=5),
+            r"^pitch of axis 0: got 5 bytes, allowed is 6 or more$",
+        ),
+        (
+            lambda: nc1hwc2((4, 3, 2), 4, row_pitch=11),
+            r"^row_pitch: got 11 bytes, allowed is 12 or more$",
+        ),
+        (lambda: nc1hwc2((4, 3, 2), 0), r"^c2: got 0, allowed is 1 or more$"),
+        (
+            lambda: Table((2,), np.array([[0, 1]]), size=4),
+            r"^places: got \(1, 2\), allowed is \(2,\), the shape$",
+        ),
+        (
+            lambda: Table((2,), np.array([0, 1]), size=9, parts=(Sums(4, 0, 1),)),
+            r"^parts: got sums, allowed are constants beside a table$",
+        ),
+        (
+            lambda: hwc((4,), swap=4, copies=(6,)),
+            r"^copies: got 6, allowed are multiples of the 4 bytes that are swapped$",
+        ),
+        (lambda: packed_blocks((2, 3), 0, 2), r"^rows, columns: got 0, 2, allowed is 1 or more$"),
+        (lambda: packed_blocks((2, 3), 2, -1), r"^rows, columns: got 2, -1, allowed is 1 or more$"),
+        (lambda: hwc((4,), size=2**40), r"^size: got 1099511627776 bytes, allowed is 0 to "),
+        (lambda: hwc((4,), size=-1), r"^size: got -1 bytes, allowed is 0 to "),
+        (
+            lambda: Layout((4, 4), (Loop(0, 1, (0, 4, 8)), Loop(1, 1, 1))),
+            r"got the bytes to 3 blocks, allowed is to each of 4$",
+        ),
+        (lambda: planar((4, 3)), r"^shape: got \(4, 3\), allowed is \(\.\.\., H, W, C\)$"),
+        (
+            lambda: hwc((4,), size=4, parts=(Sums(4, 0, 4),)),
+            r"^4 sums over axis 0 at byte 4: got bytes 4 to 20, allowed is 0 to 4, the size$",
+        ),
+        (
+            lambda: hwc((4,), size=40, parts=(Sums(4, 0, 3),)),
+            r"got axis 0, allowed is an axis of \(4,\) with at most 3 indices$",
+        ),
+        (
+            lambda: hwc((4,)).pack(np.zeros(5, np.uint8)),
+            r"^tensor: got uint8 \(5,\), allowed is uint8 \(4,\)$",
+        ),
+        (
+            lambda: hwc((4,)).pack(np.zeros(4, np.int8)),
+            r"^tensor: got int8 \(4,\), allowed is uint8 \(4,\)$",
+        ),
+        (lambda: hwc((4,)).unpack(bytes(5)), r"^buffer: got 5 bytes, allowed is 4$"),
+        (
+            lambda: hwc((4,)).unpack("abcd"),
+            r"^buffer: got str, allowed are bytes or uint8 of one axis$",
+        ),
+        (
+            lambda: hwc((2,), copies=(2,)).unpack(bytes([1, 2, 1, 3])),
+            r"^buffer: got two values of one element, at bytes 1 and 3 \(its copy\)$",
+        ),
+        (
+            lambda: Table((2,), np.array([0, 9]), size=4),
+            r"^elements: got bytes 0 to 10, allowed is 0 to 4, the size$",
+        ),
+        (lambda: markers((4,), "int64"), r"^dtype: got 'int64', allowed is one of "),
+        (
+            lambda: markers((1000, 1000), captures=2),
+            r"^captures: got 2 for 1000000 elements of 256 values, allowed is 3 or more$",
+        ),
+        (
+            lambda: markers((4,), avoid=range(256)),
+            r"^avoid: got all but 0 values, allowed are enough for 4 elements$",
+        ),
+    ],
+)
 def test_refused(make: Callable[[], Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         make()
@@ -258,7 +424,10 @@ def test_short_blocks_inside_of_strides() -> None:
     expected = [[0, 1, 8], [2, 3, 9], [4, 5, 10], [6, 7, 11], [100, 101, 102]]
     assert layout.index_map().tolist() == expected
     assert layout.size == 103
-    assert str(layout) == "R1C1R2C2, R2=4, C2=2, strides 100 packed packed packed: (5, 3) uint8, 103 bytes"
+    assert (
+        str(layout)
+        == "R1C1R2C2, R2=4, C2=2, strides 100 packed packed packed: (5, 3) uint8, 103 bytes"
+    )
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "float16"])
@@ -284,10 +453,17 @@ def test_markers_are_as_few_as_it_takes() -> None:
 # Found again
 
 
-def found_in(layout: Layout | Table, tensors: list[np.ndarray] | None = None, edit: Callable[[bytearray, int], Any] = lambda buffer, at: buffer) -> Found:
+def found_in(
+    layout: Layout | Table,
+    tensors: list[np.ndarray] | None = None,
+    edit: Callable[[bytearray, int], Any] = lambda buffer, at: buffer,
+) -> Found:
     """What is found in the buffers of markers, or of other tensors, after an edit of each."""
     tensors = markers(layout.shape, layout.dtype) if tensors is None else tensors
-    return find_layout(tensors, [bytes(edit(bytearray(layout.pack(tensor)), at)) for at, tensor in enumerate(tensors)])
+    return find_layout(
+        tensors,
+        [bytes(edit(bytearray(layout.pack(tensor)), at)) for at, tensor in enumerate(tensors)],
+    )
 
 
 def check_found(layout: Layout, found: Found) -> None:
@@ -311,7 +487,8 @@ def test_found_from_markers(case: Case, shape: tuple[int, ...], dtype: str) -> N
 
 
 def random_layout(seed: int) -> Layout:
-    """Up to four axes in up to three levels of tiles, in any order, completed, short or both; with an offset, fill, a
+    """Up to four axes in up to three levels of tiles, in any order, completed, short or both; with
+    an offset, fill, a
     change, copies or bytes at the end."""
     rng = np.random.default_rng(seed)
     rank = int(rng.integers(1, 5))
@@ -329,25 +506,41 @@ def random_layout(seed: int) -> Layout:
     left = list(shape)
     for axis, tile in nest[:fixed]:
         left[axis] = min(left[axis], tile)
-    step, loops = size * int(np.prod(left if fixed < len(nest) else 1)), [Loop(*one) for one in nest[fixed:]]
+    step, loops = (
+        size * int(np.prod(left if fixed < len(nest) else 1)),
+        [Loop(*one) for one in nest[fixed:]],
+    )
     for at in reversed(range(fixed)):
         axis, tile = nest[at]
         step = up(step, int(rng.choice([1, 1, 1, 2, 4, 16, 64])))
         loops.insert(0, Loop(axis, tile, step))
-        step *= -(-next((outer for other, outer in reversed(nest[:at]) if other == axis), shape[axis]) // tile)
-    layout = Layout(shape, tuple(loops), dtype=dtype, offset=int(rng.choice([0, 0, 4, 37, 64])), add=int(rng.choice([0, 0, 128, 5])),
-                    fill=int(rng.integers(0, 256)))
+        step *= -(
+            -next((outer for other, outer in reversed(nest[:at]) if other == axis), shape[axis])
+            // tile
+        )
+    layout = Layout(
+        shape,
+        tuple(loops),
+        dtype=dtype,
+        offset=int(rng.choice([0, 0, 4, 37, 64])),
+        add=int(rng.choice([0, 0, 128, 5])),
+        fill=int(rng.integers(0, 256)),
+    )
     if rng.random() < 0.2:
         layout = replace(layout, copies=(up(layout.size - layout.offset, size),), size=0)
     return replace(layout, size=layout.size + int(rng.choice([0, 0, 1, 100])))
 
 
 def strided_layout(seed: int) -> Layout:
-    """Strides at each loop of any tiles, which need not divide one another; negative ones, windows and copies too."""
+    """Strides at each loop of any tiles, which need not divide one another; negative ones,
+    windows and copies too.
+    """
     rng = np.random.default_rng(seed)
     shape = tuple(int(n) for n in rng.integers(1, 12, int(rng.integers(1, 5))))
-    window = tuple((start, int(rng.integers(start + 1, n + 1))) for start, n in
-                   ((int(rng.integers(0, n)) if rng.random() < 0.3 else 0, n) for n in shape))
+    window = tuple(
+        (start, int(rng.integers(start + 1, n + 1)))
+        for start, n in ((int(rng.integers(0, n)) if rng.random() < 0.3 else 0, n) for n in shape)
+    )
     tiles = [sorted({1, *rng.integers(1, 8, int(rng.integers(0, 3))).tolist()}) for _ in shape]
     order = rng.permutation([axis for axis in range(len(shape)) for _ in tiles[axis]]).tolist()
     dtype = str(rng.choice(["uint8", "int16", "float32"]))
@@ -359,14 +552,26 @@ def strided_layout(seed: int) -> Layout:
         step = step * (-(-left[axis] // tile)) + int(rng.choice([0, 0, 1, 5]))
     size = 2 * step + 64
     copies = (size,) if rng.random() < 0.3 else ()
-    return Layout(shape, tuple(nest), dtype=dtype, offset=size, size=3 * size + size * len(copies), window=window,
-                  fill=int(rng.integers(0, 256)), add=int(rng.choice([0, 128])), xor=int(rng.choice([0, 5])),
-                  copies=copies, big_endian=bool(rng.integers(2)))
+    return Layout(
+        shape,
+        tuple(nest),
+        dtype=dtype,
+        offset=size,
+        size=3 * size + size * len(copies),
+        window=window,
+        fill=int(rng.integers(0, 256)),
+        add=int(rng.choice([0, 128])),
+        xor=int(rng.choice([0, 5])),
+        copies=copies,
+        big_endian=bool(rng.integers(2)),
+    )
 
 
 @pytest.mark.parametrize("make", [random_layout, strided_layout])
 def test_strides_say_what_the_places_say(make: Callable[[int], Layout]) -> None:
-    """Views by strides against each element at its place, fill, copies and what is cut off included."""
+    """Views by strides against each element at its place, fill, copies and what is cut off
+    included.
+    """
     strided = 0
     for seed in range(150):
         layout = make(seed)
@@ -377,7 +582,10 @@ def test_strides_say_what_the_places_say(make: Callable[[int], Layout]) -> None:
         buffer = random((layout.size,), "uint8", seed)
         for got, wanted in zip(layout._read(buffer), Stored._read(layout, buffer), strict=True):
             assert same(got, wanted), layout
-        assert np.array_equal(layout.unpack(plain)[layout.inside].view(stored.dtype), tensor[layout.inside].view(stored.dtype))
+        assert np.array_equal(
+            layout.unpack(plain)[layout.inside].view(stored.dtype),
+            tensor[layout.inside].view(stored.dtype),
+        )
         strided += layout._strided
     assert strided >= 40
 
@@ -388,11 +596,15 @@ def test_copies_that_differ_are_named_by_their_first_place() -> None:
     buffer[layout.index_map()[1, 0, 2] + 64] ^= 1
     buffer[layout.index_map()[0, 2, 4] + 64] ^= 1
     at = layout.index_map()[0, 2, 4]
-    with pytest.raises(ValueError, match=rf"two values of one element, at bytes {at} and {at + 64} \(its copy\)"):
+    with pytest.raises(
+        ValueError, match=rf"two values of one element, at bytes {at} and {at + 64} \(its copy\)"
+    ):
         layout.unpack(buffer)
 
 
-@pytest.mark.parametrize("seeds", [range(20), pytest.param(range(20, 3000), marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "seeds", [range(20), pytest.param(range(20, 3000), marks=pytest.mark.long)]
+)
 def test_random_nests_are_found_from_markers(seeds: range) -> None:
     for seed in seeds:
         layout = random_layout(seed)
@@ -410,7 +622,9 @@ def test_found_from_one_capture_of_random_values(case: Case, dtype: str) -> None
     shape = {2: (70, 41), 3: (4, 3, 40), 4: (17, 3, 2, 70)}[len(case.shapes[0])]
     layout = case.make(shape, dtype)
     found = found_in(layout, [random(shape, dtype)])
-    check_found(replace(layout, parts=()), found) if not layout.parts else np.testing.assert_array_equal(found.index_map(), layout.index_map())
+    check_found(
+        replace(layout, parts=()), found
+    ) if not layout.parts else np.testing.assert_array_equal(found.index_map(), layout.index_map())
     assert not found.rivals
 
 
@@ -444,9 +658,11 @@ def test_rivals_are_those_that_agree() -> None:
 
 def test_the_vocabulary_of_a_found_layout() -> None:
     found = found_in(nc1hwc2((9, 10, 20), 8, fill=7, offset=64, size=2300))
-    assert str(found) == ("C1HWC2, C2=8, strides 720 80 8 1: (9, 10, 20) uint8, from byte 64, fill 0x7, 2300 bytes\n"
-                          "1800 of 1800 elements placed by values of their own in 2 pairs\n"
-                          "500 bytes beside them are fill (0x7)")
+    assert str(found) == (
+        "C1HWC2, C2=8, strides 720 80 8 1: (9, 10, 20) uint8, from byte 64, fill 0x7, 2300 bytes\n"
+        "1800 of 1800 elements placed by values of their own in 2 pairs\n"
+        "500 bytes beside them are fill (0x7)"
+    )
 
 
 # Damaged, moved, changed
@@ -464,7 +680,10 @@ def test_cut_off() -> None:
     assert (found.own, len(found.missing), found.past_end) == (1000, 800, 800)
     assert np.array_equal(found.missing, np.argwhere(missing))
     assert not found.sure
-    assert "800 not found, 800 of them past the end of the buffer: (0, 0, 16), (0, 0, 17), (0, 0, 18), (0, 0, 19) ..." in str(found)
+    assert (
+        "800 not found, 800 of them past the end of the buffer: (0, 0, 16), (0, 0, 17), (0, 0, 18), (0, 0, 19) ..."
+        in str(found)
+    )
     with pytest.raises(ValueError, match=r"^buffer: got 1000 bytes, allowed is 2156$"):
         found.unpack(bytes(1000))
 
@@ -488,48 +707,134 @@ def test_a_header() -> None:
     assert not found.sure
 
 
-SURE = Found(Layout((2, 3), (Loop(0, 1, 3), Loop(1, 1, 1))), own=4, shared=2, missing=np.zeros((0, 2), int), past_end=0, outside=0, elsewhere=3, chance=0.0, filled=0,
-             unexplained=(), captures=1)
+SURE = Found(
+    Layout((2, 3), (Loop(0, 1, 3), Loop(1, 1, 1))),
+    own=4,
+    shared=2,
+    missing=np.zeros((0, 2), int),
+    past_end=0,
+    outside=0,
+    elsewhere=3,
+    chance=0.0,
+    filled=0,
+    unexplained=(),
+    captures=1,
+)
 OTHERS = tuple(Layout((2, 3), (Loop(0, 1, n), Loop(1, 1, 1))) for n in range(4, 9))
 
 
-@pytest.mark.parametrize(("change", "sure", "lines"), [
-    ({}, True, ["3 have values of their own at another place, by chance about 0 would have"]),
-    ({"elsewhere": 4}, False, ["4 have values"]),
-    ({"elsewhere": 5, "chance": 1.0}, True, ["5 have values of their own at another place, by chance about 1 would have"]),
-    ({"own": 3, "shared": 3}, False, ["3 of 6 elements placed by values of their own in 1 pair",
-                                      "3 more agree, but their values are elsewhere too"]),
-    ({"own": 6, "shared": 0, "captures": 2, "elsewhere": 0, "tried": 9}, True,
-     ["6 of 6 elements placed by values of their own in 2 pairs", "of 9 layouts that were tried besides no other agrees"]),
-    ({"missing": np.array([[1, 2]]), "own": 5, "shared": 0}, False, ["1 not found: (1, 2)"]),
-    ({"missing": np.array([[1, n % 3] for n in range(5)]), "past_end": 1}, False,
-     ["5 not found, 1 of them past the end of the buffer: (1, 0), (1, 1), (1, 2), (1, 0) ..."]),
-    ({"missing": np.array([[1, 2], [1, 1]]), "outside": 2, "shared": 0}, True, ["2 are not in the buffer"]),
-    ({"missing": np.array([[1, 2], [1, 1]]), "outside": 2, "own": 3, "shared": 1}, False, ["2 are not in the buffer"]),
-    ({"missing": np.array([[1, 2], [1, 1]]), "outside": 1, "shared": 0}, False, ["1 are not in the buffer"]),
-    ({"filled": 7}, True, ["7 bytes beside them are fill (0x0)"]),
-    ({"unexplained": (Run(5, 2, b"\1\2"), Run(9, 3, b"\1\2"))}, False,
-     ["5 bytes not explained: 2 at byte 5 (01 02), 3 at byte 9 (01 02 ...)"]),
-    ({"unexplained": tuple(Run(n, 1, b"\0") for n in range(5))}, False,
-     ["5 bytes not explained: 1 at byte 0 (00), 1 at byte 1 (00), 1 at byte 2 (00), 1 at byte 3 (00) ..."]),
-    ({"rivals": OTHERS[:1], "tried": 9}, False, [f"1 other layout agrees as well: {OTHERS[0]}"]),
-    ({"rivals": OTHERS, "more_rivals": True}, False, ["5 or more other layouts agree as well: " + "; ".join(map(str, OTHERS[:4]))]),
-    ({"layout": Table((2, 3), np.arange(6).reshape(2, 3), size=6)}, False, ["no nest of loops was found that gives these places"])])
-def test_what_is_said_of_a_layout_and_whether_it_is_sure(change: dict[str, Any], sure: bool, lines: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("change", "sure", "lines"),
+    [
+        ({}, True, ["3 have values of their own at another place, by chance about 0 would have"]),
+        ({"elsewhere": 4}, False, ["4 have values"]),
+        (
+            {"elsewhere": 5, "chance": 1.0},
+            True,
+            ["5 have values of their own at another place, by chance about 1 would have"],
+        ),
+        (
+            {"own": 3, "shared": 3},
+            False,
+            [
+                "3 of 6 elements placed by values of their own in 1 pair",
+                "3 more agree, but their values are elsewhere too",
+            ],
+        ),
+        (
+            {"own": 6, "shared": 0, "captures": 2, "elsewhere": 0, "tried": 9},
+            True,
+            [
+                "6 of 6 elements placed by values of their own in 2 pairs",
+                "of 9 layouts that were tried besides no other agrees",
+            ],
+        ),
+        ({"missing": np.array([[1, 2]]), "own": 5, "shared": 0}, False, ["1 not found: (1, 2)"]),
+        (
+            {"missing": np.array([[1, n % 3] for n in range(5)]), "past_end": 1},
+            False,
+            [
+                "5 not found, 1 of them past the end of the buffer: (1, 0), (1, 1), (1, 2), (1, 0) ..."
+            ],
+        ),
+        (
+            {"missing": np.array([[1, 2], [1, 1]]), "outside": 2, "shared": 0},
+            True,
+            ["2 are not in the buffer"],
+        ),
+        (
+            {"missing": np.array([[1, 2], [1, 1]]), "outside": 2, "own": 3, "shared": 1},
+            False,
+            ["2 are not in the buffer"],
+        ),
+        (
+            {"missing": np.array([[1, 2], [1, 1]]), "outside": 1, "shared": 0},
+            False,
+            ["1 are not in the buffer"],
+        ),
+        ({"filled": 7}, True, ["7 bytes beside them are fill (0x0)"]),
+        (
+            {"unexplained": (Run(5, 2, b"\1\2"), Run(9, 3, b"\1\2"))},
+            False,
+            ["5 bytes not explained: 2 at byte 5 (01 02), 3 at byte 9 (01 02 ...)"],
+        ),
+        (
+            {"unexplained": tuple(Run(n, 1, b"\0") for n in range(5))},
+            False,
+            [
+                "5 bytes not explained: 1 at byte 0 (00), 1 at byte 1 (00), 1 at byte 2 (00), 1 at byte 3 (00) ..."
+            ],
+        ),
+        (
+            {"rivals": OTHERS[:1], "tried": 9},
+            False,
+            [f"1 other layout agrees as well: {OTHERS[0]}"],
+        ),
+        (
+            {"rivals": OTHERS, "more_rivals": True},
+            False,
+            ["5 or more other layouts agree as well: " + "; ".join(map(str, OTHERS[:4]))],
+        ),
+        (
+            {"layout": Table((2, 3), np.arange(6).reshape(2, 3), size=6)},
+            False,
+            ["no nest of loops was found that gives these places"],
+        ),
+    ],
+)
+def test_what_is_said_of_a_layout_and_whether_it_is_sure(
+    change: dict[str, Any], sure: bool, lines: list[str]
+) -> None:
     found = replace(SURE, **change)
     said = str(found).split("\n")
     assert found.sure is sure
     assert said[0] == str(found.layout)
-    assert all(any(one.startswith(line) if line.endswith("values") else one == line for one in said) for line in lines), said
-    assert len(said) == 2 + sum(map(bool, (
-        isinstance(found.layout, Table), found.shared, found.outside or len(found.missing), found.elsewhere, found.filled,
-        found.unexplained, found.rivals or found.tried)))
+    assert all(
+        any(one.startswith(line) if line.endswith("values") else one == line for one in said)
+        for line in lines
+    ), said
+    assert len(said) == 2 + sum(
+        map(
+            bool,
+            (
+                isinstance(found.layout, Table),
+                found.shared,
+                found.outside or len(found.missing),
+                found.elsewhere,
+                found.filled,
+                found.unexplained,
+                found.rivals or found.tried,
+            ),
+        )
+    )
 
 
 def test_elements_agree_to_the_last_byte_of_a_buffer() -> None:
     one = Layout((1,), (Loop(0, 1, 2),), dtype="uint16")
     for buffer, agrees in ((b"\x34\x12", True), (b"\x34\x13", False), (b"\x34", False)):
-        pairs = Pairs((np.array([0x1234], np.uint16),), (np.frombuffer(buffer, np.uint8),), "uint16")
+        pairs = Pairs(
+            (np.array([0x1234], np.uint16),), (np.frombuffer(buffer, np.uint8),), "uint16"
+        )
         assert agreeing(one, pairs).tolist() == [agrees]
 
 
@@ -543,7 +848,12 @@ def test_noise_is_reported() -> None:
     tensors = markers(BASE.shape)
     clean = [bytearray(BASE.pack(tensor)) for tensor in tensors]
     buffers = [noisy(bytearray(one), at) for at, one in enumerate(clean)]
-    changed = {place for a, b in zip(clean, buffers, strict=True) for place in range(len(a)) if a[place] != b[place]}
+    changed = {
+        place
+        for a, b in zip(clean, buffers, strict=True)
+        for place in range(len(a))
+        if a[place] != b[place]
+    }
     found = find_layout(tensors, buffers)
     expected = BASE.index_map()
     wrong = np.isin(expected, list(changed))
@@ -556,7 +866,9 @@ def test_noise_is_reported() -> None:
 
 
 @pytest.mark.sample(4)
-@pytest.mark.parametrize("change", [{"xor": 0x80}, {"add": 3}, {"xor": 0xFF}, {"xor": 0x55, "fill": 0x99}, {"add": 200}])
+@pytest.mark.parametrize(
+    "change", [{"xor": 0x80}, {"add": 3}, {"xor": 0xFF}, {"xor": 0x55, "fill": 0x99}, {"add": 200}]
+)
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "int16"])
 def test_changed_elements(change: dict[str, int], dtype: str) -> None:
     layout = nc1hwc2((9, 10, 20), 8, dtype=dtype, **change)
@@ -565,7 +877,15 @@ def test_changed_elements(change: dict[str, int], dtype: str) -> None:
     assert found.sure
 
 
-@pytest.mark.parametrize("stored", [{"big_endian": True}, {"big_endian": True, "add": 0x8000}, {"offset": 3, "size": 5000}, {"row_pitch": 407}])
+@pytest.mark.parametrize(
+    "stored",
+    [
+        {"big_endian": True},
+        {"big_endian": True, "add": 0x8000},
+        {"offset": 3, "size": 5000},
+        {"row_pitch": 407},
+    ],
+)
 def test_two_bytes_in_other_ways(stored: dict[str, Any]) -> None:
     layout = (hwc if "row_pitch" in stored else planar)((9, 10, 20), dtype="uint16", **stored)
     check_found(layout, found_in(layout))
@@ -581,8 +901,15 @@ def test_copies(copies: tuple[int, ...]) -> None:
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("layout", [only(planar((9, 10, 20), row_align=64), 2, 0, 1), only(planar((9, 10, 20), row_align=64), 0, 3, 7),
-                                    only(hwc((9, 10, 20)), 1, 2, 3), only(planar((9, 10, 20), dtype="float16", row_align=64), 2, 0, 1)])
+@pytest.mark.parametrize(
+    "layout",
+    [
+        only(planar((9, 10, 20), row_align=64), 2, 0, 1),
+        only(planar((9, 10, 20), row_align=64), 0, 3, 7),
+        only(hwc((9, 10, 20)), 1, 2, 3),
+        only(planar((9, 10, 20), dtype="float16", row_align=64), 2, 0, 1),
+    ],
+)
 def test_windows(layout: Layout) -> None:
     found = found_in(layout)
     check_found(layout, found)
@@ -592,15 +919,19 @@ def test_windows(layout: Layout) -> None:
 
 
 def test_axes_backwards_and_interleaved() -> None:
-    for layout in (Layout((8, 8), (Loop(0, 1, -8), Loop(1, 1, 1)), offset=56, size=64),
-                   Layout((8, 8), (Loop(0, 2, 16), Loop(0, 1, 8), Loop(1, 2, 1), Loop(1, 1, 4)), size=64)):
+    for layout in (
+        Layout((8, 8), (Loop(0, 1, -8), Loop(1, 1, 1)), offset=56, size=64),
+        Layout((8, 8), (Loop(0, 2, 16), Loop(0, 1, 8), Loop(1, 2, 1), Loop(1, 1, 4)), size=64),
+    ):
         found = found_in(layout)
         check_found(layout, found)
         assert found.sure
 
 
 def test_places_without_a_rule() -> None:
-    table = Table((9, 10, 20), np.random.default_rng(0).permutation(1900)[:1800].reshape(9, 10, 20), size=1900)
+    table = Table(
+        (9, 10, 20), np.random.default_rng(0).permutation(1900)[:1800].reshape(9, 10, 20), size=1900
+    )
     found = found_in(table)
     assert isinstance(found.layout, Table)
     assert np.array_equal(found.index_map(), table.places)
@@ -610,16 +941,43 @@ def test_places_without_a_rule() -> None:
     assert np.array_equal(found.unpack(table.pack(tensor)), tensor)
 
 
-@pytest.mark.parametrize(("tensors", "buffers", "said"), [
-    ([np.zeros(4, np.uint8)], [bytes(4), bytes(4)], r"^tensors, buffers: got 1 and 2, allowed is one or more, as many of both$"),
-    ([], [], r"^tensors, buffers: got 0 and 0, "),
-    ([np.zeros(4, np.uint8), np.zeros(5, np.uint8)], [bytes(4)] * 2, r"^tensors\[1\]: got uint8 \(5,\), allowed is uint8 \(4,\) as of the first$"),
-    (np.zeros(4, np.int64), bytes(4), r"^tensors\[0\]: got int64 \(4,\), allowed are 1 to 67108864 elements of uint8, "),
-    ([np.zeros(4, np.uint8)] * 2, [bytes(4), bytes(5)], r"^buffers\[1\]: got 5 bytes, allowed is 4 as of the first$"),
-    (np.zeros(4, np.uint8), b"", r"^buffers\[0\]: got 0 bytes, allowed is 1 to 2147483648$"),
-    (np.zeros(4, np.uint8), ["abcd"], r"^buffers\[0\]: got str, allowed are bytes or uint8 of one axis$|^tensors, buffers: "),
-    (np.arange(100, dtype=np.uint8), bytes(100), r"^buffers: got no nest of loops and values of their own of [01] of 100 elements in 100 bytes, allowed are more than chance gives, about 0$"),
-])
+@pytest.mark.parametrize(
+    ("tensors", "buffers", "said"),
+    [
+        (
+            [np.zeros(4, np.uint8)],
+            [bytes(4), bytes(4)],
+            r"^tensors, buffers: got 1 and 2, allowed is one or more, as many of both$",
+        ),
+        ([], [], r"^tensors, buffers: got 0 and 0, "),
+        (
+            [np.zeros(4, np.uint8), np.zeros(5, np.uint8)],
+            [bytes(4)] * 2,
+            r"^tensors\[1\]: got uint8 \(5,\), allowed is uint8 \(4,\) as of the first$",
+        ),
+        (
+            np.zeros(4, np.int64),
+            bytes(4),
+            r"^tensors\[0\]: got int64 \(4,\), allowed are 1 to 67108864 elements of uint8, ",
+        ),
+        (
+            [np.zeros(4, np.uint8)] * 2,
+            [bytes(4), bytes(5)],
+            r"^buffers\[1\]: got 5 bytes, allowed is 4 as of the first$",
+        ),
+        (np.zeros(4, np.uint8), b"", r"^buffers\[0\]: got 0 bytes, allowed is 1 to 2147483648$"),
+        (
+            np.zeros(4, np.uint8),
+            ["abcd"],
+            r"^buffers\[0\]: got str, allowed are bytes or uint8 of one axis$|^tensors, buffers: ",
+        ),
+        (
+            np.arange(100, dtype=np.uint8),
+            bytes(100),
+            r"^buffers: got no nest of loops and values of their own of [01] of 100 elements in 100 bytes, allowed are more than chance gives, about 0$",
+        ),
+    ],
+)
 def test_pairs_refused(tensors: Any, buffers: Any, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         find_layout(tensors, buffers)
@@ -628,15 +986,29 @@ def test_pairs_refused(tensors: Any, buffers: Any, said: str) -> None:
 def test_unrelated_buffers_are_refused() -> None:
     rng = np.random.default_rng(0)
     tensors = markers((9, 10, 20))
-    with pytest.raises(ValueError, match=r"^buffers: got no nest of loops and values of their own of \d+ of 1800 elements in 1800 bytes, allowed are more than chance gives, about 49$"):
+    with pytest.raises(
+        ValueError,
+        match=r"^buffers: got no nest of loops and values of their own of \d+ of 1800 elements in 1800 bytes, allowed are more than chance gives, about 49$",
+    ):
         find_layout(tensors, [rng.integers(0, 256, 1800, np.uint8) for _ in tensors])
 
 
-@pytest.mark.parametrize(("dtype", "signature"), [("uint8", Signature(0, 1)), ("uint16", Signature(0, 2)), ("uint16", Signature(1, 2)), ("uint16", Signature(0, 1)),
-                                                  ("uint8", Signature(0, 1, 1, 3, 2)), ("float16", Signature(0, 2, 0, 2, 4))])
+@pytest.mark.parametrize(
+    ("dtype", "signature"),
+    [
+        ("uint8", Signature(0, 1)),
+        ("uint16", Signature(0, 2)),
+        ("uint16", Signature(1, 2)),
+        ("uint16", Signature(0, 1)),
+        ("uint8", Signature(0, 1, 1, 3, 2)),
+        ("float16", Signature(0, 2, 0, 2, 4)),
+    ],
+)
 @pytest.mark.parametrize("captures", [1, 2, 9])
 def test_places_are_those_of_a_dictionary(dtype: str, signature: Signature, captures: int) -> None:
-    """Sorted numbers against values looked up one by one; nine captures do not fit a number and are mixed."""
+    """Sorted numbers against values looked up one by one; nine captures do not fit a number and
+    are mixed.
+    """
     shape, size = (6, 7), np.dtype(dtype).itemsize
     raw = tuple(random(shape, f"u{size}", at) % 7 for at in range(captures))
     rng = np.random.default_rng(1)
@@ -648,14 +1020,25 @@ def test_places_are_those_of_a_dictionary(dtype: str, signature: Signature, capt
     for place in range(signature.first, len(buffers[0]), signature.step):
         ends = [place + at * signature.lag for at in range(signature.count)]
         if ends[-1] + size <= len(buffers[0]):
-            stands.setdefault(tuple(bytes(buffer[end:end + size]) for buffer in buffers for end in ends), []).append(place)
+            stands.setdefault(
+                tuple(bytes(buffer[end : end + size]) for buffer in buffers for end in ends), []
+            ).append(place)
     keys: dict[Any, list[tuple[int, ...]]] = {}
     for index in np.ndindex(shape):
-        after = [tuple(i + at * (axis == signature.axis) for axis, i in enumerate(index)) for at in range(signature.count)]
+        after = [
+            tuple(i + at * (axis == signature.axis) for axis, i in enumerate(index))
+            for at in range(signature.count)
+        ]
         if all(i < n for one in after for i, n in zip(one, shape, strict=True)):
-            keys.setdefault(tuple(one[i].astype(f"<u{size}").tobytes() for one in raw for i in after), []).append(index)
+            keys.setdefault(
+                tuple(one[i].astype(f"<u{size}").tobytes() for one in raw for i in after), []
+            ).append(index)
     seen = Sought(Pairs(raw, buffers, dtype), signature).look_up(Change())
-    alone = {indices[0]: stands[key][0] for key, indices in keys.items() if len(indices) == 1 and len(stands.get(key, [])) == 1}
+    alone = {
+        indices[0]: stands[key][0]
+        for key, indices in keys.items()
+        if len(indices) == 1 and len(stands.get(key, [])) == 1
+    }
     if signature.count == 1:
         for key, indices in keys.items():
             for index in indices:
@@ -668,10 +1051,19 @@ def test_places_are_those_of_a_dictionary(dtype: str, signature: Signature, capt
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("make", [lambda: nc1hwc2((20, 30, 77), 32, row_pitch=1024), lambda: planar((20, 30, 77), row_align=64), lambda: kernel_groups((41, 3, 3, 70), 16, 32)],
-                         ids=["tiles", "planes", "groups"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: nc1hwc2((20, 30, 77), 32, row_pitch=1024),
+        lambda: planar((20, 30, 77), row_align=64),
+        lambda: kernel_groups((41, 3, 3, 70), 16, 32),
+    ],
+    ids=["tiles", "planes", "groups"],
+)
 def test_found_from_one_capture_of_sparse_weights(make: Callable[[], Layout]) -> None:
-    """Four of five values are 0: runs of them stand in many places, and next to fill in wrong ones."""
+    """Four of five values are 0: runs of them stand in many places, and next to fill in wrong
+    ones.
+    """
     layout, rng = make(), np.random.default_rng(0)
     tensor = random(layout.shape, "uint8") * (rng.random(layout.shape) < 0.2).astype(np.uint8)
     found = found_in(layout, [tensor])
@@ -680,7 +1072,8 @@ def test_found_from_one_capture_of_sparse_weights(make: Callable[[], Layout]) ->
     assert not found.rivals
 
 
-# Weights as they are, in one capture: values repeat, kernels are symmetric, all but the scale of them is alike
+# Weights as they are, in one capture: values repeat, kernels are symmetric, all but the scale of
+# them is alike
 
 
 KERNELS = (20, 3, 3, 13)
@@ -718,36 +1111,59 @@ STORED = {
 
 
 def check_weights(layout: Layout, tensor: np.ndarray, swapped: bool) -> None:
-    """Found with every element and byte explained, sure of nothing; the same with rows for columns where these are
+    """Found with every element and byte explained, sure of nothing; the same with rows for columns
+    where these are
     alike, and no other."""
     found = found_in(layout, [tensor])
     check_found(layout, found)
     assert (len(found.missing), found.unexplained, found.sure) == (0, (), False), str(found)
     assert found.layout.size == layout.size
     expected = layout.index_map().swapaxes(1, 2)
-    assert [one.index_map().tolist() for one in found.rivals] == ([expected.tolist()] if swapped else []), str(found)
+    assert [one.index_map().tolist() for one in found.rivals] == (
+        [expected.tolist()] if swapped else []
+    ), str(found)
     assert ("\n1 other layout agrees as well: " in str(found)) == swapped
 
 
 # each way of storing once in every run, with other weights
-USUAL = set(zip(STORED, [*WEIGHTS, *WEIGHTS], strict=True)) | {("tiles", "blur"), ("groups", "symmetric"), ("planes of one", "normal")}
+USUAL = set(zip(STORED, [*WEIGHTS, *WEIGHTS], strict=True)) | {
+    ("tiles", "blur"),
+    ("groups", "symmetric"),
+    ("planes of one", "normal"),
+}
 
 
 @pytest.mark.sample(3)
-@pytest.mark.parametrize(("stored", "weights", "seeds"), [
-    pytest.param(stored, weights, seeds, marks=() if (stored, weights) in USUAL and len(seeds) == 1 else pytest.mark.long)
-    for stored, weights, seeds in product(STORED, WEIGHTS, (range(1), range(1, 20)))
-    # kernels of one element are all symmetric
-    if stored != "planes of one" or weights in ("ternary", "normal")])
+@pytest.mark.parametrize(
+    ("stored", "weights", "seeds"),
+    [
+        pytest.param(
+            stored,
+            weights,
+            seeds,
+            marks=() if (stored, weights) in USUAL and len(seeds) == 1 else pytest.mark.long,
+        )
+        for stored, weights, seeds in product(STORED, WEIGHTS, (range(1), range(1, 20)))
+        # kernels of one element are all symmetric
+        if stored != "planes of one" or weights in ("ternary", "normal")
+    ],
+)
 def test_found_from_one_capture_of_weights(stored: str, weights: str, seeds: range) -> None:
     for seed in seeds:
         layout = STORED[stored]((128, 0)[seed % 2])
-        check_weights(layout, WEIGHTS[weights](layout.shape, seed), weights in ("blur", "symmetric"))
+        check_weights(
+            layout, WEIGHTS[weights](layout.shape, seed), weights in ("blur", "symmetric")
+        )
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize(("stored", "weights", "seed"), [("hwc", "blur", 3), ("groups", "symmetric", 16), ("planes", "symmetric", 2)])
-def test_of_layouts_that_agree_alike_the_plainest_is_found(stored: str, weights: str, seed: int) -> None:
+@pytest.mark.parametrize(
+    ("stored", "weights", "seed"),
+    [("hwc", "blur", 3), ("groups", "symmetric", 16), ("planes", "symmetric", 2)],
+)
+def test_of_layouts_that_agree_alike_the_plainest_is_found(
+    stored: str, weights: str, seed: int
+) -> None:
     """Though neighbours suggest columns before rows, or a nest that a few elements are in."""
     layout = STORED[stored]((128, 0)[seed % 2])
     check_weights(layout, WEIGHTS[weights](layout.shape, seed), True)
@@ -766,20 +1182,28 @@ def test_small_buffers_hold_no_longer_layouts(seeds: range) -> None:
         found = found_in(layout, [random((4, 3, 4), "uint8", seed) % 4])
         assert found.layout.size == layout.size
         assert (len(found.missing), found.unexplained, found.sure) == (0, (), False)
-        assert any(np.array_equal(one.index_map(), layout.index_map()) for one in (found.layout, *found.rivals))
+        assert any(
+            np.array_equal(one.index_map(), layout.index_map())
+            for one in (found.layout, *found.rivals)
+        )
 
 
 def test_a_buffer_cut_off_is_no_longer_layout() -> None:
     """That what is missing came after the end is for markers to say."""
     tensor = random(BASE.shape, "uint8")
-    with pytest.raises(ValueError, match=r"^buffers: got no nest of loops and values of their own of \d+ of 1800 elements in 1000 bytes"):
+    with pytest.raises(
+        ValueError,
+        match=r"^buffers: got no nest of loops and values of their own of \d+ of 1800 elements in 1000 bytes",
+    ):
         find_layout(tensor, BASE.pack(tensor)[:1000])
     found = find_layout(tensor, hwc(BASE.shape).pack(tensor)[:1000])
     assert (found.layout.size, found.outside, found.sure) == (1000, 800, False)
 
 
 def test_rivals_explain_as_many_bytes() -> None:
-    """Equal rows may be read in steps that leave bytes between them, which the plain order has no need for."""
+    """Equal rows may be read in steps that leave bytes between them, which the plain order has
+    no need for.
+    """
     tensor = np.tile(np.arange(1, 9, dtype=np.uint8), (4, 3, 1))
     layout = hwc((4, 3, 8), size=200, fill=9)
     found = found_in(layout, [tensor])
@@ -790,19 +1214,35 @@ def test_rivals_explain_as_many_bytes() -> None:
         assert one.pack(tensor) == layout.pack(tensor)
 
 
-@pytest.mark.parametrize("seeds", [range(10), pytest.param(range(10, 3000), marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "seeds", [range(10), pytest.param(range(10, 3000), marks=pytest.mark.long)]
+)
 def test_what_is_claimed_is_there(seeds: range) -> None:
-    """Of buffers that are random, cut, doubled or empty either ValueError, or every element stands where it is said to."""
+    """Of buffers that are random, cut, doubled or empty either ValueError, or every element
+    stands where it is said to.
+    """
     outcomes = set()
     for seed in seeds:
         rng = np.random.default_rng(seed)
         rank, kind = int(rng.integers(1, 5)), seed % 5
         shape = tuple(int(n) for n in rng.integers(1, (300, 30, 12, 6)[rank - 1] + 1, rank))
         dtype = str(rng.choice(["uint8", "int8", "uint16", "float16", "int32", "float32"]))
-        tensors = [random(shape, dtype, seed + at) if kind else np.zeros(shape, dtype) for at in range(int(rng.integers(1, 4)))]
+        tensors = [
+            random(shape, dtype, seed + at) if kind else np.zeros(shape, dtype)
+            for at in range(int(rng.integers(1, 4)))
+        ]
         size = max(tensors[0].nbytes + int(rng.integers(-20, 200)), tensors[0].itemsize)
         start = int(rng.integers(0, size))
-        buffers = [{0: b"", 1: rng.bytes(size), 2: one.tobytes()[start:], 3: one.tobytes() * 2, 4: one.tobytes() + rng.bytes(size)}[kind] for one in tensors]
+        buffers = [
+            {
+                0: b"",
+                1: rng.bytes(size),
+                2: one.tobytes()[start:],
+                3: one.tobytes() * 2,
+                4: one.tobytes() + rng.bytes(size),
+            }[kind]
+            for one in tensors
+        ]
         buffers = [(one + bytes(size))[:size] for one in buffers]
         try:
             found = find_layout(tensors, buffers)
@@ -814,9 +1254,13 @@ def test_what_is_claimed_is_there(seeds: range) -> None:
         assert found.own + found.shared == np.count_nonzero(places >= 0)
         for tensor, buffer in zip(tensors, buffers, strict=True):
             stored = found.layout.stored(tensor)[places >= 0]
-            order = stored.astype(stored.dtype.newbyteorder(">" if found.layout.big_endian else "<"))
+            order = stored.astype(
+                stored.dtype.newbyteorder(">" if found.layout.big_endian else "<")
+            )
             for at, expected in enumerate(order.view(np.uint8).reshape(-1, stored.itemsize).T):
-                assert np.array_equal(np.frombuffer(buffer, np.uint8)[places[places >= 0] + at], expected), seed
+                assert np.array_equal(
+                    np.frombuffer(buffer, np.uint8)[places[places >= 0] + at], expected
+                ), seed
             if found.sure:
                 assert found.pack(tensor) == buffer, f"{seed}: {found}"
     assert outcomes == {"buffers: got no nest", "sure", "Layout", "Table"}
@@ -830,7 +1274,10 @@ def test_elements_below_a_byte_are_checked() -> None:
             layout.pack(np.int8([0, wrong, 0]))
 
 
-@pytest.mark.parametrize(("offset", "stride", "whole"), [(0, 2, True), (2, 2, True), (2, 4, True), (1, 2, False), (0, 3, False), (3, 4, False)])
+@pytest.mark.parametrize(
+    ("offset", "stride", "whole"),
+    [(0, 2, True), (2, 2, True), (2, 4, True), (1, 2, False), (0, 3, False), (3, 4, False)],
+)
 def test_swapped_words_hold_whole_elements(offset: int, stride: int, whole: bool) -> None:
     def made() -> Layout:
         return Layout((2,), (Loop(0, 1, stride),), dtype="uint16", offset=offset, swap=4)
@@ -838,7 +1285,9 @@ def test_swapped_words_hold_whole_elements(offset: int, stride: int, whole: bool
     if whole:
         assert made().unpack(made().pack(np.uint16([1, 0x203]))).tolist() == [1, 0x203]
     else:
-        with pytest.raises(ValueError, match=r"^swap: got an offset or a stride that is no multiple of 2 bytes"):
+        with pytest.raises(
+            ValueError, match=r"^swap: got an offset or a stride that is no multiple of 2 bytes"
+        ):
             made()
 
 
@@ -848,16 +1297,29 @@ def test_axes_of_one_index_are_last_among_equal_strides() -> None:
 
 
 def nest_of(rng: np.random.Generator) -> tuple[Layout, dict[tuple[int, ...], int]]:
-    """A layout of nested tiles, in which axes begin inside of their first tile, of a window; and the byte of each element."""
+    """A layout of nested tiles, in which axes begin inside of their first tile, of a window; and
+    the byte of each element.
+    """
     shape = tuple(int(n) for n in rng.integers(1, 10, rng.integers(1, 4)))
-    window = tuple((int(a), int(rng.integers(a + 1, n + 1))) for n in shape for a in [rng.integers(0, n)])
-    tiles = [(axis, tile) for axis in range(len(shape)) for tile in {1, *rng.choice([2, 3, 4, 6], 2).tolist()}]
+    window = tuple(
+        (int(a), int(rng.integers(a + 1, n + 1))) for n in shape for a in [rng.integers(0, n)]
+    )
+    tiles = [
+        (axis, tile)
+        for axis in range(len(shape))
+        for tile in {1, *rng.choice([2, 3, 4, 6], 2).tolist()}
+    ]
     order = [tiles[n] for n in rng.permutation(len(tiles))]
     for axis in range(len(shape)):  # of an axis the large tiles are outside
         places = [at for at, one in enumerate(order) if one[0] == axis]
-        for at, tile in zip(places, sorted((order[at][1] for at in places), reverse=True), strict=True):
+        for at, tile in zip(
+            places, sorted((order[at][1] for at in places), reverse=True), strict=True
+        ):
             order[at] = (axis, tile)
-    starts = tuple(int(rng.integers(0, max(tile for one, tile in tiles if one == axis))) for axis in range(len(shape)))
+    starts = tuple(
+        int(rng.integers(0, max(tile for one, tile in tiles if one == axis)))
+        for axis in range(len(shape))
+    )
     ends = [start + stop - first for start, (first, stop) in zip(starts, window, strict=True)]
     itemsize = int(rng.choice([1, 2]))
     loops, step = [], itemsize
@@ -865,11 +1327,21 @@ def nest_of(rng: np.random.Generator) -> tuple[Layout, dict[tuple[int, ...], int
         axis, tile = order[at]
         step += int(rng.integers(0, 2)) * itemsize  # a gap
         loops.insert(0, Loop(axis, tile, step))
-        step *= -(-next((wide for one, wide in reversed(order[:at]) if one == axis), ends[axis]) // tile)
-    made = Layout(shape, tuple(loops), offset=7, window=window, starts=starts, dtype=f"uint{8 * itemsize}")
+        step *= -(
+            -next((wide for one, wide in reversed(order[:at]) if one == axis), ends[axis]) // tile
+        )
+    made = Layout(
+        shape, tuple(loops), offset=7, window=window, starts=starts, dtype=f"uint{8 * itemsize}"
+    )
     expected = {}
     for index in product(*(range(*one) for one in window)):
-        place, left = 7, [at - first + start for at, (first, _), start in zip(index, window, starts, strict=True)]
+        place, left = (
+            7,
+            [
+                at - first + start
+                for at, (first, _), start in zip(index, window, starts, strict=True)
+            ],
+        )
         for loop in loops:
             place += left[loop.axis] // loop.tile * loop.reach(1)
             left[loop.axis] %= loop.tile
@@ -877,7 +1349,9 @@ def nest_of(rng: np.random.Generator) -> tuple[Layout, dict[tuple[int, ...], int
     return made, expected
 
 
-@pytest.mark.parametrize("seeds", [range(60), pytest.param(range(60, 3000), marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "seeds", [range(60), pytest.param(range(60, 3000), marks=pytest.mark.long)]
+)
 def test_axes_that_begin_inside_of_a_tile(seeds: range) -> None:
     """Packed and unpacked in stretches of equal blocks as element by element."""
     for seed in seeds:
@@ -889,15 +1363,26 @@ def test_axes_that_begin_inside_of_a_tile(seeds: range) -> None:
         assert np.array_equal(made.index_map(), places), seed
         tensor = rng.integers(1, 256, made.shape).astype(made.dtype)
         buffer = np.frombuffer(made.pack(tensor), np.uint8)
-        assert all(int(buffer[place]) == int(tensor[index]) for index, place in expected.items()), seed
+        assert all(int(buffer[place]) == int(tensor[index]) for index, place in expected.items()), (
+            seed
+        )
         assert np.count_nonzero(buffer) == len(expected), seed
-        assert np.array_equal(np.where(places >= 0, made.unpack(buffer.tobytes()), 0), np.where(places >= 0, tensor, 0)), seed
+        assert np.array_equal(
+            np.where(places >= 0, made.unpack(buffer.tobytes()), 0),
+            np.where(places >= 0, tensor, 0),
+        ), seed
 
 
 def test_ends_of_a_tile_are_tried_nearby() -> None:
-    """A tile of six indices, 2 bytes apart; the next tile is 100 bytes further.  Axes with other tiles have none."""
+    """A tile of six indices, 2 bytes apart; the next tile is 100 bytes further.  Axes with other
+    tiles have none.
+    """
     steps = [Step(1, 1, 1), Step(0, 6, 100), Step(0, 1, 2)]
-    near = {one[1].tile: one[1].stride for one in _near(steps) if [*one[:1], *one[2:]] == [*steps[:1], *steps[2:]]}
+    near = {
+        one[1].tile: one[1].stride
+        for one in _near(steps)
+        if [*one[:1], *one[2:]] == [*steps[:1], *steps[2:]]
+    }
     assert near == {tile: 100 + 2 * (tile - 6) for tile in (3, 4, 5, 7, 8, 9)}
     assert len([*_near(steps)]) == 6
     assert [one[0].tile for one in _near([Step(0, 3, 9), Step(0, 1, 1)])] == [4, 2, 5, 6]
@@ -906,9 +1391,14 @@ def test_ends_of_a_tile_are_tried_nearby() -> None:
 
 
 def test_candidates_have_every_order_and_every_two_tiles() -> None:
-    """An axis or two in tiles, the indices within them innermost, in either order, whatever the order of the tiles."""
+    """An axis or two in tiles, the indices within them innermost, in either order, whatever the
+    order of the tiles.
+    """
     shape = (5, 20, 6)
-    found = {tuple((loop.axis, loop.tile) for loop in layout.loops) for layout, _ in candidates(shape, 4096)}
+    found = {
+        tuple((loop.axis, loop.tile) for loop in layout.loops)
+        for layout, _ in candidates(shape, 4096)
+    }
     assert {tuple((axis, 1) for axis in order) for order in permutations(range(3))} <= found
     tiles = {axis: [tile for tile in TILES if tile < n] for axis, n in enumerate(shape)}
     for order in permutations(range(3)):
@@ -919,7 +1409,10 @@ def test_candidates_have_every_order_and_every_two_tiles() -> None:
     for a, b in permutations(range(3), 2):
         (rest,) = {0, 1, 2} - {a, b}
         for wide, high in product(tiles[a], tiles[b]):
-            assert {((a, wide), (b, high), (rest, 1), (a, 1), (b, 1)), ((a, wide), (b, high), (rest, 1), (b, 1), (a, 1))} <= found
+            assert {
+                ((a, wide), (b, high), (rest, 1), (a, 1), (b, 1)),
+                ((a, wide), (b, high), (rest, 1), (b, 1), (a, 1)),
+            } <= found
 
 
 @pytest.mark.parametrize("size", [120, 121, 128, 4096])

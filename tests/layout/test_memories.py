@@ -1,4 +1,5 @@
-"""Layouts with lists of bases, joint axes, starts inside a tile, swapped words and elements below 8 bits, against each
+"""Layouts with lists of bases, joint axes, starts inside a tile, swapped words and elements below 8
+bits, against each
 element placed one by one; found in whole memories, from markers and from weights."""
 
 from __future__ import annotations
@@ -11,15 +12,36 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npulab.layout import Constant, Found, Layout, Loop, Sums, Table, find_layout, hwc, markers, nc1hwc2, packed_blocks
+from npulab.layout import (
+    Constant,
+    Found,
+    Layout,
+    Loop,
+    Sums,
+    Table,
+    find_layout,
+    hwc,
+    markers,
+    nc1hwc2,
+    packed_blocks,
+)
 
-BITS = {"uint1": 1, "uint2": 2, "int2": 2, "uint4": 4, "int4": 4, "uint8": 8, "int8": 8, "uint16": 16}
+BITS = {
+    "uint1": 1,
+    "uint2": 2,
+    "int2": 2,
+    "uint4": 4,
+    "int4": 4,
+    "uint8": 8,
+    "int8": 8,
+    "uint16": 16,
+}
 MEMORY = 64 * 6912  # bytes of 64 kernel memories
 HOLES = tuple(6912 * processor for processor in (0, 1, 2, 5, 16, 17, 30, 32, 48, 63))
 
 
 def random(shape: tuple[int, ...], dtype: str, seed: int = 0) -> np.ndarray:
-    low = -2 ** (BITS[dtype] - 1) if dtype.startswith("int") else 0
+    low = -(2 ** (BITS[dtype] - 1)) if dtype.startswith("int") else 0
     held = dtype if BITS[dtype] >= 8 else dtype.rstrip("124") + "8"
     return np.random.default_rng(seed).integers(low, low + 2 ** BITS[dtype], shape).astype(held)
 
@@ -41,7 +63,9 @@ def slow_place(layout: Layout, index: tuple[int, ...]) -> int:
 
 
 def slow_pack(layout: Layout, tensor: np.ndarray) -> tuple[bytes, np.ndarray]:
-    """The buffer bit by bit, and where each element lies in it: its first byte, or the number of its bits' run."""
+    """The buffer bit by bit, and where each element lies in it: its first byte, or the number of
+    its bits' run.
+    """
     bits = BITS[layout.dtype]
     whole, places = 0, np.empty(layout.shape, np.int64)
     for index in np.ndindex(layout.shape):
@@ -49,7 +73,7 @@ def slow_pack(layout: Layout, tensor: np.ndarray) -> tuple[bytes, np.ndarray]:
         first = place * min(bits, 8)
         if bits < 8 and layout.big_endian:
             first = first // 8 * 8 + (8 - bits) - first % 8
-        whole |= ((int(tensor[index]) % 2 ** bits) ^ layout.xor) << first
+        whole |= ((int(tensor[index]) % 2**bits) ^ layout.xor) << first
         byte, within = divmod(first, 8)
         if layout.swap:
             word = byte // layout.swap * layout.swap
@@ -57,7 +81,7 @@ def slow_pack(layout: Layout, tensor: np.ndarray) -> tuple[bytes, np.ndarray]:
         places[index] = byte if bits >= 8 else (8 * byte + within) // bits
     data = whole.to_bytes(layout.size, "little")
     step = layout.swap or 1
-    return b"".join(data[at:at + step][::-1] for at in range(0, layout.size, step)), places
+    return b"".join(data[at : at + step][::-1] for at in range(0, layout.size, step)), places
 
 
 def random_layout(seed: int) -> Layout:
@@ -67,8 +91,12 @@ def random_layout(seed: int) -> Layout:
     axes = rng.permutation(len(shape)).tolist()
     join = (tuple(axes[:2]),) if rng.random() < 0.5 else ()
     rest = {axis for group in join for axis in group[1:]}
-    lengths = [int(np.prod([shape[axis] for axis in group])) if (group := next((group for group in join if group[0] == axis), None)) else n
-               for axis, n in enumerate(shape)]
+    lengths = [
+        int(np.prod([shape[axis] for axis in group]))
+        if (group := next((group for group in join if group[0] == axis), None))
+        else n
+        for axis, n in enumerate(shape)
+    ]
     starts = tuple(0 if axis in rest else int(rng.integers(0, 4)) for axis in range(len(shape)))
     itemsize, loops = max(BITS[dtype] // 8, 1), []
     step = itemsize
@@ -83,12 +111,23 @@ def random_layout(seed: int) -> Layout:
             step *= count
     size = 2 * step
     swap = int(rng.choice([0, 0, 2, 4, 8, 16]))
-    return Layout(shape, tuple(loops), dtype=dtype, offset=step, size=-(-(size * min(BITS[dtype], 8) // 8 + 1) // 16) * 16,
-                  starts=starts, join=join, swap=swap, xor=int(rng.integers(0, 2)),
-                  big_endian=BITS[dtype] < 8 and bool(rng.integers(2)))
+    return Layout(
+        shape,
+        tuple(loops),
+        dtype=dtype,
+        offset=step,
+        size=-(-(size * min(BITS[dtype], 8) // 8 + 1) // 16) * 16,
+        starts=starts,
+        join=join,
+        swap=swap,
+        xor=int(rng.integers(0, 2)),
+        big_endian=BITS[dtype] < 8 and bool(rng.integers(2)),
+    )
 
 
-@pytest.mark.parametrize("seeds", [range(200), pytest.param(range(200, 5000), marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "seeds", [range(200), pytest.param(range(200, 5000), marks=pytest.mark.long)]
+)
 def test_every_element_lies_where_each_loop_in_turn_puts_it(seeds: range) -> None:
     kinds = set()
     for seed in seeds:
@@ -103,23 +142,53 @@ def test_every_element_lies_where_each_loop_in_turn_puts_it(seeds: range) -> Non
         assert np.array_equal(again, tensor)
         assert layout.recode(data) == data
         assert eval(repr(layout)) == layout
-        table = Table(layout.shape, places, dtype=layout.dtype, size=layout.size, xor=layout.xor,
-                      big_endian=bool(layout.swap) and layout.itemsize > 1)
+        table = Table(
+            layout.shape,
+            places,
+            dtype=layout.dtype,
+            size=layout.size,
+            xor=layout.xor,
+            big_endian=bool(layout.swap) and layout.itemsize > 1,
+        )
         assert table.pack(tensor) == data
         assert np.array_equal(table.unpack(data), tensor)
-        kinds |= {("swap", layout.swap), ("join", bool(layout.join)), ("starts", any(layout.starts)), layout.dtype,
-                  ("bases", any(isinstance(loop.stride, tuple) for loop in layout.loops))}
+        kinds |= {
+            ("swap", layout.swap),
+            ("join", bool(layout.join)),
+            ("starts", any(layout.starts)),
+            layout.dtype,
+            ("bases", any(isinstance(loop.stride, tuple) for loop in layout.loops)),
+        }
     assert len(kinds) == 5 + 3 * 2 + len(BITS)
 
 
 def test_starts_bases_and_joined_axes_as_text() -> None:
-    layout = Layout((3, 4, 5), (Loop(2, 1, (0, 100, 200, 400, 800)), Loop(0, 9, 9), Loop(0, 1, -1)), offset=8,
-                    join=((0, 1),), starts=(4, 0, 0), swap=4)
-    assert str(layout) == ("C(HW)1(HW)2, (HW)2=9, strides (0, 100, 200, 400, ...) 9 -1: (3, 4, 5) uint8, from byte 8, "
-                           "h from place 4 of its tile, words of 4 bytes swapped, 820 bytes")
-    assert str(hwc((2, 3), dtype="int4", offset=1, big_endian=True)) == "RC, strides 3 1: (2, 3) int4, from place 1, big-endian, 4 bytes"
-    assert hwc((2, 3), dtype="int4").pack(np.array([[1, 2, 3], [-1, -8, 7]], np.int8)).hex(" ") == "21 f3 78"
-    assert hwc((1, 8), dtype="uint1", big_endian=True).pack(np.array([[1, 0, 0, 0, 0, 0, 1, 1]], np.uint8)).hex() == "83"
+    layout = Layout(
+        (3, 4, 5),
+        (Loop(2, 1, (0, 100, 200, 400, 800)), Loop(0, 9, 9), Loop(0, 1, -1)),
+        offset=8,
+        join=((0, 1),),
+        starts=(4, 0, 0),
+        swap=4,
+    )
+    assert str(layout) == (
+        "C(HW)1(HW)2, (HW)2=9, strides (0, 100, 200, 400, ...) 9 -1: (3, 4, 5) uint8, from byte 8, "
+        "h from place 4 of its tile, words of 4 bytes swapped, 820 bytes"
+    )
+    assert (
+        str(hwc((2, 3), dtype="int4", offset=1, big_endian=True))
+        == "RC, strides 3 1: (2, 3) int4, from place 1, big-endian, 4 bytes"
+    )
+    assert (
+        hwc((2, 3), dtype="int4").pack(np.array([[1, 2, 3], [-1, -8, 7]], np.int8)).hex(" ")
+        == "21 f3 78"
+    )
+    assert (
+        hwc((1, 8), dtype="uint1", big_endian=True)
+        .pack(np.array([[1, 0, 0, 0, 0, 0, 1, 1]], np.uint8))
+        .hex()
+        == "83"
+    )
     assert nc1hwc2((1, 2, 3), 2, dtype="uint4").size == 4
 
 
@@ -133,39 +202,108 @@ def test_sums_of_elements_below_8_bits() -> None:
     assert np.array_equal(layout.unpack(buffer), matrix)
 
 
-@pytest.mark.parametrize(("make", "message"), [
-    (lambda: Layout((4,), (Loop(0, 1, (0, 1, 2)),)), r"got the bytes to 3 blocks, allowed is to each of 4$"),
-    (lambda: Layout((4,), (Loop(0, 1, (0, 1, 2, 1)),)), r"^loops: got two elements at one place in I, strides \(0, 1, 2, 1\): "),
-    (lambda: Layout((4, 2), (Loop(0, 1, 1),), join=((0, 2),)), r"^join: got \(\(0, 2\),\), allowed are tuples of the axes 0 to 1, each at most once$"),
-    (lambda: Layout((4, 2), (Loop(1, 1, 1), Loop(0, 1, 2)), join=((0, 1),)), r"got an axis that is joined to another, allowed is the first of \(\(0, 1\),\)$"),
-    (lambda: Layout((4, 2), (Loop(0, 1, 1),), join=((0, 1),), starts=(0, 1)), r"^starts: got \(0, 1\), allowed is 0 or more for each axis of \(4, 2\), 0 for one that is joined"),
-    (lambda: Layout((4,), (Loop(0),), starts=(1,)), r"^starts: got \(1,\), allowed is 0 if a loop has no stride$"),
-    (lambda: Layout((4,), (Loop(0, 1, 1),), starts=(1, 1)), r"^starts: got \(1, 1\), "),
-    (lambda: hwc((4,), swap=3), r"^swap: got 3, allowed is 0 or the 2, 4, 8, 16 bytes of a word, at least the 1 of an element$"),
-    (lambda: hwc((4,), dtype="uint32", swap=2), r"^swap: got 2, .* at least the 4 of an element$"),
-    (lambda: hwc((4,), dtype="uint16", swap=4, offset=1), r"^swap: got an offset or a stride that is no multiple of 2 bytes"),
-    (lambda: hwc((4,), swap=4, size=6), r"^size: got 6, allowed are multiples of the 4 bytes that are swapped$"),
-    (lambda: hwc((4,), swap=4, copies=(6,)), r"^copies: got 6, allowed are multiples of the 4 bytes that are swapped$"),
-    (lambda: hwc((4,), dtype="int4", fill=16), r"^fill: got 16, allowed is 0 to 15$"),
-    (lambda: hwc((4,), dtype="int4", add=1), r"^add: got 1, allowed is 0 to 0$"),
-    (lambda: hwc((4,), dtype="int4", size=1), r"^elements: got places 0 to 4, allowed is 0 to 2, the size$"),
-    (lambda: hwc((4,), dtype="int4").pack(np.array([0, 7, 8, 0], np.int8)), r"^tensor: got 8, allowed are values of int4$"),
-    (lambda: hwc((4,), dtype="int4").pack(np.zeros(4, np.uint8)), r"^tensor: got uint8 \(4,\), allowed is int8 \(4,\)$"),
-    (lambda: hwc((4,)).items(bytes(4), pixel=0), r"^pixel: got axis 0, allowed are core, channel, plane, row, column, each an axis from 0 to 0$"),
-    (lambda: hwc((4,)).items(bytes(4), row=1), r"^row: got axis 1, "),
-    (lambda: find_layout(np.zeros(4, np.int8), bytes(4), dtype="int3"), r"^dtype: got 'int3', allowed is one of "),
-    (lambda: find_layout(np.zeros(4, np.uint8), bytes(4), dtype="int4"), r"^tensors\[0\]: got uint8 \(4,\), .* elements of int8$"),
-])
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: Layout((4,), (Loop(0, 1, (0, 1, 2)),)),
+            r"got the bytes to 3 blocks, allowed is to each of 4$",
+        ),
+        (
+            lambda: Layout((4,), (Loop(0, 1, (0, 1, 2, 1)),)),
+            r"^loops: got two elements at one place in I, strides \(0, 1, 2, 1\): ",
+        ),
+        (
+            lambda: Layout((4, 2), (Loop(0, 1, 1),), join=((0, 2),)),
+            r"^join: got \(\(0, 2\),\), allowed are tuples of the axes 0 to 1, each at most once$",
+        ),
+        (
+            lambda: Layout((4, 2), (Loop(1, 1, 1), Loop(0, 1, 2)), join=((0, 1),)),
+            r"got an axis that is joined to another, allowed is the first of \(\(0, 1\),\)$",
+        ),
+        (
+            lambda: Layout((4, 2), (Loop(0, 1, 1),), join=((0, 1),), starts=(0, 1)),
+            r"^starts: got \(0, 1\), allowed is 0 or more for each axis of \(4, 2\), 0 for one that is joined",
+        ),
+        (
+            lambda: Layout((4,), (Loop(0),), starts=(1,)),
+            r"^starts: got \(1,\), allowed is 0 if a loop has no stride$",
+        ),
+        (lambda: Layout((4,), (Loop(0, 1, 1),), starts=(1, 1)), r"^starts: got \(1, 1\), "),
+        (
+            lambda: hwc((4,), swap=3),
+            r"^swap: got 3, allowed is 0 or the 2, 4, 8, 16 bytes of a word, at least the 1 of an element$",
+        ),
+        (
+            lambda: hwc((4,), dtype="uint32", swap=2),
+            r"^swap: got 2, .* at least the 4 of an element$",
+        ),
+        (
+            lambda: hwc((4,), dtype="uint16", swap=4, offset=1),
+            r"^swap: got an offset or a stride that is no multiple of 2 bytes",
+        ),
+        (
+            lambda: hwc((4,), swap=4, size=6),
+            r"^size: got 6, allowed are multiples of the 4 bytes that are swapped$",
+        ),
+        (
+            lambda: hwc((4,), swap=4, copies=(6,)),
+            r"^copies: got 6, allowed are multiples of the 4 bytes that are swapped$",
+        ),
+        (lambda: hwc((4,), dtype="int4", fill=16), r"^fill: got 16, allowed is 0 to 15$"),
+        (lambda: hwc((4,), dtype="int4", add=1), r"^add: got 1, allowed is 0 to 0$"),
+        (
+            lambda: hwc((4,), dtype="int4", size=1),
+            r"^elements: got places 0 to 4, allowed is 0 to 2, the size$",
+        ),
+        (
+            lambda: hwc((4,), dtype="int4").pack(np.array([0, 7, 8, 0], np.int8)),
+            r"^tensor: got 8, allowed are values of int4$",
+        ),
+        (
+            lambda: hwc((4,), dtype="int4").pack(np.zeros(4, np.uint8)),
+            r"^tensor: got uint8 \(4,\), allowed is int8 \(4,\)$",
+        ),
+        (
+            lambda: hwc((4,)).items(bytes(4), pixel=0),
+            r"^pixel: got axis 0, allowed are core, channel, plane, row, column, each an axis from 0 to 0$",
+        ),
+        (lambda: hwc((4,)).items(bytes(4), row=1), r"^row: got axis 1, "),
+        (
+            lambda: find_layout(np.zeros(4, np.int8), bytes(4), dtype="int3"),
+            r"^dtype: got 'int3', allowed is one of ",
+        ),
+        (
+            lambda: find_layout(np.zeros(4, np.uint8), bytes(4), dtype="int4"),
+            r"^tensors\[0\]: got uint8 \(4,\), .* elements of int8$",
+        ),
+    ],
+)
 def test_refused(make: Callable[[], Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
 
 
-@pytest.mark.parametrize(("dtype", "swap"), list(product(["int8", "uint16", "int4", "float16"], [0, 4])))
+@pytest.mark.parametrize(
+    ("dtype", "swap"), list(product(["int8", "uint16", "int4", "float16"], [0, 4]))
+)
 def test_items_account_for_every_bit(dtype: str, swap: int) -> None:
-    layout = nc1hwc2((3, 4, 5), 4, dtype=dtype, fill=9, swap=swap, size=424,
-                     offset=8, copies=(200,), parts=(Constant(0, b"\x07\x08"), Sums(400, 2, 5)) if dtype != "float16" else ())
-    tensor = random((3, 4, 5), "uint16").view(np.float16) if dtype == "float16" else random((3, 4, 5), dtype)
+    layout = nc1hwc2(
+        (3, 4, 5),
+        4,
+        dtype=dtype,
+        fill=9,
+        swap=swap,
+        size=424,
+        offset=8,
+        copies=(200,),
+        parts=(Constant(0, b"\x07\x08"), Sums(400, 2, 5)) if dtype != "float16" else (),
+    )
+    tensor = (
+        random((3, 4, 5), "uint16").view(np.float16)
+        if dtype == "float16"
+        else random((3, 4, 5), dtype)
+    )
     data = layout.pack(tensor)
     items = layout.items(data, row=0, column=1, channel=2)
     end = 0
@@ -182,7 +320,11 @@ def test_items_account_for_every_bit(dtype: str, swap: int) -> None:
         assert item.value == values[index]
         step = min(layout.bits, 8)
         assert item.bit in (places[index] * step, (places[index] + 200) * step)
-    assert {item.kind for item in items} == {"weight", "fill", *(("constant", "sum") if layout.parts else ())}
+    assert {item.kind for item in items} == {
+        "weight",
+        "fill",
+        *(("constant", "sum") if layout.parts else ()),
+    }
     assert {item.value for item in items if item.kind == "fill"} == {9}
     broken = bytearray(data)
     broken[0 if swap else 3] ^= 0x55
@@ -194,28 +336,88 @@ def test_items_account_for_every_bit(dtype: str, swap: int) -> None:
 
 
 def weights(shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
-    return np.clip(np.random.default_rng(seed).normal(0, 20, shape).round(), -128, 127).astype(np.int8)
+    return np.clip(np.random.default_rng(seed).normal(0, 20, shape).round(), -128, 127).astype(
+        np.int8
+    )
 
 
-CONVOLUTION = Layout((60, 3, 3, 60), (Loop(3, 1, 6912), Loop(0, 1, 9), Loop(1, 1, 3), Loop(2, 1, 1)), dtype="int8", size=MEMORY)
-JOINT = Layout((12, 30, 64), (Loop(2, 1, 6912), Loop(0, 9, 9), Loop(0, 1, -1)), dtype="int8", offset=8, size=MEMORY, join=((0, 1),))
-LISTED = Layout((48, 3, 3, 10), (Loop(3, 1, HOLES), Loop(0, 1, 9), Loop(1, 1, 3), Loop(2, 1, 1)), dtype="int8", size=MEMORY)
-NIBBLES = Layout((48, 3, 3, 64), (Loop(3, 1, 13824), Loop(0, 1, 9), Loop(1, 1, 3), Loop(2, 1, 1)), dtype="int4", size=MEMORY)
+CONVOLUTION = Layout(
+    (60, 3, 3, 60),
+    (Loop(3, 1, 6912), Loop(0, 1, 9), Loop(1, 1, 3), Loop(2, 1, 1)),
+    dtype="int8",
+    size=MEMORY,
+)
+JOINT = Layout(
+    (12, 30, 64),
+    (Loop(2, 1, 6912), Loop(0, 9, 9), Loop(0, 1, -1)),
+    dtype="int8",
+    offset=8,
+    size=MEMORY,
+    join=((0, 1),),
+)
+LISTED = Layout(
+    (48, 3, 3, 10),
+    (Loop(3, 1, HOLES), Loop(0, 1, 9), Loop(1, 1, 3), Loop(2, 1, 1)),
+    dtype="int8",
+    size=MEMORY,
+)
+NIBBLES = Layout(
+    (48, 3, 3, 64),
+    (Loop(3, 1, 13824), Loop(0, 1, 9), Loop(1, 1, 3), Loop(2, 1, 1)),
+    dtype="int4",
+    size=MEMORY,
+)
 MEMORIES = {
     "convolution": CONVOLUTION,
     "words swapped": replace(CONVOLUTION, swap=4),
     "tiles of two axes": JOINT,
     "tiles of two axes, begun inside, words swapped": replace(JOINT, starts=(4, 0, 0), swap=4),
-    "one axis with taps": Layout((48, 3, 64), (Loop(2, 1, 6912), Loop(0, 3, 9), Loop(0, 1, -3), Loop(1, 1, 1)), dtype="int8", offset=6, size=MEMORY),
+    "one axis with taps": Layout(
+        (48, 3, 64),
+        (Loop(2, 1, 6912), Loop(0, 3, 9), Loop(0, 1, -3), Loop(1, 1, 1)),
+        dtype="int8",
+        offset=6,
+        size=MEMORY,
+    ),
     "holes": LISTED,
     "holes, words swapped": replace(LISTED, swap=4),
     "packed nibbles": NIBBLES,
     "packed nibbles, the first high": replace(NIBBLES, big_endian=True),
     "packed nibbles, words swapped": replace(NIBBLES, swap=4),
-    "tiles of two axes under holes": Layout((12, 30, 10), (Loop(2, 1, HOLES), Loop(1, 9, 9), Loop(1, 1, -1)), dtype="int8", offset=8, size=MEMORY, join=((1, 0),)),
-    "tiles of three axes": Layout((6, 3, 3, 10), (Loop(3, 1, 6912), Loop(0, 7, 8), Loop(0, 1, 1)), dtype="int8", size=MEMORY, join=((0, 1, 2),)),
-    "tiles of three axes under holes": Layout((48, 3, 3, 10), (Loop(3, 1, HOLES), Loop(0, 16, 20), Loop(0, 1, -1)), dtype="int8", offset=16, size=MEMORY, join=((0, 1, 2),)),
-    "holes along two axes": Layout((48, 3, 3, 10), (Loop(3, 1, HOLES), Loop(0, 1, tuple(9 * n + 3 * (n // 4) for n in range(48))), Loop(1, 1, 3), Loop(2, 1, 1)), dtype="int8", size=MEMORY),
+    "tiles of two axes under holes": Layout(
+        (12, 30, 10),
+        (Loop(2, 1, HOLES), Loop(1, 9, 9), Loop(1, 1, -1)),
+        dtype="int8",
+        offset=8,
+        size=MEMORY,
+        join=((1, 0),),
+    ),
+    "tiles of three axes": Layout(
+        (6, 3, 3, 10),
+        (Loop(3, 1, 6912), Loop(0, 7, 8), Loop(0, 1, 1)),
+        dtype="int8",
+        size=MEMORY,
+        join=((0, 1, 2),),
+    ),
+    "tiles of three axes under holes": Layout(
+        (48, 3, 3, 10),
+        (Loop(3, 1, HOLES), Loop(0, 16, 20), Loop(0, 1, -1)),
+        dtype="int8",
+        offset=16,
+        size=MEMORY,
+        join=((0, 1, 2),),
+    ),
+    "holes along two axes": Layout(
+        (48, 3, 3, 10),
+        (
+            Loop(3, 1, HOLES),
+            Loop(0, 1, tuple(9 * n + 3 * (n // 4) for n in range(48))),
+            Loop(1, 1, 3),
+            Loop(2, 1, 1),
+        ),
+        dtype="int8",
+        size=MEMORY,
+    ),
     "halves in swapped words": hwc((20, 9, 30), dtype="uint16", offset=64, size=65536, swap=8),
 }
 
@@ -238,11 +440,28 @@ def test_found_from_markers(layout: Layout) -> None:
 
 
 @pytest.mark.sample(2)
-@pytest.mark.parametrize("name", ["convolution", "words swapped", "tiles of two axes", "one axis with taps", "holes", "packed nibbles",
-                                  "tiles of two axes under holes", "tiles of three axes", "tiles of three axes under holes", "holes along two axes"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "convolution",
+        "words swapped",
+        "tiles of two axes",
+        "one axis with taps",
+        "holes",
+        "packed nibbles",
+        "tiles of two axes under holes",
+        "tiles of three axes",
+        "tiles of three axes under holes",
+        "holes along two axes",
+    ],
+)
 def test_found_from_weights(name: str) -> None:
     layout = MEMORIES[name]
-    tensor = weights(layout.shape) if layout.dtype == "int8" else np.clip(weights(layout.shape) // 5, -8, 7)
+    tensor = (
+        weights(layout.shape)
+        if layout.dtype == "int8"
+        else np.clip(weights(layout.shape) // 5, -8, 7)
+    )
     found = find_layout(tensor, layout.pack(tensor), dtype=layout.dtype)
     check_found(found, layout)
     assert not found.sure
@@ -252,7 +471,12 @@ def test_found_from_weights(name: str) -> None:
 def test_found_among_other_weights() -> None:
     """Megabytes, of which most are the weights of other layers."""
     tensor = weights(CONVOLUTION.shape)
-    memory = np.concatenate([np.frombuffer(CONVOLUTION.pack(tensor), np.uint8), weights((3 * MEMORY,), 1).view(np.uint8)])
+    memory = np.concatenate(
+        [
+            np.frombuffer(CONVOLUTION.pack(tensor), np.uint8),
+            weights((3 * MEMORY,), 1).view(np.uint8),
+        ]
+    )
     found = find_layout(tensor, memory)
     assert np.array_equal(found.index_map(), CONVOLUTION.index_map())
     assert len(found.missing) == 0
@@ -265,7 +489,9 @@ def test_what_is_not_explained_is_named_as_recorded() -> None:
     for at, buffer in enumerate(buffers):
         buffer[100_001] = 17 + at
     found = find_layout(tensors, buffers)
-    assert [(run.offset, run.size, run.start) for run in found.unexplained] == [(100_001, 1, b"\x11")]
+    assert [(run.offset, run.size, run.start) for run in found.unexplained] == [
+        (100_001, 1, b"\x11")
+    ]
     assert np.array_equal(found.index_map(), layout.index_map())
 
 
@@ -280,10 +506,20 @@ def test_random_places_along_an_axis_are_no_list_of_bases() -> None:
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("tensors", [[weights((60, 3, 3, 20))], markers((60, 3, 3, 20), "int8")], ids=["weights", "markers"])
+@pytest.mark.parametrize(
+    "tensors",
+    [[weights((60, 3, 3, 20))], markers((60, 3, 3, 20), "int8")],
+    ids=["weights", "markers"],
+)
 def test_unrelated_memories_are_refused(tensors: list[np.ndarray]) -> None:
-    memories = [np.random.default_rng(at).integers(0, 256, MEMORY // 8, np.uint8) for at in range(len(tensors))]
-    with pytest.raises(ValueError, match=r"^buffers: got no nest of loops and values of their own of \d+ of 10800 elements"):
+    memories = [
+        np.random.default_rng(at).integers(0, 256, MEMORY // 8, np.uint8)
+        for at in range(len(tensors))
+    ]
+    with pytest.raises(
+        ValueError,
+        match=r"^buffers: got no nest of loops and values of their own of \d+ of 10800 elements",
+    ):
         find_layout(tensors, memories)
 
 

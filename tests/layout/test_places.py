@@ -1,4 +1,6 @@
-"""Places, distances, what is left over and what is said of it, on small made-up buffers against plain loops."""
+"""Places, distances, what is left over and what is said of it, on small made-up buffers against
+plain loops.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npulab.layout import Constant, Layout, Loop, Sums, Table, find_layout, hwc, markers, packed_blocks
+from npulab.layout import (
+    Constant,
+    Layout,
+    Loop,
+    Sums,
+    Table,
+    find_layout,
+    hwc,
+    markers,
+    packed_blocks,
+)
 from npulab.layout import find as search
 from npulab.layout.candidates import candidates
 from npulab.layout.find import (
@@ -56,7 +68,9 @@ def noise(n: int, seed: int = 0) -> np.ndarray:
 
 
 def test_places_of_values_and_how_many() -> None:
-    seen = Sought(plain_pairs([1, 2, 3, 4, 4, 9], [0, 2, 3, 3, 4, 1, 0, 3]), Signature(0, 1)).look_up(Change())
+    seen = Sought(
+        plain_pairs([1, 2, 3, 4, 4, 9], [0, 2, 3, 3, 4, 1, 0, 3]), Signature(0, 1)
+    ).look_up(Change())
     assert seen.place.tolist() == [5, 1, 2, 4, 4, -1]
     assert seen.count.tolist() == [1, 1, 3, 1, 1, 0]
     assert seen.shared.tolist() == [False, False, False, True, True, False]
@@ -69,20 +83,35 @@ def test_elements_that_share_a_value() -> None:
         seen = Sought(plain_pairs(raw, [0, 0, 0]), Signature(0, 1)).look_up(Change())
         assert seen.shared.tolist() == [raw.count(one) > 1 for one in raw]
     many = np.arange(200000) % 199999
-    seen = Sought(Pairs((many.astype(np.uint32),), (np.zeros(4, np.uint8),), "uint32"), Signature(0, 4)).look_up(Change())
+    seen = Sought(
+        Pairs((many.astype(np.uint32),), (np.zeros(4, np.uint8),), "uint32"), Signature(0, 4)
+    ).look_up(Change())
     assert np.flatnonzero(seen.shared).tolist() == [0, 199999]
 
 
 def test_places_step_by_step() -> None:
     pairs = plain_pairs([0x0201, 0x0403, 0x0302], [9, 1, 2, 3, 4], "uint16")
-    for signature, places in ((Signature(0, 1), [1, 3, 2]), (Signature(1, 2), [1, 3, -1]), (Signature(0, 2), [-1, -1, 2]), (Signature(2, 1), [-1, 3, 2]),
-                              (Signature(3, 2), [-1, 3, -1]), (Signature(4, 1), [-1] * 3), (Signature(9, 1), [-1] * 3)):
+    for signature, places in (
+        (Signature(0, 1), [1, 3, 2]),
+        (Signature(1, 2), [1, 3, -1]),
+        (Signature(0, 2), [-1, -1, 2]),
+        (Signature(2, 1), [-1, 3, 2]),
+        (Signature(3, 2), [-1, 3, -1]),
+        (Signature(4, 1), [-1] * 3),
+        (Signature(9, 1), [-1] * 3),
+    ):
         assert Sought(pairs, signature).look_up(Change()).place.tolist() == places, signature
     big = Sought(pairs, Signature(0, 1)).look_up(Change(big_endian=True))
     assert big.place.tolist() == [-1] * 3
-    assert Sought(plain_pairs([0x0102, 0x0304], [9, 1, 2, 3, 4], "uint16"), Signature(0, 1)).look_up(Change(big_endian=True)).place.tolist() == [1, 3]
-    assert Sought(plain_pairs([1, 250], [4, 253]), Signature(0, 1)).look_up(Change(add=3)).place.tolist() == [0, 1]
-    assert Sought(plain_pairs([1, 250], [254, 5]), Signature(0, 1)).look_up(Change(xor=255)).place.tolist() == [0, 1]
+    assert Sought(
+        plain_pairs([0x0102, 0x0304], [9, 1, 2, 3, 4], "uint16"), Signature(0, 1)
+    ).look_up(Change(big_endian=True)).place.tolist() == [1, 3]
+    assert Sought(plain_pairs([1, 250], [4, 253]), Signature(0, 1)).look_up(
+        Change(add=3)
+    ).place.tolist() == [0, 1]
+    assert Sought(plain_pairs([1, 250], [254, 5]), Signature(0, 1)).look_up(
+        Change(xor=255)
+    ).place.tolist() == [0, 1]
 
 
 def test_counts_stop_at_255() -> None:
@@ -99,7 +128,9 @@ def test_neighbours_have_the_places_behind_them() -> None:
     seen = Sought(pairs, Signature(0, 1, 1, 3, 2)).look_up(Change())
     assert seen.place.tolist() == [[1, 3, 5, 7, -1], [-1] * 5]
     assert seen.count.tolist() == [[1, 1, 1, 1, 0], [0] * 5]
-    down = Sought(Pairs((raw.T.copy(),), (buffer,), "uint8"), Signature(0, 1, 0, 3, 2)).look_up(Change())
+    down = Sought(Pairs((raw.T.copy(),), (buffer,), "uint8"), Signature(0, 1, 0, 3, 2)).look_up(
+        Change()
+    )
     assert down.place.T.tolist() == seen.place.tolist()
     # fewer than the signature has: none
     none = Sought(pairs, Signature(0, 1, 0, 3, 2))
@@ -108,7 +139,10 @@ def test_neighbours_have_the_places_behind_them() -> None:
     assert none.sample() == []
     assert Sought(pairs, Signature(0, 1, 1, 3, 2)).share(Change()) == pytest.approx(2 / 6)
     # the last place a signature fits at is looked at
-    end = Sought(Pairs((np.uint8([[3, 4, 5]]),), (np.uint8([9, 3, 4, 5]),), "uint8"), Signature(0, 1, 1, 3, 1))
+    end = Sought(
+        Pairs((np.uint8([[3, 4, 5]]),), (np.uint8([9, 3, 4, 5]),), "uint8"),
+        Signature(0, 1, 1, 3, 1),
+    )
     assert end.look_up(Change()).place.tolist() == [[1, 2, 3]]
 
 
@@ -121,7 +155,9 @@ def test_values_that_fit_beside_a_place_and_that_do_not(captures: int) -> None:
     seen = Sought(pairs, Signature(0, 1)).look_up(Change())
     spelled = [tuple(int(one[at]) for one in raw) for at in range(200)]
     assert seen.count.tolist() == [spelled.count(one) for one in spelled]
-    assert seen.place.tolist() == [min(place for place, at in enumerate(order) if spelled[at] == one) for one in spelled]
+    assert seen.place.tolist() == [
+        min(place for place, at in enumerate(order) if spelled[at] == one) for one in spelled
+    ]
     # neighbours as well
     wide = tuple(noise(300, at) for at in range(captures // 2))
     for count in (2, 3):
@@ -135,7 +171,11 @@ def test_copies_are_distances_that_most_share() -> None:
     tensor = np.arange(20, dtype=np.uint8) + 1
 
     def copies(buffer: np.ndarray) -> tuple[int, ...]:
-        return Sought(Pairs((tensor,), (buffer.astype(np.uint8),), "uint8"), Signature(0, 1)).look_up(Change()).copies
+        return (
+            Sought(Pairs((tensor,), (buffer.astype(np.uint8),), "uint8"), Signature(0, 1))
+            .look_up(Change())
+            .copies
+        )
 
     twice = np.concatenate([tensor, np.zeros(5), tensor])
     assert copies(twice) == (25,)
@@ -144,7 +184,10 @@ def test_copies_are_distances_that_most_share() -> None:
     # elements that are not there, or share a value, have no say
     for more in (np.arange(100, 150), np.full(50, 99)):
         both = np.concatenate([tensor, more]).astype(np.uint8)
-        assert Sought(Pairs((both,), (np.concatenate([twice, [99]]).astype(np.uint8),), "uint8"), Signature(0, 1)).look_up(Change()).copies == (25,)
+        assert Sought(
+            Pairs((both,), (np.concatenate([twice, [99]]).astype(np.uint8),), "uint8"),
+            Signature(0, 1),
+        ).look_up(Change()).copies == (25,)
     assert copies(np.tile(tensor, 16)) == tuple(range(20, 320, 20))
     assert copies(np.tile(tensor, 17)) == ()
     # half of them twice: still copies; fewer: none
@@ -157,7 +200,9 @@ def test_copies_are_distances_that_most_share() -> None:
     wide = tensor.astype(np.uint16)
     both = np.concatenate([wide, wide, wide[:3] * 0, wide]).view(np.uint8)
     for step in (1, 2):
-        assert Sought(Pairs((wide,), (both,), "uint16"), Signature(0, step)).look_up(Change()).copies == (40, 86)
+        assert Sought(Pairs((wide,), (both,), "uint16"), Signature(0, step)).look_up(
+            Change()
+        ).copies == (40, 86)
 
 
 def test_shares_are_of_a_sample_that_is_there() -> None:
@@ -169,10 +214,20 @@ def test_shares_are_of_a_sample_that_is_there() -> None:
     assert sought.share(Change(), [np.zeros(0, np.uint8)]) == 0
     assert Sought(plain_pairs([1], [1]), Signature(5, 1)).share(Change(), [np.uint8([1])]) == 0
     often = sought.often("add", [np.uint8([1, 2])])
-    assert {at: int(one) for at, one in enumerate(often) if one} == {0: 2, 1: 2, 2: 1, 7: 1, 8: 1, 255: 1}
+    assert {at: int(one) for at, one in enumerate(often) if one} == {
+        0: 2,
+        1: 2,
+        2: 1,
+        7: 1,
+        8: 1,
+        255: 1,
+    }
     often = sought.often("xor", [np.uint8([1, 2])])
-    assert {at: int(one) for at, one in enumerate(often) if one} == {at: sum(value ^ at in (1, 2, 3, 9) for value in (1, 2)) for at in range(256)
-                                                                     if any(value ^ at in (1, 2, 3, 9) for value in (1, 2))}
+    assert {at: int(one) for at, one in enumerate(often) if one} == {
+        at: sum(value ^ at in (1, 2, 3, 9) for value in (1, 2))
+        for at in range(256)
+        if any(value ^ at in (1, 2, 3, 9) for value in (1, 2))
+    }
     assert len(sought.often("add", [np.full(40, 1, np.uint8)])) == 256
     assert sought.often("add", [np.full(40, 1, np.uint8)]).max() == 16
     assert len(Sought(plain_pairs(list(range(200)), [0]), Signature(0, 1)).sample(10)[0]) <= 10
@@ -190,17 +245,30 @@ def test_changes_are_rated_by_what_is_found() -> None:
         assert len({one for _, one in rated}) == len(rated) <= 18
         assert not any(one.big_endian for _, one in rated)
     wide = noise(200).view(np.uint16)
-    for change in (Change(big_endian=True), Change(add=0x8000, big_endian=True), Change(add=0x1234), Change(xor=0xFF00)):
+    for change in (
+        Change(big_endian=True),
+        Change(add=0x8000, big_endian=True),
+        Change(add=0x1234),
+        Change(xor=0xFF00),
+    ):
         stored = change.of(wide).astype("<u2").view(np.uint8)
         share, best = changes(Sought(Pairs((wide,), (stored,), "uint16"), Signature(0, 2)))[0]
         assert share == 1
         assert np.array_equal(best.of(wide), change.of(wide))
     for bits in (1, 2, 4):
-        few = noise(64) % 2 ** bits
-        for number in range(2 ** bits):
-            rated = changes(Sought(Pairs((few,), (few ^ number,), f"uint{bits}"), Signature(0, 1, 0, 8, 1)))
+        few = noise(64) % 2**bits
+        for number in range(2**bits):
+            rated = changes(
+                Sought(Pairs((few,), (few ^ number,), f"uint{bits}"), Signature(0, 1, 0, 8, 1))
+            )
             assert (1.0, Change(xor=number)) in rated
-    assert [halved(bits) for bits in (1, 4, 8, 16, 32)] == [Change(xor=1), Change(xor=8), Change(add=128), Change(add=32768), Change(add=2 ** 31)]
+    assert [halved(bits) for bits in (1, 4, 8, 16, 32)] == [
+        Change(xor=1),
+        Change(xor=8),
+        Change(add=128),
+        Change(add=32768),
+        Change(add=2**31),
+    ]
     nothing = Pairs((np.full(4, 3, np.uint32),), (np.zeros(4, np.uint8),), "uint32")
     assert changes(Sought(nothing, Signature(0, 4))) == []
 
@@ -212,11 +280,27 @@ def test_pairs_are_read_otherwise() -> None:
     assert Pairs(raw, (np.arange(8, dtype=np.uint8),), "uint8").bytes == 8
     other = pairs.read(4, True)
     assert other.buffers[0].tolist() == [7, 6, 5, 4, 3, 2, 1, 0]
-    assert other.recorded(other.buffers[0]).tolist() == pairs.recorded(pairs.buffers[0]).tolist() == [0x10, 0x32, 0x54, 0x76]
+    assert (
+        other.recorded(other.buffers[0]).tolist()
+        == pairs.recorded(pairs.buffers[0]).tolist()
+        == [0x10, 0x32, 0x54, 0x76]
+    )
     assert pairs.read(2, False).buffers[0].tolist() == [2, 3, 0, 1, 6, 7, 4, 5]
-    assert [(one.swap, one.high_first) for one in _readings(pairs)] == [(0, False), (0, True), (4, False), (4, True), (2, False), (2, True)]
+    assert [(one.swap, one.high_first) for one in _readings(pairs)] == [
+        (0, False),
+        (0, True),
+        (4, False),
+        (4, True),
+        (2, False),
+        (2, True),
+    ]
     wide = Pairs((np.zeros(2, np.uint32),), (np.zeros(16, np.uint8),), "uint32")
-    assert [(one.swap, one.high_first) for one in _readings(wide)] == [(0, False), (4, False), (8, False), (16, False)]
+    assert [(one.swap, one.high_first) for one in _readings(wide)] == [
+        (0, False),
+        (4, False),
+        (8, False),
+        (16, False),
+    ]
     odd = Pairs((np.zeros(2, np.uint8),), (np.zeros(6, np.uint8),), "uint8")
     assert [one.swap for one in _readings(odd)] == [0, 2]
 
@@ -235,7 +319,9 @@ def test_distances_of_neighbours(lag: int, seed: int) -> None:
     assert lags(Pairs((line,), (buffer,), "uint8"), 1) == [lag]
     assert lags(Pairs((line.T.copy(),), (buffer,), "uint8"), 0) == [lag]
     wide = (line.astype(np.uint16) * 257,)
-    assert lags(Pairs(wide, ((buffer.astype(np.uint16) * 257).view(np.uint8),), "uint16"), 1) == [lag]
+    assert lags(Pairs(wide, ((buffer.astype(np.uint16) * 257).view(np.uint8),), "uint16"), 1) == [
+        lag
+    ]
     assert lags(Pairs((line,), (buffer + 128,), "uint8"), 1) == [lag]
     assert lags(Pairs((line[:, :7],), (buffer,), "uint8"), 1) == []
     assert lags(Pairs((line[:, :8],), (buffer,), "uint8"), 1) in ([lag], [])
@@ -248,7 +334,7 @@ def test_a_distance_needs_two_windows_and_three_are_kept() -> None:
     buffer = np.full(6000, 251, np.uint8)
     at = 0
     for row, lag in enumerate((2, 3, 5, 7, 2)):
-        buffer[at:at + 48 * lag:lag] = line[row]
+        buffer[at : at + 48 * lag : lag] = line[row]
         at += 48 * lag + 10
     found = lags(Pairs((line,), (buffer,), "uint8"), 1)
     assert len(found) <= 3
@@ -257,7 +343,9 @@ def test_a_distance_needs_two_windows_and_three_are_kept() -> None:
     one = np.arange(1, 9, dtype=np.uint8)[None]
     buffer = np.zeros(300, np.uint8)
     buffer[100:124:3] = one[0]
-    windows = [*_windows([one], np.sort(buffer), np.argsort(buffer, kind="stable").astype(np.int32))]
+    windows = [
+        *_windows([one], np.sort(buffer), np.argsort(buffer, kind="stable").astype(np.int32))
+    ]
     assert len(windows) == 8
     assert all(_distances(window, [buffer]) == {3} for window in windows)
     assert lags(Pairs((one,), (buffer,), "uint8"), 1) == [3]
@@ -266,12 +354,26 @@ def test_a_distance_needs_two_windows_and_three_are_kept() -> None:
 def test_distances_are_those_at_which_all_values_stand() -> None:
     def distances(values: list[int], cells: list[int], rare: tuple[int, int]) -> set[int]:
         cell = np.array(cells, np.uint8)
-        return _distances(Window([np.array(values, np.uint8)], [np.flatnonzero(cell == one).astype(np.int32) for one in values], rare), [cell])
+        return _distances(
+            Window(
+                [np.array(values, np.uint8)],
+                [np.flatnonzero(cell == one).astype(np.int32) for one in values],
+                rare,
+            ),
+            [cell],
+        )
 
     def slow(values: list[int], cells: list[int]) -> set[int]:
         n = len(cells)
-        return {lag for lag, begin in product(range(-n, n + 1), range(n)) if lag and all(
-            0 <= begin + at * lag < n and cells[begin + at * lag] == value for at, value in enumerate(values))}
+        return {
+            lag
+            for lag, begin in product(range(-n, n + 1), range(n))
+            if lag
+            and all(
+                0 <= begin + at * lag < n and cells[begin + at * lag] == value
+                for at, value in enumerate(values)
+            )
+        }
 
     rng = np.random.default_rng(0)
     seen: set[int] = set()
@@ -301,23 +403,39 @@ def test_runs() -> None:
 
 def test_agreeing_with_copies_and_ends() -> None:
     layout = Layout((3,), (Loop(0, 1, 2),), copies=(1, -1), offset=1, size=8)
-    for buffer, agrees in (([1, 1, 1, 2, 2, 2, 3, 3], [True, False, False]), ([1, 1, 1, 2, 1, 2, 3, 3], [True, False, False])):
+    for buffer, agrees in (
+        ([1, 1, 1, 2, 2, 2, 3, 3], [True, False, False]),
+        ([1, 1, 1, 2, 1, 2, 3, 3], [True, False, False]),
+    ):
         got = agreeing(layout, plain_pairs([1, 2, 3], buffer)).tolist()
         slow = [all(buffer[1 + 2 * n + copy] == n + 1 for copy in (0, 1, -1)) for n in range(3)]
         assert got == slow
         assert agrees[0] == got[0]
     spread = Layout((3,), (Loop(0, 1, 4),), copies=(1, -1), offset=1, size=12)
-    assert agreeing(spread, plain_pairs([1, 2, 3], [1, 1, 1, 0, 2, 2, 2, 0, 3, 3, 3, 0])).tolist() == [True] * 3
-    assert agreeing(spread, plain_pairs([1, 2, 3], [1, 1, 1, 0, 2, 2, 2, 0, 3, 3])).tolist() == [True, True, False]
-    assert agreeing(spread, plain_pairs([1, 2, 3], [1, 1, 1, 0, 2, 2, 9, 0, 3, 3, 3, 0])).tolist() == [True, False, True]
-    assert agreeing(spread, plain_pairs([1, 2, 3], [1, 1, 1, 0, 9, 2, 2, 0, 3, 3, 3, 0])).tolist() == [True, False, True]
+    assert (
+        agreeing(spread, plain_pairs([1, 2, 3], [1, 1, 1, 0, 2, 2, 2, 0, 3, 3, 3, 0])).tolist()
+        == [True] * 3
+    )
+    assert agreeing(spread, plain_pairs([1, 2, 3], [1, 1, 1, 0, 2, 2, 2, 0, 3, 3])).tolist() == [
+        True,
+        True,
+        False,
+    ]
+    assert agreeing(
+        spread, plain_pairs([1, 2, 3], [1, 1, 1, 0, 2, 2, 9, 0, 3, 3, 3, 0])
+    ).tolist() == [True, False, True]
+    assert agreeing(
+        spread, plain_pairs([1, 2, 3], [1, 1, 1, 0, 9, 2, 2, 0, 3, 3, 3, 0])
+    ).tolist() == [True, False, True]
     table = Table((3,), np.array([0, -1, 2]), size=3)
     assert agreeing(table, plain_pairs([5, 6, 7], [5, 6, 7])).tolist() == [True, False, True]
     assert agreeing(table, plain_pairs([5, 6, 7], [5, 6])).tolist() == [True, False, False]
 
 
 def test_what_a_buffer_holds_beside_its_elements() -> None:
-    """The usual value between elements is fill, what is the same in all captures constants, the rest is left."""
+    """The usual value between elements is fill, what is the same in all captures constants, the
+    rest is left.
+    """
     layout = Layout((2, 3), (Loop(0, 1, 8), Loop(1, 1, 1)), offset=4, size=30)
     buffers = []
     for at in range(2):
@@ -339,11 +457,22 @@ def test_what_a_buffer_holds_beside_its_elements() -> None:
     assert alone.parts == ()
     assert np.flatnonzero(left).tolist() == [0, 1, 2, 3, *range(20, 30)]
     assert unexplained(left, pairs) == (Run(0, 4, b"\1\2\3\x09"), Run(20, 10, b"\5" * 8))
-    assert [str(one) for one in unexplained(left, pairs)] == ["4 at byte 0 (01 02 03 09)", "10 at byte 20 (05 05 05 05 05 05 05 05 ...)"]
+    assert [str(one) for one in unexplained(left, pairs)] == [
+        "4 at byte 0 (01 02 03 09)",
+        "10 at byte 20 (05 05 05 05 05 05 05 05 ...)",
+    ]
     for size, part in ((8, Constant(12, b"\5" * 8)), (9, Constant(12, b"\5", 9))):
         row = Layout((2,), (Loop(0, 1, 10),), size=13 + size)
-        buffers = [np.concatenate([[at + 1], np.full(9, 7), [at + 3], [7], [5] * size, [7]]).astype(np.uint8) for at in range(2)]
-        found, _, left = accounted(row, Pairs(tuple(np.uint8([at + 1, at + 3]) for at in range(2)), tuple(buffers), "uint8"))
+        buffers = [
+            np.concatenate([[at + 1], np.full(9, 7), [at + 3], [7], [5] * size, [7]]).astype(
+                np.uint8
+            )
+            for at in range(2)
+        ]
+        found, _, left = accounted(
+            row,
+            Pairs(tuple(np.uint8([at + 1, at + 3]) for at in range(2)), tuple(buffers), "uint8"),
+        )
         assert found.parts == (part,)
         assert not left.any()
 
@@ -355,8 +484,12 @@ def test_so_many_constants_become_parts(runs: int) -> None:
     for at, one in enumerate(buffers):
         one[[0, 4]] = [1 + at, 3 + at]
         one[6::2][:runs] = 9
-    account, _, rest = accounted(layout, Pairs(tuple(np.uint8([1 + at, 3 + at]) for at in range(2)), tuple(buffers), "uint8"))
-    assert (len(account.parts), int(np.count_nonzero(rest))) == ((256, 0) if runs == 256 else (0, 257))
+    account, _, rest = accounted(
+        layout, Pairs(tuple(np.uint8([1 + at, 3 + at]) for at in range(2)), tuple(buffers), "uint8")
+    )
+    assert (len(account.parts), int(np.count_nonzero(rest))) == (
+        (256, 0) if runs == 256 else (0, 257)
+    )
 
 
 def test_fill_is_the_usual_element_of_whole_ones() -> None:
@@ -382,7 +515,9 @@ def test_fill_is_the_usual_element_of_whole_ones() -> None:
 @pytest.mark.parametrize("shape", [(5, 6), (7, 4), (2, 9)])
 def test_sums_beside_elements_are_found(dtype: str, fill: int, shape: tuple[int, int]) -> None:
     layout = packed_blocks(shape, 4, 4, dtype=dtype, sums=True, fill=fill)
-    tensors = [np.random.default_rng(at).integers(0, 256, shape, np.uint8).view(dtype) for at in range(3)]
+    tensors = [
+        np.random.default_rng(at).integers(0, 256, shape, np.uint8).view(dtype) for at in range(3)
+    ]
     pairs = pairs_of(layout, tensors)
     account, _, rest = accounted(replace(layout, parts=(), fill=0), pairs)
     assert not rest.any()
@@ -390,36 +525,65 @@ def test_sums_beside_elements_are_found(dtype: str, fill: int, shape: tuple[int,
     for tensor in tensors:
         assert account.pack(tensor) == layout.pack(tensor)
     sums = [one for one in account.parts if isinstance(one, Sums)]
-    assert [(one.offset, one.axis, one.signed or dtype == "uint8") for one in sums] == [(layout.parts[0].offset, 1, True)]
-    assert (sums[0].fills, sums[0].count) == (layout.parts[0].fills if fill else 0, layout.parts[0].count)
+    assert [(one.offset, one.axis, one.signed or dtype == "uint8") for one in sums] == [
+        (layout.parts[0].offset, 1, True)
+    ]
+    assert (sums[0].fills, sums[0].count) == (
+        layout.parts[0].fills if fill else 0,
+        layout.parts[0].count,
+    )
 
 
 def test_sums_of_rows_and_of_unsigned() -> None:
     tensors = [noise(20, at).reshape(4, 5) for at in range(2)]
     for axis, (signed, offset) in product((0, 1), ((False, 20), (False, 23), (True, 20))):
         count = (4, 5)[axis]
-        layout = hwc((4, 5), size=offset + 4 * count, parts=(Sums(offset, axis, count, signed=signed),))
+        layout = hwc(
+            (4, 5), size=offset + 4 * count, parts=(Sums(offset, axis, count, signed=signed),)
+        )
         account, filled, rest = accounted(replace(layout, parts=()), pairs_of(layout, tensors))
         found = next(one for one in account.parts if isinstance(one, Sums))
-        assert (found.offset, found.axis, found.count, found.signed, found.fills, found.depth) == (offset, axis, count, signed, 0, 0)
+        assert (found.offset, found.axis, found.count, found.signed, found.fills, found.depth) == (
+            offset,
+            axis,
+            count,
+            signed,
+            0,
+            0,
+        )
         assert (filled, rest.any()) == (offset - 20, False)
     # not where an element is a float, or has fewer than 8 bits
     for dtype in ("float16", "uint4"):
-        raw = [noise(16, at).view(np.uint16).reshape(2, 4) if dtype == "float16" else noise(8, at).reshape(2, 4) % 16 for at in range(2)]
+        raw = [
+            noise(16, at).view(np.uint16).reshape(2, 4)
+            if dtype == "float16"
+            else noise(8, at).reshape(2, 4) % 16
+            for at in range(2)
+        ]
         layout = hwc((2, 4), dtype=dtype)
         kind = Layout((2, 4), layout.loops, dtype="uint16" if dtype == "float16" else "uint8")
         behind = [Sums(0, 1, 4).data(one, 0, kind.bits).tobytes() for one in raw]
-        data = [np.frombuffer(kind.pack(one) + sums, np.uint8) for one, sums in zip(raw, behind, strict=True)]
+        data = [
+            np.frombuffer(kind.pack(one) + sums, np.uint8)
+            for one, sums in zip(raw, behind, strict=True)
+        ]
         layout = replace(layout, size=len(data[0]) // layout.per_byte)
-        assert not any(isinstance(one, Sums) for one in accounted(layout, Pairs(tuple(raw), tuple(data), dtype))[0].parts)
+        assert not any(
+            isinstance(one, Sums)
+            for one in accounted(layout, Pairs(tuple(raw), tuple(data), dtype))[0].parts
+        )
 
 
 def test_sums_of_wide_elements_wrap() -> None:
-    tensors = [np.frombuffer(noise(48, at).tobytes(), np.uint32).reshape(3, 4) | 2 ** 31 for at in range(2)]
+    tensors = [
+        np.frombuffer(noise(48, at).tobytes(), np.uint32).reshape(3, 4) | 2**31 for at in range(2)
+    ]
     for signed in (True, False):
         layout = hwc((3, 4), dtype="uint32", size=48 + 16, parts=(Sums(48, 1, 4, signed=signed),))
         account, _, rest = accounted(replace(layout, parts=()), pairs_of(layout, tensors))
-        assert [(one.offset, one.axis, one.count) for one in account.parts if isinstance(one, Sums)] == [(48, 1, 4)]
+        assert [
+            (one.offset, one.axis, one.count) for one in account.parts if isinstance(one, Sums)
+        ] == [(48, 1, 4)]
         assert not rest.any()
 
 
@@ -448,17 +612,22 @@ def test_windows_are_as_short_as_chance_allows() -> None:
             assert window.values[0].tolist() == list(range(start, start + count)), turn
             assert [len(one) for one in window.places] == [shown] * count
             assert window.rare == (0, 1)
-            assert all((buffer[where] == value).all() for where, value in zip(window.places, window.values[0], strict=True))
+            assert all(
+                (buffer[where] == value).all()
+                for where, value in zip(window.places, window.values[0], strict=True)
+            )
 
 
 @pytest.mark.parametrize(("size", "count"), [(4, 8), (6, 16), (64, 16), (66, 32), (2000, 32)])
 def test_windows_of_two_values_are_longer(size: int, count: int) -> None:
-    """Half of the places have each: n of them stand somewhere by chance in ``size ** 2 / 2 ** n`` ways, one in 16 is borne."""
+    """Half of the places have each: n of them stand somewhere by chance in ``size ** 2 / 2 **
+    n`` ways, one in 16 is borne.
+    """
     buffer = np.arange(size, dtype=np.uint8) % 2
     order = np.argsort(buffer, kind="stable").astype(np.int32)
     lines = [np.arange(40, dtype=np.uint8)[None] % 2]
     assert {len(window.values[0]) for window in _windows(lines, buffer[order], order)} == {count}
-    assert not [*_windows([lines[0][:, :count - 1]], buffer[order], order)]
+    assert not [*_windows([lines[0][:, : count - 1]], buffer[order], order)]
     assert [*_windows([lines[0][:, :count]], buffer[order], order)]
 
 
@@ -476,7 +645,12 @@ def seen_of(places: list[int], count: list[int]) -> Seen:
 def test_elements_begin_at_the_step_of_their_size() -> None:
     raw = np.array([0x0102, 0x0304, 0x0506, 0x0708], np.uint16)
     data = raw.view(np.uint8)
-    for front, signature in ((0, Signature(0, 2)), (1, Signature(1, 2)), (2, Signature(0, 2)), (3, Signature(1, 2))):
+    for front, signature in (
+        (0, Signature(0, 2)),
+        (1, Signature(1, 2)),
+        (2, Signature(0, 2)),
+        (3, Signature(1, 2)),
+    ):
         buffer = np.concatenate([np.zeros(front, np.uint8), data])
         assert _in_step(Pairs((raw,), (buffer,), "uint16")) == signature
     mixed = np.concatenate([data[:4], [9], data[4:]]).astype(np.uint8)
@@ -490,27 +664,40 @@ def test_how_much_values_tell() -> None:
     assert _entropy(plain_pairs([5] * 8, [0])) == 0
     assert _entropy(plain_pairs([1, 2, 3, 4], [0])) == 2
     assert _entropy(plain_pairs([1, 1, 2, 2], [0])) == 1
-    two = Pairs((np.uint8([1, 2, 3, 4]), np.uint8([1, 1, 2, 2])), (np.zeros(1, np.uint8),) * 2, "uint8")
+    two = Pairs(
+        (np.uint8([1, 2, 3, 4]), np.uint8([1, 1, 2, 2])), (np.zeros(1, np.uint8),) * 2, "uint8"
+    )
     assert _entropy(two) == 3
     # of many elements about as many as are enough, from all over the tensor
-    many = Pairs((np.repeat(np.arange(4, dtype=np.uint8), 2 ** 16),), (np.zeros(1, np.uint8),), "uint8")
+    many = Pairs(
+        (np.repeat(np.arange(4, dtype=np.uint8), 2**16),), (np.zeros(1, np.uint8),), "uint8"
+    )
     assert _entropy(many) == 2
 
 
 def test_what_chance_gives() -> None:
     pairs = Pairs((np.zeros(100, np.uint8),), (np.uint8([0, 0, 0, 1, 2]),), "uint8")
     assert _chance(pairs) == 100 * 2 / 256
-    two = Pairs((np.zeros(100, np.uint8),) * 2, (np.uint8([0, 0, 0, 1, 2]), np.uint8([4, 4, 5, 4, 4])), "uint8")
-    assert _chance(two) == 100 * 3 / 2 ** 16
-    assert _chance(Pairs((np.zeros(100, np.uint8),), (np.arange(200, dtype=np.uint8),), "uint4")) == 100
+    two = Pairs(
+        (np.zeros(100, np.uint8),) * 2,
+        (np.uint8([0, 0, 0, 1, 2]), np.uint8([4, 4, 5, 4, 4])),
+        "uint8",
+    )
+    assert _chance(two) == 100 * 3 / 2**16
+    assert (
+        _chance(Pairs((np.zeros(100, np.uint8),), (np.arange(200, dtype=np.uint8),), "uint4"))
+        == 100
+    )
     wide = Pairs((np.zeros(100, np.uint16),), (np.uint8([0, 0, 0, 1, 2]),), "uint16")
-    assert _chance(wide) == 100 * 2 / 2 ** 16
+    assert _chance(wide) == 100 * 2 / 2**16
 
 
 def test_most_of_a_buffer_is_something_else() -> None:
     for dtype, wide in (("uint8", 1), ("uint16", 2)):
         for size, sparse in ((4 * 10 * wide, False), (4 * 10 * wide + 1, True), (10 * wide, False)):
-            assert _sparse(Pairs((np.zeros(10, dtype),), (np.zeros(size, np.uint8),), dtype)) == sparse
+            assert (
+                _sparse(Pairs((np.zeros(10, dtype),), (np.zeros(size, np.uint8),), dtype)) == sparse
+            )
 
 
 def test_how_far_a_layout_agrees() -> None:
@@ -532,7 +719,12 @@ def test_how_far_a_layout_agrees() -> None:
     assert (_in_buffer(part), _complete(part)) == (12, True)
     assert _agreeing_offsets(hwc((20,)), pairs_of(hwc((20,), offset=5), [tensor]), [0, 3, 5]) == [5]
     wide = pairs_of(hwc((9,), dtype="uint16"), [np.arange(9, dtype=np.uint16)])
-    assert _in_buffer(trial(hwc((10,), dtype="uint16"), replace(wide, raw=(np.arange(10, dtype=np.uint16),)))) == 9
+    assert (
+        _in_buffer(
+            trial(hwc((10,), dtype="uint16"), replace(wide, raw=(np.arange(10, dtype=np.uint16),)))
+        )
+        == 9
+    )
     some = replace(whole, raw=(whole.raw[0][:3],))
     assert _in_buffer(trial(Table((3,), np.array([0, -1, 2]), size=20), some)) == 2
 
@@ -554,12 +746,24 @@ def test_when_a_layout_is_enough() -> None:
         seen = seen_of([0] * 100, [1] * more + [0] * (100 - more))
         assert _fits(trial(layout, pairs, seen)) == fits
     for some, proven in ((26, True), (25, False)):
-        assert _proven(trial(layout, pairs, seen_of([0] * 100, [1] * some + [0] * (100 - some)))) == proven
+        assert (
+            _proven(trial(layout, pairs, seen_of([0] * 100, [1] * some + [0] * (100 - some))))
+            == proven
+        )
     # three more than agree, and twice what chance gives (here 0.2), may be known elsewhere
     wide = tensor.astype(np.uint16)
     pairs = Pairs((wide,), (wide[:60].view(np.uint8),), "uint16")
     for more, complete in ((63, True), (64, False)):
-        assert _complete(trial(hwc((100,), dtype="uint16"), pairs, seen_of([0] * 100, [1] * more + [0] * (100 - more)))) == complete
+        assert (
+            _complete(
+                trial(
+                    hwc((100,), dtype="uint16"),
+                    pairs,
+                    seen_of([0] * 100, [1] * more + [0] * (100 - more)),
+                )
+            )
+            == complete
+        )
 
 
 def test_a_table_needs_more_than_chance_gives() -> None:
@@ -571,7 +775,10 @@ def test_a_table_needs_more_than_chance_gives() -> None:
         if enough:
             assert _table(pairs, seen).places.tolist() == places
         else:
-            with pytest.raises(ValueError, match=rf"^buffers: got no nest of loops and values of their own of {have} of {n} elements in 20 bytes, allowed are more than chance gives, about 0$"):
+            with pytest.raises(
+                ValueError,
+                match=rf"^buffers: got no nest of loops and values of their own of {have} of {n} elements in 20 bytes, allowed are more than chance gives, about 0$",
+            ):
                 _table(pairs, seen)
     with pytest.raises(ValueError, match=r"of their own of 0 of 3 elements"):
         _table(Pairs((np.zeros(3, np.uint8),), (np.zeros(20, np.uint8),), "uint8"), None)
@@ -580,16 +787,24 @@ def test_a_table_needs_more_than_chance_gives() -> None:
 def test_the_smallest_pairs() -> None:
     found = find_layout(np.uint16([0x1234]), b"\x34\x12")
     assert (found.own, found.index_map().tolist()) == (1, [0])
-    with pytest.raises(ValueError, match=r"^buffers\[0\]: got 1 bytes, allowed is 2 to 2147483648$"):
+    with pytest.raises(
+        ValueError, match=r"^buffers\[0\]: got 1 bytes, allowed is 2 to 2147483648$"
+    ):
         find_layout(np.uint16([0x1234]), b"\x34")
     for wrong in (np.zeros((0,), np.uint8), np.uint8(3)):
-        with pytest.raises(ValueError, match=r"^tensors\[0\]: got uint8 \(0?,?\), allowed are 1 to 67108864 elements of "):
+        with pytest.raises(
+            ValueError,
+            match=r"^tensors\[0\]: got uint8 \(0?,?\), allowed are 1 to 67108864 elements of ",
+        ):
             find_layout(wrong, b"\x34")
     with pytest.raises(ValueError, match=r"elements of uint8$"):
         find_layout(np.zeros(3, np.int16), b"\x34", dtype="uint4")
     with pytest.raises(ValueError, match=r"^dtype: got 'uint3', allowed is one of "):
         find_layout(np.zeros(3, np.uint8), b"\x34", dtype="uint3")
-    with pytest.raises(ValueError, match=r"^tensors\[1\]: got int8 \(3,\), allowed is uint8 \(3,\) as of the first$"):
+    with pytest.raises(
+        ValueError,
+        match=r"^tensors\[1\]: got int8 \(3,\), allowed is uint8 \(3,\) as of the first$",
+    ):
         find_layout([np.zeros(3, np.uint8), np.zeros(3, np.int8)], [b"abc", b"abc"])
 
 
@@ -601,21 +816,42 @@ def test_a_report_counts_every_element() -> None:
         one[layout.index_map()[2, 3]] ^= 0x55
     found = find_layout(tensors, [bytes(one) for one in buffers])
     assert np.array_equal(found.layout.index_map(), layout.index_map())
-    assert (found.own, found.shared, found.missing.tolist(), found.past_end, found.outside, found.captures) == (47, 0, [[2, 3]], 0, 0, 2)
-    assert (found.filled, found.unexplained, found.rivals, found.tried, found.elsewhere) == (22, (), (), 0, 0)
+    assert (
+        found.own,
+        found.shared,
+        found.missing.tolist(),
+        found.past_end,
+        found.outside,
+        found.captures,
+    ) == (47, 0, [[2, 3]], 0, 0, 2)
+    assert (found.filled, found.unexplained, found.rivals, found.tried, found.elsewhere) == (
+        22,
+        (),
+        (),
+        0,
+        0,
+    )
     assert found.index_map()[2, 3] == -1
     assert search.find_layout is find_layout
 
 
 def test_the_plainest_explains_most() -> None:
-    """Of the layouts that agree the first of those that leave the fewest bytes; none where the best so far leaves as few."""
+    """Of the layouts that agree the first of those that leave the fewest bytes; none where the
+    best so far leaves as few.
+    """
     outcomes = set()
     for seed in range(5):
         rng = np.random.default_rng(seed)
-        buffer = np.resize(np.repeat(rng.choice([5, 5, 6, 7], 12), rng.integers(1, 5, 12)), 26).astype(np.uint8)
+        buffer = np.resize(
+            np.repeat(rng.choice([5, 5, 6, 7], 12), rng.integers(1, 5, 12)), 26
+        ).astype(np.uint8)
         pairs = Pairs((np.full(3, 5, np.uint8),), (buffer,), "uint8")
-        agree = [replace(layout, offset=offset, size=26) for layout, offsets in candidates((3,), 26) for offset in offsets
-                 if (buffer[layout.index_map() + offset] == 5).all()][:64]
+        agree = [
+            replace(layout, offset=offset, size=26)
+            for layout, offsets in candidates((3,), 26)
+            for offset in offsets
+            if (buffer[layout.index_map() + offset] == 5).all()
+        ][:64]
         left = [int(np.count_nonzero(accounted(one, pairs)[2])) for one in agree]
         found = _plainest(pairs, None)
         if not agree:
@@ -634,7 +870,9 @@ def test_the_plainest_explains_most() -> None:
     # what lies between the elements is taken for fill: steps of four leave more
     pairs = Pairs((np.uint8([5, 5]),), (np.uint8([5, 7, 7, 7, 5, 5, 6, 6, 6, 6, 6, 6]),), "uint8")
     for stride, offset, better in ((4, 0, True), (1, 4, False)):
-        found = _plainest(pairs, trial(Layout((2,), (Loop(0, 1, stride),), offset=offset, size=12), pairs))
+        found = _plainest(
+            pairs, trial(Layout((2,), (Loop(0, 1, stride),), offset=offset, size=12), pairs)
+        )
         assert (found is not None) == better
         assert not better or found.layout == Layout((2,), (Loop(0, 1, 1),), offset=4, size=12)  # type: ignore[union-attr]
 
@@ -642,11 +880,18 @@ def test_the_plainest_explains_most() -> None:
 def test_the_plainest_may_be_changed() -> None:
     tensor = noise(12).reshape(3, 4)
     for change in (Change(), Change(add=128), Change(add=9)):
-        pairs = Pairs((tensor,), (np.concatenate([np.full(4, 200, np.uint8), change.of(tensor).ravel()]),), "uint8")
+        pairs = Pairs(
+            (tensor,),
+            (np.concatenate([np.full(4, 200, np.uint8), change.of(tensor).ravel()]),),
+            "uint8",
+        )
         best = trial(hwc((3, 4), add=change.add), pairs)
         found = _plainest(pairs, best)
         assert found is not None
-        assert (found.layout.add, found.layout.index_map().ravel().tolist()) == (change.add, list(range(4, 16)))
+        assert (found.layout.add, found.layout.index_map().ravel().tolist()) == (
+            change.add,
+            list(range(4, 16)),
+        )
         assert (_plainest(pairs, None) is None) == (change.add == 9)
 
 
@@ -670,7 +915,9 @@ def test_agreeing_candidates_are_counted_and_agree() -> None:
     found = [*_agreeing_candidates(pairs, {}, counter)]
     assert counter[0] == len([*candidates((2, 3), 16)])
     assert found
-    assert all(one.index_map().ravel().tolist() == list(range(4, 10)) and one.size == 16 for one in found)
+    assert all(
+        one.index_map().ravel().tolist() == list(range(4, 10)) and one.size == 16 for one in found
+    )
     assert found[0] == hwc((2, 3), offset=4, size=16)
     # one wrong element of many is seen
     many = noise(3000)
@@ -684,15 +931,22 @@ def test_ways_of_reading_values() -> None:
     """As they are first, then at most three changes or steps that find some, the most first."""
     tensor = noise(64, 3).view(np.uint16)
     for change, front in ((Change(big_endian=True), 1), (Change(xor=0x8001), 2)):
-        buffer = np.concatenate([np.zeros(front), change.of(tensor).astype("<u2").view(np.uint8)]).astype(np.uint8)
+        buffer = np.concatenate(
+            [np.zeros(front), change.of(tensor).astype("<u2").view(np.uint8)]
+        ).astype(np.uint8)
         pairs = Pairs((tensor,), (buffer,), "uint16")
         ways = [*_by_value(pairs, Signature(0, 2))]
         assert ways[0][1] == Change()
         assert len(ways) <= 4
         full = [(one, seen.place.tolist()) for seen, one in ways if known(seen).all()]
         assert full
-        assert all(np.array_equal(one.of(tensor), change.of(tensor)) and place == list(range(front, front + 64, 2)) for one, place in full)
-    # where values tell less than two bits short of the place of an element they are looked for as they are alone
+        assert all(
+            np.array_equal(one.of(tensor), change.of(tensor))
+            and place == list(range(front, front + 64, 2))
+            for one, place in full
+        )
+    # where values tell less than two bits short of the place of an element they are looked for as
+    # they are alone
     for distinct, more in ((64, True), (63, False)):
         many = np.resize(np.arange(distinct, dtype=np.uint8), 256)
         ways = [*_by_value(Pairs((many,), (many + 128,), "uint8"), Signature(0, 1))]
@@ -703,11 +957,23 @@ def test_trials_of_neighbours() -> None:
     """Of so many elements, so many elements apart, along an axis that has as many."""
     tensor = noise(60, 5).reshape(6, 10)
     pairs = pairs_of(hwc((6, 10), row_pitch=12), [tensor])
-    for count, lag, axis, found in ((3, 1, 1, True), (10, 1, 1, True), (11, 1, 1, False), (3, 2, 1, False), (6, 12, 0, True), (7, 12, 0, False), (3, -1, 1, False), (3, 13, 0, False)):
+    for count, lag, axis, found in (
+        (3, 1, 1, True),
+        (10, 1, 1, True),
+        (11, 1, 1, False),
+        (3, 2, 1, False),
+        (6, 12, 0, True),
+        (7, 12, 0, False),
+        (3, -1, 1, False),
+        (3, 13, 0, False),
+    ):
         trials = [*_neighbours(pairs, [(count, lag, axis)])]
         whole = [one for one in trials if one is not None and one.count == 60]
         assert len(whole) == found, (count, lag, axis)
-        assert all(np.array_equal(one.layout.index_map(), hwc((6, 10), row_pitch=12).index_map()) for one in whole)
+        assert all(
+            np.array_equal(one.layout.index_map(), hwc((6, 10), row_pitch=12).index_map())
+            for one in whole
+        )
         assert all(one is None or one.seen is None for one in trials)
     back = Layout((6, 10), (Loop(0, 1, 10), Loop(1, 1, -1)), offset=9)
     pairs = pairs_of(back, [tensor])
@@ -720,15 +986,30 @@ def test_trials_of_neighbours() -> None:
     for add in (0, 0x8000):
         pairs = pairs_of(hwc((4, 10), dtype="uint16", add=add), [wide])
         lined = replace(pairs, raw=(pairs.raw[0].reshape(40),))
-        whole = [one for one in _neighbours(pairs, [(3, 1, 0)], lined) if one is not None and one.count == 40]
+        whole = [
+            one
+            for one in _neighbours(pairs, [(3, 1, 0)], lined)
+            if one is not None and one.count == 40
+        ]
         assert whole
-        assert all(one.layout.index_map().ravel().tolist() == list(range(0, 80, 2)) and one.layout.add == add for one in whole)
+        assert all(
+            one.layout.index_map().ravel().tolist() == list(range(0, 80, 2))
+            and one.layout.add == add
+            for one in whole
+        )
 
 
 def test_rivals_are_eight_at_most() -> None:
-    """Of 2 times 3 equal elements in their bytes alone the other order is a rival; with room beside there are more than are kept."""
+    """Of 2 times 3 equal elements in their bytes alone the other order is a rival; with room
+    beside there are more than are kept.
+    """
     one = find_layout(np.full((2, 3), 5, np.uint8), bytes([5] * 6))
-    assert (len(one.rivals), one.more_rivals, one.own, one.shared) == (len({str(rival.index_map()) for rival in one.rivals}), False, 0, 6)
+    assert (len(one.rivals), one.more_rivals, one.own, one.shared) == (
+        len({str(rival.index_map()) for rival in one.rivals}),
+        False,
+        0,
+        6,
+    )
     assert one.tried == len([*candidates((2, 3), 6)])
     assert f"{one.index_map()}" not in {f"{rival.index_map()}" for rival in one.rivals}
     more = find_layout(np.full((4, 6, 8), 5, np.uint8), bytes([5] * 192))
@@ -745,7 +1026,13 @@ def test_a_report_of_what_is_past_the_end_or_elsewhere() -> None:
     for one in buffers:
         one[0], one[1] = one[1], one[0]
     moved = find_layout(tensors, [bytes(one) for one in buffers])
-    assert (moved.own, moved.missing.tolist(), moved.past_end, moved.outside, moved.elsewhere) == (78, [[0, 0], [0, 1]], 0, 0, 2)
+    assert (moved.own, moved.missing.tolist(), moved.past_end, moved.outside, moved.elsewhere) == (
+        78,
+        [[0, 0], [0, 1]],
+        0,
+        0,
+        2,
+    )
     # the last element of a buffer is not past its end
     for one in buffers:
         one[79] ^= 0x11
@@ -760,12 +1047,23 @@ def test_a_report_of_what_is_past_the_end_or_elsewhere() -> None:
     assert window.index_map().ravel().tolist() == [-1] * 20 + [*range(40)] + [-1] * 20
 
 
-@pytest.mark.parametrize("stored", [{"swap": 4}, {"swap": 8, "dtype": "uint16"}, {"dtype": "uint4", "big_endian": True}, {"dtype": "uint4", "swap": 2}, {"dtype": "uint2", "swap": 4, "big_endian": True}])
+@pytest.mark.parametrize(
+    "stored",
+    [
+        {"swap": 4},
+        {"swap": 8, "dtype": "uint16"},
+        {"dtype": "uint4", "big_endian": True},
+        {"dtype": "uint4", "swap": 2},
+        {"dtype": "uint2", "swap": 4, "big_endian": True},
+    ],
+)
 def test_buffers_that_are_read_otherwise(stored: dict[str, Any]) -> None:
     """Swapped, or as a nest of loops that says the same of every element."""
     tensors = markers((3, 11), stored.get("dtype", "uint8"))
     layout = hwc((3, 11), **stored)
-    found = find_layout(tensors, [layout.pack(one) for one in tensors], dtype=stored.get("dtype", ""))
+    found = find_layout(
+        tensors, [layout.pack(one) for one in tensors], dtype=stored.get("dtype", "")
+    )
     assert np.array_equal(found.index_map(), layout.index_map())
     assert (found.own, found.tried) == (33, 0)
     assert found.pack(tensors[0][::-1]) == layout.pack(tensors[0][::-1])
@@ -777,7 +1075,11 @@ def test_constants_beside_codes_of_4_bits_explain_their_own_bytes_only() -> None
     buffers = []
     for at, one in enumerate(codes):
         # four bytes that differ, four that are constant, four of codes
-        bytes_ = [*(17 * (at + 1) + n for n in range(4)), *b"\x21\x43\x65\x87", *(int(low | high << 4) for low, high in one.reshape(4, 2))]
+        bytes_ = [
+            *(17 * (at + 1) + n for n in range(4)),
+            *b"\x21\x43\x65\x87",
+            *(int(low | high << 4) for low, high in one.reshape(4, 2)),
+        ]
         buffers.append(opened(np.array(bytes_, np.uint8), 4, 0, False))
     pairs = Pairs(tuple(codes), tuple(buffers), "int4")
     account, filled, rest = accounted(plain, pairs)

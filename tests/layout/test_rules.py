@@ -32,7 +32,9 @@ def known(line: np.ndarray) -> np.ndarray:
 
 
 def line_of(n: int, digits: list[tuple[int, int]]) -> np.ndarray:
-    """Distances of ``n`` indices: of each digit, the highest first, the number of its block times its stride."""
+    """Distances of ``n`` indices: of each digit, the highest first, the number of its block
+    times its stride.
+    """
     out = []
     for left in range(n):
         place = 0
@@ -43,16 +45,36 @@ def line_of(n: int, digits: list[tuple[int, int]]) -> np.ndarray:
     return np.array(out)
 
 
-@pytest.mark.parametrize(("n", "digits"), [
-    (2, [(1, 5)]), (9, [(1, -3)]), (9, [(1, 1), (4, 100)]), (8, [(1, 1), (4, 100)]), (5, [(1, 1), (4, 100)]), (3, [(1, 7), (2, 1)]), (30, [(1, 1), (3, 10), (12, 1000)]),
-    (100, [(1, 2), (7, 50), (21, -4)]), (64, [(1, 3), (2, 100), (4, 1), (8, 1000)]), (200, [(1, 1), (64, 1000)]), (200, [(1, 1), (65, 1000)]), (130, [(1, 1), (128, 500)])])
+@pytest.mark.parametrize(
+    ("n", "digits"),
+    [
+        (2, [(1, 5)]),
+        (9, [(1, -3)]),
+        (9, [(1, 1), (4, 100)]),
+        (8, [(1, 1), (4, 100)]),
+        (5, [(1, 1), (4, 100)]),
+        (3, [(1, 7), (2, 1)]),
+        (30, [(1, 1), (3, 10), (12, 1000)]),
+        (100, [(1, 2), (7, 50), (21, -4)]),
+        (64, [(1, 3), (2, 100), (4, 1), (8, 1000)]),
+        (200, [(1, 1), (64, 1000)]),
+        (200, [(1, 1), (65, 1000)]),
+        (130, [(1, 1), (128, 500)]),
+    ],
+)
 def test_digits_are_read_from_a_line(n: int, digits: list[tuple[int, int]]) -> None:
     line = line_of(n, digits)
     assert _digits(line, known(line)) == digits
     # the same where some places are not known, and say anything
     holes = known(line)
     for hole in range(1, n):
-        if n > 8 and n - hole > 3 and hole > 1 and hole % digits[-1][0] not in (0, 1, digits[-1][0] - 1) and len(digits) < 3:
+        if (
+            n > 8
+            and n - hole > 3
+            and hole > 1
+            and hole % digits[-1][0] not in (0, 1, digits[-1][0] - 1)
+            and len(digits) < 3
+        ):
             holes[:] = True
             holes[hole] = False
             assert _digits(np.where(holes, line, 12345), holes) == digits
@@ -80,7 +102,9 @@ def test_a_wrong_place_is_no_tile() -> None:
 
 
 def test_a_tile_may_end_anywhere_in_a_hole() -> None:
-    """The largest that goes on is taken: ends up to 64 indices before the first place known to be wrong are tried."""
+    """The largest that goes on is taken: ends up to 64 indices before the first place known to
+    be wrong are tried.
+    """
     line = line_of(40, [(1, 1), (8, 100)])
     holes = known(line)
     holes[[6, 7, 14, 15, 22, 23, 30, 31, 38, 39]] = False
@@ -88,9 +112,11 @@ def test_a_tile_may_end_anywhere_in_a_hole() -> None:
     for hidden, found in ((40, True), (80, False)):
         line = line_of(800, [(1, 1), (100, 1000)])
         holes = known(line)
-        holes[100:100 + hidden] = False
+        holes[100 : 100 + hidden] = False
         digits = _digits(line, holes) or [(1, 1)]
-        assert (len(digits) == 2 and abs(digits[1][0] - 100) <= 4 and digits[1][1] == 900 + digits[1][0]) == found
+        assert (
+            len(digits) == 2 and abs(digits[1][0] - 100) <= 4 and digits[1][1] == 900 + digits[1][0]
+        ) == found
 
 
 def test_blocks_are_those_that_most_of_their_indices_say() -> None:
@@ -117,7 +143,9 @@ def test_blocks_are_those_that_most_of_their_indices_say() -> None:
 
 
 def test_what_most_lines_say_is_a_line() -> None:
-    places = np.array([[10, 11, 12, 13], [20, 21, 25, 23], [30, 31, 32, -1], [-1, 5, 6, 7], [40, 41, 42, 47]])
+    places = np.array(
+        [[10, 11, 12, 13], [20, 21, 25, 23], [30, 31, 32, -1], [-1, 5, 6, 7], [40, 41, 42, 47]]
+    )
     middle, sure = _line(places, 1, 64)
     assert middle.tolist() == [0, 1, 2, 3]
     assert sure.tolist() == [True, True, True, True]
@@ -191,7 +219,7 @@ def test_lines_with_holes_that_begin_inside_of_a_tile() -> None:
     line = whole[3:] - whole[3]
     have = np.arange(29) % 2 == 0
     for end in (5, 13, 21):
-        have[end - 2:end + 2] = True
+        have[end - 2 : end + 2] = True
     line[~have] = -1000
     assert _any_digits(line, have, False) == (3, [(1, 2), (8, 100)])
     assert _any_digits(line, have, True) == (3, [(1, 2), (8, 100)])
@@ -201,7 +229,9 @@ def test_nests_of_the_first_lines_come_first() -> None:
     """Then those of what most lines say, then those of the far corner."""
     tiles = Layout((7, 5), (Loop(0, 4), Loop(1, 2), Loop(0), Loop(1))).index_map()
     first = next(iter(layouts(tiles)))
-    assert {(loop.axis, loop.tile) for loop in first.loops} == {(one.axis, one.tile) for one in _steps(tiles, 1, False) or []}
+    assert {(loop.axis, loop.tile) for loop in first.loops} == {
+        (one.axis, one.tile) for one in _steps(tiles, 1, False) or []
+    }
     rows = Layout((9, 9), (Loop(0, 3, 50), Loop(0, 1, 10), Loop(1, 1, 1))).index_map()
     rows[0, 4:] = rows[4:, 0] = 777
     found = [one.loops for one in layouts(rows)]
@@ -224,7 +254,15 @@ def test_lines_that_are_a_list() -> None:
 
 
 def test_how_far_apart_blocks_are() -> None:
-    assert [_wide(one) for one in (7, -7, 0, (5,), (0, 10), (0, 30, 10, 20), (9, 3, 5))] == [7, 7, 0, 0, 10, 10, 3]
+    assert [_wide(one) for one in (7, -7, 0, (5,), (0, 10), (0, 30, 10, 20), (9, 3, 5))] == [
+        7,
+        7,
+        0,
+        0,
+        10,
+        10,
+        3,
+    ]
 
 
 def test_the_first_element_of_a_whole_tensor() -> None:
@@ -240,7 +278,9 @@ def test_the_first_element_of_a_whole_tensor() -> None:
 
 def test_the_first_element_is_what_most_of_those_near_it_say() -> None:
     steps = [Step(0, 2, 50), Step(0, 1, 3), Step(1, 1, 10)]
-    places = np.array([[100 + r // 2 * 50 + r % 2 * 3 + 10 * c for c in range(6)] for r in range(9)])
+    places = np.array(
+        [[100 + r // 2 * 50 + r % 2 * 3 + 10 * c for c in range(6)] for r in range(9)]
+    )
     assert _origin(places, steps) == 100
     wrong = places.copy()
     wrong[0, 0], wrong[3, 1], wrong[1, 1] = 7, 900, -1
@@ -271,34 +311,65 @@ def test_digits_of_all_axes() -> None:
     both = _steps(short, 1, True)
     assert both is not None
     assert {(one.axis, one.tile) for one in both} == {(0, 1), (1, 1), (1, 3)}
-    # of the last row columns lie at 0, 1, 6, 7, 10 from the first: as if in tiles of four of tiles of two
+    # of the last row columns lie at 0, 1, 6, 7, 10 from the first: as if in tiles of four of tiles
+    # of two
     tiles = Layout((7, 5), (Loop(0, 4), Loop(1, 2), Loop(0), Loop(1))).index_map()
-    assert {(one.axis, one.tile) for one in _steps(tiles, 1, False) or []} == {(0, 1), (0, 4), (1, 1), (1, 2)}
-    assert {(one.axis, one.tile) for one in _steps(tiles, 1, True) or []} == {(0, 1), (0, 4), (1, 1), (1, 2), (1, 4)}
-    assert all(one.stride == tiles[(one.tile, 0) if one.axis == 0 else (0, one.tile)] for one in _steps(tiles, 1, True) or [])
+    assert {(one.axis, one.tile) for one in _steps(tiles, 1, False) or []} == {
+        (0, 1),
+        (0, 4),
+        (1, 1),
+        (1, 2),
+    }
+    assert {(one.axis, one.tile) for one in _steps(tiles, 1, True) or []} == {
+        (0, 1),
+        (0, 4),
+        (1, 1),
+        (1, 2),
+        (1, 4),
+    }
+    assert all(
+        one.stride == tiles[(one.tile, 0) if one.axis == 0 else (0, one.tile)]
+        for one in _steps(tiles, 1, True) or []
+    )
 
 
 def test_nests_are_with_all_strides_then_with_ever_fewer() -> None:
     steps = [Step(0, 1, 10), Step(1, 1, 1), Step(1, 4, 60)]
     made = list(_nests((6, 10), ((0, 6), (0, 10)), steps, 3, {"dtype": "uint8", "size": 300}))
     assert [one.loops for one in made] == [
-        (Loop(1, 4, 60), Loop(0, 1, 10), Loop(1, 1, 1)), (Loop(1, 4), Loop(0), Loop(1)), (Loop(1, 4, 60), Loop(0), Loop(1)),
-        (Loop(1, 4, 60), Loop(0, 1, 10), Loop(1))]
+        (Loop(1, 4, 60), Loop(0, 1, 10), Loop(1, 1, 1)),
+        (Loop(1, 4), Loop(0), Loop(1)),
+        (Loop(1, 4, 60), Loop(0), Loop(1)),
+        (Loop(1, 4, 60), Loop(0, 1, 10), Loop(1)),
+    ]
     assert all((one.size, one.offset) == (300, 3) for one in made)
     small = list(_nests((6, 10), ((0, 6), (0, 10)), steps, 3, {"size": 10}))
     assert [one.size for one in small] == [3 + 120 + 50 + 2, 63, 3 + 120 + 12, 3 + 120 + 50 + 2]
     # a list has no packed form, nor has what begins inside of a tile
     assert len(list(_nests((3,), ((0, 3),), [Step(0, 1, (0, 5, 3))], 0, {}))) == 1
-    assert len(list(_nests((3,), ((0, 3),), [Step(0, 2, 9), Step(0, 1, 1)], 0, {"starts": (1,)}))) == 1
-    # packed tiles of one axis with nothing between them are one loop, unless they do not divide one another
-    assert [one.loops for one in _nests((12,), ((0, 12),), [Step(0, 4, 4), Step(0, 1, 1)], 0, {})] == [
-        (Loop(0, 4, 4), Loop(0, 1, 1)), (Loop(0),), (Loop(0, 4, 4), Loop(0))]
-    assert (Loop(0, 3), Loop(0, 2), Loop(0)) not in [one.loops for one in _nests((12,), ((0, 12),), [Step(0, 3, 3), Step(0, 2, 2), Step(0, 1, 1)], 0, {})]
-    assert (Loop(0, 3), Loop(0)) in [one.loops for one in _nests((12,), ((0, 12),), [Step(0, 3, 3), Step(0, 2, 2), Step(0, 1, 1)], 0, {})]
+    assert (
+        len(list(_nests((3,), ((0, 3),), [Step(0, 2, 9), Step(0, 1, 1)], 0, {"starts": (1,)}))) == 1
+    )
+    # packed tiles of one axis with nothing between them are one loop, unless they do not divide one
+    # another
+    assert [
+        one.loops for one in _nests((12,), ((0, 12),), [Step(0, 4, 4), Step(0, 1, 1)], 0, {})
+    ] == [(Loop(0, 4, 4), Loop(0, 1, 1)), (Loop(0),), (Loop(0, 4, 4), Loop(0))]
+    assert (Loop(0, 3), Loop(0, 2), Loop(0)) not in [
+        one.loops
+        for one in _nests((12,), ((0, 12),), [Step(0, 3, 3), Step(0, 2, 2), Step(0, 1, 1)], 0, {})
+    ]
+    assert (Loop(0, 3), Loop(0)) in [
+        one.loops
+        for one in _nests((12,), ((0, 12),), [Step(0, 3, 3), Step(0, 2, 2), Step(0, 1, 1)], 0, {})
+    ]
     # what no nest can be is left out
     assert list(_nests((4,), ((0, 4),), [Step(0, 1, 0)], 0, {})) == [Layout((4,), (Loop(0),))]
     # the larger tile is outside, wherever its stride puts it
-    assert next(iter(_nests((4,), ((0, 4),), [Step(0, 1, 9), Step(0, 2, 1)], 0, {}))).loops == (Loop(0, 2, 1), Loop(0, 1, 9))
+    assert next(iter(_nests((4,), ((0, 4),), [Step(0, 1, 9), Step(0, 2, 1)], 0, {}))).loops == (
+        Loop(0, 2, 1),
+        Loop(0, 1, 9),
+    )
 
 
 def test_nests_of_a_few_places() -> None:
@@ -323,10 +394,15 @@ def test_nests_of_a_few_places() -> None:
 
 def test_deeper_nests_of_a_few_places() -> None:
     joined = Layout((4, 6), (Loop(0, 5, 40), Loop(0, 1, 3)), join=((0, 1),))
-    found = [(fields["join"], fields["starts"], fields["offset"], steps) for fields, steps in _deeper(joined.index_map())]
+    found = [
+        (fields["join"], fields["starts"], fields["offset"], steps)
+        for fields, steps in _deeper(joined.index_map())
+    ]
     assert (((0, 1),), (0, 0), 0, [Step(0, 1, 3), Step(0, 5, 40)]) in found
     assert joined in list(layouts(joined.index_map(), True))
-    begun = Layout((10, 3), (Loop(0, 4, 100), Loop(0, 1, 5), Loop(1, 1, 1)), starts=(3, 0), offset=20)
+    begun = Layout(
+        (10, 3), (Loop(0, 4, 100), Loop(0, 1, 5), Loop(1, 1, 1)), starts=(3, 0), offset=20
+    )
     assert next(iter(layouts(begun.index_map(), True))) == begun
     listed = Layout((4, 4), (Loop(0, 1, (0, 50, 20, 30)), Loop(1, 1, 1)))
     assert next(iter(layouts(listed.index_map(), True))) == listed
@@ -335,7 +411,10 @@ def test_deeper_nests_of_a_few_places() -> None:
         one = Layout((4, count), (Loop(0, 1, (0, 50, 20, 30)), Loop(1, 1, 1))).index_map()
         assert bool(list(layouts(one, True))) == enough
     three = Layout((2, 3, 4), (Loop(2, 5, 64), Loop(2, 1, 2), Loop(0, 1, 1)), join=((2, 1),))
-    assert any(np.array_equal(one.index_map(), three.index_map()) and one.join == ((2, 1),) for one in layouts(three.index_map(), True))
+    assert any(
+        np.array_equal(one.index_map(), three.index_map()) and one.join == ((2, 1),)
+        for one in layouts(three.index_map(), True)
+    )
 
 
 def test_windows_of_one_index_are_no_digits() -> None:
@@ -343,6 +422,9 @@ def test_windows_of_one_index_are_no_digits() -> None:
     places[2, 0] = [9, 10, 11, 12]
     found = list(layouts(places))
     assert found
-    assert all(one.window == ((2, 3), (0, 1), (0, 4)) and one.index_map()[2, 0].tolist() == [9, 10, 11, 12] for one in found)
-    assert UNKNOWN > 2 ** 60
+    assert all(
+        one.window == ((2, 3), (0, 1), (0, 4)) and one.index_map()[2, 0].tolist() == [9, 10, 11, 12]
+        for one in found
+    )
+    assert UNKNOWN > 2**60
     assert all(a.loops != b.loops or a.window != b.window for a, b in pairwise(found))

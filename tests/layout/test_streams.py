@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from npulab.layout.bitstream import BitReader
 
-ITEMS = st.lists(st.integers(0, 32).flatmap(lambda w: st.tuples(st.integers(0, 2 ** w - 1), st.just(w))))
+ITEMS = st.lists(
+    st.integers(0, 32).flatmap(lambda w: st.tuples(st.integers(0, 2**w - 1), st.just(w)))
+)
 
 
 @given(ITEMS)
@@ -24,7 +26,7 @@ def test_packed_items_read_back(items: list[tuple[int, int]]) -> None:
 def test_packing_is_one_long_number(items: list[tuple[int, int]]) -> None:
     total = at = 0
     for value, width in items:
-        total, at = total + value * 2 ** at, at + width
+        total, at = total + value * 2**at, at + width
     assert pack_bits(items) == total.to_bytes((at + 7) // 8, "little")
 
 

@@ -44,20 +44,59 @@ EXPLICIT = ((1, 0), (2, 1))
 WINDOWS = {"input_h": [7], "input_w": [6], "stride_h": [1, 2], "kernel_h": [1, 3], "kernel_w": [2]}
 # grids of every operator and type; what they have in common is above
 GRIDS: dict[str, dict[str, list[Any]]] = {
-    "conv": {**WINDOWS, "dtype": ["int8", "uint8", "int16", "float16", "float32"], "padding": ["same", "valid", EXPLICIT],
-             "activation": ACTIVATIONS, "per_channel": [False, True], "dilation_w": [1, 2]},
-    "depthwise": {**WINDOWS, "depthwise": [True], "dtype": ["int8", "uint8", "int16", "float16", "float32"],
-                  "padding": ["same", "valid", EXPLICIT], "activation": ACTIVATIONS, "per_channel": [False, True],
-                  "output_channels": [4, 12]},
-    "fully_connected": {"op": ["fully_connected"], "dtype": ["int8", "uint8", "int16", "float16", "float32"],
-                        "activation": ACTIVATIONS, "per_channel": [False, True], "input_channels": [1, 40]},
-    "average_pool": {**WINDOWS, "op": ["average_pool"], "dtype": ["int8", "uint8", "int16", "float16"],
-                     "padding": ["same", "valid"], "activation": ACTIVATIONS},
-    "max_pool": {**WINDOWS, "op": ["max_pool"], "dtype": ["int8", "uint8", "int16", "float16"],
-                 "padding": ["same", "valid", ((1, 1), (0, 1))], "kernel_h": [2, 3], "activation": ACTIVATIONS},
-    "min_pool": {**WINDOWS, "op": ["min_pool"], "dtype": ["int8", "uint8", "int16", "float16"],
-                 "padding": ["same", "valid", ((1, 1), (0, 1))], "kernel_h": [2, 3], "activation": ACTIVATIONS},
-    "add": {"op": ["add"], "dtype": ["int8", "uint8", "int16", "float16"], "activation": ACTIVATIONS}}
+    "conv": {
+        **WINDOWS,
+        "dtype": ["int8", "uint8", "int16", "float16", "float32"],
+        "padding": ["same", "valid", EXPLICIT],
+        "activation": ACTIVATIONS,
+        "per_channel": [False, True],
+        "dilation_w": [1, 2],
+    },
+    "depthwise": {
+        **WINDOWS,
+        "depthwise": [True],
+        "dtype": ["int8", "uint8", "int16", "float16", "float32"],
+        "padding": ["same", "valid", EXPLICIT],
+        "activation": ACTIVATIONS,
+        "per_channel": [False, True],
+        "output_channels": [4, 12],
+    },
+    "fully_connected": {
+        "op": ["fully_connected"],
+        "dtype": ["int8", "uint8", "int16", "float16", "float32"],
+        "activation": ACTIVATIONS,
+        "per_channel": [False, True],
+        "input_channels": [1, 40],
+    },
+    "average_pool": {
+        **WINDOWS,
+        "op": ["average_pool"],
+        "dtype": ["int8", "uint8", "int16", "float16"],
+        "padding": ["same", "valid"],
+        "activation": ACTIVATIONS,
+    },
+    "max_pool": {
+        **WINDOWS,
+        "op": ["max_pool"],
+        "dtype": ["int8", "uint8", "int16", "float16"],
+        "padding": ["same", "valid", ((1, 1), (0, 1))],
+        "kernel_h": [2, 3],
+        "activation": ACTIVATIONS,
+    },
+    "min_pool": {
+        **WINDOWS,
+        "op": ["min_pool"],
+        "dtype": ["int8", "uint8", "int16", "float16"],
+        "padding": ["same", "valid", ((1, 1), (0, 1))],
+        "kernel_h": [2, 3],
+        "activation": ACTIVATIONS,
+    },
+    "add": {
+        "op": ["add"],
+        "dtype": ["int8", "uint8", "int16", "float16"],
+        "activation": ACTIVATIONS,
+    },
+}
 LOADED = {"reference": "tflite-reference", "builtin": "tflite-builtin", "auto": "xnnpack"}
 
 
@@ -68,11 +107,15 @@ def swept(op: str, seed: int = 0) -> Sweep:
 
 def refused(layer: Layer) -> bool:
     """Whether LiteRT does not load it."""
-    return layer.dtype == "uint8" and isinstance(getattr(layer, "weight_q", QuantParams(1.0)).scale, tuple)
+    return layer.dtype == "uint8" and isinstance(
+        getattr(layer, "weight_q", QuantParams(1.0)).scale, tuple
+    )
 
 
 def unequal(a: Layer, b: Layer) -> list[str]:
-    """The fields in which two layers differ; scales are compared as float32, paddings as numbers."""
+    """The fields in which two layers differ; scales are compared as float32, paddings as
+    numbers.
+    """
     out = [] if type(a) is type(b) else ["type"]
     for name in [one.name for one in fields(a)]:
         x, y = getattr(a, name), getattr(b, name, None)
@@ -94,23 +137,44 @@ def network() -> Network:
     random = np.random.default_rng(7)
 
     def conv(shape: tuple[int, int, int], outputs: int, kernel: int, **rest: Any) -> Conv2D:
-        rows = (1, kernel, kernel, outputs) if rest.get("depthwise") else (outputs, kernel, kernel, shape[2])
+        rows = (
+            (1, kernel, kernel, outputs)
+            if rest.get("depthwise")
+            else (outputs, kernel, kernel, shape[2])
+        )
         scale = random.uniform(0.5, 1, outputs) / 40 / (np.prod(rows) / outputs) ** 0.5
-        return Conv2D(random.integers(-127, 128, rows).astype(np.int8), random.integers(-99, 99, outputs), shape,
-                      padding="same", input_q=QuantParams(0.05, -3), weight_q=QuantParams(scale),
-                      output_q=QuantParams(0.05, -3), **rest)
+        return Conv2D(
+            random.integers(-127, 128, rows).astype(np.int8),
+            random.integers(-99, 99, outputs),
+            shape,
+            padding="same",
+            input_q=QuantParams(0.05, -3),
+            weight_q=QuantParams(scale),
+            output_q=QuantParams(0.05, -3),
+            **rest,
+        )
 
     q = QuantParams(0.05, -3)
     layers: tuple[Layer, ...] = (
-        conv((16, 16, 3), 8, 3, stride=(2, 2), activation="relu6"), conv((8, 8, 8), 24, 1, activation="relu6"),
-        conv((8, 8, 24), 24, 3, depthwise=True, activation="relu6"), conv((8, 8, 24), 8, 1),
-        Add((8, 8, 8), input_q=q, other_q=q, output_q=q), Pool2D("average", (8, 8), (8, 8, 8), input_q=q),
-        FullyConnected(random.integers(-127, 128, (10, 8)).astype(np.int8), np.zeros(10, int), input_q=q,
-                       weight_q=QuantParams(0.01), output_q=q))
+        conv((16, 16, 3), 8, 3, stride=(2, 2), activation="relu6"),
+        conv((8, 8, 8), 24, 1, activation="relu6"),
+        conv((8, 8, 24), 24, 3, depthwise=True, activation="relu6"),
+        conv((8, 8, 24), 8, 1),
+        Add((8, 8, 8), input_q=q, other_q=q, output_q=q),
+        Pool2D("average", (8, 8), (8, 8, 8), input_q=q),
+        FullyConnected(
+            random.integers(-127, 128, (10, 8)).astype(np.int8),
+            np.zeros(10, int),
+            input_q=q,
+            weight_q=QuantParams(0.01),
+            output_q=q,
+        ),
+    )
     return Network(layers, ((-1,), (0,), (1,), (2,), (3, 0), (4,), (5,)))
 
 
 # what is written is read back
+
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("op", GRIDS)
@@ -129,15 +193,27 @@ def test_a_network_reads_back(batch: int) -> None:
     assert back.inputs == network().inputs
     assert not any(unequal(a, b) for a, b in zip(network().layers, back.layers, strict=True))
     assert model.parameters["name"].tolist() == [
-        "CONV_2D", "CONV_2D", "DEPTHWISE_CONV_2D", "CONV_2D", "ADD", "AVERAGE_POOL_2D", "FULLY_CONNECTED"]
+        "CONV_2D",
+        "CONV_2D",
+        "DEPTHWISE_CONV_2D",
+        "CONV_2D",
+        "ADD",
+        "AVERAGE_POOL_2D",
+        "FULLY_CONNECTED",
+    ]
     assert model.parameters.loc[2, "kernel_h"] == 3
     assert {one.shape[0] for one in model.tensors if one.name.endswith("put")} == {batch}
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "float16"])
 def test_layers_of_several_operators_read_back_from_a_network(dtype: str) -> None:
-    pool = Pool2D("min", (2, 2), (5, 5, 3), padding=((1, 0), (0, 1)), activation="relu", dtype=dtype)
-    given = Network((pool, pool, Add((5, 5, 3), "relu6", dtype=dtype), replace(pool, kind="max")), ((-1,), (0,), (1, 0), (2,)))
+    pool = Pool2D(
+        "min", (2, 2), (5, 5, 3), padding=((1, 0), (0, 1)), activation="relu", dtype=dtype
+    )
+    given = Network(
+        (pool, pool, Add((5, 5, 3), "relu6", dtype=dtype), replace(pool, kind="max")),
+        ((-1,), (0,), (1, 0), (2,)),
+    )
     back = read_model(write_model(given)).network
     assert back.inputs == given.inputs
     assert not any(unequal(a, b) for a, b in zip(given.layers, back.layers, strict=True))
@@ -165,7 +241,10 @@ def test_a_path_is_read(tmp_path: Path) -> None:
     (tmp_path / "a.tflite").write_bytes(single_op_model(small()))
     assert not unequal(small(), read_model(tmp_path / "a.tflite").layers[0])
     (tmp_path / "b.tflite").write_bytes(b"no")
-    with pytest.raises(ValueError, match=r"b\.tflite: identifier: got b'' at offset 4, allowed is b'TFL3' or b'CIR0'; the file is cut off$"):
+    with pytest.raises(
+        ValueError,
+        match=r"b\.tflite: identifier: got b'' at offset 4, allowed is b'TFL3' or b'CIR0'; the file is cut off$",
+    ):
         read_model(tmp_path / "b.tflite")
 
 
@@ -175,11 +254,14 @@ def test_a_file_of_another_writer_is_listed() -> None:
     model = read_model(path)
     assert "Shape [16, 1] (sequential/dense/MatMul)" in str(model)
     assert unpack(pack(unpack(path.read_bytes()))) == unpack(path.read_bytes())
-    with pytest.raises(ValueError, match=r"^operator 0, FULLY_CONNECTED: weights: got shape \(16, 1\) float32"):
+    with pytest.raises(
+        ValueError, match=r"^operator 0, FULLY_CONNECTED: weights: got shape \(16, 1\) float32"
+    ):
         model.layers  # noqa: B018
 
 
 # engines run it
+
 
 @pytest.mark.sample(6)
 @pytest.mark.parametrize("kernels", LOADED)
@@ -197,7 +279,8 @@ def test_litert_gives_our_output(op: str, kernels: str) -> None:
         delegated += by_delegate
         assert got.shape == (1, *layer.output_shape)
         assert got.dtype == layer.dtype
-        # sums of eighths are the same in any order, so that for float16 one rule is as good as another
+        # sums of eighths are the same in any order, so that for float16 one rule is as good as
+        # another
         rule = "tflite-reference" if layer.dtype == "float16" else LOADED[kernels]
         assert np.array_equal(got, npulab.emulate(layer, x if len(x) > 1 else x[0], rule)), layer
     assert bool(delegated) == (kernels == "auto")
@@ -216,7 +299,9 @@ def test_tflite_micro_gives_our_output(op: str) -> None:
     made = sweep({**GRIDS[op], "dtype": ["int8"]})
     for number in range(0, len(made), 7):
         (x,) = made.inputs(number)
-        assert np.array_equal(micro(made.models[number], x), npulab.emulate(made.layers[number], x, "tflite-micro"))
+        assert np.array_equal(
+            micro(made.models[number], x), npulab.emulate(made.layers[number], x, "tflite-micro")
+        )
 
 
 @pytest.mark.sample(1)
@@ -227,7 +312,12 @@ def test_onnxruntime_gives_our_output(op: str) -> None:
         (x,), layer = made.inputs(number), made.layers[number]
         assert isinstance(layer, Conv2D | FullyConnected)
         if number % 4:  # the type that is quick there
-            layer = replace(layer, weights=layer.weights.view(np.int8), weight_q=QuantParams(layer.weight_q.scale), dtype="uint8")
+            layer = replace(
+                layer,
+                weights=layer.weights.view(np.int8),
+                weight_q=QuantParams(layer.weight_q.scale),
+                dtype="uint8",
+            )
         if isinstance(layer, FullyConnected):
             layer = replace(layer, bias=np.zeros(len(layer.bias), int))
         got = onnx_matmul(layer, x) if isinstance(layer, FullyConnected) else onnx_conv(layer, x)
@@ -236,14 +326,17 @@ def test_onnxruntime_gives_our_output(op: str) -> None:
 
 # listing
 
-@pytest.mark.parametrize(("op", "bits"), [("conv", 4), ("depthwise", 4), ("fully_connected", 4),
-                                          ("fully_connected", 2)])
+
+@pytest.mark.parametrize(
+    ("op", "bits"), [("conv", 4), ("depthwise", 4), ("fully_connected", 4), ("fully_connected", 2)]
+)
 def test_codes_of_few_bits_are_packed_and_run(op: str, bits: int) -> None:
     grid = {**GRIDS[op], "dtype": ["int8"], "activation": [None, "relu6"], "weight_bits": [bits]}
     made = sweep(grid, seed=1)
     engines: dict[str, Any] = {
         "tflite-reference": lambda model, x: litert(model, x)[0],
-        "tflite-builtin": lambda model, x: litert(model, x, kernels="builtin")[0]}
+        "tflite-builtin": lambda model, x: litert(model, x, kernels="builtin")[0],
+    }
     engines |= {"tflite-micro": micro} if bits == 4 else {}  # which has no others
     spread, looked = 0, range(0, len(made), max(len(made) // 12, 1))
     for number in looked:
@@ -251,9 +344,13 @@ def test_codes_of_few_bits_are_packed_and_run(op: str, bits: int) -> None:
         tensor = next(one for one in read_model(model).tensors if one.name.endswith("weights"))
         assert (tensor.dtype, tensor.memory) == (f"int{bits}", -(-layer.weights.size * bits // 8))
         assert unequal(layer, read_model(model).layers[0]) == []
-        x, = made.inputs(number)
+        (x,) = made.inputs(number)
         for engine, run in engines.items():
-            if engine == "tflite-micro" and op == "fully_connected" and isinstance(layer.weight_q.scale, tuple):
+            if (
+                engine == "tflite-micro"
+                and op == "fully_connected"
+                and isinstance(layer.weight_q.scale, tuple)
+            ):
                 continue  # which has one scale there
             output = npulab.emulate(layer, x, engine)
             assert np.array_equal(run(model, x), output), (layer, engine)
@@ -280,22 +377,42 @@ def test_listing_ends_with_counts_and_memory() -> None:
         "Number of all operators                       :    2",
         "",
         "Expected TOTAL  memory: 347.0B",
-        "Expected FILLED memory: 58.0B"]
+        "Expected FILLED memory: 58.0B",
+    ]
 
 
 # what cannot be says so
 
-@pytest.mark.parametrize(("layer", "words"), [
-    (small(weight_q=QuantParams(1.0, 3)), "weight_q: got zero point 3, allowed in a .tflite is 0 with int8 weights"),
-    (small(dtype="uint8"), "weights: got int8, allowed in a .tflite is uint8 with uint8 activations"),
-    (small(weights=np.ones((2, 3, 3, 1), np.uint8), weight_bits=4, dtype="uint8"),
-     "weight_bits: got 4, allowed in a .tflite with uint8 weights is 8"),
-    (small(weight_bits=1, weights=np.zeros((2, 3, 3, 1), np.int8)),
-     "weight_bits: got 1, allowed in a .tflite with int8 weights is 2, 4 or 8"),
-    (small(output_q=QuantParams(1e-60)), "output_q: got scale 1e-60, allowed is what float32 holds"),
-    (Pool2D("average", (2, 2), (4, 4, 1), padding=((1, 1), (0, 0))),
-     'padding: got ((1, 1), (0, 0)), allowed in a .tflite for an average is "same" or "valid": the border that an operator adds would count'),
-])
+
+@pytest.mark.parametrize(
+    ("layer", "words"),
+    [
+        (
+            small(weight_q=QuantParams(1.0, 3)),
+            "weight_q: got zero point 3, allowed in a .tflite is 0 with int8 weights",
+        ),
+        (
+            small(dtype="uint8"),
+            "weights: got int8, allowed in a .tflite is uint8 with uint8 activations",
+        ),
+        (
+            small(weights=np.ones((2, 3, 3, 1), np.uint8), weight_bits=4, dtype="uint8"),
+            "weight_bits: got 4, allowed in a .tflite with uint8 weights is 8",
+        ),
+        (
+            small(weight_bits=1, weights=np.zeros((2, 3, 3, 1), np.int8)),
+            "weight_bits: got 1, allowed in a .tflite with int8 weights is 2, 4 or 8",
+        ),
+        (
+            small(output_q=QuantParams(1e-60)),
+            "output_q: got scale 1e-60, allowed is what float32 holds",
+        ),
+        (
+            Pool2D("average", (2, 2), (4, 4, 1), padding=((1, 1), (0, 0))),
+            'padding: got ((1, 1), (0, 0)), allowed in a .tflite for an average is "same" or "valid": the border that an operator adds would count',
+        ),
+    ],
+)
 def test_what_a_file_cannot_state_is_refused(layer: Layer, words: str) -> None:
     with pytest.raises(ValueError) as caught:
         single_op_model(layer)
@@ -312,19 +429,38 @@ def test_what_is_no_layer_is_refused() -> None:
     (conv,) = model.operators
     weights = model.tensors[1]
     cases: list[tuple[dict[str, Any], str]] = [
-        ({"operators": (conv, Operator("NEG", (3,), (3,)))},
-         "operator 1, NEG: is part of no layer, allowed are CONV_2D, DEPTHWISE_CONV_2D, FULLY_CONNECTED, "
-         "AVERAGE_POOL_2D, MAX_POOL_2D, ADD, what single_op_model puts around them, and the kinds of Operation"),
-        ({"operators": (replace(conv, options={**conv.options, "activation": 4}),)},
-         "operator 0, CONV_2D: activation: got TANH, allowed is one of NONE, RELU, RELU_N1_TO_1, RELU6"),
-        ({"operators": (replace(conv, inputs=(0, -1)),)},
-         "operator 0, CONV_2D: tensors: got [0, -1], allowed is one at place 1"),
-        ({"tensors": (*model.tensors[:3], replace(model.tensors[3], shape=(1, 5, 5, 2)))},
-         "operator 0, CONV_2D: output: got [1, 5, 5, 2] int8, allowed is [1, 6, 6, 2] int8"),
-        ({"tensors": (model.tensors[0], replace(weights, scale=(1.0, 1.0), zero_point=(0, 0), axis=3), *model.tensors[2:])},
-         "operator 0, CONV_2D: weights: got 2 scales on axis 3 and 1 zero points, allowed is one of each or scales on axis 0"),
-        ({"buffers": (b"", b"short", *model.buffers[2:])},
-         "operator 0, CONV_2D: weights: got 5 bytes, allowed is a constant of 18, int8 [2, 3, 3, 1]")]
+        (
+            {"operators": (conv, Operator("NEG", (3,), (3,)))},
+            "operator 1, NEG: is part of no layer, allowed are CONV_2D, DEPTHWISE_CONV_2D, FULLY_CONNECTED, "
+            "AVERAGE_POOL_2D, MAX_POOL_2D, ADD, what single_op_model puts around them, and the kinds of Operation",
+        ),
+        (
+            {"operators": (replace(conv, options={**conv.options, "activation": 4}),)},
+            "operator 0, CONV_2D: activation: got TANH, allowed is one of NONE, RELU, RELU_N1_TO_1, RELU6",
+        ),
+        (
+            {"operators": (replace(conv, inputs=(0, -1)),)},
+            "operator 0, CONV_2D: tensors: got [0, -1], allowed is one at place 1",
+        ),
+        (
+            {"tensors": (*model.tensors[:3], replace(model.tensors[3], shape=(1, 5, 5, 2)))},
+            "operator 0, CONV_2D: output: got [1, 5, 5, 2] int8, allowed is [1, 6, 6, 2] int8",
+        ),
+        (
+            {
+                "tensors": (
+                    model.tensors[0],
+                    replace(weights, scale=(1.0, 1.0), zero_point=(0, 0), axis=3),
+                    *model.tensors[2:],
+                )
+            },
+            "operator 0, CONV_2D: weights: got 2 scales on axis 3 and 1 zero points, allowed is one of each or scales on axis 0",
+        ),
+        (
+            {"buffers": (b"", b"short", *model.buffers[2:])},
+            "operator 0, CONV_2D: weights: got 5 bytes, allowed is a constant of 18, int8 [2, 3, 3, 1]",
+        ),
+    ]
     for changes, words in cases:
         model_ = changed(**changes)
         assert not model_.parameters.empty
@@ -333,23 +469,51 @@ def test_what_is_no_layer_is_refused() -> None:
             model_.layers  # noqa: B018
         assert str(caught.value) == words
     assert len(read_model(single_op_model(Add((2, 2, 1)))).network.input_shapes) == 2
-    with pytest.raises(ValueError, match=r"^model: got output input, allowed is what a layer gives"):
+    with pytest.raises(
+        ValueError, match=r"^model: got output input, allowed is what a layer gives"
+    ):
         read_model(pack(changed(outputs=(0,)))).network  # noqa: B018
 
 
-@pytest.mark.parametrize(("call", "words"), [
-    (lambda: read_model(None), "model: got NoneType, allowed is the path or the bytes of a .tflite file"),  # type: ignore[arg-type]
-    (lambda: read_model(np.zeros(9, np.uint8)), "model: got ndarray, allowed is the path or the bytes of a .tflite file"),  # type: ignore[arg-type]
-    *[(lambda layer=layer: single_op_model(layer), f"layer: got {kind}, allowed is a Conv2D, FullyConnected, Pool2D, Add or Operation; "
-       "write_model writes a Network or a list of layers") for layer, kind in ((None, "NoneType"), (network(), "Network"), ([], "list"))],
-    *[(lambda batch=batch: single_op_model(small(), batch), f"batch: got {batch!r}, allowed is at least 1 and within int32")
-      for batch in (0, 1.5, "a", None, 2 ** 31)],
-    (lambda: write_model(None), "network: got NoneType, allowed is a Network or a list of layers; single_op_model writes one layer"),  # type: ignore[arg-type]
-    (lambda: write_model([]), "network: got 0 layers and 0 inputs, allowed is one for each layer, at least one"),
-    (lambda: write_sweep(None, {}), "folder: got NoneType, allowed is a path"),  # type: ignore[arg-type]
-    (lambda: check_sweep(3), "folder: got int, allowed is a path"),  # type: ignore[arg-type]
-    (lambda: sweep({}, seed=-1), "seed: got -1, allowed is a whole number, not negative"),
-])
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (
+            lambda: read_model(None),
+            "model: got NoneType, allowed is the path or the bytes of a .tflite file",
+        ),  # type: ignore[arg-type]
+        (
+            lambda: read_model(np.zeros(9, np.uint8)),
+            "model: got ndarray, allowed is the path or the bytes of a .tflite file",
+        ),  # type: ignore[arg-type]
+        *[
+            (
+                lambda layer=layer: single_op_model(layer),
+                f"layer: got {kind}, allowed is a Conv2D, FullyConnected, Pool2D, Add or Operation; "
+                "write_model writes a Network or a list of layers",
+            )
+            for layer, kind in ((None, "NoneType"), (network(), "Network"), ([], "list"))
+        ],
+        *[
+            (
+                lambda batch=batch: single_op_model(small(), batch),
+                f"batch: got {batch!r}, allowed is at least 1 and within int32",
+            )
+            for batch in (0, 1.5, "a", None, 2**31)
+        ],
+        (
+            lambda: write_model(None),
+            "network: got NoneType, allowed is a Network or a list of layers; single_op_model writes one layer",
+        ),  # type: ignore[arg-type]
+        (
+            lambda: write_model([]),
+            "network: got 0 layers and 0 inputs, allowed is one for each layer, at least one",
+        ),
+        (lambda: write_sweep(None, {}), "folder: got NoneType, allowed is a path"),  # type: ignore[arg-type]
+        (lambda: check_sweep(3), "folder: got int, allowed is a path"),  # type: ignore[arg-type]
+        (lambda: sweep({}, seed=-1), "seed: got -1, allowed is a whole number, not negative"),
+    ],
+)
 def test_another_kind_of_argument_is_one_sentence(call: Any, words: str) -> None:
     with pytest.raises(ValueError) as caught:
         call()
@@ -364,29 +528,54 @@ def test_bytes_of_any_kind_and_lists_of_layers_are_taken() -> None:
 
 
 def test_scales_and_zero_points_are_listed() -> None:
-    one = small(input_q=QuantParams(0.5, 3), weight_q=QuantParams((0.25, 0.125)), output_q=QuantParams(2.0, -7))
+    one = small(
+        input_q=QuantParams(0.5, 3),
+        weight_q=QuantParams((0.25, 0.125)),
+        output_q=QuantParams(2.0, -7),
+    )
     model = read_model(single_op_model(one))
     assert model.quantization().splitlines() == [
         "Tensor    0 : scale 0.5 | zero point 3 (input)",
         "Tensor    1 : scale 0.125 to 0.25, 2 on axis 0 | zero point 0 (weights)",
         "Tensor    2 : scale 0.0625 to 0.125, 2 on axis 0 | zero point 0 (bias)",
-        "Tensor    3 : scale 2 | zero point -7 (output)"]
+        "Tensor    3 : scale 2 | zero point -7 (output)",
+    ]
     row = model.parameters.loc[0]
-    assert (row.input_scale, row.input_zero_point, row.weight_scale, row.output_scale, row.output_zero_point) == (
-        0.5, 3, (0.25, 0.125), 2.0, -7)
+    assert (
+        row.input_scale,
+        row.input_zero_point,
+        row.weight_scale,
+        row.output_scale,
+        row.output_zero_point,
+    ) == (0.5, 3, (0.25, 0.125), 2.0, -7)
 
 
 def test_a_foreign_and_a_cut_file_are_told_so() -> None:
-    with pytest.raises(ValueError, match=r"^identifier: got b'fore' at offset 4, allowed is b'TFL3' or b'CIR0'; the file is no TensorFlow Lite or circle model$"):
+    with pytest.raises(
+        ValueError,
+        match=r"^identifier: got b'fore' at offset 4, allowed is b'TFL3' or b'CIR0'; the file is no TensorFlow Lite or circle model$",
+    ):
         read_model(b"abc fore")
-    with pytest.raises(ValueError, match=r"^\w+, \w+: got \d+ bytes? at offset \d+, allowed is inside the file of 100; the file is cut off or broken$"):
+    with pytest.raises(
+        ValueError,
+        match=r"^\w+, \w+: got \d+ bytes? at offset \d+, allowed is inside the file of 100; the file is cut off or broken$",
+    ):
         read_model(single_op_model(small())[:100])
 
 
 def test_what_is_around_a_layer_may_be_of_any_kind() -> None:
     graph = unpack(single_op_model(Pool2D("min", (2, 2), (5, 5, 2), padding=((1, 0), (0, 0)))))
-    for number, changes in ((0, {"shape": (1, 5)}), (1, {"dtype": "float32"}), (1, {"dtype": "int32"}), (3, {"shape": ()})):
-        tensors = (*graph.tensors[:number], replace(graph.tensors[number], **changes), *graph.tensors[number + 1:])
+    for number, changes in (
+        (0, {"shape": (1, 5)}),
+        (1, {"dtype": "float32"}),
+        (1, {"dtype": "int32"}),
+        (3, {"shape": ()}),
+    ):
+        tensors = (
+            *graph.tensors[:number],
+            replace(graph.tensors[number], **changes),
+            *graph.tensors[number + 1 :],
+        )
         with pytest.raises(ValueError, match=r"^operator \d, "):
             read_model(pack(replace(graph, tensors=tensors))).layers  # noqa: B018
 
@@ -398,13 +587,25 @@ def test_a_bias_that_is_left_out_is_zero() -> None:
 
 @cache
 def sound() -> tuple[bytes, ...]:
-    """Models of every kind of part: both forms, options, quantization, several graphs, operators of no layer."""
+    """Models of every kind of part: both forms, options, quantization, several graphs, operators
+    of no layer.
+    """
     layers = [swept(op).layers[0] for op in ("conv", "fully_connected", "add")] + [
-        Pool2D("min", (2, 3), (5, 5, 2), padding=((1, 1), (0, 1)), activation="relu", dtype="float16")]
+        Pool2D(
+            "min", (2, 3), (5, 5, 2), padding=((1, 1), (0, 1)), activation="relu", dtype="float16"
+        )
+    ]
     graph = unpack(single_op_model(layers[0]))
-    other = replace(graph, name="other", operators=(Operator("CUSTOM(x)", (0, -1), (1,)), Operator("IF", (0,), (1,))))
-    return (*(single_op_model(layer, form=form) for layer in layers for form in ("tflite", "circle")),
-            pack(replace(graph, others=(other,))), pack(replace(graph, form="circle", others=(other, other))))
+    other = replace(
+        graph,
+        name="other",
+        operators=(Operator("CUSTOM(x)", (0, -1), (1,)), Operator("IF", (0,), (1,))),
+    )
+    return (
+        *(single_op_model(layer, form=form) for layer in layers for form in ("tflite", "circle")),
+        pack(replace(graph, others=(other,))),
+        pack(replace(graph, form="circle", others=(other, other))),
+    )
 
 
 def is_read(data: bytes) -> bool:
@@ -414,7 +615,9 @@ def is_read(data: bytes) -> bool:
         model = read_model(data)
     except ValueError as error:
         said = str(error)
-    if said:  # the table, the operator or the tensor, what is wrong with it, and where a file is cut
+    if (
+        said
+    ):  # the table, the operator or the tensor, what is wrong with it, and where a file is cut
         assert re.match(WORDS, said), said
         return False
     assert str(model)
@@ -426,30 +629,36 @@ def is_read(data: bytes) -> bool:
 
 
 WHERE = rf"({'|'.join(TABLES)}|buffer)(, [a-z_0-9]+)?"
-WORDS = (rf"^(identifier: got |model: got version |{WHERE}: got \d+ bytes? at offset -?\d+, allowed is inside the file of \d+; the file "
-         rf"is cut off or broken$|{WHERE}: got the same bytes |(graph \d+, )?(tensor|operator) \d+[,:] "
-         r"|(inputs|outputs) of (the model|graph \d+): got -?\d+, allowed)")
+WORDS = (
+    rf"^(identifier: got |model: got version |{WHERE}: got \d+ bytes? at offset -?\d+, allowed is inside the file of \d+; the file "
+    rf"is cut off or broken$|{WHERE}: got the same bytes |(graph \d+, )?(tensor|operator) \d+[,:] "
+    r"|(inputs|outputs) of (the model|graph \d+): got -?\d+, allowed)"
+)
 
 
 def test_a_truncated_file_is_refused() -> None:
     for data in sound()[1::3]:
         read = [is_read(data[:size]) for size in range(len(data))]
-        assert not any(read[:len(data) - 64])
+        assert not any(read[: len(data) - 64])
 
 
 def with_words(value: int, data: bytes, places: range) -> Counter[bool]:
     """How many files are read with one word of them another."""
-    return Counter(is_read(data[:at] + value.to_bytes(4, "little") + data[at + 4:]) for at in places)
+    return Counter(
+        is_read(data[:at] + value.to_bytes(4, "little") + data[at + 4 :]) for at in places
+    )
 
 
 # offsets past the end and, with a sign, behind; counts that are huge; offsets to themselves
-VALUES = (2 ** 32 - 1, 2 ** 31, 2 ** 31 - 1, 2 ** 24, 0, 1)
+VALUES = (2**32 - 1, 2**31, 2**31 - 1, 2**24, 0, 1)
 
 
 def test_words_may_be_others() -> None:
     for number, data in enumerate(sound()):
         for place, value in enumerate(VALUES):
-            found = with_words(value, data, range(4 * ((number + place) % 13), len(data) - 3, 4 * 13))
+            found = with_words(
+                value, data, range(4 * ((number + place) % 13), len(data) - 3, 4 * 13)
+            )
             assert found[False] > 0 or value < 2
 
 
@@ -468,7 +677,7 @@ def damaged(count: int) -> Counter[bool]:
         tracemalloc.start()
         try:
             found[is_read(data)] += 1
-            assert tracemalloc.get_traced_memory()[1] < 2 ** 26, seed
+            assert tracemalloc.get_traced_memory()[1] < 2**26, seed
         except Exception as error:
             error.add_note(f"damage(sound()[{seed % len(sound())}], {seed})")
             raise
@@ -492,7 +701,10 @@ def shared_tables(operators: int, inputs: int, name: str = "x") -> bytes:
     builder = flatbuffers.Builder(64)
     tensor = _pack_table(builder, "Tensor", {"name": name})
     operator = _pack_table(builder, "Operator", {"code": 0, "inputs": (0,) * inputs})
-    code, buffer = _pack_table(builder, "OperatorCode", {"code": 18}), _pack_table(builder, "Buffer", {})
+    code, buffer = (
+        _pack_table(builder, "OperatorCode", {"code": 18}),
+        _pack_table(builder, "Buffer", {}),
+    )
 
     def vector(place: int, count: int = 1) -> int:
         builder.StartVector(4, count, 4)
@@ -512,13 +724,20 @@ def shared_tables(operators: int, inputs: int, name: str = "x") -> bytes:
     return bytes(builder.Output())
 
 
-@pytest.mark.parametrize(("operators", "inputs", "name"), [(3000, 3000, "x"), (500, 700, "x"), (5_000, 40, "x"), (1, 20_000, "x" * 20_000)])
-def test_operators_that_share_their_bytes_are_no_trap(operators: int, inputs: int, name: str) -> None:
+@pytest.mark.parametrize(
+    ("operators", "inputs", "name"),
+    [(3000, 3000, "x"), (500, 700, "x"), (5_000, 40, "x"), (1, 20_000, "x" * 20_000)],
+)
+def test_operators_that_share_their_bytes_are_no_trap(
+    operators: int, inputs: int, name: str
+) -> None:
     data = shared_tables(operators, inputs, name)
     tracemalloc.start()
-    with pytest.raises(ValueError, match=r"^(Operator|operator)\b.*: got the same bytes again and again"):
+    with pytest.raises(
+        ValueError, match=r"^(Operator|operator)\b.*: got the same bytes again and again"
+    ):
         str(read_model(data))
-    assert tracemalloc.get_traced_memory()[1] < 2 ** 26
+    assert tracemalloc.get_traced_memory()[1] < 2**26
     tracemalloc.stop()
     assert len(read_model(shared_tables(20, 30)).operators) == 20
 
@@ -526,7 +745,10 @@ def test_operators_that_share_their_bytes_are_no_trap(operators: int, inputs: in
 def test_tables_that_share_their_bytes_are_no_trap() -> None:
     builder = flatbuffers.Builder(1024)
     place, copies = _pack_table(builder, "Tensor", {"name": "x" * 10_000}), 4_000
-    for slots, number in ((5, 0), (5, 2)):  # as the tensors of a graph, that as the graphs of a model
+    for slots, number in (
+        (5, 0),
+        (5, 2),
+    ):  # as the tensors of a graph, that as the graphs of a model
         builder.StartVector(4, copies, 4)
         for _ in range(copies):
             builder.PrependUOffsetTRelative(place)
@@ -535,26 +757,43 @@ def test_tables_that_share_their_bytes_are_no_trap() -> None:
         builder.PrependUOffsetTRelativeSlot(number, vector, 0)
         place = builder.EndObject()
     builder.Finish(place, b"TFL3")
-    with pytest.raises(ValueError, match=r"^Tensor, name: got the same bytes again and again at offset \d+, allowed is what takes \d+ bytes of memory in all$"):
+    with pytest.raises(
+        ValueError,
+        match=r"^Tensor, name: got the same bytes again and again at offset \d+, allowed is what takes \d+ bytes of memory in all$",
+    ):
         read_model(bytes(builder.Output()))
 
 
 # sweeps
 
+
 def test_sweep_is_written_for_a_board(tmp_path: Path) -> None:
-    made = write_sweep(tmp_path / "sweep", {"kernel": [1, 3, 5], "input": [4], "padding": ["valid"], "dtype": ["int8", "uint8"]})
+    made = write_sweep(
+        tmp_path / "sweep",
+        {"kernel": [1, 3, 5], "input": [4], "padding": ["valid"], "dtype": ["int8", "uint8"]},
+    )
     assert repr(made) == "Sweep(4 models, 2 points skipped)"
     point, reason = made.skipped[0]
     assert point == {"kernel": 5, "input": 4, "padding": "valid", "dtype": "int8"}
-    assert reason == "input_shape: got (4, 4, 4), too small for a kernel of (5, 5) with padding valid; allowed is at least 5 x 5"
+    assert (
+        reason
+        == "input_shape: got (4, 4, 4), too small for a kernel of (5, 5) with padding valid; allowed is at least 5 x 5"
+    )
     rows = list(csv.DictReader((tmp_path / "sweep" / "parameters.csv").read_text().splitlines()))
     assert [(row["model"], row["kernel_h"], row["dtype"], row["rule"]) for row in rows] == [
-        ("000.tflite", "1", "int8", "tflite-reference"), ("001.tflite", "1", "uint8", "tflite-reference"),
-        ("002.tflite", "3", "int8", "tflite-reference"), ("003.tflite", "3", "uint8", "tflite-reference")]
+        ("000.tflite", "1", "int8", "tflite-reference"),
+        ("001.tflite", "1", "uint8", "tflite-reference"),
+        ("002.tflite", "3", "int8", "tflite-reference"),
+        ("003.tflite", "3", "uint8", "tflite-reference"),
+    ]
     for row in rows:
-        raw = {name: (tmp_path / "sweep" / row[name]).read_bytes() for name in ("model", "input", "expected")}
+        raw = {
+            name: (tmp_path / "sweep" / row[name]).read_bytes()
+            for name in ("model", "input", "expected")
+        }
         assert {name: hashlib.sha256(data).hexdigest() for name, data in raw.items()} == {
-            name: row[f"{name}_sha256"] for name in raw}
+            name: row[f"{name}_sha256"] for name in raw
+        }
         (layer,) = read_model(raw["model"]).layers
         x = np.frombuffer(raw["input"], layer.dtype).reshape(1, *layer.input_shape)
         assert npulab.emulate(layer, x).tobytes() == raw["expected"]
@@ -568,7 +807,9 @@ def test_outputs_of_a_board_are_read_back(tmp_path: Path) -> None:
     made = write_sweep(folder, {"kernel": [1, 3], "dtype": ["int8", "int16"]})
     board.mkdir()
     for number in (0, 1, 3):
-        (board / f"00{number}-output.bin").write_bytes((folder / f"00{number}-expected.bin").read_bytes())
+        (board / f"00{number}-output.bin").write_bytes(
+            (folder / f"00{number}-expected.bin").read_bytes()
+        )
     at = (2, 5, 1)
     raw = np.fromfile(folder / "003-expected.bin", "<i2").reshape(made.layers[3].output_shape)
     raw[at] += 1
@@ -577,13 +818,22 @@ def test_outputs_of_a_board_are_read_back(tmp_path: Path) -> None:
     size = made.layers[0].output_shape
     count = int(np.prod(size))
     assert found.astype(object).to_numpy().tolist() == [
-        ["000.tflite", count, 0, None, "equal"], ["001.tflite", count, 0, None, "equal"],
-        ["002.tflite", 0, 0, None, "missing"], ["003.tflite", count, 1, at, "differs"]]
+        ["000.tflite", count, 0, None, "equal"],
+        ["001.tflite", count, 0, None, "equal"],
+        ["002.tflite", 0, 0, None, "missing"],
+        ["003.tflite", count, 1, at, "differs"],
+    ]
     assert set(check_sweep(folder).verdict) == {"missing"}
     (board / "002-output.bin").write_bytes(b"x")
-    with pytest.raises(ValueError, match=rf"002-output.bin: got 1 byte, allowed is {count} as 002-expected.bin has$"):
+    with pytest.raises(
+        ValueError,
+        match=rf"002-output.bin: got 1 byte, allowed is {count} as 002-expected.bin has$",
+    ):
         check_sweep(folder, board)
-    with pytest.raises(FileNotFoundError, match=r"board: there is no parameters.csv, allowed is a folder that write_sweep made$"):
+    with pytest.raises(
+        FileNotFoundError,
+        match=r"board: there is no parameters.csv, allowed is a folder that write_sweep made$",
+    ):
         check_sweep(board)
 
 
@@ -604,19 +854,33 @@ def test_outputs_of_a_sweep_spread(op: str) -> None:
         assert len(np.unique(got)) > min(got.size, 256) / 8
 
 
-@pytest.mark.parametrize(("grid", "words"), [
-    ({"kernel_x": [1]}, "grid: got 'kernel_x', allowed are op, input_h, "),
-    ({"dtype": ["int9"]}, "grid: got dtype 'int9', allowed is one of int8, uint8, int16, float16, float32"),
-    ({"padding": "smae"}, "grid: got padding 'smae', allowed is same, valid or ((top, bottom), (left, right))"),
-    ({"stride": [0]}, "grid: got stride 0, allowed is a whole number of at least 1"),
-    ({"kernel": [9], "padding": ["valid"]}, "grid: got 1 point, none of which can be: input_shape: got (8, 8, 4), too small"),
-    (None, "grid: got None, allowed is values by name, such as {'kernel': [1, 3]}"),
-    ([], "grid: got [], allowed is values by name"),
-    ("abc", "grid: got 'abc', allowed is values by name"),
-    ({"kernel": 1.5}, "grid: got kernel 1.5, allowed is a whole number of at least 1"),
-    ({"kernel": []}, "grid: got 0 points, none of which can be: a name has no values"),
-])
-def test_a_grid_that_is_not_so_is_refused(grid: dict[str, list[Any]], words: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("grid", "words"),
+    [
+        ({"kernel_x": [1]}, "grid: got 'kernel_x', allowed are op, input_h, "),
+        (
+            {"dtype": ["int9"]},
+            "grid: got dtype 'int9', allowed is one of int8, uint8, int16, float16, float32",
+        ),
+        (
+            {"padding": "smae"},
+            "grid: got padding 'smae', allowed is same, valid or ((top, bottom), (left, right))",
+        ),
+        ({"stride": [0]}, "grid: got stride 0, allowed is a whole number of at least 1"),
+        (
+            {"kernel": [9], "padding": ["valid"]},
+            "grid: got 1 point, none of which can be: input_shape: got (8, 8, 4), too small",
+        ),
+        (None, "grid: got None, allowed is values by name, such as {'kernel': [1, 3]}"),
+        ([], "grid: got [], allowed is values by name"),
+        ("abc", "grid: got 'abc', allowed is values by name"),
+        ({"kernel": 1.5}, "grid: got kernel 1.5, allowed is a whole number of at least 1"),
+        ({"kernel": []}, "grid: got 0 points, none of which can be: a name has no values"),
+    ],
+)
+def test_a_grid_that_is_not_so_is_refused(
+    grid: dict[str, list[Any]], words: str, tmp_path: Path
+) -> None:
     with pytest.raises(ValueError) as caught:
         write_sweep(tmp_path / "sweep", grid)
     assert str(caught.value).startswith(words)
@@ -636,6 +900,7 @@ def test_an_error_leaves_nothing(tmp_path: Path) -> None:
 
 # packages
 
+
 def test_import_loads_no_flatbuffers() -> None:
     code = "import npulab, sys; print([m for m in ('pandas', 'flatbuffers', 'tqdm') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -644,5 +909,8 @@ def test_import_loads_no_flatbuffers() -> None:
 
 def test_a_missing_flatbuffers_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "flatbuffers", None)
-    with pytest.raises(MissingPackage, match=r"^writing a model needs flatbuffers, which is not installed: pip install flatbuffers$"):
+    with pytest.raises(
+        MissingPackage,
+        match=r"^writing a model needs flatbuffers, which is not installed: pip install flatbuffers$",
+    ):
         single_op_model(small())

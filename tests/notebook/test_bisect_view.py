@@ -1,4 +1,6 @@
-"""The bisect view: its model with no browser, its view with no front end, its drawing in a blank page."""
+"""The bisect view: its model with no browser, its view with no front end, its drawing in a blank
+page.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +33,26 @@ SOON = 10.0  # seconds that nothing here needs
 
 def pair(fields: int = FIELDS, width: int = 8, **changes: object) -> tuple[Capture, Capture]:
     """A good capture of zeros and a bad one in which every field is its number plus one."""
-    rows = [{"block": "NN", "offset": 4 * (n // 4), "register": f"R{n // 4}", "field": f"f{n}", "lsb": 8 * (n % 4),
-             "width": width} for n in range(fields)]
+    rows = [
+        {
+            "block": "NN",
+            "offset": 4 * (n // 4),
+            "register": f"R{n // 4}",
+            "field": f"f{n}",
+            "lsb": 8 * (n % 4),
+            "width": width,
+        }
+        for n in range(fields)
+    ]
     registers = RegisterMap(rows)
-    good = Capture("good", "demo", "x", (Job("NN", np.zeros(len(registers), np.uint32)),), maps={"NN": registers})
-    bad = good.with_fields(**{f"f{n}": n % (2 ** width - 1) + 1 for n in range(fields)})
+    good = Capture(
+        "good",
+        "demo",
+        "x",
+        (Job("NN", np.zeros(len(registers), np.uint32)),),
+        maps={"NN": registers},
+    )
+    bad = good.with_fields(**{f"f{n}": n % (2**width - 1) + 1 for n in range(fields)})
     return replace(good, **changes), replace(bad, **{"name": "bad", "tool": "", **changes})
 
 
@@ -82,13 +99,21 @@ class Interrupted(Slow):
 
 def test_model_asks() -> None:
     model = BisectModel(*pair())
-    assert (model.state, model.trial, model.counts) == ("asks", 1, {"pass": 0, "fail": 0, "hang": 0})
+    assert (model.state, model.trial, model.counts) == (
+        "asks",
+        1,
+        {"pass": 0, "fail": 0, "hang": 0},
+    )
     assert model.allowed == ("pass", "fail", "hang")
     assert len(model.parts) == FIELDS
     assert model.parts[7] == ("NN R1", "f7", "0", "8")
     assert model.changed == [model.parts[place] for place in model.chosen]
-    assert [model.capture.values[row.field] for row in model.changed] == [int(row.bad) for row in model.changed]
-    assert model.status == (f"Trial 1 takes {len(model.chosen)} fields of 12 from bad: does it pass, fail or hang?")
+    assert [model.capture.values[row.field] for row in model.changed] == [
+        int(row.bad) for row in model.changed
+    ]
+    assert model.status == (
+        f"Trial 1 takes {len(model.chosen)} fields of 12 from bad: does it pass, fail or hang?"
+    )
     assert model.reason == model.session.trial.reason != ""
 
 
@@ -101,15 +126,25 @@ def test_model_answered_by_hand() -> None:
     assert model.state == "done"
     assert model.result.culprits == ((0, "NN", "R1", "f7"),)
     assert model.log == seen[-8:]
-    assert model.counts == {outcome: [row[1] for row in seen].count(outcome) for outcome in ("pass", "fail", "hang")}
-    assert (model.trial, model.left, model.progress, model.chosen, model.capture) == (len(seen), 0, 1.0, [], None)
+    assert model.counts == {
+        outcome: [row[1] for row in seen].count(outcome) for outcome in ("pass", "fail", "hang")
+    }
+    assert (model.trial, model.left, model.progress, model.chosen, model.capture) == (
+        len(seen),
+        0,
+        1.0,
+        [],
+        None,
+    )
     assert model.suspects[0] == ("NN R1.f7 = 8 (good 0)", model.result.certainty)
     assert model.found["sentence"] == model.result.sentence
     assert model.found["rows"] == [["NN R1", "f7", "0", "8", 1]]
     assert model.status == f"Done: {model.result.sentence}."
 
 
-@pytest.mark.parametrize(("names", "outcome"), [(("f7",), "fail"), (("f1", "f10"), "fail"), (("f4",), "hang")])
+@pytest.mark.parametrize(
+    ("names", "outcome"), [(("f7",), "fail"), (("f1", "f10"), "fail"), (("f4",), "hang")]
+)
 def test_model_runs_as_bisect_fields_does(names: tuple[str, ...], outcome: str) -> None:
     model, oracle = BisectModel(*pair()), breaks(*names, outcome=outcome)
     model.run(oracle, wait=True)
@@ -121,16 +156,22 @@ def test_model_runs_as_bisect_fields_does(names: tuple[str, ...], outcome: str) 
 
 @pytest.mark.parametrize("names", [("out_zero_point",), ("relu", "out_zero_point")])
 def test_model_finds_mistakes_on_a_simulated_device(names: tuple[str, ...]) -> None:
-    good, bad = (npulab.load(CAPTURES / "vivante" / name) for name in ("sim-3x3-same", "sim-other-driver"))
+    good, bad = (
+        npulab.load(CAPTURES / "vivante" / name) for name in ("sim-3x3-same", "sim-other-driver")
+    )
     mended = {name: good.values[name] for name in ("out_zero_point", "relu") if name not in names}
     model = BisectModel(good, bad.with_fields(**mended), Simulated(good.buffers["output"]))
     assert len(model.parts) >= 40
     model.run(wait=True)
-    assert [[key[3] for key in group] for group in model.result.groups] == [[name] for name in names]
+    assert [[key[3] for key in group] for group in model.result.groups] == [
+        [name] for name in names
+    ]
 
 
 def test_model_finds_a_pair_on_a_simulated_device() -> None:
-    good, bad = (npulab.load(CAPTURES / "vivante" / name) for name in ("sim-3x3-same", "sim-other-driver"))
+    good, bad = (
+        npulab.load(CAPTURES / "vivante" / name) for name in ("sim-3x3-same", "sim-other-driver")
+    )
     names, device = ("out_zero_point", "relu"), Simulated(good.buffers["output"])
 
     def both(capture: Capture) -> str:
@@ -146,7 +187,9 @@ def test_model_finds_a_pair_on_a_simulated_device() -> None:
 
 def test_model_runs_in_a_thread() -> None:
     model, seen = BisectModel(*pair(), breaks("f7")), []
-    model.observe(lambda change: seen.append((change.new, threading.current_thread().name)), "trial")
+    model.observe(
+        lambda change: seen.append((change.new, threading.current_thread().name)), "trial"
+    )
     assert model.allowed == ("pass", "fail", "hang", "run")
     model.run()
     until(lambda: model.state == "done")
@@ -159,8 +202,20 @@ def test_model_is_whole_whenever_it_is_observed() -> None:
 
     def look(_: object) -> None:
         asked, told = model.session.trial, model.session.queries
-        seen.append((model.turn, model.trial, sum(model.counts.values()), [row.field for row in model.changed]) ==
-                    (told, told + (asked is not None), told, [] if asked is None else [one.field for one in asked.changed]))
+        seen.append(
+            (
+                model.turn,
+                model.trial,
+                sum(model.counts.values()),
+                [row.field for row in model.changed],
+            )
+            == (
+                told,
+                told + (asked is not None),
+                told,
+                [] if asked is None else [one.field for one in asked.changed],
+            )
+        )
 
     model.observe(look)
     model.run(wait=True)
@@ -181,7 +236,10 @@ def test_model_stops_within_one_step() -> None:
     assert model.status == "Stops when trial 2 has ended; its outcome will not count."
     oracle.go.release()
     until(lambda: model.state == "stopped")
-    assert (oracle.calls, len(model.session.journal)) == (2, 1)  # the second outcome came after Stop
+    assert (oracle.calls, len(model.session.journal)) == (
+        2,
+        1,
+    )  # the second outcome came after Stop
     assert model.status.startswith("Stopped before the outcome of trial 2, which takes ")
     model.run(breaks("f7"), wait=True)
     assert model.result.culprits == ((0, "NN", "R1", "f7"),)
@@ -223,25 +281,42 @@ def test_model_refuses_while_it_runs() -> None:
     model.answer("pass")
     model.run()
     assert oracle.asked.acquire(timeout=SOON)
-    for act in (lambda: model.answer("fail"), model.undo, model.again, model.run, lambda: model.run(breaks("f1"))):
-        with pytest.raises(ValueError, match=r"^(fail|undo|again|run): got it in state 'runs', allowed there is stop$"):
+    for act in (
+        lambda: model.answer("fail"),
+        model.undo,
+        model.again,
+        model.run,
+        lambda: model.run(breaks("f1")),
+    ):
+        with pytest.raises(
+            ValueError,
+            match=r"^(fail|undo|again|run): got it in state 'runs', allowed there is stop$",
+        ):
             act()
     assert (model.trial, len(model.session.journal), model.oracle) == (2, 1, oracle)
     model.stop()
-    with pytest.raises(ValueError, match=r"^fail: got it in state 'stops', allowed there is to wait$"):
+    with pytest.raises(
+        ValueError, match=r"^fail: got it in state 'stops', allowed there is to wait$"
+    ):
         model.answer("fail")
     oracle.go.release()
     until(lambda: model.state == "stopped")
 
 
-@pytest.mark.parametrize(("said", "sentence"), [
-    (TimeoutError("no answer\n  from the board"), "TimeoutError: no answer from the board"),
-    (KeyError(), "KeyError"),
-    (SystemExit(3), "SystemExit: 3"),
-    (ValueError("x" * 1000), "ValueError: " + "x" * 388 + "…"),
-    ("maybe", "ValueError: outcome: got 'maybe', allowed is one of pass, fail, hang"),
-    (None, "ValueError: outcome: got None, allowed is one of pass, fail, hang")])
-def test_model_of_an_oracle_that_fails(said: object, sentence: str, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("said", "sentence"),
+    [
+        (TimeoutError("no answer\n  from the board"), "TimeoutError: no answer from the board"),
+        (KeyError(), "KeyError"),
+        (SystemExit(3), "SystemExit: 3"),
+        (ValueError("x" * 1000), "ValueError: " + "x" * 388 + "…"),
+        ("maybe", "ValueError: outcome: got 'maybe', allowed is one of pass, fail, hang"),
+        (None, "ValueError: outcome: got None, allowed is one of pass, fail, hang"),
+    ],
+)
+def test_model_of_an_oracle_that_fails(
+    said: object, sentence: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     def oracle(capture: Capture) -> str:
         if model.trial < 3:
             return breaks("f7")(capture)
@@ -296,14 +371,20 @@ def test_model_undo_and_again() -> None:
     model.answer("fail")
     second = model.chosen
     model.again()
-    assert (model.trial, model.chosen, model.reason) == (2, first, "asked again: the last outcome was fail")
+    assert (model.trial, model.chosen, model.reason) == (
+        2,
+        first,
+        "asked again: the last outcome was fail",
+    )
     model.undo()
     assert (model.trial, model.chosen, model.counts["fail"]) == (2, second, 1)
     model.undo()
     assert (model.trial, model.chosen, model.counts["fail"]) == (1, first, 0)
     model.answer("fail")
     assert (model.trial, model.chosen) == (2, second)
-    with pytest.raises(ValueError, match=r"^answer: got 'boom', allowed is one of pass, fail, hang$"):
+    with pytest.raises(
+        ValueError, match=r"^answer: got 'boom', allowed is one of pass, fail, hang$"
+    ):
         model.answer("boom")
 
 
@@ -313,7 +394,9 @@ def test_model_goes_on_from_its_end() -> None:
     trials = model.trial
     assert model.allowed == ("undo", "again")
     model.run()  # nothing is left to run
-    with pytest.raises(ValueError, match=r"^pass: got it in state 'done', allowed there is undo, again$"):
+    with pytest.raises(
+        ValueError, match=r"^pass: got it in state 'done', allowed there is undo, again$"
+    ):
         model.answer("pass")
     model.undo()
     assert (model.state, model.trial, model.found, model.allowed[-1]) == ("asks", trials, {}, "run")
@@ -325,7 +408,9 @@ def test_model_goes_on_from_its_end() -> None:
 
 def test_model_undo_of_nothing() -> None:
     for act in ("undo", "again"):
-        with pytest.raises(ValueError, match=f"^{act}: got it in state 'asks', allowed there is pass, fail, hang$"):
+        with pytest.raises(
+            ValueError, match=f"^{act}: got it in state 'asks', allowed there is pass, fail, hang$"
+        ):
             getattr(BisectModel(*pair()), act)()
 
 
@@ -340,7 +425,10 @@ def test_model_press_counts_for_its_own_question() -> None:
     assert (model.trial, model.turn) == (1, turn + 2)
     model.press("hang", turn + 2)
     assert model.counts["hang"] == 1
-    with pytest.raises(ValueError, match=r"^press: got 'explode', allowed is one of pass, fail, hang, undo, again, run, stop$"):
+    with pytest.raises(
+        ValueError,
+        match=r"^press: got 'explode', allowed is one of pass, fail, hang, undo, again, run, stop$",
+    ):
         model.press("explode", model.turn)
 
 
@@ -413,7 +501,10 @@ def test_model_hands_its_journal_over(tmp_path: Path) -> None:
     assert oracle.asked.acquire(timeout=SOON)
     assert one.state == "stopped"
     assert one.note == f"{path}: a newer view goes on with this journal"
-    with pytest.raises(ValueError, match=r"^pass: got it where .*run\.jsonl: a newer view goes on with this journal$"):
+    with pytest.raises(
+        ValueError,
+        match=r"^pass: got it where .*run\.jsonl: a newer view goes on with this journal$",
+    ):
         one.answer("pass")
     for _ in range(50):
         oracle.go.release()
@@ -430,9 +521,14 @@ def test_model_is_not_set_from_outside() -> None:
 
 
 def test_model_refuses_what_is_no_oracle() -> None:
-    with pytest.raises(TypeError, match=r"^oracle: got str, allowed is what is called with a capture$"):
+    with pytest.raises(
+        TypeError, match=r"^oracle: got str, allowed is what is called with a capture$"
+    ):
         BisectModel(*pair(), "simulated")
-    with pytest.raises(ValueError, match=r"^run: got no oracle, allowed is one that says \"pass\", \"fail\" or \"hang\""):
+    with pytest.raises(
+        ValueError,
+        match=r"^run: got no oracle, allowed is one that says \"pass\", \"fail\" or \"hang\"",
+    ):
         BisectModel(*pair()).run()
     with pytest.raises(TypeError, match="unexpected keyword argument 'flakes'"):
         BisectModel(*pair(), flakes=1)
@@ -440,20 +536,44 @@ def test_model_refuses_what_is_no_oracle() -> None:
 
 def test_model_says_what_buffers_addresses_and_writes_are() -> None:
     good, bad = pair(4)
-    rows = [{"block": "NN", "register": "R0", "field": "mode", "lsb": 0, "width": 8},
-            {"block": "NN", "register": "R0", "field": "where", "lsb": 8, "width": 24, "value": "raw*64", "address": "yes"}]
+    rows = [
+        {"block": "NN", "register": "R0", "field": "mode", "lsb": 0, "width": 8},
+        {
+            "block": "NN",
+            "register": "R0",
+            "field": "where",
+            "lsb": 8,
+            "width": 24,
+            "value": "raw*64",
+            "address": "yes",
+        },
+    ]
     maps = {"NN": RegisterMap(rows)}
     good = replace(good, maps=maps, buffers={"input": bytes(8), "output": b"a"})
     bad = replace(bad, maps=maps, buffers={"input": bytes(6) + b"\1\1\1", "output": b"b"})
     model = BisectModel(good, bad, addresses=True)
-    assert model.parts == (("NN R0", "mode", "0", "1"), ("NN R0", "where", "0x0", "0x100c080"),
-                           ("buffer", "input", "8 bytes", "9 bytes, 3 differ"))
+    assert model.parts == (
+        ("NN R0", "mode", "0", "1"),
+        ("NN R0", "where", "0x0", "0x100c080"),
+        ("buffer", "input", "8 bytes", "9 bytes, 3 differ"),
+    )
     model.run(lambda capture: "fail", wait=True)
     writes = [((0, 1),), ((0, 1), (4, 2))]
-    registers = RegisterMap([{"block": "NN", "offset": 4, "register": "B", "field": "b", "lsb": 0, "width": 32},
-                             {"block": "NN", "offset": 0, "register": "A", "field": "a", "lsb": 0, "width": 32}])
-    good, bad = (replace(good, buffers={}, maps={"NN": registers},
-                         jobs=(Job("NN", [0, 0]), Job.from_writes("NN", one, registers))) for one in writes)
+    registers = RegisterMap(
+        [
+            {"block": "NN", "offset": 4, "register": "B", "field": "b", "lsb": 0, "width": 32},
+            {"block": "NN", "offset": 0, "register": "A", "field": "a", "lsb": 0, "width": 32},
+        ]
+    )
+    good, bad = (
+        replace(
+            good,
+            buffers={},
+            maps={"NN": registers},
+            jobs=(Job("NN", [0, 0]), Job.from_writes("NN", one, registers)),
+        )
+        for one in writes
+    )
     assert BisectModel(good, bad).parts == (("job 1 NN B", "b", "not written", "2"),)
 
 
@@ -461,8 +581,14 @@ def test_repr_and_face_are_equal_on_two_builds() -> None:
     one, two = (BisectView(*pair()) for _ in range(2))
     for view in (one, two):
         view.answer("fail")
-    assert repr(one) == repr(two) == ("BisectView(demo/good against bad, 12 fields differ: asks, trial 2, about "
-                                      f"{one.model.left} left)")
+    assert (
+        repr(one)
+        == repr(two)
+        == (
+            "BisectView(demo/good against bad, 12 fields differ: asks, trial 2, about "
+            f"{one.model.left} left)"
+        )
+    )
     assert repr(one.model) == repr(one).replace("View", "Model")
     faces = [view._repr_mimebundle_()[0] for view in (one, two)]
     assert faces[0]["text/html"] == faces[1]["text/html"]
@@ -481,7 +607,10 @@ def test_face() -> None:
     assert "NN R1.f7 = 8 (good 0) breaks it" in face
     assert face.count("<tr>") == 2
     assert not re.search(r"<(script|style|link)|class=|id=", face)
-    assert repr(view) == f"BisectView(demo/<script> against <script>, 12 fields differ: done, {view.result.sentence})"
+    assert (
+        repr(view)
+        == f"BisectView(demo/<script> against <script>, 12 fields differ: done, {view.result.sentence})"
+    )
 
 
 def test_face_has_at_most_60_rows() -> None:
@@ -495,7 +624,10 @@ def test_face_has_at_most_60_rows() -> None:
 
 def test_simulated_is_said_everywhere() -> None:
     good, bad = pair()
-    for simulated in ((replace(good, provenance="simulated"), bad), (good, replace(bad, provenance="simulated"))):
+    for simulated in (
+        (replace(good, provenance="simulated"), bad),
+        (good, replace(bad, provenance="simulated")),
+    ):
         view = BisectView(*simulated)
         assert view.simulated
         assert ", simulated, 12 fields differ" in repr(view)
@@ -537,7 +669,9 @@ def test_view_takes_what_a_browser_sends() -> None:
     assert view.capture is None
 
 
-@pytest.mark.parametrize("sent", [None, "pass", {"act": "pass"}, {"act": "pass", "turn": 0, "trial": 1}])
+@pytest.mark.parametrize(
+    "sent", [None, "pass", {"act": "pass"}, {"act": "pass", "turn": 0, "trial": 1}]
+)
 def test_view_refuses_what_a_browser_must_not_send(sent: object) -> None:
     view = BisectView(*pair())
     with pytest.raises(ValueError, match=r"^message: got .*, allowed is an act and its turn$"):
@@ -546,7 +680,10 @@ def test_view_refuses_what_a_browser_must_not_send(sent: object) -> None:
 
 
 def test_view_sends_texts_and_no_bytes() -> None:
-    good, bad = (replace(capture, buffers={"weights": bytes([n]) * 100_000}) for n, capture in enumerate(pair()))
+    good, bad = (
+        replace(capture, buffers={"weights": bytes([n]) * 100_000})
+        for n, capture in enumerate(pair())
+    )
     view = BisectView(good, bad)
     view.answer("fail")
     state = {name: value for name, value in view.get_state().items() if not name.startswith("_")}
@@ -570,7 +707,8 @@ def test_view_has_the_acts_of_its_model() -> None:
 
 
 class Linked(BlankPage):
-    """A page with its view behind it: ``deliver`` takes to Python what was sent, and back what it says.
+    """A page with its view behind it: ``deliver`` takes to Python what was sent, and back what it
+    says.
 
     Its clock stands still, so that no trial counts as seen before ``look``.
     """
@@ -583,7 +721,7 @@ class Linked(BlankPage):
 
     def deliver(self, view: BisectView) -> None:
         sent = self.sent
-        for content in sent[self.taken:]:
+        for content in sent[self.taken :]:
             view._handle_custom_msg(content, [])
         self.taken = len(sent)
         self.push(shown=view.shown)
@@ -599,10 +737,14 @@ class Linked(BlankPage):
         return self.page.inner_text(selector)
 
     def enabled(self) -> list[str]:
-        return self.page.eval_on_selector_all(".tools button[aria-disabled=false]", "all => all.map(b => b.dataset.act)")
+        return self.page.eval_on_selector_all(
+            ".tools button[aria-disabled=false]", "all => all.map(b => b.dataset.act)"
+        )
 
     def rows(self, selector: str) -> list[list[str]]:
-        return self.page.eval_on_selector_all(f"{selector} tr", "all => all.map(r => [...r.cells].map(c => c.innerText))")
+        return self.page.eval_on_selector_all(
+            f"{selector} tr", "all => all.map(r => [...r.cells].map(c => c.innerText))"
+        )
 
 
 @pytest.mark.sample(1)
@@ -615,10 +757,23 @@ def test_page_in_each_theme(chrome: Browser, theme: str) -> None:
     with Linked(chrome, view, theme) as page:
         page.push(shown=asks)
         assert not page.page.is_visible(".result")
-        page.page.evaluate("document.querySelector('.result').hidden = false")  # both at once, to look at once
+        page.page.evaluate(
+            "document.querySelector('.result').hidden = false"
+        )  # both at once, to look at once
         page.page.click(".fold")
-        for shown in (".npulab-heading", "text=simulated", "[role=status]", "[role=progressbar]", ".tried table", ".kept",
-                      ".suspects table", ".trials table", ".result table", ".script", ".npulab-help"):
+        for shown in (
+            ".npulab-heading",
+            "text=simulated",
+            "[role=status]",
+            "[role=progressbar]",
+            ".tried table",
+            ".kept",
+            ".suspects table",
+            ".trials table",
+            ".result table",
+            ".script",
+            ".npulab-help",
+        ):
             assert page.page.is_visible(shown), shown
         assert page.accessibility() == []
         page.cleanup()
@@ -636,15 +791,24 @@ def test_page_shows_the_trial(chrome: Browser) -> None:
         assert page.text(".where") == f"trial 1 · about {view.model.left} left"
         assert page.rows(".kept") == []
         page.page.click(".fold")
-        assert page.rows(".kept") == [[*row[:3], row[2], row[3]] for row in view.model.parts if list(row) not in taken]
+        assert page.rows(".kept") == [
+            [*row[:3], row[2], row[3]] for row in view.model.parts if list(row) not in taken
+        ]
         for outcome in ("pass", "fail"):
             view.answer(outcome)
             page.push(shown=view.shown)
-        assert page.rows(".suspects tbody") == [[f"{100 * share:.1f} %", text] for text, share in view.model.suspects]
-        assert [row[:3] for row in page.rows(".trials tbody")] == [[str(number), outcome, str(changed)] for
-                                                                   number, outcome, changed, _ in view.model.log[::-1]]
+        assert page.rows(".suspects tbody") == [
+            [f"{100 * share:.1f} %", text] for text, share in view.model.suspects
+        ]
+        assert [row[:3] for row in page.rows(".trials tbody")] == [
+            [str(number), outcome, str(changed)]
+            for number, outcome, changed, _ in view.model.log[::-1]
+        ]
         assert page.text(".counts") == "1 pass\n1 fail\n0 hang"
-        assert page.page.get_attribute("[role=progressbar]", "aria-valuenow") == f"{100 * view.model.progress:.0f}"
+        assert (
+            page.page.get_attribute("[role=progressbar]", "aria-valuenow")
+            == f"{100 * view.model.progress:.0f}"
+        )
         assert len(page.rows(".kept")) + len(page.rows(".tried tbody:not(.kept)")) == FIELDS
         assert page.errors == []
 
@@ -679,11 +843,17 @@ def test_page_stops_by_key_and_by_button(chrome: Browser) -> None:
     oracle = Slow()
     view = BisectView(*pair(), oracle)
     with Linked(chrome, view) as page:
-        for stop in (lambda: page.press("Escape"), lambda: page.press("s"), lambda: page.page.click("button.stop")):
+        for stop in (
+            lambda: page.press("Escape"),
+            lambda: page.press("s"),
+            lambda: page.page.click("button.stop"),
+        ):
             page.page.click("button.run")
             page.deliver(view)
             assert page.enabled() == ["stop"]
-            assert page.page.evaluate("document.activeElement.dataset.act") == "run"  # the keys stay with the view
+            assert (
+                page.page.evaluate("document.activeElement.dataset.act") == "run"
+            )  # the keys stay with the view
             stop()
             page.deliver(view)
             assert page.enabled() == []
@@ -726,11 +896,38 @@ def test_page_held_keys_say_it_once(chrome: Browser) -> None:
 def test_page_keeps_its_keys_to_itself(chrome: Browser) -> None:
     view = BisectView(*pair())
     with Linked(chrome, view) as page:
-        page.page.evaluate("window.reached = []; document.addEventListener('keydown', e => reached.push(e.key))")
+        page.page.evaluate(
+            "window.reached = []; document.addEventListener('keydown', e => reached.push(e.key))"
+        )
         page.page.focus("button.pass")
-        page.press("m", "x", "d", "Shift+P", "Enter", "ArrowRight", "ArrowDown", "Home", "Backspace", "Tab", "PageDown",
-                   "ArrowUp", "Escape", "Control+s", "Shift+Enter", "F5")
-        assert page.page.evaluate("reached") == ["Shift", "Tab", "Escape", "Control", "s", "Shift", "Enter", "F5"]
+        page.press(
+            "m",
+            "x",
+            "d",
+            "Shift+P",
+            "Enter",
+            "ArrowRight",
+            "ArrowDown",
+            "Home",
+            "Backspace",
+            "Tab",
+            "PageDown",
+            "ArrowUp",
+            "Escape",
+            "Control+s",
+            "Shift+Enter",
+            "F5",
+        )
+        assert page.page.evaluate("reached") == [
+            "Shift",
+            "Tab",
+            "Escape",
+            "Control",
+            "s",
+            "Shift",
+            "Enter",
+            "F5",
+        ]
         page.look()
         page.page.evaluate("""document.activeElement.dispatchEvent(
           new KeyboardEvent('keydown', {key: 'P', bubbles: true}))""")  # as Caps Lock types it
@@ -741,13 +938,37 @@ def test_page_is_gone_through_by_tab_and_arrows(chrome: Browser) -> None:
     view = BisectView(*pair())
     with Linked(chrome, view) as page:
         seen = []
-        for key in ("Tab", "ArrowRight", "ArrowRight", "ArrowLeft", "End", "ArrowRight", "Home", "End", "Tab", "Tab"):
+        for key in (
+            "Tab",
+            "ArrowRight",
+            "ArrowRight",
+            "ArrowLeft",
+            "End",
+            "ArrowRight",
+            "Home",
+            "End",
+            "Tab",
+            "Tab",
+        ):
             page.press(key)
             seen.append(page.page.evaluate("document.activeElement.className"))
-        assert seen == ["pass", "fail", "hang", "fail", "stop", "stop", "pass", "stop", "scroll", "fold"]
+        assert seen == [
+            "pass",
+            "fail",
+            "hang",
+            "fail",
+            "stop",
+            "stop",
+            "pass",
+            "stop",
+            "scroll",
+            "fold",
+        ]
         assert page.page.locator(".tools [tabindex='0']").count() == 1
-        assert [button.get_attribute("aria-keyshortcuts") for button in page.page.locator(".tools button").all()] == \
-            list("pfhuars")
+        assert [
+            button.get_attribute("aria-keyshortcuts")
+            for button in page.page.locator(".tools button").all()
+        ] == list("pfhuars")
         assert page.page.get_by_role("button", name="Ask again", exact=True).count() == 1
 
 
@@ -756,15 +977,25 @@ def test_page_of_a_result(chrome: Browser) -> None:
     view.run(breaks("f1", "f10"), wait=True)
     with Linked(chrome, view) as page:
         assert page.text("[role=status]") == f"Done: {view.result.sentence}."
-        assert [row[:4] for row in page.rows(".result tbody")] == [["NN R0", "f1", "0", "2"], ["NN R2", "f10", "0", "11"]]
-        assert page.text(".script") == view.result.script(oracle="npulab.Manual()  # asks a person; "
-                                                          "it was a function")
+        assert [row[:4] for row in page.rows(".result tbody")] == [
+            ["NN R0", "f1", "0", "2"],
+            ["NN R2", "f10", "0", "11"],
+        ]
+        assert page.text(".script") == view.result.script(
+            oracle="npulab.Manual()  # asks a person; it was a function"
+        )
         page.page.click(".copy")  # a blank page has no clipboard
         assert page.text("[role=status]") == "The script is selected: Ctrl+C or Cmd+C copies it."
-        assert page.page.evaluate("getSelection().toString()").strip() == page.text(".script").strip()
-        page.page.evaluate("Object.defineProperty(navigator, 'clipboard', {value: {writeText: async t => { copied = t }}})")
+        assert (
+            page.page.evaluate("getSelection().toString()").strip() == page.text(".script").strip()
+        )
+        page.page.evaluate(
+            "Object.defineProperty(navigator, 'clipboard', {value: {writeText: async t => { copied = t }}})"
+        )
         page.page.click(".copy")
-        page.page.wait_for_function("document.querySelector('[role=status]').textContent === 'The script is copied.'")
+        page.page.wait_for_function(
+            "document.querySelector('[role=status]').textContent === 'The script is copied.'"
+        )
         assert page.page.evaluate("copied") == view.shown["found"]["script"]
         view.undo()
         page.push(shown=view.shown)
@@ -775,15 +1006,28 @@ def test_page_of_a_result(chrome: Browser) -> None:
 
 def test_page_of_many_fields_fits(chrome: Browser) -> None:
     good, bad = pair(240)
-    rows = [{"block": "NN", "offset": 4 * item.pieces[0].word, "register": "A_REGISTER_" * 4 + item.register,
-             "field": "a_field_of_a_long_name_" * 3 + item.name, "lsb": item.pieces[0].lsb, "width": 8}
-            for item in good.maps["NN"] if not item.automatic]
+    rows = [
+        {
+            "block": "NN",
+            "offset": 4 * item.pieces[0].word,
+            "register": "A_REGISTER_" * 4 + item.register,
+            "field": "a_field_of_a_long_name_" * 3 + item.name,
+            "lsb": item.pieces[0].lsb,
+            "width": 8,
+        }
+        for item in good.maps["NN"]
+        if not item.automatic
+    ]
     maps = {"NN": RegisterMap(rows)}
-    view = BisectView(replace(good, maps=maps, name="good" * 20), replace(bad, maps=maps, name="bad" * 20))
+    view = BisectView(
+        replace(good, maps=maps, name="good" * 20), replace(bad, maps=maps, name="bad" * 20)
+    )
     with Linked(chrome, view, size=(700, 900)) as page:
         page.push(shown={**view.shown, "chosen": list(range(230))})
         shown = page.rows(".tried tbody:not(.kept)")
         assert (len(shown), shown[-1]) == (201, ["… 30 more"])
         assert page.text(".fold") == f"▸ 10 stay as in {'good' * 20}"
         for selector in ("html", ".npulab-bisect", ".scroll"):
-            assert page.page.eval_on_selector(selector, "one => one.scrollWidth <= one.clientWidth"), selector
+            assert page.page.eval_on_selector(
+                selector, "one => one.scrollWidth <= one.clientWidth"
+            ), selector

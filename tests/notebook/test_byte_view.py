@@ -1,4 +1,6 @@
-"""The byte view: its model with no browser, its search against a slow one, what a notebook keeps of it."""
+"""The byte view: its model with no browser, its search against a slow one, what a notebook keeps
+of it.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,19 @@ from npulab.notebook.widgets.byte_search import ELEMENTS, find
 from npulab.notebook.widgets.byte_view import STATUSES, WINDOW
 from npulab.registers.map import RegisterMap
 
-CODES = {"u8": "B", "i8": "b", "u16": "H", "i16": "h", "u32": "I", "i32": "i", "u64": "Q", "i64": "q", "f16": "e",
-         "f32": "f", "f64": "d"}
+CODES = {
+    "u8": "B",
+    "i8": "b",
+    "u16": "H",
+    "i16": "h",
+    "u32": "I",
+    "i32": "i",
+    "u64": "Q",
+    "i64": "q",
+    "f16": "e",
+    "f32": "f",
+    "f64": "d",
+}
 NASTY = "<script>alert(1)</script>"
 
 
@@ -43,45 +56,85 @@ def slow(data: bytes, value: float, element: str, big_endian: bool) -> list[int]
     size = struct.calcsize(code)
     wanted = struct.unpack(code, struct.pack(code, value))[0]
     read = [struct.unpack_from(code, data, at)[0] for at in range(len(data) - size + 1)]
-    return [at for at, one in enumerate(read) if one == wanted or (math.isnan(wanted) and math.isnan(one))]
+    return [
+        at
+        for at, one in enumerate(read)
+        if one == wanted or (math.isnan(wanted) and math.isnan(one))
+    ]
 
 
-@given(st.sampled_from(sorted(CODES)), st.booleans(), st.integers(0, 2 ** 32 - 1), st.integers(1, 90), st.integers(2, 6))
-def test_numbers_are_found_at_every_offset(element: str, big_endian: bool, seed: int, size: int, values: int) -> None:
+@given(
+    st.sampled_from(sorted(CODES)),
+    st.booleans(),
+    st.integers(0, 2**32 - 1),
+    st.integers(1, 90),
+    st.integers(2, 6),
+)
+def test_numbers_are_found_at_every_offset(
+    element: str, big_endian: bool, seed: int, size: int, values: int
+) -> None:
     draw = np.random.default_rng(seed)
     # few values, so that much matches; the bytes of infinities, of NaN and of both zeros among them
-    data = draw.choice(np.array([0, 0x80, 0x7c, 0xff, 0x7f, 1], np.uint8)[:values], size)
+    data = draw.choice(np.array([0, 0x80, 0x7C, 0xFF, 0x7F, 1], np.uint8)[:values], size)
     width = struct.calcsize("<" + CODES[element])
     at = int(draw.integers(0, max(size - width, 0) + 1))
-    raw = data[at:at + width].tobytes().ljust(width, b"\0")
+    raw = data[at : at + width].tobytes().ljust(width, b"\0")
     value = struct.unpack((">" if big_endian else "<") + CODES[element], raw)[0]
-    assert find(data, str(value), element, big_endian).tolist() == slow(data.tobytes(), value, element, big_endian)
+    assert find(data, str(value), element, big_endian).tolist() == slow(
+        data.tobytes(), value, element, big_endian
+    )
 
 
-@given(st.binary(min_size=1, max_size=80), st.lists(st.sampled_from(["00", "01", "??", "?1", "0?", "ff"]), min_size=1,
-                                                    max_size=20).filter(lambda parts: set("".join(parts)) != {"?"}))
+@given(
+    st.binary(min_size=1, max_size=80),
+    st.lists(st.sampled_from(["00", "01", "??", "?1", "0?", "ff"]), min_size=1, max_size=20).filter(
+        lambda parts: set("".join(parts)) != {"?"}
+    ),
+)
 def test_patterns_are_found_at_every_offset(data: bytes, parts: list[str]) -> None:
     data = bytes(byte % 2 for byte in data)
-    fits = [all(want in ("?", got) for want, got in zip("".join(parts), data[at:at + len(parts)].hex(), strict=True))
-            for at in range(len(data) - len(parts) + 1)]
+    fits = [
+        all(
+            want in ("?", got)
+            for want, got in zip("".join(parts), data[at : at + len(parts)].hex(), strict=True)
+        )
+        for at in range(len(data) - len(parts) + 1)
+    ]
     found = find(np.frombuffer(data, np.uint8), " ".join(parts))
     assert found.tolist() == [at for at, good in enumerate(fits) if good]
 
 
 def test_text_and_zeros_and_nan() -> None:
-    data = np.frombuffer("näh — 0.0".encode() + struct.pack("<3f", 0.0, -0.0, math.nan) + b"\0\0\x80\x7f", np.uint8)
+    data = np.frombuffer(
+        "näh — 0.0".encode() + struct.pack("<3f", 0.0, -0.0, math.nan) + b"\0\0\x80\x7f", np.uint8
+    )
     assert find(data, "ä", "text").tolist() == [1]
-    assert find(data, "0", "f32").tolist() == [12, 13, 14, 15, 16], "+0 and -0, and what stands across them"
+    assert find(data, "0", "f32").tolist() == [12, 13, 14, 15, 16], (
+        "+0 and -0, and what stands across them"
+    )
     assert find(data, "nan", "f32").tolist() == [20]
     assert find(data, "inf", "f32").tolist() == [24]
     assert find(data, "0x7f80", "u16").tolist() == [26]
 
 
-@pytest.mark.parametrize(("asked", "element", "word"), [
-    ("3", "bytes", "pairs of hex digits"), ("??", "bytes", "hex"), ("xy", "bytes", "hex"), ("00" * 257, "bytes", "257 bytes"),
-    ("", "text", "0 bytes"), ("256", "u8", "0 to 255"), ("-1", "u64", "0 to 18446744073709551615"), ("-129", "i8", "-128 to 127"),
-    ("1.5", "u8", "whole number"), ("9" * 5000, "u64", "whole number"), ("70000", "f16", "65504"), ("x", "f32", "number"),
-    ("1", "u128", "f64")])
+@pytest.mark.parametrize(
+    ("asked", "element", "word"),
+    [
+        ("3", "bytes", "pairs of hex digits"),
+        ("??", "bytes", "hex"),
+        ("xy", "bytes", "hex"),
+        ("00" * 257, "bytes", "257 bytes"),
+        ("", "text", "0 bytes"),
+        ("256", "u8", "0 to 255"),
+        ("-1", "u64", "0 to 18446744073709551615"),
+        ("-129", "i8", "-128 to 127"),
+        ("1.5", "u8", "whole number"),
+        ("9" * 5000, "u64", "whole number"),
+        ("70000", "f16", "65504"),
+        ("x", "f32", "number"),
+        ("1", "u128", "f64"),
+    ],
+)
 def test_what_cannot_be_looked_for_is_refused(asked: str, element: str, word: str) -> None:
     refused(lambda: find(np.zeros(9, np.uint8), asked, element), word)
 
@@ -132,8 +185,11 @@ def slow_status(data: bytes, references: list[bytes]) -> list[str]:
     return out
 
 
-@given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 20)), min_size=1, max_size=8), st.integers(0, 3),
-       st.integers(0, 2 ** 32 - 1))
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(1, 20)), min_size=1, max_size=8),
+    st.integers(0, 3),
+    st.integers(0, 2**32 - 1),
+)
 def test_status_of_every_byte(runs: list[tuple[int, int]], count: int, seed: int) -> None:
     draw = np.random.default_rng(seed)
     data = b"".join(bytes([byte]) * size for byte, size in runs)
@@ -141,7 +197,10 @@ def test_status_of_every_byte(runs: list[tuple[int, int]], count: int, seed: int
     for _ in range(count):
         other = np.frombuffer(data, np.uint8).copy()
         other[draw.random(len(other)) < 0.1] += 1
-        references.append(other.tobytes()[:int(draw.integers(1, len(other) + 1))] + b"\5" * int(draw.integers(0, 2)))
+        references.append(
+            other.tobytes()[: int(draw.integers(1, len(other) + 1))]
+            + b"\5" * int(draw.integers(0, 2))
+        )
     model = ByteModel(data, reference=references)
     assert [STATUSES[one] for one in model.statuses] == slow_status(data, references)
     assert sum(model.counts.values()) == len(data)
@@ -164,7 +223,9 @@ def test_comparing_with_captures(capture: npulab.Capture) -> None:
     assert model.describe(300).endswith(f"changed, reference {data[300]:02x}")
     assert model.describe(959).endswith("changed, reference past the end")
     model.compare(npulab.CaptureSet((other, capture)))
-    assert model.describe(300).endswith(f"changed, reference {data[300]:02x} or {data[300] ^ 1:02x}")
+    assert model.describe(300).endswith(
+        f"changed, reference {data[300]:02x} or {data[300] ^ 1:02x}"
+    )
     assert model.counts["constant"] > 0
     model.compare(None)
     assert "changed" not in model.counts
@@ -189,7 +250,10 @@ def test_items_of_a_capture(capture: npulab.Capture) -> None:
             both = min(first + row.bits, 8 * byte + 8) - max(first, 8 * byte)
             bits[row.kind] = bits.get(row.kind, 0) + both
         assert bits[model.kinds[model.kind_of[byte] - 1]] == max(bits.values())
-    assert "core 1, channel 3, plane 2, row 1, column 2 = 205 (0xcd), 9 bits from byte 0x103 bit 2" in model.describe(260)
+    assert (
+        "core 1, channel 3, plane 2, row 1, column 2 = 205 (0xcd), 9 bits from byte 0x103 bit 2"
+        in model.describe(260)
+    )
     assert "address 0x40000104" in model.describe(260)
     again = ByteModel(capture, items=table)
     assert again._meanings(260, 9) == model._meanings(260, 9)
@@ -197,16 +261,27 @@ def test_items_of_a_capture(capture: npulab.Capture) -> None:
 
 
 def test_what_items_say_is_not_fill_is_none() -> None:
-    model = ByteModel(bytes([5]) * 48, items=[Item(8 * 16, 8 * 16, "weight"), Item(8 * 40, 8, "fill")])
-    assert [STATUSES[one] for one in model.statuses] == ["fill"] * 16 + ["plain"] * 16 + ["fill"] * 16
+    model = ByteModel(
+        bytes([5]) * 48, items=[Item(8 * 16, 8 * 16, "weight"), Item(8 * 40, 8, "fill")]
+    )
+    assert [STATUSES[one] for one in model.statuses] == ["fill"] * 16 + ["plain"] * 16 + [
+        "fill"
+    ] * 16
 
 
 def test_items_with_holes_overlaps_and_many_kinds() -> None:
-    items = [Item(4, 8, "b"), Item(0, 6, "a"), Item(40, 0, "nothing"), Item(40, 24, NASTY, value=-1)]
+    items = [
+        Item(4, 8, "b"),
+        Item(0, 6, "a"),
+        Item(40, 0, "nothing"),
+        Item(40, 24, NASTY, value=-1),
+    ]
     found = OfItems(sorted(items, key=lambda one: one.bit), 9)
     assert found.classes().tolist() == [1, 2, 0, 0, 0, 4, 4, 4, 0]
     model = ByteModel(bytes(9), items=items)
-    assert [one.text for one in model.meaning.at(5)] == [f"{NASTY} = -1 (-0x1), 24 bits from byte 0x5 bit 0"]
+    assert [one.text for one in model.meaning.at(5)] == [
+        f"{NASTY} = -1 (-0x1), 24 bits from byte 0x5 bit 0"
+    ]
     assert [one.text.split(" ")[0] for one in model.meaning.at(0)] == ["a", "b"]
     many = ByteModel(bytes(40), items=[Item(8 * n, 8, f"k{n}") for n in range(40)])
     assert len(many.kinds) == 31
@@ -215,49 +290,108 @@ def test_items_with_holes_overlaps_and_many_kinds() -> None:
 
 def test_elements_of_a_layout() -> None:
     tensor = np.arange(2 * 3 * 5, dtype=np.int16).reshape(2, 3, 5) + 300
-    layout = nc1hwc2(tensor.shape, 4, dtype="int16", fill=0x55aa)
+    layout = nc1hwc2(tensor.shape, 4, dtype="int16", fill=0x55AA)
     data = layout.pack(tensor)
     model = ByteModel(data + b"\1", items=layout)
     places = layout.index_map()
     for index in np.ndindex(tensor.shape):
-        assert model._meanings(places[index] + 1, 9) == [f"element {index} = {tensor[index]}, byte 1 of 2"]
+        assert model._meanings(places[index] + 1, 9) == [
+            f"element {index} = {tensor[index]}, byte 1 of 2"
+        ]
     assert model.kind_counts == {"element": 30, "next element": 30, "fill": len(data) - 60}
     assert set(model.statuses[model.kind_of == 3]) == {1}
-    assert (model.kind_of[-1], model.describe(len(data))) == (0, f"byte {len(data):#x} ({len(data)}) · 01 = 1")
+    assert (model.kind_of[-1], model.describe(len(data))) == (
+        0,
+        f"byte {len(data):#x} ({len(data)}) · 01 = 1",
+    )
     found = find_layout(tensor, data)
     assert ByteModel(data, items=found)._meanings(0, 9) == ["element (0, 0, 0) = 300, byte 0 of 2"]
-    assert ByteModel(hwc((2, 2, 1)).pack(np.zeros((2, 2, 1), np.uint8)), items=hwc((2, 2, 1))).kinds[0] == "element"
+    assert (
+        ByteModel(hwc((2, 2, 1)).pack(np.zeros((2, 2, 1), np.uint8)), items=hwc((2, 2, 1))).kinds[0]
+        == "element"
+    )
 
 
 def test_elements_below_8_bits_and_swapped_words_of_a_layout() -> None:
     codes = np.array([[1, -2, 3]], np.int8)
     packed = hwc((1, 3), dtype="int4")
     model = ByteModel(packed.pack(codes), items=packed)
-    assert [text.split(",")[0] for text in model._meanings(0, 9)] == ["element = 1 (0x1)", "element = -2 (-0x2)"]
+    assert [text.split(",")[0] for text in model._meanings(0, 9)] == [
+        "element = 1 (0x1)",
+        "element = -2 (-0x2)",
+    ]
     assert model.kind_counts == {"element": 2}
     swapped = hwc((1, 3), dtype="uint16", swap=4)
     model = ByteModel(swapped.pack(np.array([[300, 301, 302]], np.uint16)), items=swapped)
-    assert [model._meanings(byte, 9)[0].split(" (")[0] for byte in (0, 2, 6)] == ["element = 301", "element = 300", "element = 302"]
+    assert [model._meanings(byte, 9)[0].split(" (")[0] for byte in (0, 2, 6)] == [
+        "element = 301",
+        "element = 300",
+        "element = 302",
+    ]
 
 
 def test_fields_of_a_map() -> None:
-    registers = RegisterMap([{"offset": 0, "register": "CFG", "field": "mode", "lsb": 6, "width": 4, "value": "enum:mode"},
-                             {"offset": 4, "register": "SRC", "field": "base", "lsb": 0, "width": 32, "address": "yes"},
-                             {"offset": 8, "register": NASTY, "field": "pad", "lsb": 0, "width": 3, "value": "signed"}],
-                            enums={"mode": {5: NASTY}})
-    words = np.array([5 * 2 ** 6, 0xdead0000, 7], "<u4")
+    registers = RegisterMap(
+        [
+            {
+                "offset": 0,
+                "register": "CFG",
+                "field": "mode",
+                "lsb": 6,
+                "width": 4,
+                "value": "enum:mode",
+            },
+            {
+                "offset": 4,
+                "register": "SRC",
+                "field": "base",
+                "lsb": 0,
+                "width": 32,
+                "address": "yes",
+            },
+            {
+                "offset": 8,
+                "register": NASTY,
+                "field": "pad",
+                "lsb": 0,
+                "width": 3,
+                "value": "signed",
+            },
+        ],
+        enums={"mode": {5: NASTY}},
+    )
+    words = np.array([5 * 2**6, 0xDEAD0000, 7], "<u4")
     model = ByteModel(words.tobytes() + b"\0\0\0", items=registers)
     assert model._meanings(0, 9)[-1] == f"mode CFG[9:6] 0x5 = {NASTY}, evidence unknown"
     assert model._meanings(4, 9) == ["base SRC[31:0] 0xdead0000, evidence unknown"]
     assert model._meanings(8, 9)[0] == f"pad {NASTY}[2:0] 0x7 = -1, evidence unknown"
     assert model._meanings(13, 9) == []
-    assert [model.kinds[kind - 1] for kind in model.kind_of[[0, 4, 7, 9]]] == ["without a name", "address", "address",
-                                                                              "without a name"]
+    assert [model.kinds[kind - 1] for kind in model.kind_of[[0, 4, 7, 9]]] == [
+        "without a name",
+        "address",
+        "address",
+        "without a name",
+    ]
 
-    split = RegisterMap([{"offset": 4 * at, "register": f"w{at}", "field": "wide", "lsb": 0, "width": 8, "at": 8 * at}
-                         for at in range(2)])
-    assert ByteModel(b"\1\0\0\0\2\0\0\0", items=split)._meanings(4, 9) == ["wide w0[7:0] w1[7:0] 0x201 = 513, evidence unknown"]
-    assert ByteModel(bytes(7), items=split)._meanings(0, 9) == ["wide w0[7:0] w1[7:0] goes on past the end, evidence unknown"]
+    split = RegisterMap(
+        [
+            {
+                "offset": 4 * at,
+                "register": f"w{at}",
+                "field": "wide",
+                "lsb": 0,
+                "width": 8,
+                "at": 8 * at,
+            }
+            for at in range(2)
+        ]
+    )
+    assert ByteModel(b"\1\0\0\0\2\0\0\0", items=split)._meanings(4, 9) == [
+        "wide w0[7:0] w1[7:0] 0x201 = 513, evidence unknown"
+    ]
+    assert ByteModel(bytes(7), items=split)._meanings(0, 9) == [
+        "wide w0[7:0] w1[7:0] goes on past the end, evidence unknown"
+    ]
     model.read_as(None)
     assert (model.kinds, model._meanings(4, 9)) == ((), [])
 
@@ -270,7 +404,9 @@ class Draft:
         self.observers: list[Any] = []
 
     def rename(self, name: str) -> None:
-        self.map = RegisterMap([{"offset": 0, "register": "CFG", "field": name, "lsb": 0, "width": 32}])
+        self.map = RegisterMap(
+            [{"offset": 0, "register": "CFG", "field": name, "lsb": 0, "width": 32}]
+        )
 
     def observe(self, callback: Any) -> None:
         self.observers.append(callback)
@@ -308,17 +444,33 @@ def test_cursor_and_selection() -> None:
     assert (model.about["offset"], model.cursor) == (40, 8)
     model.pointed = -1
     assert model.about["offset"] == 8
-    for name, value in (("cursor", 64), ("cursor", -1), ("cursor", "a"), ("pointed", -2), ("selection", (60, 5)),
-                        ("selection", (1, 0)), ("selection", 3), ("ends", (0, 64)), ("ends", (1,))):
+    for name, value in (
+        ("cursor", 64),
+        ("cursor", -1),
+        ("cursor", "a"),
+        ("pointed", -2),
+        ("selection", (60, 5)),
+        ("selection", (1, 0)),
+        ("selection", 3),
+        ("ends", (0, 64)),
+        ("ends", (1,)),
+    ):
         refused(lambda name=name, value=value: setattr(model, name, value), name)
     assert (model.selection, model.cursor) == ((3, 6), 8)
 
 
-@pytest.mark.parametrize(("asked", "place"), [("31", 31), ("0x1f", 31), ("+16", 21), ("-4", 1), (" end ", 63),
-                                              ("@0x80000010", 16)])
+@pytest.mark.parametrize(
+    ("asked", "place"),
+    [("31", 31), ("0x1f", 31), ("+16", 21), ("-4", 1), (" end ", 63), ("@0x80000010", 16)],
+)
 def test_go(asked: str, place: int) -> None:
-    model = ByteModel(replace(npulab.Capture("a", "demo", "x", ()), buffers={"input": bytes(64)},
-                              addresses={"input": 0x80000000}))
+    model = ByteModel(
+        replace(
+            npulab.Capture("a", "demo", "x", ()),
+            buffers={"input": bytes(64)},
+            addresses={"input": 0x80000000},
+        )
+    )
     model.cursor = 5
     model.go(asked)
     assert model.cursor == place
@@ -337,10 +489,21 @@ def test_where_nothing_is(asked: str) -> None:
 
 def test_values_where_a_byte_is() -> None:
     model = ByteModel(struct.pack("<fI", -1.5, 7))
-    assert dict(model.values(0)) == {"u8": "0", "u16": "0", "u32": "3217031168", "u64": "33281802240", "i8": "0",
-                                     "i16": "0", "i32": "-1077936128", "i64": "33281802240", "f16": "0.0", "f32": "-1.5", "f64": "1.64433951185e-313"}
+    assert dict(model.values(0)) == {
+        "u8": "0",
+        "u16": "0",
+        "u32": "3217031168",
+        "u64": "33281802240",
+        "i8": "0",
+        "i16": "0",
+        "i32": "-1077936128",
+        "i64": "33281802240",
+        "f16": "0.0",
+        "f32": "-1.5",
+        "f64": "1.64433951185e-313",
+    }
     model.big_endian = True
-    assert dict(model.values(4))["u32"] == str(7 * 2 ** 24)
+    assert dict(model.values(4))["u32"] == str(7 * 2**24)
     assert dict(model.values(7))["u16"] == "past the end"
     assert dict(model.about["values"])["u8"] == "0"
 
@@ -352,11 +515,13 @@ def test_what_is_no_buffer_is_refused(capture: npulab.Capture) -> None:
     refused(lambda: ByteModel(b""), "0 bytes")
     refused(lambda: ByteModel(np.zeros((2, 2), np.uint8)))
     refused(lambda: ByteModel("text"))
-    refused(lambda: ByteModel(np.broadcast_to(np.uint8(0), 2 ** 26 + 1)), "67108864")
+    refused(lambda: ByteModel(np.broadcast_to(np.uint8(0), 2**26 + 1)), "67108864")
     refused(lambda: ByteModel(bytes(4), reference=b""), "reference")
     refused(lambda: ByteModel(bytes(4), items=7), "items")
     refused(lambda: ByteModel(bytes(4), items=hwc((9, 9, 1))), "layout of 81 bytes")
-    with pytest.raises(LookupError, match=r"got buffer 'weights', it has commands, coefficients, input, output"):
+    with pytest.raises(
+        LookupError, match=r"got buffer 'weights', it has commands, coefficients, input, output"
+    ):
         ByteModel(capture, "weights")
     with pytest.raises(ValueError, match="message: got"):
         ByteModel(bytes(4)).press({"seek": 5})
@@ -379,7 +544,7 @@ def test_windows_of_a_large_buffer() -> None:
     assert view.marks == b""
     view.seek()
     assert view.start <= 0x400004 < view.start + len(view.data)
-    assert view.data == data[view.start:view.start + len(view.data)].tobytes()
+    assert view.data == data[view.start : view.start + len(view.data)].tobytes()
     assert np.frombuffer(view.marks, "<u4").tolist() == [0x400004]
     view.go("end")
     assert (view.start + len(view.data), view.cursor) == (len(data), len(data) - 1)
@@ -399,7 +564,10 @@ def test_view_follows_what_the_page_sends(capture: npulab.Capture) -> None:
     assert view.found == len(view.model.matches) > 0
     assert np.frombuffer(view.marks, "<u4").tolist() == view.model.matches.tolist()
     view._handle_custom_msg({"seek": 1}, [])
-    assert (view.selection[1], view.ordinal) == (2, 1 + int(np.sum(view.model.matches < view.cursor)))
+    assert (view.selection[1], view.ordinal) == (
+        2,
+        1 + int(np.sum(view.model.matches < view.cursor)),
+    )
     view._handle_custom_msg({"go": "end"}, [])
     assert view.cursor == view.size - 1
     view.set_state({"element": "u16", "query": "0x100", "big_endian": True, "colour": "status"})
@@ -408,21 +576,35 @@ def test_view_follows_what_the_page_sends(capture: npulab.Capture) -> None:
     view.compare(capture.with_buffers(coefficients=bytes(view.size)))
     assert view.classes != before
     assert dict(view.statuses)["changed"] == view.model.counts["changed"]
-    with pytest.raises(ValueError, match=r"ends: got cursor 960 of \(0, 960\), allowed is 0 to 959"):
+    with pytest.raises(
+        ValueError, match=r"ends: got cursor 960 of \(0, 960\), allowed is 0 to 959"
+    ):
         view.set_state({"ends": [0, 960]})
-    state = {name: value for name, value in view.get_state().items() if not name.startswith("_") and name != "layout"}
-    json.dumps({name: value for name, value in state.items() if name not in ("data", "classes", "marks")})
+    state = {
+        name: value
+        for name, value in view.get_state().items()
+        if not name.startswith("_") and name != "layout"
+    }
+    json.dumps(
+        {name: value for name, value in state.items() if name not in ("data", "classes", "marks")}
+    )
     assert set(view.elements) == set(ELEMENTS)
 
 
 def test_repr_and_the_face_without_a_kernel(capture: npulab.Capture) -> None:
     view = ByteView(capture, reference=capture)
-    assert repr(view) == "ByteView(vivante/sim-3x3-same, coefficients, simulated: 960 bytes; 206 fill, 91 zero, 663 unchanged)"
+    assert (
+        repr(view)
+        == "ByteView(vivante/sim-3x3-same, coefficients, simulated: 960 bytes; 206 fill, 91 zero, 663 unchanged)"
+    )
     data, _ = view._repr_mimebundle_()
     assert "<b>simulated</b>" in data["text/html"]
     assert "00000040  01  02  00  4a" in data["text/html"]
     assert "… 704 more bytes" in data["text/html"]
-    nasty = ByteModel(npulab.Capture(NASTY, NASTY, "x", (), {NASTY: NASTY.encode() * 9}), items=[Item(0, 8, NASTY)])
+    nasty = ByteModel(
+        npulab.Capture(NASTY, NASTY, "x", (), {NASTY: NASTY.encode() * 9}),
+        items=[Item(0, 8, NASTY)],
+    )
     html = nasty._repr_html_()
     assert "<script" not in html
     assert html.count("&lt;script&gt;") >= 3
@@ -460,7 +642,11 @@ def test_many_indices_of_an_axis_share_colours() -> None:
     layout = planar((100, 1, 3))
     model = ByteModel(bytes(layout.size), items=layout)
     model.axis = 0
-    assert (len(model.kinds), model.kinds[0], model.kinds[24]) == (28, "axis 0: 0 to 3", "axis 0: 96 to 99")
+    assert (len(model.kinds), model.kinds[0], model.kinds[24]) == (
+        28,
+        "axis 0: 0 to 3",
+        "axis 0: 96 to 99",
+    )
     assert model.kinds[model.kind_of[layout.index_map()[41, 0, 2]] - 1] == "axis 0: 40 to 43"
 
 
@@ -470,14 +656,18 @@ def test_bytes_are_written_undone_and_written_again(capture: npulab.Capture) -> 
     model.query = "ff"
     model.select(0x20, 3)
     model.press({"write": "ff ?1"})
-    expected = bytes([0xff, before[0x21] & 0xf0 | 1])
+    expected = bytes([0xFF, before[0x21] & 0xF0 | 1])
     assert model.data.tobytes() == before[:0x20] + expected + before[0x22:]
     assert model.selection == (0x20, 2)
-    assert set(np.flatnonzero(model.statuses == STATUSES.index("changed"))) <= {0x20, 0x21}, "against what was given"
+    assert set(np.flatnonzero(model.statuses == STATUSES.index("changed"))) <= {0x20, 0x21}, (
+        "against what was given"
+    )
     assert 0x20 in model.matches
     assert model.capture.buffers["coefficients"] == model.data.tobytes()
     assert capture.buffers["coefficients"] == before
-    assert (model.meaning, model.said.partition(":")[0]) == (None, "what they mean is not known"), "it is no stream now"
+    assert (model.meaning, model.said.partition(":")[0]) == (None, "what they mean is not known"), (
+        "it is no stream now"
+    )
     model.element, model.big_endian = "u16", True
     model.press({"write": "0x1234"})
     assert model.data[0x20:0x22].tolist() == [0x12, 0x34]
@@ -494,11 +684,24 @@ def test_bytes_are_written_undone_and_written_again(capture: npulab.Capture) -> 
     assert not model.redo()
 
 
-@pytest.mark.parametrize(("element", "text", "at", "note"), [
-    ("bytes", "zz", 0, "'zz'"), ("u16", "70000", 0, "70000"), ("u32", "1", 62, "write: got '1', allowed is one value of at most 2 "
-                                                                              "bytes, which are there from byte 0x3e on"),
-    ("f32", "nan", 0, "write: got 'nan'")])
-def test_what_cannot_be_written_changes_nothing(element: str, text: str, at: int, note: str) -> None:
+@pytest.mark.parametrize(
+    ("element", "text", "at", "note"),
+    [
+        ("bytes", "zz", 0, "'zz'"),
+        ("u16", "70000", 0, "70000"),
+        (
+            "u32",
+            "1",
+            62,
+            "write: got '1', allowed is one value of at most 2 "
+            "bytes, which are there from byte 0x3e on",
+        ),
+        ("f32", "nan", 0, "write: got 'nan'"),
+    ],
+)
+def test_what_cannot_be_written_changes_nothing(
+    element: str, text: str, at: int, note: str
+) -> None:
     model = ByteModel(bytes(range(64)))
     model.element, model.cursor = element, at
     model.press({"write": text})

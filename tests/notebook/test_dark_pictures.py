@@ -34,20 +34,30 @@ def compared() -> npulab.Comparison:
 def trials() -> Picture:
     good = npulab.load(CAPTURES / "vivante/sim-3x3-same")
     bad = good.with_fields(relu=1, post_shift=24)
-    return pictures.bisection_trials(npulab.bisect_fields(good, bad, lambda trial: "fail" if trial.values["relu"] else "pass"))
+    return pictures.bisection_trials(
+        npulab.bisect_fields(good, bad, lambda trial: "fail" if trial.values["relu"] else "pass")
+    )
 
 
 MADE: dict[str, Callable[[], Picture]] = {
-    "flips": lambda: pictures.flip_map(fake_laws().words), "laws": lambda: pictures.law_map(fake_laws()),
+    "flips": lambda: pictures.flip_map(fake_laws().words),
+    "laws": lambda: pictures.law_map(fake_laws()),
     "scatter": lambda: pictures.law_scatter(fake_laws(), "w0_3_7"),
     "layout": lambda: pictures.layout_map(kernel_groups((8, 3, 3, 5), 4, 4, align=64)),
     "small layout": lambda: pictures.layout_map(nc1hwc2((3, 3, 3), 4)),
     "comparison": lambda: pictures.output_comparison(compared()),
     "difference": lambda: pictures.output_difference(compared(), [0]),
-    "stream": lambda: pictures.stream_map(npulab.load(CASE)), "trials": trials,
-    "function": lambda: pictures.function_error(np.arange(9), np.arange(9) ** 2, np.arange(9) ** 2 + 0.5),
-    "roof": lambda: pictures.roofline([{"name": "one", "flops": 2e9, "bytes": 1e7, "ms": 1.0}], 10, 100),
-    "line": lambda: pictures.number_line(range(20, 40), (0.1, 0.1, 0.7), rules=["gemmlowp", "ruy-x86"]),
+    "stream": lambda: pictures.stream_map(npulab.load(CASE)),
+    "trials": trials,
+    "function": lambda: pictures.function_error(
+        np.arange(9), np.arange(9) ** 2, np.arange(9) ** 2 + 0.5
+    ),
+    "roof": lambda: pictures.roofline(
+        [{"name": "one", "flops": 2e9, "bytes": 1e7, "ms": 1.0}], 10, 100
+    ),
+    "line": lambda: pictures.number_line(
+        range(20, 40), (0.1, 0.1, 0.7), rules=["gemmlowp", "ruy-x86"]
+    ),
 }
 
 
@@ -80,17 +90,25 @@ def test_a_picture_for_both_themes(name: str) -> None:
     assert dim[0, 0].mean() < 0.1, "the paper"
     assert dim.mean() < 0.4
     assert made._repr_png_() == light, "drawing it dark changes nothing"
-    small = [text.get_text() for text in made.figure.findobj(Text) if text.get_text() and text.get_fontsize() < 8]
+    small = [
+        text.get_text()
+        for text in made.figure.findobj(Text)
+        if text.get_text() and text.get_fontsize() < 8
+    ]
     assert small == []
     html = made.both_html()
-    images = re.findall(r"<div class='npulab-(\w+)'( hidden)?><img alt='([^']*)' src='data:image/png;base64,([^']*)'></div>",
-                        html)
+    images = re.findall(
+        r"<div class='npulab-(\w+)'( hidden)?><img alt='([^']*)' src='data:image/png;base64,([^']*)'></div>",
+        html,
+    )
     assert [(kind, hidden) for kind, hidden, *_ in images] == [("light", ""), ("dark", " hidden")]
     assert base64.b64decode(images[0][3]) == light
     assert "data-jp-theme-light='false'" in html
 
 
-@pytest.mark.parametrize(("name", "keys"), [("trials", ["trial: pass", "trial: fail"]), ("layout", ["fill"])])
+@pytest.mark.parametrize(
+    ("name", "keys"), [("trials", ["trial: pass", "trial: fail"]), ("layout", ["fill"])]
+)
 def test_legends_name_colours(name: str, keys: list[str]) -> None:
     figure = MADE[name]().figure
     assert [text.get_text() for legend in figure.legends for text in legend.get_texts()] == keys

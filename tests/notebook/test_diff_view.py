@@ -1,4 +1,6 @@
-"""The diff view: its model with no browser, its widget with no front end, what a notebook keeps of it."""
+"""The diff view: its model with no browser, its widget with no front end, what a notebook keeps
+of it.
+"""
 
 from __future__ import annotations
 
@@ -17,29 +19,74 @@ from npulab.notebook.widgets import DiffModel, DiffView
 from npulab.registers.map import RegisterMap
 
 NASTY = "<script>alert('x')</script>|*a*`b`[c](http://d)"
-REGISTERS = RegisterMap([
-    {"block": "NN", "offset": 4, "register": "CFG", "field": "stride", "lsb": 4, "width": 3},
-    {"block": "NN", "offset": 4, "register": "CFG", "field": "mode", "lsb": 0, "width": 4, "value": "enum:mode"},
-    {"block": "NN", "offset": 0, "register": "SRC", "field": "base", "lsb": 0, "width": 32, "address": "yes"},
-    {"block": "NN", "offset": 8, "register": NASTY, "field": NASTY, "lsb": 8, "width": 8, "value": "signed"}],
-    enums={"mode": {1: NASTY}})
+REGISTERS = RegisterMap(
+    [
+        {"block": "NN", "offset": 4, "register": "CFG", "field": "stride", "lsb": 4, "width": 3},
+        {
+            "block": "NN",
+            "offset": 4,
+            "register": "CFG",
+            "field": "mode",
+            "lsb": 0,
+            "width": 4,
+            "value": "enum:mode",
+        },
+        {
+            "block": "NN",
+            "offset": 0,
+            "register": "SRC",
+            "field": "base",
+            "lsb": 0,
+            "width": 32,
+            "address": "yes",
+        },
+        {
+            "block": "NN",
+            "offset": 8,
+            "register": NASTY,
+            "field": NASTY,
+            "lsb": 8,
+            "width": 8,
+            "value": "signed",
+        },
+    ],
+    enums={"mode": {1: NASTY}},
+)
 
 
 def capture(name: str, *words: int, simulated: bool = False) -> Capture:
-    return Capture(name, "demo", "x", (Job("NN", np.array(words, np.uint32)),), {"input": name.encode()},
-                   maps={"NN": REGISTERS}, provenance="simulated" if simulated else "board")
+    return Capture(
+        name,
+        "demo",
+        "x",
+        (Job("NN", np.array(words, np.uint32)),),
+        {"input": name.encode()},
+        maps={"NN": REGISTERS},
+        provenance="simulated" if simulated else "board",
+    )
 
 
 A = capture("a", 0x1000, 0x25, 0x0100)
-B = capture("b", 0x2000, 0x80000041, 0xff01)
+B = capture("b", 0x2000, 0x80000041, 0xFF01)
 
 
 def test_rows_are_those_of_diff_by_place() -> None:
     model = DiffModel(A, B)
     table = npulab.diff(A, B)
-    assert sorted(row.key for row in model.rows) == sorted(map(tuple, table.iloc[:, :4].to_numpy().tolist()))
-    assert [row.field for row in model.rows] == ["base", "mode", "stride", "w1_7_25", "w2_0_8", NASTY]
-    values = {(row["register"], row["field"]): (row["a"], row["b"]) for row in table.to_dict("records")}
+    assert sorted(row.key for row in model.rows) == sorted(
+        map(tuple, table.iloc[:, :4].to_numpy().tolist())
+    )
+    assert [row.field for row in model.rows] == [
+        "base",
+        "mode",
+        "stride",
+        "w1_7_25",
+        "w2_0_8",
+        NASTY,
+    ]
+    values = {
+        (row["register"], row["field"]): (row["a"], row["b"]) for row in table.to_dict("records")
+    }
     for row in model.rows:
         a, b = values[row.register, row.field]
         assert (row.a, row.b) == ((f"{a:#x}", f"{b:#x}") if row.address else (str(a), str(b)))
@@ -50,9 +97,13 @@ def test_rows_are_those_of_diff_by_place() -> None:
     assert (stride.binary, base.binary, automatic.binary[1]) == (["010", "100"], [], "1" + "0" * 24)
     assert (automatic.automatic, automatic.hex_b) == (True, "0x1000000")
     assert (signed.b, signed.meaning) == ("-1", "1 → -1")
-    assert stride.line == ("job 0 NN CFG stride [6:4] · a 0x2 = 2 · b 0x4 = 4 · bits that differ 1, 2 · "
-                           "evidence unknown")
-    assert model.summary == "5 fields differ, 1 address, 1 are equal; buffer input: 1 byte from 0x0 on"
+    assert stride.line == (
+        "job 0 NN CFG stride [6:4] · a 0x2 = 2 · b 0x4 = 4 · bits that differ 1, 2 · "
+        "evidence unknown"
+    )
+    assert (
+        model.summary == "5 fields differ, 1 address, 1 are equal; buffer input: 1 byte from 0x0 on"
+    )
 
 
 def test_filters_and_what_they_hide() -> None:
@@ -65,7 +116,10 @@ def test_filters_and_what_they_hide() -> None:
     model.addresses = False
     assert ("base" not in names(), model.hidden, model.selected) == (True, {"addresses": 1}, 1)
     model.query = "CFG*"
-    assert (names(), model.hidden) == (["mode", "stride", "w1_7_25"], {"addresses": 1, "of another name": 2})
+    assert (names(), model.hidden) == (
+        ["mode", "stride", "w1_7_25"],
+        {"addresses": 1, "of another name": 2},
+    )
     model.unknown = True
     assert names() == ["w1_7_25"]
     assert model.hidden == {"addresses": 1, "with a name": 3, "of another name": 1}
@@ -77,16 +131,38 @@ def test_filters_and_what_they_hide() -> None:
     assert sum(model.hidden.values()) + len(names()) == model.count
 
 
-@pytest.mark.parametrize("query", ["stride", "STR", "str*", "*ide", "cfg.s*", "nn.cfg.*", "?ase", "[bm]*", "", "  ",
-                                   "[", "*" * 300 + "x", "a" * 5000, "nn cfg"])
+@pytest.mark.parametrize(
+    "query",
+    [
+        "stride",
+        "STR",
+        "str*",
+        "*ide",
+        "cfg.s*",
+        "nn.cfg.*",
+        "?ase",
+        "[bm]*",
+        "",
+        "  ",
+        "[",
+        "*" * 300 + "x",
+        "a" * 5000,
+        "nn cfg",
+    ],
+)
 def test_a_query_is_a_part_of_a_name_or_a_glob(query: str) -> None:
     model = DiffModel(A, B)
     model.query = query
     cut = query[:200].casefold().strip()
     glob = cut if set(cut) & set("*?[") else f"*{cut}*"
-    wanted = [index for index, row in enumerate(model.rows)
-              if any(fnmatchcase(name.casefold(), glob) for name in
-                     (row.field, f"{row.register}.{row.field}", f"NN.{row.register}.{row.field}"))]
+    wanted = [
+        index
+        for index, row in enumerate(model.rows)
+        if any(
+            fnmatchcase(name.casefold(), glob)
+            for name in (row.field, f"{row.register}.{row.field}", f"NN.{row.register}.{row.field}")
+        )
+    ]
     assert model.shown == (wanted if cut else list(range(6)))
 
 
@@ -95,7 +171,14 @@ def test_markdown_has_what_is_shown_and_nothing_runs() -> None:
     lines = model.to_markdown().split("\n")
     assert lines[0].startswith("a demo/a, b demo/b: 5 fields differ, 1 address")
     assert [cell.strip() for cell in lines[2].strip("|").split(" | ")] == [
-        "register", "field", "bits", "a", "b", "xor", "meaning"]
+        "register",
+        "field",
+        "bits",
+        "a",
+        "b",
+        "xor",
+        "meaning",
+    ]
     assert len(lines) == 4 + model.count
     assert len(set(map(len, lines[2:]))) == 1, "columns stand below each other"
     assert "<script" not in model.to_markdown()
@@ -103,17 +186,27 @@ def test_markdown_has_what_is_shown_and_nothing_runs() -> None:
     for line in lines[2:]:
         assert line.replace("\\|", "").count("|") == 8
     model.query = "stride"
-    assert [cell.strip() for cell in model.to_markdown().split("\n")[-1].strip("| ").split(" | ")] == [
-        "NN CFG", "stride", "[6:4]", "0x2", "0x4", "0x6", "2 → 4"]
+    assert [
+        cell.strip() for cell in model.to_markdown().split("\n")[-1].strip("| ").split(" | ")
+    ] == ["NN CFG", "stride", "[6:4]", "0x2", "0x4", "0x6", "2 → 4"]
     model.query = "none"
     assert "\n" not in model.to_markdown()
 
 
 def test_captures_of_register_writes() -> None:
-    captures = [npulab.load(CAPTURES / "vivante" / name) for name in ("update4-vendor", "update4-mesa")]
+    captures = [
+        npulab.load(CAPTURES / "vivante" / name) for name in ("update4-vendor", "update4-mesa")
+    ]
     model = DiffModel(*captures)
-    assert [row.register for row in model.rows] == ["w5", "w6", "w7", "PA.SYSTEM_MODE", "PA.SYSTEM_MODE",
-                                                    "PS.NN_INST_ADDR", "GL.API_MODE"]
+    assert [row.register for row in model.rows] == [
+        "w5",
+        "w6",
+        "w7",
+        "PA.SYSTEM_MODE",
+        "PA.SYSTEM_MODE",
+        "PS.NN_INST_ADDR",
+        "GL.API_MODE",
+    ]
     absent = model.rows[3]
     assert (absent.hex_a, absent.a, absent.xor, absent.b) == ("–", "–", None, "1")
     assert model.simulated is False
@@ -121,13 +214,36 @@ def test_captures_of_register_writes() -> None:
 
 
 def test_the_way_of_writing_is_a_row_too() -> None:
-    maps = {"NN": RegisterMap([{"block": "NN", "offset": at, "register": name, "field": name.lower(), "lsb": 0, "width": 8}
-                               for at, name in ((0, "ONE"), (4, "TWO"))], dense=False)}
-    sides = [Capture(name, "demo", "x", (Job.from_writes("NN", writes, maps["NN"]),), maps=maps)
-             for name, writes in (("a", [(0, 1), (4, 2), (64, 1)]), ("b", [(4, 3), (4, 2), (0, 5), (64, 2)]))]
+    maps = {
+        "NN": RegisterMap(
+            [
+                {
+                    "block": "NN",
+                    "offset": at,
+                    "register": name,
+                    "field": name.lower(),
+                    "lsb": 0,
+                    "width": 8,
+                }
+                for at, name in ((0, "ONE"), (4, "TWO"))
+            ],
+            dense=False,
+        )
+    }
+    sides = [
+        Capture(name, "demo", "x", (Job.from_writes("NN", writes, maps["NN"]),), maps=maps)
+        for name, writes in (
+            ("a", [(0, 1), (4, 2), (64, 1)]),
+            ("b", [(4, 3), (4, 2), (0, 5), (64, 2)]),
+        )
+    ]
     model = DiffModel(*sides)
     assert [(row.register, row.field) for row in model.rows] == [
-        ("ONE", "one"), ("TWO", "(writes)"), ("w16", "w16_0_32"), ("", "(order)")]
+        ("ONE", "one"),
+        ("TWO", "(writes)"),
+        ("w16", "w16_0_32"),
+        ("", "(order)"),
+    ]
     assert (model.rows[1].hex_a, model.rows[1].b, model.rows[1].meaning) == ("0x2", "0x3 0x2", "")
     assert model.rows[3].bits == ""
 
@@ -172,7 +288,9 @@ def test_view_follows_what_the_page_sends() -> None:
     assert (view.shown, view.selection.field) == ([3], "w1_7_25")
     assert view.markdown == view.to_markdown() == view.model.to_markdown()
     assert "w1_7_25" in view.markdown.split("\n")[-1]
-    state: Any = {name: value for name, value in view.get_state().items() if not name.startswith("_")}
+    state: Any = {
+        name: value for name, value in view.get_state().items() if not name.startswith("_")
+    }
     state.pop("layout")
     json.dumps(state)
     assert view.rows[2]["line"] == view.model.rows[2].line
@@ -180,8 +298,10 @@ def test_view_follows_what_the_page_sends() -> None:
 
 def test_repr_and_the_face_without_a_kernel() -> None:
     view = DiffView(A, capture("b", 0x1000, 0x25, 0x0101, simulated=True))
-    assert repr(view) == ("DiffView(a demo/a, b demo/b, simulated: 1 field differs, 6 are equal; "
-                          "buffer input: 1 byte from 0x0 on)")
+    assert repr(view) == (
+        "DiffView(a demo/a, b demo/b, simulated: 1 field differs, 6 are equal; "
+        "buffer input: 1 byte from 0x0 on)"
+    )
     data, _ = view._repr_mimebundle_()
     assert "<b>simulated</b>" in data["text/html"]
     html = DiffModel(A, B)._repr_html_()
@@ -189,7 +309,14 @@ def test_repr_and_the_face_without_a_kernel() -> None:
     assert "<script" not in html
     assert "&lt;script&gt;" in html
     assert "<td style='text-align:left'>0x2</td><td style='text-align:left'>0x4</td>" in html
-    long = RegisterMap([{"offset": 4 * at, "register": f"w{at}", "field": "f", "lsb": 0, "width": 32} for at in range(200)])
-    sides = [Capture(name, "demo", "x", (Job("NN", np.full(200, at, np.uint32)),), maps={"NN": long})
-             for at, name in enumerate("ab")]
+    long = RegisterMap(
+        [
+            {"offset": 4 * at, "register": f"w{at}", "field": "f", "lsb": 0, "width": 32}
+            for at in range(200)
+        ]
+    )
+    sides = [
+        Capture(name, "demo", "x", (Job("NN", np.full(200, at, np.uint32)),), maps={"NN": long})
+        for at, name in enumerate("ab")
+    ]
     assert "… 142 more" in DiffModel(*sides)._repr_html_()

@@ -40,10 +40,15 @@ def test_it_says_what_is_known(done: ExploreView) -> None:
     model, shown = done.model, done.shown
     assert (model.state, shown["asked"], shown["budget"], model.allowed) == ("done", 40, 40, ())
     assert [row[0] for row in shown["batches"]] == model.explored.batches["batch"].tolist()
-    assert [row[1] for row in shown["batches"]] == model.explored.batches["captures"].cumsum().tolist()
+    assert [row[1] for row in shown["batches"]] == model.explored.batches[
+        "captures"
+    ].cumsum().tolist()
     assert sum(row[3] for row in shown["batches"]) == len(model.explored.surprises) > 0
     last = model.explored.surprises.iloc[-1]
-    assert shown["surprise"] == f"layer {last.layer}, word {last.word}: predicted {last.predicted}, captured {last.captured}"
+    assert (
+        shown["surprise"]
+        == f"layer {last.layer}, word {last.word}: predicted {last.predicted}, captured {last.captured}"
+    )
     status = model.explored.laws.status
     for word, letters in shown["bits"]:
         assert len(letters) == WORD_BITS
@@ -84,7 +89,9 @@ def test_it_stops_and_goes_on_from_its_store(tmp_path: Path) -> None:
     model.press("stop")  # nothing runs: nothing happens
     model.run(wait=True)
     assert (model.state, len(toy.asked)) == ("done", 36)
-    with pytest.raises(ValueError, match="run: got it in state 'done', allowed is one that begins or has a store"):
+    with pytest.raises(
+        ValueError, match="run: got it in state 'done', allowed is one that begins or has a store"
+    ):
         model.run()
 
 
@@ -114,10 +121,17 @@ def test_page_in_each_theme(chrome: Browser, done: ExploreView, theme: str) -> N
         assert page.accessibility() == []
         assert page.page.inner_text(".npulab-explore .where") == "40 of 40 layers"
         assert page.page.locator(".npulab-explore .row").count() == len(done.shown["bits"])
-        assert page.page.locator(".npulab-explore [data-status=law]").count() >= done.shown["status"]["law"]
-        assert page.page.locator(".npulab-explore circle.wrong").count() == sum(row[3] > 0 for row in done.shown["batches"])
+        assert (
+            page.page.locator(".npulab-explore [data-status=law]").count()
+            >= done.shown["status"]["law"]
+        )
+        assert page.page.locator(".npulab-explore circle.wrong").count() == sum(
+            row[3] > 0 for row in done.shown["batches"]
+        )
         assert "last wrong prediction: layer" in page.page.inner_text(".npulab-explore .surprise")
-        page.page.dispatch_event(".npulab-explore button[data-act=run]", "click")  # over: nothing to run
+        page.page.dispatch_event(
+            ".npulab-explore button[data-act=run]", "click"
+        )  # over: nothing to run
         assert page.sent == []
         page.push(shown={**done.shown, "state": "runs", "allowed": ["stop"], "asked": 20})
         assert page.page.get_attribute(".npulab-explore .progress", "aria-valuenow") == "20"

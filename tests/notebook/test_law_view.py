@@ -1,4 +1,6 @@
-"""The law view: its model with no browser, its widget with no front end, what a notebook keeps of it."""
+"""The law view: its model with no browser, its widget with no front end, what a notebook keeps
+of it.
+"""
 
 from __future__ import annotations
 
@@ -30,22 +32,45 @@ def test_every_bit_is_in_one_run() -> None:
     assert [run.name for run in model.runs if run.law is not None] == ["w0_3_7", "w2_0_1", "w3_8_8"]
     for run in model.runs:
         if run.law is None:
-            assert set(LAWS.status[run.word, run.lsb:run.lsb + run.width]) == {run.status}
+            assert set(LAWS.status[run.word, run.lsb : run.lsb + run.width]) == {run.status}
     assert model.run_at(1, 6).name == "w1_4_4"
-    assert np.array_equal(model.run_at(0, 4).raw(LAWS.words), LAWS.fields[0].values(LAWS.parameters))
+    assert np.array_equal(
+        model.run_at(0, 4).raw(LAWS.words), LAWS.fields[0].values(LAWS.parameters)
+    )
 
 
 def test_the_grid_has_a_letter_for_each_bit() -> None:
     model = LawModel(LAWS)
-    letters = {"law": "L", "constant": "C", "rivals": "R", "open": "?", "never exercised": "·", "nuisance": "N"}
-    assert [[letters[name] for name in row[::-1]] for row in LAWS.status] == [list(row) for row in model.grid]
+    letters = {
+        "law": "L",
+        "constant": "C",
+        "rivals": "R",
+        "open": "?",
+        "never exercised": "·",
+        "nuisance": "N",
+    }
+    assert [[letters[name] for name in row[::-1]] for row in LAWS.status] == [
+        list(row) for row in model.grid
+    ]
     assert (model.summary, model.count, sum(model.counts.values())) == (SUMMARY, 5, 160)
     assert model.place == (0, 9), "the first bit that was ever exercised"
 
 
-@pytest.mark.parametrize(("query", "names"), [
-    ("w1_4", ["w1_4_4"]), ("input_w", ["w0_3_7", "w1_4_4"]), ("INPUT_W stride", ["w0_3_7"]), ("ceil(", ["w0_3_7"]),
-    ("threshold", ["w1_4_4"]), ("rivals", ["w2_0_1"]), ("relu ^", ["w2_0_1"]), ("depth", []), ("", []), ("  ", [])])
+@pytest.mark.parametrize(
+    ("query", "names"),
+    [
+        ("w1_4", ["w1_4_4"]),
+        ("input_w", ["w0_3_7", "w1_4_4"]),
+        ("INPUT_W stride", ["w0_3_7"]),
+        ("ceil(", ["w0_3_7"]),
+        ("threshold", ["w1_4_4"]),
+        ("rivals", ["w2_0_1"]),
+        ("relu ^", ["w2_0_1"]),
+        ("depth", []),
+        ("", []),
+        ("  ", []),
+    ],
+)
 def test_search(query: str, names: list[str]) -> None:
     model = LawModel(LAWS)
     model.query = query
@@ -57,23 +82,41 @@ def test_panel_of_a_law() -> None:
     assert model.panel == {}
     model.place, model.opened = (0, 5), True
     panel = model.panel
-    assert (panel["name"], panel["bits"], panel["status"], panel["law"]) == ("w0_3_7", "word 0 bits 9 to 3", "law", True)
+    assert (panel["name"], panel["bits"], panel["status"], panel["law"]) == (
+        "w0_3_7",
+        "word 0 bits 9 to 3",
+        "law",
+        True,
+    )
     assert panel["steps"] == [
         {"when": "stride == 2", "law": "ceil(input_w / 2)", "support": 28, "extrapolated": False},
-        {"when": "else", "law": "input_w", "support": 32, "extrapolated": False}]
+        {"when": "else", "law": "input_w", "support": 32, "extrapolated": False},
+    ]
     assert (panel["rivals"], panel["open"]) == ([], [])
     scatter = panel["scatter"]
-    assert (scatter["parameter"], scatter["text"]) == ("input_w", "w0_3_7 against input_w: 60 captures, 60 as the law has them")
+    assert (scatter["parameter"], scatter["text"]) == (
+        "input_w",
+        "w0_3_7 against input_w: 60 captures, 60 as the law has them",
+    )
     width, stride = LAWS.parameters["input_w"], LAWS.parameters["stride"]
     assert sorted(tuple(point[:4]) for point in scatter["points"]) == sorted(
-        {(float(w), -(-w // 2) if s == 2 else w, int(s != 2), 1) for w, s in zip(width, stride, strict=True)})
+        {
+            (float(w), -(-w // 2) if s == 2 else w, int(s != 2), 1)
+            for w, s in zip(width, stride, strict=True)
+        }
+    )
     assert sum(point[4] for point in scatter["points"]) == ROWS
     x, raw, *_, count, hover = scatter["points"][0]
     row = int(hover.split()[1].rstrip(":"))
     assert (width[row], scatter["names"]) == (x, [])
     more = f" and {count - 1} more like it" if count > 1 else ""
-    assert hover == f"capture {row}{more}: input_w = {width[row]}, stride = {stride[row]}: raw {raw} ({raw:#x}), as the law has it"
-    assert [name for name, _ in panel["related"]][:2] == ["input_w", "stride"], "those of the law come first"
+    assert (
+        hover
+        == f"capture {row}{more}: input_w = {width[row]}, stride = {stride[row]}: raw {raw} ({raw:#x}), as the law has it"
+    )
+    assert [name for name, _ in panel["related"]][:2] == ["input_w", "stride"], (
+        "those of the law come first"
+    )
     model.opened = False
     assert model.panel == {}
 
@@ -82,7 +125,10 @@ def test_the_law_is_drawn_through_its_points() -> None:
     model = LawModel(LAWS)
     model.place, model.opened = (0, 5), True
     scatter = model.panel["scatter"]
-    drawn = {(curve["text"], curve["step"]): dict(map(tuple, curve["points"])) for curve in scatter["curves"]}
+    drawn = {
+        (curve["text"], curve["step"]): dict(map(tuple, curve["points"]))
+        for curve in scatter["curves"]
+    }
     assert sorted(drawn) == [("stride = 1", 1), ("stride = 2", 0)]
     for x, raw, step, right, *_ in scatter["points"]:
         assert right
@@ -92,7 +138,9 @@ def test_the_law_is_drawn_through_its_points() -> None:
     held = model.panel["scatter"]
     assert len(held["curves"]) == 5
     assert "more combinations of the law's other parameters are not drawn" in held["text"]
-    assert {len({y for _, y in curve["points"]}) for curve in held["curves"]} == {1}, "scale changes nothing"
+    assert {len({y for _, y in curve["points"]}) for curve in held["curves"]} == {1}, (
+        "scale changes nothing"
+    )
 
 
 def test_a_law_is_opened_against_its_own_parameter_with_its_rivals() -> None:
@@ -108,12 +156,20 @@ def test_a_law_is_opened_against_its_own_parameter_with_its_rivals() -> None:
     scatter = model.panel["scatter"]
     own = own_parameters(law, laws)
     assert scatter["parameter"] == own[0]
-    curve, = [dict(map(tuple, curve["points"])) for curve in scatter["curves"] if curve["kind"] == "law"]
+    (curve,) = [
+        dict(map(tuple, curve["points"])) for curve in scatter["curves"] if curve["kind"] == "law"
+    ]
     assert all(curve[x] == raw for x, raw, *_ in scatter["points"])
     values = law.rival_values(frame)
     assert list(values) == list(law.rivals)
-    assert all(np.array_equal(other, law.values(frame)) for other in values.values()), "the captures cannot tell them"
-    rivals = [curve["text"].split(", the other")[0] for curve in scatter["curves"] if curve["kind"] == "rival"]
+    assert all(np.array_equal(other, law.values(frame)) for other in values.values()), (
+        "the captures cannot tell them"
+    )
+    rivals = [
+        curve["text"].split(", the other")[0]
+        for curve in scatter["curves"]
+        if curve["kind"] == "rival"
+    ]
     assert rivals == list(law.rivals)[:3]
 
 
@@ -123,7 +179,10 @@ def test_the_nearest_capture_is_named_with_what_is_changed() -> None:
     line, full = capture_line(asked, frame, ["d", "c"])
     assert line == "capture 1 again, with d = 0, c = 0, b = 0 and 1 more"
     assert full == "a = 2, b = 0, c = 0, d = 0, e = 0"
-    assert capture_line({"a": 1, "b": 3, "c": 5, "d": 7, "e": 1}, frame, []) == ("capture 0 again, with e = 1", "")
+    assert capture_line({"a": 1, "b": 3, "c": 5, "d": 7, "e": 1}, frame, []) == (
+        "capture 0 again, with e = 1",
+        "",
+    )
 
 
 def test_panel_of_rivals_and_of_open_bits() -> None:
@@ -133,19 +192,29 @@ def test_panel_of_rivals_and_of_open_bits() -> None:
     assert [step["when"] for step in model.panel["steps"]] == ["always"]
     assert model.panel["bit"].startswith("bit 0: relu 0.9")
     model.place = (1, 7)
-    assert (model.panel["law"], model.panel["about"], model.panel["steps"]) == (False, "no law, threshold", [])
+    assert (model.panel["law"], model.panel["about"], model.panel["steps"]) == (
+        False,
+        "no law, threshold",
+        [],
+    )
     bits, why, line, full = model.panel["open"][1]
     assert model.panel["open"][0] == ["bits 6 to 4", "no law", "", ""]
     assert (bits, why, full) == ("bit 7", "threshold, between input_w 30 and 33", "")
     row = int(line.split()[1])
     assert line.startswith(f"capture {row} again, with ")
     changed = dict(part.split(" = ") for part in line.split("with ")[1].split(", "))
-    assert {**LAWS.parameters.iloc[row][["input_w", "stride"]].astype(int).astype(str), **changed} == {
-        "input_w": "31", "stride": "1"}
+    assert {
+        **LAWS.parameters.iloc[row][["input_w", "stride"]].astype(int).astype(str),
+        **changed,
+    } == {"input_w": "31", "stride": "1"}
     assert model.panel["related"][0][0] == "input_w"
     assert {point[2] for point in model.panel["scatter"]["points"]} == {-1}
     model.place = (4, 0)
-    assert (model.panel["about"], model.panel["related"], model.panel["bit"]) == ("always 0x0", [], "bit 0: nothing")
+    assert (model.panel["about"], model.panel["related"], model.panel["bit"]) == (
+        "always 0x0",
+        [],
+        "bit 0: nothing",
+    )
 
 
 def test_a_capture_that_is_not_as_the_law_has_it_is_said() -> None:
@@ -153,7 +222,10 @@ def test_a_capture_that_is_not_as_the_law_has_it_is_said() -> None:
     words[7, 0] ^= 8
     model = LawModel(replace(LAWS, words=words))
     model.place, model.opened = (0, 5), True
-    assert model.panel["scatter"]["text"] == "w0_3_7 against input_w: 60 captures, 59 as the law has them"
+    assert (
+        model.panel["scatter"]["text"]
+        == "w0_3_7 against input_w: 60 captures, 59 as the law has them"
+    )
     assert [point[3] for point in model.panel["scatter"]["points"]].count(0) == 1
 
 
@@ -165,14 +237,18 @@ def test_the_picture_is_against_what_was_asked_until_another_field_is_looked_at(
     assert model.panel["scatter"]["parameter"] == "scale", "it is the same field"
     model.place = (2, 0)
     assert (model.against, model.panel["scatter"]["parameter"]) == ("", "relu")
-    with pytest.raises(LookupError, match="against: got 'depth', known are input_w, stride, relu, scale"):
+    with pytest.raises(
+        LookupError, match="against: got 'depth', known are input_w, stride, relu, scale"
+    ):
         model.against = "depth"
     assert model.against == ""
 
 
 def test_parameters_of_texts_and_many_points() -> None:
     rows = 2000
-    frame = pd.DataFrame({"input_w": np.arange(rows), "mode": np.resize(["dense", "depthwise"], rows)})
+    frame = pd.DataFrame(
+        {"input_w": np.arange(rows), "mode": np.resize(["dense", "depthwise"], rows)}
+    )
     words = np.zeros((rows, 5), np.uint32)
     words[:, 0] = np.arange(rows) % 128 * 8
     model = LawModel(replace(LAWS, words=words, parameters=frame, fields=(), table=LAWS.table[:0]))
@@ -191,7 +267,10 @@ def test_shades() -> None:
     model.colour = "flips"
     assert model.shades == np.rint(100 * flips(LAWS.words)).astype(int).tolist()
     model.parameter, model.colour = "relu", "relation"
-    assert model.shades == np.rint(100 * bit_effects(LAWS.words, LAWS.parameters)[:, :, 2]).astype(int).tolist()
+    assert (
+        model.shades
+        == np.rint(100 * bit_effects(LAWS.words, LAWS.parameters)[:, :, 2]).astype(int).tolist()
+    )
     assert model.shades[2][0] > 95
     model.parameter = "stride"
     assert model.shades[2][0] < 20
@@ -211,9 +290,18 @@ def test_a_place_outside_is_refused(place: Any) -> None:
     assert model.place == (0, 9)
 
 
-@pytest.mark.parametrize(("rivals", "told"), [
-    ("", []), (None, []), (float("nan"), []), (0, []), (2, ["2 more"]), (("a", "b"), ["a", "b"]),
-    ([f"r{n}" for n in range(9)], ["r0", "r1", "r2", "r3", "r4", "… 4 more"])])
+@pytest.mark.parametrize(
+    ("rivals", "told"),
+    [
+        ("", []),
+        (None, []),
+        (float("nan"), []),
+        (0, []),
+        (2, ["2 more"]),
+        (("a", "b"), ["a", "b"]),
+        ([f"r{n}" for n in range(9)], ["r0", "r1", "r2", "r3", "r4", "… 4 more"]),
+    ],
+)
 def test_rivals_however_a_table_has_them(rivals: Any, told: list[str]) -> None:
     table = LAWS.table.astype(object)
     table["rivals"] = pd.Series([[], [], rivals, []], dtype=object)
@@ -247,7 +335,10 @@ def test_view_follows_what_the_page_sends() -> None:
 def test_repr_is_stable_and_says_simulated() -> None:
     assert repr(LawView(LAWS)) == f"LawView({ROWS} captures of 5 words, 4 parameters: {SUMMARY})"
     simulated = LawView(fake_laws(simulated=True))
-    assert repr(simulated) == f"LawView({ROWS} captures of 5 words, 4 parameters, simulated: {SUMMARY})"
+    assert (
+        repr(simulated)
+        == f"LawView({ROWS} captures of 5 words, 4 parameters, simulated: {SUMMARY})"
+    )
     data, _ = simulated._repr_mimebundle_()
     assert "<b>simulated</b>" in data["text/html"]
     assert "simulated" not in LawView(LAWS)._repr_mimebundle_()[0]["text/html"]
@@ -257,7 +348,9 @@ def test_the_face_without_a_kernel() -> None:
     html = LawModel(LAWS)._repr_html_()
     assert html == LawModel(LAWS)._repr_html_()
     assert "w1   NN·· ···· ···· ···· ···· ···· ???? ····" in html
-    assert "<td style='text-align:left'>when stride == 2 then ceil(input_w / 2); input_w</td>" in html
+    assert (
+        "<td style='text-align:left'>when stride == 2 then ceil(input_w / 2); input_w</td>" in html
+    )
     assert "<script" not in html
     nasty = replace(LAWS, fields=(replace(LAWS.fields[1], steps=(("", "<script>"),)),))
     assert "<script" not in LawModel(nasty)._repr_html_()

@@ -31,14 +31,21 @@ def test_places_and_elements_are_those_of_the_index_map() -> None:
 
 
 def test_picture_says_its_number_and_is_the_same_twice() -> None:
-    one, two = npulab.notebook.pictures.layout_map(SMALL), npulab.notebook.pictures.layout_map(SMALL)
-    assert repr(one) == ("C1HWC2, C2=4, strides 48 16 4 1: (3, 4, 5) uint8, from byte 8, fill 0x7, 3 constant bytes at byte 0 "
-                         "(01 02 03), 104 bytes: 60 of 60 elements in the buffer")
+    one, two = (
+        npulab.notebook.pictures.layout_map(SMALL),
+        npulab.notebook.pictures.layout_map(SMALL),
+    )
+    assert repr(one) == (
+        "C1HWC2, C2=4, strides 48 16 4 1: (3, 4, 5) uint8, from byte 8, fill 0x7, 3 constant bytes at byte 0 "
+        "(01 02 03), 104 bytes: 60 of 60 elements in the buffer"
+    )
     assert one._repr_png_() == two._repr_png_()
 
 
 def test_what_is_not_in_the_buffer_is_left_out() -> None:
-    tensor, buffer, _ = images(npulab.notebook.pictures.layout_map(only(planar((3, 4, 2), row_align=8), 2, 0, 1), width=8))
+    tensor, buffer, _ = images(
+        npulab.notebook.pictures.layout_map(only(planar((3, 4, 2), row_align=8), 2, 0, 1), width=8)
+    )
     assert np.array_equal(np.ma.getmaskarray(tensor), np.tile([False, True], (12, 1)))
     assert np.ma.getmaskarray(buffer)[:3].tolist() == [[False] * 4 + [True] * 4] * 3
     assert np.ma.getmaskarray(buffer)[3:].all()
@@ -47,8 +54,12 @@ def test_what_is_not_in_the_buffer_is_left_out() -> None:
 def test_a_found_layout_is_drawn_with_its_sums() -> None:
     layout = packed_blocks((37, 13), 16, 4, dtype="int8", sums=True)
     tensors = markers((37, 13), "int8")
-    picture = npulab.notebook.pictures.layout_map(npulab.find_layout(tensors, [layout.pack(tensor) for tensor in tensors]))
-    assert repr(picture).startswith("C1R1C2R2, C2=4, R2=16, strides 192 64 16 1: (37, 13) int8, 16 sums over axis 1 at byte 768")
+    picture = npulab.notebook.pictures.layout_map(
+        npulab.find_layout(tensors, [layout.pack(tensor) for tensor in tensors])
+    )
+    assert repr(picture).startswith(
+        "C1R1C2R2, C2=4, R2=16, strides 192 64 16 1: (37, 13) int8, 16 sums over axis 1 at byte 768"
+    )
     *_, parts = images(picture)
     assert np.count_nonzero(~np.ma.getmaskarray(parts)) == 64
 
@@ -64,12 +75,24 @@ def test_elements_below_8_bits_share_a_byte() -> None:
 
 def test_large_ones_are_drawn_in_part() -> None:
     picture = npulab.notebook.pictures.layout_map(nc1hwc2((50, 60, 70), 16))
-    assert repr(picture).endswith(": 210000 of 210000 elements in the buffer, the first 192 rows and columns drawn")
+    assert repr(picture).endswith(
+        ": 210000 of 210000 elements in the buffer, the first 192 rows and columns drawn"
+    )
     assert [image.shape for image in images(picture)] == [(192, 70), (192, 128), (192, 128)]
 
 
-@pytest.mark.parametrize("layout", [Layout((1,), ()), planar((1, 1, 300)), nc1hwc2((1, 1, 3), 2, dtype="float16", copies=(8,), size=16)])
+@pytest.mark.parametrize(
+    "layout",
+    [
+        Layout((1,), ()),
+        planar((1, 1, 300)),
+        nc1hwc2((1, 1, 3), 2, dtype="float16", copies=(8,), size=16),
+    ],
+)
 def test_shapes_that_are_odd(layout: Layout) -> None:
     assert npulab.notebook.pictures.layout_map(layout)._repr_png_().startswith(b"\x89PNG")
-    with pytest.raises(ValueError, match=r"^width: got -1, allowed is 1 or more bytes, or 0 to leave it to the picture$"):
+    with pytest.raises(
+        ValueError,
+        match=r"^width: got -1, allowed is 1 or more bytes, or 0 to leave it to the picture$",
+    ):
         npulab.notebook.pictures.layout_map(layout, -1)

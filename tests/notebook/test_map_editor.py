@@ -16,12 +16,47 @@ from npulab.captures.capture import Capture, Job
 from npulab.notebook.widgets import MapEditor, MapModel, RegisterModel, RegisterView
 from npulab.registers.map import RegisterMap
 
-ROWS = [{"block": "NN", "offset": 0, "register": "CFG", "field": "mode", "lsb": 0, "width": 2, "value": "enum:mode",
-         "evidence": "K"},
-        {"block": "NN", "offset": 0, "register": "CFG", "field": "size", "lsb": 4, "width": 4, "at": 0, "note": "low"},
-        {"block": "NN", "offset": 4, "register": "EXT", "field": "size", "lsb": 30, "width": 2, "at": 4},
-        {"block": "NN", "offset": 4, "register": "EXT", "field": "where", "lsb": 0, "width": 26, "value": "raw*64",
-         "address": "yes"}]
+ROWS = [
+    {
+        "block": "NN",
+        "offset": 0,
+        "register": "CFG",
+        "field": "mode",
+        "lsb": 0,
+        "width": 2,
+        "value": "enum:mode",
+        "evidence": "K",
+    },
+    {
+        "block": "NN",
+        "offset": 0,
+        "register": "CFG",
+        "field": "size",
+        "lsb": 4,
+        "width": 4,
+        "at": 0,
+        "note": "low",
+    },
+    {
+        "block": "NN",
+        "offset": 4,
+        "register": "EXT",
+        "field": "size",
+        "lsb": 30,
+        "width": 2,
+        "at": 4,
+    },
+    {
+        "block": "NN",
+        "offset": 4,
+        "register": "EXT",
+        "field": "where",
+        "lsb": 0,
+        "width": 26,
+        "value": "raw*64",
+        "address": "yes",
+    },
+]
 WORDS = (0x51, 0x40000002)
 SCRIPT = "<img src=x onerror=alert(1)>"
 
@@ -31,8 +66,16 @@ def made() -> Draft:
 
 
 def small(words: tuple[int, ...] = WORDS, **changes: Any) -> Capture:
-    return replace(Capture("a", "demo", "x", (Job("NN", words),), maps={"NN": RegisterMap(ROWS, enums={"mode": {}})}),
-                   **changes)
+    return replace(
+        Capture(
+            "a",
+            "demo",
+            "x",
+            (Job("NN", words),),
+            maps={"NN": RegisterMap(ROWS, enums={"mode": {}})},
+        ),
+        **changes,
+    )
 
 
 def shown(model: MapModel | MapEditor) -> list[tuple[str, str]]:
@@ -51,32 +94,89 @@ def test_rows_say_what_the_map_and_the_capture_say() -> None:
         ["size", "CFG", "0[7:4] 1[31:30]", "size", "0x15 = 21", "", "unknown", "low", ""],
         ["w0_8_24", "CFG", "0[31:8]", "w0_8_24", "0x0 = 0", "", "unknown", "", "automatic"],
         ["where", "EXT", "1[25:0]", "where", "0x2 = 0x80", "raw*64", "unknown", "", ""],
-        ["w1_26_4", "EXT", "1[29:26]", "w1_26_4", "0x0 = 0", "", "unknown", "", "automatic"]]
+        ["w1_26_4", "EXT", "1[29:26]", "w1_26_4", "0x0 = 0", "", "unknown", "", "automatic"],
+    ]
     assert model.title == "NN: 6 fields of 2 words, read in demo/a"
     assert model.summary == "2 explained, 32 guessed, 30 open bits; 0 steps, not saved"
     assert [row[4] for row in MapModel(made()).rows] == [""] * 6
 
 
-@pytest.mark.parametrize(("message", "status", "after"), [
-    ({"do": "cell", "field": "mode", "column": "field", "text": "m"}, "rename mode to m", ("m", "0x1 = on")),
-    ({"do": "cell", "field": "w0_2_2", "column": "field", "text": "two"}, "rename w0_2_2 to two", ("two", "0x0 = 0")),
-    ({"do": "cell", "field": "mode", "column": "field", "text": " "}, "remove mode", ("w0_0_2", "0x1 = 1")),
-    ({"do": "cell", "field": "mode", "column": "value", "text": "signed"}, "retype mode as signed", ("mode", "0x1 = 1")),
-    ({"do": "cell", "field": "size", "column": "value", "text": "signed raw*2"}, "retype size as signed raw*2",
-     ("size", "0x15 = 42")),
-    ({"do": "cell", "field": "mode", "column": "value", "text": "enum:mode 1=yes 0x2=no"},
-     "retype mode as enum:mode (1 yes, 2 no)", ("mode", "0x1 = yes")),
-    ({"do": "cell", "field": "mode", "column": "evidence", "text": "C:a"}, "set evidence of mode to C:a", ("mode", "0x1 = on")),
-    ({"do": "cell", "field": "mode", "column": "note", "text": "a, b"}, "set note of mode to 'a, b'", ("mode", "0x1 = on")),
-    ({"do": "cell", "field": "where", "column": "register", "text": "X"}, "rename register EXT to X", ("where", "0x2 = 0x80")),
-    ({"do": "split", "field": "w0_8_24", "text": "low:20, 4"}, "split w0_8_24 into low (20), no name (4)",
-     ("low", "0x0 = 0")),
-    ({"do": "split", "field": "where", "text": "2 24"}, "split where into where (2), no name (24)", ("where", "0x2 = 2")),
-    ({"do": "join", "field": "mode", "text": "w0_2_2 as both"}, "join mode and w0_2_2 as both", ("both", "0x1 = on")),
-    ({"do": "join", "field": "mode", "text": "w0_2_2"}, "join mode and w0_2_2 as mode", ("mode", "0x1 = on")),
-    ({"do": "remove", "field": "mode"}, "remove mode", ("w0_0_2", "0x1 = 1")),
-    ({"do": "cell", "field": "mode", "column": "field", "text": "mode"}, "nothing to change", ("mode", "0x1 = on")),
-])
+@pytest.mark.parametrize(
+    ("message", "status", "after"),
+    [
+        (
+            {"do": "cell", "field": "mode", "column": "field", "text": "m"},
+            "rename mode to m",
+            ("m", "0x1 = on"),
+        ),
+        (
+            {"do": "cell", "field": "w0_2_2", "column": "field", "text": "two"},
+            "rename w0_2_2 to two",
+            ("two", "0x0 = 0"),
+        ),
+        (
+            {"do": "cell", "field": "mode", "column": "field", "text": " "},
+            "remove mode",
+            ("w0_0_2", "0x1 = 1"),
+        ),
+        (
+            {"do": "cell", "field": "mode", "column": "value", "text": "signed"},
+            "retype mode as signed",
+            ("mode", "0x1 = 1"),
+        ),
+        (
+            {"do": "cell", "field": "size", "column": "value", "text": "signed raw*2"},
+            "retype size as signed raw*2",
+            ("size", "0x15 = 42"),
+        ),
+        (
+            {"do": "cell", "field": "mode", "column": "value", "text": "enum:mode 1=yes 0x2=no"},
+            "retype mode as enum:mode (1 yes, 2 no)",
+            ("mode", "0x1 = yes"),
+        ),
+        (
+            {"do": "cell", "field": "mode", "column": "evidence", "text": "C:a"},
+            "set evidence of mode to C:a",
+            ("mode", "0x1 = on"),
+        ),
+        (
+            {"do": "cell", "field": "mode", "column": "note", "text": "a, b"},
+            "set note of mode to 'a, b'",
+            ("mode", "0x1 = on"),
+        ),
+        (
+            {"do": "cell", "field": "where", "column": "register", "text": "X"},
+            "rename register EXT to X",
+            ("where", "0x2 = 0x80"),
+        ),
+        (
+            {"do": "split", "field": "w0_8_24", "text": "low:20, 4"},
+            "split w0_8_24 into low (20), no name (4)",
+            ("low", "0x0 = 0"),
+        ),
+        (
+            {"do": "split", "field": "where", "text": "2 24"},
+            "split where into where (2), no name (24)",
+            ("where", "0x2 = 2"),
+        ),
+        (
+            {"do": "join", "field": "mode", "text": "w0_2_2 as both"},
+            "join mode and w0_2_2 as both",
+            ("both", "0x1 = on"),
+        ),
+        (
+            {"do": "join", "field": "mode", "text": "w0_2_2"},
+            "join mode and w0_2_2 as mode",
+            ("mode", "0x1 = on"),
+        ),
+        ({"do": "remove", "field": "mode"}, "remove mode", ("w0_0_2", "0x1 = 1")),
+        (
+            {"do": "cell", "field": "mode", "column": "field", "text": "mode"},
+            "nothing to change",
+            ("mode", "0x1 = on"),
+        ),
+    ],
+)
 def test_acts(message: dict[str, str], status: str, after: tuple[str, str]) -> None:
     model = MapModel(made(), small())
     before = model.rows
@@ -86,27 +186,59 @@ def test_acts(message: dict[str, str], status: str, after: tuple[str, str]) -> N
     assert model.steps == ([] if status.startswith("nothing") else [status])
     model.press({"do": "undo"})
     assert (model.rows, model.steps) == (before, [])
-    assert (model.status, model.undone) == ((f"undo: {status}", status) if "nothing" not in status else ("nothing to undo", ""))
+    assert (model.status, model.undone) == (
+        (f"undo: {status}", status) if "nothing" not in status else ("nothing to undo", "")
+    )
 
 
-@pytest.mark.parametrize(("message", "status"), [
-    (None, "refused: got 'None', allowed is one of cell, split, join, add, remove, undo, redo"),
-    ({"do": "save"}, r"refused: got .*'save'.*, allowed is one of cell"),
-    ({"do": "cell", "field": 3}, "refused: cell: got a field or a text that is none"),
-    ({"do": "cell", "field": "mode", "column": "capture", "text": "1"}, "refused: cell: got column 'capture', allowed is one of register"),
-    ({"do": "cell", "field": "no", "column": "field", "text": "x"}, "refused: got field 'no', the map has "),
-    ({"do": "cell", "field": "mode", "column": "field", "text": "where"}, None),
-    ({"do": "cell", "field": "mode", "column": "field", "text": "size"}, "refused: register map, register CFG field size: a piece without its at"),
-    ({"do": "cell", "field": "mode", "column": "value", "text": "enum:mode x=y"}, "refused: retype: got names .*, allowed is names by raw"),
-    ({"do": "cell", "field": "mode", "column": "note", "text": "x" * 5000}, "refused: set_note: got note .*, allowed is text of at most 4096 letters"),
-    ({"do": "split", "field": "mode", "text": ""}, "refused: split mode: got '', allowed are parts like low:2 4, name and width"),
-    ({"do": "split", "field": "mode", "text": "1 -1"}, "refused: split mode: got '1 -1', allowed are parts"),
-    ({"do": "split", "field": "mode", "text": "1 99"}, "refused: split mode: got widths 1, 99, allowed are at least two that add up to 2"),
-    ({"do": "join", "field": "mode", "text": "mode"}, "refused: join mode and mode: got the same field"),
-    ({"do": "join", "field": "mode", "text": ""}, "refused: got field '', the map has "),
-    ({"do": "remove", "field": "w0_2_2"}, "refused: remove w0_2_2: got bits without a name"),
-    ({"do": "redo"}, "nothing to redo"),
-])
+@pytest.mark.parametrize(
+    ("message", "status"),
+    [
+        (None, "refused: got 'None', allowed is one of cell, split, join, add, remove, undo, redo"),
+        ({"do": "save"}, r"refused: got .*'save'.*, allowed is one of cell"),
+        ({"do": "cell", "field": 3}, "refused: cell: got a field or a text that is none"),
+        (
+            {"do": "cell", "field": "mode", "column": "capture", "text": "1"},
+            "refused: cell: got column 'capture', allowed is one of register",
+        ),
+        (
+            {"do": "cell", "field": "no", "column": "field", "text": "x"},
+            "refused: got field 'no', the map has ",
+        ),
+        ({"do": "cell", "field": "mode", "column": "field", "text": "where"}, None),
+        (
+            {"do": "cell", "field": "mode", "column": "field", "text": "size"},
+            "refused: register map, register CFG field size: a piece without its at",
+        ),
+        (
+            {"do": "cell", "field": "mode", "column": "value", "text": "enum:mode x=y"},
+            "refused: retype: got names .*, allowed is names by raw",
+        ),
+        (
+            {"do": "cell", "field": "mode", "column": "note", "text": "x" * 5000},
+            "refused: set_note: got note .*, allowed is text of at most 4096 letters",
+        ),
+        (
+            {"do": "split", "field": "mode", "text": ""},
+            "refused: split mode: got '', allowed are parts like low:2 4, name and width",
+        ),
+        (
+            {"do": "split", "field": "mode", "text": "1 -1"},
+            "refused: split mode: got '1 -1', allowed are parts",
+        ),
+        (
+            {"do": "split", "field": "mode", "text": "1 99"},
+            "refused: split mode: got widths 1, 99, allowed are at least two that add up to 2",
+        ),
+        (
+            {"do": "join", "field": "mode", "text": "mode"},
+            "refused: join mode and mode: got the same field",
+        ),
+        ({"do": "join", "field": "mode", "text": ""}, "refused: got field '', the map has "),
+        ({"do": "remove", "field": "w0_2_2"}, "refused: remove w0_2_2: got bits without a name"),
+        ({"do": "redo"}, "nothing to redo"),
+    ],
+)
 def test_what_is_refused_is_said_and_changes_nothing(message: Any, status: str | None) -> None:
     model = MapModel(made(), small())
     rows = model.rows
@@ -168,7 +300,11 @@ def test_register_writes_show_what_was_written() -> None:
 def test_view_takes_what_a_browser_sends() -> None:
     view = MapEditor(made(), small())
     view._handle_custom_msg({"do": "cell", "field": "mode", "column": "field", "text": "m"}, [])
-    assert (view.steps, view.status, shown(view)[0]) == (["rename mode to m"], "rename mode to m", ("m", "0x1 = on"))
+    assert (view.steps, view.status, shown(view)[0]) == (
+        ["rename mode to m"],
+        "rename mode to m",
+        ("m", "0x1 = on"),
+    )
     view._handle_custom_msg({"do": "cell", "field": "nosuch", "column": "field", "text": "m"}, [])
     assert view.status.startswith("refused: got field 'nosuch'")
     assert view.draft.map.m.width == 2
@@ -188,8 +324,14 @@ def test_view_follows_a_save(tmp_path: Path) -> None:
 
 def test_repr_and_face_are_equal_on_two_builds() -> None:
     one, two = (MapEditor(made(), small(provenance="simulated")) for _ in range(2))
-    assert repr(one) == repr(two) == ("MapEditor(NN: 6 fields of 2 words, read in demo/a, simulated; 2 explained, "
-                                      "32 guessed, 30 open bits; 0 steps, not saved)")
+    assert (
+        repr(one)
+        == repr(two)
+        == (
+            "MapEditor(NN: 6 fields of 2 words, read in demo/a, simulated; 2 explained, "
+            "32 guessed, 30 open bits; 0 steps, not saved)"
+        )
+    )
     assert repr(one.model) == repr(one).replace("MapEditor", "MapModel")
     faces = [view._repr_mimebundle_()[0] for view in (one, two)]
     assert faces[0]["text/html"] == faces[1]["text/html"]
@@ -258,9 +400,18 @@ def test_a_register_view_keeps_its_fields_where_the_draft_does_not_fit() -> None
         RegisterView(small(), draft=draft(5, block="NN"))
 
 
-@pytest.mark.parametrize(("text", "bits", "steps"), [
-    ("0[2:0]", "0[2:0]", 1), ("2:1", "0[2:1]", 1), ("3", "0[3]", 1), ("[3:1]", "0[3:1]", 1), ("1:0", "0[1:0]", 0),
-    ("1[27:26]", "1[27:26]", 1), ("1[28:26]", "1[28:26]", 1)])
+@pytest.mark.parametrize(
+    ("text", "bits", "steps"),
+    [
+        ("0[2:0]", "0[2:0]", 1),
+        ("2:1", "0[2:1]", 1),
+        ("3", "0[3]", 1),
+        ("[3:1]", "0[3:1]", 1),
+        ("1:0", "0[1:0]", 0),
+        ("1[27:26]", "1[27:26]", 1),
+        ("1[28:26]", "1[28:26]", 1),
+    ],
+)
 def test_bits_of_a_field_are_edited(text: str, bits: str, steps: int) -> None:
     model = MapModel(made(), small())
     model.press({"do": "cell", "field": "mode", "column": "bits", "text": text})
@@ -272,7 +423,11 @@ def test_the_bits_follow_the_draft() -> None:
     seen = []
     model.bits.observe(lambda change: seen.append(change.new), "read")
     model.press({"do": "add", "field": "mode", "text": "wide 0[20:12]"})
-    assert (seen, model.bits.fields["wide"]) == ([model.bits.read], model.draft.decode(small()).values["wide"])
+    assert (seen, model.bits.fields["wide"]) == (
+        [model.bits.read],
+        model.draft.decode(small()).values["wide"],
+    )
+
     def named(bit: int) -> str:
         return model.bits.describe(0, bit).split(" · ")[1].split()[0]
 
@@ -282,18 +437,38 @@ def test_the_bits_follow_the_draft() -> None:
     assert model.steps[-1] == "resize wide from 9 to 4 bits, move wide to CFG bit 15"
     model.press({"do": "undo"})
     assert named(20) == "wide"
-    assert (model.bits.words, MapModel(made()).bits.words) == (tuple(small().words.tolist()), (0,) * model.count)
+    assert (model.bits.words, MapModel(made()).bits.words) == (
+        tuple(small().words.tolist()),
+        (0,) * model.count,
+    )
     model.draft.add("more", "NEW", 0, 4, offset=4 * model.count)
-    assert (model.count, len(model.bits.words), model.bits.differing) == (len(model.draft.map), len(model.draft.map), 0)
+    assert (model.count, len(model.bits.words), model.bits.differing) == (
+        len(model.draft.map),
+        len(model.draft.map),
+        0,
+    )
 
 
-@pytest.mark.parametrize(("message", "refusal"), [
-    ({"do": "cell", "column": "bits", "text": "5:0"}, "refused: "), ({"do": "cell", "column": "bits", "text": "6:2"}, "refused: "),
-    ({"do": "cell", "column": "bits", "text": "low"}, "refused: bits: got 'low', allowed is highest and lowest bit such as 12:4"),
-    ({"do": "cell", "column": "bits", "text": "0:3"}, "refused: bits: got 0:3, allowed is 31:0 and less, the highest bit first"),
-    ({"do": "cell", "column": "bits", "text": "9[1:0]"}, "refused: "), ({"do": "cell", "column": "bits", "text": "1[1]"}, "refused: "),
-    ({"do": "add", "text": "x 1:0"}, "refused: "), ({"do": "add", "text": "3:2"}, "refused: "),
-    ({"do": "add", "text": "x 40:2"}, "refused: bits: got 40:2, allowed is 31:0 and less")])
+@pytest.mark.parametrize(
+    ("message", "refusal"),
+    [
+        ({"do": "cell", "column": "bits", "text": "5:0"}, "refused: "),
+        ({"do": "cell", "column": "bits", "text": "6:2"}, "refused: "),
+        (
+            {"do": "cell", "column": "bits", "text": "low"},
+            "refused: bits: got 'low', allowed is highest and lowest bit such as 12:4",
+        ),
+        (
+            {"do": "cell", "column": "bits", "text": "0:3"},
+            "refused: bits: got 0:3, allowed is 31:0 and less, the highest bit first",
+        ),
+        ({"do": "cell", "column": "bits", "text": "9[1:0]"}, "refused: "),
+        ({"do": "cell", "column": "bits", "text": "1[1]"}, "refused: "),
+        ({"do": "add", "text": "x 1:0"}, "refused: "),
+        ({"do": "add", "text": "3:2"}, "refused: "),
+        ({"do": "add", "text": "x 40:2"}, "refused: bits: got 40:2, allowed is 31:0 and less"),
+    ],
+)
 def test_bits_that_are_refused_change_nothing(message: dict[str, str], refusal: str) -> None:
     model = MapModel(made(), small())
     rows = model.rows
@@ -305,4 +480,7 @@ def test_bits_that_are_refused_change_nothing(message: dict[str, str], refusal: 
 def test_a_field_is_added_in_the_register_of_another() -> None:
     model = MapModel(made(), small())
     model.press({"do": "add", "field": "mode", "text": "extra 3:2"})
-    assert (model.status, model.draft.map["extra"].bits) == ("add extra in CFG at bits 2 to 3", "0[3:2]")
+    assert (model.status, model.draft.map["extra"].bits) == (
+        "add extra in CFG at bits 2 to 3",
+        "0[3:2]",
+    )

@@ -1,4 +1,6 @@
-"""The output view: its model with no browser, its widget with no front end, what a notebook keeps of it."""
+"""The output view: its model with no browser, its widget with no front end, what a notebook
+keeps of it.
+"""
 
 from __future__ import annotations
 
@@ -24,29 +26,57 @@ def compared(predicted: np.ndarray, captured: np.ndarray, **parts: Any) -> Compa
     wrong = np.argwhere(steps(predicted, captured))
     unit = "ulp" if captured.dtype.kind == "f" else "code"
     known: dict[str, Any] = {"case": "a", "target": "demo", "simulated": False, **parts}
-    return Comparison(words=True, coefficients=None, verdict="differs" if len(wrong) else "equal",
-                      compared=captured.size, mismatches=len(wrong), unit=unit, predicted=predicted, captured=captured,
-                      first=tuple(map(int, wrong[0])) if len(wrong) else None, **known)
+    return Comparison(
+        words=True,
+        coefficients=None,
+        verdict="differs" if len(wrong) else "equal",
+        compared=captured.size,
+        mismatches=len(wrong),
+        unit=unit,
+        predicted=predicted,
+        captured=captured,
+        first=tuple(map(int, wrong[0])) if len(wrong) else None,
+        **known,
+    )
 
 
-def some(shape: tuple[int, int, int], share: float, dtype: str = "uint8", seed: int = 0) -> Comparison:
+def some(
+    shape: tuple[int, int, int], share: float, dtype: str = "uint8", seed: int = 0
+) -> Comparison:
     draw = np.random.default_rng(seed)
     predicted = draw.integers(0, 256, shape).astype(dtype)
-    captured = np.where(draw.random(shape) < share, draw.integers(0, 256, shape).astype(dtype), predicted)
+    captured = np.where(
+        draw.random(shape) < share, draw.integers(0, 256, shape).astype(dtype), predicted
+    )
     return compared(predicted, captured)
 
 
-@given(st.tuples(*[st.integers(1, 5)] * 3), st.sampled_from([0.0, 0.2, 1.0]), st.sampled_from(["uint8", "int16", "float16"]),
-       st.integers(0, 99))
-def test_counts_and_the_way_through_the_differences(shape: tuple[int, int, int], share: float, dtype: str, seed: int) -> None:
+@given(
+    st.tuples(*[st.integers(1, 5)] * 3),
+    st.sampled_from([0.0, 0.2, 1.0]),
+    st.sampled_from(["uint8", "int16", "float16"]),
+    st.integers(0, 99),
+)
+def test_counts_and_the_way_through_the_differences(
+    shape: tuple[int, int, int], share: float, dtype: str, seed: int
+) -> None:
     found = some(shape, share, dtype, seed)
     model = OutputModel(found)
-    wrong = [(row, column, channel) for channel in range(shape[2]) for row in range(shape[0]) for column in range(shape[1])
-             if found.predicted[row, column, channel] != found.captured[row, column, channel]]  # type: ignore[index]
+    wrong = [
+        (row, column, channel)
+        for channel in range(shape[2])
+        for row in range(shape[0])
+        for column in range(shape[1])
+        if found.predicted[row, column, channel] != found.captured[row, column, channel]
+    ]  # type: ignore[index]
     assert (model.differ, model.first) == (len(wrong), found.first)
     for channel, outputs, differ, largest in model.channels:
         here = model.difference[:, :, channel]
-        assert (outputs, differ, largest) == (shape[0] * shape[1], sum(place[2] == channel for place in wrong), abs(here).max())
+        assert (outputs, differ, largest) == (
+            shape[0] * shape[1],
+            sum(place[2] == channel for place in wrong),
+            abs(here).max(),
+        )
     before = model.place
     model.seek()
     if not wrong:
@@ -71,9 +101,12 @@ def test_an_output_in_words() -> None:
         a, b = (int(one[row, column, channel]) for one in (model.predicted, model.captured))
         apart = f"difference {b - a:+d}" if a != b else "equal"
         assert model.describe(row, column, channel) == (
-            f"row {row}, column {column}, channel {channel}: predicted {a}, captured {b}, {apart}")
+            f"row {row}, column {column}, channel {channel}: predicted {a}, captured {b}, {apart}"
+        )
     real = OutputModel(compared(np.float16([[[1.0, np.nan]]]), np.float16([[[1.001, np.nan]]])))
-    assert real.about == "row 0, column 0, channel 0: predicted 1.0, captured 1.001, difference +1 ulp"
+    assert (
+        real.about == "row 0, column 0, channel 0: predicted 1.0, captured 1.001, difference +1 ulp"
+    )
     assert real.describe(0, 0, 1).endswith("predicted nan, captured nan, equal")
     model.place = (2, 3, 1)
     assert model.about == model.describe(2, 3, 1)
@@ -90,12 +123,19 @@ def test_pictures() -> None:
     found = some((7, 5, 3), 0.4, "int16")
     model = OutputModel(found)
     low, high = model.extremes
-    assert (low, high) == (min(model.predicted.min(), model.captured.min()), max(model.predicted.max(), model.captured.max()))
+    assert (low, high) == (
+        min(model.predicted.min(), model.captured.min()),
+        max(model.predicted.max(), model.captured.max()),
+    )
     for channel in range(3):
         predicted, captured, difference = model.pictures(channel)
         for shades, values in ((predicted, model.predicted), (captured, model.captured)):
-            assert np.array_equal(shades, ((values[:, :, channel] - low) / (high - low) * 255).astype(np.uint8))
-        assert np.array_equal(np.sign(difference.astype(int) - 128), np.sign(model.difference[:, :, channel]))
+            assert np.array_equal(
+                shades, ((values[:, :, channel] - low) / (high - low) * 255).astype(np.uint8)
+            )
+        assert np.array_equal(
+            np.sign(difference.astype(int) - 128), np.sign(model.difference[:, :, channel])
+        )
     largest = np.unravel_index(np.abs(model.difference).argmax(), model.shape)
     assert model.pictures(int(largest[2]))[2][largest[:2]] in (0, 255)
 
@@ -141,11 +181,21 @@ def test_infinities_and_nan_and_one_value() -> None:
 
 
 def test_what_has_no_outputs_is_refused() -> None:
-    nothing = Comparison("a", "demo", False, True, None, "nothing to compare", reason="no output recorded")
-    with pytest.raises(ValueError, match=r"a: there are no two outputs to compare .nothing to compare: no output recorded"):
+    nothing = Comparison(
+        "a", "demo", False, True, None, "nothing to compare", reason="no output recorded"
+    )
+    with pytest.raises(
+        ValueError,
+        match=r"a: there are no two outputs to compare .nothing to compare: no output recorded",
+    ):
         OutputModel(nothing)
-    refused(lambda: OutputModel(compared(np.zeros((2, 2), np.uint8), np.ones((2, 2), np.uint8))), "(H, W, C)")
-    refused(lambda: OutputModel(compared(np.zeros((0, 2, 2), np.uint8), np.ones((0, 2, 2), np.uint8))))
+    refused(
+        lambda: OutputModel(compared(np.zeros((2, 2), np.uint8), np.ones((2, 2), np.uint8))),
+        "(H, W, C)",
+    )
+    refused(
+        lambda: OutputModel(compared(np.zeros((0, 2, 2), np.uint8), np.ones((0, 2, 2), np.uint8)))
+    )
     model = OutputModel(some((3, 4, 2), 0.5))
     for place in ((3, 0, 0), (0, 4, 0), (0, 0, 2), (-1, 0, 0), (0, 0), 5, ("a", 0, 0), (0.5, 0, 0)):
         refused(lambda place=place: setattr(model, "place", place), "place")
@@ -170,7 +220,9 @@ def test_view_follows_what_the_page_sends() -> None:
     with pytest.raises(ValueError, match=r"place: got channel 4 of \(0, 0, 4\), allowed is 0 to 3"):
         view.set_state({"place": [0, 0, 4]})
     assert [row[0] for row in view.channels] == [row[0] for row in view.model.channels if row[2]]
-    state: Any = {name: value for name, value in view.get_state().items() if not name.startswith("_")}
+    state: Any = {
+        name: value for name, value in view.get_state().items() if not name.startswith("_")
+    }
     state.pop("layout")
     state.pop("pictures")
     json.dumps(state)
@@ -181,8 +233,10 @@ def test_repr_and_the_face_without_a_kernel() -> None:
     captured = predicted.copy()
     captured[1, 0, 2], captured[1, 1, 2] = 9, 4
     view = OutputView(compared(predicted, captured, simulated=True, reason=NASTY, case=NASTY))
-    assert repr(view).startswith(f"OutputView(demo/{NASTY}, outputs (2, 2, 3) uint8, simulated: differs; "
-                                 "2 of 12 outputs differ; 1 by -3, 1 by +2; in 1 of 3 channels; ")
+    assert repr(view).startswith(
+        f"OutputView(demo/{NASTY}, outputs (2, 2, 3) uint8, simulated: differs; "
+        "2 of 12 outputs differ; 1 by -3, 1 by +2; in 1 of 3 channels; "
+    )
     html = view._repr_mimebundle_()[0]["text/html"]
     assert html == view.model._repr_html_()
     assert "<b>simulated</b>" in html
@@ -193,7 +247,11 @@ def test_repr_and_the_face_without_a_kernel() -> None:
     assert html.count("<tr>") == 2
     assert "<script" not in html
     equal = OutputModel(compared(predicted, predicted))._repr_html_()
-    assert ("equal; 0 of 12 outputs differ" in equal, "<table" in equal, "simulated" in equal) == (True, False, False)
+    assert ("equal; 0 of 12 outputs differ" in equal, "<table" in equal, "simulated" in equal) == (
+        True,
+        False,
+        False,
+    )
 
 
 def test_the_pointer_tells_and_small_pictures_have_numbers() -> None:
@@ -201,7 +259,11 @@ def test_the_pointer_tells_and_small_pictures_have_numbers() -> None:
     captured = predicted.copy()
     captured[1, 2, 0] += 3
     view = OutputView(compared(predicted, captured))
-    assert view.numbers == [["0", "2", "4", "6", "8", "10"], ["0", "2", "4", "6", "8", "13"], [""] * 5 + ["+3"]]
+    assert view.numbers == [
+        ["0", "2", "4", "6", "8", "10"],
+        ["0", "2", "4", "6", "8", "13"],
+        [""] * 5 + ["+3"],
+    ]
     view.set_state({"pointed": [0, 1, 0]})
     assert view.about.startswith("row 0, column 1, channel 0: predicted 2, captured 2, equal")
     view.set_state({"pointed": []})

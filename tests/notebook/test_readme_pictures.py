@@ -10,7 +10,9 @@ from PIL import Image
 
 
 def test_the_readme_shows_each_picture_in_both_themes() -> None:
-    shown = re.findall(r'(?:src|srcset)="([^"]+\.png)"', (HOME / "README.md").read_text(encoding="utf-8"))
+    shown = re.findall(
+        r'(?:src|srcset)="([^"]+\.png)"', (HOME / "README.md").read_text(encoding="utf-8")
+    )
     drawn = {f"{FOLDER.relative_to(HOME)}/{name}-{theme}.png" for name in VIEWS for theme in THEMES}
     assert set(shown) == drawn == {str(path.relative_to(HOME)) for path in FOLDER.iterdir()}
     assert sum(Path(HOME, path).stat().st_size for path in shown) <= MOST_BYTES

@@ -1,4 +1,6 @@
-"""The register view: its model with no browser, its view with no front end, its drawing in a blank page."""
+"""The register view: its model with no browser, its view with no front end, its drawing in a
+blank page.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +36,9 @@ SIZE = "size CFG[7:4] EXT[31:30] · 0x15 = 21 · evidence guess · low"
 
 
 def small(words: tuple[int, ...] = WORDS, **changes: object) -> Capture:
-    return replace(Capture("a", "demo", "x", (Job("NN", words),), maps={"NN": REGISTERS}),
-                   **changes)
+    return replace(
+        Capture("a", "demo", "x", (Job("NN", words),), maps={"NN": REGISTERS}), **changes
+    )
 
 
 def wide(count: int) -> Capture:
@@ -61,8 +64,15 @@ def test_model_flip_is_seen_in_words_fields_and_capture() -> None:
     model = RegisterModel(small())
     model.flip(1, 31)
     assert model.words == (0x51, 0xC0000002, 0xFFFFFFFF)
-    assert model.fields == {"mode": "on", "w0_2_2": 0, "size": 0x35, "w0_8_24": 0, "where": 128, "w1_26_4": 0,
-                            "bias": -1}
+    assert model.fields == {
+        "mode": "on",
+        "w0_2_2": 0,
+        "size": 0x35,
+        "w0_8_24": 0,
+        "where": 128,
+        "w1_26_4": 0,
+        "bias": -1,
+    }
     assert model.changed == {"size": (0x15, 0x35)}
     assert model.capture == replace(small(model.words), tool="changed with npulab")
     assert model.summary == "1 bit in 1 field differs from the reference: size 21 → 53"
@@ -108,31 +118,58 @@ def test_model_redo_makes_again_what_was_undone() -> None:
     model.flip(0, 0)
     model.flip(0, 7)
     assert [model.undo(), model.undo(), model.undo()] == [True, True, False]
-    assert [(model.redo(), model.words[0]) for _ in range(3)] == [(True, 0x50), (True, 0xD0), (False, 0xD0)]
+    assert [(model.redo(), model.words[0]) for _ in range(3)] == [
+        (True, 0x50),
+        (True, 0xD0),
+        (False, 0xD0),
+    ]
     model.undo()
     model.flip(0, 1)
     assert (model.redo(), model.words[0]) == (False, 0x52)
     assert [model.undo() and model.words[0] for _ in range(3)] == [0x50, 0x51, False]
 
 
-@pytest.mark.parametrize(("field", "value", "raw"), [
-    ("mode", "off", 0), ("mode", "1", 1), ("mode", " 0x3", 3), ("size", "63", 63), ("size", "0x2a", 42), ("where", "128", 2),
-    ("where", "0x80", 2), ("where", "raw 0x80", 128), ("bias", "-2", 2 ** 32 - 2), ("bias", 7, 7), ("w0_2_2", "0b11", 3)])
+@pytest.mark.parametrize(
+    ("field", "value", "raw"),
+    [
+        ("mode", "off", 0),
+        ("mode", "1", 1),
+        ("mode", " 0x3", 3),
+        ("size", "63", 63),
+        ("size", "0x2a", 42),
+        ("where", "128", 2),
+        ("where", "0x80", 2),
+        ("where", "raw 0x80", 128),
+        ("bias", "-2", 2**32 - 2),
+        ("bias", 7, 7),
+        ("w0_2_2", "0b11", 3),
+    ],
+)
 def test_model_put_takes_a_value_as_people_type_it(field: str, value: object, raw: int) -> None:
     model = RegisterModel(small())
     before = dict(zip(model.rows.names, model.rows.raw(WORDS), strict=True))
     sentence = model.put(field, value)
-    assert dict(zip(model.rows.names, model.rows.raw(model.words), strict=True)) == before | {field: raw}
+    assert dict(zip(model.rows.names, model.rows.raw(model.words), strict=True)) == before | {
+        field: raw
+    }
     assert sentence.startswith(f"{field} ")
     model.undo()
     assert model.words == WORDS
 
 
-@pytest.mark.parametrize(("field", "value", "message"), [
-    ("size", "64", "register CFG field size: got raw 64, allowed is 0 to 63 (6 bits)"),
-    ("where", "100", "register EXT field where: got 100, which is not a multiple of 64"),
-    ("mode", "of", "mode: got 'of', allowed is a number such as 12 or 0x0c, or one of off, on; raw 12 is as stored"),
-    ("sise", "1", "field: got 'sise', near it are size")])
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("size", "64", "register CFG field size: got raw 64, allowed is 0 to 63 (6 bits)"),
+        ("where", "100", "register EXT field where: got 100, which is not a multiple of 64"),
+        (
+            "mode",
+            "of",
+            "mode: got 'of', allowed is a number such as 12 or 0x0c, or one of off, on; raw 12 is as stored",
+        ),
+        ("sise", "1", "field: got 'sise', near it are size"),
+    ],
+)
 def test_model_put_refuses(field: str, value: str, message: str) -> None:
     model = RegisterModel(small())
     with pytest.raises((ValueError, LookupError), match=re.escape(message)):
@@ -144,20 +181,39 @@ def test_model_put_refuses_bits_of_registers_that_are_not_written() -> None:
     registers = small().maps["NN"]
     model = RegisterModel(small(jobs=(Job.from_writes("NN", ((0, 0x51),), registers),)))
     assert model.put("size", "15") == "size 5 → 15"
-    with pytest.raises(ValueError, match=r"^field size: got raw 0x1f, which sets bits of registers that the job does not"):
+    with pytest.raises(
+        ValueError,
+        match=r"^field size: got raw 0x1f, which sets bits of registers that the job does not",
+    ):
         model.put("size", "31")
     assert model.words == (0xF1,)
 
 
-@pytest.mark.parametrize(("message", "status", "word"), [
-    ({"do": "type", "field": 0, "text": "off"}, "mode on → off", 0x50),
-    ({"do": "type", "run": [0, 4, 8], "text": "0xab"}, "CFG[11:4] 5 → 171", 0xAB1),
-    ({"do": "undo"}, "nothing to undo", 0x51),
-    ({"do": "type", "field": 99, "text": "1"}, "refused: field: got 99, allowed is 0 to 6", 0x51),
-    ({"do": "type", "run": [0, 30, 4], "text": "1"}, "refused: run: got width 4 of (0, 30, 4), allowed is 1 to 2", 0x51),
-    ({"do": "type", "run": [0, 4, 2], "text": "4"}, "refused: register CFG field CFG[5:4]: got raw 4, allowed is 0 to 3", 0x51),
-    ({"do": "eval"}, "refused: got {'do': 'eval'}, allowed is one of undo, redo, type", 0x51),
-    (7, "refused: got 7, allowed is one of undo, redo, type", 0x51)])
+@pytest.mark.parametrize(
+    ("message", "status", "word"),
+    [
+        ({"do": "type", "field": 0, "text": "off"}, "mode on → off", 0x50),
+        ({"do": "type", "run": [0, 4, 8], "text": "0xab"}, "CFG[11:4] 5 → 171", 0xAB1),
+        ({"do": "undo"}, "nothing to undo", 0x51),
+        (
+            {"do": "type", "field": 99, "text": "1"},
+            "refused: field: got 99, allowed is 0 to 6",
+            0x51,
+        ),
+        (
+            {"do": "type", "run": [0, 30, 4], "text": "1"},
+            "refused: run: got width 4 of (0, 30, 4), allowed is 1 to 2",
+            0x51,
+        ),
+        (
+            {"do": "type", "run": [0, 4, 2], "text": "4"},
+            "refused: register CFG field CFG[5:4]: got raw 4, allowed is 0 to 3",
+            0x51,
+        ),
+        ({"do": "eval"}, "refused: got {'do': 'eval'}, allowed is one of undo, redo, type", 0x51),
+        (7, "refused: got 7, allowed is one of undo, redo, type", 0x51),
+    ],
+)
 def test_model_does_what_a_page_asks_for(message: object, status: str, word: int) -> None:
     model = RegisterModel(small())
     model.press(message)
@@ -184,7 +240,10 @@ def test_a_bit_of_no_field_is_one_without_a_name() -> None:
 def test_model_against_another_capture(mesa: Capture, vendor: Capture) -> None:
     model = RegisterModel(mesa, vendor)
     assert list(model.changed) == ["kernel_address", "in_image_address", "out_image_address"]
-    assert model.changed["in_image_address"] == (vendor.values["in_image_address"], mesa.values["in_image_address"])
+    assert model.changed["in_image_address"] == (
+        vendor.values["in_image_address"],
+        mesa.values["in_image_address"],
+    )
     model.reference = model.words
     assert model.changed == {}
     assert model.summary == "no bit differs from the reference"
@@ -200,7 +259,9 @@ def test_without_a_reference_none_is_spoken_of(mesa: Capture, vendor: Capture) -
 
 
 def test_evidence_is_told_in_words(mesa: Capture) -> None:
-    """As the shell's legend has it; the code of a case, or of an NPU that is not here, stands alone."""
+    """As the shell's legend has it; the code of a case, or of an NPU that is not here, stands
+    alone.
+    """
     model = RegisterModel(mesa)
     sources = npulab.target("vivante").sources
     said = {model.about(index)["known"].split(" · ")[0] for index in range(len(model.rows.fields))}
@@ -215,18 +276,24 @@ def test_evidence_is_told_in_words(mesa: Capture) -> None:
 
 def test_model_describes_every_bit_of_a_capture(mesa: Capture) -> None:
     model = RegisterModel(mesa)
-    multiplier = "post_multiplier w2[26] w15[27:22] w17[31:24] · 0x30be = 12478 · evidence C:update4-vendor · " \
-                 "multiplier behind its leading one: 15 bits in three pieces on V7, 23 in four on V8"
-    assert [model.describe(word, bit) for word, bit in ((2, 26), (15, 22), (17, 31))] == \
-        [f"{where} · {multiplier}" for where in ("w2 bit 26", "w15 bit 22", "w17 bit 31")]
+    multiplier = (
+        "post_multiplier w2[26] w15[27:22] w17[31:24] · 0x30be = 12478 · evidence C:update4-vendor · "
+        "multiplier behind its leading one: 15 bits in three pieces on V7, 23 in four on V8"
+    )
+    assert [model.describe(word, bit) for word, bit in ((2, 26), (15, 22), (17, 31))] == [
+        f"{where} · {multiplier}" for where in ("w2 bit 26", "w15 bit 22", "w17 bit 31")
+    ]
     assert all(model.describe(word, bit) for word in range(34) for bit in range(32))
 
 
 def test_model_summary_of_many_changes() -> None:
     model = RegisterModel(small())
     model.words = (0xFFFFFFFF, 0, 0)
-    assert model.summary == "63 bits in 6 fields differ from the reference: mode on → 3, w0_2_2 0 → 3, " \
-                            "size 21 → 15, w0_8_24 0 → 16777215, … 2 more"
+    assert (
+        model.summary
+        == "63 bits in 6 fields differ from the reference: mode on → 3, w0_2_2 0 → 3, "
+        "size 21 → 15, w0_8_24 0 → 16777215, … 2 more"
+    )
 
 
 def test_model_of_register_writes() -> None:
@@ -235,11 +302,16 @@ def test_model_of_register_writes() -> None:
     given = small(jobs=(Job.from_writes("NN", writes, registers),))
     model = RegisterModel(given)
     assert model.rows.labels == ("SUM", "CFG", "w16")
-    assert model.describe(1, 4) == "CFG bit 4 · size CFG[7:4] EXT[31:30] · 0x5 = 5 · evidence guess · low"
+    assert (
+        model.describe(1, 4)
+        == "CFG bit 4 · size CFG[7:4] EXT[31:30] · 0x5 = 5 · evidence guess · low"
+    )
     model.flip(0, 1)
     model.flip(2, 3)
     assert model.changed == {"bias": (5, 7), "w16_0_32": (7, 15)}
-    assert model.capture.jobs[0] == Job.from_writes("NN", ((8, 1), (0, 0x51), (0x40, 15), (8, 7)), registers)
+    assert model.capture.jobs[0] == Job.from_writes(
+        "NN", ((8, 1), (0, 0x51), (0x40, 15), (8, 7)), registers
+    )
 
 
 def test_model_second_job() -> None:
@@ -250,12 +322,16 @@ def test_model_second_job() -> None:
     assert [job.words[2] for job in model.capture.jobs] == [0, 0xFFFFFFFE]
 
 
-@pytest.mark.parametrize(("words", "message"), [
-    ((1, 2), r"^words: got 2, allowed is 3$"),
-    ((1, 2, 2 ** 32), r"^words: got 4294967296 as word 2, allowed is 0 to 4294967295$"),
-    ((1, -1, 2), r"^words: got -1 as word 1, allowed is 0 to 4294967295$"),
-    ((1, 2, 0.5), r"^words: got \(1, 2, 0.5\), allowed are 3 whole numbers$"),
-    (7, r"^words: got 7, allowed are 3 whole numbers$")])
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((1, 2), r"^words: got 2, allowed is 3$"),
+        ((1, 2, 2**32), r"^words: got 4294967296 as word 2, allowed is 0 to 4294967295$"),
+        ((1, -1, 2), r"^words: got -1 as word 1, allowed is 0 to 4294967295$"),
+        ((1, 2, 0.5), r"^words: got \(1, 2, 0.5\), allowed are 3 whole numbers$"),
+        (7, r"^words: got 7, allowed are 3 whole numbers$"),
+    ],
+)
 def test_words_wrong(words: object, message: str) -> None:
     for either in (RegisterModel(small()), RegisterView(small())):
         with pytest.raises(ValueError, match=message):
@@ -273,8 +349,12 @@ def test_places_wrong() -> None:
         model.cursor = (0, 32)
     with pytest.raises(ValueError, match=r"^cursor: got 5, allowed is \(word, bit\)$"):
         model.cursor = 5
-    for run, message in (((0, 0, 33), r"got width 33 of \(0, 0, 33\), allowed is 1 to 32"), ((0, 1), r"got \(0, 1\), allowed is"),
-                         ((9, 0, 1), r"got word 9 of \(9, 0, 1\), allowed is 0 to 2"), (4, "got 4, allowed is")):
+    for run, message in (
+        ((0, 0, 33), r"got width 33 of \(0, 0, 33\), allowed is 1 to 32"),
+        ((0, 1), r"got \(0, 1\), allowed is"),
+        ((9, 0, 1), r"got word 9 of \(9, 0, 1\), allowed is 0 to 2"),
+        (4, "got 4, allowed is"),
+    ):
         with pytest.raises(ValueError, match=message):
             model.selection = run
 
@@ -286,10 +366,16 @@ def test_captures_wrong(mesa: Capture) -> None:
         RegisterModel(small(maps={}))
     with pytest.raises(ValueError, match=r"^words: got 2, allowed is 3 \(block NN\)$"):
         RegisterModel(small((1, 2)))
-    with pytest.raises(ValueError, match=r"^words: got 3, allowed is 34 \(block NN\)$|^reference: got 3, allowed is 34$"):
+    with pytest.raises(
+        ValueError,
+        match=r"^words: got 3, allowed is 34 \(block NN\)$|^reference: got 3, allowed is 34$",
+    ):
         RegisterModel(mesa, small())
-    with pytest.raises(ValueError, match=r"^reference a: got Job\(TP, 3 words\), allowed is one that sets the same "
-                                         r"registers as Job\(NN, 3 words\)$"):
+    with pytest.raises(
+        ValueError,
+        match=r"^reference a: got Job\(TP, 3 words\), allowed is one that sets the same "
+        r"registers as Job\(NN, 3 words\)$",
+    ):
         RegisterModel(small(), small(jobs=(Job("TP", WORDS),)))
 
 
@@ -313,7 +399,7 @@ def test_view_takes_what_a_browser_sends() -> None:
 
 def test_view_refuses_what_a_browser_must_not_send() -> None:
     view = RegisterView(small())
-    for sent in ({"words": [1]}, {"words": [1, 2, 2 ** 40]}, {"cursor": [9, 0]}):
+    for sent in ({"words": [1]}, {"words": [1, 2, 2**40]}, {"cursor": [9, 0]}):
         with pytest.raises(ValueError, match="allowed is"):
             view.set_state(sent)
     assert (view.words, view.model.words, view.cursor) == (WORDS, WORDS, (0, 31))
@@ -333,15 +419,25 @@ def test_view_sends_plain_lists() -> None:
     view = RegisterView(small())
     state = view.get_state()
     assert state["registers"] == ["CFG", "EXT", "SUM"]
-    assert state["places"][2] == {"name": "size", "bits": "CFG[7:4] EXT[31:30]", "known": "evidence guess · low",
-                                  "kind": "guess", "automatic": False, "pieces": [[0, 4, 4], [1, 30, 2]],
-                                  "choices": []}
+    assert state["places"][2] == {
+        "name": "size",
+        "bits": "CFG[7:4] EXT[31:30]",
+        "known": "evidence guess · low",
+        "kind": "guess",
+        "automatic": False,
+        "pieces": [[0, 4, 4], [1, 30, 2]],
+        "choices": [],
+    }
     assert state["places"][0]["choices"] == ["off", "on"]
 
 
 def test_repr_and_face_are_equal_on_two_builds(mesa: Capture, vendor: Capture) -> None:
     one, two = RegisterView(mesa, vendor), RegisterView(mesa, vendor)
-    assert repr(one) == repr(two) == "RegisterView(vivante/update4-mesa, job 0 NN, 34 words, 41 bits differ)"
+    assert (
+        repr(one)
+        == repr(two)
+        == "RegisterView(vivante/update4-mesa, job 0 NN, 34 words, 41 bits differ)"
+    )
     assert repr(one.model) == repr(one).replace("View", "Model")
     faces = [view._repr_mimebundle_()[0] for view in (one, two)]
     assert faces[0]["text/html"] == faces[1]["text/html"]
@@ -365,8 +461,10 @@ def test_face_escapes() -> None:
     assert "<script" not in face
 
 
-@pytest.mark.parametrize(("count", "rows", "more"), [(1, 2, ""), (59, 60, ""), (60, 60, "… 2 more words"),
-                                                     (128, 60, "… 70 more words")])
+@pytest.mark.parametrize(
+    ("count", "rows", "more"),
+    [(1, 2, ""), (59, 60, ""), (60, 60, "… 2 more words"), (128, 60, "… 70 more words")],
+)
 def test_face_has_at_most_60_rows(count: int, rows: int, more: str) -> None:
     face = RegisterView(wide(count))._repr_mimebundle_()[0]["text/html"]
     assert face.count("<tr>") == rows
@@ -386,7 +484,9 @@ def known() -> SimpleNamespace:
     status = np.full((3, 32), "open", object)
     status[0, 4:8], status[2] = "law", "never exercised"
     law = SimpleNamespace(word=0, lsb=4, width=4, text="input_w - 1")
-    return SimpleNamespace(status=status, fields=[law], words=np.array([[0, 0, 0], [16, 0, 0], [48, 0, 0]], np.uint32))
+    return SimpleNamespace(
+        status=status, fields=[law], words=np.array([[0, 0, 0], [16, 0, 0], [48, 0, 0]], np.uint32)
+    )
 
 
 def test_model_tells_laws_and_flips() -> None:
@@ -398,7 +498,9 @@ def test_model_tells_laws_and_flips() -> None:
     assert "law" not in model.describe(0, 0)
     writes = replace(small(), jobs=(Job.from_writes("NN", [(8, 7), (0, 5)], REGISTERS),))
     assert RegisterModel(writes, laws=known()).letters == ["·" * 32, "?" * 24 + "LLLL????"]
-    moved = RegisterModel(small(), sweep=SimpleNamespace(words=np.array([[1, 0, 0], [0, 0, 0]], np.uint32)))
+    moved = RegisterModel(
+        small(), sweep=SimpleNamespace(words=np.array([[1, 0, 0], [0, 0, 0]], np.uint32))
+    )
     assert (moved.letters, moved.shares[0][0]) == ([], 100)
     with pytest.raises(ValueError, match="laws or sweep: got 2 words, allowed is 3"):
         RegisterModel(small(), sweep=SimpleNamespace(words=np.zeros((4, 2), np.uint32)))
@@ -430,7 +532,9 @@ def listed(page: BlankPage) -> list[str]:
 
 
 def focused(page: BlankPage) -> tuple[int, int]:
-    word, number = page.page.evaluate("[document.activeElement.dataset.word, document.activeElement.dataset.bit]")
+    word, number = page.page.evaluate(
+        "[document.activeElement.dataset.word, document.activeElement.dataset.bit]"
+    )
     return int(word), int(number)
 
 
@@ -442,7 +546,13 @@ def test_page_in_each_theme(chrome: Browser, theme: str) -> None:
         flip(page, 0, 1)
         assert page.saved == [{"cursor": [0, 1]}, {"words": [0x53, *WORDS[1:]]}]
         assert bit(page, 0, 1) == "1, bit 1, mode, differs from the reference"
-        for shown in (".npulab-heading", "text=simulated", "[role=status]", ".npulab-help", "text=0x00000053"):
+        for shown in (
+            ".npulab-heading",
+            "text=simulated",
+            "[role=status]",
+            ".npulab-help",
+            "text=0x00000053",
+        ):
             assert page.page.is_visible(shown)
         assert page.accessibility() == []
         page.page.select_option(".colour", "evidence")
@@ -457,18 +567,25 @@ def test_page_in_each_theme(chrome: Browser, theme: str) -> None:
 
 
 def test_page_of_a_capture_against_another(chrome: Browser, mesa: Capture, vendor: Capture) -> None:
-    with BlankPage(chrome, RegisterView(mesa, vendor), size=(960, 900)) as page:  # as wide as JupyterLab's cells
+    with BlankPage(
+        chrome, RegisterView(mesa, vendor), size=(960, 900)
+    ) as page:  # as wide as JupyterLab's cells
         assert page.page.locator("[role=gridcell][data-bit]").count() == 34 * 32
-        bits, fields = (page.page.locator(part).bounding_box() for part in (".npulab-grid", ".fields"))
+        bits, fields = (
+            page.page.locator(part).bounding_box() for part in (".npulab-grid", ".fields")
+        )
         assert (fields["y"], fields["x"]) == (bits["y"], bits["x"] + bits["width"] + 8)
-        assert page.page.evaluate("""() => [...document.querySelectorAll('.item .name')]
+        assert (
+            page.page.evaluate("""() => [...document.querySelectorAll('.item .name')]
             .filter(name => name.scrollWidth > name.clientWidth && name.textContent.length < 16)
-            .map(name => name.textContent)""") == []
+            .map(name => name.textContent)""")
+            == []
+        )
         assert page.page.locator(".npulab-bit.differs").count() == 41
         assert page.page.locator("text=simulated").count() == 0
         flip(page, 2, 24)
         words = mesa.words.tolist()
-        words[2] ^= 2 ** 24
+        words[2] ^= 2**24
         assert page.saved == [{"cursor": [2, 24]}, {"words": words}]
         assert page.errors == []
 
@@ -490,7 +607,11 @@ def test_page_bit_31_stays_unsigned(chrome: Browser) -> None:
     with BlankPage(chrome, RegisterView(small())) as page:
         for number in (31, 0, 31):
             flip(page, 2, number)
-        assert [sent["words"][2] for sent in page.saved if "words" in sent] == [0x7FFFFFFF, 0x7FFFFFFE, 0xFFFFFFFE]
+        assert [sent["words"][2] for sent in page.saved if "words" in sent] == [
+            0x7FFFFFFF,
+            0x7FFFFFFE,
+            0xFFFFFFFE,
+        ]
         assert page.page.inner_text(".npulab-row:last-child .npulab-hex >> nth=0") == "0xfffffffe"
 
 
@@ -498,12 +619,41 @@ def test_page_keys_move(chrome: Browser) -> None:
     with BlankPage(chrome, RegisterView(wide(20))) as page:
         page.press("Tab")
         seen = [focused(page)]
-        for key in ("ArrowRight", "ArrowDown", "ArrowLeft", "ArrowLeft", "End", "ArrowRight", "PageDown", "PageDown",
-                    "PageDown", "Home", "ArrowUp", "PageUp", "PageUp", "PageUp"):
+        for key in (
+            "ArrowRight",
+            "ArrowDown",
+            "ArrowLeft",
+            "ArrowLeft",
+            "End",
+            "ArrowRight",
+            "PageDown",
+            "PageDown",
+            "PageDown",
+            "Home",
+            "ArrowUp",
+            "PageUp",
+            "PageUp",
+            "PageUp",
+        ):
             page.press(key)
             seen.append(focused(page))
-        assert seen == [(0, 31), (0, 30), (1, 30), (1, 31), (1, 31), (1, 0), (1, 0), (9, 0), (17, 0),
-                        (19, 0), (19, 31), (18, 31), (10, 31), (2, 31), (0, 31)]
+        assert seen == [
+            (0, 31),
+            (0, 30),
+            (1, 30),
+            (1, 31),
+            (1, 31),
+            (1, 0),
+            (1, 0),
+            (9, 0),
+            (17, 0),
+            (19, 0),
+            (19, 31),
+            (18, 31),
+            (10, 31),
+            (2, 31),
+            (0, 31),
+        ]
         assert page.page.locator("[tabindex='0']").count() == 2  # a bit and the list of fields
         assert page.saved[-1] == {"cursor": [0, 31]}
 
@@ -548,10 +698,42 @@ def test_page_goes_from_field_to_field(chrome: Browser, captures: CaptureSet) ->
 
 def test_page_keeps_its_keys_to_itself(chrome: Browser) -> None:
     with BlankPage(chrome, RegisterView(small())) as page:
-        page.page.evaluate("window.reached = []; document.addEventListener('keydown', e => reached.push(e.key))")
-        page.press("Tab", "Space", "u", "n", "p", "[", "]", "Home", "PageDown", "ArrowUp", "Enter", "m", "Enter",
-                   "/", "m", "Escape", "c", "Shift+ArrowLeft", "m", "Control+u", "Escape", "Shift+Enter")
-        assert page.page.evaluate("reached") == ["Tab", "Shift", "Control", "u", "Escape", "Shift", "Enter"]
+        page.page.evaluate(
+            "window.reached = []; document.addEventListener('keydown', e => reached.push(e.key))"
+        )
+        page.press(
+            "Tab",
+            "Space",
+            "u",
+            "n",
+            "p",
+            "[",
+            "]",
+            "Home",
+            "PageDown",
+            "ArrowUp",
+            "Enter",
+            "m",
+            "Enter",
+            "/",
+            "m",
+            "Escape",
+            "c",
+            "Shift+ArrowLeft",
+            "m",
+            "Control+u",
+            "Escape",
+            "Shift+Enter",
+        )
+        assert page.page.evaluate("reached") == [
+            "Tab",
+            "Shift",
+            "Control",
+            "u",
+            "Escape",
+            "Shift",
+            "Enter",
+        ]
 
 
 def test_page_follows_python(chrome: Browser) -> None:
@@ -571,7 +753,9 @@ def test_page_tells_and_lights_the_field_under_the_pointer(chrome: Browser) -> N
     with BlankPage(chrome, view) as page:
         page.page.hover("[data-word='1'][data-bit='30']")
         assert status(page) == view.model.describe(1, 30)
-        lit = page.page.eval_on_selector_all(".here", "all => all.map(c => [+c.dataset.word, +c.dataset.bit])")
+        lit = page.page.eval_on_selector_all(
+            ".here", "all => all.map(c => [+c.dataset.word, +c.dataset.bit])"
+        )
         assert sorted(map(tuple, lit)) == [(0, 4), (0, 5), (0, 6), (0, 7), (1, 30), (1, 31)]
         page.page.mouse.move(5, 500)
         assert status(page) == view.model.describe(0, 31)
@@ -586,7 +770,9 @@ def test_page_finds_a_field_and_gives_it_a_value(chrome: Browser) -> None:
         page.press("Enter", "Enter")
         assert page.saved[-1] == {"cursor": [0, 1]}
         assert page.page.input_value(".answer") == "on"
-        assert page.page.locator("datalist option").evaluate_all("all => all.map(one => one.value)") == ["off", "on"]
+        assert page.page.locator("datalist option").evaluate_all(
+            "all => all.map(one => one.value)"
+        ) == ["off", "on"]
         page.page.keyboard.type("off")
         page.press("Enter")
         assert page.sent == [{"do": "type", "field": 0, "text": "off"}]
@@ -602,7 +788,9 @@ def test_page_finds_a_field_and_gives_it_a_value(chrome: Browser) -> None:
         page.page.keyboard.type("perhaps")
         page.press("Enter")
         answer(page, view)
-        assert status(page).startswith("refused: mode: got 'perhaps', allowed is a number such as 12 or 0x0c, or one of off, on")
+        assert status(page).startswith(
+            "refused: mode: got 'perhaps', allowed is a number such as 12 or 0x0c, or one of off, on"
+        )
         page.press("Enter", "Escape")
         assert len(page.sent) == 4
         page.press("/", "Escape")
@@ -630,7 +818,9 @@ def test_page_selects_a_run_by_pointer_and_by_keys(chrome: Browser) -> None:
             page.page.hover(f"[data-word='0'][data-bit='{number}']")
         page.page.hover("[data-word='1'][data-bit='0']")
         page.page.mouse.up()
-        assert page.page.locator(".chosen").evaluate_all("all => all.map(one => one.dataset.bit)") == ["9", "8", "7", "6"]
+        assert page.page.locator(".chosen").evaluate_all(
+            "all => all.map(one => one.dataset.bit)"
+        ) == ["9", "8", "7", "6"]
         page.page.mouse.move(5, 890)
         assert status(page) == "CFG[9:6] · 0x1 = 1 · 4 bits of w0_8_24, size"
         for sent in page.saved:
@@ -641,7 +831,10 @@ def test_page_selects_a_run_by_pointer_and_by_keys(chrome: Browser) -> None:
         page.press("Enter")
         assert page.sent == [{"do": "type", "run": [0, 6, 4], "text": "0xf"}]
         answer(page, view)
-        assert (view.words[0], bit(page, 0, 9)) == (0x3D1, "1, bit 9, unnamed w0_8_24, differs from the reference")
+        assert (view.words[0], bit(page, 0, 9)) == (
+            0x3D1,
+            "1, bit 9, unnamed w0_8_24, differs from the reference",
+        )
         page.press("ArrowDown", "Shift+ArrowRight", "Shift+ArrowRight", "Shift+ArrowLeft")
         assert page.saved[-1]["selection"] == [1, 5, 2]
         page.press("ArrowUp")
@@ -655,32 +848,50 @@ def test_page_shows_the_fields_that_are_asked_for(chrome: Browser) -> None:
         for kind in ("nonzero", "unknown", "differing", "=guess", "=K"):
             page.page.select_option(".kind", kind)
             seen[kind] = listed(page)
-        assert seen == {"nonzero": ["mode", "size", "where", "bias"], "differing": [], "=guess": ["size"], "=K": ["mode"],
-                        "unknown": ["w0_2_2", "w0_8_24", "where", "w1_26_4", "bias"]}
+        assert seen == {
+            "nonzero": ["mode", "size", "where", "bias"],
+            "differing": [],
+            "=guess": ["size"],
+            "=K": ["mode"],
+            "unknown": ["w0_2_2", "w0_8_24", "where", "w1_26_4", "bias"],
+        }
         assert page.page.locator(".npulab-bit:not(.out)").count() == 2
         page.page.select_option(".kind", "differing")
-        page.push(words=[WORDS[0] ^ 2 ** 31, *WORDS[1:]])
+        page.push(words=[WORDS[0] ^ 2**31, *WORDS[1:]])
         assert listed(page) == ["w0_8_24"]
         page.page.select_option(".kind", "all")
         page.page.select_option(".colour", "value")
-        assert page.page.locator(".entry").all_inner_texts() == ["zero", "not zero", "all ones", "differing"]
-        tones = page.page.locator("[data-word='2'][data-bit='0'], [data-word='0'][data-bit='2'], [data-word='0'][data-bit='31']") \
-            .evaluate_all("all => all.map(one => one.style.getPropertyValue('--tone'))")
+        assert page.page.locator(".entry").all_inner_texts() == [
+            "zero",
+            "not zero",
+            "all ones",
+            "differing",
+        ]
+        tones = page.page.locator(
+            "[data-word='2'][data-bit='0'], [data-word='0'][data-bit='2'], [data-word='0'][data-bit='31']"
+        ).evaluate_all("all => all.map(one => one.style.getPropertyValue('--tone'))")
         assert len({*tones}) == 3
         assert "" in tones
 
 
 def test_page_colours_by_law_and_by_flips(chrome: Browser) -> None:
     with BlankPage(chrome, RegisterView(small(), laws=known())) as page:
-        tones = [option.get_attribute("value") for option in page.page.locator(".colour option").all()]
+        tones = [
+            option.get_attribute("value") for option in page.page.locator(".colour option").all()
+        ]
         assert tones == ["", "evidence", "value", "law", "flips"]
         page.page.select_option(".colour", "law")
-        assert (bit(page, 0, 4), bit(page, 2, 0)) == ("1, bit 4, size, law", "1, bit 0, bias, never exercised")
+        assert (bit(page, 0, 4), bit(page, 2, 0)) == (
+            "1, bit 4, size, law",
+            "1, bit 0, bias, never exercised",
+        )
         assert "never exercised" in page.page.inner_text(".legend")
         assert page.accessibility() == []
         page.page.select_option(".colour", "flips")
-        assert (bit(page, 0, 4), bit(page, 0, 0)) == ("1, bit 4, size, flips in 50 % of the steps",
-                                                      "1, bit 0, mode, flips in 0 % of the steps")
+        assert (bit(page, 0, 4), bit(page, 0, 0)) == (
+            "1, bit 4, size, flips in 50 % of the steps",
+            "1, bit 0, mode, flips in 0 % of the steps",
+        )
         shown = page.page.evaluate("""[4, 0].map(bit => getComputedStyle(
             document.querySelector(`[data-word='0'][data-bit='${bit}']`)).backgroundColor)""")
         assert shown[0] != shown[1]
@@ -692,8 +903,10 @@ def test_page_colours_by_law_and_by_flips(chrome: Browser) -> None:
 def test_page_copies_as_text(chrome: Browser) -> None:
     view = RegisterView(small())
     with BlankPage(chrome, view) as page:
-        page.page.evaluate("Object.defineProperty(navigator, 'clipboard', "
-                           "{value: {writeText: async text => { window.copied = text; }}})")
+        page.page.evaluate(
+            "Object.defineProperty(navigator, 'clipboard', "
+            "{value: {writeText: async text => { window.copied = text; }}})"
+        )
         page.page.click("[data-word='0'][data-bit='7']")
         page.press("c")
         assert page.page.evaluate("copied") == SIZE
@@ -710,7 +923,10 @@ CLIPBOARD = "Object.defineProperty(navigator, 'clipboard', {value: {writeText: a
 def test_page_copies_no_formula(chrome: Browser) -> None:
     """What a spreadsheet takes from the clipboard: names and meanings of a stranger's table."""
     names = ["=cmd|'/c calc'!A1", "@a", "'=b", "a;=1", "a=1", "mode-"]
-    rows = [{"offset": 0, "register": "A", "field": name, "lsb": 4 * at, "width": 4, "value": "enum:e"} for at, name in enumerate(names)]
+    rows = [
+        {"offset": 0, "register": "A", "field": name, "lsb": 4 * at, "width": 4, "value": "enum:e"}
+        for at, name in enumerate(names)
+    ]
     registers = RegisterMap(rows, enums={"e": {1: "+1+1", 0: "-5"}})
     capture = Capture("a", "demo", "x", (Job("A", (1,)),), maps={"A": registers})
     with BlankPage(chrome, RegisterView(capture)) as page:
@@ -718,9 +934,21 @@ def test_page_copies_no_formula(chrome: Browser) -> None:
         page.page.focus(".fields")
         page.press("C")
         cells = [line.split("\t") for line in page.page.evaluate("copied").split("\n")]
-        assert [cell[0] for cell in cells][:6] == ["'=cmd|'/c calc'!A1", "'@a", "''=b", "a;'=1", "a=1", "mode-"]
+        assert [cell[0] for cell in cells][:6] == [
+            "'=cmd|'/c calc'!A1",
+            "'@a",
+            "''=b",
+            "a;'=1",
+            "a=1",
+            "mode-",
+        ]
         assert all(not re.match(r"\s*[=+@-]", cell) for line in cells for cell in line)
-    with BlankPage(chrome, DiffView(replace(capture, name="=1+1"), replace(capture, name="=b", jobs=(Job("A", (0x20,)),)))) as page:
+    with BlankPage(
+        chrome,
+        DiffView(
+            replace(capture, name="=1+1"), replace(capture, name="=b", jobs=(Job("A", (0x20,)),))
+        ),
+    ) as page:
         page.page.evaluate(CLIPBOARD)
         page.page.focus("[data-index]")
         page.press("c")
@@ -745,7 +973,7 @@ def test_page_repaints_only_the_bit_that_changed(chrome: Browser) -> None:
         page.page.evaluate("""() => { window.painted = [];
           new MutationObserver(all => all.forEach(one => painted.push(one.target.dataset.bit)))
             .observe(document.querySelector('[role=grid]'), {attributeFilter: ['aria-label'], subtree: true}) }""")
-        page.push(words=[WORDS[0] ^ 2 ** 9, *WORDS[1:]])
+        page.push(words=[WORDS[0] ^ 2**9, *WORDS[1:]])
         assert page.page.evaluate("painted") == ["9"]
 
 
@@ -758,8 +986,12 @@ def test_page_of_many_words(chrome: Browser) -> None:
 # ---- the browser itself ----
 
 
-@pytest.mark.parametrize(("ci", "outcome"), [("true", pytest.fail.Exception), ("", pytest.skip.Exception)])
-def test_without_chromium(monkeypatch: pytest.MonkeyPatch, ci: str, outcome: type[BaseException]) -> None:
+@pytest.mark.parametrize(
+    ("ci", "outcome"), [("true", pytest.fail.Exception), ("", pytest.skip.Exception)]
+)
+def test_without_chromium(
+    monkeypatch: pytest.MonkeyPatch, ci: str, outcome: type[BaseException]
+) -> None:
     monkeypatch.setattr(blank_page.shutil, "which", lambda _: None)
     monkeypatch.setenv("CI", ci)
     with pytest.raises(outcome, match="no Chromium: looked for chromium, "):

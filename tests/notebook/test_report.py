@@ -1,4 +1,6 @@
-"""Reports: the whole story in one file, the same bytes each time, and nobody's note is ever markup."""
+"""Reports: the whole story in one file, the same bytes each time, and nobody's note is ever
+markup.
+"""
 
 from __future__ import annotations
 
@@ -27,18 +29,60 @@ import npulab.notebook.sessions
 from npulab.cli import main
 from npulab.notebook.sessions.markdown import Block, plain, read_markdown, to_html, to_markdown
 
-VENDOR, MESA, SIM, SWEEP = "captures/vivante/update4-vendor", "captures/vivante/update4-mesa", "captures/vivante/sim-1x1", \
-    "captures/vivante/sweep-layers.npz"
+VENDOR, MESA, SIM, SWEEP = (
+    "captures/vivante/update4-vendor",
+    "captures/vivante/update4-mesa",
+    "captures/vivante/sim-1x1",
+    "captures/vivante/sweep-layers.npz",
+)
 HOSTILE = [
-    "<script>alert(1)</script>", "<img src=x onerror=alert(1)>", "<svg/onload=alert(1)>", "<!-- --><script>alert(1)</script>",
-    "--><b>", "]]><x>", "</p></div></main><iframe src=javascript:alert(1)>", "[a](javascript:alert(1))", "[a](JaVaScRiPt:alert(1))",
-    "[a](data:text/html,<script>alert(1)</script>)", "[a](https://x/\"onmouseover=alert(1))", "[a](https://x'onclick='alert(1)')",
-    "[a](https://x\"><script>alert(1)</script>)", "![x](https://evil/x.png)", "`<b>`", "**<b>**", "```\n<script>alert(1)</script>\n```",
-    "````\n```\n<b>\n```\n````", "~~~\n</code></pre><script>alert(1)</script>", "```html\n<b>\n", "# <b>h</b>", "- <b>\n- <i>", "1. <b>",
-    "| <b> | a |\n| - | - |\n| <script> | `<i>` |", "a | b\n- | -\n<b>", "&lt;b&gt; &amp; &#60;script&#62;", "\0<b>\0", "<b\n>", "<a href=x>",
-    "\u202e<b>", "<https://x>", "[a]: https://x \"t\"\n[a]", "*a* _b_ ~~c~~ $x$ <u>d</u>", "\\<b>\\", "    <b>", "\t<b>", "> <b>", "---\n<b>\n===",
-    "<meta http-equiv=refresh content=0>", "<style>*{display:none}</style>", "<form action=x><input autofocus onfocus=alert(1)>",
-    "[" * 1000, "`" * 1001, "**" * 999, "|" * 999 + "\n" + "|-" * 999, "[a](#b) [b](http://a.b) [c](https://a.b/?q=1&x=%3C)", "{{7*7}} ${x} <%= 1 %>",
+    "<script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    "<svg/onload=alert(1)>",
+    "<!-- --><script>alert(1)</script>",
+    "--><b>",
+    "]]><x>",
+    "</p></div></main><iframe src=javascript:alert(1)>",
+    "[a](javascript:alert(1))",
+    "[a](JaVaScRiPt:alert(1))",
+    "[a](data:text/html,<script>alert(1)</script>)",
+    '[a](https://x/"onmouseover=alert(1))',
+    "[a](https://x'onclick='alert(1)')",
+    '[a](https://x"><script>alert(1)</script>)',
+    "![x](https://evil/x.png)",
+    "`<b>`",
+    "**<b>**",
+    "```\n<script>alert(1)</script>\n```",
+    "````\n```\n<b>\n```\n````",
+    "~~~\n</code></pre><script>alert(1)</script>",
+    "```html\n<b>\n",
+    "# <b>h</b>",
+    "- <b>\n- <i>",
+    "1. <b>",
+    "| <b> | a |\n| - | - |\n| <script> | `<i>` |",
+    "a | b\n- | -\n<b>",
+    "&lt;b&gt; &amp; &#60;script&#62;",
+    "\0<b>\0",
+    "<b\n>",
+    "<a href=x>",
+    "\u202e<b>",
+    "<https://x>",
+    '[a]: https://x "t"\n[a]',
+    "*a* _b_ ~~c~~ $x$ <u>d</u>",
+    "\\<b>\\",
+    "    <b>",
+    "\t<b>",
+    "> <b>",
+    "---\n<b>\n===",
+    "<meta http-equiv=refresh content=0>",
+    "<style>*{display:none}</style>",
+    "<form action=x><input autofocus onfocus=alert(1)>",
+    "[" * 1000,
+    "`" * 1001,
+    "**" * 999,
+    "|" * 999 + "\n" + "|-" * 999,
+    "[a](#b) [b](http://a.b) [c](https://a.b/?q=1&x=%3C)",
+    "{{7*7}} ${x} <%= 1 %>",
 ]
 TAGS = {"p", "pre", "code", "strong", "a", "ul", "ol", "li", "table", "tr", "th", "td", "h4"}
 
@@ -87,12 +131,25 @@ def test_no_note_is_markup(text: str) -> None:
     blocks = read_markdown(text)
     page = to_html(blocks)
     assert_harmless(page)
-    # nothing is left out either: every word is there as text, but the language of a fence and the numbers of lists
+    # nothing is left out either: every word is there as text, but the language of a fence and the
+    # numbers of lists
     told = re.sub(r"(?m)^[0-9]+\.|^```\w+", "", plain(text))
     assert {*re.findall(r"\w+", told)} <= {*re.findall(r"\w+", Seen(page).text)}
 
 
-PIECES = st.sampled_from([*"<>&\"'`*_[](){}#|-!\\/=:;~$. \n\tab1", "https://a", "```", "\0", "\u202e", "<b>", "](", "\n- ", "\n|-|\n"])
+PIECES = st.sampled_from(
+    [
+        *"<>&\"'`*_[](){}#|-!\\/=:;~$. \n\tab1",
+        "https://a",
+        "```",
+        "\0",
+        "\u202e",
+        "<b>",
+        "](",
+        "\n- ",
+        "\n|-|\n",
+    ]
+)
 
 
 @given(st.lists(PIECES, max_size=60))
@@ -104,7 +161,11 @@ def test_no_text_at_all_is_markup(pieces: list[str]) -> None:
 
 def assert_same(blocks: list[Block]) -> None:
     """What is written as Markdown reads as nothing more: no HTML, and no link that was none."""
-    page = Seen(mistune.create_markdown(escape=False, plugins=["table", "strikethrough", "math", "task_lists", "url"])(to_markdown(blocks)))
+    page = Seen(
+        mistune.create_markdown(
+            escape=False, plugins=["table", "strikethrough", "math", "task_lists", "url"]
+        )(to_markdown(blocks))
+    )
     assert {tag for tag, _ in page.tags} <= TAGS | {"thead", "tbody", "br"}
     assert not page.others
     for tag, attributes in page.tags:
@@ -118,20 +179,40 @@ def test_no_note_is_markup_in_markdown(text: str) -> None:
 
 
 def test_the_markdown_that_is_known() -> None:
-    told = ("# Head #\n\nOne **bold** and `code`\nsecond line\n\n- a\n  more\n- [b](https://x.y/z?a=1)\n\n1. one\n2) two\n\n"
-            "```c\nint a = 1 < 2;\n```\n\n| a | b |\n|---|:-:|\n| 1 | `2` |\n| 3 |\n\n[up](#notes)")
+    told = (
+        "# Head #\n\nOne **bold** and `code`\nsecond line\n\n- a\n  more\n- [b](https://x.y/z?a=1)\n\n1. one\n2) two\n\n"
+        "```c\nint a = 1 < 2;\n```\n\n| a | b |\n|---|:-:|\n| 1 | `2` |\n| 3 |\n\n[up](#notes)"
+    )
     assert to_html(read_markdown(told)) == (
         "<h4>Head</h4>\n<p>One <strong>bold</strong> and <code>code</code>\nsecond line</p>\n"
         '<ul><li>a more</li><li><a href="https://x.y/z?a=1" rel="noopener noreferrer nofollow">b</a> (https://x.y/z?a=1)</li></ul>\n'
         "<ol><li>one</li><li>two</li></ol>\n<pre><code>int a = 1 &lt; 2;</code></pre>\n"
         '<table><tr><th scope="col">a</th><th scope="col">b</th></tr><tr><td>1</td><td><code>2</code></td></tr>'
-        '<tr><td>3</td><td></td></tr></table>\n<p><a href="#notes" rel="noopener noreferrer nofollow">up</a> (#notes)</p>')
+        '<tr><td>3</td><td></td></tr></table>\n<p><a href="#notes" rel="noopener noreferrer nofollow">up</a> (#notes)</p>'
+    )
     assert to_markdown(read_markdown(told)) == (
         "#### Head\n\nOne **bold** and `code`\nsecond line\n\n- a more\n- [b](<https://x.y/z?a=1>) (https://x.y/z?a=1)\n\n"
-        "1. one\n1. two\n\n```\nint a = 1 < 2;\n```\n\n| a | b |\n| --- | --- |\n| 1 | `2` |\n| 3 |   |\n\n[up](<#notes>) (#notes)")
+        "1. one\n1. two\n\n```\nint a = 1 < 2;\n```\n\n| a | b |\n| --- | --- |\n| 1 | `2` |\n| 3 |   |\n\n[up](<#notes>) (#notes)"
+    )
 
 
-LARGE = ["[", "`", "**a", "[a](https://a", "|", "<", "- ", "a\n", "\n", "```\n", "# a\n", "|a|\n|-|\n", "[a", "1. a\n", "\0"]
+LARGE = [
+    "[",
+    "`",
+    "**a",
+    "[a](https://a",
+    "|",
+    "<",
+    "- ",
+    "a\n",
+    "\n",
+    "```\n",
+    "# a\n",
+    "|a|\n|-|\n",
+    "[a",
+    "1. a\n",
+    "\0",
+]
 
 
 @pytest.mark.sample(4)
@@ -144,7 +225,7 @@ def test_a_large_note_is_read_too(unit: str) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("unit", LARGE)
 def test_a_note_of_a_megabyte_is_read_too(unit: str) -> None:
-    read_and_written(unit * (2 ** 20 // len(unit)))
+    read_and_written(unit * (2**20 // len(unit)))
 
 
 def read_and_written(text: str) -> None:
@@ -158,8 +239,10 @@ def read_and_written(text: str) -> None:
 
 def find_relu(sweep: npulab.Sweep) -> npulab.analysis.laws.FieldLaw:
     mask = np.zeros(sweep.words.shape[1], np.uint32)
-    mask[2] = 2 ** 24
-    return npulab.find_laws(sweep.words[:40] & mask, sweep.parameters[["relu", "stride"]][:40]).fields[0]
+    mask[2] = 2**24
+    return npulab.find_laws(
+        sweep.words[:40] & mask, sweep.parameters[["relu", "stride"]][:40]
+    ).fields[0]
 
 
 @pytest.fixture(scope="module")
@@ -186,12 +269,16 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> npulab.notebook.sessions.S
     session.bookmark("", field="relu")
     session.bookmark("its <i>head</i>", capture=vendor, buffer="coefficients", offset=16, size=33)
     session.bookmark("all of it", capture=vendor)
-    session.bookmark("past the end", capture=vendor, buffer="output", offset=10 ** 9, size=1)
+    session.bookmark("past the end", capture=vendor, buffer="output", offset=10**9, size=1)
     session.accept(find_relu(sweep), sweep=sweep, date="2026-02-03")
     session.accept("input_w * 2", "w3_6_13", sweep=SWEEP, by="bob")
     found = npulab.bisect_fields(good, bad, npulab.Simulated(), journal=folder / "j.jsonl")
     session.journal(found, device="simulated")
-    session.figure(npulab.notebook.pictures.flip_map(sweep.words[:50]), "What <b>varies</b>, simulated", code=f"npulab.notebook.pictures.flip_map(npulab.load_sweep({SWEEP!r}).words[:50])")
+    session.figure(
+        npulab.notebook.pictures.flip_map(sweep.words[:50]),
+        "What <b>varies</b>, simulated",
+        code=f"npulab.notebook.pictures.flip_map(npulab.load_sweep({SWEEP!r}).words[:50])",
+    )
     session.save()
     session.report(folder / "out.html")
     session.report(folder / "out.md")
@@ -201,10 +288,26 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> npulab.notebook.sessions.S
 def test_the_story_is_told(told: npulab.notebook.sessions.Session) -> None:
     page = Seen((told.folder / "out.html").read_text(encoding="utf-8"))
     text = re.sub(r"\s+", " ", page.text)
-    for words in ("Where is <relu>?", "It clamps below.", "2[24]", "Vivante kernel driver galcore", "2026-01-02",
-                  "ada <a@b>", "no field of this name now", f"bytes 0x0 to 0x8 of output of {VENDOR}", "vendor driver", "Etnaviv NPU update 4",
-                  "w2_24_1", "input_w * 2", "contradicted in", "found: agrees in 850 of 850",
-                  "relu = 1 (good 0) breaks it", "on a simulated device", "its buffers are", "What <b>varies</b>, simulated"):
+    for words in (
+        "Where is <relu>?",
+        "It clamps below.",
+        "2[24]",
+        "Vivante kernel driver galcore",
+        "2026-01-02",
+        "ada <a@b>",
+        "no field of this name now",
+        f"bytes 0x0 to 0x8 of output of {VENDOR}",
+        "vendor driver",
+        "Etnaviv NPU update 4",
+        "w2_24_1",
+        "input_w * 2",
+        "contradicted in",
+        "found: agrees in 850 of 850",
+        "relu = 1 (good 0) breaks it",
+        "on a simulated device",
+        "its buffers are",
+        "What <b>varies</b>, simulated",
+    ):
         assert words in text, words
     assert f"Of capture {SIM} (simulated)" in text
     assert "simulated, changed" in text
@@ -218,14 +321,39 @@ def test_the_story_is_told(told: npulab.notebook.sessions.Session) -> None:
 def test_the_page_needs_nothing_and_runs_nothing(told: npulab.notebook.sessions.Session) -> None:
     page = (told.folder / "out.html").read_text(encoding="utf-8")
     seen = Seen(page)
-    assert {tag for tag, _ in seen.tags} <= TAGS | {"html", "head", "meta", "title", "style", "body", "main", "h1", "h2", "h3", "div", "caption",
-                                                    "figure", "img", "figcaption"}
+    assert {tag for tag, _ in seen.tags} <= TAGS | {
+        "html",
+        "head",
+        "meta",
+        "title",
+        "style",
+        "body",
+        "main",
+        "h1",
+        "h2",
+        "h3",
+        "div",
+        "caption",
+        "figure",
+        "img",
+        "figcaption",
+    }
     assert not seen.others
     for tag, attributes in seen.tags:
-        assert not [name for name in attributes if name.startswith("on") or name in ("style", "srcdoc", "action", "background")]
-        assert "src" not in attributes or (tag == "img" and (attributes["src"] or "").startswith("data:image/png;base64,"))
+        assert not [
+            name
+            for name in attributes
+            if name.startswith("on") or name in ("style", "srcdoc", "action", "background")
+        ]
+        assert "src" not in attributes or (
+            tag == "img" and (attributes["src"] or "").startswith("data:image/png;base64,")
+        )
         assert "href" not in attributes or re.match(r"https?://|#", attributes["href"] or "")
-    policy = next(one["content"] for tag, one in seen.tags if tag == "meta" and one.get("http-equiv") == "Content-Security-Policy")
+    policy = next(
+        one["content"]
+        for tag, one in seen.tags
+        if tag == "meta" and one.get("http-equiv") == "Content-Security-Policy"
+    )
     assert policy == "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
     assert "prefers-color-scheme: dark" in page
     assert "url(" not in page
@@ -240,13 +368,22 @@ def test_as_markdown_with_its_figures_beside_it(told: npulab.notebook.sessions.S
     assert (told.folder / picture[1]).read_bytes().startswith(b"\x89PNG")
     assert "# Where is &lt;relu&gt;?" in text
     assert "| NN | w2 | relu | 2\\[24\\] | raw |" in text
-    assert ", for coefficient_bytes in groups of 64, largest_core_stream_bytes in groups of 64" in text.replace("\\", "")
-    outside = re.sub(r"(?ms)^(`{3,})\w*\n.*?\n\1$|`[^`\n]+`|\]\(<[^\s<>]+>\)", "", text.removeprefix("<!-- npulab report -->"))
+    assert (
+        ", for coefficient_bytes in groups of 64, largest_core_stream_bytes in groups of 64"
+        in text.replace("\\", "")
+    )
+    outside = re.sub(
+        r"(?ms)^(`{3,})\w*\n.*?\n\1$|`[^`\n]+`|\]\(<[^\s<>]+>\)",
+        "",
+        text.removeprefix("<!-- npulab report -->"),
+    )
     assert "<" not in outside
     assert not re.search(r"(?<!\\)\]\((?!<)", outside)
 
 
-def test_the_same_session_gives_the_same_report(told: npulab.notebook.sessions.Session, tmp_path: Path) -> None:
+def test_the_same_session_gives_the_same_report(
+    told: npulab.notebook.sessions.Session, tmp_path: Path
+) -> None:
     for name in ("out.html", "out.md"):
         before = (told.folder / name).read_bytes()
         npulab.session(told.path).report(told.folder / name)
@@ -263,7 +400,9 @@ def again(told: npulab.notebook.sessions.Session, kind: str) -> list[str]:
     return [found for _, found in re.findall(rf"(?ms)^(`{{3,}}){kind}\n(.*?)\n\1$", text)]
 
 
-def test_every_command_of_the_report_runs(told: npulab.notebook.sessions.Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_command_of_the_report_runs(
+    told: npulab.notebook.sessions.Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(told.folder)
     lines = sorted({line for block in again(told, "sh") for line in block.split("\n")})
     kinds = {shlex.split(line)[1] for line in lines}
@@ -281,7 +420,9 @@ def test_every_command_of_the_report_runs(told: npulab.notebook.sessions.Session
         assert out.getvalue().strip(), line
 
 
-def test_every_line_of_python_of_the_report_runs(told: npulab.notebook.sessions.Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_line_of_python_of_the_report_runs(
+    told: npulab.notebook.sessions.Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(told.folder)
     values = {}
     for block in again(told, "python"):
@@ -315,7 +456,9 @@ def test_what_is_refused(told: npulab.notebook.sessions.Session, tmp_path: Path)
     assert (tmp_path / "mine.md").read_text() == "my own words"
 
 
-def test_what_cannot_be_read_is_said_in_its_place(told: npulab.notebook.sessions.Session, tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_said_in_its_place(
+    told: npulab.notebook.sessions.Session, tmp_path: Path
+) -> None:
     shutil.copytree(told.folder, tmp_path / "x")
     folder = tmp_path / "x"
     shutil.rmtree(folder / VENDOR)
@@ -326,8 +469,14 @@ def test_what_cannot_be_read_is_said_in_its_place(told: npulab.notebook.sessions
     with pytest.warns(UserWarning, match=r"is missing|has changed"):
         session = npulab.session(folder / "x.json")
     text = Seen(session.report(folder / "o.html").read_text(encoding="utf-8")).text
-    for words in (f"{VENDOR} is missing", "captures/bad has changed", "cannot be read", "the journal cannot be read",
-                  "is missing or has changed", "the capture cannot be read"):
+    for words in (
+        f"{VENDOR} is missing",
+        "captures/bad has changed",
+        "cannot be read",
+        "the journal cannot be read",
+        "is missing or has changed",
+        "the capture cannot be read",
+    ):
         assert words in text
     assert "It clamps below." in text
 
@@ -335,16 +484,24 @@ def test_what_cannot_be_read_is_said_in_its_place(told: npulab.notebook.sessions
 def test_pictures_of_the_caller(tmp_path: Path) -> None:
     session = npulab.session(tmp_path / "x.json")
     picture = npulab.notebook.pictures.flip_map(np.arange(8, dtype=np.uint32)[:, None])
-    session.report(tmp_path / "o.html", pictures=[picture, (picture.figure, "mine <b>"), picture._repr_png_()])
+    session.report(
+        tmp_path / "o.html", pictures=[picture, (picture.figure, "mine <b>"), picture._repr_png_()]
+    )
     seen = Seen((tmp_path / "o.html").read_text())
-    assert [one["alt"] for tag, one in seen.tags if tag == "img"] == [picture.text, "mine <b>", "a picture"]
+    assert [one["alt"] for tag, one in seen.tags if tag == "img"] == [
+        picture.text,
+        "mine <b>",
+        "a picture",
+    ]
     assert session.figures == ()
 
 
 def test_a_map_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(CAPTURES / "vivante/sim-1x1", tmp_path / "a")
-    (tmp_path / "map.csv").write_text("block,offset,register,field,lsb,width,evidence\n" + "".join(
-        f"NN,{4 * word:#x},w{word},mine{word},0,32,guess\n" for word in range(34)))
+    (tmp_path / "map.csv").write_text(
+        "block,offset,register,field,lsb,width,evidence\n"
+        + "".join(f"NN,{4 * word:#x},w{word},mine{word},0,32,guess\n" for word in range(34))
+    )
     session = npulab.session(tmp_path / "x.json")
     session.attach("a")
     session.use_map("map.csv")
@@ -355,7 +512,9 @@ def test_a_map_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert f"{npulab.load(tmp_path / 'a').words[2]:#x}" in text
     assert "34 words, 34 fields, 1088 bits named" in text
     monkeypatch.chdir(tmp_path)
-    line = "npulab.session('x.json').decoded('a').fields.query(\"block == 'NN' and field == 'mine2'\")"
+    line = (
+        "npulab.session('x.json').decoded('a').fields.query(\"block == 'NN' and field == 'mine2'\")"
+    )
     assert line in text
     assert list(eval(line, {"npulab": npulab}).raw) == [npulab.load("a").words[2]]
     assert "npulab show a --field" not in text
@@ -365,8 +524,10 @@ def test_bits_are_counted_over_captures_that_the_map_reads(tmp_path: Path) -> No
     shutil.copytree(CAPTURES / "vivante/sim-1x1", tmp_path / "a")
     session = npulab.session(tmp_path / "x.json")
     session.attach("a")
-    for last, told in (("NN,0x84,last,0,32", "the map's bits over 1 capture (1 simulated); "),
-                       ("A,0x40,a,0,32\nB,0x40,b,0,32", "the map's bits; ")):  # as many words, of other blocks
+    for last, told in (
+        ("NN,0x84,last,0,32", "the map's bits over 1 capture (1 simulated); "),
+        ("A,0x40,a,0,32\nB,0x40,b,0,32", "the map's bits; "),
+    ):  # as many words, of other blocks
         (tmp_path / "map.csv").write_text(f"block,offset,field,lsb,width\n{last}\n")
         session.use_map("map.csv")
         assert len(session.registers) == 34
@@ -375,22 +536,44 @@ def test_bits_are_counted_over_captures_that_the_map_reads(tmp_path: Path) -> No
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_in_a_browser_nothing_runs_and_everything_is_readable(told: npulab.notebook.sessions.Session, chrome: object, theme: str) -> None:
+def test_in_a_browser_nothing_runs_and_everything_is_readable(
+    told: npulab.notebook.sessions.Session, chrome: object, theme: str
+) -> None:
     page = chrome.new_page(viewport={"width": 900, "height": 900}, color_scheme=theme)
     heard: list[str] = []
     page.on("dialog", lambda dialog: (heard.append(dialog.message), dialog.dismiss()))
     page.on("console", lambda said: heard.append(said.text))
     page.on("pageerror", lambda error: heard.append(str(error)))
-    page.on("request", lambda request: heard.append(request.url) if request.url.startswith("http") else None)
+    page.on(
+        "request",
+        lambda request: heard.append(request.url) if request.url.startswith("http") else None,
+    )
     page.goto((told.folder / "out.html").as_uri())
-    colours = page.evaluate("[getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor]")
-    assert colours == (["rgb(27, 27, 27)", "rgb(255, 255, 255)"] if theme == "light" else ["rgb(232, 232, 232)", "rgb(22, 24, 28)"])
-    assert page.evaluate("document.images.length && [...document.images].every(one => one.naturalWidth > 50)")
-    assert page.evaluate("document.scripts.length + document.querySelectorAll('iframe, form, svg, link, base').length") == 0
+    colours = page.evaluate(
+        "[getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor]"
+    )
+    assert colours == (
+        ["rgb(27, 27, 27)", "rgb(255, 255, 255)"]
+        if theme == "light"
+        else ["rgb(232, 232, 232)", "rgb(22, 24, 28)"]
+    )
+    assert page.evaluate(
+        "document.images.length && [...document.images].every(one => one.naturalWidth > 50)"
+    )
+    assert (
+        page.evaluate(
+            "document.scripts.length + document.querySelectorAll('iframe, form, svg, link, base').length"
+        )
+        == 0
+    )
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert heard == []
     # the page forbids scripts: axe, which is one, looks at the same page without that rule
-    page.set_content((told.folder / "out.html").read_text(encoding="utf-8").replace("Content-Security-Policy", "x-none"))
+    page.set_content(
+        (told.folder / "out.html")
+        .read_text(encoding="utf-8")
+        .replace("Content-Security-Policy", "x-none")
+    )
     found = Axe().run(page).response["violations"]
     assert [f"{one['id']}: {node['html'][:100]}" for one in found for node in one["nodes"]] == []
     page.close()

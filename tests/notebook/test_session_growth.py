@@ -1,4 +1,6 @@
-"""What is added to a large session is appended: in linear time, whole or not at all, and one file all the time."""
+"""What is added to a large session is appended: in linear time, whole or not at all, and one
+file all the time.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from npulab.notebook.sessions.state import Session
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state, "SMALL", 2 ** 10)
+    monkeypatch.setattr(state, "SMALL", 2**10)
 
 
 def noted(path: Path, count: int, first: int = 0) -> Session:
@@ -39,10 +41,14 @@ def grown(path: Path) -> Session:
     return session
 
 
-def test_what_is_written_grows_with_what_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_written_grows_with_what_is_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     written: list[int] = []
     replace = state.replace_file
-    monkeypatch.setattr(state, "replace_file", lambda path, data: (written.append(len(data)), replace(path, data)))
+    monkeypatch.setattr(
+        state, "replace_file", lambda path, data: (written.append(len(data)), replace(path, data))
+    )
     session = noted(tmp_path / "x.json", 300)
     size = len(session.text.encode())
     assert sum(written) < 10 * size  # each note by itself would be 150 times
@@ -74,10 +80,16 @@ def test_each_note_is_in_the_file_when_it_was_made(tmp_path: Path) -> None:
 
 
 def test_notes_of_a_killed_program_are_there(tmp_path: Path) -> None:
-    program = ("import npulab, os, sys\nfrom npulab.notebook.sessions import state\nstate.SMALL = 1024\n"
-               "session = npulab.session(sys.argv[1])\nfor number in range(90):\n    session.note(str(number))\nos._exit(1)")
-    subprocess.run([sys.executable, "-c", program, str(tmp_path / "x.json")], check=False, timeout=60)
-    assert {note.text for note in npulab.session(tmp_path / "x.json").notes} == {str(number) for number in range(90)}
+    program = (
+        "import npulab, os, sys\nfrom npulab.notebook.sessions import state\nstate.SMALL = 1024\n"
+        "session = npulab.session(sys.argv[1])\nfor number in range(90):\n    session.note(str(number))\nos._exit(1)"
+    )
+    subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "x.json")], check=False, timeout=60
+    )
+    assert {note.text for note in npulab.session(tmp_path / "x.json").notes} == {
+        str(number) for number in range(90)
+    }
 
 
 def test_a_line_that_a_crash_tore_is_no_part_of_it(tmp_path: Path) -> None:
@@ -89,14 +101,26 @@ def test_a_line_that_a_crash_tore_is_no_part_of_it(tmp_path: Path) -> None:
         again = npulab.session(path)
         assert again == session
         again.note("after the crash")
-        assert {note.text for note in npulab.session(path).notes} == {*(note.text for note in session.notes), "after the crash"}
+        assert {note.text for note in npulab.session(path).notes} == {
+            *(note.text for note in session.notes),
+            "after the crash",
+        }
         assert b"torn" not in path.read_bytes()
 
 
-@pytest.mark.parametrize(("behind", "words"), [
-    (b"x", "nothing behind the value"), (b"\nx\n", "is not JSON"), (b"\n[]\n", "a line behind the object: got \\[\\]"), (b'\n{"title": {"a": {}}}\n', "a line behind"),
-    (b'\n{"notes": {"0123456789ab": {"text": 1}}}\n', "notes '0123456789ab'"), (b'\n{"notes": 1}\n', "a line behind"),
-    (b'\n{"notes": {}, "laws": {}}\n', "a line behind"), (b'\n<<<<<<< ours\n', "git's mark of a conflict")])
+@pytest.mark.parametrize(
+    ("behind", "words"),
+    [
+        (b"x", "nothing behind the value"),
+        (b"\nx\n", "is not JSON"),
+        (b"\n[]\n", "a line behind the object: got \\[\\]"),
+        (b'\n{"title": {"a": {}}}\n', "a line behind"),
+        (b'\n{"notes": {"0123456789ab": {"text": 1}}}\n', "notes '0123456789ab'"),
+        (b'\n{"notes": 1}\n', "a line behind"),
+        (b'\n{"notes": {}, "laws": {}}\n', "a line behind"),
+        (b"\n<<<<<<< ours\n", "git's mark of a conflict"),
+    ],
+)
 def test_what_is_no_line_of_a_session_is_refused(tmp_path: Path, behind: bytes, words: str) -> None:
     path = tmp_path / "x.json"
     path.write_bytes(session_text(Session()._document).encode().rstrip() + behind)
@@ -109,7 +133,10 @@ def test_two_writers_lose_nothing(tmp_path: Path) -> None:
     one = grown(path)
     two = npulab.session(path)
     one.note("of the first")
-    with pytest.raises(ValueError, match=r"was changed since it was read, nothing is written; session.merge\(\) takes both together"):
+    with pytest.raises(
+        ValueError,
+        match=r"was changed since it was read, nothing is written; session.merge\(\) takes both together",
+    ):
         two.note("of the second")
     two.merge()
     with pytest.raises(ValueError, match="was changed since it was read"):
@@ -152,7 +179,9 @@ def test_a_merge_takes_what_was_appended(tmp_path: Path) -> None:
     assert len(texts) == len({note.text for note in (*ours.notes, *theirs.notes)})
 
 
-def test_a_disk_that_is_full_leaves_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_is_full_leaves_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "x.json"
     session = grown(path)
     before = path.read_bytes()

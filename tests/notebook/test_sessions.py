@@ -57,14 +57,24 @@ def test_what_was_noted_is_there_again(folder: Path) -> None:
     assert again == session
     assert again.notes == session.notes
     assert [one.anchor.text for one in sorted(again.notes, key=lambda one: one.text)] == [
-        f"bytes 0x10 to 0x13 of output of {VENDOR}", "the session", "field stride", "register w2"]
+        f"bytes 0x10 to 0x13 of output of {VENDOR}",
+        "the session",
+        "field stride",
+        "register w2",
+    ]
     assert texts(again) == {"one line", "two\nlines ü \U0001f41f\r\n", "bytes", "of it all"}
     assert {one.author for one in again.notes} == {"ada", "bob"}
     assert again.bookmarks[0].anchor.capture == VENDOR
-    assert (again.laws[0].field, again.laws[0].law, again.laws[0].support) == ("w3_0_13", "input_w * 2", 3)
+    assert (again.laws[0].field, again.laws[0].law, again.laws[0].support) == (
+        "w3_0_13",
+        "input_w * 2",
+        3,
+    )
     assert again.captures[0].path == VENDOR
     assert again.load(VENDOR) == capture
-    assert repr(again) == "Session(Which bits are the stride?, 1 capture, 4 notes, 1 bookmark, 1 law)"
+    assert (
+        repr(again) == "Session(Which bits are the stride?, 1 capture, 4 notes, 1 bookmark, 1 law)"
+    )
     assert "one line" in again._repr_html_()
 
 
@@ -102,21 +112,30 @@ def test_same_note_again_is_the_same_note() -> None:
 
 
 def test_notes_survive_a_killed_kernel(tmp_path: Path) -> None:
-    code = ("import npulab, os, sys\nsession = npulab.session(sys.argv[1])\n"
-            "session.note('kept', field='stride')\nos.kill(os.getpid(), 9)")
-    done = subprocess.run([sys.executable, "-c", code, tmp_path / "x.json"], check=False, cwd=tmp_path,
-                          env={**os.environ, "PYTHONPATH": str(ROOT)})
+    code = (
+        "import npulab, os, sys\nsession = npulab.session(sys.argv[1])\n"
+        "session.note('kept', field='stride')\nos.kill(os.getpid(), 9)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path / "x.json"],
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
     assert done.returncode == -9
     assert texts(npulab.session(tmp_path / "x.json")) == {"kept"}
 
 
-def test_a_write_that_fails_leaves_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_fails_leaves_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     session = npulab.session(tmp_path / "x.json")
     session.note("kept")
     before = (tmp_path / "x.json").read_bytes()
 
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
+
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
         session.note("lost")
@@ -136,7 +155,11 @@ def test_a_file_changed_by_somebody_else_is_not_overwritten(tmp_path: Path) -> N
         session.note("mine")
     assert texts(npulab.session(tmp_path / "x.json")) == {"of both", "theirs"}
     assert session.merge() == []
-    assert texts(session) == texts(npulab.session(tmp_path / "x.json")) == {"of both", "mine", "theirs"}
+    assert (
+        texts(session)
+        == texts(npulab.session(tmp_path / "x.json"))
+        == {"of both", "mine", "theirs"}
+    )
     session.note("and on")
 
 
@@ -162,32 +185,87 @@ def document(**parts: Any) -> bytes:
     return json.dumps({"npulab": "session", "version": 1, **parts}).encode()
 
 
-@pytest.mark.parametrize(("data", "words"), [
-    (b"", "line 1, column 1: is not JSON"), (b"[]", "allowed is an object"), (b"{", "line 1, column 2: is not JSON"), (b"\xff", "0xff at byte 0"),
-    (b"{}", 'no "npulab": "session"'), (document(version="1"), "version: got '1'"), (document(version=True), "version: got True"),
-    (b'{"npulab": "session", "version": 1,\n<<<<<<< ours\n', r"line 2: got git's mark"),
-    (b'{"npulab": "session", "version": 1, "notes": {}, "notes": {}}', "got 'notes' twice"),
-    (b'{"npulab": "session", "version": NaN}', "got NaN"), (b"[" * 10 ** 5, "is not JSON"),
-    (b'{"npulab": "session", "version": 1, "a": ' + b"[" * 40 + b"]" * 40 + b"}", "deep"),
-    (b'{"npulab": "session", "version": 1, "title": "\\ud800"}', "surrogate"),
-    (document(title=3), "title: got 3"), (document(notes=[]), r"notes: got \[\]"),
-    (document(notes={"xyz": {"text": ""}}), "notes 'xyz': got that as an id"),
-    (document(notes={"0": "x"}), "notes '0': got that as an id"),
-    (document(notes={"0" * 12: {}}), "got no text"), (document(notes={"0" * 12: {"text": [1]}}), r"text: got \[1\]"),
-    (document(notes={"0" * 12: {"text": "", "anchor": {"offset": 1}}}), "buffer, offset and size together"),
-    (document(notes={"0" * 12: {"text": "", "anchor": {"buffer": "x", "offset": 1, "size": 1}}}), "with its capture"),
-    (document(notes={"0" * 12: {"text": "", "anchor": {"capture": "x", "buffer": "x"}}}), "buffer, offset and size together"),
-    (document(notes={"0" * 12: {"text": "", "anchor": {"capture": "x", "buffer": "", "offset": 1, "size": 1}}}), "is a buffer's name"),
-    (document(notes={"0" * 12: {"text": "", "anchor": {"capture": "", "task": 1}}}), "is a path inside"),
-    (document(notes={"0" * 12: {"text": "", "anchor": {"capture": "x", "buffer": "x", "offset": -1, "size": 1}}}), "got -1"),
-    (document(notes={"0" * 12: {"text": "", "anchor": {"capture": "x", "task": 1.5}}}), "got 1.5"),
-    (document(captures={"a": {"sha256": "0"}}), "64 digits"), (document(laws={"0" * 12: {"field": "x"}}), "got no law"),
-    (document(captures={"a": {}}), "got no sha256"), (document(figures={"0" * 12: {"path": "a"}}), "got no sha256"),
-    (document(view=[]), "view: got"), (document(views={"a": {"capture": "x"}}), "got no kind"),
-    (document(conflicts={"a": 1}), "allowed is a list"), (document(map={"path": "a"}), "got no sha256"),
-    (b" " * (MOST_BYTES + 1), "bytes, allowed are"), (b'{"a": [' + b"[]," * 10 ** 6 + b"0]}", "values, allowed are"),
-])
-def test_what_is_no_session_is_refused_in_one_sentence(tmp_path: Path, data: bytes, words: str) -> None:
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "line 1, column 1: is not JSON"),
+        (b"[]", "allowed is an object"),
+        (b"{", "line 1, column 2: is not JSON"),
+        (b"\xff", "0xff at byte 0"),
+        (b"{}", 'no "npulab": "session"'),
+        (document(version="1"), "version: got '1'"),
+        (document(version=True), "version: got True"),
+        (b'{"npulab": "session", "version": 1,\n<<<<<<< ours\n', r"line 2: got git's mark"),
+        (b'{"npulab": "session", "version": 1, "notes": {}, "notes": {}}', "got 'notes' twice"),
+        (b'{"npulab": "session", "version": NaN}', "got NaN"),
+        (b"[" * 10**5, "is not JSON"),
+        (b'{"npulab": "session", "version": 1, "a": ' + b"[" * 40 + b"]" * 40 + b"}", "deep"),
+        (b'{"npulab": "session", "version": 1, "title": "\\ud800"}', "surrogate"),
+        (document(title=3), "title: got 3"),
+        (document(notes=[]), r"notes: got \[\]"),
+        (document(notes={"xyz": {"text": ""}}), "notes 'xyz': got that as an id"),
+        (document(notes={"0": "x"}), "notes '0': got that as an id"),
+        (document(notes={"0" * 12: {}}), "got no text"),
+        (document(notes={"0" * 12: {"text": [1]}}), r"text: got \[1\]"),
+        (
+            document(notes={"0" * 12: {"text": "", "anchor": {"offset": 1}}}),
+            "buffer, offset and size together",
+        ),
+        (
+            document(
+                notes={"0" * 12: {"text": "", "anchor": {"buffer": "x", "offset": 1, "size": 1}}}
+            ),
+            "with its capture",
+        ),
+        (
+            document(notes={"0" * 12: {"text": "", "anchor": {"capture": "x", "buffer": "x"}}}),
+            "buffer, offset and size together",
+        ),
+        (
+            document(
+                notes={
+                    "0" * 12: {
+                        "text": "",
+                        "anchor": {"capture": "x", "buffer": "", "offset": 1, "size": 1},
+                    }
+                }
+            ),
+            "is a buffer's name",
+        ),
+        (
+            document(notes={"0" * 12: {"text": "", "anchor": {"capture": "", "task": 1}}}),
+            "is a path inside",
+        ),
+        (
+            document(
+                notes={
+                    "0" * 12: {
+                        "text": "",
+                        "anchor": {"capture": "x", "buffer": "x", "offset": -1, "size": 1},
+                    }
+                }
+            ),
+            "got -1",
+        ),
+        (
+            document(notes={"0" * 12: {"text": "", "anchor": {"capture": "x", "task": 1.5}}}),
+            "got 1.5",
+        ),
+        (document(captures={"a": {"sha256": "0"}}), "64 digits"),
+        (document(laws={"0" * 12: {"field": "x"}}), "got no law"),
+        (document(captures={"a": {}}), "got no sha256"),
+        (document(figures={"0" * 12: {"path": "a"}}), "got no sha256"),
+        (document(view=[]), "view: got"),
+        (document(views={"a": {"capture": "x"}}), "got no kind"),
+        (document(conflicts={"a": 1}), "allowed is a list"),
+        (document(map={"path": "a"}), "got no sha256"),
+        (b" " * (MOST_BYTES + 1), "bytes, allowed are"),
+        (b'{"a": [' + b"[]," * 10**6 + b"0]}", "values, allowed are"),
+    ],
+)
+def test_what_is_no_session_is_refused_in_one_sentence(
+    tmp_path: Path, data: bytes, words: str
+) -> None:
     path = tmp_path / "x.json"
     path.write_bytes(data)
     with pytest.raises(ValueError, match=words) as caught:
@@ -197,15 +275,42 @@ def test_what_is_no_session_is_refused_in_one_sentence(tmp_path: Path, data: byt
     assert path.read_bytes() == data
 
 
-@pytest.mark.parametrize("path", ["../x", "/etc", "a/../../x", "a/./b", "a//b", "./a", "..", ".", "", "a\\b", "C:/x", "a\0b", "a\nb", 3, None])
-@pytest.mark.parametrize("kind", ["captures", "journals", "map", "figures", "anchor", "laws", "views"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../x",
+        "/etc",
+        "a/../../x",
+        "a/./b",
+        "a//b",
+        "./a",
+        "..",
+        ".",
+        "",
+        "a\\b",
+        "C:/x",
+        "a\0b",
+        "a\nb",
+        3,
+        None,
+    ],
+)
+@pytest.mark.parametrize(
+    "kind", ["captures", "journals", "map", "figures", "anchor", "laws", "views"]
+)
 def test_paths_that_leave_the_folder_are_refused(kind: str, path: Any) -> None:
     some, item = "0" * 12, {"sha256": "0" * 64}
     if kind in ("captures", "journals") and not isinstance(path, str):
         return
-    parts = {"captures": {path: item}, "journals": {path: {}}, "map": {"path": path, **item},
-             "figures": {some: {"path": path, "caption": "", **item}}, "anchor": {some: {"text": "", "anchor": {"capture": path}}},
-             "laws": {some: {"field": "", "law": "", "sweep": path}}, "views": {"a": {"kind": "", "capture": path}}}
+    parts = {
+        "captures": {path: item},
+        "journals": {path: {}},
+        "map": {"path": path, **item},
+        "figures": {some: {"path": path, "caption": "", **item}},
+        "anchor": {some: {"text": "", "anchor": {"capture": path}}},
+        "laws": {some: {"field": "", "law": "", "sweep": path}},
+        "views": {"a": {"kind": "", "capture": path}},
+    }
     with pytest.raises(ValueError, match="allowed is a path inside the session's folder"):
         read_session(document(**{"notes" if kind == "anchor" else kind: parts[kind]}), "x.json")
 
@@ -230,22 +335,35 @@ def test_links_that_leave_the_folder_are_refused(folder: Path) -> None:
 
 def test_a_bomb_takes_little_memory(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
-    for data in (b'{"a": [' + b"[]," * (MOST_BYTES // 3 - 9) + b"0]}", b'{"a":"' + b"\\u00e4" * (MOST_BYTES // 6 - 9) + b'"}',
-                 b'{"a": [' + b"{}," * 130_000 + b'"\xf0\x9f\x90\x9f' + b"x" * (MOST_BYTES - 400_000) + b'"]}'):
+    for data in (
+        b'{"a": [' + b"[]," * (MOST_BYTES // 3 - 9) + b"0]}",
+        b'{"a":"' + b"\\u00e4" * (MOST_BYTES // 6 - 9) + b'"}',
+        b'{"a": ['
+        + b"{}," * 130_000
+        + b'"\xf0\x9f\x90\x9f'
+        + b"x" * (MOST_BYTES - 400_000)
+        + b'"]}',
+    ):
         path.write_bytes(data)
         tracemalloc.start()
         with pytest.raises(ValueError, match="allowed"):
             npulab.session(path)
-        assert tracemalloc.get_traced_memory()[1] < 64 * 2 ** 20
+        assert tracemalloc.get_traced_memory()[1] < 64 * 2**20
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize(("place", "words"), [
-    ({"buffer": "output"}, "all three or none"), ({"offset": 1, "size": 2}, "all three or none"),
-    ({"buffer": "output", "offset": 0, "size": 0, "capture": VENDOR}, "from 1 on"), ({"task": 0}, "beside a task"),
-    ({"buffer": "output", "offset": 0, "size": 1}, "beside a buffer"), ({"task": -1, "capture": VENDOR}, "got -1"),
-    ({"capture": "nowhere"}, "no such file"),
-])
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ({"buffer": "output"}, "all three or none"),
+        ({"offset": 1, "size": 2}, "all three or none"),
+        ({"buffer": "output", "offset": 0, "size": 0, "capture": VENDOR}, "from 1 on"),
+        ({"task": 0}, "beside a task"),
+        ({"buffer": "output", "offset": 0, "size": 1}, "beside a buffer"),
+        ({"task": -1, "capture": VENDOR}, "got -1"),
+        ({"capture": "nowhere"}, "no such file"),
+    ],
+)
 def test_a_place_that_is_none_is_refused(folder: Path, place: dict[str, Any], words: str) -> None:
     session = npulab.session(folder / "x.json")
     with pytest.raises((ValueError, OSError), match=words):
@@ -259,7 +377,7 @@ def test_a_note_that_no_file_could_hold_is_none(tmp_path: Path) -> None:
         session.note("x" * MOST_BYTES)
     with pytest.raises(ValueError, match="surrogate"):
         session.note("\ud800")
-    for text in ("[" * 10 ** 6, "\n" * 10 ** 6, "", "\0", "{", '"', "\\", "<<<<<<< x", "a\n=======\nb"):
+    for text in ("[" * 10**6, "\n" * 10**6, "", "\0", "{", '"', "\\", "<<<<<<< x", "a\n=======\nb"):
         session.note(text)
         assert text in texts(npulab.session(tmp_path / "x.json"))
         session.remove(session.note(text).id)
@@ -285,8 +403,15 @@ def test_missing_and_changed_captures_are_told(folder: Path) -> None:
 def test_strange_files_are_told_and_nothing_hangs(folder: Path) -> None:
     os.mkfifo(folder / "pipe")
     sums = {"sha256": "0" * 64}
-    (folder / "x.json").write_bytes(document(captures={"pipe": sums, f"{VENDOR}/nn.bin/x": sums, "captures": sums}, journals={"pipe": {}}))
-    with pytest.warns(UserWarning, match=r"cannot be read: is no file|Not a directory|missing") as told:
+    (folder / "x.json").write_bytes(
+        document(
+            captures={"pipe": sums, f"{VENDOR}/nn.bin/x": sums, "captures": sums},
+            journals={"pipe": {}},
+        )
+    )
+    with pytest.warns(
+        UserWarning, match=r"cannot be read: is no file|Not a directory|missing"
+    ) as told:
         session = npulab.session(folder / "x.json")
     assert len(told) == len(session.problems) == 4
     session.report(folder / "o.html")
@@ -297,7 +422,13 @@ def test_strange_files_are_told_and_nothing_hangs(folder: Path) -> None:
 
 def test_what_a_newer_version_keeps_stays(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
-    path.write_bytes(document(version=7, colours={"a": [1, 2.5, None]}, notes={"0" * 12: {"text": "a", "mood": "good"}}))
+    path.write_bytes(
+        document(
+            version=7,
+            colours={"a": [1, 2.5, None]},
+            notes={"0" * 12: {"text": "a", "mood": "good"}},
+        )
+    )
     with pytest.warns(UserWarning, match="does not know and keeps as it is: colours, notes: mood"):
         session = npulab.session(path)
     session.note("b")
@@ -315,24 +446,39 @@ def test_the_view_that_was_open_is_there_again(folder: Path) -> None:
     session = npulab.session(folder / "x.json")
     capture = session.attach(VENDOR)
     view = npulab.RegisterView(capture)
-    view.words = (*view.words[:2], view.words[2] ^ 2 ** 24, *view.words[3:])
+    view.words = (*view.words[:2], view.words[2] ^ 2**24, *view.words[3:])
     view.cursor = (2, 24)
     assert session.open_view(view) == f"RegisterView {VENDOR}"
-    session.open_view(npulab.RegisterView(session.attach("captures/vivante/sim-1x1"), capture), "against the vendor")
+    session.open_view(
+        npulab.RegisterView(session.attach("captures/vivante/sim-1x1"), capture),
+        "against the vendor",
+    )
     again = npulab.session(folder / "x.json")
     last, first = again.show(), again.show(f"RegisterView {VENDOR}")
     assert (first.cursor, first.changed, first.words) == (view.cursor, {"relu": (0, 1)}, view.words)
     assert last.capture.name == "sim-1x1"
     assert last.reference == tuple(capture.words.tolist())
     assert again.views[f"RegisterView {VENDOR}"]["cursor"] == [2, 24]
-    again.open_view({"kind": "RegisterView", "capture": VENDOR, "task": 0, "cursor": [3, 1], "filters": {"unknown": True}})
+    again.open_view(
+        {
+            "kind": "RegisterView",
+            "capture": VENDOR,
+            "task": 0,
+            "cursor": [3, 1],
+            "filters": {"unknown": True},
+        }
+    )
     assert again.show().cursor == (3, 1)
     with pytest.raises(LookupError, match="view: got 'nothing'"):
         again.show("nothing")
     with pytest.raises(LookupError, match="attach takes one in"):
         again.open_view(npulab.RegisterView(npulab.load(CAPTURES / "vivante/sim-5x5-same")))
-    for state in ({"kind": "Popen"}, {"kind": "RegisterModel", "capture": VENDOR}, {"kind": "RegisterView"},
-                  {"kind": "RegisterView", "capture": VENDOR, "words": [1]}):
+    for state in (
+        {"kind": "Popen"},
+        {"kind": "RegisterModel", "capture": VENDOR},
+        {"kind": "RegisterView"},
+        {"kind": "RegisterView", "capture": VENDOR, "words": [1]},
+    ):
         again.open_view(state, "bad")
         with pytest.raises((ValueError, LookupError), match=r"allowed|cannot be shown"):
             again.show("bad")
@@ -352,8 +498,10 @@ def test_a_map_with_steps_that_are_not_saved(folder: Path) -> None:
 
 
 def test_a_draft_and_what_shows_it(folder: Path) -> None:
-    (folder / "map.csv").write_text("block,offset,field,lsb,width,evidence\n" + "".join(
-        f"NN,{4 * word},a{word},0,32,K\n" for word in range(34)))
+    (folder / "map.csv").write_text(
+        "block,offset,field,lsb,width,evidence\n"
+        + "".join(f"NN,{4 * word},a{word},0,32,K\n" for word in range(34))
+    )
     session = npulab.session(folder / "x.json")
     capture = session.attach(VENDOR)
     made = npulab.draft(folder / "map.csv")
@@ -363,11 +511,16 @@ def test_a_draft_and_what_shows_it(folder: Path) -> None:
     session.use_map(made)
     again = npulab.session(folder / "x.json")
     assert again.map is not None
-    assert [step["do"] for step in again.map.steps] == ["rename"]  # the one that the file does not have
+    assert [step["do"] for step in again.map.steps] == [
+        "rename"
+    ]  # the one that the file does not have
     assert again.registers.third.bits == again.draft.map.third.bits == "3[31:0]"
     assert again.decoded(VENDOR).values["third"] == capture.words[3]
     made.rename("a4", "fourth")
-    for view in (npulab.notebook.widgets.MapEditor(made, capture), npulab.RegisterView(capture, draft=made)):
+    for view in (
+        npulab.notebook.widgets.MapEditor(made, capture),
+        npulab.RegisterView(capture, draft=made),
+    ):
         session.open_view(view)
         shown = npulab.session(folder / "x.json").show()
         assert type(shown).__name__ == type(view).__name__
@@ -382,12 +535,18 @@ def test_a_draft_and_what_shows_it(folder: Path) -> None:
 
 
 def test_what_is_made_on_the_draft_is_kept(folder: Path) -> None:
-    """By the session's own draft, by the editor that shows it again, by one that it was given; each on the disk at once."""
+    """By the session's own draft, by the editor that shows it again, by one that it was given;
+    each on the disk at once.
+    """
     (folder / "map.csv").write_text("block,offset,field,lsb,width\nNN,0,a,0,16\nNN,0,b,16,16\n")
     session = npulab.session(folder / "x.json")
     session.use_map(folder / "map.csv")
     session.draft.rename("a", "first")
-    assert session.draft.steps == npulab.session(folder / "x.json").draft.steps == ["rename a to first"]
+    assert (
+        session.draft.steps
+        == npulab.session(folder / "x.json").draft.steps
+        == ["rename a to first"]
+    )
     assert session.draft is session.draft
     assert session.registers.first.width == 16
     session.draft.undo()
@@ -416,8 +575,11 @@ def test_steps_that_are_in_the_file_now(folder: Path) -> None:
     (folder / "map.csv").write_text("block,offset,field,lsb,width\nNN,0,c,0,32\n")
     with pytest.warns(UserWarning, match=r"map.csv has changed"):
         other = npulab.session(folder / "x.json")
-    with pytest.raises(LookupError, match=r"^map.csv: the steps that the session keeps are not of the file as it is now \(edit 1: got "
-                       r"field 'a'.*; use_map takes the file, or a draft of it, as it is$"):
+    with pytest.raises(
+        LookupError,
+        match=r"^map.csv: the steps that the session keeps are not of the file as it is now \(edit 1: got "
+        r"field 'a'.*; use_map takes the file, or a draft of it, as it is$",
+    ):
         _ = other.draft
     (folder / "map.csv").write_text("block,offset,field,lsb,width\nNN,0,a,0,32\n")
     made.save()
@@ -427,7 +589,9 @@ def test_steps_that_are_in_the_file_now(folder: Path) -> None:
 
 @pytest.mark.parametrize("call", ["attach", "use_map", "journal"])
 def test_what_is_no_path(folder: Path, call: str) -> None:
-    with pytest.raises(ValueError, match=r"^path: got dict, allowed is the path of a file or folder$"):
+    with pytest.raises(
+        ValueError, match=r"^path: got dict, allowed is the path of a file or folder$"
+    ):
         getattr(npulab.session(folder / "x.json"), call)({})
 
 
@@ -474,12 +638,26 @@ def test_laws_are_accepted_as_they_were_found(folder: Path) -> None:
         session.accept("a * 2")
 
 
-def test_a_law_of_which_the_field_cuts_something_off_is_held_against_its_captures(tmp_path: Path) -> None:
+def test_a_law_of_which_the_field_cuts_something_off_is_held_against_its_captures(
+    tmp_path: Path,
+) -> None:
     """A zero point below 0, and the low bits of a size."""
     random = np.random.default_rng(3)
-    known = pd.DataFrame({"zero": random.integers(-128, 128, 40), "size": random.integers(1, 5000, 40), "wide": random.integers(0, 2, 40)})
-    words = (known.zero % 256 + known["size"] % 64 * 256 + np.where(known.wide == 1, known["size"], 7) % 256 * 2 ** 16).to_numpy(np.uint32)
-    npulab.captures.sweep.save_sweep(npulab.Sweep(words[:, None], known, provenance="simulated"), tmp_path / "sweep.npz")
+    known = pd.DataFrame(
+        {
+            "zero": random.integers(-128, 128, 40),
+            "size": random.integers(1, 5000, 40),
+            "wide": random.integers(0, 2, 40),
+        }
+    )
+    words = (
+        known.zero % 256
+        + known["size"] % 64 * 256
+        + np.where(known.wide == 1, known["size"], 7) % 256 * 2**16
+    ).to_numpy(np.uint32)
+    npulab.captures.sweep.save_sweep(
+        npulab.Sweep(words[:, None], known, provenance="simulated"), tmp_path / "sweep.npz"
+    )
     session = npulab.session(tmp_path / "x.json")
     sweep = session.attach("sweep.npz")
     laws = npulab.find_laws(sweep)
@@ -498,10 +676,17 @@ def test_journals_and_what_came_of_them(folder: Path) -> None:
     npulab.save(bad, folder / "captures/bad")
     session = npulab.session(folder / "x.json")
     session.attach("captures")
-    found = npulab.bisect_fields(good, bad, lambda one: "fail" if one.values["relu"] else "pass", journal=folder / "j.jsonl")
+    found = npulab.bisect_fields(
+        good, bad, lambda one: "fail" if one.values["relu"] else "pass", journal=folder / "j.jsonl"
+    )
     session.journal(found, device="simulated")
     one = npulab.session(folder / "x.json").journals[0]
-    assert (one.path, one.good, one.bad, one.simulated) == ("j.jsonl", "captures/vivante/sim-1x1", "captures/bad", True)
+    assert (one.path, one.good, one.bad, one.simulated) == (
+        "j.jsonl",
+        "captures/vivante/sim-1x1",
+        "captures/bad",
+        True,
+    )
     assert one.result == found.sentence
     with pytest.raises(FileNotFoundError, match="no such file"):
         session.journal("k.jsonl")
@@ -516,7 +701,10 @@ def test_both_sides_are_kept(tmp_path: Path) -> None:
     base = npulab.notebook.sessions.Session()
     same, ours_only, theirs_only, both, gone, left = (base.note(text).id for text in "abcdef")
     base.title = "t"
-    ours, theirs = npulab.notebook.sessions.merge_sessions(base, base, base), npulab.notebook.sessions.merge_sessions(None, base, base)
+    ours, theirs = (
+        npulab.notebook.sessions.merge_sessions(base, base, base),
+        npulab.notebook.sessions.merge_sessions(None, base, base),
+    )
     assert ours == theirs == base
     ours.note("new of ours")
     theirs.note("new of theirs")
@@ -529,7 +717,16 @@ def test_both_sides_are_kept(tmp_path: Path) -> None:
     ours.edit(left, "f of ours")
     ours.title, theirs.title = "t of ours", "t of theirs"
     merged = npulab.notebook.sessions.merge_sessions(base, ours, theirs)
-    assert texts(merged) == {"a", "b of ours", "c of theirs", "d of ours", "d of theirs", "f of ours", "new of ours", "new of theirs"}
+    assert texts(merged) == {
+        "a",
+        "b of ours",
+        "c of theirs",
+        "d of ours",
+        "d of theirs",
+        "f of ours",
+        "new of ours",
+        "new of theirs",
+    }
     marked = {note.text: note.conflict for note in merged.notes if note.conflict}
     assert {*marked} == {"d of ours", "d of theirs", "f of ours"}
     ids = {note.text: note.id for note in merged.notes}
@@ -551,11 +748,20 @@ def test_both_sides_are_kept(tmp_path: Path) -> None:
 
 
 WORDS = st.sampled_from(["a", "b", "ü\nz", "", "<b>", "long " * 30])
-CHANGES = st.lists(st.tuples(st.sampled_from(["edit", "remove", "note", "edit", "remove", "bookmark", "law", "title"]), WORDS, st.integers(0, 2)),
-                   min_size=1, max_size=6)
+CHANGES = st.lists(
+    st.tuples(
+        st.sampled_from(["edit", "remove", "note", "edit", "remove", "bookmark", "law", "title"]),
+        WORDS,
+        st.integers(0, 2),
+    ),
+    min_size=1,
+    max_size=6,
+)
 
 
-def played(session: npulab.notebook.sessions.Session, changes: list[tuple[str, str, int]]) -> npulab.notebook.sessions.Session:
+def played(
+    session: npulab.notebook.sessions.Session, changes: list[tuple[str, str, int]]
+) -> npulab.notebook.sessions.Session:
     out = npulab.notebook.sessions.merge_sessions(session, session, session)
     for change, text, number in changes:
         ids = [note.id for note in out.notes]
@@ -584,14 +790,21 @@ def check_merge(first: Any, second: Any, third: Any) -> None:
     was, a, b = ({note.id: note for note in one.notes} for one in (base, ours, theirs))
     for mine, other in ((a, b), (b, a)):
         for key, note in mine.items():
-            # what the other side took out or changed itself is theirs to say; everything else stands
-            touched = key in was and note == was[key] and (key not in other or other[key] != was[key])
+            # what the other side took out or changed itself is theirs to say; everything else
+            # stands
+            touched = (
+                key in was and note == was[key] and (key not in other or other[key] != was[key])
+            )
             assert touched or note.text in texts(merged)
-            assert touched or any((one.text, one.anchor) == (note.text, note.anchor) for one in merged.notes)
+            assert touched or any(
+                (one.text, one.anchor) == (note.text, note.anchor) for one in merged.notes
+            )
     for key in was:
         assert (key in a) + (key in b) or key not in {note.id for note in merged.notes}
     for kind in ("bookmarks", "laws"):
-        assert {one.id for side in (ours, theirs) for one in getattr(side, kind)} == {one.id for one in getattr(merged, kind)}
+        assert {one.id for side in (ours, theirs) for one in getattr(side, kind)} == {
+            one.id for one in getattr(merged, kind)
+        }
     assert npulab.notebook.sessions.merge_sessions(base, theirs, ours).text == merged.text
     assert npulab.notebook.sessions.merge_sessions(base, merged, theirs).text == merged.text
     assert npulab.notebook.sessions.merge_sessions(base, merged, merged).text == merged.text
@@ -632,10 +845,16 @@ def test_git_itself_usually_merges_two_added_notes(tmp_path: Path, notes: int) -
         for name, side in zip(("ours", "theirs"), sides, strict=True):
             side.note(f"{number} of {name}", field="stride", author=name)
             paths.append(side.save(tmp_path / f"{name}{number}"))
-        done = subprocess.run([git(), "merge-file", "-p", paths[0], tmp_path / f"base{number}", paths[1]], capture_output=True, check=False)
+        done = subprocess.run(
+            [git(), "merge-file", "-p", paths[0], tmp_path / f"base{number}", paths[1]],
+            capture_output=True,
+            check=False,
+        )
         if not done.returncode:
             merged += 1
-            assert done.stdout.decode() == npulab.notebook.sessions.merge_sessions(base, *sides).text
+            assert (
+                done.stdout.decode() == npulab.notebook.sessions.merge_sessions(base, *sides).text
+            )
         else:
             with pytest.raises(ValueError, match="git's mark of a conflict"):
                 read_session(done.stdout, "x.json")
@@ -644,9 +863,21 @@ def test_git_itself_usually_merges_two_added_notes(tmp_path: Path, notes: int) -
 
 def test_as_a_merge_driver_of_git(tmp_path: Path) -> None:
     def run(*arguments: str, fails: bool = False) -> str:
-        who = {f"GIT_{role}_{what}": "a@b" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
-        env = {**os.environ, **who, "PYTHONPATH": str(ROOT), "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
-        done = subprocess.run([git(), *arguments], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+        who = {
+            f"GIT_{role}_{what}": "a@b"
+            for role in ("AUTHOR", "COMMITTER")
+            for what in ("NAME", "EMAIL")
+        }
+        env = {
+            **os.environ,
+            **who,
+            "PYTHONPATH": str(ROOT),
+            "GIT_CONFIG_GLOBAL": os.devnull,
+            "GIT_CONFIG_NOSYSTEM": "1",
+        }
+        done = subprocess.run(
+            [git(), *arguments], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+        )
         assert bool(done.returncode) == fails, done.stderr
         return done.stdout + done.stderr
 

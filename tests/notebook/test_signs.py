@@ -1,4 +1,6 @@
-"""What was captured is larger: one colour in pictures and views, and another one where it is smaller."""
+"""What was captured is larger: one colour in pictures and views, and another one where it is
+smaller.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def test_the_picture_of_differences_has_both() -> None:
 
 @pytest.mark.parametrize("most", [3, 100])
 def test_bars_of_differences_have_both(most: int) -> None:
-    bars = [bar for bar in output_comparison(outputs(most)).figure.axes[0].patches if bar.get_height()]
+    bars = [
+        bar for bar in output_comparison(outputs(most)).figure.axes[0].patches if bar.get_height()
+    ]
     assert [bar.get_facecolor()[:3] for bar in bars] == [to_rgb(SMALLER), to_rgb(LARGER)]
 
 
@@ -56,4 +60,6 @@ def test_the_view_of_outputs_has_both(chrome: Browser, theme: str) -> None:
 
 def test_no_style_sheet_has_them_again() -> None:
     for path in sorted((widgets.frame.HERE).glob("*.css")):
-        assert not re.search(r"--npulab-(larger|smaller)\s*:", path.read_text(encoding="utf-8")), path
+        assert not re.search(r"--npulab-(larger|smaller)\s*:", path.read_text(encoding="utf-8")), (
+            path
+        )

@@ -1,4 +1,6 @@
-"""Cells of notebooks that need a package which may be missing: their stored results, and that the rest goes without."""
+"""Cells of notebooks that need a package which may be missing: their stored results, and that
+the rest goes without.
+"""
 
 from __future__ import annotations
 
@@ -26,26 +28,33 @@ def test_stored_results_are_those_of_the_notebooks() -> None:
 
 def test_a_stored_result_stands_below_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     stored.show_stored("read-c", ImportError("reading C needs libclang"))
-    assert capsys.readouterr().out == ("Stored result, because reading C needs libclang\n"
-                                       "read again: 31 of 31 fields the same\n")
+    assert capsys.readouterr().out == (
+        "Stored result, because reading C needs libclang\nread again: 31 of 31 fields the same\n"
+    )
 
 
 def test_tables_and_pictures_are_shown_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = []
     data = {"text/plain": "a table", "text/html": "<table></table>"}
-    monkeypatch.setattr(stored, "outputs", lambda _: [{"output_type": "execute_result", "data": data}])
+    monkeypatch.setattr(
+        stored, "outputs", lambda _: [{"output_type": "execute_result", "data": data}]
+    )
     monkeypatch.setattr("IPython.display.publish_display_data", shown.append)
     stored.show_stored("any", "why")
     assert shown == [data]
 
 
 def test_an_unknown_name_is_refused() -> None:
-    with pytest.raises(LookupError, match=r"^stored result: got 'no', allowed is one of ask-vela, read-c$"):
+    with pytest.raises(
+        LookupError, match=r"^stored result: got 'no', allowed is one of ask-vela, read-c$"
+    ):
         stored.show_stored("no", "why")
 
 
 def test_a_run_without_the_package_is_not_stored() -> None:
-    output = nbformat.v4.new_output("stream", text=f"{stored.BEGINS} this needs Vela\ncaptured 97 words\n")
+    output = nbformat.v4.new_output(
+        "stream", text=f"{stored.BEGINS} this needs Vela\ncaptured 97 words\n"
+    )
     cell = nbformat.v4.new_code_cell('show_stored("ask-vela", why)', outputs=[output])
     found = store_notebooks.volatile(nbformat.v4.new_notebook(cells=[cell]))
     assert len(found) == 1

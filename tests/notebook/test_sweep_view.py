@@ -29,15 +29,24 @@ MODES = np.array([1, 0, 0, 1])
 
 def sweep(count: int = 4, **texts: str) -> Sweep:
     words = np.stack([MODES + (SIZES % 256 << 4), (SIZES >> 8 << 30) + 7], axis=1).astype(np.uint32)
-    return Sweep(words[:count], {"w": [9, 5, 7, 5][:count], "c": [1, 1, 1, 2][:count]}, name="four",
-                 registers=REGISTERS, **texts)
+    return Sweep(
+        words[:count],
+        {"w": [9, 5, 7, 5][:count], "c": [1, 1, 1, 2][:count]},
+        name="four",
+        registers=REGISTERS,
+        **texts,
+    )
 
 
 def test_captures_are_gone_through_in_the_order_of_a_parameter() -> None:
     model = SweepModel(sweep())
     seen = []
     model.observe(lambda change: seen.append(change.new), "number")
-    assert (model.number, model.words, model.summary) == (0, (1, 0xC0000007), "no bit differs from capture 0")
+    assert (model.number, model.words, model.summary) == (
+        0,
+        (1, 0xC0000007),
+        "no bit differs from capture 0",
+    )
     for place in (1, 2, 3):
         model.at = place
     assert seen == [1, 2, 3]
@@ -97,8 +106,13 @@ def test_one_capture_and_what_is_refused() -> None:
 def test_the_page_gets_a_capture_in_one_message() -> None:
     view = SweepView(sweep(provenance="simulated"))
     sent: list[set[str]] = []
-    view.comm = SimpleNamespace(comm_id="front end", kernel=True, close=lambda **_: None, on_msg=lambda _: None,
-                                send=lambda data, buffers: sent.append(set(data["state"])))
+    view.comm = SimpleNamespace(
+        comm_id="front end",
+        kernel=True,
+        close=lambda **_: None,
+        on_msg=lambda _: None,
+        send=lambda data, buffers: sent.append(set(data["state"])),
+    )
     view.set_state({"at": 2})
     together = [names for names in sent if "words" in names]
     assert len(together) == 1
@@ -115,15 +129,34 @@ def test_the_page_gets_a_capture_in_one_message() -> None:
 def answer(page: BlankPage, view: SweepView) -> None:
     """Give Python what the page saved last, and the page what Python makes of it."""
     view.set_state(page.saved[-1])
-    page.push(**{name: getattr(view, name) for name in ("words", "reference", "values", "shares", "number", "layer",
-                                                        "moving", "summary", "at", "against", "sort")})
+    page.push(
+        **{
+            name: getattr(view, name)
+            for name in (
+                "words",
+                "reference",
+                "values",
+                "shares",
+                "number",
+                "layer",
+                "moving",
+                "summary",
+                "at",
+                "against",
+                "sort",
+            )
+        }
+    )
 
 
 @pytest.mark.parametrize("theme", ["light", "dark", pytest.param("bare", marks=pytest.mark.long)])
 def test_page_goes_through_the_captures(chrome: Browser, theme: str) -> None:
     view = SweepView(sweep())
     with BlankPage(chrome, view, theme) as page:
-        assert page.page.locator(".item:not([hidden]) .name").all_text_contents() == ["mode", "size"]
+        assert page.page.locator(".item:not([hidden]) .name").all_text_contents() == [
+            "mode",
+            "size",
+        ]
         assert page.page.locator(".item:not([hidden]) .spark path").count() == 2
         page.page.select_option(".sort", "w")
         answer(page, view)
@@ -142,7 +175,9 @@ def test_page_goes_through_the_captures(chrome: Browser, theme: str) -> None:
         assert page.saved[-1] == {"at": 3}
         answer(page, view)
         assert "capture 2" in page.page.inner_text(".keep")
-        assert page.page.inner_text(".npulab-summary").endswith("differ from capture 2: mode off → on, size 260 → 768")
+        assert page.page.inner_text(".npulab-summary").endswith(
+            "differ from capture 2: mode off → on, size 260 → 768"
+        )
         page.press(".")
         assert page.saved[-1] == {"at": 3}, "there is no further one"
         page.page.locator(".spark").first.click(position={"x": 1, "y": 8})
@@ -158,29 +193,61 @@ def test_page_goes_through_the_captures(chrome: Browser, theme: str) -> None:
 
 def written() -> Capture:
     """Two registers of the map, one of them written twice, and one that it does not have."""
-    rows = [{"block": "UNIT", "offset": 4 * word, "register": f"R{word}", "field": f"f{word}", "lsb": 4, "width": 8}
-            for word in range(3)]
-    job = Job.from_writes("DMA", [(4, 0x20), (0x100, 7), (4, 0x30), (0, 0x10)], RegisterMap(rows),
-                          after=Job.from_writes("DMA", [(4, 0x10)], RegisterMap(rows)))
-    return Capture("a", "demo", "x", (job, Job("DMA", [0, 0, 0])), maps={"DMA": RegisterMap(rows)}, provenance="simulated")
+    rows = [
+        {
+            "block": "UNIT",
+            "offset": 4 * word,
+            "register": f"R{word}",
+            "field": f"f{word}",
+            "lsb": 4,
+            "width": 8,
+        }
+        for word in range(3)
+    ]
+    job = Job.from_writes(
+        "DMA",
+        [(4, 0x20), (0x100, 7), (4, 0x30), (0, 0x10)],
+        RegisterMap(rows),
+        after=Job.from_writes("DMA", [(4, 0x10)], RegisterMap(rows)),
+    )
+    return Capture(
+        "a",
+        "demo",
+        "x",
+        (job, Job("DMA", [0, 0, 0])),
+        maps={"DMA": RegisterMap(rows)},
+        provenance="simulated",
+    )
 
 
 def test_writes_are_gone_through_in_their_order() -> None:
     model = WritesModel(written())
-    assert repr(model) == "WritesModel(demo/a, job 0 DMA, 4 writes, simulated; write 0: no bit differs from write 0)"
+    assert (
+        repr(model)
+        == "WritesModel(demo/a, job 0 DMA, 4 writes, simulated; write 0: no bit differs from write 0)"
+    )
     assert (len(model.sweep), model.layer) == (5, [["before the first write", "", ""]])
     assert (model.words, model.rows.labels) == ((0x10, 0, 0), ("R1", "w64", "R0"))
     assert [model.rows.names[index] for index, *_ in model.moving] == ["f0", "f1", "w64_0_32"]
     seen = []
     for model.at in range(1, 5):
-        seen.append(([text for _, text, _ in model.layer], model.cursor, model.summary.partition(": ")[2]))
-    assert seen == [(["UNIT.R1", "0x4", "0x20"], (0, 5), "f1 1 → 2"), (["w64", "0x100", "0x7"], (1, 2), "w64_0_32 0 → 7"),
-                    (["UNIT.R1", "0x4", "0x30"], (0, 5), "f1 2 → 3"), (["UNIT.R0", "0x0", "0x10"], (2, 4), "f0 0 → 1")]
+        seen.append(
+            ([text for _, text, _ in model.layer], model.cursor, model.summary.partition(": ")[2])
+        )
+    assert seen == [
+        (["UNIT.R1", "0x4", "0x20"], (0, 5), "f1 1 → 2"),
+        (["w64", "0x100", "0x7"], (1, 2), "w64_0_32 0 → 7"),
+        (["UNIT.R1", "0x4", "0x30"], (0, 5), "f1 2 → 3"),
+        (["UNIT.R0", "0x0", "0x10"], (2, 4), "f0 0 → 1"),
+    ]
     assert model.words == tuple(dict(written().jobs[0].writes).values())
     model.against = 1
     assert model.summary.startswith("5 bits in 3 fields differ from write 1: ")
     assert "in write 4" in WritesView(written()).model._repr_html_().replace("write 0", "write 4")
-    with pytest.raises(ValueError, match=r"^task 1 of a: got Job\(DMA, 3 words\), allowed is a job of register writes$"):
+    with pytest.raises(
+        ValueError,
+        match=r"^task 1 of a: got Job\(DMA, 3 words\), allowed is a job of register writes$",
+    ):
         WritesModel(written(), 1)
     with pytest.raises(LookupError, match="got task 2, it has 0 to 1"):
         WritesView(written(), 2)
@@ -194,7 +261,19 @@ def test_page_goes_through_writes(chrome: Browser) -> None:
         answer(page, view)
         page.push(cursor=view.cursor)
         assert page.page.inner_text(".which") == "write 3 of 4"
-        assert page.page.inner_text(".layer").split() == ["register", "UNIT.R1", "offset", "0x4", "value", "0x30"]
-        assert page.page.locator("[role=option][aria-selected=true]").inner_text().split()[0] .startswith("f1")
+        assert page.page.inner_text(".layer").split() == [
+            "register",
+            "UNIT.R1",
+            "offset",
+            "0x4",
+            "value",
+            "0x30",
+        ]
+        assert (
+            page.page.locator("[role=option][aria-selected=true]")
+            .inner_text()
+            .split()[0]
+            .startswith("f1")
+        )
         assert page.page.locator(".item:not([hidden]) .spark path").count() == 3
         assert (page.accessibility(), page.errors) == ([], [])

@@ -21,7 +21,10 @@ from npulab.quant.rules import rule
 
 def test_picture_says_its_number_and_is_the_same_twice(captures: npulab.CaptureSet) -> None:
     found = npulab.check(captures["update4-mesa"])
-    one, two = npulab.notebook.pictures.output_difference(found), npulab.notebook.pictures.output_difference(found)
+    one, two = (
+        npulab.notebook.pictures.output_difference(found),
+        npulab.notebook.pictures.output_difference(found),
+    )
     assert repr(one) == "update4-mesa: not executed, 9 of 9 outputs differ, largest difference 136"
     assert one._repr_png_() == two._repr_png_()
     assert one == two
@@ -31,15 +34,31 @@ def test_picture_shows_the_channels_that_differ_most(captures: npulab.CaptureSet
     capture = captures["sim-3x3-same"]
     output = bytearray(capture.buffers["output"])
     for channel, count in ((7, 30), (2, 20), (11, 10)):
-        output[100 * channel:100 * channel + count] = bytes(255 - value for value in output[100 * channel:100 * channel + count])
+        output[100 * channel : 100 * channel + count] = bytes(
+            255 - value for value in output[100 * channel : 100 * channel + count]
+        )
     found = npulab.check(capture.with_buffers(output=bytes(output)))
-    titles = [ax.get_title() for ax in npulab.notebook.pictures.output_difference(found).figure.axes if ax.get_title().startswith("predicted")]
-    assert titles == ["predicted, channel 0", "predicted, channel 2", "predicted, channel 7", "predicted, channel 11"]
+    titles = [
+        ax.get_title()
+        for ax in npulab.notebook.pictures.output_difference(found).figure.axes
+        if ax.get_title().startswith("predicted")
+    ]
+    assert titles == [
+        "predicted, channel 0",
+        "predicted, channel 2",
+        "predicted, channel 7",
+        "predicted, channel 11",
+    ]
     one = npulab.notebook.pictures.output_difference(found, channels=[7])
-    assert [ax.get_title() for ax in one.figure.axes][:2] == ["predicted, channel 7", "captured, channel 7"]
+    assert [ax.get_title() for ax in one.figure.axes][:2] == [
+        "predicted, channel 7",
+        "captured, channel 7",
+    ]
 
 
-def test_picture_of_a_simulated_capture_says_so(captures: npulab.CaptureSet, tmp_path: Path) -> None:
+def test_picture_of_a_simulated_capture_says_so(
+    captures: npulab.CaptureSet, tmp_path: Path
+) -> None:
     picture = npulab.notebook.pictures.output_difference(npulab.check(captures["sim-1x1"]))
     assert "(simulated)" in repr(picture)
     assert "(simulated)" in picture.figure.get_suptitle()
@@ -49,7 +68,10 @@ def test_picture_of_a_simulated_capture_says_so(captures: npulab.CaptureSet, tmp
 
 def test_nothing_to_draw(captures: npulab.CaptureSet) -> None:
     found = npulab.check(captures["sim-1x1"].with_buffers(coefficients=bytes(40)))
-    with pytest.raises(ValueError, match=r"^sim-1x1: there is no output to draw \(differs: coefficients: got 40 bytes"):
+    with pytest.raises(
+        ValueError,
+        match=r"^sim-1x1: there is no output to draw \(differs: coefficients: got 40 bytes",
+    ):
         npulab.notebook.pictures.output_difference(found)
 
 
@@ -60,14 +82,21 @@ def test_nothing_to_draw(captures: npulab.CaptureSet) -> None:
 def truncating(captures: npulab.CaptureSet) -> npulab.Capture:
     """What a simulated device that rounds toward zero, whatever its words say, would have left."""
     capture = captures["sim-5x5-same"]
-    return capture.with_buffers(output=npulab.Simulated().run(capture.with_fields(rounding_mode=0)).output)
+    return capture.with_buffers(
+        output=npulab.Simulated().run(capture.with_fields(rounding_mode=0)).output
+    )
 
 
 def test_comparison_says_its_numbers_and_is_the_same_twice(truncating: npulab.Capture) -> None:
     found = npulab.check(truncating)
-    one, two = npulab.notebook.pictures.output_comparison(found), npulab.notebook.pictures.output_comparison(found)
-    assert repr(one) == ("sim-5x5-same (simulated): differs; 466 of 968 outputs differ; 263 by -1, 203 by +1; in 8 of 8 "
-                         "channels; border 294 of 576 (51%); interior 172 of 392 (44%)")
+    one, two = (
+        npulab.notebook.pictures.output_comparison(found),
+        npulab.notebook.pictures.output_comparison(found),
+    )
+    assert repr(one) == (
+        "sim-5x5-same (simulated): differs; 466 of 968 outputs differ; 263 by -1, 203 by +1; in 8 of 8 "
+        "channels; border 294 of 576 (51%); interior 172 of 392 (44%)"
+    )
     assert one._repr_png_() == two._repr_png_()
     bars = [[bar.get_height() for bar in ax.patches] for ax in one.figure.axes]
     assert bars[0] == [263, 203]
@@ -79,13 +108,18 @@ def test_mismatches_are_counted_as_by_hand(truncating: npulab.Capture) -> None:
     found = npulab.check(truncating)
     difference = found.captured.astype(int) - found.predicted
     counted = npulab.analysis.mismatch.summary.mismatches(found)
-    assert dict(zip(counted.by_difference.difference, counted.by_difference.outputs, strict=True)) == {
-        step: int((difference == step).sum()) for step in (-1, 0, 1)}
-    assert counted.by_channel.differ.tolist() == [int(np.count_nonzero(difference[..., c])) for c in range(8)]
+    assert dict(
+        zip(counted.by_difference.difference, counted.by_difference.outputs, strict=True)
+    ) == {step: int((difference == step).sum()) for step in (-1, 0, 1)}
+    assert counted.by_channel.differ.tolist() == [
+        int(np.count_nonzero(difference[..., c])) for c in range(8)
+    ]
     assert counted.by_channel.largest.tolist() == [1] * 8
     inside = difference[2:-2, 2:-2]
     assert counted.by_place[["outputs", "differ"]].to_numpy().tolist() == [
-        [968 - inside.size, found.mismatches - np.count_nonzero(inside)], [inside.size, np.count_nonzero(inside)]]
+        [968 - inside.size, found.mismatches - np.count_nonzero(inside)],
+        [inside.size, np.count_nonzero(inside)],
+    ]
     assert np.array_equal(counted.worst, abs(difference).max(-1))
     assert (counted.differ, counted.outputs) == (found.mismatches, found.compared)
     assert repr(counted).startswith("Mismatches(sim-5x5-same (simulated): 466 of 968")
@@ -94,17 +128,31 @@ def test_mismatches_are_counted_as_by_hand(truncating: npulab.Capture) -> None:
 def test_wrong_border_shows_at_the_border_only(captures: npulab.CaptureSet) -> None:
     capture = captures["sim-5x5-same"]
     run = npulab.Simulated().run(capture.with_fields(in_image_border_const=0))
-    picture = npulab.notebook.pictures.output_comparison(npulab.check(capture.with_buffers(output=run.output)))
+    picture = npulab.notebook.pictures.output_comparison(
+        npulab.check(capture.with_buffers(output=run.output))
+    )
     assert repr(picture).endswith("border 562 of 576 (98%); interior 0 of 392 (0%)")
     assert len(picture.figure.axes[0].patches) == view.BINS  # too many differences for a bar each
     assert sum(bar.get_height() for bar in picture.figure.axes[0].patches) == 562
 
 
-@pytest.mark.parametrize(("case", "said"), [
-    ("sim-5x5-same", "sim-5x5-same (simulated): equal; 0 of 968 outputs differ; border 0 of 576 (0%); interior 0 of 392 (0%)"),
-    ("update4-mesa", "update4-mesa: not executed; 9 of 9 outputs differ; by -136 to +79, mean -38.6; in "
-                     "1 of 1 channels; border 0 of 0; interior 9 of 9 (100%)")])
-def test_comparison_of_what_is_equal_or_has_no_border(captures: npulab.CaptureSet, case: str, said: str) -> None:
+@pytest.mark.parametrize(
+    ("case", "said"),
+    [
+        (
+            "sim-5x5-same",
+            "sim-5x5-same (simulated): equal; 0 of 968 outputs differ; border 0 of 576 (0%); interior 0 of 392 (0%)",
+        ),
+        (
+            "update4-mesa",
+            "update4-mesa: not executed; 9 of 9 outputs differ; by -136 to +79, mean -38.6; in "
+            "1 of 1 channels; border 0 of 0; interior 9 of 9 (100%)",
+        ),
+    ],
+)
+def test_comparison_of_what_is_equal_or_has_no_border(
+    captures: npulab.CaptureSet, case: str, said: str
+) -> None:
     assert repr(npulab.notebook.pictures.output_comparison(npulab.check(captures[case]))) == said
 
 
@@ -114,15 +162,23 @@ def test_border_is_where_a_window_reaches_the_padding(captures: npulab.CaptureSe
         marked = np.pad(np.zeros(x.shape[:2], int), layer.pads, constant_values=1)
         (rows, columns), (down, across) = layer.kernel, layer.stride
         height, width, _ = layer.output_shape
-        slow = [[bool(marked[i * down:i * down + rows, j * across:j * across + columns].any()) for j in range(width)]
-                for i in range(height)]
+        slow = [
+            [
+                bool(marked[i * down : i * down + rows, j * across : j * across + columns].any())
+                for j in range(width)
+            ]
+            for i in range(height)
+        ]
         assert touches_padding(layer, (height, width)).tolist() == slow
     assert not touches_padding(None, (2, 3)).any()
 
 
 def test_nothing_to_compare(captures: npulab.CaptureSet) -> None:
     found = npulab.check(captures["sim-1x1"].with_buffers(coefficients=bytes(40)))
-    with pytest.raises(ValueError, match=r"^sim-1x1: there are no two outputs to compare \(differs: coefficients: got 40"):
+    with pytest.raises(
+        ValueError,
+        match=r"^sim-1x1: there are no two outputs to compare \(differs: coefficients: got 40",
+    ):
         npulab.notebook.pictures.output_comparison(found)
     flat = replace(npulab.check(captures["sim-1x1"]), predicted=np.zeros(4, np.uint8))
     with pytest.raises(ValueError, match=r"^sim-1x1: got outputs \(4,\), allowed is \(H, W, C\)$"):
@@ -133,12 +189,33 @@ def test_nothing_to_compare(captures: npulab.CaptureSet) -> None:
 
 
 def test_number_line_says_its_numbers_and_is_the_same_twice() -> None:
-    one, two = (npulab.notebook.pictures.number_line(range(-3, 4), 0.5, rules=["vivante-v7:half-up", "vivante-v8:half-up", "nvdla"]) for _ in range(2))
-    assert repr(one) == "3 rules, 7 accumulators, ratio 0.5: 2 different rows of codes; they disagree about -3, -1"
+    one, two = (
+        npulab.notebook.pictures.number_line(
+            range(-3, 4), 0.5, rules=["vivante-v7:half-up", "vivante-v8:half-up", "nvdla"]
+        )
+        for _ in range(2)
+    )
+    assert (
+        repr(one)
+        == "3 rules, 7 accumulators, ratio 0.5: 2 different rows of codes; they disagree about -3, -1"
+    )
     assert one._repr_png_() == two._repr_png_()
-    ax, = one.figure.axes
-    assert [label.get_text() for label in ax.get_yticklabels()] == ["vivante-v7:half-up, vivante-v8:half-up", "nvdla"]
-    assert [text.get_text() for text in ax.texts] == ["-1", "0", "1", "2", "-2", "-1", "0", "1", "2"]
+    (ax,) = one.figure.axes
+    assert [label.get_text() for label in ax.get_yticklabels()] == [
+        "vivante-v7:half-up, vivante-v8:half-up",
+        "nvdla",
+    ]
+    assert [text.get_text() for text in ax.texts] == [
+        "-1",
+        "0",
+        "1",
+        "2",
+        "-2",
+        "-1",
+        "0",
+        "1",
+        "2",
+    ]
     assert [bar.get_x() for bar in ax.patches[:4]] == [-1.75, -0.75, 0.25, 1.25]
 
 
@@ -155,28 +232,44 @@ def test_number_line_shows_the_codes_of_every_rule() -> None:
     assert f"{len(codes)} rules, 20 accumulators" in repr(picture)
     assert f"{len(groups)} different rows" in repr(picture)
     shown = [int(text.get_text()) for text in picture.figure.axes[0].texts]
-    assert shown == [int(code) for _, row in groups for code in row[np.flatnonzero(np.diff(row, prepend=-1))]]
+    assert shown == [
+        int(code) for _, row in groups for code in row[np.flatnonzero(np.diff(row, prepend=-1))]
+    ]
 
 
 def test_rules_that_agree_say_so() -> None:
-    assert repr(npulab.notebook.pictures.number_line([8], 0.25)).endswith("1 different rows of codes; none that they disagree about")
+    assert repr(npulab.notebook.pictures.number_line([8], 0.25)).endswith(
+        "1 different rows of codes; none that they disagree about"
+    )
 
 
 def test_rules_that_disagree_about_every_accumulator_say_so() -> None:
     rules = ["vivante-v7:floor", "vivante-v7:half-up"]
-    assert repr(npulab.notebook.pictures.number_line([2, 3, 6], 0.25, rules=rules)).endswith("; they disagree about all of them")
+    assert repr(npulab.notebook.pictures.number_line([2, 3, 6], 0.25, rules=rules)).endswith(
+        "; they disagree about all of them"
+    )
 
 
 def test_equal_outputs_are_drawn_by_their_codes(captures: npulab.CaptureSet) -> None:
-    codes, where = npulab.notebook.pictures.output_comparison(npulab.check(captures["sim-5x5-same"])).figure.axes[:2]
+    codes, where = npulab.notebook.pictures.output_comparison(
+        npulab.check(captures["sim-5x5-same"])
+    ).figure.axes[:2]
     assert sum(bar.get_height() for bar in codes.patches) == 968
     assert where.get_title(loc="left") == "largest difference of a pixel"
 
 
-@pytest.mark.parametrize(("sums", "scales", "said"), [
-    ([], 0.5, "accumulators: got none, allowed is one or more"),
-    ([1], (1.0, 2.0), "scales: got 2, allowed is one ratio, or those of input, weights and output"),
-    ([2 ** 40], 0.5, r"accumulator: got 1099511627776 in channel 0, allowed with gemmlowp is")])
+@pytest.mark.parametrize(
+    ("sums", "scales", "said"),
+    [
+        ([], 0.5, "accumulators: got none, allowed is one or more"),
+        (
+            [1],
+            (1.0, 2.0),
+            "scales: got 2, allowed is one ratio, or those of input, weights and output",
+        ),
+        ([2**40], 0.5, r"accumulator: got 1099511627776 in channel 0, allowed with gemmlowp is"),
+    ],
+)
 def test_what_no_line_can_show_is_refused(sums: list[int], scales: float, said: str) -> None:
     with pytest.raises(ValueError, match=f"^{said}"):
         npulab.notebook.pictures.number_line(sums, scales)

@@ -10,8 +10,23 @@ from npulab.quant.emulate import dots
 
 CODES = -128, -127, -1, 0, 1, 127
 RANDOM = np.random.RandomState(11)
-EDGES = [(1, 1, 1), (1, 3, 16), (5, 4, 15), (6, 5, 17), (7, 2, 64), (8, 8, 65), (9, 7, 32), (13, 6, 48), (12, 1, 33),
-         (49, 27, 32), (3, 1024, 1001), (1, 33, 79), (0, 8, 8), (4, 8, 0), (2, 0, 3)]
+EDGES = [
+    (1, 1, 1),
+    (1, 3, 16),
+    (5, 4, 15),
+    (6, 5, 17),
+    (7, 2, 64),
+    (8, 8, 65),
+    (9, 7, 32),
+    (13, 6, 48),
+    (12, 1, 33),
+    (49, 27, 32),
+    (3, 1024, 1001),
+    (1, 33, 79),
+    (0, 8, 8),
+    (4, 8, 0),
+    (2, 0, 3),
+]
 SHAPES = EDGES + [tuple(RANDOM.randint(1, 2 ** RANDOM.randint(1, 8, 3))) for _ in range(48)]
 
 needs_vnni = pytest.mark.skipif(not dots.available(), reason="the processor lacks AVX512-VNNI")
@@ -27,7 +42,11 @@ def codes(*shape: int) -> np.ndarray:
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_products_are_numpys(shape: tuple[int, int, int]) -> None:
     rows, depth, columns = shape
-    x, weights, bias = codes(rows, depth), codes(depth, columns), RANDOM.randint(-2 ** 20, 2 ** 20, columns)
+    x, weights, bias = (
+        codes(rows, depth),
+        codes(depth, columns),
+        RANDOM.randint(-(2**20), 2**20, columns),
+    )
     want = x.astype(np.int64) @ weights.astype(np.int64) + bias
     products = dots.Products(weights, bias)
     out = np.full((rows + 2, columns), 77, np.int32)
@@ -41,7 +60,7 @@ def test_products_are_numpys(shape: tuple[int, int, int]) -> None:
 def test_rows_may_lie_apart(step: int) -> None:
     x, weights = codes(31, 90), codes(21, 50)
     out = np.full((31, 70), 77, np.int32)
-    part = x[:, 3:3 + 21 * step:step]
+    part = x[:, 3 : 3 + 21 * step : step]
     dots.Products(weights)(part, out[:, 5:55])
     np.testing.assert_array_equal(out[:, 5:55], part.astype(int) @ weights.astype(int))
     assert (np.delete(out, range(5, 55), 1) == 77).all()
@@ -70,6 +89,8 @@ def test_packed_weights_are_four_of_a_column_side_by_side() -> None:
     weights = np.arange(1, 19, dtype=np.int8).reshape(6, 3)
     packed = dots.pack(weights)
     assert packed.shape == (1, 2, 16, 4)
-    assert packed[0, :, :3].tolist() == [[[1, 4, 7, 10], [2, 5, 8, 11], [3, 6, 9, 12]],
-                                         [[0, 0, 13, 16], [0, 0, 14, 17], [0, 0, 15, 18]]]
+    assert packed[0, :, :3].tolist() == [
+        [[1, 4, 7, 10], [2, 5, 8, 11], [3, 6, 9, 12]],
+        [[0, 0, 13, 16], [0, 0, 14, 17], [0, 0, 15, 18]],
+    ]
     assert not packed[0, :, 3:].any()

@@ -31,12 +31,20 @@ def random_layer(seed: int) -> tuple[npulab.Conv2D, np.ndarray]:
     weights_shape = (1, *kernel, outputs) if depthwise else (outputs, *kernel, shape[2])
     padding = ["same", "valid", ((1, 0), (2, 1))][random.randint(3)]
     layer = npulab.Conv2D(
-        random.randint(info.min, info.max + 1, weights_shape).astype(dtype), random.randint(-9999, 9999, outputs),
-        shape, stride=tuple(random.randint(1, 4, 2)), padding=padding, dilation=tuple(random.randint(1, 3, 2)),
-        depthwise=depthwise, activation=[None, "relu", "relu6", "relu_n1_to_1"][random.randint(4)],
+        random.randint(info.min, info.max + 1, weights_shape).astype(dtype),
+        random.randint(-9999, 9999, outputs),
+        shape,
+        stride=tuple(random.randint(1, 4, 2)),
+        padding=padding,
+        dilation=tuple(random.randint(1, 3, 2)),
+        depthwise=depthwise,
+        activation=[None, "relu", "relu6", "relu_n1_to_1"][random.randint(4)],
         input_q=npulab.QuantParams(0.02, int(random.randint(info.min, info.max))),
-        weight_q=npulab.QuantParams(random.uniform(0.001, 0.1, outputs), 0 if dtype is np.int8 else 120),
-        output_q=npulab.QuantParams(0.05, int(random.randint(info.min, info.max))))
+        weight_q=npulab.QuantParams(
+            random.uniform(0.001, 0.1, outputs), 0 if dtype is np.int8 else 120
+        ),
+        output_q=npulab.QuantParams(0.05, int(random.randint(info.min, info.max))),
+    )
     return layer, random.randint(info.min, info.max + 1, shape).astype(dtype)
 
 
@@ -48,10 +56,23 @@ def looped(layer: npulab.Conv2D, x: np.ndarray) -> np.ndarray:
     for row, column, channel in np.ndindex(*layer.output_shape):
         total = int(layer.bias[channel])
         for i, j in np.ndindex(*layer.kernel):
-            y, z = row * layer.stride[0] + i * layer.dilation[0] - top, column * layer.stride[1] + j * layer.dilation[1] - left
-            for c in ([channel * in_c // out.shape[2]] if layer.depthwise else range(in_c)) if 0 <= y < in_h and 0 <= z < in_w else ():
-                w = layer.weights[0, i, j, channel] if layer.depthwise else layer.weights[channel, i, j, c]
-                total += (int(x[y, z, c]) - layer.input_q.zero_point) * (int(w) - layer.weight_q.zero_point)
+            y, z = (
+                row * layer.stride[0] + i * layer.dilation[0] - top,
+                column * layer.stride[1] + j * layer.dilation[1] - left,
+            )
+            for c in (
+                ([channel * in_c // out.shape[2]] if layer.depthwise else range(in_c))
+                if 0 <= y < in_h and 0 <= z < in_w
+                else ()
+            ):
+                w = (
+                    layer.weights[0, i, j, channel]
+                    if layer.depthwise
+                    else layer.weights[channel, i, j, c]
+                )
+                total += (int(x[y, z, c]) - layer.input_q.zero_point) * (
+                    int(w) - layer.weight_q.zero_point
+                )
         out[row, column, channel] = total
     return out
 
@@ -66,34 +87,57 @@ def test_accumulate_is_its_definition(seed: int) -> None:
 def wide_layer(seed: int) -> tuple[npulab.Conv2D | FullyConnected, np.ndarray] | None:
     """Layers of every quantized type, with sums and biases that float32 cannot hold, in batches."""
     random = np.random.RandomState(seed)
-    op, dtype = ["conv", "depthwise", "fully_connected"][random.randint(3)], ["int8", "uint8", "int16"][random.randint(3)]
+    op, dtype = (
+        ["conv", "depthwise", "fully_connected"][random.randint(3)],
+        ["int8", "uint8", "int16"][random.randint(3)],
+    )
     of_weights = "uint8" if dtype == "uint8" and random.rand() < 0.7 else "int8"
     info, codes = np.iinfo(dtype), np.iinfo(of_weights)
     channels = int(random.choice([1, 2, 3, 8, 17, 64, 200]))
-    outputs = channels * int(random.randint(1, 4)) if op == "depthwise" else int(random.choice([1, 4, 7, 16, 33, 64]))
+    outputs = (
+        channels * int(random.randint(1, 4))
+        if op == "depthwise"
+        else int(random.choice([1, 4, 7, 16, 33, 64]))
+    )
     kernel = random.randint(1, 6, 2)
 
     def zero(of: np.iinfo) -> int:
         return 0 if dtype == "int16" else int(random.randint(of.min, of.max + 1))
 
-    scale = tuple(random.uniform(1e-4, 0.01, outputs)) if random.rand() < 0.5 else random.uniform(1e-4, 0.01)
-    common = {"input_q": QuantParams(random.uniform(0.01, 0.1), zero(info)), "dtype": dtype,
-              "weight_q": QuantParams(scale, 0 if of_weights == "int8" else zero(codes)),
-              "output_q": QuantParams(random.uniform(0.01, 1), zero(info)),
-              "activation": [None, "relu", "relu6", "relu_n1_to_1"][random.randint(4)]}
-    bias = random.randint(-10 ** random.randint(1, 9), 10 ** random.randint(1, 9), outputs)
+    scale = (
+        tuple(random.uniform(1e-4, 0.01, outputs))
+        if random.rand() < 0.5
+        else random.uniform(1e-4, 0.01)
+    )
+    common = {
+        "input_q": QuantParams(random.uniform(0.01, 0.1), zero(info)),
+        "dtype": dtype,
+        "weight_q": QuantParams(scale, 0 if of_weights == "int8" else zero(codes)),
+        "output_q": QuantParams(random.uniform(0.01, 1), zero(info)),
+        "activation": [None, "relu", "relu6", "relu_n1_to_1"][random.randint(4)],
+    }
+    bias = random.randint(-(10 ** random.randint(1, 9)), 10 ** random.randint(1, 9), outputs)
     if random.rand() < 0.1:
-        bias[-1] = 2 ** 31 - 1
+        bias[-1] = 2**31 - 1
     if op == "fully_connected":
         depth = int(random.choice([3, 64, 257, 1024, 5000]))
         weights = random.randint(codes.min, codes.max + 1, (outputs, depth)).astype(of_weights)
-        return FullyConnected(weights, bias, **common), random.randint(info.min, info.max + 1, (random.randint(1, 9), depth)).astype(dtype)
+        return FullyConnected(weights, bias, **common), random.randint(
+            info.min, info.max + 1, (random.randint(1, 9), depth)
+        ).astype(dtype)
     shape = (int(random.randint(5, 24)), int(random.randint(5, 24)), channels)
     of = (1, *kernel, outputs) if op == "depthwise" else (outputs, *kernel, channels)
     try:
-        layer = npulab.Conv2D(random.randint(codes.min, codes.max + 1, of).astype(of_weights), bias, shape,
-                              tuple(random.randint(1, 4, 2)), ["same", "valid", ((1, 0), (2, 1)), ((0, 3), (0, 0))][random.randint(4)],
-                              tuple(random.randint(1, 3, 2)), op == "depthwise", **common)
+        layer = npulab.Conv2D(
+            random.randint(codes.min, codes.max + 1, of).astype(of_weights),
+            bias,
+            shape,
+            tuple(random.randint(1, 4, 2)),
+            ["same", "valid", ((1, 0), (2, 1)), ((0, 3), (0, 0))][random.randint(4)],
+            tuple(random.randint(1, 3, 2)),
+            op == "depthwise",
+            **common,
+        )
     except ValueError:
         return None  # too small for its kernel
     batch = (2,) if random.rand() < 0.3 else ()
@@ -111,17 +155,30 @@ def test_fast_paths_are_the_definition(chunk: int) -> None:
         layer, x = found
         want = emulate_slowly.accumulate(layer, x)
         assert np.array_equal(accumulate(layer, x), want.reshape(accumulate(layer, x).shape)), seed
-        others = [] if layer.dtype == "int16" else [name for name in RULES if layer.dtype in RULES[name].types]
-        for rule in ("tflite-reference", "tflite-builtin", "xnnpack", *others[seed % 7::7]):
+        others = (
+            []
+            if layer.dtype == "int16"
+            else [name for name in RULES if layer.dtype in RULES[name].types]
+        )
+        for rule in ("tflite-reference", "tflite-builtin", "xnnpack", *others[seed % 7 :: 7]):
             try:
                 want = emulate_slowly.emulate(layer, x, rule)
-            except ValueError as error:  # a sum that does not fit, or a ratio: all say so in the same words
-                for run in (lambda: npulab.emulate(layer, x, rule), lambda: prepare(layer, rule)(x)):  # noqa: B023
+            except (
+                ValueError
+            ) as error:  # a sum that does not fit, or a ratio: all say so in the same words
+                for run in (
+                    lambda: npulab.emulate(layer, x, rule),  # noqa: B023
+                    lambda: prepare(layer, rule)(x),  # noqa: B023
+                ):
                     with pytest.raises(ValueError, match=re.escape(str(error))):
                         run()
                 refused += 1
                 continue
-            for got in (npulab.emulate(layer, x, rule), prepare(layer, rule, fast=False)(x), prepare(layer, rule)(x)):
+            for got in (
+                npulab.emulate(layer, x, rule),
+                prepare(layer, rule, fast=False)(x),
+                prepare(layer, rule)(x),
+            ):
                 assert np.array_equal(got, want.reshape(got.shape)), (seed, rule)
             compared += want.size
     assert compared > 3_000
@@ -134,11 +191,26 @@ def test_pools_and_sums_are_their_definition(seed: int) -> None:
     dtype = ["int8", "uint8", "int16"][seed % 3]
     info = np.iinfo(dtype)
     shape = tuple(int(n) for n in random.randint(4, 12, 3))
-    q = [QuantParams(random.uniform(0.01, 0.4), 0 if dtype == "int16" else int(random.randint(info.min, info.max))) for _ in range(3)]
+    q = [
+        QuantParams(
+            random.uniform(0.01, 0.4),
+            0 if dtype == "int16" else int(random.randint(info.min, info.max)),
+        )
+        for _ in range(3)
+    ]
     a, b = (random.randint(info.min, info.max + 1, (2, *shape)).astype(dtype) for _ in range(2))
     act = [None, "relu", "relu6", "relu_n1_to_1"][random.randint(4)]
     for kind in ("average", "max", "min"):
-        pool = Pool2D(kind, tuple(random.randint(1, 4, 2)), shape, tuple(random.randint(1, 4, 2)), ["same", "valid"][random.randint(2)], act, q[0], dtype=dtype)
+        pool = Pool2D(
+            kind,
+            tuple(random.randint(1, 4, 2)),
+            shape,
+            tuple(random.randint(1, 4, 2)),
+            ["same", "valid"][random.randint(2)],
+            act,
+            q[0],
+            dtype=dtype,
+        )
         assert np.array_equal(npulab.emulate(pool, a), emulate_slowly.emulate(pool, a))
         assert npulab.emulate(pool, a[0]).shape == pool.output_shape
     add = Add(shape, act, *q, dtype=dtype)
@@ -149,19 +221,37 @@ def test_pools_and_sums_are_their_definition(seed: int) -> None:
 def test_average_by_hand() -> None:
     x = np.array([[1, 2], [2, -7]], np.int8).reshape(2, 2, 1)
     pool = Pool2D("average", (2, 2), (2, 2, 1), padding="same")
-    assert npulab.emulate(pool, x)[..., 0].tolist() == [[-1, -3], [-3, -7]]  # -2 / 4 = -0.5 and -5 / 2 go away from 0
+    assert npulab.emulate(pool, x)[..., 0].tolist() == [
+        [-1, -3],
+        [-3, -7],
+    ]  # -2 / 4 = -0.5 and -5 / 2 go away from 0
 
 
 def test_network_runs_its_layers() -> None:
     random = np.random.RandomState(3)
     q = QuantParams(0.05, 3)
-    conv = npulab.Conv2D(random.randint(-127, 128, (4, 3, 3, 4)).astype(np.int8), random.randint(-99, 99, 4), (6, 6, 4),
-                         padding="same", input_q=q, weight_q=QuantParams(0.01), output_q=q, activation="relu6")
+    conv = npulab.Conv2D(
+        random.randint(-127, 128, (4, 3, 3, 4)).astype(np.int8),
+        random.randint(-99, 99, 4),
+        (6, 6, 4),
+        padding="same",
+        input_q=q,
+        weight_q=QuantParams(0.01),
+        output_q=q,
+        activation="relu6",
+    )
     pool = Pool2D("average", (6, 6), (6, 6, 4), input_q=q)
-    last = FullyConnected(random.randint(-127, 128, (5, 4)).astype(np.int8), random.randint(-99, 99, 5), input_q=q,
-                          weight_q=QuantParams(0.02), output_q=QuantParams(0.1))
+    last = FullyConnected(
+        random.randint(-127, 128, (5, 4)).astype(np.int8),
+        random.randint(-99, 99, 5),
+        input_q=q,
+        weight_q=QuantParams(0.02),
+        output_q=QuantParams(0.1),
+    )
     x = random.randint(-128, 128, (2, 6, 6, 4)).astype(np.int8)
-    network = Network((conv, conv, Add((6, 6, 4), None, q, q, q), pool, last), ((-1,), (0,), (1, -1), (2,), (3,)))
+    network = Network(
+        (conv, conv, Add((6, 6, 4), None, q, q, q), pool, last), ((-1,), (0,), (1, -1), (2,), (3,))
+    )
     one = npulab.emulate(conv, x)
     two = npulab.emulate(conv, one)
     summed = npulab.emulate(Add((6, 6, 4), None, q, q, q), (two, x))
@@ -172,10 +262,17 @@ def test_network_runs_its_layers() -> None:
     assert np.array_equal(npulab.emulate([conv, conv], x), two)
 
 
-@pytest.mark.parametrize(("layers", "inputs", "words"), [
-    ((), (), "^network: got 0 layers and 0 inputs"), ((0,), ((0,),), r"^layer 0, Pool2D.*: got inputs \(0,\), allowed is 1 of -1 to -1$"),
-    ((0, 1), (), r"^layer 1, Pool2D.*: got 2x2x3 int8 from Pool2D.*, allowed is 4x4x3 int8$")])
-def test_network_that_does_not_fit(layers: tuple[int, ...], inputs: tuple[tuple[int, ...], ...], words: str) -> None:
+@pytest.mark.parametrize(
+    ("layers", "inputs", "words"),
+    [
+        ((), (), "^network: got 0 layers and 0 inputs"),
+        ((0,), ((0,),), r"^layer 0, Pool2D.*: got inputs \(0,\), allowed is 1 of -1 to -1$"),
+        ((0, 1), (), r"^layer 1, Pool2D.*: got 2x2x3 int8 from Pool2D.*, allowed is 4x4x3 int8$"),
+    ],
+)
+def test_network_that_does_not_fit(
+    layers: tuple[int, ...], inputs: tuple[tuple[int, ...], ...], words: str
+) -> None:
     pools = [Pool2D("max", (3, 3), (4, 4, 3)), Pool2D("max", (3, 3), (4, 4, 3))]
     with pytest.raises(ValueError, match=words):
         Network(tuple(pools[i] for i in layers), inputs)
@@ -201,9 +298,21 @@ def test_memory_is_at_most_four_times_the_tensors(name: str) -> None:
 
 def test_memory_of_layers_with_many_weights_or_a_wide_kernel() -> None:
     random = np.random.RandomState(0)
-    for shape, kernel, channels in (((56, 56, 256), 3, 64), ((14, 14, 256), 3, 256), ((7, 7, 64), 7, 512), ((112, 112, 16), 5, 16)):
-        layer = npulab.Conv2D(random.randint(-127, 128, (channels, kernel, kernel, shape[2])).astype(np.int8), np.zeros(channels, int),
-                              shape, padding="same", input_q=QuantParams(0.02, 4), weight_q=QuantParams(0.001), output_q=QuantParams(0.1))
+    for shape, kernel, channels in (
+        ((56, 56, 256), 3, 64),
+        ((14, 14, 256), 3, 256),
+        ((7, 7, 64), 7, 512),
+        ((112, 112, 16), 5, 16),
+    ):
+        layer = npulab.Conv2D(
+            random.randint(-127, 128, (channels, kernel, kernel, shape[2])).astype(np.int8),
+            np.zeros(channels, int),
+            shape,
+            padding="same",
+            input_q=QuantParams(0.02, 4),
+            weight_q=QuantParams(0.001),
+            output_q=QuantParams(0.1),
+        )
         x = random.randint(-128, 128, shape).astype(np.int8)
         tensors = x.size + layer.weights.size + 5 * int(np.prod(layer.output_shape))
         assert peak(lambda: npulab.emulate(layer, x)) <= 4 * tensors, shape  # noqa: B023
@@ -213,16 +322,23 @@ def test_memory_of_layers_with_many_weights_or_a_wide_kernel() -> None:
 def test_batch_is_one_by_one(seed: int) -> None:
     layer, x = random_layer(seed)
     batch = np.stack([x, x[::-1], x[:, ::-1]])
-    assert np.array_equal(npulab.emulate(layer, batch), np.stack([npulab.emulate(layer, one) for one in batch]))
+    assert np.array_equal(
+        npulab.emulate(layer, batch), np.stack([npulab.emulate(layer, one) for one in batch])
+    )
     assert npulab.emulate(layer, x).dtype == x.dtype
     assert npulab.emulate(layer, x).shape == layer.output_shape
 
 
 def test_accumulator_past_32_bits_is_refused_unless_the_rule_wraps() -> None:
-    layer = npulab.Conv2D(np.full((1, 1, 1, 1), 255, np.uint8), [2 ** 31 - 1], (1, 1, 1))
+    layer = npulab.Conv2D(np.full((1, 1, 1, 1), 255, np.uint8), [2**31 - 1], (1, 1, 1))
     x = np.full((1, 1, 1), 1, np.uint8)
-    assert accumulate(layer, x).item() == emulate_slowly.accumulate(layer, x).item() == 2 ** 31 - 1 + 255
-    with pytest.raises(ValueError, match=r"^accumulator: got 2147483902 in channel 0, allowed with gemmlowp:P is -2147"):
+    assert (
+        accumulate(layer, x).item() == emulate_slowly.accumulate(layer, x).item() == 2**31 - 1 + 255
+    )
+    with pytest.raises(
+        ValueError,
+        match=r"^accumulator: got 2147483902 in channel 0, allowed with gemmlowp:P is -2147",
+    ):
         npulab.emulate(layer, x)
     assert npulab.emulate(layer, x, "vivante-v7:half-up").item() == 0
 
@@ -231,9 +347,19 @@ def test_accumulator_past_32_bits_is_refused_unless_the_rule_wraps() -> None:
 @pytest.mark.parametrize("depthwise", [False, True])
 def test_borders_of_any_zero_point(zero_point: int, depthwise: bool) -> None:
     random = np.random.RandomState(1)
-    weights = random.randint(-127, 128, (1, 3, 3, 16) if depthwise else (8, 3, 3, 16)).astype(np.int8)
-    layer = npulab.Conv2D(weights, np.arange(16 if depthwise else 8), (5, 6, 16), padding="same", depthwise=depthwise,
-                          input_q=QuantParams(0.1, zero_point), weight_q=QuantParams(0.01), output_q=QuantParams(0.5, 3))
+    weights = random.randint(-127, 128, (1, 3, 3, 16) if depthwise else (8, 3, 3, 16)).astype(
+        np.int8
+    )
+    layer = npulab.Conv2D(
+        weights,
+        np.arange(16 if depthwise else 8),
+        (5, 6, 16),
+        padding="same",
+        depthwise=depthwise,
+        input_q=QuantParams(0.1, zero_point),
+        weight_q=QuantParams(0.01),
+        output_q=QuantParams(0.5, 3),
+    )
     for dtype in (np.int8, np.uint8):
         x = random.randint(np.iinfo(dtype).min, np.iinfo(dtype).max + 1, (5, 6, 16)).astype(dtype)
         want = emulate_slowly.emulate(layer, x)
@@ -252,7 +378,9 @@ def test_prepared_is_called_by_two_threads(fast: bool) -> None:
 class Down(DoubleRounding):
     """A rule that is another than its parent."""
 
-    def exact(self, accumulators: np.ndarray, multiplier: object, right_shift: object, zero_point: int = 0) -> np.ndarray:
+    def exact(
+        self, accumulators: np.ndarray, multiplier: object, right_shift: object, zero_point: int = 0
+    ) -> np.ndarray:
         return super().exact(accumulators, multiplier, right_shift, zero_point) - 1
 
     def max_deviation(self, right_shift: np.ndarray) -> float:
@@ -277,51 +405,90 @@ def test_average_of_many() -> None:
 
 
 @pytest.mark.parametrize("activation", ["relu", "relu6", "relu_n1_to_1"])
-@pytest.mark.parametrize(("dtype", "q"), [(np.int8, QuantParams(1.0, 255)), (np.uint8, QuantParams(1.0, -128)), (np.int8, QuantParams(1e-40, 3))])
+@pytest.mark.parametrize(
+    ("dtype", "q"),
+    [
+        (np.int8, QuantParams(1.0, 255)),
+        (np.uint8, QuantParams(1.0, -128)),
+        (np.int8, QuantParams(1e-40, 3)),
+    ],
+)
 def test_clamp_range_stays_in_the_type(activation: str, dtype: type, q: QuantParams) -> None:
     info = np.iinfo(dtype)
     for rule in ("tflite-reference", "xnnpack"):
-        low, high = clamp_range(Pool2D("max", (2, 2), (4, 4, 1), activation=activation, input_q=q), dtype, rule)
+        low, high = clamp_range(
+            Pool2D("max", (2, 2), (4, 4, 1), activation=activation, input_q=q), dtype, rule
+        )
         assert info.min <= low <= info.max
         assert info.min <= high <= info.max
 
 
 def test_same_padding_puts_the_odd_row_behind() -> None:
-    layer = npulab.Conv2D(np.zeros((1, 3, 3, 1), np.uint8), [0], (8, 9, 1), stride=(2, 2), padding="same")
+    layer = npulab.Conv2D(
+        np.zeros((1, 3, 3, 1), np.uint8), [0], (8, 9, 1), stride=(2, 2), padding="same"
+    )
     assert layer.pads == ((0, 1), (1, 1))
     assert layer.output_shape == (4, 5, 1)
 
 
-@pytest.mark.parametrize(("activation", "dtype", "want"), [
-    (None, np.uint8, (0, 255)), ("relu", np.uint8, (10, 255)), ("relu6", np.uint8, (10, 130)),
-    ("relu_n1_to_1", np.int8, (-10, 30)), ("relu6", np.int8, (10, 127))])
+@pytest.mark.parametrize(
+    ("activation", "dtype", "want"),
+    [
+        (None, np.uint8, (0, 255)),
+        ("relu", np.uint8, (10, 255)),
+        ("relu6", np.uint8, (10, 130)),
+        ("relu_n1_to_1", np.int8, (-10, 30)),
+        ("relu6", np.int8, (10, 127)),
+    ],
+)
 def test_clamp_range(activation: str | None, dtype: type, want: tuple[int, int]) -> None:
-    layer = npulab.Conv2D(np.zeros((1, 1, 1, 1), dtype), [0], (1, 1, 1), activation=activation,
-                          output_q=npulab.QuantParams(0.05, 10))
+    layer = npulab.Conv2D(
+        np.zeros((1, 1, 1, 1), dtype),
+        [0],
+        (1, 1, 1),
+        activation=activation,
+        output_q=npulab.QuantParams(0.05, 10),
+    )
     assert clamp_range(layer, dtype) == want
 
 
-@pytest.mark.parametrize(("change", "words"), [
-    ({"weights": np.zeros((1, 3, 3), np.uint8)}, r"^weights: got shape \(1, 3, 3\)"),
-    ({"weights": np.zeros((1, 3, 3, 1), np.float32)}, "float32, allowed is 4 axes of uint8 or int8"),
-    ({"weights": np.zeros((1, 3, 3, 2), np.uint8)}, "got 2 input channels, allowed is 1"),
-    ({"bias": np.zeros(2, int)}, r"^bias: got shape \(2,\)"), ({"bias": np.array([0.5])}, "^bias: got"),
-    ({"bias": np.array([2 ** 40])}, "within int32"), ({"input_shape": (8, 8)}, "^input_shape: got"),
-    ({"input_shape": (2, 2, 1)}, r"too small for a kernel of \(3, 3\)"), ({"stride": (0, 1)}, r"^stride: got \(0, 1\)"),
-    ({"dilation": (1, -1)}, "^dilation: got"), ({"padding": "full"}, "^padding: got 'full'"),
-    ({"padding": ((0, -1), (0, 0))}, "none negative"), ({"activation": "gelu"}, "^activation: got 'gelu'"),
-    ({"input_shape": (8.5, 8, 1)}, "^input_shape: got"), ({"padding": ((1.5, 0), (0, 0))}, "^padding: got"),
-    ({"stride": 2}, "^stride: got 2, allowed is"), ({"input_q": 0.1}, "^input_q: got 0.1, allowed is QuantParams"),
-    ({"weight_q": npulab.QuantParams([1.0, 2.0])}, "got 2 scales, allowed is 1 or 1"),
-    ({"input_q": npulab.QuantParams([1.0])}, "^input_q: got 1 scales"),
-    ({"depthwise": True, "input_shape": (8, 8, 2)}, "allowed is 1HWC with C a multiple of 2")])
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"weights": np.zeros((1, 3, 3), np.uint8)}, r"^weights: got shape \(1, 3, 3\)"),
+        (
+            {"weights": np.zeros((1, 3, 3, 1), np.float32)},
+            "float32, allowed is 4 axes of uint8 or int8",
+        ),
+        ({"weights": np.zeros((1, 3, 3, 2), np.uint8)}, "got 2 input channels, allowed is 1"),
+        ({"bias": np.zeros(2, int)}, r"^bias: got shape \(2,\)"),
+        ({"bias": np.array([0.5])}, "^bias: got"),
+        ({"bias": np.array([2**40])}, "within int32"),
+        ({"input_shape": (8, 8)}, "^input_shape: got"),
+        ({"input_shape": (2, 2, 1)}, r"too small for a kernel of \(3, 3\)"),
+        ({"stride": (0, 1)}, r"^stride: got \(0, 1\)"),
+        ({"dilation": (1, -1)}, "^dilation: got"),
+        ({"padding": "full"}, "^padding: got 'full'"),
+        ({"padding": ((0, -1), (0, 0))}, "none negative"),
+        ({"activation": "gelu"}, "^activation: got 'gelu'"),
+        ({"input_shape": (8.5, 8, 1)}, "^input_shape: got"),
+        ({"padding": ((1.5, 0), (0, 0))}, "^padding: got"),
+        ({"stride": 2}, "^stride: got 2, allowed is"),
+        ({"input_q": 0.1}, "^input_q: got 0.1, allowed is QuantParams"),
+        ({"weight_q": npulab.QuantParams([1.0, 2.0])}, "got 2 scales, allowed is 1 or 1"),
+        ({"input_q": npulab.QuantParams([1.0])}, "^input_q: got 1 scales"),
+        ({"depthwise": True, "input_shape": (8, 8, 2)}, "allowed is 1HWC with C a multiple of 2"),
+    ],
+)
 def test_bad_layer_is_refused(change: dict[str, object], words: str) -> None:
     layer = npulab.Conv2D(np.zeros((1, 3, 3, 1), np.uint8), [0], (8, 8, 1))
     with pytest.raises(ValueError, match=words):
         replace(layer, **change)
 
 
-@pytest.mark.parametrize("x", [np.zeros((8, 8, 2), np.uint8), np.zeros((8, 8), np.uint8), np.zeros((8, 8, 1))])
+@pytest.mark.parametrize(
+    "x", [np.zeros((8, 8, 2), np.uint8), np.zeros((8, 8), np.uint8), np.zeros((8, 8, 1))]
+)
 def test_bad_input_is_refused(x: np.ndarray) -> None:
     layer = npulab.Conv2D(np.zeros((1, 3, 3, 1), np.uint8), [0], (8, 8, 1))
     with pytest.raises(ValueError, match=r"^x: got shape"):
@@ -329,24 +496,63 @@ def test_bad_input_is_refused(x: np.ndarray) -> None:
 
 
 def test_layer_prints_its_sizes() -> None:
-    layer = npulab.Conv2D(np.zeros((4, 3, 3, 1), np.uint8), np.zeros(4, int), (8, 8, 1), (2, 2), activation="relu")
+    layer = npulab.Conv2D(
+        np.zeros((4, 3, 3, 1), np.uint8), np.zeros(4, int), (8, 8, 1), (2, 2), activation="relu"
+    )
     assert repr(layer) == "Conv2D(3x3, 8x8x1 -> 3x3x4, stride 2x2, padding valid, relu)"
     assert layer.parameters["stride_h"] == 2
 
 
-@pytest.mark.parametrize(("make", "words"), [
-    (lambda: Pool2D("mean", (2, 2), (4, 4, 1)), "^kind: got 'mean', allowed is one of average, max, min$"),
-    (lambda: Pool2D("max", (0, 2), (4, 4, 1)), r"^kernel: got \(0, 2\), allowed is \(h, w\), each at least 1$"),
-    (lambda: Pool2D("max", (5, 2), (4, 4, 1)), "^input_shape: got .*, too small"),
-    (lambda: Pool2D("max", (2, 2), (4, 4, 1), output_q=QuantParams(2.0)), "^output_q: got .*, allowed is that of the input"),
-    (lambda: Pool2D("max", (2, 2), (4, 4, 1), padding=((2, 0), (0, 0))), "allowed is less than the kernel"),
-    (lambda: Pool2D("max", (2, 2), (4, 4, 1), dtype="int32"), "^dtype: got 'int32', allowed is int8, uint8, int16 or float16$"),
-    (lambda: Add((), dtype="int8"), "^input_shape: got"), (lambda: Add((2,), dtype="float32"), "^dtype: got 'float32'"),
-    (lambda: Add((2,), input_q=QuantParams(1.0, 3), dtype="int16"), "^input_q: got zero point 3, allowed with int16 activations is 0$"),
-    (lambda: FullyConnected(np.zeros((2, 3), np.int32), np.zeros(2, int)), "int32, allowed is 2 axes of uint8 or int8"),
-    (lambda: FullyConnected(np.zeros((2, 3), np.int8), np.zeros(3, int)), r"^bias: got shape \(3,\) int64, allowed is \(2,\) within int32$"),
-    (lambda: FullyConnected(np.zeros((2, 3), np.uint8), np.zeros(2, int), dtype="int16"), "^dtype: got 'int16', allowed with uint8 weights is uint8, int8$"),
-    (lambda: FullyConnected(np.zeros((2, 3), np.int8), np.array([1.0, np.inf]), dtype="float32"), "^bias: got .* allowed is .* finite float32$")])
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (
+            lambda: Pool2D("mean", (2, 2), (4, 4, 1)),
+            "^kind: got 'mean', allowed is one of average, max, min$",
+        ),
+        (
+            lambda: Pool2D("max", (0, 2), (4, 4, 1)),
+            r"^kernel: got \(0, 2\), allowed is \(h, w\), each at least 1$",
+        ),
+        (lambda: Pool2D("max", (5, 2), (4, 4, 1)), "^input_shape: got .*, too small"),
+        (
+            lambda: Pool2D("max", (2, 2), (4, 4, 1), output_q=QuantParams(2.0)),
+            "^output_q: got .*, allowed is that of the input",
+        ),
+        (
+            lambda: Pool2D("max", (2, 2), (4, 4, 1), padding=((2, 0), (0, 0))),
+            "allowed is less than the kernel",
+        ),
+        (
+            lambda: Pool2D("max", (2, 2), (4, 4, 1), dtype="int32"),
+            "^dtype: got 'int32', allowed is int8, uint8, int16 or float16$",
+        ),
+        (lambda: Add((), dtype="int8"), "^input_shape: got"),
+        (lambda: Add((2,), dtype="float32"), "^dtype: got 'float32'"),
+        (
+            lambda: Add((2,), input_q=QuantParams(1.0, 3), dtype="int16"),
+            "^input_q: got zero point 3, allowed with int16 activations is 0$",
+        ),
+        (
+            lambda: FullyConnected(np.zeros((2, 3), np.int32), np.zeros(2, int)),
+            "int32, allowed is 2 axes of uint8 or int8",
+        ),
+        (
+            lambda: FullyConnected(np.zeros((2, 3), np.int8), np.zeros(3, int)),
+            r"^bias: got shape \(3,\) int64, allowed is \(2,\) within int32$",
+        ),
+        (
+            lambda: FullyConnected(np.zeros((2, 3), np.uint8), np.zeros(2, int), dtype="int16"),
+            "^dtype: got 'int16', allowed with uint8 weights is uint8, int8$",
+        ),
+        (
+            lambda: FullyConnected(
+                np.zeros((2, 3), np.int8), np.array([1.0, np.inf]), dtype="float32"
+            ),
+            "^bias: got .* allowed is .* finite float32$",
+        ),
+    ],
+)
 def test_other_layer_that_is_refused(make: Callable[[], object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         make()
@@ -356,7 +562,10 @@ def test_other_input_that_is_refused() -> None:
     flat = FullyConnected(np.zeros((2, 12), np.int8), np.zeros(2, int))
     assert npulab.emulate(flat, np.zeros((5, 3, 2, 2), np.int8)).shape == (5, 2)
     assert npulab.emulate(flat, np.zeros((4, 5, 12), np.int8)).shape == (4, 5, 2)
-    with pytest.raises(ValueError, match=r"^x: got shape \(11,\) int8, allowed is \(\.\.\., 12\), or \(\.\.\., H, W, C\) of as many"):
+    with pytest.raises(
+        ValueError,
+        match=r"^x: got shape \(11,\) int8, allowed is \(\.\.\., 12\), or \(\.\.\., H, W, C\) of as many",
+    ):
         npulab.emulate(flat, np.zeros(11, np.int8))
     add = Add((2, 2))
     for pair in (np.zeros((2, 2), np.int8), (np.zeros((2, 2), np.int8),)):
@@ -369,16 +578,48 @@ def test_other_input_that_is_refused() -> None:
         npulab.emulate(hybrid, np.full(12, np.nan, np.float32))
 
 
-@pytest.mark.parametrize(("layer", "rule", "words"), [
-    (Add((2,), input_q=QuantParams(1e-50)), "xnnpack", "^input scale: got 1e-50, allowed is a positive finite float32$"),
-    (Add((2,), other_q=QuantParams(1e300)), "gemmlowp", r"^other scale: got 1e\+300, allowed"),
-    (Pool2D("max", (1, 1), (1, 1, 1), activation="relu6", input_q=QuantParams(1e-50)), "gemmlowp", "^output scale: got 1e-50"),
-    (Pool2D("max", (1, 1), (1, 1, 1)), "made up", "got 'made up', allowed is one of tflite-reference"),
-    (Add((2,)), "nvdla", "allowed with .* is one of tflite-reference, tflite-builtin"),
-    (FullyConnected(np.zeros((2, 3), np.int8), np.zeros(2), dtype="float32"), "gemmlowp", "of float32 is one of hybrid-float32"),
-    (FullyConnected(np.zeros((2, 3), np.float16), np.zeros(2)), "tflite-builtin", "of float16 is one of tflite-reference"),
-    (FullyConnected(np.zeros((2, 3), np.int8), np.zeros(2, int)), "made up", "got 'made up', allowed is one of tflite-reference, .* gemmlowp"),
-    (FullyConnected(np.zeros((2, 3), np.int8), np.zeros(2, int)), "hybrid-float32", "got hybrid-float32 for .* of int8, allowed with it is float32")])
+@pytest.mark.parametrize(
+    ("layer", "rule", "words"),
+    [
+        (
+            Add((2,), input_q=QuantParams(1e-50)),
+            "xnnpack",
+            "^input scale: got 1e-50, allowed is a positive finite float32$",
+        ),
+        (Add((2,), other_q=QuantParams(1e300)), "gemmlowp", r"^other scale: got 1e\+300, allowed"),
+        (
+            Pool2D("max", (1, 1), (1, 1, 1), activation="relu6", input_q=QuantParams(1e-50)),
+            "gemmlowp",
+            "^output scale: got 1e-50",
+        ),
+        (
+            Pool2D("max", (1, 1), (1, 1, 1)),
+            "made up",
+            "got 'made up', allowed is one of tflite-reference",
+        ),
+        (Add((2,)), "nvdla", "allowed with .* is one of tflite-reference, tflite-builtin"),
+        (
+            FullyConnected(np.zeros((2, 3), np.int8), np.zeros(2), dtype="float32"),
+            "gemmlowp",
+            "of float32 is one of hybrid-float32",
+        ),
+        (
+            FullyConnected(np.zeros((2, 3), np.float16), np.zeros(2)),
+            "tflite-builtin",
+            "of float16 is one of tflite-reference",
+        ),
+        (
+            FullyConnected(np.zeros((2, 3), np.int8), np.zeros(2, int)),
+            "made up",
+            "got 'made up', allowed is one of tflite-reference, .* gemmlowp",
+        ),
+        (
+            FullyConnected(np.zeros((2, 3), np.int8), np.zeros(2, int)),
+            "hybrid-float32",
+            "got hybrid-float32 for .* of int8, allowed with it is float32",
+        ),
+    ],
+)
 def test_rule_that_does_not_go_with_a_layer(layer: object, rule: str, words: str) -> None:
     x = np.zeros(layer.input_shape, layer.dtype)
     with pytest.raises((LookupError, ValueError), match=words):
@@ -386,18 +627,24 @@ def test_rule_that_does_not_go_with_a_layer(layer: object, rule: str, words: str
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
-@pytest.mark.parametrize("rule", ["vivante-v7:half-even", "vivante-v8:half-away", "vivante-v8:floor"])
+@pytest.mark.parametrize(
+    "rule", ["vivante-v7:half-even", "vivante-v8:half-away", "vivante-v8:floor"]
+)
 def test_addition_by_convolution_is_its_definition(rule: str, dtype: str) -> None:
     random = np.random.RandomState(8)
     info = np.iinfo(dtype)
     for scales in ((0.01, 0.01, 0.02), (0.5, 0.01, 0.4), (0.01, 0.7, 0.3), (1.0, 3e-5, 1.0)):
         zeros = random.randint(info.min, info.max + 1, 3)
-        quantized = [QuantParams(scale, int(zero)) for scale, zero in zip(scales, zeros, strict=True)]
+        quantized = [
+            QuantParams(scale, int(zero)) for scale, zero in zip(scales, zeros, strict=True)
+        ]
         layer = Add((5, 7), (None, "relu")[random.randint(2)], *quantized, dtype)
         pair = random.randint(info.min, info.max + 1, (2, 5, 7)).astype(dtype)
         got = npulab.emulate(layer, tuple(pair), rule)
         assert np.array_equal(got, emulate_slowly.emulate(layer, tuple(pair), rule))
         near = np.array(emulate_slowly.emulate(layer, tuple(pair)), int)
         assert np.max(np.abs(got - near)) <= 3
-    with pytest.raises(LookupError, match=r"allowed with .* is one of tflite-reference, .*vivante-v7:half-even"):
+    with pytest.raises(
+        LookupError, match=r"allowed with .* is one of tflite-reference, .*vivante-v7:half-even"
+    ):
         npulab.emulate(Add((2,), dtype="int16"), (np.zeros(2, np.int16),) * 2, rule)

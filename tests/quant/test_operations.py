@@ -45,24 +45,61 @@ def compared(seed: int, kind: str, kernels: str, rule: str) -> str:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_operators_are_the_reference_kernels(kind: str) -> None:
-    assert list(filter(None, (compared(seed, kind, "reference", "tflite-reference") for seed in range(SEEDS)))) == []
+    assert (
+        list(
+            filter(
+                None,
+                (compared(seed, kind, "reference", "tflite-reference") for seed in range(SEEDS)),
+            )
+        )
+        == []
+    )
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_twenty_thousand_operators_are_the_reference_kernels(kind: str) -> None:
-    assert list(filter(None, (compared(seed, kind, "reference", "tflite-reference") for seed in range(1000, 1000 + LONG)))) == []
+    assert (
+        list(
+            filter(
+                None,
+                (
+                    compared(seed, kind, "reference", "tflite-reference")
+                    for seed in range(1000, 1000 + LONG)
+                ),
+            )
+        )
+        == []
+    )
 
 
 @pytest.mark.parametrize("kind", BUILTIN)
 def test_operators_are_the_builtin_kernels(kind: str) -> None:
-    assert list(filter(None, (compared(seed, kind, "builtin", "tflite-builtin") for seed in range(SEEDS)))) == []
+    assert (
+        list(
+            filter(
+                None, (compared(seed, kind, "builtin", "tflite-builtin") for seed in range(SEEDS))
+            )
+        )
+        == []
+    )
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", BUILTIN)
 def test_many_operators_are_the_builtin_kernels(kind: str) -> None:
-    assert list(filter(None, (compared(seed, kind, "builtin", "tflite-builtin") for seed in range(1000, 1000 + LONG)))) == []
+    assert (
+        list(
+            filter(
+                None,
+                (
+                    compared(seed, kind, "builtin", "tflite-builtin")
+                    for seed in range(1000, 1000 + LONG)
+                ),
+            )
+        )
+        == []
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -74,25 +111,48 @@ def test_operators_read_back_from_their_models(kind: str) -> None:
         if not isinstance(part, Operation):
             continue  # an addition of two tensors of one shape is an Add
         assert (part.kind, part.output, dict(part.options), part.moving) == (
-            layer.kind, layer.output, dict(layer.options), layer.moving)
+            layer.kind,
+            layer.output,
+            dict(layer.options),
+            layer.moving,
+        )
 
 
 # Networks
 
 
-def image(shape: tuple[int, ...], dtype: str = "int8", scale: float = 0.1, zero: int = 3) -> Placeholder:
+def image(
+    shape: tuple[int, ...], dtype: str = "int8", scale: float = 0.1, zero: int = 3
+) -> Placeholder:
     return Placeholder(shape, dtype, QuantParams(scale, zero))
 
 
 def small() -> Network:
-    """A convolution with a branch: its codes times themselves, reshaped, softmax of it, two outputs."""
+    """A convolution with a branch: its codes times themselves, reshaped, softmax of it, two
+    outputs.
+    """
     rng = np.random.RandomState(3)
-    conv = npulab.Conv2D(rng.randint(-9, 9, (4, 3, 3, 2)).astype(np.int8), np.arange(4), (6, 6, 2), (1, 1), "valid", activation="relu",
-                         input_q=QuantParams(0.05, -3), weight_q=QuantParams(0.02), output_q=QuantParams(0.1, 3))
+    conv = npulab.Conv2D(
+        rng.randint(-9, 9, (4, 3, 3, 2)).astype(np.int8),
+        np.arange(4),
+        (6, 6, 2),
+        (1, 1),
+        "valid",
+        activation="relu",
+        input_q=QuantParams(0.05, -3),
+        weight_q=QuantParams(0.02),
+        output_q=QuantParams(0.1, 3),
+    )
     product = Operation("MUL", (image((1, 4, 4, 4)),) * 2, image((1, 4, 4, 4), scale=0.2))
-    flat = Operation("RESHAPE", (image((1, 4, 4, 4), scale=0.2), Placeholder((2,), "int32")), image((1, 64), scale=0.2),
-                     constants={1: np.array([1, 64], np.int32)})
-    soft = Operation("SOFTMAX", (image((1, 64), scale=0.2),), image((1, 64), scale=1 / 256, zero=-128))
+    flat = Operation(
+        "RESHAPE",
+        (image((1, 4, 4, 4), scale=0.2), Placeholder((2,), "int32")),
+        image((1, 64), scale=0.2),
+        constants={1: np.array([1, 64], np.int32)},
+    )
+    soft = Operation(
+        "SOFTMAX", (image((1, 64), scale=0.2),), image((1, 64), scale=1 / 256, zero=-128)
+    )
     return Network((conv, product, flat, soft), ((-1,), (0, 0), (1,), (2,)), (3, 0))
 
 
@@ -107,7 +167,9 @@ def test_a_network_of_operators_is_the_engine_s() -> None:
     assert without[0].shape == (64,)
     assert np.array_equal(without[0], soft[0])
     several = np.concatenate([x, x[:, ::-1]])
-    assert np.array_equal(npulab.emulate(network, several)[0][1], npulab.emulate(network, several[1:])[0][0])
+    assert np.array_equal(
+        npulab.emulate(network, several)[0][1], npulab.emulate(network, several[1:])[0][0]
+    )
 
 
 def test_a_model_runs_up_to_what_is_not_read() -> None:
@@ -129,69 +191,107 @@ def test_a_model_runs_up_to_what_is_not_read() -> None:
     assert np.array_equal(npulab.emulate(network, x), outputs(small(), x)[2])
 
 
-@pytest.mark.parametrize(("made", "said"), [
-    (lambda: Operation("SIN", (image((1,)),), image((1,))), "kind: got 'SIN'"),
-    (lambda: Operation("MUL", (image((1,)),), image((1,)), {"alpha": 1}), "options: got 'alpha', allowed with MUL is one of activation"),
-    (lambda: Operation("MUL", (image((1,)),), Placeholder((1,), "int4")), "got a tensor of int4"),
-    (lambda: Operation("RESHAPE", (image((1,)),), image((1,)), constants={0: np.zeros(1, np.int8)}), "got constants alone"),
-    (lambda: npulab.emulate(small().layers[3], np.zeros((1, 63), np.int8)), "x: got (1, 63)"),
-    (lambda: npulab.emulate(small().layers[3], np.zeros((1, 64), np.uint8)), "x: got (1, 64) uint8"),
-    (lambda: npulab.emulate(small().layers[3], np.zeros((1, 64), np.int8), "xnnpack"), "rule: got 'xnnpack', allowed with"),
-    (lambda: Network(small().layers, small().inputs, (4,)), "outputs (4,)"),
-])
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (lambda: Operation("SIN", (image((1,)),), image((1,))), "kind: got 'SIN'"),
+        (
+            lambda: Operation("MUL", (image((1,)),), image((1,)), {"alpha": 1}),
+            "options: got 'alpha', allowed with MUL is one of activation",
+        ),
+        (
+            lambda: Operation("MUL", (image((1,)),), Placeholder((1,), "int4")),
+            "got a tensor of int4",
+        ),
+        (
+            lambda: Operation(
+                "RESHAPE", (image((1,)),), image((1,)), constants={0: np.zeros(1, np.int8)}
+            ),
+            "got constants alone",
+        ),
+        (lambda: npulab.emulate(small().layers[3], np.zeros((1, 63), np.int8)), "x: got (1, 63)"),
+        (
+            lambda: npulab.emulate(small().layers[3], np.zeros((1, 64), np.uint8)),
+            "x: got (1, 64) uint8",
+        ),
+        (
+            lambda: npulab.emulate(small().layers[3], np.zeros((1, 64), np.int8), "xnnpack"),
+            "rule: got 'xnnpack', allowed with",
+        ),
+        (lambda: Network(small().layers, small().inputs, (4,)), "outputs (4,)"),
+    ],
+)
 def test_what_does_not_fit_is_refused(made: Any, said: str) -> None:
     refused(made, said)
 
 
 @pytest.mark.parametrize("bits", range(2, 8))
 def test_exponentials_are_near_the_real_ones(bits: int) -> None:
-    raw = -np.unique(np.geomspace(1, 2 ** 31, 5000).astype(np.int64))
+    raw = -np.unique(np.geomspace(1, 2**31, 5000).astype(np.int64))
     real = np.exp(raw / 2.0 ** (31 - bits))
-    assert np.abs(fixed.exponential(raw, bits) / 2.0 ** 31 - real).max() < 2.0 ** -20
-    assert fixed.exponential(np.array([0]), bits).tolist() == [2 ** 31 - 1]
+    assert np.abs(fixed.exponential(raw, bits) / 2.0**31 - real).max() < 2.0**-20
+    assert fixed.exponential(np.array([0]), bits).tolist() == [2**31 - 1]
 
 
 def test_constants_are_the_numbers_that_they_stand_for() -> None:
-    assert {power: round(math.exp(-2.0 ** power) * 2 ** 31) for power in fixed.EXPONENTIALS} == fixed.EXPONENTIALS
-    assert (round(math.exp(-1 / 8) * 2 ** 31), round(2 ** 31 / 3)) == (fixed.EXP_EIGHTH, fixed.THIRD)
-    assert (round(48 / 17 * 2 ** 29), round(-32 / 17 * 2 ** 29)) == (fixed.START, fixed.SLOPE)
-    assert fixed.exponential(np.array([-2 ** 28]), 0).tolist() == [round(math.exp(-1 / 8) * 2 ** 31)]
-    assert fixed.inverse_of_one_plus(np.array([0])).tolist() == [2 ** 31 - 1]
+    assert {
+        power: round(math.exp(-(2.0**power)) * 2**31) for power in fixed.EXPONENTIALS
+    } == fixed.EXPONENTIALS
+    assert (round(math.exp(-1 / 8) * 2**31), round(2**31 / 3)) == (fixed.EXP_EIGHTH, fixed.THIRD)
+    assert (round(48 / 17 * 2**29), round(-32 / 17 * 2**29)) == (fixed.START, fixed.SLOPE)
+    assert fixed.exponential(np.array([-(2**28)]), 0).tolist() == [round(math.exp(-1 / 8) * 2**31)]
+    assert fixed.inverse_of_one_plus(np.array([0])).tolist() == [2**31 - 1]
 
 
 def test_the_inverse_is_its_definition() -> None:
-    """Number by number, as gemmlowp's fixedpoint.h has it: halves and products round away from zero."""
+    """Number by number, as gemmlowp's fixedpoint.h has it: halves and products round away from
+    zero.
+    """
+
     def cut(a: int, b: int) -> int:
         return abs(a) // b * (1 if a >= 0 else -1)
 
     def product(a: int, b: int) -> int:
-        return cut(a * b + (2 ** 30 if a * b >= 0 else 1 - 2 ** 30), 2 ** 31)
+        return cut(a * b + (2**30 if a * b >= 0 else 1 - 2**30), 2**31)
 
-    for value in [0, 1, 2, 3, 2 ** 31 - 1, 2 ** 31 - 2, *np.random.default_rng(0).integers(0, 2 ** 31, 200).tolist()]:
-        half = cut(value + 2 ** 31 - 1 + 1, 2)
+    for value in [
+        0,
+        1,
+        2,
+        3,
+        2**31 - 1,
+        2**31 - 2,
+        *np.random.default_rng(0).integers(0, 2**31, 200).tolist(),
+    ]:
+        half = cut(value + 2**31 - 1 + 1, 2)
         x = 1515870810 + product(half, -1010580540)
         for _ in range(3):
-            x += 4 * product(x, 2 ** 29 - product(half, x))
-        assert int(fixed.inverse_of_one_plus(np.array([value]))[0]) == min(2 * x, 2 ** 31 - 1)
+            x += 4 * product(x, 2**29 - product(half, x))
+        assert int(fixed.inverse_of_one_plus(np.array([value]))[0]) == min(2 * x, 2**31 - 1)
 
 
 def test_fixed_point_numbers_are_near_the_real_ones() -> None:
-    raw = -np.arange(0, 2 ** 31, 2 ** 20 + 12345, dtype=np.int64)
-    real = np.exp(raw / 2.0 ** 26)
-    assert np.abs(fixed.exponential(raw, 5) / 2.0 ** 31 - real).max() < 2.0 ** -20
+    raw = -np.arange(0, 2**31, 2**20 + 12345, dtype=np.int64)
+    real = np.exp(raw / 2.0**26)
+    assert np.abs(fixed.exponential(raw, 5) / 2.0**31 - real).max() < 2.0**-20
     unit = -raw
-    assert np.abs(fixed.inverse_of_one_plus(unit) / 2.0 ** 31 - 1 / (1 + unit / 2.0 ** 31)).max() < 2.0 ** -27
+    assert (
+        np.abs(fixed.inverse_of_one_plus(unit) / 2.0**31 - 1 / (1 + unit / 2.0**31)).max()
+        < 2.0**-27
+    )
     assert fixed.shifted_right(np.array([5, -5, 4]), 1).tolist() == [3, -3, 2]
-    assert fixed.product(np.array([-2 ** 31]), -2 ** 31).tolist() == [2 ** 31 - 1]
+    assert fixed.product(np.array([-(2**31)]), -(2**31)).tolist() == [2**31 - 1]
 
 
 # Models of others
 
 
-MODELS = ("mlcommons+tiny__benchmark__training__keyword_spotting__trained_models__kws_ref_model.tflite",
-          "ricardodeazambuja+LibrEdgeTPU__libredgetpu__looming__templates__looming_64x64_3x3.tflite",
-          "ricardodeazambuja+LibrEdgeTPU__libredgetpu__pattern__templates__pattern_64x64_8x8_3ch.tflite",
-          "tensorflow+tflite-micro__tensorflow__lite__micro__python__tflite_size__tests__simple_add_model.tflite")
+MODELS = (
+    "mlcommons+tiny__benchmark__training__keyword_spotting__trained_models__kws_ref_model.tflite",
+    "ricardodeazambuja+LibrEdgeTPU__libredgetpu__looming__templates__looming_64x64_3x3.tflite",
+    "ricardodeazambuja+LibrEdgeTPU__libredgetpu__pattern__templates__pattern_64x64_8x8_3ch.tflite",
+    "tensorflow+tflite-micro__tensorflow__lite__micro__python__tflite_size__tests__simple_add_model.tflite",
+)
 
 
 def run_whole(path: Path, seed: int) -> list[str]:
@@ -199,20 +299,30 @@ def run_whole(path: Path, seed: int) -> list[str]:
     from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
     model, random = read_model(path), np.random.RandomState(seed)
-    engine = Interpreter(model_content=path.read_bytes(), num_threads=1, experimental_preserve_all_tensors=True,
-                         experimental_op_resolver_type=OpResolverType.BUILTIN_REF)
+    engine = Interpreter(
+        model_content=path.read_bytes(),
+        num_threads=1,
+        experimental_preserve_all_tensors=True,
+        experimental_op_resolver_type=OpResolverType.BUILTIN_REF,
+    )
     engine.allocate_tensors()
     given = []
     for place in engine.get_input_details():
         kind = np.dtype(place["dtype"])
-        x = random.normal(size=place["shape"]) if kind.kind == "f" else random.randint(
-            np.iinfo(kind).min, np.iinfo(kind).max + 1, place["shape"])
+        x = (
+            random.normal(size=place["shape"])
+            if kind.kind == "f"
+            else random.randint(np.iinfo(kind).min, np.iinfo(kind).max + 1, place["shape"])
+        )
         given.append(x.astype(kind))
         engine.set_tensor(place["index"], given[-1])
     engine.invoke()
     every = outputs(model.network, tuple(given) if len(given) > 1 else given[0])
-    return [str(one.layer) for one, got in zip(model._found[0], every, strict=True)
-            if differs(got.reshape(engine.get_tensor(one.output).shape), engine.get_tensor(one.output))]
+    return [
+        str(one.layer)
+        for one, got in zip(model._found[0], every, strict=True)
+        if differs(got.reshape(engine.get_tensor(one.output).shape), engine.get_tensor(one.output))
+    ]
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -226,7 +336,9 @@ def test_three_in_five_public_quantized_models_run_whole() -> None:
     for path in sorted(shared("data/models").glob("*.tflite")):
         model = read_model(path)
         custom = any(one.name.startswith("CUSTOM") for one in model.operators)
-        if custom or not any(one.scale and one.dtype in ("int8", "uint8", "int16") for one in model.tensors):
+        if custom or not any(
+            one.scale and one.dtype in ("int8", "uint8", "int16") for one in model.tensors
+        ):
             continue
         try:
             model.network  # noqa: B018 - it refuses

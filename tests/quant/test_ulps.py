@@ -57,12 +57,12 @@ def test_float32_goes_one_by_one(values: list[float]) -> None:
 
 
 def test_what_rounding_took_stays_through_sums_and_products() -> None:
-    near = Near(np.array([1.0]), np.array([2.0 ** -60]), np.array([2.0 ** -120]))
+    near = Near(np.array([1.0]), np.array([2.0**-60]), np.array([2.0**-120]))
     for got, by in ((near + 0.0, 1.0), (near * 1.0, 1.0), (near * -2.0, -2.0)):
-        assert (float(got.values[0]), float(np.asarray(got.tail)[0])) == (by, by * 2.0 ** -60)
-        assert float(np.asarray(got.error)[0]) >= 2.0 ** -120
+        assert (float(got.values[0]), float(np.asarray(got.tail)[0])) == (by, by * 2.0**-60)
+        assert float(np.asarray(got.error)[0]) >= 2.0**-120
     third = Near(np.array([1.0])) * (1 / 3)
-    assert float(np.asarray((third + 2.0 ** 60).tail)[0]) == 1 / 3
+    assert float(np.asarray((third + 2.0**60).tail)[0]) == 1 / 3
 
 
 def test_shapes_and_byte_orders() -> None:
@@ -74,9 +74,14 @@ def test_shapes_and_byte_orders() -> None:
     assert ulps(a[:0], a[:0]).shape == (0, 4)
 
 
-@pytest.mark.parametrize(("a", "b"), [(np.float16(1), np.float32(1)), (np.float64(1), np.float64(1)), (np.int8(1), np.int8(1))])
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [(np.float16(1), np.float32(1)), (np.float64(1), np.float64(1)), (np.int8(1), np.int8(1))],
+)
 def test_ulps_of_other_types_are_refused(a: object, b: object) -> None:
-    with pytest.raises(ValueError, match=r"^ulps: got .* and .*, allowed is two of float16 or two of float32$"):
+    with pytest.raises(
+        ValueError, match=r"^ulps: got .* and .*, allowed is two of float16 or two of float32$"
+    ):
         ulps(a, b)
 
 
@@ -84,7 +89,10 @@ def test_steps_of_codes_are_their_difference() -> None:
     assert steps(np.uint8([0, 255]), np.int8([5, -128])).tolist() == [-5, 383]
     assert unit("uint8") == "code"
     assert unit(np.float16) == "ulp"
-    with pytest.raises(ValueError, match=r"^steps: got uint8 and float16, allowed is two of codes, of float16 or of float32$"):
+    with pytest.raises(
+        ValueError,
+        match=r"^steps: got uint8 and float16, allowed is two of codes, of float16 or of float32$",
+    ):
         steps(np.uint8(1), np.float16(1))
 
 
@@ -101,22 +109,44 @@ def found() -> Comparison:
     captured.view(np.uint16)[1, 2, 1] += 1  # a negative number: one down
     captured.view(np.uint16)[3, 4, 2] += 5
     captured[2, 2, 2] = np.inf
-    return Comparison("made", "none", True, True, None, "differs", 60, 3, (1, 2, 1), 1, predicted, captured, unit="ulp")
+    return Comparison(
+        "made",
+        "none",
+        True,
+        True,
+        None,
+        "differs",
+        60,
+        3,
+        (1, 2, 1),
+        1,
+        predicted,
+        captured,
+        unit="ulp",
+    )
 
 
 def test_mismatches_are_counted_in_ulps(found: Comparison) -> None:
     counted = mismatches(found)
     far = int(ulps(found.captured[2, 2, 2], found.predicted[2, 2, 2]))
     assert (counted.unit, counted.differ, counted.outputs) == ("ulp", 3, 60)
-    assert dict(zip(counted.by_difference.difference, counted.by_difference.outputs, strict=True)) == {-1: 1, 0: 57, 5: 1, far: 1}
+    assert dict(
+        zip(counted.by_difference.difference, counted.by_difference.outputs, strict=True)
+    ) == {-1: 1, 0: 57, 5: 1, far: 1}
     assert counted.worst[3, 4] == 5
     assert counted.by_channel.largest.tolist() == [0, 1, far]
-    assert str(counted) == f"3 of 60 outputs differ; 1 by -1, 1 by +5, 1 by +{far} ulp; in 2 of 3 channels; border 0 of 0; interior 3 of 60 (5%)"
+    assert (
+        str(counted)
+        == f"3 of 60 outputs differ; 1 by -1, 1 by +5, 1 by +{far} ulp; in 2 of 3 channels; border 0 of 0; interior 3 of 60 (5%)"
+    )
 
 
 def test_pictures_say_ulps(found: Comparison) -> None:
     picture = npulab.notebook.pictures.output_difference(found)
-    assert repr(picture) == "made (simulated): differs, 3 of 60 outputs differ, largest difference 1 ulp"
+    assert (
+        repr(picture)
+        == "made (simulated): differs, 3 of 60 outputs differ, largest difference 1 ulp"
+    )
     assert "difference in ulp, channel 2" in [ax.get_title() for ax in picture.figure.axes]
     nan = [text for text in picture.figure.axes[3].texts if text.get_text() == "nan"]
     assert [text.get_color() for text in nan] == ["black"]
@@ -129,6 +159,13 @@ def test_pictures_say_ulps(found: Comparison) -> None:
 def test_equal_and_odd_outputs_are_drawn() -> None:
     for fill in (1.5, np.nan, np.inf):
         same = np.full((2, 2, 1), fill, np.float16)
-        found = Comparison("made", "none", False, True, None, "equal", 4, 0, None, 0, same, same, unit="ulp")
-        assert npulab.notebook.pictures.output_comparison(found).figure.axes[0].get_title(loc="left").startswith("captured numbers, ")
+        found = Comparison(
+            "made", "none", False, True, None, "equal", 4, 0, None, 0, same, same, unit="ulp"
+        )
+        assert (
+            npulab.notebook.pictures.output_comparison(found)
+            .figure.axes[0]
+            .get_title(loc="left")
+            .startswith("captured numbers, ")
+        )
         assert len(npulab.notebook.pictures.output_difference(found).figure.axes) == 3

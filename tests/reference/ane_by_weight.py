@@ -12,7 +12,9 @@ import numpy as np
 
 from npulab.npus.ane.coefficients.kernel import Kernel
 
-Cell = tuple[int, int, int, int] | None  # (output, row, column, input of the group) of a weight, or none
+Cell = (
+    tuple[int, int, int, int] | None
+)  # (output, row, column, input of the group) of a weight, or none
 
 
 def channels_of(kernel: Kernel) -> Iterator[tuple[int, list[list[int]]]]:
@@ -24,8 +26,11 @@ def channels_of(kernel: Kernel) -> Iterator[tuple[int, list[list[int]]]]:
             run, begin = [], 0
             while begin < share:
                 lanes = 1
-                while not kernel.depthwise and 32 * lanes <= share - begin \
-                        and 2 * lanes <= (kernel.lanes or (32 if kernel.small else 16)):
+                while (
+                    not kernel.depthwise
+                    and 32 * lanes <= share - begin
+                    and 2 * lanes <= (kernel.lanes or (32 if kernel.small else 16))
+                ):
                     lanes *= 2
                 first = begin + engine * lanes
                 if first + lanes <= share:
@@ -36,7 +41,9 @@ def channels_of(kernel: Kernel) -> Iterator[tuple[int, list[list[int]]]]:
 
 
 def cells_of(kernel: Kernel, channels: list[int], width: int) -> Iterator[Cell]:
-    """The weights of a plane in the order in which they lie; ``width`` lanes, of which the last may be none."""
+    """The weights of a plane in the order in which they lie; ``width`` lanes, of which the last
+    may be none.
+    """
     high, wide = kernel.stride
     shift = wide // kernel.columns
     reach = kernel.kernel_w + (kernel.columns - 1) * shift
@@ -47,7 +54,11 @@ def cells_of(kernel: Kernel, channels: list[int], width: int) -> Iterator[Cell]:
                     for column in range(phase_x, phase_x + -(-reach // wide) * wide, wide):
                         for lane, copy in product(range(width), range(kernel.columns)):
                             tap = column - copy * shift
-                            there = row < kernel.kernel_h and 0 <= tap < kernel.kernel_w and lane < len(channels)
+                            there = (
+                                row < kernel.kernel_h
+                                and 0 <= tap < kernel.kernel_w
+                                and lane < len(channels)
+                            )
                             yield (channels[lane], row, tap, depth) if there else None
 
 
@@ -57,6 +68,7 @@ def halves_of(kernel: Kernel, weights: np.ndarray) -> Callable[[Cell], int]:
 
     def half(cell: Cell) -> int:
         return 0 if cell is None else int(bits[index_of(kernel, cell)])
+
     return half
 
 
@@ -66,7 +78,9 @@ def index_of(kernel: Kernel, cell: tuple[int, int, int, int]) -> tuple[int, int,
     return (0, row, column, output) if kernel.depthwise else (output, row, column, depth)
 
 
-def write_by_weight(kernel: Kernel, weights: np.ndarray, bias: np.ndarray | None, table: bytes = b"") -> bytes:
+def write_by_weight(
+    kernel: Kernel, weights: np.ndarray, bias: np.ndarray | None, table: bytes = b""
+) -> bytes:
     """The buffer of float16 weights and bias, and of an activation table."""
     out, half, before = bytearray(), halves_of(kernel, weights), -1
     for engine, run in channels_of(kernel):
@@ -84,8 +98,8 @@ def write_by_weight(kernel: Kernel, weights: np.ndarray, bias: np.ndarray | None
             cells = list(cells_of(kernel, channels, max(len(channels), 4 if kernel.small else 2)))
             body = bytearray()
             for at in range(0, len(cells), 8):
-                values = [half(cell) for cell in cells[at:at + 8]]
-                body.append(sum(2 ** bit for bit, value in enumerate(values) if value % 0x8000))
+                values = [half(cell) for cell in cells[at : at + 8]]
+                body.append(sum(2**bit for bit, value in enumerate(values) if value % 0x8000))
                 for value in values:
                     if value % 0x8000:
                         body += value.to_bytes(2, "little")
@@ -102,7 +116,7 @@ def read_by_weight(kernel: Kernel, data: bytes) -> tuple[np.ndarray, np.ndarray 
     def take(size: int) -> int:
         nonlocal at
         at += size
-        return int.from_bytes(data[at - size:at], "little")
+        return int.from_bytes(data[at - size : at], "little")
 
     for engine, run in channels_of(kernel):
         if kernel.table and engine != before:

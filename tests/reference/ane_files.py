@@ -1,4 +1,5 @@
-"""Compiled files of the ANE read and laid out anew, plainly: what the package's reader is held against.
+"""Compiled files of the ANE read and laid out anew, plainly: what the package's reader is held
+against.
 
 Nothing of the package is used here: ``struct`` and the facts only.
 """
@@ -51,7 +52,9 @@ class Plain:
 
 
 def described(symbols: Iterable[Sequence[Any]]) -> list[dict[str, Any]]:
-    """Tensors as the type strings of symbols (name, type, ...) have them: name, extent and byte stride of each axis, type."""
+    """Tensors as the type strings of symbols (name, type, ...) have them: name, extent and byte
+    stride of each axis, type.
+    """
     out = []
     for name, kind, *_ in symbols:
         parts = TYPE.fullmatch(name)
@@ -96,7 +99,11 @@ def plain(data: bytes) -> Plain:
         if kind == SEGMENT:
             for at in section_headers(command):
                 name, segment = (command[a : a + 16].rstrip(b"\0").decode() for a in (at, at + 16))
-                offset, size, many = u32(command, at + 48), u64(command, at + 40), u32(command, at + 60)
+                offset, size, many = (
+                    u32(command, at + 48),
+                    u64(command, at + 40),
+                    u32(command, at + 60),
+                )
                 where = u32(command, at + 56)
                 out.sections.append(
                     {
@@ -107,7 +114,8 @@ def plain(data: bytes) -> Plain:
                         "offset": offset,
                         "data": data[offset : offset + size] if offset else b"",
                         "relocations": [
-                            (u32(data, where + 8 * i), u32(data, where + 8 * i + 4) & 0xFFFFFF) for i in range(many)
+                            (u32(data, where + 8 * i), u32(data, where + 8 * i + 4) & 0xFFFFFF)
+                            for i in range(many)
                         ],
                     }
                 )
@@ -123,14 +131,20 @@ def plain(data: bytes) -> Plain:
                     "kind": {1: "input", 2: "output"}[u32(command, 0x14)],
                     "element": u32(command, 0x24),
                     "shape": (n, c, h, w, d),
-                    "strides": dict(zip(("batch", "channel", "row", "column", "depth"), strides, strict=True)),
+                    "strides": dict(
+                        zip(("batch", "channel", "row", "column", "depth"), strides, strict=True)
+                    ),
                     "interleave": u32(command, 0x78),
                     "span": u32(command, 0x80),
                 }
             )
         elif kind == THREAD:
             out.bars = {i: u64(command, 16 + 8 * i) for i in range(256) if u64(command, 16 + 8 * i)}
-            out.first, out.words, out.count = u64(command, 0x810), u32(command, 0x818) + 1, u32(command, 0x81C)
+            out.first, out.words, out.count = (
+                u64(command, 0x810),
+                u32(command, 0x818) + 1,
+                u32(command, 0x81C),
+            )
         elif kind == SYMBOLS:
             at, many, strings = u32(command, 8), u32(command, 12), u32(command, 16)
             for i in range(many):
@@ -156,14 +170,18 @@ def tasks(text: bytes, offset: int, words: int) -> list[dict]:
             count, address = (word[at] >> 26) + 1, word[at] & 0x3FFFFFF
             registers |= {address + 4 * i: word[at + 1 + i] for i in range(count)}
             at += 1 + count
-        found.append({"offset": offset, "words": words, "header": word[:header], "registers": registers})
+        found.append(
+            {"offset": offset, "words": words, "header": word[:header], "registers": registers}
+        )
         offset, words = word[7], (word[1] >> 16 & 0x1FF) + 1
         if not offset:
             return found
 
 
 def selectors(word: int, places: Sequence[int], bars: Mapping[int, int]) -> int:
-    """A header word whose five-bit numbers of bases, valid where the bit behind them says so, are renumbered."""
+    """A header word whose five-bit numbers of bases, valid where the bit behind them says so,
+    are renumbered.
+    """
     for lsb in places:
         if word >> lsb + 5 & 1:
             number = word >> lsb & 31
@@ -171,7 +189,9 @@ def selectors(word: int, places: Sequence[int], bars: Mapping[int, int]) -> int:
     return word
 
 
-def moved_tasks(text: bytes, first: int, words: int, start: int, pitch: int, bars: Mapping[int, int]) -> bytes:
+def moved_tasks(
+    text: bytes, first: int, words: int, start: int, pitch: int, bars: Mapping[int, int]
+) -> bytes:
     """The list of tasks at other offsets, with other numbers of bases; zeros between."""
     out = bytearray()
     old = tasks(text, first, words)
@@ -199,10 +219,10 @@ def rebuilt(
 ) -> bytes:
     """A file that says the same in another way.
 
-    ``base`` is the first address; ``order`` of the segments (but the guard) in memory and in the commands;
-    ``commands_in`` the order of all commands at the end; ``bars`` renumbers the base addresses, in the tasks too;
-    tasks lie from ``start`` on, ``pitch`` bytes apart; ``names`` of tensors change; ``gap`` more bytes before the
-    segments' bytes in the file.
+    ``base`` is the first address; ``order`` of the segments (but the guard) in memory and in the
+    commands; ``commands_in`` the order of all commands at the end; ``bars`` renumbers the base
+    addresses, in the tasks too; tasks lie from ``start`` on, ``pitch`` bytes apart; ``names`` of
+    tensors change; ``gap`` more bytes before the segments' bytes in the file.
     """
     old, names = plain(data), names or {}
     bars = {i: i for i in range(256)} | dict(bars or {})
@@ -210,7 +230,9 @@ def rebuilt(
     segments = [i for i, c in enumerate(found) if u32(c, 0) == SEGMENT and u32(c, 64)]
     rest = [i for i in range(len(found)) if i not in segments]
     code, const = old.section("__TEXT", "__text"), old.section("__TEXT", "__const")
-    text = moved_tasks(code["data"], old.first - code["address"], old.words, start, pitch or 0x300, bars)
+    text = moved_tasks(
+        code["data"], old.first - code["address"], old.words, start, pitch or 0x300, bars
+    )
     const_at = (len(text) + 63) // 64 * 64
 
     # addresses: segments one behind the other in the order that was asked for
@@ -281,7 +303,9 @@ def rebuilt(
     after = bytearray(entries + strings)
     for command in found:
         if u32(command, 0) == SYMBOLS:
-            struct.pack_into("<4I", command, 8, edge, len(old.symbols), edge + len(entries), len(strings))
+            struct.pack_into(
+                "<4I", command, 8, edge, len(old.symbols), edge + len(entries), len(strings)
+            )
         elif u32(command, 0) == SEGMENT:
             for at in section_headers(command):
                 where, many = u32(command, at + 56), u32(command, at + 60)
@@ -300,7 +324,9 @@ def rebuilt(
     return out + bytes(-len(out) % PAGE)
 
 
-def renamed(command: bytearray, name_end: int, at: Sequence[int], names: Mapping[str, str]) -> bytearray:
+def renamed(
+    command: bytearray, name_end: int, at: Sequence[int], names: Mapping[str, str]
+) -> bytearray:
     """A command with other names at its end."""
     texts = [text_at(command, u32(command, a)) for a in at]
     begin = min(u32(command, a) for a in at)
@@ -328,7 +354,13 @@ def damaged(data: bytes, rng: random.Random) -> tuple[str, bytes]:
         what = rng.randrange(9)
         huge = rng.choice((2**32 - 1, 2**31, 2**32 - 8, 2**24, PAGE, 7, 1, 0, 0xFFFFFFF0))
         if what == 0:
-            end = rng.choice((rng.randrange(len(out) + 1), rng.randrange(table_end), text["offset"] + rng.randrange(0x300)))
+            end = rng.choice(
+                (
+                    rng.randrange(len(out) + 1),
+                    rng.randrange(table_end),
+                    text["offset"] + rng.randrange(0x300),
+                )
+            )
             out, doing = out[:end], f"cut at {end}"
         elif what == 1 and len(out) > 36:
             where = rng.randrange(0, min(table_end, len(out) - 4), 4)
@@ -336,10 +368,17 @@ def damaged(data: bytes, rng: random.Random) -> tuple[str, bytes]:
             doing = f"u32 at {where} = {huge:#x}"
         elif what == 2 and len(out) > table_end:
             where = rng.choice(starts) + rng.choice((0, 4, 8, 12, 24, 32, 40, 48, 64))
-            struct.pack_into("<Q", out, min(where, len(out) - 8), rng.choice((2**32, 2**63, 2**64 - 1, 2**40 + 5)))
+            struct.pack_into(
+                "<Q",
+                out,
+                min(where, len(out) - 8),
+                rng.choice((2**32, 2**63, 2**64 - 1, 2**40 + 5)),
+            )
             doing = f"u64 at {where}"
         elif what == 3 and len(out) > text["offset"] + 40:
-            struct.pack_into("<I", out, text["offset"] + 28, rng.choice((4, 0x274, 0x100, text["size"], huge, 0)))
+            struct.pack_into(
+                "<I", out, text["offset"] + 28, rng.choice((4, 0x274, 0x100, text["size"], huge, 0))
+            )
             doing = "next pointer"
         elif what == 4 and len(out) > text["offset"] + 40:
             where = text["offset"] + 4 * rng.randrange(10)
@@ -360,7 +399,9 @@ def damaged(data: bytes, rng: random.Random) -> tuple[str, bytes]:
         else:
             for _ in range(rng.randrange(1, 30)):
                 if out:
-                    out[rng.randrange(len(out) if rng.random() < 0.3 else min(len(out), table_end))] = rng.randrange(256)
+                    out[
+                        rng.randrange(len(out) if rng.random() < 0.3 else min(len(out), table_end))
+                    ] = rng.randrange(256)
             doing = "bytes"
         done.append(doing)
     return ", ".join(done), bytes(out)

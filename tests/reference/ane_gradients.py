@@ -17,13 +17,20 @@ from npulab.support.refuse import one_of, refuse_if
 
 Loss = Callable[[np.ndarray], Any]
 METHODS = ("central", "complex")
-STRIDE = 1e-4  # of central differences of fourth order: rounding makes some 1e-11 of it, curvature less
+STRIDE = (
+    1e-4  # of central differences of fourth order: rounding makes some 1e-11 of it, curvature less
+)
 IMAGINARY = 1e-30
 GRADIENTS = read_table(Path(__file__).with_suffix(".csv"))
 
 
-def check_gradients(step: Step, tensors: Mapping[str, Any] | None = None, seed: int = 0, method: str = "central",
-                    directions: int = 0) -> pd.DataFrame:
+def check_gradients(
+    step: Step,
+    tensors: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    method: str = "central",
+    directions: int = 0,
+) -> pd.DataFrame:
     """Every gradient that the kernels compute, against differences of the forward kernels in
     float64.
 
@@ -48,14 +55,24 @@ def check_gradients(step: Step, tensors: Mapping[str, Any] | None = None, seed: 
 
     def compare(row: Mapping[str, str], claimed: np.ndarray, loss: Loss, at: np.ndarray) -> None:
         flat = claimed.reshape(at.shape)
-        differences, claims = np.transpose([
-            (derivative(loss, at, along, method), (along * flat).sum())
-            for along in chosen_directions(at.shape, directions, seed)])
+        differences, claims = np.transpose(
+            [
+                (derivative(loss, at, along, method), (along * flat).sum())
+                for along in chosen_directions(at.shape, directions, seed)
+            ]
+        )
         largest = float(max(np.abs(claims).max(), np.abs(differences).max()))
         error = float(np.abs(claims - differences).max())
         names = {name: row[name] for name in ("kernel", "gradient", "forward", "wrt")}
-        rows.append({**names, "compared": len(claims), "largest": largest, "error": error,
-                     "relative": error / largest if error else 0.0})
+        rows.append(
+            {
+                **names,
+                "compared": len(claims),
+                "largest": largest,
+                "error": error,
+                "relative": error / largest if error else 0.0,
+            }
+        )
 
     # ``gradient`` of ``kernel`` is how ``dy`` times the output of ``forward`` moves with ``wrt``
     for row in GRADIENTS:
@@ -64,14 +81,24 @@ def check_gradients(step: Step, tensors: Mapping[str, Any] | None = None, seed: 
         compare(row, values[row["gradient"]], loss, at)
     given = {"y": values["y"], "target": values["x"]}
     loss, at = varied(kernel_of("loss"), step, given, "y", np.array(1.0))
-    compare({"kernel": "loss", "gradient": "dy", "forward": "loss", "wrt": "y"},
-            run("loss", step, given, "float64").outputs["dy"], loss, at)
-    compare({"kernel": "whole layer", "gradient": "dx", "forward": "layer", "wrt": "x"},
-            values["dx"], _layer(step, values), values["x"])
+    compare(
+        {"kernel": "loss", "gradient": "dy", "forward": "loss", "wrt": "y"},
+        run("loss", step, given, "float64").outputs["dy"],
+        loss,
+        at,
+    )
+    compare(
+        {"kernel": "whole layer", "gradient": "dx", "forward": "layer", "wrt": "x"},
+        values["dx"],
+        _layer(step, values),
+        values["x"],
+    )
     return pd.DataFrame(rows)
 
 
-def varied(kernel: Kernel, step: Step, given: Mapping[str, Any], wrt: str, dy: np.ndarray) -> tuple[Loss, np.ndarray]:
+def varied(
+    kernel: Kernel, step: Step, given: Mapping[str, Any], wrt: str, dy: np.ndarray
+) -> tuple[Loss, np.ndarray]:
     """The sum as a function of one tensor, and the tensor."""
     base: Values = dict(checked(kernel, step, given))
     evaluate(kernel.operations, step, base, "float64")
@@ -79,9 +106,11 @@ def varied(kernel: Kernel, step: Step, given: Mapping[str, Any], wrt: str, dy: n
         raise LookupError(f"wrt: got {wrt!r}, kernel {kernel.name} has {', '.join(base)}")
     shape = base[kernel.outputs[0]].shape
     if np.shape(dy) != shape:
-        raise ValueError(f"dy: got shape {np.shape(dy)}, allowed is {shape} of {kernel.name}'s {kernel.outputs[0]}")
+        raise ValueError(
+            f"dy: got shape {np.shape(dy)}, allowed is {shape} of {kernel.name}'s {kernel.outputs[0]}"
+        )
     names = [operation.name for operation in kernel.operations]
-    rest = kernel.operations[names.index(wrt) + 1 if wrt in names else 0:]
+    rest = kernel.operations[names.index(wrt) + 1 if wrt in names else 0 :]
 
     def loss(moved: np.ndarray) -> Any:
         values = {**base, wrt: moved}

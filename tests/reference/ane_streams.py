@@ -33,7 +33,10 @@ from npulab.npus.kit.numbers import up
 from npulab.registers.fields import WORD_BYTES
 from npulab.registers.map import RegisterMap
 
-SELECTS, BASE = (8, 1), (2, 6)  # of SELECTOR: base BASE of the program is added to the values (JW, inferred)
+SELECTS, BASE = (
+    (8, 1),
+    (2, 6),
+)  # of SELECTOR: base BASE of the program is added to the values (JW, inferred)
 H11_PLACES = 0x100  # bytes from record to record in h11.csv, since nobody states the addresses
 H11_SLOT = 0x200  # bytes from task to task of H11
 
@@ -60,22 +63,37 @@ def base_of(record: Record) -> int | None:
 
 def bases_of(task: Task) -> dict[int, int]:
     """The base of the program by the byte address of each register to whose value it is added."""
-    return {address: base for record in task.records if (base := base_of(record)) is not None
-            for address, _ in record.writes}
+    return {
+        address: base
+        for record in task.records
+        if (base := base_of(record)) is not None
+        for address, _ in record.writes
+    }
 
 
 def words_of_record(record: Record) -> list[int]:
     """The words of a record of H14 and later; raises ValueError for what has no words."""
     steps = MASK[1] + 1 if record.mask is not None else 2 ** COUNT[1]
     held = 1 + record.mask.bit_count() if record.mask is not None else len(record.values)
-    if not 0 < len(record.values) <= steps or len(record.values) != held or record.address % WORD_BYTES:
-        raise ValueError(f"record at {record.address:#x}: got {len(record.values)} values, allowed is "
-                         f"{f'1 to {steps}' if record.mask is None else held}, from a multiple of {WORD_BYTES} on")
+    if (
+        not 0 < len(record.values) <= steps
+        or len(record.values) != held
+        or record.address % WORD_BYTES
+    ):
+        raise ValueError(
+            f"record at {record.address:#x}: got {len(record.values)} values, allowed is "
+            f"{f'1 to {steps}' if record.mask is None else held}, from a multiple of {WORD_BYTES} on"
+        )
     head = put(record.address // WORD_BYTES, PLACE)
     if record.mask is None:
-        return [head + put(len(record.values) - 1, COUNT) + put(record.selector, SELECTOR), *record.values]
+        return [
+            head + put(len(record.values) - 1, COUNT) + put(record.selector, SELECTOR),
+            *record.values,
+        ]
     if record.selector:
-        raise ValueError(f"record at {record.address:#x}: got a mask and a selector, allowed is one of them")
+        raise ValueError(
+            f"record at {record.address:#x}: got a mask and a selector, allowed is one of them"
+        )
     return [head + put(record.mask, MASK) + put(1, SPARSE), *record.values]
 
 
@@ -98,8 +116,11 @@ def places(task: Task) -> tuple[tuple[int, int], ...]:
     by address."""
     if task.compact:
         return task.writes
-    return tuple((H11_PLACES * n + WORD_BYTES * i, value)
-                 for n, record in enumerate(task.records) for i, value in enumerate(record.values))
+    return tuple(
+        (H11_PLACES * n + WORD_BYTES * i, value)
+        for n, record in enumerate(task.records)
+        for i, value in enumerate(record.values)
+    )
 
 
 def states(tasks: Sequence[Task], registers: RegisterMap) -> np.ndarray:
@@ -120,7 +141,12 @@ def written(tasks: Sequence[Task], registers: RegisterMap) -> np.ndarray:
 def strays(tasks: Sequence[Task], registers: RegisterMap) -> list[tuple[int, int]]:
     """(task, byte address) of every write to a register that the map lacks: of another generation,
     perhaps."""
-    return [(n, offset) for n, task in enumerate(tasks) for offset, _ in places(task) if offset not in registers.index]
+    return [
+        (n, offset)
+        for n, task in enumerate(tasks)
+        for offset, _ in places(task)
+        if offset not in registers.index
+    ]
 
 
 def _held(tasks: Sequence[Task], registers: RegisterMap) -> tuple[np.ndarray, np.ndarray]:
@@ -130,8 +156,11 @@ def _held(tasks: Sequence[Task], registers: RegisterMap) -> tuple[np.ndarray, np
     headers = [word for word, (_, offset, _) in enumerate(registers.registers) if offset >= HEADER]
     for n, task in enumerate(tasks):
         own = [(HEADER + WORD_BYTES * i, word) for i, word in enumerate(task.header)]
-        new = {registers.index[offset]: value for offset, value in [*own, *places(task)]
-               if offset in registers.index}
+        new = {
+            registers.index[offset]: value
+            for offset, value in [*own, *places(task)]
+            if offset in registers.index
+        }
         for rows, values in ((words, list(new.values())), (known, True)):
             rows[n] = rows[n - 1] if n else 0
             rows[n, headers] = 0
@@ -151,10 +180,14 @@ def make_h14(header: Sequence[int], records: Sequence[Record], header_words: int
     if len(header) != held:
         raise ValueError(f"task: got a header of {len(header)} words, allowed is {held}")
     if len(words) >= 2 ** TASK_SIZE[1]:
-        raise ValueError(f"task: got {len(words)} words, allowed are at most {2 ** TASK_SIZE[1] - 1}")
-    if not all(0 <= word < 2 ** 32 for word in words):
-        raise ValueError(f"task: got {next(word for word in words if not 0 <= word < 2 ** 32)} as a word, "
-                         "allowed is 0 to 0xffffffff")
+        raise ValueError(
+            f"task: got {len(words)} words, allowed are at most {2 ** TASK_SIZE[1] - 1}"
+        )
+    if not all(0 <= word < 2**32 for word in words):
+        raise ValueError(
+            f"task: got {next(word for word in words if not 0 <= word < 2**32)} as a word, "
+            "allowed is 0 to 0xffffffff"
+        )
     words[0] = with_bits(words[0], len(words), TASK_SIZE)
     return checked(Task(0, bytes_of(words), held), header_words, "task")
 
@@ -176,20 +209,28 @@ def write_h14(tasks: Sequence[Task], *, first: bytes = PREAMBLE, size: int | Non
     for tasks that overlap, that are not in order or not on 16 bytes, and for wrong sizes.
     """
     if len(first) not in (0, FRAME) or preamble(first) != first:
-        raise ValueError(f"task stream: got the preamble {first.hex()}, allowed are none or {FRAME} bytes without "
-                         "a size")
+        raise ValueError(
+            f"task stream: got the preamble {first.hex()}, allowed are none or {FRAME} bytes without "
+            "a size"
+        )
     for n, task in enumerate(tasks):
         if cut(task.header[0], TASK_SIZE) != len(task.raw) // WORD_BYTES:
-            raise ValueError(f"task stream, task {n}: got a size of {cut(task.header[0], TASK_SIZE)} words in its "
-                             f"header, allowed is {len(task.raw) // WORD_BYTES}")
+            raise ValueError(
+                f"task stream, task {n}: got a size of {cut(task.header[0], TASK_SIZE)} words in its "
+                f"header, allowed is {len(task.raw) // WORD_BYTES}"
+            )
     end = max([len(first), *(task.end for task in tasks)])
     size = end if size is None else size
     if size < end or size % WORD_BYTES:
-        raise ValueError(f"task stream: got a size of {size} bytes, allowed is a multiple of {WORD_BYTES} from {end} on")
+        raise ValueError(
+            f"task stream: got a size of {size} bytes, allowed is a multiple of {WORD_BYTES} from {end} on"
+        )
     parts, at = [first], len(first)
     for n, task in enumerate(tasks):
         if task.offset < at or task.offset % FRAME:
-            raise ValueError(f"task stream, task {n}: got the offset {task.offset:#x}, allowed is a multiple of {FRAME} from {at:#x} on")
+            raise ValueError(
+                f"task stream, task {n}: got the offset {task.offset:#x}, allowed is a multiple of {FRAME} from {at:#x} on"
+            )
         parts += [bytes(task.offset - at), task.raw]
         at = task.end
     return b"".join([*parts, bytes(size - at)])

@@ -8,7 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from npulab.npus.ane.tables.entries import KNOTS, NO_STEP, PLAIN, Half, Table, halves, refuse_unknown
+from npulab.npus.ane.tables.entries import (
+    KNOTS,
+    NO_STEP,
+    PLAIN,
+    Half,
+    Table,
+    halves,
+    refuse_unknown,
+)
 
 
 def evaluate_reference(table: Table, x: Any) -> np.ndarray:
@@ -91,5 +99,5 @@ def _rounded(value: Fraction | float) -> np.float16:
         exponent += 1
     last = Fraction(2) ** (max(exponent, -14) - 10)
     whole = round(size / last) * last
-    rounded = math.inf if whole >= 2 ** 16 else float(whole)
+    rounded = math.inf if whole >= 2**16 else float(whole)
     return np.float16(-rounded if value < 0 else rounded)

@@ -26,7 +26,7 @@ from npulab.npus.kit.numbers import up
 from npulab.support.refuse import refuse_if
 
 TILE_BYTES = 0x4000  # memory for the DMA is given in these
-MANY_ROWS, MOST_STEPS = 128, 2 ** 15  # of a product
+MANY_ROWS, MOST_STEPS = 128, 2**15  # of a product
 
 
 def keys_of(network: Network) -> dict[str, Any]:
@@ -68,15 +68,19 @@ def write_espresso(entries: Iterable[Entry]) -> bytes:
     """The bytes of a ``model.espresso.weights``; raises ValueError for a number that is no u64 or
     there twice."""
     listed = list(entries)
-    if len({one.id for one in listed}) != len(listed) or not all(0 <= one.id < 2 ** 64 for one in listed):
-        raise ValueError(f"entries: got numbers {[one.id for one in listed][:8]}, allowed are different ones of u64")
+    if len({one.id for one in listed}) != len(listed) or not all(
+        0 <= one.id < 2**64 for one in listed
+    ):
+        raise ValueError(
+            f"entries: got numbers {[one.id for one in listed][:8]}, allowed are different ones of u64"
+        )
     pairs = [(entry.id, len(entry.data)) for entry in listed]
     head = np.array([len(listed), *chain.from_iterable(pairs)], U64)
     return b"".join([head.tobytes(), *(bytes(entry.data) for entry in listed)])
 
 
-# Constants by channel of a planar task: two rows of a tensor in the constant section, which the task
-# reads as its second source: no engines, no fill (joshuaswarren/mil-hwx-compiler:
+# Constants by channel of a planar task: two rows of a tensor in the constant section, which the
+# task reads as its second source: no engines, no fill (joshuaswarren/mil-hwx-compiler:
 # env_bcast_mul_1x1024x375_blob_1x1024x1 and 64 to 3072 channels).
 
 
@@ -90,10 +94,16 @@ def encode_constants(bias: np.ndarray, scale: np.ndarray) -> bytes:
     '0000 0000 0038 0038'
     """
     for name, array in (("bias", bias), ("scale", scale)):
-        if array.dtype != np.float16 or array.ndim != 1 or array.shape != bias.shape \
-                or not 1 <= len(array) <= MOST_CHANNELS:
-            raise ValueError(f"channel constants: {name}: got shape {array.shape} {array.dtype}, allowed is "
-                             f"{bias.shape if name == 'scale' else '(C,)'} float16")
+        if (
+            array.dtype != np.float16
+            or array.ndim != 1
+            or array.shape != bias.shape
+            or not 1 <= len(array) <= MOST_CHANNELS
+        ):
+            raise ValueError(
+                f"channel constants: {name}: got shape {array.shape} {array.dtype}, allowed is "
+                f"{bias.shape if name == 'scale' else '(C,)'} float16"
+            )
     return np.concatenate([bias, scale]).astype("<f2").tobytes()
 
 
@@ -101,10 +111,12 @@ def decode_constants(data: bytes) -> tuple[np.ndarray, np.ndarray]:
     """(C,) float16 biases and scales; the inverse of ``encode_constants``; ValueError for another
     size."""
     if not data or len(data) % (2 * HALF) or len(data) > 2 * HALF * MOST_CHANNELS:
-        raise ValueError(f"channel constants: got {len(data)} bytes, allowed are multiples of {2 * HALF} up to "
-                         f"{2 * HALF * MOST_CHANNELS}")
+        raise ValueError(
+            f"channel constants: got {len(data)} bytes, allowed are multiples of {2 * HALF} up to "
+            f"{2 * HALF * MOST_CHANNELS}"
+        )
     halves = np.frombuffer(data, "<f2")
-    return halves[:len(halves) // 2].copy(), halves[len(halves) // 2:].copy()
+    return halves[: len(halves) // 2].copy(), halves[len(halves) // 2 :].copy()
 
 
 def matvec(outputs: int, inputs: int, rows: int = 1, bias: bool = False) -> Kernel:
@@ -119,8 +131,16 @@ def matvec(outputs: int, inputs: int, rows: int = 1, bias: bool = False) -> Kern
     (16, 8)
     """
     few = Kernel(outputs, inputs, bias=bias)
-    most = few.usual_lanes if rows <= MANY_ROWS else min(few.usual_lanes, MOST_STEPS // max(inputs, 1))
-    return Kernel(outputs, inputs, bias=bias, small=rows <= SMALL_SIDE, lanes=2 ** (max(most, 1).bit_length() - 1))
+    most = (
+        few.usual_lanes if rows <= MANY_ROWS else min(few.usual_lanes, MOST_STEPS // max(inputs, 1))
+    )
+    return Kernel(
+        outputs,
+        inputs,
+        bias=bias,
+        small=rows <= SMALL_SIDE,
+        lanes=2 ** (max(most, 1).bit_length() - 1),
+    )
 
 
 def compiler_of(capture: Capture) -> str:
@@ -145,13 +165,19 @@ def unpack_columns(data: bytes, channels: int, columns: int, rows: bool = True) 
     Bytes past the tensor are not looked at: a surface may be allocated larger.  Raises ValueError
     for fewer.
     """
-    refuse_if(channels < 1 or columns < 1, "shape", f"{channels} channels, {columns} columns",
-              "is 1 or more")
+    refuse_if(
+        channels < 1 or columns < 1,
+        "shape",
+        f"{channels} channels, {columns} columns",
+        "is 1 or more",
+    )
     surface = memory.Surface(1, columns, channels, memory.UNIT if rows else 1)
     return np.ascontiguousarray(memory.unpack(data, surface, "surface")[0].T)
 
 
-def training_step(dims: programs.Dims, weights: programs.Weights | None = None, file: str = "") -> dict[str, programs.Kernel]:
+def training_step(
+    dims: programs.Dims, weights: programs.Weights | None = None, file: str = ""
+) -> dict[str, programs.Kernel]:
     """The six kernels by name; arguments as for ``kernel``."""
     return {name: programs.kernel(name, dims, weights, file) for name in programs.KERNELS}
 
@@ -178,8 +204,10 @@ def strides(shape: Sequence[int], itemsize: int = 2) -> Strides:
     Strides(row=192, plane=192, depth=576, batch=576, size=576)
     """
     if len(shape) not in (4, 5) or min(shape) < 1 or itemsize < 1:
-        raise ValueError(f"shape: got {tuple(shape)} of {itemsize} bytes, allowed is (N, C, H, W) or (N, C, D, H, W) "
-                         "of 1 or more")
+        raise ValueError(
+            f"shape: got {tuple(shape)} of {itemsize} bytes, allowed is (N, C, H, W) or (N, C, D, H, W) "
+            "of 1 or more"
+        )
     n, c, h, w = shape[0], shape[1], shape[-2], shape[-1]
     row = up(w * itemsize, memory.UNIT)
     depth = row * h * c

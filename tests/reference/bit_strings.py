@@ -20,8 +20,9 @@ def pack_bits(items: Iterable[tuple[int, int]]) -> bytes:
     pairs = np.array(list(items), np.int64).reshape(-1, 2)
     values, widths = pairs[:, 0], pairs[:, 1]
     if np.any((widths < 0) | (widths > 32)):
-        raise ValueError(f"bit string: got width {widths[(widths < 0) | (widths > 32)][0]}, "
-                         "allowed is 0 to 32")
+        raise ValueError(
+            f"bit string: got width {widths[(widths < 0) | (widths > 32)][0]}, allowed is 0 to 32"
+        )
     values = values.astype(np.uint64) & ((np.uint64(1) << widths.astype(np.uint64)) - np.uint64(1))
     ends = np.cumsum(widths)
     return put_bits(values, ends - widths, int(ends[-1]) if len(ends) else 0)

@@ -1,7 +1,9 @@
-"""Boards by lot for bisections: what fails or hangs, in which order, with which state, and how often they err.
+"""Boards by lot for bisections: what fails or hangs, in which order, with which state, and how
+often they err.
 
-A board is asked which items are changed and answers "pass", "fail" or "hang". ``Board.least`` is the truth: the smallest
-sets of items that show what the bad job shows, on a board without state and without errors.
+A board is asked which items are changed and answers "pass", "fail" or "hang". ``Board.least`` is
+the truth: the smallest sets of items that show what the bad job shows, on a board without state and
+without errors.
 """
 
 from __future__ import annotations
@@ -14,8 +16,21 @@ import numpy as np
 
 Items = frozenset[int]
 Answer = Callable[[Items], str]
-STATELESS = ("one", "alone", "hidden", "pairs", "a pair or one", "a pair or a hang", "two of three", "one with either",
-             "three together", "three of five", "more than half", "torn", "groups hidden")
+STATELESS = (
+    "one",
+    "alone",
+    "hidden",
+    "pairs",
+    "a pair or one",
+    "a pair or a hang",
+    "two of three",
+    "one with either",
+    "three together",
+    "three of five",
+    "more than half",
+    "torn",
+    "groups hidden",
+)
 STATEFUL = ("fails once more", "fails for good", "passes once", "fails when warm")
 
 
@@ -90,7 +105,9 @@ def _fails(groups: Collection[Collection[int]]) -> Answer:
     return lambda on: "fail" if any(group <= on for group in sets) else "pass"
 
 
-def _answer(kind: str, n: int, picks: list[int], random: np.random.Generator) -> tuple[Answer, tuple[int, ...]]:
+def _answer(
+    kind: str, n: int, picks: list[int], random: np.random.Generator
+) -> tuple[Answer, tuple[int, ...]]:
     if kind in ("one", *STATEFUL):
         return _fails([picks[:1]]), tuple(picks[:1])
     if kind == "alone":
@@ -101,15 +118,23 @@ def _answer(kind: str, n: int, picks: list[int], random: np.random.Generator) ->
         order = [(item, str(random.choice(["fail", "hang"]))) for item in picks[:count]]
         return _first(order), tuple(picks[:count])
     if kind == "pairs":
-        pairs = [picks[0:2], picks[2:4]][:int(random.integers(1, 3))]
+        pairs = [picks[0:2], picks[2:4]][: int(random.integers(1, 3))]
         return _fails(pairs), tuple(item for pair in pairs for item in pair)
     if kind == "a pair or one":
         return _fails([picks[:2], picks[2:3]]), tuple(picks[:3])
     if kind == "a pair or a hang":
         a, b, hangs = picks[:3]
         if random.random() < 0.5:
-            return (lambda on: "fail" if {a, b} <= on else "hang" if hangs in on else "pass"), (a, b, hangs)
-        return (lambda on: "hang" if hangs in on else "fail" if {a, b} <= on else "pass"), (a, b, hangs)
+            return (lambda on: "fail" if {a, b} <= on else "hang" if hangs in on else "pass"), (
+                a,
+                b,
+                hangs,
+            )
+        return (lambda on: "hang" if hangs in on else "fail" if {a, b} <= on else "pass"), (
+            a,
+            b,
+            hangs,
+        )
     if kind == "two of three":
         return _fails(list(combinations(picks[:3], 2))), tuple(picks[:3])
     if kind == "one with either":
@@ -120,13 +145,24 @@ def _answer(kind: str, n: int, picks: list[int], random: np.random.Generator) ->
         return _fails(list(combinations(picks[:5], 3))), tuple(picks[:5])
     if kind == "more than half":
         return (lambda on: "fail" if len(on) > n // 2 else "pass"), tuple(range(n))
-    if kind == "torn":  # two items that hang if one is changed without the other, and one that fails
+    if (
+        kind == "torn"
+    ):  # two items that hang if one is changed without the other, and one that fails
         a, b, c = picks[:3]
         guilty = c if random.random() < 0.5 else a
-        return (lambda on: "hang" if (a in on) != (b in on) else "fail" if guilty in on else "pass"), (a, b, c)
-    if kind == "groups hidden":  # parts and pairs that fail or hang, of which one kind always shows before the other
-        groups = {outcome: [frozenset(random.choice(picks, int(random.integers(1, 3)), replace=False).tolist())
-                            for _ in range(int(random.integers(1, 4)))] for outcome in ("fail", "hang")}
+        return (
+            lambda on: "hang" if (a in on) != (b in on) else "fail" if guilty in on else "pass"
+        ), (a, b, c)
+    if (
+        kind == "groups hidden"
+    ):  # parts and pairs that fail or hang, of which one kind always shows before the other
+        groups = {
+            outcome: [
+                frozenset(random.choice(picks, int(random.integers(1, 3)), replace=False).tolist())
+                for _ in range(int(random.integers(1, 4)))
+            ]
+            for outcome in ("fail", "hang")
+        }
         order = ["fail", "hang"] if random.random() < 0.5 else ["hang", "fail"]
         return _shows_first(groups, order), tuple(picks)
     raise ValueError(f"kind: got {kind!r}, allowed is one of {', '.join((*STATELESS, *STATEFUL))}")

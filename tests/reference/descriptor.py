@@ -1,4 +1,6 @@
-"""A made-up job descriptor: 38 words of 109 fields, 55 of which follow 39 laws of a layer's parameters."""
+"""A made-up job descriptor: 38 words of 109 fields, 55 of which follow 39 laws of a layer's
+parameters.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-# a line is a word, from bit 0 up: law:width, law:width@at for a piece of a split value, :width=value for constant bits
+# a line is a word, from bit 0 up: law:width, law:width@at for a piece of a split value,
+# :width=value for constant bits
 LAYOUT = """
 type:2 type:2 input_w:13 input_h:13 :1=0 relu:1
 kernel_h:4 kernel_w:4 input_c:14 :3=5 share:7
@@ -52,23 +55,39 @@ groups:12 kernel_w:4 kernel_h:4 :12=0
 input_zero_point:8 :8=0 :4=9 :12=0
 :16=0 :16=0
 """
-HARD = frozenset({"tile_h", "weights_mode", "pattern", "cache_end", "parity"})  # two regimes, thresholds, clamps, XOR
+HARD = frozenset(
+    {"tile_h", "weights_mode", "pattern", "cache_end", "parity"}
+)  # two regimes, thresholds, clamps, XOR
 ADDRESSES = frozenset({"weights_at", "input_at", "output_at"})
 FLOATS = ("input_scale", "weight_scale", "output_scale")
 TYPES, POOLINGS = np.array([1, 6, 3]), np.array([0, 2, 3])
 
 # what a planner may choose from
 RANGES: dict[str, Any] = {
-    "input_w": (8, 8000), "input_h": (8, 8000), "input_c": (1, 60_000), "output_c": (1, 1016),
-    "kernel_w": (1, 7), "kernel_h": (1, 7), "stride": [1, 2, 3], "padding": [0, 1, 2, 3],
-    "pooling": [0, 1, 2], "relu": [0, 1], "depthwise": [0, 1], "dtype": [0, 1, 2], "per_channel": [0, 1],
-    "input_zero_point": (0, 255), "weight_zero_point": (0, 255), "output_zero_point": (0, 255),
-    **dict.fromkeys(FLOATS, (1e-4, 0.5))}
+    "input_w": (8, 8000),
+    "input_h": (8, 8000),
+    "input_c": (1, 60_000),
+    "output_c": (1, 1016),
+    "kernel_w": (1, 7),
+    "kernel_h": (1, 7),
+    "stride": [1, 2, 3],
+    "padding": [0, 1, 2, 3],
+    "pooling": [0, 1, 2],
+    "relu": [0, 1],
+    "depthwise": [0, 1],
+    "dtype": [0, 1, 2],
+    "per_channel": [0, 1],
+    "input_zero_point": (0, 255),
+    "weight_zero_point": (0, 255),
+    "output_zero_point": (0, 255),
+    **dict.fromkeys(FLOATS, (1e-4, 0.5)),
+}
 
 
 @dataclass(frozen=True)
 class Field:
-    """A run of bits: ``law`` is the name of what it follows or "" for a constant, ``at`` the bit of the value that its
+    """A run of bits: ``law`` is the name of what it follows or "" for a constant, ``at`` the bit of
+    the value that its
     lowest bit holds, ``value`` the constant."""
 
     word: int
@@ -80,7 +99,7 @@ class Field:
 
     @property
     def mask(self) -> int:
-        return (2 ** self.width - 1) * 2 ** self.lsb
+        return (2**self.width - 1) * 2**self.lsb
 
 
 @cache
@@ -90,7 +109,9 @@ def layout() -> tuple[Field, ...]:
     for word, line in enumerate(LAYOUT.strip().splitlines()):
         lsb = 0
         for part in line.split():
-            law, width, at, value = re.fullmatch(r"(\w*):(\d+)(?:@(\d+))?(?:=(\d+))?", part).groups()  # type: ignore[union-attr]
+            law, width, at, value = re.fullmatch(
+                r"(\w*):(\d+)(?:@(\d+))?(?:=(\d+))?", part
+            ).groups()  # type: ignore[union-attr]
             out.append(Field(word, lsb, int(width), law, int(at or 0), int(value or 0)))
             lsb += int(width)
         assert lsb == 32, (word, lsb)
@@ -98,8 +119,14 @@ def layout() -> tuple[Field, ...]:
 
 
 def driven(hard: bool = True) -> list[Field]:
-    """The fields that follow from parameters: no constants, no addresses, without ``hard`` none of the hard ones."""
-    return [one for one in layout() if one.law and one.law not in ADDRESSES and (hard or one.law not in HARD)]
+    """The fields that follow from parameters: no constants, no addresses, without ``hard`` none
+    of the hard ones.
+    """
+    return [
+        one
+        for one in layout()
+        if one.law and one.law not in ADDRESSES and (hard or one.law not in HARD)
+    ]
 
 
 def decorrelated(n: int, seed: int) -> pd.DataFrame:
@@ -107,62 +134,132 @@ def decorrelated(n: int, seed: int) -> pd.DataFrame:
     random = np.random.default_rng(seed)
 
     def size(low: int, usual: int, most: int) -> np.ndarray:
-        return np.where(random.random(n) < 0.2, random.integers(usual, most, n), random.integers(low, usual, n))
+        return np.where(
+            random.random(n) < 0.2, random.integers(usual, most, n), random.integers(low, usual, n)
+        )
 
-    frame = pd.DataFrame({"input_w": size(8, 512, 8000), "input_h": size(8, 512, 8000), "input_c": size(1, 1024, 60_000),
-                          "output_c": random.integers(1, 1017, n), "kernel_w": random.integers(1, 8, n),
-                          "kernel_h": random.integers(1, 8, n), "stride": random.integers(1, 4, n),
-                          "padding": random.integers(0, 4, n)})
+    frame = pd.DataFrame(
+        {
+            "input_w": size(8, 512, 8000),
+            "input_h": size(8, 512, 8000),
+            "input_c": size(1, 1024, 60_000),
+            "output_c": random.integers(1, 1017, n),
+            "kernel_w": random.integers(1, 8, n),
+            "kernel_h": random.integers(1, 8, n),
+            "stride": random.integers(1, 4, n),
+            "padding": random.integers(0, 4, n),
+        }
+    )
     return _with_modes(frame, random)
 
 
 def confounded(n: int, seed: int) -> pd.DataFrame:
-    """Layers as models have them: square images and kernels, sizes of powers of two, padding of half a kernel."""
+    """Layers as models have them: square images and kernels, sizes of powers of two, padding of
+    half a kernel.
+    """
     random = np.random.default_rng(seed)
     size = random.choice([8, 16, 32, 64, 128, 256], n)
     kernel = random.choice([1, 3, 5, 7], n)
-    frame = pd.DataFrame({"input_w": size, "input_h": size, "input_c": random.choice([4, 8, 16, 32, 64, 128, 256], n),
-                          "output_c": random.choice([8, 16, 32, 64, 128, 256, 512], n), "kernel_w": kernel,
-                          "kernel_h": kernel, "stride": random.integers(1, 3, n), "padding": kernel // 2})
+    frame = pd.DataFrame(
+        {
+            "input_w": size,
+            "input_h": size,
+            "input_c": random.choice([4, 8, 16, 32, 64, 128, 256], n),
+            "output_c": random.choice([8, 16, 32, 64, 128, 256, 512], n),
+            "kernel_w": kernel,
+            "kernel_h": kernel,
+            "stride": random.integers(1, 3, n),
+            "padding": kernel // 2,
+        }
+    )
     return _with_modes(frame, random)
 
 
 def _with_modes(frame: pd.DataFrame, random: np.random.Generator) -> pd.DataFrame:
     n = len(frame)
-    few = {"pooling": 3, "relu": 2, "depthwise": 2, "dtype": 3, "per_channel": 2, "input_zero_point": 256,
-           "weight_zero_point": 256, "output_zero_point": 256}
-    scales = {name: np.exp(random.uniform(np.log(1e-4), np.log(0.5), n)).astype(np.float32) for name in FLOATS}
-    return frame.assign(**{name: random.integers(0, count, n) for name, count in few.items()}, **scales)
+    few = {
+        "pooling": 3,
+        "relu": 2,
+        "depthwise": 2,
+        "dtype": 3,
+        "per_channel": 2,
+        "input_zero_point": 256,
+        "weight_zero_point": 256,
+        "output_zero_point": 256,
+    }
+    scales = {
+        name: np.exp(random.uniform(np.log(1e-4), np.log(0.5), n)).astype(np.float32)
+        for name in FLOATS
+    }
+    return frame.assign(
+        **{name: random.integers(0, count, n) for name, count in few.items()}, **scales
+    )
 
 
 def values(layers: pd.DataFrame, seed: int) -> dict[str, np.ndarray]:
     """The value of each law for each layer, int64; addresses are new in every capture."""
     random = np.random.default_rng([seed, 77])
-    p: Mapping[str, np.ndarray] = {name: layers[name].to_numpy(np.float32 if name in FLOATS else np.int64)
-                                   for name in RANGES}
-    out = {name: p[name] for name in (
-        "input_w", "input_h", "input_c", "output_c", "kernel_w", "kernel_h", "relu", "depthwise", "per_channel",
-        "input_zero_point", "weight_zero_point", "output_zero_point")}
+    p: Mapping[str, np.ndarray] = {
+        name: layers[name].to_numpy(np.float32 if name in FLOATS else np.int64) for name in RANGES
+    }
+    out = {
+        name: p[name]
+        for name in (
+            "input_w",
+            "input_h",
+            "input_c",
+            "output_c",
+            "kernel_w",
+            "kernel_h",
+            "relu",
+            "depthwise",
+            "per_channel",
+            "input_zero_point",
+            "weight_zero_point",
+            "output_zero_point",
+        )
+    }
     width = (p["input_w"] + 2 * p["padding"] - p["kernel_w"]) // p["stride"] + 1
     height = (p["input_h"] + 2 * p["padding"] - p["kernel_h"]) // p["stride"] + 1
-    scale = (p["input_scale"] * p["weight_scale"] / p["output_scale"]).view(np.uint32).astype(np.int64)
+    scale = (
+        (p["input_scale"] * p["weight_scale"] / p["output_scale"]).view(np.uint32).astype(np.int64)
+    )
     weights = p["output_c"] * p["input_c"] * p["kernel_w"] * p["kernel_h"]
     many = weights > 0x68000
-    addresses = {name: random.integers(0x100_0000, 0x200_0000, len(layers)) * 64 for name in sorted(ADDRESSES)}
-    return out | addresses | {
-        "type": TYPES[p["dtype"]], "pooling": POOLINGS[p["pooling"]], "unpooled": (p["pooling"] == 0).astype(np.int64),
-        "output_w": width, "output_h": height, "padding": -p["padding"] % 16,
-        "multiplier": scale // 2 ** 8 % 2 ** 15, "right_shift": 150 - scale // 2 ** 23,
-        "share": -(-p["output_c"] // 8), "groups": -(-p["input_c"] // 16), "log_channels": _log(p["output_c"]),
-        "tile_w": np.minimum(width, 64),
-        "tile_h": np.where(p["kernel_h"] > 1, np.minimum(height, 48), np.minimum(height, 100)),
-        "weights_mode": np.where(many, 3, 1), "pattern": np.where(many, 0x1F, 0),
-        "cache_end": np.maximum(np.minimum(_align(weights + 0x400, 64), 0x40000), 0x600),
-        "row_pitch": p["input_w"] * p["input_c"], "output_pitch": _align(width * p["output_c"], 64),
-        "input_size": p["input_w"] * p["input_h"] * p["input_c"], "last_pixel": width * height - 1,
-        "volume": p["kernel_w"] * p["kernel_h"] * p["input_c"],
-        "stride_less": p["stride"] - 1, "kernel_h_less": p["kernel_h"] - 1,
-        "parity": (p["input_h"] // 8 + p["input_w"] + p["output_c"] // 2) % 2}
+    addresses = {
+        name: random.integers(0x100_0000, 0x200_0000, len(layers)) * 64
+        for name in sorted(ADDRESSES)
+    }
+    return (
+        out
+        | addresses
+        | {
+            "type": TYPES[p["dtype"]],
+            "pooling": POOLINGS[p["pooling"]],
+            "unpooled": (p["pooling"] == 0).astype(np.int64),
+            "output_w": width,
+            "output_h": height,
+            "padding": -p["padding"] % 16,
+            "multiplier": scale // 2**8 % 2**15,
+            "right_shift": 150 - scale // 2**23,
+            "share": -(-p["output_c"] // 8),
+            "groups": -(-p["input_c"] // 16),
+            "log_channels": _log(p["output_c"]),
+            "tile_w": np.minimum(width, 64),
+            "tile_h": np.where(p["kernel_h"] > 1, np.minimum(height, 48), np.minimum(height, 100)),
+            "weights_mode": np.where(many, 3, 1),
+            "pattern": np.where(many, 0x1F, 0),
+            "cache_end": np.maximum(np.minimum(_align(weights + 0x400, 64), 0x40000), 0x600),
+            "row_pitch": p["input_w"] * p["input_c"],
+            "output_pitch": _align(width * p["output_c"], 64),
+            "input_size": p["input_w"] * p["input_h"] * p["input_c"],
+            "last_pixel": width * height - 1,
+            "volume": p["kernel_w"] * p["kernel_h"] * p["input_c"],
+            "stride_less": p["stride"] - 1,
+            "kernel_h_less": p["kernel_h"] - 1,
+            "parity": (p["input_h"] // 8 + p["input_w"] + p["output_c"] // 2) % 2,
+        }
+    )
 
 
 def descriptors(layers: pd.DataFrame, seed: int = 0) -> np.ndarray:
@@ -170,8 +267,8 @@ def descriptors(layers: pd.DataFrame, seed: int = 0) -> np.ndarray:
     of = values(layers, seed)
     out = np.zeros((len(layers), layout()[-1].word + 1), np.uint32)
     for one in layout():
-        value = of[one.law] // 2 ** one.at if one.law else np.full(len(layers), one.value)
-        out[:, one.word] |= (value % 2 ** one.width * 2 ** one.lsb).astype(np.uint32)
+        value = of[one.law] // 2**one.at if one.law else np.full(len(layers), one.value)
+        out[:, one.word] |= (value % 2**one.width * 2**one.lsb).astype(np.uint32)
     return out
 
 
@@ -195,7 +292,8 @@ def _log(x: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Score:
-    """What predictions of unseen layers are worth: names of fields ``found`` and ``missed``, ``claimed`` bits and the
+    """What predictions of unseen layers are worth: names of fields ``found`` and ``missed``,
+    ``claimed`` bits and the
     ``wrong`` ones (word, bit) of them; bits that the captures never moved count nowhere."""
 
     found: tuple[str, ...]
@@ -215,8 +313,8 @@ class Score:
 def score(laws: Any, hard: bool = False, n: int = 3000, seed: int = 1000) -> Score:
     """Laws of ``descriptors`` on layers they have not seen.
 
-    A field is found where all its bits that the captures moved are right on every layer; a bit is claimed where the
-    mask has it on any layer, and wrong where any of these is.
+    A field is found where all its bits that the captures moved are right on every layer; a bit is
+    claimed where the mask has it on any layer, and wrong where any of these is.
     """
     layers = decorrelated(n, seed)
     truth = descriptors(layers, seed)
@@ -226,7 +324,18 @@ def score(laws: Any, hard: bool = False, n: int = 3000, seed: int = 1000) -> Sco
     claimed = np.bitwise_or.reduce(mask, axis=0) & moved
     wrong = np.bitwise_or.reduce((words ^ truth) & mask, axis=0) & moved
     fields = [one for one in driven(hard) if moved[one.word] & one.mask]
-    names = {right: tuple(f"{one.law} (w{one.word}_{one.lsb}_{one.width})" for one in fields
-                          if bool(off[one.word] & one.mask) != right) for right in (True, False)}
-    places = tuple((word, bit) for word in range(len(wrong)) for bit in range(32) if int(wrong[word]) // 2 ** bit % 2)
+    names = {
+        right: tuple(
+            f"{one.law} (w{one.word}_{one.lsb}_{one.width})"
+            for one in fields
+            if bool(off[one.word] & one.mask) != right
+        )
+        for right in (True, False)
+    }
+    places = tuple(
+        (word, bit)
+        for word in range(len(wrong))
+        for bit in range(32)
+        if int(wrong[word]) // 2**bit % 2
+    )
     return Score(names[True], names[False], sum(int(one).bit_count() for one in claimed), places)

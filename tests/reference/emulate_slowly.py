@@ -1,4 +1,6 @@
-"""The slow definitions that the fast paths of ``npulab.quant.emulate`` are compared with: whole windows in int64."""
+"""The slow definitions that the fast paths of ``npulab.quant.emulate`` are compared with: whole
+windows in int64.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,24 @@ from npulab.quant.emulate.operations import batches
 from npulab.quant.emulate.saturating import Saturation
 from npulab.quant.emulate.sliding import windows
 from npulab.quant.floats import nearest_half
-from npulab.quant.layers import Activation, Add, Concat, Conv2D, Elementwise, FullyConnected, Layer, Operation, Pool2D
+from npulab.quant.layers import (
+    Activation,
+    Add,
+    Concat,
+    Conv2D,
+    Elementwise,
+    FullyConnected,
+    Layer,
+    Operation,
+    Pool2D,
+)
 from npulab.quant.requantize import within
 from npulab.quant.rules import RULES, QuantParams, Rule
 
 
-def accumulate(layer: Conv2D | FullyConnected, x: np.ndarray, saturation: Saturation | None = None) -> np.ndarray:
+def accumulate(
+    layer: Conv2D | FullyConnected, x: np.ndarray, saturation: Saturation | None = None
+) -> np.ndarray:
     """Accumulators ``(..., H, W, C)`` int64, ``bias + sum (x - input zero) * (w - weight zero)``,
     unbounded.
 
@@ -40,7 +54,7 @@ def saturated(layer: Conv2D | FullyConnected, x: np.ndarray, saturation: Saturat
     x_zero, w_zero = layer.input_q.zero_point, layer.weight_q.zero_point
     of_x, of_w = (0, 0) if saturation.stored else (x_zero, w_zero)
     codes, weights = x.astype(np.int64) - of_x, layer.weights.astype(np.int64) - of_w
-    low, high = -2 ** (saturation.bits - 1), 2 ** (saturation.bits - 1) - 1
+    low, high = -(2 ** (saturation.bits - 1)), 2 ** (saturation.bits - 1) - 1
     if isinstance(layer, FullyConnected):
         every = codes.reshape(-1, weights.shape[1])
         pairs = [(every, row) for row in weights]
@@ -50,11 +64,16 @@ def saturated(layer: Conv2D | FullyConnected, x: np.ndarray, saturation: Saturat
         lead = seen.shape[:-3]
         pairs = []
         for channel in range(layer.output_shape[2]):
-            window, kernel = seen, weights[0, :, :, channel, None] if layer.depthwise else weights[channel]
+            window, kernel = (
+                seen,
+                weights[0, :, :, channel, None] if layer.depthwise else weights[channel],
+            )
             if layer.depthwise:
                 source = channel * layer.input_shape[2] // layer.output_shape[2]
-                window = seen[..., source:source + 1, :, :]
-            ordered = np.moveaxis(window, [axis - 3 for axis in axes], (-3, -2, -1)).reshape(*lead, -1)
+                window = seen[..., source : source + 1, :, :]
+            ordered = np.moveaxis(window, [axis - 3 for axis in axes], (-3, -2, -1)).reshape(
+                *lead, -1
+            )
             pairs.append((ordered, np.moveaxis(kernel, -1, 0).transpose(axes).ravel()))
     out = []
     for (every, row), bias in zip(pairs, layer.bias, strict=True):
@@ -120,7 +139,10 @@ def add(layer: Add, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Summed codes as TensorFlow Lite's reference kernels have them."""
     rule, ones = RULES["gemmlowp"], []
     left = 2 ** (15 if a.dtype == np.int16 else 20)
-    scales = [float(np.asarray(q.scale, np.float32)) for q in (layer.input_q, layer.other_q, layer.output_q)]
+    scales = [
+        float(np.asarray(q.scale, np.float32))
+        for q in (layer.input_q, layer.other_q, layer.output_q)
+    ]
     twice = 2 * max(scales[:2])
     for codes, q, scale in ((a, layer.input_q, scales[0]), (b, layer.other_q, scales[1])):
         moved = (codes.astype(np.int64) - q.zero_point) * left
@@ -134,13 +156,22 @@ def weighted_add(layer: Add, a: np.ndarray, b: np.ndarray, rule: str | Rule) -> 
     """Summed codes as engines have them that add by convolution: both inputs are the channels of a
     1x1 layer."""
     one, other, bias, scale = weighted(layer)
-    conv = Conv2D(np.array([[[[one, other]]]], np.uint8), np.array([bias]), (a.size, 1, 2), activation=layer.activation,
-                  input_q=layer.input_q, weight_q=QuantParams(scale), output_q=layer.output_q)
+    conv = Conv2D(
+        np.array([[[[one, other]]]], np.uint8),
+        np.array([bias]),
+        (a.size, 1, 2),
+        activation=layer.activation,
+        input_q=layer.input_q,
+        weight_q=QuantParams(scale),
+        output_q=layer.output_q,
+    )
     pair = np.stack([a.reshape(-1, 1), b.reshape(-1, 1)], axis=-1)
     return emulate(conv, pair, rule).reshape(a.shape)
 
 
-def elementwise(layer: Elementwise, tensors: tuple[np.ndarray, ...], rule: str | Rule) -> np.ndarray:
+def elementwise(
+    layer: Elementwise, tensors: tuple[np.ndarray, ...], rule: str | Rule
+) -> np.ndarray:
     """Elements one by one, as ``element`` has them."""
     shape = np.broadcast_shapes(*(one.shape for one in tensors))
     out, every = np.empty(shape, np.float16), [np.broadcast_to(one, shape) for one in tensors]
@@ -153,12 +184,17 @@ def halves(layer: Conv2D | FullyConnected | Pool2D | Add, x: Any, exact: bool) -
     """float16 outputs one by one, of sums of exact numbers rounded once, or of float32 numbers one
     after the other."""
     if isinstance(layer, Add):
-        return elementwise(Elementwise("add", layer.input_shape, activation=layer.activation), x, "fp16")
+        return elementwise(
+            Elementwise("add", layer.input_shape, activation=layer.activation), x, "fp16"
+        )
     low, high = REAL[layer.activation]
     if isinstance(layer, FullyConnected):
         rows = x.reshape(-1, *layer.input_shape)
-        sums = [_sum(row, weights, bias, (low, high), exact) for row in rows
-                for weights, bias in zip(layer.weights, layer.bias, strict=True)]
+        sums = [
+            _sum(row, weights, bias, (low, high), exact)
+            for row in rows
+            for weights, bias in zip(layer.weights, layer.bias, strict=True)
+        ]
         return np.array(sums, np.float16).reshape(len(rows), -1)
     out: list[np.float16] = []
     for image in x.reshape(-1, *layer.input_shape):
@@ -167,13 +203,17 @@ def halves(layer: Conv2D | FullyConnected | Pool2D | Add, x: Any, exact: bool) -
         for row, column, channel in np.ndindex(layer.output_shape):
             window, there = every[row, column], inside[row, column]
             if isinstance(layer, Conv2D):
-                weights = layer.weights[0, ..., channel] if layer.depthwise else layer.weights[channel]
+                weights = (
+                    layer.weights[0, ..., channel] if layer.depthwise else layer.weights[channel]
+                )
                 if layer.depthwise:
                     window = window[..., channel * image.shape[2] // layer.output_shape[2]]
                 elif layer.groups > 1:
                     first = channel * layer.groups // layer.output_shape[2] * weights.shape[-1]
-                    window = window[..., first:first + weights.shape[-1]]
-                out.append(_sum(window.ravel(), weights.ravel(), layer.bias[channel], (low, high), exact))
+                    window = window[..., first : first + weights.shape[-1]]
+                out.append(
+                    _sum(window.ravel(), weights.ravel(), layer.bias[channel], (low, high), exact)
+                )
                 continue
             one = window[..., channel][there[..., channel]]
             if layer.kind == "average":
@@ -184,8 +224,14 @@ def halves(layer: Conv2D | FullyConnected | Pool2D | Add, x: Any, exact: bool) -
     return np.array(out, np.float16).reshape(*x.shape[:-3], *layer.output_shape)
 
 
-def _sum(x: np.ndarray, weights: np.ndarray, bias: Any, bounds: tuple[float, float], exact: bool, count: int = 1,
-         ) -> np.float16:
+def _sum(
+    x: np.ndarray,
+    weights: np.ndarray,
+    bias: Any,
+    bounds: tuple[float, float],
+    exact: bool,
+    count: int = 1,
+) -> np.float16:
     """``(sum x * w) / count + bias``, clamped; a sum of 0 is +0."""
     number: Any = (Fraction if np.all(np.isfinite(x)) else float) if exact else np.float32
     total, (low, high) = number(0.0), bounds
@@ -210,10 +256,14 @@ def looked_up(layer: Activation, x: np.ndarray, rule: str | Rule) -> np.ndarray:
 
 def joined(layer: Concat, tensors: Sequence[np.ndarray]) -> np.ndarray:
     """Tensors side by side, element by element."""
-    lead = tensors[0].shape[:tensors[0].ndim - len(layer.output_shape)]
-    out, axis, start = np.empty((*lead, *layer.output_shape), tensors[0].dtype), len(lead) + layer.axis, 0
+    lead = tensors[0].shape[: tensors[0].ndim - len(layer.output_shape)]
+    out, axis, start = (
+        np.empty((*lead, *layer.output_shape), tensors[0].dtype),
+        len(lead) + layer.axis,
+        0,
+    )
     for one in tensors:
         for place in np.ndindex(one.shape):
-            out[(*place[:axis], place[axis] + start, *place[axis + 1:])] = one[place]
+            out[(*place[:axis], place[axis] + start, *place[axis + 1 :])] = one[place]
         start += one.shape[axis]
     return out

@@ -22,19 +22,50 @@ CHIPS = ("ethos-u55-32", "ethos-u55-128", "ethos-u65-256", "ethos-u65-512")
 Compile = Callable[..., Capture]
 RANDOM = np.random.default_rng(11)
 WEIGHTS = RANDOM.integers(-127, 128, (12, 3, 3, 5)).astype(np.int8)
-RECORDS = Records(RANDOM.integers(-900, 900, 12), RANDOM.integers(2 ** 30, 2 ** 31, 12),
-                  RANDOM.integers(38, 41, 12))
+RECORDS = Records(
+    RANDOM.integers(-900, 900, 12), RANDOM.integers(2**30, 2**31, 12), RANDOM.integers(38, 41, 12)
+)
 MAPS = {name: FACTS.tables[name] for name in ("NPU", "DMA")}
-OFFSETS = {name: {register: offset for _, offset, register in table.registers}
-           for name, table in MAPS.items()}
-CONV = {"IFM_PAD_TOP": 1, "IFM_PAD_LEFT": 1, "IFM_PAD_RIGHT": 1, "IFM_PAD_BOTTOM": 1, "IFM_DEPTH_M1": 4,
-        "IFM_PRECISION": 1, "IFM_ZERO_POINT": 7, "IFM_WIDTH0_M1": 6, "IFM_HEIGHT0_M1": 5,
-        "IFM_REGION": 1, "OFM_WIDTH_M1": 6, "OFM_HEIGHT_M1": 5, "OFM_PRECISION": 1,
-        "OFM_BLK_DEPTH_M1": 7, "OFM_ZERO_POINT": 2 ** 16 - 3, "OFM_WIDTH0_M1": 6, "OFM_HEIGHT0_M1": 5,
-        "OFM_REGION": 1, "KERNEL_WIDTH_M1": 2, "KERNEL_HEIGHT_M1": 2, "KERNEL_STRIDE": 4,
-        "ACTIVATION_MIN": 2 ** 16 - 3, "ACTIVATION_MAX": 127, "IFM_BASE0": 0x400, "IFM_STRIDE_X": 5,
-        "IFM_STRIDE_Y": 35, "IFM_STRIDE_C": 1, "OFM_STRIDE_X": 12, "OFM_STRIDE_Y": 84,
-        "OFM_STRIDE_C": 1, "WEIGHT_REGION": 0, "SCALE_REGION": 0, "IFM_UPSCALE": 0, "ACTIVATION": 0}
+OFFSETS = {
+    name: {register: offset for _, offset, register in table.registers}
+    for name, table in MAPS.items()
+}
+CONV = {
+    "IFM_PAD_TOP": 1,
+    "IFM_PAD_LEFT": 1,
+    "IFM_PAD_RIGHT": 1,
+    "IFM_PAD_BOTTOM": 1,
+    "IFM_DEPTH_M1": 4,
+    "IFM_PRECISION": 1,
+    "IFM_ZERO_POINT": 7,
+    "IFM_WIDTH0_M1": 6,
+    "IFM_HEIGHT0_M1": 5,
+    "IFM_REGION": 1,
+    "OFM_WIDTH_M1": 6,
+    "OFM_HEIGHT_M1": 5,
+    "OFM_PRECISION": 1,
+    "OFM_BLK_DEPTH_M1": 7,
+    "OFM_ZERO_POINT": 2**16 - 3,
+    "OFM_WIDTH0_M1": 6,
+    "OFM_HEIGHT0_M1": 5,
+    "OFM_REGION": 1,
+    "KERNEL_WIDTH_M1": 2,
+    "KERNEL_HEIGHT_M1": 2,
+    "KERNEL_STRIDE": 4,
+    "ACTIVATION_MIN": 2**16 - 3,
+    "ACTIVATION_MAX": 127,
+    "IFM_BASE0": 0x400,
+    "IFM_STRIDE_X": 5,
+    "IFM_STRIDE_Y": 35,
+    "IFM_STRIDE_C": 1,
+    "OFM_STRIDE_X": 12,
+    "OFM_STRIDE_Y": 84,
+    "OFM_STRIDE_C": 1,
+    "WEIGHT_REGION": 0,
+    "SCALE_REGION": 0,
+    "IFM_UPSCALE": 0,
+    "ACTIVATION": 0,
+}
 
 
 def words(block: str, operation: int, **values: int) -> list[int]:
@@ -43,8 +74,11 @@ def words(block: str, operation: int, **values: int) -> list[int]:
     for name, value in values.items():
         offset = OFFSETS[block][name]
         large = offset >= stream.LARGE
-        out += [(offset - stream.LARGE) // 8 + stream.DATA, value] if large else \
-            [offset // 4 + value * stream.HALF]
+        out += (
+            [(offset - stream.LARGE) // 8 + stream.DATA, value]
+            if large
+            else [offset // 4 + value * stream.HALF]
+        )
     return [*out, operation]
 
 
@@ -58,22 +92,51 @@ def by_hand(**changed: int) -> Capture:
         places.append((len(data), len(records), len(coded)))
         data += records + coded
     (at, sizes, coded), (later, few, rest) = places
-    first = {**CONV, "OFM_DEPTH_M1": 7, "OFM_BASE0": 0x800, "SCALE_BASE": at, "SCALE_LENGTH": sizes,
-             "WEIGHT_BASE": at + sizes, "WEIGHT_LENGTH": coded, **changed}
-    moved = {"DMA0_SRC_REGION": 0, "DMA0_DST_REGION": 1, "DMA0_SRC": later, "DMA0_DST": 0x4000,
-             "DMA0_LEN": few + rest}
-    second = {"OFM_DEPTH_M1": 3, "OFM_BASE0": 0x808, "WEIGHT_REGION": 1, "SCALE_REGION": 1,
-              "SCALE_BASE": 0x4000, "SCALE_LENGTH": few, "WEIGHT_BASE": 0x4000 + few,
-              "WEIGHT_LENGTH": rest}
+    first = {
+        **CONV,
+        "OFM_DEPTH_M1": 7,
+        "OFM_BASE0": 0x800,
+        "SCALE_BASE": at,
+        "SCALE_LENGTH": sizes,
+        "WEIGHT_BASE": at + sizes,
+        "WEIGHT_LENGTH": coded,
+        **changed,
+    }
+    moved = {
+        "DMA0_SRC_REGION": 0,
+        "DMA0_DST_REGION": 1,
+        "DMA0_SRC": later,
+        "DMA0_DST": 0x4000,
+        "DMA0_LEN": few + rest,
+    }
+    second = {
+        "OFM_DEPTH_M1": 3,
+        "OFM_BASE0": 0x808,
+        "WEIGHT_REGION": 1,
+        "SCALE_REGION": 1,
+        "SCALE_BASE": 0x4000,
+        "SCALE_LENGTH": few,
+        "WEIGHT_BASE": 0x4000 + few,
+        "WEIGHT_LENGTH": rest,
+    }
     commands = [*words("NPU", 2, **first), *words("DMA", 16, **moved), *words("NPU", 2, **second)]
     jobs = stream.jobs(np.array(commands, "<u4"), MAPS, "by hand")
-    return Capture("by hand", "ethosu", "ethos-u55-128", jobs, {"coefficients": data},
-                   provenance="simulated", maps=MAPS)
+    return Capture(
+        "by hand",
+        "ethosu",
+        "ethos-u55-128",
+        jobs,
+        {"coefficients": data},
+        provenance="simulated",
+        maps=MAPS,
+    )
 
 
 def compiler(folder: Path) -> Compile:
     """What compiles a model by Vela; skips without it."""
-    vela = pytest.importorskip("ethosu.vela.vela", reason="vela is not installed: pip install npulab[compilers]")
+    vela = pytest.importorskip(
+        "ethosu.vela.vela", reason="vela is not installed: pip install npulab[compilers]"
+    )
 
     def compiled(model: bytes, chip: str, name: str = "layer") -> Capture:
         path = folder / f"{name}.tflite"

@@ -1,7 +1,8 @@
-"""Plain references of issue 9, from the facts alone: ruy's packing, hybrid layers, model files, lifetimes.
+"""Plain references of issue 9, from the facts alone: ruy's packing, hybrid layers, model files,
+lifetimes.
 
-Nothing of the package is used here.  Everything is slow and as the facts have it, one element at a time where that
-helps.
+Nothing of the package is used here.  Everything is slow and as the facts have it, one element at a
+time where that helps.
 """
 
 from __future__ import annotations
@@ -16,11 +17,21 @@ import flatbuffers
 import numpy as np
 
 # path: kernel blocks (rows, columns) of weights and of input rows, columns of float blocks of both
-PATHS = {"neon-aarch64": ((16, 4), (16, 4), 8, 8), "neon-armv7": ((16, 4), (16, 2), 8, 4),
-         "neon-dotprod": ((4, 8), (4, 8), 8, 8), "avx": ((4, 8), (4, 8), 8, 8), "avx2": ((4, 8), (4, 8), 8, 8),
-         "avx512": ((4, 16), (4, 16), 16, 16)}
+PATHS = {
+    "neon-aarch64": ((16, 4), (16, 4), 8, 8),
+    "neon-armv7": ((16, 4), (16, 2), 8, 4),
+    "neon-dotprod": ((4, 8), (4, 8), 8, 8),
+    "avx": ((4, 8), (4, 8), 8, 8),
+    "avx2": ((4, 8), (4, 8), 8, 8),
+    "avx512": ((4, 16), (4, 16), 16, 16),
+}
 ARM = ("neon-aarch64", "neon-armv7", "neon-dotprod")
-CLAMPS = {None: (-math.inf, math.inf), "relu": (0, math.inf), "relu6": (0, 6), "relu_n1_to_1": (-1, 1)}
+CLAMPS = {
+    None: (-math.inf, math.inf),
+    "relu": (0, math.inf),
+    "relu6": (0, 6),
+    "relu_n1_to_1": (-1, 1),
+}
 ACTIVATIONS = (None, "relu", "relu_n1_to_1", "relu6")
 
 
@@ -56,16 +67,27 @@ def packed(columns: Any, block: tuple[int, int], zero_point: int = 0, uint8: boo
 # ---- arithmetic
 
 
-def hybrid(x: np.ndarray, weights: np.ndarray, scale: np.ndarray, bias: np.ndarray, activation: str | None,
-           fused: bool = False) -> np.ndarray:
-    """Output ``(batches, units)`` float32 of rows ``(batches, inputs)``; ``scale`` is one or one per unit."""
+def hybrid(
+    x: np.ndarray,
+    weights: np.ndarray,
+    scale: np.ndarray,
+    bias: np.ndarray,
+    activation: str | None,
+    fused: bool = False,
+) -> np.ndarray:
+    """Output ``(batches, units)`` float32 of rows ``(batches, inputs)``; ``scale`` is one or one
+    per unit.
+    """
     f = np.float32
     low, high = CLAMPS[activation]
     out = np.zeros((len(x), len(weights)), np.float32)
     for b, row in enumerate(x):
         most = max((abs(v) for v in row), default=f(0))
         inverse, step = (f(127) / most, most / f(127)) if most else (f(0), f(1))
-        codes = [max(-127, min(127, int(math.copysign(math.floor(abs(float(v * inverse)) + 0.5), v)))) for v in row]
+        codes = [
+            max(-127, min(127, int(math.copysign(math.floor(abs(float(v * inverse)) + 0.5), v))))
+            for v in row
+        ]
         for u, line in enumerate(weights.astype(int).tolist()):
             total = f(sum(c * w for c, w in zip(codes, line, strict=True)))
             factor = step * f(scale[u % len(scale)])
@@ -78,7 +100,11 @@ def fma(a: np.float32, b: np.float32, c: np.float32) -> np.float32:
     """``a * b + c`` rounded once, ties to even, by fractions."""
     exact = Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c))
     near = np.float32(float(exact))
-    choices = [np.nextafter(near, np.float32(-np.inf)), near, np.nextafter(near, np.float32(np.inf))]
+    choices = [
+        np.nextafter(near, np.float32(-np.inf)),
+        near,
+        np.nextafter(near, np.float32(np.inf)),
+    ]
     return min(choices, key=lambda v: (abs(Fraction(float(v)) - exact), int(v.view(np.int32)) % 2))
 
 
@@ -89,9 +115,17 @@ def multiplier(ratio: float) -> tuple[int, int]:
     return (2**30, e + 1) if q == 2**31 else (q, e)
 
 
-def requantized(accumulators: np.ndarray, ratios: Sequence[float], arm: bool, zero_point: int, low: int,
-                high: int) -> np.ndarray:
-    """Codes of accumulators ``(batches, units)``: one rounding half up on Arm, two of them on x86."""
+def requantized(
+    accumulators: np.ndarray,
+    ratios: Sequence[float],
+    arm: bool,
+    zero_point: int,
+    low: int,
+    high: int,
+) -> np.ndarray:
+    """Codes of accumulators ``(batches, units)``: one rounding half up on Arm, two of them on
+    x86.
+    """
     out = np.zeros(accumulators.shape, int)
     for (b, u), a in np.ndenumerate(accumulators):
         q, e = multiplier(ratios[u % len(ratios)])
@@ -109,8 +143,14 @@ def requantized(accumulators: np.ndarray, ratios: Sequence[float], arm: bool, ze
 
 TYPES = {"float32": 0, "int32": 2, "uint8": 3, "int64": 4, "int8": 9}
 WIDTHS = {"float32": 4, "int32": 4, "uint8": 1, "int64": 8, "int8": 1}
-CODES = {"ADD": (0, 11), "CONV_2D": (3, 1), "DEPTHWISE_CONV_2D": (4, 2), "FULLY_CONNECTED": (9, 8), "LOGISTIC": (14, 0),
-         "SOFTMAX": (25, 9)}
+CODES = {
+    "ADD": (0, 11),
+    "CONV_2D": (3, 1),
+    "DEPTHWISE_CONV_2D": (4, 2),
+    "FULLY_CONNECTED": (9, 8),
+    "LOGISTIC": (14, 0),
+    "SOFTMAX": (25, 9),
+}
 
 
 class File:
@@ -123,73 +163,157 @@ class File:
         self.inputs: list[int] = []
         self.outputs: list[int] = []
 
-    def tensor(self, name: str, shape: Sequence[int], dtype: str = "float32", data: bytes | None = None,
-               **more: Any) -> int:
+    def tensor(
+        self,
+        name: str,
+        shape: Sequence[int],
+        dtype: str = "float32",
+        data: bytes | None = None,
+        **more: Any,
+    ) -> int:
         buffer = more.pop("buffer", 0)
         if data is not None:
             self.buffers.append(data)
             buffer = len(self.buffers) - 1
-        self.tensors.append({"name": name, "shape": list(shape), "dtype": dtype, "buffer": buffer, **more})
+        self.tensors.append(
+            {"name": name, "shape": list(shape), "dtype": dtype, "buffer": buffer, **more}
+        )
         return len(self.tensors) - 1
 
-    def operator(self, name: str, inputs: list[int], outputs: list[int],
-                 options: dict[int, tuple[str, int]] | None = None, version: int = 1) -> None:
+    def operator(
+        self,
+        name: str,
+        inputs: list[int],
+        outputs: list[int],
+        options: dict[int, tuple[str, int]] | None = None,
+        version: int = 1,
+    ) -> None:
         self.operators.append((name, inputs, outputs, options or {}, version))
 
     def build(self, identifier: bytes = b"TFL3", graphs: int = 1) -> bytes:
         b = flatbuffers.Builder(1024)
-        buffers = [_table(b, {0: ("offset", _bytes(b, data))} if data else {}) for data in self.buffers]
+        buffers = [
+            _table(b, {0: ("offset", _bytes(b, data))} if data else {}) for data in self.buffers
+        ]
         kinds = sorted({(name, version) for name, _, _, _, version in self.operators})
         subgraphs = []
         for graph in range(graphs):
             tensors = []
             for one in self.tensors:
                 scales, zeros = one.get("scale", []), one.get("zero_point", [])
-                quantization = _table(b, {2: ("offset", _vector(b, scales, "Float32", 4)),
-                                          3: ("offset", _vector(b, zeros, "Int64", 8)),
-                                          6: ("Int32", one.get("axis", 0))}) if scales else 0
-                slots = {0: ("offset", _vector(b, one["shape"], "Int32", 4)), 1: ("Int8", TYPES[one["dtype"]]),
-                         2: ("Uint32", one["buffer"]), 3: ("offset", b.CreateString(one["name"]))}
-                tensors.append(_table(b, slots | ({4: ("offset", quantization)} if quantization else {})))
+                quantization = (
+                    _table(
+                        b,
+                        {
+                            2: ("offset", _vector(b, scales, "Float32", 4)),
+                            3: ("offset", _vector(b, zeros, "Int64", 8)),
+                            6: ("Int32", one.get("axis", 0)),
+                        },
+                    )
+                    if scales
+                    else 0
+                )
+                slots = {
+                    0: ("offset", _vector(b, one["shape"], "Int32", 4)),
+                    1: ("Int8", TYPES[one["dtype"]]),
+                    2: ("Uint32", one["buffer"]),
+                    3: ("offset", b.CreateString(one["name"])),
+                }
+                tensors.append(
+                    _table(b, slots | ({4: ("offset", quantization)} if quantization else {}))
+                )
             operators = []
             for name, inputs, outputs, options, version in self.operators:
                 made = _table(b, options)
-                operators.append(_table(b, {0: ("Uint32", kinds.index((name, version))),
-                                            1: ("offset", _vector(b, inputs, "Int32", 4)),
-                                            2: ("offset", _vector(b, outputs, "Int32", 4)),
-                                            3: ("Uint8", CODES[name][1]), 4: ("offset", made)}))
-            subgraphs.append(_table(b, {0: ("offset", _offsets(b, tensors)),
-                                        1: ("offset", _vector(b, self.inputs, "Int32", 4)),
-                                        2: ("offset", _vector(b, self.outputs, "Int32", 4)),
-                                        3: ("offset", _offsets(b, operators)),
-                                        4: ("offset", b.CreateString(f"graph {graph}"))}))
-        codes = [_table(b, {0: ("Int8", CODES[name][0]), 2: ("Int32", version), 3: ("Int32", CODES[name][0])})
-                 for name, version in kinds]
-        model = {0: ("Uint32", 3 if identifier == b"TFL3" else 0), 1: ("offset", _offsets(b, codes)),
-                 2: ("offset", _offsets(b, subgraphs)), 3: ("offset", b.CreateString("by hand")),
-                 4: ("offset", _offsets(b, buffers)), **self._beside(b)}
+                operators.append(
+                    _table(
+                        b,
+                        {
+                            0: ("Uint32", kinds.index((name, version))),
+                            1: ("offset", _vector(b, inputs, "Int32", 4)),
+                            2: ("offset", _vector(b, outputs, "Int32", 4)),
+                            3: ("Uint8", CODES[name][1]),
+                            4: ("offset", made),
+                        },
+                    )
+                )
+            subgraphs.append(
+                _table(
+                    b,
+                    {
+                        0: ("offset", _offsets(b, tensors)),
+                        1: ("offset", _vector(b, self.inputs, "Int32", 4)),
+                        2: ("offset", _vector(b, self.outputs, "Int32", 4)),
+                        3: ("offset", _offsets(b, operators)),
+                        4: ("offset", b.CreateString(f"graph {graph}")),
+                    },
+                )
+            )
+        codes = [
+            _table(
+                b,
+                {0: ("Int8", CODES[name][0]), 2: ("Int32", version), 3: ("Int32", CODES[name][0])},
+            )
+            for name, version in kinds
+        ]
+        model = {
+            0: ("Uint32", 3 if identifier == b"TFL3" else 0),
+            1: ("offset", _offsets(b, codes)),
+            2: ("offset", _offsets(b, subgraphs)),
+            3: ("offset", b.CreateString("by hand")),
+            4: ("offset", _offsets(b, buffers)),
+            **self._beside(b),
+        }
         b.Finish(_table(b, model), file_identifier=identifier)
         return bytes(b.Output())
 
     def _beside(self, b: flatbuffers.Builder) -> dict[int, tuple[str, int]]:
         """The slots of metadata and signatures, as TensorFlow's converter writes them."""
         metadata = _table(b, {0: ("offset", b.CreateString("min_runtime_version"))})
-        maps = [_offsets(b, [_table(b, {0: ("offset", b.CreateString("x")), 1: ("Uint32", 0)})]) for _ in "io"]
-        signature = _table(b, {0: ("offset", maps[0]), 1: ("offset", maps[1]), 2: ("offset", b.CreateString("serving"))})
+        maps = [
+            _offsets(b, [_table(b, {0: ("offset", b.CreateString("x")), 1: ("Uint32", 0)})])
+            for _ in "io"
+        ]
+        signature = _table(
+            b,
+            {
+                0: ("offset", maps[0]),
+                1: ("offset", maps[1]),
+                2: ("offset", b.CreateString("serving")),
+            },
+        )
         return {6: ("offset", _offsets(b, [metadata])), 7: ("offset", _offsets(b, [signature]))}
 
 
-def fully_connected(weights: np.ndarray, scale: Sequence[float], bias: np.ndarray, activation: str | None,
-                    leading: Sequence[int], label: str = "int8") -> File:
+def fully_connected(
+    weights: np.ndarray,
+    scale: Sequence[float],
+    bias: np.ndarray,
+    activation: str | None,
+    leading: Sequence[int],
+    label: str = "int8",
+) -> File:
     """A model of one hybrid fully connected layer."""
     units, inputs = weights.shape
     file = File()
     x = file.tensor("x", [*leading, inputs])
-    w = file.tensor("w", [units, inputs], label, weights.tobytes(), scale=list(scale), zero_point=[0] * len(scale))
+    w = file.tensor(
+        "w",
+        [units, inputs],
+        label,
+        weights.tobytes(),
+        scale=list(scale),
+        zero_point=[0] * len(scale),
+    )
     c = file.tensor("b", [units], "float32", bias.astype("<f4").tobytes())
     y = file.tensor("y", [math.prod(leading), units])
-    file.operator("FULLY_CONNECTED", [x, w, c], [y], {0: ("Int8", ACTIVATIONS.index(activation))},
-                  12 if len(scale) > 1 else 3)
+    file.operator(
+        "FULLY_CONNECTED",
+        [x, w, c],
+        [y],
+        {0: ("Int8", ACTIVATIONS.index(activation))},
+        12 if len(scale) > 1 else 3,
+    )
     file.inputs, file.outputs = [x], [y]
     return file
 
@@ -214,7 +338,7 @@ def _vector(b: flatbuffers.Builder, values: Sequence[Any], kind: str, width: int
 def _bytes(b: flatbuffers.Builder, data: bytes) -> int:
     b.StartVector(1, len(data), 16)
     b.head -= len(data)
-    b.Bytes[b.head:b.head + len(data)] = data
+    b.Bytes[b.head : b.head + len(data)] = data
     return b.EndVector()
 
 
@@ -227,18 +351,33 @@ def _offsets(b: flatbuffers.Builder, made: Sequence[int]) -> int:
 
 # ---- where a file's offsets lie
 
-SLOTS = {"Model": {1: "[OperatorCode", 2: "[SubGraph", 3: "text", 4: "[Buffer", 6: "[Metadata",
-                   7: "[SignatureDef"}, "OperatorCode": {1: "text"},
-         "SubGraph": {0: "[Tensor", 1: "numbers", 2: "numbers", 3: "[Operator", 4: "text"},
-         "Tensor": {0: "numbers", 3: "text", 4: "Quantization"},
-         "Quantization": {0: "numbers", 1: "numbers", 2: "numbers", 3: "numbers"},
-         "Operator": {1: "numbers", 2: "numbers", 4: "Options"}, "Options": {}, "Buffer": {0: "numbers"},
-         "Metadata": {0: "text"}, "SignatureDef": {0: "[TensorMap", 1: "[TensorMap", 2: "text"}, "TensorMap": {0: "text"}}
+SLOTS = {
+    "Model": {
+        1: "[OperatorCode",
+        2: "[SubGraph",
+        3: "text",
+        4: "[Buffer",
+        6: "[Metadata",
+        7: "[SignatureDef",
+    },
+    "OperatorCode": {1: "text"},
+    "SubGraph": {0: "[Tensor", 1: "numbers", 2: "numbers", 3: "[Operator", 4: "text"},
+    "Tensor": {0: "numbers", 3: "text", 4: "Quantization"},
+    "Quantization": {0: "numbers", 1: "numbers", 2: "numbers", 3: "numbers"},
+    "Operator": {1: "numbers", 2: "numbers", 4: "Options"},
+    "Options": {},
+    "Buffer": {0: "numbers"},
+    "Metadata": {0: "text"},
+    "SignatureDef": {0: "[TensorMap", 1: "[TensorMap", 2: "text"},
+    "TensorMap": {0: "text"},
+}
 
 
 def offsets(data: bytes) -> Iterator[tuple[int, str, str]]:
-    """(place, table, what) of every offset and vector length in a file: "table", "vector" or "text" for an offset
+    """(place, table, what) of every offset and vector length in a file: "table", "vector" or "text"
+    for an offset
     to one, "length" for a vector's, "slots" for that of a table to its slots."""
+
     def uint(at: int) -> int:
         return int(struct.unpack_from("<I", data, at)[0])
 
@@ -247,7 +386,11 @@ def offsets(data: bytes) -> Iterator[tuple[int, str, str]]:
         yield at, name, "slots"
         size, _ = struct.unpack_from("<HH", data, slots)
         for slot, kind in SLOTS[name].items():
-            field = struct.unpack_from("<H", data, slots + 4 + 2 * slot)[0] if 4 + 2 * slot < size else 0
+            field = (
+                struct.unpack_from("<H", data, slots + 4 + 2 * slot)[0]
+                if 4 + 2 * slot < size
+                else 0
+            )
             if not field:
                 continue
             there = at + field + uint(at + field)

@@ -16,7 +16,16 @@ from npulab.npus.vivante.coefficients import Coefficients, Geometry, huffman, pl
 from npulab.npus.vivante.coefficients.buffers import refuse_size
 
 # (code, escape, what the free bit adds to the last of them) by symbol
-SYMBOLS = ((0, None, 4), (1, None, 4), (7, None, 0), (3, None, 0), (6, None, 0), (2, 1, 2), (2, 2, 0), (2, 0, 0))
+SYMBOLS = (
+    (0, None, 4),
+    (1, None, 4),
+    (7, None, 0),
+    (3, None, 0),
+    (6, None, 0),
+    (2, 1, 2),
+    (2, 2, 0),
+    (2, 0, 0),
+)
 
 
 def read(buffer: bytes, g: Geometry) -> Coefficients:
@@ -33,8 +42,11 @@ def write(content: Coefficients, g: Geometry) -> bytes:
             items = list(huffman_items(content, g, core))
             streams.append((sum(width for _, width in items), pack_bits(items)))
         return huffman.join(streams, content, g)
-    return plain.join([pack_bits(plain_items(content, g, core, content.zrl[core])) for core in range(g.used)], g,
-                      content.size)
+    return plain.join(
+        [pack_bits(plain_items(content, g, core, content.zrl[core])) for core in range(g.used)],
+        g,
+        content.size,
+    )
 
 
 def read_plain(buffer: bytes, g: Geometry) -> Coefficients:
@@ -60,7 +72,7 @@ def read_plain(buffer: bytes, g: Geometry) -> Coefficients:
 
 def plain_items(c: Coefficients, g: Geometry, core: int, zrl: int) -> Iterator[tuple[int, int]]:
     """(value, width) of a stream's bits."""
-    zero, longest, run = g.zero_point, 2 ** zrl - 1, 0
+    zero, longest, run = g.zero_point, 2**zrl - 1, 0
     yield zrl, 8
     yield g.per_core, 16
     for event in g.events(core):
@@ -78,27 +90,30 @@ def plain_items(c: Coefficients, g: Geometry, core: int, zrl: int) -> Iterator[t
             yield zero, 8
             run = 0
         if event.kind == "bias":
-            yield int(c.bias[event.channel]) % 2 ** 32, 32
+            yield int(c.bias[event.channel]) % 2**32, 32
         elif event.kind == "offset":
             yield int(c.offsets[event.channel]), 32
 
 
 def huffman_items(c: Coefficients, g: Geometry, core: int) -> Iterator[tuple[int, int]]:
-    """(value, width) of a stream's bits: the codes of a pair, escapes of the pair before, payloads of the one before
+    """(value, width) of a stream's bits: the codes of a pair, escapes of the pair before, payloads
+    of the one before
     that."""
     values = list(g.kernels(core).to_bytes(2, "little"))
     for event in g.events(core):
-        values.append((int(c.weights[event[1:]]) - g.zero_point) % 256 if event.kind == "weight" else 0)
+        values.append(
+            (int(c.weights[event[1:]]) - g.zero_point) % 256 if event.kind == "weight" else 0
+        )
     odd = len(values) % 2
     written = [written_byte(value, c.symbols) for value in values + [0] * odd]
     flush = (4 + 8 * 4) * odd
     for step in range(0, len(written) + 4, 2):
-        for byte in written[step:step + 2]:
+        for byte in written[step : step + 2]:
             yield byte[0]
         if step >= len(written):
             yield flush, 6
         for part in (1, 2):
-            for byte in written[max(step - 2 * part, 0):max(step - 2 * part + 2, 0)]:
+            for byte in written[max(step - 2 * part, 0) : max(step - 2 * part + 2, 0)]:
                 yield byte[part]
 
 

@@ -22,8 +22,13 @@ def row(field: str, lsb: int, width: int, **more: object) -> dict[str, object]:
     return {"field": field, "lsb": lsb, "width": width, **more}
 
 
-SPLIT = [row("a", 26, 1, at=0), row("a", 22, 6, at=1, offset=4), row("a", 24, 8, at=7, offset=8),
-         row("b", 0, 3, value="signed"), row("c", 0, 32, offset=12, value="f32")]
+SPLIT = [
+    row("a", 26, 1, at=0),
+    row("a", 22, 6, at=1, offset=4),
+    row("a", 24, 8, at=7, offset=8),
+    row("b", 0, 3, value="signed"),
+    row("c", 0, 32, offset=12, value="f32"),
+]
 
 
 def test_split_field_is_one_value() -> None:
@@ -36,22 +41,29 @@ def test_split_field_is_one_value() -> None:
 
 def test_decode_is_vectorised_over_captures() -> None:
     registers = RegisterMap(SPLIT)
-    words = np.random.RandomState(1).randint(0, 2 ** 32, (5, 7, 4), dtype=np.uint64).astype(np.uint32)
+    words = np.random.RandomState(1).randint(0, 2**32, (5, 7, 4), dtype=np.uint64).astype(np.uint32)
     values = registers.decode(words)
     assert values["a"].shape == (5, 7)
     one = registers.decode(words[3, 2])
-    assert {name: value[3, 2] for name, value in values.items() if name != "c"} \
-        == {name: value for name, value in one.items() if name != "c"}
+    assert {name: value[3, 2] for name, value in values.items() if name != "c"} == {
+        name: value for name, value in one.items() if name != "c"
+    }
     assert np.array_equal(registers.encode(values), words)
 
 
 def slow_extract(words: list[int], pieces: list[tuple[int, int, int, int]]) -> int:
     """The definition: bit by bit."""
-    return sum(((words[word] >> (lsb + i)) & 1) * 2 ** (at + i)
-               for word, lsb, width, at in pieces for i in range(width))
+    return sum(
+        ((words[word] >> (lsb + i)) & 1) * 2 ** (at + i)
+        for word, lsb, width, at in pieces
+        for i in range(width)
+    )
 
 
-@given(st.lists(st.integers(0, 2 ** 32 - 1), min_size=34, max_size=34), st.sampled_from(["nn_v7", "nn_v8"]))
+@given(
+    st.lists(st.integers(0, 2**32 - 1), min_size=34, max_size=34),
+    st.sampled_from(["nn_v7", "nn_v8"]),
+)
 @settings(max_examples=60)
 def test_every_word_round_trips(words: list[int], feature: str) -> None:
     table = Path(__file__).parents[2] / "npulab/npus/vivante/nn.csv"
@@ -69,9 +81,22 @@ def test_signalling_nan_survives() -> None:
     assert np.array_equal(registers.encode(registers.decode(words)), words)
 
 
-@pytest.mark.parametrize(("value", "raw", "meant"), [
-    ("", 5, 5), ("raw", 5, 5), ("signed", 7, -1), ("raw*64", 3, 192), ("*64", 3, 192), ("raw+1", 0, 1),
-    ("signed raw*2+1", 7, -1), ("raw>>2", 5, 1.25), ("raw>>0", 5, 5), ("raw*0x10", 2, 32), ("signed >>1", 5, -1.5)])
+@pytest.mark.parametrize(
+    ("value", "raw", "meant"),
+    [
+        ("", 5, 5),
+        ("raw", 5, 5),
+        ("signed", 7, -1),
+        ("raw*64", 3, 192),
+        ("*64", 3, 192),
+        ("raw+1", 0, 1),
+        ("signed raw*2+1", 7, -1),
+        ("raw>>2", 5, 1.25),
+        ("raw>>0", 5, 5),
+        ("raw*0x10", 2, 32),
+        ("signed >>1", 5, -1.5),
+    ],
+)
 def test_meaning_round_trips(value: str, raw: int, meant: float) -> None:
     registers = RegisterMap([row("f", 4, 3, value=value)])
     words = registers.encode({"f": raw}, raw=True)
@@ -79,19 +104,39 @@ def test_meaning_round_trips(value: str, raw: int, meant: float) -> None:
     assert np.array_equal(registers.encode({"f": meant}), words)
 
 
-@pytest.mark.parametrize("value", ["eval(1)", "raw*2*3", "raw>>2+1", "raw>>3*7", "raw*", "*0", "raw-1", "f32 raw*2", "enum:", "raw raw",
-                                   ">>64", "signed f32", "raw*x"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "eval(1)",
+        "raw*2*3",
+        "raw>>2+1",
+        "raw>>3*7",
+        "raw*",
+        "*0",
+        "raw-1",
+        "f32 raw*2",
+        "enum:",
+        "raw raw",
+        ">>64",
+        "signed f32",
+        "raw*x",
+    ],
+)
 def test_meaning_refuses_other_words(value: str) -> None:
     with pytest.raises(ValueError, match=r"^value .*got .*"):
         Meaning.parse(value)
 
 
 def test_enum_reads_and_writes_names() -> None:
-    registers = RegisterMap([row("mode", 0, 2, value="enum:mode")], enums={"mode": {0: "off", 1: "full"}})
+    registers = RegisterMap(
+        [row("mode", 0, 2, value="enum:mode")], enums={"mode": {0: "off", 1: "full"}}
+    )
     assert registers.mode.text(1) == "full"
     assert registers.mode.text(3) == 3
     assert registers.encode({"mode": "full"})[0] == 1
-    with pytest.raises(LookupError, match=r"^register w0 field mode: got 'ful', allowed is one of off, full$"):
+    with pytest.raises(
+        LookupError, match=r"^register w0 field mode: got 'ful', allowed is one of off, full$"
+    ):
         registers.encode({"mode": "ful"})
 
 
@@ -101,15 +146,27 @@ def test_unknown_enum_is_refused() -> None:
 
 
 def test_value_that_does_not_fit() -> None:
-    registers = RegisterMap([row("f", 4, 3, register="CFG"), row("s", 0, 3, value="signed"),
-                             row("m", 8, 4, value="raw*64")])
-    with pytest.raises(ValueError, match=r"^register CFG field f: got raw 8, allowed is 0 to 7 \(3 bits\)$"):
+    registers = RegisterMap(
+        [
+            row("f", 4, 3, register="CFG"),
+            row("s", 0, 3, value="signed"),
+            row("m", 8, 4, value="raw*64"),
+        ]
+    )
+    with pytest.raises(
+        ValueError, match=r"^register CFG field f: got raw 8, allowed is 0 to 7 \(3 bits\)$"
+    ):
         registers.encode({"f": 8})
     with pytest.raises(ValueError, match=r"got raw -5, allowed is -4 to 3"):
         registers.encode({"s": np.array([0, -5])})
-    with pytest.raises(ValueError, match=r"^register CFG field m: got 65, which is not a multiple of 64$"):
+    with pytest.raises(
+        ValueError, match=r"^register CFG field m: got 65, which is not a multiple of 64$"
+    ):
         registers.encode({"m": 65})
-    with pytest.raises(ValueError, match=r"^register CFG field f: got 'x', which is not a number of at most 64 bits$"):
+    with pytest.raises(
+        ValueError,
+        match=r"^register CFG field f: got 'x', which is not a number of at most 64 bits$",
+    ):
         registers.encode({"f": "x"})
 
 
@@ -128,21 +185,32 @@ def test_overlap_is_refused_with_both_names() -> None:
 
 
 def test_field_that_crosses_its_register_is_refused_with_its_name() -> None:
-    with pytest.raises(ValueError, match="field 'wide' of register 'R': got lsb 30 width 3, allowed is inside"):
+    with pytest.raises(
+        ValueError, match="field 'wide' of register 'R': got lsb 30 width 3, allowed is inside"
+    ):
         RegisterMap([row("wide", 30, 3, register="R")])
 
 
-@pytest.mark.parametrize(("change", "words"), [
-    ({"lsb": "x"}, "got lsb 'x', allowed is a whole number"), ({"offset": 2}, "got offset 0x2, allowed is a multiple"),
-    ({"address": "maybe"}, "got address 'maybe', allowed is blank or yes"), ({"colour": "red"}, "got column 'colour'"),
-    ({"width": 0}, "width 0, allowed is inside"), ({"lsb": -1}, "got lsb -1")])
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"lsb": "x"}, "got lsb 'x', allowed is a whole number"),
+        ({"offset": 2}, "got offset 0x2, allowed is a multiple"),
+        ({"address": "maybe"}, "got address 'maybe', allowed is blank or yes"),
+        ({"colour": "red"}, "got column 'colour'"),
+        ({"width": 0}, "width 0, allowed is inside"),
+        ({"lsb": -1}, "got lsb -1"),
+    ],
+)
 def test_bad_rows_are_refused(change: dict[str, object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         RegisterMap([{**row("f", 0, 3), **change}])
 
 
 def test_features_choose_rows_and_overlaps_count_per_feature() -> None:
-    table = RegisterMap([row("a", 0, 4), row("b", 4, 4, feature="new"), row("c", 4, 2, feature="old")])
+    table = RegisterMap(
+        [row("a", 0, 4), row("b", 4, 4, feature="new"), row("c", 4, 2, feature="old")]
+    )
     assert [item.name for item in table] == ["a", "w0_4_28"]
     assert [item.name for item in table.select(["old"])] == ["a", "c", "w0_6_26"]
     with pytest.raises(ValueError, match="fields b and c overlap"):
@@ -150,10 +218,14 @@ def test_features_choose_rows_and_overlaps_count_per_feature() -> None:
 
 
 def test_unnamed_bits_get_names_and_are_told() -> None:
-    registers = RegisterMap([row("a", 0, 18), row("", 18, 9, evidence="unknown", note="seen 1 once")])
+    registers = RegisterMap(
+        [row("a", 0, 18), row("", 18, 9, evidence="unknown", note="seen 1 once")]
+    )
     assert [item.name for item in registers] == ["a", "w0_18_9", "w0_27_5"]
-    assert [str(found) for found in registers.lint()] == ["unnamed at word 0 bit 18 (9 bits)",
-                                                          "hole at word 0 bit 27 (5 bits)"]
+    assert [str(found) for found in registers.lint()] == [
+        "unnamed at word 0 bit 18 (9 bits)",
+        "hole at word 0 bit 27 (5 bits)",
+    ]
     assert registers.coverage().bits == (18, 14)
     assert registers.declared == 27
 
@@ -164,7 +236,7 @@ def test_every_bit_has_one_owner_for_each_chip(vivante) -> None:
             owners = np.zeros((len(registers), 32), int)
             for item in registers:
                 for piece in item.pieces:
-                    owners[piece.word, piece.lsb:piece.lsb + piece.width] += 1
+                    owners[piece.word, piece.lsb : piece.lsb + piece.width] += 1
             assert np.all(owners == 1)
 
 
@@ -188,7 +260,10 @@ def test_struct_of_update_3_lints_with_its_silent_holes() -> None:
     registers = RegisterMap.from_struct(struct)
     assert len(struct) == 95
     assert registers.declared == sum(width for _, width in struct) == 1089
-    assert [str(found) for found in registers.lint()] == ["hole at word 20 bit 27 (5 bits)", "hole at word 23 bit 6 (26 bits)"]
+    assert [str(found) for found in registers.lint()] == [
+        "hole at word 20 bit 27 (5 bits)",
+        "hole at word 23 bit 6 (26 bits)",
+    ]
 
 
 def test_names_complete_in_a_notebook(vivante) -> None:
@@ -206,7 +281,9 @@ def test_unknown_name_tells_what_is_near(vivante) -> None:
 
 
 def test_same_name_in_two_registers_is_told_apart() -> None:
-    registers = RegisterMap([row("en", 0, 1, register="A"), row("en", 0, 1, register="B", offset=4)])
+    registers = RegisterMap(
+        [row("en", 0, 1, register="A"), row("en", 0, 1, register="B", offset=4)]
+    )
     assert list(registers.decode([1, 0])) == ["A.en", "w0_1_31", "B.en", "w1_1_31"]
     with pytest.raises(ValueError, match="field en stands twice in register A"):
         RegisterMap([row("en", 0, 1, register="A"), row("en", 1, 1, register="A")])
@@ -218,7 +295,7 @@ def test_words_of_the_wrong_count(words: object, vivante) -> None:
         vivante.registers.decode(words)
 
 
-@pytest.mark.parametrize("words", [[-1] * 34, [2 ** 32] * 34, [0.5] * 34])
+@pytest.mark.parametrize("words", [[-1] * 34, [2**32] * 34, [0.5] * 34])
 def test_words_of_the_wrong_type(words: list[float], vivante) -> None:
     with pytest.raises(ValueError, match="allowed is uint32"):
         vivante.registers.decode(words)
@@ -226,10 +303,20 @@ def test_words_of_the_wrong_type(words: list[float], vivante) -> None:
 
 def test_fields_table_has_a_row_per_run(vivante) -> None:
     table = vivante.registers.fields
-    assert list(table.columns)[:8] == ["block", "offset", "register", "field", "lsb", "width", "at", "value"]
+    assert list(table.columns)[:8] == [
+        "block",
+        "offset",
+        "register",
+        "field",
+        "lsb",
+        "width",
+        "at",
+        "value",
+    ]
     assert table.groupby("offset").width.sum().tolist() == [32] * 34
-    assert table[table.field == "post_multiplier"][["offset", "lsb", "width", "at"]].to_numpy().tolist() \
-        == [[8, 26, 1, 0], [60, 22, 6, 1], [68, 24, 8, 7]]
+    assert table[table.field == "post_multiplier"][
+        ["offset", "lsb", "width", "at"]
+    ].to_numpy().tolist() == [[8, 26, 1, 0], [60, 22, 6, 1], [68, 24, 8, 7]]
     again = RegisterMap(table.to_dict("records"), enums=vivante.registers.enums, features=["nn_v7"])
     assert again.fields.equals(table)
     assert again.coverage().bits == vivante.registers.coverage().bits
@@ -239,7 +326,12 @@ def test_fields_table_has_a_row_per_run(vivante) -> None:
 def test_post_multiplier_has_four_pieces_on_v8(vivante) -> None:
     item = vivante.maps("vipnano-si-imx8mp")["NN"].post_multiplier
     assert item.width == 23
-    assert [piece[:3] for piece in item.pieces] == [(2, 26, 1), (15, 22, 6), (17, 24, 8), (22, 18, 8)]
+    assert [piece[:3] for piece in item.pieces] == [
+        (2, 26, 1),
+        (15, 22, 6),
+        (17, 24, 8),
+        (22, 18, 8),
+    ]
 
 
 def test_table_reader_skips_comments(tmp_path: Path) -> None:
@@ -255,24 +347,38 @@ def test_every_evidence_has_a_source(vivante, captures) -> None:
     for registers in (vivante.registers, *vivante.maps("vipnano-si-imx8mp").values()):
         for item in registers:
             code = item.evidence
-            assert code in vivante.sources or code in ("guess", "unknown") \
-                or (code.startswith("C:") and code[2:] in captures.names), (item.name, code)
+            assert (
+                code in vivante.sources
+                or code in ("guess", "unknown")
+                or (code.startswith("C:") and code[2:] in captures.names)
+            ), (item.name, code)
 
 
 def test_whole_numbers_of_any_type_encode_the_same() -> None:
-    registers = RegisterMap([row("plus", 0, 8, value="raw+1"), row("signed", 8, 8, value="signed"),
-                             row("times", 16, 4, value="raw*1000")])
+    registers = RegisterMap(
+        [
+            row("plus", 0, 8, value="raw+1"),
+            row("signed", 8, 8, value="signed"),
+            row("times", 16, 4, value="raw*1000"),
+        ]
+    )
     for value, want in ((np.uint8(3), 2), (np.int8(3), 2), (np.uint32(3), 2), (3.0, 2), (3, 2)):
         assert registers.encode({"plus": value})[0] == want
     assert registers.encode({"signed": np.int8(-1)})[0] == 0xFF00
-    assert registers.encode({"times": np.uint16(3000)})[0] == 3 * 2 ** 16
+    assert registers.encode({"times": np.uint16(3000)})[0] == 3 * 2**16
     with pytest.raises(ValueError, match=r"field plus: got raw -1, allowed is 0 to 255"):
         registers.encode({"plus": np.uint32(0)})
 
 
-@pytest.mark.parametrize(("value", "words"), [
-    (float("inf"), "which is not finite"), (2 ** 70, "which is not a number of at most 64 bits"),
-    (0.5, "which is not a whole raw number"), (2 ** 63, "which is too large")])
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (float("inf"), "which is not finite"),
+        (2**70, "which is not a number of at most 64 bits"),
+        (0.5, "which is not a whole raw number"),
+        (2**63, "which is too large"),
+    ],
+)
 def test_numbers_that_no_field_holds(value: float, words: str) -> None:
     registers = RegisterMap([row("f", 0, 8, value="raw+1")])
     with pytest.raises(ValueError, match=rf"^register w0 field f: got .*, {words}$"):
@@ -292,27 +398,43 @@ def test_field_of_64_bits() -> None:
     assert np.array_equal(registers.encode(registers.decode(words)), words)
     assert np.array_equal(registers.encode(registers.decode(words[None])), words[None])
     whole = RegisterMap([{**low, "value": "signed"}, high])
-    assert whole.decode(words)["f"] == 0x80000001FFFFFFFF - 2 ** 64
-    for number in (-2 ** 63, -1, 0, 2 ** 63 - 1):
+    assert whole.decode(words)["f"] == 0x80000001FFFFFFFF - 2**64
+    for number in (-(2**63), -1, 0, 2**63 - 1):
         assert whole.decode(whole.encode({"f": number}))["f"] == number
     for value in ("signed raw*2", "raw*64", "raw>>2", "raw+1"):
-        with pytest.raises(ValueError, match=r"got 64 bits, allowed is values within 63 bits \(53 with >>\)"):
+        with pytest.raises(
+            ValueError, match=r"got 64 bits, allowed is values within 63 bits \(53 with >>\)"
+        ):
             RegisterMap([{**low, "value": value}, high])
 
 
-@pytest.mark.parametrize(("rows", "words"), [
-    ([row("f", 0, 4, at=0, value="signed"), row("f", 8, 4, at=4, value="raw*2")], r"got value 'raw\*2' on a later piece"),
-    ([row("f", 0, 4, at=0), row("f", 8, 4, at=4, address="yes")], "got address 'yes' on a later piece"),
-    ([row("f", 0, 4, at=0), row("f", 8, 4)], "a piece without its at"),
-    ([row("f", 8, 4), row("f", 0, 4, at=0, offset=4)], "a piece without its at"), ([row("f", 0, 4, at=-2)], "got at -2"),
-    ([row("f", 0, 4, offset=-4)], "got offset -0x4, allowed is a multiple of 4 from 0")])
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        (
+            [row("f", 0, 4, at=0, value="signed"), row("f", 8, 4, at=4, value="raw*2")],
+            r"got value 'raw\*2' on a later piece",
+        ),
+        (
+            [row("f", 0, 4, at=0), row("f", 8, 4, at=4, address="yes")],
+            "got address 'yes' on a later piece",
+        ),
+        ([row("f", 0, 4, at=0), row("f", 8, 4)], "a piece without its at"),
+        ([row("f", 8, 4), row("f", 0, 4, at=0, offset=4)], "a piece without its at"),
+        ([row("f", 0, 4, at=-2)], "got at -2"),
+        ([row("f", 0, 4, offset=-4)], "got offset -0x4, allowed is a multiple of 4 from 0"),
+    ],
+)
 def test_pieces_that_do_not_go_together(rows: list[dict[str, object]], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         RegisterMap(rows)
 
 
 def test_writes_leave_a_state() -> None:
-    registers = RegisterMap([row("a", 0, 32, block="A", offset=0x10), row("b", 0, 32, block="B", offset=0x40)], dense=False)
+    registers = RegisterMap(
+        [row("a", 0, 32, block="A", offset=0x10), row("b", 0, 32, block="B", offset=0x40)],
+        dense=False,
+    )
     assert registers.state([(0x40, 1), (0x10, 2), (0x40, 3), (0x99, 4)]).tolist() == [2, 3]
     same = RegisterMap([row("a", 0, 32, block="A"), row("b", 0, 32, block="B")], dense=False)
     with pytest.raises(ValueError, match="blocks 'A' and 'B' both have offset 0x0"):
@@ -327,14 +449,23 @@ def test_table_with_a_byte_order_mark(tmp_path: Path) -> None:
 
 def test_dense_map_far_from_its_start_is_refused() -> None:
     far = row("f", 0, 32, offset=0xFDE41000, block="CRU")
-    with pytest.raises(ValueError, match=r"block 'CRU': got offset 0xfde41000, allowed is up to 0x40000 .* or dense=False$"):
+    with pytest.raises(
+        ValueError,
+        match=r"block 'CRU': got offset 0xfde41000, allowed is up to 0x40000 .* or dense=False$",
+    ):
         RegisterMap([far])
     assert len(RegisterMap([far], dense=False)) == 1
 
 
-@pytest.mark.parametrize(("text", "words"), [
-    ("enum,raw,name\ne,0,a\ne,1,a\n", "got raw 1 or name 'a' twice"), ("enum,raw,name\ne,0,a\ne,0,b\n", "got raw 0"),
-    ("enum,raw\ne,0\n", "allowed is enum, raw and name, all filled in"), ("enum,raw,name\ne,x,a\n", "'raw': 'x'.*raw a whole number")])
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("enum,raw,name\ne,0,a\ne,1,a\n", "got raw 1 or name 'a' twice"),
+        ("enum,raw,name\ne,0,a\ne,0,b\n", "got raw 0"),
+        ("enum,raw\ne,0\n", "allowed is enum, raw and name, all filled in"),
+        ("enum,raw,name\ne,x,a\n", "'raw': 'x'.*raw a whole number"),
+    ],
+)
 def test_enums_that_would_not_read_back(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "enums.csv").write_text(text)
     (tmp_path / "m.csv").write_text("field,lsb,width,value\nf,0,2,enum:e\n")
@@ -353,20 +484,35 @@ def test_a_register_without_a_map_is_one_automatic_field() -> None:
     assert (item.name, item.automatic, item.declared, item.width) == ("R_0_32", True, False, 32)
 
 
-@pytest.mark.parametrize("given", [126.0, 1000.0, 2.0 ** 40, -2.0 ** 62])
+@pytest.mark.parametrize("given", [126.0, 1000.0, 2.0**40, -(2.0**62)])
 def test_real_numbers_that_are_whole_are_raw(given: float) -> None:
     assert Meaning.parse("").raw(given) == int(given)
 
 
 def test_arithmetic_is_written_behind_raw() -> None:
-    for text, told in (("signed *2", "signed raw*2"), ("*2+1", "raw*2+1"), ("signed", "signed"), ("enum:a", "enum:a")):
+    for text, told in (
+        ("signed *2", "signed raw*2"),
+        ("*2+1", "raw*2+1"),
+        ("signed", "signed"),
+        ("enum:a", "enum:a"),
+    ):
         assert str(Meaning.parse(text)) == told
         assert Meaning.parse(told) == Meaning.parse(text)
 
 
 def test_the_table_of_a_map_with_holes_makes_it_again() -> None:
-    rows = [{"block": block, "offset": offset, "register": f"r{offset}", "field": f"{block}{offset}", "lsb": 4, "width": 8}
-            for block in ("A", "B") for offset in (0, 8)]
+    rows = [
+        {
+            "block": block,
+            "offset": offset,
+            "register": f"r{offset}",
+            "field": f"{block}{offset}",
+            "lsb": 4,
+            "width": 8,
+        }
+        for block in ("A", "B")
+        for offset in (0, 8)
+    ]
     one = RegisterMap(rows, dense=False)
     again = RegisterMap(one.fields.drop(columns="word").to_dict("records"), dense=False)
     words = np.arange(8, dtype=np.uint32).reshape(2, 4) * 0x1234567
@@ -375,44 +521,55 @@ def test_the_table_of_a_map_with_holes_makes_it_again() -> None:
     assert len(one.fields) == 12
 
 
-@pytest.mark.parametrize(("text", "value", "raw"), [(">>4", 1.5, 24), (">>1", 0.5, 1), ("+2>>3", 1.0, 6), (">>62", 0.5, 2 ** 61)])
+@pytest.mark.parametrize(
+    ("text", "value", "raw"),
+    [(">>4", 1.5, 24), (">>1", 0.5, 1), ("+2>>3", 1.0, 6), (">>62", 0.5, 2**61)],
+)
 def test_values_behind_a_shift_are_raw_again(text: str, value: float, raw: int) -> None:
     meaning = Meaning.parse(text)
     assert meaning.raw(value) == raw
-    assert meaning.value(raw, 32 if raw < 2 ** 32 else 64) == value
+    assert meaning.value(raw, 32 if raw < 2**32 else 64) == value
 
 
 def test_words_of_any_whole_type_have_32_bits() -> None:
     one = RegisterMap([{"offset": 0, "field": "f", "lsb": 0, "width": 32}])
     for kind in (np.int64, np.uint64):
-        assert one.decode(np.array([2 ** 32 - 1], kind)) == {"f": 2 ** 32 - 1}
-    for wrong in (-1, 2 ** 32):
+        assert one.decode(np.array([2**32 - 1], kind)) == {"f": 2**32 - 1}
+    for wrong in (-1, 2**32):
         with pytest.raises(ValueError, match=r"^words: got int64, allowed is uint32$"):
             one.decode(np.array([wrong], np.int64))
 
 
 def test_the_largest_numbers_are_raw_and_no_larger_ones() -> None:
     meaning = Meaning.parse("raw+1")
-    assert meaning.raw(np.array([200, 2 ** 63 - 1], np.uint64)).tolist() == [199, 2 ** 63 - 2]
+    assert meaning.raw(np.array([200, 2**63 - 1], np.uint64)).tolist() == [199, 2**63 - 2]
     with pytest.raises(ValueError, match=r"^is too large$"):
-        meaning.raw(np.array([200, 2 ** 63], np.uint64))
+        meaning.raw(np.array([200, 2**63], np.uint64))
     assert Meaning.parse("f32").raw(float(np.finfo(np.float32).max)) == 0x7F7FFFFF
 
 
 def test_numbers_of_64_bits_are_the_largest() -> None:
-    assert Meaning.parse(f"raw+{2 ** 64 - 1:#x}").steps == (("+", 2 ** 64 - 1),)
+    assert Meaning.parse(f"raw+{2**64 - 1:#x}").steps == (("+", 2**64 - 1),)
 
 
 def test_status_counts_each_bit_once() -> None:
-    one = RegisterMap([{"offset": 0, "field": "known", "lsb": 0, "width": 8, "evidence": "board"},
-                       {"offset": 0, "field": "guessed", "lsb": 8, "width": 8, "evidence": "guess"}])
+    one = RegisterMap(
+        [
+            {"offset": 0, "field": "known", "lsb": 0, "width": 8, "evidence": "board"},
+            {"offset": 0, "field": "guessed", "lsb": 8, "width": 8, "evidence": "guess"},
+        ]
+    )
     row = one.status(np.array([[0x000F0F0F], [0]], np.uint32)).iloc[0]
-    assert {name: int(row[name]) for name in ("explained", "guessed", "open", "constant", "never exercised")} == {
-        "explained": 4, "guessed": 4, "open": 4, "constant": 12, "never exercised": 8}
+    assert {
+        name: int(row[name])
+        for name in ("explained", "guessed", "open", "constant", "never exercised")
+    } == {"explained": 4, "guessed": 4, "open": 4, "constant": 12, "never exercised": 8}
 
 
 @pytest.mark.parametrize("letter", ["\0", "\x1f", "\x7f", "\x9f", "\ud800", "\ufffe"])
 def test_characters_that_no_text_holds_are_refused(letter: str) -> None:
     refuse_odd("a field", "name")
-    with pytest.raises(ValueError, match=rf"^name: got the character U\+{ord(letter):04X}, allowed is text$"):
+    with pytest.raises(
+        ValueError, match=rf"^name: got the character U\+{ord(letter):04X}, allowed is text$"
+    ):
         refuse_odd(f"a{letter}b", "name")

@@ -1,4 +1,6 @@
-"""Decoding and encoding of many captures against ``Field.extract`` and ``Field.insert``, one field at a time."""
+"""Decoding and encoding of many captures against ``Field.extract`` and ``Field.insert``, one
+field at a time.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +16,19 @@ from npulab.registers.fields import WORD_BITS
 from npulab.registers.map import RegisterMap
 
 SHAPES = [(), (1,), (0,), (7,), (2, 0, 3), (3, 2, 5), (300,)]
-MOST = {np.float64: 2 ** 53 - 1, object: 2 ** 64 - 1}
+MOST = {np.float64: 2**53 - 1, object: 2**64 - 1}
 
 
 def random_map(seed: int) -> RegisterMap:
-    """Words cut at random places: fields, pieces of split fields (some with gaps) and bits without a row."""
+    """Words cut at random places: fields, pieces of split fields (some with gaps) and bits
+    without a row.
+    """
     random = np.random.RandomState(seed)
     runs = []
     for word in range(random.randint(1, 7)):
-        cuts = sorted({0, WORD_BITS, *random.randint(1, WORD_BITS, random.choice([0, 1, 3, 8])).tolist()})
+        cuts = sorted(
+            {0, WORD_BITS, *random.randint(1, WORD_BITS, random.choice([0, 1, 3, 8])).tolist()}
+        )
         runs += [(word, low, high - low) for low, high in pairwise(cuts)]
     random.shuffle(runs)
     rows = [{"field": "last", "offset": 4 * 7, "lsb": 3, "width": 5}]
@@ -32,20 +38,29 @@ def random_map(seed: int) -> RegisterMap:
             runs.pop()
         elif kind == "plain":
             word, lsb, width = runs.pop()
-            rows.append({"field": f"f{len(rows)}", "offset": 4 * word, "lsb": lsb, "width": width,
-                         "value": random.choice(["", "signed", "raw*3+1"])})
+            rows.append(
+                {
+                    "field": f"f{len(rows)}",
+                    "offset": 4 * word,
+                    "lsb": lsb,
+                    "width": width,
+                    "value": random.choice(["", "signed", "raw*3+1"]),
+                }
+            )
         else:
             at, name = random.choice([0, 0, 5]), f"s{len(rows)}"
             for _ in range(random.randint(1, 5)):
                 if runs and at + runs[-1][2] <= 60:
                     word, lsb, width = runs.pop()
-                    rows.append({"field": name, "offset": 4 * word, "lsb": lsb, "width": width, "at": at})
+                    rows.append(
+                        {"field": name, "offset": 4 * word, "lsb": lsb, "width": width, "at": at}
+                    )
                     at += width + random.choice([0, 0, 2])
     return RegisterMap(rows)
 
 
 def random_words(shape: tuple[int, ...], seed: int) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, 2 ** 32, shape, dtype=np.uint32)
+    return np.random.default_rng(seed).integers(0, 2**32, shape, dtype=np.uint32)
 
 
 @pytest.fixture(params=[False, True], ids=["blocks as they are", "small blocks"])
@@ -79,7 +94,9 @@ def test_random_maps(seed: int, blocks: None) -> None:
 
 
 @pytest.mark.parametrize("seed", range(40, 60))
-@pytest.mark.parametrize("kind", [np.uint8, np.int16, np.uint32, np.int64, np.uint64, np.float64, object])
+@pytest.mark.parametrize(
+    "kind", [np.uint8, np.int16, np.uint32, np.int64, np.uint64, np.float64, object]
+)
 def test_some_fields_of_any_type(seed: int, kind: type) -> None:
     """Absent fields are 0, narrow values go into wide fields, a number stands for every capture."""
     registers, random = random_map(seed), np.random.RandomState(seed)
@@ -89,7 +106,9 @@ def test_some_fields_of_any_type(seed: int, kind: type) -> None:
             continue
         raw = item.extract(random_words((23, len(registers)), seed))
         raw &= raw.dtype.type(min(MOST.get(kind) or np.iinfo(kind).max, np.iinfo(raw.dtype).max))
-        values[registers.key(item)] = given = raw[4].astype(kind) if random.rand() < 0.2 else raw.astype(kind)
+        values[registers.key(item)] = given = (
+            raw[4].astype(kind) if random.rand() < 0.2 else raw.astype(kind)
+        )
         item.insert(want, given)
     before = {name: np.copy(value) for name, value in values.items()}
     np.testing.assert_array_equal(registers.encode(values, raw=True), want if values else want[0])
@@ -106,10 +125,12 @@ def test_numbers_of_python(seed: int) -> None:
     for name, item in ((registers.key(item), item) for item in registers):
         want = rows[[0, 0]].copy()
         item.insert(want[1], second[name])
-        np.testing.assert_array_equal(registers.encode(first | {name: second[name]}, raw=True), want[1])
+        np.testing.assert_array_equal(
+            registers.encode(first | {name: second[name]}, raw=True), want[1]
+        )
         both = registers.encode(first | {name: np.array([first[name], second[name]])}, raw=True)
         np.testing.assert_array_equal(both, want)
-        for wrong in (-1, 2 ** item.width):
+        for wrong in (-1, 2**item.width):
             with pytest.raises(ValueError, match=f"got raw {wrong}, allowed is 0 to"):
                 registers.encode({name: wrong}, raw=True)
 
@@ -120,14 +141,25 @@ def test_transposed_and_foreign_words() -> None:
     want = registers.decode(words, raw=True)
     spread = np.zeros((100, 2 * len(registers)), np.uint32)
     spread[::2, ::2] = words
-    for same in (np.asfortranarray(words), words.astype(">u4"), words.astype(np.int64), words.tolist(), spread[::2, ::2]):
+    for same in (
+        np.asfortranarray(words),
+        words.astype(">u4"),
+        words.astype(np.int64),
+        words.tolist(),
+        spread[::2, ::2],
+    ):
         for name, value in registers.decode(same, raw=True).items():
             np.testing.assert_array_equal(value, want[name])
 
 
 def test_values_are_their_own() -> None:
     """Changing one value changes neither the words nor another value."""
-    registers = RegisterMap([{"field": "word", "lsb": 0, "width": 32}, {"field": "f", "offset": 4, "lsb": 0, "width": 3}])
+    registers = RegisterMap(
+        [
+            {"field": "word", "lsb": 0, "width": 32},
+            {"field": "f", "offset": 4, "lsb": 0, "width": 3},
+        ]
+    )
     words = random_words((40, 2), 0)
     before, values = words.copy(), registers.decode(words, raw=True)
     f = values["f"].copy()
@@ -137,13 +169,20 @@ def test_values_are_their_own() -> None:
 
 
 def test_a_value_that_does_not_fit_among_many() -> None:
-    registers = RegisterMap([{"field": "a", "lsb": 0, "width": 9}, {"field": "b", "lsb": 9, "width": 3, "at": 1},
-                             {"field": "b", "lsb": 12, "width": 3, "at": 5}])
+    registers = RegisterMap(
+        [
+            {"field": "a", "lsb": 0, "width": 9},
+            {"field": "b", "lsb": 9, "width": 3, "at": 1},
+            {"field": "b", "lsb": 12, "width": 3, "at": 5},
+        ]
+    )
     fits = np.zeros(20_000, np.uint16)
     for kind in (np.uint16, np.int32, np.uint64):
         a = fits.astype(kind)
         a[[19_990, 19_999]] = 512, 600
-        with pytest.raises(ValueError, match=r"^register w0 field a: got raw 512, allowed is 0 to 511 \(9 bits\)$"):
+        with pytest.raises(
+            ValueError, match=r"^register w0 field a: got raw 512, allowed is 0 to 511 \(9 bits\)$"
+        ):
             registers.encode({"b": fits, "a": a}, raw=True)
     with pytest.raises(ValueError, match=r"field a: got raw -2, allowed is 0 to 511"):
         registers.encode({"a": fits.astype(np.int8) - 2})
@@ -151,7 +190,9 @@ def test_a_value_that_does_not_fit_among_many() -> None:
     gap[7] = 16
     words = np.zeros((20_000, 1), np.uint32)
     for put in (lambda: registers.encode({"b": gap}), lambda: registers.b.insert(words, gap)):
-        with pytest.raises(ValueError, match=r"^register w0 field b: got a value with bits set that no piece holds"):
+        with pytest.raises(
+            ValueError, match=r"^register w0 field b: got a value with bits set that no piece holds"
+        ):
             put()
     assert not words.any()
 

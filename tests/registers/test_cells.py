@@ -1,4 +1,6 @@
-"""No cell of a table that npulab writes is a formula to a spreadsheet, and its reader gives every text back."""
+"""No cell of a table that npulab writes is a formula to a spreadsheet, and its reader gives
+every text back.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,60 @@ from npulab.registers.map import RegisterMap
 from npulab.support.cells import guarded, guarded_comment, unguarded, unguarded_comment
 from npulab.support.files import read_table
 
-STARTS = ("=", "+", "-", "@", "\t", "\r", " =", "\t=", "'=", "''=", "'", "'-", '"=', "\uff1d", "\uff20", "-1", "+1", "-1=", "0x", "")
-REST = ("", ";=1", "\t=1", ";\t'=1", "\n=1;", ';"=1"', "; -a", "1", "1+1", "cmd|'/c calc'!A1", "a", ",=1", ',"=1"', ";", '"', "1e5", ".5", " b", "'", "0x1F", "-")
-texts = st.one_of(st.builds(str.__add__, st.sampled_from(STARTS), st.sampled_from(REST)), st.text("=+-@'\t\r ,;\"1a.xe#", max_size=8))
+STARTS = (
+    "=",
+    "+",
+    "-",
+    "@",
+    "\t",
+    "\r",
+    " =",
+    "\t=",
+    "'=",
+    "''=",
+    "'",
+    "'-",
+    '"=',
+    "\uff1d",
+    "\uff20",
+    "-1",
+    "+1",
+    "-1=",
+    "0x",
+    "",
+)
+REST = (
+    "",
+    ";=1",
+    "\t=1",
+    ";\t'=1",
+    "\n=1;",
+    ';"=1"',
+    "; -a",
+    "1",
+    "1+1",
+    "cmd|'/c calc'!A1",
+    "a",
+    ",=1",
+    ',"=1"',
+    ";",
+    '"',
+    "1e5",
+    ".5",
+    " b",
+    "'",
+    "0x1F",
+    "-",
+)
+texts = st.one_of(
+    st.builds(str.__add__, st.sampled_from(STARTS), st.sampled_from(REST)),
+    st.text("=+-@'\t\r ,;\"1a.xe#", max_size=8),
+)
 
 
 def formulas(text: str) -> list[str]:
-    """What a spreadsheet would run of a table: it knows no comments, and cuts each line at its commas; or, in
+    """What a spreadsheet would run of a table: it knows no comments, and cuts each line at its
+    commas; or, in
     other countries, at semicolons or tabs."""
     found = []
     for line in re.split("[\r\n]", text):
@@ -47,8 +96,18 @@ def is_formula(cell: str) -> bool:
 
 def of(text: str, comment: str = "") -> RegisterTable:
     """A table that has a text in every place of a text."""
-    row = {"block": f"B{text}", "offset": "0", "register": text, "field": f"{text}f", "lsb": "0", "width": "4", "value": "enum:E",
-           "feature": text, "evidence": text, "note": text}
+    row = {
+        "block": f"B{text}",
+        "offset": "0",
+        "register": text,
+        "field": f"{text}f",
+        "lsb": "0",
+        "width": "4",
+        "value": "enum:E",
+        "feature": text,
+        "evidence": text,
+        "note": text,
+    }
     return RegisterTable.of([row], {"E": {1: text or "a", 2: "@two"}, "=E": {1: "a"}}, comment)
 
 
@@ -61,7 +120,10 @@ def test_a_cell_comes_back_and_is_no_formula(text: str) -> None:
     assert unguarded_comment(guarded_comment(text)) == text
 
 
-@pytest.mark.parametrize("text", ["-1", "+1", "-0x1F", "+.5", "-1.5e-3", "-1.", "1", "a", "'a'", "'", "", "a=1", "*2", "#1"])
+@pytest.mark.parametrize(
+    "text",
+    ["-1", "+1", "-0x1F", "+.5", "-1.5e-3", "-1.", "1", "a", "'a'", "'", "", "a=1", "*2", "#1"],
+)
 def test_numbers_and_plain_texts_are_written_as_they_are(text: str) -> None:
     assert guarded(text) == unguarded(text) == text
     assert table_text(("a", "b"), [{"a": -1, "b": text}]).splitlines()[1] == f"-1,{text}"
@@ -70,7 +132,9 @@ def test_numbers_and_plain_texts_are_written_as_they_are(text: str) -> None:
 @settings(max_examples=30)
 @given(texts, st.lists(texts, max_size=3))
 @example("=1+1", ["(c) a", 'b,=1,"-c",@d', "-1,'=2"])
-def test_a_table_comes_back_and_holds_no_formula(tmp_path_factory: pytest.TempPathFactory, text: str, lines: list[str]) -> None:
+def test_a_table_comes_back_and_holds_no_formula(
+    tmp_path_factory: pytest.TempPathFactory, text: str, lines: list[str]
+) -> None:
     table = of(text, "\n".join(["by", *lines]))
     folder = tmp_path_factory.mktemp("cells")
     path, beside = folder / "a.csv", folder / "enums.csv"
@@ -87,7 +151,9 @@ def test_a_table_comes_back_and_holds_no_formula(tmp_path_factory: pytest.TempPa
     assert path.read_bytes() == before
 
 
-def test_a_draft_keeps_the_bytes_of_lines_that_others_wrote_and_guards_its_own(tmp_path: Path) -> None:
+def test_a_draft_keeps_the_bytes_of_lines_that_others_wrote_and_guards_its_own(
+    tmp_path: Path,
+) -> None:
     head = "block,offset,register,field,lsb,width,note\n"
     theirs = "B,0,R,=a,0,4,\"=1+1\"\nB,0,R,'-b,4,4,'text'\n"
     (tmp_path / "m.csv").write_text(head + theirs + "B,4,S,c,0,4,\n")
@@ -114,7 +180,8 @@ def test_a_hostile_file_of_a_vendor_becomes_no_formula(tmp_path: Path) -> None:
         "<device><name>D</name><licenseText>of X,=cmd|'/c calc'!A1,\"@a\"</licenseText><peripherals><peripheral><name>P</name>"
         "<baseAddress>0</baseAddress><registers><register><name>R</name><addressOffset>0</addressOffset><description>+cmd|x</description>"
         "<fields><field><name>=cmd|'/c calc'!A1</name><bitRange>[3:0]</bitRange><description>@sum</description></field></fields>"
-        "</register></registers></peripheral></peripherals></device>")
+        "</register></registers></peripheral></peripherals></device>"
+    )
     table = npulab.read_map(tmp_path / "a.svd")
     npulab.write_map(table, tmp_path / "a.csv")
     assert "=cmd" in (tmp_path / "a.csv").read_text()

@@ -17,20 +17,34 @@ ENUMS = {"opcode": {1: "NOP", 2: "LOAD", 0x83: "CONV"}}
 
 def opcode(block: str, bits: int) -> dict[str, object]:
     return {
-        "block": block, "register": "CMD", "field": "opcode", "lsb": 0, "width": 8,
-        "value": "enum:opcode", "bits": bits,
+        "block": block,
+        "register": "CMD",
+        "field": "opcode",
+        "lsb": 0,
+        "width": 8,
+        "value": "enum:opcode",
+        "bits": bits,
     }
 
 
 def field(block: str, name: str, lsb: int, width: int, bits: int) -> dict[str, object]:
     return {
-        "block": block, "register": "CMD", "field": name, "lsb": lsb, "width": width, "bits": bits
+        "block": block,
+        "register": "CMD",
+        "field": name,
+        "lsb": lsb,
+        "width": width,
+        "bits": bits,
     }
 
 
 ROWS = {
     "NOP": [{"block": "NOP", "bits": 16}, opcode("NOP", 16)],
-    "LOAD": [{"block": "LOAD", "bits": 48}, opcode("LOAD", 48), field("LOAD", "address", 16, 32, 48)],
+    "LOAD": [
+        {"block": "LOAD", "bits": 48},
+        opcode("LOAD", 48),
+        field("LOAD", "address", 16, 32, 48),
+    ],
     "CONV": [opcode("CONV", 64), field("CONV", "rows", 20, 20, 64)],
 }
 MAPS = {block: RegisterMap(rows, enums=ENUMS) for block, rows in ROWS.items()}
@@ -67,42 +81,76 @@ def test_the_length_of_a_command_stands_in_the_table(tmp_path: Path) -> None:
     (tmp_path / "enums.csv").write_text("enum,raw,name\nopcode,2,LOAD\n")
     maps = {"LOAD": RegisterMap.read(tmp_path / "load.csv")}
     data = bytes([2, 0, 0x78, 0x56, 0x34, 0x12, 2, 0, 1, 0, 0, 0])
-    found = [maps[block].decode(words)["address"] for block, words in read_commands(data, maps, "opcode")]
+    found = [
+        maps[block].decode(words)["address"] for block, words in read_commands(data, maps, "opcode")
+    ]
     assert found == [0x12345678, 1]
 
 
 def burst(**block: object) -> dict[str, RegisterMap]:
-    head = [{"block": "CONV", "bits": 32, "count": "words", "stride": 4, **block}, opcode("CONV", 32),
-            {**field("CONV", "words", 8, 3, 32), "value": "raw+1"}]
-    data = {"block": "CONV", "offset": 4, "register": "DATA", "field": "data", "lsb": 0, "width": 32, "count": 6,
-            "stride": 4}
+    head = [
+        {"block": "CONV", "bits": 32, "count": "words", "stride": 4, **block},
+        opcode("CONV", 32),
+        {**field("CONV", "words", 8, 3, 32), "value": "raw+1"},
+    ]
+    data = {
+        "block": "CONV",
+        "offset": 4,
+        "register": "DATA",
+        "field": "data",
+        "lsb": 0,
+        "width": 32,
+        "count": 6,
+        "stride": 4,
+    }
     return {**MAPS, "CONV": RegisterMap([*head, data], enums=ENUMS)}
 
 
 @given(st.lists(st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=6), max_size=6))
 def test_a_field_of_the_command_says_how_many_words_follow(payloads: list[list[int]]) -> None:
     maps = burst()
-    parts = [b"\x01\0" + bytes([0x83, len(payload) - 1, 0, 0]) + np.array(payload, "<u4").tobytes() for payload in payloads]
+    parts = [
+        b"\x01\0" + bytes([0x83, len(payload) - 1, 0, 0]) + np.array(payload, "<u4").tobytes()
+        for payload in payloads
+    ]
     found = read_commands(b"".join(parts), maps, "opcode")
-    assert [[*words[1:]] for block, words in found if block == "CONV"] == [payload + [0] * (6 - len(payload)) for payload in payloads]
+    assert [[*words[1:]] for block, words in found if block == "CONV"] == [
+        payload + [0] * (6 - len(payload)) for payload in payloads
+    ]
     assert write_commands(found, maps) == b"".join(parts)
 
 
 def test_lengths_that_do_not_fit_the_block() -> None:
-    with pytest.raises(ValueError, match=r"^byte 0x2: block CONV: got 256 bits in 7 words, allowed are at most 224$"):
+    with pytest.raises(
+        ValueError,
+        match=r"^byte 0x2: block CONV: got 256 bits in 7 words, allowed are at most 224$",
+    ):
         read_commands(b"\x01\0\x83\6\0\0" + bytes(28), burst(), "opcode")
-    with pytest.raises(ValueError, match=r"^byte 0x0: got 6 bytes of a command CONV, allowed are 8$"):
+    with pytest.raises(
+        ValueError, match=r"^byte 0x0: got 6 bytes of a command CONV, allowed are 8$"
+    ):
         read_commands(b"\x83\0\0\0\1\2", burst(), "opcode")
-    with pytest.raises(ValueError, match=r"^command 0, CONV: got bits behind byte 8, allowed are 8 bytes$"):
+    with pytest.raises(
+        ValueError, match=r"^command 0, CONV: got bits behind byte 8, allowed are 8 bytes$"
+    ):
         write_commands([("CONV", np.array([0x83, 1, 2, 0, 0, 0, 0], np.uint32))], burst())
-    with pytest.raises(ValueError, match=r"^register map, block 'CONV': got no bits or stride, allowed is both beside count words$"):
+    with pytest.raises(
+        ValueError,
+        match=r"^register map, block 'CONV': got no bits or stride, allowed is both beside count words$",
+    ):
         burst(stride="")
 
 
-@pytest.mark.parametrize(("data", "words"), [
-    (b"\x01\x00\x07\x00", r"^byte 0x2: got opcode 0x7, allowed is 0x1 \(NOP\), 0x2 \(LOAD\), 0x83 \(CONV\)$"),
-    (b"\x01\x00\x02\x00\x00", "^byte 0x2: got 3 bytes of a command LOAD, allowed are 6$"),
-])
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (
+            b"\x01\x00\x07\x00",
+            r"^byte 0x2: got opcode 0x7, allowed is 0x1 \(NOP\), 0x2 \(LOAD\), 0x83 \(CONV\)$",
+        ),
+        (b"\x01\x00\x02\x00\x00", "^byte 0x2: got 3 bytes of a command LOAD, allowed are 6$"),
+    ],
+)
 def test_streams_that_are_broken(data: bytes, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         read_commands(data, MAPS, "opcode")
@@ -110,22 +158,44 @@ def test_streams_that_are_broken(data: bytes, words: str) -> None:
 
 def test_blocks_have_to_agree_on_the_opcode() -> None:
     other = [{**opcode("CONV", 64), "lsb": 8}]
-    with pytest.raises(ValueError, match=r"opcode at 0\[7:0\] and opcode at 0\[15:8\], allowed are the same bits"):
+    with pytest.raises(
+        ValueError, match=r"opcode at 0\[7:0\] and opcode at 0\[15:8\], allowed are the same bits"
+    ):
         read_commands(b"", {**MAPS, "CONV": RegisterMap(other, enums=ENUMS)}, "opcode")
-    with pytest.raises(ValueError, match="got no opcode of block STORE, its enum names NOP, LOAD, CONV"):
+    with pytest.raises(
+        ValueError, match="got no opcode of block STORE, its enum names NOP, LOAD, CONV"
+    ):
         read_commands(b"", {"STORE": MAPS["NOP"]}, "opcode")
 
 
 def test_bits_behind_a_command_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"^command 0, LOAD: got bits behind byte 6, allowed are 6 bytes$"):
+    with pytest.raises(
+        ValueError, match=r"^command 0, LOAD: got bits behind byte 6, allowed are 6 bytes$"
+    ):
         write_commands([("LOAD", np.array([2, 2**16], np.uint32))], MAPS)
     long = RegisterMap([{"block": "NOP", "bits": 64}, opcode("NOP", 32)], enums=ENUMS)
-    with pytest.raises(ValueError, match=r"^block NOP: got 64 bits in 1 words, allowed are at most 32$"):
+    with pytest.raises(
+        ValueError, match=r"^block NOP: got 64 bits in 1 words, allowed are at most 32$"
+    ):
         write_commands([("NOP", np.array([1]))], {"NOP": long})
 
 
 def test_an_opcode_in_two_words() -> None:
-    half = {"block": "FAR", "register": "CMD", "field": "opcode", "bits": 64, "width": 4, "value": "enum:opcode"}
-    maps = {"FAR": RegisterMap([{**half, "lsb": 0, "at": 0}, {**half, "lsb": 36, "at": 4}], enums={"opcode": {0x83: "FAR"}})}
+    half = {
+        "block": "FAR",
+        "register": "CMD",
+        "field": "opcode",
+        "bits": 64,
+        "width": 4,
+        "value": "enum:opcode",
+    }
+    maps = {
+        "FAR": RegisterMap(
+            [{**half, "lsb": 0, "at": 0}, {**half, "lsb": 36, "at": 4}],
+            enums={"opcode": {0x83: "FAR"}},
+        )
+    }
     data = (0x83 % 16 + (0x83 // 16 << 36) + (0xABC << 40)).to_bytes(8, "little") * 2
-    assert [(block, words.tolist()) for block, words in read_commands(data, maps, "opcode")] == [("FAR", [3, 0xABC80])] * 2
+    assert [(block, words.tolist()) for block, words in read_commands(data, maps, "opcode")] == [
+        ("FAR", [3, 0xABC80])
+    ] * 2

@@ -173,16 +173,38 @@ def test_a_block_that_repeats_is_placed_by_address(tmp_path: Path) -> None:
 
 
 def test_a_field_of_a_shared_word_is_known_by_its_own_name() -> None:
-    rows = [("CTRL", 0, "mode", 16), ("CTRL", 0, "x", 16), ("SHIFT", 2, "by", 8), ("SHIFT", 2, "x", 8)]
-    registers = RegisterMap([{"block": "B", "register": register, "offset": offset, "field": name,
-                              "lsb": 4 * (name == "x"), "width": 2, "bits": bits} for register, offset, name, bits in rows])
+    rows = [
+        ("CTRL", 0, "mode", 16),
+        ("CTRL", 0, "x", 16),
+        ("SHIFT", 2, "by", 8),
+        ("SHIFT", 2, "x", 8),
+    ]
+    registers = RegisterMap(
+        [
+            {
+                "block": "B",
+                "register": register,
+                "offset": offset,
+                "field": name,
+                "lsb": 4 * (name == "x"),
+                "width": 2,
+                "bits": bits,
+            }
+            for register, offset, name, bits in rows
+        ]
+    )
     assert registers.encode({"mode": 1, "by": 2, "CTRL.x": 3}).tolist() == [0x20031]
     read = registers.decode(np.array([0x20031], np.uint32))
     assert (read["mode"], read["by"], read["CTRL.x"], read["SHIFT.x"]) == (1, 2, 3, 0)
     assert registers["CTRL.mode"] is registers["mode"]
     with pytest.raises(LookupError, match="got field 'x', the map has "):
         registers["x"]
-    plain = RegisterMap([*registers.fields.to_dict("records"), {"block": "B", "offset": 4, "field": "by", "lsb": 0, "width": 1}])
+    plain = RegisterMap(
+        [
+            *registers.fields.to_dict("records"),
+            {"block": "B", "offset": 4, "field": "by", "lsb": 0, "width": 1},
+        ]
+    )
     assert plain["by"].pieces[0].word == 1
     assert plain.encode({"SHIFT.by": 1}).tolist() == [0x10000, 0]
 
@@ -252,15 +274,31 @@ def test_copies_that_meet_are_refused() -> None:
             {"block": "B", "offset": 8, "register": "R", "field": "f", "lsb": 0, "width": 1},
         ]
     )
-    with pytest.raises(ValueError, match=r"address 0x4: got offset 0x0 of B \(1,\) and 0x4 of B \(0,\)"):
+    with pytest.raises(
+        ValueError, match=r"address 0x4: got offset 0x0 of B \(1,\) and 0x4 of B \(0,\)"
+    ):
         registers.place(0)
 
 
 def test_too_many_copies_and_two_words_at_an_address_are_refused(tmp_path: Path) -> None:
     rows = [f"LAYER,{4 * n:#x},R{n},f{n},0,1,,,,," for n in range(17)]
-    many = RegisterMap.read(table(tmp_path, REPEATED[0].replace("4 32", "4096 16").replace("0x400000 4", "0x2000 0x80"), *rows))
-    with pytest.raises(ValueError, match=r"^register map: got 1114112 words at addresses, allowed are at most 1048576$"):
+    many = RegisterMap.read(
+        table(
+            tmp_path,
+            REPEATED[0].replace("4 32", "4096 16").replace("0x400000 4", "0x2000 0x80"),
+            *rows,
+        )
+    )
+    with pytest.raises(
+        ValueError,
+        match=r"^register map: got 1114112 words at addresses, allowed are at most 1048576$",
+    ):
         many.place(0x50100000)
-    alike = RegisterMap.read(table(tmp_path, REPEATED[0].replace("0x400000 4", "0x400000 0x80"), *REPEATED[1:]))
-    with pytest.raises(ValueError, match=r"address 0x50100080: got offset 0x0 of LAYER \(0, 1\) and 0x80 of LAYER \(0, 0\)"):
+    alike = RegisterMap.read(
+        table(tmp_path, REPEATED[0].replace("0x400000 4", "0x400000 0x80"), *REPEATED[1:])
+    )
+    with pytest.raises(
+        ValueError,
+        match=r"address 0x50100080: got offset 0x0 of LAYER \(0, 1\) and 0x80 of LAYER \(0, 0\)",
+    ):
         alike.place(0x50100000)

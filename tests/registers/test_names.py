@@ -1,4 +1,6 @@
-"""One name for a field: the same in maps, files of every format, captures, diffs, laws and views."""
+"""One name for a field: the same in maps, files of every format, captures, diffs, laws and
+views.
+"""
 
 from __future__ import annotations
 
@@ -31,14 +33,28 @@ from npulab.registers.names import FIELD, blocks_by_address, name_of, run_of
 COLUMNS = "block,offset,register,field,lsb,width,at,value,feature,address,align,evidence,note,bits,count,stride"
 BACK = {"svd": "", "xml": "", "h": "struct", "hpp": "macros", "csv": "", "rdl": ""}
 Runs = dict[tuple[str, int, int, int], str]
-NAMES = ("a", "b", "kernel w", "kernel_w", "int", "2d", "size.x", "w0_0_4", "w3_8_8", "r0004_0_4", "")
+NAMES = (
+    "a",
+    "b",
+    "kernel w",
+    "kernel_w",
+    "int",
+    "2d",
+    "size.x",
+    "w0_0_4",
+    "w3_8_8",
+    "r0004_0_4",
+    "",
+)
 
 
 def line(**cells: Any) -> str:
     return ",".join(str(cells.get(name, "")) for name in COLUMNS.split(","))
 
 
-def fields_of_word(chance: random.Random, offset: int, by_address: bool) -> Iterator[dict[str, Any]]:
+def fields_of_word(
+    chance: random.Random, offset: int, by_address: bool
+) -> Iterator[dict[str, Any]]:
     """Runs of a word: some unnamed, some named, some as their place is called, some left out."""
     lsb, taken = 0, set()
     while lsb < 32:
@@ -69,19 +85,59 @@ def made(seed: int) -> str:
             for row in fields_of_word(chance, offset, by_address):
                 lines.append(line(block=block, register=register, **row))
         low = base + 0x20
-        lines.append(line(block=block, offset=low, register="LO", field="split", lsb=4, width=12, at=0))
-        lines.append(line(block=block, offset=low + 4, register="HI", field="split", lsb=0, width=9, at=12))
-        lines += [line(block=block, offset=low + 8 + n, register=f"BYTE{n}", field=name, lsb=1, width=5, bits=8)
-                  for n, name in enumerate(("mode", "", "mode"))]
-        lines.append(line(block=block, offset=low + 0x10, register="WIDE", field="far", lsb=20, width=30, bits=64))
-        lines += [line(block=block, offset=low + 0x20, register="LUT", field=name, lsb=lsb, width=6, bits=16, count=4,
-                       stride=2) for name, lsb in (("value", 0), ("", 8))]
+        lines.append(
+            line(block=block, offset=low, register="LO", field="split", lsb=4, width=12, at=0)
+        )
+        lines.append(
+            line(block=block, offset=low + 4, register="HI", field="split", lsb=0, width=9, at=12)
+        )
+        lines += [
+            line(
+                block=block,
+                offset=low + 8 + n,
+                register=f"BYTE{n}",
+                field=name,
+                lsb=1,
+                width=5,
+                bits=8,
+            )
+            for n, name in enumerate(("mode", "", "mode"))
+        ]
+        lines.append(
+            line(
+                block=block,
+                offset=low + 0x10,
+                register="WIDE",
+                field="far",
+                lsb=20,
+                width=30,
+                bits=64,
+            )
+        )
+        lines += [
+            line(
+                block=block,
+                offset=low + 0x20,
+                register="LUT",
+                field=name,
+                lsb=lsb,
+                width=6,
+                bits=16,
+                count=4,
+                stride=2,
+            )
+            for name, lsb in (("value", 0), ("", 8))
+        ]
     return "\n".join([*lines, ""])
 
 
 def of_table(table: RegisterTable) -> Runs:
-    return {(row.get("block", ""), row["offset"], row["lsb"], row["width"]): name_of(row, table.by_address)
-            for row in table.rows}
+    return {
+        (row.get("block", ""), row["offset"], row["lsb"], row["width"]): name_of(
+            row, table.by_address
+        )
+        for row in table.rows
+    }
 
 
 def of_map(registers: RegisterMap) -> Runs:
@@ -120,7 +176,9 @@ def test_each_run_of_bits_has_one_name_in_every_format(seed: int, tmp_path: Path
         write_map(table, out, to or suffix)
         read = read_map(out)
         assert of_table(read) == names, suffix
-        assert {row["field"] for row in read.rows if "field" in row} == {row["field"] for row in table.rows if "field" in row}
+        assert {row["field"] for row in read.rows if "field" in row} == {
+            row["field"] for row in table.rows if "field" in row
+        }
         assert declared(of_map(read.map()), names) == names
         for block in table.blocks:
             part = of_blocks(table, [block])
@@ -140,7 +198,9 @@ def shown_in_drawings(table: RegisterTable, names: Runs, folder: Path) -> None:
                 found[one["block"], one["offset"], at, part["bits"]] = part["name"]
             at += part["bits"]
     assert found == names
-    pages = [(folder / f"drawn.{to}").read_text().replace("\\", "") for to in ("md", "svg", "hexpat")]
+    pages = [
+        (folder / f"drawn.{to}").read_text().replace("\\", "") for to in ("md", "svg", "hexpat")
+    ]
     for name in names.values():
         assert all(name in page for page in pages), name
 
@@ -150,7 +210,9 @@ def members_of_c(table: RegisterTable, folder: Path) -> None:
     write_map(table, folder / "pack.h", "pack")
     text = (folder / "pack.h").read_text()
     for block in table.blocks:
-        registers = RegisterTable(tuple(table.blocks[block]), table.enums, by_address=table.by_address).map()
+        registers = RegisterTable(
+            tuple(table.blocks[block]), table.enums, by_address=table.by_address
+        ).map()
         body = text.partition(f"struct {block}_values {{")[2].partition("};")[0]
         members = re.findall(r"uint\d+_t (\w+); /\* ([^*]*) \*/", body)
         assert len({name.lower() for name, _ in members}) == len(members)
@@ -167,8 +229,10 @@ def captured(seed: int, path: Path) -> tuple[Capture, Capture]:
     maps = {block: whole.of_block(block) for block in ("GEMM", "ALU")}
     out = []
     for name in ("one", "two"):
-        jobs = tuple(Job(block, chance.integers(0, 2 ** 32, len(one), np.uint64).astype(np.uint32))
-                     for block, one in maps.items())
+        jobs = tuple(
+            Job(block, chance.integers(0, 2**32, len(one), np.uint64).astype(np.uint32))
+            for block, one in maps.items()
+        )
         out.append(Capture(name, "demo", "x", jobs, maps=maps))
     return out[0], out[1]
 
@@ -182,17 +246,26 @@ def test_show_diff_and_views_have_the_names_of_the_map(seed: int, tmp_path: Path
     table = read_map(path)
     names, every = of_table(table), of_map(RegisterMap.read(path))
     assert declared(every, names) == names
-    shown = {(row["block"], row["register"], row["field"], row["bits"]) for row in Decoded(one).rows}
-    differ = {(row["block"], row["register"], row["field"]) for row in differing(one, two).records()}
+    shown = {
+        (row["block"], row["register"], row["field"], row["bits"]) for row in Decoded(one).rows
+    }
+    differ = {
+        (row["block"], row["register"], row["field"]) for row in differing(one, two).records()
+    }
     assert differ <= {place[:3] for place in shown}
     for block, registers in one.maps.items():
         assert {name for place, name in every.items() if place[0] == block} == {
-            field for of, _, field, _ in shown if of == block}
+            field for of, _, field, _ in shown if of == block
+        }
         assert Rows.whole(registers).names == tuple(map(registers.key, registers))
         for item in random.Random(seed).sample([*registers], 4):
             wanted = Wanted(f"{block}.{item.register}.{item.name}".replace("[", "[[]"))
             (row,) = Decoded(one, wanted).rows
-            assert (row["block"], row["register"], row["field"]) == (block, item.register, item.name)
+            assert (row["block"], row["register"], row["field"]) == (
+                block,
+                item.register,
+                item.name,
+            )
         words = np.zeros((3, len(registers)), np.uint32)
         words[:, -1] = range(3)
         sweep = npulab.Sweep(words, {"mode": range(3)}, "s", block=block, registers=registers)
@@ -219,7 +292,9 @@ def test_laws_have_the_names_of_the_map(seed: int, tmp_path: Path) -> None:
             assert law.name.startswith("r" if by_address else "w")
         rows = laws.register_rows()
         assert {row["block"] for row in rows} == {block}
-        assert [run_of(row["field"]) for row in rows] == [(row["offset"], row["lsb"], row["width"]) for row in rows]
+        assert [run_of(row["field"]) for row in rows] == [
+            (row["offset"], row["lsb"], row["width"]) for row in rows
+        ]
 
 
 LAWS = """block,offset,register,field,lsb,width,at,value,feature,address,align,evidence,note
@@ -229,10 +304,23 @@ JOB,8,w2,w2_0_3,0,3,,,,,,guess,ceil(w1_0_7 / 16)
 """
 
 
-def test_names_of_a_map_that_laws_wrote_are_in_every_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_of_a_map_that_laws_wrote_are_in_every_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "laws.csv"
     path.write_text(LAWS)
-    for to in ("xml", "svd", "rdl", "h --to struct", "h --to macros", "h --to pack", "hexpat", "json", "md", "svg"):
+    for to in (
+        "xml",
+        "svd",
+        "rdl",
+        "h --to struct",
+        "h --to macros",
+        "h --to pack",
+        "hexpat",
+        "json",
+        "md",
+        "svg",
+    ):
         suffix, *options = to.split()
         out = tmp_path / f"{options[-1] if options else 'out'}.{suffix}"
         assert main(["map", str(path), str(out), *options]) == 0
@@ -247,8 +335,17 @@ def test_names_of_a_map_that_laws_wrote_are_in_every_file(tmp_path: Path, capsys
 
 
 def test_laws_of_registers_with_addresses_are_told_by_offset() -> None:
-    rows = [{"block": "CORE", "offset": 0x1010 + 4 * n, "register": f"R{n}", "field": "", "lsb": 0, "width": 32}
-            for n in range(2)]
+    rows = [
+        {
+            "block": "CORE",
+            "offset": 0x1010 + 4 * n,
+            "register": f"R{n}",
+            "field": "",
+            "lsb": 0,
+            "width": 32,
+        }
+        for n in range(2)
+    ]
     width = np.arange(3, 67)
     words = np.stack([width, (width + 15) // 16], 1).astype(np.uint32)
     sweep = npulab.Sweep(words, {"width": width}, "s", registers=RegisterMap(rows, dense=False))
@@ -264,13 +361,19 @@ def test_laws_of_registers_with_addresses_are_told_by_offset() -> None:
 
 
 def test_laws_of_several_blocks_have_the_block_in_front() -> None:
-    rows = [{"block": block, "offset": 0, "field": "", "lsb": 0, "width": 32} for block in ("GEMM", "ALU")]
+    rows = [
+        {"block": block, "offset": 0, "field": "", "lsb": 0, "width": 32}
+        for block in ("GEMM", "ALU")
+    ]
     width = np.arange(3, 67)
     words = np.stack([width, width * 2], 1).astype(np.uint32)
     sweep = npulab.Sweep(words, {"width": width}, "s", registers=RegisterMap(rows))
     laws = find_laws(sweep)
     assert [law.name for law in laws.fields] == ["GEMM.w0_0_7", "ALU.w0_1_7"]
-    assert [(row["block"], row["field"]) for row in laws.register_rows()] == [("GEMM", "w0_0_7"), ("ALU", "w0_1_7")]
+    assert [(row["block"], row["field"]) for row in laws.register_rows()] == [
+        ("GEMM", "w0_0_7"),
+        ("ALU", "w0_1_7"),
+    ]
     stated = npulab.analysis.laws.Stated.parse("ALU.w0_1_7", "GEMM.w0_0_7 * 1", "ALU.w0_1_7")
     found = npulab.analysis.laws.check_stated([stated], sweep)
     assert found["verdict"].tolist() == ["agrees"]
@@ -284,13 +387,23 @@ def test_bits_that_only_a_law_reads_have_a_row_too() -> None:
     secret = np.random.default_rng(4).integers(0, 256, 64)
     laws = find_laws(np.stack([width, secret * 16, secret], 1).astype(np.uint32), {"width": width})
     reads = Solved(2, 0, 8, ((ALWAYS, field("w1_4_8")),), (64,), 1.0, 100.0)
-    laws = replace(laws, _solved=(*laws._solved, reads), _follows={**laws._follows, "w2_0_8": frozenset({"w1_4_8"})})
+    laws = replace(
+        laws,
+        _solved=(*laws._solved, reads),
+        _follows={**laws._follows, "w2_0_8": frozenset({"w1_4_8"})},
+    )
     rows = laws.register_rows("JOB", {"w0_0_4": "width of it"})
     assert [(row["field"], row["note"], row["evidence"]) for row in rows] == [
-        ("width of it", "width", "C:sweep"), ("w1_4_8", "", "unknown"), ("w2_0_8", "w1_4_8", "guess")]
+        ("width of it", "width", "C:sweep"),
+        ("w1_4_8", "", "unknown"),
+        ("w2_0_8", "w1_4_8", "guess"),
+    ]
     assert len(RegisterMap(rows)) == 3
     named = laws.register_rows("JOB", {"w1_4_8": "input"})
-    assert [(row["field"], row["note"]) for row in named][1:] == [("input", ""), ("w2_0_8", "input")]
+    assert [(row["field"], row["note"]) for row in named][1:] == [
+        ("input", ""),
+        ("w2_0_8", "input"),
+    ]
 
 
 @pytest.mark.parametrize("name", npulab.targets())
@@ -302,7 +415,10 @@ def test_every_bundled_map_has_addresses_where_it_is_sparse(name: str) -> None:
 
 
 def test_files_of_registers_keep_whether_a_block_has_addresses(tmp_path: Path) -> None:
-    rows = [{"block": "A", "offset": 4, "lsb": 0, "width": 3}, {"block": "B", "offset": 8, "field": "b", "lsb": 0, "width": 3}]
+    rows = [
+        {"block": "A", "offset": 4, "lsb": 0, "width": 3},
+        {"block": "B", "offset": 8, "field": "b", "lsb": 0, "width": 3},
+    ]
     for sparse in ((), ("A",), ("A", "B")):
         table = RegisterTable.of(rows, sparse=sparse)
         assert table.by_address == {*sparse}
@@ -311,30 +427,39 @@ def test_files_of_registers_keep_whether_a_block_has_addresses(tmp_path: Path) -
             assert read_map(out).by_address == table.by_address
             assert read_map(out) == table
     foreign = tmp_path / "foreign.svd"
-    foreign.write_text("<device><name>d</name><width>32</width><size>32</size><peripherals><peripheral><name>P</name>"
-                       "<baseAddress>0</baseAddress><registers><register><name>R</name><addressOffset>8</addressOffset>"
-                       "<fields><field><name>f</name><bitOffset>0</bitOffset><bitWidth>4</bitWidth></field></fields>"
-                       "</register></registers></peripheral></peripherals></device>")
+    foreign.write_text(
+        "<device><name>d</name><width>32</width><size>32</size><peripherals><peripheral><name>P</name>"
+        "<baseAddress>0</baseAddress><registers><register><name>R</name><addressOffset>8</addressOffset>"
+        "<fields><field><name>f</name><bitOffset>0</bitOffset><bitWidth>4</bitWidth></field></fields>"
+        "</register></registers></peripheral></peripherals></device>"
+    )
     assert [item.name for item in read_map(foreign).map()] == ["f", "r0008_4_28"]
 
 
 def test_a_name_that_other_bits_of_the_register_have_by_their_place_is_refused() -> None:
-    said = (r"^register map: field w0_0_4 of register CFG of block 'A' has bits 0\[7:5\], allowed is another name: "
-            r"other bits of the register have none and are called so by their place$")
-    rows = [{"block": "A", "register": "CFG", "field": "w0_0_4", "lsb": 5, "width": 3},
-            {"block": "A", "register": "CFG", "field": "a", "lsb": 4, "width": 1}]
+    said = (
+        r"^register map: field w0_0_4 of register CFG of block 'A' has bits 0\[7:5\], allowed is another name: "
+        r"other bits of the register have none and are called so by their place$"
+    )
+    rows = [
+        {"block": "A", "register": "CFG", "field": "w0_0_4", "lsb": 5, "width": 3},
+        {"block": "A", "register": "CFG", "field": "a", "lsb": 4, "width": 1},
+    ]
     with pytest.raises(ValueError, match=said):
         RegisterMap(rows)
 
 
-@pytest.mark.parametrize(("rows", "wanted"), [
-    ([{"offset": 0x10, "register": "w4", "lsb": 0, "width": 1}], set()),
-    ([{"offset": 0x10, "register": "r0010", "lsb": 0, "width": 1}], {""}),
-    ([{"offset": 0x10, "register": "w5", "lsb": 0, "width": 1}], set()),
-    ([{"offset": 0x10, "field": "r0010_0_1", "lsb": 0, "width": 1}], {""}),
-    ([{"offset": 0x1000, "field": "w1024_0_1", "lsb": 0, "width": 1}], set()),
-    ([{"offset": 0xFFC, "lsb": 0, "width": 1}], set()),
-    ([{"offset": 0x1000, "lsb": 0, "width": 1}], {""}),
-])
+@pytest.mark.parametrize(
+    ("rows", "wanted"),
+    [
+        ([{"offset": 0x10, "register": "w4", "lsb": 0, "width": 1}], set()),
+        ([{"offset": 0x10, "register": "r0010", "lsb": 0, "width": 1}], {""}),
+        ([{"offset": 0x10, "register": "w5", "lsb": 0, "width": 1}], set()),
+        ([{"offset": 0x10, "field": "r0010_0_1", "lsb": 0, "width": 1}], {""}),
+        ([{"offset": 0x1000, "field": "w1024_0_1", "lsb": 0, "width": 1}], set()),
+        ([{"offset": 0xFFC, "lsb": 0, "width": 1}], set()),
+        ([{"offset": 0x1000, "lsb": 0, "width": 1}], {""}),
+    ],
+)
 def test_which_registers_have_addresses(rows: list[dict[str, Any]], wanted: set[str]) -> None:
     assert blocks_by_address(rows) == wanted

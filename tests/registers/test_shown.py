@@ -1,4 +1,6 @@
-"""Tables as people read them: whole texts to the left, addresses in hex; the values stay what they are."""
+"""Tables as people read them: whole texts to the left, addresses in hex; the values stay what
+they are.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,13 @@ MESA, VENDOR = (npulab.load(CAPTURES / f"vivante/update4-{name}") for name in ("
 def test_addresses_are_shown_in_hex_and_stay_numbers() -> None:
     table = npulab.diff(MESA, VENDOR)
     row = table[table.field == "kernel_address"]
-    assert row.b.item() == 0x3348dfc0
+    assert row.b.item() == 0x3348DFC0
     assert "<td style='text-align:left'>0x3348dfc0</td>" in row._repr_html_()
     assert "0x3348dfc0" in repr(row[["field", "b", "address"]])
     assert "862511040" not in table._repr_html_()
     fields = VENDOR.fields
     chosen = fields[fields.field.str.endswith("kernel_address")].reset_index(drop=True)
-    assert chosen.value.tolist() == [0x3348dfc0]
+    assert chosen.value.tolist() == [0x3348DFC0]
     assert ">0x3348dfc0<" in chosen._repr_html_()
     assert ">0x3348dfc0<" in chosen.drop(columns=["task", "block"])._repr_html_()
     assert "0x800<" not in fields._repr_html_(), "what points nowhere stays a number"
@@ -53,18 +55,30 @@ def test_a_value_that_is_not_there_is_a_dash() -> None:
 
 def test_odd_tables_are_shown_too() -> None:
     assert "<table" in Table()._repr_html_()
-    several = Table(pd.DataFrame([[1, "a"]], columns=pd.MultiIndex.from_tuples([("a", "b"), ("a", "c")])))
+    several = Table(
+        pd.DataFrame([[1, "a"]], columns=pd.MultiIndex.from_tuples([("a", "b"), ("a", "c")]))
+    )
     assert "<td style='text-align:left'>a</td>" in several._repr_html_()
     named = Table({"a": ["<b>"]}).rename_axis("row")
     assert "&lt;b&gt;" in named._repr_html_()
     sets = Table({"field": ["x"], "a": [[16, 32]], "address": [True]})
     assert "[0x10, 0x20]" in sets._repr_html_()
-    assert "…" in Table({"n": range(500)})._repr_html_() or "..." in Table({"n": range(500)})._repr_html_()
+    assert (
+        "…" in Table({"n": range(500)})._repr_html_()
+        or "..." in Table({"n": range(500)})._repr_html_()
+    )
 
 
 def test_only_what_points_into_memory_is_in_hex() -> None:
-    shown = repr(Table({"field": ["p", "q", "r", "s", "t"], "value": [16, 40, [32, 17], "gone", None],
-                        "address": [True, False, True, True, True]}))
+    shown = repr(
+        Table(
+            {
+                "field": ["p", "q", "r", "s", "t"],
+                "value": [16, 40, [32, 17], "gone", None],
+                "address": [True, False, True, True, True],
+            }
+        )
+    )
     assert "0x10" in shown
     assert " 40" in shown
     assert "[0x20, 0x11]" in shown

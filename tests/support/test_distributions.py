@@ -31,22 +31,47 @@ def head(folder: Path, name: str = "evil-1.dist-info") -> Path:
     return made
 
 
-@pytest.mark.parametrize("line", ["x=", "x = \u00e9 mod:T", "= mod", "x = mod:", "x = .mod", "x = 1mod", "x", "x = mod;y", "x = [a]"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "x=",
+        "x = \u00e9 mod:T",
+        "= mod",
+        "x = mod:",
+        "x = .mod",
+        "x = 1mod",
+        "x",
+        "x = mod;y",
+        "x = [a]",
+    ],
+)
 def test_a_malformed_entry_point_is_left_out(folder: Path, line: str) -> None:
     file = head(folder) / "entry_points.txt"
-    file.write_text(f"[other]\n{line}\n\n[{GROUP}]\n# mine\n{line}\nwell = wellmod\n", encoding="utf-8")
-    with pytest.warns(UserWarning, match="allowed is an entry point such as name = module; it is left out") as said:
+    file.write_text(
+        f"[other]\n{line}\n\n[{GROUP}]\n# mine\n{line}\nwell = wellmod\n", encoding="utf-8"
+    )
+    with pytest.warns(
+        UserWarning, match="allowed is an entry point such as name = module; it is left out"
+    ) as said:
         names = npulab.targets()
     assert [str(one.message) for one in said] == [
-        f"{file}, line 6: got {line!r}, allowed is an entry point such as name = module; it is left out"]
+        f"{file}, line 6: got {line!r}, allowed is an entry point such as name = module; it is left out"
+    ]
     assert "well" in names
     assert "x" not in names
 
 
-@pytest.mark.parametrize("value", ["mod", "mod.inner", "mod : T", "mod:T.inner", "mod:T [extra]", "mod [a, b]", "m\u00f6d"])
+@pytest.mark.parametrize(
+    "value",
+    ["mod", "mod.inner", "mod : T", "mod:T.inner", "mod:T [extra]", "mod [a, b]", "m\u00f6d"],
+)
 def test_an_entry_point_is_taken(folder: Path, value: str) -> None:
     (head(folder) / "entry_points.txt").write_text(f"[{GROUP}]\nmine = {value}\n", encoding="utf-8")
-    found = [(one.name, one.value, one.wrong) for one in stated_points(GROUP) if one.dist.locate_file("") == folder]
+    found = [
+        (one.name, one.value, one.wrong)
+        for one in stated_points(GROUP)
+        if one.dist.locate_file("") == folder
+    ]
     assert found == [("mine", value, "")]
 
 
@@ -56,7 +81,8 @@ def test_bytes_that_are_no_text_are_left_out(folder: Path) -> None:
     with pytest.warns(UserWarning, match="UTF-8") as said:
         assert "vivante" in npulab.targets()
     assert [str(one.message) for one in said] == [
-        f"{file}: got byte 0xff at byte 0, allowed is UTF-8; its entry points are left out"]
+        f"{file}: got byte 0xff at byte 0, allowed is UTF-8; its entry points are left out"
+    ]
 
 
 @pytest.mark.parametrize("name", ["evil-1.dist-info", "-1.dist-info", "evil.egg-info"])
@@ -64,7 +90,10 @@ def test_a_pipe_is_not_waited_for(folder: Path, name: str) -> None:
     made = head(folder, name)
     for file in ("entry_points.txt", "METADATA", "PKG-INFO"):
         os.mkfifo(made / file)
-    with pytest.warns(UserWarning, match=r"entry_points.txt: got what is no file, allowed is a file; its entry points are left out$"):
+    with pytest.warns(
+        UserWarning,
+        match=r"entry_points.txt: got what is no file, allowed is a file; its entry points are left out$",
+    ):
         assert "vivante" in npulab.targets()
 
 
@@ -72,7 +101,9 @@ def test_the_size_is_bounded(folder: Path) -> None:
     file = head(folder) / "entry_points.txt"
     file.touch()
     os.truncate(file, 2**40)
-    with pytest.warns(UserWarning, match=r"entry_points.txt: got 1099511627776 bytes, allowed are 1048576; its"):
+    with pytest.warns(
+        UserWarning, match=r"entry_points.txt: got 1099511627776 bytes, allowed are 1048576; its"
+    ):
         npulab.targets()
 
 

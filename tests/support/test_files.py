@@ -10,7 +10,14 @@ from typing import Any
 
 import pytest
 
-from npulab.support.files import first_bytes, opened, read_bounded, replace_file, write_file, write_files
+from npulab.support.files import (
+    first_bytes,
+    opened,
+    read_bounded,
+    replace_file,
+    write_file,
+    write_files,
+)
 
 
 def test_reading_is_bounded(tmp_path: Path) -> None:
@@ -32,17 +39,23 @@ def test_what_has_no_end_is_not_read(tmp_path: Path) -> None:
             read_bounded(path, 4)
 
 
-def test_a_file_of_no_size_is_read_to_the_bound_and_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_no_size_is_read_to_the_bound_and_no_further(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     endless = Path("/proc/kallsyms")
     if not endless.is_file() or endless.stat().st_size or len(first_bytes(endless, 5000)) < 5000:
         pytest.skip("no pseudo file of size 0 with much in it")
-    with pytest.raises(ValueError, match=r"^/proc/kallsyms: got more than 100 bytes, allowed are 100$"):
+    with pytest.raises(
+        ValueError, match=r"^/proc/kallsyms: got more than 100 bytes, allowed are 100$"
+    ):
         read_bounded(endless, 100)
     counted = read_bounded(Path("/proc/self/status"), 10_000)
     assert counted.startswith(b"Name:")
 
 
-def test_a_file_that_grows_is_read_to_the_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_grows_is_read_to_the_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "a"
     path.write_bytes(b"x" * 200_000)
     known = os.fstat
@@ -58,29 +71,43 @@ def test_a_file_that_grows_is_read_to_the_bound(tmp_path: Path, monkeypatch: pyt
         read_bounded(path, 199_999)
 
 
-def test_what_would_wait_for_its_bytes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_would_wait_for_its_bytes_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # a pipe with an open end for writing has no bytes yet, as a log of the kernel
     os.mkfifo(tmp_path / "log")
     keeps_open = os.open(tmp_path / "log", os.O_RDWR)
     monkeypatch.setattr("npulab.support.files.need_file", lambda path: None)
     monkeypatch.setattr(stat, "S_ISREG", lambda mode: True)
     for read in (lambda file: file.read(1), lambda file: file.read(), lambda file: file.readline()):
-        with opened(tmp_path / "log") as file, pytest.raises(ValueError, match=r"log: got a file whose bytes are not there yet"):
+        with (
+            opened(tmp_path / "log") as file,
+            pytest.raises(ValueError, match=r"log: got a file whose bytes are not there yet"),
+        ):
             read(file)
-    with pytest.raises(ValueError, match=r"log: got a file whose bytes are not there yet, allowed is one on a disk$"):
+    with pytest.raises(
+        ValueError,
+        match=r"log: got a file whose bytes are not there yet, allowed is one on a disk$",
+    ):
         read_bounded(tmp_path / "log", 10)
     os.close(keeps_open)
 
 
 def test_what_became_a_pipe_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(tmp_path / "pipe")
-    monkeypatch.setattr("npulab.support.files.need_file", lambda path: None)  # a file when it was looked at
+    monkeypatch.setattr(
+        "npulab.support.files.need_file", lambda path: None
+    )  # a file when it was looked at
     with pytest.raises(ValueError, match=r"pipe: got what is no file, allowed is a file$"):
         read_bounded(tmp_path / "pipe", 10)
 
 
-@pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES, errno.EINVAL])
-def test_a_new_file_is_whole_where_links_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+@pytest.mark.parametrize(
+    "number", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES, errno.EINVAL]
+)
+def test_a_new_file_is_whole_where_links_cannot_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
     def no_links(self: Path, target: Path) -> None:
         raise OSError(number, os.strerror(number))
 
@@ -96,7 +123,9 @@ def test_a_new_file_is_whole_where_links_cannot_be_made(tmp_path: Path, monkeypa
 
     path = tmp_path / "a"
     with monkeypatch.context() as patched:
-        patched.setattr(Path, "open", opens_parts)  # a file that is filled under its final name is torn
+        patched.setattr(
+            Path, "open", opens_parts
+        )  # a file that is filled under its final name is torn
         write_file(path, b"one two three")
     assert path.read_bytes() == b"one two three"
     with pytest.raises(FileExistsError, match=r"a: is there already$"):
@@ -110,7 +139,9 @@ def test_a_new_file_is_whole_where_links_cannot_be_made(tmp_path: Path, monkeypa
     assert (tmp_path / "b").read_bytes() == b"y" * 100
 
 
-def test_a_name_that_was_taken_meanwhile_is_kept_where_links_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_that_was_taken_meanwhile_is_kept_where_links_cannot_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def taken(self: Path, target: Path) -> None:
         self.write_bytes(b"another's")
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
@@ -134,7 +165,9 @@ def test_a_file_that_is_replaced_keeps_its_mode_and_its_link(tmp_path: Path) -> 
     assert [one.name for one in path.parent.iterdir()] == ["a"]
 
 
-def test_a_file_that_cannot_be_replaced_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_replaced_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: object) -> None:
         raise OSError("no room")
 

@@ -11,8 +11,10 @@ from npulab.support.late import Late
 
 
 def test_pandas_is_loaded_at_its_first_use() -> None:
-    code = ("import sys; from npulab.support.late import pd; before = 'pandas' in sys.modules; "
-            "print(before, len(pd.DataFrame({'a': [1, 2]})), 'pandas' in sys.modules)")
+    code = (
+        "import sys; from npulab.support.late import pd; before = 'pandas' in sys.modules; "
+        "print(before, len(pd.DataFrame({'a': [1, 2]})), 'pandas' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "2", "True"]
 

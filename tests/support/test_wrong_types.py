@@ -1,4 +1,6 @@
-"""A public function that is given something of another type says in a sentence what it got and what makes the right thing."""
+"""A public function that is given something of another type says in a sentence what it got and
+what makes the right thing.
+"""
 
 from __future__ import annotations
 
@@ -20,20 +22,31 @@ PACKAGE = Path(npulab.__file__).parent
 SIM = CAPTURES / "vivante/sim-1x1"
 WORDS = np.arange(20, dtype=np.uint32)[:, None]
 Q = npulab.QuantParams(0.1, 0)
-CONV = npulab.Conv2D(np.zeros((1, 1, 1, 1), np.int8), np.zeros(1, np.int32), (2, 2, 1), input_q=Q, weight_q=Q, output_q=Q)
+CONV = npulab.Conv2D(
+    np.zeros((1, 1, 1, 1), np.int8),
+    np.zeros(1, np.int32),
+    (2, 2, 1),
+    input_q=Q,
+    weight_q=Q,
+    output_q=Q,
+)
 
 
 def _none() -> Path:
     return Path("none")
 
 
-# by public name: calls with a value in the place of one argument, and what that may be (of the kinds below)
+# by public name: calls with a value in the place of one argument, and what that may be (of the
+# kinds below)
 CALLS: dict[str, list[tuple[Callable[[Any], Any], set[str]]]] = {
     "read_map": [(lambda v: npulab.read_map(v), {"text"})],
     "write_map": [(lambda v: npulab.write_map(v, _none()), set())],
     "find_layout": [(lambda v: npulab.find_layout(v, v), set())],
     "accumulate": [(lambda v: npulab.accumulate(v, np.zeros((2, 2, 1), np.int8)), set())],
-    "emulate": [(lambda v: npulab.emulate(v, np.zeros((2, 2, 1), np.int8)), set()), (lambda v: npulab.emulate(CONV, v), set())],
+    "emulate": [
+        (lambda v: npulab.emulate(v, np.zeros((2, 2, 1), np.int8)), set()),
+        (lambda v: npulab.emulate(CONV, v), set()),
+    ],
     "identify_rounding": [(lambda v: npulab.identify_rounding(v, v, CONV), set())],
     "read_model": [(lambda v: npulab.read_model(v), {"text"})],
     "single_op_model": [(lambda v: npulab.single_op_model(v), set())],
@@ -42,28 +55,41 @@ CALLS: dict[str, list[tuple[Callable[[Any], Any], set[str]]]] = {
     "Command": [(lambda v: npulab.Command(v), {"text", "mapping"})],
     "load": [(lambda v: npulab.load(v), {"text"})],
     "load_all": [(lambda v: npulab.load_all(v), {"text"})],
-    "save": [(lambda v: npulab.save(v, _none()), {"capture"}), (lambda v: npulab.save(npulab.load(SIM), v), {"text"})],
+    "save": [
+        (lambda v: npulab.save(v, _none()), {"capture"}),
+        (lambda v: npulab.save(npulab.load(SIM), v), {"text"}),
+    ],
     "Sweep": [(lambda v: npulab.Sweep(v, {}), set())],
     "load_sweep": [(lambda v: npulab.load_sweep(v), {"text"})],
     "bisect_fields": [(lambda v: npulab.bisect_fields(v, v, npulab.Simulated()), {"capture"})],
     "check": [(lambda v: npulab.check(v), {"capture"})],
-    "diff": [(lambda v: npulab.diff(v, v), {"capture"}), (lambda v: npulab.diff(npulab.load(SIM), v), {"capture"})],
+    "diff": [
+        (lambda v: npulab.diff(v, v), {"capture"}),
+        (lambda v: npulab.diff(npulab.load(SIM), v), {"capture"}),
+    ],
     "explain": [(lambda v: npulab.explain(v), {"capture"})],
     "correlate": [(lambda v: npulab.correlate(v), set())],
     "draft": [(lambda v: npulab.draft(v), {"text", "number", "capture"})],
     "explore": [(lambda v: npulab.explore(v, budget=2), set())],
-    "find_laws": [(lambda v: npulab.find_laws(v), set()),
-                  (lambda v: npulab.find_laws(WORDS, {"a": range(20)}, earlier=v), {"nothing"})],
+    "find_laws": [
+        (lambda v: npulab.find_laws(v), set()),
+        (lambda v: npulab.find_laws(WORDS, {"a": range(20)}, earlier=v), {"nothing"}),
+    ],
     "hypotheses": [(lambda v: npulab.hypotheses(v), set())],
-    "scan_capture": [(lambda v: npulab.scan_capture(v, npulab.Simulated()), {"capture"}),
-                     (lambda v: npulab.scan_capture(npulab.load(SIM), v), set())],
+    "scan_capture": [
+        (lambda v: npulab.scan_capture(v, npulab.Simulated()), {"capture"}),
+        (lambda v: npulab.scan_capture(npulab.load(SIM), v), set()),
+    ],
     "unread": [(lambda v: npulab.unread(v), {"capture"})],
     "session": [(lambda v: npulab.session(v), {"text", "nothing"})],
-    "RegisterView": [(lambda v: npulab.RegisterView(v), {"capture"}),
-                     (lambda v: npulab.RegisterView(npulab.load(SIM), v), {"capture", "nothing"}),
-                     (lambda v: npulab.RegisterView(npulab.load(SIM), laws=v), {"nothing"})],
+    "RegisterView": [
+        (lambda v: npulab.RegisterView(v), {"capture"}),
+        (lambda v: npulab.RegisterView(npulab.load(SIM), v), {"capture", "nothing"}),
+        (lambda v: npulab.RegisterView(npulab.load(SIM), laws=v), {"nothing"}),
+    ],
     "bench": [(lambda v: npulab.bench(v), set())],
-    "target": [(lambda v: npulab.target(v), set())]}
+    "target": [(lambda v: npulab.target(v), set())],
+}
 TRAFFIC = npulab.load(SIM)
 JOB = TRAFFIC.jobs[0]
 MAP = TRAFFIC.maps["NN"]
@@ -76,7 +102,8 @@ def _capture(**parts: Any) -> Capture:
     return npulab.Capture(**{"name": "a", "target": "vivante", "chip": "", "jobs": (JOB,), **parts})
 
 
-# what further arguments and methods are given wrongly: by what it is, the call, and the kinds of values that are right
+# what further arguments and methods are given wrongly: by what it is, the call, and the kinds of
+# values that are right
 MORE: dict[str, tuple[Callable[[Any], Any], set[str]]] = {
     "Capture: jobs": (lambda v: _capture(jobs=v), set()),
     "Capture: buffers": (lambda v: _capture(buffers=v), set()),
@@ -138,7 +165,10 @@ MORE: dict[str, tuple[Callable[[Any], Any], set[str]]] = {
     "load_sweep: chip": (lambda v: npulab.load_sweep(SIM, chip=v), {"nothing"}),
     "load_sweep: target": (lambda v: npulab.load_sweep(SIM, target=v), {"nothing"}),
     "write_map: to": (lambda v: npulab.write_map(npulab.draft(MAP).table, _none(), to=v), set()),
-    "write_map: features": (lambda v: npulab.write_map(npulab.draft(MAP).table, _none(), "csv", v), {"nothing"}),
+    "write_map: features": (
+        lambda v: npulab.write_map(npulab.draft(MAP).table, _none(), "csv", v),
+        {"nothing"},
+    ),
     "draft: features": (lambda v: npulab.draft(1, features=v), {"mapping"}),
     "draft: block": (lambda v: npulab.draft(1, block=v), {"text"}),
     "Draft.split: at": (lambda v: npulab.draft(MAP).split(FIELD, v), set()),
@@ -150,29 +180,65 @@ MORE: dict[str, tuple[Callable[[Any], Any], set[str]]] = {
     "Draft.block_of": (lambda v: npulab.draft(MAP).block_of(v), {"capture"}),
     "Draft.save": (lambda v: npulab.draft(MAP).save(v), set()),
     "Sweep: registers": (lambda v: npulab.Sweep(WORDS, {"a": range(20)}, registers=v), {"nothing"}),
-    "find_laws: registers": (lambda v: npulab.find_laws(WORDS, {"a": range(20)}, registers=v), {"nothing"}),
+    "find_laws: registers": (
+        lambda v: npulab.find_laws(WORDS, {"a": range(20)}, registers=v),
+        {"nothing"},
+    ),
     "unread: progress": (lambda v: npulab.unread(TRAFFIC, v), set()),
     "RegisterView: task": (lambda v: npulab.RegisterView(TRAFFIC, task=v), {"nothing"}),
-    "RegisterView: sweep": (lambda v: npulab.RegisterView(TRAFFIC, sweep=v), {"nothing", "capture"}),
+    "RegisterView: sweep": (
+        lambda v: npulab.RegisterView(TRAFFIC, sweep=v),
+        {"nothing", "capture"},
+    ),
     "SweepView": (widgets.SweepView, set()),
-    "SweepView: laws": (lambda v: widgets.SweepView(npulab.Sweep(WORDS, {"a": range(20)}), v), {"nothing"}),
+    "SweepView: laws": (
+        lambda v: widgets.SweepView(npulab.Sweep(WORDS, {"a": range(20)}), v),
+        {"nothing"},
+    ),
     "WritesView": (widgets.WritesView, {"capture"}),
     "LawView": (widgets.LawView, set()),
     "OutputView": (widgets.OutputView, set()),
     "MapEditor": (widgets.MapEditor, set()),
-    "MapEditor: capture": (lambda v: widgets.MapEditor(npulab.draft(MAP), v), {"nothing", "capture"}),
+    "MapEditor: capture": (
+        lambda v: widgets.MapEditor(npulab.draft(MAP), v),
+        {"nothing", "capture"},
+    ),
     "ByteView": (widgets.ByteView, {"capture"}),
     "DiffView": (lambda v: widgets.DiffView(v, v), {"capture"}),
     "BisectView": (lambda v: widgets.BisectView(v, v), {"capture"}),
-    "ExploreView": (widgets.ExploreView, set())}
+    "ExploreView": (widgets.ExploreView, set()),
+}
 # values, kinds of layers and errors, and what takes no capture, sweep, path, layer or laws
-OTHERS = {"FormatError", "ENGINES", "RULES", "Add", "Conv1D", "Conv2D", "FullyConnected", "Network", "Pool2D", "QuantParams", "Capture",
-          "Manual", "Simulated", "targets", "rounding_probes"}
+OTHERS = {
+    "FormatError",
+    "ENGINES",
+    "RULES",
+    "Add",
+    "Conv1D",
+    "Conv2D",
+    "FullyConnected",
+    "Network",
+    "Pool2D",
+    "QuantParams",
+    "Capture",
+    "Manual",
+    "Simulated",
+    "targets",
+    "rounding_probes",
+}
 
 
 def wrong() -> dict[str, Any]:
-    return {"text": "x.notthere", "number": 5, "nothing": None, "list": [1, 2], "mapping": {"a": 1}, "capture": npulab.load(SIM),
-            "captures": [npulab.load(SIM)], "object": object()}
+    return {
+        "text": "x.notthere",
+        "number": 5,
+        "nothing": None,
+        "list": [1, 2],
+        "mapping": {"a": 1},
+        "capture": npulab.load(SIM),
+        "captures": [npulab.load(SIM)],
+        "object": object(),
+    }
 
 
 def test_every_public_name_is_looked_at() -> None:
@@ -183,7 +249,9 @@ def test_every_public_name_is_looked_at() -> None:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_wrong_type_is_told_in_a_sentence(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_type_is_told_in_a_sentence(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     for call, right in CALLS[name]:
         for kind, value in wrong().items():
@@ -203,7 +271,9 @@ def test_a_wrong_type_is_told_in_a_sentence(name: str, tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize("what", MORE)
-def test_a_wrong_argument_is_told_in_a_sentence(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_argument_is_told_in_a_sentence(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     call, right = MORE[what]
     for kind, value in {**wrong(), "map": MAP, "numbers": np.zeros(3), "part": 0.5}.items():
@@ -214,20 +284,42 @@ def test_a_wrong_argument_is_told_in_a_sentence(what: str, tmp_path: Path, monke
         text = str(told.value.args[0])
         assert "\n" not in text, (kind, text)
         assert "got " in text, (kind, text)
-        assert any(word in text for word in ("allowed", "it has", "the map has", "which is", "knows", "it holds", "are of", "there are")), \
-            (kind, text)
+        assert any(
+            word in text
+            for word in (
+                "allowed",
+                "it has",
+                "the map has",
+                "which is",
+                "knows",
+                "it holds",
+                "are of",
+                "there are",
+            )
+        ), (kind, text)
         assert PACKAGE in Path(told.traceback[-1].path).parents, (kind, text)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_buffers_are_bytes_or_arrays_of_one_byte_each() -> None:
-    for data in (b"ab", bytearray(b"ab"), memoryview(b"ab"), np.array([97, 98], np.uint8), np.array([[97], [98]], np.int8)):
+    for data in (
+        b"ab",
+        bytearray(b"ab"),
+        memoryview(b"ab"),
+        np.array([97, 98], np.uint8),
+        np.array([[97], [98]], np.int8),
+    ):
         changed = TRAFFIC.with_buffers(output=data)  # type: ignore[arg-type]
         assert changed.buffers["output"] == b"ab"
         assert isinstance(changed.buffers["output"], bytes)
         assert changed.changed
-    assert TRAFFIC.with_buffers(output=np.frombuffer(TRAFFIC.buffers["output"], np.uint8)) is TRAFFIC
-    with pytest.raises(TypeError, match=r"^buffer output: got str 'x', allowed are bytes, or an array of uint8 or int8$"):
+    assert (
+        TRAFFIC.with_buffers(output=np.frombuffer(TRAFFIC.buffers["output"], np.uint8)) is TRAFFIC
+    )
+    with pytest.raises(
+        TypeError,
+        match=r"^buffer output: got str 'x', allowed are bytes, or an array of uint8 or int8$",
+    ):
         TRAFFIC.with_buffers(output="x")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"^buffer output: got an array of float64, allowed"):
         TRAFFIC.with_buffers(output=np.zeros(3))
@@ -244,15 +336,25 @@ def test_tasks_are_numbers_of_jobs() -> None:
 
 
 def test_a_single_name_is_no_list_of_features() -> None:
-    with pytest.raises(TypeError, match=r"^select: features: got str 'nn_v8', allowed are names in a list"):
+    with pytest.raises(
+        TypeError, match=r"^select: features: got str 'nn_v8', allowed are names in a list"
+    ):
         MAP.select("nn_v8")
 
 
 def test_what_makes_the_right_thing_is_named() -> None:
     capture = npulab.load(SIM)
-    with pytest.raises(TypeError, match=r"RegisterView: got str 'x', allowed is a Capture, as npulab\.load gives"):
+    with pytest.raises(
+        TypeError, match=r"RegisterView: got str 'x', allowed is a Capture, as npulab\.load gives"
+    ):
         npulab.RegisterView("x")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"find_laws: got Capture, allowed is a Sweep, as npulab\.load_sweep\(path\)"):
+    with pytest.raises(
+        TypeError,
+        match=r"find_laws: got Capture, allowed is a Sweep, as npulab\.load_sweep\(path\)",
+    ):
         npulab.find_laws(capture)
-    with pytest.raises(TypeError, match=r"explore: source: got Capture, allowed is a source, as npulab\.Compiler\(command\)"):
+    with pytest.raises(
+        TypeError,
+        match=r"explore: source: got Capture, allowed is a source, as npulab\.Compiler\(command\)",
+    ):
         npulab.explore(capture)  # type: ignore[arg-type]

@@ -1,4 +1,5 @@
-"""npulab as people have it who install its wheel and no extra: an environment of its own, and notebooks run to their end in it.
+"""npulab as people have it who install its wheel and no extra: an environment of its own, and
+notebooks run to their end in it.
 
     python tests/tools/base_install.py FOLDER 10 11 12     # in an empty or new folder; without numbers all notebooks
 
@@ -43,13 +44,23 @@ def number(path: Path) -> int:
 
 def ran(programs: Path, path: Path, folder: Path) -> Any:
     """A notebook with the outputs of a run; ends the program where a cell ends in an error."""
-    call(programs / "jupyter", "nbconvert", "--log-level=WARN", "--to=notebook", "--execute", f"--output-dir={folder}",
-         f"--ExecutePreprocessor.timeout={CELL_SECONDS}", path)
+    call(
+        programs / "jupyter",
+        "nbconvert",
+        "--log-level=WARN",
+        "--to=notebook",
+        "--execute",
+        f"--output-dir={folder}",
+        f"--ExecutePreprocessor.timeout={CELL_SECONDS}",
+        path,
+    )
     return json.loads((folder / path.name).read_text(encoding="utf-8"))
 
 
 def refuse(path: Path, cells: list[Any]) -> None:
-    """Raises AssertionError for a cell that ended in an error, and where a missing package is not named."""
+    """Raises AssertionError for a cell that ended in an error, and where a missing package is
+    not named.
+    """
     outputs = [output for cell in cells for output in cell.get("outputs", [])]
     said = "".join("".join(output.get("text", "")) for output in outputs)
     errors = [output.get("evalue") for output in outputs if output["output_type"] == "error"]
@@ -57,11 +68,15 @@ def refuse(path: Path, cells: list[Any]) -> None:
     lines = [line for line in said.splitlines() if line.startswith(BEGINS)]
     wanted = [NAMES[number(path)]] if number(path) in NAMES else []
     assert len(lines) == len(wanted), f"{path.name}: {lines}, of {wanted}"
-    assert all(name in line for name, line in zip(wanted, lines, strict=True)), f"{path.name}: {lines}"
+    assert all(name in line for name, line in zip(wanted, lines, strict=True)), (
+        f"{path.name}: {lines}"
+    )
 
 
 def call(*arguments: object, folder: Path | None = None) -> None:
-    subprocess.run([str(one) for one in arguments], check=True, cwd=folder, stdin=subprocess.DEVNULL)
+    subprocess.run(
+        [str(one) for one in arguments], check=True, cwd=folder, stdin=subprocess.DEVNULL
+    )
 
 
 def main(arguments: list[str]) -> None:
@@ -74,7 +89,10 @@ def main(arguments: list[str]) -> None:
     for path in chosen:
         start = time.monotonic()
         refuse(path, ran(programs, path, folder / "ran")["cells"])
-        print(f"base install: {path.name} runs to its end, {time.monotonic() - start:.0f} s", flush=True)
+        print(
+            f"base install: {path.name} runs to its end, {time.monotonic() - start:.0f} s",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

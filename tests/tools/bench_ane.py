@@ -1,8 +1,10 @@
-"""Kernel buffers of the Apple Neural Engine written and read, beside the plain way, one weight after another:
+"""Kernel buffers of the Apple Neural Engine written and read, beside the plain way, one weight
+after another:
 
     pytest -o addopts= -s tests/tools/bench_ane.py
 
-Figures are MB of buffer in a second, on one thread.  The plain way gets a smaller kernel of the same form.
+Figures are MB of buffer in a second, on one thread.  The plain way gets a smaller kernel of the
+same form.
 """
 
 from __future__ import annotations
@@ -17,10 +19,14 @@ import pytest
 from npulab.npus.ane import coefficients
 from npulab.npus.ane.coefficients import Kernel
 
-FORMS = {"dense, 1x1": Kernel(1024, 1024), "dense, 3x3": Kernel(512, 256, 3, 3, bias=True),
-         "grouped": Kernel(512, 512, 3, 3, groups=4, bias=True), "depthwise": Kernel(16384, 16384, 3, 3, 16384),
-         "sparse, 1x1": Kernel(1024, 1024, stride=(2, 2), sparse=True),
-         "sparse, 3x3": Kernel(512, 256, 3, 3, stride=(2, 2), bias=True, sparse=True)}
+FORMS = {
+    "dense, 1x1": Kernel(1024, 1024),
+    "dense, 3x3": Kernel(512, 256, 3, 3, bias=True),
+    "grouped": Kernel(512, 512, 3, 3, groups=4, bias=True),
+    "depthwise": Kernel(16384, 16384, 3, 3, 16384),
+    "sparse, 1x1": Kernel(1024, 1024, stride=(2, 2), sparse=True),
+    "sparse, 3x3": Kernel(512, 256, 3, 3, stride=(2, 2), bias=True, sparse=True),
+}
 WAYS = ["fast", "plain"]
 
 
@@ -41,7 +47,9 @@ def fitting(k: Kernel, way: str) -> Kernel:
     if way == "fast":
         return k
     inputs = k.inputs // 16 if k.depthwise else k.inputs // 32
-    return replace(k, inputs=inputs, **({"outputs": inputs, "groups": inputs} if k.depthwise else {}))
+    return replace(
+        k, inputs=inputs, **({"outputs": inputs, "groups": inputs} if k.depthwise else {})
+    )
 
 
 def rated(benchmark: Any, function: Any, size: int, *arguments: Any) -> Any:

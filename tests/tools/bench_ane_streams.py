@@ -1,6 +1,6 @@
 """Task streams of 10,240 tasks of a convolution, the most that a compiler was seen to write:
 
-    pytest -o addopts= -s tests/tools/bench_ane_streams.py
+pytest -o addopts= -s tests/tools/bench_ane_streams.py
 """
 
 from __future__ import annotations
@@ -43,4 +43,4 @@ def test_states(benchmark: Any, tasks: list[Task]) -> None:
 
 @pytest.mark.benchmark(group="ane streams")
 def test_a_section_of_zeros(benchmark: Any) -> None:
-    assert benchmark(read_h14, bytes(2 ** 26)) == []
+    assert benchmark(read_h14, bytes(2**26)) == []

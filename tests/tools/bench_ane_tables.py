@@ -1,6 +1,6 @@
 """Activation tables on one thread:
 
-    OPENBLAS_NUM_THREADS=1 pytest -o addopts= tests/tools/bench_ane_tables.py
+OPENBLAS_NUM_THREADS=1 pytest -o addopts= tests/tools/bench_ane_tables.py
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ane_table_loops import evaluate_reference
 from npulab.npus.ane.tables import evaluate, outputs
 from npulab.npus.ane.tables.functions import fit
 
-EVERY = np.arange(2 ** 16, dtype=np.uint16).view(np.float16)
+EVERY = np.arange(2**16, dtype=np.uint16).view(np.float16)
 
 
 @pytest.mark.benchmark(group="every input")

@@ -2,9 +2,10 @@
 
     NPULAB_TRIALS=200 pytest -o addopts= -s tests/tools/bench_bisection.py
 
-A row per kind of culprit and flake rate: mean runs of each method and the share of right answers.  The bound is
-(log2 C(130, k) + what it costs not to be told the kind) over the capacity of an oracle that errs at that rate.
-ddmin and picire are told nothing of errors and find one failing set: of several that fail alone, one counts as right.
+A row per kind of culprit and flake rate: mean runs of each method and the share of right answers.
+The bound is (log2 C(130, k) + what it costs not to be told the kind) over the capacity of an oracle
+that errs at that rate. ddmin and picire are told nothing of errors and find one failing set: of
+several that fail alone, one counts as right.
 """
 
 from __future__ import annotations
@@ -26,15 +27,29 @@ from npulab.analysis.bisect.search import Search
 FIELDS = 130
 TRIALS = int(os.environ.get("NPULAB_TRIALS", "20"))
 UNTOLD = {1: 1.0, 2: 2.3, 3: 3.3, 5: 4.3}
-KINDS = {"single": (1, False), "AND 2": (2, False), "OR 2": (2, True), "AND 3": (3, False), "OR 3": (3, True),
-         "1 or AND 2": (3, None), "AND 5": (5, False), "OR 5": (5, True)}
+KINDS = {
+    "single": (1, False),
+    "AND 2": (2, False),
+    "OR 2": (2, True),
+    "AND 3": (3, False),
+    "OR 3": (3, True),
+    "1 or AND 2": (3, None),
+    "AND 5": (5, False),
+    "OR 5": (5, True),
+}
 Fails = Callable[[Sequence[int]], bool]
 
 
 def planted(kind: str, rng: random.Random) -> Groups:
     count, alone = KINDS[kind]
     items = rng.sample(range(FIELDS), count)
-    groups = [items[:1], items[1:]] if alone is None else [[item] for item in items] if alone else [items]
+    groups = (
+        [items[:1], items[1:]]
+        if alone is None
+        else [[item] for item in items]
+        if alone
+        else [items]
+    )
     return tuple(sorted(tuple(sorted(group)) for group in groups))
 
 
@@ -47,7 +62,9 @@ def bound(kind: str, flake: float) -> float:
 def ours(fails: Fails, flake: float, seed: int) -> Groups:
     search = Search(FIELDS, [[item] for item in range(FIELDS)], flake_rate=flake, seed=seed)
     while (question := search.ask()) is not None:
-        search.tell(question.subset, "fail" if fails(np.flatnonzero(question.subset).tolist()) else "pass")
+        search.tell(
+            question.subset, "fail" if fails(np.flatnonzero(question.subset).tolist()) else "pass"
+        )
     return search.groups
 
 
@@ -57,7 +74,7 @@ def ddmin(fails: Fails, flake: float, seed: int) -> Groups:
     items, parts = tuple(range(FIELDS)), 2
     while len(items) > 1:
         size = math.ceil(len(items) / parts)
-        pieces = [items[i:i + size] for i in range(0, len(items), size)]
+        pieces = [items[i : i + size] for i in range(0, len(items), size)]
         rests = [tuple(item for item in items if item not in piece) for piece in pieces]
         if (smaller := next((piece for piece in pieces if fails(piece)), None)) is not None:
             items, parts = smaller, 2
@@ -76,11 +93,17 @@ def picire(fails: Fails, flake: float, seed: int) -> Groups:
     from picire.outcome import Outcome
 
     logging.disable(logging.CRITICAL)
-    search = library.DD(lambda config, _: Outcome.FAIL if fails(config) else Outcome.PASS,
-                        cache=library.ConfigCache(), split=ZellerSplit(2))
+    search = library.DD(
+        lambda config, _: Outcome.FAIL if fails(config) else Outcome.PASS,
+        cache=library.ConfigCache(),
+        split=ZellerSplit(2),
+    )
     try:
         return (tuple(sorted(search(list(range(FIELDS))))),)
-    except (AssertionError, ValueError):  # an oracle that errs may say that all fields together pass
+    except (
+        AssertionError,
+        ValueError,
+    ):  # an oracle that errs may say that all fields together pass
         return ()
 
 
@@ -94,13 +117,19 @@ def measured(method: str, kind: str, flake: float, trials: int = 20) -> tuple[fl
         rng = random.Random(f"{kind} {flake} {seed}")
         groups, count = planted(kind, rng), [0]
 
-        def fails(items: Sequence[int], groups: Groups = groups, count: list[int] = count,
-                  rng: random.Random = rng) -> bool:
+        def fails(
+            items: Sequence[int],
+            groups: Groups = groups,
+            count: list[int] = count,
+            rng: random.Random = rng,
+        ) -> bool:
             count[0] += 1
             return (any(set(group) <= set(items) for group in groups)) ^ (rng.random() < flake)
 
         found = METHODS[method](fails, flake, seed)
-        one_of_many = method != "npulab" and len(groups) > 1 and any(group in groups for group in found)
+        one_of_many = (
+            method != "npulab" and len(groups) > 1 and any(group in groups for group in found)
+        )
         right += found == groups or one_of_many
         runs.append(count[0])
     return sum(runs) / trials, right / trials
@@ -108,8 +137,12 @@ def measured(method: str, kind: str, flake: float, trials: int = 20) -> tuple[fl
 
 @pytest.fixture(scope="module")
 def table() -> Iterator[list[str]]:
-    lines = [f"\n{FIELDS} fields, {TRIALS} trials a cell: mean runs (share right)",
-             f"{'flake':>5} {'kind':10} {'bound':>6} " + " ".join(f"{name:>14}" for name in METHODS) + "  npulab of bound"]
+    lines = [
+        f"\n{FIELDS} fields, {TRIALS} trials a cell: mean runs (share right)",
+        f"{'flake':>5} {'kind':10} {'bound':>6} "
+        + " ".join(f"{name:>14}" for name in METHODS)
+        + "  npulab of bound",
+    ]
     yield lines
     print("\n".join(lines))
 
@@ -121,13 +154,19 @@ def test_runs(kind: str, flake: float, table: list[str], benchmark: Any) -> None
     cells = []
     for method in METHODS:
         try:
-            runs, right = benchmark.pedantic(measured, (method, kind, flake, TRIALS), rounds=1) if method == "npulab" \
+            runs, right = (
+                benchmark.pedantic(measured, (method, kind, flake, TRIALS), rounds=1)
+                if method == "npulab"
                 else measured(method, kind, flake, TRIALS)
+            )
             cells.append(f"{runs:6.1f} ({right:.3f})")
         except pytest.skip.Exception:
             cells.append("not installed")
         if method == "npulab":
             benchmark.extra_info |= {"runs": runs, "right": right, "bound": bound(kind, flake)}
             ours_of_bound = runs / bound(kind, flake)
-    table.append(f"{flake:5.2f} {kind:10} {bound(kind, flake):6.1f} " + " ".join(f"{cell:>14}" for cell in cells)
-                 + f"  {ours_of_bound:.2f}")
+    table.append(
+        f"{flake:5.2f} {kind:10} {bound(kind, flake):6.1f} "
+        + " ".join(f"{cell:>14}" for cell in cells)
+        + f"  {ours_of_bound:.2f}"
+    )

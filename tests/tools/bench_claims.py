@@ -1,11 +1,14 @@
-"""What laws claim of layers that they have not seen, and how much of that is wrong, over sources and splits:
+"""What laws claim of layers that they have not seen, and how much of that is wrong, over sources
+and splits:
 
-    PYTHONPATH=tests:tests/reference python tests/tools/bench_claims.py [--counts 128 256] [--splits 4] [--keep FOLDER] [SOURCE ...]
+    PYTHONPATH=tests:tests/reference python tests/tools/bench_claims.py [--counts 128 256] [--splits
+    4] [--keep FOLDER] [SOURCE ...]
 
-A source is a sweep of the captures, of the shared data, layers drawn and lowered here, or compiled by Arm's Vela if it is
-installed (``npulab[compilers]``).  A split takes that many distinct layers at random; all other layers (at most 500) judge.
-A row says the cells (bits x captures that vary), the claimed ones, the wrong of these over all splits and in the worst,
-and the CPU seconds of a search; below it, of the claims (a field on a capture) at each probability, how many came true.
+A source is a sweep of the captures, of the shared data, layers drawn and lowered here, or compiled
+by Arm's Vela if it is installed (``npulab[compilers]``).  A split takes that many distinct layers
+at random; all other layers (at most 500) judge. A row says the cells (bits x captures that vary),
+the claimed ones, the wrong of these over all splits and in the worst, and the CPU seconds of a
+search; below it, of the claims (a field on a capture) at each probability, how many came true.
 ``--keep`` is a folder of compiled layers, for the next run.
 """
 
@@ -39,11 +42,29 @@ JUDGES = 500
 EDGES = (0.0, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 1.0)
 SIZES = dict.fromkeys(("input_h", "input_w", "input_c", "output_c"), (1, 64))
 CONVOLUTIONS = {**SIZES, "kernel": [1, 3, 5], "stride": [1, 2], "same": [0, 1], "relu": [0, 1]}
-LARGE = {**dict.fromkeys(SIZES, (1, 128)), "kernel_h": (1, 7), "kernel_w": (1, 7), "stride_h": [1, 2],
-         "stride_w": [1, 2], "same": [0, 1], "relu": [0, 1], "depthwise": [0, 1]}
-CONNECTED = {"op": ["fully_connected"], "input_h": (1, 8), "input_w": (1, 8), "input_c": (1, 64), "output_c": (1, 256),
-             "relu": [0, 1], "input_scale": (0.005, 0.1), "weight_scale": (0.002, 0.05), "output_scale": (0.02, 0.5),
-             "input_zero_point": (-128, 127), "output_zero_point": (-128, 127)}
+LARGE = {
+    **dict.fromkeys(SIZES, (1, 128)),
+    "kernel_h": (1, 7),
+    "kernel_w": (1, 7),
+    "stride_h": [1, 2],
+    "stride_w": [1, 2],
+    "same": [0, 1],
+    "relu": [0, 1],
+    "depthwise": [0, 1],
+}
+CONNECTED = {
+    "op": ["fully_connected"],
+    "input_h": (1, 8),
+    "input_w": (1, 8),
+    "input_c": (1, 64),
+    "output_c": (1, 256),
+    "relu": [0, 1],
+    "input_scale": (0.005, 0.1),
+    "weight_scale": (0.002, 0.05),
+    "output_scale": (0.02, 0.5),
+    "input_zero_point": (-128, 127),
+    "output_zero_point": (-128, 127),
+}
 
 
 def of_sweep(path: str) -> Source:
@@ -53,21 +74,39 @@ def of_sweep(path: str) -> Source:
 
 
 def drawn(source: Any, ranges: dict[str, Any]) -> Source:
-    """Random layers as a source answers them; those with another number of words than most are left out."""
+    """Random layers as a source answers them; those with another number of words than most are
+    left out.
+    """
     found: list[tuple[np.ndarray, dict[str, float]]] = []
     for seed in range(20):
-        asked = [row.to_dict() for _, row in Possible(complete_ranges(ranges)).draw(200, seed).iterrows()]
-        found += [(answer.capture.words, {**layer, **answer.parameters})
-                  for layer, answer in zip(asked, ask_all(source, asked, 0, WORKERS), strict=True) if answer.capture]
+        asked = [
+            row.to_dict() for _, row in Possible(complete_ranges(ranges)).draw(200, seed).iterrows()
+        ]
+        found += [
+            (answer.capture.words, {**layer, **answer.parameters})
+            for layer, answer in zip(asked, ask_all(source, asked, 0, WORKERS), strict=True)
+            if answer.capture
+        ]
         if len(found) >= LAYERS:
             break
     usual = pd.Series([len(words) for words, _ in found]).mode()[0]
     found = [row for row in found if len(row[0]) == usual]
-    return np.stack([words for words, _ in found]), pd.DataFrame([layer for _, layer in found]).dropna(axis=1)
+    return np.stack([words for words, _ in found]), pd.DataFrame(
+        [layer for _, layer in found]
+    ).dropna(axis=1)
 
 
 def compiled(configuration: str) -> Source:
-    command = sys.executable, "-m", "ethosu.vela", "{model}", "--output-dir", "{out}", "--accelerator-config", configuration
+    command = (
+        sys.executable,
+        "-m",
+        "ethosu.vela",
+        "{model}",
+        "--output-dir",
+        "{out}",
+        "--accelerator-config",
+        configuration,
+    )
     return drawn(npulab.Compiler(command, read=reader_of("ethosu")), LARGE)
 
 
@@ -78,15 +117,19 @@ def described() -> Source:
 
 SOURCES: dict[str, Callable[[], Source]] = {
     "vivante-mesa": lambda: of_sweep("data/vivante/sweep_imx8mp.npz"),
-    **{f"vivante-{name}": lambda name=name: of_sweep(f"vivante/sweep-{name}.npz")  # type: ignore[misc]
-       for name in ("layers", "layers-imx8mp", "layers-s905d3", "layers-stm32mp25")},
+    **{
+        f"vivante-{name}": lambda name=name: of_sweep(f"vivante/sweep-{name}.npz")  # type: ignore[misc]
+        for name in ("layers", "layers-imx8mp", "layers-s905d3", "layers-stm32mp25")
+    },
     "heron": lambda: of_sweep("heron/sweep-jobs.npz"),
     "nvdla": lambda: of_sweep("nvdla/sweep-convolutions.npz"),
     "rockchip": lambda: of_sweep("rockchip/sweep-convolutions.npz"),
     "onert": lambda: drawn(Lowered("onert", "neon-aarch64", "int8"), CONNECTED),
     "ane": lambda: drawn(Lowered("ane", None, "float16"), CONVOLUTIONS),
-    **{name: lambda name=name: compiled(name)  # type: ignore[misc]
-       for name in ("ethos-u55-128", "ethos-u55-32", "ethos-u65-256", "ethos-u85-256")},
+    **{
+        name: lambda name=name: compiled(name)  # type: ignore[misc]
+        for name in ("ethos-u55-128", "ethos-u55-32", "ethos-u65-256", "ethos-u85-256")
+    },
     "rk3576": lambda: rk3576.captured(shared("data/rk3576")),
     "descriptor": described,
 }
@@ -100,16 +143,23 @@ def kept(name: str, folder: Path | None) -> Source:
             return stored["words"], pd.DataFrame(stored["parameters"], columns=stored["names"])
     words, layers = SOURCES[name]()
     if path:
-        np.savez(path, words=words, parameters=layers.to_numpy(float), names=np.array(list(layers), str))
+        np.savez(
+            path, words=words, parameters=layers.to_numpy(float), names=np.array(list(layers), str)
+        )
     return words, layers
 
 
 def splits(of: np.ndarray, count: int, runs: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Rows of ``count`` distinct layers, and of at most ``JUDGES`` others; ``of`` is the number of each row's layer."""
+    """Rows of ``count`` distinct layers, and of at most ``JUDGES`` others; ``of`` is the number
+    of each row's layer.
+    """
     random = np.random.default_rng(25)
     for _ in range(runs):
         order = random.permutation(of.max() + 1)
-        yield np.flatnonzero(np.isin(of, order[:count])), np.flatnonzero(np.isin(of, order[count:count + JUDGES]))
+        yield (
+            np.flatnonzero(np.isin(of, order[:count])),
+            np.flatnonzero(np.isin(of, order[count : count + JUDGES])),
+        )
 
 
 def by_probability(laws: Any, words: np.ndarray, layers: pd.DataFrame) -> np.ndarray:
@@ -125,7 +175,9 @@ def bench(name: str, words: np.ndarray, layers: pd.DataFrame, count: int, runs: 
     counts = np.zeros((len(EDGES) - 1, 2), int)
     same = layers.groupby(list(layers), sort=False, dropna=False).ngroup().to_numpy()
     first = np.unique(same, return_index=True)[1]
-    own = np.bitwise_or.reduce(words ^ words[first[same]])  # bits that the layer does not say: none counts
+    own = np.bitwise_or.reduce(
+        words ^ words[first[same]]
+    )  # bits that the layer does not say: none counts
     for seen, unseen in splits(same, count, runs):
         if len(unseen) < 5:
             return
@@ -135,22 +187,39 @@ def bench(name: str, words: np.ndarray, layers: pd.DataFrame, count: int, runs: 
         frame = layers.iloc[unseen].reset_index(drop=True)
         bits = laws.score(words[unseen], frame).by_bit
         bits = bits[(own[bits.word] >> bits.bit.to_numpy().astype(np.uint32)) % 2 == 0]
-        cells, claimed, wrong = (int(bits[column].sum()) for column in ("cells", "claimed", "wrong"))
+        cells, claimed, wrong = (
+            int(bits[column].sum()) for column in ("cells", "claimed", "wrong")
+        )
         total += cells, claimed, wrong
         worst = max(worst, (wrong / max(claimed, 1), wrong, claimed))
         counts += by_probability(laws, words[unseen], frame)
-    print(f"{name:24s} {count:4d} layers, {len(seconds)} splits: claimed {100 * total[1] / total[0]:.1f} %, wrong "
-          f"{total[2]} of {total[1]} = {100 * total[2] / max(total[1], 1):.3f} %, worst {100 * worst[0]:.3f} % "
-          f"({worst[1]} of {worst[2]}), {np.mean(seconds):.1f} s", flush=True)
-    shown = [f"{low:g} to {high:g}: {made - wrong} of {made} ({(made - wrong) / made:.4f})"
-             for low, high, (made, wrong) in zip(EDGES[:-1], EDGES[1:], counts.tolist(), strict=True) if made]
+    print(
+        f"{name:24s} {count:4d} layers, {len(seconds)} splits: claimed {100 * total[1] / total[0]:.1f} %, wrong "
+        f"{total[2]} of {total[1]} = {100 * total[2] / max(total[1], 1):.3f} %, worst {100 * worst[0]:.3f} % "
+        f"({worst[1]} of {worst[2]}), {np.mean(seconds):.1f} s",
+        flush=True,
+    )
+    shown = [
+        f"{low:g} to {high:g}: {made - wrong} of {made} ({(made - wrong) / made:.4f})"
+        for low, high, (made, wrong) in zip(EDGES[:-1], EDGES[1:], counts.tolist(), strict=True)
+        if made
+    ]
     print("    claims that came true at", "; ".join(shown), flush=True)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sources", nargs="*", metavar="SOURCE", help=f"of {', '.join(SOURCES)}; all if none is given")
-    parser.add_argument("--counts", nargs="+", type=int, default=[128, 256], help="distinct layers to learn from")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "sources",
+        nargs="*",
+        metavar="SOURCE",
+        help=f"of {', '.join(SOURCES)}; all if none is given",
+    )
+    parser.add_argument(
+        "--counts", nargs="+", type=int, default=[128, 256], help="distinct layers to learn from"
+    )
     parser.add_argument("--splits", type=int, default=4)
     parser.add_argument("--keep", type=Path)
     asked = parser.parse_args()

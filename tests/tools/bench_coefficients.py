@@ -1,8 +1,10 @@
-"""Coefficient streams of both formats, and those of another NPU's compiler beside them, on one thread:
+"""Coefficient streams of both formats, and those of another NPU's compiler beside them, on one
+thread:
 
     pytest -o addopts= -s tests/tools/bench_coefficients.py
 
-Figures are MB of weights in a second.  ``mlw_codec`` is what ethos-u-vela packs the weights of Ethos-U with.
+Figures are MB of weights in a second.  ``mlw_codec`` is what ethos-u-vela packs the weights of
+Ethos-U with.
 """
 
 from __future__ import annotations
@@ -19,12 +21,23 @@ from npulab.npus.vivante.coefficients import Coefficients, Geometry
 from npulab.quant.emulate import compiles
 
 ZERO = 128
-# channels, planes, kernel; weights around the zero point by so much, and how many of them are it besides
-LAYERS = {"3x3": (256, 256, 3, 20.0, 0.2), "3x3, half are zero": (256, 256, 3, 20.0, 0.5),
-          "1x1": (1024, 512, 1, 20.0, 0.2), "5x5, few planes": (128, 16, 5, 20.0, 0.2),
-          "depthwise made dense": (384, 384, 3, 20.0, 0.9975), "3x3, one plane": (4096, 1, 3, 20.0, 0.2)}
+# channels, planes, kernel; weights around the zero point by so much, and how many of them are it
+# besides
+LAYERS = {
+    "3x3": (256, 256, 3, 20.0, 0.2),
+    "3x3, half are zero": (256, 256, 3, 20.0, 0.5),
+    "1x1": (1024, 512, 1, 20.0, 0.2),
+    "5x5, few planes": (128, 16, 5, 20.0, 0.2),
+    "depthwise made dense": (384, 384, 3, 20.0, 0.9975),
+    "3x3, one plane": (4096, 1, 3, 20.0, 0.2),
+}
 CODECS = ["plain", "plain, zero runs", "huffman"]
-FAST = [False, pytest.param(True, marks=pytest.mark.skipif(not compiles(), reason="needs the extra npulab[fast]"))]
+FAST = [
+    False,
+    pytest.param(
+        True, marks=pytest.mark.skipif(not compiles(), reason="needs the extra npulab[fast]")
+    ),
+]
 
 
 @pytest.fixture(params=LAYERS)
@@ -41,14 +54,18 @@ def content(codec: str, g: Geometry, weights: np.ndarray) -> tuple[Geometry, Coe
     bias, offsets = np.zeros(g.slots, np.int32), np.zeros(g.slots, np.uint32)
     if codec == "huffman":
         symbols = coefficients.choose_symbols(weights)
-        return replace(g, cores=6, huffman=True), Coefficients(weights, bias, offsets[:0], symbols=symbols)
+        return replace(g, cores=6, huffman=True), Coefficients(
+            weights, bias, offsets[:0], symbols=symbols
+        )
     given = Coefficients(weights, bias, offsets, (0,) * g.used)
     # the driver's choice, or 1 where that is none
     zrl = max(coefficients.choose_zrl(given, g, 5), 1) if codec == "plain, zero runs" else 0
     return g, replace(given, zrl=(zrl,) * g.used)
 
 
-def rated(benchmark: Any, function: Callable[..., Any], weights: np.ndarray, *arguments: Any) -> Any:
+def rated(
+    benchmark: Any, function: Callable[..., Any], weights: np.ndarray, *arguments: Any
+) -> Any:
     found = benchmark.pedantic(function, arguments, rounds=3, warmup_rounds=1)
     if benchmark.stats:  # not with --benchmark-disable
         print(f"\n{weights.size / benchmark.stats.stats.min / 1e6:,.1f} MB/s")
@@ -90,11 +107,15 @@ def vela(layer: tuple[Geometry, np.ndarray]) -> tuple[Any, list[int]]:
 
 
 @pytest.mark.benchmark(group="encode")
-def test_vela_encode(benchmark: Any, layer: tuple[Geometry, np.ndarray], vela: tuple[Any, list[int]]) -> None:
+def test_vela_encode(
+    benchmark: Any, layer: tuple[Geometry, np.ndarray], vela: tuple[Any, list[int]]
+) -> None:
     rated(benchmark, vela[0].encode, layer[1], vela[1])
 
 
 @pytest.mark.benchmark(group="decode")
-def test_vela_decode(benchmark: Any, layer: tuple[Geometry, np.ndarray], vela: tuple[Any, list[int]]) -> None:
+def test_vela_decode(
+    benchmark: Any, layer: tuple[Geometry, np.ndarray], vela: tuple[Any, list[int]]
+) -> None:
     found = rated(benchmark, vela[0].decode, layer[1], vela[0].encode(vela[1]))
-    assert found[:len(vela[1])] == vela[1]
+    assert found[: len(vela[1])] == vela[1]

@@ -1,8 +1,10 @@
-"""Decoding and encoding beside libraries for binary data, in one run of pytest-benchmark on one thread:
+"""Decoding and encoding beside libraries for binary data, in one run of pytest-benchmark on one
+thread:
 
     pytest -o addopts= -s tests/tools/bench_decode.py
 
-Times are of as many captures as ``extra_info`` says.  ``npulab bench decode`` measures the same with ratios and limits.
+Times are of as many captures as ``extra_info`` says.  ``npulab bench decode`` measures the same
+with ratios and limits.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import pytest
 
 from npulab.cli.bench.decoding import CAPTURES, LIBRARIES, WORDS, Codec, struct
 
-RAW = np.random.RandomState(1).randint(0, 2 ** 32, (CAPTURES, WORDS), np.uint32)
+RAW = np.random.RandomState(1).randint(0, 2**32, (CAPTURES, WORDS), np.uint32)
 
 
 @pytest.fixture(params=LIBRARIES)
@@ -39,5 +41,5 @@ def test_decode(benchmark: Any, codec: Codec) -> None:
 @pytest.mark.benchmark(group="encode")
 def test_encode(benchmark: Any, codec: Codec) -> None:
     decoded = codec.decode()
-    assert codec.data(benchmark(codec.encode, decoded)) == RAW[:codec.captures].tobytes()
+    assert codec.data(benchmark(codec.encode, decoded)) == RAW[: codec.captures].tobytes()
     rated(benchmark, codec.captures)

@@ -1,8 +1,10 @@
 """Emulation beside TensorFlow Lite, in one run of pytest-benchmark on one thread:
 
-    OPENBLAS_NUM_THREADS=1 OPENBLAS_CORETYPE=SkylakeX pytest -o addopts= tests/tools/bench_emulate.py
+    OPENBLAS_NUM_THREADS=1 OPENBLAS_CORETYPE=SkylakeX pytest -o addopts=
+    tests/tools/bench_emulate.py
 
-The ratios are those of the table's own columns.  ``npulab bench emulate`` measures the same with limits.
+The ratios are those of the table's own columns.  ``npulab bench emulate`` measures the same with
+limits.
 """
 
 from __future__ import annotations
@@ -19,8 +21,10 @@ from npulab.cli.bench.emulation import KERNELS, litert, mobilenet
 from npulab.models import single_op_model
 from npulab.quant.emulate import prepare
 
-pytestmark = pytest.mark.skipif(os.environ.get("OPENBLAS_NUM_THREADS") != "1",
-                                reason="claims are of one thread: set OPENBLAS_NUM_THREADS=1")
+pytestmark = pytest.mark.skipif(
+    os.environ.get("OPENBLAS_NUM_THREADS") != "1",
+    reason="claims are of one thread: set OPENBLAS_NUM_THREADS=1",
+)
 LAYERS = mobilenet()
 
 
@@ -49,5 +53,9 @@ def test_emulate(benchmark: Any, fast: bool, rule: str) -> None:
 
 @pytest.mark.benchmark(group="limits")
 def test_matrix_product(benchmark: Any) -> None:
-    a, b, out = np.ones((784, 512), np.float32), np.ones((512, 512), np.float32), np.empty((784, 512), np.float32)
+    a, b, out = (
+        np.ones((784, 512), np.float32),
+        np.ones((512, 512), np.float32),
+        np.empty((784, 512), np.float32),
+    )
     benchmark(np.matmul, a, b, out=out)

@@ -1,8 +1,10 @@
-"""Time that the memory of a model of 10,000 operators takes, by planner, in one run of pytest-benchmark:
+"""Time that the memory of a model of 10,000 operators takes, by planner, in one run of
+pytest-benchmark:
 
     pytest -o addopts= tests/tools/bench_memory.py
 
-Each operator takes the tensor before and one up to so many before it; the plain reference is that of the tests.
+Each operator takes the tensor before and one up to so many before it; the plain reference is that
+of the tests.
 """
 
 from __future__ import annotations
@@ -33,6 +35,9 @@ def test_plain_reference(benchmark: Any, planner: str, plain: bool) -> None:
     memory = model_memory(model, planner=planner)
     if plain:
         plans, capacity = benchmark.pedantic(claims, (memory, planner))
-        assert (capacity, list(plans.values())) == (memory.planned, [memory.offsets[t] for t in plans])
+        assert (capacity, list(plans.values())) == (
+            memory.planned,
+            [memory.offsets[t] for t in plans],
+        )
     else:
         benchmark(model_memory, model, planner=planner)

@@ -1,6 +1,6 @@
 """Reading memory images and traces on one thread; the traces lie beside the checkout:
 
-    OPENBLAS_NUM_THREADS=1 pytest -o addopts= tests/tools/bench_nvdla_traces.py
+OPENBLAS_NUM_THREADS=1 pytest -o addopts= tests/tools/bench_nvdla_traces.py
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from npulab.npus.nvdla import imported
 from npulab.npus.nvdla.images import spelled_anyhow, spelled_as_usual
 
 DATA = np.random.default_rng(1).integers(0, 256, (5000, 4))
-TEXT = "".join(f"{{offset:{4 * n:#x}, size:4, payload:{' '.join(map('{:#04x}'.format, row))}}} ,\n"
-               for n, row in enumerate(DATA.tolist())).encode()
+TEXT = "".join(
+    f"{{offset:{4 * n:#x}, size:4, payload:{' '.join(map('{:#04x}'.format, row))}}} ,\n"
+    for n, row in enumerate(DATA.tolist())
+).encode()
 
 
 @pytest.mark.benchmark(group="5,000 records")

@@ -1,6 +1,7 @@
-"""Kernels of a training step at the published sizes, on one thread, beside the same einsum of numpy:
+"""Kernels of a training step at the published sizes, on one thread, beside the same einsum of
+numpy:
 
-    OPENBLAS_NUM_THREADS=1 pytest -o addopts= tests/tools/bench_training.py
+OPENBLAS_NUM_THREADS=1 pytest -o addopts= tests/tools/bench_training.py
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from ane_gradients import check_gradients
 
 from npulab.npus.ane.training import KERNELS, Step, example, given_to, precision, run, train
 
-pytestmark = pytest.mark.skipif(os.environ.get("OPENBLAS_NUM_THREADS") != "1",
-                                reason="claims are of one thread: set OPENBLAS_NUM_THREADS=1")
+pytestmark = pytest.mark.skipif(
+    os.environ.get("OPENBLAS_NUM_THREADS") != "1",
+    reason="claims are of one thread: set OPENBLAS_NUM_THREADS=1",
+)
 STEP = Step(768, 2048, 512, 12)
 NPU = [name for name, kernel in KERNELS.items() if kernel.unit == "NPU"]
 

@@ -18,9 +18,18 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, sync_playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-         "--disable-background-networking", "--disable-component-update", "--disable-sync",
-         "--disable-dev-shm-usage", "--hide-scrollbars")
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+    "--hide-scrollbars",
+)
 # JupyterLab's own colours, and none at all: a page outside it, where the fall-backs have to do.
 THEMES = {"light": "theme-light-extension", "dark": "theme-dark-extension", "bare": None}
 
@@ -87,33 +96,46 @@ def colours(theme: str) -> str:
     return "".join(re.findall(r":root\s*\{[^}]*\}", path.read_text(encoding="utf-8")))
 
 
-# Pages that a test is done with. Another one, with its process, costs four times what emptying one does.
+# Pages that a test is done with. Another one, with its process, costs four times what emptying one
+# does.
 IDLE: WeakKeyDictionary[Browser, list[Page]] = WeakKeyDictionary()
 
 
 class BlankPage:
     """A widget on a page that holds nothing else.
 
-    ``saved`` is what the page sent, a dict of traits each time, ``sent`` its messages; ``push`` does what Python
-    does when it sets traits; ``errors`` are the page's; ``render_ms`` is how long drawing took.
+    ``saved`` is what the page sent, a dict of traits each time, ``sent`` its messages; ``push``
+    does what Python does when it sets traits; ``errors`` are the page's; ``render_ms`` is how long
+    drawing took.
     """
 
-    def __init__(self, started: Browser, widget: AnyWidget, theme: str = "light",
-                 size: tuple[int, int] = (1000, 900)) -> None:
+    def __init__(
+        self,
+        started: Browser,
+        widget: AnyWidget,
+        theme: str = "light",
+        size: tuple[int, int] = (1000, 900),
+    ) -> None:
         self.idle = IDLE.setdefault(started, [])
         self.page = self.idle.pop() if self.idle else started.new_page()
         self.page.set_viewport_size({"width": size[0], "height": size[1]})
         self.errors: list[str] = []
-        self.heard = {"pageerror": lambda error: self.errors.append(str(error)),
-                      "console": lambda said: self.errors.append(said.text) if said.type == "error" else None}
+        self.heard = {
+            "pageerror": lambda error: self.errors.append(str(error)),
+            "console": lambda said: self.errors.append(said.text) if said.type == "error" else None,
+        }
         for event, act in self.heard.items():
             self.page.on(event, act)
         self.page.set_content(
             f"<!doctype html><html lang='en'><head><title>widget</title><style>{colours(theme)}"
             "body { background: var(--jp-layout-color0); margin: 8px }</style></head>"
-            "<body><main><h1 style='display: none'>widget</h1><div id='root'></div></main></body></html>")
-        state = {name: value for name, value in widget.get_state().items()
-                 if not name.startswith("_") and name not in ("layout", "tabbable", "tooltip")}
+            "<body><main><h1 style='display: none'>widget</h1><div id='root'></div></main></body></html>"
+        )
+        state = {
+            name: value
+            for name, value in widget.get_state().items()
+            if not name.startswith("_") and name not in ("layout", "tabbable", "tooltip")
+        }
         self.render_ms = self.page.evaluate(PAGE, [widget._esm, widget._css, state])
 
     def __enter__(self) -> BlankPage:
@@ -154,4 +176,8 @@ class BlankPage:
     def accessibility(self) -> list[str]:
         """What axe-core finds wrong, a line each."""
         found = Axe().run(self.page, context="#root").response["violations"]
-        return [f"{each['id']}: {each['help']}: {node['html'][:120]}" for each in found for node in each["nodes"]]
+        return [
+            f"{each['id']}: {each['help']}: {node['html'][:120]}"
+            for each in found
+            for node in each["nodes"]
+        ]

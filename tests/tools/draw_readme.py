@@ -1,4 +1,6 @@
-"""Draw the README's pictures from a running lab, light and dark: `python tests/tools/draw_readme.py`."""
+"""Draw the README's pictures from a running lab, light and dark: `python
+tests/tools/draw_readme.py`.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +28,18 @@ THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
 
 # what the cell makes and shows, the view's root, rules for the picture alone
 VIEWS = {
-    "registers": ("""\
+    "registers": (
+        """\
 captures = npulab.load_all("captures/vivante")
 view = npulab.RegisterView(captures["update4-vendor"], captures["update4-mesa"])
 piece = captures["update4-vendor"].maps["NN"].post_multiplier.pieces[0]
 view.cursor = (piece.word, piece.lsb)
-view""", ".npulab-registers", ""),
-    "laws": ("""\
+view""",
+        ".npulab-registers",
+        "",
+    ),
+    "laws": (
+        """\
 sweep = npulab.load_sweep("captures/vivante/sweep-layers.npz")
 layer = sweep.parameters
 plain = (layer.stride == 1) & (layer.depthwise == 0) & (layer.kernel_w > 1) & (layer.kernel_h > 1)
@@ -40,11 +47,18 @@ names = ["input_w", "input_h", "input_c", "output_w", "output_h", "output_c", "k
 blind = npulab.Sweep(sweep.words[plain][:, [1, 3, 4, 8]], layer.loc[plain, names], provenance="simulated")
 view = npulab.LawView(npulab.find_laws(blind[:120:4]))
 view.place, view.opened = (2, 20), True
-view""", ".npulab-laws", ""),
-    "sweep": ("""\
+view""",
+        ".npulab-laws",
+        "",
+    ),
+    "sweep": (
+        """\
 view = npulab.SweepView(npulab.load_sweep("captures/vivante/sweep-layers.npz"))
 view.sort, view.at = "input_w", 425
-view""", ".npulab-sweep", ".npulab-sweep .npulab-grid { max-height: 210px; }"),
+view""",
+        ".npulab-sweep",
+        ".npulab-sweep .npulab-grid { max-height: 210px; }",
+    ),
 }
 
 SMALL = """([root, least]) => {
@@ -64,9 +78,13 @@ def draw(page: Opened, root: str, name: str, rules: str) -> list[str]:
     page.page.wait_for_selector(root)
     for short, theme in THEMES.items():
         page.theme(theme)
-        page.page.add_style_tag(content=f"{root} {{ width: {WIDTH}px; max-height: {HEIGHT}px; overflow: hidden; }}{rules}")
+        page.page.add_style_tag(
+            content=f"{root} {{ width: {WIDTH}px; max-height: {HEIGHT}px; overflow: hidden; }}{rules}"
+        )
         picture = Image.open(io.BytesIO(page.page.locator(root).screenshot()))
-        picture.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(FOLDER / f"{name}-{short}.png", optimize=True)
+        picture.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(
+            FOLDER / f"{name}-{short}.png", optimize=True
+        )
     return page.page.evaluate(SMALL, [root, LEAST_POINTS])
 
 
@@ -89,7 +107,14 @@ def main() -> None:
     size = sum(path.stat().st_size for path in FOLDER.glob("*.png"))
     print(f"{size} bytes in {FOLDER}")
     if small or size > MOST_BYTES:
-        sys.exit("\n".join([*small, f"got {size} bytes, allowed is {MOST_BYTES}, and text of {LEAST_POINTS} pt or more"]))
+        sys.exit(
+            "\n".join(
+                [
+                    *small,
+                    f"got {size} bytes, allowed is {MOST_BYTES}, and text of {LEAST_POINTS} pt or more",
+                ]
+            )
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Changed files for every reader: ``python tests/tools/fuzz.py [--count N] [--seconds S] [--from N] [READER ...]``.
+"""Changed files for every reader: ``python tests/tools/fuzz.py [--count N] [--seconds S] [--from N]
+[READER ...]``.
 
 A forked process reads one changed file after another; another takes its place where it ends or does
 not answer.  Mutant number N of a reader is always the same.  Printed is a table, a line a reader,
@@ -34,8 +35,22 @@ HERE = Path(__file__).parent
 if __name__ == "__main__":
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS"):
         os.environ[name] = "1"
-    sys.path[:0] = [str(HERE.parents[1]), *(str(HERE.parent / one) for one in (
-        "", "reference", "models", "notebook", "npus/ane", "npus/nvdla", "npus/vivante", "cli"))]
+    sys.path[:0] = [
+        str(HERE.parents[1]),
+        *(
+            str(HERE.parent / one)
+            for one in (
+                "",
+                "reference",
+                "models",
+                "notebook",
+                "npus/ane",
+                "npus/nvdla",
+                "npus/vivante",
+                "cli",
+            )
+        ),
+    ]
 
 from fuzz_readers import READERS, Files, Reader  # noqa: E402
 
@@ -47,7 +62,9 @@ GOOD = ("read", "refused")
 
 
 class Outcome(NamedTuple):
-    """``kind`` is "read", "refused" or what is wrong; ``text`` says it, ``where`` is the place in npulab."""
+    """``kind`` is "read", "refused" or what is wrong; ``text`` says it, ``where`` is the place
+    in npulab.
+    """
 
     kind: str
     text: str = ""
@@ -78,19 +95,38 @@ def attempt(reader: Reader, folder: Path) -> tuple[Outcome, object]:
 
 def _refusal(reader: Reader, error: Exception) -> Outcome:
     text = str(error.args[0]) if isinstance(error, LookupError) and error.args else str(error)
-    kinds: tuple[type[Exception], ...] = (npulab.FormatError, ValueError) if reader.plain else (npulab.FormatError,)
+    kinds: tuple[type[Exception], ...] = (
+        (npulab.FormatError, ValueError) if reader.plain else (npulab.FormatError,)
+    )
     named = isinstance(error, OSError) and (error.errno is None or error.filename is not None)
     known = isinstance(error, kinds) or type(error) is LookupError or named
-    wrong = "another error" if not known or isinstance(error, UnicodeError) else "long" if len(text) > MOST_TOLD else \
-        "lines" if "\n" in text else "control" if CONTROL.search(text) else ""
+    wrong = (
+        "another error"
+        if not known or isinstance(error, UnicodeError)
+        else "long"
+        if len(text) > MOST_TOLD
+        else "lines"
+        if "\n" in text
+        else "control"
+        if CONTROL.search(text)
+        else ""
+    )
     if reader.plain and wrong in ("long", "lines", "control"):
         wrong = ""  # who calls it makes a sentence of it
-    return Outcome(wrong, f"{type(error).__name__}: {text}", _where(error)) if wrong else Outcome("refused", text)
+    return (
+        Outcome(wrong, f"{type(error).__name__}: {text}", _where(error))
+        if wrong
+        else Outcome("refused", text)
+    )
 
 
 def _where(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
-    own = [one for one in frames if f"{os.sep}npulab{os.sep}" in one.filename and "tests" not in Path(one.filename).parts]
+    own = [
+        one
+        for one in frames
+        if f"{os.sep}npulab{os.sep}" in one.filename and "tests" not in Path(one.filename).parts
+    ]
     last = own[-1] if own else frames[-1]
     return f"{Path(last.filename).name}:{last.lineno} {last.name}"
 
@@ -141,6 +177,7 @@ class Fuzzer:
 @contextmanager
 def limited() -> Iterator[None]:
     """At most a second of the processor's time and 256 MiB more."""
+
     def over(*_: Any) -> None:
         raise TooSlow
 
@@ -173,7 +210,9 @@ def _work(fuzzer: Fuzzer, first: int, end: int, until: float, shared: mmap.mmap,
             out.flush()
 
 
-def run(name: str, first: int, count: int, seconds: float, folder: Path) -> list[tuple[int, Outcome]]:
+def run(
+    name: str, first: int, count: int, seconds: float, folder: Path
+) -> list[tuple[int, Outcome]]:
     """The outcomes of mutants of a reader, in forked processes."""
     fuzzer, log = Fuzzer(name, folder), folder / "log.jsonl"
     for seed in range(len(fuzzer.seeds)):  # caches of facts are filled before a mutant is measured
@@ -208,7 +247,9 @@ def run(name: str, first: int, count: int, seconds: float, folder: Path) -> list
         with log.open("a") as out:
             out.write(json.dumps([number, "end of the process", f"status {status}", ""]) + "\n")
         at = number + 1
-    return [(number, Outcome(*rest)) for number, *rest in map(json.loads, log.read_text().splitlines())]
+    return [
+        (number, Outcome(*rest)) for number, *rest in map(json.loads, log.read_text().splitlines())
+    ]
 
 
 def main() -> int:
@@ -220,21 +261,34 @@ def main() -> int:
     parser.add_argument("readers", nargs="*")
     given = parser.parse_args()
     total: Counter[str] = Counter()
-    print("| reader | mutants | read | refused | findings |\n| --- | --- | --- | --- | --- |", flush=True)
+    print(
+        "| reader | mutants | read | refused | findings |\n| --- | --- | --- | --- | --- |",
+        flush=True,
+    )
     home = "/dev/shm" if Path("/dev/shm").is_dir() else None
-    for name in [one for one in READERS if not given.readers or any(part in one for part in given.readers)]:
+    for name in [
+        one for one in READERS if not given.readers or any(part in one for part in given.readers)
+    ]:
         with tempfile.TemporaryDirectory(prefix="npulab-fuzz-", dir=home) as folder:
             os.chdir(folder)
             outcomes = run(name, given.first, given.count, given.seconds, Path(folder))
             counts = Counter(found.kind for _, found in outcomes)
             wrong = [(number, found) for number, found in outcomes if found.kind not in GOOD]
-            told = ", ".join(f"{kind} {count}" for kind, count in counts.items() if kind not in GOOD)
-            print(f"| {name} | {len(outcomes)} | {counts['read']} | {counts['refused']} | {told} |", flush=True)
+            told = ", ".join(
+                f"{kind} {count}" for kind, count in counts.items() if kind not in GOOD
+            )
+            print(
+                f"| {name} | {len(outcomes)} | {counts['read']} | {counts['refused']} | {told} |",
+                flush=True,
+            )
             seen = set()
             for number, found in wrong:
                 if (found.kind, found.where) not in seen:
                     seen.add((found.kind, found.where))
-                    print(f"  {name}:{number} {found.kind} at {found.where}: {found.text[:200]!r}", flush=True)
+                    print(
+                        f"  {name}:{number} {found.kind} at {found.where}: {found.text[:200]!r}",
+                        flush=True,
+                    )
                     if given.keep:
                         for file, data in Fuzzer(name, Path(folder)).files(number)[1].items():
                             path = given.keep / f"{name}-{number}" / file
@@ -242,7 +296,9 @@ def main() -> int:
                             path.write_bytes(data)
             total.update(counts)
             os.chdir("/")
-    print(f"| all | {total.total()} | {total['read']} | {total['refused']} | {total.total() - total['read'] - total['refused']} |")
+    print(
+        f"| all | {total.total()} | {total['read']} | {total['refused']} | {total.total() - total['read'] - total['refused']} |"
+    )
     return int(total.total() != total["read"] + total["refused"])
 
 

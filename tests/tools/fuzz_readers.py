@@ -1,4 +1,5 @@
-"""What npulab reads, each with seeds, the mutators that know its structure, and the call that reads it.
+"""What npulab reads, each with seeds, the mutators that know its structure, and the call that reads
+it.
 
 Seeds are made by npulab itself; where public data lies beside the checkout, small files of it too.
 """
@@ -39,8 +40,8 @@ SMALL = 100_000  # bytes of a seed's file
 
 @dataclass(frozen=True)
 class Reader:
-    """``seeds`` are the files of a folder each; ``by`` says what changes a file, by the end of its name,
-    or is a function of the folder's files; ``read`` reads the folder.
+    """``seeds`` are the files of a folder each; ``by`` says what changes a file, by the end of its
+    name, or is a function of the folder's files; ``read`` reads the folder.
 
     What ``plain`` refuses may be a ValueError of another kind than FormatError: it is no file's
     reader, but reads what one has taken out of a file.  Where a file has ``sums``, what is read is
@@ -71,12 +72,20 @@ def of_tests(module: str) -> Any:
 
 
 def files_of(folder: Path) -> Files:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
 
 
 def each_of(folder: Path, pattern: str = "*") -> list[Files]:
     """Small files that match, each a seed; none where there is no such folder."""
-    return [{path.name: path.read_bytes()} for path in sorted(folder.glob(pattern)) if path.is_file() and path.stat().st_size < SMALL]
+    return [
+        {path.name: path.read_bytes()}
+        for path in sorted(folder.glob(pattern))
+        if path.is_file() and path.stat().st_size < SMALL
+    ]
 
 
 def made(make: Callable[[Path], object]) -> Files:
@@ -93,6 +102,7 @@ def only(folder: Path) -> Path:
 
 # Captures and dumps
 
+
 def load_cases(folder: Path, path: Callable[[Path], Path] = lambda folder: folder) -> None:
     """Every case of a dump, decoded; what refuses all of them is raised."""
     cases = store.load_all(path(folder))
@@ -105,19 +115,25 @@ load_file = partial(load_cases, path=only)
 
 
 def case_seeds() -> list[Files]:
-    return [files_of(path.parent) for path in sorted(CAPTURES.glob("*/sim-*/capture.json"))
-            if sum(one.stat().st_size for one in path.parent.iterdir()) < SMALL][::3]
+    return [
+        files_of(path.parent)
+        for path in sorted(CAPTURES.glob("*/sim-*/capture.json"))
+        if sum(one.stat().st_size for one in path.parent.iterdir()) < SMALL
+    ][::3]
 
 
 def change_case(r: Random, seed: Files) -> Files:
     """The description, or a file whose sum is mended."""
     out, said = dict(seed), json.loads(seed["capture.json"])
-    if r.random() < .6:
+    if r.random() < 0.6:
         return {**out, "capture.json": m.change_json(r, seed["capture.json"])}
     name = r.choice([*said["sha256"]])
     out[name] = m.change_bytes(r, seed[name])
     said["sha256"][name] = hashlib.sha256(out[name]).hexdigest()
-    return {**out, "capture.json": m.as_json(r, m.change_tree(r, said) if r.random() < .3 else said)}
+    return {
+        **out,
+        "capture.json": m.as_json(r, m.change_tree(r, said) if r.random() < 0.3 else said),
+    }
 
 
 def load_case(folder: Path) -> object:
@@ -134,35 +150,53 @@ def check_case(folder: Path) -> None:
 
 def vivante_dumps() -> list[Files]:
     printed = of_tests("vivante/test_vivante").printed
-    return [{"a.txt": printed(npulab.load(CAPTURES / "vivante" / name)).encode()} for name in ("sim-1x1", "sim-3x3-sparse")] + [
+    return [
+        {"a.txt": printed(npulab.load(CAPTURES / "vivante" / name)).encode()}
+        for name in ("sim-1x1", "sim-3x3-sparse")
+    ] + [
         {"b.txt": of_tests("vivante/test_command_texts").TEXT.encode()},
-        {"c.txt": b"cmd 00000000: 08010e03 00000c23 08010e02 00000701\n" * 3}]
+        {"c.txt": b"cmd 00000000: 08010e03 00000c23 08010e02 00000701\n" * 3},
+    ]
 
 
 def mesa_folders() -> list[Files]:
     dumps = of_tests("vivante/test_mesa_dumps")
-    return [made(lambda folder: dumps.dumped(folder, dumps.three()[:2])), made(lambda folder: dumps.dumped(folder, dumps.three()[:1], turned=True))]
+    return [
+        made(lambda folder: dumps.dumped(folder, dumps.three()[:2])),
+        made(lambda folder: dumps.dumped(folder, dumps.three()[:1], turned=True)),
+    ]
 
 
 def hwx_files() -> list[Files]:
     from npulab.npus.ane.writing import hwx_bytes
 
-    own = [{"model.hwx": hwx_bytes(npulab.load(CAPTURES / "ane" / name))} for name in ("sim-1x1-relu", "sim-3x3-same", "sim-concat")]
+    own = [
+        {"model.hwx": hwx_bytes(npulab.load(CAPTURES / "ane" / name))}
+        for name in ("sim-1x1-relu", "sim-3x3-same", "sim-concat")
+    ]
     public = [files_of(folder) for folder in sorted((SHARED / "data/ane/hwx").glob("*"))]
     return own + public + each_of(SHARED / "data/ane/h13_tasks", "*/*.bin")[::4]
 
 
 def traces() -> list[Files]:
     found = [path.parent for path in sorted((SHARED / "data/nvdla").glob("*/*/*.cfg"))]
-    small = [folder for folder in found if sum(path.stat().st_size for path in folder.iterdir()) < 40_000]
-    return [{f"nv_small/{folder.name}/{name}": data for name, data in files_of(folder).items()} for folder in small[:6]] or [
-        {"nv_small/t/t.cfg": b"reg_write(NVDLA_CDMA.S_POINTER_0, 0x0);\nreg_write(NVDLA_CDMA.D_OP_ENABLE_0, 0x1);\n"}]
+    small = [
+        folder for folder in found if sum(path.stat().st_size for path in folder.iterdir()) < 40_000
+    ]
+    return [
+        {f"nv_small/{folder.name}/{name}": data for name, data in files_of(folder).items()}
+        for folder in small[:6]
+    ] or [
+        {
+            "nv_small/t/t.cfg": b"reg_write(NVDLA_CDMA.S_POINTER_0, 0x0);\nreg_write(NVDLA_CDMA.D_OP_ENABLE_0, 0x1);\n"
+        }
+    ]
 
 
 def change_trace(r: Random, seed: Files) -> Files:
     name = r.choice([one for one in seed if one.endswith((".cfg", ".txn"))] * 3 + [*seed])
     out = {**seed, name: m.change_text(r, seed[name])}
-    if name.endswith(".dat") and r.random() < .3:
+    if name.endswith(".dat") and r.random() < 0.3:
         out[f"{name}.gz"] = m.change_bytes(r, gzip.compress(out.pop(name)))
     return out
 
@@ -178,10 +212,17 @@ def loadables() -> list[Files]:
 
 
 def rockchip_files() -> list[Files]:
-    dumps, listings = of_tests("rockchip/test_rockchip_dumps"), of_tests("rockchip/test_rockchip_listings")
+    dumps, listings = (
+        of_tests("rockchip/test_rockchip_dumps"),
+        of_tests("rockchip/test_rockchip_listings"),
+    )
     text = dumps.small()
-    return [{"gem.txt": text.encode()}, {"gem.txt.gz": gzip.compress(text.encode())}, {"a.txt": listings.TEXT.encode()},
-            *each_of(SHARED / "data/rknpu", "*.bin")]
+    return [
+        {"gem.txt": text.encode()},
+        {"gem.txt.gz": gzip.compress(text.encode())},
+        {"a.txt": listings.TEXT.encode()},
+        *each_of(SHARED / "data/rknpu", "*.bin"),
+    ]
 
 
 def vela_files() -> list[Files]:
@@ -190,18 +231,38 @@ def vela_files() -> list[Files]:
 
     of = of_tests("ethosu/test_ethosu")
     data = of.payload(of.WORDS)
-    tensors = (Tensor("stream", (len(data),), "uint8", 1), Tensor("weights", (3,), "uint8", 2), Tensor("x", (1, 4), "int8"), Tensor("y", (1, 4), "int8"))
-    graph = Graph(tensors, (Operator("CUSTOM(ethos-u)", (0, 1, 2), (3,)),), (b"", data, b"abc"), (2,), (3,))
+    tensors = (
+        Tensor("stream", (len(data),), "uint8", 1),
+        Tensor("weights", (3,), "uint8", 2),
+        Tensor("x", (1, 4), "int8"),
+        Tensor("y", (1, 4), "int8"),
+    )
+    graph = Graph(
+        tensors, (Operator("CUSTOM(ethos-u)", (0, 1, 2), (3,)),), (b"", data, b"abc"), (2,), (3,)
+    )
     return [{"layer.bin": data}, {"layer.tflite": pack(graph)}]
 
 
 def recorded_folders() -> list[Files]:
     """A folder that the importer of ``npulab new`` reads; the target is vivante's own here."""
-    job = {"npu": "fuzzed", "chip": "c", "provenance": "board", "source": "s", "addresses": {"input": "0x10000000"},
-           "parameters": {"kernel_h": 3}, "big_endian": {"words": 4}}
+    job = {
+        "npu": "fuzzed",
+        "chip": "c",
+        "provenance": "board",
+        "source": "s",
+        "addresses": {"input": "0x10000000"},
+        "parameters": {"kernel_h": 3},
+        "big_endian": {"words": 4},
+    }
     words = np.arange(34, dtype="<u4").tobytes()
-    return [{"job.json": json.dumps(job).encode(), "words.bin": words, "input.bin": bytes(64)},
-            {"job.json": json.dumps(job | {"big_endian": {}}).encode(), "writes.txt": b"0x0010 0x1\n0x14 = 0x7 # x\n", "input.bin": bytes(8)}]
+    return [
+        {"job.json": json.dumps(job).encode(), "words.bin": words, "input.bin": bytes(64)},
+        {
+            "job.json": json.dumps(job | {"big_endian": {}}).encode(),
+            "writes.txt": b"0x0010 0x1\n0x14 = 0x7 # x\n",
+            "input.bin": bytes(8),
+        },
+    ]
 
 
 def read_recorded(folder: Path) -> None:
@@ -213,7 +274,9 @@ def read_recorded(folder: Path) -> None:
     importer = folder_importer("fuzzed", {"c": {}}, {"NN": of.registers})
     if importer.recognises(folder):
         with refusing():  # as the store, which calls importers
-            cases = each_read(importer.readers(folder)) if importer.readers else importer.read(folder)
+            cases = (
+                each_read(importer.readers(folder)) if importer.readers else importer.read(folder)
+            )
             for one in cases.values():
                 if isinstance(one, ValueError):
                     raise one
@@ -227,6 +290,7 @@ def register_writes(folder: Path) -> None:
 
 # Sweeps, journals, explorations
 
+
 def sweep_seeds() -> list[Files]:
     def make(folder: Path) -> None:
         save_sweep(load_sweep(CAPTURES / "vivante/sweep-addresses.npz")[:5], folder / "s.npz")
@@ -237,15 +301,26 @@ def sweep_seeds() -> list[Files]:
 def read_sweep(folder: Path) -> object:
     sweep = load_sweep(only(folder))
     repr(sweep)
-    return (sweep.words.tobytes(), sweep.parameters.to_csv(), sweep.target, sweep.chip, sweep.block, sweep.provenance, sweep.source,
-            sweep.tool, sweep.date)
+    return (
+        sweep.words.tobytes(),
+        sweep.parameters.to_csv(),
+        sweep.target,
+        sweep.chip,
+        sweep.block,
+        sweep.provenance,
+        sweep.source,
+        sweep.tool,
+        sweep.date,
+    )
 
 
 def journal_seeds() -> list[Files]:
     def make(folder: Path) -> None:
         journal = Journal(folder / "j.jsonl", {"good": "a", "bad": "b"})
         for n in range(8):
-            journal.add(Trial((f"f{n}", "g"), "half", ("pass", "fail", "hang")[n % 3], 0.5, "", {"x": n}))
+            journal.add(
+                Trial((f"f{n}", "g"), "half", ("pass", "fail", "hang")[n % 3], 0.5, "", {"x": n})
+            )
         journal.undo(2)
 
     return [made(make), {"j.jsonl": (TESTS / "contract/golden/journal.jsonl").read_bytes()}]
@@ -289,13 +364,24 @@ def read_exploration(folder: Path) -> None:
 
 # Sessions and drafts
 
+
 def session_seeds() -> list[Files]:
     return [files_of(TESTS / "notebook/golden")]
 
 
 def read_session(folder: Path) -> Any:
     found = npulab.session(folder / "stride.session.json", autosave=False)
-    for name in ("text", "notes", "bookmarks", "laws", "journals", "figures", "views", "conflicts", "problems"):
+    for name in (
+        "text",
+        "notes",
+        "bookmarks",
+        "laws",
+        "journals",
+        "figures",
+        "views",
+        "conflicts",
+        "problems",
+    ):
         repr(getattr(found, name))
     return found
 
@@ -309,7 +395,7 @@ def report_session(folder: Path) -> None:
     shutil.rmtree(folder / "out-files", ignore_errors=True)
     (folder / "out.md").unlink()
     (folder / "out.html").unlink()
-    for wrong in ("<script", "<iframe", "javascript:", " onerror=", "http-equiv=\"refresh"):
+    for wrong in ("<script", "<iframe", "javascript:", " onerror=", 'http-equiv="refresh'):
         assert wrong not in page.lower(), wrong
 
 
@@ -327,8 +413,13 @@ def merge_two(folder: Path) -> None:
 
 
 def table_seeds() -> list[Files]:
-    return [{name: (NPUS / npu / name).read_bytes(), "enums.csv": (NPUS / npu / "enums.csv").read_bytes()}
-            for npu, name in (("vivante", "nn.csv"), ("vivante", "tp.csv"), ("rockchip", "tasks.csv"))]
+    return [
+        {
+            name: (NPUS / npu / name).read_bytes(),
+            "enums.csv": (NPUS / npu / "enums.csv").read_bytes(),
+        }
+        for npu, name in (("vivante", "nn.csv"), ("vivante", "tp.csv"), ("rockchip", "tasks.csv"))
+    ]
 
 
 def read_draft(folder: Path) -> None:
@@ -346,7 +437,12 @@ def step_seeds() -> list[Files]:
     draft.set_evidence("nn1", "guess")
     draft.retype(names[1], "raw *2")
     draft.remove(names[3])
-    return [{**table_seeds()[0], "steps.json": json.dumps([dict(one) for one in draft.unsaved]).encode()}]
+    return [
+        {
+            **table_seeds()[0],
+            "steps.json": json.dumps([dict(one) for one in draft.unsaved]).encode(),
+        }
+    ]
 
 
 def replay_steps(folder: Path) -> None:
@@ -354,11 +450,14 @@ def replay_steps(folder: Path) -> None:
         steps = json.loads((folder / "steps.json").read_bytes())
     except (ValueError, RecursionError):
         raise npulab.FormatError("no JSON") from None
-    if isinstance(steps, list) and all(isinstance(one, dict) for one in steps):  # as a session's schema has them
+    if isinstance(steps, list) and all(
+        isinstance(one, dict) for one in steps
+    ):  # as a session's schema has them
         npulab.draft(folder / "nn.csv").replay(steps)
 
 
 # Register maps
+
 
 def read_map(folder: Path) -> None:
     table = npulab.read_map(only(folder))
@@ -374,17 +473,36 @@ def map_seeds(to: str, suffix: str, *public: tuple[str, str]) -> list[Files]:
     rows = [row for row in table.rows if not row.get("feature")][:40]
     small = RegisterTable.of(rows, table.enums)
     own = made(lambda folder: npulab.write_map(small, folder / f"nn{suffix}", to=to))
-    return [own, *(seed for folder, pattern in public for seed in each_of(SHARED / "data/maps" / folder, pattern)
-                   for data in seed.values() if len(data) < 40_000 and b"<import" not in data)]
+    return [
+        own,
+        *(
+            seed
+            for folder, pattern in public
+            for seed in each_of(SHARED / "data/maps" / folder, pattern)
+            for data in seed.values()
+            if len(data) < 40_000 and b"<import" not in data
+        ),
+    ]
 
 
 # Models and containers
 
+
 def model_seeds() -> list[Files]:
-    layer = npulab.Conv2D(np.arange(36).reshape(2, 3, 3, 2).astype(np.int8), np.array([1, 2]), (6, 6, 2), padding="same",
-                          input_q=npulab.QuantParams(0.1, 0), weight_q=npulab.QuantParams(0.01, 0), output_q=npulab.QuantParams(0.2, 0))
+    layer = npulab.Conv2D(
+        np.arange(36).reshape(2, 3, 3, 2).astype(np.int8),
+        np.array([1, 2]),
+        (6, 6, 2),
+        padding="same",
+        input_q=npulab.QuantParams(0.1, 0),
+        weight_q=npulab.QuantParams(0.01, 0),
+        output_q=npulab.QuantParams(0.2, 0),
+    )
     public = each_of(SHARED / "data/models", "*.tflite")
-    return [{"conv.tflite": npulab.single_op_model(layer)}, *(seed for seed in public if len(next(iter(seed.values()))) < 12_000)]
+    return [
+        {"conv.tflite": npulab.single_op_model(layer)},
+        *(seed for seed in public if len(next(iter(seed.values()))) < 12_000),
+    ]
 
 
 def read_model(folder: Path) -> None:
@@ -405,8 +523,14 @@ def read_model(folder: Path) -> None:
 
 
 def plist_seeds() -> list[Files]:
-    seeds = each_of(SHARED / "data/ane/plists", "*.plist") or [{"net.plist": plistlib.dumps({"Networks": ["n"], "n": {"Units": []}})}]
-    return seeds + [{"net.bplist": plistlib.dumps(plistlib.loads(data), fmt=plistlib.FMT_BINARY)} for seed in seeds for data in seed.values()]
+    seeds = each_of(SHARED / "data/ane/plists", "*.plist") or [
+        {"net.plist": plistlib.dumps({"Networks": ["n"], "n": {"Units": []}})}
+    ]
+    return seeds + [
+        {"net.bplist": plistlib.dumps(plistlib.loads(data), fmt=plistlib.FMT_BINARY)}
+        for seed in seeds
+        for data in seed.values()
+    ]
 
 
 def read_plist(folder: Path) -> None:
@@ -424,8 +548,16 @@ def espresso_seeds() -> list[Files]:
 
     from npulab.npus.ane.source.espresso import Entry
 
-    own = {"model.espresso.weights": write_espresso([Entry(1, bytes(range(64))), Entry(3, bytes(8))])}
-    return [own, *({path.name: path.read_bytes()} for path in sorted((SHARED / "data/ane/hwx").glob("*/*.weights")))]
+    own = {
+        "model.espresso.weights": write_espresso([Entry(1, bytes(range(64))), Entry(3, bytes(8))])
+    }
+    return [
+        own,
+        *(
+            {path.name: path.read_bytes()}
+            for path in sorted((SHARED / "data/ane/hwx").glob("*/*.weights"))
+        ),
+    ]
 
 
 def read_espresso(folder: Path) -> None:
@@ -437,7 +569,17 @@ def read_espresso(folder: Path) -> None:
 def blob_seeds() -> list[Files]:
     from npulab.npus.ane.training import blobs
 
-    return [{"weight.bin": blobs.write({"a": np.zeros(3, np.float16), "b": np.ones((2, 2), np.float32), "c": np.arange(5, dtype=np.uint8)}).data}]
+    return [
+        {
+            "weight.bin": blobs.write(
+                {
+                    "a": np.zeros(3, np.float16),
+                    "b": np.ones((2, 2), np.float32),
+                    "c": np.arange(5, dtype=np.uint8),
+                }
+            ).data
+        }
+    ]
 
 
 def read_blob(folder: Path) -> None:
@@ -459,14 +601,19 @@ def mil_seeds() -> list[Files]:
  } -> (z);
 }
 """
-    return [{"a.mil": of_tests("ane/test_mil_files").TEXT.encode()}, {"a.mil": more.encode(), "w.bin": next(iter(blob_seeds()[0].values()))}]
+    return [
+        {"a.mil": of_tests("ane/test_mil_files").TEXT.encode()},
+        {"a.mil": more.encode(), "w.bin": next(iter(blob_seeds()[0].values()))},
+    ]
 
 
 BLOB = b"""  tensor<fp16, [2, 2]> w = const()[val=tensor<fp16, [2, 2]>(BLOBFILE(path=string("@model_path/w.bin"), offset=uint64(64)))];\n"""
 
 
 def show_document(folder: Path) -> None:
-    found = document(next(path for path in sorted(folder.iterdir()) if path.suffix in (".mil", ".nvdla")))
+    found = document(
+        next(path for path in sorted(folder.iterdir()) if path.suffix in (".mil", ".nvdla"))
+    )
     if found is not None:
         str(found)
 
@@ -476,22 +623,40 @@ def run_mil(folder: Path) -> None:
 
     program = mil.read((folder / "a.mil").read_bytes().decode("utf-8", "replace"))
     mil.check(program)
-    given = {name: np.zeros([int(one or 1) for one in kind.shape or ()], np.float16) for name, kind in program["main"].inputs}
+    given = {
+        name: np.zeros([int(one or 1) for one in kind.shape or ()], np.float16)
+        for name, kind in program["main"].inputs
+    }
     mil.run(program, given, None)
 
 
 def vivante_streams() -> list[Files]:
-    found = [npulab.load(path.parent) for path in sorted((CAPTURES / "vivante").glob("*/capture.json"))]
-    return [{"coefficients.bin": one.buffers["coefficients"], "words.bin": one.words.tobytes(), "chip": one.chip.encode()}
-            for one in found if len(one.buffers["coefficients"]) < SMALL]
+    found = [
+        npulab.load(path.parent) for path in sorted((CAPTURES / "vivante").glob("*/capture.json"))
+    ]
+    return [
+        {
+            "coefficients.bin": one.buffers["coefficients"],
+            "words.bin": one.words.tobytes(),
+            "chip": one.chip.encode(),
+        }
+        for one in found
+        if len(one.buffers["coefficients"]) < SMALL
+    ]
 
 
 def read_stream(folder: Path) -> None:
     from dataclasses import replace
 
-    of = next(one for one in store.load_all(CAPTURES / "vivante") if one.chip == (folder / "chip").read_text()
-              and one.words.tobytes() == (folder / "words.bin").read_bytes())
-    capture = replace(of, buffers={**of.buffers, "coefficients": (folder / "coefficients.bin").read_bytes()})
+    of = next(
+        one
+        for one in store.load_all(CAPTURES / "vivante")
+        if one.chip == (folder / "chip").read_text()
+        and one.words.tobytes() == (folder / "words.bin").read_bytes()
+    )
+    capture = replace(
+        of, buffers={**of.buffers, "coefficients": (folder / "coefficients.bin").read_bytes()}
+    )
     npulab.explain(capture)
     npulab.target("vivante").lift(capture)
 
@@ -525,16 +690,146 @@ def read_cache_log(folder: Path) -> None:
 
 # Texts that a table or a person writes
 
-MEANINGS = m.words_of("signed", "raw", "f16", "f32", "*", "+", ">>", "-1", "0", "1", "2", "63", "64", "0x10", "0x", "enum:a", "enum:", "x", " ",
-                      "**", "--1", "1.5", "9" * 22, "-9999999999", "\u0663", "\u00b2", "(", ")", "1" * 4400, "*0", ">>-1", "+-3", "0b1", "1_0", most=8)
-LAWS = m.words_of("kernel_h", "stride_w", "-", "+", "*", "//", "%", "(", ")", "ceil", "floor", "max", "min", "log2", "if", "else", "==", "<", ">=",
-                  "and", "or", "not", "0", "1", "2", "0x10", "-1", "1.5", "1e9", "?", ":", "where", "when", ",", "[", "]", "&", "|", "<<", ">>", "^", "~",
-                  "9" * 50, "9" * 5000, "(" * 400, "not " * 3000, "-" * 3000, "\u00e9", "bits", "w12", "=", "round", "otherwise", "in", "bit", " of ")
+MEANINGS = m.words_of(
+    "signed",
+    "raw",
+    "f16",
+    "f32",
+    "*",
+    "+",
+    ">>",
+    "-1",
+    "0",
+    "1",
+    "2",
+    "63",
+    "64",
+    "0x10",
+    "0x",
+    "enum:a",
+    "enum:",
+    "x",
+    " ",
+    "**",
+    "--1",
+    "1.5",
+    "9" * 22,
+    "-9999999999",
+    "\u0663",
+    "\u00b2",
+    "(",
+    ")",
+    "1" * 4400,
+    "*0",
+    ">>-1",
+    "+-3",
+    "0b1",
+    "1_0",
+    most=8,
+)
+LAWS = m.words_of(
+    "kernel_h",
+    "stride_w",
+    "-",
+    "+",
+    "*",
+    "//",
+    "%",
+    "(",
+    ")",
+    "ceil",
+    "floor",
+    "max",
+    "min",
+    "log2",
+    "if",
+    "else",
+    "==",
+    "<",
+    ">=",
+    "and",
+    "or",
+    "not",
+    "0",
+    "1",
+    "2",
+    "0x10",
+    "-1",
+    "1.5",
+    "1e9",
+    "?",
+    ":",
+    "where",
+    "when",
+    ",",
+    "[",
+    "]",
+    "&",
+    "|",
+    "<<",
+    ">>",
+    "^",
+    "~",
+    "9" * 50,
+    "9" * 5000,
+    "(" * 400,
+    "not " * 3000,
+    "-" * 3000,
+    "\u00e9",
+    "bits",
+    "w12",
+    "=",
+    "round",
+    "otherwise",
+    "in",
+    "bit",
+    " of ",
+)
 NOTES = m.words_of(
-    "<script>alert(1)</script>", "[x](javascript:alert(1))", "![x](javascript:1)", "<img src=x onerror=1>", "[a]( JaVaScRiPt:1 )", "[a](&#106;avascript:1)",
-    "`", "**", "__", "~~", "\n", "\n\n", "- ", "1. ", "> ", "# ", "|a|b|\n|-|-|\n|<b>|`|\n", "```html\n<script>\n```", "\\", "&lt;", "[x][y]\n\n[y]: javascript:1",
-    "<http://a>", "[a](data:text/html,x)", '"onmouseover="x', "***", "\t", "\u00e9", "\0", "\u202e", "[", "](", ")", "!", "<!--", "-->", "[[[[[[[[",
-    "*" * 200, "`" * 50, "> " * 50, "- " * 50, "[x](\x01javascript:1)", "[x](java\tscript:1)", most=40)
+    "<script>alert(1)</script>",
+    "[x](javascript:alert(1))",
+    "![x](javascript:1)",
+    "<img src=x onerror=1>",
+    "[a]( JaVaScRiPt:1 )",
+    "[a](&#106;avascript:1)",
+    "`",
+    "**",
+    "__",
+    "~~",
+    "\n",
+    "\n\n",
+    "- ",
+    "1. ",
+    "> ",
+    "# ",
+    "|a|b|\n|-|-|\n|<b>|`|\n",
+    "```html\n<script>\n```",
+    "\\",
+    "&lt;",
+    "[x][y]\n\n[y]: javascript:1",
+    "<http://a>",
+    "[a](data:text/html,x)",
+    '"onmouseover="x',
+    "***",
+    "\t",
+    "\u00e9",
+    "\0",
+    "\u202e",
+    "[",
+    "](",
+    ")",
+    "!",
+    "<!--",
+    "-->",
+    "[[[[[[[[",
+    "*" * 200,
+    "`" * 50,
+    "> " * 50,
+    "- " * 50,
+    "[x](\x01javascript:1)",
+    "[x](java\tscript:1)",
+    most=40,
+)
 
 
 def read_meaning(folder: Path) -> None:
@@ -557,8 +852,21 @@ def read_note(folder: Path) -> None:
 
     class Page(HTMLParser):
         def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-            assert tag not in ("script", "iframe", "object", "embed", "base", "form", "svg", "link", "meta"), tag
-            assert not any(name.startswith("on") or (value or "").strip().lower().startswith("javascript:") for name, value in attrs), attrs
+            assert tag not in (
+                "script",
+                "iframe",
+                "object",
+                "embed",
+                "base",
+                "form",
+                "svg",
+                "link",
+                "meta",
+            ), tag
+            assert not any(
+                name.startswith("on") or (value or "").strip().lower().startswith("javascript:")
+                for name, value in attrs
+            ), attrs
 
     blocks = read_markdown(only(folder).read_text(encoding="utf-8"))
     Page().feed(to_html(blocks))
@@ -573,42 +881,80 @@ READERS: dict[str, Reader] = {
     "capture, a file changed": Reader(case_seeds, {".bin": m.flip_bits}, load_case, sums=True),
     "capture, checked and explained": Reader(case_seeds, change_case, check_case, plain=True),
     "sweep": Reader(sweep_seeds, {"": m.change_npz}, read_sweep),
-    "sweep, one or two bits flipped": Reader(lambda: sweep_seeds()[:1], {"": m.flip_bits}, read_sweep, sums=True),
+    "sweep, one or two bits flipped": Reader(
+        lambda: sweep_seeds()[:1], {"": m.flip_bits}, read_sweep, sums=True
+    ),
     "journal": Reader(journal_seeds, {"": m.change_json_line}, read_journal),
     "journal, repaired": Reader(journal_seeds, {"": m.change_json_line}, repair_journal),
     "exploration": Reader(exploration_seeds, {"": m.change_json_line}, read_exploration),
     "session": Reader(session_seeds, {"session.json": m.change_json}, read_session),
     "session, reported": Reader(session_seeds, {"session.json": m.change_json}, report_session),
-    "session, its views": Reader(session_seeds, {"session.json": m.change_json}, show_views, plain=True),
+    "session, its views": Reader(
+        session_seeds, {"session.json": m.change_json}, show_views, plain=True
+    ),
     "session, merged": Reader(session_seeds, {"session.json": m.change_json}, merge_two),
     "note": Reader(lambda: NOTHING, {"": NOTES}, read_note),
     "draft": Reader(table_seeds, {"": m.change_table}, read_draft),
     "draft, its steps": Reader(step_seeds, {"steps.json": m.change_json}, replay_steps, plain=True),
     "map: table": Reader(table_seeds, {"": m.change_table}, read_map),
-    "map: rnndb": Reader(partial(map_seeds, "", ".xml", ("rnndb", "**/*.xml")), {".xml": m.change_xml}, read_map),
-    "map: SVD": Reader(partial(map_seeds, "", ".svd", ("svd", "*.svd")), {".svd": m.change_xml}, read_map),
+    "map: rnndb": Reader(
+        partial(map_seeds, "", ".xml", ("rnndb", "**/*.xml")), {".xml": m.change_xml}, read_map
+    ),
+    "map: SVD": Reader(
+        partial(map_seeds, "", ".svd", ("svd", "*.svd")), {".svd": m.change_xml}, read_map
+    ),
     "map: SystemRDL": Reader(partial(map_seeds, "", ".rdl"), {".rdl": m.change_text}, read_map),
-    "map: C macros": Reader(partial(map_seeds, "macros", ".h", ("headers", "*.h")), {".h": m.change_text}, read_map),
+    "map: C macros": Reader(
+        partial(map_seeds, "macros", ".h", ("headers", "*.h")), {".h": m.change_text}, read_map
+    ),
     "map: C structs": Reader(partial(map_seeds, "struct", ".h"), {".h": m.change_text}, read_map),
     "value of a field": Reader(lambda: NOTHING, {"": MEANINGS}, read_meaning),
     "law": Reader(lambda: NOTHING, {"": LAWS}, read_law, plain=True),
     "text dumps of vivante": Reader(vivante_dumps, TEXT, load_file),
     "Mesa's folder": Reader(mesa_folders, BYTES, load_cases),
-    "vivante's coefficients": Reader(vivante_streams, {"coefficients.bin": m.change_bytes}, read_stream, plain=True),
-    "hwx": Reader(hwx_files, {".hwx": m.change_head, ".bin": m.change_bytes, ".plist": m.change_xml, ".weights": m.change_bytes}, load_cases),
+    "vivante's coefficients": Reader(
+        vivante_streams, {"coefficients.bin": m.change_bytes}, read_stream, plain=True
+    ),
+    "hwx": Reader(
+        hwx_files,
+        {
+            ".hwx": m.change_head,
+            ".bin": m.change_bytes,
+            ".plist": m.change_xml,
+            ".weights": m.change_bytes,
+        },
+        load_cases,
+    ),
     "plist": Reader(plist_seeds, {".plist": m.change_xml, ".bplist": m.change_bytes}, read_plist),
     "espresso weights": Reader(espresso_seeds, BYTES, read_espresso),
     "MIL weights": Reader(blob_seeds, BYTES, read_blob, plain=True),
     "MIL": Reader(mil_seeds, {".mil": m.change_text, ".bin": m.change_bytes}, show_document),
-    "MIL, run": Reader(lambda: [{"a.mil": mil_seeds()[1]["a.mil"].replace(BLOB, b"")}], {".mil": m.change_text}, run_mil, plain=True),
+    "MIL, run": Reader(
+        lambda: [{"a.mil": mil_seeds()[1]["a.mil"].replace(BLOB, b"")}],
+        {".mil": m.change_text},
+        run_mil,
+        plain=True,
+    ),
     "ANE's function tables": Reader(table_files, BYTES, read_function, plain=True),
     "NVDLA's traces": Reader(traces, change_trace, load_cases),
     "NVDLA's logs": Reader(register_logs, TEXT, load_file),
     "NVDLA's loadables": Reader(loadables, BYTES, show_document),
-    "Rockchip's dumps": Reader(rockchip_files, {".txt": m.change_text, ".gz": m.change_bytes, ".bin": m.change_bytes}, load_file),
+    "Rockchip's dumps": Reader(
+        rockchip_files,
+        {".txt": m.change_text, ".gz": m.change_bytes, ".bin": m.change_bytes},
+        load_file,
+    ),
     "Vela's output": Reader(vela_files, BYTES, load_file),
     "ONE's log": Reader(cache_logs, TEXT, read_cache_log, plain=True),
-    "recorder's folder": Reader(recorded_folders, {"job.json": m.change_json, ".bin": m.change_bytes, ".txt": m.change_text}, read_recorded),
-    "register writes": Reader(lambda: [{"w.txt": b"0x0010 0x1\n0x14 = 0x7 # x\nwrite 0x20 <- 0x5 mask 0xff\n"}], TEXT, register_writes),
+    "recorder's folder": Reader(
+        recorded_folders,
+        {"job.json": m.change_json, ".bin": m.change_bytes, ".txt": m.change_text},
+        read_recorded,
+    ),
+    "register writes": Reader(
+        lambda: [{"w.txt": b"0x0010 0x1\n0x14 = 0x7 # x\nwrite 0x20 <- 0x5 mask 0xff\n"}],
+        TEXT,
+        register_writes,
+    ),
     "model": Reader(model_seeds, BYTES, read_model),
 }

@@ -1,4 +1,6 @@
-"""``npulab lab`` on the project's notebooks and a browser that drives it, apart from the user's own Jupyter."""
+"""``npulab lab`` on the project's notebooks and a browser that drives it, apart from the user's
+own Jupyter.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +19,35 @@ from typing import Any
 from playwright.sync_api import Browser, Page
 
 ROOT, PROGRAMS = Path(__file__).parents[2], Path(sys.executable).parent
-FOLDERS = ("JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR", "JUPYTERLAB_SETTINGS_DIR",
-           "JUPYTERLAB_WORKSPACES_DIR", "IPYTHONDIR")
+FOLDERS = (
+    "JUPYTER_CONFIG_DIR",
+    "JUPYTER_RUNTIME_DIR",
+    "JUPYTER_DATA_DIR",
+    "JUPYTERLAB_SETTINGS_DIR",
+    "JUPYTERLAB_WORKSPACES_DIR",
+    "IPYTHONDIR",
+)
 # no writing of notebooks behind our back, every cell in the page
-SETTINGS = {"@jupyterlab/docmanager-extension:plugin": {"autosave": False},
-            "@jupyterlab/notebook-extension:tracker": {"windowingMode": "none", "scrollPastEnd": False}}
+SETTINGS = {
+    "@jupyterlab/docmanager-extension:plugin": {"autosave": False},
+    "@jupyterlab/notebook-extension:tracker": {"windowingMode": "none", "scrollPastEnd": False},
+}
 SIZE = {"width": 1400, "height": 900}  # of a page
 MOST_HEIGHT = 16_000  # that Chromium draws
-START_SECONDS, RUN_MS = 120, 120_000  # a machine that many share is ten times slower than a free one
+START_SECONDS, RUN_MS = (
+    120,
+    120_000,
+)  # a machine that many share is ten times slower than a free one
 # the last is JupyterLab's own: it sometimes takes its splash screen away twice
-HARMLESS = ("favicon", "ResizeObserver loop", "net::ERR_ABORTED", "Failed to execute 'removeChild' on 'Node'")
+HARMLESS = (
+    "favicon",
+    "ResizeObserver loop",
+    "net::ERR_ABORTED",
+    "Failed to execute 'removeChild' on 'Node'",
+)
 
-# anywidget gives a model two seconds, of the clock, and then logs an error, even if the model comes later
+# anywidget gives a model two seconds, of the clock, and then logs an error, even if the model comes
+# later
 PATIENT = "(few => { AbortSignal.timeout = ms => few(Math.max(ms, 60_000)); })(AbortSignal.timeout.bind(AbortSignal))"
 READY = """async path => {
   const panel = window.jupyterapp?.shell.currentWidget;
@@ -40,9 +59,9 @@ OPEN = """path => window.jupyterapp.commands.execute('docmanager:open', {path, f
 DISCARD = """() => { const panel = window.jupyterapp.shell.currentWidget;
   if (panel?.context?.path) { panel.context.model.dirty = false; panel.dispose(); } }"""
 RUN_ALL = "() => window.jupyterapp.commands.execute('notebook:run-all-cells').then(done => !!done)"
-# What the kernel sent for everything before has come when an empty request is answered; a view that sends its changes one
-# by one, each after the answer to the last, needs more than one. Then what is seen has to stay as it is, with every view
-# drawn.
+# What the kernel sent for everything before has come when an empty request is answered; a view that
+# sends its changes one by one, each after the answer to the last, needs more than one. Then what is
+# seen has to stay as it is, with every view drawn.
 SETTLED = """async ([rounds, patience]) => {
   const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel, until = performance.now() + patience;
   const frame = () => new Promise(done => requestAnimationFrame(done));
@@ -61,7 +80,9 @@ SETTLED = """async ([rounds, patience]) => {
 }"""
 ROUNDS = 3
 CELLS = "() => window.jupyterapp.shell.currentWidget.content.model.toJSON().cells"
-TEXTS = "() => [...document.querySelectorAll('.jp-OutputArea-output')].map(output => output.innerText)"
+TEXTS = (
+    "() => [...document.querySelectorAll('.jp-OutputArea-output')].map(output => output.innerText)"
+)
 ASK = """async code => {
   const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
   let text = '';
@@ -80,18 +101,36 @@ class Lab:
     It is that of the environment with these ``programs``, started in the folder ``here``.
     """
 
-    def __init__(self, scratch: Path, *arguments: str, programs: Path = PROGRAMS, here: Path = ROOT) -> None:
+    def __init__(
+        self, scratch: Path, *arguments: str, programs: Path = PROGRAMS, here: Path = ROOT
+    ) -> None:
         self.token = secrets.token_hex(8)
         settings = scratch / "settings"
         settings.mkdir()
         (settings / "overrides.json").write_text(json.dumps(SETTINGS))
-        environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+        environment = {
+            name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")
+        }
         environment |= {name: str(scratch / name.lower()) for name in FOLDERS}
         self.log = (scratch / "lab.log").open("wb")
         self.process = subprocess.Popen(
-            [programs / "npulab", "lab", "--no-browser", "--ip=127.0.0.1", "--port=0", f"--IdentityProvider.token={self.token}",
-             "--LabApp.expose_app_in_browser=True", f"--LabApp.app_settings_dir={settings}", *arguments],
-            cwd=here, env=environment, stdout=self.log, stderr=subprocess.STDOUT, start_new_session=True)
+            [
+                programs / "npulab",
+                "lab",
+                "--no-browser",
+                "--ip=127.0.0.1",
+                "--port=0",
+                f"--IdentityProvider.token={self.token}",
+                "--LabApp.expose_app_in_browser=True",
+                f"--LabApp.app_settings_dir={settings}",
+                *arguments,
+            ],
+            cwd=here,
+            env=environment,
+            stdout=self.log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
         info = self._info(scratch)
         self.url, self.root = info["url"], Path(info["root_dir"])
 
@@ -107,10 +146,15 @@ class Lab:
                 return info
             time.sleep(0.05)
         self.close()
-        raise RuntimeError("npulab lab did not start:\n" + (scratch / "lab.log").read_text(errors="replace")[-3000:])
+        raise RuntimeError(
+            "npulab lab did not start:\n"
+            + (scratch / "lab.log").read_text(errors="replace")[-3000:]
+        )
 
     def _ask(self, url: str, path: str, method: str = "GET") -> Any:
-        request = urllib.request.Request(url + path, method=method, headers={"Authorization": f"token {self.token}"})
+        request = urllib.request.Request(
+            url + path, method=method, headers={"Authorization": f"token {self.token}"}
+        )
         with urllib.request.urlopen(request, timeout=20) as answer:
             body = answer.read()
         return json.loads(body) if body else None
@@ -143,12 +187,16 @@ class Opened:
         self.page: Page = self.context.new_page()
         self.page.set_default_timeout(RUN_MS)
         self.problems: list[str] = []
-        self.page.on("console", lambda said: self._note(said.text) if said.type == "error" else None)
+        self.page.on(
+            "console", lambda said: self._note(said.text) if said.type == "error" else None
+        )
         self.page.on("pageerror", lambda error: self._note(f"{error}\n{error.stack}"))
         self.page.on("request", lambda request: self._outside(request.url))
         workspace = secrets.token_hex(4)
-        self.page.goto(f"{lab.url}lab/workspaces/{workspace}{f'/tree/{name}' if name else ''}?reset&token={lab.token}",
-                       wait_until="domcontentloaded")
+        self.page.goto(
+            f"{lab.url}lab/workspaces/{workspace}{f'/tree/{name}' if name else ''}?reset&token={lab.token}",
+            wait_until="domcontentloaded",
+        )
         self.page.wait_for_function("() => window.jupyterapp?.shell")
         if name:
             self._wait_for(name)
@@ -169,7 +217,9 @@ class Opened:
         self._wait_for(name)
 
     def turn_to(self, name: str) -> None:
-        """Another notebook in the same page, with a kernel of its own; what the one before holds is not saved."""
+        """Another notebook in the same page, with a kernel of its own; what the one before holds
+        is not saved.
+        """
         self.page.mouse.move(0, 0)  # a view tells what the pointer rests on
         self.page.evaluate(DISCARD)
         self.lab.free_kernels()
@@ -180,8 +230,12 @@ class Opened:
     def __enter__(self) -> Opened:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.lab.free_kernels()
         self.context.close()
 
@@ -207,8 +261,12 @@ class Opened:
         """Save as Ctrl+S does, again if the page changed meanwhile."""
         until = time.monotonic() + RUN_MS / 1000
         while True:
-            self.page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save').then(() => true)")
-            if not self.page.evaluate("() => window.jupyterapp.shell.currentWidget.context.model.dirty"):
+            self.page.evaluate(
+                "() => window.jupyterapp.commands.execute('docmanager:save').then(() => true)"
+            )
+            if not self.page.evaluate(
+                "() => window.jupyterapp.shell.currentWidget.context.model.dirty"
+            ):
                 return
             assert time.monotonic() < until, "the notebook stays unsaved"
 
@@ -221,8 +279,13 @@ class Opened:
         return self.page.evaluate(TEXTS)
 
     def theme(self, name: str) -> None:
-        self.page.evaluate("theme => window.jupyterapp.commands.execute('apputils:change-theme', {theme}).then(() => true)", name)
-        self.page.wait_for_function("theme => document.body.dataset.jpThemeName === theme", arg=name)
+        self.page.evaluate(
+            "theme => window.jupyterapp.commands.execute('apputils:change-theme', {theme}).then(() => true)",
+            name,
+        )
+        self.page.wait_for_function(
+            "theme => document.body.dataset.jpThemeName === theme", arg=name
+        )
         self.settle()
 
     def stretch(self) -> None:

@@ -1,4 +1,6 @@
-"""Limits of time that hold on a slow machine too: a hang is told from work, whatever the processor."""
+"""Limits of time that hold on a slow machine too: a hang is told from work, whatever the
+processor.
+"""
 
 from __future__ import annotations
 

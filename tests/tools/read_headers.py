@@ -1,5 +1,5 @@
-"""Reads a folder of other people's register files and prints a table: read or refused, registers, fields, what is lost, how many
-lines are explained, whether every format gives the same table again.
+"""Reads a folder of other people's register files and prints a table: read or refused, registers,
+fields, what is lost, how many lines are explained, whether every format gives the same table again.
 
     python tests/tools/read_headers.py FOLDER [--json]
 """
@@ -42,14 +42,31 @@ def record(path: Path) -> dict[str, Any]:
             table = npulab.read_map(path)
             table.check()
         except (ValueError, LookupError) as error:
-            return {"file": path.name, "what": "refused", "why": " ".join(str(error).replace(str(path), path.name).split())}
-        out = {"file": path.name, "what": "read", **table.counts, "seconds": round(time.process_time() - start, 1), "comes_back": []}
+            return {
+                "file": path.name,
+                "what": "refused",
+                "why": " ".join(str(error).replace(str(path), path.name).split()),
+            }
+        out = {
+            "file": path.name,
+            "what": "read",
+            **table.counts,
+            "seconds": round(time.process_time() - start, 1),
+            "comes_back": [],
+        }
         if table.reading is not None:
             lost = Counter(kind for kind, *_ in table.reading.lost)
-            out |= {"lines": table.reading.lines, "explained": table.reading.explained, "lost": dict(lost)}
+            out |= {
+                "lines": table.reading.lines,
+                "explained": table.reading.explained,
+                "lost": dict(lost),
+            }
         with tempfile.TemporaryDirectory() as folder:
             for to in TO:
-                again = Path(folder) / f"{to}.{npulab.registers.formats.FORMATS[to].suffix.removeprefix('.')}"
+                again = (
+                    Path(folder)
+                    / f"{to}.{npulab.registers.formats.FORMATS[to].suffix.removeprefix('.')}"
+                )
                 try:
                     npulab.write_map(table, again, to)
                     out["comes_back"] += [to] * (npulab.read_map(again) == table)
@@ -63,8 +80,11 @@ def text(one: dict[str, Any]) -> str:
         return f"{one['file'][:60]:60} refused: {one['why'][:200]}"
     lines = f"{one['explained']}/{one['lines']} lines, " if "lines" in one else ""
     lost = ", ".join(f"{count} {kind}" for kind, count in one.get("lost", {}).items())
-    return (f"{one['file'][:60]:60} {one['registers']:6} registers {one['fields']:6} fields, {lines}{one['seconds']} s, "
-            f"comes back from {' '.join(one['comes_back']) or 'none'}" + (f"; lost: {lost}" if lost else ""))
+    return (
+        f"{one['file'][:60]:60} {one['registers']:6} registers {one['fields']:6} fields, {lines}{one['seconds']} s, "
+        f"comes back from {' '.join(one['comes_back']) or 'none'}"
+        + (f"; lost: {lost}" if lost else "")
+    )
 
 
 if __name__ == "__main__":

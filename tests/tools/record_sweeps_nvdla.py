@@ -1,4 +1,5 @@
-"""Record the sweep of NVDLA: convolutions lowered as our own driver would, nothing of it run on a chip.
+"""Record the sweep of NVDLA: convolutions lowered as our own driver would, nothing of it run on a
+chip.
 
     python tests/tools/record_sweeps_nvdla.py captures/nvdla
 
@@ -27,7 +28,10 @@ Row = tuple[np.ndarray, dict[str, float]]
 
 
 def layer(random: np.random.RandomState) -> npulab.Conv2D:
-    """A layer whose sizes, kernel and quantization say nothing of one another; ValueError where there is no such one."""
+    """A layer whose sizes, kernel and quantization say nothing of one another; ValueError where
+    there is no such one.
+    """
+
     def size(low: float, high: float) -> int:
         return int(2 ** random.uniform(low, high))
 
@@ -46,12 +50,23 @@ def layer(random: np.random.RandomState) -> npulab.Conv2D:
     if np.prod(weights_shape) > MOST_WEIGHTS:
         raise ValueError("more weights than wanted")
     weights = random.randint(-HEAVIEST, HEAVIEST + 1, weights_shape).astype(np.int8)
-    padding = tuple((random.randint(4), random.randint(4)) for _ in "hw") if random.randint(2) else "valid"
+    padding = (
+        tuple((random.randint(4), random.randint(4)) for _ in "hw")
+        if random.randint(2)
+        else "valid"
+    )
     return npulab.Conv2D(
-        weights, random.randint(-300, 300, outputs) * random.randint(2), shape, (1 + random.randint(3), 1 + random.randint(3)),
-        padding, (one((1, 1, 2, 3)), one((1, 1, 2, 3))), activation=(None, "relu")[random.randint(2)],
-        input_q=npulab.QuantParams(scale(-8, -3), zero_point()), weight_q=npulab.QuantParams(scale(-9, -4)),
-        output_q=npulab.QuantParams(scale(-6, -1), zero_point()))
+        weights,
+        random.randint(-300, 300, outputs) * random.randint(2),
+        shape,
+        (1 + random.randint(3), 1 + random.randint(3)),
+        padding,
+        (one((1, 1, 2, 3)), one((1, 1, 2, 3))),
+        activation=(None, "relu")[random.randint(2)],
+        input_q=npulab.QuantParams(scale(-8, -3), zero_point()),
+        weight_q=npulab.QuantParams(scale(-9, -4)),
+        output_q=npulab.QuantParams(scale(-6, -1), zero_point()),
+    )
 
 
 def row(number: int) -> Row:
@@ -67,13 +82,20 @@ def row(number: int) -> Row:
 
 
 def parameters(of: npulab.Conv2D, capture: npulab.Capture) -> dict[str, float]:
-    """What a person knows of a layer, and of the biases that its driver stores how many bytes there are."""
+    """What a person knows of a layer, and of the biases that its driver stores how many bytes
+    there are.
+    """
     (top, bottom), (left, right) = of.pads
-    out = {f"{name}_{axis}": size for name, shape in (("input", of.input_shape), ("output", of.output_shape))
-           for axis, size in zip("whc", (shape[1], shape[0], shape[2]), strict=True)}
-    out |= {f"{name}_{axis}": size for name, pair in (("kernel", of.kernel), ("stride", of.stride),
-                                                      ("dilation", of.dilation))
-            for axis, size in zip("hw", pair, strict=True)}
+    out = {
+        f"{name}_{axis}": size
+        for name, shape in (("input", of.input_shape), ("output", of.output_shape))
+        for axis, size in zip("whc", (shape[1], shape[0], shape[2]), strict=True)
+    }
+    out |= {
+        f"{name}_{axis}": size
+        for name, pair in (("kernel", of.kernel), ("stride", of.stride), ("dilation", of.dilation))
+        for axis, size in zip("hw", pair, strict=True)
+    }
     out |= {"pad_top": top, "pad_bottom": bottom, "pad_left": left, "pad_right": right}
     out |= {"relu": of.activation == "relu", "bias_bytes": len(capture.buffers.get("bs", b""))}
     quantized = [("input", of.input_q), ("weight", of.weight_q), ("output", of.output_q)]
@@ -84,9 +106,23 @@ def parameters(of: npulab.Conv2D, capture: npulab.Capture) -> dict[str, float]:
 def sweep(rows: list[Row]) -> Sweep:
     """Rows as the sweep."""
     words, known = zip(*rows, strict=True)
-    return Sweep(np.stack(words), pd.DataFrame(known), NAME, "nvdla", CHIP, "SMALL", "simulated",
-                 "npulab tests/record_sweeps_nvdla.py", "npulab lower")
+    return Sweep(
+        np.stack(words),
+        pd.DataFrame(known),
+        NAME,
+        "nvdla",
+        CHIP,
+        "SMALL",
+        "simulated",
+        "npulab tests/record_sweeps_nvdla.py",
+        "npulab lower",
+    )
 
 
 if __name__ == "__main__":
-    print(save_sweep(sweep([row(number) for number in tqdm(range(LAYERS))]), Path(sys.argv[1]) / f"{NAME}.npz"))
+    print(
+        save_sweep(
+            sweep([row(number) for number in tqdm(range(LAYERS))]),
+            Path(sys.argv[1]) / f"{NAME}.npz",
+        )
+    )

@@ -3,9 +3,10 @@
     python tests/tools/store_notebooks.py             # every notebook, in place
     python tests/tools/store_notebooks.py --check     # exit 1 where a run would store something else
 
-It is the only writer of stored outputs, and of ``npulab/notebook/stored``: what the cells that call ``show_stored`` give
-where no package is missing.  Text that could not be the same again (an address, a path,
-a time) is refused.  Pictures are stored, but a check does not compare their pixels.
+It is the only writer of stored outputs, and of ``npulab/notebook/stored``: what the cells that call
+``show_stored`` give where no package is missing.  Text that could not be the same again (an
+address, a path, a time) is refused.  Pictures are stored, but a check does not compare their
+pixels.
 """
 
 from __future__ import annotations
@@ -26,22 +27,36 @@ from npulab.notebook import stored
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 WIDGET = "application/vnd.jupyter.widget-view+json"
-METADATA = {"kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
-            "language_info": {"name": "python"}}
-VOLATILE = {r"0x7[0-9a-f]{10,}": "a memory address", r"ipykernel_\d+": "a kernel's number",
-            r"\d(\.\d+)?\s?it/s": "a rate", r"#T_[0-9a-f]{5}": "a random style name",
-            r"/(home|root|tmp|work|Users)/\w": "a path of this machine",
-            r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d": "a time stamp",
-            stored.BEGINS: "a result of another run, for a package is missing"}
+METADATA = {
+    "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
+    "language_info": {"name": "python"},
+}
+VOLATILE = {
+    r"0x7[0-9a-f]{10,}": "a memory address",
+    r"ipykernel_\d+": "a kernel's number",
+    r"\d(\.\d+)?\s?it/s": "a rate",
+    r"#T_[0-9a-f]{5}": "a random style name",
+    r"/(home|root|tmp|work|Users)/\w": "a path of this machine",
+    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d": "a time stamp",
+    stored.BEGINS: "a result of another run, for a package is missing",
+}
 KEPT = re.compile(r'show_stored\("([a-z0-9-]+)"')
 
 
 def run(path: Path) -> Any:
     """The notebook with the outputs of a fresh run, normalised."""
     notebook = nbformat.read(path, 4)
-    client = NotebookClient(notebook, timeout=120, kernel_name="python3", record_timing=False,
-                            coalesce_streams=True, resources={"metadata": {"path": str(path.parent)}})
-    client.execute(stderr=subprocess.DEVNULL)  # the kernel's own warnings say nothing of the notebook
+    client = NotebookClient(
+        notebook,
+        timeout=120,
+        kernel_name="python3",
+        record_timing=False,
+        coalesce_streams=True,
+        resources={"metadata": {"path": str(path.parent)}},
+    )
+    client.execute(
+        stderr=subprocess.DEVNULL
+    )  # the kernel's own warnings say nothing of the notebook
     notebook.metadata = nbformat.from_dict(METADATA)
     count = 0
     for cell in notebook.cells:
@@ -72,8 +87,11 @@ def volatile(notebook: Any) -> list[str]:
         for output in cell.get("outputs", []):
             for kind, text in [("stream", output.get("text", "")), *output.get("data", {}).items()]:
                 if not kind.startswith("image/"):
-                    found += [f"cell {n}, {kind}: {what}: {match.group(0)!r}" for pattern, what in VOLATILE.items()
-                              if (match := re.search(pattern, str(text)))]
+                    found += [
+                        f"cell {n}, {kind}: {what}: {match.group(0)!r}"
+                        for pattern, what in VOLATILE.items()
+                        if (match := re.search(pattern, str(text)))
+                    ]
     return found
 
 
@@ -88,9 +106,13 @@ def kept(notebook: Any) -> dict[Path, str]:
     for cell in notebook.cells:
         for name in KEPT.findall(cell.source) if cell.cell_type == "code" else ():
             # without numbers that count cells
-            outputs = [{part: output[part] for part in ("output_type", "text", "data") if part in output}
-                       for output in cell.outputs]
-            files[stored.HERE / f"{name}.json"] = json.dumps(outputs, indent=1, ensure_ascii=False) + "\n"
+            outputs = [
+                {part: output[part] for part in ("output_type", "text", "data") if part in output}
+                for output in cell.outputs
+            ]
+            files[stored.HERE / f"{name}.json"] = (
+                json.dumps(outputs, indent=1, ensure_ascii=False) + "\n"
+            )
     return files
 
 
@@ -103,7 +125,9 @@ def without_pixels(text: str) -> list[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("notebooks", nargs="*", type=Path)
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args(arguments)
@@ -115,8 +139,14 @@ def main(arguments: list[str] | None = None) -> int:
         changed = [file for file, new in files.items() if text_in(file) != new]
         for file in changed:
             if options.check:
-                problems += difflib.unified_diff(without_pixels(text_in(file)), without_pixels(files[file]), "stored", "run",
-                                                 lineterm="", n=1)
+                problems += difflib.unified_diff(
+                    without_pixels(text_in(file)),
+                    without_pixels(files[file]),
+                    "stored",
+                    "run",
+                    lineterm="",
+                    n=1,
+                )
         for file in () if problems or options.check else changed:
             file.write_text(files[file], encoding="utf-8", newline="\n")
         print(f"{'differs' if problems else 'stored' if changed else 'same'}  {path.name}")

@@ -1,7 +1,7 @@
 """Write the table of the rooms in npulab/README.md from the code: their rows, purposes and imports.
 
-    python tests/tools/write_rooms.py             # the table in npulab/README.md, renewed
-    python tests/tools/write_rooms.py --lines     # the rooms with their lines of code, printed
+python tests/tools/write_rooms.py             # the table in npulab/README.md, renewed
+python tests/tools/write_rooms.py --lines     # the rooms with their lines of code, printed
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ END = "<!-- end of the rooms -->\n"
 def rooms_table() -> str:
     """The rooms in Markdown, from the top row down, each with the folders in it.
 
-    The first paragraph of a package's docstring is its purpose; what only a type checker reads is no import.
+    The first paragraph of a package's docstring is its purpose; what only a type checker reads is
+    no import.
     """
     below: dict[str, set[str]] = {}
     for _, room, _, imported in arrows():
@@ -30,9 +31,14 @@ def rooms_table() -> str:
     lines = ["| row | room | purpose | imports |", "| --- | --- | --- | --- |"]
     for row, rooms in reversed([*enumerate(ROWS[:-1])]):
         for room in sorted(rooms):
-            imports = " ".join(name for names in ROWS for name in sorted(names & below.get(room, set())))
+            imports = " ".join(
+                name for names in ROWS for name in sorted(names & below.get(room, set()))
+            )
             lines.append(f"| {row} | **{room}/** | {purpose(PACKAGE / room)} | {imports or '-'} |")
-            lines += [f"| | {room}/{folder.name}/ | {purpose(folder)} | |" for folder in folders(PACKAGE / room)]
+            lines += [
+                f"| | {room}/{folder.name}/ | {purpose(folder)} | |"
+                for folder in folders(PACKAGE / room)
+            ]
     return "\n".join(lines) + "\n"
 
 
@@ -57,11 +63,19 @@ def lines_of_code(folder: Path) -> int:
     count = 0
     for path in folder.rglob("*.py"):
         text = path.read_text(encoding="utf-8")
-        docs = {line for node in ast.walk(ast.parse(text))
-                if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-                for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)}
-        count += sum(1 for number, line in enumerate(text.splitlines(), 1)
-                     if number not in docs and line.strip() and not line.lstrip().startswith("#"))
+        docs = {
+            line
+            for node in ast.walk(ast.parse(text))
+            if isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Constant)
+            and isinstance(node.value.value, str)
+            for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+        }
+        count += sum(
+            1
+            for number, line in enumerate(text.splitlines(), 1)
+            if number not in docs and line.strip() and not line.lstrip().startswith("#")
+        )
     return count
 
 
@@ -72,7 +86,9 @@ def main() -> None:
                 print(f"{lines_of_code(folder):6}  {folder.relative_to(PACKAGE)}/")
     else:
         before, _, rest = README.read_text(encoding="utf-8").partition(BEGIN)
-        README.write_text(before + BEGIN + rooms_table() + END + rest.partition(END)[2], encoding="utf-8")
+        README.write_text(
+            before + BEGIN + rooms_table() + END + rest.partition(END)[2], encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":

@@ -39,7 +39,8 @@ __all__ = [
 ]
 
 Oracle = Callable[[Capture], str]
-MAX_HANGS = 50  # so many reboots, and a person should look: fields that belong together may be declared as units
+# so many reboots, and a person should look: fields that belong together may be declared as units
+MAX_HANGS = 50
 SAID = (
     "culprits",
     "groups",
@@ -90,12 +91,14 @@ class Suspect:
 class Bisected(Answer):
     """What a bisection found, or what it knows so far where ``done`` is false.
 
-    ``found`` says whether every trial agrees with the answer (of a device that errs: as far as errors go) and it is as
-    certain as was asked for; where it is false ``sentence`` begins with "not found", or says that BAD passes, and names
-    the trial that stands against an answer.  ``culprits`` are (task, block, register, field); ``groups`` says which of
-    them it takes together: all fields of one group break it.  Where nothing was found they are what the trials suggest.
-    ``certainty`` is the probability of exactly these groups, None where trials contradict them; ``queries`` counts the
-    runs, ``hangs`` those that hung, ``flake_rate`` is the one given or inferred.
+    ``found`` says whether every trial agrees with the answer (of a device that errs: as far as
+    errors go) and it is as certain as was asked for; where it is false ``sentence`` begins with
+    "not found", or says that BAD passes, and names the trial that stands against an answer.
+    ``culprits`` are (task, block, register, field); ``groups`` says which of them it takes
+    together: all fields of one group break it.  Where nothing was found they are what the trials
+    suggest. ``certainty`` is the probability of exactly these groups, None where trials contradict
+    them; ``queries`` counts the runs, ``hangs`` those that hung, ``flake_rate`` is the one given or
+    inferred.
     """
 
     culprits: tuple[Key, ...]
@@ -219,7 +222,8 @@ class Bisection:
             raise TypeError(f"units: got {units!r}, allowed are lists of field names")
         if symptom not in (None, "fail", "hang"):
             raise ValueError(
-                f"symptom: got {symptom!r}, allowed is 'fail', 'hang', or None where it is not known"
+                f"symptom: got {symptom!r}, allowed is 'fail', 'hang', or None where it is not "
+                "known"
             )
         self.good, self.bad = good, bad
         self.differences = tuple(parts_of(good, bad, addresses=addresses, buffers=buffers))
@@ -246,7 +250,8 @@ class Bisection:
 
     @property
     def search(self) -> Search:
-        """What is inferred from the journal alone, so that a crash between writing and telling loses
+        """What is inferred from the journal alone, so that a crash between writing and telling
+        loses
         nothing."""
         self._follow()
         return self._search
@@ -472,7 +477,8 @@ def bisect_fields(
     session = Bisection(good, bad, flake_rate=flake_rate, **options)
     if session.warning and not different_layers:
         raise ValueError(
-            f"{session.warning}; different_layers=True (--different-layers in the shell) bisects them all the same"
+            f"{session.warning}; different_layers=True (--different-layers in the shell) bisects "
+            "them all the same"
         )
     while (
         session.journal.hangs < max_hangs

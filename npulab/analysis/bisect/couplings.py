@@ -32,14 +32,18 @@ class Couplings:
     def __init__(self, n: int, flake: float = 0.0, units: Sequence[Sequence[int]] = ()) -> None:
         self.n = n
         self.units = [np.array(unit) for unit in units if len(unit) > 1]
-        self._hung = [0] * len(self.units)  # trials that tore this unit alone and hung; -1 once one ran
+        self._hung = [0] * len(
+            self.units
+        )  # trials that tore this unit alone and hung; -1 once one ran
         self.suspect = np.zeros((n + 1, n + 1))
         self._chance = -np.log1p(-max(flake, LEAST))
         self._pairs = np.triu_indices(n + 1, 1)
         self._cleared = np.zeros(len(self._pairs[0]))  # trials that ran and split the pair
         self._split: list[np.ndarray] = []  # (pairs,) of each trial that hung
         self._messages: list[np.ndarray] = []  # log odds that each of those adds to each pair
-        self._prior = np.full(len(self._pairs[0]), np.log(min(EXPECTED / len(self._pairs[0]), LIKELIEST)))
+        self._prior = np.full(
+            len(self._pairs[0]), np.log(min(EXPECTED / len(self._pairs[0]), LIKELIEST))
+        )
         label = np.arange(n + 1)
         for unit in self.units:
             label[unit] = unit[0]
@@ -66,7 +70,11 @@ class Couplings:
             self._messages.append(np.zeros(len(split)))
         else:
             self._cleared += split
-        torn = [number for number, unit in enumerate(self.units) if 0 < np.count_nonzero(subset[unit]) < len(unit)]
+        torn = [
+            number
+            for number, unit in enumerate(self.units)
+            if 0 < np.count_nonzero(subset[unit]) < len(unit)
+        ]
         for number in torn:
             if not hung:
                 self._hung[number] = -1
@@ -78,19 +86,30 @@ class Couplings:
     def _infer(self) -> None:
         prior = self._prior + np.log(CLEARED) * np.minimum(self._cleared, 3)
         shape = (len(self._split), len(prior))
-        split, messages = np.array(self._split, bool).reshape(shape), np.array(self._messages, float).reshape(shape)
+        split, messages = (
+            np.array(self._split, bool).reshape(shape),
+            np.array(self._messages, float).reshape(shape),
+        )
         for _ in range(ROUNDS if self._split else 0):
             others = np.minimum(prior + messages.sum(axis=0) - messages, LARGEST)
-            rate = np.where(split, np.logaddexp(0, others), 0.0)  # -log(1 - p) of each pair without this trial
+            rate = np.where(
+                split, np.logaddexp(0, others), 0.0
+            )  # -log(1 - p) of each pair without this trial
             total = rate.sum(axis=1, keepdims=True) + self._chance
-            received = np.where(split, -np.log(-np.expm1(-np.maximum(total - rate, self._chance))), 0.0)
-            messages = (messages + received) / 2  # by halves: two pairs that explain the same would take turns
+            received = np.where(
+                split, -np.log(-np.expm1(-np.maximum(total - rate, self._chance))), 0.0
+            )
+            messages = (
+                messages + received
+            ) / 2  # by halves: two pairs that explain the same would take turns
         self._messages = list(messages)
         suspect = 1 / (1 + np.exp(-np.clip(prior + messages.sum(axis=0), -40, LARGEST)))
         self.suspect[self._pairs] = suspect
         self.suspect.T[self._pairs] = suspect
         if not self._split:
-            self.suspect[self.suspect < LIKELIEST / 2] = 0.0  # nothing hung: only what was declared is feared
+            self.suspect[self.suspect < LIKELIEST / 2] = (
+                0.0  # nothing hung: only what was declared is feared
+            )
         for unit, hung in zip(self.units, self._hung, strict=True):
             if hung >= TEARS:
                 self.suspect[np.ix_(unit, unit)] = WHOLE
@@ -100,7 +119,9 @@ class Couplings:
         """``-log(1 - chance of a hang)`` of sets ``(Q, n) bool``."""
         i, j = np.nonzero(np.triu(self.suspect > IGNORED))
         wide = np.concatenate([sets, np.zeros((len(sets), 1), bool)], axis=1)
-        return np.einsum("qp,p->q", (wide[:, i] != wide[:, j]).astype(float), -np.log1p(-self.suspect[i, j]))
+        return np.einsum(
+            "qp,p->q", (wide[:, i] != wide[:, j]).astype(float), -np.log1p(-self.suspect[i, j])
+        )
 
     def chance(self, subset: np.ndarray) -> float:
         """The probability that a set hangs; 0 as long as nothing did."""
@@ -119,4 +140,6 @@ class Couplings:
         for i, j in zip(*np.nonzero(together), strict=True):
             low, high = sorted((int(label[i]), int(label[j])))
             label[label == low] = high
-        return [np.flatnonzero(label == one) for one in dict.fromkeys(label.tolist()) if one != self.n]
+        return [
+            np.flatnonzero(label == one) for one in dict.fromkeys(label.tolist()) if one != self.n
+        ]

@@ -13,7 +13,8 @@ from npulab.analysis.bisect.kinds import Groups
 WRONG = 1e-3  # probability that a question repeated by the sequential test is answered wrongly
 NEVER = 5e-4  # flake rate of a device that is said never to err, in the sequential test
 HIDDEN = "hidden"  # outcome of a set whose symptom another failure may hide
-IMPROBABLE = 1e-3  # an answer that more trials contradict than errors do with this probability is not reported
+# an answer that more trials contradict than errors do with this probability is not reported
+IMPROBABLE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -22,8 +23,8 @@ class Evidence:
 
     ``symptom`` is the outcome that is searched for, "fail" or "hang".  The other of the two is
     ``HIDDEN``: a job that hangs does not show whether it would have failed, and one that is refused
-    does not show whether it would have hung.  ``flake`` is how often an outcome is wrong; at 0 a set
-    is not asked twice, and a set inside one that passed passes too.
+    does not show whether it would have hung.  ``flake`` is how often an outcome is wrong; at 0 a
+    set is not asked twice, and a set inside one that passed passes too.
     """
 
     changed: np.ndarray
@@ -51,12 +52,16 @@ class Evidence:
         return np.array([outcome == self.symptom for outcome in self.outcomes], bool)
 
     def seen(self, subset: np.ndarray) -> list[str]:
-        """The outcomes of the trials of exactly this set ``(n,) bool``: the symptom, "pass" or ``HIDDEN``."""
+        """The outcomes of the trials of exactly this set ``(n,) bool``: the symptom, "pass" or
+        ``HIDDEN``.
+        """
         same = np.flatnonzero((self.changed == subset).all(axis=1))
         return [self.named(self.outcomes[number]) for number in same]
 
     def says(self, subset: np.ndarray) -> str | None:
-        """What a set ``(n,) bool`` does: the symptom, "pass", ``HIDDEN``, or None where that is not known yet."""
+        """What a set ``(n,) bool`` does: the symptom, "pass", ``HIDDEN``, or None where that is
+        not known yet.
+        """
         seen = self.seen(subset)
         if self.flake > 0:
             return self._voted(seen)
@@ -70,7 +75,8 @@ class Evidence:
         return None
 
     def conflict(self) -> tuple[int, int] | None:
-        """The first two trials (numbers from 0) of which one shows the symptom, and one that changes as much or more
+        """The first two trials (numbers from 0) of which one shows the symptom, and one that
+        changes as much or more
         passes; None where no two contradict each other."""
         passed, broke = np.flatnonzero(self.passed), np.flatnonzero(self.broke)
         more = self.changed[passed]
@@ -81,10 +87,11 @@ class Evidence:
         return None
 
     def against(self, groups: Groups) -> list[int]:
-        """The trials (numbers from 0) that contradict the answer that exactly these groups show the symptom.
+        """The trials (numbers from 0) that contradict the answer that exactly these groups show the
+        symptom.
 
-        A trial contradicts it that passed although it changes all of a group, that shows the symptom although it
-        changes no group whole, or in which a part of a group shows the symptom.
+        A trial contradicts it that passed although it changes all of a group, that shows the
+        symptom although it changes no group whole, or in which a part of a group shows the symptom.
         """
         told = self.told(groups)
         return [
@@ -99,7 +106,9 @@ class Evidence:
         return told
 
     def improbable(self, groups: Groups, limit: float = IMPROBABLE) -> bool:
-        """Whether so many trials contradict the answer that errors explain it with less than this probability."""
+        """Whether so many trials contradict the answer that errors explain it with less than
+        this probability.
+        """
         trials = int(np.count_nonzero(self.passed | self.broke))
         wrong = len(self.against(groups))
         if self.flake == 0:
@@ -117,7 +126,9 @@ class Evidence:
         return 2 * sum(outcome in outcomes for outcome in seen) > len(seen)
 
     def hides(self, subset: np.ndarray) -> bool:
-        """Whether most trials of exactly this set ``(n,) bool``, and at least one, ended in another way."""
+        """Whether most trials of exactly this set ``(n,) bool``, and at least one, ended in
+        another way.
+        """
         return self.mostly(subset, (HIDDEN,))
 
     def named(self, outcome: str) -> str:
@@ -125,7 +136,9 @@ class Evidence:
         return outcome if outcome in ("pass", self.symptom) else HIDDEN
 
     def _voted(self, seen: Sequence[str]) -> str | None:
-        """The outcome that repeated trials agree on, by Wald's sequential test; None while it is open."""
+        """The outcome that repeated trials agree on, by Wald's sequential test; None while it is
+        open.
+        """
         for outcome in (self.symptom, "pass", HIDDEN):
             if lead(seen, outcome) >= self.votes:
                 return outcome

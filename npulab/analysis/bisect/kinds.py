@@ -53,11 +53,23 @@ class Cells(NamedTuple):
     weights: np.ndarray  # (H,) float
 
     @classmethod
-    def of(cls, needs: np.ndarray, weights: np.ndarray, *, ones: np.ndarray | None = None, dual: bool = False,
-           ) -> Cells:
+    def of(
+        cls,
+        needs: np.ndarray,
+        weights: np.ndarray,
+        *,
+        ones: np.ndarray | None = None,
+        dual: bool = False,
+    ) -> Cells:
         count = len(needs)
         none = np.full((count, 1), -1)
-        return cls(needs, none if ones is None else ones, np.full(count, dual), np.zeros(count, bool), weights)
+        return cls(
+            needs,
+            none if ones is None else ones,
+            np.full(count, dual),
+            np.zeros(count, bool),
+            weights,
+        )
 
     def groups(self, row: int) -> Groups:
         """The smallest sets that fail: no set where nothing fails, the empty one where everything
@@ -75,16 +87,22 @@ class Cells(NamedTuple):
 
 def join(parts: Sequence[Cells]) -> Cells:
     """All of them, padded to one width."""
+
     def wide(arrays: Sequence[np.ndarray]) -> np.ndarray:
         out = np.full((sum(map(len, arrays)), max(array.shape[1] for array in arrays)), -1)
         row = 0
         for array in arrays:
-            out[row:row + len(array), :array.shape[1]] = array
+            out[row : row + len(array), : array.shape[1]] = array
             row += len(array)
         return out
-    return Cells(wide([part.needs for part in parts]), wide([part.ones for part in parts]),
-                 np.concatenate([part.dual for part in parts]), np.concatenate([part.never for part in parts]),
-                 np.concatenate([part.weights for part in parts]))
+
+    return Cells(
+        wide([part.needs for part in parts]),
+        wide([part.ones for part in parts]),
+        np.concatenate([part.dual for part in parts]),
+        np.concatenate([part.never for part in parts]),
+        np.concatenate([part.weights for part in parts]),
+    )
 
 
 # A kind of explanations has ``few``, whether at most two items are behind each, and
@@ -110,9 +128,18 @@ class Ends:
 
     def levels(self, log_weights: np.ndarray, floor: float) -> list[Level]:
         # told apart by level: if both have the same they are drawn together
-        priors = {level: [prior for count, prior in zip(self.counts, self.PRIOR, strict=True) if count == level]
-                  for level in self.counts}
-        return [Level(level, len(prior), math.log(sum(prior)) + log_weights[level]) for level, prior in priors.items()]
+        priors = {
+            level: [
+                prior
+                for count, prior in zip(self.counts, self.PRIOR, strict=True)
+                if count == level
+            ]
+            for level in self.counts
+        }
+        return [
+            Level(level, len(prior), math.log(sum(prior)) + log_weights[level])
+            for level, prior in priors.items()
+        ]
 
     def draw(self, level: int, wanted: int, mass: float, rng: np.random.Generator) -> Cells:
         which = np.array([end for end in (0, 1) if self.counts[end] == level])
@@ -141,7 +168,12 @@ def blank(shape: str, n: int) -> np.ndarray:
 
 def size(shape: str, n: int) -> int:
     """How many explanations of a shape there are over n items."""
-    return {"one": n, "two": math.comb(n, 2), "three": math.comb(n, 3), "mixed": n * math.comb(max(n - 1, 0), 2)}[shape]
+    return {
+        "one": n,
+        "two": math.comb(n, 2),
+        "three": math.comb(n, 3),
+        "mixed": n * math.comb(max(n - 1, 0), 2),
+    }[shape]
 
 
 class Listed:
@@ -175,13 +207,21 @@ class Listed:
         self.counts += (~predicted if failed != self.dual else predicted).view(np.uint8)
         if len(told) % SETTLE == 0:
             self.counts[self.counts >= INVALID] = INVALID
-            np.minimum(self.counts, INVALID - SETTLE - 1, out=self.counts, where=self.counts < INVALID)
+            np.minimum(
+                self.counts, INVALID - SETTLE - 1, out=self.counts, where=self.counts < INVALID
+            )
 
     def levels(self, log_weights: np.ndarray, floor: float) -> list[Level]:
         if self.items is not None:
-            found = np.bincount(self.counts)[:len(log_weights)]
-            return [Level(int(m), int(found[m]), float(self.log_prior + log_weights[m] + math.log(found[m])))
-                    for m in np.flatnonzero(found)]
+            found = np.bincount(self.counts)[: len(log_weights)]
+            return [
+                Level(
+                    int(m),
+                    int(found[m]),
+                    float(self.log_prior + log_weights[m] + math.log(found[m])),
+                )
+                for m in np.flatnonzero(found)
+            ]
         out, left = [], self.size
         for m, weight in enumerate(log_weights):
             if not left or self.log_prior + weight + math.log(left) < floor:
@@ -209,7 +249,9 @@ class Listed:
     def draw(self, level: int, wanted: int, mass: float, rng: np.random.Generator) -> Cells:
         if self.items is not None:
             found = np.flatnonzero(self.counts == level)
-            items = self.items[found if len(found) <= wanted else rng.choice(found, wanted, replace=False)]
+            items = self.items[
+                found if len(found) <= wanted else rng.choice(found, wanted, replace=False)
+            ]
         else:
             items = self._from_table(level, wanted, rng)
         weights = np.full(len(items), mass / len(items))
@@ -239,14 +281,16 @@ class Listed:
 def _packed(bits: np.ndarray) -> np.ndarray:
     """Rows of bits ``(R, T)`` as ``(R, W) uint64``."""
     wide = np.zeros((len(bits), -(-bits.shape[1] // 64) * 64), bool)
-    wide[:, :bits.shape[1]] = bits
+    wide[:, : bits.shape[1]] = bits
     return np.packbits(wide, axis=1).view(np.uint64)
 
 
 def _both(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """How many bits each row of a ``(P, W)`` has in common with each of b ``(C, W)``."""
-    return sum((np.bitwise_count(a[:, w, None] & b[:, w]).astype(int) for w in range(a.shape[1])),
-               np.zeros((len(a), len(b)), int))
+    return sum(
+        (np.bitwise_count(a[:, w, None] & b[:, w]).astype(int) for w in range(a.shape[1])),
+        np.zeros((len(a), len(b)), int),
+    )
 
 
 class Many:
@@ -269,8 +313,11 @@ class Many:
         # arrangements
         self.arranged = np.full(self.most + 2, -np.inf)
         for k, share in enumerate(sizes, least):
-            self.arranged[k] = math.log(share / math.comb(n, k)) - math.lgamma(self.most + 1) \
+            self.arranged[k] = (
+                math.log(share / math.comb(n, k))
+                - math.lgamma(self.most + 1)
                 + math.lgamma(self.most - k + 1)
+            )
         self.log_evidence = math.log(prior)
         self.items = np.full((PARTICLES, self.most), n)  # n: no item in this place
         drawn = self.rng.choice(np.arange(least, self.most + 1), PARTICLES, p=sizes)
@@ -284,7 +331,7 @@ class Many:
         if self.light and len(told) - self.seen < PATIENCE:
             return
         x = np.ones((len(told), self.n + 1), bool)
-        x[:, :self.n] = np.array([changed for changed, _ in told]) != self.dual
+        x[:, : self.n] = np.array([changed for changed, _ in told]) != self.dual
         y = np.array([failed for _, failed in told]) != self.dual
         now = sum(x[t][self.items].all(axis=1) != y[t] for t in range(self.seen, len(told)))
         after = log_weights(len(told))
@@ -305,14 +352,20 @@ class Many:
         # contradicted: a trial that passed where all of the items were changed, or failed where
         # not; 64 trials a word
         passed, failed = (_packed(x[which].T) for which in (~y, y))
-        missing = (~x[:, self.items]).sum(axis=2)  # (T, P): items of the particle that a trial left unchanged
+        missing = (~x[:, self.items]).sum(
+            axis=2
+        )  # (T, P): items of the particle that a trial left unchanged
         for place in self.rng.permutation(self.most)[:SLOTS]:
             mine = self.items[:, place]
             others = (missing - ~x[:, mine] == 0).T
-            contradicted = _both(_packed(others[:, ~y]), passed) + int(y.sum()) - _both(_packed(others[:, y]), failed)
+            contradicted = (
+                _both(_packed(others[:, ~y]), passed)
+                + int(y.sum())
+                - _both(_packed(others[:, y]), failed)
+            )
             size = (self.items < self.n).sum(axis=1) - (mine < self.n)
             log_p = log_weights[contradicted]
-            log_p[:, :self.n] += self.arranged[size + 1][:, None]
+            log_p[:, : self.n] += self.arranged[size + 1][:, None]
             log_p[:, self.n] += self.arranged[size]
             for other in range(self.most):
                 if other != place:
@@ -329,16 +382,25 @@ class Many:
             return []
         sets = np.sort(self.items, axis=1)
         levels, counts = np.unique(self.counts, return_counts=True)
-        return [Level(int(level), len(np.unique(sets[self.counts == level], axis=0)),
-                      self.log_evidence + math.log(count / PARTICLES))
-                for level, count in zip(levels, counts.tolist(), strict=True)]
+        return [
+            Level(
+                int(level),
+                len(np.unique(sets[self.counts == level], axis=0)),
+                self.log_evidence + math.log(count / PARTICLES),
+            )
+            for level, count in zip(levels, counts.tolist(), strict=True)
+        ]
 
     def thin(self, log_weights: np.ndarray, floor: float) -> None:
         self.light = self.log_evidence < floor + math.log(LIGHT)
 
     def draw(self, level: int, wanted: int, mass: float, rng: np.random.Generator) -> Cells:
-        sets, times = np.unique(np.sort(self.items[self.counts == level], axis=1), axis=0, return_counts=True)
-        return Cells.of(np.where(sets == self.n, -1, sets), mass * times / times.sum(), dual=self.dual)
+        sets, times = np.unique(
+            np.sort(self.items[self.counts == level], axis=1), axis=0, return_counts=True
+        )
+        return Cells.of(
+            np.where(sets == self.n, -1, sets), mass * times / times.sum(), dual=self.dual
+        )
 
 
 Kind = Ends | Listed | Many

@@ -20,9 +20,46 @@ TOLD = 4  # parameters that a refusal names
 NOT_BISECTED = ("output", COMMANDS)
 # Parts of a field's name that say how memory is laid out: fields that differ in nothing else
 # describe one thing.
-GEOMETRY = {"size", "stride", "pitch", "start", "end", "address", "addr", "base", "width", "height", "depth",
-            "length", "offset", "low", "high", "lo", "hi", "lsb", "msb", "lower", "upper"}
-AXES = {"x", "y", "z", "w", "h", "c", "n", "xy", "plus", "minus", "row", "plane", "line", "in", "bytes"}
+GEOMETRY = {
+    "size",
+    "stride",
+    "pitch",
+    "start",
+    "end",
+    "address",
+    "addr",
+    "base",
+    "width",
+    "height",
+    "depth",
+    "length",
+    "offset",
+    "low",
+    "high",
+    "lo",
+    "hi",
+    "lsb",
+    "msb",
+    "lower",
+    "upper",
+}
+AXES = {
+    "x",
+    "y",
+    "z",
+    "w",
+    "h",
+    "c",
+    "n",
+    "xy",
+    "plus",
+    "minus",
+    "row",
+    "plane",
+    "line",
+    "in",
+    "bytes",
+}
 
 
 def name_of(key: Key) -> str:
@@ -34,38 +71,66 @@ def name_of(key: Key) -> str:
     return "/".join(map(str, key))
 
 
-def parts_of(good: Capture, bad: Capture, *, addresses: bool = False, buffers: bool = True) -> list[Difference]:
+def parts_of(
+    good: Capture, bad: Capture, *, addresses: bool = False, buffers: bool = True
+) -> list[Difference]:
     """What can be taken from the bad capture: every field that differs, and whole buffers.
 
     Fields that point into memory keep the good capture's address, since its buffers lie there,
-    unless ``addresses``; read-only fields, the output and the bytes of a command stream, whose register writes are
-    fields, are no parts. Raises ValueError for captures of different targets or with different
-    jobs, and where nothing is left.
+    unless ``addresses``; read-only fields, the output and the bytes of a command stream, whose
+    register writes are fields, are no parts. Raises ValueError for captures of different targets or
+    with different jobs, and where nothing is left.
     """
     _refuse_unlike(good, bad)
-    fixed = {(item.block, item.register, item.name) for registers in good.maps.values()
-             for item in registers if item.read_only}
-    found = [part for part in differences(good, bad)
-             if (addresses or not part.address) and part.key[1:] not in fixed]
+    fixed = {
+        (item.block, item.register, item.name)
+        for registers in good.maps.values()
+        for item in registers
+        if item.read_only
+    }
+    found = [
+        part
+        for part in differences(good, bad)
+        if (addresses or not part.address) and part.key[1:] not in fixed
+    ]
     if buffers:
-        found += [Difference(0, BUFFER, name, BYTES, len(good.buffers.get(name, b"")), len(bad.buffers[name]))
-                  for name in _buffers_that_differ(good, bad)]
+        found += [
+            Difference(
+                0, BUFFER, name, BYTES, len(good.buffers.get(name, b"")), len(bad.buffers[name])
+            )
+            for name in _buffers_that_differ(good, bad)
+        ]
     if not found:
         apart = "" if addresses else " (addresses are left out)"
-        raise ValueError(f"good {good.name} and bad {bad.name}: got captures that send the same words and buffers"
-                         f"{apart}, allowed are two that differ; if their outputs differ, npulab check BAD --explain "
-                         "says where")
+        raise ValueError(
+            f"good {good.name} and bad {bad.name}: got captures that send the same words and "
+            "buffers"
+            f"{apart}, allowed are two that differ; if their outputs differ, npulab check BAD "
+            "--explain "
+            "says where"
+        )
     return found
 
 
 def _buffers_that_differ(good: Capture, bad: Capture) -> list[str]:
-    """Buffers of the bad capture that are parts: no outputs, and no streams of the jobs, whose words are fields."""
-    left_out = {*NOT_BISECTED, *set(streams_of(good.jobs, good.buffers)) & set(streams_of(bad.jobs, bad.buffers))}
-    return [name for name, data in bad.buffers.items() if name not in left_out and good.buffers.get(name) != data]
+    """Buffers of the bad capture that are parts: no outputs, and no streams of the jobs, whose
+    words are fields.
+    """
+    left_out = {
+        *NOT_BISECTED,
+        *set(streams_of(good.jobs, good.buffers)) & set(streams_of(bad.jobs, bad.buffers)),
+    }
+    return [
+        name
+        for name, data in bad.buffers.items()
+        if name not in left_out and good.buffers.get(name) != data
+    ]
 
 
 def two_layers(good: Capture, bad: Capture) -> str:
-    """A sentence about captures of different layers, as their parameters or the sizes of their inputs say; "" else."""
+    """A sentence about captures of different layers, as their parameters or the sizes of their
+    inputs say; "" else.
+    """
     told = []
     for name, value in good.parameters.items():
         other = bad.parameters.get(name, value)
@@ -79,8 +144,11 @@ def two_layers(good: Capture, bad: Capture) -> str:
     more = f" and {len(told) - TOLD} more" if len(told) > TOLD else ""
     others = [name for name in _buffers_that_differ(good, bad) if name != "input"]
     buffers = f"; buffer {', '.join(others)} differs, too" if others else ""
-    return (f"good {good.name} and bad {bad.name}: got captures of two layers ({', '.join(told[:TOLD])}{more}"
-            f"{buffers}), allowed are two of one layer, since fields of two layers differ anyway")
+    return (
+        f"good {good.name} and bad {bad.name}: got captures of two layers "
+        f"({', '.join(told[:TOLD])}{more}"
+        f"{buffers}), allowed are two of one layer, since fields of two layers differ anyway"
+    )
 
 
 def families(parts: Sequence[Difference]) -> list[list[int]]:
@@ -97,11 +165,15 @@ def families(parts: Sequence[Difference]) -> list[list[int]]:
     for index, part in enumerate(parts):
         words = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", part.field)
         lowered = [word.lower() for word in words]
-        stem = [word for word in lowered if word not in GEOMETRY and word not in AXES - {lowered[0]}]
+        stem = [
+            word for word in lowered if word not in GEOMETRY and word not in AXES - {lowered[0]}
+        ]
         if part.field in (ORDER, WRITES):
             units.setdefault((part.task, part.block, ORDER), []).append(index)
         elif part.a is None or part.b is None:
-            units.setdefault((part.task, part.block, part.register, "not written"), []).append(index)
+            units.setdefault((part.task, part.block, part.register, "not written"), []).append(
+                index
+            )
         elif stem and GEOMETRY & set(lowered):
             units.setdefault((part.task, part.block, *stem), []).append(index)
         else:
@@ -127,10 +199,14 @@ def mix(good: Capture, bad: Capture, keys: Collection[Key]) -> Capture:
         if mixed != job:
             capture = capture.with_job(mixed, task)
         left -= {(task, *key) for key in chosen & known}
-    buffers = {key[2]: bad.buffers[key[2]] for key in left if key[1] == BUFFER and key[2] in bad.buffers}
+    buffers = {
+        key[2]: bad.buffers[key[2]] for key in left if key[1] == BUFFER and key[2] in bad.buffers
+    }
     left -= {key for key in left if key[1] == BUFFER and key[2] in buffers}
     if left:
-        raise LookupError(f"field: got {name_of(min(left))}, which {good.name} and {bad.name} do not have")
+        raise LookupError(
+            f"field: got {name_of(min(left))}, which {good.name} and {bad.name} do not have"
+        )
     return capture.with_buffers(**buffers) if buffers else capture
 
 
@@ -139,21 +215,33 @@ def _refuse_unlike(good: Capture, bad: Capture) -> None:
     of."""
     for side, capture in (("good", good), ("bad", bad)):
         if not isinstance(capture, Capture):
-            raise TypeError(f"{side}: got {type(capture).__name__}, allowed is Capture, as npulab.load gives")
+            raise TypeError(
+                f"{side}: got {type(capture).__name__}, allowed is Capture, as npulab.load gives"
+            )
     for name in ("target", "chip"):
         if getattr(good, name) != getattr(bad, name):
-            raise ValueError(f"bad {bad.name}: got {name} {getattr(bad, name)}, allowed is {getattr(good, name)}, "
-                             f"that of good {good.name}")
-    shapes = [[(job.block, None if job.writes else len(job.words)) for job in capture.jobs] for capture in (good, bad)]
+            raise ValueError(
+                f"bad {bad.name}: got {name} {getattr(bad, name)}, allowed is "
+                f"{getattr(good, name)}, "
+                f"that of good {good.name}"
+            )
+    shapes = [
+        [(job.block, None if job.writes else len(job.words)) for job in capture.jobs]
+        for capture in (good, bad)
+    ]
     if shapes[0] != shapes[1]:
-        raise ValueError(f"bad {bad.name}: got jobs {', '.join(map(repr, bad.jobs))}, allowed are those of good "
-                         f"{good.name}: {', '.join(map(repr, good.jobs))}")
+        raise ValueError(
+            f"bad {bad.name}: got jobs {', '.join(map(repr, bad.jobs))}, allowed are those of good "
+            f"{good.name}: {', '.join(map(repr, good.jobs))}"
+        )
 
 
 Chosen = set[tuple[str, str, str]]
 
 
-def _mixed(good: Job | None, bad: Job | None, chosen: Chosen, capture: Capture, known: Chosen) -> Job | None:
+def _mixed(
+    good: Job | None, bad: Job | None, chosen: Chosen, capture: Capture, known: Chosen
+) -> Job | None:
     """One job with the ``chosen`` (block, register, field) of the bad one; what it has goes into
     ``known``."""
     job = good or bad
@@ -171,8 +259,9 @@ def _mixed(good: Job | None, bad: Job | None, chosen: Chosen, capture: Capture, 
         return replace(good, words=words, start=start)
     carried = good is not None and bad is not None and good.before != bad.before
     # state that differs before the jobs is mixed as if they wrote it
-    mine, theirs = (() if side is None else side.before * carried + side.writes
-                    for side in (good, bad))
+    mine, theirs = (
+        () if side is None else side.before * carried + side.writes for side in (good, bad)
+    )
     writes = tuple(_mixed_writes(mine, theirs, job.block, registers, chosen, known))
     if not writes and not good:
         return None
@@ -185,8 +274,14 @@ def _mixed(good: Job | None, bad: Job | None, chosen: Chosen, capture: Capture, 
 Writes = Sequence[tuple[int, int]]
 
 
-def _mixed_writes(good: Writes, bad: Writes, block: str, registers: RegisterMap, chosen: Chosen, known: Chosen,
-                  ) -> list[tuple[int, int]]:
+def _mixed_writes(
+    good: Writes,
+    bad: Writes,
+    block: str,
+    registers: RegisterMap,
+    chosen: Chosen,
+    known: Chosen,
+) -> list[tuple[int, int]]:
     mine, theirs = dict(good), dict(bad)
     state: dict[int, int] = {}
     reorder = False
@@ -196,8 +291,12 @@ def _mixed_writes(good: Writes, bad: Writes, block: str, registers: RegisterMap,
         ways = {(block, register, WRITES), (block, "", ORDER)}
         known |= {(item.block, item.register, item.name) for item, _ in fields} | ways
         reorder |= bool(ways & chosen)
-        chosen_bits = [bits for item, bits in fields if (item.block, item.register, item.name) in chosen]
-        differ = [bits for _, bits in fields if (mine.get(offset, 0) ^ theirs.get(offset, 0)) & bits]
+        chosen_bits = [
+            bits for item, bits in fields if (item.block, item.register, item.name) in chosen
+        ]
+        differ = [
+            bits for _, bits in fields if (mine.get(offset, 0) ^ theirs.get(offset, 0)) & bits
+        ]
         every = chosen_bits and len(chosen_bits) >= len(differ)
         if (offset not in mine and not chosen_bits) or (offset not in theirs and every):
             continue
@@ -215,16 +314,22 @@ def _mixed_writes(good: Writes, bad: Writes, block: str, registers: RegisterMap,
             writes.insert(at, (offset, value))
             at += 1
     last = {offset: place for place, (offset, _) in enumerate(writes)}
-    return [(offset, state[offset] if last[offset] == place else value) for place, (offset, value) in enumerate(writes)]
+    return [
+        (offset, state[offset] if last[offset] == place else value)
+        for place, (offset, value) in enumerate(writes)
+    ]
 
 
 def _fields_at(offset: int, block: str, registers: RegisterMap) -> Iterable[tuple[Field, int]]:
     """The fields of a register, each with its bits there."""
     if offset not in registers.index:
-        yield registers.unmapped(block, offset), 2 ** 32 - 1
+        yield registers.unmapped(block, offset), 2**32 - 1
         return
     for item in registers:
-        bits = sum((2 ** piece.width - 1) * 2 ** piece.lsb for piece in item.pieces
-                   if piece.word == registers.index[offset])
+        bits = sum(
+            (2**piece.width - 1) * 2**piece.lsb
+            for piece in item.pieces
+            if piece.word == registers.index[offset]
+        )
         if bits:
             yield item, bits

@@ -25,7 +25,8 @@ import numpy as np
 from npulab.analysis.bisect.evidence import HIDDEN, Evidence, subset_of
 from npulab.analysis.bisect.kinds import MOST, Groups
 
-MOST_WAYS = 40  # ways to leave an item of each group out that are tried; more groups are reported as not proved
+# ways to leave an item of each group out that are tried; more groups are reported as not proved
+MOST_WAYS = 40
 MOST_GROUPS = 16  # joint groups: more of them are no explanation that a person could read
 MOST_HIDES = 6  # sets that end in another way: more of them, and nearly everything does
 Items = frozenset[int]
@@ -52,7 +53,9 @@ class Proof:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A set of items ``(n,) bool`` to try next, and why; ``itself`` where only a trial of exactly this set will do."""
+    """A set of items ``(n,) bool`` to try next, and why; ``itself`` where only a trial of
+    exactly this set will do.
+    """
 
     subset: np.ndarray
     reason: str
@@ -64,10 +67,11 @@ Finding = Generator[Wanted, str, Items]
 
 
 class Prover:
-    """The proof of proposed groups over ``n`` items, of a device that is asked: ``wanted`` is what to try next.
+    """The proof of proposed groups over ``n`` items, of a device that is asked: ``wanted`` is what
+    to try next.
 
-    ``follow`` takes in what the trials say by now; ``proof`` is None until all that it needs was tried.  ``hiding`` are
-    items that are suspect of another outcome.
+    ``follow`` takes in what the trials say by now; ``proof`` is None until all that it needs was
+    tried.  ``hiding`` are items that are suspect of another outcome.
 
     >>> trials = [(subset_of({3}, 5), "fail")]
     >>> prover = Prover(5, [(3,)])
@@ -113,7 +117,8 @@ class Prover:
 def wanted_of(
     evidence: Evidence, n: int, groups: Groups, hiding: Collection[int] = ()
 ) -> Wanted | None:
-    """The first trial that an answer of a device that errs still lacks; None where each was mostly seen as it expects.
+    """The first trial that an answer of a device that errs still lacks; None where each was mostly
+    seen as it expects.
 
     What contradicts it is weighed with all trials, and so is not an end here.
     """
@@ -136,7 +141,8 @@ def wanted_of(
 
 
 def ways(groups: Collection[Items]) -> list[Items] | None:
-    """The smallest sets of items that hold one of each group; None if they are more than ``MOST_WAYS``.
+    """The smallest sets of items that hold one of each group; None if they are more than
+    ``MOST_WAYS``.
 
     >>> sorted(map(sorted, ways([frozenset({1}), frozenset({2, 3})])))
     [[1, 2], [1, 3]]
@@ -199,10 +205,14 @@ class _Steps:
         for item in _members(groups):
             yield Wanted(subset_of({item}, self.n), MEMBER, itself=True)
         hidden_rest = len(hides) - len(hiding) > MOST_HIDES
-        return Proof(_sorted(groups), _sorted(hides), complete and not _too_many(groups), hidden_rest)
+        return Proof(
+            _sorted(groups), _sorted(hides), complete and not _too_many(groups), hidden_rest
+        )
 
     def _not_hiding(self, guessed: list[Items]) -> Generator[Wanted, str, Items | None]:
-        """One of the items that were left out since they are suspect to hide the symptom, if it does not hide it."""
+        """One of the items that were left out since they are suspect to hide the symptom, if it
+        does not hide it.
+        """
         for group in guessed:
             outcome = yield Wanted(subset_of(group, self.n), LEFT_OUT, itself=True)
             if outcome != HIDDEN:
@@ -270,7 +280,9 @@ class _Steps:
         return None
 
     def _smallest(self, within: Items, outcome: str, reason: str) -> Finding:
-        """A smallest set inside ``within`` that has an outcome as ``within`` has it; empty where that does not hold."""
+        """A smallest set inside ``within`` that has an outcome as ``within`` has it; empty where
+        that does not hold.
+        """
         pool = self._ordered(self._narrowed(within, outcome))
         found: list[int] = []
         while True:
@@ -292,7 +304,9 @@ class _Steps:
             pool = pool[: high - 1]
 
     def _narrowed(self, within: Items, outcome: str) -> Items:
-        """The smallest set inside ``within`` that a trial showed to have the outcome, or all of it."""
+        """The smallest set inside ``within`` that a trial showed to have the outcome, or all of
+        it.
+        """
         if self.evidence.flake > 0:
             return within  # a single trial shows nothing
         has = [self.evidence.named(told) == outcome for told in self.evidence.outcomes]
@@ -306,7 +320,9 @@ class _Steps:
         )
 
     def _ordered(self, within: Items) -> list[int]:
-        """Items with those first that one trial showed to pass together: nothing has to be asked of them."""
+        """Items with those first that one trial showed to pass together: nothing has to be asked
+        of them.
+        """
         inside = subset_of(within, self.n)
         passed = self.evidence.changed[self.evidence.passed] & inside
         if not len(passed) or self.evidence.flake > 0:

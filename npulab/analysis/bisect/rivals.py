@@ -43,7 +43,8 @@ class Rivals:
     ) -> Rivals:
         """The rivals of ``groups``, of a device that errs in a share ``flake`` of its trials.
 
-        ``untried`` are items that are left out of every trial of the rest, as they hide the symptom.
+        ``untried`` are items that are left out of every trial of the rest, as they hide the
+        symptom.
         """
         changed = evidence.changed
         told = evidence.told(groups)
@@ -81,9 +82,7 @@ class Rivals:
             inside = list(rest)
             found.append((float(self.more[np.ix_(inside, inside)].sum()), rest))
         telling = [
-            (weight, subset)
-            for weight, subset in found
-            if not evidence.hides(subset_of(subset, n))
+            (weight, subset) for weight, subset in found if not evidence.hides(subset_of(subset, n))
         ]
         if not telling:
             return None
@@ -117,8 +116,9 @@ def _narrower(
 def _smaller(
     trials: _Trials, group: frozenset[int], told: np.ndarray, evidence: Evidence
 ) -> np.ndarray:
-    """The weights ``(n,)`` of the items that a group does not need; ``told (T,) bool`` are the trials
-    where the answer expects the symptom.  An item without which the group ends in another way is no
+    """The weights ``(n,)`` of the items that a group does not need; ``told (T,) bool`` are the
+    trials where the answer expects the symptom.  An item without which the group ends in another
+    way is no
     rival: no trial can tell."""
     n = trials.changed.shape[1]
     weights = np.zeros(n)
@@ -196,10 +196,10 @@ def _prior(singles: np.ndarray, pairs: np.ndarray, members: np.ndarray) -> np.nd
 
 
 def _weights(changed: np.ndarray, against: np.ndarray, odds: float) -> np.ndarray:
-    """How far trials change the odds of each pair of items ``(n, n)``; on the diagonal, of each item.
+    """How far trials change the odds of each pair of items ``(n, n)``; on the diagonal, of each
+    item.
 
     In a trial of ``changed (T, n) bool`` that holds both of a pair, the pair expects the symptom.
     """
     on = changed.astype(float)
     return np.exp(-odds * ((on.T * against) @ on))
-

@@ -28,12 +28,15 @@ from npulab.captures.journal import OUTCOMES
 
 LARGEST = 220  # parts of one stage: more items are bundled, and guilty bundles opened
 CERTAINTY = 0.99
-PROVED = 0.9995  # certainty of a proof: wrong in 0 of 846 boards by lot that do not err (test_boards)
+PROVED = (
+    0.9995  # certainty of a proof: wrong in 0 of 846 boards by lot that do not err (test_boards)
+)
 LIKELY = 0.5  # so probable an answer is tried to be proved, of a device that never errs
 MERGED = 200  # explanations that are put together where some cannot be told apart
 LATE = 4.0  # bits: with more open there is always something to ask
 PATIENCE = 4  # times that a device that errs may do otherwise than an answer expects of one set
-POOR = 0.05  # an answer of a device that errs with so improbable many trials against it is tried to be proved
+# an answer of a device that errs with so improbable many trials against it is tried to be proved
+POOR = 0.05
 # trials without a pass, where something unexpected is looked for, until the good job is run again
 STREAK = 6
 # runs of the good job in a row, after a failure, until the device counts as not coming back
@@ -84,9 +87,9 @@ class Search:
     says something.
 
     ``tell`` takes the outcome of any set of items: "pass", "fail" or "hang".  What is looked for is
-    ``symptom``: what the bad job itself does.  Where that is given, all items are tried first; where
-    it is not, it is "fail" until something hangs, which makes ``ask`` ask for all items at once.
-    Raises ValueError for options out of their range.
+    ``symptom``: what the bad job itself does.  Where that is given, all items are tried first;
+    where it is not, it is "fail" until something hangs, which makes ``ask`` ask for all items at
+    once. Raises ValueError for options out of their range.
 
     >>> search = Search(6, [[0, 1], [2], [3, 4, 5]], seed=3)
     >>> while (question := search.ask()) is not None:
@@ -196,7 +199,8 @@ class Search:
             [self.history[number] for number in numbers], self.n, self.symptom or "fail", rate
         )
 
-    # ------------------------------------------------------------------------------------------------------ asking
+    # ------------------------------------------------------------------------------------------------------
+    # asking
 
     def ask(self) -> Question | None:
         """The next set to try; None when the search is done."""
@@ -297,7 +301,9 @@ class Search:
         return Evidence.of(self._told, len(self.parts), self.symptom or "fail")
 
     def _unseen(self, groups: Groups) -> Wanted | None:
-        """What an answer of the stage, of a device that errs, has not shown yet, or not often enough."""
+        """What an answer of the stage, of a device that errs, has not shown yet, or not often
+        enough.
+        """
         hiding = self._hiding()
         wanted = wanted_of(self._in_parts, len(self.parts), groups, hiding)
         if wanted is not None:
@@ -315,7 +321,8 @@ class Search:
         return None if subset is None else Wanted(subset, SUSPECTS_IT)
 
     def _good_fails(self) -> bool:
-        """Whether the good job was seen to fail often enough: in the last trials, one after the other,
+        """Whether the good job was seen to fail often enough: in the last trials, one after the
+        other,
         or in more trials than it passed where outcomes may be wrong."""
         nothing = np.zeros(self.n, bool)
         if self.errs:
@@ -352,10 +359,11 @@ class Search:
     def _remembering(self) -> Wanted | None:
         """What to try to see whether a failure changes the outcome of the run after it.
 
-        A device whose next run fails too, or passes whatever it is, may agree with a wrong answer in
-        each trial.  It is seen in a trial that passes right after a failure which followed a pass,
-        and in one that fails right after a failure.  None where both were seen, and where there is
-        one part alone.  A device that hung is reset, so only that it passes in the end is looked at.
+        A device whose next run fails too, or passes whatever it is, may agree with a wrong answer
+        in each trial.  It is seen in a trial that passes right after a failure which followed a
+        pass, and in one that fails right after a failure.  None where both were seen, and where
+        there is one part alone.  A device that hung is reset, so only that it passes in the end is
+        looked at.
         """
         broke = self.evidence.changed[self.evidence.broke]
         if self.errs or self.apart or self.n == 1 or not len(broke):
@@ -378,7 +386,8 @@ class Search:
         return None if "pass" in recent else Wanted(np.zeros(self.n, bool), STILL)
 
     def _follows(self) -> tuple[list[str], bool, bool]:
-        """All outcomes, after one of the good job that is taken to pass; whether a trial passed right
+        """All outcomes, after one of the good job that is taken to pass; whether a trial passed
+        right
         after a failure that followed a pass, and whether one failed right after a failure."""
         outcomes = ["pass", *(outcome for _, outcome in self.history)]
         trios = list(zip(outcomes, outcomes[1:], outcomes[2:], strict=False))
@@ -396,8 +405,8 @@ class Search:
     def _bad_itself(self) -> Wanted | None:
         """The bad job, if it did not run yet: a device that passes it has nothing to be found.
 
-        It is run last, unless what a failure leaves has been seen already; else it is what shows that
-        (``_breaking``).
+        It is run last, unless what a failure leaves has been seen already; else it is what shows
+        that (``_breaking``).
         """
         everything = np.ones(self.n, bool)
         if self.errs or self.everything.seen(everything):
@@ -408,7 +417,8 @@ class Search:
         return Wanted(everything, BAD_ITSELF) if last or between else None
 
     def _breaking(self) -> np.ndarray:
-        """A set that breaks it if a smaller one did: everything, with as many items as it takes left
+        """A set that breaks it if a smaller one did: everything, with as many items as it takes
+        left
         out to be a set that was not tried."""
         evidence = self.evidence
         smallest = evidence.changed[evidence.broke]
@@ -421,7 +431,8 @@ class Search:
                 return subset
         return smallest
 
-    # ----------------------------------------------------------------------------------------------------- telling
+    # -----------------------------------------------------------------------------------------------------
+    # telling
 
     def tell(self, subset: np.ndarray, outcome: str) -> None:
         """The outcome of a set of items ``(n,) bool``.
@@ -492,7 +503,8 @@ class Search:
     def _stage_takes(self, subset: np.ndarray, outcome: str) -> None:
         """One outcome, for the stage as it is."""
         if self._question is None and self._prover is None and self.suspects.bits < LATE:
-            # where a journal is read again: what ended a stage may have been that nothing was left to ask
+            # where a journal is read again: what ended a stage may have been that nothing was left
+            # to ask
             while self._prover is None and self.end is None and self._asked_or_silent() is None:
                 self._advance()
         self._question, self._silent = None, False
@@ -532,7 +544,8 @@ class Search:
                 self._question = self._asked()
         return self._question
 
-    # ------------------------------------------------------------------------------------------------------ ending
+    # ------------------------------------------------------------------------------------------------------
+    # ending
 
     def _advance(self) -> None:
         """On to the next stage, the proof, or the end, where there is no question left."""
@@ -680,7 +693,8 @@ class Search:
             merged[least] = merged.get(least, 0.0) + one.probability
         return max(merged.items(), key=lambda pair: pair[1])
 
-    # ------------------------------------------------------------------------------- trials that contradict each other
+    # ------------------------------------------------------------------------------- trials that
+    # contradict each other
 
     def _contradicted(self, conflict: tuple[int, int]) -> None:
         """Two trials contradict each other: ask whether that comes from what a run before left."""
@@ -692,7 +706,9 @@ class Search:
         self._doubted = next(self._doubt)
 
     def _asks_again(self, broke: int, passed: int) -> Generator[Wanted, str, End | None]:
-        """Both trials once more, each after a pass of the good job; None where the device keeps a state."""
+        """Both trials once more, each after a pass of the good job; None where the device keeps
+        a state.
+        """
         for number in (broke, passed):
             rested = False
             for _ in range(RESTS):
@@ -740,7 +756,8 @@ class Search:
         else:
             self._finish(((),), End(GOOD_FAILS, fails))
 
-    # ------------------------------------------------------------------------------------------------------ looking
+    # ------------------------------------------------------------------------------------------------------
+    # looking
 
     @property
     def likely(self) -> list[tuple[Groups, float]]:

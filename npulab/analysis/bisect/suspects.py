@@ -14,18 +14,48 @@ from typing import NamedTuple
 import numpy as np
 
 from npulab.analysis.bisect.couplings import Couplings
-from npulab.analysis.bisect.kinds import LISTED, Cells, Ends, Groups, Kind, Level, Listed, Many, Told, join, pairs, size
+from npulab.analysis.bisect.kinds import (
+    LISTED,
+    Cells,
+    Ends,
+    Groups,
+    Kind,
+    Level,
+    Listed,
+    Many,
+    Told,
+    join,
+    pairs,
+    size,
+)
 
 # How probable each kind is before anything was tried: the price of not being told is 1.1 bits for a
 # single item.
-PRIOR = {("one", False): 0.46, ("two", False): 0.18, ("two", True): 0.17, ("three", False): 0.07,
-         ("three", True): 0.03, ("mixed", False): 0.03, ("mixed", True): 0.005}
+PRIOR = {
+    ("one", False): 0.46,
+    ("two", False): 0.18,
+    ("two", True): 0.17,
+    ("three", False): 0.07,
+    ("three", True): 0.03,
+    ("mixed", False): 0.03,
+    ("mixed", True): 0.005,
+}
 MANY = {False: 0.02, True: 0.02}
 WAKE = 0.5  # explanations of many items are taken in where those of one or two are less probable
 NEVER = 5e-4  # an oracle that is said never to err is allowed this much
-FLAKES = {5e-4: 0.4, 0.005: 0.12, 0.01: 0.12, 0.02: 0.12, 0.05: 0.12, 0.1: 0.07, 0.2: 0.05}  # where it is not known
+FLAKES = {
+    5e-4: 0.4,
+    0.005: 0.12,
+    0.01: 0.12,
+    0.02: 0.12,
+    0.05: 0.12,
+    0.1: 0.07,
+    0.2: 0.05,
+}  # where it is not known
 NEGLIGIBLE = 1e-6
-UNEXPLAINED = 1e-4  # so improbable a number of contradictions is no flakiness, whenever it is looked at
+UNEXPLAINED = (
+    1e-4  # so improbable a number of contradictions is no flakiness, whenever it is looked at
+)
 SAMPLE = 900
 UNSEEN = 1e-3  # levels that weigh less, or a hundredth of what is open, do not change what is asked
 CANDIDATES = 24
@@ -33,11 +63,16 @@ DENSITIES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.5, 0.6, 0.7, 0.8, 0.9)
 CLOSE = 0.01  # bits short of the most a trial can say: nothing is gained by looking further
 STEPS = 12
 DIGITS = 9  # of a bit: equally good sets are equal on every machine, however it adds up
-CONFIRM = 0.02  # bits that it is worth to see a likely explanation happen: that is asked for in the end
+CONFIRM = (
+    0.02  # bits that it is worth to see a likely explanation happen: that is asked for in the end
+)
 SILENT = 1e-5  # bits: a trial that says no more is not worth running
 HANG_COST = 10.0  # runs that a hang costs
 CERTAIN = 0.95  # so sure a hang is not asked for
-ENOUGH, FEARED = 0.4, 0.2  # bits and chance of a hang of a question that keeps together what belongs together
+ENOUGH, FEARED = (
+    0.4,
+    0.2,
+)  # bits and chance of a hang of a question that keeps together what belongs together
 
 
 @dataclass(frozen=True)
@@ -87,14 +122,25 @@ class Suspects:
     def __init__(self, n: int, flake_rate: float | None = 0.0, seed: int = 0) -> None:
         if n < 1:
             raise ValueError(f"items: got {n}, allowed is at least 1")
-        if flake_rate is not None and not (isinstance(flake_rate, int | float) and 0 <= flake_rate < 0.5):
-            raise ValueError(f"flake_rate: got {flake_rate!r}, allowed is 0 up to 0.5, or None where it is not known")
+        if flake_rate is not None and not (
+            isinstance(flake_rate, int | float) and 0 <= flake_rate < 0.5
+        ):
+            raise ValueError(
+                f"flake_rate: got {flake_rate!r}, allowed is 0 up to 0.5, or None where it is not "
+                "known"
+            )
         self.n, self.seed = n, seed
         rates = FLAKES if flake_rate is None else {max(flake_rate, NEVER): 1.0}
         self._flakes, self._flake_prior = np.array(list(rates)), np.array(list(rates.values()))
         self.flake = float(self._flakes @ self._flake_prior)
-        self.kinds: list[Kind] = [Ends(), *(Listed(n, shape, dual, prior) for (shape, dual), prior in PRIOR.items()
-                                           if size(shape, n) and _table(shape, n) <= LISTED)]
+        self.kinds: list[Kind] = [
+            Ends(),
+            *(
+                Listed(n, shape, dual, prior)
+                for (shape, dual), prior in PRIOR.items()
+                if size(shape, n) and _table(shape, n) <= LISTED
+            ),
+        ]
         self.told: Told = []
         self._awake = False
         self._weigh()
@@ -110,7 +156,9 @@ class Suspects:
             kind.tell(self.told, self._log_weights)
         self._weigh()
 
-    def ask(self, couplings: Couplings | None = None, tried: Collection[bytes] = ()) -> Question | None:
+    def ask(
+        self, couplings: Couplings | None = None, tried: Collection[bytes] = ()
+    ) -> Question | None:
         """The set whose outcome says most for what it costs; None where no set says anything.
 
         Sets in ``tried`` (their bytes) are not asked for: an oracle that never errs says the same
@@ -124,16 +172,27 @@ class Suspects:
             found = [self._search(cells, items, items, None, tried, rng)]
         else:  # what belongs together is moved together or, if that says little, item by item
             kept = couplings.tied(units=True)
-            together = np.array([np.isin(np.arange(self.n), group) for group in kept], bool).reshape(-1, self.n)
+            together = np.array(
+                [np.isin(np.arange(self.n), group) for group in kept], bool
+            ).reshape(-1, self.n)
             found = [self._search(cells, together, together, couplings, tried, rng)] if kept else []
             plain = any(question.bits > ENOUGH and question.hangs < FEARED for _, question in found)
             if len(kept) < self.n and (couplings.hangs or not plain):
-                found.append(self._search(cells, items, together if kept else items, couplings, tried, rng))
+                found.append(
+                    self._search(cells, items, together if kept else items, couplings, tried, rng)
+                )
         worthy = [pair for pair in found if pair[1].bits >= SILENT and pair[1].hangs < CERTAIN]
         return max(worthy, key=lambda pair: pair[0])[1] if worthy else None
 
-    def _search(self, cells: Cells, groups: np.ndarray, drawn: np.ndarray, couplings: Couplings | None,
-                tried: Collection[bytes], rng: np.random.Generator) -> tuple[float, Question]:
+    def _search(
+        self,
+        cells: Cells,
+        groups: np.ndarray,
+        drawn: np.ndarray,
+        couplings: Couplings | None,
+        tried: Collection[bytes],
+        rng: np.random.Generator,
+    ) -> tuple[float, Question]:
         """How worthy the best question is that changes whole ``groups`` ``(G, n) bool``, and the
         question.
 
@@ -145,7 +204,11 @@ class Suspects:
         def worth(fails: np.ndarray, splits: np.ndarray | float) -> np.ndarray:
             hangs = -np.expm1(-np.asarray(splits))
             # a hang says something too, as far as the question itself does
-            gain = _bits(fails, self.flake) * (1 - hangs + 0.2 * entropy(hangs)) / (1 + HANG_COST * hangs)
+            gain = (
+                _bits(fails, self.flake)
+                * (1 - hangs + 0.2 * entropy(hangs))
+                / (1 + HANG_COST * hangs)
+            )
             return np.round(gain, DIGITS)
 
         def splits(sets: np.ndarray) -> np.ndarray | float:
@@ -157,19 +220,29 @@ class Suspects:
                 value[at] = 0.0
             return at
 
-        random = (rng.random((CANDIDATES, len(drawn))) < rng.choice(DENSITIES, CANDIDATES)[:, None]) @ drawn
+        random = (
+            rng.random((CANDIDATES, len(drawn))) < rng.choice(DENSITIES, CANDIDATES)[:, None]
+        ) @ drawn
         chosen = ((groups[:, None] & random).any(axis=2)).T
         heaviest = np.argsort(-cells.weights, kind="stable")[:3]
         tops = [list(group) for row in heaviest for group in cells.groups(int(row))[:3]]
-        likely = np.array([groups[:, group].any(axis=1) for group in tops], bool).reshape(-1, len(groups))
+        likely = np.array([groups[:, group].any(axis=1) for group in tops], bool).reshape(
+            -1, len(groups)
+        )
         ends = np.array([[True], [False]]).repeat(len(groups), axis=1)
         chosen = np.concatenate([likely, ~likely, ends, chosen])
         sets = chosen @ groups
         lacks, has = scorer.counts(sets)
         value = worth(scorer.fails(lacks, has), splits(sets))
-        value[:2 * len(likely)] += CONFIRM
+        value[: 2 * len(likely)] += CONFIRM
         at = first(value, sets)
-        here, subset, lack, hold, best = chosen[at], sets[at], lacks[:, at], has[:, at], float(value[at])
+        here, subset, lack, hold, best = (
+            chosen[at],
+            sets[at],
+            lacks[:, at],
+            has[:, at],
+            float(value[at]),
+        )
         for _ in range(STEPS):
             if best > most - CLOSE and not couplings:
                 break
@@ -181,7 +254,12 @@ class Suspects:
                 break
             here = here.copy()
             here[at] ^= True
-            best, subset, lack, hold = float(value[at]), here @ groups, moved[0][:, at], moved[1][:, at]
+            best, subset, lack, hold = (
+                float(value[at]),
+                here @ groups,
+                moved[0][:, at],
+                moved[1][:, at],
+            )
         fails = float(scorer.fails(lack[:, None], hold[:, None])[0])
         hangs = couplings.chance(subset) if couplings else 0.0
         bits = 0.0 if subset.tobytes() in tried else float(_bits(np.array(fails), self.flake))
@@ -190,11 +268,15 @@ class Suspects:
     def top(self, count: int = 5) -> list[Suspicion]:
         """The most probable explanations, best first."""
         rng = np.random.default_rng(self.seed)
-        best = sorted(self._cells, key=lambda cell: cell[1].log_mass - math.log(cell[1].size), reverse=True)
+        best = sorted(
+            self._cells, key=lambda cell: cell[1].log_mass - math.log(cell[1].size), reverse=True
+        )
         summed: dict[Groups, float] = {}
-        for kind, level in best[:count + 2]:
+        for kind, level in best[: count + 2]:
             found = kind.draw(level.level, 4 * count, math.exp(level.log_mass), rng)
-            share = min(1.0, len(found.weights) / level.size)  # where not all of the level was drawn
+            share = min(
+                1.0, len(found.weights) / level.size
+            )  # where not all of the level was drawn
             for row, weight in enumerate(found.weights):
                 groups = found.groups(row)
                 summed[groups] = summed.get(groups, 0.0) + float(weight) * share
@@ -204,8 +286,13 @@ class Suspects:
     @property
     def bits(self) -> float:
         """What is not known yet, in bits."""
-        return max(0.0, sum(math.exp(level.log_mass) * (math.log2(level.size) - level.log_mass / math.log(2))
-                            for _, level in self._cells))
+        return max(
+            0.0,
+            sum(
+                math.exp(level.log_mass) * (math.log2(level.size) - level.log_mass / math.log(2))
+                for _, level in self._cells
+            ),
+        )
 
     @property
     def explained(self) -> bool:
@@ -213,15 +300,21 @@ class Suspects:
         least = min(level.level for _, level in self._cells)
         if len(self._flakes) == 1 and self.flake <= NEVER:
             return least == 0
-        fewer = sum(math.comb(self.trials, m) * self.flake ** m * (1 - self.flake) ** (self.trials - m)
-                    for m in range(least))
+        fewer = sum(
+            math.comb(self.trials, m) * self.flake**m * (1 - self.flake) ** (self.trials - m)
+            for m in range(least)
+        )
         return 1 - fewer > UNEXPLAINED
 
     def _log_shares(self, level: np.ndarray | range, trials: int) -> np.ndarray:
         """Log probability of so many contradictions in so many trials, ``(levels, flake
         rates)``."""
         m = np.asarray(level)[:, None]
-        logs: np.ndarray = m * np.log(self._flakes) + (trials - m) * np.log1p(-self._flakes) + np.log(self._flake_prior)
+        logs: np.ndarray = (
+            m * np.log(self._flakes)
+            + (trials - m) * np.log1p(-self._flakes)
+            + np.log(self._flake_prior)
+        )
         return logs
 
     def _log_weights(self, trials: int) -> np.ndarray:
@@ -237,12 +330,17 @@ class Suspects:
             cells += [(kind, level) for level in found]
             heaviest = max([heaviest, *(level.log_mass for level in found)])
         total = float(np.logaddexp.reduce([level.log_mass for _, level in cells]))
-        self._cells = [(kind, level._replace(log_mass=level.log_mass - total)) for kind, level in cells
-                       if level.log_mass - total > math.log(NEGLIGIBLE)]
+        self._cells = [
+            (kind, level._replace(log_mass=level.log_mass - total))
+            for kind, level in cells
+            if level.log_mass - total > math.log(NEGLIGIBLE)
+        ]
         for kind in self.kinds:
             kind.thin(weights, total + math.log(NEGLIGIBLE))
         if len(self._flakes) > 1:
-            logs = self._log_shares(np.array([level.level for _, level in self._cells]), self.trials)
+            logs = self._log_shares(
+                np.array([level.level for _, level in self._cells]), self.trials
+            )
             shares = np.exp(logs - np.logaddexp.reduce(logs, axis=1)[:, None])
             mass = np.exp([level.log_mass for _, level in self._cells])
             self.flake = float(mass @ shares @ self._flakes / mass.sum())
@@ -267,8 +365,13 @@ class Suspects:
         """Explanations that stand for all: of each level in proportion to its mass."""
         masses = [math.exp(level.log_mass) for _, level in self._cells]
         least = min(UNSEEN, UNSEEN * 10 * (1 - max(masses)), max(masses))
-        return join([kind.draw(level.level, 4 + int(SAMPLE * mass), mass, rng)
-                     for (kind, level), mass in zip(self._cells, masses, strict=True) if mass >= least])
+        return join(
+            [
+                kind.draw(level.level, 4 + int(SAMPLE * mass), mass, rng)
+                for (kind, level), mass in zip(self._cells, masses, strict=True)
+                if mass >= least
+            ]
+        )
 
 
 def _table(shape: str, n: int) -> int:
@@ -290,7 +393,9 @@ class _Scorer:
         rows, n = np.arange(len(cells.weights)), groups.shape[1]
         self.cells, self.weights = cells, cells.weights / cells.weights.sum()
         turn = np.where(cells.dual, -1, 1).astype(np.int8)
-        label = np.full(n + 1, len(groups))  # of each item; the last number is that of no group and of no item
+        label = np.full(
+            n + 1, len(groups)
+        )  # of each item; the last number is that of no group and of no item
         label[:n][groups.any(axis=0)] = groups.argmax(axis=0)[groups.any(axis=0)]
         self.needs, self.ones = (np.zeros((len(rows), len(groups) + 1), np.int8) for _ in range(2))
         for table, columns in ((self.needs, cells.needs), (self.ones, cells.ones)):
@@ -315,7 +420,9 @@ class _Scorer:
         failed = ((lacks == 0) | (has > 0)) ^ self.cells.dual[:, None]
         return np.einsum("h,hq->q", self.weights, failed.astype(float))
 
-    def moved(self, lacks: np.ndarray, has: np.ndarray, step: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def moved(
+        self, lacks: np.ndarray, has: np.ndarray, step: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Counts ``(H, G)`` with each group changed (step 1) or put back (-1) beside counts
         ``(H,)``."""
         return lacks[:, None] - self.needs * step, has[:, None] + self.ones * step

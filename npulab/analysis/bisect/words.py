@@ -83,7 +83,9 @@ class Words:
             text += f"; {against} said otherwise, {self._trial(of, of.end.trials[0])} first, as errors do"
         if of.hidden:
             verb = VERBS[of.symptom or "fail"]
-            text += f"; whether more of them {verb} it is not seen where they end in another way first"
+            text += (
+                f"; whether more of them {verb} it is not seen where they end in another way first"
+            )
         if of.inseparable:
             text += (
                 "; changing one of them without the others hangs, so that they cannot be told apart"
@@ -102,7 +104,8 @@ class Words:
         assert of.end is not None
         outcome = of.history[of.end.trials[-1]][1]
         return (
-            f"not found: BAD does not {of.symptom} on this device but ends in {outcome!r}{_at(of)}; "
+            f"not found: BAD does not {of.symptom} on this device but ends in "
+            f"{outcome!r}{_at(of)}; "
             f"search for symptom {outcome!r}"
         )
 
@@ -122,8 +125,10 @@ class Words:
     def gone(self, of: Search) -> str:
         passed = [number for number, (_, outcome) in enumerate(of.history) if outcome == "pass"]
         return (
-            f"not found: the good job fails time and again{_at(of)} although {self._trial(of, passed[-1])} "
-            "came before: the device does not come back from a failure, or fails as it gets warm; reset it "
+            f"not found: the good job fails time and again{_at(of)} although "
+            f"{self._trial(of, passed[-1])} "
+            "came before: the device does not come back from a failure, or fails as it gets warm; "
+            "reset it "
             "before each trial"
         )
 
@@ -131,8 +136,10 @@ class Words:
         assert of.end is not None
         broke, passed = of.end.trials
         return (
-            f"not found: {self._trial(of, broke)} and {self._trial(of, passed)} contradict each other, "
-            "since the second changes all that the first does; both were run after a pass: some parts mend "
+            f"not found: {self._trial(of, broke)} and {self._trial(of, passed)} contradict each "
+            "other, "
+            "since the second changes all that the first does; both were run after a pass: some "
+            "parts mend "
             "what others break, or outcomes err (then say how often)"
         )
 
@@ -140,7 +147,8 @@ class Words:
         assert of.end is not None
         return (
             f"not found: {self._breaks(of)} in the trials that followed a pass, but "
-            f"{self._trial(of, of.end.trials[0])} says otherwise: the device keeps a state from the run "
+            f"{self._trial(of, of.end.trials[0])} says otherwise: the device keeps a state from "
+            "the run "
             "before; reset it before each trial"
         )
 
@@ -151,13 +159,16 @@ class Words:
         if len(others):
             trial = self._trial(of, int(others[0]))
             return f"{text}, but so do others: {trial} changes none of them whole"
-        return f"{text}, as trials of each alone show; whether anything else does could not be tried"
+        return (
+            f"{text}, as trials of each alone show; whether anything else does could not be tried"
+        )
 
     def unexplained(self, of: Search) -> str:
         assert of.end is not None
         against = of.end.trials
         return (
-            f"not found: {self._breaks(of)} fits best, but {len(against)} of {_cost(of)} say otherwise, "
+            f"not found: {self._breaks(of)} fits best, but {len(against)} of {_cost(of)} say "
+            "otherwise, "
             f"{self._trial(of, against[0])} first: more than errors explain"
         )
 

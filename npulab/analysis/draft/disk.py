@@ -12,7 +12,8 @@ Contents = Mapping[Path, bytes | None]  # None where there is no file
 
 
 def read(path: Path) -> bytes | None:
-    """A file's bytes, None if there is no file; raises ValueError for one that is too large, and for
+    """A file's bytes, None if there is no file; raises ValueError for one that is too large, and
+    for
     a folder."""
     return files.read_bounded(path, MOST_BYTES) if path.exists() else None
 

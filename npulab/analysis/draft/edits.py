@@ -15,10 +15,24 @@ from npulab.analysis.draft.table import Table
 TEXT = 4096  # letters of an argument
 MOST = 256  # parts, names
 SHOWN = 80  # letters of what is refused
-EDITS: dict[str, Callable[..., tuple[Table, str]]] = {function.__name__: function for function in (
-    naming.rename, naming.rename_register, naming.retype, naming.set_evidence, naming.set_note,
-    naming.set_address, naming.remove, laying.split, laying.join, laying.add, laying.move,
-    laying.resize, laying.shift)}
+EDITS: dict[str, Callable[..., tuple[Table, str]]] = {
+    function.__name__: function
+    for function in (
+        naming.rename,
+        naming.rename_register,
+        naming.retype,
+        naming.set_evidence,
+        naming.set_note,
+        naming.set_address,
+        naming.remove,
+        laying.split,
+        laying.join,
+        laying.add,
+        laying.move,
+        laying.resize,
+        laying.shift,
+    )
+}
 
 
 def _text(value: Any) -> str:
@@ -28,7 +42,11 @@ def _text(value: Any) -> str:
 
 
 def _number(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not -2 ** 32 < value < 2 ** 32:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | np.integer)
+        or not -(2**32) < value < 2**32
+    ):
         raise ValueError("a whole number")
     return int(value)
 
@@ -56,12 +74,15 @@ def _names(value: Any) -> dict[int, str]:
 
 # what JSON may hold for a parameter of an edit, by its annotation
 CHECKS: dict[str, Callable[[Any], Any]] = {
-    "str": _text, "int": _number, "bool": _yes,
+    "str": _text,
+    "int": _number,
+    "bool": _yes,
     "int | None": lambda value: None if value is None else _number(value),
     "str | int": lambda value: _text(value) if isinstance(value, str) else _number(value),
     "Sequence[str]": lambda value: _list(value, _text, "texts"),
     "Sequence[int]": lambda value: _list(value, _number, "whole numbers"),
-    "Mapping[int, str] | None": _names}
+    "Mapping[int, str] | None": _names,
+}
 
 
 def edited(table: Table, edit: Mapping[str, Any]) -> tuple[Table, str, dict[str, Any]]:
@@ -78,15 +99,22 @@ def edited(table: Table, edit: Mapping[str, Any]) -> tuple[Table, str, dict[str,
     arguments = {name: value for name, value in edit.items() if name != "do"}
     for name, value in arguments.items():
         if name not in takes:
-            raise ValueError(f"{do}: got argument {str(name)[:SHOWN]!r}, allowed are {', '.join(takes)}")
+            raise ValueError(
+                f"{do}: got argument {str(name)[:SHOWN]!r}, allowed are {', '.join(takes)}"
+            )
         try:
             arguments[name] = CHECKS[takes[name].annotation](value)
         except ValueError as error:
-            raise ValueError(f"{do}: got {name} {str(value)[:SHOWN]!r}, allowed is {error}") from None
+            raise ValueError(
+                f"{do}: got {name} {str(value)[:SHOWN]!r}, allowed is {error}"
+            ) from None
     for parameter in parameters:
         if parameter.default is Parameter.empty and parameter.name not in arguments:
             raise ValueError(f"{do}: got no {parameter.name}, allowed are {', '.join(takes)}")
     table, sentence = EDITS[do](table, **arguments)
-    plain = {name: value for name, value in arguments.items()
-             if value not in ([], {}) and value != takes[name].default}
+    plain = {
+        name: value
+        for name, value in arguments.items()
+        if value not in ([], {}) and value != takes[name].default
+    }
     return table, sentence, json.loads(json.dumps({"do": do, **plain}))

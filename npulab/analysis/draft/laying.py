@@ -21,7 +21,9 @@ WEAKER = ("unknown", "guess")
 NOT_SPLIT = {"value": "", "address": "", "align": None}
 
 
-def split(table: Table, field: str, widths: Sequence[int], names: Sequence[str] = ()) -> tuple[Table, str]:
+def split(
+    table: Table, field: str, widths: Sequence[int], names: Sequence[str] = ()
+) -> tuple[Table, str]:
     """Cut a field, from the low end of its value, into parts of these widths.
 
     Without ``names`` the lowest part keeps the name and the others have none; a blank name leaves a
@@ -31,26 +33,41 @@ def split(table: Table, field: str, widths: Sequence[int], names: Sequence[str] 
     label, item = labelled_field(table, field)
     _in_one_place(table, item, f"split {label}")
     if len(widths) < 2 or min(widths) < 1 or sum(widths) != item.width:
-        raise ValueError(f"split {label}: got widths {', '.join(map(str, widths)) or 'none'}, allowed are at least two "
-                         f"that add up to {item.width}")
+        raise ValueError(
+            f"split {label}: got widths {', '.join(map(str, widths)) or 'none'}, allowed are at "
+            "least two "
+            f"that add up to {item.width}"
+        )
     names = list(names) or ["" if item.automatic else item.name, *[""] * (len(widths) - 1)]
     if len(names) != len(widths):
-        raise ValueError(f"split {label}: got {len(names)} names, allowed are {len(widths)}, one for each part")
+        raise ValueError(
+            f"split {label}: got {len(names)} names, allowed are {len(widths)}, one for each part"
+        )
     names = [plain_name(name, "split", label) if name.strip() else "" for name in names]
     runs = [(run.at or 0, run) for run in table.runs_of(item)]
     table, keys = rows_of(table, item)
     model = table.rows[keys[0]]
     low = 0
     for name, width in zip(names, widths, strict=True):
-        part = [_cut(run, low, width) for at, run in runs if at < low + width and low < at + run.width]
+        part = [
+            _cut(run, low, width) for at, run in runs if at < low + width and low < at + run.width
+        ]
         mine = [key for key, (at, _) in zip(keys, runs, strict=True) if low <= at < low + width]
         if not part:
-            raise ValueError(f"split {label}: got a part of bits {low} to {low + width - 1}, which no run holds")
+            raise ValueError(
+                f"split {label}: got a part of bits {low} to {low + width - 1}, which no run holds"
+            )
         whole = not name or (len(part) == 1 and not part[0].at)
-        table = table.laid(mine, [run._replace(at=None) for run in part] if whole else part,
-                           {"field": name, **NOT_SPLIT}, model)
+        table = table.laid(
+            mine,
+            [run._replace(at=None) for run in part] if whole else part,
+            {"field": name, **NOT_SPLIT},
+            model,
+        )
         low += width
-    parts = ", ".join(f"{name or 'no name'} ({width})" for name, width in zip(names, widths, strict=True))
+    parts = ", ".join(
+        f"{name or 'no name'} ({width})" for name, width in zip(names, widths, strict=True)
+    )
     return table, f"split {label} into {parts}"
 
 
@@ -63,38 +80,62 @@ def join(table: Table, low: str, high: str, name: str = "") -> tuple[Table, str]
     (label, a), (other, b) = labelled_field(table, low), labelled_field(table, high)
     same = a == b or (a.declared and table.keys_of(a) == table.keys_of(b))
     if same or a.block != b.block:
-        raise ValueError(f"join {label} and {other}: got {'the same field' if same else 'fields of two blocks'}, "
-                         "allowed are two fields of one block")
+        raise ValueError(
+            f"join {label} and {other}: got "
+            f"{'the same field' if same else 'fields of two blocks'}, "
+            "allowed are two fields of one block"
+        )
     for item in (a, b):
         _in_one_place(table, item, f"join {label} and {other}")
     first, second = table.runs_of(a), table.runs_of(b)
-    if len(first) == len(second) == 1 and second[0][:2] == first[0][:2] and \
-            second[0].lsb + second[0].width == first[0].lsb:
+    if (
+        len(first) == len(second) == 1
+        and second[0][:2] == first[0][:2]
+        and second[0].lsb + second[0].width == first[0].lsb
+    ):
         (label, a, first), (other, b, second) = (other, b, second), (label, a, first)
     named = next((item.name for item in (a, b) if not item.automatic), "")
     name = plain_name(name or named, "join", f"{label}, {other}")
-    runs = _merged([run._replace(at=run.at or 0) for run in first]
-                   + [run._replace(at=(run.at or 0) + a.width) for run in second])
+    runs = _merged(
+        [run._replace(at=run.at or 0) for run in first]
+        + [run._replace(at=(run.at or 0) + a.width) for run in second]
+    )
     if len(runs) == 1:
         runs = [runs[0]._replace(at=None)]
     table, keys = rows_of(table, a)
     table, more = rows_of(table, b)
     rows = table.rows
-    values = {key: [rows[of[0]].get(key, "") for of in (keys, more)] for key in ("value", "address", "align")}
-    kept = {key: both[0] if both[0] == both[1] else "" if all(both) else both[0] or both[1]
-            for key, both in values.items()}
+    values = {
+        key: [rows[of[0]].get(key, "") for of in (keys, more)]
+        for key in ("value", "address", "align")
+    }
+    kept = {
+        key: both[0] if both[0] == both[1] else "" if all(both) else both[0] or both[1]
+        for key, both in values.items()
+    }
     if Meaning.parse(kept["value"]).kind in FLOATS:  # a float has no other bits
         kept["value"] = ""
     notes = [rows[key].get("note", "") for key in (*keys, *more)]
     if len(runs) < len(notes):
         kept["note"] = "; ".join(dict.fromkeys(filter(None, notes)))
-    table = table.laid([*keys, *more], runs, {"field": name, **NOT_SPLIT, "evidence": _evidence(a, b)})
+    table = table.laid(
+        [*keys, *more], runs, {"field": name, **NOT_SPLIT, "evidence": _evidence(a, b)}
+    )
     (key,) = (key for key, run in table.runs.items() if run[:3] == runs[0][:3])
     return table.changed(key, kept), f"join {label} and {other} as {name}"
 
 
-def add(table: Table, name: str, register: str | int, lsb: int, width: int, offset: int | None = None,
-        value: str = "", evidence: str = "guess", note: str = "") -> tuple[Table, str]:
+def add(
+    table: Table,
+    name: str,
+    register: str | int,
+    lsb: int,
+    width: int,
+    offset: int | None = None,
+    value: str = "",
+    evidence: str = "guess",
+    note: str = "",
+) -> tuple[Table, str]:
     """Name bits that have no name; with an ``offset`` in a register that is new, by its name (of
     the first block) or block.name."""
     name = plain_name(name, "add", str(register))
@@ -104,13 +145,24 @@ def add(table: Table, name: str, register: str | int, lsb: int, width: int, offs
         block, new = _new_register(table, str(register), offset)
         run = Run(block, offset, lsb, width)
     table, feature = table.cleared(run)
-    table, _ = table.added(run, {"field": name, "value": value.strip(), "feature": feature,
-                                 "evidence": evidence.strip() or "unknown", "note": note.strip(), "register": new})
+    table, _ = table.added(
+        run,
+        {
+            "field": name,
+            "value": value.strip(),
+            "feature": feature,
+            "evidence": evidence.strip() or "unknown",
+            "note": note.strip(),
+            "register": new,
+        },
+    )
     where = f"bit {lsb}" if width == 1 else f"bits {lsb} to {lsb + width - 1}"
     return table, f"add {name} in {register} at {where}"
 
 
-def move(table: Table, field: str, register: str | int, lsb: int, width: int = 0) -> tuple[Table, str]:
+def move(
+    table: Table, field: str, register: str | int, lsb: int, width: int = 0
+) -> tuple[Table, str]:
     """Put a field of one run where no field is, as wide as it is or as ``width`` says; its bits
     have automatic names again."""
     label, item = labelled_field(table, field)
@@ -124,7 +176,11 @@ def move(table: Table, field: str, register: str | int, lsb: int, width: int = 0
         return table, f"{told[0]}, {told[1]}"
     target, name = bits_of(table, register, lsb, run.width)
     target, before = target._replace(at=run.at), table.map
-    table = table.laid(keys, [target], {}) if target[:2] == run[:2] else _carried(table, keys[0], target)
+    table = (
+        table.laid(keys, [target], {})
+        if target[:2] == run[:2]
+        else _carried(table, keys[0], target)
+    )
     return table.cleared(target)[0].kept(before), f"move {label} to {name} bit {target.lsb}"
 
 
@@ -155,15 +211,30 @@ def shift(table: Table, field: str, by: int, out_of: str = "") -> tuple[Table, s
     label, item = labelled_field(table, field)
     run, _ = _one_run(table, item, f"shift {label}", named=False)
     sign = 1 if by > 0 else -1
-    beyond = sorted(((near, other) for other in table.map for near in table.runs_of(other)
-                     if near[:2] == run[:2] and sign * (near.lsb - run.lsb) > 0), key=lambda pair: sign * pair[0].lsb)
-    wanted = table.map[out_of] if out_of else next((other for near, other in beyond if other.automatic
-                                                    and near.width >= abs(by)), None)
+    beyond = sorted(
+        (
+            (near, other)
+            for other in table.map
+            for near in table.runs_of(other)
+            if near[:2] == run[:2] and sign * (near.lsb - run.lsb) > 0
+        ),
+        key=lambda pair: sign * pair[0].lsb,
+    )
+    wanted = (
+        table.map[out_of]
+        if out_of
+        else next(
+            (other for near, other in beyond if other.automatic and near.width >= abs(by)), None
+        )
+    )
     giver = next((near for near, other in beyond if other == wanted), None)
     if not by or wanted is None or giver is None or giver.width < abs(by) + (not wanted.automatic):
         got = f"{by} bits" + (f" out of {out_of}" if out_of else "")
-        raise ValueError(f"shift {label}: got {got}, allowed is a run {'above' if by > 0 else 'below'} it in its "
-                         "register that has more bits than that")
+        raise ValueError(
+            f"shift {label}: got {got}, allowed is a run {'above' if by > 0 else 'below'} it in "
+            "its "
+            "register that has more bits than that"
+        )
     before = table.map
     keys = {near[:3]: key for key, near in table.runs.items()}
     last = label
@@ -173,7 +244,11 @@ def shift(table: Table, field: str, by: int, out_of: str = "") -> tuple[Table, s
             table = table.changed(keys[near[:3]], {"lsb": near.lsb + by})
     if giver[:3] in keys:
         key, left = keys[giver[:3]], giver.width - abs(by)
-        table = table.changed(key, {"lsb": giver.lsb + max(by, 0), "width": left}) if left else table.without(key)
+        table = (
+            table.changed(key, {"lsb": giver.lsb + max(by, 0), "width": left})
+            if left
+            else table.without(key)
+        )
     many = f" to {last}" if last != label else ""
     way = f"{'up' if by > 0 else 'down'} by {abs(by)} bit{'s' * (abs(by) > 1)}"
     return table, f"shift {label}{many} {way}, out of {before.key(wanted)}"
@@ -189,7 +264,10 @@ def _new_register(table: Table, register: str, offset: int) -> tuple[str, str]:
     block, name = (front, name) if front in blocks else (blocks[0], register)
     known = table.register(Run(block, offset, 0, 0))
     if known not in ("", name):
-        raise ValueError(f"add: got register {name!r} at offset {offset:#x}, where {known} is, allowed is that name")
+        raise ValueError(
+            f"add: got register {name!r} at offset {offset:#x}, where {known} is, allowed is that "
+            "name"
+        )
     return block, plain_name(name, "add", "a register")
 
 
@@ -206,8 +284,11 @@ def _in_one_place(table: Table, item: Field, what: str) -> None:
     other = elsewhere(table, item)
     if other:
         feature = table.rows[other[0]]["feature"]
-        raise ValueError(f"{what}: got {item.name}, of which chips with {feature} have another piece, allowed is a "
-                         "draft with that feature")
+        raise ValueError(
+            f"{what}: got {item.name}, of which chips with {feature} have another piece, allowed "
+            "is a "
+            "draft with that feature"
+        )
 
 
 def _cut(run: Run, low: int, width: int) -> Run:
@@ -222,7 +303,12 @@ def _merged(runs: Sequence[Run]) -> list[Run]:
     out: list[Run] = []
     for run in runs:
         last = out[-1] if out else None
-        if last and last[:2] == run[:2] and last.lsb + last.width == run.lsb and (last.at or 0) + last.width == run.at:
+        if (
+            last
+            and last[:2] == run[:2]
+            and last.lsb + last.width == run.lsb
+            and (last.at or 0) + last.width == run.at
+        ):
             out[-1] = last._replace(width=last.width + run.width)
         else:
             out.append(run)
@@ -238,8 +324,11 @@ def _evidence(a: Field, b: Field) -> str:
 
 def _carried(table: Table, key: int, target: Run) -> Table:
     """With a row in another register, its note with it."""
-    row = {name: text for name, text in table.rows[key].items()
-           if name not in (*Run._fields, "word", "register", *SHAPE)}
+    row = {
+        name: text
+        for name, text in table.rows[key].items()
+        if name not in (*Run._fields, "word", "register", *SHAPE)
+    }
     table, _ = table.added(target, row)
     return table.without(key)
 
@@ -251,14 +340,19 @@ def _behind(table: Table, key: int, width: int, label: str) -> Table:
     start = next(place for place, (_, one) in enumerate(order) if one == key)
     mine = {one for one in table.rows if table.rows[one].get("block", "") == block}
     if mine != {one for _, one in order} or shaped(table.rows[one] for one in mine):
-        raise ValueError(f"resize {label}: got a block with arrays or rows of other features, allowed with shift is "
-                         "one without")
+        raise ValueError(
+            f"resize {label}: got a block with arrays or rows of other features, allowed with "
+            "shift is "
+            "one without"
+        )
     old = new = _end(order[start - 1][0]) if start else 0
     names = {run[:2]: table.register(run) for run, _ in order}
     for run, one in order[start:]:
         first, wide = _end(run) - run.width, width if one == key else run.width
         left = -old % WORD_BITS
-        packed = first == old or (left and first - old == left < run.width)  # C leaves what does not suffice
+        packed = first == old or (
+            left and first - old == left < run.width
+        )  # C leaves what does not suffice
         new = new if packed else max(new, first)
         if new % WORD_BITS + wide > WORD_BITS:
             new += -new % WORD_BITS
@@ -274,4 +368,3 @@ def _behind(table: Table, key: int, width: int, label: str) -> Table:
 def _end(run: Run) -> int:
     """The bit behind a run, counted from the start of its block."""
     return run.offset * WORD_BITS // WORD_BYTES + run.lsb + run.width
-

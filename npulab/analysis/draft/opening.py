@@ -21,12 +21,22 @@ from npulab.registers.names import blocks_by_address, run_of
 from npulab.registers.table import ENUMS, MOST_WORDS, REQUIRED, enums_beside
 from npulab.support.refuse import need, refusing
 
-Source = str | os.PathLike[str] | RegisterMap | RegisterTable | int | Capture \
-    | Sequence[Mapping[str, Any]] | Sequence[Sequence[int]]
+Source = (
+    str
+    | os.PathLike[str]
+    | RegisterMap
+    | RegisterTable
+    | int
+    | Capture
+    | Sequence[Mapping[str, Any]]
+    | Sequence[Sequence[int]]
+)
 
 
 @refusing()
-def draft(source: Source, *, features: Iterable[str] = (), dense: bool | None = None, block: str = "") -> Draft:
+def draft(
+    source: Source, *, features: Iterable[str] = (), dense: bool | None = None, block: str = ""
+) -> Draft:
     """A draft of the table in a file, of a map or of a table; of so many words that nobody named,
     of ``block``; of the rows of a table, as mappings; of the registers that writes (offset, value)
     set, or that the jobs of ``block`` of a capture (by default its main one's) have.
@@ -48,8 +58,16 @@ def draft(source: Source, *, features: Iterable[str] = (), dense: bool | None = 
     if isinstance(source, int):
         if not 0 < source <= MOST_WORDS // 4:
             raise ValueError(f"draft: got {source} words, allowed is 1 to {MOST_WORDS // 4}")
-        rows = [{"block": block, "offset": word * WORD_BYTES, "lsb": 0, "width": WORD_BITS, "evidence": "unknown"}
-                for word in range(source)]
+        rows = [
+            {
+                "block": block,
+                "offset": word * WORD_BYTES,
+                "lsb": 0,
+                "width": WORD_BITS,
+                "evidence": "unknown",
+            }
+            for word in range(source)
+        ]
         return _of_table(RegisterTable.of(rows), features, dense is not False)
     if isinstance(source, Capture):
         return _of_capture(source, features, dense, block)
@@ -57,7 +75,12 @@ def draft(source: Source, *, features: Iterable[str] = (), dense: bool | None = 
         return _of_table(RegisterTable.of(_listed(source, block)), features, bool(dense))
     if isinstance(source, RegisterTable):
         return _of_table(source, features, bool(dense))
-    need("draft", source, (str, os.PathLike), "is a path, a map, a table, a Capture, writes, or how many words")
+    need(
+        "draft",
+        source,
+        (str, os.PathLike),
+        "is a path, a map, a table, a Capture, writes, or how many words",
+    )
     path = Path(source)  # type: ignore[arg-type]  # lists and tuples are read above
     data = disk.read(path)
     if data is None:
@@ -71,14 +94,22 @@ def _listed(source: Sequence[Any], block: str) -> Sequence[Mapping[str, Any]]:
     if source and all(isinstance(row, Mapping) for row in source):
         return source
     if not source or not all(map(_is_write, source)):
-        raise ValueError(f"draft: got {source!r:.60}, allowed are rows with {', '.join(REQUIRED)}, or writes (offset, "
-                         "value)")
+        raise ValueError(
+            f"draft: got {source!r:.60}, allowed are rows with {', '.join(REQUIRED)}, or writes "
+            "(offset, "
+            "value)"
+        )
     return rows_of_writes(source, block)
 
 
 def _is_write(row: Any) -> bool:
-    return isinstance(row, tuple | list) and len(row) in (2, 3) and all(isinstance(n, int) for n in row) \
-        and row[0] >= 0 and row[0] % WORD_BYTES == 0
+    return (
+        isinstance(row, tuple | list)
+        and len(row) in (2, 3)
+        and all(isinstance(n, int) for n in row)
+        and row[0] >= 0
+        and row[0] % WORD_BYTES == 0
+    )
 
 
 def _of_capture(capture: Capture, features: Iterable[str], dense: bool | None, block: str) -> Draft:
@@ -87,8 +118,10 @@ def _of_capture(capture: Capture, features: Iterable[str], dense: bool | None, b
         return draft(capture.maps[block], dense=dense)
     jobs = [job for job in capture.jobs if job.block == block]
     if not jobs:
-        raise ValueError(f"draft: got block {block!r}, allowed with {capture.name} is one of "
-                         f"{', '.join(dict.fromkeys(job.block for job in capture.jobs))}")
+        raise ValueError(
+            f"draft: got block {block!r}, allowed with {capture.name} is one of "
+            f"{', '.join(dict.fromkeys(job.block for job in capture.jobs))}"
+        )
     writes = [write for job in jobs for write in job.writes]
     return draft(writes or len(jobs[0].words), features=features, dense=dense, block=block)
 
@@ -104,8 +137,11 @@ def _of_file(path: Path, data: bytes, features: frozenset[str], dense: bool | No
     sheets = {file: Sheet.parse(disk.text_of(file, held or b"")) for file, held in files.items()}
     missing = [name for name in REQUIRED if name not in sheets[path].names]
     if missing or beside == path:
-        raise ValueError(f"{path}: got {f'no column {missing[0]!r}' if missing else 'a table of enums'}, allowed is a "
-                         f"table of fields with {', '.join(REQUIRED)}")
+        raise ValueError(
+            f"{path}: got {f'no column {missing[0]!r}' if missing else 'a table of enums'}, "
+            "allowed is a "
+            f"table of fields with {', '.join(REQUIRED)}"
+        )
     for file, sheet in sheets.items():
         if sheet.records > MOST_ROWS:
             raise ValueError(f"{file}: got {sheet.records} rows, allowed are at most {MOST_ROWS}")
@@ -123,15 +159,18 @@ def _of_file(path: Path, data: bytes, features: frozenset[str], dense: bool | No
 
 
 def _rows(registers: RegisterMap) -> list[dict[str, Any]]:
-    """Rows that make the same map for a reader that knows neither its features, whether it is dense nor which of its
-    blocks have addresses: the rows that it was made of, and one without a name for each word that has none.  Names by
+    """Rows that make the same map for a reader that knows neither its features, whether it is dense
+    nor which of its blocks have addresses: the rows that it was made of, and one without a name for
+    each word that has none.  Names by
     place are left blank where the reader gives the same ones."""
     own = {(piece.word, piece.lsb) for item in registers if item.declared for piece in item.pieces}
     known = {word for word, _ in own}
     rows: list[Any] = registers.fields.to_dict("records")
     named = [{**row, "feature": "", "align": row["align"] or ""} for row in rows]
     blank = [{**row, "field": ""} if _by_place(row) else row for row in named]
-    other = blocks_by_address(blank) - registers.by_address  # blocks of words that would be taken for addresses
+    other = (
+        blocks_by_address(blank) - registers.by_address
+    )  # blocks of words that would be taken for addresses
     out = []
     for row, bare in zip(named, blank, strict=True):
         if row["block"] in other:

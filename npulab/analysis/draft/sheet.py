@@ -49,7 +49,7 @@ class Line:
     @property
     def end(self) -> str:
         """Its line end; blank where it is the last and has none."""
-        return self.text[len(self.text.rstrip(ENDS)):]
+        return self.text[len(self.text.rstrip(ENDS)) :]
 
     @property
     def cells(self) -> list[Cell]:
@@ -87,7 +87,9 @@ class Sheet:
     @cached_property
     def names(self) -> tuple[str, ...]:
         """The columns, as the first record has them; none in an empty sheet."""
-        return next((tuple(cell.text for cell in line.cells) for line in self.lines if line.row), ())
+        return next(
+            (tuple(cell.text for cell in line.cells) for line in self.lines if line.row), ()
+        )
 
     @property
     def records(self) -> int:
@@ -106,8 +108,11 @@ class Sheet:
         for line in self.lines:
             if line.row and not head:
                 if len(line.texts) != len(self.names):
-                    raise ValueError(f"line {number}: got {len(line.texts)} cells, allowed are {len(self.names)}, one "
-                                     "for each column")
+                    raise ValueError(
+                        f"line {number}: got {len(line.texts)} cells, allowed are "
+                        f"{len(self.names)}, one "
+                        "for each column"
+                    )
                 out[line.key] = dict(zip(self.names, line.texts, strict=True))
             head = head and not line.row
             number += len(LINE.findall(line.text))
@@ -131,8 +136,10 @@ class Sheet:
             wanted = values.get(self.names[column])
             cell = held[column]
             if wanted is not None and wanted != cell.text.strip():
-                written = spelled(wanted, quoted=text[cell.start:cell.start + 1] == '"', first=not column)
-                text = text[:cell.start] + written + text[cell.end:]
+                written = spelled(
+                    wanted, quoted=text[cell.start : cell.start + 1] == '"', first=not column
+                )
+                text = text[: cell.start] + written + text[cell.end :]
         if line.was is not None:
             before, now = cells(line.was.rstrip(ENDS)), cells(text.rstrip(ENDS))
             if [cell.text.strip() for cell in before] == [cell.text.strip() for cell in now]:
@@ -143,33 +150,51 @@ class Sheet:
         """With a new record before the line of a place, quoted as the record with the key ``like``;
         and its key."""
         model = self.lines[self.place(like)]
-        written = [spelled(values.get(name, ""), quoted=model.text[cell.start:cell.start + 1] == '"' and
-                           bool(values.get(name)), first=not column)
-                   for column, (name, cell) in enumerate(zip(self.names, model.cells, strict=True))]
+        written = [
+            spelled(
+                values.get(name, ""),
+                quoted=model.text[cell.start : cell.start + 1] == '"' and bool(values.get(name)),
+                first=not column,
+            )
+            for column, (name, cell) in enumerate(zip(self.names, model.cells, strict=True))
+        ]
         end = next((line.end for line in (model, *self.lines) if line.end), "\n")
         key = 1 + max((line.key for line in self.lines), default=0)
         new, lines = Line(key, ",".join(written) + end), [*self.lines]
-        if place == len(lines) and not lines[-1].end:  # the last line of the file still has no line end
-            new, lines[-1] = replace(new, text=new.text.rstrip(ENDS)), replace(lines[-1], text=lines[-1].text + end)
+        if (
+            place == len(lines) and not lines[-1].end
+        ):  # the last line of the file still has no line end
+            new, lines[-1] = (
+                replace(new, text=new.text.rstrip(ENDS)),
+                replace(lines[-1], text=lines[-1].text + end),
+            )
         return replace(self, lines=(*lines[:place], new, *lines[place:])), key
 
     def without(self, key: int) -> Sheet:
         """Without one line."""
         place = self.place(key)
-        return replace(self, lines=(*self.lines[:place], *self.lines[place + 1:]))
+        return replace(self, lines=(*self.lines[:place], *self.lines[place + 1 :]))
 
     def with_columns(self, names: Iterable[str]) -> Sheet:
         """With more columns at the end, blank in every record."""
         sheet = self
         for name in (name for name in names if name not in self.names):
             head = next((line for line in sheet.lines if line.row), None)
-            sheet = replace(sheet, lines=tuple(
-                replace(line, text=f"{line.text.rstrip(ENDS)},{name * (line is head)}{line.end}")
-                if line.row else line for line in sheet.lines))
+            sheet = replace(
+                sheet,
+                lines=tuple(
+                    replace(
+                        line, text=f"{line.text.rstrip(ENDS)},{name * (line is head)}{line.end}"
+                    )
+                    if line.row
+                    else line
+                    for line in sheet.lines
+                ),
+            )
         return sheet
 
     def _with(self, place: int, line: Line) -> Sheet:
-        return replace(self, lines=(*self.lines[:place], line, *self.lines[place + 1:]))
+        return replace(self, lines=(*self.lines[:place], line, *self.lines[place + 1 :]))
 
 
 def spelled(text: str, quoted: bool = False, first: bool = False) -> str:
@@ -187,7 +212,12 @@ def spelled(text: str, quoted: bool = False, first: bool = False) -> str:
     if wrong:
         raise ValueError(f"got {text[:80]!r}, allowed is one line of text, without {wrong!r}")
     cell = guarded(text)
-    if quoted or re.search('[,"]', cell) or cell != cell.strip() or (first and cell.startswith(COMMENT)):
+    if (
+        quoted
+        or re.search('[,"]', cell)
+        or cell != cell.strip()
+        or (first and cell.startswith(COMMENT))
+    ):
         return '"' + cell.replace('"', '""') + '"'
     return cell
 
@@ -195,7 +225,10 @@ def spelled(text: str, quoted: bool = False, first: bool = False) -> str:
 def unified(name: str, before: str, after: str) -> str:
     """What makes one text of another, as a unified diff; blank where they are the same."""
     lines = difflib.unified_diff(LINE.findall(before), LINE.findall(after), name, name)
-    return "".join(line if line.endswith(("\n", "\r")) else f"{line}\n\\ No newline at end of file\n" for line in lines)
+    return "".join(
+        line if line.endswith(("\n", "\r")) else f"{line}\n\\ No newline at end of file\n"
+        for line in lines
+    )
 
 
 def cells(text: str) -> list[Cell]:

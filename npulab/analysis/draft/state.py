@@ -60,7 +60,9 @@ class Draft:
     '0[3:0]'
     """
 
-    def __init__(self, table: Table, path: Path | None = None, files: disk.Contents | None = None) -> None:
+    def __init__(
+        self, table: Table, path: Path | None = None, files: disk.Contents | None = None
+    ) -> None:
         self.path = path
         self._files = dict(files or {})
         self._first = table
@@ -106,12 +108,17 @@ class Draft:
         """The path of its file, or its blocks where it has none."""
         if self.path:
             return self.path.as_posix()
-        return ", ".join(dict.fromkeys(block for block, _, _ in self.map.registers if block)) or "draft"
+        return (
+            ", ".join(dict.fromkeys(block for block, _, _ in self.map.registers if block))
+            or "draft"
+        )
 
     @property
     def saved(self) -> bool:
         """Whether its files hold what it says."""
-        return self.path is not None and all(self._files[path] == data for path, data in self._contents().items())
+        return self.path is not None and all(
+            self._files[path] == data for path, data in self._contents().items()
+        )
 
     @property
     def unsaved(self) -> list[dict[str, Any]]:
@@ -120,16 +127,22 @@ class Draft:
         Raises ValueError without a file, and where the file is as none of the steps left it.
         """
         if self.path is None:
-            raise ValueError("unsaved: got a draft without a file, allowed is one that was saved once")
+            raise ValueError(
+                "unsaved: got a draft without a file, allowed is one that was saved once"
+            )
         files = self.path, enums_beside(self.path) or self.path.parent / ENUMS
         now = [disk.read(path) or b"" for path in files]
         tables = [self._first, *(step.table for step in self._past)]
         for count, table in reversed([*enumerate(tables)]):
             if [sheet.text.encode() for sheet in (table.sheet, table.enums)] == now or (
-                    not table.enums.lines and table.sheet.text.encode() == now[0]):
+                not table.enums.lines and table.sheet.text.encode() == now[0]
+            ):
                 return self.edits[count:]
-        raise ValueError(f"{self.path}: the draft's steps do not lead from the file to it, allowed is a draft of the "
-                         "file as it is")
+        raise ValueError(
+            f"{self.path}: the draft's steps do not lead from the file to it, allowed is a draft "
+            "of the "
+            "file as it is"
+        )
 
     # ---- edits ----
 
@@ -141,19 +154,32 @@ class Draft:
         """Give a register another name."""
         self.edit("rename_register", register=register, name=name)
 
-    def split(self, field: str, at: int | Sequence[int] = (), names: Sequence[str] = (), *,
-              widths: Sequence[int] = ()) -> None:
+    def split(
+        self,
+        field: str,
+        at: int | Sequence[int] = (),
+        names: Sequence[str] = (),
+        *,
+        widths: Sequence[int] = (),
+    ) -> None:
         """Cut a field into parts, low end first: before the bits ``at`` of its value, or in parts
         of these ``widths``.
 
         Without ``names`` the lowest part keeps the name and the others have none; a blank name is
         none.  Parts are plain numbers, with the field's evidence.
         """
-        cuts = [at] if isinstance(at, NUMBERS) else need_all(f"split {field}: at", at, NUMBERS, "is a bit or a list")
+        cuts = (
+            [at]
+            if isinstance(at, NUMBERS)
+            else need_all(f"split {field}: at", at, NUMBERS, "is a bit or a list")
+        )
         widths = need_all(f"split {field}: widths", widths, object, "are whole numbers")
         if bool(cuts) == bool(widths):
-            raise ValueError(f"split {field}: got {'both at and widths' if cuts else 'neither at nor widths'}, allowed "
-                             "is one of them")
+            raise ValueError(
+                f"split {field}: got {'both at and widths' if cuts else 'neither at nor widths'}, "
+                "allowed "
+                "is one of them"
+            )
         if cuts:
             widths = [b - a for a, b in pairwise([0, *cuts, self.map[field].width])]
         self.edit("split", field=field, widths=[*widths], names=[*names])
@@ -170,7 +196,12 @@ class Draft:
         as the field); a blank name takes one away.
         """
         need(f"retype {field}: names", names, (Mapping, type(None)), "are names by raw")
-        self.edit("retype", field=field, value=value, names={str(raw): name for raw, name in (names or {}).items()})
+        self.edit(
+            "retype",
+            field=field,
+            value=value,
+            names={str(raw): name for raw, name in (names or {}).items()},
+        )
 
     def set_evidence(self, field: str, evidence: str) -> None:
         """Say how sure it is: a source's code, ``C:<case>``, ``guess`` or ``unknown``."""
@@ -184,12 +215,31 @@ class Draft:
         """Say whether a field points into memory: a diff sets such fields apart."""
         self.edit("set_address", field=field, address=address)
 
-    def add(self, name: str, register: str | int, lsb: int, width: int, *, offset: int | None = None, value: str = "",
-            evidence: str = "guess", note: str = "") -> None:
+    def add(
+        self,
+        name: str,
+        register: str | int,
+        lsb: int,
+        width: int,
+        *,
+        offset: int | None = None,
+        value: str = "",
+        evidence: str = "guess",
+        note: str = "",
+    ) -> None:
         """Name bits that have no name, of a register by its name or word; with an ``offset`` the
         register is new."""
-        self.edit("add", name=name, register=register, lsb=lsb, width=width, offset=offset, value=value,
-                  evidence=evidence, note=note)
+        self.edit(
+            "add",
+            name=name,
+            register=register,
+            lsb=lsb,
+            width=width,
+            offset=offset,
+            value=value,
+            evidence=evidence,
+            note=note,
+        )
 
     def remove(self, field: str) -> None:
         """Take a field's name and all that is said of it away; its bits have automatic names
@@ -229,7 +279,9 @@ class Draft:
         Raises as ``edit``, with the number of the edit.
         """
         table, steps = self._table, []
-        for number, edit in enumerate(need_all("replay", edits, object, "are edits, as draft.edits has them"), 1):
+        for number, edit in enumerate(
+            need_all("replay", edits, object, "are edits, as draft.edits has them"), 1
+        ):
             try:
                 steps.append(self._step(table, edit))
             except (ValueError, LookupError) as error:
@@ -337,8 +389,8 @@ class Draft:
         bytes.
 
         Without a path it is written where it was opened.  Raises ValueError where no path is known,
-        for another suffix than ``.csv``, and where a file was changed on the disk since, FileExistsError
-        for a new path where something is.
+        for another suffix than ``.csv``, and where a file was changed on the disk since,
+        FileExistsError for a new path where something is.
         """
         if path is not None:
             need_path("save", path)
@@ -355,10 +407,15 @@ class Draft:
 
     def _save_as(self, path: Path) -> None:
         if path.name == ENUMS:
-            raise ValueError(f"{path}: got the name of the table of enums that goes beside it, allowed is another")
+            raise ValueError(
+                f"{path}: got the name of the table of enums that goes beside it, allowed is "
+                "another"
+            )
         if path.suffix != SUFFIX:
-            raise ValueError(f"{path}: got {path.suffix or 'no suffix'}, allowed is {SUFFIX}; "
-                             "npulab.write_map(draft.table, path) writes other formats")
+            raise ValueError(
+                f"{path}: got {path.suffix or 'no suffix'}, allowed is {SUFFIX}; "
+                "npulab.write_map(draft.table, path) writes other formats"
+            )
         files = {path: self._table.sheet.text.encode()}
         enums = self._table.enums.text.encode()
         beside = path.parent / ENUMS
@@ -394,8 +451,11 @@ class Draft:
     def _repr_html_(self) -> str:
         shown = self.steps[-ROWS_SHOWN:]
         first = len(self._past) - len(shown) + 1
-        return (f"<p>{html.escape(repr(self))}</p><ol start='{first}'>"
-                + "".join(f"<li>{html.escape(step)}</li>" for step in shown) + "</ol>")
+        return (
+            f"<p>{html.escape(repr(self))}</p><ol start='{first}'>"
+            + "".join(f"<li>{html.escape(step)}</li>" for step in shown)
+            + "</ol>"
+        )
 
 
 def _makes(table: Table, features: Iterable[str]) -> bool:
@@ -414,8 +474,10 @@ def read_with(registers: RegisterMap, capture: Capture, block: str) -> Capture:
     fewer than the map's.
     """
     if block not in capture.maps and block not in {job.block for job in capture.jobs}:
-        raise LookupError(f"capture {capture.name}: got block {block!r}, it has "
-                          f"{', '.join(dict.fromkeys(job.block for job in capture.jobs))}")
+        raise LookupError(
+            f"capture {capture.name}: got block {block!r}, it has "
+            f"{', '.join(dict.fromkeys(job.block for job in capture.jobs))}"
+        )
     if block in {name for name, _, _ in registers.registers}:
         registers = registers.of_block(block)
     jobs = []
@@ -423,8 +485,14 @@ def read_with(registers: RegisterMap, capture: Capture, block: str) -> Capture:
         if job.block == block and job.writes:
             job = job.read_with(registers)
         elif job.block == block and len(job.words) != len(registers):
-            more = "" if registers.dense else "; draft(..., dense=True) has the words between its registers, too"
-            raise ValueError(f"words: got {len(job.words)}, allowed is {len(registers)} (block {block}){more}")
+            more = (
+                ""
+                if registers.dense
+                else "; draft(..., dense=True) has the words between its registers, too"
+            )
+            raise ValueError(
+                f"words: got {len(job.words)}, allowed is {len(registers)} (block {block}){more}"
+            )
         jobs.append(job)
     return replace(capture, jobs=tuple(jobs), maps={**capture.maps, block: registers})
 
@@ -439,11 +507,16 @@ def blocks_of(registers: RegisterMap, capture: Capture) -> list[str]:
     blocks = list(dict.fromkeys(block for block, _, _ in registers.registers))
     here = list(dict.fromkeys([*(job.block for job in capture.jobs), *capture.maps]))
     named = [block for block in here if block in blocks]
-    shares = {block: sum((one, offset) in mine for one, offset, _ in capture.maps[block].registers)
-              for block in here if block in capture.maps}
+    shares = {
+        block: sum((one, offset) in mine for one, offset, _ in capture.maps[block].registers)
+        for block in here
+        if block in capture.maps
+    }
     if named or any(shares.values()):
         return named or [max(shares, key=lambda block: shares[block])]
     if len({job.block for job in capture.jobs}) == 1:
         return [capture.jobs[0].block]
-    raise LookupError(f"capture {capture.name}: got blocks {', '.join(here)}, allowed is one that the map has "
-                      f"({', '.join(map(repr, blocks))}), or block= says which")
+    raise LookupError(
+        f"capture {capture.name}: got blocks {', '.join(here)}, allowed is one that the map has "
+        f"({', '.join(map(repr, blocks))}), or block= says which"
+    )

@@ -56,7 +56,9 @@ class Table:
 
     def select(self, features: Iterable[str]) -> RegisterMap:
         """The map of a chip with other features."""
-        return RegisterMap(self.sheet.rows.values(), features=features, enums=self.names, dense=self.dense)
+        return RegisterMap(
+            self.sheet.rows.values(), features=features, enums=self.names, dense=self.dense
+        )
 
     @cached_property
     def names(self) -> dict[str, dict[int, str]]:
@@ -66,8 +68,11 @@ class Table:
             names = out.setdefault(row.get("enum", ""), {})
             raw, name = _whole(row.get("raw", "")), row.get("name", "")
             if raw < 0 or not name or not row.get("enum") or raw in names or name in names.values():
-                raise ValueError(f"enums, line {1 + self.enums.place(key)}: got {row}, allowed is enum, raw and name, "
-                                 "all filled in, each raw and each name once")
+                raise ValueError(
+                    f"enums, line {1 + self.enums.place(key)}: got {row}, allowed is enum, raw and "
+                    "name, "
+                    "all filled in, each raw and each name once"
+                )
             names[raw] = name
         return out
 
@@ -88,7 +93,9 @@ class Table:
         for line in self.sheet.lines:
             if not line.text.startswith(COMMENT):
                 break
-            head.append(unguarded_comment(line.text.strip().removeprefix(COMMENT).removeprefix(" ")))
+            head.append(
+                unguarded_comment(line.text.strip().removeprefix(COMMENT).removeprefix(" "))
+            )
         words, blocks = expanded(self.sheet.rows.values())
         return RegisterTable.of(words, self.names, "\n".join(head), sparse=sparse_blocks(blocks))
 
@@ -97,21 +104,35 @@ class Table:
     @cached_property
     def runs(self) -> dict[int, Run]:
         """The run of each row that counts for the features, by key."""
-        return {key: Run(row.get("block", ""), number(row, "offset") or 0, number(row, "lsb") or 0,
-                         number(row, "width") or 0, number(row, "at"))
-                for key, row in self.rows.items()
-                if not row.get("feature") or row["feature"] in self.features}
+        return {
+            key: Run(
+                row.get("block", ""),
+                number(row, "offset") or 0,
+                number(row, "lsb") or 0,
+                number(row, "width") or 0,
+                number(row, "at"),
+            )
+            for key, row in self.rows.items()
+            if not row.get("feature") or row["feature"] in self.features
+        }
 
     @cached_property
     def _keys(self) -> dict[tuple[str, int, int], int]:
         """The row of each run of bits by block, offset of the word and lowest bit."""
-        return {(*self.place_of(part), number(part, "lsb") or 0): key for key in self.runs
-                for part in expanded([self.rows[key]])[0]}
+        return {
+            (*self.place_of(part), number(part, "lsb") or 0): key
+            for key in self.runs
+            for part in expanded([self.rows[key]])[0]
+        }
 
     @cached_property
     def arrays(self) -> dict[tuple[str, int], str]:
         """The names of registers that are arrays or no words, by block and offset."""
-        return {run[:2]: self.rows[key]["register"] for key, run in self.runs.items() if shaped([self.rows[key]])}
+        return {
+            run[:2]: self.rows[key]["register"]
+            for key, run in self.runs.items()
+            if shaped([self.rows[key]])
+        }
 
     @cached_property
     def _parts(self) -> dict[tuple[str, int], list[tuple[int, int, Run]]]:
@@ -121,11 +142,18 @@ class Table:
         for key, run in self.runs.items():
             if run[:2] in self.arrays:
                 bits = number(self.rows[key], "bits") or WORD_BITS
-                whole = {**self.rows[key], "field": "whole", "lsb": "0", "width": str(bits), "at": "0"}
+                whole = {
+                    **self.rows[key],
+                    "field": "whole",
+                    "lsb": "0",
+                    "width": str(bits),
+                    "at": "0",
+                }
                 for part in expanded([whole])[0]:
                     lsb = part["lsb"]
                     out.setdefault(self.place_of(part), []).append(
-                        (lsb, lsb + part["width"], Run(*run[:2], part["at"], 0)))
+                        (lsb, lsb + part["width"], Run(*run[:2], part["at"], 0))
+                    )
         return out
 
     def home(self, run: Run) -> Run:
@@ -144,7 +172,9 @@ class Table:
         """The runs of a field from the low end of its value."""
         if item.declared:
             return [self.runs[key] for key in self.keys_of(item)]
-        return [self.home(Run(*self.place(piece.word), piece.lsb, piece.width)) for piece in item.pieces]
+        return [
+            self.home(Run(*self.place(piece.word), piece.lsb, piece.width)) for piece in item.pieces
+        ]
 
     def keys_of(self, item: Field) -> list[int]:
         """The rows of a field from the low end of its value; none for bits without a row."""
@@ -160,7 +190,11 @@ class Table:
         if automatic(row) and not {"lsb", "width"}.isdisjoint(values):
             values = {"field": "", **values}
         sheet = self.sheet.with_columns(_filled(values))
-        texts = {name: _spelled(value, row.get(name, "")) for name, value in values.items() if name in sheet.names}
+        texts = {
+            name: _spelled(value, row.get(name, ""))
+            for name, value in values.items()
+            if name in sheet.names
+        }
         return replace(self, sheet=sheet.changed(key, texts))
 
     def all_changed(self, keys: Iterable[int], values: Mapping[str, Any]) -> Table:
@@ -178,20 +212,32 @@ class Table:
         """With a new row where its neighbours are, its numbers spelled as theirs; and its key."""
         values = {"evidence": "unknown", **values, **run._asdict()}
         values["register"] = self.register(run) or values.get("register", "")
-        there = next((row for row in self.rows.values() if self.place_of(row) == run[:2] and shaped([row])), {})
+        there = next(
+            (row for row in self.rows.values() if self.place_of(row) == run[:2] and shaped([row])),
+            {},
+        )
         values |= {name: there.get(name, "") for name in SHAPE}
         sheet = self.sheet.with_columns(_filled(values))
         place, like = self._neighbour(run)
         model = sheet.rows.get(like, {})
-        texts = {name: _spelled(value, model.get(name, "0x00" if name == "offset" else ""))
-                 for name, value in values.items() if name in sheet.names}
+        texts = {
+            name: _spelled(value, model.get(name, "0x00" if name == "offset" else ""))
+            for name, value in values.items()
+            if name in sheet.names
+        }
         sheet, key = sheet.inserted(place, texts, like)
         return replace(self, sheet=sheet), key
 
     def register(self, run: Run) -> str:
         """The name that a row gives the register of a run, blank where none does."""
-        return next((row["register"] for key, row in self.rows.items() if row.get("register") and
-                     self.place_of(row) == (run.block, run.offset)), "")
+        return next(
+            (
+                row["register"]
+                for key, row in self.rows.items()
+                if row.get("register") and self.place_of(row) == (run.block, run.offset)
+            ),
+            "",
+        )
 
     def place_of(self, row: Mapping[str, Any]) -> tuple[str, int]:
         """The block and offset of a row."""
@@ -199,9 +245,13 @@ class Table:
 
     def _neighbour(self, run: Run) -> tuple[int, int]:
         """Before which line a new row goes, and the key of the row it is written like."""
-        rows = [(*self.place_of(row), number(row, "lsb") or 0, key) for key, row in self.rows.items()]
+        rows = [
+            (*self.place_of(row), number(row, "lsb") or 0, key) for key, row in self.rows.items()
+        ]
         steps = [a[2] - b[2] for a, b in pairwise(rows) if a[:2] == b[:2]]
-        step = -1 if sum(s > 0 for s in steps) > sum(s < 0 for s in steps) else 1  # the highest bits may come first
+        step = (
+            -1 if sum(s > 0 for s in steps) > sum(s < 0 for s in steps) else 1
+        )  # the highest bits may come first
         block = [row for row in rows if row[0] == run.block]
         here = [row for row in block if row[1] == run.offset]
         before = [row for row in here if step * row[2] < step * run.lsb]
@@ -211,19 +261,33 @@ class Table:
         if (here and not before) or (block and not here and not lower):
             key = min(here or block[:1], key=lambda row: step * row[2])[3]
             return self.sheet.place(key), key
-        key = max(before, key=lambda row: step * row[2])[3] if before else \
-            max(reversed(lower), key=lambda row: row[1])[3] if lower else rows[-1][3]
+        key = (
+            max(before, key=lambda row: step * row[2])[3]
+            if before
+            else max(reversed(lower), key=lambda row: row[1])[3]
+            if lower
+            else rows[-1][3]
+        )
         return self.sheet.place(key) + 1, key
 
-    def laid(self, keys: Iterable[int], runs: Iterable[Run], values: Mapping[str, Any],
-             model: Mapping[str, str] | None = None) -> Table:
+    def laid(
+        self,
+        keys: Iterable[int],
+        runs: Iterable[Run],
+        values: Mapping[str, Any],
+        model: Mapping[str, str] | None = None,
+    ) -> Table:
         """With a field's rows, from the low end of its value, at other runs: a row that stays in
         its register keeps its line, others go and come.  All have the ``values``; the new ones what
         else the ``model`` has, by default the first row, and no note."""
         table, left = self, [*keys]
         if model is None:
             model = self.rows[left[0]] if left else {}
-        more = {name: value for name, value in model.items() if name not in (*Run._fields, "word", "register", *SHAPE)}
+        more = {
+            name: value
+            for name, value in model.items()
+            if name not in (*Run._fields, "word", "register", *SHAPE)
+        }
         if automatic(model):
             more["field"] = ""
         for run in runs:
@@ -232,7 +296,9 @@ class Table:
                 table, _ = table.added(run, {**more, "note": "", **values})
             else:
                 left.remove(stays)
-                table = table.changed(stays, {**values, "lsb": run.lsb, "width": run.width, "at": run.at})
+                table = table.changed(
+                    stays, {**values, "lsb": run.lsb, "width": run.width, "at": run.at}
+                )
         for key in left:
             table = table.without(key)
         return table
@@ -248,7 +314,9 @@ class Table:
                 continue
             feature = feature or row.get("feature", "")
             rest = [(other.lsb, low - other.lsb), (high, other.lsb + other.width - high)]
-            table = table.laid([key], [Run(*run[:2], lsb, width) for lsb, width in rest if width], {})
+            table = table.laid(
+                [key], [Run(*run[:2], lsb, width) for lsb, width in rest if width], {}
+            )
         return table, feature
 
     def kept(self, before: RegisterMap) -> Table:
@@ -260,7 +328,8 @@ class Table:
         for block, offset, register in before.registers:
             own = "" if REGISTER.fullmatch(register) else register
             if (block, offset) not in have and (
-                    own or not self.dense or block in sparse or last[block] == offset):
+                own or not self.dense or block in sparse or last[block] == offset
+            ):
                 table, _ = table.added(Run(block, offset, 0, WORD_BITS), {"register": own})
         return table
 
@@ -270,13 +339,20 @@ class Table:
         sheet = self.enums if self.enums.lines else Sheet.parse(HEAD)
         sheet = sheet.with_columns(ENUM_COLUMNS)
         for raw, name in names.items():
-            keys = {_whole(row["raw"]): key for key, row in sheet.rows.items() if row["enum"] == enum}
+            keys = {
+                _whole(row["raw"]): key for key, row in sheet.rows.items() if row["enum"] == enum
+            }
             if raw in keys:
-                sheet = sheet.changed(keys[raw], {"name": name}) if name else sheet.without(keys[raw])
+                sheet = (
+                    sheet.changed(keys[raw], {"name": name}) if name else sheet.without(keys[raw])
+                )
             elif name:
                 lower = max((one for one in keys if one < raw), default=None)
-                like = keys[min(keys) if lower is None else lower] if keys else \
-                    next(line.key for line in reversed(sheet.lines) if line.row)
+                like = (
+                    keys[min(keys) if lower is None else lower]
+                    if keys
+                    else next(line.key for line in reversed(sheet.lines) if line.row)
+                )
                 place = sheet.place(like) + (lower is not None or not keys)
                 text = _spelled(raw, sheet.rows.get(like, {}).get("raw", "")) if keys else str(raw)
                 sheet, _ = sheet.inserted(place, {"enum": enum, "raw": text, "name": name}, like)
@@ -291,8 +367,11 @@ def automatic(row: Mapping[str, str]) -> bool:
 
 def _filled(values: Mapping[str, Any]) -> list[str]:
     """The columns that these values need: those that say more than a missing one does."""
-    return [name for name, value in values.items()
-            if value not in ("", None) and (name, value) not in (("evidence", "unknown"), ("offset", 0))]
+    return [
+        name
+        for name, value in values.items()
+        if value not in ("", None) and (name, value) not in (("evidence", "unknown"), ("offset", 0))
+    ]
 
 
 def number(row: Mapping[str, Any], name: str) -> int | None:
@@ -313,5 +392,7 @@ def _spelled(value: Any, before: str) -> str:
         return ""
     if isinstance(value, int) and before[:2].lower() == "0x":
         digits = f"{value:0{len(before) - 2}x}"
-        return before[:2] + (digits.upper() if before[2:].upper() == before[2:] != before[2:].lower() else digits)
+        return before[:2] + (
+            digits.upper() if before[2:].upper() == before[2:] != before[2:].lower() else digits
+        )
     return str(value)

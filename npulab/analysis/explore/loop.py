@@ -30,7 +30,8 @@ FIRST = 24  # layers of the first sweep
 TWICE = 3  # of them asked again with other weights
 LEAST_BATCH, MOST_BATCH = 8, 48
 GROWTH = 3  # a batch is a third of what is captured, so that learning stays a part of the time
-WHOLE = 2  # times the captures of the last whole search: then all laws are looked for anew, and at the end
+# times the captures of the last whole search: then all laws are looked for anew, and at the end
+WHOLE = 2
 RANDOM = 4  # one layer in four is drawn, not planned
 POOL = 400  # layers that a batch is planned from
 BEYOND = 4  # what is observed of them is at most so many times the most that was captured
@@ -53,7 +54,9 @@ class Step:
 
 @dataclass(frozen=True)
 class Reason:
-    """Why layers gave no capture: how many, the outcome, what the source said of the first of them."""
+    """Why layers gave no capture: how many, the outcome, what the source said of the first of
+    them.
+    """
 
     layers: int
     outcome: str
@@ -65,8 +68,8 @@ class Reason:
 
 
 def reasons_of(outcomes: Iterable[tuple[str, str]]) -> tuple[Reason, ...]:
-    """The most frequent reasons among (outcome, text); texts that differ in numbers alone, or in what
-    is in brackets, as a layer's parameters, are one.
+    """The most frequent reasons among (outcome, text); texts that differ in numbers alone, or in
+    what is in brackets, as a layer's parameters, are one.
 
     >>> print(*reasons_of([("refused", "w 9 is too large"), ("hang", ""), ("refused", "w 12 is too large")]), sep="; ")
     2 layers refused: w 9 is too large; 1 layer hang, and the source said nothing
@@ -76,7 +79,9 @@ def reasons_of(outcomes: Iterable[tuple[str, str]]) -> tuple[Reason, ...]:
         kind = NUMBER.sub("#", BRACKETS.sub("()", text))
         found.setdefault((outcome, kind), []).append(text)
     ranked = sorted(found, key=lambda kind: -len(found[kind]))
-    return tuple(Reason(len(found[kind]), kind[0], found[kind][0]) for kind in ranked[:MOST_REASONS])
+    return tuple(
+        Reason(len(found[kind]), kind[0], found[kind][0]) for kind in ranked[:MOST_REASONS]
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +93,8 @@ class Explored:
     batch, captures, drawn, cells, claimed, wrong, share, and of the drawn layers alone drawn_cells,
     drawn_claimed, drawn_wrong, with the seconds of capturing and of learning.  ``surprises`` has a
     row for each wrong prediction, ``outcomes`` one for each layer that was refused, failed or hung,
-    ``rules`` the constraints learnt from refusals.  ``reasons`` says why most layers gave no capture.
+    ``rules`` the constraints learnt from refusals.  ``reasons`` says why most layers gave no
+    capture.
     """
 
     laws: Laws | None
@@ -108,20 +114,36 @@ class Explored:
 
     def __repr__(self) -> str:
         captures = 0 if self.sweep is None else len(self.sweep.words)
-        last = f", last batch {100 * self.batches['share'].iloc[-1]:.0f} % right" if len(self.batches) else ""
+        last = (
+            f", last batch {100 * self.batches['share'].iloc[-1]:.0f} % right"
+            if len(self.batches)
+            else ""
+        )
         stopped = ", stopped" if self.stopped else ""
         why = "".join(f"; {reason}" for reason in self.reasons)
-        return (f"Explored({captures} captures, {len(self.outcomes)} without one{last}, {len(self.surprises)} surprises"
-                f"{stopped}{why})")
+        return (
+            f"Explored({captures} captures, {len(self.outcomes)} without one{last}, "
+            f"{len(self.surprises)} surprises"
+            f"{stopped}{why})"
+        )
 
     def _repr_html_(self) -> str:
         return f"<p>{html.escape(repr(self))}</p>{self.batches.to_html(max_rows=40)}"
 
 
-def explore(source: Source, ranges: Mapping[str, Any] | None = None, constraints: Sequence[Any] = (),
-            derived: Mapping[str, Any] | None = None, budget: int = 200,
-            store: str | os.PathLike[str] | None = None, *, seed: int = 0, workers: int = 1,
-            progress: Progress | None = None, stop: Event | None = None) -> Explored:
+def explore(
+    source: Source,
+    ranges: Mapping[str, Any] | None = None,
+    constraints: Sequence[Any] = (),
+    derived: Mapping[str, Any] | None = None,
+    budget: int = 200,
+    store: str | os.PathLike[str] | None = None,
+    *,
+    seed: int = 0,
+    workers: int = 1,
+    progress: Progress | None = None,
+    stop: Event | None = None,
+) -> Explored:
     """Find the laws of a source's words: a first sweep, then plan, predict, capture, learn, until
     nothing is open or ``budget`` layers were asked.
 
@@ -137,25 +159,53 @@ def explore(source: Source, ranges: Mapping[str, Any] | None = None, constraints
     need("explore: budget", budget, int, "is a whole number of layers")
     if budget < 2:
         raise ValueError(f"budget: got {budget}, allowed is at least 2 layers")
-    run = _Run(source, Possible(complete_ranges(ranges or {}), tuple(constraints), derived), budget, seed, workers,
-               Store(store, {"source": source.record, "ranges": {name: list(value) if isinstance(value, tuple | list)
-                                                                 else value for name, value in (ranges or {}).items()},
-                             "seed": seed}), progress or (lambda step: None), stop or Event())
+    run = _Run(
+        source,
+        Possible(complete_ranges(ranges or {}), tuple(constraints), derived),
+        budget,
+        seed,
+        workers,
+        Store(
+            store,
+            {
+                "source": source.record,
+                "ranges": {
+                    name: list(value) if isinstance(value, tuple | list) else value
+                    for name, value in (ranges or {}).items()
+                },
+                "seed": seed,
+            },
+        ),
+        progress or (lambda step: None),
+        stop or Event(),
+    )
     return run.explore()
 
 
 def need_source(source: object) -> None:
     """Raise TypeError for what compiles no layers."""
     if not callable(source) or not hasattr(source, "record"):
-        raise TypeError(f"explore: source: got {shortly(source)}, allowed is a source, as npulab.Compiler(command) or "
-                        "npulab.captures.sources.Lowered(target) make")
+        raise TypeError(
+            f"explore: source: got {shortly(source)}, allowed is a source, as "
+            "npulab.Compiler(command) or "
+            "npulab.captures.sources.Lowered(target) make"
+        )
 
 
 class _Run:
     """One exploration as it goes; everything it knows follows from the answers in its store."""
 
-    def __init__(self, source: Source, possible: Possible, budget: int, seed: int, workers: int, store: Store,
-                 progress: Progress, stop: Event) -> None:
+    def __init__(
+        self,
+        source: Source,
+        possible: Possible,
+        budget: int,
+        seed: int,
+        workers: int,
+        store: Store,
+        progress: Progress,
+        stop: Event,
+    ) -> None:
         self.source, self.possible, self.budget, self.seed = source, possible, budget, seed
         self.workers, self.store, self.progress, self.stop = workers, store, progress, stop
         self.laws: Laws | None = None
@@ -167,7 +217,11 @@ class _Run:
     def explore(self) -> Explored:
         stopped = False
         try:
-            while len(self.store.answers) < self.budget and not self.stop.is_set() and not self._settled():
+            while (
+                len(self.store.answers) < self.budget
+                and not self.stop.is_set()
+                and not self._settled()
+            ):
                 self._batch()
         except KeyboardInterrupt:
             stopped = True
@@ -186,12 +240,14 @@ class _Run:
         laws, before = self.laws, len(self.store.answers)
         for reason, frame, seed in self._planned(number):
             rows = [frame.iloc[place].to_dict() for place in range(len(frame))]
-            rows = rows[:max(self.budget - len(self.store.answers), 0)]
+            rows = rows[: max(self.budget - len(self.store.answers), 0)]
             for first in range(0, len(rows), max(self.workers, 1)):
                 if self.stop.is_set():
                     break
-                part = rows[first:first + max(self.workers, 1)]
-                for row, answer in zip(part, ask_all(self.source, part, seed, self.workers), strict=True):
+                part = rows[first : first + max(self.workers, 1)]
+                for row, answer in zip(
+                    part, ask_all(self.source, part, seed, self.workers), strict=True
+                ):
                     self.store.add(number, reason, seed, row, answer)
                 self._say(f"batch {number}: {reason} layers")
         new = self.store.answers[before:]
@@ -209,11 +265,17 @@ class _Run:
         """(why, layers, seed of the weights) of a batch."""
         seed = self.seed + number
         if self.laws is None:
-            layers = plan_sweep(candidates=self.possible.draw(POOL, seed), n=min(FIRST, self.budget), seed=seed)
+            layers = plan_sweep(
+                candidates=self.possible.draw(POOL, seed), n=min(FIRST, self.budget), seed=seed
+            )
             layers = layers.reset_index(drop=True)
             return [("first", layers, 0), ("again", layers.iloc[:TWICE], 1)]
         possible = replace(self.possible, rules=learnt_rules(*self._asked()))
-        size = min(max(len(self._captured()) // GROWTH, LEAST_BATCH), MOST_BATCH, self.budget - len(self.store.answers))
+        size = min(
+            max(len(self._captured()) // GROWTH, LEAST_BATCH),
+            MOST_BATCH,
+            self.budget - len(self.store.answers),
+        )
         drawn = possible.draw(max(size // RANDOM, 1), seed + 1000)
         planned = self._most_settling(possible.draw(POOL, seed), size - len(drawn))
         return [("random", drawn, 0), ("planned", planned, 0)]
@@ -227,9 +289,13 @@ class _Run:
         known = self.laws.parameters
         seen = known[[name for name in known if name not in pool]]
         # sizes and counts are products of powers of what they follow from, or nearly
-        layers, asked = (np.c_[np.log(np.abs(frame[[*pool]].to_numpy(float)) + 1), np.ones(len(frame))]
-                         for frame in (known, pool))
-        usual = np.exp(asked @ np.linalg.lstsq(layers, np.log(np.abs(seen.to_numpy(float)) + 1))[0]) - 1
+        layers, asked = (
+            np.c_[np.log(np.abs(frame[[*pool]].to_numpy(float)) + 1), np.ones(len(frame))]
+            for frame in (known, pool)
+        )
+        usual = (
+            np.exp(asked @ np.linalg.lstsq(layers, np.log(np.abs(seen.to_numpy(float)) + 1))[0]) - 1
+        )
         usual = np.clip(np.rint(usual), seen.min().to_numpy(), BEYOND * seen.max().to_numpy())
         full = pool.assign(**dict(zip(seen, usual.T, strict=True)))
         with warnings.catch_warnings():
@@ -237,19 +303,41 @@ class _Run:
             chosen = self.laws.next_captures(n, candidates=full[list(known.columns)])
         return pool.loc[chosen.index]
 
-    def _judge(self, laws: Laws, number: int, new: list[Kept], learning: float, capturing: float) -> str:
+    def _judge(
+        self, laws: Laws, number: int, new: list[Kept], learning: float, capturing: float
+    ) -> str:
         """Hold a batch against what the laws said of it before."""
-        kept = [one for one in new if one.words is not None and len(one.words) == laws.words.shape[1]]
+        kept = [
+            one for one in new if one.words is not None and len(one.words) == laws.words.shape[1]
+        ]
         row: dict[str, Any] = {"batch": number, "captures": len(kept)}
-        every, drawn = self._score(laws, kept), self._score(laws, [one for one in kept if one.reason == "random"])
+        every, drawn = (
+            self._score(laws, kept),
+            self._score(laws, [one for one in kept if one.reason == "random"]),
+        )
         for prefix, score in (("", every), ("drawn_", drawn)):
-            row |= {f"{prefix}{name}": getattr(score, name) if score else 0 for name in ("cells", "claimed", "wrong")}
-        row |= {"share": every.share if every else 0.0, "drawn_share": drawn.share if drawn else 0.0,
-                "capturing": capturing, "learning": learning}
+            row |= {
+                f"{prefix}{name}": getattr(score, name) if score else 0
+                for name in ("cells", "claimed", "wrong")
+            }
+        row |= {
+            "share": every.share if every else 0.0,
+            "drawn_share": drawn.share if drawn else 0.0,
+            "capturing": capturing,
+            "learning": learning,
+        }
         self.batches.append(row)
-        for place, word, bits, got, expected in (every.mistakes if every else ()):
-            self.surprises.append({"batch": number, "layer": kept[place].number, "word": word, "bits": f"{bits:#010x}",
-                                   "predicted": f"{got:#010x}", "captured": f"{expected:#010x}"})
+        for place, word, bits, got, expected in every.mistakes if every else ():
+            self.surprises.append(
+                {
+                    "batch": number,
+                    "layer": kept[place].number,
+                    "word": word,
+                    "bits": f"{bits:#010x}",
+                    "predicted": f"{got:#010x}",
+                    "captured": f"{expected:#010x}",
+                }
+            )
         return f"batch {number}: {every or 'no capture'}"
 
     def _score(self, laws: Laws, kept: list[Kept]) -> Score | None:
@@ -288,7 +376,11 @@ class _Run:
         """Bits that differ between captures of the same layer with other weights."""
         captured = self._captured()
         mask = np.zeros(len(captured[0].row), np.uint32)
-        first = {tuple(sorted(kept.parameters.items())): kept for kept in captured if kept.reason != "again"}
+        first = {
+            tuple(sorted(kept.parameters.items())): kept
+            for kept in captured
+            if kept.reason != "again"
+        }
         for kept in captured:
             other = first.get(tuple(sorted(kept.parameters.items())))
             if kept.reason == "again" and other is not None and kept.observed == other.observed:
@@ -304,26 +396,43 @@ class _Run:
             return
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
-            self.laws = find_laws(words, frame, nuisance=self._nuisance(),
-                                  earlier=self.earlier if quick else None)
+            self.laws = find_laws(
+                words, frame, nuisance=self._nuisance(), earlier=self.earlier if quick else None
+            )
         self.searched = self.searched if quick else len(captured)
 
     def _settled(self) -> bool:
         """Whether the last two batches were claimed whole and right."""
         last = self.batches[-2:]
-        return len(last) == 2 and all(row["cells"] == row["claimed"] > 0 == row["wrong"] for row in last)
+        return len(last) == 2 and all(
+            row["cells"] == row["claimed"] > 0 == row["wrong"] for row in last
+        )
 
     def _explored(self, stopped: bool) -> Explored:
         captured = self._captured()
         sweep = None
         if captured:
             record = self.source.record
-            sweep = Sweep(np.stack([kept.row for kept in captured]), self._frame(captured), name="explored",
-                          provenance="simulated" if record.get("source") == "lower" else "compiler",
-                          source=str(record.get("command") or record.get("target") or ""),
-                          tool=str(record.get("version") or "npulab explore"))
-        lost = [{"layer": kept.number, "outcome": kept.outcome, "text": kept.text, **kept.parameters}
-                for kept in self.store.answers if kept.outcome != "captured"]
+            sweep = Sweep(
+                np.stack([kept.row for kept in captured]),
+                self._frame(captured),
+                name="explored",
+                provenance="simulated" if record.get("source") == "lower" else "compiler",
+                source=str(record.get("command") or record.get("target") or ""),
+                tool=str(record.get("version") or "npulab explore"),
+            )
+        lost = [
+            {"layer": kept.number, "outcome": kept.outcome, "text": kept.text, **kept.parameters}
+            for kept in self.store.answers
+            if kept.outcome != "captured"
+        ]
         rules = learnt_rules(*self._asked()) if self.store.answers else ()
-        return Explored(self.laws, sweep, pd.DataFrame(self.batches), pd.DataFrame(self.surprises), pd.DataFrame(lost),
-                        rules, stopped)
+        return Explored(
+            self.laws,
+            sweep,
+            pd.DataFrame(self.batches),
+            pd.DataFrame(self.surprises),
+            pd.DataFrame(lost),
+            rules,
+            stopped,
+        )

@@ -32,7 +32,11 @@ class Rule:
         """Whether each row is refused."""
         values = dict(quantities(frame))[self.left]
         beyond = values > self.limit if self.above else values < self.limit
-        return beyond if self.mode is None else beyond & (frame[self.mode[0]] == self.mode[1]).to_numpy()
+        return (
+            beyond
+            if self.mode is None
+            else beyond & (frame[self.mode[0]] == self.mode[1]).to_numpy()
+        )
 
     def __str__(self) -> str:
         where = "" if self.mode is None else f" where {self.mode[0]} == {self.mode[1]:g}"
@@ -45,7 +49,7 @@ def quantities(frame: pd.DataFrame) -> Iterator[tuple[str, np.ndarray]]:
     yield from columns.items()
     names = list(columns)
     for at, one in enumerate(names):
-        for other in names[at + 1:]:
+        for other in names[at + 1 :]:
             yield f"{one} - {other}", columns[one] - columns[other]
             yield f"|{one} - {other}|", np.abs(columns[one] - columns[other])
             yield f"{one} * {other}", columns[one] * columns[other]
@@ -60,12 +64,23 @@ def learnt_rules(asked: pd.DataFrame, refused: np.ndarray) -> tuple[Rule, ...]:
         return ()
     names, columns = zip(*quantities(asked), strict=True)
     values = np.stack(columns)
-    modes: list[Mode] = [None, *((str(name), float(value)) for name in asked
-                                 if asked[name].nunique() <= MOST_MODES for value in asked[name].unique())]
+    modes: list[Mode] = [
+        None,
+        *(
+            (str(name), float(value))
+            for name in asked
+            if asked[name].nunique() <= MOST_MODES
+            for value in asked[name].unique()
+        ),
+    ]
     while left.sum() >= LEAST_REFUSED and len(rules) < MOST_RULES:
         best, found = LEAST_REFUSED - 1, None
         for mode in modes:
-            here = np.ones(len(asked), bool) if mode is None else (asked[mode[0]] == mode[1]).to_numpy()
+            here = (
+                np.ones(len(asked), bool)
+                if mode is None
+                else (asked[mode[0]] == mode[1]).to_numpy()
+            )
             if not (here & left).any() or not (here & ~refused).any():
                 continue
             captured, others = values[:, here & ~refused], values[:, here & left]
@@ -73,7 +88,10 @@ def learnt_rules(asked: pd.DataFrame, refused: np.ndarray) -> tuple[Rule, ...]:
                 counts = (others > limits[:, None] if above else others < limits[:, None]).sum(1)
                 most = int(counts.argmax())
                 if counts[most] > best + (mode is not None):  # a mode has to pay
-                    best, found = int(counts[most]), Rule(names[most], above, float(limits[most]), mode)
+                    best, found = (
+                        int(counts[most]),
+                        Rule(names[most], above, float(limits[most]), mode),
+                    )
         if found is None:
             break
         rules.append(found)
@@ -92,7 +110,9 @@ class Possible:
 
     def draw(self, n: int, seed: int) -> pd.DataFrame:
         """At least one and at most ``n`` possible layers, each parameter a column."""
-        frame = Space(self.ranges, self.constraints, self._derived).draw(2 * n if self.rules else n, seed)
+        frame = Space(self.ranges, self.constraints, self._derived).draw(
+            2 * n if self.rules else n, seed
+        )
         frame = frame.drop(columns=[name for name in TOGETHER if name in frame])
         for rule in self.rules:
             kept = frame[~rule.refuses(frame)]
@@ -101,6 +121,10 @@ class Possible:
 
     @property
     def _derived(self) -> dict[str, Callable[..., Any]]:
-        both = {axis: (lambda frame, name=name: frame[name]) for name, axes in TOGETHER.items() if name in self.ranges
-                for axis in axes}
+        both = {
+            axis: (lambda frame, name=name: frame[name])
+            for name, axes in TOGETHER.items()
+            if name in self.ranges
+            for axis in axes
+        }
         return both | dict(self.derived or {})

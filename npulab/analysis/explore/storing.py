@@ -1,11 +1,12 @@
 """What an exploration has asked and got, on disk: a journal of answers and the captures beside it.
 
-Each line of ``answers.jsonl`` is an answer, on the disk before the next layer is asked for; a capture
-lies in ``captures/<number>`` before its line says so.  A line that a crash cut off is dropped.
+Each line of ``answers.jsonl`` is an answer, on the disk before the next layer is asked for; a
+capture lies in ``captures/<number>`` before its line says so.  A line that a crash cut off is
+dropped.
 
-A store takes nothing away.  A folder whose captures no ``answers.jsonl`` tells of is not taken for a
-store, nothing is written over a link, and what lies where a capture goes is moved to ``set-aside``,
-which a UserWarning says, unless it is this capture.
+A store takes nothing away.  A folder whose captures no ``answers.jsonl`` tells of is not taken for
+a store, nothing is written over a link, and what lies where a capture goes is moved to
+``set-aside``, which a UserWarning says, unless it is this capture.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from npulab.support.refuse import refusing
 
 NAME, CAPTURES, ASIDE = "answers.jsonl", "captures", "set-aside"
 VERSION = 1
-MOST_BYTES = 2 ** 28  # of the answers; one has some kB
+MOST_BYTES = 2**28  # of the answers; one has some kB
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,35 +81,71 @@ class Store:
         _refuse_others(self.folder, self._file.torn, head)
         self._file.add(head)
 
-    def add(self, batch: int, reason: str, seed: int, parameters: Mapping[str, float], answer: Answer) -> Kept:
+    def add(
+        self, batch: int, reason: str, seed: int, parameters: Mapping[str, float], answer: Answer
+    ) -> Kept:
         """Keep an answer; it is on the disk when this returns."""
         words = None if answer.capture is None else answer.capture.words
-        kept = Kept(len(self.answers), batch, reason, seed, _floats(parameters), answer.outcome, words,
-                    _floats(answer.parameters), answer.text)
+        kept = Kept(
+            len(self.answers),
+            batch,
+            reason,
+            seed,
+            _floats(parameters),
+            answer.outcome,
+            words,
+            _floats(answer.parameters),
+            answer.text,
+        )
         if self.folder is not None:
             with locked(self._file.path):
                 self._file.alone()  # so that no capture of another writer is moved
                 if answer.capture is not None:
                     _refuse_links(self.folder)
                     _keep(answer.capture, self.folder, f"{kept.number:05d}")
-                self._file.add(_line({"number": kept.number, "batch": batch, "reason": reason, "seed": seed,
-                              "parameters": kept.parameters, "outcome": kept.outcome, "observed": kept.observed,
-                              "words": "" if words is None else words.astype("<u4").tobytes().hex(),
-                              "text": kept.text}))
+                self._file.add(
+                    _line(
+                        {
+                            "number": kept.number,
+                            "batch": batch,
+                            "reason": reason,
+                            "seed": seed,
+                            "parameters": kept.parameters,
+                            "outcome": kept.outcome,
+                            "observed": kept.observed,
+                            "words": "" if words is None else words.astype("<u4").tobytes().hex(),
+                            "text": kept.text,
+                        }
+                    )
+                )
         self.answers.append(kept)
         return kept
 
     def _take_up(self, path: Path, lines: list[bytes]) -> None:
         """Read what is there; a last line that is cut off counts for nothing."""
         head, *rest = [_entry(path, number, line) for number, line in enumerate(lines, 1)]
-        if head.get("npulab") != "exploration" or head.get("version") != VERSION \
-                or not isinstance(head.get("about"), dict):
-            raise ValueError(f"{path}, line 1: got {str(head)[:80]!r}, allowed is the head of an exploration")
+        if (
+            head.get("npulab") != "exploration"
+            or head.get("version") != VERSION
+            or not isinstance(head.get("about"), dict)
+        ):
+            raise ValueError(
+                f"{path}, line 1: got {str(head)[:80]!r}, allowed is the head of an exploration"
+            )
         if head["about"] != self.about:
-            named = next((name for name in {**head["about"], **self.about}
-                          if head["about"].get(name) != self.about.get(name)), "")
-            raise ValueError(f"{path}: got an exploration with {named} {str(head['about'].get(named))[:60]}, allowed "
-                             f"is this one's, {str(self.about.get(named))[:60]}; give another folder")
+            named = next(
+                (
+                    name
+                    for name in {**head["about"], **self.about}
+                    if head["about"].get(name) != self.about.get(name)
+                ),
+                "",
+            )
+            raise ValueError(
+                f"{path}: got an exploration with {named} {str(head['about'].get(named))[:60]}, "
+                "allowed "
+                f"is this one's, {str(self.about.get(named))[:60]}; give another folder"
+            )
         self.answers = [_kept(path, number, entry) for number, entry in enumerate(rest, 2)]
 
 
@@ -124,20 +161,29 @@ def _refuse_links(folder: Path) -> None:
     inside = [] if captures.is_symlink() or not captures.is_dir() else captures.iterdir()
     for path in (folder / NAME, captures, folder / ASIDE, *inside):
         if path.is_symlink():
-            raise ValueError(f"{path}: got a link to {path.readlink()}, allowed in the store of an exploration are "
-                             "files and folders that lie in it; give another folder")
+            raise ValueError(
+                f"{path}: got a link to {path.readlink()}, allowed in the store of an exploration "
+                "are "
+                "files and folders that lie in it; give another folder"
+            )
 
 
 def _refuse_others(folder: Path, torn: bytes, head: bytes) -> None:
     """Raises ValueError for a folder that no exploration has begun and that holds what one would
     write: ``torn`` is what there is of a first line, which has to be the begin of ``head``."""
     if not head.startswith(torn):
-        raise ValueError(f"{folder / NAME}: got {len(torn)} bytes without a whole line, allowed is what an exploration "
-                         "wrote; give another folder")
+        raise ValueError(
+            f"{folder / NAME}: got {len(torn)} bytes without a whole line, allowed is what an "
+            "exploration "
+            "wrote; give another folder"
+        )
     captures = folder / CAPTURES
     if captures.exists() and (not captures.is_dir() or any(captures.iterdir())):
-        raise ValueError(f"{folder}: got a folder with {CAPTURES} and without {NAME}, which no exploration wrote, "
-                         "allowed is a new folder or the store of an exploration; give another folder")
+        raise ValueError(
+            f"{folder}: got a folder with {CAPTURES} and without {NAME}, which no exploration "
+            "wrote, "
+            "allowed is a new folder or the store of an exploration; give another folder"
+        )
 
 
 def _keep(capture: Capture, folder: Path, name: str) -> None:
@@ -159,20 +205,31 @@ def _holds(where: Path, files: Mapping[str, bytes]) -> bool:
 
 
 def _is(path: Path, data: bytes) -> bool:
-    return path.is_file() and not path.is_symlink() and path.stat().st_size == len(data) \
+    return (
+        path.is_file()
+        and not path.is_symlink()
+        and path.stat().st_size == len(data)
         and read_bounded(path, len(data)) == data
+    )
 
 
 def _move_aside(where: Path, aside: Path) -> None:
-    """Move what an exploration did not write, or not whole, to a name that nothing has, and say so."""
+    """Move what an exploration did not write, or not whole, to a name that nothing has, and say
+    so.
+    """
     aside.mkdir(exist_ok=True)
     place, count = aside / where.name, 1
     while place.exists() or place.is_symlink():
         count += 1
         place = aside / f"{where.name}-{count}"
     where.rename(place)
-    warnings.warn(f"{where}: is no capture that this exploration has told of; it was moved to {place}, nothing of it "
-                  "is lost", UserWarning, stacklevel=2)
+    warnings.warn(
+        f"{where}: is no capture that this exploration has told of; it was moved to {place}, "
+        "nothing of it "
+        "is lost",
+        UserWarning,
+        stacklevel=2,
+    )
 
 
 def _floats(numbers: Mapping[str, float]) -> dict[str, float]:
@@ -186,8 +243,10 @@ def _entry(path: Path, number: int, line: bytes) -> dict[str, Any]:
             raise ValueError
         entry = json.loads(text)
     except (ValueError, RecursionError):
-        raise ValueError(f"{path}, line {number}: got a line whose checksum is not its own, allowed is what an "
-                         "exploration wrote") from None
+        raise ValueError(
+            f"{path}, line {number}: got a line whose checksum is not its own, allowed is what an "
+            "exploration wrote"
+        ) from None
     if not isinstance(entry, dict):
         raise ValueError(f"{path}, line {number}: got {str(entry)[:60]}, allowed is an object")
     return entry
@@ -195,11 +254,27 @@ def _entry(path: Path, number: int, line: bytes) -> dict[str, Any]:
 
 def _kept(path: Path, number: int, entry: Mapping[str, Any]) -> Kept:
     try:
-        words = np.frombuffer(bytes.fromhex(entry["words"]), "<u4").astype(np.uint32) if entry["words"] else None
+        words = (
+            np.frombuffer(bytes.fromhex(entry["words"]), "<u4").astype(np.uint32)
+            if entry["words"]
+            else None
+        )
         if entry["outcome"] not in OUTCOMES or entry["number"] != number - 2:
             raise ValueError
-        return Kept(entry["number"], entry["batch"], entry["reason"], entry["seed"], entry["parameters"],
-                    entry["outcome"], words, entry["observed"], entry["text"])
+        return Kept(
+            entry["number"],
+            entry["batch"],
+            entry["reason"],
+            entry["seed"],
+            entry["parameters"],
+            entry["outcome"],
+            words,
+            entry["observed"],
+            entry["text"],
+        )
     except (KeyError, TypeError, ValueError):
-        raise ValueError(f"{path}, line {number}: got {str(dict(entry))[:60]}, allowed is an answer as an exploration "
-                         "wrote it") from None
+        raise ValueError(
+            f"{path}, line {number}: got {str(dict(entry))[:60]}, allowed is an answer as an "
+            "exploration "
+            "wrote it"
+        ) from None

@@ -15,4 +15,13 @@ from npulab.analysis.laws.planning import plan_sweep
 from npulab.analysis.laws.stated import Stated, check_rows, check_stated
 from npulab.analysis.laws.texts import parse_law
 
-__all__ = ["FieldLaw", "Laws", "Stated", "check_rows", "check_stated", "find_laws", "parse_law", "plan_sweep"]
+__all__ = [
+    "FieldLaw",
+    "Laws",
+    "Stated",
+    "check_rows",
+    "check_stated",
+    "find_laws",
+    "parse_law",
+    "plan_sweep",
+]

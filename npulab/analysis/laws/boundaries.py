@@ -33,13 +33,13 @@ def places(words: Array, weights: Array, library: Library, todo: Array) -> list[
     out: list[tuple[float, Place]] = []
     known: dict[tuple[Any, ...], list[tuple[int, float]]] = {}  # as words repeat others
     laws = library.laws.of(slice(BUDGET.boundary_laws))
-    low = _lowest(laws.values[:, :BUDGET.boundary_sample])
+    low = _lowest(laws.values[:, : BUDGET.boundary_sample])
     for word in np.flatnonzero(todo.any(1)).tolist():
         open_bits = np.flatnonzero(todo[word]).tolist()
         gains: dict[Place, float] = {}
         for at, lsb in enumerate(open_bits):
             widths = [1]
-            for bit in open_bits[at + 1:]:
+            for bit in open_bits[at + 1 :]:
                 if bit - lsb >= widths[-1] + BUDGET.hole:
                     break
                 widths.append(bit - lsb + 1)
@@ -57,22 +57,23 @@ def _lowest(values: Array) -> list[Array]:
     return [np.packbits(values & np.uint32(bit) != 0, axis=-1, bitorder="little") for bit in (1, 2)]
 
 
-def _gains(values: Array, weights: Array, laws: Family, low: list[Array],
-           widths: list[int]) -> Iterator[tuple[int, float]]:
+def _gains(
+    values: Array, weights: Array, laws: Family, low: list[Array], widths: list[int]
+) -> Iterator[tuple[int, float]]:
     """(width, what the best law saves on the captures where it holds) for widths of a field from
     bit 0 of ``values (N,)``; ``weights (N, bits)``, ``low`` the laws' two lowest bits on the first
     captures."""
-    few = values[:BUDGET.boundary_sample]
-    apart = [bits ^ bit for bits, bit in zip(low, _lowest(few), strict=True)][:widths[-1]]
+    few = values[: BUDGET.boundary_sample]
+    apart = [bits ^ bit for bits, bit in zip(low, _lowest(few), strict=True)][: widths[-1]]
     same = ~np.bitwise_or.reduce(apart) & np.packbits(np.ones(len(few), bool), bitorder="little")
-    likely = _gain(same, weights[:len(few), :len(apart)].sum(1))
+    likely = _gain(same, weights[: len(few), : len(apart)].sum(1))
     keep = np.flatnonzero(likely > -4)
-    keep = keep[np.argsort(-likely[keep], kind="stable")[:BUDGET.boundary_likely]]
+    keep = keep[np.argsort(-likely[keep], kind="stable")[: BUDGET.boundary_likely]]
     if not len(keep):
         return
     unlike = laws.values[keep] ^ values
     for width in widths:
-        agree = np.packbits((unlike & np.uint32(2 ** width - 1)) == 0, axis=1, bitorder="little")
+        agree = np.packbits((unlike & np.uint32(2**width - 1)) == 0, axis=1, bitorder="little")
         gain = _gain(agree, weights[:, :width].sum(1)) - laws.cost[keep]
         if gain.max() > PRIOR.boundary_gain:
             yield width, float(gain.max())
@@ -92,6 +93,8 @@ def _cover(word: int, gains: dict[Place, float]) -> list[tuple[float, Place]]:
         for lsb in range(end - 1, -1, -1):
             place = Place(word, lsb, end - lsb)
             if place in gains and best[lsb][0] + gains[place] - PRIOR.boundary > best[end][0]:
-                best[end] = (best[lsb][0] + gains[place] - PRIOR.boundary,
-                             [*best[lsb][1], (gains[place], place)])
+                best[end] = (
+                    best[lsb][0] + gains[place] - PRIOR.boundary,
+                    [*best[lsb][1], (gains[place], place)],
+                )
     return best[-1][1]

@@ -28,11 +28,23 @@ from npulab.analysis.laws.rivals import ORDERED, Twins, hidden_changes, rival_gr
 from npulab.analysis.laws.solved import Place, Solved, Steps, covered, names_in
 from npulab.registers.fields import WORD_BITS
 
-BENT = {"//", "ceil", "align", "%", "share", "clog2", "flog2", "!=0", "^"}  # between captured numbers they may bend
+BENT = {
+    "//",
+    "ceil",
+    "align",
+    "%",
+    "share",
+    "clog2",
+    "flog2",
+    "!=0",
+    "^",
+}  # between captured numbers they may bend
 
 
-def in_order(fields: Sequence[Solved], follows: Mapping[str, frozenset[str]],
-             ) -> tuple[tuple[Solved, ...], tuple[Solved, ...]]:
+def in_order(
+    fields: Sequence[Solved],
+    follows: Mapping[str, frozenset[str]],
+) -> tuple[tuple[Solved, ...], tuple[Solved, ...]]:
     """Fields so that each comes after those it follows from; and those that follow from an open
     one.
 
@@ -45,8 +57,10 @@ def in_order(fields: Sequence[Solved], follows: Mapping[str, frozenset[str]],
         ready += now
         names |= {solved.name for solved in now}
         left = [solved for solved in left if solved.name not in names]
-    return tuple(replace(solved, rivals=tuple(rival for rival in solved.rivals if rival.reads <= names))
-                 for solved in ready), tuple(left)
+    return tuple(
+        replace(solved, rivals=tuple(rival for rival in solved.rivals if rival.reads <= names))
+        for solved in ready
+    ), tuple(left)
 
 
 def fill(fields: Sequence[Solved], columns: Columns) -> dict[str, Array]:
@@ -78,8 +92,15 @@ class Findings:
     within: float
 
     @classmethod
-    def of(cls, fields: Sequence[Solved], follows: Mapping[str, frozenset[str]], captured: Columns,
-           integers: Sequence[str], words: Array, moved: Array) -> Findings:
+    def of(
+        cls,
+        fields: Sequence[Solved],
+        follows: Mapping[str, frozenset[str]],
+        captured: Columns,
+        integers: Sequence[str],
+        words: Array,
+        moved: Array,
+    ) -> Findings:
         ready, stuck = in_order(fields, follows)
         for solved in fields:  # as captured, also where no law says so
             captured.add(solved.name, solved.raw(words).astype(np.int64))
@@ -119,7 +140,11 @@ class Findings:
         lists = [solved.name for solved in self.ready if len(solved.steps) > 1]
         read = {*lists}.union(*(self.follows[name] for name in lists))
         names = names_in(part for name in read for part in self.by_name[name].parts)
-        return sorted(name for name in names if len(np.unique(self.captured[parameter(name)])) <= BUDGET.categories)
+        return sorted(
+            name
+            for name in names
+            if len(np.unique(self.captured[parameter(name)])) <= BUDGET.categories
+        )
 
     @cached_property
     def together(self) -> dict[tuple[str, ...], bool]:
@@ -127,7 +152,10 @@ class Findings:
         that there would be if any value went with any other; and whether they keep to few, of which
         hardly any was captured only once."""
         out = {}
-        for names in (*itertools.combinations(self.modes, 2), *itertools.combinations(self.modes, 3)):
+        for names in (
+            *itertools.combinations(self.modes, 2),
+            *itertools.combinations(self.modes, 3),
+        ):
             rows = _table([*map(parameter, names)], self.captured)
             kinds, counts = np.unique(rows, axis=0, return_counts=True)
             if (rows[:, None] == kinds).mean(0).prod(1).sum() < 1 - PRIOR.missing:
@@ -136,7 +164,10 @@ class Findings:
 
     def is_narrow(self, solved: Solved) -> bool:
         """Whether a field has so few values that a wrong regime is easily overlooked."""
-        return solved.explained < 3.5 * self.captured.n or len(np.unique(solved.values(self.captured))) < 8
+        return (
+            solved.explained < 3.5 * self.captured.n
+            or len(np.unique(solved.values(self.captured))) < 8
+        )
 
     def information(self, solved: Solved, rows: Array | None = None) -> float:
         """Bits that say a field's values: which of them each capture (of some ``rows``) has, and
@@ -148,8 +179,14 @@ class Findings:
         decided &= True if rows is None else np.isin(np.arange(self.captured.n), rows)
         kinds, of, counts = np.unique(values, return_inverse=True, return_counts=True)
         which = float(np.log2(self.captured.n / counts[of[decided]]).sum())
-        return min(solved.explained, which + sum(min(solved.width, constant_cost(int(kind)))
-                                                 for kind in kinds[np.unique(of[decided])]))
+        return min(
+            solved.explained,
+            which
+            + sum(
+                min(solved.width, constant_cost(int(kind)))
+                for kind in kinds[np.unique(of[decided])]
+            ),
+        )
 
     def is_weak(self, solved: Solved, rows: Array | None = None) -> bool:
         """Whether a law explains hardly more than it takes to say it; ``rows`` are the captures
@@ -161,8 +198,12 @@ class Findings:
         if len(solved.steps) == 1 and not solved.partial:
             needed = PRIOR.claim
         else:
-            limit = not solved.partial and len(solved.steps) == 2 \
-                and all(law.op == CONSTANT for _, law in solved.steps) and len(literals(solved.steps[0][0])) == 1
+            limit = (
+                not solved.partial
+                and len(solved.steps) == 2
+                and all(law.op == CONSTANT for _, law in solved.steps)
+                and len(literals(solved.steps[0][0])) == 1
+            )
             needed = PRIOR.claim_limit if limit else PRIOR.claim_list
         return self.information(solved, rows) - solved.cost < needed
 
@@ -173,8 +214,15 @@ class Findings:
         That a bit goes with a flag each capture says anew; what becomes of a number only those of
         another number do.
         """
-        leaves = sorted({leaf for part in solved.parts for leaf in part.walk()
-                         if leaf.op in (PARAMETER, FIELD, GIVEN)}, key=str)
+        leaves = sorted(
+            {
+                leaf
+                for part in solved.parts
+                for leaf in part.walk()
+                if leaf.op in (PARAMETER, FIELD, GIVEN)
+            },
+            key=str,
+        )
         if leaves and self.is_weak(solved, _first(_table(leaves, self.captured))):
             return self._unseen(leaves, asked)
         return np.zeros(asked.n, bool)
@@ -182,9 +230,13 @@ class Findings:
     def _unseen(self, leaves: Sequence[Expression], asked: Columns) -> Array:
         """``(N,) bool``: rows with a combination of numbers that no capture has."""
         captured = _table(leaves, self.captured)
-        _, first, of = np.unique(np.concatenate([captured, _table(leaves, asked)]), axis=0,
-                                 return_index=True, return_inverse=True)
-        return first[of.ravel()[len(captured):]] >= len(captured)
+        _, first, of = np.unique(
+            np.concatenate([captured, _table(leaves, asked)]),
+            axis=0,
+            return_index=True,
+            return_inverse=True,
+        )
+        return first[of.ravel()[len(captured) :]] >= len(captured)
 
     @cached_property
     def layers(self) -> Array:
@@ -221,17 +273,19 @@ class Findings:
         bits of many quantities agree."""
         left, out = self.moved & ~covered(self.ready, len(self.moved)), set()
         for solved in sorted(self.ready, key=lambda solved: (solved.word, solved.lsb)):
-            rough = any(law.op in ("//", "ceil") or any(literal.op in ORDERED for literal in literals(when))
-                        for when, law in solved.steps)
+            rough = any(
+                law.op in ("//", "ceil") or any(literal.op in ORDERED for literal in literals(when))
+                for when, law in solved.steps
+            )
             if rough and int(left[solved.word]) & solved.mask // 2:
                 out.add(solved.name)
                 left[solved.word] |= np.uint32(solved.mask)
         return out
 
     def cut_off(self, solved: Solved, asked: Columns) -> Array:
-        """``(N,) bool``: rows on which a field may be a part of a larger one that its law is not of:
-        the bits beside it go on with the law on most captures, but not on all, or have none where
-        it is rounded.  If laws of these bits say on which, the other rows are not among them.
+        """``(N,) bool``: rows on which a field may be a part of a larger one that its law is not
+        of: the bits beside it go on with the law on most captures, but not on all, or have none
+        where it is rounded.  If laws of these bits say on which, the other rows are not among them.
         """
         out = np.full(asked.n, solved.name in self._above_open)
         if out.all() or len(solved.steps) > 1 or solved.partial:
@@ -242,13 +296,16 @@ class Findings:
         sides = [(values >> solved.width, solved.end, min(longer, WORD_BITS - solved.end))]
         if law.op == "//" and law.args[1].op == CONSTANT:
             shift = int(law.args[1].args[0]).bit_length() - 1
-            if law.args[1].args[0] == 2 ** shift:
+            if law.args[1].args[0] == 2**shift:
                 low = min(shift, solved.lsb)
                 sides.append((self.captured[law.args[0]] >> shift - low, solved.lsb - low, low))
         for here, lsb, width in sides:
-            captured = (word >> lsb) % 2 ** width
-            right = here % 2 ** width == captured
-            share, usual = right.mean(), np.unique(captured, return_counts=True)[1].max() / len(word)
+            captured = (word >> lsb) % 2**width
+            right = here % 2**width == captured
+            share, usual = (
+                right.mean(),
+                np.unique(captured, return_counts=True)[1].max() / len(word),
+            )
             if PRIOR.cut <= share < 1 and share > usual + (1 - usual) / 2:
                 out |= self._where(Place(solved.word, lsb, width), ~right, asked)
         return out
@@ -256,10 +313,17 @@ class Findings:
     def _where(self, place: Place, rows: Array, asked: Columns) -> Array:
         """``(N,) bool``: rows of the regimes that some captures ``rows`` are of, by the laws of a
         place; all if not each of its bits that moved has a law."""
-        inside = [other for other in self.ready if other.word == place.word and other.mask & place.mask]
-        if not inside or int(self.moved[place.word]) & place.mask & ~sum(other.mask for other in inside):
+        inside = [
+            other for other in self.ready if other.word == place.word and other.mask & place.mask
+        ]
+        if not inside or int(self.moved[place.word]) & place.mask & ~sum(
+            other.mask for other in inside
+        ):
             return np.ones(asked.n, bool)
-        return np.any([np.isin(other.decide(asked), other.decide(self.captured)[rows]) for other in inside], axis=0)
+        return np.any(
+            [np.isin(other.decide(asked), other.decide(self.captured)[rows]) for other in inside],
+            axis=0,
+        )
 
     def outside(self, solved: Solved, asked: Columns) -> Array:
         """``(N,) bool``: rows that a law takes to numbers that its captures say nothing of: of few
@@ -284,9 +348,16 @@ class Findings:
         show: of those that keep together, of any two or that go together, or of all."""
         kept = [names for names, few in self.together.items() if few]
         pairs = itertools.combinations(self.modes, min(2, len(self.modes)))
-        return [np.any([np.zeros(asked.n, bool), *(self._unseen([*map(parameter, names)], asked)
-                                                   for names in groups if names)], axis=0)
-                for groups in (kept, [*pairs, *self.together], [self.modes])]
+        return [
+            np.any(
+                [
+                    np.zeros(asked.n, bool),
+                    *(self._unseen([*map(parameter, names)], asked) for names in groups if names),
+                ],
+                axis=0,
+            )
+            for groups in (kept, [*pairs, *self.together], [self.modes])
+        ]
 
     def uncut_changes(self, solved: Solved, asked: Columns, values: Array) -> list[Array]:
         """What changes of ``values`` where fields that it reads are not cut to the bits that
@@ -303,8 +374,13 @@ class Findings:
                 changes.append(solved.values(now) ^ values)
         return changes
 
-    def unproved(self, solved: Solved, asked: Columns, values: Array, unseen: Sequence[Array],
-                 ) -> Iterator[tuple[str, str, float, Array]]:
+    def unproved(
+        self,
+        solved: Solved,
+        asked: Columns,
+        values: Array,
+        unseen: Sequence[Array],
+    ) -> Iterator[tuple[str, str, float, Array]]:
         """(reason, in words, weight in a plan, ``(N,) bool``) of rows on which the captures leave
         a field's ``values`` unproved, whatever its rivals say; ``unseen`` are ``unseen_rows``."""
         every = np.ones(asked.n, bool)
@@ -312,19 +388,36 @@ class Findings:
         yield "rivals", "another law between the numbers captured", 1.0, self.outside(solved, asked)
         yield "rivals", "what always agreed", 1.0, self.twins.apart(solved, asked)
         yield "few rows", "numbers that no capture has", 1.0, self.unseen_values(solved, asked)
-        yield ("few rows", "a part of the law that hardly any capture needs", 1.0,
-               self.hardly_proved(solved, asked, values))
-        yield ("combination", "modes that were never captured together", 1.0,
-               unseen[1 + self.is_narrow(solved) if several else 0])
+        yield (
+            "few rows",
+            "a part of the law that hardly any capture needs",
+            1.0,
+            self.hardly_proved(solved, asked, values),
+        )
+        yield (
+            "combination",
+            "modes that were never captured together",
+            1.0,
+            unseen[1 + self.is_narrow(solved) if several else 0],
+        )
         if self.is_weak(solved):
-            detail = f"{self.information(solved):.0f} bits of captures for a law of {solved.cost:.0f}"
+            detail = (
+                f"{self.information(solved):.0f} bits of captures for a law of {solved.cost:.0f}"
+            )
             yield "few rows", detail, 0.3, every
         yield "few rows", "the law fails in the bits beside it", 0.3, self.cut_off(solved, asked)
         if solved.partial:
             yield "no law", "layers that no law speaks of", 0.3, solved.decide(asked) < 0
-        # which layers are a rare step's own is for its rivals to say: others keep what many captures prove
-        thin = [number for number, count in enumerate(solved.support) if several and count < BUDGET.step_for_claim]
-        rows = np.isin(solved.decide(asked), thin) | (bool(thin) and self.captured.n < BUDGET.rare_step)
+        # which layers are a rare step's own is for its rivals to say: others keep what many
+        # captures prove
+        thin = [
+            number
+            for number, count in enumerate(solved.support)
+            if several and count < BUDGET.step_for_claim
+        ]
+        rows = np.isin(solved.decide(asked), thin) | (
+            bool(thin) and self.captured.n < BUDGET.rare_step
+        )
         yield "few rows", f"{min(solved.support)} captures in its regime", 0.3, rows
 
 
@@ -354,12 +447,21 @@ def doubts(findings: Findings, asked: Columns) -> tuple[Array, Array]:
         own, value = bits[solved.name], values[solved.name]
         out[:, solved.word] |= solved.placed(value)
         later = [other for other in ready if solved.name in findings.follows[other.name]]
-        for changed in (*_from_doubted(solved, asked, values, bits), *findings.uncut_changes(solved, asked, value)):
+        for changed in (
+            *_from_doubted(solved, asked, values, bits),
+            *findings.uncut_changes(solved, asked, value),
+        ):
             own |= _upwards(changed, solved.width)
-        whole = np.any([rows for *_, rows in findings.unproved(solved, asked, value, unseen)], axis=0)
-        own[whole | unlike] = 2 ** solved.width - 1
-        changes = [solved.changes(rival, asked, value) for _, rivals in rival_groups(solved, ready, captured)
-                   for rival in rivals if rival.extra_cost <= findings.within]
+        whole = np.any(
+            [rows for *_, rows in findings.unproved(solved, asked, value, unseen)], axis=0
+        )
+        own[whole | unlike] = 2**solved.width - 1
+        changes = [
+            solved.changes(rival, asked, value)
+            for _, rivals in rival_groups(solved, ready, captured)
+            for rival in rivals
+            if rival.extra_cost <= findings.within
+        ]
         for changed in (*changes, hidden_changes(solved, captured, asked, value)):
             rows = np.flatnonzero(changed)
             own |= changed
@@ -375,11 +477,15 @@ def doubts(findings: Findings, asked: Columns) -> tuple[Array, Array]:
 
 def _upwards(changed: Array, width: int) -> Array:
     """From the lowest bit that changes on: above it, bits are right by chance."""
-    return np.where(changed != 0, -(changed & -changed), 0) & (2 ** width - 1)
+    return np.where(changed != 0, -(changed & -changed), 0) & (2**width - 1)
 
 
-def _from_doubted(solved: Solved, asked: Columns, values: Mapping[str, Array], bits: Mapping[str, Array],
-                  ) -> Iterable[Array]:
+def _from_doubted(
+    solved: Solved,
+    asked: Columns,
+    values: Mapping[str, Array],
+    bits: Mapping[str, Array],
+) -> Iterable[Array]:
     """What changes of a field where doubted bits of the fields that it reads are all clear, or all
     set."""
     for names in _alone_and_together([name for name in sorted(solved.reads) if bits[name].any()]):
@@ -388,7 +494,9 @@ def _from_doubted(solved: Solved, asked: Columns, values: Mapping[str, Array], b
             part = asked.rows(rows)
             for name in names:
                 unsure = bits[name][rows]
-                part.add(name, values[name][rows] | unsure if level else values[name][rows] & ~unsure)
+                part.add(
+                    name, values[name][rows] | unsure if level else values[name][rows] & ~unsure
+                )
             changed = np.zeros(asked.n, np.int64)
             changed[rows] = solved.values(part) ^ values[solved.name][rows]
             yield changed

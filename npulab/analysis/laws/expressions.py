@@ -34,14 +34,19 @@ def _wide(x: Array) -> Array:
 # symbol: (how it is computed, how it is written).  Division is by at least 1, so that every row has
 # a value.
 INTEGER: dict[str, tuple[Callable[..., Any], str]] = {
-    "+": (np.add, "{0} + {1}"), "-": (np.subtract, "{0} - {1}"), "*": (np.multiply, "{0} * {1}"),
-    "//": (lambda x, y: x // np.maximum(y, 1), "{0} // {1}"), "ceil": (_ceil_div, "ceil({0} / {1})"),
+    "+": (np.add, "{0} + {1}"),
+    "-": (np.subtract, "{0} - {1}"),
+    "*": (np.multiply, "{0} * {1}"),
+    "//": (lambda x, y: x // np.maximum(y, 1), "{0} // {1}"),
+    "ceil": (_ceil_div, "ceil({0} / {1})"),
     "align": (lambda x, y: _ceil_div(x, y) * np.maximum(y, 1), "align({0}, {1})"),
     "%": (lambda x, y: x % np.maximum(y, 1), "{0} % {1}"),
-    "min": (np.minimum, "min({0}, {1})"), "max": (np.maximum, "max({0}, {1})"),
+    "min": (np.minimum, "min({0}, {1})"),
+    "max": (np.maximum, "max({0}, {1})"),
     # as few even shares of x as keep each at most y
     "share": (lambda x, y: _ceil_div(x, np.maximum(_ceil_div(x, y), 1)), "share({0}, {1})"),
-    "clog2": (lambda x: _log2(x, True), "ceil(log2({0}))"), "flog2": (lambda x: _log2(x, False), "floor(log2({0}))"),
+    "clog2": (lambda x: _log2(x, True), "ceil(log2({0}))"),
+    "flog2": (lambda x: _log2(x, False), "floor(log2({0}))"),
     "!=0": (lambda x: (np.asarray(x) != 0).astype(np.int64), "({0} != 0)"),
     "^": (np.bitwise_xor, "{0} ^ {1}"),
 }
@@ -53,18 +58,34 @@ REAL: dict[str, tuple[Callable[..., Any], str]] = {
     "d/": (lambda x, y: _wide(x) / _wide(y), "{0} / {1} in double"),
 }
 CONDITIONS: dict[str, tuple[Callable[..., Any], str]] = {
-    "==": (np.equal, "{0} == {1}"), "!=": (np.not_equal, "{0} != {1}"),
-    "<=": (np.less_equal, "{0} <= {1}"), ">": (np.greater, "{0} > {1}"),
-    "<": (np.less, "{0} < {1}"), ">=": (np.greater_equal, "{0} >= {1}"),
-    "divides": (lambda x, y: x % y == 0, "{0} % {1} == 0"), "leaves": (lambda x, y: x % y != 0, "{0} % {1} != 0"),
+    "==": (np.equal, "{0} == {1}"),
+    "!=": (np.not_equal, "{0} != {1}"),
+    "<=": (np.less_equal, "{0} <= {1}"),
+    ">": (np.greater, "{0} > {1}"),
+    "<": (np.less, "{0} < {1}"),
+    ">=": (np.greater_equal, "{0} >= {1}"),
+    "divides": (lambda x, y: x % y == 0, "{0} % {1} == 0"),
+    "leaves": (lambda x, y: x % y != 0, "{0} % {1} != 0"),
     "and": (np.logical_and, "{0} and {1}"),
 }
 OPPOSITE = {"==": "!=", "<=": ">", "<": ">=", "divides": "leaves"}
 OPPOSITE |= {other: op for op, other in OPPOSITE.items()}
 OPERATORS = {**INTEGER, **REAL, **CONDITIONS}
 # how tightly an operator binds; those that are not here have brackets of their own
-BINDING = {"and": 0, **dict.fromkeys(CONDITIONS.keys() - {"and"}, 1), "+": 3, "-": 3, "^": 2, "*": 4, "//": 4, "%": 4,
-           "f*": 4, "f/": 4, "d*": 4, "d/": 4}
+BINDING = {
+    "and": 0,
+    **dict.fromkeys(CONDITIONS.keys() - {"and"}, 1),
+    "+": 3,
+    "-": 3,
+    "^": 2,
+    "*": 4,
+    "//": 4,
+    "%": 4,
+    "f*": 4,
+    "f/": 4,
+    "d*": 4,
+    "d/": 4,
+}
 
 
 @dataclass(frozen=True)
@@ -144,20 +165,28 @@ def term(op: str, *parts: Expression | int) -> Expression:
     >>> term("ceil", term("+", parameter("width"), 3), 8)
     Expression(ceil((width + 3) / 8))
     """
-    return Expression(op, tuple(part if isinstance(part, Expression) else constant(part) for part in parts))
+    return Expression(
+        op, tuple(part if isinstance(part, Expression) else constant(part) for part in parts)
+    )
 
 
 def shifted(law: Expression, bits: int) -> Expression:
     """A law from ``bits`` on, the lowest ones cut off."""
-    return term("//", law, 2 ** bits) if bits else law
+    return term("//", law, 2**bits) if bits else law
 
 
 class Columns:
     """The parameters of some captures as columns, with what was computed from them."""
 
-    def __init__(self, columns: Mapping[str, Array], given: Mapping[str, Array] | None = None) -> None:
-        self.values: dict[Expression, Array] = {parameter(name): values for name, values in columns.items()}
-        self.values |= {Expression(GIVEN, (text,)): values for text, values in (given or {}).items()}
+    def __init__(
+        self, columns: Mapping[str, Array], given: Mapping[str, Array] | None = None
+    ) -> None:
+        self.values: dict[Expression, Array] = {
+            parameter(name): values for name, values in columns.items()
+        }
+        self.values |= {
+            Expression(GIVEN, (text,)): values for text, values in (given or {}).items()
+        }
         self.n = len(next(iter(columns.values())))
 
     def __getitem__(self, expression: Expression) -> Array:
@@ -179,8 +208,11 @@ class Columns:
     def rows(self, rows: Array) -> Columns:
         """Some rows of the parameters and fields."""
         out = object.__new__(Columns)
-        out.values = {leaf: values[rows] for leaf, values in self.values.items()
-                      if leaf.op in (PARAMETER, FIELD, GIVEN)}
+        out.values = {
+            leaf: values[rows]
+            for leaf, values in self.values.items()
+            if leaf.op in (PARAMETER, FIELD, GIVEN)
+        }
         out.n = len(rows)
         return out
 

@@ -44,22 +44,28 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-
-def find_laws(words: Any, parameters: Any = None, *, nuisance: Any = None, laws: GivenLaws | None = None,
-              progress: Progress | None = None, registers: RegisterMap | None = None,
-              earlier: Laws | None = None) -> Laws:
+def find_laws(
+    words: Any,
+    parameters: Any = None,
+    *,
+    nuisance: Any = None,
+    laws: GivenLaws | None = None,
+    progress: Progress | None = None,
+    registers: RegisterMap | None = None,
+    earlier: Laws | None = None,
+) -> Laws:
     """The laws that give fields of ``words (N, W) uint32`` from the captures' ``parameters``.
 
     ``parameters`` is a DataFrame (or columns by name) with a row for each capture; whole-valued
-    columns are integers, others float32.  A ``Sweep`` as the only argument holds both.
-    ``nuisance`` ``(W,) uint32`` masks the bits that say nothing (addresses, time stamps); without
-    it they are found where captures repeat their parameters.  ``laws`` are laws of your own, a
-    function of the parameters by its text; a law of one field of ``registers`` ends where it ends
-    (``sweep.registers`` is the map of its target).  ``progress`` is called with a line at each step; left
-    out, a notebook that somebody sits at shows the laws so far while they are looked for.
-    ``earlier`` are laws of some of these captures: those that all captures prove are kept, what was
-    open stays open until captures have doubled, and for the other bits only the quick part of the
-    search is made.
+    columns are integers, others float32.  A ``Sweep`` as the only argument holds both. ``nuisance``
+    ``(W,) uint32`` masks the bits that say nothing (addresses, time stamps); without it they are
+    found where captures repeat their parameters.  ``laws`` are laws of your own, a function of the
+    parameters by its text; a law of one field of ``registers`` ends where it ends
+    (``sweep.registers`` is the map of its target).  ``progress`` is called with a line at each
+    step; left out, a notebook that somebody sits at shows the laws so far while they are looked
+    for. ``earlier`` are laws of some of these captures: those that all captures prove are kept,
+    what was open stays open until captures have doubled, and for the other bits only the quick part
+    of the search is made.
 
     An interrupt (Ctrl-C, the notebook's stop button) ends the search with the laws that it has, of
     which those stay that every capture proves; they are ``stopped``.  Where there are none yet it
@@ -76,15 +82,24 @@ def find_laws(words: Any, parameters: Any = None, *, nuisance: Any = None, laws:
     """
     no_captures("find_laws", words)
     need("find_laws: earlier", earlier, (Laws, type(None)), "is Laws, as find_laws gives")
-    need("find_laws: registers", registers, (RegisterMap, type(None)), "is a RegisterMap, as capture.maps[block]")
+    need(
+        "find_laws: registers",
+        registers,
+        (RegisterMap, type(None)),
+        "is a RegisterMap, as capture.maps[block]",
+    )
     simulated = bool(getattr(words, "simulated", False))
     known = registers or getattr(words, "registers", None)
     if parameters is None and hasattr(words, "parameters"):
         words, parameters = words.words, words.parameters
     words = checked_sweep(words)
     if registers is not None:
-        refuse_if(len(registers) != words.shape[1], "find_laws: registers", f"a map of {len(registers)} words",
-                  f"is one of {words.shape[1]}, as each capture has")
+        refuse_if(
+            len(registers) != words.shape[1],
+            "find_laws: registers",
+            f"a map of {len(registers)} words",
+            f"is one of {words.shape[1]}, as each capture has",
+        )
     table = checked_parameters({} if parameters is None else parameters, len(words))
     given = given_columns({} if laws is None else laws, _frame(parameters), len(words))
     ignore = _nuisance(words, table, nuisance)
@@ -94,15 +109,28 @@ def find_laws(words: Any, parameters: Any = None, *, nuisance: Any = None, laws:
         try:
             starts = field_starts(registers, words.shape[1])
             kept = () if earlier is None else earlier._proved(words, table.columns(given), table)
-            open_ = earlier._open if earlier and kept and len(words) < 2 * len(earlier.words) else None
+            open_ = (
+                earlier._open if earlier and kept and len(words) < 2 * len(earlier.words) else None
+            )
             state = _search(words, table, given, ignore, starts, watch, kept, open_)
         except KeyboardInterrupt:
             if watch.state is None or not watch.state.solved:
                 raise
             state, stopped = watch.state, True
             state = _without(state, _disproved(words, table.columns(given), state))
-    return Laws(words, _frame(parameters), state.solved, state.follows, ignore, table, dict(laws or {}), simulated,
-                stopped, state.nearly, known if known is not None and len(known) == words.shape[1] else None)
+    return Laws(
+        words,
+        _frame(parameters),
+        state.solved,
+        state.follows,
+        ignore,
+        table,
+        dict(laws or {}),
+        simulated,
+        stopped,
+        state.nearly,
+        known if known is not None and len(known) == words.shape[1] else None,
+    )
 
 
 def _told(progress: Progress | None, naming: Naming) -> Progress:
@@ -115,7 +143,9 @@ def _told(progress: Progress | None, naming: Naming) -> Progress:
 def _frame(parameters: Any) -> pd.DataFrame:
     import pandas as pd
 
-    frame = parameters if isinstance(parameters, pd.DataFrame) else pd.DataFrame(dict(parameters or {}))
+    frame = (
+        parameters if isinstance(parameters, pd.DataFrame) else pd.DataFrame(dict(parameters or {}))
+    )
     return frame.reset_index(drop=True).set_axis([str(name) for name in frame.columns], axis=1)
 
 
@@ -123,18 +153,35 @@ def _nuisance(words: Array, table: Table, given: Any) -> Array:
     """``(W,) uint32``: as given, or what moves between captures of the same parameters."""
     if given is not None:
         mask = np.asarray(given)
-        if mask.shape != (words.shape[1],) or mask.dtype.kind not in "iu" or mask.min() < 0 or mask.max() > 0xFFFFFFFF:
-            raise ValueError(f"nuisance: got {mask.dtype} of shape {mask.shape}, allowed are 32-bit masks of shape "
-                             f"({words.shape[1]},)")
+        if (
+            mask.shape != (words.shape[1],)
+            or mask.dtype.kind not in "iu"
+            or mask.min() < 0
+            or mask.max() > 0xFFFFFFFF
+        ):
+            raise ValueError(
+                f"nuisance: got {mask.dtype} of shape {mask.shape}, allowed are 32-bit masks of "
+                "shape "
+                f"({words.shape[1]},)"
+            )
         return mask.astype(np.uint32)
     rows = np.stack([*table.integers.values(), *table.reals.values()], 1)
     _, first, inverse = np.unique(rows, axis=0, return_index=True, return_inverse=True)
     return np.bitwise_or.reduce(words ^ words[first[inverse.ravel()]], axis=0)
 
 
-def _search(words: Array, table: Table, given: Mapping[str, Array], ignore: Array,
-            starts: Sequence[int], watch: Watch, kept: tuple[Solved, ...] = (), open_: Array | None = None) -> State:
-    """Fields that hold on all captures, found on a sample of them; some are ``kept`` as they are, and
+def _search(
+    words: Array,
+    table: Table,
+    given: Mapping[str, Array],
+    ignore: Array,
+    starts: Sequence[int],
+    watch: Watch,
+    kept: tuple[Solved, ...] = (),
+    open_: Array | None = None,
+) -> State:
+    """Fields that hold on all captures, found on a sample of them; some are ``kept`` as they are,
+    and
     runs of bits that stay ``open_`` ``(W,) uint32`` are not looked at."""
     rows = _sample(words, table)
     columns = table.columns(given)
@@ -143,13 +190,21 @@ def _search(words: Array, table: Table, given: Mapping[str, Array], ignore: Arra
         state = start(words[rows], columns.rows(rows), names, ignore, starts, watch)
         for solved in kept:
             state = state.accept(solved)
-        still = [run for run in state.open_runs() if open_ is not None and not run.mask & ~int(open_[run.word])]
+        still = [
+            run
+            for run in state.open_runs()
+            if open_ is not None and not run.mask & ~int(open_[run.word])
+        ]
         state = explain(state.but(still), brief=bool(kept))
         wrong = _disproved(words, columns, state) if len(rows) < len(words) else {}
         if not wrong:
             break
-        added = np.unique(np.concatenate([disproofs[:BUDGET.added] for disproofs in wrong.values()]))
-        watch.tell(f"{len(wrong)} fields are disproved by other captures, {len(added)} of which are added")
+        added = np.unique(
+            np.concatenate([disproofs[: BUDGET.added] for disproofs in wrong.values()])
+        )
+        watch.tell(
+            f"{len(wrong)} fields are disproved by other captures, {len(added)} of which are added"
+        )
         rows = np.union1d(rows, added)
         state = _without(state, wrong)
         kept = state.solved
@@ -158,8 +213,14 @@ def _search(words: Array, table: Table, given: Mapping[str, Array], ignore: Arra
 
 def _without(state: State, wrong: Mapping[str, Array]) -> State:
     """The state without some fields, and without those that follow from them."""
-    return replace(state, solved=tuple(solved for solved in state.solved
-                                       if not (state.follows[solved.name] | {solved.name}) & wrong.keys()))
+    return replace(
+        state,
+        solved=tuple(
+            solved
+            for solved in state.solved
+            if not (state.follows[solved.name] | {solved.name}) & wrong.keys()
+        ),
+    )
 
 
 def _sample(words: Array, table: Table) -> Array:
@@ -170,13 +231,20 @@ def _sample(words: Array, table: Table) -> Array:
         return np.arange(n)
     most = BUDGET.searched if n < BUDGET.large else BUDGET.searched_of_large
     random = np.random.default_rng(11)
-    few = [column for column in table.integers.values() if len(np.unique(column)) <= BUDGET.categories]
-    _, firsts = np.unique(np.stack(few, 1), axis=0, return_index=True) if few else (0, np.zeros(0, int))
-    ends = [index for column in (*table.integers.values(), *table.reals.values())
-            for index in (int(column.argmin()), int(column.argmax()))]
-    chosen = np.unique(np.concatenate([firsts[:most // 4], ends]).astype(int))
-    rest = np.setdiff1d(random.permutation(n)[:2 * most], chosen)
-    return np.sort(np.concatenate([chosen, random.permutation(rest)[:max(most - len(chosen), 0)]]))
+    few = [
+        column for column in table.integers.values() if len(np.unique(column)) <= BUDGET.categories
+    ]
+    _, firsts = (
+        np.unique(np.stack(few, 1), axis=0, return_index=True) if few else (0, np.zeros(0, int))
+    )
+    ends = [
+        index
+        for column in (*table.integers.values(), *table.reals.values())
+        for index in (int(column.argmin()), int(column.argmax()))
+    ]
+    chosen = np.unique(np.concatenate([firsts[: most // 4], ends]).astype(int))
+    rest = np.setdiff1d(random.permutation(n)[: 2 * most], chosen)
+    return np.sort(np.concatenate([chosen, random.permutation(rest)[: max(most - len(chosen), 0)]]))
 
 
 def _disproved(words: Array, columns: Columns, state: State) -> dict[str, Array]:
@@ -186,7 +254,9 @@ def _disproved(words: Array, columns: Columns, state: State) -> dict[str, Array]
     out = {}
     for solved in ready:
         wrong = solved.wrong(part, words)
-        part.add(solved.name, solved.raw(words).astype(np.int64))  # what follows is judged by itself
+        part.add(
+            solved.name, solved.raw(words).astype(np.int64)
+        )  # what follows is judged by itself
         if wrong.any():
             out[solved.name] = np.flatnonzero(wrong)
     return out
@@ -236,11 +306,17 @@ class FieldLaw(Place):
         more in these captures.  It is the plain text if the field reads one without a law."""
         if self.open:
             return self.text
-        columns, size = self._of._findings.captured, 2 ** self.width
+        columns, size = self._of._findings.captured, 2**self.width
         decided = self._solved.decide(columns)
-        uncut = (columns[law][decided == number] for number, (_, law) in enumerate(self._solved.steps))
-        return _text([(when, f"({law}) % {size}" if ((values < 0) | (values >= size)).any() else law)
-                      for (when, law), values in zip(self.steps, uncut, strict=True)])
+        uncut = (
+            columns[law][decided == number] for number, (_, law) in enumerate(self._solved.steps)
+        )
+        return _text(
+            [
+                (when, f"({law}) % {size}" if ((values < 0) | (values >= size)).any() else law)
+                for (when, law), values in zip(self.steps, uncut, strict=True)
+            ]
+        )
 
     @property
     def name(self) -> str:
@@ -265,8 +341,12 @@ class FieldLaw(Place):
         """The field's raw value by each of its rivals, by text, ``(N,) int64`` a row of
         parameters."""
         columns = self._of._asked(parameters)
-        return {self._of.naming.said(str(rival)): self._solved.values(columns, self._solved.alternative(rival))
-                for rival in self._rivals}
+        return {
+            self._of.naming.said(str(rival)): self._solved.values(
+                columns, self._solved.alternative(rival)
+            )
+            for rival in self._rivals
+        }
 
     def __str__(self) -> str:
         return f"{self.name} = {self.text}"
@@ -304,7 +384,9 @@ class Laws:
     def _findings(self) -> Findings:
         captured = self._table.columns(given_columns(self._laws, self.parameters, self._table.n))
         moved = np.bitwise_or.reduce(self.words ^ self.words[0], axis=0) & ~self.nuisance
-        return Findings.of(self._solved, self._follows, captured, [*self._table.integers], self.words, moved)
+        return Findings.of(
+            self._solved, self._follows, captured, [*self._table.integers], self.words, moved
+        )
 
     @property
     def captured_for(self) -> str:
@@ -325,7 +407,10 @@ class Laws:
     def _proved(self, words: Array, columns: Columns, table: Table) -> tuple[Solved, ...]:
         """The fields whose laws hold on other captures too, with the rivals that do; none beside a
         bit that moves for the first time, as it may be a part of it."""
-        if table.integers.keys() != self._table.integers.keys() or table.reals.keys() != self._table.reals.keys():
+        if (
+            table.integers.keys() != self._table.integers.keys()
+            or table.reals.keys() != self._table.reals.keys()
+        ):
             return ()
         words = self._like(words)
         moved = np.bitwise_or.reduce(words ^ words[0], axis=0)
@@ -338,10 +423,22 @@ class Laws:
             if beside or solved.reads - names or solved.wrong(columns, words).any():
                 continue
             decided = solved.decide(columns)
-            rivals = [rival for rival in solved.rivals if rival.reads <= names
-                      and not solved.wrong(columns, words, solved.alternative(rival)).any()]
-            out.append(replace(solved, rivals=tuple(rivals), missed=None, support=tuple(
-                int((decided == number).sum()) for number in range(len(solved.steps)))))
+            rivals = [
+                rival
+                for rival in solved.rivals
+                if rival.reads <= names
+                and not solved.wrong(columns, words, solved.alternative(rival)).any()
+            ]
+            out.append(
+                replace(
+                    solved,
+                    rivals=tuple(rivals),
+                    missed=None,
+                    support=tuple(
+                        int((decided == number).sum()) for number in range(len(solved.steps))
+                    ),
+                )
+            )
             names.add(solved.name)
             columns.add(solved.name, solved.raw(words).astype(np.int64))
         return tuple(out)
@@ -369,32 +466,58 @@ class Laws:
         import pandas as pd
 
         drawn = Space(self._ranges).draw(BUDGET.pool_least, 0)
-        return pd.concat([self.parameters, drawn], ignore_index=True).fillna(self.parameters.iloc[0])
+        return pd.concat([self.parameters, drawn], ignore_index=True).fillna(
+            self.parameters.iloc[0]
+        )
 
     @cached_property
     def fields(self) -> tuple[FieldLaw, ...]:
         """Every field that has a law, by place."""
         findings, probes = self._findings, self._asked(self._probes)
-        rivals = {solved.name: tuple({str(rival): rival for rival in self._rivals(solved, probes)}.values())
-                  for solved in findings.ready}
-        solved = sorted((*findings.ready, *findings.stuck), key=lambda place: (place.word, place.lsb))
+        rivals = {
+            solved.name: tuple(
+                {str(rival): rival for rival in self._rivals(solved, probes)}.values()
+            )
+            for solved in findings.ready
+        }
+        solved = sorted(
+            (*findings.ready, *findings.stuck), key=lambda place: (place.word, place.lsb)
+        )
         return tuple(self._field(place, rivals.get(place.name)) for place in solved)
 
     def _field(self, solved: Solved, rivals: tuple[Rival, ...] | None) -> FieldLaw:
-        idle = solved.mask & ~int(np.bitwise_or.reduce(self.words[:, solved.word] ^ self.words[0, solved.word]))
+        idle = solved.mask & ~int(
+            np.bitwise_or.reduce(self.words[:, solved.word] ^ self.words[0, solved.word])
+        )
         said = self.naming.said
         steps = tuple((said(str(when)), said(str(law))) for when, law in solved.steps)
         others = self.naming.all_said([str(rival) for rival in rivals or ()])
         follows = self.naming.all_said(sorted(self._follows[solved.name]))
-        return FieldLaw(solved.word, solved.lsb, solved.width, steps, solved.support, others,
-                        idle.bit_count(), solved.cost, solved.explained, follows,
-                        rivals is None, self, solved, rivals or ())
+        return FieldLaw(
+            solved.word,
+            solved.lsb,
+            solved.width,
+            steps,
+            solved.support,
+            others,
+            idle.bit_count(),
+            solved.cost,
+            solved.explained,
+            follows,
+            rivals is None,
+            self,
+            solved,
+            rivals or (),
+        )
 
     def _rivals(self, solved: Solved, probes: Columns) -> Iterator[Rival]:
         """What the captures cannot tell from a field's law, and a capture could."""
         values = solved.values(probes)
         for rival in (*solved.rivals, *self._findings.twins.rivals(solved)):
-            if rival.extra_cost <= self._findings.within and solved.changes(rival, probes, values).any():
+            if (
+                rival.extra_cost <= self._findings.within
+                and solved.changes(rival, probes, values).any()
+            ):
                 yield rival
 
     @cached_property
@@ -409,11 +532,37 @@ class Laws:
         for number, law in enumerate(self.fields):
             for step, (when, text) in enumerate(law.steps):
                 case = "else" if when == str(ALWAYS) and len(law.steps) > 1 else when
-                rows.append((law.word, law.lsb, law.width, case, text, law.support[step], number,
-                             "; ".join(law.rivals[:5]) if step == 0 else "", law.extrapolated, round(law.bits, 1),
-                             law.probability[step]))
-        return Shown(rows, columns=["word", "lsb", "width", "when", "law", "support", "field", "rivals", "extrapolated",
-                                    "bits", "probability"])
+                rows.append(
+                    (
+                        law.word,
+                        law.lsb,
+                        law.width,
+                        case,
+                        text,
+                        law.support[step],
+                        number,
+                        "; ".join(law.rivals[:5]) if step == 0 else "",
+                        law.extrapolated,
+                        round(law.bits, 1),
+                        law.probability[step],
+                    )
+                )
+        return Shown(
+            rows,
+            columns=[
+                "word",
+                "lsb",
+                "width",
+                "when",
+                "law",
+                "support",
+                "field",
+                "rivals",
+                "extrapolated",
+                "bits",
+                "probability",
+            ],
+        )
 
     def predict(self, parameters: Any) -> tuple[Array, Array]:
         """(words, mask), each ``(N, W) uint32``: the words of layers, and the bits of them that are
@@ -423,8 +572,8 @@ class Laws:
         as well gives another value there: no rival law or condition, no limit moved within the gap
         between two captures, no number one less or more, no combination of modes that was never
         captured, of any two or of those that go together.  Nothing is proved of a row with a number
-        outside of the groups in ``captured_for``, also where no law reads it.  Other bits are as the
-        best law has them, or as in the first capture.
+        outside of the groups in ``captured_for``, also where no law reads it.  Other bits are as
+        the best law has them, or as in the first capture.
         """
         out, doubt = doubts(self._findings, self._columns(parameters))
         explained = covered(self._findings.ready, self.words.shape[1])
@@ -442,7 +591,10 @@ class Laws:
         """Words ``(N, W)`` as wide as the captures."""
         array, width = checked_words(np.atleast_2d(np.asarray(words))), self.words.shape[1]
         if array.shape[1] != width:
-            raise ValueError(f"words: got {array.dtype} of shape {array.shape}, allowed is (captures, {width}) uint32")
+            raise ValueError(
+                f"words: got {array.dtype} of shape {array.shape}, allowed is (captures, {width}) "
+                "uint32"
+            )
         return array
 
     @cached_property
@@ -476,29 +628,54 @@ class Laws:
         for solved in self._findings.ready:
             if solved.name in strongest:
                 _, reason, detail, row = strongest[solved.name]
-                places += [(word, bit, reason, detail, _capture(layers, row)) for word, bit in solved.positions
-                           if status[word, bit] in ("law", "rivals")]
-        stuck = {position: solved for solved in self._findings.stuck for position in solved.positions}
-        made = range(len(self.parameters), len(layers))  # open bits are each given a layer of their own
+                places += [
+                    (word, bit, reason, detail, _capture(layers, row))
+                    for word, bit in solved.positions
+                    if status[word, bit] in ("law", "rivals")
+                ]
+        stuck = {
+            position: solved for solved in self._findings.stuck for position in solved.positions
+        }
+        made = range(
+            len(self.parameters), len(layers)
+        )  # open bits are each given a layer of their own
         lone = np.argwhere(status == "open")
-        near = flags(bits_of(self.words)[:, lone[:, 0], lone[:, 1]].T.astype(bool), self._table.integers)
-        known = {position: f"nearly: {text}" for place, text in self._nearly.items() for position in place.positions}
+        near = flags(
+            bits_of(self.words)[:, lone[:, 0], lone[:, 1]].T.astype(bool), self._table.integers
+        )
+        known = {
+            position: f"nearly: {text}"
+            for place, text in self._nearly.items()
+            for position in place.positions
+        }
         for number, ((word, bit), flag) in enumerate(zip(lone.tolist(), near, strict=True)):
             reader = stuck.get((word, bit))
-            detail = (f"follows from fields without a law: {reader}" if reader else
-                      known.get((word, bit)) or flag or "no law of the library fits")
+            detail = (
+                f"follows from fields without a law: {reader}"
+                if reader
+                else known.get((word, bit)) or flag or "no law of the library fits"
+            )
             places.append((word, bit, "no law", detail, _capture(layers, made[number % len(made)])))
         places = [(*place[:3], self.naming.said(place[3]), place[4]) for place in places]
         places.sort(key=lambda place: place[:2])
         bits = bits_of(self.words)
         captured = [bits[:, word, bit] for word, bit, *_ in places]
         related = best_related(np.stack(captured, 1), self.parameters, 3) if captured else []
-        rows = [(*place[:4], ", ".join(f"{name} ({value:.2f})" for name, value in names), place[4])
-                for place, names in zip(places, related, strict=True)]
+        rows = [
+            (*place[:4], ", ".join(f"{name} ({value:.2f})" for name, value in names), place[4])
+            for place, names in zip(places, related, strict=True)
+        ]
         return Shown(rows, columns=["word", "bit", "reason", "detail", "related", "capture"])
 
-    def next_captures(self, n: int = 1, candidates: Any = None, ranges: Mapping[str, Any] | None = None,
-                      constraints: Any = (), derived: Mapping[str, Any] | None = None, seed: int = 0) -> pd.DataFrame:
+    def next_captures(
+        self,
+        n: int = 1,
+        candidates: Any = None,
+        ranges: Mapping[str, Any] | None = None,
+        constraints: Any = (),
+        derived: Mapping[str, Any] | None = None,
+        seed: int = 0,
+    ) -> pd.DataFrame:
         """The layers whose capture tells most rivals apart and moves most bits that never moved,
         best first.
 
@@ -515,11 +692,18 @@ class Laws:
             layers = Space(ranges or self._ranges, constraints, derived).pool(n, seed)
         else:
             layers = given_rows(candidates)
-        layers = layers.assign(**{name: self.parameters[name].iloc[0] for name in self._table.constant
-                                  if name not in layers})
+        layers = layers.assign(
+            **{
+                name: self.parameters[name].iloc[0]
+                for name in self._table.constant
+                if name not in layers
+            }
+        )
         asked = self._asked(layers)
-        shown = features(pd.concat([self.parameters[list(layers.columns)], layers], ignore_index=True))
-        captured, shown = shown[:len(self.parameters)], shown[len(self.parameters):]
+        shown = features(
+            pd.concat([self.parameters[list(layers.columns)], layers], ignore_index=True)
+        )
+        captured, shown = shown[: len(self.parameters)], shown[len(self.parameters) :]
         return layers.iloc[best_rows(self._findings, asked, shown, captured.sum(0), n)]
 
     def update(self, words: Any, parameters: Any) -> Laws:
@@ -528,11 +712,17 @@ class Laws:
 
         more = self._like(words)
         frame = pd.concat([self.parameters, _frame(parameters)], ignore_index=True)
-        laws = find_laws(np.concatenate([self.words, more]), frame, laws=self._laws,
-                         nuisance=self.nuisance if self.nuisance.any() else None)
+        laws = find_laws(
+            np.concatenate([self.words, more]),
+            frame,
+            laws=self._laws,
+            nuisance=self.nuisance if self.nuisance.any() else None,
+        )
         return replace(laws, simulated=self.simulated, registers=self.registers)
 
-    def register_rows(self, block: str = "", names: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
+    def register_rows(
+        self, block: str = "", names: Mapping[str, str] | None = None
+    ) -> list[dict[str, Any]]:
         """The fields as rows of a register table, one discovery a row: what ``RegisterMap`` reads.
 
         ``names`` gives the field of an automatic name another one.  Blocks, offsets and registers
@@ -545,16 +735,25 @@ class Laws:
             note = law.text + (f" (or {law.rivals[0]})" if law.rivals else "")
             row = self._row(law, block)
             row["field"] = (names or {}).get(law.name, row["field"])
-            rows.append({**row, "evidence": "guess" if law.rivals or law.open else "C:sweep",
-                         "note": renamed(note, names or {})})
+            rows.append(
+                {
+                    **row,
+                    "evidence": "guess" if law.rivals or law.open else "C:sweep",
+                    "note": renamed(note, names or {}),
+                }
+            )
         laws = [Place(law.word, law.lsb, law.width) for law in self.fields]
         places = [*laws, *self._read_alone(laws)]
         last = self.words.shape[1] - 1
-        if not any(place.word == last for place in places):  # so that the map has as many words as a capture
+        if not any(
+            place.word == last for place in places
+        ):  # so that the map has as many words as a capture
             places.append(Place(last, 0, WORD_BITS))
-        for place in places[len(laws):]:
+        for place in places[len(laws) :]:
             row = self._row(place, block)
-            row["field"] = (names or {}).get(self.naming.name(place.word, place.lsb, place.width), row["field"])
+            row["field"] = (names or {}).get(
+                self.naming.name(place.word, place.lsb, place.width), row["field"]
+            )
             rows.append({**row, "evidence": "unknown", "note": ""})
         by_place = sorted(zip(places, rows, strict=True), key=lambda one: (one[0].word, one[0].lsb))
         return [row for _, row in by_place]
@@ -577,26 +776,41 @@ class Laws:
         if self.registers is not None:
             block, offset, register = self.registers.registers[place.word]
             label = word_name(offset, block in self.registers.by_address)
-        return {"block": block, "offset": offset, "register": register,
-                "field": automatic_name(label, place.lsb, place.width), "lsb": place.lsb, "width": place.width}
+        return {
+            "block": block,
+            "offset": offset,
+            "register": register,
+            "field": automatic_name(label, place.lsb, place.width),
+            "lsb": place.lsb,
+            "width": place.width,
+        }
 
     def __repr__(self) -> str:
         law, rivals, left = (int((self.status == name).sum()) for name in ("law", "rivals", "open"))
         about = f"{', simulated' * self.simulated}{', stopped before the end' * self.stopped}"
         if self.captured_for:
             about += f", {self.captured_for}"
-        return (f"Laws({len(self.fields)} fields of {len(self.words)} captures{about}: {law} of "
-                f"{law + rivals + left} varying bits have a law, {rivals} rivals, {left} open)")
+        return (
+            f"Laws({len(self.fields)} fields of {len(self.words)} captures{about}: {law} of "
+            f"{law + rivals + left} varying bits have a law, {rivals} rivals, {left} open)"
+        )
 
     def _repr_html_(self) -> str:
-        return f"<p>{repr(self).removeprefix('Laws(').removesuffix(')')}</p>{self.table._repr_html_()}"
+        return (
+            f"<p>{repr(self).removeprefix('Laws(').removesuffix(')')}</p>{self.table._repr_html_()}"
+        )
 
 
 def _capture(layers: pd.DataFrame, row: int) -> dict[str, Any]:
-    return {str(name): value.item() if hasattr(value, "item") else value for name, value in layers.iloc[row].items()}
+    return {
+        str(name): value.item() if hasattr(value, "item") else value
+        for name, value in layers.iloc[row].items()
+    }
 
 
 def _text(steps: Sequence[tuple[str, str]]) -> str:
     if len(steps) == 1 and steps[0][0] == "always":
         return steps[0][1]
-    return "; ".join(f"{'else' if when == 'always' else f'when {when}'}: {law}" for when, law in steps)
+    return "; ".join(
+        f"{'else' if when == 'always' else f'when {when}'}: {law}" for when, law in steps
+    )

@@ -1,4 +1,5 @@
-"""The numbers that layers were captured for: where these keep to groups, layers of other numbers are
+"""The numbers that layers were captured for: where these keep to groups, layers of other numbers
+are
 unlike any capture."""
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ MOST_LISTED = 4  # numbers, or parameters, that a text names
 
 @dataclass(frozen=True)
 class Group:
-    """The captured numbers of a parameter: they leave ``left`` when they are divided by ``step``, or
+    """The captured numbers of a parameter: they leave ``left`` when they are divided by ``step``,
+    or
     are one of ``alone``; a step of 0 says that there is no other than these."""
 
     name: str
@@ -127,7 +129,10 @@ def _choice(n: int, k: int) -> float:
 
 def _listed(numbers: tuple[float, ...]) -> str:
     """Numbers as a list in words, the first few of many."""
-    shown = [f"{number:g}" if isinstance(number, float) else str(number) for number in numbers[:MOST_LISTED]]
+    shown = [
+        f"{number:g}" if isinstance(number, float) else str(number)
+        for number in numbers[:MOST_LISTED]
+    ]
     if len(numbers) > MOST_LISTED:
         shown.append(f"{len(numbers) - MOST_LISTED} other numbers")
     *first, last = shown

@@ -22,7 +22,7 @@ from npulab.support.text import plural
 if TYPE_CHECKING:
     import pandas as pd
 
-LARGEST = 2 ** 53  # whole numbers up to here are exact as float64
+LARGEST = 2**53  # whole numbers up to here are exact as float64
 FIELD_NAME = FIELD  # of bits, as a map calls them by their place
 GivenLaws = Mapping[str, Callable[..., Any]]
 
@@ -51,10 +51,18 @@ def checked_words(words: Any) -> Array:
     except ValueError:
         array = np.zeros(0, object)
     if array.dtype == object or array.ndim != 2:
-        widths = sorted({len(row) for row in words if hasattr(row, "__len__")} if np.iterable(words) else ())
-        got = f"rows of {' and '.join(map(str, widths))} words" if len(widths) > 1 else f"shape {array.shape}"
-        raise ValueError(f"words: got {got}, allowed is (captures, words), each row as wide as the others")
-    if array.dtype.kind not in "iu" or (array.size and not 0 <= array.min() <= array.max() < 2 ** 32):
+        widths = sorted(
+            {len(row) for row in words if hasattr(row, "__len__")} if np.iterable(words) else ()
+        )
+        got = (
+            f"rows of {' and '.join(map(str, widths))} words"
+            if len(widths) > 1
+            else f"shape {array.shape}"
+        )
+        raise ValueError(
+            f"words: got {got}, allowed is (captures, words), each row as wide as the others"
+        )
+    if array.dtype.kind not in "iu" or (array.size and not 0 <= array.min() <= array.max() < 2**32):
         raise ValueError(f"words: got {array.dtype}, allowed are whole numbers of 0 to 0xffffffff")
     return array.astype(np.uint32)
 
@@ -64,13 +72,21 @@ def checked_sweep(words: Any) -> Array:
     all the same."""
     array = checked_words(words)
     if len(array) < 2 or array.shape[1] < 1:
-        raise ValueError(f"words: got {len(array)} rows of {array.shape[1]} words, allowed are two captures or more")
+        raise ValueError(
+            f"words: got {len(array)} rows of {array.shape[1]} words, allowed are two captures or "
+            "more"
+        )
     if (array == array[0]).all():
-        raise ValueError(f"words: got {len(array)} rows that are all the same, allowed is at least one bit that varies")
+        raise ValueError(
+            f"words: got {len(array)} rows that are all the same, allowed is at least one bit that "
+            "varies"
+        )
     return array
 
 
-def checked_parameters(parameters: Any, rows: int | None = None, like: Table | None = None) -> Table:
+def checked_parameters(
+    parameters: Any, rows: int | None = None, like: Table | None = None
+) -> Table:
     """Parameters of a DataFrame or a mapping of columns.
 
     With ``like``, the columns of another table and their types are asked for.  Raises ValueError
@@ -80,17 +96,27 @@ def checked_parameters(parameters: Any, rows: int | None = None, like: Table | N
     import pandas as pd
 
     try:
-        frame = parameters if isinstance(parameters, pd.DataFrame) else pd.DataFrame(dict(parameters))
+        frame = (
+            parameters if isinstance(parameters, pd.DataFrame) else pd.DataFrame(dict(parameters))
+        )
     except (TypeError, ValueError) as error:
-        raise ValueError(f"parameters: got {type(parameters).__name__} ({error}), allowed is a DataFrame or columns of "
-                         "one length by name") from None
+        raise ValueError(
+            f"parameters: got {type(parameters).__name__} ({error}), allowed is a DataFrame or "
+            "columns of "
+            "one length by name"
+        ) from None
     frame = frame.set_axis([str(name) for name in frame.columns], axis=1)
     for name in frame.columns:
         if FIELD_NAME.fullmatch(name):
-            raise ValueError(f"parameters: got a column {name!r}, allowed is any name but a field's (word, lowest bit, "
-                             "width)")
+            raise ValueError(
+                f"parameters: got a column {name!r}, allowed is any name but a field's (word, "
+                "lowest bit, "
+                "width)"
+            )
     if rows is not None and len(frame) != rows:
-        raise ValueError(f"parameters: got {len(frame)} rows, allowed are {rows}, one for each row of words")
+        raise ValueError(
+            f"parameters: got {len(frame)} rows, allowed are {rows}, one for each row of words"
+        )
     if not frame.columns.is_unique:
         twice = frame.columns[frame.columns.duplicated()][0]
         raise ValueError(f"parameters: got column {twice!r} twice, allowed is once")
@@ -107,14 +133,19 @@ def checked_parameters(parameters: Any, rows: int | None = None, like: Table | N
         if name in like.reals:
             reals[name] = column.astype(np.float32)
         elif (column != np.round(column)).any():
-            raise ValueError(f"parameters: got {column[column != np.round(column)][0]} in {name!r}, allowed are whole "
-                             "numbers, as in the captures that the laws are of")
+            raise ValueError(
+                f"parameters: got {column[column != np.round(column)][0]} in {name!r}, allowed are "
+                "whole "
+                "numbers, as in the captures that the laws are of"
+            )
         else:
             integers[name] = column.astype(np.int64)
     constant = {}
     for name, values in like.constant.items():
         # layers that do not say it are like the captures
-        column = checked_numbers(frame[name], name) if name in frame else np.full(len(frame), values[0])
+        column = (
+            checked_numbers(frame[name], name) if name in frame else np.full(len(frame), values[0])
+        )
         whole = values.dtype.kind == "i" and bool((column == np.round(column)).all())
         constant[name] = column.astype(np.int64 if whole else np.float32)
     return Table(integers, reals, constant)
@@ -134,10 +165,16 @@ def _typed(frame: pd.DataFrame) -> Table:
             reals[str(name)] = typed
     if not integers and not reals:
         names = ", ".join(constant)
-        raise ValueError(f"parameters: got {names} of one value each, allowed is at least one that varies")
+        raise ValueError(
+            f"parameters: got {names} of one value each, allowed is at least one that varies"
+        )
     if constant:
-        warnings.warn(f"parameters: got {', '.join(constant)} with one value only, so no law can be seen to depend on "
-                      f"{'it' if len(constant) == 1 else 'them'}", stacklevel=4)
+        warnings.warn(
+            f"parameters: got {', '.join(constant)} with one value only, so no law can be seen to "
+            "depend on "
+            f"{'it' if len(constant) == 1 else 'them'}",
+            stacklevel=4,
+        )
     return Table(integers, reals, constant)
 
 
@@ -151,7 +188,10 @@ def checked_numbers(values: Any, name: str) -> Array:
     wrong = ~np.isfinite(column) | (np.abs(column) > LARGEST)
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])
-        raise ValueError(f"parameters: got {column[row]} in {name!r} (row {row}), allowed are finite numbers to 2**53")
+        raise ValueError(
+            f"parameters: got {column[row]} in {name!r} (row {row}), allowed are finite numbers to "
+            "2**53"
+        )
     return column
 
 
@@ -167,14 +207,20 @@ def given_columns(laws: GivenLaws, parameters: Any, rows: int) -> dict[str, Arra
         try:
             values = np.asarray(law(parameters))
         except Exception as error:
-            raise ValueError(f"laws: got {type(error).__name__} ({error}) from {text!r}, {allowed}") from error
+            raise ValueError(
+                f"laws: got {type(error).__name__} ({error}) from {text!r}, {allowed}"
+            ) from error
         if values.shape != (rows,) or values.dtype.kind not in "iub":
-            raise ValueError(f"laws: got {values.dtype} of shape {values.shape} from {text!r}, {allowed}")
+            raise ValueError(
+                f"laws: got {values.dtype} of shape {values.shape} from {text!r}, {allowed}"
+            )
         out[str(text)] = values.astype(np.int64)
     return out
 
 
-def named_bits(texts: Sequence[str], width: int, registers: RegisterMap | None = None) -> Array | None:
+def named_bits(
+    texts: Sequence[str], width: int, registers: RegisterMap | None = None
+) -> Array | None:
     """``(W,) uint32`` of the bits that texts name, each a word or bits of it, as ``registers`` call
     them by their place; None where there is no text.
 
@@ -188,10 +234,13 @@ def named_bits(texts: Sequence[str], width: int, registers: RegisterMap | None =
         place = naming.place(text) if word is None else (word, 0, WORD_BITS)
         if place is None:
             first, last = naming.words[0], naming.words[-1]
-            raise ValueError(f"--nuisance: got {text!r}, allowed is a word, {first} to {last}, or bits of it, as "
-                             f"{first}_6_13 (word, lowest, how many)")
+            raise ValueError(
+                f"--nuisance: got {text!r}, allowed is a word, {first} to {last}, or bits of it, "
+                "as "
+                f"{first}_6_13 (word, lowest, how many)"
+            )
         word, lsb, bits = place
-        mask[word] |= np.uint32((2 ** bits - 1) * 2 ** lsb)
+        mask[word] |= np.uint32((2**bits - 1) * 2**lsb)
     return mask if texts else None
 
 
@@ -203,12 +252,16 @@ def field_bits(globs: Sequence[str], registers: RegisterMap | None) -> Array:
     fields = list(registers) if registers is not None else []
     mask = np.zeros(len(registers) if registers is not None else 0, np.uint32)
     for glob in globs:
-        found = [item for item in fields if Wanted(glob).named(item.block, item.register, item.name)]
+        found = [
+            item for item in fields if Wanted(glob).named(item.block, item.register, item.name)
+        ]
         if not found:
-            raise LookupError(f"--field: got {glob!r}, the sweep's map has {plural(len(fields), 'field')}"
-                              f"{near(glob, [item.name for item in fields])}")
+            raise LookupError(
+                f"--field: got {glob!r}, the sweep's map has {plural(len(fields), 'field')}"
+                f"{near(glob, [item.name for item in fields])}"
+            )
         for piece in (piece for item in found for piece in item.pieces):
-            mask[piece.word] |= np.uint32((2 ** piece.width - 1) * 2 ** piece.lsb)
+            mask[piece.word] |= np.uint32((2**piece.width - 1) * 2**piece.lsb)
     return mask
 
 
@@ -216,7 +269,7 @@ def field_starts(registers: RegisterMap | None, width: int) -> list[int]:
     """The bits at which a field of a map begins, of each word as a mask; 0 without a map."""
     starts = [0] * width
     for piece in (piece for item in registers or () for piece in item.pieces):
-        starts[piece.word] |= 2 ** piece.lsb
+        starts[piece.word] |= 2**piece.lsb
     return starts
 
 
@@ -230,11 +283,15 @@ def candidate_layers(path: str, sweep: Sweep) -> pd.DataFrame:
     try:
         layers = load_sweep(path).parameters if is_sweep(path) else pd.read_csv(path)
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
-        raise ValueError(f"--candidates: got {path}, which is no table ({error}), allowed is .csv with a "
-                         "column for each parameter") from None
+        raise ValueError(
+            f"--candidates: got {path}, which is no table ({error}), allowed is .csv with a "
+            "column for each parameter"
+        ) from None
     missing = [name for name in sweep.parameters if name not in layers]
     if missing or not len(layers):
         got = f"no column {missing[0]!r}" if missing else "no row"
-        raise ValueError(f"--candidates: got {got} in {path}, allowed is a column for each parameter of "
-                         f"{sweep.name}, a row for each layer")
+        raise ValueError(
+            f"--candidates: got {got} in {path}, allowed is a column for each parameter of "
+            f"{sweep.name}, a row for each layer"
+        )
     return layers[[*sweep.parameters]]

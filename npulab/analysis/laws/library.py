@@ -35,30 +35,50 @@ FACTORS = (1, -1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 64)
 TILES = (1, 2, 4, 8, 16)
 AREA_ALIGNMENTS = (1, 8, 16, 32, 64)
 BIASES = range(90, 180)  # of an exponent
-MANTISSA = 2 ** 23
+MANTISSA = 2**23
 USUALLY = 0.5  # of the captures, on which columns are the sizes of a window
 # (operator, its constants, cost beside that of the constant): what becomes of one column,
 Shapes = tuple[tuple[str, tuple[int | None, ...], float], ...]
 OF_COLUMN: Shapes = (
-    ("+", (-1,), 0), ("+", (1,), 0.5), ("+", (-2, 2, 3, 4, 7, 8, 15, 16, 31, 32, 63, 64), 3),
-    ("clog2", (None,), 4), ("flog2", (None,), 4), ("!=0", (None,), 3), ("%", (2,), 2),
-    ("ceil", DIVISORS, 2), ("//", DIVISORS, 2), ("align", POWERS, 3),
-    ("min", CAPS, 3), ("max", (1, 2, 4, 8, 16, 32), 3),
-    ("*", (2, 3, 4, 5, 7, 8, 16, 32, 64), 2), ("%", (4, 8, 16), 4))
+    ("+", (-1,), 0),
+    ("+", (1,), 0.5),
+    ("+", (-2, 2, 3, 4, 7, 8, 15, 16, 31, 32, 63, 64), 3),
+    ("clog2", (None,), 4),
+    ("flog2", (None,), 4),
+    ("!=0", (None,), 3),
+    ("%", (2,), 2),
+    ("ceil", DIVISORS, 2),
+    ("//", DIVISORS, 2),
+    ("align", POWERS, 3),
+    ("min", CAPS, 3),
+    ("max", (1, 2, 4, 8, 16, 32), 3),
+    ("*", (2, 3, 4, 5, 7, 8, 16, 32, 64), 2),
+    ("%", (4, 8, 16), 4),
+)
 # of a pair,
 OF_PAIR: Shapes = (
-    ("+", (-1,), 0), ("+", (1,), 0.5), ("ceil", (2, 3, 4, 8, 16, 32, 64, 128), 2),
-    ("//", (2, 3, 4, 8, 16, 32, 64, 128, 256), 2), ("align", (2, 4, 8, 16, 32, 64), 3),
-    ("min", (1, 2, 3, 4, 8, 15, 16, 31, 32, 63, 64, 127, 128), 3), ("*", (2, 3, 4, 8), 2))
+    ("+", (-1,), 0),
+    ("+", (1,), 0.5),
+    ("ceil", (2, 3, 4, 8, 16, 32, 64, 128), 2),
+    ("//", (2, 3, 4, 8, 16, 32, 64, 128, 256), 2),
+    ("align", (2, 4, 8, 16, 32, 64), 3),
+    ("min", (1, 2, 3, 4, 8, 15, 16, 31, 32, 63, 64, 127, 128), 3),
+    ("*", (2, 3, 4, 8), 2),
+)
 # and of a product of three or four
 OF_PRODUCT: Shapes = (
-    ("+", (-1,), 0), ("+", (1,), 0.5), ("ceil", POWERS[:-1], 2), ("//", POWERS[:-1], 2),
-    ("align", POWERS[:-1], 3))
+    ("+", (-1,), 0),
+    ("+", (1,), 0.5),
+    ("ceil", POWERS[:-1], 2),
+    ("//", POWERS[:-1], 2),
+    ("align", POWERS[:-1], 3),
+)
 LEAF = "leaf"
 SYMBOLS = (LEAF, *OPERATORS)
 CODES = {symbol: code for code, symbol in enumerate(SYMBOLS)}
-CANDIDATE = np.dtype([("cost", float), ("op", np.int8), ("left", np.int32), ("right", np.int32)],
-                     align=True)
+CANDIDATE = np.dtype(
+    [("cost", float), ("op", np.int8), ("left", np.int32), ("right", np.int32)], align=True
+)
 
 
 @dataclass(frozen=True)
@@ -96,8 +116,10 @@ class Family:
 
     def of(self, rows: Any) -> Family:
         """Some of the laws, by a mask or a slice."""
-        return replace(self, **{name: getattr(self, name)[rows]
-                                for name in ("values", "cost", "uses", "parts")})
+        return replace(
+            self,
+            **{name: getattr(self, name)[rows] for name in ("values", "cost", "uses", "parts")},
+        )
 
     def named(self) -> Family:
         """The laws alone, which take little memory."""
@@ -149,10 +171,14 @@ class Library:
         if not uses:
             return self
         return replace(
-            self, laws=self.laws.without(uses), linear=self.linear.without(uses),
-            areas=self.areas.without(uses), products=self.products.without(uses),
+            self,
+            laws=self.laws.without(uses),
+            linear=self.linear.without(uses),
+            areas=self.areas.without(uses),
+            products=self.products.without(uses),
             leaves=tuple(leaf for leaf in self.leaves if not leaf.uses & uses),
-            sample=self.sample[(self.laws.uses & np.uint64(uses)) == 0])
+            sample=self.sample[(self.laws.uses & np.uint64(uses)) == 0],
+        )
 
     def uses_of(self, fields: Iterable[str]) -> int:
         """The bits of ``uses`` that stand for some fields."""
@@ -166,7 +192,7 @@ class Library:
         """The laws that limits are looked for on, their values ``(N, L)``, and which of them are
         no negative numbers, ``(L,) bool``."""
         laws = self.laws.of(slice(BUDGET.limit_laws))
-        return laws, np.ascontiguousarray(laws.values.T), laws.values.max(1) < 2 ** 31
+        return laws, np.ascontiguousarray(laws.values.T), laws.values.max(1) < 2**31
 
     @cached_property
     def inner(self) -> tuple[tuple[Family, Family], Array, Array, dict[int, tuple[Array, Array]]]:
@@ -174,7 +200,12 @@ class Library:
         costs; and, of captures asked for so far, their order and the values in it."""
         both = self.areas, self.laws.of(slice(BUDGET.scaled_columns))
         values = np.concatenate([family.values.astype(np.int64) for family in both])
-        return (both[0].named(), both[1].named()), values, np.concatenate([family.cost for family in both]), {}
+        return (
+            (both[0].named(), both[1].named()),
+            values,
+            np.concatenate([family.cost for family in both]),
+            {},
+        )
 
     def leaf_pairs(self) -> Iterator[tuple[Leaf, Leaf]]:
         """(x, z) of plain columns: x nothing or a field, z any size but x."""
@@ -187,9 +218,14 @@ class Library:
     def rivals(self, index: int, within: float) -> list[tuple[float, Expression]]:
         """Other shapes of the same column, with their extra cost, at most ``within``."""
         node, costs = int(self.laws.parts[index, 0]), self.nodes.cost
-        twins = [(max(float(costs[twin] - costs[node]), 0.0), twin) for twin in self.nodes.twins(node)]
-        return [(extra_cost, self.nodes.expression(twin))
-                for extra_cost, twin in sorted(twins, key=lambda pair: pair[0]) if extra_cost <= within]
+        twins = [
+            (max(float(costs[twin] - costs[node]), 0.0), twin) for twin in self.nodes.twins(node)
+        ]
+        return [
+            (extra_cost, self.nodes.expression(twin))
+            for extra_cost, twin in sorted(twins, key=lambda pair: pair[0])
+            if extra_cost <= within
+        ]
 
 
 def make_library(columns: Columns, names: Names, most: int = BUDGET.laws) -> Library:
@@ -268,13 +304,22 @@ class _Nodes:
         """Whether a column is the product of two plain ones, or of one and a field that holds a
         number less one."""
         left, right = self.left[node], self.right[node]
-        less = self.op[right] == CODES["+"] and self.uses[right] and self.expression(self.right[right]) == constant(1)
-        return bool(self.op[node] == CODES["*"] and self.is_leaf(left) and (self.is_leaf(right) or less))
+        less = (
+            self.op[right] == CODES["+"]
+            and self.uses[right]
+            and self.expression(self.right[right]) == constant(1)
+        )
+        return bool(
+            self.op[node] == CODES["*"] and self.is_leaf(left) and (self.is_leaf(right) or less)
+        )
 
     def is_packed(self, node: int) -> bool:
         """Whether a column is another one times 8, 16, ..."""
-        return bool(self.op[node] == CODES["*"] and self.is_constant(self.right[node])
-                    and self.leaves[self.left[self.right[node]]].args[0] >= 8)
+        return bool(
+            self.op[node] == CODES["*"]
+            and self.is_constant(self.right[node])
+            and self.leaves[self.left[self.right[node]]].args[0] >= 8
+        )
 
     def base(self, node: int) -> int:
         """The column that a unary shape is of."""
@@ -286,7 +331,9 @@ class _Nodes:
         if self.is_leaf(node):
             return self.leaves[self.left[node]]
         parts = [part for part in (self.left[node], self.right[node]) if part >= 0]
-        return Expression(SYMBOLS[self.op[node]], tuple(self.expression(int(part)) for part in parts))
+        return Expression(
+            SYMBOLS[self.op[node]], tuple(self.expression(int(part)) for part in parts)
+        )
 
     def linear_law(self, left: int, factor: int, right: int) -> Expression:
         law, other = self.expression(left), self.expression(right)
@@ -303,21 +350,32 @@ class _Nodes:
         return law
 
     def area_law(self, a: int, k: int, b: int, its_k: int, align: int) -> Expression:
-        law = term("*", *(term("-", term("+", self.expression(size), self.expression(kernel)), 1)
-                          for size, kernel in ((a, k), (b, its_k))))
+        law = term(
+            "*",
+            *(
+                term("-", term("+", self.expression(size), self.expression(kernel)), 1)
+                for size, kernel in ((a, k), (b, its_k))
+            ),
+        )
         return law if align == 1 else term("align", law, align)
 
     @cached_property
     def _by_key(self) -> tuple[Array, Array]:
-        nodes = np.flatnonzero(self.key[:self.n])
+        nodes = np.flatnonzero(self.key[: self.n])
         nodes = nodes[np.argsort(self.key[nodes], kind="stable")]
         return nodes, self.key[nodes]
 
     def twins(self, node: int) -> list[int]:
         """Other nodes of the same values, the first ones."""
         nodes, keys = self._by_key
-        first, end = (int(np.searchsorted(keys, self.key[node], side)) for side in ("left", "right"))
-        return [twin for twin in nodes[first:min(end, first + BUDGET.same_column + 1)].tolist() if twin != node]
+        first, end = (
+            int(np.searchsorted(keys, self.key[node], side)) for side in ("left", "right")
+        )
+        return [
+            twin
+            for twin in nodes[first : min(end, first + BUDGET.same_column + 1)].tolist()
+            if twin != node
+        ]
 
 
 class _Growth:
@@ -325,7 +383,9 @@ class _Growth:
 
     def __init__(self, columns: Columns, names: Names) -> None:
         self.columns, self.n = columns, columns.n
-        self._key = np.random.default_rng(1).integers(1, 2 ** 62, self.n).astype(np.uint64) * np.uint64(2) + 1
+        self._key = (
+            np.random.default_rng(1).integers(1, 2**62, self.n).astype(np.uint64) * np.uint64(2) + 1
+        )
         self.nodes = _Nodes(self.n)
         self._seen: set[int] = set()
         self._kept: list[tuple[Array, Array]] = []
@@ -360,23 +420,25 @@ class _Growth:
     def _cheapest(self, nodes: Iterable[int], most: int) -> list[int]:
         return sorted(nodes, key=lambda node: float(self.nodes.cost[node]))[:most]
 
-    def _apply(self, op: str, left: Sequence[int] | Array, right: Any, costs: Array, keep: bool) -> list[int]:
+    def _apply(
+        self, op: str, left: Sequence[int] | Array, right: Any, costs: Array, keep: bool
+    ) -> list[int]:
         """New columns ``left op right``; ``right`` is None, a constant or one node for each of
         ``left``."""
         fresh: list[int] = []
         function = OPERATORS[op][0]
         step = max(BUDGET.block_values // self.n, 1)
         for start in range(0, len(left), step):
-            part = left[start:start + step]
+            part = left[start : start + step]
             values = self.nodes.values(part)
             if right is None:
                 values, others = function(values), -1
             elif isinstance(right, int):
                 values, others = function(values, right), self._constant(right)
             else:
-                others = right[start:start + step]
+                others = right[start : start + step]
                 values = function(values, self.nodes.values(others))
-            nodes = self.nodes.add(op, part, others, costs[start:start + step])
+            nodes = self.nodes.add(op, part, others, costs[start : start + step])
             new = self._enter(nodes, values)
             fresh += nodes[new].tolist()
             if keep:
@@ -407,15 +469,30 @@ class _Growth:
         return int(node[0])
 
     def _unary(self, nodes: Sequence[int], shapes: Shapes, keep: bool) -> list[int]:
-        priced = [(op, value, cost + (0 if value is None else constant_cost(value)))
-                  for op, constants, cost in shapes for value in constants]
-        return [node for op, value, price in priced
-                for node in self._apply(op, nodes, value, self.nodes.cost[nodes] + price, keep)]
+        priced = [
+            (op, value, cost + (0 if value is None else constant_cost(value)))
+            for op, constants, cost in shapes
+            for value in constants
+        ]
+        return [
+            node
+            for op, value, price in priced
+            for node in self._apply(op, nodes, value, self.nodes.cost[nodes] + price, keep)
+        ]
 
     def _negated(self, nodes: Sequence[int]) -> list[int]:
         """constant - column."""
-        return [node for value in MINUENDS for node in self._apply(
-            "-", [self._constant(value)] * len(nodes), nodes, self.nodes.cost[nodes] + 4 + constant_cost(value), True)]
+        return [
+            node
+            for value in MINUENDS
+            for node in self._apply(
+                "-",
+                [self._constant(value)] * len(nodes),
+                nodes,
+                self.nodes.cost[nodes] + 4 + constant_cost(value),
+                True,
+            )
+        ]
 
     def _make(self, candidates: Array, keep: bool) -> list[int]:
         """Make candidates, by rising cost within each operator."""
@@ -423,11 +500,13 @@ class _Growth:
         order = np.argsort(candidates["cost"], kind="stable")
         # in slices of rising cost, so that the first of equal columns is a cheap one
         for start in range(0, len(order), BUDGET.slice):
-            chosen = candidates[order[start:start + BUDGET.slice]]
+            chosen = candidates[order[start : start + BUDGET.slice]]
             codes, first = np.unique(chosen["op"], return_index=True)
             for code in codes[np.argsort(first)]:
                 group = chosen[chosen["op"] == code]
-                fresh += self._apply(SYMBOLS[code], group["left"], group["right"], group["cost"], keep)
+                fresh += self._apply(
+                    SYMBOLS[code], group["left"], group["right"], group["cost"], keep
+                )
         return fresh
 
     # -- shapes of integers
@@ -435,22 +514,35 @@ class _Growth:
     def _grow(self, names: Names) -> None:
         nodes = self.nodes
         own = self._leaves([Expression(GIVEN, (text,)) for text in names.given], PRIOR.given)
-        base = self._new(self._leaves(map(parameter, names.integers), PRIOR.parameter)
-                         + self._leaves(map(field, names.fields), PRIOR.field))
+        base = self._new(
+            self._leaves(map(parameter, names.integers), PRIOR.parameter)
+            + self._leaves(map(field, names.fields), PRIOR.field)
+        )
         ones = self._unary(base + own, OF_COLUMN, True) + self._negated(base + own)
         sizes = [node for node in base if is_size(nodes.values(node))] + own
-        small = {node for node in sizes
-                 if nodes.values(node).max() <= BUDGET.small and nodes.values(node).min() >= 0}
+        small = {
+            node
+            for node in sizes
+            if nodes.values(node).max() <= BUDGET.small and nodes.values(node).min() >= 0
+        }
         self._conv_sizes([node for node in sizes if not nodes.uses[node]], small)
         known = set(sizes)
         of_sizes = [node for node in ones if nodes.base(node) in known and nodes.cost[node] <= 11]
         cheap = self._cheapest(of_sizes, 260 if len(sizes) < 14 else 160)
-        self.leaves = tuple(Leaf(nodes.expression(node), nodes.values(node).copy(), float(nodes.cost[node]),
-                                 int(nodes.uses[node])) for node in sizes)
+        self.leaves = tuple(
+            Leaf(
+                nodes.expression(node),
+                nodes.values(node).copy(),
+                float(nodes.cost[node]),
+                int(nodes.uses[node]),
+            )
+            for node in sizes
+        )
         share = min(1.0, max(self.n / 120, 0.6))  # few captures cannot pay for rare laws
-        pairs = np.concatenate([np.zeros(0, CANDIDATE),
-                                *(self._pairs(sizes, i, cheap) for i in range(len(sizes)))])
-        pairs = pairs[np.argsort(pairs["cost"], kind="stable")[:int(share * BUDGET.pairs)]]
+        pairs = np.concatenate(
+            [np.zeros(0, CANDIDATE), *(self._pairs(sizes, i, cheap) for i in range(len(sizes)))]
+        )
+        pairs = pairs[np.argsort(pairs["cost"], kind="stable")[: int(share * BUDGET.pairs)]]
         twos = self._make(pairs, True)
         self.linear = self._linear(sizes, self._products(sizes))
         self.products = self._size_products(sizes, names.factors)
@@ -458,9 +550,13 @@ class _Growth:
         known = set(parents)
         parents += [node for node in twos if node not in known and nodes.is_product(node)]
         self._unary(parents, OF_PAIR, False)
-        first = np.array(parents[:int(share * BUDGET.third_column)], int)
-        third = _candidates(nodes, np.repeat(first, len(sizes)), np.tile(np.array(sizes, int), len(first)),
-                            ("*", "ceil", "//", "+", "-", "min"))
+        first = np.array(parents[: int(share * BUDGET.third_column)], int)
+        third = _candidates(
+            nodes,
+            np.repeat(first, len(sizes)),
+            np.tile(np.array(sizes, int), len(first)),
+            ("*", "ceil", "//", "+", "-", "min"),
+        )
         self._make(third.ravel(), False)
         self.areas = self._areas(sizes, small)
 
@@ -473,10 +569,16 @@ class _Growth:
         makes = np.ones(either.shape, bool)
         # size + size * 2**n is two fields side by side, which are found as two
         makes[:, 0] = [not nodes.is_packed(node) for node in others.tolist()]
-        makes[:, 4] = (np.arange(len(others)) < len(sizes) - i) & (others > a) & (nodes.uses[others] == 0) \
+        makes[:, 4] = (
+            (np.arange(len(others)) < len(sizes) - i)
+            & (others > a)
+            & (nodes.uses[others] == 0)
             & (nodes.uses[a] == 0)
+        )
         others = np.array([node for node in (*sizes, *cheap) if node != a], int)
-        ordered = _candidates(nodes, np.full(len(others), a), others, ("-", "-", "//", "//", "ceil", "ceil"))
+        ordered = _candidates(
+            nodes, np.full(len(others), a), others, ("-", "-", "//", "//", "ceil", "ceil")
+        )
         ordered["left"][:, 1::2], ordered["right"][:, 1::2] = others[:, None], a
         return np.concatenate([either[makes], ordered.ravel()])
 
@@ -486,7 +588,9 @@ class _Growth:
         sizes = [node for node in plain if node not in small]
         least = {node: self.nodes.values(node).min() for node in plain}
         counts = sorted(node for node in small if node in least and least[node] >= 1)
-        for padding, kernel, stride in itertools.permutations([node for node in plain if node in small], 3):
+        for padding, kernel, stride in itertools.permutations(
+            [node for node in plain if node in small], 3
+        ):
             if not sizes or least[kernel] < 1 or least[stride] < 1:
                 continue
             inner = self._step("*", padding, self._constant(2))
@@ -500,19 +604,30 @@ class _Growth:
     def _windows(self, output: int, size: int, kernel: int, stride: int) -> None:
         """What windows reach of an input, if these are the sizes of one, and the padding that they
         need: before, after and in all."""
-        reach = (self.nodes.values(output) - 1) * self.nodes.values(stride) + self.nodes.values(kernel)
+        reach = (self.nodes.values(output) - 1) * self.nodes.values(stride) + self.nodes.values(
+            kernel
+        )
         beyond = reach - self.nodes.values(size)
         # windows begin inside the input, and the next one would reach beyond it
-        if ((beyond > -self.nodes.values(stride)) & (beyond < self.nodes.values(kernel))).mean() < USUALLY:
+        if (
+            (beyond > -self.nodes.values(stride)) & (beyond < self.nodes.values(kernel))
+        ).mean() < USUALLY:
             return
-        need = self._step("+", self._step("*", self._step("-", output, self._constant(1)), stride), kernel)
+        need = self._step(
+            "+", self._step("*", self._step("-", output, self._constant(1)), stride), kernel
+        )
         used = self._step("min", need, size)
         padding = self._step("max", self._step("-", need, size), self._constant(0))
         before = self._step("//", padding, self._constant(2))
-        for node, cost in ((need, 8.0), (used, 9.0), (padding, 9.0), (before, 9.5),
-                           (self._step("ceil", padding, self._constant(2)), 9.5),
-                           (self._step("-", need, self._constant(1)), 9.0),
-                           (self._step("-", used, self._constant(1)), 9.5)):
+        for node, cost in (
+            (need, 8.0),
+            (used, 9.0),
+            (padding, 9.0),
+            (before, 9.5),
+            (self._step("ceil", padding, self._constant(2)), 9.5),
+            (self._step("-", need, self._constant(1)), 9.0),
+            (self._step("-", used, self._constant(1)), 9.5),
+        ):
             self.nodes.cost[node] = cost
             self._enter(np.array([node]), self.nodes.values([node]))
 
@@ -522,8 +637,12 @@ class _Growth:
         grown: dict[tuple[int, ...], int] = {(node,): node for node in few}
         entered: list[int] = []
         for length in (2, 3, 4):
-            longer = {(*names, other): (node, other) for names, node in grown.items() for other in few
-                      if other >= names[-1] and (length == 2 or other not in names)}
+            longer = {
+                (*names, other): (node, other)
+                for names, node in grown.items()
+                for other in few
+                if other >= names[-1] and (length == 2 or other not in names)
+            }
             grown = dict(zip(longer, self._products_of([*longer.values()]), strict=True))
             new = self._new([*grown.values()])
             entered += new
@@ -552,9 +671,13 @@ class _Growth:
         cost, uses = self.nodes.cost, self.nodes.uses
         by_factor = {0: 0.0} | {k: 3 + (constant_cost(k) if abs(k) > 1 else 0) for k in FACTORS}
         extra_cost = np.array([by_factor[k] for k in factor.tolist()])
-        return Family(self.nodes.values(left) + factor[:, None] * self.nodes.values(right),
-                      (cost[left] + np.where(factor, cost[right], 0) + extra_cost).astype(np.float32),
-                      uses[left] | uses[right], parts, self.nodes.linear_law)
+        return Family(
+            self.nodes.values(left) + factor[:, None] * self.nodes.values(right),
+            (cost[left] + np.where(factor, cost[right], 0) + extra_cost).astype(np.float32),
+            uses[left] | uses[right],
+            parts,
+            self.nodes.linear_law,
+        )
 
     def _size_products(self, sizes: list[int], factors: Sequence[str]) -> Family:
         """Sizes and products of up to four, exact to 63 bits, for limits.
@@ -573,12 +696,19 @@ class _Growth:
         groups += [(node, node) for node in few]
         magnitude = {node: float(np.log2(nodes.values(node)).max()) for node in few}
         groups = [group for group in groups if sum(magnitude[node] for node in group) < 62]
-        parts = np.array([(*group, *[-1] * (4 - len(group))) for group in groups], int).reshape(-1, 4)
+        parts = np.array([(*group, *[-1] * (4 - len(group))) for group in groups], int).reshape(
+            -1, 4
+        )
         columns = [np.prod(nodes.values(list(group)), axis=0) for group in groups]
         cost = [nodes.cost[list(group)].sum() - (len(group) - 1) for group in groups]
         uses = [np.bitwise_or.reduce(nodes.uses[list(group)]) for group in groups]
-        return Family(np.array(columns, np.int64).reshape(-1, self.n), np.array(cost, np.float32),
-                      np.array(uses, np.uint64), parts, self.nodes.product_law)
+        return Family(
+            np.array(columns, np.int64).reshape(-1, self.n),
+            np.array(cost, np.float32),
+            np.array(uses, np.uint64),
+            parts,
+            self.nodes.product_law,
+        )
 
     def _areas(self, sizes: list[int], small: set[int]) -> Family:
         wide = [a for a in sizes if a not in small] + [self._constant(value) for value in TILES]
@@ -594,13 +724,24 @@ class _Growth:
         align = np.array(AREA_ALIGNMENTS)
         extra_cost = np.array([0.0, *(3 + constant_cost(value) for value in AREA_ALIGNMENTS[1:])])
         # one kernel for both is said once
-        price = (costs[first] + costs[second] + 4 - np.where(square, PRIOR.parameter, 0))[:, None] + extra_cost
-        order = np.argsort(price.ravel(), kind="stable")[:BUDGET.areas]
-        first, second, align = first[order // len(align)], second[order // len(align)], align[order % len(align)]
+        price = (costs[first] + costs[second] + 4 - np.where(square, PRIOR.parameter, 0))[
+            :, None
+        ] + extra_cost
+        order = np.argsort(price.ravel(), kind="stable")[: BUDGET.areas]
+        first, second, align = (
+            first[order // len(align)],
+            second[order // len(align)],
+            align[order % len(align)],
+        )
         area = columns[first] * columns[second]
         parts: Array = np.stack([a[first], k[first], a[second], k[second], align], 1)
-        return Family(-(-area // align[:, None]) * align[:, None], price.ravel()[order].astype(np.float32),
-                      np.bitwise_or.reduce(uses[parts[:, :4]], axis=1), parts, self.nodes.area_law)
+        return Family(
+            -(-area // align[:, None]) * align[:, None],
+            price.ravel()[order].astype(np.float32),
+            np.bitwise_or.reduce(uses[parts[:, :4]], axis=1),
+            parts,
+            self.nodes.area_law,
+        )
 
     # -- real numbers
 
@@ -617,11 +758,15 @@ class _Growth:
             shapes.append((term("f/", leaf[a], leaf[b]), 8))
         for a, b, c in itertools.permutations(names, 3):
             if a < b:
-                shapes += [(term(f"{kind}/", term(f"{kind}*", leaf[a], leaf[b]), leaf[c]), cost)
-                           for kind, cost in (("f", 9), ("d", 10))]
+                shapes += [
+                    (term(f"{kind}/", term(f"{kind}*", leaf[a], leaf[b]), leaf[c]), cost)
+                    for kind, cost in (("f", 9), ("d", 10))
+                ]
             if b < c:
                 shapes.append((term("f/", leaf[a], term("f*", leaf[b], leaf[c])), 10))
-        patterns = self._new([node for law, cost in shapes for node in self._leaves([term("f", law)], cost)])
+        patterns = self._new(
+            [node for law, cost in shapes for node in self._leaves([term("f", law)], cost)]
+        )
         exponents = [self._step("//", node, self._constant(MANTISSA)) for node in patterns]
         biases = [self._constant(bias) for bias in BIASES]
         # the exponents of a ratio and of its inverse give the same columns: the cheaper one first
@@ -638,21 +783,34 @@ class _Growth:
         order = np.argsort(costs, kind="stable")
         keep = np.arange(len(order)) < most
         # a tenth is for what shapes of integers would leave no place
-        keep[np.flatnonzero(nodes[order] >= self._first_real)[:most // 10]] = True
+        keep[np.flatnonzero(nodes[order] >= self._first_real)[: most // 10]] = True
         order = order[keep]
         nodes = nodes[order]
         row = np.full(self.nodes.n, len(nodes))
         row[nodes] = np.arange(len(nodes))
-        values = np.empty((len(nodes) + 1, self.n), np.uint32)  # the last row takes what is left out
+        values = np.empty(
+            (len(nodes) + 1, self.n), np.uint32
+        )  # the last row takes what is left out
         for of, kept in self._kept:
             values[row[of]] = kept
         # naming law number n takes log2(n) bits, whatever its shape
         cost = np.maximum(costs[order], np.log2(np.arange(len(order)) + 1) + 1).astype(np.float32)
-        laws = Family(values[:-1], cost, self.nodes.uses[nodes], nodes[:, None], self.nodes.expression)
-        rows = np.random.default_rng(3).permutation(self.n)[:BUDGET.key_sample]
+        laws = Family(
+            values[:-1], cost, self.nodes.uses[nodes], nodes[:, None], self.nodes.expression
+        )
+        rows = np.random.default_rng(3).permutation(self.n)[: BUDGET.key_sample]
         self.nodes.forget()
-        return Library(laws, self.linear, self.areas, self.products, self.leaves, rows,
-                       np.ascontiguousarray(laws.values[:, rows]), self.field_bits, self.nodes)
+        return Library(
+            laws,
+            self.linear,
+            self.areas,
+            self.products,
+            self.leaves,
+            rows,
+            np.ascontiguousarray(laws.values[:, rows]),
+            self.field_bits,
+            self.nodes,
+        )
 
 
 def _candidates(nodes: _Nodes, left: Array, right: Array, ops: Sequence[str]) -> Array:

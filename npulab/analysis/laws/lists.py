@@ -11,12 +11,19 @@ from npulab.analysis.laws.predicates import Predicates
 from npulab.analysis.laws.prior import BUDGET, PRIOR
 
 BLOCK = BUDGET.list_block
-TABLE = 2 ** 13  # numbers of 64 laws that are made at once: what fits a cache
+TABLE = 2**13  # numbers of 64 laws that are made at once: what fits a cache
 Path = tuple[tuple[int, int], ...]  # (number of the predicate, number of the law) of each step
 
 
-def decision_lists(agree: Array, cost: Array, masks: Array, prices: Array, weights: Array,
-                   depth: int = BUDGET.depth, partly: bool = False) -> tuple[tuple[float, Path], ...]:
+def decision_lists(
+    agree: Array,
+    cost: Array,
+    masks: Array,
+    prices: Array,
+    weights: Array,
+    depth: int = BUDGET.depth,
+    partly: bool = False,
+) -> tuple[tuple[float, Path], ...]:
     """Lists whose every step is exact on the captures that it decides, by rising description
     length.
 
@@ -40,12 +47,16 @@ def decision_lists(agree: Array, cost: Array, masks: Array, prices: Array, weigh
             if law >= 0:
                 done.append((spent + float(price[law]), (*path, (0, law))))
             if depth > 1 and level < 2:
-                done += [(spent + total, (*path, *two)) for total, two in _halves(state, prices, rows)]
+                done += [
+                    (spent + total, (*path, *two)) for total, two in _halves(state, prices, rows)
+                ]
             if level < depth - 1:
                 steps = _steps(state, prices, weighed_octets(state.inside, weights))
                 for predicate, law, after in _fan(steps, masks, left):
                     now = spent + float(prices[predicate] + price[law]) + PRIOR.step
-                    following.append((now + float(weights[after].sum()), now, after, (*path, (predicate, law))))
+                    following.append(
+                        (now + float(weights[after].sum()), now, after, (*path, (predicate, law)))
+                    )
         following.sort(key=lambda state: state[0])
         best = min((total for total, path in done if not path[-1][0]), default=np.inf)
         done += [(total, path) for total, _, _, path in following if partly]
@@ -97,12 +108,14 @@ class Exact:
     """
 
     def __init__(self, right: Array) -> None:
-        laws = packed(np.unpackbits(right, axis=1, bitorder="little").T).reshape(right.shape[1], 8, -1)
+        laws = packed(np.unpackbits(right, axis=1, bitorder="little").T).reshape(
+            right.shape[1], 8, -1
+        )
         self.tables = np.full((len(laws), 256, laws.shape[2]), -1, np.int64).view(np.uint64)
         self.tables[:, :, -1:] >>= np.uint64(-len(right) % 64)
         for bit in range(8):
-            size = 2 ** bit
-            self.tables[:, size:2 * size] = self.tables[:, :size] & laws[:, bit, None]
+            size = 2**bit
+            self.tables[:, size : 2 * size] = self.tables[:, :size] & laws[:, bit, None]
 
     def first(self, inside: Array) -> Array:
         """The number of the law for each row of captures ``(A, K) uint8``, or -1."""
@@ -110,35 +123,43 @@ class Exact:
         needed = np.flatnonzero(inside.any(0))
         block = TABLE // max(self.tables.shape[2], 1)
         for start in range(0, len(inside) if self.tables.shape[2] else 0, block):
-            part = inside[start:start + block]
+            part = inside[start : start + block]
             laws = self.tables[0, :1].repeat(len(part), axis=0)
             for k in needed:
                 laws &= self.tables[k].take(part[:, k], axis=0)
             word = (laws != 0).argmax(1)
             bits = laws[np.arange(len(word)), word]
             lowest = np.bitwise_count((bits & -bits) - np.uint64(1))
-            out[start:start + block] = np.where(bits, 64 * word + lowest, -1)
+            out[start : start + block] = np.where(bits, 64 * word + lowest, -1)
         return out
 
 
 def _halves(state: _State, prices: Array, rows: Array) -> list[tuple[float, Path]]:
     """The best ways to end with one condition and its else: (bits, steps), by the law of the larger
     side first."""
-    asked = np.flatnonzero((state.count >= BUDGET.in_step) & (state.count <= state.n - BUDGET.in_step))
+    asked = np.flatnonzero(
+        (state.count >= BUDGET.in_step) & (state.count <= state.n - BUDGET.in_step)
+    )
     many = (state.count[asked] >= state.n / 2)[:, None]
     inside, outside = state.inside[asked], rows & ~state.inside[asked]
     first = state.law(np.where(many, inside, outside))
     has = np.flatnonzero(first >= 0)
-    order = has[np.argsort(prices[asked[has]] + state.price[first[has]], kind="stable")[:BUDGET.halves]]
+    order = has[
+        np.argsort(prices[asked[has]] + state.price[first[has]], kind="stable")[: BUDGET.halves]
+    ]
     second = state.law(np.where(many[order], outside[order], inside[order]))
     out: list[tuple[float, Path]] = []
     for i, law in zip(order.tolist(), second.tolist(), strict=True):
         if law >= 0:
-            total = float(prices[asked[i]] + state.price[first[i]] + PRIOR.step
-                          + (PRIOR.step_again if law == first[i] else state.price[law]))
+            total = float(
+                prices[asked[i]]
+                + state.price[first[i]]
+                + PRIOR.step
+                + (PRIOR.step_again if law == first[i] else state.price[law])
+            )
             when, other = (first[i], law) if many[i] else (law, first[i])
             out.append((total, ((int(asked[i]), int(when)), (0, int(other)))))
-    return sorted(out)[:BUDGET.fan]
+    return sorted(out)[: BUDGET.fan]
 
 
 def _steps(state: _State, prices: Array, explained: Array) -> list[tuple[float, int, int]]:
@@ -150,28 +171,33 @@ def _steps(state: _State, prices: Array, explained: Array) -> list[tuple[float, 
     limit = explained - prices - state.price.min() - PRIOR.step
     limit[(state.count < BUDGET.in_step) | (state.count == state.n)] = -np.inf
     order = np.argsort(-limit, kind="stable")
-    order = order[:int((limit > 0).sum())]
+    order = order[: int((limit > 0).sum())]
     best: list[tuple[float, int, int]] = []
     for start in range(0, len(order), BLOCK):
-        block = order[start:start + BLOCK]
+        block = order[start : start + BLOCK]
         if len(best) >= 3 * BUDGET.fan and limit[block[0]] <= best[3 * BUDGET.fan - 1][0]:
             break
         law = state.law(state.inside[block])
         gain = explained[block] - prices[block] - state.price[law] - PRIOR.step
-        best += [(float(gain[i]), int(block[i]), int(law[i])) for i in np.flatnonzero((law >= 0) & (gain > 0))]
+        best += [
+            (float(gain[i]), int(block[i]), int(law[i]))
+            for i in np.flatnonzero((law >= 0) & (gain > 0))
+        ]
         best.sort(key=lambda one: -one[0])
-        del best[6 * BUDGET.fan:]
-    return best[:3 * BUDGET.fan]
+        del best[6 * BUDGET.fan :]
+    return best[: 3 * BUDGET.fan]
 
 
-def _fan(steps: list[tuple[float, int, int]], masks: Array, left: Array) -> list[tuple[int, int, Array]]:
+def _fan(
+    steps: list[tuple[float, int, int]], masks: Array, left: Array
+) -> list[tuple[int, int, Array]]:
     """(predicate, law, captures left after it) of the best steps that leave different captures."""
     out: dict[bytes, tuple[int, int, Array]] = {}
     for _, predicate, law in steps:
         after = left & ~masks[predicate]
         if after.any():
             out.setdefault(after.tobytes(), (predicate, law, after))
-    return list(out.values())[:BUDGET.fan]
+    return list(out.values())[: BUDGET.fan]
 
 
 def held_out(pool: Pool, predicates: Predicates, weights: Array, partly: bool = False) -> Array:
@@ -182,8 +208,14 @@ def held_out(pool: Pool, predicates: Predicates, weights: Array, partly: bool = 
     wrong = np.zeros(len(weights), bool)
     for fold in range(BUDGET.folds):
         seen, unseen = part != fold, part == fold
-        found = decision_lists(agree[:, seen], cost, predicates.masks[:, seen], predicates.cost, weights[seen],
-                               partly=partly)
+        found = decision_lists(
+            agree[:, seen],
+            cost,
+            predicates.masks[:, seen],
+            predicates.cost,
+            weights[seen],
+            partly=partly,
+        )
         if not found:
             wrong[unseen] = True
             continue

@@ -11,7 +11,7 @@ def packed(rows: Array) -> Array:
     """``(R, N) bool`` as ``(R, K) uint64``, 64 captures a number."""
     data = np.packbits(rows, axis=1, bitorder="little")
     out = np.zeros((len(rows), -(-rows.shape[1] // 64) * 8), np.uint8)
-    out[:, :data.shape[1]] = data
+    out[:, : data.shape[1]] = data
     return out.view("<u8")
 
 
@@ -27,9 +27,14 @@ def counted(rows: Array) -> Array:
 
 def distinct(rows: Array) -> Array:
     """The first of each kind of ``(R, K) uint64`` rows, by rising number."""
-    weights = np.random.default_rng(2).integers(1, 2 ** 62, rows.shape[1]).astype(np.uint64) * np.uint64(2) + 1
+    weights = (
+        np.random.default_rng(2).integers(1, 2**62, rows.shape[1]).astype(np.uint64) * np.uint64(2)
+        + 1
+    )
     # the sum of equal rows is equal; that of others in one of 2**63 cases
-    return np.sort(np.unique(rows @ weights if rows.shape[1] > 1 else rows[:, 0], return_index=True)[1])
+    return np.sort(
+        np.unique(rows @ weights if rows.shape[1] > 1 else rows[:, 0], return_index=True)[1]
+    )
 
 
 def weighed(rows: Array, weights: Array) -> Array:
@@ -41,6 +46,6 @@ def weighed_octets(rows: Array, weights: Array) -> Array:
     """``weighed`` of packed rows ``(R, K) uint8``: eight captures at a time, by a table of their
     sums, which is quicker than a product of matrices and takes one thread."""
     octets = np.zeros((rows.shape[1], 8))
-    octets.ravel()[:len(weights)] = weights
+    octets.ravel()[: len(weights)] = weights
     sums = octets @ (np.arange(256) >> np.arange(8)[:, None] & 1)
     return sum(map(np.take, sums, rows.T), np.zeros(len(rows)))

@@ -29,10 +29,14 @@ class Matches:
 
     def giving(self, positions: Sequence[tuple[int, int]]) -> tuple[Array, Array]:
         """The laws that give bits of one word, and the bit of each that the first of these is."""
-        wanted = [(int(self.of_bit[position]), position[1] - positions[0][1]) for position in positions]
-        wanted.sort(key=lambda one: int(self.ends[one[0] + 1] - self.ends[one[0]]))  # the one that fewest give first
+        wanted = [
+            (int(self.of_bit[position]), position[1] - positions[0][1]) for position in positions
+        ]
+        wanted.sort(
+            key=lambda one: int(self.ends[one[0] + 1] - self.ends[one[0]])
+        )  # the one that fewest give first
         (number, up), *others = wanted
-        law, bit = np.divmod(self.order[self.ends[number]:self.ends[number + 1]], WORD)
+        law, bit = np.divmod(self.order[self.ends[number] : self.ends[number + 1]], WORD)
         start = bit - up
         for number, up in others:
             inside = np.flatnonzero((start + up >= 0) & (start + up < WORD))
@@ -56,14 +60,16 @@ def bits_of(words: Array) -> Array:
 
 
 def _keys(values: Array) -> Array:
-    """``(32, L) uint64``: for each bit of each row of values ``(L, N)``, its column as one number."""
+    """``(32, L) uint64``: for each bit of each row of values ``(L, N)``, its column as one
+    number.
+    """
     out = np.zeros((WORD, len(values)), np.uint64)
-    more = np.random.default_rng(5).integers(2 ** 62, size=-(-values.shape[1] // WORD)) * 2 + 1
+    more = np.random.default_rng(5).integers(2**62, size=-(-values.shape[1] // WORD)) * 2 + 1
     # of up to 64 captures the column itself; of more a sum that hardly ever is the same for others
-    for start, factor in zip(range(0, values.shape[1], WORD), [1, 2 ** WORD, *more], strict=False):
-        part = values[:, start:start + WORD].T
+    for start, factor in zip(range(0, values.shape[1], WORD), [1, 2**WORD, *more], strict=False):
+        part = values[:, start : start + WORD].T
         square = np.zeros((WORD, len(values)), np.uint32)
-        square[:len(part)] = part
+        square[: len(part)] = part
         _transpose(square)
         out += square * np.uint64(factor)
     return out
@@ -73,25 +79,25 @@ def _transpose(square: Array) -> None:
     """Bit i of row j of ``(32, L) uint32`` and bit j of row i change places: halves, quarters, ...
     at a time."""
     step = WORD // 2
-    low = np.uint32(2 ** step - 1)
+    low = np.uint32(2**step - 1)
     while step:
         halves = square.reshape(WORD // 2 // step, 2, step, -1)
         one, other = halves[:, 0], halves[:, 1]
         moved = ((one >> np.uint32(step)) ^ other) & low
         other ^= moved
-        one ^= moved * np.uint32(2 ** step)
+        one ^= moved * np.uint32(2**step)
         step //= 2
-        low ^= low * np.uint32(2 ** step) if step else np.uint32(0)
+        low ^= low * np.uint32(2**step) if step else np.uint32(0)
 
 
 def match(words: Array, library: Library, todo: Array) -> Matches:
     """Where laws equal bits on every capture; ``todo`` ``(W, 32) bool`` are the bits to explain."""
     of_bit, of_law = np.full(todo.shape, -1), np.full((len(library), WORD), -1, np.int32)
     kinds, of_bit[todo] = np.unique(_keys(words.T).T[todo], return_inverse=True)
-    likely = np.zeros(2 ** 16, bool)
+    likely = np.zeros(2**16, bool)
     likely[_folded(kinds)] = True
     for start in range(0, len(library) if len(kinds) else 0, BUDGET.match_block):
-        keys = _keys(library.laws.values[start:start + BUDGET.match_block])
+        keys = _keys(library.laws.values[start : start + BUDGET.match_block])
         bit, law = np.nonzero(likely[_folded(keys)])
         kind = np.searchsorted(kinds[:-1], keys[bit, law])
         same = kinds[kind] == keys[bit, law]
@@ -108,7 +114,9 @@ def _sorted(numbers: Array, kinds: int) -> tuple[Array, Array]:
     """The places of numbers but -1, in the numbers' order, and where those of each begin."""
     places = np.flatnonzero(numbers >= 0)
     which = numbers.ravel()[places]
-    return places[np.argsort(which, kind="stable")], np.bincount(which + 1, minlength=kinds + 1).cumsum()
+    return places[np.argsort(which, kind="stable")], np.bincount(
+        which + 1, minlength=kinds + 1
+    ).cumsum()
 
 
 def _spans(first: Array, counts: Array) -> Array:
@@ -134,22 +142,32 @@ def _placed(matches: Matches, laws: Array) -> tuple[Array, Array, Array, Array]:
     return word, law, offset - WORD, masks
 
 
-def runs(words: Array, library: Library, matches: Matches, constant: Array, starts: Sequence[int]) -> Array:
+def runs(
+    words: Array, library: Library, matches: Matches, constant: Array, starts: Sequence[int]
+) -> Array:
     """``(R, 5)``: word, lowest bit, width, law and the law's own lowest bit of each maximal run of
     matched bits, inside of fields; a bit in between may be constant where the law's is, too."""
     laws = np.flatnonzero((matches.of_law >= 0).any(1))
     given = (matches.of_law[laws] >= 0) @ 2 ** np.arange(WORD)
     values = library.laws.values[laws]
-    level, moves = values[:, 0].astype(np.int64), np.bitwise_or.reduce(values ^ values[:, :1], axis=1).astype(np.int64)
-    # of laws that agree from the lowest to the highest bit that they give the first: it lies where the others do
+    level, moves = (
+        values[:, 0].astype(np.int64),
+        np.bitwise_or.reduce(values ^ values[:, :1], axis=1).astype(np.int64),
+    )
+    # of laws that agree from the lowest to the highest bit that they give the first: it lies where
+    # the others do
     between = 2 ** np.frexp(given)[1].astype(np.int64) - (given & -given) & ~given & ~moves
-    rows = np.column_stack([matches.of_law[laws], between, between & level, library.laws.uses[laws].view(np.int64)])
+    rows = np.column_stack(
+        [matches.of_law[laws], between, between & level, library.laws.uses[laws].view(np.int64)]
+    )
     different = distinct(rows.view(np.uint64))
     laws, level, moves = laws[different], level[different], moves[different]
     word, law, offset, masks = _placed(matches, laws)
     up, down = np.maximum(offset, 0), np.maximum(-offset, 0)
     # bits of the law as they lie in the word
-    inside, moves, level = ((mask >> up) * 2 ** down for mask in (2 ** WORD - 1, moves[law], level[law]))
+    inside, moves, level = (
+        (mask >> up) * 2**down for mask in (2**WORD - 1, moves[law], level[law])
+    )
     still = constant @ (2 ** np.arange(WORD))
     alike = ~(level ^ words[0].astype(np.int64)[word])
     filled = masks | still[word] & inside & ~moves & alike
@@ -161,7 +179,11 @@ def runs(words: Array, library: Library, matches: Matches, constant: Array, star
         above = first[word[rows]] & -2 * low  # fields that begin after it does
         run &= (above & -above) - 1
         lsb, end = (np.frexp(bits)[1] for bits in (low, left & run))
-        out.append(np.stack([word[rows], lsb - 1, end - lsb + 1, laws[law[rows]], offset[rows] + lsb - 1], 1))
+        out.append(
+            np.stack(
+                [word[rows], lsb - 1, end - lsb + 1, laws[law[rows]], offset[rows] + lsb - 1], 1
+            )
+        )
         left = left & ~run
         more = left != 0
         left, filled, rows = left[more], filled[more], rows[more]

@@ -67,7 +67,9 @@ class Naming:
         registers = self.registers
         if registers is None:
             return {}
-        return {item.pieces[0][:3]: registers.key(item) for item in registers if len(item.pieces) == 1}
+        return {
+            item.pieces[0][:3]: registers.key(item) for item in registers if len(item.pieces) == 1
+        }
 
     def called(self, word: int, lsb: int, width: int) -> str:
         """The name of a field of the map that has these bits and no other, else that of the

@@ -1,4 +1,5 @@
-"""What is nearly a law: one that some captures break, with what these have in common; one that too few captures
+"""What is nearly a law: one that some captures break, with what these have in common; one that too
+few captures
 prove."""
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ def flags(bits: Array, integers: Mapping[str, Array]) -> Sequence[str]:
     best = agree.sum(2).argmax(1)
     conditions = make_predicates(columns, [parameter(name) for name in integers])
     out = []
-    for bit, number, right in zip(bits, best.tolist(), agree[np.arange(len(bits)), best], strict=True):
+    for bit, number, right in zip(
+        bits, best.tolist(), agree[np.arange(len(bits)), best], strict=True
+    ):
         rare = min(int(bit.sum()), int((~bit).sum()))
         text = exceptions(laws[number], right, conditions)
         if right.all():

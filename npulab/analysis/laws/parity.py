@@ -40,7 +40,9 @@ def parity(target: Array, columns: Columns, leaves: Sequence[Expression]) -> lis
             if not any(rest):
                 groups.add((i, j))
             groups |= {tuple(sorted((i, j, k))) for k in single.get(rest, ()) if k not in (i, j)}
-        groups = {group for group in groups if len({said[number] for number in group}) == len(group)}
+        groups = {
+            group for group in groups if len({said[number] for number in group}) == len(group)
+        }
         for group in sorted(groups, key=lambda group: (len(group), group)):
             law = laws[group[0]]
             for number in group[1:]:

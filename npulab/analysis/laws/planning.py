@@ -26,8 +26,15 @@ Ranges = Mapping[str, Any]
 Rule = Callable[["pd.DataFrame"], Any]
 
 
-def plan_sweep(ranges: Ranges | None = None, constraints: Sequence[Rule] | Rule = (), n: int = 32, *,
-               derived: Mapping[str, Rule] | None = None, candidates: Any = None, seed: int = 0) -> pd.DataFrame:
+def plan_sweep(
+    ranges: Ranges | None = None,
+    constraints: Sequence[Rule] | Rule = (),
+    n: int = 32,
+    *,
+    derived: Mapping[str, Rule] | None = None,
+    candidates: Any = None,
+    seed: int = 0,
+) -> pd.DataFrame:
     """``n`` layers to capture first: every mode, sizes just below and above powers of two, no two
     parameters alike.
 
@@ -46,7 +53,9 @@ def plan_sweep(ranges: Ranges | None = None, constraints: Sequence[Rule] | Rule 
         layers = Space({} if ranges is None else ranges, constraints, derived or {}).pool(n, seed)
         return layers.iloc[_most_new(features(layers), n)].reset_index(drop=True)
     if ranges is not None or derived is not None or constraints != ():
-        raise ValueError("candidates: got ranges, constraints or derived columns with them, allowed is either")
+        raise ValueError(
+            "candidates: got ranges, constraints or derived columns with them, allowed is either"
+        )
     layers = given_rows(candidates)
     layers = layers.iloc[np.random.default_rng(seed).permutation(len(layers))]
     return layers.iloc[_most_new(features(layers), n)]
@@ -57,7 +66,7 @@ def _most_new(shown: Array, n: int) -> list[int]:
     chosen: list[int] = []
     seen = np.zeros(shown.shape[1])
     for _ in range(min(n, len(shown))):
-        score = shown @ (0.5 ** seen)
+        score = shown @ (0.5**seen)
         score[chosen] = -1
         chosen.append(int(score.argmax()))
         seen += shown[chosen[-1]]
@@ -92,13 +101,18 @@ class Space:
         import pandas as pd
 
         if not isinstance(self.ranges, Mapping) or not self.ranges:
-            raise ValueError(f"ranges: got {self.ranges!r}, allowed is (low, high) or a list of values by parameter")
+            raise ValueError(
+                f"ranges: got {self.ranges!r}, allowed is (low, high) or a list of values by "
+                "parameter"
+            )
         random = np.random.default_rng(seed)
         rules = [self.constraints] if callable(self.constraints) else list(self.constraints)
         parts: list[pd.DataFrame] = []
         count = 0
         while count < n and len(parts) < BUDGET.tries:
-            frame = pd.DataFrame({name: _drawn(name, allowed, n, random) for name, allowed in self.ranges.items()})
+            frame = pd.DataFrame(
+                {name: _drawn(name, allowed, n, random) for name, allowed in self.ranges.items()}
+            )
             for name, rule in (self.derived or {}).items():
                 frame[name] = _applied(f"derived {name!r}", rule, frame)
             keep = np.ones(len(frame), bool)
@@ -107,8 +121,11 @@ class Space:
             parts.append(frame[keep])
             count += int(keep.sum())
         if count == 0:
-            raise ValueError(f"constraints: got no row of {BUDGET.tries * n} that meets them, allowed are constraints "
-                             "that some layers meet")
+            raise ValueError(
+                f"constraints: got no row of {BUDGET.tries * n} that meets them, allowed are "
+                "constraints "
+                "that some layers meet"
+            )
         return pd.concat(parts, ignore_index=True).iloc[:n]
 
 
@@ -117,18 +134,35 @@ def _applied(what: str, rule: Rule, frame: pd.DataFrame) -> Array:
     try:
         values = np.asarray(rule(frame))
     except Exception as error:
-        raise ValueError(f"{what}: got {type(error).__name__} ({error}), allowed is a function of the parameters "
-                         f"{', '.join(map(str, frame))}") from error
+        raise ValueError(
+            f"{what}: got {type(error).__name__} ({error}), allowed is a function of the "
+            "parameters "
+            f"{', '.join(map(str, frame))}"
+        ) from error
     if values.shape != (len(frame),):
-        raise ValueError(f"{what}: got shape {values.shape}, allowed is a value for each of {len(frame)} rows")
+        raise ValueError(
+            f"{what}: got shape {values.shape}, allowed is a value for each of {len(frame)} rows"
+        )
     return values
 
 
 def _drawn(name: str, allowed: Any, n: int, random: np.random.Generator) -> Array:
-    ends = allowed if isinstance(allowed, tuple) and len(allowed) == 2 and all(
-        isinstance(end, (int, float, np.integer, np.floating)) and np.isfinite(end) for end in allowed) else None
-    if (ends is None or ends[0] > ends[1]) and (isinstance(allowed, (tuple, str)) or not np.iterable(allowed)):
-        raise ValueError(f"ranges: got {allowed!r} for {name!r}, allowed is (low, high) or a list of values")
+    ends = (
+        allowed
+        if isinstance(allowed, tuple)
+        and len(allowed) == 2
+        and all(
+            isinstance(end, (int, float, np.integer, np.floating)) and np.isfinite(end)
+            for end in allowed
+        )
+        else None
+    )
+    if (ends is None or ends[0] > ends[1]) and (
+        isinstance(allowed, (tuple, str)) or not np.iterable(allowed)
+    ):
+        raise ValueError(
+            f"ranges: got {allowed!r} for {name!r}, allowed is (low, high) or a list of values"
+        )
     if ends is not None:
         low, high = ends
         if all(isinstance(end, (int, np.integer)) for end in ends):
@@ -138,7 +172,9 @@ def _drawn(name: str, allowed: Any, n: int, random: np.random.Generator) -> Arra
         return random.uniform(low, high, n).astype(np.float32)
     values = np.asarray(list(allowed))
     if not len(values):
-        raise ValueError(f"ranges: got no value for {name!r}, allowed is (low, high) or a list of values")
+        raise ValueError(
+            f"ranges: got no value for {name!r}, allowed is (low, high) or a list of values"
+        )
     # each value as often as the others, in an order of its own
     return random.permutation(np.resize(values, n))
 
@@ -149,9 +185,18 @@ def _whole(low: int, high: int, n: int, random: np.random.Generator) -> Array:
     if high - low < 16:
         return even
     log = np.exp(random.uniform(np.log(max(low, 1)), np.log(high), n)).astype(np.int64)
-    edges = sorted({value for bit in range(high.bit_length() + 1) for value in (2 ** bit - 1, 2 ** bit, 2 ** bit + 1)
-                    if low <= value <= high} | {low, high})
-    return np.clip(np.choose(random.integers(0, 3, n), [even, log, random.choice(edges, n)]), low, high)
+    edges = sorted(
+        {
+            value
+            for bit in range(high.bit_length() + 1)
+            for value in (2**bit - 1, 2**bit, 2**bit + 1)
+            if low <= value <= high
+        }
+        | {low, high}
+    )
+    return np.clip(
+        np.choose(random.integers(0, 3, n), [even, log, random.choice(edges, n)]), low, high
+    )
 
 
 def features(layers: pd.DataFrame) -> Array:
@@ -168,7 +213,10 @@ def features(layers: pd.DataFrame) -> Array:
             bits = (column[:, None] >> np.arange(int(column.max()).bit_length())) & 1
             parts += [bits == 1, bits == 0]
         else:
-            parts.append(np.digitize(column, np.quantile(column, np.linspace(0, 1, 9)[1:-1]))[:, None] == np.arange(8))
+            parts.append(
+                np.digitize(column, np.quantile(column, np.linspace(0, 1, 9)[1:-1]))[:, None]
+                == np.arange(8)
+            )
     for i, mode in enumerate(modes):
         for other in modes[:i]:
             pairs = mode * (other.max() + 1) + other
@@ -195,24 +243,44 @@ class Doubt:
 def open_doubts(findings: Findings, asked: Columns) -> Iterator[Doubt]:
     """Every doubt that any of these layers would settle."""
     unseen = findings.unseen_rows(asked)
-    every = (Doubt(solved, *of) for solved in findings.ready for of in _doubts_of(solved, findings, asked, unseen))
+    every = (
+        Doubt(solved, *of)
+        for solved in findings.ready
+        for of in _doubts_of(solved, findings, asked, unseen)
+    )
     return (doubt for doubt in every if doubt.rows.any())
 
 
-def _doubts_of(solved: Solved, findings: Findings, asked: Columns, unseen: Sequence[Array],
-               ) -> Iterator[tuple[str, str, float, Array]]:
+def _doubts_of(
+    solved: Solved,
+    findings: Findings,
+    asked: Columns,
+    unseen: Sequence[Array],
+) -> Iterator[tuple[str, str, float, Array]]:
     captured, values = findings.captured, solved.values(asked)
-    for reason, rivals in rival_groups(solved, findings.ready, captured, twins=findings.twins, inner=True):
+    for reason, rivals in rival_groups(
+        solved, findings.ready, captured, twins=findings.twins, inner=True
+    ):
         near = [rival for rival in rivals if rival.extra_cost <= findings.within]
         for rival in near:
-            yield (reason, str(rival), 2.0 ** -rival.extra_cost / len(near),
-                   solved.changes(rival, asked, values) != 0)
-    yield ("threshold", "a budget that the captures only bound", 1.0,
-           hidden_changes(solved, captured, asked, values) != 0)
+            yield (
+                reason,
+                str(rival),
+                2.0**-rival.extra_cost / len(near),
+                solved.changes(rival, asked, values) != 0,
+            )
+    yield (
+        "threshold",
+        "a budget that the captures only bound",
+        1.0,
+        hidden_changes(solved, captured, asked, values) != 0,
+    )
     for changed in findings.uncut_changes(solved, asked, values):
         yield "rivals", "a longer number than any captured", 1.0, changed != 0
     yield from findings.unproved(solved, asked, values, unseen)
-    thin = [number for number, support in enumerate(solved.support) if support < BUDGET.step_for_plan]
+    thin = [
+        number for number, support in enumerate(solved.support) if support < BUDGET.step_for_plan
+    ]
     if thin and len(solved.steps) > 1:
         yield "few rows", "few captures in its regime", 0.3, np.isin(solved.decide(asked), thin)
 
@@ -231,7 +299,8 @@ def best_rows(findings: Findings, asked: Columns, shown: Array, seen: Array, n: 
             weights.append(doubt.weight * doubt.solved.width)
     for solved in findings.ready:
         captured = solved.uncut(findings.captured)
-        # bits of its number that no capture moved; those above the field, where it may go on, as one
+        # bits of its number that no capture moved; those above the field, where it may go on, as
+        # one
         moved = (solved.uncut(asked) ^ captured[0]) & ~np.bitwise_or.reduce(captured ^ captured[0])
         for moves in (*(moved >> i & 1 for i in range(solved.width)), moved >> solved.width):
             if moves.any():
@@ -245,7 +314,7 @@ def best_rows(findings: Findings, asked: Columns, shown: Array, seen: Array, n: 
     settles, weight = np.array(told, np.float64).reshape(-1, asked.n), np.array(weights)
     chosen: list[int] = []
     for _ in range(min(n, asked.n)):
-        score = weight @ settles + NOVELTY * (shown @ (0.7 ** seen))
+        score = weight @ settles + NOVELTY * (shown @ (0.7**seen))
         score[chosen] = -np.inf
         best = int(score.argmax())
         chosen.append(best)

@@ -19,12 +19,22 @@ from npulab.analysis.laws.prior import BUDGET, PRIOR, constant_cost, roundest
 
 POWERS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 BUDGETS = (4, 8, 16, 32, 64, 128)
-CEIL_SHARES = (0.12, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 1.0)  # of the captures that one constant is right on
+CEIL_SHARES = (
+    0.12,
+    0.2,
+    0.35,
+    0.5,
+    0.65,
+    0.8,
+    0.9,
+    1.0,
+)  # of the captures that one constant is right on
 SUM_SHARES = (0.5, 0.22, 0.1)
-UNBOUNDED = 2 ** 40
+UNBOUNDED = 2**40
 PART = 1_024
 SHARED = OPERATORS["share"][0]
-# laws of one kind: law i as a function of i, cost (L,) in bits, (L, N) whether a law gives the field
+# laws of one kind: law i as a function of i, cost (L,) in bits, (L, N) whether a law gives the
+# field
 Group = tuple[Callable[[int], Expression], Any, Array]
 
 
@@ -76,18 +86,33 @@ def make_pool(target: Target, deep: bool = False) -> Pool:
     finders: list[Callable[[Target], Iterator[Group]]] = [_of_library, _constants]
     if target.width >= 3:
         wide = target.width >= BUDGET.wide
-        finders += [_plus_constant, *[_summed] * (target.width >= BUDGET.address), _held, *[_rounded_up] * wide,
-                    _divided, *[_clamped] * (wide and many), _shares, *[_scaled] * (deep and many)]
+        finders += [
+            _plus_constant,
+            *[_summed] * (target.width >= BUDGET.address),
+            _held,
+            *[_rounded_up] * wide,
+            _divided,
+            *[_clamped] * (wide and many),
+            _shares,
+            *[_scaled] * (deep and many),
+        ]
     groups = [group for finder in finders for group in finder(target)]
     agree = np.concatenate([np.zeros((0, target.n), bool), *(agree for *_, agree in groups)])
     cost = np.concatenate([np.zeros(0), *(cost for _, cost, _ in groups)]).astype(np.float32)
-    which = np.array([(maker, i) for maker, (_, cost, _) in enumerate(groups) for i in range(len(cost))], int)
-    useful = np.argsort(cost - weighed(agree, target.weights), kind="stable")[:BUDGET.pool]
+    which = np.array(
+        [(maker, i) for maker, (_, cost, _) in enumerate(groups) for i in range(len(cost))], int
+    )
+    useful = np.argsort(cost - weighed(agree, target.weights), kind="stable")[: BUDGET.pool]
     order = np.union1d(useful, np.flatnonzero(cost < PRIOR.simple))
     order = order[np.argsort(cost[order], kind="stable")]
     agree, cost = agree[order], cost[order]
-    return Pool(tuple(make for make, _, _ in groups), which.reshape(-1, 2)[order], cost, agree,
-                _kept(agree, cost, target.weights))
+    return Pool(
+        tuple(make for make, _, _ in groups),
+        which.reshape(-1, 2)[order],
+        cost,
+        agree,
+        _kept(agree, cost, target.weights),
+    )
 
 
 def _single(law: Expression, cost: float, agree: Array) -> Group:
@@ -97,12 +122,14 @@ def _single(law: Expression, cost: float, agree: Array) -> Group:
 def _of_library(target: Target) -> Iterator[Group]:
     n, weights, library = target.n, target.weights, target.library
     most = BUDGET.narrow[target.width - 1] if target.width <= len(BUDGET.narrow) else len(library)
-    limit = np.uint32(2 ** target.width - 1)
+    limit = np.uint32(2**target.width - 1)
     likely = np.arange(min(most, len(library)))
     if n > BUDGET.key_sample:
         rows = library.sample_rows
-        gain = _in_parts(lambda part: weighed((part ^ target.raw[rows]) & limit == 0,
-                                              weights[rows]), library.sample[:most])
+        gain = _in_parts(
+            lambda part: weighed((part ^ target.raw[rows]) & limit == 0, weights[rows]),
+            library.sample[:most],
+        )
         likely = np.flatnonzero(gain > 0.012 * weights[rows].sum())
     columns, costs = library.laws.values, library.laws.cost
     agree = _in_parts(lambda part: (columns[part] ^ target.raw) & limit == 0, likely)
@@ -110,29 +137,35 @@ def _of_library(target: Target) -> Iterator[Group]:
     likely, agree = likely[often], agree[often]
     gain = weighed(agree, weights) - costs[likely]
     good = np.flatnonzero(gain > 0)
-    good = np.sort(good[np.argsort(-gain[good], kind="stable")[:BUDGET.library_part]])
+    good = np.sort(good[np.argsort(-gain[good], kind="stable")[: BUDGET.library_part]])
     laws, named = likely[good], library.laws.named()
     yield (lambda i: named[int(laws[i])]), costs[laws], agree[good]
 
 
 def _in_parts(of: Callable[[Array], Array], rows: Array) -> Array:
     """A function of rows, of as many at once as fit a cache."""
-    return np.concatenate([of(rows[start:start + PART])
-                           for start in range(0, len(rows) or 1, PART)])
+    return np.concatenate(
+        [of(rows[start : start + PART]) for start in range(0, len(rows) or 1, PART)]
+    )
 
 
 def _constants(target: Target) -> Iterator[Group]:
     seen, counts = np.unique(target.raw, return_counts=True)
-    for i in np.argsort(-counts, kind="stable")[:BUDGET.constants]:
+    for i in np.argsort(-counts, kind="stable")[: BUDGET.constants]:
         if counts[i] >= 2:
             price = 1 + constant_cost(int(seen[i])) if target.width > 1 else 1
-            yield _single(constant(int(seen[i])), min(price, 1.0 + target.width), target.raw == seen[i])
+            yield _single(
+                constant(int(seen[i])), min(price, 1.0 + target.width), target.raw == seen[i]
+            )
 
 
 def _plus_constant(target: Target) -> Iterator[Group]:
     """column + c and c - column with the c that most captures share."""
-    n, size, library = target.n, 2 ** target.width, target.library
-    columns, number = library.laws.values[:BUDGET.bases], np.uint16 if target.width <= 16 else np.uint32
+    n, size, library = target.n, 2**target.width, target.library
+    columns, number = (
+        library.laws.values[: BUDGET.bases],
+        np.uint16 if target.width <= 16 else np.uint32,
+    )
     for sign, move in ((1, np.subtract), (-1, np.add)):
         differences = (move(target.raw, columns) & np.uint32(size - 1)).astype(number)
         ordered = np.sort(differences, 1)
@@ -151,8 +184,17 @@ def _plus_constant(target: Target) -> Iterator[Group]:
             cost = price[likely] + [constant_cost(value) for value in c[likely].tolist()]
             good = gain[likely] > cost
             chosen = likely[good]
-            yield (partial(_of_constant, library.laws.named(), hit[chosen], "+" if sign > 0 else "-", c[chosen]),
-                   cost[good], agree[chosen])
+            yield (
+                partial(
+                    _of_constant,
+                    library.laws.named(),
+                    hit[chosen],
+                    "+" if sign > 0 else "-",
+                    c[chosen],
+                ),
+                cost[good],
+                agree[chosen],
+            )
 
 
 def _of_constant(family: Family, laws: Array, op: str, c: Array, i: int) -> Expression:
@@ -172,7 +214,7 @@ def _summed(target: Target) -> Iterator[Group]:
         hits = np.zeros(len(first), np.int8)
         for row in rows:
             hits += columns[first, row] + columns[second, row] == target.values[row]
-        likely = np.argsort(-hits, kind="stable")[:BUDGET.patterns]
+        likely = np.argsort(-hits, kind="stable")[: BUDGET.patterns]
         likely = likely[hits[likely] > 1]
         pairs = np.stack([first[likely], second[likely]], 1)
         agree = columns[pairs[:, 0]] + columns[pairs[:, 1]] == target.values
@@ -189,9 +231,12 @@ def _held(target: Target) -> Iterator[Group]:
     """min(column, c) and max(column, c) with a c that many captures have."""
     library, values = target.library, target.raw
     seen, counts = np.unique(values, return_counts=True)
-    columns, costs = library.laws.values[:BUDGET.bases].astype(np.int64), library.laws.cost[:BUDGET.bases]
-    columns = np.where(columns > 2 ** 31, columns - 2 ** 32, columns)
-    for c in seen[np.argsort(-counts, kind="stable")[:BUDGET.held]].tolist():
+    columns, costs = (
+        library.laws.values[: BUDGET.bases].astype(np.int64),
+        library.laws.cost[: BUDGET.bases],
+    )
+    columns = np.where(columns > 2**31, columns - 2**32, columns)
+    for c in seen[np.argsort(-counts, kind="stable")[: BUDGET.held]].tolist():
         if c == 0 or (values == c).sum() < BUDGET.holds:
             continue
         for op in ("min", "max"):
@@ -199,8 +244,11 @@ def _held(target: Target) -> Iterator[Group]:
             gain = weighed(agree, target.weights) - costs - 4 - constant_cost(c)
             free = counted(agree & (values != c)) >= BUDGET.holds  # else it is the constant
             good = np.flatnonzero((gain > 0) & free)
-            yield (partial(_of_constant, library.laws.named(), good, op, np.full_like(good, c)),
-                   costs[good].astype(float) + 4 + constant_cost(c), agree[good])
+            yield (
+                partial(_of_constant, library.laws.named(), good, op, np.full_like(good, c)),
+                costs[good].astype(float) + 4 + constant_cost(c),
+                agree[good],
+            )
 
 
 def _rounded_up(target: Target) -> Iterator[Group]:
@@ -209,7 +257,9 @@ def _rounded_up(target: Target) -> Iterator[Group]:
     n, weights, linear = target.n, target.weights, target.library.linear
     columns = linear.values
     wide, span = np.ptp(columns, 1), int(np.ptp(target.values))
-    number = np.int32 if 32 * POWERS[-1] * (span + 1) < 2 ** 31 else np.int64  # columns that move further do not fit
+    number = (
+        np.int32 if 32 * POWERS[-1] * (span + 1) < 2**31 else np.int64
+    )  # columns that move further do not fit
     moved, steps = ((rows - rows[..., :1]).astype(number) for rows in (columns, target.values))
     for divisor in POWERS:
         price = linear.cost + 5 + constant_cost(divisor)
@@ -222,11 +272,11 @@ def _rounded_up(target: Target) -> Iterator[Group]:
         shared, left, some = np.zeros(len(fits)), np.arange(len(fits)), high
         for share in CEIL_SHARES if n >= BUDGET.for_derived else CEIL_SHARES[2:]:
             apart = max(int(share * n), BUDGET.holds + 1) - 1
-            close = (some[:, apart:] - some[:, :n - apart] < divisor).any(1)
+            close = (some[:, apart:] - some[:, : n - apart] < divisor).any(1)
             left, some = left[close], some[close]  # what few captures do not share more do not
             shared[left] = apart + 1
         promise = shared * (target.total / n) - price[fits]
-        at = np.argsort(-promise, kind="stable")[:BUDGET.solved]
+        at = np.argsort(-promise, kind="stable")[: BUDGET.solved]
         at = at[promise[at] > 0]
         if not len(at):
             continue
@@ -242,8 +292,11 @@ def _rounded_up(target: Target) -> Iterator[Group]:
         agree = -(-(rows[likely] + c[:, None]) // divisor) == target.raw
         cost = own[likely] + [constant_cost(value) if value else 0 for value in c.tolist()]
         good = weighed(agree, weights) > cost
-        yield (partial(_rounded_law, linear.named(), fits[at[likely[good]]], c[good], divisor), cost[good],
-               agree[good])
+        yield (
+            partial(_rounded_law, linear.named(), fits[at[likely[good]]], c[good], divisor),
+            cost[good],
+            agree[good],
+        )
 
 
 def _rounded_law(linear: Family, laws: Array, c: Array, divisor: int, i: int) -> Expression:
@@ -284,13 +337,17 @@ def _clamped(target: Target) -> Iterator[Group]:
     columns = products.values
     ends = {"max": int(values.min()), "min": int(values.max())}
     piled = {op for op, end in ends.items() if (values == end).sum() >= BUDGET.holds}
-    for limits in (dict(chosen) for count in (1, 2) for chosen in itertools.combinations(ends.items(), count)):
+    for limits in (
+        dict(chosen) for count in (1, 2) for chosen in itertools.combinations(ends.items(), count)
+    ):
         free = np.flatnonzero(~np.isin(values, list(limits.values())))
         if len(free) < BUDGET.scaled_rows or not piled & limits.keys():
             continue
         few = free[np.linspace(0, len(free) - 1, BUDGET.scaled_rows).astype(int)]
         for divisor in (1, *POWERS):
-            price = products.cost + 4 * len(limits) + sum(constant_cost(end) for end in limits.values())
+            price = (
+                products.cost + 4 * len(limits) + sum(constant_cost(end) for end in limits.values())
+            )
             price = price + (4 + constant_cost(divisor) if divisor > 1 else 0)
             # the largest c that each capture allows; it allows the divisor of them
             high = divisor * values[few] - columns[:, few]
@@ -324,15 +381,19 @@ def _shares(target: Target) -> Iterator[Group]:
     """share(x, c) and share(x, c // ceil(y / d)): x cut into as few even parts as keep each within
     a budget."""
     values, laws = target.raw, target.library.laws
-    columns = laws.values[:BUDGET.share_columns].astype(np.int64)
+    columns = laws.values[: BUDGET.share_columns].astype(np.int64)
     whole = (columns == values).mean(1)  # what is not cut stays as it is
-    bases = np.flatnonzero((columns >= values).all(1) & (columns < 2 ** 16).all(1) & (whole > 0.1) & (whole < 1))
+    bases = np.flatnonzero(
+        (columns >= values).all(1) & (columns < 2**16).all(1) & (whole > 0.1) & (whole < 1)
+    )
     if not len(bases):
         return
     budgets = _budgets(target.library)
-    for i in bases[np.argsort(-whole[bases], kind="stable")][:BUDGET.share_bases].tolist():
-        plain = [(constant(most), 6 + constant_cost(most), np.full(target.n, most))
-                 for most in range(2, min(int(columns[i].max()), BUDGET.share_limit))]
+    for i in bases[np.argsort(-whole[bases], kind="stable")][: BUDGET.share_bases].tolist():
+        plain = [
+            (constant(most), 6 + constant_cost(most), np.full(target.n, most))
+            for most in range(2, min(int(columns[i].max()), BUDGET.share_limit))
+        ]
         if not plain and not budgets:
             continue
         limits, costs, limit_values = zip(*plain, *budgets, strict=True)
@@ -356,11 +417,16 @@ def _share_law(law: Expression, limits: Sequence[Expression], i: int) -> Express
 
 def _budgets(library: Library) -> list[tuple[Expression, float, Array]]:
     """c // ceil(y / d) of the sizes y, at least 1: as a law, its cost in a share, and ``(N,)``."""
-    return [(term("//", most, term("ceil", leaf.law, size)),
-             leaf.cost + 12 + constant_cost(most) + constant_cost(size),
-             np.maximum(most // np.maximum(-(-leaf.values // size), 1), 1))
-            for leaf in library.leaves if leaf.values.max() > BUDGET.small
-            for most, size in itertools.product(BUDGETS, BUDGETS)]
+    return [
+        (
+            term("//", most, term("ceil", leaf.law, size)),
+            leaf.cost + 12 + constant_cost(most) + constant_cost(size),
+            np.maximum(most // np.maximum(-(-leaf.values // size), 1), 1),
+        )
+        for leaf in library.leaves
+        if leaf.values.max() > BUDGET.small
+        for most, size in itertools.product(BUDGETS, BUDGETS)
+    ]
 
 
 def _scaled(target: Target) -> Iterator[Group]:
@@ -370,13 +436,17 @@ def _scaled(target: Target) -> Iterator[Group]:
     (named, inner, costs, sorted_by), far = library.inner, int(values.max())
     for x, z in library.leaf_pairs():
         rest = values - x.values
-        if (x.cost and x.values.max() > 4 * far) or target.total < costs.min() + x.cost + z.cost + 10:
+        if (
+            x.cost and x.values.max() > 4 * far
+        ) or target.total < costs.min() + x.cost + z.cost + 10:
             continue
         informative = np.flatnonzero((rest > 0) & (z.values > 0))
         if len(informative) < max(BUDGET.scaled_rows, BUDGET.holds_share * target.n):
             continue
         rows = np.random.default_rng(3).permutation(informative)[:16]
-        rows = rows[np.argsort(-z.values[rows], kind="stable")]  # those first that fewest columns are right on
+        rows = rows[
+            np.argsort(-z.values[rows], kind="stable")
+        ]  # those first that fewest columns are right on
         divisors, by = np.array((1, *POWERS))[:, None], np.maximum(z.values, 1)
         spans = []  # columns that could be right on each capture, for each divisor
         for row in rows.tolist():
@@ -384,7 +454,9 @@ def _scaled(target: Target) -> Iterator[Group]:
                 order = np.argsort(inner[:, row])
                 sorted_by[row] = order, inner[order, row]
             order, ordered = sorted_by[row]
-            spans.append((order, ordered.searchsorted(divisors * (rest[row] - (1, 0)) // by[row], "right")))
+            spans.append(
+                (order, ordered.searchsorted(divisors * (rest[row] - (1, 0)) // by[row], "right"))
+            )
         near = sum(ends[:, 1] - ends[:, 0] for _, ends in spans[:3])
         for at in np.flatnonzero((near > 0) & (near <= BUDGET.scaled_near)).tolist():
             right = np.bincount(np.concatenate([order[slice(*ends[at])] for order, ends in spans]))
@@ -402,8 +474,9 @@ def _scaled(target: Target) -> Iterator[Group]:
             yield partial(_scaled_law, *named, laws[good], (x, z), divisor), cost[good], agree[good]
 
 
-def _scaled_law(areas: Family, others: Family, laws: Array, leaves: tuple[Leaf, Leaf], divisor: int,
-                i: int) -> Expression:
+def _scaled_law(
+    areas: Family, others: Family, laws: Array, leaves: tuple[Leaf, Leaf], divisor: int, i: int
+) -> Expression:
     number, (x, z) = int(laws[i]), leaves
     inner = areas[number] if number < len(areas) else others[number - len(areas)]
     law = _rounded(term("*", inner, z.law), 0, divisor)
@@ -417,9 +490,10 @@ def _kept(agree: Array, cost: Array, weights: Array) -> Array:
     score = weighed(agree[first], weights) - cost[first]
     if len(first) <= BUDGET.patterns:
         return first
-    best = np.argsort(-score, kind="stable")[:BUDGET.patterns // 2]
+    best = np.argsort(-score, kind="stable")[: BUDGET.patterns // 2]
     rest = ~agree[first[best[0]]]
-    then = np.argsort(cost[first] - weighed(agree[first][:, rest], weights[rest]),
-                      kind="stable")[:BUDGET.patterns // 3]
+    then = np.argsort(cost[first] - weighed(agree[first][:, rest], weights[rest]), kind="stable")[
+        : BUDGET.patterns // 3
+    ]
     simple = np.flatnonzero(cost[first] < PRIOR.simple)
     return first[np.unique(np.concatenate([best, then, np.arange(BUDGET.cheap_patterns), simple]))]

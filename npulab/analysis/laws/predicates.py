@@ -9,14 +9,24 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from npulab.analysis.laws.expressions import ALWAYS, FIELD, OPPOSITE, Array, Columns, Expression, term
+from npulab.analysis.laws.expressions import (
+    ALWAYS,
+    FIELD,
+    OPPOSITE,
+    Array,
+    Columns,
+    Expression,
+    term,
+)
 from npulab.analysis.laws.masks import distinct, packed, unpacked
 from npulab.analysis.laws.prior import BUDGET, constant_cost, roundest
 
 STEPS = (2, 4, 8, 16)
 NONE = -1
 Priced = tuple[Expression, float]  # a condition and its cost in bits
-Group = tuple[Array, Array]  # conditions as (P, 3) numbers of literals, NONE for fewer; their costs (P,)
+Group = tuple[
+    Array, Array
+]  # conditions as (P, 3) numbers of literals, NONE for fewer; their costs (P,)
 
 
 def opposite(condition: Expression) -> Expression:
@@ -34,7 +44,13 @@ def both(*conditions: Expression) -> Expression:
     """All of the conditions."""
     out = ALWAYS
     for condition in conditions:
-        out = condition if out == ALWAYS else out if condition == ALWAYS else term("and", out, condition)
+        out = (
+            condition
+            if out == ALWAYS
+            else out
+            if condition == ALWAYS
+            else term("and", out, condition)
+        )
     return out
 
 
@@ -48,7 +64,11 @@ def threshold(column: Expression, low: int, high: int) -> Priced:
 
 def both_ways(priced: Iterable[Priced]) -> list[Priced]:
     """Each condition, followed by its opposite."""
-    return [way for condition, cost in priced for way in ((condition, cost), (opposite(condition), cost + 0.5))]
+    return [
+        way
+        for condition, cost in priced
+        for way in ((condition, cost), (opposite(condition), cost + 0.5))
+    ]
 
 
 class _Literals:
@@ -114,7 +134,9 @@ class Predicates:
         return len(self.cost)
 
     def any_condition(self, index: int) -> Expression:
-        return both(*(self._literals.conditions[part] for part in self._all_parts[index] if part != NONE))
+        return both(
+            *(self._literals.conditions[part] for part in self._all_parts[index] if part != NONE)
+        )
 
     def condition(self, index: int) -> Expression:
         return ALWAYS if index == 0 else self.any_condition(int(self._first[index - 1]))
@@ -143,11 +165,17 @@ class Predicates:
             return self
         bad = [bool(condition.names(FIELD) & fields) for condition in self._literals.conditions]
         keep = ~np.array([*bad, False])[self._all_parts].any(1)
-        return self if keep.all() else _merged(self._literals, [(self._all_parts[keep], self.all_costs[keep])])
+        return (
+            self
+            if keep.all()
+            else _merged(self._literals, [(self._all_parts[keep], self.all_costs[keep])])
+        )
 
     def also(self, extra: Sequence[Priced]) -> Predicates:
         """These and more conditions, with their costs, and the opposites."""
-        return _merged(self._literals, [self._literals.group(both_ways(extra))], self, protected=2 * len(extra))
+        return _merged(
+            self._literals, [self._literals.group(both_ways(extra))], self, protected=2 * len(extra)
+        )
 
     def with_thresholds(self, columns: Sequence[Expression], most: int = 64) -> Predicates:
         """These and thresholds on more columns, alone and with the cheapest of these."""
@@ -157,13 +185,19 @@ class Predicates:
         single = np.flatnonzero(self._all_parts[self._first, 1] == NONE)[:most]
         cheapest = self._all_parts[self._first[single], 0], self.cost[1:][single]
         for column in columns:
-            limits, natural = _thresholds(column, np.unique(self._literals.columns[column]).tolist(), 4)
+            limits, natural = _thresholds(
+                column, np.unique(self._literals.columns[column]).tolist(), 4
+            )
             groups += [self._literals.group(limits), *_paired(self._literals, *cheapest, natural)]
         return _merged(self._literals, groups, self)
 
 
-def make_predicates(columns: Columns, leaves: Sequence[Expression], sizes: Collection[Expression] = (),
-                    extra: Collection[Priced] = ()) -> Predicates:
+def make_predicates(
+    columns: Columns,
+    leaves: Sequence[Expression],
+    sizes: Collection[Expression] = (),
+    extra: Collection[Priced] = (),
+) -> Predicates:
     """Conditions on plain columns, of which ``sizes`` have thresholds and are compared with each
     other."""
     table = _Literals(columns)
@@ -178,16 +212,23 @@ def make_predicates(columns: Columns, leaves: Sequence[Expression], sizes: Colle
             categories += [(condition, 2 + name) for condition in equal]
             if len(values) > 2:
                 categories += [(opposite(condition), 2.5 + name) for condition in equal]
-            limits = [threshold(column, low, high) for low, high in itertools.pairwise(values[1:-1])]
+            limits = [
+                threshold(column, low, high) for low, high in itertools.pairwise(values[1:-1])
+            ]
             single += both_ways((condition, cost + 2 + name) for condition, cost in limits)
         elif len(values) > BUDGET.categories:
-            single += both_ways([(term("==", column, values[0]), 5 + name),
-                                 (term("==", column, values[-1]), 6 + name)])
+            single += both_ways(
+                [
+                    (term("==", column, values[0]), 5 + name),
+                    (term("==", column, values[-1]), 6 + name),
+                ]
+            )
             if column in sizes:
                 ways, round_limits = _thresholds(column, values, 3 + name)
                 natural += [*round_limits, (term("divides", column, 2), 4 + name)]
-                single += ways + both_ways((term("divides", column, step), 4 + name + (step > 2))
-                                           for step in STEPS)
+                single += ways + both_ways(
+                    (term("divides", column, step), 4 + name + (step > 2)) for step in STEPS
+                )
     single += categories
     many = [leaf for leaf in leaves if leaf in sizes]
     for (i, a), (j, b) in itertools.product(enumerate(many), repeat=2):
@@ -199,19 +240,28 @@ def make_predicates(columns: Columns, leaves: Sequence[Expression], sizes: Colle
     return _merged(table, [*groups, table.group(extra)])
 
 
-def _thresholds(column: Expression, values: Sequence[int], price: float) -> tuple[list[Priced], list[Priced]]:
+def _thresholds(
+    column: Expression, values: Sequence[int], price: float
+) -> tuple[list[Priced], list[Priced]]:
     """Limits between all captured values, both ways; and those that are round."""
     limits = [threshold(column, low, high) for low, high in itertools.pairwise(values)]
     most = 2 + math.log2(len(values))  # what it takes to name one of the gaps
-    return (both_ways((condition, min(cost, most) + price) for condition, cost in limits),
-            [(condition, cost + price) for condition, cost in limits if cost <= 4])
+    return (
+        both_ways((condition, min(cost, most) + price) for condition, cost in limits),
+        [(condition, cost + price) for condition, cost in limits if cost <= 4],
+    )
 
 
-def _joined(table: _Literals, categories: Sequence[Priced], natural: Sequence[Priced]) -> list[Group]:
+def _joined(
+    table: _Literals, categories: Sequence[Priced], natural: Sequence[Priced]
+) -> list[Group]:
     """Two and three categories at once; a category and a round limit."""
     numbers = np.array([table.number(condition) for condition, _ in categories], int)
     costs = np.array([cost for _, cost in categories])
-    columns = {column: i for i, column in enumerate(dict.fromkeys(condition.args[0] for condition, _ in categories))}
+    columns = {
+        column: i
+        for i, column in enumerate(dict.fromkeys(condition.args[0] for condition, _ in categories))
+    }
     of = np.array([columns[condition.args[0]] for condition, _ in categories], int)
     groups = []
     for length in (2, 3):
@@ -224,15 +274,27 @@ def _joined(table: _Literals, categories: Sequence[Priced], natural: Sequence[Pr
     return [*groups, *_paired(table, numbers, costs, natural)]
 
 
-def _paired(table: _Literals, numbers: Array, costs: Array, limits: Sequence[Priced]) -> list[Group]:
+def _paired(
+    table: _Literals, numbers: Array, costs: Array, limits: Sequence[Priced]
+) -> list[Group]:
     """Each literal with each limit, and with its opposite."""
-    ways = [(table.number(way), cost) for condition, cost in limits for way in (condition, opposite(condition))]
-    return [(np.stack([numbers, np.full_like(numbers, limit), np.full_like(numbers, NONE)], 1), costs + cost + 1)
-            for limit, cost in ways]
+    ways = [
+        (table.number(way), cost)
+        for condition, cost in limits
+        for way in (condition, opposite(condition))
+    ]
+    return [
+        (
+            np.stack([numbers, np.full_like(numbers, limit), np.full_like(numbers, NONE)], 1),
+            costs + cost + 1,
+        )
+        for limit, cost in ways
+    ]
 
 
-def _merged(table: _Literals, groups: Sequence[Group], base: Predicates | None = None,
-            protected: int = 0) -> Predicates:
+def _merged(
+    table: _Literals, groups: Sequence[Group], base: Predicates | None = None, protected: int = 0
+) -> Predicates:
     """Conditions, and those of a ``base``; ``protected`` of them, the last ones, stay however many
     are cheaper."""
     n = table.columns.n
@@ -244,7 +306,10 @@ def _merged(table: _Literals, groups: Sequence[Group], base: Predicates | None =
     protected = int((some >= len(costs) - protected).sum())
     parts, costs, masks, new = parts[some], costs[some], masks[some], np.ones(len(some), bool)
     if base is not None:
-        parts, costs = np.concatenate([base._all_parts, parts]), np.concatenate([base.all_costs, costs])
+        parts, costs = (
+            np.concatenate([base._all_parts, parts]),
+            np.concatenate([base.all_costs, costs]),
+        )
         masks, new = np.concatenate([base.all_masks, masks]), np.pad(new, (len(base.all_costs), 0))
         new[base._first] = True  # the others of the base have the captures of one of these
     order = np.argsort(costs, kind="stable")
@@ -252,7 +317,15 @@ def _merged(table: _Literals, groups: Sequence[Group], base: Predicates | None =
     all_costs = np.maximum(costs[order], np.log2(np.arange(len(order)) + 1) + 1).astype(np.float32)
     likely = np.flatnonzero(new[order])
     first = likely[distinct(all_masks[likely])]
-    first = first[(np.arange(len(first)) < BUDGET.conditions) | (order[first] >= len(order) - protected)]
-    return Predicates(unpacked(np.concatenate([of_literal[NONE:], all_masks[first]]), n),
-                      np.concatenate([[0], all_costs[first]]).astype(np.float32), all_masks, all_costs,
-                      parts[order], first, table)
+    first = first[
+        (np.arange(len(first)) < BUDGET.conditions) | (order[first] >= len(order) - protected)
+    ]
+    return Predicates(
+        unpacked(np.concatenate([of_literal[NONE:], all_masks[first]]), n),
+        np.concatenate([[0], all_costs[first]]).astype(np.float32),
+        all_masks,
+        all_costs,
+        parts[order],
+        first,
+        table,
+    )

@@ -47,7 +47,9 @@ class Prior:
     claim: float = 12.0
     claim_limit: float = 28.0  # one limit between two constants
     claim_list: float = 40.0  # other lists
-    missing: float = 0.2  # share of the layers whose modes were not captured together, of modes that go together
+    missing: float = (
+        0.2  # share of the layers whose modes were not captured together, of modes that go together
+    )
     group: float = 6.0  # groups that the captured numbers keep to, but for some numbers
     cut: float = 0.7  # share of the captures on which the bits beside a field go on with its law
     # laws that count as simple
@@ -62,20 +64,26 @@ class Budget:
     """Limits on what is tried, and counts of captures that something needs."""
 
     # captures
-    searched: int = 400  # of the sweep; the others prove what was found, or are added if they disprove it
+    searched: int = (
+        400  # of the sweep; the others prove what was found, or are added if they disprove it
+    )
     large: int = 1_000  # sweeps of which fewer are searched
     searched_of_large: int = 256
     proofs: int = 3
     added: int = 40  # captures that disprove a field and are added
     many: int = 100  # captures from which on ``Prior.likely`` holds
     for_regimes: int = 12  # captures below which no regimes are looked for
-    for_derived: int = 80  # captures that pay for laws over other fields, and for laws of four columns
+    for_derived: int = (
+        80  # captures that pay for laws over other fields, and for laws of four columns
+    )
     for_tests: int = 150  # captures from which on a test shows that a parameter does not matter
     key_sample: int = 64  # captures that columns are compared on first
     boundary_sample: int = 48
     in_step: int = 2  # captures that a step decides at least
     step_for_claim: int = 6  # captures that a step needs for a claim
-    rare_step: int = 60  # captures of which a step with fewer than that holds for at most one in ten
+    rare_step: int = (
+        60  # captures of which a step with fewer than that holds for at most one in ten
+    )
     part_for_claim: int = 4  # layers that are wrong without a part of a law
     step_for_part: int = 20  # captures of a step of a list that leaves captures without a law
     step_for_plan: int = 20  # captures below which a step is worth another capture
@@ -173,7 +181,7 @@ def roundest(low: int, high: int) -> int:
     if low <= 0 <= high:
         return 0
     best = (constant_cost(low), abs(low), low)
-    for step in (2 ** n for n in range(40)):
+    for step in (2**n for n in range(40)):
         first = -(-low // step) * step
         if first - 1 > high:
             break

@@ -20,7 +20,8 @@ from npulab.analysis.laws.prior import BUDGET, PRIOR
 from npulab.analysis.laws.solved import Place, Rival, Solved, Steps
 from npulab.analysis.laws.state import Captures, State
 
-PLAIN = 0.25  # share of the bits to explain: shorter lists of two steps are not tried on held-out captures
+# share of the bits to explain: shorter lists of two steps are not tried on held-out captures
+PLAIN = 0.25
 Found = tuple[tuple[float, Path], ...]
 
 
@@ -35,7 +36,9 @@ class Round:
     derived: tuple[str, ...] = ()
     deep: bool = False
     tried: dict[Any, Solved | None] = field(default_factory=dict)
-    pools: dict[Any, Pool] = field(default_factory=dict)  # the last ones, as a place is tried in several ways
+    pools: dict[Any, Pool] = field(
+        default_factory=dict
+    )  # the last ones, as a place is tried in several ways
     nearly: dict[Place, str] = field(default_factory=dict)  # what an open place is in most captures
 
 
@@ -64,7 +67,10 @@ class _Lists:
 
     def evident(self) -> _Lists:
         """Those lists whose conditions do not select captures by chance that a law is right on."""
-        return replace(self, found=tuple(one for one in self.found if one[1][-1][0] and self._is_evident(one[1])))
+        return replace(
+            self,
+            found=tuple(one for one in self.found if one[1][-1][0] and self._is_evident(one[1])),
+        )
 
     def _is_evident(self, path: Path) -> bool:
         left = np.ones(len(self.weights), bool)
@@ -72,13 +78,17 @@ class _Lists:
             here = left & self.predicates.masks[predicate]
             share = (left & self.laws.agree[self.laws.kept[law]]).sum() / left.sum()
             left &= ~here
-            if here.sum() < BUDGET.step_for_part \
-                    or -here.sum() * np.log2(share) < self.predicates.cost[predicate] + PRIOR.selection:
+            if (
+                here.sum() < BUDGET.step_for_part
+                or -here.sum() * np.log2(share) < self.predicates.cost[predicate] + PRIOR.selection
+            ):
                 return False
         return True
 
     def steps(self, path: Path) -> Steps:
-        return tuple((self.predicates.condition(p), self.laws[int(self.laws.kept[law])]) for p, law in path)
+        return tuple(
+            (self.predicates.condition(p), self.laws[int(self.laws.kept[law])]) for p, law in path
+        )
 
 
 def solve_once(state: State, round_: Round, place: Place, **options: Any) -> Solved | None:
@@ -86,18 +96,28 @@ def solve_once(state: State, round_: Round, place: Place, **options: Any) -> Sol
     words."""
     key = (place.raw(state.captures.words).tobytes(), place.width, tuple(options.items()))
     solved = round_.tried.get(key)
-    if key in round_.tried and (solved is None or not solved.reads & state.circular(place, round_.derived)):
+    if key in round_.tried and (
+        solved is None or not solved.reads & state.circular(place, round_.derived)
+    ):
         return solved and replace(solved, word=place.word, lsb=place.lsb)
     round_.tried[key] = solve(state, round_, place, **options)
     return round_.tried[key]
 
 
-def solve(state: State, round_: Round, place: Place, *, depth: int | None = None,
-          margin: float = PRIOR.field_gain, partly: bool = False) -> Solved | None:
-    """The cheapest decision list for some bits that holds on captures it was not made from, or None;
+def solve(
+    state: State,
+    round_: Round,
+    place: Place,
+    *,
+    depth: int | None = None,
+    margin: float = PRIOR.field_gain,
+    partly: bool = False,
+) -> Solved | None:
+    """The cheapest decision list for some bits that holds on captures it was not made from, or
+    None;
     with ``partly`` one that leaves captures without a law."""
     captures, library = state.captures, round_.library
-    weights = captures.information[:, place.word, place.lsb:place.end].sum(1)
+    weights = captures.information[:, place.word, place.lsb : place.end].sum(1)
     total = float(weights.sum())
     if total < (PRIOR.derived_gain if round_.deep else margin) or not len(library):
         return None
@@ -106,9 +126,11 @@ def solve(state: State, round_: Round, place: Place, *, depth: int | None = None
     values = place.raw(captures.words)
     key = values.tobytes(), place.width, uses
     if key not in round_.pools:
-        for oldest in [*round_.pools][:1 - BUDGET.pools]:
+        for oldest in [*round_.pools][: 1 - BUDGET.pools]:
             del round_.pools[oldest]
-        round_.pools[key] = make_pool(Target(values, place.width, weights, library.without(uses)), round_.deep)
+        round_.pools[key] = make_pool(
+            Target(values, place.width, weights, library.without(uses)), round_.deep
+        )
     laws = round_.pools[key]
     predicates = round_.predicates.without(circular)
     agree, cost = laws.agree[laws.kept], laws.cost[laws.kept]
@@ -117,7 +139,9 @@ def solve(state: State, round_: Round, place: Place, *, depth: int | None = None
         return None
 
     def lists(conditions: Predicates, limits: tuple[Limit, ...] = ()) -> _Lists:
-        found = decision_lists(agree, cost, conditions.masks, conditions.cost, weights, depth or BUDGET.depth, partly)
+        found = decision_lists(
+            agree, cost, conditions.masks, conditions.cost, weights, depth or BUDGET.depth, partly
+        )
         return _Lists(laws, weights, conditions, found, limits, partly)
 
     if partly:
@@ -125,11 +149,19 @@ def solve(state: State, round_: Round, place: Place, *, depth: int | None = None
         law = int(np.argmax(weighed(agree, weights) - cost))
         if (~agree[law]).mean() <= PRIOR.nearly:
             round_.nearly[place] = exceptions(laws[int(laws.kept[law])], agree[law], predicates)
-        return _solved(captures, place, best) if best.found and best.found[0][0] + margin < total else None
+        return (
+            _solved(captures, place, best)
+            if best.found and best.found[0][0] + margin < total
+            else None
+        )
     best = lists(predicates)
     if (not best.found or len(best.found[0][1]) > 3) and place.width >= 3 and depth is None:
-        best = _cheaper(best, lists(predicates.with_thresholds(_dominant(laws, agree, cost, weights))))
-    if depth != 1 and (not best.found or best.found[0][0] > 0.5 * total or len(best.found[0][1]) > 2):
+        best = _cheaper(
+            best, lists(predicates.with_thresholds(_dominant(laws, agree, cost, weights)))
+        )
+    if depth != 1 and (
+        not best.found or best.found[0][0] > 0.5 * total or len(best.found[0][1]) > 2
+    ):
         limits = tuple(_separating(values, library, uses))
         if limits:
             conditions = predicates.also([(limit.condition, limit.cost) for limit in limits])
@@ -151,8 +183,12 @@ def _dominant(laws: Pool, agree: Array, cost: Array, weights: Array) -> list[Exp
     """
     first = int(np.argmax(weighed(agree, weights) - cost))
     second = int(np.argmax(weighed(agree, np.where(agree[first], 0, weights)) - cost))
-    parts = dict.fromkeys(part for number in (first, second) for part in laws[int(laws.kept[number])].walk())
-    return [part for part in parts if part.op in INTEGER and (part.names() or part.names(FIELD))][:4]
+    parts = dict.fromkeys(
+        part for number in (first, second) for part in laws[int(laws.kept[number])].walk()
+    )
+    return [part for part in parts if part.op in INTEGER and (part.names() or part.names(FIELD))][
+        :4
+    ]
 
 
 def _separating(values: Array, library: Library, uses: int) -> list[Limit]:
@@ -160,9 +196,10 @@ def _separating(values: Array, library: Library, uses: int) -> list[Limit]:
     the fields that no law may read."""
     kinds, counts = np.unique(values, return_counts=True)
     first, its_values, natural = library.limited
-    families = ((first, its_values, natural & (first.uses & np.uint64(uses) == 0)),
-                (library.products, library.products.values.T,
-                 library.products.uses & np.uint64(uses) == 0))
+    families = (
+        (first, its_values, natural & (first.uses & np.uint64(uses) == 0)),
+        (library.products, library.products.values.T, library.products.uses & np.uint64(uses) == 0),
+    )
     out: dict[Expression, Limit] = {}
     for kind in kinds[np.argsort(-counts, kind="stable")][:3]:
         here = values == kind
@@ -172,11 +209,13 @@ def _separating(values: Array, library: Library, uses: int) -> list[Limit]:
             for way in (here, ~here):
                 likely = np.flatnonzero(able)
                 for most in (BUDGET.scaled_rows, None):  # few captures rule out most laws
-                    low, high = (numbers[np.flatnonzero(side)[:most, None], likely] for side in (way, ~way))
+                    low, high = (
+                        numbers[np.flatnonzero(side)[:most, None], likely] for side in (way, ~way)
+                    )
                     top, bottom = low.max(0), high.min(0)
                     apart = top < bottom
                     likely, top, bottom = likely[apart], top[apart], bottom[apart]
-                for i, *ends in np.stack([likely, top, bottom], 1)[:BUDGET.limits].tolist():
+                for i, *ends in np.stack([likely, top, bottom], 1)[: BUDGET.limits].tolist():
                     price = float(family.cost[i])
                     condition, cost = threshold(family[i], *ends)
                     out.setdefault(condition, Limit(condition, 2 + cost + price, price, *ends))
@@ -196,20 +235,37 @@ def _solved(captures: Captures, place: Place, lists: _Lists) -> Solved | None:
         support.append(int(here.sum()))
         rivals += _step_rivals(captures, lists, number, here, left)
         left &= ~here
-    rivals += [Rival(max(0.0, cost - total), -1, steps=lists.steps(other))
-               for cost, other in lists.found[1:12] if cost - total < PRIOR.likely_few]
+    rivals += [
+        Rival(max(0.0, cost - total), -1, steps=lists.steps(other))
+        for cost, other in lists.found[1:12]
+        if cost - total < PRIOR.likely_few
+    ]
     information = float(lists.weights[~left].sum())
     total -= float(lists.weights[left].sum())
     plain = len(path) == 1 or (len(path) == 2 and total < PLAIN * information)
-    missed = np.zeros(captures.n, bool) if plain else held_out(lists.laws, lists.predicates, lists.weights,
-                                                               lists.partly)
+    missed = (
+        np.zeros(captures.n, bool)
+        if plain
+        else held_out(lists.laws, lists.predicates, lists.weights, lists.partly)
+    )
     if missed.sum() > max(2, 0.015 * captures.n):
         return None
-    return Solved(place.word, place.lsb, place.width, steps, tuple(support), total, information, tuple(rivals),
-                  missed)
+    return Solved(
+        place.word,
+        place.lsb,
+        place.width,
+        steps,
+        tuple(support),
+        total,
+        information,
+        tuple(rivals),
+        missed,
+    )
 
 
-def _step_rivals(captures: Captures, lists: _Lists, number: int, here: Array, left: Array) -> Iterator[Rival]:
+def _step_rivals(
+    captures: Captures, lists: _Lists, number: int, here: Array, left: Array
+) -> Iterator[Rival]:
     """Other laws that are exact on the captures ``here`` that a step decides, and other conditions
     that select them from those ``left``."""
     laws, predicates = lists.laws, lists.predicates
@@ -224,20 +280,24 @@ def _step_rivals(captures: Captures, lists: _Lists, number: int, here: Array, le
     cost, when = predicates.cost[predicate], predicates.condition(predicate)
     # a capture that the step and those after it give alike says nothing of the condition
     rest, free = np.zeros(captures.n, bool), left.copy()
-    for later, its_law in lists.found[0][1][number + 1:]:
+    for later, its_law in lists.found[0][1][number + 1 :]:
         rest |= free & predicates.masks[later] & laws.agree[laws.kept[its_law]]
         free &= ~predicates.masks[later]
     needed, others = here & ~rest, left & ~laws.agree[own]
     inside, outside = packed(needed[None]), packed(others[None])
-    same = (predicates.all_costs <= cost + PRIOR.likely_few) \
-        & ((inside & ~predicates.all_masks | outside & predicates.all_masks) == 0).all(1)
-    for other in np.flatnonzero(same)[:BUDGET.rivals].tolist():
+    same = (predicates.all_costs <= cost + PRIOR.likely_few) & (
+        (inside & ~predicates.all_masks | outside & predicates.all_masks) == 0
+    ).all(1)
+    for other in np.flatnonzero(same)[: BUDGET.rivals].tolist():
         condition = predicates.any_condition(other)
         if condition != when:
             yield Rival(max(0.0, float(predicates.all_costs[other] - cost)), number, when=condition)
     # limits on other laws; how round a limit is says nothing, as it may lie anywhere between two
     # captures
-    limit = next((limit for limit in lists.limits if when in (limit.condition, opposite(limit.condition))), None)
+    limit = next(
+        (limit for limit in lists.limits if when in (limit.condition, opposite(limit.condition))),
+        None,
+    )
     for other_limit in lists.limits if limit else ():
         extra_cost = other_limit.price - limit.price if limit else 0.0
         if other_limit is limit or extra_cost > PRIOR.likely_few:

@@ -24,31 +24,48 @@ from npulab.analysis.laws.prior import BUDGET, PRIOR, constant_cost
 from npulab.analysis.laws.solved import Rival, Solved, Steps
 
 TWINS = (("//", 2), ("ceil", 2), ("+", -1), ("+", 1), ("*", 2))
-UNBOUNDED = 2 ** 20  # above every budget
+UNBOUNDED = 2**20  # above every budget
 ORDERED = ("<=", ">", "<", ">=")
 OTHER_END = {"min": "max", "max": "min"}
 
 
-def rival_groups(solved: Solved, fields: Sequence[Solved], columns: Columns, *, twins: Twins | None = None,
-                 inner: bool = False) -> Iterator[tuple[str, list[Rival]]]:
+def rival_groups(
+    solved: Solved,
+    fields: Sequence[Solved],
+    columns: Columns,
+    *,
+    twins: Twins | None = None,
+    inner: bool = False,
+) -> Iterator[tuple[str, list[Rival]]]:
     """("rivals" or "threshold", what fits a field's captures as well), by kind: those of the
     search, limits moved, limits that may hold, other numbers; ``inner`` as in ``gap_rivals``,
     ``twins`` where they count as rivals."""
     yield "rivals", list(solved.rivals)
     yield "threshold", list(gap_rivals(solved, columns, inner))
     yield "threshold", [*limit_rivals(solved, columns), *clamp_rivals(solved, columns, fields)]
-    yield "rivals", [*(twins.rivals(solved) if twins else ()), *like_rivals(solved, fields, columns)]
+    yield (
+        "rivals",
+        [*(twins.rivals(solved) if twins else ()), *like_rivals(solved, fields, columns)],
+    )
 
 
 def shorter(solved: Solved) -> Iterator[Steps]:
     """The steps with one condition less, or with an operator of a law replaced by a part of it."""
     for number, (when, law) in enumerate(solved.steps):
         parts = literals(when)
-        changed = [(both(*(other for other in parts if other != part)), law) for part in parts if len(parts) > 1]
-        changed += [(when, _replaced(law, outer, inner, [-1]))
-                    for outer in _whole(law) for inner in _whole(outer) if inner != outer]
+        changed = [
+            (both(*(other for other in parts if other != part)), law)
+            for part in parts
+            if len(parts) > 1
+        ]
+        changed += [
+            (when, _replaced(law, outer, inner, [-1]))
+            for outer in _whole(law)
+            for inner in _whole(outer)
+            if inner != outer
+        ]
         for step in changed:
-            yield (*solved.steps[:number], step, *solved.steps[number + 1:])
+            yield (*solved.steps[:number], step, *solved.steps[number + 1 :])
 
 
 def _whole(law: Expression) -> dict[Expression, None]:
@@ -66,9 +83,14 @@ def gap_rivals(solved: Solved, columns: Columns, inner: bool = False) -> Iterato
     free, values_so = np.ones(columns.n, bool), solved.values(columns)
     for number, (when, law) in enumerate(solved.steps):
         parts = literals(when)
-        rest = solved.steps[number + 1:]
-        alike = (columns[law] % 2 ** solved.width == values_so) & (
-            solved.decide(columns, rest) >= 0) & (solved.values(columns, rest) == values_so) if rest else ~free & free
+        rest = solved.steps[number + 1 :]
+        alike = (
+            (columns[law] % 2**solved.width == values_so)
+            & (solved.decide(columns, rest) >= 0)
+            & (solved.values(columns, rest) == values_so)
+            if rest
+            else ~free & free
+        )
         for literal in parts:
             if literal.op not in ORDERED or literal.args[1].op != CONSTANT:
                 continue
@@ -83,7 +105,9 @@ def gap_rivals(solved: Solved, columns: Columns, inner: bool = False) -> Iterato
             op = {"<": "<=", ">=": ">"}.get(literal.op, literal.op)
             for end in ends:
                 moved = term(op, column, end)
-                yield Rival(0.0, number, when=both(*(moved if part is literal else part for part in parts)))
+                yield Rival(
+                    0.0, number, when=both(*(moved if part is literal else part for part in parts))
+                )
         free &= ~columns[when]
 
 
@@ -94,24 +118,36 @@ def limit_rivals(solved: Solved, columns: Columns) -> Iterator[Rival]:
     decided, values = solved.decide(columns), solved.values(columns)
     raw = [columns[law][decided == number] for number, (_, law) in enumerate(solved.steps)]
     for number, (_, law) in enumerate(solved.steps):
-        if law.op in OTHER_END and law.args[1].op == CONSTANT and law.args[0].op in INTEGER \
-                and 2 * (raw[number] == law.args[1].args[0]).sum() > len(raw[number]):
-            end, step = (int(raw[number].min()), -1) if law.op == "min" else (int(raw[number].max()), 1)
+        if (
+            law.op in OTHER_END
+            and law.args[1].op == CONSTANT
+            and law.args[0].op in INTEGER
+            and 2 * (raw[number] == law.args[1].args[0]).sum() > len(raw[number])
+        ):
+            end, step = (
+                (int(raw[number].min()), -1) if law.op == "min" else (int(raw[number].max()), 1)
+            )
             # anywhere between what a row would have and the end
             for limit in (end, end + step, end + step * end // 4, end + step * end // 2):
                 yield Rival(0.0, number, law=term(OTHER_END[law.op], law, limit))
     for op, end in (("max", int(values.min())), ("min", int(values.max()))):
-        if constant_cost(end) > PRIOR.round_limit or (values == end).sum() < max(BUDGET.at_end, 0.01 * columns.n):
+        if constant_cost(end) > PRIOR.round_limit or (values == end).sum() < max(
+            BUDGET.at_end, 0.01 * columns.n
+        ):
             continue
         for number, (_, law) in enumerate(solved.steps):
             plain = law.op not in INTEGER or law.op == op or not law.names() | law.names(FIELD)
             # a law that wraps has no limits
-            inside = len(raw[number]) and raw[number].min() >= 0 and raw[number].max() < 2 ** solved.width
+            inside = (
+                len(raw[number]) and raw[number].min() >= 0 and raw[number].max() < 2**solved.width
+            )
             if not plain and inside and (raw[number] == end).any():
                 yield Rival(0.0, number, law=term(op, law, end))
 
 
-def clamp_rivals(solved: Solved, columns: Columns, fields: Sequence[Solved] = ()) -> Iterator[Rival]:
+def clamp_rivals(
+    solved: Solved, columns: Columns, fields: Sequence[Solved] = ()
+) -> Iterator[Rival]:
     """The steps with a constant as the limit of what another step reads, where the captures are all
     beyond it.
 
@@ -129,11 +165,20 @@ def clamp_rivals(solved: Solved, columns: Columns, fields: Sequence[Solved] = ()
             if len(beside) == 1 and solved.adjoins(other):
                 low, high = (solved, other) if other.lsb > solved.lsb else (other, solved)
                 whole = {solved: law.args[0], other: beside[0]}
-                limits.append((int(whole[low] + 2 ** low.width * whole[high]), solved.lsb - low.lsb,
-                               (*solved.steps, *other.steps)))
+                limits.append(
+                    (
+                        int(whole[low] + 2**low.width * whole[high]),
+                        solved.lsb - low.lsb,
+                        (*solved.steps, *other.steps),
+                    )
+                )
         for limit, up, read in limits:
-            parts = dict.fromkeys(part for _, read_law in read for part in read_law.walk()
-                                  if part.op in (PARAMETER, FIELD, *INTEGER) and part.op not in OTHER_END)
+            parts = dict.fromkeys(
+                part
+                for _, read_law in read
+                for part in read_law.walk()
+                if part.op in (PARAMETER, FIELD, *INTEGER) and part.op not in OTHER_END
+            )
             for part in parts:
                 column = columns[part][here]
                 for op, beyond in (("min", column >= limit), ("max", column <= limit)):
@@ -142,10 +187,12 @@ def clamp_rivals(solved: Solved, columns: Columns, fields: Sequence[Solved] = ()
                         yield from _earlier(solved, number, held, columns, values)
 
 
-def _earlier(solved: Solved, number: int, law: Expression, columns: Columns, values: Array) -> Iterator[Rival]:
+def _earlier(
+    solved: Solved, number: int, law: Expression, columns: Columns, values: Array
+) -> Iterator[Rival]:
     """A law for a step that may come first, too, or under a wider condition: what of it the
     captures allow."""
-    when, rest = solved.steps[number][0], (*solved.steps[:number], *solved.steps[number + 1:])
+    when, rest = solved.steps[number][0], (*solved.steps[:number], *solved.steps[number + 1 :])
     parts = literals(when)
     wider = [both(*(other for other in parts if other != part)) for part in parts if len(parts) > 1]
     for condition in (when, *wider):
@@ -156,13 +203,20 @@ def _earlier(solved: Solved, number: int, law: Expression, columns: Columns, val
 
 
 def like_rivals(solved: Solved, fields: Sequence[Solved], columns: Columns) -> Iterator[Rival]:
-    """What gives the captures as well: the laws of the fields beside it, where these may go on; those
+    """What gives the captures as well: the laws of the fields beside it, where these may go on;
+    those
     of a number one less or more: of a size, or of its last index."""
-    lists = [tuple((when, _moved(law, solved.lsb - other.lsb)) for when, law in other.steps)
-             for other in fields if solved.adjoins(other)]
-    lists += [tuple((when, _replaced(law, part, term("+", part, by), [-1])) for when, law in solved.steps)
-              for part in dict.fromkeys(part for _, law in solved.steps for part in law.walk())
-              for by in (-1, 1) if part.op == PARAMETER and columns[part].dtype.kind == "i"]
+    lists = [
+        tuple((when, _moved(law, solved.lsb - other.lsb)) for when, law in other.steps)
+        for other in fields
+        if solved.adjoins(other)
+    ]
+    lists += [
+        tuple((when, _replaced(law, part, term("+", part, by), [-1])) for when, law in solved.steps)
+        for part in dict.fromkeys(part for _, law in solved.steps for part in law.walk())
+        for by in (-1, 1)
+        if part.op == PARAMETER and columns[part].dtype.kind == "i"
+    ]
     values = solved.values(columns)
     for steps in lists:
         if (solved.values(columns, steps) == values).all():
@@ -171,10 +225,10 @@ def like_rivals(solved: Solved, fields: Sequence[Solved], columns: Columns) -> I
 
 def _moved(law: Expression, up: int) -> Expression:
     """A law from a bit higher (lower) on."""
-    if up < 0 and law.op == "//" and law.args[1].op == CONSTANT and law.args[1].args[0] >= 2 ** -up:
-        left = law.args[1].args[0] // 2 ** -up
+    if up < 0 and law.op == "//" and law.args[1].op == CONSTANT and law.args[1].args[0] >= 2**-up:
+        left = law.args[1].args[0] // 2**-up
         return term("//", law.args[0], left) if left > 1 else law.args[0]
-    return term("//", law, 2 ** up) if up > 0 else term("*", law, 2 ** -up)
+    return term("//", law, 2**up) if up > 0 else term("*", law, 2**-up)
 
 
 def hidden_changes(solved: Solved, captured: Columns, asked: Columns, values: Array) -> Array:
@@ -208,7 +262,7 @@ def hidden_changes(solved: Solved, captured: Columns, asked: Columns, values: Ar
             upper = most[np.searchsorted(along[order], at, "left")]
         for bound in (upper, lower):
             shares = OPERATORS["share"][0](asked[x][here], np.maximum(bound, 1))
-            changed[here] |= (shares ^ values[here]) % 2 ** solved.width
+            changed[here] |= (shares ^ values[here]) % 2**solved.width
     return changed
 
 
@@ -227,8 +281,14 @@ class Twins:
     def __init__(self, captured: Columns, names: Sequence[str]) -> None:
         self.captured = captured
         leaves = [parameter(name) for name in names]
-        changed = [law for leaf in leaves for law in (*(term(op, leaf, value) for op, value in TWINS),
-                                                      term("//", term("-", leaf, 1), 2))]
+        changed = [
+            law
+            for leaf in leaves
+            for law in (
+                *(term(op, leaf, value) for op, value in TWINS),
+                term("//", term("-", leaf, 1), 2),
+            )
+        ]
         self._of: dict[bytes, list[Expression]] = {}
         for law in (*leaves, *changed):
             values = np.asarray(captured[law], np.int64)
@@ -246,11 +306,15 @@ class Twins:
         for number, (when, law) in enumerate(solved.steps):
             for whole in (law, when):
                 for part in dict.fromkeys(whole.walk()):
-                    for twin in self.of(part)[:BUDGET.twins]:
+                    for twin in self.of(part)[: BUDGET.twins]:
                         for places in (1, -1):
                             other = _replaced(whole, part, twin, [places])
                             if other != whole:
-                                yield Rival(0.0, number, law=other) if whole is law else Rival(0.0, number, when=other)
+                                yield (
+                                    Rival(0.0, number, law=other)
+                                    if whole is law
+                                    else Rival(0.0, number, when=other)
+                                )
 
     def apart(self, solved: Solved, asked: Columns) -> Array:
         """``(N,) bool``: rows that break what held on all captures, where a field reads anything

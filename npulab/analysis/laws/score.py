@@ -1,4 +1,6 @@
-"""What laws say of captures that they were not made from: how much is claimed, how much is wrong."""
+"""What laws say of captures that they were not made from: how much is claimed, how much is
+wrong.
+"""
 
 from __future__ import annotations
 
@@ -41,8 +43,11 @@ class Score:
         return self.wrong / self.claimed if self.claimed else 0.0
 
     def __str__(self) -> str:
-        return (f"{self.claimed} of {self.cells} cells claimed ({100 * self.claimed / max(self.cells, 1):.1f} %), "
-                f"{self.wrong} of them wrong")
+        return (
+            f"{self.claimed} of {self.cells} cells claimed "
+            f"({100 * self.claimed / max(self.cells, 1):.1f} %), "
+            f"{self.wrong} of them wrong"
+        )
 
 
 def scored(known: Array, words: Array, predicted: Array, claims: Array, nuisance: Array) -> Score:
@@ -56,8 +61,17 @@ def scored(known: Array, words: Array, predicted: Array, claims: Array, nuisance
     wrong = (predicted ^ words) & claimed
     word, bit = np.nonzero(bits_of(varying))
     counts = [bits_of(cells).sum(0)[word, bit] for cells in (claimed, wrong)]
-    mistakes = tuple((row, word, int(wrong[row, word]), int(predicted[row, word]), int(words[row, word]))
-                     for row, word in np.argwhere(wrong).tolist())
-    frame = pd.DataFrame({"word": word, "bit": bit, "cells": len(words), "claimed": counts[0], "wrong": counts[1]})
-    return Score(int(np.bitwise_count(varying).sum()) * len(words), int(np.bitwise_count(claimed).sum()),
-                 int(np.bitwise_count(wrong).sum()), frame, mistakes)
+    mistakes = tuple(
+        (row, word, int(wrong[row, word]), int(predicted[row, word]), int(words[row, word]))
+        for row, word in np.argwhere(wrong).tolist()
+    )
+    frame = pd.DataFrame(
+        {"word": word, "bit": bit, "cells": len(words), "claimed": counts[0], "wrong": counts[1]}
+    )
+    return Score(
+        int(np.bitwise_count(varying).sum()) * len(words),
+        int(np.bitwise_count(claimed).sum()),
+        int(np.bitwise_count(wrong).sum()),
+        frame,
+        mistakes,
+    )

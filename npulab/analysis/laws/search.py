@@ -46,8 +46,9 @@ class Derived:
     inner: tuple[Expression, ...] = ()
 
 
-def start(words: Array, columns: Columns, names: Names, ignore: Array, starts: Sequence[int],
-          watch: Watch) -> State:
+def start(
+    words: Array, columns: Columns, names: Names, ignore: Array, starts: Sequence[int], watch: Watch
+) -> State:
     """The state before anything is explained; ``ignore (W,) uint32`` are bits that say nothing,
     ``starts (W,)`` those at which a field begins."""
     bits = bits_of(words)
@@ -67,11 +68,16 @@ def explain(state: State, brief: bool = False) -> State:
     state = explain_singly(state, first)
     round_ = None
     derived = Derived()
-    rounds = (False, False, False, True, True) if captures.n >= BUDGET.for_derived else (False, False)
+    rounds = (
+        (False, False, False, True, True) if captures.n >= BUDGET.for_derived else (False, False)
+    )
     for number, captured in enumerate(rounds[:1] if brief else rounds):
         # fields that follow from open ones are looked for where few are open
-        if not state.todo.any() or captures.n < BUDGET.for_regimes \
-                or (captured and state.todo.sum() > BUDGET.open_for_derived):
+        if (
+            not state.todo.any()
+            or captures.n < BUDGET.for_regimes
+            or (captured and state.todo.sum() > BUDGET.open_for_derived)
+        ):
             break
         before, derived = derived, derive(state, library, captured)
         # the same columns once more would find the same
@@ -95,17 +101,31 @@ def _round(state: State, derived: Derived, deep: bool) -> Round:
     """Laws and conditions over the parameters that matter and the derived columns."""
     captures = state.captures
     names = relevant(state)
-    library = make_library(captures.columns, Names(
-        names, fields=derived.names, given=captures.names.given,
-        factors=[name for name in captures.names.integers if name not in names]))
+    library = make_library(
+        captures.columns,
+        Names(
+            names,
+            fields=derived.names,
+            given=captures.names.given,
+            factors=[name for name in captures.names.integers if name not in names],
+        ),
+    )
     leaves = [*map(parameter, names), *map(field, derived.names)]
     # conditions that say whether a field is what it usually is
-    compared = [(term(op, field(name), law), 8.0) for name, law in derived.usually for op in ("==", "!=")]
+    compared = [
+        (term(op, field(name), law), 8.0) for name, law in derived.usually for op in ("==", "!=")
+    ]
     sizes = {leaf for leaf in leaves if is_size(captures.columns[leaf])}
     predicates = make_predicates(captures.columns, leaves, sizes, compared)
-    predicates = predicates.with_thresholds(sorted(derived.inner, key=lambda law: len([*law.walk()])))
-    predicates = predicates.cheaper({when for solved in state.solved for when, _ in solved.steps if when != ALWAYS})
-    captures.watch.tell(f"round: {len(library)} laws, {len(predicates)} conditions, {int(state.todo.sum())} bits")
+    predicates = predicates.with_thresholds(
+        sorted(derived.inner, key=lambda law: len([*law.walk()]))
+    )
+    predicates = predicates.cheaper(
+        {when for solved in state.solved for when, _ in solved.steps if when != ALWAYS}
+    )
+    captures.watch.tell(
+        f"round: {len(library)} laws, {len(predicates)} conditions, {int(state.todo.sum())} bits"
+    )
     return Round(library, predicates, derived.names, deep)
 
 
@@ -119,7 +139,9 @@ def relevant(state: State) -> list[str]:
     if not len(targets):
         return []
     bits = bits_of(captures.words)[:, targets[:, 0], targets[:, 1]].astype(np.float64)
-    used = names_in(part for solved in state.solved if len(solved.steps) > 1 for part in solved.parts)
+    used = names_in(
+        part for solved in state.solved if len(solved.steps) > 1 for part in solved.parts
+    )
     laws = [solved.steps[0][1] for solved in state.solved]
     copied = {law.args[0] for law in laws if law.op == PARAMETER}
     out = []
@@ -133,7 +155,9 @@ def relevant(state: State) -> list[str]:
         limits = kinds[1:] if few else np.quantile(values, QUANTILES, method="nearest")
         group = np.searchsorted(np.unique(limits), values, side="right")
         counts = np.bincount(group, minlength=group.max() + 1).astype(np.float64)
-        ones = np.stack([np.bincount(group, weights=column, minlength=len(counts)) for column in bits.T])
+        ones = np.stack(
+            [np.bincount(group, weights=column, minlength=len(counts)) for column in bits.T]
+        )
         share = bits.mean(0)[:, None]
         expected = np.stack([counts * share, counts * (1 - share)])
         observed = np.stack([ones, counts - ones])
@@ -166,17 +190,25 @@ def derive(state: State, library: Library, captured: bool) -> Derived:
             continue
         ready.add(solved.name)
         uncut = solved.uncut(columns)
-        values = uncut % 2 ** solved.width
+        values = uncut % 2**solved.width
         if solved.partial:
             values = np.where(solved.decide(columns) < 0, solved.raw(captures.words), values)
         columns.add(solved.name, values)
         # who fills in a field that is too narrow for its value goes on with the value
-        if solved.width > 1 and len(np.unique(values)) > 2 and values.tobytes() not in seen \
-                and not (uncut >= 2 ** solved.width).any():
+        if (
+            solved.width > 1
+            and len(np.unique(values)) > 2
+            and values.tobytes() not in seen
+            and not (uncut >= 2**solved.width).any()
+        ):
             seen.add(values.tobytes())
             enter(solved, values, len(solved.steps) > 1)
-        inner |= dict.fromkeys(part for _, law in solved.steps for part in law.walk()
-                               if part != law and part.op in LIMITED and len([*part.walk()]) > 3)
+        inner |= dict.fromkeys(
+            part
+            for _, law in solved.steps
+            for part in law.walk()
+            if part != law and part.op in LIMITED and len([*part.walk()]) > 3
+        )
     for run in state.open_runs() if captured else ():
         values = run.raw(captures.words).astype(np.int64)
         if run.width > 1 and len(np.unique(values)) > 2:
@@ -189,8 +221,8 @@ def _usual(values: Array, width: int, library: Library) -> Expression | None:
     """The cheapest law that gives a field on more than half of the captures, and no constant."""
     if not len(library):
         return None
-    first = library.laws.values[:BUDGET.usual_laws]
-    share = (((first ^ values.astype(np.uint32)) & np.uint32(2 ** width - 1)) == 0).mean(1)
+    first = library.laws.values[: BUDGET.usual_laws]
+    share = (((first ^ values.astype(np.uint32)) & np.uint32(2**width - 1)) == 0).mean(1)
     best = int(share.argmax())
     return library.laws[best] if share[best] > 0.5 and library.laws[best].op in INTEGER else None
 
@@ -221,7 +253,9 @@ def regimes(state: State, round_: Round) -> State:
 def partly(state: State, round_: Round) -> State:
     """Decision lists for what is open that leave captures without a law."""
     for place in state.open_runs():
-        solved = solve(state, round_, place, partly=True) if place.width >= BUDGET.sure_width else None
+        solved = (
+            solve(state, round_, place, partly=True) if place.width >= BUDGET.sure_width else None
+        )
         if solved and not np.any(solved.missed):
             state = state.accept(solved)
     return state
@@ -254,9 +288,20 @@ def widen(state: State, round_: Round) -> State:
 def merge(state: State, round_: Round) -> State:
     """Join neighbours that one list explains for about what it costs to explain one of them."""
     for low in state.solved:
-        high = next((solved for solved in state.solved if solved.lsb == low.end and solved.word == low.word), None)
-        if high is None or low not in state.solved or len(low.steps) == len(high.steps) == 1 \
-                or state.is_read(low, high):
+        high = next(
+            (
+                solved
+                for solved in state.solved
+                if solved.lsb == low.end and solved.word == low.word
+            ),
+            None,
+        )
+        if (
+            high is None
+            or low not in state.solved
+            or len(low.steps) == len(high.steps) == 1
+            or state.is_read(low, high)
+        ):
             continue
         solved = solve(state, round_, Place(low.word, low.lsb, low.width + high.width))
         if solved and solved.cost <= max(low.cost, high.cost) + PRIOR.simpler:
@@ -274,12 +319,24 @@ def lone_bits(state: State, round_: Round) -> State:
         explained = float(captures.information[:, word, bit].sum())
         wanted = place.raw(captures.words) == 1
         if wanted.tobytes() not in known:
-            known[wanted.tobytes()] = parity(wanted, captures.columns, leaves) if explained > PRIOR.parity else []
+            known[wanted.tobytes()] = (
+                parity(wanted, captures.columns, leaves) if explained > PRIOR.parity else []
+            )
         laws = known[wanted.tobytes()]
         if laws:
             rivals = tuple(Rival(0.0, 0, law=law) for law in laws[1:])
-            state = state.accept(Solved(word, bit, 1, ((ALWAYS, laws[0]),), (captures.n,), PRIOR.parity, explained,
-                                        rivals))
+            state = state.accept(
+                Solved(
+                    word,
+                    bit,
+                    1,
+                    ((ALWAYS, laws[0]),),
+                    (captures.n,),
+                    PRIOR.parity,
+                    explained,
+                    rivals,
+                )
+            )
         else:
             state = attempt(state, round_, place, margin=PRIOR.bit_gain)
     return state

@@ -28,10 +28,12 @@ def status_html(watch: Watch, text: str, seconds: float, naming: Naming | None =
     latest = [str(solved).rsplit("  [", 1)[0] for solved in state.solved[::-1][:LATEST]]
     if naming is not None:
         latest, text = [*naming.all_said(latest)], naming.said(text)
-    return (f"<p>looking for laws, {seconds:.0f} s: {len(state.solved)} fields explain "
-            f"{varying - left} of {varying} bits that vary; "
-            f"interrupting the kernel keeps them<br>{html.escape(text[:120])}</p>"
-            f"<pre>{html.escape(chr(10).join(latest))}</pre>")
+    return (
+        f"<p>looking for laws, {seconds:.0f} s: {len(state.solved)} fields explain "
+        f"{varying - left} of {varying} bits that vary; "
+        f"interrupting the kernel keeps them<br>{html.escape(text[:120])}</p>"
+        f"<pre>{html.escape(chr(10).join(latest))}</pre>"
+    )
 
 
 @contextmanager

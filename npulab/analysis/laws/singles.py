@@ -25,8 +25,14 @@ class _Piece(Place):
     explained: float
 
 
-def explain_singly(state: State, library: Library, derived: Collection[str] = (), *, lonely: bool = False,
-                   wide: bool = False) -> State:
+def explain_singly(
+    state: State,
+    library: Library,
+    derived: Collection[str] = (),
+    *,
+    lonely: bool = False,
+    wide: bool = False,
+) -> State:
     """Explain bits by one law for all captures.
 
     Unless ``lonely``, a single bit counts only with a plain law, as a limit looks like the high bit
@@ -38,19 +44,35 @@ def explain_singly(state: State, library: Library, derived: Collection[str] = ()
     pieces = _cover(state, _by_gain(state, library, matches, derived), library)
     while pieces:
         bits = {position for piece in pieces for position in piece.positions}
-        whole = {position for place in state.open_runs()
-                 if all(position in bits or not state.todo[position] for position in place.positions)
-                 for position in place.positions}
+        whole = {
+            position
+            for place in state.open_runs()
+            if all(position in bits or not state.todo[position] for position in place.positions)
+            for position in place.positions
+        }
         count = Counter(piece.run.law for piece in pieces)
-        sure = [piece for piece in pieces if lonely
-                or ((piece.word, piece.lsb) in whole and not wide
-                    and (piece.width > 1 or library.laws.cost[piece.run.law] < PRIOR.plain or count[piece.run.law] > 1))
-                or (piece.width >= BUDGET.sure_width and not _is_top(state, piece))]
+        sure = [
+            piece
+            for piece in pieces
+            if lonely
+            or (
+                (piece.word, piece.lsb) in whole
+                and not wide
+                and (
+                    piece.width > 1
+                    or library.laws.cost[piece.run.law] < PRIOR.plain
+                    or count[piece.run.law] > 1
+                )
+            )
+            or (piece.width >= BUDGET.sure_width and not _is_top(state, piece))
+        ]
         if not sure:
             break
         for piece in sure:
             # of several that follow from each other the last one has to follow from something else
-            if not library.uses_of(state.circular(piece, derived)) & int(library.laws.uses[piece.run.law]):
+            if not library.uses_of(state.circular(piece, derived)) & int(
+                library.laws.uses[piece.run.law]
+            ):
                 state = state.accept(_solved(state, piece, library, matches))
         pieces = [piece for piece in pieces if piece not in sure]  # these may stand alone now
     return state
@@ -73,8 +95,10 @@ def _by_gain(state: State, library: Library, matches: Matches, derived: Collecti
     at = np.ravel_multi_index((word, lsb, width), size)
     if derived:
         places, of = np.unique(at, return_inverse=True)
-        circular = [library.uses_of(state.circular(Place(*place), derived))
-                    for place in zip(*np.unravel_index(places, size), strict=True)]
+        circular = [
+            library.uses_of(state.circular(Place(*place), derived))
+            for place in zip(*np.unravel_index(places, size), strict=True)
+        ]
         keep &= library.laws.uses[law] & np.array(circular, np.uint64)[of] == 0
     cheapest = np.full(np.prod(size), np.inf)
     np.minimum.at(cheapest, at[keep], costs[law[keep]])
@@ -96,17 +120,19 @@ def _cover(state: State, found: Array, library: Library) -> list[_Piece]:
     used: set[int] = set()
     free, varies = (state.todo @ powers).tolist(), (state.captures.varies @ powers).tolist()
     chosen: list[_Piece] = []
-    again: dict[tuple[int, int, int], Run] = {}  # places of laws that other bits follow, the cheapest ones
+    again: dict[
+        tuple[int, int, int], Run
+    ] = {}  # places of laws that other bits follow, the cheapest ones
     for numbers in found.tolist():
         word, lsb, width, law, _ = numbers
-        span = free[word] & (2 ** width - 1) * 2 ** lsb
+        span = free[word] & (2**width - 1) * 2**lsb
         if not span:
             continue
         # of laws of one price the one that another run has
         other = None if law in used else again.get((word, lsb, width))
         run = other if other and costs[other.law] < costs[law] + 1 else Run(*numbers)
         lsb, end = (span & -span).bit_length() - 1, span.bit_length()
-        span = 2 ** end - 2 ** lsb
+        span = 2**end - 2**lsb
         if varies[word] & span & ~free[word]:
             continue  # in more than one piece
         cost, needed = float(costs[run.law]), PRIOR.bit_gain
@@ -138,19 +164,35 @@ def _solved(state: State, piece: _Piece, library: Library, matches: Matches) -> 
     run, costs, shift = piece.run, library.laws.cost, piece.run.shift + piece.lsb - piece.run.lsb
     cost = float(costs[run.law])
     # the lowest bit varies
-    fits, starts = matches.giving([position for position in piece.positions if state.captures.varies[position]])
+    fits, starts = matches.giving(
+        [position for position in piece.positions if state.captures.varies[position]]
+    )
     extra = costs[fits] - cost + PRIOR.middle * ((starts > 0) - float(shift > 0))
     # a parameter that gives the same bits is told before any formula, whatever other words share
     least = int(extra.argmin())
     plain = int(fits[least]), int(starts[least])
-    told = plain if extra[least] < 0 and library.laws[plain[0]].op == PARAMETER else (run.law, shift)
+    told = (
+        plain if extra[least] < 0 and library.laws[plain[0]].op == PARAMETER else (run.law, shift)
+    )
     rivals = []
-    for law, start, extra_cost in zip(fits.tolist(), starts.tolist(), np.maximum(extra, 0).tolist(), strict=True):
+    for law, start, extra_cost in zip(
+        fits.tolist(), starts.tolist(), np.maximum(extra, 0).tolist(), strict=True
+    ):
         if extra_cost <= PRIOR.likely_few:
             if (law, start) != told:
                 rivals.append(Rival(extra_cost, 0, law=shifted(library.laws[law], start)))
-            rivals += [Rival(extra_cost + more, 0, law=shifted(other, start))
-                       for more, other in library.rivals(law, PRIOR.likely_few - extra_cost)]
+            rivals += [
+                Rival(extra_cost + more, 0, law=shifted(other, start))
+                for more, other in library.rivals(law, PRIOR.likely_few - extra_cost)
+            ]
     rivals.sort(key=lambda rival: rival.extra_cost)
-    return Solved(piece.word, piece.lsb, piece.width, ((ALWAYS, shifted(library.laws[told[0]], told[1])),),
-                  (state.captures.n,), cost + PRIOR.place, piece.explained, tuple(rivals[:BUDGET.rivals]))
+    return Solved(
+        piece.word,
+        piece.lsb,
+        piece.width,
+        ((ALWAYS, shifted(library.laws[told[0]], told[1])),),
+        (state.captures.n,),
+        cost + PRIOR.place,
+        piece.explained,
+        tuple(rivals[: BUDGET.rivals]),
+    )

@@ -11,7 +11,9 @@ import numpy as np
 
 from npulab.analysis.laws.expressions import ALWAYS, FIELD, PARAMETER, Array, Columns, Expression
 
-Steps = tuple[tuple[Expression, Expression], ...]  # (when, law), the last one always, or some captures have no law
+Steps = tuple[
+    tuple[Expression, Expression], ...
+]  # (when, law), the last one always, or some captures have no law
 
 
 def names_in(parts: Iterable[Expression | None], op: str = PARAMETER) -> set[str]:
@@ -50,15 +52,15 @@ class Place:
     @property
     def mask(self) -> int:
         """Its bits in the word."""
-        return (2 ** self.width - 1) * 2 ** self.lsb
+        return (2**self.width - 1) * 2**self.lsb
 
     def raw(self, words: Array) -> Array:
         """Its bits in ``(N, W) uint32``, as captured: ``(N,) uint32``."""
-        return (words[:, self.word] >> np.uint32(self.lsb)) & np.uint32(2 ** self.width - 1)
+        return (words[:, self.word] >> np.uint32(self.lsb)) & np.uint32(2**self.width - 1)
 
     def placed(self, values: Array) -> Array:
         """Raw values ``(N,)`` where they lie in the word, uint32."""
-        return (values * 2 ** self.lsb).astype(np.uint32)
+        return (values * 2**self.lsb).astype(np.uint32)
 
     def adjoins(self, other: Place) -> bool:
         """Whether another field begins where this one ends, or the other way round."""
@@ -91,7 +93,9 @@ class Rival:
 
     def __str__(self) -> str:
         if self.steps:
-            return "; ".join(f"{'else' if when == ALWAYS else when}: {law}" for when, law in self.steps)
+            return "; ".join(
+                f"{'else' if when == ALWAYS else when}: {law}" for when, law in self.steps
+            )
         return str(self.law) if self.law is not None else f"when {self.when}"
 
 
@@ -142,7 +146,7 @@ class Solved(Place):
 
     def values(self, columns: Columns, steps: Steps = ()) -> Array:
         """The field's raw value on each row, ``(N,) int64``."""
-        return self.uncut(columns, steps) % 2 ** self.width
+        return self.uncut(columns, steps) % 2**self.width
 
     def wrong(self, columns: Columns, words: Array, steps: Steps = ()) -> Array:
         """``(N,) bool``: the captures whose bits are not what a step gives that decides them."""
@@ -154,15 +158,18 @@ class Solved(Place):
             return rival.steps
         when, law = self.steps[rival.step]
         changed = (rival.when or when, rival.law or law)
-        return (*self.steps[:rival.step], changed, *self.steps[rival.step + 1:])
+        return (*self.steps[: rival.step], changed, *self.steps[rival.step + 1 :])
 
     def changes(self, rival: Rival, columns: Columns, values: Array) -> Array:
         """``(N,) int64``: the bits in which a rival differs from the field's ``values``."""
         return self.values(columns, self.alternative(rival)) ^ values
 
     def __str__(self) -> str:
-        parts = [f"{law}" if when == ALWAYS and len(self.steps) == 1 else
-                 f"{'else' if when == ALWAYS else when}: {law} ({n})"
-                 for (when, law), n in zip(self.steps, self.support, strict=True)]
+        parts = [
+            f"{law}"
+            if when == ALWAYS and len(self.steps) == 1
+            else f"{'else' if when == ALWAYS else when}: {law} ({n})"
+            for (when, law), n in zip(self.steps, self.support, strict=True)
+        ]
         missed = "" if self.missed is None else f", held out {int(self.missed.sum())} wrong"
         return f"{self.name} = {'; '.join(parts)}  [{self.cost:.0f} of {self.explained:.0f} bits{missed}]"

@@ -58,11 +58,18 @@ class State:
     def accept(self, solved: Solved, instead_of: Collection[Solved] = ()) -> State:
         """The state with one more field, in place of others."""
         reads = solved.reads.union(*(self.follows.get(name, frozenset()) for name in solved.reads))
-        # what was open when others were said to follow from it follows from these now, and so do they
-        follows = {name: of | reads if solved.name in of else of for name, of in self.follows.items()} \
-            if reads else self.follows
-        state = replace(self.but([solved]), follows={**follows, solved.name: reads},
-                        solved=(*(old for old in self.solved if old not in instead_of), solved))
+        # what was open when others were said to follow from it follows from these now, and so do
+        # they
+        follows = (
+            {name: of | reads if solved.name in of else of for name, of in self.follows.items()}
+            if reads
+            else self.follows
+        )
+        state = replace(
+            self.but([solved]),
+            follows={**follows, solved.name: reads},
+            solved=(*(old for old in self.solved if old not in instead_of), solved),
+        )
         self.captures.watch.state = state
         self.captures.watch.tell(str(solved))
         return state
@@ -71,7 +78,7 @@ class State:
         """The state without some places to explain."""
         todo = self.todo.copy()
         for place in places:
-            todo[place.word, place.lsb:place.end] = False
+            todo[place.word, place.lsb : place.end] = False
         return replace(self, todo=todo)
 
     def is_read(self, *fields: Solved) -> bool:
@@ -100,6 +107,9 @@ class State:
         """Fields, of the ``derived`` ones, that a place must not follow from: itself, and what
         follows from it."""
         there = {name: Place.named(name) for name in derived}
-        names = {place.name} | {name for name, other in there.items()
-                                if other.word == place.word and other.mask & place.mask}
+        names = {place.name} | {
+            name
+            for name, other in there.items()
+            if other.word == place.word and other.mask & place.mask
+        }
         return names | {name for name in derived if self.follows.get(name, frozenset()) & names}

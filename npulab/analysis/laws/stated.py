@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from npulab.analysis.laws.expressions import FIELD, PARAMETER, Array, Columns, Expression, field, parameter
+from npulab.analysis.laws.expressions import (
+    FIELD,
+    PARAMETER,
+    Array,
+    Columns,
+    Expression,
+    field,
+    parameter,
+)
 from npulab.analysis.laws.inputs import LARGEST, checked_numbers, checked_words
 from npulab.analysis.laws.naming import Naming
 from npulab.analysis.laws.solved import Place, Steps
@@ -23,8 +31,18 @@ ENOUGH = 8  # different captures before a law that agrees is called found
 TYPE = re.compile(r"u(8|16|32)(?:\[([0-9]+)\])?")
 WORD_BYTES = WORD_BITS // 8
 SHOWN = 20  # names of captures in a row
-NO_NUMBER = -2.0 ** 62
-COLUMNS = ("name", "law", "verdict", "rows", "agree", "contradict", "supports", "contradicts", "status")
+NO_NUMBER = -(2.0**62)
+COLUMNS = (
+    "name",
+    "law",
+    "verdict",
+    "rows",
+    "agree",
+    "contradict",
+    "supports",
+    "contradicts",
+    "status",
+)
 AGREES, CONTRADICTED, SAME, NOTHING = "agrees", "contradicted", "not varied", "nothing to compare"
 
 
@@ -47,8 +65,12 @@ class Stated:
         """From texts; with ``count`` above 1 they are read for each ``i`` from 0.  Raises as
         ``parse_law``."""
         numbers: Iterable[int | None] = range(count) if count > 1 else (None,)
-        return cls(name, law, tuple(parse_steps(law, i) for i in numbers) if law.strip() else (),
-                   tuple(tuple(parse_law(place, i) for i in numbers) for place in places if place.strip()))
+        return cls(
+            name,
+            law,
+            tuple(parse_steps(law, i) for i in numbers) if law.strip() else (),
+            tuple(tuple(parse_law(place, i) for i in numbers) for place in places if place.strip()),
+        )
 
 
 def word_fields(offset: int, kind: str) -> list[str]:
@@ -62,7 +84,9 @@ def word_fields(offset: int, kind: str) -> list[str]:
     """
     found = TYPE.fullmatch(kind)
     if found is None:
-        raise ValueError(f"type: got {kind!r:.40}, allowed are u8, u16, u32 and several of them (u32[16])")
+        raise ValueError(
+            f"type: got {kind!r:.40}, allowed are u8, u16, u32 and several of them (u32[16])"
+        )
     size = int(found[1]) // 8
     if offset < 0 or offset % size:
         raise ValueError(f"offset: got {offset:#x}, allowed is a multiple of {size}")
@@ -90,7 +114,9 @@ def check_stated(stated: Iterable[Stated], captures: Any, parameters: Any = None
     return pd.DataFrame([_row(law, evidence) for law in stated], columns=list(COLUMNS))
 
 
-def check_rows(table: Iterable[Mapping[str, str]], captures: Any, parameters: Any = None) -> pd.DataFrame:
+def check_rows(
+    table: Iterable[Mapping[str, str]], captures: Any, parameters: Any = None
+) -> pd.DataFrame:
     """As ``check_stated``, for the rows of a table: offset (of bytes), type, fields, law; other
     columns are kept.
 
@@ -107,7 +133,11 @@ def check_rows(table: Iterable[Mapping[str, str]], captures: Any, parameters: An
 
 def _of_row(row: Mapping[str, str]) -> Stated:
     name = " ".join(part for part in (row.get("type", ""), row.get("offset", "")) if part)
-    words = word_fields(int(row["offset"], 0), row["type"]) if row.get("type") and row.get("law") else []
+    words = (
+        word_fields(int(row["offset"], 0), row["type"])
+        if row.get("type") and row.get("law")
+        else []
+    )
     stated = Stated.parse(name, row.get("law", ""), row.get("fields", ""), count=max(len(words), 1))
     return replace(stated, places=(*stated.places, tuple(map(field, words)))) if words else stated
 
@@ -126,46 +156,80 @@ class _Evidence:
     def of(cls, captures: Any, parameters: Any) -> _Evidence:
         registers = getattr(captures, "registers", None)
         if hasattr(captures, "parameters"):
-            captures, parameters = captures.words, captures.parameters if parameters is None else parameters
+            captures, parameters = (
+                captures.words,
+                captures.parameters if parameters is None else parameters,
+            )
         if isinstance(captures, Mapping):
             if parameters is not None:
-                raise ValueError("parameters: got some beside captures by name, allowed is a pair of values and "
-                                 "parameters for each")
+                raise ValueError(
+                    "parameters: got some beside captures by name, allowed is a pair of values and "
+                    "parameters for each"
+                )
             return cls._by_name(captures)
         words = checked_words(captures)
-        columns = {parameter(str(name)): (_numbers(values, str(name)), np.ones(len(words), bool))
-                   for name, values in dict(parameters if parameters is not None else {}).items()}
+        columns = {
+            parameter(str(name)): (_numbers(values, str(name)), np.ones(len(words), bool))
+            for name, values in dict(parameters if parameters is not None else {}).items()
+        }
         for leaf, (values, _) in columns.items():
             if len(values) != len(words):
-                raise ValueError(f"parameters: got {len(values)} rows of {leaf}, allowed are {len(words)}")
+                raise ValueError(
+                    f"parameters: got {len(values)} rows of {leaf}, allowed are {len(words)}"
+                )
         if registers is not None and len(registers) == words.shape[1]:
-            columns |= {field(name): (np.asarray(values).astype(np.int64), np.ones(len(words), bool))
-                        for name, values in registers.decode(words, raw=True).items()}
-        return cls(tuple(str(number) for number in range(len(words))), words, np.full(len(words), words.shape[1]),
-                   columns, Naming.of(words.shape[1], registers))
+            columns |= {
+                field(name): (np.asarray(values).astype(np.int64), np.ones(len(words), bool))
+                for name, values in registers.decode(words, raw=True).items()
+            }
+        return cls(
+            tuple(str(number) for number in range(len(words))),
+            words,
+            np.full(len(words), words.shape[1]),
+            columns,
+            Naming.of(words.shape[1], registers),
+        )
 
     @classmethod
     def _by_name(cls, captures: Mapping[Any, Any]) -> _Evidence:
         rows: list[Array] = []
         numbers: list[dict[Expression, Any]] = []
         for name, pair in captures.items():
-            if not isinstance(pair, tuple | list) or len(pair) != 2 or not isinstance(pair[1], Mapping):
-                raise ValueError(f"captures: got {type(pair).__name__} for {name!r:.40}, allowed is a pair: words or "
-                                 "values by field, and parameters by name")
+            if (
+                not isinstance(pair, tuple | list)
+                or len(pair) != 2
+                or not isinstance(pair[1], Mapping)
+            ):
+                raise ValueError(
+                    f"captures: got {type(pair).__name__} for {name!r:.40}, allowed is a pair: "
+                    "words or "
+                    "values by field, and parameters by name"
+                )
             values, parameters = pair
             by_field = values if isinstance(values, Mapping) else {}
-            rows.append(np.zeros(0, np.uint32) if isinstance(values, Mapping) else checked_words([values])[0])
-            numbers.append({parameter(str(key)): value for key, value in parameters.items()}
-                           | {field(str(key)): value for key, value in by_field.items()})
+            rows.append(
+                np.zeros(0, np.uint32)
+                if isinstance(values, Mapping)
+                else checked_words([values])[0]
+            )
+            numbers.append(
+                {parameter(str(key)): value for key, value in parameters.items()}
+                | {field(str(key)): value for key, value in by_field.items()}
+            )
         lengths = np.array([len(row) for row in rows], int)
         words = np.zeros((len(rows), lengths.max(initial=0)), np.uint32)
         for row, own in zip(words, rows, strict=True):
-            row[:len(own)] = own
+            row[: len(own)] = own
         columns = {}
         for leaf in dict.fromkeys(leaf for row in numbers for leaf in row):
             have = np.array([_is_number(row.get(leaf)) for row in numbers], bool)
-            columns[leaf] = _numbers([row[leaf] if there else 0 for row, there in zip(numbers, have, strict=True)],
-                                     str(leaf)), have
+            columns[leaf] = (
+                _numbers(
+                    [row[leaf] if there else 0 for row, there in zip(numbers, have, strict=True)],
+                    str(leaf),
+                ),
+                have,
+            )
         return cls(tuple(map(str, captures)), words, lengths, columns, Naming.of(words.shape[1]))
 
     def different(self, rows: Array) -> int:
@@ -173,8 +237,15 @@ class _Evidence:
         enough."""
         seen = set()
         for row in rows:
-            seen.add((self.words[row].tobytes(),
-                      *(values[row].item() if have[row] else None for values, have in self.columns.values())))
+            seen.add(
+                (
+                    self.words[row].tobytes(),
+                    *(
+                        values[row].item() if have[row] else None
+                        for values, have in self.columns.values()
+                    ),
+                )
+            )
             if len(seen) == ENOUGH:
                 break
         return len(seen)
@@ -191,13 +262,18 @@ class _Evidence:
         place = Place(*found)
         return place.raw(self.words).astype(np.int64), self.lengths > place.word
 
-    def have(self, parts: Iterable[Expression], kinds: Sequence[str],
-             ) -> tuple[dict[Expression, Array], Array, list[str]]:
+    def have(
+        self,
+        parts: Iterable[Expression],
+        kinds: Sequence[str],
+    ) -> tuple[dict[Expression, Array], Array, list[str]]:
         """The columns that expressions read, the captures that have all of them, and names that
         none has."""
         columns: dict[Expression, Array] = {}
         have, missing = np.ones(len(self.names), bool), []
-        for leaf in dict.fromkeys(leaf for part in parts for leaf in part.walk() if leaf.op in (PARAMETER, FIELD)):
+        for leaf in dict.fromkeys(
+            leaf for part in parts for leaf in part.walk() if leaf.op in (PARAMETER, FIELD)
+        ):
             column = self.column(leaf.args[0], kinds)
             if column is None:
                 missing.append(leaf.args[0])
@@ -210,10 +286,15 @@ class _Evidence:
 
 def _row(stated: Stated, evidence: _Evidence) -> tuple[Any, ...]:
     shape = len(stated.laws), len(evidence.names)
-    predicted, recorded, asked = np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.zeros(shape, bool)
+    predicted, recorded, asked = (
+        np.zeros(shape, np.int64),
+        np.zeros(shape, np.int64),
+        np.zeros(shape, bool),
+    )
     seen = np.zeros(shape[1], bool)
     columns, have, missing = evidence.have(
-        (part for steps in stated.laws for step in steps for part in step), (PARAMETER, FIELD))
+        (part for steps in stated.laws for step in steps for part in step), (PARAMETER, FIELD)
+    )
     absent: list[str] = []
     for place in stated.places if stated.laws else ():
         where, there, lacking = evidence.have(place, (FIELD, PARAMETER))
@@ -227,15 +308,36 @@ def _row(stated: Stated, evidence: _Evidence) -> tuple[Any, ...]:
             seen[rows] = True
     right = ((predicted == recorded) | ~asked).all(0)
     good, bad = np.flatnonzero(asked.any(0) & right), np.flatnonzero(asked.any(0) & ~right)
-    listed = [", ".join(evidence.names[row] for row in rows[:SHOWN]) + f", ... ({len(rows)})" * (len(rows) > SHOWN)
-            for rows in (good, bad)]
-    numbers = [np.unique(row[good[there[good]]]).tolist() for row, there in zip(recorded, asked, strict=True)]
+    listed = [
+        ", ".join(evidence.names[row] for row in rows[:SHOWN])
+        + f", ... ({len(rows)})" * (len(rows) > SHOWN)
+        for rows in (good, bad)
+    ]
+    numbers = [
+        np.unique(row[good[there[good]]]).tolist()
+        for row, there in zip(recorded, asked, strict=True)
+    ]
     verdict, status = _verdict(stated, evidence, good, len(bad), numbers, missing or absent)
-    return stated.name, stated.text, verdict, len(good) + len(bad), len(good), len(bad), *listed, status
+    return (
+        stated.name,
+        stated.text,
+        verdict,
+        len(good) + len(bad),
+        len(good),
+        len(bad),
+        *listed,
+        status,
+    )
 
 
-def _verdict(stated: Stated, evidence: _Evidence, good: Array, bad: int, numbers: Sequence[Sequence[int]],
-             absent: Sequence[str]) -> tuple[str, str]:
+def _verdict(
+    stated: Stated,
+    evidence: _Evidence,
+    good: Array,
+    bad: int,
+    numbers: Sequence[Sequence[int]],
+    absent: Sequence[str],
+) -> tuple[str, str]:
     """Verdict and status; ``numbers`` are the different ones recorded at each index where the law
     agrees."""
     count = len(good) + bad
@@ -243,7 +345,10 @@ def _verdict(stated: Stated, evidence: _Evidence, good: Array, bad: int, numbers
         return NOTHING, "no law is stated"
     if not count:
         names = ", ".join(dict.fromkeys(absent))
-        return NOTHING, f"no capture has {names}" if names else "no capture is one that it speaks of"
+        return (
+            NOTHING,
+            f"no capture has {names}" if names else "no capture is one that it speaks of",
+        )
     if bad:
         return CONTRADICTED, f"contradicted in {bad} of {count}"
     if all(len(kinds) <= 1 for kinds in numbers):

@@ -17,8 +17,11 @@ if TYPE_CHECKING:
 STATUSES = ("law", "rivals", "open", "nuisance", "never exercised", "constant")
 RELATED_SHOWN = 3
 NEXT = "\nto capture next"
-DRAWN = (" (each parameter drawn on its own within what was captured: where they depend on one another, give "
-         "--candidates)")
+DRAWN = (
+    " (each parameter drawn on its own within what was captured: where they depend on one another, "
+    "give "
+    "--candidates)"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,39 +43,80 @@ class Summary(Answer):
         return {name: int((self.laws.status == name).sum()) for name in STATUSES}
 
     def records(self) -> list[Row]:
-        rows: list[Row] = [{"kind": "sweep", "sweep": self.sweep.name, "captures": len(self.sweep),
-                            "captured_for": self.laws.captured_for, "simulated": self.sweep.simulated,
-                            "bits": self.statuses}]
-        rows += [{"kind": "field", "field": field.called, "word": field.word, "lsb": field.lsb, "width": field.width,
-                  "steps": [{"when": when, "law": law, "support": n, "probability": p}
-                            for (when, law), n, p in zip(field.steps, field.support, field.probability, strict=True)],
-                  "rivals": list(field.rivals), "extrapolated": field.extrapolated} for field in self.laws.fields]
+        rows: list[Row] = [
+            {
+                "kind": "sweep",
+                "sweep": self.sweep.name,
+                "captures": len(self.sweep),
+                "captured_for": self.laws.captured_for,
+                "simulated": self.sweep.simulated,
+                "bits": self.statuses,
+            }
+        ]
+        rows += [
+            {
+                "kind": "field",
+                "field": field.called,
+                "word": field.word,
+                "lsb": field.lsb,
+                "width": field.width,
+                "steps": [
+                    {"when": when, "law": law, "support": n, "probability": p}
+                    for (when, law), n, p in zip(
+                        field.steps, field.support, field.probability, strict=True
+                    )
+                ],
+                "rivals": list(field.rivals),
+                "extrapolated": field.extrapolated,
+            }
+            for field in self.laws.fields
+        ]
         rows += [{"kind": "open", **row} for row in rows_of(self.open)]
         plan = [] if self.plan is None else rows_of(self.plan)
         return rows + [{"kind": "plan", "parameters": row} for row in plan]
 
     @property
     def parts(self) -> list[Part]:
-        fields = [{"field": field.called, "word": field.word, "bits": _span(field.lsb, field.width),
-                   "when": "else" if i and when == "always" else when, "law": law, "support": support,
-                   "rivals": len(field.rivals) if i == 0 else ""}
-                  for field in self.laws.fields
-                  for i, ((when, law), support) in enumerate(zip(field.steps, field.support, strict=True))]
+        fields = [
+            {
+                "field": field.called,
+                "word": field.word,
+                "bits": _span(field.lsb, field.width),
+                "when": "else" if i and when == "always" else when,
+                "law": law,
+                "support": support,
+                "rivals": len(field.rivals) if i == 0 else "",
+            }
+            for field in self.laws.fields
+            for i, ((when, law), support) in enumerate(zip(field.steps, field.support, strict=True))
+        ]
         counts = self.statuses
         varying = {name: counts[name] for name in ("law", "rivals", "open")}
-        parts: list[Part] = [repr(self.sweep),
-                 Table(fields, ["field", "word", "bits", "support", "rivals", "when", "law"]), "",
-                 f"{plural(sum(varying.values()), 'varying bit')}{' (simulated)' * self.sweep.simulated}: "
-                 + ", ".join(f"{count} {name}" for name, count in varying.items())
-                 + f"; {counts['nuisance']} nuisance, {counts['never exercised']} never exercised"]
+        parts: list[Part] = [
+            repr(self.sweep),
+            Table(fields, ["field", "word", "bits", "support", "rivals", "when", "law"]),
+            "",
+            f"{plural(sum(varying.values()), 'varying bit')}{' (simulated)' * self.sweep.simulated}: "
+            + ", ".join(f"{count} {name}" for name, count in varying.items())
+            + f"; {counts['nuisance']} nuisance, {counts['never exercised']} never exercised",
+        ]
         if self.laws.captured_for:
-            parts.append(f"captured {self.laws.captured_for}; nothing is proved of layers with other numbers")
+            parts.append(
+                f"captured {self.laws.captured_for}; nothing is proved of layers with other numbers"
+            )
         if unproved := rows_of(self.open):
-            parts += ["\nnot proved for every layer:",
-                      Table(_runs(unproved, self.laws), ["field", "word", "bits", "reason", "detail", "related"])]
+            parts += [
+                "\nnot proved for every layer:",
+                Table(
+                    _runs(unproved, self.laws),
+                    ["field", "word", "bits", "reason", "detail", "related"],
+                ),
+            ]
         if self.plan is not None:
-            parts += [f"{NEXT}{DRAWN * self.drawn}:",
-                      Table(brief(rows_of(self.plan)), [*self.plan])]
+            parts += [
+                f"{NEXT}{DRAWN * self.drawn}:",
+                Table(brief(rows_of(self.plan)), [*self.plan]),
+            ]
         return parts
 
 
@@ -81,14 +125,25 @@ def _runs(bits: Sequence[Row], laws: Laws) -> list[Row]:
     runs: list[list[Row]] = []
     for bit in bits:
         last = runs[-1][-1] if runs else {}
-        if last.get("bit") == bit["bit"] - 1 and all(last[name] == bit[name] for name in ("word", "reason", "detail")):
+        if last.get("bit") == bit["bit"] - 1 and all(
+            last[name] == bit[name] for name in ("word", "reason", "detail")
+        ):
             runs[-1].append(bit)
         else:
             runs.append([bit])
-    related = [dict.fromkeys(text.split(" ")[0] for bit in run for text in bit["related"].split(", ")) for run in runs]
-    return [{**run[0], "field": laws.naming.called(run[0]["word"], run[0]["bit"], len(run)),
-             "bits": _span(run[0]["bit"], len(run)), "related": ", ".join([*names][:RELATED_SHOWN])}
-            for run, names in zip(runs, related, strict=True)]
+    related = [
+        dict.fromkeys(text.split(" ")[0] for bit in run for text in bit["related"].split(", "))
+        for run in runs
+    ]
+    return [
+        {
+            **run[0],
+            "field": laws.naming.called(run[0]["word"], run[0]["bit"], len(run)),
+            "bits": _span(run[0]["bit"], len(run)),
+            "related": ", ".join([*names][:RELATED_SHOWN]),
+        }
+        for run, names in zip(runs, related, strict=True)
+    ]
 
 
 def _span(lsb: int, width: int) -> str:

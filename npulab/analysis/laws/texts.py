@@ -11,13 +11,22 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from npulab.analysis.laws.expressions import ALWAYS, CONSTANT, Expression, constant, field, parameter
+from npulab.analysis.laws.expressions import (
+    ALWAYS,
+    CONSTANT,
+    Expression,
+    constant,
+    field,
+    parameter,
+)
 from npulab.analysis.laws.inputs import FIELD_NAME, LARGEST
 from npulab.analysis.laws.solved import Steps
 
 MOST_TOKENS, DEEPEST = 200, 25
-TOKEN = re.compile(r"\s*(?:(?P<number>0x[0-9a-fA-F]+|[0-9]+)|(?P<name>[A-Za-z_](?:[\w.@]|\[\w+\])*)"
-                   r"|(?P<sign>//|==|!=|<=|>=|[-+*/%^<>(),:;]))")
+TOKEN = re.compile(
+    r"\s*(?:(?P<number>0x[0-9a-fA-F]+|[0-9]+)|(?P<name>[A-Za-z_](?:[\w.@]|\[\w+\])*)"
+    r"|(?P<sign>//|==|!=|<=|>=|[-+*/%^<>(),:;]))"
+)
 SUMS, PRODUCTS, COMPARISONS = ("+", "-"), ("*", "//", "%"), ("==", "!=", "<=", ">=", "<", ">")
 PAIRS = ("align", "share", "min", "max")
 LOGARITHMS = {"ceil": "clog2", "floor": "flog2"}
@@ -57,9 +66,12 @@ class _Reader:
         while place < end:
             found = TOKEN.match(text, place)
             if found is None or len(self.tokens) == MOST_TOKENS:
-                rest = text[place:place + 40].lstrip()
-                raise ValueError(f"law {text!r:.80}: got {rest[:12]!r} at {place}, allowed are names, whole numbers "
-                                 f"and signs, {MOST_TOKENS} in all")
+                rest = text[place : place + 40].lstrip()
+                raise ValueError(
+                    f"law {text!r:.80}: got {rest[:12]!r} at {place}, allowed are names, whole "
+                    "numbers "
+                    f"and signs, {MOST_TOKENS} in all"
+                )
             kind = str(found.lastgroup)
             self.tokens.append((kind, found[kind], found.start(kind)))
             place = found.end()
@@ -127,13 +139,21 @@ class _Reader:
     def innermost(self) -> Expression:
         if self.take("-"):
             inner = self.single()
-            return constant(-inner.args[0]) if inner.op == CONSTANT else Expression("-", (constant(0), inner))
+            return (
+                constant(-inner.args[0])
+                if inner.op == CONSTANT
+                else Expression("-", (constant(0), inner))
+            )
         if self.take("("):
             inner = self.conditions()
             self.expect(")")
             if inner.op == "leaves":
                 return Expression("!=0", (Expression("%", inner.args),))
-            return Expression("!=0", inner.args[:1]) if inner.op == "!=" and inner.args[1] == constant(0) else inner
+            return (
+                Expression("!=0", inner.args[:1])
+                if inner.op == "!=" and inner.args[1] == constant(0)
+                else inner
+            )
         kind, text, _ = self.tokens[self.next] if self.next < len(self.tokens) else ("", "", 0)
         if kind == "number":
             number = int(text, 0 if text.startswith("0x") else 10)

@@ -29,13 +29,16 @@ if TYPE_CHECKING:
 COLUMNS = ["kind", "change", "mismatches", "compared", "equal"]
 PRESENT, UNWRITTEN = "present", "unwritten"
 FIRST = 6  # of the nearest single changes, how many are tried with every other change
-WORK = 2 * 10 ** 10  # products that trying pairs may take: about a second
-ENOUGH = 16  # outputs besides the most frequent code; fewer are equal with some pair or fit by chance
+WORK = 2 * 10**10  # products that trying pairs may take: about a second
+ENOUGH = (
+    16  # outputs besides the most frequent code; fewer are equal with some pair or fit by chance
+)
 RUN = 8  # outputs that lie in channels or rows of one code, side by side; fewer are so by chance
 SEEN = 64  # wrong outputs that a way of adding products is first tried on
 # products in a group, and bits of a saturating register: 18 hold any four products of 8 bits
 GROUPS, WIDTHS = (2, 4), (16, 17, 15, 14, 13, 12)
-FREE = 4  # outputs of a channel that a fitted bias needs, saturated ones and the most frequent code left out
+# outputs of a channel that a fitted bias needs, saturated ones and the most frequent code left out
+FREE = 4
 Codes = np.ndarray
 Weighted = Conv2D | FullyConnected
 
@@ -76,8 +79,13 @@ class Tried(NamedTuple):
     words: str
 
 
-def hypotheses(layer: Weighted | Comparison, x: Any = None, output: Any = None, rule: str | Rule = "tflite-reference",
-               progress: Callable[[list[Change]], Iterable[Change]] = iter) -> pd.DataFrame:
+def hypotheses(
+    layer: Weighted | Comparison,
+    x: Any = None,
+    output: Any = None,
+    rule: str | Rule = "tflite-reference",
+    progress: Callable[[list[Change]], Iterable[Change]] = iter,
+) -> pd.DataFrame:
     """How many outputs differ with each neighbouring explanation: kind, change, mismatches,
     compared, equal.
 
@@ -97,22 +105,39 @@ def hypotheses(layer: Weighted | Comparison, x: Any = None, output: Any = None, 
     from npulab.registers.shown import Table
 
     if x is None and output is None and not isinstance(layer, Conv2D | FullyConnected):
-        parts: list[Any] = [getattr(layer, name, None) for name in ("layer", "x", "captured", "rule")]
-        refuse_if(any(part is None for part in parts), "hypotheses", f"{layer!r}",
-                  "is a layer with x and output, or a Comparison with layer, x and captured output")
+        parts: list[Any] = [
+            getattr(layer, name, None) for name in ("layer", "x", "captured", "rule")
+        ]
+        refuse_if(
+            any(part is None for part in parts),
+            "hypotheses",
+            f"{layer!r}",
+            "is a layer with x and output, or a Comparison with layer, x and captured output",
+        )
         layer, x, output, rule = parts
         if isinstance(layer, FullyConnected):  # a row for each batch
-            x, output = (np.reshape(a, (-1, n)) for a, n in zip((x, output), layer.weights.shape[::-1], strict=True))
+            x, output = (
+                np.reshape(a, (-1, n))
+                for a, n in zip((x, output), layer.weights.shape[::-1], strict=True)
+            )
     if not isinstance(layer, Conv2D | FullyConnected) or layer.dtype not in QUANTIZED:
-        raise ValueError(f"layer: got {layer!r}, allowed is a Conv2D or FullyConnected of {', '.join(QUANTIZED)}")
+        raise ValueError(
+            f"layer: got {layer!r}, allowed is a Conv2D or FullyConnected of {', '.join(QUANTIZED)}"
+        )
     if x is None or output is None:
         raise ValueError(f"{'x' if x is None else 'output'}: got None, allowed is a tensor")
     x, output = np.asarray(x), np.asarray(output)
-    refuse_if(output.dtype != x.dtype or output.size == 0, "output",
-              f"shape {output.shape} {output.dtype}", f"is {x.dtype} as the input is, at least one")
+    refuse_if(
+        output.dtype != x.dtype or output.size == 0,
+        "output",
+        f"shape {output.shape} {output.dtype}",
+        f"is {x.dtype} as the input is, at least one",
+    )
     rows = _search(Hypothesis(layer, x, rule), output, progress)
-    return Table([(row.kind, row.words, row.mismatches, output.size, row.mismatches == 0) for row in rows],
-                 columns=COLUMNS)
+    return Table(
+        [(row.kind, row.words, row.mismatches, output.size, row.mismatches == 0) for row in rows],
+        columns=COLUMNS,
+    )
 
 
 def summary_lines(frame: pd.DataFrame) -> list[str]:
@@ -131,15 +156,23 @@ def summary_lines(frame: pd.DataFrame) -> list[str]:
         return [f"equal with: {present.change} (0 of {size} differ)"]
     few = f"; {size} outputs are few to tell" if size < ENOUGH else ""
     near = rest[rest.mismatches == rest.mismatches.min()]
-    lines = [f"equal with: {' or '.join(group.change)} (0 of {size} differ){few}"
-             for _, group in rest[rest.equal].groupby("kind", sort=False)]
+    lines = [
+        f"equal with: {' or '.join(group.change)} (0 of {size} differ){few}"
+        for _, group in rest[rest.equal].groupby("kind", sort=False)
+    ]
     if not lines and len(near) and _nearer(near.mismatches.iloc[0], present.mismatches):
-        lines = [f"nearest: {' or '.join(near.change)} ({near.mismatches.iloc[0]} of {size} differ){few}"]
-    lines = lines or [f"no neighbouring explanation is nearer ({present.mismatches} of {size} differ)"]
+        lines = [
+            f"nearest: {' or '.join(near.change)} ({near.mismatches.iloc[0]} of {size} differ){few}"
+        ]
+    lines = lines or [
+        f"no neighbouring explanation is nearer ({present.mismatches} of {size} differ)"
+    ]
     empty = rest[(rest.kind == UNWRITTEN) & ~rest.equal]
-    lines += [f"besides: {change} ({count} of {size} differ elsewhere)"
-              for change, count in zip(empty.change, empty.mismatches, strict=True)
-              if _nearer(count, present.mismatches) and not any(change in line for line in lines)]
+    lines += [
+        f"besides: {change} ({count} of {size} differ elsewhere)"
+        for change, count in zip(empty.change, empty.mismatches, strict=True)
+        if _nearer(count, present.mismatches) and not any(change in line for line in lines)
+    ]
     best = rest.groupby("kind", sort=False).mismatches.min()
     counts = ", ".join(f"{kind} {count}" for kind, count in best.items() if " + " not in str(kind))
     return [*lines, f"best of each kind alone: {counts}"] if counts else lines
@@ -148,18 +181,26 @@ def summary_lines(frame: pd.DataFrame) -> list[str]:
 # The search
 
 
-def _search(start: Hypothesis, output: np.ndarray, progress: Callable[[list[Change]], Iterable[Change]],
-            ) -> list[Tried]:
+def _search(
+    start: Hypothesis,
+    output: np.ndarray,
+    progress: Callable[[list[Change]], Iterable[Change]],
+) -> list[Tried]:
     sums = Sums()
     predicted = predict(start, sums)
     wrong = _mismatches(predicted, output)
-    present = Tried(wrong, -1, PRESENT, f"rule {start.rule if isinstance(start.rule, str) else start.rule.name}")
+    present = Tried(
+        wrong, -1, PRESENT, f"rule {start.rule if isinstance(start.rule, str) else start.rule.name}"
+    )
     if predicted.shape != output.shape:
         present = present._replace(words=f"{present.words}, output shape {predicted.shape}")
     if not wrong:
         return [present]
-    changes = [Change(kind, words, apply, part)
-               for kind, table in CHANGES for words, part, apply in table(start, output)]
+    changes = [
+        Change(kind, words, apply, part)
+        for kind, table in CHANGES
+        for words, part, apply in table(start, output)
+    ]
     changes += _unwritten(start, predicted, output)
     found = list(_tried(start, progress(changes), output, sums))
     # last what fits many numbers
@@ -179,7 +220,9 @@ def _varied(output: np.ndarray) -> int:
     return int(output.size - np.unique(output, return_counts=True)[1].max())
 
 
-def _tried(start: Hypothesis, changes: Iterable[Change], output: np.ndarray, sums: Sums) -> Iterator[Tried]:
+def _tried(
+    start: Hypothesis, changes: Iterable[Change], output: np.ndarray, sums: Sums
+) -> Iterator[Tried]:
     for number, change in enumerate(changes):
         try:
             predicted = predict(change.apply(start), sums, output.shape)
@@ -189,8 +232,14 @@ def _tried(start: Hypothesis, changes: Iterable[Change], output: np.ndarray, sum
             yield Tried(_mismatches(predicted, output), number, change.kind, change.words)
 
 
-def _pairs(start: Hypothesis, changes: list[Change], output: np.ndarray, singles: list[Tried], wrong: int,
-           progress: Callable[[list[Change]], Iterable[Change]]) -> list[Tried]:
+def _pairs(
+    start: Hypothesis,
+    changes: list[Change],
+    output: np.ndarray,
+    singles: list[Tried],
+    wrong: int,
+    progress: Callable[[list[Change]], Iterable[Change]],
+) -> list[Tried]:
     """Pairs of changes that are nearer than every single one: the nearest of each kind with every
     other change."""
     best: dict[str, Tried] = {}
@@ -211,8 +260,12 @@ def _pairs(start: Hypothesis, changes: list[Change], output: np.ndarray, singles
         for pair in _tried(base, progress(others), output, sums):
             both = frozenset((one.number, changes.index(others[pair.number])))
             if _nearer(pair.mismatches, nearest) and both not in found:
-                found[both] = Tried(pair.mismatches, len(changes) * (2 + len(found)), f"{one.kind} + {pair.kind}",
-                                    f"{one.words} with {pair.words}")
+                found[both] = Tried(
+                    pair.mismatches,
+                    len(changes) * (2 + len(found)),
+                    f"{one.kind} + {pair.kind}",
+                    f"{one.words} with {pair.words}",
+                )
     return list(found.values())
 
 
@@ -223,7 +276,11 @@ def _nearer(few: int, many: int) -> bool:
 
 
 def _mismatches(predicted: np.ndarray, output: np.ndarray) -> int:
-    return int(np.count_nonzero(predicted != output)) if predicted.shape == output.shape else output.size
+    return (
+        int(np.count_nonzero(predicted != output))
+        if predicted.shape == output.shape
+        else output.size
+    )
 
 
 class Sums:
@@ -233,25 +290,37 @@ class Sums:
     def __init__(self) -> None:
         self._held: dict[tuple[Any, ...], tuple[Any, np.ndarray]] = {}
 
-    def of(self, layer: Weighted, x: np.ndarray,
-           saturation: Saturation | None = None) -> np.ndarray:
+    def of(
+        self, layer: Weighted, x: np.ndarray, saturation: Saturation | None = None
+    ) -> np.ndarray:
         """Accumulators ``(..., C)`` int64 with the bias; a new array."""
         window = (layer.pads, layer.stride, layer.dilation) if isinstance(layer, Conv2D) else ()
-        key = (id(layer.weights), id(x), layer.input_q.zero_point, layer.weight_q.zero_point, window,
-               saturation)
+        key = (
+            id(layer.weights),
+            id(x),
+            layer.input_q.zero_point,
+            layer.weight_q.zero_point,
+            window,
+            saturation,
+        )
         if key not in self._held:
             if len(self._held) > 1:
                 del self._held[list(self._held)[-1]]
             plain = replace(layer, bias=np.zeros_like(layer.bias))
-            self._held[key] = ((layer.weights, x), accumulate(plain, x, saturation))  # what is held keeps its id
+            self._held[key] = (
+                (layer.weights, x),
+                accumulate(plain, x, saturation),
+            )  # what is held keeps its id
         return self._held[key][1] + layer.bias
 
 
 def predict(e: Hypothesis, sums: Sums, shape: tuple[int, ...] | None = None) -> np.ndarray:
     """The output of a hypothesis; raises ValueError if it would not have the shape."""
-    if shape is not None and e.layer.output_shape != shape[-len(e.layer.output_shape):]:
+    if shape is not None and e.layer.output_shape != shape[-len(e.layer.output_shape) :]:
         raise ValueError(f"shape: got {e.layer.output_shape}, allowed is {shape}")
-    return _codes(e, sums.of(e.layer, e.x, e.saturation or saturation_of(e.layer, e.x.dtype, e.rule)))
+    return _codes(
+        e, sums.of(e.layer, e.x, e.saturation or saturation_of(e.layer, e.x.dtype, e.rule))
+    )
 
 
 def _codes(e: Hypothesis, total: np.ndarray) -> np.ndarray:
@@ -260,13 +329,19 @@ def _codes(e: Hypothesis, total: np.ndarray) -> np.ndarray:
     total = total if e.sums is None else e.sums(total)
     low, high = clamp_range(layer, dtype, e.rule)
     if e.clamp is not None:  # it takes the codes of the activation, whatever the type can hold
-        low, high = (int(code) for code in np.clip(activation_codes(layer, dtype, e.rule), -2 ** 31, 2 ** 31 - 1))
+        low, high = (
+            int(code)
+            for code in np.clip(activation_codes(layer, dtype, e.rule), -(2**31), 2**31 - 1)
+        )
     zero, out = layer.output_q.zero_point, np.empty(total.shape, dtype)
     for by, first, end in parts_of(layer, dtype, e.rule):
         factors = multipliers(layer, by, first, end)
         sums = within(total[..., first:end], by, first)
-        out[..., first:end] = by.fast(sums, *factors, zero, low, high) if e.clamp is None \
+        out[..., first:end] = (
+            by.fast(sums, *factors, zero, low, high)
+            if e.clamp is None
             else e.clamp(by.exact(sums, *factors, zero), zero, low, high, np.iinfo(dtype))
+        )
     for change in e.after:
         out = change(out)
     return out
@@ -281,7 +356,9 @@ def _rules(start: Hypothesis, output: np.ndarray) -> Changes:
     mine = start.rule if isinstance(start.rule, str) else start.rule.name
     base = mine if mine in RULES else mine.rpartition(":")[0]
     names = [name for name, by in RULES.items() if output.dtype.name in by.types]
-    names.sort(key=lambda name: name.partition(":")[0] != mine.partition(":")[0])  # the nearest first
+    names.sort(
+        key=lambda name: name.partition(":")[0] != mine.partition(":")[0]
+    )  # the nearest first
     for name in (*names, *(f"{base}:{order}" for order in ORDERS if base in RULES), *ENGINES):
         if name != mine:
             yield f"rounding rule {name}", "rule", partial(replace, rule=name)
@@ -289,11 +366,17 @@ def _rules(start: Hypothesis, output: np.ndarray) -> Changes:
 
 def _zero_points(start: Hypothesis, output: np.ndarray) -> Changes:
     params = {name: getattr(start.layer, f"{name}_q") for name in ("input", "weight", "output")}
-    changes = [(f"{step:+d}", name, params[name].zero_point + step) for step, name in product((1, -1), params)]
+    changes = [
+        (f"{step:+d}", name, params[name].zero_point + step)
+        for step, name in product((1, -1), params)
+    ]
     changes += [("left out", name, 0) for name, q in params.items() if abs(q.zero_point) > 1]
     for words, name, zero in changes:
-        yield (f"{name} zero point {words}", f"{name} zero point",
-               partial(_with_layer, **{f"{name}_q": replace(params[name], zero_point=zero)}))
+        yield (
+            f"{name} zero point {words}",
+            f"{name} zero point",
+            partial(_with_layer, **{f"{name}_q": replace(params[name], zero_point=zero)}),
+        )
 
 
 def _with_layer(e: Hypothesis, **changed: Any) -> Hypothesis:
@@ -305,16 +388,27 @@ def _paddings(start: Hypothesis, output: np.ndarray) -> Changes:
     if not isinstance(layer, Conv2D):
         return
     (top, bottom), (left, right) = layer.pads
-    around = tuple(((size - 1) * spread // 2,) * 2 for size, spread in zip(layer.kernel, layer.dilation, strict=True))
+    around = tuple(
+        ((size - 1) * spread // 2,) * 2
+        for size, spread in zip(layer.kernel, layer.dilation, strict=True)
+    )
     named: list[tuple[str, Any]] = [(f"padding {name}", name) for name in ("same", "valid")]
-    named += [("padding symmetric", around),
-              (f"odd row {_side(top, bottom)}", ((bottom, top), (left, right))),
-              (f"odd column {_side(left, right)}", ((top, bottom), (right, left))),
-              (f"odd row {_side(top, bottom)}, odd column {_side(left, right)}", ((bottom, top), (right, left))),
-              ("border in front only", ((top + bottom, 0), (left + right, 0))),
-              ("border behind only", ((0, top + bottom), (0, left + right)))]
-    named += [(_moved_words(down, across), _moved(layer.pads, down, across))
-              for down, across in product((0, 1, -1), repeat=2) if down or across]
+    named += [
+        ("padding symmetric", around),
+        (f"odd row {_side(top, bottom)}", ((bottom, top), (left, right))),
+        (f"odd column {_side(left, right)}", ((top, bottom), (right, left))),
+        (
+            f"odd row {_side(top, bottom)}, odd column {_side(left, right)}",
+            ((bottom, top), (right, left)),
+        ),
+        ("border in front only", ((top + bottom, 0), (left + right, 0))),
+        ("border behind only", ((0, top + bottom), (0, left + right))),
+    ]
+    named += [
+        (_moved_words(down, across), _moved(layer.pads, down, across))
+        for down, across in product((0, 1, -1), repeat=2)
+        if down or across
+    ]
     seen = {layer.pads}
     for words, padding in named:
         border = pads(padding, layer.input_shape, layer.kernel, layer.stride, layer.dilation)
@@ -323,7 +417,11 @@ def _paddings(start: Hypothesis, output: np.ndarray) -> Changes:
             yield words, "window", partial(_with_pads, border=border)
     if any(map(any, layer.pads)):
         info, zero = np.iinfo(output.dtype), layer.input_q.zero_point
-        codes = {f"border of code {code}": code for code in dict.fromkeys((0, int(info.min))) if code != zero}
+        codes = {
+            f"border of code {code}": code
+            for code in dict.fromkeys((0, int(info.min)))
+            if code != zero
+        }
         codes |= {f"border of zero point {step:+d}": zero + step for step in (1, -1)}
         for words, code in codes.items():
             if info.min <= code <= info.max:
@@ -352,7 +450,11 @@ def _with_pads(e: Hypothesis, border: tuple[Pair, Pair]) -> Hypothesis:
     """Other borders, where a negative one cuts the image."""
     height, width = e.x.shape[-3:-1]
     (top, bottom), (left, right) = (tuple(max(-n, 0) for n in pair) for pair in border)
-    x = e.x[..., top:height - bottom, left:width - right, :] if top or bottom or left or right else e.x
+    x = (
+        e.x[..., top : height - bottom, left : width - right, :]
+        if top or bottom or left or right
+        else e.x
+    )
     padding = tuple(tuple(max(n, 0) for n in pair) for pair in border)
     return _with_layer(replace(e, x=x), input_shape=x.shape[-3:], padding=padding)
 
@@ -366,14 +468,25 @@ def _bordered(e: Hypothesis, **how: Any) -> Hypothesis:
 
 # codes before the clamp, zero point, lowest and highest by the activation, limits of the type
 CLAMPS: dict[str, Callable[[Codes, int, int, int, np.iinfo[Any]], Codes]] = {
-    "wraps around, not saturated": lambda q, zero, low, high, info: q.clip(low, high) & 2 ** info.bits - 1,
-    "saturated before the zero point": lambda q, zero, low, high, info:
-        ((q - zero).clip(info.min, info.max) + zero).clip(max(low, info.min), min(high, info.max)),
-    "saturated at half the range": lambda q, zero, low, high, info:
-        q.clip(max(low, info.min), min(high, info.max // 2)),
-    "saturated as the other sign": lambda q, zero, low, high, info: q.clip(low, high).clip(*_other_sign(info)),
-    "lowest code left out": lambda q, zero, low, high, info: q.clip(max(low, info.min + 1), min(high, info.max)),
-    "nothing below code 0": lambda q, zero, low, high, info: q.clip(max(low, 0), min(high, info.max))}
+    "wraps around, not saturated": lambda q, zero, low, high, info: (
+        q.clip(low, high) & 2**info.bits - 1
+    ),
+    "saturated before the zero point": lambda q, zero, low, high, info: (
+        (q - zero).clip(info.min, info.max) + zero
+    ).clip(max(low, info.min), min(high, info.max)),
+    "saturated at half the range": lambda q, zero, low, high, info: q.clip(
+        max(low, info.min), min(high, info.max // 2)
+    ),
+    "saturated as the other sign": lambda q, zero, low, high, info: q.clip(low, high).clip(
+        *_other_sign(info)
+    ),
+    "lowest code left out": lambda q, zero, low, high, info: q.clip(
+        max(low, info.min + 1), min(high, info.max)
+    ),
+    "nothing below code 0": lambda q, zero, low, high, info: q.clip(
+        max(low, 0), min(high, info.max)
+    ),
+}
 
 
 def _other_sign(info: np.iinfo[Any]) -> Pair:
@@ -384,8 +497,11 @@ def _other_sign(info: np.iinfo[Any]) -> Pair:
 def _clamps(start: Hypothesis, output: np.ndarray) -> Changes:
     for activation in ACTIVATIONS:
         if activation != start.layer.activation:
-            yield (f"activation {activation}" if activation else "no activation", "activation",
-                   partial(_with_layer, activation=activation))
+            yield (
+                f"activation {activation}" if activation else "no activation",
+                "activation",
+                partial(_with_layer, activation=activation),
+            )
     for words, clamp in CLAMPS.items():
         yield words, "clamp", partial(replace, clamp=clamp)
     if output.dtype.itemsize == 1:
@@ -408,18 +524,27 @@ def _orders(start: Hypothesis, output: np.ndarray) -> Changes:
     image = isinstance(start.layer, Conv2D)
     for words, change in _reorders(output.shape, image):
         yield f"output {words}", "output order", partial(_after, change=change)
-    for words, change in _reorders(start.x.shape, image or start.x.shape[-1] != start.layer.weights.shape[-1]):
+    for words, change in _reorders(
+        start.x.shape, image or start.x.shape[-1] != start.layer.weights.shape[-1]
+    ):
         yield f"input {words}", "input order", partial(_before, change=change)
 
 
-def _reorders(shape: tuple[int, ...], image: bool) -> Iterator[tuple[str, Callable[[np.ndarray], np.ndarray]]]:
+def _reorders(
+    shape: tuple[int, ...], image: bool
+) -> Iterator[tuple[str, Callable[[np.ndarray], np.ndarray]]]:
     """Other orders of a tensor's elements that keep its shape."""
     count = shape[-1]
     orders = {"channels reversed": np.arange(count)[::-1]}
     orders |= {f"channels rotated by {n:+d}": np.roll(np.arange(count), n) for n in (1, -1)}
     groups = [n for n in range(2, count) if count % n == 0]
-    orders |= {f"channels reversed in groups of {n}": np.arange(count).reshape(-1, n)[:, ::-1].ravel() for n in groups}
-    orders |= {f"channels interleaved by {n}": np.arange(count).reshape(n, -1).T.ravel() for n in groups}
+    orders |= {
+        f"channels reversed in groups of {n}": np.arange(count).reshape(-1, n)[:, ::-1].ravel()
+        for n in groups
+    }
+    orders |= {
+        f"channels interleaved by {n}": np.arange(count).reshape(n, -1).T.ravel() for n in groups
+    }
     seen = {tuple(range(count))}
     for words, order in orders.items():
         if tuple(order) not in seen:
@@ -439,8 +564,10 @@ def _reorders(shape: tuple[int, ...], image: bool) -> Iterator[tuple[str, Callab
     if count > 1 and height * width > 1:
         # as bytes lie in memory: channel by channel, or all channels of a pixel side by side
         yield "stored plane by plane", lambda a: np.moveaxis(a, -1, -3).reshape(a.shape)
-        yield "stored pixel by pixel", lambda a: np.moveaxis(
-            a.reshape(*a.shape[:-3], count, height, width), -3, -1)
+        yield (
+            "stored pixel by pixel",
+            lambda a: np.moveaxis(a.reshape(*a.shape[:-3], count, height, width), -3, -1),
+        )
 
 
 def _phases(start: Hypothesis, output: np.ndarray) -> Changes:
@@ -469,8 +596,11 @@ def _kernels(start: Hypothesis, output: np.ndarray) -> Changes:
         "kernel rows flipped": lambda w: w[:, ::-1],
         "kernel columns flipped": lambda w: w[:, :, ::-1],
         "kernel flipped (convolution)": lambda w: w[:, ::-1, ::-1],
-        "weights read plane by plane": lambda w: w.reshape(one, depth, height, width).transpose(0, 2, 3, 1),
-        "weights read pixel by pixel": lambda w: w.transpose(0, 3, 1, 2).reshape(w.shape)}
+        "weights read plane by plane": lambda w: w.reshape(one, depth, height, width).transpose(
+            0, 2, 3, 1
+        ),
+        "weights read pixel by pixel": lambda w: w.transpose(0, 3, 1, 2).reshape(w.shape),
+    }
     if height == width:
         changes["kernel transposed"] = lambda w: w.swapaxes(1, 2)
     seen = [weights]
@@ -481,8 +611,11 @@ def _kernels(start: Hypothesis, output: np.ndarray) -> Changes:
             yield words, "kernel", partial(_with_layer, weights=changed)
     for dilation in dict.fromkeys(((1, 1), (2, 2), layer.dilation[::-1])):
         if dilation != layer.dilation:
-            yield (f"dilation {dilation[0]}x{dilation[1]}", "window",
-                   partial(_refitted, output=output, dilation=dilation))
+            yield (
+                f"dilation {dilation[0]}x{dilation[1]}",
+                "window",
+                partial(_refitted, output=output, dilation=dilation),
+            )
 
 
 def _refitted(e: Hypothesis, output: np.ndarray, **changed: Any) -> Hypothesis:
@@ -492,10 +625,14 @@ def _refitted(e: Hypothesis, output: np.ndarray, **changed: Any) -> Hypothesis:
     sizes = output.shape[-3:-1]
     stride, dilation = changed.get("stride", layer.stride), changed.get("dilation", layer.dilation)
     spans = [(size - 1) * spread + 1 for size, spread in zip(layer.kernel, dilation, strict=True)]
-    now = [(size + sum(pad) - span) // step + 1 for size, pad, span, step
-           in zip(layer.input_shape, layer.pads, spans, stride, strict=False)]
-    more = [max((out - 1) * step + span - size, 0)
-            for out, step, span, size in zip(sizes, stride, spans, layer.input_shape, strict=False)]
+    now = [
+        (size + sum(pad) - span) // step + 1
+        for size, pad, span, step in zip(layer.input_shape, layer.pads, spans, stride, strict=False)
+    ]
+    more = [
+        max((out - 1) * step + span - size, 0)
+        for out, step, span, size in zip(sizes, stride, spans, layer.input_shape, strict=False)
+    ]
     border = layer.pads if tuple(now) == sizes else tuple((n // 2, n - n // 2) for n in more)
     return _with_layer(e, padding=border, **changed)
 
@@ -506,9 +643,16 @@ def _biases(start: Hypothesis, output: np.ndarray) -> Changes:
 
 
 def _accumulators(start: Hypothesis, output: np.ndarray) -> Changes:
-    yield ("wrapped at 16 bits", "accumulator",
-           partial(replace, sums=lambda sums: sums.astype(np.int16).astype(np.int64)))
-    yield "saturated at 16 bits", "accumulator", partial(replace, sums=lambda sums: sums.clip(-2 ** 15, 2 ** 15 - 1))
+    yield (
+        "wrapped at 16 bits",
+        "accumulator",
+        partial(replace, sums=lambda sums: sums.astype(np.int16).astype(np.int64)),
+    )
+    yield (
+        "saturated at 16 bits",
+        "accumulator",
+        partial(replace, sums=lambda sums: sums.clip(-(2**15), 2**15 - 1)),
+    )
 
 
 def _saturations(start: Hypothesis, output: np.ndarray) -> Changes:
@@ -517,7 +661,9 @@ def _saturations(start: Hypothesis, output: np.ndarray) -> Changes:
     layer, x = start.layer, start.x
     sums = Sums()
     predicted = predict(start, sums)
-    if predicted.shape != output.shape or _varied(output) < ENOUGH:  # narrow registers make any constant output
+    if (
+        predicted.shape != output.shape or _varied(output) < ENOUGH
+    ):  # narrow registers make any constant output
         return
     channels = output.shape[-1]
     wrong = np.flatnonzero(predicted != output)
@@ -543,15 +689,25 @@ def _ways_to_saturate(layer: Weighted) -> Iterator[Saturation]:
     for group, bits in product(GROUPS, WIDTHS):
         orders = ["HWC"]
         orders += ["CHW"] if kernel != (1, 1) and depth > 1 else []
-        orders += ["WHC"] if 1 not in kernel and depth % group else []  # else no group leaves its tap
+        orders += (
+            ["WHC"] if 1 not in kernel and depth % group else []
+        )  # else no group leaves its tap
         for order, kept in product(orders, stored):
             yield Saturation(group, bits, order, kept)
 
 
 CHANGES: tuple[tuple[str, Callable[[Hypothesis, np.ndarray], Changes]], ...] = (
-    ("rule", _rules), ("zero point", _zero_points), ("clamp", _clamps), ("bias", _biases),
-    ("accumulator", _accumulators), ("accumulator", _saturations), ("padding", _paddings), ("stride phase", _phases),
-    ("channel order", _orders), ("kernel", _kernels))
+    ("rule", _rules),
+    ("zero point", _zero_points),
+    ("clamp", _clamps),
+    ("bias", _biases),
+    ("accumulator", _accumulators),
+    ("accumulator", _saturations),
+    ("padding", _paddings),
+    ("stride phase", _phases),
+    ("channel order", _orders),
+    ("kernel", _kernels),
+)
 
 
 def _unwritten(start: Hypothesis, predicted: np.ndarray, output: np.ndarray) -> list[Change]:
@@ -561,15 +717,28 @@ def _unwritten(start: Hypothesis, predicted: np.ndarray, output: np.ndarray) -> 
         return []
     out = []
     axes = {"channel": -1, "row": -3} if isinstance(start.layer, Conv2D) else {"channel": -1}
-    for code, (name, axis) in product(dict.fromkeys((0, start.layer.output_q.zero_point)), axes.items()):
+    for code, (name, axis) in product(
+        dict.fromkeys((0, start.layer.output_q.zero_point)), axes.items()
+    ):
         rest = tuple(i for i in range(output.ndim) if i != output.ndim + axis)
         empty = np.all(output == code, axis=rest) & np.any(predicted != code, axis=rest)
-        runs = [run for run in np.split(np.arange(len(empty)), np.flatnonzero(np.diff(empty)) + 1)
-                if empty[run[0]] and len(run) * output.size // len(empty) >= RUN]
+        runs = [
+            run
+            for run in np.split(np.arange(len(empty)), np.flatnonzero(np.diff(empty)) + 1)
+            if empty[run[0]] and len(run) * output.size // len(empty) >= RUN
+        ]
         if runs and sum(map(len, runs)) < len(empty):
-            out.append(Change(UNWRITTEN, f"{_spans(name, runs)}: captured is {code} everywhere",
-                              partial(_after, change=partial(_filled, axis=axis, code=code,
-                                                             places=np.concatenate(runs))), f"{name} of {code}"))
+            out.append(
+                Change(
+                    UNWRITTEN,
+                    f"{_spans(name, runs)}: captured is {code} everywhere",
+                    partial(
+                        _after,
+                        change=partial(_filled, axis=axis, code=code, places=np.concatenate(runs)),
+                    ),
+                    f"{name} of {code}",
+                )
+            )
     return out
 
 
@@ -580,17 +749,23 @@ def _filled(out: np.ndarray, axis: int, code: int, places: np.ndarray) -> np.nda
 
 
 def _spans(name: str, runs: list[np.ndarray]) -> str:
-    spans = [f"{run[0]} to {run[-1]}" if len(run) > 2 else " and ".join(map(str, run)) for run in runs]
+    spans = [
+        f"{run[0]} to {run[-1]}" if len(run) > 2 else " and ".join(map(str, run)) for run in runs
+    ]
     return f"{name}{'s' * (len(runs) > 1 or len(runs[0]) > 1)} {', '.join(spans[:8])}{', ...' * (len(spans) > 8)}"
 
 
 # What is fitted to the output, where nothing above holds
 
 
-def _permutation(start: Hypothesis, predicted: np.ndarray, output: np.ndarray, sums: Sums) -> list[Change]:
+def _permutation(
+    start: Hypothesis, predicted: np.ndarray, output: np.ndarray, sums: Sums
+) -> list[Change]:
     """Every captured channel found among the predicted ones."""
-    columns, captured = ([column.tobytes() for column in tensor.reshape(-1, tensor.shape[-1]).T]
-                         for tensor in (predicted, output))
+    columns, captured = (
+        [column.tobytes() for column in tensor.reshape(-1, tensor.shape[-1]).T]
+        for tensor in (predicted, output)
+    )
     where: dict[bytes, list[int]] = {}
     for channel, column in enumerate(columns):
         where.setdefault(column, []).append(channel)
@@ -602,31 +777,55 @@ def _permutation(start: Hypothesis, predicted: np.ndarray, output: np.ndarray, s
         order.append(left.pop(left.index(channel) if channel in left else 0))
     moved = [channel for channel, source in enumerate(order) if channel != source]
     named = ", ".join(f"{channel} holds {order[channel]}" for channel in moved[:8])
-    return [Change("channel order", f"output channels permuted: {named}{', ...' if len(moved) > 8 else ''}",
-                   partial(_after, change=partial(np.take, indices=order, axis=-1)), "output order")]
+    return [
+        Change(
+            "channel order",
+            f"output channels permuted: {named}{', ...' if len(moved) > 8 else ''}",
+            partial(_after, change=partial(np.take, indices=order, axis=-1)),
+            "output order",
+        )
+    ]
 
 
-def _other_bias(start: Hypothesis, predicted: np.ndarray, output: np.ndarray, sums: Sums) -> list[Change]:
+def _other_bias(
+    start: Hypothesis, predicted: np.ndarray, output: np.ndarray, sums: Sums
+) -> list[Change]:
     """Biases that explain every output of their channel: what rounds to an output is an interval of
     accumulators."""
     layer = start.layer
     count = output.shape[-1]
     toward = parts_of(layer, output.dtype, start.rule)[0][0].rounding_direction
     ratio = layer.input_q.scale * np.asarray(layer.weight_q.scale) / layer.output_q.scale  # type: ignore[operator]
-    codes, total = output.reshape(-1, count).astype(np.int64), sums.of(layer, start.x).reshape(-1, count)
+    codes, total = (
+        output.reshape(-1, count).astype(np.int64),
+        sums.of(layer, start.x).reshape(-1, count),
+    )
     low, high = clamp_range(layer, output.dtype, start.rule)
     real = codes - layer.output_q.zero_point
-    below = {"nearest": np.float64(0.5), "floor": np.float64(0.0)}.get(toward, np.where(real > 0, 0.0, 1.0))
-    above = {"nearest": np.float64(0.5), "floor": np.float64(1.0)}.get(toward, np.where(real < 0, 0.0, 1.0))
+    below = {"nearest": np.float64(0.5), "floor": np.float64(0.0)}.get(
+        toward, np.where(real > 0, 0.0, 1.0)
+    )
+    above = {"nearest": np.float64(0.5), "floor": np.float64(1.0)}.get(
+        toward, np.where(real < 0, 0.0, 1.0)
+    )
     least = np.where(codes <= low, -np.inf, (real - below) / ratio - total).max(0)
     most = np.where(codes >= high, np.inf, (real + above) / ratio - total).min(0)
     off = np.flatnonzero(np.any(predicted.reshape(-1, count) != codes, axis=0))
-    free = [np.unique(one[(one > low) & (one < high)], return_counts=True)[1] for one in codes[:, off].T]
-    if any(one.sum() - one.max(initial=0) < FREE for one in free) or np.any(least[off] > most[off] + 2):
+    free = [
+        np.unique(one[(one > low) & (one < high)], return_counts=True)[1] for one in codes[:, off].T
+    ]
+    if any(one.sum() - one.max(initial=0) < FREE for one in free) or np.any(
+        least[off] > most[off] + 2
+    ):
         return []
     steps = np.zeros(count, np.int64)
     steps[off] = np.rint((least[off] + most[off]) / 2).astype(np.int64)
     shown = ", ".join(f"{steps[channel]:+d} in channel {channel}" for channel in off[:4])
-    return [Change("bias", f"bias off by {shown}{f', and in {len(off) - 4} more' if len(off) > 4 else ''}",
-                   partial(_with_layer, bias=layer.bias + steps), "bias")]
-
+    return [
+        Change(
+            "bias",
+            f"bias off by {shown}{f', and in {len(off) - 4} more' if len(off) > 4 else ''}",
+            partial(_with_layer, bias=layer.bias + steps),
+            "bias",
+        )
+    ]

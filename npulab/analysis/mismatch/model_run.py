@@ -29,16 +29,45 @@ from npulab.support.answers import TINTS, Answer, Part, Table, tone
 from npulab.support.late import pd
 from npulab.support.text import Row, plural, six_digits
 
-VERDICTS = ("equal", "partly compared", "one value", "differs", NOT_EXECUTED, "claims agree", "nothing to compare",
-            "not covered", "not run", "no operator")
-COLUMNS = ("inference", "operator", "name", "input", "output", "jobs", "provenance", "words", "coefficients",
-           "compared", "mismatches", "verdict", "reason")
+VERDICTS = (
+    "equal",
+    "partly compared",
+    "one value",
+    "differs",
+    NOT_EXECUTED,
+    "claims agree",
+    "nothing to compare",
+    "not covered",
+    "not run",
+    "no operator",
+)
+COLUMNS = (
+    "inference",
+    "operator",
+    "name",
+    "input",
+    "output",
+    "jobs",
+    "provenance",
+    "words",
+    "coefficients",
+    "compared",
+    "mismatches",
+    "verdict",
+    "reason",
+)
 FIELDS = ("task", "register", "field", "bits", "value", "evidence")  # of a job behind an operator
 NOT_RUN = "no job of the run is like it; the driver left it to the CPU, or its files are missing"
 NO_OPERATOR = "no operator of the model is like it"
-TOLERANCE = 2.0 ** -12  # of a scale: a fixed point keeps 15 bits of it or more
-LIKENESS = 0.6  # of what outlines say in common, for a job that is taken for an operator it is not quite like
-EXACT, PARTLY, EACH, CONTENT = 1000, 500, 10, 100  # weights of a pair of job and operator; whole, so that ties are ties
+TOLERANCE = 2.0**-12  # of a scale: a fixed point keeps 15 bits of it or more
+# of what outlines say in common, for a job that is taken for an operator it is not quite like
+LIKENESS = 0.6
+EXACT, PARTLY, EACH, CONTENT = (
+    1000,
+    500,
+    10,
+    100,
+)  # weights of a pair of job and operator; whole, so that ties are ties
 STORED_UP = 128  # between a code read as int8 and as uint8, with the top bit turned
 SIMULATED = "simulated device"
 
@@ -69,12 +98,23 @@ class OperatorCheck:
     shapes: Row = field(default_factory=dict)
 
     def records(self) -> list[Row]:
-        row: Row = {"inference": self.inference, "operator": self.operator, "name": self.name,
-                    "input": self.shapes.get("input"), "output": self.shapes.get("output"),
-                    "jobs": list(self.cases), "layer": None if self.layer is None else str(self.layer),
-                    "case": None, "target": None, "words": "none", "coefficients": "none"}
+        row: Row = {
+            "inference": self.inference,
+            "operator": self.operator,
+            "name": self.name,
+            "input": self.shapes.get("input"),
+            "output": self.shapes.get("output"),
+            "jobs": list(self.cases),
+            "layer": None if self.layer is None else str(self.layer),
+            "case": None,
+            "target": None,
+            "words": "none",
+            "coefficients": "none",
+        }
         row |= self.comparison.records()[0] if self.comparison else {"compared": 0, "mismatches": 0}
-        return [{**row, "verdict": self.verdict, "reason": self.reason, "provenance": self.provenance}]
+        return [
+            {**row, "verdict": self.verdict, "reason": self.reason, "provenance": self.provenance}
+        ]
 
     def _repr_html_(self) -> str:
         return self.details(True)
@@ -82,18 +122,35 @@ class OperatorCheck:
     def details(self, opened: bool) -> str:
         """HTML: a line that opens to the operator's jobs and their fields that are not zero."""
         tint = TINTS.get(tone("verdict", self.verdict), "")
-        head = " ".join(filter(None, [
-            "" if self.operator is None else str(self.operator), self.name or "no operator",
-            " → ".join(filter(None, [self.shapes.get("input"), self.shapes.get("output")]))]))
-        jobs = "".join(f"<p>job {escape(repr(capture))}</p>" + Table(
-            Decoded(capture, Wanted(nonzero=True)).rows, FIELDS)._repr_html_() for capture in self.captures)
-        return (f"<details{' open' * opened}><summary>{escape(head)} "
-                f"<span style='background:{tint}'>{escape(self.verdict)}</span> {escape(self.reason)}</summary>"
-                f"{f'<p>{escape(str(self.layer))}</p>' * (self.layer is not None)}{jobs}</details>")
+        head = " ".join(
+            filter(
+                None,
+                [
+                    "" if self.operator is None else str(self.operator),
+                    self.name or "no operator",
+                    " → ".join(filter(None, [self.shapes.get("input"), self.shapes.get("output")])),
+                ],
+            )
+        )
+        jobs = "".join(
+            f"<p>job {escape(repr(capture))}</p>"
+            + Table(Decoded(capture, Wanted(nonzero=True)).rows, FIELDS)._repr_html_()
+            for capture in self.captures
+        )
+        return (
+            f"<details{' open' * opened}><summary>{escape(head)} "
+            f"<span style='background:{tint}'>{escape(self.verdict)}</span> "
+            f"{escape(self.reason)}</summary>"
+            f"{f'<p>{escape(str(self.layer))}</p>' * (self.layer is not None)}{jobs}</details>"
+        )
 
     def __repr__(self) -> str:
         result = self.comparison
-        counts = f"{result.mismatches} of {result.compared} differ" if result and result.mismatches else ""
+        counts = (
+            f"{result.mismatches} of {result.compared} differ"
+            if result and result.mismatches
+            else ""
+        )
         return f"OperatorCheck({self.text}: {', '.join(filter(None, [self.verdict, counts, self.reason]))})"
 
     @property
@@ -106,7 +163,9 @@ class OperatorCheck:
     @property
     def text(self) -> str:
         """Number, name and jobs."""
-        jobs = f"job{'s' * (len(self.cases) > 1)} {' '.join(self.cases)}" if self.cases else "no job"
+        jobs = (
+            f"job{'s' * (len(self.cases) > 1)} {' '.join(self.cases)}" if self.cases else "no job"
+        )
         what = "no operator" if self.operator is None else f"operator {self.operator}, {self.name}"
         again = f"inference {self.inference}, " * bool(self.inference)
         return f"{again}{what} ({jobs}{', simulated' * (self.provenance == 'simulated')})"
@@ -131,7 +190,9 @@ class RunCheck(Answer):
     @property
     def first(self) -> OperatorCheck | None:
         """The first operator that went wrong."""
-        return next((operator for operator in self.operators if operator.verdict == "differs"), None)
+        return next(
+            (operator for operator in self.operators if operator.verdict == "differs"), None
+        )
 
     @property
     def counts(self) -> dict[str, int]:
@@ -144,9 +205,14 @@ class RunCheck(Answer):
 
     @property
     def parts(self) -> list[Part]:
-        rows = [row if row["compared"] else {**row, "compared": None, "mismatches": None} for row in self.records()]
+        rows = [
+            row if row["compared"] else {**row, "compared": None, "mismatches": None}
+            for row in self.records()
+        ]
         parts: list[Part] = [
-            Table(rows, COLUMNS[not any(operator.inference for operator in self.operators):]), self._sentence()]
+            Table(rows, COLUMNS[not any(operator.inference for operator in self.operators) :]),
+            self._sentence(),
+        ]
         for operator in self.operators if self.explain else ():
             if operator.verdict == "differs" and (result := operator.comparison):
                 there = result.mismatches and result.layer is not None
@@ -155,11 +221,13 @@ class RunCheck(Answer):
 
     def _sentence(self) -> str:
         verdicts = ", ".join(f"{count} {verdict}" for verdict, count in self.counts.items())
-        return (f"{plural(len(self.operators), 'operator')} ({verdicts})"
-                + (f"; first wrong: {self.first.text}: {self.first.reason}" if self.first else ""))
+        return f"{plural(len(self.operators), 'operator')} ({verdicts})" + (
+            f"; first wrong: {self.first.text}: {self.first.reason}" if self.first else ""
+        )
 
     def _repr_html_(self) -> str:
-        """The operators in a line each, which opens to the operator's jobs and their fields; that of
+        """The operators in a line each, which opens to the operator's jobs and their fields; that
+        of
         the first wrong one is open."""
         rows = "".join(operator.details(operator is self.first) for operator in self.operators)
         return f"<p>{escape(self._sentence())}</p>{rows}"
@@ -169,7 +237,11 @@ class RunCheck(Answer):
         """One row per operator: inference, operator, name, jobs, compared, mismatches, verdict,
         reason."""
         rows = [{**row, "jobs": " ".join(row["jobs"])} for row in self.records()]
-        names = [name for name in COLUMNS if name not in ("input", "output", "provenance", "words", "coefficients")]
+        names = [
+            name
+            for name in COLUMNS
+            if name not in ("input", "output", "provenance", "words", "coefficients")
+        ]
         return pd.DataFrame(rows, columns=names).astype({"operator": "Int64"})
 
     def __repr__(self) -> str:
@@ -177,8 +249,11 @@ class RunCheck(Answer):
         return f"RunCheck({verdicts or 'nothing'}{f'; first wrong: {self.first.text}' if self.first else ''})"
 
 
-def check_run(captures: Iterable[Capture], model: Model | bytes | str | os.PathLike[str],
-              run: Callable[..., Iterable[Comparison]] = map) -> RunCheck:
+def check_run(
+    captures: Iterable[Capture],
+    model: Model | bytes | str | os.PathLike[str],
+    run: Callable[..., Iterable[Comparison]] = map,
+) -> RunCheck:
     """Every job of a recorded run against the operator of the model that it is, on its own captured
     input.
 
@@ -192,12 +267,17 @@ def check_run(captures: Iterable[Capture], model: Model | bytes | str | os.PathL
     recording = list(captures)
     names = {capture.target for capture in recording}
     if len(names) != 1:
-        raise ValueError(f"captures: got {len(recording)} of targets {', '.join(sorted(names)) or 'none'}, allowed are "
-                         "one or more of one target")
+        raise ValueError(
+            f"captures: got {len(recording)} of targets {', '.join(sorted(names)) or 'none'}, "
+            "allowed are "
+            "one or more of one target"
+        )
     graph = model if isinstance(model, Model) else read_model(model)
     of = target(names.pop())
     recording = [part for capture in recording for part in of.split(capture)]
-    layers = {number: layer for number, layer in graph.by_operator.items() if not isinstance(layer, str)}
+    layers = {
+        number: layer for number, layer in graph.by_operator.items() if not isinstance(layer, str)
+    }
     wanted = {number: of.outline(layer) for number, layer in layers.items()}
     rows: list[OperatorCheck] = []
     for inference, jobs in enumerate(_inferences(recording, sum(map(bool, wanted.values())))):
@@ -212,18 +292,25 @@ def _inferences(captures: Sequence[Capture], operators: int) -> Iterator[Sequenc
     period = len(keys)
     if sum(map(_computes, captures)) > operators:
         period = next((n for n in range(1, len(keys)) if keys[n:] == keys[:-n]), period)
-    yield from (captures[at:at + period] for at in range(0, len(captures), period))
+    yield from (captures[at : at + period] for at in range(0, len(captures), period))
 
 
-def _check_inference(captures: Sequence[Capture], graph: Model, layers: Mapping[int, Layer],
-                     wanted: Mapping[int, Outline], run: Callable[..., Iterable[Comparison]], inference: int,
-                     ) -> Iterator[OperatorCheck]:
+def _check_inference(
+    captures: Sequence[Capture],
+    graph: Model,
+    layers: Mapping[int, Layer],
+    wanted: Mapping[int, Outline],
+    run: Callable[..., Iterable[Comparison]],
+    inference: int,
+) -> Iterator[OperatorCheck]:
     main = [i for i, capture in enumerate(captures) if _computes(capture)]
     shapes = {row["operator"]: row for row in operators(graph) if not row["graph"]}
     outlines = {i: target(captures[i].target).outline(captures[i]) for i in main}
     matched, rivals = _match(outlines, wanted, {i: captures[i] for i in main}, layers)
-    known = [replace(capture, parameters=layers[matched[i]].parameters) if i in matched else capture
-             for i, capture in enumerate(captures)]
+    known = [
+        replace(capture, parameters=layers[matched[i]].parameters) if i in matched else capture
+        for i, capture in enumerate(captures)
+    ]
     results = list(run(_checked, known))
     owners = _owners(captures, main)
     rows: list[tuple[float, OperatorCheck]] = []
@@ -245,22 +332,56 @@ def _check_inference(captures: Sequence[Capture], graph: Model, layers: Mapping[
             at = place + 0.5
             unlike = _unlike(outlines[i], wanted[number], results[i].layer, layer)
             decides, verdict, why = _verdict(results[i], moves, unlike)
-            reasons = [why] + [f"operator{'s' * (len(others) > 1)} {', '.join(map(str, others))} would do as well"
-                               for others in [rivals[i]] if others]
-        rows.append((place, OperatorCheck(number, name, tuple(captures[n].name for n in jobs), verdict,
-                                          "; ".join(filter(None, reasons)), layer, decides, inference,
-                                          captures[i].origin, tuple(captures[n] for n in jobs),
-                                          shapes.get(number, {}))))
+            reasons = [why] + [
+                f"operator{'s' * (len(others) > 1)} {', '.join(map(str, others))} would do as well"
+                for others in [rivals[i]]
+                if others
+            ]
+        rows.append(
+            (
+                place,
+                OperatorCheck(
+                    number,
+                    name,
+                    tuple(captures[n].name for n in jobs),
+                    verdict,
+                    "; ".join(filter(None, reasons)),
+                    layer,
+                    decides,
+                    inference,
+                    captures[i].origin,
+                    tuple(captures[n] for n in jobs),
+                    shapes.get(number, {}),
+                ),
+            )
+        )
     ran = set(matched.values())
-    rows += [(places[number], OperatorCheck(
-        number, graph.operators[number].name, (), "not run", NOT_RUN if wanted.get(number) else _why(layer),
-        None if isinstance(layer, str) else layer, inference=inference, shapes=shapes[number]))
-        for number, layer in graph.by_operator.items() if number not in ran]
+    rows += [
+        (
+            places[number],
+            OperatorCheck(
+                number,
+                graph.operators[number].name,
+                (),
+                "not run",
+                NOT_RUN if wanted.get(number) else _why(layer),
+                None if isinstance(layer, str) else layer,
+                inference=inference,
+                shapes=shapes[number],
+            ),
+        )
+        for number, layer in graph.by_operator.items()
+        if number not in ran
+    ]
     yield from (row for _, row in sorted(rows, key=lambda pair: pair[0]))
 
 
 def _why(layer: Layer | str) -> str:
-    return layer.split(": ", 1)[-1] if isinstance(layer, str) else f"no job is known that does {layer.op}"
+    return (
+        layer.split(": ", 1)[-1]
+        if isinstance(layer, str)
+        else f"no job is known that does {layer.op}"
+    )
 
 
 def _computes(capture: Capture) -> bool:
@@ -272,15 +393,24 @@ def _computes(capture: Capture) -> bool:
 # Which job is which operator
 
 
-def _match(outlines: Mapping[int, Outline], wanted: Mapping[int, Outline], captures: Mapping[int, Capture],
-           layers: Mapping[int, Layer]) -> tuple[dict[int, int], dict[int, list[int]]]:
+def _match(
+    outlines: Mapping[int, Outline],
+    wanted: Mapping[int, Outline],
+    captures: Mapping[int, Capture],
+    layers: Mapping[int, Layer],
+) -> tuple[dict[int, int], dict[int, list[int]]]:
     """The operator of each job, and the other operators that it might be as well."""
     jobs, numbers = list(outlines), list(wanted)
-    weights = np.array([[_likeness(outlines[i], wanted[number]) for number in numbers] for i in jobs],
-                       np.int64).reshape(len(jobs), len(numbers))
+    weights = np.array(
+        [[_likeness(outlines[i], wanted[number]) for number in numbers] for i in jobs], np.int64
+    ).reshape(len(jobs), len(numbers))
     found = _alignments(weights)
     claims = Counter(column for columns in found for column in columns)
-    open_ = [row for row, columns in enumerate(found) if len(columns) > 1 or any(claims[one] > 1 for one in columns)]
+    open_ = [
+        row
+        for row, columns in enumerate(found)
+        if len(columns) > 1 or any(claims[one] > 1 for one in columns)
+    ]
     if open_:
         counts = {number: _histogram(layer) for number, layer in layers.items()}
         for row in open_:
@@ -289,9 +419,13 @@ def _match(outlines: Mapping[int, Outline], wanted: Mapping[int, Outline], captu
                 if mine is not None and weights[row, column] and mine == counts[number]:
                     weights[row, column] += CONTENT
         found = _alignments(weights)
-    matched = {jobs[row]: numbers[columns[0]] for row, columns in enumerate(_in_order(found)) if columns}
-    return matched, {i: [numbers[column] for column in found[row] if numbers[column] != matched.get(i)]
-                     for row, i in enumerate(jobs)}
+    matched = {
+        jobs[row]: numbers[columns[0]] for row, columns in enumerate(_in_order(found)) if columns
+    }
+    return matched, {
+        i: [numbers[column] for column in found[row] if numbers[column] != matched.get(i)]
+        for row, i in enumerate(jobs)
+    }
 
 
 def _likeness(job: Outline, operator: Outline) -> int:
@@ -350,7 +484,7 @@ def _histogram(layer: Layer | None) -> tuple[int, ...] | None:
     if not isinstance(layer, Conv2D | FullyConnected) or layer.weights.dtype.kind not in "iu":
         return None
     codes, zero = _stored(layer)
-    counts = np.bincount(codes.ravel(), minlength=2 ** 8)
+    counts = np.bincount(codes.ravel(), minlength=2**8)
     counts[zero % len(counts)] = 0
     return tuple(counts.tolist())
 
@@ -371,11 +505,18 @@ def _owners(captures: Sequence[Capture], main: Sequence[int]) -> dict[int, int |
         if i in owners:
             continue
         to, by = (captures[i].addresses.get(name) for name in ("output", "input"))
-        readers = [n for n in range(i + 1, len(captures)) if captures[n].addresses.get("input") == to]
+        readers = [
+            n for n in range(i + 1, len(captures)) if captures[n].addresses.get("input") == to
+        ]
         writers = [n for n in main if n < i and captures[n].addresses.get("output") == by]
         later, earlier = [n for n in main if n > i], [n for n in main if n < i]
-        near = [owners[n] for n in readers[:1]] if to is not None and readers else \
-            writers[-1:] if by is not None and writers else (later[:1] or earlier[-1:])
+        near = (
+            [owners[n] for n in readers[:1]]
+            if to is not None and readers
+            else writers[-1:]
+            if by is not None and writers
+            else (later[:1] or earlier[-1:])
+        )
         owners[i] = near[0] if near else None
     return {i: owner for i, owner in sorted(owners.items()) if i not in main}
 
@@ -387,7 +528,11 @@ def _checked(capture: Capture) -> Comparison:
     """As ``npulab.check``; where no layer can be lifted, the output beside that of the simulated
     device."""
     result = check(capture)
-    if result.layer is not None or result.compared or not {"input", "output"} <= capture.buffers.keys():
+    if (
+        result.layer is not None
+        or result.compared
+        or not {"input", "output"} <= capture.buffers.keys()
+    ):
         return result
     try:
         predicted = np.frombuffer(target(capture.target).simulate(capture), np.uint8)
@@ -403,53 +548,85 @@ def _checked(capture: Capture) -> Comparison:
         return np.frombuffer(one.buffers[OUTPUT], np.uint8, both)
 
     unwritten = as_unwritten(capture, OUTPUT, captured, read)
-    found = with_outputs(replace(result, rule=SIMULATED, reason="", left=()), predicted[:both], captured, unwritten)
+    found = with_outputs(
+        replace(result, rule=SIMULATED, reason="", left=()), predicted[:both], captured, unwritten
+    )
     cut = len(predicted) > size
     if not cut and not rest_left(capture, len(predicted)):
         return found
     said = f"{both} of {max(size, len(predicted))} bytes of buffer 'output' were compared"
     verdict = "partly compared" if found.verdict == "equal" else found.verdict
-    return replace(found, verdict=verdict, left=(said,), reason="; ".join(filter(None, [found.reason, said])))
+    return replace(
+        found, verdict=verdict, left=(said,), reason="; ".join(filter(None, [found.reason, said]))
+    )
 
 
-def _verdict(result: Comparison, moves: Sequence[Comparison], unlike: Sequence[str],
-             ) -> tuple[Comparison, str, str]:
+def _verdict(
+    result: Comparison,
+    moves: Sequence[Comparison],
+    unlike: Sequence[str],
+) -> tuple[Comparison, str, str]:
     """The comparison that decides, the verdict and the reason."""
     sound = result.words and result.coefficients is not False
     unread = result.layer is None and not result.compared
     verdict = "not covered" if unread and sound else result.verdict
     reasons = [f"the job is not the operator: {', '.join(unlike)}"] if unlike else []
     if not sound:
-        reasons.append(f"{'words' if not result.words else 'coefficients'} do not encode to what was recorded")
+        reasons.append(
+            f"{'words' if not result.words else 'coefficients'} do not encode to what was recorded"
+        )
     wrong = [one for one in moves if one.verdict == "differs" and (one.compared or not one.words)]
-    reasons += [f"{one.case}: {one.mismatches} of {one.compared} moved bytes differ" for one in wrong]
+    reasons += [
+        f"{one.case}: {one.mismatches} of {one.compared} moved bytes differ" for one in wrong
+    ]
     if verdict == "differs" and result.compared:
-        reasons.append(f"{result.mismatches} of {result.compared} outputs differ, first at {result.first}, largest "
-                       f"{result.largest}")
+        reasons.append(
+            f"{result.mismatches} of {result.compared} outputs differ, first at {result.first}, "
+            "largest "
+            f"{result.largest}"
+        )
     if unlike or wrong or not sound:
         verdict = "differs"
     decides = wrong[0] if wrong and verdict == "differs" and result.verdict != "differs" else result
     unseen = [one.case for one in moves if one.verdict == "nothing to compare"]
-    return decides, verdict, "; ".join(filter(None, [*reasons, result.reason, (
-        f"{' '.join(unseen)} not compared" if unseen else "")]))
+    return (
+        decides,
+        verdict,
+        "; ".join(
+            filter(
+                None,
+                [*reasons, result.reason, (f"{' '.join(unseen)} not compared" if unseen else "")],
+            )
+        ),
+    )
 
 
 def _unlike(outline: Outline, wanted: Outline, lifted: Any, layer: Layer) -> list[str]:
     """What a job says otherwise than the model."""
-    reasons = [f"{name} is {six_digits(outline[name])}, the model's {six_digits(wanted[name])}"
-               for name in wanted if name in outline and not _same(outline[name], wanted[name])]
-    if not isinstance(lifted, Conv2D | FullyConnected) or not isinstance(layer, Conv2D | FullyConnected) \
-            or per_channel(layer.weight_q.scale):
+    reasons = [
+        f"{name} is {six_digits(outline[name])}, the model's {six_digits(wanted[name])}"
+        for name in wanted
+        if name in outline and not _same(outline[name], wanted[name])
+    ]
+    if (
+        not isinstance(lifted, Conv2D | FullyConnected)
+        or not isinstance(layer, Conv2D | FullyConnected)
+        or per_channel(layer.weight_q.scale)
+    ):
         return reasons
     mine, theirs = _stored(lifted)[0], _stored(layer)[0]
     if mine.size == theirs.size:
         # a fully connected layer may be stored as the convolution of an image in planes
-        orders = [mine] if mine.ndim != 4 or theirs.ndim == 4 else [mine, mine.transpose(0, 3, 1, 2)]
+        orders = (
+            [mine] if mine.ndim != 4 or theirs.ndim == 4 else [mine, mine.transpose(0, 3, 1, 2)]
+        )
         wrong = min(int(np.count_nonzero(one.ravel() != theirs.ravel())) for one in orders)
         reasons += [f"{wrong} of {theirs.size} weights"] if wrong else []
     elif not any(reason.startswith("outputs") for reason in reasons):
         reasons.append(f"it has {mine.size} weights, the model {theirs.size}")
-    if lifted.bias.size == layer.bias.size and (wrong := int(np.count_nonzero(lifted.bias != layer.bias))):
+    if lifted.bias.size == layer.bias.size and (
+        wrong := int(np.count_nonzero(lifted.bias != layer.bias))
+    ):
         reasons.append(f"{wrong} of {layer.bias.size} biases")
     if _range(lifted) != _range(layer):
         reasons.append(f"its outputs are within {_range(lifted)}, the model's {_range(layer)}")
@@ -463,5 +640,5 @@ def _range(layer: Conv2D | FullyConnected) -> tuple[float, float]:
     bounds = REAL.get(layer.activation, REAL[None])
     if layer.dtype not in QUANTIZED:
         return bounds
-    low, high = (min(max(zero + one * unit, 0), 2 ** 8 - 1) for one in bounds)
+    low, high = (min(max(zero + one * unit, 0), 2**8 - 1) for one in bounds)
     return round(low), round(high)

@@ -53,14 +53,21 @@ class Mismatches:
         if self.differ:
             wrong = self.by_difference[self.by_difference.difference != 0]
             most = wrong.sort_values("outputs", ascending=False, kind="stable")
-            named = ", ".join(f"{count} by {step:+d}" for step, count in most.itertuples(index=False, name=None))
+            named = ", ".join(
+                f"{count} by {step:+d}" for step, count in most.itertuples(index=False, name=None)
+            )
             if len(wrong) > SHOWN:
                 mean = np.average(wrong.difference, weights=wrong.outputs)
                 named = f"by {wrong.difference.min():+d} to {wrong.difference.max():+d}, mean {mean:+.1f}"
             named += "" if self.unit == "code" else f" {self.unit}"
-            parts += [named, f"in {np.count_nonzero(self.by_channel.differ)} of {len(self.by_channel)} channels"]
-        parts += [f"{place} {differ} of {outputs}" + (f" ({share:.0%})" if outputs else "")
-                 for place, outputs, differ, share in self.by_place.itertuples(index=False, name=None)]
+            parts += [
+                named,
+                f"in {np.count_nonzero(self.by_channel.differ)} of {len(self.by_channel)} channels",
+            ]
+        parts += [
+            f"{place} {differ} of {outputs}" + (f" ({share:.0%})" if outputs else "")
+            for place, outputs, differ, share in self.by_place.itertuples(index=False, name=None)
+        ]
         return "; ".join(parts)
 
     def __repr__(self) -> str:
@@ -73,7 +80,9 @@ def mismatches(found: Comparison) -> Mismatches:
     Raises ValueError where it has no two outputs ``(H, W, C)``.
     """
     if found.predicted is None or found.captured is None:
-        raise ValueError(f"{found.case}: there are no two outputs to compare ({found.verdict}: {found.reason})")
+        raise ValueError(
+            f"{found.case}: there are no two outputs to compare ({found.verdict}: {found.reason})"
+        )
     if found.predicted.ndim != 3:
         raise ValueError(f"{found.case}: got outputs {found.predicted.shape}, allowed is (H, W, C)")
     difference = steps(found.captured, found.predicted)
@@ -81,16 +90,29 @@ def mismatches(found: Comparison) -> Mismatches:
     pixels, channels = difference[..., 0].size, difference.shape[-1]
     apart, counts = np.unique(difference, return_counts=True)
     border = touches_padding(found.layer, difference.shape[:2])
-    places = [(name, int(where.sum()) * channels, int(wrong[where].sum()))
-              for name, where in (("border", border), ("interior", ~border))]
+    places = [
+        (name, int(where.sum()) * channels, int(wrong[where].sum()))
+        for name, where in (("border", border), ("interior", ~border))
+    ]
     return Mismatches(
         f"{found.case} (simulated)" if found.simulated else found.case,
         pd.DataFrame({"difference": apart, "outputs": counts}),
-        pd.DataFrame({"channel": np.arange(channels), "outputs": pixels, "differ": wrong.sum((0, 1)),
-                      "largest": size.max((0, 1), initial=0)}),
-        pd.DataFrame([(*one, one[2] / one[1] if one[1] else 0.0) for one in places],
-                     columns=["place", "outputs", "differ", "share"]),
-        size.max(-1, initial=0), border, unit(found.captured.dtype))
+        pd.DataFrame(
+            {
+                "channel": np.arange(channels),
+                "outputs": pixels,
+                "differ": wrong.sum((0, 1)),
+                "largest": size.max((0, 1), initial=0),
+            }
+        ),
+        pd.DataFrame(
+            [(*one, one[2] / one[1] if one[1] else 0.0) for one in places],
+            columns=["place", "outputs", "differ", "share"],
+        ),
+        size.max(-1, initial=0),
+        border,
+        unit(found.captured.dtype),
+    )
 
 
 def touches_padding(layer: Any, size: tuple[int, ...]) -> np.ndarray:
@@ -119,7 +141,9 @@ def in_hex(tensor: np.ndarray) -> str:
     >>> in_hex(np.array([-1, 16]))
     'FF 10'
     """
-    data = tensor.astype(tensor.dtype.newbyteorder("<") if tensor.dtype.kind == "f" else "u1").tobytes()
+    data = tensor.astype(
+        tensor.dtype.newbyteorder("<") if tensor.dtype.kind == "f" else "u1"
+    ).tobytes()
     return data[:BYTES_SHOWN].hex(" ").upper() + " ..." * (len(data) > BYTES_SHOWN)
 
 
@@ -128,14 +152,22 @@ def window(predicted: np.ndarray, captured: np.ndarray) -> list[str]:
     differs."""
     wrong = steps(predicted, captured).ravel() != 0
     if predicted.dtype.kind == "f":  # as they are stored
-        predicted, captured = (side.copy().view(f"u{side.dtype.itemsize}") for side in (predicted, captured))
+        predicted, captured = (
+            side.copy().view(f"u{side.dtype.itemsize}") for side in (predicted, captured)
+        )
     start = max(min(int(wrong.argmax()) - BYTES_SHOWN // 4, wrong.size - BYTES_SHOWN), 0)
     part = slice(start, start + BYTES_SHOWN)
     size = predicted.dtype.itemsize
-    lines = [" ".join(f"{int(code) & 256 ** size - 1:0{2 * size}X}" for code in side.ravel()[part])
-             for side in (predicted, captured)]
+    lines = [
+        " ".join(f"{int(code) & 256**size - 1:0{2 * size}X}" for code in side.ravel()[part])
+        for side in (predicted, captured)
+    ]
     marks = " ".join(("^" if differs else " ") * 2 * size for differs in wrong[part]).rstrip()
-    more = int(wrong[part.stop:].sum())
-    return [f"outputs {start} to {min(part.stop, wrong.size) - 1} of {wrong.size}, by row, column, channel"
-            + f"; {plural(more, 'difference')} behind them" * bool(more),
-            f"predicted {lines[0]}", f"captured  {lines[1]}", f"          {marks}"]
+    more = int(wrong[part.stop :].sum())
+    return [
+        f"outputs {start} to {min(part.stop, wrong.size) - 1} of {wrong.size}, by row, column, "
+        "channel" + f"; {plural(more, 'difference')} behind them" * bool(more),
+        f"predicted {lines[0]}",
+        f"captured  {lines[1]}",
+        f"          {marks}",
+    ]

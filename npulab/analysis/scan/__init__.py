@@ -2,9 +2,10 @@
 at.
 
 A bit of a weight or a bias is ``data``; one that moves what no weight or bias could is ``control``,
-or ``length`` where it moves only what lies behind it in the stream; ``hang`` bits end the run.  Bits
-are ``dead`` as far as they were tried: each moved nothing alone, nor all of them at once, nor random
-halves of them, with the inputs that were given and with all other bits as the buffer has them.
+or ``length`` where it moves only what lies behind it in the stream; ``hang`` bits end the run.
+Bits are ``dead`` as far as they were tried: each moved nothing alone, nor all of them at once, nor
+random halves of them, with the inputs that were given and with all other bits as the buffer has
+them.
 """
 
 from __future__ import annotations
@@ -40,9 +41,20 @@ class Device(Protocol):
     def run(self, capture: Capture) -> Run: ...
 
 
-def scan(data: bytes, run: Runner, inputs: Iterable[Any], layer: Conv2D | None = None, *, seed: int = 0,
-         hang_cost: float = 10.0, most_hangs: int | None = None, votes: int = 1, checks: int = 4,
-         journal: Journal | None = None, progress: Callable[[int, int], object] | None = None) -> Scan:
+def scan(
+    data: bytes,
+    run: Runner,
+    inputs: Iterable[Any],
+    layer: Conv2D | None = None,
+    *,
+    seed: int = 0,
+    hang_cost: float = 10.0,
+    most_hangs: int | None = None,
+    votes: int = 1,
+    checks: int = 4,
+    journal: Journal | None = None,
+    progress: Callable[[int, int], object] | None = None,
+) -> Scan:
     """What each bit of ``data`` does, by ``run(data, given)``: the output array, or None for a
     hang.
 
@@ -70,7 +82,9 @@ def scan(data: bytes, run: Runner, inputs: Iterable[Any], layer: Conv2D | None =
     most = math.inf if most_hangs is None else _count("most_hangs", most_hangs, 0)
     checks = _count("checks", checks, 0)
     probes = _probes(inputs, layer)
-    known = Evidence(Runs(_data(data), run, probes, _count("votes", votes, 1), journal), layer, progress)
+    known = Evidence(
+        Runs(_data(data), run, probes, _count("votes", votes, 1), journal), layer, progress
+    )
     weights = Weights(known)
     looks = Looks(known, weights, seed)
     for index in range(len(probes)):
@@ -90,9 +104,17 @@ def scan(data: bytes, run: Runner, inputs: Iterable[Any], layer: Conv2D | None =
     return result(known, weights)
 
 
-def scan_capture(capture: Capture, device: Device, buffer: str | None = "coefficients", *, task: int = 0,
-                 inputs: Iterable[Capture | Probe] | None = None, layer: Conv2D | None = None, seed: int = 0,
-                 **options: Any) -> Scan:
+def scan_capture(
+    capture: Capture,
+    device: Device,
+    buffer: str | None = "coefficients",
+    *,
+    task: int = 0,
+    inputs: Iterable[Capture | Probe] | None = None,
+    layer: Conv2D | None = None,
+    seed: int = 0,
+    **options: Any,
+) -> Scan:
     """What each bit of a buffer of a capture does, or with ``buffer=None`` of the words of a job.
 
     ``device.run(capture)`` runs a capture.  ``inputs`` are captures, or probes that are given a
@@ -101,19 +123,31 @@ def scan_capture(capture: Capture, device: Device, buffer: str | None = "coeffic
     and a random image, and where a buffer is scanned each through several output scales, from one
     accumulator unit a step to where nothing reaches the end of the type.  Of the lifted layer only
     shapes, stride, padding and zero points are used, and every channel is taken to read all input
-    channels.  Words whose opcode names another block are no capture of this job, and count as a hang.
-    ``options`` are those of ``scan``. Raises ValueError for a missing buffer or task,
-    and for a layer that cannot be lifted or lowered.
+    channels.  Words whose opcode names another block are no capture of this job, and count as a
+    hang. ``options`` are those of ``scan``. Raises ValueError for a missing buffer or task, and for
+    a layer that cannot be lifted or lowered.
     """
     need("scan_capture", capture, Capture, "is a Capture, as npulab.load gives")
     if not callable(getattr(device, "run", None)):
-        raise TypeError(f"scan_capture: device: got {shortly(device)}, allowed is a device, as npulab.Simulated(), "
-                        "npulab.Command(program) or npulab.Manual() make")
+        raise TypeError(
+            f"scan_capture: device: got {shortly(device)}, allowed is a device, as "
+            "npulab.Simulated(), "
+            "npulab.Command(program) or npulab.Manual() make"
+        )
     if buffer is None and not 0 <= task < len(capture.jobs):
-        raise ValueError(f"task: got {task}, capture {capture.name} has 0 to {len(capture.jobs) - 1}")
+        raise ValueError(
+            f"task: got {task}, capture {capture.name} has 0 to {len(capture.jobs) - 1}"
+        )
     if buffer is not None and buffer not in capture.buffers:
-        raise ValueError(f"buffer: got {buffer!r}, capture {capture.name} has {', '.join(capture.buffers) or 'none'}")
-    data = capture.buffers[buffer] if buffer is not None else capture.jobs[task].words.astype("<u4").tobytes()
+        raise ValueError(
+            f"buffer: got {buffer!r}, capture {capture.name} has "
+            f"{', '.join(capture.buffers) or 'none'}"
+        )
+    data = (
+        capture.buffers[buffer]
+        if buffer is not None
+        else capture.jobs[task].words.astype("<u4").tobytes()
+    )
     if inputs is None:
         lifted = target(capture.target).lift(capture).layer
         asked = probes_of(capture, lifted, through=buffer is not None, seed=seed)
@@ -155,12 +189,24 @@ def _probes(inputs: Iterable[Any], layer: Conv2D | None) -> list[Probe]:
     for one in inputs:
         probe = one if isinstance(one, Probe) else Probe(one)
         if layer is not None and probe.image is None and np.shape(probe.given) == layer.input_shape:
-            probe = replace(probe, image=np.asarray(probe.given).astype(np.int64) - layer.input_q.zero_point)
-        if layer is not None and probe.image is not None and np.shape(probe.image) != layer.input_shape:
-            raise ValueError(f"inputs: got an image of shape {np.shape(probe.image)}, allowed is that of the layer's "
-                             f"input, {layer.input_shape}")
+            probe = replace(
+                probe, image=np.asarray(probe.given).astype(np.int64) - layer.input_q.zero_point
+            )
+        if (
+            layer is not None
+            and probe.image is not None
+            and np.shape(probe.image) != layer.input_shape
+        ):
+            raise ValueError(
+                f"inputs: got an image of shape {np.shape(probe.image)}, allowed is that of the "
+                "layer's "
+                f"input, {layer.input_shape}"
+            )
         if probe.step is not None and not probe.step > 0:
-            raise ValueError(f"inputs: got a step of {probe.step}, allowed is more than 0 accumulators an output step")
+            raise ValueError(
+                f"inputs: got a step of {probe.step}, allowed is more than 0 accumulators an "
+                "output step"
+            )
         out.append(probe)
     refuse_if(not out, "inputs", "none", "is one or more")
     return out

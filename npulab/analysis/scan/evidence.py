@@ -31,7 +31,9 @@ Runner = Callable[[bytes, Any], "np.ndarray | None"]
 class Runs:
     """Runs of a device, counted; with a journal, runs that it has are not made again."""
 
-    def __init__(self, data: bytes, run: Runner, probes: Sequence[Probe], votes: int, journal: Journal | None) -> None:
+    def __init__(
+        self, data: bytes, run: Runner, probes: Sequence[Probe], votes: int, journal: Journal | None
+    ) -> None:
         self.bits = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")
         self.name = hashlib.sha256(data).hexdigest()[:16]
         self.run, self.probes, self.votes, self.journal = run, probes, votes, journal
@@ -41,7 +43,11 @@ class Runs:
     def ask(self, flips: np.ndarray, index: int, reason: str) -> np.ndarray | None:
         """The output with bits flipped and an input, by most votes and in the middle of what they
         gave."""
-        done = [output for _ in range(self.votes) if (output := self._one(flips, index, reason)) is not None]
+        done = [
+            output
+            for _ in range(self.votes)
+            if (output := self._one(flips, index, reason)) is not None
+        ]
         if 2 * len(done) <= self.votes:
             return None
         usual = Counter(output.shape for output in done).most_common(1)[0][0]
@@ -52,20 +58,40 @@ class Runs:
         names = tuple(_ranges(flips))
         if self.journal is not None and self.count < len(self.journal):
             trial = self.journal[self.count]
-            if (trial.subset, trial.more.get("input"), trial.more.get("data")) != (names, index, self.name):
-                raise ValueError(f"journal: got {trial!r} with input {trial.more.get('input')} of data "
-                                 f"{trial.more.get('data')} as run {self.count}, allowed is what this scan asks, "
-                                 f"{', '.join(names[:3]) or 'nothing changed'} with input {index} of data {self.name}")
+            if (trial.subset, trial.more.get("input"), trial.more.get("data")) != (
+                names,
+                index,
+                self.name,
+            ):
+                raise ValueError(
+                    f"journal: got {trial!r} with input {trial.more.get('input')} of data "
+                    f"{trial.more.get('data')} as run {self.count}, allowed is what this scan "
+                    "asks, "
+                    f"{', '.join(names[:3]) or 'nothing changed'} with input {index} of data "
+                    f"{self.name}"
+                )
             output = _unpacked(trial)
         else:
             start = time.perf_counter()
             output = self._made(flips, index)
             seconds = time.perf_counter() - start
             if self.journal is not None:
-                outcome = "hang" if output is None else \
-                    "pass" if np.array_equal(output, self._first.get(index, output)) else "fail"
-                self.journal.add(Trial(names, reason, outcome, seconds,
-                                       more={"input": index, "data": self.name, **_packed(output)}))
+                outcome = (
+                    "hang"
+                    if output is None
+                    else "pass"
+                    if np.array_equal(output, self._first.get(index, output))
+                    else "fail"
+                )
+                self.journal.add(
+                    Trial(
+                        names,
+                        reason,
+                        outcome,
+                        seconds,
+                        more={"input": index, "data": self.name, **_packed(output)},
+                    )
+                )
         if output is not None:
             self._first.setdefault(index, output)
         self.count += 1
@@ -75,13 +101,18 @@ class Runs:
     def _made(self, flips: np.ndarray, index: int) -> np.ndarray | None:
         changed = self.bits.copy()
         changed[flips] ^= 1
-        result = self.run(np.packbits(changed, bitorder="little").tobytes(), self.probes[index].given)
+        result = self.run(
+            np.packbits(changed, bitorder="little").tobytes(), self.probes[index].given
+        )
         if result is None:
             return None
         output = np.array(result)
         if output.dtype.kind not in "biuf" or not output.size:
-            raise ValueError(f"run: got an output of {output.dtype} and shape {output.shape}, allowed are numbers, "
-                             "one or more")
+            raise ValueError(
+                f"run: got an output of {output.dtype} and shape {output.shape}, allowed are "
+                "numbers, "
+                "one or more"
+            )
         return output
 
 
@@ -112,7 +143,9 @@ def _unpacked(trial: Trial) -> np.ndarray | None:
         raw = zlib.decompress(base64.b64decode(trial.more["output"], validate=True))
         return np.frombuffer(raw, trial.more["dtype"]).reshape(trial.more["shape"])
     except (KeyError, TypeError, ValueError, zlib.error) as error:
-        raise ValueError(f"journal: got a run without its output ({error}), allowed is a journal of a scan") from None
+        raise ValueError(
+            f"journal: got a run without its output ({error}), allowed is a journal of a scan"
+        ) from None
 
 
 @dataclass(eq=False)
@@ -132,7 +165,9 @@ class Evidence:
     itself did under views, by the numbers of these.
     """
 
-    def __init__(self, runs: Runs, layer: Conv2D | None, progress: Callable[[int, int], object] | None) -> None:
+    def __init__(
+        self, runs: Runs, layer: Conv2D | None, progress: Callable[[int, int], object] | None
+    ) -> None:
         self.runs, self.layer, self.progress = runs, layer, progress
         self.bits, self.count = runs.bits, len(runs.bits)
         self.kinds = np.full(self.count, "", "U7")
@@ -141,7 +176,9 @@ class Evidence:
         self.fragile = np.zeros(self.count, bool)  # hung with others, not alone
         self.sets: list[tuple[int, ...]] = []  # bits that move something together and nothing alone
         self.hanging: list[tuple[int, ...]] = []  # bits that hang together and not alone
-        self.joint: list[tuple[int, np.ndarray]] = []  # by view, bits that moved something and no part of them did
+        self.joint: list[
+            tuple[int, np.ndarray]
+        ] = []  # by view, bits that moved something and no part of them did
         self.views: list[View] = []
         self.effects: dict[int, list[Effect]] = {}
         self.unmoved: dict[int, set[int]] = {}
@@ -170,7 +207,10 @@ class Evidence:
         base = np.zeros(0, np.int64) if base is None else base
         output = self._asked(base, index, "the buffer as it is")
         if output is None:
-            raise ValueError(f"data: got a buffer that hangs as it is with input {index}, allowed is one that runs")
+            raise ValueError(
+                f"data: got a buffer that hangs as it is with input {index}, allowed is one that "
+                "runs"
+            )
         view = view_of(index, self.runs.probes[index], self.layer, base, output)
         self.views.append(view)
         self.repeat(view)
@@ -180,9 +220,16 @@ class Evidence:
         """Raises ValueError where the same buffer gives something else."""
         again = self._asked(view.base, view.index, "does it repeat itself")
         if again is None or view.moved(again).any():
-            how = "a hang" if again is None else f"{view.moved(again).sum()} of {view.output.size} outputs changed"
-            raise ValueError(f"run: got {how} where the same buffer ran again with input {view.index}, allowed is a "
-                             "device that repeats itself (votes=3 or more takes the middle of several runs)")
+            how = (
+                "a hang"
+                if again is None
+                else f"{view.moved(again).sum()} of {view.output.size} outputs changed"
+            )
+            raise ValueError(
+                f"run: got {how} where the same buffer ran again with input {view.index}, allowed "
+                "is a "
+                "device that repeats itself (votes=3 or more takes the middle of several runs)"
+            )
 
     @property
     def quiet(self) -> np.ndarray:
@@ -205,7 +252,11 @@ class Evidence:
         if len(piece.bits) > 1:
             # the bits of a bias can cancel to a single step that a weight hides: such a piece may
             # move its channel
-            piece.moved |= sum(one for one in view.channels if 2 * (piece.moved & one).bit_count() > one.bit_count())
+            piece.moved |= sum(
+                one
+                for one in view.channels
+                if 2 * (piece.moved & one).bit_count() > one.bit_count()
+            )
         elif piece.moved:
             self.effects.setdefault(bit, []).append(view.effect(number, piece.moved, output))
             self.news.add(bit)
@@ -234,8 +285,20 @@ class Evidence:
         while level:
             pairs: list[tuple[Piece, Piece, Piece]] = []
             for piece in level:
-                if piece.alike or len(piece.bits) == 2 or (piece.moved.bit_count() == 1 and len(piece.bits) <= FEW):
-                    apart.append((piece, [Piece(piece.bits[i:i + 1], piece.moved) for i in range(len(piece.bits))]))
+                if (
+                    piece.alike
+                    or len(piece.bits) == 2
+                    or (piece.moved.bit_count() == 1 and len(piece.bits) <= FEW)
+                ):
+                    apart.append(
+                        (
+                            piece,
+                            [
+                                Piece(piece.bits[i : i + 1], piece.moved)
+                                for i in range(len(piece.bits))
+                            ],
+                        )
+                    )
                 else:
                     first, second = (Piece(part, piece.moved) for part in _halves(piece.bits))
                     pairs.append((piece, first, second))
@@ -268,8 +331,11 @@ class Evidence:
         return [part for pack in _packs(pieces) for part in self._pack(number, pack)]
 
     def _pack(self, number: int, pack: list[Piece]) -> list[Piece]:
-        output = self.ask(np.sort(np.concatenate([piece.bits for piece in pack])), number,
-                          f"{plural(len(pack), 'piece')} of up to {max(len(piece.bits) for piece in pack)} bits")
+        output = self.ask(
+            np.sort(np.concatenate([piece.bits for piece in pack])),
+            number,
+            f"{plural(len(pack), 'piece')} of up to {max(len(piece.bits) for piece in pack)} bits",
+        )
         if output is None and len(pack) == 1:
             if len(pack[0].bits) == 1:
                 self.hung(int(pack[0].bits[0]))
@@ -292,7 +358,9 @@ class Evidence:
             return []
         for piece in pack:
             self.forget(number, piece)
-        return self._apart(number, [*([piece] for piece in loud), [piece for piece in pack if piece not in loud]])
+        return self._apart(
+            number, [*([piece] for piece in loud), [piece for piece in pack if piece not in loud]]
+        )
 
     def _apart(self, number: int, packs: Iterable[list[Piece]]) -> list[Piece]:
         return [part for pack in packs if pack for part in self._pack(number, pack)]
@@ -301,7 +369,8 @@ class Evidence:
         """Whether a piece is one bit that did in a view what no weight or bias does."""
         return len(piece.bits) == 1 and any(
             effect.view == number and site_of(self.views[number], effect).role == "control"
-            for effect in self.effects.get(int(piece.bits[0]), ()))
+            for effect in self.effects.get(int(piece.bits[0]), ())
+        )
 
 
 def _packs(pieces: Sequence[Piece]) -> list[list[Piece]]:
@@ -327,6 +396,11 @@ def _halves(bits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     inside = range(max(1, quarter), len(bits) - quarter + 1 if len(bits) > 2 else 2)
     # the highest bit in which two numbers differ: a multiple of so high a power of two lies between
     # them
-    cut = max(inside, key=lambda i: ((int(bits[i - 1]) ^ int(bits[min(i, len(bits) - 1)])).bit_length(),
-                                     -abs(2 * i - len(bits))))
+    cut = max(
+        inside,
+        key=lambda i: (
+            (int(bits[i - 1]) ^ int(bits[min(i, len(bits) - 1)])).bit_length(),
+            -abs(2 * i - len(bits)),
+        ),
+    )
     return bits[:cut], bits[cut:]

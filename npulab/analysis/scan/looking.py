@@ -21,7 +21,10 @@ AIMS = (0.0, 0.25, -0.25)  # of the range of an output, from its middle: where b
 ROUNDED = 16  # units in the last place that a sum of changes of a real output may be off
 HALVES = 4  # random halves of the dead bits that are run at the end, behind all of them at once
 MOST_SETS = 16  # sets of dead bits that act together that are looked for
-LEAST_GROUP, GROUPS = 64, 16  # bits of a group of flips, and how many groups of one kind a buffer has
+LEAST_GROUP, GROUPS = (
+    64,
+    16,
+)  # bits of a group of flips, and how many groups of one kind a buffer has
 
 
 class Looks:
@@ -72,7 +75,10 @@ class Looks:
                 return piece
             set_apart(known, number, piece.bits)
             piece.bits = piece.bits[~known.together[piece.bits]]
-        known.notes.append(f"with input {known.views[number].index} too many bits hang together to look at all of them")
+        known.notes.append(
+            f"with input {known.views[number].index} too many bits hang together to look at all of "
+            "them"
+        )
         known.certain[piece.bits] = False
         return piece
 
@@ -81,15 +87,22 @@ class Looks:
         wrong guess costs runs.  Ones and zeros apart, and no more than a group's bits together."""
         self.weights.place()
         known, sites = self.known, self.weights.sites
-        placed = np.array(sorted(bit for bit, site in sites.items() if site.role != "control"), np.int64)
+        placed = np.array(
+            sorted(bit for bit, site in sites.items() if site.role != "control"), np.int64
+        )
         quiet = known.quiet[~known.together[known.quiet]]
         parts: dict[tuple[Any, ...], list[int]] = {}
         for bit, right in zip(quiet, np.searchsorted(placed, quiet), strict=True):
-            beside = {sites[int(one)].channel for one in placed[max(right - 1, 0):right + 1]}
+            beside = {sites[int(one)].channel for one in placed[max(right - 1, 0) : right + 1]}
             key = int(known.bits[bit]), int(bit) // widest_group(known.count), *sorted(beside)
             parts.setdefault(key, []).append(bit)
-        return [Piece(np.array(bits), as_set(np.isin(view.channel, key[2:])) if key[2:] else view.everything)
-                for key, bits in parts.items()]
+        return [
+            Piece(
+                np.array(bits),
+                as_set(np.isin(view.channel, key[2:])) if key[2:] else view.everything,
+            )
+            for key, bits in parts.items()
+        ]
 
     def around(self) -> None:
         """Look at the bits that have not moved anything with the other inputs.
@@ -101,11 +114,15 @@ class Looks:
         views = self.known.views
         images: dict[Any, list[int]] = {}
         for number, view in enumerate(views):
-            images.setdefault(number if view.probe.image is None else view.probe.image.tobytes(), []).append(number)
+            images.setdefault(
+                number if view.probe.image is None else view.probe.image.tobytes(), []
+            ).append(number)
         for numbers in images.values():
             finest = sorted(numbers, key=lambda number: views[number].step or 0.0)
-            start = next((i for i, number in enumerate(finest) if views[number].saturated <= SATURATED), 0)
-            coarser = finest[start + 1:] if views[finest[start]].saturated else []
+            start = next(
+                (i for i, number in enumerate(finest) if views[number].saturated <= SATURATED), 0
+            )
+            coarser = finest[start + 1 :] if views[finest[start]].saturated else []
             for number in (*finest[start::-1], *coarser):
                 number = self._recentred(number)
                 if number:
@@ -118,15 +135,21 @@ class Looks:
         """A view like one, with known bits of biases flipped so that fewer outputs are at the end
         of their type."""
         view = self.known.views[number]
-        base = self.weights.towards(view, np.unique(view.channel[~view.free & (view.reads != SEVERAL)]))
+        base = self.weights.towards(
+            view, np.unique(view.channel[~view.free & (view.reads != SEVERAL)])
+        )
         return self.known.look(view.index, base) if len(base) else number
 
-    def tell(self, roles: tuple[str, ...] = ("weight", "bias", "either"), coarser: bool = False) -> None:
+    def tell(
+        self, roles: tuple[str, ...] = ("weight", "bias", "either"), coarser: bool = False
+    ) -> None:
         """Find weight or bias and order of bits that moved something, by flipping them under more
         inputs; under inputs ``coarser`` than the first only, if asked."""
         views = self.known.views
         self.weights.place()
-        for number in sorted(range(len(views)), key=lambda number: (not views[number].exact, views[number].saturated)):
+        for number in sorted(
+            range(len(views)), key=lambda number: (not views[number].exact, views[number].saturated)
+        ):
             if not coarser or (views[number].step or 0.0) > (views[0].step or 0.0):
                 self._tell(number, roles)
 
@@ -134,13 +157,21 @@ class Looks:
         """Bring outputs of weights that are near the end of their range off the end of their type,
         and tell those."""
         sites, orders = self.weights.sites, self.weights.orders
-        views = [view for view in self.known.views if view.exact and view.mapped and not len(view.base)]
+        views = [
+            view for view in self.known.views if view.exact and view.mapped and not len(view.base)
+        ]
         for view in (view for view in views if view.step != 1):
             for aim in AIMS:
-                channels = {site.channel for bit, site in sites.items() if site.tap >= 0
-                            and (site.role == "either" or len(orders[bit]) > 1)
-                            and (view.channel[view.reads == site.tap] == site.channel).any()}
-                base = self.weights.towards(view, sorted(channels), aim * (view.span[1] - view.span[0]))
+                channels = {
+                    site.channel
+                    for bit, site in sites.items()
+                    if site.tap >= 0
+                    and (site.role == "either" or len(orders[bit]) > 1)
+                    and (view.channel[view.reads == site.tap] == site.channel).any()
+                }
+                base = self.weights.towards(
+                    view, sorted(channels), aim * (view.span[1] - view.span[0])
+                )
                 if len(base):
                     number = self.known.look(view.index, base)
                     self.again(number)
@@ -148,8 +179,14 @@ class Looks:
 
     def _tell(self, number: int, roles: tuple[str, ...]) -> None:
         self.weights.place()
-        self.known.measure(number, [Piece(np.array([bit]), bound) for bit, site in self.weights.sites.items()
-                                    if site.role in roles and (bound := self.weights.worth(number, bit))])
+        self.known.measure(
+            number,
+            [
+                Piece(np.array([bit]), bound)
+                for bit, site in self.weights.sites.items()
+                if site.role in roles and (bound := self.weights.worth(number, bit))
+            ],
+        )
         self.weights.place()
 
     def check(self, count: int) -> None:
@@ -159,9 +196,16 @@ class Looks:
         The bits that move outputs which do not are not certain.
         """
         known, view = self.known, self.known.views[0]
-        alone = {bit: effect for bit, effects in known.effects.items() for effect in effects
-                 if effect.view == 0 and self.weights.sites[bit].role in ("weight", "either") and not effect.cut.any()
-                 and 2 * len(effect.places) <= np.count_nonzero(view.channel == view.channel[effect.places[0]])}
+        alone = {
+            bit: effect
+            for bit, effects in known.effects.items()
+            for effect in effects
+            if effect.view == 0
+            and self.weights.sites[bit].role in ("weight", "either")
+            and not effect.cut.any()
+            and 2 * len(effect.places)
+            <= np.count_nonzero(view.channel == view.channel[effect.places[0]])
+        }
         for _ in range(count if alone else 0):
             bits = np.array([bit for bit in sorted(alone) if self.rng.random() < 0.5], np.int64)
             output = known.ask(bits, 0, "a random half of the weights")
@@ -177,7 +221,9 @@ class Looks:
             off = np.abs(output.ravel() - np.clip(wanted, *view.span)) > slack
             if off.any():
                 known.certain[[bit for bit in alone if off[alone[bit].places].any()]] = False
-                known.notes.append("bits that were flipped together moved something else than they do alone")
+                known.notes.append(
+                    "bits that were flipped together moved something else than they do alone"
+                )
 
     def together(self) -> None:
         """Flip all bits that moved nothing at once, with each input, then random halves of them;
@@ -199,7 +245,10 @@ class Looks:
         quiet = known.quiet[~known.together[known.quiet]]
         rest = np.setdiff1d(quiet, sorted(partners))
         for _ in range(MOST_SETS):
-            if not len(rest) or known.ask(np.sort(np.append(rest, bit)), number, "what else hangs") is not None:
+            if (
+                not len(rest)
+                or known.ask(np.sort(np.append(rest, bit)), number, "what else hangs") is not None
+            ):
                 return
             place = _shortest(known, number, rest, np.array([bit]))
             few = np.array([bit, rest[place - 1]])
@@ -267,7 +316,9 @@ class Looks:
 def find_channels(known: Evidence) -> None:
     """Where no layer says so: outputs that many single bits move together are a channel, if they
     are all."""
-    counts = Counter(first.moved for first, *_ in known.effects.values() if first.even and len(first.places) > 1)
+    counts = Counter(
+        first.moved for first, *_ in known.effects.values() if first.even and len(first.places) > 1
+    )
     found: list[int] = []
     for outputs, bits in counts.most_common():
         if bits >= ALIKE_BITS and not outputs & sum(found):
@@ -277,8 +328,10 @@ def find_channels(known: Evidence) -> None:
     channel = np.zeros(known.views[0].output.size, int)
     for number, outputs in enumerate(sorted(found, key=lambda outputs: outputs & -outputs)):
         channel[from_set(outputs, channel.size)] = number
-    known.views = [replace(view, channel=channel) if view.output.size == channel.size else view
-                   for view in known.views]
+    known.views = [
+        replace(view, channel=channel) if view.output.size == channel.size else view
+        for view in known.views
+    ]
 
 
 def find_hangs(known: Evidence, hang_cost: float, most_hangs: float) -> list[Piece]:
@@ -303,7 +356,10 @@ def find_hangs(known: Evidence, hang_cost: float, most_hangs: float) -> list[Pie
             if _together(known, groups, left[:end]):
                 left, span = left[end:], min(2 * span, widest)
             else:
-                left, span = _first_hanging(known, groups, left[:end], left[end:], share, most_hangs), 1
+                left, span = (
+                    _first_hanging(known, groups, left[:end], left[end:], share, most_hangs),
+                    1,
+                )
     return groups
 
 
@@ -332,8 +388,14 @@ def _together(known: Evidence, groups: list[Piece], bits: np.ndarray) -> bool:
     return True
 
 
-def _first_hanging(known: Evidence, groups: list[Piece], bad: np.ndarray, rest: np.ndarray, share: float,
-                   most_hangs: float) -> np.ndarray:
+def _first_hanging(
+    known: Evidence,
+    groups: list[Piece],
+    bad: np.ndarray,
+    rest: np.ndarray,
+    share: float,
+    most_hangs: float,
+) -> np.ndarray:
     """Find the first bit that hangs of those that hang together; gives the bits behind it."""
     behind, measured = [rest], True
     while len(bad) > 1 and known.runs.hangs < most_hangs:
@@ -353,15 +415,19 @@ def set_apart(known: Evidence, number: int, bits: np.ndarray) -> None:
     """Of bits that hang together and not alone make one that takes part ``fragile``: it stays out
     of later runs.  Those that hang with it are written down."""
     first = _shortest(known, number, bits, bits[:0])
-    one, before = bits[first - 1], bits[:first - 1]
-    second = _shortest(known, number, before, bits[first - 1:first])
+    one, before = bits[first - 1], bits[: first - 1]
+    second = _shortest(known, number, before, bits[first - 1 : first])
     if second:
         few = np.array([one, before[second - 1]])
         pair = second == 1  # the first of all, with nothing between them
         members = few if pair else _hanging(known, number, np.append(before[:second], one), few)
         known.hanging.append(tuple(sorted(members.tolist())))
     # it is the one that hangs with still others, or else the other
-    if second and known.ask(np.sort(np.append(np.delete(before, second - 1), one)), number, "which hang") is not None:
+    if (
+        second
+        and known.ask(np.sort(np.append(np.delete(before, second - 1), one)), number, "which hang")
+        is not None
+    ):
         one = before[second - 1]
     known.together[one] = known.fragile[one] = True
 
@@ -369,7 +435,10 @@ def set_apart(known: Evidence, number: int, bits: np.ndarray) -> None:
 def _hanging(known: Evidence, number: int, bits: np.ndarray, found: np.ndarray) -> np.ndarray:
     """Of bits that hang together a few that hang without the rest, those that are ``found`` among
     them."""
-    while len(found) < len(bits) and known.ask(np.sort(found), number, "which hang alone together") is not None:
+    while (
+        len(found) < len(bits)
+        and known.ask(np.sort(found), number, "which hang alone together") is not None
+    ):
         left = np.setdiff1d(bits, found)
         found = np.append(found, left[_shortest(known, number, left, found) - 1])
     return found
@@ -380,7 +449,12 @@ def _shortest(known: Evidence, number: int, bits: np.ndarray, beside: np.ndarray
     least, most = 0, len(bits)
     while most - least > 1:
         middle = (least + most) // 2
-        if known.ask(np.sort(np.concatenate([bits[:middle], beside])), number, "which hang together") is None:
+        if (
+            known.ask(
+                np.sort(np.concatenate([bits[:middle], beside])), number, "which hang together"
+            )
+            is None
+        ):
             most = middle
         else:
             least = middle

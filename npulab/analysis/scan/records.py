@@ -74,7 +74,9 @@ class Scan:
     @property
     def counts(self) -> dict[str, int]:
         """Bits by kind, kinds without one left out."""
-        return {kind: count for kind in KINDS if (count := int(np.count_nonzero(self.kinds == kind)))}
+        return {
+            kind: count for kind in KINDS if (count := int(np.count_nonzero(self.kinds == kind)))
+        }
 
     @property
     def mapped(self) -> float:
@@ -95,8 +97,14 @@ class Scan:
         channel, row, column, input_channel, order (of its first bit), toward (+1 where the orders
         rise, -1 where they fall, 0), sign (of its first bit), certain."""
         first, end, toward = np.array(list(self._stretches())).T
-        frame = self._told(first).assign(first=first, bits=end - first, kind=self.kinds[first], role=self.roles[first],
-                                         toward=toward, certain=self.certain[first])
+        frame = self._told(first).assign(
+            first=first,
+            bits=end - first,
+            kind=self.kinds[first],
+            role=self.roles[first],
+            toward=toward,
+            certain=self.certain[first],
+        )
         return frame[list(COLUMNS)]
 
     def _told(self, bits: np.ndarray) -> pd.DataFrame:
@@ -108,8 +116,13 @@ class Scan:
         """(first, end, toward) of bits that belong together."""
         order = self.places[:, 4]
         known = order >= 0
-        alike = np.all([one[1:] == one[:-1] for one in (self.kinds, self.roles, self.certain, known,
-                                                        *self.places.T[:4])], axis=0)
+        alike = np.all(
+            [
+                one[1:] == one[:-1]
+                for one in (self.kinds, self.roles, self.certain, known, *self.places.T[:4])
+            ],
+            axis=0,
+        )
         first, toward = 0, 0
         for i, (same, step) in enumerate(zip(alike, np.diff(order).tolist(), strict=True), 1):
             if same and (not known[i] or (abs(step) == 1 and (toward == step or i == first + 1))):
@@ -123,8 +136,14 @@ class Scan:
         kinds = ", ".join(f"{count} {kind}" for kind, count in self.counts.items())
         unsure = int(np.count_nonzero(~self.certain & (self.kinds != "dead")))
         more = [f"{unsure} not certain" if unsure else "", self.tried]
-        text = "; ".join([f"{len(self.kinds)} bits: {kinds}", f"{self.mapped:.0%} of data mapped",
-                          f"{self.runs} runs, {self.hangs} hung", *filter(None, more)])
+        text = "; ".join(
+            [
+                f"{len(self.kinds)} bits: {kinds}",
+                f"{self.mapped:.0%} of data mapped",
+                f"{self.runs} runs, {self.hangs} hung",
+                *filter(None, more),
+            ]
+        )
         return f"Scan({text})"
 
     def _repr_html_(self) -> str:

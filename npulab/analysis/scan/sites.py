@@ -20,7 +20,9 @@ from npulab.quant.layers import Conv2D
 
 NO_TAP, SEVERAL, BIAS = -1, -2, -2  # an output reads no weight, more than one; the tap of a bias
 WIDE = 4  # bytes of a type whose end is not likely to be where outputs stop
-LOCAL = 1 / 8  # share of the outputs that one weight or bias moves at most, where nothing is known of the layer
+LOCAL = (
+    1 / 8
+)  # share of the outputs that one weight or bias moves at most, where nothing is known of the layer
 ACCUMULATOR_BITS = 32
 
 
@@ -43,7 +45,7 @@ class View:
 
     @cached_property
     def everything(self) -> int:
-        return 2 ** self.output.size - 1
+        return 2**self.output.size - 1
 
     @cached_property
     def channels(self) -> tuple[int, ...]:
@@ -90,21 +92,27 @@ class View:
         """Which outputs differ; all of them where the shape does."""
         if output.shape != self.output.shape:
             return np.ones(self.output.size, bool)
-        return ((output != self.output) & ~((output != output) & (self.output != self.output))).ravel()
+        return (
+            (output != self.output) & ~((output != output) & (self.output != self.output))
+        ).ravel()
 
     def effect(self, number: int, moved: int, output: np.ndarray) -> Effect:
         """What an output says of the bit that moved some outputs of this view, which has a
         number."""
         places = np.flatnonzero(from_set(moved, self.output.size))
         if output.shape != self.output.shape:
-            return Effect(number, moved, places, np.full(len(places), np.nan), np.ones(len(places), bool))
+            return Effect(
+                number, moved, places, np.full(len(places), np.nan), np.ones(len(places), bool)
+            )
         before, after = self.output.ravel()[places], output.ravel()[places]
         cut = self.cut(before) | self.cut(after)
         if output.dtype.itemsize >= WIDE:
             # outputs that differed and became one stop short of the end of their type
             for value in np.unique(after):
                 cut |= (after == value) & (np.ptp(before[after == value]) > 0)
-        return Effect(number, moved, places, after.astype(np.float64) - before.astype(np.float64), cut)
+        return Effect(
+            number, moved, places, after.astype(np.float64) - before.astype(np.float64), cut
+        )
 
 
 class Effect(NamedTuple):
@@ -124,12 +132,18 @@ class Effect(NamedTuple):
         return bool(np.ptp(free) <= 1) if len(free) else not np.isnan(self.change).any()
 
 
-def view_of(index: int, probe: Probe, layer: Conv2D | None, base: np.ndarray, output: np.ndarray) -> View:
+def view_of(
+    index: int, probe: Probe, layer: Conv2D | None, base: np.ndarray, output: np.ndarray
+) -> View:
     """The view that an output is; raises ValueError where it is not shaped as the layer's."""
     if layer is not None and output.shape != layer.output_shape:
-        raise ValueError(f"run: got an output of shape {output.shape}, allowed is that of the layer, "
-                         f"{layer.output_shape}")
-    channel = np.arange(output.size) % output.shape[-1] if output.ndim > 1 else np.zeros(output.size, int)
+        raise ValueError(
+            f"run: got an output of shape {output.shape}, allowed is that of the layer, "
+            f"{layer.output_shape}"
+        )
+    channel = (
+        np.arange(output.size) % output.shape[-1] if output.ndim > 1 else np.zeros(output.size, int)
+    )
     mapped = layer is not None and probe.image is not None
     reads, amplitude = np.full(output.size, SEVERAL), np.zeros(output.size)
     if layer is not None and probe.image is not None:
@@ -153,15 +167,23 @@ def readings(layer: Conv2D, image: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     height, width, channels = layer.output_shape
     depth = layer.input_shape[2]
     padded = np.pad(image, (*layer.pads, (0, 0)))
-    count, taps = np.zeros((height, width, channels), int), np.full((height, width, channels), NO_TAP)
+    count, taps = (
+        np.zeros((height, width, channels), int),
+        np.full((height, width, channels), NO_TAP),
+    )
     amplitude = np.zeros((height, width, channels))
     # the input channels that output channels read, one at a time
-    planes = [np.arange(channels) * depth // channels] if layer.depthwise \
+    planes = (
+        [np.arange(channels) * depth // channels]
+        if layer.depthwise
         else [np.full(channels, plane) for plane in range(depth)]
+    )
     for row, column, plane in product(range(layer.kernel[0]), range(layer.kernel[1]), planes):
         y, x = row * layer.dilation[0], column * layer.dilation[1]
-        seen = padded[y:y + (height - 1) * layer.stride[0] + 1:layer.stride[0],
-                      x:x + (width - 1) * layer.stride[1] + 1:layer.stride[1]][..., plane]
+        seen = padded[
+            y : y + (height - 1) * layer.stride[0] + 1 : layer.stride[0],
+            x : x + (width - 1) * layer.stride[1] + 1 : layer.stride[1],
+        ][..., plane]
         taps = np.where(seen, (row * layer.kernel[1] + column) * depth + plane, taps)
         amplitude = np.where(seen, seen, amplitude)
         count += seen != 0
@@ -172,7 +194,8 @@ class Site(NamedTuple):
     role: str  # "weight", "bias", "either" or "control"
     channel: int = NOWHERE
     tap: int = NOWHERE
-    weak: bool = False  # outputs moved by one step at most, as rounding may move some of a channel and not others
+    # outputs moved by one step at most, as rounding may move some of a channel and not others
+    weak: bool = False
 
 
 def site_of(view: View, effect: Effect) -> Site:
@@ -184,7 +207,11 @@ def site_of(view: View, effect: Effect) -> Site:
     mine = view.channel == channel
     if not view.mapped:
         most = max(1, LOCAL * mine.size)
-        local = not mine.all() or len(effect.places) <= most or (effect.even and len(effect.places) == mine.size)
+        local = (
+            not mine.all()
+            or len(effect.places) <= most
+            or (effect.even and len(effect.places) == mine.size)
+        )
         return Site("either" if local else "control", channel)
     if (taps == SEVERAL).any():
         return Site("either", channel)

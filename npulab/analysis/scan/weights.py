@@ -7,7 +7,16 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from npulab.analysis.scan.evidence import Evidence
-from npulab.analysis.scan.sites import ACCUMULATOR_BITS, SEVERAL, Effect, Site, View, as_set, joined, site_of
+from npulab.analysis.scan.sites import (
+    ACCUMULATOR_BITS,
+    SEVERAL,
+    Effect,
+    Site,
+    View,
+    as_set,
+    joined,
+    site_of,
+)
 
 
 class Weights:
@@ -32,7 +41,9 @@ class Weights:
             if bit not in known.effects:
                 self.sites.pop(bit, None)
                 continue
-            site = joined([site_of(known.views[effect.view], effect) for effect in known.effects[bit]])
+            site = joined(
+                [site_of(known.views[effect.view], effect) for effect in known.effects[bit]]
+            )
             if site.role == "either" and site.tap >= 0 and self._no_bias(bit, site.channel):
                 site = site._replace(role="weight")
             self.sites[bit] = site
@@ -44,12 +55,17 @@ class Weights:
         would have moved."""
         most = max(self._size(effect, 1) for effect in self.known.effects[bit])
         views = (self.known.views[number] for number in self.known.unmoved.get(bit, ()))
-        return any(most >= 2 * (view.step or 1.0) and (view.lone & (view.channel == channel)).any() for view in views)
+        return any(
+            most >= 2 * (view.step or 1.0) and (view.lone & (view.channel == channel)).any()
+            for view in views
+        )
 
     def _size(self, effect: Effect, rounded: int = 0) -> float:
         """The most that a bit moved an output by, in units of the accumulator; rounding makes up to
         one step of it."""
-        return float(np.abs(effect.change).max() - rounded) * (self.known.views[effect.view].step or 1.0)
+        return float(np.abs(effect.change).max() - rounded) * (
+            self.known.views[effect.view].step or 1.0
+        )
 
     # Orders
 
@@ -58,8 +74,15 @@ class Weights:
         alone; else 0."""
         view, site = self.known.views[number], self.sites[bit]
         shown = number in self.known.unmoved.get(bit, ()) or any(
-            effect.view == number for effect in self.known.effects[bit])
-        if site.role == "control" or not view.mapped or view.step is None or len(self.orders[bit]) == 1 or shown:
+            effect.view == number for effect in self.known.effects[bit]
+        )
+        if (
+            site.role == "control"
+            or not view.mapped
+            or view.step is None
+            or len(self.orders[bit]) == 1
+            or shown
+        ):
             return 0
         mine = view.channel == site.channel
         outputs = mine & (view.reads == site.tap) if site.tap >= 0 else mine
@@ -67,11 +90,19 @@ class Weights:
         if not clear.any():
             # what reads no weight tells whether it is a bias
             return as_set(mine) if site.role == "either" and (mine & view.lone).any() else 0
-        if site.role == "either" and not view.exact and max(map(self._size, self.known.effects[bit])) < 2 * view.step:
+        if (
+            site.role == "either"
+            and not view.exact
+            and max(map(self._size, self.known.effects[bit])) < 2 * view.step
+        ):
             return 0
         unit = self._unit(view, np.flatnonzero(clear), site)
         span = view.span[1] - view.span[0]
-        return as_set(outputs) if any(0.5 <= unit * 2.0 ** order <= span for order in self.orders[bit]) else 0
+        return (
+            as_set(outputs)
+            if any(0.5 <= unit * 2.0**order <= span for order in self.orders[bit])
+            else 0
+        )
 
     def _unit(self, view: View, places: np.ndarray, site: Site) -> float:
         """Output steps of the lowest bit."""
@@ -86,12 +117,16 @@ class Weights:
         orders: Sequence[int] = range(ACCUMULATOR_BITS)
         for effect in self.known.effects[bit] if site.role != "either" else ():
             view = self.known.views[effect.view]
-            if view.step is None or SEVERAL in view.reads[effect.places] or np.isnan(effect.change).any():
+            if (
+                view.step is None
+                or SEVERAL in view.reads[effect.places]
+                or np.isnan(effect.change).any()
+            ):
                 continue
             unit, slack = self._unit(view, effect.places, site), self._slack(effect.view, site)
             change = np.abs(effect.change)
             least, most = change.max() - slack, np.min(change[~effect.cut], initial=np.inf) + slack
-            orders = tuple(order for order in orders if least <= unit * 2.0 ** order <= most)
+            orders = tuple(order for order in orders if least <= unit * 2.0**order <= most)
         return orders
 
     def _slack(self, number: int, site: Site) -> float:
@@ -103,15 +138,22 @@ class Weights:
         view = self.known.views[number]
         if view.step == 1:
             return 0.0
-        return 0.0 if site.role == "weight" and view.exact and not self._tied(number, site.channel) else 1.0
+        return (
+            0.0
+            if site.role == "weight" and view.exact and not self._tied(number, site.channel)
+            else 1.0
+        )
 
     def _tied(self, number: int, channel: int) -> bool:
         """Whether a channel's bias lies halfway between two outputs of a view, as far as it is
         known."""
         if (number, channel) not in self._ties:
             view, bias = self.known.views[number], self._bias(channel)
-            self._ties[number, channel] = bias is not None and view.step is not None and bool(
-                2 * ((bias + self._flipped(view, channel)) % view.step) == view.step)
+            self._ties[number, channel] = (
+                bias is not None
+                and view.step is not None
+                and bool(2 * ((bias + self._flipped(view, channel)) % view.step) == view.step)
+            )
         return self._ties[number, channel]
 
     def sign(self, bit: int) -> int:
@@ -141,19 +183,27 @@ class Weights:
             if bias is None or view.step is None:
                 continue
             bits, goal = self._bias_bits(int(channel)), aim * view.step
-            flips, left = min((self._nearer(bits, bias - goal), self._as_number(bits, bias - goal, goal)),
-                              key=lambda found: abs(found[1]))
+            flips, left = min(
+                (self._nearer(bits, bias - goal), self._as_number(bits, bias - goal, goal)),
+                key=lambda found: abs(found[1]),
+            )
             # no ties: they are rounded one way or the other
-            if bits and 2 * ((left + goal) % view.step) == view.step \
-                    and 2.0 ** (self.orders[bits[-1]][0] + 1) < view.step:
+            if (
+                bits
+                and 2 * ((left + goal) % view.step) == view.step
+                and 2.0 ** (self.orders[bits[-1]][0] + 1) < view.step
+            ):
                 flips = list({*flips} ^ {bits[-1]})
             out += flips
         return np.sort(np.array(out, np.int64))
 
     def _bias(self, channel: int) -> float | None:
         """The bias of a channel, as the finest view that shows it says."""
-        shown = [view for view in self.known.views if view.step is not None
-                 and (view.lone & (view.channel == channel)).any()]
+        shown = [
+            view
+            for view in self.known.views
+            if view.step is not None and (view.lone & (view.channel == channel)).any()
+        ]
         if not shown:
             return None
         view = min(shown, key=lambda view: view.step or 0.0)
@@ -162,7 +212,9 @@ class Weights:
 
     def _flipped(self, view: View, channel: int) -> float:
         """What the flips of a view add to a channel's bias."""
-        return sum(self._flip(int(bit)) for bit in view.base if self.sites[int(bit)].channel == channel)
+        return sum(
+            self._flip(int(bit)) for bit in view.base if self.sites[int(bit)].channel == channel
+        )
 
     def _flip(self, bit: int) -> float:
         """What flipping a bit of a bias adds to it."""
@@ -171,7 +223,11 @@ class Weights:
     def _bias_bits(self, channel: int) -> list[int]:
         """The bits of a channel's bias whose order is known, highest first; of two that say the
         same, the one that lies beside others."""
-        bits = [bit for bit, site in self.sites.items() if site.role == "bias" and site.channel == channel]
+        bits = [
+            bit
+            for bit, site in self.sites.items()
+            if site.role == "bias" and site.channel == channel
+        ]
         last = sorted(bits, key=lambda bit: (bit - 1 in bits) + (bit + 1 in bits))
         out = {self.orders[bit][0]: bit for bit in last if len(self.orders[bit]) == 1}
         return [out[order] for order in sorted(out, reverse=True)]
@@ -189,7 +245,9 @@ class Weights:
     def _as_number(self, bits: list[int], left: float, goal: float) -> tuple[list[int], float]:
         """The same where a bias is a number in two's complement that shall become ``goal``: its
         sign may change."""
-        wanted = int(goal) % 2 ** ACCUMULATOR_BITS
-        flips = [bit for bit in bits if wanted // 2 ** self.orders[bit][0] % 2 != self.known.bits[bit]]
+        wanted = int(goal) % 2**ACCUMULATOR_BITS
+        flips = [
+            bit for bit in bits if wanted // 2 ** self.orders[bit][0] % 2 != self.known.bits[bit]
+        ]
         half = 2.0 ** (ACCUMULATOR_BITS - 1)
         return flips, (left + sum(self._flip(bit) for bit in flips) + half) % (2 * half) - half

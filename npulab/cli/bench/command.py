@@ -11,15 +11,18 @@ from npulab.support.answers import Answer, Part, Table
 from npulab.support.late import pd
 from npulab.support.text import Row, known, rows_of
 
-LEGENDS = {"emulate": """
+LEGENDS = {
+    "emulate": """
 ms: all 28 layers of MobileNetV1-224 in one thread, the least time of each; of ENGINE: these ms divided by that
 engine's in the same run, below 1 is faster; wrong: outputs that differ from the engine that the rule is named after
 (of gemmlowp, from npulab.emulate).  Rows named tflite reference, tflite builtin or xnnpack are the engines themselves.
-""", "decode": """
+""",
+    "decode": """
 captures/s: a struct of 150 fields in 38 words, 100,000 captures (fewer for libraries that take one at a time) in one
 thread, the best of all turns; ratio: npulab's captures/s divided by this row's in the same run, above 1 npulab is
 faster; wrong: fields and words that came out wrong.  The row of a copy is what memory allows: a capture and its values.
-"""}
+""",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,19 +34,33 @@ class Measured(Answer):
 
     @property
     def rows(self) -> list[Row]:
-        return [{name: int(value) if name == "wrong" else value for name, value in known(row).items()}
-                for row in rows_of(self.table)]
+        return [
+            {name: int(value) if name == "wrong" else value for name, value in known(row).items()}
+            for row in rows_of(self.table)
+        ]
 
     def records(self) -> list[Row]:
-        return [*self.rows, *({"setting": setting, **limits}
-                              for setting, limits in self.table.attrs["limits"].items())]
+        return [
+            *self.rows,
+            *(
+                {"setting": setting, **limits}
+                for setting, limits in self.table.attrs["limits"].items()
+            ),
+        ]
 
     @property
     def parts(self) -> list[Part]:
-        shown = [{name: _short(row[name]) if isinstance(row.get(name), float) else row.get(name, "")
-                  for name in self.table.columns} for row in self.rows]
-        limits = [f"{setting}: " + ", ".join(f"{name} {value:.3g}" for name, value in limits.items())
-                  for setting, limits in self.table.attrs["limits"].items()]
+        shown = [
+            {
+                name: _short(row[name]) if isinstance(row.get(name), float) else row.get(name, "")
+                for name in self.table.columns
+            }
+            for row in self.rows
+        ]
+        limits = [
+            f"{setting}: " + ", ".join(f"{name} {value:.3g}" for name, value in limits.items())
+            for setting, limits in self.table.attrs["limits"].items()
+        ]
         return [Table(shown, [*self.table.columns]), LEGENDS[self.what], *limits]
 
 
@@ -52,9 +69,16 @@ def _short(number: float) -> str:
 
 
 def _options(add: Add) -> None:
-    add("what", nargs="?", default="emulate", metavar="WHAT",
-        help="emulate (beside TensorFlow Lite), decode (beside bitstruct and others)")
-    add("--rounds", type=int, default=None, metavar="N", help="turns of which the least time counts")
+    add(
+        "what",
+        nargs="?",
+        default="emulate",
+        metavar="WHAT",
+        help="emulate (beside TensorFlow Lite), decode (beside bitstruct and others)",
+    )
+    add(
+        "--rounds", type=int, default=None, metavar="N", help="turns of which the least time counts"
+    )
 
 
 def _bench(options: argparse.Namespace) -> None:

@@ -52,7 +52,11 @@ def struct(seed: int = 0) -> list[Member]:
     cuts = [{0, WORD_BITS} for _ in range(WORDS)]
     while sum(map(len, cuts)) < FIELDS + WORDS:
         cuts[random.randint(WORDS)].add(random.randint(1, WORD_BITS))
-    places = [(word, lsb, end - lsb) for word, ends in enumerate(cuts) for lsb, end in pairwise(sorted(ends))]
+    places = [
+        (word, lsb, end - lsb)
+        for word, ends in enumerate(cuts)
+        for lsb, end in pairwise(sorted(ends))
+    ]
     return [Member(f"f{n}", *place) for n, place in enumerate(places)]
 
 
@@ -81,8 +85,8 @@ def measure(rounds: int, captures: int = CAPTURES) -> dict[str, Any]:
     ``wrong`` (fields and words that differ from what was put in), ``missing`` (libraries),
     ``limits``."""
     members = struct()
-    words = np.random.RandomState(1).randint(0, 2 ** 32, (captures, WORDS), np.uint32)
-    want = np.stack([words[:, m.word] >> m.lsb & 2 ** m.width - 1 for m in members], axis=1)
+    words = np.random.RandomState(1).randint(0, 2**32, (captures, WORDS), np.uint32)
+    want = np.stack([words[:, m.word] >> m.lsb & 2**m.width - 1 for m in members], axis=1)
     codecs, missing = dict[str, Codec](), []
     for library, (module, make) in LIBRARIES.items():
         try:
@@ -94,19 +98,37 @@ def measure(rounds: int, captures: int = CAPTURES) -> dict[str, Any]:
         decoded = codec.decode()
         rows = np.asarray(codec.rows(decoded))
         data = np.frombuffer(codec.data(codec.encode(decoded)), np.uint32).reshape(-1, WORDS)
-        wrong[library] = int(np.count_nonzero(rows != want[:len(rows)]) + abs(len(rows) - codec.captures)
-                             + np.count_nonzero(data != words[:len(data)]) + abs(len(data) - codec.captures))
-        runs |= {f"decode {library}": codec.decode, f"encode {library}": partial(codec.encode, decoded)}
-    far, near = np.zeros(2 ** 25, np.uint8), np.empty(2 ** 25, np.uint8)
+        wrong[library] = int(
+            np.count_nonzero(rows != want[: len(rows)])
+            + abs(len(rows) - codec.captures)
+            + np.count_nonzero(data != words[: len(data)])
+            + abs(len(data) - codec.captures)
+        )
+        runs |= {
+            f"decode {library}": codec.decode,
+            f"encode {library}": partial(codec.encode, decoded),
+        }
+    far, near = np.zeros(2**25, np.uint8), np.empty(2**25, np.uint8)
     ms = least({"copy": lambda: np.copyto(near, far), **runs}, rounds)
-    rates = {library: {side: codec.captures / ms[f"{side} {library}"] * 1e3 for side in ("decode", "encode")}
-             for library, codec in codecs.items()}
+    rates = {
+        library: {
+            side: codec.captures / ms[f"{side} {library}"] * 1e3 for side in ("decode", "encode")
+        }
+        for library, codec in codecs.items()
+    }
     # read once and written once: half the bytes are copied
     bound = 2 * far.size / ms["copy"] * 1e3 / (SIZE + WORD_BYTES * FIELDS)
-    limits = {"copy, GB/s": far.size / ms["copy"] / 1e6, "bytes of a capture": SIZE,
-              "bytes of its values": WORD_BYTES * FIELDS}
-    return {"rates": {**rates, COPY: {"decode": bound, "encode": bound}}, "wrong": wrong, "missing": missing,
-            "limits": limits}
+    limits = {
+        "copy, GB/s": far.size / ms["copy"] / 1e6,
+        "bytes of a capture": SIZE,
+        "bytes of its values": WORD_BYTES * FIELDS,
+    }
+    return {
+        "rates": {**rates, COPY: {"decode": bound, "encode": bound}},
+        "wrong": wrong,
+        "missing": missing,
+        "limits": limits,
+    }
 
 
 def _pieces(words: np.ndarray, count: int) -> tuple[int, bytes]:
@@ -116,28 +138,42 @@ def _pieces(words: np.ndarray, count: int) -> tuple[int, bytes]:
 
 
 def _each(count: int, data: bytes) -> Iterator[bytes]:
-    return (data[at:at + SIZE] for at in range(0, count * SIZE, SIZE))
+    return (data[at : at + SIZE] for at in range(0, count * SIZE, SIZE))
 
 
 # Libraries
 
 
 def _npulab(members: list[Member], words: np.ndarray, _: Any) -> Codec:
-    registers = RegisterMap([{"offset": m.word * WORD_BYTES, "field": m.name, "lsb": m.lsb, "width": m.width}
-                             for m in members])
-    return Codec(len(words), lambda: registers.decode(words, raw=True),
-                 lambda decoded: registers.encode(decoded, raw=True), _columns, np.ndarray.tobytes)
+    registers = RegisterMap(
+        [
+            {"offset": m.word * WORD_BYTES, "field": m.name, "lsb": m.lsb, "width": m.width}
+            for m in members
+        ]
+    )
+    return Codec(
+        len(words),
+        lambda: registers.decode(words, raw=True),
+        lambda decoded: registers.encode(decoded, raw=True),
+        _columns,
+        np.ndarray.tobytes,
+    )
 
 
 def _by_hand(members: list[Member], words: np.ndarray, _: Any) -> Codec:
     def encode(decoded: Mapping[str, np.ndarray]) -> np.ndarray:
         out = np.zeros((len(words), WORDS), np.uint32)
         for m in members:
-            out[:, m.word] |= decoded[m.name] * np.uint32(2 ** m.lsb)
+            out[:, m.word] |= decoded[m.name] * np.uint32(2**m.lsb)
         return out
 
-    return Codec(len(words), lambda: {m.name: words[:, m.word] >> m.lsb & 2 ** m.width - 1 for m in members},
-                 encode, _columns, np.ndarray.tobytes)
+    return Codec(
+        len(words),
+        lambda: {m.name: words[:, m.word] >> m.lsb & 2**m.width - 1 for m in members},
+        encode,
+        _columns,
+        np.ndarray.tobytes,
+    )
 
 
 def _columns(decoded: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -146,8 +182,11 @@ def _columns(decoded: Mapping[str, np.ndarray]) -> np.ndarray:
 
 def _ctypes(members: list[Member], words: np.ndarray, _: Any) -> Codec:
     count, data = _pieces(words, 5000)
-    kind: Any = type("Struct", (ctypes.LittleEndianStructure,),
-                {"_fields_": [(m.name, ctypes.c_uint32, m.width) for m in members]})
+    kind: Any = type(
+        "Struct",
+        (ctypes.LittleEndianStructure,),
+        {"_fields_": [(m.name, ctypes.c_uint32, m.width) for m in members]},
+    )
     names, every = [m.name for m in members], attrgetter(*(m.name for m in members))
 
     def encode(decoded: list[tuple[int, ...]]) -> Any:
@@ -157,39 +196,71 @@ def _ctypes(members: list[Member], words: np.ndarray, _: Any) -> Codec:
                 setattr(one, name, value)
         return out
 
-    return Codec(count, lambda: [every(one) for one in (kind * count).from_buffer_copy(data)], encode, list, bytes)
+    return Codec(
+        count,
+        lambda: [every(one) for one in (kind * count).from_buffer_copy(data)],
+        encode,
+        list,
+        bytes,
+    )
 
 
 def _construct(compiled: bool) -> Callable[[list[Member], np.ndarray, Any], Codec]:
     def make(members: list[Member], words: np.ndarray, _: Any) -> Codec:
         count, data = _pieces(words, 100)
-        kind: Any = construct.Struct(*(f"w{word}" / construct.ByteSwapped(construct.BitStruct(
-            *(m.name / construct.BitsInteger(m.width) for m in reversed(members) if m.word == word)))
-            for word in range(WORDS)))
+        kind: Any = construct.Struct(
+            *(
+                f"w{word}"
+                / construct.ByteSwapped(
+                    construct.BitStruct(
+                        *(
+                            m.name / construct.BitsInteger(m.width)
+                            for m in reversed(members)
+                            if m.word == word
+                        )
+                    )
+                )
+                for word in range(WORDS)
+            )
+        )
         if compiled:
             kind = kind.compile()
-        return Codec(count, lambda: [kind.parse(one) for one in _each(count, data)],
-                     lambda decoded: [kind.build(one) for one in decoded],
-                     lambda decoded: [[one[f"w{m.word}"][m.name] for m in members] for one in decoded], b"".join)
+        return Codec(
+            count,
+            lambda: [kind.parse(one) for one in _each(count, data)],
+            lambda decoded: [kind.build(one) for one in decoded],
+            lambda decoded: [[one[f"w{m.word}"][m.name] for m in members] for one in decoded],
+            b"".join,
+        )
 
     return make
 
 
 def _bitstruct(most: int, named: bool) -> Callable[[list[Member], np.ndarray, Any], Codec]:
     def make(members: list[Member], words: np.ndarray, module: Any) -> Codec:
-        count, data = _pieces(words.byteswap(), most)  # it reads from the highest bit on; swapped once, not measured
+        count, data = _pieces(
+            words.byteswap(), most
+        )  # it reads from the highest bit on; swapped once, not measured
         order = sorted(members, key=lambda m: (m.word, -m.lsb))
         form, names = "".join(f"u{m.width}" for m in order), [m.name for m in order]
         place = [names.index(m.name) for m in members]
         if named:
             codec = module.compile(form, names)
-            return Codec(count, lambda: [codec.unpack(one) for one in _each(count, data)],
-                         lambda decoded: [codec.pack(one) for one in decoded],
-                         lambda decoded: [[one[m.name] for m in members] for one in decoded], _swapped)
+            return Codec(
+                count,
+                lambda: [codec.unpack(one) for one in _each(count, data)],
+                lambda decoded: [codec.pack(one) for one in decoded],
+                lambda decoded: [[one[m.name] for m in members] for one in decoded],
+                _swapped,
+            )
         codec = module.compile(form)
-        return Codec(count, lambda: [codec.unpack(one) for one in _each(count, data)],
-                     lambda decoded: [codec.pack(*one) for one in decoded],
-                     lambda decoded: [[one[n] for n in place] for one in decoded], _swapped)
+        return Codec(
+            count,
+            lambda: [codec.unpack(one) for one in _each(count, data)],
+            lambda decoded: [codec.pack(*one) for one in decoded],
+            lambda decoded: [[one[n] for n in place] for one in decoded],
+            _swapped,
+        )
 
     return make
 
@@ -200,12 +271,23 @@ def _swapped(encoded: list[bytes]) -> bytes:
 
 def _cantools(members: list[Member], words: np.ndarray, module: Any) -> Codec:
     count, data = _pieces(words, 1000)
-    message = module.Message(1, "message", SIZE, [
-        module.Signal(m.name, m.word * WORD_BITS + m.lsb, m.width, "little_endian") for m in members])
+    message = module.Message(
+        1,
+        "message",
+        SIZE,
+        [
+            module.Signal(m.name, m.word * WORD_BITS + m.lsb, m.width, "little_endian")
+            for m in members
+        ],
+    )
     plain = {"decode_choices": False, "scaling": False}
-    return Codec(count, lambda: [message.decode(one, **plain) for one in _each(count, data)],
-                 lambda decoded: [message.encode(one, scaling=False, strict=False) for one in decoded],
-                 lambda decoded: [[one[m.name] for m in members] for one in decoded], b"".join)
+    return Codec(
+        count,
+        lambda: [message.decode(one, **plain) for one in _each(count, data)],
+        lambda decoded: [message.encode(one, scaling=False, strict=False) for one in decoded],
+        lambda decoded: [[one[m.name] for m in members] for one in decoded],
+        b"".join,
+    )
 
 
 # what to import, and how it is put to work
@@ -218,4 +300,5 @@ LIBRARIES: dict[str, tuple[str, Callable[[list[Member], np.ndarray, Any], Codec]
     "ctypes": ("ctypes", _ctypes),
     "cantools": ("cantools.database.can", _cantools),
     "construct": ("construct", _construct(compiled=False)),
-    "construct, compiled": ("construct", _construct(compiled=True))}
+    "construct, compiled": ("construct", _construct(compiled=True)),
+}

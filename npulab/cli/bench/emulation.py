@@ -19,8 +19,22 @@ from npulab.support.extras import installed
 from npulab.support.late import pd
 
 # output channels and stride of the thirteen pairs of depthwise and pointwise layers
-PAIRS = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *[(512, 1)] * 5, (1024, 2), (1024, 1))
-KERNELS = {"tflite reference": "BUILTIN_REF", "tflite builtin": "BUILTIN_WITHOUT_DEFAULT_DELEGATES", "xnnpack": "AUTO"}
+PAIRS = (
+    (64, 1),
+    (128, 2),
+    (128, 1),
+    (256, 2),
+    (256, 1),
+    (512, 2),
+    *[(512, 1)] * 5,
+    (1024, 2),
+    (1024, 1),
+)
+KERNELS = {
+    "tflite reference": "BUILTIN_REF",
+    "tflite builtin": "BUILTIN_WITHOUT_DEFAULT_DELEGATES",
+    "xnnpack": "AUTO",
+}
 # OpenBLAS' name for its AVX-512 kernels, which it does not choose on every CPU that has them
 WIDE_KERNELS = "SkylakeX"
 
@@ -35,14 +49,33 @@ def table(rounds: int) -> pd.DataFrame:
     rows, limits, layers = [], {}, {}
     for setting, environment in settings().items():
         found = child("emulate", rounds, environment)
-        total = {name: sum(one[name] for one in found["layers"]) for name in found["layers"][0] if name != "layer"}
+        total = {
+            name: sum(one[name] for one in found["layers"])
+            for name in found["layers"][0]
+            if name != "layer"
+        }
         for name, ms in total.items():
             if name in KERNELS:
                 continue
             ratios = {f"of {engine}": ms / total[engine] for engine in KERNELS if engine in total}
-            rows.append({"setting": setting, "rule": name, "ms": ms, **ratios, "wrong": found["wrong"].get(name)})
-        rows += [{"setting": setting, "rule": name, "ms": total[name]} for name in KERNELS if name in total]
-        limits[setting], layers[setting] = found["limits"], pd.DataFrame(found["layers"]).set_index("layer")
+            rows.append(
+                {
+                    "setting": setting,
+                    "rule": name,
+                    "ms": ms,
+                    **ratios,
+                    "wrong": found["wrong"].get(name),
+                }
+            )
+        rows += [
+            {"setting": setting, "rule": name, "ms": total[name]}
+            for name in KERNELS
+            if name in total
+        ]
+        limits[setting], layers[setting] = (
+            found["limits"],
+            pd.DataFrame(found["layers"]).set_index("layer"),
+        )
     frame = pd.DataFrame(rows)
     frame.attrs.update(limits=limits, layers=pd.concat(layers, axis=1))
     return frame
@@ -64,22 +97,41 @@ def mobilenet(seed: int = 0) -> dict[str, tuple[Conv2D | FullyConnected, np.ndar
     random = np.random.RandomState(seed)
     out: dict[str, tuple[Conv2D | FullyConnected, np.ndarray]] = {}
 
-    def add(name: str, size: int, channels: int, outputs: int, kernel: int, stride: int = 1, depthwise: bool = False,
-            ) -> None:
+    def add(
+        name: str,
+        size: int,
+        channels: int,
+        outputs: int,
+        kernel: int,
+        stride: int = 1,
+        depthwise: bool = False,
+    ) -> None:
         depth = kernel * kernel * (1 if depthwise else channels)
         shape = (1, kernel, kernel, channels) if depthwise else (outputs, kernel, kernel, channels)
         weights = random.randint(-127, 128, shape).astype(np.int8)
         # outputs that use the range: random codes of 74 and weights of 73 codes, root mean square
         scales = random.uniform(0.6, 1.4, outputs) * 50 / (np.sqrt(depth) * 74 * 73)
-        common: dict[str, Any] = {"input_q": QuantParams(0.0235, -1 if name == "stem" else -128),
-                                  "weight_q": QuantParams(tuple(scales.astype(np.float32).tolist())),
-                                  "output_q": QuantParams(0.0235, int(random.randint(-128, -28)))}
+        common: dict[str, Any] = {
+            "input_q": QuantParams(0.0235, -1 if name == "stem" else -128),
+            "weight_q": QuantParams(tuple(scales.astype(np.float32).tolist())),
+            "output_q": QuantParams(0.0235, int(random.randint(-128, -28))),
+        }
         bias = random.randint(-2000, 2000, outputs)
         if name == "fc":
-            out[name] = (FullyConnected(weights.reshape(outputs, channels), bias, **common),
-                         random.randint(-128, 128, (1, channels)).astype(np.int8))
+            out[name] = (
+                FullyConnected(weights.reshape(outputs, channels), bias, **common),
+                random.randint(-128, 128, (1, channels)).astype(np.int8),
+            )
             return
-        layer = Conv2D(weights, bias, (size, size, channels), (stride, stride), "same", depthwise=depthwise, **common)
+        layer = Conv2D(
+            weights,
+            bias,
+            (size, size, channels),
+            (stride, stride),
+            "same",
+            depthwise=depthwise,
+            **common,
+        )
         out[name] = layer, random.randint(-128, 128, layer.input_shape).astype(np.int8)
 
     add("stem", 224, 3, 32, 3, 2)
@@ -103,12 +155,20 @@ def measure(rounds: int) -> dict[str, Any]:
         for engine in KERNELS if installed("ai_edge_litert") else ():
             runs[engine], answers[engine] = litert(single_op_model(layer), x, engine)
         for fast in kinds:
-            for rule, engine in (("gemmlowp", ""), ("tflite-reference", "tflite reference"), ("xnnpack", "xnnpack")):
+            for rule, engine in (
+                ("gemmlowp", ""),
+                ("tflite-reference", "tflite reference"),
+                ("xnnpack", "xnnpack"),
+            ):
                 label = f"{'numba' if fast else 'numpy'} {rule}"
                 ready = prepare(layer, rule, fast=fast)
-                if engine in answers or not engine:  # without the engine there is nothing to differ from
+                if (
+                    engine in answers or not engine
+                ):  # without the engine there is nothing to differ from
                     want = answers[engine] if engine else emulate(layer, x, rule)
-                    wrong[label] = wrong.get(label, 0) + int(np.count_nonzero(ready(x).reshape(want.shape) != want))
+                    wrong[label] = wrong.get(label, 0) + int(
+                        np.count_nonzero(ready(x).reshape(want.shape) != want)
+                    )
                 runs[label] = partial(ready, x)
         layers.append({"layer": name, **least(runs, rounds)})
     return {"layers": layers, "wrong": wrong, "limits": limits()}
@@ -120,21 +180,35 @@ def limits() -> dict[str, float]:
     random = np.random.RandomState(0)
     a, b = random.rand(784, 512).astype(np.float32), random.rand(512, 512).astype(np.float32)
     out, codes = np.empty((784, 512), np.float32), np.empty(160_000, np.int8)
-    far, near = np.zeros(2 ** 25, np.uint8), np.empty(2 ** 25, np.uint8)
+    far, near = np.zeros(2**25, np.uint8), np.empty(2**25, np.uint8)
     cast = np.empty(codes.shape, np.float32)
-    best = least({"product": lambda: np.matmul(a, b, out=out), "copy": lambda: np.copyto(near, far),
-                    "cast": lambda: np.copyto(cast, codes)}, 20)
-    return {"matrix product, GFLOP/s": 2 * 784 * 512 * 512 / best["product"] / 1e6,
-            "copy, GB/s": far.size / best["copy"] / 1e6, "cast int8 to float32, ns": best["cast"] * 1e6 / codes.size}
+    best = least(
+        {
+            "product": lambda: np.matmul(a, b, out=out),
+            "copy": lambda: np.copyto(near, far),
+            "cast": lambda: np.copyto(cast, codes),
+        },
+        20,
+    )
+    return {
+        "matrix product, GFLOP/s": 2 * 784 * 512 * 512 / best["product"] / 1e6,
+        "copy, GB/s": far.size / best["copy"] / 1e6,
+        "cast int8 to float32, ns": best["cast"] * 1e6 / codes.size,
+    }
 
 
 def litert(model: bytes, x: np.ndarray, engine: str) -> tuple[Callable[[], Any], np.ndarray]:
     """(one more run of a model in TensorFlow Lite, its output)."""
     from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
-    run = Interpreter(model_content=model, num_threads=1,
-                      experimental_op_resolver_type=getattr(OpResolverType, KERNELS[engine]))
+    run = Interpreter(
+        model_content=model,
+        num_threads=1,
+        experimental_op_resolver_type=getattr(OpResolverType, KERNELS[engine]),
+    )
     run.allocate_tensors()
-    run.set_tensor(run.get_input_details()[0]["index"], x.reshape(run.get_input_details()[0]["shape"]))
+    run.set_tensor(
+        run.get_input_details()[0]["index"], x.reshape(run.get_input_details()[0]["shape"])
+    )
     run.invoke()
     return run.invoke, run.get_tensor(run.get_output_details()[0]["index"]).copy()

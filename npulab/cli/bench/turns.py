@@ -32,11 +32,20 @@ def child(what: str, rounds: int, environment: Mapping[str, str]) -> Any:
     """What one setting gives; numpy's matrix product reads its settings when it is loaded, and what
     a process did before decides where its memory lies."""
     threads = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    done = subprocess.run([sys.executable, "-m", "npulab.cli.bench", what, str(rounds)], capture_output=True, text=True,
-                          env={**os.environ, **threads, "TF_CPP_MIN_LOG_LEVEL": "3", **environment}, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "npulab.cli.bench", what, str(rounds)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **threads, "TF_CPP_MIN_LOG_LEVEL": "3", **environment},
+        check=False,
+    )
     missing = lacking_in(done.stderr) if done.returncode else ""
     if missing:
         raise MissingPackage(f"bench {what} needs {missing}")
     if done.returncode:
-        raise OSError(done.returncode, " ".join(done.stderr.strip().splitlines()[-1:]) or "no output", f"bench {what}")
+        raise OSError(
+            done.returncode,
+            " ".join(done.stderr.strip().splitlines()[-1:]) or "no output",
+            f"bench {what}",
+        )
     return json.loads(done.stdout.splitlines()[-1])

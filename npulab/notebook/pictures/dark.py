@@ -71,8 +71,11 @@ def _axes(ax: Any, put: Callable[..., None]) -> None:
     put(ax.patch, "facecolor")
     for spine in ax.spines.values():
         put(spine, "edgecolor")
-    for line in (*ax.xaxis.get_ticklines(), *ax.yaxis.get_ticklines(),
-                 *ax.xaxis.get_ticklines(minor=True)):
+    for line in (
+        *ax.xaxis.get_ticklines(),
+        *ax.yaxis.get_ticklines(),
+        *ax.xaxis.get_ticklines(minor=True),
+    ):
         put(line, "color")
     light = [image for image in ax.images if image.get_array().ndim == 3 or _is_light(image.cmap)]
     for image in ax.images:
@@ -135,11 +138,14 @@ def _on_dark(cmap: Any) -> Any:
         chosen = [paper + (colours[-4] * 1.15 - paper) * share for share in BOTH]
     elif _is_light(cmap):
         ends = colours[3], colours[-4]
-        chosen = [paper + (ends[int(place > 0.5)] * 1.1 - paper) * abs(2 * place - 1)
-                  for place in BOTH]
+        chosen = [
+            paper + (ends[int(place > 0.5)] * 1.1 - paper) * abs(2 * place - 1) for place in BOTH
+        ]
     else:
         return cmap.with_extremes(bad=bad)
-    return LinearSegmentedColormap.from_list(cmap.name, np.clip(chosen, 0, 1)).with_extremes(bad=bad)
+    return LinearSegmentedColormap.from_list(cmap.name, np.clip(chosen, 0, 1)).with_extremes(
+        bad=bad
+    )
 
 
 def _paper_swapped(colours: Any) -> Any:

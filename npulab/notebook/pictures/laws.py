@@ -19,12 +19,20 @@ from npulab.support.late import pd
 from npulab.support.refuse import refuse_if
 
 # colour, mark and its colour: nobody has to tell two colours apart
-STATUSES = {"law": ("#2b6ca3", "", "white"), "constant": ("#d9d9d9", "=", "#4a4a4a"),
-            "rivals": ("#f6c667", "/", "black"), "open": ("#c4501b", "?", "white"),
-            "never exercised": ("#ffffff", "·", "#4a4a4a"), "nuisance": ("#4a4a4a", "×", "white")}
+STATUSES = {
+    "law": ("#2b6ca3", "", "white"),
+    "constant": ("#d9d9d9", "=", "#4a4a4a"),
+    "rivals": ("#f6c667", "/", "black"),
+    "open": ("#c4501b", "?", "white"),
+    "never exercised": ("#ffffff", "·", "#4a4a4a"),
+    "nuisance": ("#4a4a4a", "×", "white"),
+}
 MARKS = "os^DvPp*h<>"
-FIGURES = {"mutual_information": ("bits of mutual information", "Blues"), "pearson": ("Pearson's r", "RdBu"),
-           "spearman": ("Spearman's rho", "RdBu")}
+FIGURES = {
+    "mutual_information": ("bits of mutual information", "Blues"),
+    "pearson": ("Pearson's r", "RdBu"),
+    "spearman": ("Spearman's rho", "RdBu"),
+}
 MOST_FIELDS = 64
 LABELLED = 72  # words up to which each has its number
 TALLEST = 24.0  # inches
@@ -41,9 +49,16 @@ def flip_map(words: Any, parameters: Any = None, sort: str | None = None) -> Pic
     words_of = np.asarray(getattr(words, "words", words))
     word, bit = np.unravel_index(int(np.argmax(shares)), shares.shape)
     order = f"sorted by {sort}" if sort else "as they come"
-    most = f"most often word {word} bit {bit}, {shares[word, bit]:.1%}" if shares.any() else "none flips"
-    text = (f"{len(words_of)} captures{_simulated(words)} {order}: {np.count_nonzero(shares)} of {shares.size} bits "
-            f"flip, {most}")
+    most = (
+        f"most often word {word} bit {bit}, {shares[word, bit]:.1%}"
+        if shares.any()
+        else "none flips"
+    )
+    text = (
+        f"{len(words_of)} captures{_simulated(words)} {order}: {np.count_nonzero(shares)} of "
+        f"{shares.size} bits "
+        f"flip, {most}"
+    )
     with canvas(_size(len(shares))) as (figure, ax):
         scale = PowerNorm(0.5, 0, max(shares.max(), 0.1))  # so that a bit that flips once is seen
         image = ax.imshow(shares[:, ::-1], cmap="Oranges", aspect="auto", norm=scale)
@@ -58,8 +73,11 @@ def law_map(laws: Any) -> Picture:
     ends."""
     status = np.asarray(laws.status)
     counts = {name: int(np.count_nonzero(status == name)) for name in STATUSES}
-    text = (f"{len(status)} words{_simulated(laws)}: "
-            + ", ".join(f"{count} {name}" for name, count in counts.items() if count) + f" of {status.size} bits")
+    text = (
+        f"{len(status)} words{_simulated(laws)}: "
+        + ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+        + f" of {status.size} bits"
+    )
     with canvas(_size(len(status))) as (figure, ax):
         colours = np.zeros((*status.shape, 3))
         for name, (colour, mark, ink) in STATUSES.items():
@@ -67,16 +85,38 @@ def law_map(laws: Any) -> Picture:
             rows, bits = np.nonzero(status == name)
             if mark:
                 marker, size = (".", 5) if mark == "·" else (f"${mark}$", 14)
-                ax.scatter(WORD_BITS - 1 - bits, rows, s=size, marker=marker, color=ink, linewidths=0)
+                ax.scatter(
+                    WORD_BITS - 1 - bits, rows, s=size, marker=marker, color=ink, linewidths=0
+                )
         ax.imshow(colours[:, ::-1], aspect="auto")
-        edges = {(item.word, WORD_BITS - 0.5 - bit) for item in laws.fields
-                 for bit in (item.lsb, item.lsb + item.width)}
-        ax.add_collection(LineCollection([[(at, row - 0.5), (at, row + 0.5)] for row, at in sorted(edges)],
-                                         colors="black", linewidths=1))
+        edges = {
+            (item.word, WORD_BITS - 0.5 - bit)
+            for item in laws.fields
+            for bit in (item.lsb, item.lsb + item.width)
+        }
+        ax.add_collection(
+            LineCollection(
+                [[(at, row - 0.5), (at, row + 0.5)] for row, at in sorted(edges)],
+                colors="black",
+                linewidths=1,
+            )
+        )
         _grid(ax, naming_of(laws).words)
-        figure.legend(handles=[Patch(facecolor=colour, edgecolor="black", linewidth=0.5, label=f"{mark} {name}".strip())
-                               for name, (colour, mark, _) in STATUSES.items() if counts[name]],
-                      loc="outside lower center", ncols=len(STATUSES), frameon=False)
+        figure.legend(
+            handles=[
+                Patch(
+                    facecolor=colour,
+                    edgecolor="black",
+                    linewidth=0.5,
+                    label=f"{mark} {name}".strip(),
+                )
+                for name, (colour, mark, _) in STATUSES.items()
+                if counts[name]
+            ],
+            loc="outside lower center",
+            ncols=len(STATUSES),
+            frameon=False,
+        )
         ax.set_title(text)
     return Picture(text, figure)
 
@@ -92,25 +132,46 @@ def correlation_map(table: pd.DataFrame, by: str = "mutual_information") -> Pict
     refuse_if(by not in FIGURES, "by", repr(by), f"is one of {', '.join(FIGURES)}")
     refuse_if(table.empty, "table", "no rows", "are fields against parameters")
     moving = table.loc[table[by] != 0, "field"].unique()
-    shown = table[table["field"].isin((moving if len(moving) else table["field"].unique())[:MOST_FIELDS])]
+    shown = table[
+        table["field"].isin((moving if len(moving) else table["field"].unique())[:MOST_FIELDS])
+    ]
     fields = shown.sort_values(["word", "lsb"], kind="stable")["field"].unique()
     parameters = table["parameter"].unique()
-    values = shown.pivot(index="field", columns="parameter", values=by).loc[fields, parameters].to_numpy()
-    hits = shown.pivot(index="field", columns="parameter", values="law").loc[fields, parameters].to_numpy(bool)
+    values = (
+        shown.pivot(index="field", columns="parameter", values=by)
+        .loc[fields, parameters]
+        .to_numpy()
+    )
+    hits = (
+        shown.pivot(index="field", columns="parameter", values="law")
+        .loc[fields, parameters]
+        .to_numpy(bool)
+    )
     total = table["field"].nunique()
     best = table.iloc[table[by].abs().argmax()]
     name, colours = FIGURES[by]
     shape = f"{total} fields" if total == len(fields) else f"{len(fields)} of {total} fields"
     simulated = " (simulated)" if table.attrs.get("simulated") else ""
-    text = (f"{shape}, {len(parameters)} parameters{simulated}: {np.count_nonzero(hits)} law hits; most {name}: "
-            f"{best['field']} with {best['parameter']}, {best[by]:.3g}")
+    text = (
+        f"{shape}, {len(parameters)} parameters{simulated}: {np.count_nonzero(hits)} law hits; "
+        f"most {name}: "
+        f"{best['field']} with {best['parameter']}, {best[by]:.3g}"
+    )
     limit = max(float(np.abs(values).max()), 0.1) if colours == "Blues" else 1.0
     with canvas((2.6 + 0.26 * len(parameters), 1.6 + 0.15 * len(fields))) as (figure, ax):
-        image = ax.imshow(values, cmap=colours, vmin=0 if colours == "Blues" else -limit, vmax=limit, aspect="auto")
+        image = ax.imshow(
+            values,
+            cmap=colours,
+            vmin=0 if colours == "Blues" else -limit,
+            vmax=limit,
+            aspect="auto",
+        )
         rows, columns = np.nonzero(hits)
         ax.scatter(columns, rows, s=9, color="black", edgecolors="white", linewidths=0.8)
         ax.set_yticks(range(len(fields)), fields)
-        ax.set_xticks(range(len(parameters)), parameters, rotation=60, ha="right", rotation_mode="anchor")
+        ax.set_xticks(
+            range(len(parameters)), parameters, rotation=60, ha="right", rotation_mode="anchor"
+        )
         ax.tick_params(length=0)
         figure.colorbar(image, ax=ax, label=f"{name} (dot: law hit)")
         figure.suptitle(text, fontsize=8, wrap=True)
@@ -130,9 +191,14 @@ def law_scatter(laws: Any, field: Any, parameter: str | None = None) -> Picture:
     name = naming_of(laws).name(place.word, place.lsb, place.width)
     values = Field("", "", name, (place,)).extract(np.asarray(laws.words)).astype(np.int64)
     if parameter is not None and parameter not in laws.parameters:
-        raise LookupError(f"parameter: got {parameter!r}, known are {', '.join(map(str, laws.parameters))}")
+        raise LookupError(
+            f"parameter: got {parameter!r}, known are {', '.join(map(str, laws.parameters))}"
+        )
     if parameter is None:
-        parameter = next((name for name, _ in related(values, laws.parameters, 1)), str(next(iter(laws.parameters))))
+        parameter = next(
+            (name for name, _ in related(values, laws.parameters, 1)),
+            str(next(iter(laws.parameters))),
+        )
     across = np.asarray(laws.parameters[parameter])
     text = f"{name} against {parameter}{_simulated(laws)}: {len(values)} captures"
     with canvas((7.2, 3.6)) as (figure, ax):
@@ -142,8 +208,11 @@ def law_scatter(laws: Any, field: Any, parameter: str | None = None) -> Picture:
         else:
             told = np.asarray(item.values(laws.parameters))
             steps = item.which(laws.parameters)
-            text += (f", {np.count_nonzero((told == values) & (steps >= 0))} as the law has them, in {len(item.steps)} "
-                     f"step{'s' * (len(item.steps) != 1)}")
+            text += (
+                f", {np.count_nonzero((told == values) & (steps >= 0))} as the law has them, in "
+                f"{len(item.steps)} "
+                f"step{'s' * (len(item.steps) != 1)}"
+            )
             _through(ax, across, values, told, steps, item)
             figure.legend(loc="outside lower center", frameon=False)
         ax.set_xlabel(parameter)
@@ -152,14 +221,22 @@ def law_scatter(laws: Any, field: Any, parameter: str | None = None) -> Picture:
     return Picture(text, figure)
 
 
-def _through(ax: Any, across: np.ndarray, values: np.ndarray, told: np.ndarray, steps: np.ndarray, item: Any) -> None:
+def _through(
+    ax: Any, across: np.ndarray, values: np.ndarray, told: np.ndarray, steps: np.ndarray, item: Any
+) -> None:
     """Captures that are as the law has them, a mark per step; those that are not, and what it has
     instead."""
     open_ = steps < 0
     right = (told == values) | open_
     if open_.any():
-        ax.plot(across[open_], values[open_], ".", color="#4a4a4a", markersize=4,
-                label=f"without a law  ({np.count_nonzero(open_)})")
+        ax.plot(
+            across[open_],
+            values[open_],
+            ".",
+            color="#4a4a4a",
+            markersize=4,
+            label=f"without a law  ({np.count_nonzero(open_)})",
+        )
     for number, (when, law) in enumerate(item.steps):
         here = steps == number
         if not here.any():
@@ -170,14 +247,38 @@ def _through(ax: Any, across: np.ndarray, values: np.ndarray, told: np.ndarray, 
         order = np.argsort(across[here], kind="stable")
         x, y = across[here][order], told[here][order]
         colour = f"C{number}"
-        if all(y[1:][x[1:] == x[:-1]] == y[:-1][x[1:] == x[:-1]]):  # one value at each place: a line is true
+        if all(
+            y[1:][x[1:] == x[:-1]] == y[:-1][x[1:] == x[:-1]]
+        ):  # one value at each place: a line is true
             ax.plot(x, y, "-", color=colour, linewidth=0.8, zorder=1)
-        ax.plot(across[here & right], values[here & right], MARKS[number % len(MARKS)], color=colour, markersize=4,
-                fillstyle="none", label=f"{label}  ({np.count_nonzero(here)})")
+        ax.plot(
+            across[here & right],
+            values[here & right],
+            MARKS[number % len(MARKS)],
+            color=colour,
+            markersize=4,
+            fillstyle="none",
+            label=f"{label}  ({np.count_nonzero(here)})",
+        )
     if not right.all():
-        ax.plot(across[~right], values[~right], "x", color=WRONG, markersize=5, zorder=3,
-                label=f"captured, not as the law has it ({np.count_nonzero(~right)})")
-        ax.plot(across[~right], told[~right], "_", color=RIGHT, markersize=7, zorder=3, label="what the law has there")
+        ax.plot(
+            across[~right],
+            values[~right],
+            "x",
+            color=WRONG,
+            markersize=5,
+            zorder=3,
+            label=f"captured, not as the law has it ({np.count_nonzero(~right)})",
+        )
+        ax.plot(
+            across[~right],
+            told[~right],
+            "_",
+            color=RIGHT,
+            markersize=7,
+            zorder=3,
+            label="what the law has there",
+        )
 
 
 def _field(laws: Any, field: Any) -> Any:
@@ -192,11 +293,16 @@ def _field(laws: Any, field: Any) -> Any:
     if isinstance(field, tuple) and len(field) == 3:
         word, lsb, width = (int(number) for number in field)
         same = [item for item in fields if (item.word, item.lsb, item.width) == (word, lsb, width)]
-        inside = 0 <= word < np.shape(laws.words)[1] and lsb >= 0 < width and lsb + width <= WORD_BITS
+        inside = (
+            0 <= word < np.shape(laws.words)[1] and lsb >= 0 < width and lsb + width <= WORD_BITS
+        )
         field = same[0] if same else Piece(word, lsb, width, 0) if inside else field
     if not isinstance(field, Piece) and not hasattr(field, "steps"):
-        raise LookupError(f"field: got {field!r}, allowed is one of the {len(fields)} fields of the laws, its name or "
-                          f"index, or (word, lsb, width) inside {np.shape(laws.words)[1]} words")
+        raise LookupError(
+            f"field: got {field!r}, allowed is one of the {len(fields)} fields of the laws, its "
+            "name or "
+            f"index, or (word, lsb, width) inside {np.shape(laws.words)[1]} words"
+        )
     return field
 
 
@@ -209,8 +315,10 @@ def _grid(ax: Any, names: Sequence[str]) -> None:
     words = len(names)
     step = 1 if words <= LABELLED else 8
     ax.set_yticks(range(0, words, step), names[::step])
-    ax.set_xticks([WORD_BITS - 1 - bit for bit in range(0, WORD_BITS, 4)] + [0],
-                  [*range(0, WORD_BITS, 4), WORD_BITS - 1])
+    ax.set_xticks(
+        [WORD_BITS - 1 - bit for bit in range(0, WORD_BITS, 4)] + [0],
+        [*range(0, WORD_BITS, 4), WORD_BITS - 1],
+    )
     ax.set_xticks(np.arange(-0.5, WORD_BITS), minor=True)
     ax.set_yticks(np.arange(-0.5, words), minor=True)
     ax.grid(which="minor", color="#b0b0b0", linewidth=0.3)

@@ -35,42 +35,52 @@ def layout_map(layout: Found | Layout | Table, width: int = 0) -> Picture:
     taken = layout.layout if isinstance(layout, Found) else layout
     places = layout.index_map()
     if width < 0:
-        raise ValueError(f"width: got {width}, allowed is 1 or more bytes, or 0 to leave it to the picture")
+        raise ValueError(
+            f"width: got {width}, allowed is 1 or more bytes, or 0 to leave it to the picture"
+        )
     width = width or next((one for one in WIDTHS if taken.size <= one * one), WIDTHS[-1])
     there = int(np.count_nonzero(places >= 0))
     tensor = places.reshape(-1, places.shape[-1])
     large = max(*tensor.shape, -(-taken.size // width), width) > SHOWN
-    text = (f"{taken}: {there} of {places.size} elements in the buffer"
-            f"{f', the first {SHOWN} rows and columns drawn' if large else ''}")
+    text = (
+        f"{taken}: {there} of {places.size} elements in the buffer"
+        f"{f', the first {SHOWN} rows and columns drawn' if large else ''}"
+    )
     tensor = tensor[:SHOWN, :SHOWN]
     owners, kinds = _owners(taken, places, width * SHOWN)
     rows = -(-len(owners) // width)
-    with canvas((10.4, 1.2 + 3.6 * min(max(rows, len(tensor), 6) / 16, 1.6)), 1, 2,
-                width_ratios=(1, 1.2)) as (figure, (left, right)):
+    with canvas(
+        (10.4, 1.2 + 3.6 * min(max(rows, len(tensor), 6) / 16, 1.6)), 1, 2, width_ratios=(1, 1.2)
+    ) as (figure, (left, right)):
         _draw(figure, left, tensor, tensor < 0, MISSING, "byte offset of each element")
         left.set_xlabel(f"last of {len(places.shape)} axes")
         left.set_ylabel("index along the last axis" if places.ndim == 1 else "the other axes")
         padded = np.full(rows * width, -1, np.int64)
-        padded[:len(owners)] = owners
+        padded[: len(owners)] = owners
         grid = padded.reshape(rows, width)[:, :SHOWN]
         _draw(figure, right, grid, grid < 0, NOTHING, "element of each byte")
         parts = np.zeros(rows * width, bool)
-        parts[:len(kinds)] = kinds
+        parts[: len(kinds)] = kinds
         marked = np.ma.masked_where(~parts.reshape(rows, width)[:, :SHOWN], np.ones(grid.shape))
         right.imshow(marked, cmap=ListedColormap([PART]), aspect="auto")
         right.set_xlabel("byte of the row")
         right.set_yticks(*_ticks(rows, width))
         marks = [Patch(facecolor=PART, label="sums and constants")] * bool(taken.parts)
         marks += [Patch(facecolor=MISSING, label="not in the buffer")] * (there < places.size)
-        marks += [Patch(facecolor=NOTHING, edgecolor="#606060", label="fill")] * bool((owners < 0).any())
+        marks += [Patch(facecolor=NOTHING, edgecolor="#606060", label="fill")] * bool(
+            (owners < 0).any()
+        )
         if marks:
-            figure.legend(handles=marks, loc="outside lower center", ncols=len(marks), frameon=False)
+            figure.legend(
+                handles=marks, loc="outside lower center", ncols=len(marks), frameon=False
+            )
         figure.suptitle(textwrap.fill(text, LINE))
     return Picture(text, figure)
 
 
 def _owners(layout: Layout | Table, places: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """For each of the first bytes the number of its (last) element, -1 where it has none, and whether a
+    """For each of the first bytes the number of its (last) element, -1 where it has none, and
+    whether a
     part holds it."""
     size = min(layout.size, most)
     owners, parts = np.full(size, -1, np.int64), np.zeros(size, bool)
@@ -86,10 +96,14 @@ def _owners(layout: Layout | Table, places: np.ndarray, most: int) -> tuple[np.n
     return owners, parts
 
 
-def _draw(figure: Figure, ax: Any, values: np.ndarray, without: np.ndarray, colour: str, title: str) -> None:
+def _draw(
+    figure: Figure, ax: Any, values: np.ndarray, without: np.ndarray, colour: str, title: str
+) -> None:
     colours = colormaps["viridis"].with_extremes(bad=colour)
     most = max(int(values.max()), 1)
-    image = ax.imshow(np.ma.masked_where(without, values), cmap=colours, vmin=0, vmax=most, aspect="auto")
+    image = ax.imshow(
+        np.ma.masked_where(without, values), cmap=colours, vmin=0, vmax=most, aspect="auto"
+    )
     ax.xaxis.get_major_locator().set_params(integer=True)
     ax.yaxis.get_major_locator().set_params(integer=True)
     ax.set_title(title, loc="left")
@@ -101,7 +115,15 @@ def _draw(figure: Figure, ax: Any, values: np.ndarray, without: np.ndarray, colo
         if not without[row, column]:
             red, green, blue, _ = colours(image.norm(value))
             light = 0.299 * red + 0.587 * green + 0.114 * blue > 0.55
-            ax.text(column, row, str(value), ha="center", va="center", color="black" if light else "white", fontsize=8)
+            ax.text(
+                column,
+                row,
+                str(value),
+                ha="center",
+                va="center",
+                color="black" if light else "white",
+                fontsize=8,
+            )
 
 
 def _ticks(rows: int, width: int) -> tuple[list[int], list[str]]:

@@ -43,17 +43,33 @@ def bisection_trials(found: Bisected) -> Picture:
     """
     trials = list(found.journal)
     names = [name_of(part.key) for part in found.differences]
-    changed = np.array([np.isin(names, trial.subset) for trial in trials]).reshape(len(trials), len(names))
-    counts = ", ".join(f"{sum(trial.outcome == outcome for trial in trials)} {outcome}" for outcome in OUTCOMES)
-    text = (f"{plural(len(trials), 'trial')} of {plural(len(names), 'part')} ({counts}); "
-            f"{plural(len(found.culprits), 'culprit')}")
+    changed = np.array([np.isin(names, trial.subset) for trial in trials]).reshape(
+        len(trials), len(names)
+    )
+    counts = ", ".join(
+        f"{sum(trial.outcome == outcome for trial in trials)} {outcome}" for outcome in OUTCOMES
+    )
+    text = (
+        f"{plural(len(trials), 'trial')} of {plural(len(names), 'part')} ({counts}); "
+        f"{plural(len(found.culprits), 'culprit')}"
+    )
     colours = np.array([to_rgb(OUTCOMES[trial.outcome]) for trial in trials]).reshape(-1, 1, 3)
     with canvas((8.4, 1.3 + 0.16 * len(trials))) as (figure, ax):
-        ax.imshow(np.where(changed[:, :, None], colours, 1.0), aspect="auto", extent=(0, len(names), len(trials), 0))
-        ax.set_yticks(np.arange(len(trials)) + 0.5,
-                      [f"{number}  {trial.outcome}" for number, trial in enumerate(trials, 1)])
-        ax.set_xticks([names.index(name_of(key)) + 0.5 for key in found.culprits],
-                      [key[3] for key in found.culprits], rotation=20, ha="right")
+        ax.imshow(
+            np.where(changed[:, :, None], colours, 1.0),
+            aspect="auto",
+            extent=(0, len(names), len(trials), 0),
+        )
+        ax.set_yticks(
+            np.arange(len(trials)) + 0.5,
+            [f"{number}  {trial.outcome}" for number, trial in enumerate(trials, 1)],
+        )
+        ax.set_xticks(
+            [names.index(name_of(key)) + 0.5 for key in found.culprits],
+            [key[3] for key in found.culprits],
+            rotation=20,
+            ha="right",
+        )
         for line in range(1, len(names)):
             ax.axvline(line, color="white", linewidth=0.5)
         for line in range(1, len(trials)):
@@ -62,10 +78,17 @@ def bisection_trials(found: Bisected) -> Picture:
             at = names.index(name_of(key))
             ax.axvspan(at, at + 1, fill=False, edgecolor="black", linewidth=1.2, zorder=3)
         ax.tick_params(length=0)
-        ax.set_xlabel("parts, in the order in which they differ; coloured are those taken from the bad capture")
+        ax.set_xlabel(
+            "parts, in the order in which they differ; coloured are those taken from the bad "
+            "capture"
+        )
         seen = [name for name in OUTCOMES if any(trial.outcome == name for trial in trials)]
-        figure.legend(handles=[Patch(facecolor=OUTCOMES[name], label=f"trial: {name}") for name in seen],
-                      loc="outside lower center", ncols=len(OUTCOMES), frameon=False)
+        figure.legend(
+            handles=[Patch(facecolor=OUTCOMES[name], label=f"trial: {name}") for name in seen],
+            loc="outside lower center",
+            ncols=len(OUTCOMES),
+            frameon=False,
+        )
         ax.set_title(text)
     return Picture(text, figure)
 
@@ -77,7 +100,9 @@ def output_difference(found: Comparison, channels: list[int] | None = None) -> P
     Raises ValueError where the comparison has no output.
     """
     if found.predicted is None or found.captured is None:
-        raise ValueError(f"{found.case}: there is no output to draw ({found.verdict}: {found.reason})")
+        raise ValueError(
+            f"{found.case}: there is no output to draw ({found.verdict}: {found.reason})"
+        )
     difference = steps(found.captured, found.predicted)
     shown = _most_different(difference) if channels is None else channels
     with canvas((9.2, 0.5 + 2.6 * len(shown)), len(shown), 3, squeeze=False) as (figure, axes):
@@ -89,8 +114,11 @@ def output_difference(found: Comparison, channels: list[int] | None = None) -> P
 
 def _text(found: Comparison) -> str:
     simulated = " (simulated)" if found.simulated else ""
-    return (f"{found.case}{simulated}: {found.verdict}, {found.mismatches} of {found.compared} outputs differ, "
-            f"largest difference {found.largest}")
+    return (
+        f"{found.case}{simulated}: {found.verdict}, {found.mismatches} of {found.compared} outputs "
+        "differ, "
+        f"largest difference {found.largest}"
+    )
 
 
 def _most_different(difference: np.ndarray) -> list[int]:
@@ -98,14 +126,19 @@ def _most_different(difference: np.ndarray) -> list[int]:
     return sorted(np.argsort(-wrong, kind="stable")[:CHANNELS].tolist())
 
 
-def _row(figure: Figure, axes: Any, channel: int, found: Comparison, difference: np.ndarray) -> None:
+def _row(
+    figure: Figure, axes: Any, channel: int, found: Comparison, difference: np.ndarray
+) -> None:
     assert found.predicted is not None
     assert found.captured is not None
     limit = max(int(np.abs(difference).max()), 1)
     apart = "difference in ulp" if found.unit == "ulp" else "captured - predicted"
     ends = _range(found)
-    panels = (("predicted", found.predicted, "viridis", ends), ("captured", found.captured, "viridis", ends),
-              (apart, difference, SIGNED, (-limit, limit)))
+    panels = (
+        ("predicted", found.predicted, "viridis", ends),
+        ("captured", found.captured, "viridis", ends),
+        (apart, difference, SIGNED, (-limit, limit)),
+    )
     for ax, (title, tensor, colours, (low, high)) in zip(axes, panels, strict=True):
         values = tensor[:, :, channel]
         image = ax.imshow(values, cmap=colours, vmin=low, vmax=high)
@@ -133,13 +166,26 @@ def _range(found: Comparison) -> tuple[float, float]:
 def _numbers(ax: Any, values: np.ndarray, image: Any, size: int = 8) -> None:
     for (row, column), value in np.ndenumerate(values):
         red, green, blue, _ = image.cmap(image.norm(value))
-        light = 0.299 * red + 0.587 * green + 0.114 * blue > 0.55 or np.isnan(value)  # a NaN has no colour
-        ax.text(column, row, f"{value:.3g}" if values.dtype.kind == "f" else str(value), ha="center", va="center",
-                color="black" if light else "white", fontsize=size)
+        light = 0.299 * red + 0.587 * green + 0.114 * blue > 0.55 or np.isnan(
+            value
+        )  # a NaN has no colour
+        ax.text(
+            column,
+            row,
+            f"{value:.3g}" if values.dtype.kind == "f" else str(value),
+            ha="center",
+            va="center",
+            color="black" if light else "white",
+            fontsize=size,
+        )
 
 
-def number_line(accumulators: Iterable[int], scales: Scales, zero_point: int = 0,
-                rules: Iterable[str | Rule] | None = None) -> Picture:
+def number_line(
+    accumulators: Iterable[int],
+    scales: Scales,
+    zero_point: int = 0,
+    rules: Iterable[str | Rule] | None = None,
+) -> Picture:
     """Output codes of accumulators by every rule, on one line of real values; rules that agree
     share a row.
 
@@ -150,10 +196,16 @@ def number_line(accumulators: Iterable[int], scales: Scales, zero_point: int = 0
     codes = codes_by_rule(accumulators, scales, zero_point, rules)
     groups, real = same_codes(codes), real_values(codes.columns, scales)
     disputed = [int(sum_) for sum_ in codes.columns[codes.nunique().to_numpy() > 1]]
-    agree = "none that they disagree about" if not disputed else f"they disagree about {_listed(disputed)}"
+    agree = (
+        "none that they disagree about"
+        if not disputed
+        else f"they disagree about {_listed(disputed)}"
+    )
     agree = "they disagree about all of them" if len(disputed) == len(real) > 1 else agree
-    text = (f"{len(codes)} rules, {len(real)} accumulators, ratio {float(real_values(1, scales)):.9g}: "
-            f"{len(groups)} different rows of codes; {agree}")
+    text = (
+        f"{len(codes)} rules, {len(real)} accumulators, ratio {float(real_values(1, scales)):.9g}: "
+        f"{len(groups)} different rows of codes; {agree}"
+    )
     labels = [textwrap.fill(", ".join(names), LINE, break_on_hyphens=False) for names, _ in groups]
     heights = [0.14 + 0.145 * max(label.count("\n") + 1, 2) for label in labels]
     with canvas((8.4, 0.85 + sum(heights))) as (figure, ax):
@@ -171,15 +223,17 @@ def number_line(accumulators: Iterable[int], scales: Scales, zero_point: int = 0
             if low < tie < high and high - low < 64:
                 ax.axvline(tie, color="#555555", linestyle=(0, (3, 3)), linewidth=0.8, zorder=3)
         ax.ticklabel_format(axis="x", useOffset=False)
-        ax.set_xlabel("accumulator * ratio of scales; dots are the accumulators, numbers the output codes,\n"
-                      "dashed lines ties; neighbouring codes have different colours")
+        ax.set_xlabel(
+            "accumulator * ratio of scales; dots are the accumulators, numbers the output codes,\n"
+            "dashed lines ties; neighbouring codes have different colours"
+        )
         ax.set_title(f"{len(codes)} rules, {len(groups)} different rows of codes", loc="left")
     return Picture(text, figure)
 
 
 def _listed(numbers: list[int]) -> str:
     more = f" and {len(numbers) - CHANNELS * 2} more" if len(numbers) > CHANNELS * 2 else ""
-    return ", ".join(map(str, numbers[:CHANNELS * 2])) + more
+    return ", ".join(map(str, numbers[: CHANNELS * 2])) + more
 
 
 def _line_of_codes(ax: Any, real: np.ndarray, codes: np.ndarray, middle: float) -> None:
@@ -191,9 +245,24 @@ def _line_of_codes(ax: Any, real: np.ndarray, codes: np.ndarray, middle: float) 
         left, width = edges[first], edges[end] - edges[first]
         colour = CODES[int(codes[first]) % len(CODES)]
         ax.barh(middle, width, TALL, left=left, color=colour, edgecolor="white", linewidth=1.5)
-        ax.text(left + width / 2, middle - 0.12 * TALL, str(codes[first]), ha="center", va="center", fontsize=8,
-                zorder=4, bbox={"facecolor": colour, "edgecolor": "none", "pad": 0.6})
-    ax.plot(real, np.full(len(real), middle + 0.33 * TALL), ".", color="black", markersize=3, gid="on colour")
+        ax.text(
+            left + width / 2,
+            middle - 0.12 * TALL,
+            str(codes[first]),
+            ha="center",
+            va="center",
+            fontsize=8,
+            zorder=4,
+            bbox={"facecolor": colour, "edgecolor": "none", "pad": 0.6},
+        )
+    ax.plot(
+        real,
+        np.full(len(real), middle + 0.33 * TALL),
+        ".",
+        color="black",
+        markersize=3,
+        gid="on colour",
+    )
 
 
 def output_comparison(found: Comparison) -> Picture:
@@ -206,8 +275,13 @@ def output_comparison(found: Comparison) -> Picture:
     """
     counted = mismatches(found)
     text = f"{counted.case}: {found.verdict}; {counted}"
-    with canvas((8.8, 6.4 if counted.differ else 3.3), 2 if counted.differ else 1, 2,
-                width_ratios=(1.1, 1), squeeze=False) as (figure, axes):
+    with canvas(
+        (8.8, 6.4 if counted.differ else 3.3),
+        2 if counted.differ else 1,
+        2,
+        width_ratios=(1.1, 1),
+        squeeze=False,
+    ) as (figure, axes):
         _error_map(figure, axes[0, 1], counted)
         if counted.differ:
             _by_difference(axes[0, 0], counted)
@@ -215,7 +289,9 @@ def output_comparison(found: Comparison) -> Picture:
             _by_place(axes[1, 1], counted)
         else:
             _codes(axes[0, 0], found)
-        figure.suptitle(f"{counted.case}: {found.verdict}, {counted.differ} of {counted.outputs} outputs differ")
+        figure.suptitle(
+            f"{counted.case}: {found.verdict}, {counted.differ} of {counted.outputs} outputs differ"
+        )
     return Picture(text, figure)
 
 
@@ -231,8 +307,14 @@ def _codes(ax: Any, found: Comparison) -> None:
         ax.set_title(f"captured numbers, {said}; predicted are the same", loc="left")
         ax.set_xlabel("output")
     else:
-        ax.hist(codes, np.linspace(np.iinfo(codes.dtype).min, np.iinfo(codes.dtype).max + 1, 2 * BINS + 1), color=RIGHT)
-        ax.set_title(f"captured codes, {codes.min()} to {codes.max()}; predicted are the same", loc="left")
+        ax.hist(
+            codes,
+            np.linspace(np.iinfo(codes.dtype).min, np.iinfo(codes.dtype).max + 1, 2 * BINS + 1),
+            color=RIGHT,
+        )
+        ax.set_title(
+            f"captured codes, {codes.min()} to {codes.max()}; predicted are the same", loc="left"
+        )
         ax.set_xlabel("output code")
     bare(ax, "outputs")
 
@@ -262,7 +344,9 @@ def _signs(differences: np.ndarray) -> list[str]:
 
 
 def _error_map(figure: Figure, ax: Any, counted: Mismatches) -> None:
-    image = ax.imshow(counted.worst, cmap="Oranges", vmin=0, vmax=max(int(counted.worst.max(initial=0)), 4))
+    image = ax.imshow(
+        counted.worst, cmap="Oranges", vmin=0, vmax=max(int(counted.worst.max(initial=0)), 4)
+    )
     ax.set_title(f"largest difference of a pixel{', in ulp' * (counted.unit == 'ulp')}", loc="left")
     ax.set_xticks([])
     ax.set_yticks([])
@@ -273,12 +357,19 @@ def _error_map(figure: Figure, ax: Any, counted: Mismatches) -> None:
     inside = np.argwhere(~counted.border)
     if counted.border.any() and len(inside):
         (top, left), (bottom, right) = inside.min(0) - 0.5, inside.max(0) + 0.5
-        ax.plot([left, right, right, left, left], [top, top, bottom, bottom, top], color="black", linewidth=1.5)
+        ax.plot(
+            [left, right, right, left, left],
+            [top, top, bottom, bottom, top],
+            color="black",
+            linewidth=1.5,
+        )
         ax.set_xlabel("outside of the line: windows that touch the padding")
 
 
 def _by_channel(ax: Any, counted: Mismatches) -> None:
-    channels, wrong, outputs = (counted.by_channel[name].to_numpy() for name in ("channel", "differ", "outputs"))
+    channels, wrong, outputs = (
+        counted.by_channel[name].to_numpy() for name in ("channel", "differ", "outputs")
+    )
     bars = ax.bar(channels, wrong, 0.6, color=WRONG)
     if len(channels) <= LABELLED:
         ax.bar_label(bars, fontsize=8)
@@ -292,11 +383,15 @@ def _by_channel(ax: Any, counted: Mismatches) -> None:
 
 def _by_place(ax: Any, counted: Mismatches) -> None:
     frame = counted.by_place
-    labels = [f"{place}\n{differ} of {outputs}" for place, outputs, differ in
-              zip(frame.place, frame.outputs, frame.differ, strict=True)]
+    labels = [
+        f"{place}\n{differ} of {outputs}"
+        for place, outputs, differ in zip(frame.place, frame.outputs, frame.differ, strict=True)
+    ]
     bars = ax.barh(labels, frame.share * 100, color=[WRONG, RIGHT], height=0.6)
-    shown = [f"{share:.1%}" if outputs else "no such output"
-             for share, outputs in zip(frame.share, frame.outputs, strict=True)]
+    shown = [
+        f"{share:.1%}" if outputs else "no such output"
+        for share, outputs in zip(frame.share, frame.outputs, strict=True)
+    ]
     ax.bar_label(bars, shown, padding=3)
     ax.invert_yaxis()
     ax.set_xlim(0, 118)

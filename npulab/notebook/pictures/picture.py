@@ -19,7 +19,12 @@ from npulab.notebook.pictures.dark import darkened
 from npulab.support.answers import attended
 
 DPI = 100
-STYLE: Any = {"font.size": 8, "axes.titlesize": 9, "figure.facecolor": "white", "image.interpolation": "nearest"}
+STYLE: Any = {
+    "font.size": 8,
+    "axes.titlesize": 9,
+    "figure.facecolor": "white",
+    "image.interpolation": "nearest",
+}
 WRONG, RIGHT = "#c4501b", "#2b6ca3"
 
 
@@ -71,12 +76,19 @@ class Picture:
 
     def both_html(self) -> str:
         """Both, of which a lab shows the one of its theme."""
-        images = [(kind, extra, base64.b64encode(data).decode()) for kind, extra, data in
-                  (("light", "", self._repr_png_()), ("dark", " hidden", self.dark_png()))]
+        images = [
+            (kind, extra, base64.b64encode(data).decode())
+            for kind, extra, data in (
+                ("light", "", self._repr_png_()),
+                ("dark", " hidden", self.dark_png()),
+            )
+        ]
         text = html.escape(self.text, quote=True)
-        return THEMES + "".join(f"<div class='npulab-{kind}'{extra}>"
-                                f"<img alt='{text}' src='data:image/png;base64,{data}'></div>"
-                                for kind, extra, data in images)
+        return THEMES + "".join(
+            f"<div class='npulab-{kind}'{extra}>"
+            f"<img alt='{text}' src='data:image/png;base64,{data}'></div>"
+            for kind, extra, data in images
+        )
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write it; the suffix says the format."""

@@ -47,8 +47,9 @@ class Point:
         return not math.isnan(self.ms)
 
 
-def roofline(points: Any, peak: float | Mapping[str, float], bandwidth: float,
-             title: str = "") -> Picture:
+def roofline(
+    points: Any, peak: float | Mapping[str, float], bandwidth: float, title: str = ""
+) -> Picture:
     """Kernels under their roof, both axes logarithmic: operations a byte across, TFLOPS up.
 
     ``points`` is a DataFrame, or what makes one, with a row per kernel: name, flops, bytes and,
@@ -61,7 +62,8 @@ def roofline(points: Any, peak: float | Mapping[str, float], bandwidth: float,
     points that lack a column or are not positive, and for a peak or bandwidth that is not.
 
     >>> roofline([{"name": "one", "flops": 2e9, "bytes": 1e7, "ms": 1.0}], 10, 100)
-    1 kernels under 10 TFLOPS and 100 GB/s (bend at 100 FLOP per byte): 0 bound by memory; 1 with times: 2.00 TFLOPS \
+    1 kernels under 10 TFLOPS and 100 GB/s (bend at 100 FLOP per byte): 0 bound by memory; 1 with
+    times: 2.00 TFLOPS \
 in 1.000 ms, 20.0% of the peak
     """
     kernels, peaks = _points(points), _peaks(peak)
@@ -69,22 +71,47 @@ in 1.000 ms, 20.0% of the peak
     name, top = next(iter(peaks.items()))
     bend = top * 1e3 / speed
     text = _text(kernels, name, top, speed, bend)
-    with canvas((10.4, max(4.2, 1.4 + 0.17 * min(len(kernels), LISTED))), 1, 2,
-                width_ratios=(1.25, 1)) as (figure, (ax, beside)):
+    with canvas(
+        (10.4, max(4.2, 1.4 + 0.17 * min(len(kernels), LISTED))), 1, 2, width_ratios=(1.25, 1)
+    ) as (figure, (ax, beside)):
         _axes(ax, kernels, peaks, speed, bend)
         low, high = ax.get_xlim()
         across = np.array([low, bend, high])
-        ax.plot(across, np.minimum(top, across * speed / 1e3), color="black", linewidth=1.4, zorder=2)
+        ax.plot(
+            across, np.minimum(top, across * speed / 1e3), color="black", linewidth=1.4, zorder=2
+        )
         for other, height in list(peaks.items())[1:]:
-            ax.plot([height * 1e3 / speed, high], [height, height], color=QUIET, linewidth=1, linestyle="--", zorder=1)
-            ax.annotate(f"{other} {height:g}", (high, height), (-2, 2), textcoords="offset points", ha="right",
-                        fontsize=8, color=QUIET)
+            ax.plot(
+                [height * 1e3 / speed, high],
+                [height, height],
+                color=QUIET,
+                linewidth=1,
+                linestyle="--",
+                zorder=1,
+            )
+            ax.annotate(
+                f"{other} {height:g}",
+                (high, height),
+                (-2, 2),
+                textcoords="offset points",
+                ha="right",
+                fontsize=8,
+                color=QUIET,
+            )
         _draw(ax, kernels, top, speed)
         ax.grid(color=QUIET, alpha=0.25, linewidth=0.5)
         ax.set_axisbelow(True)
         beside.set_axis_off()
-        beside.text(0, 1, _numbers(kernels, top, speed), va="top", family="monospace", fontsize=8, linespacing=1.5,
-                    transform=beside.transAxes)
+        beside.text(
+            0,
+            1,
+            _numbers(kernels, top, speed),
+            va="top",
+            family="monospace",
+            fontsize=8,
+            linespacing=1.5,
+            transform=beside.transAxes,
+        )
         figure.suptitle(textwrap.fill(f"{title}: {text}" if title else text, 130))
     return Picture(f"{title}: {text}" if title else text, figure)
 
@@ -93,15 +120,19 @@ def _text(kernels: list[Point], name: str, top: float, speed: float, bend: float
     memory = sum(kernel.intensity < bend for kernel in kernels)
     timed = [kernel for kernel in kernels if kernel.timed]
     roof = f"{top:g} TFLOPS{f' ({name})' if name else ''}"
-    text = (f"{len(kernels)} kernels under {roof} and {speed:g} GB/s (bend at {bend:.3g} FLOP per byte): {memory} "
-            f"bound by memory; {len(timed)} with times")
+    text = (
+        f"{len(kernels)} kernels under {roof} and {speed:g} GB/s (bend at {bend:.3g} FLOP per "
+        f"byte): {memory} "
+        f"bound by memory; {len(timed)} with times"
+    )
     if not timed:
         return text
     ms = sum(kernel.ms for kernel in timed)
     tflops = sum(kernel.flops for kernel in timed) / ms / 1e9
     above = [kernel.name for kernel in timed if _share(kernel, top, speed) > 1]
-    return (f"{text}: {tflops:.2f} TFLOPS in {ms:.3f} ms, {tflops / top:.1%} of the peak"
-            + (f"; above the roof, which cannot be: {', '.join(above)}" if above else ""))
+    return f"{text}: {tflops:.2f} TFLOPS in {ms:.3f} ms, {tflops / top:.1%} of the peak" + (
+        f"; above the roof, which cannot be: {', '.join(above)}" if above else ""
+    )
 
 
 def _allowed(kernel: Point, top: float, speed: float) -> float:
@@ -112,12 +143,17 @@ def _share(kernel: Point, top: float, speed: float) -> float:
     return kernel.tflops / _allowed(kernel, top, speed)
 
 
-def _axes(ax: Any, kernels: list[Point], peaks: Mapping[str, float], speed: float, bend: float) -> None:
+def _axes(
+    ax: Any, kernels: list[Point], peaks: Mapping[str, float], speed: float, bend: float
+) -> None:
     """Both axes reach half a decade past everything."""
     top = next(iter(peaks.values()))
     intensities = [bend, *(kernel.intensity for kernel in kernels)]
-    heights = [*peaks.values(), *(_allowed(kernel, top, speed) for kernel in kernels),
-               *(kernel.tflops for kernel in kernels if kernel.timed)]
+    heights = [
+        *peaks.values(),
+        *(_allowed(kernel, top, speed) for kernel in kernels),
+        *(kernel.tflops for kernel in kernels if kernel.timed),
+    ]
     ax.set_xscale("log")
     ax.set_yscale("log")
     ax.set_xlim(min(intensities) / 3, max(intensities) * 3)
@@ -142,16 +178,42 @@ def _draw(ax: Any, kernels: list[Point], top: float, speed: float) -> None:
         at = kernel.tflops if kernel.timed else allowed
         above = kernel.timed and at > allowed
         if kernel.timed and not above:
-            ax.plot([kernel.intensity] * 2, [at, allowed], color=RIGHT, linewidth=0.8, linestyle=":", zorder=2)
-        ax.plot([kernel.intensity], [at], linestyle="", marker="X" if above else "o", markersize=6, zorder=3,
-                color=WRONG if above else RIGHT,
-                markerfacecolor=WRONG if above else RIGHT if kernel.timed else "none")
+            ax.plot(
+                [kernel.intensity] * 2,
+                [at, allowed],
+                color=RIGHT,
+                linewidth=0.8,
+                linestyle=":",
+                zorder=2,
+            )
+        ax.plot(
+            [kernel.intensity],
+            [at],
+            linestyle="",
+            marker="X" if above else "o",
+            markersize=6,
+            zorder=3,
+            color=WRONG if above else RIGHT,
+            markerfacecolor=WRONG if above else RIGHT if kernel.timed else "none",
+        )
         x, y = to_share.transform(ax.transData.transform((kernel.intensity, at)))
-        level = 1 + max((had for left, height, had in placed if x - left < NEAR[0] and abs(y - height) < NEAR[1]),
-                        default=-1)
+        level = 1 + max(
+            (
+                had
+                for left, height, had in placed
+                if x - left < NEAR[0] and abs(y - height) < NEAR[1]
+            ),
+            default=-1,
+        )
         placed.append((x, y, level))
-        label = ax.annotate(str(number + 1), (kernel.intensity, at), (0, 6 + 9 * (level % LEVELS)),
-                            textcoords="offset points", ha="center", fontsize=8)
+        label = ax.annotate(
+            str(number + 1),
+            (kernel.intensity, at),
+            (0, 6 + 9 * (level % LEVELS)),
+            textcoords="offset points",
+            ha="center",
+            fontsize=8,
+        )
         label.set_in_layout(False)
 
 
@@ -160,10 +222,16 @@ def _numbers(kernels: list[Point], top: float, speed: float) -> str:
     bend = top * 1e3 / speed
     for number, kernel in enumerate(kernels[:LISTED], 1):
         bound = "m" if kernel.intensity < bend else "c"
-        had = f"{kernel.tflops:8.3g} {_share(kernel, top, speed):7.1%}" if kernel.timed else f"{'-':>8} {'-':>7}"
-        name = kernel.name if len(kernel.name) <= NAME else f"{kernel.name[:NAME - 1]}…"
-        rows.append(f"{number:>3} {name:{NAME}} {kernel.intensity:9.3g} "
-                    f"{_allowed(kernel, top, speed):7.3g} {bound} {had}")
+        had = (
+            f"{kernel.tflops:8.3g} {_share(kernel, top, speed):7.1%}"
+            if kernel.timed
+            else f"{'-':>8} {'-':>7}"
+        )
+        name = kernel.name if len(kernel.name) <= NAME else f"{kernel.name[: NAME - 1]}…"
+        rows.append(
+            f"{number:>3} {name:{NAME}} {kernel.intensity:9.3g} "
+            f"{_allowed(kernel, top, speed):7.3g} {bound} {had}"
+        )
     if len(kernels) > LISTED:
         rows.append(f"    and {len(kernels) - LISTED} more")
     return "\n".join(rows)
@@ -173,13 +241,23 @@ def _points(points: Any) -> list[Point]:
     table = points if isinstance(points, pd.DataFrame) else pd.DataFrame(points)
     missing = [name for name in ("name", "flops", "bytes") if name not in table]
     if missing or table.empty:
-        raise ValueError(f"points: got {f'no column {missing[0]!r}' if missing and not table.empty else 'no rows'}, "
-                         "allowed are rows with name, flops, bytes and, where there are times, ms")
+        raise ValueError(
+            f"points: got {f'no column {missing[0]!r}' if missing and not table.empty else 'no rows'}, "
+            "allowed are rows with name, flops, bytes and, where there are times, ms"
+        )
     times = table["ms"] if "ms" in table else [math.nan] * len(table)
     out = []
-    for name, flops, moved, ms in zip(table["name"], table["flops"], table["bytes"], times, strict=True):
-        out.append(Point(str(name), positive(f"flops of {name}", flops), positive(f"bytes of {name}", moved),
-                         math.nan if pd.isna(ms) else positive(f"ms of {name}", ms)))
+    for name, flops, moved, ms in zip(
+        table["name"], table["flops"], table["bytes"], times, strict=True
+    ):
+        out.append(
+            Point(
+                str(name),
+                positive(f"flops of {name}", flops),
+                positive(f"bytes of {name}", moved),
+                math.nan if pd.isna(ms) else positive(f"ms of {name}", ms),
+            )
+        )
     return out
 
 

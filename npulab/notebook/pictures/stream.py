@@ -19,9 +19,22 @@ PANEL, PANELS = 256, 8  # rows of a panel, and panels side by side
 HIGH, LOW = 5.5, 0.5  # inches of a panel, most and least
 HEADER, RUN = "header", "run and weight"
 # light enough for black text; a kind that is not here belongs to a header
-COLOURS = {HEADER: "#cdb38b", "weight": "#8fc1e3", RUN: "#4f9bd0", "run": "#5cc4c4", "bias": "#f6c667",
-           "offset": "#b9a3e3", "symbol": "#a5d6a0", "escape": "#ee9a78", "completion": "#9fb3b3", "flush": "#c0c77a",
-           "mask": "#e9a9bf", "knot": "#9ed3b8", "line": "#d8b49c", "fill": "#eeeeee"}
+COLOURS = {
+    HEADER: "#cdb38b",
+    "weight": "#8fc1e3",
+    RUN: "#4f9bd0",
+    "run": "#5cc4c4",
+    "bias": "#f6c667",
+    "offset": "#b9a3e3",
+    "symbol": "#a5d6a0",
+    "escape": "#ee9a78",
+    "completion": "#9fb3b3",
+    "flush": "#c0c77a",
+    "mask": "#e9a9bf",
+    "knot": "#9ed3b8",
+    "line": "#d8b49c",
+    "fill": "#eeeeee",
+}
 NAMES = tuple(COLOURS)
 
 
@@ -38,7 +51,9 @@ def stream_map(capture: Capture, first: int = 0, rows: int = PANEL * PANELS) -> 
     table = explain(capture)
     data = capture.buffers["coefficients"]
     if first % WIDTH or not 0 <= first < max(len(data), 1):
-        raise ValueError(f"first: got byte {first}, allowed is a multiple of {WIDTH} from 0 to {len(data) - 1}")
+        raise ValueError(
+            f"first: got byte {first}, allowed is a multiple of {WIDTH} from 0 to {len(data) - 1}"
+        )
     if rows < 1:
         raise ValueError(f"rows: got {rows}, allowed is 1 or more")
     rows = min(rows, -(-len(data) // WIDTH) - first // WIDTH, PANEL * PANELS)
@@ -48,34 +63,54 @@ def stream_map(capture: Capture, first: int = 0, rows: int = PANEL * PANELS) -> 
     if rows < -(-len(data) // WIDTH):
         text += f"; drawn are bytes {first} to {min(first + rows * WIDTH, len(data)) - 1}"
     panels = -(-rows // PANEL)
-    cells = kinds[8 * first:8 * (first + rows * WIDTH)]
+    cells = kinds[8 * first : 8 * (first + rows * WIDTH)]
     if panels > 1:
         cells = _most(cells)
     high = -(-rows // panels)
     grid = np.full(panels * high * WIDTH * (8 if panels == 1 else 1), -1)
-    grid[:len(cells)] = cells
+    grid[: len(cells)] = cells
     colours = np.array([*(to_rgb(colour) for colour in COLOURS.values()), (1.0, 1.0, 1.0)])
-    with canvas((11.6, 1.1 + min(max(0.17 * rows, LOW), HIGH)), 1, panels,
-                squeeze=False) as (figure, (axes,)):
+    with canvas((11.6, 1.1 + min(max(0.17 * rows, LOW), HIGH)), 1, panels, squeeze=False) as (
+        figure,
+        (axes,),
+    ):
         for number, (ax, part) in enumerate(zip(axes, grid.reshape(panels, high, -1), strict=True)):
             ax.imshow(colours[part], aspect="auto", extent=(0, WIDTH, high, 0))
             _labels(ax, first + number * high * WIDTH, high, _places(table), panels)
         if rows <= NUMBERED:
-            _numbers(axes[0], data[first:first + rows * WIDTH], cells)
-        shown = [Patch(facecolor=COLOURS[name], edgecolor="#808080", label=f"{name} {_bytes(count)}")
-                 for name, count in zip(NAMES, counts.tolist(), strict=True) if count]
-        figure.legend(handles=shown, loc="outside lower center", ncols=min(len(shown), 9), frameon=False,
-                      title="bytes of each kind", title_fontsize=8)
-        figure.suptitle(text.split(": ")[0] + f": {len(data)} bytes of coefficients, bytes {first} to "
-                        f"{min(first + rows * WIDTH, len(data)) - 1}, {WIDTH} a row")
+            _numbers(axes[0], data[first : first + rows * WIDTH], cells)
+        shown = [
+            Patch(facecolor=COLOURS[name], edgecolor="#808080", label=f"{name} {_bytes(count)}")
+            for name, count in zip(NAMES, counts.tolist(), strict=True)
+            if count
+        ]
+        figure.legend(
+            handles=shown,
+            loc="outside lower center",
+            ncols=min(len(shown), 9),
+            frameon=False,
+            title="bytes of each kind",
+            title_fontsize=8,
+        )
+        figure.suptitle(
+            text.split(": ")[0] + f": {len(data)} bytes of coefficients, bytes {first} to "
+            f"{min(first + rows * WIDTH, len(data)) - 1}, {WIDTH} a row"
+        )
     return Picture(text, figure)
 
 
 def _text(capture: Capture, size: int, table: pd.DataFrame, counts: np.ndarray) -> str:
     cores = table.core[table.kind.isin(["weight", "symbol"])].nunique()
-    said = ", ".join(f"{name} {_bytes(count)}" for name, count in zip(NAMES, counts.tolist(), strict=True) if count)
-    return (f"{capture.name}{' (simulated)' if capture.simulated else ''}: {size} bytes of coefficients, {cores} "
-            f"stream{'s' * (cores != 1)}; bytes by kind: {said}")
+    said = ", ".join(
+        f"{name} {_bytes(count)}"
+        for name, count in zip(NAMES, counts.tolist(), strict=True)
+        if count
+    )
+    return (
+        f"{capture.name}{' (simulated)' if capture.simulated else ''}: {size} bytes of "
+        f"coefficients, {cores} "
+        f"stream{'s' * (cores != 1)}; bytes by kind: {said}"
+    )
 
 
 def _bytes(bits: int) -> str:
@@ -84,7 +119,11 @@ def _bytes(bits: int) -> str:
 
 def _kinds(table: pd.DataFrame) -> np.ndarray:
     """What each bit is for, ``(bits,)``, as indices of NAMES."""
-    numbers = table.kind.map({name: at for at, name in enumerate(NAMES)}).fillna(NAMES.index(HEADER)).to_numpy(np.int8)
+    numbers = (
+        table.kind.map({name: at for at, name in enumerate(NAMES)})
+        .fillna(NAMES.index(HEADER))
+        .to_numpy(np.int8)
+    )
     numbers[(table.kind == "weight").to_numpy() & (table.weights > 1).to_numpy()] = NAMES.index(RUN)
     return np.repeat(numbers, table.bits)
 
@@ -119,8 +158,7 @@ def _labels(ax: Any, first: int, rows: int, places: list[tuple[int, str]], panel
             ticks.append((at, f"{name}, {byte:#x}" if panels == 1 else name))
     if not ticks or ticks[0][0] >= max(rows / 24, 1):
         ticks.insert(0, (0, f"{first:#x}"))
-    ax.set_yticks([at + 0.5 for at, _ in ticks], [name for _, name in ticks],
-                  fontsize=8)
+    ax.set_yticks([at + 0.5 for at, _ in ticks], [name for _, name in ticks], fontsize=8)
     ax.set_xticks(range(0, WIDTH + 1, 8 if panels == 1 else WIDTH))
     ax.tick_params(length=0)
     if panels == 1:

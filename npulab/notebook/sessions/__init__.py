@@ -11,8 +11,26 @@ once in each clone, ``git config merge.npulab.driver "npulab session merge %O %A
 these it merges most notes by itself.
 """
 
-from npulab.notebook.sessions.items import AcceptedLaw, Anchor, Attached, Bookmark, Figure, MapVersion, Note
+from npulab.notebook.sessions.items import (
+    AcceptedLaw,
+    Anchor,
+    Attached,
+    Bookmark,
+    Figure,
+    MapVersion,
+    Note,
+)
 from npulab.notebook.sessions.state import Session, merge_sessions, session
 
-__all__ = ["AcceptedLaw", "Anchor", "Attached", "Bookmark", "Figure", "MapVersion", "Note", "Session",
-           "merge_sessions", "session"]
+__all__ = [
+    "AcceptedLaw",
+    "Anchor",
+    "Attached",
+    "Bookmark",
+    "Figure",
+    "MapVersion",
+    "Note",
+    "Session",
+    "merge_sessions",
+    "session",
+]

@@ -24,7 +24,15 @@ from npulab.notebook.sessions.file import (
     sum_of,
     unknown,
 )
-from npulab.notebook.sessions.items import AcceptedLaw, Attached, Bisected, Bookmark, Figure, MapVersion, Note
+from npulab.notebook.sessions.items import (
+    AcceptedLaw,
+    Attached,
+    Bisected,
+    Bookmark,
+    Figure,
+    MapVersion,
+    Note,
+)
 from npulab.registers.formats import read_map
 from npulab.registers.map import RegisterMap
 from npulab.support.answers import Table
@@ -60,7 +68,9 @@ class Contents:
 
     @property
     def bookmarks(self) -> tuple[Bookmark, ...]:
-        return tuple(Bookmark.of(key, one) for key, one in sorted(self._document["bookmarks"].items()))
+        return tuple(
+            Bookmark.of(key, one) for key, one in sorted(self._document["bookmarks"].items())
+        )
 
     @property
     def laws(self) -> tuple[AcceptedLaw, ...]:
@@ -74,13 +84,18 @@ class Contents:
     @property
     def captures(self) -> tuple[Attached, ...]:
         """Captures and sweeps by path."""
-        return tuple(Attached(path, one["sha256"]) for path, one in sorted(self._document["captures"].items()))
+        return tuple(
+            Attached(path, one["sha256"])
+            for path, one in sorted(self._document["captures"].items())
+        )
 
     @property
     def journals(self) -> tuple[Bisected, ...]:
         known = ("result", "good", "bad", "device", "simulated")
-        return tuple(Bisected(path, **{name: one[name] for name in known if name in one})
-                     for path, one in sorted(self._document["journals"].items()))
+        return tuple(
+            Bisected(path, **{name: one[name] for name in known if name in one})
+            for path, one in sorted(self._document["journals"].items())
+        )
 
     @property
     def views(self) -> dict[str, dict[str, Any]]:
@@ -90,16 +105,30 @@ class Contents:
     @property
     def map(self) -> MapVersion | None:
         one = self._document.get("map")
-        return MapVersion(one["path"], one["sha256"], tuple(copy.deepcopy(one.get("steps", []))),
-                          tuple(one.get("features", []))) if one else None
+        return (
+            MapVersion(
+                one["path"],
+                one["sha256"],
+                tuple(copy.deepcopy(one.get("steps", []))),
+                tuple(one.get("features", [])),
+            )
+            if one
+            else None
+        )
 
     @property
     def conflicts(self) -> list[str]:
         """What two people's sessions said differently, a sentence each."""
-        told = [f"{kind.removesuffix('s')} {key} is at odds with {', '.join(one[MARKS])}"
-                for kind in BY_ID for key, one in sorted(self._document[kind].items()) if one.get(MARKS)]
-        return told + [f"{place}: {' or '.join(map(canonical, values))}"
-                       for place, values in sorted(self._document["conflicts"].items())]
+        told = [
+            f"{kind.removesuffix('s')} {key} is at odds with {', '.join(one[MARKS])}"
+            for kind in BY_ID
+            for key, one in sorted(self._document[kind].items())
+            if one.get(MARKS)
+        ]
+        return told + [
+            f"{place}: {' or '.join(map(canonical, values))}"
+            for place, values in sorted(self._document["conflicts"].items())
+        ]
 
     @property
     def folder(self) -> Path:
@@ -117,11 +146,19 @@ class Contents:
         not know."""
         d = self._document
         stated = [(path, one["sha256"]) for path, one in sorted(d["captures"].items())]
-        stated += [(one["path"], one["sha256"]) for one in (d.get("map"), *d["figures"].values()) if one]
+        stated += [
+            (one["path"], one["sha256"]) for one in (d.get("map"), *d["figures"].values()) if one
+        ]
         told = [text for path, known in stated if (text := self._differs(path, known))]
-        told += [f"{path} is missing" for path in sorted(d["journals"]) if not inside(self.folder, path).is_file()]
+        told += [
+            f"{path} is missing"
+            for path in sorted(d["journals"])
+            if not inside(self.folder, path).is_file()
+        ]
         if names := unknown(d):
-            told.append(f"holds what this version does not know and keeps as it is: {', '.join(names)}")
+            told.append(
+                f"holds what this version does not know and keeps as it is: {', '.join(names)}"
+            )
         return told
 
     def _differs(self, path: str, known: str) -> str:
@@ -137,8 +174,10 @@ class Contents:
         """The capture or sweep of a path of the session; raises LookupError with those there
         are."""
         if path not in self._document["captures"]:
-            raise LookupError(f"capture: got {path!r:.80}, the session has "
-                              f"{', '.join(self._document['captures']) or 'none'}")
+            raise LookupError(
+                f"capture: got {path!r:.80}, the session has "
+                f"{', '.join(self._document['captures']) or 'none'}"
+            )
         return load_any(inside(self.folder, path))
 
     def decoded(self, path: str) -> Capture:
@@ -172,9 +211,11 @@ class Contents:
         try:
             out.replay(list(self.map.steps))
         except (ValueError, LookupError) as error:
-            raise type(error)(f"{self.map.path}: the steps that the session keeps are not of the "
-                              f"file as it is now ({error}); use_map takes the file, or a draft of "
-                              "it, as it is") from None
+            raise type(error)(
+                f"{self.map.path}: the steps that the session keeps are not of the "
+                f"file as it is now ({error}); use_map takes the file, or a draft of "
+                "it, as it is"
+            ) from None
         return out
 
     def loaded(self) -> Iterator[tuple[str, Any]]:
@@ -185,10 +226,15 @@ class Contents:
 
     def path_of(self, name: str, case: str) -> str:
         """The path of a capture by target and case; raises LookupError where there is none."""
-        found = [path for path, one in self.loaded()
-                 if isinstance(one, Capture) and (one.target, one.name) == (name, case)]
+        found = [
+            path
+            for path, one in self.loaded()
+            if isinstance(one, Capture) and (one.target, one.name) == (name, case)
+        ]
         if not found:
-            raise LookupError(f"capture: got {name}/{case}, the session has {', '.join(self.paths) or 'none'}")
+            raise LookupError(
+                f"capture: got {name}/{case}, the session has {', '.join(self.paths) or 'none'}"
+            )
         return found[0]
 
     def path_as(self, capture: Capture | Sweep, by_name: bool = False) -> str:
@@ -196,11 +242,16 @@ class Contents:
         found = {path: held for path, held in self.loaded() if type(held) is type(capture)}
         same = [path for path, held in found.items() if _content(held) == _content(capture)]
         if not same and by_name:
-            same = [path for path, held in found.items()
-                    if (held.target, held.name) == (capture.target, capture.name)]
+            same = [
+                path
+                for path, held in found.items()
+                if (held.target, held.name) == (capture.target, capture.name)
+            ]
         if not same:
-            raise LookupError(f"capture: got {capture.name} as it is now, the session has "
-                              f"{', '.join(self.paths) or 'none'}; attach takes one in by its path")
+            raise LookupError(
+                f"capture: got {capture.name} as it is now, the session has "
+                f"{', '.join(self.paths) or 'none'}; attach takes one in by its path"
+            )
         return min(same, key=lambda path: (found[path].name != capture.name, path))
 
     def __eq__(self, other: object) -> bool:
@@ -216,19 +267,23 @@ class Contents:
     def counts(self) -> list[str]:
         """How many of what there are, in words."""
         names = ("captures", "notes", "bookmarks", "laws", "journals", "figures")
-        told = [plural(len(self._document[name]), name[:-1]) for name in names if self._document[name]]
+        told = [
+            plural(len(self._document[name]), name[:-1]) for name in names if self._document[name]
+        ]
         return told + [f"{len(self.conflicts)} to look at"] * bool(self.conflicts)
 
     @property
     def rows(self) -> list[Row]:
         """What is in it, as ``COLUMNS`` have it."""
-        told = [*(("capture", "", item.path, "") for item in self.captures),
-                *(("note", item.anchor.text, item.text, item.author) for item in self.notes),
-                *(("law", item.field, item.law, item.by) for item in self.laws),
-                *(("bookmark", item.anchor.text, item.label, item.author) for item in self.bookmarks),
-                *(("bisection", item.path, item.result, item.device) for item in self.journals),
-                *(("picture", item.path, item.caption, "") for item in self.figures),
-                *(("to look at", "", text, "") for text in self.conflicts)]
+        told = [
+            *(("capture", "", item.path, "") for item in self.captures),
+            *(("note", item.anchor.text, item.text, item.author) for item in self.notes),
+            *(("law", item.field, item.law, item.by) for item in self.laws),
+            *(("bookmark", item.anchor.text, item.label, item.author) for item in self.bookmarks),
+            *(("bisection", item.path, item.result, item.device) for item in self.journals),
+            *(("picture", item.path, item.caption, "") for item in self.figures),
+            *(("to look at", "", text, "") for text in self.conflicts),
+        ]
         return [dict(zip(COLUMNS, row, strict=True)) for row in told]
 
     def _repr_html_(self) -> str:
@@ -242,10 +297,14 @@ def read_with(capture: Capture, registers: RegisterMap | None) -> Capture:
     words."""
     if registers is None:
         return capture
-    maps = {block: registers.of_block(block) for block in {block for block, _, _ in registers.registers}}
+    maps = {
+        block: registers.of_block(block) for block in {block for block, _, _ in registers.registers}
+    }
     if len(maps) == len(capture.maps) == 1:
         maps = dict(zip(capture.maps, maps.values(), strict=True))
-    fit = {block: one for block, one in maps.items() if len(capture.maps.get(block, ())) == len(one)}
+    fit = {
+        block: one for block, one in maps.items() if len(capture.maps.get(block, ())) == len(one)
+    }
     return replace(capture, maps={**capture.maps, **fit}) if fit else capture
 
 

@@ -51,8 +51,14 @@ class Evidence:
                 registers = session.registers
             except (ValueError, LookupError, OSError, ImportError) as error:
                 wrong = str(error)
-        captures = {path: read_with(one, registers) for path, one in found.items() if isinstance(one, Capture)}
-        return cls(session.path.name if session.path else "", found, broken, captures, registers, wrong)
+        captures = {
+            path: read_with(one, registers)
+            for path, one in found.items()
+            if isinstance(one, Capture)
+        }
+        return cls(
+            session.path.name if session.path else "", found, broken, captures, registers, wrong
+        )
 
     def at(self, anchor: Anchor) -> dict[str, Capture]:
         """The captures an anchor speaks of, by path."""
@@ -84,17 +90,32 @@ class Evidence:
     def held(self, anchor: Anchor) -> list[Row]:
         """What the captures have there, as ``HELD``; of a whole capture the fields that somebody
         named."""
-        return [(path, origin(capture), str(task), block, item.register, item.name, f"{raw:#x}", str(item.text(raw)),
-                 item.evidence)
-                for path, capture in self.at(anchor).items() for task, block, item, raw in values(capture)
-                if matches(anchor, task, block, item) and (anchor.kind != "capture" or not item.automatic)]
+        return [
+            (
+                path,
+                origin(capture),
+                str(task),
+                block,
+                item.register,
+                item.name,
+                f"{raw:#x}",
+                str(item.text(raw)),
+                item.evidence,
+            )
+            for path, capture in self.at(anchor).items()
+            for task, block, item, raw in values(capture)
+            if matches(anchor, task, block, item)
+            and (anchor.kind != "capture" or not item.automatic)
+        ]
 
     def bytes_of(self, anchor: Anchor) -> bytes:
         """The bytes an anchor speaks of; none where the capture does not hold all of them."""
         capture = self.captures.get(anchor.capture)
         if capture is None or anchor.offset is None or anchor.size is None:
             return b""
-        data = bytes(capture.buffers.get(anchor.buffer, b"")[anchor.offset:anchor.offset + anchor.size])
+        data = bytes(
+            capture.buffers.get(anchor.buffer, b"")[anchor.offset : anchor.offset + anchor.size]
+        )
         return data if len(data) == anchor.size else b""
 
     def again(self, anchor: Anchor) -> tuple[list[str], list[str]]:
@@ -105,19 +126,28 @@ class Evidence:
         if anchor.kind == "bytes":
             if anchor.offset is None or anchor.size is None or not self.bytes_of(anchor):
                 return [], []
-            return [], [f"npulab.load({anchor.capture!r}).buffers[{anchor.buffer!r}]"
-                        f"[{anchor.offset}:{anchor.offset + anchor.size}].hex(' ')"]
+            return [], [
+                f"npulab.load({anchor.capture!r}).buffers[{anchor.buffer!r}]"
+                f"[{anchor.offset}:{anchor.offset + anchor.size}].hex(' ')"
+            ]
         shell, python = dict[str, None](), dict[str, None]()
         for path, capture in self.at(anchor).items():
             own = self.own_map(path) and self.name
-            loaded = f"npulab.session({self.name!r}).decoded({path!r})" if own else f"npulab.load({path!r})"
+            loaded = (
+                f"npulab.session({self.name!r}).decoded({path!r})"
+                if own
+                else f"npulab.load({path!r})"
+            )
             if anchor.kind == "capture":
                 shell[f"npulab show {shlex.quote(path)}"] = None
                 python[f"{loaded}.fields"] = None
             found = [one[:3] for one in values(capture)] if anchor.kind != "capture" else []
             blocks = {block for _, block, _ in found}
-            for block, item in {(block, item): None for task, block, item in found
-                                if matches(anchor, task, block, item)}:
+            for block, item in {
+                (block, item): None
+                for task, block, item in found
+                if matches(anchor, task, block, item)
+            }:
                 column, name = ("field", item.name) if anchor.field else ("register", item.register)
                 several = f"block == {block!r} and " if len(blocks) > 1 else ""
                 python[f"{loaded}.fields.query({f'{several}{column} == {name!r}'!r})"] = None
@@ -144,13 +174,25 @@ def matches(anchor: Anchor, task: int | None, block: str, item: Field) -> bool:
     """Whether an anchor speaks of a field of a job; its name may have register and block in
     front."""
     names = full_names(block, item.register, item.name)
-    return (not anchor.field or anchor.field in names) and anchor.register in ("", item.register) \
-        and anchor.block in ("", block) and (None in (task, anchor.task) or task == anchor.task)
+    return (
+        (not anchor.field or anchor.field in names)
+        and anchor.register in ("", item.register)
+        and anchor.block in ("", block)
+        and (None in (task, anchor.task) or task == anchor.task)
+    )
 
 
 def _row(block: str, item: Field, source: str) -> Row:
     evidence = f"{item.evidence}: {source}" if source else item.evidence
-    return block, item.register, item.name, item.bits, str(item.meaning) or "raw", evidence, item.note
+    return (
+        block,
+        item.register,
+        item.name,
+        item.bits,
+        str(item.meaning) or "raw",
+        evidence,
+        item.note,
+    )
 
 
 def _source(name: str, item: Field) -> str:

@@ -52,14 +52,15 @@ from npulab.support.refuse import refuse_if, refusing
 
 VERSION = 1
 SCHEMA = json.loads(Path(__file__).with_name("session.schema.json").read_text(encoding="utf-8"))
-SECTIONS = tuple(name for name, part in SCHEMA["properties"].items()
-                 if "additionalProperties" in part)
+SECTIONS = tuple(
+    name for name, part in SCHEMA["properties"].items() if "additionalProperties" in part
+)
 HEAD = ("npulab", "version", *(name for name in SCHEMA["properties"] if name not in SECTIONS))
 BY_ID = ("bookmarks", "figures", "laws", "notes")
 MARKS = "conflict"  # in an item: ids of what it is at odds with
 RULER = tuple("0123456789abcdef~")
-MOST_BYTES = 2 ** 22
-MOST_PARTS = 2 ** 17  # values of the JSON, so that a small file never takes much memory
+MOST_BYTES = 2**22
+MOST_PARTS = 2**17  # values of the JSON, so that a small file never takes much memory
 DEEPEST = 24
 WIDTH = 110
 MOST_LINES = 500  # of a text that is kept a line each
@@ -92,11 +93,13 @@ def read_session(data: bytes, where: str) -> Document:
     refuse_if(size > MOST_BYTES, where, f"{size} bytes", f"are {MOST_BYTES}")
     if marks := GIT.search(data):
         line = data.count(b"\n", 0, marks.start()) + 1
-        raise ValueError(f"{where}, line {line}: got git's mark of a conflict, allowed is a session; "
-                         "npulab session merge BASE OURS THEIRS merges the three it came from")
+        raise ValueError(
+            f"{where}, line {line}: got git's mark of a conflict, allowed is a session; "
+            "npulab session merge BASE OURS THEIRS merges the three it came from"
+        )
     if parts > MOST_PARTS:
         raise ValueError(f"{where}: got {parts} values, allowed are {MOST_PARTS}")
-    text = text_of(data[:whole_lines(data)], where)
+    text = text_of(data[: whole_lines(data)], where)
     try:
         document, end = DECODER.raw_decode(text, len(text) - len(text.lstrip(BLANKS)))
     except (ValueError, RecursionError):  # said with line and column
@@ -127,7 +130,7 @@ def whole_lines(data: bytes) -> int:
     """How many bytes a file has without what a crash left of a last line that was appended."""
     end = data.rfind(b"\n") + 1
     last = data[end:]
-    is_torn = data[:end].rstrip().endswith(b"}") and last[:2] == b'{"'[:len(last)]
+    is_torn = data[:end].rstrip().endswith(b"}") and last[:2] == b'{"'[: len(last)]
     return end if is_torn else len(data)
 
 
@@ -144,13 +147,22 @@ def _behind(text: str, end: int) -> list[str]:
 def _take(document: Any, line: Any) -> None:
     """Put what a line adds into a document."""
     added = line if isinstance(line, dict) else {}
-    refuse_if(not isinstance(document, dict) or len(added) != 1 or not {*added} <= {*BY_ID}, "a line behind the object",
-              f"{line!r:.80}", f"is one of {', '.join(BY_ID)} with what is added")
+    refuse_if(
+        not isinstance(document, dict) or len(added) != 1 or not {*added} <= {*BY_ID},
+        "a line behind the object",
+        f"{line!r:.80}",
+        f"is one of {', '.join(BY_ID)} with what is added",
+    )
     for kind, items in added.items():
         held = document.setdefault(kind, {})
-        if not isinstance(items, dict) or not isinstance(held, dict) \
-                or any(held[key] != items[key] for key in held.keys() & items.keys()):
-            raise ValueError(f"a line behind the object: got {line!r:.80}, allowed are items by ids that are new")
+        if (
+            not isinstance(items, dict)
+            or not isinstance(held, dict)
+            or any(held[key] != items[key] for key in held.keys() & items.keys())
+        ):
+            raise ValueError(
+                f"a line behind the object: got {line!r:.80}, allowed are items by ids that are new"
+            )
         held.update(items)
 
 
@@ -161,16 +173,18 @@ def checked(document: Any, where: str) -> Document:
     if d.get("npulab") != "session":
         raise ValueError(f'{where}: got no "npulab": "session", allowed is a session of npulab')
     if type(d.get("version")) is not int or d["version"] < 1:
-        raise ValueError(f"{where}, version: got {d.get('version')!r:.40}, "
-                         "allowed is a whole number from 1 on")
+        raise ValueError(
+            f"{where}, version: got {d.get('version')!r:.40}, allowed is a whole number from 1 on"
+        )
     for name, value in d.items():
         _plain(name, where, name, 0)
         _plain(value, where, name, 1)
     out = {**empty(), **d}
     for name in SECTIONS:
         if isinstance(out[name], dict):
-            out[name] = {key: item for key, item in out[name].items()
-                         if key not in RULER or item != ""}
+            out[name] = {
+                key: item for key, item in out[name].items() if key not in RULER or item != ""
+            }
     from fastjsonschema import JsonSchemaValueException
 
     try:
@@ -203,8 +217,9 @@ def _check(part: Document, where: str, place: str, named: str) -> None:
             allowed, got = {"description": "is one"}, f"no {missing}"
         elif error.rule == "dependencies":
             got = str(sorted(error.value))
-        raise ValueError(f"{where}, {place}{inner}: got {got}, "
-                         f"allowed {allowed['description']}") from None
+        raise ValueError(
+            f"{where}, {place}{inner}: got {got}, allowed {allowed['description']}"
+        ) from None
 
 
 @cache
@@ -218,9 +233,15 @@ def _schema() -> Callable[[Document], Any]:
 def _is_inside(path: str) -> bool:
     """Whether a path is one below a folder, spelled in one way."""
     parts = PurePosixPath(path)
-    return bool(path) and "\\" not in path and path.isprintable() and parts.as_posix() == path \
-        and not parts.is_absolute() and not re.match(r"[A-Za-z]:", path) \
+    return (
+        bool(path)
+        and "\\" not in path
+        and path.isprintable()
+        and parts.as_posix() == path
+        and not parts.is_absolute()
+        and not re.match(r"[A-Za-z]:", path)
         and not {".", ".."} & {*parts.parts, path}
+    )
 
 
 def _plain(value: Any, where: str, place: str, depth: int) -> None:
@@ -230,8 +251,10 @@ def _plain(value: Any, where: str, place: str, depth: int) -> None:
         try:
             value.encode()
         except UnicodeEncodeError as error:
-            raise ValueError(f"{where}, {place}: got a half of a surrogate pair at {error.start}, "
-                             "allowed is Unicode text") from None
+            raise ValueError(
+                f"{where}, {place}: got a half of a surrogate pair at {error.start}, "
+                "allowed is Unicode text"
+            ) from None
     elif isinstance(value, dict | list):
         for part in value:
             _plain(part, where, place, depth + 1)
@@ -293,16 +316,24 @@ def _layout(value: Any, indent: int, broken: int) -> str:
     """JSON in which what fits on a line is one; the outer ``broken`` levels and lists of lines
     never are."""
     text = _json(value)
-    lines = isinstance(value, list) and len(value) > 1 and all(isinstance(one, str) for one in value)
-    if not isinstance(value, dict | list) or not (value or broken) \
-            or (not broken and not lines and indent + len(text) <= WIDTH):
+    lines = (
+        isinstance(value, list) and len(value) > 1 and all(isinstance(one, str) for one in value)
+    )
+    if (
+        not isinstance(value, dict | list)
+        or not (value or broken)
+        or (not broken and not lines and indent + len(text) <= WIDTH)
+    ):
         return text
     if isinstance(value, list) and not any(isinstance(one, str | dict | list) for one in value):
         pad = " " * (indent + 1)
         return f"[\n{textwrap.fill(text[1:-1], WIDTH, initial_indent=pad, subsequent_indent=pad)}\n{' ' * indent}]"
     deep = max(broken - 1, 0)
     if isinstance(value, dict):
-        ends, rows = "{}", [f"{_json(key)}: {_layout(value[key], indent + 1, deep)}" for key in sorted(value)]
+        ends, rows = (
+            "{}",
+            [f"{_json(key)}: {_layout(value[key], indent + 1, deep)}" for key in sorted(value)],
+        )
     else:
         ends, rows = "[]", [_layout(one, indent + 1, deep) for one in value]
     body = ",\n".join(" " * (indent + 1) + row for row in rows)
@@ -343,8 +374,12 @@ def on_disk(path: Path) -> tuple[Document, bytes]:
     """
     data = read_bounded(path, MOST_BYTES)
     document = read_session(data, str(path))
-    named = [*document["captures"], *document["journals"], *(one["path"] for one in document["figures"].values()),
-             *([document["map"]["path"]] if "map" in document else [])]
+    named = [
+        *document["captures"],
+        *document["journals"],
+        *(one["path"] for one in document["figures"].values()),
+        *([document["map"]["path"]] if "map" in document else []),
+    ]
     with refusing(path):
         for name in named:
             inside(path.parent, name)
@@ -356,7 +391,10 @@ def inside(folder: Path, path: str) -> Path:
     folder."""
     found = folder / path
     if not found.resolve().is_relative_to(folder.resolve()):
-        raise ValueError(f"{path!r:.80}: leads out of the session's folder over a link, allowed is a path inside it")
+        raise ValueError(
+            f"{path!r:.80}: leads out of the session's folder over a link, allowed is a path "
+            "inside it"
+        )
     return found
 
 
@@ -384,6 +422,9 @@ def png(picture: Any) -> bytes:
         picture.savefig(out, format="png", metadata={"Software": None})
         data = out.getvalue()
     if not isinstance(data, bytes) or not data.startswith(PNG):
-        raise ValueError(f"figure: got {type(picture).__name__}, allowed is a picture of npulab, a matplotlib figure "
-                         "or the bytes of a PNG")
+        raise ValueError(
+            f"figure: got {type(picture).__name__}, allowed is a picture of npulab, a matplotlib "
+            "figure "
+            "or the bytes of a PNG"
+        )
     return data

@@ -31,21 +31,44 @@ class Anchor:
     size: int | None = None
 
     def __post_init__(self) -> None:
-        if (self.offset is None) != (self.size is None) or (self.buffer == "") != (self.offset is None):
-            raise ValueError(f"buffer {self.buffer!r}: got offset {self.offset!r}, size {self.size!r}, allowed are all "
-                             "three or none of them")
-        for name, value, least in (("offset", self.offset, 0), ("size", self.size, 1), ("task", self.task, 0)):
-            if value is not None and (type(value) is not int or not least <= value <= 2 ** 63):
-                raise ValueError(f"{name}: got {value!r:.40}, allowed is a whole number from {least} on")
+        if (self.offset is None) != (self.size is None) or (self.buffer == "") != (
+            self.offset is None
+        ):
+            raise ValueError(
+                f"buffer {self.buffer!r}: got offset {self.offset!r}, size {self.size!r}, allowed "
+                "are all "
+                "three or none of them"
+            )
+        for name, value, least in (
+            ("offset", self.offset, 0),
+            ("size", self.size, 1),
+            ("task", self.task, 0),
+        ):
+            if value is not None and (type(value) is not int or not least <= value <= 2**63):
+                raise ValueError(
+                    f"{name}: got {value!r:.40}, allowed is a whole number from {least} on"
+                )
         if (self.buffer or self.task is not None) and not self.capture:
-            raise ValueError(f"capture: got none beside {'a buffer' if self.buffer else 'a task'}, allowed is the one "
-                             "it is of")
+            raise ValueError(
+                f"capture: got none beside {'a buffer' if self.buffer else 'a task'}, allowed is "
+                "the one "
+                "it is of"
+            )
 
     @property
     def kind(self) -> str:
         """session, capture, register, field or bytes."""
-        return "bytes" if self.buffer else "field" if self.field else "register" if self.register or self.block \
-            else "capture" if self.capture else "session"
+        return (
+            "bytes"
+            if self.buffer
+            else "field"
+            if self.field
+            else "register"
+            if self.register or self.block
+            else "capture"
+            if self.capture
+            else "session"
+        )
 
     @property
     def name(self) -> str:
@@ -58,7 +81,9 @@ class Anchor:
         task = "" if self.task is None else f", task {self.task}"
         of = f" of {self.capture}{task}" if self.capture else ""
         if self.offset is not None and self.size is not None:
-            return f"bytes {self.offset:#x} to {self.offset + self.size - 1:#x} of {self.buffer}{of}"
+            return (
+                f"bytes {self.offset:#x} to {self.offset + self.size - 1:#x} of {self.buffer}{of}"
+            )
         if self.kind in ("field", "register"):
             return f"{self.kind} {self.name}{of}"
         return f"capture {self.capture}{task}" if self.capture else "the session"
@@ -80,10 +105,17 @@ class Item:
     @classmethod
     def of(cls, id: str, kept: Mapping[str, Any]) -> Self:  # noqa: A002 - the field's name
         """From the file's object."""
-        given = {name: value for name, value in kept.items() if name in {one.name for one in fields(cls)}}
+        given = {
+            name: value for name, value in kept.items() if name in {one.name for one in fields(cls)}
+        }
         if "anchor" in {one.name for one in fields(cls)}:
-            given["anchor"] = Anchor(**{name: value for name, value in kept.get("anchor", {}).items()
-                                        if name in {one.name for one in fields(Anchor)}})
+            given["anchor"] = Anchor(
+                **{
+                    name: value
+                    for name, value in kept.get("anchor", {}).items()
+                    if name in {one.name for one in fields(Anchor)}
+                }
+            )
         for name in ("text", "code"):
             if name in given:
                 given[name] = as_text(given[name])
@@ -95,8 +127,15 @@ class Item:
         out = {}
         for one in fields(self):
             value = getattr(self, one.name)
-            value = value.kept if isinstance(value, Anchor) else as_kept(value) if one.name in ("text", "code") else \
-                list(value) if one.name == MARKS else value
+            value = (
+                value.kept
+                if isinstance(value, Anchor)
+                else as_kept(value)
+                if one.name in ("text", "code")
+                else list(value)
+                if one.name == MARKS
+                else value
+            )
             if one.name != "id" and (value not in ("", None, [], {}, False) or one.name in NEEDED):
                 out[one.name] = value
         return out

@@ -22,18 +22,31 @@ HEADING = r"^ {0,3}(?P<atx_1>#{1,6})(?P<atx_2>[ \t]+[^\s#].*?)$"  # with a text
 TABLE = r"^[^\n|]*\|[^\n]*\n[^\n|]*\|[^\n]*$"  # a line and the rule below it
 RULE = re.compile(r" *\|?(?: *:?-{1,99}:? *\|)* *:?-{0,99}:? *$")
 BOLD = r"\*\*(?P<bold>[^*\n]+)\*\*"
-LINK = (r"\[(?P<link_text>[^\[\]\n]{1,400})\]"
-        r"\((?P<link_href>(?:https?://|#)[^\s()<>\"'`\\]{1,1000})\)")
-MOST_COLUMNS, MOST_RULE = 64, 2 ** 12
+LINK = (
+    r"\[(?P<link_text>[^\[\]\n]{1,400})\]"
+    r"\((?P<link_href>(?:https?://|#)[^\s()<>\"'`\\]{1,1000})\)"
+)
+MOST_COLUMNS, MOST_RULE = 64, 2**12
 # what no page needs: controls, and signs that turn the direction of what follows
-HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069"
-                    "\ufeff\ufffe\uffff]")
-HTML = {"paragraph": "<p>{}</p>", "heading": "<h4>{}</h4>",
-        "block_code": "<pre><code>{}</code></pre>", "ul": "<ul>{}</ul>", "ol": "<ol>{}</ol>",
-        "list_item": "<li>{}</li>", "table": "<table>{}</table>", "row": "<tr>{}</tr>",
-        "head": '<th scope="col">{}</th>', "cell": "<td>{}</td>",
-        "codespan": "<code>{}</code>", "strong": "<strong>{}</strong>",
-        "link": '<a href="{href}" rel="noopener noreferrer nofollow">{}</a> ({href})'}
+HIDDEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069"
+    "\ufeff\ufffe\uffff]"
+)
+HTML = {
+    "paragraph": "<p>{}</p>",
+    "heading": "<h4>{}</h4>",
+    "block_code": "<pre><code>{}</code></pre>",
+    "ul": "<ul>{}</ul>",
+    "ol": "<ol>{}</ol>",
+    "list_item": "<li>{}</li>",
+    "table": "<table>{}</table>",
+    "row": "<tr>{}</tr>",
+    "head": '<th scope="col">{}</th>',
+    "cell": "<td>{}</td>",
+    "codespan": "<code>{}</code>",
+    "strong": "<strong>{}</strong>",
+    "link": '<a href="{href}" rel="noopener noreferrer nofollow">{}</a> ({href})',
+}
 
 Block = dict[str, Any]
 
@@ -44,7 +57,9 @@ def plain(text: str) -> str:
     >>> plain("a\\x00b")
     'a\\\\x00b'
     """
-    return HIDDEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text.replace("\r\n", "\n"))
+    return HIDDEN.sub(
+        lambda found: found[0].encode("unicode_escape").decode(), text.replace("\r\n", "\n")
+    )
 
 
 def read_markdown(text: str) -> list[Block]:
@@ -86,8 +101,9 @@ def _strong(inline: InlineParser, found: re.Match[str], state: InlineState) -> i
 
 def _link(inline: InlineParser, found: re.Match[str], state: InlineState) -> int:
     text = found["link_text"].strip() or found["link_href"]
-    state.append_token({"type": "link", "href": found["link_href"],
-                        "children": [{"type": "text", "raw": text}]})
+    state.append_token(
+        {"type": "link", "href": found["link_href"], "children": [{"type": "text", "raw": text}]}
+    )
     return found.end()
 
 
@@ -95,19 +111,34 @@ def _table(block: BlockParser, found: re.Match[str], state: BlockState) -> int |
     """A head, a rule, and rows that are as long as the head: the last cell has what is too much."""
     line, rule = found[0].split("\n")
     head = _cells(line)
-    if "-" not in rule or len(rule) >= MOST_RULE or not RULE.match(rule) \
-            or not len(_cells(rule)) == len(head) <= MOST_COLUMNS:
+    if (
+        "-" not in rule
+        or len(rule) >= MOST_RULE
+        or not RULE.match(rule)
+        or not len(_cells(rule)) == len(head) <= MOST_COLUMNS
+    ):
         return None
     rows, place = [head], found.end() + 1
-    while "|" in (line := state.src[place:state.src.find("\n", place) + 1]):
+    while "|" in (line := state.src[place : state.src.find("\n", place) + 1]):
         cells = _cells(line)
-        last = ["|".join(cells[len(head) - 1:])] * (len(cells) >= len(head))
-        rows.append([*cells[:len(head) - 1], *last, *[""] * (len(head) - len(cells))])
+        last = ["|".join(cells[len(head) - 1 :])] * (len(cells) >= len(head))
+        rows.append([*cells[: len(head) - 1], *last, *[""] * (len(head) - len(cells))])
         place += len(line)
-    state.append_token({"type": "table", "children": [
-        {"type": "row", "children": [{"type": "cell" if number or not cell else "head", "text": cell}
-                                     for cell in row]}
-        for number, row in enumerate(rows)]})
+    state.append_token(
+        {
+            "type": "table",
+            "children": [
+                {
+                    "type": "row",
+                    "children": [
+                        {"type": "cell" if number or not cell else "head", "text": cell}
+                        for cell in row
+                    ],
+                }
+                for number, row in enumerate(rows)
+            ],
+        }
+    )
     return place
 
 
@@ -123,8 +154,10 @@ def _inner(block: Block) -> list[Block]:
     """What a block is made of; the lines of a list's item are one."""
     parts = [part for part in block.get("children", ()) if part["type"] != "blank_line"]
     joined = block["type"] == "block_text"
-    return [{"type": "text", "raw": " "} if joined and part["type"] == "softbreak" else part
-            for part in parts]
+    return [
+        {"type": "text", "raw": " "} if joined and part["type"] == "softbreak" else part
+        for part in parts
+    ]
 
 
 def to_html(blocks: Iterable[Block]) -> str:
@@ -171,8 +204,9 @@ def _markdown(block: Block) -> str:
         blank = any(part["type"] == "paragraph" for part in inner)
         return ("\n" * (1 + blank)).join(map(_markdown, inner))
     if kind == "table":
-        return table_markdown([[_markdown(cell).replace("|", "\\|") for cell in row["children"]]
-                               for row in inner])
+        return table_markdown(
+            [[_markdown(cell).replace("|", "\\|") for cell in row["children"]] for row in inner]
+        )
     text = "".join(map(_markdown, inner))
     if kind == "strong":
         return f"**{text.strip() or '&nbsp;'}**"
@@ -199,7 +233,9 @@ def escaped(text: str) -> str:
     """A text in which no sign is Markdown's or HTML's; what stands in a table has its bars escaped
     there."""
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return re.sub(r"([\\`*_\[\]~$]|!$)", r"\\\1", text)  # a sign before a link would make it a picture
+    return re.sub(
+        r"([\\`*_\[\]~$]|!$)", r"\\\1", text
+    )  # a sign before a link would make it a picture
 
 
 def text_markdown(text: str, cell: bool = False) -> str:

@@ -26,7 +26,9 @@ def merged(base: Document, ours: Document, theirs: Document) -> Document:
         if name in BY_ID:
             out[name] = _items(name, base.get(name, {}), ours.get(name, {}), theirs.get(name, {}))
         elif name in SECTIONS and name != "conflicts":
-            out[name] = _keyed(name, base.get(name, {}), ours.get(name, {}), theirs.get(name, {}), conflicts)
+            out[name] = _keyed(
+                name, base.get(name, {}), ours.get(name, {}), theirs.get(name, {}), conflicts
+            )
         elif name == "version":
             out[name] = max(ours[name], theirs[name])
         elif name != "conflicts":
@@ -84,8 +86,11 @@ def _keyed(place: str, base: Item, ours: Item, theirs: Item, conflicts: Document
 def _conflicts(base: Document, ours: Document, theirs: Document) -> Document:
     """Those of either side, without those that one of them settled."""
     was, a, b = (one.get("conflicts", {}) for one in (base, ours, theirs))
-    return {name: _union(a.get(name, []), b.get(name, [])) for name in sorted({*a, *b})
-            if name not in was or (name in a and name in b)}
+    return {
+        name: _union(a.get(name, []), b.get(name, []))
+        for name in sorted({*a, *b})
+        if name not in was or (name in a and name in b)
+    }
 
 
 def _union(a: list[Any], b: list[Any]) -> list[Any]:

@@ -49,9 +49,9 @@ if TYPE_CHECKING:
 SUFFIXES = (".html", ".md")
 # in a report's first bytes
 MARKS = (b'<meta name="generator" content="npulab report">', b"<!-- npulab report -->")
-FIRST = 2 ** 10
+FIRST = 2**10
 KINDS = ("session", "capture", "register", "field", "bytes")
-MOST_BYTES = 2 ** 24  # of a journal or a figure
+MOST_BYTES = 2**24  # of a journal or a figure
 LINE, MOST_LINES = 16, 64  # of bytes that are shown
 NAMED = 4
 MOST_ROWS = 400
@@ -131,7 +131,9 @@ def write_report(session: Contents, path: Path, pictures: Iterable[Any] = ()) ->
     than a report is there.
     """
     if path.suffix not in SUFFIXES:
-        raise ValueError(f"{path}: got {path.suffix or 'no suffix'}, allowed is {' or '.join(SUFFIXES)}")
+        raise ValueError(
+            f"{path}: got {path.suffix or 'no suffix'}, allowed is {' or '.join(SUFFIXES)}"
+        )
     if path.exists() and not _is_report(path):
         raise FileExistsError(f"{path}: is there already and is no report of npulab")
     story = story_of(session, pictures)
@@ -156,10 +158,15 @@ def _pages(suffix: str) -> Environment:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
-    out = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=suffix == ".html",
-                      undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
-                      keep_trailing_newline=True,
-                      finalize=lambda value: plain(value) if type(value) is str else value)
+    out = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=suffix == ".html",
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        finalize=lambda value: plain(value) if type(value) is str else value,
+    )
     out.tests["short"] = lambda cell: max(map(len, re.split(r"[\s-]", cell))) <= SHORT
     out.filters |= {"base64": lambda data: base64.b64encode(data).decode(), "line": text_markdown}
     if suffix == ".html":
@@ -168,23 +175,34 @@ def _pages(suffix: str) -> Environment:
         out.filters["notes"] = lambda text: to_markdown(read_markdown(text))
         out.filters["fenced"] = lambda text, kind: fenced(plain(text), kind)
         out.filters["table"] = lambda table: table_markdown(
-            [[text_markdown(cell, True) for cell in row] for row in (table.columns, *table.shown)])
+            [[text_markdown(cell, True) for cell in row] for row in (table.columns, *table.shown)]
+        )
     return out
 
 
 def story_of(session: Contents, pictures: Iterable[Any] = ()) -> list[Piece]:
     """The pieces of a session's report; what cannot be read is said in its place."""
     known = Evidence.of(session)
-    pieces = [*_head(session), *_captures(session, known), *_map(session, known), *_notes(session, known),
-              *_bookmarks(session, known), *_laws(session, known), *_bisections(session, known),
-              *_figures(session, pictures)]
+    pieces = [
+        *_head(session),
+        *_captures(session, known),
+        *_map(session, known),
+        *_notes(session, known),
+        *_bookmarks(session, known),
+        *_laws(session, known),
+        *_bisections(session, known),
+        *_figures(session, pictures),
+    ]
     return [one for one in pieces if one != Commands()]
 
 
 def _head(session: Contents) -> Iterator[Piece]:
     yield Title(session.title or (session.path.stem if session.path else "A session"), 1)
-    yield Text(f"This session holds {', '.join(session.counts) or 'nothing yet'}. Commands are run in the folder of "
-               f"the session, {session.path.name if session.path else 'which is in memory'}.")
+    yield Text(
+        f"This session holds {', '.join(session.counts) or 'nothing yet'}. Commands are run in the "
+        "folder of "
+        f"the session, {session.path.name if session.path else 'which is in memory'}."
+    )
     for text in (*session.conflicts, *session.problems):
         yield Text(text, look=True)
 
@@ -196,7 +214,9 @@ def _captures(session: Contents, known: Evidence) -> Iterator[Piece]:
     for one in session.captures:
         found = known.found.get(one.path)
         if found is None:
-            rows.append((one.path, *[""] * 4, f"cannot be read: {known.broken[one.path]}", one.sha256))
+            rows.append(
+                (one.path, *[""] * 4, f"cannot be read: {known.broken[one.path]}", one.sha256)
+            )
             continue
         what = f"sweep of {len(found)}" if isinstance(found, Sweep) else "capture"
         source = ", ".join(text for text in (found.source, found.tool, found.date) if text)
@@ -207,8 +227,13 @@ def _captures(session: Contents, known: Evidence) -> Iterator[Piece]:
     sweeps = [path for path, one in known.found.items() if isinstance(one, Sweep)]
     shell = [f"npulab check {' '.join(map(shlex.quote, paths))}"] * bool(paths)
     shell += [f"npulab show {shlex.quote(path)}" for path in (*paths, *sweeps)]
-    yield _again(shell, [*(f"npulab.load({path!r})" for path in paths),
-                         *(f"npulab.load_sweep({path!r})" for path in sweeps)])
+    yield _again(
+        shell,
+        [
+            *(f"npulab.load({path!r})" for path in paths),
+            *(f"npulab.load_sweep({path!r})" for path in sweeps),
+        ],
+    )
 
 
 def _map(session: Contents, known: Evidence) -> Iterator[Piece]:
@@ -216,7 +241,9 @@ def _map(session: Contents, known: Evidence) -> Iterator[Piece]:
     if version is None:
         return
     yield Title("The register map", place="map")
-    yield Text(f"{version.path}, sha256 {version.sha256}" + (f": {registers!r}" if registers else ""))
+    yield Text(
+        f"{version.path}, sha256 {version.sha256}" + (f": {registers!r}" if registers else "")
+    )
     if version.steps:
         told = session.draft.steps if registers else [_step(one) for one in version.steps]
         rows = tuple((str(number), one) for number, one in enumerate(told, 1))
@@ -231,10 +258,17 @@ def _map(session: Contents, known: Evidence) -> Iterator[Piece]:
 
 def _status(registers: RegisterMap, known: Evidence) -> Iterator[Piece]:
     """The map's own account of its bits, over the captures that are read with it."""
-    used = [one for path, one in known.captures.items() if known.own_map(path) and len(one.words) == len(registers)]
+    used = [
+        one
+        for path, one in known.captures.items()
+        if known.own_map(path) and len(one.words) == len(registers)
+    ]
     frame = registers.status(np.stack([one.words for one in used]) if used else None)
     said = f" ({count} {SIMULATED})" if (count := sum(one.simulated for one in used)) else ""
-    yield _frame(frame, f"the map's bits over {plural(len(used), 'capture')}{said}" if used else "the map's bits")
+    yield _frame(
+        frame,
+        f"the map's bits over {plural(len(used), 'capture')}{said}" if used else "the map's bits",
+    )
 
 
 def _notes(session: Contents, known: Evidence) -> Iterator[Piece]:
@@ -256,7 +290,11 @@ def _bookmarks(session: Contents, known: Evidence) -> Iterator[Piece]:
         yield Title("Bookmarks", place="bookmarks")
     for one in sorted(session.bookmarks, key=lambda one: (_order(one.anchor), one.id)):
         yield Title(one.label or one.anchor.text, 3)
-        yield Text(_join(f"{one.anchor.text}{known.simulated(one.anchor)}", one.author, one.date, _odds(one)))
+        yield Text(
+            _join(
+                f"{one.anchor.text}{known.simulated(one.anchor)}", one.author, one.date, _odds(one)
+            )
+        )
         yield from _defined(one.anchor, known)
         if one.anchor.kind == "bytes":
             yield from _bytes(one.anchor, known)
@@ -279,14 +317,24 @@ def _bytes(anchor: Anchor, known: Evidence) -> Iterator[Piece]:
     if capture is None:
         yield Text(f"{anchor.text}: the capture cannot be read", look=True)
     elif not data:
-        sizes = ", ".join(f"{name} {len(data)} bytes" for name, data in capture.buffers.items()) or "none"
-        yield Text(f"{anchor.text}: the capture has no such bytes, its buffers are {sizes}", look=True)
+        sizes = (
+            ", ".join(f"{name} {len(data)} bytes" for name, data in capture.buffers.items())
+            or "none"
+        )
+        yield Text(
+            f"{anchor.text}: the capture has no such bytes, its buffers are {sizes}", look=True
+        )
     else:
-        rows = [(f"{(anchor.offset or 0) + place:#x}", data[place:place + LINE].hex(" "))
-                for place in range(0, min(len(data), LINE * MOST_LINES), LINE)]
+        rows = [
+            (f"{(anchor.offset or 0) + place:#x}", data[place : place + LINE].hex(" "))
+            for place in range(0, min(len(data), LINE * MOST_LINES), LINE)
+        ]
         more = f", the first {LINE * MOST_LINES}" if len(data) > LINE * MOST_LINES else ""
-        yield Table(("offset", "bytes"), tuple(rows),
-                   f"{anchor.buffer} of {anchor.capture} ({origin(capture)}{more})")
+        yield Table(
+            ("offset", "bytes"),
+            tuple(rows),
+            f"{anchor.buffer} of {anchor.capture} ({origin(capture)}{more})",
+        )
 
 
 def _laws(session: Contents, known: Evidence) -> Iterator[Piece]:
@@ -297,25 +345,53 @@ def _laws(session: Contents, known: Evidence) -> Iterator[Piece]:
         sweep = known.found.get(law.sweep)
         rivals = f", {plural(law.rivals, 'rival')}" if law.rivals else ""
         support = f"{plural(law.support, 'capture')}{rivals}" if law.support else "not said"
-        captures = f"{law.sweep} ({origin(sweep)})" if isinstance(sweep, Sweep | Capture) else law.sweep
+        captures = (
+            f"{law.sweep} ({origin(sweep)})" if isinstance(sweep, Sweep | Capture) else law.sweep
+        )
         captures += f" ({SIMULATED})" * (law.simulated and SIMULATED not in captures)
         groups = captured_for(groups_in(sweep.parameters)) if isinstance(sweep, Sweep) else ""
         if groups:
             captures += f", {groups}"
-        rows.append((law.field, _names_at(law, sweep, known), law.law, support,
-                     _held(law, sweep), captures, _join(law.by, law.date, _odds(law))))
+        rows.append(
+            (
+                law.field,
+                _names_at(law, sweep, known),
+                law.law,
+                support,
+                _held(law, sweep),
+                captures,
+                _join(law.by, law.date, _odds(law)),
+            )
+        )
         if isinstance(sweep, Sweep):
             shell.append(f"npulab laws {shlex.quote(law.sweep)}")
-            python.append(f"check_stated([Stated.parse({law.field!r}, {law.law!r}, {law.field!r})], "
-                          f"npulab.load_sweep({law.sweep!r})).status[0]")
+            python.append(
+                f"check_stated([Stated.parse({law.field!r}, {law.law!r}, {law.field!r})], "
+                f"npulab.load_sweep({law.sweep!r})).status[0]"
+            )
     yield Title("Laws that were accepted", place="laws")
-    yield Table(("field", "in the map", "law", "support when accepted", "checked for this report",
-                 "captures", "by"), tuple(rows))
+    yield Table(
+        (
+            "field",
+            "in the map",
+            "law",
+            "support when accepted",
+            "checked for this report",
+            "captures",
+            "by",
+        ),
+        tuple(rows),
+    )
     for row in rows:
         if "contradicted" in row[4]:
-            yield Text(f"the law of {row[0]}, {row[2]}, is {row[4]} captures of {row[5]}", look=True)
+            yield Text(
+                f"the law of {row[0]}, {row[2]}, is {row[4]} captures of {row[5]}", look=True
+            )
     if python:
-        yield _again(list(dict.fromkeys(shell)), ["from npulab.analysis.laws import Stated, check_stated", *python])
+        yield _again(
+            list(dict.fromkeys(shell)),
+            ["from npulab.analysis.laws import Stated, check_stated", *python],
+        )
 
 
 def _names_at(law: AcceptedLaw, sweep: Any, known: Evidence) -> str:
@@ -325,9 +401,17 @@ def _names_at(law: AcceptedLaw, sweep: Any, known: Evidence) -> str:
     if registers is None or place is None:
         return law.field if registers is not None and law.field in registers else ""
     word, lsb, width = place
-    return ", ".join(dict.fromkeys(
-        item.name for item in registers for piece in item.pieces if not item.automatic and piece.word == word
-        and piece.lsb < lsb + width and lsb < piece.lsb + piece.width))
+    return ", ".join(
+        dict.fromkeys(
+            item.name
+            for item in registers
+            for piece in item.pieces
+            if not item.automatic
+            and piece.word == word
+            and piece.lsb < lsb + width
+            and lsb < piece.lsb + piece.width
+        )
+    )
 
 
 def _held(law: AcceptedLaw, sweep: Any) -> str:
@@ -348,7 +432,9 @@ def _bisections(session: Contents, known: Evidence) -> Iterator[Piece]:
         path = inside(session.folder, one.path)
         try:
             if path.is_file() and path.stat().st_size > MOST_BYTES:
-                raise ValueError(f"{one.path}: got {path.stat().st_size} bytes, allowed are {MOST_BYTES}")
+                raise ValueError(
+                    f"{one.path}: got {path.stat().st_size} bytes, allowed are {MOST_BYTES}"
+                )
             journal = Journal.read(path)  # which refuses what is no file
         except (ValueError, OSError) as error:
             yield Text(f"the journal cannot be read: {error}", look=True)
@@ -358,25 +444,45 @@ def _bisections(session: Contents, known: Evidence) -> Iterator[Piece]:
 
 def _bisection(one: Bisected, journal: Journal, known: Evidence) -> Iterator[Piece]:
     both = [known.found.get(path) for path in (one.good, one.bad)]
-    about = _join(*(f"{name} {journal.about[name]}" for name in ("target", "good", "bad") if name in journal.about))
+    about = _join(
+        *(
+            f"{name} {journal.about[name]}"
+            for name in ("target", "good", "bad")
+            if name in journal.about
+        )
+    )
     about += f" ({SIMULATED})" * any(getattr(capture, "simulated", False) for capture in both)
-    counts = ", ".join(f"{sum(trial.outcome == outcome for trial in journal)} {outcome}"
-                       for outcome in ("pass", "fail", "hang"))
-    tried = f" on a {SIMULATED} device" if one.simulated else f" on {one.device}" if one.device else ""
+    counts = ", ".join(
+        f"{sum(trial.outcome == outcome for trial in journal)} {outcome}"
+        for outcome in ("pass", "fail", "hang")
+    )
+    tried = (
+        f" on a {SIMULATED} device" if one.simulated else f" on {one.device}" if one.device else ""
+    )
     yield Text(f"{about}; {plural(len(journal), 'trial')}{tried}: {counts}.")
     if result := one.result or _result(both, journal):
         yield Text(f"Found: {result}.")
-    yield Table(("trial", "outcome", "changed", "why"), tuple(
-        (str(number), trial.outcome, _some(trial.subset), trial.reason) for number, trial in enumerate(journal)))
+    yield Table(
+        ("trial", "outcome", "changed", "why"),
+        tuple(
+            (str(number), trial.outcome, _some(trial.subset), trial.reason)
+            for number, trial in enumerate(journal)
+        ),
+    )
     # a journal is one of captures by their names
-    if all(capture is not None and journal.about.get(name) == capture.name
-           for name, capture in zip(("good", "bad"), both, strict=True)):
+    if all(
+        capture is not None and journal.about.get(name) == capture.name
+        for name, capture in zip(("good", "bad"), both, strict=True)
+    ):
         paths = f"{shlex.quote(one.good)} {shlex.quote(one.bad)}"
         shell = f"npulab bisect {paths} --device {shlex.quote(one.device)} --resume {shlex.quote(one.path)}"
-        python = (f"Bisection(npulab.load({one.good!r}), npulab.load({one.bad!r}), "
-                  f"journal={one.path!r}).result")
-        yield _again([shell] * bool(one.device),
-                     ["from npulab.analysis.bisect import Bisection", python])
+        python = (
+            f"Bisection(npulab.load({one.good!r}), npulab.load({one.bad!r}), "
+            f"journal={one.path!r}).result"
+        )
+        yield _again(
+            [shell] * bool(one.device), ["from npulab.analysis.bisect import Bisection", python]
+        )
 
 
 def _result(both: Sequence[Any], journal: Journal) -> str:
@@ -394,12 +500,20 @@ def _figures(session: Contents, pictures: Iterable[Any]) -> Iterator[Piece]:
     shown: list[Piece] = []
     for figure in session.figures:
         path = inside(session.folder, figure.path)
-        data = read_bounded(path, MOST_BYTES) if path.is_file() and path.stat().st_size <= MOST_BYTES else b""
+        data = (
+            read_bounded(path, MOST_BYTES)
+            if path.is_file() and path.stat().st_size <= MOST_BYTES
+            else b""
+        )
         if not data.startswith(PNG) or sum_of(path) != figure.sha256:
-            shown.append(Text(f"{figure.path}, {figure.caption}: is missing or has changed", look=True))
+            shown.append(
+                Text(f"{figure.path}, {figure.caption}: is missing or has changed", look=True)
+            )
             continue
-        shown += [Picture(data, figure.caption),
-                  _again([], figure.code.split("\n") if figure.code else [])]
+        shown += [
+            Picture(data, figure.caption),
+            _again([], figure.code.split("\n") if figure.code else []),
+        ]
     for one in pictures:
         picture, caption = one if isinstance(one, tuple) else (one, "")
         caption = caption or str(getattr(picture, "text", "")) or "a picture"
@@ -431,12 +545,21 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _step(step: Any) -> str:
-    return ", ".join(f"{name} {value}" for name, value in step.items()) if isinstance(step, dict) else str(step)
+    return (
+        ", ".join(f"{name} {value}" for name, value in step.items())
+        if isinstance(step, dict)
+        else str(step)
+    )
 
 
 def _frame(frame: pd.DataFrame, caption: str) -> Table:
-    rows = tuple(tuple(f"{one:g}" if isinstance(one, float) else str(one) for one in row)
-                 for row in frame.itertuples(index=False, name=None))
+    rows = tuple(
+        tuple(f"{one:g}" if isinstance(one, float) else str(one) for one in row)
+        for row in frame.itertuples(index=False, name=None)
+    )
     told = frame.attrs.get("summary", "")
-    return Table(tuple(str(name) or "-" for name in frame.columns), rows,
-                 f"{caption}; {told}" if told else caption)
+    return Table(
+        tuple(str(name) or "-" for name in frame.columns),
+        rows,
+        f"{caption}; {told}" if told else caption,
+    )

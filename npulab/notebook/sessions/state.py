@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from npulab.analysis.draft import Draft
 
 FIGURES = "figures"
-SMALL = 2 ** 14  # bytes; a smaller file is written whole at each change
+SMALL = 2**14  # bytes; a smaller file is written whole at each change
 PART = 4  # a file is written anew when this part of its size was appended
 EMPTY = weight(session_text(empty()).encode())
 CHANGED = "was changed since it was read, nothing is written; session.merge() takes both together"
@@ -80,7 +80,9 @@ class Session(Contents):
     'field stride'
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None = None, *, author: str = "", autosave: bool = True) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str] | None = None, *, author: str = "", autosave: bool = True
+    ) -> None:
         super().__init__(None if path is None else Path(path))
         self.author, self.autosave = author, autosave
         self._draft: Draft | None = None  # the one that the session follows
@@ -144,12 +146,24 @@ class Session(Contents):
         the session's folder, and as ``load``.
         """
         where = self._inside(path)
-        folders = [where] if not where.is_dir() or (where / DESCRIPTION).exists() else case_folders(where)
-        refuse_if(not folders, where, f"a folder without {DESCRIPTION}",
-                  "is a capture; npulab import makes captures of dumps")
+        folders = (
+            [where] if not where.is_dir() or (where / DESCRIPTION).exists() else case_folders(where)
+        )
+        refuse_if(
+            not folders,
+            where,
+            f"a folder without {DESCRIPTION}",
+            "is a capture; npulab import makes captures of dumps",
+        )
         found = {self._relative(one): (load_any(one), sum_of(one)) for one in folders}
-        self._change(lambda d: d["captures"].update(
-            {name: {**d["captures"].get(name, {}), "sha256": known} for name, (_, known) in found.items()}))
+        self._change(
+            lambda d: d["captures"].update(
+                {
+                    name: {**d["captures"].get(name, {}), "sha256": known}
+                    for name, (_, known) in found.items()
+                }
+            )
+        )
         loaded = tuple(one for one, _ in found.values())
         return loaded[0] if folders == [where] else loaded
 
@@ -164,7 +178,9 @@ class Session(Contents):
 
         if isinstance(path, Draft):
             if path.path is None:
-                raise ValueError("map: got a draft without a file, allowed is one that was saved once")
+                raise ValueError(
+                    "map: got a draft without a file, allowed is one that was saved once"
+                )
             self._keep(path)
             self._follow(path)
         else:
@@ -174,9 +190,21 @@ class Session(Contents):
 
     # What is said of it
 
-    def note(self, text: str, *, field: str = "", register: str = "", block: str = "", capture: Any = "",
-             buffer: str = "", offset: int | None = None, size: int | None = None, task: int | None = None,
-             author: str | None = None, date: str = "") -> Note:
+    def note(
+        self,
+        text: str,
+        *,
+        field: str = "",
+        register: str = "",
+        block: str = "",
+        capture: Any = "",
+        buffer: str = "",
+        offset: int | None = None,
+        size: int | None = None,
+        task: int | None = None,
+        author: str | None = None,
+        date: str = "",
+    ) -> Note:
         """Note something (Markdown) of a field, a register, bytes of a buffer, a capture, or the
         session itself.
 
@@ -187,15 +215,37 @@ class Session(Contents):
         anchor = Anchor(block, register, field, self._named(capture), buffer, task, offset, size)
         return self._add(Note("", text, anchor, self.author if author is None else author, date))
 
-    def bookmark(self, label: str = "", *, field: str = "", register: str = "", block: str = "", capture: Any = "",
-                 buffer: str = "", offset: int | None = None, size: int | None = None, task: int | None = None,
-                 author: str | None = None, date: str = "") -> Bookmark:
+    def bookmark(
+        self,
+        label: str = "",
+        *,
+        field: str = "",
+        register: str = "",
+        block: str = "",
+        capture: Any = "",
+        buffer: str = "",
+        offset: int | None = None,
+        size: int | None = None,
+        task: int | None = None,
+        author: str | None = None,
+        date: str = "",
+    ) -> Bookmark:
         """Mark a place, as ``note`` has them, to come back to."""
         anchor = Anchor(block, register, field, self._named(capture), buffer, task, offset, size)
-        return self._add(Bookmark("", label, anchor, self.author if author is None else author, date))
+        return self._add(
+            Bookmark("", label, anchor, self.author if author is None else author, date)
+        )
 
-    def accept(self, law: Any, field: str = "", *, sweep: Any = "", support: int | None = None, by: str | None = None,
-               date: str = "") -> AcceptedLaw:
+    def accept(
+        self,
+        law: Any,
+        field: str = "",
+        *,
+        sweep: Any = "",
+        support: int | None = None,
+        by: str | None = None,
+        date: str = "",
+    ) -> AcceptedLaw:
         """Take a law for true: a ``FieldLaw``, or a text with the field that it gives.
 
         ``sweep`` is the path of the captures that show it.  Raises ValueError for a text that is no
@@ -204,17 +254,32 @@ class Session(Contents):
         text = str(getattr(law, "stated", law))
         field = field or str(getattr(law, "name", ""))
         if not field:
-            raise ValueError(f"field: got none for the law {text!r:.80}, allowed is the field that it gives")
+            raise ValueError(
+                f"field: got none for the law {text!r:.80}, allowed is the field that it gives"
+            )
         parse_steps(text)
         path = self._named(sweep)
         simulated = bool(getattr(getattr(law, "_of", None), "simulated", False))
         if path and path in self._document["captures"]:
             simulated = simulated or bool(getattr(self.load(path), "simulated", False))
         counted = sum(getattr(law, "support", ())) if support is None else support
-        return self._add(AcceptedLaw("", field, text, counted, len(getattr(law, "rivals", ())),
-                                     self.author if by is None else by, date, path, simulated))
+        return self._add(
+            AcceptedLaw(
+                "",
+                field,
+                text,
+                counted,
+                len(getattr(law, "rivals", ())),
+                self.author if by is None else by,
+                date,
+                path,
+                simulated,
+            )
+        )
 
-    def journal(self, found: Any, *, result: str = "", good: Any = "", bad: Any = "", device: str = "") -> Bisected:
+    def journal(
+        self, found: Any, *, result: str = "", good: Any = "", bad: Any = "", device: str = ""
+    ) -> Bisected:
         """Take the journal of a bisection into the session: its path, or what ``bisect_fields``
         gave.
 
@@ -226,14 +291,27 @@ class Session(Contents):
             path, result = found.journal.path, result or found.sentence
             good, bad = good or self._or_none(found.good), bad or self._or_none(found.bad)
             if path is None:
-                raise ValueError("journal: got one in memory, allowed is a bisection with journal=PATH")
+                raise ValueError(
+                    "journal: got one in memory, allowed is a bisection with journal=PATH"
+                )
         where = self._inside(path)
         need_file(where)
-        one = Bisected(self._relative(where), result, self._named(good), self._named(bad), device,
-                       device == "simulated")
-        kept = {name: getattr(one, name) for name in ("result", "good", "bad", "device", "simulated")
-                if getattr(one, name)}
-        self._change(lambda d: d["journals"].update({one.path: {**d["journals"].get(one.path, {}), **kept}}))
+        one = Bisected(
+            self._relative(where),
+            result,
+            self._named(good),
+            self._named(bad),
+            device,
+            device == "simulated",
+        )
+        kept = {
+            name: getattr(one, name)
+            for name in ("result", "good", "bad", "device", "simulated")
+            if getattr(one, name)
+        }
+        self._change(
+            lambda d: d["journals"].update({one.path: {**d["journals"].get(one.path, {}), **kept}})
+        )
         return one
 
     def figure(self, picture: Any, caption: str = "", *, code: str = "") -> Figure:
@@ -255,7 +333,10 @@ class Session(Contents):
         """Give a note another text; its id stays.  Raises LookupError for an id that no note
         has."""
         if which not in self._document["notes"]:
-            raise LookupError(f"note: got {which!r:.80}, the session has {', '.join(self._document['notes']) or 'no'}")
+            raise LookupError(
+                f"note: got {which!r:.80}, the session has "
+                f"{', '.join(self._document['notes']) or 'no'}"
+            )
         by = {"date": date, "author": self.author if author is None else author}
         said = {"text": as_kept(text), **{name: one for name, one in by.items() if one}}
         self._change(lambda d: d["notes"][which].update(said))
@@ -263,18 +344,27 @@ class Session(Contents):
 
     def remove(self, which: str) -> None:
         """Take out what has this id, path or name; raises LookupError where nothing has it."""
-        sections = [kind for kind in ("captures", "journals", "views", *BY_ID) if which in self._document[kind]]
+        sections = [
+            kind
+            for kind in ("captures", "journals", "views", *BY_ID)
+            if which in self._document[kind]
+        ]
         if not sections:
-            raise LookupError(f"remove: got {which!r:.80}, allowed is the id, path or name of something in the session")
+            raise LookupError(
+                f"remove: got {which!r:.80}, allowed is the id, path or name of something in the "
+                "session"
+            )
 
         def out(d: Document) -> None:
             for kind in sections:
                 del d[kind][which]
+
         self._change(out)
 
     def settle(self, which: str = "") -> None:
         """Take away the marks that a merge left: of what has this id or is at this place of
         ``conflicts``, or all."""
+
         def settled(d: Document) -> None:
             for kind in BY_ID:
                 for key, one in d[kind].items():
@@ -282,7 +372,10 @@ class Session(Contents):
                         one.pop(MARKS, None)
                     elif which in one.get(MARKS, ()):
                         one[MARKS] = [mark for mark in one[MARKS] if mark != which]
-            d["conflicts"] = {key: one for key, one in d["conflicts"].items() if which not in ("", key)}
+            d["conflicts"] = {
+                key: one for key, one in d["conflicts"].items() if which not in ("", key)
+            }
+
         self._change(settled)
 
     # Where one looks
@@ -296,7 +389,9 @@ class Session(Contents):
         """
         from npulab.notebook.sessions.views import state_of
 
-        state = dict(view) if isinstance(view, Mapping) else state_of(view, self, made, self.use_map)
+        state = (
+            dict(view) if isinstance(view, Mapping) else state_of(view, self, made, self.use_map)
+        )
         paths = [str(one) for one in state.values() if isinstance(one, str) and one in self.paths]
         name = name or " ".join([str(state.get("kind", "view")), *paths])
         self._change(lambda d: (d["views"].update({name: state}), d.update(view=name)))
@@ -309,7 +404,10 @@ class Session(Contents):
 
         name = name or str(self._document.get("view", ""))
         if name not in self._document["views"]:
-            raise LookupError(f"view: got {name!r:.80}, the session has {', '.join(self._document['views']) or 'none'}")
+            raise LookupError(
+                f"view: got {name!r:.80}, the session has "
+                f"{', '.join(self._document['views']) or 'none'}"
+            )
         return restored(self.views[name], self)
 
     # The file
@@ -370,7 +468,12 @@ class Session(Contents):
         behind = len(held) + more - self._whole
         parts = self._weight[1] + 2 * (self._behind + 1)  # a line has two braces of its own
         is_long = self._whole >= SMALL and behind <= self._whole // PART
-        return is_long and held.endswith(b"\n") and len(held) + more <= MOST_BYTES and parts <= MOST_PARTS
+        return (
+            is_long
+            and held.endswith(b"\n")
+            and len(held) + more <= MOST_BYTES
+            and parts <= MOST_PARTS
+        )
 
     def merge(self) -> list[str]:
         """Take in what somebody else wrote to the file since it was read, and save; gives the
@@ -415,7 +518,10 @@ class Session(Contents):
         kept = item.kept
         key = id_of(item.kind, kept)
         known = self._document[item.kind]
-        while key in known and {name: one for name, one in known[key].items() if name != MARKS} != kept:
+        while (
+            key in known
+            and {name: one for name, one in known[key].items() if name != MARKS} != kept
+        ):
             key = id_of(item.kind, key, kept)
         if key not in known:
             self._put(item.kind, key, kept)
@@ -439,7 +545,9 @@ class Session(Contents):
     def _stands(self, draft: Draft) -> bool:
         """Whether a draft is what the session says of its map."""
         try:
-            return {**self._document.get("map", {}), **self._kept(draft)} == self._document.get("map")
+            return {**self._document.get("map", {}), **self._kept(draft)} == self._document.get(
+                "map"
+            )
         except (ValueError, OSError):  # its file is another's by now
             return False
 
@@ -451,8 +559,12 @@ class Session(Contents):
     def _version(self, path: Any, steps: Iterable[Any], features: Iterable[str]) -> dict[str, Any]:
         """What the document says of a map."""
         where = self._inside(path)
-        return {"path": self._relative(where), "sha256": sum_of(where), "steps": list(steps),
-                "features": sorted(features)}
+        return {
+            "path": self._relative(where),
+            "sha256": sum_of(where),
+            "steps": list(steps),
+            "features": sorted(features),
+        }
 
     def _keep(self, draft: Draft) -> None:
         """Put a draft as it is now into the document."""
@@ -491,7 +603,9 @@ class Session(Contents):
     def _inside(self, path: str | os.PathLike[str]) -> Path:
         """A file or folder in the session's folder, named from there or from here."""
         if not isinstance(path, str | os.PathLike):
-            raise ValueError(f"path: got {type(path).__name__}, allowed is the path of a file or folder")
+            raise ValueError(
+                f"path: got {type(path).__name__}, allowed is the path of a file or folder"
+            )
         beside = self.folder / path
         where = beside if beside.exists() or Path(path).is_absolute() else Path(path)
         if not where.exists():
@@ -505,7 +619,9 @@ class Session(Contents):
         if not full.is_relative_to(folder):
             folder, full = folder.resolve(), full.resolve()
         if not full.is_relative_to(folder) or full == folder:
-            raise ValueError(f"{where}: lies outside the session's folder {folder}, allowed is a path inside it")
+            raise ValueError(
+                f"{where}: lies outside the session's folder {folder}, allowed is a path inside it"
+            )
         return full.relative_to(folder).as_posix()
 
 
@@ -524,7 +640,9 @@ def merge_sessions(base: Any, ours: Any, theirs: Any) -> Session:
     in common.  The result is in memory; ``save`` writes it.  Raises ValueError with file and place
     for a file that is no session.
     """
-    return Session._of(checked(merged(_given(base, True), _given(ours), _given(theirs)), "the merge"))
+    return Session._of(
+        checked(merged(_given(base, True), _given(ours), _given(theirs)), "the merge")
+    )
 
 
 def _given(one: Any, blank: bool = False) -> Document:

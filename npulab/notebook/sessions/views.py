@@ -18,14 +18,31 @@ if TYPE_CHECKING:
     from npulab.notebook.sessions.contents import Contents
 
 # traits that say where a person stands; the others follow from the capture
-STATE = ("words", "reference", "element", "big_endian", "query", "unknown", "addresses", "colour", "selected", "place",
-         "cursor", "selection", "ends", "sort", "against", "at")
+STATE = (
+    "words",
+    "reference",
+    "element",
+    "big_endian",
+    "query",
+    "unknown",
+    "addresses",
+    "colour",
+    "selected",
+    "place",
+    "cursor",
+    "selection",
+    "ends",
+    "sort",
+    "against",
+    "at",
+)
 CAPTURES = ("capture", "reference", "good", "bad", "a", "b")
 DRAFT, COMPARISON, DATA = "draft", "comparison", "data"  # what views are made with beside captures
 
 
-def state_of(view: Any, session: Contents, made: Mapping[str, Any],
-             use_map: Callable[[Draft], None]) -> dict[str, Any]:
+def state_of(
+    view: Any, session: Contents, made: Mapping[str, Any], use_map: Callable[[Draft], None]
+) -> dict[str, Any]:
     """Kind, captures and state of a view, of which only what is not as in a new one.
 
     ``made`` is what it was made with, where it does not say.  ``use_map`` takes the draft of a map
@@ -49,7 +66,11 @@ def state_of(view: Any, session: Contents, made: Mapping[str, Any],
             out[name] = _plain(value)
     fresh = restored(out, session)
     for name in STATE:
-        if view.has_trait(name) and _is_plain(value := getattr(view, name)) and value != getattr(fresh, name):
+        if (
+            view.has_trait(name)
+            and _is_plain(value := getattr(view, name))
+            and value != getattr(fresh, name)
+        ):
             out[name] = _plain(value)
     fresh.close()
     return out
@@ -95,15 +116,23 @@ def _holder(view: Any, session: Contents) -> str:
     """The capture that has the bytes a view shows, in a buffer of the name."""
     model = view.model
     for path, one in session.loaded():
-        if isinstance(one, Capture) and bytes(one.buffers.get(model.buffer, b"")) == bytes(model.data):
+        if isinstance(one, Capture) and bytes(one.buffers.get(model.buffer, b"")) == bytes(
+            model.data
+        ):
             return path
-    raise LookupError(f"view: no capture of the session has these bytes as buffer {model.buffer!r:.80}; attach takes "
-                      "one in")
+    raise LookupError(
+        f"view: no capture of the session has these bytes as buffer {model.buffer!r:.80}; attach "
+        "takes "
+        "one in"
+    )
 
 
 def _parameters(kind: Any) -> list[str]:
-    return [name for name, one in inspect.signature(kind).parameters.items()
-            if one.kind is not inspect.Parameter.VAR_KEYWORD]
+    return [
+        name
+        for name, one in inspect.signature(kind).parameters.items()
+        if one.kind is not inspect.Parameter.VAR_KEYWORD
+    ]
 
 
 def _has(view: Any, name: str) -> Any:
@@ -118,7 +147,7 @@ def _has(view: Any, name: str) -> Any:
 
 def _is_plain(value: Any) -> bool:
     if isinstance(value, list | tuple):
-        return len(value) <= 2 ** 12 and all(map(_is_plain, value))
+        return len(value) <= 2**12 and all(map(_is_plain, value))
     if isinstance(value, dict):
         return all(isinstance(name, str) and _is_plain(one) for name, one in value.items())
     return value is None or isinstance(value, bool | int | float | str)

@@ -28,7 +28,9 @@ def show_stored(name: str, missing: object) -> None:
 
 
 def outputs(name: str) -> list[dict[str, Any]]:
-    """The outputs of a cell in the form of notebooks; raises LookupError for a name that has none."""
+    """The outputs of a cell in the form of notebooks; raises LookupError for a name that has
+    none.
+    """
     path = HERE / f"{name}.json"
     if not path.is_file():
         names = ", ".join(sorted(path.stem for path in HERE.glob("*.json")))

@@ -13,7 +13,25 @@ from npulab.notebook.widgets.output_view import OutputModel, OutputView
 from npulab.notebook.widgets.register_view import RegisterModel, RegisterView
 from npulab.notebook.widgets.sweep_view import SweepModel, SweepView, WritesModel, WritesView
 
-__all__ = ["BisectModel", "BisectView", "ByteModel", "ByteView", "DiffModel", "DiffView",
-           "ExploreModel", "ExploreView", "LawModel", "LawView", "MapEditor", "MapModel",
-           "OutputModel", "OutputView", "RegisterModel", "RegisterView", "SweepModel", "SweepView",
-           "WritesModel", "WritesView"]
+__all__ = [
+    "BisectModel",
+    "BisectView",
+    "ByteModel",
+    "ByteView",
+    "DiffModel",
+    "DiffView",
+    "ExploreModel",
+    "ExploreView",
+    "LawModel",
+    "LawView",
+    "MapEditor",
+    "MapModel",
+    "OutputModel",
+    "OutputView",
+    "RegisterModel",
+    "RegisterView",
+    "SweepModel",
+    "SweepView",
+    "WritesModel",
+    "WritesView",
+]

@@ -98,8 +98,15 @@ class BisectModel(Model):
     note = traitlets.Unicode(read_only=True)
     found = traitlets.Dict(read_only=True)
 
-    def __init__(self, good: Capture, bad: Capture, oracle: Oracle | None = None, *, max_hangs: int = MAX_HANGS,
-                 **options: Any) -> None:
+    def __init__(
+        self,
+        good: Capture,
+        bad: Capture,
+        oracle: Oracle | None = None,
+        *,
+        max_hangs: int = MAX_HANGS,
+        **options: Any,
+    ) -> None:
         for one in (good, bad):
             need("BisectView", one, Capture, "is a Capture, as npulab.load gives")
         self.oracle, self.max_hangs = _callable(oracle), max_hangs
@@ -109,8 +116,13 @@ class BisectModel(Model):
         self._thread: threading.Thread | None = None
         self._retired = ""
         journal = options.get("journal")
-        path = journal.path if isinstance(journal, Journal) else \
-            Path(journal) if isinstance(journal, str | os.PathLike) else None
+        path = (
+            journal.path
+            if isinstance(journal, Journal)
+            else Path(journal)
+            if isinstance(journal, str | os.PathLike)
+            else None
+        )
         before = None if path is None else _WRITERS.get(path.resolve())
         if before is not None:
             before.stop()
@@ -129,7 +141,9 @@ class BisectModel(Model):
 
     @property
     def title(self) -> str:
-        return f"{self.session.good.target}/{self.session.good.name} against {self.session.bad.name}"
+        return (
+            f"{self.session.good.target}/{self.session.good.name} against {self.session.bad.name}"
+        )
 
     @property
     def simulated(self) -> bool:
@@ -137,7 +151,11 @@ class BisectModel(Model):
 
     @property
     def summary(self) -> str:
-        end = self.found["sentence"] if self.state == "done" else f"trial {self.trial}, about {self.left} left"
+        end = (
+            self.found["sentence"]
+            if self.state == "done"
+            else f"trial {self.trial}, about {self.left} left"
+        )
         return f"{_counted(self.parts)} differ: {self.state}, {end}"
 
     @property
@@ -179,12 +197,14 @@ class BisectModel(Model):
     def status(self) -> str:
         """The state in one sentence."""
         taken = f"{_counted(self.changed)} of {len(self.parts)} from {self.session.bad.name}"
-        said = {"asks": f"Trial {self.trial} takes {taken}: does it pass, fail or hang?",
-                "runs": f"Trial {self.trial} runs with {taken}.",
-                "stops": f"Stops when trial {self.trial} has ended; its outcome will not count.",
-                "stopped": f"Stopped before the outcome of trial {self.trial}, which takes {taken}.",
-                "failed": f"Trial {self.trial} is not recorded; run tries it again.",
-                "done": f"Done: {self.found.get('sentence', '')}."}[self.state]
+        said = {
+            "asks": f"Trial {self.trial} takes {taken}: does it pass, fail or hang?",
+            "runs": f"Trial {self.trial} runs with {taken}.",
+            "stops": f"Stops when trial {self.trial} has ended; its outcome will not count.",
+            "stopped": f"Stopped before the outcome of trial {self.trial}, which takes {taken}.",
+            "failed": f"Trial {self.trial} is not recorded; run tries it again.",
+            "done": f"Done: {self.found.get('sentence', '')}.",
+        }[self.state]
         return f"{self.note} · {said}" if self.note else said
 
     @property
@@ -192,10 +212,23 @@ class BisectModel(Model):
         """Everything that changes, as JSON has it: one message to a view, so that it never shows
         half of a trial."""
         with self._lock:
-            names = ("state", "turn", "trial", "reason", "chosen", "counts", "suspects", "left", "progress", "log",
-                     "found")
-            return {name: getattr(self, name) for name in names} | {"status": self.status,
-                                                                   "allowed": list(self.allowed)}
+            names = (
+                "state",
+                "turn",
+                "trial",
+                "reason",
+                "chosen",
+                "counts",
+                "suspects",
+                "left",
+                "progress",
+                "log",
+                "found",
+            )
+            return {name: getattr(self, name) for name in names} | {
+                "status": self.status,
+                "allowed": list(self.allowed),
+            }
 
     # ---- what it does ----
 
@@ -224,13 +257,18 @@ class BisectModel(Model):
             self._allow("run")
             self.oracle = self.oracle if oracle is None else _callable(oracle)
             if self.oracle is None:
-                raise ValueError('run: got no oracle, allowed is one that says "pass", "fail" or "hang" of a capture')
+                raise ValueError(
+                    'run: got no oracle, allowed is one that says "pass", "fail" or "hang" of a '
+                    "capture"
+                )
             if self.state == "done":
                 return
             self._halt, self.error = threading.Event(), None
             work = partial(self._work, self.oracle, self._halt, self._thread)
             if not wait:
-                self._thread = threading.Thread(target=work, name=f"bisect {self.title}", daemon=True)
+                self._thread = threading.Thread(
+                    target=work, name=f"bisect {self.title}", daemon=True
+                )
                 self._thread.start()  # it waits for the lock
             self._publish("runs")
         if wait:
@@ -275,8 +313,12 @@ class BisectModel(Model):
     def _allow(self, act: str) -> None:
         if self._retired:
             raise ValueError(f"{act}: got it where {self._retired}")
-        refuse_if(self.state in RUNNING if act == "run" else act not in self.allowed, act,
-                  f"it in state {self.state!r}", f"there is {', '.join(self.allowed) or 'to wait'}")
+        refuse_if(
+            self.state in RUNNING if act == "run" else act not in self.allowed,
+            act,
+            f"it in state {self.state!r}",
+            f"there is {', '.join(self.allowed) or 'to wait'}",
+        )
 
     def _retire(self, why: str) -> None:
         with self._lock:
@@ -288,24 +330,34 @@ class BisectModel(Model):
         ``turned`` where the question is another."""
         session, trying = self.session, self.session.trial
         counts = Counter(trial.outcome for trial in session.journal)
-        facts = {"state": state if trying else "done", "turn": self.turn + turned,
-                 "trial": session.queries + bool(trying), "left": session.left if trying else 0,
-                 "reason": trying.reason if trying else "",
-                 "chosen": [self._places[part.key] for part in trying.changed] if trying else [],
-                 "counts": {outcome: counts[outcome] for outcome in OUTCOMES},
-                 "suspects": [(one.text, one.probability) for one in session.suspects],
-                 "progress": session.queries / (session.queries + session.left) if trying else 1.0,
-                 "log": [(number, one.outcome, len(one.subset), one.seconds)
-                         for number, one in enumerate(session.journal, 1)][-LOGGED:],
-                 "found": {} if trying else self._found(), "note": note or self._retired}
+        facts = {
+            "state": state if trying else "done",
+            "turn": self.turn + turned,
+            "trial": session.queries + bool(trying),
+            "left": session.left if trying else 0,
+            "reason": trying.reason if trying else "",
+            "chosen": [self._places[part.key] for part in trying.changed] if trying else [],
+            "counts": {outcome: counts[outcome] for outcome in OUTCOMES},
+            "suspects": [(one.text, one.probability) for one in session.suspects],
+            "progress": session.queries / (session.queries + session.left) if trying else 1.0,
+            "log": [
+                (number, one.outcome, len(one.subset), one.seconds)
+                for number, one in enumerate(session.journal, 1)
+            ][-LOGGED:],
+            "found": {} if trying else self._found(),
+            "note": note or self._retired,
+        }
         with self.hold_trait_notifications():
             for name, value in facts.items():
                 self.set_trait(name, value)
 
     def _found(self) -> dict[str, Any]:
         result = self.session.result
-        rows = [[*self.parts[self._places[key]], number] for number, group in enumerate(result.groups, 1)
-                for key in group]
+        rows = [
+            [*self.parts[self._places[key]], number]
+            for number, group in enumerate(result.groups, 1)
+            for key in group
+        ]
         script = result.script(oracle=as_code(self.oracle, result.good)) if rows else ""
         return {"sentence": result.sentence, "rows": rows, "script": script}
 
@@ -327,7 +379,9 @@ class BisectModel(Model):
         while trying is not None and not halt.is_set():
             if self.session.journal.hangs >= self.max_hangs:
                 with self._lock:
-                    self._publish("stopped", f"{self.max_hangs} trials hung, which is as many as allowed")
+                    self._publish(
+                        "stopped", f"{self.max_hangs} trials hung, which is as many as allowed"
+                    )
                 return
             start = time.monotonic()
             outcome = oracle(trying.capture)
@@ -358,13 +412,18 @@ class BisectModel(Model):
         counts = ", ".join(f"{count} {outcome}" for outcome, count in self.counts.items())
         head = self.heading_html(self.status)
         if self.state == "done":
-            rows = [(*row[:4], "" if len(self.result.groups) < 2 else str(row[4])) for row in self.found["rows"]]
+            rows = [
+                (*row[:4], "" if len(self.result.groups) < 2 else str(row[4]))
+                for row in self.found["rows"]
+            ]
             table = table_html(("register", "field", "good", "bad", ""), rows)
             return f"{head}<p>{counts}</p>{table if rows else ''}"
         suspects = [(f"{probability:.1%}", text) for text, probability in self.suspects]
-        return (f"{head}<p>{counts}, about {self.left} trials left; {html.escape(self.reason)}</p>"
-                f"{table_html(('register', 'field', 'good', 'tried, bad'), self.changed)}"
-                f"{table_html(('probable', 'suspect'), suspects)}")
+        return (
+            f"{head}<p>{counts}, about {self.left} trials left; {html.escape(self.reason)}</p>"
+            f"{table_html(('register', 'field', 'good', 'tried, bad'), self.changed)}"
+            f"{table_html(('probable', 'suspect'), suspects)}"
+        )
 
 
 class BisectView(View):
@@ -382,10 +441,17 @@ class BisectView(View):
     parts: traitlets.List[Any] = traitlets.List().tag(sync=True)
     shown = traitlets.Dict().tag(sync=True)
 
-    def __init__(self, good: Capture, bad: Capture, oracle: Oracle | None = None, **options: Any) -> None:
+    def __init__(
+        self, good: Capture, bad: Capture, oracle: Oracle | None = None, **options: Any
+    ) -> None:
         model = BisectModel(good, bad, oracle, **options)
-        super().__init__(model, good=good.name, bad=bad.name, shown=model.shown,
-                         parts=[list(row) for row in model.parts])
+        super().__init__(
+            model,
+            good=good.name,
+            bad=bad.name,
+            shown=model.shown,
+            parts=[list(row) for row in model.parts],
+        )
         model.observe(self._show)
 
     def _show(self, _: Any) -> None:
@@ -400,7 +466,9 @@ class BisectView(View):
 
 def _callable(oracle: Any) -> Callable[[Capture], str] | None:
     if oracle is not None and not callable(oracle):
-        raise TypeError(f"oracle: got {type(oracle).__name__}, allowed is what is called with a capture")
+        raise TypeError(
+            f"oracle: got {type(oracle).__name__}, allowed is what is called with a capture"
+        )
     return oracle
 
 
@@ -419,11 +487,15 @@ def sentence(error: BaseException) -> str:
 def _row(session: Bisection, part: Difference) -> Row:
     """A part that differs, as texts; of a buffer its length, and how many bytes differ."""
     if part.block == BUFFER:
-        one, other = (np.frombuffer(capture.buffers.get(part.register, b""), np.uint8)
-                      for capture in (session.good, session.bad))
+        one, other = (
+            np.frombuffer(capture.buffers.get(part.register, b""), np.uint8)
+            for capture in (session.good, session.bad)
+        )
         both = min(len(one), len(other))
         differ = int(np.count_nonzero(one[:both] != other[:both])) + abs(len(one) - len(other))
-        return Row("buffer", part.register, f"{len(one)} bytes", f"{len(other)} bytes, {differ} differ")
+        return Row(
+            "buffer", part.register, f"{len(one)} bytes", f"{len(other)} bytes, {differ} differ"
+        )
     jobs = jobs_of(session.good, session.bad)
     task = f"{jobs[part.task].name or f'job {part.task}'} " if len(jobs) > 1 else ""
     where = f"{task}{part.block} {part.register}".strip()
@@ -431,7 +503,13 @@ def _row(session: Bisection, part: Difference) -> Row:
 
 
 def _meant(value: Any, address: bool) -> str:
-    text = "not written" if value is None else f"{value:#x}" if address and isinstance(value, int) else str(value)
+    text = (
+        "not written"
+        if value is None
+        else f"{value:#x}"
+        if address and isinstance(value, int)
+        else str(value)
+    )
     return text if len(text) <= LETTERS else f"{text[:LETTERS]}…"
 
 
@@ -442,6 +520,9 @@ def _counted(rows: Sequence[Row]) -> str:
     '1 field and 1 buffer'
     """
     buffers = sum(row.where == "buffer" for row in rows)
-    told = [plural(count, name) for count, name in (
-        (len(rows) - buffers, "field"), (buffers, "buffer")) if count]
+    told = [
+        plural(count, name)
+        for count, name in ((len(rows) - buffers, "field"), (buffers, "buffer"))
+        if count
+    ]
     return " and ".join(told) or "nothing"

@@ -22,10 +22,17 @@ from npulab.registers.map import RegisterMap
 from npulab.support.refuse import shortly
 from npulab.support.text import plural
 
-LARGEST = 2 ** WORD_BITS - 1
+LARGEST = 2**WORD_BITS - 1
 CHANGES_NAMED = 4
 CHOICES = 100  # names of an enum that are offered while a value is typed
-LETTERS = {"law": "L", "constant": "C", "rivals": "R", "open": "?", "never exercised": "·", "nuisance": "N"}
+LETTERS = {
+    "law": "L",
+    "constant": "C",
+    "rivals": "R",
+    "open": "?",
+    "never exercised": "·",
+    "nuisance": "N",
+}
 
 
 class Words(traitlets.TraitType[tuple[int, ...], Any]):
@@ -38,12 +45,16 @@ class Words(traitlets.TraitType[tuple[int, ...], Any]):
         try:
             words = tuple(operator.index(word) for word in value)
         except TypeError:
-            raise ValueError(f"{self.name}: got {value!r}, allowed are {obj.count} whole numbers") from None
+            raise ValueError(
+                f"{self.name}: got {value!r}, allowed are {obj.count} whole numbers"
+            ) from None
         if len(words) != obj.count:
             raise ValueError(f"{self.name}: got {len(words)}, allowed is {obj.count}")
         for index, word in enumerate(words):
             if not 0 <= word <= LARGEST:
-                raise ValueError(f"{self.name}: got {word} as word {index}, allowed is 0 to {LARGEST}")
+                raise ValueError(
+                    f"{self.name}: got {word} as word {index}, allowed is 0 to {LARGEST}"
+                )
         return words
 
 
@@ -60,7 +71,9 @@ class Parameter(traitlets.TraitType[str, Any]):
 
 def a_bit() -> Numbers:
     """A bit of the words of the owner, at first the first word's highest."""
-    return Numbers("(word, bit)", (0, WORD_BITS - 1), lambda owner, *_: ((0, owner.count), (0, WORD_BITS)))
+    return Numbers(
+        "(word, bit)", (0, WORD_BITS - 1), lambda owner, *_: ((0, owner.count), (0, WORD_BITS))
+    )
 
 
 class Cell(NamedTuple):
@@ -89,14 +102,21 @@ class Rows:
         if job.writes:
             return cls._written(job, registers)
         if len(job.words) != len(registers):
-            raise ValueError(f"words: got {len(job.words)}, allowed is {len(registers)} (block {job.block})")
+            raise ValueError(
+                f"words: got {len(job.words)}, allowed is {len(registers)} (block {job.block})"
+            )
         return cls.whole(registers)
 
     @classmethod
     def whole(cls, registers: RegisterMap) -> Rows:
         """Every word of a map."""
         labels = tuple(register for _, _, register in registers.registers)
-        return cls(tuple(registers), tuple(map(registers.key, registers)), labels, tuple(range(len(labels))))
+        return cls(
+            tuple(registers),
+            tuple(map(registers.key, registers)),
+            labels,
+            tuple(range(len(labels))),
+        )
 
     @classmethod
     def _written(cls, job: Job, registers: RegisterMap) -> Rows:
@@ -127,7 +147,9 @@ class Rows:
             for piece in item.pieces:
                 if piece.word in lines:
                     lines[piece.word].append(Cell(index, piece))
-        return tuple(tuple(sorted(lines[slot], key=lambda cell: -cell.piece.lsb)) for slot in self.slots)
+        return tuple(
+            tuple(sorted(lines[slot], key=lambda cell: -cell.piece.lsb)) for slot in self.slots
+        )
 
     def raw(self, words: Sequence[int]) -> list[int]:
         """Raw value of each field; registers that the job does not write count as 0."""
@@ -144,8 +166,11 @@ class Rows:
         changed = tuple(int(word) for word in wide[list(self.slots)])
         wide[list({*range(len(wide))} - {*self.slots})] = 0
         if int(item.extract(wide)) != int(item.stored(raw)):
-            raise ValueError(f"field {item.name}: got raw {int(raw):#x}, which sets bits of registers that the job "
-                             f"does not write")
+            raise ValueError(
+                f"field {item.name}: got raw {int(raw):#x}, which sets bits of registers that the "
+                "job "
+                f"does not write"
+            )
         return changed
 
     def bits(self, item: Field) -> str:
@@ -168,8 +193,16 @@ class BitsModel(Model):
     words = Words()
     reference = Words()
     cursor = a_bit()
-    selection = Numbers("(word, lsb, width)", (), lambda owner, word, lsb, width: (
-        (0, owner.count), (0, WORD_BITS), (1, WORD_BITS - lsb + 1)), empty=True)
+    selection = Numbers(
+        "(word, lsb, width)",
+        (),
+        lambda owner, word, lsb, width: (
+            (0, owner.count),
+            (0, WORD_BITS),
+            (1, WORD_BITS - lsb + 1),
+        ),
+        empty=True,
+    )
     values = traitlets.List(traitlets.Unicode())
     summary = traitlets.Unicode()
     status = traitlets.Unicode()
@@ -178,12 +211,20 @@ class BitsModel(Model):
     read = traitlets.Int()
     _held = False  # while several changes are made that are told as one
 
-    def __init__(self, rows: Rows, words: Sequence[int], reference: Sequence[int], laws: Any = None,
-                 sweep: Any = None) -> None:
+    def __init__(
+        self,
+        rows: Rows,
+        words: Sequence[int],
+        reference: Sequence[int],
+        laws: Any = None,
+        sweep: Any = None,
+    ) -> None:
         if laws is not None:
             need_laws("laws", laws)
         if sweep is not None and not hasattr(sweep, "words"):
-            raise TypeError(f"sweep: got {shortly(sweep)}, allowed is a Sweep, as npulab.load_sweep(path) gives")
+            raise TypeError(
+                f"sweep: got {shortly(sweep)}, allowed is a Sweep, as npulab.load_sweep(path) gives"
+            )
         self.rows, self.laws = rows, laws
         self._cells = rows.cells
         source = sweep if laws is None else laws
@@ -200,7 +241,9 @@ class BitsModel(Model):
     def _placed(self, rows: Sequence[Any]) -> list[Any]:
         """Rows by register as rows by word of the job."""
         if len(rows) != len(self.rows.registers) and len(rows) < max(self.rows.slots) + 1:
-            raise ValueError(f"laws or sweep: got {len(rows)} words, allowed is {len(self.rows.registers)}")
+            raise ValueError(
+                f"laws or sweep: got {len(rows)} words, allowed is {len(self.rows.registers)}"
+            )
         return [rows[slot] for slot in self.rows.slots]
 
     def law_of(self, item: Field) -> str:
@@ -208,11 +251,18 @@ class BitsModel(Model):
         if self.laws is None:
             return ""
         own = {(piece.word, piece.lsb, piece.width) for piece in item.pieces}
-        out = [(law.text if (law.word, law.lsb, law.width) in own else
-                f"{self.rows.registers[law.word]}{span(law.lsb, law.width)} {law.text}")
-               for law in self.laws.fields
-               if any(law.word == word and law.lsb < lsb + width and lsb < law.lsb + law.width
-                      for word, lsb, width in own)]
+        out = [
+            (
+                law.text
+                if (law.word, law.lsb, law.width) in own
+                else f"{self.rows.registers[law.word]}{span(law.lsb, law.width)} {law.text}"
+            )
+            for law in self.laws.fields
+            if any(
+                law.word == word and law.lsb < lsb + width and lsb < law.lsb + law.width
+                for word, lsb, width in own
+            )
+        ]
         return "; ".join(map(str, out))
 
     def reread(self, rows: Rows, words: Sequence[int] | None = None) -> None:
@@ -233,15 +283,24 @@ class BitsModel(Model):
     @property
     def fields(self) -> dict[str, Any]:
         """Every field's value as meant, by name."""
-        return {name: item.text(raw)
-                for name, item, raw in zip(self.rows.names, self.rows.fields, self.rows.raw(self.words), strict=True)}
+        return {
+            name: item.text(raw)
+            for name, item, raw in zip(
+                self.rows.names, self.rows.fields, self.rows.raw(self.words), strict=True
+            )
+        }
 
     @property
     def changed(self) -> dict[str, tuple[Any, Any]]:
         """(reference, now) of each field that differs, as meant, by name."""
         pairs = zip(self.rows.raw(self.reference), self.rows.raw(self.words), strict=True)
-        return {name: (item.text(before), item.text(now)) for name, item, (before, now)
-                in zip(self.rows.names, self.rows.fields, pairs, strict=True) if before != now}
+        return {
+            name: (item.text(before), item.text(now))
+            for name, item, (before, now) in zip(
+                self.rows.names, self.rows.fields, pairs, strict=True
+            )
+            if before != now
+        }
 
     @property
     def compared(self) -> str:
@@ -266,20 +325,39 @@ class BitsModel(Model):
         """A bit and its field in one line: place, name, bits, raw and value, evidence, note."""
         index = self._index(word, bit)
         about = self.about(index)
-        return " · ".join([f"{self.rows.labels[word]} bit {bit}", f"{about['name']} {about['bits']}",
-                           self.values[index], about["known"]])
+        return " · ".join(
+            [
+                f"{self.rows.labels[word]} bit {bit}",
+                f"{about['name']} {about['bits']}",
+                self.values[index],
+                about["known"],
+            ]
+        )
 
     def about(self, index: int) -> dict[str, Any]:
         """What a view shows of a field and does not change with the words; pieces as [word, lsb,
         width], ``kind`` is its evidence without the case."""
         item = self.rows.fields[index]
         law = self.law_of(item)
-        known = " · ".join(filter(None, [f"evidence {self.evidence(item.evidence)}", item.note, law and f"law {law}"]))
-        pieces = [[self.rows.slots.index(piece.word), piece.lsb, piece.width]
-                  for piece in item.pieces if piece.word in self.rows.slots]
-        return {"name": self.rows.names[index], "bits": self.rows.bits(item), "known": known,
-                "kind": item.evidence.partition(":")[0], "automatic": item.automatic, "pieces": pieces,
-                "choices": [name for _, name in item.names[:CHOICES]]}
+        known = " · ".join(
+            filter(
+                None, [f"evidence {self.evidence(item.evidence)}", item.note, law and f"law {law}"]
+            )
+        )
+        pieces = [
+            [self.rows.slots.index(piece.word), piece.lsb, piece.width]
+            for piece in item.pieces
+            if piece.word in self.rows.slots
+        ]
+        return {
+            "name": self.rows.names[index],
+            "bits": self.rows.bits(item),
+            "known": known,
+            "kind": item.evidence.partition(":")[0],
+            "automatic": item.automatic,
+            "pieces": pieces,
+            "choices": [name for _, name in item.names[:CHOICES]],
+        }
 
     def _index(self, word: int, bit: int) -> int:
         word, bit = type(self).cursor.check("bit", self, (word, bit))
@@ -292,18 +370,29 @@ class BitsModel(Model):
         now = self.rows.raw(self.words)
         before = now if self.words == self.reference else self.rows.raw(self.reference)
         self.values = [_value(*each) for each in zip(self.rows.fields, now, before, strict=True)]
-        changes = [f"{name} {meant(item, old)} → {meant(item, new)}" for name, item, old, new
-                   in zip(self.rows.names, self.rows.fields, before, now, strict=True) if old != new]
-        self.summary = _summary(self.differing, changes, self.compared) if changes else self.unchanged
+        changes = [
+            f"{name} {meant(item, old)} → {meant(item, new)}"
+            for name, item, old, new in zip(
+                self.rows.names, self.rows.fields, before, now, strict=True
+            )
+            if old != new
+        ]
+        self.summary = (
+            _summary(self.differing, changes, self.compared) if changes else self.unchanged
+        )
 
     def _repr_html_(self) -> str:
         words = [_html_row(self, word) for word in range(self.count)]
         if len(words) >= ROWS_SHOWN:
             left = len(words) - ROWS_SHOWN + 2
             words[-left:] = [f"<tr><td colspan='3'>… {left} more words</td></tr>"]
-        head = "".join(f"<th style='text-align:left'>{name}</th>" for name in ("register", "word", "fields"))
-        return (f"{self.heading_html()}"
-                f"<table style='font-family:monospace'><tr>{head}</tr>{''.join(words)}</table>")
+        head = "".join(
+            f"<th style='text-align:left'>{name}</th>" for name in ("register", "word", "fields")
+        )
+        return (
+            f"{self.heading_html()}"
+            f"<table style='font-family:monospace'><tr>{head}</tr>{''.join(words)}</table>"
+        )
 
 
 class BitsView(View):
@@ -327,8 +416,10 @@ class BitsView(View):
 
 def _drawn(model: BitsModel) -> dict[str, Any]:
     """What a view draws its rows from, the fields last."""
-    return {"registers": list(model.rows.labels),
-            "places": [model.about(index) for index in range(len(model.rows.fields))]}
+    return {
+        "registers": list(model.rows.labels),
+        "places": [model.about(index) for index in range(len(model.rows.fields))],
+    }
 
 
 def letters_of(status: Any) -> list[list[str]]:
@@ -352,17 +443,23 @@ def _value(item: Field, now: int, before: int) -> str:
 
 def _summary(bits: int, changes: Sequence[str], compared: str) -> str:
     more = f", … {len(changes) - CHANGES_NAMED} more" if len(changes) > CHANGES_NAMED else ""
-    return (f"{plural(bits, 'bit')} in {plural(len(changes), 'field')} differ{'s' * (bits == 1)} "
-            f"from {compared}: {', '.join(changes[:CHANGES_NAMED])}{more}")
+    return (
+        f"{plural(bits, 'bit')} in {plural(len(changes), 'field')} differ{'s' * (bits == 1)} "
+        f"from {compared}: {', '.join(changes[:CHANGES_NAMED])}{more}"
+    )
 
 
 def _html_row(model: BitsModel, word: int) -> str:
     now, reference = model.words[word], model.reference[word]
-    shown = f"{now:#010x}" if now == reference else f"<b>{now:#010x}</b> (reference {reference:#010x})"
+    shown = (
+        f"{now:#010x}" if now == reference else f"<b>{now:#010x}</b> (reference {reference:#010x})"
+    )
     fields = ", ".join(_html_field(model, cell) for cell in model._cells[word])
-    return (f"<tr><td style='text-align:left;vertical-align:top'>{html.escape(model.rows.labels[word])}</td>"
-            f"<td style='text-align:left;vertical-align:top;white-space:nowrap'>{shown}</td>"
-            f"<td style='text-align:left'>{fields}</td></tr>")
+    return (
+        f"<tr><td style='text-align:left;vertical-align:top'>{html.escape(model.rows.labels[word])}</td>"
+        f"<td style='text-align:left;vertical-align:top;white-space:nowrap'>{shown}</td>"
+        f"<td style='text-align:left'>{fields}</td></tr>"
+    )
 
 
 # The value stands where the lowest piece of a field is; the other pieces say which of its bits they
@@ -377,7 +474,11 @@ def _html_field(model: BitsModel, cell: Cell) -> str:
 
 
 def need_laws(what: str, given: object) -> None:
-    """Raise TypeError for what has not the status of each bit, as laws have; a map's is a method."""
+    """Raise TypeError for what has not the status of each bit, as laws have; a map's is a
+    method.
+    """
     status = getattr(given, "status", None)
     if status is None or callable(status):
-        raise TypeError(f"{what}: got {shortly(given)}, allowed are Laws, as npulab.find_laws gives")
+        raise TypeError(
+            f"{what}: got {shortly(given)}, allowed are Laws, as npulab.find_laws gives"
+        )

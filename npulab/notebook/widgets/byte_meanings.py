@@ -21,7 +21,7 @@ MOST_KINDS = 31  # told apart, besides bytes that mean nothing
 OTHER = "other"
 FILL = "fill"
 BYTE_BITS = 8
-CHUNK = 2 ** 20  # bytes
+CHUNK = 2**20  # bytes
 MOST_INDICES = 28  # along an axis that are told apart; more share a kind with their neighbours
 PLACES = ("core", "channel", "plane", "row", "column")
 FIRST, SECOND, SUMS, CONSTANT = "element", "next element", "sums", "constant"
@@ -48,7 +48,7 @@ class OfItems:
         """What there is, in order; the last stands for all that is past the most that are told
         apart."""
         names = list(dict.fromkeys(str(item.kind) for item in self.items))
-        return tuple(names if len(names) <= MOST_KINDS else [*names[:MOST_KINDS - 1], OTHER])
+        return tuple(names if len(names) <= MOST_KINDS else [*names[: MOST_KINDS - 1], OTHER])
 
     @cached_property
     def starts(self) -> np.ndarray:
@@ -57,7 +57,9 @@ class OfItems:
     @cached_property
     def ends(self) -> np.ndarray:
         """Ends of the items, each before the next begins; in the order of the items."""
-        ends = self.starts + np.fromiter((item.bits for item in self.items), np.int64, len(self.items))
+        ends = self.starts + np.fromiter(
+            (item.bits for item in self.items), np.int64, len(self.items)
+        )
         ends[:-1] = np.minimum(ends[:-1], self.starts[1:])
         return ends
 
@@ -65,7 +67,11 @@ class OfItems:
         """What most bits of each byte are for, ``(size,) uint8``: 0 for nothing, else the place in
         ``kinds`` from 1."""
         number = {name: at for at, name in enumerate(self.kinds, 1)}
-        of = np.fromiter((number.get(str(item.kind), len(number)) for item in self.items), np.uint8, len(self.items))
+        of = np.fromiter(
+            (number.get(str(item.kind), len(number)) for item in self.items),
+            np.uint8,
+            len(self.items),
+        )
         out = np.zeros(self.size, np.uint8)
         for first in range(0, self.size, CHUNK):
             end = min(first + CHUNK, self.size)
@@ -97,8 +103,11 @@ class OfLayout:
 
     def __post_init__(self) -> None:
         if self.layout.size > len(self.data):
-            raise ValueError(f"items: got a layout of {self.layout.size} bytes, allowed is at most {len(self.data)}, "
-                             "the bytes of the buffer")
+            raise ValueError(
+                f"items: got a layout of {self.layout.size} bytes, allowed is at most "
+                f"{len(self.data)}, "
+                "the bytes of the buffer"
+            )
 
     @property
     def each(self) -> int:
@@ -111,8 +120,10 @@ class OfLayout:
         if self.axis < 0:
             return FIRST, SECOND, FILL, SUMS, CONSTANT
         count, each = self.layout.shape[self.axis], self.each
-        names = [f"{first}" if each == 1 else f"{first} to {min(first + each, count) - 1}"
-                 for first in range(0, count, each)]
+        names = [
+            f"{first}" if each == 1 else f"{first} to {min(first + each, count) - 1}"
+            for first in range(0, count, each)
+        ]
         return *(f"axis {self.axis}: {name}" for name in names), FILL, SUMS, CONSTANT
 
     @cached_property
@@ -130,14 +141,16 @@ class OfLayout:
         return out
 
     def classes(self) -> np.ndarray:
-        """Elements by turns or by their index along the axis, fill, sums, constants; past the layout's end nothing."""
+        """Elements by turns or by their index along the axis, fill, sums, constants; past the
+        layout's end nothing.
+        """
         out = np.zeros(len(self.data), np.uint8)
         size = self.layout.size
         fill = self.data[:size] == self.layout.blank(size)
         out[:size] = np.where(fill, self.kinds.index(FILL) + 1, 0)
         for part in self.layout.parts:
             name = SUMS if hasattr(part, "axis") else CONSTANT
-            out[part.offset:part.offset + part.size] = self.kinds.index(name) + 1
+            out[part.offset : part.offset + part.size] = self.kinds.index(name) + 1
         here = self.owners >= 0
         if self.axis < 0:
             out[here] = 1 + self.owners[here] % 2
@@ -150,12 +163,17 @@ class OfLayout:
         """The element of a byte, or the part of the layout that holds it."""
         layout, number = self.layout, int(self.owners[byte])
         if number < 0:
-            return [Meant(str(part), part.offset, part.size) for part in layout.parts
-                    if part.offset <= byte < part.offset + part.size]
+            return [
+                Meant(str(part), part.offset, part.size)
+                for part in layout.parts
+                if part.offset <= byte < part.offset + part.size
+            ]
         place = int(self.places[number])
         copy = next(one for one in (0, *layout.copies) if 0 <= byte - place - one < layout.itemsize)
         index = tuple(int(n) for n in np.unravel_index(number, layout.shape))
-        stored = elements_at(self.data, np.array([place + copy]), layout.itemsize, layout.big_endian)
+        stored = elements_at(
+            self.data, np.array([place + copy]), layout.itemsize, layout.big_endian
+        )
         value = restore(stored, layout.xor, layout.add).view(layout.dtype)[0]
         of = f", byte {byte - place - copy} of {layout.itemsize}" if layout.itemsize > 1 else ""
         said = f"element {index} = {value}{f', a copy {copy:+d} bytes away' if copy else ''}{of}"
@@ -179,14 +197,19 @@ class OfMap:
     def _places(self) -> list[int]:
         """The byte of each word."""
         several = len({block for block, _, _ in self.registers.registers}) > 1
-        return [WORD_BYTES * word if several else offset
-                for word, (_, offset, _) in enumerate(self.registers.registers)]
+        return [
+            WORD_BYTES * word if several else offset
+            for word, (_, offset, _) in enumerate(self.registers.registers)
+        ]
 
     @cached_property
     def _bits(self) -> list[tuple[int, int, int]]:
         """(first bit, bits, field) of every run of bits that the buffer has whole."""
-        out = [(BYTE_BITS * self._places[piece.word] + piece.lsb, piece.width, number)
-               for number, item in enumerate(self.registers) for piece in item.pieces]
+        out = [
+            (BYTE_BITS * self._places[piece.word] + piece.lsb, piece.width, number)
+            for number, item in enumerate(self.registers)
+            for piece in item.pieces
+        ]
         return sorted(one for one in out if one[0] + one[1] <= BYTE_BITS * len(self.data))
 
     @cached_property
@@ -207,8 +230,11 @@ class OfMap:
 
     def at(self, byte: int) -> list[Meant]:
         """The fields that a byte has a bit of."""
-        here = [number for bit, bits, number in self._bits
-                if bit < BYTE_BITS * (byte + 1) and bit + bits > BYTE_BITS * byte]
+        here = [
+            number
+            for bit, bits, number in self._bits
+            if bit < BYTE_BITS * (byte + 1) and bit + bits > BYTE_BITS * byte
+        ]
         return [self._meant(self.fields[number]) for number in dict.fromkeys(here)]
 
     def _meant(self, item: Field) -> Meant:
@@ -217,12 +243,18 @@ class OfMap:
         meant = "goes on past the end"
         if max(places) + WORD_BYTES <= len(self.data):
             for piece, place in zip(item.pieces, places, strict=True):
-                words[piece.word] = np.frombuffer(self.data[place:place + WORD_BYTES].tobytes(), "<u4")[0]
+                words[piece.word] = np.frombuffer(
+                    self.data[place : place + WORD_BYTES].tobytes(), "<u4"
+                )[0]
             raw = int(item.extract(words))
             meant = f"{raw:#x}" if item.address else f"{raw:#x} = {item.text(raw)}"
-        where = " ".join(f"{self.registers.registers[piece.word][2]}[{_span(piece)}]" for piece in item.pieces)
+        where = " ".join(
+            f"{self.registers.registers[piece.word][2]}[{_span(piece)}]" for piece in item.pieces
+        )
         note = f", {item.note}" if item.note else ""
-        return Meant(f"{item.name} {where} {meant}, evidence {item.evidence}{note}", places[0], WORD_BYTES)
+        return Meant(
+            f"{item.name} {where} {meant}, evidence {item.evidence}{note}", places[0], WORD_BYTES
+        )
 
 
 Meaning = OfItems | OfLayout | OfMap
@@ -235,8 +267,12 @@ def meaning(items: Any, data: np.ndarray) -> Meaning:
     Raises TypeError for anything else.
     """
     items = items.layout if isinstance(items, Found) else items
-    if isinstance(items, Layout | Table) and (items.swap or items.bits < 8) and items.size <= len(data):
-        items = items.items(data[:items.size], kind=FIRST)
+    if (
+        isinstance(items, Layout | Table)
+        and (items.swap or items.bits < 8)
+        and items.size <= len(data)
+    ):
+        items = items.items(data[: items.size], kind=FIRST)
     if isinstance(items, Layout | Table):
         return OfLayout(items, data)
     registers = items if isinstance(items, RegisterMap) else getattr(items, "map", None)
@@ -247,8 +283,11 @@ def meaning(items: Any, data: np.ndarray) -> Meaning:
     try:
         found = sorted(items, key=lambda item: item.bit)
     except (AttributeError, TypeError):
-        raise TypeError(f"items: got {type(items).__name__}, allowed are items of a stream, the table of explain, a "
-                        "layout or a register map") from None
+        raise TypeError(
+            f"items: got {type(items).__name__}, allowed are items of a stream, the table of "
+            "explain, a "
+            "layout or a register map"
+        ) from None
     return OfItems(found, len(data))
 
 
@@ -274,13 +313,21 @@ def _meant(item: Item) -> Meant:
     several = f", stands for {item.weights} weights" if item.weights > 1 else ""
     said = f"{item.kind} {', '.join(places)}".strip()
     where = f"{item.bits} bit{'s' * (item.bits != 1)} from byte {byte:#x} bit {bit}"
-    return Meant(f"{said} = {item.value} ({item.value:#x}){several}, {where}", byte, max(end - byte, 1))
+    return Meant(
+        f"{said} = {item.value} ({item.value:#x}){several}, {where}", byte, max(end - byte, 1)
+    )
 
 
 def _item(row: Any) -> Item:
     places = {name: int(getattr(row, name)) for name in PLACES if not pd.isna(getattr(row, name))}
-    return Item(BYTE_BITS * int(row.byte) + int(row.bit), int(row.bits), str(row.kind), int(row.value),
-                weights=int(row.weights), **places)
+    return Item(
+        BYTE_BITS * int(row.byte) + int(row.bit),
+        int(row.bits),
+        str(row.kind),
+        int(row.value),
+        weights=int(row.weights),
+        **places,
+    )
 
 
 def runs_of(data: np.ndarray, length: int) -> np.ndarray:
@@ -294,7 +341,7 @@ def runs_of(data: np.ndarray, length: int) -> np.ndarray:
         step = min(have, length - 1 - have)
         window, have = window[:-step] & window[step:], have + step
     out = np.zeros(len(data), bool)
-    out[:len(window)] = window
+    out[: len(window)] = window
     have = 1
     while have < length:
         step = min(have, length - have)

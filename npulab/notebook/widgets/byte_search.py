@@ -8,8 +8,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-NUMBERS = {"u8": "u1", "u16": "u2", "u32": "u4", "u64": "u8", "i8": "i1", "i16": "i2", "i32": "i4", "i64": "i8",
-           "f16": "f2", "f32": "f4", "f64": "f8"}
+NUMBERS = {
+    "u8": "u1",
+    "u16": "u2",
+    "u32": "u4",
+    "u64": "u8",
+    "i8": "i1",
+    "i16": "i2",
+    "i32": "i4",
+    "i64": "i8",
+    "f16": "f2",
+    "f32": "f4",
+    "f64": "f8",
+}
 ELEMENTS = ("bytes", "text", *NUMBERS)
 MOST_PATTERN = 256  # bytes
 MOST_DIGITS = 80  # of a number that is typed
@@ -49,7 +60,9 @@ def pattern(asked: str, element: str, big_endian: bool = False) -> Pattern:
     return _of_float(asked, element, kind) if kind.kind == "f" else _of_int(asked, element, kind)
 
 
-def find(data: np.ndarray, asked: str, element: str = "bytes", big_endian: bool = False) -> np.ndarray:
+def find(
+    data: np.ndarray, asked: str, element: str = "bytes", big_endian: bool = False
+) -> np.ndarray:
     """Every offset ``(n,) int64``, ascending, at which ``asked`` stands in bytes ``(size,) uint8``.
 
     Raises ValueError as ``pattern`` does.
@@ -68,16 +81,16 @@ def find(data: np.ndarray, asked: str, element: str = "bytes", big_endian: bool 
     everywhere: Any = None
     places: np.ndarray | None = None
     for first, size in _pieces(len(wanted.value)):
-        if not any(wanted.mask[first:first + size]):
+        if not any(wanted.mask[first : first + size]):
             continue
         if places is not None:
             for at in range(first, first + size):
                 places = places[data[places + at] & wanted.mask[at] == wanted.value[at]]
             continue
-        piece = wanted.value[first:first + size], wanted.mask[first:first + size]
+        piece = wanted.value[first : first + size], wanted.mask[first : first + size]
         if piece not in tested:
             tested[piece] = _test(data, wanted, first, size)
-        here = tested[piece][first:first + count]
+        here = tested[piece][first : first + count]
         everywhere = here if everywhere is None else everywhere & here
         if np.count_nonzero(everywhere) * FEW < count:
             places = np.flatnonzero(everywhere)
@@ -121,7 +134,10 @@ def _short(value: bytes) -> bytes:
 def _of_hex(asked: str) -> Pattern:
     digits = re.sub(r"\s+", "", asked).removeprefix("0x")
     if not re.fullmatch(r"([0-9a-fA-F?]{2})+", digits) or not digits.strip("?"):
-        raise ValueError(f"search: got {asked!r:.60}, allowed are pairs of hex digits, ? for any, such as 3f ?? 80")
+        raise ValueError(
+            f"search: got {asked!r:.60}, allowed are pairs of hex digits, ? for any, such as 3f ?? "
+            "80"
+        )
     value = _short(bytes.fromhex(digits.replace("?", "0")))
     return Pattern(value, bytes.fromhex(re.sub("[^?]", "f", digits).replace("?", "0")))
 
@@ -131,7 +147,9 @@ def _of_int(asked: str, element: str, kind: np.dtype) -> Pattern:
     try:
         number = int(asked if len(asked) <= MOST_DIGITS else "", 0)
     except ValueError:
-        raise ValueError(f"search: got {asked!r:.60}, allowed is a whole number, such as 12 or 0xc") from None
+        raise ValueError(
+            f"search: got {asked!r:.60}, allowed is a whole number, such as 12 or 0xc"
+        ) from None
     if not info.min <= number <= info.max:
         raise ValueError(f"search: got {number}, allowed in {element} is {info.min} to {info.max}")
     return _exact(np.array([number], kind).tobytes(), kind.str[0] == ">")
@@ -141,11 +159,16 @@ def _of_float(asked: str, element: str, kind: np.dtype) -> Pattern:
     try:
         number = float(asked)
     except ValueError:
-        raise ValueError(f"search: got {asked!r:.60}, allowed is a number, such as 0.5, inf or nan") from None
+        raise ValueError(
+            f"search: got {asked!r:.60}, allowed is a number, such as 0.5, inf or nan"
+        ) from None
     with np.errstate(over="ignore"):
         stored = np.array([number], kind)
     if np.isinf(stored[0]) and not np.isinf(number):
-        raise ValueError(f"search: got {number}, allowed in {element} is {-np.finfo(kind).max} to {np.finfo(kind).max}")
+        raise ValueError(
+            f"search: got {number}, allowed in {element} is {-np.finfo(kind).max} to "
+            f"{np.finfo(kind).max}"
+        )
     big_endian = kind.str[0] == ">"
     unsigned = np.dtype(f"{kind.str[0] if kind.itemsize > 1 else '<'}u{kind.itemsize}")
     sign_off = np.array([2 ** (8 * kind.itemsize - 1) - 1], unsigned).tobytes()

@@ -23,10 +23,10 @@ from npulab.notebook.widgets.byte_search import ELEMENTS, MOST_DIGITS, NUMBERS, 
 from npulab.notebook.widgets.frame import Model, Numbers, View, assets
 
 COEFFICIENTS = "coefficients"
-MOST_BYTES = 2 ** 26
-WINDOW = 2 ** 22  # bytes that a view has at once
-STEP = 2 ** 12  # bytes that windows begin at multiples of
-MOST_MARKS = 2 ** 16  # matches that a view marks
+MOST_BYTES = 2**26
+WINDOW = 2**22  # bytes that a view has at once
+STEP = 2**12  # bytes that windows begin at multiples of
+MOST_MARKS = 2**16  # matches that a view marks
 RUN = 16  # equal bytes in a row that are taken for fill
 ROW = 16  # bytes
 FACE_ROWS = 16
@@ -71,8 +71,11 @@ class ByteModel(Model):
     """
 
     cursor = Numbers("byte", 0, lambda owner, _: [(0, owner.size)])
-    selection = Numbers("(offset, size)", (0, 1), lambda owner, offset, _: (
-        (0, owner.size), (1, owner.size - offset + 1)))
+    selection = Numbers(
+        "(offset, size)",
+        (0, 1),
+        lambda owner, offset, _: ((0, owner.size), (1, owner.size - offset + 1)),
+    )
     ends = Numbers("(anchor, cursor)", (0, 0), lambda owner, *_: 2 * [(0, owner.size)])
     pointed = Numbers("byte", -1, lambda owner, _: [(-1, owner.size)])
     colour = traitlets.Enum(COLOURS, "status")
@@ -87,13 +90,17 @@ class ByteModel(Model):
     start = traitlets.Int(read_only=True)
     turn = traitlets.Int(read_only=True)
 
-    def __init__(self, data: Any, buffer: str | None = None, items: Any = None, reference: Any = None) -> None:
+    def __init__(
+        self, data: Any, buffer: str | None = None, items: Any = None, reference: Any = None
+    ) -> None:
         capture = self._given = data if isinstance(data, Capture) else None
         self.buffer = _buffer(capture, buffer) if capture else buffer or ""
         self.data = _bytes(data, self.buffer)
         self.address = capture.addresses.get(self.buffer) if capture else None
         self.simulated = capture is not None and capture.simulated
-        self.title = f"{capture.target}/{capture.name}, {self.buffer}" if capture else self.buffer or "bytes"
+        self.title = (
+            f"{capture.target}/{capture.name}, {self.buffer}" if capture else self.buffer or "bytes"
+        )
         self.said = ""  # why the target does not say what the bytes mean
         self._asks = items is None and capture is not None and self.buffer == COEFFICIENTS
         self.meaning: Meaning | None = None
@@ -126,8 +133,12 @@ class ByteModel(Model):
 
     @property
     def summary(self) -> str:
-        said = ", ".join(f"{count} {name}" for name, count in self.counts.items() if name != STATUSES[PLAIN])
-        return "; ".join(filter(None, [f"{self.size} byte{'s' * (self.size != 1)}", said, self.said]))
+        said = ", ".join(
+            f"{count} {name}" for name, count in self.counts.items() if name != STATUSES[PLAIN]
+        )
+        return "; ".join(
+            filter(None, [f"{self.size} byte{'s' * (self.size != 1)}", said, self.said])
+        )
 
     @property
     def matches(self) -> np.ndarray:
@@ -143,7 +154,7 @@ class ByteModel(Model):
     def selected(self) -> bytes:
         """The bytes of the selection."""
         first, size = self.selection
-        return self.data[first:first + size].tobytes()
+        return self.data[first : first + size].tobytes()
 
     @property
     def window(self) -> slice:
@@ -161,17 +172,29 @@ class ByteModel(Model):
         out = []
         order = ">" if self.big_endian else "<"
         for name, kind in NUMBERS.items():
-            raw = self.data[byte:byte + int(kind[1])].tobytes()
-            out.append((name, str(np.frombuffer(raw, order + kind)[0]) if len(raw) == int(kind[1]) else "past the end"))
+            raw = self.data[byte : byte + int(kind[1])].tobytes()
+            out.append(
+                (
+                    name,
+                    str(np.frombuffer(raw, order + kind)[0])
+                    if len(raw) == int(kind[1])
+                    else "past the end",
+                )
+            )
         return out
 
     def describe(self, byte: int) -> str:
         """A byte in one line: offset, address, value, what it means, status, and what it is in the
         reference."""
         value = int(self.data[byte])
-        shown = f" '{chr(value)}'" if 0x20 <= value < 0x7f else ""
-        parts = [f"byte {byte:#x} ({byte})", "" if self.address is None else f"address {self.address + byte:#x}",
-                 f"{value:02x} = {value}{shown}", *self._meanings(byte, MOST_SAID), self._status(byte)]
+        shown = f" '{chr(value)}'" if 0x20 <= value < 0x7F else ""
+        parts = [
+            f"byte {byte:#x} ({byte})",
+            "" if self.address is None else f"address {self.address + byte:#x}",
+            f"{value:02x} = {value}{shown}",
+            *self._meanings(byte, MOST_SAID),
+            self._status(byte),
+        ]
         return " · ".join(filter(None, parts))
 
     def _meanings(self, byte: int, most: int) -> list[str]:
@@ -180,11 +203,17 @@ class ByteModel(Model):
 
     def _status(self, byte: int) -> str:
         status = int(self.statuses[byte])
-        others = [f"{one[byte]:02x}" if byte < len(one) else "past the end" for one in self.references]
+        others = [
+            f"{one[byte]:02x}" if byte < len(one) else "past the end" for one in self.references
+        ]
         told = dict.fromkeys(others)
         if status == CHANGED:
             return f"changed, reference {' or '.join(list(told)[:MOST_SAID])}"
-        same = STATUSES[CONSTANT if len(others) > 1 else UNCHANGED] if others and status in (FILLED, ZERO) else ""
+        same = (
+            STATUSES[CONSTANT if len(others) > 1 else UNCHANGED]
+            if others and status in (FILLED, ZERO)
+            else ""
+        )
         return ", ".join(filter(None, ["" if status == PLAIN else STATUSES[status], same]))
 
     # ---- what it does ----
@@ -235,13 +264,21 @@ class ByteModel(Model):
         """
         text = asked.strip() if len(asked) <= MOST_DIGITS else ""
         try:
-            number = int(text.removeprefix("@").removeprefix("+") or "none", 0) if text != "end" else self.size - 1
+            number = (
+                int(text.removeprefix("@").removeprefix("+") or "none", 0)
+                if text != "end"
+                else self.size - 1
+            )
         except ValueError:
-            raise ValueError(f"go to: got {asked!r:.60}, allowed is an offset such as 0x1f, +16, -4, end"
-                             f"{' or an address such as @0x80' * (self.address is not None)}") from None
+            raise ValueError(
+                f"go to: got {asked!r:.60}, allowed is an offset such as 0x1f, +16, -4, end"
+                f"{' or an address such as @0x80' * (self.address is not None)}"
+            ) from None
         if text.startswith("@"):
             if self.address is None:
-                raise ValueError(f"go to: got {asked!r:.60}, allowed are offsets where no address is known")
+                raise ValueError(
+                    f"go to: got {asked!r:.60}, allowed are offsets where no address is known"
+                )
             number -= self.address
         number += self.cursor if text[0] in "+-" else 0
         if not 0 <= number < self.size:
@@ -257,10 +294,12 @@ class ByteModel(Model):
         """
         typed, first = pattern(asked, self.element, self.big_endian), self.selection[0]
         if typed.above or first + len(typed.value) > self.size:
-            raise ValueError(f"write: got {asked!r:.60}, allowed is one value of at most "
-                             f"{self.size - first} bytes, which are there from byte {first:#x} on")
+            raise ValueError(
+                f"write: got {asked!r:.60}, allowed is one value of at most "
+                f"{self.size - first} bytes, which are there from byte {first:#x} on"
+            )
         value, kept = (np.frombuffer(part, np.uint8) for part in (typed.value, typed.mask))
-        old = self.data[first:first + len(value)]
+        old = self.data[first : first + len(value)]
         if not self.references:
             self.compare(self.data)
         self._done.append(self._put_bytes(first, (old & ~kept | value & kept).tobytes()))
@@ -311,8 +350,11 @@ class ByteModel(Model):
                 except ValueError as error:  # nobody would see it: a message has no cell to fail
                     self.set_trait("note", str(error))
             case _:
-                raise ValueError(f"message: got {asked!r:.80}, allowed is seek with 1 or -1, go and write with a "
-                                 "text, undo and redo with 1")
+                raise ValueError(
+                    f"message: got {asked!r:.80}, allowed is seek with 1 or -1, go and write with "
+                    "a "
+                    "text, undo and redo with 1"
+                )
 
     # ---- what follows ----
 
@@ -324,7 +366,10 @@ class ByteModel(Model):
     @traitlets.validate("axis")
     def _check_axis(self, proposal: Any) -> int:
         if not -1 <= proposal.value < len(self.axes):
-            raise ValueError(f"axis: got {proposal.value}, allowed is -1 to {len(self.axes) - 1}, the axes of a layout")
+            raise ValueError(
+                f"axis: got {proposal.value}, allowed is -1 to {len(self.axes) - 1}, the axes of a "
+                "layout"
+            )
         return int(proposal.value)
 
     @traitlets.observe("axis")
@@ -350,7 +395,9 @@ class ByteModel(Model):
             items = self._asked(self.capture)
         nothing = items is None or (isinstance(items, Sequence) and not items)
         self.meaning = None if nothing else meaning(items, self.data)
-        self.kind_of = np.zeros(self.size, np.uint8) if self.meaning is None else self.meaning.classes()
+        self.kind_of = (
+            np.zeros(self.size, np.uint8) if self.meaning is None else self.meaning.classes()
+        )
         self.axis = -1
 
     def _judge(self) -> None:
@@ -359,8 +406,11 @@ class ByteModel(Model):
         fill = runs_of(self.data, RUN) & (self.kind_of == 0)
         if FILL in kinds:
             fill |= self.kind_of == kinds.index(FILL) + 1
-        out = np.full(self.size, PLAIN if not self.references else CONSTANT if len(self.references) > 1 else UNCHANGED,
-                      np.uint8)
+        out = np.full(
+            self.size,
+            PLAIN if not self.references else CONSTANT if len(self.references) > 1 else UNCHANGED,
+            np.uint8,
+        )
         out[self.data == 0] = ZERO
         out[fill] = FILLED
         for one in self.references:
@@ -414,9 +464,16 @@ class ByteModel(Model):
     def _tell(self, _: Any) -> None:
         byte = self.cursor if self.pointed < 0 else self.pointed
         spans = [one[1:] for one in self.meaning.at(byte)[:MOST_SHOWN]] if self.meaning else []
-        self.set_trait("about", {"offset": byte, "line": self.describe(byte),
-                                 "values": [list(one) for one in self.values(byte)],
-                                 "meanings": self._meanings(byte, MOST_SHOWN), "spans": [list(one) for one in spans]})
+        self.set_trait(
+            "about",
+            {
+                "offset": byte,
+                "line": self.describe(byte),
+                "values": [list(one) for one in self.values(byte)],
+                "meanings": self._meanings(byte, MOST_SHOWN),
+                "spans": [list(one) for one in spans],
+            },
+        )
 
     def _repr_html_(self) -> str:
         rows = [_face_row(self, first) for first in range(0, min(self.size, FACE_ROWS * ROW), ROW)]
@@ -433,12 +490,22 @@ class ByteView(View):
 
     The arguments are those of ``ByteModel``.  ``cursor``, ``selection``, ``colour``, ``query``,
     ``element``, ``big_endian`` and ``axis`` are the model's and can be set and observed; ``about``,
-    ``found`` and ``note`` follow them; ``capture`` has the bytes as they are now. Everything else is on ``model``.
+    ``found`` and ``note`` follow them; ``capture`` has the bytes as they are now. Everything else
+    is on ``model``.
     """
 
     _esm, _css = assets("byte_view")
-    _linked = ("cursor", "selection", "ends", "pointed", "colour", "query", "element", "big_endian",
-               "axis")
+    _linked = (
+        "cursor",
+        "selection",
+        "ends",
+        "pointed",
+        "colour",
+        "query",
+        "element",
+        "big_endian",
+        "axis",
+    )
     _kept = ("cursor", "selection")
     _of, _followed = ByteModel, ("found", "ordinal", "about", "note")
 
@@ -453,7 +520,9 @@ class ByteView(View):
     marks = traitlets.Bytes().tag(sync=True)
     length = traitlets.Int(1).tag(sync=True)
 
-    def __init__(self, data: Any, buffer: str | None = None, items: Any = None, reference: Any = None) -> None:
+    def __init__(
+        self, data: Any, buffer: str | None = None, items: Any = None, reference: Any = None
+    ) -> None:
         model = ByteModel(data, buffer, items, reference)
         super().__init__(model, total=model.size)
         model.observe(self._show, ["start", "turn"])
@@ -476,7 +545,7 @@ class ByteView(View):
         window, matches = model.window, model.matches
         first, end = np.searchsorted(matches, [window.start - model.length + 1, window.stop])
         with self.hold_sync():
-            self.marks = matches[first:min(end, first + MOST_MARKS)].astype("<u4").tobytes()
+            self.marks = matches[first : min(end, first + MOST_MARKS)].astype("<u4").tobytes()
             self.length = model.length
 
 
@@ -499,7 +568,9 @@ def _buffer(capture: Capture, name: str | None) -> str:
     names = list(capture.buffers)
     found = name or (COEFFICIENTS if COEFFICIENTS in names else names[0] if names else "")
     if found not in capture.buffers:
-        raise LookupError(f"capture {capture.name}: got buffer {found!r}, it has {', '.join(names) or 'none'}")
+        raise LookupError(
+            f"capture {capture.name}: got buffer {found!r}, it has {', '.join(names) or 'none'}"
+        )
     return found
 
 
@@ -514,8 +585,10 @@ def _bytes(data: Any, buffer: str, name: str = "data") -> np.ndarray:
 
 
 def _face_row(model: ByteModel, first: int) -> str:
-    row = model.data[first:first + ROW]
-    shown = " ".join(f"{byte:02x}{'*' if status == CHANGED else ' '}"
-                     for byte, status in zip(row, model.statuses[first:first + ROW], strict=True))
-    text = "".join(chr(byte) if 0x20 <= byte < 0x7f else "." for byte in row)
+    row = model.data[first : first + ROW]
+    shown = " ".join(
+        f"{byte:02x}{'*' if status == CHANGED else ' '}"
+        for byte, status in zip(row, model.statuses[first : first + ROW], strict=True)
+    )
+    text = "".join(chr(byte) if 0x20 <= byte < 0x7F else "." for byte in row)
     return f"{first:08x}  {shown:{4 * ROW - 1}}  {text}"

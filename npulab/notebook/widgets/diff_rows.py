@@ -82,8 +82,10 @@ class DiffRow:
         xor = self.xor or 0
         differ = [str(bit) for bit in range(xor.bit_length()) if xor >> bit & 1]
         bits = f"bits that differ {', '.join(differ)}" if differ else ""
-        sides = [f"{name} {raw} = {value}" if raw != value else f"{name} {raw}"
-                 for name, raw, value in (("a", self.hex_a, self.a), ("b", self.hex_b, self.b))]
+        sides = [
+            f"{name} {raw} = {value}" if raw != value else f"{name} {raw}"
+            for name, raw, value in (("a", self.hex_a, self.a), ("b", self.hex_b, self.b))
+        ]
         kind = "address" if self.address else "nobody named it" if self.automatic else ""
         job = f"job {self.job}" if self.job.isdecimal() else self.job
         place = f"{job} {self.where} {self.field} {self.bits}".rstrip()
@@ -96,14 +98,20 @@ class DiffRow:
         if not any(letter in glob for letter in "*?["):
             glob = f"*{glob}*"
         register = f"{self.register}.{self.field}"
-        return any(fnmatchcase(name.casefold(), glob) for name in (self.field, register, f"{self.block}.{register}"))
+        return any(
+            fnmatchcase(name.casefold(), glob)
+            for name in (self.field, register, f"{self.block}.{register}")
+        )
 
 
 def rows(a: Capture | CaptureSet, b: Capture | CaptureSet) -> tuple[tuple[DiffRow, ...], int]:
     """The rows of ``npulab.diff`` by place, those of equal units as one, and how many fields are
     equal."""
     table = diff(a, b)
-    sides = [[raw_fields(capture) for capture in ([side] if isinstance(side, Capture) else side)] for side in (a, b)]
+    sides = [
+        [raw_fields(capture) for capture in ([side] if isinstance(side, Capture) else side)]
+        for side in (a, b)
+    ]
     every: dict[Key, Field] = {}
     for fields in (*sides[0], *sides[1]):
         for key, (first, _) in fields.items():
@@ -113,26 +121,61 @@ def rows(a: Capture | CaptureSet, b: Capture | CaptureSet) -> tuple[tuple[DiffRo
     for row in table.to_dict("records"):
         key = (row["task"], row["block"], row["register"], row["field"])
         item = every.get(key)
-        raws = [[*dict.fromkeys(fields[key][1] for fields in side if key in fields)] for side in sides]
+        raws = [
+            [*dict.fromkeys(fields[key][1] for fields in side if key in fields)] for side in sides
+        ]
         values = [row[name] if isinstance(row[name], list) else [row[name]] for name in ("a", "b")]
         meant = [_meant(side, row["address"]) for side in values]
         shown = meant if item is None else [_hex(*side) for side in zip(raws, values, strict=True)]
-        single = [side[0] for side, several in zip(raws, values, strict=True)
-                  if len(side) == 1 and None not in several]
-        known = "" if item is None else f"evidence {item.evidence}" + (f" · {item.note}" if item.note else "")
-        out.append(DiffRow(*key, "" if item is None else _bits(item), shown[0], shown[1],
-                           single[0] ^ single[1] if len(single) == 2 else None, meant[0], meant[1],
-                           bool(row["address"]), item is not None and item.automatic,
-                           str(row.get("differs", "")), known, 0 if item is None else item.width))
+        single = [
+            side[0]
+            for side, several in zip(raws, values, strict=True)
+            if len(side) == 1 and None not in several
+        ]
+        known = (
+            ""
+            if item is None
+            else f"evidence {item.evidence}" + (f" · {item.note}" if item.note else "")
+        )
+        out.append(
+            DiffRow(
+                *key,
+                "" if item is None else _bits(item),
+                shown[0],
+                shown[1],
+                single[0] ^ single[1] if len(single) == 2 else None,
+                meant[0],
+                meant[1],
+                bool(row["address"]),
+                item is not None and item.automatic,
+                str(row.get("differs", "")),
+                known,
+                0 if item is None else item.width,
+            )
+        )
     out.sort(key=lambda row: places(row.key))
-    together = folded([{"task": row.task, "block": row.block, "register": row.register,
-                        "field": row.field, "row": row} for row in out], jobs_of(a, b))
+    together = folded(
+        [
+            {
+                "task": row.task,
+                "block": row.block,
+                "register": row.register,
+                "field": row.field,
+                "row": row,
+            }
+            for row in out
+        ],
+        jobs_of(a, b),
+    )
     equal = len(every.keys() - {row.key for row in out})
     return tuple(replace(one["row"], job=str(one["task"])) for one in together), equal
 
 
-def _places(a: Capture | CaptureSet, b: Capture | CaptureSet, every: dict[Key, Field],
-            ) -> Callable[[Key], tuple[Any, ...]]:
+def _places(
+    a: Capture | CaptureSet,
+    b: Capture | CaptureSet,
+    every: dict[Key, Field],
+) -> Callable[[Key], tuple[Any, ...]]:
     """A key to sort by: job, block as they come, registers as the map has them and then others,
     lowest bit."""
     captures = [one for side in (a, b) for one in ([side] if isinstance(side, Capture) else side)]
@@ -154,8 +197,14 @@ def _places(a: Capture | CaptureSet, b: Capture | CaptureSet, every: dict[Key, F
 
 
 def _meant(values: Sequence[Any], address: bool) -> str:
-    texts = [ABSENT if value is None else f"{value:#x}" if address and isinstance(value, int) else
-             str(value)[:MOST_LETTERS] for value in values[:MOST_VALUES]]
+    texts = [
+        ABSENT
+        if value is None
+        else f"{value:#x}"
+        if address and isinstance(value, int)
+        else str(value)[:MOST_LETTERS]
+        for value in values[:MOST_VALUES]
+    ]
     return ", ".join(texts) or ABSENT
 
 
@@ -175,4 +224,4 @@ def _bits(item: Field) -> str:
     >>> _bits(Field("", "r", "f", (Piece(5, 3, 1, 0), Piece(6, 0, 8, 1))))
     '5[3] 6[7:0]'
     """
-    return item.bits if len(item.pieces) > 1 else item.bits[item.bits.index("["):]
+    return item.bits if len(item.pieces) > 1 else item.bits[item.bits.index("[") :]

@@ -40,7 +40,8 @@ class DiffModel(Model):
     >>> model = DiffModel(a, b)
     >>> model.unknown = True
     >>> [model.rows[index].line for index in model.shown]
-    ['job 0 NN CFG w0_0_24 [23:0] · a 0x0 = 0 · b 0x1 = 1 · bits that differ 0 · nobody named it · evidence unknown']
+    ['job 0 NN CFG w0_0_24 [23:0] · a 0x0 = 0 · b 0x1 = 1 · bits that differ 0 · nobody named it ·
+    evidence unknown']
     >>> model.hidden
     {'with a name': 1}
     """
@@ -55,13 +56,21 @@ class DiffModel(Model):
     def __init__(self, a: Capture | CaptureSet, b: Capture | CaptureSet) -> None:
         for one in (a, b):
             if not isinstance(one, Capture | CaptureSet):
-                raise TypeError(f"diff: got {type(one).__name__}, allowed is a Capture or CaptureSet, as npulab.load "
-                                "and load_all give")
+                raise TypeError(
+                    f"diff: got {type(one).__name__}, allowed is a Capture or CaptureSet, as "
+                    "npulab.load "
+                    "and load_all give"
+                )
         self.a, self.b = a, b
         self.rows, self.equal = rows(a, b)
-        self.buffers = [
-            f"{row.buffer}: {row.bytes} byte{'s' * (row.bytes != 1)} from {row.first:#x} on"
-            for row in diff_buffers(a, b).itertuples()] if isinstance(a, Capture) and isinstance(b, Capture) else []
+        self.buffers = (
+            [
+                f"{row.buffer}: {row.bytes} byte{'s' * (row.bytes != 1)} from {row.first:#x} on"
+                for row in diff_buffers(a, b).itertuples()
+            ]
+            if isinstance(a, Capture) and isinstance(b, Capture)
+            else []
+        )
         super().__init__()
         self._filter(None)
 
@@ -78,8 +87,11 @@ class DiffModel(Model):
 
     @property
     def simulated(self) -> bool:
-        return any(one.simulated for side in (self.a, self.b)
-                   for one in ([side] if isinstance(side, Capture) else side))
+        return any(
+            one.simulated
+            for side in (self.a, self.b)
+            for one in ([side] if isinstance(side, Capture) else side)
+        )
 
     @property
     def selection(self) -> DiffRow | None:
@@ -120,7 +132,15 @@ class DiffModel(Model):
     def _cells(self, indices: Iterable[int]) -> list[list[str]]:
         out = []
         for row in (self.rows[index] for index in indices):
-            cells = [row.where, row.field, row.bits, row.hex_a, row.hex_b, row.xor_text, row.meaning]
+            cells = [
+                row.where,
+                row.field,
+                row.bits,
+                row.hex_a,
+                row.hex_b,
+                row.xor_text,
+                row.meaning,
+            ]
             out.append([row.job, *cells] if len(self.columns) > len(cells) else cells)
         return out
 
@@ -138,15 +158,28 @@ class DiffModel(Model):
 
     @traitlets.observe("query", "unknown", "addresses")
     def _filter(self, _: Any) -> None:
-        self.set_trait("shown", [index for index, row in enumerate(self.rows) if not self._why(row)])
+        self.set_trait(
+            "shown", [index for index, row in enumerate(self.rows) if not self._why(row)]
+        )
         addresses = sum(row.address for row in self.rows)
         fields = self.count - addresses
         counts = f"{fields} field{'s' * (fields != 1)} differ{'s' * (fields == 1)}, "
         counts += f"{addresses} address{'es' * (addresses != 1)}, " if addresses else ""
         hidden = ", ".join(f"{why} {count}" for why, count in self.hidden.items())
         hidden = f"{len(self.shown)} shown, hidden: {hidden}" if hidden else ""
-        self.set_trait("summary", "; ".join(filter(None, [f"{counts}{self.equal} are equal", hidden,
-                                                          *(f"buffer {one}" for one in self.buffers)])))
+        self.set_trait(
+            "summary",
+            "; ".join(
+                filter(
+                    None,
+                    [
+                        f"{counts}{self.equal} are equal",
+                        hidden,
+                        *(f"buffer {one}" for one in self.buffers),
+                    ],
+                )
+            ),
+        )
         if self.selected not in self.shown:
             self.selected = self._first()
 
@@ -157,7 +190,10 @@ class DiffModel(Model):
 
     def _first(self) -> int:
         """The first row that is shown and no address; else the first, -1 for none."""
-        return next((index for index in self.shown if not self.rows[index].address), next(iter(self.shown), -1))
+        return next(
+            (index for index in self.shown if not self.rows[index].address),
+            next(iter(self.shown), -1),
+        )
 
     def _repr_html_(self) -> str:
         return self.heading_html() + table_html(self.columns, self._cells(self.shown))
@@ -183,9 +219,16 @@ class DiffView(View):
 
     def __init__(self, a: Capture | CaptureSet, b: Capture | CaptureSet) -> None:
         model = DiffModel(a, b)
-        rows = [{"cells": cells, "line": row.line, "address": row.address, "automatic": row.automatic,
-                 "binary": row.binary}
-                for row, cells in zip(model.rows, model._cells(range(model.count)), strict=True)]
+        rows = [
+            {
+                "cells": cells,
+                "line": row.line,
+                "address": row.address,
+                "automatic": row.automatic,
+                "binary": row.binary,
+            }
+            for row, cells in zip(model.rows, model._cells(range(model.count)), strict=True)
+        ]
         super().__init__(model, columns=list(model.columns), rows=rows)
         model.observe(self._copy, ["summary", "shown"])
         self._copy(None)
@@ -209,5 +252,8 @@ def _plain(text: str) -> str:
 
 
 def _name(side: Capture | CaptureSet) -> str:
-    return f"{side.target}/{side.name}" if isinstance(side, Capture) else \
-        f"{len(side)} capture{'s' * (len(side) != 1)}"
+    return (
+        f"{side.target}/{side.name}"
+        if isinstance(side, Capture)
+        else f"{len(side)} capture{'s' * (len(side) != 1)}"
+    )

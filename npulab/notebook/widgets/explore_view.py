@@ -37,7 +37,8 @@ class ExploreModel(Model):
     far, cells claimed, wrong, shares of all cells that were predicted right in all layers and in
     those that were drawn), ``bits`` (each word that varies, and a letter for each bit from bit 31
     on, as ``LawView`` has them) and the ``names`` of these words, how many bits are of each
-    ``status``, and the last wrong prediction (``surprise``).  ``explored`` is what was found so far.
+    ``status``, and the last wrong prediction (``surprise``).  ``explored`` is what was found so
+    far.
     """
 
     state = traitlets.Enum(STATES, "ready", read_only=True)
@@ -45,8 +46,14 @@ class ExploreModel(Model):
 
     def __init__(self, source: Source, *args: Any, budget: int = 200, **options: Any) -> None:
         need_source(source)
-        self._halt, self._last, self.budget = threading.Event(), Step(0, budget, "not begun"), budget
-        self._explore = partial(explore, source, *args, **options | {"budget": budget, "progress": self._step})
+        self._halt, self._last, self.budget = (
+            threading.Event(),
+            Step(0, budget, "not begun"),
+            budget,
+        )
+        self._explore = partial(
+            explore, source, *args, **options | {"budget": budget, "progress": self._step}
+        )
         self._resumes, self._record = "store" in options, source.record
         self.explored: Explored | None = None
         self.error: BaseException | None = None
@@ -55,7 +62,12 @@ class ExploreModel(Model):
 
     @property
     def title(self) -> str:
-        said = self._record.get("command") or self._record.get("target") or self._record.get("source") or "a source"
+        said = (
+            self._record.get("command")
+            or self._record.get("target")
+            or self._record.get("source")
+            or "a source"
+        )
         return f"exploration of {said if isinstance(said, str) else ' '.join(said)}"
 
     @property
@@ -64,18 +76,30 @@ class ExploreModel(Model):
 
     @property
     def summary(self) -> str:
-        return f"{self._last.asked} of {plural(self.budget, 'layer')}, {self.state}: {self._last.text}"
+        return (
+            f"{self._last.asked} of {plural(self.budget, 'layer')}, {self.state}: {self._last.text}"
+        )
 
     @property
     def allowed(self) -> tuple[str, ...]:
         """What can be done now, of "run" and "stop"; what has no store cannot go on."""
         again = self._resumes and self.state in ("stopped", "failed")
-        return ("stop",) if self.state == "runs" else ("run",) if again or self.state == "ready" else ()
+        return (
+            ("stop",)
+            if self.state == "runs"
+            else ("run",)
+            if again or self.state == "ready"
+            else ()
+        )
 
     def run(self, wait: bool = False) -> None:
-        """Begin, or go on from the store; with ``wait`` in this thread, and what goes wrong is raised."""
+        """Begin, or go on from the store; with ``wait`` in this thread, and what goes wrong is
+        raised.
+        """
         if "run" not in self.allowed:
-            raise ValueError(f"run: got it in state {self.state!r}, allowed is one that begins or has a store")
+            raise ValueError(
+                f"run: got it in state {self.state!r}, allowed is one that begins or has a store"
+            )
         self._halt.clear()
         self.error = None
         self._publish("runs")
@@ -93,7 +117,7 @@ class ExploreModel(Model):
             self._publish("stops")
 
     def press(self, act: Any) -> None:
-        """"run" or "stop" as the page sends it; nothing where it is not allowed."""
+        """ "run" or "stop" as the page sends it; nothing where it is not allowed."""
         if act in self.allowed:
             getattr(self, act)()
 
@@ -114,29 +138,51 @@ class ExploreModel(Model):
 
     def _publish(self, state: str) -> None:
         found = self.explored
-        shown: dict[str, Any] = {"asked": self._last.asked, "budget": self.budget, "text": self._last.text,
-                                 "batches": [], "bits": [], "names": [], "status": {}, "surprise": ""}
+        shown: dict[str, Any] = {
+            "asked": self._last.asked,
+            "budget": self.budget,
+            "text": self._last.text,
+            "batches": [],
+            "bits": [],
+            "names": [],
+            "status": {},
+            "surprise": "",
+        }
         if found is not None and len(found.batches):
             table = found.batches.assign(captures=found.batches["captures"].cumsum())
             shown["batches"] = json.loads(table[COLUMNS].to_json(orient="values"))
         if found is not None and len(found.surprises):
-            shown["surprise"] = "layer {layer}, word {word}: predicted {predicted}, captured {captured}".format(
-                **found.surprises.iloc[-1])
+            shown["surprise"] = (
+                "layer {layer}, word {word}: predicted {predicted}, captured {captured}".format(
+                    **found.surprises.iloc[-1]
+                )
+            )
         if found is not None and found.laws is not None:
             status = found.laws.status
             moving = np.flatnonzero(~np.isin(status, ("constant", "nuisance")).all(1)).tolist()
-            shown["bits"] = [[word, "".join(letters)] for word, letters in zip(
-                moving, letters_of(status[moving]), strict=True)]
+            shown["bits"] = [
+                [word, "".join(letters)]
+                for word, letters in zip(moving, letters_of(status[moving]), strict=True)
+            ]
             shown["names"] = [naming_of(found.laws).words[word] for word in moving]
-            shown["status"] = {name: int((status == name).sum()) for name in ("law", "rivals", "open", "nuisance")}
+            shown["status"] = {
+                name: int((status == name).sum()) for name in ("law", "rivals", "open", "nuisance")
+            }
         with self.hold_trait_notifications():
             self.set_trait("state", state)
             self.set_trait("shown", shown | {"state": state, "allowed": list(self.allowed)})
 
     def _repr_html_(self) -> str:
-        rows = [[*map(str, row[:4]), *(f"{share:.1%}" for share in row[4:])] for row in self.shown["batches"]]
+        rows = [
+            [*map(str, row[:4]), *(f"{share:.1%}" for share in row[4:])]
+            for row in self.shown["batches"]
+        ]
         bits = ", ".join(f"{count} {name}" for name, count in self.shown["status"].items())
-        surprise = f"<p>last wrong prediction: {self.shown['surprise']}</p>" if self.shown["surprise"] else ""
+        surprise = (
+            f"<p>last wrong prediction: {self.shown['surprise']}</p>"
+            if self.shown["surprise"]
+            else ""
+        )
         return f"{self.heading_html()}<p>bits: {bits or 'none known'}</p>{surprise}{table_html(BATCH, rows)}"
 
 

@@ -30,8 +30,13 @@ class Numbers(traitlets.TraitType[Any, Any]):
     ValueError for anything else.
     """
 
-    def __init__(self, form: str, default: Any, ranges: Callable[..., Iterable[tuple[int, int]]],
-                 empty: bool = False) -> None:
+    def __init__(
+        self,
+        form: str,
+        default: Any,
+        ranges: Callable[..., Iterable[tuple[int, int]]],
+        empty: bool = False,
+    ) -> None:
         super().__init__(default)
         self.form, self.ranges, self.empty = form, ranges, empty
 
@@ -52,7 +57,9 @@ class Numbers(traitlets.TraitType[Any, Any]):
         for what, number, (least, end) in zip(names, numbers, ranges, strict=True):
             if not least <= number < end:
                 of = "" if single else f" of {numbers}"
-                raise ValueError(f"{name}: got {what} {number}{of}, allowed is {least} to {end - 1}")
+                raise ValueError(
+                    f"{name}: got {what} {number}{of}, allowed is {least} to {end - 1}"
+                )
         return numbers[0] if single else numbers
 
 
@@ -112,13 +119,18 @@ class View(anywidget.AnyWidget):
 
     def __init__(self, model: Model, *more: Model, **traits: Any) -> None:
         self.model = model
-        of = {name: next((one for one in (model, *more) if one.has_trait(name)), model)
-              for name in ("title", "summary", *self._linked, *self._followed, *self._together)}
+        of = {
+            name: next((one for one in (model, *more) if one.has_trait(name)), model)
+            for name in ("title", "summary", *self._linked, *self._followed, *self._together)
+        }
         # what a linked trait may be can hang on the others, so it comes last
-        given = {name: getattr(of[name], name)
-                 for name in (*self._together, *self._followed, *self._linked)}
-        super().__init__(title=model.title, summary=model.summary, simulated=model.simulated,
-                         **traits, **given)
+        given = {
+            name: getattr(of[name], name)
+            for name in (*self._together, *self._followed, *self._linked)
+        }
+        super().__init__(
+            title=model.title, summary=model.summary, simulated=model.simulated, **traits, **given
+        )
         for name in self._linked:
             traitlets.link((of[name], name), (self, name))
         for name in ("title", "summary", *self._followed):
@@ -151,20 +163,31 @@ class View(anywidget.AnyWidget):
 
 
 def assets(*names: str) -> tuple[str, str]:
-    """The script and the style sheet of a view: the colours of differences, what all share, then each
+    """The script and the style sheet of a view: the colours of differences, what all share, then
+    each
     ``name.js`` and ``name.css`` there is."""
-    script, style = ("".join(path.read_text(encoding="utf-8") for name in ("frame", *names)
-                             if (path := HERE / f"{name}.{kind}").exists()) for kind in ("js", "css"))
+    script, style = (
+        "".join(
+            path.read_text(encoding="utf-8")
+            for name in ("frame", *names)
+            if (path := HERE / f"{name}.{kind}").exists()
+        )
+        for kind in ("js", "css")
+    )
     return script, VARIABLES + style
 
 
 def table_html(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table of texts for a view's static face, cut to the rows that are shown."""
     rows = list(rows)
-    cells = ["".join(f"<td style='text-align:left'>{html.escape(cell)}</td>" for cell in row)
-             for row in rows[:ROWS_SHOWN - 2]]
+    cells = [
+        "".join(f"<td style='text-align:left'>{html.escape(cell)}</td>" for cell in row)
+        for row in rows[: ROWS_SHOWN - 2]
+    ]
     if len(rows) > len(cells):
         cells.append(f"<td colspan='{len(names)}'>… {len(rows) - len(cells)} more</td>")
     head = "".join(f"<th style='text-align:left'>{name}</th>" for name in names)
-    return (f"<table style='font-family:monospace'><tr>{head}</tr>"
-            f"{''.join(f'<tr>{row}</tr>' for row in cells)}</table>")
+    return (
+        f"<table style='font-family:monospace'><tr>{head}</tr>"
+        f"{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
+    )

@@ -38,8 +38,11 @@ def own_parameters(law: Any, laws: Any) -> list[str]:
         field = waiting.pop(0)
         texts = [*(str(law) for _, law in field.steps), *(str(when) for when, _ in field.steps)]
         for text in texts:
-            places = [(match.start(), name) for name in map(str, laws.parameters)
-                      for match in re.finditer(rf"(?<!\w){re.escape(name)}(?!\w)", text)]
+            places = [
+                (match.start(), name)
+                for name in map(str, laws.parameters)
+                for match in re.finditer(rf"(?<!\w){re.escape(name)}(?!\w)", text)
+            ]
             out |= dict.fromkeys(name for _, name in sorted(places))
         names = {name for text in texts for name in NAME.findall(text)}
         new = sorted(names & by_name.keys() - seen)
@@ -68,33 +71,57 @@ def numbers(column: Any) -> tuple[np.ndarray, list[str]]:
     return places.astype(np.float64), names.tolist()
 
 
-def scatter(law: Any, laws: Any, name: str, values: np.ndarray, against: str,
-            ) -> dict[str, Any]:
+def scatter(
+    law: Any,
+    laws: Any,
+    name: str,
+    values: np.ndarray,
+    against: str,
+) -> dict[str, Any]:
     """What the picture shows, as JSON has it: points [x, raw, step (-1: no law), as the law has it,
     captures, hover text], curves of the law and of its rivals, and a sentence."""
     across, names = numbers(laws.parameters[against])
     own = [] if law is None else own_parameters(law, laws)
     step = np.full(len(values), -1) if law is None else law.which(laws.parameters)
     stated = values if law is None else np.where(step < 0, values, law.values(laws.parameters))
-    rows, first, counts = np.unique(np.stack([across, values, step, stated == values], axis=1),
-                                    axis=0, return_index=True, return_counts=True)
+    rows, first, counts = np.unique(
+        np.stack([across, values, step, stated == values], axis=1),
+        axis=0,
+        return_index=True,
+        return_counts=True,
+    )
     keep = np.linspace(0, len(rows) - 1, min(len(rows), MOST_POINTS)).round().astype(int)
     shown = [against, *(parameter for parameter in own if parameter != against)][:6]
     told = None if law is None else stated
-    points = [[float(rows[at][0]), *map(int, rows[at][1:]), int(counts[at]),
-               _hover(laws, int(first[at]), int(counts[at]), shown, values, told)]
-              for at in keep.tolist()]
+    points = [
+        [
+            float(rows[at][0]),
+            *map(int, rows[at][1:]),
+            int(counts[at]),
+            _hover(laws, int(first[at]), int(counts[at]), shown, values, told),
+        ]
+        for at in keep.tolist()
+    ]
     right = int(np.count_nonzero((stated == values) & (step >= 0)))
     curves, left_out = ([], 0) if law is None or names else law_curves(law, laws, against, own)
     said = "no law" if law is None else f"{right} as the law has them"
     if left_out:
         said += f"; {left_out} more combinations of the law's other parameters are not drawn"
-    return {"parameter": against, "points": points, "curves": curves, "names": names,
-            "text": f"{name} against {against}: {len(values)} captures, {said}"}
+    return {
+        "parameter": against,
+        "points": points,
+        "curves": curves,
+        "names": names,
+        "text": f"{name} against {against}: {len(values)} captures, {said}",
+    }
 
 
-def law_curves(law: Any, laws: Any, against: str, own: list[str],
-               ) -> tuple[list[dict[str, Any]], int]:
+def law_curves(
+    law: Any,
+    laws: Any,
+    against: str,
+    own: list[str],
+) -> tuple[list[dict[str, Any]], int]:
     """Polylines of the law, one for each of the commonest combinations of what it reads besides,
     then of its rivals; and how many combinations are left out."""
     frame = laws.parameters
@@ -108,8 +135,9 @@ def law_curves(law: Any, laws: Any, against: str, own: list[str],
     out: list[dict[str, Any]] = []
     for kinds, rows in common[:MOST_CURVES]:
         kinds = kinds if isinstance(kinds, tuple) else (kinds,)
-        held = ", ".join(f"{name} = {short(value)}"
-                         for name, value in zip(others, kinds, strict=True))
+        held = ", ".join(
+            f"{name} = {short(value)}" for name, value in zip(others, kinds, strict=True)
+        )
         asked = _with(frame, int(rows[0]), against, grid)
         out += _pieces("law", held, grid, np.asarray(law.values(asked)), law.which(asked))
     asked = _with(frame, int(common[0][1][0]), against, grid)
@@ -119,8 +147,9 @@ def law_curves(law: Any, laws: Any, against: str, own: list[str],
     return out, max(len(common) - MOST_CURVES, 0)
 
 
-def capture_line(capture: Mapping[str, Any], parameters: pd.DataFrame, first: list[str],
-                 most: int = 3) -> tuple[str, str]:
+def capture_line(
+    capture: Mapping[str, Any], parameters: pd.DataFrame, first: list[str], most: int = 3
+) -> tuple[str, str]:
     """What to capture: in one line as the nearest capture with what is changed, and in full.
 
     ``first`` are the parameters that are named before others.
@@ -139,8 +168,9 @@ def capture_line(capture: Mapping[str, Any], parameters: pd.DataFrame, first: li
     return f"capture {row} again, with {line or 'nothing changed'}{more}", full if more else ""
 
 
-def _hover(laws: Any, row: int, count: int, names: list[str], values: np.ndarray,
-           stated: np.ndarray | None) -> str:
+def _hover(
+    laws: Any, row: int, count: int, names: list[str], values: np.ndarray, stated: np.ndarray | None
+) -> str:
     layer = ", ".join(f"{name} = {short(laws.parameters[name].iloc[row])}" for name in names)
     law = ""
     if stated is not None:
@@ -155,8 +185,13 @@ def _with(frame: pd.DataFrame, row: int, name: str, values: np.ndarray) -> pd.Da
     return frame.iloc[[row] * len(values)].reset_index(drop=True).assign(**{name: values})
 
 
-def _pieces(kind: str, held: str, grid: np.ndarray, values: np.ndarray, steps: np.ndarray,
-            ) -> Iterator[dict[str, Any]]:
+def _pieces(
+    kind: str,
+    held: str,
+    grid: np.ndarray,
+    values: np.ndarray,
+    steps: np.ndarray,
+) -> Iterator[dict[str, Any]]:
     """A curve cut where another step of the law begins; none where no step decides."""
     cuts = [0, *(np.flatnonzero(np.diff(steps)) + 1).tolist(), len(grid)]
     for low, high in itertools.pairwise(cuts):

@@ -22,7 +22,12 @@ from npulab.analysis.laws.naming import naming_of
 from npulab.captures.capture import ROWS_SHOWN
 from npulab.notebook.widgets.bits_view import LETTERS, Parameter, a_bit, letters_of, need_laws
 from npulab.notebook.widgets.frame import Model, View, assets, table_html
-from npulab.notebook.widgets.law_picture import capture_line, own_parameters, scatter, usual_parameter
+from npulab.notebook.widgets.law_picture import (
+    capture_line,
+    own_parameters,
+    scatter,
+    usual_parameter,
+)
 from npulab.registers.fields import WORD_BITS, Field, Piece
 from npulab.support.text import plural
 
@@ -47,12 +52,19 @@ class Run:
 
     @property
     def bits(self) -> str:
-        return f"word {self.word} bit {self.lsb}" if self.width == 1 else \
-            f"word {self.word} bits {self.lsb + self.width - 1} to {self.lsb}"
+        return (
+            f"word {self.word} bit {self.lsb}"
+            if self.width == 1
+            else f"word {self.word} bits {self.lsb + self.width - 1} to {self.lsb}"
+        )
 
     def raw(self, words: np.ndarray) -> np.ndarray:
         """Values ``(N,)`` as stored."""
-        return Field("", "", self.name, (Piece(self.word, self.lsb, self.width, 0),)).extract(words).astype(np.int64)
+        return (
+            Field("", "", self.name, (Piece(self.word, self.lsb, self.width, 0),))
+            .extract(words)
+            .astype(np.int64)
+        )
 
 
 class LawModel(Model):
@@ -64,9 +76,10 @@ class LawModel(Model):
     that are all in a field's name, law, status or reason; ``colour``, "status", "flips" (share of
     neighbouring captures in which a bit flips) or "relation" (mutual information with
     ``parameter``, in bits); ``parameter``; ``against``, the parameter of the panel's picture, empty
-    for the one of the field's law that tells most.  Follow them: ``matches`` (indices of ``runs``), ``shades`` (per
-    word 32 numbers of 0 to 100, bit 0 first; none for the status) and ``panel`` (texts and numbers
-    as JSON has them). Raises ValueError for a place outside, LookupError for an unknown parameter.
+    for the one of the field's law that tells most.  Follow them: ``matches`` (indices of ``runs``),
+    ``shades`` (per word 32 numbers of 0 to 100, bit 0 first; none for the status) and ``panel``
+    (texts and numbers as JSON has them). Raises ValueError for a place outside, LookupError for an
+    unknown parameter.
     """
 
     place = a_bit()
@@ -87,7 +100,7 @@ class LawModel(Model):
         self.runs = _runs(laws, self.status)
         self._owner = np.zeros(self.status.shape, int)
         for number, run in enumerate(self.runs):
-            self._owner[run.word, run.lsb:run.lsb + run.width] = number
+            self._owner[run.word, run.lsb : run.lsb + run.width] = number
         self._open = [dict(row) for _, row in laws.open.iterrows()]
         super().__init__()
         self.parameter = self.parameters[0]
@@ -109,8 +122,10 @@ class LawModel(Model):
     @property
     def title(self) -> str:
         name = str(getattr(self.laws, "name", ""))
-        return (f"{name + ': ' if name else ''}{plural(len(self.laws.words), 'capture')} of "
-                f"{plural(self.count, 'word')}, {plural(len(self.parameters), 'parameter')}")
+        return (
+            f"{name + ': ' if name else ''}{plural(len(self.laws.words), 'capture')} of "
+            f"{plural(self.count, 'word')}, {plural(len(self.parameters), 'parameter')}"
+        )
 
     @property
     def counts(self) -> dict[str, int]:
@@ -119,7 +134,9 @@ class LawModel(Model):
 
     @property
     def summary(self) -> str:
-        bits = ", ".join(f"{count} {name}" for name, count in self.counts.items() if count) + " bits"
+        bits = (
+            ", ".join(f"{count} {name}" for name, count in self.counts.items() if count) + " bits"
+        )
         captured_for = getattr(self.laws, "captured_for", "")
         return f"{bits}; captured {captured_for}" if captured_for else bits
 
@@ -145,16 +162,33 @@ class LawModel(Model):
         """Indices of the runs that have every word of a query somewhere in what is known of
         them."""
         asked = query.casefold().split()
-        return [number for number, text in enumerate(self._texts) if all(word in text for word in asked)] if asked \
+        return (
+            [
+                number
+                for number, text in enumerate(self._texts)
+                if all(word in text for word in asked)
+            ]
+            if asked
             else []
+        )
 
     @cached_property
     def _texts(self) -> list[str]:
         out = []
         for run in self.runs:
-            open_ = [str(row.get(name, "")) for row in self._opened(run) for name in ("reason", "detail", "related")]
-            parts = [run.name, run.bits, run.status, self.about(run), *open_,
-                     *(rival for row in self._steps(run) for rival in row["rivals"])]
+            open_ = [
+                str(row.get(name, ""))
+                for row in self._opened(run)
+                for name in ("reason", "detail", "related")
+            ]
+            parts = [
+                run.name,
+                run.bits,
+                run.status,
+                self.about(run),
+                *open_,
+                *(rival for row in self._steps(run) for rival in row["rivals"]),
+            ]
             out.append(" ".join(parts).casefold())
         return out
 
@@ -168,17 +202,27 @@ class LawModel(Model):
 
     def _opened(self, run: Run) -> list[dict[str, Any]]:
         """What is said of the run's bits that nothing explains, by bit."""
-        return [row for row in self._open
-                if int(row["word"]) == run.word and run.lsb <= int(row["bit"]) < run.lsb + run.width]
+        return [
+            row
+            for row in self._open
+            if int(row["word"]) == run.word and run.lsb <= int(row["bit"]) < run.lsb + run.width
+        ]
 
     def _steps(self, run: Run) -> list[dict[str, Any]]:
         table = self.laws.table
         rows = table[table["field"] == run.index] if run.index >= 0 else table[:0]
         conditions = [str(when or "always") for when in rows["when"]]
         alone = "always" if len(rows) == 1 else "else"
-        return [{"when": alone if when == "always" else when, "law": str(row["law"]), "support": int(row["support"]),
-                 "extrapolated": bool(row["extrapolated"]), "rivals": _several(row["rivals"])}
-                for when, (_, row) in zip(conditions, rows.iterrows(), strict=True)]
+        return [
+            {
+                "when": alone if when == "always" else when,
+                "law": str(row["law"]),
+                "support": int(row["support"]),
+                "extrapolated": bool(row["extrapolated"]),
+                "rivals": _several(row["rivals"]),
+            }
+            for when, (_, row) in zip(conditions, rows.iterrows(), strict=True)
+        ]
 
     # ---- what follows ----
 
@@ -193,9 +237,16 @@ class LawModel(Model):
 
     @traitlets.observe("colour", "parameter")
     def _shade(self, _: Any) -> None:
-        shares = None if self.colour == "status" else self._flips if self.colour == "flips" else \
-            self._effects[:, :, self.parameters.index(self.parameter or self.parameters[0])]
-        self.set_trait("shades", [] if shares is None else np.rint(100 * shares).astype(int).tolist())
+        shares = (
+            None
+            if self.colour == "status"
+            else self._flips
+            if self.colour == "flips"
+            else self._effects[:, :, self.parameters.index(self.parameter or self.parameters[0])]
+        )
+        self.set_trait(
+            "shades", [] if shares is None else np.rint(100 * shares).astype(int).tolist()
+        )
 
     @traitlets.observe("place", "opened", "against")
     def _show(self, _: Any) -> None:
@@ -206,21 +257,39 @@ class LawModel(Model):
         run = self.run_at(word, bit)
         values = run.raw(self.laws.words)
         most = related(values, self.laws.parameters, MOST_RELATED)
-        bit_most = best_related(self.laws.words[:, word] >> np.uint32(bit) & np.uint32(1), self.laws.parameters)
+        bit_most = best_related(
+            self.laws.words[:, word] >> np.uint32(bit) & np.uint32(1), self.laws.parameters
+        )
         own = [] if run.law is None else own_parameters(run.law, self.laws)
         against = self.against or usual_parameter(run.law, self.laws, values)
         shares = dict(most)
         names = dict.fromkeys([*own, *shares, *([against] if own or shares else [])])
         choices = [[name, round(float(shares.get(name, 0.0)), 2)] for name in names]
         steps = self._steps(run)
-        rivals = [f"{step['law']}: {rival}" if len(steps) > 1 else rival for step in steps for rival in step["rivals"]]
-        return {"name": run.name, "bits": run.bits, "status": run.status, "about": self.about(run),
-                "law": run.law is not None,
-                "steps": [{name: step[name] for name in ("when", "law", "support", "extrapolated")} for step in steps],
-                "rivals": _first(rivals, MOST_RIVALS), "open": self._open_rows(run, own or [*shares]),
-                "related": choices,
-                "bit": f"bit {bit}: " + (", ".join(f"{name} {share:.2f}" for name, share in bit_most) or "nothing"),
-                "scatter": scatter(None if run.law and run.law.open else run.law, self.laws, run.name, values, against)}
+        rivals = [
+            f"{step['law']}: {rival}" if len(steps) > 1 else rival
+            for step in steps
+            for rival in step["rivals"]
+        ]
+        return {
+            "name": run.name,
+            "bits": run.bits,
+            "status": run.status,
+            "about": self.about(run),
+            "law": run.law is not None,
+            "steps": [
+                {name: step[name] for name in ("when", "law", "support", "extrapolated")}
+                for step in steps
+            ],
+            "rivals": _first(rivals, MOST_RIVALS),
+            "open": self._open_rows(run, own or [*shares]),
+            "related": choices,
+            "bit": f"bit {bit}: "
+            + (", ".join(f"{name} {share:.2f}" for name, share in bit_most) or "nothing"),
+            "scatter": scatter(
+                None if run.law and run.law.open else run.law, self.laws, run.name, values, against
+            ),
+        }
 
     def _open_rows(self, run: Run, first: list[str]) -> list[list[str]]:
         """Why bits are open, a row a reason: bits, why, what to capture, that in full where it is
@@ -234,23 +303,36 @@ class LawModel(Model):
         for why, (bits, capture) in rows.items():
             # what the reason is about says most
             said = [name for name in self.parameters if name in re.findall(r"\w+", why)]
-            line = capture_line(capture, self.laws.parameters, [*said, *first]) if isinstance(capture, Mapping) \
+            line = (
+                capture_line(capture, self.laws.parameters, [*said, *first])
+                if isinstance(capture, Mapping)
                 else ("", "")
+            )
             out.append([f"{'bits' if len(bits) > 1 else 'bit'} {_listed(bits)}", why, *line])
-        return out if len(out) <= MOST_OPEN else [*out[:MOST_OPEN - 1],
-                                                  ["", f"… {len(out) - MOST_OPEN + 1} more reasons", "", ""]]
+        return (
+            out
+            if len(out) <= MOST_OPEN
+            else [*out[: MOST_OPEN - 1], ["", f"… {len(out) - MOST_OPEN + 1} more reasons", "", ""]]
+        )
 
     def _repr_html_(self) -> str:
         head = self.heading_html()
-        legend = ", ".join(f"{LETTERS[name]} {name}" for name, count in self.counts.items() if count)
+        legend = ", ".join(
+            f"{LETTERS[name]} {name}" for name, count in self.counts.items() if count
+        )
         names = naming_of(self.laws).words
         wide = max(4, *map(len, names)) + 1
-        lines = [f"{name:<{wide}}{_nibbles(row)}" for name, row in zip(names, self.grid, strict=True)]
+        lines = [
+            f"{name:<{wide}}{_nibbles(row)}" for name, row in zip(names, self.grid, strict=True)
+        ]
         if len(lines) >= ROWS_SHOWN:
-            lines[ROWS_SHOWN - 2:] = [f"… {len(lines) - ROWS_SHOWN + 2} more words"]
+            lines[ROWS_SHOWN - 2 :] = [f"… {len(lines) - ROWS_SHOWN + 2} more words"]
         grid = "\n".join([f"{' ' * wide}{_nibbles('31' + ' ' * 29 + '0')}", *lines, legend])
-        rows = [(run.name, run.bits, run.status, self.about(run)) for run in self.runs
-                if run.status not in ("constant", "never exercised") or run.law is not None]
+        rows = [
+            (run.name, run.bits, run.status, self.about(run))
+            for run in self.runs
+            if run.status not in ("constant", "never exercised") or run.law is not None
+        ]
         return f"{head}<pre>{html.escape(grid)}</pre>{table_html(('field', 'bits', 'status', 'law'), rows)}"
 
 
@@ -275,11 +357,17 @@ class LawView(View):
 
     def __init__(self, laws: Any) -> None:
         model = LawModel(laws)
-        super().__init__(model, grid=model.grid,
-                         letters=[[letter, name, model.counts[name]] for name, letter in LETTERS.items()],
-                         runs=[[run.name, run.word, run.lsb, run.width, run.status, model.about(run)]
-                               for run in model.runs],
-                         parameters=list(model.parameters), names=list(naming_of(laws).words))
+        super().__init__(
+            model,
+            grid=model.grid,
+            letters=[[letter, name, model.counts[name]] for name, letter in LETTERS.items()],
+            runs=[
+                [run.name, run.word, run.lsb, run.width, run.status, model.about(run)]
+                for run in model.runs
+            ],
+            parameters=list(model.parameters),
+            names=list(naming_of(laws).words),
+        )
 
 
 def _runs(laws: Any, status: np.ndarray) -> tuple[Run, ...]:
@@ -289,7 +377,9 @@ def _runs(laws: Any, status: np.ndarray) -> tuple[Run, ...]:
     for index, law in enumerate(laws.fields):
         here = slice(law.lsb, law.lsb + law.width)
         free[law.word, here] = False
-        out.append(Run(law.word, law.lsb, law.width, _worst(status[law.word, here]), law, index, law.name))
+        out.append(
+            Run(law.word, law.lsb, law.width, _worst(status[law.word, here]), law, index, law.name)
+        )
     for word in range(len(status)):
         marks = [name if here else "" for name, here in zip(status[word], free[word], strict=True)]
         lsb = 0
@@ -305,7 +395,9 @@ def _runs(laws: Any, status: np.ndarray) -> tuple[Run, ...]:
 def _worst(names: Iterable[str]) -> str:
     """The status of a field whose bits differ in it: the one that leaves most to do."""
     order = ("open", "rivals", "nuisance", "law", "constant", "never exercised")
-    return min((str(name) for name in names), key=lambda name: order.index(name) if name in order else 0)
+    return min(
+        (str(name) for name in names), key=lambda name: order.index(name) if name in order else 0
+    )
 
 
 def _several(value: Any) -> list[str]:
@@ -318,7 +410,11 @@ def _several(value: Any) -> list[str]:
 
 
 def _first(items: Sequence[Any], most: int) -> list[Any]:
-    return list(items) if len(items) <= most else [*items[:most - 1], f"… {len(items) - most + 1} more"]
+    return (
+        list(items)
+        if len(items) <= most
+        else [*items[: most - 1], f"… {len(items) - most + 1} more"]
+    )
 
 
 def _listed(bits: Sequence[int]) -> str:
@@ -337,4 +433,4 @@ def _listed(bits: Sequence[int]) -> str:
 
 
 def _nibbles(row: str) -> str:
-    return " ".join(row[at:at + 4] for at in range(0, WORD_BITS, 4))
+    return " ".join(row[at : at + 4] for at in range(0, WORD_BITS, 4))

@@ -59,10 +59,21 @@ class MapModel(Model):
     summary = traitlets.Unicode()
     title = traitlets.Unicode()
 
-    def __init__(self, draft: Draft, capture: Capture | None = None, task: int | None = None,
-                 laws: Any = None, sweep: Any = None) -> None:
+    def __init__(
+        self,
+        draft: Draft,
+        capture: Capture | None = None,
+        task: int | None = None,
+        laws: Any = None,
+        sweep: Any = None,
+    ) -> None:
         need("MapEditor", draft, Draft, "is a Draft, as npulab.draft(path) gives")
-        need("MapEditor: capture", capture, (Capture, type(None)), "is a Capture, as npulab.load gives")
+        need(
+            "MapEditor: capture",
+            capture,
+            (Capture, type(None)),
+            "is a Capture, as npulab.load gives",
+        )
         self.draft, self.capture = draft, capture
         self._task = 0
         if capture is not None:
@@ -95,10 +106,10 @@ class MapModel(Model):
         """Do what a message asks for and say in ``status`` what came of it; it never raises.
 
         ``do`` is one of ``ACTS``; ``cell`` has field, column and text (a value as its column has
-        it, an enum with its names as ``enum:mode 0=off 1=on``, bits as ``12:4``), ``split`` has field and text
-        (``low:2 4``: name and width of each part, low end first), ``join`` has field and text
-        (``other as name``, the field being the low end), ``add`` has field and text (``name 12:4``,
-        in the register of the field).
+        it, an enum with its names as ``enum:mode 0=off 1=on``, bits as ``12:4``), ``split`` has
+        field and text (``low:2 4``: name and width of each part, low end first), ``join`` has field
+        and text (``other as name``, the field being the low end), ``add`` has field and text
+        (``name 12:4``, in the register of the field).
         """
         try:
             self.status = self._act(message)
@@ -137,9 +148,13 @@ class MapModel(Model):
     def _split(self, field: str, text: str) -> None:
         parts = [part.rpartition(":") for part in re.split(r"[\s,]+", text.strip()) if part]
         if not parts or not all(re.fullmatch(r"\d{1,2}", width) for _, _, width in parts):
-            raise ValueError(f"split {field}: got {text[:80]!r}, allowed are parts like low:2 4, name and width")
+            raise ValueError(
+                f"split {field}: got {text[:80]!r}, allowed are parts like low:2 4, name and width"
+            )
         names = [name for name, _, _ in parts]
-        self.draft.split(field, widths=[int(width) for _, _, width in parts], names=names if any(names) else [])
+        self.draft.split(
+            field, widths=[int(width) for _, _, width in parts], names=names if any(names) else []
+        )
 
     def _cell(self, field: str, column: Any, text: str) -> None:
         if column in EDITED:
@@ -148,16 +163,22 @@ class MapModel(Model):
             else:
                 getattr(self.draft, EDITED[column])(field, text)
         elif column == "register":
-            self.draft.edit("rename_register", register=self.draft.map[field].pieces[0].word, name=text)
+            self.draft.edit(
+                "rename_register", register=self.draft.map[field].pieces[0].word, name=text
+            )
         elif column == "bits":
             self._lay(field, *_run(text))
         elif column == "value":
             value, *names = re.split(r"[\s,]+", text.strip()) if "=" in text else [text.strip()]
             pairs = [name.partition("=") for name in names]
-            self.draft.edit("retype", field=field, value=value, names={raw: name for raw, _, name in pairs})
+            self.draft.edit(
+                "retype", field=field, value=value, names={raw: name for raw, _, name in pairs}
+            )
         else:
-            raise ValueError(f"cell: got column {str(column)[:80]!r}, allowed is one of register, bits, value, "
-                             f"{', '.join(EDITED)}")
+            raise ValueError(
+                f"cell: got column {str(column)[:80]!r}, allowed is one of register, bits, value, "
+                f"{', '.join(EDITED)}"
+            )
 
     def _register(self, field: str) -> str | int:
         """The register of a field by its name, or by its word where two blocks have that name."""
@@ -184,7 +205,7 @@ class MapModel(Model):
                 own, names = capture.maps[job.block], [block for block, _, _ in registers.registers]
                 whole = len(own) == len(names)
                 first = 0 if whole else names.index(job.block)
-                words[first:first + len(own)] = job.words
+                words[first : first + len(own)] = job.words
                 mine = [item for item in registers if whole or item.block == job.block]
                 raw = {id(item): values.get(id(read)) for item, read in zip(mine, own, strict=True)}
             except (ValueError, LookupError) as error:
@@ -196,7 +217,9 @@ class MapModel(Model):
         told = ", ".join(f"{bits} {name}" for name, bits in known.items())
         saved = "saved" if draft.saved else "not saved"
         self.summary = f"{told} bits; {plural(len(self.steps), 'step')}, {saved}{lost}"
-        read = "" if self.capture is None else f", read in {self.capture.target}/{self.capture.name}"
+        read = (
+            "" if self.capture is None else f", read in {self.capture.target}/{self.capture.name}"
+        )
         self.title = f"{draft.name}: {plural(len(self.rows), 'field')} of {plural(len(registers), 'word')}{read}"
 
     def _repr_html_(self) -> str:
@@ -205,12 +228,17 @@ class MapModel(Model):
         rows = [[row[place] for place in shown] for row in self.rows]
         steps = "".join(f"<li>{html.escape(step)}</li>" for step in self.steps[-STEPS_SHOWN:])
         first = max(0, len(self.steps) - STEPS_SHOWN) + 1
-        return head + table_html(self.columns, rows) + (f"<ol start='{first}'>{steps}</ol>" if steps else "")
+        return (
+            head
+            + table_html(self.columns, rows)
+            + (f"<ol start='{first}'>{steps}</ol>" if steps else "")
+        )
 
 
 class MapEditor(BitsView):
     """The fields of a draft as bits and as a table: a drag over bits (or Shift and arrows) makes a
-        field, m picks one up and puts it down on other bits; in the table arrows move, Enter edits a
+        field, m picks one up and puts it down on other bits; in the table arrows move, Enter edits
+        a
     cell, a adds a field, s splits, j joins, x takes a name away, u and U undo and redo, / filters.
 
     With a ``capture`` one column is what the map as it is now makes of it.  ``rows``, ``steps`` and
@@ -223,10 +251,18 @@ class MapEditor(BitsView):
 
     columns = traitlets.List(traitlets.Unicode()).tag(sync=True)
 
-    def __init__(self, draft: Draft, capture: Capture | None = None, task: int | None = None,
-                 laws: Any = None, sweep: Any = None) -> None:
+    def __init__(
+        self,
+        draft: Draft,
+        capture: Capture | None = None,
+        task: int | None = None,
+        laws: Any = None,
+        sweep: Any = None,
+    ) -> None:
         model = MapModel(draft, capture, task, laws, sweep)
-        super().__init__(model, model.bits, columns=list(COLUMNS) if capture is not None else model.columns)
+        super().__init__(
+            model, model.bits, columns=list(COLUMNS) if capture is not None else model.columns
+        )
 
     def close(self) -> None:
         if self.model is not None:
@@ -241,8 +277,10 @@ def _task(draft: Draft, capture: Capture, task: int | None) -> int:
     mine = [number for number, job in enumerate(capture.jobs) if job.block in blocks]
     if not mine or (task is not None and task not in mine):
         got = "no task" if task is None else f"task {task}"
-        raise LookupError(f"capture {capture.name}: got {got} of block {block}, it has "
-                          f"{', '.join(map(str, mine)) or 'none'}")
+        raise LookupError(
+            f"capture {capture.name}: got {got} of block {block}, it has "
+            f"{', '.join(map(str, mine)) or 'none'}"
+        )
     return mine[0] if task is None else task
 
 
@@ -251,12 +289,15 @@ def _run(text: str) -> tuple[int | None, int, int]:
     ``7``."""
     match = BITS.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"bits: got {text[:80]!r}, allowed is highest and lowest bit such as 12:4, "
-                         "or one bit such as 7")
+        raise ValueError(
+            f"bits: got {text[:80]!r}, allowed is highest and lowest bit such as 12:4, "
+            "or one bit such as 7"
+        )
     high, low = int(match[2]), int(match[3] or match[2])
     if not low <= high < WORD_BITS:
-        raise ValueError(f"bits: got {high}:{low}, allowed is {WORD_BITS - 1}:0 and less, the "
-                         "highest bit first")
+        raise ValueError(
+            f"bits: got {high}:{low}, allowed is {WORD_BITS - 1}:0 and less, the highest bit first"
+        )
     return int(match[1]) if match[1] else None, low, high - low + 1
 
 
@@ -264,5 +305,14 @@ def _row(key: str, item: Field, raw: int | None) -> list[str]:
     """What the draft calls a field, a text for each of COLUMNS, and whether its name is
     automatic."""
     shown = "" if raw is None else f"{raw:#x} = {meant(item, raw)}"
-    return [key, item.register, item.bits, item.name, shown, str(item.meaning), item.evidence,
-            item.note, "automatic" * item.automatic]
+    return [
+        key,
+        item.register,
+        item.bits,
+        item.name,
+        shown,
+        str(item.meaning),
+        item.evidence,
+        item.note,
+        "automatic" * item.automatic,
+    ]

@@ -43,20 +43,37 @@ class OutputModel(Model):
     ((1, 1, 2), 'row 1, column 1, channel 2: predicted 0, captured 1, difference +1')
     """
 
-    place, pointed = (Numbers("(row, column, channel)", begin, lambda owner, *_: [
-        (0, end) for end in owner.shape], empty=begin == ()) for begin in ((0, 0, 0), ()))
+    place, pointed = (
+        Numbers(
+            "(row, column, channel)",
+            begin,
+            lambda owner, *_: [(0, end) for end in owner.shape],
+            empty=begin == (),
+        )
+        for begin in ((0, 0, 0), ())
+    )
     about = traitlets.Unicode(read_only=True)
 
     def __init__(self, comparison: Comparison) -> None:
-        need("OutputView", comparison, Comparison, "is a Comparison, as npulab.check(capture) gives")
+        need(
+            "OutputView", comparison, Comparison, "is a Comparison, as npulab.check(capture) gives"
+        )
         self.comparison = comparison
         self.counted = mismatches(comparison)  # refuses a comparison without two outputs
-        self.predicted, self.captured = np.asarray(comparison.predicted), np.asarray(comparison.captured)
+        self.predicted, self.captured = (
+            np.asarray(comparison.predicted),
+            np.asarray(comparison.captured),
+        )
         if not self.predicted.size:
-            raise ValueError(f"{comparison.case}: got outputs {self.predicted.shape}, allowed is one element or more")
+            raise ValueError(
+                f"{comparison.case}: got outputs {self.predicted.shape}, allowed is one element or "
+                "more"
+            )
         self.difference = steps(self.captured, self.predicted)
-        self.channels = [(int(row.channel), int(row.outputs), int(row.differ), int(row.largest))
-                         for row in self.counted.by_channel.itertuples()]
+        self.channels = [
+            (int(row.channel), int(row.outputs), int(row.differ), int(row.largest))
+            for row in self.counted.by_channel.itertuples()
+        ]
         # channel by channel, as one looks through them
         self._wrong = np.flatnonzero(self.difference.transpose(2, 0, 1))
         super().__init__()
@@ -94,14 +111,24 @@ class OutputModel(Model):
     @property
     def title(self) -> str:
         rows, columns, channels = self.shape
-        return (f"{self.comparison.target}/{self.comparison.case}, outputs ({rows}, {columns}, {channels}) "
-                f"{self.captured.dtype}")
+        return (
+            f"{self.comparison.target}/{self.comparison.case}, outputs ({rows}, {columns}, "
+            f"{channels}) "
+            f"{self.captured.dtype}"
+        )
 
     @property
     def summary(self) -> str:
-        first = "" if self.first is None else f"first at row {self.first[0]}, column {self.first[1]}, channel " \
-                                              f"{self.first[2]}"
-        return "; ".join(filter(None, [self.comparison.verdict, str(self.counted), first, self.comparison.reason]))
+        first = (
+            ""
+            if self.first is None
+            else f"first at row {self.first[0]}, column {self.first[1]}, channel {self.first[2]}"
+        )
+        return "; ".join(
+            filter(
+                None, [self.comparison.verdict, str(self.counted), first, self.comparison.reason]
+            )
+        )
 
     @property
     def extremes(self) -> tuple[float, float]:
@@ -127,7 +154,7 @@ class OutputModel(Model):
             return tensor[:, :, channel]
         rows = -(-tensor.size // self.spread)
         out = np.zeros(rows * self.spread, tensor.dtype)
-        out[:tensor.size] = tensor.reshape(-1)
+        out[: tensor.size] = tensor.reshape(-1)
         return out.reshape(rows, self.spread)
 
     @property
@@ -165,17 +192,25 @@ class OutputModel(Model):
             return []
         shown = [self.plane(tensor, channel).ravel() for tensor in (self.predicted, self.captured)]
         apart = self.plane(self.difference, channel).ravel()
-        return [*([f"{value:.3g}" if value.dtype.kind == "f" else str(value) for value in values]
-                  for values in shown), [f"{value:+d}" if value else "" for value in apart.tolist()]]
+        return [
+            *(
+                [f"{value:.3g}" if value.dtype.kind == "f" else str(value) for value in values]
+                for values in shown
+            ),
+            [f"{value:+d}" if value else "" for value in apart.tolist()],
+        ]
 
     def describe(self, row: int, column: int, channel: int) -> str:
         """An output in one line: where, predicted, captured, difference."""
         apart = int(self.difference[row, column, channel])
         unit = " ulp" if self.comparison.unit == "ulp" and apart else ""
         border = ", its window touches the padding" if self.counted.border[row, column] else ""
-        return (f"row {row}, column {column}, channel {channel}: predicted {self.predicted[row, column, channel]!s}, "
-                f"captured {self.captured[row, column, channel]!s}, "
-                f"{f'difference {apart:+d}{unit}' if apart else 'equal'}{border}")
+        return (
+            f"row {row}, column {column}, channel {channel}: predicted "
+            f"{self.predicted[row, column, channel]!s}, "
+            f"captured {self.captured[row, column, channel]!s}, "
+            f"{f'difference {apart:+d}{unit}' if apart else 'equal'}{border}"
+        )
 
     # ---- what it does ----
 
@@ -238,8 +273,18 @@ class OutputView(View):
         model = OutputModel(comparison)
         low, high = model.extremes
         wrong = [list(row) for row in model.channels if row[2]][:MOST_CHANNELS]
-        super().__init__(model, size=list(model.shape), channels=wrong, cell=model.cell, spread=model.spread,
-                         scale=[f"{low:g}", f"{high:g}", f"{model.largest}{' ulp' * (comparison.unit == 'ulp')}"])
+        super().__init__(
+            model,
+            size=list(model.shape),
+            channels=wrong,
+            cell=model.cell,
+            spread=model.spread,
+            scale=[
+                f"{low:g}",
+                f"{high:g}",
+                f"{model.largest}{' ulp' * (comparison.unit == 'ulp')}",
+            ],
+        )
         model.observe(self._draw, ["place"])
         self._drawn = -1
         self._draw(None)
@@ -270,6 +315,8 @@ def _worst(plane: np.ndarray, side: int) -> np.ndarray:
         return plane
     rows, columns = (-(-size // side) for size in plane.shape)
     padded = np.zeros((rows * side, columns * side), plane.dtype)
-    padded[:plane.shape[0], :plane.shape[1]] = plane
-    cells = padded.reshape(rows, side, columns, side).swapaxes(1, 2).reshape(rows, columns, side * side)
+    padded[: plane.shape[0], : plane.shape[1]] = plane
+    cells = (
+        padded.reshape(rows, side, columns, side).swapaxes(1, 2).reshape(rows, columns, side * side)
+    )
     return np.take_along_axis(cells, np.abs(cells).argmax(2)[:, :, None], 2)[:, :, 0]

@@ -43,21 +43,36 @@ class RegisterModel(BitsModel):
     'CFG bit 24 · relu CFG[24] · 0x1 = 1, reference 0x0 = 0 · evidence unknown'
     """
 
-    def __init__(self, capture: Capture, reference: Capture | None = None, task: int = 0,
-                 laws: Any = None, sweep: Any = None) -> None:
+    def __init__(
+        self,
+        capture: Capture,
+        reference: Capture | None = None,
+        task: int = 0,
+        laws: Any = None,
+        sweep: Any = None,
+    ) -> None:
         need("RegisterView", capture, Capture, "is a Capture, as npulab.load gives")
-        need("RegisterView: reference", reference, (Capture, type(None)), "is a Capture, as npulab.load gives")
+        need(
+            "RegisterView: reference",
+            reference,
+            (Capture, type(None)),
+            "is a Capture, as npulab.load gives",
+        )
         job, other = job_of(capture, task), job_of(reference or capture, task)
         if (other.block, list(dict(other.writes))) != (job.block, list(dict(job.writes))):
-            raise ValueError(f"reference {(reference or capture).name}: got {other!r}, allowed is one that "
-                             f"sets the same registers as {job!r}")
+            raise ValueError(
+                f"reference {(reference or capture).name}: got {other!r}, allowed is one that "
+                f"sets the same registers as {job!r}"
+            )
         self.task = capture.task_of(task)
         self._given = capture
         self._alone = reference is None
         self._sources = _sources(capture.target)
         self._history: list[tuple[int, ...]] = []
         self._undone: list[tuple[int, ...]] = []
-        super().__init__(Rows.of(job, _registers(capture, job)), _shown(job), _shown(other), laws, sweep)
+        super().__init__(
+            Rows.of(job, _registers(capture, job)), _shown(job), _shown(other), laws, sweep
+        )
 
     @property
     def unchanged(self) -> str:
@@ -70,7 +85,10 @@ class RegisterModel(BitsModel):
     @property
     def capture(self) -> Capture:
         """The capture as given, with the words as they are now."""
-        job, registers = self._given.jobs[self.task], self._given.maps[self._given.jobs[self.task].block]
+        job, registers = (
+            self._given.jobs[self.task],
+            self._given.maps[self._given.jobs[self.task].block],
+        )
         if not job.writes:
             return self._given.with_words(self.words, self.task)
         written = dict(zip(dict(job.writes), self.words, strict=True))
@@ -78,7 +96,9 @@ class RegisterModel(BitsModel):
 
     @property
     def title(self) -> str:
-        return f"{title_of(self._given, self.task)}, {self.count} word{'s' if self.count > 1 else ''}"
+        return (
+            f"{title_of(self._given, self.task)}, {self.count} word{'s' if self.count > 1 else ''}"
+        )
 
     @property
     def simulated(self) -> bool:
@@ -87,13 +107,15 @@ class RegisterModel(BitsModel):
     @property
     def line(self) -> str:
         bits = self.differing
-        return (f"{self.title}{', simulated' if self.simulated else ''}, "
-                f"{bits} bit{'' if bits == 1 else 's'} differ{'s' if bits == 1 else ''}")
+        return (
+            f"{self.title}{', simulated' if self.simulated else ''}, "
+            f"{bits} bit{'' if bits == 1 else 's'} differ{'s' if bits == 1 else ''}"
+        )
 
     def flip(self, word: int, bit: int) -> None:
         """Turn one bit over."""
         word, bit = type(self).cursor.check("bit", self, (word, bit))
-        self.words = (*self.words[:word], self.words[word] ^ 2 ** bit, *self.words[word + 1:])
+        self.words = (*self.words[:word], self.words[word] ^ 2**bit, *self.words[word + 1 :])
 
     def undo(self) -> bool:
         """Take the last change of the words back; False where there was none."""
@@ -147,11 +169,18 @@ class RegisterModel(BitsModel):
         """The field of a message, or its run of bits as a field."""
         if run is None:
             if not isinstance(field, int) or not 0 <= field < len(self.rows.fields):
-                raise ValueError(f"field: got {field!r:.80}, allowed is 0 to {len(self.rows.fields) - 1}")
+                raise ValueError(
+                    f"field: got {field!r:.80}, allowed is 0 to {len(self.rows.fields) - 1}"
+                )
             return self.rows.fields[field]
         word, lsb, width = type(self).selection.check("run", self, run) or (0, 0, WORD_BITS)
         register = self.rows.labels[word]
-        return Field("", register, f"{register}{span(lsb, width)}", (Piece(self.rows.slots[word], lsb, width, 0),))
+        return Field(
+            "",
+            register,
+            f"{register}{span(lsb, width)}",
+            (Piece(self.rows.slots[word], lsb, width, 0),),
+        )
 
     def _put(self, item: Field, name: str, value: Any) -> str:
         raw = _typed(item, value) if isinstance(value, str) else item.raw(value)
@@ -212,8 +241,15 @@ class RegisterView(BitsView):
     _esm, _css = assets("bits_view", "register_view")
     draft: Draft | None = None
 
-    def __init__(self, capture: Capture, reference: Capture | None = None, task: int = 0,
-                 draft: Draft | None = None, laws: Any = None, sweep: Any = None) -> None:
+    def __init__(
+        self,
+        capture: Capture,
+        reference: Capture | None = None,
+        task: int = 0,
+        draft: Draft | None = None,
+        laws: Any = None,
+        sweep: Any = None,
+    ) -> None:
         capture = capture if draft is None else draft.decode(capture)
         model = RegisterModel(capture, reference, task, laws, sweep)
         self.draft = draft
@@ -230,11 +266,15 @@ class RegisterView(BitsView):
 def title_of(capture: Capture, task: int) -> str:
     """What a job of a capture is called."""
     job = capture.jobs[task]
-    return ", ".join(filter(None, [f"{capture.target}/{capture.name}", f"job {task} {job.block}", job.name]))
+    return ", ".join(
+        filter(None, [f"{capture.target}/{capture.name}", f"job {task} {job.block}", job.name])
+    )
 
 
 def _sources(name: str) -> Mapping[str, str]:
-    """Who says what is known of an NPU, by the code of the evidence; none of one that is not here."""
+    """Who says what is known of an NPU, by the code of the evidence; none of one that is not
+    here.
+    """
     try:
         return stated_target(name).sources
     except (ValueError, LookupError):
@@ -248,7 +288,9 @@ def job_of(capture: Capture, task: int) -> Job:
 
 def _registers(capture: Capture, job: Job) -> RegisterMap:
     if job.block not in capture.maps:
-        raise LookupError(f"block: got {job.block!r}, maps are known for {', '.join(capture.maps) or 'none'}")
+        raise LookupError(
+            f"block: got {job.block!r}, maps are known for {', '.join(capture.maps) or 'none'}"
+        )
     return capture.maps[job.block]
 
 
@@ -269,9 +311,11 @@ def _typed(item: Field, text: str) -> Any:
         try:
             number = float(text)
         except ValueError:
-            names = f", or one of {', '.join(name for _, name in item.names[:8])}" if item.names else ""
-            raise ValueError(f"{item.name}: got {text!r:.80}, allowed is a number such as 12 or 0x0c{names}; "
-                             "raw 12 is as stored") from None
+            names = (
+                f", or one of {', '.join(name for _, name in item.names[:8])}" if item.names else ""
+            )
+            raise ValueError(
+                f"{item.name}: got {text!r:.80}, allowed is a number such as 12 or 0x0c{names}; "
+                "raw 12 is as stored"
+            ) from None
     return number if stored else item.raw(number)
-
-

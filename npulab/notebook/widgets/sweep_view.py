@@ -63,12 +63,30 @@ class SweepModel(BitsModel):
         if not len(sweep):
             raise ValueError("sweep: got no captures, allowed is one or more")
         self.sweep, self.parameters = sweep, tuple(map(str, sweep.parameters))
-        rows = rows or Rows.whole(sweep.registers or RegisterMap(
-            [{"offset": WORD_BYTES * (sweep.words.shape[1] - 1), "field": "", "lsb": 0, "width": 32}]))
-        self._order, self._other, self._shown = np.arange(len(sweep)), 0, sweep.words[:, list(rows.slots)]
+        rows = rows or Rows.whole(
+            sweep.registers
+            or RegisterMap(
+                [
+                    {
+                        "offset": WORD_BYTES * (sweep.words.shape[1] - 1),
+                        "field": "",
+                        "lsb": 0,
+                        "width": 32,
+                    }
+                ]
+            )
+        )
+        self._order, self._other, self._shown = (
+            np.arange(len(sweep)),
+            0,
+            sweep.words[:, list(rows.slots)],
+        )
         super().__init__(rows, self._shown[0], self._shown[0], laws)
-        self._moving = [(index, len(np.unique(item.extract(sweep.words))))
-                        for index, item in enumerate(self.rows.fields) if item.extract(sweep.varying)]
+        self._moving = [
+            (index, len(np.unique(item.extract(sweep.words))))
+            for index, item in enumerate(self.rows.fields)
+            if item.extract(sweep.varying)
+        ]
         self._sort(None)
 
     # ---- what it says ----
@@ -84,8 +102,10 @@ class SweepModel(BitsModel):
 
     @property
     def line(self) -> str:
-        return (f"{self.title}{', simulated' if self.simulated else ''}; {self.unit} {self.number}: "
-                f"{self.summary}")
+        return (
+            f"{self.title}{', simulated' if self.simulated else ''}; {self.unit} {self.number}: "
+            f"{self.summary}"
+        )
 
     @property
     def compared(self) -> str:
@@ -100,8 +120,13 @@ class SweepModel(BitsModel):
         words = self.sweep.words[self._order]
         if len(words) > 1:
             self.shares = self.shades(flips(words))
-        self.set_trait("moving", [[index, count, _line(self.rows.fields[index].extract(words))]
-                                  for index, count in self._moving])
+        self.set_trait(
+            "moving",
+            [
+                [index, count, _line(self.rows.fields[index].extract(words))]
+                for index, count in self._moving
+            ],
+        )
         place = int(np.flatnonzero(self._order == self.number)[0])
         if place == self.at:
             self._step(None)
@@ -113,7 +138,9 @@ class SweepModel(BitsModel):
         self._other = self.against if self.against >= 0 else int(self._order[max(self.at - 1, 0)])
         self._held = True
         with self.hold_trait_notifications():
-            self.words, self.reference = (self._shown[each].tolist() for each in (number, self._other))
+            self.words, self.reference = (
+                self._shown[each].tolist() for each in (number, self._other)
+            )
         self._held = False
         self._tell(None)
         self.set_trait("number", number)
@@ -121,12 +148,24 @@ class SweepModel(BitsModel):
         self.set_trait("turn", self.turn + 1)
 
     def _layer(self, number: int) -> list[list[str]]:
-        return [[name, *(short(self.sweep.parameters[name].iloc[each]) for each in (number, self._other))]
-                for name in self.parameters]
+        return [
+            [
+                name,
+                *(short(self.sweep.parameters[name].iloc[each]) for each in (number, self._other)),
+            ]
+            for name in self.parameters
+        ]
 
     def _repr_html_(self) -> str:
-        rows = [(self.rows.names[index], self.rows.bits(self.rows.fields[index]), str(count),
-                 self.values[index].partition(",")[0]) for index, count in self._moving]
+        rows = [
+            (
+                self.rows.names[index],
+                self.rows.bits(self.rows.fields[index]),
+                str(count),
+                self.values[index].partition(",")[0],
+            )
+            for index, count in self._moving
+        ]
         here = f"{self.unit} {self.number}"
         head = self.heading_html(f"{len(rows)} fields move; {here}: {self.summary}")
         return head + table_html(("field", "bits", "values", f"in {here}"), rows)
@@ -146,19 +185,31 @@ class WritesModel(SweepModel):
     def __init__(self, capture: Capture, task: int = 0) -> None:
         job = job_of(capture, task)
         if not job.writes:
-            raise ValueError(f"task {task} of {capture.name}: got {job!r}, allowed is a job of register writes")
+            raise ValueError(
+                f"task {task} of {capture.name}: got {job!r}, allowed is a job of register writes"
+            )
         registers = capture.maps[job.block]
         rows = Rows.of(job, registers)
         at = dict(zip(dict(job.writes), rows.slots, strict=True))
         states = np.zeros((len(job.writes) + 1, len(rows.registers)), np.uint32)
-        for first, (offset, value) in [*((0, each) for each in job.before), *enumerate(job.writes, 1)]:
+        for first, (offset, value) in [
+            *((0, each) for each in job.before),
+            *enumerate(job.writes, 1),
+        ]:
             if offset in at:
                 states[first:, at[offset]] = value
-        names = [*(f"{block}.{name}" for block, _, name in registers.registers), *rows.registers[len(registers):]]
-        self._written = [(rows.slots.index(at[offset]), names[at[offset]], hex(offset), hex(value))
-                         for offset, value in job.writes]
+        names = [
+            *(f"{block}.{name}" for block, _, name in registers.registers),
+            *rows.registers[len(registers) :],
+        ]
+        self._written = [
+            (rows.slots.index(at[offset]), names[at[offset]], hex(offset), hex(value))
+            for offset, value in job.writes
+        ]
         self.capture, self.task = capture, task
-        super().__init__(Sweep(states, {}, provenance="simulated" if capture.simulated else ""), rows=rows)
+        super().__init__(
+            Sweep(states, {}, provenance="simulated" if capture.simulated else ""), rows=rows
+        )
 
     @property
     def title(self) -> str:
@@ -169,8 +220,10 @@ class WritesModel(SweepModel):
             return [["before the first write", "", ""]]
         word, *texts = self._written[number - 1]
         self.cursor = word, max(int(texts[-1], 16).bit_length() - 1, 0)
-        return [[name, text, text]
-                for name, text in zip(("register", "offset", "value"), texts, strict=True)]
+        return [
+            [name, text, text]
+            for name, text in zip(("register", "offset", "value"), texts, strict=True)
+        ]
 
 
 class SweepView(BitsView):
@@ -195,12 +248,14 @@ class SweepView(BitsView):
         self._show(SweepModel(sweep, laws))
 
     def _show(self, model: SweepModel) -> None:
-        super().__init__(model, captures=len(model.sweep), unit=model.unit, sorts=list(model.parameters))
+        super().__init__(
+            model, captures=len(model.sweep), unit=model.unit, sorts=list(model.parameters)
+        )
 
 
 class WritesView(SweepView):
-    """The register writes of a job to go through in their order, as the captures of a ``SweepView``:
-    what each one changes, and a line for each field that moves.
+    """The register writes of a job to go through in their order, as the captures of a
+    ``SweepView``: what each one changes, and a line for each field that moves.
 
     The arguments are those of ``WritesModel``.
     """
@@ -213,6 +268,8 @@ def _line(values: np.ndarray) -> list[list[int]]:
     """The lowest and the highest of values ``(N,)`` in each of at most 64 steps, 0 to 255 over
     their range."""
     first = np.linspace(0, len(values), min(len(values), BINS), endpoint=False).astype(int)
-    ends = np.stack([np.minimum.reduceat(values, first), np.maximum.reduceat(values, first)], axis=1).astype(float)
+    ends = np.stack(
+        [np.minimum.reduceat(values, first), np.maximum.reduceat(values, first)], axis=1
+    ).astype(float)
     low, high = ends.min(), ends.max()
     return list(np.rint((ends - low) / ((high - low) or 1) * HIGHEST).astype(int).tolist())

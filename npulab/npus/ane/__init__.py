@@ -19,7 +19,14 @@ TARGET = FACTS.target(
     outline=outline,
     extent=extent,
     claims=beside.claims,
-    importers=(Importer("compiled files (hwx), bare task lists of H13, a folder of them", imported.recognises,
-                        imported.read),),
-    documents=(DocumentFormat("MIL programs (.mil)", mil_files.recognises, mil_files.list_program),),
+    importers=(
+        Importer(
+            "compiled files (hwx), bare task lists of H13, a folder of them",
+            imported.recognises,
+            imported.read,
+        ),
+    ),
+    documents=(
+        DocumentFormat("MIL programs (.mil)", mil_files.recognises, mil_files.list_program),
+    ),
 )

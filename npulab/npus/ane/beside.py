@@ -39,7 +39,10 @@ def beside(folder: Path) -> tuple[dict[str, bytes], dict[str, int]]:
     if len(read.networks) != 1:
         return files, {}
     # 0 as in a table of several networks, so that captures have the same numbers
-    return files | plist.weights_files(read.network, folder), {**dict.fromkeys(OPTIONAL, 0), **parameters(read.network)}
+    return files | plist.weights_files(read.network, folder), {
+        **dict.fromkeys(OPTIONAL, 0),
+        **parameters(read.network),
+    }
 
 
 def claims(capture: Capture) -> list[Claim]:
@@ -53,7 +56,9 @@ def claims(capture: Capture) -> list[Claim]:
         return []
     network = plist.read_plist(capture.buffers[NETWORK]).network
     known = all(job.block == BLOCK for job in capture.jobs)
-    compared = agreement.compare(agreement.claims(network), agreement.values_of(capture)) if known else []
+    compared = (
+        agreement.compare(agreement.claims(network), agreement.values_of(capture)) if known else []
+    )
     said = [*compared, *_tensors(capture, network)]
     if not all(one.agrees for one in said):
         return said
@@ -67,22 +72,40 @@ def _tensors(capture: Capture, network: Network) -> Iterator[Claim]:
     names."""
     found = shapes(network)
     for kind, parts in (("input", network.inputs), ("output", network.outputs)):
-        there = {one["name"]: one for one in capture.parameters.get("tensors", ()) if one["kind"] == kind}
+        there = {
+            one["name"]: one for one in capture.parameters.get("tensors", ()) if one["kind"] == kind
+        }
         if there:
             yield Claim(0, f"{kind}s", "tensors", len(parts), len(there), NETWORK)
         for part in parts:
             if part.name in there:
                 for axis, size in (("width", "w"), ("height", "h"), ("channels", "c")):
-                    yield Claim(0, f"{axis} of {part.name}", f"tensors.{part.name}.{size}",
-                                getattr(found[part.name], axis), there[part.name][size], NETWORK)
+                    yield Claim(
+                        0,
+                        f"{axis} of {part.name}",
+                        f"tensors.{part.name}.{size}",
+                        getattr(found[part.name], axis),
+                        there[part.name][size],
+                        NETWORK,
+                    )
                 if found[part.name].type in ELEMENTS:
-                    yield Claim(0, f"type of {part.name}", f"tensors.{part.name}.element",
-                                ELEMENTS[found[part.name].type], there[part.name]["element"], NETWORK)
+                    yield Claim(
+                        0,
+                        f"type of {part.name}",
+                        f"tensors.{part.name}.element",
+                        ELEMENTS[found[part.name].type],
+                        there[part.name]["element"],
+                        NETWORK,
+                    )
 
 
 def _table(capture: Capture, network: Network) -> Iterator[Claim]:
     """A claim for the function of the one activation table, where both sides are known."""
-    users = [task for task in agreement.values_of(capture) if task.get("NE.MACCfg.NonlinearMode") == TABLE_MODE]
+    users = [
+        task
+        for task in agreement.values_of(capture)
+        if task.get("NE.MACCfg.NonlinearMode") == TABLE_MODE
+    ]
     if COEFFICIENTS not in capture.buffers or len(users) != 1 or not network.units:
         return
     chain = chain_of(network)
@@ -93,7 +116,7 @@ def _table(capture: Capture, network: Network) -> Iterator[Claim]:
         return
     try:
         at, size = coefficients.places_of(users[0])[0]
-        found = functions.identify(entries.decode(capture.buffers[COEFFICIENTS][at:at + size]))
+        found = functions.identify(entries.decode(capture.buffers[COEFFICIENTS][at : at + size]))
     except (ValueError, IndexError, Unsupported):
         return
     if found is not None:
@@ -115,10 +138,15 @@ def _weights(capture: Capture, network: Network) -> Iterator[Claim]:
             weights, bias = coefficients.decode(kernel, capture.buffers[COEFFICIENTS], places)
         except ValueError as error:
             raise Unsupported(f"weights of {unit} are not compared: {error}") from None
-        for what, mine, theirs in (("weights", weights, source.weights), ("biases", bias, source.bias)):
+        for what, mine, theirs in (
+            ("weights", weights, source.weights),
+            ("biases", bias, source.bias),
+        ):
             if mine is not None and theirs is not None:
                 same = int(np.count_nonzero(mine == theirs)) if mine.shape == theirs.shape else 0
-                yield Claim(0, f"{what} of {unit} that are equal", COEFFICIENTS, theirs.size, same, WEIGHTS)
+                yield Claim(
+                    0, f"{what} of {unit} that are equal", COEFFICIENTS, theirs.size, same, WEIGHTS
+                )
 
 
 def _source(capture: Capture, network: Network) -> Mapping[str, espresso.Source]:

@@ -6,8 +6,9 @@ from npulab.captures.target import read_chips
 from npulab.npus.kit import Facts, read_table
 
 # one map for each generation, named as the chip
-GENERATIONS = {chip.upper(): f"{chip}.csv"
-               for chip in read_chips(Path(__file__).with_name("chips.csv"))}
+GENERATIONS = {
+    chip.upper(): f"{chip}.csv" for chip in read_chips(Path(__file__).with_name("chips.csv"))
+}
 FACTS = Facts.beside(__file__, GENERATIONS, sparse=GENERATIONS)
 HERE, CHIPS, USUAL_CHIP, TABLES = FACTS
 enum, maps = FACTS.enum, FACTS.maps

@@ -49,19 +49,26 @@ class Wiring:
         return len(self.layers) - 1
 
 
-def resolve(wired: Wiring, place: Place | None, in_l2: int | None, task: int, surface: Surface) -> int:
+def resolve(
+    wired: Wiring, place: Place | None, in_l2: int | None, task: int, surface: Surface
+) -> int:
     """The node whose value a source is."""
     if place is None:
         if in_l2 is None or wired.shapes.get(in_l2, surface) != surface:
-            raise Unsupported(f"task {task}: L2.SourceCfg.SourceType: got a source in L2, no task before left one of "
-                               f"{surface.shape} there")
+            raise Unsupported(
+                f"task {task}: L2.SourceCfg.SourceType: got a source in L2, no task before left "
+                "one of "
+                f"{surface.shape} there"
+            )
         return in_l2
     if place.bar in wired.memory:
         return whole(wired, place.bar, None, place)[0]
     node = -1 - wired.inputs.index(place.bar)
     if place.offset or wired.shapes.setdefault(node, place.surface) != place.surface:
-        raise Unsupported(f"task {task}: TileDMASrc.BaseAddr: got {place.surface.shape} from byte "
-                           f"{place.offset:#x} of an input, covered are whole tensors")
+        raise Unsupported(
+            f"task {task}: TileDMASrc.BaseAddr: got {place.surface.shape} from byte "
+            f"{place.offset:#x} of an input, covered are whole tensors"
+        )
     return node
 
 
@@ -69,9 +76,14 @@ def write(wired: Wiring, place: Place, node: int, task: int) -> None:
     """Note where a task puts a result; Unsupported where another one's lies, or an input."""
     parts = wired.memory.setdefault(place.bar, [])
     for other, _ in parts:
-        if place.offset < other.offset + other.surface.bytes and other.offset < place.offset + place.surface.bytes:
-            raise Unsupported(f"task {task}: TileDMADst.BaseAddr: got bytes {place.offset:#x} to "
-                               f"{place.offset + place.surface.bytes:#x}, which another task wrote before")
+        if (
+            place.offset < other.offset + other.surface.bytes
+            and other.offset < place.offset + place.surface.bytes
+        ):
+            raise Unsupported(
+                f"task {task}: TileDMADst.BaseAddr: got bytes {place.offset:#x} to "
+                f"{place.offset + place.surface.bytes:#x}, which another task wrote before"
+            )
     if place.bar in wired.inputs:
         raise Unsupported(f"task {task}: Header.Header[8].WBase: got {place.bar}, an input")
     parts.append((place, node))
@@ -87,15 +99,22 @@ def whole(wired: Wiring, bar: int, last: int | None, wanted: Place) -> tuple[int
     end = wanted.offset + wanted.surface.bytes
     chosen = [one for one in parts if last is not None or wanted.offset <= one[0].offset < end]
     places = [place for place, _ in chosen]
-    total = Surface(wanted.surface.height, wanted.surface.width, sum(one.surface.channels for one in places))
+    total = Surface(
+        wanted.surface.height, wanted.surface.width, sum(one.surface.channels for one in places)
+    )
     begin = 0 if last is not None else wanted.offset
-    joined = all(place.surface[:2] == total[:2] for place in places) and \
-        [place.offset for place in places] == [begin + total.plane * sum(one.surface.channels for one in places[:i])
-                                               for i in range(len(places))]
+    joined = all(place.surface[:2] == total[:2] for place in places) and [
+        place.offset for place in places
+    ] == [
+        begin + total.plane * sum(one.surface.channels for one in places[:i])
+        for i in range(len(places))
+    ]
     if not chosen or not joined or (last is None and total != wanted.surface):
         got = ", ".join(f"{one.surface.shape} at {one.offset:#x}" for one in places)
-        raise Unsupported(f"base address {bar}: got {got or 'nothing'} written, covered are parts of "
-                           f"{wanted.surface.shape} one behind another from {begin:#x} on")
+        raise Unsupported(
+            f"base address {bar}: got {got or 'nothing'} written, covered are parts of "
+            f"{wanted.surface.shape} one behind another from {begin:#x} on"
+        )
     if len(chosen) == 1:
         return chosen[0][1], total
     joint = Concat(tuple(one.surface.shape for one in places), 2)
@@ -105,17 +124,27 @@ def whole(wired: Wiring, bar: int, last: int | None, wanted: Place) -> tuple[int
 def network(wired: Wiring, node: int) -> Layer | Network:
     """The layer, or layers, whose result a node is."""
     if node != len(wired.layers) - 1:
-        raise Unsupported(f"tasks: got a result that is not that of the last of {len(wired.layers)} layers")
-    if len(wired.layers) == 1 and wired.sources[0] == tuple(-1 - i for i in range(len(wired.inputs))):
+        raise Unsupported(
+            f"tasks: got a result that is not that of the last of {len(wired.layers)} layers"
+        )
+    if len(wired.layers) == 1 and wired.sources[0] == tuple(
+        -1 - i for i in range(len(wired.inputs))
+    ):
         return wired.layers[0]
     (layer, *more), (sources, *_) = wired.layers, wired.sources
-    if not more and sources == (-2, -1) and isinstance(layer, Elementwise) and layer.kind != "subtract" \
-            and layer.prescale == 1:
+    if (
+        not more
+        and sources == (-2, -1)
+        and isinstance(layer, Elementwise)
+        and layer.kind != "subtract"
+        and layer.prescale == 1
+    ):
         return layer
     return Network(tuple(wired.layers), tuple(wired.sources))
 
 
-BLOCK = "H13"  # fields of other generations have the same names, but nobody held their meaning against a file
+# fields of other generations have the same names, but nobody held their meaning against a file
+BLOCK = "H13"
 COEFFICIENT_BAR = 1
 NEURAL, PLANAR_TWO = 0, 3  # task types
 CONVOLUTION = 0  # NE.MACCfg.OpMode
@@ -167,14 +196,19 @@ def lift(capture: Capture) -> Lifted:
             write(wired, work.result, last, task)
     final = works[-1].result
     if final is None:
-        raise Unsupported(f"task {len(works) - 1}: Header.Header[8].WBE: got 0 in the last task, covered is 1")
+        raise Unsupported(
+            f"task {len(works) - 1}: Header.Header[8].WBE: got 0 in the last task, covered is 1"
+        )
     node, surface = whole(wired, final.bar, last, final)
     if node < 0 or not wired.layers:
         node = wired.add(Elementwise("copy", surface.shape), (node,))
     x = _inputs(capture, wired)
     output = capture.buffers.get("output")
-    return Lifted(network(wired, node), x,  # type: ignore[arg-type]
-                  None if output is None else unpack(output, surface, f"{capture.name}: output"))
+    return Lifted(
+        network(wired, node),
+        x,  # type: ignore[arg-type]
+        None if output is None else unpack(output, surface, f"{capture.name}: output"),
+    )
 
 
 def extent(capture: Capture, lifted: Lifted) -> range:
@@ -210,8 +244,13 @@ class Task:
 
     def expect(self, allowed: str | Mapping[str, tuple[int, ...]]) -> None:
         """Unsupported for a field whose value is not allowed, in a case of ``expected.csv``."""
-        expect(self.v, EXPECTED[allowed] if isinstance(allowed, str) else allowed,
-               f"task {self.number}: {{name}}: got {{got}}, covered is {{allowed}}", Unsupported, "#x")
+        expect(
+            self.v,
+            EXPECTED[allowed] if isinstance(allowed, str) else allowed,
+            f"task {self.number}: {{name}}: got {{got}}, covered is {{allowed}}",
+            Unsupported,
+            "#x",
+        )
 
     def refusal(self, why: str) -> Unsupported:
         return Unsupported(f"task {self.number}: {why}")
@@ -239,13 +278,21 @@ class Task:
         data, places = self.section, coefficients.places_of(self.v).tolist()
         end = max((at + size for at, size in places), default=0)
         if end > len(data):
-            raise ValueError(f"task {self.number}: KernelDMASrc.CoeffBaseAddr: got {len(data)} bytes of coefficients, "
-                             f"allowed by its words are {end}")
-        tables = {data[at:at + size] for at, size in places}
-        if len(tables) != 1 or {size for _, size in places} != {entries.SIZE} \
-                or {*map(len, tables)} != {entries.SIZE}:
-            raise self.refusal(f"KernelDMASrc.CoeffBaseAddr: got {len(tables)} tables for {len(places)} engines"
-                               f" in {len(data)} bytes, covered is one of {entries.SIZE} bytes")
+            raise ValueError(
+                f"task {self.number}: KernelDMASrc.CoeffBaseAddr: got {len(data)} bytes of "
+                "coefficients, "
+                f"allowed by its words are {end}"
+            )
+        tables = {data[at : at + size] for at, size in places}
+        if (
+            len(tables) != 1
+            or {size for _, size in places} != {entries.SIZE}
+            or {*map(len, tables)} != {entries.SIZE}
+        ):
+            raise self.refusal(
+                f"KernelDMASrc.CoeffBaseAddr: got {len(tables)} tables for {len(places)} engines"
+                f" in {len(data)} bytes, covered is one of {entries.SIZE} bytes"
+            )
         return entries.decode(tables.pop())
 
 
@@ -255,10 +302,16 @@ def work_of(task: Task) -> Work:
     task.expect("task")
     if not task.convolves:
         task.expect("one group")
-    source, result = (Surface(height, width, groups * channels) for groups, channels, height, width in
-                      ([v[TENSORS[tensor][size]] for size in SIZES] for tensor in ("source", "result")))
+    source, result = (
+        Surface(height, width, groups * channels)
+        for groups, channels, height, width in (
+            [v[TENSORS[tensor][size]] for size in SIZES] for tensor in ("source", "result")
+        )
+    )
     if min(*source, *result) < 1:
-        raise task.refusal(f"Common.InDim, Common.OutDim: got sizes {source} and {result}, covered are 1 and more")
+        raise task.refusal(
+            f"Common.InDim, Common.OutDim: got sizes {source} and {result}, covered are 1 and more"
+        )
     layer: Layer | None
     after = None
     if v["Common.Cfg.TaskType"] != NEURAL:
@@ -270,12 +323,18 @@ def work_of(task: Task) -> Work:
     if not task.convolves:
         task.expect("same size")
         if source != result:
-            raise task.refusal(f"Common.OutDim: got {result.shape} of {source.shape}, covered are "
-                               "results of the source's sizes")
+            raise task.refusal(
+                f"Common.OutDim: got {result.shape} of {source.shape}, covered are "
+                "results of the source's sizes"
+            )
     sources = [_place(task, "source", source)]
     if v["Common.Cfg.TaskType"] == PLANAR_TWO:
         sources.append(_place(task, "source 2", source))
-        if v["PE.PreScale.PreScale"] == MINUS_ONE and isinstance(layer, Elementwise) and layer.kind == "subtract":
+        if (
+            v["PE.PreScale.PreScale"] == MINUS_ONE
+            and isinstance(layer, Elementwise)
+            and layer.kind == "subtract"
+        ):
             sources.reverse()
     return Work(layer, after, tuple(sources), _place(task, "result", result), result)
 
@@ -305,7 +364,9 @@ def _planar(task: Task, source: Surface) -> Layer:
         kind = "copy"
     elif kind == "add" and prescale == MINUS_ONE:
         kind, prescale = "subtract", ONE
-    values = [half(number) for number in (prescale, v["PE.BiasScale.Scale"], v["PE.BiasScale.Bias"])]
+    values = [
+        half(number) for number in (prescale, v["PE.BiasScale.Scale"], v["PE.BiasScale.Bias"])
+    ]
     if not np.all(np.isfinite(values)):
         raise task.refusal(f"PE.PreScale, PE.BiasScale: got {values}, covered are finite numbers")
     return Elementwise(kind, source.shape, prescale=values[0], scale=values[1], bias=values[2])
@@ -335,27 +396,47 @@ def _convolution(task: Task, source: Surface, result: Surface) -> tuple[Conv2D, 
     try:
         weights, bias = coefficients.decode(kernel, data, at)
         if kernel.table:
-            after = activation(entries.decode(coefficients.table_of(kernel, data, at)), result.shape)
+            after = activation(
+                entries.decode(coefficients.table_of(kernel, data, at)), result.shape
+            )
     except Unsupported as error:
         raise task.refusal(str(error)) from None
     except ValueError as error:
         raise ValueError(f"{task.capture.name}: task {task.number}: {error}") from None
-    before, taps = (v["Common.ConvCfg.Py"], v["Common.ConvCfg.Px"]), (kernel.kernel_h, kernel.kernel_w)
+    before, taps = (
+        (v["Common.ConvCfg.Py"], v["Common.ConvCfg.Px"]),
+        (kernel.kernel_h, kernel.kernel_w),
+    )
     past = map(behind, source[:2], result[:2], taps, kernel.stride, before)
     border = tuple((first, max(last, 0)) for first, last in zip(before, past, strict=True))
     if any(max(pair) >= size for pair, size in zip(border, taps, strict=True)):
-        raise task.refusal(f"Common.OutDim: got {result.shape} of {source.shape}, which takes a border of "
-                           f"{border}; covered is less than the kernel of {kernel.kernel_h} x {kernel.kernel_w}")
-    layer = Conv2D(weights, np.zeros(kernel.outputs, np.float16) if bias is None else bias, source.shape,
-                   kernel.stride, border, depthwise=kernel.depthwise, groups=kernel.parts,
-                   activation="relu" if v["NE.MACCfg.NonlinearMode"] == RELU else None)
+        raise task.refusal(
+            f"Common.OutDim: got {result.shape} of {source.shape}, which takes a border of "
+            f"{border}; covered is less than the kernel of {kernel.kernel_h} x {kernel.kernel_w}"
+        )
+    layer = Conv2D(
+        weights,
+        np.zeros(kernel.outputs, np.float16) if bias is None else bias,
+        source.shape,
+        kernel.stride,
+        border,
+        depthwise=kernel.depthwise,
+        groups=kernel.parts,
+        activation="relu" if v["NE.MACCfg.NonlinearMode"] == RELU else None,
+    )
     if layer.output_shape != result.shape:
-        raise task.refusal(f"Common.OutDim: got {result.shape}, a convolution with these sizes and "
-                           f"padding gives {layer.output_shape}")
+        raise task.refusal(
+            f"Common.OutDim: got {result.shape}, a convolution with these sizes and "
+            f"padding gives {layer.output_shape}"
+        )
     groups = v["Common.GroupConvCfg.NumGroups"]
     if groups > 1:  # they lie one behind another
-        task.expect({"TileDMASrc.GroupStride.Stride": (source.bytes // groups // UNIT,),
-                     "TileDMADst.GroupStride.GroupStride": (result.bytes // groups // UNIT,)})
+        task.expect(
+            {
+                "TileDMASrc.GroupStride.Stride": (source.bytes // groups // UNIT,),
+                "TileDMADst.GroupStride.GroupStride": (result.bytes // groups // UNIT,),
+            }
+        )
     return replace(layer, padding=next(iter(padding_names(layer)), border)), after
 
 
@@ -371,10 +452,15 @@ def _place(task: Task, tensor: str, surface: Surface) -> Place | None:
     task.expect(EXPECTED.get(tensor, {}))
     row, plane, bar, offset = (task.v[fields[name]] for name in ("row", "plane", "bar", "offset"))
     if (row, plane) != (surface.row // UNIT, surface.plane // UNIT):
-        block, first, second = fields["row"].split(".")[0], *(fields[name].split(".")[1] for name in ("row", "plane"))
-        raise task.refusal(f"{block}.{first} and {second}: got {row:#x} and {plane:#x}, covered is "
-                           f"{surface.row // UNIT:#x} and {surface.plane // UNIT:#x} for {surface.height} rows of "
-                           f"{surface.width}")
+        block, first, second = (
+            fields["row"].split(".")[0],
+            *(fields[name].split(".")[1] for name in ("row", "plane")),
+        )
+        raise task.refusal(
+            f"{block}.{first} and {second}: got {row:#x} and {plane:#x}, covered is "
+            f"{surface.row // UNIT:#x} and {surface.plane // UNIT:#x} for {surface.height} rows of "
+            f"{surface.width}"
+        )
     return Place(bar, UNIT * offset, surface)
 
 
@@ -383,6 +469,8 @@ def _inputs(capture: Capture, wired: Wiring) -> Any:
     names = [f"input{i or ''}" for i in range(len(wired.inputs))]
     if not names or not capture.buffers.keys() >= {*names}:
         return None
-    tensors = tuple(unpack(capture.buffers[name], wired.shapes[-1 - i], f"{capture.name}: {name}")
-                    for i, name in enumerate(names))
+    tensors = tuple(
+        unpack(capture.buffers[name], wired.shapes[-1 - i], f"{capture.name}: {name}")
+        for i, name in enumerate(names)
+    )
     return tensors if len(tensors) > 1 else tensors[0]

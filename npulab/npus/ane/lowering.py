@@ -18,10 +18,29 @@ from npulab.npus.ane import coefficients, tables
 from npulab.npus.ane.facts import ENGINES, FACTS, USUAL_CHIP
 from npulab.npus.ane.memory import HALF, Surface, pack
 from npulab.npus.ane.tables import entries, functions
-from npulab.npus.ane.words import BYPASS, CONVOLUTION, HABITS, PLANAR, USUAL, Habits, Step, job_of, slots_of, words_in
+from npulab.npus.ane.words import (
+    BYPASS,
+    CONVOLUTION,
+    HABITS,
+    PLANAR,
+    USUAL,
+    Habits,
+    Step,
+    job_of,
+    slots_of,
+    words_in,
+)
 from npulab.npus.ane.writing import COEFFICIENT_ALIGN, PAGE, TEXT_AT, hwx_bytes
 from npulab.npus.kit import WORD_BYTES, Capture, Unsupported, as_1x1, lowered, refuse_if, up
-from npulab.quant.layers import Activation, Concat, Conv2D, Elementwise, FullyConnected, Network, input_shapes
+from npulab.quant.layers import (
+    Activation,
+    Concat,
+    Conv2D,
+    Elementwise,
+    FullyConnected,
+    Network,
+    input_shapes,
+)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -43,8 +62,11 @@ def table_of(layer: Activation, table: entries.Table | bytes | None = None) -> e
     if table is None and layer.name in functions.FITS:
         table = functions.fit(layer.name)
     if table is None:
-        raise refused(f"name: got an activation {layer.name!r} without a table, allowed is a table, or one of "
-                      f"{', '.join(functions.FITS)}")
+        raise refused(
+            f"name: got an activation {layer.name!r} without a table, allowed is a table, or one "
+            "of "
+            f"{', '.join(functions.FITS)}"
+        )
     if not np.array_equal(tables.outputs(table), layer.outputs, equal_nan=True):
         raise refused(f"outputs: got others than those of {table!r}, allowed are the same")
     return table
@@ -53,11 +75,13 @@ def table_of(layer: Activation, table: entries.Table | bytes | None = None) -> e
 def relu_outputs() -> np.ndarray:
     """The output ``(65536,) float16`` of ReLU for every input code: what is not above 0 gives +0,
     NaN stays."""
-    codes = np.arange(2 ** 16, dtype=np.uint16).view(np.float16)
+    codes = np.arange(2**16, dtype=np.uint16).view(np.float16)
     return np.where((codes > 0) | np.isnan(codes), codes, np.float16(0))
 
 
-def activation(table: entries.Table, shape: tuple[int, int, int], prescale: float = 1.0) -> TableActivation:
+def activation(
+    table: entries.Table, shape: tuple[int, int, int], prescale: float = 1.0
+) -> TableActivation:
     """The layer of a table, named as the function whose table it is, else by its kind."""
     return TableActivation(shape, tables.outputs(table), name_of(table), prescale, table=table)
 
@@ -66,9 +90,14 @@ def name_of(table: entries.Table) -> str:
     """The function whose table has the same form and, within 2**-6, the same knots (or lines);
     "table" and its kind where there is none."""
     form = table.kind, table.symmetry, table.step_exponent
-    near = [(_distance(table, one), name) for name, one in _fits().items()
-            if (one.kind, one.symmetry, one.step_exponent) == form]
-    return min((one for one in near if one[0] < 2.0 ** -6), default=(0.0, f"table {table.kind_name}"))[1]
+    near = [
+        (_distance(table, one), name)
+        for name, one in _fits().items()
+        if (one.kind, one.symmetry, one.step_exponent) == form
+    ]
+    return min(
+        (one for one in near if one[0] < 2.0**-6), default=(0.0, f"table {table.kind_name}")
+    )[1]
 
 
 @cache
@@ -90,9 +119,17 @@ Planned = Conv2D | Elementwise | Activation | Concat
 Single = Planned | FullyConnected
 FIRST_BAR = 4  # 0 tasks, 1 coefficients, 2 and 3 what lies between tasks
 FLOAT16 = 5  # element code of tensors
-MOST_SIDE, MOST_CHANNELS = 2 ** 15 - 1, 2 ** 17 - 1  # Win, Cin
+MOST_SIDE, MOST_CHANNELS = 2**15 - 1, 2**17 - 1  # Win, Cin
 RELU, TABLE = 1, 2
-PLANAR_OPS = {"add": 0, "subtract": 0, "multiply": 1, "maximum": 2, "minimum": 3, "abs": 0, "copy": 0}
+PLANAR_OPS = {
+    "add": 0,
+    "subtract": 0,
+    "multiply": 1,
+    "maximum": 2,
+    "minimum": 3,
+    "abs": 0,
+    "copy": 0,
+}
 ABS, SUBTRACT = 1, 3
 ONE, MINUS_ONE = 0x3C00, 0xBC00
 EXACT_KINDS = ("sqrt", "rsqrt", "inv", "log2")
@@ -106,8 +143,15 @@ class Plan:
     constants: bytes | None = None
 
 
-def lower(layer: Single | Network, chip: str = USUAL_CHIP, x: Any = None, name: str = "lowered", compiler: str = USUAL,
-          table: entries.Table | bytes | None = None, names: Sequence[str] = ()) -> Capture:
+def lower(
+    layer: Single | Network,
+    chip: str = USUAL_CHIP,
+    x: Any = None,
+    name: str = "lowered",
+    compiler: str = USUAL,
+    table: entries.Table | bytes | None = None,
+    names: Sequence[str] = (),
+) -> Capture:
     """What a compiler would make of a layer: jobs, words, coefficients, tensors, the compiled file
     and, with ``x``, the inputs.
 
@@ -127,23 +171,36 @@ def lower(layer: Single | Network, chip: str = USUAL_CHIP, x: Any = None, name: 
     if isinstance(layer, FullyConnected):
         layer = as_convolution(layer)
     if not isinstance(layer, Planned) or layer.dtype != "float16":
-        raise refused(f"got {layer!r}, allowed is a Conv2D, FullyConnected, Elementwise, Activation or Concat of "
-                      "float16")
+        raise refused(
+            f"got {layer!r}, allowed is a Conv2D, FullyConnected, Elementwise, Activation or "
+            "Concat of "
+            "float16"
+        )
     habits = HABITS[compiler]
     shapes = [_surface(shape) for shape in input_shapes(layer)]
     names = names_of(layer, names)
     bars = _bars(names, habits)
     plan = planned(layer, shapes, bars, habits, table, after)
     slots = slots_of(plan.steps, habits)
-    jobs = tuple(job_of(step, chip, habits, number, len(plan.steps), slots) for number, step in enumerate(plan.steps))
+    jobs = tuple(
+        job_of(step, chip, habits, number, len(plan.steps), slots)
+        for number, step in enumerate(plan.steps)
+    )
     surfaces = [*shapes, _surface(layer.output_shape)]
     where, tensors = _placed(plan, slots, names, bars, surfaces, habits)
     buffers: dict[str, bytes] = {} if plan.constants is None else {"coefficients": plan.constants}
     if x is not None:
         buffers |= {f"input{i or ''}": pack(one) for i, one in enumerate(_inputs(layer, x))}
     function = {"function": after.name} if after else {}
-    capture = lowered(FACTS, name, chip, jobs, buffers, where,
-                      {**layer.parameters, **function, "compiler": compiler, "tensors": tensors})
+    capture = lowered(
+        FACTS,
+        name,
+        chip,
+        jobs,
+        buffers,
+        where,
+        {**layer.parameters, **function, "compiler": compiler, "tensors": tensors},
+    )
     return replace(capture, buffers={**buffers, "hwx": hwx_bytes(capture)})
 
 
@@ -153,19 +210,29 @@ def names_of(layer: Single, names: Sequence[str]) -> tuple[str, ...]:
     count = len(input_shapes(layer))
     names = tuple(names) or (*(f"input{i or ''}" for i in range(count)), "output")
     if len({*names}) != count + 1 or not all(names):
-        raise ValueError(f"names: got {names}, allowed are {count + 1} different ones, the output's last")
+        raise ValueError(
+            f"names: got {names}, allowed are {count + 1} different ones, the output's last"
+        )
     return names
 
 
-def planned(layer: Planned, shapes: Sequence[Surface], bars: Sequence[int], habits: Habits,
-            table: entries.Table | bytes | None = None, after: Activation | None = None) -> Plan:
+def planned(
+    layer: Planned,
+    shapes: Sequence[Surface],
+    bars: Sequence[int],
+    habits: Habits,
+    table: entries.Table | bytes | None = None,
+    after: Activation | None = None,
+) -> Plan:
     """The tasks of a layer; ``bars`` are the numbers of the base addresses of its inputs and, last,
     of its output.
 
     ``after`` is the activation of a convolution that it has a table for.
     """
     if isinstance(layer, Conv2D):
-        return _convolution(layer, shapes[0], bars, habits, None if after is None else table_of(after, table))
+        return _convolution(
+            layer, shapes[0], bars, habits, None if after is None else table_of(after, table)
+        )
     if isinstance(layer, Activation):
         return _activation(layer, shapes[0], bars, table)
     if isinstance(layer, Elementwise):
@@ -177,10 +244,20 @@ def fused(layer: Network) -> tuple[Conv2D, Activation | None]:
     """The convolution and the activation behind it that one task takes together; ValueError for
     other networks."""
     first, *rest = layer.layers
-    if not isinstance(first, Conv2D) or first.activation or len(rest) != 1 or not isinstance(rest[0], Activation) \
-            or layer.inputs != ((-1,), (0,)) or np.ndim(rest[0].prescale) or rest[0].prescale != 1:
-        raise refused(f"got {layer!r}, allowed are a Conv2D without activation and, behind it, an Activation without "
-                      "prescale; how compilers link tasks is not known")
+    if (
+        not isinstance(first, Conv2D)
+        or first.activation
+        or len(rest) != 1
+        or not isinstance(rest[0], Activation)
+        or layer.inputs != ((-1,), (0,))
+        or np.ndim(rest[0].prescale)
+        or rest[0].prescale != 1
+    ):
+        raise refused(
+            f"got {layer!r}, allowed are a Conv2D without activation and, behind it, an Activation "
+            "without "
+            "prescale; how compilers link tasks is not known"
+        )
     if np.array_equal(rest[0].outputs, relu_outputs(), equal_nan=True):
         return replace(first, activation="relu"), None
     return first, rest[0]
@@ -193,35 +270,64 @@ def as_convolution(layer: FullyConnected) -> Conv2D:
     return as_1x1(layer)
 
 
-def _convolution(layer: Conv2D, source: Surface, bars: Sequence[int], habits: Habits,
-                 table: entries.Table | None) -> Plan:
+def _convolution(
+    layer: Conv2D, source: Surface, bars: Sequence[int], habits: Habits, table: entries.Table | None
+) -> Plan:
     (top, _), (left, _) = layer.pads
     if layer.activation not in (None, "relu"):
         raise refused(f"activation: got {layer.activation!r}, allowed is None or 'relu'")
     if layer.stride not in ((1, 1), (2, 2)):
         raise refused(f"stride: got {layer.stride}, allowed is (1, 1) or (2, 2)")
     if 1 < layer.groups == layer.input_shape[2] == layer.output_shape[2]:
-        layer = replace(layer, weights=layer.weights.transpose(3, 1, 2, 0), depthwise=True, groups=1)
+        layer = replace(
+            layer, weights=layer.weights.transpose(3, 1, 2, 0), depthwise=True, groups=1
+        )
     if layer.groups > 1 and not habits.groups:
         raise refused(f"groups: got {layer.groups}, allowed is 1 for a compiler that is not 9.x")
     if any(max(border) >= taps for border, taps in zip(layer.pads, layer.kernel, strict=True)):
-        raise refused(f"padding: got {layer.padding}, allowed is less than the kernel of {layer.kernel}")
+        raise refused(
+            f"padding: got {layer.padding}, allowed is less than the kernel of {layer.kernel}"
+        )
     if layer.depthwise and layer.input_shape[2] == 1:
         layer = replace(layer, weights=layer.weights.transpose(3, 1, 2, 0), depthwise=False)
     kernel = coefficients.kernel_of(layer)
     kernel = replace(kernel, groups=max(kernel.groups, layer.groups), table=table is not None)
-    data = coefficients.encode(kernel, layer.weights, layer.bias if kernel.bias else None,
-                               b"" if table is None else table.encode())
+    data = coefficients.encode(
+        kernel,
+        layer.weights,
+        layer.bias if kernel.bias else None,
+        b"" if table is None else table.encode(),
+    )
     engines = coefficients.engines(kernel, layer.weights)
-    return Plan((Step(
-        CONVOLUTION, (source,), tuple(bars[:1]), _surface(layer.output_shape), bars[-1], kernel=kernel,
-        pads=(top, left), engines=tuple((int(at), int(size)) for at, size in engines), unicast=layer.depthwise,
-        fields={"NE.MACCfg.BiasMode": int(kernel.bias),
-                "NE.MACCfg.NonlinearMode": TABLE if table is not None else RELU if layer.activation else 0}),), data)
+    return Plan(
+        (
+            Step(
+                CONVOLUTION,
+                (source,),
+                tuple(bars[:1]),
+                _surface(layer.output_shape),
+                bars[-1],
+                kernel=kernel,
+                pads=(top, left),
+                engines=tuple((int(at), int(size)) for at, size in engines),
+                unicast=layer.depthwise,
+                fields={
+                    "NE.MACCfg.BiasMode": int(kernel.bias),
+                    "NE.MACCfg.NonlinearMode": TABLE
+                    if table is not None
+                    else RELU
+                    if layer.activation
+                    else 0,
+                },
+            ),
+        ),
+        data,
+    )
 
 
-def _activation(layer: Activation, source: Surface, bars: Sequence[int],
-                table: entries.Table | bytes | None) -> Plan:
+def _activation(
+    layer: Activation, source: Surface, bars: Sequence[int], table: entries.Table | bytes | None
+) -> Plan:
     step = Step(BYPASS, (source,), tuple(bars[:1]), source, bars[-1], unicast=True)
     prescale = _half("prescale", layer.prescale)
     fields = {"NE.PostScale.PostScale": prescale} if prescale != ONE else {}
@@ -230,29 +336,53 @@ def _activation(layer: Activation, source: Surface, bars: Sequence[int],
     found = table_of(layer, table)
     data = found.encode()
     engines = min(ENGINES, source.channels)
-    return Plan((replace(step, engines=((0, len(data)),) * engines, table=True,
-                         exact=found.kind_name in EXACT_KINDS,
-                         fields={**fields, "NE.MACCfg.NonlinearMode": TABLE}),),
-                data.ljust(engines * len(data), b"\0"))
+    return Plan(
+        (
+            replace(
+                step,
+                engines=((0, len(data)),) * engines,
+                table=True,
+                exact=found.kind_name in EXACT_KINDS,
+                fields={**fields, "NE.MACCfg.NonlinearMode": TABLE},
+            ),
+        ),
+        data.ljust(engines * len(data), b"\0"),
+    )
 
 
-def _elementwise(layer: Elementwise, shapes: Sequence[Surface], bars: Sequence[int], habits: Habits) -> Plan:
+def _elementwise(
+    layer: Elementwise, shapes: Sequence[Surface], bars: Sequence[int], habits: Habits
+) -> Plan:
     if any(one != shapes[0] for one in shapes):
-        raise refused(f"other_shape: got {layer.other_shape}, allowed is {layer.input_shape}; broadcasting takes "
-                      "tasks of which no file is known")
+        raise refused(
+            f"other_shape: got {layer.other_shape}, allowed is {layer.input_shape}; broadcasting "
+            "takes "
+            "tasks of which no file is known"
+        )
     if layer.activation:
         raise refused(f"activation: got {layer.activation!r} of {layer!r}, allowed is None")
     prescale = _half("prescale", layer.prescale)
-    fields = {"PE.Cfg.OpMode": PLANAR_OPS[layer.kind], "PE.Cfg.Cond": ABS * (layer.kind == "abs"),
-              "PE.BiasScale.Scale": _half("scale", layer.scale), "PE.BiasScale.Bias": _half("bias", layer.bias)}
+    fields = {
+        "PE.Cfg.OpMode": PLANAR_OPS[layer.kind],
+        "PE.Cfg.Cond": ABS * (layer.kind == "abs"),
+        "PE.BiasScale.Scale": _half("scale", layer.scale),
+        "PE.BiasScale.Bias": _half("bias", layer.bias),
+    }
     sources = tuple(bars[:-1])
     if layer.kind == "abs" and prescale != ONE:
-        raise refused(f"prescale: got {layer.prescale} with abs, allowed is 1; which comes first is not known")
+        raise refused(
+            f"prescale: got {layer.prescale} with abs, allowed is 1; which comes first is not known"
+        )
     if layer.kind == "subtract" and habits.subtracts:
         fields["PE.Cfg.SecSrc"] = SUBTRACT
     elif layer.kind == "subtract":
-        refuse_if(prescale != ONE, "prescale", f"{layer.prescale} with subtract",
-                  "is 1 for a compiler that subtracts by it", refused)
+        refuse_if(
+            prescale != ONE,
+            "prescale",
+            f"{layer.prescale} with subtract",
+            "is 1 for a compiler that subtracts by it",
+            refused,
+        )
         prescale, sources = MINUS_ONE, sources[::-1]
     fields["PE.PreScale.PreScale"] = prescale
     return Plan((Step(PLANAR, tuple(shapes), sources, shapes[0], bars[-1], fields=fields),))
@@ -275,8 +405,14 @@ def _bars(names: Sequence[str], habits: Habits) -> tuple[int, ...]:
     return *(reversed(inputs) if habits.reversed_inputs else inputs), FIRST_BAR
 
 
-def _placed(plan: Plan, slots: Sequence[int], names: Sequence[str], bars: Sequence[int],
-            surfaces: Sequence[Surface], habits: Habits) -> tuple[dict[str, int], list[dict[str, Any]]]:
+def _placed(
+    plan: Plan,
+    slots: Sequence[int],
+    names: Sequence[str],
+    bars: Sequence[int],
+    surfaces: Sequence[Surface],
+    habits: Habits,
+) -> tuple[dict[str, int], list[dict[str, Any]]]:
     """Addresses by name, and the tensors as the importer states them."""
     size = slots[-2] + WORD_BYTES * words_in(plan.steps[-1], habits)
     constants = TEXT_AT + up(size, COEFFICIENT_ALIGN)
@@ -286,19 +422,38 @@ def _placed(plan: Plan, slots: Sequence[int], names: Sequence[str], bars: Sequen
     for _, name, surface in (*inputs, (bars[-1], names[-1], surfaces[-1])):
         where[name] = at
         at += up(surface.bytes, PAGE)
-    tensors = [{"name": name, "kind": "output" if i == len(names) - 1 else "input", "bar": bar, "element": FLOAT16,
-                "n": 1, "c": one.channels, "h": one.height, "w": one.width, "d": 1,
-                "strides": {"batch": one.bytes, "channel": one.plane, "row": one.row, "column": HALF,
-                            "depth": one.bytes},
-                "interleave": 1, "span": one.span if i == len(names) - 1 else one.bytes}
-               for i, (name, bar, one) in enumerate(zip(names, bars, surfaces, strict=True))]
+    tensors = [
+        {
+            "name": name,
+            "kind": "output" if i == len(names) - 1 else "input",
+            "bar": bar,
+            "element": FLOAT16,
+            "n": 1,
+            "c": one.channels,
+            "h": one.height,
+            "w": one.width,
+            "d": 1,
+            "strides": {
+                "batch": one.bytes,
+                "channel": one.plane,
+                "row": one.row,
+                "column": HALF,
+                "depth": one.bytes,
+            },
+            "interleave": 1,
+            "span": one.span if i == len(names) - 1 else one.bytes,
+        }
+        for i, (name, bar, one) in enumerate(zip(names, bars, surfaces, strict=True))
+    ]
     return where, tensors
 
 
 def _inputs(layer: Single, x: Any) -> list[np.ndarray]:
     """The input tensors; ValueError where they are not what the layer takes."""
     shapes = input_shapes(layer)
-    given = [np.asarray(one) for one in (x if isinstance(x, tuple | list) and len(shapes) > 1 else [x])]
+    given = [
+        np.asarray(one) for one in (x if isinstance(x, tuple | list) and len(shapes) > 1 else [x])
+    ]
     if [one.shape for one in given] != [*shapes] or any(one.dtype != np.float16 for one in given):
         kinds = " and ".join(f"{one.shape} {one.dtype}" for one in given)
         raise ValueError(f"x: got {kinds}, allowed is {' and '.join(map(str, shapes))} of float16")
@@ -307,8 +462,10 @@ def _inputs(layer: Single, x: Any) -> list[np.ndarray]:
 
 def _surface(shape: tuple[int, ...]) -> Surface:
     if len(shape) != 3 or max(shape[:2]) > MOST_SIDE or shape[2] > MOST_CHANNELS:
-        raise refused(f"input_shape: got {shape}, allowed is (H, W, C) up to {MOST_SIDE} x {MOST_SIDE} x "
-                      f"{MOST_CHANNELS}")
+        raise refused(
+            f"input_shape: got {shape}, allowed is (H, W, C) up to {MOST_SIDE} x {MOST_SIDE} x "
+            f"{MOST_CHANNELS}"
+        )
     return Surface(*shape)
 
 

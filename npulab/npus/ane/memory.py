@@ -17,7 +17,7 @@ from npulab.npus.kit import one_of, refuse_if, up
 
 UNIT = 64  # bytes; what strides in memory are counted in
 HALF = 2
-MOST_BYTES = 2 ** 26
+MOST_BYTES = 2**26
 AXES = {"channels": 0, "columns": 1}
 
 
@@ -65,8 +65,8 @@ class Surface(NamedTuple):
 
 
 def pack(tensor: np.ndarray, rows: bool = True) -> bytes:
-    """A tensor ``(H, W, C)``, or ``(C, S)`` of an IOSurface, as it lies in memory: planes of rows of
-    fp16 (rounded half to even, infinite beyond 65504), zeros behind each row; little-endian.
+    """A tensor ``(H, W, C)``, or ``(C, S)`` of an IOSurface, as it lies in memory: planes of rows
+    of fp16 (rounded half to even, infinite beyond 65504), zeros behind each row; little-endian.
 
     ``rows=False`` leaves out the gaps after rows, as maderix/ANE copies and allocates (C * S * 2
     bytes), which is the same where S is a multiple of 32.  Raises ValueError for another rank.
@@ -77,8 +77,12 @@ def pack(tensor: np.ndarray, rows: bool = True) -> bytes:
     (128, 12, 128)
     """
     array = np.asarray(tensor)
-    refuse_if(array.ndim not in (2, 3) or 0 in array.shape or array.dtype.kind not in "fiu", "tensor",
-              f"{array.shape} {array.dtype}", "are numbers (channels, columns) or (H, W, C)")
+    refuse_if(
+        array.ndim not in (2, 3) or 0 in array.shape or array.dtype.kind not in "fiu",
+        "tensor",
+        f"{array.shape} {array.dtype}",
+        "are numbers (channels, columns) or (H, W, C)",
+    )
     array = array.T[None] if array.ndim == 2 else array
     with np.errstate(over="ignore"):
         surface = Surface(*array.shape)._replace(align=UNIT if rows else 1)
@@ -92,9 +96,12 @@ def unpack(data: bytes, surface: Surface, what: str = "tensor") -> np.ndarray:
     Raises ValueError naming ``what`` where there are fewer.
     """
     if len(data) < surface.span or surface.bytes > MOST_BYTES:
-        raise ValueError(f"{what}: got {len(data)} bytes, allowed are {surface.span} or more, up to {MOST_BYTES}, for "
-                         f"{surface.channels} planes of {surface.height} rows of {surface.row} bytes")
-    return surface.layout.unpack(data[:surface.bytes].ljust(surface.bytes, b"\0"))
+        raise ValueError(
+            f"{what}: got {len(data)} bytes, allowed are {surface.span} or more, up to "
+            f"{MOST_BYTES}, for "
+            f"{surface.channels} planes of {surface.height} rows of {surface.row} bytes"
+        )
+    return surface.layout.unpack(data[: surface.bytes].ljust(surface.bytes, b"\0"))
 
 
 def join(tensors: Sequence[np.ndarray], axis: str = "columns") -> np.ndarray:
@@ -110,9 +117,14 @@ def join(tensors: Sequence[np.ndarray], axis: str = "columns") -> np.ndarray:
     """
     arrays = [np.asarray(tensor) for tensor in tensors]
     along = AXES[one_of("axis", axis, AXES)]
-    if not arrays or any(one.ndim != 2 or one.shape[1 - along] != arrays[0].shape[1 - along] for one in arrays):
-        raise ValueError(f"tensors: got {[one.shape for one in arrays]}, allowed are (C, S) that differ in their "
-                         f"{axis} only")
+    if not arrays or any(
+        one.ndim != 2 or one.shape[1 - along] != arrays[0].shape[1 - along] for one in arrays
+    ):
+        raise ValueError(
+            f"tensors: got {[one.shape for one in arrays]}, allowed are (C, S) that differ in "
+            "their "
+            f"{axis} only"
+        )
     return np.concatenate(arrays, along)
 
 
@@ -125,5 +137,8 @@ def split(tensor: np.ndarray, sizes: Sequence[int], axis: str = "columns") -> li
     """
     along, array = AXES[one_of("axis", axis, AXES)], np.asarray(tensor)
     if array.ndim != 2 or min(sizes, default=0) < 1 or sum(sizes) != array.shape[along]:
-        raise ValueError(f"sizes: got {list(sizes)} of {array.shape}, allowed are numbers that add up to its {axis}")
+        raise ValueError(
+            f"sizes: got {list(sizes)} of {array.shape}, allowed are numbers that add up to its "
+            f"{axis}"
+        )
     return np.split(array, np.cumsum(sizes)[:-1].tolist(), along)

@@ -34,13 +34,16 @@ def recode(capture: Capture) -> bytes:
         places = coefficients.places_of(task.v).tolist()
         if task.convolves:
             kernel, data, at = task.kernel
-            encoded = coefficients.encode(kernel, *coefficients.decode(kernel, data, at),
-                                          coefficients.table_of(kernel, data, at))
+            encoded = coefficients.encode(
+                kernel,
+                *coefficients.decode(kernel, data, at),
+                coefficients.table_of(kernel, data, at),
+            )
         else:
             encoded = task.table.encode() * len(places)
         offset = 0
         for begin, size in places:
-            out[begin:begin + size] = encoded[offset:offset + size]
+            out[begin : begin + size] = encoded[offset : offset + size]
             offset += size
     return bytes(out)
 
@@ -93,8 +96,13 @@ def _of_words(capture: Capture) -> dict[str, Any]:
     groups = v["Common.GroupConvCfg.NumGroups"]
     channels = groups * v["Common.Cout.Cout"]
     if v["TileDMADst.PlaneStride.PlaneStride"]:  # a part of a larger result
-        channels = v["TileDMADst.DepthStride.DepthStride"] // v["TileDMADst.PlaneStride.PlaneStride"]
-    out = {"outputs": channels * v["Common.OutDim.Hout"] * v["Common.OutDim.Wout"], "channels": channels}
+        channels = (
+            v["TileDMADst.DepthStride.DepthStride"] // v["TileDMADst.PlaneStride.PlaneStride"]
+        )
+    out = {
+        "outputs": channels * v["Common.OutDim.Hout"] * v["Common.OutDim.Wout"],
+        "channels": channels,
+    }
     if last.convolves and v["NE.MACCfg.NonlinearMode"] != TABLE:
         numbers = groups * v["Common.Cin.Cin"], *(v[f"Common.ConvCfg.{name}"] for name in KERNEL)
         out |= dict(zip(CONVOLUTION, numbers, strict=True))
@@ -108,15 +116,24 @@ def _users(capture: Capture) -> Iterator[Task]:
         if task.v["Common.Cfg.TaskType"] != NEURAL or not task.v["Header.Header[9].KBE0"]:
             continue
         if not task.convolves and task.v["NE.MACCfg.NonlinearMode"] != TABLE:
-            raise task.refusal(f"NE.MACCfg.NonlinearMode: got {task.v['NE.MACCfg.NonlinearMode']} with coefficients "
-                               f"and no convolution, covered is {TABLE} (a table)")
+            raise task.refusal(
+                f"NE.MACCfg.NonlinearMode: got {task.v['NE.MACCfg.NonlinearMode']} with "
+                "coefficients "
+                f"and no convolution, covered is {TABLE} (a table)"
+            )
         yield task
 
 
 def _slots(data: bytes, begin: int) -> Iterator[Item]:
     halves = np.frombuffer(data, "<u2", entries.SIZE // 2, begin).tolist()
     for slot, kind in enumerate(SLOTS):
-        yield Item(8 * begin + 16 * slot, 16, kind, halves[slot], plane=slot - FIRST_KNOT if kind == "knot" else None)
+        yield Item(
+            8 * begin + 16 * slot,
+            16,
+            kind,
+            halves[slot],
+            plane=slot - FIRST_KNOT if kind == "knot" else None,
+        )
 
 
 def _filled(items: list[Item], end: int) -> Iterator[Item]:

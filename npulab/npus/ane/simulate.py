@@ -21,13 +21,17 @@ from npulab.npus.kit.fields import expect, hang_if, values_of
 
 HALF = np.dtype("<f2")
 ALIGN = 64  # bytes: the unit of strides, bases and sizes
-DMA, CHAINED, RESIDENT = 2, 3, 0  # where a tensor comes from and goes to: memory, the next task, the L2 memory
+DMA, CHAINED, RESIDENT = (
+    2,
+    3,
+    0,
+)  # where a tensor comes from and goes to: memory, the next task, the L2 memory
 BYPASS = 4
 RELU, TABLE = 1, 2
 NE, PE_BINARY, PE_REDUCE = 0, 3, 5  # task types
 OPERATIONS = (np.add, np.multiply, np.maximum, np.minimum)
 SUBTRACT = 3  # of the second source
-MOST = 2 ** 23  # elements of a tensor, so that a broken size takes no more than 64 MiB
+MOST = 2**23  # elements of a tensor, so that a broken size takes no more than 64 MiB
 
 TABLE_BYTES = 128
 SMALL_LANES, LANES = 4, 2  # the least that a mask has bits for
@@ -41,7 +45,9 @@ class Memory:
     """What the base addresses point to, by their number, and what tasks leave inside the chip."""
 
     given: dict[int, bytes]
-    names: dict[int, str] = field(default_factory=dict)  # of the buffers that a capture has for them
+    names: dict[int, str] = field(
+        default_factory=dict
+    )  # of the buffers that a capture has for them
     written: dict[int, np.ndarray] = field(default_factory=dict)
     resident: dict[int, np.ndarray] = field(default_factory=dict)
     chained: np.ndarray | None = None
@@ -56,7 +62,7 @@ class Memory:
         data = np.frombuffer(content, np.uint8)
         if places.size and int(places.max()) + HALF.itemsize > len(data):
             raise Hang(f"base {bar} is read at byte {int(places.max()):#x}, it has {len(data):#x}")
-        return data[:len(data) // 2 * 2].view(HALF)[places // 2]
+        return data[: len(data) // 2 * 2].view(HALF)[places // 2]
 
     def write(self, bar: int, places: np.ndarray, values: np.ndarray) -> None:
         """Set float16 at bytes of a base; what lies between them is 0."""
@@ -77,10 +83,14 @@ def simulate(capture: Capture) -> bytes:
     not understood.
     """
     if not capture.jobs or any(job.block != "H13" for job in capture.jobs):
-        raise Unsupported(f"capture {capture.name}: got blocks {', '.join({job.block for job in capture.jobs})}, the "
-                           "simulated device runs H13")
-    tasks: list[Values] = [values_of(job, capture.maps, raw=True, unwritten=True)
-                           for job in capture.jobs]
+        raise Unsupported(
+            f"capture {capture.name}: got blocks {', '.join({job.block for job in capture.jobs})}, "
+            "the "
+            "simulated device runs H13"
+        )
+    tasks: list[Values] = [
+        values_of(job, capture.maps, raw=True, unwritten=True) for job in capture.jobs
+    ]
     names = _inputs(capture, tasks)
     memory = Memory(_given(capture, tasks, names), names)
     for number, v in enumerate(tasks):
@@ -94,18 +104,25 @@ def simulate(capture: Capture) -> bytes:
 
 def _inputs(capture: Capture, tasks: list[Values]) -> dict[int, str]:
     """The buffers of a capture that hold inputs, by the number of the base."""
-    first, second, written = ({v[TENSORS[tensor]["bar"]] for v in tasks if v[TENSORS[tensor]["valid"]]}
-                              for tensor in ("source", "source 2", "result"))
+    first, second, written = (
+        {v[TENSORS[tensor]["bar"]] for v in tasks if v[TENSORS[tensor]["valid"]]}
+        for tensor in ("source", "source 2", "result")
+    )
     tensors = capture.parameters.get("tensors", ())
     bars = [tensor["bar"] for tensor in tensors if tensor["kind"] == "input"]
-    return {bar: f"input{i or ''}" for i, bar in enumerate(bars or sorted((first | second) - written))}
+    return {
+        bar: f"input{i or ''}" for i, bar in enumerate(bars or sorted((first | second) - written))
+    }
 
 
 def _given(capture: Capture, tasks: list[Values], names: dict[int, str]) -> dict[int, bytes]:
     out = {bar: capture.buffers[name] for bar, name in names.items() if name in capture.buffers}
     if "coefficients" in capture.buffers:
-        out |= {v["Header.Header[9].KBase0"]: capture.buffers["coefficients"] for v in tasks
-                if v["Header.Header[9].KBE0"]}
+        out |= {
+            v["Header.Header[9].KBase0"]: capture.buffers["coefficients"]
+            for v in tasks
+            if v["Header.Header[9].KBE0"]
+        }
     return out
 
 
@@ -169,8 +186,9 @@ def _places(v: Values, tensor: str, shape: tuple[int, ...]) -> np.ndarray:
     _refuse_large(shape)
     axes: list[Any] = [1, *np.ogrid[tuple(slice(size) for size in shape)]]
     names = ("offset", "group", "plane", "row")
-    return 2 * axes[4] + sum(ALIGN * v[TENSORS[tensor][name]] * axis
-                             for name, axis in zip(names, axes[:4], strict=True))
+    return 2 * axes[4] + sum(
+        ALIGN * v[TENSORS[tensor][name]] * axis for name, axis in zip(names, axes[:4], strict=True)
+    )
 
 
 def _refuse_large(shape: tuple[int, ...]) -> None:
@@ -186,7 +204,9 @@ def _neural(v: Values, x: np.ndarray, memory: Memory) -> np.ndarray:
     _understood(v, "device neural")
     mode, engines = v["NE.MACCfg.OpMode"], 2 ** v["Common.Cfg.ActiveNE"]
     scale = half(v["NE.PostScale.PostScale"])
-    kernel = memory.given.get(v["Header.Header[9].KBase0"], b"") if v["Header.Header[9].KBE0"] else b""
+    kernel = (
+        memory.given.get(v["Header.Header[9].KBase0"], b"") if v["Header.Header[9].KBE0"] else b""
+    )
     hang_if(engines > ENGINES, f"{engines} engines, there are {ENGINES}")
     if mode == BYPASS:
         if _sizes(v, "result")[1:] != x.shape[1:]:
@@ -209,24 +229,41 @@ def _convolution(v: Values, x: np.ndarray, kernel: bytes) -> np.ndarray:
     step_h, step_w = v["Common.ConvCfg.Sy"], v["Common.ConvCfg.Sx"]
     top, left = v["Common.ConvCfg.Py"], v["Common.ConvCfg.Px"]
     each = v["Common.GroupConvCfg.UnicastEn"]
-    if not kernel_h or not kernel_w or not step_h or not step_w or (each and channels != x.shape[1]):
+    if (
+        not kernel_h
+        or not kernel_w
+        or not step_h
+        or not step_w
+        or (each and channels != x.shape[1])
+    ):
         raise Hang("a kernel or stride is 0, or a channelwise layer has other outputs than inputs")
-    if max(height * step_h, width * step_w) > 2 ** 16:
+    if max(height * step_h, width * step_w) > 2**16:
         raise Hang("the output reaches past what rows and columns can be counted with")
     if each and groups > 1:
-        raise Unsupported(f"Common.GroupConvCfg.NumGroups: got {groups} of a channelwise layer, known is 1")
-    bordered = (*x.shape[:2], max((height - 1) * step_h + kernel_h, top + x.shape[2]),
-                max((width - 1) * step_w + kernel_w, left + x.shape[3]))
+        raise Unsupported(
+            f"Common.GroupConvCfg.NumGroups: got {groups} of a channelwise layer, known is 1"
+        )
+    bordered = (
+        *x.shape[:2],
+        max((height - 1) * step_h + kernel_h, top + x.shape[2]),
+        max((width - 1) * step_w + kernel_w, left + x.shape[3]),
+    )
     for shape in (bordered, (groups, channels, height, width)):
         _refuse_large(shape)
     padded = np.zeros(bordered)
-    padded[:, :, top:top + x.shape[2], left:left + x.shape[3]] = x
+    padded[:, :, top : top + x.shape[2], left : left + x.shape[3]] = x
     out = np.zeros((groups * channels, height, width))
     for group, channel, bias, weights in _kernels(v, kernel):
         out[channel] = bias
         for value, source, i, j in weights:
             plane = padded[group, channel if each else source]
-            out[channel] += value * plane[i:i + (height - 1) * step_h + 1:step_h, j:j + (width - 1) * step_w + 1:step_w]
+            out[channel] += (
+                value
+                * plane[
+                    i : i + (height - 1) * step_h + 1 : step_h,
+                    j : j + (width - 1) * step_w + 1 : step_w,
+                ]
+            )
     return out.reshape(groups, channels, height, width)
 
 
@@ -260,8 +297,10 @@ def _planar(v: Values, a: np.ndarray, memory: Memory) -> np.ndarray:
     if kind == PE_REDUCE:
         return a
     if a.size != np.prod(shape):
-        raise Hang(f"its output is {' x '.join(map(str, shape))}, its sources give "
-                   f"{' x '.join(map(str, a.shape))}")
+        raise Hang(
+            f"its output is {' x '.join(map(str, shape))}, its sources give "
+            f"{' x '.join(map(str, a.shape))}"
+        )
     return a.reshape(shape)
 
 
@@ -294,9 +333,11 @@ class _Reader:
     def take(self, size: int) -> int:
         self.at += size
         if self.at > len(self.data):
-            raise Hang(f"engine {self.engine} waits for {self.at} bytes of coefficients, its stream has "
-                       f"{len(self.data)}")
-        return int.from_bytes(self.data[self.at - size:self.at], "little")
+            raise Hang(
+                f"engine {self.engine} waits for {self.at} bytes of coefficients, its stream has "
+                f"{len(self.data)}"
+            )
+        return int.from_bytes(self.data[self.at - size : self.at], "little")
 
 
 def _understood(v: Values, case: str) -> None:
@@ -318,8 +359,12 @@ def _kernels(v: Values, data: bytes) -> Iterator[tuple[int, int, float, list[Wei
         if v["NE.MACCfg.NonlinearMode"] == TABLE:
             reader.at = TABLE_BYTES
         for part in range(parts):
-            for first, lanes in _planes(engine, share, 1 if each else 2 ** v["Common.ConvCfg.OCGSize"]):
-                biases = [half(reader.take(2)) if v["NE.MACCfg.BiasMode"] else 0.0 for _ in range(lanes)]
+            for first, lanes in _planes(
+                engine, share, 1 if each else 2 ** v["Common.ConvCfg.OCGSize"]
+            ):
+                biases = [
+                    half(reader.take(2)) if v["NE.MACCfg.BiasMode"] else 0.0 for _ in range(lanes)
+                ]
                 weights = _weights(v, reader, lanes, 1 if each else v["Common.Cin.Cin"])
                 for lane in range(lanes):
                     yield part, part * share + first + lane, biases[lane], weights[lane]
@@ -332,7 +377,7 @@ def _stream(v: Values, data: bytes, engine: int, what: str, size: int) -> bytes:
     begin = ALIGN * v[f"KernelDMASrc.CoeffBaseAddr[{engine}].Addr"]
     if begin + size > len(data):
         raise Hang(f"coefficients are read to byte {begin + size:#x}, there are {len(data):#x}")
-    return data[begin:begin + size]
+    return data[begin : begin + size]
 
 
 def _planes(engine: int, share: int, most: int) -> Iterator[tuple[int, int]]:
@@ -366,7 +411,10 @@ def _weights(v: Values, reader: _Reader, lanes: int, inputs: int) -> list[list[W
             if there and lane < lanes:
                 out[lane].append((value, source, row, column))
     if sparse and reader.at != end:
-        raise Hang(f"engine {reader.engine}: masks and weights end at byte {reader.at}, their count says {end}")
+        raise Hang(
+            f"engine {reader.engine}: masks and weights end at byte {reader.at}, their count says "
+            f"{end}"
+        )
     return out
 
 

@@ -8,8 +8,13 @@ import construct
 
 from npulab.npus.kit import read_table
 
-KINDS = {"u1": construct.Int8ul, "u4": construct.Int32ul, "u8": construct.Int64ul,
-         "U1": construct.Int8ub, "U8": construct.Int64ub}
+KINDS = {
+    "u1": construct.Int8ul,
+    "u4": construct.Int32ul,
+    "u8": construct.Int64ul,
+    "U1": construct.Int8ub,
+    "U8": construct.Int64ub,
+}
 
 
 def _field(row: dict[str, str]) -> Any:
@@ -23,5 +28,7 @@ def _field(row: dict[str, str]) -> Any:
 
 
 _ROWS = read_table(Path(__file__).with_name("structures.csv"))
-STRUCTURES = {name: construct.Struct(*(_field(row) for row in _ROWS if row["structure"] == name))
-              for name in dict.fromkeys(row["structure"] for row in _ROWS)}
+STRUCTURES = {
+    name: construct.Struct(*(_field(row) for row in _ROWS if row["structure"] == name))
+    for name in dict.fromkeys(row["structure"] for row in _ROWS)
+}

@@ -37,16 +37,18 @@ def cut(word: int, bits: tuple[int, int]) -> int:
     (1, '0x1508')
     """
     lsb, width = bits
-    return word >> lsb & 2 ** width - 1
+    return word >> lsb & 2**width - 1
 
 
 def put(value: int, bits: tuple[int, int]) -> int:
     """A value at its bits (lsb, width), the rest 0; raises ValueError where it does not fit."""
     lsb, width = bits
-    if not 0 <= value < 2 ** width:
-        raise ValueError(f"record: got {value:#x} for bits {lsb + width - 1}:{lsb}, allowed is 0 to "
-                         f"{2 ** width - 1:#x}")
-    return value * 2 ** lsb
+    if not 0 <= value < 2**width:
+        raise ValueError(
+            f"record: got {value:#x} for bits {lsb + width - 1}:{lsb}, allowed is 0 to "
+            f"{2**width - 1:#x}"
+        )
+    return value * 2**lsb
 
 
 class Record(NamedTuple):
@@ -69,18 +71,32 @@ class Record(NamedTuple):
     @property
     def writes(self) -> tuple[tuple[int, int], ...]:
         """(byte address, value) of every write, in order."""
-        steps = range(len(self.values)) if self.mask is None else \
-            [0, *(1 + i for i in range(MASK[1]) if self.mask >> i & 1)]
-        return tuple((self.address + WORD_BYTES * step, value) for step, value in zip(steps, self.values, strict=True))
+        steps = (
+            range(len(self.values))
+            if self.mask is None
+            else [0, *(1 + i for i in range(MASK[1]) if self.mask >> i & 1)]
+        )
+        return tuple(
+            (self.address + WORD_BYTES * step, value)
+            for step, value in zip(steps, self.values, strict=True)
+        )
 
     @property
     def words(self) -> list[int]:
         """The words of the record up to H13; raises ValueError for what has none."""
         most, count = 2 ** OLD_COUNT[1], len(self.values)
-        refuse_if(not 0 < count <= most or self.address % WORD_BYTES, f"record at {self.address:#x}",
-                  f"{count} values", f"is 1 to {most}, from a multiple of {WORD_BYTES} on")
-        refuse_if(self.mask is not None or self.selector, f"record at {self.address:#x}",
-                  "a mask or selector", "from H14 on")
+        refuse_if(
+            not 0 < count <= most or self.address % WORD_BYTES,
+            f"record at {self.address:#x}",
+            f"{count} values",
+            f"is 1 to {most}, from a multiple of {WORD_BYTES} on",
+        )
+        refuse_if(
+            self.mask is not None or self.selector,
+            f"record at {self.address:#x}",
+            "a mask or selector",
+            "from H14 on",
+        )
         return [put(self.address, OLD_PLACE) + put(count - 1, OLD_COUNT), *self.values]
 
 
@@ -92,7 +108,9 @@ def bytes_of(words: Sequence[int]) -> bytes:
     return np.array(words, "<u4").tobytes()
 
 
-def split(words: Sequence[int], start: int, compact: bool, what: str, offset: int = 0) -> Iterator[Record]:
+def split(
+    words: Sequence[int], start: int, compact: bool, what: str, offset: int = 0
+) -> Iterator[Record]:
     """The records in words from ``start`` on; raises ValueError for one that runs past the words or
     registers.
 
@@ -114,15 +132,23 @@ def split(words: Sequence[int], start: int, compact: bool, what: str, offset: in
             place, odd = divmod(cut(head, OLD_PLACE), WORD_BYTES)
             count = reach = 1 + cut(head, OLD_COUNT)
             if odd:
-                raise ValueError(f"{what}, record at byte {offset + WORD_BYTES * at:#x}: got the address "
-                                 f"{cut(head, OLD_PLACE):#x}, allowed is a multiple of {WORD_BYTES}")
+                raise ValueError(
+                    f"{what}, record at byte {offset + WORD_BYTES * at:#x}: got the address "
+                    f"{cut(head, OLD_PLACE):#x}, allowed is a multiple of {WORD_BYTES}"
+                )
         if place + reach > last:
-            raise ValueError(f"{what}, record at byte {offset + WORD_BYTES * at:#x}: got registers up to "
-                             f"{WORD_BYTES * (place + reach - 1):#x}, allowed is up to {WORD_BYTES * (last - 1):#x}")
+            raise ValueError(
+                f"{what}, record at byte {offset + WORD_BYTES * at:#x}: got registers up to "
+                f"{WORD_BYTES * (place + reach - 1):#x}, allowed is up to "
+                f"{WORD_BYTES * (last - 1):#x}"
+            )
         if at + count >= len(words):
-            raise ValueError(f"{what}, record at byte {offset + WORD_BYTES * at:#x}: got {count} values, allowed is "
-                             f"the {len(words) - at - 1} words that the task has left")
-        yield Record(WORD_BYTES * place, tuple(words[at + 1:at + 1 + count]), mask, selector)
+            raise ValueError(
+                f"{what}, record at byte {offset + WORD_BYTES * at:#x}: got {count} values, "
+                "allowed is "
+                f"the {len(words) - at - 1} words that the task has left"
+            )
+        yield Record(WORD_BYTES * place, tuple(words[at + 1 : at + 1 + count]), mask, selector)
         at += 1 + count
 
 
@@ -140,7 +166,11 @@ def first_broken(words: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> int
         mask = head >> np.uint32(MASK[0]) & np.uint32(2 ** MASK[1] - 1)
         sparse, dense = head >= 2 ** SPARSE[0], mask & np.uint32(2 ** COUNT[1] - 1)
         count = 1 + np.where(sparse, np.bitwise_count(mask), dense).astype(np.int64)
-        reach = 1 + np.where(sparse, np.frexp(mask)[1], dense).astype(np.int64) + (head & np.uint32(2 ** PLACE[1] - 1))
+        reach = (
+            1
+            + np.where(sparse, np.frexp(mask)[1], dense).astype(np.int64)
+            + (head & np.uint32(2 ** PLACE[1] - 1))
+        )
         at += 1 + count
         bad = (reach > 2 ** PLACE[1]) | (at > ends[run])
         broken = min([broken, *run[bad][:1].tolist()])
@@ -149,9 +179,11 @@ def first_broken(words: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> int
     return None if broken == len(starts) else broken
 
 
-MOST_TASKS = 2 ** 16  # a task id has 16 bits
+MOST_TASKS = 2**16  # a task id has 16 bits
 SIZE, TDE = 1, (24, 1)  # header word with the size of the next task; bit of the word of flags
-KERNEL = 0x1F800  # where the coefficient stream's registers begin, the first record of every task seen
+KERNEL = (
+    0x1F800  # where the coefficient stream's registers begin, the first record of every task seen
+)
 ALIGN = 16  # the kernel section of a bare blob follows its last task so
 
 
@@ -201,7 +233,7 @@ class Task:
 
     @property
     def header(self) -> tuple[int, ...]:
-        return tuple(words_of(self.raw[:WORD_BYTES * self.header_words]))
+        return tuple(words_of(self.raw[: WORD_BYTES * self.header_words]))
 
     @cached_property
     def records(self) -> tuple[Record, ...]:
@@ -232,8 +264,9 @@ class Task:
         return self.offset + len(self.raw)
 
 
-def read_list(text: bytes, first: int = 0, words: int | None = None, where: str = "tasks",
-              form: Form = H13) -> list[Task]:
+def read_list(
+    text: bytes, first: int = 0, words: int | None = None, where: str = "tasks", form: Form = H13
+) -> list[Task]:
     """The tasks of a section, from byte ``first`` on by their links.
 
     ``words`` is the size of the first one; without it that is what its form says.  Raises
@@ -251,11 +284,17 @@ def read_list(text: bytes, first: int = 0, words: int | None = None, where: str 
             got = "an offset that is no multiple of 4" if at % WORD_BYTES else "one task more"
             raise ValueError(f"{what}: got {got}, allowed are {MOST_TASKS} tasks on whole words")
         task = _task(text, at, size, form, what)
-        mine = taken[at // WORD_BYTES:task.end // WORD_BYTES]
+        mine = taken[at // WORD_BYTES : task.end // WORD_BYTES]
         if mine.any():
             again = any(one.offset == at for one in tasks)
-            raise ValueError(f"{what}: " + ("the list comes back to it, allowed is each task once" if again else
-                                            f"its {len(task.words)} words overlap an earlier task"))
+            raise ValueError(
+                f"{what}: "
+                + (
+                    "the list comes back to it, allowed is each task once"
+                    if again
+                    else f"its {len(task.words)} words overlap an earlier task"
+                )
+            )
         mine[:] = True
         tasks.append(task)
         at, size = task.header[form.pointer], cut(task.header[SIZE], form.next_size)
@@ -273,19 +312,26 @@ def _task(text: bytes, at: int, size: int | None, form: Form, what: str) -> Task
     held = place = form.held(words)
     size = size or (form.size + held - form.words if form.size else None)
     if not held <= (size or held) <= left:
-        raise ValueError(f"{what}: needs {size or held} words, got the {left} that the section has "
-                         f"left, allowed is at least the {held} of a header")
+        raise ValueError(
+            f"{what}: needs {size or held} words, got the {left} that the section has "
+            f"left, allowed is at least the {held} of a header"
+        )
     written: set[int] = set()
     try:
         for record in split(words[:size], held, False, what, at):
             addresses = [address for address, _ in record.writes if form.known]
             # if the size is known, registers that no map has are unknown words
-            absent = [address for address in addresses if address not in form.known
-                      and (size is None or address >= HEADER)]
+            absent = [
+                address
+                for address in addresses
+                if address not in form.known and (size is None or address >= HEADER)
+            ]
             if absent or not written.isdisjoint(addresses):
                 why = f"there is none at {absent[0]:#x}" if absent else "some a second time"
-                raise ValueError(f"{what}, record at byte {at + WORD_BYTES * place:#x}: got "
-                                 f"{len(addresses)} registers from {record.address:#x}, {why}")
+                raise ValueError(
+                    f"{what}, record at byte {at + WORD_BYTES * place:#x}: got "
+                    f"{len(addresses)} registers from {record.address:#x}, {why}"
+                )
             written.update(addresses)
             place += 1 + len(record.values)
     except ValueError:
@@ -293,17 +339,23 @@ def _task(text: bytes, at: int, size: int | None, form: Form, what: str) -> Task
             raise
     if form.known and place == held:
         raise ValueError(f"{what}: has no record of register values behind its header")
-    return Task(at, bytes(text[at:at + WORD_BYTES * place]), held, compact=False)
+    return Task(at, bytes(text[at : at + WORD_BYTES * place]), held, compact=False)
 
 
 def _refuse_disorder(text: bytes, task: Task, pointer: int, what: str) -> None:
     """Refuse a next task (0: none) before a task's end, and what lies between them."""
     then = pointer or len(text)
     if pointer and (not task.end <= then < len(text) or then % WORD_BYTES):
-        raise ValueError(f"{what}: got {then:#x} as NextPointer, allowed is 0 or a multiple of {WORD_BYTES} from "
-                         f"{task.end:#x} to {len(text):#x}: the list does not go back")
+        raise ValueError(
+            f"{what}: got {then:#x} as NextPointer, allowed is 0 or a multiple of {WORD_BYTES} "
+            "from "
+            f"{task.end:#x} to {len(text):#x}: the list does not go back"
+        )
     if text.count(0, task.end, then) != then - task.end:
-        raise ValueError(f"{what}: got something behind it, allowed is zeros from byte {task.end:#x} to {then:#x}")
+        raise ValueError(
+            f"{what}: got something behind it, allowed is zeros from byte {task.end:#x} to "
+            f"{then:#x}"
+        )
 
 
 def make(header: Sequence[int], records: Sequence[Record], form: Form = H13) -> Task:
@@ -339,13 +391,16 @@ def records(writes: Sequence[tuple[int, int]], offset: int = 0) -> Task:
 
 
 def write(tasks: Sequence[Task], what: str = "tasks") -> bytes:
-    """The section of tasks at their offsets, zeros between; raises ValueError for tasks that overlap
+    """The section of tasks at their offsets, zeros between; raises ValueError for tasks that
+    overlap
     or do not lie on whole words."""
     parts, at = [], 0
     for n, task in enumerate(tasks):
         if task.offset < at or task.offset % WORD_BYTES:
-            raise ValueError(f"{what}, task {n}: got the offset {task.offset:#x}, allowed is a "
-                             f"multiple of {WORD_BYTES} from {at:#x} on")
+            raise ValueError(
+                f"{what}, task {n}: got the offset {task.offset:#x}, allowed is a "
+                f"multiple of {WORD_BYTES} from {at:#x} on"
+            )
         parts += [bytes(task.offset - at), task.raw]
         at = task.end
     return b"".join(parts)
@@ -359,13 +414,16 @@ def is_task(data: bytes) -> bool:
     return cut(first, OLD_PLACE) == KERNEL and 0 < cut(first, OLD_COUNT) < 2 ** OLD_COUNT[1] - 1
 
 
-# Streams of H14 and later, one task behind the other without a list.  The header's first word counts
-# the words of the task; tasks lie on 16 bytes behind a preamble of 16 bytes, zeros between them.
-# Sources: JW (2251 tasks of H14, some hundred of H15 to H18), FT; see the tables.
+# Streams of H14 and later, one task behind the other without a list.  The header's first word
+# counts the words of the task; tasks lie on 16 bytes behind a preamble of 16 bytes, zeros between
+# them. Sources: JW (2251 tasks of H14, some hundred of H15 to H18), FT; see the tables.
 
 FRAME = 16  # bytes: tasks of H14 and later lie on them, and so long is the preamble
 PREAMBLE = (1).to_bytes(FRAME, "little")
-TASK_SIZE, LATER_TDE = (16, 11), (1, 1)  # bits (lsb, width) of the first and of the last header word
+TASK_SIZE, LATER_TDE = (
+    (16, 11),
+    (1, 1),
+)  # bits (lsb, width) of the first and of the last header word
 
 
 def read_h14(text: bytes, header_words: int = 8) -> list[Task]:
@@ -377,9 +435,13 @@ def read_h14(text: bytes, header_words: int = 8) -> list[Task]:
     preamble (see ``preamble``).
     """
     if len(text) % WORD_BYTES:
-        raise ValueError(f"task stream: got {len(text)} bytes, allowed is a multiple of {WORD_BYTES}")
+        raise ValueError(
+            f"task stream: got {len(text)} bytes, allowed is a multiple of {WORD_BYTES}"
+        )
     if not 0 < header_words < 2 ** TASK_SIZE[1]:
-        raise ValueError(f"task stream: got {header_words} header words, allowed is 1 to {2 ** TASK_SIZE[1] - 1}")
+        raise ValueError(
+            f"task stream: got {header_words} header words, allowed is 1 to {2 ** TASK_SIZE[1] - 1}"
+        )
     text = bytes(text)
     words = np.frombuffer(text, "<u4")
     tasks: list[Task] = []
@@ -388,12 +450,19 @@ def read_h14(text: bytes, header_words: int = 8) -> list[Task]:
         what = f"task stream, task {len(tasks)} at byte {at:#x}"
         size = cut(int(words[at // WORD_BYTES]), TASK_SIZE) if at % FRAME == 0 else 0
         if not size:
-            raise ValueError(f"{what}: got {int(words[at // WORD_BYTES]):#x}, allowed is zeros or, on a multiple of "
-                             f"{FRAME} bytes, a header with its size")
+            raise ValueError(
+                f"{what}: got {int(words[at // WORD_BYTES]):#x}, allowed is zeros or, on a "
+                "multiple of "
+                f"{FRAME} bytes, a header with its size"
+            )
         refuse_if(len(tasks) == MOST_TASKS, what, "one task more", f"are {MOST_TASKS}")
-        raw = text[at:at + WORD_BYTES * size]
-        refuse_if(len(raw) < WORD_BYTES * size, what, f"a size of {size} words",
-                  f"is the {len(raw) // WORD_BYTES} words that the section has left")
+        raw = text[at : at + WORD_BYTES * size]
+        refuse_if(
+            len(raw) < WORD_BYTES * size,
+            what,
+            f"a size of {size} words",
+            f"is the {len(raw) // WORD_BYTES} words that the section has left",
+        )
         tasks.append(Task(at, raw, header_words))
         at += len(raw)
     return whole(tasks, words, header_words)
@@ -405,13 +474,17 @@ def whole(tasks: Sequence[Task], words: np.ndarray, header_words: int) -> list[T
     starts = np.array([task.offset for task in tasks], np.int64) // WORD_BYTES
     ends = np.array([task.end for task in tasks], np.int64) // WORD_BYTES
     control = words[np.minimum(starts + header_words, ends) - 1]
-    held = header_words + (control >> np.uint32(LATER_TDE[0]) & np.uint32(2 ** LATER_TDE[1] - 1)).astype(np.int64)
+    held = header_words + (
+        control >> np.uint32(LATER_TDE[0]) & np.uint32(2 ** LATER_TDE[1] - 1)
+    ).astype(np.int64)
     short = np.flatnonzero(starts + held > ends)[:1].tolist()
     broken = first_broken(words, starts + held, ends)
     for n in sorted([*short, *([] if broken is None else [broken])]):
         checked(tasks[n], header_words, f"task stream, task {n} at byte {tasks[n].offset:#x}")
-    return [task if count == header_words else replace(task, header_words=count)
-            for task, count in zip(tasks, held.tolist(), strict=True)]
+    return [
+        task if count == header_words else replace(task, header_words=count)
+        for task, count in zip(tasks, held.tolist(), strict=True)
+    ]
 
 
 def checked(task: Task, header_words: int, what: str) -> Task:
@@ -420,7 +493,10 @@ def checked(task: Task, header_words: int, what: str) -> Task:
     words = task.words
     held = header_words + (len(words) >= header_words and cut(words[header_words - 1], LATER_TDE))
     if len(words) < held:
-        raise ValueError(f"{what}: got a size of {len(words)} words, allowed is at least the {held} of its header")
+        raise ValueError(
+            f"{what}: got a size of {len(words)} words, allowed is at least the {held} of its "
+            "header"
+        )
     for _ in split(words, held, True, what, task.offset):
         pass
     return replace(task, header_words=held)
@@ -431,10 +507,10 @@ def next_nonzero(words: np.ndarray, at: int) -> int:
     step = 64
     start = at // WORD_BYTES
     while start < len(words):
-        some = words[start:start + step] != 0
+        some = words[start : start + step] != 0
         if some.any():
             return WORD_BYTES * (start + int(some.argmax()))
-        start, step = start + step, min(4 * step, 2 ** 18)
+        start, step = start + step, min(4 * step, 2**18)
     return WORD_BYTES * len(words)
 
 

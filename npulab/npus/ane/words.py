@@ -28,8 +28,10 @@ CONVOLUTION, BYPASS, PLANAR = "convolution", "bypass", "planar"
 
 # what each version of the compiler does differently, by the names of ``compilers.csv``
 Habits = SimpleNamespace
-HABITS = {compiler: Habits(**{row["habit"]: int(row["value"], 0) for row in rows})
-          for compiler, rows in groupby(read_table(HERE / "compilers.csv"), itemgetter("compiler"))}
+HABITS = {
+    compiler: Habits(**{row["habit"]: int(row["value"], 0) for row in rows})
+    for compiler, rows in groupby(read_table(HERE / "compilers.csv"), itemgetter("compiler"))
+}
 USUAL = "4.2.1"
 NO_KERNEL = Kernel(1, 1)
 
@@ -70,7 +72,7 @@ class Step:
 
 
 CELL = 16  # bytes of a stride in L2
-L2_CELLS = 2 ** 21 // CELL  # 2 MiB
+L2_CELLS = 2**21 // CELL  # 2 MiB
 LINE, BANKS = UNIT // CELL, 16
 # pixels (high, wide) of a work unit by the code of ShPref, ShMin and ShMax; the last one in
 # small-source mode only
@@ -88,10 +90,22 @@ def l2(step: Step, habits: Habits) -> Any:
     result = second + sources if len(step.sources) > 1 else sources
     strides = result_strides(step)
     end = result + strides[1] * step.result.height * in_l2(step, habits)
-    refuse_if(end > L2_CELLS, "lower for ane", f"{CELL * end} bytes of L2 for one task",
-              f"are {CELL * L2_CELLS}; how compilers split a larger one is not known")
-    return SimpleNamespace(channel=channel, row=row, depth=depth, second=second, result=result,
-                           result_channel=strides[0], result_row=strides[1], result_depth=strides[2])
+    refuse_if(
+        end > L2_CELLS,
+        "lower for ane",
+        f"{CELL * end} bytes of L2 for one task",
+        f"are {CELL * L2_CELLS}; how compilers split a larger one is not known",
+    )
+    return SimpleNamespace(
+        channel=channel,
+        row=row,
+        depth=depth,
+        second=second,
+        result=result,
+        result_channel=strides[0],
+        result_row=strides[1],
+        result_depth=strides[2],
+    )
 
 
 def work_unit(step: Step, habits: Habits) -> tuple[int, int, int]:
@@ -114,7 +128,10 @@ def fewest_units(result: Surface) -> int:
     >>> [fewest_units(Surface(size, size, 1)) for size in (1, 16, 17, 32, 64)], fewest_units(Surface(1, 77, 1))
     ([3, 3, 2, 2, 1], 0)
     """
-    taken = [ceil_div(result.height, high) * ceil_div(result.width, wide) for high, wide in SHAPES[:SMALL]]
+    taken = [
+        ceil_div(result.height, high) * ceil_div(result.width, wide)
+        for high, wide in SHAPES[:SMALL]
+    ]
     codes = [code for code, many in enumerate(taken) if many == min(taken)]
     return max((code for code in codes if SHAPES[code][1] >= result.width), default=codes[-1])
 
@@ -126,8 +143,13 @@ def l2_strides(step: Step, source: Surface, habits: Habits) -> tuple[int, int, i
     By 2 cells or a channel's stride, in a neural task of stride 1 by one cell more: a guess from
     strides of 1, 2 and 4. Of groups one lies there at a time.
     """
-    wide = 2 ** patch_width(step) if step.planar else \
-        max(SHAPES[work_unit(step, habits)[1]][1], 0 if step.engine == BYPASS else source.width)
+    wide = (
+        2 ** patch_width(step)
+        if step.planar
+        else max(
+            SHAPES[work_unit(step, habits)[1]][1], 0 if step.engine == BYPASS else source.width
+        )
+    )
     channel = ceil_div(HALF * min(source.width, wide), CELL)
     depth = source.channels // step.kernel.parts * channel
     if source.channels <= ENGINES and step.kernel.parts == 1:
@@ -192,21 +214,39 @@ def log2_up(number: int) -> int:
 
 
 ROWS = read_rows(HERE / "tasks.csv")
-RECORDS = ((0x1F800, 62), (0x00000, 16), (0x13800, 28), (0x04800, 18), (0x08800, 4), (0x0C800, 5), (0x17800, 7))
+RECORDS = (
+    (0x1F800, 62),
+    (0x00000, 16),
+    (0x13800, 28),
+    (0x04800, 18),
+    (0x08800, 4),
+    (0x0C800, 5),
+    (0x17800, 7),
+)
 COMPACT = ((0x1F800, 18), (0x1F8C8, 12), *RECORDS[1:])  # without the places of coefficients
 SLOT = 0x100
 BEHIND_EXACT = 13  # bit of DebugLogEvents that tables of sqrt, rsqrt, inv and log2 leave out
 
 
-def job_of(step: Step, chip: str, habits: Habits, number: int = 0, count: int = 1, slots: tuple[int, ...] = (0,),
-           ) -> Job:
+def job_of(
+    step: Step,
+    chip: str,
+    habits: Habits,
+    number: int = 0,
+    count: int = 1,
+    slots: tuple[int, ...] = (0,),
+) -> Job:
     """The task as register writes; ``number`` of ``count``, ``slots`` the bytes at which the tasks
     of a list begin."""
     registers = maps(chip)["H13"]
     words = registers.encode(values_of(step, habits, number, count, slots), raw=True)
     places = [HEADER + WORD_BYTES * i for i in range(H13.words)]
-    places += [address + WORD_BYTES * i for address, many in records_of(step, habits) for i in range(many)]
-    return Job.from_writes("H13", [(place, int(words[registers.index[place]])) for place in places], registers)
+    places += [
+        address + WORD_BYTES * i for address, many in records_of(step, habits) for i in range(many)
+    ]
+    return Job.from_writes(
+        "H13", [(place, int(words[registers.index[place]])) for place in places], registers
+    )
 
 
 def records_of(step: Step, habits: Habits) -> tuple[tuple[int, int], ...]:
@@ -227,10 +267,14 @@ def words_in(step: Step, habits: Habits) -> int:
     return H13.words + sum(1 + many for _, many in records_of(step, habits))
 
 
-def values_of(step: Step, habits: Habits, number: int, count: int, slots: tuple[int, ...]) -> dict[str, int]:
+def values_of(
+    step: Step, habits: Habits, number: int, count: int, slots: tuple[int, ...]
+) -> dict[str, int]:
     """Raw values by field of every group; fields left out are 0."""
-    values = {row.field: value for row, value in
-              numbers_of(ROWS, subject(step, habits, number, count, slots))}
+    values = {
+        row.field: value
+        for row, value in numbers_of(ROWS, subject(step, habits, number, count, slots))
+    }
     values |= kernel_source(step, habits) | dict(step.fields)
     return {name: value for name, value in values.items() if value}
 
@@ -242,29 +286,56 @@ def subject(step: Step, habits: Habits, number: int, count: int, slots: tuple[in
     groups, lanes = kernel.parts, kernel.lanes or kernel.usual_lanes
     preferred, least, most = work_unit(step, habits)
     return SimpleNamespace(
-        step=step, kernel=kernel, habits=habits, l2=l2(step, habits), source=source, second=second, whole=whole,
-        number=number, first=not number, follows=number > 0, last=last, linked=not last,
-        next_size=words_in(step, habits) - 1, next_pointer=slots[min(number + 1, len(slots) - 1)],
-        cycles=cycles(step), debug_events=debug_events(step, number, last),
-        neural=not step.planar, bypass=step.engine == BYPASS, bar=step.bars[0],
-        second_bar=step.bars[-1], active_code=log2_up(step.active),
-        engines_code=log2_up(step.active) + 1, lanes_code=log2_up(lanes),
-        narrow=lanes < 32, inputs=source.channels // groups,
-        outputs=step.result.channels // groups, source_group=source.bytes // groups,
-        whole_group=whole.bytes // groups, stride_h=kernel.stride[0], stride_w=kernel.stride[1],
-        top=step.pads[0], left=step.pads[1],
-        tile_height=tile_height(step), patch_width=patch_width(step),
-        patch_height=patch_height(step), preferred=preferred, least=least, most=most,
-        in_l2=in_l2(step, habits), passes=not in_l2(step, habits),
+        step=step,
+        kernel=kernel,
+        habits=habits,
+        l2=l2(step, habits),
+        source=source,
+        second=second,
+        whole=whole,
+        number=number,
+        first=not number,
+        follows=number > 0,
+        last=last,
+        linked=not last,
+        next_size=words_in(step, habits) - 1,
+        next_pointer=slots[min(number + 1, len(slots) - 1)],
+        cycles=cycles(step),
+        debug_events=debug_events(step, number, last),
+        neural=not step.planar,
+        bypass=step.engine == BYPASS,
+        bar=step.bars[0],
+        second_bar=step.bars[-1],
+        active_code=log2_up(step.active),
+        engines_code=log2_up(step.active) + 1,
+        lanes_code=log2_up(lanes),
+        narrow=lanes < 32,
+        inputs=source.channels // groups,
+        outputs=step.result.channels // groups,
+        source_group=source.bytes // groups,
+        whole_group=whole.bytes // groups,
+        stride_h=kernel.stride[0],
+        stride_w=kernel.stride[1],
+        top=step.pads[0],
+        left=step.pads[1],
+        tile_height=tile_height(step),
+        patch_width=patch_width(step),
+        patch_height=patch_height(step),
+        preferred=preferred,
+        least=least,
+        most=most,
+        in_l2=in_l2(step, habits),
+        passes=not in_l2(step, habits),
         kernel_set=not step.planar or habits.planar_kernel,
         filled=not step.planar or habits.planar_fill,
-        formatted=not step.planar and (habits.table_format or (step.engines and not step.table)))
+        formatted=not step.planar and (habits.table_format or (step.engines and not step.table)),
+    )
 
 
 def debug_events(step: Step, number: int, last: bool) -> int:
     """The bits of DebugLogEvents."""
     events = (0xFFF800 if last and not number else 0) | 0x68 | 2 * last
-    return events - 2 ** BEHIND_EXACT if step.exact else events
+    return events - 2**BEHIND_EXACT if step.exact else events
 
 
 def cycles(step: Step) -> int:
@@ -274,7 +345,7 @@ def cycles(step: Step) -> int:
     """
     moved = sum(surface.bytes for surface in (*step.sources, step.result))
     moved += 0 if step.table else sum(size for _, size in step.engines)
-    return min(3 * moved // 102400, 2 ** 16 - 1)
+    return min(3 * moved // 102400, 2**16 - 1)
 
 
 def kernel_source(step: Step, habits: Habits) -> dict[str, int]:
@@ -284,9 +355,13 @@ def kernel_source(step: Step, habits: Habits) -> dict[str, int]:
     out: dict[str, int] = {}
     for i in range(ENGINES):
         offset, size = step.engines[i] if i < len(step.engines) else (0, UNIT)
-        out |= {f"KernelDMASrc.CoeffDMAConfig[{i}].En": int(i < len(step.engines)),
-                f"KernelDMASrc.CoeffDMAConfig[{i}].CacheHint": 2}
+        out |= {
+            f"KernelDMASrc.CoeffDMAConfig[{i}].En": int(i < len(step.engines)),
+            f"KernelDMASrc.CoeffDMAConfig[{i}].CacheHint": 2,
+        }
         if records_of(step, habits) is RECORDS:
-            out |= {f"KernelDMASrc.CoeffBaseAddr[{i}].Addr": offset // UNIT,
-                    f"KernelDMASrc.CoeffBfrSize[{i}].MemBfrSize": size // UNIT}
+            out |= {
+                f"KernelDMASrc.CoeffBaseAddr[{i}].Addr": offset // UNIT,
+                f"KernelDMASrc.CoeffBfrSize[{i}].MemBfrSize": size // UNIT,
+            }
     return out

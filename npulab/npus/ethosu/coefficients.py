@@ -41,13 +41,13 @@ class Records(NamedTuple):
         """
         rows = np.frombuffer(data, RECORD)
         high, low, *rest = (rows[name].astype(np.int64) for name in ("high", "low", *FIELDS))
-        return cls(high * 2 ** 32 + low, *rest)
+        return cls(high * 2**32 + low, *rest)
 
     def encoded(self) -> bytes:
         """The bytes of the records."""
         rows = np.empty(len(self.bias), RECORD)
-        rows["high"], rows["low"] = np.divmod(self.bias, 2 ** 32)
-        rows["multiplier"], rows["right_shift"] = self.multiplier, self.right_shift % 2 ** 6
+        rows["high"], rows["low"] = np.divmod(self.bias, 2**32)
+        rows["multiplier"], rows["right_shift"] = self.multiplier, self.right_shift % 2**6
         return rows.tobytes()
 
 
@@ -68,19 +68,28 @@ class Part(NamedTuple):
 
 
 def parts_of(capture: Capture, operation: Operation) -> Iterator[Part]:
-    """The parts of a convolution's jobs; Unsupported for a chip whose streams are not known, and for
+    """The parts of a convolution's jobs; Unsupported for a chip whose streams are not known, and
+    for
     coefficients that were not moved to where a job reads them."""
     features, first = FACTS.features(capture.chip), 0
     if OUTPUTS not in features:
-        raise Unsupported(f"chip: got {capture.chip}, allowed is one whose order of weights is known")
+        raise Unsupported(
+            f"chip: got {capture.chip}, allowed is one whose order of weights is known"
+        )
     v, of_chip = operation.first, features.get("cores", 1)
     dilation = v.pair("KERNEL_STRIDE.dilation_{1}_m1")
     for task, job, outputs in zip(operation.tasks, operation.jobs, operation.slices, strict=True):
         cores = min(of_chip, outputs)
         for core in range(cores):
             deep = (job["OFM_BLK_DEPTH_M1"] + of_chip - core) // of_chip
-            order = Order(deep, v.command == "depthwise", bool(v["KERNEL_STRIDE.part_kernel_first"]),
-                          8, (INPUTS, features[OUTPUTS]), dilation)
+            order = Order(
+                deep,
+                v.command == "depthwise",
+                bool(v["KERNEL_STRIDE.part_kernel_first"]),
+                8,
+                (INPUTS, features[OUTPUTS]),
+                dilation,
+            )
             found = {}
             moved: list[int] = []
             for what in ("WEIGHT", "SCALE"):
@@ -88,8 +97,13 @@ def parts_of(capture: Capture, operation: Operation) -> Iterator[Part]:
                 size = job[f"{name}_LENGTH"]
                 at, tasks = origin(capture, task, job[f"{what}_REGION"], job[f"{name}_BASE"], size)
                 found[what], moved = slice(at, at + size), moved + tasks
-            yield Part(slice(first + core, first + outputs, cores), order, found["WEIGHT"],
-                       found["SCALE"], tuple(moved))
+            yield Part(
+                slice(first + core, first + outputs, cores),
+                order,
+                found["WEIGHT"],
+                found["SCALE"],
+                tuple(moved),
+            )
         first += outputs
 
 
@@ -99,19 +113,26 @@ def weights_and_records(capture: Capture, operation: Operation) -> tuple[np.ndar
 
     Raises ValueError for a stream or records that are not those of as many weights.
     """
-    data, v, parts = buffer_of(capture, "coefficients"), operation.first, [*parts_of(capture, operation)]
+    data, v, parts = (
+        buffer_of(capture, "coefficients"),
+        operation.first,
+        [*parts_of(capture, operation)],
+    )
     depthwise, outputs = v.command == "depthwise", sum(operation.slices)
     kernel = v.pair("KERNEL_{}_M1")
     inputs = 1 if depthwise else v["IFM_DEPTH_M1"] + 1
     weights = np.empty((outputs, *kernel, inputs), np.int16)
     records = np.empty((3, outputs), np.int64)
     for part in parts:
-        weights[part.channels] = part.order.unpack(decode(data[part.stream]),
-                                                   (part.outputs, *kernel, inputs))
+        weights[part.channels] = part.order.unpack(
+            decode(data[part.stream]), (part.outputs, *kernel, inputs)
+        )
         size = part.outputs * RECORD.itemsize
         if len(data[part.records]) < size:
-            raise ValueError(f"SCALE_LENGTH: got {len(data[part.records])} bytes, allowed for "
-                             f"{part.outputs} output channels are at least {size}")
+            raise ValueError(
+                f"SCALE_LENGTH: got {len(data[part.records])} bytes, allowed for "
+                f"{part.outputs} output channels are at least {size}"
+            )
         records[:, part.channels] = Records.of(data[part.records][:size])
     return weights.transpose(3, 1, 2, 0) if depthwise else weights, Records(*records)
 
@@ -124,5 +145,5 @@ def recode(capture: Capture) -> bytes:
         for part in parts_of(capture, operation) if operation.weighs else ():
             data[part.stream] = encode_slices(slices(bytes(data[part.stream])))
             size, at = part.outputs * RECORD.itemsize, part.records.start
-            data[at:at + size] = Records.of(bytes(data[at:at + size])).encoded()
+            data[at : at + size] = Records.of(bytes(data[at : at + size])).encoded()
     return bytes(data)

@@ -1,4 +1,6 @@
-"""What Vela leaves: a ``.tflite`` file whose custom operator holds a payload; a payload of its own."""
+"""What Vela leaves: a ``.tflite`` file whose custom operator holds a payload; a payload of its
+own.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from npulab.npus.ethosu.stream import MAGIC, jobs, payload
 from npulab.npus.kit import Capture, first_bytes, read_bounded
 
 OPERATOR = "CUSTOM(ethos-u)"
-MOST_BYTES = 2 ** 28
+MOST_BYTES = 2**28
 # the operator's inputs, in their order; the tensors of the network follow
 STREAM, WEIGHTS = 0, 1
 
@@ -40,10 +42,14 @@ def read(path: Path) -> dict[str, Capture]:
     out = {}
     for number in places:
         inputs = graph.operators[number].inputs
-        filled = [len(inputs) > place and graph.buffers[graph.tensors[inputs[place]].buffer]
-                  for place in (STREAM, WEIGHTS)]
-        stream, weights = (graph.data(inputs[place]).tobytes() if there else b""
-                           for place, there in zip((STREAM, WEIGHTS), filled, strict=True))
+        filled = [
+            len(inputs) > place and graph.buffers[graph.tensors[inputs[place]].buffer]
+            for place in (STREAM, WEIGHTS)
+        ]
+        stream, weights = (
+            graph.data(inputs[place]).tobytes() if there else b""
+            for place, there in zip((STREAM, WEIGHTS), filled, strict=True)
+        )
         name = path.stem if len(places) == 1 else f"{path.stem}-{number}"
         out[name] = _capture(path, name, stream, {"coefficients": weights} if weights else {})
     return out
@@ -54,5 +60,14 @@ def _capture(path: Path, name: str, data: bytes, buffers: dict[str, bytes]) -> C
     chip = chip if chip in FACTS.chips else USUAL_CHIP
     maps = FACTS.maps(chip)
     streams = {"stream": np.asarray(words, "<u4").tobytes(), **buffers}
-    return Capture(name, "ethosu", chip, jobs(words, maps, str(path)), streams,
-                   provenance="compiler", source=path.name, tool="Vela", maps=maps)
+    return Capture(
+        name,
+        "ethosu",
+        chip,
+        jobs(words, maps, str(path)),
+        streams,
+        provenance="compiler",
+        source=path.name,
+        tool="Vela",
+        maps=maps,
+    )

@@ -54,13 +54,17 @@ def lift(capture: Capture) -> Lifted:
     """
     found = nodes(capture)
     scales: dict[int, float] = {}
-    layers = [_layer(capture, found, number, scales) for number in reversed(range(len(found)))][::-1]
+    layers = [_layer(capture, found, number, scales) for number in reversed(range(len(found)))][
+        ::-1
+    ]
     used = {source for node in found for source in node.sources}
     ends = tuple(number for number in range(len(found)) if number not in used)
     network = Network(tuple(layers), tuple(node.sources for node in found), ends)
     takes, gives = network.input_shapes, [layers[number].output_shape for number in ends]
-    x, output = (_plain(capture, name, shapes[0], network.dtype) if len(shapes) == 1 else None
-                 for name, shapes in (("input", takes), ("output", gives)))
+    x, output = (
+        _plain(capture, name, shapes[0], network.dtype) if len(shapes) == 1 else None
+        for name, shapes in (("input", takes), ("output", gives))
+    )
     return Lifted(layers[0] if len(layers) == 1 else network, x, output)
 
 
@@ -74,29 +78,43 @@ def split(capture: Capture) -> list[Capture]:
     for number, node in enumerate(found):
         moved = parts_of(capture, node.operation) if node.operation.weighs else ()
         tasks = sorted({*node.tasks, *(task for part in moved for task in part.moved)})
-        out.append(replace(capture, name=f"{capture.name}-{number}", buffers={
-            name: data for name, data in capture.buffers.items() if name == "coefficients"},
-            jobs=tuple(capture.jobs[task] for task in tasks)))
+        out.append(
+            replace(
+                capture,
+                name=f"{capture.name}-{number}",
+                buffers={
+                    name: data for name, data in capture.buffers.items() if name == "coefficients"
+                },
+                jobs=tuple(capture.jobs[task] for task in tasks),
+            )
+        )
     return out if len(out) > 1 else [capture]
 
 
 def outline(subject: Capture | Layer) -> Mapping[str, Any]:
-    """What tells one layer from another: outputs, kernel, stride, bounds of the output, zero points,
+    """What tells one layer from another: outputs, kernel, stride, bounds of the output, zero
+    points,
     and checksums of weights, biases and multipliers; nothing of what is not lifted."""
     if isinstance(subject, Capture):
         try:
             return outline(lift(subject).layer)
         except ValueError:
             return {}
-    if not isinstance(subject, Conv2D | FullyConnected | Pool2D | Add) or subject.dtype not in CODES:
+    if (
+        not isinstance(subject, Conv2D | FullyConnected | Pool2D | Add)
+        or subject.dtype not in CODES
+    ):
         return {}
     out: dict[str, Any] = {"outputs": math.prod(subject.output_shape)}
     if not isinstance(subject, FullyConnected):  # which may be run as a convolution
         out["operation"] = subject.op
     if isinstance(subject, Conv2D | Pool2D):
         steps = zip(subject.stride, subject.output_shape, strict=False)
-        out |= {"kernel": subject.kernel, "stride": tuple(step * (size > 1) for step, size in steps),
-                "rows and columns before": tuple(before for before, _ in subject.pads)}
+        out |= {
+            "kernel": subject.kernel,
+            "stride": tuple(step * (size > 1) for step, size in steps),
+            "rows and columns before": tuple(before for before, _ in subject.pads),
+        }
     out["range"] = clamp_range(subject, subject.dtype)
     if isinstance(subject, Add):
         for name, q in (("first", subject.input_q), ("second", subject.other_q)):
@@ -105,13 +123,21 @@ def outline(subject: Capture | Layer) -> Mapping[str, Any]:
     if isinstance(subject, Conv2D | FullyConnected):
         weights = subject.weights.astype(np.int16) - subject.weight_q.zero_point
         # a model's fully connected layer has the product of two scales in float32
-        by = rule("gemmlowp:P") if subject.op == "fully_connected" and subject.input_q.scale != 1 else RULE
+        by = (
+            rule("gemmlowp:P")
+            if subject.op == "fully_connected" and subject.input_q.scale != 1
+            else RULE
+        )
         factors = np.stack(multipliers(subject, by, 0, len(subject.bias)))
         sums = {"weights": weights, "biases": subject.bias, "multipliers": factors}
-        out |= {"input zero point": subject.input_q.zero_point,
-                "output zero point": subject.output_q.zero_point, **{
-                    f"checksum of {name}": crc32(values.astype("<i8").tobytes())
-                    for name, values in sums.items()}}
+        out |= {
+            "input zero point": subject.input_q.zero_point,
+            "output zero point": subject.output_q.zero_point,
+            **{
+                f"checksum of {name}": crc32(values.astype("<i8").tobytes())
+                for name, values in sums.items()
+            },
+        }
     return out
 
 
@@ -133,8 +159,9 @@ def nodes(capture: Capture) -> list[Node]:
         number, before = sources[0], out[sources[0]] if sources[0] >= 0 else None
         if before and _clamps(v):
             bounds = max(bounds[0], before.bounds[0]), min(bounds[1], before.bounds[1])
-            out[number] = before._replace(bounds=bounds, zero=v["OFM_ZERO_POINT"],
-                                          tasks=before.tasks + operation.tasks)
+            out[number] = before._replace(
+                bounds=bounds, zero=v["OFM_ZERO_POINT"], tasks=before.tasks + operation.tasks
+            )
             to = to._replace(shape=before.operation.tensor("OFM").shape)
         else:
             whole = before.operation.tensor("OFM").shape if before else _given(capture, reads[0])
@@ -143,25 +170,37 @@ def nodes(capture: Capture) -> list[Node]:
             if v.command == "pool":
                 zero = before.zero if before else zero or bounds[0] * (bounds[0] > info.min)
             number, shape = len(out), _uncut(operation, reads[0], whole)
-            out.append(Node(operation, operation.tasks, tuple(sources), shape, bounds, zero, to.dtype))
-        written = [(one, by) for one, by in written if one.region != to.region
-                   or one.end <= to.base or to.end <= one.base] + [(to, number)]
+            out.append(
+                Node(operation, operation.tasks, tuple(sources), shape, bounds, zero, to.dtype)
+            )
+        written = [
+            (one, by)
+            for one, by in written
+            if one.region != to.region or one.end <= to.base or to.end <= one.base
+        ] + [(to, number)]
     return out
 
 
 def _source(read: Tensor, written: list[tuple[Tensor, int]], given: list[tuple[int, int]]) -> int:
     """The node that wrote what is read, or -1 - n for the n-th tensor that none did."""
-    found = [(one, number) for one, number in written if one.region == read.region
-             and one.base < read.end and read.base < one.end]
+    found = [
+        (one, number)
+        for one, number in written
+        if one.region == read.region and one.base < read.end and read.base < one.end
+    ]
     if not found:
         at = read.region, read.base
         given += [at] * (at not in given)
         return -1 - given.index(at)
     one, number = found[-1]
-    same = (one.row, one.step, one.shape[2]) == (read.row, read.step, read.shape[2]) \
-        or math.prod(one.shape) == math.prod(read.shape)
-    _refuse(len(found) > 1 or one.base != read.base or not same or read.end > one.end,
-            f"a tensor {read.shape} that is a part of others", f"is a whole one, as {one.shape}")
+    same = (one.row, one.step, one.shape[2]) == (read.row, read.step, read.shape[2]) or math.prod(
+        one.shape
+    ) == math.prod(read.shape)
+    _refuse(
+        len(found) > 1 or one.base != read.base or not same or read.end > one.end,
+        f"a tensor {read.shape} that is a part of others",
+        f"is a whole one, as {one.shape}",
+    )
     return number
 
 
@@ -177,17 +216,22 @@ def _uncut(operation: Operation, read: Tensor, whole: Shape3) -> Shape3:
     if operation.first.command == "elementwise":
         return whole if math.prod(whole) == math.prod(read.shape) else read.shape
     stride, outputs = operation.first.pair(STRIDE), operation.tensor("OFM").shape
-    high, wide = (size if used <= size and (count == 1 or size < used + step) else used for size, used,
-                  step, count in zip(whole[:2], read.shape, stride, outputs, strict=False))
+    high, wide = (
+        size if used <= size and (count == 1 or size < used + step) else used
+        for size, used, step, count in zip(whole[:2], read.shape, stride, outputs, strict=False)
+    )
     return high, wide, read.shape[2]
 
 
 def _clamps(v: Words) -> bool:
     """Whether an operation copies its input and narrows it: an activation apart from its layer."""
-    return v.command == "pool" and POOLS.get(v["OP.mode"]) == "average" \
-        and v.pair(KERNEL) == (1, 1) == v.pair(STRIDE) \
-        and (v["OFM_SCALE"], v["OFM_SCALE_SHIFT"]) == UNIT_COUNTS \
+    return (
+        v.command == "pool"
+        and POOLS.get(v["OP.mode"]) == "average"
+        and v.pair(KERNEL) == (1, 1) == v.pair(STRIDE)
+        and (v["OFM_SCALE"], v["OFM_SCALE_SHIFT"]) == UNIT_COUNTS
         and v["IFM_ZERO_POINT"] == v["OFM_ZERO_POINT"]
+    )
 
 
 # Layers
@@ -198,8 +242,11 @@ def _layer(capture: Capture, found: list[Node], number: int, scales: dict[int, f
     inputs."""
     node, v = found[number], found[number].operation.first
     expect(v, PLAIN, SO_FAR.format("{got} in {name}", "is {allowed}"), Unsupported)
-    _refuse(v["OFM_HEIGHT0_M1"] < v["OFM_HEIGHT_M1"] or v["OFM_WIDTH0_M1"] < v["OFM_WIDTH_M1"],
-            "an output in a ring of rows", "is one in one piece")
+    _refuse(
+        v["OFM_HEIGHT0_M1"] < v["OFM_HEIGHT_M1"] or v["OFM_WIDTH0_M1"] < v["OFM_WIDTH_M1"],
+        "an output in a ring of rows",
+        "is one in one piece",
+    )
     dtype, scale = node.dtype, scales.setdefault(number, _natural(found, number))
     name = _activation(node, scale)[0]
     output_q = QuantParams(scale, node.zero)
@@ -209,35 +256,65 @@ def _layer(capture: Capture, found: list[Node], number: int, scales: dict[int, f
     before = scales.setdefault(node.sources[0], before)
     kernel, expected = v.pair(KERNEL), node.operation.tensor("OFM").shape
     # words of a single step need not say how wide it is
-    down, across = (step if count > 1 else max(step, size - used + 1) for step, count, size, used in zip(
-        v.pair(STRIDE), expected, node.shape, node.operation.tensor("IFM").shape, strict=False))
+    down, across = (
+        step if count > 1 else max(step, size - used + 1)
+        for step, count, size, used in zip(
+            v.pair(STRIDE), expected, node.shape, node.operation.tensor("IFM").shape, strict=False
+        )
+    )
     depthwise = v.command == "depthwise"
-    border = tuple((v[f"IFM_PAD_{first}"], v[f"IFM_PAD_{last}"])
-                   for first, last in (("TOP", "BOTTOM"), ("LEFT", "RIGHT")))
+    border = tuple(
+        (v[f"IFM_PAD_{first}"], v[f"IFM_PAD_{last}"])
+        for first, last in (("TOP", "BOTTOM"), ("LEFT", "RIGHT"))
+    )
     input_q = QuantParams(before, node.zero if v.command == "pool" else v["IFM_ZERO_POINT"])
     if v.command == "pool":
-        layer: Layer = Pool2D(_kind(v), kernel, node.shape, (down, across), border, name, input_q, dtype=dtype)
+        layer: Layer = Pool2D(
+            _kind(v), kernel, node.shape, (down, across), border, name, input_q, dtype=dtype
+        )
     else:
         expect(v, PER_CHANNEL, SO_FAR.format("{got} in {name}", "is {allowed}"), Unsupported)
         weights, records = weights_and_records(capture, node.operation)
-        ratio = records.multiplier * 2.0 ** -records.right_shift
-        _refuse(not np.array_equal(RULE.of_ratio(ratio), (records.multiplier, records.right_shift - BITS)),
-                "a multiplier and shift that no ratio has", "are 2**30 to 2**31 - 1 and 1 to 62")
+        ratio = records.multiplier * 2.0**-records.right_shift
+        _refuse(
+            not np.array_equal(
+                RULE.of_ratio(ratio), (records.multiplier, records.right_shift - BITS)
+            ),
+            "a multiplier and shift that no ratio has",
+            "are 2**30 to 2**31 - 1 and 1 to 62",
+        )
         zero = SIGNED if dtype == "uint8" else 0
         codes = weights.astype(np.int64) + zero
-        _refuse(codes.min() < np.iinfo(dtype).min or codes.max() > np.iinfo(dtype).max,
-                f"weights of {weights.min()} to {weights.max()}",
-                f"are those of {dtype} with a zero point of {zero}")
+        _refuse(
+            codes.min() < np.iinfo(dtype).min or codes.max() > np.iinfo(dtype).max,
+            f"weights of {weights.min()} to {weights.max()}",
+            f"are those of {dtype} with a zero point of {zero}",
+        )
         one = tuple((ratio * scale / before).tolist())
         weight_q = QuantParams(one if len({*one}) > 1 else one[0], zero)
         apart = v.pair("KERNEL_STRIDE.dilation_{1}_m1")
-        layer = Conv2D(codes.astype(dtype), records.bias, node.shape, (down, across), border, apart,
-                       depthwise, name, input_q, weight_q, output_q)
+        layer = Conv2D(
+            codes.astype(dtype),
+            records.bias,
+            node.shape,
+            (down, across),
+            border,
+            apart,
+            depthwise,
+            name,
+            input_q,
+            weight_q,
+            output_q,
+        )
         if node.shape[:2] == kernel == (1, 1) == layer.output_shape[:2] and not depthwise:
-            layer = FullyConnected(layer.weights[:, 0, 0], layer.bias, name, input_q, weight_q, output_q)
+            layer = FullyConnected(
+                layer.weights[:, 0, 0], layer.bias, name, input_q, weight_q, output_q
+            )
     if layer.output_shape not in (expected, expected[2:]):
-        raise ValueError(f"task {node.tasks[0]}: got an output of {expected}, allowed with {layer!r} "
-                         f"is {layer.output_shape}")
+        raise ValueError(
+            f"task {node.tasks[0]}: got an output of {expected}, allowed with {layer!r} "
+            f"is {layer.output_shape}"
+        )
     return layer
 
 
@@ -261,8 +338,12 @@ def _activation(node: Node, scale: float | None = None) -> tuple[str | None, flo
         probe = Pool2D("max", (1, 1), (1, 1, 1), activation=name, input_q=q, dtype=node.dtype)
         if clamp_range(probe, node.dtype) == node.bounds:
             return name, float(np.ravel(q.scale)[0])
-    raise Unsupported(SO_FAR.format(f"outputs within {node.bounds} of zero point {node.zero}", (
-        f"are bounds of an activation with scale {scale or 'any'}")))
+    raise Unsupported(
+        SO_FAR.format(
+            f"outputs within {node.bounds} of zero point {node.zero}",
+            (f"are bounds of an activation with scale {scale or 'any'}"),
+        )
+    )
 
 
 def _kind(v: Words) -> str:
@@ -270,27 +351,37 @@ def _kind(v: Words) -> str:
     kind, written = POOLS.get(v["OP.mode"], ""), (v["OFM_SCALE"], v["OFM_SCALE_SHIFT"])
     ratio = written[0] * 2.0 ** -written[1] * math.prod(v.pair(KERNEL))
     # a little above the mean, so that halves below 0 go down as those above 0 go up
-    mean = 1 < ratio < 1 + 2.0 ** -28 and v["OFM_PRECISION.rounding"] == NATURAL
-    _refuse(not kind or not (written == UNIT_COUNTS or (kind == "average" and mean)),
-            f"pool {v['OP.mode']} with multiplier and shift {written}", "are maximum and mean")
+    mean = 1 < ratio < 1 + 2.0**-28 and v["OFM_PRECISION.rounding"] == NATURAL
+    _refuse(
+        not kind or not (written == UNIT_COUNTS or (kind == "average" and mean)),
+        f"pool {v['OP.mode']} with multiplier and shift {written}",
+        "are maximum and mean",
+    )
     return kind
 
 
-def _addition(node: Node, name: str | None, output_q: QuantParams, scales: dict[int, float],
-              number: int) -> Add:
+def _addition(
+    node: Node, name: str | None, output_q: QuantParams, scales: dict[int, float], number: int
+) -> Add:
     """The sum of two tensors: the larger scale is halved, the other multiplied, then their sum."""
     v = node.operation.first
     scaled = v["IFM_PRECISION.scale_mode"] - 1  # the one of the two that OPA_SCALE is for
-    same = node.operation.tensor("IFM").shape == node.operation.tensor("OFM").shape \
-        and not any(v[f"IFM2_BROADCAST.broadcast_{axis}"] for axis in BROADCASTS)
-    _refuse(v["OP.mode"] != ADD or scaled not in (0, 1) or not same,
-            f"elementwise operation {v['OP.mode']}",
-            f"is {ADD}, a sum of two tensors of one shape with 32 bits of scale,")
+    same = node.operation.tensor("IFM").shape == node.operation.tensor("OFM").shape and not any(
+        v[f"IFM2_BROADCAST.broadcast_{axis}"] for axis in BROADCASTS
+    )
+    _refuse(
+        v["OP.mode"] != ADD or scaled not in (0, 1) or not same,
+        f"elementwise operation {v['OP.mode']}",
+        f"is {ADD}, a sum of two tensors of one shape with 32 bits of scale,",
+    )
     small, large, out = _sum_scales(v, scales[number])
-    mine = (small, large)[::1 - 2 * scaled]
+    mine = (small, large)[:: 1 - 2 * scaled]
     known = [scales.setdefault(source, one) for source, one in zip(node.sources, mine, strict=True)]
-    _refuse([*known, scales[number]] != [*mine, out],
-            "sums of tensors whose scales other layers state", "is one")
+    _refuse(
+        [*known, scales[number]] != [*mine, out],
+        "sums of tensors whose scales other layers state",
+        "is one",
+    )
     first, second = map(QuantParams, mine, (v["IFM_ZERO_POINT"], v["IFM2_ZERO_POINT"]))
     return Add(node.shape, name, first, second, output_q, node.dtype)
 
@@ -300,12 +391,13 @@ def _sum_scales(v: Words, asked: float) -> tuple[float, float, float]:
     one asked for on) that give a sum's multipliers; Unsupported if none do."""
     small, out = ((v[name], v[f"{name}_SHIFT"]) for name in ("OPA_SCALE", "OFM_SCALE"))
     wanted = np.array([*small, *out])[:, None] + [[0], [LEFT - BITS], [0], [-BITS]]
-    for start in range(0, 2 ** 22, 2 ** 14):
-        outputs = _single(asked * (1 + np.arange(start, start + 2 ** 14) / 2 ** 23))
+    for start in range(0, 2**22, 2**14):
+        outputs = _single(asked * (1 + np.arange(start, start + 2**14) / 2**23))
         larger = _single(out[0] * 2.0 ** (LEFT - 1 - out[1]) * outputs)
         smaller = _single(small[0] * 2.0 ** (1 - LEFT - small[1]) * larger)
-        made = np.stack([*RULE.of_ratio(smaller / (2 * larger)),
-                         *RULE.of_ratio(2 * larger / outputs / 2 ** LEFT)])
+        made = np.stack(
+            [*RULE.of_ratio(smaller / (2 * larger)), *RULE.of_ratio(2 * larger / outputs / 2**LEFT)]
+        )
         fits = (made == wanted).all(0)
         if fits.any():
             at = int(np.argmax(fits))
@@ -327,5 +419,3 @@ def _plain(capture: Capture, name: str, shape: tuple[int, ...], dtype: str) -> n
     if name not in capture.buffers:
         return None
     return np.frombuffer(buffer_of(capture, name, math.prod(shape)), dtype).reshape(shape)
-
-

@@ -12,14 +12,29 @@ from npulab.npus.kit import Capture, Unsupported, values_of
 BRICK = 16  # channels of a brick
 WEIGHTS_REGION = 0  # the region that holds the coefficients as the compiler made them
 # what differs between the jobs of a layer
-MOVING = {"BLOCKDEP", "IFM_BASE0", "IFM_DEPTH_M1", "OFM_BASE0", "OFM_DEPTH_M1", *(
-    f"{what}{core}_{part}" for what in ("WEIGHT", "SCALE") for core in ("", "1")
-    for part in ("BASE", "LENGTH", "REGION"))}
+MOVING = {
+    "BLOCKDEP",
+    "IFM_BASE0",
+    "IFM_DEPTH_M1",
+    "OFM_BASE0",
+    "OFM_DEPTH_M1",
+    *(
+        f"{what}{core}_{part}"
+        for what in ("WEIGHT", "SCALE")
+        for core in ("", "1")
+        for part in ("BASE", "LENGTH", "REGION")
+    ),
+}
 COMMANDS = {code: name for name, code in FACTS.enum("command").items()}
 BRICKS = FACTS.enum("data_format")["NHCWB16"]
-PRECISIONS = {f"{side}_PRECISION": {code: name for name, code in FACTS.enum(enum).items()}
-              for side, enum in (("IFM", "ifm_precision"), ("IFM2", "ifm_precision"),
-                                 ("OFM", "ofm_precision"))}
+PRECISIONS = {
+    f"{side}_PRECISION": {code: name for name, code in FACTS.enum(enum).items()}
+    for side, enum in (
+        ("IFM", "ifm_precision"),
+        ("IFM2", "ifm_precision"),
+        ("OFM", "ofm_precision"),
+    )
+}
 DTYPES = {"U8": "uint8", "S8": "int8"}
 POOLS, ADD = {0: "max", 1: "average"}, 1  # modes of a pool; of an elementwise operation
 Shape3 = tuple[int, int, int]
@@ -101,22 +116,33 @@ class Operation(NamedTuple):
         v = self.first
         precision = PRECISIONS[f"{side}_PRECISION"].get(v[f"{side}_PRECISION.precision"], "?")
         if precision not in DTYPES:
-            raise Unsupported(f"lift for ethosu: got {side}_PRECISION {precision}, allowed are "
-                              f"{', '.join(DTYPES)} so far")
+            raise Unsupported(
+                f"lift for ethosu: got {side}_PRECISION {precision}, allowed are "
+                f"{', '.join(DTYPES)} so far"
+            )
         if side == "OFM":
             shape = (*v.pair("OFM_{}_M1"), sum(self.slices))
         else:
             deep = sum(self.slices) if v.command == "depthwise" else v["IFM_DEPTH_M1"] + 1
             shape = (*v.pair(f"{side}_{{}}0_M1"), deep)
         bricks = v[f"{side}_PRECISION.format"] == BRICKS
-        return Tensor(v[f"{side}_REGION"], v[f"{side}_BASE0"], shape, DTYPES[precision], bricks,
-                      v[f"{side}_STRIDE_Y"], v[f"{side}_STRIDE_{'C' if bricks else 'X'}"])
+        return Tensor(
+            v[f"{side}_REGION"],
+            v[f"{side}_BASE0"],
+            shape,
+            DTYPES[precision],
+            bricks,
+            v[f"{side}_STRIDE_Y"],
+            v[f"{side}_STRIDE_{'C' if bricks else 'X'}"],
+        )
 
     def goes_on(self, v: Words) -> bool:
         """Whether a job computes the channels behind those of the jobs so far."""
         if not self.weighs or any(
-                v.values.get(at) != value for at, value in self.first.values.items()
-                if at.split(".")[1] not in MOVING):
+            v.values.get(at) != value
+            for at, value in self.first.values.items()
+            if at.split(".")[1] not in MOVING
+        ):
             return False
         done = sum(self.slices)
         moved = [v[f"{side}_BASE0"] - self.first[f"{side}_BASE0"] for side in ("OFM", "IFM")]
@@ -137,7 +163,9 @@ def operations(capture: Capture) -> list[Operation]:
     return out
 
 
-def origin(capture: Capture, task: int, region: int, address: int, size: int) -> tuple[int, list[int]]:
+def origin(
+    capture: Capture, task: int, region: int, address: int, size: int
+) -> tuple[int, list[int]]:
     """Where the bytes that a task reads come from: their place among the coefficients, and the
     tasks that moved them.
 
@@ -149,10 +177,20 @@ def origin(capture: Capture, task: int, region: int, address: int, size: int) ->
         if capture.jobs[at].block == DMA:
             v = values_of(capture.jobs[at], capture.maps)
             start = address - v[f"{DMA}.DMA0_DST.dma0_dst"]
-            if v[f"{DMA}.DMA0_DST_REGION.region"] == region and not v[f"{DMA}.DMA0_DST_REGION.internal"] \
-                    and 0 <= start <= v[f"{DMA}.DMA0_LEN.dma0_len"] - size:
-                place, tasks = origin(capture, at, v[f"{DMA}.DMA0_SRC_REGION.region"],
-                                      v[f"{DMA}.DMA0_SRC.dma0_src"] + start, size)
+            if (
+                v[f"{DMA}.DMA0_DST_REGION.region"] == region
+                and not v[f"{DMA}.DMA0_DST_REGION.internal"]
+                and 0 <= start <= v[f"{DMA}.DMA0_LEN.dma0_len"] - size
+            ):
+                place, tasks = origin(
+                    capture,
+                    at,
+                    v[f"{DMA}.DMA0_SRC_REGION.region"],
+                    v[f"{DMA}.DMA0_SRC.dma0_src"] + start,
+                    size,
+                )
                 return place, [at, *tasks]
-    raise Unsupported(f"task {task}: got {size} bytes of coefficients at {address:#x} of region "
-                      f"{region}, allowed is what a DMA job before it moved there")
+    raise Unsupported(
+        f"task {task}: got {size} bytes of coefficients at {address:#x} of region "
+        f"{region}, allowed is what a DMA job before it moved there"
+    )

@@ -18,8 +18,12 @@ class Written(DoubleRounding):
     whose ratio it is.  Source: V (``ROUND_MODE_DBL``).
     """
 
-    def multiplier(self, input_scale: Any, weight_scale: Any, output_scale: Any,
-                   ) -> tuple[np.ndarray, np.ndarray]:
+    def multiplier(
+        self,
+        input_scale: Any,
+        weight_scale: Any,
+        output_scale: Any,
+    ) -> tuple[np.ndarray, np.ndarray]:
         ratio = input_scale * np.asarray(weight_scale, np.float64) / output_scale
         positive("ratio of scales", ratio, ratio)
         return self.of_ratio(ratio)

@@ -1,9 +1,10 @@
-"""Command streams: words that set registers and start operations, and the driver's payload around them.
+"""Command streams: words that set registers and start operations, and the driver's payload around
+them.
 
-A command is one word, opcode in bits 0 to 9 and a parameter in bits 16 to 31, or with bit 14 set two:
-the second is its data.  Registers lie at 4 times the opcode, those with data at 0x800 and 8 times
-the opcode, data first.  A payload begins with ``COP1``; its actions are words with a number in bits 0
-to 7.  Source: V (``sources.csv``).
+A command is one word, opcode in bits 0 to 9 and a parameter in bits 16 to 31, or with bit 14 set
+two: the second is its data.  Registers lie at 4 times the opcode, those with data at 0x800 and 8
+times the opcode, data first.  A payload begins with ``COP1``; its actions are words with a number
+in bits 0 to 7.  Source: V (``sources.csv``).
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from npulab.npus.kit import Job, RegisterMap
 PRODUCTS = {0: "u55", 1: "u65", 2: "u85"}
 MAGIC = int.from_bytes(b"COP1", "little")
 CONFIG, COMMANDS, READ, DUMP, NOTHING = 1, 2, 3, 4, 5  # actions of a payload
-BITS = 2 ** 10  # opcodes
-DATA = 2 ** 14  # a second word follows
-HALF = 2 ** 16
+BITS = 2**10  # opcodes
+DATA = 2**14  # a second word follows
+HALF = 2**16
 LARGE = 0x800  # where registers of two words begin
 FIRST_SMALL = 0x100  # opcodes below start operations, or wait
 OPERATION = 0x0  # the register that stands for what starts an operation
@@ -49,25 +50,40 @@ def payload(data: bytes, where: str) -> Payload:
         return Payload(words, "")
     at, chip = 1, ""
     while at < len(words):
-        action, high, low = int(words[at]) % 256, int(words[at]) // 256 % 256, int(words[at]) // HALF
+        action, high, low = (
+            int(words[at]) % 256,
+            int(words[at]) // 256 % 256,
+            int(words[at]) // HALF,
+        )
         at += 1
         if action == CONFIG and at + 2 <= len(words):
             chip, at = _chip(int(words[at])), at + 2
         elif action == COMMANDS:
             count = high * HALF + low
             if at + count > len(words):
-                raise ValueError(f"{where}: got a command stream of {count} words at byte {4 * at}, allowed is inside "
-                                 f"the {len(words)} of the payload")
-            return Payload(words[at:at + count], chip)
+                raise ValueError(
+                    f"{where}: got a command stream of {count} words at byte {4 * at}, allowed is "
+                    "inside "
+                    f"the {len(words)} of the payload"
+                )
+            return Payload(words[at : at + count], chip)
         elif action not in (READ, DUMP, NOTHING):
-            raise ValueError(f"{where}: got action {action} at byte {4 * at - 4}, allowed is {CONFIG} to {NOTHING}")
-    raise ValueError(f"{where}: got a payload of {len(words)} words without a command stream, allowed is one that has "
-                     "it")
+            raise ValueError(
+                f"{where}: got action {action} at byte {4 * at - 4}, allowed is {CONFIG} to "
+                f"{NOTHING}"
+            )
+    raise ValueError(
+        f"{where}: got a payload of {len(words)} words without a command stream, allowed is one "
+        "that has "
+        "it"
+    )
 
 
 def _chip(config: int) -> str:
-    """The part that a configuration word says: products in a cycle as a power of two, the product."""
-    product, macs = config // 2 ** 28, 2 ** (config % 16)
+    """The part that a configuration word says: products in a cycle as a power of two, the
+    product.
+    """
+    product, macs = config // 2**28, 2 ** (config % 16)
     return f"ethos-{PRODUCTS.get(product, product)}-{macs}"
 
 
@@ -82,8 +98,11 @@ def commands(words: np.ndarray, where: str) -> Iterator[tuple[int, int, int | No
         data = None
         if word & DATA:
             if at + 1 == len(words):
-                raise ValueError(f"{where}: got command {word:#010x} at word {at} without its data, allowed is a word "
-                                 "behind it")
+                raise ValueError(
+                    f"{where}: got command {word:#010x} at word {at} without its data, allowed is "
+                    "a word "
+                    "behind it"
+                )
             data, at = int(words[at + 1]), at + 1
         yield word % BITS, word // HALF, data
         at += 1
@@ -121,10 +140,17 @@ def jobs(words: np.ndarray, maps: Mapping[str, RegisterMap], where: str) -> tupl
         state |= dict(part)
         block = DMA if part[-1][1] % BITS == CODES["dma_start"] else REGISTERS
         other = maps[REGISTERS if block == DMA else DMA].index
-        mine = [(offset, value) for offset, value in part if offset == OPERATION or offset not in other]
-        left = [(offset, value) for offset, value in state.items()
-                if offset not in dict(mine) and offset not in other]
+        mine = [
+            (offset, value) for offset, value in part if offset == OPERATION or offset not in other
+        ]
+        left = [
+            (offset, value)
+            for offset, value in state.items()
+            if offset not in dict(mine) and offset not in other
+        ]
         out.append(Job.from_writes(block, [*left, *mine], maps[block]))
     if not out:
-        raise ValueError(f"{where}: got {len(words)} words that start no operation, allowed is at least one")
+        raise ValueError(
+            f"{where}: got {len(words)} words that start no operation, allowed is at least one"
+        )
     return tuple(out)

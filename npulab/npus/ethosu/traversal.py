@@ -40,8 +40,11 @@ class Order(NamedTuple):
         high, across = (SUBKERNEL // apart for apart in self.dilation)
         out = []
         for first_out, first_in, top, left in product(
-                range(0, outputs, self.block_depth), range(0, inputs, in_block),
-                range(0, rows, high), range(0, columns, across)):
+            range(0, outputs, self.block_depth),
+            range(0, inputs, in_block),
+            range(0, rows, high),
+            range(0, columns, across),
+        ):
             height, width = min(rows - top, high), min(columns - left, across)
             cells = height * width
             if self.part_kernel_first or self.depthwise:
@@ -66,8 +69,9 @@ class Order(NamedTuple):
         fewer."""
         places = self.places(shape)
         if len(stream) != len(places):
-            raise ValueError(f"weights: got {len(stream)}, allowed for {shape} with {self} are "
-                             f"{len(places)}")
+            raise ValueError(
+                f"weights: got {len(stream)}, allowed for {shape} with {self} are {len(places)}"
+            )
         out = np.zeros(int(np.prod(shape)), stream.dtype)
         out[places[places >= 0]] = stream[places >= 0]
         return out.reshape(shape)

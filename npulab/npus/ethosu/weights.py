@@ -1,8 +1,8 @@
 """Weight streams: slices of Golomb-Rice codes of palette indices, with runs of zeros between them.
 
 A stream is a string of bits, the lowest of a byte first.  A slice begins with a header
-(``HEADER``); one that brings a palette goes on with ``PALETTE``.  Each index is a quotient, coded in
-unary, and a remainder of ``wdiv`` bits; so is each run of zeros, of ``zdiv`` bits.  They come in
+(``HEADER``); one that brings a palette goes on with ``PALETTE``.  Each index is a quotient, coded
+in unary, and a remainder of ``wdiv`` bits; so is each run of zeros, of ``zdiv`` bits.  They come in
 chunks: up to 12 codes of quotients of weights, those of runs, then the remainders of the chunk
 before.  An index below the palette's size is an entry of it, others follow from ``offset`` on; its
 value is a sign in bit 0 and a size above.  Source: M (``sources.csv``).
@@ -20,13 +20,16 @@ from npulab.layout.bitstream import BitReader, bits_at, put_bits
 
 HEADER = (("zdiv", 3), ("count", 15), ("wdiv", 3), ("trunc", 1), ("new", 1))
 PALETTE = (("offset", 5), ("size", 5), ("bits", 3))
-CODES, FEW = 12, 8  # codes in a chunk; of wide indices without quotients, and of runs in large units
+CODES, FEW = (
+    12,
+    8,
+)  # codes in a chunk; of wide indices without quotients, and of runs in large units
 NO_RUNS, END = 6, 7  # values of zdiv: zeros are weights, the stream ends
 PLAIN = 7  # value of wdiv: indices without quotients
 WIDE, LONG = 5, 3  # bits of an index or of a run's remainder that leave FEW codes for a chunk
 AHEAD = 8  # weights may be so far ahead of the runs
-MOST_SLICE = 2 ** 15
-ALIGN, FILL = 16, 0xff  # bytes of a stream; those behind its end
+MOST_SLICE = 2**15
+ALIGN, FILL = 16, 0xFF  # bytes of a stream; those behind its end
 LARGEST = 255  # size of a weight
 ORDER = np.arange(CODES)
 KINDS = ("low", "high", "ends")  # codes of a quotient's first bits, of its second, of runs
@@ -100,7 +103,7 @@ def slices(data: bytes) -> Iterator[Slice]:
     position, palette, runs = 0, None, False
 
     def take(_: str, bit: int, width: int) -> int:
-        return window[bit] % 2 ** width
+        return window[bit] % 2**width
 
     while position < 8 * len(data):
         start = position
@@ -116,11 +119,15 @@ def slices(data: bytes) -> Iterator[Slice]:
                 entries = tuple(reader.read(bits + 2) for _ in range(size + (size > 0)))
                 palette = Palette(entries, bits + 2, offset)
             elif palette is None or runs != (zdiv != NO_RUNS):
-                raise ValueError(f"weight stream: got a slice at bit {start} without a palette, "
-                                 "allowed is one with it first, and where runs begin or end")
+                raise ValueError(
+                    f"weight stream: got a slice at bit {start} without a palette, "
+                    "allowed is one with it first, and where runs begin or end"
+                )
             if (zdiv > LONG and zdiv != NO_RUNS) or wdiv == PLAIN - 1:
-                raise ValueError(f"weight stream: got zdiv {zdiv} and wdiv {wdiv} at bit {start}, "
-                                 f"allowed are 0 to {LONG}, {NO_RUNS}; 0 to {WIDE}, {PLAIN}")
+                raise ValueError(
+                    f"weight stream: got zdiv {zdiv} and wdiv {wdiv} at bit {start}, "
+                    f"allowed are 0 to {LONG}, {NO_RUNS}; 0 to {WIDE}, {PLAIN}"
+                )
             runs = zdiv != NO_RUNS
             empty = np.arange(count + 1)
             made = Slice(empty, None, palette, bool(new), wdiv, zdiv, bool(trunc), start)
@@ -129,8 +136,10 @@ def slices(data: bytes) -> Iterator[Slice]:
             if position > 8 * len(data):
                 raise EOFError
         except (EOFError, IndexError):
-            raise ValueError(f"weight stream: got {len(data)} bytes that end in the slice at bit "
-                             f"{start}, allowed is all of it") from None
+            raise ValueError(
+                f"weight stream: got {len(data)} bytes that end in the slice at bit "
+                f"{start}, allowed is all of it"
+            ) from None
         yield chunks.slice_of(made, data)
 
 
@@ -169,8 +178,10 @@ class _Chunks:
                 high((bit, value))
                 bit += ones
                 weights_at += symbols - (0 if made.trunc else value.bit_count())
-            for kind, done, upto, width in (("weights", weights_out, pending, div),
-                                            ("runs", runs_out, pending_runs, zdiv)):
+            for kind, done, upto, width in (
+                ("weights", weights_out, pending, div),
+                ("runs", runs_out, pending_runs, zdiv),
+            ):
                 if upto > done:
                     self.remainders[kind].append((bit, upto - done))
                     bit += (upto - done) * width
@@ -181,17 +192,20 @@ class _Chunks:
     def slice_of(self, made: Slice, data: bytes) -> Slice:
         """The slice with its numbers."""
         count = len(made.indices)
-        low, high, ends = (np.array([value for _, value in self.codes[kind]], np.int64)
-                           for kind in KINDS)
-        quotients = 0 * made.indices if made.wdiv == PLAIN else \
-            _quotients(low, high, made.trunc)[:count]
-        indices = quotients * 2 ** made.remainder \
-            + bits_at(data, self.places("weights", made.remainder), made.remainder)
+        low, high, ends = (
+            np.array([value for _, value in self.codes[kind]], np.int64) for kind in KINDS
+        )
+        quotients = (
+            0 * made.indices if made.wdiv == PLAIN else _quotients(low, high, made.trunc)[:count]
+        )
+        indices = quotients * 2**made.remainder + bits_at(
+            data, self.places("weights", made.remainder), made.remainder
+        )
         if made.zdiv == NO_RUNS:
             return replace(made, indices=indices)
         last = np.flatnonzero(_bits(ends, made.run_codes).ravel() == 0)
-        runs = np.diff(last, prepend=-1)[:count + made.new] - 1
-        runs = runs * 2 ** made.zdiv + bits_at(data, self.places("runs", made.zdiv), made.zdiv)
+        runs = np.diff(last, prepend=-1)[: count + made.new] - 1
+        runs = runs * 2**made.zdiv + bits_at(data, self.places("runs", made.zdiv), made.zdiv)
         return replace(made, indices=indices, runs=runs)
 
     def places(self, kind: str, width: int) -> np.ndarray:
@@ -211,7 +225,7 @@ def _quotients(low: np.ndarray, high: np.ndarray, trunc: bool) -> np.ndarray:
     on with the next code, unless they are cut off at 2."""
     first = _bits(low, CODES)
     place = np.maximum(np.cumsum(first, 1) - 1, 0)
-    codes = (first * (1 + high[:, None] // 2 ** place % 2)).ravel()
+    codes = (first * (1 + high[:, None] // 2**place % 2)).ravel()
     if trunc:
         return codes
     return np.diff(np.cumsum(codes)[np.flatnonzero(codes < 2)], prepend=0)
@@ -245,10 +259,13 @@ def encode_slices(parts: Iterable[Slice]) -> bytes:
         bit = chunks.walk(one, _taken(one), bit)
         items += [item for found in chunks.codes.values() for item in found]
         runs = one.indices[:0] if one.runs is None else one.runs
-        for kind, numbers, width in (("weights", one.indices, one.remainder), ("runs", runs, one.zdiv)):
+        for kind, numbers, width in (
+            ("weights", one.indices, one.remainder),
+            ("runs", runs, one.zdiv),
+        ):
             places = chunks.places(kind, width).tolist()
-            items += zip(places, (numbers % 2 ** width).tolist(), strict=True)
-    put([(END, HEADER[0][1]), (2 ** 8 - 1, -bit - HEADER[0][1] & 7)])
+            items += zip(places, (numbers % 2**width).tolist(), strict=True)
+    put([(END, HEADER[0][1]), (2**8 - 1, -bit - HEADER[0][1] & 7)])
     at, values = np.array(sorted(items), np.int64).T
     data = put_bits(values, at, bit)
     return data + bytes([FILL] * (-len(data) % ALIGN))
@@ -256,16 +273,18 @@ def encode_slices(parts: Iterable[Slice]) -> bytes:
 
 def _taken(one: Slice) -> Callable[[str, int, int], int]:
     """What gives the codes of a slice's quotients by kind, bit by bit."""
-    quotients = one.indices // 2 ** one.remainder
+    quotients = one.indices // 2**one.remainder
     twos = 0 * quotients if one.trunc else quotients // 2
     codes = np.full(int(twos.sum()) + len(quotients), 2)
     codes[np.cumsum(twos + 1) - 1] = quotients - 2 * twos
-    runs = one.indices[:0] if one.runs is None else one.runs // 2 ** one.zdiv
+    runs = one.indices[:0] if one.runs is None else one.runs // 2**one.zdiv
     ends = np.ones(int(runs.sum()) + len(runs), np.int64)
     ends[np.cumsum(runs + 1) - 1] = 0
-    left = {kind: iter(bits.tolist()) for kind, bits in zip(
-        KINDS, ((codes > 0) * 1, codes[codes > 0] - 1, ends), strict=True)}
-    return lambda kind, _, width: sum(2 ** n * next(left[kind], 0) for n in range(width))
+    left = {
+        kind: iter(bits.tolist())
+        for kind, bits in zip(KINDS, ((codes > 0) * 1, codes[codes > 0] - 1, ends), strict=True)
+    }
+    return lambda kind, _, width: sum(2**n * next(left[kind], 0) for n in range(width))
 
 
 def encode(weights: np.ndarray) -> bytes:
@@ -273,9 +292,13 @@ def encode(weights: np.ndarray) -> bytes:
     ValueError for none, and for others."""
     weights = np.asarray(weights, np.int64)
     if not weights.size or np.abs(weights).max() > LARGEST:
-        raise ValueError(f"weights: got {weights.size}, of {weights.min(initial=0)} to "
-                         f"{weights.max(initial=0)}, allowed are some of -{LARGEST} to {LARGEST}")
+        raise ValueError(
+            f"weights: got {weights.size}, of {weights.min(initial=0)} to "
+            f"{weights.max(initial=0)}, allowed are some of -{LARGEST} to {LARGEST}"
+        )
     values = 2 * np.abs(weights) + (weights < 0)
     palette = Palette((), max(int(values.max()).bit_length(), 2), 0)
-    return encode_slices(Slice(values[at:at + MOST_SLICE], None, palette, not at, PLAIN, NO_RUNS)
-                         for at in range(0, len(values), MOST_SLICE))
+    return encode_slices(
+        Slice(values[at : at + MOST_SLICE], None, palette, not at, PLAIN, NO_RUNS)
+        for at in range(0, len(values), MOST_SLICE)
+    )

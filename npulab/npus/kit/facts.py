@@ -22,19 +22,23 @@ class Facts(NamedTuple):
     tables: dict[str, RegisterMap]
 
     @classmethod
-    def beside(cls, module: str, tables: Mapping[str, str | RegisterMap],
-               sparse: Collection[str] = ()) -> Facts:
+    def beside(
+        cls, module: str, tables: Mapping[str, str | RegisterMap], sparse: Collection[str] = ()
+    ) -> Facts:
         """The tables beside a module: ``chips.csv``, and register maps by block, from files by name
         or made already; those of the blocks in ``sparse`` have no words between registers.
 
-        ``starts.csv`` (block, register, evidence, note), where it is there, names the registers that
-        start a unit when they are written.
+        ``starts.csv`` (block, register, evidence, note), where it is there, names the registers
+        that start a unit when they are written.
         """
         here = Path(module).parent
         chips = read_chips(here / "chips.csv")
-        maps = {block: table if isinstance(table, RegisterMap)
-                else RegisterMap.read(here / table, dense=block not in sparse)
-                for block, table in tables.items()}
+        maps = {
+            block: table
+            if isinstance(table, RegisterMap)
+            else RegisterMap.read(here / table, dense=block not in sparse)
+            for block, table in tables.items()
+        }
         if (here / STARTS).exists():
             starts = {f"{row['block']}.{row['register']}" for row in read_table(here / STARTS)}
             maps = {block: table.starting(starts) for block, table in maps.items()}
@@ -59,8 +63,11 @@ class Facts(NamedTuple):
 
     def enum(self, name: str) -> dict[str, int]:
         """The codes of an enum by the names of ``enums.csv``."""
-        return {row["name"]: int(row["raw"], 0) for row in read_table(self.here / "enums.csv")
-                if row["enum"] == name}
+        return {
+            row["name"]: int(row["raw"], 0)
+            for row in read_table(self.here / "enums.csv")
+            if row["enum"] == name
+        }
 
     def agreements(self) -> dict[str, list[tuple[str, str, str]]]:
         """The pairs of fields that have to say the same, and why, by the case that a row of

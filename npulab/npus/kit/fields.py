@@ -32,8 +32,9 @@ class Values(dict[str, int]):
         raise Unsupported(f"field {name}: the task does not write its register")
 
 
-def values_of(job: Job, maps: Mapping[str, RegisterMap], *, raw: bool = False,
-              unwritten: bool = False) -> Values:
+def values_of(
+    job: Job, maps: Mapping[str, RegisterMap], *, raw: bool = False, unwritten: bool = False
+) -> Values:
     """Values of a job's fields, and of its start's, by full name, as meant; ``raw`` as stored.
 
     Enums stay their code.  Of a job of register writes only fields of registers that it writes,
@@ -89,18 +90,24 @@ def _cuts(registers: RegisterMap, raw: bool) -> list[list[Cut]]:
         signed, steps = item.meaning.kind == "signed", dict(item.meaning.steps)
         plain = raw or ((signed or not item.meaning.kind) and steps.keys() <= {"*"})
         by = steps.get("*", 1) if plain and not raw else 1
-        pieces = [(word, lsb, 2 ** width - 1, by * 2 ** at) for word, lsb, width, at in item.pieces]
+        pieces = [(word, lsb, 2**width - 1, by * 2**at) for word, lsb, width, at in item.pieces]
         if signed and plain and not raw:
             top = max(item.pieces, key=lambda piece: piece.at)
-            pieces.append((top.word, top.lsb + top.width - 1, 1, -by * 2 ** item.width))
+            pieces.append((top.word, top.lsb + top.width - 1, 1, -by * 2**item.width))
         name = f"{item.block}.{item.register}.{item.name}"
         for word in {piece.word for piece in item.pieces}:
             out[word].append((name, None if plain else item, pieces))
     return out
 
 
-def expect(values: Named, allowed: Mapping[str, Collection[Any]], text: str,
-           error: type[Exception] = ValueError, style: str = "", joint: str = " or ") -> None:
+def expect(
+    values: Named,
+    allowed: Mapping[str, Collection[Any]],
+    text: str,
+    error: type[Exception] = ValueError,
+    style: str = "",
+    joint: str = " or ",
+) -> None:
     """Raise ``error`` for the first field that has none of its allowed values; one without any may
     have every value but 0.
 
@@ -110,13 +117,19 @@ def expect(values: Named, allowed: Mapping[str, Collection[Any]], text: str,
     for name, known in allowed.items():
         if values[name] not in known if len(known) else not values[name]:
             ends = [known[0], known[-1]] if isinstance(known, range) else []
-            numbers = (" to " if ends else joint).join(format(n, style) for n in ends or known) or "any but 0"
+            numbers = (" to " if ends else joint).join(
+                format(n, style) for n in ends or known
+            ) or "any but 0"
             got = format(values[name], style)
             raise error(text.format(name=name, got=got, allowed=numbers))
 
 
-def agree(values: Named, pairs: Iterable[tuple[str, str, str]], text: str,
-          error: type[Exception] = ValueError) -> None:
+def agree(
+    values: Named,
+    pairs: Iterable[tuple[str, str, str]],
+    text: str,
+    error: type[Exception] = ValueError,
+) -> None:
     """Raise ``error`` for the first two fields that should say the same and do not.
 
     ``text`` says so with ``{a}``, ``{got}``, ``{b}``, ``{other}`` and ``{why}``.

@@ -18,17 +18,28 @@ def of_type(layer: Any, dtype: str) -> Any:
     if hasattr(layer, "weights") and layer.weights.dtype != dtype:
         changed["weights"] = as_codes(layer.weights, dtype)
         tensors.append("weight_q")
-    changed |= {name: QuantParams(q.scale, q.zero_point + by) for name in tensors
-                if (q := getattr(layer, name, None)) is not None}
+    changed |= {
+        name: QuantParams(q.scale, q.zero_point + by)
+        for name in tensors
+        if (q := getattr(layer, name, None)) is not None
+    }
     return replace(layer, **changed)
 
 
 def as_1x1(layer: FullyConnected) -> Conv2D:
     """The convolution over one pixel that a fully connected layer is."""
-    return Conv2D(layer.weights[:, None, None], layer.bias, (1, 1, layer.weights.shape[1]),
-                  activation=layer.activation, input_q=layer.input_q, weight_q=layer.weight_q,
-                  output_q=layer.output_q, dtype=layer.dtype, output=layer.output,
-                  weight_bits=layer.weight_bits)
+    return Conv2D(
+        layer.weights[:, None, None],
+        layer.bias,
+        (1, 1, layer.weights.shape[1]),
+        activation=layer.activation,
+        input_q=layer.input_q,
+        weight_q=layer.weight_q,
+        output_q=layer.output_q,
+        dtype=layer.dtype,
+        output=layer.output,
+        weight_bits=layer.weight_bits,
+    )
 
 
 def behind(size: int, outputs: int, kernel: int, stride: int, before: int, apart: int = 1) -> int:
@@ -44,6 +55,9 @@ def behind(size: int, outputs: int, kernel: int, stride: int, before: int, apart
 
 def padding_names(layer: Conv2D, names: Sequence[Any] = PADDINGS) -> list[str]:
     """Those of the names, in order, that give the layer's border."""
-    return [name for name in dict.fromkeys(names) if name in PADDINGS
-            and pads(name, layer.input_shape, layer.kernel, layer.stride, layer.dilation)
-            == layer.pads]
+    return [
+        name
+        for name in dict.fromkeys(names)
+        if name in PADDINGS
+        and pads(name, layer.input_shape, layer.kernel, layer.stride, layer.dilation) == layer.pads
+    ]

@@ -17,8 +17,12 @@ def features_asked(features: Collection[str], known: Collection[str]) -> None:
     _all_known("features", features, known)
 
 
-def placed(defaults: Mapping[str, int], addresses: Mapping[str, int] | None, align: int,
-           bits: int = ADDRESS_BITS) -> dict[str, int]:
+def placed(
+    defaults: Mapping[str, int],
+    addresses: Mapping[str, int] | None,
+    align: int,
+    bits: int = ADDRESS_BITS,
+) -> dict[str, int]:
     """The addresses of buffers by name: those asked for, in the place of the defaults.
 
     Raises LookupError for a name that has no default, ValueError for an address that is not a
@@ -27,8 +31,12 @@ def placed(defaults: Mapping[str, int], addresses: Mapping[str, int] | None, ali
     where = {**defaults, **(addresses or {})}
     _all_known("addresses", where, sorted(defaults))
     for name, at in where.items():
-        refuse_if(not isinstance(at, int) or not 0 <= at < 2 ** bits or at % align, "addresses",
-                  f"{name} {at!r}", f"is a multiple of {align} within {bits} bits")
+        refuse_if(
+            not isinstance(at, int) or not 0 <= at < 2**bits or at % align,
+            "addresses",
+            f"{name} {at!r}",
+            f"is a multiple of {align} within {bits} bits",
+        )
     return where
 
 
@@ -38,8 +46,25 @@ def _all_known(what: str, names: Collection[str], known: Collection[str]) -> Non
         raise LookupError(f"{what}: got {unknown[0]!r}, allowed are {', '.join(known)}")
 
 
-def lowered(facts: Facts, name: str, chip: str, jobs: Sequence[Job], buffers: Mapping[str, bytes],
-            where: Mapping[str, int], parameters: Mapping[str, Any]) -> Capture:
+def lowered(
+    facts: Facts,
+    name: str,
+    chip: str,
+    jobs: Sequence[Job],
+    buffers: Mapping[str, bytes],
+    where: Mapping[str, int],
+    parameters: Mapping[str, Any],
+) -> Capture:
     """The capture that ``lower`` gives: jobs, buffers and addresses for a chip, simulated."""
-    return Capture(name, facts.here.name, chip, tuple(jobs), buffers, where, parameters,
-                   "simulated", tool="npulab lower", maps=facts.maps(chip))
+    return Capture(
+        name,
+        facts.here.name,
+        chip,
+        tuple(jobs),
+        buffers,
+        where,
+        parameters,
+        "simulated",
+        tool="npulab lower",
+        maps=facts.maps(chip),
+    )

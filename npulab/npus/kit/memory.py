@@ -11,7 +11,7 @@ from npulab.captures.target import Hang, Unsupported
 from npulab.layout import Layout
 from npulab.support.refuse import refuse_if
 
-PAGE, MOST_PAGES = 4096, 2 ** 14
+PAGE, MOST_PAGES = 4096, 2**14
 MOST_BYTES = PAGE * MOST_PAGES
 
 
@@ -45,9 +45,9 @@ class Memory:
             self.writers.append((range(start, start + len(data)), by))
         while at < len(values):
             page, first = divmod(start + at, PAGE)
-            part = values[at:at + PAGE - first]
+            part = values[at : at + PAGE - first]
             stored, known = self._page(page)
-            stored[first:first + len(part)], known[first:first + len(part)] = part, True
+            stored[first : first + len(part)], known[first : first + len(part)] = part, True
             at += len(part)
 
     def scatter(self, addresses: np.ndarray, values: np.ndarray, by: str = "") -> None:
@@ -118,8 +118,9 @@ class Memory:
         """(bytes, which of them were written) of a page; Hang for one too many."""
         if page not in self.pages:
             if len(self.pages) == MOST_PAGES:
-                raise Hang("the jobs write more than the simulated device's "
-                           f"{MOST_BYTES} bytes of memory")
+                raise Hang(
+                    f"the jobs write more than the simulated device's {MOST_BYTES} bytes of memory"
+                )
             self.pages[page] = np.zeros(PAGE, np.uint8), np.zeros(PAGE, bool)
         return self.pages[page]
 
@@ -136,11 +137,17 @@ class Memory:
 def buffer_of(capture: Capture, name: str, size: int | None = None) -> bytes:
     """A buffer by name; Unsupported without it, ValueError if it has not the ``size`` asked for."""
     if name not in capture.buffers:
-        raise Unsupported(f"capture {capture.name}: buffer {name!r} is missing, there are "
-                           f"{', '.join(capture.buffers) or 'none'}")
+        raise Unsupported(
+            f"capture {capture.name}: buffer {name!r} is missing, there are "
+            f"{', '.join(capture.buffers) or 'none'}"
+        )
     data = capture.buffers[name]
-    refuse_if(size not in (None, len(data)), f"capture {capture.name}: buffer {name!r}",
-              f"{len(data)} bytes", f"by its words are {size}")
+    refuse_if(
+        size not in (None, len(data)),
+        f"capture {capture.name}: buffer {name!r}",
+        f"{len(data)} bytes",
+        f"by its words are {size}",
+    )
     return data
 
 
@@ -156,9 +163,11 @@ def bytes_at(capture: Capture, name: str, address: int, size: int) -> bytes:
     data, base = buffer_of(capture, name), address_of(capture, name, "where the buffer lies")
     start = address - base
     if start < 0 or start + size > len(data) or size > MOST_BYTES:
-        raise ValueError(f"capture {capture.name}: buffer {name!r} has {len(data)} bytes from "
-                         f"{base:#x} on, its words say {size} bytes at {address:#x}")
-    return data[start:start + size]
+        raise ValueError(
+            f"capture {capture.name}: buffer {name!r} has {len(data)} bytes from "
+            f"{base:#x} on, its words say {size} bytes at {address:#x}"
+        )
+    return data[start : start + size]
 
 
 def tensor_at(capture: Capture, name: str, address: int, layout: Layout) -> np.ndarray:

@@ -23,9 +23,16 @@ class Row(NamedTuple):
 
 def read_rows(path: Path) -> tuple[Row, ...]:
     """The rows of a table (when, field, number, unit, note)."""
-    return tuple(Row(row["field"], tuple(row["when"].split()),
-                     row["number"] if row["number"][0].isalpha() else int(row["number"], 0),
-                     int(row["unit"] or 1), row["note"]) for row in read_table(path))
+    return tuple(
+        Row(
+            row["field"],
+            tuple(row["when"].split()),
+            row["number"] if row["number"][0].isalpha() else int(row["number"], 0),
+            int(row["unit"] or 1),
+            row["note"],
+        )
+        for row in read_table(path)
+    )
 
 
 def numbers_of(rows: tuple[Row, ...], subject: Any) -> Iterator[tuple[Row, int]]:

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from npulab.support.files import first_bytes, read_bounded
 from npulab.support.refuse import refuse_if
 
-MOST_BYTES = 2 ** 26
-MOST_LINES = 2 ** 21  # a line takes far more memory than its letters
-LOOK = 2 ** 20  # bytes of a file that are searched for the sign of a format
+MOST_BYTES = 2**26
+MOST_LINES = 2**21  # a line takes far more memory than its letters
+LOOK = 2**20  # bytes of a file that are searched for the sign of a format
 MOST_ROWS, MOST_SHOWN = 16, 60  # of skipped lines: rows, and letters of each
 NBSP = "\xa0"  # what blogs make of blanks
 
@@ -28,7 +28,11 @@ def plain_text(data: bytes) -> str:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        text = data.decode("utf-8", "replace") if error.start > len(data) - 4 else data.decode("latin-1")
+        text = (
+            data.decode("utf-8", "replace")
+            if error.start > len(data) - 4
+            else data.decode("latin-1")
+        )
     return text.replace(NBSP, " ")
 
 
@@ -44,7 +48,10 @@ def lines_of(path: Path) -> list[Line]:
     data = read_bounded(path, MOST_BYTES)
     count = data.count(b"\n")
     refuse_if(count > MOST_LINES, path, f"{count} lines", f"are {MOST_LINES}")
-    return [Line(number, text.rstrip("\r")) for number, text in enumerate(plain_text(data).split("\n"), 1)]
+    return [
+        Line(number, text.rstrip("\r"))
+        for number, text in enumerate(plain_text(data).split("\n"), 1)
+    ]
 
 
 def skipped_rows(lines: Iterable[Line]) -> list[dict[str, Any]]:

@@ -10,11 +10,29 @@ from npulab.npus.nvdla.points import RULE
 
 TARGET = FACTS.target(
     "NVDLA, NVIDIA's open deep learning accelerator",
-    lift, lower, simulate.simulate, recode, explain, extent, rule_of, simulate.replay,
+    lift,
+    lower,
+    simulate.simulate,
+    recode,
+    explain,
+    extent,
+    rule_of,
+    simulate.replay,
     rule=RULE.name,
-    importers=(Importer("traces (.cfg or .txn with .dat images), a folder of them", imported.recognises,
-                        imported.read, imported.readers),
-               Importer("logs of register accesses (virtual platform, kernel driver, Verilator)", logs.recognises,
-                        logs.read)),
-    documents=(DocumentFormat("loadables of the compiler", loadables.recognises, loadables.list_loadable),),
+    importers=(
+        Importer(
+            "traces (.cfg or .txn with .dat images), a folder of them",
+            imported.recognises,
+            imported.read,
+            imported.readers,
+        ),
+        Importer(
+            "logs of register accesses (virtual platform, kernel driver, Verilator)",
+            logs.recognises,
+            logs.read,
+        ),
+    ),
+    documents=(
+        DocumentFormat("loadables of the compiler", loadables.recognises, loadables.list_loadable),
+    ),
 )

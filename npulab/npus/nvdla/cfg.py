@@ -1,6 +1,7 @@
 """Traces in ``.cfg`` files: a statement a line, ``//`` and ``#`` start comments.
 
-==================================================== ==================================================================
+====================================================
+==================================================================
 ``mem_init(mem, address, size, ALL_ZERO);``          memory set aside and zeroed
 ``mem_load(mem, address, "file.dat");``              an image put into it
 ``reg_write(NVDLA_UNIT.REGISTER_0, value);``
@@ -9,8 +10,8 @@
 ``intr_notify(unit, event);``                        an operation's interrupt raises an event
 ``check_crc(event, mem, address, size, crc32);``     memory compared when the event comes
 ``check_file(event, mem, address, size, "f.dat");``  the same with all bytes
-``check_nothing(event);``
-==================================================== ==================================================================
+``check_nothing(event);`` ====================================================
+==================================================================
 
 ``mem`` is ``pri_mem`` or ``sec_mem``, or 1 or 0 as RAM_TYPE fields have it.  Source: the traces of
 nvdla/hw, its verification guide.
@@ -34,12 +35,25 @@ NAME = re.compile(r"(?:NVDLA_)?(\w+)\.(\w+)_0")
 NUMBER = re.compile(r"0[xX][0-9a-fA-F]+|[0-9]+")
 UNIT = re.compile(r"(?:NVDLA_)?(\w+?)_([01])")
 CONDITION = r"(?:not_)?(?:equal|greater|less)"
-ASKED = re.compile(rf"poll_reg_{CONDITION}|poll_field_{CONDITION}|reg_read|reg_read_expected|reg_read_check")
-ARGUMENTS = {"mem_init": 4, "mem_load": 3, "reg_write": 2, "sync_notify": 2, "sync_wait": 2, "intr_notify": 2,
-             "check_crc": 5, "check_file": 5, "check_nothing": 1}
+ASKED = re.compile(
+    rf"poll_reg_{CONDITION}|poll_field_{CONDITION}|reg_read|reg_read_expected|reg_read_check"
+)
+ARGUMENTS = {
+    "mem_init": 4,
+    "mem_load": 3,
+    "reg_write": 2,
+    "sync_notify": 2,
+    "sync_wait": 2,
+    "intr_notify": 2,
+    "check_crc": 5,
+    "check_file": 5,
+    "check_nothing": 1,
+}
 PATTERN = "ALL_ZERO"
-PROVENANCE = "// provenance: "  # a line that npulab writes; other traces are of a simulation of the RTL
-WORDS = 2 ** 32
+PROVENANCE = (
+    "// provenance: "  # a line that npulab writes; other traces are of a simulation of the RTL
+)
+WORDS = 2**32
 HEAD_LINES = 8
 
 
@@ -61,8 +75,10 @@ def read_cfg(path: Path, text: str, registers: RegisterMap) -> list[Event]:
             while part[at:].strip():
                 match = STATEMENT.match(part, at)
                 if match is None:
-                    raise ValueError(f"got {part[at:].strip()[:60]!r}, allowed is a statement such as "
-                                     "reg_write(NVDLA_SDP.D_OP_ENABLE_0, 0x1);")
+                    raise ValueError(
+                        f"got {part[at:].strip()[:60]!r}, allowed is a statement such as "
+                        "reg_write(NVDLA_SDP.D_OP_ENABLE_0, 0x1);"
+                    )
                 at = match.end()
                 said = [one.strip() for one in match[2].split(",")]
                 found = _event(line, match[1], said, path.parent, offsets, images)
@@ -76,12 +92,17 @@ def read_cfg(path: Path, text: str, registers: RegisterMap) -> list[Event]:
                     awaited.add(said[-1])
     for name, line in raised.items():
         if name not in awaited:
-            raise ValueError(f"{path}, line {line}: got event {name[:40]!r}, which nothing checks or waits for, "
-                             "allowed is a check of it: the trace is cut short")
+            raise ValueError(
+                f"{path}, line {line}: got event {name[:40]!r}, which nothing checks or waits for, "
+                "allowed is a check of it: the trace is cut short"
+            )
     for event in events:
         if isinstance(event, Check) and event.sync not in raised:
-            raise ValueError(f"{path}, line {event.line}: got event {event.sync[:40]!r}, which no intr_notify raises, "
-                             f"allowed are {', '.join(raised) or 'none'}")
+            raise ValueError(
+                f"{path}, line {event.line}: got event {event.sync[:40]!r}, which no intr_notify "
+                "raises, "
+                f"allowed are {', '.join(raised) or 'none'}"
+            )
     return events
 
 
@@ -92,17 +113,31 @@ def provenance_of(text: str) -> str:
     >>> provenance_of("// provenance: simulated\\n"), provenance_of("// a test")
     ('simulated', 'RTL simulation')
     """
-    said = next((line.removeprefix(PROVENANCE).strip() for line in text.splitlines()[:HEAD_LINES]
-                 if line.startswith(PROVENANCE)), "")
+    said = next(
+        (
+            line.removeprefix(PROVENANCE).strip()
+            for line in text.splitlines()[:HEAD_LINES]
+            if line.startswith(PROVENANCE)
+        ),
+        "",
+    )
     return said if said in PROVENANCES else "RTL simulation"
 
 
-def _event(line: int, what: str, said: Sequence[str], folder: Path, offsets: Mapping[str, int],
-           images: dict[str, Image]) -> Event | None:
+def _event(
+    line: int,
+    what: str,
+    said: Sequence[str],
+    folder: Path,
+    offsets: Mapping[str, int],
+    images: dict[str, Image],
+) -> Event | None:
     if ASKED.fullmatch(what):
         names = [one for one in said if NAME.fullmatch(one)]
         if not names:
-            raise ValueError(f"got {what}({', '.join(said)}), allowed is a register NVDLA_UNIT.REGISTER_0 in it")
+            raise ValueError(
+                f"got {what}({', '.join(said)}), allowed is a register NVDLA_UNIT.REGISTER_0 in it"
+            )
         _offset(names[0], offsets)
         return None
     if what not in ARGUMENTS:
@@ -116,18 +151,36 @@ def _event(line: int, what: str, said: Sequence[str], folder: Path, offsets: Map
             raise ValueError(f"got pattern {said[3]!r}, allowed is {PATTERN}")
         return Zero(line, _memory(said[0]), *extent(said[1], said[2]))
     if what == "mem_load":
-        return Load(line, _memory(said[0]), number(said[1], ADDRESSES, "address"), _image(said[2], folder, images),
-                    said[2][1:-1])
+        return Load(
+            line,
+            _memory(said[0]),
+            number(said[1], ADDRESSES, "address"),
+            _image(said[2], folder, images),
+            said[2][1:-1],
+        )
     if what == "intr_notify":
         unit = UNIT.fullmatch(said[0])
         if unit is None:
-            raise ValueError(f"got unit {said[0]!r}, allowed is one such as SDP_0, with the number of its group")
+            raise ValueError(
+                f"got unit {said[0]!r}, allowed is one such as SDP_0, with the number of its group"
+            )
         return Done(line, unit[1].upper(), int(unit[2]), said[1])
     if what == "check_crc":
-        return Check(line, _memory(said[1]), *extent(said[2], said[3]), crc=number(said[4], WORDS, "CRC"), sync=said[0])
+        return Check(
+            line,
+            _memory(said[1]),
+            *extent(said[2], said[3]),
+            crc=number(said[4], WORDS, "CRC"),
+            sync=said[0],
+        )
     if what == "check_file":
-        return Check(line, _memory(said[1]), *extent(said[2], said[3]), golden=_image(said[4], folder, images),
-                     sync=said[0])
+        return Check(
+            line,
+            _memory(said[1]),
+            *extent(said[2], said[3]),
+            golden=_image(said[4], folder, images),
+            sync=said[0],
+        )
     if what == "check_nothing":
         return Check(line, MEMORIES[1], 0, 0, sync=said[0])
     return None
@@ -139,7 +192,11 @@ def number(text: str, below: int, what: str) -> int:
     >>> number("0x1f", 32, "value")
     31
     """
-    value = int(text, 16 if text[1:2] in ("x", "X") else 10) if NUMBER.fullmatch(text) and len(text) < 40 else below
+    value = (
+        int(text, 16 if text[1:2] in ("x", "X") else 10)
+        if NUMBER.fullmatch(text) and len(text) < 40
+        else below
+    )
     if value >= below:
         raise ValueError(f"got {what} {text[:40]!r}, allowed is 0 to {below - 1:#x}")
     return value
@@ -150,7 +207,9 @@ def extent(address: str, size: str) -> tuple[int, int]:
     start = number(address, ADDRESSES, "address")
     length = number(size, ADDRESSES + 1, "size")
     if not 0 < length <= ADDRESSES - start:
-        raise ValueError(f"got size {size} at address {address}, allowed is 1 to {ADDRESSES - start:#x}")
+        raise ValueError(
+            f"got size {size} at address {address}, allowed is 1 to {ADDRESSES - start:#x}"
+        )
     return start, length
 
 
@@ -159,8 +218,12 @@ def _offset(name: str, offsets: Mapping[str, int]) -> int:
     full = f"{match[1]}.{match[2]}" if match else name
     if full not in offsets:
         near = difflib.get_close_matches(full, offsets, 2)
-        known = "NVDLA_" + " or NVDLA_".join(f"{one}_0" for one in near) if near else \
-            f"a unit of {', '.join(dict.fromkeys(one.split('.')[0] for one in offsets))} and a register of it"
+        known = (
+            "NVDLA_" + " or NVDLA_".join(f"{one}_0" for one in near)
+            if near
+            else f"a unit of {', '.join(dict.fromkeys(one.split('.')[0] for one in offsets))} and "
+            "a register of it"
+        )
         raise ValueError(f"got register {name[:60]!r}, allowed is {known}")
     return offsets[full]
 

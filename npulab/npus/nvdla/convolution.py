@@ -32,23 +32,27 @@ from npulab.npus.nvdla.units.fields import Fields
 from npulab.quant.rules import EXACT_FLOAT32, EXACT_FLOAT64
 
 PIXEL = 1  # DATAIN_FORMAT of an image
-MOST_SUMS = 2 ** 24  # accumulators
-MOST_PRODUCTS = 2 ** 37
-PROCESSED = tuple(f"{unit}.D_MISC_CFG.PROC_PRECISION" for unit in ("CSC", "CDMA", "CMAC_A", "CMAC_B", "CACC"))
+MOST_SUMS = 2**24  # accumulators
+MOST_PRODUCTS = 2**37
+PROCESSED = tuple(
+    f"{unit}.D_MISC_CFG.PROC_PRECISION" for unit in ("CSC", "CDMA", "CMAC_A", "CMAC_B", "CACC")
+)
 SUM_BITS = {1: 34, 2: 48}  # of a sum, by the bytes of an element
 HANDED_BITS = 32
 MOST_TRUNCATE = 31  # CACC.D_CLIP_CFG.CLIP_TRUNCATE has 5 bits
 SHARE = 1024  # products of a share
 # bytes that a block of outputs may take beside the tensors, which are at least half as large where
 # they are more
-LEAST_SPARE, MOST_SPARE = 2 ** 16, 2 ** 23
+LEAST_SPARE, MOST_SPARE = 2**16, 2**23
 SUM_BYTES = 64  # of which each sum takes so many on its way to an accumulator
-LONGEST_SUM = EXACT_FLOAT64 // 2 ** 30  # of a sum of int16 elements
+LONGEST_SUM = EXACT_FLOAT64 // 2**30  # of a sum of int16 elements
 FLOATS: dict[int, np.dtype[Any]] = {1: np.dtype(np.float32), 2: np.dtype(np.float64)}
-assert SHARE * 2 ** 14 <= EXACT_FLOAT32
+assert SHARE * 2**14 <= EXACT_FLOAT32
 
 
-def handed_over(sums: np.ndarray, truncate: int, itemsize: int = 1, rules: Rules = RULES) -> np.ndarray:
+def handed_over(
+    sums: np.ndarray, truncate: int, itemsize: int = 1, rules: Rules = RULES
+) -> np.ndarray:
     """Accumulators int32 of sums, whole numbers of any type of at most 2**53 in size.
 
     A sum is limited to 34 bits (48 for elements of 2 bytes), divided by ``2**truncate`` and rounded
@@ -83,7 +87,9 @@ class Window:
 
     def __post_init__(self) -> None:
         if min(*self.output, *self.stride, *self.dilation) < 1 or min(self.before) < 0:
-            raise ValueError(f"{self}: allowed are output, stride and dilation of 1 or more, before of 0 or more")
+            raise ValueError(
+                f"{self}: allowed are output, stride and dilation of 1 or more, before of 0 or more"
+            )
 
 
 @dataclass(frozen=True)
@@ -110,8 +116,14 @@ def shares(taps: int, channels: int) -> Iterator[Share]:
             yield Share(first, min(first + many, taps), start, min(start + SHARE, channels))
 
 
-def convolve(x: np.ndarray, weights: np.ndarray, window: Window, truncate: int = 0, lanes: int = 0,
-             rules: Rules = RULES) -> np.ndarray:
+def convolve(
+    x: np.ndarray,
+    weights: np.ndarray,
+    window: Window,
+    truncate: int = 0,
+    lanes: int = 0,
+    rules: Rules = RULES,
+) -> np.ndarray:
     """Accumulators ``(height, width, lanes) int32`` of a convolution, as the accumulator hands them
     over.
 
@@ -123,8 +135,9 @@ def convolve(x: np.ndarray, weights: np.ndarray, window: Window, truncate: int =
     kernels, taps = len(weights), weights.shape[1] * weights.shape[2]
     (height, width), channels = window.output, weights.shape[3]
     type_ = FLOATS[x.itemsize]
-    out = np.zeros((height * width, max(lanes, kernels)),
-                   np.int32 if rules.saturate_stages else np.int64)
+    out = np.zeros(
+        (height * width, max(lanes, kernels)), np.int32 if rules.saturate_stages else np.int64
+    )
     parts = list(shares(taps, channels))
     flat = weights.reshape(kernels, taps, channels)
     spare = min(MOST_SPARE, max(LEAST_SPARE, (x.nbytes + weights.nbytes + out.nbytes) // 2))
@@ -137,41 +150,65 @@ def convolve(x: np.ndarray, weights: np.ndarray, window: Window, truncate: int =
             read = _windows(x, weights.shape[2], window, part, outputs).astype(type_)
             few = max(1, spare // 4 // (part.depth * type_.itemsize))
             for k in range(0, kernels, few):
-                group = flat[k:k + few, part.first:part.end, part.start:part.stop]
-                joined[:, k:k + few] += read @ group.reshape(-1, part.depth).astype(type_).T
-        out[outputs[0]:outputs[-1] + 1, :kernels] = handed_over(joined, truncate, x.itemsize, rules)
+                group = flat[k : k + few, part.first : part.end, part.start : part.stop]
+                joined[:, k : k + few] += read @ group.reshape(-1, part.depth).astype(type_).T
+        out[outputs[0] : outputs[-1] + 1, :kernels] = handed_over(
+            joined, truncate, x.itemsize, rules
+        )
     return out.reshape(height, width, -1)
 
 
-def _windows(x: np.ndarray, across: int, window: Window, share: Share, outputs: np.ndarray,
-             ) -> np.ndarray:
+def _windows(
+    x: np.ndarray,
+    across: int,
+    window: Window,
+    share: Share,
+    outputs: np.ndarray,
+) -> np.ndarray:
     """What a share's taps read for outputs counted by rows, ``(outputs, products)``; kernels are
     ``across`` taps wide."""
     starts = np.divmod(outputs[:, None], window.output[1])
     taps = np.divmod(np.arange(share.first, share.end), across)
-    down, over = (start * stride - before + tap * dilation for start, stride, before, tap, dilation
-                  in zip(starts, window.stride, window.before, taps, window.dilation, strict=True))
+    down, over = (
+        start * stride - before + tap * dilation
+        for start, stride, before, tap, dilation in zip(
+            starts, window.stride, window.before, taps, window.dilation, strict=True
+        )
+    )
     outside = (down < 0) | (down >= x.shape[0]) | (over < 0) | (over >= x.shape[1])
     down[outside], over[outside] = 0, 0
-    read = x[down, over, share.start:share.stop]
+    read = x[down, over, share.start : share.stop]
     read[outside] = window.pad_value
     return read.reshape(len(outputs), -1)
 
 
 def _check(x: np.ndarray, weights: np.ndarray, window: Window, lanes: int) -> None:
     if x.dtype not in (np.int8, np.int16) or weights.dtype != x.dtype:
-        raise ValueError(f"x, weights: got {x.dtype}, {weights.dtype}, allowed is int8 or int16 for both")
-    if x.ndim != 3 or weights.ndim != 4 or weights.shape[3] != x.shape[2] or not (x.size and weights.size):
-        raise ValueError(f"x, weights: got {x.shape}, {weights.shape}, allowed is (H, W, C), (K, R, S, C)")
+        raise ValueError(
+            f"x, weights: got {x.dtype}, {weights.dtype}, allowed is int8 or int16 for both"
+        )
+    if (
+        x.ndim != 3
+        or weights.ndim != 4
+        or weights.shape[3] != x.shape[2]
+        or not (x.size and weights.size)
+    ):
+        raise ValueError(
+            f"x, weights: got {x.shape}, {weights.shape}, allowed is (H, W, C), (K, R, S, C)"
+        )
     if weights[0].size > LONGEST_SUM:
-        raise ValueError(f"weights: got {weights[0].size} products of a sum, allowed is up to {LONGEST_SUM}")
+        raise ValueError(
+            f"weights: got {weights[0].size} products of a sum, allowed is up to {LONGEST_SUM}"
+        )
     least, most = np.iinfo(x.dtype).min, np.iinfo(x.dtype).max
     if not least <= window.pad_value <= most:
         raise ValueError(f"pad_value: got {window.pad_value}, allowed is {least} to {most}")
     refuse_if(lanes and lanes < len(weights), "lanes", lanes, f"is {len(weights)} or more")
 
 
-def run(values: Mapping[str, int], features: Features, memory: ByteMemory, rules: Rules = RULES) -> np.ndarray:
+def run(
+    values: Mapping[str, int], features: Features, memory: ByteMemory, rules: Rules = RULES
+) -> np.ndarray:
     """Accumulators ``(height, width, lanes) int32`` of the job that the registers describe.
 
     ``features`` are those of a chip (``atomic_c``, ``atomic_k``, ``atomic_k_int16`` where it
@@ -188,9 +225,11 @@ def run(values: Mapping[str, int], features: Features, memory: ByteMemory, rules
     pixels, atom = prod(window.output), features["memory_atom"] // itemsize
     lanes = -(-stored.kernels // atom) * atom
     if pixels * lanes > MOST_SUMS or pixels * prod(stored.shape) > MOST_PRODUCTS:
-        raise Unsupported(f"CSC.D_DATAOUT_SIZE_0.DATAOUT_WIDTH: got {pixels} pixels of {lanes} lanes and "
-                           f"{pixels * prod(stored.shape)} products, allowed to be simulated are {MOST_SUMS} "
-                           f"accumulators and {MOST_PRODUCTS} products")
+        raise Unsupported(
+            f"CSC.D_DATAOUT_SIZE_0.DATAOUT_WIDTH: got {pixels} pixels of {lanes} lanes and "
+            f"{pixels * prod(stored.shape)} products, allowed to be simulated are {MOST_SUMS} "
+            f"accumulators and {MOST_PRODUCTS} products"
+        )
     x = (read_image if image else read_features)(fields, memory, itemsize, rules)
     weights = read_weights(fields, memory, stored, rules)
     if image:
@@ -209,8 +248,14 @@ def window_of(values: Mapping[str, int], itemsize: int = 1, rules: Rules = RULES
         fields.pair("CSC.D_DATAOUT_SIZE_0.DATAOUT_{}"),
         fields.pair("CSC.D_CONV_STRIDE_EXT.CONV_{}_STRIDE_EXT", ("Y", "X")),
         (1, 1) if image else fields.pair("CSC.D_DILATION_EXT.{}_DILATION_EXT", ("Y", "X")),
-        (fields["CSC.D_ZERO_PADDING.PAD_TOP"], 0 if image else fields["CSC.D_ZERO_PADDING.PAD_LEFT"]),
-        wrapped(fields["CSC.D_ZERO_PADDING_VALUE.PAD_VALUE"], 8 * itemsize) if rules.pad_value else 0)
+        (
+            fields["CSC.D_ZERO_PADDING.PAD_TOP"],
+            0 if image else fields["CSC.D_ZERO_PADDING.PAD_LEFT"],
+        ),
+        wrapped(fields["CSC.D_ZERO_PADDING_VALUE.PAD_VALUE"], 8 * itemsize)
+        if rules.pad_value
+        else 0,
+    )
 
 
 def _by_pixels(weights: np.ndarray, channels: int) -> np.ndarray:
@@ -227,8 +272,10 @@ def _covered(fields: Fields) -> int:
     fields.expect("run convolution")
     given = {name: fields.precision(name) for name in PROCESSED if name in fields.values}
     if len(set(given.values())) > 1:
-        raise Unsupported(f"{', '.join(given)}: got {', '.join(str(fields[name]) for name in given)}, allowed is "
-                           "one precision for all")
+        raise Unsupported(
+            f"{', '.join(given)}: got {', '.join(str(fields[name]) for name in given)}, allowed is "
+            "one precision for all"
+        )
     itemsize = next(iter(given.values()), 1)
     wide = max(itemsize, fields.precision("CDMA.D_MISC_CFG.IN_PRECISION"))
     if wide == 2 and not fields.features.get("int16"):

@@ -25,15 +25,21 @@ from npulab.npus.nvdla.units.fields import Fields
 WORD = 16  # bits that packed channels are moved up in
 CONVERTED_BITS = 17  # a converted value is limited to these, then to those of an element
 MOST_TRUNCATE = 63  # CDMA.D_CVT_CFG.CVT_TRUNCATE has 6 bits
-BLOCK = 2 ** 14  # elements converted at a time: temporaries stay small beside the tensors
-MOST_BYTES = 2 ** 25  # of features or of an image: rows may overlap, so that memory does not bound them
+BLOCK = 2**14  # elements converted at a time: temporaries stay small beside the tensors
+MOST_BYTES = (
+    2**25
+)  # of features or of an image: rows may overlap, so that memory does not bound them
 DATA, DATA_UV = (f"CDMA.D_DAIN_ADDR_LOW_{plane}.DATAIN_ADDR_LOW_{plane}" for plane in (0, 1))
 FEATURES, DATA_MEMORY = "CDMA.D_DATAIN_SIZE_{1}.DATAIN_{0}", "CDMA.D_DAIN_RAM_TYPE.DATAIN_RAM_TYPE"
 WEIGHT = "CDMA.D_WEIGHT_ADDR_LOW.WEIGHT_ADDR_LOW"
 PITCHES = "CDMA.D_LINE_STRIDE.LINE_STRIDE", "CDMA.D_SURF_STRIDE.SURF_STRIDE"
 KERNELS, DEPTH = (f"CSC.D_WEIGHT_SIZE_EXT_1.WEIGHT_{name}" for name in ("KERNEL", "CHANNEL_EXT"))
-MEANS = ("CDMA.D_MEAN_GLOBAL_0.MEAN_RY", "CDMA.D_MEAN_GLOBAL_0.MEAN_GU",
-         "CDMA.D_MEAN_GLOBAL_1.MEAN_BV", "CDMA.D_MEAN_GLOBAL_1.MEAN_AX")
+MEANS = (
+    "CDMA.D_MEAN_GLOBAL_0.MEAN_RY",
+    "CDMA.D_MEAN_GLOBAL_0.MEAN_GU",
+    "CDMA.D_MEAN_GLOBAL_1.MEAN_BV",
+    "CDMA.D_MEAN_GLOBAL_1.MEAN_AX",
+)
 
 
 @dataclass(frozen=True)
@@ -65,15 +71,26 @@ class Format:
         width, rest = divmod(rows.shape[1], self.pixel)
         wanted = None if not self.pixel_uv else (len(rows), width * self.pixel_uv)
         if rest or (None if rows_uv is None else rows_uv.shape) != wanted:
-            raise ValueError(f"{self.name}: got rows {rows.shape} and {None if rows_uv is None else rows_uv.shape}, "
-                             f"allowed are pixels of {self.pixel} bytes and a second plane of {wanted}")
+            raise ValueError(
+                f"{self.name}: got rows {rows.shape} and "
+                f"{None if rows_uv is None else rows_uv.shape}, "
+                f"allowed are pixels of {self.pixel} bytes and a second plane of {wanted}"
+            )
         if any(bits for _, bits in self.channels):
             words = np.ascontiguousarray(rows).view("<u4")
-            return np.stack([(words >> np.uint32(first)) % 2 ** bits * 2 ** (WORD - bits)
-                             for first, bits in self.channels], 2).astype(np.uint16)
+            return np.stack(
+                [
+                    (words >> np.uint32(first)) % 2**bits * 2 ** (WORD - bits)
+                    for first, bits in self.channels
+                ],
+                2,
+            ).astype(np.uint16)
         type_ = np.dtype(f"<u{self.element}")
-        planes = [np.ascontiguousarray(one).view(type_).reshape(len(rows), width, -1)
-                  for one in (rows, rows_uv) if one is not None]
+        planes = [
+            np.ascontiguousarray(one).view(type_).reshape(len(rows), width, -1)
+            for one in (rows, rows_uv)
+            if one is not None
+        ]
         elements = planes[0] if len(planes) == 1 else np.concatenate(planes, 2)
         return elements[:, :, [first for first, _ in self.channels]]
 
@@ -84,14 +101,28 @@ def _channel(text: str) -> tuple[int, int]:
     return int(found[1]), int(found[2] or 0)
 
 
-FORMATS = {int(row["raw"]): Format(int(row["raw"]), row["format"], int(row["element"]), int(row["pixel"]),
-                                   int(row["pixel_uv"] or 0), tuple(map(_channel, row["channels"].split())),
-                                   row["evidence"])
-           for row in read_table(Path(__file__).with_name("pixels.csv"))}
+FORMATS = {
+    int(row["raw"]): Format(
+        int(row["raw"]),
+        row["format"],
+        int(row["element"]),
+        int(row["pixel"]),
+        int(row["pixel_uv"] or 0),
+        tuple(map(_channel, row["channels"].split())),
+        row["evidence"],
+    )
+    for row in read_table(Path(__file__).with_name("pixels.csv"))
+}
 
 
-def converted(values: np.ndarray, offsets: Sequence[int] | int, scale: int, truncate: int, bits: int,
-              rules: Rules = RULES) -> np.ndarray:
+def converted(
+    values: np.ndarray,
+    offsets: Sequence[int] | int,
+    scale: int,
+    truncate: int,
+    bits: int,
+    rules: Rules = RULES,
+) -> np.ndarray:
     """``(value - offset) * scale / 2**truncate`` rounded half away from zero, of ``bits`` (8 or
     16): int8 or int16.
 
@@ -113,10 +144,20 @@ def cube_of(fields: Fields) -> Cube:
     fields.agree("features")
     shape, atom = fields.shape(FEATURES), fields.features["memory_atom"]
     line, plane = (fields[name] for name in PITCHES)
-    if shape[:2] == (1, 1) and all(fields[f"CDMA.D_DAIN_MAP.{name}_PACKED"] for name in ("LINE", "SURF")):
-        plane = atom  # the surfaces of a single pixel are then read as one run, whatever the stride says
-    return Cube(*shape, atom, line, plane, fields.precision("CDMA.D_MISC_CFG.IN_PRECISION"),
-                MEMORIES[fields[DATA_MEMORY]], fields.address(DATA))
+    if shape[:2] == (1, 1) and all(
+        fields[f"CDMA.D_DAIN_MAP.{name}_PACKED"] for name in ("LINE", "SURF")
+    ):
+        # the surfaces of a single pixel are then read as one run, whatever the stride says
+        plane = atom
+    return Cube(
+        *shape,
+        atom,
+        line,
+        plane,
+        fields.precision("CDMA.D_MISC_CFG.IN_PRECISION"),
+        MEMORIES[fields[DATA_MEMORY]],
+        fields.address(DATA),
+    )
 
 
 def stored_weights(fields: Fields, itemsize: int = 1, image: bool = False) -> Weights:
@@ -127,10 +168,21 @@ def stored_weights(fields: Fields, itemsize: int = 1, image: bool = False) -> We
     """
     features = fields.features
     extended = fields["CSC.D_POST_Y_EXTENSION.Y_EXTENSION"] if image else 0
-    group = features.get("atomic_k_int16", features["atomic_k"]) if itemsize == 2 else features["atomic_k"]
+    group = (
+        features.get("atomic_k_int16", features["atomic_k"])
+        if itemsize == 2
+        else features["atomic_k"]
+    )
     try:
-        return Weights(fields.size(KERNELS), *fields.pair("CSC.D_WEIGHT_SIZE_EXT_0.WEIGHT_{}_EXT"),
-                       fields.size(DEPTH), group, features["atomic_c"], itemsize, 2 ** extended)
+        return Weights(
+            fields.size(KERNELS),
+            *fields.pair("CSC.D_WEIGHT_SIZE_EXT_0.WEIGHT_{}_EXT"),
+            fields.size(DEPTH),
+            group,
+            features["atomic_c"],
+            itemsize,
+            2**extended,
+        )
     except ValueError as error:
         raise Unsupported(f"CSC.D_POST_Y_EXTENSION.Y_EXTENSION: got {extended}; {error}") from None
 
@@ -140,18 +192,26 @@ def weights_of(fields: Fields, itemsize: int = 1, image: bool = False) -> Weight
     are read."""
     out = stored_weights(fields, itemsize, image)
     if image and out.width != 1:
-        raise Hang(f"CSC.D_WEIGHT_SIZE_EXT_0.WEIGHT_WIDTH_EXT is {out.width - 1}, where an image's kernel has 0: all "
-                   "that it takes of a row are channels")
+        raise Hang(
+            f"CSC.D_WEIGHT_SIZE_EXT_0.WEIGHT_WIDTH_EXT is {out.width - 1}, where an image's kernel "
+            "has 0: all "
+            "that it takes of a row are channels"
+        )
     if not image:
         fields.agree("kernels of features")
     stated = fields["CDMA.D_WEIGHT_BYTES.WEIGHT_BYTES"]
     if stated < out.used:
-        raise Hang(f"CDMA.D_WEIGHT_BYTES.WEIGHT_BYTES are {stated} bytes, weights {out.shape} take {out.used}: the "
-                   "convolution waits for the rest")
+        raise Hang(
+            f"CDMA.D_WEIGHT_BYTES.WEIGHT_BYTES are {stated} bytes, weights {out.shape} take "
+            f"{out.used}: the "
+            "convolution waits for the rest"
+        )
     return out
 
 
-def read_features(fields: Fields, memory: ByteMemory, itemsize: int = 1, rules: Rules = RULES) -> np.ndarray:
+def read_features(
+    fields: Fields, memory: ByteMemory, itemsize: int = 1, rules: Rules = RULES
+) -> np.ndarray:
     """The features ``(height, width, channels)`` of ``itemsize`` bytes, converted where the job
     asks for it.
 
@@ -159,11 +219,15 @@ def read_features(fields: Fields, memory: ByteMemory, itemsize: int = 1, rules: 
     """
     cube = cube_of(fields)
     _refuse_large("CDMA.D_DATAIN_SIZE_1.DATAIN_CHANNEL", "features", cube.filled)
-    x = cube.tensor(cube.read(memory))[:, :, :cube.channels]
-    return _converted(fields, x, [wrapped(fields["CDMA.D_CVT_OFFSET.CVT_OFFSET"], 16)], itemsize, rules)
+    x = cube.tensor(cube.read(memory))[:, :, : cube.channels]
+    return _converted(
+        fields, x, [wrapped(fields["CDMA.D_CVT_OFFSET.CVT_OFFSET"], 16)], itemsize, rules
+    )
 
 
-def read_image(fields: Fields, memory: ByteMemory, itemsize: int = 1, rules: Rules = RULES) -> np.ndarray:
+def read_image(
+    fields: Fields, memory: ByteMemory, itemsize: int = 1, rules: Rules = RULES
+) -> np.ndarray:
     """The image ``(height, width, channels)`` of ``itemsize`` bytes, converted, with the padding
     left and right of it.
 
@@ -172,20 +236,30 @@ def read_image(fields: Fields, memory: ByteMemory, itemsize: int = 1, rules: Rul
     """
     form, (height, width, channels) = format_of(fields), fields.shape(FEATURES)
     if channels != len(form.channels):
-        raise Hang(f"CDMA.D_DATAIN_SIZE_1.DATAIN_CHANNEL is {channels - 1}, where {form.name} has "
-                   f"{len(form.channels) - 1}")
-    _refuse_large("CDMA.D_DATAIN_SIZE_0.DATAIN_WIDTH", "pixels", height * width * (form.pixel + form.pixel_uv))
+        raise Hang(
+            f"CDMA.D_DATAIN_SIZE_1.DATAIN_CHANNEL is {channels - 1}, where {form.name} has "
+            f"{len(form.channels) - 1}"
+        )
+    _refuse_large(
+        "CDMA.D_DATAIN_SIZE_0.DATAIN_WIDTH", "pixels", height * width * (form.pixel + form.pixel_uv)
+    )
     offsets = [wrapped(fields["CDMA.D_CVT_OFFSET.CVT_OFFSET"], 16)]
     if fields["CDMA.D_MEAN_FORMAT.MEAN_FORMAT"]:
         offsets = [wrapped(fields[name], 16) for name in MEANS[:channels]]
-    as_signed = fields["CDMA.D_DATAIN_FORMAT.PIXEL_SIGN_OVERRIDE"] or not fields["CDMA.D_CVT_CFG.CVT_EN"]
+    as_signed = (
+        fields["CDMA.D_DATAIN_FORMAT.PIXEL_SIGN_OVERRIDE"] or not fields["CDMA.D_CVT_CFG.CVT_EN"]
+    )
     left, right = (fields[f"CDMA.D_ZERO_PADDING.PAD_{side}"] for side in ("LEFT", "RIGHT"))
-    fill = wrapped(fields["CDMA.D_ZERO_PADDING_VALUE.PAD_VALUE"], 8 * itemsize) if rules.pad_value else 0
+    fill = (
+        wrapped(fields["CDMA.D_ZERO_PADDING_VALUE.PAD_VALUE"], 8 * itemsize)
+        if rules.pad_value
+        else 0
+    )
     out = np.full((height, left + width + right, channels), fill, TYPES[itemsize])
     for top, bottom in _blocks(height, width * channels):
         x = _pixels(fields, memory, form, (top, bottom), width)
         x = x.view(TYPES[form.element]) if as_signed else x
-        out[top:bottom, left:left + width] = _converted(fields, x, offsets, itemsize, rules)
+        out[top:bottom, left : left + width] = _converted(fields, x, offsets, itemsize, rules)
     return out
 
 
@@ -194,13 +268,19 @@ def weights_at(fields: Fields) -> tuple[str, int]:
     return MEMORIES[fields["CDMA.D_WEIGHT_RAM_TYPE.WEIGHT_RAM_TYPE"]], fields.address(WEIGHT)
 
 
-def read_weights(fields: Fields, memory: ByteMemory, stored: Weights, rules: Rules = RULES) -> np.ndarray:
+def read_weights(
+    fields: Fields, memory: ByteMemory, stored: Weights, rules: Rules = RULES
+) -> np.ndarray:
     """The weights ``(kernels, height, width, channels)``, int8 or int16."""
     data = memory.read(*weights_at(fields), stored.used)
     if rules.weight_order == "plain":
         return np.frombuffer(data, np.uint8).view(TYPES[stored.itemsize]).reshape(stored.shape)
     if rules.transposed and stored.lines == 1:
-        return replace(stored, height=stored.width, width=stored.height).unpack(data).transpose(0, 2, 1, 3)
+        return (
+            replace(stored, height=stored.width, width=stored.height)
+            .unpack(data)
+            .transpose(0, 2, 1, 3)
+        )
     return stored.unpack(data)
 
 
@@ -211,36 +291,60 @@ def format_of(fields: Fields) -> Format:
     form = FORMATS.get(raw)
     if form is None or not form.channels:
         what = ", which no source names" if form is None else f" ({form.name}, floating point)"
-        raise Unsupported(f"CDMA.D_DATAIN_FORMAT.PIXEL_FORMAT: got {raw}{what}, covered are those of whole numbers")
+        raise Unsupported(
+            f"CDMA.D_DATAIN_FORMAT.PIXEL_FORMAT: got {raw}{what}, covered are those of whole "
+            "numbers"
+        )
     if fields.precision("CDMA.D_MISC_CFG.IN_PRECISION") != form.element:
-        raise Unsupported(f"CDMA.D_MISC_CFG.IN_PRECISION: got {fields['CDMA.D_MISC_CFG.IN_PRECISION']}, allowed "
-                           f"for {form.name} is {form.element - 1}")
+        raise Unsupported(
+            f"CDMA.D_MISC_CFG.IN_PRECISION: got {fields['CDMA.D_MISC_CFG.IN_PRECISION']}, allowed "
+            f"for {form.name} is {form.element - 1}"
+        )
     return form
 
 
-def _pixels(fields: Fields, memory: ByteMemory, form: Format, rows: tuple[int, int], width: int) -> np.ndarray:
+def _pixels(
+    fields: Fields, memory: ByteMemory, form: Format, rows: tuple[int, int], width: int
+) -> np.ndarray:
     """Some rows of an image as they are stored."""
     skipped, atom = fields["CDMA.D_PIXEL_OFFSET.PIXEL_X_OFFSET"], fields.features["memory_atom"]
     planes = [(DATA, PITCHES[0], form.pixel, skipped * form.pixel)]
     if form.pixel_uv:
         # the second plane's address is that of the atom in which its first pixel lies
-        planes += [(DATA_UV, "CDMA.D_LINE_UV_STRIDE.UV_LINE_STRIDE", form.pixel_uv, skipped * form.pixel_uv % atom)]
+        planes += [
+            (
+                DATA_UV,
+                "CDMA.D_LINE_UV_STRIDE.UV_LINE_STRIDE",
+                form.pixel_uv,
+                skipped * form.pixel_uv % atom,
+            )
+        ]
     name, read = MEMORIES[fields[DATA_MEMORY]], []
     for address, stride, size, start in planes:
         first, pitch = fields.address(address) + start, fields[stride]
-        data = b"".join([memory.read(name, first + row * pitch, width * size) for row in range(*rows)])
+        data = b"".join(
+            [memory.read(name, first + row * pitch, width * size) for row in range(*rows)]
+        )
         read.append(np.frombuffer(data, np.uint8).reshape(-1, width * size))
     return form.unpack(*read)
 
 
-def _converted(fields: Fields, x: np.ndarray, offsets: Sequence[int], itemsize: int, rules: Rules) -> np.ndarray:
+def _converted(
+    fields: Fields, x: np.ndarray, offsets: Sequence[int], itemsize: int, rules: Rules
+) -> np.ndarray:
     """Elements in the type that is multiplied."""
     if not fields["CDMA.D_CVT_CFG.CVT_EN"]:
         if x.itemsize != itemsize:
-            raise Unsupported(f"CDMA.D_CVT_CFG.CVT_EN: got 0 with elements of {x.itemsize} bytes to be processed as "
-                               f"{itemsize}, allowed is 1")
+            raise Unsupported(
+                f"CDMA.D_CVT_CFG.CVT_EN: got 0 with elements of {x.itemsize} bytes to be processed "
+                "as "
+                f"{itemsize}, allowed is 1"
+            )
         return x
-    scale, truncate = wrapped(fields["CDMA.D_CVT_SCALE.CVT_SCALE"], 16), fields["CDMA.D_CVT_CFG.CVT_TRUNCATE"]
+    scale, truncate = (
+        wrapped(fields["CDMA.D_CVT_SCALE.CVT_SCALE"], 16),
+        fields["CDMA.D_CVT_CFG.CVT_TRUNCATE"],
+    )
     out = np.empty(x.shape, TYPES[itemsize])
     for top, bottom in _blocks(len(x), x[0].size):
         out[top:bottom] = converted(x[top:bottom], offsets, scale, truncate, 8 * itemsize, rules)
@@ -256,4 +360,6 @@ def _blocks(rows: int, row: int) -> Iterator[tuple[int, int]]:
 
 def _refuse_large(name: str, what: str, size: int) -> None:
     if size > MOST_BYTES:
-        raise Unsupported(f"{name}: got {size} bytes of {what}, allowed to be simulated are {MOST_BYTES}")
+        raise Unsupported(
+            f"{name}: got {size} bytes of {what}, allowed to be simulated are {MOST_BYTES}"
+        )

@@ -21,17 +21,25 @@ import numpy as np
 from npulab.support.files import opened
 
 GZIPPED = ".gz"
-CHUNK = 2 ** 16  # bytes of text that are read at a time
-MOST_TEXT = 2 ** 28
+CHUNK = 2**16  # bytes of text that are read at a time
+MOST_TEXT = 2**28
 # An image that reaches further than this, and than so many times the bytes of its text, is kept
 # as its runs alone.
-MOST_BYTES, PER_TEXT = 2 ** 25, 4
+MOST_BYTES, PER_TEXT = 2**25, 4
 
 NUMBER = rb"(0x[0-9a-fA-F]{1,12}|[0-9]{1,12})"
 BYTES = rb"(?:0x[0-9a-fA-F]{2}[ \t]*+)"
 SEPARATORS = rb"(?:[\s,}]|\{(?!\s*+offset))*+"
-RECORD = re.compile(SEPARATORS + rb"\{\s*+offset\s*+:\s*+" + NUMBER + rb"\s*+,\s*+size\s*+:\s*+" + NUMBER
-                    + rb"\s*+,\s*+payload\s*+:\s*+(" + BYTES + rb"++)\}")
+RECORD = re.compile(
+    SEPARATORS
+    + rb"\{\s*+offset\s*+:\s*+"
+    + NUMBER
+    + rb"\s*+,\s*+size\s*+:\s*+"
+    + NUMBER
+    + rb"\s*+,\s*+payload\s*+:\s*+("
+    + BYTES
+    + rb"++)\}"
+)
 BETWEEN = re.compile(SEPARATORS)
 HEAD = re.compile(rb"\{offset:0x([0-9a-fA-F]{1,12}), size:([0-9]{1,12}), payload:")
 TOKEN = len("0x00 ")
@@ -42,7 +50,9 @@ BLANKS = b" \t\r\n\v\f,{}"  # separators
 LINE = re.compile(rb"[ \t]*+(" + BYTES + rb"++)\r?\n?")
 STARTS = re.compile(rb"[ \t]*+0x")
 
-Records = tuple[np.ndarray, np.ndarray, np.ndarray]  # offsets and sizes (n,) int64, the bytes of all uint8
+Records = tuple[
+    np.ndarray, np.ndarray, np.ndarray
+]  # offsets and sizes (n,) int64, the bytes of all uint8
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,8 +106,10 @@ def read_records(path: Path) -> Image:
     if depth:
         raise ValueError(f"{path}, line {last}: ends inside a list, allowed is a }} for every {{")
     if not any(starts.size for starts, _, _ in parts):
-        raise ValueError(f"{path}, line {last}: got no record, allowed is at least one "
-                         "{offset:0x0, size:4, payload:0x00 0x01 0x02 0x03}")
+        raise ValueError(
+            f"{path}, line {last}: got no record, allowed is at least one "
+            "{offset:0x0, size:4, payload:0x00 0x01 0x02 0x03}"
+        )
     return _placed(path, parts, text)
 
 
@@ -121,9 +133,18 @@ def spelled_as_usual(chunk: bytes) -> Records | None:
     behind[ends - 1] = ord("}")
     high, low = HEX[codes[at + 2]], HEX[codes[at + 3]]
     # what is between the records are separators if no other character is left
-    spelled = len("offset:0xsize:payload:") * len(heads) + len(b"".join(starts + counts)) + len("0x00") * total
-    if np.any((high | low) > 15) or np.any(codes[at] != ord("0")) or np.any(codes[at + 1] != ord("x")) \
-            or np.any(codes[at + 4] != behind) or len(chunk.translate(None, BLANKS)) != spelled:
+    spelled = (
+        len("offset:0xsize:payload:") * len(heads)
+        + len(b"".join(starts + counts))
+        + len("0x00") * total
+    )
+    if (
+        np.any((high | low) > 15)
+        or np.any(codes[at] != ord("0"))
+        or np.any(codes[at + 1] != ord("x"))
+        or np.any(codes[at + 4] != behind)
+        or len(chunk.translate(None, BLANKS)) != spelled
+    ):
         return None
     offsets = bytes.fromhex(b"".join([start.rjust(16, b"0") for start in starts]).decode())
     return np.frombuffer(offsets, ">i8").astype(np.int64), sizes, high * 16 + low
@@ -140,8 +161,11 @@ def spelled_anyhow(chunk: bytes, where: str = "line", line: int = 1) -> Records:
         start, size, payload = match.groups()
         count, said = payload.count(b"x"), int(size, 16 if size[:2] == b"0x" else 10)
         if count != said:
-            raise ValueError(f"{where} {line + chunk.count(10, 0, match.start(1))}: got {count} bytes of payload, "
-                             f"allowed are the {said} that its size says")
+            raise ValueError(
+                f"{where} {line + chunk.count(10, 0, match.start(1))}: got {count} bytes of "
+                "payload, "
+                f"allowed are the {said} that its size says"
+            )
         starts.append(int(start, 16 if start[:2] == b"0x" else 10))
         sizes.append(count)
         payloads.append(payload)
@@ -149,8 +173,10 @@ def spelled_anyhow(chunk: bytes, where: str = "line", line: int = 1) -> Records:
     end = BETWEEN.match(chunk, at)
     if end is None or end.end() != len(chunk):
         at = at if end is None else end.end()
-        raise ValueError(f"{where} {line + chunk.count(10, 0, at)}: got {_shown(chunk, at)}, allowed is "
-                         "{offset:0x0, size:4, payload:0x00 0x01 0x02 0x03}")
+        raise ValueError(
+            f"{where} {line + chunk.count(10, 0, at)}: got {_shown(chunk, at)}, allowed is "
+            "{offset:0x0, size:4, payload:0x00 0x01 0x02 0x03}"
+        )
     data = bytes.fromhex(b" ".join(payloads).replace(b"0x", b" ").decode())
     return np.array(starts, np.int64), np.array(sizes, np.int64), np.frombuffer(data, np.uint8)
 
@@ -168,12 +194,17 @@ def read_lines(path: Path, size: int | None = None) -> Image:
                 parts.append(match[1])
                 got += match[1].count(b"x")
             elif STARTS.match(text):
-                raise ValueError(f"{path}, line {line}: got {_shown(text, 0)}, allowed are bytes 0x00 to 0xff, parted "
-                                 "by blanks")
+                raise ValueError(
+                    f"{path}, line {line}: got {_shown(text, 0)}, allowed are bytes 0x00 to 0xff, "
+                    "parted "
+                    "by blanks"
+                )
         if size is not None and got >= size:
             break
     if not got or (size is not None and got < size):
-        raise ValueError(f"{path}: got {got} bytes, allowed are at least {1 if size is None else size}")
+        raise ValueError(
+            f"{path}: got {got} bytes, allowed are at least {1 if size is None else size}"
+        )
     data = bytes.fromhex(b"".join(parts).replace(b"0x", b" ").decode())[:size]
     return Image(_stem(path), data, np.array([[0, len(data)]], np.int64))
 
@@ -191,12 +222,16 @@ def _chunks(path: Path, end: bytes) -> Iterator[tuple[int, bytes]]:
                 raise ValueError(f"{path}: cannot be unpacked: {error}") from None
             total += len(part)
             if total > MOST_TEXT:
-                raise ValueError(f"{path}: got more than {MOST_TEXT} bytes of text, allowed are so many")
+                raise ValueError(
+                    f"{path}: got more than {MOST_TEXT} bytes of text, allowed are so many"
+                )
             text = rest + part
             cut = text.rfind(end) + 1 if part else len(text)
             if part and len(text) - cut > 4 * CHUNK:
-                raise ValueError(f"{path}, line {line}: got {len(text) - cut} bytes without a {end.decode()!r}, "
-                                 f"allowed are up to {4 * CHUNK}")
+                raise ValueError(
+                    f"{path}, line {line}: got {len(text) - cut} bytes without a {end.decode()!r}, "
+                    f"allowed are up to {4 * CHUNK}"
+                )
             if cut:
                 yield line, text[:cut]
                 line += text.count(b"\n", 0, cut)
@@ -217,7 +252,9 @@ def _placed(path: Path, parts: Sequence[Records], text: int) -> Image:
     for begins, counts, payload in parts:
         if packed:
             begins = begins + moved[np.searchsorted(runs[:, 0], begins, "right") - 1]
-        data[np.repeat(begins - (np.cumsum(counts) - counts), counts) + np.arange(len(payload))] = payload
+        data[np.repeat(begins - (np.cumsum(counts) - counts), counts) + np.arange(len(payload))] = (
+            payload
+        )
     return Image(_stem(path), data.tobytes(), runs, packed)
 
 
@@ -241,5 +278,4 @@ def _stem(path: Path) -> str:
 
 
 def _shown(text: bytes, at: int) -> str:
-    return repr(text[at:at + 60].decode("latin-1").split("\n")[0].strip())
-
+    return repr(text[at : at + 60].decode("latin-1").split("\n")[0].strip())

@@ -20,12 +20,21 @@ from npulab.npus.nvdla.txn import addresses_of, read_txn
 
 CFG, TXN, IMAGE = ".cfg", ".txn", ".dat"
 DEPTH = 3  # folders below the one that was asked for
-PLACES = ("", "verif/tests/trace_tests", "verif/traces/traceplayer", "tests/trace_tests", "traces/traceplayer")
+PLACES = (
+    "",
+    "verif/tests/trace_tests",
+    "verif/traces/traceplayer",
+    "tests/trace_tests",
+    "traces/traceplayer",
+)
 # folders that say which chip the traces below them are of, besides those with the name of a chip
 FULL_FOLDERS = ("traceplayer", "nvdlav1")
-SIGNS = {CFG: (b"reg_write(", b"mem_load(", b"mem_init("), TXN: (b"write_reg ", b"load_mem ", b"read_reg ", b"until ")}
-HEAD = 2 ** 16
-MOST_TEXT = 2 ** 26
+SIGNS = {
+    CFG: (b"reg_write(", b"mem_load(", b"mem_init("),
+    TXN: (b"write_reg ", b"load_mem ", b"read_reg ", b"until "),
+}
+HEAD = 2**16
+MOST_TEXT = 2**26
 
 
 def recognises(path: Path) -> bool:
@@ -54,8 +63,13 @@ def readers(path: Path) -> dict[str, Callable[[], Capture]]:
     chips = Counter((case, chip) for _, case, chip in traces)
     out: dict[str, Callable[[], Capture]] = {}
     for file, case, chip in traces:
-        name = case if cases[case] == 1 else f"{chip}-{case}" if chips[case, chip] == 1 else \
-            "-".join(file.relative_to(path).with_suffix("").parts)
+        name = (
+            case
+            if cases[case] == 1
+            else f"{chip}-{case}"
+            if chips[case, chip] == 1
+            else "-".join(file.relative_to(path).with_suffix("").parts)
+        )
         out[name] = partial(read_trace, file, name, chip)
     return out
 
@@ -74,7 +88,9 @@ def read_trace(path: Path, name: str = "", chip: str = "") -> Capture:
     try:
         text = read_bounded(path, MOST_TEXT).decode("utf-8", "replace")
         full = path.suffix == TXN
-        block = block_of_addresses(addresses_of(text), block_of(FULL_CHIP)) if full else block_of(chip)
+        block = (
+            block_of_addresses(addresses_of(text), block_of(FULL_CHIP)) if full else block_of(chip)
+        )
         if block != block_of(chip):
             chip = USUAL_CHIP if block == block_of(USUAL_CHIP) else FULL_CHIP
         events = (read_txn if full else read_cfg)(path, text, registers[block])
@@ -105,8 +121,12 @@ def _traces(path: Path) -> Iterator[Path]:
     if not path.is_dir():
         found = [path]
     else:
-        patterns = ["/".join(filter(None, (place, *["*"] * depth, f"*{kind}"))) for place in PLACES
-                    for depth in range(DEPTH) for kind in SIGNS]
+        patterns = [
+            "/".join(filter(None, (place, *["*"] * depth, f"*{kind}")))
+            for place in PLACES
+            for depth in range(DEPTH)
+            for kind in SIGNS
+        ]
         found = sorted({file for pattern in patterns for file in path.glob(pattern)})
     return (file for file in found if _is_trace(file))
 
@@ -120,4 +140,6 @@ def _is_trace(file: Path) -> bool:
     if any(sign in head for sign in SIGNS[file.suffix]):
         return True
     named = file.stem == file.absolute().parent.name or file.suffix == TXN
-    return named and any(other.name.removesuffix(GZIPPED).endswith(IMAGE) for other in file.parent.iterdir())
+    return named and any(
+        other.name.removesuffix(GZIPPED).endswith(IMAGE) for other in file.parent.iterdir()
+    )

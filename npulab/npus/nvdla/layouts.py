@@ -20,9 +20,12 @@ from npulab.npus.nvdla.facts import MEMORIES
 from npulab.npus.nvdla.memory import ByteMemory
 
 WEIGHT_ALIGN = 128  # bytes that all weights together are rounded up to
-TYPES: dict[int, np.dtype[Any]] = {1: np.dtype(np.int8), 2: np.dtype("<i2")}  # of an element, by its bytes
+TYPES: dict[int, np.dtype[Any]] = {
+    1: np.dtype(np.int8),
+    2: np.dtype("<i2"),
+}  # of an element, by its bytes
 # lanes computed at a time: temporaries, some 160 bytes a lane, stay small beside the cubes
-BLOCK, MOST_BLOCK, BLOCKS = 2 ** 12, 2 ** 14, 32
+BLOCK, MOST_BLOCK, BLOCKS = 2**12, 2**14, 32
 
 
 @dataclass(frozen=True)
@@ -57,10 +60,16 @@ class Cube:
         sizes = self.height, self.width, self.channels, self.atom
         refuse_if(min(sizes) < 1, "height, width, channels, atom", sizes, "is 1 or more of each")
         if self.itemsize not in TYPES or self.atom % self.itemsize:
-            raise ValueError(f"itemsize: got {self.itemsize} in atoms of {self.atom} bytes, allowed is 1 or 2, of "
-                             "which an atom is a multiple")
+            raise ValueError(
+                f"itemsize: got {self.itemsize} in atoms of {self.atom} bytes, allowed is 1 or 2, "
+                "of "
+                "which an atom is a multiple"
+            )
         if min(self.row_pitch, self.plane_pitch) < 0:
-            raise ValueError(f"row_pitch, plane_pitch: got {self.row_pitch}, {self.plane_pitch}, allowed is 0 or more")
+            raise ValueError(
+                f"row_pitch, plane_pitch: got {self.row_pitch}, {self.plane_pitch}, allowed is 0 "
+                "or more"
+            )
 
     @classmethod
     def packed(cls, height: int, width: int, channels: int, atom: int, itemsize: int = 1) -> Cube:
@@ -85,24 +94,36 @@ class Cube:
     @property
     def size(self) -> int:
         """Bytes from the first atom's start to the end of the last one."""
-        return (self.surfaces - 1) * self.plane_pitch + (self.height - 1) * self.row_pitch + self.width * self.atom
+        return (
+            (self.surfaces - 1) * self.plane_pitch
+            + (self.height - 1) * self.row_pitch
+            + self.width * self.atom
+        )
 
     @property
     def filled(self) -> int:
         """Bytes of all atoms, gaps apart."""
         return self.surfaces * self.height * self.width * self.atom
 
-    def runs(self, surfaces: slice | None = None,
-             rows: slice | None = None) -> Iterator[tuple[int, int]]:
+    def runs(
+        self, surfaces: slice | None = None, rows: slice | None = None
+    ) -> Iterator[tuple[int, int]]:
         """(address, bytes) of stretches without gaps, in the order surface, row: of the cube, or of
         a block of it."""
         surfaces, rows = surfaces or slice(0, self.surfaces), rows or slice(0, self.height)
-        row, count, planes = self.width * self.atom, rows.stop - rows.start, surfaces.stop - surfaces.start
+        row, count, planes = (
+            self.width * self.atom,
+            rows.stop - rows.start,
+            surfaces.stop - surfaces.start,
+        )
         lines = count if self.row_pitch == row or count == 1 else 1
         joined = planes if lines == count and self.plane_pitch == count * row else 1
         for surface in range(surfaces.start, surfaces.stop, joined):
             for line in range(rows.start, rows.stop, lines):
-                yield self.base + surface * self.plane_pitch + line * self.row_pitch, joined * lines * row
+                yield (
+                    self.base + surface * self.plane_pitch + line * self.row_pitch,
+                    joined * lines * row,
+                )
 
     def blocks(self, whole_rows: bool = False) -> Iterator[tuple[slice, slice]]:
         """(surfaces, rows) of blocks that cover the cube, of ``BLOCK`` lanes or more where a row
@@ -119,28 +140,32 @@ class Cube:
             surfaces = max(1, block // (row * rows)) if rows == self.height else 1
         for surface in range(0, self.surfaces, surfaces):
             for line in range(0, self.height, rows):
-                yield (slice(surface, min(surface + surfaces, self.surfaces)),
-                       slice(line, min(line + rows, self.height)))
+                yield (
+                    slice(surface, min(surface + surfaces, self.surfaces)),
+                    slice(line, min(line + rows, self.height)),
+                )
 
-    def read(self, memory: ByteMemory, surfaces: slice | None = None,
-             rows: slice | None = None) -> np.ndarray:
+    def read(
+        self, memory: ByteMemory, surfaces: slice | None = None, rows: slice | None = None
+    ) -> np.ndarray:
         """The cube, or a block of it, ``(surfaces, rows, width, lanes)``, int8 or int16.
 
         What ``memory`` raises comes through.
         """
         surfaces, rows = surfaces or slice(0, self.surfaces), rows or slice(0, self.height)
-        parts = [memory.read(self.memory, address, size)
-                 for address, size in self.runs(surfaces, rows)]
-        return np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts),
-                             TYPES[self.itemsize]).reshape(
-            surfaces.stop - surfaces.start, rows.stop - rows.start, self.width, self.lanes)
+        parts = [
+            memory.read(self.memory, address, size) for address, size in self.runs(surfaces, rows)
+        ]
+        return np.frombuffer(
+            parts[0] if len(parts) == 1 else b"".join(parts), TYPES[self.itemsize]
+        ).reshape(surfaces.stop - surfaces.start, rows.stop - rows.start, self.width, self.lanes)
 
     def write(self, memory: ByteMemory, surfaces: slice, rows: slice, block: np.ndarray) -> None:
         """Write a block of values that the element type holds; gaps between rows and surfaces stay
         as they are."""
         data, at = np.ascontiguousarray(block, TYPES[self.itemsize]).reshape(-1).view(np.uint8), 0
         for address, size in self.runs(surfaces, rows):
-            memory.write(self.memory, address, data[at:at + size].tobytes())
+            memory.write(self.memory, address, data[at : at + size].tobytes())
             at += size
 
     def unpack(self, data: bytes | bytearray | memoryview) -> np.ndarray:
@@ -148,11 +173,21 @@ class Cube:
 
         Raises ValueError where the bytes end before the cube does.
         """
-        refuse_if(len(data) < self.size, f"feature cube {self.shape}",
-                  f"{len(data)} bytes of memory", f"is {self.size} or more")
-        return self.tensor(np.ndarray((self.surfaces, self.height, self.width, self.lanes),
-                                      TYPES[self.itemsize], data, 0,
-                                      (self.plane_pitch, self.row_pitch, self.atom, self.itemsize)))
+        refuse_if(
+            len(data) < self.size,
+            f"feature cube {self.shape}",
+            f"{len(data)} bytes of memory",
+            f"is {self.size} or more",
+        )
+        return self.tensor(
+            np.ndarray(
+                (self.surfaces, self.height, self.width, self.lanes),
+                TYPES[self.itemsize],
+                data,
+                0,
+                (self.plane_pitch, self.row_pitch, self.atom, self.itemsize),
+            )
+        )
 
     def tensor(self, stored: np.ndarray) -> np.ndarray:
         """The tensor ``(height, width, lanes)`` of ``(surfaces, height, width, lanes)``, as it is
@@ -166,18 +201,30 @@ class Cube:
         Raises ValueError for another shape or type, and rows or surfaces that overlap.
         """
         whole = np.zeros(self.shape, TYPES[self.itemsize])
-        if tensor.dtype != whole.dtype or tensor.shape not in (self.shape, (*self.shape[:2], self.channels)):
-            raise ValueError(f"tensor: got {tensor.dtype} {tensor.shape}, allowed is {whole.dtype} {self.shape} or "
-                             f"{self.channels} channels")
-        whole[..., :tensor.shape[2]] = tensor
+        if tensor.dtype != whole.dtype or tensor.shape not in (
+            self.shape,
+            (*self.shape[:2], self.channels),
+        ):
+            raise ValueError(
+                f"tensor: got {tensor.dtype} {tensor.shape}, allowed is {whole.dtype} {self.shape} "
+                "or "
+                f"{self.channels} channels"
+            )
+        whole[..., : tensor.shape[2]] = tensor
         return self.layout().pack(whole)
 
     def layout(self) -> Layout:
         """The same as a layout of all lanes; raises ValueError where rows or surfaces overlap."""
         rows = self.row_pitch if self.height > 1 else 0
         planes = self.plane_pitch if self.surfaces > 1 else 0
-        return nc1hwc2(self.shape, self.lanes, dtype=TYPES[self.itemsize].name, row_pitch=rows,
-                       plane_pitch=planes, size=self.size)
+        return nc1hwc2(
+            self.shape,
+            self.lanes,
+            dtype=TYPES[self.itemsize].name,
+            row_pitch=rows,
+            plane_pitch=planes,
+            size=self.size,
+        )
 
 
 @dataclass(frozen=True)
@@ -209,11 +256,18 @@ class Weights:
     def __post_init__(self) -> None:
         sizes = *self.shape, self.group, self.block
         if min(sizes) < 1:
-            raise ValueError(f"kernels, height, width, channels, group, block: got {sizes}, allowed is 1 or more")
+            raise ValueError(
+                f"kernels, height, width, channels, group, block: got {sizes}, allowed is 1 or more"
+            )
         refuse_if(self.itemsize not in TYPES, "itemsize", self.itemsize, "is 1 or 2")
-        if self.lines not in (1, 2, 4) or (self.lines > 1 and self.lines * self.channels > self.block):
-            raise ValueError(f"lines: got {self.lines} of {self.channels} channels, allowed is 1, and 2 or 4 that "
-                             f"fit in a block of {self.block}")
+        if self.lines not in (1, 2, 4) or (
+            self.lines > 1 and self.lines * self.channels > self.block
+        ):
+            raise ValueError(
+                f"lines: got {self.lines} of {self.channels} channels, allowed is 1, and 2 or 4 "
+                "that "
+                f"fit in a block of {self.block}"
+            )
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -237,18 +291,36 @@ class Weights:
         Raises ValueError for too few bytes.
         """
         if len(data) < self.used:
-            raise ValueError(f"weights {self.shape}: got {len(data)} bytes, allowed is {self.used} or more")
-        return self.layout(self.used).unpack(memoryview(data)[:self.used])
+            raise ValueError(
+                f"weights {self.shape}: got {len(data)} bytes, allowed is {self.used} or more"
+            )
+        return self.layout(self.used).unpack(memoryview(data)[: self.used])
 
     def pack(self, tensor: np.ndarray) -> bytes:
         """The bytes of a tensor ``(kernels, height, width, channels)``; raises ValueError for
         another shape or type."""
-        refuse_if(tensor.dtype != TYPES[self.itemsize] or tensor.shape != self.shape, "weights",
-                  f"{tensor.dtype} {tensor.shape}", f"is {TYPES[self.itemsize]} {self.shape}")
+        refuse_if(
+            tensor.dtype != TYPES[self.itemsize] or tensor.shape != self.shape,
+            "weights",
+            f"{tensor.dtype} {tensor.shape}",
+            f"is {TYPES[self.itemsize]} {self.shape}",
+        )
         return self.layout().pack(tensor)
 
     def layout(self, size: int | None = None) -> Layout:
         """The same as a layout of so many bytes, by default all of them."""
-        loops = (Loop(0, self.group), Loop(3, self.block), Loop(1, self.lines), Loop(2), Loop(0), Loop(1), Loop(3))
-        return Layout(self.shape, loops, dtype=TYPES[self.itemsize].name,
-                      size=self.size if size is None else size)
+        loops = (
+            Loop(0, self.group),
+            Loop(3, self.block),
+            Loop(1, self.lines),
+            Loop(2),
+            Loop(0),
+            Loop(1),
+            Loop(3),
+        )
+        return Layout(
+            self.shape,
+            loops,
+            dtype=TYPES[self.itemsize].name,
+            size=self.size if size is None else size,
+        )

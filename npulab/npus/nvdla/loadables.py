@@ -1,8 +1,8 @@
 """Loadables, which NVDLA's compiler writes and its runtime hands to the driver: listed and checked.
 
-The file is in FlatBuffers' encoding (``loadable.csv`` has its tables).  Its tasks, memories, addresses,
-events, blobs and tensors are listed.  What the blobs of descriptors say (the operations of the
-firmware) is not read: the driver makes register writes of them on the board.
+The file is in FlatBuffers' encoding (``loadable.csv`` has its tables).  Its tasks, memories,
+addresses, events, blobs and tensors are listed.  What the blobs of descriptors say (the operations
+of the firmware) is not read: the driver makes register writes of them on the board.
 """
 
 from __future__ import annotations
@@ -25,20 +25,28 @@ SCHEMA: dict[str, list[Field]] = {}
 for _row in read_table(HERE / "loadable.csv"):
     _kind = _row["kind"]
     SCHEMA.setdefault(_row["table"], []).append(
-        Field(_row["field"], _kind, ABSENT.get(_kind, () if _kind[0] == "[" else 0)))
+        Field(_row["field"], _kind, ABSENT.get(_kind, () if _kind[0] == "[" else 0))
+    )
 ROOT = "Loadable"
-MOST_BYTES = 2 ** 30
+MOST_BYTES = 2**30
 MAJOR, MINORS = 0, range(1, 32)  # versions of a loadable; 0.7 is the one of the schema
 # by field, what its numbers stand for
-NAMES = {"interface": {0: "none", 1: "DLA1", 2: "EMU1"}, "domain": {0: "system", 1: "SRAM"},
-         "type": {0: "unknown", 1: "float32", 2: "float16", 3: "int16", 4: "int8"}}
+NAMES = {
+    "interface": {0: "none", 1: "DLA1", 2: "EMU1"},
+    "domain": {0: "system", 1: "SRAM"},
+    "type": {0: "unknown", 1: "float32", 2: "float16", 3: "int16", 4: "int8"},
+}
 NAMED = {"tasks": "interface", "blobs": "interface", "memories": "domain", "tensors": "type"}
 FLAGS = {1: "alloc", 2: "set", 4: "input", 8: "output"}
 # numbers that have to be those of rows: table, field, and the table that has them
-LINKS = (("tasks", "addresses", "addresses"), ("tasks", "waits", "events"),
-         ("tasks", "signals", "events"), ("submits", "tasks", "tasks"),
-         ("addresses", "memory", "memories"))
-LOOK = 2 ** 12
+LINKS = (
+    ("tasks", "addresses", "addresses"),
+    ("tasks", "waits", "events"),
+    ("tasks", "signals", "events"),
+    ("submits", "tasks", "tasks"),
+    ("addresses", "memory", "memories"),
+)
+LOOK = 2**12
 
 
 def recognises(path: Path) -> bool:
@@ -66,7 +74,8 @@ def recognises(path: Path) -> bool:
 
 
 def list_loadable(path: Path) -> Document:
-    """A loadable: its tasks, memories, addresses, events, blobs and tensors, and what was found in it.
+    """A loadable: its tasks, memories, addresses, events, blobs and tensors, and what was found in
+    it.
 
     A number of a memory, address or event that is not there is an error.  Raises ValueError with
     the byte for a file that is cut short.
@@ -74,15 +83,34 @@ def list_loadable(path: Path) -> Document:
     file = Flat(read_bounded(path, MOST_BYTES), SCHEMA)
     with refusing(path):
         root = file.table(ROOT, file.number("I", 0, ROOT))
-    tables = {name: [_shown(name, row) for row in root[name]] for name in (
-        "tasks", "submits", "memories", "addresses", "events", "blobs", "tensors", "relocations")}
-    title = (f"{path}: NVDLA loadable {_dotted(root)}, {plural(len(root['tasks']), 'task')}, "
-             f"{plural(len(root['blobs']), 'blob')}")
+    tables = {
+        name: [_shown(name, row) for row in root[name]]
+        for name in (
+            "tasks",
+            "submits",
+            "memories",
+            "addresses",
+            "events",
+            "blobs",
+            "tensors",
+            "relocations",
+        )
+    }
+    title = (
+        f"{path}: NVDLA loadable {_dotted(root)}, {plural(len(root['tasks']), 'task')}, "
+        f"{plural(len(root['blobs']), 'blob')}"
+    )
     findings = [Finding(0, where, text, wrong=True) for where, text in _wrong(root)]
     if root["tasks"]:
-        findings.append(Finding(0, "tasks", "the operations in the blobs of descriptors are not "
-                                "read: the driver makes register writes of them; a register log "
-                                "of a run shows these"))
+        findings.append(
+            Finding(
+                0,
+                "tasks",
+                "the operations in the blobs of descriptors are not "
+                "read: the driver makes register writes of them; a register log "
+                "of a run shows these",
+            )
+        )
     return Document(path.name, title, tables, findings)
 
 
@@ -109,17 +137,25 @@ def _wrong(root: Mapping[str, Sequence[Row]]) -> Iterator[tuple[str, str]]:
         for row in root[kind]:
             for number in row[field] if isinstance(row[field], Sequence) else (row[field],):
                 if number not in ids:
-                    yield f"{kind} {row['id']}", f"got number {number}, which is not one of the {other}"
+                    yield (
+                        f"{kind} {row['id']}",
+                        f"got number {number}, which is not one of the {other}",
+                    )
     sizes = {row["id"]: row["size"] for row in root["memories"]}
     for row in root["addresses"]:
-        if row["offset"] + row["size"] > sizes.get(row["memory"], 2 ** 64):
-            yield (f"addresses {row['id']}", f"got {row['size']} bytes from {row['offset']} on, allowed "
-                   f"are the {sizes[row['memory']]} of memory {row['memory']}")
+        if row["offset"] + row["size"] > sizes.get(row["memory"], 2**64):
+            yield (
+                f"addresses {row['id']}",
+                f"got {row['size']} bytes from {row['offset']} on, allowed "
+                f"are the {sizes[row['memory']]} of memory {row['memory']}",
+            )
     blobs = {row["name"] for row in root["blobs"]}
     for row in root["memories"]:
         for name in {*row["contents"]} - blobs:
             yield f"memories {row['id']}", f"got content {name!r}, allowed is the name of a blob"
     for row in root["blobs"]:
         if row["size"] != len(row["data"]):
-            yield (f"blobs {row['name']}", f"got {len(row['data'])} bytes, allowed are the "
-                   f"{row['size']} that it says")
+            yield (
+                f"blobs {row['name']}",
+                f"got {len(row['data'])} bytes, allowed are the {row['size']} that it says",
+            )

@@ -3,7 +3,8 @@ of the Verilator simulation.
 
 ::
 
-    Info: nvdla.csb_adaptor: GP: iswrite=1 addr=0x1020b010 len=4 data=0x 00000001 resp=TLM_OK_RESPONSE
+    Info: nvdla.csb_adaptor: GP: iswrite=1 addr=0x1020b010 len=4 data=0x 00000001
+    resp=TLM_OK_RESPONSE
     NV_NVDLA_csb_master.cpp: 80:Addr: 0xb010        (then Data, Is write, nposted; Err bit of a read)
     [  219.1] nvdla_reg_write offset=0xb010 value=0x1
     (164) write to nvdla: addr 00002c04, data 00000001
@@ -30,21 +31,34 @@ from npulab.npus.nvdla.facts import CHIPS, FULL_CHIP, TABLES, USUAL_CHIP, block_
 from npulab.npus.nvdla.recorded import block_of_addresses, of_accesses
 from npulab.npus.nvdla.txn import INTERRUPTS
 
-ADAPTOR = re.compile(r"csb_adaptor: GP: iswrite=([01]) addr=(0x[0-9a-fA-F]{1,16}) len=(\d+) "
-                     r"data=0x ?([0-9a-fA-F]{1,8})\b")
+ADAPTOR = re.compile(
+    r"csb_adaptor: GP: iswrite=([01]) addr=(0x[0-9a-fA-F]{1,16}) len=(\d+) "
+    r"data=0x ?([0-9a-fA-F]{1,8})\b"
+)
 REQUEST = re.compile(r"csb req to \w+")
-MASTER = re.compile(r"NV_NVDLA_csb_master\.cpp: ?\d+: ?(Addr|Data|Is write|nposted): (0x[0-9a-fA-F]{1,8})\b")
-ANSWER = re.compile(r"NV_NVDLA_csb_master\.cpp: ?\d+:.{0,200}?Err bit: ?(?:0x)?[0-9a-fA-F]+\b.{0,200}?"
-                    r"0x([0-9a-fA-F]{1,8})\s*$")
-PLAYER = re.compile(r"\b(write to|read from) nvdla: addr ([0-9a-fA-F]{8})(?:, data ([0-9a-fA-F]{8}))?\b")
+MASTER = re.compile(
+    r"NV_NVDLA_csb_master\.cpp: ?\d+: ?(Addr|Data|Is write|nposted): (0x[0-9a-fA-F]{1,8})\b"
+)
+ANSWER = re.compile(
+    r"NV_NVDLA_csb_master\.cpp: ?\d+:.{0,200}?Err bit: ?(?:0x)?[0-9a-fA-F]+\b.{0,200}?"
+    r"0x([0-9a-fA-F]{1,8})\s*$"
+)
+PLAYER = re.compile(
+    r"\b(write to|read from) nvdla: addr ([0-9a-fA-F]{8})(?:, data ([0-9a-fA-F]{8}))?\b"
+)
 PLAYED = re.compile(r"\bread response from nvdla:?(?: data)? ([0-9a-fA-F]{8})\b")
-PRINT = re.compile(r"\b(?:\w*_)?reg[_ ]?(write|read)\w*\b(?!\s*\(\s*NVDLA_)(.{0,200})", re.IGNORECASE)
-LABELLED = re.compile(r"\b(?:(addr(?:ess)?|off(?:set)?|reg(?:ister)?)|(val(?:ue)?|data|reg_val))\s*[:=(]*\s*"
-                      r"(0[xX][0-9a-fA-F]{1,16}|[0-9a-fA-F]{1,8})\b", re.IGNORECASE)
+PRINT = re.compile(
+    r"\b(?:\w*_)?reg[_ ]?(write|read)\w*\b(?!\s*\(\s*NVDLA_)(.{0,200})", re.IGNORECASE
+)
+LABELLED = re.compile(
+    r"\b(?:(addr(?:ess)?|off(?:set)?|reg(?:ister)?)|(val(?:ue)?|data|reg_val))\s*[:=(]*\s*"
+    r"(0[xX][0-9a-fA-F]{1,16}|[0-9a-fA-F]{1,8})\b",
+    re.IGNORECASE,
+)
 BARE = re.compile(r"(0[xX][0-9a-fA-F]{1,16})\b")
 PARTS = ("Addr", "Data", "Is write")  # of a request that the C model prints, before nposted
-APERTURE = 2 ** 18  # bytes of the device's registers
-MOST_ACCESSES = 2 ** 21
+APERTURE = 2**18  # bytes of the device's registers
+MOST_ACCESSES = 2**21
 DRIVEN = "open driver"  # what wrote the registers if it was not a player of traces
 SIGNS = (ADAPTOR, MASTER, PLAYER)
 
@@ -66,7 +80,11 @@ def recognises(path: Path) -> bool:
     head = head_of(path)
     if any(sign.search(head) for sign in SIGNS):
         return True
-    found = [access for text in head.split("\n") if "reg" in text.lower() and (access := _printed(Line(0, text)))]
+    found = [
+        access
+        for text in head.split("\n")
+        if "reg" in text.lower() and (access := _printed(Line(0, text)))
+    ]
     known = {*TABLES[block_of(FULL_CHIP)].index, *TABLES[block_of(USUAL_CHIP)].index}
     return sum(access.address % APERTURE in known for access in found) > 1
 
@@ -80,7 +98,10 @@ def read(path: Path) -> dict[str, Capture]:
     accesses, rest = _accesses(path)
     base = _base(accesses)
     # in the device; of another one the address itself
-    offsets = [at - base if base <= at < base + APERTURE else at for at in (one.address for one in accesses)]
+    offsets = [
+        at - base if base <= at < base + APERTURE else at
+        for at in (one.address for one in accesses)
+    ]
     block = block_of_addresses(offsets, block_of(FULL_CHIP))
     chip = next(chip for chip in (FULL_CHIP, USUAL_CHIP, *CHIPS) if block_of(chip) == block)
     registers = maps(chip)
@@ -89,18 +110,25 @@ def read(path: Path) -> dict[str, Capture]:
     for access, offset in zip(accesses, offsets, strict=True):
         number = access.line.number
         if offset not in names:
-            rest.append(Line(number, f"no register at {access.address:#x}: {access.line.text.strip()}"))
+            rest.append(
+                Line(number, f"no register at {access.address:#x}: {access.line.text.strip()}")
+            )
         elif access.write:
             events.append(Write(number, offset, access.value or 0))
         elif names[offset] == INTERRUPTS:
             events += [Done(number)] if access.value else []
         elif access.value is not None:
-            events.append(Read(number, offset, 2 ** 32 - 1, access.value))
+            events.append(Read(number, offset, 2**32 - 1, access.value))
     name = path.name.split(".")[0] or path.name
     capture = of_accesses(path, name, chip, block, events, registers)
     played = any(PLAYER.search(access.line.text) for access in accesses[:1])
-    return {name: replace(capture, parameters={**capture.parameters, **skipped(sorted(rest))},
-                          provenance=capture.provenance if played else DRIVEN)}
+    return {
+        name: replace(
+            capture,
+            parameters={**capture.parameters, **skipped(sorted(rest))},
+            provenance=capture.provenance if played else DRIVEN,
+        )
+    }
 
 
 def _accesses(path: Path) -> tuple[list[Access], list[Line]]:
@@ -112,28 +140,38 @@ def _accesses(path: Path) -> tuple[list[Access], list[Line]]:
         text = line.text
         if match := ADAPTOR.search(text):
             if int(match[3]) != WORD_BYTES:
-                raise ValueError(f"{path}, line {line.number}: got an access of {match[3][:20]} bytes, allowed are "
-                                 f"{WORD_BYTES}")
+                raise ValueError(
+                    f"{path}, line {line.number}: got an access of {match[3][:20]} bytes, allowed "
+                    "are "
+                    f"{WORD_BYTES}"
+                )
             out.append(Access(line, match[1] == "1", int(match[2], 16), int(match[4], 16)))
         elif match := MASTER.search(text):
             request[match[1]] = int(match[2], 16)
             begun = begun or line
             if match[1] == "nposted":
                 if missing := [name for name in PARTS if name not in request]:
-                    raise ValueError(f"{path}, line {line.number}: got the end of a request without "
-                                     f"{', '.join(missing)}, allowed is one with {', '.join(PARTS)}")
+                    raise ValueError(
+                        f"{path}, line {line.number}: got the end of a request without "
+                        f"{', '.join(missing)}, allowed is one with {', '.join(PARTS)}"
+                    )
                 is_write = bool(request["Is write"])
-                out.append(Access(begun, is_write, request["Addr"], request["Data"] if is_write else None))
+                out.append(
+                    Access(begun, is_write, request["Addr"], request["Data"] if is_write else None)
+                )
                 request, begun = {}, None
         elif match := ANSWER.search(text):
             _answer(out, int(match[1], 16))
         elif match := PLAYER.search(text):
             is_write = match[1] == "write to"
             if is_write and match[3] is None:
-                raise ValueError(f"{path}, line {line.number}: got {text.strip()[-60:]!r}, allowed is a write with its "
-                                 "data")
+                raise ValueError(
+                    f"{path}, line {line.number}: got {text.strip()[-60:]!r}, allowed is a write "
+                    "with its "
+                    "data"
+                )
             value = int(match[3], 16) if is_write else None
-            out.append(Access(line, is_write, WORD_BYTES * (int(match[2], 16) % 2 ** 16), value))
+            out.append(Access(line, is_write, WORD_BYTES * (int(match[2], 16) % 2**16), value))
         elif match := PLAYED.search(text):
             _answer(out, int(match[1], 16))
         elif (access := _printed(line)) is not None:
@@ -141,11 +179,15 @@ def _accesses(path: Path) -> tuple[list[Access], list[Line]]:
         elif not REQUEST.search(text):
             rest.append(line)
         if len(out) > MOST_ACCESSES:
-            raise ValueError(f"{path}, line {line.number}: got more than {MOST_ACCESSES} accesses, at most "
-                             f"{MOST_ACCESSES} are allowed")
+            raise ValueError(
+                f"{path}, line {line.number}: got more than {MOST_ACCESSES} accesses, at most "
+                f"{MOST_ACCESSES} are allowed"
+            )
     if request and begun is not None:
-        raise ValueError(f"{path}, line {begun.number}: got a request that does not end, allowed is one with "
-                         f"{', '.join(PARTS)} and nposted: the log is cut short")
+        raise ValueError(
+            f"{path}, line {begun.number}: got a request that does not end, allowed is one with "
+            f"{', '.join(PARTS)} and nposted: the log is cut short"
+        )
     return out, rest
 
 
@@ -161,12 +203,19 @@ def _printed(line: Line) -> Access | None:
     match = PRINT.search(line.text)
     if match is None:
         return None
-    labels = {("address" if label[1] else "value"): int(label[3], 16) for label in LABELLED.finditer(match[2])}
+    labels = {
+        ("address" if label[1] else "value"): int(label[3], 16)
+        for label in LABELLED.finditer(match[2])
+    }
     bare = [int(number, 16) for number in BARE.findall(match[2])]
     is_write = match[1].lower() == "write"
     if "address" not in labels and "value" not in labels and len(bare) >= 1 + is_write:
         labels = dict(zip(("address", "value"), bare[:2], strict=False))
-    if "address" not in labels or (is_write and "value" not in labels) or labels.get("value", 0) >= 2 ** 32:
+    if (
+        "address" not in labels
+        or (is_write and "value" not in labels)
+        or labels.get("value", 0) >= 2**32
+    ):
         return None
     return Access(line, is_write, labels["address"], labels.get("value"))
 
@@ -175,5 +224,3 @@ def _base(accesses: Sequence[Access]) -> int:
     """What most addresses have in common above the registers."""
     counts = Counter(access.address // APERTURE * APERTURE for access in accesses)
     return max(counts, key=lambda top: (counts[top], -top), default=0)
-
-

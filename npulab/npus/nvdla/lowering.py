@@ -14,23 +14,43 @@ import numpy as np
 from npulab.npus.kit import Capture, ceil_div, lowered, placed, read_table, refuse_if
 from npulab.npus.nvdla.facts import FACTS, USUAL_CHIP, block_of
 from npulab.npus.nvdla.layouts import Cube, Weights
-from npulab.npus.nvdla.points import RULE, Operands, Points, halves, program, reading, scaled, summed
+from npulab.npus.nvdla.points import (
+    RULE,
+    Operands,
+    Points,
+    halves,
+    program,
+    reading,
+    scaled,
+    summed,
+)
 from npulab.quant.layers import Add, Conv2D, Layer, Pool2D
 from npulab.quant.rules import shift_right
 
-ADDRESSES = {"input": 0x80000000, "other": 0x88000000, "coefficients": 0x90000000, "bs": 0xA0000000,
-             "bn": 0xA8000000, "output": 0xB0000000}
+ADDRESSES = {
+    "input": 0x80000000,
+    "other": 0x88000000,
+    "coefficients": 0x90000000,
+    "bs": 0xA0000000,
+    "bn": 0xA8000000,
+    "output": 0xB0000000,
+}
 ALIGNMENT, ADDRESS_BITS = 32, 40  # of addresses on any chip
 POOLS = ("average", "max", "min")  # by the raw value of POOLING_METHOD
-RECIPROCAL = 2 ** 16
+RECIPROCAL = 2**16
 MOST_POOLED = 8  # rows and columns of a window
 PROGRAMS = read_table(FACTS.here / "programs.csv")
 # what a job's fields hold, by the names of programs.csv
 Quantities = Mapping[str, int]
 
 
-def lower(layer: Layer, chip: str = USUAL_CHIP, x: Any = None, name: str = "lowered",
-          addresses: Mapping[str, int] | None = None) -> Capture:
+def lower(
+    layer: Layer,
+    chip: str = USUAL_CHIP,
+    x: Any = None,
+    name: str = "lowered",
+    addresses: Mapping[str, int] | None = None,
+) -> Capture:
     """The register program of a layer for a chip, its weights (``coefficients``), the operands of
     SDP's stages (``bs``, ``bn``) and, with ``x``, the input.
 
@@ -46,8 +66,10 @@ def lower(layer: Layer, chip: str = USUAL_CHIP, x: Any = None, name: str = "lowe
     features = FACTS.features(chip)
     where = placed(ADDRESSES, addresses, ALIGNMENT, ADDRESS_BITS)
     if layer.dtype != "int8" or not isinstance(layer, Conv2D | Pool2D | Add):
-        raise ValueError(f"lower for nvdla: got {layer!r} of {layer.dtype}, allowed is a Conv2D, "
-                         "Pool2D or Add of int8")
+        raise ValueError(
+            f"lower for nvdla: got {layer!r} of {layer.dtype}, allowed is a Conv2D, "
+            "Pool2D or Add of int8"
+        )
     tensors = _given(layer, x)
     quantities = _quantities(layer, features["memory_atom"], where)
     buffers: dict[str, bytes] = {}
@@ -62,19 +84,34 @@ def lower(layer: Layer, chip: str = USUAL_CHIP, x: Any = None, name: str = "lowe
         buffers[key] = cube.pack(tensor.reshape(_three(layer.input_shape)))
     used = {"input", "output", *buffers} | ({"other"} if isinstance(layer, Add) else set())
     block = block_of(chip)
-    return lowered(FACTS, name, chip, [program(values, block, FACTS.maps(chip)[block])], buffers,
-                   {key: at for key, at in where.items() if key in used}, layer.parameters)
+    return lowered(
+        FACTS,
+        name,
+        chip,
+        [program(values, block, FACTS.maps(chip)[block])],
+        buffers,
+        {key: at for key, at in where.items() if key in used},
+        layer.parameters,
+    )
 
 
 def _given(layer: Layer, x: Any) -> dict[str, np.ndarray]:
     if x is None:
         return {}
     names = ("input", "other") if isinstance(layer, Add) else ("input",)
-    parts = [np.asarray(one) for one in (x if isinstance(layer, Add) and isinstance(x, tuple | list) else [x])]
-    if len(parts) != len(names) or any(one.shape != layer.input_shape or one.dtype != np.int8 for one in parts):
+    parts = [
+        np.asarray(one)
+        for one in (x if isinstance(layer, Add) and isinstance(x, tuple | list) else [x])
+    ]
+    if len(parts) != len(names) or any(
+        one.shape != layer.input_shape or one.dtype != np.int8 for one in parts
+    ):
         kinds = " and ".join(f"shape {one.shape} {one.dtype}" for one in parts)
-        raise ValueError(f"x: got {kinds}, allowed is {'a pair, each ' if len(names) > 1 else ''}{layer.input_shape} "
-                         "of int8")
+        raise ValueError(
+            f"x: got {kinds}, allowed is "
+            f"{'a pair, each ' if len(names) > 1 else ''}{layer.input_shape} "
+            "of int8"
+        )
     return dict(zip(names, parts, strict=True))
 
 
@@ -89,8 +126,13 @@ def _quantities(layer: Any, atom: int, where: Mapping[str, int]) -> dict[str, in
     out: dict[str, int] = {}
     for side, shape in (("input", layer.input_shape), ("output", layer.output_shape)):
         cube = Cube.packed(*_three(shape), atom)
-        out |= {f"{side}_h": cube.height, f"{side}_w": cube.width, f"{side}_c": cube.channels,
-                f"{side}_line": cube.row_pitch, f"{side}_surface": cube.plane_pitch}
+        out |= {
+            f"{side}_h": cube.height,
+            f"{side}_w": cube.width,
+            f"{side}_c": cube.channels,
+            f"{side}_line": cube.row_pitch,
+            f"{side}_surface": cube.plane_pitch,
+        }
     for name in ("kernel", "stride", "dilation"):
         if hasattr(layer, name):
             out[f"{name}_h"], out[f"{name}_w"] = getattr(layer, name)
@@ -103,27 +145,49 @@ def _quantities(layer: Any, atom: int, where: Mapping[str, int]) -> dict[str, in
 
 def _filled(job: str, quantities: Quantities) -> dict[str, int]:
     """The fields of a job of ``programs.csv``, with what they hold of these quantities."""
-    return {row["field"]: int(row["value"]) if row["value"].isdecimal()
-            else quantities[row["value"]] - int(row["less"] or 0)
-            for row in PROGRAMS if row["job"] == job}
+    return {
+        row["field"]: int(row["value"])
+        if row["value"].isdecimal()
+        else quantities[row["value"]] - int(row["less"] or 0)
+        for row in PROGRAMS
+        if row["job"] == job
+    }
 
 
-def _convolution(layer: Conv2D, chip: Mapping[str, int], where: Mapping[str, int],
-                 quantities: Quantities) -> tuple[dict[str, int], dict[str, bytes]]:
+def _convolution(
+    layer: Conv2D, chip: Mapping[str, int], where: Mapping[str, int], quantities: Quantities
+) -> tuple[dict[str, int], dict[str, bytes]]:
     _supported(layer)
     count = layer.output_shape[2]
-    weights = Weights(count, *layer.kernel, layer.input_shape[2], chip["atomic_k"], chip["atomic_c"])
+    weights = Weights(
+        count, *layer.kernel, layer.input_shape[2], chip["atomic_k"], chip["atomic_c"]
+    )
     entries, banks = _buffered(Cube.packed(*layer.input_shape, chip["memory_atom"]), weights, chip)
     zero, wide = layer.input_q.zero_point, layer.weights.astype(np.int64)
     bias = layer.bias.astype(np.int64) - zero * wide.sum((1, 2, 3))
     scales = np.broadcast_to(layer.weight_q.scale, (count,))
     multiplier, shift = RULE.multiplier(layer.input_q.scale, scales, layer.output_q.scale)
-    points = scaled(bias, multiplier, shift, layer.output_q.zero_point, layer.activation == "relu",
-                    128 * np.abs(wide).sum((1, 2, 3)))
-    values = _filled("convolution", {
-        **quantities, "entries": entries, "data_banks": banks, "pad_value": zero,
-        "weight_banks": chip["cbuf_banks"] - banks, "kernel_bytes": weights.used // count,
-        "weight_bytes": weights.size, "output_pixels": quantities["output_h"] * quantities["output_w"]})
+    points = scaled(
+        bias,
+        multiplier,
+        shift,
+        layer.output_q.zero_point,
+        layer.activation == "relu",
+        128 * np.abs(wide).sum((1, 2, 3)),
+    )
+    values = _filled(
+        "convolution",
+        {
+            **quantities,
+            "entries": entries,
+            "data_banks": banks,
+            "pad_value": zero,
+            "weight_banks": chip["cbuf_banks"] - banks,
+            "kernel_bytes": weights.used // count,
+            "weight_bytes": weights.size,
+            "output_pixels": quantities["output_h"] * quantities["output_w"],
+        },
+    )
     values |= _points(points, where, quantities, flying=True)
     buffers = {"coefficients": weights.pack(layer.weights)}
     for stage, operands in points.operands.items():
@@ -158,13 +222,20 @@ def _buffered(cube: Cube, weights: Weights, chip: Mapping[str, int]) -> tuple[in
     group = min(weights.kernels, weights.group) * weights.used // weights.kernels
     kept = ceil_div(group, chip["cbuf_entry"] * chip["cbuf_entries"])
     if banks + kept > chip["cbuf_banks"]:
-        raise ValueError(f"lower for nvdla: got an input of {banks} banks and groups of kernels of {kept}, allowed are "
-                         f"{chip['cbuf_banks']} banks of the convolution buffer together")
+        raise ValueError(
+            f"lower for nvdla: got an input of {banks} banks and groups of kernels of {kept}, "
+            "allowed are "
+            f"{chip['cbuf_banks']} banks of the convolution buffer together"
+        )
     return entries, banks
 
 
-def _points(points: Points, where: Mapping[str, int], quantities: Quantities, flying: bool,
-            ) -> dict[str, int]:
+def _points(
+    points: Points,
+    where: Mapping[str, int],
+    quantities: Quantities,
+    flying: bool,
+) -> dict[str, int]:
     """SDP and, where something is read, SDP_RDMA."""
     quantities = {**quantities, "flying": flying}
     out = {**_filled("points", quantities), **points.values}
@@ -177,36 +248,65 @@ def _points(points: Points, where: Mapping[str, int], quantities: Quantities, fl
 
 
 def _addition(layer: Add, where: Mapping[str, int], quantities: Quantities) -> dict[str, int]:
-    first, other, out = (float(np.float32(q.scale))  # type: ignore[arg-type]
-                         for q in (layer.input_q, layer.other_q, layer.output_q))
+    first, other, out = (
+        float(np.float32(q.scale))  # type: ignore[arg-type]
+        for q in (layer.input_q, layer.other_q, layer.output_q)
+    )
     shift = int(np.log2(out / first)) if out >= first else -1
-    if first != other or not 0 <= shift < 32 or first * 2.0 ** shift != out:
-        raise ValueError(f"lower for nvdla: scales: got {layer.input_q.scale} and {layer.other_q.scale} to "
-                         f"{layer.output_q.scale}, allowed are two that are equal, to that times a power of two")
+    if first != other or not 0 <= shift < 32 or first * 2.0**shift != out:
+        raise ValueError(
+            f"lower for nvdla: scales: got {layer.input_q.scale} and {layer.other_q.scale} to "
+            f"{layer.output_q.scale}, allowed are two that are equal, to that times a power of two"
+        )
     if layer.activation not in (None, "relu"):
-        raise ValueError(f"lower for nvdla: activation: got {layer.activation!r}, allowed is None or 'relu'")
+        raise ValueError(
+            f"lower for nvdla: activation: got {layer.activation!r}, allowed is None or 'relu'"
+        )
     offset = -layer.input_q.zero_point - layer.other_q.zero_point
     points = summed(offset, shift, layer.output_q.zero_point, layer.activation == "relu")
     pitches = quantities["input_line"], quantities["input_surface"]
-    return {**_points(points, where, quantities, flying=False), **_filled("addition", quantities),
-            **reading("BS", Operands(alu=np.zeros(1, np.int64)), where["other"], pitches)}
+    return {
+        **_points(points, where, quantities, flying=False),
+        **_filled("addition", quantities),
+        **reading("BS", Operands(alu=np.zeros(1, np.int64)), where["other"], pitches),
+    }
 
 
 def _pooling(layer: Pool2D, quantities: Quantities) -> dict[str, int]:
     if layer.activation is not None:
-        raise ValueError(f"lower for nvdla: activation: got {layer.activation!r}, allowed with pooling is None")
+        raise ValueError(
+            f"lower for nvdla: activation: got {layer.activation!r}, allowed with pooling is None"
+        )
     if max(layer.kernel) > MOST_POOLED:
-        raise ValueError(f"lower for nvdla: kernel: got {layer.kernel}, allowed with pooling is up to {MOST_POOLED}")
+        raise ValueError(
+            f"lower for nvdla: kernel: got {layer.kernel}, allowed with pooling is up to "
+            f"{MOST_POOLED}"
+        )
     reciprocals = (0, 0)
     if layer.kind == "average":
         taps = layer.kernel[0] * layer.kernel[1]
-        refuse_if(np.any(layer.pads), "lower for nvdla: padding", layer.pads,
-                  "with averages is none: the unit divides by the whole window")
+        refuse_if(
+            np.any(layer.pads),
+            "lower for nvdla: padding",
+            layer.pads,
+            "with averages is none: the unit divides by the whole window",
+        )
         reciprocals = RECIPROCAL, (RECIPROCAL + taps // 2) // taps
-        refuse_if(not averages(taps, *reciprocals), "lower for nvdla: kernel", layer.kernel,
-                  f"are averages that a reciprocal of 16 bits rounds right, not of {taps}")
-    return _filled("pooling", {**quantities, "method": POOLS.index(layer.kind),
-                               "reciprocal_w": reciprocals[0], "reciprocal_h": reciprocals[1]})
+        refuse_if(
+            not averages(taps, *reciprocals),
+            "lower for nvdla: kernel",
+            layer.kernel,
+            f"are averages that a reciprocal of 16 bits rounds right, not of {taps}",
+        )
+    return _filled(
+        "pooling",
+        {
+            **quantities,
+            "method": POOLS.index(layer.kind),
+            "reciprocal_w": reciprocals[0],
+            "reciprocal_h": reciprocals[1],
+        },
+    )
 
 
 def averages(taps: int, across: int, down: int) -> bool:

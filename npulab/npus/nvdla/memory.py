@@ -51,20 +51,27 @@ class Memory:
         Raises Unsupported for more than ``most`` bytes set aside.
         """
         if not {"memory", "checks"} & {*capture.parameters}:
-            return cls(tuple((ANY_MEMORY, capture.addresses[name],
-                              np.frombuffer(data, np.uint8).copy())
-                             for name, data in capture.buffers.items()
-                             if name in capture.addresses and name != "output"))
+            return cls(
+                tuple(
+                    (ANY_MEMORY, capture.addresses[name], np.frombuffer(data, np.uint8).copy())
+                    for name, data in capture.buffers.items()
+                    if name in capture.addresses and name != "output"
+                )
+            )
         touched: dict[str, list[tuple[int, int]]] = {}
         for row in (*capture.parameters.get("memory", ()), *capture.parameters.get("checks", ())):
             touched.setdefault(row["memory"], []).append((row["address"], row["size"]))
-        ranges = [(memory, start, size) for memory, rows in sorted(touched.items())
-                  for start, size in merged(*np.array(rows, np.int64).T).tolist()]
+        ranges = [
+            (memory, start, size)
+            for memory, rows in sorted(touched.items())
+            for start, size in merged(*np.array(rows, np.int64).T).tolist()
+        ]
         if most is not None and sum(size for _, _, size in ranges) > most:
             _, start, size = max(ranges, key=lambda row: row[2])
             raise Unsupported(f"memory at {start:#x}: got {size} bytes, covered are {most} in all")
-        out = cls(tuple((memory, start, np.zeros(size, np.uint8))
-                        for memory, start, size in ranges))
+        out = cls(
+            tuple((memory, start, np.zeros(size, np.uint8)) for memory, start, size in ranges)
+        )
         out.load(capture, 0)
         return out
 
@@ -83,7 +90,7 @@ class Memory:
         at = 0  # in packed data, which are the bytes of the runs alone
         for start, size in row.get("runs", [(0, row["size"])]):
             first = at if row.get("packed") else start
-            into[start:start + size] = data[first:first + size]
+            into[start : start + size] = data[first : first + size]
             at += size
 
     def view(self, memory: str, address: int, size: int) -> np.ndarray:
@@ -93,12 +100,19 @@ class Memory:
         """
         end = address + size
         if (place := self._range(memory, address, end)) is None:
-            there = [f"{name} {at:#x} to {at + len(data):#x}" for name, at, data in self.ranges
-                     if name == memory or ANY_MEMORY in (name, memory)]
-            raise Outside(f"memory: got {memory} {address:#x} to {end:#x}, allowed are "
-                          f"{'; '.join(there) or 'none of it'}", address, size)
+            there = [
+                f"{name} {at:#x} to {at + len(data):#x}"
+                for name, at, data in self.ranges
+                if name == memory or ANY_MEMORY in (name, memory)
+            ]
+            raise Outside(
+                f"memory: got {memory} {address:#x} to {end:#x}, allowed are "
+                f"{'; '.join(there) or 'none of it'}",
+                address,
+                size,
+            )
         start, data = place
-        return data[address - start:address - start + size]
+        return data[address - start : address - start + size]
 
     def holds(self, memory: str, address: int, size: int) -> bool:
         """Whether bytes lie in one range."""
@@ -116,14 +130,25 @@ class Memory:
 
     def write(self, memory: str, address: int, data: Any) -> None:
         """Put bytes (or uint8 in any shape) into memory, in order; raises as ``view``."""
-        data = np.frombuffer(data, np.uint8) if isinstance(data, bytes | bytearray | memoryview) else np.asarray(data)
+        data = (
+            np.frombuffer(data, np.uint8)
+            if isinstance(data, bytes | bytearray | memoryview)
+            else np.asarray(data)
+        )
         refuse_if(data.dtype.itemsize != 1, "memory", data.dtype, "are bytes, uint8 or int8")
         self.view(memory, address, data.size)[:] = data.reshape(-1).view(np.uint8)
 
     def _range(self, memory: str, start: int, end: int) -> tuple[int, np.ndarray] | None:
-        return next(((at, data) for name, at, data in self.ranges if at <= start
-                     and end <= at + len(data)
-                     and (name == memory or ANY_MEMORY in (name, memory))), None)
+        return next(
+            (
+                (at, data)
+                for name, at, data in self.ranges
+                if at <= start
+                and end <= at + len(data)
+                and (name == memory or ANY_MEMORY in (name, memory))
+            ),
+            None,
+        )
 
 
 def checked(capture: Capture, memory: Memory, task: int) -> Iterator[Range]:
@@ -132,5 +157,10 @@ def checked(capture: Capture, memory: Memory, task: int) -> Iterator[Range]:
     for row in capture.parameters.get("checks", ()):
         if row["task"] == task:
             found = memory.read(row["memory"], row["address"], row["size"]).tobytes()
-            golden = capture.buffers[row["buffer"]][:row["size"]] if row["crc"] is None else None
-            yield Range(f"{row['memory']} {row['address']:#x} (line {row['line']})", found, golden, row["crc"])
+            golden = capture.buffers[row["buffer"]][: row["size"]] if row["crc"] is None else None
+            yield Range(
+                f"{row['memory']} {row['address']:#x} (line {row['line']})",
+                found,
+                golden,
+                row["crc"],
+            )

@@ -103,7 +103,9 @@ class _Device:
         if f"{unit}.{DATA}" in offsets:
             tables = self.tables.get(unit, Tables())
             before += tables.writes(offsets[f"{unit}.{ACCESS}"], offsets[f"{unit}.{DATA}"])
-            self.tables[unit] = tables.after([(self.register(one.offset), one.value) for one in sorted(own)])
+            self.tables[unit] = tables.after(
+                [(self.register(one.offset), one.value) for one in sorted(own)]
+            )
         self.started[unit] = _Started(group, line, [*own, place], before, words)
 
     def chain(self, unit: str) -> list[str]:
@@ -120,7 +122,9 @@ class _Device:
         """What a field of a unit that was started says, by its full name."""
         item = self.registers[name]
         offset = offsets_of(self.registers)[f"{item.block}.{item.register}"]
-        return self.started[item.block].words.get(offset, 0) >> item.pieces[0].lsb & 2 ** item.width - 1
+        return (
+            self.started[item.block].words.get(offset, 0) >> item.pieces[0].lsb & 2**item.width - 1
+        )
 
     def missing(self, chain: Sequence[str]) -> list[str]:
         """Units without which a chain does not run."""
@@ -146,15 +150,30 @@ class _Device:
         """One operation of these units; raises ValueError where it cannot run."""
         if missing := self.missing(chain):
             line = max(self.started[unit].line for unit in chain)
-            raise ValueError(f"line {line}: got {', '.join(chain)} enabled without {', '.join(missing)}, allowed are "
-                             "units that make one operation")
+            raise ValueError(
+                f"line {line}: got {', '.join(chain)} enabled without {', '.join(missing)}, "
+                "allowed are "
+                "units that make one operation"
+            )
         parts = {unit: self.started.pop(unit) for unit in chain}
-        before = sorted({one for part in parts.values() for one in part.before if not self.is_table(one[0])})
+        before = sorted(
+            {one for part in parts.values() for one in part.before if not self.is_table(one[0])}
+        )
         before += [one for part in parts.values() for one in part.before if self.is_table(one[0])]
-        own = sorted([*(one for part in parts.values() for one in part.writes), *self.pending.pop(("", ONCE), [])])
-        self.done.append(Operation({unit: part.group for unit, part in parts.items()},
-                                   (*before, *((one.offset, one.value) for one in own)), len(before),
-                                   max(part.line for part in parts.values())))
+        own = sorted(
+            [
+                *(one for part in parts.values() for one in part.writes),
+                *self.pending.pop(("", ONCE), []),
+            ]
+        )
+        self.done.append(
+            Operation(
+                {unit: part.group for unit, part in parts.items()},
+                (*before, *((one.offset, one.value) for one in own)),
+                len(before),
+                max(part.line for part in parts.values()),
+            )
+        )
 
     def register(self, offset: int) -> str:
         return names_of(self.registers)[offset].partition(".")[2]
@@ -169,7 +188,9 @@ class _Device:
                 self.close(chain)
 
 
-def operations(events: Sequence[Event], registers: RegisterMap) -> tuple[list[Operation], list[int]]:
+def operations(
+    events: Sequence[Event], registers: RegisterMap
+) -> tuple[list[Operation], list[int]]:
     """The operations of a trace in the order in which they are whole, and for every event how many
     come before it.
 
@@ -178,8 +199,12 @@ def operations(events: Sequence[Event], registers: RegisterMap) -> tuple[list[Op
     make no operation.
     """
     device, before = _Device(registers), []
-    each = accesses(((one.offset, one.value) for one in events if isinstance(one, Write)), registers)
-    open_since: Write | None = None  # the first write of an operation's registers that nothing waits for
+    each = accesses(
+        ((one.offset, one.value) for one in events if isinstance(one, Write)), registers
+    )
+    open_since: Write | None = (
+        None  # the first write of an operation's registers that nothing waits for
+    )
     for order, event in enumerate(events):
         if isinstance(event, Write):
             access = next(each)
@@ -194,19 +219,29 @@ def operations(events: Sequence[Event], registers: RegisterMap) -> tuple[list[Op
     for unit in device.started:
         device.close(device.chain(unit))  # which refuses what is missing
     if not device.done:
-        raise ValueError(f"line {events[-1].line if events else 1}: ends before an operation is enabled, allowed is at "
-                         "least one")
+        raise ValueError(
+            f"line {events[-1].line if events else 1}: ends before an operation is enabled, "
+            "allowed is at "
+            "least one"
+        )
     if open_since is not None:
         name = names_of(registers)[open_since.offset]
-        raise ValueError(f"line {events[-1].line}: ends behind writes to {name} and others (from line "
-                         f"{open_since.line} on), allowed is that an operation follows and is waited "
-                         "for: it is cut short")
+        raise ValueError(
+            f"line {events[-1].line}: ends behind writes to {name} and others (from line "
+            f"{open_since.line} on), allowed is that an operation follows and is waited "
+            "for: it is cut short"
+        )
     rest = sorted(one for places in device.pending.values() for one in places)
     *done, last = device.done
-    return [*done, replace(last, writes=(*last.writes, *((one.offset, one.value) for one in rest)))], before
+    return [
+        *done,
+        replace(last, writes=(*last.writes, *((one.offset, one.value) for one in rest))),
+    ], before
 
 
-def checked_after(events: Sequence[Event], before: Sequence[int], found: Sequence[Operation]) -> dict[int, int]:
+def checked_after(
+    events: Sequence[Event], before: Sequence[int], found: Sequence[Operation]
+) -> dict[int, int]:
     """For the number of each check in a trace, how many operations have run before memory is
     compared.
 

@@ -16,10 +16,10 @@ from npulab.quant.rules import RULES
 from npulab.registers.map import RegisterMap
 
 RULE = RULES["nvdla"]
-OPERAND = 2 ** 15  # operands are below, and not below minus this
+OPERAND = 2**15  # operands are below, and not below minus this
 # An accumulator that saturates at 32 bits before the multiplier of shift s gives an output past
 # every code while 2**31 * multiplier / 2**s is at least this.
-PAST_CODES = 2 ** 9
+PAST_CODES = 2**9
 # units are started from the last one of a chain to the first, so that each one waits for its input
 STARTED = ("PDP", "PDP_RDMA", "SDP", "SDP_RDMA", "CACC", "CMAC_B", "CMAC_A", "CSC", "CDMA")
 MOST_BITS = 15  # of a multiplier
@@ -47,7 +47,9 @@ def program(values: Values, block: str, registers: RegisterMap) -> Job:
     starts = {unit: at[f"{unit}.{ENABLE}"] for unit in units}
     writes = [(at[f"{unit}.{POINTER}"], 0) for unit in units]
     writes += [(offset, int(words[registers.index[offset]])) for offset in sorted(written)]
-    return Job.from_writes(block, [*writes, *((offset, 1) for offset in starts.values())], registers)
+    return Job.from_writes(
+        block, [*writes, *((offset, 1) for offset in starts.values())], registers
+    )
 
 
 def halves(where: int) -> tuple[int, int]:
@@ -82,8 +84,10 @@ class Operands:
     def bytes(self, lanes: int) -> bytes:
         """As they lie in memory; 0 in the lanes past the channels."""
         both = np.stack(self.parts, -1)
-        filled = np.zeros((-(-len(both) // lanes) * lanes, both.shape[1]), "i1" if self.size == 1 else "<i2")
-        filled[:len(both)] = both
+        filled = np.zeros(
+            (-(-len(both) // lanes) * lanes, both.shape[1]), "i1" if self.size == 1 else "<i2"
+        )
+        filled[: len(both)] = both
         return filled.tobytes()
 
 
@@ -95,8 +99,14 @@ class Points:
     operands: Mapping[str, Operands] = field(default_factory=dict)
 
 
-def scaled(bias: np.ndarray, multiplier: np.ndarray, right_shift: np.ndarray, zero_point: int, relu: bool,
-           reach: np.ndarray) -> Points:
+def scaled(
+    bias: np.ndarray,
+    multiplier: np.ndarray,
+    right_shift: np.ndarray,
+    zero_point: int,
+    relu: bool,
+    reach: np.ndarray,
+) -> Points:
     """Points of ``round((sum + bias) * multiplier / 2**right_shift) + zero_point``, bias and
     multiplier ``(C,)``.
 
@@ -107,13 +117,20 @@ def scaled(bias: np.ndarray, multiplier: np.ndarray, right_shift: np.ndarray, ze
     scales that the registers cannot say.
     """
     first, second, moved = _split(bias)
-    most = reach + np.maximum(np.abs(bias), np.abs(first) * 2 ** moved)
-    if np.any(most >= 2 ** 31):
+    most = reach + np.maximum(np.abs(bias), np.abs(first) * 2**moved)
+    if np.any(most >= 2**31):
         channel = int(np.argmax(most))
-        raise ValueError(f"lower for nvdla: bias: got {bias[channel]} for sums of up to {reach[channel]} in channel "
-                         f"{channel}, allowed is what stays within 32 bits")
-    refuse_if(np.any(multiplier <= 0), "lower for nvdla: scales",
-              "a ratio that rounds to a multiplier of 0", "is 2**-64 and more")
+        raise ValueError(
+            f"lower for nvdla: bias: got {bias[channel]} for sums of up to {reach[channel]} in "
+            "channel "
+            f"{channel}, allowed is what stays within 32 bits"
+        )
+    refuse_if(
+        np.any(multiplier <= 0),
+        "lower for nvdla: scales",
+        "a ratio that rounds to a multiplier of 0",
+        "is 2**-64 and more",
+    )
     values: dict[str, int] = {}
     operands: dict[str, Operands] = {}
     one = len({*zip(multiplier.tolist(), right_shift.tolist(), strict=True)}) == 1
@@ -124,40 +141,72 @@ def scaled(bias: np.ndarray, multiplier: np.ndarray, right_shift: np.ndarray, ze
             values |= _stage("BS", operands["BS"], moved, relu=relu)
     else:
         times, before, shift = _one_shift(multiplier, right_shift, most, bool(np.any(second)))
-        refuse_if(np.any(np.abs(second * before) >= OPERAND), "lower for nvdla: bias",
-                  "more than 16 bits where scales per channel differ", "is less")
+        refuse_if(
+            np.any(np.abs(second * before) >= OPERAND),
+            "lower for nvdla: bias",
+            "more than 16 bits where scales per channel differ",
+            "is less",
+        )
         if np.any(first) or np.any(before > 1):
-            operands["BS"] = Operands(first if np.any(first) else None, before if np.any(before > 1) else None)
+            operands["BS"] = Operands(
+                first if np.any(first) else None, before if np.any(before > 1) else None
+            )
             values |= _stage("BS", operands["BS"], moved)
         register = int(times[0]) if len({*times.tolist()}) == 1 else None
-        operands["BN"] = Operands(second * before if np.any(second) else None, times if register is None else None)
+        operands["BN"] = Operands(
+            second * before if np.any(second) else None, times if register is None else None
+        )
         values |= _stage("BN", operands["BN"], 16, shift, relu, register)
         values |= _converter(-zero_point, 1, 0)
     operands = {stage: one for stage, one in operands.items() if one.parts}
-    return Points(values | {f"SDP.D_DP_{stage}_CFG.{stage}_BYPASS": 1 for stage in ("BS", "BN", "EW")
-                            if f"SDP.D_DP_{stage}_CFG.{stage}_BYPASS" not in values}, operands)
+    return Points(
+        values
+        | {
+            f"SDP.D_DP_{stage}_CFG.{stage}_BYPASS": 1
+            for stage in ("BS", "BN", "EW")
+            if f"SDP.D_DP_{stage}_CFG.{stage}_BYPASS" not in values
+        },
+        operands,
+    )
 
 
 def summed(offset: int, right_shift: int, zero_point: int, relu: bool) -> Points:
     """Points of ``round((x + other + offset) / 2**right_shift) + zero_point``, the other tensor of
     X1 from memory."""
-    values = {**_stage("BS", Operands(alu=np.zeros(1, np.int64))), **_stage("BN", Operands(), 0, right_shift, relu, 1),
-              **_converter(-zero_point, 1, 0), "SDP.D_DP_BN_CFG.BN_ALU_BYPASS": 0, "SDP.D_DP_BN_CFG.BN_ALU_ALGO": SUM,
-              "SDP.D_DP_BN_ALU_SRC_VALUE.BN_ALU_OPERAND": offset, "SDP.D_DP_EW_CFG.EW_BYPASS": 1}
+    values = {
+        **_stage("BS", Operands(alu=np.zeros(1, np.int64))),
+        **_stage("BN", Operands(), 0, right_shift, relu, 1),
+        **_converter(-zero_point, 1, 0),
+        "SDP.D_DP_BN_CFG.BN_ALU_BYPASS": 0,
+        "SDP.D_DP_BN_CFG.BN_ALU_ALGO": SUM,
+        "SDP.D_DP_BN_ALU_SRC_VALUE.BN_ALU_OPERAND": offset,
+        "SDP.D_DP_EW_CFG.EW_BYPASS": 1,
+    }
     return Points(values)
 
 
-def reading(stage: str, operands: Operands | None, where: int, pitches: tuple[int, int] | None = None,
-            ) -> dict[str, int]:
+def reading(
+    stage: str,
+    operands: Operands | None,
+    where: int,
+    pitches: tuple[int, int] | None = None,
+) -> dict[str, int]:
     """SDP_RDMA's fields for a stage's operands: per channel, or with pitches (row, plane) bytes per
     element."""
     name = f"SDP_RDMA.D_{LETTERS[stage]}RDMA_CFG.{LETTERS[stage]}RDMA_"
     if operands is None:
         return {f"{name}DISABLE": 1}
-    out = {f"{name}DISABLE": 0, f"{name}DATA_USE": operands.use, f"{name}DATA_SIZE": operands.size - 1,
-           f"{name}DATA_MODE": int(pitches is not None), f"{name}RAM_TYPE": 1,
-           **{f"SDP_RDMA.D_{stage}_BASE_ADDR_{half}.{stage}_BASE_ADDR_{half}": value
-              for half, value in zip(("LOW", "HIGH"), halves(where), strict=True)}}
+    out = {
+        f"{name}DISABLE": 0,
+        f"{name}DATA_USE": operands.use,
+        f"{name}DATA_SIZE": operands.size - 1,
+        f"{name}DATA_MODE": int(pitches is not None),
+        f"{name}RAM_TYPE": 1,
+        **{
+            f"SDP_RDMA.D_{stage}_BASE_ADDR_{half}.{stage}_BASE_ADDR_{half}": value
+            for half, value in zip(("LOW", "HIGH"), halves(where), strict=True)
+        },
+    }
     for part, pitch in zip(("LINE_STRIDE", "SURFACE_STRIDE"), pitches or (), strict=False):
         out[f"SDP_RDMA.D_{stage}_{part}.{stage}_{part}"] = pitch
     return out
@@ -167,53 +216,86 @@ def _split(bias: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
     """(first part, second part in units of 2**16, left shift of the first) of a bias."""
     none = np.zeros_like(bias)
     for moved in range(17):
-        if np.any(bias % 2 ** moved):
+        if np.any(bias % 2**moved):
             break
-        short = bias // 2 ** moved
+        short = bias // 2**moved
         if np.all((short >= -OPERAND) & (short < OPERAND)):
             return short, none, moved
-    low = (bias + OPERAND) % 2 ** 16 - OPERAND
-    return low, (bias - low) // 2 ** 16, 0
+    low = (bias + OPERAND) % 2**16 - OPERAND
+    return low, (bias - low) // 2**16, 0
 
 
-def _one_shift(multiplier: np.ndarray, right_shift: np.ndarray, reach: np.ndarray, halves: bool,
-               ) -> tuple[np.ndarray, np.ndarray, int]:
+def _one_shift(
+    multiplier: np.ndarray,
+    right_shift: np.ndarray,
+    reach: np.ndarray,
+    halves: bool,
+) -> tuple[np.ndarray, np.ndarray, int]:
     """(multiplier of X2, power of two that X1 multiplies by, shift of X2) of per-channel
     factors."""
     low = multiplier & -multiplier  # the lowest bit that is set: what cancels
     cancels = np.minimum(np.log2(low).astype(np.int64), right_shift)
     multiplier, right_shift = multiplier >> cancels, right_shift - cancels
     shift = int(right_shift.max())
-    powers = np.array([max(int(m).bit_length() + shift - int(s) - 15, 0)
-                       for m, s in zip(multiplier, right_shift, strict=True)])
-    before = 2 ** powers
-    times = np.array([int(m) * 2 ** (shift - int(s) - int(p)) if p < 15 else 0
-                      for m, s, p in zip(multiplier, right_shift, powers, strict=True)])
-    saturates = reach * before >= 2 ** 31 if powers.max() < 15 else np.ones(len(times), bool)
-    lost = saturates & (halves | (2 ** 31 * times < PAST_CODES * 2.0 ** shift))
-    refuse_if(powers.max() >= 15 or np.any(lost), "lower for nvdla: weight_q",
-              f"scales per channel whose shifts differ by {shift - int(right_shift.min())}",
-              "is what one shift and two multipliers of 15 bits make of them")
+    powers = np.array(
+        [
+            max(int(m).bit_length() + shift - int(s) - 15, 0)
+            for m, s in zip(multiplier, right_shift, strict=True)
+        ]
+    )
+    before = 2**powers
+    times = np.array(
+        [
+            int(m) * 2 ** (shift - int(s) - int(p)) if p < 15 else 0
+            for m, s, p in zip(multiplier, right_shift, powers, strict=True)
+        ]
+    )
+    saturates = reach * before >= 2**31 if powers.max() < 15 else np.ones(len(times), bool)
+    lost = saturates & (halves | (2**31 * times < PAST_CODES * 2.0**shift))
+    refuse_if(
+        powers.max() >= 15 or np.any(lost),
+        "lower for nvdla: weight_q",
+        f"scales per channel whose shifts differ by {shift - int(right_shift.min())}",
+        "is what one shift and two multipliers of 15 bits make of them",
+    )
     return times, before, shift
 
 
-def _stage(stage: str, operands: Operands, moved: int = 0, shift: int = 0, relu: bool = False,
-           register: int | None = None) -> dict[str, int]:
+def _stage(
+    stage: str,
+    operands: Operands,
+    moved: int = 0,
+    shift: int = 0,
+    relu: bool = False,
+    register: int | None = None,
+) -> dict[str, int]:
     """X1 or X2: operands from memory, or a multiplier from its register."""
     adds = operands.alu is not None
     registers = {
-        "CFG": {"BYPASS": 0, "ALU_BYPASS": not adds, "ALU_ALGO": SUM * adds, "MUL_PRELU": 0,
-                "MUL_BYPASS": operands.mul is None and register is None, "RELU_BYPASS": not relu},
+        "CFG": {
+            "BYPASS": 0,
+            "ALU_BYPASS": not adds,
+            "ALU_ALGO": SUM * adds,
+            "MUL_PRELU": 0,
+            "MUL_BYPASS": operands.mul is None and register is None,
+            "RELU_BYPASS": not relu,
+        },
         "ALU_CFG": {"ALU_SRC": adds, "ALU_SHIFT_VALUE": moved * adds},
         "MUL_CFG": {"MUL_SRC": operands.mul is not None, "MUL_SHIFT_VALUE": shift},
-        "MUL_SRC_VALUE": {} if register is None else {"MUL_OPERAND": register}}
-    return {f"SDP.D_DP_{stage}_{place}.{stage}_{name}": int(value)
-            for place, fields in registers.items() for name, value in fields.items()}
+        "MUL_SRC_VALUE": {} if register is None else {"MUL_OPERAND": register},
+    }
+    return {
+        f"SDP.D_DP_{stage}_{place}.{stage}_{name}": int(value)
+        for place, fields in registers.items()
+        for name, value in fields.items()
+    }
 
 
 def _converter(offset: int, scale: int, shift: int) -> dict[str, int]:
-    return {f"SDP.D_CVT_{name}.CVT_{name}": value
-            for name, value in (("OFFSET", offset), ("SCALE", scale), ("SHIFT", shift))}
+    return {
+        f"SDP.D_CVT_{name}.CVT_{name}": value
+        for name, value in (("OFFSET", offset), ("SCALE", scale), ("SHIFT", shift))
+    }
 
 
 @dataclass(frozen=True)
@@ -237,21 +319,35 @@ class Scaling:
     def add(self, operand: np.ndarray, what: str) -> Scaling:
         """The same with a number (or a tensor) added behind what is there."""
         if operand.ndim == 3:
-            if self.other is not None or self.rounded or self.zero_point or self.relu or np.any(self.multiplier != 1):
+            if (
+                self.other is not None
+                or self.rounded
+                or self.zero_point
+                or self.relu
+                or np.any(self.multiplier != 1)
+            ):
                 raise Unsupported(f"{what} adds a tensor behind other steps, which no layer says")
             return replace(self, other=operand, reach=self.reach + 128)
         if not np.any(operand):
             return self
         if self.rounded or self.relu:
             if np.any(operand != operand[0]):
-                raise Unsupported(f"{what} adds a number per channel behind the scaling, which no layer says")
+                raise Unsupported(
+                    f"{what} adds a number per channel behind the scaling, which no layer says"
+                )
             if self.relu and not (self.rounded or np.all(self.multiplier == 1)):
-                raise Unsupported(f"{what} adds behind ReLU and before the scaling, which no layer says")
+                raise Unsupported(
+                    f"{what} adds behind ReLU and before the scaling, which no layer says"
+                )
             return replace(self, zero_point=self.zero_point + int(operand[0]))
         if np.any(operand % self.multiplier):
-            raise Unsupported(f"{what} adds {int(operand[0])} behind a multiplication, which no layer says")
-        if np.any(self.most * self.multiplier >= 2 ** 31):
-            raise Unsupported(f"{what} adds to sums that may have saturated at 32 bits, which no layer says")
+            raise Unsupported(
+                f"{what} adds {int(operand[0])} behind a multiplication, which no layer says"
+            )
+        if np.any(self.most * self.multiplier >= 2**31):
+            raise Unsupported(
+                f"{what} adds to sums that may have saturated at 32 bits, which no layer says"
+            )
         return replace(self, bias=self.bias + operand // self.multiplier)
 
     def scale(self, operand: np.ndarray, shift: int, what: str) -> Scaling:
@@ -259,12 +355,18 @@ class Scaling:
         if np.all(operand == 1) and not shift:
             return self
         if self.rounded or self.zero_point:
-            raise Unsupported(f"{what} scales a second time, which rounds twice: no layer says that")
+            raise Unsupported(
+                f"{what} scales a second time, which rounds twice: no layer says that"
+            )
         if np.any(operand <= 0):
-            raise Unsupported(f"{what} multiplies by {int(operand.min())}, layers have scales above 0")
-        saturates = self.most * self.multiplier >= 2 ** 31
-        if np.any(saturates & (2 ** 31 * operand.astype(object) < PAST_CODES * 2 ** shift)):
-            raise Unsupported(f"{what} scales sums that may have saturated at 32 bits, which no layer says")
+            raise Unsupported(
+                f"{what} multiplies by {int(operand.min())}, layers have scales above 0"
+            )
+        saturates = self.most * self.multiplier >= 2**31
+        if np.any(saturates & (2**31 * operand.astype(object) < PAST_CODES * 2**shift)):
+            raise Unsupported(
+                f"{what} scales sums that may have saturated at 32 bits, which no layer says"
+            )
         return replace(self, multiplier=self.multiplier * operand, shift=shift)
 
     @property
@@ -276,10 +378,14 @@ class Scaling:
     def scales(self) -> float | tuple[float, ...]:
         """The weight scale that says the same where those of input and output are 1."""
         for one in self.multiplier.tolist():
-            if (one // (one & -one)).bit_length() > MOST_BITS or one >= 2 ** (MOST_BITS + self.shift):
-                raise Unsupported(f"SDP multiplies by {one} / 2**{self.shift}, the rule's multipliers have "
-                                   f"{MOST_BITS} bits")
-        real = [float(one) * 2.0 ** -self.shift for one in self.multiplier.tolist()]
+            if (one // (one & -one)).bit_length() > MOST_BITS or one >= 2 ** (
+                MOST_BITS + self.shift
+            ):
+                raise Unsupported(
+                    f"SDP multiplies by {one} / 2**{self.shift}, the rule's multipliers have "
+                    f"{MOST_BITS} bits"
+                )
+        real = [float(one) * 2.0**-self.shift for one in self.multiplier.tolist()]
         return real[0] if len({*real}) == 1 else tuple(real)
 
 
@@ -295,10 +401,15 @@ def scaling_of(v: Fields, given: Scaling, operand: Operand) -> Scaling:
             continue
         if on["ALU"]:
             if v[f"{config}CFG.{stage}_ALU_ALGO"] != SUM:
-                raise Unsupported(f"{config}CFG.{stage}_ALU_ALGO is {v[f'{config}CFG.{stage}_ALU_ALGO']}, layers have "
-                                   f"{SUM} (SUM) only")
+                raise Unsupported(
+                    f"{config}CFG.{stage}_ALU_ALGO is {v[f'{config}CFG.{stage}_ALU_ALGO']}, layers "
+                    "have "
+                    f"{SUM} (SUM) only"
+                )
             shift = v[f"{config}ALU_CFG.{stage}_ALU_SHIFT_VALUE"] % 64
-            given = given.add(saturated(operand(stage, "ALU") * 2 ** min(shift, 40), 32), f"{config}ALU_CFG")
+            given = given.add(
+                saturated(operand(stage, "ALU") * 2 ** min(shift, 40), 32), f"{config}ALU_CFG"
+            )
         factor = np.ones_like(given.multiplier)
         if on["MUL"]:
             if v[f"{config}CFG.{stage}_MUL_PRELU"]:
@@ -306,17 +417,28 @@ def scaling_of(v: Fields, given: Scaling, operand: Operand) -> Scaling:
             factor = operand(stage, "MUL")
             if factor.ndim == 3:
                 raise Unsupported(f"{config}MUL_CFG multiplies by a tensor, which no layer says")
-        given = given.scale(factor, v[f"{config}MUL_CFG.{stage}_MUL_SHIFT_VALUE"] % 64, f"{config}MUL_CFG")
+        given = given.scale(
+            factor, v[f"{config}MUL_CFG.{stage}_MUL_SHIFT_VALUE"] % 64, f"{config}MUL_CFG"
+        )
         if on["RELU"]:
             if given.zero_point:
-                raise Unsupported(f"{config}CFG.{stage}_RELU_BYPASS is 0 behind an added zero point, which no layer "
-                                   "says")
+                raise Unsupported(
+                    f"{config}CFG.{stage}_RELU_BYPASS is 0 behind an added zero point, which no "
+                    "layer "
+                    "says"
+                )
             given = replace(given, relu=True)
     v.expect("lift points")
     offset = np.full_like(given.bias, -wrapped(v["SDP.D_CVT_OFFSET.CVT_OFFSET"], 32))
     factor = np.full_like(given.bias, wrapped(v["SDP.D_CVT_SCALE.CVT_SCALE"], 16))
     shift = v["SDP.D_CVT_SHIFT.CVT_SHIFT"]
-    if np.all(factor == 1) and not shift and (np.any(given.multiplier != 1) or -128 <= offset[0] <= 127):
+    if (
+        np.all(factor == 1)
+        and not shift
+        and (np.any(given.multiplier != 1) or -128 <= offset[0] <= 127)
+    ):
         # where nothing is scaled it could be a bias as well
         return replace(given, zero_point=given.zero_point + int(offset[0]))
-    return given.add(offset, "SDP.D_CVT_OFFSET.CVT_OFFSET").scale(factor, shift, "SDP.D_CVT_SCALE.CVT_SCALE")
+    return given.add(offset, "SDP.D_CVT_OFFSET.CVT_OFFSET").scale(
+        factor, shift, "SDP.D_CVT_SCALE.CVT_SCALE"
+    )

@@ -4,9 +4,10 @@
 their addresses by the same names.  ``parameters`` holds what else it takes to run it:
 
 * ``memory``: what is done to memory, in order: ``task`` (how many operations run before), ``memory``, ``address``,
-  ``size``, ``line``, the ``buffer`` that is put there ("": it is zeroed), and ``runs`` (offset, size) of the bytes
-  that the image says where the others keep what was there and may not be zero; of a ``packed`` row the buffer holds
-  the bytes of its runs one behind the other (an image that reaches far);
+  ``size``, ``line``, the ``buffer`` that is put there ("": it is zeroed), and ``runs`` (offset,
+  size) of the bytes that the image says where the others keep what was there and may not be zero;
+  of a ``packed`` row the buffer holds the bytes of its runs one behind the other (an image that
+  reaches far);
 * ``checks``: what memory is to be: ``task`` operations run before, ``memory``, ``address``, ``size``, ``line``,
   ``name`` of the event, and ``crc`` (CRC-32) or else the ``buffer`` that begins with the bytes;
 * ``operations``: of each job the ``units`` with their groups, how many of its writes were ``inherited``, and the
@@ -37,7 +38,7 @@ from npulab.npus.nvdla.images import Image, merged
 from npulab.npus.nvdla.operations import checked_after, operations
 from npulab.npus.nvdla.registers import accesses
 
-MOST_RUNS = 2 ** 16  # of one image that are kept beside it
+MOST_RUNS = 2**16  # of one image that are kept beside it
 WRITES = "writes"
 # what the device changes by itself, or gives back in another way than it was written
 OWN = (POINTER, ACCESS, DATA)
@@ -49,12 +50,24 @@ def block_of_addresses(offsets: Iterable[int], usual: str) -> str:
     """The map that names most of some byte addresses; the usual one if several do."""
     offsets = set(offsets)
     counts = {block: len(offsets & registers.index.keys()) for block, registers in TABLES.items()}
-    return usual if counts[usual] == max(counts.values()) else max(counts, key=lambda block: counts[block])
+    return (
+        usual
+        if counts[usual] == max(counts.values())
+        else max(counts, key=lambda block: counts[block])
+    )
 
 
-def of_accesses(path: Path, name: str, chip: str, block: str, events: Sequence[Event],
-                maps: Mapping[str, RegisterMap]) -> Capture:
-    """The capture of register accesses; raises ValueError naming the file if nothing was written."""
+def of_accesses(
+    path: Path,
+    name: str,
+    chip: str,
+    block: str,
+    events: Sequence[Event],
+    maps: Mapping[str, RegisterMap],
+) -> Capture:
+    """The capture of register accesses; raises ValueError naming the file if nothing was
+    written.
+    """
     others = [event for event in events if not isinstance(event, Read)]
     writes = [(event.offset, event.value) for event in others if isinstance(event, Write)]
     refuse_if(not writes, path, "no register write", "is at least one")
@@ -71,7 +84,18 @@ def of_accesses(path: Path, name: str, chip: str, block: str, events: Sequence[E
     if rows:
         parameters["register_checks"] = rows
         buffers[WRITES] = np.array(writes, "<u4").tobytes()
-    return Capture(name, "nvdla", chip, jobs, buffers, {}, parameters, "RTL simulation", source=str(path), maps=maps)
+    return Capture(
+        name,
+        "nvdla",
+        chip,
+        jobs,
+        buffers,
+        {},
+        parameters,
+        "RTL simulation",
+        source=str(path),
+        maps=maps,
+    )
 
 
 def register_checks(capture: Capture) -> Iterator[Range]:
@@ -93,8 +117,11 @@ def register_checks(capture: Capture) -> Iterator[Range]:
         group = producer.get(unit, 0) * register.startswith(GROUPED)
         value = state.get((offsets_of(registers)[row["register"]], group))
         if value is not None:
-            yield Range(f"{row['register']} (line {row['line']})", (value & row["mask"]).to_bytes(4, "little"),
-                        (row["value"] & row["mask"]).to_bytes(4, "little"))
+            yield Range(
+                f"{row['register']} (line {row['line']})",
+                (value & row["mask"]).to_bytes(4, "little"),
+                (row["value"] & row["mask"]).to_bytes(4, "little"),
+            )
 
 
 def _rows(events: Sequence[Event], registers: RegisterMap) -> Iterator[dict[str, Any]]:
@@ -110,9 +137,19 @@ def _rows(events: Sequence[Event], registers: RegisterMap) -> Iterator[dict[str,
             name = names[event.offset].partition(".")[2]
             waits = name in STARTS and not event.value & event.mask
             mask = event.mask & bits[event.offset]
-            if mask and not waits and name not in OWN and not any(part in name for part in OWN_PARTS):
-                yield {"line": event.line, "register": names[event.offset], "mask": mask, "value": event.value,
-                       "writes": count}
+            if (
+                mask
+                and not waits
+                and name not in OWN
+                and not any(part in name for part in OWN_PARTS)
+            ):
+                yield {
+                    "line": event.line,
+                    "register": names[event.offset],
+                    "mask": mask,
+                    "value": event.value,
+                    "writes": count,
+                }
 
 
 def _named_bits(registers: RegisterMap) -> dict[int, int]:
@@ -121,12 +158,18 @@ def _named_bits(registers: RegisterMap) -> dict[int, int]:
     out = dict.fromkeys(registers.index, 0)
     for field in registers:
         for piece in field.pieces if not field.automatic else ():
-            out[offsets[piece.word]] |= (2 ** piece.width - 1) * 2 ** piece.lsb
+            out[offsets[piece.word]] |= (2**piece.width - 1) * 2**piece.lsb
     return out
 
 
-def captured(path: Path, name: str, chip: str, block: str, events: Sequence[Event],
-             maps: Mapping[str, RegisterMap]) -> Capture:
+def captured(
+    path: Path,
+    name: str,
+    chip: str,
+    block: str,
+    events: Sequence[Event],
+    maps: Mapping[str, RegisterMap],
+) -> Capture:
     """The capture of a trace; raises ValueError naming file and line where it is cut short or does
     not add up.
 
@@ -136,8 +179,11 @@ def captured(path: Path, name: str, chip: str, block: str, events: Sequence[Even
     if not any(isinstance(event, Check) for event in events):
         if reads and not isinstance(events[-1], Write):
             return of_accesses(path, name, chip, block, events, maps)
-        raise ValueError(f"{path}, line {events[-1].line if events else 1}: ends before a check, allowed is at least "
-                         "one: it is cut short")
+        raise ValueError(
+            f"{path}, line {events[-1].line if events else 1}: ends before a check, allowed is at "
+            "least "
+            "one: it is cut short"
+        )
     events = [event for event in events if not isinstance(event, Read)]
     try:
         found, before = operations(events, maps[block])
@@ -147,10 +193,18 @@ def captured(path: Path, name: str, chip: str, block: str, events: Sequence[Even
     memory, addresses = _memory(path, events, before, buffers)
     checks = _checks(path, events, checked_after(events, before, found), memory, buffers)
     jobs = tuple(Job.from_writes(block, one.writes, maps[block]) for one in found)
-    return Capture(name, "nvdla", chip, jobs, {key: image.data for key, image in buffers.images.items()}, addresses, {
-        "memory": memory, "checks": checks,
-        "operations": [one.row for one in found]},
-        "RTL simulation", source=str(path), maps=maps)
+    return Capture(
+        name,
+        "nvdla",
+        chip,
+        jobs,
+        {key: image.data for key, image in buffers.images.items()},
+        addresses,
+        {"memory": memory, "checks": checks, "operations": [one.row for one in found]},
+        "RTL simulation",
+        source=str(path),
+        maps=maps,
+    )
 
 
 class _Buffers:
@@ -168,8 +222,12 @@ class _Buffers:
         return name
 
 
-def _memory(path: Path, events: Sequence[Event], before: Sequence[int], buffers: _Buffers,
-            ) -> tuple[list[dict[str, Any]], dict[str, int]]:
+def _memory(
+    path: Path,
+    events: Sequence[Event],
+    before: Sequence[int],
+    buffers: _Buffers,
+) -> tuple[list[dict[str, Any]], dict[str, int]]:
     out: list[dict[str, Any]] = []
     addresses: dict[str, int] = {}
     zeroed: dict[str, list[tuple[int, int]]] = {}
@@ -180,33 +238,57 @@ def _memory(path: Path, events: Sequence[Event], before: Sequence[int], buffers:
             continue
         where = f"{path}, line {event.line}"
         size = event.size if isinstance(event, Zero) else event.image.extent
-        row: dict[str, Any] = {"task": task, "memory": event.memory, "address": event.address, "size": size,
-                               "buffer": "", "line": event.line}
+        row: dict[str, Any] = {
+            "task": task,
+            "memory": event.memory,
+            "address": event.address,
+            "size": size,
+            "buffer": "",
+            "line": event.line,
+        }
         out.append(row)
         total += size
         if total > MOST_MEMORY:
-            raise ValueError(f"{where}: got {total} bytes of memory in all, allowed are {MOST_MEMORY}")
+            raise ValueError(
+                f"{where}: got {total} bytes of memory in all, allowed are {MOST_MEMORY}"
+            )
         if isinstance(event, Zero):
             zeroed.setdefault(event.memory, []).append((event.address, size))
             continue
         if not event.image.packed:
-            _within(where, f"{event.file} of {size:#x} bytes", event.address, size, zeroed.get(event.memory, []))
+            _within(
+                where,
+                f"{event.file} of {size:#x} bytes",
+                event.address,
+                size,
+                zeroed.get(event.memory, []),
+            )
         row["buffer"] = buffers.name(event.image)
         addresses.setdefault(row["buffer"], event.address)
-        kept = task > 0 or any(event.address < end and start < event.address + size for start, end in loaded)
+        kept = task > 0 or any(
+            event.address < end and start < event.address + size for start, end in loaded
+        )
         if event.image.packed:
             row["packed"] = True
         if event.image.packed or (kept and not event.image.whole):
             if len(event.image.runs) > MOST_RUNS:
-                raise ValueError(f"{where}: got {len(event.image.runs)} runs of bytes in {event.file} over what was "
-                                 f"there, allowed are {MOST_RUNS}")
+                raise ValueError(
+                    f"{where}: got {len(event.image.runs)} runs of bytes in {event.file} over what "
+                    "was "
+                    f"there, allowed are {MOST_RUNS}"
+                )
             row["runs"] = event.image.runs.tolist()
         loaded.append((event.address, event.address + size))
     return out, addresses
 
 
-def _checks(path: Path, events: Sequence[Event], after: Mapping[int, int], memory: Sequence[Mapping[str, Any]],
-            buffers: _Buffers) -> list[dict[str, Any]]:
+def _checks(
+    path: Path,
+    events: Sequence[Event],
+    after: Mapping[int, int],
+    memory: Sequence[Mapping[str, Any]],
+    buffers: _Buffers,
+) -> list[dict[str, Any]]:
     out: list[dict[str, Any]] = []
     for number, task in after.items():
         event = events[number]
@@ -214,30 +296,53 @@ def _checks(path: Path, events: Sequence[Event], after: Mapping[int, int], memor
         if event.crc is None and event.golden is None:
             continue
         where = f"{path}, line {event.line}"
-        set_aside = [(row["address"], row["size"]) for row in memory
-                     if event.memory in (row["memory"], ANY_MEMORY) and row["line"] < event.line]
+        set_aside = [
+            (row["address"], row["size"])
+            for row in memory
+            if event.memory in (row["memory"], ANY_MEMORY) and row["line"] < event.line
+        ]
         _within(where, f"a check of {event.size:#x} bytes", event.address, event.size, set_aside)
         if event.size > MOST_MEMORY:
-            raise ValueError(f"{where}: got a check of {event.size} bytes, allowed are {MOST_MEMORY}")
-        row = {"task": task, "memory": event.memory, "address": event.address, "size": event.size, "crc": event.crc,
-               "buffer": "", "line": event.line, "name": event.sync}
+            raise ValueError(
+                f"{where}: got a check of {event.size} bytes, allowed are {MOST_MEMORY}"
+            )
+        row = {
+            "task": task,
+            "memory": event.memory,
+            "address": event.address,
+            "size": event.size,
+            "crc": event.crc,
+            "buffer": "",
+            "line": event.line,
+            "name": event.sync,
+        }
         if event.golden is not None:
             held = event.golden.extent
             if event.golden.packed:
-                raise ValueError(f"{where}: got golden bytes up to offset {held:#x} with gaps, allowed is an image "
-                                 "without")
+                raise ValueError(
+                    f"{where}: got golden bytes up to offset {held:#x} with gaps, allowed is an "
+                    "image "
+                    "without"
+                )
             if held < event.size:
-                raise ValueError(f"{where}: got {held} golden bytes, allowed are at least {event.size}")
+                raise ValueError(
+                    f"{where}: got {held} golden bytes, allowed are at least {event.size}"
+                )
             row["buffer"] = buffers.name(event.golden)
         out.append(row)
     return out
 
 
-def _within(where: str, what: str, address: int, size: int, ranges: Sequence[tuple[int, int]]) -> None:
+def _within(
+    where: str, what: str, address: int, size: int, ranges: Sequence[tuple[int, int]]
+) -> None:
     """Refuse what begins inside memory that was set aside and ends outside it."""
     if not ranges:
         return
     for start, length in merged(*np.array(ranges, np.int64).T).tolist():
         if start <= address < start + length < address + size:
-            raise ValueError(f"{where}: got {what} at {address:#x}, past the end of the memory there, allowed is up to "
-                             f"{start + length:#x}")
+            raise ValueError(
+                f"{where}: got {what} at {address:#x}, past the end of the memory there, allowed "
+                "is up to "
+                f"{start + length:#x}"
+            )

@@ -9,7 +9,16 @@ from typing import NamedTuple
 import numpy as np
 
 from npulab.npus.kit import Job, RegisterMap, names_of, offsets_of
-from npulab.npus.nvdla.facts import ACCESS, DATA, LAUNCHES, POINTER, STARTS, TABLE_ENTRIES, TABLES, UNITS
+from npulab.npus.nvdla.facts import (
+    ACCESS,
+    DATA,
+    LAUNCHES,
+    POINTER,
+    STARTS,
+    TABLE_ENTRIES,
+    TABLES,
+    UNITS,
+)
 
 
 @dataclass(frozen=True)
@@ -28,9 +37,9 @@ class Tables:
         for register, value in writes:
             if register == ACCESS:
                 access = value
-                place = (value // 2 ** 16 & 1, value % 2 ** 10) if value // 2 ** 17 & 1 else None
+                place = (value // 2**16 & 1, value % 2**10) if value // 2**17 & 1 else None
             elif register == DATA and place is not None:
-                entries[place] = value % 2 ** 16
+                entries[place] = value % 2**16
                 place = (place[0], place[1] + 1)
         return Tables(entries, place, access)
 
@@ -40,11 +49,11 @@ class Tables:
         before = None
         for table, place in sorted(self.entries):
             if before != (table, place - 1):
-                out.append((access, 2 ** 17 + table * 2 ** 16 + place))
+                out.append((access, 2**17 + table * 2**16 + place))
             out.append((data, self.entries[table, place]))
             before = table, place
         if self.next is not None:
-            out.append((access, 2 ** 17 + self.next[0] * 2 ** 16 + self.next[1] % 2 ** 10))
+            out.append((access, 2**17 + self.next[0] * 2**16 + self.next[1] % 2**10))
         elif self.access is not None:
             out.append((access, self.access))
         return out
@@ -60,8 +69,10 @@ def lut_of(job: Job, unit: str) -> tuple[np.ndarray, np.ndarray]:
         raise LookupError(f"unit: got {unit!r}, allowed are SDP and CDP, which have tables")
     for table, place in _written([job], unit):
         if place >= TABLE_ENTRIES[table]:
-            raise ValueError(f"{unit}: got entry {place} of table {('LE', 'LO')[table]}, allowed is 0 to "
-                             f"{TABLE_ENTRIES[table] - 1}")
+            raise ValueError(
+                f"{unit}: got entry {place} of table {('LE', 'LO')[table]}, allowed is 0 to "
+                f"{TABLE_ENTRIES[table] - 1}"
+            )
     return tables_behind([job], unit)
 
 
@@ -78,9 +89,12 @@ def tables_behind(jobs: Iterable[Job], unit: str) -> tuple[np.ndarray, np.ndarra
 def _written(jobs: Iterable[Job], unit: str) -> Mapping[tuple[int, int], int]:
     tables = Tables()
     for job in jobs:
-        registers = {offsets_of(TABLES[job.block])[f"{unit}.{name}"]: name for name in (ACCESS, DATA)}
-        tables = tables.after((registers[offset], value)
-                              for offset, value in job.writes if offset in registers)
+        registers = {
+            offsets_of(TABLES[job.block])[f"{unit}.{name}"]: name for name in (ACCESS, DATA)
+        }
+        tables = tables.after(
+            (registers[offset], value) for offset, value in job.writes if offset in registers
+        )
     return tables.entries
 
 

@@ -16,7 +16,7 @@ from npulab.quant.rules import ROUNDINGS, shift_right
 
 WEIGHT_ORDERS = ("grouped", "plain")
 MOST_SHIFT = 62  # that quant.shift_right takes for values up to 2**62
-POWERS = np.array([2 ** n for n in range(63)])
+POWERS = np.array([2**n for n in range(63)])
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,16 @@ class Rules:
     transposed: bool = False
 
     def __post_init__(self) -> None:
-        for name, allowed in (("rounding", ROUNDINGS), ("table_rounding", ROUNDINGS), ("cdp_rounding", ROUNDINGS),
-                              ("weight_order", WEIGHT_ORDERS)):
+        for name, allowed in (
+            ("rounding", ROUNDINGS),
+            ("table_rounding", ROUNDINGS),
+            ("cdp_rounding", ROUNDINGS),
+            ("weight_order", WEIGHT_ORDERS),
+        ):
             if getattr(self, name) not in allowed:
-                raise ValueError(f"{name}: got {getattr(self, name)!r}, allowed is one of {', '.join(allowed)}")
+                raise ValueError(
+                    f"{name}: got {getattr(self, name)!r}, allowed is one of {', '.join(allowed)}"
+                )
         if not 1 <= self.fraction_bits <= 35:
             raise ValueError(f"fraction_bits: got {self.fraction_bits}, allowed is 1 to 35")
 
@@ -68,8 +74,13 @@ def _changed(rule: str, value: str) -> Rules:
     return replace(RULES, **change)
 
 
-MUTATIONS: Mapping[str, Rules] = MappingProxyType({"none": RULES} | {
-    row["change"]: _changed(row["rule"], row["value"]) for row in read_table(HERE / "mutations.csv")})
+MUTATIONS: Mapping[str, Rules] = MappingProxyType(
+    {"none": RULES}
+    | {
+        row["change"]: _changed(row["rule"], row["value"])
+        for row in read_table(HERE / "mutations.csv")
+    }
+)
 
 
 def saturated(values: Any, bits: int) -> np.ndarray:
@@ -78,7 +89,7 @@ def saturated(values: Any, bits: int) -> np.ndarray:
     >>> saturated(np.array([-200, 5, 200]), 8)
     array([-128,    5,  127])
     """
-    return np.minimum(np.maximum(values, -2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    return np.minimum(np.maximum(values, -(2 ** (bits - 1))), 2 ** (bits - 1) - 1)
 
 
 def shifted(values: np.ndarray, shift: int, rounding: str) -> np.ndarray:
@@ -92,7 +103,7 @@ def shifted(values: np.ndarray, shift: int, rounding: str) -> np.ndarray:
     if shift > MOST_SHIFT:
         # the lowest bit that stays tells whether there was more
         cut = min(shift - MOST_SHIFT, 63)
-        values, shift = values >> cut | (values & 2 ** cut - 1 != 0), MOST_SHIFT
+        values, shift = values >> cut | (values & 2**cut - 1 != 0), MOST_SHIFT
     return shift_right(values, shift, rounding)
 
 

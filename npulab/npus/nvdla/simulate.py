@@ -23,7 +23,7 @@ from npulab.npus.nvdla.rules import MUTATIONS, RULES, Rules
 from npulab.npus.nvdla.units import cdp, pdp, sdp
 from npulab.npus.nvdla.units.fields import Fields
 
-MOST_RESULT = 2 ** 26  # bytes of a result that a capture set no memory aside for
+MOST_RESULT = 2**26  # bytes of a result that a capture set no memory aside for
 NORMALISES = {"CDP", "CDP_RDMA"}
 RUN = (*CONVOLUTION, "SDP_RDMA", "SDP", "PDP_RDMA", "PDP", "CDP_RDMA", "CDP")
 Tables = Mapping[str, tuple[np.ndarray, np.ndarray]]
@@ -51,14 +51,18 @@ def executed(capture: Capture) -> tuple[Memory, Cube]:
     # elements of two bytes are computed alike on every chip
     features = {**FACTS.features(capture.chip), "int16": 1}
     if not capture.jobs:
-        raise Unsupported(f"capture {capture.name}: got no jobs, the simulated device runs one or more")
+        raise Unsupported(
+            f"capture {capture.name}: got no jobs, the simulated device runs one or more"
+        )
     registers, memory = capture.maps or maps(capture.chip), Memory.of(capture, MOST_MEMORY)
     for task, job in enumerate(capture.jobs):
         if task:
             memory.load(capture, task)
         if job.block not in registers:
-            raise Unsupported(f"block: got {job.block!r}, the simulated device runs {', '.join(registers)}")
-        tables = {unit: tables_behind(capture.jobs[:task + 1], unit) for unit in ("SDP", "CDP")}
+            raise Unsupported(
+                f"block: got {job.block!r}, the simulated device runs {', '.join(registers)}"
+            )
+        tables = {unit: tables_behind(capture.jobs[: task + 1], unit) for unit in ("SDP", "CDP")}
         v = Fields.of(job, features, registers[job.block])
         memory, place = _run(v, memory, tables, "memory" not in capture.parameters)
     return memory, place
@@ -66,11 +70,16 @@ def executed(capture: Capture) -> tuple[Memory, Cube]:
 
 def _run(v: Fields, memory: Memory, tables: Tables, anywhere: bool) -> tuple[Memory, Cube]:
     """Memory behind one job and where it writes; ``anywhere`` if no memory is set aside."""
-    on = {name.partition(".")[0] for name, value in v.values.items()
-          if name.endswith(".D_OP_ENABLE.OP_EN") and value}
+    on = {
+        name.partition(".")[0]
+        for name, value in v.values.items()
+        if name.endswith(".D_OP_ENABLE.OP_EN") and value
+    }
     if on - {*RUN}:
-        raise Unsupported(f"the job starts {', '.join(sorted(on - {*RUN}))}, the simulated device runs "
-                           f"{', '.join(RUN)}")
+        raise Unsupported(
+            f"the job starts {', '.join(sorted(on - {*RUN}))}, the simulated device runs "
+            f"{', '.join(RUN)}"
+        )
     flies = waiting.for_units(v, on)
     if on & NORMALISES:
         place = waiting.normalised_to(v)
@@ -104,9 +113,16 @@ def _run(v: Fields, memory: Memory, tables: Tables, anywhere: bool) -> tuple[Mem
 def _work(units: set[str], v: Fields, tables: Tables, memory: Memory) -> None:
     # a half of the multipliers that is off decides nothing, and CSC alone counts batches
     off = {"CMAC_B"} - units
-    values = {**v.values, "CDMA.D_BATCH_NUMBER.BATCHES": 0, "CACC.D_BATCH_NUMBER.BATCHES": 0,
-              **{f"{unit}.D_MISC_CFG.{name}": v[f"CSC.D_MISC_CFG.{name}"]
-                 for unit in off for name in ("CONV_MODE", "PROC_PRECISION")}}
+    values = {
+        **v.values,
+        "CDMA.D_BATCH_NUMBER.BATCHES": 0,
+        "CACC.D_BATCH_NUMBER.BATCHES": 0,
+        **{
+            f"{unit}.D_MISC_CFG.{name}": v[f"CSC.D_MISC_CFG.{name}"]
+            for unit in off
+            for name in ("CONV_MODE", "PROC_PRECISION")
+        },
+    }
     try:
         work(units, values, tables, memory, v.features)
     except Outside as error:  # the rest of an atom whose channels lie in memory
@@ -121,10 +137,15 @@ def _reserved(memory: Memory, place: Cube, anywhere: bool) -> Memory:
     if not anywhere or memory.holds(place.memory, place.base, place.size):
         return memory
     if place.size > MOST_RESULT:
-        raise Unsupported(f"the result at {place.base:#x} spans {place.size} bytes, covered are {MOST_RESULT}")
+        raise Unsupported(
+            f"the result at {place.base:#x} spans {place.size} bytes, covered are {MOST_RESULT}"
+        )
     for _, start, data in memory.ranges:
         if start < place.base + place.size and place.base < start + len(data):
-            raise Hang(f"the result at {place.base:#x}, {place.size} bytes, overlaps a buffer at {start:#x}")
+            raise Hang(
+                f"the result at {place.base:#x}, {place.size} bytes, overlaps a buffer at "
+                f"{start:#x}"
+            )
     return memory.with_range(place.base, place.size)
 
 
@@ -150,7 +171,11 @@ def replay(capture: Capture, rules: Rules = RULES) -> tuple[Range, ...]:
         except Unsupported:
             raise
         except (Hang, ValueError) as error:
-            line = capture.parameters["operations"][task]["line"] if "operations" in capture.parameters else None
+            line = (
+                capture.parameters["operations"][task]["line"]
+                if "operations" in capture.parameters
+                else None
+            )
             where = f"operation {task}" + f" (line {line})" * (line is not None)
             raise ValueError(f"capture {capture.name}, {where}: {error}") from error
         ranges += checked(capture, memory, task + 1)
@@ -165,15 +190,23 @@ def _operate(job: Job, memory: Memory, features: Features, rules: Rules = RULES)
     """
     units = set(units_of(job))
     if units - set(RUN):
-        raise Unsupported(f"units: got {', '.join(sorted(units - set(RUN)))}, covered are {', '.join(RUN)}")
+        raise Unsupported(
+            f"units: got {', '.join(sorted(units - set(RUN)))}, covered are {', '.join(RUN)}"
+        )
     values = Fields.of(job, features)
     waiting.for_units(values, units)
     tables = {unit: lut_of(job, unit) for unit in units & {"SDP", "CDP"}}
     work(units, values.values, tables, memory, features, rules)
 
 
-def work(units: Collection[str], values: Mapping[str, int], tables: Tables, memory: Memory,
-         features: Features, rules: Rules = RULES) -> None:
+def work(
+    units: Collection[str],
+    values: Mapping[str, int],
+    tables: Tables,
+    memory: Memory,
+    features: Features,
+    rules: Rules = RULES,
+) -> None:
     """Let units that were started together work in memory: raw values by full name, tables by unit.
 
     Raises what the units raise.
@@ -195,4 +228,7 @@ def mutated(capture: Capture, mutations: Mapping[str, Rules] = MUTATIONS) -> dic
 
     Raises as ``replay``.
     """
-    return {name: not any(one.differing for one in replay(capture, rules)) for name, rules in mutations.items()}
+    return {
+        name: not any(one.differing for one in replay(capture, rules))
+        for name, rules in mutations.items()
+    }

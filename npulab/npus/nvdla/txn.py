@@ -1,13 +1,15 @@
 """Traces in ``.txn`` files: a command a line, ``#`` and ``//`` start comments.
 
-======================================= ==============================================================================
+=======================================
+==============================================================================
 ``load_mem address size file``          the first ``size`` bytes of an image put into memory
 ``write_reg 0xffffWWWW value``          byte address 4 * 0xWWWW
 ``read_reg 0xffffWWWW mask expected``   polled until the masked value is as expected
 ``until 0xffffWWWW expected``           the same for all bits
 ``wait``                                for an interrupt
 ``dump_mem address size file``          memory that is to be as the image
-======================================= ==============================================================================
+=======================================
+==============================================================================
 
 An address below 0xffff0000 is a byte address.  No command says which memory it means: addresses of
 both differ.  Source: the traces of nvdla/hw, branch nvdlav1; ``until`` those that are made of logs
@@ -57,7 +59,9 @@ def _offset(text: str) -> int:
     return WORD_BYTES * (address - BUS) if address >= BUS else address
 
 
-def _events(line: int, words: Sequence[str], folder: Path, names: dict[int, str]) -> Sequence[Event]:
+def _events(
+    line: int, words: Sequence[str], folder: Path, names: dict[int, str]
+) -> Sequence[Event]:
     what, *said = words
     if what not in ARGUMENTS:
         raise ValueError(f"got command {what[:60]!r}, allowed are {', '.join(ARGUMENTS)}")
@@ -67,15 +71,20 @@ def _events(line: int, words: Sequence[str], folder: Path, names: dict[int, str]
         return (Done(line),)
     if what == "load_mem":
         address, size = extent(said[0], said[1])
-        return (Load(line, ANY_MEMORY, address, read_lines(image_file(folder, said[2]), size), said[2]),)
+        return (
+            Load(line, ANY_MEMORY, address, read_lines(image_file(folder, said[2]), size), said[2]),
+        )
     if what == "dump_mem":
         address, size = extent(said[0], said[1])
         golden = read_lines(image_file(folder, said[2]), size)
         return (Check(line, ANY_MEMORY, address, size, golden=golden, sync=said[2]),)
     offset = _offset(said[0])
     if offset not in names:
-        raise ValueError(f"got address {said[0]!r}, allowed is that of a register: a byte address, or {BUS:#x} and its "
-                         "word")
+        raise ValueError(
+            f"got address {said[0]!r}, allowed is that of a register: a byte address, or {BUS:#x} "
+            "and its "
+            "word"
+        )
     if what == "write_reg":
         return (Write(line, offset, number(said[1], WORDS, "value")),)
     mask = number(said[1], WORDS, "mask") if what == "read_reg" else WORDS - 1

@@ -21,8 +21,8 @@ from npulab.npus.nvdla.units.pdp import axes
 from npulab.npus.nvdla.units.sdp import Stage, bypassed, compares
 
 NEEDED = ("CDMA", "CSC", "CMAC_A", "CACC")  # a convolution may do with one half of the multipliers
-MOST = 2 ** 23  # elements of a result, or of one channel
-MOST_PRODUCTS, MOST_TAPS, MOST_WINDOWS = 2 ** 32, 2 ** 18, 2 ** 20
+MOST = 2**23  # elements of a result, or of one channel
+MOST_PRODUCTS, MOST_TAPS, MOST_WINDOWS = 2**32, 2**18, 2**20
 
 
 def for_units(v: Fields, on: Collection[str]) -> bool:
@@ -50,8 +50,11 @@ def convolving(v: Fields) -> list[str]:
     v.agree("convolution")
     units = [unit for unit in CONVOLUTION if v[f"{unit}.D_OP_ENABLE.OP_EN"]]
     for unit in units:
-        v.same("CDMA.D_MISC_CFG.CONV_MODE", f"{unit}.D_MISC_CFG.CONV_MODE",
-               "units that compute in different ways wait for one another")
+        v.same(
+            "CDMA.D_MISC_CFG.CONV_MODE",
+            f"{unit}.D_MISC_CFG.CONV_MODE",
+            "units that compute in different ways wait for one another",
+        )
     return units
 
 
@@ -73,13 +76,29 @@ def for_convolution(v: Fields, memory: Memory) -> tuple[int, int, int]:
     _few(prod(stored.shape[1:]), "the weights of a kernel", MOST_TAPS)
     _few(prod(stored.shape) * rows * columns, "the products", MOST_PRODUCTS)
     fetch.weights_of(v, size, image)
-    _hold(memory, *fetch.weights_at(v), stored.used, "CDMA (weights) reads", "where nothing was put")
+    _hold(
+        memory, *fetch.weights_at(v), stored.used, "CDMA (weights) reads", "where nothing was put"
+    )
     if image:
         if stored.channels % 4:
-            raise Hang(f"kernels of an image have columns of {stored.channels} channels, allowed is pixels of 4")
+            raise Hang(
+                f"kernels of an image have columns of {stored.channels} channels, allowed is "
+                "pixels of 4"
+            )
         v.expect("simulate image")
-        _read(memory, Cube(*v.shape(FEATURES), 4, v[PITCHES[0]], 0, 1, MEMORIES[v[DATA_MEMORY]], v.address(DATA)),
-              "CDMA (pixels)")
+        _read(
+            memory,
+            Cube(
+                *v.shape(FEATURES),
+                4,
+                v[PITCHES[0]],
+                0,
+                1,
+                MEMORIES[v[DATA_MEMORY]],
+                v.address(DATA),
+            ),
+            "CDMA (pixels)",
+        )
     else:
         v.expect("simulate features")
         _aligned(v, DATA, *PITCHES)
@@ -104,47 +123,68 @@ def for_points(v: Fields, memory: Memory, output: Cube, sums: tuple[int, int, in
         v.agree("points")
         _read(memory, _side(v, "SDP_RDMA", "SRC", shape, output.itemsize), "SDP_RDMA (SRC)")
     elif sums != shape:
-        raise Hang(f"SDP waits for {shape[2]} channels of {shape[0]}x{shape[1]}, CACC gives {sums[2]} of "
-                   f"{sums[0]}x{sums[1]}")
+        raise Hang(
+            f"SDP waits for {shape[2]} channels of {shape[0]}x{shape[1]}, CACC gives {sums[2]} of "
+            f"{sums[0]}x{sums[1]}"
+        )
     for name in LETTERS:
         if bypassed(v, name):
             continue
         stage = Stage(v, name, shape, output.lanes)
         if stage.from_memory:
             if not v["SDP_RDMA.D_OP_ENABLE.OP_EN"]:
-                raise Hang(f"SDP.D_DP_{name}_{stage.from_memory[0]}_CFG waits for an operand from memory, nobody "
-                           "started SDP_RDMA")
+                raise Hang(
+                    f"SDP.D_DP_{name}_{stage.from_memory[0]}_CFG waits for an operand from memory, "
+                    "nobody "
+                    "started SDP_RDMA"
+                )
             v.agree("points")
             _read(memory, stage.cube, f"SDP_RDMA ({name})")
     if compares(v):
-        raise Unsupported("SDP.D_DP_EW_CFG.EW_ALU_ALGO is 3 (EQL), which writes no output; covered is 0 to 2")
+        raise Unsupported(
+            "SDP.D_DP_EW_CFG.EW_ALU_ALGO is 3 (EQL), which writes no output; covered is 0 to 2"
+        )
 
 
 def pooled_to(v: Fields) -> Cube:
     """Where PDP writes."""
-    return _side(v, "PDP", "DST", v.shape("PDP.D_DATA_CUBE_OUT_{0}.CUBE_OUT_{0}"),
-                 v.precision("PDP.D_DATA_FORMAT.INPUT_DATA"))
+    return _side(
+        v,
+        "PDP",
+        "DST",
+        v.shape("PDP.D_DATA_CUBE_OUT_{0}.CUBE_OUT_{0}"),
+        v.precision("PDP.D_DATA_FORMAT.INPUT_DATA"),
+    )
 
 
 def for_pooling(v: Fields, memory: Memory, output: Cube, handed: Cube | None) -> None:
     """PDP behind what SDP hands over, which would be a cube like that, or from memory."""
     v.expect("run pooling")
     v.agree("pooling")
-    _few(output.height * output.width * output.channels, "the elements of PDP's output", MOST_WINDOWS)
+    _few(
+        output.height * output.width * output.channels, "the elements of PDP's output", MOST_WINDOWS
+    )
     height, width, channels = shape = v.shape("PDP.D_DATA_CUBE_IN_{0}.CUBE_IN_{0}")
     if v["PDP.D_OPERATION_MODE_CFG.FLYING_MODE"]:
         v.agree("pooling from memory")
         _read(memory, _side(v, "PDP_RDMA", "SRC", shape, output.itemsize), "PDP_RDMA (SRC)")
     elif handed is None or handed.shape != (height, width, output.shape[2]):
-        raise Hang(f"PDP waits for {channels} channels of {height}x{width} from SDP, which gives others")
+        raise Hang(
+            f"PDP waits for {channels} channels of {height}x{width} from SDP, which gives others"
+        )
     axes(v, shape, (output.height, output.width))
     writes(memory, output, "PDP (DST)")
 
 
 def normalised_to(v: Fields) -> Cube:
     """Where CDP writes."""
-    return _side(v, "CDP", "DST", v.shape("CDP_RDMA.D_DATA_CUBE_{0}.{0}"),
-                 v.precision("CDP.D_DATA_FORMAT.INPUT_DATA_TYPE"))
+    return _side(
+        v,
+        "CDP",
+        "DST",
+        v.shape("CDP_RDMA.D_DATA_CUBE_{0}.{0}"),
+        v.precision("CDP.D_DATA_FORMAT.INPUT_DATA_TYPE"),
+    )
 
 
 def for_normalisation(v: Fields, memory: Memory, output: Cube) -> None:

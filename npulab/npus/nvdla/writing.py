@@ -47,19 +47,31 @@ def trace_files(capture: Capture) -> dict[str, bytes]:
         memory, checks = _placed(capture)
     named = {row["memory"] for row in (*memory, *checks)}
     if not named <= set(MEMORIES):
-        raise ValueError(f"trace of {capture.name}: got memory {', '.join(sorted(named - set(MEMORIES)))}, allowed are "
-                         f"{', '.join(MEMORIES)}, which .cfg traces tell apart and .txn traces ({ANY_MEMORY}) do not")
+        raise ValueError(
+            f"trace of {capture.name}: got memory {', '.join(sorted(named - set(MEMORIES)))}, "
+            "allowed are "
+            f"{', '.join(MEMORIES)}, which .cfg traces tell apart and .txn traces ({ANY_MEMORY}) "
+            "do not"
+        )
     runs = {row["buffer"]: row["runs"] for row in memory if "runs" in row}
     packed = {row["buffer"] for row in memory if row.get("packed")}
     used = dict.fromkeys(row["buffer"] for row in (*memory, *checks) if row["buffer"])
     head = [f"// {capture}", f"{PROVENANCE}{capture.provenance}"]
     text = "\n".join([*head, *_statements(capture, memory, checks)]) + "\n"
-    return {f"{capture.name}.cfg": text.encode(),
-            **{f"{name}.dat": image_text(capture.buffers[name], runs.get(name), name in packed).encode()
-               for name in used}}
+    return {
+        f"{capture.name}.cfg": text.encode(),
+        **{
+            f"{name}.dat": image_text(
+                capture.buffers[name], runs.get(name), name in packed
+            ).encode()
+            for name in used
+        },
+    }
 
 
-def image_text(data: bytes, runs: Sequence[tuple[int, int]] | None = None, packed: bool = False) -> str:
+def image_text(
+    data: bytes, runs: Sequence[tuple[int, int]] | None = None, packed: bool = False
+) -> str:
     """An image as records of up to 32 bytes, all of it or its ``runs`` (offset, size); of a
     ``packed`` one the data are the bytes of its runs.
 
@@ -73,27 +85,42 @@ def image_text(data: bytes, runs: Sequence[tuple[int, int]] | None = None, packe
         begin = at if packed else start
         at += size
         for first in range(0, size, RECORD):
-            part = data[begin + first:begin + min(first + RECORD, size)]
-            records.append(f"{{offset:{start + first:#x}, size:{len(part)}, "
-                           f"payload:0x{part.hex(' ').replace(' ', ' 0x')}}} ,\n")
+            part = data[begin + first : begin + min(first + RECORD, size)]
+            records.append(
+                f"{{offset:{start + first:#x}, size:{len(part)}, "
+                f"payload:0x{part.hex(' ').replace(' ', ' 0x')}}} ,\n"
+            )
     return f"{{\n{''.join(records)}}}\n"
 
 
 def _placed(capture: Capture) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Memory and checks of a capture that says where its buffers lie."""
     if not {OUTPUT} <= capture.buffers.keys() & capture.addresses.keys():
-        raise ValueError(f"trace of {capture.name}: got no output and its address, allowed is a capture with both, as "
-                         "npulab.Simulated().record gives")
+        raise ValueError(
+            f"trace of {capture.name}: got no output and its address, allowed is a capture with "
+            "both, as "
+            "npulab.Simulated().record gives"
+        )
     rows: list[dict[str, Any]] = [
-        {"task": 0, "memory": MEMORIES[1], "address": at, "size": len(capture.buffers[name]),
-         "buffer": "" if name == OUTPUT else name} for name, at in capture.addresses.items()
-        if name in capture.buffers and name != COMMANDS]
-    check, = (row for row in rows if not row["buffer"])
+        {
+            "task": 0,
+            "memory": MEMORIES[1],
+            "address": at,
+            "size": len(capture.buffers[name]),
+            "buffer": "" if name == OUTPUT else name,
+        }
+        for name, at in capture.addresses.items()
+        if name in capture.buffers and name != COMMANDS
+    ]
+    (check,) = (row for row in rows if not row["buffer"])
     return rows, [{**check, "task": len(capture.jobs), "crc": zlib.crc32(capture.buffers[OUTPUT])}]
 
 
-def _statements(capture: Capture, memory: Sequence[Mapping[str, Any]], checks: Sequence[Mapping[str, Any]],
-                ) -> Iterator[str]:
+def _statements(
+    capture: Capture,
+    memory: Sequence[Mapping[str, Any]],
+    checks: Sequence[Mapping[str, Any]],
+) -> Iterator[str]:
     for task in range(len(capture.jobs) + 1):
         sync = f"sync_id_{task - 1}"
         if task:
@@ -104,13 +131,20 @@ def _statements(capture: Capture, memory: Sequence[Mapping[str, Any]], checks: S
         asked = [_check(row, sync) for row in checks if row["task"] == task]
         yield from asked or [f"check_nothing({sync});"] * (task > 0)
         for row in (row for row in memory if row["task"] == task):
-            what, more = ("mem_load", f'"{row["buffer"]}.dat"') if row["buffer"] else \
-                ("mem_init", f"{row['size']:#x}, {PATTERN}")
+            what, more = (
+                ("mem_load", f'"{row["buffer"]}.dat"')
+                if row["buffer"]
+                else ("mem_init", f"{row['size']:#x}, {PATTERN}")
+            )
             yield f"{what}({row['memory']}, {row['address']:#x}, {more});"
 
 
 def _check(row: Mapping[str, Any], sync: str) -> str:
-    what, wanted = ("check_file", f'"{row["buffer"]}.dat"') if row["crc"] is None else ("check_crc", f"{row['crc']:#x}")
+    what, wanted = (
+        ("check_file", f'"{row["buffer"]}.dat"')
+        if row["crc"] is None
+        else ("check_crc", f"{row['crc']:#x}")
+    )
     return f"{what}({sync}, {row['memory']}, {row['address']:#x}, {row['size']:#x}, {wanted});"
 
 

@@ -14,6 +14,12 @@ from npulab.npus.onert.simulate import simulate as run_simulated
 
 TARGET = FACTS.target(
     "Samsung ONE runtime, fully connected layers by ruy",
-    lift, lower, run_simulated, recode, explain, outline, rule_of,
+    lift,
+    lower,
+    run_simulated,
+    recode,
+    explain,
+    outline,
+    rule_of,
     rule=SEPARATE,
 )

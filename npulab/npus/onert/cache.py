@@ -22,12 +22,19 @@ from typing import NamedTuple
 from npulab.npus.kit import pd, refuse_if
 
 # ruy/prepacked_cache.h: kDefaultEjectionThresholdBytes, now kDefaultMaxBuffersBytes
-LIMIT = 2 ** 28
-# columns of the result that kCacheLHSOnNarrowMul takes at most; ONE's FullyConnectedLayer::prepare too
+LIMIT = 2**28
+# columns of the result that kCacheLHSOnNarrowMul takes at most; ONE's FullyConnectedLayer::prepare
+# too
 NARROW = 4
 SEVERAL = 4  # kernels side by side that kCacheIfSignificantSpeedup takes at most
-POLICIES = {"kNoCache": "2020", "kCacheLHSOnNarrowMul": "2020", "kNeverCache": "present",
-            "kCacheIfLargeSpeedup": "present", "kCacheIfSignificantSpeedup": "present", "kAlwaysCache": "present"}
+POLICIES = {
+    "kNoCache": "2020",
+    "kCacheLHSOnNarrowMul": "2020",
+    "kNeverCache": "present",
+    "kCacheIfLargeSpeedup": "present",
+    "kCacheIfSignificantSpeedup": "present",
+    "kAlwaysCache": "present",
+}
 # glibc malloc.c: a block of its own mapping begins a header of two words (of 4 or 8 bytes) behind
 # the start of a page
 PAGE, HEADERS = 4096, (8, 16)
@@ -165,8 +172,12 @@ def caches(policy: str, layer: Layer) -> bool:
     [False, False, False, False, True, True]
     """
     refuse_if(policy not in POLICIES, "policy", f"{policy!r}", f"is {', '.join(POLICIES)}")
-    widest = {"kCacheLHSOnNarrowMul": NARROW, "kCacheIfLargeSpeedup": layer.other,
-              "kCacheIfSignificantSpeedup": SEVERAL * layer.other, "kAlwaysCache": layer.columns}.get(policy, -1)
+    widest = {
+        "kCacheLHSOnNarrowMul": NARROW,
+        "kCacheIfLargeSpeedup": layer.other,
+        "kCacheIfSignificantSpeedup": SEVERAL * layer.other,
+        "kAlwaysCache": layer.columns,
+    }.get(policy, -1)
     return layer.cacheable and layer.columns <= widest
 
 
@@ -177,7 +188,9 @@ def key(policy: str, layer: Layer) -> tuple[object, ...]:
     return layer.address, layer.packed_shape, layer.block, layer.zero_point
 
 
-def replay(events: Iterable[Event], policy: str = "kCacheLHSOnNarrowMul", limit: int = LIMIT) -> list[Outcome]:
+def replay(
+    events: Iterable[Event], policy: str = "kCacheLHSOnNarrowMul", limit: int = LIMIT
+) -> list[Outcome]:
     """What becomes of events, one outcome each, up to the first segmentation fault.
 
     Of a run: "zeros" (nothing is multiplied), "hit" (packed before), "packed" (now, and kept),
@@ -207,8 +220,10 @@ def replay(events: Iterable[Event], policy: str = "kCacheLHSOnNarrowMul", limit:
 
 def table(outcomes: Iterable[Outcome]) -> pd.DataFrame:
     """One row per outcome, its parts as columns, the address in hexadecimal ("" for none)."""
-    rows = [{**step._asdict(), "address": "" if step.address is None else f"{step.address:#x}"}
-            for step in outcomes]
+    rows = [
+        {**step._asdict(), "address": "" if step.address is None else f"{step.address:#x}"}
+        for step in outcomes
+    ]
     return pd.DataFrame(rows, columns=Outcome._fields)
 
 
@@ -233,8 +248,10 @@ class _Machine:
                 self.cache, self.held, outcome = {}, 0, "emptied"
             case Allocate(_, data):
                 if address in self.memory:
-                    raise ValueError(f"event {number}: got {data!r} at {address:#x}, where "
-                                     f"{self.at(address)!r} lies, allowed is a free address")
+                    raise ValueError(
+                        f"event {number}: got {data!r} at {address:#x}, where "
+                        f"{self.at(address)!r} lies, allowed is a free address"
+                    )
                 self.memory[address], outcome = event, "allocated"
             case Free():
                 outcome = "freed" if address in self.memory else "double free"
@@ -243,19 +260,36 @@ class _Machine:
             case Prepare(layer):
                 name, address = layer.name, layer.address
                 if address is not None and address not in self.memory:
-                    raise ValueError(f"event {number}: got layer {name} with weights at "
-                                     f"{address:#x}, allowed is an address that holds some")
+                    raise ValueError(
+                        f"event {number}: got layer {name} with weights at "
+                        f"{address:#x}, allowed is an address that holds some"
+                    )
                 self.layers[name], outcome = (layer, self.at(address)), "prepared"
             case Run(name, zeros):
-                refuse_if(name not in self.layers, f"event {number}", f"a run of {name}",
-                          f"is a layer that was prepared: {', '.join(self.layers) or 'none was'}")
+                refuse_if(
+                    name not in self.layers,
+                    f"event {number}",
+                    f"a run of {name}",
+                    f"is a layer that was prepared: {', '.join(self.layers) or 'none was'}",
+                )
                 layer, weights = self.layers[name]
                 address, outcome = layer.address, "zeros"
                 if not zeros:
                     outcome, packed, ejected = self.run(layer, weights)
         at = "" if isinstance(event, Renew) else self.at(address)
-        return Outcome(number, type(event).__name__.lower(), name, address, outcome,
-                       outcome in FAULTS, at, packed, ejected, len(self.cache), self.held)
+        return Outcome(
+            number,
+            type(event).__name__.lower(),
+            name,
+            address,
+            outcome,
+            outcome in FAULTS,
+            at,
+            packed,
+            ejected,
+            len(self.cache),
+            self.held,
+        )
 
     def run(self, layer: Layer, weights: str) -> tuple[str, str, tuple[str, ...]]:
         """(outcome, what the layer multiplies by, what was ejected); ``weights`` is what it was

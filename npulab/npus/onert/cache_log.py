@@ -16,12 +16,24 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from npulab.npus.kit import pd, read_table, refuse_if
-from npulab.npus.onert.cache import NARROW, Allocate, Event, Free, Layer, Prepare, Renew, Run, replay
+from npulab.npus.onert.cache import (
+    NARROW,
+    Allocate,
+    Event,
+    Free,
+    Layer,
+    Prepare,
+    Renew,
+    Run,
+    replay,
+)
 from npulab.npus.onert.facts import HERE
 
 LINE = re.compile(r"(?:virtual )?void onert::")
-WHOLE = re.compile(r"(?:virtual )?void onert::[\w:]*\bFullyConnectedLayer::(prepare|fullyConnectedHybrid)\(\) "
-                   r"(0x[0-9a-fA-F]{1,16})(?: +(.*?))? *$")
+WHOLE = re.compile(
+    r"(?:virtual )?void onert::[\w:]*\bFullyConnectedLayer::(prepare|fullyConnectedHybrid)\(\) "
+    r"(0x[0-9a-fA-F]{1,16})(?: +(.*?))? *$"
+)
 PREPARE, HYBRID = "prepare", "fullyConnectedHybrid"
 FORMS = [tuple(row.values()) for row in read_table(HERE / "log.csv")]
 PARTS = {"ADDRESS": r" *(\(nil\)|0x[0-9a-fA-F]{1,16})", "COUNT": r"(\d{1,9})"}
@@ -60,18 +72,27 @@ class Log:
         cached, "" where the other side is too wide), runs (whole ones), freed (the line that says
         so, 0 where none does), seen_freed (the first line that says they had been freed), stopped
         (whether the log ends inside a run)."""
-        weights = {entry.layer: None for entry in self.lines if entry.function == PREPARE} \
-            | {entry.layer: entry.number for entry in self.lines if entry.what == "cached"}
+        weights = {entry.layer: None for entry in self.lines if entry.function == PREPARE} | {
+            entry.layer: entry.number for entry in self.lines if entry.what == "cached"
+        }
         rows = []
         for layer, address in weights.items():
-            mine = [entry for entry in self.lines if (entry.layer, entry.function) == (layer, HYBRID)]
-            rows.append((
-                f"{layer:#x}", "" if address is None else f"{address:#x}",
-                sum(entry.what == "multiplied" for entry in mine),
-                next((entry.line for entry in mine if entry.frees), 0),
-                next((entry.line for entry in mine if entry.what == "freed before"), 0),
-                bool(mine and self.fault and mine[-1].what == "multiplies")))
-        return pd.DataFrame(rows, columns=["layer", "weights", "runs", "freed", "seen_freed", "stopped"])
+            mine = [
+                entry for entry in self.lines if (entry.layer, entry.function) == (layer, HYBRID)
+            ]
+            rows.append(
+                (
+                    f"{layer:#x}",
+                    "" if address is None else f"{address:#x}",
+                    sum(entry.what == "multiplied" for entry in mine),
+                    next((entry.line for entry in mine if entry.frees), 0),
+                    next((entry.line for entry in mine if entry.what == "freed before"), 0),
+                    bool(mine and self.fault and mine[-1].what == "multiplies"),
+                )
+            )
+        return pd.DataFrame(
+            rows, columns=["layer", "weights", "runs", "freed", "seen_freed", "stopped"]
+        )
 
     def events(self, zeros: bool = False, renewed: bool = False) -> list[Event]:
         """What the log says happened, for ``cache.replay``.
@@ -121,8 +142,10 @@ class Reading(NamedTuple):
     why: str
 
 
-READINGS = [Reading(row["name"], row["policy"], row["zeros"] == "1", row["renewed"] == "1", row["why"])
-            for row in read_table(HERE / "readings.csv")]
+READINGS = [
+    Reading(row["name"], row["policy"], row["zeros"] == "1", row["renewed"] == "1", row["why"])
+    for row in read_table(HERE / "readings.csv")
+]
 
 
 def read_log(text: str) -> Log:
@@ -147,8 +170,12 @@ def read_log(text: str) -> Log:
             fault = number
         if not LINE.match(text_line):
             continue
-        refuse_if(fault, f"line {number}",
-                  f"a layer's line behind the segmentation fault of line {fault}", "is none")
+        refuse_if(
+            fault,
+            f"line {number}",
+            f"a layer's line behind the segmentation fault of line {fault}",
+            "is none",
+        )
         entry = _parsed(number, text_line)
         _check(entry, last.get(entry.layer), known, freed)
         if entry.function == PREPARE:
@@ -158,8 +185,12 @@ def read_log(text: str) -> Log:
             freed.add(known[entry.layer] or 0)
         last[entry.layer] = entry
         lines.append(entry)
-    refuse_if(not lines, "log", f"{len(text.splitlines())} lines and none of a FullyConnectedLayer",
-              "are lines of its prepare() and fullyConnectedHybrid()")
+    refuse_if(
+        not lines,
+        "log",
+        f"{len(text.splitlines())} lines and none of a FullyConnectedLayer",
+        "are lines of its prepare() and fullyConnectedHybrid()",
+    )
     return Log(tuple(lines), fault)
 
 
@@ -177,8 +208,16 @@ def readings(log: Log) -> pd.DataFrame:
         ran = [step for step in outcomes if step.what == "run"]
         stopped = bool(ran) and ran[-1].outcome == "segmentation fault"
         ends = f"{ran[-1].outcome} of {ran[-1].layer}" if ran else "nothing runs"
-        rows.append((reading.name, reading.policy, ends, sum(step.fault for step in outcomes),
-                     stopped == bool(log.fault) and len(ran) == runs, reading.why))
+        rows.append(
+            (
+                reading.name,
+                reading.policy,
+                ends,
+                sum(step.fault for step in outcomes),
+                stopped == bool(log.fault) and len(ran) == runs,
+                reading.why,
+            )
+        )
     return pd.DataFrame(rows, columns=["reading", "policy", "ends", "faults", "agrees", "why"])
 
 
@@ -186,9 +225,11 @@ def _parsed(number: int, line: str) -> LogLine:
     """What one line says."""
     whole = WHOLE.match(line)
     if not whole:
-        raise ValueError(f"line {number}: got {line[:120]!r}, allowed is a line of "
-                         "FullyConnectedLayer's prepare() or fullyConnectedHybrid() with the "
-                         "address of the layer")
+        raise ValueError(
+            f"line {number}: got {line[:120]!r}, allowed is a line of "
+            "FullyConnectedLayer's prepare() or fullyConnectedHybrid() with the "
+            "address of the layer"
+        )
     function, layer, message = whole[1], int(whole[2], 16), whole[3] or ""
     forms = {form: what for owner, form, what, _ in FORMS if owner == function}
     for form, what in forms.items():
@@ -199,18 +240,27 @@ def _parsed(number: int, line: str) -> LogLine:
         if match:
             value = match[1] if match.groups() else NONE
             base = 16 if value.startswith("0x") else 10
-            return LogLine(number, function, layer, what, None if value == NONE else int(value, base))
-    raise ValueError(f"line {number}: got {message[:80]!r} of {function}(), allowed is one of "
-                     f"{', '.join(repr(form) for form in forms if form)}")
+            return LogLine(
+                number, function, layer, what, None if value == NONE else int(value, base)
+            )
+    raise ValueError(
+        f"line {number}: got {message[:80]!r} of {function}(), allowed is one of "
+        f"{', '.join(repr(form) for form in forms if form)}"
+    )
 
 
-def _check(entry: LogLine, previous: LogLine | None, known: dict[int, int | None],
-           freed: set[int]) -> None:
+def _check(
+    entry: LogLine, previous: LogLine | None, known: dict[int, int | None], freed: set[int]
+) -> None:
     """Raises ValueError for a line that cannot come where it is."""
     where, layer, what = f"line {entry.line}", f"{entry.layer:#x}", entry.what
     had = previous.what if previous and previous.function == entry.function else ""
-    refuse_if(BEFORE[what] and had != BEFORE[what], where,
-              f"{what!r} of {layer} after {had or 'nothing'!r}", f"is after {BEFORE[what]!r}")
+    refuse_if(
+        BEFORE[what] and had != BEFORE[what],
+        where,
+        f"{what!r} of {layer} after {had or 'nothing'!r}",
+        f"is after {BEFORE[what]!r}",
+    )
     if entry.function == PREPARE:
         if what == "cached" and entry.number is None:
             raise ValueError(f"{where}: got no address, allowed is that of the weights")
@@ -219,9 +269,14 @@ def _check(entry: LogLine, previous: LogLine | None, known: dict[int, int | None
     address = known[entry.layer]
     if what in ("multiplies", "multiplied") and entry.number != address:
         got, allowed = (NONE if n is None else f"{n:#x}" for n in (entry.number, address))
-        raise ValueError(f"{where}: got {got} as the weights of {layer}, allowed is {allowed} as it "
-                         "was prepared")
+        raise ValueError(
+            f"{where}: got {got} as the weights of {layer}, allowed is {allowed} as it was prepared"
+        )
     if what in ("drops", "freed before") and address is None:
         raise ValueError(f"{where}: got {what!r} of {layer}, allowed where its weights are cached")
-    refuse_if(what == "freed before" and address not in freed, where,
-              f"weights of {layer} freed before", "after a line that frees them")
+    refuse_if(
+        what == "freed before" and address not in freed,
+        where,
+        f"weights of {layer} freed before",
+        "after a line that frees them",
+    )

@@ -11,7 +11,7 @@ SIDES = ("lhs", "rhs")  # the weights, the input rows
 # A column stride of whole KiB makes columns share cache sets: versions that avoid it have so many
 # elements more (RS).
 ALIASING_BYTES, APART = 1024, 64
-MOST_BYTES = 2 ** 26  # of a buffer
+MOST_BYTES = 2**26  # of a buffer
 # Quirks of a runtime: the weights come out of the prepacked cache; a compiler made one operation of
 # two; a version of ruy as of the notes.
 CACHED, FUSED, AVOIDS = "cached-weights", "fused-multiply-add", "avoid-aliasing"

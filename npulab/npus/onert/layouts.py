@@ -10,8 +10,15 @@ from npulab.npus.kit import SIGNED, refuse_if, up
 from npulab.npus.onert.facts import ALIASING_BYTES, APART, CHIPS, SIDES
 
 
-def packed(shape: tuple[int, int], chip: str, side: str = "lhs", *, dtype: str = "int8", zero_point: int = 0,
-           stride: int = 0) -> Layout:
+def packed(
+    shape: tuple[int, int],
+    chip: str,
+    side: str = "lhs",
+    *,
+    dtype: str = "int8",
+    zero_point: int = 0,
+    stride: int = 0,
+) -> Layout:
     """The layout of a packed 8-bit matrix ``(depth, columns)`` of a path: elements, then an int32
     sum for each column.
 
@@ -30,14 +37,27 @@ def packed(shape: tuple[int, int], chip: str, side: str = "lhs", *, dtype: str =
         raise LookupError(f"dtype: got {dtype!r}, allowed is int8 or uint8")
     low = 0 if dtype == "uint8" else -SIGNED
     if not low <= zero_point < low + 2 * SIGNED:
-        raise ValueError(f"zero_point: got {zero_point}, allowed with {dtype} is {low} to {low + 2 * SIGNED - 1}")
+        raise ValueError(
+            f"zero_point: got {zero_point}, allowed with {dtype} is {low} to {low + 2 * SIGNED - 1}"
+        )
     xor = SIGNED if dtype == "uint8" else 0
-    layout = packed_blocks(shape, facts[f"{side}_kernel_rows"], facts[f"{side}_kernel_columns"], dtype=dtype, sums=True,
-                           fill=zero_point % (2 * SIGNED) ^ xor, xor=xor)
-    return _apart(layout, shape, facts[f"{side}_kernel_rows"], facts[f"{side}_kernel_columns"], stride)
+    layout = packed_blocks(
+        shape,
+        facts[f"{side}_kernel_rows"],
+        facts[f"{side}_kernel_columns"],
+        dtype=dtype,
+        sums=True,
+        fill=zero_point % (2 * SIGNED) ^ xor,
+        xor=xor,
+    )
+    return _apart(
+        layout, shape, facts[f"{side}_kernel_rows"], facts[f"{side}_kernel_columns"], stride
+    )
 
 
-def packed_float(shape: tuple[int, int], chip: str, side: str = "lhs", *, stride: int = 0) -> Layout:
+def packed_float(
+    shape: tuple[int, int], chip: str, side: str = "lhs", *, stride: int = 0
+) -> Layout:
     """The layout of a packed float32 matrix ``(depth, columns)`` of a path: blocks one deep, filled
     with 0, no sums.
 

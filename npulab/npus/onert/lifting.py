@@ -31,8 +31,10 @@ def lift(capture: Capture) -> Lifted:
     dtype = "float32" if hybrid else NAMES[v["rhs_type"]]
     scales = numbers(capture, "weight_scales", "float32", count)
     if not np.all(np.isfinite(scales) & (scales > 0)):
-        raise ValueError(f"capture {capture.name}: buffer 'weight_scales': got {scales.min()} to "
-                         f"{scales.max()}, allowed are positive finite numbers")
+        raise ValueError(
+            f"capture {capture.name}: buffer 'weight_scales': got {scales.min()} to "
+            f"{scales.max()}, allowed are positive finite numbers"
+        )
     weight_scale = tuple(scales.tolist()) if v["per_channel"] else float(scales[0])
     layer = FullyConnected(
         codes_of(capture, v, "lhs"),
@@ -40,7 +42,9 @@ def lift(capture: Capture) -> Lifted:
         ACTIVATION_NAMES[v["activation"]],
         QuantParams(float(v["input_scale"]), zero_point(v, "rhs")),
         QuantParams(weight_scale, zero_point(v, "lhs")),
-        QuantParams(float(v["output_scale"]), v["dst_zero_point"]), dtype)
+        QuantParams(float(v["output_scale"]), v["dst_zero_point"]),
+        dtype,
+    )
     if not hybrid:
         _check_requantizing(capture, v, layer, count)
     x, output = _input(capture, v, dtype), None
@@ -52,17 +56,25 @@ def lift(capture: Capture) -> Lifted:
 
 def _check_requantizing(capture: Capture, v: Values, layer: FullyConnected, count: int) -> None:
     """Raise ValueError if multipliers and clamps are not those that the layer's scales make."""
-    for name, made in zip(("multipliers", "exponents"), multipliers(layer, capture.chip), strict=True):
+    for name, made in zip(
+        ("multipliers", "exponents"), multipliers(layer, capture.chip), strict=True
+    ):
         got = numbers(capture, name, "int32", count)
         wrong = np.flatnonzero(got != made)
         if len(wrong):
             at = int(wrong[0])
-            raise ValueError(f"capture {capture.name}: buffer {name!r}, number {at}: got {got[at]}, "
-                             f"allowed with its scales is {made[at]}")
+            raise ValueError(
+                f"capture {capture.name}: buffer {name!r}, number {at}: got {got[at]}, "
+                f"allowed with its scales is {made[at]}"
+            )
     rule = rule_name(capture.chip, bool(v["per_channel"]))
     low, high = clamp_range(layer, np.dtype(layer.dtype), rule)
-    refuse_if((v["clamp_min"], v["clamp_max"]) != (low, high), "registers clamp_min and clamp_max",
-              f"{v['clamp_min']} and {v['clamp_max']}", f"with {layer!r} is {low} and {high}")
+    refuse_if(
+        (v["clamp_min"], v["clamp_max"]) != (low, high),
+        "registers clamp_min and clamp_max",
+        f"{v['clamp_min']} and {v['clamp_max']}",
+        f"with {layer!r} is {low} and {high}",
+    )
 
 
 def _input(capture: Capture, v: Values, dtype: str) -> np.ndarray | None:
@@ -87,8 +99,10 @@ def _agree(capture: Capture, name: str, got: np.ndarray | None, made: np.ndarray
         return
     at = tuple(np.argwhere(got != made)[0].tolist())
     where = ", ".join(f"{axis} {n}" for axis, n in zip(("batch", "input"), at, strict=False))
-    raise ValueError(f"capture {capture.name}: buffer {name!r}, {where}: got {got[at]}, allowed is "
-                     f"{made[at]}, which the input makes")
+    raise ValueError(
+        f"capture {capture.name}: buffer {name!r}, {where}: got {got[at]}, allowed is "
+        f"{made[at]}, which the input makes"
+    )
 
 
 def _shape(known: Any, v: Values) -> tuple[Sequence[int], Sequence[int]]:
@@ -98,8 +112,11 @@ def _shape(known: Any, v: Values) -> tuple[Sequence[int], Sequence[int]]:
     Batches are all axes but the last three if these make an input together, all but the last if
     that does.
     """
-    if isinstance(known, list) and all(type(n) is int and n > 0 for n in known) \
-            and math.prod(known) == v["batches"] * v["input_size"]:
+    if (
+        isinstance(known, list)
+        and all(type(n) is int and n > 0 for n in known)
+        and math.prod(known) == v["batches"] * v["input_size"]
+    ):
         for axes in (3, 1):
             if len(known) >= axes and math.prod(known[-axes:]) == v["input_size"]:
                 return known, known[:-axes]
@@ -107,8 +124,13 @@ def _shape(known: Any, v: Values) -> tuple[Sequence[int], Sequence[int]]:
 
 
 HINTS = ("outputs", "inputs", "hybrid", "activation")
-QUANTIZED_HINTS = ("input zero point", "weight zero point", "output zero point", "input scale",
-                   "output scale")
+QUANTIZED_HINTS = (
+    "input zero point",
+    "weight zero point",
+    "output zero point",
+    "input scale",
+    "output scale",
+)
 
 
 def outline(subject: Capture | Layer) -> Mapping[str, Any]:
@@ -125,14 +147,28 @@ def outline(subject: Capture | Layer) -> Mapping[str, Any]:
         except ValueError:
             return {}
         hybrid = v["operation"] == HYBRID
-        values = (v["units"], v["input_size"], hybrid, ACTIVATION_NAMES[v["activation"]],
-                  zero_point(v, "rhs"), zero_point(v, "lhs"), v["dst_zero_point"],
-                  float(v["input_scale"]), float(v["output_scale"]))
+        values = (
+            v["units"],
+            v["input_size"],
+            hybrid,
+            ACTIVATION_NAMES[v["activation"]],
+            zero_point(v, "rhs"),
+            zero_point(v, "lhs"),
+            v["dst_zero_point"],
+            float(v["input_scale"]),
+            float(v["output_scale"]),
+        )
     elif isinstance(subject, FullyConnected) and subject.dtype in ("float32", "int8", "uint8"):
         hybrid, scaled = subject.dtype == "float32", (subject.input_q, subject.output_q)
-        values = (*subject.weights.shape, hybrid, subject.activation, subject.input_q.zero_point,
-                  subject.weight_q.zero_point, subject.output_q.zero_point,
-                  *(np.asarray(q.scale, np.float32).item() for q in scaled))
+        values = (
+            *subject.weights.shape,
+            hybrid,
+            subject.activation,
+            subject.input_q.zero_point,
+            subject.weight_q.zero_point,
+            subject.output_q.zero_point,
+            *(np.asarray(q.scale, np.float32).item() for q in scaled),
+        )
     else:
         return {}
     return dict(zip(HINTS if hybrid else HINTS + QUANTIZED_HINTS, values, strict=False))

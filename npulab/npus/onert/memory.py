@@ -26,14 +26,22 @@ def numbers(capture: Capture, name: str, dtype: str, *shape: int) -> np.ndarray:
 
 def packed_bytes(capture: Capture, v: Values, side: str) -> bytes:
     """The buffer of a packed side: its columns, then a sum for each; raises as ``buffer_of``."""
-    return buffer_of(capture, PACKED[side], (v[f"{side}_stride"] + SUM_BYTES) * v[f"{side}_columns"])
+    return buffer_of(
+        capture, PACKED[side], (v[f"{side}_stride"] + SUM_BYTES) * v[f"{side}_columns"]
+    )
 
 
 def layout_of(v: Values, side: str, chip: str) -> Layout:
     """The layout of a packed side, of its source's type."""
     shape = v["input_size"], v["units" if side == "lhs" else "batches"]
-    return layouts.packed(shape, chip, side, dtype=NAMES[v[f"{side}_type"]],
-                          zero_point=zero_point(v, side), stride=v[f"{side}_stride"])
+    return layouts.packed(
+        shape,
+        chip,
+        side,
+        dtype=NAMES[v[f"{side}_type"]],
+        zero_point=zero_point(v, side),
+        stride=v[f"{side}_stride"],
+    )
 
 
 def zero_point(v: Values, side: str) -> int:
@@ -49,7 +57,9 @@ def codes_of(capture: Capture, v: Values, side: str) -> np.ndarray:
     """
     data = packed_bytes(capture, v, side)  # the size is checked before a layout of it is made
     layout = layout_of(v, side, capture.chip)
-    stored, packed = (np.frombuffer(part, np.uint8) for part in (data, again(layout, data, v, side)))
+    stored, packed = (
+        np.frombuffer(part, np.uint8) for part in (data, again(layout, data, v, side))
+    )
     wrong = np.flatnonzero(stored != packed)
     if len(wrong):
         at, sums = int(wrong[0]), layout.parts[0].offset
@@ -59,8 +69,10 @@ def codes_of(capture: Capture, v: Values, side: str) -> np.ndarray:
             column = (at - sums) // SUM_BYTES
             what = f"sum of column {column}"
             got, allowed = (str(part[sums:].view("<i4")[column]) for part in (stored, packed))
-        raise ValueError(f"capture {capture.name}: buffer {PACKED[side]!r}, {what}: got {got}, "
-                         f"allowed is {allowed}")
+        raise ValueError(
+            f"capture {capture.name}: buffer {PACKED[side]!r}, {what}: got {got}, "
+            f"allowed is {allowed}"
+        )
     return layout.unpack(data).T.copy()
 
 
@@ -109,5 +121,7 @@ def explain(capture: Capture) -> list[Item]:
         elif byte % strip == filled:
             items.append(Item(8 * byte, 8 * (strip - filled), "other"))
     sums = np.frombuffer(data, "<i4", offset=end).tolist()
-    return items + [Item(8 * (end + 4 * channel), 32, "sum", value, channel=channel)
-                    for channel, value in enumerate(sums)]
+    return items + [
+        Item(8 * (end + 4 * channel), 32, "sum", value, channel=channel)
+        for channel, value in enumerate(sums)
+    ]

@@ -43,8 +43,11 @@ def quantized_rows(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         fits = (largest == 0) | (np.isfinite(largest) & np.isfinite(np.float32(127) / largest))
     if not np.all(fits):
         wrong = int(np.flatnonzero(~fits)[0])
-        raise ValueError(f"x: got a largest size of {largest[wrong]} in row {wrong}, allowed is 0, or a finite number "
-                         "that 127 can be divided by in float32")
+        raise ValueError(
+            f"x: got a largest size of {largest[wrong]} in row {wrong}, allowed is 0, or a finite "
+            "number "
+            "that 127 can be divided by in float32"
+        )
     return symmetric(x)
 
 
@@ -55,5 +58,7 @@ def multipliers(layer: FullyConnected, chip: str) -> tuple[np.ndarray, np.ndarra
     Raises ValueError for scales that the rule has no multiplier for.
     """
     by = rule(rule_name(chip, per_channel(layer.weight_q.scale)))
-    fixed, right_shift = by.multiplier(layer.input_q.scale, layer.weight_q.scale, layer.output_q.scale)
+    fixed, right_shift = by.multiplier(
+        layer.input_q.scale, layer.weight_q.scale, layer.output_q.scale
+    )
     return np.atleast_1d(fixed), -np.atleast_1d(right_shift)

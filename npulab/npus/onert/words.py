@@ -12,12 +12,14 @@ from npulab.npus.onert.facts import BLOCK, FACTS, MOST_BYTES, SIDES
 from npulab.npus.onert.layouts import apart
 
 HYBRID, QUANTIZED = FACTS.enum("operation")["hybrid"], FACTS.enum("operation")["quantized"]
-ACTIVATIONS = {None if name == "none" else name: raw for name, raw in FACTS.enum("activation").items()}
+ACTIVATIONS = {
+    None if name == "none" else name: raw for name, raw in FACTS.enum("activation").items()
+}
 ACTIVATION_NAMES = {raw: name for name, raw in ACTIVATIONS.items()}
 SCALARS = FACTS.enum("scalar")
 NAMES = {raw: name for name, raw in SCALARS.items()}
 INT8, CODES = (SCALARS["int8"],), (SCALARS["uint8"], SCALARS["int8"])
-INT32 = (-2 ** 31, 2 ** 31 - 1)
+INT32 = (-(2**31), 2**31 - 1)
 Values = dict[str, Any]
 
 
@@ -29,15 +31,20 @@ def values_of(capture: Capture) -> Values:
     """
     v, facts = only_job(capture, BLOCK, "a layer is lifted from"), FACTS.features(capture.chip)
     for name, allowed, what in _allowed(v, facts, capture.chip):
-        expect(v, {name: allowed}, f"field {{name}}: got {{got}}, allowed with {what} is {{allowed}}")
+        expect(
+            v, {name: allowed}, f"field {{name}}: got {{got}}, allowed with {what} is {{allowed}}"
+        )
     for name in ("input_scale", "output_scale"):
         if not (np.isfinite(v[name]) and v[name] > 0):
             raise ValueError(f"field {name}: got {v[name]}, allowed is a positive finite float32")
     return v
 
 
-def _allowed(v: Values, facts: Mapping[str, int], chip: str,
-             ) -> Iterator[tuple[str, Collection[int], str]]:
+def _allowed(
+    v: Values,
+    facts: Mapping[str, int],
+    chip: str,
+) -> Iterator[tuple[str, Collection[int], str]]:
     """(field, the values it may have, with what), in order: a row relies on those before it."""
     for name in ("batches", "units", "input_size"):
         yield name, range(1, MOST_BYTES + 1), "this runtime"
@@ -49,8 +56,12 @@ def _allowed(v: Values, facts: Mapping[str, int], chip: str,
     for side, count in (("lhs", units), ("rhs", batches)):
         rows, columns = facts[f"{side}_kernel_rows"], facts[f"{side}_kernel_columns"]
         high, blocks = up(depth, rows), f"blocks of {rows} x {columns}"
-        for name, value in (("kernel_rows", rows), ("kernel_columns", columns),
-                            ("order", 0), ("kernel_order", 0)):
+        for name, value in (
+            ("kernel_rows", rows),
+            ("kernel_columns", columns),
+            ("order", 0),
+            ("kernel_order", 0),
+        ):
             yield f"{side}_{name}", (value,), chip
         yield f"{side}_rows", (high,), f"{depth} rows in {blocks}"
         yield f"{side}_columns", (up(count, columns),), f"{count} columns in {blocks}"
@@ -77,6 +88,9 @@ def _allowed(v: Values, facts: Mapping[str, int], chip: str,
 
 
 def _fits(what: str, size: int, v: Values) -> None:
-    refuse_if(size > MOST_BYTES, "fields batches, units, input_size",
-              f"{v['batches']}, {v['units']} and {v['input_size']}, which make {what} of {size} "
-              "bytes", f"is {MOST_BYTES}")
+    refuse_if(
+        size > MOST_BYTES,
+        "fields batches, units, input_size",
+        f"{v['batches']}, {v['units']} and {v['input_size']}, which make {what} of {size} bytes",
+        f"is {MOST_BYTES}",
+    )

@@ -11,8 +11,24 @@ from npulab.npus.rockchip.plans import RULES
 
 TARGET = FACTS.target(
     "Rockchip NPU of RK3588, RV1103, RV1106",
-    lift, lower, simulate.simulate, recode, explain, writes, covers, extent, replay, rule_of,
+    lift,
+    lower,
+    simulate.simulate,
+    recode,
+    explain,
+    writes,
+    covers,
+    extent,
+    replay,
+    rule_of,
     rule=RULES[False],
-    importers=(Importer("text dumps of GEM buffers, listings of EMIT(REG_...), files of commands and of task records, "
-                        "a folder of them", dumps.recognises, dumps.read),),
+    importers=(
+        Importer(
+            "text dumps of GEM buffers, listings of EMIT(REG_...), files of commands and of task "
+            "records, "
+            "a folder of them",
+            dumps.recognises,
+            dumps.read,
+        ),
+    ),
 )

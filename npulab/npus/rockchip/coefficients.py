@@ -33,25 +33,38 @@ def explain(capture: Capture) -> list[Item]:
         if start > end:
             items.append(Item(8 * end, 8 * (start - end), "other"))
         sizes, channel = words.Sizes.of(v), 3 if v[words.CONVOLUTION] == DEPTHWISE else 0
-        for item in layout.items(data[start:start + layout.size], channel=channel,
-                                 plane=3 - channel, row=1, column=2):
+        for item in layout.items(
+            data[start : start + layout.size], channel=channel, plane=3 - channel, row=1, column=2
+        ):
             fill = (item.channel or 0) >= sizes.output[2] or (item.plane or 0) >= sizes.input[2]
-            items.append(item._replace(bit=8 * start + item.bit, weights=item.weights * (not fill),
-                                       kind="fill" if fill else item.kind))
+            items.append(
+                item._replace(
+                    bit=8 * start + item.bit,
+                    weights=item.weights * (not fill),
+                    kind="fill" if fill else item.kind,
+                )
+            )
         end = start + layout.size
     return items + ([Item(8 * end, 8 * (len(data) - end), "other")] if end < len(data) else [])
 
 
 def weights_of(capture: Capture, v: Raw) -> np.ndarray:
     """The weights OHWI (depthwise 1HWC) of a convolution, without fill."""
-    layout, sizes, depthwise = weights_layout(v), words.Sizes.of(v), v[words.CONVOLUTION] == DEPTHWISE
+    layout, sizes, depthwise = (
+        weights_layout(v),
+        words.Sizes.of(v),
+        v[words.CONVOLUTION] == DEPTHWISE,
+    )
     channels, outputs = sizes.input[2], sizes.output[2]
     fits = channels <= layout.shape[3] and (depthwise or outputs <= layout.shape[0])
-    refuse_if(v[words.WEIGHT_BYTES] != layout.size or not fits, "block CNA field WEIGHT_BYTES",
-              f"{v[words.WEIGHT_BYTES]} for {outputs} outputs of {channels} channels",
-              f"with weights of {layout.shape} is {layout.size}, and no more than these")
+    refuse_if(
+        v[words.WEIGHT_BYTES] != layout.size or not fits,
+        "block CNA field WEIGHT_BYTES",
+        f"{v[words.WEIGHT_BYTES]} for {outputs} outputs of {channels} channels",
+        f"with weights of {layout.shape} is {layout.size}, and no more than these",
+    )
     weights = tensor_at(capture, "coefficients", v[words.WEIGHTS_AT], layout)
-    return weights[:1 if depthwise else outputs, ..., :channels]
+    return weights[: 1 if depthwise else outputs, ..., :channels]
 
 
 def weight_runs(capture: Capture) -> list[tuple[int, tuple[Raw, Layout]]]:
@@ -64,8 +77,12 @@ def weight_runs(capture: Capture) -> list[tuple[int, tuple[Raw, Layout]]]:
             continue
         bytes_at(capture, "coefficients", v[words.WEIGHTS_AT], v[words.WEIGHT_BYTES])
         layout = weights_layout(v)
-        refuse_if(v[words.WEIGHT_BYTES] != layout.size, "block CNA field WEIGHT_BYTES",
-                  v[words.WEIGHT_BYTES], f"with its kernel is {layout.size}")
+        refuse_if(
+            v[words.WEIGHT_BYTES] != layout.size,
+            "block CNA field WEIGHT_BYTES",
+            v[words.WEIGHT_BYTES],
+            f"with its kernel is {layout.size}",
+        )
         out.append((v[words.WEIGHTS_AT] - base, (v, layout)))
     return out
 
@@ -75,10 +92,18 @@ def weights_layout(v: Raw) -> Layout:
     many."""
     depthwise, half = v[words.CONVOLUTION] == DEPTHWISE, v[words.PRECISION] == FP16
     height, width = (v[f"CNA.WEIGHT_SIZE2.WEIGHT_{side}"] for side in ("HEIGHT", "WIDTH"))
-    shape = (1 if depthwise else v["CNA.WEIGHT_SIZE2.WEIGHT_KERNELS"], height, width,
-             v["CNA.DATA_SIZE1.DATAIN_CHANNEL"])
-    refuse_if(0 in shape or math.prod(shape) > MOST_BYTES // 8, "block CNA", f"weights of {shape}",
-              f"are sizes from 1 on, at most {MOST_BYTES // 8} in all")
+    shape = (
+        1 if depthwise else v["CNA.WEIGHT_SIZE2.WEIGHT_KERNELS"],
+        height,
+        width,
+        v["CNA.DATA_SIZE1.DATAIN_CHANNEL"],
+    )
+    refuse_if(
+        0 in shape or math.prod(shape) > MOST_BYTES // 8,
+        "block CNA",
+        f"weights of {shape}",
+        f"are sizes from 1 on, at most {MOST_BYTES // 8} in all",
+    )
     return layouts.weights(shape, depthwise, "float16" if half else "int8")
 
 

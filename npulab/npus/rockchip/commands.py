@@ -48,10 +48,12 @@ class Command(NamedTuple):
         >>> Command.to(0x1070, 0xFFC68000).target == 0x0201
         True
         """
-        owner = int(OWNERS[register // RANGE]) if 0 <= register < 2 ** 16 else 0
+        owner = int(OWNERS[register // RANGE]) if 0 <= register < 2**16 else 0
         if not owner:
             units = ", ".join(f"{unit * RANGE:#x}" for unit in np.flatnonzero(OWNERS))
-            raise LookupError(f"register: got {register:#x}, allowed are those of the units from {units} on")
+            raise LookupError(
+                f"register: got {register:#x}, allowed are those of the units from {units} on"
+            )
         return cls(owner + WRITE, value, register)
 
     @property
@@ -83,9 +85,12 @@ def commands(data: bytes, where: str = "commands") -> np.ndarray:
     """The command words ``(n,)`` in bytes: ``target``, ``value``, ``register``; raises ValueError
     for a rest."""
     if len(data) % WORDS.itemsize:
-        raise ValueError(f"{where}: got {len(data)} bytes, the last {len(data) % WORDS.itemsize} from byte "
-                         f"{len(data) // WORDS.itemsize * WORDS.itemsize:#x} on are no whole command, allowed is a "
-                         f"multiple of {WORDS.itemsize}")
+        raise ValueError(
+            f"{where}: got {len(data)} bytes, the last {len(data) % WORDS.itemsize} from byte "
+            f"{len(data) // WORDS.itemsize * WORDS.itemsize:#x} on are no whole command, allowed "
+            "is a "
+            f"multiple of {WORDS.itemsize}"
+        )
     return np.frombuffer(data, WORDS)
 
 
@@ -98,7 +103,11 @@ def known(words: np.ndarray) -> np.ndarray:
     """Whether each word ``(n,)`` names a register of the unit that is its target, with or without
     ``WRITE``."""
     owners = OWNERS[words["register"] // RANGE]
-    return (owners != 0) & (words["target"] - words["target"] % 2 == owners) & (words["register"] % 4 == 0)
+    return (
+        (owners != 0)
+        & (words["target"] - words["target"] % 2 == owners)
+        & (words["register"] % 4 == 0)
+    )
 
 
 def written(words: np.ndarray) -> np.ndarray:
@@ -114,7 +123,7 @@ def writes(words: np.ndarray) -> list[tuple[int, int]]:
     Where no command has the flag of a write, as a dump may leave it out, all that name a register
     count.
     """
-    every = np.ascontiguousarray(words, "<u4")[:len(words) // 2 * 2].view(WORDS)
+    every = np.ascontiguousarray(words, "<u4")[: len(words) // 2 * 2].view(WORDS)
     return writes_of(every if written(every).any() else flagged(every))
 
 
@@ -137,8 +146,9 @@ def ends(words: np.ndarray) -> np.ndarray:
     if len(words) >= END_WORDS:
         first, *rest = np.lib.stride_tricks.sliding_window_view(words, END_WORDS).T
         none = first.copy().view("<u8") == 0
-        out[:len(first)] = (none | _is(first, PC, NEXT_ADDRESS)) & np.logical_and.reduce(
-            [_is(part, *key) for part, key in zip(rest, LAST_WORDS, strict=True)])
+        out[: len(first)] = (none | _is(first, PC, NEXT_ADDRESS)) & np.logical_and.reduce(
+            [_is(part, *key) for part, key in zip(rest, LAST_WORDS, strict=True)]
+        )
     return out
 
 
@@ -146,8 +156,11 @@ def split(words: np.ndarray, file: Path | str) -> list[Block]:
     """The blocks of words that no record counts: each ends with its end, or with the words."""
     named = known(words)
     if not written(words).any():
-        warnings.warn(f"{file}: no command has the flag {WRITE:#04x} of a write in its target; its "
-                      "values may not be those that the NPU had", stacklevel=3)
+        warnings.warn(
+            f"{file}: no command has the flag {WRITE:#04x} of a write in its target; its "
+            "values may not be those that the NPU had",
+            stacklevel=3,
+        )
         words = flagged(words)
         begins = [0, *(1 + np.flatnonzero(named & (words["register"] == NEXT_AMOUNT))), len(words)]
         blocks = [Block(None, words[a:b], words[:0]) for a, b in pairwise(begins)]
@@ -158,7 +171,7 @@ def split(words: np.ndarray, file: Path | str) -> list[Block]:
             raise ValueError(f"{file}: {broken(words, int(np.argmin(expected)))}")
         begin, blocks = 0, []
         for end in np.flatnonzero(ends(words)).tolist():
-            blocks.append(Block(None, words[begin:end], words[end:end + END_WORDS]))
+            blocks.append(Block(None, words[begin:end], words[end : end + END_WORDS]))
             begin = end + END_WORDS
         blocks.append(Block(None, words[begin:], words[:0]))
     return [block for block in blocks if written(block.words).any() or written(block.end).any()]
@@ -166,12 +179,17 @@ def split(words: np.ndarray, file: Path | str) -> list[Block]:
 
 def broken(words: np.ndarray, at: int) -> str:
     """The sentence about a word that is not a command."""
-    return (f"command at byte {WORDS.itemsize * at:#x}: got target {words['target'][at]:#06x} and "
-            f"register {words['register'][at]:#06x}, allowed is a register of the target's unit")
+    return (
+        f"command at byte {WORDS.itemsize * at:#x}: got target {words['target'][at]:#06x} and "
+        f"register {words['register'][at]:#06x}, allowed is a register of the target's unit"
+    )
 
 
-def blocks_of(words: np.ndarray, listed: Sequence[Task], base: int | None = None,
-            ) -> list[Block] | None:
+def blocks_of(
+    words: np.ndarray,
+    listed: Sequence[Task],
+    base: int | None = None,
+) -> list[Block] | None:
     """The words of each task if the first word lies at ``base``, by default at the first block;
     None if they are not all there or do not write registers."""
     if not listed:
@@ -184,11 +202,13 @@ def blocks_of(words: np.ndarray, listed: Sequence[Task], base: int | None = None
         if odd or first < 0 or last > len(words) or not good[first:last].all():
             return None
         has_end = last < len(words) and bool(end_at[last])
-        out.append(Block(task, words[first:last], words[last:last + END_WORDS * has_end]))
+        out.append(Block(task, words[first:last], words[last : last + END_WORDS * has_end]))
     return out
 
 
-def block_end(enable: int, next_address: int = 0, next_words: int = 0, cores: int = 0) -> list[Command]:
+def block_end(
+    enable: int, next_address: int = 0, next_words: int = 0, cores: int = 0
+) -> list[Command]:
     """The words behind a block: the units that run, where the next block is and how many words it
     has with its end.
 
@@ -199,9 +219,14 @@ def block_end(enable: int, next_address: int = 0, next_words: int = 0, cores: in
     """
     amount = next_amount(next_words) if next_address else 0
     first = Command(PC, next_address, NEXT_ADDRESS) if next_address else Command(0, 0, 0)
-    values = cores * 2 ** 16 + amount, 0, enable
-    return [first, *(Command(target, value, register) for (target, register), value
-                     in zip(LAST_WORDS, values, strict=True))]
+    values = cores * 2**16 + amount, 0, enable
+    return [
+        first,
+        *(
+            Command(target, value, register)
+            for (target, register), value in zip(LAST_WORDS, values, strict=True)
+        ),
+    ]
 
 
 def next_amount(words: int) -> int:

@@ -11,15 +11,18 @@ HERE = Path(__file__).parent
 # the maps: all units by register address; the record that hands a task over
 REGISTERS, TASK = "NPU", "TASK"
 XML = "M"  # the source of rows that name none
-RANGE = 2 ** 12  # addresses of a unit
+RANGE = 2**12  # addresses of a unit
 
 
 def _registers() -> RegisterMap:
     """The registers that the XML has; rows of what is known beyond it replace those they meet."""
     seen = read_table(HERE / "seen.csv")
     known = {bit for row in seen for bit in _bits(row)}
-    rows = [{**row, "evidence": XML} for row in read_table(HERE / "registers.csv")
-            if known.isdisjoint(_bits(row))]
+    rows = [
+        {**row, "evidence": XML}
+        for row in read_table(HERE / "registers.csv")
+        if known.isdisjoint(_bits(row))
+    ]
     return RegisterMap([*rows, *seen], dense=False)
 
 
@@ -37,6 +40,6 @@ TARGETS = FACTS.enum("target")
 _units = {offset // RANGE: TARGETS[block] for block, offset, _ in TABLES[REGISTERS].registers}
 # the target id of each RANGE of register addresses; 0 where there is no unit, or its id has no room
 # in a command word
-OWNERS = np.zeros(2 ** 16 // RANGE, np.uint16)
+OWNERS = np.zeros(2**16 // RANGE, np.uint16)
 for _unit, _id in _units.items():
-    OWNERS[_unit] = _id if _id < 2 ** 16 else 0
+    OWNERS[_unit] = _id if _id < 2**16 else 0

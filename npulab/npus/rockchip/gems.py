@@ -25,12 +25,12 @@ OPEN = re.compile(rb"gem open got (-?\d{1,10}) (\d{1,10}) (\d{1,10})\s*")
 HEAD = re.compile(rb"Gem (\d{1,10})\s*")
 ROW = re.compile(rb"\[([0-9a-f]{8})\] = ([0-9a-f]{8}(?: [0-9a-f]{8}){0,3}) ?\r?\n")
 MAGIC = b"\x1f\x8b"
-MOST_BYTES = 2 ** 25  # of all buffers together
-MOST_LINES, MOST_LINE = 2 ** 21, 2 ** 10
-MOST_OTHERS = 2 ** 18  # lines that are no row of a buffer
-MOST_GEMS = 2 ** 10
+MOST_BYTES = 2**25  # of all buffers together
+MOST_LINES, MOST_LINE = 2**21, 2**10
+MOST_OTHERS = 2**18  # lines that are no row of a buffer
+MOST_GEMS = 2**10
 ROW_BYTES = 16
-LOOK = 2 ** 16
+LOOK = 2**16
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,9 @@ def read_gems(path: Path) -> list[Gem]:
     try:
         return [*_gems(path)]
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise ValueError(f"{path}: got a gzip file that is broken ({error}), allowed is a whole one") from None
+        raise ValueError(
+            f"{path}: got a gzip file that is broken ({error}), allowed is a whole one"
+        ) from None
 
 
 def _gems(path: Path) -> Iterator[Gem]:
@@ -79,21 +81,30 @@ def _gems(path: Path) -> Iterator[Gem]:
         if row:
             at = len(data) // ROW_BYTES * ROW_BYTES
             if int(row[1], 16) != at or len(data) != at:
-                raise ValueError(f"{path}, line {n}: Gem {number}: got offset {row[1].decode()}, allowed is {at:08x} "
-                                 "behind whole rows")
+                raise ValueError(
+                    f"{path}, line {n}: Gem {number}: got offset {row[1].decode()}, allowed is "
+                    f"{at:08x} "
+                    "behind whole rows"
+                )
             data += bytes.fromhex(row[2].decode())
             if len(data) > sizes[number]:
-                raise ValueError(f"{path}, line {n}: Gem {number}: got more than the {sizes[number]} "
-                                 "bytes it was opened with, at most these are allowed")
+                raise ValueError(
+                    f"{path}, line {n}: Gem {number}: got more than the {sizes[number]} "
+                    "bytes it was opened with, at most these are allowed"
+                )
             continue
         others += 1
         if others > MOST_OTHERS:
-            raise ValueError(f"{path}, line {n}: got more than {MOST_OTHERS} lines that are no row "
-                             f"of a buffer, at most {MOST_OTHERS} are allowed")
+            raise ValueError(
+                f"{path}, line {n}: got more than {MOST_OTHERS} lines that are no row "
+                f"of a buffer, at most {MOST_OTHERS} are allowed"
+            )
         if number >= 0:
             if line.startswith(b"[") and len(data) < sizes[number]:
-                raise ValueError(f"{path}, line {n}: Gem {number}: got {line[:60].strip().decode('latin-1')!r}, "
-                                 "allowed is [offset] = four words")
+                raise ValueError(
+                    f"{path}, line {n}: Gem {number}: got {line[:60].strip().decode('latin-1')!r}, "
+                    "allowed is [offset] = four words"
+                )
             if line.strip() == b"" and len(data) < sizes[number]:
                 continue
             yield _whole(path, n, number, begin, data, sizes)
@@ -101,26 +112,42 @@ def _gems(path: Path) -> Iterator[Gem]:
         if opened := OPEN.fullmatch(line):
             sizes[int(opened[2])] = int(opened[3])
             if len(sizes) > MOST_GEMS:
-                raise ValueError(f"{path}, line {n}: got more than {MOST_GEMS} GEM buffers, at most "
-                                 f"{MOST_GEMS} are allowed")
+                raise ValueError(
+                    f"{path}, line {n}: got more than {MOST_GEMS} GEM buffers, at most "
+                    f"{MOST_GEMS} are allowed"
+                )
         elif head := HEAD.fullmatch(line):
             number, begin = int(head[1]), n
             if number in seen or number not in sizes:
-                raise ValueError(f"{path}, line {n}: got Gem {number} " + ("a second time, allowed is once" if number in
-                                 seen else "without its size, allowed is one behind its 'gem open got'"))
+                raise ValueError(
+                    f"{path}, line {n}: got Gem {number} "
+                    + (
+                        "a second time, allowed is once"
+                        if number in seen
+                        else "without its size, allowed is one behind its 'gem open got'"
+                    )
+                )
             seen.add(number)
             total += sizes[number]
             if total > MOST_BYTES or sizes[number] % 4:
-                raise ValueError(f"{path}, line {n}: Gem {number}: got {sizes[number]} bytes, {total} with those "
-                                 f"before, allowed are whole words and {MOST_BYTES} together")
+                raise ValueError(
+                    f"{path}, line {n}: Gem {number}: got {sizes[number]} bytes, {total} with "
+                    "those "
+                    f"before, allowed are whole words and {MOST_BYTES} together"
+                )
     if number >= 0:
         yield _whole(path, n + 1, number, begin, data, sizes)
 
 
-def _whole(path: Path, line: int, number: int, begin: int, data: bytearray, sizes: dict[int, int]) -> Gem:
+def _whole(
+    path: Path, line: int, number: int, begin: int, data: bytearray, sizes: dict[int, int]
+) -> Gem:
     if len(data) != sizes[number]:
-        raise ValueError(f"{path}, line {line}: Gem {number}: got {len(data)} bytes up to there, allowed are the "
-                         f"{sizes[number]} it was opened with")
+        raise ValueError(
+            f"{path}, line {line}: Gem {number}: got {len(data)} bytes up to there, allowed are "
+            "the "
+            f"{sizes[number]} it was opened with"
+        )
     return Gem(number, np.frombuffer(data, ">u4").astype("<u4").tobytes(), begin)
 
 
@@ -134,7 +161,9 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
             if not line:
                 return
             if len(line) == MOST_LINE:
-                raise ValueError(f"{path}, line {n}: got more than {MOST_LINE - 1} characters, at most "
-                                 f"{MOST_LINE - 1} are allowed")
+                raise ValueError(
+                    f"{path}, line {n}: got more than {MOST_LINE - 1} characters, at most "
+                    f"{MOST_LINE - 1} are allowed"
+                )
             yield n, line if line.endswith(b"\n") else line + b"\n"
     raise ValueError(f"{path}: got more than {MOST_LINES} lines, at most {MOST_LINES} are allowed")

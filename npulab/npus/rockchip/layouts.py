@@ -27,8 +27,9 @@ def per_atom(dtype: str) -> int:
     return ATOM // np.dtype(dtype).itemsize
 
 
-def features(shape: tuple[int, int, int], dtype: str = "int8", *, row_pitch: int = 0,
-             plane_pitch: int = 0) -> Layout:
+def features(
+    shape: tuple[int, int, int], dtype: str = "int8", *, row_pitch: int = 0, plane_pitch: int = 0
+) -> Layout:
     """A tensor ``(H, W, C)`` in planes of ``per_atom`` channels, little-endian: NC1HWC2.
 
     Pitches are bytes, packed where they are left out.
@@ -36,12 +37,16 @@ def features(shape: tuple[int, int, int], dtype: str = "int8", *, row_pitch: int
     >>> print(features((2, 3, 20)))
     C1HWC2, C2=16, strides 96 48 16 1: (2, 3, 20) int8, 192 bytes
     """
-    return nc1hwc2(shape, per_atom(dtype), dtype=dtype, row_pitch=row_pitch,
-                   plane_pitch=plane_pitch)
+    return nc1hwc2(
+        shape, per_atom(dtype), dtype=dtype, row_pitch=row_pitch, plane_pitch=plane_pitch
+    )
 
 
-def weights_shape(shape: tuple[int, ...], depthwise: bool = False, dtype: str = "int8",
-                  ) -> tuple[int, int, int, int]:
+def weights_shape(
+    shape: tuple[int, ...],
+    depthwise: bool = False,
+    dtype: str = "int8",
+) -> tuple[int, int, int, int]:
     """The shape OHWI that weights are filled up to: channels to whole atoms, kernels to an even
     number.
 
@@ -49,11 +54,19 @@ def weights_shape(shape: tuple[int, ...], depthwise: bool = False, dtype: str = 
     ((6, 3, 3, 32), (1, 3, 3, 32))
     """
     outputs, height, width, channels = shape
-    return outputs if depthwise else up(outputs, KERNELS), height, width, up(channels, per_atom(dtype))
+    return (
+        outputs if depthwise else up(outputs, KERNELS),
+        height,
+        width,
+        up(channels, per_atom(dtype)),
+    )
 
 
-def weights(shape: tuple[int, int, int, int], depthwise: bool = False, dtype: str = "int8",
-            ) -> Layout:
+def weights(
+    shape: tuple[int, int, int, int],
+    depthwise: bool = False,
+    dtype: str = "int8",
+) -> Layout:
     """Weights OHWI (depthwise 1HWC) whose sizes are filled up already: groups of kernels, in each
     blocks of channels.
 
@@ -74,6 +87,6 @@ def pack_weights(tensor: np.ndarray, depthwise: bool = False, fill: int = 0) -> 
     an atom and 0 in a kernel that makes the number even."""
     shape = weights_shape(tensor.shape, depthwise, tensor.dtype.name)
     out = np.zeros(shape, tensor.dtype)
-    out[:tensor.shape[0]] = fill
-    out[:tensor.shape[0], ..., :tensor.shape[3]] = tensor
+    out[: tensor.shape[0]] = fill
+    out[: tensor.shape[0], ..., : tensor.shape[3]] = tensor
     return weights(shape, depthwise, tensor.dtype.name).pack(out)

@@ -10,7 +10,16 @@ import numpy as np
 
 from npulab.captures.target import Lifted, Range, Unsupported
 from npulab.layout import Layout, hwc
-from npulab.npus.kit import Capture, Raw, address_of, bytes_at, expect, refuse_if, tensor_at, values_of
+from npulab.npus.kit import (
+    Capture,
+    Raw,
+    address_of,
+    bytes_at,
+    expect,
+    refuse_if,
+    tensor_at,
+    values_of,
+)
 from npulab.npus.kit.layers import behind, of_type, padding_names
 from npulab.npus.kit.numbers import as_codes, ceil_div, up, wrapped
 from npulab.npus.rockchip import layouts, plans, words
@@ -39,11 +48,18 @@ def lift(capture: Capture) -> Lifted:
     jobs, first = _tasks(capture)
     if first[PRECISION] == FP16:
         return halves(capture, jobs)
-    refuse_if(first[PRECISION] != INT8, "lift for rockchip", f"IN_PRECISION {first[PRECISION]}",
-              f"are {INT8} (int8) and {FP16} (fp16) so far", Unsupported)
+    refuse_if(
+        first[PRECISION] != INT8,
+        "lift for rockchip",
+        f"IN_PRECISION {first[PRECISION]}",
+        f"are {INT8} (int8) and {FP16} (fp16) so far",
+        Unsupported,
+    )
     if any(CONVOLUTION not in v for v in jobs):
-        raise Unsupported(f"capture {capture.name}: got other tasks beside a convolution of int8, a "
-                          "layer is lifted from one so far")
+        raise Unsupported(
+            f"capture {capture.name}: got other tasks beside a convolution of int8, a "
+            "layer is lifted from one so far"
+        )
     return _codes(capture, jobs)
 
 
@@ -99,8 +115,10 @@ def _tasks(capture: Capture) -> tuple[list[Raw], Raw]:
     jobs = [values_of(job, capture.maps) for job in capture.jobs]
     first = next((v for v in jobs if CONVOLUTION in v), None)
     if first is None:
-        raise Unsupported(f"capture {capture.name}: got no task with a convolution, a layer is lifted "
-                          "from one so far")
+        raise Unsupported(
+            f"capture {capture.name}: got no task with a convolution, a layer is lifted "
+            "from one so far"
+        )
     return [*jobs], first
 
 
@@ -117,8 +135,12 @@ def _codes(capture: Capture, jobs: Sequence[Raw]) -> Lifted:
     if sums or v["CNA.CONV_CON1.ARGB_IN"]:
         pitch = v["CNA.DMA_CON1.LINE_STRIDE"] * (layouts.ATOM if sums else 1)
     rows, height = _rows(jobs, pitch)
-    refuse_if(0 in stride or not pitch, "lift for rockchip",
-              f"strides {stride} and rows of {pitch} bytes", "is at least 1")
+    refuse_if(
+        0 in stride or not pitch,
+        "lift for rockchip",
+        f"strides {stride} and rows of {pitch} bytes",
+        "is at least 1",
+    )
     weights = weights_of(capture, v)
     spread = v["CNA.CONV_CON3.ATROUS_Y_DILATION"] + 1, v["CNA.CONV_CON3.ATROUS_X_DILATION"] + 1
     before = v["CNA.PAD_CON0.PAD_TOP"], v["CNA.PAD_CON0.PAD_LEFT"]
@@ -128,14 +150,26 @@ def _codes(capture: Capture, jobs: Sequence[Raw]) -> Lifted:
     bias, weight_zero, shares = _operands(capture, v, kernels)
     centred = weights.astype(np.int64) - weight_zero
     bias = bias + zero * (centred.sum((0, 1, 2)) if depthwise else centred.sum((1, 2, 3)))
-    layer = Conv2D(weights, bias, (height, width, channels), stride, (top, left), spread, depthwise,
-                   activation="relu" if words.applies(v, "RELU") else None,
-                   input_q=QuantParams(1.0, zero),
-                   weight_q=QuantParams(1.0 if sums else _scales(v, shares), weight_zero),
-                   output_q=QuantParams(1.0, v["DPU.OUT_CVT_OFFSET.OUT_CVT_OFFSET"]),
-                   driver_quirks=frozenset({ACCUMULATORS} if sums else ()))
-    refuse_if(layer.output_shape != (rows, out_w, kernels), "lift for rockchip",
-              f"an output of {(rows, out_w, kernels)}", f"with {layer!r} is {layer.output_shape}")
+    layer = Conv2D(
+        weights,
+        bias,
+        (height, width, channels),
+        stride,
+        (top, left),
+        spread,
+        depthwise,
+        activation="relu" if words.applies(v, "RELU") else None,
+        input_q=QuantParams(1.0, zero),
+        weight_q=QuantParams(1.0 if sums else _scales(v, shares), weight_zero),
+        output_q=QuantParams(1.0, v["DPU.OUT_CVT_OFFSET.OUT_CVT_OFFSET"]),
+        driver_quirks=frozenset({ACCUMULATORS} if sums else ()),
+    )
+    refuse_if(
+        layer.output_shape != (rows, out_w, kernels),
+        "lift for rockchip",
+        f"an output of {(rows, out_w, kernels)}",
+        f"with {layer!r} is {layer.output_shape}",
+    )
     x = _input(capture, v, layer, pitch) if "input" in capture.buffers else None
     output = _output(capture, v, layer) if "output" in capture.buffers else None
     return _as_known(capture.parameters, layer, v, x, output)
@@ -148,22 +182,40 @@ def _rows(jobs: Sequence[Raw], pitch: int) -> tuple[int, int]:
     columns = words.output_size(first)[1] + first["DPU.DATA_CUBE_NOTCH_ADDR.NOTCH_ADDR_0"]
     for task, v in enumerate(jobs):
         where = f"lift for rockchip: task {task}, "
-        wrong = next((name for name, value in first.items() if name not in MOVING
-                      and v.get(name) != value and not name.startswith(MOVING_BLOCKS)), None)
+        wrong = next(
+            (
+                name
+                for name, value in first.items()
+                if name not in MOVING
+                and v.get(name) != value
+                and not name.startswith(MOVING_BLOCKS)
+            ),
+            None,
+        )
         if wrong:
-            raise ValueError(f"{where}{wrong}: got {v.get(wrong)}, allowed is {first[wrong]} as in "
-                             "the first task")
+            raise ValueError(
+                f"{where}{wrong}: got {v.get(wrong)}, allowed is {first[wrong]} as in "
+                "the first task"
+            )
         at = v[OUTPUT_AT] - first[OUTPUT_AT]
-        refuse_if(at != rows * layouts.ATOM * columns, f"{where}DPU.DST_BASE_ADDR",
-                  f"{at} bytes behind the first task's", f"is {rows * layouts.ATOM * columns}")
+        refuse_if(
+            at != rows * layouts.ATOM * columns,
+            f"{where}DPU.DST_BASE_ADDR",
+            f"{at} bytes behind the first task's",
+            f"is {rows * layouts.ATOM * columns}",
+        )
         top, rest = divmod(v[INPUT_AT] - first[INPUT_AT], pitch)
         if rest or top < 0:
-            raise ValueError(f"{where}CNA.FEATURE_DATA_ADDR: got {top * pitch + rest} bytes behind the "
-                             f"first task's, allowed is a multiple of {pitch}")
+            raise ValueError(
+                f"{where}CNA.FEATURE_DATA_ADDR: got {top * pitch + rest} bytes behind the "
+                f"first task's, allowed is a multiple of {pitch}"
+            )
         above = v["CNA.PAD_CON0.PAD_TOP"] - first["CNA.PAD_CON0.PAD_TOP"]
         if top - above != rows * v["CNA.CONV_CON3.CONV_Y_STRIDE"]:
-            raise ValueError(f"{where}CNA.FEATURE_DATA_ADDR: got input row {top}, allowed is the one "
-                             f"that output row {rows} begins with")
+            raise ValueError(
+                f"{where}CNA.FEATURE_DATA_ADDR: got input row {top}, allowed is the one "
+                f"that output row {rows} begins with"
+            )
         rows += words.output_size(v)[0]
         height = max(height, top + v["CNA.DATA_SIZE0.DATAIN_HEIGHT"])
     return rows, height
@@ -171,7 +223,7 @@ def _rows(jobs: Sequence[Raw], pitch: int) -> tuple[int, int]:
 
 def _operands(capture: Capture, v: Raw, outputs: int) -> tuple[np.ndarray, int, np.ndarray]:
     """(biases as added, zero point of weights, shares) of the output channels."""
-    whole, zero = np.full(outputs, 2 ** TwoSteps.share_bits), -v["DPU.BS_OW_OP.OW_OP"]
+    whole, zero = np.full(outputs, 2**TwoSteps.share_bits), -v["DPU.BS_OW_OP.OW_OP"]
     if v["DPU.BS_CFG.BS_BYPASS"]:
         return np.zeros(outputs, np.int64), zero, whole
     by_channel = words.applies(v, "MUL")
@@ -182,27 +234,40 @@ def _operands(capture: Capture, v: Raw, outputs: int) -> tuple[np.ndarray, int, 
         return np.frombuffer(data, "<i4").astype(np.int64), zero, whole
     size = ceil_div(outputs, 4) * layouts.OPERANDS.itemsize
     blocks = np.frombuffer(bytes_at(capture, "biases", address, size), layouts.OPERANDS)
-    biases, zeros, shares = (blocks[name].ravel()[:outputs].astype(np.int64)
-                             for name in ("bias", "zero", "share"))
-    refuse_if(len({*zeros.tolist()}) > 1, "lift for rockchip",
-              f"weight zero points {sorted({*(-zeros).tolist()})}", "is one")
+    biases, zeros, shares = (
+        blocks[name].ravel()[:outputs].astype(np.int64) for name in ("bias", "zero", "share")
+    )
+    refuse_if(
+        len({*zeros.tolist()}) > 1,
+        "lift for rockchip",
+        f"weight zero points {sorted({*(-zeros).tolist()})}",
+        "is one",
+    )
     return biases, -int(zeros[0]), shares
 
 
 def _scales(v: Raw, shares: np.ndarray) -> float | tuple[float, ...]:
     """The ratio of scales that gives these words again, per channel where the shares are."""
     multiplier, shift = v["DPU.OUT_CVT_SCALE.OUT_CVT_SCALE"], v["DPU.OUT_CVT_SHIFT.OUT_CVT_SHIFT"]
-    by_channel, one = words.applies(v, "MUL"), 2 ** TwoSteps.share_bits
+    by_channel, one = words.applies(v, "MUL"), 2**TwoSteps.share_bits
     least, most = rule(plans.RULES[by_channel]).right_shifts
-    low, high = (1, 2 ** 15 - 1) if by_channel else (2 ** 14, 2 ** 15)
-    expect(v, {"DPU.OUT_CVT_SCALE.OUT_CVT_SCALE": range(low, high + 1),
-               "DPU.OUT_CVT_SHIFT.OUT_CVT_SHIFT": range(least, most + 1)}, words.EXPECTED)
+    low, high = (1, 2**15 - 1) if by_channel else (2**14, 2**15)
+    expect(
+        v,
+        {
+            "DPU.OUT_CVT_SCALE.OUT_CVT_SCALE": range(low, high + 1),
+            "DPU.OUT_CVT_SHIFT.OUT_CVT_SHIFT": range(least, most + 1),
+        },
+        words.EXPECTED,
+    )
     if not by_channel:
         # one more than the mantissa, which 2**14 can only be where it is all ones
-        return float((multiplier - 1 if multiplier > 2 ** 14 else 2 ** 15 - 1) * 2.0 ** -shift)
+        return float((multiplier - 1 if multiplier > 2**14 else 2**15 - 1) * 2.0**-shift)
     if not np.all(shares > 0) or shares.max() != one:
-        raise ValueError(f"lift for rockchip: got shares from {shares.min()} to {shares.max()}, allowed "
-                         f"are 1 to {one}, which one of them is")
+        raise ValueError(
+            f"lift for rockchip: got shares from {shares.min()} to {shares.max()}, allowed "
+            f"are 1 to {one}, which one of them is"
+        )
     scales = tuple((shares * (multiplier * 2.0 ** -(TwoSteps.share_bits + shift))).tolist())
     return scales[0] if len({*scales}) == 1 else scales
 
@@ -215,8 +280,11 @@ def _input(capture: Capture, v: Raw, layer: Conv2D, pitch: int) -> np.ndarray:
         layout = hwc((layer.input_shape[0], 1, layer.input_shape[2]), dtype="int8", row_pitch=pitch)
     else:
         line = v["CNA.DMA_CON1.LINE_STRIDE"]
-        layout = layouts.features(layer.input_shape, row_pitch=layouts.ATOM // 4 * line,
-                                  plane_pitch=layouts.ATOM * (v["CNA.DMA_CON2.SURF_STRIDE"] + line))
+        layout = layouts.features(
+            layer.input_shape,
+            row_pitch=layouts.ATOM // 4 * line,
+            plane_pitch=layouts.ATOM * (v["CNA.DMA_CON2.SURF_STRIDE"] + line),
+        )
     return as_codes(tensor_at(capture, "input", v[INPUT_AT], layout), "int8")
 
 
@@ -225,21 +293,26 @@ def _output(capture: Capture, v: Raw, layer: Conv2D) -> np.ndarray:
     if ACCUMULATORS not in layer.driver_quirks:
         return output_of(capture, v, layer.output_shape, "int8")
     layout = _sums_layout(v, layer.output_shape)
-    return tensor_at(capture, "output", v[OUTPUT_AT], layout)[..., :layer.output_shape[2]]
+    return tensor_at(capture, "output", v[OUTPUT_AT], layout)[..., : layer.output_shape[2]]
 
 
 def _sums_layout(v: Raw, shape: tuple[int, int, int]) -> Layout:
     """Where the sums of a matrix multiplication lie, with those that complete a row's last atom."""
     height, width, channels = shape
     plane = layouts.ATOM * v["DPU.DST_SURF_STRIDE.DST_SURF_STRIDE"]
-    refuse_if(width != 1 or plane != layouts.ATOM, "lift for rockchip",
-              f"sums of {width} columns in planes {plane} bytes apart", f"are 1 and {layouts.ATOM}")
+    refuse_if(
+        width != 1 or plane != layouts.ATOM,
+        "lift for rockchip",
+        f"sums of {width} columns in planes {plane} bytes apart",
+        f"are 1 and {layouts.ATOM}",
+    )
     pitch = layouts.ATOM * (width + v["DPU.DATA_CUBE_NOTCH_ADDR.NOTCH_ADDR_0"])
     return hwc((height, 1, up(channels, layouts.per_atom("int32"))), dtype="int32", row_pitch=pitch)
 
 
-def _as_known(known: Mapping[str, Any], layer: Conv2D, v: Raw, x: np.ndarray | None,
-              output: np.ndarray | None) -> Lifted:
+def _as_known(
+    known: Mapping[str, Any], layer: Conv2D, v: Raw, x: np.ndarray | None, output: np.ndarray | None
+) -> Lifted:
     """The layer with scales, padding name and type as known, if they give the same words."""
     names = padding_names(layer, (known.get("padding"), *PADDINGS))
     layer = replace(layer, padding=names[0] if names else layer.padding)
@@ -248,8 +321,11 @@ def _as_known(known: Mapping[str, Any], layer: Conv2D, v: Raw, x: np.ndarray | N
         layer = _with_scales(known, layer, words.applies(v, "MUL"))
     if known.get("dtype") != "uint8":
         return Lifted(layer, x, output)
-    return Lifted(of_type(layer, "uint8"), None if x is None else as_codes(x, "uint8"),
-                  output if output is None or sums else as_codes(output, "uint8"))
+    return Lifted(
+        of_type(layer, "uint8"),
+        None if x is None else as_codes(x, "uint8"),
+        output if output is None or sums else as_codes(output, "uint8"),
+    )
 
 
 def _with_scales(known: Mapping[str, Any], layer: Conv2D, by_channel: bool) -> Conv2D:
@@ -261,7 +337,8 @@ def _with_scales(known: Mapping[str, Any], layer: Conv2D, by_channel: bool) -> C
     try:
         changed: dict[str, Any] = {
             name: replace(getattr(layer, name), scale=scale)
-            for name, scale in zip(("input_q", "weight_q", "output_q"), scales, strict=True)}
+            for name, scale in zip(("input_q", "weight_q", "output_q"), scales, strict=True)
+        }
         named = replace(layer, **changed)
         facts = {plans.TWICE: int(by_channel)}
         same = plans.converter(named, facts) == plans.converter(layer, facts)
@@ -279,8 +356,12 @@ def halves(capture: Capture, jobs: Sequence[Raw]) -> Lifted:
     words.check(v, "fp16", Unsupported)
     weights, (size, output, stride), x = weights_of(capture, v), words.Sizes.of(v), None
     conv = Conv2D(weights, np.zeros(len(weights)), (*size[:2], weights.shape[3]), stride)
-    refuse_if(conv.output_shape[:2] != output[:2], "lift for rockchip",
-              f"an output of {output[:2]}", f"with {conv!r} is {conv.output_shape[:2]}")
+    refuse_if(
+        conv.output_shape[:2] != output[:2],
+        "lift for rockchip",
+        f"an output of {output[:2]}",
+        f"with {conv!r} is {conv.output_shape[:2]}",
+    )
     if "input" in capture.buffers:
         pitch = 2 * v["CNA.DMA_CON1.LINE_STRIDE"]
         layout = hwc((*size[:2], 1), dtype="float16", row_pitch=pitch)
@@ -296,11 +377,16 @@ def halves(capture: Capture, jobs: Sequence[Raw]) -> Lifted:
 def _following(jobs: Sequence[Raw], v: Raw) -> Raw | None:
     """The task of elements that reads what a convolution wrote: preferably one whose record says
     that it ended."""
-    tasks = [task for task in jobs if task.get(ELEMENTS) and words.CONVOLUTION not in task
-             and task.get("DPU_RDMA.RDMA_SRC_BASE_ADDR.SRC_BASE_ADDR") == v[words.OUTPUT_AT]
-             and not task["DPU.FEATURE_MODE_CFG.TP_EN"]
-             and not task["DPU.FEATURE_MODE_CFG.NONALIGN"]
-             and words.output_size(task)[0] == words.output_size(v)[0]]
+    tasks = [
+        task
+        for task in jobs
+        if task.get(ELEMENTS)
+        and words.CONVOLUTION not in task
+        and task.get("DPU_RDMA.RDMA_SRC_BASE_ADDR.SRC_BASE_ADDR") == v[words.OUTPUT_AT]
+        and not task["DPU.FEATURE_MODE_CFG.TP_EN"]
+        and not task["DPU.FEATURE_MODE_CFG.NONALIGN"]
+        and words.output_size(task)[0] == words.output_size(v)[0]
+    ]
     ended = [task for task in tasks if task.get("TASK.interrupt_status.interrupt_status")]
     return next(iter(ended or tasks), None)
 
@@ -309,7 +395,13 @@ def _elements(v: Raw, shape: tuple[int, int, int]) -> Elementwise:
     """What a task of elements adds or multiplies with."""
     size = words.output_size(v)
     words.check(v, "elements", Unsupported)
-    refuse_if(size != shape[:2], "lift for rockchip", f"elements of {size}", f"are {shape[:2]}", Unsupported)
+    refuse_if(
+        size != shape[:2],
+        "lift for rockchip",
+        f"elements of {size}",
+        f"are {shape[:2]}",
+        Unsupported,
+    )
     scale, bias = 1.0, 0.0
     if words.applies(v, "ALU"):
         words.check(v, "added", Unsupported)

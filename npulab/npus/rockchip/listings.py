@@ -25,12 +25,24 @@ from typing import NamedTuple
 import numpy as np
 
 from npulab.npus.kit import Job, Line, lines_of, read_table, refuse_if, refusing
-from npulab.npus.rockchip.commands import ENABLE, OPERATION_ENABLE, SYNC, WORDS, WRITE, Block, Command, ends, known
+from npulab.npus.rockchip.commands import (
+    ENABLE,
+    OPERATION_ENABLE,
+    SYNC,
+    WORDS,
+    WRITE,
+    Block,
+    Command,
+    ends,
+    known,
+)
 from npulab.npus.rockchip.commands import split as split_at_ends
 from npulab.npus.rockchip.facts import HERE
 
 EMIT = re.compile(r"\b(EMIT|emit|EMIT_RAW|emit_raw)\s*\(")
-SIGN = re.compile(r"(?m)\b(?:EMIT|emit)\s*\(\s*REG_\w+\s*,|\b(?:EMIT_RAW|emit_raw)\s*\([^()\n]{0,60}\d[^()\n]{0,60}\)")
+SIGN = re.compile(
+    r"(?m)\b(?:EMIT|emit)\s*\(\s*REG_\w+\s*,|\b(?:EMIT_RAW|emit_raw)\s*\([^()\n]{0,60}\d[^()\n]{0,60}\)"
+)
 COMMENT = re.compile(r"/\*.*?\*/|//.*")
 TRIPLE = re.compile(r"\s*([0-9a-f]{1,4}) ([0-9a-f]{1,4}) ([0-9a-f]{1,8})\s*")
 NUMBER = re.compile(r"(-?)(0[xX][0-9a-fA-F]{1,16}|[0-9]{1,20})[uUlL]{0,3}")
@@ -38,9 +50,9 @@ MACRO = re.compile(r"(\w+)\s*\(\s*([^()]*?)\s*\)")
 LABEL = re.compile(r"\s*\[?(?:0x)?[0-9a-fA-F]{1,16}\]?(?:\s*<[^<>\n]{0,200}>)?\s*[:=]\s*")
 WORD = re.compile(r"(?:0x[0-9a-fA-F]{16}|0x[0-9a-fA-F]{8}|\b[0-9a-fA-F]{16})(?:[uUlL]{0,3})")
 ROW = re.compile(rf"(?:{WORD.pattern}[\s,]*)+(?:/[/*].*)?")
-MOST_LETTERS = 2 ** 13  # of one statement
+MOST_LETTERS = 2**13  # of one statement
 KNOWN_SHARE = 2  # one in so many hexadecimal words names a register of its unit, at least
-MOST_WORDS = 2 ** 20
+MOST_WORDS = 2**20
 
 
 class Names(NamedTuple):
@@ -100,13 +112,18 @@ def read_listing(path: Path) -> tuple[np.ndarray, list[Line]]:
             while match:
                 while (end := _closing(code, match.end())) < 0:
                     if at >= len(lines) or len(code) > MOST_LETTERS:
-                        raise ValueError(f"got {code[match.start():match.start() + 60].strip()!r}, which does not end, "
-                                         f"allowed is a statement of at most {MOST_LETTERS} letters")
+                        raise ValueError(
+                            f"got {code[match.start() : match.start() + 60].strip()!r}, which does "
+                            "not end, "
+                            f"allowed is a statement of at most {MOST_LETTERS} letters"
+                        )
                     code += " " + COMMENT.sub(" ", lines[at].text)
                     at += 1
-                words.append(_statement(match[1], code[match.end():end]))
+                words.append(_statement(match[1], code[match.end() : end]))
                 if len(words) > MOST_WORDS:
-                    raise ValueError(f"got more than {MOST_WORDS} commands, at most {MOST_WORDS} are allowed")
+                    raise ValueError(
+                        f"got more than {MOST_WORDS} commands, at most {MOST_WORDS} are allowed"
+                    )
                 match = EMIT.search(code, end)
     return np.array([tuple(reversed(word)) for word in words], WORDS), rest
 
@@ -117,8 +134,12 @@ def read_hex(path: Path) -> tuple[np.ndarray, list[Line]]:
     Raises ValueError naming the file for an odd number of 32-bit words, and for too many.
     """
     words, rest, odd = _hex_words(lines_of(path))
-    refuse_if(odd, f"{path}, line {odd}", "an odd number of 32-bit words up to the last row",
-              "are two for each command")
+    refuse_if(
+        odd,
+        f"{path}, line {odd}",
+        "an odd number of 32-bit words up to the last row",
+        "are two for each command",
+    )
     if len(words) > MOST_WORDS:
         raise ValueError(f"{path}: got {len(words)} commands, at most {MOST_WORDS} are allowed")
     return words, rest
@@ -129,7 +150,9 @@ def blocks(words: np.ndarray, path: Path) -> list[Block]:
     units."""
     if ends(words).any():
         return split_at_ends(words, path)
-    starts = np.flatnonzero((words["register"] == OPERATION_ENABLE) & (words["target"] == ENABLE)) + 1
+    starts = (
+        np.flatnonzero((words["register"] == OPERATION_ENABLE) & (words["target"] == ENABLE)) + 1
+    )
     parts = [part for part in np.split(words, starts) if len(part)]
     return [block for part in parts for block in split_at_ends(part, path)]
 
@@ -148,11 +171,17 @@ def _statement(what: str, inner: str) -> Command:
     parts = [part.strip() for part in inner.split(",")]
     if what.lower() == "emit_raw":
         if len(parts) not in (3, 4):
-            raise ValueError(f"got {what} with {len(parts)} arguments, allowed are target, register and value")
-        return Command(_number(parts[-3], 2 ** 16, "target"), _value(parts[-1], None), _register(parts[-2]))
+            raise ValueError(
+                f"got {what} with {len(parts)} arguments, allowed are target, register and value"
+            )
+        return Command(
+            _number(parts[-3], 2**16, "target"), _value(parts[-1], None), _register(parts[-2])
+        )
     parts = parts[-2:] if len(parts) == 3 else parts
     if len(parts) != 2:
-        raise ValueError(f"got {what} with {len(parts)} arguments, allowed are a register and its value")
+        raise ValueError(
+            f"got {what} with {len(parts)} arguments, allowed are a register and its value"
+        )
     register = _register(parts[0])
     value = _value(parts[1], register)
     if register == OPERATION_ENABLE:
@@ -166,10 +195,13 @@ def _statement(what: str, inner: str) -> Command:
 def _register(text: str) -> int:
     offset = names().registers.get(text)
     if offset is None and NUMBER.fullmatch(text):
-        return _number(text, 2 ** 16, "register")
+        return _number(text, 2**16, "register")
     if offset is None:
         near = difflib.get_close_matches(text[:80], names().registers, 2)
-        raise ValueError(f"got register {text[:80]!r}, allowed is {' or '.join(near) or 'REG_ and unit and name'}")
+        raise ValueError(
+            f"got register {text[:80]!r}, allowed is "
+            f"{' or '.join(near) or 'REG_ and unit and name'}"
+        )
     return offset
 
 
@@ -180,22 +212,32 @@ def _value(text: str, register: int | None) -> int:
         part = part.strip()
         macro = MACRO.fullmatch(part)
         if macro is None or macro[1] in names().registers:
-            value |= _number(part.strip("() \t"), 2 ** 32, "value")
+            value |= _number(part.strip("() \t"), 2**32, "value")
             continue
         place = names().fields.get(macro[1])
         if place is None or (register is not None and place[0] != register):
-            ours = [name for name, (offset, _, _) in names().fields.items() if register in (None, offset)]
+            ours = [
+                name
+                for name, (offset, _, _) in names().fields.items()
+                if register in (None, offset)
+            ]
             near = difflib.get_close_matches(macro[1][:80], ours, 2) or ours[:3]
-            raise ValueError(f"got field {macro[1][:80]!r}, allowed is {' or '.join(near) or 'a field of a register'}")
+            raise ValueError(
+                f"got field {macro[1][:80]!r}, allowed is "
+                f"{' or '.join(near) or 'a field of a register'}"
+            )
         _, lsb, width = place
-        value |= _number(macro[2], 2 ** width, macro[1]) * 2 ** lsb
+        value |= _number(macro[2], 2**width, macro[1]) * 2**lsb
     return value
 
 
 def _number(text: str, below: int, what: str) -> int:
     match = NUMBER.fullmatch(text)
     if match is None:
-        raise ValueError(f"{what}: got {text[:60]!r}, allowed is a number; the text is a program and not what it sent")
+        raise ValueError(
+            f"{what}: got {text[:60]!r}, allowed is a number; the text is a program and not what "
+            "it sent"
+        )
     number = int(match[2], 16 if match[2][1:2] in ("x", "X") else 10)
     if match[1]:
         number = below - number if 0 < number <= below // 2 else below
@@ -223,7 +265,7 @@ def _hex_words(lines: Iterable[Line]) -> tuple[np.ndarray, list[Line], int]:
     for line in lines:
         body = line.text
         label = LABEL.match(body)
-        body = (body[label.end():] if label else body).strip()
+        body = (body[label.end() :] if label else body).strip()
         if not ROW.fullmatch(body):
             rest.append(line)
             continue
@@ -231,14 +273,17 @@ def _hex_words(lines: Iterable[Line]) -> tuple[np.ndarray, list[Line], int]:
         for word in WORD.findall(body.split("/")[0]):
             digits = word.rstrip("uUlL").removeprefix("0x")
             number = int(digits, 16)
-            halves += [number] if len(digits) == 8 else [number % 2 ** 32, number // 2 ** 32]
+            halves += [number] if len(digits) == 8 else [number % 2**32, number // 2**32]
     odd = last if len(halves) % 2 else 0
-    return np.array(halves[:len(halves) // 2 * 2], "<u4").view(WORDS), rest, odd
+    return np.array(halves[: len(halves) // 2 * 2], "<u4").view(WORDS), rest, odd
 
 
 def jobs_of(words: np.ndarray, path: Path) -> Sequence[Job]:
     """The jobs of a listing's commands; raises ValueError if none writes a register."""
     jobs = [block.job for block in blocks(words, path)]
     if not jobs:
-        raise ValueError(f"{path}: got {len(words)} commands, none of which writes a register, allowed is at least one")
+        raise ValueError(
+            f"{path}: got {len(words)} commands, none of which writes a register, allowed is at "
+            "least one"
+        )
     return jobs

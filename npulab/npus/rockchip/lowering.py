@@ -14,25 +14,49 @@ from npulab.npus.kit import COMMANDS, Capture, Job, Raw, RegisterMap, offsets_of
 from npulab.npus.kit.lowering import features_asked, lowered, placed
 from npulab.npus.kit.numbers import as_codes, ceil_div, up
 from npulab.npus.rockchip import layouts
-from npulab.npus.rockchip.commands import END_WORDS, WORDS, Command, block_end, commands, stream, writes_of
+from npulab.npus.rockchip.commands import (
+    END_WORDS,
+    WORDS,
+    Command,
+    block_end,
+    commands,
+    stream,
+    writes_of,
+)
 from npulab.npus.rockchip.facts import FACTS, REGISTERS, USUAL_CHIP
 from npulab.npus.rockchip.plans import ACCUMULATORS, TWICE, as_convolution, cut, shares, values
 from npulab.quant.layers import Conv2D, FullyConnected
 
 Layer = Conv2D | FullyConnected
-ADDRESSES = {"commands": 0xF0000000, "coefficients": 0xC0000000, "biases": 0xE0000000, "input": 0x10000000,
-             "output": 0x80000000}
+ADDRESSES = {
+    "commands": 0xF0000000,
+    "coefficients": 0xC0000000,
+    "biases": 0xE0000000,
+    "input": 0x10000000,
+    "output": 0x80000000,
+}
 ALIGNMENT = 16
 # every write of a job in order, with the value where a layer does not decide it; those noted
 # "reads" only with biases
-ORDER = [(row["register"], int(row["value"], 0), row["note"])
-         for row in read_table(FACTS.here / "rocket.csv")]
-UNITS = {"sums": 0x0D, "outputs": 0x1D}  # that run: the DPU's reads only where there are biases (WT, Mesa)
+ORDER = [
+    (row["register"], int(row["value"], 0), row["note"])
+    for row in read_table(FACTS.here / "rocket.csv")
+]
+UNITS = {
+    "sums": 0x0D,
+    "outputs": 0x1D,
+}  # that run: the DPU's reads only where there are biases (WT, Mesa)
 BLOCK_ALIGN = 64  # of a block of commands (Mesa)
 
 
-def lower(layer: Layer, chip: str = USUAL_CHIP, x: Any = None, name: str = "lowered",
-          addresses: Mapping[str, int] | None = None, features: Iterable[str] = ()) -> Capture:
+def lower(
+    layer: Layer,
+    chip: str = USUAL_CHIP,
+    x: Any = None,
+    name: str = "lowered",
+    addresses: Mapping[str, int] | None = None,
+    features: Iterable[str] = (),
+) -> Capture:
     """What Mesa's rocket driver would send for a layer: a job for each task, weights, biases,
     commands and, with ``x``, the input.
 
@@ -78,10 +102,13 @@ def biases(conv: Conv2D, by_channel: bool) -> bytes:
     centred = conv.weights.astype(np.int64) - conv.weight_q.zero_point
     taps = centred.sum((0, 1, 2)) if conv.depthwise else centred.sum((1, 2, 3))
     whole = conv.bias - conv.input_q.zero_point * taps
-    wrong = np.flatnonzero((whole < -2 ** 31) | (whole >= 2 ** 31))
+    wrong = np.flatnonzero((whole < -(2**31)) | (whole >= 2**31))
     if len(wrong):
-        raise ValueError(f"lower for rockchip: got a bias of {whole[wrong[0]]} in channel {wrong[0]} with the input's "
-                         "zero point folded in, allowed is int32")
+        raise ValueError(
+            f"lower for rockchip: got a bias of {whole[wrong[0]]} in channel {wrong[0]} with the "
+            "input's "
+            "zero point folded in, allowed is int32"
+        )
     if not by_channel:
         return whole.astype("<i4").tobytes()
     zeros, rest = np.full_like(whole, -conv.weight_q.zero_point), -len(whole) % 4
@@ -111,11 +138,18 @@ def packed_input(codes: np.ndarray, conv: Conv2D, sums: bool) -> bytes:
 def _product(conv: Conv2D, layer: Layer, x: Any) -> Conv2D:
     """The convolution as a matrix multiplication of as many rows as ``x`` has."""
     zeros = conv.weight_q.zero_point, conv.input_q.zero_point
-    if (conv.kernel, conv.stride, conv.pads) != ((1, 1), (1, 1), ((0, 0), (0, 0))) \
-            or conv.depthwise or conv.input_shape[1] != 1 or conv.activation is not None \
-            or np.any(conv.bias) or any(zeros):
-        raise ValueError(f"lower for rockchip: got the feature {ACCUMULATORS} with {layer!r}, allowed "
-                         "is a 1x1 layer over one column without bias, zero points and activation")
+    if (
+        (conv.kernel, conv.stride, conv.pads) != ((1, 1), (1, 1), ((0, 0), (0, 0)))
+        or conv.depthwise
+        or conv.input_shape[1] != 1
+        or conv.activation is not None
+        or np.any(conv.bias)
+        or any(zeros)
+    ):
+        raise ValueError(
+            f"lower for rockchip: got the feature {ACCUMULATORS} with {layer!r}, allowed "
+            "is a 1x1 layer over one column without bias, zero points and activation"
+        )
     if isinstance(layer, FullyConnected) and x is not None and np.ndim(x) > 1:
         return Conv2D(conv.weights, conv.bias, (len(x), 1, conv.input_shape[2]))
     return conv
@@ -130,8 +164,12 @@ def _codes(layer: Layer, shape: tuple[int, int, int], x: Any) -> np.ndarray:
     return as_codes(x.reshape(shape), "int8")
 
 
-def _linked(jobs: Sequence[Job], at: int, units: int, registers: RegisterMap,
-            ) -> tuple[list[Job], bytes]:
+def _linked(
+    jobs: Sequence[Job],
+    at: int,
+    units: int,
+    registers: RegisterMap,
+) -> tuple[list[Job], bytes]:
     """The jobs with the writes that end their blocks, and the blocks one behind the other from
     ``at`` on: each is filled up to ``BLOCK_ALIGN`` and names the next."""
     sizes = [len(job.writes) + END_WORDS for job in jobs]
@@ -147,7 +185,11 @@ def _linked(jobs: Sequence[Job], at: int, units: int, registers: RegisterMap,
 
 def _job(values: Raw, registers: RegisterMap, sums: bool) -> Job:
     """A job of every write in order."""
-    order = [(offsets_of(registers)[name], value) for name, value, note in ORDER if note != "reads" or not sums]
+    order = [
+        (offsets_of(registers)[name], value)
+        for name, value, note in ORDER
+        if note != "reads" or not sums
+    ]
     words = registers.state(order)
     for name, value in values.items():
         registers[name].insert(words, registers[name].raw(value))

@@ -24,7 +24,9 @@ GRAINS = 50  # Mesa: "seems to pass the most tests"
 CHANNELS, DEPTHWISE_CHANNELS = 32, 64  # output channels are filled up to
 INT8, FP16, INT32 = 0, 2, 4  # codes of a precision (WT; C:dump-x2)
 DEPTHWISE = 3  # code of a convolution mode
-ACCUMULATORS = "int32-output"  # a driver quirk: a matrix multiplication whose sums are written as they are
+ACCUMULATORS = (
+    "int32-output"  # a driver quirk: a matrix multiplication whose sums are written as they are
+)
 TWICE = "twice_half_even"  # the feature of chips that have a share of each channel
 DILATION = "dilation"  # the feature of chips whose kernels were seen spread
 RULES = {False: "rockchip-rk3588:half-even", True: "rockchip-rv1103:half-even-twice"}  # by TWICE
@@ -54,23 +56,32 @@ def as_convolution(layer: Any) -> Conv2D:
     Raises ValueError for a layer that is not covered.
     """
     if not isinstance(layer, Conv2D | FullyConnected) or layer.dtype not in ("int8", "uint8"):
-        raise ValueError(f"lower for rockchip: got {layer!r} of {getattr(layer, 'dtype', 'no type')}, allowed is a "
-                         "Conv2D or FullyConnected of int8 or uint8")
+        raise ValueError(
+            f"lower for rockchip: got {layer!r} of {getattr(layer, 'dtype', 'no type')}, allowed "
+            "is a "
+            "Conv2D or FullyConnected of int8 or uint8"
+        )
     if isinstance(layer, FullyConnected):
         layer = as_1x1(layer)
     down = SIGNED if layer.dtype == "uint8" else 0
     for name in ("input_q", "output_q"):
         zero = getattr(layer, name).zero_point - down
         if not -128 <= zero <= 127:
-            raise ValueError(f"lower for rockchip: got {name} with zero point {zero + down}, allowed with "
-                             f"{layer.dtype} is {down - 128} to {down + 127}")
+            raise ValueError(
+                f"lower for rockchip: got {name} with zero point {zero + down}, allowed with "
+                f"{layer.dtype} is {down - 128} to {down + 127}"
+            )
     if layer.activation not in (None, "relu"):
-        raise ValueError(f"lower for rockchip: got activation {layer.activation!r}, allowed is None or 'relu'")
+        raise ValueError(
+            f"lower for rockchip: got activation {layer.activation!r}, allowed is None or 'relu'"
+        )
     if layer.depthwise and layer.input_shape[2] == 1:
         layer = replace(layer, weights=layer.weights.transpose(3, 1, 2, 0), depthwise=False)
     elif layer.depthwise and layer.weights.shape[3] != layer.input_shape[2]:
-        raise ValueError(f"lower for rockchip: got {layer.weights.shape[3]} depthwise outputs of "
-                         f"{layer.input_shape[2]} channels, allowed is the same number")
+        raise ValueError(
+            f"lower for rockchip: got {layer.weights.shape[3]} depthwise outputs of "
+            f"{layer.input_shape[2]} channels, allowed is the same number"
+        )
     return of_type(layer, "int8")
 
 
@@ -102,30 +113,49 @@ def cut(conv: Conv2D) -> list[Task]:
         behind = below if end == height else 0
         fitting = min((end + behind - start - kernel) // stride + 1, rows - first)
         if fitting < 1:
-            raise ValueError(f"lower for rockchip: got {conv!r}, of whose input {most} rows fit the "
-                             f"convolution buffer, allowed are kernels of at most {most} rows")
+            raise ValueError(
+                f"lower for rockchip: got {conv!r}, of whose input {most} rows fit the "
+                f"convolution buffer, allowed are kernels of at most {most} rows"
+            )
         out.append(Task(top, end - top, pad, first, fitting, banks, weight_banks))
         first += fitting
     return out
 
 
-def values(conv: Conv2D, task: Task, where: Mapping[str, int], facts: Mapping[str, int], sums: bool,
-           ) -> dict[str, int]:
+def values(
+    conv: Conv2D,
+    task: Task,
+    where: Mapping[str, int],
+    facts: Mapping[str, int],
+    sums: bool,
+) -> dict[str, int]:
     """Values by full name of what is not as in every job; ``where`` are the buffers' addresses.
 
     ``sums`` asks for a matrix multiplication: rows in, rows of int32 out.
     Raises ValueError for a border or scales that the registers cannot say.
     """
-    refuse_if(conv.dilation != (1, 1) and not facts.get(DILATION), "lower for rockchip",
-              f"dilation {conv.dilation}", "on this chip is (1, 1)")
+    refuse_if(
+        conv.dilation != (1, 1) and not facts.get(DILATION),
+        "lower for rockchip",
+        f"dilation {conv.dilation}",
+        "on this chip is (1, 1)",
+    )
     quantities = {**where, **task._asdict(), **_geometry(conv, task, where, sums)}
-    cases = {"always": True, "one channel": conv.input_shape[2] == 1 and not sums,
-             "depthwise": conv.depthwise, "sums": sums, "outputs": not sums,
-             "shares": not sums and bool(facts.get(TWICE))}
+    cases = {
+        "always": True,
+        "one channel": conv.input_shape[2] == 1 and not sums,
+        "depthwise": conv.depthwise,
+        "sums": sums,
+        "outputs": not sums,
+        "shares": not sums and bool(facts.get(TWICE)),
+    }
     if not sums:
         quantities |= converter(conv, facts)
-    return {row["field"]: quantities[value] if (value := row["value"]) in quantities else int(value, 0)
-            for row in FIELDS if cases[row["when"]]}
+    return {
+        row["field"]: quantities[value] if (value := row["value"]) in quantities else int(value, 0)
+        for row in FIELDS
+        if cases[row["when"]]
+    }
 
 
 def _geometry(conv: Conv2D, task: Task, where: Mapping[str, int], sums: bool) -> dict[str, int]:
@@ -153,20 +183,37 @@ def _geometry(conv: Conv2D, task: Task, where: Mapping[str, int], sums: bool) ->
         "weight_reuse": int(task.first > 0 and whole_buffer and task.data_banks != SPLIT_BANKS),
         "plain_rows": int(sums or single),
         "grains": height + 1 if sums else GRAINS + conv.stride[0] + 1,
-        "stride_y": conv.stride[0], "stride_x": conv.stride[1],
-        "gap_y": conv.dilation[0] - 1, "gap_x": conv.dilation[1] - 1,
-        "width": width, "stored_width": stored_width, "stored_channels": stored_channels,
-        "last_channel": channels - 1, "output_width": out_w, "output_pixels": out_w * task.outputs,
-        "kernel_h": kernel_h, "kernel_w": kernel_w, "kernels": kernels,
-        "kernel_bytes": kernel_bytes, "weight_bytes": kernel_bytes * kernels,
-        "entries": entries, "left": conv.pads[1][0], "line": line, "surface": surface,
+        "stride_y": conv.stride[0],
+        "stride_x": conv.stride[1],
+        "gap_y": conv.dilation[0] - 1,
+        "gap_x": conv.dilation[1] - 1,
+        "width": width,
+        "stored_width": stored_width,
+        "stored_channels": stored_channels,
+        "last_channel": channels - 1,
+        "output_width": out_w,
+        "output_pixels": out_w * task.outputs,
+        "kernel_h": kernel_h,
+        "kernel_w": kernel_w,
+        "kernels": kernels,
+        "kernel_bytes": kernel_bytes,
+        "weight_bytes": kernel_bytes * kernels,
+        "entries": entries,
+        "left": conv.pads[1][0],
+        "line": line,
+        "surface": surface,
         "input": where["input"] + task.top * pitch,
         "padding": padding_word(conv.input_q.zero_point, conv),
-        "last_row": task.outputs - 1, "last_column": out_w - 1, "last_output": outputs - 1,
+        "last_row": task.outputs - 1,
+        "last_column": out_w - 1,
+        "last_output": outputs - 1,
         "last_lane": up(outputs, DEPTHWISE_CHANNELS if depthwise else CHANNELS) - 1,
         "output": where["output"] + task.first * ATOM * (out_w + notch),
-        "output_surface": output_surface, "notch": notch, "last_surface": surfaces - 1,
-        "surface_add": output_surface * surfaces}
+        "output_surface": output_surface,
+        "notch": notch,
+        "last_surface": surfaces - 1,
+        "surface_add": output_surface * surfaces,
+    }
 
 
 def converter(conv: Conv2D, facts: Mapping[str, int]) -> dict[str, int]:
@@ -174,20 +221,28 @@ def converter(conv: Conv2D, facts: Mapping[str, int]) -> dict[str, int]:
     chip cannot say."""
     by_channel, scale = bool(facts.get(TWICE)), conv.weight_q.scale
     if isinstance(scale, tuple) and not by_channel:
-        raise ValueError(f"lower for rockchip: got weight_q with {len(scale)} scales, allowed on this "
-                         "chip is one")
+        raise ValueError(
+            f"lower for rockchip: got weight_q with {len(scale)} scales, allowed on this "
+            "chip is one"
+        )
     by = rule(RULES[by_channel])
     multiplier, shift = by.multiplier(conv.input_q.scale, scale, conv.output_q.scale)
     if by_channel:
         multiplier = TwoSteps.split(multiplier)[1]
-    return {"multiplier": int(np.max(multiplier)), "right_shift": int(np.max(shift)),
-            "output_zero_point": conv.output_q.zero_point, "no_relu": int(conv.activation is None),
-            "weight_offset": -conv.weight_q.zero_point}
+    return {
+        "multiplier": int(np.max(multiplier)),
+        "right_shift": int(np.max(shift)),
+        "output_zero_point": conv.output_q.zero_point,
+        "no_relu": int(conv.activation is None),
+        "weight_offset": -conv.weight_q.zero_point,
+    }
 
 
 def shares(conv: Conv2D) -> np.ndarray:
     """Each output channel's share of the largest scale, ``(O,) int64`` with 14 bits of fraction."""
-    multiplier, _ = NAMED[RULES[True]].multiplier(conv.input_q.scale, conv.weight_q.scale, conv.output_q.scale)
+    multiplier, _ = NAMED[RULES[True]].multiplier(
+        conv.input_q.scale, conv.weight_q.scale, conv.output_q.scale
+    )
     return np.broadcast_to(TwoSteps.split(multiplier)[0], (conv.output_shape[2],))
 
 
@@ -197,5 +252,5 @@ def padding_word(zero: int, conv: Conv2D) -> int:
     The driver repeats it in the byte above in two cases, which it found to be needed.
     """
     if (conv.kernel[1] >= 3 and zero == -SIGNED) or (conv.depthwise and zero == 0x0B):
-        return (zero % 2 ** 8 * 0x101 + (0xFFFF0000 if zero < 0 else 0)) % 2 ** 32
-    return zero % 2 ** 32
+        return (zero % 2**8 * 0x101 + (0xFFFF0000 if zero < 0 else 0)) % 2**32
+    return zero % 2**32

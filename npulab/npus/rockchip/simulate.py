@@ -19,10 +19,14 @@ from npulab.npus.kit.numbers import ceil_div, up, wrapped
 from npulab.npus.rockchip.facts import EXPECTED
 
 ATOM = 16
-MOST_BYTES = 2 ** 26
-MOST_PRODUCTS = 2 ** 31
-PRECISIONS: dict[int, np.dtype[Any]] = {0: np.dtype(np.int8), 2: np.dtype(np.float16),
-                                        4: np.dtype("<i4"), 5: np.dtype("<f4")}
+MOST_BYTES = 2**26
+MOST_PRODUCTS = 2**31
+PRECISIONS: dict[int, np.dtype[Any]] = {
+    0: np.dtype(np.int8),
+    2: np.dtype(np.float16),
+    4: np.dtype("<i4"),
+    5: np.dtype("<f4"),
+}
 DEPTHWISE = 3
 # a block of four channels' operands (ORK)
 OPERANDS = np.dtype([("bias", "<i4", 4), ("offset", "<i2", 4), ("share", "<u2", 4)])
@@ -40,8 +44,9 @@ def simulate(capture: Capture) -> bytes:
     not have.
     """
     base = address_of(capture, "output", "where its tasks write")
-    buffers = {name: data for name, data in capture.buffers.items()
-               if name not in (COMMANDS, "output")}
+    buffers = {
+        name: data for name, data in capture.buffers.items() if name not in (COMMANDS, "output")
+    }
     memory = Memory(buffers, capture.addresses)
     for v in ran([values_of(job, capture.maps) for job in capture.jobs]):
         run(v, memory)
@@ -70,7 +75,7 @@ def ran(jobs: Sequence[Raw]) -> list[Raw]:
         shared = program[0].get(CORES, 0)
         last = [n for n, v in enumerate(program) if v.get(ENDED) or v.get(CORES, 0)]
         if shared in cores and (shared or any(v.get(ENDED) for v in program)):
-            chosen.append(program[:1 + max(last)])
+            chosen.append(program[: 1 + max(last)])
     return [v for step in zip_longest(*chosen) for v in step if v is not None]
 
 
@@ -101,9 +106,13 @@ def convolution(v: Raw, memory: Memory) -> None:
     sums = np.zeros((count, out_h, out_w), np.float32 if real else np.int64)
     offsets, biases, shares = operands(v, memory, outputs, count)
     if len(stored) * out_h * out_w > MOST_PRODUCTS:
-        raise Hang(f"{len(stored)} weights for {out_h}x{out_w} outputs are more than "
-                   f"{MOST_PRODUCTS} products")
-    for at, (row, column, kernel, channel) in enumerate(places(v, count, len(image), kind.itemsize)):
+        raise Hang(
+            f"{len(stored)} weights for {out_h}x{out_w} outputs are more than "
+            f"{MOST_PRODUCTS} products"
+        )
+    for at, (row, column, kernel, channel) in enumerate(
+        places(v, count, len(image), kind.itemsize)
+    ):
         if at >= len(stored):
             raise Hang(f"weights: {need} bytes end before the kernels do")
         weight = stored.item(at) + (0 if real else offsets[kernel])
@@ -112,11 +121,17 @@ def convolution(v: Raw, memory: Memory) -> None:
             down, along = top + (out_h - 1) * step_y + 1, left + (out_w - 1) * step_x + 1
             sums[kernel] += weight * image[channel, top:down:step_y, left:along:step_x]
     hang_if(outputs > count, f"{outputs} output channels of {count} kernels")
-    store(v, memory, np.stack([finished(*one, v) for one in zip(sums, biases, shares, strict=False)]))
+    store(
+        v, memory, np.stack([finished(*one, v) for one in zip(sums, biases, shares, strict=False)])
+    )
 
 
-def places(v: Raw, kernels: int, channels: int, itemsize: int,
-           ) -> Iterator[tuple[int, int, int, int]]:
+def places(
+    v: Raw,
+    kernels: int,
+    channels: int,
+    itemsize: int,
+) -> Iterator[tuple[int, int, int, int]]:
     """(row, column, kernel, channel) of each weight in the order of the buffer."""
     rows, columns = (range(v[f"CNA.WEIGHT_SIZE2.WEIGHT_{side}"]) for side in ("HEIGHT", "WIDTH"))
     if v["CNA.CONV_CON1.CONV_MODE"] == DEPTHWISE:
@@ -127,8 +142,12 @@ def places(v: Raw, kernels: int, channels: int, itemsize: int,
         return
     group = 32 // itemsize
     for first, start in product(range(0, kernels, group), range(0, channels, 32)):
-        yield from product(rows, columns, range(first, min(first + group, kernels)),
-                           range(start, min(start + 32, channels)))
+        yield from product(
+            rows,
+            columns,
+            range(first, min(first + group, kernels)),
+            range(start, min(start + 32, channels)),
+        )
 
 
 def window(v: Raw, memory: Memory, kind: np.dtype[Any], out_h: int, out_w: int) -> np.ndarray:
@@ -145,7 +164,7 @@ def window(v: Raw, memory: Memory, kind: np.dtype[Any], out_h: int, out_w: int) 
     _fits("the input", shape)
     border = 0 if real else wrapped(v["CNA.PAD_CON1.PAD_VALUE"], 8)
     out = np.full(shape, border, np.float32 if real else np.int64)
-    image = out[:, top:top + rows, left:left + width]
+    image = out[:, top : top + rows, left : left + width]
     if v["CNA.CONV_CON1.ARGB_IN"]:
         image[1:], codes = 0, kind if real else np.dtype(np.uint8)
         for row in range(rows):
@@ -159,28 +178,38 @@ def window(v: Raw, memory: Memory, kind: np.dtype[Any], out_h: int, out_w: int) 
     return out
 
 
-def read_planes(memory: Memory, base: int, pitches: tuple[int, int], out: np.ndarray,
-                kind: np.dtype[Any], what: str) -> None:
+def read_planes(
+    memory: Memory,
+    base: int,
+    pitches: tuple[int, int],
+    out: np.ndarray,
+    kind: np.dtype[Any],
+    what: str,
+) -> None:
     """Fill ``(channels, rows, columns)`` from planes of 16-byte pixels; ``pitches`` are bytes from
     plane to plane and from row to row."""
     (channels, rows, width), lanes = out.shape, ATOM // kind.itemsize
     for plane, row in product(range(ceil_div(channels, lanes)), range(rows)):
         at = base + plane * pitches[0] + row * pitches[1]
         pixels = np.frombuffer(memory.read(at, ATOM * width, what), kind).reshape(width, lanes)
-        part = out[plane * lanes:(plane + 1) * lanes, row]
-        part[:] = pixels.T[:len(part)]
+        part = out[plane * lanes : (plane + 1) * lanes, row]
+        part[:] = pixels.T[: len(part)]
 
 
 def _steps(v: Raw) -> tuple[tuple[int, int], tuple[int, int]]:
     """(stride, dilation), down and along."""
-    return ((v["CNA.CONV_CON3.CONV_Y_STRIDE"], v["CNA.CONV_CON3.CONV_X_STRIDE"]),
-            (v["CNA.CONV_CON3.ATROUS_Y_DILATION"] + 1, v["CNA.CONV_CON3.ATROUS_X_DILATION"] + 1))
+    return (
+        (v["CNA.CONV_CON3.CONV_Y_STRIDE"], v["CNA.CONV_CON3.CONV_X_STRIDE"]),
+        (v["CNA.CONV_CON3.ATROUS_Y_DILATION"] + 1, v["CNA.CONV_CON3.ATROUS_X_DILATION"] + 1),
+    )
 
 
 def _fits(what: str, shape: tuple[int, int, int]) -> None:
     if math.prod(shape) * 8 > MOST_BYTES:
-        raise Hang(f"{what}: {'x'.join(map(str, shape))} numbers of 8 bytes, which does not fit the "
-                   f"simulated unit's {MOST_BYTES} bytes")
+        raise Hang(
+            f"{what}: {'x'.join(map(str, shape))} numbers of 8 bytes, which does not fit the "
+            f"simulated unit's {MOST_BYTES} bytes"
+        )
 
 
 def single(codes: np.ndarray, v: Raw) -> np.ndarray:
@@ -192,19 +221,31 @@ def single(codes: np.ndarray, v: Raw) -> np.ndarray:
     return np.sign(scaled) * ((np.abs(scaled) + unit // 2) // unit)
 
 
-def operands(v: Raw, memory: Memory, outputs: int, kernels: int,
-             ) -> tuple[list[int], list[int], list[int]]:
+def operands(
+    v: Raw,
+    memory: Memory,
+    outputs: int,
+    kernels: int,
+) -> tuple[list[int], list[int], list[int]]:
     """(weight offsets of each kernel, biases and shares of each output channel)."""
-    offsets, shares = [v["DPU.BS_OW_OP.OW_OP"]] * max(outputs, kernels), [2 ** 14] * outputs
+    offsets, shares = [v["DPU.BS_OW_OP.OW_OP"]] * max(outputs, kernels), [2**14] * outputs
     base = v.get("DPU_RDMA.RDMA_BS_BASE_ADDR.BS_BASE_ADDR", 0)
     if v["DPU.BS_CFG.BS_BYPASS"] or not v["DPU.BS_CFG.BS_ALU_SRC"]:
         return offsets, [0] * outputs, shares
     if v["DPU.BS_CFG.BS_MUL_BYPASS"]:
-        return offsets, np.frombuffer(memory.read(base, 4 * outputs, "biases"), "<i4").tolist(), shares
-    blocks = [np.frombuffer(memory.read(base + at, 32, "biases"), OPERANDS)
-              for at in range(0, 8 * outputs, 32)]
-    biases, zeros, shares = (np.concatenate([block[name].ravel() for block in blocks])[:outputs].tolist()
-                             for name in ("bias", "offset", "share"))
+        return (
+            offsets,
+            np.frombuffer(memory.read(base, 4 * outputs, "biases"), "<i4").tolist(),
+            shares,
+        )
+    blocks = [
+        np.frombuffer(memory.read(base + at, 32, "biases"), OPERANDS)
+        for at in range(0, 8 * outputs, 32)
+    ]
+    biases, zeros, shares = (
+        np.concatenate([block[name].ravel() for block in blocks])[:outputs].tolist()
+        for name in ("bias", "offset", "share")
+    )
     return zeros + offsets[outputs:], biases, shares
 
 
@@ -239,8 +280,14 @@ def elements(v: Raw, memory: Memory) -> None:
     height, width = v["DPU.DATA_CUBE_HEIGHT.HEIGHT"] + 1, v["DPU.DATA_CUBE_WIDTH.WIDTH"] + 1
     elements = np.zeros((v["DPU.DATA_CUBE_CHANNEL.ORIG_CHANNEL"] + 1, height, width), np.float32)
     plane = width * height + v["DPU_RDMA.RDMA_SURF_NOTCH.SURF_NOTCH_ADDR"]
-    read_planes(memory, v["DPU_RDMA.RDMA_SRC_BASE_ADDR.SRC_BASE_ADDR"], (ATOM * plane, ATOM * width),
-                elements, np.dtype(np.float16), "elements")
+    read_planes(
+        memory,
+        v["DPU_RDMA.RDMA_SRC_BASE_ADDR.SRC_BASE_ADDR"],
+        (ATOM * plane, ATOM * width),
+        elements,
+        np.dtype(np.float16),
+        "elements",
+    )
     store(v, memory, arithmetic(elements, v).astype(np.float16))
 
 
@@ -265,17 +312,19 @@ def store(v: Raw, memory: Memory, planes: np.ndarray) -> None:
     pitch = ATOM * (width + v["DPU.DATA_CUBE_NOTCH_ADDR.NOTCH_ADDR_0"])
     step = ATOM * v["DPU.DST_SURF_STRIDE.DST_SURF_STRIDE"]
     last = (ceil_div(channels, lanes) - 1) * step + (height - 1) * pitch + ATOM * width
-    hang_if(last > MOST_BYTES,
-            f"the output of {last} bytes does not fit the simulated unit's {MOST_BYTES} bytes")
+    hang_if(
+        last > MOST_BYTES,
+        f"the output of {last} bytes does not fit the simulated unit's {MOST_BYTES} bytes",
+    )
     out = np.zeros(last, np.uint8)
     there = memory.stretch(base, last)
-    out[:len(there)] = np.frombuffer(there, np.uint8)
+    out[: len(there)] = np.frombuffer(there, np.uint8)
     filled = np.zeros((up(channels, lanes), height, width), planes.dtype)
     filled[:channels] = planes
     pixels = filled.reshape(-1, lanes, height, width).transpose(0, 2, 3, 1)
     for plane, row in product(range(len(pixels)), range(height)):
         at = plane * step + row * pitch
-        out[at:at + ATOM * width] = np.frombuffer(pixels[plane, row].tobytes(), np.uint8)
+        out[at : at + ATOM * width] = np.frombuffer(pixels[plane, row].tobytes(), np.uint8)
     memory.write(base, out.tobytes())
 
 

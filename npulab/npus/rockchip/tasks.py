@@ -14,12 +14,12 @@ from npulab.npus.kit import WORD_BYTES, Job, refuse_if
 from npulab.npus.rockchip.facts import TABLES, TASK
 
 BYTES = len(TABLES[TASK]) * WORD_BYTES
-INTERRUPTS = 2 ** 17  # what a clear writes to all of them is one less
-UNITS = 2 ** 8
-MOST_COMMANDS = 2 ** 16
+INTERRUPTS = 2**17  # what a clear writes to all of them is one less
+UNITS = 2**8
+MOST_COMMANDS = 2**16
 # of the address, as PC.BASE_ADDRESS has it
-ALIGN, MOST_ADDRESS = 16, 2 ** 32
-MOST_TASKS, MOST_TOGETHER = 2 ** 13, 2 ** 18  # records, and the commands that they name
+ALIGN, MOST_ADDRESS = 16, 2**32
+MOST_TASKS, MOST_TOGETHER = 2**13, 2**18  # records, and the commands that they name
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,15 @@ class Task:
     def plausible(self) -> bool:
         """Whether it can be a record: some units, interrupts and commands, and an address that
         commands can have."""
-        return (0 < self.enable_mask < UNITS and 0 < self.interrupt_mask < INTERRUPTS
-                and 0 < self.interrupt_clear < INTERRUPTS and self.interrupt_status < INTERRUPTS
-                and 0 < self.commands < MOST_COMMANDS and 0 < self.command_address < MOST_ADDRESS
-                and self.command_address % ALIGN == 0)
+        return (
+            0 < self.enable_mask < UNITS
+            and 0 < self.interrupt_mask < INTERRUPTS
+            and 0 < self.interrupt_clear < INTERRUPTS
+            and self.interrupt_status < INTERRUPTS
+            and 0 < self.commands < MOST_COMMANDS
+            and 0 < self.command_address < MOST_ADDRESS
+            and self.command_address % ALIGN == 0
+        )
 
 
 def tasks(data: bytes, where: str = "tasks") -> list[Task]:
@@ -64,17 +69,27 @@ def tasks(data: bytes, where: str = "tasks") -> list[Task]:
     """
     out: list[Task] = []
     for at in range(0, len(data), BYTES):
-        part, begin = data[at:at + BYTES], f"{where}: task {len(out)} at byte {at:#x}"
+        part, begin = data[at : at + BYTES], f"{where}: task {len(out)} at byte {at:#x}"
         if not any(part):
             break
-        refuse_if(len(part) < BYTES or len(out) >= MOST_TASKS, begin, f"{len(part)} bytes",
-                  f"are {BYTES} each of at most {MOST_TASKS} records")
+        refuse_if(
+            len(part) < BYTES or len(out) >= MOST_TASKS,
+            begin,
+            f"{len(part)} bytes",
+            f"are {BYTES} each of at most {MOST_TASKS} records",
+        )
         out.append(Task.of(part))
-        refuse_if(not out[-1].plausible, begin, out[-1],
-                  "is a record with units, interrupts, commands and an address")
+        refuse_if(
+            not out[-1].plausible,
+            begin,
+            out[-1],
+            "is a record with units, interrupts, commands and an address",
+        )
     if (total := sum(task.commands for task in out)) > MOST_TOGETHER:
-        raise ValueError(f"{where}: got {len(out)} tasks of {total} commands together, at most "
-                         f"{MOST_TOGETHER} are allowed")
+        raise ValueError(
+            f"{where}: got {len(out)} tasks of {total} commands together, at most "
+            f"{MOST_TOGETHER} are allowed"
+        )
     return out
 
 

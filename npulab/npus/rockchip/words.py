@@ -25,10 +25,15 @@ class Sizes(NamedTuple):
     @classmethod
     def of(cls, v: Raw) -> Sizes:
         """Those that the values of a task say."""
-        return cls((v["CNA.DATA_SIZE0.DATAIN_HEIGHT"], v["CNA.FC_DATA_SIZE0.DMA_WIDTH"],
-                    v["CNA.DATA_SIZE1.DATAIN_CHANNEL_REAL"] + 1),
-                   (*output_size(v), v["DPU.DATA_CUBE_CHANNEL.ORIG_CHANNEL"] + 1),
-                   (v["CNA.CONV_CON3.CONV_Y_STRIDE"], v["CNA.CONV_CON3.CONV_X_STRIDE"]))
+        return cls(
+            (
+                v["CNA.DATA_SIZE0.DATAIN_HEIGHT"],
+                v["CNA.FC_DATA_SIZE0.DMA_WIDTH"],
+                v["CNA.DATA_SIZE1.DATAIN_CHANNEL_REAL"] + 1,
+            ),
+            (*output_size(v), v["DPU.DATA_CUBE_CHANNEL.ORIG_CHANNEL"] + 1),
+            (v["CNA.CONV_CON3.CONV_Y_STRIDE"], v["CNA.CONV_CON3.CONV_X_STRIDE"]),
+        )
 
 
 def output_size(v: Raw) -> tuple[int, int]:
@@ -44,7 +49,9 @@ def check(v: Raw, case: str, error: type[Exception] = ValueError) -> None:
 def check_supported(v: Raw) -> None:
     """Raise ValueError if fields ask for what is not supported, or contradict one another."""
     check(v, "layer")
-    agree(v, ALIKE["layer"], "lift for rockchip: got {a} {got} and {b} {other}, allowed is the same")
+    agree(
+        v, ALIKE["layer"], "lift for rockchip: got {a} {got} and {b} {other}, allowed is the same"
+    )
 
 
 def applies(v: Raw, step: str) -> bool:

@@ -28,7 +28,9 @@ def usable(table: RegisterTable) -> Usable:
     of other features the chip has as many, in their order, as do not overlap."""
     rows: list[dict[str, Any]] = []
     split: dict[str, list[str]] = {}
-    taken = Counter(name for block, some in table.blocks.items() for name in {block, *features_in(some)})
+    taken = Counter(
+        name for block, some in table.blocks.items() for name in {block, *features_in(some)}
+    )
     for block, some in table.blocks.items():
         if not _is_union(some, table.enums):
             rows += map(dict, some)
@@ -51,7 +53,10 @@ def shared(table: RegisterTable, blocks: Sequence[str]) -> list[str]:
 
 def _places(rows: Rows) -> set[tuple[int, int, int, str]]:
     """Where each field of some rows lies, and its name."""
-    return {(int(row["offset"]), int(row["lsb"]), int(row["width"]), str(row.get("field", ""))) for row in rows}
+    return {
+        (int(row["offset"]), int(row["lsb"]), int(row["width"]), str(row.get("field", "")))
+        for row in rows
+    }
 
 
 def _in_order(rows: Rows) -> list[str]:
@@ -62,10 +67,18 @@ def _is_union(rows: Rows, enums: Enums) -> bool:
     """Whether the features of a block are alternatives of one union: each names its own fields, and
     no two go together."""
     features = _in_order(rows)
-    named = all(str(row.get("field", "")).startswith(f"{row['feature']}.") for row in rows if row.get("feature"))
+    named = all(
+        str(row.get("field", "")).startswith(f"{row['feature']}.")
+        for row in rows
+        if row.get("feature")
+    )
     if len(features) < 2 or not named:
         return False
-    return all(_overlap(rows, enums, [one, other]) for at, one in enumerate(features) for other in features[at + 1:])
+    return all(
+        _overlap(rows, enums, [one, other])
+        for at, one in enumerate(features)
+        for other in features[at + 1 :]
+    )
 
 
 def _of_alternative(rows: Rows, block: str, feature: str) -> list[dict[str, Any]]:
@@ -79,11 +92,21 @@ def _of_alternative(rows: Rows, block: str, feature: str) -> list[dict[str, Any]
     made = []
     for row in some:
         kept = {name: value for name, value in row.items() if name != "feature"}
-        made.append({**kept, "block": block, "field": str(row.get("field", "")).removeprefix(front)})
+        made.append(
+            {**kept, "block": block, "field": str(row.get("field", "")).removeprefix(front)}
+        )
     # an alternative is as long as the union: words that it says nothing of are its own all the same
     for offset in sorted(_offsets(rows) - _offsets(some)):
-        made.append({"block": block, "offset": offset, "register": f"w{offset:#06x}", "lsb": 0, "width": WORD_BITS,
-                     "evidence": "unknown"})
+        made.append(
+            {
+                "block": block,
+                "offset": offset,
+                "register": f"w{offset:#06x}",
+                "lsb": 0,
+                "width": WORD_BITS,
+                "evidence": "unknown",
+            }
+        )
     return made
 
 
@@ -97,7 +120,9 @@ def together(table: RegisterTable) -> dict[str, int]:
     blocks = [rows for rows in table.blocks.values() if features_in(rows)]
     for feature in dict.fromkeys(name for rows in blocks for name in _in_order(rows)):
         wanted = [*chosen, feature]
-        if not any(_overlap(rows, table.enums, wanted) for rows in blocks if feature in features_in(rows)):
+        if not any(
+            _overlap(rows, table.enums, wanted) for rows in blocks if feature in features_in(rows)
+        ):
             chosen.append(feature)
     return {feature: int(feature in chosen) for feature in table.features}
 

@@ -10,9 +10,21 @@ from npulab.npus.vivante.words import MULTIPLIERS
 
 TARGET = FACTS.target(
     "VeriSilicon NN engine, VIPNano-QI and relatives",
-    lift, lower, simulate.simulate, recode, explain, writes, outline, extent, rule_of,
+    lift,
+    lower,
+    simulate.simulate,
+    recode,
+    explain,
+    writes,
+    outline,
+    extent,
+    rule_of,
     rule=MULTIPLIERS["nn_v7"].name,
-    importers=(Importer("text dump of both stacks (update 4)", dump.recognises, dump.read),
-               Importer("text of a command stream (LOAD_STATE)", command_texts.recognises, command_texts.read),
-               Importer("folder of mesa-*.bin files (Mesa's dump_shaders)", mesa.recognises, mesa.read)),
+    importers=(
+        Importer("text dump of both stacks (update 4)", dump.recognises, dump.read),
+        Importer(
+            "text of a command stream (LOAD_STATE)", command_texts.recognises, command_texts.read
+        ),
+        Importer("folder of mesa-*.bin files (Mesa's dump_shaders)", mesa.recognises, mesa.read),
+    ),
 )

@@ -27,9 +27,11 @@ STATE = "STATE"
 PRINTED = re.compile(r"(?:^|[\s>+-])(0x[0-9a-fA-F]{8}),?\s*/\*(.*?)(?:\*/|$)")
 ROW = re.compile(r"\bcmd ([0-9a-fA-F]{8}):((?: [0-9a-fA-F]{8}){1,8})(?!\S)")
 BASE = re.compile(r"LOAD_STATE \(1\) Base: 0x([0-9a-fA-F]+) Size: (\d+)")
-COMMAND = re.compile(r"\s?([A-Z][A-Z0-9_]*) \(\d+\)")  # what is printed beside the first word of a command
+COMMAND = re.compile(
+    r"\s?([A-Z][A-Z0-9_]*) \(\d+\)"
+)  # what is printed beside the first word of a command
 PLACE = re.compile(r"\s*\[([0-9a-fA-F]{5})\]")  # the state's offset, where it is printed
-MOST_WORDS = 2 ** 22
+MOST_WORDS = 2**22
 
 
 class Word(NamedTuple):
@@ -46,7 +48,10 @@ def recognises(path: Path) -> bool:
         return False
     head = head_of(path)
     return BASE.search(head) is not None or any(
-        int(word, 16) >> 27 == LOAD_STATE for row in ROW.finditer(head) for word in row[2].split()[:1])
+        int(word, 16) >> 27 == LOAD_STATE
+        for row in ROW.finditer(head)
+        for word in row[2].split()[:1]
+    )
 
 
 def read(path: Path) -> dict[str, Capture]:
@@ -58,13 +63,24 @@ def read(path: Path) -> dict[str, Capture]:
     words, rest = _words(path)
     writes, commands, missing = _writes(path, words)
     if not writes:
-        raise ValueError(f"{path}: got {len(words)} words that load no state, allowed is at least one LOAD_STATE")
+        raise ValueError(
+            f"{path}: got {len(words)} words that load no state, allowed is at least one LOAD_STATE"
+        )
     lines = sorted([*rest, *commands])
     parameters: dict[str, Any] = {**skipped(lines), **({"missing": missing} if missing else {})}
     registers = maps(USUAL_CHIP)
     name = path.name.split(".")[0] or path.name
-    return {name: Capture(name, "vivante", USUAL_CHIP, (Job.from_writes(STATE, writes, registers[STATE]),),
-                          parameters=parameters, source=path.name, maps=registers)}
+    return {
+        name: Capture(
+            name,
+            "vivante",
+            USUAL_CHIP,
+            (Job.from_writes(STATE, writes, registers[STATE]),),
+            parameters=parameters,
+            source=path.name,
+            maps=registers,
+        )
+    }
 
 
 def _words(path: Path) -> tuple[list[Word], list[Line]]:
@@ -78,12 +94,17 @@ def _words(path: Path) -> tuple[list[Word], list[Line]]:
         else:
             rest.append(line)
         if len(words) > MOST_WORDS:
-            raise ValueError(f"{path}, line {line.number}: got more than {MOST_WORDS} words, at most {MOST_WORDS} are "
-                             "allowed")
+            raise ValueError(
+                f"{path}, line {line.number}: got more than {MOST_WORDS} words, at most "
+                f"{MOST_WORDS} are "
+                "allowed"
+            )
     return words, rest
 
 
-def _writes(path: Path, words: list[Word]) -> tuple[list[tuple[int, int]], list[Line], list[dict[str, Any]]]:
+def _writes(
+    path: Path, words: list[Word]
+) -> tuple[list[tuple[int, int]], list[Line], list[dict[str, Any]]]:
     """(offset, value) of every state, the commands that load none, and what is missing."""
     writes: list[tuple[int, int]] = []
     others: list[Line] = []
@@ -100,7 +121,10 @@ def _writes(path: Path, words: list[Word]) -> tuple[list[tuple[int, int]], list[
                 end += 1
             if end - 1 < len(words) and end - 1 > at and heads[end - 1]:
                 end -= 1
-            others += [Line(part.line, f"{part.value:#010x} {part.note.strip()}".strip()) for part in words[at:end]]
+            others += [
+                Line(part.line, f"{part.value:#010x} {part.note.strip()}".strip())
+                for part in words[at:end]
+            ]
             at = end
             continue
         count, first = head.count or MOST_STATES, 4 * head.offset
@@ -110,11 +134,15 @@ def _writes(path: Path, words: list[Word]) -> tuple[list[tuple[int, int]], list[
             writes.append((first + 4 * got, words[at + 1 + got].value))
             got += 1
         if got < count:
-            missing.append({"line": word.line, "offset": f"{first + 4 * got:#07x}", "states": count - got})
+            missing.append(
+                {"line": word.line, "offset": f"{first + 4 * got:#07x}", "states": count - got}
+            )
         at += 1 + got
         # a command begins at an even word; what fills the odd one says nothing
         if got == count and count % 2 == 0 and at < len(words) and not heads[at]:
-            others.append(Line(words[at].line, f"{words[at].value:#010x} {words[at].note.strip()}".strip()))
+            others.append(
+                Line(words[at].line, f"{words[at].value:#010x} {words[at].note.strip()}".strip())
+            )
             at += 1
     return writes, others, missing
 
@@ -124,19 +152,29 @@ def _check_head(path: Path, word: Word, head: Any) -> None:
     match = BASE.search(word.note)
     if match is None:
         if COMMAND.match(word.note) is None and word.note:
-            raise ValueError(f"{path}, line {word.line}: got {word.value:#010x} ({word.note.strip()[:60]}), allowed is "
-                             "the first word of a command; a command before it is not whole")
+            raise ValueError(
+                f"{path}, line {word.line}: got {word.value:#010x} ({word.note.strip()[:60]}), "
+                "allowed is "
+                "the first word of a command; a command before it is not whole"
+            )
         return
     said = LOAD_STATE, int(match[1], 16), int(match[2])
     got = head.opcode, 4 * head.offset, head.count or MOST_STATES
     if said != got:
-        raise ValueError(f"{path}, line {word.line}: got {word.value:#010x}, which is opcode {got[0]} for {got[2]} "
-                         f"states from {got[1]:#07x} on, allowed is what the text beside it says, {said[2]} from "
-                         f"{said[1]:#07x}")
+        raise ValueError(
+            f"{path}, line {word.line}: got {word.value:#010x}, which is opcode {got[0]} for "
+            f"{got[2]} "
+            f"states from {got[1]:#07x} on, allowed is what the text beside it says, {said[2]} "
+            "from "
+            f"{said[1]:#07x}"
+        )
 
 
 def _check_place(path: Path, word: Word, offset: int) -> None:
     match = PLACE.match(word.note)
     if match and int(match[1], 16) != offset:
-        raise ValueError(f"{path}, line {word.line}: got the state of offset {int(match[1], 16):#07x}, allowed is "
-                         f"{offset:#07x}; a line is missing before it")
+        raise ValueError(
+            f"{path}, line {word.line}: got the state of offset {int(match[1], 16):#07x}, allowed "
+            "is "
+            f"{offset:#07x}; a line is missing before it"
+        )

@@ -8,9 +8,14 @@ import construct
 import numpy as np
 
 LOAD_STATE = 1
-HEADER = construct.ByteSwapped(construct.BitStruct(
-    "opcode" / construct.BitsInteger(5), "fixed_point" / construct.Flag,
-    "count" / construct.BitsInteger(10), "offset" / construct.BitsInteger(16)))
+HEADER = construct.ByteSwapped(
+    construct.BitStruct(
+        "opcode" / construct.BitsInteger(5),
+        "fixed_point" / construct.Flag,
+        "count" / construct.BitsInteger(10),
+        "offset" / construct.BitsInteger(16),
+    )
+)
 MOST_STATES = 1024  # what a count of 0 means
 
 # What Mesa sends once at start-up, around the address of a parameter block, and at the end
@@ -35,22 +40,30 @@ def loads(words: np.ndarray) -> Iterator[tuple[int, int, int]]:
         count = (head.count or MOST_STATES) if head.opcode == LOAD_STATE else 1
         if head.opcode == LOAD_STATE:
             if at + 1 + count > len(words):
-                raise ValueError(f"commands: the LOAD_STATE at word {at} has {count} states, "
-                                 f"{len(words) - at - 1} words follow")
+                raise ValueError(
+                    f"commands: the LOAD_STATE at word {at} has {count} states, "
+                    f"{len(words) - at - 1} words follow"
+                )
             yield at, 4 * head.offset, count
         at += (2 + count) // 2 * 2
 
 
 def writes(words: np.ndarray) -> list[tuple[int, int]]:
     """(offset, value) of every state that a command stream ``(n,) uint32`` loads, in order."""
-    return [(offset + 4 * i, int(words[at + 1 + i])) for at, offset, count in loads(words) for i in range(count)]
+    return [
+        (offset + 4 * i, int(words[at + 1 + i]))
+        for at, offset, count in loads(words)
+        for i in range(count)
+    ]
 
 
 def commands(states: Iterable[tuple[int, int]]) -> np.ndarray:
     """A command stream that loads states (offset, value) one by one; the inverse of ``writes``."""
     words = []
     for offset, value in states:
-        head = HEADER.build({"opcode": LOAD_STATE, "fixed_point": False, "count": 1, "offset": offset // 4})
+        head = HEADER.build(
+            {"opcode": LOAD_STATE, "fixed_point": False, "count": 1, "offset": offset // 4}
+        )
         words += [int.from_bytes(head, "little"), value]
     return np.array(words, np.uint32)
 
@@ -66,7 +79,14 @@ def tp_states(addresses: Sequence[int], pads: bool = False) -> list[States]:
     out: list[States] = []
     for part, address in enumerate(addresses):
         more = part < len(addresses) - 1
-        out.append([*NO_REMAP, TP_CONFIG, (PART, PAD_PART if pads and more else 0), (TP_INST_ADDR, address + more)])
+        out.append(
+            [
+                *NO_REMAP,
+                TP_CONFIG,
+                (PART, PAD_PART if pads and more else 0),
+                (TP_INST_ADDR, address + more),
+            ]
+        )
     out[-1].append(SLOT)
     return out
 

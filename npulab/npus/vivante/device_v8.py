@@ -13,7 +13,9 @@ ALIGN, LENGTHS, BLOCK = 64, 28, 9
 PLAIN = 0x10  # first byte: version 1, no other mode
 
 
-def kernels(buffer: bytes, v: Mapping[str, Any], cores: int) -> Iterator[tuple[int, int, list[int]]]:
+def kernels(
+    buffer: bytes, v: Mapping[str, Any], cores: int
+) -> Iterator[tuple[int, int, list[int]]]:
     """(channel, stored bias, weights in the order plane, row, column) of every kernel.
 
     Raises Hang for a stream that does not hold what the words say.
@@ -24,13 +26,22 @@ def kernels(buffer: bytes, v: Mapping[str, Any], cores: int) -> Iterator[tuple[i
     block = up(max(size, BLOCK), BLOCK) if v["depthwise"] else BLOCK
     start = up(LENGTHS + 4 * cores, ALIGN)
     if len(buffer) < start or buffer[0] != PLAIN or buffer[1]:
-        raise Hang(f"the coefficient buffer of {len(buffer)} bytes begins with {buffer[:2].hex() or 'nothing'}, the "
-                   f"simulated unit knows {PLAIN:02x}00 and a whole header")
-    lengths = [int.from_bytes(buffer[at:at + 4], "little") for at in range(LENGTHS, LENGTHS + 4 * used, 4)]
+        raise Hang(
+            f"the coefficient buffer of {len(buffer)} bytes begins with "
+            f"{buffer[:2].hex() or 'nothing'}, the "
+            f"simulated unit knows {PLAIN:02x}00 and a whole header"
+        )
+    lengths = [
+        int.from_bytes(buffer[at : at + 4], "little")
+        for at in range(LENGTHS, LENGTHS + 4 * used, 4)
+    ]
     bit_lengths = [buffer[20 + symbol // 2] >> 4 * (symbol % 2) & 15 for symbol in range(8)]
     biases = start + sum(up(length, 8 * ALIGN) // 8 for length in lengths)
     if max(bit_lengths) > 7 or biases + 4 * channels > len(buffer):
-        raise Hang(f"the coefficient buffer's streams of {lengths} bits and its biases go past its {len(buffer)} bytes")
+        raise Hang(
+            f"the coefficient buffer's streams of {lengths} bits and its biases go past its "
+            f"{len(buffer)} bytes"
+        )
     for core, length in enumerate(lengths):
         share = channels // used + (core < channels % used)
         reader = BitReader(buffer, 8 * start, 8 * start + length)
@@ -39,8 +50,10 @@ def kernels(buffer: bytes, v: Mapping[str, Any], cores: int) -> Iterator[tuple[i
         except EOFError as error:
             raise Hang(f"a stream of coefficients overruns: {error}") from None
         if reader.position != reader.end:
-            raise Hang(f"core {core} is given {length} bits of coefficients, its stream ends after "
-                       f"{length - (reader.end - reader.position)}")
+            raise Hang(
+                f"core {core} is given {length} bits of coefficients, its stream ends after "
+                f"{length - (reader.end - reader.position)}"
+            )
         if codes[0] + 256 * codes[1] != share:
             raise Hang(f"core {core} is given {codes[0] + 256 * codes[1]} kernels, it has {share}")
         stored, zero = iter(codes[2:]), v["coef_zero_point"]
@@ -53,7 +66,11 @@ def kernels(buffer: bytes, v: Mapping[str, Any], cores: int) -> Iterator[tuple[i
                 if not 0 <= channel < channels:
                     raise Hang(f"core {core} works on channel {channel} of {channels}")
                 at = biases + 4 * channel
-                yield channel, int.from_bytes(buffer[at:at + 4], "little", signed=True), kernel[:size]
+                yield (
+                    channel,
+                    int.from_bytes(buffer[at : at + 4], "little", signed=True),
+                    kernel[:size],
+                )
         start += up(length, 8 * ALIGN) // 8
 
 

@@ -66,11 +66,16 @@ def read(path: Path) -> dict[str, Capture]:
     for stem, date, side in _sides(path, lines):
         name, provenance = SIDES.get(stem, (stem, "board"))
         if name in out:
-            raise ValueError(f"{path}: both sides of the diff are called {name}, allowed are two names")
+            raise ValueError(
+                f"{path}: both sides of the diff are called {name}, allowed are two names"
+            )
         if not re.fullmatch(r"\w[\w.-]*", name):
-            raise ValueError(f"{path}: a side is called {name!r}, allowed are letters, digits, _, - and .")
-        out[name] = replace(_capture(Side(path, name), side), provenance=provenance,
-                            date=date or "", tool=stem)
+            raise ValueError(
+                f"{path}: a side is called {name!r}, allowed are letters, digits, _, - and ."
+            )
+        out[name] = replace(
+            _capture(Side(path, name), side), provenance=provenance, date=date or "", tool=stem
+        )
     return out
 
 
@@ -80,19 +85,29 @@ def _sides(path: Path, lines: list[Line]) -> Iterator[tuple[str, str | None, lis
     if hunk is None:
         yield path.stem, None, lines
         return
-    again = next((line for line in lines[hunk + 1:] if line.text.startswith("@@ ")), None)
+    again = next((line for line in lines[hunk + 1 :] if line.text.startswith("@@ ")), None)
     if again:
-        raise ValueError(f"{path}, line {again.number}: the diff leaves lines out between its hunks; make it with "
-                         "diff -U 1000000")
-    heads = {line.text[0]: FILE.match(line.text) for line in lines[max(hunk - 2, 0):hunk]
-             if line.text.startswith(("--- ", "+++ "))}
+        raise ValueError(
+            f"{path}, line {again.number}: the diff leaves lines out between its hunks; make it "
+            "with "
+            "diff -U 1000000"
+        )
+    heads = {
+        line.text[0]: FILE.match(line.text)
+        for line in lines[max(hunk - 2, 0) : hunk]
+        if line.text.startswith(("--- ", "+++ "))
+    }
     for sign in "-+":
         head = heads.get(sign)
         if head is None:
-            raise ValueError(f"{path}, line {lines[hunk].number}: a diff without its "
-                             f"{3 * sign} line before @@")
-        body = [Line(line.number, line.text[1:]) for line in lines[hunk + 1:]
-                if not line.text or line.text[0] in (" ", sign)]
+            raise ValueError(
+                f"{path}, line {lines[hunk].number}: a diff without its {3 * sign} line before @@"
+            )
+        body = [
+            Line(line.number, line.text[1:])
+            for line in lines[hunk + 1 :]
+            if not line.text or line.text[0] in (" ", sign)
+        ]
         yield Path(head.group(1)).stem, head.group(2), body
 
 
@@ -110,13 +125,25 @@ def _capture(side: Side, lines: list[Line]) -> Capture:
         if len(buffers[name]) < size:
             raise side.wrong(f"got {len(buffers[name])} bytes of {name}, the fields say {size}")
     start = Job.from_writes("STATE", writes(words), registers["STATE"])
-    addresses = {"coefficients": decoded["kernel_address"], "input": decoded["in_image_address"],
-                 "output": decoded["out_image_address"]}
+    addresses = {
+        "coefficients": decoded["kernel_address"],
+        "input": decoded["in_image_address"],
+        "output": decoded["out_image_address"],
+    }
     for _, item, raw in start.values(registers):
         if item.name == "NN_INST_ADDR":
             addresses["nn"] = int(item.value(raw))
-    return Capture(side.name, "vivante", USUAL_CHIP, (Job("NN", nn, start=start),), buffers,
-                   addresses, {RECORDED: BEFORE_RUN}, source=side.path.name, maps=registers)
+    return Capture(
+        side.name,
+        "vivante",
+        USUAL_CHIP,
+        (Job("NN", nn, start=start),),
+        buffers,
+        addresses,
+        {RECORDED: BEFORE_RUN},
+        source=side.path.name,
+        maps=registers,
+    )
 
 
 def _commands(side: Side, body: Iterator[Line]) -> np.ndarray:
@@ -132,21 +159,27 @@ def _commands(side: Side, body: Iterator[Line]) -> np.ndarray:
         word, base = int(match.group(1), 16), BASE.search(line.text)
         if base:
             heads[len(words)] = line
-            if word % 2 ** 16 * 4 != int(base.group(1), 16):
-                raise side.wrong(f"the command {match.group(1)} is said to load {base.group(1)}, "
-                                 f"it loads {word % 2 ** 16 * 4:#07x}", line)
+            if word % 2**16 * 4 != int(base.group(1), 16):
+                raise side.wrong(
+                    f"the command {match.group(1)} is said to load {base.group(1)}, "
+                    f"it loads {word % 2**16 * 4:#07x}",
+                    line,
+                )
         words.append(word)
     else:
         raise side.wrong(f"the dump ends inside the command stream, after {len(words)} words")
     if len(words) % 2:
-        raise side.wrong(f"got {len(words)} command words, allowed is an even number; one is "
-                         "missing", line)
+        raise side.wrong(
+            f"got {len(words)} command words, allowed is an even number; one is missing", line
+        )
     stream = np.array(words, np.uint32)
     begins = {at for at, _, _ in loads(stream)}
     wrong = [head for at, head in heads.items() if at not in begins]
     if wrong:
-        raise side.wrong("the LOAD_STATE is not where the command before it ends; a command word "
-                         "is missing", wrong[0])
+        raise side.wrong(
+            "the LOAD_STATE is not where the command before it ends; a command word is missing",
+            wrong[0],
+        )
     return stream
 
 
@@ -164,8 +197,11 @@ def _values(side: Side, body: Iterator[Line]) -> tuple[dict[str, int], Line | No
             allowed = "once" if name in values else "the fields that update 4 prints"
             raise side.wrong(f"got field {name}, allowed is {allowed}", line)
         if value != int(match.group(3)):
-            raise side.wrong(f"field {name} is {match.group(2)} and ({match.group(3)}), which are "
-                             "not the same number", line)
+            raise side.wrong(
+                f"field {name} is {match.group(2)} and ({match.group(3)}), which are "
+                "not the same number",
+                line,
+            )
         try:
             PRINTED.encode({name: value})
         except ValueError as error:
@@ -174,8 +210,11 @@ def _values(side: Side, body: Iterator[Line]) -> tuple[dict[str, int], Line | No
     missing = [f"{item.name} (word {item.bits})" for item in PRINTED if item.name not in values]
     if missing:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-        raise side.wrong(f"field {', '.join(missing[:3])}{more} is missing, a job has all "
-                         f"{len(NAMES)} fields of {len(PRINTED)} words", behind)
+        raise side.wrong(
+            f"field {', '.join(missing[:3])}{more} is missing, a job has all "
+            f"{len(NAMES)} fields of {len(PRINTED)} words",
+            behind,
+        )
     return values, behind
 
 
@@ -192,5 +231,6 @@ def _buffers(side: Side, first: Line | None, body: Iterator[Line]) -> dict[str, 
             out[BUFFERS[len(out)]], data = bytes(data), bytearray()
         if len(out) == len(BUFFERS):
             return out
-    raise side.wrong(f"the dump ends inside the {BUFFERS[len(out)]} buffer; a job has "
-                     f"{', '.join(BUFFERS)}")
+    raise side.wrong(
+        f"the dump ends inside the {BUFFERS[len(out)]} buffer; a job has {', '.join(BUFFERS)}"
+    )

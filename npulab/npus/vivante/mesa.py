@@ -5,14 +5,16 @@ A file is ``mesa-KIND-NNN-JJJ.bin``.  NNN counts the jobs that the driver made o
 order they run, from 0: an operator is one job of the NN unit and those of the tensor processor that
 turn tensors around it.  JJJ is the core of the tensor processor (``tp``, ``lut``), 0 elsewhere.
 
-============== ======================================================================================================
-``nn``, ``tp`` the buffer with the parameter block: 34 or 31 words, and what fills the memory page behind them
-``compressed`` the coefficient buffer of an NN job, whole
+==============
+======================================================================================================
+``nn``, ``tp`` the buffer with the parameter block: 34 or 31 words, and what fills the memory page
+behind them ``compressed`` the coefficient buffer of an NN job, whole
 ``lut``        the lookup table of a TP job (newer drivers)
 ``cmd``        the command words that start the job; only without batching
 ``input``      the tensor it reads; only without batching (newer drivers: always, and before the job runs)
 ``output``     the tensor it writes, after the job; only without batching
-============== ======================================================================================================
+==============
+======================================================================================================
 
 Older drivers dump tensors from the start of their buffer, newer ones from where the tensor lies in
 it; this is told from the buffers that several files show.  Older ones count from 0 in each part of
@@ -40,15 +42,28 @@ from npulab.support.files import opened
 FILE = re.compile(r"mesa-(nn|tp|compressed|lut|cmd|input|output)-([0-9]{3,})-([0-9]{3,})\.bin")
 OPTIONS = "dump_shaders,npu_no_batching"
 TOOL = f"Mesa etnaviv, ETNA_MESA_DEBUG={OPTIONS}"
-BUFFERS = {"cmd": COMMANDS, "compressed": "coefficients", "lut": "lut", "input": "input", "output": "output"}
+BUFFERS = {
+    "cmd": COMMANDS,
+    "compressed": "coefficients",
+    "lut": "lut",
+    "input": "input",
+    "output": "output",
+}
 BLOCKS = {"nn": "NN", "tp": "TP"}
 # of each kind of block the fields that say where the tensors lie
-PLACES = {"NN": {"input": "in_image_address", "output": "out_image_address"},
-          "TP": {"input": "in_image_base_address", "output": "out_image_base_address"}}
-STARTS = {"NN": NN_INST_ADDR, "TP": 0x10B8}  # the register that takes the block's address, rnndb and galcore
+PLACES = {
+    "NN": {"input": "in_image_address", "output": "out_image_address"},
+    "TP": {"input": "in_image_base_address", "output": "out_image_base_address"},
+}
+STARTS = {
+    "NN": NN_INST_ADDR,
+    "TP": 0x10B8,
+}  # the register that takes the block's address, rnndb and galcore
 WORD_BYTES, ALIGN = 4, 64
-MOST_BYTES = 2 ** 26  # of one file: far more than any tensor, so that a broken one fills no memory
-HEADER_WORDS = 16  # of a coefficient buffer; in the first byte of a Huffman one the high half is its version
+MOST_BYTES = 2**26  # of one file: far more than any tensor, so that a broken one fills no memory
+HEADER_WORDS = (
+    16  # of a coefficient buffer; in the first byte of a Huffman one the high half is its version
+)
 HUFFMAN_VERSION = 1
 SHOWN = 5
 
@@ -81,7 +96,9 @@ def recognises(path: Path) -> bool:
     return path.is_dir() and any(FILE.fullmatch(one.name) for one in path.iterdir())
 
 
-def read(path: Path, provenance: str = "open driver", chip: str | None = None) -> dict[str, Capture]:
+def read(
+    path: Path, provenance: str = "open driver", chip: str | None = None
+) -> dict[str, Capture]:
     """A capture per job of the run, in order, named by its number and its unit (``000-tp``,
     ``001-nn``).
 
@@ -93,14 +110,18 @@ def read(path: Path, provenance: str = "open driver", chip: str | None = None) -
     if chip is not None and chip not in CHIPS:
         raise LookupError(f"chip: got {chip!r}, allowed are {', '.join(CHIPS)}")
     files = _files(path)
-    operations = [_operation(path, number, files) for number in sorted({key.number for key in files})]
+    operations = [
+        _operation(path, number, files) for number in sorted({key.number for key in files})
+    ]
     _warn_of_what_is_missing(path, operations)
     found = _chip(path, operations) if chip is None else chip
     begins = dict(_begins(operations))
     digits = max(3, len(str(operations[-1].number)))
     names = [f"{one.number:0{digits}}-{one.block.lower()}" for one in operations]
-    return {name: _capture(path, name, one, begins, provenance, found)
-            for name, one in zip(names, operations, strict=True)}
+    return {
+        name: _capture(path, name, one, begins, provenance, found)
+        for name, one in zip(names, operations, strict=True)
+    }
 
 
 def _files(path: Path) -> dict[Key, Path]:
@@ -125,19 +146,28 @@ def _operation(path: Path, number: int, files: Mapping[Key, Path]) -> Operation:
     kinds = {key.kind for key in blocks}
     if len(kinds) != 1:
         got = " and ".join(file.name for file in (blocks or mine).values())
-        raise ValueError(f"{path}: got {got}, allowed is a job with either mesa-nn-{number:03}-000.bin or "
-                         f"mesa-tp-{number:03}-000.bin; two recordings in one folder, or a file is missing")
+        raise ValueError(
+            f"{path}: got {got}, allowed is a job with either mesa-nn-{number:03}-000.bin or "
+            f"mesa-tp-{number:03}-000.bin; two recordings in one folder, or a file is missing"
+        )
     (kind,) = kinds
     missing = sorted({*range(len(blocks))} - {key.part for key in blocks})
     if missing:
-        raise ValueError(f"{path}: mesa-{kind}-{number:03}-{missing[0]:03}.bin is missing, there is "
-                         f"{next(iter(blocks.values())).name}")
+        raise ValueError(
+            f"{path}: mesa-{kind}-{number:03}-{missing[0]:03}.bin is missing, there is "
+            f"{next(iter(blocks.values())).name}"
+        )
     block = BLOCKS[kind]
     words = tuple(_words(file, len(TABLES[block])) for _, file in sorted(blocks.items()))
-    others = {key.kind: file for key, file in mine.items() if key.kind not in BLOCKS and key.part == 0}
+    others = {
+        key.kind: file for key, file in mine.items() if key.kind not in BLOCKS and key.part == 0
+    }
     if block == "TP" and "compressed" in others:
-        raise ValueError(f"{others['compressed']}: goes with no job of the tensor processor, allowed is one beside "
-                         f"mesa-nn-{number:03}-000.bin; two recordings in one folder")
+        raise ValueError(
+            f"{others['compressed']}: goes with no job of the tensor processor, allowed is one "
+            "beside "
+            f"mesa-nn-{number:03}-000.bin; two recordings in one folder"
+        )
     return Operation(number, block, words, maps(USUAL_CHIP)[block].decode(words[0]), others)
 
 
@@ -167,24 +197,41 @@ def _begins(operations: Sequence[Operation]) -> Iterator[tuple[tuple[int, str], 
     A file that shows a tensor within a buffer which another file shows from its start is as long as
     that one where it begins there too, shorter where it begins with the tensor.
     """
-    sizes = {(one.number, side): (one.addresses[side], one.files[side].stat().st_size)
-             for one in operations for side in PLACES[one.block] if side in one.files}
+    sizes = {
+        (one.number, side): (one.addresses[side], one.files[side].stat().st_size)
+        for one in operations
+        for side in PLACES[one.block]
+        if side in one.files
+    }
     starts = sorted(set(sizes.values()))
     for key, (address, size) in sizes.items():
-        around = [start for start, length in starts if start < address < start + length and length == size]
+        around = [
+            start for start, length in starts if start < address < start + length and length == size
+        ]
         yield key, address - around[0] if around else 0
 
 
-def _capture(path: Path, name: str, one: Operation, begins: Mapping[tuple[int, str], int], provenance: str,
-             chip: str) -> Capture:
+def _capture(
+    path: Path,
+    name: str,
+    one: Operation,
+    begins: Mapping[tuple[int, str], int],
+    provenance: str,
+    chip: str,
+) -> Capture:
     registers = maps(chip)
     words = _words(one.files["cmd"]) if "cmd" in one.files else None
     jobs = tuple(Job(one.block, block) for block in one.blocks)
     if words is not None:
-        jobs = tuple(replace(job, start=Job.from_writes("STATE", sent, registers["STATE"]))
-                     for job, sent in zip(jobs, _starts(one, words), strict=True))
-    buffers = {BUFFERS[kind]: _bytes(one.files[kind], begins.get((one.number, kind), 0))
-               for kind in BUFFERS if kind in one.files}
+        jobs = tuple(
+            replace(job, start=Job.from_writes("STATE", sent, registers["STATE"]))
+            for job, sent in zip(jobs, _starts(one, words), strict=True)
+        )
+    buffers = {
+        BUFFERS[kind]: _bytes(one.files[kind], begins.get((one.number, kind), 0))
+        for kind in BUFFERS
+        if kind in one.files
+    }
     addresses = one.addresses
     if one.block == "NN":
         addresses = {"coefficients": one.values["kernel_address"], **addresses}
@@ -194,8 +241,18 @@ def _capture(path: Path, name: str, one: Operation, begins: Mapping[tuple[int, s
         for job in jobs:
             if job.start:
                 addresses["nn"] = dict(job.start.writes)[STARTS["NN"]] // ALIGN * ALIGN
-    return Capture(name, "vivante", chip, jobs, buffers, addresses, provenance=provenance, source=path.name, tool=TOOL,
-                   maps=registers)
+    return Capture(
+        name,
+        "vivante",
+        chip,
+        jobs,
+        buffers,
+        addresses,
+        provenance=provenance,
+        source=path.name,
+        tool=TOOL,
+        maps=registers,
+    )
 
 
 def _starts(one: Operation, words: np.ndarray) -> Iterator[list[tuple[int, int]]]:
@@ -204,8 +261,10 @@ def _starts(one: Operation, words: np.ndarray) -> Iterator[list[tuple[int, int]]
         sent = writes(words)
     ends = [at + 1 for at, (register, _) in enumerate(sent) if register == STARTS[one.block]]
     if len(ends) != len(one.blocks):
-        raise ValueError(f"{one.files['cmd']}: starts {len(ends)} jobs of block {one.block}, allowed are "
-                         f"{len(one.blocks)}, one for each of its files")
+        raise ValueError(
+            f"{one.files['cmd']}: starts {len(ends)} jobs of block {one.block}, allowed are "
+            f"{len(one.blocks)}, one for each of its files"
+        )
     for begin, end in zip([0, *ends[:-1]], [*ends[:-1], len(sent)], strict=True):
         yield sent[begin:end]
 
@@ -214,8 +273,10 @@ def _sizes(operation: Operation, buffers: Mapping[str, bytes]) -> None:
     """Refuse tensors that are shorter than the words of an NN job say."""
     for name, size in tensor_bytes(operation.values).items():
         if name in buffers and len(buffers[name]) < size:
-            raise ValueError(f"{operation.files[name]}: got {len(buffers[name])} bytes from the "
-                             f"tensor's start on, the words of the job say {size}")
+            raise ValueError(
+                f"{operation.files[name]}: got {len(buffers[name])} bytes from the "
+                f"tensor's start on, the words of the job say {size}"
+            )
 
 
 def _as_sent(data: bytes) -> bytes:
@@ -237,11 +298,18 @@ def _plain_cores(sizes: np.ndarray) -> int:
 def _chip(path: Path, operations: Sequence[Operation]) -> str:
     """The chip with most of the recorded signs, the first in the table if several have as many."""
     signs = [sign for one in operations for sign in _signs(one)]
-    scores = {name: sum(facts.get(feature, 0) == value for feature, value in signs) for name, facts in CHIPS.items()}
+    scores = {
+        name: sum(facts.get(feature, 0) == value for feature, value in signs)
+        for name, facts in CHIPS.items()
+    }
     best = [name for name, score in scores.items() if score == max(scores.values())]
     if len(best) > 1:
-        warnings.warn(f"{path}: the jobs go with {' and '.join(best)} alike, they are read as of {best[0]}; say --chip "
-                      "where it is another", stacklevel=3)
+        warnings.warn(
+            f"{path}: the jobs go with {' and '.join(best)} alike, they are read as of {best[0]}; "
+            "say --chip "
+            "where it is another",
+            stacklevel=3,
+        )
     return best[0]
 
 
@@ -253,8 +321,14 @@ def _signs(one: Operation) -> Iterator[tuple[str, int]]:
             yield "tp_cores", len(one.blocks)
         return
     yield ("nn_v8" if one.values["no_z_offset"] else "nn_v7"), 1
-    data = _bytes(one.files["compressed"], count=WORD_BYTES * HEADER_WORDS) if "compressed" in one.files else b""
-    sizes = np.frombuffer(data, "<u4") if len(data) == WORD_BYTES * HEADER_WORDS else np.zeros(0, "<u4")
+    data = (
+        _bytes(one.files["compressed"], count=WORD_BYTES * HEADER_WORDS)
+        if "compressed" in one.files
+        else b""
+    )
+    sizes = (
+        np.frombuffer(data, "<u4") if len(data) == WORD_BYTES * HEADER_WORDS else np.zeros(0, "<u4")
+    )
     used = _plain_cores(sizes)
     if used:
         yield "plain_coefficients", 1
@@ -266,10 +340,17 @@ def _signs(one: Operation) -> Iterator[tuple[str, int]]:
 
 def _warn_of_what_is_missing(path: Path, operations: Sequence[Operation]) -> None:
     numbers = [one.number for one in operations]
-    gaps = [f"{a + 1:03}" if b - a == 2 else f"{a + 1:03} to {b - 1:03}" for a, b in pairwise(numbers) if b - a > 1]
+    gaps = [
+        f"{a + 1:03}" if b - a == 2 else f"{a + 1:03} to {b - 1:03}"
+        for a, b in pairwise(numbers)
+        if b - a > 1
+    ]
     if gaps:
         more = f" and {len(gaps) - SHOWN} more" if len(gaps) > SHOWN else ""
         warnings.warn(f"{path}: no files of job {', '.join(gaps[:SHOWN])}{more}", stacklevel=3)
     if not any("output" in one.files for one in operations):
-        warnings.warn(f"{path}: no output was recorded, nothing can be compared; record with "
-                      f"ETNA_MESA_DEBUG={OPTIONS}", stacklevel=3)
+        warnings.warn(
+            f"{path}: no output was recorded, nothing can be compared; record with "
+            f"ETNA_MESA_DEBUG={OPTIONS}",
+            stacklevel=3,
+        )

@@ -59,8 +59,9 @@ class Moved:
         return top + self.image[0] + bottom, left + self.image[1] + right
 
 
-def moved_by(move: Move, conv: Conv2D, low: Lowered, facts: Mapping[str, int],
-             where: Mapping[str, int]) -> list[Values]:
+def moved_by(
+    move: Move, conv: Conv2D, low: Lowered, facts: Mapping[str, int], where: Mapping[str, int]
+) -> list[Values]:
     """The TP jobs of a move, one for each core that takes part."""
     cores, (height, width, channels) = facts["tp_cores"], conv.input_shape
     q = conv.output_q if move.kind == "detranspose" else conv.input_q
@@ -102,8 +103,10 @@ def moves_of(capture: Capture) -> Moved:
             kind, out = "transpose", replace(out, hwc_in=True)
             image = t["in_image_z_size"], t["in_image_y_size"], t["in_image_x_size"]
         if seen != (kind == "detranspose") or not width:
-            raise ValueError(f"lift for vivante: task {task} is a {kind} job on the wrong side of "
-                             "the NN job, or of an image without columns")
+            raise ValueError(
+                f"lift for vivante: task {task} is a {kind} job on the wrong side of "
+                "the NN job, or of an image without columns"
+            )
         if not seen and out.image is None:
             out = replace(out, image=image or (t["in_image_slice"] // width, width, 0))
     if out.image is not None:
@@ -124,8 +127,10 @@ def tensor_of(capture: Capture, name: str, shape: tuple[int, int, int]) -> np.nd
     """The tensor at the start of a buffer; ValueError if the buffer is too short for it."""
     data, need = capture.buffers[name], math.prod(shape)
     if len(data) < need:
-        raise ValueError(f"capture {capture.name}: buffer {name!r} has {len(data)} bytes, its jobs "
-                         f"say {' x '.join(map(str, shape))}, {need} bytes")
+        raise ValueError(
+            f"capture {capture.name}: buffer {name!r} has {len(data)} bytes, its jobs "
+            f"say {' x '.join(map(str, shape))}, {need} bytes"
+        )
     return np.frombuffer(data, np.uint8, need).reshape(shape)
 
 
@@ -176,81 +181,134 @@ def shares(outputs: int, inputs: int, step: int, before: int, cores: int) -> Ite
         read, written = read + count, written + size
 
 
-def reshuffle(image: tuple[int, int, int], planes: tuple[int, int], border: tuple[int, int],
-              cores: int, ends: Ends) -> list[Values]:
+def reshuffle(
+    image: tuple[int, int, int],
+    planes: tuple[int, int],
+    border: tuple[int, int],
+    cores: int,
+    ends: Ends,
+) -> list[Values]:
     """Split the planes of ``image`` (C, H, W) into four ``planes`` (rows, columns) each, with a
     (top, left) border.  One job for each part."""
     channels, height, width = image
     rows, columns = planes
     plane = rows * columns
-    if (width <= SMALL_IMAGE and channels == 1) \
-            or (width in ONE_CORE_WIDTHS and channels == ONE_CORE_PLANES):
+    if (width <= SMALL_IMAGE and channels == 1) or (
+        width in ONE_CORE_WIDTHS and channels == ONE_CORE_PLANES
+    ):
         cores = 1
     sizes = columns, rows, channels
     # the longest dimension is split, of equal ones the last
     along = max(range(3), key=lambda n: (sizes[n], n)) if 4 * channels >= columns else 0
-    axes = [(columns, width, 2, border[1]), (rows, height, 2, border[0]), (channels, channels, 1, 0)]
+    axes = [
+        (columns, width, 2, border[1]),
+        (rows, height, 2, border[0]),
+        (channels, channels, 1, 0),
+    ]
     whole = [Part(size, inputs, before, 0, 0) for size, inputs, _, before in axes]
     out = []
     for part in shares(*axes[along], cores):
         x, y, z = (part if n == along else share for n, share in enumerate(whole))
-        out.append(_job(
-            Axis(x.inputs, -x.before, 2 * x.size, 2 * x.size),
-            Axis(y.inputs, -y.before, 2 * y.size, 2 * y.size),
-            (z.inputs, width, width * height),
-            [(plane, 2), (1, x.size), (2 * plane, 2), (columns, y.size)],
-            Ends(ends.source + x.read + width * y.read + width * height * z.read,
-                 ends.target + x.written + columns * y.written + 4 * plane * z.written,
-                 ends.zero_point),
-        ) | {"out_loop_1_reset": 1, "out_loop_3_reset": 1, "out_loop_6_inc": 4 * plane})
+        out.append(
+            _job(
+                Axis(x.inputs, -x.before, 2 * x.size, 2 * x.size),
+                Axis(y.inputs, -y.before, 2 * y.size, 2 * y.size),
+                (z.inputs, width, width * height),
+                [(plane, 2), (1, x.size), (2 * plane, 2), (columns, y.size)],
+                Ends(
+                    ends.source + x.read + width * y.read + width * height * z.read,
+                    ends.target + x.written + columns * y.written + 4 * plane * z.written,
+                    ends.zero_point,
+                ),
+            )
+            | {"out_loop_1_reset": 1, "out_loop_3_reset": 1, "out_loop_6_inc": 4 * plane}
+        )
     return _with_flush(out)
 
 
 def transpose(image: tuple[int, int, int], ends: Ends) -> list[Values]:
     """H x W x C to planes; ``image`` is (C, H, W)."""
     channels, height, width = image
-    return [_job(Axis(channels, 0, channels, 1), Axis(width, 0, width, width),
-                 (height, channels, width * channels),
-                 [(1, width), (width * height, channels), (width, height)], ends)]
+    return [
+        _job(
+            Axis(channels, 0, channels, 1),
+            Axis(width, 0, width, width),
+            (height, channels, width * channels),
+            [(1, width), (width * height, channels), (width, height)],
+            ends,
+        )
+    ]
 
 
 def detranspose(image: tuple[int, int, int], ends: Ends) -> list[Values]:
     """Planes to H x W x C; ``image`` is (C, H, W)."""
     channels, height, width = image
     rows, size = height * channels, width * height * channels
-    return [_job(Axis(width, 0, width, 1), Axis(rows, 0, rows, 1), (1, width, size),
-                 [(channels, width), (0, 1), (width * channels, height), (1, channels), (size, 1)],
-                 ends)]
+    return [
+        _job(
+            Axis(width, 0, width, 1),
+            Axis(rows, 0, rows, 1),
+            (1, width, size),
+            [(channels, width), (0, 1), (width * channels, height), (1, channels), (size, 1)],
+            ends,
+        )
+    ]
 
 
-def pad(image: tuple[int, int, int], border: tuple[tuple[int, int], tuple[int, int]], cores: int,
-        ends: Ends) -> list[Values]:
+def pad(
+    image: tuple[int, int, int],
+    border: tuple[tuple[int, int], tuple[int, int]],
+    cores: int,
+    ends: Ends,
+) -> list[Values]:
     """Planes with a border of ((top, bottom), (left, right)); ``image`` is (C, H, W).  Split over
     planes."""
     channels, height, width = image
     (top, bottom), (left, right) = border
     rows, columns = top + height + bottom, left + width + right
     plane = rows * columns
-    return _with_flush([
-        _job(Axis(width, -left, columns, columns), Axis(height, -top, rows, rows),
-             (part.inputs, width, width * height), [(0, 1), (1, columns), (columns, rows)],
-             Ends(ends.source + width * height * part.read, ends.target + plane * part.written,
-                  ends.zero_point)) | {"out_loop_6_inc": plane}
-        for part in shares(channels, channels, 1, 0, 1 if width == 1 else cores)])
+    return _with_flush(
+        [
+            _job(
+                Axis(width, -left, columns, columns),
+                Axis(height, -top, rows, rows),
+                (part.inputs, width, width * height),
+                [(0, 1), (1, columns), (columns, rows)],
+                Ends(
+                    ends.source + width * height * part.read,
+                    ends.target + plane * part.written,
+                    ends.zero_point,
+                ),
+            )
+            | {"out_loop_6_inc": plane}
+            for part in shares(channels, channels, 1, 0, 1 if width == 1 else cores)
+        ]
+    )
 
 
-def _job(x: Axis, y: Axis, planes: tuple[int, int, int], loops: Sequence[tuple[int, int]],
-         ends: Ends) -> Values:
+def _job(
+    x: Axis, y: Axis, planes: tuple[int, int, int], loops: Sequence[tuple[int, int]], ends: Ends
+) -> Values:
     """Values of a job over columns ``x``, rows ``y`` and ``planes``: (how many, bytes of a row,
     bytes of a plane); ``loops`` are (bytes of a step, steps) of the output from the innermost."""
-    out = {**USUAL["TP"], "in_image_z_size": planes[0], "in_image_stride": planes[1],
-           "in_image_slice": planes[2], "in_image_base_address": ends.source,
-           "out_image_base_address": ends.target, "in_zp": ends.zero_point,
-           "out_zp": ends.zero_point}
+    out = {
+        **USUAL["TP"],
+        "in_image_z_size": planes[0],
+        "in_image_stride": planes[1],
+        "in_image_slice": planes[2],
+        "in_image_base_address": ends.source,
+        "out_image_base_address": ends.target,
+        "in_zp": ends.zero_point,
+        "out_zp": ends.zero_point,
+    }
     for name, axis in (("x", x), ("y", y)):
-        out |= {f"in_image_{name}_size": axis.size, f"in_window_{name}_start": axis.start,
-                f"in_window_{name}_end": axis.start + axis.window - 1,
-                f"in_tile_{name}_size": axis.tile, f"in_tile_{name}_inc": axis.tile}
+        out |= {
+            f"in_image_{name}_size": axis.size,
+            f"in_window_{name}_start": axis.start,
+            f"in_window_{name}_end": axis.start + axis.window - 1,
+            f"in_tile_{name}_size": axis.tile,
+            f"in_tile_{name}_inc": axis.tile,
+        }
     for n, (step, count) in enumerate(loops):
         out |= {f"out_loop_{n}_inc": step, f"out_loop_{n}_count": count}
     return out

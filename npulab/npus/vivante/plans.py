@@ -17,10 +17,12 @@ from npulab.quant.layers import Add, Conv2D, FullyConnected, QuantParams
 WIDEST_FULL = 15  # sides of a fully connected layer's kernel
 ADDITION_WIDTHS = (128, 64, 32)  # row lengths of a re-cut image, where they divide a plane
 WIDEST_ADDITION = 63
-NARROW_DEPTHWISE = range(3, 6)  # input widths at which V7 splits the planes of a stride 2 depthwise layer
+NARROW_DEPTHWISE = range(
+    3, 6
+)  # input widths at which V7 splits the planes of a stride 2 depthwise layer
 SPLIT_DEPTHWISE = range(3, 8)  # and those at which Mesa 25.0.7 splits its kernel
 NARROW_POINTWISE = 3  # columns
-MOST_OUTPUTS = 2 ** 14 - 1  # what out_image_z_size holds
+MOST_OUTPUTS = 2**14 - 1  # what out_image_z_size holds
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,8 +81,15 @@ def _full(layer: FullyConnected) -> Conv2D:
     width = _divisor(inputs, WIDEST_FULL)
     height = _divisor(inputs // width, WIDEST_FULL)
     shape = inputs // width // height, height, width
-    return Conv2D(layer.weights.reshape(outputs, *shape).transpose(0, 2, 3, 1), layer.bias, (*shape[1:], shape[0]),
-                  activation=layer.activation, input_q=layer.input_q, weight_q=layer.weight_q, output_q=layer.output_q)
+    return Conv2D(
+        layer.weights.reshape(outputs, *shape).transpose(0, 2, 3, 1),
+        layer.bias,
+        (*shape[1:], shape[0]),
+        activation=layer.activation,
+        input_q=layer.input_q,
+        weight_q=layer.weight_q,
+        output_q=layer.output_q,
+    )
 
 
 def _addition(layer: Add, facts: Mapping[str, int]) -> Conv2D:
@@ -90,7 +99,9 @@ def _addition(layer: Add, facts: Mapping[str, int]) -> Conv2D:
     height, width, channels = image_of(layer)
     if facts.get("nn_v8"):
         if channels > MOST_OUTPUTS:  # before a matrix of them is made
-            raise ValueError(f"lower for vivante: got {layer}, allowed are up to {MOST_OUTPUTS} channels")
+            raise ValueError(
+                f"lower for vivante: got {layer}, allowed are up to {MOST_OUTPUTS} channels"
+            )
         kernel = np.zeros((channels, 1, 1, 2 * channels), np.uint8)
         for part, weight in enumerate(weights):
             kernel[range(channels), 0, 0, part * channels + np.arange(channels)] = weight
@@ -98,11 +109,21 @@ def _addition(layer: Add, facts: Mapping[str, int]) -> Conv2D:
     else:
         kernel = np.zeros((1, 2, 2, 2), np.uint8)
         kernel[0, 0, 0] = weights
-        columns = next((c for c in ADDITION_WIDTHS if height * width % c == 0),
-                       _divisor(height * width, WIDEST_ADDITION))
+        columns = next(
+            (c for c in ADDITION_WIDTHS if height * width % c == 0),
+            _divisor(height * width, WIDEST_ADDITION),
+        )
         shape, padding = (height * width * channels // columns, columns, 2), ((0, 1), (0, 1))
-    return Conv2D(kernel, np.full(len(kernel), bias), shape, padding=padding, activation=layer.activation,
-                  input_q=layer.input_q, weight_q=QuantParams(scale, 0), output_q=layer.output_q)
+    return Conv2D(
+        kernel,
+        np.full(len(kernel), bias),
+        shape,
+        padding=padding,
+        activation=layer.activation,
+        input_q=layer.input_q,
+        weight_q=QuantParams(scale, 0),
+        output_q=layer.output_q,
+    )
 
 
 def image_of(layer: Add) -> tuple[int, int, int]:
@@ -118,7 +139,9 @@ def _divisor(of: int, most: int) -> int:
     return max(n for n in range(1, most + 1) if of % n == 0)
 
 
-def plan(layer: Conv2D, facts: Mapping[str, int], quirks: Set[str] = frozenset(), addition: bool = False) -> Lowered:
+def plan(
+    layer: Conv2D, facts: Mapping[str, int], quirks: Set[str] = frozenset(), addition: bool = False
+) -> Lowered:
     """The layer at stride 1: planes split for stride 2 or pooled, depthwise made dense where the
     chip has no native one, 1x1 on one channel made 2x2."""
     zero = layer.weight_q.zero_point
@@ -129,7 +152,9 @@ def plan(layer: Conv2D, facts: Mapping[str, int], quirks: Set[str] = frozenset()
         weights = weights.transpose(1, 0, 2, 3)
     elif layer.depthwise:
         if channels > MOST_OUTPUTS:  # before a matrix of them is made
-            raise ValueError(f"lower for vivante: got {layer}, allowed are up to {MOST_OUTPUTS} channels")
+            raise ValueError(
+                f"lower for vivante: got {layer}, allowed are up to {MOST_OUTPUTS} channels"
+            )
         dense = np.full((channels, channels, *layer.kernel), zero, np.uint8)
         dense[range(channels), range(channels)] = weights[0]
         weights = dense
@@ -137,12 +162,23 @@ def plan(layer: Conv2D, facts: Mapping[str, int], quirks: Set[str] = frozenset()
     pointwise = layer.kernel == (1, 1)
     if pointwise and channels == 1:
         weights = np.pad(weights, [(0, 0), (0, 0), (0, 1), (0, 1)], constant_values=zero)
-    low = Lowered(weights, channels, height, width, before, output, stride, depthwise=native,
-                  runs=not addition and weights.shape[2:] != (1, 1))
+    low = Lowered(
+        weights,
+        channels,
+        height,
+        width,
+        before,
+        output,
+        stride,
+        depthwise=native,
+        runs=not addition and weights.shape[2:] != (1, 1),
+    )
     if stride == 1:
         return low
     split = _is_split(layer, facts)
-    broken = KERNEL_SPLIT_6_7 in quirks and layer.depthwise and not native and width in SPLIT_DEPTHWISE
+    broken = (
+        KERNEL_SPLIT_6_7 in quirks and layer.depthwise and not native and width in SPLIT_DEPTHWISE
+    )
     if not split and not broken:
         return replace(low, pooled=True)
     cells = split_planes(weights, zero)
@@ -150,8 +186,16 @@ def plan(layer: Conv2D, facts: Mapping[str, int], quirks: Set[str] = frozenset()
         rows, columns = ceil_div(height, 2), ceil_div(width, 2)
     else:
         rows, columns = (o + k - 1 for o, k in zip(output, cells.shape[2:], strict=True))
-    return replace(low, weights=cells, planes=4 * channels, rows=rows, columns=columns, pad=(0, 0), split=split,
-                   border=before)
+    return replace(
+        low,
+        weights=cells,
+        planes=4 * channels,
+        rows=rows,
+        columns=columns,
+        pad=(0, 0),
+        split=split,
+        border=before,
+    )
 
 
 def _is_split(layer: Conv2D, facts: Mapping[str, int]) -> bool:
@@ -172,8 +216,11 @@ def split_planes(planes: np.ndarray, fill: int) -> np.ndarray:
     Of kernels as of images: source arXiv 1712.02502, figure 3.
     """
     *front, channels, height, width = planes.shape
-    even = np.pad(planes, [(0, 0)] * (len(front) + 1) + [(0, height % 2), (0, width % 2)],
-                  constant_values=fill)
+    even = np.pad(
+        planes,
+        [(0, 0)] * (len(front) + 1) + [(0, height % 2), (0, width % 2)],
+        constant_values=fill,
+    )
     rows, columns = even.shape[-2] // 2, even.shape[-1] // 2
     cells = even.reshape(*front, channels, rows, 2, columns, 2)
     return np.moveaxis(cells, (-3, -1), (-4, -3)).reshape(*front, 4 * channels, rows, columns)
@@ -183,7 +230,9 @@ def join_planes(planes: np.ndarray) -> np.ndarray:
     """The inverse of ``split_planes`` for even sizes."""
     *front, channels, rows, columns = planes.shape
     cells = planes.reshape(*front, channels // 4, 2, 2, rows, columns)
-    return np.moveaxis(cells, (-4, -3), (-3, -1)).reshape(*front, channels // 4, 2 * rows, 2 * columns)
+    return np.moveaxis(cells, (-4, -3), (-3, -1)).reshape(
+        *front, channels // 4, 2 * rows, 2 * columns
+    )
 
 
 def split_image(planar: np.ndarray, low: Lowered, fill: int) -> np.ndarray:
@@ -191,6 +240,6 @@ def split_image(planar: np.ndarray, low: Lowered, fill: int) -> np.ndarray:
     border."""
     (top, left), height, width = low.border, 2 * low.rows, 2 * low.columns
     canvas = np.full((len(planar), height, width), fill, np.uint8)
-    part = planar[:, :max(height - top, 0), :max(width - left, 0)]
-    canvas[:, top:top + part.shape[1], left:left + part.shape[2]] = part
+    part = planar[:, : max(height - top, 0), : max(width - left, 0)]
+    canvas[:, top : top + part.shape[1], left : left + part.shape[2]] = part
     return split_planes(canvas, fill)

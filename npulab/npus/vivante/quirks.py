@@ -21,4 +21,12 @@ MESA_OFFSETS = "mesa-offsets"
 KERNEL_SPLIT_6_7 = "kernel-split-6-7"
 # The model is int8, which decides the symbol map of V8.
 INT8_MODEL = "int8-model"
-FEATURES = (INT8_MODEL, ODD_STRIDE2_TILE, NN_ALONE, HWC_TENSORS, PAD_JOB, MESA_OFFSETS, KERNEL_SPLIT_6_7)
+FEATURES = (
+    INT8_MODEL,
+    ODD_STRIDE2_TILE,
+    NN_ALONE,
+    HWC_TENSORS,
+    PAD_JOB,
+    MESA_OFFSETS,
+    KERNEL_SPLIT_6_7,
+)

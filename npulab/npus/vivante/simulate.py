@@ -20,31 +20,41 @@ from npulab.npus.vivante.facts import CHIPS, EXPECTED, expected, tensor_bytes
 
 STREAM_ALIGN = 64
 FIRST_PIXEL = 3
-MEMORY = 2 ** 30
+MEMORY = 2**30
 LOOPS = 6  # of the tensor processor, with counts; another, without an end, is around them
-MOST_ELEMENTS, AT_ONCE = 2 ** 24, 2 ** 18  # that a job moves
-ADDRESSES = 2 ** 32
+MOST_ELEMENTS, AT_ONCE = 2**24, 2**18  # that a job moves
+ADDRESSES = 2**32
 
 
 def simulate(capture: Capture) -> bytes:
     """The output buffer after the capture's NN and TP jobs ran in order.
 
     A single NN job reads the buffers by their names; several jobs read and write memory, in which
-    each buffer lies at its address.  Raises Hang, with the reason, if the
-    hardware would hang: sizes of 0, an address off its alignment, a core size that is no multiple of 64 or not
-    what the stream needs, a zero-run width the chip does not have, a stream that overruns, an
-    output outside its buffer, memory that nobody wrote.
+    each buffer lies at its address.  Raises Hang, with the reason, if the hardware would hang:
+    sizes of 0, an address off its alignment, a core size that is no multiple of 64 or not what the
+    stream needs, a zero-run width the chip does not have, a stream that overruns, an output outside
+    its buffer, memory that nobody wrote.
     """
     chip, blocks = CHIPS.get(capture.chip, {}), [job.block for job in capture.jobs]
     if not blocks or {*blocks} - {"NN", "TP"}:
-        raise Unsupported(f"capture {capture.name}: got jobs {', '.join(blocks) or 'none'}, the simulated "
-                           "device runs NN and TP jobs")
+        raise Unsupported(
+            f"capture {capture.name}: got jobs {', '.join(blocks) or 'none'}, the simulated "
+            "device runs NN and TP jobs"
+        )
     if not chip or chip.get("unknown_coefficients"):
-        raise Unsupported(f"chip: got {capture.chip!r}, the simulated device does not know its coefficient streams")
+        raise Unsupported(
+            f"chip: got {capture.chip!r}, the simulated device does not know its coefficient "
+            "streams"
+        )
     if blocks == ["NN"]:
         v = _values(capture, capture.jobs[0])
-        return _run(v, capture.buffers.get("input", b""), capture.buffers.get("coefficients", b""), chip)
-    memory = Memory({name: data for name, data in capture.buffers.items() if name != "output"}, capture.addresses)
+        return _run(
+            v, capture.buffers.get("input", b""), capture.buffers.get("coefficients", b""), chip
+        )
+    memory = Memory(
+        {name: data for name, data in capture.buffers.items() if name != "output"},
+        capture.addresses,
+    )
     written = b""
     for job in capture.jobs:
         v = _values(capture, job)
@@ -75,8 +85,11 @@ def _run(v: Mapping[str, Any], data: bytes, buffer: bytes, chip: Mapping[str, in
     """The output of one NN job, from its values, input and coefficients."""
     _check(v, chip)
     image = _image(v, data)
-    output = np.full((v["out_image_z_size"], v["out_image_y_stride"], v["out_image_x_stride"]),
-                     v["out_zero_point"], np.uint8)
+    output = np.full(
+        (v["out_image_z_size"], v["out_image_y_stride"], v["out_image_x_stride"]),
+        v["out_zero_point"],
+        np.uint8,
+    )
     flat = output.reshape(-1)
     sums = _huffman_sums if chip.get("huffman_coefficients") else _plain_sums
     for channel, accumulators, offset in sums(buffer, image, v, chip):
@@ -85,8 +98,12 @@ def _run(v: Mapping[str, Any], data: bytes, buffer: bytes, chip: Mapping[str, in
     return output.tobytes()
 
 
-def _plain_sums(buffer: bytes, image: np.ndarray, v: Mapping[str, Any], chip: Mapping[str, int],
-                ) -> Iterator[tuple[int, np.ndarray, int]]:
+def _plain_sums(
+    buffer: bytes,
+    image: np.ndarray,
+    v: Mapping[str, Any],
+    chip: Mapping[str, int],
+) -> Iterator[tuple[int, np.ndarray, int]]:
     """(channel, accumulators, output offset) of each kernel, core by core."""
     streams = _streams(buffer, v, chip["nn_cores"])
     for core, (reader, size) in enumerate(streams):
@@ -94,11 +111,17 @@ def _plain_sums(buffer: bytes, image: np.ndarray, v: Mapping[str, Any], chip: Ma
         yield from _kernels(reader, core, len(streams), image, v, chip["zrl_bits"])
         used = (reader.position - start + 7) // 8
         if up(used, STREAM_ALIGN) != size:
-            raise Hang(f"a core waits for {size} bytes of coefficients, its stream ends after {used}")
+            raise Hang(
+                f"a core waits for {size} bytes of coefficients, its stream ends after {used}"
+            )
 
 
-def _huffman_sums(buffer: bytes, image: np.ndarray, v: Mapping[str, Any], chip: Mapping[str, int],
-                  ) -> Iterator[tuple[int, np.ndarray, int]]:
+def _huffman_sums(
+    buffer: bytes,
+    image: np.ndarray,
+    v: Mapping[str, Any],
+    chip: Mapping[str, int],
+) -> Iterator[tuple[int, np.ndarray, int]]:
     """The same on V8, which works on codes less 128 and places outputs by their channel."""
     height, width = v["out_image_y_size"], v["out_image_x_size"]
     for channel, bias, weights in device_v8.kernels(buffer, v, chip["nn_cores"]):
@@ -106,8 +129,9 @@ def _huffman_sums(buffer: bytes, image: np.ndarray, v: Mapping[str, Any], chip: 
         for plane in [channel] if v["depthwise"] else range(v["kernel_z_size"]):
             for row in range(v["kernel_y_size"]):
                 for column in range(v["kernel_xy_size"]):
-                    sums += (next(at) - v["coef_zero_point"]) \
-                        * (image[plane, row:row + height, column:column + width] - 128)
+                    sums += (next(at) - v["coef_zero_point"]) * (
+                        image[plane, row : row + height, column : column + width] - 128
+                    )
         yield channel, sums, channel * v["out_image_y_stride"] * v["out_image_x_stride"]
 
 
@@ -116,12 +140,16 @@ def _check(v: Mapping[str, Any], chip: Mapping[str, int]) -> None:
     if v["depthwise"] and v["kernel_z_size"] != v["out_image_z_size"]:
         raise Hang(f"depthwise from {v['kernel_z_size']} planes to {v['out_image_z_size']}")
     step = 2 if v["pooling"] == FIRST_PIXEL else 1
-    if v["out_image_x_size"] > step * v["out_image_x_stride"] \
-            or v["out_image_y_size"] > step * v["out_image_y_stride"]:
+    if (
+        v["out_image_x_size"] > step * v["out_image_x_stride"]
+        or v["out_image_y_size"] > step * v["out_image_y_stride"]
+    ):
         raise Hang("the output is larger than its strides leave room for")
     room = MEMORY // 8  # accumulators and windows are 8 bytes an element
-    if v["out_image_z_size"] * v["out_image_y_stride"] * v["out_image_x_stride"] > room \
-            or v["kernel_z_size"] * (v["out_image_y_size"] + 15) * (v["out_image_x_size"] + 15) > room:
+    if (
+        v["out_image_z_size"] * v["out_image_y_stride"] * v["out_image_x_stride"] > room
+        or v["kernel_z_size"] * (v["out_image_y_size"] + 15) * (v["out_image_x_size"] + 15) > room
+    ):
         raise Hang(f"the tensors do not fit the simulated unit's {MEMORY} bytes of memory")
     known(v, EXPECTED["rounding"])
 
@@ -131,8 +159,12 @@ def _image(v: Mapping[str, Any], data: bytes) -> np.ndarray:
     planes, pitch_rows, pitch = v["kernel_z_size"], v["in_image_y_stride"], v["in_image_x_stride"]
     rows, columns = v["in_image_y_size"], v["in_image_x_size"]
     if rows > pitch_rows or columns > pitch or len(data) < planes * pitch_rows * pitch:
-        raise Hang(f"the input of {planes} planes of {rows}x{columns} lies outside its {len(data)} bytes")
-    inside = np.frombuffer(data, np.uint8, planes * pitch_rows * pitch).reshape(planes, pitch_rows, pitch)
+        raise Hang(
+            f"the input of {planes} planes of {rows}x{columns} lies outside its {len(data)} bytes"
+        )
+    inside = np.frombuffer(data, np.uint8, planes * pitch_rows * pitch).reshape(
+        planes, pitch_rows, pitch
+    )
     top, left = v["in_image_y_offset"], v["in_image_x_offset"]
     height = v["out_image_y_size"] + v["kernel_y_size"] - 1
     width = v["out_image_x_size"] + v["kernel_xy_size"] - 1
@@ -140,8 +172,9 @@ def _image(v: Mapping[str, Any], data: bytes) -> np.ndarray:
     above, below = max(0, -top), min(height, rows - top)
     before, behind = max(0, -left), min(width, columns - left)
     if below > above and behind > before:
-        out[:, above:below, before:behind] \
-            = inside[:, above + top:below + top, before + left:behind + left]
+        out[:, above:below, before:behind] = inside[
+            :, above + top : below + top, before + left : behind + left
+        ]
     return out
 
 
@@ -152,9 +185,12 @@ def _streams(buffer: bytes, v: Mapping[str, Any], cores: int) -> list[tuple[BitR
         raise Hang(f"the coefficient buffer of {len(buffer)} bytes has no room for its header")
     out = []
     for core in range(cores):
-        size = int.from_bytes(buffer[4 * core:4 * core + 4], "little")
-        if size % STREAM_ALIGN or (size == 0) != (core >= min(v["out_image_z_size"], cores)) \
-                or start + size > len(buffer):
+        size = int.from_bytes(buffer[4 * core : 4 * core + 4], "little")
+        if (
+            size % STREAM_ALIGN
+            or (size == 0) != (core >= min(v["out_image_z_size"], cores))
+            or start + size > len(buffer)
+        ):
             raise Hang(f"core {core} is given {size} bytes of coefficients")
         if size:
             out.append((BitReader(buffer, 8 * start, 8 * (start + size)), size))
@@ -162,8 +198,14 @@ def _streams(buffer: bytes, v: Mapping[str, Any], cores: int) -> list[tuple[BitR
     return out
 
 
-def _kernels(reader: BitReader, core: int, used: int, image: np.ndarray, v: Mapping[str, Any], widest_run: int,
-             ) -> list[tuple[int, np.ndarray, int]]:
+def _kernels(
+    reader: BitReader,
+    core: int,
+    used: int,
+    image: np.ndarray,
+    v: Mapping[str, Any],
+    widest_run: int,
+) -> list[tuple[int, np.ndarray, int]]:
     """(channel, accumulators, output offset) of each kernel in one core's stream."""
     out: list[tuple[int, np.ndarray, int]] = []
     try:
@@ -183,8 +225,14 @@ def _kernels(reader: BitReader, core: int, used: int, image: np.ndarray, v: Mapp
     return out
 
 
-def _superblock(reader: BitReader, run_bits: int, share: int, last: bool, image: np.ndarray,
-                v: Mapping[str, Any]) -> list[tuple[np.ndarray, int]]:
+def _superblock(
+    reader: BitReader,
+    run_bits: int,
+    share: int,
+    last: bool,
+    image: np.ndarray,
+    v: Mapping[str, Any],
+) -> list[tuple[np.ndarray, int]]:
     """The kernels that are resident together: each weight is met once and used for the whole
     output."""
     planes, kernel_h, kernel_w = v["kernel_z_size"], v["kernel_y_size"], v["kernel_xy_size"]
@@ -199,8 +247,9 @@ def _superblock(reader: BitReader, run_bits: int, share: int, last: bool, image:
             for plane in group:
                 for row, column in _cells(kernel_h, kernel_w, planes, v):
                     weight = weights.next()
-                    sums[k] += (weight - v["coef_zero_point"]) \
-                        * image[plane, row:row + height, column:column + width]
+                    sums[k] += (weight - v["coef_zero_point"]) * image[
+                        plane, row : row + height, column : column + width
+                    ]
                     if plane == row == column == 0:
                         sums[k] += weights.word(signed=True)
             if group[-1] == planes - 1:
@@ -212,13 +261,21 @@ def _superblock(reader: BitReader, run_bits: int, share: int, last: bool, image:
     return list(zip(sums, offsets, strict=True))
 
 
-def _cells(kernel_h: int, kernel_w: int, planes: int, v: Mapping[str, Any],
-           ) -> list[tuple[int, int]]:
+def _cells(
+    kernel_h: int,
+    kernel_w: int,
+    planes: int,
+    v: Mapping[str, Any],
+) -> list[tuple[int, int]]:
     """(row, column) in stream order: of a wide kernel two rows together, three columns first."""
     if kernel_w > 3 and (planes > 1 or v["in_image_x_size"] > 64 or v["pooling"] == FIRST_PIXEL):
-        return [(row, column) for top in range(0, kernel_h, 2)
-                for columns in (range(3), range(3, kernel_w))
-                for row in range(top, min(top + 2, kernel_h)) for column in columns]
+        return [
+            (row, column)
+            for top in range(0, kernel_h, 2)
+            for columns in (range(3), range(3, kernel_w))
+            for row in range(top, min(top + 2, kernel_h))
+            for column in columns
+        ]
     return [(row, column) for row in range(kernel_h) for column in range(kernel_w)]
 
 
@@ -247,11 +304,11 @@ class _Weights:
 def requantized(accumulators: np.ndarray, v: Mapping[str, Any], bits: int = 15) -> np.ndarray:
     """Accumulators to output codes, value by value in whole numbers; the multiplier has ``bits``
     behind its leading one, of which V7 counts those of its fraction in the shift."""
-    multiplier, shift = 2 ** bits + v["post_multiplier"], v["post_shift"] + (bits if bits > 15 else 0)
+    multiplier, shift = 2**bits + v["post_multiplier"], v["post_shift"] + (bits if bits > 15 else 0)
     low = v["out_zero_point"] if v["relu"] else 0
     out = np.zeros(accumulators.shape, np.uint8)
     for place, accumulator in np.ndenumerate(accumulators):
-        product, unit = wrapped(int(accumulator)) * multiplier, 2 ** shift
+        product, unit = wrapped(int(accumulator)) * multiplier, 2**shift
         whole, rest = product // unit, product % unit
         if v["rounding_mode"] == 0:  # toward zero
             whole += int(product < 0 and rest > 0)
@@ -279,7 +336,10 @@ def move(t: Mapping[str, Any], memory: Memory) -> None:
     point; raises Hang if the hardware would hang or what it would do is not known."""
     known(t, EXPECTED["move"], f"TP job: {DEVICE}")
     if t["in_zp"] != t["out_zp"]:
-        raise Hang(f"TP job: its zero points are {t['in_zp']} and {t['out_zp']}, the simulated unit knows equal ones")
+        raise Hang(
+            f"TP job: its zero points are {t['in_zp']} and {t['out_zp']}, the simulated unit knows "
+            "equal ones"
+        )
     (top, rows, tile_h), (left, columns, tile_w) = (_window(t, axis) for axis in "yx")
     plane, tile = rows * columns, tile_h * tile_w
     elements = t["in_image_z_size"] * plane
@@ -292,18 +352,31 @@ def move(t: Mapping[str, Any], memory: Memory) -> None:
         x = left + which % (columns // tile_w) * tile_w + place % tile_w
         inside = (y >= 0) & (y < t["in_image_y_size"]) & (x >= 0) & (x < t["in_image_x_size"])
         values = np.full(len(numbers), t["in_zp"], np.uint8)
-        values[inside] = memory.gather((t["in_image_base_address"] + z[inside] * t["in_image_slice"]
-                                      + y[inside] * t["in_image_stride"] + x[inside]) % ADDRESSES)
+        values[inside] = memory.gather(
+            (
+                t["in_image_base_address"]
+                + z[inside] * t["in_image_slice"]
+                + y[inside] * t["in_image_stride"]
+                + x[inside]
+            )
+            % ADDRESSES
+        )
         memory.scatter(_written(t, numbers), values)
 
 
 def _window(t: Mapping[str, Any], axis: str) -> tuple[int, int, int]:
     """(start, length, tile) of the window's rows or columns, which whole tiles fill."""
-    start, end, size = t[f"in_window_{axis}_start"], t[f"in_window_{axis}_end"], t[f"in_tile_{axis}_size"]
+    start, end, size = (
+        t[f"in_window_{axis}_start"],
+        t[f"in_window_{axis}_end"],
+        t[f"in_tile_{axis}_size"],
+    )
     length = end + 1 - start
     if size == 0 or t[f"in_tile_{axis}_inc"] != size or length < 1 or length % size:
-        raise Hang(f"TP job: in {axis} a window from {start} to {end} in tiles of {size}, "
-                   f"{t[f'in_tile_{axis}_inc']} apart")
+        raise Hang(
+            f"TP job: in {axis} a window from {start} to {end} in tiles of {size}, "
+            f"{t[f'in_tile_{axis}_inc']} apart"
+        )
     return start, length, size
 
 

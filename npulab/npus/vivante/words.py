@@ -15,8 +15,10 @@ from npulab.quant.layers import Conv2D
 from npulab.quant.rules import Mantissa
 
 # vendor API default; no capture has shown how ties go
-MULTIPLIERS = {"nn_v7": Mantissa("vivante-v7:half-even", bits=15, ties="half-even"),
-               "nn_v8": Mantissa("vivante-v8:half-even", bits=23, ties="half-even")}
+MULTIPLIERS = {
+    "nn_v7": Mantissa("vivante-v7:half-even", bits=15, ties="half-even"),
+    "nn_v8": Mantissa("vivante-v8:half-even", bits=23, ties="half-even"),
+}
 MOST_SHIFT = 128
 
 # Mesa 25.0.7, etnaviv_ml_nn.c; SRAM_START and SMALLEST_CACHE_END also C:update4-vendor
@@ -25,7 +27,10 @@ MOST_KERNELS = 127  # per core in one superblock
 WIDEST_TILE, WIDE_SPAN, MIDDLE_SPAN = 64, 36, 18  # columns
 TILE_PIXELS, TALLEST_TILE = 64, 4  # of V8
 FIRST_PIXEL = 3
-STREAM_LENGTHS, WORD_BYTES = 28, 4  # where the V8 header has them; the biases are words behind the streams
+STREAM_LENGTHS, WORD_BYTES = (
+    28,
+    4,
+)  # where the V8 header has them; the biases are words behind the streams
 
 
 def generation(facts: Mapping[str, int]) -> str:
@@ -37,7 +42,7 @@ def multiplier_of(facts: Mapping[str, int], *scales: Any) -> tuple[int, int]:
     """(post multiplier behind its leading one, post shift) of input, weight and output scale."""
     rule = MULTIPLIERS[generation(facts)]
     multiplier, shift = rule.multiplier(*scales)
-    return int(multiplier) - 2 ** rule.bits, int(shift) - _kept(facts)
+    return int(multiplier) - 2**rule.bits, int(shift) - _kept(facts)
 
 
 def ratio_of(facts: Mapping[str, int], multiplier: int, shift: int) -> float:
@@ -56,12 +61,16 @@ def _kept(facts: Mapping[str, int]) -> int:
     return MULTIPLIERS["nn_v8"].bits if facts.get("nn_v8") else 0
 
 
-def tiling(low: Lowered, facts: Mapping[str, int], quirks: Set[str] = frozenset()) -> tuple[tuple[int, int], int]:
+def tiling(
+    low: Lowered, facts: Mapping[str, int], quirks: Set[str] = frozenset()
+) -> tuple[tuple[int, int], int]:
     """((tile height, tile width), superblocks)."""
     height, width = low.before_pooling
     tile_w = min(width, WIDEST_TILE)
     mode = interleave(low.kernel[0], tile_w, facts)
-    tile_h = min(facts["input_depth"] * mode - low.kernel[0] + 1, mode * facts["accumulation_depth"], height)
+    tile_h = min(
+        facts["input_depth"] * mode - low.kernel[0] + 1, mode * facts["accumulation_depth"], height
+    )
     if facts.get("nn_v8"):
         tile_h = min(tile_h, TALLEST_TILE)
     if low.stride == 2 and ODD_STRIDE2_TILE not in quirks:
@@ -82,7 +91,9 @@ def interleave(kernel_h: int, tile_w: int, facts: Mapping[str, int]) -> int:
     if facts.get("nn_v8"):
         return min(mode, 2) if span > MIDDLE_SPAN else mode
     mode = 8 if tile_w <= 8 else mode
-    return min(mode, 4 if span > MIDDLE_SPAN else 2)  # looks the wrong way round, and is what the driver does
+    return min(
+        mode, 4 if span > MIDDLE_SPAN else 2
+    )  # looks the wrong way round, and is what the driver does
 
 
 def _resident(low: Lowered, tile: tuple[int, int], mode: int, facts: Mapping[str, int]) -> int:
@@ -98,31 +109,56 @@ def _resident(low: Lowered, tile: tuple[int, int], mode: int, facts: Mapping[str
     return min(fit, depth * 6 // 9)
 
 
-def nn_values(layer: Conv2D, low: Lowered, facts: Mapping[str, int], quirks: Set[str], cached: int,
-              ) -> dict[str, Any]:
+def nn_values(
+    layer: Conv2D,
+    low: Lowered,
+    facts: Mapping[str, int],
+    quirks: Set[str],
+    cached: int,
+) -> dict[str, Any]:
     """Fields of the NN job by name, addresses apart; ``cached`` are the coefficients' bytes that go
     on chip."""
     (tile_h, tile_w), blocks = tiling(low, facts, quirks)
-    multiplier, shift = multiplier_of(facts, *(q.scale for q in (layer.input_q, layer.weight_q, layer.output_q)))
+    multiplier, shift = multiplier_of(
+        facts, *(q.scale for q in (layer.input_q, layer.weight_q, layer.output_q))
+    )
     kernel_h, kernel_w = low.kernel
     (out_h, out_w), (top, left) = low.before_pooling, _offsets(layer, low, quirks)
     v8 = int(bool(facts.get("nn_v8")))
     return {
-        **USUAL["NN"], "no_z_offset": v8, "no_flush": v8, "depthwise": int(low.depthwise),
-        "kernel_xy_size": kernel_w, "kernel_y_size": kernel_h, "kernel_z_size": low.planes,
+        **USUAL["NN"],
+        "no_z_offset": v8,
+        "no_flush": v8,
+        "depthwise": int(low.depthwise),
+        "kernel_xy_size": kernel_w,
+        "kernel_y_size": kernel_h,
+        "kernel_z_size": low.planes,
         "kernels_per_core": ceil_div(ceil_div(low.channels, facts["nn_cores"]), blocks),
-        "pooling": "first_pixel" if low.pooled else "none", "pooling_xy_size": int(not low.pooled),
-        "in_image_x_size": low.columns, "in_image_y_size": low.rows,
-        "in_image_x_offset": left, "in_image_y_offset": top,
-        "relu": int(layer.activation == "relu"), "post_multiplier": multiplier, "post_shift": shift,
-        "out_image_x_size": out_w, "out_image_y_size": out_h, "out_image_z_size": low.channels,
-        "out_image_tile_x_size": tile_w, "out_image_tile_y_size": tile_h,
+        "pooling": "first_pixel" if low.pooled else "none",
+        "pooling_xy_size": int(not low.pooled),
+        "in_image_x_size": low.columns,
+        "in_image_y_size": low.rows,
+        "in_image_x_offset": left,
+        "in_image_y_offset": top,
+        "relu": int(layer.activation == "relu"),
+        "post_multiplier": multiplier,
+        "post_shift": shift,
+        "out_image_x_size": out_w,
+        "out_image_y_size": out_h,
+        "out_image_z_size": low.channels,
+        "out_image_tile_x_size": tile_w,
+        "out_image_tile_y_size": tile_h,
         "in_image_border_const": layer.input_q.zero_point,
-        "in_image_x_stride": low.columns, "in_image_y_stride": low.rows,
-        "out_image_x_stride": low.output[1], "out_image_y_stride": low.output[0],
-        "coef_zero_point": layer.weight_q.zero_point, "out_zero_point": layer.output_q.zero_point,
-        "further4": np.inf, "further5": -np.inf,
-        **_caches(low, facts, (tile_h, tile_w), blocks, cached)}
+        "in_image_x_stride": low.columns,
+        "in_image_y_stride": low.rows,
+        "out_image_x_stride": low.output[1],
+        "out_image_y_stride": low.output[0],
+        "coef_zero_point": layer.weight_q.zero_point,
+        "out_zero_point": layer.output_q.zero_point,
+        "further4": np.inf,
+        "further5": -np.inf,
+        **_caches(low, facts, (tile_h, tile_w), blocks, cached),
+    }
 
 
 def cached_bytes(low: Lowered, facts: Mapping[str, int], streams: int, largest: int) -> int:
@@ -140,12 +176,16 @@ def _offsets(layer: Conv2D, low: Lowered, quirks: Set[str]) -> tuple[int, int]:
     kernel, width, offset = low.kernel[1], low.columns, 0
     if low.stride == 1 and kernel > 2:
         offset = -1 if kernel < 5 else -2
-    elif low.stride == 2 and kernel > 2 and (width < 5 or (layer.depthwise and 5 in (kernel, width))):
+    elif (
+        low.stride == 2 and kernel > 2 and (width < 5 or (layer.depthwise and 5 in (kernel, width)))
+    ):
         offset = -1 if (width <= 5 and kernel < 5) or (width > 5 and kernel >= 5) else -2
     return offset, offset
 
 
-def _caches(low: Lowered, facts: Mapping[str, int], tile: tuple[int, int], blocks: int, cached: int) -> dict[str, Any]:
+def _caches(
+    low: Lowered, facts: Mapping[str, int], tile: tuple[int, int], blocks: int, cached: int
+) -> dict[str, Any]:
     """Fields of the on-chip caches."""
     sram, image = facts["sram"], 0
     if blocks > 1:
@@ -160,10 +200,18 @@ def _caches(low: Lowered, facts: Mapping[str, int], tile: tuple[int, int], block
             image = 0
         end = sram - image
         msb, low_half, high = next(row[1:] for row in PATTERNS if low.channels >= row[0])
-        out |= {"kernel_caching_mode": "partial", "kernel_cache_end_address": end,
-                "kernel_pattern_msb": msb, "kernel_pattern_low": low_half, "kernel_pattern_high": high}
-    out |= {"image_caching_mode": "full" if image else "none",
-            "image_cache_start_address": 0, "image_cache_end_address": SRAM_START}
+        out |= {
+            "kernel_caching_mode": "partial",
+            "kernel_cache_end_address": end,
+            "kernel_pattern_msb": msb,
+            "kernel_pattern_low": low_half,
+            "kernel_pattern_high": high,
+        }
+    out |= {
+        "image_caching_mode": "full" if image else "none",
+        "image_cache_start_address": 0,
+        "image_cache_end_address": SRAM_START,
+    }
     if image >= SMALL_IMAGE_CACHE:
         out |= {"image_cache_start_address": end, "image_cache_end_address": min(end + image, sram)}
     if facts.get("nn_v8"):  # the driver does not cache on these yet

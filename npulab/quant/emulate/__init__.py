@@ -33,14 +33,27 @@ from npulab.quant.requantize import Scratch
 from npulab.quant.rules import QUANTIZED, Rule
 from npulab.support.extras import needed
 
-__all__ = ["ENGINES", "Prepared", "Saturation", "accumulate", "clamp_range", "compiles", "emulate",
-           "outputs", "prepare"]
+__all__ = [
+    "ENGINES",
+    "Prepared",
+    "Saturation",
+    "accumulate",
+    "clamp_range",
+    "compiles",
+    "emulate",
+    "outputs",
+    "prepare",
+]
 
 EIGHT = (np.dtype(np.int8), np.dtype(np.uint8))
 
 
-def emulate(layer: Layer | Network | Sequence[Layer], x: Any, rule: str | Rule = "tflite-reference",
-            saturation: Saturation | None = None) -> Any:
+def emulate(
+    layer: Layer | Network | Sequence[Layer],
+    x: Any,
+    rule: str | Rule = "tflite-reference",
+    saturation: Saturation | None = None,
+) -> Any:
     """Output of a layer or a network, bit for bit as the named rule has it, in the type of ``x``;
     sums are int32.
 
@@ -70,8 +83,12 @@ def emulate(layer: Layer | Network | Sequence[Layer], x: Any, rule: str | Rule =
     return last if len(last) > 1 else last[0]
 
 
-def outputs(network: Network | Sequence[Layer], x: Any, rule: str | Rule = "tflite-reference",
-            saturation: Saturation | None = None) -> list[np.ndarray]:
+def outputs(
+    network: Network | Sequence[Layer],
+    x: Any,
+    rule: str | Rule = "tflite-reference",
+    saturation: Saturation | None = None,
+) -> list[np.ndarray]:
     """The output of every layer of a network; ``x`` is the input, or the tuple of them where there
     are several."""
     network = _network(network)
@@ -91,12 +108,17 @@ def _network(layers: Network | Sequence[Layer]) -> Network:
     if isinstance(layers, Network):
         return layers
     if not isinstance(layers, list | tuple) or not all(isinstance(one, LAYERS) for one in layers):
-        raise ValueError(f"layer: got {type(layers).__name__}, allowed is a {_names(LAYERS)}, a list of these, or a "
-                         "Network (as model.network of a file that was read)")
+        raise ValueError(
+            f"layer: got {type(layers).__name__}, allowed is a {_names(LAYERS)}, a list of these, "
+            "or a "
+            "Network (as model.network of a file that was read)"
+        )
     return Network(tuple(layers))
 
 
-def prepare(layer: Layer, rule: str | Rule = "tflite-reference", fast: bool | None = None) -> Prepared:
+def prepare(
+    layer: Layer, rule: str | Rule = "tflite-reference", fast: bool | None = None
+) -> Prepared:
     """A layer made ready to run many times: what ``emulate`` does, with its weights unpacked once.
 
     ``fast`` uses numba's loops (the extra ``npulab[fast]``), by default where it is installed; they
@@ -106,8 +128,12 @@ def prepare(layer: Layer, rule: str | Rule = "tflite-reference", fast: bool | No
     _refuse(layer)
     if fast:
         needed("numba", "prepare with fast")
-    weighted = isinstance(layer, Conv2D | Conv1D | FullyConnected)  # the others have no loop to compile
-    return Prepared(layer, rule, keep=True, fast=weighted and (compiles() if fast is None else fast))
+    weighted = isinstance(
+        layer, Conv2D | Conv1D | FullyConnected
+    )  # the others have no loop to compile
+    return Prepared(
+        layer, rule, keep=True, fast=weighted and (compiles() if fast is None else fast)
+    )
 
 
 def compiles() -> bool:
@@ -122,11 +148,25 @@ def compiles() -> bool:
 class Prepared:
     """A layer and a rule, to be called with inputs."""
 
-    def __init__(self, layer: Layer, rule: str | Rule, keep: bool, fast: bool = False,
-                 saturation: Saturation | None = None) -> None:
+    def __init__(
+        self,
+        layer: Layer,
+        rule: str | Rule,
+        keep: bool,
+        fast: bool = False,
+        saturation: Saturation | None = None,
+    ) -> None:
         if not isinstance(rule, str) or rule not in real.NAMED:
-            parts(rule, "conv", "int8", "tensor", 1)  # an unknown name is refused before anything is made
-        self.layer, self.rule, self.keep, self.fast, self.saturation = layer, rule, keep, fast, saturation
+            parts(
+                rule, "conv", "int8", "tensor", 1
+            )  # an unknown name is refused before anything is made
+        self.layer, self.rule, self.keep, self.fast, self.saturation = (
+            layer,
+            rule,
+            keep,
+            fast,
+            saturation,
+        )
         self._idle: list[Scratch] = []  # one for each thread that calls at the same time
         self._made: dict[np.dtype, Any] = {}
         self._image: Prepared | None = None  # that of a convolution in one dimension
@@ -139,8 +179,12 @@ class Prepared:
         if isinstance(layer, Conv1D):
             x = _signal(layer, x)
             if self._image is None:
-                self._image = Prepared(layer.image, self.rule, self.keep, self.fast, self.saturation)
-            return self._image(x.reshape(-1, *layer.image.input_shape)).reshape(*x.shape[:-2], *layer.output_shape)
+                self._image = Prepared(
+                    layer.image, self.rule, self.keep, self.fast, self.saturation
+                )
+            return self._image(x.reshape(-1, *layer.image.input_shape)).reshape(
+                *x.shape[:-2], *layer.output_shape
+            )
         if isinstance(layer, Add | Elementwise | Activation | Concat):
             tensors = _tensors(layer, x)
             if isinstance(layer, Concat):
@@ -148,7 +192,9 @@ class Prepared:
             if layer.dtype == "float16":
                 return real.half(layer, tensors, self.rule)
             assert isinstance(layer, Add)
-            return self._ready(tensors[0].dtype, lambda dtype: Addition(layer, dtype, self.rule))(tensors)
+            return self._ready(tensors[0].dtype, lambda dtype: Addition(layer, dtype, self.rule))(
+                tensors
+            )
         x, shape = _input(layer, x)
         images = _images(layer, x)
         if x.dtype.kind == "f":
@@ -159,8 +205,10 @@ class Prepared:
         if layer.output == "sums":
             return quantized.summed(layer, images, self.rule, self.saturation).reshape(shape)
         out = np.empty(shape, x.dtype)
-        ready = self._ready(x.dtype, lambda dtype: Quantized(
-            layer, dtype, self.rule, self.keep, self.fast, self.saturation))
+        ready = self._ready(
+            x.dtype,
+            lambda dtype: Quantized(layer, dtype, self.rule, self.keep, self.fast, self.saturation),
+        )
         try:
             scratch = self._idle.pop()
         except IndexError:
@@ -178,8 +226,9 @@ class Prepared:
         return f"Prepared({self.layer}, {self.rule})"
 
 
-def accumulate(layer: Conv2D | Conv1D | FullyConnected, x: np.ndarray,
-               saturation: Saturation | None = None) -> np.ndarray:
+def accumulate(
+    layer: Conv2D | Conv1D | FullyConnected, x: np.ndarray, saturation: Saturation | None = None
+) -> np.ndarray:
     """Accumulators ``(..., C)`` int64 of a quantized layer: ``bias + sum (x - input zero) * (w -
     weight zero)``.
 
@@ -192,17 +241,23 @@ def accumulate(layer: Conv2D | Conv1D | FullyConnected, x: np.ndarray,
         return sums.reshape(*x.shape[:-2], *layer.output_shape)
     x, shape = _input(layer, x)
     if x.dtype.kind == "f":
-        raise ValueError(f"accumulate: got {layer} of {x.dtype}, allowed is a layer with weights, of "
-                         f"{', '.join(QUANTIZED)}")
+        raise ValueError(
+            f"accumulate: got {layer} of {x.dtype}, allowed is a layer with weights, of "
+            f"{', '.join(QUANTIZED)}"
+        )
     out = np.empty(shape, np.int64)
-    quantized.accumulate(layer, _images(layer, x), out.reshape(_as_images(layer, shape)), saturation)
+    quantized.accumulate(
+        layer, _images(layer, x), out.reshape(_as_images(layer, shape)), saturation
+    )
     return out
 
 
 def _refuse(layer: Any, *kinds: type) -> None:
     """Raise ValueError if it is not a layer."""
     if not isinstance(layer, kinds or LAYERS):
-        raise ValueError(f"layer: got {type(layer).__name__}, allowed is a {_names(kinds or LAYERS)}")
+        raise ValueError(
+            f"layer: got {type(layer).__name__}, allowed is a {_names(kinds or LAYERS)}"
+        )
 
 
 def _names(kinds: Sequence[type]) -> str:
@@ -224,15 +279,20 @@ def _tensors(layer: Add | Elementwise | Activation | Concat, x: Any) -> tuple[np
     shapes = input_shapes(layer)
     count, same = len(shapes), len({*shapes}) == 1
     words = {1: "one tensor", 2: "two tensors"}.get(count, f"{count} tensors")
-    allowed = (f"{words} of {shapes[0] if same else ' and '.join(map(str, shapes))}, or that with leading batch axes, "
-               f"of {_words(layer)}")
+    allowed = (
+        f"{words} of {shapes[0] if same else ' and '.join(map(str, shapes))}, or that with leading "
+        "batch axes, "
+        f"of {_words(layer)}"
+    )
     if count == 1 and not isinstance(x, tuple | list):
         x = (x,)
     if not isinstance(x, tuple | list) or len(x) != count:
         tupled = {1: "", 2: "a pair, "}.get(count, "a tuple, ")
         raise ValueError(f"x: got {type(x).__name__}, allowed with {layer} is {tupled}{allowed}")
     given, axes = tuple(np.ascontiguousarray(one) for one in x), len(shapes[0])
-    fit = all(one.shape[-axes:] == shape and one.size for one, shape in zip(given, shapes, strict=True))
+    fit = all(
+        one.shape[-axes:] == shape and one.size for one, shape in zip(given, shapes, strict=True)
+    )
     alike = {(one.shape[:-axes], one.dtype) for one in given}
     if not fit or len(alike) > 1 or given[0].dtype not in _types(layer):
         got = " and ".join(f"{one.shape} {one.dtype}" for one in given)
@@ -244,8 +304,11 @@ def _signal(layer: Conv1D, x: Any) -> np.ndarray:
     """The input of a convolution in one dimension; raises ValueError if it does not fit."""
     x = np.asarray(x)
     if x.shape[-2:] != layer.input_shape or x.dtype not in _types(layer) or x.size == 0:
-        raise ValueError(f"x: got shape {x.shape} {x.dtype}, allowed is {layer.input_shape}, or that with leading "
-                         f"batch axes, of {_words(layer)}")
+        raise ValueError(
+            f"x: got shape {x.shape} {x.dtype}, allowed is {layer.input_shape}, or that with "
+            "leading "
+            f"batch axes, of {_words(layer)}"
+        )
     return x
 
 
@@ -254,13 +317,17 @@ def _input(layer: Conv2D | FullyConnected | Pool2D, x: Any) -> tuple[np.ndarray,
     x = np.asarray(x)
     if isinstance(layer, FullyConnected):
         (size,) = layer.input_shape
-        axes = next((axes for axes in (3, 1) if x.ndim >= axes and math.prod(x.shape[-axes:]) == size), 0)
+        axes = next(
+            (axes for axes in (3, 1) if x.ndim >= axes and math.prod(x.shape[-axes:]) == size), 0
+        )
         allowed = f"(..., {size}), or (..., H, W, C) of as many"
     else:
         axes = 3 if x.ndim in (3, 4) and x.shape[-3:] == layer.input_shape else 0
         allowed = f"{layer.input_shape}, or that with a leading batch axis"
     if not axes or x.dtype not in _types(layer) or x.size == 0:
-        raise ValueError(f"x: got shape {x.shape} {x.dtype}, allowed is {allowed}, of {_words(layer)}")
+        raise ValueError(
+            f"x: got shape {x.shape} {x.dtype}, allowed is {allowed}, of {_words(layer)}"
+        )
     if x.dtype == np.float32 and not np.all(np.isfinite(x)):
         raise ValueError("x: got a value that is not finite, allowed are finite numbers")
     return x, (*x.shape[:-axes], *layer.output_shape)
@@ -268,10 +335,14 @@ def _input(layer: Conv2D | FullyConnected | Pool2D, x: Any) -> tuple[np.ndarray,
 
 def _images(layer: Conv2D | FullyConnected | Pool2D, x: np.ndarray) -> np.ndarray:
     """The input as (N, H, W, C); rows of a fully connected layer are pixels."""
-    shape = (1, -1, 1, *layer.input_shape) if isinstance(layer, FullyConnected) else (-1, *layer.input_shape)
+    shape = (
+        (1, -1, 1, *layer.input_shape)
+        if isinstance(layer, FullyConnected)
+        else (-1, *layer.input_shape)
+    )
     return np.ascontiguousarray(x).reshape(shape)
 
 
 def _as_images(layer: Layer, shape: tuple[int, ...]) -> tuple[int, ...]:
-    count = math.prod(shape[:len(shape) - len(layer.output_shape)])
+    count = math.prod(shape[: len(shape) - len(layer.output_shape)])
     return (1, count, 1, *shape[-1:]) if isinstance(layer, FullyConnected) else (count, *shape[-3:])

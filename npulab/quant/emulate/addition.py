@@ -12,7 +12,16 @@ import npulab.quant.rules as known
 from npulab.quant.emulate.engines import clamp_range, delegated, output_ratios
 from npulab.quant.layers import Add
 from npulab.quant.requantize import Requantizer, Scratch, requantize
-from npulab.quant.rules import FAMILIES, ROUNDINGS, RULES, DoubleRounding, QuantParams, Rule, SingleRounding, positive
+from npulab.quant.rules import (
+    FAMILIES,
+    ROUNDINGS,
+    RULES,
+    DoubleRounding,
+    QuantParams,
+    Rule,
+    SingleRounding,
+    positive,
+)
 
 GEMMLOWP = RULES["gemmlowp"]
 BLOCK = 65_536  # elements at a time
@@ -30,10 +39,14 @@ class Body(NamedTuple):
 
 # the rest of the elements, and every other engine, follow gemmlowp (measured: ai-edge-litert 2.3.0,
 # x86)
-BODIES = {("tflite-builtin", "int8"): Body(SingleRounding("body"), 16, 16),
-          ("tflite-builtin", "uint8"): Body(DoubleRounding("body", ties="floor"), 8, 16),
-          ("tflite-builtin", "int16"): Body(SingleRounding("body"), 16, 32)}
-BODIES |= {("xnnpack", dtype): body for (_, dtype), body in BODIES.items()}  # where nothing is delegated
+BODIES = {
+    ("tflite-builtin", "int8"): Body(SingleRounding("body"), 16, 16),
+    ("tflite-builtin", "uint8"): Body(DoubleRounding("body", ties="floor"), 8, 16),
+    ("tflite-builtin", "int16"): Body(SingleRounding("body"), 16, 32),
+}
+BODIES |= {
+    ("xnnpack", dtype): body for (_, dtype), body in BODIES.items()
+}  # where nothing is delegated
 RULED = ("tflite-reference", "tflite-builtin", "xnnpack", "tflite-micro", "gemmlowp")
 HEAVIEST = 255  # weight of the input with the larger scale, where a sum is a convolution
 
@@ -58,8 +71,12 @@ def weighted(layer: Add) -> Weights:
     ratio = second / first
     scale = np.float32(float(max(ratio, np.float32(1))) / HEAVIEST)
     between = float(np.float32(layer.input_q.zero_point - layer.other_q.zero_point) * second)
-    return Weights(away(1 / float(scale)), away(float(ratio) / float(scale)), away(between / float(scale * first)),
-                   float(scale))
+    return Weights(
+        away(1 / float(scale)),
+        away(float(ratio) / float(scale)),
+        away(between / float(scale * first)),
+        float(scale),
+    )
 
 
 def away(value: float) -> int:
@@ -83,7 +100,10 @@ class Addition:
             rule = GEMMLOWP.name  # the same rounding, by whatever multiplier
         if not (eight and weighs(rule)) and (not isinstance(rule, str) or rule not in RULED):
             convolved = [f"{family}:{ties}" for family in FAMILIES for ties in ROUNDINGS]
-            raise LookupError(f"rule: got {rule!r}, allowed with {layer} is one of {', '.join((*RULED, *convolved))}")
+            raise LookupError(
+                f"rule: got {rule!r}, allowed with {layer} is one of "
+                f"{', '.join((*RULED, *convolved))}"
+            )
         for name in ("input", "other", "output"):
             scale = np.asarray(getattr(layer, f"{name}_q").scale)
             with np.errstate(over="ignore", under="ignore"):
@@ -95,7 +115,9 @@ class Addition:
         self.body = None
         if self.rule:
             self.weights = weighted(layer)
-            self.factors = self.rule.multiplier(layer.input_q.scale, self.weights.scale, layer.output_q.scale)
+            self.factors = self.rule.multiplier(
+                layer.input_q.scale, self.weights.scale, layer.output_q.scale
+            )
             return
         self.body = None if self.fixed else BODIES.get((str(rule), dtype.name))
         self.first = int(np.iinfo(dtype).min)
@@ -103,7 +125,9 @@ class Addition:
             rules = [GEMMLOWP, *([self.body.rule] if self.body else [])]
             self.stages = {rule: self._tables(rule) for rule in rules}
             self.factors = output_multiplier(layer, dtype)
-            self.ready = Requantizer.of(GEMMLOWP, *self.factors, layer.output_q.zero_point, self.low, self.high, 1)
+            self.ready = Requantizer.of(
+                GEMMLOWP, *self.factors, layer.output_q.zero_point, self.low, self.high, 1
+            )
 
     def __call__(self, pair: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
         """The sums, in the type of the inputs."""
@@ -118,7 +142,10 @@ class Addition:
             if self.fixed:
                 out[start:end] = self._fixed(a[start:end], b[start:end])
                 continue
-            for first, last, body in ((start, min(end, whole), self.body), (max(start, whole), end, None)):
+            for first, last, body in (
+                (start, min(end, whole), self.body),
+                (max(start, whole), end, None),
+            ):
                 if first < last:
                     out[first:last] = self._scaled(a[first:last], b[first:last], body)
         return out.reshape(pair[0].shape)
@@ -126,8 +153,10 @@ class Addition:
     def _tables(self, rule: Rule) -> tuple[np.ndarray, np.ndarray]:
         """What every code of either input becomes, int64, from the lowest code on."""
         codes = np.arange(self.first, int(np.iinfo(self.dtype).max) + 1)
-        return tuple(scaled_input(codes, q, self.layer, self.dtype, rule)  # type: ignore[return-value]
-                     for q in (self.layer.input_q, self.layer.other_q))
+        return tuple(
+            scaled_input(codes, q, self.layer, self.dtype, rule)  # type: ignore[return-value]
+            for q in (self.layer.input_q, self.layer.other_q)
+        )
 
     def _scaled(self, a: np.ndarray, b: np.ndarray, body: Body | None) -> np.ndarray:
         one, other = self.stages[body.rule if body else GEMMLOWP]
@@ -141,8 +170,14 @@ class Addition:
 
     def _weighted(self, a: np.ndarray, b: np.ndarray, rule: Rule) -> np.ndarray:
         zero, weights = self.layer.input_q.zero_point, self.weights
-        sums = (a.astype(np.int64) - zero) * weights.one + (b.astype(np.int64) - zero) * weights.other + weights.bias
-        return requantize(sums, rule, *self.factors, self.layer.output_q.zero_point, self.low, self.high)
+        sums = (
+            (a.astype(np.int64) - zero) * weights.one
+            + (b.astype(np.int64) - zero) * weights.other
+            + weights.bias
+        )
+        return requantize(
+            sums, rule, *self.factors, self.layer.output_q.zero_point, self.low, self.high
+        )
 
     def _fixed(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         assert self.fixed is not None
@@ -163,7 +198,9 @@ def common_scale(layer: Add) -> float:
     return 2 * max(single(layer.input_q), single(layer.other_q))
 
 
-def scaled_input(codes: np.ndarray, q: QuantParams, layer: Add, dtype: np.dtype, rule: Rule) -> np.ndarray:
+def scaled_input(
+    codes: np.ndarray, q: QuantParams, layer: Add, dtype: np.dtype, rule: Rule
+) -> np.ndarray:
     """Codes of one input on the common scale, int64."""
     multiplier, right_shift = rule.of_ratio(np.asarray(single(q) / common_scale(layer)))
     moved = (codes - q.zero_point) * 2 ** LEFT[dtype.name]
@@ -174,10 +211,13 @@ def output_multiplier(layer: Add, dtype: np.dtype) -> tuple[np.ndarray, np.ndarr
     """(multiplier, right_shift) from the common scale to the output's; ValueError where it reaches
     1."""
     left = LEFT[dtype.name]
-    ratio = common_scale(layer) / (2.0 ** left * single(layer.output_q))
+    ratio = common_scale(layer) / (2.0**left * single(layer.output_q))
     if ratio >= 1:
-        raise ValueError(f"output_q: got scale {layer.output_q.scale}, allowed with inputs of {layer.input_q.scale} "
-                         f"and {layer.other_q.scale} is more than a {2 ** (left - 1)}th of the larger")
+        raise ValueError(
+            f"output_q: got scale {layer.output_q.scale}, allowed with inputs of "
+            f"{layer.input_q.scale} "
+            f"and {layer.other_q.scale} is more than a {2 ** (left - 1)}th of the larger"
+        )
     return GEMMLOWP.of_ratio(np.asarray(ratio))
 
 
@@ -185,7 +225,7 @@ def fixed_point(layer: Add) -> tuple[int, int, int]:
     """(multiplier of input, of the other, right shift) as XNNPACK has them."""
     ratios = output_ratios(layer)
     shift = 21 - int(np.frexp(max(ratios))[1])
-    one, other = (int(np.rint(ratio * 2.0 ** shift)) for ratio in ratios)
+    one, other = (int(np.rint(ratio * 2.0**shift)) for ratio in ratios)
     return one, other, shift
 
 

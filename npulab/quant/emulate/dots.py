@@ -22,7 +22,8 @@ registry = needed("numba.core.registry", PURPOSE)
 extending = needed("numba.extending", PURPOSE)
 
 WIDE, DEEP = 16, 4  # sums of one instruction, and products added to each
-TALL = 6  # rows of a block: 24 registers of sums, 4 of weights, 1 of codes; more rows lack address registers
+# rows of a block: 24 registers of sums, 4 of weights, 1 of codes; more rows lack address registers
+TALL = 6
 WORD, LONG = ir.IntType(32), ir.IntType(64)
 SUMS = ir.VectorType(WORD, WIDE)
 
@@ -40,7 +41,9 @@ class Products:
         self.depth, self.columns = weights.shape
         self.packed = pack(weights)
         self.first = np.zeros(len(self.packed) * WIDE, np.int32)
-        self.first[:self.columns] = np.asarray(bias).astype(np.int64) - 128 * weights.sum(0, dtype=np.int64)
+        self.first[: self.columns] = np.asarray(bias).astype(np.int64) - 128 * weights.sum(
+            0, dtype=np.int64
+        )
 
     def __call__(self, codes: np.ndarray, out: np.ndarray) -> np.ndarray:
         """Write ``bias + codes @ weights`` to ``out``, int32.
@@ -48,11 +51,18 @@ class Products:
         ``codes`` are int8 ``(n, depth)``, next to each other along the depth.
         """
         if codes.dtype != np.int8 or codes.shape[1:] != (self.depth,):
-            raise ValueError(f"codes: got {codes.dtype} {codes.shape}, allowed is int8 (n, {self.depth})")
-        if out.dtype != np.int32 or out.shape != (len(codes), self.columns) \
-                or (out.size and out.strides[1] != out.itemsize):
-            raise ValueError(f"out: got {out.dtype} {out.shape}, strides {out.strides}, allowed is int32 "
-                             f"{(len(codes), self.columns)}, a row's values side by side")
+            raise ValueError(
+                f"codes: got {codes.dtype} {codes.shape}, allowed is int8 (n, {self.depth})"
+            )
+        if (
+            out.dtype != np.int32
+            or out.shape != (len(codes), self.columns)
+            or (out.size and out.strides[1] != out.itemsize)
+        ):
+            raise ValueError(
+                f"out: got {out.dtype} {out.shape}, strides {out.strides}, allowed is int32 "
+                f"{(len(codes), self.columns)}, a row's values side by side"
+            )
         if self.depth < DEEP:
             codes = np.pad(codes, ((0, 0), (0, DEEP - self.depth)))
         elif codes.strides[1] != 1:
@@ -73,7 +83,7 @@ def pack(weights: np.ndarray) -> np.ndarray:
     gap = steps * DEEP - depth if whole else 0
     out = np.zeros((steps * DEEP, panels * WIDE), np.int8)
     out[:whole, :columns] = weights[:whole]
-    out[whole + gap:depth + gap, :columns] = weights[whole:]
+    out[whole + gap : depth + gap, :columns] = weights[whole:]
     return np.ascontiguousarray(out.reshape(steps, DEEP, panels, WIDE).transpose(2, 0, 3, 1))
 
 
@@ -122,17 +132,30 @@ def _sums(typing, tall, wide, row, panel, codes, packed, first, out):  # type: i
             return [builder.mul(builder.add(start, whole(i)), by) for i in count]
 
         def everywhere(value: Any) -> Any:
-            lane = builder.insert_element(ir.Constant(SUMS, ir.Undefined), value, ir.Constant(WORD, 0))
+            lane = builder.insert_element(
+                ir.Constant(SUMS, ir.Undefined), value, ir.Constant(WORD, 0)
+            )
             return builder.shuffle_vector(lane, lane, ir.Constant(SUMS, [0] * WIDE))
 
         def function(name: str, result: Any, *types: Any) -> Any:
-            return cgutils.get_or_insert_function(builder.module, ir.FunctionType(result, types), name)
+            return cgutils.get_or_insert_function(
+                builder.module, ir.FunctionType(result, types), name
+            )
 
-        x, w, b, y = (context.make_array(kind)(context, builder, value)
-                      for kind, value in zip(signature.args[4:], args[4:], strict=True))
-        (_, depth), (down, _) = (cgutils.unpack_tuple(builder, one, 2) for one in (x.shape, x.strides))
-        (_, columns), (beneath, _) = (cgutils.unpack_tuple(builder, one, 2) for one in (y.shape, y.strides))
-        steps, across = cgutils.unpack_tuple(builder, w.shape)[1], cgutils.unpack_tuple(builder, w.strides)[0]
+        x, w, b, y = (
+            context.make_array(kind)(context, builder, value)
+            for kind, value in zip(signature.args[4:], args[4:], strict=True)
+        )
+        (_, depth), (down, _) = (
+            cgutils.unpack_tuple(builder, one, 2) for one in (x.shape, x.strides)
+        )
+        (_, columns), (beneath, _) = (
+            cgutils.unpack_tuple(builder, one, 2) for one in (y.shape, y.strides)
+        )
+        steps, across = (
+            cgutils.unpack_tuple(builder, w.shape)[1],
+            cgutils.unpack_tuple(builder, w.strides)[0],
+        )
         starts, ends = (offsets(args[2], rows, by) for by in (down, beneath))
         inside, places = (offsets(args[3], panels, by) for by in (across, whole(4 * WIDE)))
         begin = [builder.load(at(b.data, one, SUMS), align=4) for one in places]
@@ -154,7 +177,9 @@ def _sums(typing, tall, wide, row, panel, codes, packed, first, out):  # type: i
             read = builder.load(at(x.data, builder.add(start, four), WORD), align=1)
             # as a number: over the same on vectors LLVM 22 does not come to an end
             moved = everywhere(builder.xor(read, ir.Constant(WORD, 0x80808080)))
-            made.append([builder.call(dot, [one, moved, by]) for one, by in zip(line, weights, strict=True)])
+            made.append(
+                [builder.call(dot, [one, moved, by]) for one, by in zip(line, weights, strict=True)]
+            )
             for one, value, result in zip(line, begin, made[-1], strict=True):
                 one.add_incoming(value, before)
                 one.add_incoming(result, along)
@@ -162,9 +187,13 @@ def _sums(typing, tall, wide, row, panel, codes, packed, first, out):  # type: i
 
         builder.position_at_end(done)
         mask = ir.VectorType(ir.IntType(1), WIDE)
-        store = function("llvm.masked.store.v16i32.p0", ir.VoidType(), SUMS, SUMS.as_pointer(), WORD, mask)
+        store = function(
+            "llvm.masked.store.v16i32.p0", ir.VoidType(), SUMS, SUMS.as_pointer(), WORD, mask
+        )
         for j, place in enumerate(places):
-            left = everywhere(builder.trunc(builder.sub(columns, builder.udiv(place, whole(4))), WORD))
+            left = everywhere(
+                builder.trunc(builder.sub(columns, builder.udiv(place, whole(4))), WORD)
+            )
             there = builder.icmp_signed("<", ir.Constant(SUMS, list(range(WIDE))), left)
             for end, line in zip(ends, made, strict=True):
                 here = at(y.data, builder.add(end, place), SUMS)

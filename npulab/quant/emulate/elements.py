@@ -31,14 +31,14 @@ def elementwise(layer: Elementwise, tensors: tuple[np.ndarray, ...], exact: bool
     rows = [np.broadcast_to(one, shape).reshape(-1, channels) for one in tensors]
     out, height = np.empty(rows[0].shape, np.float16), max(1, BLOCK // channels)
     for start in range(0, len(out), height):
-        parts = [one[start:start + height] for one in rows]
+        parts = [one[start : start + height] for one in rows]
         with np.errstate(over="ignore", invalid="ignore"):
             near = _formula(layer, [Near(one.astype(kind)) for one in parts])
 
         def again(place: tuple[int, ...], parts: list[np.ndarray] = parts) -> np.float16:
             return element(layer, tuple(part[place] for part in parts), place[-1])
 
-        out[start:start + height] = halves(near, again, REAL[layer.activation])
+        out[start : start + height] = halves(near, again, REAL[layer.activation])
     return out.reshape(shape)
 
 
@@ -46,7 +46,9 @@ def activation(layer: Activation, x: np.ndarray, exact: bool) -> np.ndarray:
     """Output float16 ``(..., C)``: what the table holds for each code, NaNs too; a prescale makes
     every NaN 0x7E00."""
     if np.any(layer.prescale != 1):
-        x = elementwise(Elementwise("copy", layer.input_shape, prescale=layer.prescale), (x,), exact)
+        x = elementwise(
+            Elementwise("copy", layer.input_shape, prescale=layer.prescale), (x,), exact
+        )
     return layer.outputs[np.ascontiguousarray(x).view(np.uint16)]
 
 
@@ -58,7 +60,9 @@ def concat(layer: Concat, tensors: tuple[np.ndarray, ...]) -> np.ndarray:
 def _formula(layer: Elementwise, sources: list[Near]) -> Near:
     near = _times(sources[0], layer.prescale)
     if layer.kind == "abs":
-        near = Near(np.abs(near.values), np.where(np.signbit(near.values), -1, 1) * near.tail, near.error)
+        near = Near(
+            np.abs(near.values), np.where(np.signbit(near.values), -1, 1) * near.tail, near.error
+        )
     elif layer.kind == "multiply":
         near = _times(near, sources[1].values)
     elif layer.kind in ("add", "subtract"):
@@ -66,19 +70,28 @@ def _formula(layer: Elementwise, sources: list[Near]) -> Near:
     elif layer.kind in ("maximum", "minimum"):
         a, b, above = near.values, sources[1].values, layer.kind == "maximum"
         # the tail of one product is exact, and tells numbers apart that are equal but for it
-        tied = (near.tail > 0) | ((near.tail == 0) & np.signbit(b)) if above else \
-            (near.tail < 0) | ((near.tail == 0) & np.signbit(a))
+        tied = (
+            (near.tail > 0) | ((near.tail == 0) & np.signbit(b))
+            if above
+            else (near.tail < 0) | ((near.tail == 0) & np.signbit(a))
+        )
         first = ((a > b) if above else (a < b)) | ((a == b) & tied) | np.isnan(a)
         near = Near(np.where(first, a, b), np.where(first, near.tail, 0.0))
     near = _times(near, layer.scale)
-    return near if np.all(np.equal(layer.bias, 0)) else near + np.where(np.equal(layer.bias, 0), -0.0, layer.bias)
+    return (
+        near
+        if np.all(np.equal(layer.bias, 0))
+        else near + np.where(np.equal(layer.bias, 0), -0.0, layer.bias)
+    )
 
 
 def _times(near: Near, by: np.ndarray | float) -> Near:
     return near if np.all(np.equal(by, 1)) else near * by
 
 
-def element(layer: Elementwise, elements: tuple[Any, ...], channel: int, exact: bool = True) -> np.float16:
+def element(
+    layer: Elementwise, elements: tuple[Any, ...], channel: int, exact: bool = True
+) -> np.float16:
     """One element: of exact numbers rounded once, or of float32 numbers, each operation rounded by
     itself."""
     with np.errstate(over="ignore", invalid="ignore"):
@@ -95,17 +108,26 @@ def _whole(number: float) -> Fraction | float:
     return Fraction(number) if math.isfinite(number) else number
 
 
-def _in_arithmetic(layer: Elementwise, elements: tuple[Any, ...], channel: int, number: Callable[[float], Any]) -> Any:
+def _in_arithmetic(
+    layer: Elementwise, elements: tuple[Any, ...], channel: int, number: Callable[[float], Any]
+) -> Any:
     """``(prescale * a op b) * scale + bias``, clamped, in the arithmetic of a type of number."""
-    prescale, scale, bias = (float(np.broadcast_to(value, layer.output_shape[-1:])[channel])
-                             for value in (layer.prescale, layer.scale, layer.bias))
+    prescale, scale, bias = (
+        float(np.broadcast_to(value, layer.output_shape[-1:])[channel])
+        for value in (layer.prescale, layer.scale, layer.bias)
+    )
     first, *rest = (number(float(value)) for value in elements)
     first = first if prescale == 1 else first * number(prescale)
     if layer.kind in ("maximum", "minimum"):
         value = _larger(first, rest[0]) if layer.kind == "maximum" else -_larger(-first, -rest[0])
     else:
-        value = {"abs": lambda: abs(first), "copy": lambda: first, "multiply": lambda: first * rest[0],
-                 "add": lambda: first + rest[0], "subtract": lambda: first - rest[0]}[layer.kind]()
+        value = {
+            "abs": lambda: abs(first),
+            "copy": lambda: first,
+            "multiply": lambda: first * rest[0],
+            "add": lambda: first + rest[0],
+            "subtract": lambda: first - rest[0],
+        }[layer.kind]()
     value = value if scale == 1 else value * number(scale)
     value = value if bias == 0 else value + number(bias)
     low, high = REAL[layer.activation]

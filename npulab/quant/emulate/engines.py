@@ -33,8 +33,18 @@ class Row(NamedTuple):
 
 
 # The first row that fits holds.  The letter is the order of scales.
-TABLE = tuple(Row(row["engine"], row["op"], row["type"], row["scales"], row["rule"], row["tail"],
-                  int(row["vector"] or 1)) for row in read_table(HERE / "engine_rules.csv"))
+TABLE = tuple(
+    Row(
+        row["engine"],
+        row["op"],
+        row["type"],
+        row["scales"],
+        row["rule"],
+        row["tail"],
+        int(row["vector"] or 1),
+    )
+    for row in read_table(HERE / "engine_rules.csv")
+)
 # what each engine was measured with, and on which x86 processors
 ENGINES = {row["engine"]: row["measured"] for row in read_table(HERE / "engines.csv")}
 NAMES = tuple(ENGINES)
@@ -57,8 +67,10 @@ class Accumulation(NamedTuple):
 
 # Every other combination of engine, operator and types adds exactly.  onnxruntime runs a depthwise
 # convolution of one output a channel by other loops, which are exact.
-SATURATING = tuple(Accumulation(row["engine"], row["op"], row["input"], row["weights"], copies=int(row["copies"]))
-                   for row in read_table(HERE / "saturating.csv"))
+SATURATING = tuple(
+    Accumulation(row["engine"], row["op"], row["input"], row["weights"], copies=int(row["copies"]))
+    for row in read_table(HERE / "saturating.csv")
+)
 EXACT = tuple(name for name in NAMES if name not in {row.engine for row in SATURATING})
 Parts = tuple[tuple[Rule, int, int], ...]
 
@@ -74,10 +86,17 @@ def parts(name: str | Rule, op: str, dtype: str, scales: str, channels: int) -> 
     """
     if not isinstance(name, str) or name not in NAMES:
         if not is_rule(name):
-            raise LookupError(f"rule: got {name!r}, allowed is one of {', '.join((*NAMES, *rule_names()))}")
+            raise LookupError(
+                f"rule: got {name!r}, allowed is one of {', '.join((*NAMES, *rule_names()))}"
+            )
         return ((rule(name), 0, channels),)
     for row in TABLE:
-        if row.engine == name and row.op in ("", op) and row.type in ("", dtype) and row.scales in ("", scales):
+        if (
+            row.engine == name
+            and row.op in ("", op)
+            and row.type in ("", dtype)
+            and row.scales in ("", scales)
+        ):
             body = channels // row.vector * row.vector if row.tail else channels
             both = [rule(one) for one in (row.rule, row.tail or row.rule)]
             # sums of int16 codes have 64 bits, of which a multiplier of 15 leaves 48
@@ -87,12 +106,16 @@ def parts(name: str | Rule, op: str, dtype: str, scales: str, channels: int) -> 
     raise LookupError(f"rule: got {name!r}, which has no {op} of {dtype}")
 
 
-def saturation_of(layer: Conv2D | FullyConnected, dtype: np.dtype, name: str | Rule) -> Saturation | None:
+def saturation_of(
+    layer: Conv2D | FullyConnected, dtype: np.dtype, name: str | Rule
+) -> Saturation | None:
     """How a rule or an engine saturates the products of a layer and the type of its input; None if
     it adds exactly."""
     copies = layer.output_shape[-1] // layer.input_shape[-1] if layer.op == "depthwise" else 1
     key = name, layer.op, dtype.name, layer.weights.dtype.name
-    return next((row.saturation for row in SATURATING if row[:4] == key and copies >= row.copies), None)
+    return next(
+        (row.saturation for row in SATURATING if row[:4] == key and copies >= row.copies), None
+    )
 
 
 def parts_of(layer: Conv2D | FullyConnected, dtype: np.dtype, name: str | Rule) -> Parts:
@@ -104,13 +127,23 @@ def parts_of(layer: Conv2D | FullyConnected, dtype: np.dtype, name: str | Rule) 
     out = parts(name, layer.op, dtype.name, scales, layer.output_shape[-1])
     for by, _, _ in out:
         if dtype.name not in by.types:
-            raise ValueError(f"rule: got {by.name} for {layer} of {dtype}, allowed with it is {', '.join(by.types)}")
+            raise ValueError(
+                f"rule: got {by.name} for {layer} of {dtype}, allowed with it is "
+                f"{', '.join(by.types)}"
+            )
     leak = leak_of(layer.activation)
-    return tuple((Leaky(by.name, by.order, by.register, by, leak), first, end)
-                 for by, first, end in out) if leak else out
+    return (
+        tuple(
+            (Leaky(by.name, by.order, by.register, by, leak), first, end) for by, first, end in out
+        )
+        if leak
+        else out
+    )
 
 
-def multipliers(layer: Conv2D | FullyConnected, by: Rule, first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+def multipliers(
+    layer: Conv2D | FullyConnected, by: Rule, first: int, end: int
+) -> tuple[np.ndarray, np.ndarray]:
     """(multiplier, right_shift) that a rule forms for some channels of a layer, each ``(end -
     first,)``."""
     scale = layer.weight_q.scale
@@ -121,7 +154,11 @@ def multipliers(layer: Conv2D | FullyConnected, by: Rule, first: int, end: int) 
 
 # lowest and highest real number by activation
 REAL: dict[str | None, tuple[float, float]] = {
-    None: (-np.inf, np.inf), "relu": (0.0, np.inf), "relu6": (0.0, 6.0), "relu_n1_to_1": (-1.0, 1.0)}
+    None: (-np.inf, np.inf),
+    "relu": (0.0, np.inf),
+    "relu6": (0.0, 6.0),
+    "relu_n1_to_1": (-1.0, 1.0),
+}
 
 
 def delegated(layer: Layer, dtype: Any) -> bool:
@@ -132,15 +169,19 @@ def delegated(layer: Layer, dtype: Any) -> bool:
     if np.dtype(dtype).itemsize > 1:
         return False
     if isinstance(layer, Add):
-        return all(2.0 ** -10 <= ratio < 2.0 ** 8 for ratio in output_ratios(layer))
+        return all(2.0**-10 <= ratio < 2.0**8 for ratio in output_ratios(layer))
     if isinstance(layer, Pool2D):
-        return layer.kind == "min" or (layer.kind == "max" and all(np.less_equal(layer.stride, layer.kernel)))
+        return layer.kind == "min" or (
+            layer.kind == "max" and all(np.less_equal(layer.stride, layer.kernel))
+        )
     return layer.op != "depthwise" or np.dtype(dtype) == np.int8
 
 
 def output_ratios(layer: Add) -> list[float]:
     """Each input's scale over the output's, a float32."""
-    a, b, c = (np.asarray(q.scale, np.float32) for q in (layer.input_q, layer.other_q, layer.output_q))
+    a, b, c = (
+        np.asarray(q.scale, np.float32) for q in (layer.input_q, layer.other_q, layer.output_q)
+    )
     return [float(a / c), float(b / c)]
 
 
@@ -151,7 +192,9 @@ def clamp_range(layer: Layer, dtype: Any, rule: str | Rule = "tflite-reference")
     return int(np.clip(low, info.min, info.max)), int(np.clip(high, info.min, info.max))
 
 
-def activation_codes(layer: Layer, dtype: Any, rule: str | Rule = "tflite-reference") -> tuple[float, float]:
+def activation_codes(
+    layer: Layer, dtype: Any, rule: str | Rule = "tflite-reference"
+) -> tuple[float, float]:
     """Codes of the activation's bounds, whatever the type holds; infinite where there is none.
 
     A bound is ``zero_point + round(real / scale)``, ties away from zero; XNNPACK adds the zero
@@ -169,7 +212,7 @@ def activation_codes(layer: Layer, dtype: Any, rule: str | Rule = "tflite-refere
         if np.isinf(real):
             return real
         with np.errstate(over="ignore"):
-            steps = np.clip(np.float32(real) / scale, -2.0 ** 40, 2.0 ** 40)
+            steps = np.clip(np.float32(real) / scale, -(2.0**40), 2.0**40)
         return float(np.rint(steps + np.float32(zero)) if first else zero + half_away(steps))
 
     low, high = REAL.get(layer.activation, REAL[None])

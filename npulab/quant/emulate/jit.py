@@ -12,7 +12,15 @@ from typing import Any
 import numpy as np
 
 from npulab.quant.requantize import MAGIC, Requantizer
-from npulab.quant.rules import HALVES, ROUNDINGS, DoubleRounding, Float, Mantissa, Short, SingleRounding
+from npulab.quant.rules import (
+    HALVES,
+    ROUNDINGS,
+    DoubleRounding,
+    Float,
+    Mantissa,
+    Short,
+    SingleRounding,
+)
 from npulab.support.extras import needed
 
 numba = needed("numba", "compiling loops")
@@ -43,12 +51,20 @@ class Rows:
         if ready.plain:
             assert isinstance(by, Float)
             self.first = by.zero_point_first
-        elif not others and right.size and right.min() >= 0 and (right + by.fraction_bits).max() <= 62:
+        elif (
+            not others
+            and right.size
+            and right.min() >= 0
+            and (right + by.fraction_bits).max() <= 62
+        ):
             # a subclass with an exact of its own is another rule
             exact = type(by).exact
             if isinstance(by, DoubleRounding) and exact is DoubleRounding.exact:
                 self.steps = none + 31, right, MODES["half-up"], MODES[by.ties]
-            elif isinstance(by, SingleRounding | Mantissa) and exact in (SingleRounding.exact, Mantissa.exact):
+            elif isinstance(by, SingleRounding | Mantissa) and exact in (
+                SingleRounding.exact,
+                Mantissa.exact,
+            ):
                 self.steps = right + by.fraction_bits, none, MODES[by.ties], 0
             elif exact is Short.exact:
                 self.steps = right + by.fraction_bits, none, MODES["half-up"], 0
@@ -64,8 +80,18 @@ class Rows:
             _plain(sums, self.bias, ready.factor, self.first, *codes, out)
         else:
             down, inward = map(np.float32, FURTHER[ready.parts[0][0].rounding_direction])
-            _requantize(sums, self.bias, ready.factor, self.limit, down, inward, *codes, ready.multiplier,
-                        *self.steps, out)
+            _requantize(
+                sums,
+                self.bias,
+                ready.factor,
+                self.limit,
+                down,
+                inward,
+                *codes,
+                ready.multiplier,
+                *self.steps,
+                out,
+            )
 
 
 @compiled
@@ -85,8 +111,23 @@ def _plain_row(sums, bias, factor, ahead, behind, low, high, out):  # type: igno
 
 
 @compiled
-def _requantize(sums, bias, factor, limit, down, inward, zero, low, high, multiplier, first, second, one, two,  # type: ignore[no-untyped-def]
-                out):
+def _requantize(
+    sums,
+    bias,
+    factor,
+    limit,
+    down,
+    inward,
+    zero,
+    low,
+    high,
+    multiplier,
+    first,
+    second,
+    one,
+    two,  # type: ignore[no-untyped-def]
+    out,
+):
     """Codes of a rule in whole numbers: a product and two rounding shifts, where float32 could not
     tell."""
     columns, channels = sums.shape[1], multiplier.size
@@ -145,22 +186,38 @@ def depthwise(image, taps, spread, right, channels, down, out):  # type: ignore[
             line = image[row * down + i * spread[0]]
             for j in range(0, width - 2, 3):
                 a, b, c = j * spread[1], (j + 1) * spread[1], (j + 2) * spread[1]
-                at, after, last = a // right * channels, b // right * channels, c // right * channels
-                _three(line[a % right, at:at + run], taps[i, j], line[b % right, after:after + run], taps[i, j + 1],
-                       line[c % right, last:last + run], taps[i, j + 2], i + j == 0, out[row])
+                at, after, last = (
+                    a // right * channels,
+                    b // right * channels,
+                    c // right * channels,
+                )
+                _three(
+                    line[a % right, at : at + run],
+                    taps[i, j],
+                    line[b % right, after : after + run],
+                    taps[i, j + 1],
+                    line[c % right, last : last + run],
+                    taps[i, j + 2],
+                    i + j == 0,
+                    out[row],
+                )
             for j in range(width - width % 3, width):
                 at = j * spread[1] // right * channels
-                _one(line[j * spread[1] % right, at:at + run], taps[i, j], i + j == 0, out[row])
+                _one(line[j * spread[1] % right, at : at + run], taps[i, j], i + j == 0, out[row])
 
 
 @compiled
 def _three(a, of_a, b, of_b, c, of_c, begin, out):  # type: ignore[no-untyped-def]
     if begin:
         for k in range(out.size):
-            out[k] = np.float32(a[k]) * of_a[k] + np.float32(b[k]) * of_b[k] + np.float32(c[k]) * of_c[k]
+            out[k] = (
+                np.float32(a[k]) * of_a[k] + np.float32(b[k]) * of_b[k] + np.float32(c[k]) * of_c[k]
+            )
     else:
         for k in range(out.size):
-            out[k] += np.float32(a[k]) * of_a[k] + np.float32(b[k]) * of_b[k] + np.float32(c[k]) * of_c[k]
+            out[k] += (
+                np.float32(a[k]) * of_a[k] + np.float32(b[k]) * of_b[k] + np.float32(c[k]) * of_c[k]
+            )
 
 
 @compiled

@@ -23,8 +23,10 @@ def pool(layer: Pool2D, images: np.ndarray, rule: str | Rule) -> np.ndarray:
     zero = layer.input_q.zero_point if centre else 0
     low, high = clamp_range(layer, images.dtype, rule)
     # sums of codes of as many bits as a window can hold
-    wide = np.int64 if math.prod(layer.kernel) * np.iinfo(images.dtype).max >= 2 ** 30 else np.int32
-    out = np.stack([taken(layer, image, wide if layer.kind == "average" else images.dtype) for image in images])
+    wide = np.int64 if math.prod(layer.kernel) * np.iinfo(images.dtype).max >= 2**30 else np.int32
+    out = np.stack(
+        [taken(layer, image, wide if layer.kind == "average" else images.dtype) for image in images]
+    )
     if layer.kind == "average":
         held = counts(layer)
         out = divided(out - zero * held if zero else out, held, rounding) + zero
@@ -42,8 +44,9 @@ def real_pool(layer: Pool2D, images: np.ndarray, low: float, high: float) -> np.
 def counts(layer: Pool2D) -> np.ndarray:
     """How many elements of the input each window holds, ``(H, W, 1)``."""
     axes = []
-    for size, kernel, step, (before, _), out in zip(layer.input_shape, layer.kernel, layer.stride, layer.pads,
-                                                    layer.output_shape, strict=False):
+    for size, kernel, step, (before, _), out in zip(
+        layer.input_shape, layer.kernel, layer.stride, layer.pads, layer.output_shape, strict=False
+    ):
         start = np.arange(out) * step - before
         axes.append(np.minimum(start + kernel, size) - np.maximum(start, 0))
     return (axes[0][:, None, None] * axes[1][None, :, None]).astype(np.int64)
@@ -59,7 +62,9 @@ def taken(layer: Pool2D, image: np.ndarray, dtype: Any) -> np.ndarray:
     bordered[inside, within] = image[first:end, left:after]
     out: np.ndarray | None = None
     for i, j in product(*map(range, border.kernel)):
-        tap = bordered[i:i + (height - 1) * down + 1:down, j:j + (width - 1) * right + 1:right]
+        tap = bordered[
+            i : i + (height - 1) * down + 1 : down, j : j + (width - 1) * right + 1 : right
+        ]
         out = tap.astype(dtype) if out is None else TAKE[layer.kind](out, tap, out=out)
     assert out is not None
     return out

@@ -24,13 +24,22 @@ class Sums:
     """Accumulators of a layer; images are ``(N, H, W, C)``, fully connected rows ``(1, N, 1,
     I)``."""
 
-    def __init__(self, layer: Conv2D | FullyConnected, dtype: np.dtype, keep: bool, fast: bool = False) -> None:
+    def __init__(
+        self, layer: Conv2D | FullyConnected, dtype: np.dtype, keep: bool, fast: bool = False
+    ) -> None:
         self.layer = layer = upright(layer)
-        self.work: Dense | Depthwise = Depthwise(layer, dtype, fast) \
-            if isinstance(layer, Conv2D) and layer.depthwise else Dense(layer, dtype, keep, fast)
+        self.work: Dense | Depthwise = (
+            Depthwise(layer, dtype, fast)
+            if isinstance(layer, Conv2D) and layer.depthwise
+            else Dense(layer, dtype, keep, fast)
+        )
 
-    def blocks(self, images: np.ndarray, out_shape: tuple[int, ...], scratch: Scratch,
-               ) -> Iterator[tuple[int, Group, Group, Weights, np.ndarray]]:
+    def blocks(
+        self,
+        images: np.ndarray,
+        out_shape: tuple[int, ...],
+        scratch: Scratch,
+    ) -> Iterator[tuple[int, Group, Group, Weights, np.ndarray]]:
         """(image, channels, output rows, weights, sums ``(positions, channels)``), exact.
 
         The sums may lack the bias, and are overwritten by the next block.
@@ -58,32 +67,47 @@ class Quantized:
     ``saturation`` is how products are added; by default as the rule's engine adds them.
     """
 
-    def __init__(self, layer: Conv2D | FullyConnected, dtype: np.dtype, rule: str | Rule, keep: bool, fast: bool,
-                 saturation: Saturation | None = None) -> None:
+    def __init__(
+        self,
+        layer: Conv2D | FullyConnected,
+        dtype: np.dtype,
+        rule: str | Rule,
+        keep: bool,
+        fast: bool,
+        saturation: Saturation | None = None,
+    ) -> None:
         self.parts = parts_of(layer, dtype, rule)
         self.layer, self.saturation = layer, saturation or saturation_of(layer, dtype, rule)
         self.register = self.parts[0][0]
         formed = [multipliers(layer, *part) for part in self.parts]
-        self.multiplier, self.right_shift = (np.concatenate(one) for one in zip(*formed, strict=True))
+        self.multiplier, self.right_shift = (
+            np.concatenate(one) for one in zip(*formed, strict=True)
+        )
         self.zero_point = layer.output_q.zero_point
         self.low, self.high = clamp_range(layer, dtype, rule)
         self.fast = fast and self.saturation is None
         self.sums = Sums(layer, dtype, keep, self.fast)
         self._made: dict[tuple[Group, int], Requantizer] = {}
-        self._compiled: dict[tuple[Group, int], Callable[[np.ndarray, np.ndarray], None] | None] = {}
+        self._compiled: dict[
+            tuple[Group, int], Callable[[np.ndarray, np.ndarray], None] | None
+        ] = {}
 
     def run(self, images: np.ndarray, out: np.ndarray, scratch: Scratch) -> None:
         """Write the output codes ``(N, H, W, C)`` of images ``(N, H, W, C)``."""
         channels = out.shape[-1]
-        left: dict[Group, list[tuple[np.ndarray, np.ndarray]]] = {group: [] for group in self.sums.work.groups}
+        left: dict[Group, list[tuple[np.ndarray, np.ndarray]]] = {
+            group: [] for group in self.sums.work.groups
+        }
         rows = out.reshape(-1, channels)
         if self.saturation is not None:
             self._run_saturating(images, out, scratch)
             return
-        for number, group, (first, end), ready, sums in self.sums.blocks(images, out.shape, scratch):
+        for number, group, (first, end), ready, sums in self.sums.blocks(
+            images, out.shape, scratch
+        ):
             width = len(sums) // (end - first)
             start = number * out[0].size // channels + first * width
-            into, run = rows[start:start + len(sums), slice(*group)], group[1] - group[0]
+            into, run = rows[start : start + len(sums), slice(*group)], group[1] - group[0]
             if run == channels:  # long rows are quicker; a share of the channels has none
                 into, run = into.reshape(end - first, -1), width * channels
             compiled = self._fast(group, run, ready) if self.fast else None
@@ -98,7 +122,9 @@ class Quantized:
         for group, found in left.items():  # once a layer: asking has a price, whatever the number
             at, near = (np.concatenate(one) for one in zip(NOTHING, *found, strict=True))
             if at.size:
-                self._requantizer(group, group[1] - group[0]).recompute(at, near, rows[:, slice(*group)])
+                self._requantizer(group, group[1] - group[0]).recompute(
+                    at, near, rows[:, slice(*group)]
+                )
 
     def _run_saturating(self, images: np.ndarray, out: np.ndarray, scratch: Scratch) -> None:
         """Write the output codes from accumulators that saturation has changed."""
@@ -116,41 +142,63 @@ class Quantized:
         """The rule ready for rows of ``run`` accumulators of these channels."""
         if (group, run) not in self._made:
             first, end = group
-            mine = tuple((by, max(a, first) - first, min(b, end) - first)
-                         for by, a, b in self.parts if a < end and b > first)
+            mine = tuple(
+                (by, max(a, first) - first, min(b, end) - first)
+                for by, a, b in self.parts
+                if a < end and b > first
+            )
             self._made[group, run] = Requantizer(
-                mine, np.ascontiguousarray(self.multiplier[first:end]),
+                mine,
+                np.ascontiguousarray(self.multiplier[first:end]),
                 np.ascontiguousarray(self.right_shift[first:end]),
-                self.zero_point, self.low, self.high, run // (end - first))
+                self.zero_point,
+                self.low,
+                self.high,
+                run // (end - first),
+            )
         return self._made[group, run]
 
-    def _fast(self, group: Group, run: int, ready: Weights) -> Callable[[np.ndarray, np.ndarray], None] | None:
+    def _fast(
+        self, group: Group, run: int, ready: Weights
+    ) -> Callable[[np.ndarray, np.ndarray], None] | None:
         """The compiled form, where there is one."""
         if (group, run) not in self._compiled:
             from npulab.quant.emulate import jit
 
             rows = jit.Rows(self._requantizer(group, run), ready.bias_row)
-            single = ready.products is not None or (ready.single and ready.values.dtype == np.float32)
+            single = ready.products is not None or (
+                ready.single and ready.values.dtype == np.float32
+            )
             usable = rows.usable and single and ready.most <= self.register.accumulators[1]
             self._compiled[group, run] = rows if usable else None
         return self._compiled[group, run]
 
 
-def accumulate(layer: Conv2D | FullyConnected, images: np.ndarray, out: np.ndarray,
-               saturation: Saturation | None = None) -> None:
+def accumulate(
+    layer: Conv2D | FullyConnected,
+    images: np.ndarray,
+    out: np.ndarray,
+    saturation: Saturation | None = None,
+) -> None:
     """Write the accumulators ``(N, H, W, C)`` int64 of images ``(N, H, W, C)``, true ones or
     saturated ones."""
     channels = out.shape[-1]
     scratch, work = Scratch(), Sums(layer, images.dtype, keep=False)
     for number, group, (first, end), ready, sums in work.blocks(images, out.shape, scratch):
         start = first * (len(sums) // (end - first))
-        out[number].reshape(-1, channels)[start:start + len(sums), slice(*group)] = _biased(sums, ready, scratch)
+        out[number].reshape(-1, channels)[start : start + len(sums), slice(*group)] = _biased(
+            sums, ready, scratch
+        )
     if saturation is not None:
         out -= excess(layer, images, saturation)
 
 
-def summed(layer: Conv2D | FullyConnected, images: np.ndarray, rule: str | Rule,
-           saturation: Saturation | None = None) -> np.ndarray:
+def summed(
+    layer: Conv2D | FullyConnected,
+    images: np.ndarray,
+    rule: str | Rule,
+    saturation: Saturation | None = None,
+) -> np.ndarray:
     """The accumulators ``(N, H, W, C)`` int32 of images ``(N, H, W, C)``, for a layer that gives
     sums.
 
@@ -168,11 +216,22 @@ def summed(layer: Conv2D | FullyConnected, images: np.ndarray, rule: str | Rule,
 def upright(layer: Conv2D | FullyConnected) -> Conv2D | FullyConnected:
     """A convolution along one row as one along a column: the same numbers in the same places, but
     in many rows."""
-    if not isinstance(layer, Conv2D) or layer.input_shape[0] > 1 or layer.kernel[0] > 1 or any(layer.pads[0]):
+    if (
+        not isinstance(layer, Conv2D)
+        or layer.input_shape[0] > 1
+        or layer.kernel[0] > 1
+        or any(layer.pads[0])
+    ):
         return layer
     _, width, depth = layer.input_shape
-    return replace(layer, weights=layer.weights.swapaxes(1, 2), input_shape=(width, 1, depth),
-                   stride=layer.stride[::-1], dilation=layer.dilation[::-1], padding=layer.pads[::-1])
+    return replace(
+        layer,
+        weights=layer.weights.swapaxes(1, 2),
+        input_shape=(width, 1, depth),
+        stride=layer.stride[::-1],
+        dilation=layer.dilation[::-1],
+        padding=layer.pads[::-1],
+    )
 
 
 def _biased(sums: np.ndarray, ready: Weights, scratch: Scratch) -> np.ndarray:

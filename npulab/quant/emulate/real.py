@@ -58,9 +58,13 @@ def hybrid(layer: Conv2D | FullyConnected, images: np.ndarray, rule: str | Rule)
     flat = isinstance(layer, FullyConnected)
     allowed = (*HYBRID, *NAMED) if flat else HYBRID
     if not isinstance(rule, str) or rule not in allowed:
-        raise LookupError(f"rule: got {rule!r}, allowed with {layer} of float32 is one of {', '.join(allowed)}")
+        raise LookupError(
+            f"rule: got {rule!r}, allowed with {layer} of float32 is one of {', '.join(allowed)}"
+        )
     rows = images.reshape(-1, *images.shape[3:]) if flat else images
-    with np.errstate(over="ignore", invalid="ignore"):  # large scales make infinities, and NaN of two of them
+    with np.errstate(
+        over="ignore", invalid="ignore"
+    ):  # large scales make infinities, and NaN of two of them
         if rule == "xnnpack" and layer.op != "depthwise":
             out = _fused(layer, rows)
         else:
@@ -104,7 +108,9 @@ def _separate(layer: Conv2D | FullyConnected, rows: np.ndarray, rule: str) -> np
     weight = np.asarray(layer.weight_q.scale, F)
     several = per_channel(layer.weight_q.scale) and len(set(weight.tolist())) > 1
     if isinstance(layer, FullyConnected) and not rows.any():
-        return np.broadcast_to(layer.bias, (len(rows), len(layer.bias)))  # as it is, also where it is -0
+        return np.broadcast_to(
+            layer.bias, (len(rows), len(layer.bias))
+        )  # as it is, also where it is -0
     if isinstance(layer, FullyConnected) or (layer.op == "conv" and not several):
         codes, scale = symmetric(rows, rule == PORTABLE)
         sums = _sums(layer, codes, np.zeros(len(rows), int))
@@ -114,7 +120,9 @@ def _separate(layer: Conv2D | FullyConnected, rows: np.ndarray, rule: str) -> np
     sums = _sums(layer, codes, zeros)
     scale = _column(scale, sums)
     builtin = rule == "tflite-builtin"
-    if (layer.op == "conv") != builtin:  # the two kernels of each operator have it the other way round
+    if (
+        layer.op == "conv"
+    ) != builtin:  # the two kernels of each operator have it the other way round
         scaled = (sums * weight) * scale if layer.op == "conv" else _tailed(sums, weight, scale)
     else:
         scaled = sums * (scale * weight)
@@ -125,16 +133,26 @@ def _tailed(sums: np.ndarray, weight: np.ndarray, scale: np.ndarray) -> np.ndarr
     """The builtin depthwise kernel: groups of four channels multiply in another order than the
     rest."""
     body = sums.shape[-1] // 4 * 4
-    return np.where(np.arange(sums.shape[-1]) < body, (sums * weight) * scale, (sums * scale) * weight)
+    return np.where(
+        np.arange(sums.shape[-1]) < body, (sums * weight) * scale, (sums * scale) * weight
+    )
 
 
 def _fused(layer: Conv2D | FullyConnected, rows: np.ndarray) -> np.ndarray:
-    if isinstance(layer, Conv2D) and layer.kernel == layer.stride == (1, 1) and layer.weights.size > 1:
+    if (
+        isinstance(layer, Conv2D)
+        and layer.kernel == layer.stride == (1, 1)
+        and layer.weights.size > 1
+    ):
         # a pointwise convolution is run as a fully connected layer: a scale for every pixel, the
         # border's too
         rows = np.pad(rows, [(0, 0), *layer.pads, (0, 0)])
-        per_pixel = FullyConnected(layer.weights.reshape(len(layer.weights), -1), layer.bias,
-                                   weight_q=layer.weight_q, dtype=layer.dtype)
+        per_pixel = FullyConnected(
+            layer.weights.reshape(len(layer.weights), -1),
+            layer.bias,
+            weight_q=layer.weight_q,
+            dtype=layer.dtype,
+        )
         return _fused(per_pixel, rows.reshape(-1, rows.shape[-1])).reshape(*rows.shape[:3], -1)
     flat, low, high = _ranges(rows)
     none = low == high
@@ -142,9 +160,13 @@ def _fused(layer: Conv2D | FullyConnected, rows: np.ndarray) -> np.ndarray:
     below, above = low * steps, high * steps
     zero = np.where((F(-128) + below) + (F(127) + above) > 0, F(-128) - below, F(127) - above)
     zeros = np.rint(np.clip(zero, -128, 127)).astype(np.int64)
-    codes = np.clip(np.rint(flat * steps[:, None]).astype(np.int64) + zeros[:, None], -128, 127).astype(np.int8)
+    codes = np.clip(
+        np.rint(flat * steps[:, None]).astype(np.int64) + zeros[:, None], -128, 127
+    ).astype(np.int8)
     sums = _sums(layer, codes.reshape(rows.shape), zeros)
-    return multiply_add(sums * _column(_divided(1, steps), sums), np.asarray(layer.weight_q.scale, F), layer.bias)
+    return multiply_add(
+        sums * _column(_divided(1, steps), sums), np.asarray(layer.weight_q.scale, F), layer.bias
+    )
 
 
 def multiply_add(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
@@ -161,7 +183,9 @@ def multiply_add(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     # what 53 bits do not hold is left in the last of them, which float32 does not reach: rounding
     # to odd
     even = total.view(np.int64) % 2 == 0
-    return np.where((lost != 0) & even, np.nextafter(total, np.copysign(np.inf, lost)), total).astype(F)
+    return np.where(
+        (lost != 0) & even, np.nextafter(total, np.copysign(np.inf, lost)), total
+    ).astype(F)
 
 
 def _divided(number: int, sizes: np.ndarray) -> np.ndarray:
@@ -171,8 +195,11 @@ def _divided(number: int, sizes: np.ndarray) -> np.ndarray:
         found = F(number) / sizes
     if not np.isfinite(found).all():
         row = int(np.argmin(np.isfinite(found)))
-        raise ValueError(f"x: got a scale of row {row} without a reciprocal in float32 ({number} / {sizes[row]:g}), "
-                         "allowed are rows of 0, and numbers neither so small nor so large")
+        raise ValueError(
+            f"x: got a scale of row {row} without a reciprocal in float32 ({number} / "
+            f"{sizes[row]:g}), "
+            "allowed are rows of 0, and numbers neither so small nor so large"
+        )
     return found
 
 
@@ -192,7 +219,9 @@ def _rounded(values: np.ndarray) -> np.ndarray:
 
 def _sums(layer: Conv2D | FullyConnected, codes: np.ndarray, zeros: np.ndarray) -> np.ndarray:
     """``sum (code - zero) * w`` of rows of codes with a zero point each, float32."""
-    plain = replace(layer, dtype="int8", bias=np.zeros(len(layer.bias), int), weight_q=QuantParams(1.0))
+    plain = replace(
+        layer, dtype="int8", bias=np.zeros(len(layer.bias), int), weight_q=QuantParams(1.0)
+    )
     if isinstance(layer, FullyConnected):
         out = np.empty((1, len(codes), 1, len(layer.bias)), np.int64)
         accumulate(plain, codes.reshape(1, len(codes), 1, -1), out)
@@ -200,7 +229,7 @@ def _sums(layer: Conv2D | FullyConnected, codes: np.ndarray, zeros: np.ndarray) 
     out = np.empty((len(codes), *layer.output_shape), np.int64)
     for number, zero in enumerate(zeros.tolist()):
         ready = replace(plain, input_q=QuantParams(1.0, zero))
-        accumulate(ready, codes[number:number + 1], out[number:number + 1])
+        accumulate(ready, codes[number : number + 1], out[number : number + 1])
     return out.astype(F)
 
 
@@ -214,13 +243,22 @@ def half(layer: Layer, given: Any, rule: str | Rule) -> np.ndarray:
     exact = rule == "fp16"
     # the order of the sums of the other kernels is not known
     ordered = not isinstance(layer, Conv2D | FullyConnected) and layer.op != "average_pool"
-    plain = ("tflite-builtin", "xnnpack") if ordered else \
-        ("tflite-builtin",) if isinstance(layer, Pool2D) else ()
+    plain = (
+        ("tflite-builtin", "xnnpack")
+        if ordered
+        else ("tflite-builtin",)
+        if isinstance(layer, Pool2D)
+        else ()
+    )
     allowed = (*SEQUENTIAL, "fp16", *plain)
     if not isinstance(rule, str) or rule not in allowed:
-        raise LookupError(f"rule: got {rule!r}, allowed with {layer} of float16 is one of {', '.join(allowed)}")
+        raise LookupError(
+            f"rule: got {rule!r}, allowed with {layer} of float16 is one of {', '.join(allowed)}"
+        )
     if isinstance(layer, Conv2D) and layer.groups > 1:
-        return np.concatenate([half(one, given[..., part], rule) for one, part in _groups(layer)], -1)
+        return np.concatenate(
+            [half(one, given[..., part], rule) for one, part in _groups(layer)], -1
+        )
     if isinstance(layer, Elementwise):
         return elementwise(layer, given, exact)
     if isinstance(layer, Activation):
@@ -236,7 +274,9 @@ def half(layer: Layer, given: Any, rule: str | Rule) -> np.ndarray:
             out = real_pool(layer, given, low, high)
         elif isinstance(layer, FullyConnected):
             rows = given.reshape(-1, given.shape[-1])
-            out = (_products(rows, layer.weights.T) + layer.bias.astype(F)).reshape(*given.shape[:3], -1)
+            out = (_products(rows, layer.weights.T) + layer.bias.astype(F)).reshape(
+                *given.shape[:3], -1
+            )
         else:
             out = np.stack([_convolved(layer, image) for image in given])
         out = out.clip(low, high).astype(np.float16)
@@ -247,9 +287,20 @@ def _groups(layer: Conv2D) -> list[tuple[Conv2D, slice]]:
     """The convolution of each group, and its input channels."""
     height, width, channels = layer.input_shape
     inputs, outputs = channels // layer.groups, len(layer.weights) // layer.groups
-    return [(replace(layer, weights=layer.weights[n * outputs:(n + 1) * outputs], groups=1, padding=layer.pads,
-                     bias=layer.bias[n * outputs:(n + 1) * outputs], input_shape=(height, width, inputs)),
-             slice(n * inputs, (n + 1) * inputs)) for n in range(layer.groups)]
+    return [
+        (
+            replace(
+                layer,
+                weights=layer.weights[n * outputs : (n + 1) * outputs],
+                groups=1,
+                padding=layer.pads,
+                bias=layer.bias[n * outputs : (n + 1) * outputs],
+                input_shape=(height, width, inputs),
+            ),
+            slice(n * inputs, (n + 1) * inputs),
+        )
+        for n in range(layer.groups)
+    ]
 
 
 def _convolved(layer: Conv2D, image: np.ndarray) -> np.ndarray:
@@ -258,7 +309,9 @@ def _convolved(layer: Conv2D, image: np.ndarray) -> np.ndarray:
         every = windows(layer, image.astype(F))  # (H, W, C, kernel_h, kernel_w)
         weights, total = layer.weights[0].astype(F), np.zeros(layer.output_shape, F)
         for i, j in np.ndindex(*layer.kernel):
-            total += np.repeat(every[..., i, j], weights.shape[2] // every.shape[2], -1) * weights[i, j]
+            total += (
+                np.repeat(every[..., i, j], weights.shape[2] // every.shape[2], -1) * weights[i, j]
+            )
     else:
         weights = layer.weights.reshape(len(layer.weights), -1).T
         total = np.concatenate([_products(some, weights) for some in columns(layer, image)])
@@ -275,4 +328,6 @@ def _products(columns: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 def _clamped(layer: Any, out: np.ndarray) -> np.ndarray:
     low, high = REAL[layer.activation]
-    return out.clip(F(low), F(high)) + F(0 if low == 0 else -0.0)  # a lower bound of 0 makes -0 one of +0
+    return out.clip(F(low), F(high)) + F(
+        0 if low == 0 else -0.0
+    )  # a lower bound of 0 makes -0 one of +0

@@ -52,12 +52,14 @@ class Saturation:
     @property
     def bounds(self) -> tuple[int, int]:
         """Lowest and highest sum of a group."""
-        return -2 ** (self.bits - 1), 2 ** (self.bits - 1) - 1
+        return -(2 ** (self.bits - 1)), 2 ** (self.bits - 1) - 1
 
     def __str__(self) -> str:
         size = "pairs" if self.group == 2 else f"groups of {self.group}"
         codes = "" if self.stored else ", zero points taken off before"
-        return f"products saturate in {size} at {self.bits} bits, K in the order {self.order}{codes}"
+        return (
+            f"products saturate in {size} at {self.bits} bits, K in the order {self.order}{codes}"
+        )
 
 
 def excess(layer: Conv2D | FullyConnected, x: np.ndarray, saturation: Saturation) -> np.ndarray:
@@ -73,49 +75,77 @@ def excess(layer: Conv2D | FullyConnected, x: np.ndarray, saturation: Saturation
     start = 0
     for image in seen:
         for first in range(0, len(image), step):
-            rows = image[first:first + step]
+            rows = image[first : first + step]
             rows = rows.reshape(-1, *rows.shape[-3:])
-            out[start:start + len(rows)] = _of_windows(layer, rows, weights, saturation)
+            out[start : start + len(rows)] = _of_windows(layer, rows, weights, saturation)
             start += len(rows)
-    return out.reshape(*x.shape[:-1], -1) if isinstance(layer, FullyConnected) else out.reshape(*lead, -1)
+    return (
+        out.reshape(*x.shape[:-1], -1)
+        if isinstance(layer, FullyConnected)
+        else out.reshape(*lead, -1)
+    )
 
 
-def of_outputs(layer: Conv2D | FullyConnected, x: np.ndarray, saturation: Saturation, positions: np.ndarray,
-               ) -> np.ndarray:
+def of_outputs(
+    layer: Conv2D | FullyConnected,
+    x: np.ndarray,
+    saturation: Saturation,
+    positions: np.ndarray,
+) -> np.ndarray:
     """``excess`` of some outputs only, ``(P, C)``: ``positions`` count images, rows and columns in
     one number."""
-    images = x.reshape(-1, layer.weights.shape[1]) if isinstance(layer, FullyConnected) \
+    images = (
+        x.reshape(-1, layer.weights.shape[1])
+        if isinstance(layer, FullyConnected)
         else x.reshape(-1, *layer.input_shape)
+    )
     seen, weights = _windows(layer, images, saturation)
-    return _of_windows(layer, seen[np.unravel_index(positions, seen.shape[:-3])], weights, saturation)
+    return _of_windows(
+        layer, seen[np.unravel_index(positions, seen.shape[:-3])], weights, saturation
+    )
 
 
-def _windows(layer: Conv2D | FullyConnected, x: np.ndarray, saturation: Saturation) -> tuple[np.ndarray, np.ndarray]:
+def _windows(
+    layer: Conv2D | FullyConnected, x: np.ndarray, saturation: Saturation
+) -> tuple[np.ndarray, np.ndarray]:
     """What enters the products, int32: windows ``(N, H, W, C, kernel_h, kernel_w)`` and weights
     OHWI or 1HWC.
 
     A fully connected layer has rows ``(1, N, 1, I, 1, 1)`` and weights ``(O, 1, 1, I)``.
     """
-    x_zero, w_zero = (0, 0) if saturation.stored else (layer.input_q.zero_point, layer.weight_q.zero_point)
-    x, weights = x.astype(np.int32) - np.int32(x_zero), layer.weights.astype(np.int32) - np.int32(w_zero)
+    x_zero, w_zero = (
+        (0, 0) if saturation.stored else (layer.input_q.zero_point, layer.weight_q.zero_point)
+    )
+    x, weights = (
+        x.astype(np.int32) - np.int32(x_zero),
+        layer.weights.astype(np.int32) - np.int32(w_zero),
+    )
     if isinstance(layer, FullyConnected):
         return x.reshape(1, -1, 1, weights.shape[1], 1, 1), weights[:, None, None]
     return windows(layer, x, layer.input_q.zero_point - x_zero), weights
 
 
-def _of_windows(layer: Conv2D | FullyConnected, seen: np.ndarray, weights: np.ndarray, saturation: Saturation,
-                ) -> np.ndarray:
+def _of_windows(
+    layer: Conv2D | FullyConnected,
+    seen: np.ndarray,
+    weights: np.ndarray,
+    saturation: Saturation,
+) -> np.ndarray:
     """``excess`` ``(P, channels)`` of windows ``(P, C, kernel_h, kernel_w)``."""
     axes = ["CHW".index(axis) for axis in saturation.order]
     rows = seen.transpose(0, *(axis + 1 for axis in axes))
     kernels = weights.transpose(0, 3, 1, 2).transpose(0, *(axis + 1 for axis in axes))
     if not (isinstance(layer, Conv2D) and layer.depthwise):
-        return _matrix_excess(rows.reshape(len(rows), -1), kernels.reshape(len(weights), -1).T, saturation)
+        return _matrix_excess(
+            rows.reshape(len(rows), -1), kernels.reshape(len(weights), -1).T, saturation
+        )
     depth = saturation.order.index("C")
     by_channel, taps = np.moveaxis(rows, depth + 1, 0), np.moveaxis(kernels[0], depth, 0)
     copies = len(taps) // len(by_channel)
-    parts = [_matrix_excess(one.reshape(len(rows), -1), kernel.reshape(copies, -1).T, saturation)
-             for one, kernel in zip(by_channel, taps.reshape(-1, copies, *taps.shape[1:]), strict=True)]
+    parts = [
+        _matrix_excess(one.reshape(len(rows), -1), kernel.reshape(copies, -1).T, saturation)
+        for one, kernel in zip(by_channel, taps.reshape(-1, copies, *taps.shape[1:]), strict=True)
+    ]
     return np.concatenate(parts, axis=1)
 
 
@@ -135,7 +165,7 @@ def _matrix_excess(rows: np.ndarray, weights: np.ndarray, saturation: Saturation
     ends = np.minimum(least * weights, most * weights), np.maximum(least * weights, most * weights)
     smallest, largest = (end.reshape(-1, group, weights.shape[1]).sum(1) for end in ends)
     reaching = (smallest < low) | (largest > high)
-    wide = np.abs(smallest).max(initial=0) >= 2 ** 31 or np.abs(largest).max(initial=0) >= 2 ** 31
+    wide = np.abs(smallest).max(initial=0) >= 2**31 or np.abs(largest).max(initial=0) >= 2**31
     rows, weights = (codes.astype(np.int64 if wide else np.int32) for codes in (rows, weights))
     columns = np.ascontiguousarray(rows.T)
     for number in np.flatnonzero(reaching.any(axis=1)):

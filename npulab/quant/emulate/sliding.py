@@ -17,4 +17,4 @@ def windows(layer: Conv2D | Pool2D, x: np.ndarray, border: Any = 0) -> np.ndarra
     (kernel_h, kernel_w), (dilation_h, dilation_w) = layer.kernel, layer.dilation
     span = (kernel_h - 1) * dilation_h + 1, (kernel_w - 1) * dilation_w + 1
     every = np.lib.stride_tricks.sliding_window_view(padded, span, axis=(-3, -2))
-    return every[..., ::layer.stride[0], ::layer.stride[1], :, ::dilation_h, ::dilation_w]
+    return every[..., :: layer.stride[0], :: layer.stride[1], :, ::dilation_h, ::dilation_w]

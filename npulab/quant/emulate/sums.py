@@ -40,7 +40,7 @@ class Codes:
     @property
     def reach(self) -> int:
         """The largest size of a code, the border's included."""
-        return max(2 ** 15 if self.dtype == np.int16 else 2 ** 7, abs(self.zero))
+        return max(2**15 if self.dtype == np.int16 else 2**7, abs(self.zero))
 
     def of(self, x: np.ndarray) -> np.ndarray:
         """The input as int8 or int16."""
@@ -69,7 +69,9 @@ class Weights:
     bias_row: np.ndarray = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "single", len(self.shares) == 1 and self.most < _exact(self.values.dtype))
+        object.__setattr__(
+            self, "single", len(self.shares) == 1 and self.most < _exact(self.values.dtype)
+        )
         row = np.tile(self.bias.astype(self.values.dtype), self.repeat)
         object.__setattr__(self, "bias_row", row if self.products is None else np.zeros_like(row))
 
@@ -82,7 +84,9 @@ class Dense:
     multiplies the codes as they are, where the processor can and the sums allow it.
     """
 
-    def __init__(self, layer: Conv2D | FullyConnected, dtype: np.dtype, keep: bool, fast: bool) -> None:
+    def __init__(
+        self, layer: Conv2D | FullyConnected, dtype: np.dtype, keep: bool, fast: bool
+    ) -> None:
         self.layer = layer
         self.float = np.dtype(np.float64 if dtype == np.int16 else np.float32)
         self.codes = Codes(dtype, layer.input_q.zero_point)
@@ -96,12 +100,20 @@ class Dense:
         self.keep = keep or self.flat.size <= outputs
         # a share of the weights as float takes as much as the outputs, or half as much as all of
         # the weights
-        count = 1 if self.keep else min(channels, -(-self.flat.size // max(SHARE, outputs, self.flat.size // 8)))
+        count = (
+            1
+            if self.keep
+            else min(channels, -(-self.flat.size // max(SHARE, outputs, self.flat.size // 8)))
+        )
         self.groups = list(pairwise(np.linspace(0, channels, count + 1).astype(int).tolist()))
         self._kept: dict[Range, Weights] = {}
         self.fast = fast and self.keep and self._multiplies()
         self.taken = np.dtype(np.int8) if self.fast else self.float
-        self.windows = Windows(layer, self.border, self.taken) if isinstance(layer, Conv2D) and self.border else None
+        self.windows = (
+            Windows(layer, self.border, self.taken)
+            if isinstance(layer, Conv2D) and self.border
+            else None
+        )
         # windows are many times the input, but are read faster than outputs are worked on
         self.width = 0 if self.windows is None or self.windows.pointwise else self.depth // 2
 
@@ -117,19 +129,30 @@ class Dense:
         from npulab.quant.emulate import dots
 
         ready = self.weights(self.groups[0])
-        small = -128 <= ready.values.min() <= ready.values.max() <= 127 and -128 <= self.codes.zero <= 127
-        fits = small and self.float == np.float32 and ready.most < 2 ** 31
+        small = (
+            -128 <= ready.values.min() <= ready.values.max() <= 127
+            and -128 <= self.codes.zero <= 127
+        )
+        fits = small and self.float == np.float32 and ready.most < 2**31
         if not (fits and dots.available()):
             return False
         products = dots.Products(ready.values.astype(np.int8), ready.bias)
         # the weights as float are not needed any more
-        self._kept[self.groups[0]] = replace(ready, values=ready.values[:0].copy(), products=products)
+        self._kept[self.groups[0]] = replace(
+            ready, values=ready.values[:0].copy(), products=products
+        )
         return True
 
     def _ready(self, first: int, end: int) -> Weights:
         layer = self.layer
         values = np.empty((self.depth, end - first), self.float)
-        np.subtract(self.flat[first:end].T, layer.weight_q.zero_point, out=values, casting="unsafe", dtype=self.float)
+        np.subtract(
+            self.flat[first:end].T,
+            layer.weight_q.zero_point,
+            out=values,
+            casting="unsafe",
+            dtype=self.float,
+        )
         count = 1
         while True:
             shares = tuple(pairwise(np.linspace(0, self.depth, count + 1).astype(int).tolist()))
@@ -149,8 +172,9 @@ class Dense:
         if ready.products is not None:
             return ready.products(columns, scratch.take("product", shape, np.int32))
         made = scratch.take("product", shape, self.float)
-        # Every number here is finite and every sum below the bound, so that a floating point flag comes
-        # from lanes of a BLAS kernel beyond the matrices; some kernels raise one now and then.
+        # Every number here is finite and every sum below the bound, so that a floating point flag
+        # comes from lanes of a BLAS kernel beyond the matrices; some kernels raise one now and
+        # then.
         with np.errstate(all="ignore"):
             if len(ready.shares) == 1:
                 return np.matmul(columns, ready.values, out=made)
@@ -192,14 +216,20 @@ class Windows:
             return image[first:end].reshape(-1, self.span)
         out = scratch.take("columns", (end - first, self.out_w, self.span), self.dtype)
         if self.pointwise:
-            np.copyto(out, image[first * down:(end - 1) * down + 1:down, :(self.out_w - 1) * right + 1:right])
+            np.copyto(
+                out,
+                image[
+                    first * down : (end - 1) * down + 1 : down,
+                    : (self.out_w - 1) * right + 1 : right,
+                ],
+            )
             return out.reshape(-1, self.span)
         (kernel_h, kernel_w), (spread_h, spread_w) = border.kernel, self.spread
         lines, inside, a, b = border.lines(rows)
         within, left, after = border.columns()
         bordered = scratch.take("image", (lines, border.across, depth), self.dtype)
-        bordered[:inside.start] = bordered[inside.stop:] = border.zero
-        bordered[inside, :within.start] = bordered[inside, within.stop:] = border.zero
+        bordered[: inside.start] = bordered[inside.stop :] = border.zero
+        bordered[inside, : within.start] = bordered[inside, within.stop :] = border.zero
         np.copyto(bordered[inside, within], image[a:b, left:after])
         taps = out.reshape(end - first, self.out_w, kernel_h, kernel_w * depth)
         per_row, per_column, per_value = bordered.strides
@@ -209,7 +239,7 @@ class Windows:
         for i, j in product(range(kernel_h), range(count)):
             at = i * spread_h * per_row + j * spread_w * per_column
             tap = np.ndarray((end - first, self.out_w, run), self.dtype, bordered, at, strides)
-            np.copyto(taps[:, :, i, j * run:(j + 1) * run], tap)
+            np.copyto(taps[:, :, i, j * run : (j + 1) * run], tap)
         return out.reshape(-1, self.span)
 
 
@@ -235,11 +265,21 @@ class Depthwise:
         self.float = np.dtype(np.float32 if sizes.max() < EXACT_FLOAT32 else np.float64)
         self.fast = fast and self.float == np.float32 and -128 <= self.codes.zero <= 127
         # repeating weights along the row pays where there are rows enough to share them
-        repeat = self.out_w if self.fast or layer.output_shape[0] > kernel.shape[0] * kernel.shape[1] else 1
-        values = np.tile(kernel.astype(self.float), (1, 1, repeat)) if repeat > 1 else kernel.astype(self.float)
+        repeat = (
+            self.out_w
+            if self.fast or layer.output_shape[0] > kernel.shape[0] * kernel.shape[1]
+            else 1
+        )
+        values = (
+            np.tile(kernel.astype(self.float), (1, 1, repeat))
+            if repeat > 1
+            else kernel.astype(self.float)
+        )
         # taps this many columns apart are in one phase
         self.period = layer.stride[1] // math.gcd(layer.stride[1], layer.dilation[1])
-        self._ready = Weights(values, ((0, 1),), bias, float((sizes + np.abs(bias)).max()), self.out_w)
+        self._ready = Weights(
+            values, ((0, 1),), bias, float((sizes + np.abs(bias)).max()), self.out_w
+        )
 
     def weights(self, group: Range) -> Weights:
         """The weights, of all channels."""
@@ -256,19 +296,32 @@ class Depthwise:
         if self.fast:
             from npulab.quant.emulate import jit
 
-            jit.depthwise(phases, ready.values.reshape(*self.border.kernel, across), self.layer.dilation,
-                          self.border.right, self.channels, down, total.reshape(-1, across))
+            jit.depthwise(
+                phases,
+                ready.values.reshape(*self.border.kernel, across),
+                self.layer.dilation,
+                self.border.right,
+                self.channels,
+                down,
+                total.reshape(-1, across),
+            )
             return total.reshape(-1, self.channels)
         per_line, per_phase, per_value = phases.strides
         (kernel_h, kernel_w), (spread_h, spread_w) = self.border.kernel, self.layer.dilation
         apart = spread_w * self.period // self.border.right * self.channels * per_value
         for j in range(min(self.period, kernel_w)):
             at, phase = divmod(j * spread_w, self.border.right)
-            taps = np.ndarray((kernel_h, len(range(j, kernel_w, self.period)), *shape), self.float, phases,
-                              phase * per_phase + at * self.channels * per_value,
-                              (spread_h * per_line, apart, down * per_line, shape[2] * per_value, per_value))
+            taps = np.ndarray(
+                (kernel_h, len(range(j, kernel_w, self.period)), *shape),
+                self.float,
+                phases,
+                phase * per_phase + at * self.channels * per_value,
+                (spread_h * per_line, apart, down * per_line, shape[2] * per_value, per_value),
+            )
             into = scratch.take("part", shape, self.float) if j else total
-            np.einsum("ijnxk,ijk->nxk", taps, ready.values[:, j::self.period], out=into)  # one pass over rows a tap
+            np.einsum(
+                "ijnxk,ijk->nxk", taps, ready.values[:, j :: self.period], out=into
+            )  # one pass over rows a tap
             if j:
                 total += into
         return total.reshape(-1, self.channels)
@@ -281,13 +334,13 @@ class Depthwise:
         across = -(-self.border.across // right)
         shape = lines, right, across, self.border.depth, self.copies
         out = scratch.take("image", shape, image.dtype if self.fast else self.float)
-        out[:inside.start] = out[inside.stop:] = self.border.zero
+        out[: inside.start] = out[inside.stop :] = self.border.zero
         for phase in range(right):
             column = (phase - within.start) % right  # the first column inside that has this phase
             at = (within.start + column) // right
-            picked = image[a:b, left + column:after:right, :, None]
-            out[inside, phase, :at] = out[inside, phase, at + picked.shape[1]:] = self.border.zero
-            np.copyto(out[inside, phase, at:at + picked.shape[1]], picked)
+            picked = image[a:b, left + column : after : right, :, None]
+            out[inside, phase, :at] = out[inside, phase, at + picked.shape[1] :] = self.border.zero
+            np.copyto(out[inside, phase, at : at + picked.shape[1]], picked)
         return out.reshape(lines, right, across * self.channels)
 
 
@@ -302,22 +355,40 @@ class Border:
     def __init__(self, layer: Conv2D | Pool2D, zero: float) -> None:
         self.zero = zero
         self.height, self.width, self.depth = layer.input_shape
-        meets = [_meets(*one) for one in zip(layer.kernel, layer.dilation, layer.stride, [pad[0] for pad in layer.pads],
-                                             layer.input_shape, layer.output_shape, strict=False)]
+        meets = [
+            _meets(*one)
+            for one in zip(
+                layer.kernel,
+                layer.dilation,
+                layer.stride,
+                [pad[0] for pad in layer.pads],
+                layer.input_shape,
+                layer.output_shape,
+                strict=False,
+            )
+        ]
         self.taps = tuple(slice(first, last + 1) for first, last in meets)
         self.kernel = tuple(last + 1 - first for first, last in meets)
         # the first tap that is left may lie inside the input: the border is then less than nothing
-        self.top, self.left = (pad[0] - first * spread
-                               for pad, (first, _), spread in zip(layer.pads, meets, layer.dilation, strict=True))
+        self.top, self.left = (
+            pad[0] - first * spread
+            for pad, (first, _), spread in zip(layer.pads, meets, layer.dilation, strict=True)
+        )
         self.down, self.right = layer.stride
-        self.reach, across = ((count - 1) * spread + 1
-                              for count, spread in zip(self.kernel, layer.dilation, strict=True))
+        self.reach, across = (
+            (count - 1) * spread + 1
+            for count, spread in zip(self.kernel, layer.dilation, strict=True)
+        )
         self.across = (layer.output_shape[1] - 1) * self.right + across
 
     def lines(self, rows: Range) -> tuple[int, slice, int, int]:
         """(lines with border, those of them inside the input, first and end of these in the
         input)."""
-        return _inside(rows[0] * self.down - self.top, (rows[1] - 1 - rows[0]) * self.down + self.reach, self.height)
+        return _inside(
+            rows[0] * self.down - self.top,
+            (rows[1] - 1 - rows[0]) * self.down + self.reach,
+            self.height,
+        )
 
     def columns(self) -> tuple[slice, int, int]:
         """(columns inside the input, first and end of these in the input)."""
@@ -345,7 +416,9 @@ def _inside(start: int, count: int, size: int) -> tuple[int, slice, int, int]:
 def _sizes(values: np.ndarray) -> np.ndarray:
     """``sum |w|`` of every column, float64, a stretch of rows at a time."""
     step = max(1, SHARE // values.shape[1])
-    parts = [np.abs(values[i:i + step]).sum(0, dtype=np.float64) for i in range(0, len(values), step)]
+    parts = [
+        np.abs(values[i : i + step]).sum(0, dtype=np.float64) for i in range(0, len(values), step)
+    ]
     return np.sum(parts, axis=0)
 
 

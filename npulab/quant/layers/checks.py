@@ -19,17 +19,26 @@ WEIGHT_BITS = (1, 2, 4, 8)
 POOLS = ("average", "max", "min")
 PADDINGS = ("same", "valid")
 # input and output type by the type of the weights; the first is the usual one
-TYPES = {"int8": ("int8", "uint8", "int16", "float32"), "uint8": ("uint8", "int8"), "float16": ("float16",)}
+TYPES = {
+    "int8": ("int8", "uint8", "int16", "float32"),
+    "uint8": ("uint8", "int8"),
+    "float16": ("float16",),
+}
 UNIT = QuantParams(1.0)
-MOST_OUTPUTS = 2 ** 31
+MOST_OUTPUTS = 2**31
 # zero points: tensors of 8 bits may be read as either type
-HOLDS = {"int16": (-2 ** 15, 2 ** 15 - 1), "int8": (-128, 255), "uint8": (-128, 255)}
+HOLDS = {"int16": (-(2**15), 2**15 - 1), "int8": (-128, 255), "uint8": (-128, 255)}
 Pair = tuple[int, int]
 Shape3 = tuple[int, int, int]
 
 
-def pads(padding: Any, input_shape: tuple[int, ...], kernel: Pair, stride: Pair = (1, 1), dilation: Pair = (1, 1),
-         ) -> tuple[Pair, Pair]:
+def pads(
+    padding: Any,
+    input_shape: tuple[int, ...],
+    kernel: Pair,
+    stride: Pair = (1, 1),
+    dilation: Pair = (1, 1),
+) -> tuple[Pair, Pair]:
     """((top, bottom), (left, right)) of a padding given by name or by numbers.
 
     >>> pads("same", (8, 9, 1), (3, 3), (2, 2))
@@ -39,7 +48,11 @@ def pads(padding: Any, input_shape: tuple[int, ...], kernel: Pair, stride: Pair 
         return padding
     out = []
     for size, k, step, spread in zip(input_shape, kernel, stride, dilation, strict=False):
-        total = max((-(-size // step) - 1) * step + (k - 1) * spread + 1 - size, 0) if padding == "same" else 0
+        total = (
+            max((-(-size // step) - 1) * step + (k - 1) * spread + 1 - size, 0)
+            if padding == "same"
+            else 0
+        )
         out.append((total // 2, total - total // 2))
     return out[0], out[1]
 
@@ -51,8 +64,12 @@ def padding_name(layer: Any, prefer: Any = None) -> str | None:
     ``prefer`` is tried first, then the layer's own padding.
     """
     for name in (prefer, layer.padding, "valid", "same"):
-        if isinstance(name, str) and name in PADDINGS \
-                and pads(name, layer.input_shape, layer.kernel, layer.stride, layer.dilation) == layer.pads:
+        if (
+            isinstance(name, str)
+            and name in PADDINGS
+            and pads(name, layer.input_shape, layer.kernel, layer.stride, layer.dilation)
+            == layer.pads
+        ):
             return name
     return None
 
@@ -65,8 +82,10 @@ def per_channel(scale: float | tuple[float, ...]) -> bool:
 def checked_weights(weights: Any, axes: int) -> np.ndarray:
     weights = np.asarray(weights)
     if weights.ndim != axes or weights.dtype.name not in TYPES or 0 in weights.shape:
-        raise ValueError(f"weights: got shape {weights.shape} {weights.dtype}, allowed is {axes} axes of "
-                         "uint8 or int8 (or float16), none empty")
+        raise ValueError(
+            f"weights: got shape {weights.shape} {weights.dtype}, allowed is {axes} axes of "
+            "uint8 or int8 (or float16), none empty"
+        )
     if weights.dtype.kind == "f" and not np.all(np.isfinite(weights)):
         raise ValueError("weights: got a value that is not finite, allowed are finite numbers")
     return weights
@@ -82,7 +101,9 @@ def checked_shape(given: Any) -> Shape3:
 def checked_dtype(given: str, weights: np.ndarray) -> str:
     allowed = TYPES[weights.dtype.name]
     if given and given not in allowed:
-        raise ValueError(f"dtype: got {given!r}, allowed with {weights.dtype} weights is {', '.join(allowed)}")
+        raise ValueError(
+            f"dtype: got {given!r}, allowed with {weights.dtype} weights is {', '.join(allowed)}"
+        )
     return given or allowed[0]
 
 
@@ -97,7 +118,9 @@ def checked_groups(given: Any, weights: np.ndarray, input_shape: Shape3, depthwi
     if groups < 1 or most % groups:
         kind = "depthwise" if depthwise else str(weights.dtype)
         words = f"a divisor of {most}, as input and output channels have it" if most > 1 else "1"
-        raise ValueError(f"groups: got {given!r}, allowed with {kind} weights {weights.shape} is {words}")
+        raise ValueError(
+            f"groups: got {given!r}, allowed with {kind} weights {weights.shape} is {words}"
+        )
     return groups
 
 
@@ -109,14 +132,27 @@ def check_type(dtype: str) -> None:
 def checked_bias(bias: Any, outputs: int, dtype: str) -> np.ndarray:
     bias = np.asarray(bias)
     if dtype not in QUANTIZED:
-        if bias.shape != (outputs,) or bias.dtype.kind not in "iuf" \
-                or not np.all(np.abs(bias) <= float(np.finfo(dtype).max)):
-            raise ValueError(f"bias: got shape {bias.shape} {bias.dtype}, allowed is ({outputs},) finite {dtype}")
+        if (
+            bias.shape != (outputs,)
+            or bias.dtype.kind not in "iuf"
+            or not np.all(np.abs(bias) <= float(np.finfo(dtype).max))
+        ):
+            raise ValueError(
+                f"bias: got shape {bias.shape} {bias.dtype}, allowed is ({outputs},) finite {dtype}"
+            )
         return bias.astype(dtype)
     # float64 keeps a sum with this bias exact
-    kind, most, words = (np.int64, 2 ** 52, "2**52") if dtype == "int16" else (np.int32, 2 ** 31, "int32")
-    if bias.shape != (outputs,) or bias.dtype.kind not in "iu" or np.any((bias < -most) | (bias > most - 1)):
-        raise ValueError(f"bias: got shape {bias.shape} {bias.dtype}, allowed is ({outputs},) within {words}")
+    kind, most, words = (
+        (np.int64, 2**52, "2**52") if dtype == "int16" else (np.int32, 2**31, "int32")
+    )
+    if (
+        bias.shape != (outputs,)
+        or bias.dtype.kind not in "iu"
+        or np.any((bias < -most) | (bias > most - 1))
+    ):
+        raise ValueError(
+            f"bias: got shape {bias.shape} {bias.dtype}, allowed is ({outputs},) within {words}"
+        )
     return bias.astype(kind)
 
 
@@ -136,15 +172,19 @@ def check_quantization(layer: Any, dtype: str, outputs: int) -> None:
             codes = layer.weights.dtype
             holds = (np.iinfo(codes).min, np.iinfo(codes).max) if codes.kind in "iu" else (0, 0)
         if not holds[0] <= q.zero_point <= holds[1]:
-            raise ValueError(f"{name}: got zero point {q.zero_point}, allowed is {holds[0]} to "
-                             f"{holds[1]}")
+            raise ValueError(
+                f"{name}: got zero point {q.zero_point}, allowed is {holds[0]} to {holds[1]}"
+            )
         if centred and q.zero_point:
-            raise ValueError(f"{name}: got zero point {q.zero_point}, allowed with {dtype} "
-                             "activations is 0")
+            raise ValueError(
+                f"{name}: got zero point {q.zero_point}, allowed with {dtype} activations is 0"
+            )
     leaks = dtype in QUANTIZED and hasattr(layer, "weights")
     if layer.activation not in ACTIVATIONS and not (leaks and leak_of(layer.activation)):
-        raise ValueError(f"activation: got {layer.activation!r}, allowed is one of {ACTIVATIONS}"
-                         f"{' or leaky>>1 to leaky>>31' * leaks}")
+        raise ValueError(
+            f"activation: got {layer.activation!r}, allowed is one of {ACTIVATIONS}"
+            f"{' or leaky>>1 to leaky>>31' * leaks}"
+        )
 
 
 def leak_of(activation: str | None) -> int:
@@ -168,14 +208,21 @@ def check_output(layer: Any, dtype: str) -> None:
     scale."""
     allowed = OUTPUTS if dtype in ("int8", "uint8") else OUTPUTS[:1]
     if layer.output not in allowed:
-        raise ValueError(f"output: got {layer.output!r}, allowed with {dtype} is {' or '.join(allowed)}")
+        raise ValueError(
+            f"output: got {layer.output!r}, allowed with {dtype} is {' or '.join(allowed)}"
+        )
     if layer.output == "codes":
         return
     if layer.activation not in (None, "relu"):
-        raise ValueError(f"activation: got {layer.activation!r}, allowed with sums is None or 'relu'")
+        raise ValueError(
+            f"activation: got {layer.activation!r}, allowed with sums is None or 'relu'"
+        )
     if layer.output_q != UNIT:
-        raise ValueError(f"output_q: got {layer.output_q}, allowed with sums is {UNIT}: their unit is input scale * "
-                         "weight scale")
+        raise ValueError(
+            f"output_q: got {layer.output_q}, allowed with sums is {UNIT}: their unit is input "
+            "scale * "
+            "weight scale"
+        )
 
 
 def checked_bits(bits: Any, weights: np.ndarray) -> int:
@@ -185,16 +232,23 @@ def checked_bits(bits: Any, weights: np.ndarray) -> int:
     Raises ValueError naming the weight that does not fit.
     """
     if bits not in WEIGHT_BITS or (bits != 8 and weights.dtype.kind == "f"):
-        raise ValueError(f"weight_bits: got {bits!r}, allowed with {weights.dtype} weights is "
-                         f"{'1, 2, 4 or 8' if weights.dtype.kind in 'iu' else '8, which says nothing of them'}")
-    low, high = (-2 ** (bits - 1), 2 ** (bits - 1) - 1) if weights.dtype.kind == "i" else (0, 2 ** bits - 1)
+        raise ValueError(
+            f"weight_bits: got {bits!r}, allowed with {weights.dtype} weights is "
+            f"{'1, 2, 4 or 8' if weights.dtype.kind in 'iu' else '8, which says nothing of them'}"
+        )
+    low, high = (
+        (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if weights.dtype.kind == "i" else (0, 2**bits - 1)
+    )
     if bits == 8 or (bits == 1 and weights.dtype.kind == "i" and np.all(np.abs(weights) == 1)):
         return int(bits)
     wrong = (weights < low) | (weights > high)
     if np.any(wrong):
         signs = ", or -1 and 1" if bits == 1 and low < 0 else ""
-        raise ValueError(f"weights: got {weights[wrong].flat[0]}, allowed with {bits} bit{'s' * (bits > 1)} is {low} "
-                         f"to {high}{signs}")
+        raise ValueError(
+            f"weights: got {weights[wrong].flat[0]}, allowed with {bits} bit{'s' * (bits > 1)} is "
+            f"{low} "
+            f"to {high}{signs}"
+        )
     return int(bits)
 
 
@@ -208,19 +262,29 @@ def check_window(layer: Any, names: Sequence[str]) -> None:
 
 def check_size(layer: Any) -> None:
     if min(layer.output_shape) < 1:
-        least = [(kernel - 1) * spread + 1 - sum(pad)
-                 for kernel, spread, pad in zip(layer.kernel, layer.dilation, layer.pads, strict=True)]
-        raise ValueError(f"input_shape: got {layer.input_shape}, too small for a kernel of {layer.kernel} with "
-                         f"padding {layer.padding}; allowed is at least {least[0]} x {least[1]}")
+        least = [
+            (kernel - 1) * spread + 1 - sum(pad)
+            for kernel, spread, pad in zip(layer.kernel, layer.dilation, layer.pads, strict=True)
+        ]
+        raise ValueError(
+            f"input_shape: got {layer.input_shape}, too small for a kernel of {layer.kernel} with "
+            f"padding {layer.padding}; allowed is at least {least[0]} x {least[1]}"
+        )
     if math.prod(layer.output_shape) > MOST_OUTPUTS:
-        raise ValueError(f"padding: got {layer.padding}, which makes an output of {shape_text(layer.output_shape)}, "
-                         f"allowed are {MOST_OUTPUTS} elements")
+        raise ValueError(
+            f"padding: got {layer.padding}, which makes an output of "
+            f"{shape_text(layer.output_shape)}, "
+            f"allowed are {MOST_OUTPUTS} elements"
+        )
 
 
 def output_size(layer: Any) -> Pair:
-    sizes = [(size + sum(pad) - (kernel - 1) * dilation - 1) // stride + 1
-             for size, pad, kernel, stride, dilation
-             in zip(layer.input_shape, layer.pads, layer.kernel, layer.stride, layer.dilation, strict=False)]
+    sizes = [
+        (size + sum(pad) - (kernel - 1) * dilation - 1) // stride + 1
+        for size, pad, kernel, stride, dilation in zip(
+            layer.input_shape, layer.pads, layer.kernel, layer.stride, layer.dilation, strict=False
+        )
+    ]
     return sizes[0], sizes[1]
 
 
@@ -238,12 +302,23 @@ def weight_text(layer: Any) -> str:
 
 def window_parameters(layer: Any) -> dict[str, Any]:
     (top, bottom), (left, right) = layer.pads
-    return {"input_h": layer.input_shape[0], "input_w": layer.input_shape[1],
-            "input_channels": layer.input_shape[2], "output_h": layer.output_shape[0],
-            "output_w": layer.output_shape[1], "output_channels": layer.output_shape[2],
-            "kernel_h": layer.kernel[0], "kernel_w": layer.kernel[1], "stride_h": layer.stride[0],
-            "stride_w": layer.stride[1], "padding": layer.padding if isinstance(layer.padding, str) else "explicit",
-            "pad_top": top, "pad_bottom": bottom, "pad_left": left, "pad_right": right}
+    return {
+        "input_h": layer.input_shape[0],
+        "input_w": layer.input_shape[1],
+        "input_channels": layer.input_shape[2],
+        "output_h": layer.output_shape[0],
+        "output_w": layer.output_shape[1],
+        "output_channels": layer.output_shape[2],
+        "kernel_h": layer.kernel[0],
+        "kernel_w": layer.kernel[1],
+        "stride_h": layer.stride[0],
+        "stride_w": layer.stride[1],
+        "padding": layer.padding if isinstance(layer.padding, str) else "explicit",
+        "pad_top": top,
+        "pad_bottom": bottom,
+        "pad_left": left,
+        "pad_right": right,
+    }
 
 
 def quantization_parameters(layer: Any) -> dict[str, Any]:
@@ -256,9 +331,12 @@ def quantization_parameters(layer: Any) -> dict[str, Any]:
 
 
 def window_text(layer: Any) -> str:
-    return (f"{'x'.join(map(str, layer.kernel))}, {shape_text(layer.input_shape)} -> "
-            f"{shape_text(layer.output_shape)}, stride {layer.stride[0]}x{layer.stride[1]}, padding {layer.padding}"
-            f"{', ' + layer.activation if layer.activation else ''}")
+    return (
+        f"{'x'.join(map(str, layer.kernel))}, {shape_text(layer.input_shape)} -> "
+        f"{shape_text(layer.output_shape)}, stride {layer.stride[0]}x{layer.stride[1]}, padding "
+        f"{layer.padding}"
+        f"{', ' + layer.activation if layer.activation else ''}"
+    )
 
 
 def whole(numbers: Any) -> tuple[int, ...]:
@@ -278,10 +356,15 @@ def checked_padding(padding: Any) -> Any:
         return padding
     try:
         (top, bottom), (left, right) = padding
-        pads = (operator.index(top), operator.index(bottom)), (operator.index(left), operator.index(right))
+        pads = (
+            (operator.index(top), operator.index(bottom)),
+            (operator.index(left), operator.index(right)),
+        )
     except (TypeError, ValueError):
         pads = (-1, -1), (-1, -1)
     if min(map(min, pads)) < 0:
-        raise ValueError(f'padding: got {padding!r}, allowed is "same", "valid" or '
-                         "((top, bottom), (left, right)), none negative")
+        raise ValueError(
+            f'padding: got {padding!r}, allowed is "same", "valid" or '
+            "((top, bottom), (left, right)), none negative"
+        )
     return pads

@@ -15,7 +15,9 @@ from npulab.quant.layers.real import Activation, Concat, Elementwise
 from npulab.quant.layers.weighted import Conv1D, Conv2D, FullyConnected
 from npulab.quant.rules import QUANTIZED, QuantParams
 
-Layer = Conv2D | Conv1D | FullyConnected | Pool2D | Add | Elementwise | Activation | Concat | Operation
+Layer = (
+    Conv2D | Conv1D | FullyConnected | Pool2D | Add | Elementwise | Activation | Concat | Operation
+)
 LAYERS = (Conv2D, Conv1D, FullyConnected, Pool2D, Add, Elementwise, Activation, Concat, Operation)
 NAMES = f"{', '.join(kind.__name__ for kind in LAYERS)} and Network"
 
@@ -40,38 +42,62 @@ class Network:
     def __post_init__(self) -> None:
         layers = tuple(self.layers) if isinstance(self.layers, list | tuple) else ()
         if not all(isinstance(layer, (*LAYERS, Network)) for layer in layers):
-            raise ValueError(f"network: got {', '.join(sorted({type(one).__name__ for one in layers}))}, allowed are "
-                             f"{NAMES}")
+            raise ValueError(
+                f"network: got {', '.join(sorted({type(one).__name__ for one in layers}))}, "
+                "allowed are "
+                f"{NAMES}"
+            )
         try:
             inputs = tuple(tuple(operator.index(n) for n in one) for one in self.inputs)
         except TypeError:
-            raise ValueError(f"network: got inputs {self.inputs!r}, allowed is a tuple of layer numbers for each "
-                             "layer") from None
+            raise ValueError(
+                f"network: got inputs {self.inputs!r}, allowed is a tuple of layer numbers for "
+                "each "
+                "layer"
+            ) from None
         try:
             outputs = tuple(operator.index(n) for n in self.outputs)
         except TypeError:
-            raise ValueError(f"network: got outputs {self.outputs!r}, allowed is a tuple of layer numbers") from None
-        several = [layer for layer in layers if isinstance(layer, Network) and len(layer.outputs) > 1]
+            raise ValueError(
+                f"network: got outputs {self.outputs!r}, allowed is a tuple of layer numbers"
+            ) from None
+        several = [
+            layer for layer in layers if isinstance(layer, Network) and len(layer.outputs) > 1
+        ]
         if several:
-            raise ValueError(f"network: got {several[0]} with {len(several[0].outputs)} outputs, allowed in the place "
-                             "of a layer is one")
-        inputs = inputs or tuple((i - 1,) if i else tuple(-1 - n for n in range(len(input_shapes(layer))))
-                                 for i, layer in enumerate(layers))
+            raise ValueError(
+                f"network: got {several[0]} with {len(several[0].outputs)} outputs, allowed in the "
+                "place "
+                "of a layer is one"
+            )
+        inputs = inputs or tuple(
+            (i - 1,) if i else tuple(-1 - n for n in range(len(input_shapes(layer))))
+            for i, layer in enumerate(layers)
+        )
         object.__setattr__(self, "layers", layers)
         object.__setattr__(self, "inputs", inputs)
         object.__setattr__(self, "outputs", outputs or (len(layers) - 1,))
         if layers and not all(0 <= number < len(layers) for number in self.outputs):
-            raise ValueError(f"network: got outputs {self.outputs}, allowed are numbers of its {len(layers)} layers")
+            raise ValueError(
+                f"network: got outputs {self.outputs}, allowed are numbers of its {len(layers)} "
+                "layers"
+            )
         if not layers or len(inputs) != len(layers):
-            raise ValueError(f"network: got {len(layers)} layers and {len(inputs)} inputs, allowed is one for each "
-                             "layer, at least one")
+            raise ValueError(
+                f"network: got {len(layers)} layers and {len(inputs)} inputs, allowed is one for "
+                "each "
+                "layer, at least one"
+            )
         given = {source for sources in inputs for source in sources if source < 0}
         lowest = -max(len(given), 1)  # every input of the network is taken by some layer
         for i, (layer, sources) in enumerate(zip(layers, inputs, strict=True)):
             shapes = input_shapes(layer)
             if len(sources) != len(shapes) or not all(lowest <= source < i for source in sources):
-                raise ValueError(f"layer {i}, {layer}: got inputs {sources}, allowed is {len(shapes)} of {lowest} to "
-                                 f"{i - 1}")
+                raise ValueError(
+                    f"layer {i}, {layer}: got inputs {sources}, allowed is {len(shapes)} of "
+                    f"{lowest} to "
+                    f"{i - 1}"
+                )
             for place, source in enumerate(sources):
                 if source >= 0:
                     _check_join(i, layer, tensors_taken(layer)[place], layers[source])
@@ -119,24 +145,48 @@ def tensors_taken(layer: Layer | Network) -> tuple[Placeholder, ...]:
     if isinstance(layer, Operation):
         return tuple(layer.inputs[place] for place in layer.moving)
     if isinstance(layer, Network):
-        parts = {source: part for one, sources in zip(layer.layers[::-1], layer.inputs[::-1], strict=True)
-                 for source, part in zip(sources, tensors_taken(one), strict=True)}
+        parts = {
+            source: part
+            for one, sources in zip(layer.layers[::-1], layer.inputs[::-1], strict=True)
+            for source, part in zip(sources, tensors_taken(one), strict=True)
+        }
         return tuple(parts[-1 - n] for n in range(len(layer.input_shapes)))
-    return tuple(Placeholder(shape, layer.dtype, layer.other_q if isinstance(layer, Add) and place else layer.input_q)
-                 for place, shape in enumerate(input_shapes(layer)))
+    return tuple(
+        Placeholder(
+            shape, layer.dtype, layer.other_q if isinstance(layer, Add) and place else layer.input_q
+        )
+        for place, shape in enumerate(input_shapes(layer))
+    )
 
 
-def _check_join(number: int, layer: Layer | Network, takes: Placeholder, source: Layer | Network) -> None:
+def _check_join(
+    number: int, layer: Layer | Network, takes: Placeholder, source: Layer | Network
+) -> None:
     """Raises ValueError if what a layer gives is not what the next takes, in shape, type or
     quantization."""
     gives = source.output_q
-    if takes.dtype in QUANTIZED and gives is not None and (
-            np.float32(gives.scale) != np.float32(takes.q.scale) or gives.zero_point != takes.q.zero_point):  # type: ignore[arg-type]
-        raise ValueError(f"layer {number}, {layer}: got {gives} from {source}, allowed is {takes.q}")
-    # an operation's shapes have the batch, and a fully connected layer takes any of as many elements
+    if (
+        takes.dtype in QUANTIZED
+        and gives is not None
+        and (
+            np.float32(gives.scale) != np.float32(takes.q.scale)
+            or gives.zero_point != takes.q.zero_point
+        )
+    ):  # type: ignore[arg-type]
+        raise ValueError(
+            f"layer {number}, {layer}: got {gives} from {source}, allowed is {takes.q}"
+        )
+    # an operation's shapes have the batch, and a fully connected layer takes any of as many
+    # elements
     free = isinstance(layer, FullyConnected | Operation) or isinstance(source, Operation)
-    fits = np.prod(source.output_shape) == np.prod(takes.shape) if free else source.output_shape == takes.shape
+    fits = (
+        np.prod(source.output_shape) == np.prod(takes.shape)
+        if free
+        else source.output_shape == takes.shape
+    )
     dtype = output_dtype(source)
     if not fits or dtype != takes.dtype:
-        raise ValueError(f"layer {number}, {layer}: got {shape_text(source.output_shape)} {dtype} from {source}"
-                         f", allowed is {shape_text(takes.shape)} {takes.dtype}")
+        raise ValueError(
+            f"layer {number}, {layer}: got {shape_text(source.output_shape)} {dtype} from {source}"
+            f", allowed is {shape_text(takes.shape)} {takes.dtype}"
+        )

@@ -1,4 +1,6 @@
-"""Operators on whole tensors that have no weights, by the names that TensorFlow Lite has for them."""
+"""Operators on whole tensors that have no weights, by the names that TensorFlow Lite has for
+them.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,15 @@ from npulab.support.files import read_table
 
 _ROWS = read_table(Path(__file__).with_name("operations.csv"))
 # options by operator, with what they are unless a model says otherwise
-OPERATIONS: Mapping[str, Mapping[str, Any]] = MappingProxyType({
-    row["kind"]: {name: literal_eval(usual) for name, usual in (one.split("=") for one in row["options"].split())}
-    for row in _ROWS})
+OPERATIONS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        row["kind"]: {
+            name: literal_eval(usual)
+            for name, usual in (one.split("=") for one in row["options"].split())
+        }
+        for row in _ROWS
+    }
+)
 # rules by operator; one without moves elements and does nothing else, the same under every rule.
 # "tflite-builtin" is where its kernels gave the reference's numbers on every random operator
 # (tests/quant/test_operations.py)
@@ -59,15 +67,21 @@ class Operation:
             raise ValueError(f"kind: got {self.kind!r}, allowed is one of {', '.join(OPERATIONS)}")
         unknown = [name for name in self.options if name not in OPERATIONS[self.kind]]
         if unknown:
-            raise ValueError(f"options: got {unknown[0]!r}, allowed with {self.kind} is one of "
-                             f"{', '.join(OPERATIONS[self.kind]) or 'none'}")
+            raise ValueError(
+                f"options: got {unknown[0]!r}, allowed with {self.kind} is one of "
+                f"{', '.join(OPERATIONS[self.kind]) or 'none'}"
+            )
         object.__setattr__(self, "options", {**OPERATIONS[self.kind], **self.options})
         for one in (*self.inputs, self.output):
             if one.dtype not in TYPES or isinstance(one.q.scale, tuple):
-                raise ValueError(f"{self.kind}: got a tensor of {one.dtype} with {one.q}, allowed is one of "
-                                 f"{', '.join(TYPES)} with one scale")
+                raise ValueError(
+                    f"{self.kind}: got a tensor of {one.dtype} with {one.q}, allowed is one of "
+                    f"{', '.join(TYPES)} with one scale"
+                )
         if not self.moving:
-            raise ValueError(f"{self.kind}: got constants alone, allowed is at least one tensor that is not")
+            raise ValueError(
+                f"{self.kind}: got constants alone, allowed is at least one tensor that is not"
+            )
 
     @property
     def moving(self) -> tuple[int, ...]:
@@ -112,11 +126,21 @@ class Operation:
     def parameters(self) -> dict[str, Any]:
         """What a person knows of the layer, as plain numbers and names."""
         first = self.inputs[self.moving[0]]
-        shapes = {f"{side}_{n}": size for side, shape in (("input", first.shape), ("output", self.output.shape))
-                  for n, size in enumerate(shape)}
-        return {"op": self.op, **shapes, **self.options, "input_scale": first.q.scale,
-                "input_zero_point": first.q.zero_point, "output_scale": self.output.q.scale,
-                "output_zero_point": self.output.q.zero_point, "dtype": self.dtype}
+        shapes = {
+            f"{side}_{n}": size
+            for side, shape in (("input", first.shape), ("output", self.output.shape))
+            for n, size in enumerate(shape)
+        }
+        return {
+            "op": self.op,
+            **shapes,
+            **self.options,
+            "input_scale": first.q.scale,
+            "input_zero_point": first.q.zero_point,
+            "output_scale": self.output.q.scale,
+            "output_zero_point": self.output.q.zero_point,
+            "dtype": self.dtype,
+        }
 
     def __repr__(self) -> str:
         taken = ", ".join(str(self.inputs[place]) for place in self.moving)

@@ -59,26 +59,36 @@ class Pool2D:
         rounds = self.kind == "average" and self.dtype in QUANTIZED
         allowed = ROUNDINGS if rounds else ROUNDINGS[-1:]
         if str(self.rounding).removesuffix(CENTRED * rounds) not in allowed:
-            raise ValueError(f"rounding: got {self.rounding!r}, allowed with {self.kind} pooling of {self.dtype} is "
-                             f"{', '.join(allowed)}{f', each with {CENTRED} too' * rounds}")
+            raise ValueError(
+                f"rounding: got {self.rounding!r}, allowed with {self.kind} pooling of "
+                f"{self.dtype} is "
+                f"{', '.join(allowed)}{f', each with {CENTRED} too' * rounds}"
+            )
         object.__setattr__(self, "input_shape", checked_shape(self.input_shape))
         if self.output_q is None:
             object.__setattr__(self, "output_q", self.input_q)
         check_type(self.dtype)
         check_quantization(self, self.dtype, self.input_shape[2])
         if self.output_q != self.input_q:
-            raise ValueError(f"output_q: got {self.output_q}, allowed is that of the input, {self.input_q}")
+            raise ValueError(
+                f"output_q: got {self.output_q}, allowed is that of the input, {self.input_q}"
+            )
         check_window(self, ("kernel", "stride"))
         object.__setattr__(self, "padding", checked_padding(self.padding))
         check_size(self)
-        if any(before >= size or after >= size
-               for (before, after), size in zip(self.pads, self.kernel, strict=True)):
-            raise ValueError(f"padding: got {self.padding}, allowed is less than the kernel of {self.kernel}, so that "
-                             "every window holds an element")
+        if any(
+            before >= size or after >= size
+            for (before, after), size in zip(self.pads, self.kernel, strict=True)
+        ):
+            raise ValueError(
+                f"padding: got {self.padding}, allowed is less than the kernel of {self.kernel}, "
+                "so that "
+                "every window holds an element"
+            )
 
     @property
     def op(self) -> str:
-        """"average_pool", "max_pool" or "min_pool"."""
+        """ "average_pool", "max_pool" or "min_pool"."""
         return f"{self.kind}_pool"
 
     @cached_property
@@ -96,7 +106,12 @@ class Pool2D:
     def parameters(self) -> dict[str, Any]:
         """What a person knows of the layer, as plain numbers and names."""
         rounding = {"rounding": self.rounding} if self.rounding != ROUNDINGS[-1] else {}
-        return {"op": self.op, **window_parameters(self), **rounding, **quantization_parameters(self)}
+        return {
+            "op": self.op,
+            **window_parameters(self),
+            **rounding,
+            **quantization_parameters(self),
+        }
 
     def __repr__(self) -> str:
         rounding = f", rounding {self.rounding}" if self.rounding != ROUNDINGS[-1] else ""
@@ -122,7 +137,9 @@ class Add:
     def __post_init__(self) -> None:
         shape = whole(self.input_shape)
         if not shape or min(shape) < 1:
-            raise ValueError(f"input_shape: got {self.input_shape}, allowed are sizes, each at least 1")
+            raise ValueError(
+                f"input_shape: got {self.input_shape}, allowed are sizes, each at least 1"
+            )
         object.__setattr__(self, "input_shape", shape)
         check_type(self.dtype)
         check_quantization(self, self.dtype, shape[-1])
@@ -135,9 +152,13 @@ class Add:
     @property
     def parameters(self) -> dict[str, Any]:
         """What a person knows of the layer, as plain numbers and names."""
-        return {"op": self.op, **{f"input_{axis}": size for axis, size in zip("hwc", self.input_shape, strict=False)},
-                "other_scale": self.other_q.scale, "other_zero_point": self.other_q.zero_point,
-                **quantization_parameters(self)}
+        return {
+            "op": self.op,
+            **{f"input_{axis}": size for axis, size in zip("hwc", self.input_shape, strict=False)},
+            "other_scale": self.other_q.scale,
+            "other_zero_point": self.other_q.zero_point,
+            **quantization_parameters(self),
+        }
 
     def __repr__(self) -> str:
         return f"Add({shape_text(self.input_shape)}, {self.dtype}{', ' + self.activation if self.activation else ''})"

@@ -24,8 +24,8 @@ from npulab.support.refuse import refuse_if
 
 PAIRED = ("add", "subtract", "multiply", "maximum", "minimum")
 SINGLE = ("abs", "copy")
-HALVES = 2 ** 16  # codes of float16
-SMALLEST, LARGEST = 2.0 ** -149, float(np.finfo(np.float32).max)
+HALVES = 2**16  # codes of float16
+SMALLEST, LARGEST = 2.0**-149, float(np.finfo(np.float32).max)
 AXES = ("input_h", "input_w", "input_channels")
 
 
@@ -57,7 +57,9 @@ class Elementwise:
 
     def __post_init__(self) -> None:
         if self.kind not in (*PAIRED, *SINGLE):
-            raise ValueError(f"kind: got {self.kind!r}, allowed is one of {', '.join((*PAIRED, *SINGLE))}")
+            raise ValueError(
+                f"kind: got {self.kind!r}, allowed is one of {', '.join((*PAIRED, *SINGLE))}"
+            )
         _half(self.dtype)
         shape = _sizes("input_shape", self.input_shape)
         other = self.other_shape
@@ -65,16 +67,25 @@ class Elementwise:
             raise ValueError(f"other_shape: got {other}, allowed with {self.kind} is none")
         if self.kind in PAIRED:
             other = shape if other is None else _sizes("other_shape", other)
-            if len(other) != len(shape) or any(a != b and 1 not in (a, b) for a, b in zip(shape, other, strict=True)):
-                raise ValueError(f"other_shape: got {other}, allowed is {shape}, with 1 in the place of any size on "
-                                 "one side")
+            if len(other) != len(shape) or any(
+                a != b and 1 not in (a, b) for a, b in zip(shape, other, strict=True)
+            ):
+                raise ValueError(
+                    f"other_shape: got {other}, allowed is {shape}, with 1 in the place of any "
+                    "size on "
+                    "one side"
+                )
         object.__setattr__(self, "input_shape", shape)
         object.__setattr__(self, "other_shape", other)
         _few(self.output_shape)
         for name in ("prescale", "scale", "bias"):
-            object.__setattr__(self, name, _constant(name, getattr(self, name), self.output_shape[-1]))
+            object.__setattr__(
+                self, name, _constant(name, getattr(self, name), self.output_shape[-1])
+            )
         if self.activation not in ACTIVATIONS:
-            raise ValueError(f"activation: got {self.activation!r}, allowed is one of {ACTIVATIONS}")
+            raise ValueError(
+                f"activation: got {self.activation!r}, allowed is one of {ACTIVATIONS}"
+            )
 
     @property
     def op(self) -> str:
@@ -84,7 +95,11 @@ class Elementwise:
     @property
     def input_shapes(self) -> tuple[tuple[int, ...], ...]:
         """The shape of each tensor that it takes."""
-        return (self.input_shape,) if self.other_shape is None else (self.input_shape, self.other_shape)
+        return (
+            (self.input_shape,)
+            if self.other_shape is None
+            else (self.input_shape, self.other_shape)
+        )
 
     @property
     def output_shape(self) -> tuple[int, ...]:
@@ -96,15 +111,30 @@ class Elementwise:
         """What a person knows of the layer, as plain numbers and names."""
         out: dict[str, Any] = {"op": self.op, **_named(self.input_shape)}
         if self.other_shape is not None:
-            out |= {name.replace("input", "other"): size for name, size in _named(self.other_shape).items()}
-        return out | {"prescale": _plain(self.prescale), "scale": _plain(self.scale), "bias": _plain(self.bias),
-                      "activation": self.activation, "dtype": self.dtype}
+            out |= {
+                name.replace("input", "other"): size
+                for name, size in _named(self.other_shape).items()
+            }
+        return out | {
+            "prescale": _plain(self.prescale),
+            "scale": _plain(self.scale),
+            "bias": _plain(self.bias),
+            "activation": self.activation,
+            "dtype": self.dtype,
+        }
 
     def __repr__(self) -> str:
         shapes = " and ".join(dict.fromkeys(map(shape_text, self.input_shapes)))
         out = f" -> {shape_text(self.output_shape)}" if " and " in shapes else ""
-        said = [f"{name} {_told(value)}" for name, value, idle in (
-            ("prescale", self.prescale, 1), ("scale", self.scale, 1), ("bias", self.bias, 0)) if np.any(value != idle)]
+        said = [
+            f"{name} {_told(value)}"
+            for name, value, idle in (
+                ("prescale", self.prescale, 1),
+                ("scale", self.scale, 1),
+                ("bias", self.bias, 0),
+            )
+            if np.any(value != idle)
+        ]
         texts = [f"{self.kind} {shapes}{out}", *said, self.activation or "", self.dtype]
         return f"Elementwise({', '.join(filter(None, texts))})"
 
@@ -136,10 +166,16 @@ class Activation:
         _half(self.dtype)
         shape, outputs = _sizes("input_shape", self.input_shape), np.asarray(self.outputs)
         if outputs.shape != (HALVES,) or outputs.dtype != np.float16:
-            raise ValueError(f"outputs: got shape {outputs.shape} {outputs.dtype}, allowed is ({HALVES},) float16, one "
-                             "for every code")
-        for name, value in (("input_shape", shape), ("outputs", outputs),
-                            ("prescale", _constant("prescale", self.prescale, shape[-1]))):
+            raise ValueError(
+                f"outputs: got shape {outputs.shape} {outputs.dtype}, allowed is ({HALVES},) "
+                "float16, one "
+                "for every code"
+            )
+        for name, value in (
+            ("input_shape", shape),
+            ("outputs", outputs),
+            ("prescale", _constant("prescale", self.prescale, shape[-1])),
+        ):
             object.__setattr__(self, name, value)
 
     @property
@@ -150,13 +186,20 @@ class Activation:
     @property
     def parameters(self) -> dict[str, Any]:
         """What a person knows of the layer, as plain numbers and names."""
-        return {"op": self.op, "function": self.name, **_named(self.input_shape), "prescale": _plain(self.prescale),
-                "dtype": self.dtype}
+        return {
+            "op": self.op,
+            "function": self.name,
+            **_named(self.input_shape),
+            "prescale": _plain(self.prescale),
+            "dtype": self.dtype,
+        }
 
     def __repr__(self) -> str:
         scaled = [f"prescale {_told(self.prescale)}"] if np.any(self.prescale != 1) else []
         name = f"{self.name} " if self.name else ""
-        return f"Activation({', '.join([name + shape_text(self.input_shape), *scaled, self.dtype])})"
+        return (
+            f"Activation({', '.join([name + shape_text(self.input_shape), *scaled, self.dtype])})"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,7 +226,10 @@ class Concat:
         given = self.input_shapes if isinstance(self.input_shapes, list | tuple) else ()
         shapes = tuple(_sizes("input_shapes", one) for one in given)
         if not shapes:
-            raise ValueError(f"input_shapes: got {self.input_shapes}, allowed are the shapes of one tensor or more")
+            raise ValueError(
+                f"input_shapes: got {self.input_shapes}, allowed are the shapes of one tensor or "
+                "more"
+            )
         axes = len(shapes[0])
         try:
             axis = operator.index(self.axis)
@@ -191,9 +237,13 @@ class Concat:
             axis = axes
         refuse_if(not -axes <= axis < axes, "axis", repr(self.axis), f"is {-axes} to {axes - 1}")
         axis %= axes
-        rest = {(*one[:axis], *one[axis + 1:]) for one in shapes}
-        refuse_if(len(rest) > 1 or any(len(one) != axes for one in shapes), "input_shapes",
-                  ", ".join(map(str, shapes)), f"are sizes that differ in axis {axis} only")
+        rest = {(*one[:axis], *one[axis + 1 :]) for one in shapes}
+        refuse_if(
+            len(rest) > 1 or any(len(one) != axes for one in shapes),
+            "input_shapes",
+            ", ".join(map(str, shapes)),
+            f"are sizes that differ in axis {axis} only",
+        )
         check_type(self.dtype)
         check_quantization(self, self.dtype, shapes[0][-1])
         object.__setattr__(self, "input_shapes", shapes)
@@ -214,18 +264,33 @@ class Concat:
     def output_shape(self) -> tuple[int, ...]:
         """The sizes of the axis added up."""
         first = self.input_shapes[0]
-        return (*first[:self.axis], sum(one[self.axis] for one in self.input_shapes), *first[self.axis + 1:])
+        return (
+            *first[: self.axis],
+            sum(one[self.axis] for one in self.input_shapes),
+            *first[self.axis + 1 :],
+        )
 
     @property
     def parameters(self) -> dict[str, Any]:
         """What a person knows of the layer, as plain numbers and names."""
-        return {"op": self.op, "inputs": len(self.input_shapes), "axis": self.axis,
-                **{name.replace("input", "output"): size for name, size in _named(self.output_shape).items()},
-                **quantization_parameters(self)}
+        return {
+            "op": self.op,
+            "inputs": len(self.input_shapes),
+            "axis": self.axis,
+            **{
+                name.replace("input", "output"): size
+                for name, size in _named(self.output_shape).items()
+            },
+            **quantization_parameters(self),
+        }
 
     def __repr__(self) -> str:
         names = [*map(shape_text, self.input_shapes)]
-        shapes = f"{len(names)} times {names[0]}" if len({*names}) == 1 and len(names) > 1 else " and ".join(names)
+        shapes = (
+            f"{len(names)} times {names[0]}"
+            if len({*names}) == 1 and len(names) > 1
+            else " and ".join(names)
+        )
         axis = "" if self.axis == len(self.output_shape) - 1 else f", axis {self.axis}"
         return f"Concat({shapes} -> {shape_text(self.output_shape)}{axis}, {self.dtype})"
 
@@ -243,7 +308,9 @@ def _sizes(name: str, given: Any) -> tuple[int, ...]:
 
 def _few(shape: tuple[int, ...]) -> None:
     if math.prod(shape) > MOST_OUTPUTS:
-        raise ValueError(f"input_shape: got a tensor of {shape_text(shape)}, allowed are {MOST_OUTPUTS} elements")
+        raise ValueError(
+            f"input_shape: got a tensor of {shape_text(shape)}, allowed are {MOST_OUTPUTS} elements"
+        )
 
 
 def _constant(name: str, given: Any, channels: int) -> float | np.ndarray:
@@ -255,8 +322,12 @@ def _constant(name: str, given: Any, channels: int) -> float | np.ndarray:
         values = np.empty(0)
     size = np.abs(values)
     # a NaN is neither
-    if values.shape not in ((), (channels,)) or not np.all((size == 0) | ((size >= SMALLEST) & (size <= LARGEST))):
-        raise ValueError(f"{name}: got {given!r}, allowed is a number within float32, or ({channels},) of them")
+    if values.shape not in ((), (channels,)) or not np.all(
+        (size == 0) | ((size >= SMALLEST) & (size <= LARGEST))
+    ):
+        raise ValueError(
+            f"{name}: got {given!r}, allowed is a number within float32, or ({channels},) of them"
+        )
     return float(values) if values.ndim == 0 else values
 
 
@@ -271,5 +342,3 @@ def _plain(value: float | np.ndarray) -> float | tuple[float, ...]:
 
 def _told(value: float | np.ndarray) -> str:
     return "by channel" if isinstance(value, np.ndarray) else f"{value:g}"
-
-

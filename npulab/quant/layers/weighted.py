@@ -41,9 +41,11 @@ from npulab.quant.rules import QuantParams
 
 Layer = TypeVar("Layer")
 
+
 def _formerly(old: str, new: str) -> Callable[[type[Layer]], type[Layer]]:
     """A class decorator: the keyword and the attribute ``old`` still mean ``new``, with a
     DeprecationWarning."""
+
     def warn() -> None:
         warnings.warn(f"{old} is now {new}", DeprecationWarning, stacklevel=3)
 
@@ -64,6 +66,7 @@ def _formerly(old: str, new: str) -> Callable[[type[Layer]], type[Layer]]:
         setattr(layer, "__init__", init)  # noqa: B010 (mypy refuses to assign a method)
         setattr(layer, old, property(former))
         return layer
+
     return renamed
 
 
@@ -112,22 +115,33 @@ class Conv2D:
         weights = checked_weights(self.weights, 4)
         shape = checked_shape(self.input_shape)
         if self.depthwise and (weights.shape[0] != 1 or weights.shape[3] % shape[2]):
-            raise ValueError(f"weights: got {weights.shape}, allowed is 1HWC with C a multiple of "
-                             f"{shape[2]} input channels")
+            raise ValueError(
+                f"weights: got {weights.shape}, allowed is 1HWC with C a multiple of "
+                f"{shape[2]} input channels"
+            )
         groups = checked_groups(self.groups, weights, shape, self.depthwise)
         if not self.depthwise and weights.shape[3] * groups != shape[2]:
             of = f", in {groups} groups" if groups > 1 else ""
-            raise ValueError(f"weights: got {weights.shape[3]} input channels, allowed is {shape[2] // groups} as in "
-                             f"input_shape{of}")
+            raise ValueError(
+                f"weights: got {weights.shape[3]} input channels, allowed is {shape[2] // groups} "
+                "as in "
+                f"input_shape{of}"
+            )
         outputs = weights.shape[3 if self.depthwise else 0]
         dtype = checked_dtype(self.dtype, weights)
         bias = checked_bias(self.bias, outputs, dtype)
         check_quantization(self, dtype, outputs)
         check_output(self, dtype)
         check_window(self, ("stride", "dilation"))
-        for name, value in (("weights", weights), ("bias", bias), ("input_shape", shape), ("dtype", dtype),
-                            ("groups", groups), ("padding", checked_padding(self.padding)),
-                            ("weight_bits", checked_bits(self.weight_bits, weights))):
+        for name, value in (
+            ("weights", weights),
+            ("bias", bias),
+            ("input_shape", shape),
+            ("dtype", dtype),
+            ("groups", groups),
+            ("padding", checked_padding(self.padding)),
+            ("weight_bits", checked_bits(self.weight_bits, weights)),
+        ):
             object.__setattr__(self, name, value)
         check_size(self)
 
@@ -138,7 +152,7 @@ class Conv2D:
 
     @property
     def op(self) -> str:
-        """"conv" or "depthwise"."""
+        """ "conv" or "depthwise"."""
         return "depthwise" if self.depthwise else "conv"
 
     @cached_property
@@ -161,14 +175,23 @@ class Conv2D:
     def parameters(self) -> dict[str, Any]:
         """What a person knows of the layer, as plain numbers and names."""
         grouped = {"groups": self.groups} if self.groups > 1 else {}
-        return {"op": "conv2d", **window_parameters(self), "dilation_h": self.dilation[0],
-                "dilation_w": self.dilation[1], "depthwise": self.depthwise, **grouped, **weight_parameters(self),
-                **quantization_parameters(self)}
+        return {
+            "op": "conv2d",
+            **window_parameters(self),
+            "dilation_h": self.dilation[0],
+            "dilation_w": self.dilation[1],
+            "depthwise": self.depthwise,
+            **grouped,
+            **weight_parameters(self),
+            **quantization_parameters(self),
+        }
 
     output_dtype = property(output_dtype)
 
     def __repr__(self) -> str:
-        kind = "depthwise " if self.depthwise else f"{self.groups} groups " if self.groups > 1 else ""
+        kind = (
+            "depthwise " if self.depthwise else f"{self.groups} groups " if self.groups > 1 else ""
+        )
         return f"Conv2D({kind}{window_text(self)}{weight_text(self)})"
 
 
@@ -198,8 +221,12 @@ class FullyConnected:
         bias = checked_bias(self.bias, len(weights), dtype)
         check_quantization(self, dtype, len(weights))
         check_output(self, dtype)
-        for name, value in (("weights", weights), ("bias", bias), ("dtype", dtype),
-                            ("weight_bits", checked_bits(self.weight_bits, weights))):
+        for name, value in (
+            ("weights", weights),
+            ("bias", bias),
+            ("dtype", dtype),
+            ("weight_bits", checked_bits(self.weight_bits, weights)),
+        ):
             object.__setattr__(self, name, value)
 
     @property
@@ -215,14 +242,21 @@ class FullyConnected:
     @property
     def parameters(self) -> dict[str, Any]:
         """What a person knows of the layer, as plain numbers and names."""
-        return {"op": self.op, "input_channels": self.input_shape[0], "output_channels": self.output_shape[0],
-                **weight_parameters(self), **quantization_parameters(self)}
+        return {
+            "op": self.op,
+            "input_channels": self.input_shape[0],
+            "output_channels": self.output_shape[0],
+            **weight_parameters(self),
+            **quantization_parameters(self),
+        }
 
     output_dtype = property(output_dtype)
 
     def __repr__(self) -> str:
-        return (f"FullyConnected({self.input_shape[0]} -> {self.output_shape[0]}, {self.dtype}"
-                f"{', ' + self.activation if self.activation else ''}{weight_text(self)})")
+        return (
+            f"FullyConnected({self.input_shape[0]} -> {self.output_shape[0]}, {self.dtype}"
+            f"{', ' + self.activation if self.activation else ''}{weight_text(self)})"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -259,20 +293,49 @@ class Conv1D:
     def __post_init__(self) -> None:
         weights, shape = checked_weights(self.weights, 3), whole(self.input_shape)
         if len(shape) != 2 or min(shape) < 1:
-            raise ValueError(f"input_shape: got {self.input_shape}, allowed is (L, C), each at least 1")
+            raise ValueError(
+                f"input_shape: got {self.input_shape}, allowed is (L, C), each at least 1"
+            )
         for name in ("stride", "dilation"):
             if not whole([getattr(self, name)]) or getattr(self, name) < 1:
-                raise ValueError(f"{name}: got {getattr(self, name)!r}, allowed is a whole number, at least 1")
-        named, around = isinstance(self.padding, str) and self.padding in PADDINGS, whole(self.padding)
+                raise ValueError(
+                    f"{name}: got {getattr(self, name)!r}, allowed is a whole number, at least 1"
+                )
+        named, around = (
+            isinstance(self.padding, str) and self.padding in PADDINGS,
+            whole(self.padding),
+        )
         if not named and (len(around) != 2 or min(around) < 0):
-            raise ValueError(f'padding: got {self.padding!r}, allowed is "same", "valid" or (before, after), none '
-                             "negative")
-        image = Conv2D(weights[:, None], self.bias, (1, *shape), (1, self.stride),
-                       self.padding if named else ((0, 0), around), (1, self.dilation), self.depthwise,
-                       self.activation, self.input_q, self.weight_q, self.output_q, dtype=self.dtype,
-                       groups=self.groups, output=self.output, weight_bits=self.weight_bits)
-        for name, value in (("weights", weights), ("bias", image.bias), ("input_shape", shape),
-                            ("padding", self.padding if named else around), ("dtype", image.dtype), ("image", image)):
+            raise ValueError(
+                f'padding: got {self.padding!r}, allowed is "same", "valid" or (before, after), '
+                "none "
+                "negative"
+            )
+        image = Conv2D(
+            weights[:, None],
+            self.bias,
+            (1, *shape),
+            (1, self.stride),
+            self.padding if named else ((0, 0), around),
+            (1, self.dilation),
+            self.depthwise,
+            self.activation,
+            self.input_q,
+            self.weight_q,
+            self.output_q,
+            dtype=self.dtype,
+            groups=self.groups,
+            output=self.output,
+            weight_bits=self.weight_bits,
+        )
+        for name, value in (
+            ("weights", weights),
+            ("bias", image.bias),
+            ("input_shape", shape),
+            ("padding", self.padding if named else around),
+            ("dtype", image.dtype),
+            ("image", image),
+        ):
             object.__setattr__(self, name, value)
 
     output_dtype = property(output_dtype)
@@ -286,15 +349,29 @@ class Conv1D:
     def parameters(self) -> dict[str, Any]:
         """What a person knows of the layer, as plain numbers and names."""
         before, after = self.image.pads[1]
-        return {"op": self.op, "input_w": self.input_shape[0], "input_channels": self.input_shape[1],
-                "output_w": self.output_shape[0], "output_channels": self.output_shape[1],
-                "kernel_w": self.weights.shape[1], "stride_w": self.stride,
-                "padding": self.padding if isinstance(self.padding, str) else "explicit", "pad_left": before,
-                "pad_right": after, "dilation_w": self.dilation, "depthwise": self.depthwise,
-                **weight_parameters(self), **quantization_parameters(self)}
+        return {
+            "op": self.op,
+            "input_w": self.input_shape[0],
+            "input_channels": self.input_shape[1],
+            "output_w": self.output_shape[0],
+            "output_channels": self.output_shape[1],
+            "kernel_w": self.weights.shape[1],
+            "stride_w": self.stride,
+            "padding": self.padding if isinstance(self.padding, str) else "explicit",
+            "pad_left": before,
+            "pad_right": after,
+            "dilation_w": self.dilation,
+            "depthwise": self.depthwise,
+            **weight_parameters(self),
+            **quantization_parameters(self),
+        }
 
     def __repr__(self) -> str:
-        kind = "depthwise " if self.depthwise else f"{self.groups} groups " if self.groups > 1 else ""
-        return (f"Conv1D({kind}{self.weights.shape[1]}, {shape_text(self.input_shape)} -> "
-                f"{shape_text(self.output_shape)}, stride {self.stride}, padding {self.padding}"
-                f"{', ' + self.activation if self.activation else ''}{weight_text(self)})")
+        kind = (
+            "depthwise " if self.depthwise else f"{self.groups} groups " if self.groups > 1 else ""
+        )
+        return (
+            f"Conv1D({kind}{self.weights.shape[1]}, {shape_text(self.input_shape)} -> "
+            f"{shape_text(self.output_shape)}, stride {self.stride}, padding {self.padding}"
+            f"{', ' + self.activation if self.activation else ''}{weight_text(self)})"
+        )

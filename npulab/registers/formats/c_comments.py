@@ -12,8 +12,23 @@ from collections.abc import Mapping
 from typing import Any
 
 MARK = "npulab:"
-TEXTS = ("block", "feature", "word", "register", "field", "value", "address", "evidence", "note", "enum", "prefix",
-         "name", "copyright", "sparse", "words")
+TEXTS = (
+    "block",
+    "feature",
+    "word",
+    "register",
+    "field",
+    "value",
+    "address",
+    "evidence",
+    "note",
+    "enum",
+    "prefix",
+    "name",
+    "copyright",
+    "sparse",
+    "words",
+)
 NUMBERS = ("base", "at", "align")
 PLAIN = re.compile(r"[ -~]{1,400}")
 LICENCE = re.compile(r"copyright|spdx|licen[cs]e", re.IGNORECASE)
@@ -42,13 +57,25 @@ def said_in(text: str) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         said = None
     if not isinstance(said, dict):
-        raise ValueError(f"got the annotation {text.strip()[:80]!r}, allowed is one object of JSON behind {MARK}")
+        raise ValueError(
+            f"got the annotation {text.strip()[:80]!r}, allowed is one object of JSON behind {MARK}"
+        )
     for name, value in said.items():
-        known = isinstance(value, str) if name in TEXTS else type(value) is int if name in NUMBERS else \
-            value is True if name == "hole" else False
+        known = (
+            isinstance(value, str)
+            if name in TEXTS
+            else type(value) is int
+            if name in NUMBERS
+            else value is True
+            if name == "hole"
+            else False
+        )
         if not known:
-            raise ValueError(f"got the annotation {name} = {str(value)[:40]!r}, allowed are texts {', '.join(TEXTS)}, "
-                             f"whole numbers {', '.join(NUMBERS)} and hole: true")
+            raise ValueError(
+                f"got the annotation {name} = {str(value)[:40]!r}, allowed are texts "
+                f"{', '.join(TEXTS)}, "
+                f"whole numbers {', '.join(NUMBERS)} and hole: true"
+            )
     return said
 
 
@@ -64,9 +91,16 @@ def note_in(text: str) -> str:
 
 def note_comment(note: str) -> str:
     """A comment that ``note_in`` reads as the note; blank where it needs an annotation."""
-    fits = PLAIN.fullmatch(note) and "*/" not in note and "/*" not in note and "??" not in note \
-        and "\\" not in note and not note.startswith(MARK) and note_in(f" {note} ") == note \
+    fits = (
+        PLAIN.fullmatch(note)
+        and "*/" not in note
+        and "/*" not in note
+        and "??" not in note
+        and "\\" not in note
+        and not note.startswith(MARK)
+        and note_in(f" {note} ") == note
         and not LICENCE.search(note)
+    )
     return f"/* {note} */" if fits else ""
 
 
@@ -74,7 +108,9 @@ def licence_in(text: str) -> str:
     """The lines of a comment that says a copyright; blank for another."""
     if not LICENCE.search(text) or text.strip().startswith(MARK):
         return ""
-    return "\n".join(re.sub(r"^\s*\*? ?", "", line).rstrip() for line in text.split("\n")).strip("\n")
+    return "\n".join(re.sub(r"^\s*\*? ?", "", line).rstrip() for line in text.split("\n")).strip(
+        "\n"
+    )
 
 
 def licence_comment(text: str) -> str:
@@ -82,7 +118,13 @@ def licence_comment(text: str) -> str:
     if not text:
         return ""
     inner = "\n" + "".join(f" * {line}".rstrip() + "\n" for line in text.split("\n")) + " "
-    if "*/" in inner or "/*" in inner or "??" in inner or "\\" in inner or licence_in(inner) != text \
-            or not re.fullmatch(r"[ -~\n]*", inner):
+    if (
+        "*/" in inner
+        or "/*" in inner
+        or "??" in inner
+        or "\\" in inner
+        or licence_in(inner) != text
+        or not re.fullmatch(r"[ -~\n]*", inner)
+    ):
         return annotation({"copyright": text})
     return f"/*{inner}*/"

@@ -10,8 +10,11 @@ from npulab.registers.formats.naming import Identifiers, keywords
 MOST = 60  # characters; C tells names apart by the first 63
 KEYWORDS = keywords("C")
 # stdint.h, and short names of the types that npulab reads
-TYPES = re.compile(r"(u?int|u|s|le|be)(_least|_fast)?(\d+|max|ptr)(_t|_max|_min|_c|_width)?|"
-                   r"(size|ptrdiff|sig_atomic|wchar|wint)_(max|min|width)|[dq]?word|byte|.*_addr_t", re.IGNORECASE)
+TYPES = re.compile(
+    r"(u?int|u|s|le|be)(_least|_fast)?(\d+|max|ptr)(_t|_max|_min|_c|_width)?|"
+    r"(size|ptrdiff|sig_atomic|wchar|wint)_(max|min|width)|[dq]?word|byte|.*_addr_t",
+    re.IGNORECASE,
+)
 
 
 def c_name(text: str) -> str:
@@ -20,7 +23,7 @@ def c_name(text: str) -> str:
     >>> c_name("GL.FLUSH[2]"), c_name("int"), c_name("3d"), c_name("__LINE__")
     ('GL_FLUSH_2', 'int_', 'n3d', 'LINE')
     """
-    name = re.sub(r"[^A-Za-z0-9_]+", "_", text[:4 * MOST])[:MOST]
+    name = re.sub(r"[^A-Za-z0-9_]+", "_", text[: 4 * MOST])[:MOST]
     if name != text or name.startswith("_"):
         name = name.strip("_")
     if not name or name[0].isdigit():

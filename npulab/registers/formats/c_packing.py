@@ -26,9 +26,13 @@ def packing_text(table: RegisterTable) -> str:
     lines = head(table, "PACK_")
     for block, rows in table.blocks.items():
         for feature in features_in(rows) or [""]:
-            part = RegisterTable(tuple(rows), table.enums, by_address=table.by_address).map([feature])
+            part = RegisterTable(tuple(rows), table.enums, by_address=table.by_address).map(
+                [feature]
+            )
             tag = "_".join(filter(None, (block or "registers", feature)))
-            lines += _functions(names.new(tag, "_pack", "_unpack", "_values", "_offsets", "_WORDS"), part)
+            lines += _functions(
+                names.new(tag, "_pack", "_unpack", "_values", "_offsets", "_WORDS"), part
+            )
     return "\n".join([*lines, "#endif", ""])
 
 
@@ -42,26 +46,42 @@ def _functions(tag: str, fields: RegisterMap) -> Iterator[str]:
     yield from ("};", "", f"struct {tag}_values {{")
     for name, one in spelled:
         yield f"    {_type(one)} {name}; /* {one.bits} */"
-    yield from ("};", "", f"void {tag}_pack(uint32_t *words, const struct {tag}_values *values);",
-                f"void {tag}_unpack(struct {tag}_values *values, const uint32_t *words);", "")
+    yield from (
+        "};",
+        "",
+        f"void {tag}_pack(uint32_t *words, const struct {tag}_values *values);",
+        f"void {tag}_unpack(struct {tag}_values *values, const uint32_t *words);",
+        "",
+    )
     yield from (f"void {tag}_pack(uint32_t *words, const struct {tag}_values *values)", "{")
     parts: list[list[str]] = [[] for _ in range(len(fields))]
     for name, one in spelled:
         for piece in one.pieces:
             cut = f"(uint32_t)(values->{name}{f' >> {piece.at}' if piece.at else ''})"
             if piece.width < WORD_BITS:
-                cut = f"({cut} & {2 ** piece.width - 1:#x}u)"
+                cut = f"({cut} & {2**piece.width - 1:#x}u)"
             parts[piece.word].append(f"{cut} << {piece.lsb}" if piece.lsb else cut)
     for word, some in enumerate(parts):
         yield f"    words[{word}] = " + "\n        | ".join(some) + ";"
-    yield from ("}", "", f"void {tag}_unpack(struct {tag}_values *values, const uint32_t *words)", "{")
+    yield from (
+        "}",
+        "",
+        f"void {tag}_unpack(struct {tag}_values *values, const uint32_t *words)",
+        "{",
+    )
     for name, one in spelled:
         some = []
         for piece in one.pieces:
             cut = f"words[{piece.word}] >> {piece.lsb}" if piece.lsb else f"words[{piece.word}]"
             if piece.lsb + piece.width < WORD_BITS:
-                cut = f"({cut}) & {2 ** piece.width - 1:#x}u" if piece.lsb else f"{cut} & {2 ** piece.width - 1:#x}u"
-            some.append(f"({_type(one)})({cut}) << {piece.at}" if piece.at else f"({_type(one)})({cut})")
+                cut = (
+                    f"({cut}) & {2**piece.width - 1:#x}u"
+                    if piece.lsb
+                    else f"{cut} & {2**piece.width - 1:#x}u"
+                )
+            some.append(
+                f"({_type(one)})({cut}) << {piece.at}" if piece.at else f"({_type(one)})({cut})"
+            )
         yield f"    values->{name} = " + "\n        | ".join(some) + ";"
     yield from ("}", "")
 

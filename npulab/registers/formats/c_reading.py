@@ -39,22 +39,34 @@ from npulab.registers.formats.c_macros import (
     tail_of,
 )
 from npulab.registers.formats.c_structs import Layout, Struct, holes, index, rows_of, twice
-from npulab.registers.formats.c_text import ASKED, NAME, Macro, Source, Unit, Wrong, read_source, read_unit
+from npulab.registers.formats.c_text import (
+    ASKED,
+    NAME,
+    Macro,
+    Source,
+    Unit,
+    Wrong,
+    read_source,
+    read_unit,
+)
 from npulab.registers.formats.naming import unnumbered
 from npulab.registers.formats.tables import MOST_ROWS, Reading, RegisterTable
 from npulab.registers.table import COLUMNS
 from npulab.support.refuse import refuse_if, refusing
 from npulab.support.text import plural
 
-BEGINS = re.compile(rb"\b(?:struct|union|enum)\b[\w\s()]{0,200}\{|^[ \t]*#[ \t]*define[ \t]+\w|"
-                    rb"\bconst(?:expr)?\s+\w+\s+\w+\s*=", re.MULTILINE)
+BEGINS = re.compile(
+    rb"\b(?:struct|union|enum)\b[\w\s()]{0,200}\{|^[ \t]*#[ \t]*define[ \t]+\w|"
+    rb"\bconst(?:expr)?\s+\w+\s+\w+\s*=",
+    re.MULTILINE,
+)
 REGMAP = re.compile(r"(\w+)\]?\s*=\s*REG_FIELD\w*\(\s*(\w+)\s*,\s*(\d+)\s*,\s*(\d+)\s*[,)]")
 TABLE = re.compile(r"\b([A-Za-z_]\w*)\s*\[\w*\]\s*=\s*\{([^;]*);")
 SHOWN = 8
-NEAR = 2 ** 8  # characters between an annotation and the struct that it is of
-FAR = 2 ** 12  # characters between a comment and what it is of
+NEAR = 2**8  # characters between an annotation and the struct that it is of
+FAR = 2**12  # characters between a comment and what it is of
 MOST_MISSING = 40  # names that a refusal asks for
-MOST_SHOWN = 2 ** 10  # lines that a reading names
+MOST_SHOWN = 2**10  # lines that a reading names
 
 Rows = list[dict[str, Any]]
 
@@ -90,28 +102,48 @@ def read_c(path: Path, define: Sequence[str] = (), include: Sequence[Path] = ())
         structs, layout = _structs(unit)
         members = {run.position for one in structs for run in one.laid.runs}
         said_of = _comments(source, [_span(source.code, position, ",;") for position in members])
-        more, others, lost, roles, known = _macros(unit, numbers, values, structs, said_of.notes, told)
+        more, others, lost, roles, known = _macros(
+            unit, numbers, values, structs, said_of.notes, told
+        )
     except RecursionError:
-        raise ValueError(f"{path}: got declarations too deep within each other, allowed are fewer") from None
+        raise ValueError(
+            f"{path}: got declarations too deep within each other, allowed are fewer"
+        ) from None
     chunks, seen = list[tuple[int, Rows]](more), set[tuple[str, str]]()
     for one in structs:
         said = _before(source, one.position)
         block = said.get("block", one.name)
         if one.position < source.own:
             continue
-        if again := twice(one.laid) or ("its name" if (block, said.get("feature", "")) in seen else ""):
+        if again := twice(one.laid) or (
+            "its name" if (block, said.get("feature", "")) in seen else ""
+        ):
             wrong = Wrong(one.position, f"got {again} a second time, allowed is once")
             layout.skipped.append((f"struct {block}", wrong))
             continue
         seen.add((block, said.get("feature", "")))
-        chunks.append((one.position, [row for row in _rows(block, one, said, said_of)
-                                      if (one.name, row["offset"]) not in known]))
+        chunks.append(
+            (
+                one.position,
+                [
+                    row
+                    for row in _rows(block, one, said, said_of)
+                    if (one.name, row["offset"]) not in known
+                ],
+            )
+        )
         if found := holes(one.laid):
-            some = [f"word {word} bits {lsb + width - 1}:{lsb}" for word, lsb, width in found[:SHOWN]]
-            told[f"struct {block}: silent holes at {', '.join(some)}" + (
-                f", {len(found) - SHOWN} more" if len(found) > SHOWN else "")] = None
+            some = [
+                f"word {word} bits {lsb + width - 1}:{lsb}" for word, lsb, width in found[:SHOWN]
+            ]
+            told[
+                f"struct {block}: silent holes at {', '.join(some)}"
+                + (f", {len(found) - SHOWN} more" if len(found) > SHOWN else "")
+            ] = None
     told.update(dict.fromkeys(layout.lost))
-    lost += [Lost("declaration", what, wrong.position, wrong.text) for what, wrong in layout.skipped]
+    lost += [
+        Lost("declaration", what, wrong.position, wrong.text) for what, wrong in layout.skipped
+    ]
     rows = _once([row for _, some in sorted(chunks, key=lambda one: one[0]) for row in some])
     reading = _reading(unit, roles, [*dict.fromkeys(lost)], layout)
     _refuse_empty(path, rows, reading, unit)
@@ -120,7 +152,9 @@ def read_c(path: Path, define: Sequence[str] = (), include: Sequence[Path] = ())
         shown = [*told][:SHOWN] + ([f"{len(told) - SHOWN} more"] if len(told) > SHOWN else [])
         warnings.warn(f"{path}: {'; '.join(shown)}", stacklevel=3)
     with refusing(path):
-        table = RegisterTable.of_said(rows, {**layout.enums, **others}, _copyright(source), _kinds(source), None)
+        table = RegisterTable.of_said(
+            rows, {**layout.enums, **others}, _copyright(source), _kinds(source), None
+        )
         return replace(table, reading=reading)
 
 
@@ -129,37 +163,60 @@ def _refuse_empty(path: Path, rows: Rows, reading: Reading, unit: Unit) -> None:
         raise ValueError(f"{path}: got {len(rows)} fields, at most {MOST_ROWS} are allowed")
     if rows:
         return
-    refuse_if(not reading.lost, path, "a file without a struct and without macros of registers",
-              "is C that has one of them")
+    refuse_if(
+        not reading.lost,
+        path,
+        "a file without a struct and without macros of registers",
+        "is C that has one of them",
+    )
     lost = str(reading).partition("lost: ")[2]
     # what is declared nowhere is at the root of the rest
-    _, name, where, why = next((one for one in reading.lost if ASKED.search(one[3])), reading.lost[0])
+    _, name, where, why = next(
+        (one for one in reading.lost if ASKED.search(one[3])), reading.lost[0]
+    )
     more = "".join(f"; {text}" for text in _missing(unit))
-    raise ValueError(f"{where}: {name}: {why}; got nothing that can be read, lost: {lost}, allowed is a struct, or "
-                     f"macros whose names begin with that of a register's offset{more}")
+    raise ValueError(
+        f"{where}: {name}: {why}; got nothing that can be read, lost: {lost}, allowed is a struct, "
+        "or "
+        f"macros whose names begin with that of a register's offset{more}"
+    )
 
 
 def _missing(unit: Unit) -> list[str]:
     """All names that are declared nowhere, as one asks for them, and the files that may declare
     them; none where there is but one name and no such file."""
-    unread = [f"#include {name} ({unit.source.where(place).rpartition(', ')[2]})" for name, place in unit.source.unread]
+    unread = [
+        f"#include {name} ({unit.source.where(place).rpartition(', ')[2]})"
+        for name, place in unit.source.unread
+    ]
     if not unit.missing or (len(unit.missing) == 1 and not unread):
         return []
     named = " ".join(f"--define {one}" for one in unit.missing[:MOST_MISSING])
-    more = f" and {len(unit.missing) - MOST_MISSING} more" if len(unit.missing) > MOST_MISSING else ""
+    more = (
+        f" and {len(unit.missing) - MOST_MISSING} more" if len(unit.missing) > MOST_MISSING else ""
+    )
     counted = f"{plural(len(unit.missing), 'name')} declared nowhere: {named}{more}"
     if not unread:
         return [counted]
-    return [f"{counted}; {', '.join(unread[:SHOWN])} is not read by itself, --include FILE reads it"]
+    return [
+        f"{counted}; {', '.join(unread[:SHOWN])} is not read by itself, --include FILE reads it"
+    ]
 
 
 def _sentences(reading: Reading) -> Iterator[str]:
     """What is lost, by kind, each with its line and the first reason."""
     for kind in dict.fromkeys(kind for kind, *_ in reading.lost):
-        some = [(f"{name} ({where.rpartition(', ')[2]})", why) for one, name, where, why in reading.lost if one == kind]
+        some = [
+            (f"{name} ({where.rpartition(', ')[2]})", why)
+            for one, name, where, why in reading.lost
+            if one == kind
+        ]
         names = ", ".join(name for name, _ in some[:SHOWN])
-        yield f"{len(some)} {kind}{'s' * (len(some) > 1)} lost: {names}" + (
-            f" and {len(some) - SHOWN} more" if len(some) > SHOWN else "") + f": {some[0][1]}"
+        yield (
+            f"{len(some)} {kind}{'s' * (len(some) > 1)} lost: {names}"
+            + (f" and {len(some) - SHOWN} more" if len(some) > SHOWN else "")
+            + f": {some[0][1]}"
+        )
 
 
 def _once(rows: Rows) -> Rows:
@@ -213,9 +270,15 @@ def _structs(unit: Unit) -> tuple[list[Struct], Layout]:
     enum_names: dict[str, str] = {}
     texts: dict[tuple[str, str], str] = {}
     if any(MARK in comment.text for comment in unit.source.comments):
-        spans = {unit.position(one.location): (tag, one.spelling) for cursor in unit.cursors
-                 if cursor.kind.name in ("ENUM_DECL", "STRUCT_DECL", "UNION_DECL") for tag, one in _enumerators(cursor)}
-        words, _ = _comments(unit.source, [_span(unit.source.code, position, ",}") for position in spans])
+        spans = {
+            unit.position(one.location): (tag, one.spelling)
+            for cursor in unit.cursors
+            if cursor.kind.name in ("ENUM_DECL", "STRUCT_DECL", "UNION_DECL")
+            for tag, one in _enumerators(cursor)
+        }
+        words, _ = _comments(
+            unit.source, [_span(unit.source.code, position, ",}") for position in spans]
+        )
         prefixes: dict[str, str] = {}
         for position, (tag, name) in sorted(spans.items()):
             said = words.get(position, {})
@@ -260,15 +323,22 @@ def _comments(source: Source, spans: Iterable[Span], before: bool = True) -> Com
         span = ordered[at] if at < len(ordered) else None
         alone = True  # it stands by itself
         if at and one.start - ends[at - 1] < FAR:
-            between = source.code[ends[at - 1]:one.start]
+            between = source.code[ends[at - 1] : one.start]
             if not between.strip() and "\n" not in between:
                 span, alone = ordered[at - 1], False
-        between = source.code[one.end:span.start] if span else ""
-        if span is None or (alone and (len(between) > FAR or re.search(r"[{};]", between))) or (
-                not before and one.start < span.start):
+        between = source.code[one.end : span.start] if span else ""
+        if (
+            span is None
+            or (alone and (len(between) > FAR or re.search(r"[{};]", between)))
+            or (not before and one.start < span.start)
+        ):
             continue
-        line = source.code[max(0, one.start - FAR):one.start].rpartition("\n")[2].rstrip()
-        head = alone and line.endswith("{") and source.code[one.end:one.end + FAR].partition("\n")[0].isspace()
+        line = source.code[max(0, one.start - FAR) : one.start].rpartition("\n")[2].rstrip()
+        head = (
+            alone
+            and line.endswith("{")
+            and source.code[one.end : one.end + FAR].partition("\n")[0].isspace()
+        )
         said = _said(source, one)
         if said is not None:
             words[span.start] = {**words.get(span.start, {}), **said}
@@ -286,10 +356,17 @@ def _said(source: Source, comment: Any) -> dict[str, Any] | None:
 
 def _before(source: Source, position: int) -> dict[str, Any]:
     """The annotation right before a declaration."""
-    start = max(source.code.rfind(word, max(0, position - NEAR), position + len(word)) for word in ("struct", "union"))
+    start = max(
+        source.code.rfind(word, max(0, position - NEAR), position + len(word))
+        for word in ("struct", "union")
+    )
     at = bisect_right(source.comments, start, key=lambda one: one.end) - 1
-    if start < 0 or at < 0 or start - source.comments[at].end > NEAR \
-            or source.code[source.comments[at].end:start].strip() not in ("", "typedef"):
+    if (
+        start < 0
+        or at < 0
+        or start - source.comments[at].end > NEAR
+        or source.code[source.comments[at].end : start].strip() not in ("", "typedef")
+    ):
         return {}
     return _said(source, source.comments[at]) or {}
 
@@ -306,30 +383,51 @@ def _rows(block: str, one: Struct, said: Mapping[str, Any], comments: Comments) 
         columns = {name: value for name, value in own.items() if name in COLUMNS}
         note = comments.notes.get(run.position, "")
         out.append({**row, **({"note": note} if note else {}), **columns})
-    return [{**row, "register": row.get("register", registers.get(row["offset"], ""))} for row in out]
+    return [
+        {**row, "register": row.get("register", registers.get(row["offset"], ""))} for row in out
+    ]
 
 
 # macros
 
 
-def _macros(unit: Unit, numbers: Mapping[str, Macro], values: dict[str, int], structs: Sequence[Struct],
-            notes: Mapping[int, str], told: dict[str, None]) -> tuple[
-        list[tuple[int, Rows]], dict[str, dict[int, str]], list[Lost], Roles, set[tuple[str, int]]]:
+def _macros(
+    unit: Unit,
+    numbers: Mapping[str, Macro],
+    values: dict[str, int],
+    structs: Sequence[Struct],
+    notes: Mapping[int, str],
+    told: dict[str, None],
+) -> tuple[
+    list[tuple[int, Rows]], dict[str, dict[int, str]], list[Lost], Roles, set[tuple[str, int]]
+]:
     """(position, rows) of each register, their enums, what is lost, the role of each macro, and the
     words of structs (struct, offset) whose fields macros say."""
     source = unit.source
-    comments = _comments(source, (Span(macro.position, macro.end)
-                                  for macro in source.macros.values()), before=False)
+    comments = _comments(
+        source, (Span(macro.position, macro.end) for macro in source.macros.values()), before=False
+    )
     chunks, enums, taken = _annotated(source, values, comments)
     listed = _listed(unit, values)
     members = _members(unit, structs)
-    listed |= {name: Macro(name, None, f"{at:#x} + 0", position, position)
-               for name, (_, at, _, position) in members.items()}
+    listed |= {
+        name: Macro(name, None, f"{at:#x} + 0", position, position)
+        for name, (_, at, _, position) in members.items()
+    }
     values |= {name: at for name, (_, at, *_) in members.items()}
     spoken = {word for start, end in unit.spans for word in NAME.findall(source.code[start:end])}
-    macros, plain = ({**{name: macro for name, macro in some.items() if name not in taken}, **more}
-                     for some, more in ((source.macros, listed), (numbers, constants(listed))))
-    roles = Roles(replace(source, macros=macros), plain, values, unit.refused, spoken - listed.keys(), members.keys())
+    macros, plain = (
+        {**{name: macro for name, macro in some.items() if name not in taken}, **more}
+        for some, more in ((source.macros, listed), (numbers, constants(listed)))
+    )
+    roles = Roles(
+        replace(source, macros=macros),
+        plain,
+        values,
+        unit.refused,
+        spoken - listed.keys(),
+        members.keys(),
+    )
     roles.decide()
     roles.roles.update(dict.fromkeys(taken, "register"))
     # fields of Linux's regmap
@@ -337,12 +435,17 @@ def _macros(unit: Unit, numbers: Mapping[str, Macro], values: dict[str, int], st
         bits = Bits(made[1], made.start(), low=int(made[3]), high=int(made[4]))
         roles.add(bits, roles.register(made[2]) if made[2] in roles.candidates else None)
     meaning = _inline(source)
-    lost = roles.lost + [Lost("table", made[1], made.start(), "numbers of an array are not read")
-                         for made in (TABLE.finditer(source.code, source.own) if "{" in source.code else ())
-                         if len(re.findall(r"\b0[xX]", made[2])) >= FEWEST and not REGMAP.search(made[2])]
+    lost = roles.lost + [
+        Lost("table", made[1], made.start(), "numbers of an array are not read")
+        for made in (TABLE.finditer(source.code, source.own) if "{" in source.code else ())
+        if len(re.findall(r"\b0[xX]", made[2])) >= FEWEST and not REGMAP.search(made[2])
+    ]
     places = [*_apart(roles, re.sub(r"\W", "_", source.path.stem), lost)]
-    places += [Place(register, at, field, block) for name, (block, at, field, _) in members.items()
-               if (register := roles.registers.get(name)) and register.fields]
+    places += [
+        Place(register, at, field, block)
+        for name, (block, at, field, _) in members.items()
+        if (register := roles.registers.get(name)) and register.fields
+    ]
     known = {(one.block, one.offset) for one in places if one.register.macro in members}
     names = {(one.block, one.offset): one.name for one in places}
     said = {**notes, **comments.notes}
@@ -355,13 +458,26 @@ def _macros(unit: Unit, numbers: Mapping[str, Macro], values: dict[str, int], st
                 spilled.add((row["block"], row["offset"]))
         chunks.append((one.register.position, rows))
     for _, rows in chunks:  # their own whole words give way
-        rows[:] = [row for row in rows if (row["block"], row["offset"]) not in spilled or "at" in row
-                   or row["width"] < WORD_BITS or row["field"] != row["register"]]
+        rows[:] = [
+            row
+            for row in rows
+            if (row["block"], row["offset"]) not in spilled
+            or "at" in row
+            or row["width"] < WORD_BITS
+            or row["field"] != row["register"]
+        ]
     placed = {bits.name for register in roles.registers.values() for bits in register.fields}
     for base, bits in roles.fields.items():
         if base not in placed and bits.position >= source.own:
-            lost.append(Lost("field", base, bits.position, "no macro that its name begins with says a register's "
-                             "offset (--include FOLDER/FILE)"))
+            lost.append(
+                Lost(
+                    "field",
+                    base,
+                    bits.position,
+                    "no macro that its name begins with says a register's "
+                    "offset (--include FOLDER/FILE)",
+                )
+            )
     if roles.by_words:
         told["offsets of registers, which are taken as counts of words"] = None
     named = {name for _, name, *_ in lost}
@@ -382,14 +498,29 @@ def _members(unit: Unit, structs: Sequence[Struct]) -> dict[str, tuple[str, int,
     for one in structs:
         words = one.name.split("_")
         # one that holds pointers is a program's
-        for run in one.laid.runs if begins and not any(run.address for run in one.laid.runs) else ():
+        for run in (
+            one.laid.runs if begins and not any(run.address for run in one.laid.runs) else ()
+        ):
             for first, last in combinations(range(len(words) + 1), 2):
                 name = "_".join([*words[first:last], run.name]).upper()
-                if run.width == WORD_BITS and run.start % WORD_BITS == 0 and begins[name] and not run.feature \
-                        and name != one.name.upper() and name not in source.macros and not said.inside(name) \
-                        and sum(1 for start, end in unit.spans if re.match(
+                if (
+                    run.width == WORD_BITS
+                    and run.start % WORD_BITS == 0
+                    and begins[name]
+                    and not run.feature
+                    and name != one.name.upper()
+                    and name not in source.macros
+                    and not said.inside(name)
+                    and sum(
+                        1
+                        for start, end in unit.spans
+                        if re.match(
                             rf"struct\s+(\w+_)?{'_'.join(words[first:last])}(_\w+)?\s*\{{[^}}]*\b{run.name}\s*;",
-                            source.code[start:end])) < 2:
+                            source.code[start:end],
+                        )
+                    )
+                    < 2
+                ):
                     out.setdefault(name, (one.name, run.start // 8, run.name, run.position))
     return out
 
@@ -400,7 +531,9 @@ def _listed(unit: Unit, values: dict[str, int]) -> dict[str, Macro]:
     out: dict[str, Macro] = {}
     others: dict[str, Macro] = {}
     code = unit.source.code
-    own = any(name.startswith("NPULAB_") for name in unit.source.macros)  # where registers are said otherwise
+    own = any(
+        name.startswith("NPULAB_") for name in unit.source.macros
+    )  # where registers are said otherwise
     for cursor in () if own else unit.cursors:
         if cursor.kind.name != "ENUM_DECL" or not cursor.is_definition():
             continue
@@ -408,13 +541,21 @@ def _listed(unit: Unit, values: dict[str, int]) -> dict[str, Macro]:
         for one in cursor.get_children():
             start = unit.position(one.location)
             if one.kind.name == "ENUM_CONSTANT_DECL" and (
-                    body := re.compile(r"\w+\s*=\s*((?:[^,}(]|\([^()]*\))+)").match(code, start)):
+                body := re.compile(r"\w+\s*=\s*((?:[^,}(]|\([^()]*\))+)").match(code, start)
+            ):
                 said[one.spelling] = Macro(one.spelling, None, body[1].strip(), start, body.end())
                 numbers[one.spelling] = one.enum_value
-        flags = all(n.bit_count() <= 1 and not MARKED.fullmatch(name) for name, n in numbers.items())
-        if len(said) < FEWEST or flags or any(n % WORD_BYTES or n < 0 for n in numbers.values()) \
-                or max(numbers.values()) < (FEWEST - 1) * WORD_BYTES or len(said) < len([*cursor.get_children()]) - 1 \
-                or not all(re.search(r"0[xX]|\+", one.body) for one in said.values()):
+        flags = all(
+            n.bit_count() <= 1 and not MARKED.fullmatch(name) for name, n in numbers.items()
+        )
+        if (
+            len(said) < FEWEST
+            or flags
+            or any(n % WORD_BYTES or n < 0 for n in numbers.values())
+            or max(numbers.values()) < (FEWEST - 1) * WORD_BYTES
+            or len(said) < len([*cursor.get_children()]) - 1
+            or not all(re.search(r"0[xX]|\+", one.body) for one in said.values())
+        ):
             others |= said
         else:
             out |= said
@@ -442,20 +583,38 @@ def _apart(roles: Roles, block: str, lost: list[Lost]) -> Iterator[Place]:
     for register in sorted(roles.registers.values(), key=lambda one: one.position):
         if register.macro in roles.members:
             continue
-        if register.position < own and mine and not any(bits.position >= own for bits in register.fields):
+        if (
+            register.position < own
+            and mine
+            and not any(bits.position >= own for bits in register.fields)
+        ):
             continue
         counts = [max(1, count) for count, _ in register.lengths]
         total = math.prod(counts)
         if total > MOST_LENGTH:
-            lost.append(Lost("register", register.name, register.position, f"an array of {total}, at most "
-                             f"{MOST_LENGTH} are allowed"))
+            lost.append(
+                Lost(
+                    "register",
+                    register.name,
+                    register.position,
+                    f"an array of {total}, at most {MOST_LENGTH} are allowed",
+                )
+            )
             continue
         if any(count == 0 for count, _ in register.lengths):
-            lost.append(Lost("array", register.name, register.position, "nothing says its length, so only the first is "
-                             "read (X__LEN)"))
+            lost.append(
+                Lost(
+                    "array",
+                    register.name,
+                    register.position,
+                    "nothing says its length, so only the first is read (X__LEN)",
+                )
+            )
         for n in range(total):
             at, offset = n, register.offset
-            for count, (_, stride) in zip(reversed(counts), reversed(register.lengths), strict=True):
+            for count, (_, stride) in zip(
+                reversed(counts), reversed(register.lengths), strict=True
+            ):
                 at, here = divmod(at, count)
                 offset += here * stride
             found.append((register, offset, register.name + index(n, counts)))
@@ -463,16 +622,29 @@ def _apart(roles: Roles, block: str, lost: list[Lost]) -> Iterator[Place]:
     if clash >= max(FEWEST, len(found) // 20):  # fewer stand in a block beside the others
         clashes = {n: _clashes(found, n) for n in range(1, 6)}
         # the coarsest blocks that part nearly as much as the finest
-        best = next(n for n, count in clashes.items() if count <= min(clashes.values()) + clash // 20)
+        best = next(
+            n for n, count in clashes.items() if count <= min(clashes.values()) + clash // 20
+        )
         words = best if 2 * clashes[best] <= clash else 0
     taken: dict[tuple[str, int], str] = {}
     for register, offset, name in found:
         where = _first_words(name, words) or block
         other = taken.setdefault((where, offset), name)
         if other != name:
-            n = next(n for n in range(2, MOST_ROWS) if taken.setdefault((f"{where}_{n}", offset), name) == name)
-            lost.append(Lost("second register", name, register.position, f"it lies at {offset:#x} where {other} lies, "
-                             f"so it stands in the block {where}_{n}"))
+            n = next(
+                n
+                for n in range(2, MOST_ROWS)
+                if taken.setdefault((f"{where}_{n}", offset), name) == name
+            )
+            lost.append(
+                Lost(
+                    "second register",
+                    name,
+                    register.position,
+                    f"it lies at {offset:#x} where {other} lies, "
+                    f"so it stands in the block {where}_{n}",
+                )
+            )
             where = f"{where}_{n}"
         yield Place(register, offset, name, where)
 
@@ -487,8 +659,14 @@ def _first_words(name: str, words: int) -> str:
     return "_".join(unnumbered(name).split("_")[:words]) if words else ""
 
 
-def _register_rows(one: Place, notes: Mapping[int, str], enums: dict[str, dict[int, str]],
-                   meaning: Mapping[str, str], lost: list[Lost], told: dict[str, None]) -> Rows:
+def _register_rows(
+    one: Place,
+    notes: Mapping[int, str],
+    enums: dict[str, dict[int, str]],
+    meaning: Mapping[str, str],
+    lost: list[Lost],
+    told: dict[str, None],
+) -> Rows:
     """The rows of a register; a whole word named as it is where no macro says its fields."""
     register, offset, name, where = one
     note = notes.get(register.position, "")
@@ -500,27 +678,52 @@ def _register_rows(one: Place, notes: Mapping[int, str], enums: dict[str, dict[i
             lost.append(Lost("field", bits.name, bits.position, "nothing says its bits"))
             continue
         level = next((n for n, some in enumerate(taken) if not some & mask), len(taken))
-        taken[level:level + 1] = [mask | (taken[level] if level < len(taken) else 0)]
+        taken[level : level + 1] = [mask | (taken[level] if level < len(taken) else 0)]
         block = where
         if level:
             block += f"_overlaps{f'_{level}' if level > 1 else ''}"
-            lost.append(Lost("second field", bits.name, bits.position, f"another field of {register.name} "
-                             f"has its bits, so it stands in the block {block}"))
+            lost.append(
+                Lost(
+                    "second field",
+                    bits.name,
+                    bits.position,
+                    f"another field of {register.name} "
+                    f"has its bits, so it stands in the block {block}",
+                )
+            )
         value = meaning.get(bits.name, "")
-        value = "" if value == "f32" and mask != 2 ** WORD_BITS - 1 else value
+        value = "" if value == "f32" and mask != 2**WORD_BITS - 1 else value
         value = _enum(bits, enums, told) or value
         runs = [*_words(mask)]
         short = register.short(bits.name)
         whole = f"{name}.{short}" if register.lengths else bits.name
         for word, lsb, width, at in runs:
-            row = {"block": block, "offset": offset + WORD_BYTES * word, "register": name, "lsb": lsb,
-                   "width": width, "value": value, "field": short if len(runs) == 1 else whole,
-                   "note": notes.get(bits.position, ""), "evidence": "guess" if bits.guess else ""}
+            row = {
+                "block": block,
+                "offset": offset + WORD_BYTES * word,
+                "register": name,
+                "lsb": lsb,
+                "width": width,
+                "value": value,
+                "field": short if len(runs) == 1 else whole,
+                "note": notes.get(bits.position, ""),
+                "evidence": "guess" if bits.guess else "",
+            }
             out.append(row if len(runs) == 1 else {**row, "at": at})
     if not out:
-        every = Bits(register.name, 0, 2 ** WORD_BITS - 1, values=register.values)
-        return [{"block": where, "offset": offset, "register": name, "field": name, "lsb": 0,
-                 "width": WORD_BITS, "note": note, "value": _enum(every, enums, told)}]
+        every = Bits(register.name, 0, 2**WORD_BITS - 1, values=register.values)
+        return [
+            {
+                "block": where,
+                "offset": offset,
+                "register": name,
+                "field": name,
+                "lsb": 0,
+                "width": WORD_BITS,
+                "note": note,
+                "value": _enum(every, enums, told),
+            }
+        ]
     if note:  # of the register: its lowest field has it, behind its name
         out[0]["note"] = f"{register.name}: {note} {out[0]['note']}".strip()
     return out
@@ -550,20 +753,26 @@ def _named(bits: Bits, told: dict[str, None]) -> dict[int, str]:
     low = bits.lowest
     width = bits.bits.bit_length() - low
     in_place = all(not value & ~bits.bits for value, _ in bits.values.values())
-    from_zero = all(value < 2 ** width for value, _ in bits.values.values())
+    from_zero = all(value < 2**width for value, _ in bits.values.values())
     sure = bits.strict or any(surely for _, surely in bits.values.values())
     out: dict[int, str] = {}
     for name, (value, _) in bits.values.items():
-        raw = value // 2 ** low if in_place and (sure or not from_zero) else value
-        if raw >= 2 ** width or raw in out:
-            told[f"{bits.name}_{name} = {value:#x}, which is no value of its field or has another name"] = None
+        raw = value // 2**low if in_place and (sure or not from_zero) else value
+        if raw >= 2**width or raw in out:
+            told[
+                f"{bits.name}_{name} = {value:#x}, which is no value of its field or has another "
+                "name"
+            ] = None
         else:
             out[raw] = name
     return out
 
 
-def _annotated(source: Source, values: Mapping[str, int], comments: Comments,
-               ) -> tuple[list[tuple[int, Rows]], dict[str, dict[int, str]], set[str]]:
+def _annotated(
+    source: Source,
+    values: Mapping[str, int],
+    comments: Comments,
+) -> tuple[list[tuple[int, Rows]], dict[str, dict[int, str]], set[str]]:
     """Registers, fields and enums that annotations of npulab's own name, in the order of the file;
     the macros they are of."""
     chunks: list[tuple[int, Rows]] = []
@@ -571,8 +780,14 @@ def _annotated(source: Source, values: Mapping[str, int], comments: Comments,
     taken: set[str] = set()
     texts: set[tuple[str, str]] = set()
     register: dict[str, Any] = {}
-    ordered = sorted((macro for macro in source.macros.values() if macro.parameters is None),
-                     key=lambda macro: macro.position) if comments.words else []
+    ordered = (
+        sorted(
+            (macro for macro in source.macros.values() if macro.parameters is None),
+            key=lambda macro: macro.position,
+        )
+        if comments.words
+        else []
+    )
     for macro in ordered:
         note, words = comments.notes.get(macro.position, ""), comments.words.get(macro.position, {})
         place = source.macros.get(f"{macro.name.removesuffix('__SHIFT')}__MASK")
@@ -586,26 +801,49 @@ def _annotated(source: Source, values: Mapping[str, int], comments: Comments,
             names = enums.setdefault(words["enum"], {})
             text = words.get("name", macro.name)
             if value < 0 or value in names or (words["enum"], text) in texts:
-                raise ValueError(f"{where}: enum {words['enum']}: got {text} = {value}, allowed is each name and each "
-                                 "number from 0 once")
+                raise ValueError(
+                    f"{where}: enum {words['enum']}: got {text} = {value}, allowed is each name "
+                    "and each "
+                    "number from 0 once"
+                )
             names[value] = text
             texts.add((words["enum"], text))
         elif "block" in words:
             if value < 0 or value % WORD_BYTES:
-                raise ValueError(f"{where}: register {macro.name}: got offset {value}, allowed is a multiple of "
-                                 f"{WORD_BYTES} from 0")
-            register = {"block": words["block"], "offset": value, "register": words.get("register", "")}
+                raise ValueError(
+                    f"{where}: register {macro.name}: got offset {value}, allowed is a multiple of "
+                    f"{WORD_BYTES} from 0"
+                )
+            register = {
+                "block": words["block"],
+                "offset": value,
+                "register": words.get("register", ""),
+            }
             chunks.append((macro.position, []))
         elif not register:
-            raise ValueError(f"{where}: field {macro.name}: got it before any register, allowed is behind its register")
+            raise ValueError(
+                f"{where}: field {macro.name}: got it before any register, allowed is behind its "
+                "register"
+            )
         else:
             runs = runs_of(value)
-            if len(runs) != 1 or value >= 2 ** WORD_BITS:
-                raise ValueError(f"{where}: field {macro.name}: got mask {value:#x}, allowed is one run of bits of a "
-                                 "word")
+            if len(runs) != 1 or value >= 2**WORD_BITS:
+                raise ValueError(
+                    f"{where}: field {macro.name}: got mask {value:#x}, allowed is one run of bits "
+                    "of a "
+                    "word"
+                )
             columns = {name: said for name, said in words.items() if name in COLUMNS}
-            chunks[-1][1].append({**register, "field": macro.name.removesuffix("__MASK"), "lsb": runs[0][0],
-                                  "width": runs[0][1], **({"note": note} if note else {}), **columns})
+            chunks[-1][1].append(
+                {
+                    **register,
+                    "field": macro.name.removesuffix("__MASK"),
+                    "lsb": runs[0][0],
+                    "width": runs[0][1],
+                    **({"note": note} if note else {}),
+                    **columns,
+                }
+            )
     return chunks, enums, taken
 
 
@@ -629,7 +867,7 @@ def _inline(source: Source) -> dict[str, str]:
 def _reading(unit: Unit, roles: Roles, lost: Sequence[Lost], layout: Layout) -> Reading:
     """Which lines of the file are explained, and what is lost."""
     source = unit.source
-    text = source.text[source.own:]
+    text = source.text[source.own :]
     starts = [source.own, *(source.own + match.end() for match in re.finditer("\n", text))]
     split = text.split("\n")
     lines = {n for n, line in enumerate(split) if line.strip()}
@@ -641,11 +879,23 @@ def _reading(unit: Unit, roles: Roles, lost: Sequence[Lost], layout: Layout) -> 
         if end > source.own:
             lines -= {*cover(max(start, source.own), end)} - {bisect_right(starts, end) - 1}
     skipped = {unit.span(wrong.position) for _, wrong in layout.skipped}
-    spans = [*source.directives, *(span for span in unit.spans if span not in skipped),
-             *((macro.position, macro.end) for name, macro in source.macros.items() if name not in roles.unexplained),
-             *(match.span() for match in INLINE.finditer(source.code))]
+    spans = [
+        *source.directives,
+        *(span for span in unit.spans if span not in skipped),
+        *(
+            (macro.position, macro.end)
+            for name, macro in source.macros.items()
+            if name not in roles.unexplained
+        ),
+        *(match.span() for match in INLINE.finditer(source.code)),
+    ]
     explained = {n for start, end in spans if start >= source.own for n in cover(start, end)}
-    return Reading(len(lines), len(lines & explained),
-                   tuple((kind, name, source.where(position), why) for kind, name, position, why in lost),
-                   tuple((f"line {n + 1}", " ".join(split[n].split())[:120])
-                         for n in sorted(lines - explained)[:MOST_SHOWN]))
+    return Reading(
+        len(lines),
+        len(lines & explained),
+        tuple((kind, name, source.where(position), why) for kind, name, position, why in lost),
+        tuple(
+            (f"line {n + 1}", " ".join(split[n].split())[:120])
+            for n in sorted(lines - explained)[:MOST_SHOWN]
+        ),
+    )

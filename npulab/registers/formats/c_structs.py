@@ -1,7 +1,8 @@
 """Structs of C as libclang lays them out for a little-endian machine of 64 bits, as rows of a
 register map.
 
-========================= =============================================================================================
+=========================
+=============================================================================================
 ``uint32_t x : 3``        a field; a bit-field that would cross the unit of its declared type begins the next one, and
                           leaves a silent hole, which a UserWarning tells
 ``int``, ``float``        ``signed``, ``f32``; a pointer is an address of 64 bits
@@ -11,7 +12,8 @@ register map.
 ``union``                 the one member that is more than plain words of the same bits; several that overlap are
                           alternatives, each a feature
 ``uint32_t : 5``          a row without a name
-========================= =============================================================================================
+=========================
+=============================================================================================
 
 A block for each struct that no other struct of the file holds, named by its tag. One that is not
 understood is left out and named.
@@ -30,15 +32,20 @@ from typing import Any, NamedTuple
 from npulab.registers.fields import WORD_BYTES, pieces
 from npulab.registers.formats.c_text import Unit, Wrong
 
-MOST_BITS = 2 ** 24  # of a struct
-MOST_ELEMENTS, MOST_RUNS, MOST_DIMENSIONS, MOST_NAME, MOST_DEPTH = 2 ** 14, 2 ** 16, 8, 512, 64
-FAR = 2 ** 9  # characters from a member's name to the end of its attributes
+MOST_BITS = 2**24  # of a struct
+MOST_ELEMENTS, MOST_RUNS, MOST_DIMENSIONS, MOST_NAME, MOST_DEPTH = 2**14, 2**16, 8, 512, 64
+FAR = 2**9  # characters from a member's name to the end of its attributes
 # of a type that is no struct: the value column, whether an address, whether plain words
-PLAIN = {"POINTER": ("", True, False), "FLOAT": ("f32", False, False),
-         **dict.fromkeys(["UCHAR", "USHORT", "UINT", "ULONG", "ULONGLONG", "CHAR_U", "CHAR_S"], ("", False, True)),
-         **dict.fromkeys(["SCHAR", "SHORT", "INT", "LONG", "LONGLONG"], ("signed", False, False)),
-         **dict.fromkeys(["HALF", "FLOAT16"], ("f16", False, False)),
-         **dict.fromkeys(["BOOL", "DOUBLE"], ("", False, False))}
+PLAIN = {
+    "POINTER": ("", True, False),
+    "FLOAT": ("f32", False, False),
+    **dict.fromkeys(
+        ["UCHAR", "USHORT", "UINT", "ULONG", "ULONGLONG", "CHAR_U", "CHAR_S"], ("", False, True)
+    ),
+    **dict.fromkeys(["SCHAR", "SHORT", "INT", "LONG", "LONGLONG"], ("signed", False, False)),
+    **dict.fromkeys(["HALF", "FLOAT16"], ("f16", False, False)),
+    **dict.fromkeys(["BOOL", "DOUBLE"], ("", False, False)),
+}
 
 
 class Run(NamedTuple):
@@ -82,18 +89,24 @@ class Struct(NamedTuple):
 
 @dataclass
 class Layout:
-    """Structs and enums of a unit; ``lost`` keeps what is to be told, ``skipped`` what is left out."""
+    """Structs and enums of a unit; ``lost`` keeps what is to be told, ``skipped`` what is left
+    out.
+    """
 
     unit: Unit
     enum_names: Mapping[str, str] = field(default_factory=dict)  # by tag, as annotations say
-    texts: Mapping[tuple[str, str], str] = field(default_factory=dict)  # of enumerators, by tag and name
+    texts: Mapping[tuple[str, str], str] = field(
+        default_factory=dict
+    )  # of enumerators, by tag and name
     lost: dict[str, None] = field(default_factory=dict)
     skipped: list[tuple[str, Wrong]] = field(default_factory=list)
     enums: dict[str, dict[int, str]] = field(default_factory=dict)
     laid: dict[int, Laid | NotUnderstoodError] = field(default_factory=dict)
     held: set[int] = field(default_factory=set)
     odd: dict[int, bool] = field(default_factory=dict)
-    enum_of: dict[int, str] = field(default_factory=dict)  # the value column, by the enum's position
+    enum_of: dict[int, str] = field(
+        default_factory=dict
+    )  # the value column, by the enum's position
 
     @cached_property
     def aligns(self) -> bool:
@@ -120,7 +133,11 @@ class Layout:
         for cursor, name in tops.values():
             if cursor.kind.name == "ENUM_DECL":
                 self.enum(cursor, name)
-        made = [(cursor, name, self._top(cursor)) for cursor, name in tops.values() if cursor.kind.name != "ENUM_DECL"]
+        made = [
+            (cursor, name, self._top(cursor))
+            for cursor, name in tops.values()
+            if cursor.kind.name != "ENUM_DECL"
+        ]
         out = []
         for cursor, name, laid in made:
             span = self.unit.span(self.unit.position(cursor.location))
@@ -132,9 +149,11 @@ class Layout:
 
     def _what(self, start: int) -> str:
         """What begins at a position, for people."""
-        head = re.compile(r"(?:typedef\s+)?((?:[A-Za-z_]\w*\s*){1,4})\{?").match(self.unit.source.code, start)
+        head = re.compile(r"(?:typedef\s+)?((?:[A-Za-z_]\w*\s*){1,4})\{?").match(
+            self.unit.source.code, start
+        )
         span = self.unit.span(start) or (start, start)
-        tail = re.compile(r"([A-Za-z_]\w*)\s*;\s*$").search(self.unit.source.code[start:span[1]])
+        tail = re.compile(r"([A-Za-z_]\w*)\s*;\s*$").search(self.unit.source.code[start : span[1]])
         words = head[1].split() if head else []
         if len(words) > 1:
             return " ".join(words[:2])
@@ -165,8 +184,10 @@ class Layout:
                 continue
             text, number = self.texts.get((tag, one.spelling), one.spelling), one.enum_value
             if number < 0 or number in values or text in texts:
-                self.lost[f"not carried over: {text} = {number} of enum {name or 'without a name'}" + (
-                    f", which is {values[number]} too" if number in values else "")] = None
+                self.lost[
+                    f"not carried over: {text} = {number} of enum {name or 'without a name'}"
+                    + (f", which is {values[number]} too" if number in values else "")
+                ] = None
                 continue
             values[number] = text
             texts.add(text)
@@ -174,9 +195,13 @@ class Layout:
         span = self.unit.span(self.unit.position(cursor.location))
         if span is None:
             self.lost[f"not carried over: enum {known}, which nobody declares"] = None
-        bad = span is None or (span[0] in self.unit.wrong and self.unit.source.code[span[0]:span[0] + 4] == "enum")
+        bad = span is None or (
+            span[0] in self.unit.wrong and self.unit.source.code[span[0] : span[0] + 4] == "enum"
+        )
         if name and not bad and self.enums.setdefault(known, values) != values:
-            known = next(f"{name}_{n}" for n in range(2, MOST_RUNS) if f"{name}_{n}" not in self.enums)
+            known = next(
+                f"{name}_{n}" for n in range(2, MOST_RUNS) if f"{name}_{n}" not in self.enums
+            )
             self.enums[known] = values
         self.enum_of[place] = f"enum:{known}" if known in self.enums else ""
         return self.enum_of[place]
@@ -204,13 +229,20 @@ class Layout:
         kind, union = cursor.type, cursor.kind.name == "UNION_DECL"
         size = 8 * kind.get_size()
         if not 0 <= size <= MOST_BITS:
-            raise NotUnderstoodError(f"got a struct of {size // 8} bytes, at most {MOST_BITS // 8} are allowed"
-                                     if size > 0 else "its size is not known")
+            raise NotUnderstoodError(
+                f"got a struct of {size // 8} bytes, at most {MOST_BITS // 8} are allowed"
+                if size > 0
+                else "its size is not known"
+            )
         members: list[tuple[list[Run], bool, str, int]] = []
         total, end, odd = 0, 0, self._odd(cursor)
         for member in kind.get_fields():
             position, name = self.position(member), "" if unnamed(member) else member.spelling
-            start = self._start(cursor, member, 0 if union else end) if odd else member.get_field_offsetof()
+            start = (
+                self._start(cursor, member, 0 if union else end)
+                if odd
+                else member.get_field_offsetof()
+            )
             try:
                 runs, plain, length = self._member(member, name, position, start)
             except NotUnderstoodError as error:
@@ -219,37 +251,50 @@ class Layout:
             members.append((runs, plain, name, position))
             total += len(runs)
             if total > MOST_RUNS:
-                raise NotUnderstoodError(f"got more than {MOST_RUNS} fields, at most {MOST_RUNS} are allowed")
+                raise NotUnderstoodError(
+                    f"got more than {MOST_RUNS} fields, at most {MOST_RUNS} are allowed"
+                )
         align = 8 * kind.get_align()
         size = -(-end // align) * align if odd else size
         if union:
-            return Laid(tuple(alternatives(members)), size, all(plain for _, plain, *_ in members), align)
+            return Laid(
+                tuple(alternatives(members)), size, all(plain for _, plain, *_ in members), align
+            )
         return Laid(tuple(run for runs, *_ in members for run in runs), size, False, align)
 
     def _odd(self, cursor: Any) -> bool:
-        """Whether a record has a bit-field with ``aligned``, which GCC and clang lay out differently."""
+        """Whether a record has a bit-field with ``aligned``, which GCC and clang lay out
+        differently.
+        """
         place = cursor.location.offset
         if not self.aligns:
             return False
         if place not in self.odd:
             self.odd[place] = False
             self.odd[place] = any(
-                any(child.kind.name == "ALIGNED_ATTR" for child in member.get_children()) if member.is_bitfield()
-                else (record := element(member.type)).kind.name == "RECORD" and self._odd(record.get_declaration())
-                for member in cursor.type.get_fields())
+                any(child.kind.name == "ALIGNED_ATTR" for child in member.get_children())
+                if member.is_bitfield()
+                else (record := element(member.type)).kind.name == "RECORD"
+                and self._odd(record.get_declaration())
+                for member in cursor.type.get_fields()
+            )
         return self.odd[place]
 
     def _start(self, cursor: Any, member: Any, at: int) -> int:
         """Where GCC puts a member of such a record, behind what ends at a bit."""
         limit = 8 * self.unit.source.pack(self.unit.position(cursor.location))
         own = {child.kind.name: child for child in member.get_children()}
-        packed = "PACKED_ATTR" in own or any(child.kind.name == "PACKED_ATTR" for child in cursor.get_children())
+        packed = "PACKED_ATTR" in own or any(
+            child.kind.name == "PACKED_ATTR" for child in cursor.get_children()
+        )
         most, asked = 8 if packed else limit, 0
         if attribute := own.get("ALIGNED_ATTR"):
-            text = self.unit.source.code[self.position(member):][:FAR]
+            text = self.unit.source.code[self.position(member) :][:FAR]
             found = re.search(r"aligned(?:__)?\s*\(\s*(\d{1,4})\s*\)", text)
             if found is None:
-                raise NotUnderstoodError(f"member {member.spelling}: got {attribute.spelling!r}, allowed is a number")
+                raise NotUnderstoodError(
+                    f"member {member.spelling}: got {attribute.spelling!r}, allowed is a number"
+                )
             asked = min(8 * int(found[1]), limit) if limit else 8 * int(found[1])
         kind = element(member.type)
         size, natural = 8 * kind.get_size(), 8 * kind.get_align()
@@ -273,9 +318,13 @@ class Layout:
 
     def position(self, member: Any) -> int:
         """Where a member's name stands; of bits without a name, where they end."""
-        return self.unit.position(member.location if member.spelling else member.extent.end) - (not member.spelling)
+        return self.unit.position(member.location if member.spelling else member.extent.end) - (
+            not member.spelling
+        )
 
-    def _member(self, member: Any, name: str, position: int, start: int) -> tuple[list[Run], bool, int]:
+    def _member(
+        self, member: Any, name: str, position: int, start: int
+    ) -> tuple[list[Run], bool, int]:
         """Runs of a member that begins at a bit, whether it is plain words, its bits."""
         kind, counts = member.type.get_canonical(), list[int]()
         if member.is_bitfield():
@@ -289,8 +338,10 @@ class Layout:
             kind = kind.element_type.get_canonical()
         total = math.prod(counts)
         if total > MOST_ELEMENTS or len(counts) > MOST_DIMENSIONS:
-            raise NotUnderstoodError(f"array {name}: got {total} elements in {len(counts)} dimensions, at most "
-                                     f"{MOST_ELEMENTS} in {MOST_DIMENSIONS} are allowed")
+            raise NotUnderstoodError(
+                f"array {name}: got {total} elements in {len(counts)} dimensions, at most "
+                f"{MOST_ELEMENTS} in {MOST_DIMENSIONS} are allowed"
+            )
         size = 8 * kind.get_size()
         if kind.kind.name == "RECORD":
             record = kind.get_declaration()
@@ -298,25 +349,41 @@ class Layout:
             try:
                 laid = self.record(record)
             except NotUnderstoodError as error:
-                raise NotUnderstoodError(f"member {name}: {error}" if name else str(error)) from None
+                raise NotUnderstoodError(
+                    f"member {name}: {error}" if name else str(error)
+                ) from None
             inner, plain, size = laid.runs, laid.plain, laid.size
         else:
             value, address, plain = self._plain(kind, name)
             inner = (Run(0, size, "", value, address, position),)
         if total * max(1, len(inner)) > MOST_RUNS:
-            raise NotUnderstoodError(f"array {name}: got {total} elements of {len(inner)} fields, at most {MOST_RUNS} "
-                                     "fields are allowed")
+            raise NotUnderstoodError(
+                f"array {name}: got {total} elements of {len(inner)} fields, at most {MOST_RUNS} "
+                "fields are allowed"
+            )
         runs, is_record = [], kind.kind.name == "RECORD"
         for n in range(total):
             indexed = name + index(n, counts)
             for run in inner:
-                full = "" if is_record and not run.name else ".".join(filter(None, (indexed, run.name)))
+                full = (
+                    ""
+                    if is_record and not run.name
+                    else ".".join(filter(None, (indexed, run.name)))
+                )
                 if len(full) > MOST_NAME:
-                    raise NotUnderstoodError(f"member {name[:40]}: got a name of {len(full)} characters with those "
-                                             f"around it, at most {MOST_NAME} are allowed")
+                    raise NotUnderstoodError(
+                        f"member {name[:40]}: got a name of {len(full)} characters with those "
+                        f"around it, at most {MOST_NAME} are allowed"
+                    )
                 feature = ".".join(filter(None, (name, run.feature))) if run.feature else ""
-                runs.append(run._replace(start=start + n * size + run.start, name=full, feature=feature,
-                                         position=run.position if is_record else position))
+                runs.append(
+                    run._replace(
+                        start=start + n * size + run.start,
+                        name=full,
+                        feature=feature,
+                        position=run.position if is_record else position,
+                    )
+                )
         return runs, plain, total * size
 
     def _plain(self, kind: Any, name: str) -> tuple[str, bool, bool]:
@@ -325,8 +392,10 @@ class Layout:
             return self.enum(kind.get_declaration(), name), False, False
         if kind.kind.name in PLAIN:
             return PLAIN[kind.kind.name]
-        raise NotUnderstoodError(f"member {name}: got the type {kind.spelling}, allowed are integers, float, enums, "
-                                 "structs, pointers and arrays of them")
+        raise NotUnderstoodError(
+            f"member {name}: got the type {kind.spelling}, allowed are integers, float, enums, "
+            "structs, pointers and arrays of them"
+        )
 
 
 def unnamed(cursor: Any) -> bool:
@@ -351,8 +420,12 @@ def alternatives(members: Sequence[tuple[list[Run], bool, str, int]]) -> list[Ru
     """The runs of a union: of its members that are more than plain words, as features where they
     overlap; of what others have beyond them the bits."""
     chosen = [one for one in members if not one[1]] or [*members[:1]]
-    owners = sorted((run.start, run.start + run.width, n) for n, (runs, *_) in enumerate(chosen) for run in runs
-                    if run.name)
+    owners = sorted(
+        (run.start, run.start + run.width, n)
+        for n, (runs, *_) in enumerate(chosen)
+        for run in runs
+        if run.name
+    )
     clash, last = False, (0, -1)
     for start, end, n in owners:
         clash |= start < last[0] and n != last[1]
@@ -363,7 +436,10 @@ def alternatives(members: Sequence[tuple[list[Run], bool, str, int]]) -> list[Ru
         runs = []
         for n, (inner, _, name, _) in enumerate(chosen):
             feature = name or next((run.name for run in inner if run.name), f"member{n}")
-            runs += [run._replace(feature=f"{feature}.{run.feature}" if run.feature else feature) for run in inner]
+            runs += [
+                run._replace(feature=f"{feature}.{run.feature}" if run.feature else feature)
+                for run in inner
+            ]
     covered = max((run.start + run.width for run in runs), default=0)
     for inner, _, _, position in members:
         end = max((run.start + run.width for run in inner), default=0)
@@ -393,7 +469,10 @@ def holes(laid: Laid) -> list[tuple[int, int, int]]:
     [(0, 30, 2)]
     """
     out, done = [], 0
-    for start, end in [*sorted((run.start, run.start + run.width) for run in laid.runs), (laid.size, laid.size)]:
+    for start, end in [
+        *sorted((run.start, run.start + run.width) for run in laid.runs),
+        (laid.size, laid.size),
+    ]:
         if start > done:
             out += [(word, lsb, width) for word, lsb, width, _ in pieces(done, start - done)]
         done = max(done, end)
@@ -411,8 +490,15 @@ def rows_of(block: str, laid: Laid, base: int = 0) -> Iterator[tuple[dict[str, A
     for run in laid.runs:
         parts = [*pieces(run.start, run.width)]
         for word, lsb, width, at in parts:
-            row: dict[str, Any] = {"block": block, "offset": base + WORD_BYTES * word, "field": run.name, "lsb": lsb,
-                                   "width": width, "value": run.value if run.name else "", "feature": run.feature}
+            row: dict[str, Any] = {
+                "block": block,
+                "offset": base + WORD_BYTES * word,
+                "field": run.name,
+                "lsb": lsb,
+                "width": width,
+                "value": run.value if run.name else "",
+                "feature": run.feature,
+            }
             if len(parts) > 1 and run.name:
                 row["at"] = at
             if run.address and run.name:

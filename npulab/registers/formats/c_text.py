@@ -18,38 +18,70 @@ from typing import Any, NamedTuple
 from npulab.support.extras import needed
 from npulab.support.files import read_bounded, text_of
 
-MOST_BYTES = 2 ** 24  # of a file
-MOST_MACROS, MOST_COMMENTS, MOST_CONDITIONS = 2 ** 18, 2 ** 18, 2 ** 14
-MOST_GROWTH = 2 ** 12  # tokens that a macro becomes
-MOST_MEMBER = 2 ** 11  # characters of a member or of a macro's body
+MOST_BYTES = 2**24  # of a file
+MOST_MACROS, MOST_COMMENTS, MOST_CONDITIONS = 2**18, 2**18, 2**14
+MOST_GROWTH = 2**12  # tokens that a macro becomes
+MOST_MEMBER = 2**11  # characters of a member or of a macro's body
 MOST_DEPTH = 32  # of braces and parentheses
 LITERAL = re.compile(r"\(*\s*(0[xX][0-9a-fA-F]{1,16}|0|[1-9]\d{0,18})(?:[uUlL]{1,3})?\s*\)*")
 NAME = re.compile(r"[A-Za-z_]\w*")
-SKIPPED = re.compile(r"//(?:[^\n\\]++|\\[\s\S])*+|/\*[\s\S]*?(?:\*/|\Z)|"
-                     r"\"(?:\\.|[^\"\\\n])*+\"?|'(?:\\.|[^'\\\n]){1,4}'")
+SKIPPED = re.compile(
+    r"//(?:[^\n\\]++|\\[\s\S])*+|/\*[\s\S]*?(?:\*/|\Z)|"
+    r"\"(?:\\.|[^\"\\\n])*+\"?|'(?:\\.|[^'\\\n]){1,4}'"
+)
 DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(\w*)((?:[^\n\\]++|\\[\s\S])*+)", re.MULTILINE)
 DEFINE = re.compile(r"\s*([A-Za-z_]\w{0,254}+)(?!\w)(\(([^()]*)\))?(.*)", re.DOTALL)
-CONSTANT = re.compile(r"(?<![\w,(*] )(?<![\w,(*])(?:(?:static|inline|extern|constexpr|const)\s+)*(?:constexpr|const)\s+"
-                      r"(?:(?:std::)?u?int\d*(?:_t)?|u\d+|unsigned(?:\s+(?:int|long))?|auto|size_t)\s+(?:const\s+)?"
-                      r"([A-Za-z_]\w*)\s*=([^;{}\"',]+);")
-FUNCTION = re.compile(r"\bstatic\s+inline\s+(?:u?int\d*(?:_t)?|u\d+|unsigned(?:\s+int)?)\s+([A-Za-z_]\w*)"
-                      r"\s*\(([\w\s,]*)\)\s*\{\s*return\b([^;{}\"']+);\s*\}")
+CONSTANT = re.compile(
+    r"(?<![\w,(*] )(?<![\w,(*])(?:(?:static|inline|extern|constexpr|const)\s+)*(?:constexpr|const)\s+"
+    r"(?:(?:std::)?u?int\d*(?:_t)?|u\d+|unsigned(?:\s+(?:int|long))?|auto|size_t)\s+(?:const\s+)?"
+    r"([A-Za-z_]\w*)\s*=([^;{}\"',]+);"
+)
+FUNCTION = re.compile(
+    r"\bstatic\s+inline\s+(?:u?int\d*(?:_t)?|u\d+|unsigned(?:\s+int)?)\s+([A-Za-z_]\w*)"
+    r"\s*\(([\w\s,]*)\)\s*\{\s*return\b([^;{}\"']+);\s*\}"
+)
 CONDITIONS = ("if", "ifdef", "ifndef", "elif", "elifdef", "elifndef", "else", "endif")
 # a struct, union or enum with its body; STRUCT where a macro of the file is one of these words
-HEAD = (r"\b(?:typedef\s+)?(?:(?:const|volatile|static)\s+)*(?:{words})\b"
-        r"(?:\s+(?:__\w+\s*\((?:[^()]|\([^()]*\)){{0,200}}\)|[A-Za-z_]\w*)){{0,4}}+(?:\s*:\s*\w+)?\s*\{{")
-TAIL = re.compile(r"(?:\s*__\w+\s*(?:\((?:[^()]|\((?:[^()]|\([^()]*\)){0,200}\)){0,200}\))?){0,8}+"
-                  r"(?:[\s,*]*[A-Za-z_]\w*\s*(?:\[\w*\]\s*)*+(?:\((?:[^()]|\([^()]*\)){0,200}\))?){0,4}+\s*;")
+HEAD = (
+    r"\b(?:typedef\s+)?(?:(?:const|volatile|static)\s+)*(?:{words})\b"
+    r"(?:\s+(?:__\w+\s*\((?:[^()]|\([^()]*\)){{0,200}}\)|[A-Za-z_]\w*)){{0,4}}+(?:\s*:\s*\w+)?\s*\{{"
+)
+TAIL = re.compile(
+    r"(?:\s*__\w+\s*(?:\((?:[^()]|\((?:[^()]|\([^()]*\)){0,200}\)){0,200}\))?){0,8}+"
+    r"(?:[\s,*]*[A-Za-z_]\w*\s*(?:\[\w*\]\s*)*+(?:\((?:[^()]|\([^()]*\)){0,200}\))?){0,4}+\s*;"
+)
 TYPEDEF = re.compile(r"\btypedef\b[^;{}]{1,400};")
 BRACES = re.compile(r"[{}();]")
-SPACES = {ord(one): " " for one in "\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u200b"
-          "\u202f\u205f\u3000\ufeff\u2060\f\v"} | {ord(one): "\n" for one in "\u2028\u2029\x85"}
+SPACES = {
+    ord(one): " "
+    for one in "\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u200b"
+    "\u202f\u205f\u3000\ufeff\u2060\f\v"
+} | {ord(one): "\n" for one in "\u2028\u2029\x85"}
 ASKED = re.compile(r"\(--define (\w+=\w+)\)$")  # at the end of a reason
 INCLUDE = re.compile(r"\s*([<\"][^>\"\n]{1,255}[>\"])")
 # headers of C itself, whose types are known
-STANDARD = {"assert.h", "inttypes.h", "limits.h", "math.h", "stdbool.h", "stddef.h", "stdint.h", "stdio.h", "stdlib.h",
-            "string.h"}
-OPTIONS = ["-x", "c", "-std=c2x", "-target", "x86_64-linux-gnu", "-nostdinc", "-ferror-limit=0", "-w"]
+STANDARD = {
+    "assert.h",
+    "inttypes.h",
+    "limits.h",
+    "math.h",
+    "stdbool.h",
+    "stddef.h",
+    "stdint.h",
+    "stdio.h",
+    "stdlib.h",
+    "string.h",
+}
+OPTIONS = [
+    "-x",
+    "c",
+    "-std=c2x",
+    "-target",
+    "x86_64-linux-gnu",
+    "-nostdinc",
+    "-ferror-limit=0",
+    "-w",
+]
 
 GIVEN = Path(__file__).with_name("c_given.h")  # what headers take from others
 
@@ -57,7 +89,9 @@ GIVEN = Path(__file__).with_name("c_given.h")  # what headers take from others
 @cache
 def given() -> dict[str, tuple[str, bool]]:
     """The lines that say what headers take from others, and whether each is a type, by name."""
-    lines = re.finditer(r"^(?:#define (\w+)|typedef .*?(\w+);).*", GIVEN.read_text(encoding="utf-8"), re.MULTILINE)
+    lines = re.finditer(
+        r"^(?:#define (\w+)|typedef .*?(\w+);).*", GIVEN.read_text(encoding="utf-8"), re.MULTILINE
+    )
     return {line[1] or line[2]: (line[0], line[1] is None) for line in lines}
 
 
@@ -107,12 +141,18 @@ class Source:
 
     @property
     def unread(self) -> list[tuple[str, int]]:
-        """What the file includes that was not given with it, and where; headers of C itself left out."""
+        """What the file includes that was not given with it, and where; headers of C itself left
+        out.
+        """
         given_too = {path.name for _, path in self.files[:-1]}
         found: list[tuple[str, int]] = []
         for match in DIRECTIVE.finditer(self.text, self.own):
             named = INCLUDE.match(match[2]) if match[1] == "include" else None
-            if named and named[1][1:-1] not in STANDARD and Path(named[1][1:-1]).name not in given_too:
+            if (
+                named
+                and named[1][1:-1] not in STANDARD
+                and Path(named[1][1:-1]).name not in given_too
+            ):
                 found.append((named[1], match.start()))
         return found
 
@@ -168,7 +208,11 @@ def read_source(path: Path, define: Sequence[str] = (), include: Sequence[Path] 
 
 def _define(text: str) -> str:
     name, sign, value = text.partition("=")
-    if not re.fullmatch(r"[A-Za-z_]\w*(\([\w\s,]*\))?", name) or "\n" in text or len(text) > MOST_MEMBER:
+    if (
+        not re.fullmatch(r"[A-Za-z_]\w*(\([\w\s,]*\))?", name)
+        or "\n" in text
+        or len(text) > MOST_MEMBER
+    ):
         raise ValueError(f"define: got {text[:80]!r}, allowed is NAME=VALUE")
     return f"#define {name} {value if sign else 1}"
 
@@ -181,11 +225,21 @@ def _without_comments(text: str, path: Path) -> tuple[str, list[Comment]]:
             continue
         if match[0][1] == "*" and (len(match[0]) < 4 or not match[0].endswith("*/")):
             line = text.count("\n", 0, match.start()) + 1
-            raise ValueError(f"{path}, line {line}: got a comment without its end, allowed is one that ends in */")
+            raise ValueError(
+                f"{path}, line {line}: got a comment without its end, allowed is one that ends in "
+                "*/"
+            )
         if len(comments) >= MOST_COMMENTS:
-            raise ValueError(f"{path}: got more than {MOST_COMMENTS} comments, at most {MOST_COMMENTS} are allowed")
-        comments.append(Comment(match.start(), match.end(), match[0][2:-2] if match[0][1] == "*" else match[0][2:]))
-        pieces += [text[done:match.start()], blank(match[0])]
+            raise ValueError(
+                f"{path}: got more than {MOST_COMMENTS} comments, at most {MOST_COMMENTS} are "
+                "allowed"
+            )
+        comments.append(
+            Comment(
+                match.start(), match.end(), match[0][2:-2] if match[0][1] == "*" else match[0][2:]
+            )
+        )
+        pieces += [text[done : match.start()], blank(match[0])]
         done = match.end()
     # the same length in ASCII: code has nothing else, and positions are bytes too
     return "".join([*pieces, text[done:]]).encode("ascii", "replace").decode("ascii"), comments
@@ -197,7 +251,9 @@ def blank(text: str) -> str:
     >>> blank("a /* b")
     '      '
     """
-    return "\n".join(" " * len(line) for line in text.split("\n")) if "\n" in text else " " * len(text)
+    return (
+        "\n".join(" " * len(line) for line in text.split("\n")) if "\n" in text else " " * len(text)
+    )
 
 
 # conditions
@@ -206,8 +262,12 @@ def blank(text: str) -> str:
 def _conditions(source: Source) -> Source:
     """The source with its directives carried out; the compiler says which conditions hold."""
     directives = [*DIRECTIVE.finditer(source.code)]
-    made = {n: found for n, match in enumerate(directives) if match[1] in ("define", "undef")
-            and (found := DEFINE.match(match[2].replace("\\\n", " ")))}
+    made = {
+        n: found
+        for n, match in enumerate(directives)
+        if match[1] in ("define", "undef")
+        and (found := DEFINE.match(match[2].replace("\\\n", " ")))
+    }
     holds = _holding(source, directives, made)
     macros: dict[str, Macro] = {}
     packs: list[tuple[int, str]] = []
@@ -223,45 +283,79 @@ def _conditions(source: Source) -> Source:
         reads = holds.get(n, reads)
         if reads and word == "define" and n in made:
             if len(macros) >= MOST_MACROS:
-                raise ValueError(f"{source.where(start)}: got more than {MOST_MACROS} macros, at most "
-                                 f"{MOST_MACROS} are allowed")
+                raise ValueError(
+                    f"{source.where(start)}: got more than {MOST_MACROS} macros, at most "
+                    f"{MOST_MACROS} are allowed"
+                )
             name, brackets, inner, body = made[n].groups()
             names = None if brackets is None else tuple(one.strip() for one in inner.split(","))
             macros.pop(name, None)
             macros[name] = Macro(name, names, body.strip(), start, end)
         elif reads and n in made:
             macros.pop(made[n][1], None)
-        elif reads and word == "pragma" and re.match(r"\s*pack\s*\(", rest := match[2].replace("\\\n", " ")):
+        elif (
+            reads
+            and word == "pragma"
+            and re.match(r"\s*pack\s*\(", rest := match[2].replace("\\\n", " "))
+        ):
             packs.append((start, f"#pragma {rest.strip()}"))
     if not reads:
         left_out.append((done, len(source.code)))
     for match in CONSTANT.finditer(source.code) if "const" in source.code else ():
-        macros.setdefault(match[1], Macro(match[1], None, " ".join(match[2].split()), match.start(), match.end()))
+        macros.setdefault(
+            match[1], Macro(match[1], None, " ".join(match[2].split()), match.start(), match.end())
+        )
     for match in FUNCTION.finditer(source.code) if "inline" in source.code else ():
         words = tuple(re.findall(r"(\w+)\s*(?:,|$)", match[2]))
-        macros.setdefault(match[1], Macro(match[1], None if words in ((), ("void",)) else words,
-                                          " ".join(match[3].split()), match.start(), match.end()))
+        macros.setdefault(
+            match[1],
+            Macro(
+                match[1],
+                None if words in ((), ("void",)) else words,
+                " ".join(match[3].split()),
+                match.start(),
+                match.end(),
+            ),
+        )
     pieces.append(source.code[done:] if reads else blank(source.code[done:]))
     plain = tuple(match.span() for match in directives if match[1] != "define")
-    return Source(source.path, "".join(pieces), source.comments, macros, tuple(packs), source.files, source.defines,
-                  tuple(left_out), plain, source.code)
+    return Source(
+        source.path,
+        "".join(pieces),
+        source.comments,
+        macros,
+        tuple(packs),
+        source.files,
+        source.defines,
+        tuple(left_out),
+        plain,
+        source.code,
+    )
 
 
-def _holding(source: Source, directives: Sequence[re.Match[str]], made: Mapping[int, re.Match[str]],
-             ) -> dict[int, bool]:
+def _holding(
+    source: Source,
+    directives: Sequence[re.Match[str]],
+    made: Mapping[int, re.Match[str]],
+) -> dict[int, bool]:
     """Whether the text behind each condition is read, by number of the directive."""
     conditions = [n for n, match in enumerate(directives) if match[1] in CONDITIONS]
     if not conditions:
         return {}
     if len(conditions) > MOST_CONDITIONS:
-        raise ValueError(f"{source.path}: got more than {MOST_CONDITIONS} conditions, at most {MOST_CONDITIONS} are "
-                         "allowed")
+        raise ValueError(
+            f"{source.path}: got more than {MOST_CONDITIONS} conditions, at most {MOST_CONDITIONS} "
+            "are "
+            "allowed"
+        )
     asked = {*NAME.findall(" ".join(directives[n][2] for n in conditions))}
     bodies: dict[str, list[str]] = {}
     for found in made.values():
         bodies.setdefault(found[1], []).append(found[4])
     asked = _made_of(asked, bodies)
-    growing = _growing({name: Macro(name, (), " ".join(bodies[name]), 0, 0) for name in asked & bodies.keys()})
+    growing = _growing(
+        {name: Macro(name, (), " ".join(bodies[name]), 0, 0) for name in asked & bodies.keys()}
+    )
     lines, depth = [*_given(source, asked)], 0
     for n, match in enumerate(directives):
         word = match[1]
@@ -280,8 +374,11 @@ def _holding(source: Source, directives: Sequence[re.Match[str]], made: Mapping[
             lines.append(f"#{word} {rest}")
     lines += ["#endif"] * depth
     unit = _parsed("\n".join(lines), source.path)
-    here = {int(cursor.spelling.removeprefix("npulab_")) for cursor in unit.cursor.get_children()
-            if cursor.spelling.startswith("npulab_")}
+    here = {
+        int(cursor.spelling.removeprefix("npulab_"))
+        for cursor in unit.cursor.get_children()
+        if cursor.spelling.startswith("npulab_")
+    }
     return {n: n in here for n in conditions}
 
 
@@ -301,7 +398,11 @@ def _growing(macros: Mapping[str, Macro]) -> set[str]:
         stack = [first]
         while stack:
             name = stack[-1]
-            words = [word for word in NAME.findall(macros[name].body) if word in macros] if name not in sizes else []
+            words = (
+                [word for word in NAME.findall(macros[name].body) if word in macros]
+                if name not in sizes
+                else []
+            )
             missing = [word for word in words if word not in sizes and word not in stack]
             if missing and len(stack) < 2 * MOST_DEPTH:
                 stack.append(missing[0])
@@ -312,7 +413,13 @@ def _growing(macros: Mapping[str, Macro]) -> set[str]:
                 for word in words:
                     size += sizes.get(word, 1 if word in stack or word == name else MOST_GROWTH)
                     # its arguments are written again and again
-                    size *= max((macros[word].body.count(one) for one in macros[word].parameters or ()), default=1) or 1
+                    size *= (
+                        max(
+                            (macros[word].body.count(one) for one in macros[word].parameters or ()),
+                            default=1,
+                        )
+                        or 1
+                    )
                 sizes[name] = min(size, 2 * MOST_GROWTH)
     return {name for name, size in sizes.items() if size > MOST_GROWTH}
 
@@ -331,7 +438,9 @@ def _depth(text: str) -> int:
 
 
 def _parsed(text: str, path: Path) -> Any:
-    """A text, made of a file, as libclang reads it; raises MissingPackage with the extra to install."""
+    """A text, made of a file, as libclang reads it; raises MissingPackage with the extra to
+    install.
+    """
     cindex = needed("clang.cindex", f"{path}: reading C")
     try:
         return cindex.Index.create().parse("npulab.c", OPTIONS, [("npulab.c", text)])
@@ -343,7 +452,9 @@ def _given(source: Source, names: Iterable[str]) -> Iterator[str]:
     """Lines that say what the files take from elsewhere, where they do not say it themselves."""
     lines = given()
     asked = {*names, *NAME.findall(" ".join(source.defines))}
-    yield from (lines[name][0] for name in sorted(asked & lines.keys() - source.names) if not lines[name][1])
+    yield from (
+        lines[name][0] for name in sorted(asked & lines.keys() - source.names) if not lines[name][1]
+    )
     yield from source.defines
 
 
@@ -372,7 +483,7 @@ class Unit:
 
     def span(self, position: int) -> tuple[int, int] | None:
         """The declaration that a position is in."""
-        at = bisect_right(self.spans, (position, 2 ** 62)) - 1
+        at = bisect_right(self.spans, (position, 2**62)) - 1
         return self.spans[at] if at >= 0 and position < self.spans[at][1] else None
 
 
@@ -385,8 +496,17 @@ def read_unit(source: Source, probes: Mapping[str, str]) -> Unit:
     spans = [span for span in declarations(source, wrong) if span[0] not in wrong]
     same: dict[str, str] = {}  # of macros of one body the compiler is asked once
     texts = {name: macro.body for name, macro in source.macros.items() if macro.parameters is None}
-    twins = {name: twin for name in probes if name in texts and (twin := same.setdefault(NAME.sub(
-        lambda word: texts.get(word[0], word[0]), texts[name]), name)) != name}
+    twins = {
+        name: twin
+        for name in probes
+        if name in texts
+        and (
+            twin := same.setdefault(
+                NAME.sub(lambda word: texts.get(word[0], word[0]), texts[name]), name
+            )
+        )
+        != name
+    }
     probes = {name: text for name, text in probes.items() if name not in twins}
     if not spans and not probes:
         return Unit(source, (), (), wrong, 0, {}, {})
@@ -397,7 +517,9 @@ def read_unit(source: Source, probes: Mapping[str, str]) -> Unit:
         words = _made_of(words | bodies.keys(), bodies)
     used = {name: macro for name, macro in source.macros.items() if name in words}
     growing = _growing(used)
-    refused = {name: "it grows too far when macros are replaced" for name in probes if name in growing}
+    refused = {
+        name: "it grows too far when macros are replaced" for name in probes if name in growing
+    }
     probes = {name: text for name, text in probes.items() if text.partition("(")[0] not in growing}
     body = _body(source, spans, [macro for name, macro in used.items() if name not in growing])
     opaque: dict[str, str] = {}
@@ -409,7 +531,11 @@ def read_unit(source: Source, probes: Mapping[str, str]) -> Unit:
         text = "".join([before, body, *asked])
         unit = _parsed(text, source.path)
         errors = [error for error in unit.diagnostics if error.severity >= 3]
-        missing = {found[1] for error in errors if (found := re.match(r"unknown type name '(\w+)'", error.spelling))}
+        missing = {
+            found[1]
+            for error in errors
+            if (found := re.match(r"unknown type name '(\w+)'", error.spelling))
+        }
         if attempt or not missing:
             break
         # a type that is declared nowhere may be pointed to
@@ -423,16 +549,28 @@ def read_unit(source: Source, probes: Mapping[str, str]) -> Unit:
         if error.location.offset >= tail:
             failed.setdefault(error.location.line - first, _reason(error.spelling, source.macros))
         elif (at := bisect_right(starts, position) - 1) >= 0:
-            wrong.setdefault(starts[at], Wrong(max(position, starts[at]), _reason(error.spelling, source.macros)))
+            wrong.setdefault(
+                starts[at], Wrong(max(position, starts[at]), _reason(error.spelling, source.macros))
+            )
     refused |= {names[n]: reason for n, reason in failed.items() if 0 <= n < len(names)}
     declared = [error for error in errors if error.location.offset < tail]
-    reasons = [_reason(error.spelling, source.macros) for error in sorted(errors, key=lambda one: one not in declared)]
+    reasons = [
+        _reason(error.spelling, source.macros)
+        for error in sorted(errors, key=lambda one: one not in declared)
+    ]
     wanted = tuple(dict.fromkeys(found[1] for reason in reasons if (found := ASKED.search(reason))))
     cursors = [*unit.cursor.get_children()]
-    first, last = (bisect_left(cursors, at, key=lambda cursor: cursor.location.offset) for at in (len(before), tail))
+    first, last = (
+        bisect_left(cursors, at, key=lambda cursor: cursor.location.offset)
+        for at in (len(before), tail)
+    )
     numbers = {f"npulab_{n}": name for n, name in enumerate(names) if n not in failed}
-    values = {numbers[one.spelling]: int(one.enum_value) for cursor in cursors[last:] for one in cursor.get_children()
-              if one.spelling in numbers}
+    values = {
+        numbers[one.spelling]: int(one.enum_value)
+        for cursor in cursors[last:]
+        for one in cursor.get_children()
+        if one.spelling in numbers
+    }
     values |= {name: values[twin] for name, twin in twins.items() if twin in values}
     refused |= {name: refused[twin] for name, twin in twins.items() if twin in refused}
     return Unit(source, cursors[first:last], spans, wrong, len(before), values, refused, wanted)
@@ -444,7 +582,9 @@ def _reason(text: str, macros: Container[str]) -> str:
         return f"the type {found[1]} is declared nowhere (--define {found[1]}=TYPE)"
     if (found := re.search(r"undeclared identifier '(\w+)'", text)) and found[1] in macros:
         return f"{found[1]} refers to itself"
-    if found := re.search(r"(?:unknown type name|undeclared (?:identifier|function)) '(\w+)'", text):
+    if found := re.search(
+        r"(?:unknown type name|undeclared (?:identifier|function)) '(\w+)'", text
+    ):
         return f"{found[1]} is declared nowhere (--define {found[1]}=VALUE)"
     return text
 
@@ -457,17 +597,26 @@ def _body(source: Source, spans: Sequence[tuple[int, int]], macros: Iterable[Mac
     directives = [*source.packs]
     for macro in macros:
         if len(macro.body) <= MOST_MEMBER and _depth(macro.body) <= MOST_DEPTH:
-            head = macro.name if macro.parameters is None else f"{macro.name}({','.join(macro.parameters)})"
+            head = (
+                macro.name
+                if macro.parameters is None
+                else f"{macro.name}({','.join(macro.parameters)})"
+            )
             text = f"#define {head} {' '.join(macro.body.split())}"
-            directives.append((macro.position, text[:macro.end - macro.position]))
+            directives.append((macro.position, text[: macro.end - macro.position]))
     for start, text in directives:
-        out[start:start + len(text)] = text.encode()
+        out[start : start + len(text)] = text.encode()
     return out.decode()
 
 
 def _types(source: Source, code: str, words: set[str]) -> Iterator[str]:
     """Types that the declarations use and take from elsewhere."""
-    own = {*re.findall(r"([A-Za-z_]\w*)\s*(?:\[\w*\]\s*)*;", " ".join(match[0] for match in TYPEDEF.finditer(code)))}
+    own = {
+        *re.findall(
+            r"([A-Za-z_]\w*)\s*(?:\[\w*\]\s*)*;",
+            " ".join(match[0] for match in TYPEDEF.finditer(code)),
+        )
+    }
     own |= {*re.findall(r"\}[^;{}]*?([A-Za-z_]\w*)\s*;", code)} | source.names
     lines = given()
     yield from (lines[name][0] for name in sorted(words & lines.keys() - own) if lines[name][1])
@@ -481,8 +630,17 @@ def _types(source: Source, code: str, words: set[str]) -> Iterator[str]:
 
 def declarations(source: Source, wrong: dict[int, Wrong]) -> Iterator[tuple[int, int]]:
     """Where the declarations of a source stand, in order; ``wrong`` gets those that are refused."""
-    words = ["struct", "union", "enum", *(name for name, macro in source.macros.items() if macro.parameters is None
-                                          and re.fullmatch(r"(struct|union|enum)(\s+__\w+.*)?", macro.body))]
+    words = [
+        "struct",
+        "union",
+        "enum",
+        *(
+            name
+            for name, macro in source.macros.items()
+            if macro.parameters is None
+            and re.fullmatch(r"(struct|union|enum)(\s+__\w+.*)?", macro.body)
+        ),
+    ]
     head = re.compile(HEAD.format(words="|".join(words)))
     code, at = source.code, 0
     last = max(code.rfind(word) for word in words)
@@ -501,8 +659,14 @@ def declarations(source: Source, wrong: dict[int, Wrong]) -> Iterator[tuple[int,
             return
         tail = TAIL.match(code, end)
         start, at = match.start(), tail.end() if tail else end
-        long = next((member for member in re.finditer(r"[^;{},]+", code[start:at])
-                     if len(member[0]) > MOST_MEMBER and len("".join(member[0].split())) > MOST_MEMBER), None)
+        long = next(
+            (
+                member
+                for member in re.finditer(r"[^;{},]+", code[start:at])
+                if len(member[0]) > MOST_MEMBER and len("".join(member[0].split())) > MOST_MEMBER
+            ),
+            None,
+        )
         if most > MOST_DEPTH:
             wrong[start] = Wrong(start, f"it has braces within each other deeper than {MOST_DEPTH}")
         elif long:
@@ -516,5 +680,9 @@ def _typedefs(code: str, start: int, end: int) -> Iterator[tuple[int, int]]:
     if code.find("typedef", start, end) < 0:
         return
     for match in TYPEDEF.finditer(code, start, end):
-        if "sizeof" not in match[0] and len(match[0].split()) > 2 and _depth(match[0]) <= MOST_DEPTH:
+        if (
+            "sizeof" not in match[0]
+            and len(match[0].split()) > 2
+            and _depth(match[0]) <= MOST_DEPTH
+        ):
             yield match.span()

@@ -14,9 +14,11 @@ from npulab.registers.formats.tables import RegisterTable, Row, features_in
 from npulab.registers.names import in_register, name_of, run_of, word_name
 from npulab.registers.table import COLUMNS
 
-MOST_WORDS = 2 ** 12  # of a struct; a block that is sparser becomes macros
-INT_MOST = 2 ** 31 - 1
-OWN = tuple(name for name in COLUMNS if name not in ("block", "offset", "register", "field", "lsb", "width"))
+MOST_WORDS = 2**12  # of a struct; a block that is sparser becomes macros
+INT_MOST = 2**31 - 1
+OWN = tuple(
+    name for name in COLUMNS if name not in ("block", "offset", "register", "field", "lsb", "width")
+)
 SHIFT, MASK = "__SHIFT", "__MASK"
 
 
@@ -35,9 +37,13 @@ def c_text(table: RegisterTable) -> str:
     for block, rows in table.blocks.items():
         offsets = [row["offset"] for row in rows]
         if (max(offsets) - min(offsets)) // WORD_BYTES >= MOST_WORDS:
-            lines += [f"/* {c_name(block) if block else 'registers'}: more than {MOST_WORDS} words from its first "
-                      "register to its last */",
-                      *_macros(block, rows, macros, table), ""]
+            lines += [
+                f"/* {c_name(block) if block else 'registers'}: more than {MOST_WORDS} words from "
+                "its first "
+                "register to its last */",
+                *_macros(block, rows, macros, table),
+                "",
+            ]
             continue
         for variant in features_in(rows) or [""]:
             some = [row for row in rows if row.get("feature", variant) == variant]
@@ -63,8 +69,15 @@ def macros_text(table: RegisterTable) -> str:
 def check(table: RegisterTable) -> None:
     """Raises ValueError where no map can be made of a table, or no C."""
     table.check()
-    high = next((f"enum {name}: got {text} = {raw}" for name, values in table.enums.items()
-                 for raw, text in values.items() if not 0 <= raw < 2 ** 64), "")
+    high = next(
+        (
+            f"enum {name}: got {text} = {raw}"
+            for name, values in table.enums.items()
+            for raw, text in values.items()
+            if not 0 <= raw < 2**64
+        ),
+        "",
+    )
     if high:
         raise ValueError(f"{high}, allowed is 0 to 2**64 - 1")
 
@@ -74,7 +87,14 @@ def head(table: RegisterTable, kind: str = "") -> list[str]:
     wanted."""
     guard = f"NPULAB_{c_name(next(iter(table.blocks), '') or 'registers').upper()}_{kind}H"
     said = licence_comment(table.copyright)
-    return [*([said] if said else []), f"#ifndef {guard}", f"#define {guard}", "", "#include <stdint.h>", ""]
+    return [
+        *([said] if said else []),
+        f"#ifndef {guard}",
+        f"#define {guard}",
+        "",
+        "#include <stdint.h>",
+        "",
+    ]
 
 
 def _said(table: RegisterTable) -> Iterator[str]:
@@ -104,7 +124,7 @@ def _enums(table: RegisterTable, names: Identifiers, macros: Identifiers) -> Ite
 def _defines(name: str, values: Mapping[int, str], names: Identifiers) -> Iterator[str]:
     for raw, text in values.items():
         spelled = names.new(f"{name}_{text}")
-        tail = "u" if raw < 2 ** WORD_BITS else "ull"
+        tail = "u" if raw < 2**WORD_BITS else "ull"
         yield f"#define {spelled} {raw:#x}{tail} {annotation({'enum': name, 'name': text})}"
     yield ""
 
@@ -119,8 +139,14 @@ def _own(row: Row, spelled: str, known: Mapping[str, Any]) -> str:
     return " ".join(filter(None, (note, annotation(said))))
 
 
-def _struct(block: str, variant: str, rows: Sequence[Row], base: int, names: Identifiers,
-            by_address: frozenset[str]) -> Iterator[str]:
+def _struct(
+    block: str,
+    variant: str,
+    rows: Sequence[Row],
+    base: int,
+    names: Identifiers,
+    by_address: frozenset[str],
+) -> Iterator[str]:
     tag = names.new("_".join(filter(None, (block or "registers", variant))))
     said: dict[str, Any] = {"block": block} if tag != block else {}
     said |= {"base": base} if base else {}
@@ -166,12 +192,18 @@ def _member(row: Row, name: str, register: str, members: Identifiers) -> str:
     elif row.get("value") == "f32" and whole and "at" not in row:
         kind, known["value"] = "float", "f32"
     said = _own(row, spelled, known)
-    own = annotation({"register": row.get("register", "")}) if row.get("register", "") != register else ""
+    own = (
+        annotation({"register": row.get("register", "")})
+        if row.get("register", "") != register
+        else ""
+    )
     width = "" if whole else f": {row['width']}"
     return " ".join(filter(None, (f"{' '.join(filter(None, (kind, spelled, width)))};", said, own)))
 
 
-def _macros(block: str, rows: Sequence[Row], names: Identifiers, table: RegisterTable) -> Iterator[str]:
+def _macros(
+    block: str, rows: Sequence[Row], names: Identifiers, table: RegisterTable
+) -> Iterator[str]:
     """Macros of a block: each register's offset, each field's shift and mask."""
     registers: dict[tuple[int, str], list[Row]] = {}
     for row in rows:

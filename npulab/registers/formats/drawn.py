@@ -39,8 +39,11 @@ class Box(NamedTuple):
         if "at" not in self.row:
             return value
         at = self.row["at"]
-        return f"{value} bits {at + self.width - 1}:{at} of the field".strip() if self.width > 1 \
+        return (
+            f"{value} bits {at + self.width - 1}:{at} of the field".strip()
+            if self.width > 1
             else f"{value} bit {at} of the field".strip()
+        )
 
 
 class Drawn(NamedTuple):
@@ -58,12 +61,16 @@ def drawn(table: RegisterTable) -> Iterator[Drawn]:
     for block, _, registers in by_block(table):
         for offset, register, rows in registers:
             for feature in features_in(rows) or [""]:
-                yield Drawn(block, offset, register, feature, boxes(rows, feature, table.by_address))
+                yield Drawn(
+                    block, offset, register, feature, boxes(rows, feature, table.by_address)
+                )
 
 
 def boxes(rows: Sequence[Row], feature: str, by_address: frozenset[str]) -> tuple[Box, ...]:
     """The 32 bits of a register on chips that have a feature; blank for none."""
-    return tuple(_boxes([row for row in rows if row.get("feature", "") in ("", feature)], by_address))
+    return tuple(
+        _boxes([row for row in rows if row.get("feature", "") in ("", feature)], by_address)
+    )
 
 
 def _boxes(rows: Sequence[Row], by_address: frozenset[str]) -> Iterator[Box]:

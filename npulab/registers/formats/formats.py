@@ -28,13 +28,17 @@ class Format(NamedTuple):
 
 
 # by what --to calls it; where several have a suffix, the suffix alone means the first
-FORMATS = {row.pop("format"): Format(**row) for row in read_table(Path(__file__).with_name("formats.csv"))}
-HEAD = 2 ** 16
+FORMATS = {
+    row.pop("format"): Format(**row) for row in read_table(Path(__file__).with_name("formats.csv"))
+}
+HEAD = 2**16
 ROOTS = {"database": "xml", "device": "svd"}
 
 
 @refusing()
-def read_map(path: Path | str, define: Sequence[str] = (), include: Sequence[Path | str] = ()) -> RegisterTable:
+def read_map(
+    path: Path | str, define: Sequence[str] = (), include: Sequence[Path | str] = ()
+) -> RegisterTable:
     """The registers in a file, in by content: npulab's table, rnndb XML, SystemRDL, CMSIS-SVD, a C
     header.
 
@@ -57,8 +61,11 @@ def read_map(path: Path | str, define: Sequence[str] = (), include: Sequence[Pat
     given = {name: some for name, some in given.items() if some}
     taken = {"xml": ("include",), "struct": ("define", "include")}.get(known, ())
     if given.keys() - {*taken}:
-        raise ValueError(f"{path}: got define or include for {FORMATS[known].what}, allowed are they for a C header, "
-                         "and include for rnndb XML")
+        raise ValueError(
+            f"{path}: got define or include for {FORMATS[known].what}, allowed are they for a C "
+            "header, "
+            "and include for rnndb XML"
+        )
     reader, collects = _function(FORMATS[known].read), gc.isenabled()
     gc.disable()  # the collector of garbage would pass again and again over what stays
     try:
@@ -89,8 +96,12 @@ def format_of(head: bytes) -> str:
     return "struct" if is_c(head) else ""
 
 
-def write_map(table: RegisterTable, path: Path | str, to: str = "", features: Iterable[str] | None = None,
-              ) -> list[Path]:
+def write_map(
+    table: RegisterTable,
+    path: Path | str,
+    to: str = "",
+    features: Iterable[str] | None = None,
+) -> list[Path]:
     """Write a register map into new files, all of them or none; returns them.
 
     The format is that of the path's suffix or ``to``, one of FORMATS; with ``features`` it is the
@@ -106,8 +117,13 @@ def write_map(table: RegisterTable, path: Path | str, to: str = "", features: It
     need("write_map: to", to, str, f"is one of {', '.join(FORMATS)}")
     path = Path(path)
     files = map_files(table if features is None else of_chip(table, features), path, to)
-    return write_files({file: data for file, data in files.items()
-                        if file == path or not file.is_file() or file.read_bytes() != data})
+    return write_files(
+        {
+            file: data
+            for file, data in files.items()
+            if file == path or not file.is_file() or file.read_bytes() != data
+        }
+    )
 
 
 def of_chip(table: RegisterTable, features: Iterable[str]) -> RegisterTable:
@@ -119,9 +135,14 @@ def of_chip(table: RegisterTable, features: Iterable[str]) -> RegisterTable:
     wanted = {*need_features("of_chip", features)}
     unknown = sorted(wanted - {*table.features})
     if unknown:
-        raise ValueError(f"feature: got {unknown[0]!r}, allowed is one of {', '.join(table.features) or 'none'}")
-    rows = [{name: value for name, value in row.items() if name != "feature"} for row in table.rows
-            if row.get("feature", "") in ("", *wanted)]
+        raise ValueError(
+            f"feature: got {unknown[0]!r}, allowed is one of {', '.join(table.features) or 'none'}"
+        )
+    rows = [
+        {name: value for name, value in row.items() if name != "feature"}
+        for row in table.rows
+        if row.get("feature", "") in ("", *wanted)
+    ]
     out = RegisterTable.of(rows, table.enums, table.copyright, table.by_address)
     out.check()
     return out
@@ -135,7 +156,9 @@ def of_blocks(table: RegisterTable, blocks: Iterable[str]) -> RegisterTable:
     if unknown:
         raise ValueError(f"block: got {unknown[0]!r}, allowed is one of {', '.join(known)}")
     rows = [row for row in table.rows if row.get("block", "") in wanted]
-    used = {word.removeprefix("enum:") for row in rows for word in str(row.get("value", "")).split()}
+    used = {
+        word.removeprefix("enum:") for row in rows for word in str(row.get("value", "")).split()
+    }
     enums = {name: codes for name, codes in table.enums.items() if name in used}
     return RegisterTable.of(rows, enums, table.copyright, table.by_address)
 
@@ -147,11 +170,21 @@ def map_files(table: RegisterTable, path: Path, to: str = "") -> dict[Path, byte
     The format is that of the path's suffix or of ``to``, one of FORMATS or a suffix with or without
     its dot.  Raises ValueError for one that cannot be written.
     """
-    known = FORMATS.get(to) or next((one for one in FORMATS.values()
-                                     if one.suffix == (f".{to.removeprefix('.')}" if to else path.suffix)), None)
+    known = FORMATS.get(to) or next(
+        (
+            one
+            for one in FORMATS.values()
+            if one.suffix == (f".{to.removeprefix('.')}" if to else path.suffix)
+        ),
+        None,
+    )
     if known is None:
-        allowed = ", ".join(f"{one.suffix} ({one.what})" if name == one.suffix[1:] else f"{name} ({one.what}, "
-                            f"{one.suffix})" for name, one in FORMATS.items())
+        allowed = ", ".join(
+            f"{one.suffix} ({one.what})"
+            if name == one.suffix[1:]
+            else f"{name} ({one.what}, {one.suffix})"
+            for name, one in FORMATS.items()
+        )
         got = f"--to: got {to}" if to else f"{path}: got {path.suffix or 'no suffix'}"
         raise ValueError(f"{got}, allowed is {allowed}")
     refuse_if(not table.rows, path, "a map without a field", "is one that has some")
@@ -161,7 +194,9 @@ def map_files(table: RegisterTable, path: Path, to: str = "") -> dict[Path, byte
     out = {path: table.csv().encode()}
     enums, shared = table.enums_csv().encode(), path.parent / ENUMS
     if path == shared and enums:
-        raise ValueError(f"{path}: got the name of the table of enums that goes beside it, allowed is another")
+        raise ValueError(
+            f"{path}: got the name of the table of enums that goes beside it, allowed is another"
+        )
     if shared.is_file() and shared.read_bytes() != enums and shared != path:
         return {**out, own_enums(path): enums or table_text(ENUM_COLUMNS, []).encode()}
     return {**out, shared: enums} if enums else out

@@ -28,22 +28,38 @@ def imhex_text(table: RegisterTable) -> str:
     for enum, values in table.enums.items():
         labels = Identifiers(KEYWORDS)
         enums[enum] = names.new(enum)
-        lines += [f"enum {enums[enum]} : u64 {{",
-                  *(f"  {label} = {raw:#x}," + (f" // {text}" if label != text else "")
-                    for raw, text in values.items() for label in [labels.new(text)]), "};", ""]
+        lines += [
+            f"enum {enums[enum]} : u64 {{",
+            *(
+                f"  {label} = {raw:#x}," + (f" // {text}" if label != text else "")
+                for raw, text in values.items()
+                for label in [labels.new(text)]
+            ),
+            "};",
+            "",
+        ]
     placed = []
     for block, _, registers in by_block(table):
-        features = sorted({row["feature"] for _, _, rows in registers for row in rows if "feature" in row})
+        features = sorted(
+            {row["feature"] for _, _, rows in registers for row in rows if "feature" in row}
+        )
         for feature in ["", *features]:
-            here = [Drawn(block, offset, register, feature, boxes(rows, feature, table.by_address))
-                    for offset, register, rows in registers
-                    if any(row.get("feature", "") in ("", feature) for row in rows)]
+            here = [
+                Drawn(block, offset, register, feature, boxes(rows, feature, table.by_address))
+                for offset, register, rows in registers
+                if any(row.get("feature", "") in ("", feature) for row in rows)
+            ]
             if not here:
                 continue
             fields = Identifiers(KEYWORDS)
             kinds = [names.new(f"{block}_{one.register}_{feature}".strip("_")) for one in here]
             for kind, one in zip(kinds, here, strict=True):
-                lines += [f"bitfield {kind} {{ // {one.register} at {one.offset:#x}", *_fields(one, enums), "};", ""]
+                lines += [
+                    f"bitfield {kind} {{ // {one.register} at {one.offset:#x}",
+                    *_fields(one, enums),
+                    "};",
+                    "",
+                ]
             struct = names.new(f"{block}_{feature}".strip("_") or "registers")
             lines += [f"struct {struct} {{", *_members(here, kinds, fields), "};", ""]
             placed.append(f"{struct} {names.new(f'at_{struct}')} @ 0x00;")
@@ -59,8 +75,13 @@ def _fields(one: Drawn, enums: dict[str, str]) -> Iterator[str]:
             continue
         name = names.new(box.name)
         meaning = Meaning.parse(str(box.row.get("value", "")))
-        kind = f"{enums[meaning.enum]} " if meaning.enum in enums and "at" not in box.row else \
-            "signed " if meaning.kind == "signed" and "at" not in box.row else ""
+        kind = (
+            f"{enums[meaning.enum]} "
+            if meaning.enum in enums and "at" not in box.row
+            else "signed "
+            if meaning.kind == "signed" and "at" not in box.row
+            else ""
+        )
         said = [box.name if name != box.name else "", box.meaning, str(box.row.get("note", ""))]
         text = "; ".join(filter(None, said))
         yield f"  {kind}{name} : {box.width};" + (f" // {text}" if text else "")

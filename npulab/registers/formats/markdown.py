@@ -9,7 +9,15 @@ from npulab.registers.formats.drawn import Drawn, drawn
 from npulab.registers.formats.tables import RegisterTable
 
 HEAD = ("| bits | field | value | evidence | note |", "| ---: | --- | --- | --- | --- |")
-ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "$": "&#36;", "|": "&#124;", '"': "&quot;", "@": "&#64;"}
+ENTITIES = {
+    "&": "&amp;",
+    "<": "&lt;",
+    ">": "&gt;",
+    "$": "&#36;",
+    "|": "&#124;",
+    '"': "&quot;",
+    "@": "&#64;",
+}
 
 
 def markdown_text(table: RegisterTable) -> str:
@@ -22,14 +30,32 @@ def markdown_text(table: RegisterTable) -> str:
         lines += [f"# {_text(block) or 'Registers'}", ""]
         for one in some:
             chips = f", chips with {_text(one.feature)}" if one.feature else ""
-            lines += [f"## {_text(one.register)}", "", f"Offset `{one.offset:#06x}`{chips}.", "", *HEAD, *_rows(one)]
+            lines += [
+                f"## {_text(one.register)}",
+                "",
+                f"Offset `{one.offset:#06x}`{chips}.",
+                "",
+                *HEAD,
+                *_rows(one),
+            ]
             lines.append("")
     lines += ["# Enums", ""] if table.enums else []
     for name, values in table.enums.items():
-        lines += [f"## {_text(name)}", "", "| raw | name |", "| ---: | --- |",
-                  *(f"| `{raw:#x}` | {_text(text)} |" for raw, text in values.items()), ""]
+        lines += [
+            f"## {_text(name)}",
+            "",
+            "| raw | name |",
+            "| ---: | --- |",
+            *(f"| `{raw:#x}` | {_text(text)} |" for raw, text in values.items()),
+            "",
+        ]
     if table.copyright:
-        lines += ["# Copyright", "", *(f"{_text(line)}  " if line else "" for line in table.copyright.splitlines()), ""]
+        lines += [
+            "# Copyright",
+            "",
+            *(f"{_text(line)}  " if line else "" for line in table.copyright.splitlines()),
+            "",
+        ]
     return "\n".join(lines)
 
 
@@ -38,7 +64,13 @@ def _rows(one: Drawn) -> list[str]:
     for box in reversed(one.boxes):
         note = str(box.row.get("note", ""))
         note = "; ".join(filter(None, ("an address" if "address" in box.row else "", note)))
-        cells = [box.bits, _text(box.name), _text(box.meaning), _text(str(box.row.get("evidence", ""))), _text(note)]
+        cells = [
+            box.bits,
+            _text(box.name),
+            _text(box.meaning),
+            _text(str(box.row.get("evidence", ""))),
+            _text(note),
+        ]
         out.append(f"| {' | '.join(cells)} |")
     return out
 
@@ -49,8 +81,13 @@ def _text(text: str) -> str:
     >>> _text("a_b *c* <b>|[x](y)")
     'a_b \\*c\\* &lt;b&gt;&#124;\\[x\\]\\(y\\)'
     """
-    out = "".join(ENTITIES.get(letter, letter) for letter in re.sub(r"([\\`*\[\]()~!#{}])", r"\\\1", text))
+    out = "".join(
+        ENTITIES.get(letter, letter) for letter in re.sub(r"([\\`*\[\]()~!#{}])", r"\\\1", text)
+    )
     # inside of a word an underscore is one
     out = re.sub(r"(?<![A-Za-z0-9_])_|_(?![A-Za-z0-9_])", r"\\_", out)
-    return re.sub(r"(?i)\b(https?|ftp|mailto):|\b(www)\.", lambda match: f"{match[1]}&#58;" if match[1] else
-                  f"{match[2]}&#46;", out)
+    return re.sub(
+        r"(?i)\b(https?|ftp|mailto):|\b(www)\.",
+        lambda match: f"{match[1]}&#58;" if match[1] else f"{match[2]}&#46;",
+        out,
+    )

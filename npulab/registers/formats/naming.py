@@ -11,7 +11,7 @@ from npulab.registers.fields import WORD_BYTES
 from npulab.registers.formats.tables import RegisterTable, Row
 from npulab.registers.names import register_of
 
-APART = 2 ** 12  # bytes; blocks begin at multiples of it
+APART = 2**12  # bytes; blocks begin at multiples of it
 MOST_LETTERS = 120
 
 
@@ -19,7 +19,9 @@ MOST_LETTERS = 120
 def keywords(language: str) -> frozenset[str]:
     """The words that a language keeps for itself."""
     lines = Path(__file__).with_name("keywords.txt").read_text(encoding="utf-8").splitlines()
-    return frozenset(word for line in lines if line.startswith(f"{language}:") for word in line.split()[1:])
+    return frozenset(
+        word for line in lines if line.startswith(f"{language}:") for word in line.split()[1:]
+    )
 
 
 class Identifiers:
@@ -31,8 +33,9 @@ class Identifiers:
     ('CORE_0_SIZE', 'CORE_0_SIZE_2', '_2_b', 'CORE_0_SIZE')
     """
 
-    def __init__(self, keywords: Container[str] = (),
-                 spell: Callable[[str], str] | None = None) -> None:
+    def __init__(
+        self, keywords: Container[str] = (), spell: Callable[[str], str] | None = None
+    ) -> None:
         self._spell = spell or partial(_spelled, keywords)
         self._by_text: dict[str, str] = {}
         self._taken: set[str] = set()

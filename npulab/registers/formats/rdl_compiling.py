@@ -17,10 +17,16 @@ from typing import Any
 
 OWN = "npulab_"  # of the properties of our own
 CHIP = "has_"  # of the parameters that stand for a feature, in files of our own
-KEPT = {"is_signed": bool, "intwidth": int, "fracwidth": int}  # properties of PeakRDL's, and their types
+KEPT = {
+    "is_signed": bool,
+    "intwidth": int,
+    "fracwidth": int,
+}  # properties of PeakRDL's, and their types
 EFFECTS = ("onread", "onwrite")
-MOST_USES = 2 ** 16  # of macros, those inside others counted: each use of one that doubles doubles them
-MOST_TEXT = 2 ** 21  # characters that macros become, at each level
+MOST_USES = (
+    2**16
+)  # of macros, those inside others counted: each use of one that doubles doubles them
+MOST_TEXT = 2**21  # characters that macros become, at each level
 
 
 class TooMuch(Exception):
@@ -59,19 +65,30 @@ def _compiled(source: Path, most: int, properties: list[str]) -> dict[str, Any]:
     compiler = RDLCompiler(message_printer=Printer())
     try:
         for name in properties:
-            compiler.register_udp(type(name, (UDPDefinition,), {
-                "name": name, "valid_components": {Field}, "valid_type": KEPT[name]}), soft=False)
+            compiler.register_udp(
+                type(
+                    name,
+                    (UDPDefinition,),
+                    {"name": name, "valid_components": {Field}, "valid_type": KEPT[name]},
+                ),
+                soft=False,
+            )
         compiler.compile_file(str(source))
         tops = [one for one in compiler.root.comp_defs.values() if isinstance(one, Addrmap)]
         out = Records(most)
         chips: list[str | None] = [None]
         if tops:
-            chips += [name for name in tops[-1].parameters_dict
-                      if name.startswith(CHIP) and f"{OWN}map" in tops[-1].properties]
+            chips += [
+                name
+                for name in tops[-1].parameters_dict
+                if name.startswith(CHIP) and f"{OWN}map" in tops[-1].properties
+            ]
         for chip in chips:
             # the first time a parameter that is true by itself stays so: a map of nothing does not
             # compile
-            root = compiler.elaborate(parameters={name: name == chip for name in chips if name and chip})
+            root = compiler.elaborate(
+                parameters={name: name == chip for name in chips if name and chip}
+            )
             out.take(root.top, chip)
         for other in tops[:-1]:
             # a map beside the last one, and in no other, is a block of its own
@@ -95,7 +112,9 @@ def _bound_macros() -> None:
     from systemrdl.preprocessor.verilog_preprocessor import VerilogPreprocessor
 
     made: Any = VerilogPreprocessor
-    plain = getattr(made.__init__, "plain", made.__init__)  # a file may be compiled several times, and counts anew
+    plain = getattr(
+        made.__init__, "plain", made.__init__
+    )  # a file may be compiled several times, and counts anew
     uses = size = 0
 
     def bounded(self: Any, env: Any, text: str, *given: Any, **named: Any) -> None:
@@ -131,15 +150,23 @@ class Records:
         from systemrdl.node import AddrmapNode, MemNode, RegfileNode, RegNode
 
         for array in around.children():
-            if isinstance(array, MemNode) and not any(isinstance(inner, RegNode) for inner in array.children()):
-                self.made["told"].append([f"memory {prefix}{array.inst_name} of {array.size} bytes",
-                                          _line(array.inst.inst_src_ref)])
+            if isinstance(array, MemNode) and not any(
+                isinstance(inner, RegNode) for inner in array.children()
+            ):
+                self.made["told"].append(
+                    [
+                        f"memory {prefix}{array.inst_name} of {array.size} bytes",
+                        _line(array.inst.inst_src_ref),
+                    ]
+                )
                 continue
             if not isinstance(array, AddrmapNode | RegfileNode | RegNode | MemNode):
                 continue
             count = math.prod(array.array_dimensions or [1])
             if self._count + count > self._most:
-                raise TooMuch(f"{prefix}{array.inst_name} with which there are more than {self._most}")
+                raise TooMuch(
+                    f"{prefix}{array.inst_name} with which there are more than {self._most}"
+                )
             for one in array.unrolled() if array.is_array else [array]:
                 self._count += 1
                 name = one.get_path_segment()
@@ -153,41 +180,75 @@ class Records:
                     self._register(one, block, home, f"{prefix}{name}", chip)
 
     def _register(self, one: Any, block: str, home: Any, name: str, chip: str | None) -> None:
-        fields = [self._field(field) for field in one.fields()
-                  if (chip is not None) == (f"{OWN}feature" in field.inst.properties)]
+        fields = [
+            self._field(field)
+            for field in one.fields()
+            if (chip is not None) == (f"{OWN}feature" in field.inst.properties)
+        ]
         self._count += len(fields)
         if self._count > self._most:
             raise TooMuch(f"{name} with which there are more than {self._most}")
         if not fields:
             return
-        self.made["registers"].append({
-            "block": block, "offset": one.absolute_address - home.absolute_address, "size": 8 * one.size, "name": name,
-            "home": {"address": home.absolute_address, "desc": home.get_property("desc") or "", "own": _own(home),
-                     "top": home.parent.parent is None},
-            "title": _title(one), "desc": one.get_property("desc") or "", "fields": fields, "own": _own(one),
-            **_line(one.inst.inst_src_ref)})
+        self.made["registers"].append(
+            {
+                "block": block,
+                "offset": one.absolute_address - home.absolute_address,
+                "size": 8 * one.size,
+                "name": name,
+                "home": {
+                    "address": home.absolute_address,
+                    "desc": home.get_property("desc") or "",
+                    "own": _own(home),
+                    "top": home.parent.parent is None,
+                },
+                "title": _title(one),
+                "desc": one.get_property("desc") or "",
+                "fields": fields,
+                "own": _own(one),
+                **_line(one.inst.inst_src_ref),
+            }
+        )
 
     def _field(self, one: Any) -> dict[str, Any]:
         reset = one.get_property("reset", default=None)
-        out = {"name": one.inst_name, "low": one.low, "high": one.high, "msb0": one.msb < one.lsb,
-               "title": _title(one), "desc": one.get_property("desc") or "", "sw": one.get_property("sw").name,
-               "hw": one.get_property("hw").name, "reset": reset if isinstance(reset, int) else None, "own": _own(one),
-               **_line(one.inst.inst_src_ref)}
-        out["effects"] = [f"{name}={effect.name}" for name in EFFECTS
-                          if (effect := one.get_property(name, default=None)) is not None]
+        out = {
+            "name": one.inst_name,
+            "low": one.low,
+            "high": one.high,
+            "msb0": one.msb < one.lsb,
+            "title": _title(one),
+            "desc": one.get_property("desc") or "",
+            "sw": one.get_property("sw").name,
+            "hw": one.get_property("hw").name,
+            "reset": reset if isinstance(reset, int) else None,
+            "own": _own(one),
+            **_line(one.inst.inst_src_ref),
+        }
+        out["effects"] = [
+            f"{name}={effect.name}"
+            for name in EFFECTS
+            if (effect := one.get_property(name, default=None)) is not None
+        ]
         for name in KEPT:
             if isinstance(value := one.inst.properties.get(name), int):
                 out[name] = int(value)
         if (enum := one.get_property("encode", default=None)) is not None:
             if enum not in self._enums:
                 self._enums[enum] = len(self.made["enums"])
-                self.made["enums"].append([enum.type_name or "", [[value.name, int(value.value)] for value in enum]])
+                self.made["enums"].append(
+                    [enum.type_name or "", [[value.name, int(value.value)] for value in enum]]
+                )
             out["enum"] = self._enums[enum]
         return out
 
 
 def _own(node: Any) -> dict[str, Any]:
-    return {name.removeprefix(OWN): value for name, value in node.inst.properties.items() if name.startswith(OWN)}
+    return {
+        name.removeprefix(OWN): value
+        for name, value in node.inst.properties.items()
+        if name.startswith(OWN)
+    }
 
 
 def _title(node: Any) -> str:

@@ -15,11 +15,19 @@ from npulab.registers.names import name_of
 NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 KEYWORDS = keywords("SystemRDL")
 STRINGS = ("feature", "value", "evidence", "note")  # of fields
-PROPERTIES = (("name", "addrmap | reg | field", "string"), *((name, "field", "string") for name in STRINGS),
-              ("at", "field", "longint unsigned"), ("align", "field", "longint unsigned"),
-              ("address", "field", "boolean"), ("nameless", "field", "boolean"), ("unnamed", "field", "boolean"),
-              ("map", "addrmap", "boolean"), ("addresses", "addrmap", "boolean"),
-              ("copyright", "addrmap", "string"), ("enums", "addrmap", "string[]"))
+PROPERTIES = (
+    ("name", "addrmap | reg | field", "string"),
+    *((name, "field", "string") for name in STRINGS),
+    ("at", "field", "longint unsigned"),
+    ("align", "field", "longint unsigned"),
+    ("address", "field", "boolean"),
+    ("nameless", "field", "boolean"),
+    ("unnamed", "field", "boolean"),
+    ("map", "addrmap", "boolean"),
+    ("addresses", "addrmap", "boolean"),
+    ("copyright", "addrmap", "string"),
+    ("enums", "addrmap", "string[]"),
+)
 
 
 def rdl_text(table: RegisterTable) -> str:
@@ -34,7 +42,10 @@ def rdl_text(table: RegisterTable) -> str:
     chips = Identifiers(KEYWORDS)
     features = {feature: chips.new(f"{CHIP}{feature}") for feature in table.features}
     whole: dict[str, str] = {}
-    lines = [f"property npulab_{name} {{ component = {where}; type = {kind}; }};" for name, where, kind in PROPERTIES]
+    lines = [
+        f"property npulab_{name} {{ component = {where}; type = {kind}; }};"
+        for name, where, kind in PROPERTIES
+    ]
     rest = []
     for enum, values in table.enums.items():
         written = _enum(types, enum, values) if NAME.fullmatch(enum) and values else None
@@ -46,11 +57,16 @@ def rdl_text(table: RegisterTable) -> str:
     blocks = []
     # a map of nothing does not compile: one feature is there where no row is without
     first = features[table.features[0]] if all("feature" in row for row in table.rows) else ""
-    parameters = ", ".join(f"boolean {name} = {str(name == first).lower()}" for name in features.values())
+    parameters = ", ".join(
+        f"boolean {name} = {str(name == first).lower()}" for name in features.values()
+    )
     parameters = f" #({parameters})" if features else ""
     given = ", ".join(f".{name}({name})" for name in features.values())
     given = f" #({given})" if features else ""
-    used, apart = set[str](), set[str]()  # enums that fields encode, and those that values name, perhaps before
+    used, apart = (
+        set[str](),
+        set[str](),
+    )  # enums that fields encode, and those that values name, perhaps before
     said = table.said()
     for block, begin, registers in by_block(table):
         name = types.new(block or "registers")
@@ -61,14 +77,24 @@ def rdl_text(table: RegisterTable) -> str:
         lines += _present([row for _, _, rows in registers for row in rows], features, "  ")
         words = Identifiers(KEYWORDS)
         for offset, register, rows in registers:
-            lines += _register(offset, register, words.new(register), rows, table, whole, features, used, apart)
+            lines += _register(
+                offset, register, words.new(register), rows, table, whole, features, used, apart
+            )
         lines.append("};")
         blocks.append(f"  {name}{given} {name} @ {begin:#x};")
-    rest += [line for enum in whole if enum not in used or enum in apart
-             for line in _kept_enum(enum, table.enums[enum])]
+    rest += [
+        line
+        for enum in whole
+        if enum not in used or enum in apart
+        for line in _kept_enum(enum, table.enums[enum])
+    ]
     lines += [f"addrmap {top}{parameters} {{", "  npulab_map = true;"]
     lines += [f"  npulab_copyright = {_string(_kept(table.copyright))};"] if table.copyright else []
-    lines += ["  npulab_enums = '{", ",\n".join(f"    {_string(one)}" for one in rest), "  };"] if rest else []
+    lines += (
+        ["  npulab_enums = '{", ",\n".join(f"    {_string(one)}" for one in rest), "  };"]
+        if rest
+        else []
+    )
     return "\n".join([*lines, *blocks, "};", ""])
 
 
@@ -85,8 +111,17 @@ def _kept_enum(enum: str, values: Mapping[int, str]) -> list[str]:
     return [f"{quote(enum)} {raw:#x} {_kept(text)}" for raw, text in values.items()]
 
 
-def _register(offset: int, real: str, name: str, rows: Sequence[Row], table: RegisterTable, whole: Mapping[str, str],
-              features: Mapping[str, str], used: set[str], apart: set[str]) -> Iterator[str]:
+def _register(
+    offset: int,
+    real: str,
+    name: str,
+    rows: Sequence[Row],
+    table: RegisterTable,
+    whole: Mapping[str, str],
+    features: Mapping[str, str],
+    used: set[str],
+    apart: set[str],
+) -> Iterator[str]:
     yield "  reg {"
     if name != real:
         yield f"    npulab_name = {_string(_kept(real))};"
@@ -98,8 +133,13 @@ def _register(offset: int, real: str, name: str, rows: Sequence[Row], table: Reg
         said = [f"npulab_name = {_string(_kept(whole_name))};"] if field != whole_name else []
         value = row.get("value", "")
         enum = Meaning.parse(value).enum
-        if enum in whole and value == f"enum:{enum}" and whole[enum] == enum and "at" not in row \
-                and max(table.enums[enum]) < 2 ** row["width"]:
+        if (
+            enum in whole
+            and value == f"enum:{enum}"
+            and whole[enum] == enum
+            and "at" not in row
+            and max(table.enums[enum]) < 2 ** row["width"]
+        ):
             used.add(enum)
             said.append(f"encode = {enum};")
         elif value:
@@ -109,10 +149,15 @@ def _register(offset: int, real: str, name: str, rows: Sequence[Row], table: Reg
             said.append(f"desc = {_string(_shown(note))};")
             said += [f"npulab_note = {_string(_kept(note))};"] if _shown(note) != note else []
         if feature := row.get("feature"):
-            said += [f"npulab_feature = {_string(_kept(feature))};", f"ispresent = {features[feature]};"]
+            said += [
+                f"npulab_feature = {_string(_kept(feature))};",
+                f"ispresent = {features[feature]};",
+            ]
         said += [f"npulab_{key} = {row[key]};" for key in ("at", "align") if key in row]
         said += ["npulab_address = true;"] if "address" in row else []
-        said += [f"npulab_evidence = {_string(_kept(row['evidence']))};"] if "evidence" in row else []
+        said += (
+            [f"npulab_evidence = {_string(_kept(row['evidence']))};"] if "evidence" in row else []
+        )
         said += ["npulab_nameless = true;"] if "register" not in row else []
         said += ["npulab_unnamed = true;"] if "field" not in row else []
         yield f"    field {{ {' '.join(said)} }} {field}[{row['lsb'] + row['width'] - 1}:{row['lsb']}];"

@@ -1,24 +1,28 @@
 """Reader of rnndb (rules-ng) XML: the register databases of nouveau, etnaviv and Mesa.
 
-==================================== ==================================================================================
+====================================
+==================================================================================
 ``domain``                           a block; offsets count ``width`` bits (8 where it is not said)
 ``reg32``, ``reg64``                 a register, with ``length`` and ``stride`` an array of them; 64 bits are two words,
                                      ``reg8`` and ``reg16`` share one
-``array``, ``stripe``, ``use-group`` what is inside, ``length`` times: ``NAME[2].REGISTER``, without a name
-                                     ``REGISTER[2]``; a group, and a stripe without a length, stand once; an array
-                                     with nothing inside is one of registers
+``array``, ``stripe``, ``use-group`` what is inside, ``length`` times: ``NAME[2].REGISTER``, without
+a name
+                                     ``REGISTER[2]``; a group, and a stripe without a length, stand
+                                     once; an array with nothing inside is one of registers
 ``bitfield``                         a field: ``pos``, or ``low`` and ``high`` inclusive; without one, all the register
                                      or the bits that it says itself
 ``align``                            of an address, the bytes it is a multiple of
 ``type``                             uint, hex, boolean, int (signed), fixed and ufixed (``radix``), fixedp (half of the
-                                     bits), float, a named enum or bitset, a domain (the field is an address); ``shr``:
-                                     stored shifted right; ``spectype`` gives a type another name
+                                     bits), float, a named enum or bitset, a domain (the field is an
+                                     address); ``shr``: stored shifted right; ``spectype`` gives a
+                                     type another name
 ``value``                            in a field or register: its own enum, named after it
 ``variants``                         the feature that has it; a list or range (``A-C``) of the ``varset`` gives a row
                                      for each; of two varsets the inner one
 ``brief``, ``doc``                   the note of the field; of a register, of its lowest field, behind its name
 ``import``                           another file, named from the folder of this one or from one above it
-==================================== ==================================================================================
+====================================
+==================================================================================
 
 A domain of width 32 counts bytes where every offset of such domains is a multiple of 4, as in the
 files that write byte addresses so, and words otherwise.  What npulab's table has and rnndb has no
@@ -52,10 +56,11 @@ from npulab.registers.formats.xml import MOST_DEPTH, Element, read_xml
 from npulab.support.refuse import refuse_if
 
 NAMESPACE = "http://nouveau.freedesktop.org/"
-NPULAB = "urn:npulab:registers"  # of our own attributes: at, value, address, align, evidence, nameless, addresses
+# of our own attributes: at, value, address, align, evidence, nameless, addresses
+NPULAB = "urn:npulab:registers"
 FILES = 64
 FOLDERS_ABOVE = 3  # that imports are looked for in
-MOST_ELEMENTS = 2 ** 18
+MOST_ELEMENTS = 2**18
 PLAIN = ("", "uint", "hex", "boolean", "bitfield", "address", "waddress")
 POINTERS = ("address", "waddress")
 SIZES = {"reg8": 8, "reg16": 16, "reg32": WORD_BITS, "reg64": 2 * WORD_BITS}
@@ -88,17 +93,29 @@ def read_rnndb(path: Path, include: Sequence[Path] = ()) -> RegisterTable:
     """
     path = Path(path)
     own = path.resolve().parent
-    folders = [own, *(Path(folder).resolve() for folder in include), *[*own.parents][:FOLDERS_ABOVE]]
+    folders = [
+        own,
+        *(Path(folder).resolve() for folder in include),
+        *[*own.parents][:FOLDERS_ABOVE],
+    ]
     tops = [*_tops(path, folders, {path.resolve()})]
     names = Names()
     for one in tops:
         declare(one, names)
     domains = [one for one in tops if one.tag == "domain"]
     by_words = _by_words(domains, names)
-    said = {_block(domain): domain.get(f"{NPULAB} addresses") == "true" for domain in domains
-            if domain.get(f"{NPULAB} addresses")}
-    table = placed(_every_register(domains, by_words, names), names.enums.by_name, names.losses,
-                   "\n\n".join(dict.fromkeys(_copyright(one) for one in tops if one.tag == "copyright")), said)
+    said = {
+        _block(domain): domain.get(f"{NPULAB} addresses") == "true"
+        for domain in domains
+        if domain.get(f"{NPULAB} addresses")
+    }
+    table = placed(
+        _every_register(domains, by_words, names),
+        names.enums.by_name,
+        names.losses,
+        "\n\n".join(dict.fromkeys(_copyright(one) for one in tops if one.tag == "copyright")),
+        said,
+    )
     for name, group in names.groups.items():
         if name not in names.used:
             count = sum(inner.tag in SIZES for inner in _below(group))
@@ -112,15 +129,25 @@ def _every_register(domains: Sequence[Element], by_words: bool, names: Names) ->
         block = _block(domain)
         width = number(domain, "width", 8)
         if width not in (8, 16, 32, 64):
-            raise ValueError(f"{domain.where}: domain {domain.get('name')}: got width {width}, allowed is 8, 16, 32 or "
-                             "64")
+            raise ValueError(
+                f"{domain.where}: domain {domain.get('name')}: got width {width}, allowed is 8, "
+                "16, 32 or "
+                "64"
+            )
         unit = width // 8 if width != WORD_BITS or by_words else 1
         start = Place(0, "", *features_of(domain, None, "", names))
         for element, place in _registers(domain, start, names, unit):
             fields = tuple(sorted(_runs(element, place, block, names), key=lambda one: one.low))
             if fields:  # else it is of no variant
-                yield Register(block, place.offset * unit, SIZES.get(element.tag, WORD_BITS), place.name, element.where,
-                               note_of(element), fields)
+                yield Register(
+                    block,
+                    place.offset * unit,
+                    SIZES.get(element.tag, WORD_BITS),
+                    place.name,
+                    element.where,
+                    note_of(element),
+                    fields,
+                )
 
 
 def _block(domain: Element) -> str:
@@ -128,15 +155,27 @@ def _block(domain: Element) -> str:
     return domain.get("name") if domain.get(f"{NPULAB} nameless") != "yes" else ""
 
 
-def _found(one: Element, bits: tuple[int, int], name: str, said: tuple[str, bool],
-           variants: frozenset[str] | None) -> Iterator[Found]:
+def _found(
+    one: Element,
+    bits: tuple[int, int],
+    name: str,
+    said: tuple[str, bool],
+    variants: frozenset[str] | None,
+) -> Iterator[Found]:
     """A field with its value and whether it is an address, once for each of its features."""
     value, pointer = said
-    row: dict[str, Any] = {"value": value, "note": note_of(one), "evidence": one.get(f"{NPULAB} evidence")}
+    row: dict[str, Any] = {
+        "value": value,
+        "note": note_of(one),
+        "evidence": one.get(f"{NPULAB} evidence"),
+    }
     row |= {"address": "yes"} if pointer else {}
     row |= {"align": number(one, "align")} if pointer and one.get("align") else {}
-    row |= {name: number(one, f"{NPULAB} {name}") for name in ("at", "align")
-            if one.get(f"{NPULAB} {name}")}
+    row |= {
+        name: number(one, f"{NPULAB} {name}")
+        for name in ("at", "align")
+        if one.get(f"{NPULAB} {name}")
+    }
     for blank in one.get(f"{NPULAB} nameless").split():
         row[blank] = ""
     own = one.get(f"{NPULAB} feature")
@@ -162,7 +201,9 @@ def _tops(path: Path, folders: Sequence[Path], seen: set[Path]) -> Iterator[Elem
         real = _imported(one, folders)
         if real not in seen:
             if len(seen) >= FILES:
-                raise ValueError(f"{one.where}: import: got more than {FILES} files, at most {FILES} are allowed")
+                raise ValueError(
+                    f"{one.where}: import: got more than {FILES} files, at most {FILES} are allowed"
+                )
             seen.add(real)
             yield from _tops(real, folders, seen)
 
@@ -175,33 +216,52 @@ def _imported(one: Element, folders: Sequence[Path]) -> Path:
             real = (folder / file).resolve()
             if real.is_file() and real.is_relative_to(folder):
                 return real
-    raise ValueError(f"{one.where}: import: got {one.get('file')!r}, allowed is a file that lies in {folders[0]} or "
-                     "below, in a folder above it, or in one given with --include")
+    raise ValueError(
+        f"{one.where}: import: got {one.get('file')!r}, allowed is a file that lies in "
+        f"{folders[0]} or "
+        "below, in a folder above it, or in one given with --include"
+    )
 
 
 def _by_words(domains: Sequence[Element], names: Names) -> bool:
     """Whether the offsets of domains of width 32 count words: not all are multiples of 4."""
-    return any(place.offset % WORD_BYTES for domain in domains if number(domain, "width", 8) == WORD_BITS
-               for _, place in _registers(domain, Place(0, "", None, ""), names, 1))
+    return any(
+        place.offset % WORD_BYTES
+        for domain in domains
+        if number(domain, "width", 8) == WORD_BITS
+        for _, place in _registers(domain, Place(0, "", None, ""), names, 1)
+    )
 
 
-def _registers(around: Element, place: Place, names: Names, unit: int, depth: int = 0,
-               ) -> Iterator[tuple[Element, Place]]:
+def _registers(
+    around: Element,
+    place: Place,
+    names: Names,
+    unit: int,
+    depth: int = 0,
+) -> Iterator[tuple[Element, Place]]:
     """Every register below an element, those of arrays one by one."""
     if depth > MOST_DEPTH:
-        raise ValueError(f"{around.where}: got more than {MOST_DEPTH} groups within each other, at most {MOST_DEPTH} "
-                         "are allowed")
+        raise ValueError(
+            f"{around.where}: got more than {MOST_DEPTH} groups within each other, at most "
+            f"{MOST_DEPTH} "
+            "are allowed"
+        )
     for one in around:
         refuse_others(one, INSIDE, around)
         if one.tag in (*WORDS, "enum", "bitset", "group"):
             continue
         for inner in _elements(one, place, names, unit):
             names.step(one)
-            if one.tag in SIZES or (one.tag == "array" and inner.name and all(some.tag in WORDS for some in one)):
+            if one.tag in SIZES or (
+                one.tag == "array" and inner.name and all(some.tag in WORDS for some in one)
+            ):
                 yield one, inner
             elif one.tag == "use-group":
                 names.used.add(one.get("name"))
-                yield from _registers(named(one, "name", names.groups), inner, names, unit, depth + 1)
+                yield from _registers(
+                    named(one, "name", names.groups), inner, names, unit, depth + 1
+                )
             else:
                 yield from _registers(one, inner, names, unit, depth + 1)
 
@@ -211,16 +271,26 @@ def _elements(one: Element, place: Place, names: Names, unit: int) -> Iterator[P
     variants, varset = features_of(one, place.variants, place.varset, names)
     name = one.get("name") if one.tag != "use-group" else ""
     own = ".".join(filter(None, (place.name, name)))
-    begins: Sequence[int] = [parsed(one, "offsets", text) for text in one.get("offsets").replace(",", " ").split()]
+    begins: Sequence[int] = [
+        parsed(one, "offsets", text) for text in one.get("offsets").replace(",", " ").split()
+    ]
     if not begins:
         begin, length = number(one, "offset", 0), number(one, "length", 1)
         step = number(one, "stride", SIZES.get(one.tag, 0) // 8 // unit)
-        refuse_if(length > MOST_ROWS or (length > 1 and not step), f"{one.where}: {one.tag} {own}",
-                  f"length {length}, stride {step}", f"is up to {MOST_ROWS}, with a stride above 0")
+        refuse_if(
+            length > MOST_ROWS or (length > 1 and not step),
+            f"{one.where}: {one.tag} {own}",
+            f"length {length}, stride {step}",
+            f"is up to {MOST_ROWS}, with a stride above 0",
+        )
         begins = range(begin, begin + step * length, step) if length > 1 else [begin] * length
     copies = place.copies * len(begins)
-    refuse_if(copies > MOST_ROWS, f"{one.where}: {one.tag} {own}", f"{copies} elements of arrays in arrays",
-              f"are up to {MOST_ROWS}")
+    refuse_if(
+        copies > MOST_ROWS,
+        f"{one.where}: {one.tag} {own}",
+        f"{copies} elements of arrays in arrays",
+        f"are up to {MOST_ROWS}",
+    )
     many = bool(one.get("offsets")) or one.tag == "array" or len(begins) > 1
     for n, begin in enumerate(begins):
         if name:
@@ -231,8 +301,15 @@ def _elements(one: Element, place: Place, names: Names, unit: int) -> Iterator[P
             yield Place(place.offset + begin, own, variants, varset, numbers, copies)
 
 
-def _runs(around: Element, place: Place, block: str, names: Names, low: int = 0, prefix: str = "", depth: int = 0,
-          ) -> Iterator[Found]:
+def _runs(
+    around: Element,
+    place: Place,
+    block: str,
+    names: Names,
+    low: int = 0,
+    prefix: str = "",
+    depth: int = 0,
+) -> Iterator[Found]:
     """The fields that an element has, those of the bitset that is its type too; the register itself
     where it has none."""
     refuse_if(depth > MOST_DEPTH, around.where, "bitsets within each other", f"are {MOST_DEPTH}")
@@ -242,7 +319,15 @@ def _runs(around: Element, place: Place, block: str, names: Names, low: int = 0,
         refuse_others(one, REGISTER, around)
     if bitset is not None:
         inside, varset = features_of(bitset, place.variants, place.varset, names)
-        yield from _runs(bitset, place._replace(variants=inside, varset=varset), block, names, low, prefix, depth + 1)
+        yield from _runs(
+            bitset,
+            place._replace(variants=inside, varset=varset),
+            block,
+            names,
+            low,
+            prefix,
+            depth + 1,
+        )
     if not fields and bitset is None and around.tag in (*SIZES, "array"):
         first, last = _bits(around, 0, SIZES.get(around.tag, WORD_BITS) - 1)
         said = _value(around, last - first + 1, place.name, block, names)
@@ -289,8 +374,14 @@ def _value(one: Element, width: int, name: str, block: str, names: Names) -> tup
     if shift >= WORD_BITS:
         raise ValueError(f"{one.where}: got shr {shift}, allowed is up to {WORD_BITS - 1}")
     signed = "signed " if kind in ("int", "fixed", "fixedp") else ""
-    step = f"*{2 ** shift}" if shift else ""
-    radix = width // 2 if kind == "fixedp" else number(one, "radix", 0) if kind in ("fixed", "ufixed") else 0
+    step = f"*{2**shift}" if shift else ""
+    radix = (
+        width // 2
+        if kind == "fixedp"
+        else number(one, "radix", 0)
+        if kind in ("fixed", "ufixed")
+        else 0
+    )
     step += f">>{radix}" if radix else ""
     return (f"{signed}raw{step}" if step else signed).strip(), pointer
 
@@ -301,7 +392,10 @@ def _copyright(one: Element) -> str:
     for author in (inner for inner in one if inner.tag == "author"):
         nicks = ", ".join(inner.get("name") for inner in author if inner.tag == "nick")
         mail = f" <{author.get('email')}>" if author.get("email") else ""
-        lines.append(f"Author: {author.get('name')}{mail}{f' ({nicks})' if nicks else ''}: {author.text}".rstrip(": "))
+        lines.append(
+            f"Author: {author.get('name')}{mail}{f' ({nicks})' if nicks else ''}: "
+            f"{author.text}".rstrip(": ")
+        )
     for licence in (inner for inner in one if inner.tag == "license"):
         lines += ["", *(line.rstrip() for line in "".join(licence.texts).strip().splitlines())]
     return "\n".join(lines).strip()

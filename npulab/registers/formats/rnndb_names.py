@@ -10,7 +10,7 @@ from npulab.registers.formats.placing import NO_WORD, Enums, Losses
 from npulab.registers.formats.xml import Element
 
 NUMBER = re.compile(r"0[xX][0-9a-fA-F]{1,16}|[0-9]{1,20}")
-MOST_STEPS = 2 ** 19  # registers, array elements and fields that are looked at
+MOST_STEPS = 2**19  # registers, array elements and fields that are looked at
 WORDS = ("doc", "brief")
 
 
@@ -36,8 +36,11 @@ class Names:
         """One step more; raises ValueError where arrays, groups or bitsets within each other take
         too many."""
         if next(self.steps, None) is None:
-            raise ValueError(f"{one.where}: {one.tag} {one.get('name')}: got more than {MOST_STEPS} elements, at most "
-                             f"{MOST_STEPS} are allowed; its arrays are too long")
+            raise ValueError(
+                f"{one.where}: {one.tag} {one.get('name')}: got more than {MOST_STEPS} elements, "
+                "at most "
+                f"{MOST_STEPS} are allowed; its arrays are too long"
+            )
 
 
 def declare(one: Element, names: Names) -> None:
@@ -46,7 +49,11 @@ def declare(one: Element, names: Names) -> None:
             refuse_others(inner, ("value", *WORDS), one)
         _add_enum(names, one, values_in(one, names))
         have = names.order.setdefault(one.get("name"), [])
-        have += dict.fromkeys(name for inner in one if inner.tag == "value" and (name := inner.get("name")) not in have)
+        have += dict.fromkeys(
+            name
+            for inner in one
+            if inner.tag == "value" and (name := inner.get("name")) not in have
+        )
     elif one.tag == "bitset":
         names.bitsets[need(one, "name")] = one
     elif one.tag == "group":
@@ -74,8 +81,13 @@ def values_in(one: Element, names: Names) -> dict[int, str]:
         if out.get(raw) == name:
             continue
         if raw in out or name in out.values():
-            names.lose(value, f"{name} = {raw}, as " + (
-                f"{out[raw]} is {raw} too" if raw in out else f"{name} has another value before"))
+            names.lose(
+                value,
+                f"{name} = {raw}, as "
+                + (
+                    f"{out[raw]} is {raw} too" if raw in out else f"{name} has another value before"
+                ),
+            )
             continue
         out[raw] = name
     return out
@@ -92,8 +104,12 @@ def _add_enum(names: Names, one: Element, values: Mapping[int, str]) -> None:
             names.lose(one, f"{text} = {raw} of enum {name}, which is declared otherwise before")
 
 
-def features_of(one: Element, around: frozenset[str] | None, varset: str, names: Names,
-              ) -> tuple[frozenset[str] | None, str]:
+def features_of(
+    one: Element,
+    around: frozenset[str] | None,
+    varset: str,
+    names: Names,
+) -> tuple[frozenset[str] | None, str]:
     """The features that have an element, as far as those around it allow, and the varset.
 
     A range goes from one name of the varset to another as they stand in the file, whatever their
@@ -110,11 +126,20 @@ def features_of(one: Element, around: frozenset[str] | None, varset: str, names:
         if word in known or not known:
             mine.add(word)
         elif dash and ends and ends <= {*known}:
-            mine |= {*known[known.index(first) if first else 0:known.index(last) + 1 if last else None]}
+            mine |= {
+                *known[known.index(first) if first else 0 : known.index(last) + 1 if last else None]
+            }
         else:
-            raise ValueError(f"{one.where}: variants: got {word!r}, allowed are {', '.join(known)} and ranges of them")
+            raise ValueError(
+                f"{one.where}: variants: got {word!r}, allowed are {', '.join(known)} and ranges "
+                "of them"
+            )
     if around is not None and varset != outer:
-        names.lose(one, f"that {one.get('name') or one.tag} is for {', '.join(sorted(around))} of {outer} alone")
+        names.lose(
+            one,
+            f"that {one.get('name') or one.tag} is for {', '.join(sorted(around))} of {outer} "
+            "alone",
+        )
         around = None
     return frozenset(mine) if around is None else around & mine, varset
 
@@ -127,29 +152,43 @@ def note_of(one: Element) -> str:
 
 def refuse_others(one: Element, allowed: Sequence[str], around: Element) -> None:
     if one.tag not in allowed:
-        raise ValueError(f"{one.where}: got the element {one.tag} in {around.tag} {around.get('name')}".rstrip()
-                         + f", allowed are {', '.join(allowed)}")
+        raise ValueError(
+            f"{one.where}: got the element {one.tag} in {around.tag} {around.get('name')}".rstrip()
+            + f", allowed are {', '.join(allowed)}"
+        )
 
 
 def named(one: Element, attribute: str, known: Mapping[str, Element]) -> Element:
     name = need(one, attribute)
     if name not in known:
-        raise ValueError(f"{one.where}: {one.tag}: got {name!r}, allowed is one of {', '.join(known) or 'none'}")
+        raise ValueError(
+            f"{one.where}: {one.tag}: got {name!r}, allowed is one of {', '.join(known) or 'none'}"
+        )
     return known[name]
 
 
 def need(one: Element, attribute: str) -> str:
     if not one.get(attribute):
-        raise ValueError(f"{one.where}: {one.tag} {one.get('name')}".rstrip() + f": got no {attribute}, allowed is one")
+        raise ValueError(
+            f"{one.where}: {one.tag} {one.get('name')}".rstrip()
+            + f": got no {attribute}, allowed is one"
+        )
     return one.get(attribute)
 
 
 def number(one: Element, attribute: str, default: int | None = None) -> int:
-    return parsed(one, attribute, need(one, attribute)) if default is None or one.get(attribute) else default
+    return (
+        parsed(one, attribute, need(one, attribute))
+        if default is None or one.get(attribute)
+        else default
+    )
 
 
 def parsed(one: Element, attribute: str, text: str) -> int:
     if not NUMBER.fullmatch(text.strip()):
-        raise ValueError(f"{one.where}: {one.tag} {one.get('name')}".rstrip() + f": got {attribute} {text!r}, allowed "
-                         "is a whole number, decimal or 0x")
+        raise ValueError(
+            f"{one.where}: {one.tag} {one.get('name')}".rstrip()
+            + f": got {attribute} {text!r}, allowed "
+            "is a whole number, decimal or 0x"
+        )
     return int(text, 16 if "x" in text.lower() else 10)

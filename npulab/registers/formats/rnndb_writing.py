@@ -15,7 +15,9 @@ from npulab.registers.meaning import Meaning
 from npulab.registers.names import name_of, register_of
 
 INDENT = "   "
-AUTHOR = re.compile(r"Author: (?P<name>.*?)(?: <(?P<email>[^>]*)>)?(?: \((?P<nicks>[^)]*)\))?(?:: (?P<text>.*))?")
+AUTHOR = re.compile(
+    r"Author: (?P<name>.*?)(?: <(?P<email>[^>]*)>)?(?: \((?P<nicks>[^)]*)\))?(?:: (?P<text>.*))?"
+)
 INDEX = re.compile(r"([^\[\]]+)\[(0|[1-9]\d*)\](?:\.(.+))?")
 SEVERAL = re.compile(r"[\s,]")  # what lies between variants
 OWN = ("at", "address", "align", "evidence", "nameless")
@@ -41,14 +43,24 @@ def rnndb_text(table: RegisterTable) -> str:
     named = {block: _named(rows, table.by_address) for block, rows in table.blocks.items()}
     ours = [bool(_own(_said(row))) for rows in named.values() for row in rows]
     own = f'\nxmlns:npulab="{NPULAB}"' if "" in named or any(ours) or said else ""
-    lines = ['<?xml version="1.0" encoding="UTF-8"?>', f'<database xmlns="{NAMESPACE}"{own}',
-             'xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"',
-             f'xsi:schemaLocation="{NAMESPACE} rules-ng.xsd">', ""]
+    lines = [
+        '<?xml version="1.0" encoding="UTF-8"?>',
+        f'<database xmlns="{NAMESPACE}"{own}',
+        'xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"',
+        f'xsi:schemaLocation="{NAMESPACE} rules-ng.xsd">',
+        "",
+    ]
     lines += _copyright(table.copyright)
     for name, values in table.enums.items():
-        lines += [f"<enum name={quoteattr(name)}>",
-                  *(f'{INDENT}<value name={quoteattr(text)} value="{raw:#x}"/>' for raw, text in values.items()),
-                  "</enum>", ""]
+        lines += [
+            f"<enum name={quoteattr(name)}>",
+            *(
+                f'{INDENT}<value name={quoteattr(text)} value="{raw:#x}"/>'
+                for raw, text in values.items()
+            ),
+            "</enum>",
+            "",
+        ]
     for block, rows in named.items():
         head = f"<domain name={quoteattr(block or 'registers')}"
         head += "" if block else ' npulab:nameless="yes"'
@@ -75,8 +87,11 @@ def _registers(rows: Sequence[Row]) -> list[Register]:
     places: dict[tuple[int, str], list[Row]] = {}
     for row in rows:
         places.setdefault((row["offset"], row["register"]), []).append(row)
-    second = {b for a, b in pairwise(sorted(places, key=lambda one: (one[1], one[0])))
-              if b[1] == a[1] and b[0] == a[0] + WORD_BYTES}
+    second = {
+        b
+        for a, b in pairwise(sorted(places, key=lambda one: (one[1], one[0])))
+        if b[1] == a[1] and b[0] == a[0] + WORD_BYTES
+    }
     out = []
     for offset, name in places:
         if (offset, name) in second:
@@ -86,39 +101,68 @@ def _registers(rows: Sequence[Row]) -> list[Register]:
             words.append((offset + WORD_BYTES, name))
         elif (offset + WORD_BYTES, name) in second:  # a run of more: registers of their own
             second -= {(offset + WORD_BYTES, name)}
-        fields = [{**_said(row), "lsb": row["lsb"] + WORD_BITS * n} for n, word in enumerate(words)
-                  for row in places[word]]
-        out.append(Register(offset, name, WORD_BITS * len(words), tuple(
-            tuple(sorted(one.items())) for one in _joined(fields, name))))
+        fields = [
+            {**_said(row), "lsb": row["lsb"] + WORD_BITS * n}
+            for n, word in enumerate(words)
+            for row in places[word]
+        ]
+        out.append(
+            Register(
+                offset,
+                name,
+                WORD_BITS * len(words),
+                tuple(tuple(sorted(one.items())) for one in _joined(fields, name)),
+            )
+        )
     return out
 
 
 def _joined(fields: Sequence[dict[str, Any]], register: str) -> Iterator[dict[str, Any]]:
     """Fields of a register, the two pieces of one that crosses its words as one where a reader
     calls that as it is called here: after the register, which it may be all of."""
-    crossing = {(one["field"], one.get("feature")): one for one in fields
-                if one.get("at") == 0 and one["lsb"] + one["width"] == WORD_BITS
-                and ((one["field"] == register and len(fields) == 2)
-                     or one["field"].removeprefix(f"{register}.") not in ("", one["field"]))}
+    crossing = {
+        (one["field"], one.get("feature")): one
+        for one in fields
+        if one.get("at") == 0
+        and one["lsb"] + one["width"] == WORD_BITS
+        and (
+            (one["field"] == register and len(fields) == 2)
+            or one["field"].removeprefix(f"{register}.") not in ("", one["field"])
+        )
+    }
     for one in fields:
         low = crossing.get((one["field"], one.get("feature")))
         if low is None or (one is not low and one["lsb"] != WORD_BITS):
             yield one
         elif one is low:
-            upper = next((other for other in fields if other["field"] == one["field"] and other["lsb"] == WORD_BITS
-                          and other.get("at") == one["width"] and other.get("feature") == one.get("feature")), None)
+            upper = next(
+                (
+                    other
+                    for other in fields
+                    if other["field"] == one["field"]
+                    and other["lsb"] == WORD_BITS
+                    and other.get("at") == one["width"]
+                    and other.get("feature") == one.get("feature")
+                ),
+                None,
+            )
             if upper is None:
                 yield one
                 continue
             name = "" if one["field"] == register else one["field"].removeprefix(f"{register}.")
-            yield {**{k: v for k, v in one.items() if k != "at"}, "field": name,
-                   "width": one["width"] + upper["width"]}
+            yield {
+                **{k: v for k, v in one.items() if k != "at"},
+                "field": name,
+                "width": one["width"] + upper["width"],
+            }
         elif one.get("at") != low["width"]:
             yield one
 
 
 def _said(row: Row) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name not in ("block", "offset", "register")}
+    return {
+        name: value for name, value in row.items() if name not in ("block", "offset", "register")
+    }
 
 
 def _body(registers: Sequence[Register], depth: int, base: int) -> Iterator[str]:
@@ -131,8 +175,11 @@ def _body(registers: Sequence[Register], depth: int, base: int) -> Iterator[str]
             yield from _register(one, depth, base)
             continue
         name, offset, stride, length, elements = arrays[one]
-        yield (f"{INDENT * depth}<array offset=\"{offset - base:#06x}\" name={quoteattr(name)} stride=\"{stride:#x}\" "
-               f"length=\"{length}\">")
+        yield (
+            f'{INDENT * depth}<array offset="{offset - base:#06x}" name={quoteattr(name)} '
+            f'stride="{stride:#x}" '
+            f'length="{length}">'
+        )
         yield from _body(elements, depth + 1, offset)
         yield f"{INDENT * depth}</array>"
 
@@ -143,14 +190,20 @@ def _arrays(registers: Sequence[Register]) -> tuple[dict[Register, Any], set[Reg
     groups: dict[str, dict[int, list[tuple[Register, str]]]] = {}
     for one in registers:
         if match := INDEX.fullmatch(one.name):
-            groups.setdefault(match[1], {}).setdefault(int(match[2]), []).append((one, match[3] or ""))
+            groups.setdefault(match[1], {}).setdefault(int(match[2]), []).append(
+                (one, match[3] or "")
+            )
     arrays: dict[Register, Any] = {}
     inside: set[Register] = set()
     for name, elements in groups.items():
         offset = elements[min(elements)][0][0].offset
         stride = elements[1][0][0].offset - offset if 1 in elements else 0
-        shapes = {tuple((one.offset - offset - stride * n, tail, one.size, one.fields) for one, tail in some)
-                  for n, some in elements.items()}
+        shapes = {
+            tuple(
+                (one.offset - offset - stride * n, tail, one.size, one.fields) for one, tail in some
+            )
+            for n, some in elements.items()
+        }
         if len(shapes) == 1 and sorted(elements) == [*range(len(elements))] and stride >= 0:
             members = [one for some in elements.values() for one, _ in some]
             first = [one._replace(name=tail) for one, tail in elements[0]]
@@ -160,7 +213,7 @@ def _arrays(registers: Sequence[Register]) -> tuple[dict[Register, Any], set[Reg
 
 
 def _register(one: Register, depth: int, base: int) -> Iterator[str]:
-    head = f"{INDENT * depth}<reg{one.size} offset=\"{one.offset - base:#06x}\""
+    head = f'{INDENT * depth}<reg{one.size} offset="{one.offset - base:#06x}"'
     head += f" name={quoteattr(one.name)}" if one.name else ""
     fields = [dict(values) for values in one.fields]
     if [said["field"] for said in fields] == [""]:
@@ -177,9 +230,18 @@ def _attributes(said: Mapping[str, Any], place: bool = True) -> str:
     last = said["lsb"] + said["width"] - 1
     kind = _type(said)
     bits = {"pos": last} if said["width"] == 1 else {"low": said["lsb"], "high": last}
-    out = {**({"name": said["field"]} if said["field"] else {}), **(bits if place else {}), **kind,
-           **({"variants": said["feature"]} if "feature" in said and not SEVERAL.search(said["feature"]) else {}),
-           **({"brief": said["note"]} if "note" in said else {}), **_own(said)}
+    out = {
+        **({"name": said["field"]} if said["field"] else {}),
+        **(bits if place else {}),
+        **kind,
+        **(
+            {"variants": said["feature"]}
+            if "feature" in said and not SEVERAL.search(said["feature"])
+            else {}
+        ),
+        **({"brief": said["note"]} if "note" in said else {}),
+        **_own(said),
+    }
     return " ".join(f"{name}={quoteattr(str(value))}" for name, value in out.items())
 
 
@@ -200,8 +262,11 @@ def _type(said: Mapping[str, Any]) -> dict[str, Any]:
         return {"type": plain}
     signed = meaning.kind == "signed"
     kind = ("fixed" if signed else "ufixed") if radix else "int" if signed else "uint"
-    return {"type": kind, **({"shr": factor.bit_length() - 1} if factor > 1 else {}),
-            **({"radix": radix} if radix else {})}
+    return {
+        "type": kind,
+        **({"shr": factor.bit_length() - 1} if factor > 1 else {}),
+        **({"radix": radix} if radix else {}),
+    }
 
 
 def _own(said: Mapping[str, Any]) -> dict[str, Any]:
@@ -223,13 +288,19 @@ def _copyright(text: str) -> list[str]:
     year = re.fullmatch(r"Copyright (\S.*)", lines[0])
     rest = lines[1:] if year else lines
     after = [*dropwhile(AUTHOR.fullmatch, rest)]
-    if after and (after[0] or len(after) == len(lines)):  # what would be read otherwise goes into the licence whole
+    if after and (
+        after[0] or len(after) == len(lines)
+    ):  # what would be read otherwise goes into the licence whole
         year, rest = None, ["", *lines]
     out = [f"<copyright{f' year={quoteattr(year[1])}' if year else ''}>"]
     while rest and (match := AUTHOR.fullmatch(rest[0])):
         mail = f" email={quoteattr(match['email'])}" if match["email"] else ""
-        nicks = "".join(f"<nick name={quoteattr(nick)}/>" for nick in (match["nicks"] or "").split(", ") if nick)
-        out.append(f"<author name={quoteattr(match['name'])}{mail}>{nicks}{escape(match['text'] or '')}</author>")
+        nicks = "".join(
+            f"<nick name={quoteattr(nick)}/>" for nick in (match["nicks"] or "").split(", ") if nick
+        )
+        out.append(
+            f"<author name={quoteattr(match['name'])}{mail}>{nicks}{escape(match['text'] or '')}</author>"
+        )
         rest = rest[1:]
     body = "\n".join(rest).strip("\n")
     return [*out, *([f"<license>\n{escape(body)}\n</license>"] if body else []), "</copyright>", ""]

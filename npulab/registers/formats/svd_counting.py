@@ -11,8 +11,12 @@ from npulab.registers.formats.svd_names import Device, TooMuch, View, dim_of, vi
 from npulab.registers.formats.tables import MOST_ROWS
 from npulab.registers.formats.xml import Element
 
-INSIDE = {"peripheral": ("register", "cluster"), "cluster": ("register", "cluster"), "register": ("field",)}
-SHOWN = 10 ** 15  # a number beyond is told as more than this
+INSIDE = {
+    "peripheral": ("register", "cluster"),
+    "cluster": ("register", "cluster"),
+    "register": ("field",),
+}
+SHOWN = 10**15  # a number beyond is told as more than this
 
 
 class Count(NamedTuple):
@@ -30,7 +34,9 @@ class Counting:
     """What was counted of a device; each element of the file once, however often it is repeated."""
 
     device: Device
-    known: dict[int, Count] = field(default_factory=dict)  # by identity; while it is counted, nothing
+    known: dict[int, Count] = field(
+        default_factory=dict
+    )  # by identity; while it is counted, nothing
 
     def refuse(self, peripherals: Iterable[Element]) -> None:
         """Raises TooMuch for more elements or registers than allowed, naming the innermost element
@@ -67,12 +73,17 @@ class Counting:
 
 
 def _refuse(where: str, count: Count) -> None:
-    for what, got, most in (("elements", count.elements, svd_names.MOST_STEPS),
-                            ("registers", count.registers, MOST_ROWS)):
+    for what, got, most in (
+        ("elements", count.elements, svd_names.MOST_STEPS),
+        ("registers", count.registers, MOST_ROWS),
+    ):
         if got > most:
             shown = str(got) if got <= SHOWN else f"more than {SHOWN}"
-            raise TooMuch(f"{where}: got {shown} {what} with those of arrays, allowed are no more than {most} {what} "
-                          "in all")
+            raise TooMuch(
+                f"{where}: got {shown} {what} with those of arrays, allowed are no more than "
+                f"{most} {what} "
+                "in all"
+            )
 
 
 def _inside(view: View, tag: str) -> list[Element]:

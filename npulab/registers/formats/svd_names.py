@@ -15,10 +15,12 @@ from npulab.support.refuse import refuse_if
 
 NPULAB = "urn:npulab:registers"
 MOST_DERIVED = 16
-MOST_STEPS = 2 ** 19  # elements of arrays
-NUMBER = re.compile(r"\+?(?:(?P<hex>0[xX][0-9a-fA-F]{1,16})|#(?P<bits>[01xX]{1,64})|(?P<dec>[0-9]{1,20}))"
-                    r"(?P<scale>[kKmMgG]?)")
-SCALES = {"": 1, "k": 2 ** 10, "m": 2 ** 20, "g": 2 ** 30}
+MOST_STEPS = 2**19  # elements of arrays
+NUMBER = re.compile(
+    r"\+?(?:(?P<hex>0[xX][0-9a-fA-F]{1,16})|#(?P<bits>[01xX]{1,64})|(?P<dec>[0-9]{1,20}))"
+    r"(?P<scale>[kKmMgG]?)"
+)
+SCALES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 DERIVED = ("peripheral", "cluster", "register", "field", "enumeratedValues")
 
 
@@ -27,10 +29,14 @@ class Device:
     """What a file declares by name, and what could not be carried over."""
 
     places: dict[str, Element] = field(default_factory=dict)  # by path, of what may be derived from
-    scopes: dict[int, str] = field(default_factory=dict)  # the path around it, by identity of an element
+    scopes: dict[int, str] = field(
+        default_factory=dict
+    )  # the path around it, by identity of an element
     enums: Enums = field(default_factory=lambda: Enums({}))
     enum_elements: dict[str, Element] = field(default_factory=dict)
-    own: dict[tuple[str, str], Element] = field(default_factory=dict)  # of vendorExtensions, by tag and path
+    own: dict[tuple[str, str], Element] = field(
+        default_factory=dict
+    )  # of vendorExtensions, by tag and path
     losses: Losses = field(default_factory=Losses)
     errors: list[ValueError] = field(default_factory=list)  # of what was skipped
     steps: Iterator[int] = field(default_factory=lambda: iter(range(MOST_STEPS)))
@@ -38,8 +44,11 @@ class Device:
     def step(self, where: str, what: str) -> None:
         """Count an element, and each of an array; raises TooMuch for one too many."""
         if next(self.steps, None) is None:
-            raise TooMuch(f"{where}: {what}: got more than {MOST_STEPS} elements with those of arrays, allowed are "
-                          f"{MOST_STEPS} in all")
+            raise TooMuch(
+                f"{where}: {what}: got more than {MOST_STEPS} elements with those of arrays, "
+                "allowed are "
+                f"{MOST_STEPS} in all"
+            )
 
     def lose(self, where: str, what: str, error: ValueError, registers: int) -> None:
         """Skip an element that is not understood."""
@@ -50,7 +59,9 @@ class Device:
         """The enumeratedValues of a name, or of a path that begins at any scope around the field of
         this path."""
         paths = _seen_from(scope, source)
-        return next((self.enum_elements[path] for path in paths if path in self.enum_elements), None)
+        return next(
+            (self.enum_elements[path] for path in paths if path in self.enum_elements), None
+        )
 
 
 def _seen_from(scope: str, source: str) -> list[str]:
@@ -84,7 +95,14 @@ class View(NamedTuple):
 
     def every(self, *tags: str) -> list[Element]:
         """The elements of these tags of the first in the chain that has any."""
-        return next((some for element in self.chain if (some := [one for one in element if one.tag in tags])), [])
+        return next(
+            (
+                some
+                for element in self.chain
+                if (some := [one for one in element if one.tag in tags])
+            ),
+            [],
+        )
 
 
 class Place(NamedTuple):
@@ -98,9 +116,18 @@ def parsed(where: str, what: str, tag: str, text: str) -> int:
     """A number as SVD writes it: decimal, 0x, # for binary, k, M or G behind it."""
     match = NUMBER.fullmatch(text.strip())
     if match is None or "x" in (match["bits"] or "").lower():
-        raise ValueError(f"{where}: {what}: got {f'{tag} {text!r}' if text else f'no {tag}'}, allowed is a whole "
-                         "number, decimal, 0x or # with 0 and 1")
-    number = int(match["hex"], 16) if match["hex"] else int(match["bits"], 2) if match["bits"] else int(match["dec"])
+        raise ValueError(
+            f"{where}: {what}: got {f'{tag} {text!r}' if text else f'no {tag}'}, allowed is a "
+            "whole "
+            "number, decimal, 0x or # with 0 and 1"
+        )
+    number = (
+        int(match["hex"], 16)
+        if match["hex"]
+        else int(match["bits"], 2)
+        if match["bits"]
+        else int(match["dec"])
+    )
     return number * SCALES[match["scale"].lower()]
 
 
@@ -113,7 +140,9 @@ def declare(around: Element, path: str, device: Device) -> None:
             name = next((inner.text for inner in one if inner.tag == "name"), "")
             own = ".".join(filter(None, (path, name)))
             device.scopes[id(one)] = path
-            (device.enum_elements if one.tag == "enumeratedValues" else device.places).setdefault(own, one)
+            (device.enum_elements if one.tag == "enumeratedValues" else device.places).setdefault(
+                own, one
+            )
             if one.tag == "enumeratedValues" and name:
                 device.enum_elements.setdefault(name, one)
             declare(one, own, device)
@@ -125,8 +154,12 @@ def declare(around: Element, path: str, device: Device) -> None:
                 tag = inner.tag.removeprefix(f"{NPULAB} ")
                 device.own[tag, inner.get("name")] = inner
                 if tag == "enum":
-                    device.enums.own(inner.get("name")).update({
-                        parsed(value.where, "value", "raw", value.get("raw")): value.get("name") for value in inner})
+                    device.enums.own(inner.get("name")).update(
+                        {
+                            parsed(value.where, "value", "raw", value.get("raw")): value.get("name")
+                            for value in inner
+                        }
+                    )
 
 
 def view_of(one: Element, device: Device) -> View:
@@ -135,10 +168,20 @@ def view_of(one: Element, device: Device) -> View:
     path = device.scopes[id(one)]
     chain, scope = [one], path
     while source := chain[-1].get("derivedFrom"):
-        base = next((device.places[some] for some in _seen_from(scope, source) if some in device.places), None)
-        if base is None or base.tag != one.tag or len(chain) > MOST_DERIVED or any(base is some for some in chain):
-            raise ValueError(f"{one.where}: {one.tag} {name}: got derivedFrom {source!r}, allowed is another "
-                             f"{one.tag} of the file, not derived from this one")
+        base = next(
+            (device.places[some] for some in _seen_from(scope, source) if some in device.places),
+            None,
+        )
+        if (
+            base is None
+            or base.tag != one.tag
+            or len(chain) > MOST_DERIVED
+            or any(base is some for some in chain)
+        ):
+            raise ValueError(
+                f"{one.where}: {one.tag} {name}: got derivedFrom {source!r}, allowed is another "
+                f"{one.tag} of the file, not derived from this one"
+            )
         scope = device.scopes[id(base)]
         chain.append(base)
     name = name or next((inner.text for some in chain for inner in some if inner.tag == "name"), "")
@@ -154,13 +197,18 @@ def dim_of(view: View) -> int:
     return count
 
 
-def elements(view: View, offset_tag: str, device: Device, default: int | None = None) -> Iterator[Place]:
+def elements(
+    view: View, offset_tag: str, device: Device, default: int | None = None
+) -> Iterator[Place]:
     """Each element of an array, or the element itself; ``default`` stands for an empty offset."""
     what = f"{view.chain[0].tag} {view.path}"
     name = view.text("name")
     if not name:
-        raise ValueError(f"{view.where}: {view.chain[0].tag} in {view.path or 'the device'}: got no name, allowed "
-                         "is one")
+        raise ValueError(
+            f"{view.where}: {view.chain[0].tag} in {view.path or 'the device'}: got no name, "
+            "allowed "
+            "is one"
+        )
     begin = view.number(offset_tag, default) if offset_tag else 0
     count = dim_of(view)
     device.step(view.where, what)
@@ -171,7 +219,9 @@ def elements(view: View, offset_tag: str, device: Device, default: int | None = 
     step = view.number("dimIncrement")
     for n, word in enumerate(_index(view, count, what)):
         device.step(view.where, what)
-        yield Place(name.replace("%s", word) if "%s" in name else f"{name}[{word}]", begin + step * n)
+        yield Place(
+            name.replace("%s", word) if "%s" in name else f"{name}[{word}]", begin + step * n
+        )
 
 
 def _index(view: View, count: int, what: str) -> list[str]:
@@ -185,6 +235,10 @@ def _index(view: View, count: int, what: str) -> list[str]:
         words = [str(n) for n in range(first, min(last, first + count) + 1)]
     elif match := re.fullmatch(r"([A-Z])-([A-Z])", text):
         words = [chr(n) for n in range(ord(match[1]), ord(match[2]) + 1)]
-    refuse_if(len(words) != count or len({*words}) != count, f"{view.where}: {what}",
-              f"dimIndex {text!r}", f"are {count} words, each once, or a range of as many")
+    refuse_if(
+        len(words) != count or len({*words}) != count,
+        f"{view.where}: {what}",
+        f"dimIndex {text!r}",
+        f"are {count} words, each once, or a range of as many",
+    )
     return words

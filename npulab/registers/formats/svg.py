@@ -32,36 +32,58 @@ def svg_text(table: RegisterTable) -> str:
         body += lines
         top += height
     width = 2 * MARGIN + WORD_BITS * BIT
-    return "\n".join([
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {top}" width="{width}" height="{top}" '
-        'role="group" aria-label="Registers and their fields">', f"<style>{STYLE}</style>",
-        f'<rect class="paper" width="{width}" height="{top}"/>', *body, "</svg>", ""])
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {top}" width="{width}" '
+            f'height="{top}" '
+            'role="group" aria-label="Registers and their fields">',
+            f"<style>{STYLE}</style>",
+            f'<rect class="paper" width="{width}" height="{top}"/>',
+            *body,
+            "</svg>",
+            "",
+        ]
+    )
 
 
 def _register(one: Drawn, top: int) -> tuple[list[str], int]:
     """The lines of a register that begins at a height, and its own height."""
     chips = f" ({one.feature})" if one.feature else ""
     name = ".".join(filter(None, (one.block, one.register))) + chips
-    out = [f'<g role="group" aria-label={quoteattr(name)}>',
-           f'<text class="register" x="{MARGIN}" y="{top + 14}">{escape(name)}: {one.offset:#06x}</text>']
+    out = [
+        f'<g role="group" aria-label={quoteattr(name)}>',
+        f'<text class="register" x="{MARGIN}" y="{top + 14}">{escape(name)}: '
+        f"{one.offset:#06x}</text>",
+    ]
     boxes = top + 34
     below: list[str] = []
     for box in reversed(one.boxes):
         out += _box(box, boxes, below)
-    out += [f'<text x="{MARGIN}" y="{boxes + HEIGHT + LINE * (n + 1)}">{escape(line)}</text>'
-            for n, line in enumerate(below)]
+    out += [
+        f'<text x="{MARGIN}" y="{boxes + HEIGHT + LINE * (n + 1)}">{escape(line)}</text>'
+        for n, line in enumerate(below)
+    ]
     return [*out, "</g>"], boxes + HEIGHT + LINE * len(below) + 2 * MARGIN - top
 
 
 def _box(box: Box, top: int, below: list[str]) -> Iterator[str]:
     left = MARGIN + BIT * (WORD_BITS - box.lsb - box.width)
     width = BIT * box.width
-    kind = "box open" if "field" not in box.row else "box address" if "address" in box.row else "box"
-    said = [f"{box.name or 'unnamed'} [{box.bits}]", box.meaning, "an address" if "address" in box.row else "",
-            str(box.row.get("evidence", "")), str(box.row.get("note", ""))]
+    kind = (
+        "box open" if "field" not in box.row else "box address" if "address" in box.row else "box"
+    )
+    said = [
+        f"{box.name or 'unnamed'} [{box.bits}]",
+        box.meaning,
+        "an address" if "address" in box.row else "",
+        str(box.row.get("evidence", "")),
+        str(box.row.get("note", "")),
+    ]
     yield f"<g><title>{escape('; '.join(filter(None, said)))}</title>"
     yield f'<rect class="{kind}" x="{left}" y="{top}" width="{width}" height="{HEIGHT}"/>'
-    ends = [(box.lsb + box.width - 1, left + BIT / 2)] + ([(box.lsb, left + width - BIT / 2)] if box.width > 1 else [])
+    ends = [(box.lsb + box.width - 1, left + BIT / 2)] + (
+        [(box.lsb, left + width - BIT / 2)] if box.width > 1 else []
+    )
     for bit, middle in ends:
         yield f'<text class="bit" x="{middle:g}" y="{top - 4}" text-anchor="middle">{bit}</text>'
     lines = split_name(box.name, int((width - 6) / LETTER))
@@ -70,7 +92,10 @@ def _box(box: Box, top: int, below: list[str]) -> Iterator[str]:
         lines = [str(len(below))]
     first = top + HEIGHT / 2 + 4 - LINE * (len(lines) - 1) / 2
     for n, line in enumerate(lines):
-        yield (f'<text x="{left + width / 2:g}" y="{first + LINE * n:g}" text-anchor="middle">{escape(line)}</text>')
+        yield (
+            f'<text x="{left + width / 2:g}" y="{first + LINE * n:g}" '
+            f'text-anchor="middle">{escape(line)}</text>'
+        )
     yield "</g>"
 
 

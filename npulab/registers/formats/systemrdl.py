@@ -1,17 +1,19 @@
 """Reader of SystemRDL 2.0, in which makers of chips describe their registers; needs the package
 systemrdl-compiler.
 
-================ =====================================================================================================
+================
+=====================================================================================================
 ``addrmap``      a block; one inside another is a block of its own, ``OUTER.INNER``
 ``regfile``,     what is inside, named ``REGFILE.REGISTER``; a memory without registers is a loss
 ``mem``
 ``reg``          8 bits and more; 64 are two words, registers of 8 and 16 bits share a word
 arrays           ``NAME[0]``, ``NAME[1]``, ...; parameters have their values
 ``field``        its bits; ``name`` and ``desc`` are the note, with ``sw``, ``hw``, ``onread``, ``onwrite`` and
-                 ``reset`` where they say more than plain storage; ``is_signed`` and ``fracwidth``, where the file
-                 declares them
+                 ``reset`` where they say more than plain storage; ``is_signed`` and ``fracwidth``,
+                 where the file declares them
 ``encode``       an enum
-================ =====================================================================================================
+================
+=====================================================================================================
 
 Verilog's ifdef and define are followed, include of files in the same folder or below; Perl (``<%
 %>``) is refused. The compiler runs as a program of its own, for a minute and in two GiB at
@@ -37,10 +39,11 @@ from npulab.support.extras import needed
 from npulab.support.files import read_bounded, text_of
 from npulab.support.processes import execute
 
-MOST_BYTES = 2 ** 23  # of a file and its includes together
+MOST_BYTES = 2**23  # of a file and its includes together
 FILES = 64
-MOST_DEEP = 100  # brackets in each other: the compiler takes seconds for a thousand, and recorded maps have ten
-SECONDS, ROOM = 60, 2 ** 31
+# brackets in each other: the compiler takes seconds for a thousand, and recorded maps have ten
+MOST_DEEP = 100
+SECONDS, ROOM = 60, 2**31
 INCLUDED = "`include"
 INCLUDE = re.compile(r'`include\s+(?:"([^\r\n]+)"|<([^\r\n]+)>)')
 QUIET = re.compile(r'//[^\n]*|/\*.*?(?:\*/|\Z)|"(?:[^"\\]|\\.)*"', re.DOTALL)
@@ -60,17 +63,32 @@ def read_rdl(path: Path) -> RegisterTable:
     needed("systemrdl", f"{path}: reading SystemRDL")
     with tempfile.TemporaryDirectory(prefix="npulab-") as folder:
         result = Path(folder) / "records.json"
-        end = execute(f"{path}", (sys.executable, "-P", rdl_compiling.__file__, str(path.absolute()), str(result),
-                                  str(SECONDS), str(ROOM), str(2 * MOST_ROWS)), timeout=SECONDS)
+        end = execute(
+            f"{path}",
+            (
+                sys.executable,
+                "-P",
+                rdl_compiling.__file__,
+                str(path.absolute()),
+                str(result),
+                str(SECONDS),
+                str(ROOM),
+                str(2 * MOST_ROWS),
+            ),
+            timeout=SECONDS,
+        )
         if not result.is_file():
-            raise ValueError(f"{path}: got what takes the compiler of SystemRDL more than {SECONDS} seconds or "
-                             f"{ROOM // 2 ** 20} MiB, or ends it ({end}), allowed is less")
+            raise ValueError(
+                f"{path}: got what takes the compiler of SystemRDL more than {SECONDS} seconds or "
+                f"{ROOM // 2**20} MiB, or ends it ({end}), allowed is less"
+            )
         records = json.loads(result.read_text(encoding="utf-8"))
     return table_of(path, records)
 
 
 def refuse(path: Path) -> None:
-    """Raises ValueError for what the compiler is not to see: Perl, files elsewhere, too much, brackets that are
+    """Raises ValueError for what the compiler is not to see: Perl, files elsewhere, too much,
+    brackets that are
     too deep."""
     folder = path.resolve().parent
     left = [MOST_BYTES, FILES]
@@ -81,34 +99,53 @@ def refuse(path: Path) -> None:
         size = file.stat().st_size
         left[0], left[1] = left[0] - size, left[1] - 1
         if left[0] < 0 or left[1] < 0:
-            raise ValueError(f"{file}: got {size} bytes, or more than {FILES} files, allowed are {MOST_BYTES} bytes "
-                             "with all includes" if left[0] < 0 else f"{file}: got an include too many, allowed are "
-                             f"{FILES}")
+            raise ValueError(
+                f"{file}: got {size} bytes, or more than {FILES} files, allowed are {MOST_BYTES} "
+                "bytes "
+                "with all includes"
+                if left[0] < 0
+                else f"{file}: got an include too many, allowed are {FILES}"
+            )
         text = text_of(read_bounded(file, MOST_BYTES), file, "utf-8")
         if (at := text.find("<%")) >= 0:
-            raise ValueError(f"{_at(file, text, at)}: got a directive of Perl (<%), allowed is a file without; npulab "
-                             "runs nothing that a file says")
+            raise ValueError(
+                f"{_at(file, text, at)}: got a directive of Perl (<%), allowed is a file without; "
+                "npulab "
+                "runs nothing that a file says"
+            )
         for match in _steps(text):
             if match[0] != INCLUDED:
                 depth = max(0, depth + (1 if match[0] in "[({" else -1))
                 if depth > MOST_DEEP:
-                    raise ValueError(f"{_at(file, text, match.start())}: got brackets {depth} deep, allowed are "
-                                     f"{MOST_DEEP}")
+                    raise ValueError(
+                        f"{_at(file, text, match.start())}: got brackets {depth} deep, allowed are "
+                        f"{MOST_DEEP}"
+                    )
                 continue
             full = INCLUDE.match(text, match.start())
             name = (full[1] or full[2]) if full else ""
             real = (file.parent / name).resolve()
-            if not name or Path(name).is_absolute() or not real.is_relative_to(folder) or not real.is_file() \
-                    or real in above:
-                raise ValueError(f"{_at(file, text, match.start())}: include: got {name!r}, allowed is a file that "
-                                 f"lies in {folder} or below and does not include itself")
+            if (
+                not name
+                or Path(name).is_absolute()
+                or not real.is_relative_to(folder)
+                or not real.is_file()
+                or real in above
+            ):
+                raise ValueError(
+                    f"{_at(file, text, match.start())}: include: got {name!r}, allowed is a file "
+                    "that "
+                    f"lies in {folder} or below and does not include itself"
+                )
             look(file.parent / name, (*above, real))
 
     look(path, (path.resolve(),))
 
 
 def _steps(text: str) -> list[re.Match[str]]:
-    """The brackets of a text that are in no comment or string, and every include, in their order."""
+    """The brackets of a text that are in no comment or string, and every include, in their
+    order.
+    """
     bare = QUIET.sub(lambda found: " " * len(found[0]), text)
     found = [*BRACKET.finditer(bare), *re.finditer(INCLUDED, text)]
     return sorted(found, key=lambda one: one.start())
@@ -124,11 +161,19 @@ def is_rdl(head: bytes) -> bool:
     >>> is_rdl(b"/* a map */ addrmap top { reg {} r; };"), is_rdl(b"struct regs { unsigned a : 3; };")
     (True, False)
     """
-    plain = b" ".join(re.sub(rb'//[^\n]*|/\*.*?(\*/|$)|"[^"]*"', b" ", head, flags=re.DOTALL).split())
+    plain = b" ".join(
+        re.sub(rb'//[^\n]*|/\*.*?(\*/|$)|"[^"]*"', b" ", head, flags=re.DOTALL).split()
+    )
     # C calls its structs so too
-    return b"<%" in plain or re.search(rb"(?<!struct )(?<!union )(?<!enum )\b(addrmap|regfile|reg|field)( \w+)? ?"
-                                       rb"(# ?\([^)]*\) ?)?[{]|\b(addrmap|regfile) \w+ ?#|\bproperty \w+ ?[{]",
-                                       plain) is not None
+    return (
+        b"<%" in plain
+        or re.search(
+            rb"(?<!struct )(?<!union )(?<!enum )\b(addrmap|regfile|reg|field)( \w+)? ?"
+            rb"(# ?\([^)]*\) ?)?[{]|\b(addrmap|regfile) \w+ ?#|\bproperty \w+ ?[{]",
+            plain,
+        )
+        is not None
+    )
 
 
 def table_of(path: Path, records: Mapping[str, Any]) -> RegisterTable:
@@ -137,8 +182,11 @@ def table_of(path: Path, records: Mapping[str, Any]) -> RegisterTable:
         text = " ".join(str(records["error"]).split())
         if "allowed" in records:
             raise ValueError(f"{_where(records, path)}: got {text}, allowed {records['allowed']}")
-        raise ValueError(f"{_where(records, path)}: got what is no SystemRDL, or has a fault ({text}), allowed is a "
-                         "description that compiles")
+        raise ValueError(
+            f"{_where(records, path)}: got what is no SystemRDL, or has a fault ({text}), allowed "
+            "is a "
+            "description that compiles"
+        )
     losses, own = Losses(), records["top"]
     enums = Enums({})
     for said in own.get("enums", ()):
@@ -148,20 +196,33 @@ def table_of(path: Path, records: Mapping[str, Any]) -> RegisterTable:
             names[int(value[0], 0)] = unquote(value[1])
     for what, line in records["told"]:
         losses.lose(_where(line, path), what)
-    said = {_block(one): bool(one["home"]["own"]["addresses"]) for one in records["registers"]
-            if "addresses" in one["home"]["own"]}
-    table = placed(_registers(path, records, "map" in own, enums, losses), enums.by_name, losses,
-                   unquote(own.get("copyright", "")), said)
+    said = {
+        _block(one): bool(one["home"]["own"]["addresses"])
+        for one in records["registers"]
+        if "addresses" in one["home"]["own"]
+    }
+    table = placed(
+        _registers(path, records, "map" in own, enums, losses),
+        enums.by_name,
+        losses,
+        unquote(own.get("copyright", "")),
+        said,
+    )
     losses.warn(path)
     return table
 
 
 def _where(said: Mapping[str, Any], path: Path) -> str:
-    return f"{said['path'] if Path(said['path']).is_absolute() else path}, line {said['line']}" if "line" in said \
+    return (
+        f"{said['path'] if Path(said['path']).is_absolute() else path}, line {said['line']}"
+        if "line" in said
         else str(path)
+    )
 
 
-def _registers(path: Path, records: Mapping[str, Any], own: bool, enums: Enums, losses: Losses) -> Iterator[Register]:
+def _registers(
+    path: Path, records: Mapping[str, Any], own: bool, enums: Enums, losses: Losses
+) -> Iterator[Register]:
     homes = set[str]()
     found = records["registers"]
     # of our own maps, blocks that only some chips have come last and belong where they lie
@@ -172,10 +233,19 @@ def _registers(path: Path, records: Mapping[str, Any], own: bool, enums: Enums, 
         if not own and one["block"] not in homes:
             homes.add(one["block"])
             address = "" if home["top"] else f" at {home['address']:#x}"
-            about.insert(0, f"{one['block']}{address}: {home['desc']}".rstrip(": ") if address or home["desc"] else "")
+            about.insert(
+                0,
+                f"{one['block']}{address}: {home['desc']}".rstrip(": ")
+                if address or home["desc"]
+                else "",
+            )
         name = unquote(one["own"]["name"]) if "name" in one["own"] else one["name"]
-        fields = tuple(_field(path, one, field, enums, records["enums"], losses) for field in one["fields"])
-        yield Register(block, one["offset"], one["size"], name, _where(one, path), _joined(about), fields)
+        fields = tuple(
+            _field(path, one, field, enums, records["enums"], losses) for field in one["fields"]
+        )
+        yield Register(
+            block, one["offset"], one["size"], name, _where(one, path), _joined(about), fields
+        )
 
 
 def _block(one: Mapping[str, Any]) -> str:
@@ -184,8 +254,14 @@ def _block(one: Mapping[str, Any]) -> str:
     return unquote(home["own"]["name"]) if "name" in home["own"] else str(one["block"])
 
 
-def _field(path: Path, register: Mapping[str, Any], one: Mapping[str, Any], enums: Enums, declared: list[Any],
-           losses: Losses) -> Found:
+def _field(
+    path: Path,
+    register: Mapping[str, Any],
+    one: Mapping[str, Any],
+    enums: Enums,
+    declared: list[Any],
+    losses: Losses,
+) -> Found:
     own, where = one["own"], _where(one, path)
     name = unquote(own["name"]) if "name" in own else one["name"]
     said = [f"{key}={one[key]}" for key in ("sw", "hw") if one[key] != PLAIN]
@@ -199,9 +275,16 @@ def _field(path: Path, register: Mapping[str, Any], one: Mapping[str, Any], enum
     row["value"] = f"{value}raw>>{fraction}" if fraction > 0 else value.strip()
     if "enum" in one:
         label, values = declared[one["enum"]]
-        row["value"] = enums.take(label, register["block"], f"{register['name']}_{one['name']}",
-                                  {raw: text for text, raw in values}, where)
-    row |= {key: unquote(own[key]) for key in ("value", "feature", "evidence", "note") if key in own}
+        row["value"] = enums.take(
+            label,
+            register["block"],
+            f"{register['name']}_{one['name']}",
+            {raw: text for text, raw in values},
+            where,
+        )
+    row |= {
+        key: unquote(own[key]) for key in ("value", "feature", "evidence", "note") if key in own
+    }
     row |= {key: int(own[key]) for key in ("at", "align") if key in own}
     row |= {"address": "yes"} if own.get("address") else {}
     row |= {"register": ""} if own.get("nameless") else {}

@@ -33,8 +33,8 @@ from npulab.support.refuse import refusing
 
 ENUM_COLUMNS = ("enum", "raw", "name")
 COMMENT = "#"
-MOST_BYTES = 2 ** 25  # of a table
-MOST_ROWS = 2 ** 17
+MOST_BYTES = 2**25  # of a table
+MOST_ROWS = 2**17
 PLACES = ("block", "offset", "lsb", "width")  # of a row, without its names
 
 Row = Mapping[str, Any]
@@ -42,7 +42,8 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Reading:
-    """What a reader says of a file: lines of code, those that it explains, what is lost (kind, name,
+    """What a reader says of a file: lines of code, those that it explains, what is lost (kind,
+    name,
     where, why) and the lines that nothing explains (where, text)."""
 
     lines: int
@@ -53,7 +54,9 @@ class Reading:
     def __str__(self) -> str:
         counts = Counter(kind for kind, *_ in self.lost)
         lost = ", ".join(f"{count} {kind}{'s' * (count > 1)}" for kind, count in counts.items())
-        return f"{self.explained} of {self.lines} lines explained" + (f"; lost: {lost}" if lost else "")
+        return f"{self.explained} of {self.lines} lines explained" + (
+            f"; lost: {lost}" if lost else ""
+        )
 
 
 @dataclass(frozen=True)
@@ -75,9 +78,14 @@ class RegisterTable:
     by_address: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
 
     @classmethod
-    def of(cls, rows: Iterable[Row], enums: Mapping[str, Mapping[int, str]] | None = None,
-           copyright: str = "", by_address: Collection[str] | None = None,  # noqa: A002 - as the file has it
-           sparse: Collection[str] = ()) -> RegisterTable:
+    def of(
+        cls,
+        rows: Iterable[Row],
+        enums: Mapping[str, Mapping[int, str]] | None = None,
+        copyright: str = "",  # noqa: A002
+        by_address: Collection[str] | None = None,
+        sparse: Collection[str] = (),
+    ) -> RegisterTable:
         """A table of rows in any order, its texts on one line each; raises ValueError for a number
         or value that is none and for a character that is no text, as U+0000.  An enum without names
         says nothing and is left out.
@@ -85,14 +93,28 @@ class RegisterTable:
         ``by_address`` are the blocks whose registers have addresses, by default as
         ``registers.names`` has it of these rows and of the blocks that are ``sparse``.
         """
-        named = {name: {raw: line_of(text, f"enum {name}") for raw, text in sorted(one.items())}
-                 for name, one in sorted((enums or {}).items()) if one}
+        named = {
+            name: {raw: line_of(text, f"enum {name}") for raw, text in sorted(one.items())}
+            for name, one in sorted((enums or {}).items())
+            if one
+        }
         gone = {f"enum:{name}" for name in enums or () if name not in named}
         plain = [_plain({**row, "value": ""} if row.get("value") in gone else row) for row in rows]
-        said = "\n".join(line.strip() for line in copyright.replace("\t", " ").splitlines()).strip("\n")
+        said = "\n".join(line.strip() for line in copyright.replace("\t", " ").splitlines()).strip(
+            "\n"
+        )
         refuse_odd(said.replace("\n", " "), "copyright")
-        blocks = {name: n for n, name in enumerate(dict.fromkeys(row.get("block", "") for row in plain))}
-        plain.sort(key=lambda row: (blocks[row.get("block", "")], row["offset"], row.get("feature", ""), row["lsb"]))
+        blocks = {
+            name: n for n, name in enumerate(dict.fromkeys(row.get("block", "") for row in plain))
+        }
+        plain.sort(
+            key=lambda row: (
+                blocks[row.get("block", "")],
+                row["offset"],
+                row.get("feature", ""),
+                row["lsb"],
+            )
+        )
         if by_address is None:
             by_address = blocks_by_address(plain, sparse)
         return cls(tuple(plain), named, said, by_address=frozenset(by_address))
@@ -113,21 +135,35 @@ class RegisterTable:
     @property
     def registers(self) -> list[tuple[str, int, str]]:
         """(block, offset, register) of each register, in the order of the rows."""
-        return [*dict.fromkeys((row.get("block", ""), row["offset"], row.get("register", "")) for row in self.rows)]
+        return [
+            *dict.fromkeys(
+                (row.get("block", ""), row["offset"], row.get("register", "")) for row in self.rows
+            )
+        ]
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many blocks, registers, fields, enums and bits it has; pieces of one field count once,
+        """How many blocks, registers, fields, enums and bits it has; pieces of one field count
+        once,
         rows without a name each."""
-        fields = {(row.get("block"), row["field"]) if "at" in row and row.get("field") else n
-                  for n, row in enumerate(self.rows)}
-        return {"blocks": len({block for block, _, _ in self.registers}), "registers": len(self.registers),
-                "fields": len(fields), "enums": len(self.enums), "bits": sum(row["width"] for row in self.rows)}
+        fields = {
+            (row.get("block"), row["field"]) if "at" in row and row.get("field") else n
+            for n, row in enumerate(self.rows)
+        }
+        return {
+            "blocks": len({block for block, _, _ in self.registers}),
+            "registers": len(self.registers),
+            "fields": len(fields),
+            "enums": len(self.enums),
+            "bits": sum(row["width"] for row in self.rows),
+        }
 
     def map(self, features: Iterable[str] = ()) -> RegisterMap:
         """The sparse register map for some features; raises as ``RegisterMap``."""
         rows = ({"field": "", **row} for row in self.rows)
-        return RegisterMap(rows, features=features, enums=self.enums, dense=False, by_address=self.by_address)
+        return RegisterMap(
+            rows, features=features, enums=self.enums, dense=False, by_address=self.by_address
+        )
 
     @refusing()
     def check(self) -> None:
@@ -144,15 +180,21 @@ class RegisterTable:
         have addresses."""
         plain = [{name: row[name] for name in PLACES if name in row} for row in self.rows]
         known = blocks_by_address(plain)
-        rows = [{"block": block, "offset": f"{0:#06x}", "value": SPARSE} for block in self.blocks
-                if block and block in self.by_address - known]
+        rows = [
+            {"block": block, "offset": f"{0:#06x}", "value": SPARSE}
+            for block in self.blocks
+            if block and block in self.by_address - known
+        ]
         rows += [{**row, "offset": f"{row['offset']:#06x}"} for row in self.rows]
         return self._comments + table_text(COLUMNS, rows)
 
     def enums_csv(self) -> str:
         """The enums as the table that lies beside the rows; empty where there are none."""
-        rows = [{"enum": name, "raw": hex(raw), "name": text} for name, one in self.enums.items()
-                for raw, text in one.items()]
+        rows = [
+            {"enum": name, "raw": hex(raw), "name": text}
+            for name, one in self.enums.items()
+            for raw, text in one.items()
+        ]
         return table_text(ENUM_COLUMNS, rows) if rows else ""
 
     def said(self, far: bool | None = True) -> dict[str, bool]:
@@ -160,21 +202,36 @@ class RegisterTable:
         they do: those that a reader would take for others.  In a file of registers they have
         (``far``), in others it depends (None), as ``blocks_by_address`` says."""
         taken = blocks_by_address(self.rows, far=far)
-        return {block: block in self.by_address for block in self.blocks
-                if (block in taken) != (block in self.by_address)}
+        return {
+            block: block in self.by_address
+            for block in self.blocks
+            if (block in taken) != (block in self.by_address)
+        }
 
     @classmethod
-    def of_said(cls, rows: Sequence[Row], enums: Mapping[str, Mapping[int, str]], copyright: str,  # noqa: A002
-                said: Mapping[str, bool], far: bool | None = True) -> RegisterTable:
+    def of_said(
+        cls,
+        rows: Sequence[Row],
+        enums: Mapping[str, Mapping[int, str]],
+        copyright: str,  # noqa: A002
+        said: Mapping[str, bool],
+        far: bool | None = True,
+    ) -> RegisterTable:
         """The table of a file that says of some blocks whether their registers have addresses, as
         ``said`` has it; raises as ``of``."""
-        taken = {*blocks_by_address(rows, far=far), *(block for block, is_so in said.items() if is_so)}
+        taken = {
+            *blocks_by_address(rows, far=far),
+            *(block for block, is_so in said.items() if is_so),
+        }
         words = {block for block, is_so in said.items() if not is_so}
         return cls.of(rows, enums, copyright, taken - words)
 
     @property
     def _comments(self) -> str:
-        return "".join(f"{COMMENT} {guarded_comment(line)}".rstrip() + "\n" for line in self.copyright.splitlines())
+        return "".join(
+            f"{COMMENT} {guarded_comment(line)}".rstrip() + "\n"
+            for line in self.copyright.splitlines()
+        )
 
 
 def features_in(rows: Iterable[Row]) -> list[str]:
@@ -191,13 +248,18 @@ def read_csv(path: Path) -> RegisterTable:
     copyright_, rows = _read(path)
     missing = [name for name in REQUIRED if rows and name not in rows[0][1]]
     if missing or not rows:
-        raise ValueError(f"{path}: got {f'no column {missing[0]!r}' if missing else 'no row'}, allowed is a table of "
-                         f"fields with {', '.join(REQUIRED)}")
+        raise ValueError(
+            f"{path}: got {f'no column {missing[0]!r}' if missing else 'no row'}, allowed is a "
+            "table of "
+            f"fields with {', '.join(REQUIRED)}"
+        )
     plain, wide = [], shaped(row for _, row in rows)
     for line, row in rows:
         unknown = [name for name in row if name not in (*COLUMNS, *SHAPE, ACCESS, "word")]
         if unknown:
-            raise ValueError(f"{path}, line {line}: got column {unknown[0]!r}, allowed are {', '.join(COLUMNS)}")
+            raise ValueError(
+                f"{path}, line {line}: got column {unknown[0]!r}, allowed are {', '.join(COLUMNS)}"
+            )
         if wide:
             continue
         try:
@@ -209,15 +271,20 @@ def read_csv(path: Path) -> RegisterTable:
         plain += map(_plain, words)
     if placed := [row for row in blocks if _says_place(row)]:
         names = ", ".join(dict.fromkeys(str(row["block"]) for row in placed))
-        warnings.warn(f"{path}: not carried over: where the blocks lie and repeat ({names})",
-                      stacklevel=3)
+        warnings.warn(
+            f"{path}: not carried over: where the blocks lie and repeat ({names})", stacklevel=3
+        )
     beside = enums_beside(path)
-    return RegisterTable.of(plain, _enums(beside) if beside else {}, copyright_, sparse=sparse_blocks(blocks))
+    return RegisterTable.of(
+        plain, _enums(beside) if beside else {}, copyright_, sparse=sparse_blocks(blocks)
+    )
 
 
 def _says_place(row: Row) -> bool:
     """Whether a row of a block says more than that it is sparse."""
-    said = {name: value for name, value in row.items() if value not in ("", None) and name != "block"}
+    said = {
+        name: value for name, value in row.items() if value not in ("", None) and name != "block"
+    }
     said["offset"] = int(str(said.get("offset", 0)), 0)
     return said != {"offset": 0, "value": SPARSE}
 
@@ -243,8 +310,11 @@ def _read(path: Path) -> tuple[str, list[tuple[int, dict[str, str]]]]:
             line = kept[min(table.line_num, len(kept)) - 1][0]
             bare_row(row)
             if None in row or None in row.values() or len(out) >= MOST_ROWS:
-                raise ValueError(f"{path}, line {line}: got a row of other columns than the first line, or more than "
-                                 f"{MOST_ROWS} rows, allowed is one value for each column")
+                raise ValueError(
+                    f"{path}, line {line}: got a row of other columns than the first line, or more "
+                    "than "
+                    f"{MOST_ROWS} rows, allowed is one value for each column"
+                )
             out.append((line, row))
     except csv.Error as error:
         raise ValueError(f"{path}: got what is no CSV ({error}), allowed is a table") from None
@@ -258,7 +328,9 @@ def _plain(row: Row) -> Row:
     out = plain_row({**row, "value": _value(" ".join(str(value).split()))} if value else row)
     for name in ("lsb", "width"):
         if name not in out:
-            raise ValueError(f"field {row.get('field')!r}: got no {name}, allowed is a whole number")
+            raise ValueError(
+                f"field {row.get('field')!r}: got no {name}, allowed is a whole number"
+            )
     return out
 
 
@@ -275,5 +347,7 @@ def table_text(columns: Iterable[str], rows: Iterable[Row]) -> str:
     table = csv.DictWriter(out, [*columns], restval="", lineterminator="\n")
     table.writeheader()
     for row in rows:
-        table.writerow({name: guarded(text) if isinstance(text, str) else text for name, text in row.items()})
+        table.writerow(
+            {name: guarded(text) if isinstance(text, str) else text for name, text in row.items()}
+        )
     return out.getvalue()

@@ -21,7 +21,10 @@ def wavedrom_text(table: RegisterTable) -> str:
     them.
     """
     # an inlined script ends at its first "</"
-    lines = [json.dumps(_drawing(one), ensure_ascii=False).replace("<", "\\u003c") for one in drawn(table)]
+    lines = [
+        json.dumps(_drawing(one), ensure_ascii=False).replace("<", "\\u003c")
+        for one in drawn(table)
+    ]
     return "[\n" + ",\n".join(lines) + "\n]\n"
 
 
@@ -30,9 +33,19 @@ def _drawing(one: Drawn) -> dict[str, Any]:
     for box in one.boxes:
         item: dict[str, Any] = {"name": box.name} if box.name else {}
         item["bits"] = box.width
-        said = [text for text in (box.meaning, *(str(box.row.get(name, "")) for name in ATTRIBUTES)) if text]
+        said = [
+            text
+            for text in (box.meaning, *(str(box.row.get(name, "")) for name in ATTRIBUTES))
+            if text
+        ]
         item |= {"attr": said} if said else {}
         item |= {"type": ADDRESS} if "address" in box.row else {}
         reg.append(item)
-    return {"block": one.block, "offset": one.offset, "register": one.register,
-            **({"feature": one.feature} if one.feature else {}), "reg": reg, "config": {"bits": WORD_BITS}}
+    return {
+        "block": one.block,
+        "offset": one.offset,
+        "register": one.register,
+        **({"feature": one.feature} if one.feature else {}),
+        "reg": reg,
+        "config": {"bits": WORD_BITS},
+    }

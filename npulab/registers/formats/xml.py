@@ -13,7 +13,7 @@ from xml.parsers import expat
 
 from npulab.support.files import read_bounded
 
-MOST_BYTES = 2 ** 26  # of a file
+MOST_BYTES = 2**26  # of a file
 MOST_DEPTH = 64
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
@@ -69,10 +69,16 @@ def read_xml(path: Path, namespace: str, most: int) -> Element:
         count += 1
         inside = False
         if count > most or len(above) >= MOST_DEPTH:
-            raise ValueError(f"{path}, line {parser.CurrentLineNumber}: got more than {most} elements, at "
-                             f"most {most} and {MOST_DEPTH} within each other are allowed")
-        element = Element(sys.intern(tag.removeprefix(f"{namespace} ")), attributes or NOTHING, path,
-                          parser.CurrentLineNumber)
+            raise ValueError(
+                f"{path}, line {parser.CurrentLineNumber}: got more than {most} elements, at "
+                f"most {most} and {MOST_DEPTH} within each other are allowed"
+            )
+        element = Element(
+            sys.intern(tag.removeprefix(f"{namespace} ")),
+            attributes or NOTHING,
+            path,
+            parser.CurrentLineNumber,
+        )
         (above[-1].children if above else roots).append(element)
         above.append(element)
 
@@ -92,8 +98,11 @@ def read_xml(path: Path, namespace: str, most: int) -> Element:
         inside = True
 
     def refuse(*_: Any) -> Any:
-        raise ValueError(f"{path}, line {parser.CurrentLineNumber}: got a document type or an entity of its own, "
-                         "allowed is XML without them")
+        raise ValueError(
+            f"{path}, line {parser.CurrentLineNumber}: got a document type or an entity of its "
+            "own, "
+            "allowed is XML without them"
+        )
 
     parser.StartElementHandler = start
     parser.EndElementHandler = end
@@ -106,7 +115,12 @@ def read_xml(path: Path, namespace: str, most: int) -> Element:
     except (expat.ExpatError, LookupError, ValueError) as error:
         if str(error).startswith(f"{path}, line "):
             raise
-        code = expat.errors.messages[error.code] if isinstance(error, expat.ExpatError) else str(error)
-        raise ValueError(f"{path}, line {parser.ErrorLineNumber}: got what is no XML ({code}), allowed is well-formed "
-                         "XML") from None
+        code = (
+            expat.errors.messages[error.code] if isinstance(error, expat.ExpatError) else str(error)
+        )
+        raise ValueError(
+            f"{path}, line {parser.ErrorLineNumber}: got what is no XML ({code}), allowed is "
+            "well-formed "
+            "XML"
+        ) from None
     return roots[0]

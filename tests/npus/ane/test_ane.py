@@ -1,4 +1,6 @@
-"""Compiled files and task lists of the Apple Neural Engine: read from the bytes as they are, or refused with a place."""
+"""Compiled files and task lists of the Apple Neural Engine: read from the bytes as they are, or
+refused with a place.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,18 @@ import npulab
 from npulab.captures.capture import Capture
 from npulab.npus.ane import hwx, tasks
 
-FILES = ("compiled", "concat16", "conv_bias", "conv_twos", "gemm64", "mul_v541", "mul_v9509_compact", "relu16",
-         "sigmoid77", "sum64")
+FILES = (
+    "compiled",
+    "concat16",
+    "conv_bias",
+    "conv_twos",
+    "gemm64",
+    "mul_v541",
+    "mul_v9509_compact",
+    "relu16",
+    "sigmoid77",
+    "sum64",
+)
 PLACED = re.compile(r"byte 0x[0-9a-f]+|address 0x[0-9a-f]+|at 0x[0-9a-f]+")
 
 
@@ -47,27 +59,43 @@ def task_list(found: hwx.Hwx) -> list[tasks.Task]:
 
 def fields(capture: Capture, task: int) -> dict[str, int]:
     """Raw by block.register.field."""
-    return {f"{block}.{item.register}.{item.name}": int(raw)
-            for block, item, raw in capture.jobs[task].values(capture.maps) if not item.automatic}
+    return {
+        f"{block}.{item.register}.{item.name}": int(raw)
+        for block, item, raw in capture.jobs[task].values(capture.maps)
+        if not item.automatic
+    }
 
 
 def spelt(fields: dict[str, int]) -> dict[str, int]:
     """The expected files' names as the map has them."""
-    return {name.replace("aneTD.", "Header.").replace("aneRegs.", ""): raw for name, raw in fields.items()}
+    return {
+        name.replace("aneTD.", "Header.").replace("aneRegs.", ""): raw
+        for name, raw in fields.items()
+    }
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_compiled_file_decodes_to_what_is_expected(name: str) -> None:
     want = expected(f"hwx_{name}")
     capture = npulab.load(shared(f"data/ane/hwx/{name}"))
-    assert (capture.name, capture.target, capture.chip, capture.provenance) == (name, "ane", "h13", "compiler")
+    assert (capture.name, capture.target, capture.chip, capture.provenance) == (
+        name,
+        "ane",
+        "h13",
+        "compiler",
+    )
     assert len(capture.jobs) == len(want["tasks"])
     for task, one in enumerate(want["tasks"]):
         found = fields(capture, task)
         assert {key: found.get(key) for key in spelt(one["fields"])} == spelt(one["fields"])
     frame = capture.fields
     assert sorted(set(frame.task)) == list(range(len(want["tasks"])))
-    row = frame[(frame.task == 0) & (frame.block == "Common") & (frame.register == "InDim") & (frame.field == "Win")]
+    row = frame[
+        (frame.task == 0)
+        & (frame.block == "Common")
+        & (frame.register == "InDim")
+        & (frame.field == "Win")
+    ]
     assert row.raw.item() == spelt(want["tasks"][0]["fields"])["Common.InDim.Win"]
 
 
@@ -76,25 +104,78 @@ def test_container_is_as_expected(name: str) -> None:
     want, found = expected(f"hwx_{name}"), hwx.read(data(name))
     (program,) = found.programs
     assert [hex(code) for code in found.commands] == want["load_commands"]
-    assert (found.cputype, found.subtype, found.filetype) == (want["cputype"], want["cpusubtype"], want["filetype"])
-    assert (found.compiler, ane_files.asked_for(found.identity)) == (want["compiler"], want["target"])
-    assert [{"seg": one.segment, "sect": one.name, "addr": hex(one.address), "size": one.size, "offset": one.offset,
-             "nreloc": len(one.relocations)} for one in found.sections] == want["sections"]
-    assert [{"addr": hex(one.address), "section_ordinal": one.section, "pcrel": one.pc_relative,
-             "log2len": one.log2_bytes, "extern": one.external, "type": one.type}
-            for section in found.sections for one in section.relocations] == want["relocs"]
+    assert (found.cputype, found.subtype, found.filetype) == (
+        want["cputype"],
+        want["cpusubtype"],
+        want["filetype"],
+    )
+    assert (found.compiler, ane_files.asked_for(found.identity)) == (
+        want["compiler"],
+        want["target"],
+    )
+    assert [
+        {
+            "seg": one.segment,
+            "sect": one.name,
+            "addr": hex(one.address),
+            "size": one.size,
+            "offset": one.offset,
+            "nreloc": len(one.relocations),
+        }
+        for one in found.sections
+    ] == want["sections"]
+    assert [
+        {
+            "addr": hex(one.address),
+            "section_ordinal": one.section,
+            "pcrel": one.pc_relative,
+            "log2len": one.log2_bytes,
+            "extern": one.external,
+            "type": one.type,
+        }
+        for section in found.sections
+        for one in section.relocations
+    ] == want["relocs"]
     assert {str(number): hex(address) for number, address in program.bars.items()} == want["bars"]
-    assert (program.first_words - 1, program.tasks) == (want["first_td_words_minus_1"], want["td_count"])
-    assert [{"name": one.name, "io": one.kind, "elem": one.element, **dict(zip("nchwd", one.shape, strict=True)),
-             **{f"stride_{axis}": one.strides[name] for axis, name in
-                zip("nchwd", ("batch", "channel", "row", "column", "depth"), strict=True)},
-             "interleave": one.interleave, "span_bytes": one.span} for one in found.tensors] == want["tensors_thread"]
-    assert [{"name": one["name"], **{axis: size for axis, (size, _) in one["axes"].items()},
-             **{f"stride_{axis}": step for axis, (_, step) in one["axes"].items()}, "type_ref": one["type"]}
-            for one in ane_files.described(found.symbols)] == want["tensors_stabs"]
+    assert (program.first_words - 1, program.tasks) == (
+        want["first_td_words_minus_1"],
+        want["td_count"],
+    )
+    assert [
+        {
+            "name": one.name,
+            "io": one.kind,
+            "elem": one.element,
+            **dict(zip("nchwd", one.shape, strict=True)),
+            **{
+                f"stride_{axis}": one.strides[name]
+                for axis, name in zip(
+                    "nchwd", ("batch", "channel", "row", "column", "depth"), strict=True
+                )
+            },
+            "interleave": one.interleave,
+            "span_bytes": one.span,
+        }
+        for one in found.tensors
+    ] == want["tensors_thread"]
+    assert [
+        {
+            "name": one["name"],
+            **{axis: size for axis, (size, _) in one["axes"].items()},
+            **{f"stride_{axis}": step for axis, (_, step) in one["axes"].items()},
+            "type_ref": one["type"],
+        }
+        for one in ane_files.described(found.symbols)
+    ] == want["tensors_stabs"]
     assert ane_files.types(found.symbols)[5] == "float16"
-    assert all(one.bar is not None and any(part.address <= (one.address or 0) < part.address + max(part.size, 1) for part in found.sections)
-               for one in found.tensors)
+    assert all(
+        one.bar is not None
+        and any(
+            part.address <= (one.address or 0) < part.address + max(part.size, 1)
+            for part in found.sections
+        )
+        for one in found.tensors
+    )
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -103,12 +184,20 @@ def test_task_list_is_as_expected_and_writes_back(name: str) -> None:
     listed = task_list(found)
     for one, want in zip(listed, expected(f"hwx_{name}")["tasks"], strict=True):
         extended = one.header_words > tasks.H13.words
-        assert (one.offset, len(one.words), extended) == (want["offset"], want["words"], want["extended_header"])
+        assert (one.offset, len(one.words), extended) == (
+            want["offset"],
+            want["words"],
+            want["extended_header"],
+        )
         assert [hex(word) for word in one.header] == want["header"]
-        assert [{"offset": place, "hw_addr": hex(part.address), "count": len(part.values)}
-                for place, part in one.placed] == want["records"]
+        assert [
+            {"offset": place, "hw_addr": hex(part.address), "count": len(part.values)}
+            for place, part in one.placed
+        ] == want["records"]
     assert tasks.write(listed) == text_of(found)
-    assert tasks.write([tasks.records(one.job_writes, one.offset) for one in listed]) == text_of(found)
+    assert tasks.write([tasks.records(one.job_writes, one.offset) for one in listed]) == text_of(
+        found
+    )
 
 
 def test_bare_task_lists_decode_to_what_is_expected() -> None:
@@ -122,7 +211,9 @@ def test_bare_task_lists_decode_to_what_is_expected() -> None:
             mine = fields(capture, task)
             assert {key: mine.get(key) for key in spelt(found["fields"])} == spelt(found["fields"])
         raw = shared(f"data/ane/h13_tasks/{capture.name.replace('-', '/')}.bin").read_bytes()
-        assert raw[one["kernel_offset"]:] == capture.buffers.get("coefficients", raw[one["kernel_offset"]:])
+        assert raw[one["kernel_offset"] :] == capture.buffers.get(
+            "coefficients", raw[one["kernel_offset"] :]
+        )
 
 
 def test_capture_is_the_same_after_it_was_saved(tmp_path: Path) -> None:
@@ -135,13 +226,16 @@ def test_capture_is_the_same_after_it_was_saved(tmp_path: Path) -> None:
 def test_a_changed_field_changes_one_write() -> None:
     capture = npulab.load(shared("data/ane/hwx/conv_twos"))
     changed = capture.with_fields(Win=5)
-    assert npulab.diff(capture, changed)[["block", "register", "field", "a", "b"]].to_numpy().tolist() == [
-        ["Common", "InDim", "Win", 1, 5]]
+    assert npulab.diff(capture, changed)[
+        ["block", "register", "field", "a", "b"]
+    ].to_numpy().tolist() == [["Common", "InDim", "Win", 1, 5]]
     assert len(changed.jobs[0].writes) == len(capture.jobs[0].writes)
 
 
 def test_the_same_layer_of_two_compilers_differs_by_field() -> None:
-    a, b = (npulab.load(shared(f"data/ane/hwx/{name}")) for name in ("mul_v541", "mul_v9509_compact"))
+    a, b = (
+        npulab.load(shared(f"data/ane/hwx/{name}")) for name in ("mul_v541", "mul_v9509_compact")
+    )
     rows = npulab.diff(a, b)
     found = {(row.register, row.field) for row in rows.itertuples()}
     assert ("Header[8]", "WBase") in found
@@ -155,7 +249,9 @@ def test_extended_task_has_a_header_word_more() -> None:
     tde = 2 ** tasks.TDE[0]
     header[tasks.H13.flags] |= tde
     place = 0x40000 + 4 * len(task.header)
-    writes = [(offset, value if offset != 0x40018 else value | tde) for offset, value in task.job_writes]
+    writes = [
+        (offset, value if offset != 0x40018 else value | tde) for offset, value in task.job_writes
+    ]
     extended = tasks.records([*writes[:10], (place, 7), *writes[10:]])
     text = tasks.write([extended])
     (again,) = tasks.read_list(text, words=158)
@@ -166,16 +262,22 @@ def test_extended_task_has_a_header_word_more() -> None:
 
 def test_a_later_generation_is_read_by_its_own_map() -> None:
     whole = bytearray(data("conv_bias"))
-    common = tasks.Record(0x0, (16 * 2 ** 16 + 7,))  # InDim: Win 7, Hin 16
-    text = ane_streams.write_h14(ane_streams.place_h14([ane_streams.make_h14((1, 0, 0, 0, 0, 0, 0, 0), [common])]))
+    common = tasks.Record(0x0, (16 * 2**16 + 7,))  # InDim: Win 7, Hin 16
+    text = ane_streams.write_h14(
+        ane_streams.place_h14([ane_streams.make_h14((1, 0, 0, 0, 0, 0, 0, 0), [common])])
+    )
     whole[0x4000:0x4274] = text + bytes(0x274 - len(text))
     struct.pack_into("<I", whole, 0x8, 5)
     capture = _load(bytes(whole))
     assert (capture.chip, capture.jobs[0].block, len(capture.jobs)) == ("h14", "H14", 1)
     assert {name: raw for name, raw in fields(capture, 0).items() if name.startswith("Common")} == {
-        "Common.InDim.Win": 7, "Common.InDim.Hin": 16}
+        "Common.InDim.Win": 7,
+        "Common.InDim.Hin": 16,
+    }
     struct.pack_into("<I", whole, 0x8, 3)
-    with pytest.raises(ValueError, match=r"header at byte 0x8: got subtype 3, allowed are 4 \(h13\), 1 \(h11\)"):
+    with pytest.raises(
+        ValueError, match=r"header at byte 0x8: got subtype 3, allowed are 4 \(h13\), 1 \(h11\)"
+    ):
         _load(bytes(whole))
 
 
@@ -194,24 +296,55 @@ def test_file_cut_anywhere_is_refused_with_a_place() -> None:
 def test_sizes_past_the_end_name_their_structure() -> None:
     whole = data()
     text = 0x68  # the segment's command
-    big = 2 ** 32
+    big = 2**32
     for at, form, value, words in (
-            (text + 0x20, "<Q", big, r"segment __TEXT at byte 0x68: got 0x100000000 bytes from address 0x30000000"),
-            (text + 0x30, "<Q", big, r"segment __TEXT at byte 0x68: got 0x100000000 bytes from byte 0x4000, the file"),
-            (text + 0x48 + 0x28, "<Q", big, r"section __TEXT,__text at byte 0xb0: got 0x100000000 bytes"),
-            (text + 0x40, "<I", 10 ** 6, r"segment __TEXT at byte 0x68: got 1000000 sections"),
-            (text + 4, "<I", 10 ** 6, r"load command 1 at byte 0x68: got size 0xf4240"),
-            (text + 4, "<I", 0, r"load command 1 at byte 0x68: got size 0x0, allowed are 8 to"),
-            (0x10, "<I", 10 ** 9, r"load command 11 at byte 0xf58: needs 8 bytes"),
-            (0x14, "<I", 2 ** 31, r"header at byte 0x0: got 2147483648 bytes of load commands"),
-            (0x0, "<I", 0xFEEDFACE, r"header at byte 0x0: got magic 0xfeedface, allowed is 0xbeefface"),
-            (0xF48, "<I", 2 ** 31, r"symbol table at byte 0xf40: got 16 symbols from byte 0x80000000"),
-            (0xF4C, "<I", 2 ** 31, r"symbol table at byte 0xf40: got 2147483648 symbols"),
-            (0xF58, "<I", 2 ** 20, r"symbol 0 at byte 0xf58: got its name at 0x100000"),
-            (0x1248, "<I", 2 ** 20, r"relocation 0 of section __TEXT,__text at byte 0xb0: got address 0x100000"),
-            (0x2C8 + 0x818, "<I", 10 ** 6, r"task 0 at byte 0x0: needs 1000001 words"),
-            (0x2C8 + 0x810, "<Q", big, r"program thread 'net' at byte 0x2c8: got its first task at 0x100000000"),
-            (0x2C8 + 0x81C, "<I", 5, r"program thread 'net' at byte 0x2c8: got 5 tasks, its list has 1")):
+        (
+            text + 0x20,
+            "<Q",
+            big,
+            r"segment __TEXT at byte 0x68: got 0x100000000 bytes from address 0x30000000",
+        ),
+        (
+            text + 0x30,
+            "<Q",
+            big,
+            r"segment __TEXT at byte 0x68: got 0x100000000 bytes from byte 0x4000, the file",
+        ),
+        (
+            text + 0x48 + 0x28,
+            "<Q",
+            big,
+            r"section __TEXT,__text at byte 0xb0: got 0x100000000 bytes",
+        ),
+        (text + 0x40, "<I", 10**6, r"segment __TEXT at byte 0x68: got 1000000 sections"),
+        (text + 4, "<I", 10**6, r"load command 1 at byte 0x68: got size 0xf4240"),
+        (text + 4, "<I", 0, r"load command 1 at byte 0x68: got size 0x0, allowed are 8 to"),
+        (0x10, "<I", 10**9, r"load command 11 at byte 0xf58: needs 8 bytes"),
+        (0x14, "<I", 2**31, r"header at byte 0x0: got 2147483648 bytes of load commands"),
+        (0x0, "<I", 0xFEEDFACE, r"header at byte 0x0: got magic 0xfeedface, allowed is 0xbeefface"),
+        (0xF48, "<I", 2**31, r"symbol table at byte 0xf40: got 16 symbols from byte 0x80000000"),
+        (0xF4C, "<I", 2**31, r"symbol table at byte 0xf40: got 2147483648 symbols"),
+        (0xF58, "<I", 2**20, r"symbol 0 at byte 0xf58: got its name at 0x100000"),
+        (
+            0x1248,
+            "<I",
+            2**20,
+            r"relocation 0 of section __TEXT,__text at byte 0xb0: got address 0x100000",
+        ),
+        (0x2C8 + 0x818, "<I", 10**6, r"task 0 at byte 0x0: needs 1000001 words"),
+        (
+            0x2C8 + 0x810,
+            "<Q",
+            big,
+            r"program thread 'net' at byte 0x2c8: got its first task at 0x100000000",
+        ),
+        (
+            0x2C8 + 0x81C,
+            "<I",
+            5,
+            r"program thread 'net' at byte 0x2c8: got 5 tasks, its list has 1",
+        ),
+    ):
         broken = bytearray(whole)
         struct.pack_into(form, broken, at, value)
         with pytest.raises(ValueError, match=words):
@@ -222,7 +355,9 @@ def test_segments_and_sections_do_not_overlap() -> None:
     whole = bytearray(data())
     struct.pack_into("<Q", whole, 0x150 + 0x18, 0x30000000)
     struct.pack_into("<Q", whole, 0x150 + 0x48 + 0x20, 0x30000000)
-    with pytest.raises(ValueError, match="got addresses 0x30000000 to 0x30004000, of which segment __"):
+    with pytest.raises(
+        ValueError, match="got addresses 0x30000000 to 0x30004000, of which segment __"
+    ):
         _load(bytes(whole))
     whole = bytearray(data())
     struct.pack_into("<I", whole, 0x68 + 0x48 + 0x50 + 0x30, 0x4000)
@@ -232,10 +367,15 @@ def test_segments_and_sections_do_not_overlap() -> None:
 
 def test_task_list_with_a_loop_or_an_overlap_is_refused() -> None:
     found = hwx.read(data("concat16"))
-    for pointer, size, words in ((0x0, 157, None), (0x300, 157, "comes back to it"), (0x302, 157, "no multiple of 4"), (0x4000000, 157, "needs 157 words")):
+    for pointer, size, words in (
+        (0x0, 157, None),
+        (0x300, 157, "comes back to it"),
+        (0x302, 157, "no multiple of 4"),
+        (0x4000000, 157, "needs 157 words"),
+    ):
         text = bytearray(text_of(found))
         struct.pack_into("<I", text, 0x300 + 4 * tasks.H13.pointer, pointer)
-        struct.pack_into("<I", text, 0x300 + 4 * tasks.SIZE, (size - 1) * 2 ** 16)
+        struct.pack_into("<I", text, 0x300 + 4 * tasks.SIZE, (size - 1) * 2**16)
         if words is None:
             assert len(tasks.read_list(bytes(text), 0, 157)) == 2
         else:
@@ -247,23 +387,32 @@ def test_task_inside_another_is_refused() -> None:
     (outer,) = task_list(hwx.read(data()))
     inner = tasks.make((0,) * 10, [tasks.Record(0x1F800, (1, 2, 3))])
     header = [*outer.header]
-    header[tasks.SIZE], header[tasks.H13.pointer] = (len(inner.words) - 1) * 2 ** 16, 0x60
+    header[tasks.SIZE], header[tasks.H13.pointer] = (len(inner.words) - 1) * 2**16, 0x60
     text = bytearray(tasks.make(header, outer.records).raw)
-    text[0x60:0x60 + len(inner.raw)] = inner.raw
-    with pytest.raises(ValueError, match="task 1 at byte 0x60: its 14 words overlap an earlier task"):
+    text[0x60 : 0x60 + len(inner.raw)] = inner.raw
+    with pytest.raises(
+        ValueError, match="task 1 at byte 0x60: its 14 words overlap an earlier task"
+    ):
         tasks.read_list(bytes(text), 0, len(outer.words))
 
 
 def test_record_that_writes_no_register_names_its_byte() -> None:
     text = bytearray(text_of(hwx.read(data())))
     struct.pack_into("<I", text, 0x124, 0x3C000102)
-    with pytest.raises(ValueError, match=r"task 0 at byte 0x0, record at byte 0x124: got the address 0x102, "
-                                         r"allowed is a multiple of 4"):
+    with pytest.raises(
+        ValueError,
+        match=r"task 0 at byte 0x0, record at byte 0x124: got the address 0x102, "
+        r"allowed is a multiple of 4",
+    ):
         tasks.read_list(bytes(text), 0, 157)
     struct.pack_into("<I", text, 0x124, 0xF401F800)
-    with pytest.raises(ValueError, match=r"record at byte 0x124: got 62 registers from 0x1f800, some a second time"):
+    with pytest.raises(
+        ValueError, match=r"record at byte 0x124: got 62 registers from 0x1f800, some a second time"
+    ):
         tasks.read_list(bytes(text), 0, 157)
-    with pytest.raises(ValueError, match=r"record at byte 0x254: got 7 values, allowed is the 5 words"):
+    with pytest.raises(
+        ValueError, match=r"record at byte 0x254: got 7 values, allowed is the 5 words"
+    ):
         tasks.read_list(text_of(hwx.read(data())), 0, 155)
 
 
@@ -306,18 +455,20 @@ def test_mutated_files_are_read_or_refused_with_a_place(count: int) -> None:
 def test_a_megabyte_made_to_be_slow_is_refused(many: str) -> None:
     import tracemalloc
 
-    whole = bytearray(data()) + bytes(2 ** 20)
+    whole = bytearray(data()) + bytes(2**20)
     if many == "symbols":  # each name the whole table
-        struct.pack_into("<4I", whole, 0xF48, 0x8000, 30_000, 0x8000 + 480_000, len(whole) - 0x8000 - 480_000)
-        whole[0x8000 + 480_000:] = b"a" * (len(whole) - 0x8000 - 480_000)
+        struct.pack_into(
+            "<4I", whole, 0xF48, 0x8000, 30_000, 0x8000 + 480_000, len(whole) - 0x8000 - 480_000
+        )
+        whole[0x8000 + 480_000 :] = b"a" * (len(whole) - 0x8000 - 480_000)
     elif many == "tasks":
         struct.pack_into("<2Q", whole, 0x68 + 0x28, 0x4000, len(whole) - 0x4000)
     else:
-        struct.pack_into("<I", whole, 0x68 + 0x40, 2 ** 32 - 1)
+        struct.pack_into("<I", whole, 0x68 + 0x40, 2**32 - 1)
     tracemalloc.start()
     with pytest.raises(ValueError, match=PLACED) if many != "tasks" else pytest.raises(ValueError):
         _load(bytes(whole) if many != "tasks" else bytes(whole[:-5]))
-    assert tracemalloc.get_traced_memory()[1] < 2 ** 28
+    assert tracemalloc.get_traced_memory()[1] < 2**28
     tracemalloc.stop()
 
 
@@ -337,13 +488,17 @@ def _mutated(whole: bytes, draw: random.Random) -> bytes:
             break
         kind = draw.randrange(5)
         if kind == 0:
-            del out[draw.randrange(40, len(out)):]
+            del out[draw.randrange(40, len(out)) :]
         elif kind == 1:
-            struct.pack_into("<I", out, min(at, len(out) - 4), draw.choice((0, 1, 2 ** 31, 2 ** 32 - 1, 0x4000, 12)))
+            struct.pack_into(
+                "<I", out, min(at, len(out) - 4), draw.choice((0, 1, 2**31, 2**32 - 1, 0x4000, 12))
+            )
         elif kind == 2:
-            struct.pack_into("<I", out, min(at, len(out) - 4), draw.randrange(2 ** 32))
+            struct.pack_into("<I", out, min(at, len(out) - 4), draw.randrange(2**32))
         elif kind == 3:
             out[at] ^= 2 ** draw.randrange(8)
         else:
-            struct.pack_into("<Q", out, min(at, len(out) - 8), draw.choice((2 ** 32, 2 ** 63, 2 ** 64 - 1)))
+            struct.pack_into(
+                "<Q", out, min(at, len(out) - 8), draw.choice((2**32, 2**63, 2**64 - 1))
+            )
     return bytes(out)

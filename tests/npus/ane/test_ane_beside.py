@@ -1,4 +1,6 @@
-"""What lies beside a compiled file is kept with its capture, and ``npulab check`` holds it against the registers."""
+"""What lies beside a compiled file is kept with its capture, and ``npulab check`` holds it
+against the registers.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +18,31 @@ WITH_NETWORK = ("compiled", "concat16", "conv_bias", "conv_twos", "relu16", "sig
 def test_every_network_agrees_with_its_file() -> None:
     captures = npulab.load_all(shared("data/ane/hwx"))
     found = {capture.name: npulab.check(capture) for capture in captures}
-    assert {name: one.verdict for name, one in found.items() if one.claims} == dict.fromkeys(WITH_NETWORK, "claims agree")
-    assert all(len(found[name].claims) >= 60 and not found[name].claims_wrong for name in WITH_NETWORK)
+    assert {name: one.verdict for name, one in found.items() if one.claims} == dict.fromkeys(
+        WITH_NETWORK, "claims agree"
+    )
+    assert all(
+        len(found[name].claims) >= 60 and not found[name].claims_wrong for name in WITH_NETWORK
+    )
     both = [f"{what} of probs_tmp_0 that are equal" for what in ("weights", "biases")]
-    said = {name: [claim.what for claim in found[name].claims if claim.field == "coefficients"]
-            for name in ("conv_twos", "conv_bias", "compiled")}
-    assert said == {"conv_twos": ["weights of my_layer that are equal"], "conv_bias": both,
-                    "compiled": both}
+    said = {
+        name: [claim.what for claim in found[name].claims if claim.field == "coefficients"]
+        for name in ("conv_twos", "conv_bias", "compiled")
+    }
+    assert said == {
+        "conv_twos": ["weights of my_layer that are equal"],
+        "conv_bias": both,
+        "compiled": both,
+    }
 
 
 def test_network_and_weights_are_kept_when_the_capture_is_saved(tmp_path: Path) -> None:
     capture = npulab.load(shared("data/ane/hwx/conv_bias"))
-    assert {"net.plist", "model.espresso.weights", "net.additional.weights"} <= capture.buffers.keys()
+    assert {
+        "net.plist",
+        "model.espresso.weights",
+        "net.additional.weights",
+    } <= capture.buffers.keys()
     assert (capture.parameters["InputChannels"], capture.parameters["OutputChannels"]) == (3, 2)
     npulab.save(capture, tmp_path / "saved")
     again = npulab.check(npulab.load(tmp_path / "saved"))
@@ -54,7 +69,8 @@ def test_other_weights_are_told_apart(tmp_path: Path) -> None:
     (tmp_path / "twos.weights").write_bytes(weights)
     found = npulab.check(npulab.load(tmp_path))
     assert [str(claim) for claim in found.claims if not claim.agrees] == [
-        "task 0, weights of my_layer that are equal: coefficients is 8, the weights beside it says 9"]
+        "task 0, weights of my_layer that are equal: coefficients is 8, the weights beside it says 9"
+    ]
     assert found.verdict == "differs"
 
 

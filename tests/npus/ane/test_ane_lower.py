@@ -1,4 +1,6 @@
-"""Layers lowered for H13 and lifted again; words of compilers' files and tasks made again from the layers in them."""
+"""Layers lowered for H13 and lifted again; words of compilers' files and tasks made again from
+the layers in them.
+"""
 
 import json
 from dataclasses import replace
@@ -21,17 +23,51 @@ from npulab.npus.ane.outlines import explain, outline, recode
 from npulab.npus.ane.tables import entries, functions
 from npulab.npus.ane.words import HABITS
 from npulab.npus.ane.writing import hwx_bytes
-from npulab.quant.layers import Activation, Concat, Conv2D, Elementwise, FullyConnected, Network, Pool2D, input_shapes
+from npulab.quant.layers import (
+    Activation,
+    Concat,
+    Conv2D,
+    Elementwise,
+    FullyConnected,
+    Network,
+    Pool2D,
+    input_shapes,
+)
 from npulab.registers.fields import WORD_BYTES
 
 HALF = np.float16
 REGISTERS = TABLES["H13"]
 EARLY = ("compiled", "conv_bias", "conv_twos", "gemm64", "relu16", "sigmoid77", "sum64", "concat16")
 LATER = {"mul_v541": "5.4.1", "mul_v9509_compact": "9.x"}
-BARE = ("activation/gelu", "activation/leakyrelu", "activation/relu", "activation/relu6", "activation/selu",
-        "binary/add", "binary/max", "binary/sub", "unary/abs", "unary/exp2", "unary/log2", "unary/sign", "unary/sqrt",
-        "unary/tanh")
-KINDS = ("conv", "strided", "depthwise", "grouped", "fused", "connected", "relu", "table", "pair", "single", "concat")
+BARE = (
+    "activation/gelu",
+    "activation/leakyrelu",
+    "activation/relu",
+    "activation/relu6",
+    "activation/selu",
+    "binary/add",
+    "binary/max",
+    "binary/sub",
+    "unary/abs",
+    "unary/exp2",
+    "unary/log2",
+    "unary/sign",
+    "unary/sqrt",
+    "unary/tanh",
+)
+KINDS = (
+    "conv",
+    "strided",
+    "depthwise",
+    "grouped",
+    "fused",
+    "connected",
+    "relu",
+    "table",
+    "pair",
+    "single",
+    "concat",
+)
 
 
 def real(name):
@@ -40,13 +76,22 @@ def real(name):
 
 def named(capture):
     """The capture's tensors, inputs first."""
-    return [one["name"] for kind in ("input", "output") for one in capture.parameters["tensors"] if one["kind"] == kind]
+    return [
+        one["name"]
+        for kind in ("input", "output")
+        for one in capture.parameters["tensors"]
+        if one["kind"] == kind
+    ]
 
 
 def convolution(outputs, inputs, side, kernel=1, seed=1, **more):
     shape = outputs, kernel, kernel, inputs // more.get("groups", 1)
     weights = np.random.default_rng(seed).uniform(0.5, 1, shape).astype(HALF)
-    return Conv2D(weights, input_shape=(side, side, inputs), **{"bias": np.zeros(outputs, HALF), "padding": "same", **more})
+    return Conv2D(
+        weights,
+        input_shape=(side, side, inputs),
+        **{"bias": np.zeros(outputs, HALF), "padding": "same", **more},
+    )
 
 
 @pytest.mark.parametrize("name", EARLY)
@@ -59,7 +104,9 @@ def test_files_of_compiler_4_are_made_again_from_their_layer(name):
     assert again.parameters["tensors"] == capture.parameters["tensors"]
     assert again.buffers.get("coefficients") == capture.buffers.get("coefficients")
     found = hwx.read(capture.buffers["hwx"])
-    label = next((one.name.split("_ne_")[0] for one in found.symbols if one.name.startswith("K")), "")
+    label = next(
+        (one.name.split("_ne_")[0] for one in found.symbols if one.name.startswith("K")), ""
+    )
     assert hwx_bytes(again, found.identity, label) == capture.buffers["hwx"]
 
 
@@ -82,46 +129,151 @@ def test_bare_tasks_are_made_again(name):
 
 def oracle(name):
     told = json.loads(shared(f"data/ane/oracle_words/{name}.json").read_text())
-    writes = [(HEADER + WORD_BYTES * i, int(word, 16)) for i, word in enumerate(told["header_words"])]
-    return sorted(writes + [(int(place, 16), int(word, 16)) for place, word in told["registers"].items()])
+    writes = [
+        (HEADER + WORD_BYTES * i, int(word, 16)) for i, word in enumerate(told["header_words"])
+    ]
+    return sorted(
+        writes + [(int(place, 16), int(word, 16)) for place, word in told["registers"].items()]
+    )
 
 
-@pytest.mark.parametrize(("name", "layer", "names"), [
-    ("binary_add_1x64x8x8", Elementwise("add", (8, 8, 64)), "xzy"),
-    ("env_conv_k3_c64_n64_s16_st1_g1_bias0", convolution(64, 64, 16, 3), "xy"),
-    ("env_conv_k3_c64_n64_s16_st1_g64_bias0",
-     Conv2D(np.ones((1, 3, 3, 64), HALF), np.zeros(64, HALF), (16, 16, 64), padding="same", depthwise=True), "xy")])
+@pytest.mark.parametrize(
+    ("name", "layer", "names"),
+    [
+        ("binary_add_1x64x8x8", Elementwise("add", (8, 8, 64)), "xzy"),
+        ("env_conv_k3_c64_n64_s16_st1_g1_bias0", convolution(64, 64, 16, 3), "xy"),
+        (
+            "env_conv_k3_c64_n64_s16_st1_g64_bias0",
+            Conv2D(
+                np.ones((1, 3, 3, 64), HALF),
+                np.zeros(64, HALF),
+                (16, 16, 64),
+                padding="same",
+                depthwise=True,
+            ),
+            "xy",
+        ),
+    ],
+)
 def test_transcribed_words_are_made(name, layer, names):
     assert sorted(lower(layer, compiler="9.x", names=names).jobs[0].writes) == oracle(name)
 
 
-# Words of compiler 9.x as joshuaswarren/mil-hwx-compiler states them (research/oracles/h13, the case's name); header
-# word 1 stands at 1.  The 512 channels of one pixel have 4 there, where the estimate of cycles gives 2.
+# Words of compiler 9.x as joshuaswarren/mil-hwx-compiler states them (research/oracles/h13, the
+# case's name); header word 1 stands at 1.  The 512 channels of one pixel have 4 there, where the
+# estimate of cycles gives 2.
 STATED = {
-    "binary_add_1x3x224x224": (Elementwise("add", (224, 224, 3)), {
-        1: 0x1A, 0x28: 0xE0, 0x2C: 8, 0x4810: 0x540, 0x481C: 0x49840, 0x4834: 0x93040}),
-    "binary_maximum_1x128x16x16": (Elementwise("maximum", (16, 16, 128)), {
-        1: 0xB, 0x2C: 0x44, 0x4810: 0x1020, 0x481C: 0x10200, 0x4834: 0x20400, 0x8800: 0x80008}),
-    "binary_add_1x512x1x1": (Elementwise("add", (1, 1, 512)), {0x4810: 0x2020, 0x481C: 0x2040, 0x4834: 0x4060}),
-    "env_conv_k3_c64_n64_s16_st2_g1_bias0": (convolution(64, 64, 16, 3, stride=(2, 2)), {
-        1: 5, 0x1C: 0x50014863, 0x34: 0x244405, 0x4810: 0x820, 0x4834: 0x8200, 0xC800: 0x182, 0x1F800: 0x60,
-        0x1F8C4: 0x1440}),
-    "env_conv_k1_c256_n256_s8_st1_g1_bias1": (convolution(256, 256, 8, bias=np.ones(256, HALF)), {
-        1: 0xB, 0x1C: 0x5000B021, 0x34: 0x244405, 0x4810: 0x1030, 0x4834: 0x8180, 0xC804: 0x101C10, 0x1F84C: 0x2040}),
-    "env_conv_k1_c768_n768_s1_st1_g1_bias1": (convolution(768, 768, 1, bias=np.ones(768, HALF)), {
-        1: 0x25, 0x1C: 0x5000B421, 0x34: 0x244405, 0x4810: 0x3030, 0x4834: 0x3030, 0x1F84C: 0x12080}),
-    "env_conv_k3_c64_n64_s16_st1_g4_bias0": (convolution(64, 64, 16, 3, groups=4), {
-        1: 4, 0xC: 16, 0x10: 16, 0x1C: 0x5042A063, 0x24: 0x10004, 0x34: 0x230001, 0x4810: 0x220, 0x4814: 0x200,
-        0x4834: 0x2200, 0x13814: 0x10000, 0x13818: 0x4000, 0x17810: 0x10000, 0x17814: 0x4000, 0x1F884: 0x4B00}),
-    "env_conv_k3_c64_n64_s16_st2_g4_bias0": (convolution(64, 64, 16, 3, groups=4, stride=(2, 2)), {
-        1: 3, 0x1C: 0x50014063, 0x24: 0x10004, 0x34: 0x244405, 0x4810: 0x220, 0x4834: 0x2200, 0x17814: 0x2000,
-        0x1F800: 0x60, 0x1F8C4: 0x700}),
-    "binary_add_c64_constant_scalar": (Elementwise("copy", (1, 1, 64), bias=0.5), {
-        1: 0, 0x2C: 4, 0x34: 0x21, 0x4810: 0x420, 0x4834: 0x420, 0x8800: 0, 0x8804: 0x3C003800, 0x8808: 0x3C000000}),
-    "env_act_silu_1x64x8x8": (Activation((8, 8, 64), tables.outputs(functions.fit("gelu")), "gelu"), {
-        1: 1, 0x24: 0x14001, 0x34: 0x230001, 0x4810: 0x430, 0x4834: 0x2180, 0xC804: 0x121C0C, 0x1F884: 0, 0x1F8C4: 128}),
-    "env_act_silu_1x256x32x32": (Activation((32, 32, 256), tables.outputs(functions.fit("gelu")), "gelu"), {
-        1: 0x1E, 0x34: 0x220001, 0x4810: 0x4050, 0x4834: 0x80A00}),
+    "binary_add_1x3x224x224": (
+        Elementwise("add", (224, 224, 3)),
+        {1: 0x1A, 0x28: 0xE0, 0x2C: 8, 0x4810: 0x540, 0x481C: 0x49840, 0x4834: 0x93040},
+    ),
+    "binary_maximum_1x128x16x16": (
+        Elementwise("maximum", (16, 16, 128)),
+        {1: 0xB, 0x2C: 0x44, 0x4810: 0x1020, 0x481C: 0x10200, 0x4834: 0x20400, 0x8800: 0x80008},
+    ),
+    "binary_add_1x512x1x1": (
+        Elementwise("add", (1, 1, 512)),
+        {0x4810: 0x2020, 0x481C: 0x2040, 0x4834: 0x4060},
+    ),
+    "env_conv_k3_c64_n64_s16_st2_g1_bias0": (
+        convolution(64, 64, 16, 3, stride=(2, 2)),
+        {
+            1: 5,
+            0x1C: 0x50014863,
+            0x34: 0x244405,
+            0x4810: 0x820,
+            0x4834: 0x8200,
+            0xC800: 0x182,
+            0x1F800: 0x60,
+            0x1F8C4: 0x1440,
+        },
+    ),
+    "env_conv_k1_c256_n256_s8_st1_g1_bias1": (
+        convolution(256, 256, 8, bias=np.ones(256, HALF)),
+        {
+            1: 0xB,
+            0x1C: 0x5000B021,
+            0x34: 0x244405,
+            0x4810: 0x1030,
+            0x4834: 0x8180,
+            0xC804: 0x101C10,
+            0x1F84C: 0x2040,
+        },
+    ),
+    "env_conv_k1_c768_n768_s1_st1_g1_bias1": (
+        convolution(768, 768, 1, bias=np.ones(768, HALF)),
+        {
+            1: 0x25,
+            0x1C: 0x5000B421,
+            0x34: 0x244405,
+            0x4810: 0x3030,
+            0x4834: 0x3030,
+            0x1F84C: 0x12080,
+        },
+    ),
+    "env_conv_k3_c64_n64_s16_st1_g4_bias0": (
+        convolution(64, 64, 16, 3, groups=4),
+        {
+            1: 4,
+            0xC: 16,
+            0x10: 16,
+            0x1C: 0x5042A063,
+            0x24: 0x10004,
+            0x34: 0x230001,
+            0x4810: 0x220,
+            0x4814: 0x200,
+            0x4834: 0x2200,
+            0x13814: 0x10000,
+            0x13818: 0x4000,
+            0x17810: 0x10000,
+            0x17814: 0x4000,
+            0x1F884: 0x4B00,
+        },
+    ),
+    "env_conv_k3_c64_n64_s16_st2_g4_bias0": (
+        convolution(64, 64, 16, 3, groups=4, stride=(2, 2)),
+        {
+            1: 3,
+            0x1C: 0x50014063,
+            0x24: 0x10004,
+            0x34: 0x244405,
+            0x4810: 0x220,
+            0x4834: 0x2200,
+            0x17814: 0x2000,
+            0x1F800: 0x60,
+            0x1F8C4: 0x700,
+        },
+    ),
+    "binary_add_c64_constant_scalar": (
+        Elementwise("copy", (1, 1, 64), bias=0.5),
+        {
+            1: 0,
+            0x2C: 4,
+            0x34: 0x21,
+            0x4810: 0x420,
+            0x4834: 0x420,
+            0x8800: 0,
+            0x8804: 0x3C003800,
+            0x8808: 0x3C000000,
+        },
+    ),
+    "env_act_silu_1x64x8x8": (
+        Activation((8, 8, 64), tables.outputs(functions.fit("gelu")), "gelu"),
+        {
+            1: 1,
+            0x24: 0x14001,
+            0x34: 0x230001,
+            0x4810: 0x430,
+            0x4834: 0x2180,
+            0xC804: 0x121C0C,
+            0x1F884: 0,
+            0x1F8C4: 128,
+        },
+    ),
+    "env_act_silu_1x256x32x32": (
+        Activation((32, 32, 256), tables.outputs(functions.fit("gelu")), "gelu"),
+        {1: 0x1E, 0x34: 0x220001, 0x4810: 0x4050, 0x4834: 0x80A00},
+    ),
 }
 
 
@@ -129,13 +281,17 @@ STATED = {
 def test_stated_words_are_made(case):
     layer, stated = STATED[case]
     written = dict(lower(layer, compiler="9.x").jobs[0].writes)
-    assert {place: written[HEADER + WORD_BYTES if place == 1 else place] for place in stated} == stated
+    assert {
+        place: written[HEADER + WORD_BYTES if place == 1 else place] for place in stated
+    } == stated
 
 
 def test_constants_of_tables_have_room_for_every_engine():
     table = functions.fit("tanh")
-    sizes = {channels: len(lower(activation(table, (2, 3, channels))).buffers["coefficients"])
-             for channels in (1, 3, 8, 12, 64)}
+    sizes = {
+        channels: len(lower(activation(table, (2, 3, channels))).buffers["coefficients"])
+        for channels in (1, 3, 8, 12, 64)
+    }
     assert sizes == {1: 128, 3: 384, 8: 1024, 12: 1536, 64: 2048}
 
 
@@ -146,11 +302,21 @@ def random_layer(rng, kind):
         return random_convolution(rng, kind)
     if kind == "fused":
         first = replace(random_convolution(rng, "conv"), activation=None)
-        return Network((first, activation(functions.fit(rng.choice(["tanh", "sigmoid", "gelu"])), first.output_shape)))
+        return Network(
+            (
+                first,
+                activation(
+                    functions.fit(rng.choice(["tanh", "sigmoid", "gelu"])), first.output_shape
+                ),
+            )
+        )
     if kind == "connected":
         outputs, inputs = (int(n) for n in rng.integers(1, 90, 2))
-        return FullyConnected(halves(rng, (outputs, inputs)), halves(rng, outputs) * int(rng.integers(0, 2)),
-                              activation=rng.choice([None, "relu"]))
+        return FullyConnected(
+            halves(rng, (outputs, inputs)),
+            halves(rng, outputs) * int(rng.integers(0, 2)),
+            activation=rng.choice([None, "relu"]),
+        )
     if kind == "relu":
         return Activation(shape, relu_outputs(), "relu", prescale=float(halves(rng, ()) or 1))
     if kind == "table":
@@ -159,8 +325,14 @@ def random_layer(rng, kind):
     if kind == "concat":
         sizes = rng.integers(1, 40, int(rng.integers(2, 5)))
         return Concat(tuple((*shape[:2], int(size)) for size in sizes))
-    kind = rng.choice(["add", "multiply", "maximum", "minimum", "subtract"] if kind == "pair" else ["abs", "copy"])
-    scaled = {name: float(halves(rng, ()) or 1) for name in ("prescale", "scale", "bias") if rng.integers(2)}
+    kind = rng.choice(
+        ["add", "multiply", "maximum", "minimum", "subtract"] if kind == "pair" else ["abs", "copy"]
+    )
+    scaled = {
+        name: float(halves(rng, ()) or 1)
+        for name in ("prescale", "scale", "bias")
+        if rng.integers(2)
+    }
     if kind in ("subtract", "abs"):
         scaled.pop("prescale", None)
     return Elementwise(str(kind), shape, **scaled)
@@ -173,7 +345,9 @@ def halves(rng, shape):
 
 def random_convolution(rng, kind):
     stride = 2 if kind == "strided" or (kind != "conv" and rng.integers(2)) else 1
-    kernel = tuple(int(n) for n in (rng.choice([1, 3]) if stride == 2 else rng.integers(1, 6) for _ in "hw"))
+    kernel = tuple(
+        int(n) for n in (rng.choice([1, 3]) if stride == 2 else rng.integers(1, 6) for _ in "hw")
+    )
     inputs, outputs = (int(n) for n in rng.integers(2, 70, 2))
     height, width = (int(rng.integers(k, k + 24)) for k in kernel)
     padding = rng.choice(["same", "valid", "explicit"])
@@ -181,18 +355,31 @@ def random_convolution(rng, kind):
         padding = tuple(tuple(int(n) for n in rng.integers(0, k, 2)) for k in kernel)
     groups = int(rng.integers(2, 5)) if kind == "grouped" else 1
     inputs, outputs = inputs * groups, outputs * groups
-    weights = halves(rng, (1, *kernel, inputs) if kind == "depthwise" else (outputs, *kernel, inputs // groups))
+    weights = halves(
+        rng, (1, *kernel, inputs) if kind == "depthwise" else (outputs, *kernel, inputs // groups)
+    )
     outputs = inputs if kind == "depthwise" else outputs
-    return Conv2D(weights, halves(rng, outputs) * int(rng.integers(0, 2)), (height, width, inputs), (stride, stride),
-                  padding if isinstance(padding, tuple) else str(padding), depthwise=kind == "depthwise",
-                  activation=rng.choice([None, "relu"]), groups=groups)
+    return Conv2D(
+        weights,
+        halves(rng, outputs) * int(rng.integers(0, 2)),
+        (height, width, inputs),
+        (stride, stride),
+        padding if isinstance(padding, tuple) else str(padding),
+        depthwise=kind == "depthwise",
+        activation=rng.choice([None, "relu"]),
+        groups=groups,
+    )
 
 
 def assert_same(found, layer):
     if isinstance(layer, FullyConnected):
         assert (found.input_shape, found.kernel) == ((1, 1, layer.input_shape[0]), (1, 1))
-        layer = replace(found, weights=layer.weights.reshape(found.weights.shape), bias=layer.bias,
-                        activation=layer.activation)
+        layer = replace(
+            found,
+            weights=layer.weights.reshape(found.weights.shape),
+            bias=layer.bias,
+            activation=layer.activation,
+        )
     if isinstance(layer, Network):
         assert found.inputs == layer.inputs
         for mine, theirs in zip(found.layers, layer.layers, strict=True):
@@ -205,8 +392,15 @@ def assert_same(found, layer):
             assert getattr(found, name) == getattr(layer, name), name
         assert np.array_equal(found.weights, layer.weights)
         assert np.array_equal(found.bias, layer.bias)
-        for mine, theirs, size, out, step, taps in zip(found.pads, layer.pads, layer.input_shape, layer.output_shape,
-                                                       layer.stride, layer.kernel, strict=False):
+        for mine, theirs, size, out, step, taps in zip(
+            found.pads,
+            layer.pads,
+            layer.input_shape,
+            layer.output_shape,
+            layer.stride,
+            layer.kernel,
+            strict=False,
+        ):
             # rows behind that no window reaches are in no word
             assert mine == (theirs[0], max((out - 1) * step + taps - size - theirs[0], 0))
     elif isinstance(layer, Activation):
@@ -230,7 +424,9 @@ def assert_explained(capture):
 def round_trip(seed):
     rng = np.random.default_rng(seed)
     layer = random_layer(rng, KINDS[seed % len(KINDS)])
-    compiler = "9.x" if getattr(layer, "groups", 1) > 1 else [*HABITS][seed // len(KINDS) % len(HABITS)]
+    compiler = (
+        "9.x" if getattr(layer, "groups", 1) > 1 else [*HABITS][seed // len(KINDS) % len(HABITS)]
+    )
     shapes = layer.input_shapes if hasattr(layer, "input_shapes") else (layer.input_shape,)
     if getattr(layer, "kind", "") in ("add", "multiply", "maximum", "minimum", "subtract"):
         shapes = shapes * (2 // len(shapes))
@@ -269,11 +465,20 @@ def test_lifting_what_was_lowered_gives_the_layer_many(start):
 
 
 def test_networks_are_linked_by_where_results_lie():
-    found = {name: lift(npulab.load(shared(f"data/ane/h13_tasks/{name}.bin"))).layer
-             for name in ("activation/silu", "binary/div", "unary/log")}
-    assert [one.inputs for one in found.values()] == [((-1,), (0,), (-1, 1)), ((-2,), (-1, 0)), ((-1,), (0,))]
+    found = {
+        name: lift(npulab.load(shared(f"data/ane/h13_tasks/{name}.bin"))).layer
+        for name in ("activation/silu", "binary/div", "unary/log")
+    }
+    assert [one.inputs for one in found.values()] == [
+        ((-1,), (0,), (-1, 1)),
+        ((-2,), (-1, 0)),
+        ((-1,), (0,)),
+    ]
     assert [[layer.op for layer in one.layers] for one in found.values()] == [
-        ["activation", "copy", "multiply"], ["activation", "multiply"], ["activation", "copy"]]
+        ["activation", "copy", "multiply"],
+        ["activation", "multiply"],
+        ["activation", "copy"],
+    ]
     half, log = found["activation/silu"].layers[1], found["unary/log"].layers[1]
     assert (half.scale, half.bias) == (1.0, 0.5)
     assert (log.scale, log.bias) == (float(HALF(np.log(2))), 0.0)
@@ -282,13 +487,18 @@ def test_networks_are_linked_by_where_results_lie():
 
 
 def test_reductions_are_refused():
-    with pytest.raises(Unsupported, match=r"task 0: Common.Cfg.TaskType: got 0x5, covered is 0x0 or 0x2 or 0x3"):
+    with pytest.raises(
+        Unsupported, match=r"task 0: Common.Cfg.TaskType: got 0x5, covered is 0x0 or 0x2 or 0x3"
+    ):
         lift(npulab.load(shared("data/ane/h13_tasks/activation/softmax.bin")))
 
 
 def test_subtraction_takes_its_tensors_in_order():
     capture = npulab.load(shared("data/ane/h13_tasks/binary/sub.bin"))
-    assert [int(capture.maps["H13"][f"Header.Header[8].RBase{i}"].extract(capture.words)) for i in (0, 1)] == [6, 5]
+    assert [
+        int(capture.maps["H13"][f"Header.Header[8].RBase{i}"].extract(capture.words))
+        for i in (0, 1)
+    ] == [6, 5]
     found = lift(capture).layer
     assert (found.kind, found.prescale) == ("subtract", 1.0)
     swapped = capture.with_fields(**{"Header.Header[8].RBase0": 5, "Header.Header[8].RBase1": 6})
@@ -299,19 +509,27 @@ def test_captured_tensors():
     rng = np.random.default_rng(3)
     layer = convolution(5, 4, 3, 3)
     x, output = halves(rng, (3, 3, 4)), halves(rng, (3, 3, 5))
-    capture = replace(lower(layer, x=x), buffers={**lower(layer, x=x).buffers, "output": pack(output)})
+    capture = replace(
+        lower(layer, x=x), buffers={**lower(layer, x=x).buffers, "output": pack(output)}
+    )
     found = lift(capture)
     assert np.array_equal(found.x, x)
     assert np.array_equal(found.output, output)
-    assert np.array_equal(lift(capture.with_buffers(output=pack(output)[:Surface(3, 3, 5).span])).output, output)
-    with pytest.raises(ValueError, match=r"lowered: output: got 100 bytes, allowed are 902 or more"):
+    assert np.array_equal(
+        lift(capture.with_buffers(output=pack(output)[: Surface(3, 3, 5).span])).output, output
+    )
+    with pytest.raises(
+        ValueError, match=r"lowered: output: got 100 bytes, allowed are 902 or more"
+    ):
         lift(capture.with_buffers(output=pack(output)[:100]))
 
 
 def test_tensors_lie_in_rows_of_64_bytes():
     tensor = np.arange(2 * 33 * 3, dtype=HALF).reshape(2, 33, 3)
     data = np.frombuffer(pack(tensor), HALF)
-    places = np.array([64 * 2 * c + 64 * h + w for h in range(2) for w in range(33) for c in range(3)])
+    places = np.array(
+        [64 * 2 * c + 64 * h + w for h in range(2) for w in range(33) for c in range(3)]
+    )
     assert np.array_equal(data[places], tensor.reshape(-1))
     assert len(data) == 3 * 2 * 64
     assert np.count_nonzero(data) == tensor.size - 1
@@ -341,25 +559,37 @@ def test_weights_of_files_are_those_of_their_sources():
     assert np.array_equal(layer.bias, np.frombuffer(bias, HALF, 2))
 
 
-@pytest.mark.parametrize(("fields", "words"), [
-    ({"NE.MACCfg.OpMode": 2}, "task 0: NE.MACCfg.OpMode: got 0x2, covered is 0x0 or 0x4"),
-    ({"NE.MACCfg.NonlinearMode": 3}, "task 0: NE.MACCfg.NonlinearMode: got 0x3, covered is 0x0 or 0x1 or 0x2"),
-    ({"NE.PostScale.PostScale": 0x3DC5}, "task 0: NE.PostScale.PostScale: got 0x3dc5, covered is 0x3c00"),
-    ({"NE.KernelCfg.PalettizedEn": 1}, "PalettizedEn"),
-    ({"NE.KernelCfg.KernelFmt": 1}, "task 0: kernel: NE.KernelCfg.KernelFmt: got 0x1"),
-    ({"NE.AccBias.AccBias": 0x068E}, "NE.AccBias.AccBias: got 0x68e, covered is 0x0"),
-    ({"Common.ChCfg.InFmt": 1}, "Common.ChCfg.InFmt: got 0x1, covered is 0x2"),
-    ({"Common.OutDim.Wout": 7}, r"task 0: Common.OutDim: got \(1, 7, 3\)"),
-    ({"Common.InDim.Win": 0}, "task 0: Common.InDim, Common.OutDim: got sizes"),
-    ({"TileDMASrc.RowStride.Stride": 2}, r"task 0: TileDMASrc.RowStride and PlaneStride: got 0x80 and 0x40|got 0x2 and"),
-    ({"TileDMASrc.Fmt.Interleave": 4}, "TileDMASrc.Fmt.Interleave: got 0x4, covered is 0x1"),
-    ({"TileDMADst.DMAConfig.En": 0}, "TileDMADst.DMAConfig.En: got 0x0, covered is 0x1"),
-    ({"Header.Header[8].WBE": 0}, "L2.ResultCfg.ResultType: got 0x2, covered is 0x3"),
-    ({"Header.Header[8].RBE0": 0}, "L2.SourceCfg.SourceType: got 0x2, covered is 0x3"),
-    ({"Header.Header[9].KBE0": 0}, r"Header.Header\[9\].KBE0: got 0x0, covered is 0x1"),
-    ({"Header.Header[9].KBase0": 3}, r"Header.Header\[9\].KBase0: got 0x3, covered is 0x1"),
-    ({"Header.Header[6].TDE": 1}, r"Header.Header\[6\].TDE: got 0x1, covered is 0x0"),
-])
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"NE.MACCfg.OpMode": 2}, "task 0: NE.MACCfg.OpMode: got 0x2, covered is 0x0 or 0x4"),
+        (
+            {"NE.MACCfg.NonlinearMode": 3},
+            "task 0: NE.MACCfg.NonlinearMode: got 0x3, covered is 0x0 or 0x1 or 0x2",
+        ),
+        (
+            {"NE.PostScale.PostScale": 0x3DC5},
+            "task 0: NE.PostScale.PostScale: got 0x3dc5, covered is 0x3c00",
+        ),
+        ({"NE.KernelCfg.PalettizedEn": 1}, "PalettizedEn"),
+        ({"NE.KernelCfg.KernelFmt": 1}, "task 0: kernel: NE.KernelCfg.KernelFmt: got 0x1"),
+        ({"NE.AccBias.AccBias": 0x068E}, "NE.AccBias.AccBias: got 0x68e, covered is 0x0"),
+        ({"Common.ChCfg.InFmt": 1}, "Common.ChCfg.InFmt: got 0x1, covered is 0x2"),
+        ({"Common.OutDim.Wout": 7}, r"task 0: Common.OutDim: got \(1, 7, 3\)"),
+        ({"Common.InDim.Win": 0}, "task 0: Common.InDim, Common.OutDim: got sizes"),
+        (
+            {"TileDMASrc.RowStride.Stride": 2},
+            r"task 0: TileDMASrc.RowStride and PlaneStride: got 0x80 and 0x40|got 0x2 and",
+        ),
+        ({"TileDMASrc.Fmt.Interleave": 4}, "TileDMASrc.Fmt.Interleave: got 0x4, covered is 0x1"),
+        ({"TileDMADst.DMAConfig.En": 0}, "TileDMADst.DMAConfig.En: got 0x0, covered is 0x1"),
+        ({"Header.Header[8].WBE": 0}, "L2.ResultCfg.ResultType: got 0x2, covered is 0x3"),
+        ({"Header.Header[8].RBE0": 0}, "L2.SourceCfg.SourceType: got 0x2, covered is 0x3"),
+        ({"Header.Header[9].KBE0": 0}, r"Header.Header\[9\].KBE0: got 0x0, covered is 0x1"),
+        ({"Header.Header[9].KBase0": 3}, r"Header.Header\[9\].KBase0: got 0x3, covered is 0x1"),
+        ({"Header.Header[6].TDE": 1}, r"Header.Header\[6\].TDE: got 0x1, covered is 0x0"),
+    ],
+)
 def test_words_that_no_layer_says_are_refused(fields, words):
     capture = real("conv_twos")
     registers = capture.maps["H13"]
@@ -373,7 +603,9 @@ def test_words_that_no_layer_says_are_refused(fields, words):
 def test_groups_that_lie_apart_are_refused():
     capture = lower(convolution(64, 64, 16, groups=4), compiler="9.x")
     assert lift(capture).layer.groups == 4
-    with pytest.raises(Unsupported, match=r"task 0: TileDMASrc.GroupStride.Stride: got 0x200, covered is 0x100"):
+    with pytest.raises(
+        Unsupported, match=r"task 0: TileDMASrc.GroupStride.Stride: got 0x200, covered is 0x100"
+    ):
         lift(capture.with_fields(**{"TileDMASrc.GroupStride.Stride": 0x200 * 64}))
 
 
@@ -385,36 +617,109 @@ def test_broken_coefficients_name_their_place():
         lift(capture.with_buffers(coefficients=bytes(data)))
     with pytest.raises(ValueError, match="conv_twos: task 0: coefficients"):
         lift(capture.with_buffers(coefficients=bytes(data[:100])))
-    with pytest.raises(ValueError, match="got 90 bytes of coefficients, allowed by its words are 128"):
+    with pytest.raises(
+        ValueError, match="got 90 bytes of coefficients, allowed by its words are 128"
+    ):
         lift(real("sigmoid77").with_buffers(coefficients=bytes(90)))
 
 
-@pytest.mark.parametrize(("layer", "more", "words"), [
-    (Pool2D("max", (2, 2), (4, 4, 3), dtype="float16"), {}, "allowed is a Conv2D, FullyConnected, Elementwise"),
-    (Conv2D(np.zeros((1, 1, 1, 1), np.int8), [0], (1, 1, 1)), {}, "of float16"),
-    (convolution(4, 4, 8, 3, stride=(3, 3)), {}, r"stride: got \(3, 3\), allowed is \(1, 1\) or \(2, 2\)"),
-    (convolution(4, 4, 8, 3, dilation=(2, 2)), {}, "dilation"),
-    (convolution(4, 4, 8, 3, activation="relu6"), {}, "activation: got 'relu6', allowed is None or 'relu'"),
-    (convolution(4, 4, 8, groups=2), {}, "groups: got 2, allowed is 1 for a compiler that is not 9.x"),
-    (Network((convolution(4, 4, 8), convolution(4, 4, 8))), {}, "allowed are a Conv2D without activation and, behind"),
-    (convolution(4, 4, 8), {"chip": "h14"}, "chip: got 'h14', allowed is h13"),
-    (convolution(4, 4, 8), {"compiler": "3"}, "compiler: got '3', allowed is one of 4.2.1, 5.4.1, 9.x"),
-    (convolution(4, 4, 8), {"names": "xx"}, r"names: got \('x', 'x'\), allowed are 2 different ones"),
-    (convolution(4, 4, 8), {"x": np.zeros((8, 8, 3), HALF)}, r"x: got \(8, 8, 3\) float16, allowed is \(8, 8, 4\)"),
-    (convolution(4, 4, 8), {"x": np.zeros((8, 8, 4))}, "float64, allowed is"),
-    (convolution(4, 4, 8, padding=((0, 1), (0, 0))), {}, r"padding: got .*, allowed is less than the kernel of \(1, 1\)"),
-    (convolution(1, 64, 190), {}, "bytes of L2 for one task, allowed are 2097152"),
-    (Elementwise("add", (4, 4, 3), other_shape=(1, 1, 3)), {}, r"other_shape: got \(1, 1, 3\), allowed is \(4, 4, 3\)"),
-    (Elementwise("add", (4, 4, 3), scale=0.1), {}, "scale: got 0.1, allowed is an fp16 number such as 0.0999"),
-    (Elementwise("add", (4, 4, 3), bias=np.ones(3)), {}, "bias: got one for each channel, allowed is one number"),
-    (Elementwise("subtract", (4, 4, 3), prescale=2.0), {}, "prescale: got 2.0 with subtract, allowed is 1"),
-    (Elementwise("abs", (4, 4, 3), prescale=-2.0), {}, "prescale: got -2.0 with abs, allowed is 1"),
-    (Elementwise("add", (4, 4, 3), activation="relu"), {}, "activation: got 'relu'"),
-    (Concat(((4, 4, 3), (5, 4, 3)), 0), {}, r"axis: got 0, allowed is 2 \(channels\)"),
-    (Activation((4, 4, 3), np.zeros(65536, HALF), "nothing"), {}, "name: got an activation 'nothing' without a table"),
-    (Activation((4, 4, 3), np.zeros(65536, HALF), "tanh"), {}, "outputs: got others than those of Table"),
-    (Activation((4, 4), relu_outputs(), "relu"), {}, r"input_shape: got \(4, 4\), allowed is \(H, W, C\)"),
-])
+@pytest.mark.parametrize(
+    ("layer", "more", "words"),
+    [
+        (
+            Pool2D("max", (2, 2), (4, 4, 3), dtype="float16"),
+            {},
+            "allowed is a Conv2D, FullyConnected, Elementwise",
+        ),
+        (Conv2D(np.zeros((1, 1, 1, 1), np.int8), [0], (1, 1, 1)), {}, "of float16"),
+        (
+            convolution(4, 4, 8, 3, stride=(3, 3)),
+            {},
+            r"stride: got \(3, 3\), allowed is \(1, 1\) or \(2, 2\)",
+        ),
+        (convolution(4, 4, 8, 3, dilation=(2, 2)), {}, "dilation"),
+        (
+            convolution(4, 4, 8, 3, activation="relu6"),
+            {},
+            "activation: got 'relu6', allowed is None or 'relu'",
+        ),
+        (
+            convolution(4, 4, 8, groups=2),
+            {},
+            "groups: got 2, allowed is 1 for a compiler that is not 9.x",
+        ),
+        (
+            Network((convolution(4, 4, 8), convolution(4, 4, 8))),
+            {},
+            "allowed are a Conv2D without activation and, behind",
+        ),
+        (convolution(4, 4, 8), {"chip": "h14"}, "chip: got 'h14', allowed is h13"),
+        (
+            convolution(4, 4, 8),
+            {"compiler": "3"},
+            "compiler: got '3', allowed is one of 4.2.1, 5.4.1, 9.x",
+        ),
+        (
+            convolution(4, 4, 8),
+            {"names": "xx"},
+            r"names: got \('x', 'x'\), allowed are 2 different ones",
+        ),
+        (
+            convolution(4, 4, 8),
+            {"x": np.zeros((8, 8, 3), HALF)},
+            r"x: got \(8, 8, 3\) float16, allowed is \(8, 8, 4\)",
+        ),
+        (convolution(4, 4, 8), {"x": np.zeros((8, 8, 4))}, "float64, allowed is"),
+        (
+            convolution(4, 4, 8, padding=((0, 1), (0, 0))),
+            {},
+            r"padding: got .*, allowed is less than the kernel of \(1, 1\)",
+        ),
+        (convolution(1, 64, 190), {}, "bytes of L2 for one task, allowed are 2097152"),
+        (
+            Elementwise("add", (4, 4, 3), other_shape=(1, 1, 3)),
+            {},
+            r"other_shape: got \(1, 1, 3\), allowed is \(4, 4, 3\)",
+        ),
+        (
+            Elementwise("add", (4, 4, 3), scale=0.1),
+            {},
+            "scale: got 0.1, allowed is an fp16 number such as 0.0999",
+        ),
+        (
+            Elementwise("add", (4, 4, 3), bias=np.ones(3)),
+            {},
+            "bias: got one for each channel, allowed is one number",
+        ),
+        (
+            Elementwise("subtract", (4, 4, 3), prescale=2.0),
+            {},
+            "prescale: got 2.0 with subtract, allowed is 1",
+        ),
+        (
+            Elementwise("abs", (4, 4, 3), prescale=-2.0),
+            {},
+            "prescale: got -2.0 with abs, allowed is 1",
+        ),
+        (Elementwise("add", (4, 4, 3), activation="relu"), {}, "activation: got 'relu'"),
+        (Concat(((4, 4, 3), (5, 4, 3)), 0), {}, r"axis: got 0, allowed is 2 \(channels\)"),
+        (
+            Activation((4, 4, 3), np.zeros(65536, HALF), "nothing"),
+            {},
+            "name: got an activation 'nothing' without a table",
+        ),
+        (
+            Activation((4, 4, 3), np.zeros(65536, HALF), "tanh"),
+            {},
+            "outputs: got others than those of Table",
+        ),
+        (
+            Activation((4, 4), relu_outputs(), "relu"),
+            {},
+            r"input_shape: got \(4, 4\), allowed is \(H, W, C\)",
+        ),
+    ],
+)
 def test_layers_that_no_file_shows_are_refused(layer, more, words):
     with pytest.raises(ValueError, match=words):
         lower(layer, **more)
@@ -424,8 +729,15 @@ def test_tables_are_given_or_named():
     table = entries.decode(real("sigmoid77").buffers["coefficients"])
     outputs = tables.outputs(table)
     data = lower(Activation((1, 77, 1), outputs), table=table).buffers["coefficients"]
-    assert data == table.encode() == lower(Activation((1, 77, 1), outputs), table=data).buffers["coefficients"]
-    assert lower(Activation((1, 77, 1), outputs, "sigmoid")).buffers["coefficients"] == functions.fit("sigmoid").encode()
+    assert (
+        data
+        == table.encode()
+        == lower(Activation((1, 77, 1), outputs), table=data).buffers["coefficients"]
+    )
+    assert (
+        lower(Activation((1, 77, 1), outputs, "sigmoid")).buffers["coefficients"]
+        == functions.fit("sigmoid").encode()
+    )
 
 
 def test_the_target_lowers_and_lifts():
@@ -449,10 +761,17 @@ def test_engines_lie_where_the_words_say():
 
 
 def test_later_compilers_subtract_by_the_second_operand():
-    words = {compiler: lower(Elementwise("subtract", (1, 1, 64)), compiler=compiler).words for compiler in HABITS}
-    told = {compiler: [int(REGISTERS[name].extract(one)) for name in ("PE.Cfg.SecSrc", "PE.PreScale.PreScale",
-                                                                      "Header.Header[8].RBase0")]
-            for compiler, one in words.items()}
+    words = {
+        compiler: lower(Elementwise("subtract", (1, 1, 64)), compiler=compiler).words
+        for compiler in HABITS
+    }
+    told = {
+        compiler: [
+            int(REGISTERS[name].extract(one))
+            for name in ("PE.Cfg.SecSrc", "PE.PreScale.PreScale", "Header.Header[8].RBase0")
+        ]
+        for compiler, one in words.items()
+    }
     assert told == {"4.2.1": [2, 0xBC00, 5], "5.4.1": [2, 0xBC00, 6], "9.x": [3, 0x3C00, 4]}
     scaled = Elementwise("subtract", (1, 1, 64), prescale=2.0)
     assert_same(lift(lower(scaled, compiler="9.x")).layer, scaled)
@@ -485,7 +804,10 @@ def test_the_simulated_device_runs_what_was_lowered(kind, count):
         checked = npulab.check(capture.with_buffers(output=npulab.target("ane").simulate(capture)))
         # a layer whose every output is 0 leaves what memory may hold before a job ran
         verdict = "equal" if np.any(checked.captured) else "one value"
-        assert (checked.verdict, checked.compared) == (verdict, int(np.prod(given.output_shape))), (layer, checked)
+        assert (checked.verdict, checked.compared) == (verdict, int(np.prod(given.output_shape))), (
+            layer,
+            checked,
+        )
 
 
 def test_captured_output_of_a_convolution():
@@ -499,7 +821,9 @@ def test_captured_output_of_a_convolution():
 
 
 def change_words(seed, trials):
-    """How many of the captures with some bits changed are lifted; what is not is refused in a sentence."""
+    """How many of the captures with some bits changed are lifted; what is not is refused in a
+    sentence.
+    """
     rng = np.random.default_rng(seed)
     captures = [lower(random_layer(rng, kind), compiler="9.x") for kind in KINDS]
     answered = 0
@@ -508,7 +832,9 @@ def change_words(seed, trials):
         words = capture.words.copy()
         for place in rng.integers(0, len(words), int(rng.integers(1, 4))):
             words[place] ^= np.uint32(2 ** int(rng.integers(32)))
-        changed = replace(capture, jobs=(capture.jobs[0].with_words(words, REGISTERS), *capture.jobs[1:]))
+        changed = replace(
+            capture, jobs=(capture.jobs[0].with_words(words, REGISTERS), *capture.jobs[1:])
+        )
         for step in (lift, recode, explain, hwx_bytes):
             try:
                 step(changed)

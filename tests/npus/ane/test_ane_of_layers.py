@@ -32,11 +32,17 @@ def random_layer(seed: int) -> Any:
     if kind == 0:
         kernel = int(random.choice([1, 3]))
         outputs = int(random.choice([3, 16, 20, 32, 48]))
-        return npulab.Conv2D(halves(random, outputs, kernel, kernel, channels),
-                             halves(random, outputs) * int(random.randint(2)), (height, width, channels),
-                             padding="same", activation=[None, "relu"][int(random.randint(2))])
+        return npulab.Conv2D(
+            halves(random, outputs, kernel, kernel, channels),
+            halves(random, outputs) * int(random.randint(2)),
+            (height, width, channels),
+            padding="same",
+            activation=[None, "relu"][int(random.randint(2))],
+        )
     if kind == 1:
-        return Elementwise(str(random.choice(["add", "multiply", "maximum", "minimum"])), (height, width, channels))
+        return Elementwise(
+            str(random.choice(["add", "multiply", "maximum", "minimum"])), (height, width, channels)
+        )
     if kind == 2:
         return Concat([(height, width, channels), (height, width, int(random.randint(1, 33)))])
     name = str(random.choice(["tanh", "sigmoid", "exp2", "sqrt", "log2", "sign"]))
@@ -58,17 +64,33 @@ def test_every_statement_holds_of_the_lowered_layer(seed: int) -> None:
     assert len(claims) >= 45
     assert [str(claim) for claim in claims if not claim.agrees] == []
     if isinstance(layer, npulab.Conv2D):
-        asked = {claim.what.split(" of ")[0]: claim.expected for claim in claims if claim.field == "coefficients"}
+        asked = {
+            claim.what.split(" of ")[0]: claim.expected
+            for claim in claims
+            if claim.field == "coefficients"
+        }
         assert asked == {"weights": layer.weights.size} | (
-            {"biases": len(layer.bias)} if np.any(layer.bias) else {})
+            {"biases": len(layer.bias)} if np.any(layer.bias) else {}
+        )
 
 
-@pytest.mark.parametrize("change", [
-    {"padding": "valid"}, {"activation": "relu"}, {"bias": np.zeros(20, np.float16)}, {"stride": (2, 2)},
-    {"weights": np.full((20, 3, 3, 4), 0.5, np.float16)}, {"input_shape": (8, 9, 4)}], ids=lambda change: next(iter(change)))
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"padding": "valid"},
+        {"activation": "relu"},
+        {"bias": np.zeros(20, np.float16)},
+        {"stride": (2, 2)},
+        {"weights": np.full((20, 3, 3, 4), 0.5, np.float16)},
+        {"input_shape": (8, 9, 4)},
+    ],
+    ids=lambda change: next(iter(change)),
+)
 def test_the_network_of_another_layer_is_told_apart(change: dict[str, Any]) -> None:
     random = np.random.RandomState(1)
-    layer = npulab.Conv2D(halves(random, 20, 3, 3, 4), halves(random, 20) + np.float16(4), (8, 8, 4), padding="same")
+    layer = npulab.Conv2D(
+        halves(random, 20, 3, 3, 4), halves(random, 20) + np.float16(4), (8, 8, 4), padding="same"
+    )
     assert not npulab.check(compiled(layer)).claims_wrong
     found = npulab.check(compiled(layer, replace(layer, **change)))
     assert (found.verdict, found.ok, found.claims_wrong > 0) == ("differs", False, True)
@@ -85,8 +107,13 @@ def test_names_are_those_of_the_tensors() -> None:
     network, files = source_of(Elementwise("maximum", (2, 3, 4)), ("image", "image2", "probs"))
     assert [one.name for one in network.inputs] == ["image", "image2"]
     assert [(one.type, one.bottoms, one.params["Type"]) for one in network.units] == [
-        ("ScaledElementWise", ("image", "image2"), "Max")]
-    assert (network.outputs[0].name, network.outputs[0].bottom, files) == ("probs@output", "probs", {})
+        ("ScaledElementWise", ("image", "image2"), "Max")
+    ]
+    assert (network.outputs[0].name, network.outputs[0].bottom, files) == (
+        "probs@output",
+        "probs",
+        {},
+    )
     with pytest.raises(ValueError, match="names: got \\('a', 'b'\\), allowed are 3 different ones"):
         source_of(Elementwise("add", (2, 3, 4)), ("a", "b"))
 
@@ -98,14 +125,29 @@ def test_a_fully_connected_layer_is_a_convolution() -> None:
     assert {name: len(data) for name, data in files.items()} == {"net.weights": 64}
 
 
-DEPTHWISE = npulab.Conv2D(np.ones((1, 3, 3, 8), np.float16), np.zeros(8, np.float16), (4, 4, 8), depthwise=True)
-GROUPED = npulab.Conv2D(np.ones((8, 3, 3, 4), np.float16), np.zeros(8, np.float16), (4, 4, 8), groups=2)
-DILATED = npulab.Conv2D(np.ones((8, 3, 3, 8), np.float16), np.zeros(8, np.float16), (9, 9, 8), dilation=(2, 2))
-OPEN = [DEPTHWISE, GROUPED, DILATED, Elementwise("subtract", (2, 2, 2)), Elementwise("abs", (2, 2, 2)),
-        Elementwise("add", (2, 2, 2), scale=0.5), Elementwise("add", (2, 2, 2), bias=1.0),
-        Elementwise("add", (2, 2, 2), other_shape=(1, 1, 2)), Elementwise("add", (2, 2, 2), activation="relu"),
-        Activation((2, 2, 2), np.zeros(65536, np.float16), "mine"), Concat([(2, 2, 2), (3, 2, 2)], axis=0),
-        Concat([(2, 2), (2, 2)])]
+DEPTHWISE = npulab.Conv2D(
+    np.ones((1, 3, 3, 8), np.float16), np.zeros(8, np.float16), (4, 4, 8), depthwise=True
+)
+GROUPED = npulab.Conv2D(
+    np.ones((8, 3, 3, 4), np.float16), np.zeros(8, np.float16), (4, 4, 8), groups=2
+)
+DILATED = npulab.Conv2D(
+    np.ones((8, 3, 3, 8), np.float16), np.zeros(8, np.float16), (9, 9, 8), dilation=(2, 2)
+)
+OPEN = [
+    DEPTHWISE,
+    GROUPED,
+    DILATED,
+    Elementwise("subtract", (2, 2, 2)),
+    Elementwise("abs", (2, 2, 2)),
+    Elementwise("add", (2, 2, 2), scale=0.5),
+    Elementwise("add", (2, 2, 2), bias=1.0),
+    Elementwise("add", (2, 2, 2), other_shape=(1, 1, 2)),
+    Elementwise("add", (2, 2, 2), activation="relu"),
+    Activation((2, 2, 2), np.zeros(65536, np.float16), "mine"),
+    Concat([(2, 2, 2), (3, 2, 2)], axis=0),
+    Concat([(2, 2), (2, 2)]),
+]
 
 
 @pytest.mark.parametrize("layer", OPEN, ids=repr)

@@ -1,4 +1,6 @@
-"""MIL programs and their weight files: what they compute, against plain formulas and finite differences."""
+"""MIL programs and their weight files: what they compute, against plain formulas and finite
+differences.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,15 @@ from ane_writers import training_step
 
 from npulab.npus.ane import memory
 from npulab.npus.ane.training import blobs, mil
-from npulab.npus.ane.training.programs import KERNELS, Dims, Kernel, convolution, kernel, matmul, packed_matmul
+from npulab.npus.ane.training.programs import (
+    KERNELS,
+    Dims,
+    Kernel,
+    convolution,
+    kernel,
+    matmul,
+    packed_matmul,
+)
 
 DIMS = [Dims(4, 6, 2, 5), Dims(6, 3, 3, 2), Dims(3, 8, 1, 7)]
 
@@ -22,29 +32,53 @@ def drawn(dims: Dims, seed: int = 1) -> dict[str, np.ndarray]:
     """Weights that fp16 holds exactly."""
     rng = np.random.default_rng(seed)
     d, h = dims.dim, dims.hidden
-    shapes = {"Wq": (d, d), "Wk": (d, d), "Wv": (d, d), "Wo": (d, d), "W1": (h, d), "W3": (h, d), "W2": (d, h),
-              "rms1": (d,), "rms2": (d,)}
-    return {name: (rng.standard_normal(shape) / math.sqrt(shape[-1])).astype(np.float16).astype(float)
-            for name, shape in shapes.items()}
+    shapes = {
+        "Wq": (d, d),
+        "Wk": (d, d),
+        "Wv": (d, d),
+        "Wo": (d, d),
+        "W1": (h, d),
+        "W3": (h, d),
+        "W2": (d, h),
+        "rms1": (d,),
+        "rms2": (d,),
+    }
+    return {
+        name: (rng.standard_normal(shape) / math.sqrt(shape[-1])).astype(np.float16).astype(float)
+        for name, shape in shapes.items()
+    }
 
 
 def exactly(made: Kernel, x: np.ndarray) -> dict[str, np.ndarray]:
-    """The parts of a kernel's output ``(C, S)`` in float64, from its input ``(C, S)``; the program comes from its text."""
+    """The parts of a kernel's output ``(C, S)`` in float64, from its input ``(C, S)``; the
+    program comes from its text.
+    """
     program = mil.read(mil.write(made.program))
     assert program == made.program
     assert mil.check(program) == []
-    return made.split("out", mil.run(program, {"x": x[None, :, None]}, made.blobs, float64=True)["out"])
+    return made.split(
+        "out", mil.run(program, {"x": x[None, :, None]}, made.blobs, float64=True)["out"]
+    )
 
 
 # The mathematics, written plainly: x and gradients (channels, columns)
 
 
 def rms_norm(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    return np.array([[weight[c] * x[c, s] / math.sqrt(sum(x[:, s] ** 2) / len(x) + 0.00001) for s in range(x.shape[1])]
-                     for c in range(len(x))])
+    return np.array(
+        [
+            [
+                weight[c] * x[c, s] / math.sqrt(sum(x[:, s] ** 2) / len(x) + 0.00001)
+                for s in range(x.shape[1])
+            ]
+            for c in range(len(x))
+        ]
+    )
 
 
-def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, heads: int) -> tuple[np.ndarray, np.ndarray]:
+def attention(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, heads: int
+) -> tuple[np.ndarray, np.ndarray]:
     """(output, weights ``(heads, S, S)``); a column sees itself and those before it."""
     size, columns = len(q) // heads, q.shape[1]
     out, weights = np.zeros_like(q), np.zeros((heads, columns, columns))
@@ -52,8 +86,8 @@ def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, heads: int) -> tuple[
         part = slice(head * size, (head + 1) * size)
         for s in range(columns):
             powers = np.exp([q[part, s] @ k[part, t] / math.sqrt(size) for t in range(s + 1)])
-            weights[head, s, :s + 1] = powers / powers.sum()
-            out[part, s] = v[part, :s + 1] @ weights[head, s, :s + 1]
+            weights[head, s, : s + 1] = powers / powers.sum()
+            out[part, s] = v[part, : s + 1] @ weights[head, s, : s + 1]
     return out, weights
 
 
@@ -61,7 +95,9 @@ def silu(x: np.ndarray) -> np.ndarray:
     return x / (1 + np.exp(-x))
 
 
-def slopes(function: Callable[[np.ndarray], np.ndarray], x: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+def slopes(
+    function: Callable[[np.ndarray], np.ndarray], x: np.ndarray, gradient: np.ndarray
+) -> np.ndarray:
     """Gradient of ``sum(gradient * function(x))`` by central differences of fourth order."""
     out, step = np.zeros_like(x), 1e-3
     for at in np.ndindex(*x.shape):
@@ -89,7 +125,14 @@ def test_forward_attention(dims: Dims) -> None:
     q, k, v = (w[name] @ normed for name in ("Wq", "Wk", "Wv"))
     attended, _ = attention(q, k, v, dims.heads)
     found = exactly(kernel("kFwdAttn", dims, w), x)
-    for name, expected in {"oo": w["Wo"] @ attended, "qf": q, "kf": k, "vf": v, "af": attended, "xn": normed}.items():
+    for name, expected in {
+        "oo": w["Wo"] @ attended,
+        "qf": q,
+        "kf": k,
+        "vf": v,
+        "af": attended,
+        "xn": normed,
+    }.items():
         near(found[name], expected, 1e-12)
 
 
@@ -100,7 +143,13 @@ def test_forward_ffn(dims: Dims) -> None:
     h1, h3 = w["W1"] @ normed, w["W3"] @ normed
     gate = silu(h1) * h3
     found = exactly(kernel("kFwdFFN", dims, w), x)
-    for name, expected in {"y": w["W2"] @ gate, "h1": h1, "h3": h3, "gate": gate, "xn": normed}.items():
+    for name, expected in {
+        "y": w["W2"] @ gate,
+        "h1": h1,
+        "h3": h3,
+        "gate": gate,
+        "xn": normed,
+    }.items():
         near(found[name], expected, 1e-12)
 
 
@@ -113,7 +162,11 @@ def test_backward_ffn(dims: Dims) -> None:
     normed, gradient = (rng.standard_normal((dims.dim, dims.seq)) for _ in range(2))
     h1, h3 = w["W1"] @ normed, w["W3"] @ normed
     found = exactly(kernel("kFFNBwd", dims, w), memory.join([gradient, h1, h3], "channels"))
-    near(found["dx"], slopes(lambda x: w["W2"] @ (silu(w["W1"] @ x) * (w["W3"] @ x)), normed, gradient), 1e-9)
+    near(
+        found["dx"],
+        slopes(lambda x: w["W2"] @ (silu(w["W1"] @ x) * (w["W3"] @ x)), normed, gradient),
+        1e-9,
+    )
     near(found["dh1"], slopes(lambda x: w["W2"] @ (silu(x) * h3), h1, gradient), 1e-9)
     near(found["dh3"], slopes(lambda x: w["W2"] @ (silu(h1) * x), h3, gradient), 1e-9)
 
@@ -128,16 +181,36 @@ def test_backward_attention(dims: Dims) -> None:
     first = exactly(kernel("kSdpaBwd1", dims, w), memory.join([q, k, v, gradient], "channels"))
     weights = attention(q, k, v, dims.heads)[1]
     near(first["pf"], weights.reshape(-1, dims.seq), 1e-12)
-    near(first["dvf"], slopes(lambda x: w["Wo"] @ attention(q, k, x, dims.heads)[0], v, gradient), 1e-9)
+    near(
+        first["dvf"],
+        slopes(lambda x: w["Wo"] @ attention(q, k, x, dims.heads)[0], v, gradient),
+        1e-9,
+    )
     # output = weights @ v for each head, which is linear in the weights
-    heads = (w["Wo"].T @ gradient).reshape(dims.heads, dims.names["head"], dims.seq), v.reshape(dims.heads, dims.names["head"], dims.seq)
+    heads = (
+        (w["Wo"].T @ gradient).reshape(dims.heads, dims.names["head"], dims.seq),
+        v.reshape(dims.heads, dims.names["head"], dims.seq),
+    )
     near(first["dpf"], np.einsum("hds,hdt->hst", *heads).reshape(-1, dims.seq), 1e-12)
 
-    second = exactly(kernel("kSdpaBwd2", dims), memory.join([first["pf"], first["dpf"], q, k], "channels"))
-    near(second["dqf"], slopes(lambda x: w["Wo"] @ attention(x, k, v, dims.heads)[0], q, gradient), 1e-9)
-    near(second["dkf"], slopes(lambda x: w["Wo"] @ attention(q, x, v, dims.heads)[0], k, gradient), 1e-9)
+    second = exactly(
+        kernel("kSdpaBwd2", dims), memory.join([first["pf"], first["dpf"], q, k], "channels")
+    )
+    near(
+        second["dqf"],
+        slopes(lambda x: w["Wo"] @ attention(x, k, v, dims.heads)[0], q, gradient),
+        1e-9,
+    )
+    near(
+        second["dkf"],
+        slopes(lambda x: w["Wo"] @ attention(q, x, v, dims.heads)[0], k, gradient),
+        1e-9,
+    )
 
-    third = exactly(kernel("kQKVb", dims, w), memory.join([second["dqf"], second["dkf"], first["dvf"]], "channels"))
+    third = exactly(
+        kernel("kQKVb", dims, w),
+        memory.join([second["dqf"], second["dkf"], first["dvf"]], "channels"),
+    )
 
     def forward(x: np.ndarray) -> np.ndarray:
         return w["Wo"] @ attention(w["Wq"] @ x, w["Wk"] @ x, w["Wv"] @ x, dims.heads)[0]
@@ -160,7 +233,9 @@ def test_backward_from_taps() -> None:
         return w["W2"] @ (silu(w["W1"] @ normed) * (w["W3"] @ normed))
 
     near(found["dx"], slopes(plain, forward["xn"], gradient), 1e-9)
-    with pytest.raises(LookupError, match="parts of x: got none of dffn, allowed is each of dffn, h1, h3"):
+    with pytest.raises(
+        LookupError, match="parts of x: got none of dffn, allowed is each of dffn, h1, h3"
+    ):
         step["kFFNBwd"].join("x", forward)
     with pytest.raises(ValueError, match=r"parts of x: dffn: got \(3, 5\), allowed is \(4, S\)"):
         step["kFFNBwd"].join("x", forward | {"dffn": gradient[:3]})
@@ -173,7 +248,7 @@ def test_fp16_is_near_float64(name: str) -> None:
     made = kernel(name, dims, drawn(dims))
     x = np.random.default_rng(7).standard_normal(made.inputs["x"]).astype(np.float16)
     if name == "kSdpaBwd2":
-        x[:, :dims.names["scores"]] = np.float16(1 / dims.seq)
+        x[:, : dims.names["scores"]] = np.float16(1 / dims.seq)
     halves = mil.run(made.program, {"x": x}, made.blobs)["out"]
     exact = mil.run(made.program, {"x": x}, made.blobs, float64=True)["out"]
     assert halves.dtype == np.float16
@@ -193,19 +268,31 @@ def test_text_of_kernels(name: str, dims: Dims) -> None:
     assert mil.read(mil.write(made.program)) == made.program
     assert mil.check(made.program) == []
     d, h, sc, s = dims.dim, dims.hidden, dims.names["scores"], dims.seq
-    channels = {"kFwdAttn": (d, 6 * d), "kFwdFFN": (d, 2 * d + 3 * h), "kFFNBwd": (d + 2 * h, d + 2 * h),
-                "kSdpaBwd1": (4 * d, d + 2 * sc), "kSdpaBwd2": (2 * sc + 2 * d, 2 * d), "kQKVb": (3 * d, d)}[name]
+    channels = {
+        "kFwdAttn": (d, 6 * d),
+        "kFwdFFN": (d, 2 * d + 3 * h),
+        "kFFNBwd": (d + 2 * h, d + 2 * h),
+        "kSdpaBwd1": (4 * d, d + 2 * sc),
+        "kSdpaBwd2": (2 * sc + 2 * d, 2 * d),
+        "kQKVb": (3 * d, d),
+    }[name]
     assert made.inputs == {"x": (1, channels[0], 1, s)}
     assert made.outputs == {"out": (1, channels[1], 1, s)}
     for side, size in (("x", channels[0]), ("out", channels[1])):
         assert sum(count for _, count in made.parts[side]) == size
 
 
-@pytest.mark.parametrize(("name", "digest"), [
-    ("kFwdAttn", "e03e2f2dc33447696867ef39c2de9d377758867c36a205f91d153049fd4652e3"),
-    ("kSdpaBwd2", "0dc1c177a47c1a85091fa86f619c9e13eb7961682b5e29c3561a1eb5821138ab")])
+@pytest.mark.parametrize(
+    ("name", "digest"),
+    [
+        ("kFwdAttn", "e03e2f2dc33447696867ef39c2de9d377758867c36a205f91d153049fd4652e3"),
+        ("kSdpaBwd2", "0dc1c177a47c1a85091fa86f619c9e13eb7961682b5e29c3561a1eb5821138ab"),
+    ],
+)
 def test_letters_of_the_training(name: str, digest: str) -> None:
-    """What the training's own format strings print for dim 96, 3 heads, 64 columns (sha256 of that text)."""
+    """What the training's own format strings print for dim 96, 3 heads, 64 columns (sha256 of
+    that text).
+    """
     text = mil.write(kernel(name, Dims(96, 10, 3, 64, printed=True)).program)
     assert hashlib.sha256(text.encode()).hexdigest() == digest
 
@@ -214,7 +301,9 @@ def test_sizes_out_of_a_table() -> None:
     """Numpy's whole numbers are whole numbers."""
     sizes = np.array([4, 6, 2, 5])
     assert Dims(*sizes) == DIMS[0]
-    assert mil.write(kernel("kFwdAttn", Dims(*sizes)).program) == mil.write(kernel("kFwdAttn", DIMS[0]).program)
+    assert mil.write(kernel("kFwdAttn", Dims(*sizes)).program) == mil.write(
+        kernel("kFwdAttn", DIMS[0]).program
+    )
     made = convolution(np.ones((2, 3, 1, 1)), sizes[0], sizes[1], strides=np.array([1, 2]))
     assert mil.read(mil.write(made.program)) == made.program
     assert made.outputs == {"y": (1, 2, 6, 2)}
@@ -227,7 +316,9 @@ def test_weights_in_one_file(name: str) -> None:
     w = drawn(dims)
     apart, one = kernel(name, dims, w), kernel(name, dims, w, file="weight.bin")
     x = np.random.default_rng(8).standard_normal(apart.inputs["x"])
-    runs = [mil.run(made.program, {"x": x}, made.blobs, float64=True)["out"] for made in (apart, one)]
+    runs = [
+        mil.run(made.program, {"x": x}, made.blobs, float64=True)["out"] for made in (apart, one)
+    ]
     assert np.array_equal(*runs)
     for made in (apart, one):
         files = {}
@@ -246,52 +337,108 @@ def test_weights_in_one_file(name: str) -> None:
 
 
 def test_files_of_the_training() -> None:
-    """The paths that the kernels are compiled with, weights transposed for the backward ones, and the causal mask."""
+    """The paths that the kernels are compiled with, weights transposed for the backward ones,
+    and the causal mask.
+    """
     dims, folder = DIMS[0], "@model_path/weights/"
     w = drawn(dims)
     step = training_step(dims, w)
-    assert {name: [path.removeprefix(folder).removesuffix(".bin") for path in made.blobs] for name, made in step.items()} == {
-        "kFwdAttn": ["rms1", "wq", "wk", "wv", "wo", "mask"], "kFwdFFN": ["rms2", "w1", "w3", "w2"],
-        "kFFNBwd": ["w2t", "w1t", "w3t"], "kSdpaBwd1": ["wot", "mask"], "kSdpaBwd2": [], "kQKVb": ["wqt", "wkt", "wvt"]}
-    turned = blobs.read(step["kFFNBwd"].blobs[f"{folder}w2t.bin"]).records[0].values((dims.hidden, dims.dim))
+    assert {
+        name: [path.removeprefix(folder).removesuffix(".bin") for path in made.blobs]
+        for name, made in step.items()
+    } == {
+        "kFwdAttn": ["rms1", "wq", "wk", "wv", "wo", "mask"],
+        "kFwdFFN": ["rms2", "w1", "w3", "w2"],
+        "kFFNBwd": ["w2t", "w1t", "w3t"],
+        "kSdpaBwd1": ["wot", "mask"],
+        "kSdpaBwd2": [],
+        "kQKVb": ["wqt", "wkt", "wvt"],
+    }
+    turned = (
+        blobs.read(step["kFFNBwd"].blobs[f"{folder}w2t.bin"])
+        .records[0]
+        .values((dims.hidden, dims.dim))
+    )
     assert np.array_equal(turned, w["W2"].T)
-    mask = blobs.read(step["kSdpaBwd1"].blobs[f"{folder}mask.bin"]).records[0].values((dims.seq, dims.seq))
+    mask = (
+        blobs.read(step["kSdpaBwd1"].blobs[f"{folder}mask.bin"])
+        .records[0]
+        .values((dims.seq, dims.seq))
+    )
     for row, column in np.ndindex(*mask.shape):
         assert mask[row, column] == (0 if column <= row else -65504)
     assert mask.any()
 
 
 def test_printed_constants() -> None:
-    """Six decimals, as the training prints them: 6e-5 of 1/768 is lost; 1/sqrt(64) is not changed."""
+    """Six decimals, as the training prints them: 6e-5 of 1/768 is lost; 1/sqrt(64) is not
+    changed.
+    """
+
     def constants(dims: Dims) -> dict[str, Any]:
-        return {operation.outputs[0][0]: operation.value.data for operation in kernel("kFwdAttn", dims).program["main"].operations
-                if operation.value and operation.outputs[0][1].dtype == "fp16" and not operation.outputs[0][1].shape}
+        return {
+            operation.outputs[0][0]: operation.value.data
+            for operation in kernel("kFwdAttn", dims).program["main"].operations
+            if operation.value
+            and operation.outputs[0][1].dtype == "fp16"
+            and not operation.outputs[0][1].shape
+        }
 
     assert constants(Dims()) == {"invd": 1 / 768, "eps": 0.00001, "nhalf": -0.5, "scv": 0.125}
-    assert constants(Dims(printed=True)) == {"invd": 0.001302, "eps": 0.00001, "nhalf": -0.5, "scv": 0.125}
+    assert constants(Dims(printed=True)) == {
+        "invd": 0.001302,
+        "eps": 0.00001,
+        "nhalf": -0.5,
+        "scv": 0.125,
+    }
 
 
 def test_quirks_of_the_training() -> None:
     """Nothing but that a change of weights compiles again, at the sizes it is trained with."""
     for name, made in training_step(Dims()).items():
         assert [quirk.text[:23] for quirk in mil.quirks(made.program)] == (
-            [] if name == "kSdpaBwd2" else ["weights are compiled in"])
+            [] if name == "kSdpaBwd2" else ["weights are compiled in"]
+        )
 
 
-@pytest.mark.parametrize(("call", "words"), [
-    (lambda: Dims(dim=10, heads=3), "heads: got 3, allowed with dim 10 is a divisor of it"),
-    (lambda: Dims(seq=0), "seq: got 0, allowed is a whole number from 1 to 262144"),
-    (lambda: kernel("kFwd", DIMS[0]), "kernel: got 'kFwd', allowed is one of kFwdAttn, kFwdFFN"),
-    (lambda: kernel("kQKVb", DIMS[0], {"Wq": np.eye(4)}), "weights: got Wq, Wqt, allowed are Wqt, Wkt, Wvt"),
-    (lambda: kernel("kQKVb", DIMS[0], {"Wq": np.eye(3)}), r"weights: Wq: got (3, 3), allowed is (4, 4)"),
-    (lambda: convolution(np.ones((2, 3)), 4), "weights: got (2, 3) for 1 rows of 4"),
-    (lambda: convolution(np.ones((2, 3, 1, 5)), 4), "weights: got (2, 3, 1, 5) for 1 rows of 4"),
-    (lambda: convolution(np.ones((2, 3, 1, 1)), 4, strides=(0, 1)), "strides: got [0, 1], allowed are 2 of 1 or more"),
-    (lambda: convolution(np.ones((2, 3, 1, 1)), 4, pad=(0, 1)), "pad: got [0, 1], allowed are 4 of 0 or more"),
-    (lambda: convolution(np.ones((2, 3, 1, 1)), 4, boundary="int8"), "boundary: got 'int8', allowed is one of fp32, fp16"),
-    (lambda: matmul(0, 1, 2), "sizes: got inner 0, outputs 1, columns 2, allowed is 1 or more"),
-    (lambda: matmul(1, 1, 2, version="1.1"), "version: got '1.1', allowed is one of 1.0, 1.3"),
-])
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: Dims(dim=10, heads=3), "heads: got 3, allowed with dim 10 is a divisor of it"),
+        (lambda: Dims(seq=0), "seq: got 0, allowed is a whole number from 1 to 262144"),
+        (
+            lambda: kernel("kFwd", DIMS[0]),
+            "kernel: got 'kFwd', allowed is one of kFwdAttn, kFwdFFN",
+        ),
+        (
+            lambda: kernel("kQKVb", DIMS[0], {"Wq": np.eye(4)}),
+            "weights: got Wq, Wqt, allowed are Wqt, Wkt, Wvt",
+        ),
+        (
+            lambda: kernel("kQKVb", DIMS[0], {"Wq": np.eye(3)}),
+            r"weights: Wq: got (3, 3), allowed is (4, 4)",
+        ),
+        (lambda: convolution(np.ones((2, 3)), 4), "weights: got (2, 3) for 1 rows of 4"),
+        (
+            lambda: convolution(np.ones((2, 3, 1, 5)), 4),
+            "weights: got (2, 3, 1, 5) for 1 rows of 4",
+        ),
+        (
+            lambda: convolution(np.ones((2, 3, 1, 1)), 4, strides=(0, 1)),
+            "strides: got [0, 1], allowed are 2 of 1 or more",
+        ),
+        (
+            lambda: convolution(np.ones((2, 3, 1, 1)), 4, pad=(0, 1)),
+            "pad: got [0, 1], allowed are 4 of 0 or more",
+        ),
+        (
+            lambda: convolution(np.ones((2, 3, 1, 1)), 4, boundary="int8"),
+            "boundary: got 'int8', allowed is one of fp32, fp16",
+        ),
+        (lambda: matmul(0, 1, 2), "sizes: got inner 0, outputs 1, columns 2, allowed is 1 or more"),
+        (lambda: matmul(1, 1, 2, version="1.1"), "version: got '1.1', allowed is one of 1.0, 1.3"),
+    ],
+)
 def test_refusals(call: Callable[[], Any], words: str) -> None:
     with pytest.raises((ValueError, LookupError)) as found:
         call()
@@ -309,11 +456,16 @@ def test_convolution_of_one_tap(boundary: str, version: str) -> None:
     made = convolution(weights, 32, boundary=boundary, version=version)
     x = rng.standard_normal((1, 3, 1, 32))
     text = mil.write(made.program)
-    assert text.startswith(f"program({version})\n[buildInfo = dict<{'tensor<string, []>' if version == '1.0' else 'string'}, ")
+    assert text.startswith(
+        f"program({version})\n[buildInfo = dict<{'tensor<string, []>' if version == '1.0' else 'string'}, "
+    )
     assert ("cast" in text) == (boundary == "fp32")
     found = mil.run(mil.read(text), {"x": x}, made.blobs, float64=True)["y"]
     near(found[0, :, 0], weights[:, :, 0, 0] @ x[0, :, 0], 1e-14)
-    assert mil.run(made.program, {"x": x}, made.blobs)["y"].dtype == {"fp32": np.float32, "fp16": np.float16}[boundary]
+    assert (
+        mil.run(made.program, {"x": x}, made.blobs)["y"].dtype
+        == {"fp32": np.float32, "fp16": np.float16}[boundary]
+    )
 
 
 def test_convolution_with_everything() -> None:
@@ -324,7 +476,7 @@ def test_convolution_with_everything() -> None:
     found = mil.run(made.program, {"x": x}, made.blobs, float64=True)["y"]
     padded = np.pad(x, ((0, 0), (0, 0), (1, 0), (0, 2)))
     for o, row, column in np.ndindex(4, 4, 8):
-        part = padded[0, o // 2 * 2:o // 2 * 2 + 2, 2 * row:2 * row + 3, [column, column + 3]]
+        part = padded[0, o // 2 * 2 : o // 2 * 2 + 2, 2 * row : 2 * row + 3, [column, column + 3]]
         assert found[0, o, row, column] == part.sum()
 
 
@@ -333,17 +485,27 @@ def test_matrix_products(boundary: str) -> None:
     rng = np.random.default_rng(11)
     x, w = rng.standard_normal((8, 32)), rng.standard_normal((4, 8))
     made = matmul(8, 4, 32, boundary=boundary)
-    near(mil.run(mil.read(mil.write(made.program)), {"x": x[None], "W": w[None]}, float64=True)["y"][0], w @ x, 1e-14)
+    near(
+        mil.run(mil.read(mil.write(made.program)), {"x": x[None], "W": w[None]}, float64=True)["y"][
+            0
+        ],
+        w @ x,
+        1e-14,
+    )
     packed = packed_matmul(8, 4, 32, boundary=boundary)
     given = memory.join([x, w.T])
     assert packed.inputs["x"] == (1, *given[:, None].shape)
-    found = mil.run(mil.read(mil.write(packed.program)), {"x": given[None, :, None]}, float64=True)["y"]
+    found = mil.run(mil.read(mil.write(packed.program)), {"x": given[None, :, None]}, float64=True)[
+        "y"
+    ]
     near(found[0, :, 0], w @ x, 1e-14)
 
 
 def test_programs_and_weights_are_shown_in_a_line() -> None:
     made = convolution(np.ones((2, 3, 1, 1)), 32)
-    assert repr(made) == ("Kernel(x [1, 3, 1, 32] -> y [1, 2, 1, 32], Program(1.3: main of 11 operations), "
-                          "1 weight file of 140 B)")
+    assert repr(made) == (
+        "Kernel(x [1, 3, 1, 32] -> y [1, 2, 1, 32], Program(1.3: main of 11 operations), "
+        "1 weight file of 140 B)"
+    )
     assert repr(blobs.write({"a": np.zeros(3, np.float16)})) == "Written(134 B, offsets {'a': 64})"
     assert repr(mil.Program(())) == "Program(1.3: no functions)"

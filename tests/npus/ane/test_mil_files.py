@@ -34,7 +34,7 @@ def written(tmp_path: Path, text: str) -> Path:
     return path
 
 
-def test_a_program_is_listed(tmp_path: Path, run: Any) -> None:  # noqa: F811
+def test_a_program_is_listed(tmp_path: Path, run: Any) -> None:
     path = written(tmp_path, TEXT)
     status, out, _ = run("show", str(path))
     assert status == 0
@@ -43,12 +43,14 @@ def test_a_program_is_listed(tmp_path: Path, run: Any) -> None:  # noqa: F811
     rows = [json.loads(line) for line in out]
     assert [row["operation"] for row in rows if row["table"] == "operations"] == ["add", "gelu"]
     assert [row["value"] for row in rows if row["table"] == "build info"] == ["3510.2.1"]
-    assert [(row["finding"], row["line"], row["about"]) for row in rows if row["table"] == "findings"] == [("note", 7, "gelu")]
+    assert [
+        (row["finding"], row["line"], row["about"]) for row in rows if row["table"] == "findings"
+    ] == [("note", 7, "gelu")]
     status, _, error = run("show", str(path), "--field", "x")
     assert (status, error.count("\n")) == (2, 1)
 
 
-def test_a_program_is_checked(tmp_path: Path, run: Any) -> None:  # noqa: F811
+def test_a_program_is_checked(tmp_path: Path, run: Any) -> None:
     path = written(tmp_path, TEXT)
     status, out, _ = run("check", str(path), "--json")
     assert (status, json.loads(out[0])) == (0, {"case": "a.mil", "verdict": "right", "findings": 1})
@@ -67,7 +69,8 @@ def test_weights_are_looked_at_where_they_lie_beside(tmp_path: Path) -> None:
         "        tensor<fp16, [1, 4, 1, 32]> z",
         '        tensor<fp16, [1, 4, 1, 32]> w = const()[name = string("w"), val = tensor<fp16, [1, 4, 1, 32]>'
         '(BLOBFILE(path = string("@model_path/weights/weight.bin"), offset = uint64(64)))];\n'
-        "        tensor<fp16, [1, 4, 1, 32]> z")
+        "        tensor<fp16, [1, 4, 1, 32]> z",
+    )
     path = written(tmp_path, text)
     absent = document(path)
     assert absent is not None
@@ -84,7 +87,9 @@ def test_weights_are_looked_at_where_they_lie_beside(tmp_path: Path) -> None:
     assert any("not beside the program" in finding.text for finding in found.findings)
 
 
-@pytest.mark.parametrize("text", ["", "// program(\n", "import coremltools\nprogram(1.0)\n", "\0program(1.3)"])
+@pytest.mark.parametrize(
+    "text", ["", "// program(\n", "import coremltools\nprogram(1.0)\n", "\0program(1.3)"]
+)
 def test_other_texts_are_no_program(tmp_path: Path, text: str) -> None:
     path = written(tmp_path, text)
     assert not mil_files.recognises(path)
@@ -93,7 +98,7 @@ def test_other_texts_are_no_program(tmp_path: Path, text: str) -> None:
 
 def test_recognising_takes_no_time(tmp_path: Path) -> None:
     begin = time.process_time()
-    assert not mil_files.recognises(written(tmp_path, " \n// a\n" * 10 ** 6))
+    assert not mil_files.recognises(written(tmp_path, " \n// a\n" * 10**6))
     assert time.process_time() - begin < limit(2)
 
 

@@ -21,12 +21,18 @@ GOLDEN = {
 def drawn(random: np.random.Generator, kind: int, size: int) -> np.ndarray:
     """Weights as networks have them, and as they do not: even, narrow, sparse, of few values, of
     one."""
-    wide = np.rint(random.normal(0, random.uniform(.3, 40), size)).clip(-255, 255)
+    wide = np.rint(random.normal(0, random.uniform(0.3, 40), size)).clip(-255, 255)
     kept = random.random(size) < random.uniform(0.01, 0.7)
     few = random.integers(-255, 256, int(random.integers(1, 40)))
     halves = np.where(np.arange(size) < size // 2, wide.clip(-3, 3), wide * kept)
-    made = (random.integers(-127, 128, size), wide, wide * kept, random.choice(few, size), halves,
-            np.full(size, few[0]))
+    made = (
+        random.integers(-127, 128, size),
+        wide,
+        wide * kept,
+        random.choice(few, size),
+        halves,
+        np.full(size, few[0]),
+    )
     return made[kind % len(made)].astype(np.int16)
 
 
@@ -44,9 +50,9 @@ def test_streams_come_back() -> None:
 
 
 def test_streams_of_several_slices() -> None:
-    weights = drawn(np.random.default_rng(2), 1, 2 ** 15 + 5)
+    weights = drawn(np.random.default_rng(2), 1, 2**15 + 5)
     parts = [*slices(encode(weights))]
-    assert [(len(one.indices), one.new) for one in parts] == [(2 ** 15, True), (5, False)]
+    assert [(len(one.indices), one.new) for one in parts] == [(2**15, True), (5, False)]
     assert np.array_equal(np.concatenate([one.weights for one in parts]), weights)
 
 
@@ -57,11 +63,17 @@ def test_streams_that_vela_made(stream: str, weights: list[int]) -> None:
     assert encode_slices(slices(data)) == data
 
 
-@pytest.mark.parametrize(("data", "said"), [
-    (encode(np.arange(-90, 90))[:40], "got 40 bytes that end in the slice at bit 0"),
-    (bytes([0x06, 0, 0, 0]), "got a slice at bit 0 without a palette"),
-    (bytes([0x04, 0, 0x40, 0, 0, 0, 0, 0]), "got zdiv 4 and wdiv 0 at bit 0, allowed are 0 to 3, 6"),
-])
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (encode(np.arange(-90, 90))[:40], "got 40 bytes that end in the slice at bit 0"),
+        (bytes([0x06, 0, 0, 0]), "got a slice at bit 0 without a palette"),
+        (
+            bytes([0x04, 0, 0x40, 0, 0, 0, 0, 0]),
+            "got zdiv 4 and wdiv 0 at bit 0, allowed are 0 to 3, 6",
+        ),
+    ],
+)
 def test_broken_streams_are_refused(data: bytes, said: str) -> None:
     refused(lambda: decode(data), "weight stream", said)
 
@@ -76,7 +88,9 @@ def test_weights_that_no_stream_has_are_refused(weights: list[int]) -> None:
 
 @pytest.fixture(scope="module")
 def codec() -> object:
-    return pytest.importorskip("ethosu.mlw_codec", reason="vela is not installed: pip install npulab[compilers]")
+    return pytest.importorskip(
+        "ethosu.mlw_codec", reason="vela is not installed: pip install npulab[compilers]"
+    )
 
 
 def check_codec(codec: object, weights: np.ndarray) -> None:
@@ -100,16 +114,31 @@ def test_vela_reads_and_writes_many_of_the_same_streams(codec: object) -> None:
 def check_order(codec: object, random: np.random.Generator, number: int, most: int) -> None:
     """A job of any shape, as each part would have it."""
     depthwise, part = number % 3 == 2, number % 3 == 1
-    shape = (int(random.integers(1, most)), *random.integers(1, 10, 2).tolist(),
-             1 if depthwise else int(random.integers(1, most)))
+    shape = (
+        int(random.integers(1, most)),
+        *random.integers(1, 10, 2).tolist(),
+        1 if depthwise else int(random.integers(1, most)),
+    )
     small = (8, 4) if number % 2 else (8, 8)
     dilation = tuple(random.integers(1, 3, 2).tolist())
-    order = Order(int(random.choice([8, 16, 24, 32, 64, 128])), depthwise, part,
-                  int(random.choice([8, 16])), small, dilation)
+    order = Order(
+        int(random.choice([8, 16, 24, 32, 64, 128])),
+        depthwise,
+        part,
+        int(random.choice([8, 16])),
+        small,
+        dilation,
+    )
     weights = random.integers(-9, 10, shape).astype(np.int16)
     stream, _ = codec.reorder_encode(  # type: ignore[attr-defined]
-        *small, weights, order.block_depth, depthwise, part, order.input_bits,
-        *(8 // apart for apart in dilation))
+        *small,
+        weights,
+        order.block_depth,
+        depthwise,
+        part,
+        order.input_bits,
+        *(8 // apart for apart in dilation),
+    )
     found = decode(bytes(stream))
     assert np.array_equal(order.unpack(found, shape), weights), (order, shape)
     assert np.array_equal(order.pack(weights), found), (order, shape)
@@ -134,5 +163,7 @@ def test_orders_come_back_and_count() -> None:
         weights = random.integers(-127, 128, (21, 3, 5, 1 if depthwise else 19)).astype(np.int8)
         order = Order(16, depthwise, part)
         assert np.array_equal(order.unpack(order.pack(weights), weights.shape), weights)
-    refused(lambda: Order(16).unpack(np.zeros(3), (21, 3, 5, 19)),
-            "weights: got 3, allowed for (21, 3, 5")
+    refused(
+        lambda: Order(16).unpack(np.zeros(3), (21, 3, 5, 19)),
+        "weights: got 3, allowed for (21, 3, 5",
+    )

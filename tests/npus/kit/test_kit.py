@@ -63,7 +63,7 @@ def job(*writes: tuple[int, int]) -> Job:
 
 
 def test_values_are_those_that_the_map_decodes() -> None:
-    words = np.random.RandomState(0).randint(0, 2 ** 32, 4, np.uint32)
+    words = np.random.RandomState(0).randint(0, 2**32, 4, np.uint32)
     words[3] = np.float32(1.5).view(np.uint32)
     names = {f"{item.block}.{item.register}.{item.name}": MAP.key(item) for item in MAP}
     for raw in (False, True):
@@ -76,7 +76,7 @@ def test_values_are_those_that_the_map_decodes() -> None:
 @pytest.mark.parametrize("name", ["rockchip", "ane", "vivante", "onert", "nvdla"])
 def test_values_of_every_map_are_those_that_it_decodes(name: str) -> None:
     for block, registers in npulab.target(name).tables.items():
-        words = np.random.RandomState(1).randint(0, 2 ** 31, len(registers), np.uint32)
+        words = np.random.RandomState(1).randint(0, 2**31, len(registers), np.uint32)
         names = [f"{item.block}.{item.register}.{item.name}" for item in registers]
         decoded = registers.decode(words, raw=True).values()
         assert values_of(Job(block, words), {block: registers}, raw=True) == dict(
@@ -94,7 +94,7 @@ def test_only_what_is_written_has_values() -> None:
         v["U.SCALE.real"]
     assert v.get("U.SCALE.real") is None
     assert (
-        values_of(job((8, 1)), {"U": MAP})["U.LOW.at"] == 2 ** 26 * 64
+        values_of(job((8, 1)), {"U": MAP})["U.LOW.at"] == 2**26 * 64
     )  # one of its pieces is written
     assert values_of(job((8, 1)), {"U": MAP}, unwritten=True)["U.SIZE.width"] == 0
     started = replace(job((0, 5)), start=job((12, 0)))
@@ -108,13 +108,26 @@ def test_the_one_job_of_a_capture() -> None:
     capture = Capture("c", "t", "x", (Job("U", words),), maps={"U": MAP})
     assert only_job(capture, "U", "a layer is lifted from") == MAP.decode(words)
     two = replace(capture, jobs=capture.jobs * 2)
-    with pytest.raises(ValueError, match=r"^capture c: got jobs U, U, a layer is lifted from one of U$"):
+    with pytest.raises(
+        ValueError, match=r"^capture c: got jobs U, U, a layer is lifted from one of U$"
+    ):
         only_job(two, "U", "a layer is lifted from")
 
 
 def test_registers_by_name_and_by_offset() -> None:
-    registers = RegisterMap([{"block": "U", "offset": str(4 * n), "register": name, "field": "f", "lsb": "0", "width": "32"}
-                             for n, name in enumerate("ab")])
+    registers = RegisterMap(
+        [
+            {
+                "block": "U",
+                "offset": str(4 * n),
+                "register": name,
+                "field": "f",
+                "lsb": "0",
+                "width": "32",
+            }
+            for n, name in enumerate("ab")
+        ]
+    )
     assert offsets_of(registers) == {"U.a": 0, "U.b": 4}
     assert names_of(registers) == {0: "U.a", 4: "U.b"}
 
@@ -169,9 +182,9 @@ def test_memory_holds_what_was_written() -> None:
     with pytest.raises(Hang, match=r"^biases: reads 4 bytes at 0x9000, which no buffer holds$"):
         memory.read(0x9000, 4, "biases")
     with pytest.raises(
-        Hang, match=re.escape(f"more than the simulated device's {2 ** 26} bytes of memory")
+        Hang, match=re.escape(f"more than the simulated device's {2**26} bytes of memory")
     ):
-        memory.scatter(np.arange(2 ** 14 + 1) * PAGE, np.zeros(2 ** 14 + 1, np.uint8))
+        memory.scatter(np.arange(2**14 + 1) * PAGE, np.zeros(2**14 + 1, np.uint8))
 
 
 def test_buffers_by_address() -> None:
@@ -276,7 +289,7 @@ def test_what_is_asked_for() -> None:
     assert placed(defaults, {"a": 0x80}, 64) == {"input": 0x40, "a": 0x80}
     with pytest.raises(LookupError, match=r"^addresses: got 'b', allowed are a, input$"):
         placed(defaults, {"b": 0}, 64)
-    for address in (1, 2 ** 32, -64, "0"):
+    for address in (1, 2**32, -64, "0"):
         with pytest.raises(
             ValueError,
             match=rf"^addresses: got a {address!r}, allowed is a multiple of 64 within 32",

@@ -31,8 +31,11 @@ def test_words_written_one_by_one_become_segments(writes: list[tuple[int, bytes]
     for number, (start, data) in enumerate(writes):
         memory.write(start, data, by=f"write {number}")
     assert memory.segments == slow_segments(writes)
-    last = {start + n: f"write {number}" for number, (start, data) in enumerate(writes)
-            for n in range(len(data))}
+    last = {
+        start + n: f"write {number}"
+        for number, (start, data) in enumerate(writes)
+        for n in range(len(data))
+    }
     for address in range(PAGE - 8, PAGE + 14):
         assert memory.writer(address) == last.get(address, "")
 
@@ -49,5 +52,10 @@ def test_buffers_of_a_capture_are_one_memory() -> None:
     assert memory.segments == {0x100: b"abcd"}
     memory.scatter(np.array([0x103, 0x101]), np.array([1, 2], np.uint8), by="task 2")
     assert [memory.writer(address) for address in range(0x100, 0x105)] == [
-        "input", "task 2", "input", "task 2", ""]
+        "input",
+        "task 2",
+        "input",
+        "task 2",
+        "",
+    ]
     assert memory.tensor(0x100, planar((1, 2, 2))).tolist() == [[[97, 99], [2, 1]]]

@@ -1,4 +1,6 @@
-"""The simulated device and every changed rule against layers that are computed element by element beside the package."""
+"""The simulated device and every changed rule against layers that are computed element by
+element beside the package.
+"""
 
 from __future__ import annotations
 
@@ -25,22 +27,34 @@ Made = tuple[Trace, Capture]
 
 def convolutions(made: Trace) -> None:
     for kernels in ((9, 2, 3), (3, 3, 1)):
-        made.convolution((5, 5, made.atomic_c + 3), kernels, SEEN, (1, 2), (2, 1), PAD, -77, 3,
-                         (1, 1))
+        made.convolution(
+            (5, 5, made.atomic_c + 3), kernels, SEEN, (1, 2), (2, 1), PAD, -77, 3, (1, 1)
+        )
 
 
 def image(made: Trace) -> None:
-    made.convolution((4, 6, 4), (3, 2, 3), SEEN, (1, 2), truncate=2,
-                     pixel={"format": 12, "signed": 0, "offset": 17, "scale": 3, "shift": 1})
+    made.convolution(
+        (4, 6, 4),
+        (3, 2, 3),
+        SEEN,
+        (1, 2),
+        truncate=2,
+        pixel={"format": 12, "signed": 0, "offset": 17, "scale": 3, "shift": 1},
+    )
 
 
 def points(made: Trace) -> None:
     for _ in range(3):
         by_place = MULTIPLIES | {"mul_shift": 9, "mul_memory": made.in_memory((3, 3, 19), True, 2)}
-        by_channel = MULTIPLIES | {"mul_shift": 14, "mul_convert": (13, 21, 3), "table": None,
-                                   "mul_memory": made.in_memory((3, 3, 19), False, 2)}
-        made.sdp_alone((3, 3, 19), PLAIN | {"BN": by_place, "EW": by_channel, "out": (0, 1, 6)},
-                       (2, 1))
+        by_channel = MULTIPLIES | {
+            "mul_shift": 14,
+            "mul_convert": (13, 21, 3),
+            "table": None,
+            "mul_memory": made.in_memory((3, 3, 19), False, 2),
+        }
+        made.sdp_alone(
+            (3, 3, 19), PLAIN | {"BN": by_place, "EW": by_channel, "out": (0, 1, 6)}, (2, 1)
+        )
     made.sdp_alone((3, 3, 19), stages(made.random))
 
 
@@ -53,28 +67,44 @@ def wide(made: Trace) -> None:
 def tables(made: Trace) -> None:
     rng = made.random
     for exponent in (False, True) * 4:
-        look = BYPASSED | {"bypass": False, "alu_bypass": True, "mul_bypass": True,
-                           "table": random_table(rng, exponent, 2**15)}
-        made.sdp_alone((4, 5, 9), PLAIN | {"BS": MULTIPLIES | {"mul": 2, "mul_shift": 0},
-                                           "EW": look, "out": (3, 1, 7)})
+        look = BYPASSED | {
+            "bypass": False,
+            "alu_bypass": True,
+            "mul_bypass": True,
+            "table": random_table(rng, exponent, 2**15),
+        }
+        made.sdp_alone(
+            (4, 5, 9),
+            PLAIN | {"BS": MULTIPLIES | {"mul": 2, "mul_shift": 0}, "EW": look, "out": (3, 1, 7)},
+        )
 
 
 def steep(made: Trace) -> None:
     """Entries so far apart that 16 bits of the way between them do not do."""
     table = random_table(made.random, False, 2**15)
     for name, entries in (("le", 64), ("lo", 256)):
-        table |= {f"{name}_select": 20, f"{name}_start": -entries * 2**19,
-                  f"{name}_end": entries * 2**19}
+        table |= {
+            f"{name}_select": 20,
+            f"{name}_start": -entries * 2**19,
+            f"{name}_end": entries * 2**19,
+        }
     look = BYPASSED | {"bypass": False, "alu_bypass": True, "mul_bypass": True, "table": table}
-    made.sdp_alone((4, 5, 40), PLAIN | {"BS": MULTIPLIES | {"mul": 1001, "mul_shift": 0},
-                                        "EW": look, "out": (0, 1, 0)})
+    made.sdp_alone(
+        (4, 5, 40),
+        PLAIN | {"BS": MULTIPLIES | {"mul": 1001, "mul_shift": 0}, "EW": look, "out": (0, 1, 0)},
+    )
 
 
 def pools(made: Trace) -> None:
     for method, kernel in enumerate(((2, 4), (3, 3), (3, 2))):
-        how = {"method": method, "kernel": kernel, "stride": (1, 2), "pad": ((1, 1), (1, 0)),
-               "gap": (1, 1),
-               "sums": [made.random.randrange(-500, 500) for _ in range(7)]}
+        how = {
+            "method": method,
+            "kernel": kernel,
+            "stride": (1, 2),
+            "pad": ((1, 1), (1, 0)),
+            "gap": (1, 1),
+            "sums": [made.random.randrange(-500, 500) for _ in range(7)],
+        }
         made.pooling((6, 7, 11), how, (1, 0))
         made.sdp_alone((6, 7, 11), stages(made.random), pool=how)
         made.convolution((6, 7, 11), (3, 1, 1), SEEN, truncate=3, pool=how)
@@ -85,37 +115,64 @@ def normalisations(made: Trace) -> None:
     for i in range(6):
         look = random_table(rng, bool(i % 2), 2**9)
         look |= {"lo_select": rng.randrange(4, 9), "lo_end": look["lo_start"] + 256 * 2**8}
-        made.normalization((1, 2, 2 * made.atom), {
-            "length": i % 4, "square_bypass": i == 5, "mul_bypass": i == 5, "table": look,
-            "in": (rng.randrange(-20, 20), rng.randrange(1, 9), rng.randrange(3)),
-            "out": (rng.randrange(-99, 99), rng.randrange(1, 30), rng.randrange(5, 9))})
+        made.normalization(
+            (1, 2, 2 * made.atom),
+            {
+                "length": i % 4,
+                "square_bypass": i == 5,
+                "mul_bypass": i == 5,
+                "table": look,
+                "in": (rng.randrange(-20, 20), rng.randrange(1, 9), rng.randrange(3)),
+                "out": (rng.randrange(-99, 99), rng.randrange(1, 30), rng.randrange(5, 9)),
+            },
+        )
 
 
 def two_bytes(made: Trace) -> None:
     made.convolution((4, 5, 65), (17, 2, 2), SEEN, (1, 2), (2, 1), PAD, -7777, 12, (1, 1))
     made.sdp_alone((2, 3, 19), stages(made.random), (1, 0))
-    made.pooling((5, 5, 17), {"method": 0, "kernel": (3, 2), "stride": (1, 2),
-                              "pad": ((1, 1), (1, 0)),
-                              "sums": [made.random.randrange(-2**15, 2**15) for _ in range(7)]})
+    made.pooling(
+        (5, 5, 17),
+        {
+            "method": 0,
+            "kernel": (3, 2),
+            "stride": (1, 2),
+            "pad": ((1, 1), (1, 0)),
+            "sums": [made.random.randrange(-(2**15), 2**15) for _ in range(7)],
+        },
+    )
 
 
-CASES = {"nv_small": (convolutions, image, points, wide, tables, pools, normalisations),
-         "nv_full": (two_bytes, steep)}
+CASES = {
+    "nv_small": (convolutions, image, points, wide, tables, pools, normalisations),
+    "nv_full": (two_bytes, steep),
+}
 # which changed rules each case catches at least
 CAUGHT = {
-    "convolutions": {"floor", "toward zero", "weights as plain K, R, S, C",
-                     "kernel rows and columns swapped",
-                     "pad value 0", "no shift while the multiplier is bypassed"},
+    "convolutions": {
+        "floor",
+        "toward zero",
+        "weights as plain K, R, S, C",
+        "kernel rows and columns swapped",
+        "pad value 0",
+        "no shift while the multiplier is bypassed",
+    },
     "image": {"floor", "weights as plain K, R, S, C"},
     "points": {"floor", "padding lanes as zero", "floor in tables and EW"},
     "wide": {"no 32-bit saturation"},
-    "tables": {"floor in tables and EW", "half up in tables and EW",
-               "priorities of tables ignored"},
+    "tables": {
+        "floor in tables and EW",
+        "half up in tables and EW",
+        "priorities of tables ignored",
+    },
     "steep": {"16-bit fraction in the SDP's tables"},
     "pools": {"floor", "half up", "half to even", "toward zero"},
-    "normalisations": {"no 9-bit saturation in CDP", "floor in CDP's converters",
-                       "half up in CDP's converters",
-                       "floor in tables and EW"},
+    "normalisations": {
+        "no 9-bit saturation in CDP",
+        "floor in CDP's converters",
+        "half up in CDP's converters",
+        "floor in tables and EW",
+    },
     "two_bytes": {"floor", "weights as plain K, R, S, C", "pad value 0"},
 }
 
@@ -149,8 +206,11 @@ def test_the_device_leaves_what_is_computed_by_hand(made: dict[str, Made], case:
 @pytest.mark.parametrize("case", CAUGHT)
 def test_changed_rules_are_caught(made: dict[str, Made], case: str) -> None:
     """Against the bytes by hand; the rules as they are leave none that differs."""
-    differ = {rule for rule in {"none", *CAUGHT[case]}
-              if any(one.differing for one in replay(made[case][1], MUTATIONS[rule]))}
+    differ = {
+        rule
+        for rule in {"none", *CAUGHT[case]}
+        if any(one.differing for one in replay(made[case][1], MUTATIONS[rule]))
+    }
     assert differ == CAUGHT[case]
 
 

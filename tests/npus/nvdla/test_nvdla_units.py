@@ -19,11 +19,14 @@ from npulab.npus.nvdla.rules import MUTATIONS, RULES, Rules, shifted, shifted_ei
 from npulab.npus.nvdla.units import cdp, lut, pdp, sdp
 from npulab.npus.nvdla.units.fields import Fields
 
-SEEDS = st.integers(0, 2 ** 32 - 1)
+SEEDS = st.integers(0, 2**32 - 1)
 FEW = settings(max_examples=60)
 BASE = 0x8000_0000
-ROOM = 2 ** 16
-CHANGED = [*MUTATIONS.values(), *[RULES] * len(MUTATIONS)]  # half of the draws are the rules as they are
+ROOM = 2**16
+CHANGED = [
+    *MUTATIONS.values(),
+    *[RULES] * len(MUTATIONS),
+]  # half of the draws are the rules as they are
 
 
 class Bytes:
@@ -31,7 +34,9 @@ class Bytes:
 
     def __init__(self, seed: int, room: int = ROOM) -> None:
         draw = np.random.default_rng(seed)
-        self.held = {name: bytearray(draw.integers(0, 256, room, np.uint8).tobytes()) for name in MEMORIES}
+        self.held = {
+            name: bytearray(draw.integers(0, 256, room, np.uint8).tobytes()) for name in MEMORIES
+        }
         self.written: list[tuple[str, int, int]] = []
 
     def _at(self, memory: str, address: int, size: int) -> int:
@@ -42,11 +47,11 @@ class Bytes:
 
     def read(self, memory: str, address: int, size: int) -> bytes:
         at = self._at(memory, address, size)
-        return bytes(self.held[memory][at:at + size])
+        return bytes(self.held[memory][at : at + size])
 
     def write(self, memory: str, address: int, data: bytes) -> None:
         at = self._at(memory, address, len(data))
-        self.held[memory][at:at + len(data)] = data
+        self.held[memory][at : at + len(data)] = data
         self.written.append((memory, address, len(data)))
 
     def number(self, memory: str, address: int, size: int) -> int:
@@ -55,9 +60,21 @@ class Bytes:
 
 def raw(draw: random.Random, bits: int) -> int:
     """A field of so many bits, often extreme."""
-    top = 2 ** bits
-    return draw.choice([0, 1, top - 1, top // 2, top // 2 - 1, 2 ** draw.randrange(bits), draw.randrange(top),
-                        draw.randrange(top), draw.randrange(min(top, 64)), (-draw.randrange(1, min(top, 65))) % top])
+    top = 2**bits
+    return draw.choice(
+        [
+            0,
+            1,
+            top - 1,
+            top // 2,
+            top // 2 - 1,
+            2 ** draw.randrange(bits),
+            draw.randrange(top),
+            draw.randrange(top),
+            draw.randrange(min(top, 64)),
+            (-draw.randrange(1, min(top, 65))) % top,
+        ]
+    )
 
 
 def raws(draw: random.Random, fields: dict[str, int]) -> dict[str, int]:
@@ -68,52 +85,109 @@ def sdp_registers(draw: random.Random) -> dict[str, int]:
     """All that SDP's arithmetic reads, most shifts such that something is left over."""
     v = {}
     for stage in ("BS", "BN"):
-        v |= raws(draw, {f"SDP.D_DP_{stage}_CFG.{stage}_{name}": bits for name, bits in
-                         {"BYPASS": 1, "ALU_BYPASS": 1, "ALU_ALGO": 2, "MUL_BYPASS": 1, "MUL_PRELU": 1,
-                          "RELU_BYPASS": 1}.items()})
-        v |= raws(draw, {f"SDP.D_DP_{stage}_ALU_CFG.{stage}_ALU_SHIFT_VALUE": 6,
-                         f"SDP.D_DP_{stage}_ALU_SRC_VALUE.{stage}_ALU_OPERAND": 16,
-                         f"SDP.D_DP_{stage}_MUL_CFG.{stage}_MUL_SHIFT_VALUE": draw.choice([3, 4, 8]),
-                         f"SDP.D_DP_{stage}_MUL_SRC_VALUE.{stage}_MUL_OPERAND": 16})
-    v |= raws(draw, {f"SDP.D_DP_EW_CFG.EW_{name}": bits for name, bits in
-                     {"BYPASS": 1, "ALU_BYPASS": 1, "MUL_BYPASS": 1, "MUL_PRELU": 1, "LUT_BYPASS": 1}.items()})
+        v |= raws(
+            draw,
+            {
+                f"SDP.D_DP_{stage}_CFG.{stage}_{name}": bits
+                for name, bits in {
+                    "BYPASS": 1,
+                    "ALU_BYPASS": 1,
+                    "ALU_ALGO": 2,
+                    "MUL_BYPASS": 1,
+                    "MUL_PRELU": 1,
+                    "RELU_BYPASS": 1,
+                }.items()
+            },
+        )
+        v |= raws(
+            draw,
+            {
+                f"SDP.D_DP_{stage}_ALU_CFG.{stage}_ALU_SHIFT_VALUE": 6,
+                f"SDP.D_DP_{stage}_ALU_SRC_VALUE.{stage}_ALU_OPERAND": 16,
+                f"SDP.D_DP_{stage}_MUL_CFG.{stage}_MUL_SHIFT_VALUE": draw.choice([3, 4, 8]),
+                f"SDP.D_DP_{stage}_MUL_SRC_VALUE.{stage}_MUL_OPERAND": 16,
+            },
+        )
+    v |= raws(
+        draw,
+        {
+            f"SDP.D_DP_EW_CFG.EW_{name}": bits
+            for name, bits in {
+                "BYPASS": 1,
+                "ALU_BYPASS": 1,
+                "MUL_BYPASS": 1,
+                "MUL_PRELU": 1,
+                "LUT_BYPASS": 1,
+            }.items()
+        },
+    )
     v["SDP.D_DP_EW_CFG.EW_ALU_ALGO"] = draw.randrange(3)
     for part in ("ALU", "MUL"):
-        v |= raws(draw, {f"SDP.D_DP_EW_{part}_SRC_VALUE.EW_{part}_OPERAND": 32,
-                         f"SDP.D_DP_EW_{part}_CFG.EW_{part}_CVT_BYPASS": 1,
-                         f"SDP.D_DP_EW_{part}_CVT_OFFSET_VALUE.EW_{part}_CVT_OFFSET": 32,
-                         f"SDP.D_DP_EW_{part}_CVT_SCALE_VALUE.EW_{part}_CVT_SCALE": 16,
-                         f"SDP.D_DP_EW_{part}_CVT_TRUNCATE_VALUE.EW_{part}_CVT_TRUNCATE": draw.choice([3, 6])})
-    v |= raws(draw, {"SDP.D_DP_EW_TRUNCATE_VALUE.EW_TRUNCATE": draw.choice([4, 6, 10]),
-                     "SDP.D_CVT_OFFSET.CVT_OFFSET": draw.choice([8, 32]), "SDP.D_CVT_SCALE.CVT_SCALE": 16,
-                     "SDP.D_CVT_SHIFT.CVT_SHIFT": draw.choice([4, 6])})
+        v |= raws(
+            draw,
+            {
+                f"SDP.D_DP_EW_{part}_SRC_VALUE.EW_{part}_OPERAND": 32,
+                f"SDP.D_DP_EW_{part}_CFG.EW_{part}_CVT_BYPASS": 1,
+                f"SDP.D_DP_EW_{part}_CVT_OFFSET_VALUE.EW_{part}_CVT_OFFSET": 32,
+                f"SDP.D_DP_EW_{part}_CVT_SCALE_VALUE.EW_{part}_CVT_SCALE": 16,
+                f"SDP.D_DP_EW_{part}_CVT_TRUNCATE_VALUE.EW_{part}_CVT_TRUNCATE": draw.choice(
+                    [3, 6]
+                ),
+            },
+        )
+    v |= raws(
+        draw,
+        {
+            "SDP.D_DP_EW_TRUNCATE_VALUE.EW_TRUNCATE": draw.choice([4, 6, 10]),
+            "SDP.D_CVT_OFFSET.CVT_OFFSET": draw.choice([8, 32]),
+            "SDP.D_CVT_SCALE.CVT_SCALE": 16,
+            "SDP.D_CVT_SHIFT.CVT_SHIFT": draw.choice([4, 6]),
+        },
+    )
     return v
 
 
 def lut_registers(draw: random.Random, unit: str, values: list[int]) -> dict[str, int]:
     """Tables that begin or end near one of the values that come."""
-    v = raws(draw, {f"{unit}.S_LUT_CFG.LUT_{name}": 1 for name in
-                    ("LE_FUNCTION", "UFLOW_PRIORITY", "OFLOW_PRIORITY", "HYBRID_PRIORITY")})
+    v = raws(
+        draw,
+        {
+            f"{unit}.S_LUT_CFG.LUT_{name}": 1
+            for name in ("LE_FUNCTION", "UFLOW_PRIORITY", "OFLOW_PRIORITY", "HYBRID_PRIORITY")
+        },
+    )
     small = draw.random() < 0.7
     for name in ("LE_INDEX_OFFSET", "LE_INDEX_SELECT", "LO_INDEX_SELECT"):
         v[f"{unit}.S_LUT_INFO.LUT_{name}"] = draw.randrange(-3, 12) % 256 if small else raw(draw, 8)
     for table in ("LE", "LO"):
         for side in ("START", "END"):
-            near = draw.choice([*values, draw.randrange(-2 ** 31, 2 ** 31)]) + draw.randrange(-300, 300)
+            near = draw.choice([*values, draw.randrange(-(2**31), 2**31)]) + draw.randrange(
+                -300, 300
+            )
             name = f"LUT_{table}_{side}"
             if unit == "SDP":
-                v[f"SDP.S_{name}.{name}"] = near % 2 ** 32
+                v[f"SDP.S_{name}.{name}"] = near % 2**32
             else:
-                v |= {f"CDP.S_{name}_LOW.{name}_LOW": near % 2 ** 32,
-                      f"CDP.S_{name}_HIGH.{name}_HIGH": near // 2 ** 32 % 64}
-        v |= raws(draw, {f"{unit}.S_LUT_{table}_SLOPE_{what}.LUT_{table}_SLOPE_{side}_{what}": bits
-                         for side in ("UFLOW", "OFLOW") for what, bits in (("SCALE", 16), ("SHIFT", 5))})
+                v |= {
+                    f"CDP.S_{name}_LOW.{name}_LOW": near % 2**32,
+                    f"CDP.S_{name}_HIGH.{name}_HIGH": near // 2**32 % 64,
+                }
+        v |= raws(
+            draw,
+            {
+                f"{unit}.S_LUT_{table}_SLOPE_{what}.LUT_{table}_SLOPE_{side}_{what}": bits
+                for side in ("UFLOW", "OFLOW")
+                for what, bits in (("SCALE", 16), ("SHIFT", 5))
+            },
+        )
     return v
 
 
 def entries(draw: random.Random) -> tuple[np.ndarray, np.ndarray]:
-    made = np.random.default_rng(draw.randrange(2 ** 32))
-    return made.integers(-2 ** 15, 2 ** 15, 65).astype(np.int16), made.integers(-2 ** 15, 2 ** 15, 257).astype(np.int16)
+    made = np.random.default_rng(draw.randrange(2**32))
+    return made.integers(-(2**15), 2**15, 65).astype(np.int16), made.integers(
+        -(2**15), 2**15, 257
+    ).astype(np.int16)
 
 
 def as_lists(tables: tuple[np.ndarray, np.ndarray]) -> list[list[int]]:
@@ -121,8 +195,20 @@ def as_lists(tables: tuple[np.ndarray, np.ndarray]) -> list[list[int]]:
 
 
 def accumulators(draw: random.Random, count: int) -> list[int]:
-    return [draw.choice([0, 1, -1, 2 ** 31 - 1, -2 ** 31, draw.randrange(-2 ** 31, 2 ** 31), draw.randrange(-300, 300)])
-            for _ in range(count)]
+    return [
+        draw.choice(
+            [
+                0,
+                1,
+                -1,
+                2**31 - 1,
+                -(2**31),
+                draw.randrange(-(2**31), 2**31),
+                draw.randrange(-300, 300),
+            ]
+        )
+        for _ in range(count)
+    ]
 
 
 # Shifts and rules
@@ -130,7 +216,23 @@ def accumulators(draw: random.Random, count: int) -> list[int]:
 
 @pytest.mark.parametrize("by", ["floor", "toward-zero", "half-up", "half-even", "half-away"])
 def test_shifts_are_exact_up_to_the_widest_product(by: str) -> None:
-    values = [0, 1, -1, 2, -2, 3, -3, 2 ** 61, -2 ** 61, 2 ** 61 + 1, 2 ** 62, 2 ** 62 - 1, 1 - 2 ** 62, 12345, -12345]
+    values = [
+        0,
+        1,
+        -1,
+        2,
+        -2,
+        3,
+        -3,
+        2**61,
+        -(2**61),
+        2**61 + 1,
+        2**62,
+        2**62 - 1,
+        1 - 2**62,
+        12345,
+        -12345,
+    ]
     for shift in (0, 1, 2, 13, 61, 62, 63, 64, 65, 100, 1023):
         got = shifted(np.array(values), shift, by)
         assert got.tolist() == [plain.divided(value, shift, by) for value in values], shift
@@ -138,14 +240,20 @@ def test_shifts_are_exact_up_to_the_widest_product(by: str) -> None:
 
 @pytest.mark.parametrize("shift", range(-16, 16))
 def test_slopes_shift_either_way(shift: int) -> None:
-    values = [0, 1, -1, 5, -5, 2 ** 20 + 3, 2 ** 54, -2 ** 54]
+    values = [0, 1, -1, 5, -5, 2**20 + 3, 2**54, -(2**54)]
     got = shifted_either_way(np.array(values), shift, 32, "half-away")
-    assert got.tolist() == [plain.limited(plain.divided(value, shift, "half-away") if shift >= 0
-                                          else value * 2 ** -shift, 32) for value in values]
+    assert got.tolist() == [
+        plain.limited(
+            plain.divided(value, shift, "half-away") if shift >= 0 else value * 2**-shift, 32
+        )
+        for value in values
+    ]
 
 
 def test_rules_say_what_they_do_not_know() -> None:
-    with pytest.raises(ValueError, match="rounding: got 'up', allowed is one of floor, toward-zero"):
+    with pytest.raises(
+        ValueError, match="rounding: got 'up', allowed is one of floor, toward-zero"
+    ):
         Rules(rounding="up")
     with pytest.raises(ValueError, match="weight_order: got 'x', allowed is one of grouped, plain"):
         Rules(weight_order="x")
@@ -166,11 +274,18 @@ def test_sdp_stages_on_accumulators(seed: int) -> None:
     height, width, channels = draw.randrange(1, 4), draw.randrange(1, 4), draw.randrange(1, 20)
     x = np.array(accumulators(draw, height * width * channels)).reshape(height, width, channels)
     v = sdp_registers(draw) | lut_registers(draw, "SDP", x.ravel()[:4].tolist())
-    v |= {"SDP.D_DATA_CUBE_HEIGHT.HEIGHT": height - 1, "SDP.D_DATA_CUBE_WIDTH.WIDTH": width - 1,
-          "SDP.D_DATA_CUBE_CHANNEL.CHANNEL": channels - 1, "SDP.D_FEATURE_MODE_CFG.FLYING_MODE": 1,
-          "SDP.D_FEATURE_MODE_CFG.OUTPUT_DST": 1}
+    v |= {
+        "SDP.D_DATA_CUBE_HEIGHT.HEIGHT": height - 1,
+        "SDP.D_DATA_CUBE_WIDTH.WIDTH": width - 1,
+        "SDP.D_DATA_CUBE_CHANNEL.CHANNEL": channels - 1,
+        "SDP.D_FEATURE_MODE_CFG.FLYING_MODE": 1,
+        "SDP.D_FEATURE_MODE_CFG.OUTPUT_DST": 1,
+    }
     precision = draw.randrange(2)
-    v |= {"SDP.D_DATA_FORMAT.PROC_PRECISION": precision, "SDP.D_DATA_FORMAT.OUT_PRECISION": precision}
+    v |= {
+        "SDP.D_DATA_FORMAT.PROC_PRECISION": precision,
+        "SDP.D_DATA_FORMAT.OUT_PRECISION": precision,
+    }
     rules, tables = draw.choice(CHANGED), entries(draw)
     got = sdp.run(v, features, Bytes(0, 0), tables, x.astype(np.int32), rules)
     assert got is not None
@@ -180,15 +295,20 @@ def test_sdp_stages_on_accumulators(seed: int) -> None:
         for column in range(width):
             for lane in range(lanes):
                 given = int(x[row, column, lane]) if lane < channels else 0
-                wanted = plain.sdp_element(v, given, {}, as_lists(tables), rules) \
-                    if rules.padding_lanes or lane < channels else 0
+                wanted = (
+                    plain.sdp_element(v, given, {}, as_lists(tables), rules)
+                    if rules.padding_lanes or lane < channels
+                    else 0
+                )
                 assert flat[row, column, lane] == wanted, (row, column, lane, given)
 
 
 @FEW
 @given(SEEDS)
 def test_sdp_from_memory_to_memory(seed: int) -> None:
-    """Every byte of both memories: strides with gaps, operands by channel and element, of one and two bytes, paired."""
+    """Every byte of both memories: strides with gaps, operands by channel and element, of one
+    and two bytes, paired.
+    """
     draw = random.Random(seed)
     sizes = {name: draw.randrange(2) for name in ("IN", "PROC", "OUT")}
     if draw.random() < 0.7:
@@ -200,26 +320,35 @@ def test_sdp_from_memory_to_memory(seed: int) -> None:
     plane = align * ((4 * pitch + align - 1) // align)
     v = sdp_registers(draw)
     v["SDP.D_DP_EW_CFG.EW_LUT_BYPASS"] = 1
-    v |= {"SDP.D_DATA_CUBE_HEIGHT.HEIGHT": height - 1, "SDP.D_DATA_CUBE_WIDTH.WIDTH": width - 1,
-          "SDP.D_DATA_CUBE_CHANNEL.CHANNEL": channels - 1, "SDP.D_DST_DMA_CFG.DST_RAM_TYPE": 1,
-          "SDP.D_DATA_FORMAT.PROC_PRECISION": sizes["PROC"], "SDP.D_DATA_FORMAT.OUT_PRECISION": sizes["OUT"],
-          "SDP_RDMA.D_FEATURE_MODE_CFG.IN_PRECISION": sizes["IN"],
-          "SDP_RDMA.D_SRC_BASE_ADDR_LOW.SRC_BASE_ADDR_LOW": (BASE + 64),
-          "SDP_RDMA.D_SRC_LINE_STRIDE.SRC_LINE_STRIDE": (pitch + 32),
-          "SDP_RDMA.D_SRC_SURFACE_STRIDE.SRC_SURFACE_STRIDE": (plane + 128),
-          "SDP.D_DST_BASE_ADDR_LOW.DST_BASE_ADDR_LOW": (BASE + 32),
-          "SDP.D_DST_LINE_STRIDE.DST_LINE_STRIDE": pitch,
-          "SDP.D_DST_SURFACE_STRIDE.DST_SURFACE_STRIDE": (plane + 32)}
+    v |= {
+        "SDP.D_DATA_CUBE_HEIGHT.HEIGHT": height - 1,
+        "SDP.D_DATA_CUBE_WIDTH.WIDTH": width - 1,
+        "SDP.D_DATA_CUBE_CHANNEL.CHANNEL": channels - 1,
+        "SDP.D_DST_DMA_CFG.DST_RAM_TYPE": 1,
+        "SDP.D_DATA_FORMAT.PROC_PRECISION": sizes["PROC"],
+        "SDP.D_DATA_FORMAT.OUT_PRECISION": sizes["OUT"],
+        "SDP_RDMA.D_FEATURE_MODE_CFG.IN_PRECISION": sizes["IN"],
+        "SDP_RDMA.D_SRC_BASE_ADDR_LOW.SRC_BASE_ADDR_LOW": (BASE + 64),
+        "SDP_RDMA.D_SRC_LINE_STRIDE.SRC_LINE_STRIDE": (pitch + 32),
+        "SDP_RDMA.D_SRC_SURFACE_STRIDE.SRC_SURFACE_STRIDE": (plane + 128),
+        "SDP.D_DST_BASE_ADDR_LOW.DST_BASE_ADDR_LOW": (BASE + 32),
+        "SDP.D_DST_LINE_STRIDE.DST_LINE_STRIDE": pitch,
+        "SDP.D_DST_SURFACE_STRIDE.DST_SURFACE_STRIDE": (plane + 32),
+    }
     sides: dict[str, list[str]] = {}
     for number, (stage, letter) in enumerate(LETTERS.items()):
         use = draw.randrange(3)
-        v |= {f"SDP_RDMA.D_{letter}RDMA_CFG.{letter}RDMA_DATA_USE": use,
-              f"SDP_RDMA.D_{letter}RDMA_CFG.{letter}RDMA_DATA_SIZE": draw.randrange(2),
-              f"SDP_RDMA.D_{letter}RDMA_CFG.{letter}RDMA_DATA_MODE": draw.randrange(2),
-              f"SDP_RDMA.D_{letter}RDMA_CFG.{letter}RDMA_RAM_TYPE": 0,
-              f"SDP_RDMA.D_{stage}_BASE_ADDR_LOW.{stage}_BASE_ADDR_LOW": (BASE + 4096 * (5 * number + 1)),
-              f"SDP_RDMA.D_{stage}_LINE_STRIDE.{stage}_LINE_STRIDE": (8 * pitch + 32),
-              f"SDP_RDMA.D_{stage}_SURFACE_STRIDE.{stage}_SURFACE_STRIDE": (32 * plane) // 4}
+        v |= {
+            f"SDP_RDMA.D_{letter}RDMA_CFG.{letter}RDMA_DATA_USE": use,
+            f"SDP_RDMA.D_{letter}RDMA_CFG.{letter}RDMA_DATA_SIZE": draw.randrange(2),
+            f"SDP_RDMA.D_{letter}RDMA_CFG.{letter}RDMA_DATA_MODE": draw.randrange(2),
+            f"SDP_RDMA.D_{letter}RDMA_CFG.{letter}RDMA_RAM_TYPE": 0,
+            f"SDP_RDMA.D_{stage}_BASE_ADDR_LOW.{stage}_BASE_ADDR_LOW": (
+                BASE + 4096 * (5 * number + 1)
+            ),
+            f"SDP_RDMA.D_{stage}_LINE_STRIDE.{stage}_LINE_STRIDE": (8 * pitch + 32),
+            f"SDP_RDMA.D_{stage}_SURFACE_STRIDE.{stage}_SURFACE_STRIDE": (32 * plane) // 4,
+        }
         sides[stage] = [part for part in ("ALU", "MUL") if use == 2 or use == (part == "ALU")]
         for part in sides[stage]:
             v[f"SDP.D_DP_{stage}_{part}_CFG.{stage}_{part}_SRC"] = draw.randrange(2)
@@ -232,29 +361,52 @@ def test_sdp_from_memory_to_memory(seed: int) -> None:
         for row in range(height):
             for column in range(width):
                 y = one_output(v, before, sides, per_atom, sizes, (row, column, lane), channels)
-                at = 32 + lane // per_atom["OUT"] * (plane + 32) + row * pitch + column * atom \
+                at = (
+                    32
+                    + lane // per_atom["OUT"] * (plane + 32)
+                    + row * pitch
+                    + column * atom
                     + lane % per_atom["OUT"] * (sizes["OUT"] + 1)
-                wanted[at:at + sizes["OUT"] + 1] = y.to_bytes(sizes["OUT"] + 1, "little", signed=True)
+                )
+                wanted[at : at + sizes["OUT"] + 1] = y.to_bytes(
+                    sizes["OUT"] + 1, "little", signed=True
+                )
     assert sdp.run(v, features, memory) is None
     assert memory.held["pri_mem"] == wanted
     assert memory.held["sec_mem"] == before.held["sec_mem"]
 
 
-def one_output(v: dict[str, int], memory: Bytes, sides: dict[str, list[str]], per_atom: dict[str, int],
-               sizes: dict[str, int], at: tuple[int, int, int], channels: int) -> int:
+def one_output(
+    v: dict[str, int],
+    memory: Bytes,
+    sides: dict[str, list[str]],
+    per_atom: dict[str, int],
+    sizes: dict[str, int],
+    at: tuple[int, int, int],
+    channels: int,
+) -> int:
     """From the addresses as the documents state them."""
     row, column, lane = at
     atom = per_atom["IN"] * (sizes["IN"] + 1)
     uneven = len(set(sizes.values())) > 1
-    there = lane // per_atom["IN"] < -(-channels // per_atom["IN"]) and \
-        (not uneven or lane // per_atom["PROC"] < -(-channels // per_atom["PROC"]))
+    there = lane // per_atom["IN"] < -(-channels // per_atom["IN"]) and (
+        not uneven or lane // per_atom["PROC"] < -(-channels // per_atom["PROC"])
+    )
     if not there and lane // per_atom["PROC"] >= -(-channels // per_atom["PROC"]):
         return 0  # nothing was computed for it
-    x = memory.number("sec_mem" if not v.get("SDP_RDMA.D_SRC_DMA_CFG.SRC_RAM_TYPE") else "pri_mem",
-                      v["SDP_RDMA.D_SRC_BASE_ADDR_LOW.SRC_BASE_ADDR_LOW"]
-                      + lane // per_atom["IN"] * v["SDP_RDMA.D_SRC_SURFACE_STRIDE.SRC_SURFACE_STRIDE"]
-                      + row * v["SDP_RDMA.D_SRC_LINE_STRIDE.SRC_LINE_STRIDE"] + column * atom
-                      + lane % per_atom["IN"] * (sizes["IN"] + 1), sizes["IN"] + 1) if there else 0
+    x = (
+        memory.number(
+            "sec_mem" if not v.get("SDP_RDMA.D_SRC_DMA_CFG.SRC_RAM_TYPE") else "pri_mem",
+            v["SDP_RDMA.D_SRC_BASE_ADDR_LOW.SRC_BASE_ADDR_LOW"]
+            + lane // per_atom["IN"] * v["SDP_RDMA.D_SRC_SURFACE_STRIDE.SRC_SURFACE_STRIDE"]
+            + row * v["SDP_RDMA.D_SRC_LINE_STRIDE.SRC_LINE_STRIDE"]
+            + column * atom
+            + lane % per_atom["IN"] * (sizes["IN"] + 1),
+            sizes["IN"] + 1,
+        )
+        if there
+        else 0
+    )
     operands = {}
     for stage, letter in LETTERS.items():
         size = v[f"SDP_RDMA.D_{letter}RDMA_CFG.{letter}RDMA_DATA_SIZE"] + 1
@@ -262,62 +414,127 @@ def one_output(v: dict[str, int], memory: Bytes, sides: dict[str, list[str]], pe
         step = per_atom["PROC"] * parts * size
         base = v[f"SDP_RDMA.D_{stage}_BASE_ADDR_LOW.{stage}_BASE_ADDR_LOW"]
         if v[f"SDP_RDMA.D_{letter}RDMA_CFG.{letter}RDMA_DATA_MODE"]:
-            base += lane // per_atom["PROC"] * v[f"SDP_RDMA.D_{stage}_SURFACE_STRIDE.{stage}_SURFACE_STRIDE"] \
-                + row * v[f"SDP_RDMA.D_{stage}_LINE_STRIDE.{stage}_LINE_STRIDE"]  + column * step
+            base += (
+                lane
+                // per_atom["PROC"]
+                * v[f"SDP_RDMA.D_{stage}_SURFACE_STRIDE.{stage}_SURFACE_STRIDE"]
+                + row * v[f"SDP_RDMA.D_{stage}_LINE_STRIDE.{stage}_LINE_STRIDE"]
+                + column * step
+            )
         else:
             base += lane // per_atom["PROC"] * step
         for n, part in enumerate(sides[stage]):
             if v[f"SDP.D_DP_{stage}_{part}_CFG.{stage}_{part}_SRC"]:
-                value = memory.number("sec_mem", base + (lane % per_atom["PROC"] * parts + n) * size, size)
-                operands[f"{stage} {part}"] = plain.operand_converted(v, part, value) if stage == "EW" else value
+                value = memory.number(
+                    "sec_mem", base + (lane % per_atom["PROC"] * parts + n) * size, size
+                )
+                operands[f"{stage} {part}"] = (
+                    plain.operand_converted(v, part, value) if stage == "EW" else value
+                )
     return plain.sdp_element(v, x, operands, None)
 
 
 def test_sdp_shift_happens_although_the_multiplier_is_bypassed() -> None:
-    v = {"SDP.D_DP_BS_CFG.BS_ALU_BYPASS": 1, "SDP.D_DP_BS_CFG.BS_MUL_BYPASS": 1, "SDP.D_DP_BS_CFG.BS_RELU_BYPASS": 1,
-         "SDP.D_DP_BS_MUL_CFG.BS_MUL_SHIFT_VALUE": 2, "SDP.D_DP_BN_CFG.BN_BYPASS": 1, "SDP.D_DP_EW_CFG.EW_BYPASS": 1,
-         "SDP.D_CVT_SCALE.CVT_SCALE": 1, "SDP.D_FEATURE_MODE_CFG.FLYING_MODE": 1, "SDP.D_FEATURE_MODE_CFG.OUTPUT_DST": 1}
+    v = {
+        "SDP.D_DP_BS_CFG.BS_ALU_BYPASS": 1,
+        "SDP.D_DP_BS_CFG.BS_MUL_BYPASS": 1,
+        "SDP.D_DP_BS_CFG.BS_RELU_BYPASS": 1,
+        "SDP.D_DP_BS_MUL_CFG.BS_MUL_SHIFT_VALUE": 2,
+        "SDP.D_DP_BN_CFG.BN_BYPASS": 1,
+        "SDP.D_DP_EW_CFG.EW_BYPASS": 1,
+        "SDP.D_CVT_SCALE.CVT_SCALE": 1,
+        "SDP.D_FEATURE_MODE_CFG.FLYING_MODE": 1,
+        "SDP.D_FEATURE_MODE_CFG.OUTPUT_DST": 1,
+    }
     x = np.array([[[-10]]])
-    for rules, wanted in ((RULES, -3), (MUTATIONS["floor"], -3), (MUTATIONS["half up"], -2),
-                          (MUTATIONS["no shift while the multiplier is bypassed"], -10)):
+    for rules, wanted in (
+        (RULES, -3),
+        (MUTATIONS["floor"], -3),
+        (MUTATIONS["half up"], -2),
+        (MUTATIONS["no shift while the multiplier is bypassed"], -10),
+    ):
         got = sdp.run(v, {"memory_atom": 8}, Bytes(0, 0), None, x, rules)
         assert got is not None
         assert got[0, 0, 0, 0] == wanted
 
 
 def test_sdp_takes_as_many_places_in_other_rows() -> None:
-    v = {"SDP.D_DP_BS_CFG.BS_BYPASS": 1, "SDP.D_DP_BN_CFG.BN_BYPASS": 1, "SDP.D_DP_EW_CFG.EW_BYPASS": 1,
-         "SDP.D_CVT_SCALE.CVT_SCALE": 1, "SDP.D_FEATURE_MODE_CFG.FLYING_MODE": 1,
-         "SDP.D_FEATURE_MODE_CFG.OUTPUT_DST": 1, "SDP.D_DATA_CUBE_WIDTH.WIDTH": 5}
+    v = {
+        "SDP.D_DP_BS_CFG.BS_BYPASS": 1,
+        "SDP.D_DP_BN_CFG.BN_BYPASS": 1,
+        "SDP.D_DP_EW_CFG.EW_BYPASS": 1,
+        "SDP.D_CVT_SCALE.CVT_SCALE": 1,
+        "SDP.D_FEATURE_MODE_CFG.FLYING_MODE": 1,
+        "SDP.D_FEATURE_MODE_CFG.OUTPUT_DST": 1,
+        "SDP.D_DATA_CUBE_WIDTH.WIDTH": 5,
+    }
     got = sdp.run(v, {"memory_atom": 8}, Bytes(0, 0), None, np.arange(6).reshape(2, 3, 1))
     assert got is not None
     assert got[0, 0, :, 0].tolist() == [0, 1, 2, 3, 4, 5]
-    with pytest.raises(ValueError, match=r"accumulators: got \(2, 4, 1\), allowed is \(1, 6, kernels\)"):
+    with pytest.raises(
+        ValueError, match=r"accumulators: got \(2, 4, 1\), allowed is \(1, 6, kernels\)"
+    ):
         sdp.run(v, {"memory_atom": 8}, Bytes(0, 0), None, np.zeros((2, 4, 1)))
 
 
 def test_sdp_compares_and_writes_nothing() -> None:
-    v = {"SDP.D_DP_BS_CFG.BS_BYPASS": 1, "SDP.D_DP_BN_CFG.BN_BYPASS": 1, "SDP.D_DP_EW_CFG.EW_ALU_ALGO": 3,
-         "SDP.D_DP_EW_CFG.EW_LUT_BYPASS": 1, "SDP.D_DP_EW_CFG.EW_MUL_BYPASS": 1,
-         "SDP_RDMA.D_SRC_BASE_ADDR_LOW.SRC_BASE_ADDR_LOW": BASE}
+    v = {
+        "SDP.D_DP_BS_CFG.BS_BYPASS": 1,
+        "SDP.D_DP_BN_CFG.BN_BYPASS": 1,
+        "SDP.D_DP_EW_CFG.EW_ALU_ALGO": 3,
+        "SDP.D_DP_EW_CFG.EW_LUT_BYPASS": 1,
+        "SDP.D_DP_EW_CFG.EW_MUL_BYPASS": 1,
+        "SDP_RDMA.D_SRC_BASE_ADDR_LOW.SRC_BASE_ADDR_LOW": BASE,
+    }
     memory = Bytes(1)
     assert sdp.run(v, {"memory_atom": 8}, memory) is None
     assert not memory.written
 
 
-@pytest.mark.parametrize(("changes", "error", "words"), [
-    ({"SDP.D_DATA_FORMAT.PROC_PRECISION": 2}, Unsupported, "SDP.D_DATA_FORMAT.PROC_PRECISION is 2, covered are 0 (INT8) and 1 (INT16)"),
-    ({"SDP.D_FEATURE_MODE_CFG.BATCH_NUMBER": 3}, Unsupported, "SDP.D_FEATURE_MODE_CFG.BATCH_NUMBER is 3, covered is 0"),
-    ({"SDP.D_FEATURE_MODE_CFG.WINOGRAD": 1}, Unsupported, "SDP.D_FEATURE_MODE_CFG.WINOGRAD is 1, covered is 0"),
-    ({"SDP_RDMA.D_FEATURE_MODE_CFG.BATCH_NUMBER": 1, "SDP.D_DP_EW_CFG.EW_BYPASS": 1}, Unsupported, "SDP_RDMA.D_FEATURE_MODE_CFG.BATCH_NUMBER is 1, covered is 0"),
-    ({"SDP.D_FEATURE_MODE_CFG.FLYING_MODE": 1, "SDP.D_DP_EW_CFG.EW_BYPASS": 1}, ValueError, "accumulators: got none, allowed is (1, 1, kernels) as SDP.D_DATA_CUBE says"),
-    ({"SDP.D_DP_BS_ALU_CFG.BS_ALU_SRC": 1, "SDP_RDMA.D_BRDMA_CFG.BRDMA_DISABLE": 1}, Hang,
-     "SDP.D_DP_BS_ALU_CFG takes operands from memory, SDP_RDMA.D_BRDMA_CFG.BRDMA_DISABLE is 1"),
-    ({"SDP.D_DP_BN_ALU_CFG.BN_ALU_SRC": 1}, Hang,
-     "SDP.D_DP_BN_ALU_CFG takes operands from memory, SDP_RDMA.D_NRDMA_CFG.NRDMA_DATA_USE is 0"),
-    ({}, Unsupported, "the tables are looked up, and none were given"),
-])
-def test_sdp_says_what_it_does_not_run(changes: dict[str, int], error: type[Exception], words: str) -> None:
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        (
+            {"SDP.D_DATA_FORMAT.PROC_PRECISION": 2},
+            Unsupported,
+            "SDP.D_DATA_FORMAT.PROC_PRECISION is 2, covered are 0 (INT8) and 1 (INT16)",
+        ),
+        (
+            {"SDP.D_FEATURE_MODE_CFG.BATCH_NUMBER": 3},
+            Unsupported,
+            "SDP.D_FEATURE_MODE_CFG.BATCH_NUMBER is 3, covered is 0",
+        ),
+        (
+            {"SDP.D_FEATURE_MODE_CFG.WINOGRAD": 1},
+            Unsupported,
+            "SDP.D_FEATURE_MODE_CFG.WINOGRAD is 1, covered is 0",
+        ),
+        (
+            {"SDP_RDMA.D_FEATURE_MODE_CFG.BATCH_NUMBER": 1, "SDP.D_DP_EW_CFG.EW_BYPASS": 1},
+            Unsupported,
+            "SDP_RDMA.D_FEATURE_MODE_CFG.BATCH_NUMBER is 1, covered is 0",
+        ),
+        (
+            {"SDP.D_FEATURE_MODE_CFG.FLYING_MODE": 1, "SDP.D_DP_EW_CFG.EW_BYPASS": 1},
+            ValueError,
+            "accumulators: got none, allowed is (1, 1, kernels) as SDP.D_DATA_CUBE says",
+        ),
+        (
+            {"SDP.D_DP_BS_ALU_CFG.BS_ALU_SRC": 1, "SDP_RDMA.D_BRDMA_CFG.BRDMA_DISABLE": 1},
+            Hang,
+            "SDP.D_DP_BS_ALU_CFG takes operands from memory, SDP_RDMA.D_BRDMA_CFG.BRDMA_DISABLE is 1",
+        ),
+        (
+            {"SDP.D_DP_BN_ALU_CFG.BN_ALU_SRC": 1},
+            Hang,
+            "SDP.D_DP_BN_ALU_CFG takes operands from memory, SDP_RDMA.D_NRDMA_CFG.NRDMA_DATA_USE is 0",
+        ),
+        ({}, Unsupported, "the tables are looked up, and none were given"),
+    ],
+)
+def test_sdp_says_what_it_does_not_run(
+    changes: dict[str, int], error: type[Exception], words: str
+) -> None:
     with pytest.raises(error) as told:
         sdp.run(changes, {"memory_atom": 8}, Bytes(0))
     assert str(told.value) == words
@@ -335,55 +552,110 @@ def test_pdp_against_plain_windows(seed: int) -> None:
     pads = [draw.randrange(min(7, size - 1) + 1) for size in kernel]
     size = [max(1, draw.randrange(1, 9) + at - pad) for at, pad in zip(kernel, pads, strict=True)]
     # the last window still has a tap inside
-    out = [draw.randrange(1, (length - 1 + pad) // step + 2)
-           for length, pad, step in zip(size, pads, stride, strict=True)]
+    out = [
+        draw.randrange(1, (length - 1 + pad) // step + 2)
+        for length, pad, step in zip(size, pads, stride, strict=True)
+    ]
     channels = draw.randrange(1, 20)
     v = raws(draw, {f"PDP.D_POOLING_PADDING_VALUE_{n}_CFG.PAD_VALUE_{n}X": 19 for n in range(1, 8)})
-    v |= {f"PDP.D_POOLING_KERNEL_CFG.KERNEL_{name}": value - 1 for name, value in
-          zip(("HEIGHT", "WIDTH", "STRIDE_HEIGHT", "STRIDE_WIDTH"), kernel + stride, strict=True)}
-    v |= {f"PDP.D_DATA_CUBE_{way}_{name}.CUBE_{way}_{name}": value - 1 for way, sizes in (("IN", size), ("OUT", out))
-          for name, value in zip(("HEIGHT", "WIDTH", "CHANNEL"), [*sizes, channels], strict=True)}
-    pitch, plane = (max(size[1], out[1]) + 1) * atom, (max(size[1], out[1]) + 1) * atom * (max(size[0], out[0]) + 1)
-    v |= {"PDP.D_OPERATION_MODE_CFG.POOLING_METHOD": draw.choice([0, 0, 1, 2]),
-          "PDP.D_OPERATION_MODE_CFG.FLYING_MODE": 1, "PDP.D_OPERATION_MODE_CFG.SPLIT_NUM": draw.randrange(3),
-          "PDP.D_POOLING_PADDING_CFG.PAD_TOP": pads[0], "PDP.D_POOLING_PADDING_CFG.PAD_LEFT": pads[1],
-          "PDP.D_RECIP_KERNEL_WIDTH.RECIP_KERNEL_WIDTH": draw.choice([2 ** 16 // kernel[1], raw(draw, 17)]),
-          "PDP.D_RECIP_KERNEL_HEIGHT.RECIP_KERNEL_HEIGHT": draw.choice([2 ** 16 // kernel[0], raw(draw, 17)]),
-          "PDP.D_DATA_FORMAT.INPUT_DATA": itemsize - 1, "PDP.D_DST_RAM_CFG.DST_RAM_TYPE": 1,
-          "PDP_RDMA.D_SRC_BASE_ADDR_LOW.SRC_BASE_ADDR_LOW": BASE,
-          "PDP_RDMA.D_SRC_LINE_STRIDE.SRC_LINE_STRIDE": pitch, "PDP.D_DST_LINE_STRIDE.DST_LINE_STRIDE": pitch,
-          "PDP_RDMA.D_SRC_SURFACE_STRIDE.SRC_SURFACE_STRIDE": plane,
-          "PDP.D_DST_SURFACE_STRIDE.DST_SURFACE_STRIDE": plane, "PDP.D_DST_BASE_ADDR_LOW.DST_BASE_ADDR_LOW": BASE + atom}
+    v |= {
+        f"PDP.D_POOLING_KERNEL_CFG.KERNEL_{name}": value - 1
+        for name, value in zip(
+            ("HEIGHT", "WIDTH", "STRIDE_HEIGHT", "STRIDE_WIDTH"), kernel + stride, strict=True
+        )
+    }
+    v |= {
+        f"PDP.D_DATA_CUBE_{way}_{name}.CUBE_{way}_{name}": value - 1
+        for way, sizes in (("IN", size), ("OUT", out))
+        for name, value in zip(("HEIGHT", "WIDTH", "CHANNEL"), [*sizes, channels], strict=True)
+    }
+    pitch, plane = (
+        (max(size[1], out[1]) + 1) * atom,
+        (max(size[1], out[1]) + 1) * atom * (max(size[0], out[0]) + 1),
+    )
+    v |= {
+        "PDP.D_OPERATION_MODE_CFG.POOLING_METHOD": draw.choice([0, 0, 1, 2]),
+        "PDP.D_OPERATION_MODE_CFG.FLYING_MODE": 1,
+        "PDP.D_OPERATION_MODE_CFG.SPLIT_NUM": draw.randrange(3),
+        "PDP.D_POOLING_PADDING_CFG.PAD_TOP": pads[0],
+        "PDP.D_POOLING_PADDING_CFG.PAD_LEFT": pads[1],
+        "PDP.D_RECIP_KERNEL_WIDTH.RECIP_KERNEL_WIDTH": draw.choice(
+            [2**16 // kernel[1], raw(draw, 17)]
+        ),
+        "PDP.D_RECIP_KERNEL_HEIGHT.RECIP_KERNEL_HEIGHT": draw.choice(
+            [2**16 // kernel[0], raw(draw, 17)]
+        ),
+        "PDP.D_DATA_FORMAT.INPUT_DATA": itemsize - 1,
+        "PDP.D_DST_RAM_CFG.DST_RAM_TYPE": 1,
+        "PDP_RDMA.D_SRC_BASE_ADDR_LOW.SRC_BASE_ADDR_LOW": BASE,
+        "PDP_RDMA.D_SRC_LINE_STRIDE.SRC_LINE_STRIDE": pitch,
+        "PDP.D_DST_LINE_STRIDE.DST_LINE_STRIDE": pitch,
+        "PDP_RDMA.D_SRC_SURFACE_STRIDE.SRC_SURFACE_STRIDE": plane,
+        "PDP.D_DST_SURFACE_STRIDE.DST_SURFACE_STRIDE": plane,
+        "PDP.D_DST_BASE_ADDR_LOW.DST_BASE_ADDR_LOW": BASE + atom,
+    }
     memory, lanes, rules = Bytes(seed), atom // itemsize, draw.choice(CHANGED)
     wanted, flown = memory.held["pri_mem"][:], Bytes(seed)
     x = np.zeros((-(-channels // lanes), *size, lanes), f"i{itemsize}")
     for channel in range(-(-channels // lanes) * lanes):
         start = BASE + channel // lanes * plane + channel % lanes * itemsize
-        image = [[memory.number("sec_mem", start + row * pitch + column * atom, itemsize) for column in range(size[1])]
-                 for row in range(size[0])]
+        image = [
+            [
+                memory.number("sec_mem", start + row * pitch + column * atom, itemsize)
+                for column in range(size[1])
+            ]
+            for row in range(size[0])
+        ]
         x[channel // lanes, :, :, channel % lanes] = image
         for row in range(out[0]):
             for column in range(out[1]):
                 y = plain.pdp_element(v, image, row, column, rules)
                 at = start - BASE + atom + row * pitch + column * atom
-                wanted[at:at + itemsize] = y.to_bytes(itemsize, "little", signed=True)
+                wanted[at : at + itemsize] = y.to_bytes(itemsize, "little", signed=True)
     pdp.run(v, {"memory_atom": atom}, memory, None, rules)
     assert memory.held["pri_mem"] == wanted
     pdp.run(v | {"PDP.D_OPERATION_MODE_CFG.FLYING_MODE": 0}, {"memory_atom": atom}, flown, x, rules)
     assert flown.held["pri_mem"] == wanted
 
 
-@pytest.mark.parametrize(("changes", "error", "words"), [
-    ({"PDP.D_DATA_FORMAT.INPUT_DATA": 2}, Unsupported, "PDP.D_DATA_FORMAT.INPUT_DATA is 2, covered are 0 (INT8) and 1 (INT16)"),
-    ({"PDP.D_OPERATION_MODE_CFG.POOLING_METHOD": 3}, Unsupported, "PDP.D_OPERATION_MODE_CFG.POOLING_METHOD is 3, covered is 0 or 1 or 2"),
-    ({"PDP.D_POOLING_KERNEL_CFG.KERNEL_HEIGHT": 8}, Unsupported, "PDP.D_POOLING_KERNEL_CFG.KERNEL_HEIGHT is 8, covered are 0 to 7"),
-    ({"PDP.D_DATA_CUBE_OUT_WIDTH.CUBE_OUT_WIDTH": 4}, Unsupported,
-     "PDP: an output's window of 1 along the width has no tap in the 1 elements there, covered is one or more"),
-    ({"PDP.D_DATA_CUBE_OUT_CHANNEL.CUBE_OUT_CHANNEL": 4}, Unsupported,
-     "PDP.D_DATA_CUBE_OUT_CHANNEL.CUBE_OUT_CHANNEL is 4, covered is that of the input, 0"),
-    ({}, ValueError, "input: got none, allowed is (1, 1, 1, 8) of 1 bytes as PDP.D_DATA_CUBE_IN and D_DATA_FORMAT say"),
-])
-def test_pdp_says_what_it_does_not_run(changes: dict[str, int], error: type[Exception], words: str) -> None:
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        (
+            {"PDP.D_DATA_FORMAT.INPUT_DATA": 2},
+            Unsupported,
+            "PDP.D_DATA_FORMAT.INPUT_DATA is 2, covered are 0 (INT8) and 1 (INT16)",
+        ),
+        (
+            {"PDP.D_OPERATION_MODE_CFG.POOLING_METHOD": 3},
+            Unsupported,
+            "PDP.D_OPERATION_MODE_CFG.POOLING_METHOD is 3, covered is 0 or 1 or 2",
+        ),
+        (
+            {"PDP.D_POOLING_KERNEL_CFG.KERNEL_HEIGHT": 8},
+            Unsupported,
+            "PDP.D_POOLING_KERNEL_CFG.KERNEL_HEIGHT is 8, covered are 0 to 7",
+        ),
+        (
+            {"PDP.D_DATA_CUBE_OUT_WIDTH.CUBE_OUT_WIDTH": 4},
+            Unsupported,
+            "PDP: an output's window of 1 along the width has no tap in the 1 elements there, covered is one or more",
+        ),
+        (
+            {"PDP.D_DATA_CUBE_OUT_CHANNEL.CUBE_OUT_CHANNEL": 4},
+            Unsupported,
+            "PDP.D_DATA_CUBE_OUT_CHANNEL.CUBE_OUT_CHANNEL is 4, covered is that of the input, 0",
+        ),
+        (
+            {},
+            ValueError,
+            "input: got none, allowed is (1, 1, 1, 8) of 1 bytes as PDP.D_DATA_CUBE_IN and D_DATA_FORMAT say",
+        ),
+    ],
+)
+def test_pdp_says_what_it_does_not_run(
+    changes: dict[str, int], error: type[Exception], words: str
+) -> None:
     with pytest.raises(error) as told:
         pdp.run(changes, {"memory_atom": 8}, Bytes(0))
     assert str(told.value) == words
@@ -403,28 +675,49 @@ def test_cdp_against_plain_channels(seed: int) -> None:
     memory = Bytes(seed)
     near = [draw.randrange(-300, 3000) * 256 ** (itemsize - 1) for _ in range(3)]
     v = lut_registers(draw, "CDP", near)
-    v |= raws(draw, {"CDP.D_DATIN_OFFSET.DATIN_OFFSET": 16, "CDP.D_DATIN_SCALE.DATIN_SCALE": draw.choice([2, 16]),
-                     "CDP.D_DATIN_SHIFTER.DATIN_SHIFTER": draw.choice([2, 5]), "CDP.D_LRN_CFG.NORMALZ_LEN": 2,
-                     "CDP.D_FUNC_BYPASS.SQSUM_BYPASS": 1, "CDP.D_FUNC_BYPASS.MUL_BYPASS": 1,
-                     "CDP.D_DATOUT_OFFSET.DATOUT_OFFSET": draw.choice([8, 32]), "CDP.D_DATOUT_SCALE.DATOUT_SCALE": 16,
-                     "CDP.D_DATOUT_SHIFTER.DATOUT_SHIFTER": draw.choice([4, 6])})
+    v |= raws(
+        draw,
+        {
+            "CDP.D_DATIN_OFFSET.DATIN_OFFSET": 16,
+            "CDP.D_DATIN_SCALE.DATIN_SCALE": draw.choice([2, 16]),
+            "CDP.D_DATIN_SHIFTER.DATIN_SHIFTER": draw.choice([2, 5]),
+            "CDP.D_LRN_CFG.NORMALZ_LEN": 2,
+            "CDP.D_FUNC_BYPASS.SQSUM_BYPASS": 1,
+            "CDP.D_FUNC_BYPASS.MUL_BYPASS": 1,
+            "CDP.D_DATOUT_OFFSET.DATOUT_OFFSET": draw.choice([8, 32]),
+            "CDP.D_DATOUT_SCALE.DATOUT_SCALE": 16,
+            "CDP.D_DATOUT_SHIFTER.DATOUT_SHIFTER": draw.choice([4, 6]),
+        },
+    )
     pitch, plane = width * atom + 32, (width * atom + 32) * height + 32
-    v |= {"CDP_RDMA.D_DATA_CUBE_HEIGHT.HEIGHT": height - 1, "CDP_RDMA.D_DATA_CUBE_WIDTH.WIDTH": width - 1,
-          "CDP_RDMA.D_DATA_CUBE_CHANNEL.CHANNEL": channels - 1, "CDP.D_DATA_FORMAT.INPUT_DATA_TYPE": itemsize - 1,
-          "CDP_RDMA.D_DATA_FORMAT.INPUT_DATA": itemsize - 1, "CDP_RDMA.D_SRC_BASE_ADDR_LOW.SRC_BASE_ADDR_LOW": BASE,
-          "CDP_RDMA.D_SRC_LINE_STRIDE.SRC_LINE_STRIDE": pitch, "CDP.D_DST_LINE_STRIDE.DST_LINE_STRIDE": pitch,
-          "CDP_RDMA.D_SRC_SURFACE_STRIDE.SRC_SURFACE_STRIDE": plane, "CDP.D_DST_DMA_CFG.DST_RAM_TYPE": 1,
-          "CDP.D_DST_SURFACE_STRIDE.DST_SURFACE_STRIDE": plane, "CDP.D_DST_BASE_ADDR_LOW.DST_BASE_ADDR_LOW": BASE + 32}
+    v |= {
+        "CDP_RDMA.D_DATA_CUBE_HEIGHT.HEIGHT": height - 1,
+        "CDP_RDMA.D_DATA_CUBE_WIDTH.WIDTH": width - 1,
+        "CDP_RDMA.D_DATA_CUBE_CHANNEL.CHANNEL": channels - 1,
+        "CDP.D_DATA_FORMAT.INPUT_DATA_TYPE": itemsize - 1,
+        "CDP_RDMA.D_DATA_FORMAT.INPUT_DATA": itemsize - 1,
+        "CDP_RDMA.D_SRC_BASE_ADDR_LOW.SRC_BASE_ADDR_LOW": BASE,
+        "CDP_RDMA.D_SRC_LINE_STRIDE.SRC_LINE_STRIDE": pitch,
+        "CDP.D_DST_LINE_STRIDE.DST_LINE_STRIDE": pitch,
+        "CDP_RDMA.D_SRC_SURFACE_STRIDE.SRC_SURFACE_STRIDE": plane,
+        "CDP.D_DST_DMA_CFG.DST_RAM_TYPE": 1,
+        "CDP.D_DST_SURFACE_STRIDE.DST_SURFACE_STRIDE": plane,
+        "CDP.D_DST_BASE_ADDR_LOW.DST_BASE_ADDR_LOW": BASE + 32,
+    }
     tables, rules = entries(draw), draw.choice(CHANGED)
     wanted = memory.held["pri_mem"][:]
     for row in range(height):
         for column in range(width):
-            places = [lane // lanes * plane + row * pitch + column * atom + lane % lanes * itemsize
-                      for lane in range(surfaces * lanes)]
+            places = [
+                lane // lanes * plane + row * pitch + column * atom + lane % lanes * itemsize
+                for lane in range(surfaces * lanes)
+            ]
             x = [memory.number("sec_mem", BASE + place, itemsize) for place in places]
             for lane, place in enumerate(places):
                 y = plain.cdp_element(v, x, lane, channels, as_lists(tables), rules)
-                wanted[place + 32:place + 32 + itemsize] = y.to_bytes(itemsize, "little", signed=True)
+                wanted[place + 32 : place + 32 + itemsize] = y.to_bytes(
+                    itemsize, "little", signed=True
+                )
     cdp.run(v, {"memory_atom": atom}, memory, tables, rules)
     assert memory.held["pri_mem"] == wanted
 
@@ -435,33 +728,56 @@ def test_cdp_against_plain_channels(seed: int) -> None:
 def test_tables_against_plain_ones(unit: str, seed: int) -> None:
     """Hits, both sides of both tables, and every priority."""
     draw = random.Random(seed)
-    start = draw.randrange(-2 ** 20, 2 ** 20)
-    values = [start + sign * 2 ** n + draw.randrange(-3, 4) for n in range(0, 31, 2) for sign in (1, -1)]
+    start = draw.randrange(-(2**20), 2**20)
+    values = [
+        start + sign * 2**n + draw.randrange(-3, 4) for n in range(0, 31, 2) for sign in (1, -1)
+    ]
     v, tables, rules = lut_registers(draw, unit, values), entries(draw), draw.choice(CHANGED)
     if draw.random() < 0.5:
         v[f"{unit}.S_LUT_INFO.LUT_LE_INDEX_SELECT"] = draw.randrange(12)
     how = lut.Lookup.of(Fields(v, {}), unit, rules)
     got = lut.looked_up(np.array(values), lut.Tables.of(tables), how, rules.table_rounding)
-    assert got.tolist() == [plain.table_element(v, unit, value, as_lists(tables), rules) for value in values]
+    assert got.tolist() == [
+        plain.table_element(v, unit, value, as_lists(tables), rules) for value in values
+    ]
 
 
 def test_first_entry_of_an_exponent_table_stands_for_a_distance() -> None:
-    """Below the table the slope starts from that distance: 2**offset, which the SDP leaves out where it is 1."""
+    """Below the table the slope starts from that distance: 2**offset, which the SDP leaves out
+    where it is 1.
+    """
     tables = lut.Tables.of((np.full(65, 100), np.full(257, 0)))
-    for unit, offset, wanted in (("SDP", 0, 95), ("CDP", 0, 94), ("SDP", 3, 87), ("CDP", 3, 87), ("SDP", 255, 95),
-                                 ("CDP", 255, 95)):
-        v = {f"{unit}.S_LUT_INFO.LUT_LE_INDEX_OFFSET": offset,
-             f"{unit}.S_LUT_LE_SLOPE_SCALE.LUT_LE_SLOPE_UFLOW_SCALE": 1}
+    for unit, offset, wanted in (
+        ("SDP", 0, 95),
+        ("CDP", 0, 94),
+        ("SDP", 3, 87),
+        ("CDP", 3, 87),
+        ("SDP", 255, 95),
+        ("CDP", 255, 95),
+    ):
+        v = {
+            f"{unit}.S_LUT_INFO.LUT_LE_INDEX_OFFSET": offset,
+            f"{unit}.S_LUT_LE_SLOPE_SCALE.LUT_LE_SLOPE_UFLOW_SCALE": 1,
+        }
         how = lut.Lookup.of(Fields(v, {}), unit, RULES)
         assert lut.looked_up(np.array([-5]), tables, how).tolist() == [wanted], (unit, offset)
 
 
 def test_tables_of_another_size_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"tables: got \(64,\) and \(257,\) entries, allowed are \(65,\) and \(257,\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"tables: got \(64,\) and \(257,\) entries, allowed are \(65,\) and \(257,\)",
+    ):
         lut.Tables.of((np.zeros(64, np.int16), np.zeros(257, np.int16)))
-    with pytest.raises(Unsupported, match=r"CDP\.D_DST_COMPRESSION_EN\.DST_COMPRESSION_EN is 1, covered is 0"):
-        cdp.run({"CDP.D_DST_COMPRESSION_EN.DST_COMPRESSION_EN": 1}, {"memory_atom": 8}, Bytes(0), None)
-    with pytest.raises(Unsupported, match=r"CDP_RDMA\.D_DATA_FORMAT\.INPUT_DATA is 1, covered is that of"):
+    with pytest.raises(
+        Unsupported, match=r"CDP\.D_DST_COMPRESSION_EN\.DST_COMPRESSION_EN is 1, covered is 0"
+    ):
+        cdp.run(
+            {"CDP.D_DST_COMPRESSION_EN.DST_COMPRESSION_EN": 1}, {"memory_atom": 8}, Bytes(0), None
+        )
+    with pytest.raises(
+        Unsupported, match=r"CDP_RDMA\.D_DATA_FORMAT\.INPUT_DATA is 1, covered is that of"
+    ):
         cdp.run({"CDP_RDMA.D_DATA_FORMAT.INPUT_DATA": 1}, {"memory_atom": 8}, Bytes(0), None)
 
 
@@ -470,30 +786,53 @@ def test_tables_of_another_size_are_refused() -> None:
 
 @pytest.mark.parametrize("unit", [sdp, pdp, cdp])
 def test_blocks_change_nothing(unit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cubes are computed in blocks of rows and surfaces; one lane at a time gives the same bytes."""
+    """Cubes are computed in blocks of rows and surfaces; one lane at a time gives the same
+    bytes.
+    """
     run: Callable[..., Any] = unit.run
     draw = random.Random(7)
     v = sdp_registers(draw) | lut_registers(draw, "CDP", [20000])
-    v |= {"CDP.D_DATIN_SCALE.DATIN_SCALE": 1, "CDP.D_DATOUT_SCALE.DATOUT_SCALE": 3, "CDP.D_DATOUT_SHIFTER.DATOUT_SHIFTER": 9,
-          "PDP.D_OPERATION_MODE_CFG.FLYING_MODE": 1, "PDP.D_POOLING_KERNEL_CFG.KERNEL_HEIGHT": 2,
-          "PDP.D_POOLING_KERNEL_CFG.KERNEL_STRIDE_HEIGHT": 1, "PDP.D_POOLING_PADDING_CFG.PAD_TOP": 1,
-          "PDP.D_RECIP_KERNEL_WIDTH.RECIP_KERNEL_WIDTH": 65536, "PDP.D_RECIP_KERNEL_HEIGHT.RECIP_KERNEL_HEIGHT": 21845,
-          "SDP.D_DP_EW_CFG.EW_BYPASS": 1, "SDP.D_CVT_SCALE.CVT_SCALE": 5, "SDP.D_CVT_SHIFT.CVT_SHIFT": 3,
-          "SDP.D_DP_BS_CFG.BS_BYPASS": 1, "SDP.D_DP_BN_CFG.BN_BYPASS": 1}
+    v |= {
+        "CDP.D_DATIN_SCALE.DATIN_SCALE": 1,
+        "CDP.D_DATOUT_SCALE.DATOUT_SCALE": 3,
+        "CDP.D_DATOUT_SHIFTER.DATOUT_SHIFTER": 9,
+        "PDP.D_OPERATION_MODE_CFG.FLYING_MODE": 1,
+        "PDP.D_POOLING_KERNEL_CFG.KERNEL_HEIGHT": 2,
+        "PDP.D_POOLING_KERNEL_CFG.KERNEL_STRIDE_HEIGHT": 1,
+        "PDP.D_POOLING_PADDING_CFG.PAD_TOP": 1,
+        "PDP.D_RECIP_KERNEL_WIDTH.RECIP_KERNEL_WIDTH": 65536,
+        "PDP.D_RECIP_KERNEL_HEIGHT.RECIP_KERNEL_HEIGHT": 21845,
+        "SDP.D_DP_EW_CFG.EW_BYPASS": 1,
+        "SDP.D_CVT_SCALE.CVT_SCALE": 5,
+        "SDP.D_CVT_SHIFT.CVT_SHIFT": 3,
+        "SDP.D_DP_BS_CFG.BS_BYPASS": 1,
+        "SDP.D_DP_BN_CFG.BN_BYPASS": 1,
+    }
     for name, size in (("HEIGHT", 9), ("WIDTH", 3), ("CHANNEL", 40)):
-        v |= {f"SDP.D_DATA_CUBE_{name}.{name}": size - 1, f"CDP_RDMA.D_DATA_CUBE_{name}.{name}": size - 1,
-              f"PDP.D_DATA_CUBE_IN_{name}.CUBE_IN_{name}": size - 1,
-              f"PDP.D_DATA_CUBE_OUT_{name}.CUBE_OUT_{name}": (5 if name == "HEIGHT" else size) - 1}
-    for block, side, base in (("SDP_RDMA", "SRC", 0), ("SDP", "DST", 4096), ("PDP_RDMA", "SRC", 0),
-                              ("PDP", "DST", 4096), ("CDP_RDMA", "SRC", 0), ("CDP", "DST", 4096)):
-        v |= {f"{block}.D_{side}_BASE_ADDR_LOW.{side}_BASE_ADDR_LOW": BASE + base,
-              f"{block}.D_{side}_LINE_STRIDE.{side}_LINE_STRIDE": 24,
-              f"{block}.D_{side}_SURFACE_STRIDE.{side}_SURFACE_STRIDE": 9 * 24}
+        v |= {
+            f"SDP.D_DATA_CUBE_{name}.{name}": size - 1,
+            f"CDP_RDMA.D_DATA_CUBE_{name}.{name}": size - 1,
+            f"PDP.D_DATA_CUBE_IN_{name}.CUBE_IN_{name}": size - 1,
+            f"PDP.D_DATA_CUBE_OUT_{name}.CUBE_OUT_{name}": (5 if name == "HEIGHT" else size) - 1,
+        }
+    for block, side, base in (
+        ("SDP_RDMA", "SRC", 0),
+        ("SDP", "DST", 4096),
+        ("PDP_RDMA", "SRC", 0),
+        ("PDP", "DST", 4096),
+        ("CDP_RDMA", "SRC", 0),
+        ("CDP", "DST", 4096),
+    ):
+        v |= {
+            f"{block}.D_{side}_BASE_ADDR_LOW.{side}_BASE_ADDR_LOW": BASE + base,
+            f"{block}.D_{side}_LINE_STRIDE.{side}_LINE_STRIDE": 24,
+            f"{block}.D_{side}_SURFACE_STRIDE.{side}_SURFACE_STRIDE": 9 * 24,
+        }
     tables = entries(draw)
     found = []
-    for lanes in (2 ** 12, 1, 100):
+    for lanes in (2**12, 1, 100):
         monkeypatch.setattr(layouts, "BLOCK", lanes)
-        monkeypatch.setattr(layouts, "BLOCKS", 2 ** 30)
+        monkeypatch.setattr(layouts, "BLOCKS", 2**30)
         monkeypatch.setattr(cdp, "BLOCK", lanes)
         memory = Bytes(3)
         run(v, {"memory_atom": 8}, memory, *([tables] if unit is cdp else []))
@@ -506,8 +845,12 @@ def test_blocks_change_nothing(unit: Any, monkeypatch: pytest.MonkeyPatch) -> No
 @settings(max_examples=3000)
 @given(SEEDS)
 def test_many_random_jobs(seed: int) -> None:
-    for check in (test_sdp_stages_on_accumulators, test_sdp_from_memory_to_memory, test_pdp_against_plain_windows,
-                  test_cdp_against_plain_channels):
+    for check in (
+        test_sdp_stages_on_accumulators,
+        test_sdp_from_memory_to_memory,
+        test_pdp_against_plain_windows,
+        test_cdp_against_plain_channels,
+    ):
         check.hypothesis.inner_test(seed)  # type: ignore[attr-defined]
     for unit in ("SDP", "CDP"):
         test_tables_against_plain_ones.hypothesis.inner_test(unit, seed)  # type: ignore[attr-defined]

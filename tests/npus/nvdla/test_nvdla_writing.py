@@ -19,14 +19,17 @@ WITHOUT = {"line", "name"}
 
 
 def rows(capture: npulab.Capture, what: str) -> list[dict[str, Any]]:
-    return [{name: value for name, value in row.items() if name not in WITHOUT} for row in capture.parameters[what]]
+    return [
+        {name: value for name, value in row.items() if name not in WITHOUT}
+        for row in capture.parameters[what]
+    ]
 
 
 def test_public_traces_come_back(tmp_path: Path) -> None:
     traces = [one for one in imported.read(shared("data/nvdla")).values() if one.chip != "nv_full"]
     assert len(traces) == 29
     for one in traces:
-        if sum(map(len, one.buffers.values())) > 2 ** 18:
+        if sum(map(len, one.buffers.values())) > 2**18:
             continue
         path = writing.write_trace(one, tmp_path)
         assert path == tmp_path / one.chip / one.name
@@ -64,16 +67,27 @@ def test_what_makes_no_trace_is_told(tmp_path: Path) -> None:
 
 
 def test_a_simulated_capture_stays_simulated(tmp_path: Path) -> None:
-    layer = npulab.Conv2D(np.full((3, 2, 2, 5), 3, np.int8), np.arange(3), (4, 4, 5), padding="same")
+    layer = npulab.Conv2D(
+        np.full((3, 2, 2, 5), 3, np.int8), np.arange(3), (4, 4, 5), padding="same"
+    )
     x = np.arange(80).reshape(4, 4, 5).astype(np.int8)
     for chip in ("nv_small", "nv_full"):
-        made = npulab.Simulated().record(npulab.target("nvdla").lower(layer, chip=chip, x=x, name="mine"))
+        made = npulab.Simulated().record(
+            npulab.target("nvdla").lower(layer, chip=chip, x=x, name="mine")
+        )
         again = npulab.load(writing.write_trace(made, tmp_path))
-        assert (again.name, again.chip, again.provenance, again.simulated) == ("mine", chip, "simulated", True)
+        assert (again.name, again.chip, again.provenance, again.simulated) == (
+            "mine",
+            chip,
+            "simulated",
+            True,
+        )
         assert again.words.tolist() == made.words.tolist()
         found = npulab.check(again)
         assert (found.verdict, found.simulated) == ("equal", True)
-        assert again.parameters["checks"][0]["size"] == found.compared == len(made.buffers["output"])
+        assert (
+            again.parameters["checks"][0]["size"] == found.compared == len(made.buffers["output"])
+        )
         wrong = bytes([made.buffers["output"][0] ^ 1]) + made.buffers["output"][1:]
         other = writing.trace_files(made.with_buffers(output=wrong))
         assert other["mine.cfg"] != writing.trace_files(made)["mine.cfg"]

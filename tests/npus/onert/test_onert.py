@@ -1,4 +1,6 @@
-"""The ONE runtime: fully connected layers packed for ruy's paths, run on the simulated kernels, lifted again."""
+"""The ONE runtime: fully connected layers packed for ruy's paths, run on the simulated kernels,
+lifted again.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +34,29 @@ from npulab.support.files import read_table
 Q = npulab.QuantParams
 PATHS = tuple(CHIPS)
 ACTIVATIONS = (None, "relu", "relu6", "relu_n1_to_1")
-# rows x columns of 8-bit blocks of weights and of input rows, columns of float32 blocks (the kernels' templates)
-BLOCKS = {"neon-aarch64": ((16, 4), (16, 4), (8, 8)), "neon-armv7": ((16, 4), (16, 2), (8, 4)),
-          "neon-dotprod": ((4, 8), (4, 8), (8, 8)), "avx": ((4, 8), (4, 8), (8, 8)),
-          "avx2": ((4, 8), (4, 8), (8, 8)), "avx512": ((4, 16), (4, 16), (16, 16))}
+# rows x columns of 8-bit blocks of weights and of input rows, columns of float32 blocks (the
+# kernels' templates)
+BLOCKS = {
+    "neon-aarch64": ((16, 4), (16, 4), (8, 8)),
+    "neon-armv7": ((16, 4), (16, 2), (8, 4)),
+    "neon-dotprod": ((4, 8), (4, 8), (8, 8)),
+    "avx": ((4, 8), (4, 8), (8, 8)),
+    "avx2": ((4, 8), (4, 8), (8, 8)),
+    "avx512": ((4, 16), (4, 16), (16, 16)),
+}
 # some fill their blocks, most do not; 1009 to 1024 deep may have a stride of their own
-SHAPES = ((1, 1), (2, 2), (5, 3), (16, 16), (17, 1), (37, 13), (3, 41), (100, 33), (1, 9), (1021, 5))
+SHAPES = (
+    (1, 1),
+    (2, 2),
+    (5, 3),
+    (16, 16),
+    (17, 1),
+    (37, 13),
+    (3, 41),
+    (100, 33),
+    (1, 9),
+    (1021, 5),
+)
 PACKED = [(path, side, shape) for path in PATHS for side in SIDES for shape in SHAPES]
 
 
@@ -56,11 +75,18 @@ def codes(random: np.random.RandomState, dtype: str, *shape: int) -> np.ndarray:
 
 
 def random_layer(n: int) -> tuple[str, FullyConnected, np.ndarray]:
-    """(path, layer, input) number ``n``: two of three hybrid; 1-D to 4-D inputs of 1 to 20 batches."""
+    """(path, layer, input) number ``n``: two of three hybrid; 1-D to 4-D inputs of 1 to 20
+    batches.
+    """
     random = np.random.RandomState([n, 9])
     units, depth = (int(size) for size in random.randint(1, (50, 120)))
     path = PATHS[n // 3 % len(PATHS)]
-    lead = ((), (int(random.randint(1, 21)),), tuple(random.randint(1, 5, 2).tolist()), (2, 1, int(random.randint(1, 11))))[random.randint(4)]
+    lead = (
+        (),
+        (int(random.randint(1, 21)),),
+        tuple(random.randint(1, 5, 2).tolist()),
+        (2, 1, int(random.randint(1, 11))),
+    )[random.randint(4)]
     shape = (*lead, *((1, 1, depth) if lead and random.randint(6) == 0 else (depth,)))
     channels, activation = bool(random.randint(2)), ACTIVATIONS[random.randint(4)]
     scales = (2.0 ** random.uniform(-10, -3, units)).astype(np.float32).tolist()
@@ -70,24 +96,48 @@ def random_layer(n: int) -> tuple[str, FullyConnected, np.ndarray]:
         x[random.random_sample(shape[:-1]) < 0.15] = 0
         bias = random.standard_normal(units).astype(np.float32)
         bias[random.random_sample(units) < 0.1] = -0.0
-        return path, FullyConnected(codes(random, "int8", units, depth), bias, activation, weight_q=Q(scale), dtype="float32"), x
+        return (
+            path,
+            FullyConnected(
+                codes(random, "int8", units, depth),
+                bias,
+                activation,
+                weight_q=Q(scale),
+                dtype="float32",
+            ),
+            x,
+        )
     weights, dtype = (("int8", "uint8")[random.randint(2)] for _ in range(2))
-    zero = {kind: [int(random.randint(256)) + np.iinfo(kind).min for _ in range(2)] for kind in ("int8", "uint8")}
+    zero = {
+        kind: [int(random.randint(256)) + np.iinfo(kind).min for _ in range(2)]
+        for kind in ("int8", "uint8")
+    }
     layer = FullyConnected(
-        codes(random, weights, units, depth), random.randint(-9000, 9000, units), activation, Q(0.02, zero[dtype][0]),
+        codes(random, weights, units, depth),
+        random.randint(-9000, 9000, units),
+        activation,
+        Q(0.02, zero[dtype][0]),
         Q(scale, 0 if weights == "int8" and random.randint(2) else zero[weights][1]),
-        Q(float(np.float32(2.0 ** random.uniform(-4, 3))), zero[dtype][1]), dtype)
+        Q(float(np.float32(2.0 ** random.uniform(-4, 3))), zero[dtype][1]),
+        dtype,
+    )
     return path, layer, codes(random, dtype, *shape)
 
 
 def same_layer(a: FullyConnected, b: FullyConnected) -> bool:
     """Every number the same, bit for bit; scales as float32."""
+
     def single(q: npulab.QuantParams) -> tuple[Any, int]:
         return np.asarray(q.scale, np.float32).tolist(), q.zero_point
 
-    return a.weights.dtype == b.weights.dtype and np.array_equal(a.weights, b.weights) \
-        and a.bias.tobytes() == b.bias.tobytes() and (a.activation, a.dtype) == (b.activation, b.dtype) \
-        and [single(q) for q in (a.input_q, a.weight_q, a.output_q)] == [single(q) for q in (b.input_q, b.weight_q, b.output_q)]
+    return (
+        a.weights.dtype == b.weights.dtype
+        and np.array_equal(a.weights, b.weights)
+        and a.bias.tobytes() == b.bias.tobytes()
+        and (a.activation, a.dtype) == (b.activation, b.dtype)
+        and [single(q) for q in (a.input_q, a.weight_q, a.output_q)]
+        == [single(q) for q in (b.input_q, b.weight_q, b.output_q)]
+    )
 
 
 def agrees(n: int, onert: Target) -> int:
@@ -134,7 +184,12 @@ def test_random_layers_are_of_every_kind() -> None:
     assert min(batches) == 1
     assert max(batches) >= 19
     assert {(layer.weights.dtype.name, x.dtype.name) for _, layer, x in drawn} == {
-        ("int8", "float32"), ("int8", "int8"), ("int8", "uint8"), ("uint8", "int8"), ("uint8", "uint8")}
+        ("int8", "float32"),
+        ("int8", "int8"),
+        ("int8", "uint8"),
+        ("uint8", "int8"),
+        ("uint8", "uint8"),
+    }
 
 
 def agrees_with_litert(n: int, onert: Target) -> int:
@@ -142,10 +197,18 @@ def agrees_with_litert(n: int, onert: Target) -> int:
     _, layer, x = random_layer(n)
     channels, hybrid = isinstance(layer.weight_q.scale, tuple), layer.dtype == "float32"
     if not hybrid:  # both of one type, int8 weights without a zero point, uint8 ones with one scale
-        layer = replace(layer, weight_q=Q(layer.weight_q.scale, 0 if layer.dtype == "int8" else layer.weight_q.zero_point))
+        layer = replace(
+            layer,
+            weight_q=Q(
+                layer.weight_q.scale, 0 if layer.dtype == "int8" else layer.weight_q.zero_point
+            ),
+        )
         if layer.weights.dtype != layer.dtype or (channels and layer.dtype == "uint8"):
             return 0
-    layer, row = replace(layer, weights=np.maximum(layer.weights, -127) if hybrid else layer.weights), x.reshape(-1, *layer.input_shape)[:1]
+    layer, row = (
+        replace(layer, weights=np.maximum(layer.weights, -127) if hybrid else layer.weights),
+        x.reshape(-1, *layer.input_shape)[:1],
+    )
     given = litert(npulab.single_op_model(layer), row, kernels="builtin")[0]
     made = onert.simulate(onert.lower(layer, chip=("avx2", "avx512")[n % 2], x=row))
     assert np.array_equal(np.frombuffer(made, given.dtype), given.ravel()), f"layer {n}: {layer}"
@@ -153,7 +216,9 @@ def agrees_with_litert(n: int, onert: Target) -> int:
 
 
 def test_random_layers_agree_with_litert(onert: Target) -> None:
-    """LiteRT's builtin kernels multiply by ruy too: hybrid and quantized layers, element by element."""
+    """LiteRT's builtin kernels multiply by ruy too: hybrid and quantized layers, element by
+    element.
+    """
     pytest.importorskip("ai_edge_litert")
     assert sum(agrees_with_litert(n, onert) for n in range(5000, 5060)) > 1000
 
@@ -169,11 +234,20 @@ def test_random_layers_agree_with_litert_long(onert: Target) -> None:
 def test_both_operators_of_the_notes(path: str, shape: tuple[int, ...], onert: Target) -> None:
     """[4, 1000] x [96, 1000] and [4, 2, 1536] x [96, 1536], of their own size."""
     random = np.random.RandomState(3)
-    layer = FullyConnected(codes(random, "int8", 96, shape[-1]), random.standard_normal(96), weight_q=Q(0.01), dtype="float32")
+    layer = FullyConnected(
+        codes(random, "int8", 96, shape[-1]),
+        random.standard_normal(96),
+        weight_q=Q(0.01),
+        dtype="float32",
+    )
     x = random.standard_normal(shape).astype(np.float32)
     capture = Simulated().record(onert.lower(layer, chip=path, x=x))
     found = npulab.check(capture)
-    assert (found.verdict, found.compared, found.rule) == ("equal", x.size // shape[-1] * 96, "hybrid-float32")
+    assert (found.verdict, found.compared, found.rule) == (
+        "equal",
+        x.size // shape[-1] * 96,
+        "hybrid-float32",
+    )
     assert capture.parameters["input_shape"] == [*shape]
     assert capture.values["batches"] == x.size // shape[-1]
 
@@ -198,10 +272,17 @@ def test_rows_of_three_axes_are_one_input(onert: Target) -> None:
 def place(row: int, column: int, rows: int, columns: int, stride: int) -> int:
     """Where an element lies, in elements: the block it is in, then its place there."""
     first_row, first_column = row - row % rows, column - column % columns
-    return first_row * columns + first_column * stride + (row - first_row) + (column - first_column) * rows
+    return (
+        first_row * columns
+        + first_column * stride
+        + (row - first_row)
+        + (column - first_column) * rows
+    )
 
 
-def slow(matrix: np.ndarray, block: tuple[int, int], zero: int, stride: int = 0) -> tuple[list[int], int]:
+def slow(
+    matrix: np.ndarray, block: tuple[int, int], zero: int, stride: int = 0
+) -> tuple[list[int], int]:
     """(elements with fill, stride) of a packed matrix of stored elements, one after the other."""
     (depth, count), (rows, columns) = matrix.shape, block
     high, wide = -(-depth // rows) * rows, -(-count // columns) * columns
@@ -213,12 +294,21 @@ def slow(matrix: np.ndarray, block: tuple[int, int], zero: int, stride: int = 0)
 
 
 def test_blocks_are_those_of_the_kernels() -> None:
-    assert {path: (*((facts[f"{side}_kernel_rows"], facts[f"{side}_kernel_columns"]) for side in SIDES),
-                   (facts["float_lhs_columns"], facts["float_rhs_columns"])) for path, facts in CHIPS.items()} == BLOCKS
+    assert {
+        path: (
+            *((facts[f"{side}_kernel_rows"], facts[f"{side}_kernel_columns"]) for side in SIDES),
+            (facts["float_lhs_columns"], facts["float_rhs_columns"]),
+        )
+        for path, facts in CHIPS.items()
+    } == BLOCKS
     codes = [row["code"] for row in read_table(HERE / "sources.csv")]
     for table in ("chips.csv", "trmul.csv"):
         assert {row["evidence"] for row in read_table(HERE / table)} <= {*codes}
-    paths = {row["name"]: int(row["raw"], 0) for row in read_table(HERE / "enums.csv") if row["enum"] == "path"}
+    paths = {
+        row["name"]: int(row["raw"], 0)
+        for row in read_table(HERE / "enums.csv")
+        if row["enum"] == "path"
+    }
     assert paths == {path: facts["path"] for path, facts in CHIPS.items()}
 
 
@@ -232,19 +322,36 @@ def test_packed_matrix_is_that_of_the_formula(path: str, side: str, shape: tuple
         packed_zero = zero - (128 if dtype == "uint8" else 0)
         high = -(-shape[0] // block[0]) * block[0]
         elements, stride = slow(stored, block, packed_zero, high + gap)
-        sums = [int(stored[:, c].sum()) + (high - shape[0]) * packed_zero if c < shape[1] else high * packed_zero
-                for c in range(len(elements) // stride)]
-        layout = layouts.packed(shape, path, side, dtype=dtype, zero_point=zero, stride=high + gap if gap else 0)
+        sums = [
+            int(stored[:, c].sum()) + (high - shape[0]) * packed_zero
+            if c < shape[1]
+            else high * packed_zero
+            for c in range(len(elements) // stride)
+        ]
+        layout = layouts.packed(
+            shape, path, side, dtype=dtype, zero_point=zero, stride=high + gap if gap else 0
+        )
         data = np.array(elements, np.int8).tobytes() + np.array(sums, "<i4").tobytes()
         assert layout.pack(matrix) == data
         assert np.array_equal(layout.unpack(data), matrix)
         rows, columns = np.indices(shape)
-        assert np.array_equal(layout.index_map(), np.vectorize(lambda r, c: place(r, c, *block, stride))(rows, columns))  # noqa: B023
+        assert np.array_equal(
+            layout.index_map(),
+            np.vectorize(lambda r, c: place(r, c, *block, stride))(rows, columns),  # noqa: B023
+        )
 
 
-@pytest.mark.parametrize(("path", "side", "shape"), [(*one, shape) for one in itertools.product(PATHS, SIDES) for shape in
-                                                     ((3, 5), (256, 3), (255, 17), (1, 1))])
-def test_packed_float_matrix_is_that_of_the_formula(path: str, side: str, shape: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    ("path", "side", "shape"),
+    [
+        (*one, shape)
+        for one in itertools.product(PATHS, SIDES)
+        for shape in ((3, 5), (256, 3), (255, 17), (1, 1))
+    ],
+)
+def test_packed_float_matrix_is_that_of_the_formula(
+    path: str, side: str, shape: tuple[int, int]
+) -> None:
     matrix = np.random.RandomState(5).permutation(shape[0] * shape[1]).reshape(shape) + 1
     stride = layouts.apart(shape[0], 4) if shape[1] == 3 else shape[0]
     assert stride - shape[0] == (64 if shape == (256, 3) else 0)
@@ -257,10 +364,19 @@ def test_packed_float_matrix_is_that_of_the_formula(path: str, side: str, shape:
 @pytest.mark.sample(40)
 @pytest.mark.parametrize(("path", "side", "shape"), PACKED)
 def test_packed_layout_is_found_from_markers(path: str, side: str, shape: tuple[int, int]) -> None:
-    """Blocks, fill and sums; a sum of one element may be a copy of it, and then nothing is claimed."""
+    """Blocks, fill and sums; a sum of one element may be a copy of it, and then nothing is
+    claimed.
+    """
     dtype, zero = (("int8", -3), ("uint8", 131), ("int8", 0))[sum(shape) % 3]
     high = layouts.up(shape[0], CHIPS[path][f"{side}_kernel_rows"])
-    layout = layouts.packed(shape, path, side, dtype=dtype, zero_point=zero, stride=layouts.apart(high) if side == "lhs" else 0)
+    layout = layouts.packed(
+        shape,
+        path,
+        side,
+        dtype=dtype,
+        zero_point=zero,
+        stride=layouts.apart(high) if side == "lhs" else 0,
+    )
     tensors = markers(shape, dtype)
     found = find_layout(tensors, [layout.pack(tensor) for tensor in tensors])
     assert np.array_equal(found.index_map(), layout.index_map())
@@ -273,7 +389,12 @@ def test_packed_layout_is_found_from_markers(path: str, side: str, shape: tuple[
 def test_layout_of_lowered_weights_is_found(path: str, onert: Target) -> None:
     """From the weights (units, input_size) of layers and their buffers, as a person has them."""
     weights = markers((22, 61), "int8")
-    buffers = [onert.lower(FullyConnected(one, np.zeros(22), dtype="float32"), chip=path).buffers["coefficients"] for one in weights]
+    buffers = [
+        onert.lower(FullyConnected(one, np.zeros(22), dtype="float32"), chip=path).buffers[
+            "coefficients"
+        ]
+        for one in weights
+    ]
     found = find_layout(weights, buffers)
     assert found.sure
     assert np.array_equal(found.index_map(), layouts.packed((61, 22), path).index_map().T)
@@ -294,18 +415,31 @@ def test_packed_float_layout_is_found_from_markers(path: str) -> None:
 
 
 def test_fused_multiply_add_rounds_once(onert: Target) -> None:
-    """Against exact fractions; and it is another number than the separate roundings in some outputs."""
+    """Against exact fractions; and it is another number than the separate roundings in some
+    outputs.
+    """
     random = np.random.RandomState(7)
-    layer = FullyConnected(codes(random, "int8", 40, 30), random.standard_normal(40), weight_q=Q(0.013), dtype="float32")
+    layer = FullyConnected(
+        codes(random, "int8", 40, 30),
+        random.standard_normal(40),
+        weight_q=Q(0.013),
+        dtype="float32",
+    )
     x = random.standard_normal((12, 30)).astype(np.float32)
     capture = onert.lower(layer, x=x, features=["fused-multiply-add"])
     assert onert.rule_of(capture) == "hybrid-float32:fused"
     got = np.frombuffer(onert.simulate(capture), np.float32).reshape(12, 40)
     scales = np.frombuffer(capture.buffers["input_scales"], np.float32) * np.float32(0.013)
-    rows = layouts.packed((30, 12), "neon-aarch64", "rhs").unpack(capture.buffers["input_rows"]).T.astype(int)
+    rows = (
+        layouts.packed((30, 12), "neon-aarch64", "rhs")
+        .unpack(capture.buffers["input_rows"])
+        .T.astype(int)
+    )
     sums = rows @ layer.weights.T.astype(int)
     for batch, unit in np.ndindex(got.shape):
-        exact = Fraction(float(np.float32(sums[batch, unit]))) * Fraction(float(scales[batch])) + Fraction(float(layer.bias[unit]))
+        exact = Fraction(float(np.float32(sums[batch, unit]))) * Fraction(
+            float(scales[batch])
+        ) + Fraction(float(layer.bias[unit]))
         around = [np.nextafter(got[batch, unit], np.float32(to)) for to in (-np.inf, np.inf)]
         error = abs(Fraction(float(got[batch, unit])) - exact)
         assert all(error <= abs(Fraction(float(one)) - exact) for one in around)
@@ -317,8 +451,12 @@ def test_fused_multiply_add_rounds_once(onert: Target) -> None:
 def test_arm_rounds_once_and_x86_twice(onert: Target) -> None:
     """The same layer on each path: what the rules of both give, which differ in some outputs."""
     random = np.random.RandomState(8)
-    layer = FullyConnected(codes(random, "int8", 64, 40), random.randint(-9000, 9000, 64), weight_q=Q(0.0041),
-                           input_q=Q(1.0, 5))
+    layer = FullyConnected(
+        codes(random, "int8", 64, 40),
+        random.randint(-9000, 9000, 64),
+        weight_q=Q(0.0041),
+        input_q=Q(1.0, 5),
+    )
     x, outputs = codes(random, "int8", 20, 40), {}
     for path in PATHS:
         capture = onert.lower(layer, chip=path, x=x)
@@ -330,7 +468,9 @@ def test_arm_rounds_once_and_x86_twice(onert: Target) -> None:
 
 
 def test_an_input_of_zeros_leaves_the_bias_as_it_is(onert: Target) -> None:
-    layer = FullyConnected(np.full((3, 5), 7, np.int8), np.array([-0.0, 1.5, -2.0]), weight_q=Q(0.5), dtype="float32")
+    layer = FullyConnected(
+        np.full((3, 5), 7, np.int8), np.array([-0.0, 1.5, -2.0]), weight_q=Q(0.5), dtype="float32"
+    )
     x = np.zeros((2, 5), np.float32)
     out = np.frombuffer(onert.simulate(onert.lower(layer, x=x)), np.float32)
     assert out.tobytes() == np.tile(layer.bias, 2).tobytes()
@@ -356,7 +496,9 @@ def test_captures_are_lowered_again_the_same(kept: npulab.CaptureSet, onert: Tar
         assert np.array_equal(again.words, capture.words)
         assert {**again.buffers, "output": onert.simulate(again)} == capture.buffers
     assert features_of(kept["sim-hybrid-cached"]) == ("cached-weights", "avoid-aliasing")
-    assert features_of(kept["sim-hybrid-2d"].with_fields(fused_multiply_add=1)) == ("fused-multiply-add",)
+    assert features_of(kept["sim-hybrid-2d"].with_fields(fused_multiply_add=1)) == (
+        "fused-multiply-add",
+    )
 
 
 def test_captures_are_checked_shown_listed_and_compared(capsys: pytest.CaptureFixture[str]) -> None:
@@ -368,7 +510,12 @@ def test_captures_are_checked_shown_listed_and_compared(capsys: pytest.CaptureFi
     assert run("check", folder)[-1] == "6 captures, 0 differ (6 equal)"
     assert len(run("list", folder)) == 7
     shown = run("show", folder / "sim-uint8", "--field", "*_type")
-    assert [line.split()[6] for line in shown if "_type " in line] == ["uint8", "uint8", "int8", "uint8"]
+    assert [line.split()[6] for line in shown if "_type " in line] == [
+        "uint8",
+        "uint8",
+        "int8",
+        "uint8",
+    ]
     differs = run("diff", folder / "sim-hybrid-2d", folder / "sim-hybrid-3d")
     assert "path" in " ".join(differs)
     assert any("input_size" in line and line.split()[-2:] == ["100", "154"] for line in differs)
@@ -396,28 +543,38 @@ def test_bytes_between_strips_are_kept_as_they_are(kept: npulab.CaptureSet, oner
     """What nothing writes may hold anything."""
     capture = kept["sim-hybrid-cached"]
     data = bytearray(capture.buffers["coefficients"])
-    data[1024 * 16:1088 * 16] = bytes(range(256)) * 4
+    data[1024 * 16 : 1088 * 16] = bytes(range(256)) * 4
     other = capture.with_buffers(coefficients=bytes(data))
     assert onert.recode(other) == bytes(data)
     assert same_layer(onert.lift(other).layer, onert.lift(capture).layer)
     assert onert.simulate(other) == capture.buffers["output"]
 
 
-def test_both_strides_of_a_depth_of_whole_kib_are_lifted(kept: npulab.CaptureSet, onert: Target) -> None:
+def test_both_strides_of_a_depth_of_whole_kib_are_lifted(
+    kept: npulab.CaptureSet, onert: Target
+) -> None:
     capture = kept["sim-hybrid-cached"]
     layer, x, output = onert.lift(capture)
     other = onert.lower(layer, chip="avx512", x=x, features=["cached-weights"])
     assert npulab.diff(capture, other).field.tolist() == ["lhs_stride", "rhs_stride"]
-    assert [len(one.buffers["coefficients"]) for one in (capture, other)] == [1088 * 32 + 4 * 32, 1024 * 32 + 4 * 32]
+    assert [len(one.buffers["coefficients"]) for one in (capture, other)] == [
+        1088 * 32 + 4 * 32,
+        1024 * 32 + 4 * 32,
+    ]
     assert onert.simulate(other) == output.tobytes()
-    assert npulab.check(replace(other, buffers={**other.buffers, "output": output.tobytes()})).verdict == "equal"
+    assert (
+        npulab.check(replace(other, buffers={**other.buffers, "output": output.tobytes()})).verdict
+        == "equal"
+    )
     assert same_layer(onert.lift(other).layer, layer)
     again = onert.lower(layer, chip="avx512", x=x, features=["cached-weights", "avoid-aliasing"])
     assert again.buffers.items() <= capture.buffers.items()
     assert np.array_equal(again.words, capture.words)
 
 
-def test_rows_packed_before_the_call_are_taken_as_they_are(kept: npulab.CaptureSet, onert: Target) -> None:
+def test_rows_packed_before_the_call_are_taken_as_they_are(
+    kept: npulab.CaptureSet, onert: Target
+) -> None:
     for capture in kept:
         other = capture.with_fields(rhs_is_prepacked=1)
         buffers = {name: data for name, data in other.buffers.items() if name != "input"}
@@ -437,11 +594,15 @@ def test_calls_are_found_in_their_model(kept: npulab.CaptureSet, onert: Target) 
     for capture in kept:
         layer = onert.lift(capture).layer
         assert onert.outline(capture) == onert.outline(layer)
-        assert npulab.analysis.mismatch.model_run.check_run([capture], npulab.single_op_model(layer)).counts == {"equal": 1}
+        assert npulab.analysis.mismatch.model_run.check_run(
+            [capture], npulab.single_op_model(layer)
+        ).counts == {"equal": 1}
         if capture.values["per_channel"]:
             continue  # weights with a scale each are not compared with the model's
         other = replace(layer, weights=np.roll(layer.weights, 1, 0))
-        assert npulab.analysis.mismatch.model_run.check_run([capture], npulab.single_op_model(other)).counts == {"differs": 1}
+        assert npulab.analysis.mismatch.model_run.check_run(
+            [capture], npulab.single_op_model(other)
+        ).counts == {"differs": 1}
     assert onert.outline(kept["sim-uint8"].with_fields(units=0)) == {}
     assert onert.outline(npulab.Conv2D(np.ones((1, 1, 1, 1), np.int8), [0], (1, 1, 1))) == {}
 
@@ -453,13 +614,18 @@ def test_a_layer_without_an_input_is_lowered_for_one_batch(onert: Target) -> Non
     assert {*capture.buffers} == {"coefficients", "weight_scales", "biases"}
     assert same_layer(onert.lift(capture).layer, layer)
     assert onert.lift(capture)[1:] == (None, None)
-    with pytest.raises(Unsupported, match=r"^capture lowered: buffer 'input' is missing, there are coefficients, weight_scales, biases$"):
+    with pytest.raises(
+        Unsupported,
+        match=r"^capture lowered: buffer 'input' is missing, there are coefficients, weight_scales, biases$",
+    ):
         onert.simulate(capture)
 
 
 def test_features_are_said_in_the_words(onert: Target) -> None:
     layer = FullyConnected(np.ones((2, 3), np.int8), np.zeros(2), dtype="float32")
-    plain, cached = (onert.lower(layer, features=features) for features in ((), ("cached-weights",)))
+    plain, cached = (
+        onert.lower(layer, features=features) for features in ((), ("cached-weights",))
+    )
     assert npulab.diff(plain, cached).field.tolist() == ["lhs_is_prepacked", "lhs_cache_policy"]
     assert cached.buffers == plain.buffers
 
@@ -468,60 +634,218 @@ def test_features_are_said_in_the_words(onert: Target) -> None:
 
 
 HYBRID = FullyConnected(np.ones((4, 3), np.int8), np.zeros(4), dtype="float32")
-CODES = FullyConnected(np.ones((4, 3), np.uint8), np.zeros(4, int), weight_q=Q(1.0, 3), input_q=Q(1.0, 200))
+CODES = FullyConnected(
+    np.ones((4, 3), np.uint8), np.zeros(4, int), weight_q=Q(1.0, 3), input_q=Q(1.0, 200)
+)
 
 
-@pytest.mark.parametrize(("layer", "options", "kind", "words"), [
-    (HYBRID, {"chip": "sse"}, Unsupported, "chip: got 'sse', allowed is one of neon-aarch64, neon-armv7, neon-dotprod, avx, avx2, avx512"),
-    (HYBRID, {"features": ["fast"]}, LookupError, "features: got 'fast', allowed are cached-weights, fused-multiply-add, avoid-aliasing"),
-    (CODES, {"features": ["fused-multiply-add"]}, LookupError, "features: got 'fused-multiply-add' with .*, allowed is a hybrid layer"),
-    (HYBRID, {"x": np.zeros((2, 4), np.float32)}, ValueError, r"x: got shape \(2, 4\) float32, allowed is \(..., 3\), or \(..., H, W, C\) of as many, of float32"),
-    (HYBRID, {"x": np.zeros((2, 3))}, ValueError, "x: got shape .* float64"),
-    (HYBRID, {"x": np.zeros((0, 3), np.float32)}, ValueError, r"x: got shape \(0, 3\)"),
-    (HYBRID, {"x": np.float32(1)}, ValueError, r"x: got shape \(\)"),
-    (HYBRID, {"x": np.array([[1, 2, 3], [0, np.nan, 0]], np.float32)}, ValueError, "x: got a largest size of nan in row 1, allowed is 0, or a finite number that"),
-    (HYBRID, {"x": np.array([[1, 0, 3], [0, 1e-40, 0]], np.float32)}, ValueError, "x: got a largest size of 9.99.*e-41 in row 1"),
-    (CODES, {"x": np.zeros((2, 3), np.int16)}, ValueError, "of int8 or uint8"),
-    (CODES, {"x": np.zeros((2, 3), np.int8)}, ValueError, "got zero point 200, allowed with int8 is -128 to 127"),
-    (replace(CODES, weight_q=Q(1e-50)), {}, ValueError, "weight_q: got a scale of 1e-50 to 1e-50, allowed is a positive finite float32"),
-    (replace(CODES, output_q=Q(1e-30)), {}, ValueError, "ratio"),
-    (replace(HYBRID, dtype="int16", bias=np.zeros(4, int)), {}, ValueError, r"lower for onert: got FullyConnected\(3 -> 4, int16\), allowed is a FullyConnected of float32"),
-    (npulab.Conv2D(np.ones((1, 1, 1, 1), np.int8), [0], (1, 1, 1)), {}, ValueError, "allowed is a FullyConnected"),
-])
-def test_what_is_not_lowered(layer: Any, options: dict[str, Any], kind: type[Exception], words: str, onert: Target) -> None:
+@pytest.mark.parametrize(
+    ("layer", "options", "kind", "words"),
+    [
+        (
+            HYBRID,
+            {"chip": "sse"},
+            Unsupported,
+            "chip: got 'sse', allowed is one of neon-aarch64, neon-armv7, neon-dotprod, avx, avx2, avx512",
+        ),
+        (
+            HYBRID,
+            {"features": ["fast"]},
+            LookupError,
+            "features: got 'fast', allowed are cached-weights, fused-multiply-add, avoid-aliasing",
+        ),
+        (
+            CODES,
+            {"features": ["fused-multiply-add"]},
+            LookupError,
+            "features: got 'fused-multiply-add' with .*, allowed is a hybrid layer",
+        ),
+        (
+            HYBRID,
+            {"x": np.zeros((2, 4), np.float32)},
+            ValueError,
+            r"x: got shape \(2, 4\) float32, allowed is \(..., 3\), or \(..., H, W, C\) of as many, of float32",
+        ),
+        (HYBRID, {"x": np.zeros((2, 3))}, ValueError, "x: got shape .* float64"),
+        (HYBRID, {"x": np.zeros((0, 3), np.float32)}, ValueError, r"x: got shape \(0, 3\)"),
+        (HYBRID, {"x": np.float32(1)}, ValueError, r"x: got shape \(\)"),
+        (
+            HYBRID,
+            {"x": np.array([[1, 2, 3], [0, np.nan, 0]], np.float32)},
+            ValueError,
+            "x: got a largest size of nan in row 1, allowed is 0, or a finite number that",
+        ),
+        (
+            HYBRID,
+            {"x": np.array([[1, 0, 3], [0, 1e-40, 0]], np.float32)},
+            ValueError,
+            "x: got a largest size of 9.99.*e-41 in row 1",
+        ),
+        (CODES, {"x": np.zeros((2, 3), np.int16)}, ValueError, "of int8 or uint8"),
+        (
+            CODES,
+            {"x": np.zeros((2, 3), np.int8)},
+            ValueError,
+            "got zero point 200, allowed with int8 is -128 to 127",
+        ),
+        (
+            replace(CODES, weight_q=Q(1e-50)),
+            {},
+            ValueError,
+            "weight_q: got a scale of 1e-50 to 1e-50, allowed is a positive finite float32",
+        ),
+        (replace(CODES, output_q=Q(1e-30)), {}, ValueError, "ratio"),
+        (
+            replace(HYBRID, dtype="int16", bias=np.zeros(4, int)),
+            {},
+            ValueError,
+            r"lower for onert: got FullyConnected\(3 -> 4, int16\), allowed is a FullyConnected of float32",
+        ),
+        (
+            npulab.Conv2D(np.ones((1, 1, 1, 1), np.int8), [0], (1, 1, 1)),
+            {},
+            ValueError,
+            "allowed is a FullyConnected",
+        ),
+    ],
+)
+def test_what_is_not_lowered(
+    layer: Any, options: dict[str, Any], kind: type[Exception], words: str, onert: Target
+) -> None:
     with pytest.raises(kind, match=words):
         onert.lower(layer, **options)
 
 
-@pytest.mark.parametrize(("case", "fields", "words"), [
-    ("sim-hybrid-2d", {"path": "avx2"}, "field path: got 128, allowed with neon-armv7 is 17"),
-    ("sim-hybrid-2d", {"lhs_kernel_rows": 0}, "field lhs_kernel_rows: got 0, allowed with neon-armv7 is 16"),
-    ("sim-hybrid-2d", {"rhs_kernel_columns": 4}, "field rhs_kernel_columns: got 4, allowed with neon-armv7 is 2"),
-    ("sim-hybrid-2d", {"lhs_order": 1}, "field lhs_order: got 1, allowed with neon-armv7 is 0"),
-    ("sim-hybrid-2d", {"batches": 0}, "field batches: got 0, allowed with this runtime is 1 to 67108864"),
-    ("sim-hybrid-2d", {"batches": 5}, "field rhs_columns: got 4, allowed with 5 columns in blocks of 16 x 2 is 6"),
-    ("sim-hybrid-2d", {"units": 2 ** 31}, "field units: got 2147483648, allowed with this runtime is 1 to 67108864"),
-    ("sim-hybrid-2d", {"units": 2 ** 26}, "which make weights of 6710886400 bytes, allowed is 67108864"),
-    ("sim-hybrid-2d", {"input_size": 96}, "field lhs_rows: got 112, allowed with 96 rows in blocks of 16 x 4 is 96"),
-    ("sim-hybrid-2d", {"lhs_stride": 128}, "field lhs_stride: got 128, allowed with 112 rows is 112"),
-    ("sim-hybrid-cached", {"lhs_stride": 1100}, "field lhs_stride: got 1100, allowed with 1024 rows is 1024 or 1088"),
-    ("sim-hybrid-2d", {"operation": 7}, "field operation: got 7, allowed with hybrid or quantized layers is 0 or 1"),
-    ("sim-hybrid-2d", {"activation": 9}, "field activation: got 9, allowed with this runtime is 0 or 1 or 2 or 3"),
-    ("sim-hybrid-2d", {"lhs_type": 5}, "field lhs_type: got 5, allowed with a hybrid layer is 2"),
-    ("sim-hybrid-2d", {"dst_type": 2}, "field dst_type: got 2, allowed with this operation is 4"),
-    ("sim-hybrid-2d", {"lhs_zero_point": 1}, "field lhs_zero_point: got 1, allowed with a hybrid layer is 0"),
-    ("sim-hybrid-2d", {"clamp_max": 9}, "field clamp_max: got 9, allowed with sums of int32 is 2147483647"),
-    ("sim-hybrid-2d", {"dst_stride": 95}, "field dst_stride: got 95, allowed with 96 units is 96"),
-    ("sim-hybrid-2d", {"input_scale": float("nan")}, "field input_scale: got nan, allowed is a positive finite float32"),
-    ("sim-hybrid-2d", {"per_channel": 1}, "buffer 'weight_scales': got 4 bytes, allowed by its words are 384"),
-    ("sim-hybrid-2d", {"input_size": 101}, "buffer 'input': got 1600 bytes, allowed by its words are 1616"),
-    ("sim-uint8", {"lhs_zero_point": 200}, "field lhs_zero_point: got 200, allowed with codes is -128 to 127"),
-    ("sim-uint8", {"lhs_zero_point": 4}, "buffer 'coefficients', byte 0x[0-9a-f]+: got fill 0xf9, allowed is the zero point, 0x04"),
-    ("sim-uint8", {"fused_multiply_add": 1}, "field fused_multiply_add: got 1, allowed with codes is 0"),
-    ("sim-uint8", {"output_scale": 0.25}, "buffer 'exponents', number 0: got -8, allowed with its scales is -9"),
-    ("sim-uint8", {"clamp_min": 3}, "registers clamp_min and clamp_max: got 3 and 255, allowed with .* is 0 and 255"),
-])
-def test_words_that_make_no_layer(case: str, fields: dict[str, Any], words: str, kept: npulab.CaptureSet, onert: Target) -> None:
+@pytest.mark.parametrize(
+    ("case", "fields", "words"),
+    [
+        ("sim-hybrid-2d", {"path": "avx2"}, "field path: got 128, allowed with neon-armv7 is 17"),
+        (
+            "sim-hybrid-2d",
+            {"lhs_kernel_rows": 0},
+            "field lhs_kernel_rows: got 0, allowed with neon-armv7 is 16",
+        ),
+        (
+            "sim-hybrid-2d",
+            {"rhs_kernel_columns": 4},
+            "field rhs_kernel_columns: got 4, allowed with neon-armv7 is 2",
+        ),
+        ("sim-hybrid-2d", {"lhs_order": 1}, "field lhs_order: got 1, allowed with neon-armv7 is 0"),
+        (
+            "sim-hybrid-2d",
+            {"batches": 0},
+            "field batches: got 0, allowed with this runtime is 1 to 67108864",
+        ),
+        (
+            "sim-hybrid-2d",
+            {"batches": 5},
+            "field rhs_columns: got 4, allowed with 5 columns in blocks of 16 x 2 is 6",
+        ),
+        (
+            "sim-hybrid-2d",
+            {"units": 2**31},
+            "field units: got 2147483648, allowed with this runtime is 1 to 67108864",
+        ),
+        (
+            "sim-hybrid-2d",
+            {"units": 2**26},
+            "which make weights of 6710886400 bytes, allowed is 67108864",
+        ),
+        (
+            "sim-hybrid-2d",
+            {"input_size": 96},
+            "field lhs_rows: got 112, allowed with 96 rows in blocks of 16 x 4 is 96",
+        ),
+        (
+            "sim-hybrid-2d",
+            {"lhs_stride": 128},
+            "field lhs_stride: got 128, allowed with 112 rows is 112",
+        ),
+        (
+            "sim-hybrid-cached",
+            {"lhs_stride": 1100},
+            "field lhs_stride: got 1100, allowed with 1024 rows is 1024 or 1088",
+        ),
+        (
+            "sim-hybrid-2d",
+            {"operation": 7},
+            "field operation: got 7, allowed with hybrid or quantized layers is 0 or 1",
+        ),
+        (
+            "sim-hybrid-2d",
+            {"activation": 9},
+            "field activation: got 9, allowed with this runtime is 0 or 1 or 2 or 3",
+        ),
+        (
+            "sim-hybrid-2d",
+            {"lhs_type": 5},
+            "field lhs_type: got 5, allowed with a hybrid layer is 2",
+        ),
+        (
+            "sim-hybrid-2d",
+            {"dst_type": 2},
+            "field dst_type: got 2, allowed with this operation is 4",
+        ),
+        (
+            "sim-hybrid-2d",
+            {"lhs_zero_point": 1},
+            "field lhs_zero_point: got 1, allowed with a hybrid layer is 0",
+        ),
+        (
+            "sim-hybrid-2d",
+            {"clamp_max": 9},
+            "field clamp_max: got 9, allowed with sums of int32 is 2147483647",
+        ),
+        (
+            "sim-hybrid-2d",
+            {"dst_stride": 95},
+            "field dst_stride: got 95, allowed with 96 units is 96",
+        ),
+        (
+            "sim-hybrid-2d",
+            {"input_scale": float("nan")},
+            "field input_scale: got nan, allowed is a positive finite float32",
+        ),
+        (
+            "sim-hybrid-2d",
+            {"per_channel": 1},
+            "buffer 'weight_scales': got 4 bytes, allowed by its words are 384",
+        ),
+        (
+            "sim-hybrid-2d",
+            {"input_size": 101},
+            "buffer 'input': got 1600 bytes, allowed by its words are 1616",
+        ),
+        (
+            "sim-uint8",
+            {"lhs_zero_point": 200},
+            "field lhs_zero_point: got 200, allowed with codes is -128 to 127",
+        ),
+        (
+            "sim-uint8",
+            {"lhs_zero_point": 4},
+            "buffer 'coefficients', byte 0x[0-9a-f]+: got fill 0xf9, allowed is the zero point, 0x04",
+        ),
+        (
+            "sim-uint8",
+            {"fused_multiply_add": 1},
+            "field fused_multiply_add: got 1, allowed with codes is 0",
+        ),
+        (
+            "sim-uint8",
+            {"output_scale": 0.25},
+            "buffer 'exponents', number 0: got -8, allowed with its scales is -9",
+        ),
+        (
+            "sim-uint8",
+            {"clamp_min": 3},
+            "registers clamp_min and clamp_max: got 3 and 255, allowed with .* is 0 and 255",
+        ),
+    ],
+)
+def test_words_that_make_no_layer(
+    case: str, fields: dict[str, Any], words: str, kept: npulab.CaptureSet, onert: Target
+) -> None:
     capture = kept[case]
     changed = capture.with_fields(**fields)
     with pytest.raises(ValueError, match=words):
@@ -540,24 +864,68 @@ def test_bytes_that_make_no_layer(kept: npulab.CaptureSet, onert: Target) -> Non
 
     end = 112 * 96  # of the packed weights, where the sums begin
     for case, name, edit, words in (
-            ("sim-hybrid-2d", "coefficients", lambda data: data[:-1], "buffer 'coefficients': got 11135 bytes, allowed by its words are 11136"),
-            ("sim-hybrid-2d", "coefficients", lambda data: data + b"\0", "got 11137 bytes"),
-            ("sim-hybrid-2d", "coefficients", add(end - 1), "buffer 'coefficients', byte 0x29ff: got fill 0x01, allowed is the zero point, 0x00"),
-            ("sim-hybrid-2d", "coefficients", add(0), r"buffer 'coefficients', sum of column 0: got -?\d+, allowed is -?\d+"),
-            ("sim-hybrid-2d", "coefficients", add(end + 8), "buffer 'coefficients', sum of column 2: got"),
-            ("sim-hybrid-2d", "input_rows", add(0), "buffer 'input_rows', sum of column 0: got"),
-            ("sim-hybrid-2d", "input_scales", add(0), "buffer 'input_scales', batch 0: got .*, allowed is .*, which the input makes"),
-            ("sim-hybrid-2d", "input", lambda data: data[:4] + b"\0\0\x80\x7f" + data[8:], "x: got a largest size of inf in row 0"),
-            ("sim-hybrid-2d", "biases", lambda data: data[4:], "buffer 'biases': got 380 bytes, allowed by its words are 384"),
-            ("sim-hybrid-2d", "weight_scales", lambda data: bytes(4), "buffer 'weight_scales': got 0.0 to 0.0, allowed are positive finite numbers"),
-            ("sim-hybrid-2d", "output", lambda data: data[:-4], "buffer 'output': got 1532 bytes"),
-            ("sim-uint8", "input", add(3), "buffer 'input_rows', batch 0, input 3: got"),
-            ("sim-uint8", "multipliers", add(0), "buffer 'multipliers', number 0: got")):
+        (
+            "sim-hybrid-2d",
+            "coefficients",
+            lambda data: data[:-1],
+            "buffer 'coefficients': got 11135 bytes, allowed by its words are 11136",
+        ),
+        ("sim-hybrid-2d", "coefficients", lambda data: data + b"\0", "got 11137 bytes"),
+        (
+            "sim-hybrid-2d",
+            "coefficients",
+            add(end - 1),
+            "buffer 'coefficients', byte 0x29ff: got fill 0x01, allowed is the zero point, 0x00",
+        ),
+        (
+            "sim-hybrid-2d",
+            "coefficients",
+            add(0),
+            r"buffer 'coefficients', sum of column 0: got -?\d+, allowed is -?\d+",
+        ),
+        (
+            "sim-hybrid-2d",
+            "coefficients",
+            add(end + 8),
+            "buffer 'coefficients', sum of column 2: got",
+        ),
+        ("sim-hybrid-2d", "input_rows", add(0), "buffer 'input_rows', sum of column 0: got"),
+        (
+            "sim-hybrid-2d",
+            "input_scales",
+            add(0),
+            "buffer 'input_scales', batch 0: got .*, allowed is .*, which the input makes",
+        ),
+        (
+            "sim-hybrid-2d",
+            "input",
+            lambda data: data[:4] + b"\0\0\x80\x7f" + data[8:],
+            "x: got a largest size of inf in row 0",
+        ),
+        (
+            "sim-hybrid-2d",
+            "biases",
+            lambda data: data[4:],
+            "buffer 'biases': got 380 bytes, allowed by its words are 384",
+        ),
+        (
+            "sim-hybrid-2d",
+            "weight_scales",
+            lambda data: bytes(4),
+            "buffer 'weight_scales': got 0.0 to 0.0, allowed are positive finite numbers",
+        ),
+        ("sim-hybrid-2d", "output", lambda data: data[:-4], "buffer 'output': got 1532 bytes"),
+        ("sim-uint8", "input", add(3), "buffer 'input_rows', batch 0, input 3: got"),
+        ("sim-uint8", "multipliers", add(0), "buffer 'multipliers', number 0: got"),
+    ):
         with pytest.raises(ValueError, match=words):
             onert.lift(changed(case, name, edit))
     assert npulab.check(changed("sim-hybrid-2d", "coefficients", add(0))).coefficients is False
     bare = replace(kept["sim-hybrid-2d"], buffers={})
-    with pytest.raises(Unsupported, match=r"^capture sim-hybrid-2d: buffer 'weight_scales' is missing, there are none$"):
+    with pytest.raises(
+        Unsupported,
+        match=r"^capture sim-hybrid-2d: buffer 'weight_scales' is missing, there are none$",
+    ):
         onert.lift(bare)
 
 
@@ -569,27 +937,53 @@ def test_jobs_of_other_kinds_are_not_answered(kept: npulab.CaptureSet, onert: Ta
             call(two)
 
 
-@pytest.mark.parametrize(("fields", "words"), [
-    ({"path": 1}, "path is 0x1, which no kernels are for"), ({"lhs_kernel_rows": 0}, "lhs_kernel_rows is 0"),
-    ({"units": 97}, "lhs: 100 x 97 do not fit 112 x 96"), ({"lhs_rows": 113}, "lhs: 113 x 96 are not whole blocks of 16 x 4"),
-    ({"rhs_rows": 128, "rhs_stride": 128}, "lhs_rows is 112 and rhs_rows 128"), ({"rhs_order": 1}, "in columns"),
-    ({"batches": 3, "input_size": 112}, None), ({"batches": 4, "input_size": 112}, "input: reads 1792 bytes at byte 0x0, the buffer ends at 0x640"),
-    ({"lhs_columns": 2 ** 31, "units": 2 ** 31}, "do not fit 67108864 bytes"), ({"dst_stride": 2 ** 31}, "the output of 4 batches"),
-    ({"lhs_stride": 240}, "lhs: reads 448 bytes at byte 0x[0-9a-f]+, the buffer ends at 0x2b80"),
-    ({"operation": 1}, "exponent"), ({"operation": 3}, "operation is 3, the simulated unit knows 0 and 1 only")])
-def test_words_that_hang(fields: dict[str, int], words: str | None, kept: npulab.CaptureSet) -> None:
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"path": 1}, "path is 0x1, which no kernels are for"),
+        ({"lhs_kernel_rows": 0}, "lhs_kernel_rows is 0"),
+        ({"units": 97}, "lhs: 100 x 97 do not fit 112 x 96"),
+        ({"lhs_rows": 113}, "lhs: 113 x 96 are not whole blocks of 16 x 4"),
+        ({"rhs_rows": 128, "rhs_stride": 128}, "lhs_rows is 112 and rhs_rows 128"),
+        ({"rhs_order": 1}, "in columns"),
+        ({"batches": 3, "input_size": 112}, None),
+        (
+            {"batches": 4, "input_size": 112},
+            "input: reads 1792 bytes at byte 0x0, the buffer ends at 0x640",
+        ),
+        ({"lhs_columns": 2**31, "units": 2**31}, "do not fit 67108864 bytes"),
+        ({"dst_stride": 2**31}, "the output of 4 batches"),
+        (
+            {"lhs_stride": 240},
+            "lhs: reads 448 bytes at byte 0x[0-9a-f]+, the buffer ends at 0x2b80",
+        ),
+        ({"operation": 1}, "exponent"),
+        ({"operation": 3}, "operation is 3, the simulated unit knows 0 and 1 only"),
+    ],
+)
+def test_words_that_hang(
+    fields: dict[str, int], words: str | None, kept: npulab.CaptureSet
+) -> None:
     """What reads past a buffer, or fits no kernel, is an outcome with a reason."""
     capture = kept["sim-hybrid-2d"]
     if fields.get("operation") == 1:
-        capture = capture.with_buffers(multipliers=bytes(4), exponents=b"\x7f\0\0\0", input=bytes(400)).with_fields(dst_type=2)
+        capture = capture.with_buffers(
+            multipliers=bytes(4), exponents=b"\x7f\0\0\0", input=bytes(400)
+        ).with_fields(dst_type=2)
     run = Simulated().run(capture.with_fields(**fields))
     assert (run.outcome, bool(run.reason)) == (("hang", True) if words else ("done", False))
     assert re.search(words or "^$", run.reason), run.reason
 
 
-@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 22))])
-def test_no_words_or_bytes_do_more_than_refuse(seed: int, kept: npulab.CaptureSet, onert: Target) -> None:
-    """Changed words and buffers: every answer is one, or a sentence; no more than 64 MiB is held."""
+@pytest.mark.parametrize(
+    "seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 22))]
+)
+def test_no_words_or_bytes_do_more_than_refuse(
+    seed: int, kept: npulab.CaptureSet, onert: Target
+) -> None:
+    """Changed words and buffers: every answer is one, or a sentence; no more than 64 MiB is
+    held.
+    """
     random = np.random.RandomState([seed, 11])
     tracemalloc.start()
     try:
@@ -598,25 +992,52 @@ def test_no_words_or_bytes_do_more_than_refuse(seed: int, kept: npulab.CaptureSe
             words = capture.words.copy()
             for at in random.randint(0, len(words), random.randint(1, 4)).tolist():
                 word = int(words[at])
-                words[at] = (word ^ 2 ** int(random.randint(32)), int(random.randint(70000)), 0, (word + 1) % 2 ** 32,
-                             2 * word % 2 ** 32, int(random.randint(2 ** 31)))[random.randint(6)]
+                words[at] = (
+                    word ^ 2 ** int(random.randint(32)),
+                    int(random.randint(70000)),
+                    0,
+                    (word + 1) % 2**32,
+                    2 * word % 2**32,
+                    int(random.randint(2**31)),
+                )[random.randint(6)]
             buffers = dict(capture.buffers)
             if n % 3 == 0:
                 name = [*buffers][random.randint(len(buffers))]
-                buffers[name] = buffers[name][:random.randint(len(buffers[name]) + 1)]
+                buffers[name] = buffers[name][: random.randint(len(buffers[name]) + 1)]
             changed = replace(capture.with_words(words), buffers=buffers)
             tracemalloc.reset_peak()
-            for call in (onert.lift, onert.simulate, onert.recode, onert.rule_of, *([onert.explain] if n % 5 == 0 else [])):
+            for call in (
+                onert.lift,
+                onert.simulate,
+                onert.recode,
+                onert.rule_of,
+                *([onert.explain] if n % 5 == 0 else []),
+            ):
                 with contextlib.suppress(ValueError, Hang):
                     call(changed)
             npulab.check(changed)
-            assert tracemalloc.get_traced_memory()[1] < 2 ** 26
+            assert tracemalloc.get_traced_memory()[1] < 2**26
     finally:
         tracemalloc.stop()
 
 
-def test_a_buffer_is_measured_before_anything_is_made_of_it(kept: npulab.CaptureSet, onert: Target) -> None:
-    many = kept["sim-hybrid-2d"].with_fields(units=2 ** 22, input_size=1, lhs_rows=16, rhs_rows=16, lhs_stride=16, rhs_stride=16,
-                                             lhs_columns=2 ** 22, dst_stride=2 ** 22, batches=1, rhs_columns=2)
-    with pytest.raises(ValueError, match="buffer 'coefficients': got 11136 bytes, allowed by its words are 83886080"):
+def test_a_buffer_is_measured_before_anything_is_made_of_it(
+    kept: npulab.CaptureSet, onert: Target
+) -> None:
+    many = kept["sim-hybrid-2d"].with_fields(
+        units=2**22,
+        input_size=1,
+        lhs_rows=16,
+        rhs_rows=16,
+        lhs_stride=16,
+        rhs_stride=16,
+        lhs_columns=2**22,
+        dst_stride=2**22,
+        batches=1,
+        rhs_columns=2,
+    )
+    with pytest.raises(
+        ValueError,
+        match="buffer 'coefficients': got 11136 bytes, allowed by its words are 83886080",
+    ):
         onert.recode(many)

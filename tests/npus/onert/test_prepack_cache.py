@@ -1,4 +1,6 @@
-"""ruy's cache of packed matrices: hits, stale hits and faults; the log of ONE's layers read and replayed."""
+"""ruy's cache of packed matrices: hits, stale hits and faults; the log of ONE's layers read and
+replayed.
+"""
 
 from __future__ import annotations
 
@@ -29,23 +31,52 @@ from npulab.npus.onert.cache import (
 )
 from npulab.npus.onert.cache_log import read_log, readings
 
-KEEPING = ["kCacheLHSOnNarrowMul", "kCacheIfLargeSpeedup", "kCacheIfSignificantSpeedup", "kAlwaysCache"]
-HEAP, MAPPED = 0x754a28, 0xb541f008
+KEEPING = [
+    "kCacheLHSOnNarrowMul",
+    "kCacheIfLargeSpeedup",
+    "kCacheIfSignificantSpeedup",
+    "kAlwaysCache",
+]
+HEAP, MAPPED = 0x754A28, 0xB541F008
 
 
-def told(events: list[Event], policy: str = "kCacheLHSOnNarrowMul", **options: Any) -> list[tuple[str, str, str]]:
+def told(
+    events: list[Event], policy: str = "kCacheLHSOnNarrowMul", **options: Any
+) -> list[tuple[str, str, str]]:
     """(outcome, what lies at the address, what was multiplied) of the runs."""
-    return [(one.outcome, one.at, one.packed) for one in replay(events, policy, **options) if one.what == "run"]
+    return [
+        (one.outcome, one.at, one.packed)
+        for one in replay(events, policy, **options)
+        if one.what == "run"
+    ]
 
 
 @pytest.mark.parametrize("policy", KEEPING)
 def test_other_weights_at_the_address_of_freed_ones_are_a_fault(policy: str) -> None:
     one, two = Layer("one", HEAP, 1000, 96, 4), Layer("two", HEAP, 1000, 96, 4)
-    events = [Allocate(HEAP, "a"), Prepare(one), Run("one"), Free(HEAP), Run("one"), Allocate(HEAP, "b"), Prepare(two), Run("two")]
-    assert told(events, policy) == [("packed", "a", "a"), ("hit", "freed", "a"), ("stale hit", "b", "a")]
+    events = [
+        Allocate(HEAP, "a"),
+        Prepare(one),
+        Run("one"),
+        Free(HEAP),
+        Run("one"),
+        Allocate(HEAP, "b"),
+        Prepare(two),
+        Run("two"),
+    ]
+    assert told(events, policy) == [
+        ("packed", "a", "a"),
+        ("hit", "freed", "a"),
+        ("stale hit", "b", "a"),
+    ]
     assert [step.fault for step in replay(events, policy)] == [False] * 7 + [True]
     # an allocation elsewhere is none, and neither is one while nothing is kept of the first
-    elsewhere = [*events[:5], Allocate(HEAP + 64, "b"), Prepare(Layer("two", HEAP + 64, 1000, 96, 4)), Run("two")]
+    elsewhere = [
+        *events[:5],
+        Allocate(HEAP + 64, "b"),
+        Prepare(Layer("two", HEAP + 64, 1000, 96, 4)),
+        Run("two"),
+    ]
     assert told(elsewhere, policy)[-1] == ("packed", "b", "b")
     assert told([*events[:5], Renew(), *events[5:]], policy)[-1] == ("packed", "b", "b")
 
@@ -53,21 +84,66 @@ def test_other_weights_at_the_address_of_freed_ones_are_a_fault(policy: str) -> 
 @pytest.mark.parametrize("policy", ["kNoCache", "kNeverCache"])
 def test_without_a_cache_freed_weights_are_read(policy: str) -> None:
     layer = Layer("one", HEAP, 1000, 96, 4)
-    events = [Allocate(HEAP, "a"), Prepare(layer), Run("one"), Free(HEAP), Run("one"), Allocate(HEAP, "b"), Run("one")]
-    assert told(events, policy) == [("packed once", "a", "a"), ("use after free", "freed", "freed"), ("use after free", "b", "b")]
-    mapped = [Allocate(MAPPED, "a"), Prepare(Layer("one", MAPPED)), Run("one"), Free(MAPPED), Run("one"), Run("one")]
-    assert told(mapped, policy) == [("packed once", "a", "a"), ("segmentation fault", "freed", "")]  # and nothing after it
+    events = [
+        Allocate(HEAP, "a"),
+        Prepare(layer),
+        Run("one"),
+        Free(HEAP),
+        Run("one"),
+        Allocate(HEAP, "b"),
+        Run("one"),
+    ]
+    assert told(events, policy) == [
+        ("packed once", "a", "a"),
+        ("use after free", "freed", "freed"),
+        ("use after free", "b", "b"),
+    ]
+    mapped = [
+        Allocate(MAPPED, "a"),
+        Prepare(Layer("one", MAPPED)),
+        Run("one"),
+        Free(MAPPED),
+        Run("one"),
+        Run("one"),
+    ]
+    assert told(mapped, policy) == [
+        ("packed once", "a", "a"),
+        ("segmentation fault", "freed", ""),
+    ]  # and nothing after it
 
 
 def test_a_mapping_is_told_by_its_address_unless_it_is_said() -> None:
-    for address, said, gone in ((HEAP, None, False), (MAPPED, None, True), (HEAP, True, True), (MAPPED, False, False)):
-        events = [Allocate(address, "a", said), Prepare(Layer("one", address)), Free(address), Run("one")]
-        assert told(events, "kNoCache")[0][0] == ("segmentation fault" if gone else "use after free")
-    assert [likely_mapped(n) for n in (0x7f0000001010, 0x7f0000001000, 0x1018)] == [True, False, False]
+    for address, said, gone in (
+        (HEAP, None, False),
+        (MAPPED, None, True),
+        (HEAP, True, True),
+        (MAPPED, False, False),
+    ):
+        events = [
+            Allocate(address, "a", said),
+            Prepare(Layer("one", address)),
+            Free(address),
+            Run("one"),
+        ]
+        assert told(events, "kNoCache")[0][0] == (
+            "segmentation fault" if gone else "use after free"
+        )
+    assert [likely_mapped(n) for n in (0x7F0000001010, 0x7F0000001000, 0x1018)] == [
+        True,
+        False,
+        False,
+    ]
 
 
 def test_what_is_packed_of_freed_memory_stays_wrong() -> None:
-    events = [Allocate(HEAP, "a"), Prepare(Layer("one", HEAP)), Free(HEAP), Run("one"), Run("one"), Free(HEAP)]
+    events = [
+        Allocate(HEAP, "a"),
+        Prepare(Layer("one", HEAP)),
+        Free(HEAP),
+        Run("one"),
+        Run("one"),
+        Free(HEAP),
+    ]
     assert told(events) == [("use after free", "freed", "freed"), ("stale hit", "freed", "freed")]
     assert [(step.outcome, step.fault) for step in replay(events)][-1] == ("double free", True)
 
@@ -76,26 +152,49 @@ def test_keys_of_both_forms() -> None:
     small, large = Layer("small", HEAP, 100, 8), Layer("large", HEAP, 1000, 96)
     near = Layer("near", HEAP, 99, 7)  # packed as small is
     for first, second, policy, found in (
-            (small, large, "kCacheLHSOnNarrowMul", "stale hit"), (small, large, "kAlwaysCache", "packed"),
-            (small, near, "kAlwaysCache", "stale hit"), (small, Layer("z", HEAP, 100, 8, zero_point=1), "kAlwaysCache", "packed"),
-            (small, Layer("b", HEAP, 100, 8, block=(4, 8)), "kAlwaysCache", "packed"),
-            (small, Layer("k", HEAP, 100, 8, kernel="other"), "kCacheLHSOnNarrowMul", "packed"),
-            (small, Layer("k", HEAP, 100, 8, kernel="other"), "kAlwaysCache", "stale hit")):
-        events = [Allocate(HEAP, "a"), Prepare(first), Run(first.name), Free(HEAP), Allocate(HEAP, "b"), Prepare(second), Run(second.name)]
+        (small, large, "kCacheLHSOnNarrowMul", "stale hit"),
+        (small, large, "kAlwaysCache", "packed"),
+        (small, near, "kAlwaysCache", "stale hit"),
+        (small, Layer("z", HEAP, 100, 8, zero_point=1), "kAlwaysCache", "packed"),
+        (small, Layer("b", HEAP, 100, 8, block=(4, 8)), "kAlwaysCache", "packed"),
+        (small, Layer("k", HEAP, 100, 8, kernel="other"), "kCacheLHSOnNarrowMul", "packed"),
+        (small, Layer("k", HEAP, 100, 8, kernel="other"), "kAlwaysCache", "stale hit"),
+    ):
+        events = [
+            Allocate(HEAP, "a"),
+            Prepare(first),
+            Run(first.name),
+            Free(HEAP),
+            Allocate(HEAP, "b"),
+            Prepare(second),
+            Run(second.name),
+        ]
         assert told(events, policy)[-1][0] == found, (second, policy)
     # weights of two layers at one address, as shared ones are: a hit is right
     events = [Allocate(HEAP, "a"), Prepare(small), Prepare(near), Run("small"), Run("near")]
     assert told(events, "kAlwaysCache")[-1] == ("hit", "a", "a")
 
 
-@pytest.mark.parametrize(("columns", "other", "kept"), [
-    (1, 4, [False, True, False, True, True, True]), (4, 4, [False, True, False, True, True, True]),
-    (5, 4, [False, False, False, False, True, True]), (4, 2, [False, True, False, False, True, True]),
-    (8, 8, [False, False, False, True, True, True]), (16, 4, [False, False, False, False, True, True]),
-    (17, 4, [False, False, False, False, False, True])])
+@pytest.mark.parametrize(
+    ("columns", "other", "kept"),
+    [
+        (1, 4, [False, True, False, True, True, True]),
+        (4, 4, [False, True, False, True, True, True]),
+        (5, 4, [False, False, False, False, True, True]),
+        (4, 2, [False, True, False, False, True, True]),
+        (8, 8, [False, False, False, True, True, True]),
+        (16, 4, [False, False, False, False, True, True]),
+        (17, 4, [False, False, False, False, False, True]),
+    ],
+)
 def test_policies(columns: int, other: int, kept: list[bool]) -> None:
-    assert [caches(policy, Layer("a", 0, columns=columns, other=other)) for policy in POLICIES] == kept
-    assert not any(caches(policy, Layer("a", 0, columns=columns, other=other, cacheable=False)) for policy in POLICIES)
+    assert [
+        caches(policy, Layer("a", 0, columns=columns, other=other)) for policy in POLICIES
+    ] == kept
+    assert not any(
+        caches(policy, Layer("a", 0, columns=columns, other=other, cacheable=False))
+        for policy in POLICIES
+    )
 
 
 def test_packed_bytes_are_whole_blocks() -> None:
@@ -106,19 +205,49 @@ def test_packed_bytes_are_whole_blocks() -> None:
 
 def test_the_oldest_goes_first() -> None:
     layers = [Layer(name, at, 16, 4) for at, name in enumerate("abcd", 1)]  # 80 bytes each
-    events: list[Event] = [step for one in layers for step in (Allocate(one.address or 0, one.name), Prepare(one))]
+    events: list[Event] = [
+        step for one in layers for step in (Allocate(one.address or 0, one.name), Prepare(one))
+    ]
     events += [Run("a"), Run("b"), Run("c"), Run("a"), Run("d"), Run("a"), Run("b")]
     done = [step for step in replay(events, limit=240) if step.what == "run"]
-    assert [step.outcome for step in done] == ["packed", "packed", "packed", "hit", "packed", "hit", "packed"]
+    assert [step.outcome for step in done] == [
+        "packed",
+        "packed",
+        "packed",
+        "hit",
+        "packed",
+        "hit",
+        "packed",
+    ]
     assert [step.ejected for step in done] == [(), (), (), (), ("b",), (), ("c",)]
-    assert [(step.entries, step.bytes) for step in done] == [(1, 80), (2, 160), (3, 240), (3, 240), (3, 240), (3, 240), (3, 240)]
+    assert [(step.entries, step.bytes) for step in done] == [
+        (1, 80),
+        (2, 160),
+        (3, 240),
+        (3, 240),
+        (3, 240),
+        (3, 240),
+        (3, 240),
+    ]
     # one that is larger than all is kept alone
-    done = replay([Allocate(1, "a"), Prepare(layers[0]), Run("a"), Allocate(9, "big"), Prepare(Layer("big", 9, 160, 4)), Run("big")], limit=100)
+    done = replay(
+        [
+            Allocate(1, "a"),
+            Prepare(layers[0]),
+            Run("a"),
+            Allocate(9, "big"),
+            Prepare(Layer("big", 9, 160, 4)),
+            Run("big"),
+        ],
+        limit=100,
+    )
     assert (done[-1].ejected, done[-1].entries, done[-1].bytes) == (("a",), 1, 160 * 4 + 16)
 
 
 def by_hand(events: list[Event], policy: str, limit: int) -> list[tuple[str, str, int, int]]:
-    """(outcome, multiplied, entries, bytes) of runs: entries in a list with their times, searched as ruy does."""
+    """(outcome, multiplied, entries, bytes) of runs: entries in a list with their times,
+    searched as ruy does.
+    """
     memory: dict[int, str] = {}
     mapped: dict[int, bool] = {}
     layers: dict[str, tuple[Layer, str]] = {}
@@ -138,10 +267,23 @@ def by_hand(events: list[Event], policy: str, limit: int) -> list[tuple[str, str
         else:
             layer, weights = layers[event.name]
             assert layer.address is not None
-            size = [-(-n // step) * step for n, step in zip((layer.depth, layer.units), layer.block, strict=True)]
-            by = [layer.kernel, layer.address] if policy in ("kNoCache", "kCacheLHSOnNarrowMul") else [layer.address, size, layer.block, layer.zero_point]
-            widest = {"kNoCache": 0, "kCacheLHSOnNarrowMul": 4, "kNeverCache": 0, "kCacheIfLargeSpeedup": layer.other,
-                      "kCacheIfSignificantSpeedup": 4 * layer.other, "kAlwaysCache": 10 ** 9}[policy]
+            size = [
+                -(-n // step) * step
+                for n, step in zip((layer.depth, layer.units), layer.block, strict=True)
+            ]
+            by = (
+                [layer.kernel, layer.address]
+                if policy in ("kNoCache", "kCacheLHSOnNarrowMul")
+                else [layer.address, size, layer.block, layer.zero_point]
+            )
+            widest = {
+                "kNoCache": 0,
+                "kCacheLHSOnNarrowMul": 4,
+                "kNeverCache": 0,
+                "kCacheIfLargeSpeedup": layer.other,
+                "kCacheIfSignificantSpeedup": 4 * layer.other,
+                "kAlwaysCache": 10**9,
+            }[policy]
             kept = layer.columns <= widest
             found = [one for one in entries if one["key"] == by] if kept else []
             if event.zeros:
@@ -171,20 +313,46 @@ def histories(draw: Any) -> list[Event]:
     here: set[int] = set()
     names: list[str] = []
     for number in range(draw(st.integers(10, 40))):
-        kind = draw(st.sampled_from(["allocate", "free", "prepare", "prepare", "run", "run", "run", "run", "run", "renew"]))
+        kind = draw(
+            st.sampled_from(
+                [
+                    "allocate",
+                    "free",
+                    "prepare",
+                    "prepare",
+                    "run",
+                    "run",
+                    "run",
+                    "run",
+                    "run",
+                    "renew",
+                ]
+            )
+        )
         free = sorted({8, 16, 24} - here)
         if kind == "allocate" and free:
             at = draw(st.sampled_from(free))
             here.add(at)
-            events.append(Allocate(at, f"data {number}", draw(st.sampled_from([False, False, True]))))
+            events.append(
+                Allocate(at, f"data {number}", draw(st.sampled_from([False, False, True])))
+            )
         elif kind == "free" and here:
             at = draw(st.sampled_from(sorted(here)))
             here.discard(at)
             events.append(Free(at))
         elif kind == "prepare" and here:
             names.append(f"layer {number}")
-            events.append(Prepare(Layer(names[-1], draw(st.sampled_from(sorted(here))), draw(st.sampled_from([10, 16, 40])),
-                                        draw(st.sampled_from([4, 8])), draw(st.sampled_from([1, 4, 5, 9, 17])))))
+            events.append(
+                Prepare(
+                    Layer(
+                        names[-1],
+                        draw(st.sampled_from(sorted(here))),
+                        draw(st.sampled_from([10, 16, 40])),
+                        draw(st.sampled_from([4, 8])),
+                        draw(st.sampled_from([1, 4, 5, 9, 17])),
+                    )
+                )
+            )
         elif kind == "run" and names:
             events.append(Run(draw(st.sampled_from(names)), draw(st.integers(0, 5)) == 0))
         elif kind == "renew" and draw(st.integers(0, 4)) == 0:
@@ -192,16 +360,24 @@ def histories(draw: Any) -> list[Event]:
     return events
 
 
-@given(events=histories(), policy=st.sampled_from(sorted(POLICIES)), limit=st.sampled_from([0, 100, 300, 2 ** 28]))
+@given(
+    events=histories(),
+    policy=st.sampled_from(sorted(POLICIES)),
+    limit=st.sampled_from([0, 100, 300, 2**28]),
+)
 def test_plain_reference(events: list[Event], policy: str, limit: int) -> None:
     done = [step for step in replay(events, policy, limit) if step.what == "run"]
-    assert [(step.outcome, step.packed, step.entries, step.bytes) for step in done] == by_hand(events, policy, limit)
+    assert [(step.outcome, step.packed, step.entries, step.bytes) for step in done] == by_hand(
+        events, policy, limit
+    )
     for step in done:
         assert step.fault == (step.outcome in ("stale hit", "use after free", "segmentation fault"))
         assert step.bytes <= limit or step.entries == 1
 
 
-def runtime_events(layers: Sequence[Layer], runs: int = 2, first_zeros: bool = False) -> list[Event]:
+def runtime_events(
+    layers: Sequence[Layer], runs: int = 2, first_zeros: bool = False
+) -> list[Event]:
     """What ONE does with layers, in order: all are prepared, each is run, and weights are freed
     after the first run.
 
@@ -221,7 +397,12 @@ def runtime_events(layers: Sequence[Layer], runs: int = 2, first_zeros: bool = F
     for number in range(runs):
         for layer in layers:
             events.append(Run(layer.name, first_zeros and not number))
-            if number == 0 and layer.address is not None and layer.columns <= NARROW and layer.units % 4 == 0:
+            if (
+                number == 0
+                and layer.address is not None
+                and layer.columns <= NARROW
+                and layer.units % 4 == 0
+            ):
                 shared[layer.address] -= 1
                 if not shared[layer.address]:
                     events.append(Free(layer.address))
@@ -229,17 +410,35 @@ def runtime_events(layers: Sequence[Layer], runs: int = 2, first_zeros: bool = F
 
 
 def test_what_the_runtime_does() -> None:
-    layers = [Layer("narrow", HEAP, 1000, 96, 4), Layer("wide", 0x5000, 1536, 96, 8), Layer("odd", 0x6000, 1000, 95, 4),
-              Layer("shared", 0x7000, 8, 4), Layer("shared too", 0x7000, 8, 4), Layer("large", MAPPED, 1536, 96, 2)]
+    layers = [
+        Layer("narrow", HEAP, 1000, 96, 4),
+        Layer("wide", 0x5000, 1536, 96, 8),
+        Layer("odd", 0x6000, 1000, 95, 4),
+        Layer("shared", 0x7000, 8, 4),
+        Layer("shared too", 0x7000, 8, 4),
+        Layer("large", MAPPED, 1536, 96, 2),
+    ]
     events = runtime_events(layers)
     assert [step.address for step in events if isinstance(step, Free)] == [HEAP, 0x7000, MAPPED]
     assert events.index(Free(0x7000)) == events.index(Run("shared too")) + 1
     second = told(events)[6:]
     # odd has its weights still, and they are found as well
-    assert [step[:2] for step in second] == [("hit", "freed"), ("packed once", "weights of wide"), ("hit", "weights of odd"), ("hit", "freed"),
-                                             ("hit", "freed"), ("hit", "freed")]
+    assert [step[:2] for step in second] == [
+        ("hit", "freed"),
+        ("packed once", "weights of wide"),
+        ("hit", "weights of odd"),
+        ("hit", "freed"),
+        ("hit", "freed"),
+        ("hit", "freed"),
+    ]
     assert [step[0] for step in told(events, "kNoCache")][6:] == [
-        "use after free", "packed once", "packed once", "use after free", "use after free", "segmentation fault"]
+        "use after free",
+        "packed once",
+        "packed once",
+        "use after free",
+        "use after free",
+        "segmentation fault",
+    ]
     zeros = runtime_events(layers[:1], first_zeros=True)
     assert [step[0] for step in told(zeros)] == ["zeros", "use after free"]
     assert len(runtime_events(layers[:1], runs=5)) == 2 + 5 + 1
@@ -247,18 +446,45 @@ def test_what_the_runtime_does() -> None:
 
 
 def test_table() -> None:
-    rows = cache.table(replay([Allocate(HEAP, "a"), Prepare(Layer("one", HEAP)), Run("one"), Renew()]))
-    assert list(rows) == ["event", "what", "layer", "address", "outcome", "fault", "at", "packed", "ejected", "entries", "bytes"]
+    rows = cache.table(
+        replay([Allocate(HEAP, "a"), Prepare(Layer("one", HEAP)), Run("one"), Renew()])
+    )
+    assert list(rows) == [
+        "event",
+        "what",
+        "layer",
+        "address",
+        "outcome",
+        "fault",
+        "at",
+        "packed",
+        "ejected",
+        "entries",
+        "bytes",
+    ]
     assert rows.address.tolist() == ["0x754a28"] * 3 + [""]
     assert rows.outcome.tolist() == ["allocated", "prepared", "packed", "emptied"]
     assert cache.table([]).empty
 
 
-@pytest.mark.parametrize(("events", "message"), [
-    ([Allocate(16, "a"), Allocate(16, "b")], "event 1: got 'b' at 0x10, where 'a' lies, allowed is a free address"),
-    ([Prepare(Layer("one", 16))], "event 0: got layer one with weights at 0x10, allowed is an address that holds some"),
-    ([Run("one")], "event 0: got a run of one, allowed is a layer that was prepared: none was"),
-    ([Allocate(16, "a"), Prepare(Layer("two", 16)), Run("one")], "event 2: got a run of one, allowed is a layer that was prepared: two")])
+@pytest.mark.parametrize(
+    ("events", "message"),
+    [
+        (
+            [Allocate(16, "a"), Allocate(16, "b")],
+            "event 1: got 'b' at 0x10, where 'a' lies, allowed is a free address",
+        ),
+        (
+            [Prepare(Layer("one", 16))],
+            "event 0: got layer one with weights at 0x10, allowed is an address that holds some",
+        ),
+        ([Run("one")], "event 0: got a run of one, allowed is a layer that was prepared: none was"),
+        (
+            [Allocate(16, "a"), Prepare(Layer("two", 16)), Run("one")],
+            "event 2: got a run of one, allowed is a layer that was prepared: two",
+        ),
+    ],
+)
 def test_events_refused(events: list[Event], message: str) -> None:
     with pytest.raises(ValueError) as error:
         replay(events)
@@ -268,30 +494,55 @@ def test_events_refused(events: list[Event], message: str) -> None:
 def test_policies_and_limits_refused() -> None:
     with pytest.raises(ValueError) as error:
         replay([], "kSometimes")
-    assert str(error.value) == ("policy: got 'kSometimes', allowed is kNoCache, kCacheLHSOnNarrowMul, kNeverCache, kCacheIfLargeSpeedup, "
-                                "kCacheIfSignificantSpeedup, kAlwaysCache")
+    assert str(error.value) == (
+        "policy: got 'kSometimes', allowed is kNoCache, kCacheLHSOnNarrowMul, kNeverCache, kCacheIfLargeSpeedup, "
+        "kCacheIfSignificantSpeedup, kAlwaysCache"
+    )
     with pytest.raises(ValueError, match="limit: got -1, allowed are 0 bytes or more"):
         replay([], limit=-1)
 
 
 # A log in the form of the engineer's notes, written here.
 
+
 def line(function: str, layer: int, *said: str) -> list[str]:
     start = "virtual " if function == "prepare" else ""
-    return [f"{start}void onert::backend::cpu::ops::FullyConnectedLayer::{function}() {layer:#x} {one}".rstrip() + " " for one in ("", *said)]
+    return [
+        f"{start}void onert::backend::cpu::ops::FullyConnectedLayer::{function}() {layer:#x} {one}".rstrip()
+        + " "
+        for one in ("", *said)
+    ]
 
 
 def prepared(layer: int, weights: int | None) -> list[str]:
-    return line("prepare", layer, "hybrid", "batch_size > 4" if weights is None else f"cached:  {weights:#x}")
+    return line(
+        "prepare",
+        layer,
+        "hybrid",
+        "batch_size > 4" if weights is None else f"cached:  {weights:#x}",
+    )
 
 
 def ran(layer: int, weights: int | None, end: str = "") -> list[str]:
     """``end``: "freed" and "kept" for what becomes of the reference, "before", "stops"."""
     address = "(nil)" if weights is None else f"{weights:#x}"
-    said = [f"hybrid cache:  {address}", *([] if end == "stops" else [f"hybrid cache:  {address} is done"])]
+    said = [
+        f"hybrid cache:  {address}",
+        *([] if end == "stops" else [f"hybrid cache:  {address} is done"]),
+    ]
     if end in ("freed", "kept"):
-        said += ["tensor->decrease_ref() will run", f"tensor->ref is {int(end == 'kept')}", "tensor->decrease_ref() is done"]
-    said += ["weight is already freed"] if end == "before" else ["cached weight is nullptr"] if weights is None else []
+        said += [
+            "tensor->decrease_ref() will run",
+            f"tensor->ref is {int(end == 'kept')}",
+            "tensor->decrease_ref() is done",
+        ]
+    said += (
+        ["weight is already freed"]
+        if end == "before"
+        else ["cached weight is nullptr"]
+        if weights is None
+        else []
+    )
     return line("fullyConnectedHybrid", layer, *said)
 
 
@@ -299,17 +550,41 @@ def text(*parts: list[str] | str) -> str:
     return "\n".join(one for part in parts for one in ([part] if isinstance(part, str) else part))
 
 
-NOISE = ["", "nnapi function 'ANeuralNetworksExecution_create' is loaded from '/lib'", "// FullyConnectedLayer.cc",
-         "void FullyConnectedLayer::fullyConnectedHybrid() {", "input tensor indices = [1,0,]"]
-SMALL = text(NOISE, prepared(0x10, None), prepared(0x20, HEAP), prepared(0x30, MAPPED), NOISE, ran(0x20, HEAP, "freed"), ran(0x30, MAPPED, "freed"),
-             ran(0x10, None), NOISE, ran(0x20, HEAP, "before"), ran(0x30, MAPPED, "stops"), "", "Segmentation fault (core dumped)", "after it")
+NOISE = [
+    "",
+    "nnapi function 'ANeuralNetworksExecution_create' is loaded from '/lib'",
+    "// FullyConnectedLayer.cc",
+    "void FullyConnectedLayer::fullyConnectedHybrid() {",
+    "input tensor indices = [1,0,]",
+]
+SMALL = text(
+    NOISE,
+    prepared(0x10, None),
+    prepared(0x20, HEAP),
+    prepared(0x30, MAPPED),
+    NOISE,
+    ran(0x20, HEAP, "freed"),
+    ran(0x30, MAPPED, "freed"),
+    ran(0x10, None),
+    NOISE,
+    ran(0x20, HEAP, "before"),
+    ran(0x30, MAPPED, "stops"),
+    "",
+    "Segmentation fault (core dumped)",
+    "after it",
+)
 
 
 def check_log(log: cache_log.Log, layers: list[tuple[str, str, int]], stopped: str) -> None:
     assert [(row.layer, row.weights, row.runs) for row in log.layers.itertuples()] == layers
     assert log.layers.layer[log.layers.stopped].tolist() == [stopped]
     table = readings(log).set_index("reading")
-    assert table.agrees.to_dict() == {"kept": False, "no cache": True, "zeros at first": True, "another context": True}
+    assert table.agrees.to_dict() == {
+        "kept": False,
+        "no cache": True,
+        "zeros at first": True,
+        "another context": True,
+    }
     assert table.ends.tolist() == [f"hit of {stopped}"] + [f"segmentation fault of {stopped}"] * 3
     assert table.faults.tolist() == [0, 2, 2, 2]
 
@@ -321,40 +596,105 @@ def test_a_log_is_read_and_replayed() -> None:
     lines = SMALL.splitlines()
     for row in log.layers.itertuples():
         assert not row.freed or lines[row.freed - 1].endswith(f"{row.layer} tensor->ref is 0 ")
-        assert not row.seen_freed or lines[row.seen_freed - 1].endswith(f"{row.layer} weight is already freed ")
+        assert not row.seen_freed or lines[row.seen_freed - 1].endswith(
+            f"{row.layer} weight is already freed "
+        )
     assert (log.layers.freed > 0).tolist() == [False, True, True]
     assert (log.layers.seen_freed > 0).tolist() == [False, True, False]
     assert told(log.events(), "kNoCache") == [
-        ("packed once", "weights of 0x20", "weights of 0x20"), ("packed once", "weights of 0x30", "weights of 0x30"),
-        ("packed once", "not told", "not told"), ("use after free", "freed", "freed"), ("segmentation fault", "freed", "")]
-    assert [step[0] for step in told(log.events())] == ["packed", "packed", "packed once", "hit", "hit"]
+        ("packed once", "weights of 0x20", "weights of 0x20"),
+        ("packed once", "weights of 0x30", "weights of 0x30"),
+        ("packed once", "not told", "not told"),
+        ("use after free", "freed", "freed"),
+        ("segmentation fault", "freed", ""),
+    ]
+    assert [step[0] for step in told(log.events())] == [
+        "packed",
+        "packed",
+        "packed once",
+        "hit",
+        "hit",
+    ]
 
 
 def test_the_log_of_the_notes() -> None:
     notes = shared("seeds/003_78f469e58df80a91.txt").read_text(encoding="utf-8")
     log = read_log(notes)
-    check_log(log, [("0x752e58", "", 1), ("0x74c858", "", 1), ("0x752570", "0x754a28", 2), ("0x753080", "0xb541f008", 1)], "0x753080")
+    check_log(
+        log,
+        [
+            ("0x752e58", "", 1),
+            ("0x74c858", "", 1),
+            ("0x752570", "0x754a28", 2),
+            ("0x753080", "0xb541f008", 1),
+        ],
+        "0x753080",
+    )
     assert [(row.layer, row.freed > 0, row.seen_freed > 0) for row in log.layers.itertuples()] == [
-        ("0x752e58", False, False), ("0x74c858", False, False), ("0x752570", True, True), ("0x753080", True, False)]
+        ("0x752e58", False, False),
+        ("0x74c858", False, False),
+        ("0x752570", True, True),
+        ("0x753080", True, False),
+    ]
     lines = notes.splitlines()
     assert lines[log.fault - 1].strip() == "Segmentation fault"
     assert lines[log.layers.seen_freed[2] - 1].strip().endswith("0x752570 weight is already freed")
     # each line of the layers is read, and no other
-    assert [one.line for one in log.lines] == [number for number, one in enumerate(lines, 1) if "FullyConnectedLayer::" in one and "onert::" in one]
-    assert told(log.events(), "kNoCache")[-2:] == [("use after free", "freed", "freed"), ("segmentation fault", "freed", "")]
+    assert [one.line for one in log.lines] == [
+        number
+        for number, one in enumerate(lines, 1)
+        if "FullyConnectedLayer::" in one and "onert::" in one
+    ]
+    assert told(log.events(), "kNoCache")[-2:] == [
+        ("use after free", "freed", "freed"),
+        ("segmentation fault", "freed", ""),
+    ]
 
 
 def test_a_log_of_two_models_shows_a_stale_hit() -> None:
-    log = read_log(text(prepared(0x20, HEAP), ran(0x20, HEAP, "freed"), prepared(0x40, HEAP), ran(0x40, HEAP, "freed")))
-    assert told(log.events()) == [("packed", "weights of 0x20", "weights of 0x20"), ("stale hit", "weights of 0x40", "weights of 0x20")]
+    log = read_log(
+        text(
+            prepared(0x20, HEAP),
+            ran(0x20, HEAP, "freed"),
+            prepared(0x40, HEAP),
+            ran(0x40, HEAP, "freed"),
+        )
+    )
+    assert told(log.events()) == [
+        ("packed", "weights of 0x20", "weights of 0x20"),
+        ("stale hit", "weights of 0x40", "weights of 0x20"),
+    ]
     assert told(log.events(), "kNoCache")[1][0] == "packed once"
-    again = read_log(text(prepared(0x20, HEAP), ran(0x20, HEAP, "freed"), prepared(0x20, HEAP + 64), ran(0x20, HEAP + 64, "freed")))
+    again = read_log(
+        text(
+            prepared(0x20, HEAP),
+            ran(0x20, HEAP, "freed"),
+            prepared(0x20, HEAP + 64),
+            ran(0x20, HEAP + 64, "freed"),
+        )
+    )
     assert [step[0] for step in told(again.events())] == ["packed", "packed"]
 
 
 def test_a_reference_that_is_left_frees_nothing() -> None:
-    log = read_log(text(prepared(0x20, HEAP), prepared(0x30, HEAP), ran(0x20, HEAP, "kept"), ran(0x30, HEAP, "freed"), ran(0x20, HEAP, "before")))
-    assert [type(one).__name__ for one in log.events()] == ["Allocate", "Prepare", "Prepare", "Run", "Run", "Free", "Run"]
+    log = read_log(
+        text(
+            prepared(0x20, HEAP),
+            prepared(0x30, HEAP),
+            ran(0x20, HEAP, "kept"),
+            ran(0x30, HEAP, "freed"),
+            ran(0x20, HEAP, "before"),
+        )
+    )
+    assert [type(one).__name__ for one in log.events()] == [
+        "Allocate",
+        "Prepare",
+        "Prepare",
+        "Run",
+        "Run",
+        "Free",
+        "Run",
+    ]
     assert [step[0] for step in told(log.events())] == ["packed", "hit", "hit"]
     assert readings(log).agrees.tolist() == [True, True, True, True]
     assert log.fault == 0
@@ -370,40 +710,100 @@ def test_layers_that_only_begin() -> None:
 PREPARED = prepared(0x20, HEAP)
 
 
-@pytest.mark.parametrize(("log", "message"), [
-    ("nothing of it", "log: got 1 lines and none of a FullyConnectedLayer, allowed are lines of its prepare() and fullyConnectedHybrid()"),
-    ("", "log: got 0 lines and none of a FullyConnectedLayer, allowed are lines of its prepare() and fullyConnectedHybrid()"),
-    (text("", PREPARED[0][:-8]), "line 2: got 'virtual void onert::backend::cpu::ops::FullyConnectedLayer::prepare', allowed is a line of "
-     "FullyConnectedLayer's prepare() or fullyConnectedHybrid() with the address of the layer"),
-    (text(PREPARED[0], PREPARED[1][:-3]), "line 2: got 'hybr' of prepare(), allowed is one of 'hybrid', 'batch_size > 4', 'cached: ADDRESS'"),
-    (text(PREPARED[:2], PREPARED[2].replace("0x754a28", "0x754z")), "line 3: got 'cached:  0x754z' of prepare(), allowed is one of 'hybrid', "
-     "'batch_size > 4', 'cached: ADDRESS'"),
-    (text(PREPARED[:2], PREPARED[2].replace("0x754a28", "(nil)")), "line 3: got no address, allowed is that of the weights"),
-    (text(PREPARED[::2]), "line 2: got 'cached' of 0x20 after 'begins', allowed is after 'hybrid'"),
-    (text(PREPARED[1:]), "line 1: got 'hybrid' of 0x20 after 'nothing', allowed is after 'begins'"),
-    (text(PREPARED, ran(0x30, HEAP)), "line 4: got a run of 0x30, allowed is a layer that was prepared"),
-    (text(PREPARED, ran(0x20, MAPPED)), "line 5: got 0xb541f008 as the weights of 0x20, allowed is 0x754a28 as it was prepared"),
-    (text(PREPARED, ran(0x20, None)), "line 5: got (nil) as the weights of 0x20, allowed is 0x754a28 as it was prepared"),
-    (text(PREPARED, ran(0x20, HEAP)[::2]), "line 5: got 'multiplied' of 0x20 after 'begins', allowed is after 'multiplies'"),
-    (text(PREPARED, ran(0x20, HEAP, "before")), "line 7: got weights of 0x20 freed before, allowed after a line that frees them"),
-    (text(PREPARED, ran(0x20, HEAP, "freed"), PREPARED, ran(0x20, HEAP, "before")), "line 16: got weights of 0x20 freed before, allowed after a line "
-     "that frees them"),
-    (text(prepared(0x20, None), ran(0x20, None, "freed")), "line 7: got 'drops' of 0x20, allowed where its weights are cached"),
-    (text(PREPARED, ran(0x20, HEAP, "freed")[:-1], ran(0x20, HEAP, "freed")[-2]), "line 9: got 'references' of 0x20 after 'references', allowed is "
-     "after 'drops'"),
-    (text(PREPARED, ran(0x20, HEAP, "freed")[-2].replace("is 0", "is -1")), "line 4: got 'tensor->ref is -1' of fullyConnectedHybrid(), allowed is "
-     "one of 'hybrid cache: ADDRESS', 'hybrid cache: ADDRESS is done', 'tensor->decrease_ref() will run', 'tensor->ref is COUNT', "
-     "'tensor->decrease_ref() is done', 'weight is already freed', 'cached weight is nullptr'"),
-    (text(PREPARED, "Segmentation fault", ran(0x20, HEAP)), "line 5: got a layer's line behind the segmentation fault of line 4, allowed is none")])
+@pytest.mark.parametrize(
+    ("log", "message"),
+    [
+        (
+            "nothing of it",
+            "log: got 1 lines and none of a FullyConnectedLayer, allowed are lines of its prepare() and fullyConnectedHybrid()",
+        ),
+        (
+            "",
+            "log: got 0 lines and none of a FullyConnectedLayer, allowed are lines of its prepare() and fullyConnectedHybrid()",
+        ),
+        (
+            text("", PREPARED[0][:-8]),
+            "line 2: got 'virtual void onert::backend::cpu::ops::FullyConnectedLayer::prepare', allowed is a line of "
+            "FullyConnectedLayer's prepare() or fullyConnectedHybrid() with the address of the layer",
+        ),
+        (
+            text(PREPARED[0], PREPARED[1][:-3]),
+            "line 2: got 'hybr' of prepare(), allowed is one of 'hybrid', 'batch_size > 4', 'cached: ADDRESS'",
+        ),
+        (
+            text(PREPARED[:2], PREPARED[2].replace("0x754a28", "0x754z")),
+            "line 3: got 'cached:  0x754z' of prepare(), allowed is one of 'hybrid', "
+            "'batch_size > 4', 'cached: ADDRESS'",
+        ),
+        (
+            text(PREPARED[:2], PREPARED[2].replace("0x754a28", "(nil)")),
+            "line 3: got no address, allowed is that of the weights",
+        ),
+        (
+            text(PREPARED[::2]),
+            "line 2: got 'cached' of 0x20 after 'begins', allowed is after 'hybrid'",
+        ),
+        (
+            text(PREPARED[1:]),
+            "line 1: got 'hybrid' of 0x20 after 'nothing', allowed is after 'begins'",
+        ),
+        (
+            text(PREPARED, ran(0x30, HEAP)),
+            "line 4: got a run of 0x30, allowed is a layer that was prepared",
+        ),
+        (
+            text(PREPARED, ran(0x20, MAPPED)),
+            "line 5: got 0xb541f008 as the weights of 0x20, allowed is 0x754a28 as it was prepared",
+        ),
+        (
+            text(PREPARED, ran(0x20, None)),
+            "line 5: got (nil) as the weights of 0x20, allowed is 0x754a28 as it was prepared",
+        ),
+        (
+            text(PREPARED, ran(0x20, HEAP)[::2]),
+            "line 5: got 'multiplied' of 0x20 after 'begins', allowed is after 'multiplies'",
+        ),
+        (
+            text(PREPARED, ran(0x20, HEAP, "before")),
+            "line 7: got weights of 0x20 freed before, allowed after a line that frees them",
+        ),
+        (
+            text(PREPARED, ran(0x20, HEAP, "freed"), PREPARED, ran(0x20, HEAP, "before")),
+            "line 16: got weights of 0x20 freed before, allowed after a line that frees them",
+        ),
+        (
+            text(prepared(0x20, None), ran(0x20, None, "freed")),
+            "line 7: got 'drops' of 0x20, allowed where its weights are cached",
+        ),
+        (
+            text(PREPARED, ran(0x20, HEAP, "freed")[:-1], ran(0x20, HEAP, "freed")[-2]),
+            "line 9: got 'references' of 0x20 after 'references', allowed is after 'drops'",
+        ),
+        (
+            text(PREPARED, ran(0x20, HEAP, "freed")[-2].replace("is 0", "is -1")),
+            "line 4: got 'tensor->ref is -1' of fullyConnectedHybrid(), allowed is "
+            "one of 'hybrid cache: ADDRESS', 'hybrid cache: ADDRESS is done', 'tensor->decrease_ref() will run', 'tensor->ref is COUNT', "
+            "'tensor->decrease_ref() is done', 'weight is already freed', 'cached weight is nullptr'",
+        ),
+        (
+            text(PREPARED, "Segmentation fault", ran(0x20, HEAP)),
+            "line 5: got a layer's line behind the segmentation fault of line 4, allowed is none",
+        ),
+    ],
+)
 def test_broken_logs_are_refused_with_the_line(log: str, message: str) -> None:
     with pytest.raises(ValueError) as error:
         read_log(log)
     assert str(error.value) == message
 
 
-@given(cut=st.integers(0, len(SMALL)), wrong=st.integers(0, len(SMALL) - 1), letter=st.characters(max_codepoint=127))
+@given(
+    cut=st.integers(0, len(SMALL)),
+    wrong=st.integers(0, len(SMALL) - 1),
+    letter=st.characters(max_codepoint=127),
+)
 def test_any_cut_or_changed_log_is_read_or_refused(cut: int, wrong: int, letter: str) -> None:
-    for given_text in (SMALL[:cut], SMALL[:wrong] + letter + SMALL[wrong + 1:]):
+    for given_text in (SMALL[:cut], SMALL[:wrong] + letter + SMALL[wrong + 1 :]):
         log = None
         with suppress(ValueError):
             log = read_log(given_text)

@@ -1,4 +1,6 @@
-"""The rockchip target: layers lowered, run on the simulated device, lifted, and the captured runs."""
+"""The rockchip target: layers lowered, run on the simulated device, lifted, and the captured
+runs.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,18 @@ from npulab.quant.layers import Conv2D, FullyConnected
 
 Q = npulab.QuantParams
 CHIPS = ("rk3588", "rv1103")
-KINDS = ("conv", "pointwise", "depthwise", "one channel", "many channels", "many kernels", "explicit", "tall", "full",
-         "narrow")
+KINDS = (
+    "conv",
+    "pointwise",
+    "depthwise",
+    "one channel",
+    "many channels",
+    "many kernels",
+    "explicit",
+    "tall",
+    "full",
+    "narrow",
+)
 
 
 @pytest.fixture(scope="module")
@@ -54,16 +66,29 @@ def random_layer(n: int, chip: str) -> tuple[Any, np.ndarray]:
     relu = (None, "relu")[random.randint(2)]
     if kind == "full":
         inputs, outputs = int(random.choice([1, 7, 16, 33, 100])), int(random.randint(1, 40))
-        full = FullyConnected(codes(outputs, inputs), random.randint(-2000, 2000, outputs), relu, q(0.02),
-                              weight_q(outputs), q(0.02 * 0.01 * 74 * 74 * inputs ** 0.5 / 60), dtype)
+        full = FullyConnected(
+            codes(outputs, inputs),
+            random.randint(-2000, 2000, outputs),
+            relu,
+            q(0.02),
+            weight_q(outputs),
+            q(0.02 * 0.01 * 74 * 74 * inputs**0.5 / 60),
+            dtype,
+        )
         return full, codes(inputs)
     kernels = [(3, 3), (5, 5), (2, 2), (3, 1), (1, 4), (7, 3), (1, 1)]
     kernel = (1, 1) if kind == "pointwise" else kernels[random.randint(len(kernels))]
     size = [int(s) for s in random.randint(1, 4 if kind == "narrow" else 9, 2)]
     channels, outputs = int(random.randint(1, 9)), int(random.randint(1, 9))
     if kind == "tall":
-        size, channels, kernel = [int(random.randint(330, 350)), 65], 17, (int(random.randint(1, 5)), 1)
-    channels = {"one channel": 1, "many channels": int(random.randint(15, 70)), "tall": 17}.get(kind, channels)
+        size, channels, kernel = (
+            [int(random.randint(330, 350)), 65],
+            17,
+            (int(random.randint(1, 5)), 1),
+        )
+    channels = {"one channel": 1, "many channels": int(random.randint(15, 70)), "tall": 17}.get(
+        kind, channels
+    )
     outputs = {"many kernels": int(random.randint(30, 70)), "tall": 1}.get(kind, outputs)
     depthwise = kind == "depthwise" or (kind == "many channels" and bool(random.randint(2)))
     outputs = channels if depthwise else outputs
@@ -79,13 +104,26 @@ def random_layer(n: int, chip: str) -> tuple[Any, np.ndarray]:
         size = [s + (k - 1) * (d - 1) for s, k, d in zip(size, kernel, spread, strict=True)]
     shape = (1, *kernel, channels) if depthwise else (outputs, *kernel, channels)
     taps = kernel[0] * kernel[1] * (1 if depthwise else channels)
-    layer = Conv2D(codes(*shape), random.randint(-5000, 5000, outputs), (size[0], size[1], channels), stride, padding, spread,
-                   depthwise=depthwise, activation=relu, input_q=q(0.02), weight_q=weight_q(outputs),
-                   output_q=q(0.02 * 0.01 * 74 * 74 * taps ** 0.5 / 60), dtype=dtype)
+    layer = Conv2D(
+        codes(*shape),
+        random.randint(-5000, 5000, outputs),
+        (size[0], size[1], channels),
+        stride,
+        padding,
+        spread,
+        depthwise=depthwise,
+        activation=relu,
+        input_q=q(0.02),
+        weight_q=weight_q(outputs),
+        output_q=q(0.02 * 0.01 * 74 * 74 * taps**0.5 / 60),
+        dtype=dtype,
+    )
     return layer, codes(*layer.input_shape)
 
 
-def run(layer: Any, x: np.ndarray, chip: str, rockchip: Target, checked: bool = True) -> npulab.Capture:
+def run(
+    layer: Any, x: np.ndarray, chip: str, rockchip: Target, checked: bool = True
+) -> npulab.Capture:
     """Lowered, run, checked, lifted and lowered again."""
     capture = rockchip.lower(layer, chip=chip, x=x)
     ran = Simulated().record(capture)
@@ -97,20 +135,35 @@ def run(layer: Any, x: np.ndarray, chip: str, rockchip: Target, checked: bool = 
             assert (found.verdict, found.words, found.coefficients) == ("equal", True, True), found
             assert found.compared == want.size
         lifted = rockchip.lift(one)
-        assert np.array_equal(npulab.emulate(lifted.layer, lifted.x, rockchip.rule_of(one)), lifted.output)
+        assert np.array_equal(
+            npulab.emulate(lifted.layer, lifted.x, rockchip.rule_of(one)), lifted.output
+        )
         moved = 128 if layer.dtype == "uint8" and not parameters else 0
         assert (lifted.output.astype(int) + moved).ravel().tolist() == want.ravel().tolist()
         assert (lifted.x.astype(int) + moved).ravel().tolist() == x.ravel().tolist()
-        assert (lifted.layer.weights.astype(int) + moved).ravel().tolist() == layer.weights.ravel().tolist()
+        assert (
+            lifted.layer.weights.astype(int) + moved
+        ).ravel().tolist() == layer.weights.ravel().tolist()
         assert lifted.layer.bias.tolist() == layer.bias.tolist()
         assert lifted.layer.activation == layer.activation
         if parameters:
-            assert [getattr(lifted.layer, name) for name in ("input_q", "weight_q", "output_q")] \
-                == [getattr(layer, name) for name in ("input_q", "weight_q", "output_q")]
+            assert [
+                getattr(lifted.layer, name) for name in ("input_q", "weight_q", "output_q")
+            ] == [getattr(layer, name) for name in ("input_q", "weight_q", "output_q")]
         if isinstance(layer, Conv2D):
             # a border behind that no window reaches is nowhere said
-            same = [(it.input_shape, it.output_shape, it.stride, it.dilation, it.pads[0][0], it.pads[1][0],
-                     it.depthwise and layer.input_shape[2] > 1) for it in (lifted.layer, layer)]
+            same = [
+                (
+                    it.input_shape,
+                    it.output_shape,
+                    it.stride,
+                    it.dilation,
+                    it.pads[0][0],
+                    it.pads[1][0],
+                    it.depthwise and layer.input_shape[2] > 1,
+                )
+                for it in (lifted.layer, layer)
+            ]
             assert same[0] == same[1]
         again = rockchip.lower(lifted.layer, chip=chip, x=lifted.x)
         assert again.jobs == capture.jobs
@@ -134,14 +187,18 @@ def test_random_layers_long(hundred: int, chip: str, rockchip: Target) -> None:
 
 
 def test_random_layers_are_of_every_kind(rockchip: Target) -> None:
-    """Tasks that share a layer, one channel, scales per channel; outputs are not all at the ends of the range."""
+    """Tasks that share a layer, one channel, scales per channel; outputs are not all at the ends
+    of the range.
+    """
     counts = {"tasks": 0, "single": 0, "scales": 0, "dilated": 0}
     for n in range(30):
         for chip in CHIPS:
             layer, _ = random_layer(n, chip)
             capture = rockchip.lower(layer, chip=chip)
             counts["tasks"] += len(capture.jobs) > 1
-            counts["single"] += values_of(capture.jobs[0], capture.maps)["CNA.CONV_CON1.ARGB_IN"] == 8
+            counts["single"] += (
+                values_of(capture.jobs[0], capture.maps)["CNA.CONV_CON1.ARGB_IN"] == 8
+            )
             counts["dilated"] += isinstance(layer, Conv2D) and layer.dilation != (1, 1)
             counts["scales"] += isinstance(layer.weight_q.scale, tuple)
     assert counts["tasks"] >= 4
@@ -153,36 +210,62 @@ def test_random_layers_are_of_every_kind(rockchip: Target) -> None:
 # Words
 
 
-def matmul(random: np.random.RandomState, rows: int, inner: int, columns: int) -> tuple[Conv2D, np.ndarray]:
-    layer = Conv2D(random.randint(-128, 128, (columns, 1, 1, inner)).astype(np.int8), np.zeros(columns, int),
-                   (rows, 1, inner), driver_quirks=frozenset({"int32-output"}))
+def matmul(
+    random: np.random.RandomState, rows: int, inner: int, columns: int
+) -> tuple[Conv2D, np.ndarray]:
+    layer = Conv2D(
+        random.randint(-128, 128, (columns, 1, 1, inner)).astype(np.int8),
+        np.zeros(columns, int),
+        (rows, 1, inner),
+        driver_quirks=frozenset({"int32-output"}),
+    )
     return layer, random.randint(-128, 128, layer.input_shape).astype(np.int8)
 
 
 def test_captured_matmul_word_for_word(rockchip: Target) -> None:
-    """Every write of the captured 4x32 by 32x32 multiplication, in order; only the addresses are its own."""
+    """Every write of the captured 4x32 by 32x32 multiplication, in order; only the addresses are
+    its own.
+    """
     data = shared("data/rknpu/wtwver_matmul_int8_regcmd.bin").read_bytes()
     theirs = commands.writes(np.frombuffer(data, np.uint32))
     where = dict(theirs)
     layer, x = matmul(np.random.RandomState(1), 4, 32, 32)
-    capture = rockchip.lower(layer, x=x, addresses={"input": where[0x1070], "coefficients": where[0x1110],
-                                                    "output": where[0x4020]})
+    capture = rockchip.lower(
+        layer,
+        x=x,
+        addresses={"input": where[0x1070], "coefficients": where[0x1110], "output": where[0x4020]},
+    )
     assert len(theirs) == 108
     assert list(capture.jobs[0].writes) == theirs
-    assert capture.buffers["commands"][:len(data)] == data
+    assert capture.buffers["commands"][: len(data)] == data
 
 
-@pytest.mark.parametrize(("rows", "inner", "columns"), [(4, 32, 32), (1, 16, 2), (3, 64, 40), (7, 33, 5), (1, 1, 1)])
+@pytest.mark.parametrize(
+    ("rows", "inner", "columns"), [(4, 32, 32), (1, 16, 2), (3, 64, 40), (7, 33, 5), (1, 1, 1)]
+)
 def test_matmul_gives_its_sums(rows: int, inner: int, columns: int, rockchip: Target) -> None:
     layer, x = matmul(np.random.RandomState(rows), rows, inner, columns)
     ran = Simulated().record(rockchip.lower(layer, x=x))
     want = x[:, 0].astype(int) @ layer.weights[:, 0, 0].T.astype(int)
     pitch = -(-columns // 4) * 16
-    got = [[int.from_bytes(ran.buffers["output"][m * pitch + 4 * n:m * pitch + 4 * n + 4], "little", signed=True)
-            for n in range(columns)] for m in range(rows)]
+    got = [
+        [
+            int.from_bytes(
+                ran.buffers["output"][m * pitch + 4 * n : m * pitch + 4 * n + 4],
+                "little",
+                signed=True,
+            )
+            for n in range(columns)
+        ]
+        for m in range(rows)
+    ]
     assert got == want.tolist()
     found = npulab.check(ran)
-    assert (found.verdict, found.compared, found.coefficients) == ("equal", 4 * rows * columns, True)
+    assert (found.verdict, found.compared, found.coefficients) == (
+        "equal",
+        4 * rows * columns,
+        True,
+    )
     lifted = rockchip.lift(ran)
     assert np.array_equal(lifted.output[:, 0], want)
     assert np.array_equal(lifted.x, x)
@@ -191,7 +274,10 @@ def test_matmul_gives_its_sums(rows: int, inner: int, columns: int, rockchip: Ta
     wrong[2] ^= 1
     assert npulab.check(ran.with_buffers(output=bytes(wrong))).verdict == "differs"
     full = FullyConnected(layer.weights[:, 0, 0], layer.bias)
-    assert rockchip.lower(full, x=x[:, 0], features=["int32-output"]).buffers == rockchip.lower(layer, x=x).buffers
+    assert (
+        rockchip.lower(full, x=x[:, 0], features=["int32-output"]).buffers
+        == rockchip.lower(layer, x=x).buffers
+    )
 
 
 def gems(buffers: list[bytes]) -> str:
@@ -200,12 +286,17 @@ def gems(buffers: list[bytes]) -> str:
     for number, data in enumerate(buffers, 1):
         whole = np.frombuffer(data.ljust(-(-len(data) // 4096) * 4096, b"\0"), "<u4").reshape(-1, 4)
         lines += [f"gem open got 0 {number} {whole.nbytes}", f"Gem {number}"]
-        lines += [f"[{16 * n:08x}] = " + " ".join(f"{word:08x}" for word in four) for n, four in enumerate(whole)]
+        lines += [
+            f"[{16 * n:08x}] = " + " ".join(f"{word:08x}" for word in four)
+            for n, four in enumerate(whole)
+        ]
     return "\n".join(lines) + "\n"
 
 
 def test_dump_of_a_matmul_is_read_and_its_sums_are_exact(tmp_path: Path, rockchip: Target) -> None:
-    """As its recorder prints it: commands, records, then buffers that only their use and order tell apart."""
+    """As its recorder prints it: commands, records, then buffers that only their use and order
+    tell apart.
+    """
     for seed in range(2):
         layer, x = matmul(np.random.RandomState(seed), 4, 32, 32)
         other = bytes(np.random.RandomState(9).randint(1, 255, 1024).tolist())
@@ -213,13 +304,32 @@ def test_dump_of_a_matmul_is_read_and_its_sums_are_exact(tmp_path: Path, rockchi
         task = tasks.Task(0, 0, 0x0D, 0x300, 0x1FFFF, 0x200, 108, 0, ran.addresses["commands"])
         parts = [ran.buffers[name] for name in ("coefficients", "input", "output")]
         path = tmp_path / f"{seed}.txt"
-        path.write_text(gems([ran.buffers["commands"], task.job.words.tobytes(), *parts[:2], *[other] * seed, parts[2]]))
+        path.write_text(
+            gems(
+                [
+                    ran.buffers["commands"],
+                    task.job.words.tobytes(),
+                    *parts[:2],
+                    *[other] * seed,
+                    parts[2],
+                ]
+            )
+        )
         capture = npulab.load(path)
         found = npulab.check(capture)
         assert (found.verdict, found.compared, found.coefficients) == ("equal", 512, True), found
         assert np.array_equal(rockchip.lift(capture).x, x)
         assert rockchip.simulate(capture) == ran.buffers["output"]
-        path.write_text(gems([ran.buffers["commands"], task.job.words.tobytes(), *parts[:2], parts[2][:-1] + b"\1"]))
+        path.write_text(
+            gems(
+                [
+                    ran.buffers["commands"],
+                    task.job.words.tobytes(),
+                    *parts[:2],
+                    parts[2][:-1] + b"\1",
+                ]
+            )
+        )
         assert npulab.check(npulab.load(path)).mismatches == 1
         path.write_text(gems([ran.buffers["commands"], task.job.words.tobytes(), other, *parts]))
         assert npulab.check(npulab.load(path)).verdict == "nothing to compare"  # one of two
@@ -227,34 +337,71 @@ def test_dump_of_a_matmul_is_read_and_its_sums_are_exact(tmp_path: Path, rockchi
 
 def test_words_of_a_convolution_are_those_of_the_driver(rockchip: Target) -> None:
     """30x20x24 to 63 channels, 3x3 with stride 2: sizes from Mesa's formulas, by hand."""
-    layer = Conv2D(np.zeros((63, 3, 3, 24), np.uint8), np.zeros(63, int), (30, 20, 24), (2, 2), "same",
-                   input_q=Q(0.02, 0), weight_q=Q(0.01, 131), output_q=Q(0.1, 5), dtype="uint8")
+    layer = Conv2D(
+        np.zeros((63, 3, 3, 24), np.uint8),
+        np.zeros(63, int),
+        (30, 20, 24),
+        (2, 2),
+        "same",
+        input_q=Q(0.02, 0),
+        weight_q=Q(0.01, 131),
+        output_q=Q(0.1, 5),
+        dtype="uint8",
+    )
     capture = rockchip.lower(layer)
     v = values_of(capture.jobs[0], capture.maps, raw=True)
     bits = int(np.float32(np.float32(0.02) * np.float32(0.01) / np.float32(0.1)).view(np.uint32))
-    want = {"CNA.CONV_CON2.FEATURE_GRAINS": 53, "CNA.DATA_SIZE0.DATAIN_WIDTH": 20, "CNA.DATA_SIZE1.DATAIN_CHANNEL": 32,
-            "CNA.DATA_SIZE1.DATAIN_CHANNEL_REAL": 23, "CNA.DATA_SIZE3.DATAOUT_ATOMICS": 150,
-            "CNA.WEIGHT_SIZE0.WEIGHT_BYTES": 9 * 32 * 64, "CNA.WEIGHT_SIZE2.WEIGHT_KERNELS": 64,
-            "CNA.CBUF_CON0.DATA_BANK": 1, "CNA.CBUF_CON0.WEIGHT_BANK": 11, "CNA.CBUF_CON1.DATA_ENTRIES": 10,
-            "CNA.PAD_CON0.PAD_TOP": 0, "CNA.DMA_CON1.LINE_STRIDE": 80, "CNA.DMA_CON2.SURF_STRIDE": 520,
-            "CNA.PAD_CON1.PAD_VALUE": 0xFFFF8080, "CORE.DATAOUT_SIZE_1.DATAOUT_CHANNEL": 63,
-            "DPU.DST_SURF_STRIDE.DST_SURF_STRIDE": 150, "DPU.DATA_CUBE_CHANNEL.ORIG_CHANNEL": 62,
-            "DPU.BS_OW_OP.OW_OP": 0x80 - 131 + 2 ** 16, "DPU.OUT_CVT_OFFSET.OUT_CVT_OFFSET": 5 - 0x80 + 2 ** 32,
-            "DPU.OUT_CVT_SCALE.OUT_CVT_SCALE": ((bits >> 9 & 0x7FFF) + 1) | 2 ** 14,
-            "DPU.OUT_CVT_SHIFT.OUT_CVT_SHIFT": 141 - (bits >> 23), "DPU.SURFACE_ADD.SURF_ADD": 300,
-            "DPU_RDMA.RDMA_BRDMA_CFG.BRDMA_DATA_USE": 1, "PC.OPERATION_ENABLE.OP_EN": 1,
-            "PC.OPERATION_ENABLE.RESERVED_0": 14}
+    want = {
+        "CNA.CONV_CON2.FEATURE_GRAINS": 53,
+        "CNA.DATA_SIZE0.DATAIN_WIDTH": 20,
+        "CNA.DATA_SIZE1.DATAIN_CHANNEL": 32,
+        "CNA.DATA_SIZE1.DATAIN_CHANNEL_REAL": 23,
+        "CNA.DATA_SIZE3.DATAOUT_ATOMICS": 150,
+        "CNA.WEIGHT_SIZE0.WEIGHT_BYTES": 9 * 32 * 64,
+        "CNA.WEIGHT_SIZE2.WEIGHT_KERNELS": 64,
+        "CNA.CBUF_CON0.DATA_BANK": 1,
+        "CNA.CBUF_CON0.WEIGHT_BANK": 11,
+        "CNA.CBUF_CON1.DATA_ENTRIES": 10,
+        "CNA.PAD_CON0.PAD_TOP": 0,
+        "CNA.DMA_CON1.LINE_STRIDE": 80,
+        "CNA.DMA_CON2.SURF_STRIDE": 520,
+        "CNA.PAD_CON1.PAD_VALUE": 0xFFFF8080,
+        "CORE.DATAOUT_SIZE_1.DATAOUT_CHANNEL": 63,
+        "DPU.DST_SURF_STRIDE.DST_SURF_STRIDE": 150,
+        "DPU.DATA_CUBE_CHANNEL.ORIG_CHANNEL": 62,
+        "DPU.BS_OW_OP.OW_OP": 0x80 - 131 + 2**16,
+        "DPU.OUT_CVT_OFFSET.OUT_CVT_OFFSET": 5 - 0x80 + 2**32,
+        "DPU.OUT_CVT_SCALE.OUT_CVT_SCALE": ((bits >> 9 & 0x7FFF) + 1) | 2**14,
+        "DPU.OUT_CVT_SHIFT.OUT_CVT_SHIFT": 141 - (bits >> 23),
+        "DPU.SURFACE_ADD.SURF_ADD": 300,
+        "DPU_RDMA.RDMA_BRDMA_CFG.BRDMA_DATA_USE": 1,
+        "PC.OPERATION_ENABLE.OP_EN": 1,
+        "PC.OPERATION_ENABLE.RESERVED_0": 14,
+    }
     assert {name: v[name] for name in want} == want
     assert len(capture.jobs[0].writes) == 108 + 18
 
 
 def test_biases_hold_what_the_zero_point_adds(rockchip: Target) -> None:
     random = np.random.RandomState(7)
-    layer = Conv2D(random.randint(0, 256, (5, 2, 2, 3)).astype(np.uint8), random.randint(-99, 99, 5), (4, 4, 3),
-                   input_q=Q(0.1, 40), weight_q=Q((0.1, 0.05, 0.1, 0.025, 0.1), 90), output_q=Q(1.0, 3), dtype="uint8")
-    want = [int(layer.bias[k]) - sum((int(w) - 90) * (40 - 128) for w in layer.weights[k].ravel()) for k in range(5)]
+    layer = Conv2D(
+        random.randint(0, 256, (5, 2, 2, 3)).astype(np.uint8),
+        random.randint(-99, 99, 5),
+        (4, 4, 3),
+        input_q=Q(0.1, 40),
+        weight_q=Q((0.1, 0.05, 0.1, 0.025, 0.1), 90),
+        output_q=Q(1.0, 3),
+        dtype="uint8",
+    )
+    want = [
+        int(layer.bias[k]) - sum((int(w) - 90) * (40 - 128) for w in layer.weights[k].ravel())
+        for k in range(5)
+    ]
     data = rockchip.lower(layer, chip="rv1106").buffers["biases"]
-    blocks = [np.frombuffer(data[at:at + 32], [("b", "<i4", 4), ("z", "<i2", 4), ("s", "<u2", 4)])[0] for at in (0, 32)]
+    blocks = [
+        np.frombuffer(data[at : at + 32], [("b", "<i4", 4), ("z", "<i2", 4), ("s", "<u2", 4)])[0]
+        for at in (0, 32)
+    ]
     assert [*blocks[0]["b"], blocks[1]["b"][0]] == want
     assert [*blocks[0]["z"], blocks[1]["z"][0]] == [128 - 90] * 5
     assert [*blocks[0]["s"], blocks[1]["s"][0]] == [16384, 8192, 16384, 4096, 16384]
@@ -267,9 +414,17 @@ def test_tasks_cover_every_row_once() -> None:
     for _ in range(300):
         height, kernel = int(random.randint(1, 900)), int(random.randint(1, 8))
         stride = int(random.randint(1, 4))
-        padding: Any = ("same", ((int(random.randint(3)), int(random.randint(3))), (0, 0)))[random.randint(2)]
+        padding: Any = ("same", ((int(random.randint(3)), int(random.randint(3))), (0, 0)))[
+            random.randint(2)
+        ]
         try:
-            conv = Conv2D(np.zeros((2, kernel, 1, 40), np.int8), np.zeros(2, int), (height, 60, 40), (stride, 1), padding)
+            conv = Conv2D(
+                np.zeros((2, kernel, 1, 40), np.int8),
+                np.zeros(2, int),
+                (height, 60, 40),
+                (stride, 1),
+                padding,
+            )
         except ValueError:
             continue
         tasks = plans.cut(conv)
@@ -290,8 +445,11 @@ def test_blocks_of_commands_follow_one_another(rockchip: Target) -> None:
     at, base = 0, capture.addresses["commands"]
     for n, job in enumerate(capture.jobs):
         words = commands.commands(capture.buffers["commands"][at:])
-        assert commands.writes_of(words[:len(job.writes)]) == list(job.writes)
-        last = [commands.Command(*reversed(words[i].item())) for i in range(len(job.writes), len(job.writes) + 4)]
+        assert commands.writes_of(words[: len(job.writes)]) == list(job.writes)
+        last = [
+            commands.Command(*reversed(words[i].item()))
+            for i in range(len(job.writes), len(job.writes) + 4)
+        ]
         at += -(-(len(job.writes) + 4) * 8 // 64) * 64
         more = n + 1 < len(capture.jobs)
         assert last[0].value == (base + at if more else 0)
@@ -304,7 +462,12 @@ def test_blocks_of_commands_follow_one_another(rockchip: Target) -> None:
 
 def test_sweep_is_what_its_recorder_makes() -> None:
     sweep = npulab.load_sweep(CAPTURES / "rockchip" / f"{NAME}.npz")
-    assert (sweep.target, sweep.chip, sweep.simulated, len(sweep)) == ("rockchip", "rk3588", True, LAYERS)
+    assert (sweep.target, sweep.chip, sweep.simulated, len(sweep)) == (
+        "rockchip",
+        "rk3588",
+        True,
+        LAYERS,
+    )
     for n in (0, 1, 57, LAYERS - 1):
         words_of_row, known = row(n)
         assert np.array_equal(sweep.words[n], words_of_row)
@@ -316,16 +479,27 @@ def test_sweep_is_what_its_recorder_makes() -> None:
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("name", "value", "tasks"), [("dump-x2", 2.0, 28), ("dump-+2", 3.0, 31)])
-def test_fp16_dumps_are_what_they_are(name: str, value: float, tasks: int, rockchip: Target) -> None:
+def test_fp16_dumps_are_what_they_are(
+    name: str, value: float, tasks: int, rockchip: Target
+) -> None:
     capture = npulab.load(shared(f"data/rknpu/phhusson_{name}.txt.gz"))
     found = npulab.check(capture)
     # every recorded output is compared and equal, but the layer is that of two of the dump's tasks
-    assert (found.verdict, found.compared, found.words, found.coefficients) == ("partly compared", 7225, True, True)
+    assert (found.verdict, found.compared, found.words, found.coefficients) == (
+        "partly compared",
+        7225,
+        True,
+        True,
+    )
     assert found.mismatches == 0
     assert f"{tasks - 2} of {tasks} tasks are in no layer that was lifted" in found.reason
     lifted = rockchip.lift(capture)
     conv, elements = lifted.layer.layers
-    assert (conv.input_shape, conv.weights.tolist(), elements.kind) == ((85, 85, 1), [[[[1.0]]]], "copy")
+    assert (conv.input_shape, conv.weights.tolist(), elements.kind) == (
+        (85, 85, 1),
+        [[[[1.0]]]],
+        "copy",
+    )
     assert (elements.scale, elements.bias) == ((2.0, 0.0) if value == 2 else (1.0, 2.0))
     assert set(lifted.x.ravel().tolist()) == {1.0}
     assert set(lifted.output.ravel().tolist()) == {value}
@@ -339,7 +513,9 @@ def test_fp16_dumps_are_what_they_are(name: str, value: float, tasks: int, rockc
 
 
 def test_explain_names_every_weight(rockchip: Target) -> None:
-    layer = Conv2D(np.arange(5 * 3 * 2 * 20).reshape(5, 3, 2, 20).astype(np.int8), np.zeros(5, int), (6, 6, 20))
+    layer = Conv2D(
+        np.arange(5 * 3 * 2 * 20).reshape(5, 3, 2, 20).astype(np.int8), np.zeros(5, int), (6, 6, 20)
+    )
     capture = rockchip.lower(layer)
     frame = npulab.explain(capture)
     assert frame.bits.sum() == 8 * len(capture.buffers["coefficients"])
@@ -351,27 +527,50 @@ def test_explain_names_every_weight(rockchip: Target) -> None:
     spatial = Conv2D(layer.weights[:1, ..., :20], np.zeros(20, int), (6, 6, 20), depthwise=True)
     named = npulab.explain(rockchip.lower(spatial)).query("kind == 'weight'")
     assert sorted(zip(named.channel, named.row, named.column, strict=True)) == sorted(
-        (c, y, x) for c in range(20) for y in range(3) for x in range(2))
+        (c, y, x) for c in range(20) for y in range(3) for x in range(2)
+    )
 
 
 # What is refused
 
 
 def small(**other: Any) -> Conv2D:
-    return Conv2D(**{"weights": np.ones((2, 3, 3, 4), np.int8), "bias": np.zeros(2, int), "input_shape": (5, 5, 4),
-                     **other})
+    return Conv2D(
+        **{
+            "weights": np.ones((2, 3, 3, 4), np.int8),
+            "bias": np.zeros(2, int),
+            "input_shape": (5, 5, 4),
+            **other,
+        }
+    )
 
 
-@pytest.mark.parametrize(("change", "words"), [
-    ({"dilation": (2, 2)}, r"got dilation \(2, 2\), allowed on this chip is \(1, 1\)"),
-    ({"activation": "relu6"}, "got activation 'relu6', allowed is None or 'relu'"),
-    ({"weight_q": Q((1.0, 2.0))}, "got weight_q with 2 scales, allowed on this chip is one"),
-    ({"weights": np.ones((1, 3, 3, 8), np.int8), "depthwise": True, "bias": np.zeros(8, int)},
-     "got 8 depthwise outputs of 4 channels, allowed is the same number"),
-    ({"input_q": Q(1.0, 200)}, "got input_q with zero point 200, allowed with int8 is -128 to 127"),
-    ({"dtype": "int16"}, "of int16, allowed is a Conv2D or FullyConnected of int8 or uint8"),
-    ({"padding": ((16, 0), (0, 0))}, "field PAD_TOP: got raw 16, allowed is 0 to 15"),
-    ({"weight_q": Q(2.0 ** 20)}, "ratio of scales: got 1.04858e.06, allowed with .* is a normal float32 below")])
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"dilation": (2, 2)}, r"got dilation \(2, 2\), allowed on this chip is \(1, 1\)"),
+        ({"activation": "relu6"}, "got activation 'relu6', allowed is None or 'relu'"),
+        ({"weight_q": Q((1.0, 2.0))}, "got weight_q with 2 scales, allowed on this chip is one"),
+        (
+            {
+                "weights": np.ones((1, 3, 3, 8), np.int8),
+                "depthwise": True,
+                "bias": np.zeros(8, int),
+            },
+            "got 8 depthwise outputs of 4 channels, allowed is the same number",
+        ),
+        (
+            {"input_q": Q(1.0, 200)},
+            "got input_q with zero point 200, allowed with int8 is -128 to 127",
+        ),
+        ({"dtype": "int16"}, "of int16, allowed is a Conv2D or FullyConnected of int8 or uint8"),
+        ({"padding": ((16, 0), (0, 0))}, "field PAD_TOP: got raw 16, allowed is 0 to 15"),
+        (
+            {"weight_q": Q(2.0**20)},
+            "ratio of scales: got 1.04858e.06, allowed with .* is a normal float32 below",
+        ),
+    ],
+)
 def test_layer_that_is_not_covered(change: dict[str, Any], words: str, rockchip: Target) -> None:
     with pytest.raises(ValueError, match=words):
         rockchip.lower(small(**change))
@@ -382,13 +581,21 @@ def test_what_is_asked_for_wrongly(rockchip: Target) -> None:
         rockchip.lower(small(), chip="rk1")
     with pytest.raises(LookupError, match=r"^features: got 'x', allowed are int32-output$"):
         rockchip.lower(small(), features=["x"])
-    with pytest.raises(LookupError, match=r"^addresses: got 'y', allowed are biases, coefficients, "):
+    with pytest.raises(
+        LookupError, match=r"^addresses: got 'y', allowed are biases, coefficients, "
+    ):
         rockchip.lower(small(), addresses={"y": 0})
-    with pytest.raises(ValueError, match=r"^addresses: got input 8, allowed is a multiple of 16 within 32 bits$"):
+    with pytest.raises(
+        ValueError, match=r"^addresses: got input 8, allowed is a multiple of 16 within 32 bits$"
+    ):
         rockchip.lower(small(), addresses={"input": 8})
-    with pytest.raises(ValueError, match=r"^x: got shape \(5, 5, 4\) uint8, allowed is \(5, 5, 4\) of int8$"):
+    with pytest.raises(
+        ValueError, match=r"^x: got shape \(5, 5, 4\) uint8, allowed is \(5, 5, 4\) of int8$"
+    ):
         rockchip.lower(small(), x=np.zeros((5, 5, 4), np.uint8))
-    with pytest.raises(ValueError, match="allowed is a 1x1 layer over one column without bias, zero points and"):
+    with pytest.raises(
+        ValueError, match="allowed is a 1x1 layer over one column without bias, zero points and"
+    ):
         rockchip.lower(small(), features=["int32-output"])
 
 
@@ -396,27 +603,56 @@ def changed(capture: npulab.Capture, **fields: int) -> npulab.Capture:
     return capture.with_fields(**{name.replace("__", "."): value for name, value in fields.items()})
 
 
-@pytest.mark.parametrize(("fields", "words"), [
-    ({"CNA__WEIGHT_SIZE2__WEIGHT_KERNELS": 0}, r"WEIGHT_KERNELS is 0$"),
-    ({"CNA__CONV_CON3__CONV_X_STRIDE": 0}, r"CONV_X_STRIDE is 0$"),
-    ({"CNA__CONV_CON1__DECONV": 1}, r"DECONV is 1, the simulated unit knows 0 only$"),
-    ({"CNA__WEIGHT_SIZE0__WEIGHT_BYTES": 16}, r"weights: 16 bytes end before the kernels do$"),
-    ({"CNA__FEATURE_DATA_ADDR__FEATURE_BASE_ADDR": 0x1000}, r"input: reads 80 bytes at 0x1000, which no buffer holds$"),
-    ({"CNA__DATA_SIZE1__DATAIN_CHANNEL": 65535, "CNA__DATA_SIZE0__DATAIN_HEIGHT": 2047}, "does not fit the simulated"),
-    ({"DPU__DATA_CUBE_CHANNEL__ORIG_CHANNEL": 8000}, "biases: reads 32004 bytes at ")])
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"CNA__WEIGHT_SIZE2__WEIGHT_KERNELS": 0}, r"WEIGHT_KERNELS is 0$"),
+        ({"CNA__CONV_CON3__CONV_X_STRIDE": 0}, r"CONV_X_STRIDE is 0$"),
+        ({"CNA__CONV_CON1__DECONV": 1}, r"DECONV is 1, the simulated unit knows 0 only$"),
+        ({"CNA__WEIGHT_SIZE0__WEIGHT_BYTES": 16}, r"weights: 16 bytes end before the kernels do$"),
+        (
+            {"CNA__FEATURE_DATA_ADDR__FEATURE_BASE_ADDR": 0x1000},
+            r"input: reads 80 bytes at 0x1000, which no buffer holds$",
+        ),
+        (
+            {"CNA__DATA_SIZE1__DATAIN_CHANNEL": 65535, "CNA__DATA_SIZE0__DATAIN_HEIGHT": 2047},
+            "does not fit the simulated",
+        ),
+        ({"DPU__DATA_CUBE_CHANNEL__ORIG_CHANNEL": 8000}, "biases: reads 32004 bytes at "),
+    ],
+)
 def test_device_hangs(fields: dict[str, int], words: str, rockchip: Target) -> None:
     capture = rockchip.lower(small(), x=np.zeros((5, 5, 4), np.int8))
     with pytest.raises(Hang, match=words):
         rockchip.simulate(changed(capture, **fields))
 
 
-@pytest.mark.parametrize(("fields", "words"), [
-    ({"CNA__WEIGHT_SIZE0__WEIGHT_BYTES": 16}, "WEIGHT_BYTES: got 16 for 2 outputs of 4 channels, allowed with weights of "),
-    ({"CNA__CONV_CON1__CONV_MODE": 2}, r"got CNA.CONV_CON1.CONV_MODE 2, allowed is 0 or 3$"),
-    ({"CORE__CLIP_TRUNCATE__CLIP_TRUNCATE": 3}, r"got CORE.CLIP_TRUNCATE.CLIP_TRUNCATE 3, allowed is 0$"),
-    ({"DPU__OUT_CVT_SCALE__OUT_CVT_SCALE": 7}, "got DPU.OUT_CVT_SCALE.OUT_CVT_SCALE 7, allowed is 16384 to 32768"),
-    ({"DPU__DATA_CUBE_WIDTH__WIDTH": 9}, r"got DPU.DATA_CUBE_WIDTH.WIDTH 9 and CORE.DATAOUT_SIZE_0.DATAOUT_WIDTH 2, "),
-    ({"CNA__DCOMP_ADDR0__DECOMPRESS_ADDR0": 16}, "buffer 'coefficients' has 288 bytes from 0xc0000000 on, its words say ")])
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        (
+            {"CNA__WEIGHT_SIZE0__WEIGHT_BYTES": 16},
+            "WEIGHT_BYTES: got 16 for 2 outputs of 4 channels, allowed with weights of ",
+        ),
+        ({"CNA__CONV_CON1__CONV_MODE": 2}, r"got CNA.CONV_CON1.CONV_MODE 2, allowed is 0 or 3$"),
+        (
+            {"CORE__CLIP_TRUNCATE__CLIP_TRUNCATE": 3},
+            r"got CORE.CLIP_TRUNCATE.CLIP_TRUNCATE 3, allowed is 0$",
+        ),
+        (
+            {"DPU__OUT_CVT_SCALE__OUT_CVT_SCALE": 7},
+            "got DPU.OUT_CVT_SCALE.OUT_CVT_SCALE 7, allowed is 16384 to 32768",
+        ),
+        (
+            {"DPU__DATA_CUBE_WIDTH__WIDTH": 9},
+            r"got DPU.DATA_CUBE_WIDTH.WIDTH 9 and CORE.DATAOUT_SIZE_0.DATAOUT_WIDTH 2, ",
+        ),
+        (
+            {"CNA__DCOMP_ADDR0__DECOMPRESS_ADDR0": 16},
+            "buffer 'coefficients' has 288 bytes from 0xc0000000 on, its words say ",
+        ),
+    ],
+)
 def test_words_that_make_no_layer(fields: dict[str, int], words: str, rockchip: Target) -> None:
     capture = changed(rockchip.lower(small(), x=np.zeros((5, 5, 4), np.int8)), **fields)
     with pytest.raises(ValueError, match=words):
@@ -441,8 +677,16 @@ def test_mutated_words_are_refused_in_a_sentence(rockchip: Target) -> None:
 def test_lanes_and_addresses_are_free(rockchip: Target) -> None:
     """Buffers anywhere, outputs of a unit beside them: the device goes by addresses alone."""
     layer, x = random_layer(12, "rk3588")
-    where = {"input": 0x10000, "coefficients": 0x20000, "biases": 0x30000, "output": 0x40000, "commands": 0x50000}
-    one, other = (Simulated().record(rockchip.lower(layer, x=x, addresses=a)) for a in (where, None))
+    where = {
+        "input": 0x10000,
+        "coefficients": 0x20000,
+        "biases": 0x30000,
+        "output": 0x40000,
+        "commands": 0x50000,
+    }
+    one, other = (
+        Simulated().record(rockchip.lower(layer, x=x, addresses=a)) for a in (where, None)
+    )
     assert one.buffers["output"] == other.buffers["output"]
     assert one.addresses == where
     assert npulab.check(one).verdict == "equal"

@@ -44,22 +44,38 @@ def case(name: str) -> dict[str, Any]:
 
 def matrix(rows: int) -> tuple[bytes, bytes]:
     """Commands of two blocks, the second one behind a gap, and their two task records."""
-    first = [Command.to(0x1070, 0x1000), Command.to(0x1110, 0x2000), Command.to(0x4020, 0x3000 + rows)]
+    first = [
+        Command.to(0x1070, 0x1000),
+        Command.to(0x1110, 0x2000),
+        Command.to(0x4020, 0x3000 + rows),
+    ]
     second = [Command.to(0x5018, 0x3000), Command.to(0x4020, 0x4000)]
     base, gap = 0xFFC60000, bytes(64 - 8 * (3 + 4))
-    blob = commands.stream([*first, *commands.block_end(0x0D, base + 64, 2 + 4)]) + gap \
+    blob = (
+        commands.stream([*first, *commands.block_end(0x0D, base + 64, 2 + 4)])
+        + gap
         + commands.stream([*second, *commands.block_end(0x18)])
-    records = [tasks.Task(0, 1, 0x0D, 0x300, 0x1FFFF, 0, 3, 0, base), tasks.Task(0, 2, 0x18, 0x300, 0x1FFFF, 0x300, 2, 8, base + 64)]
-    return blob + bytes(PAGE - len(blob)), b"".join(one.job.words.tobytes() for one in records) + bytes(PAGE - 80)
+    )
+    records = [
+        tasks.Task(0, 1, 0x0D, 0x300, 0x1FFFF, 0, 3, 0, base),
+        tasks.Task(0, 2, 0x18, 0x300, 0x1FFFF, 0x300, 2, 8, base + 64),
+    ]
+    return blob + bytes(PAGE - len(blob)), b"".join(
+        one.job.words.tobytes() for one in records
+    ) + bytes(PAGE - 80)
 
 
-def text_of(*buffers: bytes, before: str = "drm name is rknpu\n", behind: str = "[0] -118768\n\tffc60000\n") -> str:
+def text_of(
+    *buffers: bytes, before: str = "drm name is rknpu\n", behind: str = "[0] -118768\n\tffc60000\n"
+) -> str:
     """A dump of GEM buffers."""
     out = before
     for number, data in enumerate(buffers, 1):
         out += f"gem open got 0 {number} {len(data)}\nmmap returned 0x420b90\nGem {number}\n"
         words = [f"{int(word):08x}" for word in np.frombuffer(data, "<u4")]
-        out += "".join(f"[{4 * n:08x}] = {' '.join(words[n:n + 4])}\n" for n in range(0, len(words), 4))
+        out += "".join(
+            f"[{4 * n:08x}] = {' '.join(words[n : n + 4])}\n" for n in range(0, len(words), 4)
+        )
     return out + behind
 
 
@@ -88,25 +104,53 @@ def test_tables_say_only_what_has_a_source() -> None:
 
 
 def test_targets_are_those_of_the_table() -> None:
-    assert {name: facts.OWNERS[at // facts.RANGE] for name, at in (
-        ("PC", 0x8), ("CNA", 0x1070), ("CORE", 0x3030), ("DPU", 0x4020), ("DPU_RDMA", 0x5018), ("PPU", 0x6070),
-        ("PPU_RDMA", 0x701C))} == {"PC": 0x100, "CNA": 0x200, "CORE": 0x800, "DPU": 0x1000, "DPU_RDMA": 0x2000, "PPU": 0x4000,
-                                   "PPU_RDMA": 0x8000}
-    refused(lambda: Command.to(0x8000, 1), "register: got 0x8000")  # DDMA: its id has more bits than a word has room for
+    assert {
+        name: facts.OWNERS[at // facts.RANGE]
+        for name, at in (
+            ("PC", 0x8),
+            ("CNA", 0x1070),
+            ("CORE", 0x3030),
+            ("DPU", 0x4020),
+            ("DPU_RDMA", 0x5018),
+            ("PPU", 0x6070),
+            ("PPU_RDMA", 0x701C),
+        )
+    } == {
+        "PC": 0x100,
+        "CNA": 0x200,
+        "CORE": 0x800,
+        "DPU": 0x1000,
+        "DPU_RDMA": 0x2000,
+        "PPU": 0x4000,
+        "PPU_RDMA": 0x8000,
+    }
+    refused(
+        lambda: Command.to(0x8000, 1), "register: got 0x8000"
+    )  # DDMA: its id has more bits than a word has room for
     refused(lambda: Command.to(0x2000, 1), "0x4000")
-    refused(lambda: Command(1, 2 ** 32, 3).bytes, "16, 32 and 16 bits")
+    refused(lambda: Command(1, 2**32, 3).bytes, "16, 32 and 16 bits")
 
 
 # Command words
 
 
-@given(st.lists(st.tuples(st.integers(0, 2 ** 16 - 1), st.integers(0, 2 ** 32 - 1), st.integers(0, 2 ** 16 - 1)), max_size=20))
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 2**16 - 1), st.integers(0, 2**32 - 1), st.integers(0, 2**16 - 1)),
+        max_size=20,
+    )
+)
 def test_command_words_as_the_formula_has_them(some: list[tuple[int, int, int]]) -> None:
     data = commands.stream(Command(*one) for one in some)
-    assert data == b"".join((target * 2 ** 48 + value * 2 ** 16 + register).to_bytes(8, "little") for target, value, register in some)
+    assert data == b"".join(
+        (target * 2**48 + value * 2**16 + register).to_bytes(8, "little")
+        for target, value, register in some
+    )
     words = commands.commands(data)
     assert [(int(one["target"]), int(one["value"]), int(one["register"])) for one in words] == some
-    assert [Command(*reversed(word)) for word in np.frombuffer(data, commands.WORDS).tolist()] == [Command(*one) for one in some]
+    assert [Command(*reversed(word)) for word in np.frombuffer(data, commands.WORDS).tolist()] == [
+        Command(*one) for one in some
+    ]
     slow = [(register, value) for target, value, register in some if _writes(target, register)]
     assert commands.writes(np.frombuffer(data, "<u4")) == slow
 
@@ -115,23 +159,38 @@ def _writes(target: int, register: int) -> bool:
     """Whether a word writes a register, one by one."""
     if (target, register) == (0x81, 8):
         return True
-    unit = {0: 0x100, 1: 0x200, 3: 0x800, 4: 0x1000, 5: 0x2000, 6: 0x4000, 7: 0x8000}.get(register // 0x1000)
+    unit = {0: 0x100, 1: 0x200, 3: 0x800, 4: 0x1000, 5: 0x2000, 6: 0x4000, 7: 0x8000}.get(
+        register // 0x1000
+    )
     return target == (unit or -2) + 1 and register % 4 == 0
 
 
 def test_a_rest_that_is_no_command_is_refused() -> None:
-    refused(lambda: commands.commands(bytes(20), "x.bin"), "x.bin: got 20 bytes, the last 4 from byte 0x10 on")
+    refused(
+        lambda: commands.commands(bytes(20), "x.bin"),
+        "x.bin: got 20 bytes, the last 4 from byte 0x10 on",
+    )
     assert commands.writes(np.array([0, 0, 5], np.uint32)) == []
 
 
 # Task records
 
 
-@given(st.builds(tasks.Task, *[st.integers(0, 2 ** 32 - 1)] * 8, st.integers(0, 2 ** 64 - 1)))
+@given(st.builds(tasks.Task, *[st.integers(0, 2**32 - 1)] * 8, st.integers(0, 2**64 - 1)))
 def test_task_records_come_back(task: tasks.Task) -> None:
     words = np.frombuffer(task.job.words.tobytes(), "<u4")
-    assert words.tolist() == [task.flags, task.op_index, task.enable_mask, task.interrupt_mask, task.interrupt_clear, task.interrupt_status,
-                              task.commands, task.command_offset, task.command_address % 2 ** 32, task.command_address // 2 ** 32]
+    assert words.tolist() == [
+        task.flags,
+        task.op_index,
+        task.enable_mask,
+        task.interrupt_mask,
+        task.interrupt_clear,
+        task.interrupt_status,
+        task.commands,
+        task.command_offset,
+        task.command_address % 2**32,
+        task.command_address // 2**32,
+    ]
     values = facts.TABLES["TASK"].decode(task.job.words)
     assert values == {name: getattr(task, name) for name in values}
     if task.plausible:
@@ -141,8 +200,13 @@ def test_task_records_come_back(task: tasks.Task) -> None:
 def test_records_that_can_be_none_are_refused_with_their_byte() -> None:
     good = tasks.tasks(matrix(0)[1])
     assert [one.commands for one in good] == [3, 2]
-    refused(lambda: tasks.tasks(good[0].job.words.tobytes() + b"\1" * 40, "x"), "x: task 1 at byte 0x28")
-    refused(lambda: tasks.tasks(good[0].job.words.tobytes() + b"\1" * 30, "x"), "x: task 1 at byte 0x28: got 30 bytes")
+    refused(
+        lambda: tasks.tasks(good[0].job.words.tobytes() + b"\1" * 40, "x"), "x: task 1 at byte 0x28"
+    )
+    refused(
+        lambda: tasks.tasks(good[0].job.words.tobytes() + b"\1" * 30, "x"),
+        "x: task 1 at byte 0x28: got 30 bytes",
+    )
 
 
 # The dumps of boards, as cases.json and the facts have them
@@ -155,7 +219,11 @@ def test_dump_holds_what_its_case_says(name: str) -> None:
     assert (capture.target, capture.chip, capture.provenance) == ("rockchip", "rk3588", "board")
     assert len(capture.jobs) == known["tasks"]
     assert len(capture.jobs[0].writes) == known["task0_words"]
-    records = [facts.TABLES["TASK"].decode(job.start.start.words) for job in capture.jobs if job.start and job.start.start]
+    records = [
+        facts.TABLES["TASK"].decode(job.start.start.words)
+        for job in capture.jobs
+        if job.start and job.start.start
+    ]
     assert len(records) == known["tasks"]
     assert [one["commands"] for one in records] == [len(job.writes) for job in capture.jobs]
     assert {one["enable_mask"] for one in records} == {0x0D, 0x18}
@@ -166,18 +234,24 @@ def test_dump_holds_what_its_case_says(name: str) -> None:
     for job in capture.jobs:
         end = dict(job.start.writes)  # type: ignore[union-attr]
         amount = commands.next_amount(blocks[end[0x10]] + 4) if 0x10 in end else 0
-        assert end[0x14] % 2 ** 16 == amount
+        assert end[0x14] % 2**16 == amount
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_command_word_is_spoken_for(name: str) -> None:
-    """Zeros apart, every word of the buffer belongs to a job or is the word that writes no register."""
+    """Zeros apart, every word of the buffer belongs to a job or is the word that writes no
+    register.
+    """
     capture = npulab.load(dump(name))
     words = commands.commands(capture.buffers["commands"])
     used = words[words.view("<u8") != 0]
     written = sum(len(job.writes) + len(job.start.writes) for job in capture.jobs if job.start)
     assert len(used) == written + int(np.sum(used["target"] == commands.SYNC))
-    listed = [one for job in capture.jobs for one in (*job.writes, *(job.start.writes if job.start else ()))]
+    listed = [
+        one
+        for job in capture.jobs
+        for one in (*job.writes, *(job.start.writes if job.start else ()))
+    ]
     assert commands.writes(np.frombuffer(capture.buffers["commands"], "<u4")) == listed
 
 
@@ -188,38 +262,67 @@ def test_every_field_is_named_or_reserved(name: str) -> None:
     assert set(rows.block) == {"PC", "CNA", "CORE", "DPU", "DPU_RDMA", "TASK"}
     assert not rows.field.str.fullmatch(r"(w\d+|w?0x[0-9a-f]+)_\d+_\d+").any()
     used = rows[rows.field.str.startswith("RESERVED") & (rows.raw != 0)]
-    assert {(row.block, row.register): set(used[(used.block == row.block) & (used.register == row.register)].raw) for row in used.itertuples()} == {
-        ("PC", "OPERATION_ENABLE"): {0x0D // 2, 0x18 // 2}, ("PC", "REGISTER_AMOUNTS"): {1, 2}, ("CNA", "S_POINTER"): {2 ** 11, 2 ** 12},
-        ("CORE", "S_POINTER"): {2 ** 11, 2 ** 12}, ("CNA", "CONV_CON2"): {2 ** 4, 2 ** 5}}
+    assert {
+        (row.block, row.register): set(
+            used[(used.block == row.block) & (used.register == row.register)].raw
+        )
+        for row in used.itertuples()
+    } == {
+        ("PC", "OPERATION_ENABLE"): {0x0D // 2, 0x18 // 2},
+        ("PC", "REGISTER_AMOUNTS"): {1, 2},
+        ("CNA", "S_POINTER"): {2**11, 2**12},
+        ("CORE", "S_POINTER"): {2**11, 2**12},
+        ("CNA", "CONV_CON2"): {2**4, 2**5},
+    }
     registers = npulab.target("rockchip").registers
-    assert all(registers[f"{row.block}.{row.register}.RESERVED_0"].evidence == "PH" for row in used.itertuples())
+    assert all(
+        registers[f"{row.block}.{row.register}.RESERVED_0"].evidence == "PH"
+        for row in used.itertuples()
+    )
 
 
-@pytest.mark.parametrize(("name", "starts"), [("x2", [0, 5, 10, 15, 20, 21, 26, 27]), ("+2", [0, 5, 10, 15, 20, 22, 27, 29])])
+@pytest.mark.parametrize(
+    ("name", "starts"),
+    [("x2", [0, 5, 10, 15, 20, 21, 26, 27]), ("+2", [0, 5, 10, 15, 20, 22, 27, 29])],
+)
 def test_the_model_is_there_for_one_two_and_three_cores(name: str, starts: list[int]) -> None:
-    """The whole layer for each of three cores, halves for two, thirds for three: bits that the XML calls reserved say it."""
-    tasks_of = {n: dict(job.writes) for n, job in enumerate(npulab.load(dump(name)).jobs) if 0x1004 in dict(job.writes)}
+    """The whole layer for each of three cores, halves for two, thirds for three: bits that the
+    XML calls reserved say it.
+    """
+    tasks_of = {
+        n: dict(job.writes)
+        for n, job in enumerate(npulab.load(dump(name)).jobs)
+        if 0x1004 in dict(job.writes)
+    }
     assert [*tasks_of] == starts
     assert [one[0x1004] >> 28 for one in tasks_of.values()] == [0, 1, 2, 0, 1, 0, 1, 2]
     assert [one[0x1010] >> 28 for one in tasks_of.values()] == [0, 0, 0, 1, 1, 2, 2, 2]
-    assert [one[0x1020] % 2 ** 16 for one in tasks_of.values()] == [85, 85, 85, 43, 42, 29, 28, 28]
+    assert [one[0x1020] % 2**16 for one in tasks_of.values()] == [85, 85, 85, 43, 42, 29, 28, 28]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_tensors_lie_where_the_registers_say(name: str) -> None:
     known, capture = case(name), npulab.load(dump(name))
     assert list(capture.buffers) == ["coefficients", "commands", "tasks", "work", "input", "output"]
-    x = np.frombuffer(capture.buffers["input"], "<f2", known["rows"] * INPUT_PITCH).reshape(known["rows"], INPUT_PITCH)
+    x = np.frombuffer(capture.buffers["input"], "<f2", known["rows"] * INPUT_PITCH).reshape(
+        known["rows"], INPUT_PITCH
+    )
     assert known["input_line_pixels"] == INPUT_PITCH
-    assert (x[:, :known["width"]] == known["input_value"]).all()
-    assert (x[:, known["width"]:] != known["input_value"]).any()
+    assert (x[:, : known["width"]] == known["input_value"]).all()
+    assert (x[:, known["width"] :] != known["input_value"]).any()
     pixels = known["rows"] * known["width"]
     output = np.frombuffer(capture.buffers["output"], "<f2", pixels * PIXEL).reshape(pixels, PIXEL)
     assert (output[:, 0] == known["output_value"]).all()
-    assert np.count_nonzero(np.frombuffer(capture.buffers["output"], "<f2")) == known["output_nonzero"] == pixels
+    assert (
+        np.count_nonzero(np.frombuffer(capture.buffers["output"], "<f2"))
+        == known["output_nonzero"]
+        == pixels
+    )
     middle = dict(capture.jobs[0].writes)[0x4020] - capture.addresses["work"]
     assert middle == known["intermediate_first_byte"]
-    between = np.frombuffer(capture.buffers["work"], "<f2", pixels * PIXEL, middle).reshape(pixels, PIXEL)
+    between = np.frombuffer(capture.buffers["work"], "<f2", pixels * PIXEL, middle).reshape(
+        pixels, PIXEL
+    )
     assert (between[:, 0] == known["intermediate_value"]).all()
     weights = dict(capture.jobs[0].writes)[0x1110] - capture.addresses["coefficients"]
     assert np.frombuffer(capture.buffers["coefficients"], "<f2", 1, weights)[0] == 1.0
@@ -227,7 +330,7 @@ def test_tensors_lie_where_the_registers_say(name: str) -> None:
         values = dict(job.writes)
         if 0x1070 in values:
             assert 0 <= values[0x1070] - capture.addresses["input"] < len(capture.buffers["input"])
-            assert values[0x1020] // 2 ** 16 == INPUT_PITCH
+            assert values[0x1020] // 2**16 == INPUT_PITCH
 
 
 def test_plain_texts_are_as_packed_ones(tmp_path: Path) -> None:
@@ -239,7 +342,13 @@ def test_plain_texts_are_as_packed_ones(tmp_path: Path) -> None:
 def test_commands_and_record_of_the_matmul_are_one_capture(folder: Path) -> None:
     with pytest.warns(UserWarning, match="wtwver_gem2_regdump.bin: no command has the flag 0x01"):
         found = npulab.load_all(folder)
-    assert found.names == ["phhusson_dump-+2", "phhusson_dump-x2", "wtwver_gem2_regdump", "wtwver_matmul_int8", "wtwver_gem1_regdump"]
+    assert found.names == [
+        "phhusson_dump-+2",
+        "phhusson_dump-x2",
+        "wtwver_gem2_regdump",
+        "wtwver_matmul_int8",
+        "wtwver_gem1_regdump",
+    ]
     matmul = found["wtwver_matmul_int8"]
     assert len(matmul.jobs) == 1
     assert len(matmul.jobs[0].writes) == 108
@@ -248,20 +357,31 @@ def test_commands_and_record_of_the_matmul_are_one_capture(folder: Path) -> None
     assert facts.TABLES["TASK"].decode(record.words)["commands"] == 108
     assert matmul.addresses == {"commands": 0xFFFEB000}
     values = matmul.values
-    assert [values[name] for name in ("DATAIN_WIDTH", "DATAIN_HEIGHT", "DATAIN_CHANNEL", "WEIGHT_KERNELS", "WEIGHT_BYTES")] == [1, 4, 32, 32, 1024]
+    assert [
+        values[name]
+        for name in (
+            "DATAIN_WIDTH",
+            "DATAIN_HEIGHT",
+            "DATAIN_CHANNEL",
+            "WEIGHT_KERNELS",
+            "WEIGHT_BYTES",
+        )
+    ] == [1, 4, 32, 32, 1024]
     assert not matmul.fields.field.str.fullmatch(r"(w\d+|w?0x[0-9a-f]+)_\d+_\d+").any()
     assert [len(job.words) for job in found["wtwver_gem1_regdump"].jobs] == [10] * 9
     assert [len(job.writes) for job in found["wtwver_gem2_regdump"].jobs] == [71, 71, 70]
 
 
-def test_captures_are_kept_as_they_are(folder: Path, tmp_path: Path, run: Any) -> None:  # noqa: F811
+def test_captures_are_kept_as_they_are(folder: Path, tmp_path: Path, run: Any) -> None:
     capture = npulab.load(dump("+2"))
     again = npulab.load(npulab.save(capture, tmp_path / capture.name))
     assert again == capture
     assert run("import", folder / "wtwver_matmul_int8_regcmd.bin", tmp_path / "cases")[0] == 0
     kept = npulab.load(tmp_path / "cases" / "wtwver_matmul_int8_regcmd")
     assert kept.jobs == npulab.load(folder / "wtwver_matmul_int8_regcmd.bin").jobs
-    status, lines, _ = run("show", tmp_path / "cases" / "wtwver_matmul_int8_regcmd", "--field", "DATAIN_*")
+    status, lines, _ = run(
+        "show", tmp_path / "cases" / "wtwver_matmul_int8_regcmd", "--field", "DATAIN_*"
+    )
     assert status == 0
     assert any("DATA_SIZE0" in line for line in lines)
 
@@ -282,9 +402,14 @@ def test_small_text_is_read(tmp_path: Path) -> None:
     capture = npulab.load(path)
     assert list(capture.buffers) == ["gem1", "commands", "tasks", "gem4"]
     assert capture.addresses == {"commands": 0xFFC60000}
-    assert [job.writes for job in capture.jobs] == [((0x1070, 0x1000), (0x1110, 0x2000), (0x4020, 0x3000)),
-                                                    ((0x5018, 0x3000), (0x4020, 0x4000))]
-    assert [job.start.writes for job in capture.jobs if job.start] == [((0x10, 0xFFC60040), (0x14, 2), (0x8, 0x0D)), ((0x14, 0), (0x8, 0x18))]
+    assert [job.writes for job in capture.jobs] == [
+        ((0x1070, 0x1000), (0x1110, 0x2000), (0x4020, 0x3000)),
+        ((0x5018, 0x3000), (0x4020, 0x4000)),
+    ]
+    assert [job.start.writes for job in capture.jobs if job.start] == [
+        ((0x10, 0xFFC60040), (0x14, 2), (0x8, 0x0D)),
+        ((0x14, 0), (0x8, 0x18)),
+    ]
 
 
 def test_commands_may_begin_behind_others(tmp_path: Path) -> None:
@@ -297,22 +422,52 @@ def test_commands_may_begin_behind_others(tmp_path: Path) -> None:
     assert len(capture.jobs) == 2
 
 
-@pytest.mark.parametrize(("old", "new", "said"), [
-    ("Gem 2\n", "Gem 1\n", "line 11: got Gem 1 a second time"), ("Gem 3\n", "Gem 9\n", "got Gem 9 without its size"),
-    ("gem open got 0 1 64", "gem open got 0 1 68", "line 9: Gem 1: got 64 bytes up to there, allowed are the 68"),
-    ("gem open got 0 1 64", "gem open got 0 1 60", "line 8: Gem 1: got more than the 60 bytes"),
-    ("gem open got 0 1 64", "gem open got 0 1 66", "line 4: Gem 1: got 66 bytes"),
-    ("gem open got 0 1 64", "gem open got 0 1 999999999", "999999999 bytes"),
-    ("[00000010] = 13121110", "[00000020] = 13121110", "line 6: Gem 1: got offset 00000020, allowed is 00000010"),
-    ("[00000010] = 13121110", "[00000010] = 1312111", "line 6: Gem 1: got '[00000010] = 1312111 "),
-    ("0000000d 00000300", "0000000d 00000000", "none with task records"),
-    ("00000018 00000300", "00000018 00000000", "Gem 3: task 1 at byte 0x28"),
-    ("00000003 00000000\n", "0000f003 00000000\n", "Gem 3: task 0: got 61443 commands from 0xffc60000 on, allowed are those that Gem 2 has room for, 512"),
-    ("00000003 00000000\n", "000f0003 00000000\n", "none with task records"),
-    ("10001070 02010000", "10001070 08010000", "line 12: Gem 2: task 0: command at byte 0x0: got target 0x0801 and register 0x1070"),
-    ("30005018 20010000", "30005018 20020000", "line 16: Gem 2: task 1: command at byte 0x40: got target 0x2002 and register 0x5018"),
-])
-def test_broken_texts_are_refused_with_their_line(old: str, new: str, said: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("Gem 2\n", "Gem 1\n", "line 11: got Gem 1 a second time"),
+        ("Gem 3\n", "Gem 9\n", "got Gem 9 without its size"),
+        (
+            "gem open got 0 1 64",
+            "gem open got 0 1 68",
+            "line 9: Gem 1: got 64 bytes up to there, allowed are the 68",
+        ),
+        ("gem open got 0 1 64", "gem open got 0 1 60", "line 8: Gem 1: got more than the 60 bytes"),
+        ("gem open got 0 1 64", "gem open got 0 1 66", "line 4: Gem 1: got 66 bytes"),
+        ("gem open got 0 1 64", "gem open got 0 1 999999999", "999999999 bytes"),
+        (
+            "[00000010] = 13121110",
+            "[00000020] = 13121110",
+            "line 6: Gem 1: got offset 00000020, allowed is 00000010",
+        ),
+        (
+            "[00000010] = 13121110",
+            "[00000010] = 1312111",
+            "line 6: Gem 1: got '[00000010] = 1312111 ",
+        ),
+        ("0000000d 00000300", "0000000d 00000000", "none with task records"),
+        ("00000018 00000300", "00000018 00000000", "Gem 3: task 1 at byte 0x28"),
+        (
+            "00000003 00000000\n",
+            "0000f003 00000000\n",
+            "Gem 3: task 0: got 61443 commands from 0xffc60000 on, allowed are those that Gem 2 has room for, 512",
+        ),
+        ("00000003 00000000\n", "000f0003 00000000\n", "none with task records"),
+        (
+            "10001070 02010000",
+            "10001070 08010000",
+            "line 12: Gem 2: task 0: command at byte 0x0: got target 0x0801 and register 0x1070",
+        ),
+        (
+            "30005018 20010000",
+            "30005018 20020000",
+            "line 16: Gem 2: task 1: command at byte 0x40: got target 0x2002 and register 0x5018",
+        ),
+    ],
+)
+def test_broken_texts_are_refused_with_their_line(
+    old: str, new: str, said: str, tmp_path: Path
+) -> None:
     text = small()
     assert old in text
     path = tmp_path / "run.txt"
@@ -326,16 +481,22 @@ def test_broken_commands_are_refused_with_their_byte(tmp_path: Path) -> None:
     path.write_bytes(good)
     assert [len(job.writes) for job in npulab.load(path).jobs] == [3, 2]
     path.write_bytes(good[:8] + Command(0x0301, 7, 0x1070).bytes + good[16:])
-    refused(lambda: npulab.load(path), f"{path}: command at byte 0x8: got target 0x0301 and register 0x1070")
+    refused(
+        lambda: npulab.load(path),
+        f"{path}: command at byte 0x8: got target 0x0301 and register 0x1070",
+    )
     path.write_bytes(good[:-3])
     refused(lambda: npulab.load(path), f"{path}: got 109 bytes, the last 5 from byte 0x68 on")
-    path.write_bytes(good + bytes(2 ** 21))
+    path.write_bytes(good + bytes(2**21))
     refused(lambda: npulab.load(path), "allowed are 2097152")
 
 
 def test_tasks_that_share_commands_without_end_are_refused() -> None:
     one = tasks.Task(0, 1, 0x0D, 0x300, 0x1FFFF, 0, 65535, 0, 0xFFC60000)
-    refused(lambda: tasks.tasks(one.job.words.tobytes() * 5, "x"), "x: got 5 tasks of 327675 commands together, at most 262144 are allowed")
+    refused(
+        lambda: tasks.tasks(one.job.words.tobytes() * 5, "x"),
+        "x: got 5 tasks of 327675 commands together, at most 262144 are allowed",
+    )
 
 
 def test_texts_cut_short_are_refused(tmp_path: Path) -> None:
@@ -345,24 +506,38 @@ def test_texts_cut_short_are_refused(tmp_path: Path) -> None:
         path.write_text(text[:cut])
         refused(lambda: npulab.load(path), str(path))
     packed = gzip.compress(text.encode())
-    path.write_bytes(packed[:len(packed) // 2])
+    path.write_bytes(packed[: len(packed) // 2])
     refused(lambda: npulab.load(path), "gzip file that is broken")
 
 
-def test_lines_without_end_and_bombs_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_without_end_and_bombs_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(gems, "MOST_OTHERS", 10000)
     monkeypatch.setattr(gems, "MOST_LINES", 12000)
     path = tmp_path / "run.txt.gz"
-    for text, said in (("gem open got 0 1 8\nGem 1\n" + "x" * 10 ** 7, "line 3: got more than 1023 characters"),
-                       ("gem open got 0 1 8\n" * 20000, "line 10001: got more than 10000 lines that are no row"),
-                       (text_of(bytes(16 * 12100)), "more than 12000 lines"),
-                       ("".join(f"gem open got 0 {n} 8\n" for n in range(2000)), "line 1025: got more than 1024 GEM buffers")):
+    for text, said in (
+        ("gem open got 0 1 8\nGem 1\n" + "x" * 10**7, "line 3: got more than 1023 characters"),
+        ("gem open got 0 1 8\n" * 20000, "line 10001: got more than 10000 lines that are no row"),
+        (text_of(bytes(16 * 12100)), "more than 12000 lines"),
+        (
+            "".join(f"gem open got 0 {n} 8\n" for n in range(2000)),
+            "line 1025: got more than 1024 GEM buffers",
+        ),
+    ):
         path.write_bytes(gzip.compress(text.encode()))
         refused(lambda: npulab.load(path), said)
 
 
 def test_files_of_others_are_not_taken(tmp_path: Path, folder: Path) -> None:
-    for data in (b"", b"\0" * 400, b"hello\n" * 99, bytes(range(256)) * 9, b"\x1f\x8bnothing", np.arange(999, dtype="<u4").tobytes()):
+    for data in (
+        b"",
+        b"\0" * 400,
+        b"hello\n" * 99,
+        bytes(range(256)) * 9,
+        b"\x1f\x8bnothing",
+        np.arange(999, dtype="<u4").tobytes(),
+    ):
         (tmp_path / "a.bin").write_bytes(data)
         assert not dumps.recognises(tmp_path / "a.bin")
         assert not dumps.recognises(tmp_path)
@@ -379,13 +554,13 @@ def changed(data: bytes, random: np.random.RandomState) -> bytes:
         if kind == 0:
             out[at] = random.randint(256)
         elif kind == 1:
-            del out[at:at + size]
+            del out[at : at + size]
         elif kind == 2:
-            out[at:at] = out[at:at + size]
+            out[at:at] = out[at : at + size]
         elif kind == 3:
-            out[at:at + 8] = b"%08x" % random.randint(2 ** 31)
+            out[at : at + 8] = b"%08x" % random.randint(2**31)
         else:
-            del out[random.randint(len(out)):]
+            del out[random.randint(len(out)) :]
         out = out or bytearray(b"0")
     return bytes(out)
 
@@ -393,7 +568,13 @@ def changed(data: bytes, random: np.random.RandomState) -> bytes:
 def refusals_of(count: int, path: Path) -> Iterator[str]:
     random = np.random.RandomState(588)
     blob, records = matrix(0)
-    texts = [small().encode(), text_of(bytes(64), blob[:256], records[:160]).encode(), blob[:256], records[:200], gzip.compress(small().encode())]
+    texts = [
+        small().encode(),
+        text_of(bytes(64), blob[:256], records[:160]).encode(),
+        blob[:256],
+        records[:200],
+        gzip.compress(small().encode()),
+    ]
     for n in range(count):
         path.write_bytes(changed(texts[n % len(texts)], random))
         begin = time.process_time()

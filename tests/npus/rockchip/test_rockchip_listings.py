@@ -36,8 +36,16 @@ emit_raw(regs, 0x81, REG_PC_OPERATION_ENABLE, PC_OPERATION_ENABLE_RESERVED_0(6) 
 EMIT(REG_CNA_DCOMP_REGNUM, 0x7);
 ```
 """
-WRITES = [(0x1040, 0xB1), (0x1104, 0), (0x4004, 0xA), (0x3030, 0), (0x1014, 0x11), (0x4080, 2 ** 32 - 5),
-          (0x1030, 2048), (0x0008, 0xD)]
+WRITES = [
+    (0x1040, 0xB1),
+    (0x1104, 0),
+    (0x4004, 0xA),
+    (0x3030, 0),
+    (0x1014, 0x11),
+    (0x4080, 2**32 - 5),
+    (0x1030, 2048),
+    (0x0008, 0xD),
+]
 
 
 def listing(writes: Iterable[tuple[int, int]]) -> str:
@@ -49,11 +57,18 @@ def listing(writes: Iterable[tuple[int, int]]) -> str:
 def _emit(offset: int, value: int, register: str) -> str:
     if not register or "RESERVED" in register:
         return f"{Command.to(offset, value).target - commands.WRITE:x} {offset:x} {value:x}\n"
-    fields = [(name, lsb, value >> lsb & 2 ** width - 1) for name, (at, lsb, width) in listings.names().fields.items()
-              if at == offset and name.startswith(f"{register[4:]}_")]
+    fields = [
+        (name, lsb, value >> lsb & 2**width - 1)
+        for name, (at, lsb, width) in listings.names().fields.items()
+        if at == offset and name.startswith(f"{register[4:]}_")
+    ]
     shown = [(name, lsb, raw) for name, lsb, raw in fields if raw]
-    whole = sum(raw * 2 ** lsb for _, lsb, raw in shown) == value
-    text = " | ".join(f"{name}({raw})" for name, lsb, raw in sorted(shown, key=lambda part: -part[1])) if whole else ""
+    whole = sum(raw * 2**lsb for _, lsb, raw in shown) == value
+    text = (
+        " | ".join(f"{name}({raw})" for name, lsb, raw in sorted(shown, key=lambda part: -part[1]))
+        if whole
+        else ""
+    )
     return f"EMIT({register}, {text or f'{value:#x}'});\n"
 
 
@@ -80,17 +95,47 @@ def test_it_is_the_same_behind_saving(tmp_path: Path) -> None:
     assert [*npulab.load(written(tmp_path, text, "b.txt")).jobs[0].writes] == WRITES
 
 
-@pytest.mark.parametrize(("wrong", "right", "text"), [
-    ("WEIGHT_BANK(11)", "WEIGHT_BANK(16)", "line 3: CNA_CBUF_CON0_WEIGHT_BANK: got 16, allowed is 0 to 0xf"),
-    ("CON0_WEIGHT_BANK", "CON0_WEIGHT_BNK", "line 3: got field 'CNA_CBUF_CON0_WEIGHT_BNK', allowed is "
-     "CNA_CBUF_CON0_WEIGHT_BANK or"),
-    ("REG_CNA_DCOMP_REGNUM, 0x0", "REG_CNA_DCOMP_REGNO, 0x0", "line 4: got register 'REG_CNA_DCOMP_REGNO', allowed is"),
-    ("REG_CNA_DCOMP_REGNUM, 0x0", "REG_CNA_DCOMP_REGNUM, con0", "line 4: value: got 'con0', allowed is a number"),
-    ("REG_CNA_DCOMP_REGNUM, 0x0", "REG_CNA_DCOMP_REGNUM, 0x100000000", "line 4: value: got 0x100000000, allowed is 0 to"),
-    ("REG_CNA_DCOMP_REGNUM, 0x0", "REG_CNA_DCOMP_REGNUM", "line 4: got EMIT with 1 arguments, allowed are"),
-    ("PP_EN(1));  //", "PP_EN(1);  //", "allowed is"),
-    ("CONV_CON3_CONV_Y_STRIDE(2)", "CONV_CON2_KERNEL_GROUP(2)", "line 8: got field 'CNA_CONV_CON2_KERNEL_GROUP'"),
-])
+@pytest.mark.parametrize(
+    ("wrong", "right", "text"),
+    [
+        (
+            "WEIGHT_BANK(11)",
+            "WEIGHT_BANK(16)",
+            "line 3: CNA_CBUF_CON0_WEIGHT_BANK: got 16, allowed is 0 to 0xf",
+        ),
+        (
+            "CON0_WEIGHT_BANK",
+            "CON0_WEIGHT_BNK",
+            "line 3: got field 'CNA_CBUF_CON0_WEIGHT_BNK', allowed is CNA_CBUF_CON0_WEIGHT_BANK or",
+        ),
+        (
+            "REG_CNA_DCOMP_REGNUM, 0x0",
+            "REG_CNA_DCOMP_REGNO, 0x0",
+            "line 4: got register 'REG_CNA_DCOMP_REGNO', allowed is",
+        ),
+        (
+            "REG_CNA_DCOMP_REGNUM, 0x0",
+            "REG_CNA_DCOMP_REGNUM, con0",
+            "line 4: value: got 'con0', allowed is a number",
+        ),
+        (
+            "REG_CNA_DCOMP_REGNUM, 0x0",
+            "REG_CNA_DCOMP_REGNUM, 0x100000000",
+            "line 4: value: got 0x100000000, allowed is 0 to",
+        ),
+        (
+            "REG_CNA_DCOMP_REGNUM, 0x0",
+            "REG_CNA_DCOMP_REGNUM",
+            "line 4: got EMIT with 1 arguments, allowed are",
+        ),
+        ("PP_EN(1));  //", "PP_EN(1);  //", "allowed is"),
+        (
+            "CONV_CON3_CONV_Y_STRIDE(2)",
+            "CONV_CON2_KERNEL_GROUP(2)",
+            "line 8: got field 'CNA_CONV_CON2_KERNEL_GROUP'",
+        ),
+    ],
+)
 def test_what_is_wrong_is_refused(tmp_path: Path, wrong: str, right: str, text: str) -> None:
     assert wrong in TEXT
     path = written(tmp_path, TEXT.replace(wrong, right, 1))
@@ -104,17 +149,27 @@ def test_a_folder_with_programs_has_no_listing(tmp_path: Path) -> None:
     assert [*dumps.read(tmp_path)] == ["log"]
 
 
-@pytest.mark.parametrize("text", ["", "EMIT(\n", "int EMIT(int register, int value);\n", "0x1 0x2\n", "Gem\n"])
+@pytest.mark.parametrize(
+    "text", ["", "EMIT(\n", "int EMIT(int register, int value);\n", "0x1 0x2\n", "Gem\n"]
+)
 def test_other_texts_are_no_listing(tmp_path: Path, text: str) -> None:
     assert not dumps.recognises(written(tmp_path, text))
 
 
-@pytest.mark.parametrize("form", ["{0:#018x}", "0xffff8000:\t{0:#018x}", "    {0:#018x}ULL, /* x */", "{1:#010x} {2:#010x}",
-                                  "0x7fb0 <ops+16>:  {1:#010x}\t{2:#010x}"])
+@pytest.mark.parametrize(
+    "form",
+    [
+        "{0:#018x}",
+        "0xffff8000:\t{0:#018x}",
+        "    {0:#018x}ULL, /* x */",
+        "{1:#010x} {2:#010x}",
+        "0x7fb0 <ops+16>:  {1:#010x}\t{2:#010x}",
+    ],
+)
 def test_rows_of_hexadecimal_words(tmp_path: Path, form: str) -> None:
     stream = commands.stream([Command.to(offset, value) for offset, value in WRITES[:-1]])
     numbers = np.frombuffer(stream, "<u8").tolist()
-    rows = "\n".join(form.format(number, number % 2 ** 32, number >> 32) for number in numbers)
+    rows = "\n".join(form.format(number, number % 2**32, number >> 32) for number in numbers)
     capture = npulab.load(written(tmp_path, f"(gdb) x/8gx ops\n{rows}\n"))
     assert [*capture.jobs[0].writes] == WRITES[:-1]
     assert capture.buffers["commands"] == stream
@@ -126,16 +181,28 @@ def test_the_commands_of_a_board_as_a_listing(tmp_path: Path) -> None:
     jobs = [block.job for block in commands.split(commands.commands(path.read_bytes()), path)]
     text = "".join(listing(job.writes) for job in jobs)
     capture = npulab.load(written(tmp_path, text))
-    assert [write for job in capture.jobs for write in job.writes] == [write for job in jobs for write in job.writes]
+    assert [write for job in capture.jobs for write in job.writes] == [
+        write for job in jobs for write in job.writes
+    ]
 
 
-REGISTERS = sorted(offset for offset in listings.names().registers.values() if offset >= 0x1000 and offset < 0x8000)
+REGISTERS = sorted(
+    offset for offset in listings.names().registers.values() if offset >= 0x1000 and offset < 0x8000
+)
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from(REGISTERS), st.integers(0, 2 ** 32 - 1)), min_size=1, max_size=30))
-def test_any_writes_are_read_again(tmp_path_factory: pytest.TempPathFactory, writes: list[tuple[int, int]]) -> None:
-    path = written(tmp_path_factory.mktemp("any"), "EMIT(REG_CNA_CONV_CON2, 0);\n" + listing(writes))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(REGISTERS), st.integers(0, 2**32 - 1)), min_size=1, max_size=30
+    )
+)
+def test_any_writes_are_read_again(
+    tmp_path_factory: pytest.TempPathFactory, writes: list[tuple[int, int]]
+) -> None:
+    path = written(
+        tmp_path_factory.mktemp("any"), "EMIT(REG_CNA_CONV_CON2, 0);\n" + listing(writes)
+    )
     assert [*npulab.load(path).jobs[0].writes][1:] == writes
 
 
@@ -149,5 +216,5 @@ def test_time_is_linear(tmp_path: Path) -> None:
     assert took[1] < 10 * max(took[0], 0.05)
     begin = time.process_time()
     with pytest.raises(ValueError, match="does not end"):
-        npulab.load(written(tmp_path, "EMIT(REG_CNA_CONV_CON2, " + "((" * 10 ** 6))
+        npulab.load(written(tmp_path, "EMIT(REG_CNA_CONV_CON2, " + "((" * 10**6))
     assert time.process_time() - begin < limit(5)

@@ -1,4 +1,6 @@
-"""What ``npulab new --from`` makes of each kind of file loads, passes its own tests and plants nothing."""
+"""What ``npulab new --from`` makes of each kind of file loads, passes its own tests and plants
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -35,9 +37,9 @@ SOURCES = {
     "macros.h": "#define NPU_CFG 0x0010\n#define NPU_CFG_STRIDE_SHIFT 4\n#define NPU_CFG_STRIDE_MASK 0x70\n",
     "struct.h": "struct job { unsigned stride : 2; unsigned pad : 3; unsigned : 27; unsigned base; };\n",
     "union.h": "struct job { unsigned kind : 4; unsigned : 28; union { struct { unsigned a : 8; unsigned b : 8; } x; "
-               "struct { unsigned c : 5; unsigned d : 20; } y; } u; };\n",
+    "struct { unsigned c : 5; unsigned d : 20; } y; } u; };\n",
     "two.h": "struct job { union { struct { unsigned a : 8; } x; struct { unsigned b : 5; } y; } u; "
-             "union { struct { unsigned c : 8; } v; struct { unsigned d : 5; } w; } t; };\n",
+    "union { struct { unsigned c : 8; } v; struct { unsigned d : 5; } w; } t; };\n",
     "npu.svd": """<?xml version="1.0"?><device><name>D</name><peripherals><peripheral><name>CNN</name><baseAddress>0x50100000</baseAddress>
 <registers><register><name>CTRL</name><addressOffset>0x0</addressOffset><size>32</size><fields><field><name>RELU</name><lsb>0</lsb>
 <msb>0</msb></field></fields></register></registers></peripheral></peripherals></device>""",
@@ -51,7 +53,9 @@ SOURCES = {
     "apart.csv": "block,offset,register,field,lsb,width,feature\nJOB,0x0,CFG,stride,0,2,\nJOB,0x4,W,old,0,4,small\nJOB,0x4,W,new,4,8,large\n",
     "only.csv": "block,offset,register,field,lsb,width,feature\nJOB,0x0,CFG,stride,0,2,small\n",
     "arrays.csv": "block,offset,register,field,lsb,width,value,bits,count,stride\nJOB,0x0,LUT,entry,0,8,,8,16,1\n",
-    "log.txt": "0x0010 0x1\n0x0014 0x2\n", "words.bin": "0123" * 24}
+    "log.txt": "0x0010 0x1\n0x0014 0x2\n",
+    "words.bin": "0123" * 24,
+}
 
 
 @pytest.fixture
@@ -100,21 +104,40 @@ def test_alternatives_of_a_union_are_blocks(here: Path) -> None:
     new_target("mine", source="npu.h", define=DEFINES)
     target = npulab.target("mine")
     assert {*target.tables} == {"any", "move", "multiply"}
-    assert {len(registers) for registers in target.tables.values()} == {4}  # each as long as the union
-    assert [item.name for item in target.tables["move"] if not item.automatic][:4] == ["opcode", "wait", "kind", "base"]
-    assert "all of them have `opcode`, `wait` in the same bits" in Path("npulab_targets/mine/README.md").read_text()
+    assert {len(registers) for registers in target.tables.values()} == {
+        4
+    }  # each as long as the union
+    assert [item.name for item in target.tables["move"] if not item.automatic][:4] == [
+        "opcode",
+        "wait",
+        "kind",
+        "base",
+    ]
+    assert (
+        "all of them have `opcode`, `wait` in the same bits"
+        in Path("npulab_targets/mine/README.md").read_text()
+    )
     passes("mine", here / "dump")
 
 
-@pytest.mark.parametrize(("file", "known", "chip"), [
-    ("npu.csv", {"stride", "new"}, {"small": 0, "large": 1}), ("apart.csv", {"stride", "old", "new"}, {"small": 1, "large": 1}),
-    ("only.csv", {"stride"}, {"small": 1})])
-def test_a_chip_has_the_features_that_go_together(here: Path, file: str, known: set[str], chip: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    ("file", "known", "chip"),
+    [
+        ("npu.csv", {"stride", "new"}, {"small": 0, "large": 1}),
+        ("apart.csv", {"stride", "old", "new"}, {"small": 1, "large": 1}),
+        ("only.csv", {"stride"}, {"small": 1}),
+    ],
+)
+def test_a_chip_has_the_features_that_go_together(
+    here: Path, file: str, known: set[str], chip: dict[str, int]
+) -> None:
     Path(file).write_text(SOURCES[file])
     new_target("mine", source=file)
     assert named_fields("mine") == known
     assert npulab.target("mine").chips == {"mine": chip}
-    assert ("leaves out `small`" in Path("npulab_targets/mine/README.md").read_text()) == (chip.get("small") == 0)
+    assert ("leaves out `small`" in Path("npulab_targets/mine/README.md").read_text()) == (
+        chip.get("small") == 0
+    )
 
 
 @pytest.mark.long
@@ -123,7 +146,11 @@ def test_maps_of_other_projects_load_and_pass_their_tests(here: Path) -> None:
     pytest.importorskip("clang")
     pytest.importorskip("systemrdl")
     made = 0
-    files = sorted(file for file in MAPS.rglob("*") if file.suffix in (".h", ".svd", ".rdl", ".xml") and file.stat().st_size < 20_000)
+    files = sorted(
+        file
+        for file in MAPS.rglob("*")
+        if file.suffix in (".h", ".svd", ".rdl", ".xml") and file.stat().st_size < 20_000
+    )
     for number, file in enumerate(files):
         name = f"of_{number}"
         try:
@@ -146,29 +173,52 @@ def test_words_of_several_jobs_are_divided(here: Path, capsys: pytest.CaptureFix
     assert "with the 24 words of the first of 60 jobs in all.bin (96 bytes, little-endian)" in out
     assert len(npulab.target("zeta").registers) == 24
     commands = [line.strip() for line in out.splitlines() if line.startswith("  ")]
-    python = f"npulab() {{ {shlex.quote(sys.executable)} -m npulab \"$@\"; }}; set -e"
-    done = subprocess.run(["sh", "-c", "\n".join([python, commands[0]])], capture_output=True, text=True, check=True)
+    python = f'npulab() {{ {shlex.quote(sys.executable)} -m npulab "$@"; }}; set -e'
+    done = subprocess.run(
+        ["sh", "-c", "\n".join([python, commands[0]])], capture_output=True, text=True, check=True
+    )
     assert not done.stderr
     assert npulab.load("first").words.tolist() == [*range(24)]
     assert named_fields("zeta") <= {""}
     passes("zeta", here / "dump")
 
 
-@pytest.mark.parametrize(("file", "words", "told"), [
-    ("all.bin", 25, "all.bin: got 1440 words, which are no whole jobs of 25, allowed for --words is a number that divides 1440"),
-    ("all.bin", 0, "words: got 0, allowed are 2 to 65536"), ("all.bin", -24, "words: got -24"),
-    ("odd.bin", 2, "odd.bin: got 7 bytes, allowed are words of 4"), ("empty.bin", 2, "empty.bin: got 0 bytes"),
-    ("large.bin", None, "large.bin: got 65538 words, allowed are 2 to 65536 of a job; --words N says how many"),
-    ("log.txt", 24, "log.txt: words: got 24, allowed is 2, as the file itself says"), ("npu.csv", 24, "npu.csv: words: got 24, allowed is 2"),
-    ("none.bin", 24, "none.bin: there is no such file")])
-def test_words_that_cannot_be_are_refused_with_a_reason(here: Path, file: str, words: int | None, told: str,
-                                                        capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("file", "words", "told"),
+    [
+        (
+            "all.bin",
+            25,
+            "all.bin: got 1440 words, which are no whole jobs of 25, allowed for --words is a number that divides 1440",
+        ),
+        ("all.bin", 0, "words: got 0, allowed are 2 to 65536"),
+        ("all.bin", -24, "words: got -24"),
+        ("odd.bin", 2, "odd.bin: got 7 bytes, allowed are words of 4"),
+        ("empty.bin", 2, "empty.bin: got 0 bytes"),
+        (
+            "large.bin",
+            None,
+            "large.bin: got 65538 words, allowed are 2 to 65536 of a job; --words N says how many",
+        ),
+        ("log.txt", 24, "log.txt: words: got 24, allowed is 2, as the file itself says"),
+        ("npu.csv", 24, "npu.csv: words: got 24, allowed is 2"),
+        ("none.bin", 24, "none.bin: there is no such file"),
+    ],
+)
+def test_words_that_cannot_be_are_refused_with_a_reason(
+    here: Path, file: str, words: int | None, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     sizes = {"all.bin": 5760, "odd.bin": 7, "empty.bin": 0, "large.bin": 4 * 65538}
     if file in sizes:
         Path(file).write_bytes(bytes(sizes[file]))
     elif file in SOURCES:
         Path(file).write_text(SOURCES[file])
-    assert main(["new", "zeta", "--from", file, *(["--words", str(words)] if words is not None else [])]) == 2
+    assert (
+        main(
+            ["new", "zeta", "--from", file, *(["--words", str(words)] if words is not None else [])]
+        )
+        == 2
+    )
     assert told in capsys.readouterr().err
     assert not Path("npulab_targets/zeta").exists()
 
@@ -179,12 +229,21 @@ def test_words_of_a_large_file_are_divided(here: Path) -> None:
     assert len(npulab.target("zeta").registers) == 2
 
 
-def test_a_header_takes_defines_and_includes(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_header_takes_defines_and_includes(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("clang")
     Path("npu.h").write_text(HEADER)
-    Path("away_const.h").write_text("".join(f"#define {name} {value}\n" for name, value in CONSTANTS.items()))
-    for number, options in enumerate([[f"--define={one}" for one in DEFINES], ["--include", "away_const.h"],
-                                      ["--include=away_const.h", "--define", "UNUSED=1"]]):
+    Path("away_const.h").write_text(
+        "".join(f"#define {name} {value}\n" for name, value in CONSTANTS.items())
+    )
+    for number, options in enumerate(
+        [
+            [f"--define={one}" for one in DEFINES],
+            ["--include", "away_const.h"],
+            ["--include=away_const.h", "--define", "UNUSED=1"],
+        ]
+    ):
         assert main(["new", f"mine{number}", "--from", "npu.h", *options]) == 0
         assert {"opcode", "rows", "count"} <= named_fields(f"mine{number}")
     capsys.readouterr()
@@ -195,13 +254,18 @@ def test_a_header_takes_defines_and_includes(here: Path, capsys: pytest.CaptureF
 
 
 @pytest.mark.parametrize("command", ["map npu.h out.csv", "new mine --from npu.h"])
-def test_all_that_a_header_lacks_is_named_at_once(here: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
+def test_all_that_a_header_lacks_is_named_at_once(
+    here: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
     pytest.importorskip("clang")
     Path("npu.h").write_text(HEADER)
     assert main(command.split()) == 2
     told = capsys.readouterr().err
     assert all(f"--define {name}=VALUE" in told for name in CONSTANTS)
-    assert "#include <far/away_const.h> (line 2) is not read by itself, --include FILE reads it" in told
+    assert (
+        "#include <far/away_const.h> (line 2) is not read by itself, --include FILE reads it"
+        in told
+    )
     assert "stdint.h" not in told
     assert "5 names declared nowhere" in told
     asked = re.findall(r"--define (\w+)=VALUE", told)
@@ -212,12 +276,17 @@ def test_all_that_a_header_lacks_is_named_at_once(here: Path, capsys: pytest.Cap
 def test_what_a_part_of_a_header_lacks_is_named_too(here: Path) -> None:
     pytest.importorskip("clang")
     Path("npu.h").write_text(f"{HEADER}struct plain {{ unsigned a : 3; unsigned b : 29; }};\n")
-    with pytest.warns(UserWarning, match=r"5 names declared nowhere: --define \w+=VALUE .*far/away_const.h> \(line 2\)"):
+    with pytest.warns(
+        UserWarning,
+        match=r"5 names declared nowhere: --define \w+=VALUE .*far/away_const.h> \(line 2\)",
+    ):
         table = npulab.read_map("npu.h")
     assert {row["field"] for row in table.rows} == {"a", "b"}
 
 
-def test_the_example_of_a_row_is_not_shown_as_known(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_example_of_a_row_is_not_shown_as_known(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     new_target("zeta")
     Path("first").mkdir()
     Path("first/words.bin").write_bytes(np.full(16, 0x11, "<u4").tobytes())

@@ -24,8 +24,11 @@ BARE = {**os.environ, "PYTHONPATH": str(PACKAGE.parent), "PYTEST_DISABLE_PLUGIN_
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*")
-            if path.is_file() and "__pycache__" not in path.parts}
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
 
 
 @pytest.fixture
@@ -44,8 +47,12 @@ def test_a_new_target_passes_its_tests_and_is_one_folder(here: Path) -> None:
     assert {Path(name).parent.as_posix() for name in new} == {"npulab_targets/heron"}
     assert {name: after[name] for name in before} == before
     assert files_of(PACKAGE) == package
-    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "npulab_targets/heron"],
-                          capture_output=True, text=True, env=BARE)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "npulab_targets/heron"],
+        capture_output=True,
+        text=True,
+        env=BARE,
+    )
     assert done.returncode == 0, done.stdout
     assert "4 passed" in done.stdout
 
@@ -57,12 +64,16 @@ def test_a_changed_line_of_its_table_is_a_discovery(here: Path) -> None:
     lines.insert(2, "JOB,0x0000,KERNEL,kernel_w,4,4,,raw+1,,,,guess,")
     table.write_text("\n".join(lines) + "\n")
     registers = npulab.target("heron").registers
-    assert {name: registers.decode(np.array([0x21, *[0] * 15], np.uint32))[name] for name in ("kernel_h", "kernel_w")} \
-        == {"kernel_h": 2, "kernel_w": 3}
+    assert {
+        name: registers.decode(np.array([0x21, *[0] * 15], np.uint32))[name]
+        for name in ("kernel_h", "kernel_w")
+    } == {"kernel_h": 2, "kernel_w": 3}
     assert registers.coverage().bits == (8, 16 * 32 - 8)
 
 
-def test_a_dump_of_a_new_target_is_a_capture(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dump_of_a_new_target_is_a_capture(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     new_target("heron")
     dump = here / "first"
     dump.mkdir()
@@ -80,8 +91,12 @@ def test_a_folder_of_dumps_is_a_set_of_captures(here: Path) -> None:
     new_target("heron")
     for number, name in enumerate(("b", "a", "short", "other")):
         (here / "dumps" / name).mkdir(parents=True)
-        (here / "dumps" / name / "words.bin").write_bytes(np.full(16, number, "<u4").tobytes()[:60 if name == "short" else 64])
-        (here / "dumps" / name / "job.json").write_text(json.dumps({"npu": "owl" if name == "other" else "heron"}))
+        (here / "dumps" / name / "words.bin").write_bytes(
+            np.full(16, number, "<u4").tobytes()[: 60 if name == "short" else 64]
+        )
+        (here / "dumps" / name / "job.json").write_text(
+            json.dumps({"npu": "owl" if name == "other" else "heron"})
+        )
     with pytest.warns(UserWarning, match="short/words.bin: got 60 bytes, allowed is 64"):
         captures = npulab.load_all(here / "dumps")
     assert [(one.name, int(one.words[0])) for one in captures] == [("a", 1), ("b", 0)]
@@ -89,13 +104,26 @@ def test_a_folder_of_dumps_is_a_set_of_captures(here: Path) -> None:
     assert not npulab.target("heron").importers[0].recognises(here)
 
 
-@pytest.mark.parametrize(("broken", "words"), [
-    ("[", "job.json, line 1, column 2: is not JSON: got the end of the text, allowed is a value"),
-    ("[]", "job.json: got list, allowed is an object"),
-    ('{"npu": "heron", "chip": "owl"}', "chip: got 'owl', allowed is one of heron"),
-    ('{"npu": "heron", "addresses": {"a": "here"}}', "job.json: addresses, a: got 'here', allowed is a number such as"),
-    ('{"npu": "heron", "addresses": 3}', "job.json: addresses: got 3, allowed is an object"),
-    ('{"npu": "heron", "provenance": "hearsay"}', "got provenance 'hearsay', allowed is one of board")])
+@pytest.mark.parametrize(
+    ("broken", "words"),
+    [
+        (
+            "[",
+            "job.json, line 1, column 2: is not JSON: got the end of the text, allowed is a value",
+        ),
+        ("[]", "job.json: got list, allowed is an object"),
+        ('{"npu": "heron", "chip": "owl"}', "chip: got 'owl', allowed is one of heron"),
+        (
+            '{"npu": "heron", "addresses": {"a": "here"}}',
+            "job.json: addresses, a: got 'here', allowed is a number such as",
+        ),
+        ('{"npu": "heron", "addresses": 3}', "job.json: addresses: got 3, allowed is an object"),
+        (
+            '{"npu": "heron", "provenance": "hearsay"}',
+            "got provenance 'hearsay', allowed is one of board",
+        ),
+    ],
+)
 def test_a_broken_dump_is_told(here: Path, broken: str, words: str) -> None:
     new_target("heron")
     dump = here / "dump"
@@ -107,7 +135,9 @@ def test_a_broken_dump_is_told(here: Path, broken: str, words: str) -> None:
         reader.read(dump)
 
 
-def test_in_npulab_itself_it_imports_by_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_in_npulab_itself_it_imports_by_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     import npulab.npus.template as template
 
     monkeypatch.setattr(template, "HERE", tmp_path.resolve())
@@ -116,7 +146,9 @@ def test_in_npulab_itself_it_imports_by_name(monkeypatch: pytest.MonkeyPatch, tm
     assert not any("@" in text.replace("@pytest", "") for text in files.values())
 
 
-@pytest.mark.parametrize("name", ["", "1st", "Heron", "a b", "../up", "/abs", "a.b", "x" * 41, "<script>", "a\n"])
+@pytest.mark.parametrize(
+    "name", ["", "1st", "Heron", "a b", "../up", "/abs", "a.b", "x" * 41, "<script>", "a\n"]
+)
 def test_a_name_that_no_module_can_have_is_refused(here: Path, name: str) -> None:
     with pytest.raises(ValueError, match="allowed are up to 40 of a-z, 0-9 and _, a letter first"):
         new_target(name)
@@ -147,13 +179,20 @@ def test_other_numbers_of_words_are_refused(here: Path, words: int) -> None:
 
 
 def test_a_sweep_that_says_no_chip_is_read_as_the_usual_one(here: Path) -> None:
-    sweep = npulab.Sweep(np.zeros((3, 20), np.uint32), {"kernel_h": [1, 2, 3]}, target="heron", block="JOB")
+    sweep = npulab.Sweep(
+        np.zeros((3, 20), np.uint32), {"kernel_h": [1, 2, 3]}, target="heron", block="JOB"
+    )
     assert sweep.registers is None
     new_target("heron", words=20)
     found = npulab.Sweep(sweep.words, sweep.parameters, target="heron", block="JOB").registers
     assert found is not None
     assert len(found) == 20
-    assert npulab.Sweep(np.zeros((3, 7), np.uint32), sweep.parameters, target="heron", block="JOB").registers is None
+    assert (
+        npulab.Sweep(
+            np.zeros((3, 7), np.uint32), sweep.parameters, target="heron", block="JOB"
+        ).registers
+        is None
+    )
 
 
 def test_json_names_the_files(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -167,8 +206,13 @@ def test_json_names_the_files(here: Path, capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("source", [["--words", "6"], ["--from", "my words.bin"]])
 @pytest.mark.parametrize("elsewhere", [False, True])
-def test_the_commands_that_it_ends_with_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: bool,
-                                             source: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands_that_it_ends_with_work(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    elsewhere: bool,
+    source: list[str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """As they are printed, in a shell that has only ``npulab``: no package of the extras."""
     project = tmp_path / "it's mine"
     project.mkdir()
@@ -181,11 +225,15 @@ def test_the_commands_that_it_ends_with_work(tmp_path: Path, monkeypatch: pytest
     lines = capsys.readouterr().out.splitlines()
     commands = [line.strip() for line in lines if line.startswith("  ")]
     assert len(commands) == 3 + elsewhere
-    python = f"npulab() {{ {shlex.quote(sys.executable)} -m npulab \"$@\"; }}; set -e"
-    done = subprocess.run(["sh", "-c", "\n".join([python, *commands])], capture_output=True, text=True, check=True)
+    python = f'npulab() {{ {shlex.quote(sys.executable)} -m npulab "$@"; }}; set -e'
+    done = subprocess.run(
+        ["sh", "-c", "\n".join([python, *commands])], capture_output=True, text=True, check=True
+    )
     assert "0x5" in done.stdout
     assert (project / "captures" / "owl" / "first" / "capture.json").is_file()
-    (table,) = [word for line in lines for word in line.split() if word.endswith("registers.csv")][:1]
+    (table,) = [word for line in lines for word in line.split() if word.endswith("registers.csv")][
+        :1
+    ]
     assert elsewhere or (project / table).is_file()
 
 
@@ -197,29 +245,48 @@ SVD = """<?xml version="1.0"?><device><name>D</name><peripherals>
 <peripheral><name>DMA</name><baseAddress>0x50200000</baseAddress><registers>
 <register><name>GO</name><addressOffset>0x40</addressOffset><size>32</size></register></registers></peripheral>
 </peripherals></device>"""
-HEADER = "#define NPU_CFG 0x0010\n#define NPU_CFG_STRIDE_SHIFT 4\n#define NPU_CFG_STRIDE_MASK 0x70\n"
+HEADER = (
+    "#define NPU_CFG 0x0010\n#define NPU_CFG_STRIDE_SHIFT 4\n#define NPU_CFG_STRIDE_MASK 0x70\n"
+)
 LOG = "# recorded by hand\n[1] write 0x50100000 = 0x301\nwrite 0x50100080 = 0x5 // rows\n0x50100000 0x302\n"
 
 
 def passes(name: str) -> None:
     """The target's own tests pass."""
-    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"npulab_targets/{name}"],
-                          capture_output=True, text=True, env=BARE)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"npulab_targets/{name}"],
+        capture_output=True,
+        text=True,
+        env=BARE,
+    )
     assert done.returncode == 0, done.stdout
     assert "4 passed" in done.stdout
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize(("file", "text", "fields", "blocks"), [
-    ("npu.svd", SVD, {"RELU", "POOL", "GO"}, 2), ("npu.h", HEADER, {"STRIDE"}, 1), ("log.txt", LOG, set(), 1)])
-def test_a_target_begins_with_what_there_is(here: Path, file: str, text: str, fields: set[str], blocks: int) -> None:
+@pytest.mark.parametrize(
+    ("file", "text", "fields", "blocks"),
+    [
+        ("npu.svd", SVD, {"RELU", "POOL", "GO"}, 2),
+        ("npu.h", HEADER, {"STRIDE"}, 1),
+        ("log.txt", LOG, set(), 1),
+    ],
+)
+def test_a_target_begins_with_what_there_is(
+    here: Path, file: str, text: str, fields: set[str], blocks: int
+) -> None:
     if file.endswith(".h"):
         pytest.importorskip("clang")
     (here / file).write_text(text)
     assert main(["new", "heron", "--from", file]) == 0
     target = npulab.target("heron")
     assert len(target.tables) == blocks
-    named = {item.name.rpartition(".")[2] for table in target.tables.values() for item in table if not item.automatic}
+    named = {
+        item.name.rpartition(".")[2]
+        for table in target.tables.values()
+        for item in table
+        if not item.automatic
+    }
     assert {name.lower() for name in named} == {name.lower() for name in fields}
     assert "kernel_h" not in named
     page = (here / "npulab_targets/heron/README.md").read_text()
@@ -249,7 +316,9 @@ def test_words_say_how_many_there_are(here: Path) -> None:
     with pytest.raises(ValueError, match=r"^odd.bin: got 7 bytes, allowed are words of 4$"):
         new_target("owl", source="odd.bin")
     (here / "bad.txt").write_text("0x10 0x1\nfoo\n")
-    with pytest.raises(ValueError, match=r"^bad.txt line 2: got 'foo', allowed is an address and a value"):
+    with pytest.raises(
+        ValueError, match=r"^bad.txt line 2: got 'foo', allowed is an address and a value"
+    ):
         new_target("owl", source="bad.txt")
     (here / "bad.txt").write_text("# nothing\n")
     with pytest.raises(ValueError, match=r"^bad.txt: got no write"):
@@ -266,10 +335,12 @@ def test_generated_tests_hold_when_the_placeholder_is_gone(here: Path) -> None:
     """The user's own table and importer in the place of the template's."""
     new_target("heron")
     folder = here / "npulab_targets/heron"
-    (folder / "registers.csv").write_text("block,offset,register,field,lsb,width,evidence\nTOP,0x0,A,rows,0,9,guess\n"
-                                          "TOP,0x8,B,,0,32,unknown\nTWO,0x4,C,mode,30,2,guess\n")
+    (folder / "registers.csv").write_text(
+        "block,offset,register,field,lsb,width,evidence\nTOP,0x0,A,rows,0,9,guess\n"
+        "TOP,0x8,B,,0,32,unknown\nTWO,0x4,C,mode,30,2,guess\n"
+    )
     passes("heron")
-    (folder / "dumps.py").write_text('''
+    (folder / "dumps.py").write_text("""
 import numpy as np
 from npulab.capture import Capture, Job
 from npulab.target import Importer
@@ -283,18 +354,24 @@ def read_dump(path):
     return {path.stem: Capture(path.stem, "heron", "heron", (Job(BLOCK, words),), maps=TABLES)}
 
 IMPORTERS = (Importer("words in hexadecimal", is_dump, read_dump),)
-''')
+""")
     (folder / "samples").mkdir()
     (folder / "samples/one.hex").write_text("1f 0 ffffffff")
     passes("heron")
     (folder / "samples/one.hex").write_text("1f 0 zz")
-    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "npulab_targets/heron"],
-                          capture_output=True, text=True, env=BARE)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "npulab_targets/heron"],
+        capture_output=True,
+        text=True,
+        env=BARE,
+    )
     assert "1 failed, 3 passed" in done.stdout
     assert "invalid literal for int() with base 16: 'zz', at heron/dumps.py:" in done.stdout
 
 
-def test_one_peripheral_of_a_file_becomes_a_target(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_peripheral_of_a_file_becomes_a_target(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (here / "npu.svd").write_text(SVD)
     assert main(["map", "npu.svd", "dma.csv", "--block", "DMA"]) == 0
     assert {row.split(",")[0] for row in (here / "dma.csv").read_text().splitlines()[1:]} == {"DMA"}
@@ -307,8 +384,10 @@ def test_one_peripheral_of_a_file_becomes_a_target(here: Path, capsys: pytest.Ca
 
 
 def test_a_table_with_arrays_is_taken_as_it_is(here: Path) -> None:
-    text = ("block,offset,register,field,lsb,width,value,bits,count,stride,evidence\n"
-            "L,0x8000,,group layer,,,sparse,,4 8,0x1000 4,sheet\nL,0x40,LUT,entry,0,4,signed,8,4,1,sheet\n")
+    text = (
+        "block,offset,register,field,lsb,width,value,bits,count,stride,evidence\n"
+        "L,0x8000,,group layer,,,sparse,,4 8,0x1000 4,sheet\nL,0x40,LUT,entry,0,4,signed,8,4,1,sheet\n"
+    )
     (here / "sheet.csv").write_text(text)
     folder = new_target("heron", source="sheet.csv")[0].parent
     assert (folder / "registers.csv").read_text() == text
@@ -321,49 +400,89 @@ def test_big_endian_words_are_turned_and_jobs_are_the_folders_own(here: Path) ->
     for name, turned in (("little", 1), ("big", -1)):
         (here / name).mkdir()
         words = np.arange(16, dtype="<u4")
-        (here / name / "words.bin").write_bytes(words[:, None].view(np.uint8)[:, ::turned].tobytes())
+        (here / name / "words.bin").write_bytes(
+            words[:, None].view(np.uint8)[:, ::turned].tobytes()
+        )
         said = {"npu": "heron"} | ({"big_endian": {"words": 4}} if turned < 0 else {})
         (here / name / "job.json").write_text(json.dumps(said))
     assert npulab.load("big").words.tolist() == npulab.load("little").words.tolist() == [*range(16)]
     for wrong in ({"words": 3}, {"words": 0}, {"input": 4}):
         (here / "big/job.json").write_text(json.dumps({"npu": "heron", "big_endian": wrong}))
-        with pytest.raises(ValueError, match=r"^big/job.json: big_endian: got '\w+' in words of \d bytes, allowed are"):
+        with pytest.raises(
+            ValueError,
+            match=r"^big/job.json: big_endian: got '\w+' in words of \d bytes, allowed are",
+        ):
             npulab.load("big")
     file = here / "npulab_targets/heron/dumps.py"
-    file.write_text(file.read_text().replace("IMPORTERS = (folder_importer(\"heron\", CHIPS, TABLES),)", '''
+    file.write_text(
+        file.read_text().replace(
+            'IMPORTERS = (folder_importer("heron", CHIPS, TABLES),)',
+            """
 from npulab.capture import Job
 
 def jobs(path, buffers, maps):
     return [Job("JOB", [*buffers["words"][:16]]), Job("JOB", [*buffers["extra"]])]
 
 IMPORTERS = (folder_importer("heron", CHIPS, TABLES, jobs),)
-'''))
+""",
+        )
+    )
     trust(file.parent)  # code that was changed is asked for again
-    with pytest.raises(ValueError, match=r"^target heron: jobs of little: KeyError: 'extra', at heron/dumps.py:\d+"):
+    with pytest.raises(
+        ValueError, match=r"^target heron: jobs of little: KeyError: 'extra', at heron/dumps.py:\d+"
+    ):
         npulab.load("little")
     (here / "little/extra.bin").write_bytes(bytes(range(1, 17)))
     assert npulab.load("little").jobs[1].words.tolist() == [*range(1, 17)]
-    file.write_text(file.read_text().replace("return [Job", """from npulab.captures.dumps import Recorded
-    return Recorded([Job""").replace("[*buffers[\"extra\"]])]", """[*buffers["extra"]])], {"mine": buffers["extra"]},
-                    {"mine": 0x7_0000_0000})"""))
+    file.write_text(
+        file.read_text()
+        .replace(
+            "return [Job",
+            """from npulab.captures.dumps import Recorded
+    return Recorded([Job""",
+        )
+        .replace(
+            '[*buffers["extra"]])]',
+            """[*buffers["extra"]])], {"mine": buffers["extra"]},
+                    {"mine": 0x7_0000_0000})""",
+        )
+    )
     trust(file.parent)
     of = npulab.load("little")
-    assert (dict(of.buffers), dict(of.addresses)) == ({"mine": bytes(range(1, 17))}, {"mine": 0x7_0000_0000})
+    assert (dict(of.buffers), dict(of.addresses)) == (
+        {"mine": bytes(range(1, 17))},
+        {"mine": 0x7_0000_0000},
+    )
     assert len(of.jobs) == 2
     (here / "made").mkdir()
     made = runpy.run_path("npulab_targets/heron/test_heron.py")
-    with pytest.raises(pytest.skip.Exception, match=r"put a dump into .*samples: target heron: jobs of .*KeyError: 'extra'"):
+    with pytest.raises(
+        pytest.skip.Exception,
+        match=r"put a dump into .*samples: target heron: jobs of .*KeyError: 'extra'",
+    ):
         made["test_dumps_are_read"](npulab.target("heron"), here / "made")
 
 
-@pytest.mark.parametrize(("name", "of"), [("json", "a module of Python's own"), ("site", "a module of Python's own"),
-                                          ("npulab", "the module "), ("numpy", "the module "), ("pytest", "the module "),
-                                          ("helper_y", "the module ")])
-def test_a_name_that_a_module_has_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, of: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "of"),
+    [
+        ("json", "a module of Python's own"),
+        ("site", "a module of Python's own"),
+        ("npulab", "the module "),
+        ("numpy", "the module "),
+        ("pytest", "the module "),
+        ("helper_y", "the module "),
+    ],
+)
+def test_a_name_that_a_module_has_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, of: str
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     Path("helper_y.py").touch()
-    with pytest.raises(ValueError, match=f"^name: got '{name}', which is the name of {of}.* such as {name}_npu$"):
+    with pytest.raises(
+        ValueError, match=f"^name: got '{name}', which is the name of {of}.* such as {name}_npu$"
+    ):
         new_target(name)
     assert not Path("npulab_targets").exists()
 

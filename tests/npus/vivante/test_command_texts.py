@@ -47,18 +47,44 @@ def test_a_printed_stream_is_read(tmp_path: Path, mark: str) -> None:
     text = "".join(f"{mark}{line}\n" for line in TEXT.splitlines())
     capture = npulab.load(written(tmp_path, text))
     assert [*capture.jobs[0].writes] == WRITES
-    assert [(row["line"], row["lines"]) for row in capture.parameters["skipped"]] == [(1, 3), (6, 4), (13, 1)]
+    assert [(row["line"], row["lines"]) for row in capture.parameters["skipped"]] == [
+        (1, 3),
+        (6, 4),
+        (13, 1),
+    ]
     assert "missing" not in capture.parameters
-    assert npulab.load(store.save(capture, tmp_path / "saved")).jobs[0].writes == capture.jobs[0].writes
+    assert (
+        npulab.load(store.save(capture, tmp_path / "saved")).jobs[0].writes
+        == capture.jobs[0].writes
+    )
 
 
-@pytest.mark.parametrize(("wrong", "right", "text"), [
-    ("0x08010e03, /* LOAD", "0x08010e04, /* LOAD", "line 4: got 0x08010e04, which is opcode 1 for 1 states from 0x03810"),
-    ("Size: 2", "Size: 3", "line 10: got 0x08020e4f, which is opcode 1 for 2 states from 0x0393c on, allowed is what"),
-    ("0x00000000, /*   [0393C] GL.OCB_REMAP_START := 0x0 */\n", "", "line 11: got the state of offset 0x03940, allowed is "
-     "0x0393c; a line is missing before it"),
-    ("0x28000004, /* DRAW_PRIMITIVES (5) */", "0x00000009, /* x */", "line 6: got 0x00000009 (x), allowed is the first word"),
-])
+@pytest.mark.parametrize(
+    ("wrong", "right", "text"),
+    [
+        (
+            "0x08010e03, /* LOAD",
+            "0x08010e04, /* LOAD",
+            "line 4: got 0x08010e04, which is opcode 1 for 1 states from 0x03810",
+        ),
+        (
+            "Size: 2",
+            "Size: 3",
+            "line 10: got 0x08020e4f, which is opcode 1 for 2 states from 0x0393c on, allowed is what",
+        ),
+        (
+            "0x00000000, /*   [0393C] GL.OCB_REMAP_START := 0x0 */\n",
+            "",
+            "line 11: got the state of offset 0x03940, allowed is "
+            "0x0393c; a line is missing before it",
+        ),
+        (
+            "0x28000004, /* DRAW_PRIMITIVES (5) */",
+            "0x00000009, /* x */",
+            "line 6: got 0x00000009 (x), allowed is the first word",
+        ),
+    ],
+)
 def test_what_does_not_add_up_is_refused(tmp_path: Path, wrong: str, right: str, text: str) -> None:
     assert wrong in TEXT
     path = written(tmp_path, TEXT.replace(wrong, right, 1))
@@ -66,8 +92,10 @@ def test_what_does_not_add_up_is_refused(tmp_path: Path, wrong: str, right: str,
 
 
 def test_a_stream_that_is_cut_short_says_what_is_missing(tmp_path: Path) -> None:
-    head, states = "0x081837e8, /* LOAD_STATE (1) Base: 0x0DFA0 Size: 24 Fixp: 0 */\n", \
-        "0x00811009, /*   [0DFA0] SH.INST_MEM[2024] := 0x811009 */\n0x00000000, /*   [0DFA4] SH.INST_MEM[2025] := 0x0 */\n"
+    head, states = (
+        "0x081837e8, /* LOAD_STATE (1) Base: 0x0DFA0 Size: 24 Fixp: 0 */\n",
+        "0x00811009, /*   [0DFA0] SH.INST_MEM[2024] := 0x811009 */\n0x00000000, /*   [0DFA4] SH.INST_MEM[2025] := 0x0 */\n",
+    )
     capture = npulab.load(written(tmp_path, head + states))
     assert [*capture.jobs[0].writes] == [(0xDFA0, 0x811009), (0xDFA4, 0)]
     assert capture.parameters["missing"] == [{"line": 1, "offset": "0x0dfa8", "states": 22}]
@@ -76,28 +104,53 @@ def test_a_stream_that_is_cut_short_says_what_is_missing(tmp_path: Path) -> None
 
 
 def test_the_dump_of_a_hang_is_read(tmp_path: Path) -> None:
-    words = [f"{word:08x}" for word in [*commands(WRITES).tolist(), 0x38000000, 0, 0x40000002, 0x1000]]
-    rows = [f"[   12.34{at}] cmd {16 * at:08x}: {' '.join(words[4 * at:4 * at + 4])}" for at in range(3)]
-    capture = npulab.load(written(tmp_path, "etnaviv-gpu 0.npu: recover hung GPU!\n" + "\n".join(rows) + "\n"))
+    words = [
+        f"{word:08x}" for word in [*commands(WRITES).tolist(), 0x38000000, 0, 0x40000002, 0x1000]
+    ]
+    rows = [
+        f"[   12.34{at}] cmd {16 * at:08x}: {' '.join(words[4 * at : 4 * at + 4])}"
+        for at in range(3)
+    ]
+    capture = npulab.load(
+        written(tmp_path, "etnaviv-gpu 0.npu: recover hung GPU!\n" + "\n".join(rows) + "\n")
+    )
     assert [*capture.jobs[0].writes] == WRITES
-    assert [(row["line"], row["lines"]) for row in capture.parameters["skipped"]] == [(1, 1), (4, 1)]
+    assert [(row["line"], row["lines"]) for row in capture.parameters["skipped"]] == [
+        (1, 1),
+        (4, 1),
+    ]
 
 
-@pytest.mark.parametrize("text", ["", "LOAD_STATE\n", "0x12345678,\n", "cmd 00000000: 40000002 00001000\n"])
+@pytest.mark.parametrize(
+    "text", ["", "LOAD_STATE\n", "0x12345678,\n", "cmd 00000000: 40000002 00001000\n"]
+)
 def test_other_texts_are_no_stream(tmp_path: Path, text: str) -> None:
     assert not command_texts.recognises(written(tmp_path, text))
 
 
 def test_a_stream_without_a_state_is_refused(tmp_path: Path) -> None:
-    path = written(tmp_path, "LOAD_STATE (1) Base: 0x0 Size: 1\n0x40000005, /* LINK (8) */\n0x70040010, /*  ADDRESS */\n")
+    path = written(
+        tmp_path,
+        "LOAD_STATE (1) Base: 0x0 Size: 1\n0x40000005, /* LINK (8) */\n0x70040010, /*  ADDRESS */\n",
+    )
     refused(lambda: npulab.load(path), str(path), "got 2 words that load no state")
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 2 ** 16 - 1).map(lambda word: 4 * word), st.integers(0, 2 ** 32 - 1)), min_size=1))
-def test_any_states_are_read_again(tmp_path_factory: pytest.TempPathFactory, states: list[tuple[int, int]]) -> None:
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 2**16 - 1).map(lambda word: 4 * word), st.integers(0, 2**32 - 1)),
+        min_size=1,
+    )
+)
+def test_any_states_are_read_again(
+    tmp_path_factory: pytest.TempPathFactory, states: list[tuple[int, int]]
+) -> None:
     words = commands(states).tolist()
-    rows = "".join(f"cmd {8 * at:08x}: {words[2 * at]:08x} {words[2 * at + 1]:08x}\n" for at in range(len(states)))
+    rows = "".join(
+        f"cmd {8 * at:08x}: {words[2 * at]:08x} {words[2 * at + 1]:08x}\n"
+        for at in range(len(states))
+    )
     assert [*npulab.load(written(tmp_path_factory.mktemp("any"), rows)).jobs[0].writes] == states
 
 
@@ -106,5 +159,5 @@ def test_time_is_linear(tmp_path: Path) -> None:
     npulab.load(written(tmp_path, TEXT * 5000))
     assert time.process_time() - begin < limit(8)
     begin = time.process_time()
-    assert not command_texts.recognises(written(tmp_path, "{\n" * 10 ** 6))
+    assert not command_texts.recognises(written(tmp_path, "{\n" * 10**6))
     assert time.process_time() - begin < limit(2)

@@ -1,4 +1,6 @@
-"""Coefficient buffers of the VeriSilicon engine: bytes and values, both formats, whole and broken."""
+"""Coefficient buffers of the VeriSilicon engine: bytes and values, both formats, whole and
+broken.
+"""
 
 from __future__ import annotations
 
@@ -31,29 +33,53 @@ def geometry(random: np.random.RandomState, huffman_format: bool, most: int = 60
     resident = int(random.randint(1, share + 1))
     height = int(random.choice(KERNELS))
     width = height if random.randint(3) else int(random.choice(KERNELS))
-    return Geometry(cores, channels, int(random.randint(1, 15)), height, width, -(-share // resident),
-                    int(random.randint(256)), int(random.randint(1, 500)), int(random.randint(3, 100)),
-                    bool(random.randint(2)), huffman_format)
+    return Geometry(
+        cores,
+        channels,
+        int(random.randint(1, 15)),
+        height,
+        width,
+        -(-share // resident),
+        int(random.randint(256)),
+        int(random.randint(1, 500)),
+        int(random.randint(3, 100)),
+        bool(random.randint(2)),
+        huffman_format,
+    )
 
 
 def content(random: np.random.RandomState, g: Geometry) -> Coefficients:
-    """Weights around the zero point, by a spread that makes all bit lengths the usual one in turn."""
+    """Weights around the zero point, by a spread that makes all bit lengths the usual one in
+    turn.
+    """
     spread = random.choice([0.2, 1, 3, 10, 40, 200])
-    weights = (np.round(random.normal(0, spread, g.shape)) + g.zero_point).astype(np.int64).astype(np.uint8)
-    bias = random.randint(-2 ** 31, 2 ** 31, g.slots).astype(np.int32)
+    weights = (
+        (np.round(random.normal(0, spread, g.shape)) + g.zero_point)
+        .astype(np.int64)
+        .astype(np.uint8)
+    )
+    bias = random.randint(-(2**31), 2**31, g.slots).astype(np.int32)
     size = int(random.choice([0, 20000]))
     if g.huffman:
-        return Coefficients(weights, bias, np.zeros(0, np.uint32), size=size,
-                            symbols=tuple(random.permutation(8).tolist()))
-    offsets = random.randint(0, 2 ** 32, g.slots, dtype=np.uint32)
+        return Coefficients(
+            weights,
+            bias,
+            np.zeros(0, np.uint32),
+            size=size,
+            symbols=tuple(random.permutation(8).tolist()),
+        )
+    offsets = random.randint(0, 2**32, g.slots, dtype=np.uint32)
     zrl = random.randint(0, 9, random.choice([1, g.used]))
     return Coefficients(weights, bias, offsets, tuple(np.resize(zrl, g.used).tolist()), size)
 
 
 def same(a: Coefficients, b: Coefficients) -> bool:
     arrays = ("weights", "bias", "offsets")
-    return all(np.array_equal(getattr(a, name), getattr(b, name)) for name in arrays) \
-        and (a.zrl, a.symbols, a.runs) == (b.zrl, b.symbols, b.runs) and a.weights.shape == b.weights.shape
+    return (
+        all(np.array_equal(getattr(a, name), getattr(b, name)) for name in arrays)
+        and (a.zrl, a.symbols, a.runs) == (b.zrl, b.symbols, b.runs)
+        and a.weights.shape == b.weights.shape
+    )
 
 
 def by_item(buffer: bytes, g: Geometry) -> np.ndarray:
@@ -70,9 +96,18 @@ def vectors() -> Iterator[tuple[dict[str, Any], Geometry, np.ndarray, bytes]]:
     for entry in json.loads(shared("data/vivante/vectors/index.json").read_text()):
         with np.load(shared(f"data/vivante/vectors/{entry['id']}.npz")) as data:
             width, _, planes = entry["lowered_input"]
-            g = Geometry(entry["nn_cores"], entry["output_channels"], planes, *entry["lowered_kernel"],
-                         entry["superblocks"], entry["weight_zero_point"], entry["output_w"] * entry["output_h"], width,
-                         entry["depthwise"], entry["nn_version"] == 8)
+            g = Geometry(
+                entry["nn_cores"],
+                entry["output_channels"],
+                planes,
+                *entry["lowered_kernel"],
+                entry["superblocks"],
+                entry["weight_zero_point"],
+                entry["output_w"] * entry["output_h"],
+                width,
+                entry["depthwise"],
+                entry["nn_version"] == 8,
+            )
             yield entry, g, data["lowered_oikk"].reshape(-1, *g.shape[1:]), data["coef"].tobytes()
 
 
@@ -85,14 +120,21 @@ def test_what_a_driver_sends() -> None:
         sums = (weights.astype(np.int64) - g.zero_point).sum((1, 2, 3))
         seen.add(g.order + "-depthwise" * (g.huffman and g.depthwise))
         if g.huffman:
-            made = Coefficients(weights, found.bias, np.zeros(0, np.uint32), symbols=coefficients.choose_symbols(weights))
+            made = Coefficients(
+                weights,
+                found.bias,
+                np.zeros(0, np.uint32),
+                symbols=coefficients.choose_symbols(weights),
+            )
             bits = huffman.read_header(buffer, g).bits
             assert list(bits) == entry["core_sizes"]
             added = 128 - entry["input_zero_point"]
         else:
             made = Coefficients(weights, found.bias, found.offsets, (), 0)
-            made = dataclasses.replace(made, zrl=(coefficients.choose_zrl(made, g, entry["max_zrl_bits"]),) * g.used)
-            assert coefficients.sizes(buffer, g)[:g.used] == entry["core_sizes"]
+            made = dataclasses.replace(
+                made, zrl=(coefficients.choose_zrl(made, g, entry["max_zrl_bits"]),) * g.used
+            )
+            assert coefficients.sizes(buffer, g)[: g.used] == entry["core_sizes"]
             assert made.zrl[0] == entry["zrl_bits"]
             added = -entry["input_zero_point"]
             assert found.offsets.tolist() == [channel * g.plane_bytes for channel in range(g.slots)]
@@ -155,17 +197,28 @@ def test_items_are_counted_in_small_chunks(often: int, monkeypatch: pytest.Monke
 
 def test_long_segments() -> None:
     """Streams whose segments are longer than what is counted at once, few and many zero points."""
-    for zrl, share, planes, kernel in ((1, 0.1, 60, 3), (2, 0.6, 60, 3), (5, 0.99, 60, 3), (8, 1, 60, 3), (8, 0.2, 60, 3),
-                                       (1, 0.5, 600, 1), (8, 1, 600, 1)):
+    for zrl, share, planes, kernel in (
+        (1, 0.1, 60, 3),
+        (2, 0.6, 60, 3),
+        (5, 0.99, 60, 3),
+        (8, 1, 60, 3),
+        (8, 0.2, 60, 3),
+        (1, 0.5, 600, 1),
+        (8, 1, 600, 1),
+    ):
         random = np.random.RandomState(zrl)
         g = Geometry(2, 40, planes, kernel, kernel, 3, 77)
         weights = random.randint(0, 256, g.shape).astype(np.uint8)
         weights[random.random_sample(g.shape) < share] = 77
-        given = Coefficients(weights, np.arange(40, dtype=np.int32), np.arange(40, dtype=np.uint32), (zrl,) * 2)
+        given = Coefficients(
+            weights, np.arange(40, dtype=np.int32), np.arange(40, dtype=np.uint32), (zrl,) * 2
+        )
         buffer = vivante_by_item.write(given, g)
         for fast in FAST:
             assert coefficients.encode(given, g, fast) == buffer
-            assert same(coefficients.decode(buffer, g, fast), dataclasses.replace(given, size=len(buffer)))
+            assert same(
+                coefficients.decode(buffer, g, fast), dataclasses.replace(given, size=len(buffer))
+            )
 
 
 def test_zero_run_width_is_the_smallest_from_the_widest_down() -> None:
@@ -175,9 +228,16 @@ def test_zero_run_width_is_the_smallest_from_the_widest_down() -> None:
         g = dataclasses.replace(geometry(random, False), channels=5, superblocks=1)
         given = content(random, g)
         widest = int(random.randint(2, 9))
-        words = [sum(-(-sum(width for _, width in vivante_by_item.plain_items(given, g, core, zrl)) // 32)
-                     for core in range(g.used))
-                 for zrl in range(widest + 1)]
+        words = [
+            sum(
+                -(
+                    -sum(width for _, width in vivante_by_item.plain_items(given, g, core, zrl))
+                    // 32
+                )
+                for core in range(g.used)
+            )
+            for zrl in range(widest + 1)
+        ]
         best = widest
         while best and words[best - 1] <= words[best]:
             best -= 1
@@ -199,11 +259,13 @@ def test_items_cover_every_bit_and_weight(huffman_format: bool) -> None:
         assert items[-1].bit + items[-1].bits == 8 * len(buffer)
         assert all(item.bit + item.bits == then.bit for item, then in pairwise(items))
         assert sum(item.weights for item in items) == given.weights.size
-        assert {item.channel: item.value for item in items if item.kind == "bias"} \
-            == dict(enumerate(given.bias.astype(np.uint32).tolist()))
+        assert {item.channel: item.value for item in items if item.kind == "bias"} == dict(
+            enumerate(given.bias.astype(np.uint32).tolist())
+        )
         if g.huffman:
             assert np.array_equal(by_item(buffer, g), given.weights)
-            # a weight has a symbol before its payload, and an escape between where its code asks for one
+            # a weight has a symbol before its payload, and an escape between where its code asks
+            # for one
             places = [(item.kind, *item[5:9]) for item in items if item.plane is not None]
             symbols = [key[1:] for key in places if key[0] == "symbol"]
             assert symbols == [key[1:] for key in places if key[0] == "weight"]
@@ -215,7 +277,9 @@ def test_every_kernel_lies_in_one_core(huffman_format: bool) -> None:
     for seed in range(150):
         g = geometry(np.random.RandomState(seed), huffman_format)
         blocks = [g.blocks(core) for core in range(g.used)]
-        assert sorted(np.concatenate([block.channels for core in blocks for block in core])) == list(range(g.slots))
+        assert sorted(
+            np.concatenate([block.channels for core in blocks for block in core])
+        ) == list(range(g.slots))
         shares = [g.kernels(core) for core in range(g.used)]
         assert sum(shares) == g.slots
         assert max(shares) == g.per_core
@@ -223,22 +287,41 @@ def test_every_kernel_lies_in_one_core(huffman_format: bool) -> None:
 
 
 def test_geometry_that_cannot_be() -> None:
-    with pytest.raises(ValueError, match=r"^coefficients: superblocks: got 4, of which 5 kernels per core leave the last"):
+    with pytest.raises(
+        ValueError,
+        match=r"^coefficients: superblocks: got 4, of which 5 kernels per core leave the last",
+    ):
         Geometry(1, 5, 1, 1, 1, 4, 0)
     with pytest.raises(ValueError, match=r"^coefficients: planes: got 0, allowed is at least 1"):
         Geometry(1, 5, 0, 1, 1, 1, 0)
-    with pytest.raises(ValueError, match=r"^coefficients: channels: got 70000 on 1 cores, allowed is up to 65535 per core"):
+    with pytest.raises(
+        ValueError,
+        match=r"^coefficients: channels: got 70000 on 1 cores, allowed is up to 65535 per core",
+    ):
         Geometry(1, 70000, 1, 1, 1, 1, 0)
 
 
-@pytest.mark.parametrize(("change", "words"), [
-    ({"weights": np.zeros((3, 2, 3, 4), np.uint8)}, r"weights: got \(3, 2, 3, 4\) uint8, allowed is \(3, 2, 3, 3\) uint8"),
-    ({"weights": np.zeros((3, 2, 3, 3), np.int8)}, r"weights: got \(3, 2, 3, 3\) int8, allowed is"),
-    ({"bias": np.zeros(4, np.int32)}, r"bias: got \(4,\) int32, allowed is \(3,\)"),
-    ({"symbols": (0, 1, 2)}, r"symbols: got \(0, 1, 2\), allowed is each bit length from 0 to 7"),
-    ({"offsets": np.zeros(2, np.uint32)}, r"offsets: got \(2,\) uint32, allowed is \(3,\)"),
-    ({"zrl": (1, 2)}, r"zrl: got \(1, 2\), allowed is 0 to 8 for each of 3 cores"),
-    ({"zrl": (1, 9, 0)}, r"zrl: got \(1, 9, 0\), allowed is 0 to 8")])
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            {"weights": np.zeros((3, 2, 3, 4), np.uint8)},
+            r"weights: got \(3, 2, 3, 4\) uint8, allowed is \(3, 2, 3, 3\) uint8",
+        ),
+        (
+            {"weights": np.zeros((3, 2, 3, 3), np.int8)},
+            r"weights: got \(3, 2, 3, 3\) int8, allowed is",
+        ),
+        ({"bias": np.zeros(4, np.int32)}, r"bias: got \(4,\) int32, allowed is \(3,\)"),
+        (
+            {"symbols": (0, 1, 2)},
+            r"symbols: got \(0, 1, 2\), allowed is each bit length from 0 to 7",
+        ),
+        ({"offsets": np.zeros(2, np.uint32)}, r"offsets: got \(2,\) uint32, allowed is \(3,\)"),
+        ({"zrl": (1, 2)}, r"zrl: got \(1, 2\), allowed is 0 to 8 for each of 3 cores"),
+        ({"zrl": (1, 9, 0)}, r"zrl: got \(1, 9, 0\), allowed is 0 to 8"),
+    ],
+)
 def test_content_that_does_not_go_with_its_geometry(change: dict[str, Any], words: str) -> None:
     buffer, g = a_buffer()
     given = coefficients.decode(buffer, g)
@@ -251,22 +334,68 @@ def test_content_that_does_not_go_with_its_geometry(change: dict[str, Any], word
 
 
 def test_channels_by_core() -> None:
-    """Superblocks take their channels one core after the other; in the plain format all cores as many, and in the
+    """Superblocks take their channels one core after the other; in the plain format all cores as
+    many, and in the
     other the first cores one more where the last does not go round."""
     plain_ = Geometry(4, 10, 1, 1, 1, 2, 0)
-    assert [[block.channels.tolist() for block in plain_.blocks(core)] for core in range(4)] \
-        == [[[0, 1], [8]], [[2, 3], [9]], [[4, 5], [10]], [[6, 7], [11]]]
+    assert [[block.channels.tolist() for block in plain_.blocks(core)] for core in range(4)] == [
+        [[0, 1], [8]],
+        [[2, 3], [9]],
+        [[4, 5], [10]],
+        [[6, 7], [11]],
+    ]
     other = Geometry(4, 21, 1, 1, 1, 2, 0, huffman=True)
-    assert [[block.channels.tolist() for block in other.blocks(core)] for core in range(4)] \
-        == [[[0, 1, 2], [12, 13, 14]], [[3, 4, 5], [15, 16]], [[6, 7, 8], [17, 18]], [[9, 10, 11], [19, 20]]]
+    assert [[block.channels.tolist() for block in other.blocks(core)] for core in range(4)] == [
+        [[0, 1, 2], [12, 13, 14]],
+        [[3, 4, 5], [15, 16]],
+        [[6, 7, 8], [17, 18]],
+        [[9, 10, 11], [19, 20]],
+    ]
 
 
-@pytest.mark.parametrize(("planes", "input_w", "depthwise", "pairs"), [
-    (2, 10, False, True), (1, 10, False, False), (1, 64, False, False), (1, 65, False, True), (1, 10, True, True)])
+@pytest.mark.parametrize(
+    ("planes", "input_w", "depthwise", "pairs"),
+    [
+        (2, 10, False, True),
+        (1, 10, False, False),
+        (1, 64, False, False),
+        (1, 65, False, True),
+        (1, 10, True, True),
+    ],
+)
 def test_cells_of_a_wide_kernel(planes: int, input_w: int, depthwise: bool, pairs: bool) -> None:
-    cells = [5 * row + column for row, column in Geometry(1, 1, planes, 5, 5, 1, 0, 0, input_w, depthwise).cells()]
+    cells = [
+        5 * row + column
+        for row, column in Geometry(1, 1, planes, 5, 5, 1, 0, 0, input_w, depthwise).cells()
+    ]
     if pairs:
-        assert cells == [0, 1, 2, 5, 6, 7, 3, 4, 8, 9, 10, 11, 12, 15, 16, 17, 13, 14, 18, 19, 20, 21, 22, 23, 24]
+        assert cells == [
+            0,
+            1,
+            2,
+            5,
+            6,
+            7,
+            3,
+            4,
+            8,
+            9,
+            10,
+            11,
+            12,
+            15,
+            16,
+            17,
+            13,
+            14,
+            18,
+            19,
+            20,
+            21,
+            22,
+            23,
+            24,
+        ]
     else:
         assert cells == list(range(25))
 
@@ -275,21 +404,51 @@ def test_cells_of_a_wide_kernel(planes: int, input_w: int, depthwise: bool, pair
 
 
 def test_depthwise_channels_by_core() -> None:
-    """Cores take the channels in turn, the last core first, and the first cores what is left over."""
+    """Cores take the channels in turn, the last core first, and the first cores what is left
+    over.
+    """
     g = Geometry(6, 20, 20, 3, 3, 2, 0, depthwise=True, huffman=True)
-    channels = [[channel for block in g.blocks(core) for channel in block.channels.tolist()] for core in range(6)]
-    assert channels == [[5, 11, 17, 19], [4, 10, 16, 18], [3, 9, 15], [2, 8, 14], [1, 7, 13], [0, 6, 12]]
+    channels = [
+        [channel for block in g.blocks(core) for channel in block.channels.tolist()]
+        for core in range(6)
+    ]
+    assert channels == [
+        [5, 11, 17, 19],
+        [4, 10, 16, 18],
+        [3, 9, 15],
+        [2, 8, 14],
+        [1, 7, 13],
+        [0, 6, 12],
+    ]
     assert g.depth == 1
-    # where there are fewer channels than cores each has its core; the driver would read before its weights
+    # where there are fewer channels than cores each has its core; the driver would read before its
+    # weights
     few = Geometry(6, 3, 3, 3, 3, 1, 0, depthwise=True, huffman=True)
     assert [few.blocks(core)[0].first for core in range(3)] == [2, 1, 0]
 
 
 @pytest.mark.parametrize("depthwise", [False, True])
-@pytest.mark.parametrize(("cores", "channels", "superblocks"), [
-    (1, 7, 3), (6, 3, 1), (6, 6, 1), (6, 7, 1), (6, 7, 2), (6, 20, 2), (6, 25, 3), (8, 33, 3), (8, 40, 5), (8, 64, 4)])
-def test_shares_that_do_not_go_round(cores: int, channels: int, superblocks: int, depthwise: bool) -> None:
-    """Several superblocks, cores with one kernel less, fewer channels than cores: every way of reading agrees."""
+@pytest.mark.parametrize(
+    ("cores", "channels", "superblocks"),
+    [
+        (1, 7, 3),
+        (6, 3, 1),
+        (6, 6, 1),
+        (6, 7, 1),
+        (6, 7, 2),
+        (6, 20, 2),
+        (6, 25, 3),
+        (8, 33, 3),
+        (8, 40, 5),
+        (8, 64, 4),
+    ],
+)
+def test_shares_that_do_not_go_round(
+    cores: int, channels: int, superblocks: int, depthwise: bool
+) -> None:
+    """Several superblocks, cores with one kernel less, fewer channels than cores: every way of
+    reading agrees.
+    """
     g = Geometry(cores, channels, 2, 3, 3, superblocks, 9, depthwise=depthwise, huffman=True)
     given = content(np.random.RandomState(channels), g)
     buffer = vivante_by_item.write(given, g)
@@ -299,9 +458,17 @@ def test_shares_that_do_not_go_round(cores: int, channels: int, superblocks: int
         assert same(coefficients.decode(buffer, g, fast), given)
 
 
-@pytest.mark.parametrize(("size", "planes", "depthwise", "block", "stored"), [
-    (3, 2, False, 9, 18), (5, 1, False, 9, 27), (1, 10, False, 9, 18), (2, 4, True, 9, 9), (3, 4, True, 9, 9),
-    (5, 4, True, 27, 27)])
+@pytest.mark.parametrize(
+    ("size", "planes", "depthwise", "block", "stored"),
+    [
+        (3, 2, False, 9, 18),
+        (5, 1, False, 9, 27),
+        (1, 10, False, 9, 18),
+        (2, 4, True, 9, 9),
+        (3, 4, True, 9, 9),
+        (5, 4, True, 27, 27),
+    ],
+)
 def test_blocks(size: int, planes: int, depthwise: bool, block: int, stored: int) -> None:
     g = Geometry(1, 1, planes, size, size, 1, 0, depthwise=depthwise, huffman=True)
     kinds = [event.kind for event in g.events(0)]
@@ -310,18 +477,31 @@ def test_blocks(size: int, planes: int, depthwise: bool, block: int, stored: int
 
 
 def test_symbols_of_the_driver() -> None:
-    # 0xFF has no magnitude, and is counted as one bit; ties are left by the comparisons in an order of their own
+    # 0xFF has no magnitude, and is counted as one bit; ties are left by the comparisons in an order
+    # of their own
     assert coefficients.choose_symbols(np.full(3, 0xFF, np.uint8)) == (1, 0, 2, 3, 4, 5, 6, 7)
     assert coefficients.choose_symbols(np.zeros(0, np.uint8)) == tuple(range(8))
     assert coefficients.choose_symbols(np.array([-3, -3, 100], np.int8)) == (2, 7, 0, 3, 4, 1, 6, 5)
 
 
-def vendor(stream: int = 0xEC024938, bits: int = 53, symbols: tuple[int, ...] = (1, 8, 7, 0, 4, 5, 6, 2),
-           table: bytes = bytes([3, 1, 0, 1])) -> bytes:
+def vendor(
+    stream: int = 0xEC024938,
+    bits: int = 53,
+    symbols: tuple[int, ...] = (1, 8, 7, 0, 4, 5, 6, 2),
+    table: bytes = bytes([3, 1, 0, 1]),
+) -> bytes:
     """The coefficients of the vendor's V8 job, put together from the driver's tables."""
-    head = huffman.layout(6).build({
-        "flags": 0x10, "run_size": 4, "run_table": table.ljust(18, b"\0"), "average_bias": 0, "reserved": 0,
-        "symbols": sum(length * 16 ** n for n, length in enumerate(symbols)), "bits": [bits] + [0] * 5})
+    head = huffman.layout(6).build(
+        {
+            "flags": 0x10,
+            "run_size": 4,
+            "run_table": table.ljust(18, b"\0"),
+            "average_bias": 0,
+            "reserved": 0,
+            "symbols": sum(length * 16**n for n, length in enumerate(symbols)),
+            "bits": [bits] + [0] * 5,
+        }
+    )
     return head + stream.to_bytes(64, "little") + (0x1FE00).to_bytes(4, "little")
 
 
@@ -335,9 +515,16 @@ def test_the_vendors_job() -> None:
     assert (found.symbols, found.runs[:5]) == ((1, 8, 7, 0, 4, 5, 6, 2), bytes([4, 3, 1, 0, 1]))
     items = [item for item in coefficients.walk(vendor(), VENDOR) if 512 <= item.bit < 512 + 53]
     assert sum(item.bits for item in items) == 53
-    read = [(item.kind, item.value, item.bits) for item in items if item.kind not in ("symbol", "flush")]
-    assert read == [("kernels per core", 1, 0), ("kernels per core", 0, 8), *[("weight", 0xFF, 0)] * 4, ("run", 0, 1),
-                    ("completion", 0, 8)]
+    read = [
+        (item.kind, item.value, item.bits) for item in items if item.kind not in ("symbol", "flush")
+    ]
+    assert read == [
+        ("kernels per core", 1, 0),
+        ("kernels per core", 0, 8),
+        *[("weight", 0xFF, 0)] * 4,
+        ("run", 0, 1),
+        ("completion", 0, 8),
+    ]
     with pytest.raises(Unsupported, match="got a header with zero runs, allowed is none"):
         coefficients.encode(found, VENDOR)
 
@@ -347,39 +534,82 @@ def test_the_older_vendors_job() -> None:
     assert found.weights.ravel().tolist() == [1] * 4
 
 
-@pytest.mark.parametrize(("buffer", "words"), [
-    (vendor(bits=52), "the stream of core 0 from byte 64 bit 0 runs past its end at byte 70 bit 4"),
-    (vendor(bits=54), "the stream of core 0 from byte 64 bit 0 runs past its end at byte 70 bit 6"),
-    (vendor(stream=0xEC02493B), r"a zero run with 4 weights to come, and for how many a run stands is not known"),
-    (vendor(symbols=(1, 8, 7, 0, 4, 5, 6, 6)), r"byte 20, symbol map: got \[1, 8, 7, 0, 4, 5, 6, 6\]"),
-    (vendor(symbols=(8, 1, 7, 0, 4, 5, 6, 2)), "core 0 at byte 66 bit 2: got bit length 8, allowed is up to 7")])
+@pytest.mark.parametrize(
+    ("buffer", "words"),
+    [
+        (
+            vendor(bits=52),
+            "the stream of core 0 from byte 64 bit 0 runs past its end at byte 70 bit 4",
+        ),
+        (
+            vendor(bits=54),
+            "the stream of core 0 from byte 64 bit 0 runs past its end at byte 70 bit 6",
+        ),
+        (
+            vendor(stream=0xEC02493B),
+            r"a zero run with 4 weights to come, and for how many a run stands is not known",
+        ),
+        (
+            vendor(symbols=(1, 8, 7, 0, 4, 5, 6, 6)),
+            r"byte 20, symbol map: got \[1, 8, 7, 0, 4, 5, 6, 6\]",
+        ),
+        (
+            vendor(symbols=(8, 1, 7, 0, 4, 5, 6, 2)),
+            "core 0 at byte 66 bit 2: got bit length 8, allowed is up to 7",
+        ),
+    ],
+)
 def test_zero_runs_that_are_not_understood(buffer: bytes, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         coefficients.decode(buffer, VENDOR)
 
 
 def changed(buffer: bytes, at: int, value: int) -> bytes:
-    return buffer[:at] + bytes([value]) + buffer[at + 1:]
+    return buffer[:at] + bytes([value]) + buffer[at + 1 :]
 
 
 def a_buffer() -> tuple[bytes, Geometry]:
     g = Geometry(6, 3, 2, 3, 3, 1, 100, huffman=True)
     weights = np.arange(54, dtype=np.uint8).reshape(g.shape) + np.uint8(73)
-    return coefficients.encode(Coefficients(weights, np.array([1, -2, 3], np.int32), np.zeros(0, np.uint32), size=700,
-                                            symbols=tuple(range(8))), g), g
+    return coefficients.encode(
+        Coefficients(
+            weights,
+            np.array([1, -2, 3], np.int32),
+            np.zeros(0, np.uint32),
+            size=700,
+            symbols=tuple(range(8)),
+        ),
+        g,
+    ), g
 
 
-@pytest.mark.parametrize(("at", "value", "words"), [
-    (0, 0x20, "header at byte 0, flags: got 0x20, allowed is 0x10"),
-    (2, 1, "header at byte 2, run-length table: got 01"),
-    (20, 0x11, r"header at byte 20, symbol map: got \[1, 1, 2, 3, 4, 5, 6, 7\]"),
-    (25, 1, "header at byte 24, average bias: got 0x100, allowed is 0x0"),
-    (26, 9, "header at byte 26, reserved: got 0x9"),
-    (28 + 3 * 4, 1, r"header at byte 28: got core sizes \[.*, 1, 0, 0\], allowed are bits for the first 3 cores"),
-    (28 + 3, 1, r"which with 3 biases end at byte 2\d*, allowed is 700 bytes"),
-    (53, 4, "a bit that is set at byte 53 bit 2, in the fill from byte 52 bit 0 to byte 64"),
-    (127, 128, "a bit that is set at byte 127 bit 7, in the fill from byte 8. bit . to byte 128"),
-    (699, 1, "a bit that is set at byte 699 bit 0, in the fill from byte 268 bit 0 to byte 700")])
+@pytest.mark.parametrize(
+    ("at", "value", "words"),
+    [
+        (0, 0x20, "header at byte 0, flags: got 0x20, allowed is 0x10"),
+        (2, 1, "header at byte 2, run-length table: got 01"),
+        (20, 0x11, r"header at byte 20, symbol map: got \[1, 1, 2, 3, 4, 5, 6, 7\]"),
+        (25, 1, "header at byte 24, average bias: got 0x100, allowed is 0x0"),
+        (26, 9, "header at byte 26, reserved: got 0x9"),
+        (
+            28 + 3 * 4,
+            1,
+            r"header at byte 28: got core sizes \[.*, 1, 0, 0\], allowed are bits for the first 3 cores",
+        ),
+        (28 + 3, 1, r"which with 3 biases end at byte 2\d*, allowed is 700 bytes"),
+        (53, 4, "a bit that is set at byte 53 bit 2, in the fill from byte 52 bit 0 to byte 64"),
+        (
+            127,
+            128,
+            "a bit that is set at byte 127 bit 7, in the fill from byte 8. bit . to byte 128",
+        ),
+        (
+            699,
+            1,
+            "a bit that is set at byte 699 bit 0, in the fill from byte 268 bit 0 to byte 700",
+        ),
+    ],
+)
 def test_broken_header_and_fill(at: int, value: int, words: str) -> None:
     buffer, g = a_buffer()
     assert buffer[at] != value
@@ -404,17 +634,20 @@ def test_very_many_broken_streams(huffman_format: bool, part: int) -> None:
 
 
 def broken_streams(huffman_format: bool, seeds: range) -> tuple[int, int]:
-    """Buffers cut off, with bits flipped or bytes of chance, five of each seed: how many give an error that says
+    """Buffers cut off, with bits flipped or bytes of chance, five of each seed: how many give an
+    error that says
     where, the same from each way of reading, and how many a content that makes such a buffer again."""
     errors = whole = 0
     for seed in seeds:
         random = np.random.RandomState(seed)
-        g = dataclasses.replace(geometry(random, huffman_format, most=17), planes=int(random.randint(1, 4)))
+        g = dataclasses.replace(
+            geometry(random, huffman_format, most=17), planes=int(random.randint(1, 4))
+        )
         buffer = coefficients.encode(content(random, g), g, fast=False)
         for kind in ("flip", "flip", "flips", "cut", "chance"):
             data = np.frombuffer(buffer, np.uint8).copy()
             if kind == "cut":
-                data = data[:random.randint(len(data))]
+                data = data[: random.randint(len(data))]
             elif kind == "chance":
                 start = int(random.choice([0, 24, 64]))
                 data[start:] = random.randint(0, 256, len(data) - start)
@@ -432,7 +665,11 @@ def outcome(buffer: bytes, g: Geometry) -> str:
     by_bit = error_or_content(lambda: vivante_by_item.read(buffer, g))
     for fast in FAST:
         found = error_or_content(lambda: coefficients.decode(buffer, g, fast))  # noqa: B023
-        assert found == by_bit if isinstance(by_bit, str) or isinstance(found, str) else same(found, by_bit)
+        assert (
+            found == by_bit
+            if isinstance(by_bit, str) or isinstance(found, str)
+            else same(found, by_bit)
+        )
     if isinstance(by_bit, str):
         assert re.match(r"coefficients: .*(byte|bytes)\b", by_bit), by_bit
         return "error"
@@ -440,7 +677,11 @@ def outcome(buffer: bytes, g: Geometry) -> str:
         return "runs"
     again = coefficients.encode(by_bit, g, fast=False)
     # a zero point may be run over or written out, and the driver's way is one of several
-    assert again == buffer if g.huffman or not any(by_bit.zrl) else same(coefficients.decode(again, g), by_bit)
+    assert (
+        again == buffer
+        if g.huffman or not any(by_bit.zrl)
+        else same(coefficients.decode(again, g), by_bit)
+    )
     return "whole"
 
 
@@ -456,23 +697,34 @@ def error_or_content(read: Callable[[], Coefficients]) -> str | Coefficients:
 def test_what_is_too_large_is_not_made(huffman_format: bool, size: int) -> None:
     """Words that say more than a broken buffer can hold take neither long nor much memory."""
     random = np.random.RandomState(0)
-    for channels, planes, kernel in ((1, 2 ** 20, 1), (2 ** 14, 1, 1), (2 ** 14, 2 ** 20, 15), (1, size // 2, 5),
-                                     (1, size, 15), (size // 50, 50, 15), (size // 9, 1, 3)):
+    for channels, planes, kernel in (
+        (1, 2**20, 1),
+        (2**14, 1, 1),
+        (2**14, 2**20, 15),
+        (1, size // 2, 5),
+        (1, size, 15),
+        (size // 50, 50, 15),
+        (size // 9, 1, 3),
+    ):
         g = Geometry(8, channels, planes, kernel, kernel, 1, 0, huffman=huffman_format)
         idle, share = [0] * (8 - g.used), size // g.used // 64 * 64
         if huffman_format:
-            head = a_buffer()[0][:28] + np.array([8 * share] * g.used + idle, "<u4").tobytes() + bytes(4)
+            head = (
+                a_buffer()[0][:28]
+                + np.array([8 * share] * g.used + idle, "<u4").tobytes()
+                + bytes(4)
+            )
             each, behind = b"", bytes(4 * channels)
         else:
             head, behind = plain.header(8).build([share] * g.used + idle), b""
             each = bytes([8]) + g.per_core.to_bytes(2, "little")
         for body in (bytes(share), random.bytes(share)):
-            buffer = head + (each + body[len(each):]) * g.used + behind
+            buffer = head + (each + body[len(each) :]) * g.used + behind
             for fast in FAST:
                 tracemalloc.start()
                 try:
                     with pytest.raises(ValueError, match=r"^coefficients: "):
                         coefficients.decode(buffer, g, fast)
-                    assert tracemalloc.get_traced_memory()[1] < 64 * 2 ** 20
+                    assert tracemalloc.get_traced_memory()[1] < 64 * 2**20
                 finally:
                     tracemalloc.stop()

@@ -7,35 +7,59 @@ import numpy as np
 
 from npulab.npus.ane.coefficients import fast
 from npulab.npus.ane.coefficients.fast import explain
-from npulab.npus.ane.coefficients.kernel import Kernel, from_registers, kernel_of, places, places_of, planes
+from npulab.npus.ane.coefficients.kernel import (
+    Kernel,
+    from_registers,
+    kernel_of,
+    places,
+    places_of,
+    planes,
+)
 from npulab.npus.kit import refuse_if
 
-__all__ = ["Kernel", "decode", "encode", "engines", "explain", "from_registers", "kernel_of", "places_of",
-           "table_of"]
+__all__ = [
+    "Kernel",
+    "decode",
+    "encode",
+    "engines",
+    "explain",
+    "from_registers",
+    "kernel_of",
+    "places_of",
+    "table_of",
+]
 
 
-def encode(kernel: Kernel, weights: np.ndarray, bias: np.ndarray | None = None, table: bytes = b"") -> bytes:
+def encode(
+    kernel: Kernel, weights: np.ndarray, bias: np.ndarray | None = None, table: bytes = b""
+) -> bytes:
     """The buffers of a kernel's engines, one behind another, each filled with zeros up to a
     multiple of 64 bytes.
 
-    ``weights`` are float16 of ``kernel.shape`` (OHWI, depthwise 1HWC), ``bias`` (outputs,) float16 where the kernel
-    has one, ``table`` 128 bytes where it has an activation table.  Nothing is rounded; a sparse kernel leaves out
-    -0.0 too, which reads back as 0.
-    Raises ValueError for another shape, type or size.
+    ``weights`` are float16 of ``kernel.shape`` (OHWI, depthwise 1HWC), ``bias`` (outputs,) float16
+    where the kernel has one, ``table`` 128 bytes where it has an activation table.  Nothing is
+    rounded; a sparse kernel leaves out -0.0 too, which reads back as 0. Raises ValueError for
+    another shape, type or size.
 
     >>> encode(Kernel(2, 3, bias=True), np.full((2, 1, 1, 3), 3, np.float16), np.ones(2, np.float16))[64:72].hex(" ", 2)
     '003c 0042 0042 0042'
     """
-    refuse_if(len(table) != kernel.table_bytes, "coefficients: table", f"{len(table)} bytes",
-              f"with this kernel is {kernel.table_bytes}")
+    refuse_if(
+        len(table) != kernel.table_bytes,
+        "coefficients: table",
+        f"{len(table)} bytes",
+        f"with this kernel is {kernel.table_bytes}",
+    )
     out = bytearray(fast.write(kernel, *fast.halves_of(kernel, weights, bias)))
     if kernel.table:
         for offset, _ in engines(kernel, weights).tolist():
-            out[offset:offset + len(table)] = table
+            out[offset : offset + len(table)] = table
     return bytes(out)
 
 
-def decode(kernel: Kernel, data: bytes, at: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray | None]:
+def decode(
+    kernel: Kernel, data: bytes, at: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray | None]:
     """Weights (float16 of ``kernel.shape``) and bias (outputs,) or None; the inverse of ``encode``.
 
     ``data`` are the buffers one behind another or, with ``at``, a section that has them at these
@@ -66,10 +90,17 @@ def table_of(kernel: Kernel, data: bytes, at: np.ndarray | None = None) -> bytes
     """
     weights, _ = decode(kernel, data, at)
     joined = fast.gathered(data, at)
-    found = [joined[offset:offset + kernel.table_bytes] for offset, _ in engines(kernel, weights).tolist()]
+    found = [
+        joined[offset : offset + kernel.table_bytes]
+        for offset, _ in engines(kernel, weights).tolist()
+    ]
     other = next((engine for engine, table in enumerate(found) if table != found[0]), None)
-    refuse_if(other is not None, f"coefficients: engine {other}, byte 0 of its buffer",
-              "a table that is not that of engine 0", "is the same in all")
+    refuse_if(
+        other is not None,
+        f"coefficients: engine {other}, byte 0 of its buffer",
+        "a table that is not that of engine 0",
+        "is the same in all",
+    )
     return found[0]
 
 
@@ -86,7 +117,11 @@ def engines(kernel: Kernel, weights: np.ndarray | None = None) -> np.ndarray:
     if not kernel.sparse:
         return places(kernel, table).engines
     if weights is None:
-        raise ValueError("kernel: sparse: got no weights, allowed are the weights whose zeros decide the sizes")
-    halves, _ = fast.halves_of(kernel, weights, np.zeros(kernel.outputs, np.float16) if kernel.bias else None)
+        raise ValueError(
+            "kernel: sparse: got no weights, allowed are the weights whose zeros decide the sizes"
+        )
+    halves, _ = fast.halves_of(
+        kernel, weights, np.zeros(kernel.outputs, np.float16) if kernel.bias else None
+    )
     total = np.concatenate([[0], np.cumsum((halves & fast.MAGNITUDE != 0).sum((1, 2)))])
     return places(kernel, table, total[table.first + table.lanes] - total[table.first]).engines

@@ -6,12 +6,22 @@ from typing import Any
 
 import numpy as np
 
-from npulab.npus.ane.coefficients.kernel import COUNT_BYTES, MASK_BITS, Kernel, Places, Planes, places, planes
+from npulab.npus.ane.coefficients.kernel import (
+    COUNT_BYTES,
+    MASK_BITS,
+    Kernel,
+    Places,
+    Planes,
+    places,
+    planes,
+)
 from npulab.npus.ane.memory import HALF
 from npulab.npus.ane.memory import UNIT as ALIGN
 from npulab.npus.kit import Item, ceil_div, refuse_if, up
 
-STEP = np.array([1 + HALF * n.bit_count() for n in range(2 ** MASK_BITS)])  # bytes of a mask and its weights
+STEP = np.array(
+    [1 + HALF * n.bit_count() for n in range(2**MASK_BITS)]
+)  # bytes of a mask and its weights
 MAGNITUDE = 0x7FFF  # of float16; weights of either zero are left out
 BYTES = 1 + HALF * MASK_BITS  # a mask with all of its weights
 SHORT = 256  # halfwords of planes that are quicker to place one by one than plane by plane
@@ -25,18 +35,35 @@ def halves_of(kernel: Kernel, weights: Any, bias: Any) -> tuple[np.ndarray, np.n
     """Float16 weights and bias as (outputs, depth, slots) and (outputs, bias_rows) uint16;
     ValueError for others."""
     weights = np.asarray(weights)
-    refuse_if(weights.dtype != np.float16 or weights.shape != kernel.shape, "coefficients: weights",
-              f"shape {weights.shape} {weights.dtype}", f"is {kernel.shape} float16")
+    refuse_if(
+        weights.dtype != np.float16 or weights.shape != kernel.shape,
+        "coefficients: weights",
+        f"shape {weights.shape} {weights.dtype}",
+        f"is {kernel.shape} float16",
+    )
     if (bias is not None) != kernel.bias:
-        raise ValueError(f"coefficients: bias: got {'none' if bias is None else 'one'}, allowed with this kernel is "
-                         f"{'one' if kernel.bias else 'none'}")
+        raise ValueError(
+            f"coefficients: bias: got {'none' if bias is None else 'one'}, allowed with this "
+            "kernel is "
+            f"{'one' if kernel.bias else 'none'}"
+        )
     if bias is not None:
         bias = np.asarray(bias)
-        refuse_if(bias.dtype != np.float16 or bias.shape != (kernel.outputs,), "coefficients: bias",
-                  f"shape {bias.shape} {bias.dtype}", f"is ({kernel.outputs},) float16")
-        bias = np.repeat(np.ascontiguousarray(bias, "<f2").view("<u2")[:, None], kernel.bias_rows, 1)
+        refuse_if(
+            bias.dtype != np.float16 or bias.shape != (kernel.outputs,),
+            "coefficients: bias",
+            f"shape {bias.shape} {bias.dtype}",
+            f"is ({kernel.outputs},) float16",
+        )
+        bias = np.repeat(
+            np.ascontiguousarray(bias, "<f2").view("<u2")[:, None], kernel.bias_rows, 1
+        )
     order = (3, 0, 1, 2) if kernel.depthwise else (0, 3, 1, 2)
-    rows = np.ascontiguousarray(weights.transpose(order), "<f2").view("<u2").reshape(kernel.outputs, kernel.depth, -1)
+    rows = (
+        np.ascontiguousarray(weights.transpose(order), "<f2")
+        .view("<u2")
+        .reshape(kernel.outputs, kernel.depth, -1)
+    )
     return _stored(kernel, rows), bias
 
 
@@ -47,7 +74,9 @@ def _stored(kernel: Kernel, rows: np.ndarray) -> np.ndarray:
     return np.concatenate([rows, np.zeros((*rows.shape[:2], 1), rows.dtype)], 2)[..., kernel.taps()]
 
 
-def tensors_of(kernel: Kernel, halves: np.ndarray, bias: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+def tensors_of(
+    kernel: Kernel, halves: np.ndarray, bias: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray | None]:
     """The inverse of ``halves_of``; ValueError for a halfword that is set where the kernel has no
     tap, and for one that lies there several times and is not always the same."""
     rows = halves
@@ -63,7 +92,9 @@ def tensors_of(kernel: Kernel, halves: np.ndarray, bias: np.ndarray | None) -> t
     shape = (kernel.outputs, kernel.depth, kernel.kernel_h, kernel.kernel_w)
     order = (1, 2, 3, 0) if kernel.depthwise else (0, 2, 3, 1)
     weights = np.ascontiguousarray(rows.reshape(shape).transpose(order))
-    return weights.view(np.float16), None if bias is None else np.ascontiguousarray(bias).view(np.float16)
+    return weights.view(np.float16), None if bias is None else np.ascontiguousarray(bias).view(
+        np.float16
+    )
 
 
 def _refuse_others(kernel: Kernel, got: np.ndarray, allowed: np.ndarray, step: int) -> None:
@@ -72,9 +103,12 @@ def _refuse_others(kernel: Kernel, got: np.ndarray, allowed: np.ndarray, step: i
     if len(wrong):
         channel, number = wrong[0].tolist()
         engine, byte = place_of(kernel, channel, step + number)
-        raise ValueError(f"coefficients: engine {engine}, byte {byte} of its buffer: got "
-                         f"0x{int(got[channel, number]):04x}, allowed is 0x{int(allowed[channel, number]):04x}: no tap "
-                         "of the kernel, or one that lies there more than once")
+        raise ValueError(
+            f"coefficients: engine {engine}, byte {byte} of its buffer: got "
+            f"0x{int(got[channel, number]):04x}, allowed is 0x{int(allowed[channel, number]):04x}: "
+            "no tap "
+            "of the kernel, or one that lies there more than once"
+        )
 
 
 def labels(kernel: Kernel) -> np.ndarray:
@@ -104,12 +138,19 @@ def gathered(data: bytes, at: np.ndarray | None) -> bytes:
     spans = np.asarray(at, np.int64).reshape(-1, 2).tolist()
     for engine, (offset, size) in enumerate(spans):
         if offset < 0 or size < 0 or offset + size > len(data):
-            raise ValueError(f"coefficients: engine {engine}: got {size} bytes at byte {offset}, allowed is within the "
-                             f"{len(data)} of the section")
+            raise ValueError(
+                f"coefficients: engine {engine}: got {size} bytes at byte {offset}, allowed is "
+                "within the "
+                f"{len(data)} of the section"
+            )
     total = sum(size for _, size in spans)
-    refuse_if(total > len(data), "coefficients", f"{total} bytes for {len(spans)} engines",
-              f"are the {len(data)} of the section")
-    return b"".join(data[offset:offset + size] for offset, size in spans)
+    refuse_if(
+        total > len(data),
+        "coefficients",
+        f"{total} bytes for {len(spans)} engines",
+        f"are the {len(data)} of the section",
+    )
+    return b"".join(data[offset : offset + size] for offset, size in spans)
 
 
 def refuse_places(at: np.ndarray | None, engines: np.ndarray) -> None:
@@ -120,11 +161,16 @@ def refuse_places(at: np.ndarray | None, engines: np.ndarray) -> None:
     given = np.asarray(at, np.int64).reshape(-1, 2)[:, 1].tolist()
     wanted = engines[:, 1].tolist()
     if given != wanted:
-        first = next((i for i, (a, b) in enumerate(zip(given, wanted, strict=False)) if a != b),
-                     min(len(given), len(wanted)))
-        raise ValueError(f"coefficients: got {len(given)} engines, engine {first} with "
-                         f"{(given + [0] * 16)[first]} bytes, allowed are {len(wanted)} engines, engine {first} with "
-                         f"{(wanted + [0] * 16)[first]}")
+        first = next(
+            (i for i, (a, b) in enumerate(zip(given, wanted, strict=False)) if a != b),
+            min(len(given), len(wanted)),
+        )
+        raise ValueError(
+            f"coefficients: got {len(given)} engines, engine {first} with "
+            f"{(given + [0] * 16)[first]} bytes, allowed are {len(wanted)} engines, engine {first} "
+            "with "
+            f"{(wanted + [0] * 16)[first]}"
+        )
 
 
 # Buffers
@@ -140,19 +186,25 @@ def write(kernel: Kernel, weights: np.ndarray, bias: np.ndarray | None) -> bytes
 
 
 def _placed(kernel: Kernel, rows: np.ndarray) -> np.ndarray:
-    """The halfwords of a buffer that is not sparse, out of those (outputs, steps) of each channel."""
+    """The halfwords of a buffer that is not sparse, out of those (outputs, steps) of each
+    channel.
+    """
     table = planes(kernel)
     where = places(kernel, table)
     out = np.zeros(int(where.engines[-1].sum()) // HALF, rows.dtype)
     starts = where.start // HALF
     for lanes in np.unique(table.lanes).tolist():
         chosen = np.flatnonzero(table.lanes == lanes)
-        block = rows[table.first[chosen, None] + np.arange(lanes)].transpose(0, 2, 1).reshape(len(chosen), -1)
+        block = (
+            rows[table.first[chosen, None] + np.arange(lanes)]
+            .transpose(0, 2, 1)
+            .reshape(len(chosen), -1)
+        )
         if block.shape[1] < SHORT:
             out[starts[chosen, None] + np.arange(block.shape[1])] = block
             continue
         for start, plane in zip(starts[chosen].tolist(), block, strict=True):
-            out[start:start + len(plane)] = plane
+            out[start : start + len(plane)] = plane
     return out
 
 
@@ -163,7 +215,12 @@ def read(kernel: Kernel, data: bytes) -> tuple[np.ndarray, np.ndarray | None]:
     table = planes(kernel)
     where = places(kernel, table)
     size = int(where.engines[-1].sum())
-    refuse_if(len(data) != size, "coefficients", f"{len(data)} bytes", f"are the {size} of the kernel's engines")
+    refuse_if(
+        len(data) != size,
+        "coefficients",
+        f"{len(data)} bytes",
+        f"are the {size} of the kernel's engines",
+    )
     halves = np.frombuffer(data, "<u2")
     rows = np.empty((kernel.outputs, kernel.steps), "<u2")
     starts = where.start // HALF
@@ -173,11 +230,13 @@ def read(kernel: Kernel, data: bytes) -> tuple[np.ndarray, np.ndarray | None]:
         if size < SHORT:
             block = halves[starts[chosen, None] + np.arange(size)]
         else:
-            block = np.stack([halves[start:start + size] for start in starts[chosen].tolist()])
-        rows[table.first[chosen, None] + np.arange(lanes)] = block.reshape(len(chosen), -1, lanes).transpose(0, 2, 1)
+            block = np.stack([halves[start : start + size] for start in starts[chosen].tolist()])
+        rows[table.first[chosen, None] + np.arange(lanes)] = block.reshape(
+            len(chosen), -1, lanes
+        ).transpose(0, 2, 1)
     _refuse_fill(data, table, where)
-    weights = rows[:, kernel.bias_rows:].reshape(kernel.outputs, kernel.depth, kernel.slots)
-    return weights, rows[:, :kernel.bias_rows] if kernel.bias else None
+    weights = rows[:, kernel.bias_rows :].reshape(kernel.outputs, kernel.depth, kernel.slots)
+    return weights, rows[:, : kernel.bias_rows] if kernel.bias else None
 
 
 def _refuse_fill(data: bytes, table: Planes, where: Places) -> None:
@@ -190,8 +249,11 @@ def _refuse_fill(data: bytes, table: Planes, where: Places) -> None:
     if len(wrong):
         byte = int(at[wrong[0]])
         engine = int(np.searchsorted(where.engines[:, 0], byte, "right")) - 1
-        raise ValueError(f"coefficients: engine {engine}, byte {byte - int(where.engines[engine, 0])} of its buffer: "
-                         f"got 0x{data[byte]:02x} in the fill, allowed is 0")
+        raise ValueError(
+            f"coefficients: engine {engine}, byte {byte - int(where.engines[engine, 0])} of its "
+            "buffer: "
+            f"got 0x{data[byte]:02x} in the fill, allowed is 0"
+        )
 
 
 # Sparse
@@ -202,21 +264,27 @@ def octets(kernel: Kernel, lanes: int) -> tuple[np.ndarray, np.ndarray, np.ndarr
     follow each, and (P, 8) which of their bits are for weights."""
     there = np.zeros(ceil_div(kernel.mask_slots(lanes), MASK_BITS) * MASK_BITS, bool)
     shape = kernel.depth, kernel.slots, kernel.mask_slots(lanes) // (kernel.depth * kernel.slots)
-    there[:kernel.mask_slots(lanes)].reshape(shape)[:, kernel.taps() >= 0, :lanes] = True
+    there[: kernel.mask_slots(lanes)].reshape(shape)[:, kernel.taps() >= 0, :lanes] = True
     bits = there.reshape(-1, MASK_BITS)
     index = np.flatnonzero(bits.any(1))
     return index, np.diff(index, append=len(bits)) - 1, bits[index]
 
 
-def _write_sparse(kernel: Kernel, table: Planes, weights: np.ndarray, bias: np.ndarray | None) -> bytes:
+def _write_sparse(
+    kernel: Kernel, table: Planes, weights: np.ndarray, bias: np.ndarray | None
+) -> bytes:
     bodies: list[np.ndarray] = [np.zeros(0, np.uint8)] * len(table.first)
     stored = np.zeros(len(table.first), np.int64)
     for lanes in np.unique(table.lanes).tolist():
         chosen = np.flatnonzero(table.lanes == lanes)
         index, gaps, _ = octets(kernel, lanes)
         slots = kernel.mask_slots(lanes)
-        cells = np.zeros((len(chosen), kernel.depth, kernel.slots, slots // (kernel.depth * kernel.slots)), "<u2")
-        cells[..., :lanes] = weights[table.first[chosen, None] + np.arange(lanes)].transpose(0, 2, 3, 1)
+        cells = np.zeros(
+            (len(chosen), kernel.depth, kernel.slots, slots // (kernel.depth * kernel.slots)), "<u2"
+        )
+        cells[..., :lanes] = weights[table.first[chosen, None] + np.arange(lanes)].transpose(
+            0, 2, 3, 1
+        )
         whole = np.pad(cells.reshape(len(chosen), -1), ((0, 0), (0, slots % -MASK_BITS * -1)))
         block = whole.reshape(len(chosen), -1, MASK_BITS)[:, index]
         bits = block & MAGNITUDE != 0
@@ -225,15 +293,21 @@ def _write_sparse(kernel: Kernel, table: Planes, weights: np.ndarray, bias: np.n
         each[..., 1:BYTES] = block.view(np.uint8)
         stored[chosen] = bits.sum((1, 2))
         sizes = len(index) + int(gaps.sum()) + HALF * stored[chosen]
-        for number, body in zip(chosen.tolist(), np.split(each[_kept(bits, gaps)], np.cumsum(sizes)[:-1]), strict=True):
+        for number, body in zip(
+            chosen.tolist(), np.split(each[_kept(bits, gaps)], np.cumsum(sizes)[:-1]), strict=True
+        ):
             bodies[number] = body
     where = places(kernel, table, stored)
     out = bytearray(int(where.engines[-1].sum()))
     biases = b"" if bias is None else bias.astype("<u2").tobytes()
-    spans = zip(where.start.tolist(), table.first.tolist(), table.lanes.tolist(), bodies, strict=True)
+    spans = zip(
+        where.start.tolist(), table.first.tolist(), table.lanes.tolist(), bodies, strict=True
+    )
     for start, first, lanes, body in spans:
-        head = biases[HALF * first:HALF * (first + lanes)] + len(body).to_bytes(COUNT_BYTES, "little")
-        out[start:start + len(head) + len(body)] = head + body.tobytes()
+        head = biases[HALF * first : HALF * (first + lanes)] + len(body).to_bytes(
+            COUNT_BYTES, "little"
+        )
+        out[start : start + len(head) + len(body)] = head + body.tobytes()
     return bytes(out)
 
 
@@ -252,11 +326,17 @@ def _read_sparse(kernel: Kernel, data: bytes) -> tuple[np.ndarray, np.ndarray | 
     for lanes in np.unique(table.lanes).tolist():
         chosen = np.flatnonzero(table.lanes == lanes)
         index, gaps, there = octets(kernel, lanes)
-        bits = np.unpackbits(np.stack([masks[i] for i in chosen.tolist()])[..., None], -1, bitorder="little").view(bool)
+        bits = np.unpackbits(
+            np.stack([masks[i] for i in chosen.tolist()])[..., None], -1, bitorder="little"
+        ).view(bool)
         each = np.zeros((*bits.shape[:2], BYTES + int(gaps.max())), np.uint8)
-        each[_kept(bits, gaps)] = np.frombuffer(b"".join([bodies[i] for i in chosen.tolist()]), np.uint8)
+        each[_kept(bits, gaps)] = np.frombuffer(
+            b"".join([bodies[i] for i in chosen.tolist()]), np.uint8
+        )
         block = np.ascontiguousarray(each[..., 1:BYTES]).view("<u2")
-        wrong = np.flatnonzero((bits & ~(there & (block & MAGNITUDE != 0))).any((1, 2)) | each[..., BYTES:].any((1, 2)))
+        wrong = np.flatnonzero(
+            (bits & ~(there & (block & MAGNITUDE != 0))).any((1, 2)) | each[..., BYTES:].any((1, 2))
+        )
         if len(wrong):
             plane, engine = int(wrong[0]), int(table.engine[chosen[wrong[0]]])
             at = int(where.start[chosen[plane]] - where.engines[engine, 0])
@@ -264,14 +344,19 @@ def _read_sparse(kernel: Kernel, data: bytes) -> tuple[np.ndarray, np.ndarray | 
         slots = kernel.mask_slots(lanes)
         whole = np.zeros((len(chosen), ceil_div(slots, MASK_BITS), MASK_BITS), "<u2")
         whole[:, index] = block
-        cells = whole.reshape(len(chosen), -1)[:, :slots].reshape(len(chosen), kernel.depth, kernel.slots, -1)
-        weights[table.first[chosen, None] + np.arange(lanes)] = cells[..., :lanes].transpose(0, 3, 1, 2)
+        cells = whole.reshape(len(chosen), -1)[:, :slots].reshape(
+            len(chosen), kernel.depth, kernel.slots, -1
+        )
+        weights[table.first[chosen, None] + np.arange(lanes)] = cells[..., :lanes].transpose(
+            0, 3, 1, 2
+        )
     if not kernel.bias:
         return weights, None
     bias = np.empty(kernel.outputs, "<u2")
-    for start, first, lanes in zip(where.start.tolist(), table.first.tolist(), table.lanes.tolist(),
-                                   strict=True):
-        bias[first:first + lanes] = np.frombuffer(data, "<u2", lanes, start)
+    for start, first, lanes in zip(
+        where.start.tolist(), table.first.tolist(), table.lanes.tolist(), strict=True
+    ):
+        bias[first : first + lanes] = np.frombuffer(data, "<u2", lanes, start)
     return weights, bias[:, None]
 
 
@@ -280,23 +365,35 @@ def _head(kernel: Kernel, lanes: int) -> int:
     return HALF * lanes * kernel.bias + COUNT_BYTES
 
 
-def _refuse_stored(engine: int, at: int, each: np.ndarray, gaps: np.ndarray, there: np.ndarray) -> None:
+def _refuse_stored(
+    engine: int, at: int, each: np.ndarray, gaps: np.ndarray, there: np.ndarray
+) -> None:
     """Raises ValueError for the first bit of a plane that is not for a weight which is not 0;
     ``at`` is the byte at which its masks begin."""
     for row, gap, weights in zip(each.tolist(), gaps.tolist(), there.tolist(), strict=True):
         place = at + 1
         for bit in range(MASK_BITS):
             if row[0] >> bit & 1:
-                value = row[1 + HALF * bit] + 2 ** 8 * row[2 + HALF * bit]
+                value = row[1 + HALF * bit] + 2**8 * row[2 + HALF * bit]
                 if not weights[bit] or not value & MAGNITUDE:
-                    said = f"a weight of 0x{value:04x}" if weights[bit] else "a bit for a tap or lane that is none"
-                    raise ValueError(f"coefficients: engine {engine}, byte {at} of its buffer, bit {bit}: got {said}, "
-                                     "allowed are bits for weights that are not 0")
+                    said = (
+                        f"a weight of 0x{value:04x}"
+                        if weights[bit]
+                        else "a bit for a tap or lane that is none"
+                    )
+                    raise ValueError(
+                        f"coefficients: engine {engine}, byte {at} of its buffer, bit {bit}: got "
+                        f"{said}, "
+                        "allowed are bits for weights that are not 0"
+                    )
                 place += HALF
         if any(row[BYTES:]):
             at = place + next(i for i, mask in enumerate(row[BYTES:]) if mask)
-            raise ValueError(f"coefficients: engine {engine}, byte {at} of its buffer: got a mask of taps that are "
-                             "none, allowed is 0")
+            raise ValueError(
+                f"coefficients: engine {engine}, byte {at} of its buffer: got a mask of taps that "
+                "are "
+                "none, allowed is 0"
+            )
         at = place + gap
 
 
@@ -307,22 +404,31 @@ def walk(kernel: Kernel, data: bytes) -> tuple[Planes, Places, list[np.ndarray],
     Raises ValueError with engine and byte for counts, masks and fill that do not go with the kernel
     or the buffer.
     """
-    refuse_if(len(data) < kernel.least_bytes or len(data) % ALIGN, "coefficients",
-              f"{len(data)} bytes", f"are multiples of {ALIGN} from {kernel.least_bytes} on")
+    refuse_if(
+        len(data) < kernel.least_bytes or len(data) % ALIGN,
+        "coefficients",
+        f"{len(data)} bytes",
+        f"are multiples of {ALIGN} from {kernel.least_bytes} on",
+    )
     table = planes(kernel)
     masks, bodies, stored = [], [], []
     at, base, before, steps = 0, 0, -1, STEP.tolist()
-    following = {lanes: octets(kernel, lanes)[1].tolist() for lanes in np.unique(table.lanes).tolist()}
+    following = {
+        lanes: octets(kernel, lanes)[1].tolist() for lanes in np.unique(table.lanes).tolist()
+    }
     ends = np.diff(table.run, append=-1).astype(bool).tolist()
     for engine, lanes, last in zip(table.engine.tolist(), table.lanes.tolist(), ends, strict=True):
         if engine != before:
             base, before, at = at, engine, at + kernel.table_bytes
         start = at + _head(kernel, lanes)
-        count = int.from_bytes(data[start - COUNT_BYTES:start], "little")
+        count = int.from_bytes(data[start - COUNT_BYTES : start], "little")
         wanted = ceil_div(kernel.mask_slots(lanes), MASK_BITS)
-        body = data[start:start + count]
-        got = (f"coefficients: engine {engine}, byte {start - COUNT_BYTES - base} of its buffer: got a count of "
-               f"{count} bytes, allowed is")
+        body = data[start : start + count]
+        got = (
+            f"coefficients: engine {engine}, byte {start - COUNT_BYTES - base} of its buffer: got "
+            "a count of "
+            f"{count} bytes, allowed is"
+        )
         if start + count > len(data) or not wanted <= count <= wanted * BYTES:
             raise ValueError(f"{got} {wanted} to {min(wanted * BYTES, max(len(data) - start, 0))}")
         seen, place = bytearray(), 0
@@ -340,7 +446,12 @@ def walk(kernel: Kernel, data: bytes) -> tuple[Planes, Places, list[np.ndarray],
         stored.append((count - wanted) // HALF)
         at = start + count
         at = up(at, ALIGN) if last else at
-    refuse_if(len(data) != at, "coefficients", f"{len(data)} bytes", f"are the {at} of the kernel's engines")
+    refuse_if(
+        len(data) != at,
+        "coefficients",
+        f"{len(data)} bytes",
+        f"are the {at} of the kernel's engines",
+    )
     where = places(kernel, table, np.array(stored))
     _refuse_fill(data, table, where)
     return table, where, masks, bodies
@@ -366,7 +477,9 @@ def explain(kernel: Kernel, data: bytes, at: np.ndarray | None = None) -> list[I
     refuse_places(at, engines)
     table = np.concatenate([*blocks, _tables(kernel, joined, engines)])
     if at is not None:
-        table[:, 0] += 8 * (np.asarray(at, np.int64).reshape(-1, 2)[:, 0] - engines[:, 0])[table[:, 4]]
+        table[:, 0] += (
+            8 * (np.asarray(at, np.int64).reshape(-1, 2)[:, 0] - engines[:, 0])[table[:, 4]]
+        )
     table = table[np.argsort(table[:, 0], kind="stable")]
     cells = table.astype(object)
     cells[table == NONE] = None
@@ -375,11 +488,25 @@ def explain(kernel: Kernel, data: bytes, at: np.ndarray | None = None) -> list[I
     return list(map(Item._make, zip(*out, strict=True)))
 
 
-def _block(kind: str, bits: int | np.ndarray, byte: np.ndarray, engine: np.ndarray, value: np.ndarray | int,
-           weights: np.ndarray | int = 0, **of: np.ndarray) -> np.ndarray:
+def _block(
+    kind: str,
+    bits: int | np.ndarray,
+    byte: np.ndarray,
+    engine: np.ndarray,
+    value: np.ndarray | int,
+    weights: np.ndarray | int = 0,
+    **of: np.ndarray,
+) -> np.ndarray:
     out = np.full((len(byte), COLUMNS), NONE, np.int64)
-    columns = (8 * byte, bits, KINDS.index(kind), value, engine, *(of.get(name, NONE) for name in
-                                                                   ("channel", "plane", "row", "column")), weights)
+    columns = (
+        8 * byte,
+        bits,
+        KINDS.index(kind),
+        value,
+        engine,
+        *(of.get(name, NONE) for name in ("channel", "plane", "row", "column")),
+        weights,
+    )
     for number, column in enumerate(columns):
         out[:, number] = column
     return out
@@ -396,10 +523,22 @@ def _dense(kernel: Kernel, data: bytes) -> tuple[list[np.ndarray], np.ndarray]:
     values, bias, there = np.frombuffer(data, "<u2")[at], plane < 0, taps[slot] >= 0
     of = {"channel": channel, "plane": plane, "row": row, "column": column}
     blocks = [_fill(kernel, where)]
-    for kind, some, names in (("bias", bias, ["channel"]), ("weight", ~bias & there, [*of]),
-                              ("fill", ~bias & ~there, [])):
-        blocks.append(_block(kind, 8 * HALF, HALF * at[some], engine[some], values[some],
-                             once[some] if kind == "weight" else 0, **{name: of[name][some] for name in names}))
+    for kind, some, names in (
+        ("bias", bias, ["channel"]),
+        ("weight", ~bias & there, [*of]),
+        ("fill", ~bias & ~there, []),
+    ):
+        blocks.append(
+            _block(
+                kind,
+                8 * HALF,
+                HALF * at[some],
+                engine[some],
+                values[some],
+                once[some] if kind == "weight" else 0,
+                **{name: of[name][some] for name in names},
+            )
+        )
     return blocks, where.engines
 
 
@@ -407,21 +546,40 @@ def _sparse(kernel: Kernel, data: bytes) -> tuple[list[np.ndarray], np.ndarray]:
     table, where, masks, bodies = walk(kernel, data)
     start = where.start + HALF * kernel.bias * table.lanes + COUNT_BYTES
     bytes_, count = np.frombuffer(data, np.uint8), np.array([len(body) for body in bodies])
-    blocks = [_fill(kernel, where), _block("count", 8 * COUNT_BYTES, start - COUNT_BYTES, table.engine, count)]
+    blocks = [
+        _fill(kernel, where),
+        _block("count", 8 * COUNT_BYTES, start - COUNT_BYTES, table.engine, count),
+    ]
     for lanes in np.unique(table.lanes).tolist():
         chosen = np.flatnonzero(table.lanes == lanes)
         first, engine = table.first[chosen], table.engine[chosen]
         if kernel.bias:
             byte = where.start[chosen, None] + HALF * np.arange(lanes)
-            blocks.append(_block("bias", 8 * HALF, byte.ravel(), np.repeat(engine, lanes),
-                                 _halves(bytes_, byte.ravel()), channel=(first[:, None] + np.arange(lanes)).ravel()))
+            blocks.append(
+                _block(
+                    "bias",
+                    8 * HALF,
+                    byte.ravel(),
+                    np.repeat(engine, lanes),
+                    _halves(bytes_, byte.ravel()),
+                    channel=(first[:, None] + np.arange(lanes)).ravel(),
+                )
+            )
         index, gaps, there = octets(kernel, lanes)
         mask = np.stack([masks[i] for i in chosen.tolist()])
         step = STEP[mask] + gaps
         at = start[chosen, None] + np.cumsum(step, 1) - step
         bits = np.unpackbits(mask[..., None], -1, bitorder="little").view(bool)
-        blocks.append(_block("mask", MASK_BITS, at.ravel(), np.repeat(engine, len(index)), mask.ravel(),
-                             (there & ~bits).sum(2).ravel()))
+        blocks.append(
+            _block(
+                "mask",
+                MASK_BITS,
+                at.ravel(),
+                np.repeat(engine, len(index)),
+                mask.ravel(),
+                (there & ~bits).sum(2).ravel(),
+            )
+        )
         empty = np.repeat((at + STEP[mask]).ravel(), np.tile(gaps, len(chosen)))
         empty += np.concatenate([np.arange(gap) for gap in gaps.tolist()] * len(chosen))
         blocks.append(_block("mask", MASK_BITS, empty, np.repeat(engine, gaps.sum()), 0))
@@ -431,13 +589,25 @@ def _sparse(kernel: Kernel, data: bytes) -> tuple[list[np.ndarray], np.ndarray]:
         cell, lane = np.divmod(MASK_BITS * index[octet] + bit, width)
         plane, slot = np.divmod(cell, kernel.slots)
         row, column = np.divmod(kernel.taps()[slot], kernel.kernel_w)
-        blocks.append(_block("weight", 8 * HALF, byte, engine[number], _halves(bytes_, byte), 1,
-                             channel=first[number] + lane, plane=plane, row=row, column=column))
+        blocks.append(
+            _block(
+                "weight",
+                8 * HALF,
+                byte,
+                engine[number],
+                _halves(bytes_, byte),
+                1,
+                channel=first[number] + lane,
+                plane=plane,
+                row=row,
+                column=column,
+            )
+        )
     return blocks, where.engines
 
 
 def _halves(data: np.ndarray, byte: np.ndarray) -> np.ndarray:
-    return data[byte] + 2 ** 8 * data[byte + 1].astype(np.int64)
+    return data[byte] + 2**8 * data[byte + 1].astype(np.int64)
 
 
 def _tables(kernel: Kernel, data: bytes, engines: np.ndarray) -> np.ndarray:

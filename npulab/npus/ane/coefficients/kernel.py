@@ -26,17 +26,18 @@ from npulab.npus.kit import ceil_div, expect, refuse_if
 from npulab.quant.layers import Conv2D
 
 TABLE_BYTES = 128  # of an activation table
-COUNT_BYTES = 3  # of the count before the masks; the third byte is in use from 65536 bytes on (k3_c512_n512_st2)
+# of the count before the masks; the third byte is in use from 65536 bytes on (k3_c512_n512_st2)
+COUNT_BYTES = 3
 MASK_BITS = 8
 # An engine works on 8 x 8 outputs at a time, or on twice as many of a larger tensor.
 SMALL_SIDE = 8
 MOST_LANES = {True: 32, False: 16}
 MASK_LANES = {True: 4, False: 2}  # the least that a mask has bits for
-MOST_CHANNELS = 2 ** 17 - 1  # Cin, Cout; more in all groups together are refused too
-MOST_GROUPS = 2 ** 13 - 1
-MOST_TAPS = 2 ** 5 - 1  # Kh, Kw
-MOST_STRIDE = 2 ** 2 - 1
-MOST_BYTES = 2 ** 32  # an address has 26 bits of 64 bytes
+MOST_CHANNELS = 2**17 - 1  # Cin, Cout; more in all groups together are refused too
+MOST_GROUPS = 2**13 - 1
+MOST_TAPS = 2**5 - 1  # Kh, Kw
+MOST_STRIDE = 2**2 - 1
+MOST_BYTES = 2**32  # an address has 26 bits of 64 bytes
 Pair = tuple[int, int]
 ONLY = {name: only for name, (only,) in EXPECTED["kernel"].items()}
 TABLE = 2  # NonlinearMode
@@ -93,25 +94,54 @@ class Kernel:
         except TypeError:
             raise ValueError(f"kernel: got {self}, allowed are whole numbers") from None
         refuse_if(len(self.stride) != 2, "kernel: stride", self.stride, "is (h, w)")
-        limits = {"groups": MOST_CHANNELS if self.depthwise else MOST_GROUPS, "kernel_h": MOST_TAPS,
-                  "kernel_w": MOST_TAPS, "columns": MOST_STRIDE, "outputs": MOST_CHANNELS, "inputs": MOST_CHANNELS}
+        limits = {
+            "groups": MOST_CHANNELS if self.depthwise else MOST_GROUPS,
+            "kernel_h": MOST_TAPS,
+            "kernel_w": MOST_TAPS,
+            "columns": MOST_STRIDE,
+            "outputs": MOST_CHANNELS,
+            "inputs": MOST_CHANNELS,
+        }
         numbers = [(name, getattr(self, name), most) for name, most in limits.items()]
-        for name, number, most in [*numbers, *(("stride", number, MOST_STRIDE) for number in self.stride)]:
+        for name, number, most in [
+            *numbers,
+            *(("stride", number, MOST_STRIDE) for number in self.stride),
+        ]:
             refuse_if(not 1 <= number <= most, f"kernel: {name}", number, f"is 1 to {most}")
-        if self.groups > 1 and self.inputs != self.outputs and self.groups in (self.inputs, self.outputs):
-            raise ValueError(f"kernel: groups: got {self.groups} with {self.inputs} inputs and {self.outputs} outputs; "
-                             "how a group of one channel is stored is known for as many outputs as inputs")
+        if (
+            self.groups > 1
+            and self.inputs != self.outputs
+            and self.groups in (self.inputs, self.outputs)
+        ):
+            raise ValueError(
+                f"kernel: groups: got {self.groups} with {self.inputs} inputs and {self.outputs} "
+                "outputs; "
+                "how a group of one channel is stored is known for as many outputs as inputs"
+            )
         for name in ("outputs", "inputs"):
-            refuse_if(getattr(self, name) % self.groups, f"kernel: {name}", getattr(self, name),
-                      f"are multiples of the {self.groups} groups")
+            refuse_if(
+                getattr(self, name) % self.groups,
+                f"kernel: {name}",
+                getattr(self, name),
+                f"are multiples of the {self.groups} groups",
+            )
         if self.lanes < 0 or self.lanes & (self.lanes - 1) or self.lanes > self.usual_lanes:
-            raise ValueError(f"kernel: lanes: got {self.lanes}, allowed is a power of two up to {self.usual_lanes} for "
-                             f"{self.outputs} outputs in {self.groups} groups, or 0")
-        if self.columns > 1 and (self.sparse or self.stride[1] % self.columns or (self.lanes or self.usual_lanes) > 1):
-            raise ValueError(f"kernel: columns: got {self.columns}, allowed is 1, or a divisor of the stride "
-                             f"{self.stride[1]} of a kernel of one lane that is not sparse")
+            raise ValueError(
+                f"kernel: lanes: got {self.lanes}, allowed is a power of two up to "
+                f"{self.usual_lanes} for "
+                f"{self.outputs} outputs in {self.groups} groups, or 0"
+            )
+        if self.columns > 1 and (
+            self.sparse or self.stride[1] % self.columns or (self.lanes or self.usual_lanes) > 1
+        ):
+            raise ValueError(
+                f"kernel: columns: got {self.columns}, allowed is 1, or a divisor of the stride "
+                f"{self.stride[1]} of a kernel of one lane that is not sparse"
+            )
         if self.least_bytes > MOST_BYTES:
-            raise ValueError(f"kernel: got {self.least_bytes} bytes at least, allowed is {MOST_BYTES}")
+            raise ValueError(
+                f"kernel: got {self.least_bytes} bytes at least, allowed is {MOST_BYTES}"
+            )
 
     @property
     def depthwise(self) -> bool:
@@ -171,7 +201,9 @@ class Kernel:
         for lanes, planes, times in _chunks(rest, self.lanes or self.usual_lanes):
             words += times * planes * lanes
             bits += times * planes * MASK_BITS * ceil_div(self.mask_slots(lanes), MASK_BITS)
-        total = words * self.bias_rows * HALF + (bits // 8 if self.sparse else words * self.depth * self.slots * HALF)
+        total = words * self.bias_rows * HALF + (
+            bits // 8 if self.sparse else words * self.depth * self.slots * HALF
+        )
         return self.parts * total + self.table_bytes * min(ENGINES, rest)
 
     def mask_slots(self, lanes: int) -> int:
@@ -189,7 +221,10 @@ class Kernel:
         """
         high, wide = self.stride
         shifts = wide // self.columns * np.arange(self.columns)
-        rows, columns = ceil_div(self.kernel_h, high), ceil_div(self.kernel_w + int(shifts[-1]), wide)
+        rows, columns = (
+            ceil_div(self.kernel_h, high),
+            ceil_div(self.kernel_w + int(shifts[-1]), wide),
+        )
         row = np.arange(high)[:, None, None, None, None] + high * np.arange(rows)[:, None, None]
         column = np.arange(wide)[:, None, None, None] + wide * np.arange(columns)[:, None] - shifts
         there = (row < self.kernel_h) & (column >= 0) & (column < self.kernel_w)
@@ -218,14 +253,21 @@ def planes(kernel: Kernel) -> Planes:
     """
     share, parts = kernel.outputs // kernel.parts, kernel.parts
     chunks = _chunks(share, kernel.lanes or kernel.usual_lanes)
-    lanes, used = (np.repeat([one[i] for one in chunks], [times for _, _, times in chunks]) for i in (0, 1))
+    lanes, used = (
+        np.repeat([one[i] for one in chunks], [times for _, _, times in chunks]) for i in (0, 1)
+    )
     begin = np.cumsum(lanes * used) - lanes * used
     chunk = np.tile(np.repeat(np.arange(len(lanes)), used), parts)
     engine = np.tile(np.arange(used.sum()) - np.repeat(np.cumsum(used) - used, used), parts)
     group = np.repeat(np.arange(parts), used.sum())
     order = np.lexsort((chunk, group, engine))
     engine, group, chunk = engine[order], group[order], chunk[order]
-    return Planes(engine, group * share + begin[chunk] + engine * lanes[chunk], lanes[chunk], engine * parts + group)
+    return Planes(
+        engine,
+        group * share + begin[chunk] + engine * lanes[chunk],
+        lanes[chunk],
+        engine * parts + group,
+    )
 
 
 class Places(NamedTuple):
@@ -243,7 +285,12 @@ def places(kernel: Kernel, table: Planes, nonzero: np.ndarray | int = 0) -> Plac
     size = HALF * kernel.bias_rows * table.lanes
     if kernel.sparse:
         width = np.maximum(table.lanes, MASK_LANES[kernel.small])
-        size = size + COUNT_BYTES + ceil_div(kernel.depth * kernel.slots * width, MASK_BITS) + HALF * nonzero
+        size = (
+            size
+            + COUNT_BYTES
+            + ceil_div(kernel.depth * kernel.slots * width, MASK_BITS)
+            + HALF * nonzero
+        )
     else:
         size = size + HALF * table.lanes * kernel.depth * kernel.slots
     heads = np.flatnonzero(np.diff(table.run, prepend=-1))
@@ -253,7 +300,10 @@ def places(kernel: Kernel, table: Planes, nonzero: np.ndarray | int = 0) -> Plac
     runs = np.cumsum(np.diff(table.run, prepend=-1) > 0) - 1
     start = starts[runs] + before - before[heads][runs]
     firsts = np.flatnonzero(np.diff(table.engine[heads], prepend=-1))
-    offset, length = starts[firsts] - kernel.table_bytes, np.add.reduceat(padded, firsts) + kernel.table_bytes
+    offset, length = (
+        starts[firsts] - kernel.table_bytes,
+        np.add.reduceat(padded, firsts) + kernel.table_bytes,
+    )
     return Places(start, size, np.stack([offset, length], 1))
 
 
@@ -268,10 +318,16 @@ def kernel_of(layer: Conv2D, bias: bool | None = None) -> Kernel:
         raise ValueError(f"kernel of {layer}: got dilation {layer.dilation}, allowed is (1, 1)")
     outputs, (high, wide) = layer.output_shape[2], layer.stride
     inputs = layer.input_shape[2]
-    return Kernel(outputs, inputs, *layer.kernel, groups=inputs if layer.depthwise else 1, stride=layer.stride,
-                  bias=bool(np.any(layer.bias)) if bias is None else bias,
-                  sparse=bool(layer.kernel[0] % high or layer.kernel[1] % wide),
-                  small=max(layer.output_shape[:2]) <= SMALL_SIDE)
+    return Kernel(
+        outputs,
+        inputs,
+        *layer.kernel,
+        groups=inputs if layer.depthwise else 1,
+        stride=layer.stride,
+        bias=bool(np.any(layer.bias)) if bias is None else bias,
+        sparse=bool(layer.kernel[0] % high or layer.kernel[1] % wide),
+        small=max(layer.output_shape[:2]) <= SMALL_SIDE,
+    )
 
 
 def _chunks(channels: int, most: int) -> list[tuple[int, int, int]]:
@@ -298,28 +354,47 @@ def from_registers(values: Values) -> Kernel:
     ``OutDim.Wout``). Raises ValueError naming field and value for what no layout is known for, and
     for a field that is missing.
     """
-    expect({**ONLY, **values}, EXPECTED["kernel"], "kernel: {name}: got {got}, allowed is "
-           "{allowed}; how such coefficients are stored is not known", style="#x")
-    groups, outputs, inputs = (_field(values, f"Common.{name}")
-                               for name in ("GroupConvCfg.NumGroups", "Cout.Cout", "Cin.Cin"))
+    expect(
+        {**ONLY, **values},
+        EXPECTED["kernel"],
+        "kernel: {name}: got {got}, allowed is "
+        "{allowed}; how such coefficients are stored is not known",
+        style="#x",
+    )
+    groups, outputs, inputs = (
+        _field(values, f"Common.{name}")
+        for name in ("GroupConvCfg.NumGroups", "Cout.Cout", "Cin.Cin")
+    )
     sparse = _field(values, "NE.KernelCfg.SparseFmt")
     if sparse != values.get("KernelDMASrc.MasterConfig.KernelSparseFmt", sparse):
-        raise ValueError(f"kernel: NE.KernelCfg.SparseFmt: got {sparse}, allowed is "
-                         f"KernelDMASrc.MasterConfig.KernelSparseFmt, which is {1 - sparse}")
+        raise ValueError(
+            f"kernel: NE.KernelCfg.SparseFmt: got {sparse}, allowed is "
+            f"KernelDMASrc.MasterConfig.KernelSparseFmt, which is {1 - sparse}"
+        )
     if _field(values, "Common.GroupConvCfg.UnicastEn"):
         if inputs != outputs or groups != 1:
-            raise ValueError(f"kernel: Common.GroupConvCfg.UnicastEn: got 1 with {inputs} inputs, {outputs} outputs "
-                             f"and {groups} groups, allowed with it is one group of as many inputs as outputs")
+            raise ValueError(
+                f"kernel: Common.GroupConvCfg.UnicastEn: got 1 with {inputs} inputs, {outputs} "
+                "outputs "
+                f"and {groups} groups, allowed with it is one group of as many inputs as outputs"
+            )
         groups, total = inputs, 1
     else:
         total = groups
-    return Kernel(outputs * total, inputs * total, _field(values, "Common.ConvCfg.Kh"),
-                  _field(values, "Common.ConvCfg.Kw"), groups,
-                  (_field(values, "Common.ConvCfg.Sy"), _field(values, "Common.ConvCfg.Sx")),
-                  bool(_field(values, "NE.MACCfg.BiasMode")), bool(sparse),
-                  bool(_field(values, "Common.Cfg.SmallSourceMode")),
-                  2 ** _field(values, "Common.ConvCfg.OCGSize"), values.get("Common.ConvCfg.Ox", 1),
-                  values.get("NE.MACCfg.NonlinearMode", 0) == TABLE)
+    return Kernel(
+        outputs * total,
+        inputs * total,
+        _field(values, "Common.ConvCfg.Kh"),
+        _field(values, "Common.ConvCfg.Kw"),
+        groups,
+        (_field(values, "Common.ConvCfg.Sy"), _field(values, "Common.ConvCfg.Sx")),
+        bool(_field(values, "NE.MACCfg.BiasMode")),
+        bool(sparse),
+        bool(_field(values, "Common.Cfg.SmallSourceMode")),
+        2 ** _field(values, "Common.ConvCfg.OCGSize"),
+        values.get("Common.ConvCfg.Ox", 1),
+        values.get("NE.MACCfg.NonlinearMode", 0) == TABLE,
+    )
 
 
 def places_of(values: Values) -> np.ndarray:
@@ -330,13 +405,24 @@ def places_of(values: Values) -> np.ndarray:
     """
     on = [i for i in range(ENGINES) if values.get(f"KernelDMASrc.CoeffDMAConfig[{i}].En", 0)]
     if on != list(range(len(on))):
-        raise ValueError(f"kernel: KernelDMASrc.CoeffDMAConfig: got engines {on} on, allowed are the first ones")
-    return np.array([[ALIGN * int(values.get(f"KernelDMASrc.{name}", 0))
-                      for name in (f"CoeffBaseAddr[{i}].Addr", f"CoeffBfrSize[{i}].MemBfrSize")]
-                     for i in on], np.int64).reshape(-1, 2)
+        raise ValueError(
+            f"kernel: KernelDMASrc.CoeffDMAConfig: got engines {on} on, allowed are the first ones"
+        )
+    return np.array(
+        [
+            [
+                ALIGN * int(values.get(f"KernelDMASrc.{name}", 0))
+                for name in (f"CoeffBaseAddr[{i}].Addr", f"CoeffBfrSize[{i}].MemBfrSize")
+            ]
+            for i in on
+        ],
+        np.int64,
+    ).reshape(-1, 2)
 
 
 def _field(values: Values, name: str) -> int:
     if name not in values:
-        raise ValueError(f"kernel: {name}: got no value, allowed are the fields of a task with its own kernel")
+        raise ValueError(
+            f"kernel: {name}: got no value, allowed are the fields of a task with its own kernel"
+        )
     return int(values[name])

@@ -18,7 +18,14 @@ from pathlib import Path
 from npulab.captures.target import Claim
 from npulab.npus.ane.facts import ENGINES
 from npulab.npus.ane.source.network import Network
-from npulab.npus.ane.source.parameters import ALIGN, chain_of, engine_bytes, shapes, subject, tasks_of
+from npulab.npus.ane.source.parameters import (
+    ALIGN,
+    chain_of,
+    engine_bytes,
+    shapes,
+    subject,
+    tasks_of,
+)
 from npulab.npus.kit import Capture, numbers_of, pd, read_rows
 from npulab.npus.kit.fields import values_of as values_of_job
 
@@ -39,12 +46,18 @@ def claims(network: Network) -> list[Claim]:
     """
     chain, found = chain_of(network), shapes(network)
     covered = {chain.main.name, *(one.name for one in chain.fused)}
-    if chain.main.type not in SEEN or any(one.name not in covered for one in network.units) \
-            or any(one.batch > 1 for one in found.values()):
+    if (
+        chain.main.type not in SEEN
+        or any(one.name not in covered for one in network.units)
+        or any(one.batch > 1 for one in found.values())
+    ):
         return []
     last = tasks_of(network) - 1
     out = [claim for task in range(last + 1) for claim in _stated(network, task)]
-    return out + [Claim(task, "last task", "Header.Header[0].EON", int(task == last)) for task in range(last + 1)]
+    return out + [
+        Claim(task, "last task", "Header.Header[0].EON", int(task == last))
+        for task in range(last + 1)
+    ]
 
 
 def compare(stated: Sequence[Claim], values: Sequence[Values]) -> list[Claim]:
@@ -53,9 +66,15 @@ def compare(stated: Sequence[Claim], values: Sequence[Values]) -> list[Claim]:
 
     A claim of a field that a task's values lack is left out.
     """
-    found = [(claim, values[claim.task].get(claim.field) if claim.task < len(values) else None) for claim in stated]
-    return [claim._replace(got=None if number is None else int(number), source=NETWORK) for claim, number in found
-            if number is not None or claim.task >= len(values)]
+    found = [
+        (claim, values[claim.task].get(claim.field) if claim.task < len(values) else None)
+        for claim in stated
+    ]
+    return [
+        claim._replace(got=None if number is None else int(number), source=NETWORK)
+        for claim, number in found
+        if number is not None or claim.task >= len(values)
+    ]
 
 
 def values_of(capture: Capture) -> Sequence[Values]:
@@ -102,9 +121,14 @@ class Agreement:
 
     def __str__(self) -> str:
         wrong = [f"{name}: {one}" for name, one in self.claims if not one.agrees]
-        listed = "".join(f"\n  {one}" for one in wrong[:SHOWN]) + ("\n  ..." if len(wrong) > SHOWN else "")
-        return (f"{self.count} comparisons in {len(self.comparisons)} files: {self.agree} agree, {self.differ} differ; "
-                f"{self.tested} test a value that varies between the files{listed}")
+        listed = "".join(f"\n  {one}" for one in wrong[:SHOWN]) + (
+            "\n  ..." if len(wrong) > SHOWN else ""
+        )
+        return (
+            f"{self.count} comparisons in {len(self.comparisons)} files: {self.agree} agree, "
+            f"{self.differ} differ; "
+            f"{self.tested} test a value that varies between the files{listed}"
+        )
 
 
 def agreement(networks: Mapping[str, Network], files: Mapping[str, Sequence[Values]]) -> Agreement:
@@ -114,18 +138,34 @@ def agreement(networks: Mapping[str, Network], files: Mapping[str, Sequence[Valu
     """
     alone = networks.keys() ^ files.keys()
     if alone:
-        raise ValueError(f"agreement: got {min(alone)!r} without a network or without a file, allowed are pairs")
-    seen = {(field, int(value)) for tasks in files.values() for values in tasks for field, value in values.items()}
+        raise ValueError(
+            f"agreement: got {min(alone)!r} without a network or without a file, allowed are pairs"
+        )
+    seen = {
+        (field, int(value))
+        for tasks in files.values()
+        for values in tasks
+        for field, value in values.items()
+    }
     numbers = Counter(field for field, _ in seen)
-    compared = {name: tuple(compare(claims(network), files[name])) for name, network in networks.items()}
+    compared = {
+        name: tuple(compare(claims(network), files[name])) for name, network in networks.items()
+    }
     return Agreement(compared, frozenset(field for field, count in numbers.items() if count > 1))
 
 
-def pairings(networks: Mapping[str, Network], files: Mapping[str, Sequence[Values]]) -> pd.DataFrame:
+def pairings(
+    networks: Mapping[str, Network], files: Mapping[str, Sequence[Values]]
+) -> pd.DataFrame:
     """How many comparisons differ when each network (row) is held against each file (column)."""
     stated = {name: claims(network) for name, network in networks.items()}
-    rows = {name: {file: sum(not one.agrees for one in compare(found, tasks)) for file, tasks in files.items()}
-            for name, found in stated.items()}
+    rows = {
+        name: {
+            file: sum(not one.agrees for one in compare(found, tasks))
+            for file, tasks in files.items()
+        }
+        for name, found in stated.items()
+    }
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
@@ -139,9 +179,22 @@ def _stated(network: Network, task: int) -> Iterator[Claim]:
         return
     for engine in range(ENGINES):
         on = engine < of.engines
-        yield Claim(task, f"coefficients of engine {engine}", f"KernelDMASrc.CoeffDMAConfig[{engine}].En", int(on))
+        yield Claim(
+            task,
+            f"coefficients of engine {engine}",
+            f"KernelDMASrc.CoeffDMAConfig[{engine}].En",
+            int(on),
+        )
         if on and size:
-            yield Claim(task, f"offset of engine {engine} / {ALIGN}",
-                        f"KernelDMASrc.CoeffBaseAddr[{engine}].Addr", engine * size // ALIGN)
-            yield Claim(task, f"bytes of engine {engine} / {ALIGN}",
-                        f"KernelDMASrc.CoeffBfrSize[{engine}].MemBfrSize", size // ALIGN)
+            yield Claim(
+                task,
+                f"offset of engine {engine} / {ALIGN}",
+                f"KernelDMASrc.CoeffBaseAddr[{engine}].Addr",
+                engine * size // ALIGN,
+            )
+            yield Claim(
+                task,
+                f"bytes of engine {engine} / {ALIGN}",
+                f"KernelDMASrc.CoeffBfrSize[{engine}].MemBfrSize",
+                size // ALIGN,
+            )

@@ -18,10 +18,12 @@ from npulab.npus.ane.source.network import Network, Unit
 from npulab.npus.ane.source.parameters import Shape, kernel_of, shapes
 from npulab.npus.kit import refuse_if, refusing
 
-MOST_ENTRIES = 2 ** 16
+MOST_ENTRIES = 2**16
 U64 = np.dtype("<u8")
-DTYPES: dict[str, Any] = {name: np.dtype(code) for name, code in (
-    ("Float16", "<f2"), ("Float32", "<f4"), ("UInt8", "u1"), ("Int8", "i1"))}
+DTYPES: dict[str, Any] = {
+    name: np.dtype(code)
+    for name, code in (("Float16", "<f2"), ("Float32", "<f4"), ("UInt8", "u1"), ("Int8", "i1"))
+}
 
 
 class Entry(NamedTuple):
@@ -49,23 +51,35 @@ def read_espresso(data: bytes, name: str = "model.espresso.weights") -> tuple[En
     (Entry(id=3, data=b'ab'),)
     """
     if len(data) < U64.itemsize:
-        raise ValueError(f"{name}: byte 0x0: count: got {len(data)} bytes, allowed are {U64.itemsize}")
+        raise ValueError(
+            f"{name}: byte 0x0: count: got {len(data)} bytes, allowed are {U64.itemsize}"
+        )
     count = int(np.frombuffer(data, U64, 1)[0])
     place = U64.itemsize * (1 + 2 * count)
     if count > MOST_ENTRIES or place > len(data):
-        raise ValueError(f"{name}: byte 0x0: count: got {count}, allowed are {MOST_ENTRIES} at most, and pairs of "
-                         f"{2 * U64.itemsize} bytes inside the file's {len(data)}")
+        raise ValueError(
+            f"{name}: byte 0x0: count: got {count}, allowed are {MOST_ENTRIES} at most, and pairs "
+            "of "
+            f"{2 * U64.itemsize} bytes inside the file's {len(data)}"
+        )
     entries: dict[int, bytes] = {}
     pairs = np.frombuffer(data, U64, 2 * count, U64.itemsize).reshape(-1, 2).tolist()
     for start, (number, size) in zip(range(8, place, 16), pairs, strict=True):
         refuse_if(number in entries, f"{name}: byte {start:#x}: id", f"{number} twice", "is once")
         if size > len(data) - place:
-            raise ValueError(f"{name}: byte {start + 8:#x}: size: got {size} bytes at {place:#x}, allowed are the "
-                             f"{len(data) - place} that are left of the file")
-        entries[number] = data[place:place + size]
+            raise ValueError(
+                f"{name}: byte {start + 8:#x}: size: got {size} bytes at {place:#x}, allowed are "
+                "the "
+                f"{len(data) - place} that are left of the file"
+            )
+        entries[number] = data[place : place + size]
         place += size
-    refuse_if(place != len(data), f"{name}: byte {place:#x}",
-              f"{len(data) - place} bytes behind the last payload", "is none")
+    refuse_if(
+        place != len(data),
+        f"{name}: byte {place:#x}",
+        f"{len(data) - place} bytes behind the last payload",
+        "is none",
+    )
     return tuple(Entry(*entry) for entry in entries.items())
 
 
@@ -80,13 +94,21 @@ def source_weights(network: Network, files: Mapping[str, bytes]) -> dict[str, So
     past its end.
     """
     found = shapes(network)
-    return {unit.name: _source(network, unit, found, files) for unit in network.units if unit.type == "Conv"}
+    return {
+        unit.name: _source(network, unit, found, files)
+        for unit in network.units
+        if unit.type == "Conv"
+    }
 
 
-def _source(network: Network, unit: Unit, found: Mapping[str, Shape], files: Mapping[str, bytes]) -> Source:
+def _source(
+    network: Network, unit: Unit, found: Mapping[str, Shape], files: Mapping[str, bytes]
+) -> Source:
     kernel = kernel_of(unit)
     if unit.params.get("KernelMode", "Dense") != "Dense":
-        raise ValueError(f"{unit.name}.KernelMode: got {unit.params['KernelMode']!r}, allowed is 'Dense'")
+        raise ValueError(
+            f"{unit.name}.KernelMode: got {unit.params['KernelMode']!r}, allowed is 'Dense'"
+        )
     outputs, inputs = found[unit.name].channels, found[unit.bottoms[0]].channels
     count = outputs * inputs * kernel.height * kernel.width * kernel.depth
     refuse_if(kernel.depth != 1, f"{unit.name}.KernelDepth", kernel.depth, "is 1")
@@ -99,20 +121,34 @@ def _source(network: Network, unit: Unit, found: Mapping[str, Shape], files: Map
     return Source(np.ascontiguousarray(weights), bias)
 
 
-def _array(network: Network, unit: Unit, what: str, count: int, files: Mapping[str, bytes]) -> np.ndarray:
+def _array(
+    network: Network, unit: Unit, what: str, count: int, files: Mapping[str, bytes]
+) -> np.ndarray:
     """``(count,) float16`` at the place that a unit's keys give."""
     keys = unit.scalars
     kind = keys.get(f"{what}Type", "Float16")
     if kind not in DTYPES:
-        raise ValueError(f"{unit.name}.{what}Type: got {kind!r:.40}, allowed is one of {', '.join(DTYPES)}")
+        raise ValueError(
+            f"{unit.name}.{what}Type: got {kind!r:.40}, allowed is one of {', '.join(DTYPES)}"
+        )
     if f"{what}Index" not in keys:
-        raise ValueError(f"{unit.name}.{what}Index: got no value, allowed is the number of a file of Weights")
+        raise ValueError(
+            f"{unit.name}.{what}Index: got no value, allowed is the number of a file of Weights"
+        )
     name = Path((network.weights or ())[keys[f"{what}Index"]]).name
-    refuse_if(name not in files, f"{unit.name}.{what}Index", f"no file {name!r:.80}",
-              f"are the files of Weights ({', '.join(sorted(files)) or 'none was given'})")
+    refuse_if(
+        name not in files,
+        f"{unit.name}.{what}Index",
+        f"no file {name!r:.80}",
+        f"are the files of Weights ({', '.join(sorted(files)) or 'none was given'})",
+    )
     start, data = keys.get(f"{what}Offset", 0), files[name]
     size = count * DTYPES[kind].itemsize
-    refuse_if(start + size > len(data), f"{unit.name}.{what}Offset", f"{size} bytes at {start:#x}",
-              f"are the {len(data)} of {name}")
+    refuse_if(
+        start + size > len(data),
+        f"{unit.name}.{what}Offset",
+        f"{size} bytes at {start:#x}",
+        f"are the {len(data)} of {name}",
+    )
     with np.errstate(over="ignore"):
         return np.frombuffer(data, DTYPES[kind], count, start).astype(np.float16)

@@ -88,7 +88,9 @@ class Network:
     @cached_property
     def readers(self) -> dict[str, list[Unit | Output]]:
         """By the name of each input and unit, the units and outputs that read it."""
-        found: dict[str, list[Unit | Output]] = {one.name: [] for one in (*self.inputs, *self.units)}
+        found: dict[str, list[Unit | Output]] = {
+            one.name: [] for one in (*self.inputs, *self.units)
+        }
         users: tuple[Unit | Output, ...] = (*self.units, *self.outputs)
         for one in users:
             for name in dict.fromkeys(_names(one.keys["Bottom"])):
@@ -100,15 +102,20 @@ class Network:
         """The units, each behind those that it reads; raises ValueError where some wait for one
         another."""
         units = {one.name: one for one in self.units}
-        sorter: TopologicalSorter[str] = TopologicalSorter(dict.fromkeys(units, ()))  # in the order of the file
+        sorter: TopologicalSorter[str] = TopologicalSorter(
+            dict.fromkeys(units, ())
+        )  # in the order of the file
         for name, one in units.items():
             sorter.add(name, *(bottom for bottom in one.bottoms if bottom in units))
         try:
             return tuple(units[name] for name in sorter.static_order())
         except CycleError as error:
             stuck = set(error.args[1])
-            raise ValueError(f"{self.name}.{min(stuck)}.Bottom: got units that wait for one another ({_some(stuck)}), "
-                         "allowed are units that follow from the inputs") from None
+            raise ValueError(
+                f"{self.name}.{min(stuck)}.Bottom: got units that wait for one another "
+                f"({_some(stuck)}), "
+                "allowed are units that follow from the inputs"
+            ) from None
 
 
 def _names(bottom: Any) -> tuple[str, ...]:
@@ -121,7 +128,9 @@ def _check_links(network: Network) -> None:
     parts = [*network.inputs, *network.units, *network.outputs]
     twice = repeated(one.name for one in parts)
     if twice is not None:
-        raise ValueError(f"{name}: {twice}: got more than one place of Inputs, Units and Outputs, allowed is one")
+        raise ValueError(
+            f"{name}: {twice}: got more than one place of Inputs, Units and Outputs, allowed is one"
+        )
     known = {one.name for one in (*network.inputs, *network.units)}
     for one in (*network.units, *network.outputs):
         needed = ("Type", "Bottom") if isinstance(one, Unit) else ("Bottom",)
@@ -130,16 +139,23 @@ def _check_links(network: Network) -> None:
             raise ValueError(f"{name}.{one.name}.{missing[0]}: got no value, allowed is a name")
         for bottom in _names(one.keys["Bottom"]):
             if bottom not in known:
-                raise ValueError(f"{name}.{one.name}.Bottom: got {bottom!r:.60}, allowed is an input or "
-                             f"a unit: {_some(known)}")
+                raise ValueError(
+                    f"{name}.{one.name}.Bottom: got {bottom!r:.60}, allowed is an input or "
+                    f"a unit: {_some(known)}"
+                )
         if isinstance(one, Output) and len(_names(one.keys["Bottom"])) != 1:
-            raise ValueError(f"{name}.{one.name}.Bottom: got {len(_names(one.keys['Bottom']))} names, allowed is one")
+            raise ValueError(
+                f"{name}.{one.name}.Bottom: got {len(_names(one.keys['Bottom']))} names, allowed "
+                "is one"
+            )
     count = len(network.weights or ())
     for unit in network.units:
         for key in INDICES:
             index = unit.scalars.get(key)
             if index is not None and index >= count:
-                raise ValueError(f"{name}.{unit.name}.{key}: got {index}, allowed is one of {count} Weights")
+                raise ValueError(
+                    f"{name}.{unit.name}.{key}: got {index}, allowed is one of {count} Weights"
+                )
     assert len(network.sorted_units) == len(network.units)
 
 

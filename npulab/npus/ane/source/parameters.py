@@ -27,12 +27,18 @@ FUSED = ("GOC", "Neuron")
 NEURAL = ("Conv", "Neuron", "Concat")  # units that the neural engine runs
 # PE.Cfg.OpMode of two sources; order and spelling of the last two: 0 to 3 in the bare task files
 ELEMENTWISE = {"Add": 0, "Mult": 1, "Mul": 1, "Max": 2, "Min": 3}
-MOST_STEP, MOST_KERNEL = 2 ** 2, 2 ** 5  # of ConvCfg; larger kernels are cut by the compiler
+MOST_STEP, MOST_KERNEL = 2**2, 2**5  # of ConvCfg; larger kernels are cut by the compiler
 HALF, ONE = "Float16", 0x3C00  # 1.0 as the bits of a float16
 # numbers that not every network has
 OPTIONAL = ("BiasScalar", "ScaleScalar", "UsedEngines", "EngineBytes")
-AXES = {"Width": "width", "Height": "height", "Channel": "channels", "Channels": "channels", "Depth": "depth",
-        "Batch": "batch"}
+AXES = {
+    "Width": "width",
+    "Height": "height",
+    "Channel": "channels",
+    "Channels": "channels",
+    "Depth": "depth",
+    "Batch": "batch",
+}
 
 
 @dataclass(frozen=True)
@@ -99,8 +105,11 @@ def kernel_of(unit: Unit) -> Kernel:
     """The kernel of a unit; 1 x 1 with steps of 1 where it has none."""
     keys = unit.params
     step = [*keys.get("Step", ()), 1, 1][:2]
-    return Kernel(*(keys.get(f"Kernel{axis}", 1) for axis in ("Width", "Height", "Depth")), *step,
-                  *(keys.get(f"Pad{side}", 0) for side in ("Top", "Bot", "Left", "Right")))
+    return Kernel(
+        *(keys.get(f"Kernel{axis}", 1) for axis in ("Width", "Height", "Depth")),
+        *step,
+        *(keys.get(f"Pad{side}", 0) for side in ("Top", "Bot", "Left", "Right")),
+    )
 
 
 def shapes(network: Network) -> dict[str, Shape]:
@@ -112,8 +121,11 @@ def shapes(network: Network) -> dict[str, Shape]:
     for unit in network.sorted_units:
         found[unit.name] = _unit_shape(unit, [found[bottom] for bottom in unit.bottoms])
     for one in network.outputs:
-        found[one.name] = replace(found[one.bottom], type=one.keys.get("OutputType", found[one.bottom].type),
-                                  interleave=one.keys.get("OutputInterleave", 1))
+        found[one.name] = replace(
+            found[one.bottom],
+            type=one.keys.get("OutputType", found[one.bottom].type),
+            interleave=one.keys.get("OutputInterleave", 1),
+        )
     return found
 
 
@@ -121,8 +133,20 @@ def _input_shape(one: Input) -> Shape:
     for key in ("InputWidth", "InputHeight", "InputChannels"):
         refuse_if(key not in one.keys, f"{one.name}.{key}", "no value", "is a whole number from 1")
     keys = {"InputDepth": 1, "BatchSize": 1, "InputType": HALF, "InputInterleave": 1, **one.keys}
-    return Shape(*(keys[key] for key in ("InputWidth", "InputHeight", "InputChannels", "InputDepth", "BatchSize",
-                                         "InputType", "InputInterleave")))
+    return Shape(
+        *(
+            keys[key]
+            for key in (
+                "InputWidth",
+                "InputHeight",
+                "InputChannels",
+                "InputDepth",
+                "BatchSize",
+                "InputType",
+                "InputInterleave",
+            )
+        )
+    )
 
 
 def _unit_shape(unit: Unit, bottoms: list[Shape]) -> Shape:
@@ -130,30 +154,48 @@ def _unit_shape(unit: Unit, bottoms: list[Shape]) -> Shape:
     keys = unit.params
     if unit.type in ("Conv", "Pooling"):
         kernel = kernel_of(unit)
-        wide, high = (shape.width + kernel.left + kernel.right - kernel.width,
-                      shape.height + kernel.top + kernel.bottom - kernel.height)
+        wide, high = (
+            shape.width + kernel.left + kernel.right - kernel.width,
+            shape.height + kernel.top + kernel.bottom - kernel.height,
+        )
         if min(wide, high) < 0:
-            raise ValueError(f"{unit.name}.KernelWidth: got a kernel of {kernel.width} x {kernel.height}, allowed "
-                             f"is one inside the padded image of {shape.width} x {shape.height}")
+            raise ValueError(
+                f"{unit.name}.KernelWidth: got a kernel of {kernel.width} x {kernel.height}, "
+                "allowed "
+                f"is one inside the padded image of {shape.width} x {shape.height}"
+            )
         shape = replace(shape, width=wide // kernel.step_x + 1, height=high // kernel.step_y + 1)
         return replace(shape, channels=unit.keys.get("OutputChannels", shape.channels))
     if unit.type == "Concat":
         axis = _axis(unit, keys.get("Dimension", "Channel"))
         return replace(shape, **{axis: sum(getattr(one, axis) for one in bottoms)})
     if unit.type == "Broadcast":
-        return replace(shape, **{_axis(unit, one.get("Dimension")): one.get("Size", 1)
-                                 for one in keys.get("BroadcastInfo", ())})
+        return replace(
+            shape,
+            **{
+                _axis(unit, one.get("Dimension")): one.get("Size", 1)
+                for one in keys.get("BroadcastInfo", ())
+            },
+        )
     if unit.type == "InputView" and "Size" in keys:
         return replace(shape, **{_axis(unit, keys.get("Dimension", "Channel")): keys["Size"]})
     if unit.type == "Reshape":
-        return replace(shape, **{name: keys[f"Reshaped{axis}"] for axis, name in AXES.items()
-                                 if f"Reshaped{axis}" in keys})
+        return replace(
+            shape,
+            **{
+                name: keys[f"Reshaped{axis}"]
+                for axis, name in AXES.items()
+                if f"Reshaped{axis}" in keys
+            },
+        )
     return shape
 
 
 def _axis(unit: Unit, name: Any) -> str:
     if name not in AXES:
-        raise ValueError(f"{unit.name}.Dimension: got {name!r:.40}, allowed is one of {', '.join(AXES)}")
+        raise ValueError(
+            f"{unit.name}.Dimension: got {name!r:.40}, allowed is one of {', '.join(AXES)}"
+        )
     return AXES[name]
 
 
@@ -215,8 +257,13 @@ def engine_bytes(network: Network) -> int | None:
     outputs, inputs = found[chain.main.name].channels, found[chain.main.bottoms[0]].channels
     each = ceil(outputs / ENGINES)
     dense = chain.main.params.get("KernelMode", "Dense") == "Dense" and kernel.depth == 1
-    if not dense or (kernel.step_x, kernel.step_y) != (1, 1) or nonlinear_mode(chain) == 2 \
-            or engines_of(network) is None or each not in (1, 2, 4, 8, 16):
+    if (
+        not dense
+        or (kernel.step_x, kernel.step_y) != (1, 1)
+        or nonlinear_mode(chain) == 2
+        or engines_of(network) is None
+        or each not in (1, 2, 4, 8, 16)
+    ):
         return None
     return up(2 * each * (inputs * kernel.width * kernel.height + chain.has_bias), ALIGN)
 
@@ -236,18 +283,21 @@ def parameters(network: Network, task: int = 0) -> dict[str, int]:
     of = subject(network, task)
     for name, kind in ((of.bottoms[0], of.source.type), (of.chain.main.name, of.result.type)):
         if kind not in CODES:
-            raise ValueError(f"{name}: type: got {kind!r:.40}, allowed is one of {', '.join(CODES)}")
+            raise ValueError(
+                f"{name}: type: got {kind!r:.40}, allowed is one of {', '.join(CODES)}"
+            )
     of.source_code, of.result_code = CODES[of.source.type], CODES[of.result.type]
     return {row.field: number for row, number in numbers_of(ROWS, of)}
 
 
 def subject(network: Network, task: int = 0) -> Any:
-    """What the rows of ``parameters.csv`` and ``claims.csv`` speak of: a task of a network; a number
+    """What the rows of ``parameters.csv`` and ``claims.csv`` speak of: a task of a network; a
+    number
     is None if nothing is known."""
     chain, found = chain_of(network), shapes(network)
     main, units = chain.main, (chain.main, *chain.fused)
     concat, conv = main.type == "Concat", main.type == "Conv"
-    bottoms = main.bottoms[task:task + 1] if concat else main.bottoms
+    bottoms = main.bottoms[task : task + 1] if concat else main.bottoms
     two, output_keys = len(bottoms) > 1, chain.output.keys if chain.output else {}
     stored = [part if isinstance(part := network.parts[name], Input) else None for name in bottoms]
     source, second = found[bottoms[0]], found[bottoms[1 if two else 0]]
@@ -257,48 +307,80 @@ def subject(network: Network, task: int = 0) -> Any:
     before = sum(found[name].channels for name in main.bottoms[:task])
     kernel, engines, neural = kernel_of(main), engines_of(network), main.type in NEURAL
     known = neural or main.type == "ScaledElementWise"
-    result_strides, codes = strides(output_keys, "Output", result), (min(channels, ENGINES) - 1).bit_length()
-    unscaled = neural and not any({"ScaleScalar", "ScaleIndex"} & unit.scalars.keys()
-                                  for unit in chain.fused)
+    result_strides, codes = (
+        strides(output_keys, "Output", result),
+        (min(channels, ENGINES) - 1).bit_length(),
+    )
+    unscaled = neural and not any(
+        {"ScaleScalar", "ScaleIndex"} & unit.scalars.keys() for unit in chain.fused
+    )
     return SimpleNamespace(
-        chain=chain, bottoms=bottoms, source=source, result=result, kernel=kernel, task=task,
-        tasks=tasks_of(network), sources=len(bottoms), channels=channels,
+        chain=chain,
+        bottoms=bottoms,
+        source=source,
+        result=result,
+        kernel=kernel,
+        task=task,
+        tasks=tasks_of(network),
+        sources=len(bottoms),
+        channels=channels,
         base=before * result_strides.plane if along else None,
         # a copied part is as large as its input
-        written=source if concat else result, two=two, alone=not two,
-        flat=max(source.depth, result.depth) == 1, has_batch=source.batch > 1,
-        input=stored[0] is not None, output=chain.output,
+        written=source if concat else result,
+        two=two,
+        alone=not two,
+        flat=max(source.depth, result.depth) == 1,
+        has_batch=source.batch > 1,
+        input=stored[0] is not None,
+        output=chain.output,
         source_strides=strides(network.parts[bottoms[0]].keys, "Input", source),
-        result_strides=result_strides, first_strides=_stated("Input", stored[0], source),
+        result_strides=result_strides,
+        first_strides=_stated("Input", stored[0], source),
         second_strides=_stated("Input", stored[1] if two else None, second),
         output_strides=_stated("Output", chain.output, result),
         # types of which a file was seen
-        half_input=source.type == HALF, half_output=result.type == HALF,
-        half_second=two and second.type == HALF, kernel_code=CODES[HALF] if conv else 0,
+        half_input=source.type == HALF,
+        half_output=result.type == HALF,
+        half_second=two and second.type == HALF,
+        kernel_code=CODES[HALF] if conv else 0,
         half_kernel=conv and main.params.get("KernelType", HALF) in (HALF, "Float32"),
-        unit=OPERATIONS.get(main.type, -1), neural=neural, conv=conv, bypass=neural and not conv,
+        unit=OPERATIONS.get(main.type, -1),
+        neural=neural,
+        conv=conv,
+        bypass=neural and not conv,
         neuron=SPELLED.get(chain.neuron.lower().replace("_", ""), -1) if chain.neuron else 0,
-        has_neuron=bool(chain.neuron), mode=nonlinear_mode(chain),
-        engines=engines, has_engines=bool(engines), engine_bytes=engine_bytes(network),
-        engines_code=codes, engines_code_1=codes + 1,
+        has_neuron=bool(chain.neuron),
+        mode=nonlinear_mode(chain),
+        engines=engines,
+        has_engines=bool(engines),
+        engine_bytes=engine_bytes(network),
+        engines_code=codes,
+        engines_code_1=codes + 1,
         # a bare bias or scale for each channel lies in memory too, in a way that no file shows
         engines_known=engines is not None and known and (conv or not chain.fused),
         unscaled=unscaled,
         bias_known=unscaled and (chain.has_bias or all(unit.type != "GOC" for unit in chain.fused)),
-        bias_scalar=_scalar(units, "BiasScalar"), scale_scalar=_scalar(units, "ScaleScalar"),
+        bias_scalar=_scalar(units, "BiasScalar"),
+        scale_scalar=_scalar(units, "ScaleScalar"),
         binary=main.type == "ScaledElementWise" and two and not chain.fused,
-        scale=main.params.get("Scale", ONE), operation=ELEMENTWISE.get(main.params.get("Type", "")),
-        constants=main.type == "GOC", own_bias=main.params.get("BiasScalar"),
+        scale=main.params.get("Scale", ONE),
+        operation=ELEMENTWISE.get(main.params.get("Type", "")),
+        constants=main.type == "GOC",
+        own_bias=main.params.get("BiasScalar"),
         own_scale=main.params.get("ScaleScalar"),
-        kernel_known=known and max(kernel.width, kernel.height, kernel.left, kernel.top) < MOST_KERNEL,
-        step_known=max(kernel.step_x, kernel.step_y) < MOST_STEP)
+        kernel_known=known
+        and max(kernel.width, kernel.height, kernel.left, kernel.top) < MOST_KERNEL,
+        step_known=max(kernel.step_x, kernel.step_y) < MOST_STEP,
+    )
 
 
 def _scalar(units: tuple[Unit, ...], key: str) -> int | None:
     """A number that the last unit with this key gives; None if none has it."""
     scales = key == "ScaleScalar" and units[0].type == "ScaledElementWise"
-    return next((unit.params[key] for unit in reversed(units) if key in unit.params),
-                units[0].params.get("Scale", ONE) if scales else None)
+    return next(
+        (unit.params[key] for unit in reversed(units) if key in unit.params),
+        units[0].params.get("Scale", ONE) if scales else None,
+    )
 
 
 def strides(keys: Mapping[str, Any], side: str, shape: Shape) -> Strides:
@@ -320,5 +402,9 @@ def _stated(side: str, part: Input | Output | None, shape: Shape) -> Strides:
     """Strides of a tensor; None if nothing says them."""
     keys = {} if part is None else part.keys
     sure = part is not None and shape.interleave == 1 and shape.batch == 1
-    return Strides(*(number if sure or f"{side}{axis}Stride" in keys else None
-                     for axis, number in zip(STRIDES, strides(keys, side, shape), strict=True)))
+    return Strides(
+        *(
+            number if sure or f"{side}{axis}Stride" in keys else None
+            for axis, number in zip(STRIDES, strides(keys, side, shape), strict=True)
+        )
+    )

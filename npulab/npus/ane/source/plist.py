@@ -19,11 +19,11 @@ from npulab.npus.ane.source.network import Input, Network, Output, Unit, repeate
 from npulab.npus.ane.structures import STRUCTURES
 from npulab.npus.kit import read_bounded, read_table, refuse_if, refusing
 
-MOST_BYTES, MOST_WEIGHTS = 2 ** 24, 2 ** 30
-MOST_TEXT = 2 ** 20  # bytes between two tags
-MOST_VALUES = 2 ** 17  # an empty dictionary takes seven bytes in a file and many in memory
+MOST_BYTES, MOST_WEIGHTS = 2**24, 2**30
+MOST_TEXT = 2**20  # bytes between two tags
+MOST_VALUES = 2**17  # an empty dictionary takes seven bytes in a file and many in memory
 DEEPEST = 32
-LARGEST = 2 ** 31 - 1
+LARGEST = 2**31 - 1
 BINARY = b"bplist00"
 TRAILER = STRUCTURES["plist trailer"]
 SPELLED_SIZE = 0xF  # of a binary value: its size follows as a value of its own
@@ -61,8 +61,8 @@ def read_plist(source: bytes | str | os.PathLike[str]) -> Plist:
     index that leads nowhere; FileNotFoundError.
 
     >>> read_plist(b"<plist/>")
-    Traceback (most recent call last):
-    npulab.support.refuse.FormatError: net.plist: got no value, allowed is a dictionary with Networks
+    Traceback (most recent call last): npulab.support.refuse.FormatError: net.plist: got no value,
+    allowed is a dictionary with Networks
     """
     if isinstance(source, bytes):
         return _read(source, "net.plist")
@@ -73,8 +73,11 @@ def weights_files(network: Network, folder: str | os.PathLike[str]) -> dict[str,
     """The files of a network's weights that lie in a folder, by their names without the path that
     the plist gives."""
     names = {Path(one).name for one in network.weights or ()}
-    return {one.name: read_bounded(one, MOST_WEIGHTS) for one in sorted(Path(folder).iterdir())
-            if one.name in names and one.is_file()}
+    return {
+        one.name: read_bounded(one, MOST_WEIGHTS)
+        for one in sorted(Path(folder).iterdir())
+        if one.name in names and one.is_file()
+    }
 
 
 def _read(data: bytes, where: str) -> Plist:
@@ -84,10 +87,15 @@ def _read(data: bytes, where: str) -> Plist:
     try:
         top = plistlib.loads(data, fmt=plistlib.FMT_BINARY if binary else plistlib.FMT_XML)
     except RecursionError:
-        raise ValueError(f"{where}: got values inside one another, allowed are {DEEPEST} levels") from None
+        raise ValueError(
+            f"{where}: got values inside one another, allowed are {DEEPEST} levels"
+        ) from None
     except Exception as error:  # plistlib raises whatever its steps do on broken bytes
-        raise ValueError(f"{where}: got no property list ({error or type(error).__name__}), allowed is an XML or "
-                         "binary one without entities") from None
+        raise ValueError(
+            f"{where}: got no property list ({error or type(error).__name__}), allowed is an XML "
+            "or "
+            "binary one without entities"
+        ) from None
     refuse_if(not isinstance(top, dict), where, _told(top), "is a dictionary with Networks")
     _check_values(top, where)
     names = _texts(top, "Networks", where)
@@ -108,16 +116,21 @@ def _check_text(data: bytes, where: str) -> None:
     its own there."""
     opened = data.count(b"<") - data.count(b"</") - data.count(b"<key")
     lines = sum(data.count(mark) for mark in b"&\n\r")
-    for what, found, most in (("values", opened, MOST_VALUES), ("tags", data.count(b"<"), 4 * MOST_VALUES),
-                              ("lines and entities", lines, 8 * MOST_VALUES)):
+    for what, found, most in (
+        ("values", opened, MOST_VALUES),
+        ("tags", data.count(b"<"), 4 * MOST_VALUES),
+        ("lines and entities", lines, 8 * MOST_VALUES),
+    ):
         refuse_if(found > most, where, f"{found} {what}", f"are {most}")
     start = 0
     while start < len(data):
         end = data.find(b"<", start + 1)
         end = len(data) if end < 0 else end
         if end - start > MOST_TEXT:
-            raise ValueError(f"{where}: byte {start:#x}: got {end - start} bytes without a tag, "
-                             f"allowed are {MOST_TEXT}")
+            raise ValueError(
+                f"{where}: byte {start:#x}: got {end - start} bytes without a tag, "
+                f"allowed are {MOST_TEXT}"
+            )
         start = end
 
 
@@ -125,25 +138,33 @@ def _check_binary(data: bytes, where: str) -> None:
     """Refuse what would take far more memory than bytes: the values of a binary file may share
     bytes."""
     if len(data) < len(BINARY) + TRAILER.sizeof():
-        raise ValueError(f"{where}: got {len(data)} bytes, allowed is a header of 8 and a trailer of 32 at least")
-    trailer = TRAILER.parse(data[-TRAILER.sizeof():])
+        raise ValueError(
+            f"{where}: got {len(data)} bytes, allowed is a header of 8 and a trailer of 32 at least"
+        )
+    trailer = TRAILER.parse(data[-TRAILER.sizeof() :])
     size, count = trailer.offset_bytes, trailer.objects
     if count > MOST_VALUES or not 1 <= size <= 8 or trailer.table + size * count > len(data):
-        raise ValueError(f"{where}: byte {len(data) - TRAILER.sizeof():#x}: trailer: got {count} values with offsets "
-                         f"of {size} bytes at {trailer.table}, allowed are {MOST_VALUES} values inside the file")
+        raise ValueError(
+            f"{where}: byte {len(data) - TRAILER.sizeof():#x}: trailer: got {count} values with "
+            "offsets "
+            f"of {size} bytes at {trailer.table}, allowed are {MOST_VALUES} values inside the file"
+        )
     entries = texts = 0
     for number in range(count):
         place = trailer.table + number * size
-        start = int.from_bytes(data[place:place + size], "big")
-        kind, length = divmod(int.from_bytes(data[start:start + 1], "big"), 16)
+        start = int.from_bytes(data[place : place + size], "big")
+        kind, length = divmod(int.from_bytes(data[start : start + 1], "big"), 16)
         if length == SPELLED_SIZE and kind >= 4:
-            wide = 2 ** (int.from_bytes(data[start + 1:start + 2], "big") % 4)
-            length = int.from_bytes(data[start + 2:start + 2 + wide], "big")
+            wide = 2 ** (int.from_bytes(data[start + 1 : start + 2], "big") % 4)
+            length = int.from_bytes(data[start + 2 : start + 2 + wide], "big")
         entries += CONTAINERS.get(kind, 0) * length
         texts += length if kind in (4, 5, 6) else 0
         if entries > 2 * MOST_VALUES or texts > MOST_BYTES // 4:
-            raise ValueError(f"{where}: byte {start:#x}: got {entries} entries and {texts} characters up to here, "
-                             f"allowed are {2 * MOST_VALUES} and {MOST_BYTES // 4}")
+            raise ValueError(
+                f"{where}: byte {start:#x}: got {entries} entries and {texts} characters up to "
+                "here, "
+                f"allowed are {2 * MOST_VALUES} and {MOST_BYTES // 4}"
+            )
 
 
 def _check_values(top: Any, where: str) -> None:
@@ -155,12 +176,17 @@ def _check_values(top: Any, where: str) -> None:
         seen += 1
         if depth > DEEPEST or seen > MOST_VALUES:
             at = ".".join(str(one) for one in path[:SHOWN])
-            raise ValueError(f"{where}: {at}: got {'deeper' if depth > DEEPEST else 'more'} values, allowed are "
-                             f"{DEEPEST} levels and {MOST_VALUES} values")
+            raise ValueError(
+                f"{where}: {at}: got {'deeper' if depth > DEEPEST else 'more'} values, allowed are "
+                f"{DEEPEST} levels and {MOST_VALUES} values"
+            )
         if isinstance(value, Mapping):
             for key, inner in value.items():
                 if not isinstance(key, str):
-                    raise ValueError(f"{where}: {'.'.join(map(str, path))}: got key {_told(key)}, allowed are texts")
+                    raise ValueError(
+                        f"{where}: {'.'.join(map(str, path))}: got key {_told(key)}, allowed are "
+                        "texts"
+                    )
                 left.append((inner, depth + 1, (*path, key)))
         elif isinstance(value, list | tuple):
             left += [(inner, depth + 1, (*path, number)) for number, inner in enumerate(value)]
@@ -226,13 +252,21 @@ def _list(value: Any, kind: type) -> bool:
 KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "size": (f"a whole number of 1 to {LARGEST}", lambda value: _whole(value, 1)),
     "place": (f"a whole number of 0 to {LARGEST}", lambda value: _whole(value, 0)),
-    "half": (f"a whole number of 0 to {0xFFFF}", lambda value: _whole(value, 0, 0xFFFF)),  # a float16's bits
+    "half": (
+        f"a whole number of 0 to {0xFFFF}",
+        lambda value: _whole(value, 0, 0xFFFF),
+    ),  # a float16's bits
     "text": ("a text", lambda value: isinstance(value, str)),
-    "steps": (f"two whole numbers of 1 to {LARGEST}, for x and y (a third for depth)",
-              lambda value: _list(value, int) and len(value) in (2, 3)
-              and all(_whole(n, 1) for n in value)),
-    "names": ("a name, or a list of names",
-              lambda value: isinstance(value, str) or (bool(value) and _list(value, str))),
+    "steps": (
+        f"two whole numbers of 1 to {LARGEST}, for x and y (a third for depth)",
+        lambda value: (
+            _list(value, int) and len(value) in (2, 3) and all(_whole(n, 1) for n in value)
+        ),
+    ),
+    "names": (
+        "a name, or a list of names",
+        lambda value: isinstance(value, str) or (bool(value) and _list(value, str)),
+    ),
     "dictionary": ("a dictionary", lambda value: isinstance(value, dict)),
     "dictionaries": ("a list of dictionaries", lambda value: _list(value, dict)),
 }
@@ -243,5 +277,13 @@ def _told(value: Any) -> str:
     if value is None:
         return "no value"
     if isinstance(value, bool | int | float | str | bytes | datetime):
-        return f"{value!r:.60}" if not isinstance(value, int) or value.bit_length() < 64 else "a larger number"
-    return f"{type(value).__name__} of {len(value)}" if isinstance(value, list | dict) else type(value).__name__
+        return (
+            f"{value!r:.60}"
+            if not isinstance(value, int) or value.bit_length() < 64
+            else "a larger number"
+        )
+    return (
+        f"{type(value).__name__} of {len(value)}"
+        if isinstance(value, list | dict)
+        else type(value).__name__
+    )

@@ -19,8 +19,10 @@ from npulab.npus.kit import read_table
 ROWS = tuple(read_table(Path(__file__).parent / "seed.csv"))
 
 
-def captures_of(networks: Mapping[str, Network], files: Mapping[str, Sequence[Values]],
-                ) -> dict[str, tuple[Values, dict[str, int]]]:
+def captures_of(
+    networks: Mapping[str, Network],
+    files: Mapping[str, Sequence[Values]],
+) -> dict[str, tuple[Values, dict[str, int]]]:
     """Each task's raw numbers by field with the parameters of its network, by the name of the file.
 
     ``files`` are the values of each task in order; of files with several the tasks are named
@@ -31,7 +33,10 @@ def captures_of(networks: Mapping[str, Network], files: Mapping[str, Sequence[Va
     for name, network in networks.items():
         count = tasks_of(network)
         if len(files.get(name, ())) != count:
-            raise ValueError(f"{name}: got {len(files.get(name, ()))} tasks, allowed are {count}, as its network says")
+            raise ValueError(
+                f"{name}: got {len(files.get(name, ()))} tasks, allowed are {count}, as its "
+                "network says"
+            )
         for task, values in enumerate(files[name]):
             out[f"{name} task {task}" if count > 1 else name] = values, parameters(network, task)
     return out

@@ -14,12 +14,20 @@ from typing import Any
 
 import numpy as np
 
-from npulab.npus.ane.tables.entries import KNOTS, NO_STEP, REDUCED, Table, decode, halves, refuse_unknown
+from npulab.npus.ane.tables.entries import (
+    KNOTS,
+    NO_STEP,
+    REDUCED,
+    Table,
+    decode,
+    halves,
+    refuse_unknown,
+)
 from npulab.quant.floats import Near, odd
 
 __all__ = ["Table", "decode", "evaluate", "outputs", "values"]
 
-CODES = 2 ** 16  # of inputs
+CODES = 2**16  # of inputs
 
 
 def evaluate(table: Table, x: Any) -> np.ndarray:
@@ -49,7 +57,9 @@ def values(table: Table, x: Any) -> np.ndarray:
     lost = ~np.isfinite(given) | ((given < 0) & (table.symmetry_name == "positive"))
     with np.errstate(over="ignore", invalid="ignore"):
         some = np.where(lost, 1.0, given)
-        base, rise, t, scale = _reduced(table, some) if table.kind_name in REDUCED else _plain(table, some)
+        base, rise, t, scale = (
+            _reduced(table, some) if table.kind_name in REDUCED else _plain(table, some)
+        )
         out = np.ldexp(odd(Near(rise) * t + base), scale)
         above, below = given >= float(table.x_high), given <= float(table.x_low)
     out = np.where(lost, np.nan, out)
@@ -83,9 +93,15 @@ def _plain(table: Table, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndar
         place = np.ldexp(x, table.step_exponent) - table.first
         left, right = place < 0, place > KNOTS - 1
         base, rise, t = _between(table, place)
-    for side, slope, intercept in ((left, table.left_slope, table.left_intercept),
-                                   (right, table.right_slope, table.right_intercept)):
-        base, rise, t = np.where(side, float(intercept), base), np.where(side, float(slope), rise), np.where(side, x, t)
+    for side, slope, intercept in (
+        (left, table.left_slope, table.left_intercept),
+        (right, table.right_slope, table.right_intercept),
+    ):
+        base, rise, t = (
+            np.where(side, float(intercept), base),
+            np.where(side, float(slope), rise),
+            np.where(side, x, t),
+        )
     return base, rise, t, np.zeros(x.shape, int)
 
 
@@ -102,7 +118,13 @@ def _reduced(table: Table, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.nd
         mantissa, power = np.ldexp(mantissa, rest), power - rest
     base, rise, t = _between(table, np.ldexp(mantissa, table.step_exponent) - table.first)
     base = np.where(has, base + power if kind == "log2" else base, np.nan)
-    scale = {"exp2": power, "log2": 0 * power, "inv": -power, "sqrt": power // 2, "rsqrt": -power // 2}[kind]
+    scale = {
+        "exp2": power,
+        "log2": 0 * power,
+        "inv": -power,
+        "sqrt": power // 2,
+        "rsqrt": -power // 2,
+    }[kind]
     return base, rise, t, np.clip(scale, -200, 200)  # further ones are 0 or infinite in fp16 too
 
 

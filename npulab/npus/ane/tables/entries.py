@@ -14,14 +14,31 @@ from npulab.npus.kit import Unsupported, refuse_if
 
 KNOTS = 33
 # a dtype and not construct, which would read halves as floats and lose the bits of a NaN
-SLOTS = np.dtype([("x_low", "<f2"), ("x_high", "<f2"), ("y_low", "<f2"), ("y_high", "<f2"), ("knots", "<f2", KNOTS),
-                  ("left_slope", "<f2"), ("left_intercept", "<f2"), ("right_slope", "<f2"), ("right_intercept", "<f2"),
-                  ("step_exponent", "<i2"), ("mode", "<u2"), ("rest", "<u2", 21)])
+SLOTS = np.dtype(
+    [
+        ("x_low", "<f2"),
+        ("x_high", "<f2"),
+        ("y_low", "<f2"),
+        ("y_high", "<f2"),
+        ("knots", "<f2", KNOTS),
+        ("left_slope", "<f2"),
+        ("left_intercept", "<f2"),
+        ("right_slope", "<f2"),
+        ("right_intercept", "<f2"),
+        ("step_exponent", "<i2"),
+        ("mode", "<u2"),
+        ("rest", "<u2", 21),
+    ]
+)
 SIZE = SLOTS.itemsize
 NO_STEP = 64  # the step exponent of a table without knots: one line below 0, the other from 0 on
 # further steps are below the smallest or above the largest fp16
 STEPS = range(-16, 25)
-KIND_CODES, SYMMETRY_CODES, FLAG_CODES = 2 ** 5, 2 ** 3, 2 ** 8  # mode: kind in the low bits, then symmetry, then flags
+KIND_CODES, SYMMETRY_CODES, FLAG_CODES = (
+    2**5,
+    2**3,
+    2**8,
+)  # mode: kind in the low bits, then symmetry, then flags
 # kind: place of the first knot, in steps
 PLAIN = {"from_zero": 0, "centred": -16, "to_zero": -32}
 # kind: place of the first knot, in steps, and the step exponent that tables of it have (sqrt leaves
@@ -61,8 +78,12 @@ class Table:
     def __post_init__(self) -> None:
         object.__setattr__(self, "kind", _code("kind", self.kind, KINDS))
         object.__setattr__(self, "symmetry", _code("symmetry", self.symmetry, SYMMETRIES))
-        for name, low, high in (("step_exponent", -2 ** 15, 2 ** 15), ("kind", 0, KIND_CODES),
-                                ("symmetry", 0, SYMMETRY_CODES), ("flags", 0, FLAG_CODES)):
+        for name, low, high in (
+            ("step_exponent", -(2**15), 2**15),
+            ("kind", 0, KIND_CODES),
+            ("symmetry", 0, SYMMETRY_CODES),
+            ("flags", 0, FLAG_CODES),
+        ):
             value = operator.index(getattr(self, name))
             refuse_if(not low <= value < high, name, value, f"is {low} to {high - 1}")
             object.__setattr__(self, name, value)
@@ -71,7 +92,7 @@ class Table:
             refuse_if(values.shape != shape, name, f"shape {values.shape}", f"is {shape}")
             held = halves(values) if kind is np.float16 else values.astype(kind)
             if kind is np.uint16 and np.any(held != values):
-                raise ValueError(f"{name}: got {values.tolist()}, allowed is 0 to {2 ** 16 - 1} each")
+                raise ValueError(f"{name}: got {values.tolist()}, allowed is 0 to {2**16 - 1} each")
             held.flags.writeable = False
             object.__setattr__(self, name, held)
         for name in _SCALARS:
@@ -124,7 +145,11 @@ class Table:
         return f"Table({self.kind_name}{odd}, {step}, x {self.x_low:g} to {self.x_high:g})"
 
 
-_SCALARS = [one.name for one in fields(Table) if one.name in (SLOTS.names or ()) and SLOTS[one.name] == np.float16]
+_SCALARS = [
+    one.name
+    for one in fields(Table)
+    if one.name in (SLOTS.names or ()) and SLOTS[one.name] == np.float16
+]
 
 
 def halves(values: Any) -> np.ndarray:
@@ -144,8 +169,12 @@ def decode(data: bytes) -> Table:
     slots = np.frombuffer(data, SLOTS)[0]
     mode = int(slots["mode"])
     held = {name: slots[name] for name in SLOTS.names or () if name != "mode"}
-    return Table(**held, kind=mode % KIND_CODES, symmetry=mode // KIND_CODES % SYMMETRY_CODES,
-                 flags=mode // (KIND_CODES * SYMMETRY_CODES))
+    return Table(
+        **held,
+        kind=mode % KIND_CODES,
+        symmetry=mode // KIND_CODES % SYMMETRY_CODES,
+        flags=mode // (KIND_CODES * SYMMETRY_CODES),
+    )
 
 
 def refuse_unknown(table: Table) -> None:
@@ -153,18 +182,29 @@ def refuse_unknown(table: Table) -> None:
     kinds = [*PLAIN, *REDUCED]
     exponent = REDUCED[table.kind_name][1] if table.kind_name in REDUCED else None
     if table.kind_name not in kinds:
-        raise _unknown("mode", f"kind {_both(table.kind, KINDS)}",
-                       ", ".join(_both(KINDS[name], KINDS) for name in kinds))
+        raise _unknown(
+            "mode",
+            f"kind {_both(table.kind, KINDS)}",
+            ", ".join(_both(KINDS[name], KINDS) for name in kinds),
+        )
     if table.symmetry_name not in SYMMETRIES:
-        raise _unknown("mode", f"symmetry {table.symmetry}",
-                       ", ".join(_both(code, SYMMETRIES) for code in SYMMETRIES.values()))
+        raise _unknown(
+            "mode",
+            f"symmetry {table.symmetry}",
+            ", ".join(_both(code, SYMMETRIES) for code in SYMMETRIES.values()),
+        )
     if table.flags:
         raise _unknown("mode", f"flags {table.flags:#x} above the symmetry", "0")
     if exponent is not None and table.step_exponent != exponent:
-        raise _unknown("step_exponent", f"{table.step_exponent} with kind {table.kind_name}", str(exponent))
+        raise _unknown(
+            "step_exponent", f"{table.step_exponent} with kind {table.kind_name}", str(exponent)
+        )
     if table.step_exponent != NO_STEP and table.step_exponent not in STEPS:
-        raise _unknown("step_exponent", f"{table.step_exponent}",
-                       f"{STEPS[0]} to {STEPS[-1]}, or {NO_STEP} for no knots")
+        raise _unknown(
+            "step_exponent",
+            f"{table.step_exponent}",
+            f"{STEPS[0]} to {STEPS[-1]}, or {NO_STEP} for no knots",
+        )
     if table.rest.any():
         at = int(np.flatnonzero(table.rest)[0])
         raise _unknown("rest", f"{int(table.rest[at]):#x}", "0", at)
@@ -179,8 +219,11 @@ def _code(what: str, given: Any, codes: dict[str, int]) -> Any:
 def _unknown(name: str, got: str, allowed: str, further: int = 0) -> Unsupported:
     assert SLOTS.fields is not None
     slot = int(SLOTS.fields[name][1]) // 2 + further
-    return Unsupported(f"activation table, slot {slot} at byte {2 * slot} ({name}): got {got}, allowed is {allowed} "
-                        "(what others mean is not known)")
+    return Unsupported(
+        f"activation table, slot {slot} at byte {2 * slot} ({name}): got {got}, allowed is "
+        f"{allowed} "
+        "(what others mean is not known)"
+    )
 
 
 def _name(code: int, codes: dict[str, int]) -> str:

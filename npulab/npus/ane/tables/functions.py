@@ -16,10 +16,10 @@ from npulab.npus.ane.tables.entries import KINDS, KNOTS, PLAIN, REDUCED, Table, 
 from npulab.npus.kit import pd, read_table, refuse_if
 
 Function = Callable[[np.ndarray], np.ndarray]
-LEAST_NORMAL = 2.0 ** -14
+LEAST_NORMAL = 2.0**-14
 MOST = 65504.0
 TO_INFINITY = 65520.0  # numbers from here on round to infinity
-LEAST_SHARED = 2.0 ** -6
+LEAST_SHARED = 2.0**-6
 NEAR = 0.2  # share of the true value; steps of tables that were seen reach 0.12
 # of SELU (Klambauer et al., 2017)
 ALPHA, LAMBDA = 1.6732632423543772, 1.0507009873554805
@@ -41,8 +41,13 @@ def _each(function: Callable[[float], float]) -> Function:
 def _fitted(row: Mapping[str, str]) -> dict[str, Any]:
     """The arguments of ``fit`` in a row of ``fits.csv``; of a line slope and intercept."""
     read = {"kind": str, "symmetry": str, "step_exponent": int}
-    return {name: tuple(map(float, text.split())) if name in ("left", "right") else read.get(name, float)(text)
-            for name, text in row.items() if text and name not in ("function", "note")}
+    return {
+        name: tuple(map(float, text.split()))
+        if name in ("left", "right")
+        else read.get(name, float)(text)
+        for name, text in row.items()
+        if text and name not in ("function", "note")
+    }
 
 
 # By the compiler's names in small letters where it has one.
@@ -81,7 +86,8 @@ FUNCTIONS: Mapping[str, Function] = {
 # Limits, lines and steps are those of the tables that compilers 4.2.1 and later wrote for H13, and
 # so are the knots but for gelu and selu, where they chose others.
 FITS: dict[Any, dict[str, Any]] = {
-    row["function"]: _fitted(row) for row in read_table(Path(__file__).with_name("fits.csv"))}
+    row["function"]: _fitted(row) for row in read_table(Path(__file__).with_name("fits.csv"))
+}
 
 
 def true(function: str | Function, x: Any) -> np.ndarray:
@@ -98,15 +104,29 @@ def true(function: str | Function, x: Any) -> np.ndarray:
 
 
 def _exact(function: str | Function) -> Function:
-    refuse_if(isinstance(function, str) and function not in FUNCTIONS, "function", repr(function),
-              f"is a function of arrays or one of {', '.join(FUNCTIONS)}", LookupError)
+    refuse_if(
+        isinstance(function, str) and function not in FUNCTIONS,
+        "function",
+        repr(function),
+        f"is a function of arrays or one of {', '.join(FUNCTIONS)}",
+        LookupError,
+    )
     return FUNCTIONS[function] if isinstance(function, str) else function
 
 
-def fit(function: str | Function, kind: str | None = None, low: float | None = None, high: float | None = None, *,
-        symmetry: str | None = None, step_exponent: int | None = None, y_low: float | None = None,
-        y_high: float | None = None, left: tuple[float, float] | None = None,
-        right: tuple[float, float] | None = None) -> Table:
+def fit(
+    function: str | Function,
+    kind: str | None = None,
+    low: float | None = None,
+    high: float | None = None,
+    *,
+    symmetry: str | None = None,
+    step_exponent: int | None = None,
+    y_low: float | None = None,
+    y_high: float | None = None,
+    left: tuple[float, float] | None = None,
+    right: tuple[float, float] | None = None,
+) -> Table:
     """A table whose knots are the function rounded to fp16; ``fit("tanh")`` makes the one that is
     known by name.
 
@@ -119,36 +139,79 @@ def fit(function: str | Function, kind: str | None = None, low: float | None = N
     >>> fit("tanh")
     Table(from_zero, odd, step 2**-3, x 0 to 4)
     """
-    given = {"kind": kind, "low": low, "high": high, "symmetry": symmetry, "step_exponent": step_exponent,
-             "y_low": y_low, "y_high": y_high, "left": left, "right": right}
-    told = {"low": -math.inf, "high": math.inf, **FITS.get(function, {}),
-            **{name: value for name, value in given.items() if value is not None}}
+    given = {
+        "kind": kind,
+        "low": low,
+        "high": high,
+        "symmetry": symmetry,
+        "step_exponent": step_exponent,
+        "y_low": y_low,
+        "y_high": y_high,
+        "left": left,
+        "right": right,
+    }
+    told = {
+        "low": -math.inf,
+        "high": math.inf,
+        **FITS.get(function, {}),
+        **{name: value for name, value in given.items() if value is not None},
+    }
     kind, function = told.get("kind"), _exact(function)
     if kind not in PLAIN and kind not in REDUCED:
         raise ValueError(f"kind: got {kind!r}, allowed is one of {', '.join((*PLAIN, *REDUCED))}")
     ends = [float(halves(told[name])) for name in ("low", "high")]
     if not ends[0] < ends[1]:
-        raise ValueError(f"low, high: got {told['low']} and {told['high']}, allowed is a low below high in fp16")
-    limits = [_limit(name, told.get(name), function, x) for name, x in zip(("y_low", "y_high"), ends, strict=True)]
+        raise ValueError(
+            f"low, high: got {told['low']} and {told['high']}, allowed is a low below high in fp16"
+        )
+    limits = [
+        _limit(name, told.get(name), function, x)
+        for name, x in zip(("y_low", "y_high"), ends, strict=True)
+    ]
     exponent = told.get("step_exponent")
     if exponent is None:
         exponent = REDUCED[kind][1] if kind in REDUCED else _finest(kind, ends)
-    table = Table(ends[0], ends[1], limits[0], limits[1], np.zeros(KNOTS), step_exponent=exponent, kind=KINDS[kind],
-                  symmetry=told.get("symmetry", "none"))
+    table = Table(
+        ends[0],
+        ends[1],
+        limits[0],
+        limits[1],
+        np.zeros(KNOTS),
+        step_exponent=exponent,
+        kind=KINDS[kind],
+        symmetry=told.get("symmetry", "none"),
+    )
     places = table.positions
     if kind in REDUCED:
         # below a half lie knots that no mantissa reaches
-        return replace(table, knots=_finite(function, places, where=(places >= 0.5) | (kind == "exp2")))
-    edges, step = ((places[0], places[-1]), 2.0 ** -exponent) if len(places) else ((0.0, 0.0), 1.0)
-    lines = [told[name] if name in told else _line(function, edge, limit, y, way) for name, edge, limit, y, way
-             in zip(("left", "right"), edges, ends, limits, (-step, step), strict=True)]
-    return replace(table, knots=_finite(function, places) if len(places) else table.knots,
-                   left_slope=lines[0][0], left_intercept=lines[0][1],
-                   right_slope=lines[1][0], right_intercept=lines[1][1])
+        return replace(
+            table, knots=_finite(function, places, where=(places >= 0.5) | (kind == "exp2"))
+        )
+    edges, step = ((places[0], places[-1]), 2.0**-exponent) if len(places) else ((0.0, 0.0), 1.0)
+    lines = [
+        told[name] if name in told else _line(function, edge, limit, y, way)
+        for name, edge, limit, y, way in zip(
+            ("left", "right"), edges, ends, limits, (-step, step), strict=True
+        )
+    ]
+    return replace(
+        table,
+        knots=_finite(function, places) if len(places) else table.knots,
+        left_slope=lines[0][0],
+        left_intercept=lines[0][1],
+        right_slope=lines[1][0],
+        right_intercept=lines[1][1],
+    )
 
 
-def errors(table: Table, function: str | Function, low: float = -math.inf, high: float = math.inf, *,
-           rounded: bool = True) -> pd.DataFrame:
+def errors(
+    table: Table,
+    function: str | Function,
+    low: float = -math.inf,
+    high: float = math.inf,
+    *,
+    rounded: bool = True,
+) -> pd.DataFrame:
     """How far a table is from a function, over all finite inputs from ``low`` to ``high`` where the
     function is finite.
 
@@ -162,8 +225,12 @@ def errors(table: Table, function: str | Function, low: float = -math.inf, high:
     x = np.sort(x[np.isfinite(x) & (x >= low) & (x <= high)])
     right = true(function, x)
     x, right = x[np.isfinite(right)], right[np.isfinite(right)]
-    refuse_if(not len(x), "low, high", f"{low} and {high}",
-              "is a range that holds inputs where the function is finite")
+    refuse_if(
+        not len(x),
+        "low, high",
+        f"{low} and {high}",
+        "is a range that holds inputs where the function is finite",
+    )
     y = (evaluate if rounded else values)(table, x).astype(np.float64)
     with np.errstate(invalid="ignore"):
         off = np.where(np.isfinite(y), np.abs(y - right), np.inf)
@@ -171,13 +238,22 @@ def errors(table: Table, function: str | Function, low: float = -math.inf, high:
     normal = np.abs(right) >= LEAST_NORMAL
     everywhere = np.ones(len(x), bool)
     rows = []
-    for measure, scale, some in (("absolute", np.ones(len(x)), everywhere), ("relative", np.abs(right), normal),
-                                 ("ulps", last_place(right), everywhere)):
+    for measure, scale, some in (
+        ("absolute", np.ones(len(x)), everywhere),
+        ("relative", np.abs(right), normal),
+        ("ulps", last_place(right), everywhere),
+    ):
         sizes = np.divide(off, scale, out=np.full(len(x), -1.0), where=some)
         at = int(np.argmax(sizes))
-        numbers = (sizes[at], sizes[some].mean(), float(x[at]), y[at], right[at]) if some.any() else (np.nan,) * 5
+        numbers = (
+            (sizes[at], sizes[some].mean(), float(x[at]), y[at], right[at])
+            if some.any()
+            else (np.nan,) * 5
+        )
         rows.append((measure, *numbers, int(np.count_nonzero(some))))
-    return pd.DataFrame(rows, columns=["measure", "largest", "mean", "x", "y", "true", "inputs"]).set_index("measure")
+    return pd.DataFrame(
+        rows, columns=["measure", "largest", "mean", "x", "y", "true", "inputs"]
+    ).set_index("measure")
 
 
 def closest(table: Table) -> pd.DataFrame:
@@ -195,10 +271,15 @@ def closest(table: Table) -> pd.DataFrame:
         right = true(name, x)
         some = np.isfinite(right)
         right = np.clip(right[some], -MOST, MOST)
-        share = np.nan_to_num(np.abs(y[some] - right) / np.maximum(np.abs(right), LEAST_SHARED), nan=1.0)
+        share = np.nan_to_num(
+            np.abs(y[some] - right) / np.maximum(np.abs(right), LEAST_SHARED), nan=1.0
+        )
         rows.append((name, np.minimum(share, 1.0).mean(), min(share.max(), 1.0)))
-    return pd.DataFrame(rows, columns=["function", "mean", "largest"]).set_index("function").sort_values(
-        ["mean", "largest"], kind="stable")
+    return (
+        pd.DataFrame(rows, columns=["function", "mean", "largest"])
+        .set_index("function")
+        .sort_values(["mean", "largest"], kind="stable")
+    )
 
 
 def identify(table: Table) -> str | None:
@@ -210,7 +291,9 @@ def identify(table: Table) -> str | None:
     """
     found = closest(table)
     first, second = found.iloc[0], found.iloc[1]
-    return str(found.index[0]) if first.largest < NEAR and 2 * first["mean"] < second["mean"] else None
+    return (
+        str(found.index[0]) if first.largest < NEAR and 2 * first["mean"] < second["mean"] else None
+    )
 
 
 def last_place(values: Any) -> np.ndarray:
@@ -226,10 +309,17 @@ def last_place(values: Any) -> np.ndarray:
 def _finest(kind: str, ends: list[float]) -> int:
     """The finest step exponent of which the knots of a plain kind reach the finite ends."""
     steps = -PLAIN[kind], KNOTS - 1 + PLAIN[kind]  # to the left and to the right of 0
-    room = [count / size for count, size in zip(steps, (-ends[0], ends[1]), strict=True)
-            if size > 0 and math.isfinite(size) and count]
-    refuse_if(not room, "step_exponent", f"none with limits {ends[0]} and {ends[1]}",
-              f"is to leave it out where a limit on the side of the knots is finite ({kind})")
+    room = [
+        count / size
+        for count, size in zip(steps, (-ends[0], ends[1]), strict=True)
+        if size > 0 and math.isfinite(size) and count
+    ]
+    refuse_if(
+        not room,
+        "step_exponent",
+        f"none with limits {ends[0]} and {ends[1]}",
+        f"is to leave it out where a limit on the side of the knots is finite ({kind})",
+    )
     return math.floor(math.log2(min(room)))
 
 
@@ -237,7 +327,9 @@ def _finite(function: str | Function, x: np.ndarray, where: Any = True) -> np.nd
     values = np.where(where, true(function, x), 0.0)
     lost = ~(np.abs(values) < TO_INFINITY)
     if lost.any():
-        raise ValueError(f"function: got {values[lost][0]} at the knot {x[lost][0]}, allowed is at most {MOST:g}")
+        raise ValueError(
+            f"function: got {values[lost][0]} at the knot {x[lost][0]}, allowed is at most {MOST:g}"
+        )
     return values
 
 
@@ -248,7 +340,9 @@ def _limit(name: str, given: float | None, function: str | Function, x: float) -
     return value
 
 
-def _line(function: str | Function, edge: float, limit: float, y: float, way: float) -> tuple[float, float]:
+def _line(
+    function: str | Function, edge: float, limit: float, y: float, way: float
+) -> tuple[float, float]:
     """Slope and intercept of the line from the outermost knot to the limit, or to the function one
     step further."""
     if (limit - edge) * way <= 0:

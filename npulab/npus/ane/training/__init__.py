@@ -16,6 +16,26 @@ from npulab.npus.ane.training.gradients import example, given_to, train
 from npulab.npus.ane.training.half_precision import loss_scales, precision, summaries, summary
 from npulab.npus.ane.training.kernels import KERNELS, Kernel, Operation, Run, Step, causal_mask, run
 
-__all__ = ["KERNELS", "Kernel", "Operation", "Run", "Step", "achieved", "causal_mask", "counts",
-           "example", "given_to", "loss_scales", "operations", "precision", "published",
-           "roofline_points", "run", "summaries", "summary", "traffic", "train", "utilization"]
+__all__ = [
+    "KERNELS",
+    "Kernel",
+    "Operation",
+    "Run",
+    "Step",
+    "achieved",
+    "causal_mask",
+    "counts",
+    "example",
+    "given_to",
+    "loss_scales",
+    "operations",
+    "precision",
+    "published",
+    "roofline_points",
+    "run",
+    "summaries",
+    "summary",
+    "traffic",
+    "train",
+    "utilization",
+]

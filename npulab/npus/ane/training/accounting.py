@@ -36,11 +36,23 @@ def history() -> pd.DataFrame:
         flops = published(Step(*(int(row[name]) for name in ("dim", "hidden", "seq", "heads"))))
         printed = {name: float(row[name] or "nan") for name in ("ms", "percent", "tflops")}
         rate, peak = achieved(flops, printed["ms"]), float(row["peak"])
-        agrees = all(_agrees(row["ms"], row[name], flops / factor)
-                     for name, factor in (("percent", peak * 1e7), ("tflops", 1e9)) if row[name])
-        rows.append({"change": row["change"], **printed, "flops": flops, "achieved": rate,
-                     "utilization": 100 * utilization(rate, peak), "agrees": agrees,
-                     "source": row["source"], "note": row["note"]})
+        agrees = all(
+            _agrees(row["ms"], row[name], flops / factor)
+            for name, factor in (("percent", peak * 1e7), ("tflops", 1e9))
+            if row[name]
+        )
+        rows.append(
+            {
+                "change": row["change"],
+                **printed,
+                "flops": flops,
+                "achieved": rate,
+                "utilization": 100 * utilization(rate, peak),
+                "agrees": agrees,
+                "source": row["source"],
+                "note": row["note"],
+            }
+        )
     return pd.DataFrame(rows)
 
 
@@ -56,12 +68,26 @@ def peaks() -> pd.DataFrame:
     for row in read_table(HERE / "peaks.csv"):
         ms, flops, rate, agrees = float(row["ms"] or "nan"), 0, float("nan"), None
         if row["kind"] == "measured":
-            channels, positions, depth = (int(row[name]) for name in ("channels", "positions", "depth"))
+            channels, positions, depth = (
+                int(row[name]) for name in ("channels", "positions", "depth")
+            )
             flops = 2 * channels * channels * positions * depth
             rate, agrees = achieved(flops, ms), _agrees(row["ms"], row["tops"], flops / 1e9)
-        rows.append({"what": row["what"], "chip": row["chip"], "dtype": row["dtype"], "tops": float(row["tops"]),
-                     "kind": row["kind"], "flops": flops, "ms": ms, "achieved": rate, "agrees": agrees,
-                     "source": row["source"], "note": row["note"]})
+        rows.append(
+            {
+                "what": row["what"],
+                "chip": row["chip"],
+                "dtype": row["dtype"],
+                "tops": float(row["tops"]),
+                "kind": row["kind"],
+                "flops": flops,
+                "ms": ms,
+                "achieved": rate,
+                "agrees": agrees,
+                "source": row["source"],
+                "note": row["note"],
+            }
+        )
     return pd.DataFrame(rows)
 
 
@@ -77,8 +103,13 @@ def _rounded_to(printed: str) -> tuple[float, float]:
     return float(printed) - half, float(printed) + half
 
 
-LEFT_OUT = ("forward attention", "elementwise", "weight gradients on the CPU", "elementwise on the CPU")
-MOST_BYTES = 2 ** 16  # of an element or an alignment
+LEFT_OUT = (
+    "forward attention",
+    "elementwise",
+    "weight gradients on the CPU",
+    "elementwise on the CPU",
+)
+MOST_BYTES = 2**16  # of an element or an alignment
 
 
 def operations(step: Step, kernels: Iterable[str | Kernel] = tuple(KERNELS)) -> pd.DataFrame:
@@ -99,9 +130,19 @@ def operations(step: Step, kernels: Iterable[str | Kernel] = tuple(KERNELS)) -> 
         for operation in kernel.operations:
             why = _left_out(kernel, operation)
             size = " x ".join(map(str, step.axes(operation.letters)))
-            rows.append({"kernel": kernel.name, "unit": kernel.unit, "operation": operation.name,
-                         "kind": operation.kind, "size": size, "times": kernel.times,
-                         "flops": kernel.times * operation.flops(step), "counted": not why, "left_out": why})
+            rows.append(
+                {
+                    "kernel": kernel.name,
+                    "unit": kernel.unit,
+                    "operation": operation.name,
+                    "kind": operation.kind,
+                    "size": size,
+                    "times": kernel.times,
+                    "flops": kernel.times * operation.flops(step),
+                    "counted": not why,
+                    "left_out": why,
+                }
+            )
     return pd.DataFrame(rows)
 
 
@@ -111,7 +152,11 @@ def _left_out(kernel: Kernel, operation: Operation) -> str:
         return "elementwise on the CPU" if kernel.unit == "CPU" else "elementwise"
     if kernel.unit == "CPU":
         return "weight gradients on the CPU"
-    return "forward attention" if operation.kind == "matmul" and kernel.name == "forward_attention" else ""
+    return (
+        "forward attention"
+        if operation.kind == "matmul" and kernel.name == "forward_attention"
+        else ""
+    )
 
 
 def counts(step: Step) -> pd.DataFrame:
@@ -123,10 +168,19 @@ def counts(step: Step) -> pd.DataFrame:
     [['published', 16508780544, 16508780544], ['forward attention', 805306368, 17314086912]]
     """
     flops = operations(step).groupby("left_out")["flops"].sum().reindex(["", *LEFT_OUT]).to_numpy()
-    npu = [0 if name.endswith("CPU") else count for name, count in zip(["", *LEFT_OUT], flops, strict=True)]
-    return pd.DataFrame({"count": ["published", *LEFT_OUT], "flops": flops,
-                         "with_published": [flops[0], *(flops[0] + flops[1:])],
-                         "NPU": np.cumsum(npu), "step": np.cumsum(flops)})
+    npu = [
+        0 if name.endswith("CPU") else count
+        for name, count in zip(["", *LEFT_OUT], flops, strict=True)
+    ]
+    return pd.DataFrame(
+        {
+            "count": ["published", *LEFT_OUT],
+            "flops": flops,
+            "with_published": [flops[0], *(flops[0] + flops[1:])],
+            "NPU": np.cumsum(npu),
+            "step": np.cumsum(flops),
+        }
+    )
 
 
 def published(step: Step) -> int:
@@ -136,11 +190,18 @@ def published(step: Step) -> int:
     >>> published(Step(768, 2048, 512, 12))
     16508780544
     """
-    return 4 * step.seq * (4 * step.dim ** 2 + 3 * step.dim * step.hidden) + 10 * step.seq ** 2 * step.dim
+    return (
+        4 * step.seq * (4 * step.dim**2 + 3 * step.dim * step.hidden) + 10 * step.seq**2 * step.dim
+    )
 
 
-def traffic(step: Step, kernels: Iterable[str | Kernel] = tuple(KERNELS), itemsize: int = 2, row_align: int = 1,
-            weight_align: int = 1) -> pd.DataFrame:
+def traffic(
+    step: Step,
+    kernels: Iterable[str | Kernel] = tuple(KERNELS),
+    itemsize: int = 2,
+    row_align: int = 1,
+    weight_align: int = 1,
+) -> pd.DataFrame:
     """Bytes that each kernel reads and writes once, a row each: kernel, unit, times, weights,
     inputs, outputs, taps, bytes (their sum), between (results that stay inside, if each were kept
     whole), flops, and intensity, which is flops / bytes.
@@ -153,25 +214,52 @@ def traffic(step: Step, kernels: Iterable[str | Kernel] = tuple(KERNELS), itemsi
     >>> traffic(Step(768, 2048, 512, 12), ["qkv_backward"])[["weights", "inputs", "outputs"]].values.tolist()
     [[3538944, 2359296, 786432]]
     """
-    for name, size in (("itemsize", itemsize), ("row_align", row_align), ("weight_align", weight_align)):
+    for name, size in (
+        ("itemsize", itemsize),
+        ("row_align", row_align),
+        ("weight_align", weight_align),
+    ):
         if not isinstance(size, int) or not 1 <= size <= MOST_BYTES:
-            raise ValueError(f"{name}: got {size!r}, allowed is a whole number of bytes from 1 to {MOST_BYTES}")
+            raise ValueError(
+                f"{name}: got {size!r}, allowed is a whole number of bytes from 1 to {MOST_BYTES}"
+            )
     rows = []
     for kernel in map(kernel_of, kernels):
-        size, row, weight = (max(itemsize, 4), 1, 1) if kernel.unit == "CPU" else \
-            (itemsize, row_align, weight_align)
-        groups = {"inputs": tuple(kernel.inputs), "outputs": kernel.outputs, "taps": kernel.taps,
-                  "between": tuple(operation.name for operation in kernel.operations
-                                   if operation.name not in (*kernel.outputs, *kernel.taps))}
-        counts = {"weights": sum(up(step.count(axes) * size, weight) for axes in kernel.weights.values())}
+        size, row, weight = (
+            (max(itemsize, 4), 1, 1)
+            if kernel.unit == "CPU"
+            else (itemsize, row_align, weight_align)
+        )
+        groups = {
+            "inputs": tuple(kernel.inputs),
+            "outputs": kernel.outputs,
+            "taps": kernel.taps,
+            "between": tuple(
+                operation.name
+                for operation in kernel.operations
+                if operation.name not in (*kernel.outputs, *kernel.taps)
+            ),
+        }
+        counts = {
+            "weights": sum(up(step.count(axes) * size, weight) for axes in kernel.weights.values())
+        }
         for group, names in groups.items():
             counts[group] = sum(_tensor(step, kernel.axes(name), size, row) for name in names)
         between = counts.pop("between")
-        counts |= {"bytes": sum(counts.values()), "between": between,
-                   "flops": sum(operation.flops(step) for operation in kernel.operations)}
-        rows.append({"kernel": kernel.name, "unit": kernel.unit, "times": kernel.times,
-                     **{name: kernel.times * count for name, count in counts.items()},
-                     "intensity": counts["flops"] / counts["bytes"]})
+        counts |= {
+            "bytes": sum(counts.values()),
+            "between": between,
+            "flops": sum(operation.flops(step) for operation in kernel.operations),
+        }
+        rows.append(
+            {
+                "kernel": kernel.name,
+                "unit": kernel.unit,
+                "times": kernel.times,
+                **{name: kernel.times * count for name, count in counts.items()},
+                "intensity": counts["flops"] / counts["bytes"],
+            }
+        )
     return pd.DataFrame(rows)
 
 
@@ -206,9 +294,13 @@ def roofline_points(step: Step, ms: Mapping[str, float] | None = None) -> pd.Dat
     NPU's.
     """
     table = traffic(step)
-    table = table.loc[table["unit"] == "NPU", ["kernel", "flops", "bytes"]].rename(columns={"kernel": "name"})
+    table = table.loc[table["unit"] == "NPU", ["kernel", "flops", "bytes"]].rename(
+        columns={"kernel": "name"}
+    )
     for name in ms or {}:
         if name not in set(table["name"]):
-            raise LookupError(f"ms: got a time of {name!r}, allowed is one of {', '.join(table['name'])}")
+            raise LookupError(
+                f"ms: got a time of {name!r}, allowed is one of {', '.join(table['name'])}"
+            )
     table["ms"] = [float((ms or {}).get(name, math.nan)) for name in table["name"]]
     return table.reset_index(drop=True)

@@ -25,8 +25,8 @@ from npulab.npus.kit import one_of, read_table, up
 ALIGN = 64
 VERSION = 2
 SENTINEL = 0xDEADBEEF
-MOST_BYTES = 2 ** 32  # a size of this or more is taken for a broken field
-MOST_RECORDS = 2 ** 15
+MOST_BYTES = 2**32  # a size of this or more is taken for a broken field
+MOST_RECORDS = 2**15
 HEADER, RECORD = STRUCTURES["weights header"], STRUCTURES["weights record"]
 
 
@@ -39,9 +39,13 @@ class Stored(NamedTuple):
     code: int
 
 
-STORED = {row["name"]: Stored(int(row["bits"]), row["numpy"], int(row["code"]))
-          for row in sorted(read_table(Path(__file__).with_name("types.csv")),
-                            key=lambda row: int(row["code"] or 0)) if row["code"]}
+STORED = {
+    row["name"]: Stored(int(row["bits"]), row["numpy"], int(row["code"]))
+    for row in sorted(
+        read_table(Path(__file__).with_name("types.csv")), key=lambda row: int(row["code"] or 0)
+    )
+    if row["code"]
+}
 CODES = {kind.code: name for name, kind in STORED.items()}
 USUAL = {"float16": "fp16", "float32": "fp32"}  # numpy types that have another name there
 
@@ -80,9 +84,14 @@ class Record:
         count = used // kind.bits if shape is None else math.prod(shape)
         if not 0 <= used - count * kind.bits < (8 if packed and shape is not None else 1):
             wanted = "a whole number" if shape is None else f"{list(shape)}"
-            raise ValueError(f"weights: record at byte {self.offset}, size: got {self.size} bytes, allowed are those "
-                             f"of {wanted} of {dtype} ({kind.bits} bits each)")
-        return unpacked(np.frombuffer(self.raw, np.uint8), count, dtype).reshape(count if shape is None else shape)
+            raise ValueError(
+                f"weights: record at byte {self.offset}, size: got {self.size} bytes, allowed are "
+                "those "
+                f"of {wanted} of {dtype} ({kind.bits} bits each)"
+            )
+        return unpacked(np.frombuffer(self.raw, np.uint8), count, dtype).reshape(
+            count if shape is None else shape
+        )
 
 
 @dataclass(frozen=True)
@@ -99,8 +108,10 @@ class WeightFile:
         for record in self.records:
             if key in (record.name, record.offset):
                 return record
-        raise LookupError(f"weights: got {key!r}, allowed is one of "
-                          f"{', '.join(f'{record.name} ({record.offset})' for record in self.records) or 'no record'}")
+        raise LookupError(
+            f"weights: got {key!r}, allowed is one of "
+            f"{', '.join(f'{record.name} ({record.offset})' for record in self.records) or 'no record'}"
+        )
 
 
 class Written(NamedTuple):
@@ -113,7 +124,9 @@ class Written(NamedTuple):
         return f"Written({len(self.data)} B, offsets {self.offsets})"
 
 
-def write(weights: Mapping[str, Any], dtypes: Mapping[str, str] | None = None, count: int | None = None) -> Written:
+def write(
+    weights: Mapping[str, Any], dtypes: Mapping[str, str] | None = None, count: int | None = None
+) -> Written:
     """A weight file of arrays by name, in their order.
 
     The type is that of the array unless ``dtypes`` says another of the same bits (``bf16`` of
@@ -129,9 +142,18 @@ def write(weights: Mapping[str, Any], dtypes: Mapping[str, str] | None = None, c
     dtypes = dtypes or {}
     extra = set(dtypes) - set(weights)
     if extra:
-        raise LookupError(f"dtypes: got {', '.join(sorted(extra))}, allowed is one of {', '.join(weights)}")
-    parts = [HEADER.build({"count": len(weights) if count is None else count, "version": VERSION,
-                           "reserved": bytes(56)})]
+        raise LookupError(
+            f"dtypes: got {', '.join(sorted(extra))}, allowed is one of {', '.join(weights)}"
+        )
+    parts = [
+        HEADER.build(
+            {
+                "count": len(weights) if count is None else count,
+                "version": VERSION,
+                "reserved": bytes(56),
+            }
+        )
+    ]
     offsets, at = {}, ALIGN
     for number, (name, given) in enumerate(weights.items(), 1):
         array = np.asarray(given)
@@ -139,8 +161,18 @@ def write(weights: Mapping[str, Any], dtypes: Mapping[str, str] | None = None, c
         stored = _packed(name, array, dtype)
         offsets[name] = at
         spare = -array.size * STORED[dtype].bits % 8
-        parts.append(RECORD.build({"sentinel": SENTINEL, "dtype": STORED[dtype].code, "size": len(stored),
-                                   "offset": at + ALIGN, "padding_bits": spare, "reserved": bytes(32)}))
+        parts.append(
+            RECORD.build(
+                {
+                    "sentinel": SENTINEL,
+                    "dtype": STORED[dtype].code,
+                    "size": len(stored),
+                    "offset": at + ALIGN,
+                    "padding_bits": spare,
+                    "reserved": bytes(32),
+                }
+            )
+        )
         parts.append(stored + bytes(-len(stored) % ALIGN if number < len(weights) else 0))
         at += ALIGN + len(parts[-1])
     return Written(b"".join(parts), offsets)
@@ -161,14 +193,18 @@ def read(data: bytes, names: Mapping[int, str] | None = None) -> WeightFile:
     _at_least(data, ALIGN, "header", 0)
     header = HEADER.parse(data[:ALIGN])
     if header.version != VERSION:
-        raise ValueError(f"weights: header at byte 4, version: got {header.version}, allowed is {VERSION}")
+        raise ValueError(
+            f"weights: header at byte 4, version: got {header.version}, allowed is {VERSION}"
+        )
     warnings: list[str] = []
     records: list[Record] = []
     starts = _sentinels(data)
     at: int | None = ALIGN if len(data) > ALIGN else None
     if at and not _starts(data, at):
-        raise ValueError(f"weights: record at byte {at}, sentinel: got {data[at:at + 4].hex()}, "
-                         f"allowed is {SENTINEL:#x} in little-endian")
+        raise ValueError(
+            f"weights: record at byte {at}, sentinel: got {data[at : at + 4].hex()}, "
+            f"allowed is {SENTINEL:#x} in little-endian"
+        )
     while at:
         if len(records) == MOST_RECORDS:
             raise ValueError(f"weights: record at byte {at}: got more than {MOST_RECORDS} records")
@@ -176,8 +212,10 @@ def read(data: bytes, names: Mapping[int, str] | None = None) -> WeightFile:
         at = _next(data, records[-1], warnings)
     _refuse_overlap(records)
     if header.count != len(records):
-        warnings.append(f"header at byte 0, count: says {header.count}, the file has {len(records)} records; "
-                        "BLOBFILE offsets do not depend on it")
+        warnings.append(
+            f"header at byte 0, count: says {header.count}, the file has {len(records)} records; "
+            "BLOBFILE offsets do not depend on it"
+        )
     return WeightFile(header.count, tuple(records), tuple(warnings))
 
 
@@ -187,11 +225,20 @@ def record_at(data: bytes, offset: int, name: str = "") -> tuple[Record, tuple[s
     Raises ValueError if no record is there, and says so if the offset is that of a record's data.
     """
     if not 0 <= offset <= len(data) - ALIGN:
-        raise ValueError(f"weights: offset: got {offset}, allowed is 64 to {len(data) - ALIGN}, a record in the file")
+        raise ValueError(
+            f"weights: offset: got {offset}, allowed is 64 to {len(data) - ALIGN}, a record in the "
+            "file"
+        )
     if not _starts(data, offset):
-        hint = f"; the record is at {offset - ALIGN}, this is its data" if _starts(data, offset - ALIGN) else ""
-        raise ValueError(f"weights: offset: got {offset}, allowed is the place of a record (sentinel "
-                         f"{SENTINEL:#x}){hint}")
+        hint = (
+            f"; the record is at {offset - ALIGN}, this is its data"
+            if _starts(data, offset - ALIGN)
+            else ""
+        )
+        raise ValueError(
+            f"weights: offset: got {offset}, allowed is the place of a record (sentinel "
+            f"{SENTINEL:#x}){hint}"
+        )
     warnings: list[str] = []
     return _record(data, offset, name or hex(offset), _sentinels(data), warnings), tuple(warnings)
 
@@ -206,7 +253,7 @@ def packed(values: np.ndarray, dtype: str) -> bytes:
     flat = np.ascontiguousarray(values).reshape(-1)
     if kind.bits >= 8:
         return flat.astype(kind.numpy).tobytes()
-    codes = flat.astype(np.uint8) & np.uint8(2 ** kind.bits - 1)
+    codes = flat.astype(np.uint8) & np.uint8(2**kind.bits - 1)
     return put_bits(codes, kind.bits * np.arange(len(flat)), kind.bits * len(flat))
 
 
@@ -218,7 +265,7 @@ def unpacked(raw: np.ndarray, count: int, dtype: str) -> np.ndarray:
     """
     kind = STORED[one_of("dtype", dtype, STORED)]
     if kind.bits >= 8:
-        return raw[:count * kind.bits // 8].view(kind.numpy)
+        return raw[: count * kind.bits // 8].view(kind.numpy)
     out = bits_at(raw.tobytes(), kind.bits * np.arange(count), kind.bits).astype(np.uint8)
     half = 2 ** (kind.bits - 1)
     return ((out ^ half).astype(np.int8) - half).astype(np.int8) if kind.numpy == "i1" else out
@@ -226,68 +273,96 @@ def unpacked(raw: np.ndarray, count: int, dtype: str) -> np.ndarray:
 
 def _packed(name: str, array: np.ndarray, dtype: str) -> bytes:
     bits, numpy = STORED[one_of("dtype", dtype, STORED)].bits, np.dtype(STORED[dtype].numpy)
-    low = -2 ** (bits - 1) if numpy.kind == "i" else 0
-    high = low + 2 ** bits - 1
+    low = -(2 ** (bits - 1)) if numpy.kind == "i" else 0
+    high = low + 2**bits - 1
     if (numpy.kind == "f") != (array.dtype.kind == "f"):
         raise ValueError(f"weights: {name}: got {array.dtype}, allowed for {dtype} is {numpy.name}")
     if numpy.kind == "f" and array.dtype.itemsize != numpy.itemsize:
-        raise ValueError(f"weights: {name}: got {array.dtype}, allowed for {dtype} is {numpy.name}, rounded beforehand")
+        raise ValueError(
+            f"weights: {name}: got {array.dtype}, allowed for {dtype} is {numpy.name}, rounded "
+            "beforehand"
+        )
     if numpy.kind != "f" and array.size and not low <= int(array.min()) <= int(array.max()) <= high:
-        raise ValueError(f"weights: {name}: got values {array.min()} to {array.max()}, allowed for {dtype} is "
-                         f"{low} to {high}")
+        raise ValueError(
+            f"weights: {name}: got values {array.min()} to {array.max()}, allowed for {dtype} is "
+            f"{low} to {high}"
+        )
     return packed(array, dtype)
 
 
 def _starts(data: bytes, at: int) -> bool:
-    return at >= ALIGN and data[at:at + 4] == SENTINEL.to_bytes(4, "little")
+    return at >= ALIGN and data[at : at + 4] == SENTINEL.to_bytes(4, "little")
 
 
 def _at_least(data: bytes, end: int, what: str, at: int) -> None:
     if len(data) < end:
-        raise ValueError(f"weights: {what} at byte {at}: got {len(data) - at} bytes, allowed is {ALIGN} or more")
+        raise ValueError(
+            f"weights: {what} at byte {at}: got {len(data) - at} bytes, allowed is {ALIGN} or more"
+        )
 
 
 def _record(data: bytes, at: int, name: str, starts: np.ndarray, warnings: list[str]) -> Record:
     _at_least(data, at + ALIGN, "record", at)
-    raw = RECORD.parse(data[at:at + ALIGN])
+    raw = RECORD.parse(data[at : at + ALIGN])
     where = f"record at byte {at}"
     if raw.dtype not in CODES:
-        raise ValueError(f"weights: {where}, dtype: got {raw.dtype}, allowed is {min(CODES)} to {max(CODES)}")
+        raise ValueError(
+            f"weights: {where}, dtype: got {raw.dtype}, allowed is {min(CODES)} to {max(CODES)}"
+        )
     dtype, size, start = CODES[raw.dtype], int(raw.size), int(raw.offset)
     if size >= MOST_BYTES:
-        raise ValueError(f"weights: {where}, size: got {size} bytes, allowed is up to {len(data) - at - ALIGN}")
+        raise ValueError(
+            f"weights: {where}, size: got {size} bytes, allowed is up to {len(data) - at - ALIGN}"
+        )
     if start == 0:
         start = at + ALIGN
         after = int(np.searchsorted(starts, start))
         room = (int(starts[after]) if after < len(starts) else len(data)) - start
-        warnings.append(f"{where}, data offset: says 0, the file's header; its data is taken from byte {start}")
+        warnings.append(
+            f"{where}, data offset: says 0, the file's header; its data is taken from byte {start}"
+        )
         if not room - ALIGN < size <= room:
-            warnings.append(f"{where}, size: says {size} bytes, the next record or the end is {room} bytes away, "
-                            "which is taken")
+            warnings.append(
+                f"{where}, size: says {size} bytes, the next record or the end is {room} bytes "
+                "away, "
+                "which is taken"
+            )
             size = room
     if not ALIGN <= start <= len(data):
-        raise ValueError(f"weights: {where}, data offset: got {start}, allowed is {ALIGN} to {len(data)}")
+        raise ValueError(
+            f"weights: {where}, data offset: got {start}, allowed is {ALIGN} to {len(data)}"
+        )
     if start + size > len(data):
-        raise ValueError(f"weights: {where}, size: got {size} bytes from byte {start}, allowed is up to "
-                         f"{len(data) - start} in a file of {len(data)}")
+        raise ValueError(
+            f"weights: {where}, size: got {size} bytes from byte {start}, allowed is up to "
+            f"{len(data) - start} in a file of {len(data)}"
+        )
     if start < at + ALIGN and start + size > at:
-        raise ValueError(f"weights: {where}, data offset: got {start} and {size} bytes, which overlap the record")
+        raise ValueError(
+            f"weights: {where}, data offset: got {start} and {size} bytes, which overlap the record"
+        )
     bits = STORED[dtype].bits
     spare = int(raw.padding_bits)
     if spare >= 8 or spare > 8 * size or (spare and bits >= 8):
-        warnings.append(f"{where}, padding bits: says {spare}, allowed is 0 to 7 of a type below a byte; 0 is taken")
+        warnings.append(
+            f"{where}, padding bits: says {spare}, allowed is 0 to 7 of a type below a byte; 0 is "
+            "taken"
+        )
         spare = 0
     if (8 * size - spare) % bits:
-        warnings.append(f"{where}, size: says {size} bytes, which are no whole number of {dtype}; int8 data under the "
-                        "dtype of fp16 looks like that")
+        warnings.append(
+            f"{where}, size: says {size} bytes, which are no whole number of {dtype}; int8 data "
+            "under the "
+            "dtype of fp16 looks like that"
+        )
     if start % ALIGN:
         warnings.append(f"{where}, data offset: says {start}, which is no multiple of {ALIGN}")
-    return Record(name, at, dtype, size, start, spare, memoryview(data)[start:start + size])
+    return Record(name, at, dtype, size, start, spare, memoryview(data)[start : start + size])
 
 
 def _sentinels(data: bytes) -> np.ndarray:
     """Places of the sentinel at multiples of 64 bytes, behind the header."""
-    words = np.frombuffer(data, "<u4", count=len(data) // 4)[ALIGN // 4::ALIGN // 4]
+    words = np.frombuffer(data, "<u4", count=len(data) // 4)[ALIGN // 4 :: ALIGN // 4]
     return ALIGN * (np.flatnonzero(words == SENTINEL) + 1)
 
 
@@ -299,14 +374,22 @@ def _next(data: bytes, record: Record, warnings: list[str]) -> int | None:
                 warnings.append(f"record at byte {at}: is at no multiple of {ALIGN}")
             return at
     if data[end:].strip(b"\0"):
-        warnings.append(f"record at byte {record.offset}: {len(data) - end} bytes behind its data are no record")
+        warnings.append(
+            f"record at byte {record.offset}: {len(data) - end} bytes behind its data are no record"
+        )
     return None
 
 
 def _refuse_overlap(records: Sequence[Record]) -> None:
-    runs = sorted((start, start + size, record.offset) for record in records for start, size in
-                  ((record.offset, ALIGN), (record.data_offset, record.size)) if size)
+    runs = sorted(
+        (start, start + size, record.offset)
+        for record in records
+        for start, size in ((record.offset, ALIGN), (record.data_offset, record.size))
+        if size
+    )
     for (_, end, before), (start, _, after) in pairwise(runs):
         if start < end:
-            raise ValueError(f"weights: record at byte {after}: got byte {start}, which the record at byte "
-                             f"{before} takes up to {end}")
+            raise ValueError(
+                f"weights: record at byte {after}: got byte {start}, which the record at byte "
+                f"{before} takes up to {end}"
+            )

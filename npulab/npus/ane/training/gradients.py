@@ -11,8 +11,19 @@ import numpy as np
 from npulab.npus.ane.training.kernels import Kernel, Step, Values, checked, kernel_of, run
 from npulab.npus.kit import read_table
 
-GIVEN = {"x": "cs", "dy": "cs", "wq": "ce", "wk": "ce", "wv": "ce", "wo": "ce", "rms1": "c", "w1": "fc", "w2": "cf",
-         "w3": "fc", "rms2": "c"}
+GIVEN = {
+    "x": "cs",
+    "dy": "cs",
+    "wq": "ce",
+    "wk": "ce",
+    "wv": "ce",
+    "wo": "ce",
+    "rms1": "c",
+    "w1": "fc",
+    "w2": "cf",
+    "w3": "fc",
+    "rms2": "c",
+}
 
 
 def _renamed(text: str) -> dict[str, str]:
@@ -20,8 +31,10 @@ def _renamed(text: str) -> dict[str, str]:
 
 
 # the kernels of a step in order, and what their tensors and results are called in the step
-ORDER = [(row["kernel"], _renamed(row["given"]), _renamed(row["results"]))
-         for row in read_table(Path(__file__).with_name("order.csv"))]
+ORDER = [
+    (row["kernel"], _renamed(row["given"]), _renamed(row["results"]))
+    for row in read_table(Path(__file__).with_name("order.csv"))
+]
 
 
 def example(step: Step, seed: int = 0, gradient: float | None = None) -> Values:
@@ -40,12 +53,17 @@ def example(step: Step, seed: int = 0, gradient: float | None = None) -> Values:
     out = {}
     for name, axes in GIVEN.items():
         normal = random.standard_normal(step.axes(axes))
-        out[name] = 1 + normal / 10 if name.startswith("rms") else normal * spreads.get(
-            name, step.size(axes[-1]) ** -0.5)
+        out[name] = (
+            1 + normal / 10
+            if name.startswith("rms")
+            else normal * spreads.get(name, step.size(axes[-1]) ** -0.5)
+        )
     return out
 
 
-def train(step: Step, tensors: Mapping[str, Any], dtype: str = "float64", accumulate: str | None = None) -> Values:
+def train(
+    step: Step, tensors: Mapping[str, Any], dtype: str = "float64", accumulate: str | None = None
+) -> Values:
     """One training step of a layer, forward and back: the NPU's kernels in ``dtype``, the CPU's in
     float32 (float64 where dtype is).
 
@@ -62,8 +80,10 @@ def train(step: Step, tensors: Mapping[str, Any], dtype: str = "float64", accumu
         kernel = kernel_of(name)
         types = (single, None) if kernel.unit == "CPU" else (dtype, accumulate)
         done = run(kernel, step, _given(kernel, renamed, values), *types)
-        values |= {results.get(result, result): array
-                   for result, array in {**done.outputs, **done.taps}.items()}
+        values |= {
+            results.get(result, result): array
+            for result, array in {**done.outputs, **done.taps}.items()
+        }
     return values
 
 

@@ -8,7 +8,17 @@ from typing import Any
 import numpy as np
 
 from npulab.npus.ane.training.gradients import example, given_to, train
-from npulab.npus.ane.training.kernels import KERNELS, Kernel, Step, Values, checked, kernel_of, result, rounded, run
+from npulab.npus.ane.training.kernels import (
+    KERNELS,
+    Kernel,
+    Step,
+    Values,
+    checked,
+    kernel_of,
+    result,
+    rounded,
+    run,
+)
 from npulab.npus.kit import one_of, pd
 from npulab.support.refuse import positive
 
@@ -18,9 +28,16 @@ LOSS_SCALES = (1.0, 16.0, 256.0, 4096.0, 65536.0)
 LOST = ["overflow", "underflow", "subnormal"]
 
 
-def precision(kernel: str | Kernel, step: Step = USUAL, tensors: Mapping[str, Any] | None = None, seed: int = 0,
-              gradient: float | None = None, loss_scale: float = 1.0, dtype: str = "float16",
-              accumulate: str = "float32") -> pd.DataFrame:
+def precision(
+    kernel: str | Kernel,
+    step: Step = USUAL,
+    tensors: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    gradient: float | None = None,
+    loss_scale: float = 1.0,
+    dtype: str = "float16",
+    accumulate: str = "float32",
+) -> pd.DataFrame:
     """A row per tensor that is given and per operation: what rounding it costs, against float64.
 
     operation, kind ("given" or the operation's); own_max, own_rms and own_ulps: the error of the
@@ -50,21 +67,35 @@ def precision(kernel: str | Kernel, step: Step = USUAL, tensors: Mapping[str, An
     kinds = dict.fromkeys(plan.given, "given") | {row.name: row.kind for row in plan.operations}
     rows = []
     for name, kind in kinds.items():
-        own = rounded(exact[name], dtype) if kind == "given" else \
-            result(plan.operation(name), step, exact, dtype, accumulate)
+        own = (
+            rounded(exact[name], dtype)
+            if kind == "given"
+            else result(plan.operation(name), step, exact, dtype, accumulate)
+        )
         alone = {name: own.astype(np.float64)}
         right, everything = (_measured(plan, name, values) for values in (exact, got))
-        rows.append({"operation": name, "kind": kind,
-                     **_errors("own", right, _measured(plan, name, alone), dtype),
-                     "effect": _effect(plan, step, exact, name, alone[name]), "share": 0.0,
-                     **_errors("all", right, everything, dtype), **_lost(right, everything, dtype)})
+        rows.append(
+            {
+                "operation": name,
+                "kind": kind,
+                **_errors("own", right, _measured(plan, name, alone), dtype),
+                "effect": _effect(plan, step, exact, name, alone[name]),
+                "share": 0.0,
+                **_errors("all", right, everything, dtype),
+                **_lost(right, everything, dtype),
+            }
+        )
     table = pd.DataFrame(rows)
     squares = table["effect"].to_numpy() ** 2
     endless = np.isinf(squares)
     parts = endless.astype(float) if endless.any() else squares
     table["share"] = parts / parts.sum() if parts.any() else parts
-    table.attrs = {"kernel": plan.name, "outputs": [*plan.outputs, *plan.taps], "dtype": dtype,
-                   "accumulate": accumulate}
+    table.attrs = {
+        "kernel": plan.name,
+        "outputs": [*plan.outputs, *plan.taps],
+        "dtype": dtype,
+        "accumulate": accumulate,
+    }
     return table
 
 
@@ -73,13 +104,18 @@ def summary(table: pd.DataFrame) -> str:
     three operations that cost most, and what did not fit."""
     rows = table.set_index("operation")
     about = table.attrs
-    errors = ", ".join(f"{name} {rows.loc[name, 'all_rms']:.2g} RMS and {rows.loc[name, 'all_ulps']:.3g} ulps"
-                       for name in about["outputs"])
+    errors = ", ".join(
+        f"{name} {rows.loc[name, 'all_rms']:.2g} RMS and {rows.loc[name, 'all_ulps']:.3g} ulps"
+        for name in about["outputs"]
+    )
     worst = rows.sort_values("share", ascending=False, kind="stable").head(3)
     most = ", ".join(f"{name} {share:.0%}" for name, share in worst["share"].items())
     lost = ", ".join(f"{int(rows[name].sum())} {name}" for name in LOST)
-    return (f"{about['kernel']} in {about['dtype']}, sums in {about['accumulate']}: {errors}; most from {most}; {lost} "
-            f"of {int(rows['cells'].sum())} numbers")
+    return (
+        f"{about['kernel']} in {about['dtype']}, sums in {about['accumulate']}: {errors}; most "
+        f"from {most}; {lost} "
+        f"of {int(rows['cells'].sum())} numbers"
+    )
 
 
 def summaries(step: Step = USUAL, **options: Any) -> pd.DataFrame:
@@ -93,13 +129,27 @@ def summaries(step: Step = USUAL, **options: Any) -> pd.DataFrame:
         most = str(table["share"].idxmax())
         for name in (*plan.outputs, *plan.taps):
             errors = {key: table.loc[name, f"all_{key}"] for key in ("max", "rms", "ulps")}
-            rows.append({"kernel": plan.name, "output": name, **errors, "most": most,
-                         "share": table.loc[most, "share"], **table[LOST].sum()})
+            rows.append(
+                {
+                    "kernel": plan.name,
+                    "output": name,
+                    **errors,
+                    "most": most,
+                    "share": table.loc[most, "share"],
+                    **table[LOST].sum(),
+                }
+            )
     return pd.DataFrame(rows)
 
 
-def loss_scales(step: Step = USUAL, scales: Iterable[float] = LOSS_SCALES, seed: int = 0, gradient: float | None = None,
-                dtype: str = "float16", accumulate: str = "float32") -> pd.DataFrame:
+def loss_scales(
+    step: Step = USUAL,
+    scales: Iterable[float] = LOSS_SCALES,
+    seed: int = 0,
+    gradient: float | None = None,
+    dtype: str = "float16",
+    accumulate: str = "float32",
+) -> pd.DataFrame:
     """What a loss scale saves and costs on the way back: a row per scale and backward kernel of the
     NPU, with the numbers that overflow, underflow and are subnormal of all ``cells``, inputs too,
     and rms, the error of the output that is off most.  ``gradient`` is the spread of ``dy`` before
@@ -116,20 +166,36 @@ def loss_scales(step: Step = USUAL, scales: Iterable[float] = LOSS_SCALES, seed:
             if plan.unit == "CPU" or not any(name.startswith("d") for name in plan.inputs):
                 continue
             exact, got = _both(plan, step, given_to(plan, values), scale, dtype, accumulate)
-            pairs = {name: (_measured(plan, name, exact), _measured(plan, name, got)) for name in exact}
+            pairs = {
+                name: (_measured(plan, name, exact), _measured(plan, name, got)) for name in exact
+            }
             counts = pd.DataFrame([_lost(*pair, dtype) for pair in pairs.values()]).sum()
-            rows.append({"loss_scale": float(scale), "kernel": plan.name, **counts,
-                         "rms": max(_rms(*pairs[name]) for name in plan.outputs)})
+            rows.append(
+                {
+                    "loss_scale": float(scale),
+                    "kernel": plan.name,
+                    **counts,
+                    "rms": max(_rms(*pairs[name]) for name in plan.outputs),
+                }
+            )
     return pd.DataFrame(rows)
 
 
-def _both(plan: Kernel, step: Step, tensors: Mapping[str, Any], loss_scale: float, dtype: str,
-          accumulate: str) -> tuple[Values, Values]:
+def _both(
+    plan: Kernel,
+    step: Step,
+    tensors: Mapping[str, Any],
+    loss_scale: float,
+    dtype: str,
+    accumulate: str,
+) -> tuple[Values, Values]:
     """Every tensor of a kernel in float64, and with everything rounded (as float64)."""
     one_of("dtype", dtype, ROUNDED)
     scale = positive("loss_scale", loss_scale)
-    exact = {name: array * scale if name.startswith("d") else array
-             for name, array in checked(plan, step, tensors).items()}
+    exact = {
+        name: array * scale if name.startswith("d") else array
+        for name, array in checked(plan, step, tensors).items()
+    }
     got = run(plan, step, exact, dtype, accumulate).values
     every = run(plan, step, exact, "float64").values
     return dict(every), {name: array.astype(np.float64) for name, array in got.items()}
@@ -141,11 +207,20 @@ def _effect(plan: Kernel, step: Step, exact: Values, name: str, own: np.ndarray)
     values: Values = {**exact, name: own}
     moved = {name}
     for operation in plan.operations:
-        if moved.intersection(operand.name for operand in operation.operands) and operation.name != name:
+        if (
+            moved.intersection(operand.name for operand in operation.operands)
+            and operation.name != name
+        ):
             values[operation.name] = result(operation, step, values, "float64", None)
             moved.add(operation.name)
-    return max((_rms(_measured(plan, out, exact), _measured(plan, out, values))
-                for out in (*plan.outputs, *plan.taps) if out in moved), default=0.0)
+    return max(
+        (
+            _rms(_measured(plan, out, exact), _measured(plan, out, values))
+            for out in (*plan.outputs, *plan.taps)
+            if out in moved
+        ),
+        default=0.0,
+    )
 
 
 def _measured(plan: Kernel, name: str, values: Values) -> np.ndarray:
@@ -162,8 +237,11 @@ def _errors(of: str, exact: np.ndarray, got: np.ndarray, dtype: str) -> dict[str
         error = np.abs(got - exact)
         error[np.isnan(error)] = np.inf
         relative = np.where(error > 0, error / np.abs(exact), 0)
-        return {f"{of}_max": float(relative.max(initial=0)), f"{of}_rms": _rms(exact, got),
-                f"{of}_ulps": float((error / _ulp(exact, dtype)).max(initial=0))}
+        return {
+            f"{of}_max": float(relative.max(initial=0)),
+            f"{of}_rms": _rms(exact, got),
+            f"{of}_ulps": float((error / _ulp(exact, dtype)).max(initial=0)),
+        }
 
 
 def _rms(exact: np.ndarray, got: np.ndarray) -> float:
@@ -184,6 +262,9 @@ def _ulp(exact: np.ndarray, dtype: str) -> np.ndarray:
 
 def _lost(exact: np.ndarray, got: np.ndarray, dtype: str) -> dict[str, int]:
     tiny = float(np.finfo(dtype).smallest_normal)
-    return {"overflow": int(np.count_nonzero(~np.isfinite(got))),
-            "underflow": int(np.count_nonzero((got == 0) & (exact != 0) & (np.abs(exact) < tiny))),
-            "subnormal": int(np.count_nonzero((got != 0) & (np.abs(got) < tiny))), "cells": exact.size}
+    return {
+        "overflow": int(np.count_nonzero(~np.isfinite(got))),
+        "underflow": int(np.count_nonzero((got == 0) & (exact != 0) & (np.abs(exact) < tiny))),
+        "subnormal": int(np.count_nonzero((got != 0) & (np.abs(got) < tiny))),
+        "cells": exact.size,
+    }

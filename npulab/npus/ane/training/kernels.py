@@ -1,8 +1,8 @@
 """The kernels of a training step: a row of ``kernels.csv`` each, and a row of ``operations.csv``
 per operation, which is also one result that is rounded; and a kernel run on tensors.
 
-An operation is ``name axes operation operands``.  Axes are the letters of ``Step.size``, ``-`` for a
-single number; an operand is a tensor by its axes, or with ``name:axes`` by others that hold the
+An operation is ``name axes operation operands``.  Axes are the letters of ``Step.size``, ``-`` for
+a single number; an operand is a tensor by its axes, or with ``name:axes`` by others that hold the
 same elements in the same order (``q:hds``: the channels of ``q`` by head), or a constant.  Tensors
 are channel first, ``(channels, positions)``.
 """
@@ -19,7 +19,7 @@ import numpy as np
 
 from npulab.npus.kit import one_of, read_table, refuse_if
 
-MOST = 2 ** 18  # of each size, so that the counts of a step stay within int64
+MOST = 2**18  # of each size, so that the counts of a step stay within int64
 LETTERS = "cefsthd"
 
 
@@ -44,11 +44,17 @@ class Step:
         for item in fields(self):
             size = getattr(self, item.name)
             whole = isinstance(size, int | np.integer) and not isinstance(size, bool)
-            refuse_if(not whole or not 1 <= size <= MOST, item.name, repr(size),
-                      f"is a whole number from 1 to {MOST}")
+            refuse_if(
+                not whole or not 1 <= size <= MOST,
+                item.name,
+                repr(size),
+                f"is a whole number from 1 to {MOST}",
+            )
             object.__setattr__(self, item.name, int(size))
         if self.dim % self.heads:
-            raise ValueError(f"heads: got {self.heads}, allowed with dim {self.dim} is a divisor of it")
+            raise ValueError(
+                f"heads: got {self.heads}, allowed with dim {self.dim} is a divisor of it"
+            )
 
     @property
     def head(self) -> int:
@@ -58,8 +64,15 @@ class Step:
     def size(self, letter: str) -> int:
         """The size of an axis: c and e dim, f hidden, s and t seq, h heads, d head; LookupError for
         another."""
-        sizes = {"c": self.dim, "e": self.dim, "f": self.hidden, "s": self.seq, "t": self.seq, "h": self.heads,
-                 "d": self.head}
+        sizes = {
+            "c": self.dim,
+            "e": self.dim,
+            "f": self.hidden,
+            "s": self.seq,
+            "t": self.seq,
+            "h": self.heads,
+            "d": self.head,
+        }
         return sizes[one_of("axis", letter, sizes)]
 
     def axes(self, letters: str) -> tuple[int, ...]:
@@ -87,15 +100,22 @@ HERE = Path(__file__).parent
 PRODUCTS = ("linear", "matmul")  # of a weight and a tensor; of two tensors
 REDUCTIONS = ("sum", "max")
 UNARY: Mapping[str, Callable[..., np.ndarray]] = {
-    "exp": np.exp, "sigmoid": lambda x: 1 / (1 + np.exp(-x)), "rsqrt": lambda x: 1 / np.sqrt(x)}
+    "exp": np.exp,
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+}
 BINARY = {"mul": np.multiply, "add": np.add, "sub": np.subtract, "div": np.divide}
 ELEMENTWISE: Mapping[str, Callable[..., np.ndarray]] = {**BINARY, **UNARY}
 OPERATIONS = (*PRODUCTS, *REDUCTIONS, *ELEMENTWISE)
 EPSILON = 1e-5
 MASKED = -65504.0  # added to scores of positions to come: the lowest float16
 CONSTANTS: Mapping[str, Callable[[Step], float]] = {
-    "one": lambda step: 1.0, "epsilon": lambda step: EPSILON, "inverse_dim": lambda step: 1 / step.dim,
-    "scale": lambda step: 1 / math.sqrt(step.head), "inverse_size": lambda step: 1 / (step.seq * step.dim)}
+    "one": lambda step: 1.0,
+    "epsilon": lambda step: EPSILON,
+    "inverse_dim": lambda step: 1 / step.dim,
+    "scale": lambda step: 1 / math.sqrt(step.head),
+    "inverse_size": lambda step: 1 / (step.seq * step.dim),
+}
 
 
 @dataclass(frozen=True)
@@ -118,7 +138,9 @@ class Operation:
     @property
     def letters(self) -> str:
         """Every axis it runs over: those of the result, then those it sums over."""
-        return "".join(dict.fromkeys(self.axes + "".join(operand.axes for operand in self.operands)))
+        return "".join(
+            dict.fromkeys(self.axes + "".join(operand.axes for operand in self.operands))
+        )
 
     def flops(self, step: Step) -> int:
         """Floating-point operations: two for each product and sum of a contraction, one for each
@@ -134,7 +156,9 @@ class Operation:
 
     def __repr__(self) -> str:
         return f"{self.name}[{self.axes}] = {self.kind} " + " ".join(
-            f"{operand.name}[{operand.axes}]" if operand.axes else operand.name for operand in self.operands)
+            f"{operand.name}[{operand.axes}]" if operand.axes else operand.name
+            for operand in self.operands
+        )
 
 
 @dataclass(frozen=True)
@@ -166,8 +190,12 @@ class Kernel:
         operations = []
         for number, words in enumerate(filter(None, map(str.split, table.splitlines())), 1):
             where = f"kernel {name}, row {number} ({' '.join(words)})"
-            refuse_if(len(words) < 4, where, f"{len(words)} words",
-                      "is name, axes, operation and operands")
+            refuse_if(
+                len(words) < 4,
+                where,
+                f"{len(words)} words",
+                "is name, axes, operation and operands",
+            )
             operands = tuple(_operand(where, word, axes) for word in words[3:])
             operation = Operation(words[0], words[1].replace("-", ""), words[2], operands)
             _refuse(where, operation, axes)
@@ -175,10 +203,18 @@ class Kernel:
             operations.append(operation)
         results = {operation.name for operation in operations}
         for out in (*outputs, *taps):
-            refuse_if(out not in results, f"kernel {name}", f"output {out!r}",
-                      f"is one of {', '.join(sorted(results))}")
-        refuse_if(unit not in ("NPU", "CPU") or times < 1, f"kernel {name}",
-                  f"{times} times on unit {unit!r}", "is 1 or more on NPU or CPU")
+            refuse_if(
+                out not in results,
+                f"kernel {name}",
+                f"output {out!r}",
+                f"is one of {', '.join(sorted(results))}",
+            )
+        refuse_if(
+            unit not in ("NPU", "CPU") or times < 1,
+            f"kernel {name}",
+            f"{times} times on unit {unit!r}",
+            "is 1 or more on NPU or CPU",
+        )
         return cls(name, unit, inputs, weights, tuple(operations), outputs, taps, times)
 
     @property
@@ -191,8 +227,10 @@ class Kernel:
         for operation in self.operations:
             if operation.name == name:
                 return operation
-        raise LookupError(f"operation: got {name!r}, kernel {self.name} has "
-                          f"{', '.join(operation.name for operation in self.operations)}")
+        raise LookupError(
+            f"operation: got {name!r}, kernel {self.name} has "
+            f"{', '.join(operation.name for operation in self.operations)}"
+        )
 
     def axes(self, name: str) -> str:
         """The axes of a tensor that is given or a result."""
@@ -204,7 +242,9 @@ def _declared(kernel: str, text: str) -> dict[str, str]:
     for word in text.split():
         name, _, axes = word.partition(":")
         if not name or not axes or set(axes) - set(LETTERS):
-            raise ValueError(f"kernel {kernel}: got tensor {word!r}, allowed is name:axes with axes of {LETTERS}")
+            raise ValueError(
+                f"kernel {kernel}: got tensor {word!r}, allowed is name:axes with axes of {LETTERS}"
+            )
         out[name] = axes
     return out
 
@@ -214,9 +254,13 @@ def _operand(where: str, word: str, known: Mapping[str, str]) -> Operand:
     if name in CONSTANTS and not axes:
         return Operand(name, "")
     if name not in known:
-        raise ValueError(f"{where}: got operand {name!r}, allowed is one of {', '.join((*known, *CONSTANTS))}")
+        raise ValueError(
+            f"{where}: got operand {name!r}, allowed is one of {', '.join((*known, *CONSTANTS))}"
+        )
     if axes and _plain(axes) != _plain(known[name]):
-        raise ValueError(f"{where}: got {word}, allowed are axes of the same elements as {name}:{known[name]}")
+        raise ValueError(
+            f"{where}: got {word}, allowed are axes of the same elements as {name}:{known[name]}"
+        )
     return Operand(name, axes or known[name])
 
 
@@ -228,10 +272,15 @@ def _plain(axes: str) -> str:
 
 def _refuse(where: str, operation: Operation, known: Mapping[str, str]) -> None:
     if operation.kind not in OPERATIONS:
-        raise ValueError(f"{where}: got operation {operation.kind!r}, allowed is one of {', '.join(OPERATIONS)}")
+        raise ValueError(
+            f"{where}: got operation {operation.kind!r}, allowed is one of {', '.join(OPERATIONS)}"
+        )
     wanted = 2 if operation.kind in (*PRODUCTS, *BINARY) else 1
     if len(operation.operands) != wanted:
-        raise ValueError(f"{where}: got {len(operation.operands)} operands, allowed with {operation.kind} is {wanted}")
+        raise ValueError(
+            f"{where}: got {len(operation.operands)} operands, allowed with {operation.kind} is "
+            f"{wanted}"
+        )
     for axes in (operation.axes, *(operand.axes for operand in operation.operands)):
         if set(axes) - set(LETTERS) or len(set(axes)) != len(axes):
             raise ValueError(f"{where}: got axes {axes!r}, allowed are different ones of {LETTERS}")
@@ -240,20 +289,35 @@ def _refuse(where: str, operation: Operation, known: Mapping[str, str]) -> None:
     seen = [set(operand.axes) for operand in operation.operands]
     over, out = set().union(*seen), set(operation.axes)
     kept = "".join(letter for letter in operation.operands[0].axes if letter in out)
-    whole = seen[0] ^ seen[1] <= out <= over if operation.kind in PRODUCTS else \
-        operation.axes == kept if operation.kind in REDUCTIONS else over == out
+    whole = (
+        seen[0] ^ seen[1] <= out <= over
+        if operation.kind in PRODUCTS
+        else operation.axes == kept
+        if operation.kind in REDUCTIONS
+        else over == out
+    )
     if not whole:
-        raise ValueError(f"{where}: got result axes {operation.axes or '-'} of operands with "
-                         f"{' and '.join(operand.axes or '-' for operand in operation.operands)}")
+        raise ValueError(
+            f"{where}: got result axes {operation.axes or '-'} of operands with "
+            f"{' and '.join(operand.axes or '-' for operand in operation.operands)}"
+        )
 
 
 def _kernels() -> dict[str, Kernel]:
     """The kernels of ``kernels.csv``; a row of ``operations.csv`` is in each kernel it names."""
     operations = read_table(HERE / "operations.csv")
-    return {row["name"]: Kernel.read(row, "\n".join(
-                f"{operation['operation']} {operation['axes']} {operation['kind']} {operation['operands']}"
-                for operation in operations if row["name"] in operation["kernels"].split()))
-            for row in read_table(HERE / "kernels.csv")}
+    return {
+        row["name"]: Kernel.read(
+            row,
+            "\n".join(
+                f"{operation['operation']} {operation['axes']} {operation['kind']} "
+                f"{operation['operands']}"
+                for operation in operations
+                if row["name"] in operation["kernels"].split()
+            ),
+        )
+        for row in read_table(HERE / "kernels.csv")
+    }
 
 
 KERNELS = _kernels()
@@ -267,7 +331,7 @@ def kernel_of(kernel: str | Kernel) -> Kernel:
 # Kernels run
 
 TYPES = ("float16", "float32", "float64")
-MOST_ELEMENTS = 2 ** 28  # of a tensor that is run: 2 GiB of float64
+MOST_ELEMENTS = 2**28  # of a tensor that is run: 2 GiB of float64
 Values = dict[str, np.ndarray]
 
 
@@ -282,12 +346,19 @@ class Run:
     values: Mapping[str, np.ndarray] = field(repr=False)
 
     def __repr__(self) -> str:
-        shapes = ", ".join(f"{name} {array.shape}" for name, array in {**self.outputs, **self.taps}.items())
+        shapes = ", ".join(
+            f"{name} {array.shape}" for name, array in {**self.outputs, **self.taps}.items()
+        )
         return f"Run({self.kernel.name}: {shapes}, {next(iter(self.values.values())).dtype})"
 
 
-def run(kernel: str | Kernel, step: Step, tensors: Mapping[str, Any], dtype: str = "float16",
-        accumulate: str | None = None) -> Run:
+def run(
+    kernel: str | Kernel,
+    step: Step,
+    tensors: Mapping[str, Any],
+    dtype: str = "float16",
+    accumulate: str | None = None,
+) -> Run:
     """Run a kernel: what is given and the result of every operation are rounded to ``dtype``, half
     to even.
 
@@ -310,7 +381,12 @@ def run(kernel: str | Kernel, step: Step, tensors: Mapping[str, Any], dtype: str
         one_of("accumulate", accumulate, TYPES)
     values = {name: rounded(array, dtype) for name, array in checked(plan, step, tensors).items()}
     evaluate(plan.operations, step, values, dtype, accumulate)
-    return Run(plan, {name: values[name] for name in plan.outputs}, {name: values[name] for name in plan.taps}, values)
+    return Run(
+        plan,
+        {name: values[name] for name in plan.outputs},
+        {name: values[name] for name in plan.taps},
+        values,
+    )
 
 
 def causal_mask(seq: int) -> np.ndarray:
@@ -328,11 +404,18 @@ def checked(kernel: Kernel, step: Step, tensors: Mapping[str, Any]) -> Values:
     unknown = [name for name in tensors if name not in kernel.given]
     missing = [name for name in kernel.given if name not in tensors and name != "mask"]
     if unknown or missing:
-        raise ValueError(f"{kernel.name}: got {f'tensor {unknown[0]!r}' if unknown else f'no tensor {missing[0]!r}'}, "
-                         f"allowed are {', '.join(kernel.given)}")
+        raise ValueError(
+            f"{kernel.name}: got "
+            f"{f'tensor {unknown[0]!r}' if unknown else f'no tensor {missing[0]!r}'}, "
+            f"allowed are {', '.join(kernel.given)}"
+        )
     for name in (*kernel.given, *(operation.name for operation in kernel.operations)):
-        refuse_if(step.count(kernel.axes(name)) > MOST_ELEMENTS, f"{kernel.name}: tensor {name}",
-                  f"{step.count(kernel.axes(name))} elements", f"is {MOST_ELEMENTS}")
+        refuse_if(
+            step.count(kernel.axes(name)) > MOST_ELEMENTS,
+            f"{kernel.name}: tensor {name}",
+            f"{step.count(kernel.axes(name))} elements",
+            f"is {MOST_ELEMENTS}",
+        )
     out = {}
     for name, axes in kernel.given.items():
         shape = step.shape(axes)
@@ -341,22 +424,36 @@ def checked(kernel: Kernel, step: Step, tensors: Mapping[str, Any]) -> Values:
         try:
             array = np.asarray(tensor)
         except ValueError:
-            raise ValueError(f"{kernel.name}: tensor {name}: got rows of different lengths, {allowed}") from None
+            raise ValueError(
+                f"{kernel.name}: tensor {name}: got rows of different lengths, {allowed}"
+            ) from None
         if array.shape != shape or array.dtype.kind not in "fiub":
-            raise ValueError(f"{kernel.name}: tensor {name}: got shape {array.shape} of {array.dtype}, {allowed}")
+            raise ValueError(
+                f"{kernel.name}: tensor {name}: got shape {array.shape} of {array.dtype}, {allowed}"
+            )
         out[name] = array.astype(np.float64)
     return out
 
 
-def evaluate(operations: tuple[Operation, ...], step: Step, values: Values, dtype: str,
-             accumulate: str | None = None) -> None:
+def evaluate(
+    operations: tuple[Operation, ...],
+    step: Step,
+    values: Values,
+    dtype: str,
+    accumulate: str | None = None,
+) -> None:
     """Compute the operations in turn into ``values``, which holds what they start from."""
     for operation in operations:
         values[operation.name] = result(operation, step, values, dtype, accumulate)
 
 
-def result(operation: Operation, step: Step, values: Mapping[str, np.ndarray], dtype: str,
-           accumulate: str | None = None) -> np.ndarray:
+def result(
+    operation: Operation,
+    step: Step,
+    values: Mapping[str, np.ndarray],
+    dtype: str,
+    accumulate: str | None = None,
+) -> np.ndarray:
     """The result of one operation, rounded to ``dtype``, in the shape it is kept in.
 
     Elementwise it is what float64 gives, rounded once more (of float16 numbers, products,
@@ -367,12 +464,20 @@ def result(operation: Operation, step: Step, values: Mapping[str, np.ndarray], d
     with np.errstate(all="ignore"):
         if operation.kind in PRODUCTS:
             left, right = operation.operands
-            made = contract(_viewed(left, step, values), left.axes, _viewed(right, step, values), right.axes,
-                            operation.axes, sums)
+            made = contract(
+                _viewed(left, step, values),
+                left.axes,
+                _viewed(right, step, values),
+                right.axes,
+                operation.axes,
+                sums,
+            )
         elif operation.kind in REDUCTIONS:
             (operand,) = operation.operands
             array = _viewed(operand, step, values)
-            over = tuple(at for at, letter in enumerate(operand.axes) if letter not in operation.axes)
+            over = tuple(
+                at for at, letter in enumerate(operand.axes) if letter not in operation.axes
+            )
             made = array.real.max(over) if operation.kind == "max" else _sum(array, over, sums)
         else:
             made = ELEMENTWISE[operation.kind](*_operands(operation, step, values, dtype))
@@ -386,22 +491,33 @@ def rounded(array: np.ndarray, dtype: str) -> np.ndarray:
         return array if np.iscomplexobj(array) else array.astype(dtype)
 
 
-
-
 def _viewed(operand: Operand, step: Step, values: Mapping[str, np.ndarray]) -> np.ndarray:
     return values[operand.name].reshape(step.axes(operand.axes))
 
 
-def _operands(operation: Operation, step: Step, values: Mapping[str, np.ndarray], dtype: str) -> list[np.ndarray]:
+def _operands(
+    operation: Operation, step: Step, values: Mapping[str, np.ndarray], dtype: str
+) -> list[np.ndarray]:
     """The operands of an elementwise operation, in the type it is computed in, and of axes that
     numpy repeats."""
-    arrays = [rounded(np.array(CONSTANTS[operand.name](step)), dtype) if operand.name in CONSTANTS else
-              _viewed(operand, step, values) for operand in operation.operands]
+    arrays = [
+        rounded(np.array(CONSTANTS[operand.name](step)), dtype)
+        if operand.name in CONSTANTS
+        else _viewed(operand, step, values)
+        for operand in operation.operands
+    ]
     # of float16 numbers in float32: its 24 bits are twice their 11 and two more
-    work = "complex128" if any(map(np.iscomplexobj, arrays)) else \
-        "float32" if operation.kind in BINARY and all(array.dtype == np.float16 for array in arrays) else "float64"
-    return [_spread(array.astype(work), operand.axes, operation.axes)
-            for array, operand in zip(arrays, operation.operands, strict=True)]
+    work = (
+        "complex128"
+        if any(map(np.iscomplexobj, arrays))
+        else "float32"
+        if operation.kind in BINARY and all(array.dtype == np.float16 for array in arrays)
+        else "float64"
+    )
+    return [
+        _spread(array.astype(work), operand.axes, operation.axes)
+        for array, operand in zip(arrays, operation.operands, strict=True)
+    ]
 
 
 def _spread(array: np.ndarray, have: str, axes: str) -> np.ndarray:
@@ -410,7 +526,9 @@ def _spread(array: np.ndarray, have: str, axes: str) -> np.ndarray:
     return np.expand_dims(array, [at for at, letter in enumerate(axes) if letter not in have])
 
 
-def contract(one: np.ndarray, one_axes: str, other: np.ndarray, other_axes: str, axes: str, sums: str) -> np.ndarray:
+def contract(
+    one: np.ndarray, one_axes: str, other: np.ndarray, other_axes: str, axes: str, sums: str
+) -> np.ndarray:
     """``sum one * other`` over the axes that the result has not, in the type ``sums``.
 
     >>> contract(np.eye(2), "ce", np.array([[3, 4], [5, 6.]]), "es", "sc", "float64").tolist()
@@ -425,9 +543,14 @@ def contract(one: np.ndarray, one_axes: str, other: np.ndarray, other_axes: str,
 
     def grouped(array: np.ndarray, have: str, *groups: list[str]) -> np.ndarray:
         order = [have.index(letter) for group in groups for letter in group]
-        return array.transpose(order).reshape([int(np.prod([sizes[n] for n in group])) for group in groups])
+        return array.transpose(order).reshape(
+            [int(np.prod([sizes[n] for n in group])) for group in groups]
+        )
 
-    rows, columns = grouped(one, one_axes, batch, left, over), grouped(other, other_axes, batch, over, right)
+    rows, columns = (
+        grouped(one, one_axes, batch, left, over),
+        grouped(other, other_axes, batch, over, right),
+    )
     if np.iscomplexobj(rows) or np.iscomplexobj(columns):
         made = rows @ columns
     elif sums == "float16":
@@ -435,7 +558,9 @@ def contract(one: np.ndarray, one_axes: str, other: np.ndarray, other_axes: str,
     else:
         made = rows.astype(sums) @ columns.astype(sums)
     have = [*batch, *left, *right]
-    return made.reshape([sizes[letter] for letter in have]).transpose([have.index(letter) for letter in axes])
+    return made.reshape([sizes[letter] for letter in have]).transpose(
+        [have.index(letter) for letter in axes]
+    )
 
 
 def _one_by_one(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
@@ -454,6 +579,6 @@ def _sum(array: np.ndarray, over: tuple[int, ...], sums: str) -> np.ndarray:
         return array.sum(over, dtype=sums)
     kept = [at for at in range(array.ndim) if at not in over]
     terms = array.transpose((*kept, *over))
-    shape = terms.shape[:len(kept)]
+    shape = terms.shape[: len(kept)]
     rows = terms.reshape(1, math.prod(shape), -1)
     return _one_by_one(rows, np.ones((1, rows.shape[2], 1))).reshape(shape)

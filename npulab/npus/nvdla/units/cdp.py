@@ -17,13 +17,21 @@ from npulab.npus.nvdla.rules import RULES, Rules, saturated, shifted
 from npulab.npus.nvdla.units.fields import Fields
 from npulab.npus.nvdla.units.lut import Lookup, Tables, looked_up
 
-IN_BITS = {1: (8, 9), 2: (16, 17)}  # of the input's offset and of what the input converter gives, by element bytes
+IN_BITS = {
+    1: (8, 9),
+    2: (16, 17),
+}  # of the input's offset and of what the input converter gives, by element bytes
 SUM_BITS = 38
 OUT_BITS = {1: (25, 25), 2: (33, 32)}  # of what the output converter takes and of its offset
 
 
-def run(values: Mapping[str, int], features: Mapping[str, int], memory: ByteMemory,
-        lut: tuple[np.ndarray, np.ndarray] | None, rules: Rules = RULES) -> None:
+def run(
+    values: Mapping[str, int],
+    features: Mapping[str, int],
+    memory: ByteMemory,
+    lut: tuple[np.ndarray, np.ndarray] | None,
+    rules: Rules = RULES,
+) -> None:
     """Run one CDP job from raw register values by full name (``CDP.*``, ``CDP_RDMA.*``) on a chip's
     features.
 
@@ -34,9 +42,11 @@ def run(values: Mapping[str, int], features: Mapping[str, int], memory: ByteMemo
     fields.expect("run normalisation")
     itemsize = fields.precision("CDP.D_DATA_FORMAT.INPUT_DATA_TYPE")
     if fields.precision("CDP_RDMA.D_DATA_FORMAT.INPUT_DATA") != itemsize:
-        raise Unsupported(f"CDP_RDMA.D_DATA_FORMAT.INPUT_DATA is {fields['CDP_RDMA.D_DATA_FORMAT.INPUT_DATA']}, "
-                           "covered is that of CDP.D_DATA_FORMAT.INPUT_DATA_TYPE, "
-                           f"{fields['CDP.D_DATA_FORMAT.INPUT_DATA_TYPE']}")
+        raise Unsupported(
+            f"CDP_RDMA.D_DATA_FORMAT.INPUT_DATA is {fields['CDP_RDMA.D_DATA_FORMAT.INPUT_DATA']}, "
+            "covered is that of CDP.D_DATA_FORMAT.INPUT_DATA_TYPE, "
+            f"{fields['CDP.D_DATA_FORMAT.INPUT_DATA_TYPE']}"
+        )
     shape = _, width, _ = fields.shape("CDP_RDMA.D_DATA_CUBE_{0}.{0}")
     source = fields.cube("CDP_RDMA", "SRC", shape, itemsize)
     output = fields.cube("CDP", "DST", shape, itemsize)
@@ -51,32 +61,42 @@ def run(values: Mapping[str, int], features: Mapping[str, int], memory: ByteMemo
             # neighbours along the last axis, surface behind surface
             x = block[:, :, part].transpose(1, 2, 0, 3).reshape(lines, -1, lanes).astype(np.int64)
             y = normalised(fields, x, tables, how, rules)
-            out[:, :, part] = y.reshape(lines, -1, block.shape[0], source.lanes).transpose(2, 0, 1, 3)
+            out[:, :, part] = y.reshape(lines, -1, block.shape[0], source.lanes).transpose(
+                2, 0, 1, 3
+            )
         output.write(memory, surfaces, rows, out)
 
 
-def normalised(fields: Fields, x: np.ndarray, tables: Tables, how: Lookup, rules: Rules = RULES) -> np.ndarray:
+def normalised(
+    fields: Fields, x: np.ndarray, tables: Tables, how: Lookup, rules: Rules = RULES
+) -> np.ndarray:
     """Output values of int64 ``(rows, width, lanes)``; lanes past the channels count as the input's
     offset."""
     rounding, itemsize = rules.cdp_rounding, fields.precision("CDP.D_DATA_FORMAT.INPUT_DATA_TYPE")
     offset_bits, z_bits = IN_BITS[itemsize]
-    offset, scale, shift = (fields[f"CDP.D_DATIN_{name}.DATIN_{name}"] for name in ("OFFSET", "SCALE", "SHIFTER"))
+    offset, scale, shift = (
+        fields[f"CDP.D_DATIN_{name}.DATIN_{name}"] for name in ("OFFSET", "SCALE", "SHIFTER")
+    )
     z = shifted((x - wrapped(offset, offset_bits)) * wrapped(scale, 16), shift % 32, rounding)
     if rules.saturate_cdp:
         z = saturated(z, z_bits)
-    z[..., fields.size("CDP_RDMA.D_DATA_CUBE_CHANNEL.CHANNEL"):] = 0
+    z[..., fields.size("CDP_RDMA.D_DATA_CUBE_CHANNEL.CHANNEL") :] = 0
     sums = z
     if not fields["CDP.D_FUNC_BYPASS.SQSUM_BYPASS"]:
         reach = fields["CDP.D_LRN_CFG.NORMALZ_LEN"] + 1
         squares = np.zeros((*z.shape[:2], z.shape[2] + 2 * reach), np.int64)
         squares[..., reach:-reach] = z * z
-        sums = sum((squares[..., n:n + z.shape[2]] for n in range(2 * reach + 1)), np.zeros_like(z))
+        sums = sum(
+            (squares[..., n : n + z.shape[2]] for n in range(2 * reach + 1)), np.zeros_like(z)
+        )
     y = looked_up(saturated(sums, SUM_BITS), tables, how, rules.table_rounding)
     if not fields["CDP.D_FUNC_BYPASS.MUL_BYPASS"]:
         y = y * z
     taken_bits, offset_bits = OUT_BITS[itemsize]
     half = 2 ** (taken_bits - 1)
     y = ((y + half) & (2 * half - 1)) - half
-    offset, scale, shift = (fields[f"CDP.D_DATOUT_{name}.DATOUT_{name}"] for name in ("OFFSET", "SCALE", "SHIFTER"))
+    offset, scale, shift = (
+        fields[f"CDP.D_DATOUT_{name}.DATOUT_{name}"] for name in ("OFFSET", "SCALE", "SHIFTER")
+    )
     y = shifted((y - wrapped(offset, offset_bits)) * wrapped(scale, 16), shift % 64, rounding)
     return saturated(y, 8 * itemsize)

@@ -15,7 +15,7 @@ EXPECTED = FACTS.expected()
 # by job: pairs of fields that have to be the same, and what hangs if they are not
 AGREEMENTS = FACTS.agreements()
 DIFFER = "{b} is {other} and {a} is {got}: {why}"
-MOST_LANES, MOST_ROWS = 2 ** 25, 2 ** 19  # of a cube that is run
+MOST_LANES, MOST_ROWS = 2**25, 2**19  # of a cube that is run
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,9 @@ class Fields:
     features: Mapping[str, int]
 
     @classmethod
-    def of(cls, job: Job, features: Mapping[str, int], registers: RegisterMap | None = None) -> Fields:
+    def of(
+        cls, job: Job, features: Mapping[str, int], registers: RegisterMap | None = None
+    ) -> Fields:
         """Those of a job on a chip's features; its values count bytes in both maps."""
         return cls(values_of(job, {job.block: registers} if registers else TABLES), features)
 
@@ -44,13 +46,16 @@ class Fields:
     def shape(self, names: str) -> tuple[int, int, int]:
         """(height, width, channels) of a cube's registers; ``names`` has {} or {0} where their
         names differ, and {1} for 1 of channels, else 0."""
-        return (self.size(names.format("HEIGHT", 0)), self.size(names.format("WIDTH", 0)),
-                self.size(names.format("CHANNEL", 1)))
+        return (
+            self.size(names.format("HEIGHT", 0)),
+            self.size(names.format("WIDTH", 0)),
+            self.size(names.format("CHANNEL", 1)),
+        )
 
     def address(self, low: str) -> int:
         """A byte address from its low and its high register; ``low`` is the name of the low one's
         field."""
-        return self[low.replace("_LOW", "_HIGH")] * 2 ** 32 + self[low]
+        return self[low.replace("_LOW", "_HIGH")] * 2**32 + self[low]
 
     def precision(self, name: str) -> int:
         """Bytes of an element; Unsupported for what is no whole number."""
@@ -72,8 +77,10 @@ class Fields:
 
     def places(self, unit: str, side: str) -> list[str]:
         """The names of address, row pitch and plane pitch of a unit's SRC or DST."""
-        return [f"{unit}.D_{side}_{part}.{side}_{part}"
-                for part in ("BASE_ADDR_LOW", "LINE_STRIDE", "SURFACE_STRIDE")]
+        return [
+            f"{unit}.D_{side}_{part}.{side}_{part}"
+            for part in ("BASE_ADDR_LOW", "LINE_STRIDE", "SURFACE_STRIDE")
+        ]
 
     def placed(self, unit: str, side: str, shape: tuple[int, int, int], itemsize: int = 1) -> Cube:
         """The cube that a unit's SRC or DST registers place; ``shape`` is (height, width,
@@ -81,14 +88,23 @@ class Fields:
         base, line, surface = self.places(unit, side)
         config = "RAM_CFG" if unit.startswith("PDP") else "DMA_CFG"
         memory = MEMORIES[self[f"{unit}.D_{side}_{config}.{side}_RAM_TYPE"]]
-        return Cube(*shape, self.features["memory_atom"], self[line], self[surface], itemsize,
-                    memory, self.address(base))
+        return Cube(
+            *shape,
+            self.features["memory_atom"],
+            self[line],
+            self[surface],
+            itemsize,
+            memory,
+            self.address(base),
+        )
 
     def cube(self, unit: str, side: str, shape: tuple[int, int, int], itemsize: int) -> Cube:
         """As ``placed``; Unsupported for one that takes too long to run."""
         cube = self.placed(unit, side, shape, itemsize)
         rows = cube.surfaces * cube.height
         if rows > MOST_ROWS or rows * cube.width * cube.lanes > MOST_LANES:
-            raise Unsupported(f"{unit}: got a cube of {shape[0]} x {shape[1]} x {shape[2]}, covered are up to "
-                               f"{MOST_LANES} elements with the padding, in up to {MOST_ROWS} rows of all surfaces")
+            raise Unsupported(
+                f"{unit}: got a cube of {shape[0]} x {shape[1]} x {shape[2]}, covered are up to "
+                f"{MOST_LANES} elements with the padding, in up to {MOST_ROWS} rows of all surfaces"
+            )
         return cube

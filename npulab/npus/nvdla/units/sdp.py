@@ -23,7 +23,7 @@ from npulab.npus.nvdla.units.fields import Fields
 from npulab.npus.nvdla.units.lut import Lookup, Tables, looked_up
 
 STAGE_BITS, CONVERTER_BITS = 32, 17
-MOST_DEALT = 2 ** 19
+MOST_DEALT = 2**19
 WIDE_BITS = 44  # of a rule without saturation: as much as the products leave room for
 
 
@@ -36,9 +36,14 @@ class Operands:
     mul: Any = 0
 
 
-def run(values: Mapping[str, int], features: Mapping[str, int], memory: ByteMemory,
-        lut: tuple[np.ndarray, np.ndarray] | None = None, accumulators: np.ndarray | None = None,
-        rules: Rules = RULES) -> np.ndarray | None:
+def run(
+    values: Mapping[str, int],
+    features: Mapping[str, int],
+    memory: ByteMemory,
+    lut: tuple[np.ndarray, np.ndarray] | None = None,
+    accumulators: np.ndarray | None = None,
+    rules: Rules = RULES,
+) -> np.ndarray | None:
     """Run one SDP job from raw register values by full name (``SDP.*``, ``SDP_RDMA.*``) on a chip's
     features.
 
@@ -60,27 +65,40 @@ def run(values: Mapping[str, int], features: Mapping[str, int], memory: ByteMemo
     source = None
     if not fields["SDP.D_FEATURE_MODE_CFG.FLYING_MODE"]:
         fields.expect("read points")
-        source = fields.cube("SDP_RDMA", "SRC", shape,
-                             fields.precision("SDP_RDMA.D_FEATURE_MODE_CFG.IN_PRECISION"))
+        source = fields.cube(
+            "SDP_RDMA", "SRC", shape, fields.precision("SDP_RDMA.D_FEATURE_MODE_CFG.IN_PRECISION")
+        )
     elif accumulators is None or prod(accumulators.shape[:2]) != height * width:
         got = "none" if accumulators is None else accumulators.shape
-        raise ValueError(f"accumulators: got {got}, allowed is ({height}, {width}, kernels) as SDP.D_DATA_CUBE says")
+        raise ValueError(
+            f"accumulators: got {got}, allowed is ({height}, {width}, kernels) as SDP.D_DATA_CUBE "
+            "says"
+        )
     else:
         # places come one behind the other, whatever the rows are
         accumulators = accumulators.reshape(height, width, -1)
     if compares(fields):
         return None
     to_pdp = fields["SDP.D_FEATURE_MODE_CFG.OUTPUT_DST"]
-    given = np.empty((output.surfaces, height, width, output.lanes), f"i{output.itemsize}") if to_pdp else None
+    given = (
+        np.empty((output.surfaces, height, width, output.lanes), f"i{output.itemsize}")
+        if to_pdp
+        else None
+    )
     # where elements change their size the channels are dealt out anew, across all surfaces of a row
     whole = output.lanes != inner or (source is not None and source.lanes != inner)
     if whole and width * channels > MOST_DEALT:
-        raise Unsupported(f"SDP.D_DATA_FORMAT: elements change their size in rows of {width} x {channels}, covered "
-                           f"are up to {MOST_DEALT} elements")
+        raise Unsupported(
+            f"SDP.D_DATA_FORMAT: elements change their size in rows of {width} x {channels}, "
+            "covered "
+            f"are up to {MOST_DEALT} elements"
+        )
     for surfaces, rows in output.blocks(whole):
         within = slice(0, ceil_div(channels, inner)) if whole else surfaces
         if source is not None:
-            x = source.read(memory, slice(0, source.surfaces) if whole else surfaces, rows).astype(np.int64)
+            x = source.read(memory, slice(0, source.surfaces) if whole else surfaces, rows).astype(
+                np.int64
+            )
             x = dealt(x, within.stop, inner) if whole else x
         else:
             assert accumulators is not None
@@ -110,17 +128,20 @@ def looks_up(fields: Fields) -> bool:
 
 def compares(fields: Fields) -> bool:
     """Whether Y compares for equality: the job then sets its status and writes no output."""
-    return not bypassed(fields, "EW") and not fields["SDP.D_DP_EW_CFG.EW_ALU_BYPASS"] \
+    return (
+        not bypassed(fields, "EW")
+        and not fields["SDP.D_DP_EW_CFG.EW_ALU_BYPASS"]
         and fields["SDP.D_DP_EW_CFG.EW_ALU_ALGO"] == EQUAL
+    )
 
 
 def lanes_of(accumulators: np.ndarray, surfaces: slice, rows: slice, lanes: int) -> np.ndarray:
     """A block ``(surfaces, rows, width, lanes)`` int64 of ``(height, width, kernels)``; kernels
     that lack are 0."""
-    part = accumulators[rows, :, surfaces.start * lanes:surfaces.stop * lanes]
+    part = accumulators[rows, :, surfaces.start * lanes : surfaces.stop * lanes]
     count = surfaces.stop - surfaces.start
     block = np.zeros((*part.shape[:2], count * lanes), np.int64)
-    block[..., :part.shape[2]] = part
+    block[..., : part.shape[2]] = part
     return block.reshape(*part.shape[:2], count, lanes).transpose(2, 0, 1, 3)
 
 
@@ -142,74 +163,120 @@ def dealt(block: np.ndarray, surfaces: int, lanes: int) -> np.ndarray:
 class Stage:
     """Where a stage's operands come from: registers, or memory by channel or by element.
 
-    ``from_memory`` are the parts, ALU or MUL, that ``cube`` holds; raises Hang if nobody reads them.
+    ``from_memory`` are the parts, ALU or MUL, that ``cube`` holds; raises Hang if nobody reads
+    them.
     """
 
     def __init__(self, fields: Fields, name: str, shape: tuple[int, int, int], lanes: int) -> None:
         self.name, self.fields = name, fields
         config, place = f"SDP.D_DP_{name}_", f"SDP_RDMA.D_{name}_{{0}}.{name}_{{0}}"
         reader = f"SDP_RDMA.D_{LETTERS[name]}RDMA_CFG.{LETTERS[name]}RDMA_"
-        self.registers = {part: wrapped(fields[f"{config}{part}_SRC_VALUE.{name}_{part}_OPERAND"],
-                                       32 if name == "EW" else 16) for part in ("ALU", "MUL")}
-        self.from_memory = [part for part in ("ALU", "MUL")
-                            if fields[f"{config}{part}_CFG.{name}_{part}_SRC"]
-                            and not fields[f"{config}CFG.{name}_{part}_BYPASS"]]
+        self.registers = {
+            part: wrapped(
+                fields[f"{config}{part}_SRC_VALUE.{name}_{part}_OPERAND"],
+                32 if name == "EW" else 16,
+            )
+            for part in ("ALU", "MUL")
+        }
+        self.from_memory = [
+            part
+            for part in ("ALU", "MUL")
+            if fields[f"{config}{part}_CFG.{name}_{part}_SRC"]
+            and not fields[f"{config}CFG.{name}_{part}_BYPASS"]
+        ]
         use, size = fields[f"{reader}DATA_USE"], fields.size(f"{reader}DATA_SIZE")
         self.held = {MUL: ["MUL"], ALU: ["ALU"], BOTH: ["ALU", "MUL"]}.get(use, [])
         self.per_element = bool(fields[f"{reader}DATA_MODE"])
         if not self.from_memory:
             return
         if fields[f"{reader}DISABLE"]:
-            raise Hang(f"{config}{self.from_memory[0]}_CFG takes operands from memory, {reader}DISABLE is 1")
+            raise Hang(
+                f"{config}{self.from_memory[0]}_CFG takes operands from memory, {reader}DISABLE "
+                "is 1"
+            )
         for part in self.from_memory:
             if part not in self.held:
-                raise Hang(f"{config}{part}_CFG takes operands from memory, {reader}DATA_USE is {use}")
+                raise Hang(
+                    f"{config}{part}_CFG takes operands from memory, {reader}DATA_USE is {use}"
+                )
         height, width, channels = shape
         inner = lanes * len(self.held)
         line, plane = (fields[place.format(part)] for part in ("LINE_STRIDE", "SURFACE_STRIDE"))
         if not self.per_element:
             height, width, line, plane = 1, 1, inner * size, inner * size
-        self.cube = Cube(height, width, ceil_div(channels, lanes) * inner, inner * size, line, plane, size,
-                         MEMORIES[fields[f"{reader}RAM_TYPE"]], fields.address(place.format("BASE_ADDR_LOW")))
+        self.cube = Cube(
+            height,
+            width,
+            ceil_div(channels, lanes) * inner,
+            inner * size,
+            line,
+            plane,
+            size,
+            MEMORIES[fields[f"{reader}RAM_TYPE"]],
+            fields.address(place.format("BASE_ADDR_LOW")),
+        )
 
-    def operands(self, memory: ByteMemory, surfaces: slice, rows: slice, rules: Rules = RULES) -> Operands:
+    def operands(
+        self, memory: ByteMemory, surfaces: slice, rows: slice, rules: Rules = RULES
+    ) -> Operands:
         """Of a block; two operands of an element lie side by side, the ALU's first (the RTL says
         so, no trace)."""
         operands: dict[str, Any] = dict(self.registers)
         if self.from_memory:
             block = self.cube.read(memory, surfaces, rows if self.per_element else slice(0, 1))
             for part in self.from_memory:
-                operand = block[..., self.held.index(part)::len(self.held)].astype(np.int64)
-                operands[part] = operand if self.name != "EW" \
+                operand = block[..., self.held.index(part) :: len(self.held)].astype(np.int64)
+                operands[part] = (
+                    operand
+                    if self.name != "EW"
                     else converted(self.fields, part, operand, rules.table_rounding)
+                )
         return Operands(operands["ALU"], operands["MUL"])
 
 
-def converted(fields: Fields, part: str, operand: np.ndarray, rounding: str = "half-away") -> np.ndarray:
+def converted(
+    fields: Fields, part: str, operand: np.ndarray, rounding: str = "half-away"
+) -> np.ndarray:
     """Y's operand from memory, 8 or 16 bits, after its converter: 32 bits."""
     name = f"EW_{part}_CVT_"
     if fields[f"SDP.D_DP_EW_{part}_CFG.{name}BYPASS"]:
         return operand
-    offset, scale = (wrapped(fields[f"SDP.D_DP_{name}{what}_VALUE.{name}{what}"], bits)
-                     for what, bits in (("OFFSET", 32), ("SCALE", 16)))
+    offset, scale = (
+        wrapped(fields[f"SDP.D_DP_{name}{what}_VALUE.{name}{what}"], bits)
+        for what, bits in (("OFFSET", 32), ("SCALE", 16))
+    )
     truncate = fields[f"SDP.D_DP_{name}TRUNCATE_VALUE.{name}TRUNCATE"] % 64
     return saturated(shifted((operand - offset) * scale, truncate, rounding), 32)
 
 
-def processed(fields: Fields, x: np.ndarray, operands: Mapping[str, Operands], tables: Tables | None, how: Lookup,
-              rules: Rules = RULES) -> np.ndarray:
+def processed(
+    fields: Fields,
+    x: np.ndarray,
+    operands: Mapping[str, Operands],
+    tables: Tables | None,
+    how: Lookup,
+    rules: Rules = RULES,
+) -> np.ndarray:
     """Values of the output's element type from int64 values of 32 bits, by the stages that have
     operands."""
     for stage, given in operands.items():
-        x = stage_y(fields, x, given, tables, how, rules) if stage == "EW" else stage_x(fields, stage, x, given, rules)
-    offset, scale, shift = (fields[f"SDP.D_CVT_{name}.CVT_{name}"] for name in ("OFFSET", "SCALE", "SHIFT"))
+        x = (
+            stage_y(fields, x, given, tables, how, rules)
+            if stage == "EW"
+            else stage_x(fields, stage, x, given, rules)
+        )
+    offset, scale, shift = (
+        fields[f"SDP.D_CVT_{name}.CVT_{name}"] for name in ("OFFSET", "SCALE", "SHIFT")
+    )
     y = shifted((x - wrapped(offset, 32)) * wrapped(scale, 16), shift % 64, rules.rounding)
     if rules.saturate_converter:
         y = saturated(y, CONVERTER_BITS)
     return saturated(y, 8 * fields.precision("SDP.D_DATA_FORMAT.OUT_PRECISION"))
 
 
-def stage_x(fields: Fields, stage: str, x: np.ndarray, operands: Operands, rules: Rules = RULES) -> np.ndarray:
+def stage_x(
+    fields: Fields, stage: str, x: np.ndarray, operands: Operands, rules: Rules = RULES
+) -> np.ndarray:
     """X1 ("BS") or X2 ("BN"): ALU, multiplier, shift, ReLU on values of 32 bits.
 
     The shift is that of the multiplier and happens although the multiplier is passed by; where it
@@ -221,7 +288,9 @@ def stage_x(fields: Fields, stage: str, x: np.ndarray, operands: Operands, rules
     on = {name: not fields[f"{config}CFG.{stage}_{name}_BYPASS"] for name in ("ALU", "MUL", "RELU")}
     if on["ALU"]:
         shift = fields[f"{config}ALU_CFG.{stage}_ALU_SHIFT_VALUE"] % 64
-        x = combined(fields[f"{config}CFG.{stage}_ALU_ALGO"], x, shifted_left(operands.alu, shift, bits))
+        x = combined(
+            fields[f"{config}CFG.{stage}_ALU_ALGO"], x, shifted_left(operands.alu, shift, bits)
+        )
     skipping = x >= 0 if on["MUL"] and fields[f"{config}CFG.{stage}_MUL_PRELU"] else None
     y = x * operands.mul if on["MUL"] else x
     if on["MUL"] or rules.shift_while_bypassed:
@@ -239,8 +308,14 @@ def combined(algorithm: int, x: np.ndarray, operand: Any) -> np.ndarray:
     return np.minimum(x, operand) if algorithm == MIN else x + operand
 
 
-def stage_y(fields: Fields, x: np.ndarray, operands: Operands, tables: Tables | None, how: Lookup,
-            rules: Rules = RULES) -> np.ndarray:
+def stage_y(
+    fields: Fields,
+    x: np.ndarray,
+    operands: Operands,
+    tables: Tables | None,
+    how: Lookup,
+    rules: Rules = RULES,
+) -> np.ndarray:
     """Y (EW): multiplier with its truncation, ALU and tables on values of 32 bits; here the
     multiplier comes first."""
     x = saturated(x, STAGE_BITS)

@@ -13,9 +13,18 @@ from npulab.npus.vivante.coefficients.runs import choose_zrl
 from npulab.quant.emulate import compiles
 from npulab.support.extras import needed
 
-MANY = 2 ** 20  # weights for which it pays to load numba
-__all__ = ["Coefficients", "Event", "Geometry", "choose_symbols", "choose_zrl", "decode", "encode",
-           "sizes", "walk"]
+MANY = 2**20  # weights for which it pays to load numba
+__all__ = [
+    "Coefficients",
+    "Event",
+    "Geometry",
+    "choose_symbols",
+    "choose_zrl",
+    "decode",
+    "encode",
+    "sizes",
+    "walk",
+]
 
 
 def walk(buffer: bytes, geometry: Geometry) -> Iterator[Item]:

@@ -75,13 +75,21 @@ class Geometry:
     def __post_init__(self) -> None:
         for name in ("cores", "channels", "planes", "kernel_h", "kernel_w", "superblocks"):
             if getattr(self, name) < 1:
-                raise ValueError(f"coefficients: {name}: got {getattr(self, name)}, allowed is at least 1")
-        if self.per_core >= 2 ** COUNT_BITS:
-            raise ValueError(f"coefficients: channels: got {self.channels} on {self.cores} cores, allowed is up to "
-                             f"{2 ** COUNT_BITS - 1} per core")
+                raise ValueError(
+                    f"coefficients: {name}: got {getattr(self, name)}, allowed is at least 1"
+                )
+        if self.per_core >= 2**COUNT_BITS:
+            raise ValueError(
+                f"coefficients: channels: got {self.channels} on {self.cores} cores, allowed is up "
+                "to "
+                f"{2**COUNT_BITS - 1} per core"
+            )
         if self.full * (self.superblocks - 1) >= self.per_core:
-            raise ValueError(f"coefficients: superblocks: got {self.superblocks}, of which {self.per_core} kernels "
-                             "per core leave the last one empty")
+            raise ValueError(
+                f"coefficients: superblocks: got {self.superblocks}, of which {self.per_core} "
+                "kernels "
+                "per core leave the last one empty"
+            )
 
     @property
     def used(self) -> int:
@@ -149,9 +157,13 @@ class Geometry:
         plain = self.order == "seq" and self.input_w <= WIDE_INPUT and not self.depthwise
         if self.kernel_w <= HEAD_COLUMNS or plain or self.huffman:
             return [(row, column) for row in rows for column in columns]
-        return [(row, column) for top in rows[::2]
-                for part in (columns[:HEAD_COLUMNS], columns[HEAD_COLUMNS:])
-                for row in rows[top:top + 2] for column in part]
+        return [
+            (row, column)
+            for top in rows[::2]
+            for part in (columns[:HEAD_COLUMNS], columns[HEAD_COLUMNS:])
+            for row in rows[top : top + 2]
+            for column in part
+        ]
 
     def kernels(self, core: int) -> int:
         """Kernels in one core's stream."""
@@ -180,7 +192,9 @@ class Geometry:
         inside = min(count, max(ceil_div(whole - first, self.used), 0))
         out = [Superblock(first, inside, self.used)]
         if inside < count:
-            out.append(Superblock(first + inside * self.used - (self.used - self.channels % self.used), 1))
+            out.append(
+                Superblock(first + inside * self.used - (self.used - self.channels % self.used), 1)
+            )
         return out
 
     def events(self, core: int) -> Iterator[Event]:
@@ -210,8 +224,11 @@ class Geometry:
                 for channel in block.channels.tolist():
                     for n in range(start, start + self.block):
                         plane, cell = divmod(n, self.kernel_h * self.kernel_w)
-                        yield Event("weight", channel, plane, *divmod(cell, self.kernel_w)) if n < self.kernel_size \
+                        yield (
+                            Event("weight", channel, plane, *divmod(cell, self.kernel_w))
+                            if n < self.kernel_size
                             else Event("completion", channel)
+                        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,27 +256,46 @@ def refuse_size(buffer: bytes, geometry: Geometry) -> None:
     """Raises ValueError, before anything of that size is made, for more weights than the buffer can
     have codes for, or in the plain format longest runs."""
     g = geometry
-    if g.slots * g.kernel_size > (8 / CODE_BITS if g.huffman else 2 ** ZRL_BITS) * len(buffer):
-        raise ValueError(f"coefficients: got {g.slots} kernels of {g.depth} planes of {g.kernel_h}x{g.kernel_w}, "
-                         f"allowed is what {len(buffer)} bytes can hold")
+    if g.slots * g.kernel_size > (8 / CODE_BITS if g.huffman else 2**ZRL_BITS) * len(buffer):
+        raise ValueError(
+            f"coefficients: got {g.slots} kernels of {g.depth} planes of "
+            f"{g.kernel_h}x{g.kernel_w}, "
+            f"allowed is what {len(buffer)} bytes can hold"
+        )
 
 
 def refuse_content(content: Coefficients, geometry: Geometry) -> None:
     """Raises ValueError if a shape is not the geometry's or a zero-run width or symbol is not of
     the format; Unsupported for zero runs of the vendor."""
     c, g = content, geometry
-    refuse_if(c.runs, "coefficients", "a header with zero runs",
-              "is none: how the vendor writes them is not known", Unsupported)
-    shapes = {"weights": g.shape, "bias": (g.slots,), **({} if g.huffman else {"offsets": (g.slots,)})}
+    refuse_if(
+        c.runs,
+        "coefficients",
+        "a header with zero runs",
+        "is none: how the vendor writes them is not known",
+        Unsupported,
+    )
+    shapes = {
+        "weights": g.shape,
+        "bias": (g.slots,),
+        **({} if g.huffman else {"offsets": (g.slots,)}),
+    }
     for name, shape in shapes.items():
         got = getattr(c, name)
         if got.shape != shape or (name == "weights" and got.dtype != np.uint8):
-            raise ValueError(f"coefficients: {name}: got {got.shape} {got.dtype}, allowed is {shape}"
-                             f"{' uint8' * (name == 'weights')}")
+            raise ValueError(
+                f"coefficients: {name}: got {got.shape} {got.dtype}, allowed is {shape}"
+                f"{' uint8' * (name == 'weights')}"
+            )
     if not g.huffman and (len(c.zrl) != g.used or not all(0 <= zrl <= ZRL_BITS for zrl in c.zrl)):
-        raise ValueError(f"coefficients: zrl: got {c.zrl}, allowed is 0 to {ZRL_BITS} for each of {g.used} cores")
+        raise ValueError(
+            f"coefficients: zrl: got {c.zrl}, allowed is 0 to {ZRL_BITS} for each of {g.used} cores"
+        )
     if g.huffman and sorted(c.symbols) != list(range(SYMBOLS)):
-        raise ValueError(f"coefficients: symbols: got {c.symbols}, allowed is each bit length from 0 to {SYMBOLS - 1}")
+        raise ValueError(
+            f"coefficients: symbols: got {c.symbols}, allowed is each bit length from 0 to "
+            f"{SYMBOLS - 1}"
+        )
 
 
 def words_of(data: bytes) -> np.ndarray:
@@ -279,13 +315,19 @@ def fill(buffer: bytes, start: int, stop: int, core: int | None = None) -> Itera
         value = BitReader(buffer, start, stop).read(stop - start)
         if value:
             first = start + (value & -value).bit_length() - 1
-            raise ValueError(f"coefficients: got a bit that is set at {place(first)}, in the fill "
-                             f"from {place(start)} to byte {stop // 8}, allowed is 0")
+            raise ValueError(
+                f"coefficients: got a bit that is set at {place(first)}, in the fill "
+                f"from {place(start)} to byte {stop // 8}, allowed is 0"
+            )
         yield Item(start, stop - start, "fill", value, core)
 
 
-def walk_streams(buffer: bytes, geometry: Geometry, sizes: Sequence[int],
-                 stream: Callable[[BitReader, Geometry, int], Iterator[Item]]) -> Iterator[Item]:
+def walk_streams(
+    buffer: bytes,
+    geometry: Geometry,
+    sizes: Sequence[int],
+    stream: Callable[[BitReader, Geometry, int], Iterator[Item]],
+) -> Iterator[Item]:
     """The items behind the header: of each ``stream``, which has so many bits, and of the fill
     behind it; of the biases, in the Huffman format; of the fill at the end.
 
@@ -297,12 +339,16 @@ def walk_streams(buffer: bytes, geometry: Geometry, sizes: Sequence[int],
         try:
             yield from stream(reader, geometry, core)
         except EOFError:
-            raise ValueError(f"coefficients: the stream of core {core} from {place(start)} runs "
-                             f"past its end at {place(end)}") from None
+            raise ValueError(
+                f"coefficients: the stream of core {core} from {place(start)} runs "
+                f"past its end at {place(end)}"
+            ) from None
         # the size of a plain stream includes its fill
         if end - reader.position >= (1 if geometry.huffman else 8 * ALIGN):
-            raise ValueError(f"coefficients: the stream of core {core} ends at "
-                             f"{place(reader.position)}, its size says {place(end)}")
+            raise ValueError(
+                f"coefficients: the stream of core {core} ends at "
+                f"{place(reader.position)}, its size says {place(end)}"
+            )
         start += up(size, 8 * ALIGN)
         yield from fill(buffer, reader.position, start, core)
     for channel in range(geometry.channels if geometry.huffman else 0):

@@ -19,8 +19,8 @@ FEW = 32  # weights of the longest segments whose items are counted from every b
 OFTEN = 8  # and how many of these there must be for each of its weights
 LONG = 256  # weights of a segment that is worth arrays of its own
 LEAPS = (64, 16, 4, 1)  # items whose weights are counted at once in others
-CHUNK = 2 ** 14  # bytes
-MANY = 2 ** 12  # items
+CHUNK = 2**14  # bytes
+MANY = 2**12  # items
 
 
 class Part(NamedTuple):
@@ -38,9 +38,16 @@ def parts_of(lengths: np.ndarray, gaps: np.ndarray, zrl: int) -> list[Part]:
     of many weights."""
     width = zrl + WEIGHT_BITS
     turns = np.flatnonzero(np.diff(lengths > LONG)) + 1
-    return [Part(some.tolist(), behind.tolist(), np.append(0, np.cumsum(behind - some // -2 ** zrl * width)),
-                 int((behind + width * some).sum()))
-            for some, behind in zip(np.split(lengths, turns), np.split(gaps, turns), strict=True) if len(some)]
+    return [
+        Part(
+            some.tolist(),
+            behind.tolist(),
+            np.append(0, np.cumsum(behind - some // -(2**zrl) * width)),
+            int((behind + width * some).sum()),
+        )
+        for some, behind in zip(np.split(lengths, turns), np.split(gaps, turns), strict=True)
+        if len(some)
+    ]
 
 
 def count_items(data: bytes, at: int, parts: list[Part], zrl: int) -> list[int] | None:
@@ -65,7 +72,9 @@ def _count_long(data: bytes, at: int, part: Part, zrl: int) -> tuple[list[int], 
             if at >= 8 * len(data):
                 return None
             taken = min(left, MANY, int(share * left) + 16)
-            reach = np.cumsum((bits_at(data, at + width * np.arange(taken), zrl)) + 1, dtype=np.int64)
+            reach = np.cumsum(
+                (bits_at(data, at + width * np.arange(taken), zrl)) + 1, dtype=np.int64
+            )
             if reach[-1] >= left:
                 taken = int(np.searchsorted(reach, left)) + 1
             left -= int(reach[taken - 1])
@@ -87,7 +96,9 @@ def _count_short(data: bytes, at: int, part: Part, zrl: int) -> tuple[list[int],
             return None
         done, base = len(out), at // 8
         bits = 8 * min(len(data) - base, CHUNK, part.most // 8 + 1)
-        begin = slice(done, int(np.searchsorted(part.ahead, part.ahead[done] + bits)))  # at most these in the chunk
+        begin = slice(
+            done, int(np.searchsorted(part.ahead, part.ahead[done] + bits))
+        )  # at most these in the chunk
         runs = _runs(data[base:], bits + 2 * longest * width, zrl)
         some, at = way(runs, bits, at - 8 * base, part.lengths[begin], part.gaps[begin], zrl)
         at += 8 * base
@@ -99,30 +110,40 @@ def _runs(data: bytes, bits: int, zrl: int) -> np.ndarray:
     """The zero run of an item at each of so many bits; behind the end of ``data`` all bits are
     0."""
     room = (bits + zrl) // 8 + 1
-    planes = np.unpackbits(np.frombuffer(data[:room].ljust(room, b"\0"), np.uint8), bitorder="little")
-    out = planes[zrl - 1:][:bits].copy()
+    planes = np.unpackbits(
+        np.frombuffer(data[:room].ljust(room, b"\0"), np.uint8), bitorder="little"
+    )
+    out = planes[zrl - 1 :][:bits].copy()
     for plane in range(zrl - 2, -1, -1):
         out += out
-        out += planes[plane:plane + bits]
+        out += planes[plane : plane + bits]
     return out
 
 
-def _by_count(runs: np.ndarray, bits: int, at: int, lengths: list[int], gaps: list[int], zrl: int,
-              ) -> tuple[list[int], int]:
+def _by_count(
+    runs: np.ndarray,
+    bits: int,
+    at: int,
+    lengths: list[int],
+    gaps: list[int],
+    zrl: int,
+) -> tuple[list[int], int]:
     """Items of those segments that begin in the first ``bits`` bits: of one that begins at any of
     them they are counted for each length there is."""
     width, longest = zrl + WEIGHT_BITS, max(lengths)
-    if 2 ** zrl + longest > 255:
-        runs = np.minimum(runs, np.uint8(longest))  # a sum that is not too large yet does not overflow
+    if 2**zrl + longest > 255:
+        runs = np.minimum(
+            runs, np.uint8(longest)
+        )  # a sum that is not too large yet does not overflow
     weights = runs + np.uint8(1)
     sums, short = np.zeros(bits, np.uint8), np.empty(bits, bool)
     # as many as do not reach the end if all are of longest runs, and the last
-    counts = {length: np.full(bits, (length - 1) // 2 ** zrl + 1, np.uint8) for length in {*lengths}}
+    counts = {length: np.full(bits, (length - 1) // 2**zrl + 1, np.uint8) for length in {*lengths}}
     left = {length: np.ones(bits, bool) for length in counts}
     for items in range(1, longest):
-        sums += weights[(items - 1) * width:][:bits]
+        sums += weights[(items - 1) * width :][:bits]
         for length, count in counts.items():
-            if items < length <= items * 2 ** zrl:
+            if items < length <= items * 2**zrl:
                 left[length] &= np.less(sums, np.uint8(length), out=short)
                 count += left[length].view(np.uint8)
     tables, out = {length: count.data for length, count in counts.items()}, list[int]()
@@ -136,13 +157,19 @@ def _by_count(runs: np.ndarray, bits: int, at: int, lengths: list[int], gaps: li
     return out, at
 
 
-def _by_leaps(runs: np.ndarray, bits: int, at: int, lengths: list[int], gaps: list[int], zrl: int,
-              ) -> tuple[list[int], int]:
+def _by_leaps(
+    runs: np.ndarray,
+    bits: int,
+    at: int,
+    lengths: list[int],
+    gaps: list[int],
+    zrl: int,
+) -> tuple[list[int], int]:
     """The same by leaps of several items, whose weights are known for each bit."""
     width, have = zrl + WEIGHT_BITS, 1
     weights = {1: runs.astype(np.uint16) + np.uint16(1)}
     while 4 * have <= max(lengths):
-        weights[2 * have] = weights[have][:-have * width] + weights[have][have * width:]
+        weights[2 * have] = weights[have][: -have * width] + weights[have][have * width :]
         have *= 2
     leaps = [(weights[leap].data, leap * width) for leap in LEAPS if leap in weights]
     out = []

@@ -22,7 +22,13 @@ import numpy as np
 from npulab.layout.bitstream import BitReader
 from npulab.npus.kit import Item, Unsupported, ceil_div, refuse_if, up
 from npulab.npus.vivante.coefficients import buffers
-from npulab.npus.vivante.coefficients.buffers import CODE_BITS, FIRST_SIZE, Coefficients, Event, Geometry
+from npulab.npus.vivante.coefficients.buffers import (
+    CODE_BITS,
+    FIRST_SIZE,
+    Coefficients,
+    Event,
+    Geometry,
+)
 
 VERSION = 1
 ESCAPE_BITS, COUNT_BYTES = 2, 2
@@ -34,9 +40,18 @@ ESCAPED = 2  # the code that an escape follows
 FREE_CODE = 4  # what the free bit of the shortest symbols adds to their code
 # (symbol, its free bit) by (code, escape)
 READ: dict[tuple[int, int | None], tuple[int, int | None]] = {
-    (0, None): (0, 0), (4, None): (0, 1), (1, None): (1, 0), (5, None): (1, 1), (7, None): (2, None),
-    (3, None): (3, None), (6, None): (4, None), (2, 1): (5, 0), (2, 3): (5, 1), (2, 2): (6, None),
-    (2, 0): (7, None)}
+    (0, None): (0, 0),
+    (4, None): (0, 1),
+    (1, None): (1, 0),
+    (5, None): (1, 1),
+    (7, None): (2, None),
+    (3, None): (3, None),
+    (6, None): (4, None),
+    (2, 1): (5, 0),
+    (2, 3): (5, 1),
+    (2, 2): (6, None),
+    (2, 0): (7, None),
+}
 
 
 @dataclass(frozen=True)
@@ -50,41 +65,73 @@ class Header:
 
 def layout(cores: int) -> construct.Construct:
     """The header's 28 bytes and one 32-bit count of bits per core, filled up to 64 bytes."""
-    return construct.Aligned(buffers.ALIGN, construct.Struct(
-        "flags" / construct.Byte, "run_size" / construct.Byte, "run_table" / construct.Bytes(TABLE_BYTES),
-        "symbols" / construct.Int32ul, "average_bias" / construct.Int16ul, "reserved" / construct.Int16ul,
-        "bits" / construct.Array(cores, construct.Int32ul)))
+    return construct.Aligned(
+        buffers.ALIGN,
+        construct.Struct(
+            "flags" / construct.Byte,
+            "run_size" / construct.Byte,
+            "run_table" / construct.Bytes(TABLE_BYTES),
+            "symbols" / construct.Int32ul,
+            "average_bias" / construct.Int16ul,
+            "reserved" / construct.Int16ul,
+            "bits" / construct.Array(cores, construct.Int32ul),
+        ),
+    )
 
 
 def read_header(buffer: bytes, geometry: Geometry) -> Header:
     """The header; raises ValueError with the byte if a field has a value that is not supported, or
     streams and biases do not fit the buffer."""
     cores, used, start = geometry.cores, geometry.used, geometry.header_bytes
-    refuse_if(len(buffer) < start, "coefficients", f"{len(buffer)} bytes",
-              f"is at least the header's {start}")
+    refuse_if(
+        len(buffer) < start,
+        "coefficients",
+        f"{len(buffer)} bytes",
+        f"is at least the header's {start}",
+    )
     raw = layout(cores).parse(buffer)
-    for name, at, allowed in (("flags", 0, VERSION * 16), ("average_bias", 24, 0), ("reserved", 26, 0)):
+    for name, at, allowed in (
+        ("flags", 0, VERSION * 16),
+        ("average_bias", 24, 0),
+        ("reserved", 26, 0),
+    ):
         if raw[name] != allowed:
-            raise ValueError(f"coefficients: header at byte {at}, {name.replace('_', ' ')}: got {raw[name]:#x}, "
-                             f"allowed is {allowed:#x}")
-    lengths = tuple(raw.symbols // 2 ** (LENGTH_BITS * n) % 2 ** LENGTH_BITS
-                    for n in range(buffers.SYMBOLS))
+            raise ValueError(
+                f"coefficients: header at byte {at}, {name.replace('_', ' ')}: got {raw[name]:#x}, "
+                f"allowed is {allowed:#x}"
+            )
+    lengths = tuple(
+        raw.symbols // 2 ** (LENGTH_BITS * n) % 2**LENGTH_BITS for n in range(buffers.SYMBOLS)
+    )
     runs = bytes([raw.run_size]) + raw.run_table if raw.run_size else b""
     # with zero runs one of the lengths may be replaced by 8, which none of the known streams uses
     most = MOST_LENGTH + bool(runs)
     if len(set(lengths)) < buffers.SYMBOLS or max(lengths) > most:
-        raise ValueError(f"coefficients: header at byte 20, symbol map: got {list(lengths)}, allowed is each bit "
-                         f"length from 0 to {most} at most once")
-    refuse_if(not runs and any(raw.run_table), "coefficients: header at byte 2, run-length table",
-              raw.run_table.hex(), "is 0 where the run-length size is 0")
+        raise ValueError(
+            f"coefficients: header at byte 20, symbol map: got {list(lengths)}, allowed is each "
+            "bit "
+            f"length from 0 to {most} at most once"
+        )
+    refuse_if(
+        not runs and any(raw.run_table),
+        "coefficients: header at byte 2, run-length table",
+        raw.run_table.hex(),
+        "is 0 where the run-length size is 0",
+    )
     bits = tuple(int(size) for size in raw.bits)
     if any((size > 0) != (core < used) for core, size in enumerate(bits)):
-        raise ValueError(f"coefficients: header at byte {FIRST_SIZE}: got core sizes {list(bits)}, allowed are bits "
-                         f"for the first {used} cores")
+        raise ValueError(
+            f"coefficients: header at byte {FIRST_SIZE}: got core sizes {list(bits)}, allowed are "
+            "bits "
+            f"for the first {used} cores"
+        )
     end = start + sum(map(stream_bytes, bits)) + buffers.BIAS_BYTES * geometry.channels
     if end > len(buffer):
-        raise ValueError(f"coefficients: header at byte {FIRST_SIZE}: got core sizes {list(bits)} (bits), which with "
-                         f"{geometry.channels} biases end at byte {end}, allowed is {len(buffer)} bytes")
+        raise ValueError(
+            f"coefficients: header at byte {FIRST_SIZE}: got core sizes {list(bits)} (bits), which "
+            "with "
+            f"{geometry.channels} biases end at byte {end}, allowed is {len(buffer)} bytes"
+        )
     return Header(lengths, bits, runs)
 
 
@@ -103,12 +150,20 @@ def walk(buffer: bytes, geometry: Geometry) -> Iterator[Item]:
     buffers.refuse_size(buffer, geometry)
     header = read_header(buffer, geometry)
     yield from _header_items(buffer, geometry)
-    yield from buffers.walk_streams(buffer, geometry, header.bits[:geometry.used],
-                            partial(_stream, header=header))
+    yield from buffers.walk_streams(
+        buffer, geometry, header.bits[: geometry.used], partial(_stream, header=header)
+    )
 
 
 def _header_items(buffer: bytes, geometry: Geometry) -> Iterator[Item]:
-    fields = [("precode", 1), ("16-bit", 1), ("fp16", 1), ("reserved", 1), ("version", 4), ("run-length size", 8)]
+    fields = [
+        ("precode", 1),
+        ("16-bit", 1),
+        ("fp16", 1),
+        ("reserved", 1),
+        ("version", 4),
+        ("run-length size", 8),
+    ]
     fields += [("run length", 8)] * TABLE_BYTES + [("symbol length", LENGTH_BITS)] * buffers.SYMBOLS
     fields += [("average bias", 16), ("reserved", 16)]
     reader = BitReader(buffer)
@@ -187,7 +242,11 @@ def _payload(byte: _Byte, symbols: tuple[int, ...], runs: bool) -> tuple[int, in
     """(bit length, free bit, width of the payload) of a byte."""
     symbol, free = READ[byte.code, byte.escape]
     length = symbols[symbol]
-    return length, free, (8 if runs and length >= RAW_LENGTH else max(length, 1)) - (free is not None)
+    return (
+        length,
+        free,
+        (8 if runs and length >= RAW_LENGTH else max(length, 1)) - (free is not None),
+    )
 
 
 def _pairs_with_runs(reader: BitReader, header: Header) -> int:
@@ -222,16 +281,22 @@ class _Values:
         where = f"coefficients: core {self.core} at {buffers.place(at)}"
         if self.runs and length == RUN_LENGTH:
             if self.left or of.kind == "kernels per core":
-                raise Unsupported(f"{where}: a zero run with {self.left} weights to come, and for how many a run "
-                                   "stands is not known")
+                raise Unsupported(
+                    f"{where}: a zero run with {self.left} weights to come, and for how many a run "
+                    "stands is not known"
+                )
             return bits
         if self.runs and length > RAW_LENGTH:
             raise Unsupported(f"{where}: got bit length {length}, allowed is up to {RAW_LENGTH}")
         value = bits if self.runs and length == RAW_LENGTH else signed(bits, length, self.runs)
         if of.kind == "kernels per core":
             want = self.count.pop(0)
-            refuse_if(value != want, where, f"{value} as a byte of the kernels per core",
-                      f"is {want} ({self.kernels} kernels)")
+            refuse_if(
+                value != want,
+                where,
+                f"{value} as a byte of the kernels per core",
+                f"is {want} ({self.kernels} kernels)",
+            )
         elif of.kind == "weight":
             self.left -= 1
             value = (value + self.zero) % 256
@@ -241,11 +306,13 @@ class _Values:
 
     def refuse_flush(self, at: int, codes: list[_Byte]) -> None:
         """Raises ValueError for other codes than a flush has."""
-        got = codes[0].code + 2 ** CODE_BITS * codes[1].code
+        got = codes[0].code + 2**CODE_BITS * codes[1].code
         if got not in self.flush:
-            raise ValueError(f"coefficients: core {self.core} at {buffers.place(at)}: got codes "
-                             f"{got:#x} behind the last byte, allowed is "
-                             f"{' or '.join(map(hex, sorted(self.flush)))}")
+            raise ValueError(
+                f"coefficients: core {self.core} at {buffers.place(at)}: got codes "
+                f"{got:#x} behind the last byte, allowed is "
+                f"{' or '.join(map(hex, sorted(self.flush)))}"
+            )
 
 
 def signed(bits: int, length: int, two: bool) -> int:
@@ -267,7 +334,7 @@ def flush_of(geometry: Geometry, core: int) -> int:
 
 
 def _flush_codes(free: int) -> int:
-    return (1 + 2 ** CODE_BITS) * FREE_CODE * free
+    return (1 + 2**CODE_BITS) * FREE_CODE * free
 
 
 def read_by_item(buffer: bytes, geometry: Geometry) -> Coefficients:
@@ -280,16 +347,30 @@ def read_by_item(buffer: bytes, geometry: Geometry) -> Coefficients:
             weights[item.channel, item.plane, item.row, item.column] = item.value
         elif item.kind == "bias":
             bias[item.channel] = item.value
-    return Coefficients(weights, bias.astype(np.int32), np.zeros(0, np.uint32), size=len(buffer),
-                        symbols=header.symbols, runs=header.runs)
+    return Coefficients(
+        weights,
+        bias.astype(np.int32),
+        np.zeros(0, np.uint32),
+        size=len(buffer),
+        symbols=header.symbols,
+        runs=header.runs,
+    )
 
 
 def join(streams: list[tuple[int, bytes]], coefficients: Coefficients, geometry: Geometry) -> bytes:
     """Header, (bits, bytes) of each stream, biases, and zeros up to the size."""
     c, g = coefficients, geometry
     packed = sum(length * 2 ** (LENGTH_BITS * n) for n, length in enumerate(c.symbols))
-    head = layout(g.cores).build({"flags": VERSION * 16, "run_size": 0, "run_table": bytes(TABLE_BYTES),
-                                  "symbols": packed, "average_bias": 0, "reserved": 0,
-                                  "bits": [bits for bits, _ in streams] + [0] * (g.cores - g.used)})
+    head = layout(g.cores).build(
+        {
+            "flags": VERSION * 16,
+            "run_size": 0,
+            "run_table": bytes(TABLE_BYTES),
+            "symbols": packed,
+            "average_bias": 0,
+            "reserved": 0,
+            "bits": [bits for bits, _ in streams] + [0] * (g.cores - g.used),
+        }
+    )
     filled = [stream.ljust(stream_bytes(bits), b"\0") for bits, stream in streams]
     return b"".join([head, *filled, np.asarray(c.bias, "<i4").tobytes()]).ljust(c.size, b"\0")

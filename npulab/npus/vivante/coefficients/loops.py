@@ -9,7 +9,7 @@ from npulab.quant.emulate.jit import compiled
 POWERS = 2 ** np.arange(32, dtype=np.uint64)
 ONES = 2 ** np.arange(16, dtype=np.int64) - 1
 CODES, ESCAPES = 63, 15 * 64  # of two bytes
-HALF = np.uint64(2 ** 32)
+HALF = np.uint64(2**32)
 
 
 @compiled
@@ -17,7 +17,7 @@ def runs(words, at, end, zrl, lengths, gaps, zero, counts, out):  # type: ignore
     """Opens zero runs from bit ``at`` of ``words`` (uint32) on: the weights to ``out``, the items
     of each segment of so many weights to ``counts``; ``gaps`` are the bits behind each.  False
     where a run goes past its segment or the stream past ``end``."""
-    width, longest, place = zrl + 8, 2 ** zrl - 1, 0
+    width, longest, place = zrl + 8, 2**zrl - 1, 0
     for segment in range(lengths.size):
         left, count = lengths[segment], 0
         while left > 0:
@@ -41,8 +41,8 @@ def runs(words, at, end, zrl, lengths, gaps, zero, counts, out):  # type: ignore
 
 @compiled
 def decode_pairs(words, at, end, steps, flush, table, values, out):  # type: ignore[no-untyped-def]
-    """Bytes of Huffman steps from bit ``at`` of ``words`` (uint32) on, to ``out (steps - 2, 2)``; the bit behind them,
-    -1 where they go past ``end`` or the last codes are not ``flush``.
+    """Bytes of Huffman steps from bit ``at`` of ``words`` (uint32) on, to ``out (steps - 2, 2)``;
+    the bit behind them, -1 where they go past ``end`` or the last codes are not ``flush``.
 
     ``table`` is by codes and what may be their escapes: bits of both, widths of both payloads, ways
     of both bytes, 4 bits each; ``values`` by way and payload.
@@ -51,7 +51,9 @@ def decode_pairs(words, at, end, steps, flush, table, values, out):  # type: ign
     for step in range(steps):
         if at >= end:
             return -1
-        window = np.int64((words[at >> 5] + HALF * np.uint64(words[(at >> 5) + 1])) >> np.uint64(at & 31))
+        window = np.int64(
+            (words[at >> 5] + HALF * np.uint64(words[(at >> 5) + 1])) >> np.uint64(at & 31)
+        )
         ready, codes = info, window & CODES
         info = np.int64(table[before | (window & ESCAPES)])
         bits = info & 15

@@ -21,9 +21,28 @@ from npulab.npus.vivante.coefficients.buffers import CODE_BITS, Coefficients, Ge
 from npulab.npus.vivante.coefficients.huffman import COUNT_BYTES, DELAY, ESCAPE_BITS, ESCAPED, READ
 
 # Mesa 25.0.7, etnaviv_ml_nn_v8.c: the comparisons that sort the symbols
-NETWORK = ((0, 2), (1, 3), (4, 6), (5, 7), (0, 4), (1, 5), (2, 6), (3, 7), (0, 1), (2, 3), (4, 5),
-           (6, 7), (2, 4), (3, 5), (1, 4), (3, 6), (1, 2), (3, 4), (5, 6))
-CHUNK = 2 ** 16  # bytes
+NETWORK = (
+    (0, 2),
+    (1, 3),
+    (4, 6),
+    (5, 7),
+    (0, 4),
+    (1, 5),
+    (2, 6),
+    (3, 7),
+    (0, 1),
+    (2, 3),
+    (4, 5),
+    (6, 7),
+    (2, 4),
+    (3, 5),
+    (1, 4),
+    (3, 6),
+    (1, 2),
+    (3, 4),
+    (5, 6),
+)
+CHUNK = 2**16  # bytes
 ROOM = 32  # for the bits of two payloads
 ONES = (2 ** np.arange(9) - 1).astype(np.uint32)
 PAIR_CODES, PAIR_ESCAPES = 2 ** (2 * CODE_BITS), 2 ** (2 * ESCAPE_BITS)
@@ -40,20 +59,24 @@ def decode(buffer: bytes, geometry: Geometry, fast: bool = False) -> Coefficient
         return huffman.read_by_item(buffer, geometry)
     weights = np.empty(geometry.shape, np.uint8)
     start = geometry.header_bytes
-    if buffer[buffers.FIRST_SIZE + buffers.SIZE_BYTES * geometry.cores:start].strip(b"\0"):
+    if buffer[buffers.FIRST_SIZE + buffers.SIZE_BYTES * geometry.cores : start].strip(b"\0"):
         return None
-    for core, bits in enumerate(header.bits[:geometry.used]):
-        data = buffer[start:start + huffman.stream_bytes(bits)]
+    for core, bits in enumerate(header.bits[: geometry.used]):
+        data = buffer[start : start + huffman.stream_bytes(bits)]
         stream = _bytes(data, bits, header, geometry, core, fast)
-        if stream is None or not _take(stream, geometry, core, weights) \
-                or BitReader(data, bits).read(8 * len(data) - bits):
+        if (
+            stream is None
+            or not _take(stream, geometry, core, weights)
+            or BitReader(data, bits).read(8 * len(data) - bits)
+        ):
             return None
         start += len(data)
-    if buffer[start + buffers.BIAS_BYTES * geometry.channels:].strip(b"\0"):
+    if buffer[start + buffers.BIAS_BYTES * geometry.channels :].strip(b"\0"):
         return None
     bias = np.frombuffer(buffer, "<i4", geometry.channels, start).astype(np.int32)
-    return Coefficients(weights, bias, np.zeros(0, np.uint32), size=len(buffer),
-                        symbols=header.symbols)
+    return Coefficients(
+        weights, bias, np.zeros(0, np.uint32), size=len(buffer), symbols=header.symbols
+    )
 
 
 class _Tables(NamedTuple):
@@ -87,27 +110,32 @@ def _tables(symbols: tuple[int, ...]) -> _Tables:
         length = symbols[symbol]
         width = max(length, 1) - (free is not None)
         widths.append(width)
-        for payload in range(2 ** width):
+        for payload in range(2**width):
             value = huffman.signed(payload if free is None else 2 * payload + free, length, False)
             values[ways[code, escape], payload] = value
-            written[:, value] = (code, CODE_BITS), (escape or 0, ESCAPE_BITS * (code == ESCAPED)), (payload, width)
+            written[:, value] = (
+                (code, CODE_BITS),
+                (escape or 0, ESCAPE_BITS * (code == ESCAPED)),
+                (payload, width),
+            )
     index = np.arange(PAIR_CODES * PAIR_ESCAPES)
     way, wide = np.zeros((2, len(index), 2), np.uint8)
     rest, bits = index // PAIR_CODES, np.full(len(index), 2 * CODE_BITS)
-    for half, codes in enumerate((index % 2 ** CODE_BITS, index // 2 ** CODE_BITS % 2 ** CODE_BITS)):
+    for half, codes in enumerate((index % 2**CODE_BITS, index // 2**CODE_BITS % 2**CODE_BITS)):
         escaped = codes == ESCAPED
         for (code, escape), n in ways.items():
-            of = (codes == code) & (~escaped | (rest % 2 ** ESCAPE_BITS == escape))
+            of = (codes == code) & (~escaped | (rest % 2**ESCAPE_BITS == escape))
             way[of, half], wide[of, half] = n, widths[n]
         bits = bits + ESCAPE_BITS * escaped
-        rest = np.where(escaped, rest // 2 ** ESCAPE_BITS, rest)
+        rest = np.where(escaped, rest // 2**ESCAPE_BITS, rest)
     step = (ROOM * bits + wide.sum(1)).astype(np.uint16)
     both = (np.column_stack([bits, wide, way]) * 16 ** np.arange(5)).sum(1).astype(np.uint32)
     return _Tables(bits[:PAIR_CODES].astype(np.uint32), step, both, way, wide, values, *written)
 
 
-def _bytes(data: bytes, bits: int, header: huffman.Header, geometry: Geometry, core: int,
-           fast: bool) -> np.ndarray | None:
+def _bytes(
+    data: bytes, bits: int, header: huffman.Header, geometry: Geometry, core: int, fast: bool
+) -> np.ndarray | None:
     """The bytes of a stream of so many bits, or None where it does not end there."""
     pairs, tables = huffman.pairs_of(geometry, core), _tables(header.symbols)
     if 2 * CODE_BITS * (pairs + DELAY) > bits:
@@ -117,8 +145,16 @@ def _bytes(data: bytes, bits: int, header: huffman.Header, geometry: Geometry, c
         from npulab.npus.vivante.coefficients import loops
 
         flush = huffman.flush_of(geometry, core)
-        stop = loops.decode_pairs(buffers.words_of(data), 0, bits, pairs + DELAY, flush, tables.both,
-                                  tables.bytes.reshape(-1), out)
+        stop = loops.decode_pairs(
+            buffers.words_of(data),
+            0,
+            bits,
+            pairs + DELAY,
+            flush,
+            tables.both,
+            tables.bytes.reshape(-1),
+            out,
+        )
         return out.reshape(-1) if stop == bits else None
     at = _steps(data, bits, tables.step, pairs + DELAY)
     if at is None:
@@ -138,11 +174,16 @@ def _bytes(data: bytes, bits: int, header: huffman.Header, geometry: Geometry, c
 def _steps(data: bytes, bits: int, table: np.ndarray, steps: int) -> np.ndarray | None:
     """The bit where each step begins, or None where the last does not stop at ``bits``."""
     advance, found, at = table.data, array("q", [0]), 2 * CODE_BITS
-    codes, escapes, before, payloads = PAIR_CODES - 1, PAIR_CODES * (PAIR_ESCAPES - 1), data[0] % PAIR_CODES, 0
+    codes, escapes, before, payloads = (
+        PAIR_CODES - 1,
+        PAIR_CODES * (PAIR_ESCAPES - 1),
+        data[0] % PAIR_CODES,
+        0,
+    )
     while len(found) < steps and at < bits:
         base = at // 8
         size = min(8 * CHUNK, bits - 8 * base)
-        windows = bits_at(data[base:base + CHUNK + 4], np.arange(size), 10).astype(np.uint16).data
+        windows = bits_at(data[base : base + CHUNK + 4], np.arange(size), 10).astype(np.uint16).data
         at -= 8 * base
         for _ in range(steps - len(found)):
             if at >= size:
@@ -156,16 +197,22 @@ def _steps(data: bytes, bits: int, table: np.ndarray, steps: int) -> np.ndarray 
     return np.frombuffer(found, np.int64) if at == bits and len(found) == steps else None
 
 
-def _parts(stream: np.ndarray, weights: np.ndarray, g: Geometry, core: int,
-           ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _parts(
+    stream: np.ndarray,
+    weights: np.ndarray,
+    g: Geometry,
+    core: int,
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Of each superblock the bytes of the stream ``(kernels, blocks, weights of a block)`` and the
     weights ``(kernels, kernel_size)``, both as views."""
     flat, at = weights.reshape(g.slots, g.kernel_size), COUNT_BYTES
     blocks = ceil_div(g.kernel_size, g.block)
     for first, count, step in g.blocks(core):
         size = count * blocks * g.block
-        yield (stream[at:at + size].reshape(blocks, count, g.block).transpose(1, 0, 2),
-               flat[first:first + step * count:step])
+        yield (
+            stream[at : at + size].reshape(blocks, count, g.block).transpose(1, 0, 2),
+            flat[first : first + step * count : step],
+        )
         at += size
 
 
@@ -176,8 +223,8 @@ def _take(stream: np.ndarray, geometry: Geometry, core: int, weights: np.ndarray
     sound = stream[:COUNT_BYTES].tobytes() == g.kernels(core).to_bytes(COUNT_BYTES, "little")
     for blocks, into in _parts(stream, weights, g, core):
         kernels = blocks.reshape(len(into), -1)
-        into[...] = kernels[:, :g.kernel_size] + np.uint8(g.zero_point)
-        sound = sound and not kernels[:, g.kernel_size:].any()
+        into[...] = kernels[:, : g.kernel_size] + np.uint8(g.zero_point)
+        sound = sound and not kernels[:, g.kernel_size :].any()
     return sound and not stream[behind:].any()
 
 
@@ -187,7 +234,9 @@ def encode(coefficients: Coefficients, geometry: Geometry, fast: bool = False) -
     c, g = coefficients, geometry
     write = _written_fast if fast else _written
     tables = _tables(tuple(c.symbols))
-    streams = [write(_stream(c, g, core), tables, huffman.flush_of(g, core)) for core in range(g.used)]
+    streams = [
+        write(_stream(c, g, core), tables, huffman.flush_of(g, core)) for core in range(g.used)
+    ]
     return huffman.join(streams, c, g)
 
 
@@ -197,7 +246,7 @@ def _stream(c: Coefficients, g: Geometry, core: int) -> np.ndarray:
     out[:COUNT_BYTES] = np.frombuffer(g.kernels(core).to_bytes(COUNT_BYTES, "little"), np.uint8)
     for blocks, weights in _parts(out, c.weights, g, core):
         kernels = np.zeros((len(weights), blocks[0].size), np.uint8)
-        kernels[:, :g.kernel_size] = weights - np.uint8(g.zero_point)
+        kernels[:, : g.kernel_size] = weights - np.uint8(g.zero_point)
         blocks[...] = kernels.reshape(blocks.shape)
     return out
 
@@ -222,9 +271,13 @@ def _written_fast(stream: np.ndarray, tables: _Tables, flush: int) -> tuple[int,
     from npulab.npus.vivante.coefficients import loops
 
     out = np.zeros(len(stream) // 2 + DELAY + 1, np.uint32)  # a step has at most 24 bits
-    bits = loops.encode_pairs(stream.reshape(-1, 2), flush, *(table.astype(np.uint64) for table in (
-        tables.code, tables.escape, tables.payload)), out)
-    return int(bits), out.astype("<u4").tobytes()[:ceil_div(int(bits), 8)]
+    bits = loops.encode_pairs(
+        stream.reshape(-1, 2),
+        flush,
+        *(table.astype(np.uint64) for table in (tables.code, tables.escape, tables.payload)),
+        out,
+    )
+    return int(bits), out.astype("<u4").tobytes()[: ceil_div(int(bits), 8)]
 
 
 def _joined(stream: np.ndarray, table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -27,14 +27,22 @@ def header(cores: int) -> construct.Construct:
 def sizes(buffer: bytes, geometry: Geometry) -> list[int]:
     """Stream bytes per core; raises ValueError where they do not fit the buffer."""
     start, used = geometry.header_bytes, geometry.used
-    refuse_if(len(buffer) < start, "coefficients", f"{len(buffer)} bytes",
-              f"is at least the header's {start}")
+    refuse_if(
+        len(buffer) < start,
+        "coefficients",
+        f"{len(buffer)} bytes",
+        f"is at least the header's {start}",
+    )
     out = [int(size) for size in header(geometry.cores).parse(buffer)]
-    wrong = any(size % buffers.ALIGN or (size > 0) != (core < used) for core, size in enumerate(out))
+    wrong = any(
+        size % buffers.ALIGN or (size > 0) != (core < used) for core, size in enumerate(out)
+    )
     if wrong or start + sum(out) > len(buffer):
-        raise ValueError(f"coefficients: got core sizes {out} from byte 0 on, allowed are "
-                         f"multiples of {buffers.ALIGN} for the first {used} cores, {len(buffer) - start} "
-                         "bytes in all")
+        raise ValueError(
+            f"coefficients: got core sizes {out} from byte 0 on, allowed are "
+            f"multiples of {buffers.ALIGN} for the first {used} cores, {len(buffer) - start} "
+            "bytes in all"
+        )
     return out
 
 
@@ -48,8 +56,9 @@ def walk(buffer: bytes, geometry: Geometry) -> Iterator[Item]:
     for core, size in enumerate(counts):
         yield Item(32 * core, 32, "core size", size, core)
     yield from buffers.fill(buffer, 32 * len(counts), 8 * geometry.header_bytes)
-    yield from buffers.walk_streams(buffer, geometry, [8 * size for size in counts[:geometry.used]],
-                            _stream)
+    yield from buffers.walk_streams(
+        buffer, geometry, [8 * size for size in counts[: geometry.used]], _stream
+    )
 
 
 def _stream(reader: BitReader, geometry: Geometry, core: int) -> Iterator[Item]:
@@ -59,8 +68,10 @@ def _stream(reader: BitReader, geometry: Geometry, core: int) -> Iterator[Item]:
     count = reader.read(buffers.COUNT_BITS)
     yield Item(at + ZRL_BITS, buffers.COUNT_BITS, "kernels per core", count, core)
     if zrl > ZRL_BITS or count != geometry.per_core:
-        raise ValueError(f"coefficients: core {core} at {place(at)}: got zero-run width {zrl}, {count} "
-                         f"kernels per core, allowed is 0 to {ZRL_BITS} and {geometry.per_core}")
+        raise ValueError(
+            f"coefficients: core {core} at {place(at)}: got zero-run width {zrl}, {count} "
+            f"kernels per core, allowed is 0 to {ZRL_BITS} and {geometry.per_core}"
+        )
     pending = 0  # weights of the last item that are still to be handed out
     left = geometry.per_core * geometry.kernel_size
     for event in geometry.events(core):
@@ -71,13 +82,17 @@ def _stream(reader: BitReader, geometry: Geometry, core: int) -> Iterator[Item]:
                 literal = reader.read(WEIGHT_BITS)
                 pending = run + 1
                 if pending > left:
-                    raise ValueError(f"coefficients: core {core} at {place(at)}: a run of zero points goes "
-                                     f"{pending - left} weights past the last of the core")
+                    raise ValueError(
+                        f"coefficients: core {core} at {place(at)}: a run of zero points goes "
+                        f"{pending - left} weights past the last of the core"
+                    )
                 yield Item(at, reader.position - at, "weight", literal, core, *event[1:], pending)
             pending, left = pending - 1, left - 1
         elif pending:
-            raise ValueError(f"coefficients: core {core} at {place(at)}: a run of zero points goes "
-                             f"{pending} weights past the {event.kind} of channel {event.channel}")
+            raise ValueError(
+                f"coefficients: core {core} at {place(at)}: a run of zero points goes "
+                f"{pending} weights past the {event.kind} of channel {event.channel}"
+            )
         elif event.kind in ("bias", "offset"):
             yield Item(at, WORD_BITS, event.kind, reader.read(WORD_BITS), core, event.channel)
 

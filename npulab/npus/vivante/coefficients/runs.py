@@ -57,11 +57,15 @@ class Order:
         self.places = found[ranks]
         inverse = np.empty_like(ranks)
         inverse[ranks] = np.arange(len(ranks))
-        counts = np.repeat([part % 2 for part in range(len(places))], [len(part) for part in places])
+        counts = np.repeat(
+            [part % 2 for part in range(len(places))], [len(part) for part in places]
+        )
         self.biases, self.offsets = inverse[counts == 0], inverse[counts == 1]
         breaks = np.sort(np.concatenate([self.places, *flushes]))
         self.breaks = breaks[np.diff(breaks, prepend=0) > 0]
-        self.words_before = np.searchsorted(self.places, self.breaks)  # of the segment that ends there
+        self.words_before = np.searchsorted(
+            self.places, self.breaks
+        )  # of the segment that ends there
         self.lengths = np.diff(self.breaks, prepend=0)
         self.gaps = WORD_BITS * np.diff(self.words_before, append=len(self.places))  # bits
         self.segments_before = np.searchsorted(self.breaks, self.places) + 1  # of each word
@@ -76,7 +80,7 @@ class Order:
     def weight_bytes(self) -> np.ndarray:
         """Mask of the bytes of a stream without zero runs that hold weights."""
         out = np.ones(HEAD_BITS // 8 + self.length + WORD_BYTES * len(self.places), bool)
-        out[:HEAD_BITS // 8] = False
+        out[: HEAD_BITS // 8] = False
         out[self.word_bytes()] = False
         return out
 
@@ -89,7 +93,7 @@ class Order:
         """A core's weights in stream order, ``(length,)``."""
         flat, parts = weights.reshape(len(weights), self.geometry.planes, -1), []
         for block in self.blocks[core]:
-            kernels = flat[block.first:block.first + block.kernels]
+            kernels = flat[block.first : block.first + block.kernels]
             kernels = kernels if self.plain else kernels[:, :, self.cells]
             parts += [part.reshape(-1) for part in self._parts(kernels)]
         return np.concatenate(parts)
@@ -98,10 +102,10 @@ class Order:
         """The inverse of ``take``, into ``weights``."""
         flat, at = weights.reshape(len(weights), self.geometry.planes, -1), 0
         for block in self.blocks[core]:
-            into = flat[block.first:block.first + block.kernels]
+            into = flat[block.first : block.first + block.kernels]
             kernels = into if self.plain else np.empty_like(into)
             for part in self._parts(kernels):
-                part[...] = stream[at:at + part.size].reshape(part.shape)
+                part[...] = stream[at : at + part.size].reshape(part.shape)
                 at += part.size
             if not self.plain:
                 into[:, :, self.cells] = kernels
@@ -111,8 +115,10 @@ class Order:
         planes, the rest."""
         (count, planes, cells), group = kernels.shape, self.geometry.group
         whole = planes // group
-        groups = kernels[:, :whole * group].reshape(count, whole, group, cells).transpose(1, 0, 2, 3)
-        return [groups, kernels[:, whole * group:]]
+        groups = (
+            kernels[:, : whole * group].reshape(count, whole, group, cells).transpose(1, 0, 2, 3)
+        )
+        return [groups, kernels[:, whole * group :]]
 
 
 def encode(coefficients: Coefficients, geometry: Geometry) -> bytes:
@@ -122,9 +128,14 @@ def encode(coefficients: Coefficients, geometry: Geometry) -> bytes:
     streams = []
     for core, zrl in enumerate(c.zrl):
         channels, words = order.channels(core), np.empty(len(order.places), np.uint32)
-        words[order.biases], words[order.offsets] = c.bias[channels].astype(np.uint32), c.offsets[channels]
+        words[order.biases], words[order.offsets] = (
+            c.bias[channels].astype(np.uint32),
+            c.offsets[channels],
+        )
         weights = order.take(c.weights, core)
-        streams.append(_with_runs(weights, words, order, zrl) if zrl else _without_runs(weights, words, order))
+        streams.append(
+            _with_runs(weights, words, order, zrl) if zrl else _without_runs(weights, words, order)
+        )
     return plain.join(streams, g, c.size)
 
 
@@ -134,7 +145,7 @@ def _head(order: Order, zrl: int) -> bytes:
 
 def _without_runs(weights: np.ndarray, words: np.ndarray, order: Order) -> bytes:
     out = np.empty(HEAD_BITS // 8 + len(weights) + WORD_BYTES * len(words), np.uint8)
-    out[:HEAD_BITS // 8] = np.frombuffer(_head(order, 0), np.uint8)
+    out[: HEAD_BITS // 8] = np.frombuffer(_head(order, 0), np.uint8)
     out[order.weight_bytes()] = weights
     out[order.word_bytes()] = words.astype("<u4").view(np.uint8).reshape(-1, WORD_BYTES)
     return out.tobytes()
@@ -142,7 +153,7 @@ def _without_runs(weights: np.ndarray, words: np.ndarray, order: Order) -> bytes
 
 def _with_runs(weights: np.ndarray, words: np.ndarray, order: Order, zrl: int) -> bytes:
     ends, gaps = _gaps(weights, order)
-    longest, literals = 2 ** zrl, weights[ends]
+    longest, literals = 2**zrl, weights[ends]
     runs = gaps - 1
     if len(gaps) and gaps.max() > longest:
         # a run that is too long ends in literal zero points
@@ -188,9 +199,11 @@ def choose_zrl(coefficients: Coefficients, geometry: Geometry, widest: int) -> i
         cores.append((len(ends), gaps[gaps > 1]))
     best, least = 0, None
     for zrl in range(widest, -1, -1):
-        items = [count + int(((gaps - 1) // 2 ** zrl).sum()) for count, gaps in cores]
-        total = sum(-(-(HEAD_BITS + WORD_BITS * len(order.places) + (zrl + WEIGHT_BITS) * n) // WORD_BITS)
-                    for n in items)
+        items = [count + int(((gaps - 1) // 2**zrl).sum()) for count, gaps in cores]
+        total = sum(
+            -(-(HEAD_BITS + WORD_BITS * len(order.places) + (zrl + WEIGHT_BITS) * n) // WORD_BITS)
+            for n in items
+        )
         if least is not None and total > least:
             break
         best, least = zrl, total
@@ -203,10 +216,10 @@ def decode(buffer: bytes, geometry: Geometry, fast: bool = False) -> Coefficient
     ``fast`` runs compiled loops (``npulab[fast]``).
     """
     g = geometry
-    stops = np.cumsum([g.header_bytes, *plain.sizes(buffer, g)[:g.used]]).tolist()
+    stops = np.cumsum([g.header_bytes, *plain.sizes(buffer, g)[: g.used]]).tolist()
     # in this order runs end with each plane of the last superblock
     least = HEAD_BITS // 8 + 2 * WORD_BYTES * g.per_core + (g.planes if g.order == "inter" else 0)
-    fill = buffer[buffers.SIZE_BYTES * g.cores:stops[0]] + buffer[stops[-1]:]
+    fill = buffer[buffers.SIZE_BYTES * g.cores : stops[0]] + buffer[stops[-1] :]
     if min(map(sub, stops[1:], stops)) < least or fill.strip(b"\0"):
         return None
     return _read(buffer, stops, Order(g), fast)
@@ -217,20 +230,26 @@ def _read(buffer: bytes, stops: list[int], order: Order, fast: bool) -> Coeffici
     follow the format."""
     g = order.geometry
     widths = [buffer[start] for start in stops[:-1]]
-    if max(widths) > ZRL_BITS or any(buffer[start:start + HEAD_BITS // 8] != _head(order, zrl)
-                                     for start, zrl in zip(stops, widths, strict=False)):
+    if max(widths) > ZRL_BITS or any(
+        buffer[start : start + HEAD_BITS // 8] != _head(order, zrl)
+        for start, zrl in zip(stops, widths, strict=False)
+    ):
         return None
     streams: list[tuple[np.ndarray, np.ndarray]] = []
     while (core := len(streams)) < g.used:
         zrl, together = widths[core], max(1, TOGETHER // order.length)
-        alike = len([*takewhile(lambda width: width == zrl, widths[core:core + together])])  # noqa: B023
+        alike = len([*takewhile(lambda width: width == zrl, widths[core : core + together])])  # noqa: B023
         start, behind = stops[core], stops[core + alike]
-        inside = [stop - start for stop in stops[core:core + alike + 1]]
+        inside = [stop - start for stop in stops[core : core + alike + 1]]
         part = (_split_runs if zrl else _split)(buffer[start:behind], inside, order, fast)
         if part is None:
             return None
         streams += part
-    weights, bias, offsets = np.empty(g.shape, np.uint8), np.empty(g.slots, np.int32), np.empty(g.slots, np.uint32)
+    weights, bias, offsets = (
+        np.empty(g.shape, np.uint8),
+        np.empty(g.slots, np.int32),
+        np.empty(g.slots, np.uint32),
+    )
     for core, (stream, words) in enumerate(streams):
         order.put(stream, core, weights)
         channels = order.channels(core)
@@ -238,12 +257,16 @@ def _read(buffer: bytes, stops: list[int], order: Order, fast: bool) -> Coeffici
     return Coefficients(weights, bias, offsets, tuple(widths), len(buffer))
 
 
-def _split(data: bytes, stops: list[int], order: Order, fast: bool) -> list[tuple[np.ndarray, np.ndarray]] | None:
+def _split(
+    data: bytes, stops: list[int], order: Order, fast: bool
+) -> list[tuple[np.ndarray, np.ndarray]] | None:
     """Weights and words of each of some streams without runs, or None where one does not end where
     it should."""
     length, out = HEAD_BITS // 8 + order.length + WORD_BYTES * len(order.places), []
     for start, stop in pairwise(stops):
-        if not start + length <= stop < start + length + ALIGN or data[start + length:stop].strip(b"\0"):
+        if not start + length <= stop < start + length + ALIGN or data[start + length : stop].strip(
+            b"\0"
+        ):
             return None
         stored = np.frombuffer(data, np.uint8, length, start)
         words = np.ascontiguousarray(stored[order.word_bytes()]).view("<u4").reshape(-1)
@@ -251,17 +274,21 @@ def _split(data: bytes, stops: list[int], order: Order, fast: bool) -> list[tupl
     return out
 
 
-def _split_runs(data: bytes, stops: list[int], order: Order, fast: bool) -> list[tuple[np.ndarray, np.ndarray]] | None:
+def _split_runs(
+    data: bytes, stops: list[int], order: Order, fast: bool
+) -> list[tuple[np.ndarray, np.ndarray]] | None:
     """The same of streams with runs, all of one width."""
     zrl = data[0]
     width, streams = zrl + WEIGHT_BITS, [data[start:stop] for start, stop in pairwise(stops)]
-    if any(2 ** zrl * (8 * len(stream) // width) < order.length for stream in streams):
+    if any(2**zrl * (8 * len(stream) // width) < order.length for stream in streams):
         return None
     counts, weights = np.ones((len(streams), len(order.lengths)), np.int64), None
     # nothing large is made for a stream that may be broken
     if fast and order.length <= SPARSE * len(data):
         weights = np.empty((len(streams), order.length), np.uint8)
-        sound = all(_open(*each) for each in zip(streams, counts, weights, repeat(order), strict=False))
+        sound = all(
+            _open(*each) for each in zip(streams, counts, weights, repeat(order), strict=False)
+        )
     else:
         skips = order.skips + width * order.singles
         parts = parts_of(order.lengths[order.several], skips[1:], zrl)
@@ -272,9 +299,13 @@ def _split_runs(data: bytes, stops: list[int], order: Order, fast: bool) -> list
     items = np.zeros((len(streams), len(order.lengths) + 1), np.int64)
     np.cumsum(counts, axis=1, out=items[:, 1:])
     ends = (starts[:, 0] + width * items[:, -1] + WORD_BITS * len(order.places)).tolist()
-    if not sound or not all(_ends(data, end, stop) for end, stop in zip(ends, stops[1:], strict=True)):
+    if not sound or not all(
+        _ends(data, end, stop) for end, stop in zip(ends, stops[1:], strict=True)
+    ):
         return None
-    places = starts + WORD_BITS * np.arange(len(order.places)) + width * items[:, order.segments_before]
+    places = (
+        starts + WORD_BITS * np.arange(len(order.places)) + width * items[:, order.segments_before]
+    )
     words = bits_at(data, places, WORD_BITS).astype(np.uint32)
     if weights is None:
         weights = _weights(data, starts, items, order, zrl)
@@ -286,7 +317,9 @@ def _ends(data: bytes, end: int, stop: int) -> bool:
     return end <= 8 * stop < end + 8 * ALIGN and not BitReader(data, end).read(8 * stop - end)
 
 
-def _weights(data: bytes, starts: np.ndarray, items: np.ndarray, order: Order, zrl: int) -> np.ndarray | None:
+def _weights(
+    data: bytes, starts: np.ndarray, items: np.ndarray, order: Order, zrl: int
+) -> np.ndarray | None:
     """Weights of streams from bits ``starts (streams, 1)`` on, by the items ahead of each segment
     and of the end, or None where a run goes past its segment."""
     width, length = zrl + WEIGHT_BITS, order.length
@@ -295,8 +328,10 @@ def _weights(data: bytes, starts: np.ndarray, items: np.ndarray, order: Order, z
     at = np.repeat(first.reshape(-1), np.diff(items).reshape(-1))
     at += width * np.arange(len(at))
     stored = bits_at(data, at, width)
-    reach = np.cumsum((stored & (2 ** zrl - 1)) + 1, dtype=np.int64)
-    if np.any(reach[items[:, 1:] + before - 1] != order.breaks + length * np.arange(len(starts))[:, None]):
+    reach = np.cumsum((stored & (2**zrl - 1)) + 1, dtype=np.int64)
+    if np.any(
+        reach[items[:, 1:] + before - 1] != order.breaks + length * np.arange(len(starts))[:, None]
+    ):
         return None
     out = np.full((len(starts), length), order.geometry.zero_point, np.uint8)
     out.reshape(-1)[reach - 1] = stored >> zrl
@@ -308,5 +343,16 @@ def _open(data: bytes, counts: np.ndarray, weights: np.ndarray, order: Order) ->
     the format."""
     from npulab.npus.vivante.coefficients import loops
 
-    return bool(loops.runs(buffers.words_of(data), HEAD_BITS, 8 * len(data), data[0], order.lengths, order.gaps,
-                           np.uint8(order.geometry.zero_point), counts, weights))
+    return bool(
+        loops.runs(
+            buffers.words_of(data),
+            HEAD_BITS,
+            8 * len(data),
+            data[0],
+            order.lengths,
+            order.gaps,
+            np.uint8(order.geometry.zero_point),
+            counts,
+            weights,
+        )
+    )

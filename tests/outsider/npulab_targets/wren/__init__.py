@@ -7,7 +7,20 @@ from .layers import TowardZero, explain, lift, lower, recode, tensor
 from .simulate import simulate
 from .stream import IMPORTERS
 
-TARGET = Target(name="wren", title="an NPU that does not exist", chips=CHIPS, tables=TABLES, rule="wren:toward-zero",
-                lift=lift, lower=lower, simulate=simulate, recode=recode, explain=explain, tensor=tensor,
-                importers=IMPORTERS, sources=SOURCES, rules=(TowardZero("wren:toward-zero"),),
-                variants=("output", "rounding"))
+TARGET = Target(
+    name="wren",
+    title="an NPU that does not exist",
+    chips=CHIPS,
+    tables=TABLES,
+    rule="wren:toward-zero",
+    lift=lift,
+    lower=lower,
+    simulate=simulate,
+    recode=recode,
+    explain=explain,
+    tensor=tensor,
+    importers=IMPORTERS,
+    sources=SOURCES,
+    rules=(TowardZero("wren:toward-zero"),),
+    variants=("output", "rounding"),
+)

@@ -10,7 +10,9 @@ HERE = Path(__file__).parent
 CHIPS = read_chips(HERE / "chips.csv")
 ROWS = read_table(HERE / "registers.csv")
 ENUMS = read_enums(read_table(HERE / "enums.csv"))
-TABLES = {block: RegisterMap([row for row in ROWS if row["block"] == block], enums=ENUMS)
-          for block in dict.fromkeys(row["block"] for row in ROWS)}
+TABLES = {
+    block: RegisterMap([row for row in ROWS if row["block"] == block], enums=ENUMS)
+    for block in dict.fromkeys(row["block"] for row in ROWS)
+}
 BLOCK = next(iter(TABLES))
 SOURCES = read_sources(HERE / "sources.csv")

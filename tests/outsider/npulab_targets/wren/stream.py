@@ -19,7 +19,7 @@ COMMANDS = {block: table for block, table in TABLES.items() if block != BLOCK}
 
 
 def lane_bits(lanes: int) -> int:
-    return sum(0xFF * 256 ** lane for lane in range(4) if lanes // 2 ** lane % 2)
+    return sum(0xFF * 256**lane for lane in range(4) if lanes // 2**lane % 2)
 
 
 def jobs_of(stream: bytes, maps: Maps) -> list[Job]:

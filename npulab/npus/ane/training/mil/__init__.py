@@ -4,7 +4,30 @@ checked, run."""
 from npulab.npus.ane.training.mil.known_quirks import Quirk, quirks
 from npulab.npus.ane.training.mil.reading import read, write
 from npulab.npus.ane.training.mil.running import check, run
-from npulab.npus.ane.training.mil.values import Compound, File, Function, Group, Operation, Program, Type, Value
+from npulab.npus.ane.training.mil.values import (
+    Compound,
+    File,
+    Function,
+    Group,
+    Operation,
+    Program,
+    Type,
+    Value,
+)
 
-__all__ = ["Compound", "File", "Function", "Group", "Operation", "Program", "Quirk", "Type", "Value", "check", "quirks",
-           "read", "run", "write"]
+__all__ = [
+    "Compound",
+    "File",
+    "Function",
+    "Group",
+    "Operation",
+    "Program",
+    "Quirk",
+    "Type",
+    "Value",
+    "check",
+    "quirks",
+    "read",
+    "run",
+    "write",
+]

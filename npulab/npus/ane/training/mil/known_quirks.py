@@ -10,7 +10,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from npulab.npus.ane.training import blobs as weight_files
-from npulab.npus.ane.training.mil.values import DTYPES, File, Function, Operation, Program, Type, Value
+from npulab.npus.ane.training.mil.values import (
+    DTYPES,
+    File,
+    Function,
+    Operation,
+    Program,
+    Type,
+    Value,
+)
 from npulab.npus.kit import ceil_div, read_table
 
 COLUMNS = 32  # fp16 of a row of 64 bytes
@@ -47,7 +55,9 @@ def quirks(program: Program, blobs: Mapping[str, bytes] | bytes | None = None) -
 
 
 def _quirk(about: Function | Operation, quirk: str, name: str = "", **values: Any) -> Quirk:
-    """A row of ``quirks.csv`` with values in its text, about an operation or a name of a function."""
+    """A row of ``quirks.csv`` with values in its text, about an operation or a name of a
+    function.
+    """
     row = QUIRKS[quirk]
     op = about.op if isinstance(about, Operation) else name or about.name
     return Quirk(about.line, op, row["text"].format(**values), row["source"])
@@ -57,15 +67,23 @@ def _function(function: Function) -> Iterator[Quirk]:
     for name, kind in function.inputs:
         columns = kind.shape[-1] if isinstance(kind, Type) and kind.shape else None
         if columns is not None and (columns < COLUMNS or columns % COLUMNS):
-            yield _quirk(function, "narrow" if columns < COLUMNS else "gaps", name,
-                         columns=columns, whole=COLUMNS)
-    if any(operation.value and isinstance(operation.value.data, File)
-           for operation in function.operations):
+            yield _quirk(
+                function,
+                "narrow" if columns < COLUMNS else "gaps",
+                name,
+                columns=columns,
+                whole=COLUMNS,
+            )
+    if any(
+        operation.value and isinstance(operation.value.data, File)
+        for operation in function.operations
+    ):
         yield _quirk(function, "compilations")
 
 
-def _operation(operation: Operation, inputs: Mapping[str, Any],
-               fixed: Mapping[str, Value | None]) -> Iterator[Quirk]:
+def _operation(
+    operation: Operation, inputs: Mapping[str, Any], fixed: Mapping[str, Value | None]
+) -> Iterator[Quirk]:
     op, arguments = operation.op, dict(operation.arguments)
     if op in ("reduce_mean", "tile"):
         yield _quirk(operation, op)
@@ -91,22 +109,31 @@ def _operation(operation: Operation, inputs: Mapping[str, Any],
 
 def _arithmetic(operation: Operation) -> Iterator[Quirk]:
     value = operation.value
-    if value is None or not isinstance(value.type, Type) or value.type.dtype != "fp16" \
-            or isinstance(value.data, File):
+    if (
+        value is None
+        or not isinstance(value.type, Type)
+        or value.type.dtype != "fp16"
+        or isinstance(value.data, File)
+    ):
         return
     data = np.array(value.data, np.float64)
     with np.errstate(all="ignore"):
         halves = data.astype(np.float16)
-    for half, wrong in (("0", (halves == 0) & (data != 0)),
-                        ("infinite", np.isinf(halves) & np.isfinite(data))):
+    for half, wrong in (
+        ("0", (halves == 0) & (data != 0)),
+        ("infinite", np.isinf(halves) & np.isfinite(data)),
+    ):
         if wrong.any():
             yield _quirk(operation, "half", number=float(data[wrong].flat[0]), half=half)
 
 
 def _file(operation: Operation, blobs: Mapping[str, bytes] | bytes | None) -> Iterator[Quirk]:
     for _, value in (*operation.attributes, *operation.arguments):
-        if not isinstance(value, Value) or not isinstance(value.data, File) \
-                or not isinstance(value.type, Type):
+        if (
+            not isinstance(value, Value)
+            or not isinstance(value.data, File)
+            or not isinstance(value.type, Type)
+        ):
             continue
         path, offset = value.data.path, value.data.offset
         if offset < weight_files.ALIGN or offset % weight_files.ALIGN:
@@ -122,9 +149,22 @@ def _file(operation: Operation, blobs: Mapping[str, bytes] | bytes | None) -> It
         for text in warnings:
             yield _quirk(operation, "record", text=f"{path}: {text}")
         if record.dtype != value.type.dtype:
-            yield _quirk(operation, "type", path=path, offset=offset, stored=record.dtype,
-                         dtype=value.type.dtype)
+            yield _quirk(
+                operation,
+                "type",
+                path=path,
+                offset=offset,
+                stored=record.dtype,
+                dtype=value.type.dtype,
+            )
         bits = (value.type.elements or 0) * DTYPES[value.type.dtype][1]
         if not 0 <= 8 * record.size - bits < 8:
-            yield _quirk(operation, "size", path=path, offset=offset, size=record.size,
-                         type=value.type, needed=ceil_div(bits, 8))
+            yield _quirk(
+                operation,
+                "size",
+                path=path,
+                offset=offset,
+                size=record.size,
+                type=value.type,
+                needed=ceil_div(bits, 8),
+            )

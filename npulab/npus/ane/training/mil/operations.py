@@ -19,7 +19,7 @@ from npulab.npus.kit import ceil_div, refuse_if
 
 Arrays = dict[str, Any]
 Shape = tuple[int, ...]
-MOST_NUMBERS = 2 ** 12  # of an argument that says axes or sizes
+MOST_NUMBERS = 2**12  # of an argument that says axes or sizes
 KINDS = {"fiu": "numbers", "f": "floats"}  # letters of DTYPES
 
 
@@ -90,15 +90,19 @@ class Call:
             self.refuse(name, _short(constant), allowed)
         return constant
 
-    def wholes(self, name: str, default: Sequence[int] | None = None,
-               count: int | None = None) -> tuple[int, ...]:
+    def wholes(
+        self, name: str, default: Sequence[int] | None = None, count: int | None = None
+    ) -> tuple[int, ...]:
         constant = self.constant(name, None if default is None else tuple(default))
         numbers = constant if isinstance(constant, tuple) else (constant,)
         if len(numbers) > MOST_NUMBERS:
             self.refuse(name, f"{len(numbers)} elements", f"up to {MOST_NUMBERS}")
-        if any(isinstance(number, bool) or not isinstance(number, int) for number in numbers) \
-                or count not in (None, len(numbers)):
-            self.refuse(name, _short(numbers), f"{'' if count is None else f'{count} '}whole numbers")
+        if any(
+            isinstance(number, bool) or not isinstance(number, int) for number in numbers
+        ) or count not in (None, len(numbers)):
+            self.refuse(
+                name, _short(numbers), f"{'' if count is None else f'{count} '}whole numbers"
+            )
         return numbers
 
     def word(self, name: str, allowed: Sequence[str], default: str | None = None) -> str:
@@ -169,9 +173,14 @@ def known(value: Value) -> Known:
         return Known(value.type, None if isinstance(value.data, File) else value.data, value)
     usual = {bool: "bool", int: "int32", float: "fp32", str: "string"}.get(type(value.data))
     if value.type is not None or usual is None:
-        raise ValueError(f"mil: constant: got {value.type or 'brackets'}, allowed is a tensor, number, bool or string")
-    if usual == "int32" and not -2 ** 31 <= value.data < 2 ** 31:
-        raise ValueError(f"mil: constant: got {value.data!s:.40}, allowed for a bare number are those of int32")
+        raise ValueError(
+            f"mil: constant: got {value.type or 'brackets'}, allowed is a tensor, number, bool or "
+            "string"
+        )
+    if usual == "int32" and not -(2**31) <= value.data < 2**31:
+        raise ValueError(
+            f"mil: constant: got {value.data!s:.40}, allowed for a bare number are those of int32"
+        )
     return Known(Type(usual, plain=True), value.data, value)
 
 
@@ -213,8 +222,10 @@ def _affine_values(call: Call, x: Arrays) -> Any:
 
 def _blocks(call: Call, name: str, shape: Shape) -> None:
     """Refuse sizes that do not divide those of a shape."""
-    have = call[name].shape[:len(shape)]
-    if len(have) < len(shape) or any(part < 1 or size % part for part, size in zip(have, shape, strict=True)):
+    have = call[name].shape[: len(shape)]
+    if len(have) < len(shape) or any(
+        part < 1 or size % part for part, size in zip(have, shape, strict=True)
+    ):
         call.refuse(name, list(call[name].shape), f"sizes that divide those of {list(shape)}")
 
 
@@ -249,9 +260,17 @@ def _looked_up(call: Call) -> Results:
     entry."""
     indices, table = call["indices"], call["lut"].shape
     shape = indices.shape
-    if call.has("shape") or not indices.dtype.startswith("uint") or len(table) != len(shape) + 2 or table[-1] != 1:
-        call.refuse("indices and lut", f"{indices.type} and {call['lut'].type}",
-                    "unsigned indices, and tables of two axes more, the last of size 1 (no argument shape)")
+    if (
+        call.has("shape")
+        or not indices.dtype.startswith("uint")
+        or len(table) != len(shape) + 2
+        or table[-1] != 1
+    ):
+        call.refuse(
+            "indices and lut",
+            f"{indices.type} and {call['lut'].type}",
+            "unsigned indices, and tables of two axes more, the last of size 1 (no argument shape)",
+        )
     _blocks(call, "lut", shape)
     if table[-2] < 1:
         call.refuse("lut", list(table), "1 entry or more")
@@ -261,17 +280,22 @@ def _looked_up(call: Call) -> Results:
 def _looked_up_values(call: Call, x: Arrays) -> Any:
     indices, table = x["indices"], x["lut"][..., 0]
     if indices.size and int(indices.max()) >= table.shape[-1]:
-        call.refuse("indices", int(indices.max()), f"0 to {table.shape[-1] - 1}, the entries of the table")
+        call.refuse(
+            "indices", int(indices.max()), f"0 to {table.shape[-1] - 1}, the entries of the table"
+        )
     blocks = np.ogrid[tuple(slice(size) for size in indices.shape)]
-    at = tuple(index // (size // part) for index, size, part in zip(blocks, indices.shape, table.shape, strict=False))
+    at = tuple(
+        index // (size // part)
+        for index, size, part in zip(blocks, indices.shape, table.shape, strict=False)
+    )
     return table[(*at, indices)]
 
 
 # Convolution: weights ``(O, I / groups, *kernel)``, one to three spatial axes after channels
 
 PAD_TYPES = ("valid", "same", "same_lower", "custom")
-MOST_PAD = 2 ** 16
-MOST_PADDED = 2 ** 26  # elements
+MOST_PAD = 2**16
+MOST_PADDED = 2**26  # elements
 
 
 class Geometry(NamedTuple):
@@ -289,17 +313,29 @@ def geometry(call: Call) -> Geometry:
     x, weight = call["x"].shape, call["weight"].shape
     rank = len(x) - 2
     if not 1 <= rank <= 3 or len(weight) != len(x):
-        call.refuse("x and weight", f"{list(x)} and {list(weight)}", "(N, I, ...) and (O, I, ...) of 1 to 3 axes more")
+        call.refuse(
+            "x and weight",
+            f"{list(x)} and {list(weight)}",
+            "(N, I, ...) and (O, I, ...) of 1 to 3 axes more",
+        )
     groups = call.whole("groups", 1)
     if groups < 1 or weight[0] % groups or x[1] != weight[1] * groups:
-        call.refuse("x and weight", f"{list(x)} and {list(weight)} in {groups} groups",
-                    f"{x[1]} channels as weight's axis 1 times the groups, which divide axis 0")
+        call.refuse(
+            "x and weight",
+            f"{list(x)} and {list(weight)} in {groups} groups",
+            f"{x[1]} channels as weight's axis 1 times the groups, which divide axis 0",
+        )
     strides, dilations = (call.wholes(name, [1] * rank, rank) for name in ("strides", "dilations"))
     if min(*strides, *dilations, *weight) < 1:
-        call.refuse("strides, dilations and weight", f"{list(strides)}, {list(dilations)}, {list(weight)}",
-                    "1 or more")
+        call.refuse(
+            "strides, dilations and weight",
+            f"{list(strides)}, {list(dilations)}, {list(weight)}",
+            "1 or more",
+        )
     kind = call.word("pad_type", PAD_TYPES, "valid")
-    spans = [(kernel - 1) * dilation + 1 for kernel, dilation in zip(weight[2:], dilations, strict=True)]
+    spans = [
+        (kernel - 1) * dilation + 1 for kernel, dilation in zip(weight[2:], dilations, strict=True)
+    ]
     if kind == "custom":
         pad = call.wholes("pad", [0] * (2 * rank), 2 * rank)
         if not 0 <= min(pad) <= max(pad) <= MOST_PAD:
@@ -308,18 +344,30 @@ def geometry(call: Call) -> Geometry:
     elif kind == "valid":
         pads = ((0, 0),) * rank
     else:
-        wholes = [max((ceil_div(size, stride) - 1) * stride + span - size, 0)
-                  for size, stride, span in zip(x[2:], strides, spans, strict=True)]
-        pads = tuple((whole // 2, ceil_div(whole, 2)) if kind == "same" else (ceil_div(whole, 2), whole // 2)
-                     for whole in wholes)
-    padded, padding = [size + sum(pad) for size, pad in zip(x[2:], pads, strict=True)], [*map(list, pads)]
+        wholes = [
+            max((ceil_div(size, stride) - 1) * stride + span - size, 0)
+            for size, stride, span in zip(x[2:], strides, spans, strict=True)
+        ]
+        pads = tuple(
+            (whole // 2, ceil_div(whole, 2)) if kind == "same" else (ceil_div(whole, 2), whole // 2)
+            for whole in wholes
+        )
+    padded, padding = (
+        [size + sum(pad) for size, pad in zip(x[2:], pads, strict=True)],
+        [*map(list, pads)],
+    )
     if math.prod([*x[:2], *padded]) > MOST_PADDED:
         call.refuse("x", f"{list(x)}, padded {padding}", f"up to {MOST_PADDED} elements")
-    outputs = tuple((size - span) // stride + 1
-                    for size, span, stride in zip(padded, spans, strides, strict=True))
+    outputs = tuple(
+        (size - span) // stride + 1
+        for size, span, stride in zip(padded, spans, strides, strict=True)
+    )
     if min(outputs) < 1:
-        call.refuse("x and weight", f"{list(x)} and {list(weight)}, padded {padding}",
-                    "a kernel that fits into x")
+        call.refuse(
+            "x and weight",
+            f"{list(x)} and {list(weight)}, padded {padding}",
+            "a kernel that fits into x",
+        )
     return Geometry(strides, dilations, pads, outputs, groups)
 
 
@@ -327,7 +375,10 @@ def _infer(call: Call) -> Results:
     call.same_type("x", "weight", *["bias"] * call.has("bias"))
     dtype, shape, outputs = call.dtype("x"), geometry(call), call["weight"].shape[0]
     if call.has("bias") and call["bias"].shape not in (
-            (outputs,), (1, outputs), (1, outputs, *(1,) * len(shape.pads))):
+        (outputs,),
+        (1, outputs),
+        (1, outputs, *(1,) * len(shape.pads)),
+    ):
         call.refuse("bias", list(call["bias"].shape), f"[{outputs}]")
     return [(dtype, (call["x"].shape[0], outputs, *shape.outputs))]
 
@@ -340,12 +391,20 @@ def _compute(call: Call, arrays: dict[str, Any]) -> Any:
     matrices = weight.reshape(groups, outputs // groups, *weight.shape[1:])
     out = np.zeros((n, groups, outputs // groups, int(np.prod(shape.outputs))), x.dtype)
     for tap in np.ndindex(*weight.shape[2:]):
-        window = tuple(slice(at * dilation, at * dilation + (count - 1) * stride + 1, stride) for at, dilation, count,
-                       stride in zip(tap, shape.dilations, shape.outputs, shape.strides, strict=True))
+        window = tuple(
+            slice(at * dilation, at * dilation + (count - 1) * stride + 1, stride)
+            for at, dilation, count, stride in zip(
+                tap, shape.dilations, shape.outputs, shape.strides, strict=True
+            )
+        )
         seen = padded[(slice(None), slice(None), *window)].reshape(n, groups, weight.shape[1], -1)
         out += matrices[(slice(None), slice(None), slice(None), *tap)] @ seen
     whole = out.reshape(n, outputs, *shape.outputs)
-    return whole + arrays["bias"].reshape(1, outputs, *(1,) * len(shape.pads)) if "bias" in arrays else whole
+    return (
+        whole + arrays["bias"].reshape(1, outputs, *(1,) * len(shape.pads))
+        if "bias" in arrays
+        else whole
+    )
 
 
 # The others
@@ -364,18 +423,45 @@ def softmax(x: np.ndarray, axis: int) -> np.ndarray:
 
 
 UNARY: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "exp": np.exp, "exp2": np.exp2, "log": np.log, "sqrt": np.sqrt, "rsqrt": lambda x: 1 / np.sqrt(x),
-    "inverse": lambda x: 1 / x, "tanh": np.tanh, "sigmoid": sigmoid, "silu": lambda x: x * sigmoid(x),
-    "relu": lambda x: np.maximum(x, 0), "sin": np.sin, "cos": np.cos,
-    "identity": lambda x: x, "abs": np.abs, "square": np.square, "sign": np.sign}
+    "exp": np.exp,
+    "exp2": np.exp2,
+    "log": np.log,
+    "sqrt": np.sqrt,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "inverse": lambda x: 1 / x,
+    "tanh": np.tanh,
+    "sigmoid": sigmoid,
+    "silu": lambda x: x * sigmoid(x),
+    "relu": lambda x: np.maximum(x, 0),
+    "sin": np.sin,
+    "cos": np.cos,
+    "identity": lambda x: x,
+    "abs": np.abs,
+    "square": np.square,
+    "sign": np.sign,
+}
 ANY_NUMBER = ("abs", "square", "sign")  # the others take floats; identity takes everything
 BINARY: dict[str, Callable[[Any, Any], Any]] = {
-    "add": np.add, "sub": np.subtract, "mul": np.multiply, "real_div": np.divide, "pow": np.power,
-    "maximum": np.maximum, "minimum": np.minimum}
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "real_div": np.divide,
+    "pow": np.power,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+}
 REDUCE: dict[str, Callable[..., Any]] = {
-    "reduce_sum": np.sum, "reduce_max": np.max, "reduce_min": np.min, "reduce_mean": np.mean,
-    "reduce_sum_square": lambda x, axis, keepdims: np.sum(np.square(x), axis, keepdims=keepdims)}
-EPSILON = {"log": 1e-45, "rsqrt": 1e-12, "inverse": 1e-4}  # what these add to x where nothing is said
+    "reduce_sum": np.sum,
+    "reduce_max": np.max,
+    "reduce_min": np.min,
+    "reduce_mean": np.mean,
+    "reduce_sum_square": lambda x, axis, keepdims: np.sum(np.square(x), axis, keepdims=keepdims),
+}
+EPSILON = {
+    "log": 1e-45,
+    "rsqrt": 1e-12,
+    "inverse": 1e-4,
+}  # what these add to x where nothing is said
 
 
 def _unary(call: Call) -> Results:
@@ -402,8 +488,11 @@ def _binary(call: Call) -> Results:
     shapes = call["x"].shape, call["y"].shape
     shape = broadcast(*shapes)
     if shape is None:
-        call.refuse("x and y", f"{list(shapes[0])}, {list(shapes[1])}",
-                    "shapes that broadcast: sizes alike or 1, from the last axis on")
+        call.refuse(
+            "x and y",
+            f"{list(shapes[0])}, {list(shapes[1])}",
+            "shapes that broadcast: sizes alike or 1, from the last axis on",
+        )
     return [(dtype, shape)]
 
 
@@ -417,8 +506,16 @@ def _reduce(call: Call) -> Results:
     shape = call["x"].shape
     if any(shape[axis] == 0 for axis in axes):
         call.refuse("x", list(shape), "one element or more along the axes")
-    return [(call.dtype("x"), tuple(1 if axis in axes else size for axis, size in enumerate(shape)
-                                          if keep or axis not in axes))]
+    return [
+        (
+            call.dtype("x"),
+            tuple(
+                1 if axis in axes else size
+                for axis, size in enumerate(shape)
+                if keep or axis not in axes
+            ),
+        )
+    ]
 
 
 def _reduce_values(call: Call, x: Arrays) -> Any:
@@ -447,7 +544,11 @@ def _reshaped(call: Call) -> Shape:
         if rest and math.prod(have) % rest == 0:
             wanted[wanted.index(-1)] = math.prod(have) // rest
     if min(wanted, default=1) < 0 or math.prod(wanted) != math.prod(have):
-        call.refuse("shape", list(call.wholes("shape")), f"a shape of the {math.prod(have)} elements of {list(have)}")
+        call.refuse(
+            "shape",
+            list(call.wholes("shape")),
+            f"a shape of the {math.prod(have)} elements of {list(have)}",
+        )
     return tuple(wanted)
 
 
@@ -466,8 +567,11 @@ def _slices(call: Call) -> tuple[slice, ...]:
     for axis, (have, start, length) in enumerate(zip(shape, begin, size, strict=True)):
         stop = have if length == -1 else start + length
         if not 0 <= start <= stop <= have:
-            call.refuse(f"begin and size of axis {axis}", f"{start} and {stop - start}",
-                        f"a part of the {have} of {list(shape)}")
+            call.refuse(
+                f"begin and size of axis {axis}",
+                f"{start} and {stop - start}",
+                f"a part of the {have} of {list(shape)}",
+            )
         out.append(slice(start, stop))
     return tuple(out)
 
@@ -480,12 +584,18 @@ def _concat(call: Call) -> Results:
     first = values[0]
     axis = call.axis("axis", len(first.shape))
     after = axis if call.flag("interleave", False) else axis + 1
-    alike = {(value.dtype, len(value.shape), value.shape[:axis] + value.shape[after:]) for value in values}
+    alike = {
+        (value.dtype, len(value.shape), value.shape[:axis] + value.shape[after:])
+        for value in values
+    }
     if len(alike) > 1:
-        call.refuse("values", ", ".join(str(value.type) for value in values),
-                    f"tensors that differ along axis {axis} only, interleaved ones not at all")
+        call.refuse(
+            "values",
+            ", ".join(str(value.type) for value in values),
+            f"tensors that differ along axis {axis} only, interleaved ones not at all",
+        )
     whole = sum(value.shape[axis] for value in values)
-    return [(first.dtype, (*first.shape[:axis], whole, *first.shape[axis + 1:]))]
+    return [(first.dtype, (*first.shape[:axis], whole, *first.shape[axis + 1 :]))]
 
 
 def _concat_values(call: Call, x: Arrays) -> Any:
@@ -493,7 +603,7 @@ def _concat_values(call: Call, x: Arrays) -> Any:
     if not call.flag("interleave", False):
         return np.concatenate(x["values"], axis)
     stacked = np.stack(x["values"], axis + 1)
-    return stacked.reshape(*stacked.shape[:axis], -1, *stacked.shape[axis + 2:])
+    return stacked.reshape(*stacked.shape[:axis], -1, *stacked.shape[axis + 2 :])
 
 
 def _parts(call: Call) -> tuple[int, tuple[int, ...]]:
@@ -513,7 +623,7 @@ def _parts(call: Call) -> tuple[int, tuple[int, ...]]:
 
 def _split(call: Call) -> Results:
     (axis, sizes), shape = _parts(call), call["x"].shape
-    return [(call["x"].dtype, (*shape[:axis], size, *shape[axis + 1:])) for size in sizes]
+    return [(call["x"].dtype, (*shape[:axis], size, *shape[axis + 1 :])) for size in sizes]
 
 
 def _split_values(call: Call, x: Arrays) -> Any:
@@ -554,17 +664,27 @@ def _matmul(call: Call) -> Results:
     dtype = call.same_type("x", "y")
     x, y = _turned(call, "x", "transpose_x"), _turned(call, "y", "transpose_y")
     if x[-1] != y[-2]:
-        call.refuse("x and y", f"{list(call['x'].shape)} and {list(call['y'].shape)}, that is {x[-1]} columns times "
-                               f"{y[-2]} rows", "as many columns as rows, after transpose_x and transpose_y")
+        call.refuse(
+            "x and y",
+            f"{list(call['x'].shape)} and {list(call['y'].shape)}, that is {x[-1]} columns times "
+            f"{y[-2]} rows",
+            "as many columns as rows, after transpose_x and transpose_y",
+        )
     batch = broadcast(x[:-2], y[:-2])
     if batch is None:
-        call.refuse("x and y", f"{list(call['x'].shape)} and {list(call['y'].shape)}",
-                    "axes before the last two that broadcast")
+        call.refuse(
+            "x and y",
+            f"{list(call['x'].shape)} and {list(call['y'].shape)}",
+            "axes before the last two that broadcast",
+        )
     return [(dtype, (*batch, x[-2], y[-1]))]
 
 
 def _matmul_values(call: Call, x: Arrays) -> Any:
-    left, right = (np.swapaxes(x[name], -1, -2) if call.flag(f"transpose_{name}", False) else x[name] for name in "xy")
+    left, right = (
+        np.swapaxes(x[name], -1, -2) if call.flag(f"transpose_{name}", False) else x[name]
+        for name in "xy"
+    )
     return left @ right
 
 
@@ -583,9 +703,17 @@ def _attention(call: Call) -> Results:
     call.same_type("query", "key", "value")
     dtype = call.dtype("query", "f")
     q, k, v = (call[name].shape for name in ("query", "key", "value"))
-    if min(len(q), len(k), len(v)) < 3 or q[-1] != k[-1] or k[-2] != v[-2] or not q[:-2] == k[:-2] == v[:-2]:
-        call.refuse("query, key and value", f"{list(q)}, {list(k)} and {list(v)}",
-                    "(..., L, E), (..., S, E) and (..., S, V)")
+    if (
+        min(len(q), len(k), len(v)) < 3
+        or q[-1] != k[-1]
+        or k[-2] != v[-2]
+        or not q[:-2] == k[:-2] == v[:-2]
+    ):
+        call.refuse(
+            "query, key and value",
+            f"{list(q)}, {list(k)} and {list(v)}",
+            "(..., L, E), (..., S, E) and (..., S, V)",
+        )
     if call.has("attn_mask"):
         call.fits("attn_mask", (*q[:-1], k[-2]))
     return [(dtype, (*q[:-1], v[-1]))]
@@ -602,29 +730,40 @@ def _attention_values(call: Call, x: Arrays) -> Any:
 
 def _moved(shape: Callable[[Call], Shape], values: Compute | None = None) -> Rule:
     """A rule for the elements of x in another shape, in the same order or by ``values``."""
-    return Rule(lambda call: [(call["x"].dtype, shape(call))],
-                values or (lambda call, x: x["x"].reshape(shape(call))))
+    return Rule(
+        lambda call: [(call["x"].dtype, shape(call))],
+        values or (lambda call, x: x["x"].reshape(shape(call))),
+    )
 
 
 OPERATIONS: dict[str, Rule] = {
     **dict.fromkeys(UNARY, Rule(_unary, _unary_values)),
-    **dict.fromkeys(BINARY, Rule(_binary, lambda call, x: BINARY[call.operation.op](x["x"], x["y"]))),
+    **dict.fromkeys(
+        BINARY, Rule(_binary, lambda call, x: BINARY[call.operation.op](x["x"], x["y"]))
+    ),
     **dict.fromkeys(REDUCE, Rule(_reduce, _reduce_values)),
     "softmax": Rule(_softmax, _softmax_values),
     "reshape": _moved(_reshaped),
     "expand_dims": _moved(_expanded),
     "squeeze": _moved(_squeezed),
-    "transpose": _moved(lambda call: tuple(call["x"].shape[axis] for axis in _permuted(call)),
-                        lambda call, x: x["x"].transpose(_permuted(call))),
-    "slice_by_size": _moved(lambda call: tuple(part.stop - part.start for part in _slices(call)),
-                            lambda call, x: x["x"][_slices(call)]),
+    "transpose": _moved(
+        lambda call: tuple(call["x"].shape[axis] for axis in _permuted(call)),
+        lambda call, x: x["x"].transpose(_permuted(call)),
+    ),
+    "slice_by_size": _moved(
+        lambda call: tuple(part.stop - part.start for part in _slices(call)),
+        lambda call, x: x["x"][_slices(call)],
+    ),
     "concat": Rule(_concat, _concat_values),
     "split": Rule(_split, _split_values),
     "cast": Rule(_cast, lambda call, x: x["x"]),
     "matmul": Rule(_matmul, _matmul_values),
-    "linear": Rule(_linear, lambda call, x: x["x"] @ x["weight"].T + x.get("bias", x["x"].dtype.type(0))),
+    "linear": Rule(
+        _linear, lambda call, x: x["x"] @ x["weight"].T + x.get("bias", x["x"].dtype.type(0))
+    ),
     "scaled_dot_product_attention": Rule(_attention, _attention_values),
     "conv": Rule(_infer, _compute),
     "constexpr_affine_dequantize": Rule(_affine, _affine_values),
     "constexpr_blockwise_shift_scale": Rule(_blockwise, _blockwise_values),
-    "constexpr_lut_to_dense": Rule(_looked_up, _looked_up_values)}
+    "constexpr_lut_to_dense": Rule(_looked_up, _looked_up_values),
+}

@@ -11,13 +11,25 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from npulab.npus.ane.training.mil.values import DTYPES, Compound, File, Function, Group, Operation, Program, Type, Value
+from npulab.npus.ane.training.mil.values import (
+    DTYPES,
+    Compound,
+    File,
+    Function,
+    Group,
+    Operation,
+    Program,
+    Type,
+    Value,
+)
 from npulab.npus.kit import refuse_if
 
-MOST_TOKENS = 2 ** 19
-MOST_TEXT, MOST_ELEMENTS, MOST_DEPTH = 2 ** 23, 2 ** 19, 16
-FLAT = re.compile(r"\[([0-9a-fA-FxXpPeEinftrusl.+\-, \t\r\n]*)\]")  # a list of numbers or bools, taken as one token
-MOST_NUMBER, MOST_STRING = 64, 2 ** 16  # letters
+MOST_TOKENS = 2**19
+MOST_TEXT, MOST_ELEMENTS, MOST_DEPTH = 2**23, 2**19, 16
+FLAT = re.compile(
+    r"\[([0-9a-fA-FxXpPeEinftrusl.+\-, \t\r\n]*)\]"
+)  # a list of numbers or bools, taken as one token
+MOST_NUMBER, MOST_STRING = 64, 2**16  # letters
 ESCAPES = {"\\": "\\", '"': '"', "n": "\n", "t": "\t", "r": "\r"}
 ESCAPED = {letter: f"\\{code}" for code, letter in ESCAPES.items()}
 SMALLEST, LARGEST = 1e-8, 1e16  # numbers between them are written without an exponent
@@ -25,8 +37,11 @@ BOOLS = ("true", "false")
 CLOSING = {"(": ")", "[": "]", "{": "}"}
 VERSION = re.compile("[0-9.]*")
 NUMBER = r"[+-]?(?:0[xX][0-9a-fA-F]+(?:\.[0-9a-fA-F]*)?(?:[pP][+-]?\d+)?|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|inf|nan)"
-TOKEN = re.compile(rf'(?P<name>(?!inf\b|nan\b)[A-Za-z_][A-Za-z0-9_]*)|(?P<number>{NUMBER}(?![\w.]))|(?P<arrow>->)'
-                   r'|(?P<mark>[\[\](){}<>=,;?])|(?P<string>"(?:[^"\\\n]++|\\.)*+")', re.ASCII)
+TOKEN = re.compile(
+    rf"(?P<name>(?!inf\b|nan\b)[A-Za-z_][A-Za-z0-9_]*)|(?P<number>{NUMBER}(?![\w.]))|(?P<arrow>->)"
+    r'|(?P<mark>[\[\](){}<>=,;?])|(?P<string>"(?:[^"\\\n]++|\\.)*+")',
+    re.ASCII,
+)
 BLANK = re.compile(r"(?:[ \t\r\n]++|//[^\n]*+)*+")  # possessive: nothing is kept to go back to
 
 
@@ -35,9 +50,9 @@ def read(text: str) -> Program:
     to judge.
 
     Constants may be written flat or in nested brackets, floats in decimal or hexadecimal; comments
-    start with ``//``. Raises ValueError with line and column for text that is not MIL, blocks inside
-    of operations, texts of more than 8 MiB, 524,288 tokens or as many elements of constants, and
-    brackets more than 16 deep.
+    start with ``//``. Raises ValueError with line and column for text that is not MIL, blocks
+    inside of operations, texts of more than 8 MiB, 524,288 tokens or as many elements of constants,
+    and brackets more than 16 deep.
 
     >>> read("program(1.0) { func main<ios16>(tensor<fp16, [1, 2]> x) { } -> (x); }")["main"].inputs
     (('x', Type(dtype='fp16', shape=(1, 2), plain=False)),)
@@ -66,7 +81,7 @@ class _Reader:
             self.kind, self.token, self.end = token.lastgroup or "", token.group(), token.end()
         else:
             self.kind = "end" if self.at == len(self.text) else "other"
-            self.token, self.end = self.text[self.at:self.at + 1], self.at
+            self.token, self.end = self.text[self.at : self.at + 1], self.at
         self.tokens += 1
         if self.tokens > MOST_TOKENS:
             self.fail(f"more than {MOST_TOKENS} tokens", "a shorter program")
@@ -80,7 +95,7 @@ class _Reader:
         """The letter that the next token starts with."""
         blank = BLANK.match(self.text, self.end)
         at = blank.end() if blank else self.end
-        return self.text[at:at + 1]
+        return self.text[at : at + 1]
 
     def here(self) -> int:
         """The line of the token."""
@@ -164,7 +179,9 @@ class _Reader:
         self.take("->", "(")
         outputs = self.many(lambda: self.name("the name of an output"), ")")
         self.take(";")
-        return self.made(Function, start, inputs, operations, outputs, name, target, attributes, line)
+        return self.made(
+            Function, start, inputs, operations, outputs, name, target, attributes, line
+        )
 
     def input(self) -> tuple[str, Type | Compound]:
         kind = self.type()
@@ -194,8 +211,9 @@ class _Reader:
         return self.name("the name of an output"), kind
 
     def argument(self) -> tuple[str, Any]:
-        return self.pair("an argument", lambda: self.many(self.operand, ")") if self.has("(")
-                         else self.operand())
+        return self.pair(
+            "an argument", lambda: self.many(self.operand, ")") if self.has("(") else self.operand()
+        )
 
     def operand(self) -> str | Value:
         """A name or a constant."""
@@ -204,7 +222,9 @@ class _Reader:
         return self.value()
 
     def attributes(self) -> tuple[tuple[str, Value], ...]:
-        return self.many(lambda: self.pair("an attribute", self.value), "]") if self.has("[") else ()
+        return (
+            self.many(lambda: self.pair("an attribute", self.value), "]") if self.has("[") else ()
+        )
 
     def pair(self, what: str, value: Callable[[], Any]) -> tuple[str, Any]:
         name = self.name(f"the name of {what}")
@@ -228,7 +248,11 @@ class _Reader:
             self.take("<")
             return self.made(Compound, start, name, self.many(lambda: self.type(depth + 1), ">"))
         if name not in DTYPES:
-            self.fail(repr(name[:40]), f"a type: tensor, {', '.join(Compound.KINDS)}, {', '.join(DTYPES)}", start)
+            self.fail(
+                repr(name[:40]),
+                f"a type: tensor, {', '.join(Compound.KINDS)}, {', '.join(DTYPES)}",
+                start,
+            )
         return Type(name, plain=True)
 
     def size(self) -> int | None:
@@ -237,7 +261,7 @@ class _Reader:
         if self.kind != "number":
             self.refuse("a number")
         start, size = self.at, self.scalar()
-        if not isinstance(size, int) or not 0 <= size < 2 ** 31:
+        if not isinstance(size, int) or not 0 <= size < 2**31:
             self.fail(str(size), "a size, 0 to 2**31 - 1, or ?", start)
         return size
 
@@ -273,7 +297,11 @@ class _Reader:
         self.take(name, "=")
         at, value = self.at, self.value()
         kind = value.type
-        if not isinstance(kind, Type) or kind.dtype != dtype or isinstance(value.data, File | tuple):
+        if (
+            not isinstance(kind, Type)
+            or kind.dtype != dtype
+            or isinstance(value.data, File | tuple)
+        ):
             self.fail(f"{name} of {kind}", dtype, at)
         return value.data, kind.plain
 
@@ -293,7 +321,11 @@ class _Reader:
         if self.token == "[" and self.kind == "mark":
             rows = self.many(lambda: self.listed(shape[1:], depth + 1), "]")
             if not shape or len(rows) != shape[0] or len({len(row) for row in rows}) > 1:
-                self.fail(f"{len(rows)} rows", f"rows alike, as many as the shape says ({list(shape)})", start)
+                self.fail(
+                    f"{len(rows)} rows",
+                    f"rows alike, as many as the shape says ({list(shape)})",
+                    start,
+                )
             return tuple(element for row in rows for element in row)
         items = self.many(lambda: self.literal(depth + 1), "]")
         self.counted_elements(len(items), start)
@@ -306,7 +338,11 @@ class _Reader:
     def counted_elements(self, count: int, at: int) -> None:
         self.elements += count
         if self.elements > MOST_ELEMENTS:
-            self.fail(f"more than {MOST_ELEMENTS} elements of constants", "larger ones in a weight file", at)
+            self.fail(
+                f"more than {MOST_ELEMENTS} elements of constants",
+                "larger ones in a weight file",
+                at,
+            )
 
     def literal(self, depth: int) -> Any:
         self.not_too_deep("brackets", depth)
@@ -350,7 +386,7 @@ class _Reader:
             self.fail(f"a string of {len(raw)} letters", f"up to {MOST_STRING}")
         wrong = [letter for letter in re.findall(r"\\(.)", raw) if letter not in ESCAPES]
         if wrong:
-            self.fail(repr("\\" + wrong[0]), "one of the escapes \\\\ \\\" \\n \\t \\r", start)
+            self.fail(repr("\\" + wrong[0]), 'one of the escapes \\\\ \\" \\n \\t \\r', start)
         self.step()
         return re.sub(r"\\(.)", lambda found: ESCAPES[found.group(1)], raw)
 
@@ -381,10 +417,14 @@ def write(program: Program) -> str:
 
 def _function(function: Function) -> str:
     inputs = ", ".join(f"{kind} {name}" for name, kind in function.inputs)
-    attributes = f" [{_attributes(function.attributes, ' = ', ', ')}]" if function.attributes else ""
+    attributes = (
+        f" [{_attributes(function.attributes, ' = ', ', ')}]" if function.attributes else ""
+    )
     lines = "".join(f"        {_operation(operation)};\n" for operation in function.operations)
-    return (f"    func {function.name}<{function.target}>({inputs}){attributes} {{\n{lines}"
-            f"    }} -> ({', '.join(function.outputs)});\n")
+    return (
+        f"    func {function.name}<{function.target}>({inputs}){attributes} {{\n{lines}"
+        f"    }} -> ({', '.join(function.outputs)});\n"
+    )
 
 
 def _operation(operation: Operation) -> str:
@@ -408,14 +448,22 @@ def _value(value: Value, comma: str) -> str:
     if value.type is None:
         return _literal(value.data, comma)
     if isinstance(value.data, File):
-        string, number = (Type(dtype, plain=value.data.plain).spelled() for dtype in ("string", "uint64"))
+        string, number = (
+            Type(dtype, plain=value.data.plain).spelled() for dtype in ("string", "uint64")
+        )
         equals = "=" if comma == "," else " = "
-        return (f"{value.type.spelled(comma)}(BLOBFILE(path{equals}{string}({_literal(value.data.path, comma)}), "
-                f"offset{equals}{number}({value.data.offset})))")
+        return (
+            f"{value.type.spelled(comma)}(BLOBFILE(path{equals}{string}({_literal(value.data.path, comma)}), "
+            f"offset{equals}{number}({value.data.offset})))"
+        )
     if not isinstance(value.type, Type):
         return f"{value.type}({', '.join(_literal(one, ', ') for one in value.data)})"
     several = isinstance(value.data, tuple)
-    data = f"[{comma.join(_literal(one, comma) for one in value.data)}]" if several else _literal(value.data, comma)
+    data = (
+        f"[{comma.join(_literal(one, comma) for one in value.data)}]"
+        if several
+        else _literal(value.data, comma)
+    )
     return f"{value.type.spelled(comma)}({data})"
 
 

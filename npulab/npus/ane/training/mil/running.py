@@ -10,10 +10,18 @@ import numpy as np
 
 from npulab.npus.ane.training import blobs as weight_files
 from npulab.npus.ane.training.mil.operations import OPERATIONS, Call, Known, known, numpy_type
-from npulab.npus.ane.training.mil.values import DTYPES, File, Function, Operation, Program, Type, Value
+from npulab.npus.ane.training.mil.values import (
+    DTYPES,
+    File,
+    Function,
+    Operation,
+    Program,
+    Type,
+    Value,
+)
 from npulab.npus.kit import refuse_if
 
-MOST_SIZE = 2 ** 26  # elements of a tensor
+MOST_SIZE = 2**26  # elements of a tensor
 NO_ARGUMENTS = ("name", "val")
 WORDS = ("dtype", "pad_type")  # arguments that are strings
 
@@ -39,8 +47,11 @@ def check(program: Program) -> list[str]:
         for name in function.outputs:
             if name not in scope:
                 line = f"line {function.line}, " if function.line else ""
-                raise ValueError(f"mil: {line}function {function.name}: output: got {name!r}, allowed is a name from "
-                                 "above")
+                raise ValueError(
+                    f"mil: {line}function {function.name}: output: got {name!r}, allowed is a name "
+                    "from "
+                    "above"
+                )
     return sorted(set(missing))
 
 
@@ -49,9 +60,15 @@ def _declared(function: Function) -> dict[str, Known]:
     scope: dict[str, Known] = {}
     for name, kind in function.inputs:
         if name in scope:
-            raise ValueError(f"mil: function {function.name}: input: got {name!r} twice, allowed is each name once")
+            raise ValueError(
+                f"mil: function {function.name}: input: got {name!r} twice, allowed is each name "
+                "once"
+            )
         if not isinstance(kind, Type):
-            raise ValueError(f"mil: function {function.name}: input {name}: got {kind}, allowed is a tensor or number")
+            raise ValueError(
+                f"mil: function {function.name}: input {name}: got {kind}, allowed is a tensor or "
+                "number"
+            )
         scope[name] = Known(kind)
     return scope
 
@@ -74,10 +91,15 @@ def judged(operation: Operation, scope: dict[str, Known]) -> tuple[Call, dict[st
 
 
 def _inferred(call: Call) -> dict[str, Known]:
-    """The outputs of an operation that is understood, where the sizes of its arguments are known."""
+    """The outputs of an operation that is understood, where the sizes of its arguments are
+    known.
+    """
     rule, declared = OPERATIONS.get(call.operation.op), call.operation.outputs
-    operands = [(name, operand) for name, given in call.given.items()
-                for operand in ([given] if isinstance(given, Known) else given)]
+    operands = [
+        (name, operand)
+        for name, given in call.given.items()
+        for operand in ([given] if isinstance(given, Known) else given)
+    ]
     for name, operand in operands if rule else ():
         if operand.dtype == "string" and name not in WORDS:
             call.refuse(name, "a string", "a tensor or number")
@@ -101,15 +123,20 @@ def resolved(operation: Operation, scope: dict[str, Known]) -> Call:
     for name, argument in operation.arguments:
         if name in given:
             Call(operation, {}).refuse(f"argument {name}", "it twice", "each argument once")
-        given[name] = (_operand(operation, name, argument, scope) if not isinstance(argument, tuple)
-                       else tuple(_operand(operation, name, item, scope) for item in argument))
+        given[name] = (
+            _operand(operation, name, argument, scope)
+            if not isinstance(argument, tuple)
+            else tuple(_operand(operation, name, item, scope) for item in argument)
+        )
     for name, value in operation.attributes:
         if name not in NO_ARGUMENTS and operation.op != "const":
             given.setdefault(name, _operand(operation, name, value, scope))
     return Call(operation, given)
 
 
-def _operand(operation: Operation, name: str, argument: str | Value, scope: dict[str, Known]) -> Known:
+def _operand(
+    operation: Operation, name: str, argument: str | Value, scope: dict[str, Known]
+) -> Known:
     if isinstance(argument, str):
         if argument not in scope:
             Call(operation, {}).refuse(f"argument {name}", repr(argument), "a name from above")
@@ -117,7 +144,9 @@ def _operand(operation: Operation, name: str, argument: str | Value, scope: dict
     try:
         return known(argument)
     except ValueError as error:
-        raise ValueError(f"mil: {operation}: argument {name}: {str(error).removeprefix('mil: ')}") from None
+        raise ValueError(
+            f"mil: {operation}: argument {name}: {str(error).removeprefix('mil: ')}"
+        ) from None
 
 
 def _const(call: Call) -> dict[str, Known]:
@@ -126,7 +155,11 @@ def _const(call: Call) -> dict[str, Known]:
         call.refuse("outputs", len(call.operation.outputs), "1")
     name, kind = call.operation.outputs[0]
     if value is None or not isinstance(value.type, Type):
-        call.refuse("val", "nothing" if value is None else str(value.type), "one constant of a tensor or plain type")
+        call.refuse(
+            "val",
+            "nothing" if value is None else str(value.type),
+            "one constant of a tensor or plain type",
+        )
     if (value.type.dtype, value.type.shape) != (kind.dtype, kind.shape):
         call.refuse(f"type of {name}", str(kind), str(value.type))
     return {name: known(value)}
@@ -135,8 +168,15 @@ def _const(call: Call) -> dict[str, Known]:
 Blobs = bytes | Mapping[str, bytes] | None
 
 
-def run(program: Program, inputs: Mapping[str, Any], blobs: Blobs = None, *, float64: bool = False,
-        function: str = "main", trace: bool = False) -> dict[str, np.ndarray]:
+def run(
+    program: Program,
+    inputs: Mapping[str, Any],
+    blobs: Blobs = None,
+    *,
+    float64: bool = False,
+    function: str = "main",
+    trace: bool = False,
+) -> dict[str, np.ndarray]:
     """The outputs of a function by name, from its inputs by name.
 
     ``blobs`` are the bytes of the weight file, or of each by its path in the program.  Every
@@ -155,25 +195,40 @@ def run(program: Program, inputs: Mapping[str, Any], blobs: Blobs = None, *, flo
     main = program[function]
     scope = _declared(main)
     values = _inputs(main, scope, inputs, float64)
-    scope = {name: Known(Type(argument.dtype, values[name].shape)) for name, argument in scope.items()}
+    scope = {
+        name: Known(Type(argument.dtype, values[name].shape)) for name, argument in scope.items()
+    }
     with np.errstate(all="ignore"):
         for operation in main.operations:
             call, results = judged(operation, scope)
             scope.update(results)
-            arrays = [_constant(call, operation.value, blobs, float64)] if operation.op == "const" else \
-                _computed(call, values, blobs, float64)
+            arrays = (
+                [_constant(call, operation.value, blobs, float64)]
+                if operation.op == "const"
+                else _computed(call, values, blobs, float64)
+            )
             for (name, result), array in zip(results.items(), arrays, strict=True):
                 values[name] = _rounded(array, result.type.dtype, float64)
     for name in main.outputs:
         if name not in values:
-            raise ValueError(f"mil: function {main.name}: output: got {name!r}, allowed is a name from above")
-    return {name: array for name, array in values.items() if isinstance(array, np.ndarray)
-            and (trace or name in main.outputs)}
+            raise ValueError(
+                f"mil: function {main.name}: output: got {name!r}, allowed is a name from above"
+            )
+    return {
+        name: array
+        for name, array in values.items()
+        if isinstance(array, np.ndarray) and (trace or name in main.outputs)
+    }
 
 
-def _inputs(function: Function, scope: Mapping[str, Known], inputs: Mapping[str, Any], float64: bool) -> dict[str, Any]:
+def _inputs(
+    function: Function, scope: Mapping[str, Known], inputs: Mapping[str, Any], float64: bool
+) -> dict[str, Any]:
     if set(inputs) != set(scope):
-        raise LookupError(f"inputs: got {', '.join(sorted(inputs)) or 'none'}, allowed is {', '.join(scope) or 'none'}")
+        raise LookupError(
+            f"inputs: got {', '.join(sorted(inputs)) or 'none'}, allowed is "
+            f"{', '.join(scope) or 'none'}"
+        )
     out = {}
     for name, (kind, *_) in scope.items():
         array = np.asarray(inputs[name])
@@ -186,16 +241,21 @@ def _inputs(function: Function, scope: Mapping[str, Known], inputs: Mapping[str,
 
 def _computed(call: Call, values: Mapping[str, Any], blobs: Blobs, float64: bool) -> list[Any]:
     if call.operation.op not in OPERATIONS:
-        raise LookupError(f"mil: {call.operation}: got an operation that is not understood, allowed is one of const, "
-                          f"{', '.join(sorted(OPERATIONS))}")
+        raise LookupError(
+            f"mil: {call.operation}: got an operation that is not understood, allowed is one of "
+            "const, "
+            f"{', '.join(sorted(OPERATIONS))}"
+        )
 
     def array(operand: Known) -> Any:
         if isinstance(operand.source, str):
             return _wide(values[operand.source])
         return _wide(_constant(call, operand.source, blobs, float64))
 
-    arrays = {name: array(operand) if isinstance(operand, Known) else [array(each) for each in operand]
-              for name, operand in call.given.items()}
+    arrays = {
+        name: array(operand) if isinstance(operand, Known) else [array(each) for each in operand]
+        for name, operand in call.given.items()
+    }
     results = OPERATIONS[call.operation.op].compute(call, arrays)
     return results if isinstance(results, list) else [results]
 
@@ -219,14 +279,20 @@ def _sizes(kind: Type) -> list[int]:
 def _weights(operation: Operation, file: File, kind: Type, blobs: Blobs) -> np.ndarray:
     data = blobs.get(file.path) if isinstance(blobs, Mapping) else blobs
     if data is None:
-        raise LookupError(f"mil: {operation}: BLOBFILE: got {file.path!r}, allowed is a file that is given"
-                          f"{': ' + ', '.join(blobs) if isinstance(blobs, Mapping) and blobs else ''}")
+        raise LookupError(
+            f"mil: {operation}: BLOBFILE: got {file.path!r}, allowed is a file that is given"
+            f"{': ' + ', '.join(blobs) if isinstance(blobs, Mapping) and blobs else ''}"
+        )
     try:
         record, _ = weight_files.record_at(data, file.offset)
         letter, bits = DTYPES[kind.dtype]
         # integers under the dtype of fp16 are what the benchmarks of int8 and int4 write
-        refuse_if(record.dtype not in (kind.dtype, "fp16" if letter in "iu" and bits <= 8 else ""),
-                  f"weights: record at byte {file.offset}, dtype", record.dtype, f"is {kind.dtype}")
+        refuse_if(
+            record.dtype not in (kind.dtype, "fp16" if letter in "iu" and bits <= 8 else ""),
+            f"weights: record at byte {file.offset}, dtype",
+            record.dtype,
+            f"is {kind.dtype}",
+        )
         return record.values(_sizes(kind), "" if record.dtype == kind.dtype else kind.dtype)
     except (ValueError, LookupError) as error:
         raise ValueError(f"mil: {operation}: BLOBFILE of {kind}: {error.args[0]}") from None
@@ -234,7 +300,11 @@ def _weights(operation: Operation, file: File, kind: Type, blobs: Blobs) -> np.n
 
 def _wide(array: Any) -> Any:
     """Floats as float64."""
-    return array.astype(np.float64) if isinstance(array, np.ndarray) and array.dtype.kind == "f" else array
+    return (
+        array.astype(np.float64)
+        if isinstance(array, np.ndarray) and array.dtype.kind == "f"
+        else array
+    )
 
 
 def _rounded(array: Any, dtype: str, float64: bool) -> Any:

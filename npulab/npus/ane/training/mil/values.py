@@ -14,8 +14,11 @@ from npulab.npus.kit import one_of, read_table, refuse_if
 
 NAME = re.compile(r"(?!(?:true|false|inf|nan)\Z)[A-Za-z_][A-Za-z0-9_]*")
 # letter of the kind (float, signed, unsigned, bool, string) and bits
-DTYPES = {row["name"]: (row["kind"], int(row["bits"]))
-          for row in read_table(Path(__file__).parents[1] / "types.csv") if row["kind"]}
+DTYPES = {
+    row["name"]: (row["kind"], int(row["bits"]))
+    for row in read_table(Path(__file__).parents[1] / "types.csv")
+    if row["kind"]
+}
 TARGET = "ios18"
 MOST_AXES = 32
 
@@ -39,12 +42,20 @@ class Type:
     def __post_init__(self) -> None:
         one_of("dtype", self.dtype, DTYPES)
         sizes = tuple(int(size) if isinstance(size, np.integer) else size for size in self.shape)
-        if any(size is not None and (not isinstance(size, int) or isinstance(size, bool)) for size in sizes):
-            raise ValueError(f"shape: got {sizes}, allowed are whole numbers, and None for a size that is not known")
+        if any(
+            size is not None and (not isinstance(size, int) or isinstance(size, bool))
+            for size in sizes
+        ):
+            raise ValueError(
+                f"shape: got {sizes}, allowed are whole numbers, and None for a size that is not "
+                "known"
+            )
         object.__setattr__(self, "shape", sizes)
         if (self.plain and self.shape) or any(size is not None and size < 0 for size in self.shape):
-            raise ValueError(f"shape: got {list(self.shape)}, allowed are sizes of 0 or more"
-                             f"{', of a plain type none' if self.plain else ''}")
+            raise ValueError(
+                f"shape: got {list(self.shape)}, allowed are sizes of 0 or more"
+                f"{', of a plain type none' if self.plain else ''}"
+            )
         if len(self.shape) > MOST_AXES:
             raise ValueError(f"shape: got {len(self.shape)} axes, allowed are up to {MOST_AXES}")
 
@@ -56,7 +67,8 @@ class Type:
     def fits(self, shape: tuple[int, ...]) -> bool:
         """Whether the shape is this one, as far as that is known."""
         return len(shape) == len(self.shape) and all(
-            size in (None, have) for size, have in zip(self.shape, shape, strict=True))
+            size in (None, have) for size, have in zip(self.shape, shape, strict=True)
+        )
 
     def spelled(self, comma: str = ", ") -> str:
         sizes = comma.join("?" if size is None else str(size) for size in self.shape)
@@ -76,8 +88,12 @@ class Compound:
     KINDS: ClassVar = ("dict", "list", "tuple", "state")
 
     def __post_init__(self) -> None:
-        refuse_if(self.kind not in self.KINDS or not self.of, "type", f"{self.kind!r} of {len(self.of)}",
-                  f"is one of {', '.join(self.KINDS)} of 1 or more")
+        refuse_if(
+            self.kind not in self.KINDS or not self.of,
+            "type",
+            f"{self.kind!r} of {len(self.of)}",
+            f"is one of {', '.join(self.KINDS)} of 1 or more",
+        )
 
     def spelled(self, comma: str = ", ") -> str:
         return f"{self.kind}<{', '.join(part.spelled(comma) for part in self.of)}>"
@@ -96,7 +112,7 @@ class File:
     plain: bool = True
 
     def __post_init__(self) -> None:
-        if not 0 <= self.offset < 2 ** 64:
+        if not 0 <= self.offset < 2**64:
             raise ValueError(f"BLOBFILE offset: got {self.offset}, allowed is 0 to 2**64 - 1")
 
 
@@ -151,13 +167,23 @@ class Operation:
     line: int = field(default=0, compare=False)
 
     def __post_init__(self) -> None:
-        _refuse_names([self.op, *(name for name, _ in self.outputs), *(name for name, _ in self.arguments),
-                       *(name for name, _ in self.attributes), *self.names])
+        _refuse_names(
+            [
+                self.op,
+                *(name for name, _ in self.outputs),
+                *(name for name, _ in self.arguments),
+                *(name for name, _ in self.attributes),
+                *self.names,
+            ]
+        )
 
     @property
     def names(self) -> list[str]:
         """Every name that the arguments use."""
-        groups = [argument if isinstance(argument, tuple) else (argument,) for _, argument in self.arguments]
+        groups = [
+            argument if isinstance(argument, tuple) else (argument,)
+            for _, argument in self.arguments
+        ]
         return [item for group in groups for item in group if isinstance(item, str)]
 
     @property
@@ -184,8 +210,15 @@ class Function:
     line: int = field(default=0, compare=False)
 
     def __post_init__(self) -> None:
-        _refuse_names([self.name, self.target, *(name for name, _ in self.inputs), *self.outputs,
-                       *(name for name, _ in self.attributes)])
+        _refuse_names(
+            [
+                self.name,
+                self.target,
+                *(name for name, _ in self.inputs),
+                *self.outputs,
+                *(name for name, _ in self.attributes),
+            ]
+        )
 
 
 @dataclass(frozen=True)
@@ -201,7 +234,9 @@ class Program:
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,4}){0,3}", self.version):
-            raise ValueError(f"version: got {self.version!r}, allowed are numbers with dots, as 1.3")
+            raise ValueError(
+                f"version: got {self.version!r}, allowed are numbers with dots, as 1.3"
+            )
         names = [function.name for function in self.functions]
         refuse_if(len(set(names)) < len(names), "functions", ", ".join(names), "is each name once")
         _refuse_names([name for name, _ in self.attributes])
@@ -216,8 +251,13 @@ class Program:
         """The pairs of ``buildInfo``; empty where it has none or other than pairs of strings."""
         value = dict(self.attributes).get("buildInfo")
         groups = value.data if value and isinstance(value.data, tuple) else ()
-        pairs = [pair.items for group in groups if isinstance(group, Group)
-                 for pair in group.items if isinstance(pair, Group)]
+        pairs = [
+            pair.items
+            for group in groups
+            if isinstance(group, Group)
+            for pair in group.items
+            if isinstance(pair, Group)
+        ]
         return {pair[0]: pair[1] for pair in pairs if [*map(type, pair)] == [str, str]}
 
     def __getitem__(self, name: str) -> Function:
@@ -229,8 +269,11 @@ class Program:
 def _refuse_names(names: list[str]) -> None:
     for name in names:
         if not isinstance(name, str) or not NAME.fullmatch(name):
-            raise ValueError(f"name: got {str(name)[:40]!r}, allowed are letters, digits and _, a digit not first, "
-                             "and none of true, false, inf, nan")
+            raise ValueError(
+                f"name: got {str(name)[:40]!r}, allowed are letters, digits and _, a digit not "
+                "first, "
+                "and none of true, false, inf, nan"
+            )
 
 
 def _checked(kind: Type, data: Any) -> Any:
@@ -240,9 +283,16 @@ def _checked(kind: Type, data: Any) -> Any:
     data = tuple(data) if isinstance(data, list) else data
     several = isinstance(data, tuple)
     if (kind.plain or kind.elements != len(data)) if several else kind.shape:
-        raise ValueError(f"value: got {f'{len(data)} elements' if several else 'one element'}, allowed are those "
-                         f"of {kind}")
-    return tuple(_element(kind.dtype, each) for each in data) if several else _element(kind.dtype, data)
+        raise ValueError(
+            f"value: got {f'{len(data)} elements' if several else 'one element'}, allowed are "
+            "those "
+            f"of {kind}"
+        )
+    return (
+        tuple(_element(kind.dtype, each) for each in data)
+        if several
+        else _element(kind.dtype, data)
+    )
 
 
 def _element(dtype: str, element: Any) -> Any:
@@ -253,12 +303,18 @@ def _element(dtype: str, element: Any) -> Any:
         try:
             return math.nan if element != element else float(element)
         except OverflowError:
-            raise ValueError(f"value: got {str(element)[:20]}..., allowed is a number of {dtype}") from None
+            raise ValueError(
+                f"value: got {str(element)[:20]}..., allowed is a number of {dtype}"
+            ) from None
     if letter in "iu" and number and isinstance(element, int):
-        low = -2 ** (bits - 1) if letter == "i" else 0
-        if low <= element < low + 2 ** bits:
+        low = -(2 ** (bits - 1)) if letter == "i" else 0
+        if low <= element < low + 2**bits:
             return element
-        raise ValueError(f"value: got {element}, allowed for {dtype} is {low} to {low + 2 ** bits - 1}")
+        raise ValueError(
+            f"value: got {element}, allowed for {dtype} is {low} to {low + 2**bits - 1}"
+        )
     if isinstance(element, {"b": bool, "s": str}.get(letter, ())):
         return element
-    raise ValueError(f"value: got {str(element)[:40]!r} ({type(element).__name__}), allowed is a {dtype}")
+    raise ValueError(
+        f"value: got {str(element)[:40]!r} ({type(element).__name__}), allowed is a {dtype}"
+    )

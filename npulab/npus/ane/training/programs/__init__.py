@@ -24,23 +24,50 @@ import numpy as np
 from npulab.npus.ane import memory
 from npulab.npus.ane.training import blobs as weight_files
 from npulab.npus.ane.training.kernels import EPSILON, Step, causal_mask
-from npulab.npus.ane.training.mil.values import Compound, File, Function, Group, Operation, Program, Type, Value
+from npulab.npus.ane.training.mil.values import (
+    Compound,
+    File,
+    Function,
+    Group,
+    Operation,
+    Program,
+    Type,
+    Value,
+)
 from npulab.npus.kit import one_of, read_table, refuse_if, up
 
 Shape = tuple[int, ...]
 FOLDER = "@model_path/weights/"
-BUILD_INFO = {"1.0": {"coremlc-version": "3505.4.1"},
-              "1.3": {"coremlc-component-MIL": "3510.2.1", "coremlc-version": "3505.4.1",
-                      "coremltools-component-milinternal": "", "coremltools-version": "9.0"}}
-OPERATIONS = [(row["kernels"].split(), row) for row in read_table(Path(__file__).parent / "operations.csv")]
+BUILD_INFO = {
+    "1.0": {"coremlc-version": "3505.4.1"},
+    "1.3": {
+        "coremlc-component-MIL": "3510.2.1",
+        "coremlc-version": "3505.4.1",
+        "coremltools-component-milinternal": "",
+        "coremltools-version": "9.0",
+    },
+}
+OPERATIONS = [
+    (row["kernels"].split(), row) for row in read_table(Path(__file__).parent / "operations.csv")
+]
 TARGETS = {"1.0": "ios16", "1.3": "ios18"}
 BOUNDARIES = ("fp32", "fp16")
 Weights = Mapping[str, Any]
-WEIGHTS = {"Wq": ("dim", "dim"), "Wk": ("dim", "dim"), "Wv": ("dim", "dim"), "Wo": ("dim", "dim"),
-           "W1": ("hidden", "dim"), "W3": ("hidden", "dim"), "W2": ("dim", "hidden"), "rms1": ("dim",),
-           "rms2": ("dim",)}
+WEIGHTS = {
+    "Wq": ("dim", "dim"),
+    "Wk": ("dim", "dim"),
+    "Wv": ("dim", "dim"),
+    "Wo": ("dim", "dim"),
+    "W1": ("hidden", "dim"),
+    "W3": ("hidden", "dim"),
+    "W2": ("dim", "hidden"),
+    "rms1": ("dim",),
+    "rms2": ("dim",),
+}
 MASKS = ("kFwdAttn", "kSdpaBwd1")
-KERNELS = {row["name"]: row for row in read_table(Path(__file__).parent / "kernels.csv")}  # parts of input and output
+KERNELS = {
+    row["name"]: row for row in read_table(Path(__file__).parent / "kernels.csv")
+}  # parts of input and output
 
 
 class Kernel(NamedTuple):
@@ -55,8 +82,10 @@ class Kernel(NamedTuple):
 
     def __repr__(self) -> str:
         """In a line: weight files of a training step are megabytes."""
-        shapes = [", ".join(f"{name} {list(shape)}" for name, shape in some.items())
-                  for some in (self.inputs, self.outputs)]
+        shapes = [
+            ", ".join(f"{name} {list(shape)}" for name, shape in some.items())
+            for some in (self.inputs, self.outputs)
+        ]
         files = f"{len(self.blobs)} weight file{'s' * (len(self.blobs) != 1)} of {sum(map(len, self.blobs.values()))} B"
         return f"Kernel({shapes[0]} -> {shapes[1]}, {self.program!r}, {files})"
 
@@ -67,11 +96,19 @@ class Kernel(NamedTuple):
         """
         sizes = dict(self.parts[name])
         missing = [part for part in sizes if part not in arrays]
-        refuse_if(missing, f"parts of {name}", f"none of {', '.join(missing)}",
-                  f"is each of {', '.join(sizes)}", LookupError)
+        refuse_if(
+            missing,
+            f"parts of {name}",
+            f"none of {', '.join(missing)}",
+            f"is each of {', '.join(sizes)}",
+            LookupError,
+        )
         for part, channels in sizes.items():
             if len(arrays[part]) != channels:
-                raise ValueError(f"parts of {name}: {part}: got {np.shape(arrays[part])}, allowed is ({channels}, S)")
+                raise ValueError(
+                    f"parts of {name}: {part}: got {np.shape(arrays[part])}, allowed is "
+                    f"({channels}, S)"
+                )
         return memory.join([arrays[part] for part in sizes], "channels")[None, :, None]
 
     def split(self, name: str, tensor: np.ndarray) -> dict[str, np.ndarray]:
@@ -84,7 +121,9 @@ class Kernel(NamedTuple):
 class Body:
     """A function that grows by rows of ``operations.csv``, and the weights that it points at."""
 
-    def __init__(self, weights: Mapping[str, Any] | None, file: str = "", version: str = "1.3") -> None:
+    def __init__(
+        self, weights: Mapping[str, Any] | None, file: str = "", version: str = "1.3"
+    ) -> None:
         self.weights, self.file, self.version = weights, file, one_of("version", version, TARGETS)
         self.plain = version != "1.0"
         self.string = Type("string", plain=self.plain)
@@ -115,7 +154,9 @@ class Body:
             op, attributes = "const", (*attributes, ("val", Value(kind, data)))
         else:
             pairs = [word.split("=") for word in words]
-            arguments = tuple((name, tuple(of.split(",")) if "," in of else of) for name, of in pairs)
+            arguments = tuple(
+                (name, tuple(of.split(",")) if "," in of else of) for name, of in pairs
+            )
         self.operations.append(Operation(op, ((output, kind),), arguments, attributes))
 
     def _placed(self, output: str, shape: Shape, file: str, weight: str = "") -> File:
@@ -125,27 +166,52 @@ class Body:
         self.placed.append((path, weight or output, shape))
         return File(path, offset, self.plain)
 
-    def kernel(self, inputs: Sequence[tuple[str, Type]], outputs: Sequence[str],
-               parts: Mapping[str, Sequence[tuple[str, int]]] | None = None) -> Kernel:
+    def kernel(
+        self,
+        inputs: Sequence[tuple[str, Type]],
+        outputs: Sequence[str],
+        parts: Mapping[str, Sequence[tuple[str, int]]] | None = None,
+    ) -> Kernel:
         """The program, with weight files where weights were given."""
-        types = dict(inputs) | {name: kind for operation in self.operations for name, kind in operation.outputs}
-        function = Function(tuple(inputs), tuple(self.operations), tuple(outputs), target=TARGETS[self.version])
-        program = Program((function,), self.version, (build_info(BUILD_INFO[self.version], self.plain),))
-        before, after = ({name: tuple(size or 0 for size in types[name].shape) for name in names}
-                         for names in (dict(inputs), outputs))
-        return Kernel(program, self._files(), before, after,
-                      {name: tuple(pairs) for name, pairs in (parts or {}).items()})
+        types = dict(inputs) | {
+            name: kind for operation in self.operations for name, kind in operation.outputs
+        }
+        function = Function(
+            tuple(inputs), tuple(self.operations), tuple(outputs), target=TARGETS[self.version]
+        )
+        program = Program(
+            (function,), self.version, (build_info(BUILD_INFO[self.version], self.plain),)
+        )
+        before, after = (
+            {name: tuple(size or 0 for size in types[name].shape) for name in names}
+            for names in (dict(inputs), outputs)
+        )
+        return Kernel(
+            program,
+            self._files(),
+            before,
+            after,
+            {name: tuple(pairs) for name, pairs in (parts or {}).items()},
+        )
 
     def _files(self) -> dict[str, bytes]:
         if self.weights is None:
             return {}
         files: dict[str, dict[str, np.ndarray]] = {}
         for path, name, shape in self.placed:
-            refuse_if(name not in self.weights, "weights", ", ".join(self.weights) or "none",
-                      f"are {', '.join(weight for _, weight, _ in self.placed)}", LookupError)
+            refuse_if(
+                name not in self.weights,
+                "weights",
+                ", ".join(self.weights) or "none",
+                f"are {', '.join(weight for _, weight, _ in self.placed)}",
+                LookupError,
+            )
             array = np.asarray(self.weights[name])
             if array.size != math.prod(shape) or array.dtype.kind not in "fiu":
-                raise ValueError(f"weights: {name}: got {array.shape} {array.dtype}, allowed are numbers {list(shape)}")
+                raise ValueError(
+                    f"weights: {name}: got {array.shape} {array.dtype}, allowed are numbers "
+                    f"{list(shape)}"
+                )
             with np.errstate(over="ignore"):
                 files.setdefault(path, {})[name] = array.reshape(shape).astype(np.float16)
         return {path: weight_files.write(arrays).data for path, arrays in files.items()}
@@ -166,8 +232,10 @@ def size(text: str, names: Mapping[str, Any]) -> int:
     """
     if text in names or text.isdigit():
         return int(names.get(text, text))
-    return sum(math.prod(int(names.get(factor, factor)) for factor in term.split("*"))
-               for term in text.split("+"))
+    return sum(
+        math.prod(int(names.get(factor, factor)) for factor in term.split("*"))
+        for term in text.split("+")
+    )
 
 
 def _constant(text: str, dtype: str, names: Mapping[str, Any]) -> Any:
@@ -178,9 +246,19 @@ def _constant(text: str, dtype: str, names: Mapping[str, Any]) -> Any:
     return float(text) if dtype == "fp16" else size(text, names)
 
 
-def convolution(weights: np.ndarray, columns: int, rows: int = 1, *, strides: Sequence[int] = (1, 1),
-                pad: Sequence[int] = (0, 0, 0, 0), dilations: Sequence[int] = (1, 1), groups: int = 1,
-                boundary: str = "fp32", version: str = "1.3", file: str = "weight.bin") -> Kernel:
+def convolution(
+    weights: np.ndarray,
+    columns: int,
+    rows: int = 1,
+    *,
+    strides: Sequence[int] = (1, 1),
+    pad: Sequence[int] = (0, 0, 0, 0),
+    dilations: Sequence[int] = (1, 1),
+    groups: int = 1,
+    boundary: str = "fp32",
+    version: str = "1.3",
+    file: str = "weight.bin",
+) -> Kernel:
     """A convolution of x [1, I, rows, columns] with weights ``(O, I / groups, kernel_h,
     kernel_w)``, fp16 inside.
 
@@ -193,9 +271,16 @@ def convolution(weights: np.ndarray, columns: int, rows: int = 1, *, strides: Se
     """
     weights = np.asarray(weights)
     if weights.ndim != 4 or min(weights.shape) < 1 or columns < 1 or rows < 1 or groups < 1:
-        raise ValueError(f"weights: got {weights.shape} for {rows} rows of {columns} in {groups} groups, allowed are "
-                         "(O, I / groups, kernel_h, kernel_w) and sizes of 1 or more")
-    for name, given, count, least in (("strides", strides, 2, 1), ("pad", pad, 4, 0), ("dilations", dilations, 2, 1)):
+        raise ValueError(
+            f"weights: got {weights.shape} for {rows} rows of {columns} in {groups} groups, "
+            "allowed are "
+            "(O, I / groups, kernel_h, kernel_w) and sizes of 1 or more"
+        )
+    for name, given, count, least in (
+        ("strides", strides, 2, 1),
+        ("pad", pad, 4, 0),
+        ("dilations", dilations, 2, 1),
+    ):
         if len(given) != count or min(given) < least:
             raise ValueError(f"{name}: got {list(given)}, allowed are {count} of {least} or more")
     body = Body({"W": weights}, file, version)
@@ -204,18 +289,31 @@ def convolution(weights: np.ndarray, columns: int, rows: int = 1, *, strides: Se
         padded = have + pad[2 * axis] + pad[2 * axis + 1]
         spans.append((padded - (kernel[axis] - 1) * dilations[axis] - 1) // strides[axis] + 1)
     if min(spans) < 1 or outputs % groups:
-        raise ValueError(f"weights: got {weights.shape} for {rows} rows of {columns} in {groups} groups, allowed is a "
-                         "kernel that fits, and outputs that the groups divide")
-    names = {"outputs": outputs, "depth": depth, "inputs": depth * groups, "groups": groups,
-             "rows": rows, "columns": columns, "rows_after": spans[0], "columns_after": spans[1],
-             "pad_type": "custom" if any(pad) else "valid",
-             **dict(zip(("top", "bottom", "left", "right"), pad, strict=True))}
+        raise ValueError(
+            f"weights: got {weights.shape} for {rows} rows of {columns} in {groups} groups, "
+            "allowed is a "
+            "kernel that fits, and outputs that the groups divide"
+        )
+    names = {
+        "outputs": outputs,
+        "depth": depth,
+        "inputs": depth * groups,
+        "groups": groups,
+        "rows": rows,
+        "columns": columns,
+        "rows_after": spans[0],
+        "columns_after": spans[1],
+        "pad_type": "custom" if any(pad) else "valid",
+        **dict(zip(("top", "bottom", "left", "right"), pad, strict=True)),
+    }
     for name, pair in (("kernel", kernel), ("stride", strides), ("dilation", dilations)):
         names |= {f"{name}_h": pair[0], f"{name}_w": pair[1]}
     return _kernel("convolution", boundary, body, names, x="1 inputs rows columns")
 
 
-def matmul(inner: int, outputs: int, columns: int, *, boundary: str = "fp32", version: str = "1.3") -> Kernel:
+def matmul(
+    inner: int, outputs: int, columns: int, *, boundary: str = "fp32", version: str = "1.3"
+) -> Kernel:
     """``y = W @ x``, both inputs: x [1, inner, columns], W [1, outputs, inner], y [1, outputs,
     columns].
 
@@ -223,8 +321,14 @@ def matmul(inner: int, outputs: int, columns: int, *, boundary: str = "fp32", ve
     {'x': (1, 8, 32), 'W': (1, 4, 8)}
     """
     names = _sizes(inner=inner, outputs=outputs, columns=columns)
-    return _kernel("matmul", boundary, Body(None, version=version), names,
-                   x="1 inner columns", W="1 outputs inner")
+    return _kernel(
+        "matmul",
+        boundary,
+        Body(None, version=version),
+        names,
+        x="1 inner columns",
+        W="1 outputs inner",
+    )
 
 
 def packed_matmul(inner: int, outputs: int, columns: int, *, boundary: str = "fp32") -> Kernel:
@@ -240,15 +344,23 @@ def packed_matmul(inner: int, outputs: int, columns: int, *, boundary: str = "fp
 
 
 def _sizes(**sizes: int) -> dict[str, int]:
-    refuse_if(min(sizes.values()) < 1, "sizes",
-              ", ".join(f"{name} {size}" for name, size in sizes.items()), "is 1 or more")
+    refuse_if(
+        min(sizes.values()) < 1,
+        "sizes",
+        ", ".join(f"{name} {size}" for name, size in sizes.items()),
+        "is 1 or more",
+    )
     return sizes
 
 
-def _kernel(name: str, boundary: str, body: Body, names: Mapping[str, Any], **inputs: str) -> Kernel:
+def _kernel(
+    name: str, boundary: str, body: Body, names: Mapping[str, Any], **inputs: str
+) -> Kernel:
     """A kernel of the tables with inputs and output y of the boundary type."""
     body.rows(f"{name}/{one_of('boundary', boundary, BOUNDARIES)}", names)
-    shapes = {name: tuple(size(text, names) for text in shape.split()) for name, shape in inputs.items()}
+    shapes = {
+        name: tuple(size(text, names) for text in shape.split()) for name, shape in inputs.items()
+    }
     return body.kernel([(name, Type(boundary, shape)) for name, shape in shapes.items()], ["y"])
 
 
@@ -275,11 +387,19 @@ class Dims:
         """The sizes and constants that the tables are written with; ``scores`` are the channels of
         attention scores as [1, heads * seq, 1, seq]."""
         head = self.dim // self.heads
-        constants = {"inverse_dim": 1 / self.dim, "scale": head ** -0.5}
+        constants = {"inverse_dim": 1 / self.dim, "scale": head**-0.5}
         if self.printed:
             constants = {name: float(f"{np.float32(value):f}") for name, value in constants.items()}
-        return {"dim": self.dim, "hidden": self.hidden, "heads": self.heads, "seq": self.seq, "head": head,
-                "scores": self.heads * self.seq, **constants, "epsilon": EPSILON}
+        return {
+            "dim": self.dim,
+            "hidden": self.hidden,
+            "heads": self.heads,
+            "seq": self.seq,
+            "head": head,
+            "scores": self.heads * self.seq,
+            **constants,
+            "epsilon": EPSILON,
+        }
 
 
 def kernel(name: str, dims: Dims, weights: Weights | None = None, file: str = "") -> Kernel:
@@ -300,8 +420,13 @@ def kernel(name: str, dims: Dims, weights: Weights | None = None, file: str = ""
     body = Body(None if weights is None else _stored(name, dims, weights), file)
     names = dims.names
     body.rows(name, names)
-    parts = {side: [(part, size(text, names)) for part, text in
-                    (pair.split(":") for pair in KERNELS[name][side].split())] for side in ("x", "out")}
+    parts = {
+        side: [
+            (part, size(text, names))
+            for part, text in (pair.split(":") for pair in KERNELS[name][side].split())
+        ]
+        for side in ("x", "out")
+    }
     x = Type("fp16", (1, sum(channels for _, channels in parts["x"]), 1, dims.seq))
     return body.kernel([("x", x)], ["out"], parts)
 
