@@ -125,7 +125,9 @@ class Comparison:
     @property
     def largest(self) -> str:
         """The largest difference, with its unit where it is not in codes."""
-        return str(self.max) if self.unit == "code" else f"{self.max} {self.unit}"
+        if self.unit == "code":
+            return str(self.max)
+        return f"{self.max} {self.unit}"
 
     @property
     def shown(self) -> str:
@@ -171,14 +173,15 @@ class Comparison:
         return "\n".join([head, *indented(lines)])
 
     def __repr__(self) -> str:
-        counts = (
-            f"{self.mismatches} of {self.compared} differ"
-            if self.compared
-            else "nothing was compared"
-            if self.verdict == "differs" and not self.claims
-            else ""
-        )
-        largest = f"largest {self.largest}" if self.unit != "code" and self.mismatches else ""
+        if self.compared:
+            counts = f"{self.mismatches} of {self.compared} differ"
+        elif self.verdict == "differs" and not self.claims:
+            counts = "nothing was compared"
+        else:
+            counts = ""
+        largest = ""
+        if self.unit != "code" and self.mismatches:
+            largest = f"largest {self.largest}"
         text = ", ".join(filter(None, [self.verdict, counts, largest, self.reason]))
         return f"Comparison({self.case}{' (simulated)' * self.simulated}: {text})"
 
@@ -205,9 +208,10 @@ def check(capture: Capture) -> Comparison:
     result, reasons = _with_coefficients(result, of, capture)
     try:
         ranges = of.replay(capture)
-        result = (
-            _replayed(result, of, capture, ranges) if ranges else _compared(result, of, capture)
-        )
+        if ranges:
+            result = _replayed(result, of, capture, ranges)
+        else:
+            result = _compared(result, of, capture)
     except (ValueError, LookupError) as error:
         result = _not_lifted(result, of, capture, error)
     try:
@@ -266,7 +270,10 @@ def _told(result: Comparison, reasons: Sequence[str]) -> Comparison:
 def _not_lifted(result: Comparison, of: Target, capture: Capture, error: Exception) -> Comparison:
     """The comparison of a capture that is refused as it is: one whose outputs are to blame
     differs."""
-    verdict = "nothing to compare" if isinstance(error, Unsupported) else "differs"
+    if isinstance(error, Unsupported):
+        verdict = "nothing to compare"
+    else:
+        verdict = "differs"
     result = replace(
         result,
         verdict=verdict,
@@ -300,11 +307,17 @@ def _lifted(of: Target, capture: Capture) -> Lifted | None:
 
 
 def _rule(of: Target, capture: Capture) -> str:
-    return of.rule_of(capture) if of.rule_of else of.rule
+    if of.rule_of:
+        return of.rule_of(capture)
+    return of.rule
 
 
 def _same(equal: bool | None) -> str:
-    return "none" if equal is None else "equal" if equal else "differs"
+    if equal is None:
+        return "none"
+    if equal:
+        return "equal"
+    return "differs"
 
 
 def _replayed(
@@ -334,7 +347,10 @@ def _replayed(
             result = replace(result, fill=fill_of(of, capture, lifted))
     elif OUTPUT in capture.buffers:
         left.append(bytes_unseen(capture))
-    verdict = "differs" if wrong or cut else "equal"
+    if wrong or cut:
+        verdict = "differs"
+    else:
+        verdict = "equal"
     if not any(sizes):
         verdict = "nothing to compare"
     elif verdict == "equal" and not surely_written(capture):
@@ -364,11 +380,16 @@ def _claimed(result: Comparison) -> Comparison:
     if not claims or not (undecided or wrong):
         return result
     sources = " and ".join(dict.fromkeys(filter(None, (claim.source for claim in claims))))
-    of = f" of {sources}" if sources else ""
+    of = ""
+    if sources:
+        of = f" of {sources}"
     words = f"{len(claims) - len(wrong)} of {len(claims)} statements{of} agree"
     verdict = result.verdict
     if undecided:
-        verdict = "differs" if wrong else "claims agree"
+        if wrong:
+            verdict = "differs"
+        else:
+            verdict = "claims agree"
     reason = "; ".join(filter(None, [words, *map(str, wrong[:1]), result.reason]))
     return replace(result, verdict=verdict, reason=reason)
 
@@ -417,7 +438,9 @@ def _compared(result: Comparison, of: Target, capture: Capture) -> Comparison:
     layer, x, output = lifted
     result = replace(result, layer=layer, rule=_rule(of, capture))
     absent = x is None or (isinstance(x, tuple | list) and any(tensor is None for tensor in x))
-    steps_of = _captured_layers(capture) if isinstance(layer, Network) and not absent else []
+    steps_of = []
+    if isinstance(layer, Network) and not absent:
+        steps_of = _captured_layers(capture)
     if steps_of:
         result = _layer_by_layer(result, of, capture, x, steps_of)
         if result.mismatches:
@@ -427,7 +450,9 @@ def _compared(result: Comparison, of: Target, capture: Capture) -> Comparison:
     recorded = output is not None or OUTPUT in capture.buffers
     missing = [name for name, gone in (("input", absent), ("output", not recorded)) if gone]
     if not steps_of and (absent or output is None):
-        said = f"no {' and no '.join(missing)} recorded" if missing else ""
+        said = ""
+        if missing:
+            said = f"no {' and no '.join(missing)} recorded"
         result = replace(result, verdict="nothing to compare", reason=said)
     left = left_of(of, capture, lifted, [OUTPUT, *(f"{STEP}{number}" for number in steps_of)])
     if steps_of and output is None:
@@ -473,11 +498,16 @@ def _of_output(result: Comparison, output: np.ndarray, of: Target, capture: Capt
         None if surely_written(capture) else zero_point,
     )
     if not found.mismatches:
-        verdict = ONE_VALUE if ONE_VALUE in (result.verdict, found.verdict) else found.verdict
+        verdict = found.verdict
+        if ONE_VALUE in (result.verdict, found.verdict):
+            verdict = ONE_VALUE
         count = before + found.compared
         return replace(found, verdict=verdict, compared=count, outputs=count)
     if np.all(output == zero_point):
-        value = "0" if found.unit == "ulp" else f"the zero point {zero_point}"
+        if found.unit == "ulp":
+            value = "0"
+        else:
+            value = f"the zero point {zero_point}"
         return replace(
             found, verdict=NOT_EXECUTED, reason=f"every output is {value}, as before the job ran"
         )
@@ -497,7 +527,9 @@ def _of_output(result: Comparison, output: np.ndarray, of: Target, capture: Capt
 def _zero_point(layer: Layer | Network) -> int:
     """The code that stands for 0 in a layer's output."""
     q = layer.output_q
-    return 0 if q is None else q.zero_point
+    if q is None:
+        return 0
+    return q.zero_point
 
 
 def _captured_layers(capture: Capture) -> list[int]:
@@ -526,11 +558,16 @@ def _layer_by_layer(
         predicted = every[number]
         name = f"{STEP}{number}"
         captured = of.tensor(capture, name, predicted)
-        zero = None if surely_written(capture) else _zero_point(network.layers[number])
+        zero = None
+        if not surely_written(capture):
+            zero = _zero_point(network.layers[number])
         unwritten = as_unwritten(capture, name, captured, partial(_tensor, of, name, predicted))
         found = with_outputs(result, _image(predicted), _image(captured), unwritten, zero)
         if found.mismatches:
-            given = x if isinstance(x, tuple | list) else (x,)
+            if isinstance(x, tuple | list):
+                given = x
+            else:
+                given = (x,)
             taken = [
                 given[-1 - source] if source < 0 else every[source]
                 for source in network.inputs[number]
@@ -548,7 +585,9 @@ def _layer_by_layer(
     reason = f"{len(numbers)} of {len(network.layers)} layers were compared"
     if same:
         reason += f"; of layer {', '.join(map(str, same))} every output is one value, as in memory that no job wrote"
-    verdict = ONE_VALUE if same else "equal"
+    verdict = "equal"
+    if same:
+        verdict = ONE_VALUE
     return replace(found, verdict=verdict, compared=compared, outputs=compared, reason=reason)
 
 
@@ -740,7 +779,9 @@ class Difference(NamedTuple):
     @property
     def texts(self) -> tuple[Any, Any]:
         """Both values as people read them: addresses in hexadecimal."""
-        return (as_address(self.a), as_address(self.b)) if self.address else (self.a, self.b)
+        if self.address:
+            return as_address(self.a), as_address(self.b)
+        return self.a, self.b
 
 
 def differences(a: Capture, b: Capture) -> list[Difference]:
@@ -842,13 +883,12 @@ def _parts(job: Job) -> list[Job]:
 
 def _row(key: Key, left: Seen, right: Seen) -> tuple[Any, ...]:
     """A field of two sets or sweeps, as ``SETS`` has it."""
-    differs = (
-        "always"
-        if not left.keys() & right.keys()
-        else "never"
-        if left.keys() == right.keys() and len(left) == 1
-        else "sometimes"
-    )
+    if not left.keys() & right.keys():
+        differs = "always"
+    elif left.keys() == right.keys() and len(left) == 1:
+        differs = "never"
+    else:
+        differs = "sometimes"
     constant = differs == "always" and len(left) == len(right) == 1
     return (*key, differs, constant, _meant(left), _meant(right), _address(left, right))
 
@@ -883,12 +923,17 @@ def _diff_sweeps(a: Sweep, b: Sweep, never: bool) -> pd.DataFrame:
         ]
         row = _row(key, seen[0], seen[1])
         if never or row[4] != "never":
-            pairs = (
-                len(a) if len(values) < 2 else int(np.sum(values[0] != values[1])) if paired else 0
-            )
+            if len(values) < 2:
+                pairs = len(a)
+            elif paired:
+                pairs = int(np.sum(values[0] != values[1]))
+            else:
+                pairs = 0
             rows.append((*row, pairs))
     frame = pd.DataFrame(rows, columns=[*SETS, "pairs"])
-    return frame if paired else frame.drop(columns="pairs")
+    if paired:
+        return frame
+    return frame.drop(columns="pairs")
 
 
 def _runs(a: Sweep, b: Sweep) -> RegisterMap:

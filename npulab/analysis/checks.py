@@ -93,7 +93,12 @@ def nearby(result: Comparison, progress: Callable[[Any], Iterable[Any]]) -> pd.D
 
 def explained(result: Comparison, near: pd.DataFrame | str | None) -> list[str]:
     """A comparison in lines, a blank one first, with what ``nearby`` gave."""
-    lines = [] if near is None else [near] if isinstance(near, str) else summary_lines(near)
+    if near is None:
+        lines = []
+    elif isinstance(near, str):
+        lines = [near]
+    else:
+        lines = summary_lines(near)
     return ["", str(result), *indented(lines)]
 
 

@@ -44,7 +44,9 @@ def bytes_unseen(capture: Capture) -> str:
     """That nothing of the recorded outputs was compared; "" where none are recorded."""
     names = outputs_of(capture)
     size = sum(len(capture.buffers[name]) for name in names)
-    return f"0 of {size} bytes of outputs were compared" if names else ""
+    if names:
+        return f"0 of {size} bytes of outputs were compared"
+    return ""
 
 
 def count_of(lifted: Lifted) -> int:
@@ -86,7 +88,9 @@ def _places_read(of: Target, capture: Capture, output: np.ndarray) -> np.ndarray
     except (ValueError, LookupError):
         return None
     found = np.unique(places)
-    return found if len(found) == output.nbytes and found[-1] < size else None
+    if len(found) == output.nbytes and found[-1] < size:
+        return found
+    return None
 
 
 def _lifted_bytes(of: Target, capture: Capture, data: np.ndarray) -> np.ndarray:
@@ -125,7 +129,9 @@ def fill_of(of: Target, capture: Capture, lifted: Lifted) -> int:
     inside[there.start : stop] = True
     inside[places] = False
     fill = np.frombuffer(data, np.uint8)[inside]
-    return len(fill) if len(np.unique(fill)) > 1 else 0
+    if len(np.unique(fill)) > 1:
+        return len(fill)
+    return 0
 
 
 def left_of(of: Target, capture: Capture, lifted: Lifted, compared: Collection[str]) -> list[str]:
@@ -166,7 +172,9 @@ def rest_left(capture: Capture, end: int) -> int:
     """How many bytes of the buffer ``output`` lie behind a byte of it, but for the rest of a
     driver's page."""
     rest = max(len(capture.buffers[OUTPUT]) - end, 0)
-    return 0 if rest and _fills_page(capture, end) else rest
+    if rest and _fills_page(capture, end):
+        return 0
+    return rest
 
 
 def _fills_page(capture: Capture, end: int) -> bool:
@@ -181,9 +189,9 @@ def _fills_page(capture: Capture, end: int) -> bool:
 def layers_left(network: Network, numbers: Sequence[int]) -> str:
     """Which outputs of a network are not those of the layers that are compared, in words."""
     absent = [str(number) for number in network.outputs if number not in numbers]
-    return (
-        f"the network's output, of layer {' and '.join(absent)}, was not compared" if absent else ""
-    )
+    if absent:
+        return f"the network's output, of layer {' and '.join(absent)}, was not compared"
+    return ""
 
 
 def surely_written(capture: Capture) -> bool:

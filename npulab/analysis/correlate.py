@@ -72,7 +72,10 @@ def correlate(
             f"registers: got a map of {len(registers)} words, allowed is {words.shape[1]} as in "
             "the words"
         )
-    fields = list(registers) if registers is not None else _fields(words, laws, known)
+    if registers is not None:
+        fields = list(registers)
+    else:
+        fields = _fields(words, laws, known)
     raw = [item.extract(words) for item in fields]
     meant = [_meant(item, one) for item, one in zip(fields, raw, strict=True)]
     bins = _bins(len(words), 1)
@@ -181,7 +184,9 @@ def best_related(bit: Any, parameters: Any, n: int = 3) -> Any:
             else f"bit: got {bits[(bits != 0) & (bits != 1)][0]}, allowed is 0 and 1"
         )
     found = _best(bits.reshape(len(bits), -1).astype(np.intp), parameters, n, 2)
-    return found if bits.ndim == 2 else found[0]
+    if bits.ndim == 2:
+        return found
+    return found[0]
 
 
 def related(values: Any, parameters: Any, n: int = 3) -> list[tuple[str, float]]:
@@ -293,7 +298,9 @@ def _fields(words: np.ndarray, laws: Any, known: RegisterMap | None) -> list[Fie
 
 def _meant(item: Field, raw: np.ndarray) -> np.ndarray:
     value = np.asarray(item.value(raw))
-    return value if np.isfinite(value).all() else raw
+    if np.isfinite(value).all():
+        return value
+    return raw
 
 
 def _same(
@@ -344,13 +351,18 @@ def _named(fields: Iterable[Field], columns: Mapping[str, np.ndarray], laws: Any
 
 def _bins(rows: int, levels: int) -> int:
     """Bins of a column against one of ``levels`` values, 1 where that is binned alike."""
-    fit = math.isqrt(rows // PER_CELL) if levels == 1 else rows // (PER_CELL * levels)
+    if levels == 1:
+        fit = math.isqrt(rows // PER_CELL)
+    else:
+        fit = rows // (PER_CELL * levels)
     return min(max(fit, 2), MOST_BINS)
 
 
 def _stack(columns: Iterable[np.ndarray]) -> np.ndarray:
     columns = list(columns)
-    return np.stack(columns, axis=1).astype(np.float64) if columns else np.zeros((0, 0))
+    if columns:
+        return np.stack(columns, axis=1).astype(np.float64)
+    return np.zeros((0, 0))
 
 
 def _ranked(columns: Iterable[np.ndarray], bins: int) -> tuple[np.ndarray, np.ndarray]:
@@ -361,11 +373,12 @@ def _ranked(columns: Iterable[np.ndarray], bins: int) -> tuple[np.ndarray, np.nd
         middle = (
             np.cumsum(counts) - counts / 2
         )  # captures below the middle of those with this value
-        binned = (
-            np.arange(len(counts))
-            if len(counts) <= bins
-            else np.unique((middle * bins // len(column)).astype(np.intp), return_inverse=True)[1]
-        )
+        if len(counts) <= bins:
+            binned = np.arange(len(counts))
+        else:
+            binned = np.unique((middle * bins // len(column)).astype(np.intp), return_inverse=True)[
+                1
+            ]
         ranks.append((middle + 0.5)[place])
         codes.append(binned[place])
     return _stack(ranks), _stack(codes).astype(np.intp)
@@ -384,11 +397,9 @@ def _pearson(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
         length = np.sqrt((columns**2).sum(axis=0))
         return columns / np.where(length > 0, length, 1)
 
-    return (
-        np.clip(normal(ours).T @ normal(theirs), -1, 1)
-        if ours.size
-        else np.zeros((0, theirs.shape[1]))
-    )
+    if ours.size:
+        return np.clip(normal(ours).T @ normal(theirs), -1, 1)
+    return np.zeros((0, theirs.shape[1]))
 
 
 def _information(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:

@@ -72,12 +72,18 @@ class Reading:
         if not inverted:
             return "constant"
         if self.names or self.f32:
-            return "text" if self.names else "f32"
+            if self.names:
+                return "text"
+            return "f32"
         if len(inverted) > 1:
             return "partly inverted"
         if (self.factor, self.offset, self.right_shift) != (1, 0, 0):
             return "arithmetic"
-        return "inverted" if True in inverted else "signed" if self.signed else "plain"
+        if True in inverted:
+            return "inverted"
+        if self.signed:
+            return "signed"
+        return "plain"
 
     @property
     def meaning(self) -> Meaning:
@@ -103,15 +109,21 @@ class Reading:
     def value(self) -> str:
         """The meaning in words: that of a register map, a constant's value, the two texts."""
         if self.sources:
-            return f"{self.names[0]} or {self.names[1]}" if self.names else str(self.meaning)
-        return self.names[0] if self.names else repr(self.predict(np.zeros(0, np.uint8)))
+            if self.names:
+                return f"{self.names[0]} or {self.names[1]}"
+            return str(self.meaning)
+        if self.names:
+            return self.names[0]
+        return repr(self.predict(np.zeros(0, np.uint8)))
 
     @property
     def runs(self) -> list[list[Source]]:
         """The sources in runs of neighbouring bits of one word, from the low end of the value."""
         runs: list[list[Source]] = []
         for source in self.sources:
-            last = runs[-1][-1] if runs else None
+            last = None
+            if runs:
+                last = runs[-1][-1]
             if (
                 last
                 and source == (last.at + 1, last.bit + 1, last.inverted)
@@ -126,7 +138,10 @@ class Reading:
     def bits(self) -> str:
         """Where it lies, as ``w2[26] w15[27:22]``, pieces from the low end of the value; ``~`` is
         inverted in a field that is partly inverted."""
-        sign = "~" if self.kind == "partly inverted" else ""
+        if self.kind == "partly inverted":
+            sign = "~"
+        else:
+            sign = ""
         return " ".join(
             f"{sign * run[0].inverted}{_place(run[0].bit, len(run))}" for run in self.runs
         )
@@ -139,7 +154,9 @@ class Reading:
         if self.f32:
             return np.uint32(raw).view(np.float32)
         number = raw * self.factor + self.offset
-        return number / 2**self.right_shift if self.right_shift else number
+        if self.right_shift:
+            return number / 2**self.right_shift
+        return number
 
     @property
     def _enum(self) -> str:
@@ -147,8 +164,12 @@ class Reading:
 
     def _raw(self, bits: np.ndarray) -> int:
         raw = sum(2**at * (int(bits[bit]) ^ inverted) for at, bit, inverted in self.sources)
-        top = 2 ** self.sources[-1].at if self.signed else 0
-        return raw - 2 * top if raw & top else raw
+        top = 0
+        if self.signed:
+            top = 2 ** self.sources[-1].at
+        if raw & top:
+            return raw - 2 * top
+        return raw
 
 
 @dataclass(frozen=True, eq=False)
@@ -419,7 +440,9 @@ def _bits(words: np.ndarray) -> np.ndarray:
 
 def _place(bit: int, width: int = 1) -> str:
     word, lsb = divmod(int(bit), WORD_BITS)
-    return f"w{word}[{lsb + width - 1}:{lsb}]" if width > 1 else f"w{word}[{lsb}]"
+    if width > 1:
+        return f"w{word}[{lsb + width - 1}:{lsb}]"
+    return f"w{word}[{lsb}]"
 
 
 def _codes(count: int, length: int, rng: np.random.Generator) -> np.ndarray:
@@ -475,11 +498,9 @@ def _plain(value: Any) -> Any:
         return int(value)
     if isinstance(value, str | float | np.float32):
         return value
-    return (
-        float(value)
-        if isinstance(value, np.floating)
-        else _Other(type(value).__name__, _short(value))
-    )
+    if isinstance(value, np.floating):
+        return float(value)
+    return _Other(type(value).__name__, _short(value))
 
 
 def _same(got: Any, predicted: Any) -> bool:
@@ -492,14 +513,15 @@ def _numeric(value: Any) -> bool:
 
 
 def _short(value: Any) -> str:
-    text = (
-        value.text
-        if isinstance(value, _Other)
-        else str(value)
-        if isinstance(value, np.floating)
-        else repr(value)
-    )
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+    if isinstance(value, _Other):
+        text = value.text
+    elif isinstance(value, np.floating):
+        text = str(value)
+    else:
+        text = repr(value)
+    if len(text) <= SHOWN:
+        return text
+    return f"{text[:SHOWN]}..."
 
 
 def _probed(
@@ -543,7 +565,10 @@ class _Codes:
         if key not in self.books:
             book: dict[bytes, int | None] = {}
             for place, code in zip(self.places.tolist(), _packed(self.patterns[used]), strict=True):
-                book[code] = None if code in book else place
+                if code in book:
+                    book[code] = None
+                else:
+                    book[code] = place
             self.books[key] = book
         return [self.books[key].get(code) for code in _packed(columns[used])]
 
@@ -567,11 +592,9 @@ class _Codes:
                 wanted = np.packbits([not _same(value, values[asleep[0]]) for value in values])
                 within = np.all(self.opens[closed] & wanted == wanted, axis=1)
                 found += [(place, 1 - closed) for place in self.places[within]]
-        return (
-            f"; changes only while {_place(found[0][0])} is {found[0][1]}"
-            if len(found) == 1
-            else ""
-        )
+        if len(found) == 1:
+            return f"; changes only while {_place(found[0][0])} is {found[0][1]}"
+        return ""
 
     @cached_property
     def opens(self) -> tuple[np.ndarray, np.ndarray]:
@@ -581,7 +604,9 @@ class _Codes:
 
 def _packed(columns: np.ndarray) -> list[bytes]:
     packed = np.packbits(np.ascontiguousarray(columns.T), axis=1)
-    return packed.view(f"V{packed.shape[1]}").ravel().tolist() if packed.size else []
+    if packed.size:
+        return packed.view(f"V{packed.shape[1]}").ravel().tolist()
+    return []
 
 
 def _read(name: str, values: Sequence[Any], book: _Codes) -> Reading | str:
@@ -613,7 +638,9 @@ def _read(name: str, values: Sequence[Any], book: _Codes) -> Reading | str:
         if cost == (len({source.bit for source in read.sources}), 1, 0):
             break
     reasons.append("prints numbers that are neither whole nor float32 nor fixed point")
-    return best[1] if best else reasons[0]
+    if best:
+        return best[1]
+    return reasons[0]
 
 
 def _constant(name: str, value: Any) -> Reading | str:
@@ -695,7 +722,9 @@ def _steps(
     if ``zero``."""
     yield view, ints
     steps = [value - ints[0] for value in ints]
-    factor = math.gcd(*steps) if zero else 0
+    factor = 0
+    if zero:
+        factor = math.gcd(*steps)
     for sign in (factor, -factor) if factor else ():
         yield replace(view, factor=sign, offset=ints[0]), [step // sign for step in steps]
 
@@ -734,7 +763,9 @@ def _read_bits(view: Reading, ints: Sequence[int], used: np.ndarray, book: _Code
     top = signed and len(varies) > 0 and varies[-1] == width - 1
     weights = [-(2**at) if signed and at == width - 1 else 2**at for at in range(width)]
     fixed = sum(weight for weight, count in zip(weights, ones, strict=True) if count == calls)
-    low = sources[0].at if sources and not (view.f32 or view.right_shift or view.names) else 0
+    low = 0
+    if sources and not (view.f32 or view.right_shift or view.names):
+        low = sources[0].at
     if fixed and view.f32:
         return "some bits of its float32 are always 1"
     return replace(

@@ -30,7 +30,10 @@ def load_sides(a: Place, b: Place | None = None, tasks: Sequence[int] = ()) -> t
     Raises as ``load_all`` and ``load_sweep``; ValueError for a side without a capture, and if ``a``
     alone does not have two.
     """
-    paths = [a] if b is None else [a, b]
+    if b is None:
+        paths = [a]
+    else:
+        paths = [a, b]
     if any(map(is_sweep, paths)):
         if b is None:
             raise ValueError(f"{a}: got one sweep, allowed are two, A and B")
@@ -63,7 +66,9 @@ class Differing(Answer):
     filtered: bool = False
 
     def records(self) -> list[Row]:
-        buffers = () if self.filtered else self.buffers
+        buffers = self.buffers
+        if self.filtered:
+            buffers = ()
         return [
             *self.fields,
             *(
@@ -167,8 +172,12 @@ def jobs_of(*sides: Any) -> Sequence[Job]:
 
 
 def _differ(count: int, name: str, many: str) -> str:
-    return f"{count} {name} differs" if count == 1 else f"{count} {name}{many} differ"
+    if count == 1:
+        return f"{count} {name} differs"
+    return f"{count} {name}{many} differ"
 
 
 def _length(size: int | None) -> str:
-    return "has none" if size is None else f"{size} bytes"
+    if size is None:
+        return "has none"
+    return f"{size} bytes"

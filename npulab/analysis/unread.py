@@ -135,7 +135,8 @@ def _effect(of: Target, usual: bytes | str | None, captures: Iterable[Capture]) 
         got = _simulated(of, capture)
         if isinstance(got, bytes) and got != usual:
             return OTHER
-        effect = HANG if got == HANG != usual else effect
+        if got == HANG != usual:
+            effect = HANG
     return effect
 
 

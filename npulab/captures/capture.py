@@ -235,7 +235,9 @@ class Job:
         )
 
     def __repr__(self) -> str:
-        writes = f", {len(self.writes)} writes" if self.writes else ""
+        writes = ""
+        if self.writes:
+            writes = f", {len(self.writes)} writes"
         name = "".join(f", {text}" for text in (self.name, self.start or "") if text)
         return f"Job({self.block}, {len(self.words)} words{writes}{name})"
 
@@ -318,7 +320,9 @@ class Capture:
         for task, job in enumerate(self.jobs):
             part: Job | None = job
             while part is not None:
-                wrong = contradiction(part.block, part.words, self.maps) if several else ""
+                wrong = ""
+                if several:
+                    wrong = contradiction(part.block, part.words, self.maps)
                 wrong = wrong or _unlike_writes(part, self.maps.get(part.block))
                 if wrong:
                     raise ValueError(f"capture {self.name}: task {task}: {wrong}")
@@ -342,7 +346,9 @@ class Capture:
     @property
     def origin(self) -> str:
         """The provenance, and whether it was changed since."""
-        return f"{self.provenance}, changed" if self.changed else self.provenance
+        if self.changed:
+            return f"{self.provenance}, changed"
+        return self.provenance
 
     @property
     def main(self) -> int:
@@ -459,7 +465,10 @@ class Capture:
     def _changed(self, **parts: Any) -> Capture:
         if all(getattr(self, name) == value for name, value in parts.items()):
             return self
-        tool = self.tool if self.changed else ", ".join(filter(None, (self.tool, CHANGED)))
+        if self.changed:
+            tool = self.tool
+        else:
+            tool = ", ".join(filter(None, (self.tool, CHANGED)))
         return replace(self, **parts, folder=None, tool=tool)
 
     def __repr__(self) -> str:
@@ -624,7 +633,10 @@ def _bytes_of(name: str, data: object) -> bytes:
         return data.tobytes()
     if isinstance(data, bytearray | memoryview):
         return bytes(data)
-    got = f"an array of {data.dtype}" if isinstance(data, np.ndarray) else shortly(data)
+    if isinstance(data, np.ndarray):
+        got = f"an array of {data.dtype}"
+    else:
+        got = shortly(data)
     raise TypeError(f"buffer {name}: got {got}, allowed are bytes, or an array of uint8 or int8")
 
 

@@ -95,8 +95,12 @@ class Simulated:
         """The outcome of a run: "pass" where it wrote what is expected."""
         if run.outcome == "hang":
             return "hang"
-        expected = capture.buffers.get("output") if self.expected is None else self.expected
-        return "pass" if run.output == expected else "fail"
+        expected = self.expected
+        if self.expected is None:
+            expected = capture.buffers.get("output")
+        if run.output == expected:
+            return "pass"
+        return "fail"
 
     def __call__(self, capture: Capture) -> str:
         return self.judge(capture, self.run(capture))
@@ -202,11 +206,15 @@ class Command:
     def judge(self, capture: Capture, run: Run) -> str:
         """The outcome of a run: "pass" where it is done and left what is expected."""
         if run.outcome != "done":
-            return "hang" if run.outcome == "hang" else "fail"
-        expected = capture.buffers.get("output") if self.expected is None else self.expected
-        return (
-            "pass" if self.output is None or expected is None or run.output == expected else "fail"
-        )
+            if run.outcome == "hang":
+                return "hang"
+            return "fail"
+        expected = self.expected
+        if self.expected is None:
+            expected = capture.buffers.get("output")
+        if self.output is None or expected is None or run.output == expected:
+            return "pass"
+        return "fail"
 
     def __call__(self, capture: Capture) -> str:
         return self.judge(capture, self.run(capture))
@@ -219,7 +227,9 @@ class Command:
             raise NotRun(
                 f"program: got {end} from {self.program!r}, which says that nothing was run"
             )
-        return Run("failed", output, str(end)) if end.status else Run("done", output, missing)
+        if end.status:
+            return Run("failed", output, str(end))
+        return Run("done", output, missing)
 
     def _in_folder(
         self, files: dict[str, bytes], over: threading.Event
@@ -274,7 +284,9 @@ def _placed(program: Any, folder: Path) -> str | tuple[str, ...]:
     """The arguments with the folder's path where it belongs."""
     if isinstance(program, str):
         path = shlex.quote(str(folder))
-        return program.replace(HERE, path) if HERE in program else f"{program} {path}"
+        if HERE in program:
+            return program.replace(HERE, path)
+        return f"{program} {path}"
     if any(HERE in one for one in program):
         return tuple(one.replace(HERE, str(folder)) for one in program)
     return *program, str(folder)
@@ -330,7 +342,9 @@ class Recorder:
 
     def __post_init__(self) -> None:
         own = getattr(self.device, "provenance", None)
-        said = own if self.provenance is None else self.provenance
+        said = self.provenance
+        if self.provenance is None:
+            said = own
         if said not in PROVENANCES or own not in (None, said):
             allowed = own or f"one of {', '.join(PROVENANCES)}"
             raise ValueError(f"provenance: got {said!r}, allowed is what the device is, {allowed}")
@@ -362,7 +376,10 @@ class Recorder:
 
     def _trial(self, capture: Capture, run: Run, outcome: str) -> Capture:
         trial = _without_output(capture)
-        buffers = trial.buffers if run.output is None else {**trial.buffers, "output": run.output}
+        if run.output is None:
+            buffers = trial.buffers
+        else:
+            buffers = {**trial.buffers, "output": run.output}
         # what ran is what is recorded here, so it is not changed since
         tools = [capture.tool.replace(CHANGED, "set with npulab"), "run as a trial by npulab"]
         return replace(
@@ -416,15 +433,16 @@ def as_code(oracle: Any, good: Capture) -> str:
         return as_code(oracle.device, good)
     own = good.buffers.get("output")
     if isinstance(oracle, Simulated):
-        return "npulab.Simulated()" if oracle.expected in (None, own) else SIMULATED
+        if oracle.expected in (None, own):
+            return "npulab.Simulated()"
+        return SIMULATED
     if isinstance(oracle, Command) and oracle.expected in (None, own):
         return f"npulab.{oracle!r}"
     name = getattr(oracle, "__name__", type(oracle).__name__)
-    asked = (
-        ""
-        if oracle is None
-        else f"  # asks a person; it was {name if name.isidentifier() else 'a function'}"
-    )
+    if oracle is None:
+        asked = ""
+    else:
+        asked = f"  # asks a person; it was {name if name.isidentifier() else 'a function'}"
     return f"npulab.Manual(){asked}"
 
 

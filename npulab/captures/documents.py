@@ -40,7 +40,8 @@ class Document:
     def __str__(self) -> str:
         lines = [self.title]
         for name, rows in self.tables.items():
-            lines += [f"{name}:", *in_columns(rows, [*rows[0]])] if rows else []
+            if rows:
+                lines += [f"{name}:", *in_columns(rows, [*rows[0]])]
         return "\n".join([*lines, str(self.checked())])
 
     def checked(self) -> Findings:
@@ -85,7 +86,9 @@ class Findings:
 
     def __str__(self) -> str:
         wrong = sum(finding.wrong for finding in self.findings)
-        verdict = f"{plural(wrong, 'error')}" if wrong else "no error"
+        verdict = "no error"
+        if wrong:
+            verdict = f"{plural(wrong, 'error')}"
         head = f"{self.name}: {verdict}, {plural(len(self.findings) - wrong, 'note')}"
         return "\n".join(
             [head, *in_columns(self.rows, ["finding", "line", "about", "text", "source"])]

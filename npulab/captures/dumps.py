@@ -94,7 +94,10 @@ def folder_importer(
         addresses = {
             name: _address(where, name, at) for name, at in _object(path, said, "addresses").items()
         }
-        recorded = made if isinstance(made, Recorded) else Recorded(made, buffers, addresses)
+        if isinstance(made, Recorded):
+            recorded = made
+        else:
+            recorded = Recorded(made, buffers, addresses)
         try:
             return Capture(
                 path.name,
@@ -115,7 +118,9 @@ def folder_importer(
 
 def described(path: Path) -> list[Path]:
     """The folders that have a description: the path, or those in it."""
-    folders = [path, *sorted(path.iterdir())] if path.is_dir() else []
+    folders = []
+    if path.is_dir():
+        folders = [path, *sorted(path.iterdir())]
     return [one for one in folders if (one / DESCRIPTION).is_file()]
 
 
@@ -124,7 +129,10 @@ def stated_npu(path: Path) -> str:
     or names none."""
     npu = _description(path).get("npu")
     if not isinstance(npu, str) or not npu:
-        got = "nothing" if npu is None else f"{npu!r:.60}"
+        if npu is None:
+            got = "nothing"
+        else:
+            got = f"{npu!r:.60}"
         raise ValueError(
             f'{path / DESCRIPTION}: npu: got {got}, allowed is an NPU\'s name, as {{"npu": "NAME"}}'
         )
@@ -151,7 +159,9 @@ def _of_folder(path: Path) -> Iterator[None]:
     try:
         yield
     except (ValueError, LookupError) as error:
-        kind = Unsupported if isinstance(error, Unsupported) else ValueError
+        kind = ValueError
+        if isinstance(error, Unsupported):
+            kind = Unsupported
         told = reason(error)
         text = (
             told if f" of {path}: " in told else named(path, told)

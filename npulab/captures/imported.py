@@ -29,7 +29,10 @@ def watch(place: Path) -> None:
     """Look from now on at what the code of a place imports."""
     _watched.add(str(place))
     if not any(isinstance(one, _Guard) for one in sys.meta_path):
-        at = sys.meta_path.index(PathFinder) if PathFinder in sys.meta_path else len(sys.meta_path)
+        if PathFinder in sys.meta_path:
+            at = sys.meta_path.index(PathFinder)
+        else:
+            at = len(sys.meta_path)
         sys.meta_path.insert(at, _Guard())
 
 
@@ -58,7 +61,9 @@ class _Guard:
                 path=str(file),
             )
         _watched.add(str(file))
-        loader = Source(name, str(file)) if file.suffix in SOURCE_SUFFIXES else found.loader
+        loader = found.loader
+        if file.suffix in SOURCE_SUFFIXES:
+            loader = Source(name, str(file))
         return importlib.util.spec_from_file_location(
             name, file, loader=loader, submodule_search_locations=found.submodule_search_locations
         )
@@ -79,4 +84,6 @@ def _told(file: Path) -> Path:
     folder = file.parent
     while (folder.parent / "__init__.py").is_file():
         folder = folder.parent
-    return folder if (folder / "__init__.py").is_file() else file
+    if (folder / "__init__.py").is_file():
+        return folder
+    return file

@@ -53,7 +53,9 @@ def place_of(point: EntryPoint, dist: Distribution | None) -> tuple[Path, bool]:
 
 
 def _folder_of(dist: Distribution | None) -> Path:
-    return Path() if dist is None else Path(str(dist.locate_file("")))
+    if dist is None:
+        return Path()
+    return Path(str(dist.locate_file("")))
 
 
 def _module(name: str) -> Path | None:
@@ -66,7 +68,9 @@ def _module(name: str) -> Path | None:
         return None
     if spec.submodule_search_locations:
         return Path(next(iter(spec.submodule_search_locations))).absolute()
-    return Path(spec.origin).absolute() if spec.origin and spec.has_location else None
+    if spec.origin and spec.has_location:
+        return Path(spec.origin).absolute()
+    return None
 
 
 def is_local(path: Path) -> bool:

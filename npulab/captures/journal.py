@@ -50,11 +50,10 @@ class Trial:
     more: Mapping[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        shown = (
-            self.subset
-            if len(self.subset) <= 3
-            else (*self.subset[:2], f"and {len(self.subset) - 2} more")
-        )
+        if len(self.subset) <= 3:
+            shown = self.subset
+        else:
+            shown = *self.subset[:2], f"and {len(self.subset) - 2} more"
         return f"Trial({self.outcome}: {', '.join(shown) or 'nothing changed'}; {self.reason})"
 
 
@@ -76,7 +75,10 @@ class Journal:
     def __init__(
         self, path: str | os.PathLike[str] | None = None, about: Mapping[str, Any] | None = None
     ) -> None:
-        self.path = None if path is None else Path(path)
+        if path is None:
+            self.path = None
+        else:
+            self.path = Path(path)
         self.about = json.loads(json.dumps(dict(about or {})))
         if (
             self.path is not None and not self.path.parent.is_dir()
@@ -84,7 +86,10 @@ class Journal:
             raise FileNotFoundError(f"{self.path.parent}: no such folder")
         self._trials: list[Trial] = []
         self._lines: list[str] = []
-        self._file = None if self.path is None else Lines(self.path, MOST_BYTES)
+        if self.path is None:
+            self._file = None
+        else:
+            self._file = Lines(self.path, MOST_BYTES)
         head = {"npulab": "journal", "version": VERSION, "about": self.about}
         if self._file and (
             self._file.whole or not as_line(head).encode().startswith(self._file.torn)
@@ -202,7 +207,9 @@ class Journal:
         return self._trials[number]
 
     def __repr__(self) -> str:
-        where = f", {self.path}" if self.path else ""
+        where = ""
+        if self.path:
+            where = f", {self.path}"
         return f"Journal({len(self)} trial{'s' * (len(self) != 1)}, {self.hangs} hung{where})"
 
 
@@ -237,7 +244,9 @@ def _told(error: Exception, path: object, number: int) -> str:
     already.
     """
     told, where = str(error), f"{path}, line {number}"
-    return told if told.startswith(where) else f"{where}: {told}"
+    if told.startswith(where):
+        return told
+    return f"{where}: {told}"
 
 
 def as_line(entry: Mapping[str, Any]) -> str:

@@ -86,15 +86,21 @@ def complete_ranges(ranges: Mapping[str, Any]) -> dict[str, Any]:
 
 def _operators(allowed: Any) -> list[int]:
     """The numbers of operators that are given by name or number, one or several."""
-    ops = [allowed] if isinstance(allowed, str) else allowed
+    ops = allowed
+    if isinstance(allowed, str):
+        ops = [allowed]
     known = f"is one of {', '.join(OPS)}, or a list of them"
     refuse_if(
         isinstance(ops, Mapping) or not isinstance(ops, Iterable), "ranges: op", shortly(ops), known
     )
     found: list[int] = []
     for op in ops:
-        number = OPS.index(op) if op in OPS else op
-        hint = near(op, OPS) if isinstance(op, str) else ""
+        number = op
+        if op in OPS:
+            number = OPS.index(op)
+        hint = ""
+        if isinstance(op, str):
+            hint = near(op, OPS)
         wrong = isinstance(number, str) or number not in range(len(OPS))
         refuse_if(wrong, "ranges", f"op {op!r:.60}", f"{known}{hint}")
         found.append(int(number))
@@ -108,7 +114,9 @@ def _check_range(name: str, allowed: Any) -> None:
     """
     what = f"ranges: {name}"
     one = isinstance(allowed, int | float) and not isinstance(allowed, bool)
-    hint = f"; one value is [{allowed}]" if one else ""
+    hint = ""
+    if one:
+        hint = f"; one value is [{allowed}]"
     refuse_if(
         isinstance(allowed, str | bytes | Mapping) or not isinstance(allowed, Iterable),
         what,
@@ -178,11 +186,9 @@ def made(
         return random.integers(np.iinfo(dtype).min, np.iinfo(dtype).max + 1, shape).astype(dtype)
 
     def q(name: str) -> QuantParams:
-        return (
-            UNIT
-            if real
-            else QuantParams(float(np.float32(p[f"{name}_scale"])), int(p[f"{name}_zero_point"]))
-        )
+        if real:
+            return UNIT
+        return QuantParams(float(np.float32(p[f"{name}_scale"])), int(p[f"{name}_zero_point"]))
 
     height, width, channels, outputs = (
         int(p[name]) for name in ("input_h", "input_w", "input_c", "output_c")
@@ -212,7 +218,10 @@ def made(
         layer = FullyConnected(weights, _bias(random, outputs), weight_q=q("weight"), **common)
     else:
         depthwise = bool(p["depthwise"])
-        weights = codes(1, *kernel, channels) if depthwise else codes(outputs, *kernel, channels)
+        if depthwise:
+            weights = codes(1, *kernel, channels)
+        else:
+            weights = codes(outputs, *kernel, channels)
         layer = Conv2D(
             weights,
             _bias(random, channels if depthwise else outputs),

@@ -136,9 +136,14 @@ def folded(rows: Sequence[Row], jobs: Sequence[Job]) -> list[Row]:
     first: dict[str, int] = {}  # row of each label, and of each field of a label
     order: dict[str, tuple[int, int]] = {}
     for number, row in enumerate(rows):
-        job = jobs[row["task"]] if row["task"] is not None and jobs else None
+        job = None
+        if row["task"] is not None and jobs:
+            job = jobs[row["task"]]
         if job is None or not job.unit:
-            name = job.label if job and job.label else row["task"]
+            if job and job.label:
+                name = job.label
+            else:
+                name = row["task"]
             together[str(number)] = {**row, "task": name}, []
             order[str(number)] = number, number
             continue

@@ -150,7 +150,9 @@ def _untrusted(code: Code) -> str:
     ):  # no other folder is looked into
         return ""
     asked = _asked.get(code.place)
-    return "" if asked and asked == _sums(code.place) else untrusted(code.place)
+    if asked and asked == _sums(code.place):
+        return ""
+    return untrusted(code.place)
 
 
 def _sums(place: Path) -> Sums:

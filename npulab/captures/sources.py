@@ -82,7 +82,10 @@ class Lowered:
     def __call__(self, parameters: Mapping[str, float], seed: int = 0) -> Answer:
         try:
             layer, x = made(parameters, seed, self.dtype)
-            chip = {} if self.chip is None else {"chip": self.chip}
+            if self.chip is None:
+                chip = {}
+            else:
+                chip = {"chip": self.chip}
             capture = target(self.target).lower(layer, x=x, **chip, **self.options)
         except (ValueError, LookupError) as error:
             return Answer("refused", text=_sentence(error))
@@ -143,12 +146,12 @@ class Compiler:
                 *arguments("version", self.version),
             )
             execute("version", wrapped, self.timeout)
-            lines = (
-                said.read_text(encoding="utf-8", errors="replace").splitlines()
-                if said.exists()
-                else []
-            )
-        return lines[0][:WORDS] if lines else ""
+            lines = []
+            if said.exists():
+                lines = said.read_text(encoding="utf-8", errors="replace").splitlines()
+        if lines:
+            return lines[0][:WORDS]
+        return ""
 
     def __call__(self, parameters: Mapping[str, float], seed: int = 0) -> Answer:
         try:
@@ -189,11 +192,10 @@ class Compiler:
             return Answer("failed", text=_sentence(error, folder))
         except ImportError as error:
             return Answer("failed", text=told(error))
-        buffers = (
-            capture.buffers
-            if "input" in capture.buffers
-            else {**capture.buffers, "input": x.tobytes()}
-        )
+        if "input" in capture.buffers:
+            buffers = capture.buffers
+        else:
+            buffers = {**capture.buffers, "input": x.tobytes()}
         return Answer(
             "captured",
             replace(capture, buffers=buffers, provenance="compiler"),
@@ -231,7 +233,9 @@ def _cases(of: Target, path: Path) -> list[Capture | ValueError]:
             found = store.read_folder(path)
         except (ValueError, LookupError, OSError) as error:
             return [ValueError(_sentence(error))]
-        return [found] if found.target == of.name else []
+        if found.target == of.name:
+            return [found]
+        return []
     cases: list[Capture | ValueError] = []
     for importer in of.importers:
         if importer.recognises(path):
@@ -264,7 +268,9 @@ def _unread(out: Path, reader: str, formats: Sequence[str]) -> str:
     if wrong:
         return wrong
     names = ", ".join(sorted(path.name for path in out.iterdir()))
-    known = f" ({', '.join(formats)})" if formats else ""
+    known = ""
+    if formats:
+        known = f" ({', '.join(formats)})"
     return (
         f"{out.name}: got {names or 'nothing'}, allowed is a file or a folder that {reader} "
         f"recognises{known}"

@@ -66,7 +66,9 @@ def _which(path: Path, case: str | None, names: Sequence[str]) -> str:
     if not names:
         return holds_none(path)
     listed = ", ".join(names[:MOST_NAMED])
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    more = ""
+    if len(names) > MOST_NAMED:
+        more = f" and {len(names) - MOST_NAMED} more"
     if case is None:
         return (
             f"{path}: holds {len(names)} captures: {listed}{more}; say which with --case "
@@ -139,7 +141,9 @@ def unread(path: str | os.PathLike[str], empty: bool = False) -> dict[str, Case]
     Raises as ``case_readers``; ValueError for a folder without one unless ``empty`` is allowed.
     """
     path = Path(path)
-    folders = case_folders(path) if path.is_dir() else []
+    folders = []
+    if path.is_dir():
+        folders = case_folders(path)
     out = {
         folder.relative_to(path).as_posix(): Case(partial(read_folder, folder), False)
         for folder in folders
@@ -151,11 +155,9 @@ def unread(path: str | os.PathLike[str], empty: bool = False) -> dict[str, Case]
 
 def on_chip(capture: Capture, chip: str | None) -> Capture:
     """A capture read as one of another chip; None leaves it as it is."""
-    return (
-        capture
-        if chip is None
-        else replace(capture, chip=chip, maps=target(capture.target).maps(chip))
-    )
+    if chip is None:
+        return capture
+    return replace(capture, chip=chip, maps=target(capture.target).maps(chip))
 
 
 def recognising(path: Path) -> Importer | None:
@@ -350,14 +352,20 @@ def _job(
     more: dict[str, Any] = {
         key: _of(d.get(key, ""), f"jobs {key}", str) for key in ("label", "unit")
     }
-    more["start"] = _job(d["start"], files, of, maps) if "start" in d else None
+    if "start" in d:
+        more["start"] = _job(d["start"], files, of, maps)
+    else:
+        more["start"] = None
     if kinds == ["words"]:
         if len(words) != len(maps[block]):
             raise ValueError(
                 f"{name}: got {len(words)} words, allowed is {len(maps[block])} (block {block})"
             )
         return Job(block, words, **more)
-    writes = of.writes(words) if kinds == ["commands"] else _pairs("writes", d, files)
+    if kinds == ["commands"]:
+        writes = of.writes(words)
+    else:
+        writes = _pairs("writes", d, files)
     before, masks = _pairs("before", d, files), dict(_pairs("masks", d, files))
     if masks and max(masks) >= len(writes):
         raise ValueError(

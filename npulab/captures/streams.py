@@ -27,7 +27,10 @@ def places_of(jobs: Sequence[Job], data: bytes) -> list[int] | None:
     [4, 12]
     """
     words = [job.words for job in jobs]
-    every = np.concatenate(words) if words else np.zeros(0, np.uint32)
+    if words:
+        every = np.concatenate(words)
+    else:
+        every = np.zeros(0, np.uint32)
     if every.nbytes < LEAST or len(np.unique(every)) < 2 or any(job.writes for job in jobs):
         return None
     places = []

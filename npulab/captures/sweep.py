@@ -324,7 +324,10 @@ def sweep_of(captures: CaptureSet | Iterable[Capture], name: str = "") -> Sweep:
     Raises ValueError (what, got, allowed) for captures of more than one target, chip, block, length
     or provenance, and for a parameter that some captures lack, naming one.
     """
-    found = tuple(captures) if isinstance(captures, Iterable) else (captures,)
+    if isinstance(captures, Iterable):
+        found = tuple(captures)
+    else:
+        found = (captures,)
     for one in found:
         if not isinstance(one, Capture):
             raise TypeError(
@@ -365,21 +368,21 @@ def sweep_of(captures: CaptureSet | Iterable[Capture], name: str = "") -> Sweep:
 
 def _part(what: str, value: object = "") -> str:
     """What takes a part of captures that make no sweep together."""
-    folder = (
-        f"a folder with those of one {what} alone"
-        if value
-        else f"a folder with those that have {what} alone"
-    )
-    return (
-        f"--{what} {value} takes these, or give {folder}"
-        if what in ("target", "chip")
-        else f"give {folder}"
-    )
+    if value:
+        folder = f"a folder with those of one {what} alone"
+    else:
+        folder = f"a folder with those that have {what} alone"
+    if what in ("target", "chip"):
+        return f"--{what} {value} takes these, or give {folder}"
+    return f"give {folder}"
 
 
 def no_captures(what: str, given: object) -> None:
     """Raise TypeError for captures, or a path, where a sweep or words are asked for."""
-    some = given[:1] if isinstance(given, list | tuple) else [given]
+    if isinstance(given, list | tuple):
+        some = given[:1]
+    else:
+        some = [given]
     if given is None or any(
         isinstance(one, Capture | CaptureSet | str | os.PathLike) for one in some
     ):
@@ -414,7 +417,10 @@ def words_of(table: Any) -> np.ndarray:
 
 def _parameters(given: Any, rows: int) -> pd.DataFrame:
     try:
-        frame = given if isinstance(given, pd.DataFrame) else pd.DataFrame(dict(given))
+        if isinstance(given, pd.DataFrame):
+            frame = given
+        else:
+            frame = pd.DataFrame(dict(given))
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"parameters: got {type(given).__name__}, allowed are columns of one length by name: "
@@ -476,7 +482,9 @@ def _registers(name: str, chip: str, block: str, count: int) -> RegisterMap | No
         found = of.maps(chip or next(iter(of.chips))).get(block)
     except LookupError:
         return None
-    return found if chip or (found is not None and len(found) == count) else None
+    if chip or (found is not None and len(found) == count):
+        return found
+    return None
 
 
 def _read(path: Path) -> Sweep:
@@ -541,11 +549,9 @@ def _array(name: str, data: bytes) -> np.ndarray:
             ".".join(map(str, version)),
             "are 1.0, 2.0 and 3.0",
         )
-        head = (
-            np.lib.format.read_array_header_1_0
-            if version == (1, 0)
-            else np.lib.format.read_array_header_2_0
-        )
+        head = np.lib.format.read_array_header_2_0
+        if version == (1, 0):
+            head = np.lib.format.read_array_header_1_0
         shape, by_column, dtype = head(part)
     except Exception as error:  # of every kind, from numpy's parser of headers
         raise ValueError(
@@ -688,9 +694,14 @@ def _column(name: str, values: list[Any], cases: list[str]) -> Iterator[tuple[st
         arrays = [_list(value) for value in values]
         shape = arrays[0].shape
         if all(one.shape == shape for one in arrays) and arrays[0].size <= MOST_LISTED:
-            axes = AXES.get(name, "") if shape == (len(AXES.get(name, "")),) else ""
+            axes = ""
+            if shape == (len(AXES.get(name, "")),):
+                axes = AXES.get(name, "")
             for at in np.ndindex(shape):
-                inner = axes[at[0]] if axes else "_".join(map(str, at))
+                if axes:
+                    inner = axes[at[0]]
+                else:
+                    inner = "_".join(map(str, at))
                 yield from _column(
                     f"{name.removesuffix('_shape') if axes else name}_{inner}",
                     [one[at] for one in arrays],
@@ -712,17 +723,15 @@ def _column(name: str, values: list[Any], cases: list[str]) -> Iterator[tuple[st
 
 
 def _kind(value: Any) -> str:
-    return (
-        "nothing"
-        if value is None
-        else "text"
-        if isinstance(value, str)
-        else "list"
-        if isinstance(value, list)
-        else "number"
-        if isinstance(value, int | float)
-        else "something else"
-    )
+    if value is None:
+        return "nothing"
+    if isinstance(value, str):
+        return "text"
+    if isinstance(value, list):
+        return "list"
+    if isinstance(value, int | float):
+        return "number"
+    return "something else"
 
 
 def _list(value: list[Any]) -> np.ndarray:
@@ -738,13 +747,13 @@ def _list(value: list[Any]) -> np.ndarray:
 def _all_of(texts: Iterable[str]) -> str:
     """The text of all captures, or a few of them side by side."""
     different = [*dict.fromkeys(filter(None, texts))]
-    return ", ".join(different) if len(different) <= 3 else f"{len(different)} different ones"
+    if len(different) <= 3:
+        return ", ".join(different)
+    return f"{len(different)} different ones"
 
 
 def _tools(captures: tuple[Capture, ...]) -> str:
     text = _all_of(one.tool for one in captures)
-    return (
-        text
-        if CHANGED in text or not any(one.changed for one in captures)
-        else f"{text}, {CHANGED}"
-    )
+    if CHANGED in text or not any(one.changed for one in captures):
+        return text
+    return f"{text}, {CHANGED}"

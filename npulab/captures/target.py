@@ -91,7 +91,10 @@ class Claim(NamedTuple):
 
     def __str__(self) -> str:
         said = f"{self.source or 'the source'} says {self.expected}"
-        got = "not there" if self.got is None else self.got
+        if self.got is None:
+            got = "not there"
+        else:
+            got = self.got
         return f"task {self.task}, {self.what}: {self.field} is {got}, {said}"
 
 
@@ -403,7 +406,9 @@ def _subject(value: Any) -> str:
     """What a step was asked to work on."""
     if isinstance(value, np.ndarray):
         return f"{value.size} words"
-    return f"capture {value.name}" if hasattr(value, "jobs") else f"{value!s:.80}"
+    if hasattr(value, "jobs"):
+        return f"capture {value.name}"
+    return f"{value!s:.80}"
 
 
 def _only(

@@ -87,7 +87,9 @@ def code_of(place: Path) -> Sums:
     Raises ValueError for a folder that is a link, whose files may be changed elsewhere, and for
     more than 10,000 files.
     """
-    base = place if place.is_dir() else place.parent
+    base = place.parent
+    if place.is_dir():
+        base = place
     return {one.relative_to(base).as_posix(): _sum(one) for one in files_of(place)}
 
 
@@ -96,7 +98,9 @@ def covers(file: Path) -> bool:
     file = file.resolve()
     for name, sums in _trusted().items():
         place = Path(name)
-        base = place if place.is_dir() else place.parent
+        base = place.parent
+        if place.is_dir():
+            base = place
         inside = file.is_relative_to(base) and file.relative_to(base).as_posix() in sums
         if inside and not untrusted(place):
             return True
@@ -105,7 +109,10 @@ def covers(file: Path) -> bool:
 
 def files_of(place: Path) -> list[Path]:
     """The files that ``code_of`` has; raises as that does."""
-    files = list(_inside(place)) if place.is_dir() else [place, *_next_to(place)]
+    if place.is_dir():
+        files = list(_inside(place))
+    else:
+        files = [place, *_next_to(place)]
     if len(files) > MOST_FILES:
         raise ValueError(
             f"{place}: got more than {MOST_FILES} files of code, allowed are {MOST_FILES}"
@@ -153,8 +160,12 @@ def load_module(name: str, place: Path) -> ModuleType:
     """
     for known in [one for one in sys.modules if f"{one}.".startswith(f"{name}.")]:
         del sys.modules[known]  # of another folder, or of files that are no more as they were
-    file = place / "__init__.py" if place.is_dir() else place
-    loader = None if file.suffix not in SOURCE_SUFFIXES else Source(name, str(file))
+    file = place
+    if place.is_dir():
+        file = place / "__init__.py"
+    loader = None
+    if file.suffix in SOURCE_SUFFIXES:
+        loader = Source(name, str(file))
     if place.is_dir():
         for folder, _, _ in os.walk(place):
             sys.path_importer_cache[folder] = FileFinder(
@@ -209,18 +220,18 @@ def _trusted() -> dict[str, Sums]:
         read = read_json(_record())
     except (OSError, ValueError, RuntimeError):  # none, a broken one, a user without a home
         return {}
-    return (
-        {place: sums for place, sums in read.items() if isinstance(sums, dict)}
-        if isinstance(read, dict)
-        else {}
-    )
+    if isinstance(read, dict):
+        return {place: sums for place, sums in read.items() if isinstance(sums, dict)}
+    return {}
 
 
 def _changes(known: Mapping[str, str], now: Mapping[str, str]) -> str:
     told = [f"{name} has changed" for name in known if name in now and known[name] != now[name]]
     told += [f"{name} is new" for name in now if name not in known]
     told += [f"{name} is gone" for name in known if name not in now]
-    more = [f"{len(told) - MOST_NAMED} files more"] if len(told) > MOST_NAMED else []
+    more = []
+    if len(told) > MOST_NAMED:
+        more = [f"{len(told) - MOST_NAMED} files more"]
     return ", ".join([*told[:MOST_NAMED], *more])
 
 

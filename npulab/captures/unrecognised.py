@@ -55,7 +55,9 @@ def unread_dumps(path: Path) -> str:
         return (
             f"{wrong[0]}; {plural(len(wrong) - 1, 'other folder')} of {path} cannot be read either"
         )
-    return wrong[0] if wrong else ""
+    if wrong:
+        return wrong[0]
+    return ""
 
 
 def holds_none(path: Path) -> str:
@@ -86,11 +88,11 @@ def undescribed(path: Path) -> str:
         return ""
     folder, file = next(iter(recorded.items()))
     count = len(recorded) - 1
-    others = (
-        f"; {plural(count, 'other folder')} in {path} lack{'s' if count == 1 else ''} it too"
-        if count
-        else ""
-    )
+    others = ""
+    if count:
+        others = (
+            f"; {plural(count, 'other folder')} in {path} lack{'s' if count == 1 else ''} it too"
+        )
     line = f'echo \'{{"npu": "NAME"}}\' > {quote(str(folder / DESCRIPTION))}'
     return (
         f"; {folder / file} lies there without {DESCRIPTION}, which this line makes, with an NPU "
@@ -101,7 +103,9 @@ def undescribed(path: Path) -> str:
 
 def _with_folders(path: Path) -> list[Path]:
     """A folder and those in it; none where it is a file."""
-    return [path, *sorted(one for one in path.iterdir() if one.is_dir())] if path.is_dir() else []
+    if path.is_dir():
+        return [path, *sorted(one for one in path.iterdir() if one.is_dir())]
+    return []
 
 
 def _no_file(folder: Path) -> str:
@@ -125,7 +129,9 @@ def _recorded(folder: Path) -> str:
         for name in (WORDS, WRITES, *names)
         if name in names and (name == WRITES or name.endswith(".bin"))
     ]
-    return dumped[0] if dumped and DESCRIPTION not in names else ""
+    if dumped and DESCRIPTION not in names:
+        return dumped[0]
+    return ""
 
 
 def _wrong(folder: Path) -> str:
@@ -157,11 +163,10 @@ def _what(path: Path) -> str:
     words, rest = divmod(size, WORD_BYTES)
     if rest or not 2 <= words <= MOST_WORDS:
         return f"{path}: is {plural(size, 'byte')}, no target recognises this file; {FORMATS}"
-    begin = (
-        f"npulab new NAME --from {path}"
-        if path.suffix == ".bin"
-        else f"npulab new NAME --words {words}"
-    )
+    if path.suffix == ".bin":
+        begin = f"npulab new NAME --from {path}"
+    else:
+        begin = f"npulab new NAME --words {words}"
     return (
         f"{path}: is {plural(words, 'word')} of 32 bits or other bytes, no target recognises this "
         f"file; {FORMATS}, "

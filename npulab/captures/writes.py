@@ -85,10 +85,13 @@ def place_of_write(offset: int, offsets: Sequence[int], registers: RegisterMap) 
     for number, at in enumerate(offsets):
         if at not in starts:
             continue
-        first = number if first is None else first
+        if first is None:
+            first = number
         if _block_of(at, registers) == own:
             return _first_of_run(number, offsets, starts)
-    return len(offsets) if first is None else first
+    if first is None:
+        return len(offsets)
+    return first
 
 
 def _first_of_run(number: int, offsets: Sequence[int], starts: Collection[int]) -> int:
@@ -100,11 +103,18 @@ def _first_of_run(number: int, offsets: Sequence[int], starts: Collection[int]) 
 
 def _block_of(offset: int, registers: RegisterMap) -> str | None:
     word = registers.index.get(offset)
-    return None if word is None else registers.registers[word][0]
+    if word is None:
+        return None
+    return registers.registers[word][0]
 
 
 def _note(values: list[int]) -> str:
     kinds = list(dict.fromkeys(values))
-    more = f" and {len(kinds) - 4} more" if len(kinds) > 4 else ""
-    times = "once" if len(values) == 1 else f"{len(values)} times"
+    more = ""
+    if len(kinds) > 4:
+        more = f" and {len(kinds) - 4} more"
+    if len(values) == 1:
+        times = "once"
+    else:
+        times = f"{len(values)} times"
     return f"written {times}: {', '.join(map(hex, kinds[:4]))}{more}"

@@ -50,7 +50,9 @@ def _check(options: argparse.Namespace) -> int:
         show(options, found.checked())
     paths = [path for path, found in read if found is None]
     if documents or refused:
-        captures = _captures(options, paths) if paths else 0
+        captures = 0
+        if paths:
+            captures = _captures(options, paths)
         return max(
             captures, 2 * bool(refused), *(int(not found.checked().ok) for found in documents)
         )
@@ -61,12 +63,17 @@ def _captures(options: argparse.Namespace, paths: list[str]) -> int:
     found, broken = each(store.unread, paths)
     named = {name for part in found for name in part}
     if options.case and options.case not in named and found:
-        few = ", ".join(sorted(named)) if len(named) <= MOST_NAMED else plural(len(named), "case")
+        if len(named) <= MOST_NAMED:
+            few = ", ".join(sorted(named))
+        else:
+            few = plural(len(named), "case")
         raise LookupError(
             f"--case: got {options.case!r}, the paths hold {few}{near(options.case, named)}"
         )
     cases = [case for part in found for name, case in part.items() if options.case in (None, name)]
-    how = _check_cases if options.model is None else _check_run
+    how = _check_run
+    if options.model is None:
+        how = _check_cases
     with ProcessPoolExecutor(options.jobs) if options.jobs > 1 else nullcontext() as pool:
         return how(options, cases, broken, pool.map if pool else map)
 
@@ -102,7 +109,9 @@ def _check_cases(
         return 2
     if torn or not checks.ok:
         return 1
-    return NOTHING_COMPARED if checks.empty else 0
+    if checks.empty:
+        return NOTHING_COMPARED
+    return 0
 
 
 def _counted(bar: Bar, changes: list[Any]) -> Iterator[Any]:

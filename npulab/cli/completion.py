@@ -77,7 +77,9 @@ def fish(words: Words) -> str:
     for name, (plain, by_option) in words.items():
         seen = f"complete -c npulab -n '__fish_seen_subcommand_from {name}'"
         for word in plain:
-            values = f" -x -a '{' '.join(by_option[word])}'" if word in by_option else ""
+            values = ""
+            if word in by_option:
+                values = f" -x -a '{' '.join(by_option[word])}'"
             lines.append(
                 f"{seen} -l {word[2:]}{values}" if word.startswith("--") else f"{seen} -a '{word}'"
             )

@@ -40,11 +40,10 @@ class Answered(Answer):
             for row in json.loads(table.to_json(orient="records"))
         ]
         rows += [{"kind": "reason", **asdict(reason)} for reason in self.found.reasons]
-        laws = (
-            []
-            if self.found.laws is None
-            else json.loads(self.found.laws.table.to_json(orient="records"))
-        )
+        if self.found.laws is None:
+            laws = []
+        else:
+            laws = json.loads(self.found.laws.table.to_json(orient="records"))
         return [*rows, *({"kind": "law", **row} for row in laws)]
 
     @property
@@ -109,7 +108,9 @@ def _explore(options: argparse.Namespace) -> int:
             of.features(chip)
         source = Lowered(name, chip or None, options.dtype or "uint8")
     else:
-        read = reader_of(options.target) if options.target else None
+        read = None
+        if options.target:
+            read = reader_of(options.target)
         source = Compiler(options.source, read, options.dtype or "int8", options.timeout)
     with progress("layer") as bar:
         found = explore(
@@ -121,7 +122,9 @@ def _explore(options: argparse.Namespace) -> int:
             progress=lambda step: bar(step.asked, options.budget, f"{step.text:.60}"),
         )
     show(options, Answered(found))
-    return 1 if found.stopped else 0
+    if found.stopped:
+        return 1
+    return 0
 
 
 def _ranges(path: str | None) -> dict[str, Any]:

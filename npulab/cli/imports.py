@@ -50,11 +50,10 @@ def _into_folders(options: argparse.Namespace, captures: list[Capture]) -> None:
     name = options.name or Path(options.path).stem
     if Path(name).name != name or name in (".", ".."):
         raise ValueError(f"--name: got {name!r}, allowed is a plain folder name")
-    named = (
-        {name: captures[0]}
-        if len(captures) == 1
-        else {f"{name}-{capture.name}": capture for capture in captures}
-    )
+    if len(captures) == 1:
+        named = {name: captures[0]}
+    else:
+        named = {f"{name}-{capture.name}": capture for capture in captures}
     written = store.save_all(
         {
             Path(options.dest) / case: replace(

@@ -142,10 +142,14 @@ def _next(
     )
     table = folder / "registers.csv"
     where = quote(str(source.resolve() if away else source))
-    copied = (
-        f"cp {where} first/words.bin" if jobs == 1 else f"head -c {size} {where} > first/words.bin"
-    )
-    of = f"a job in {source}" if jobs == 1 else f"the first of {jobs} jobs in {source}"
+    if jobs == 1:
+        copied = f"cp {where} first/words.bin"
+    else:
+        copied = f"head -c {size} {where} > first/words.bin"
+    if jobs == 1:
+        of = f"a job in {source}"
+    else:
+        of = f"the first of {jobs} jobs in {source}"
     return [
         f"next, with the {words} words of {of} ({size} bytes, little-endian):",
         *away,

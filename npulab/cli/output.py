@@ -81,4 +81,6 @@ def _finite(value: Any) -> Any:
         return {name: _finite(inner) for name, inner in value.items()}
     if isinstance(value, list):
         return [_finite(inner) for inner in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value

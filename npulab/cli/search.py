@@ -80,9 +80,10 @@ def _bisect(options: argparse.Namespace) -> int:
     good, bad = store.load(options.good), store.load(options.bad)
     oracle: Callable[[Capture], str] = _device(options, good)
     if options.record:
-        about = (
-            {} if isinstance(oracle, Simulated) else {"provenance": options.provenance or "board"}
-        )
+        if isinstance(oracle, Simulated):
+            about = {}
+        else:
+            about = {"provenance": options.provenance or "board"}
         oracle = Recorder(oracle, options.record, **about)
     if options.script and (
         Path(options.script).is_dir() or not Path(options.script).parent.is_dir()
@@ -105,7 +106,9 @@ def _bisect(options: argparse.Namespace) -> int:
 
             def told(session: Bisection) -> None:
                 outcome, likely = session.journal[-1].outcome, session.suspects[:1]
-                suspect = f", likely {likely[0].text:.60}" if likely else ""
+                suspect = ""
+                if likely:
+                    suspect = f", likely {likely[0].text:.60}"
                 bar(session.queries, session.queries + session.left, outcome + suspect)
 
             found = bisect_fields(
@@ -130,7 +133,9 @@ def _bisect(options: argparse.Namespace) -> int:
     show(options, found)
     if options.script:
         replace_file(Path(options.script), found.script(options.good, options.bad).encode())
-    return 0 if found.found else 1
+    if found.found:
+        return 0
+    return 1
 
 
 def _print_trial(trial: Trying) -> None:
@@ -146,7 +151,9 @@ def _may_be_written(script: Path) -> bool:
 
 def _flake(text: str) -> float | None:
     try:
-        return None if text == "auto" else float(text)
+        if text == "auto":
+            return None
+        return float(text)
     except ValueError:
         raise ValueError(
             f"--flake: got {text!r}, allowed is a rate from 0 up to 0.5, or auto"
@@ -164,7 +171,10 @@ def _device(options: argparse.Namespace, good: Capture) -> Simulated | Command |
         settings["output"] = None
     oracle = device(options.device, good.buffers.get("output"), **settings)
     if settings and not isinstance(oracle, Command):
-        name = "by-status" if options.by_status else next(iter(settings))
+        if options.by_status:
+            name = "by-status"
+        else:
+            name = next(iter(settings))
         raise ValueError(f"--{name}: got {options.device!r}, allowed is a device command:PROGRAM")
     if isinstance(oracle, Simulated):
         # what the good job gives there: a board may have recorded something else
@@ -224,8 +234,13 @@ def _laws(options: argparse.Namespace) -> int:
     if options.field:
         registers = sweep.registers
         others = ~field_bits(options.field, registers)
-        nuisance = others if nuisance is None else nuisance | others
-    layers = candidate_layers(options.candidates, sweep) if options.candidates else None
+        if nuisance is None:
+            nuisance = others
+        else:
+            nuisance = nuisance | others
+    layers = None
+    if options.candidates:
+        layers = candidate_layers(options.candidates, sweep)
     _refuse_map(options.map)
     with progress("step") as bar, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)

@@ -160,7 +160,9 @@ def _merge(options: argparse.Namespace, base: str, ours: str, theirs: str) -> in
         options,
         Done({"session": ours, "notes": len(merged.notes), "conflicts": merged.conflicts}, ""),
     )
-    return 1 if merged.conflicts else 0
+    if merged.conflicts:
+        return 1
+    return 0
 
 
 RUN: dict[str, Callable[..., int | None]] = {

@@ -31,7 +31,10 @@ COMMANDS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command, where - among its arguments is standard input; returns the exit status."""
-    given = sys.argv[1:] if arguments is None else list(arguments)
+    if arguments is None:
+        given = sys.argv[1:]
+    else:
+        given = list(arguments)
     if "-" not in given:
         return _run(given)
     from tempfile import TemporaryDirectory

@@ -49,7 +49,9 @@ def _list(options: argparse.Namespace) -> int:
     ]
     sweeps, unread = each(load_sweep, files)
     show(options, Listing(captures, sweeps))
-    return 2 if broken or torn or unread else 0
+    if broken or torn or unread:
+        return 2
+    return 0
 
 
 def _show_options(add: Add) -> None:

@@ -54,15 +54,14 @@ def folded(text: str, width: int) -> list[str]:
     lines = [""]
     for word in re.findall(" *[^ ]+", text):
         long = len(word.strip()) > width
-        pieces = (
-            [
+        if long:
+            pieces = [
                 part[at : at + width]
                 for part in SOFT.findall(word)
                 for at in range(0, len(part), width)
             ]
-            if long
-            else [word]
-        )
+        else:
+            pieces = [word]
         for piece in pieces:
             if len(lines[-1]) + len(piece) > width:
                 lines.append("")
@@ -163,7 +162,9 @@ def progress(unit: str, hidden: bool = False) -> Iterator[Bar]:
         task = shown_progress.add_task("", total=None, count=f"0 {unit}s")
 
         def bar(done: int, total: int | None = None, text: str = "") -> None:
-            of = f" of {total}" if total is not None else ""
+            of = ""
+            if total is not None:
+                of = f" of {total}"
             shown_progress.update(
                 task,
                 completed=done,

@@ -37,11 +37,10 @@ def bits_at(data: bytes, positions: np.ndarray, width: int) -> np.ndarray:
     wide = np.dtype("<u4" if width <= 25 else "<u8")
     windows = np.ndarray(len(data) + 1, wide, data + bytes(wide.itemsize), strides=(1,))
     # to take from a copy is quicker, unless there is little to take
-    found = (
-        windows.take(positions >> 3, mode="clip")
-        if len(data) < 8 * positions.size
-        else windows[np.minimum(positions >> 3, len(data))]
-    )
+    if len(data) < 8 * positions.size:
+        found = windows.take(positions >> 3, mode="clip")
+    else:
+        found = windows[np.minimum(positions >> 3, len(data))]
     found >>= (positions & 7).astype(wide)
     found &= wide.type((1 << width) - 1)
     return found
@@ -57,7 +56,10 @@ class BitReader:
     def __init__(self, data: bytes, position: int = 0, end: int | None = None) -> None:
         self.data = data
         self.position = position
-        self.end = 8 * len(data) if end is None else end
+        if end is None:
+            self.end = 8 * len(data)
+        else:
+            self.end = end
 
     def read(self, width: int) -> int:
         """The next ``width`` bits; raises EOFError with the bit position where they run out."""

@@ -85,7 +85,9 @@ def _nests(
 
 
 def _orders(axes: list[int], rank: int) -> list[tuple[int, ...]]:
-    return list(permutations(axes)) if rank <= PERMUTED else [tuple(axes), tuple(axes[::-1])]
+    if rank <= PERMUTED:
+        return list(permutations(axes))
+    return [tuple(axes), tuple(axes[::-1])]
 
 
 def _packed(nest: list[tuple[int, int]]) -> tuple[Loop, ...]:
@@ -125,7 +127,9 @@ def _pitched(
             yield _padded(shape, nest, itemsize, {at: align})
         block = itemsize * math.prod(shape[axis] for axis in order[at + 1 :])
         outer = math.prod(shape[axis] for axis in order[: at + 1])
-        fills = size // outer if size % outer == 0 and size // outer > block else 0
+        fills = 0
+        if size % outer == 0 and size // outer > block:
+            fills = size // outer
         if fills:
             yield _padded(shape, nest, itemsize, {at: fills})
         for inner, row in product(range(at + 1, len(order)), ALIGNS):

@@ -66,7 +66,9 @@ class _Trial:
 
     @property
     def known(self) -> int:
-        return int(np.count_nonzero(known(self.seen))) if self.seen is not None else 0
+        if self.seen is not None:
+            return int(np.count_nonzero(known(self.seen)))
+        return 0
 
 
 def find_layout(
@@ -106,13 +108,17 @@ def find_layout(
     signature = _in_step(pairs)
     best, places, most = None, None, 0
     for seen, change in _by_value(pairs, signature):
-        places = seen if places is None else places
+        if places is None:
+            places = seen
         most = max(most, int(np.count_nonzero(known(seen))))
         best = _better(best, _trial(pairs, seen, change, True))
         if best is not None and _complete(best):
             break
-    own = int(np.count_nonzero(known(places))) if places is not None else 0
-    own = own if own > 2 * _chance(pairs) + FEW else 0
+    own = 0
+    if places is not None:
+        own = int(np.count_nonzero(known(places)))
+    if not (own > 2 * _chance(pairs) + FEW):
+        own = 0
     for trials in (
         (_read_otherwise, _by_neighbours)
         if PROVEN * most >= pairs.raw[0].size
@@ -173,11 +179,10 @@ def _pairs(tensors: Any, buffers: Any, dtype: str) -> Pairs:
                 f"{first.shape} as of the first"
             )
         if len(buffer) != len(data[0]) or not first.itemsize <= len(buffer) <= MOST_BYTES:
-            allowed = (
-                f"{first.itemsize} to {MOST_BYTES}"
-                if at == 0
-                else f"{len(data[0])} as of the first"
-            )
+            if at == 0:
+                allowed = f"{first.itemsize} to {MOST_BYTES}"
+            else:
+                allowed = f"{len(data[0])} as of the first"
             raise ValueError(f"buffers[{at}]: got {len(buffer)} bytes, allowed is {allowed}")
     return Pairs(
         tuple(raw_of(tensor, kind) for tensor in arrays),
@@ -197,11 +202,9 @@ def _in_step(pairs: Pairs) -> Signature:
         if shares[-1] == 1:
             return Signature(first, width)
     anywhere = Sought(pairs, Signature(0, 1)).share(Change())
-    return (
-        Signature(0, 1)
-        if anywhere > max(shares) + WORTH
-        else Signature(shares.index(max(shares)), width)
-    )
+    if anywhere > max(shares) + WORTH:
+        return Signature(0, 1)
+    return Signature(shares.index(max(shares)), width)
 
 
 def _by_value(pairs: Pairs, signature: Signature) -> Iterator[tuple[Seen, Change]]:
@@ -281,9 +284,10 @@ def _neighbours(
         if lined.shape[axis] < count:
             continue
         # a distance backwards is one forwards along the axis turned round
-        turned = (
-            lined if lag > 0 else replace(lined, raw=tuple(np.flip(raw, axis) for raw in lined.raw))
-        )
+        if lag > 0:
+            turned = lined
+        else:
+            turned = replace(lined, raw=tuple(np.flip(raw, axis) for raw in lined.raw))
         sought = Sought(turned, Signature(0, width, axis, count, abs(lag) * width))
         for change in (
             [change for _, change in changes(sought)[:1]]
@@ -332,7 +336,9 @@ def _sparse(pairs: Pairs) -> bool:
 
 
 def _better(a: _Trial | None, b: _Trial | None) -> _Trial | None:
-    return b if a is None or (b is not None and b.count > a.count) else a
+    if a is None or (b is not None and b.count > a.count):
+        return b
+    return a
 
 
 def _in_buffer(trial: _Trial) -> int:
@@ -373,13 +379,14 @@ def _left(layout: Layout | Table, pairs: Pairs) -> int:
 def _plainest(pairs: Pairs, best: _Trial | None) -> _Trial | None:
     """Of the candidates that all elements agree with the one that explains most bytes, the plainest
     of equals; None where none explains all, or more than the best layout so far."""
-    least = None if best is None or not _fits(best) else _unexplained(best)
+    least = None
+    if not (best is None or not _fits(best)):
+        least = _unexplained(best)
     out: Layout | None = None
-    seen = (
-        Change()
-        if best is None
-        else Change(best.layout.xor, best.layout.add, best.layout.big_endian)
-    )
+    if best is None:
+        seen = Change()
+    else:
+        seen = Change(best.layout.xor, best.layout.add, best.layout.big_endian)
     for change in dict.fromkeys((Change(), seen, halved(pairs.bits))):
         for layout in islice(_agreeing_candidates(pairs, change._asdict()), MOST_COMPARED):
             left = _left(layout, pairs)
@@ -387,7 +394,9 @@ def _plainest(pairs: Pairs, best: _Trial | None) -> _Trial | None:
                 out, least = layout, left
             if not left:
                 return _Trial(layout, agreeing(layout, pairs), None, pairs)
-    return None if out is None else _Trial(out, agreeing(out, pairs), None, pairs)
+    if out is None:
+        return None
+    return _Trial(out, agreeing(out, pairs), None, pairs)
 
 
 def _fits(trial: _Trial) -> bool:
@@ -417,7 +426,9 @@ def _share(layout: Layout, pairs: Pairs, count: int) -> float:
     at = layout.at(*index)
     inside = at <= pairs.size - pairs.itemsize
     index, at = tuple(one[inside] for one in index), at[inside]
-    return float(_alike(layout, pairs, index, at).mean()) if len(at) else 0.0
+    if len(at):
+        return float(_alike(layout, pairs, index, at).mean())
+    return 0.0
 
 
 def _alike(
@@ -475,11 +486,10 @@ def _agreeing_offsets(layout: Layout, pairs: Pairs, offsets: list[int]) -> list[
 def _table(pairs: Pairs, places: Seen | None) -> Table:
     """Places of the elements that have values of their own; those of neighbours alone would be too
     easily wrong."""
-    have = (
-        np.where(known(places), places.place, -1)
-        if places is not None
-        else np.full(pairs.shape, -1)
-    )
+    if places is not None:
+        have = np.where(known(places), places.place, -1)
+    else:
+        have = np.full(pairs.shape, -1)
     own, chance = int(np.count_nonzero(have >= 0)), _chance(pairs)
     if own <= 2 * chance + (FEW if have.size > 2 * FEW else 0):
         raise ValueError(
@@ -508,7 +518,10 @@ def _report(signature: Signature, best: _Trial) -> Found:
         if np.count_nonzero(alone[2]) < np.count_nonzero(rest) or not alone[2].any():
             layout, filled, rest = alone
     change = Change(layout.xor, layout.add, layout.big_endian)
-    seen = best.seen if best.seen is not None else Sought(pairs, signature).look_up(change)
+    if best.seen is not None:
+        seen = best.seen
+    else:
+        seen = Sought(pairs, signature).look_up(change)
     places = layout.index_map()
     single = best.agree & known(seen) & (seen.place == places)
     own, shared = int(np.count_nonzero(single)), int(np.count_nonzero(best.agree & ~single))

@@ -32,7 +32,10 @@ def format_strides(shape: tuple[int, ...], name: str) -> tuple[int, ...]:
     for axis in reversed(_order(sizes, name)):
         out[axis] = step
         # an empty axis counts as one where the order is the tensor's own
-        step *= max(sizes[axis], 1) if name == "contiguous" else sizes[axis]
+        if name == "contiguous":
+            step *= max(sizes[axis], 1)
+        else:
+            step *= sizes[axis]
     return tuple(out)
 
 

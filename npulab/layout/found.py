@@ -27,7 +27,10 @@ class Run(NamedTuple):
     start: bytes
 
     def __str__(self) -> str:
-        more = " ..." if self.size > len(self.start) else ""
+        if self.size > len(self.start):
+            more = " ..."
+        else:
+            more = ""
         return f"{self.size} at byte {self.offset} ({self.start.hex(' ')}{more})"
 
 
@@ -71,7 +74,10 @@ class Found:
         their own (all of them where others are not in the buffer), no rival agrees, and no byte is
         left unexplained."""
         inside = self.elements - self.outside
-        proven = self.own == inside if self.outside else 2 * self.own > inside
+        if self.outside:
+            proven = self.own == inside
+        else:
+            proven = 2 * self.own > inside
         return (
             isinstance(self.layout, Layout)
             and proven
@@ -113,7 +119,9 @@ class Found:
             yield f"{self.outside} are not in the buffer"
         elif len(self.missing):
             listed = ", ".join(str(tuple(one)) for one in self.missing[:LISTED].tolist())
-            past = f", {self.past_end} of them past the end of the buffer" if self.past_end else ""
+            past = ""
+            if self.past_end:
+                past = f", {self.past_end} of them past the end of the buffer"
             yield f"{len(self.missing)} not found{past}: {listed}{' ...' if len(self.missing) > LISTED else ''}"
         if self.elsewhere:
             yield (
@@ -130,8 +138,14 @@ class Found:
                 f"{' ...' if len(self.unexplained) > LISTED else ''}"
             )
         if self.rivals:
-            more = " or more" if self.more_rivals else ""
-            said = "layout agrees" if len(self.rivals) == 1 else "layouts agree"
+            if self.more_rivals:
+                more = " or more"
+            else:
+                more = ""
+            if len(self.rivals) == 1:
+                said = "layout agrees"
+            else:
+                said = "layouts agree"
             yield f"{len(self.rivals)}{more} other {said} as well: " + "; ".join(
                 map(str, self.rivals[:LISTED])
             )
@@ -278,16 +292,16 @@ def _sums_at(
         [buffer[start : start + SUM_BYTES * room].view("<i4") for buffer in pairs.buffers], np.int64
     )
     over = (have[:, :count] - np.array(values) + 2**31) % 2**32 - 2**31
-    fill = (
-        int(np.array(layout.fill, f"u{pairs.itemsize}").view(f"i{pairs.itemsize}"))
-        if signed
-        else layout.fill
-    )
+    fill = layout.fill
+    if signed:
+        fill = int(np.array(layout.fill, f"u{pairs.itemsize}").view(f"i{pairs.itemsize}"))
     if np.any(over != over[0, 0]) or (
         over[0, 0] != 0 and (fill == 0 or over[0, 0] % fill or over[0, 0] // fill < 0)
     ):
         return None
-    fills = int(over[0, 0] // fill) if fill else 0
+    fills = 0
+    if fill:
+        fills = int(over[0, 0] // fill)
     depth = layout.elements // count + fills
     # of sums past the axis those of fill show themselves; those of nothing are as many as fill the
     # last tile

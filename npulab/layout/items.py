@@ -49,7 +49,9 @@ def items_of(
                 "0 to "
                 f"{tensor.ndim - 1}"
             )
-    values = tensor.view(f"u{tensor.itemsize}") if tensor.dtype.kind == "f" else tensor
+    values = tensor
+    if tensor.dtype.kind == "f":
+        values = tensor.view(f"u{tensor.itemsize}")
     numbers = np.arange(tensor.size).reshape(tensor.shape)[layout.inside].reshape(-1)
     places = layout.places_before_swap().reshape(-1)[numbers]
     order = np.argsort(

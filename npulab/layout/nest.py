@@ -38,11 +38,9 @@ class Loop:
 
     def reach(self, blocks: Any) -> Any:
         """Bytes to blocks by their number."""
-        return (
-            np.array(self.stride)[blocks]
-            if isinstance(self.stride, tuple)
-            else blocks * (self.stride or 0)
-        )
+        if isinstance(self.stride, tuple):
+            return np.array(self.stride)[blocks]
+        return blocks * (self.stride or 0)
 
 
 @dataclass(frozen=True)
@@ -291,11 +289,15 @@ class Layout(Stored):
     def _ends_of_axes(self) -> tuple[int, ...]:
         """The same, and what lies before the start of the first tile."""
         extents = self._joined_extents
-        return tuple(map(add, self.starts, extents)) if any(self.starts) else extents
+        if any(self.starts):
+            return tuple(map(add, self.starts, extents))
+        return extents
 
     def _joined(self, tensor: np.ndarray) -> np.ndarray:
         """A tensor of the window with the axes that the loops see."""
-        return tensor.transpose(self._order).reshape(self._joined_extents) if self.join else tensor
+        if self.join:
+            return tensor.transpose(self._order).reshape(self._joined_extents)
+        return tensor
 
     def _split(self, tensor: np.ndarray) -> np.ndarray:
         """What ``_joined`` was given."""
@@ -400,7 +402,10 @@ class Layout(Stored):
         the buffer."""
         out = np.full(self.shape, -1, np.int64)
         extents = self._joined_extents
-        places = np.empty(extents, np.int64) if self.join else out[self.inside]
+        if self.join:
+            places = np.empty(extents, np.int64)
+        else:
+            places = out[self.inside]
         # slab by slab, so that what a nest of short blocks is multiplied from takes little memory
         axis = int(np.argmax(extents))
         length = max(SLAB * extents[axis] // max(self.elements, 1), 1)
@@ -437,19 +442,26 @@ class Layout(Stored):
             block, packed = left[loop.axis] // loop.tile, loop.stride is None
             step: Any = self.itemsize * min(loop.tile, whole[loop.axis])
             for axis, extent in enumerate(extents if packed else ()):
-                step = step if axis == loop.axis else step * extent
-            term = block * step if packed else loop.reach(block)
+                if axis != loop.axis:
+                    step = step * extent
+            if packed:
+                term = block * step
+            else:
+                term = loop.reach(block)
             terms[np.shape(term)] = terms.get(np.shape(term), 0) + term
             left[loop.axis] = left[loop.axis] - block * loop.tile
             short = np.minimum(loop.tile, extents[loop.axis] - block * loop.tile)
-            extents[loop.axis] = (
-                int(short.flat[0]) if short.size and (short == short.flat[0]).all() else short
-            )
+            if short.size and (short == short.flat[0]).all():
+                extents[loop.axis] = int(short.flat[0])
+            else:
+                extents[loop.axis] = short
         out: Any = np.int64(self.offset)
         for shape in sorted(terms, key=math.prod):
             out = out + terms[shape]
         shape = np.broadcast_shapes(*(np.shape(axis) for axis in index))
-        return out if np.shape(out) == shape else np.broadcast_to(out, shape).copy()
+        if np.shape(out) == shape:
+            return out
+        return np.broadcast_to(out, shape).copy()
 
     @property
     def inside(self) -> Any:
@@ -474,21 +486,26 @@ class Layout(Stored):
             numbers[loop.axis] += 1
             name = letters[loop.axis] + (str(numbers[loop.axis]) if levels[loop.axis] > 1 else "")
             order += name
-            sizes += [f"{name}={tiles[loop.axis]}"] if loop.axis in tiles else []
+            if loop.axis in tiles:
+                sizes += [f"{name}={tiles[loop.axis]}"]
             tiles[loop.axis] = loop.tile
         return ", ".join([order or "one element", *sizes])
 
     def __str__(self) -> str:
         strides = [_stride_text(loop.stride) for loop in self.loops]
-        strided = (
-            []
-            if not strides
-            else ["packed"]
-            if set(strides) == {"packed"}
-            else [f"strides {' '.join(strides)}"]
-        )
-        unit = "byte" if self.per_byte == 1 else "place"
-        where = [f"from {unit} {self.offset}"] if self.offset else []
+        if not strides:
+            strided = []
+        elif set(strides) == {"packed"}:
+            strided = ["packed"]
+        else:
+            strided = [f"strides {' '.join(strides)}"]
+        if self.per_byte == 1:
+            unit = "byte"
+        else:
+            unit = "place"
+        where = []
+        if self.offset:
+            where = [f"from {unit} {self.offset}"]
         where += [
             f"only {letter} {start} to {stop - 1}"
             for letter, (start, stop), n in zip(

@@ -38,7 +38,9 @@ class Sums:
         the buffer)."""
         bits = bits or 8 * stored.itemsize
         have = sums(stored, self.axis, self.signed, bits)
-        value = fill - 2**bits if self.signed and fill >= 2 ** (bits - 1) else fill
+        value = fill
+        if self.signed and fill >= 2 ** (bits - 1):
+            value = fill - 2**bits
         out = np.full(self.count, self.depth * value, np.int64)
         out[: len(have)] = have + self.fills * value
         return (out % 2**32).astype("<u4").view(np.uint8)

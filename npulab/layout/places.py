@@ -83,7 +83,9 @@ class Change(NamedTuple):
     def of(self, raw: np.ndarray) -> np.ndarray:
         """What a little-endian reader of the buffer sees."""
         out = store(raw, self.xor, self.add)
-        return out.byteswap() if self.big_endian else out
+        if self.big_endian:
+            return out.byteswap()
+        return out
 
 
 @dataclass(frozen=True)
@@ -265,7 +267,9 @@ class Sought:
                 out ^= column
                 out *= MIX
                 out ^= out >> np.uint64(29)
-        return out if fits else out >> np.uint64(self.bits)
+        if fits:
+            return out
+        return out >> np.uint64(self.bits)
 
     def _numbered(self, columns: Iterable[np.ndarray], size: int) -> np.ndarray:
         out = self._keys(columns, size)
@@ -312,4 +316,6 @@ def changes(sought: Sought) -> list[tuple[float, Change]]:
 
 def halved(bits: int) -> Change:
     """Half of the range added to each element."""
-    return Change(add=2 ** (bits - 1)) if bits >= 8 else Change(xor=2 ** (bits - 1))
+    if bits >= 8:
+        return Change(add=2 ** (bits - 1))
+    return Change(xor=2 ** (bits - 1))

@@ -27,13 +27,12 @@ def hwc(
             [3, 4, 5]]])
     """
     order = tuple(range(len(shape)))
-    pitches = (
-        {len(shape) - 3: row_pitch}
-        if len(shape) >= 3
-        else {0: row_pitch}
-        if len(shape) == 2
-        else {}
-    )
+    if len(shape) >= 3:
+        pitches = {len(shape) - 3: row_pitch}
+    elif len(shape) == 2:
+        pitches = {0: row_pitch}
+    else:
+        pitches = {}
     return strided(shape, order, pitches, dtype, **stored)
 
 

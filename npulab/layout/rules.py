@@ -78,9 +78,10 @@ def _deeper(places: np.ndarray) -> Iterator[tuple[dict[str, Any], list[Step]]]:
             joined = places.transpose(*order[:at], *join, *order[at + 1 :]).reshape(shape)
         starts, steps = [0] * places.ndim, []
         for axis, n in enumerate(joined.shape):
-            starts[axis], digits = (
-                _any_digits(*_line(joined, axis, lines), axis in join) if n > 1 else (0, [])
-            )
+            if n > 1:
+                starts[axis], digits = _any_digits(*_line(joined, axis, lines), axis in join)
+            else:
+                starts[axis], digits = 0, []
             if digits is None or (
                 axis in join and n > 1 and not _together(digits, starts[axis], places, join)
             ):
@@ -112,9 +113,13 @@ def _any_digits(line: np.ndarray, known: np.ndarray, joint: bool) -> tuple[int, 
     distances, not of joint axes."""
     digits = _digits(line, known)
     apart = np.diff(line)[known[1:] & known[:-1]]
-    step = int(np.median(apart)) if len(apart) else 0
+    step = 0
+    if len(apart):
+        step = int(np.median(apart))
     breaks = np.flatnonzero(known[1:] & known[:-1] & (np.diff(line) != step)) + 1
-    start = int(breaks[1] - 2 * breaks[0]) if len(breaks) > 1 else 0
+    start = 0
+    if len(breaks) > 1:
+        start = int(breaks[1] - 2 * breaks[0])
     if start > 0:
         # as if the indices before the start were there too
         whole = np.concatenate([np.arange(start) * step, line + start * step])
@@ -123,7 +128,9 @@ def _any_digits(line: np.ndarray, known: np.ndarray, joint: bool) -> tuple[int, 
             return start, shifted
     if digits is not None or joint or not known.all():
         return 0, digits
-    tile = int(breaks[0]) if len(breaks) else 1
+    tile = 1
+    if len(breaks):
+        tile = int(breaks[0])
     blocks = line[::tile]
     even = np.array_equal(
         np.repeat(blocks, tile)[: len(line)] + np.arange(len(line)) % tile * step, line
@@ -163,7 +170,10 @@ def _extended(
         )
         if n > 1 and (outer is None or start % outer.tile):
             return None
-        offset -= Loop(*outer).reach(start // outer.tile) if outer else 0
+        if outer:
+            offset -= Loop(*outer).reach(start // outer.tile)
+        else:
+            offset -= 0
     return offset
 
 
@@ -213,11 +223,9 @@ def _nests(
 
 def _wide(stride: int | tuple[int, ...]) -> int:
     """How far apart blocks are, on the whole."""
-    return (
-        abs(stride)
-        if isinstance(stride, int)
-        else (max(stride) - min(stride)) // max(len(stride) - 1, 1)
-    )
+    if isinstance(stride, int):
+        return abs(stride)
+    return (max(stride) - min(stride)) // max(len(stride) - 1, 1)
 
 
 def _window(places: np.ndarray) -> tuple[tuple[int, int], ...]:
@@ -297,7 +305,9 @@ def _digits(line: np.ndarray, known: np.ndarray) -> list[tuple[int, int]] | None
     right = have[have < wrong[0]][-1]
     for tile in range(int(wrong[0]), max(int(right), int(wrong[0]) - GAPS), -1):
         rest = _blocks(line - index % tile * stride, known, tile)
-        digits = _digits(*rest) if rest else None
+        digits = None
+        if rest:
+            digits = _digits(*rest)
         if digits is not None:
             # a tile that changes nothing is seen where places are missing around its end
             next_one = [(tile * above, wide) for above, wide in digits]
@@ -318,7 +328,9 @@ def _blocks(line: np.ndarray, known: np.ndarray, tile: int) -> tuple[np.ndarray,
     counts = np.count_nonzero(values != UNKNOWN, axis=1)
     middle = np.take_along_axis(np.sort(values, 1), np.maximum(counts - 1, 0)[:, None] // 2, 1)
     wrong = np.count_nonzero((values != UNKNOWN) & (values != middle))
-    return (middle[:, 0], counts > 0) if WRONG * wrong <= np.count_nonzero(known) else None
+    if WRONG * wrong <= np.count_nonzero(known):
+        return middle[:, 0], counts > 0
+    return None
 
 
 def _origin(places: np.ndarray, steps: list[Step], starts: Sequence[int] = ()) -> int:

@@ -69,8 +69,11 @@ class Stored(ABC):
     def swapped(self, places: Any) -> Any:
         """Places in the buffer of places before words are swapped, and the other way round."""
         flip = (self.swap - self.itemsize if self.swap else 0) * self.per_byte
-        flip += self.per_byte - 1 if self.big_endian else 0
-        return np.where(places >= 0, places ^ flip, -1) if flip else places
+        if self.big_endian:
+            flip += self.per_byte - 1
+        if flip:
+            return np.where(places >= 0, places ^ flip, -1)
+        return places
 
     @property
     @abstractmethod
@@ -125,11 +128,12 @@ class Stored(ABC):
         self._write(places, stored)
         out = joined(places, self.bits, self.big_endian)
         for part in self.parts:
-            out[part.offset : part.offset + part.size] = (
-                part.data(stored, self.fill, self.bits)
-                if isinstance(part, Sums)
-                else np.tile(np.frombuffer(part.data, np.uint8), part.repeat)
-            )
+            if isinstance(part, Sums):
+                out[part.offset : part.offset + part.size] = part.data(stored, self.fill, self.bits)
+            else:
+                out[part.offset : part.offset + part.size] = np.tile(
+                    np.frombuffer(part.data, np.uint8), part.repeat
+                )
         return swap_words(out, self.swap).tobytes()
 
     def unpack(self, buffer: Buffer) -> np.ndarray:
@@ -254,7 +258,10 @@ class Stored(ABC):
         buffer."""
         first, end = first + min(0, *self.copies, 0), end + max(0, *self.copies, 0)
         if first < 0 or end > self.size * self.per_byte:
-            unit = "bytes" if self.per_byte == 1 else "places"
+            if self.per_byte == 1:
+                unit = "bytes"
+            else:
+                unit = "places"
             raise ValueError(
                 f"elements: got {unit} {first} to {end}, allowed is 0 to "
                 f"{self.size * self.per_byte}, "
@@ -286,18 +293,21 @@ class Stored(ABC):
     def _said(self) -> list[str]:
         """What text says after the rule."""
         out = [f"{self.shape} {self.dtype}"]
-        out += [f"xor {self.xor:#x}"] if self.xor else []
-        out += [f"plus {self.add:#x}"] if self.add else []
-        out += ["big-endian"] if self.big_endian else []
-        out += [f"words of {self.swap} bytes swapped"] if self.swap else []
-        out += [f"fill {self.fill:#x}"] if self.fill else []
-        out += (
-            [f"copies {', '.join(f'{copy:+d}' for copy in self.copies)} bytes away"]
-            if self.copies
-            else []
-        )
+        if self.xor:
+            out += [f"xor {self.xor:#x}"]
+        if self.add:
+            out += [f"plus {self.add:#x}"]
+        if self.big_endian:
+            out += ["big-endian"]
+        if self.swap:
+            out += [f"words of {self.swap} bytes swapped"]
+        if self.fill:
+            out += [f"fill {self.fill:#x}"]
+        if self.copies:
+            out += [f"copies {', '.join(f'{copy:+d}' for copy in self.copies)} bytes away"]
         out += [str(part) for part in self.parts[:LISTED]]
-        out += [f"{len(self.parts) - LISTED} more parts"] if len(self.parts) > LISTED else []
+        if len(self.parts) > LISTED:
+            out += [f"{len(self.parts) - LISTED} more parts"]
         return [*out, f"{self.size} bytes"]
 
 
@@ -369,13 +379,17 @@ def values_of(raw: np.ndarray, dtype: str) -> np.ndarray:
 
 def swap_words(data: np.ndarray, swap: int) -> np.ndarray:
     """Bytes ``(n,)`` with those of each word of ``swap`` bytes reversed; 0 leaves them."""
-    return np.ascontiguousarray(data.reshape(-1, swap)[:, ::-1]).reshape(-1) if swap else data
+    if swap:
+        return np.ascontiguousarray(data.reshape(-1, swap)[:, ::-1]).reshape(-1)
+    return data
 
 
 def opened(data: np.ndarray, bits: int, swap: int, high_first: bool) -> np.ndarray:
     """A buffer with its words swapped back, elements below 8 bits in a byte each."""
     data = swap_words(data, swap)
-    return (data[:, None] // _steps(bits, high_first) % 2**bits).reshape(-1) if bits < 8 else data
+    if bits < 8:
+        return (data[:, None] // _steps(bits, high_first) % 2**bits).reshape(-1)
+    return data
 
 
 def joined(places: np.ndarray, bits: int, high_first: bool) -> np.ndarray:
@@ -392,14 +406,22 @@ def _steps(bits: int, high_first: bool) -> np.ndarray:
 
 def store(raw: np.ndarray, xor: int, add: int) -> np.ndarray:
     """Unsigned elements as stored."""
-    out = raw ^ raw.dtype.type(xor) if xor else raw
-    return out + out.dtype.type(add) if add else out
+    out = raw
+    if xor:
+        out = raw ^ raw.dtype.type(xor)
+    if add:
+        return out + out.dtype.type(add)
+    return out
 
 
 def restore(stored: np.ndarray, xor: int, add: int) -> np.ndarray:
     """What ``store`` was given."""
-    out = stored - stored.dtype.type(add) if add else stored
-    return out ^ out.dtype.type(xor) if xor else out
+    out = stored
+    if add:
+        out = stored - stored.dtype.type(add)
+    if xor:
+        return out ^ out.dtype.type(xor)
+    return out
 
 
 def bytes_of(elements: np.ndarray, big_endian: bool) -> np.ndarray:

@@ -155,13 +155,18 @@ def _code(form: str, name: str, revision: int) -> dict[str, Any]:
             "and "
             f"{CUSTOM}(name)"
         )
-    number = numbers[base] if base in numbers else int(base)
+    if base in numbers:
+        number = numbers[base]
+    else:
+        number = int(base)
     code = {
         "old_code": max(min(number, GREATER), -GREATER - 1),
         "version": revision,
         "code": number,
     }
-    return code | {"custom": custom.removesuffix(")")} if custom else code
+    if custom:
+        return code | {"custom": custom.removesuffix(")")}
+    return code
 
 
 def _pack_table(builder: Any, kind: str, values: Mapping[str, Any]) -> int:
@@ -195,7 +200,10 @@ def _pack_part(builder: Any, kind: str, value: Any) -> int:
         for place in reversed(places):
             builder.PrependUOffsetTRelative(place)
         return builder.EndVector()
-    raw = value if element == "B" else np.array(value, f"<{element}").tobytes()
+    if element == "B":
+        raw = value
+    else:
+        raw = np.array(value, f"<{element}").tobytes()
     size = struct.calcsize(element)
     builder.StartVector(size, len(raw) // size, ALIGNMENT if element == "B" else size)
     builder.head = builder.head - len(raw)
@@ -247,7 +255,9 @@ def _unpack_graph(
     file: Flat, form: str, model: Mapping[str, Any], number: int, buffers: tuple[bytes, ...]
 ) -> Graph:
     graph = model["graphs"][number]
-    of = f"graph {number}, " if len(model["graphs"]) > 1 else ""
+    of = ""
+    if len(model["graphs"]) > 1:
+        of = f"graph {number}, "
     tensors = tuple(
         _tensor(f"{of}tensor {i}", form, one, len(buffers))
         for i, one in enumerate(graph["tensors"])
@@ -328,7 +338,9 @@ def _name(form: str, code: Mapping[str, Any]) -> str:
     new, old = code["code"], code["old_code"]
     number, names = min(new, old) if min(new, old) < 0 else max(new, old), OPERATOR_NAMES[form]
     name = names.get(number, str(number))
-    return f"{name}({code['custom']})" if name == CUSTOM and code["custom"] else name
+    if name == CUSTOM and code["custom"]:
+        return f"{name}({code['custom']})"
+    return name
 
 
 def _within(what: str, numbers: Sequence[int], low: int, end: int) -> None:

@@ -57,7 +57,10 @@ class Flat:
         """Count memory; ValueError for more than a file of this size may take."""
         self.left -= memory
         if self.left < 0:
-            where = "" if at is None else f" at offset {at}"
+            if at is None:
+                where = ""
+            else:
+                where = f" at offset {at}"
             raise ValueError(
                 f"{what}: got the same bytes again and again{where}, allowed is what takes "
                 f"{self.most} "
@@ -67,7 +70,9 @@ class Flat:
     def number(self, kind: str, at: int, what: str) -> Any:
         """A number of a kind, of several a tuple."""
         numbers = struct.unpack("<" + kind, self.take(at, struct.calcsize(f"<{kind}"), what))
-        return numbers[0] if len(kind) == 1 else numbers
+        if len(kind) == 1:
+            return numbers[0]
+        return numbers
 
     def table(self, kind: str, at: int) -> dict[str, Any]:
         """The fields of a table by name."""
@@ -77,10 +82,13 @@ class Flat:
         out = {}
         for slot, one in enumerate(self.schema[kind]):
             place = 4 + 2 * slot
-            entry = self.number("H", slots + place, f"{kind}, slots") if place + 2 <= size else 0
-            out[one.name] = (
-                self.part(one.kind, at + entry, f"{kind}, {one.name}") if entry else one.absent
-            )
+            entry = 0
+            if place + 2 <= size:
+                entry = self.number("H", slots + place, f"{kind}, slots")
+            if entry:
+                out[one.name] = self.part(one.kind, at + entry, f"{kind}, {one.name}")
+            else:
+                out[one.name] = one.absent
         return out
 
     def part(self, kind: str, at: int, what: str) -> Any:
@@ -105,4 +113,6 @@ class Flat:
         )
         if kind == "s":
             return raw.decode(errors="backslashreplace")
-        return raw if element == "B" else tuple(np.frombuffer(raw, f"<{element}").tolist())
+        if element == "B":
+            return raw
+        return tuple(np.frombuffer(raw, f"<{element}").tolist())

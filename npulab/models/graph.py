@@ -36,7 +36,10 @@ class Tensor:
         >>> Tensor("weights", (3, 5), "int4").memory
         8
         """
-        bits = BITS[self.dtype] if self.dtype in BITS else 32 * 8 * np.dtype(self.dtype).itemsize
+        if self.dtype in BITS:
+            bits = BITS[self.dtype]
+        else:
+            bits = 32 * 8 * np.dtype(self.dtype).itemsize
         return -(-math.prod(self.shape) * bits // (32 * 8))
 
 

@@ -28,9 +28,14 @@ def listed(graph: Graph, form: str) -> str:
     lines: list[str] = []
     for number, one in enumerate(graph.graphs):
         title = f"#{number} {shown(one.name)}{' (MAIN)' * (number == 0)}"
-        lines += [f"[{title}]", ""] if form == "later" or graph.others else []
-        lines += _later(one, title) if form == "later" else _earlier(one)
-        lines += [""] if number < len(graph.others) else []
+        if form == "later" or graph.others:
+            lines += [f"[{title}]", ""]
+        if form == "later":
+            lines += _later(one, title)
+        else:
+            lines += _earlier(one)
+        if number < len(graph.others):
+            lines += [""]
     return "\n".join(lines)
 
 
@@ -98,8 +103,12 @@ def quantization(graph: Graph) -> Iterator[str]:
                     f"{min(values):.9g}" + f" to {max(values):.9g}" * (min(values) != max(values))
                     for values in (one.scale, one.zero_point or (0,))
                 )
-                axis = f", {len(one.scale)} on axis {one.axis}" if len(one.scale) > 1 else ""
-                of = f"Graph {number} " if graph.others else ""
+                axis = ""
+                if len(one.scale) > 1:
+                    axis = f", {len(one.scale)} on axis {one.axis}"
+                of = ""
+                if graph.others:
+                    of = f"Graph {number} "
                 yield f"{of}Tensor {tensor:4d} : scale {scales}{axis} | zero point {zeros} ({shown(one.name)})"
 
 
@@ -115,7 +124,9 @@ def memory_text(size: int) -> str:
 
 def numbered(names: Sequence[str], number: int) -> str:
     """The name of a number, or the number where it has none."""
-    return names[number] if 0 <= number < len(names) else str(number)
+    if 0 <= number < len(names):
+        return names[number]
+    return str(number)
 
 
 def shown(name: str) -> str:
@@ -124,7 +135,9 @@ def shown(name: str) -> str:
     >>> print(shown("a/b"), shown("a\\nb"))
     a/b a\\nb
     """
-    return name if name.isprintable() else name.encode("unicode_escape").decode()
+    if name.isprintable():
+        return name
+    return name.encode("unicode_escape").decode()
 
 
 def _operators(
@@ -163,7 +176,10 @@ def _earlier_tensor(graph: Graph, tensor: int) -> str:
     if tensor < 0:
         return f"Tensor {tensor:4d}"
     one = graph.tensors[tensor]
-    state = "Filled" if graph.buffers[one.buffer] else "Empty"
+    if graph.buffers[one.buffer]:
+        state = "Filled"
+    else:
+        state = "Empty"
     return f"Tensor {tensor:4d} : buffer {one.buffer:4d} | {state:>6} | {_columns(graph, tensor)}"
 
 
@@ -249,7 +265,9 @@ def _options(one: Operator, indent: str) -> list[str]:
             texts.append(f"DepthMultiplier = {options['multiplier']}")
     elif one.name == "STRIDED_SLICE":
         texts = [f"{name}({options[name]})" for name in MASKS if name in options]
-    return [f"{indent}Options", f"{indent}{indent}{', '.join(texts)}"] if texts else []
+    if texts:
+        return [f"{indent}Options", f"{indent}{indent}{', '.join(texts)}"]
+    return []
 
 
 def _tensor(graph: Graph, tensor: int) -> dict[str, Any] | None:

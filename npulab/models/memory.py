@@ -63,7 +63,9 @@ class Memory:
     @property
     def at(self) -> int:
         """The first operator at which that is so."""
-        return int(self.live.argmax()) if len(self.live) else 0
+        if len(self.live):
+            return int(self.live.argmax())
+        return 0
 
     @property
     def total(self) -> int:
@@ -256,13 +258,18 @@ def place(
         out[claims] = np.cumsum(sizes[claims]) - sizes[claims]
         out[sizes == 0] = 0
         return out
-    order = claims if planner == "first-fit" else claims[np.argsort(-sizes[claims], kind="stable")]
+    if planner == "first-fit":
+        order = claims
+    else:
+        order = claims[np.argsort(-sizes[claims], kind="stable")]
     # what has a place, by its start: start, end, first, last
     starts, ends, firsts, lasts = placed = np.zeros((4, len(sizes)), np.int64)
     for count, number in enumerate(order[sizes[order] > 0].tolist()):
         size, low, high = int(sizes[number]), int(first[number]), int(last[number])
         beside = np.flatnonzero((firsts[:count] <= high) & (lasts[:count] >= low))
-        at = _gap(starts[beside], ends[beside], size) if len(beside) else 0
+        at = 0
+        if len(beside):
+            at = _gap(starts[beside], ends[beside], size)
         out[number] = at
         before = int(np.searchsorted(starts[:count], at))
         placed[:, before + 1 : count + 1] = placed[:, before:count]
@@ -278,7 +285,9 @@ def _gap(starts: np.ndarray, ends: np.ndarray, size: int) -> int:
     found = int(np.argmax(free >= size))
     if free[found] < size:
         return int(reached[-1])
-    return int(reached[found - 1]) if found else 0
+    if found:
+        return int(reached[found - 1])
+    return 0
 
 
 def _alive(first: np.ndarray, last: np.ndarray, sizes: np.ndarray, count: int) -> np.ndarray:
@@ -309,7 +318,10 @@ def _lives(model: Graph) -> tuple[tuple[str, ...], np.ndarray, np.ndarray]:
         if model.buffers[holds.buffer]:
             rows.append(("constant", 0, end))
         elif given or kept:
-            begin = 0 if given or maker is None else min(maker, start.get(number, maker))
+            if given or maker is None:
+                begin = 0
+            else:
+                begin = min(maker, start.get(number, maker))
             rows.append(
                 ("input" if given else "output", begin, end if kept else used.get(number, 0))
             )

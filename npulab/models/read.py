@@ -117,11 +117,10 @@ class Model(Graph):
                 kept.append(one)
         problem = next(iter(problems.values()), "")
         taken = {tensor for one in kept for tensor in one.sources}
-        ends = (
-            self.outputs
-            if known.issuperset(self.outputs)
-            else tuple(one.output for one in kept if one.output not in taken)
-        )
+        if known.issuperset(self.outputs):
+            ends = self.outputs
+        else:
+            ends = tuple(one.output for one in kept if one.output not in taken)
         return (self._network(kept, ends) if kept else None), problem
 
     def _network(self, found: Sequence[_Found], ends: Sequence[int]) -> Network:
@@ -302,11 +301,9 @@ def _operations(graph: Graph, number: int) -> list[_Found]:
 def _placeholder(one: Tensor) -> Placeholder:
     if len(set(one.scale)) > 1 or len(set(one.zero_point)) > 1:
         raise ValueError(f"{one.name}: got {len(one.scale)} scales, allowed is 1")
-    q = (
-        QuantParams(one.scale[0], (one.zero_point or (0,))[0])
-        if one.scale and one.dtype in QUANTIZED
-        else UNIT
-    )
+    q = UNIT
+    if one.scale and one.dtype in QUANTIZED:
+        q = QuantParams(one.scale[0], (one.zero_point or (0,))[0])
     return Placeholder(one.shape, one.dtype, q)
 
 
@@ -348,7 +345,10 @@ class _Part:
             )
         elif name in POOLS.values():
             x, border = self.border("PADV2")
-            kind = "average" if name == POOLS["average"] else "max"
+            if name == POOLS["average"]:
+                kind = "average"
+            else:
+                kind = "max"
             turned = self.beside(self.makers, x, "NEG", "BITWISE_XOR")
             if turned:
                 back = self.beside(self.users, output, turned.name)
@@ -384,7 +384,8 @@ class _Part:
             )
         if layer.dtype == "float16":
             cast = self.beside(self.users, output, "CAST")
-            output = cast.outputs[0] if cast else output
+            if cast:
+                output = cast.outputs[0]
         self.check(layer, sources, output)
         return _Found(layer, self.number, tuple(sources), output)
 
@@ -446,7 +447,9 @@ class _Part:
         else:
             bias = np.zeros(weights.shape[axis:][:1], int)
         q, dtype = self.q(number, axis), self.graph.tensors[number].dtype
-        bits = {"weight_bits": int(dtype.lstrip("uint"))} if dtype in PACKED else {}
+        bits = {}
+        if dtype in PACKED:
+            bits = {"weight_bits": int(dtype.lstrip("uint"))}
         if weights.dtype == np.uint8 and self.labelled(q):
             weights = weights.view(np.int8)
         if (

@@ -188,11 +188,10 @@ def write_sweep(
             for name, data in tensors.items()
         }
         for name, raw in {"model": made.models[number], **raws}.items():
-            file = (
-                f"{number:0{digits}}.tflite"
-                if name == "model"
-                else f"{number:0{digits}}-{name}.bin"
-            )
+            if name == "model":
+                file = f"{number:0{digits}}.tflite"
+            else:
+                file = f"{number:0{digits}}-{name}.bin"
             files[file] = raw
             row |= {name: file, f"{name}_sha256": hashlib.sha256(raw).hexdigest()}
         rows.append(row | layer.parameters)
@@ -212,7 +211,10 @@ def check_sweep(
     folder that is no sweep; ValueError (what, got, allowed) for an output of another size.
     """
     folder = _folder(folder)
-    where = folder if outputs is None else _folder(outputs)
+    if outputs is None:
+        where = folder
+    else:
+        where = _folder(outputs)
     if not (folder / PARAMETERS).is_file() or not where.is_dir():
         raise FileNotFoundError(
             f"{folder}: there is no {PARAMETERS}, allowed is a folder that write_sweep made"
@@ -239,7 +241,9 @@ def check_sweep(
         wrong = np.argwhere(
             (got != expected) & ((got == got) | (expected == expected))
         )  # NaN is NaN
-        first = tuple(wrong[0].tolist()) if len(wrong) else None
+        first = None
+        if len(wrong):
+            first = tuple(wrong[0].tolist())
         rows.append(
             (row["model"], got.size, len(wrong), first, "differs" if len(wrong) else "equal")
         )
@@ -283,26 +287,31 @@ def random_layer(point: Mapping[str, Any], random: np.random.Generator) -> Layer
     outputs = point["output_channels"] or (shape[2] if point["depthwise"] else 8)
     weights_type = WEIGHTS.get(dtype, dtype)
     flat = op == "fully_connected"
-    sizes = (
-        (1, *kernel, outputs)
-        if point["depthwise"] and not flat
-        else (outputs, *(kernel * (not flat)), shape[2])
-    )
+    if point["depthwise"] and not flat:
+        sizes = 1, *kernel, outputs
+    else:
+        sizes = outputs, *(kernel * (not flat)), shape[2]
     weights = _numbers(weights_type, sizes, random)
     if (
         weights_type == "int8"
     ):  # TensorFlow Lite has no lower code; its hybrid kernels take -128 wrong
         weights = np.maximum(weights, -127)
     few = 2 ** (8 - point["weight_bits"])  # codes of 8 bits for each of these
-    weights = weights // few if few > 1 else weights
+    if few > 1:
+        weights = weights // few
     terms = weights.size // outputs
     bias: Any = random.integers(-64, 65, outputs) / 64
     input_q, weight_q = UNIT, UNIT
-    scales: Any = (
-        random.uniform(0.7, 1.3, outputs) if point["per_channel"] else random.uniform(0.7, 1.3)
-    )
+    scales: Any
+    if point["per_channel"]:
+        scales = random.uniform(0.7, 1.3, outputs)
+    else:
+        scales = random.uniform(0.7, 1.3)
     if dtype in QUANTIZED:
-        zero = 0 if weights_type == "int8" else int(random.integers(100, 156))
+        if weights_type == "int8":
+            zero = 0
+        else:
+            zero = int(random.integers(100, 156))
         input_q = QuantParams(random.uniform(0.01, 0.1), _zero(dtype, random))
         # sums of products have about this deviation; a fifth of the range makes a few outputs
         # saturate

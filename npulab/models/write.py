@@ -83,23 +83,26 @@ def write_model(network: Network | Sequence[Layer], batch: int = 1, form: str = 
 
 def lowest(dtype: str) -> float:
     """What leaves a maximum as it is."""
-    return float(np.iinfo(dtype).min) if dtype in QUANTIZED else -np.inf
+    if dtype in QUANTIZED:
+        return float(np.iinfo(dtype).min)
+    return -np.inf
 
 
 def _lead(batch: Any, several: bool = False) -> tuple[int, ...]:
     """The leading axes of input and output; ``several`` where there may be more than one."""
-    axes = tuple(batch) if several and isinstance(batch, list | tuple) else (batch,)
+    if several and isinstance(batch, list | tuple):
+        axes = tuple(batch)
+    else:
+        axes = (batch,)
     whole = all(isinstance(size, int | np.integer) and size >= 1 for size in axes)
     if (
         not whole
         or not 1 <= len(axes) <= MOST_LEADING
         or math.prod(map(int, axes)) > np.iinfo(np.int32).max
     ):
-        sizes = (
-            f"up to {MOST_LEADING} sizes of at least 1 and within int32 in all"
-            if isinstance(batch, list | tuple) and several
-            else "at least 1 and within int32"
-        )
+        sizes = "at least 1 and within int32"
+        if isinstance(batch, list | tuple) and several:
+            sizes = f"up to {MOST_LEADING} sizes of at least 1 and within int32 in all"
         raise ValueError(f"batch: got {batch!r}, allowed is {sizes}")
     return tuple(map(int, axes))
 
@@ -153,13 +156,19 @@ def _graph(layers: Sequence[Any], inputs: Sequence[Sequence[int]], lead: tuple[i
         for place, source in enumerate(sources):
             if source < 0 and source not in given:
                 taken = tensors_taken(layer)[place]
-                shape = taken.shape if isinstance(layer, Operation) else (*lead, *taken.shape)
+                if isinstance(layer, Operation):
+                    shape = taken.shape
+                else:
+                    shape = *lead, *taken.shape
                 given[source] = draft.tensor(
                     STARTS.get(source, f"input{-source}"), shape, taken.dtype, _kept(taken)
                 )
     starts = tuple(given.values())
     for number, (layer, sources) in enumerate(zip(layers, inputs, strict=True)):
-        draft.prefix = f"{number}/" if len(layers) > 1 else ""
+        if len(layers) > 1:
+            draft.prefix = f"{number}/"
+        else:
+            draft.prefix = ""
         last = given[number] = _layer(
             draft, layer, [given[source] for source in sources], math.prod(lead)
         )
@@ -235,7 +244,9 @@ def _quantization(name: str, q: QuantParams | None) -> dict[str, Any]:
 
 def _stored(layer: Layer, q: QuantParams | None) -> QuantParams | None:
     """What is kept of a quantization: nothing where the numbers are real."""
-    return q if layer.dtype in QUANTIZED else None
+    if layer.dtype in QUANTIZED:
+        return q
+    return None
 
 
 def _layer(draft: _Draft, layer: Layer, sources: list[int], batch: int) -> int:
@@ -357,7 +368,9 @@ def _parts(layer: Operation) -> list[tuple[int, ...]]:
 
 
 def _kept(one: Placeholder) -> QuantParams | None:
-    return one.q if one.dtype in QUANTIZED else None
+    if one.dtype in QUANTIZED:
+        return one.q
+    return None
 
 
 def _constants(draft: _Draft, layer: Conv2D | FullyConnected, axis: int) -> list[int]:
@@ -374,7 +387,10 @@ def _constants(draft: _Draft, layer: Conv2D | FullyConnected, axis: int) -> list
         layer.weights.dtype,
         f"in a .tflite is {layer.dtype} with {layer.dtype} activations",
     )
-    allowed = "2, 4 or 8" if layer.weights.dtype == np.int8 else "8"
+    if layer.weights.dtype == np.int8:
+        allowed = "2, 4 or 8"
+    else:
+        allowed = "8"
     refuse_if(
         str(layer.weight_bits) not in allowed,
         "weight_bits",
@@ -402,11 +418,9 @@ def _constants(draft: _Draft, layer: Conv2D | FullyConnected, axis: int) -> list
 def _hybrid(layer: Conv2D | FullyConnected) -> str:
     if layer.dtype != "float32":
         return ""
-    return (
-        "hybrid channels"
-        if per_channel(layer.weight_q.scale) or layer.op == "depthwise"
-        else "hybrid"
-    )
+    if per_channel(layer.weight_q.scale) or layer.op == "depthwise":
+        return "hybrid channels"
+    return "hybrid"
 
 
 def _window(layer: Conv2D | Pool2D) -> dict[str, int]:

@@ -43,7 +43,9 @@ def codes_by_rule(
     if rules is None:
         candidates = [by for by in RULES.values() if TYPE in by.types]
     else:
-        names: Iterable[str | Rule] = [rules] if isinstance(rules, str | Rule) else rules
+        names: Iterable[str | Rule] = rules
+        if isinstance(rules, str | Rule):
+            names = [rules]
         candidates = [rule(name) for name in names]
     codes = [
         by.exact(within(sums[:, None], by)[:, 0], *by.multiplier(*three(scales)), zero_point)

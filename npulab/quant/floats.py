@@ -56,7 +56,9 @@ def steps(a: Any, b: Any) -> np.ndarray:
 
 def unit(dtype: Any) -> str:
     """What ``steps`` counts in a type: "ulp" or "code"."""
-    return "ulp" if np.dtype(dtype).kind == "f" else "code"
+    if np.dtype(dtype).kind == "f":
+        return "ulp"
+    return "code"
 
 
 def _place(values: np.ndarray) -> np.ndarray:
@@ -95,11 +97,9 @@ class Near(NamedTuple):
     def __add__(self, other: Any) -> Near:
         """The sum with numbers of the same type."""
         total, lost = _sum(self.values, np.asarray(other, self.values.dtype))
-        return (
-            self._next(total, lost, self.tail, self.error)
-            if total.dtype == np.float64
-            else Near(total)
-        )
+        if total.dtype == np.float64:
+            return self._next(total, lost, self.tail, self.error)
+        return Near(total)
 
     def _next(
         self,

@@ -101,15 +101,19 @@ class Identification:
         if len(self.fits) == 1:
             return f"{self.fits[0]} fits all {outputs}"
         if self.fits:
-            how = "one function" if all(group.same for group in self.groups) else "not told apart"
+            if all(group.same for group in self.groups):
+                how = "one function"
+            else:
+                how = "not told apart"
             return f"{_names(self.fits)} fit all {outputs}: {how}"
         if not self.closest:
             return f"no rule applies to these {outputs}"
         near, first = _names([one.rule for one in self.closest]), self.closest[0]
         said = f"no rule fits all {outputs}; closest {near}: {first.mismatches} differ ({first.pattern})"
-        ranges = (
-            [] if self.by_channel is None else self.by_channel.itertuples(index=False, name=None)
-        )
+        if self.by_channel is None:
+            ranges = []
+        else:
+            ranges = self.by_channel.itertuples(index=False, name=None)
         return "; ".join(
             [
                 said,
@@ -152,12 +156,17 @@ class _Recorded:
         such layer."""
         dtype, channels = self.outputs.dtype, self.outputs.shape[1]
         if self.layer is None or dtype == np.float32:
-            got = f"{dtype} outputs" if self.layer is not None else "no layer"
+            got = "no layer"
+            if self.layer is not None:
+                got = f"{dtype} outputs"
             raise ValueError(
                 f"rules: got {name} with {got}, allowed with an engine is a layer that has "
                 f"{', '.join(QUANTIZED)} outputs"
             )
-        scales = "channel" if np.ndim(self.scales[1]) else "tensor"
+        if np.ndim(self.scales[1]):
+            scales = "channel"
+        else:
+            scales = "tensor"
         return _Engine(
             name,
             parts=parts(name, self.layer.op, dtype.name, scales, channels),
@@ -169,16 +178,11 @@ class _Recorded:
         for name in EXACT if self.layer is not None else ():
             try:
                 by = self.engine(name)
-                wrong = (
-                    known.get(_function(by, self.zero_point))
-                    if by.bounds == (self.low, self.high)
-                    else None
-                )
-                wrong = (
-                    int(np.count_nonzero(self.predict(by) != self.outputs))
-                    if wrong is None
-                    else wrong
-                )
+                wrong = None
+                if by.bounds == (self.low, self.high):
+                    wrong = known.get(_function(by, self.zero_point))
+                if wrong is None:
+                    wrong = int(np.count_nonzero(self.predict(by) != self.outputs))
             except (ValueError, LookupError):
                 continue
             if not wrong:
@@ -189,7 +193,8 @@ class _Recorded:
     ) -> np.ndarray:
         """Outputs by a rule; raises ValueError where it cannot say the scales or hold the
         accumulators."""
-        accumulators = self.accumulators if accumulators is None else accumulators
+        if accumulators is None:
+            accumulators = self.accumulators
         if isinstance(by, _Engine):
             own = replace(self, low=by.bounds[0], high=by.bounds[1])
             numbers = np.arange(self.outputs.shape[1])[channels]
@@ -210,7 +215,8 @@ class _Recorded:
 
     def factors(self, by: Rule) -> tuple[np.ndarray, np.ndarray]:
         """(multiplier, right_shift) of every channel."""
-        by = by.parts[0][0] if isinstance(by, _Engine) else by
+        if isinstance(by, _Engine):
+            by = by.parts[0][0]
         multiplier, right_shift = by.multiplier(*self.scales)
         shape = self.outputs.shape[1:]
         return np.broadcast_to(multiplier, shape), np.broadcast_to(right_shift, shape)
@@ -334,13 +340,12 @@ def _rules_of(
     """The rules asked for; left out, all of an output type.  ``engine`` gives the rule of an
     engine's name."""
     if rules is not None:
-        names = (
-            (rules,)
-            if isinstance(rules, str | Rule)
-            else tuple(rules)
-            if isinstance(rules, Iterable)
-            else None
-        )
+        if isinstance(rules, str | Rule):
+            names = (rules,)
+        elif isinstance(rules, Iterable):
+            names = tuple(rules)
+        else:
+            names = None
         for one in (rules,) if names is None else names:
             if not isinstance(one, str | Rule):
                 raise TypeError(f"rules: got {one!r}, allowed are names or rules")
@@ -391,11 +396,12 @@ def _recorded(
                 "has it"
             )
         if isinstance(one.scale, tuple) and (name != "weight_q" or len(one.scale) != channels):
-            allowed = (
-                f"1 or {channels}, one per channel" if name == "weight_q" else "one, a plain number"
-            )
+            allowed = "one, a plain number"
+            if name == "weight_q":
+                allowed = f"1 or {channels}, one per channel"
             raise ValueError(f"{name}: got {len(one.scale)} scales, allowed is {allowed}")
-    activation = getattr(layer, "activation", None) if activation is None else activation
+    if activation is None:
+        activation = getattr(layer, "activation", None)
     if activation not in ACTIVATIONS:
         raise ValueError(f"activation: got {activation!r}, allowed is one of {ACTIVATIONS}")
     with np.errstate(over="ignore"):  # what float32 does not hold is refused by the rules
@@ -510,7 +516,10 @@ def _ranges(names: Sequence[str], fits: np.ndarray) -> Iterator[tuple[int, int, 
     C)``."""
     first, alive = 0, fits[:, 0]
     for channel in range(1, fits.shape[1] + 1):
-        still = alive & fits[:, channel] if channel < fits.shape[1] else np.zeros_like(alive)
+        if channel < fits.shape[1]:
+            still = alive & fits[:, channel]
+        else:
+            still = np.zeros_like(alive)
         if not still.any():
             yield first, channel, tuple(name for name, fit in zip(names, alive, strict=True) if fit)
             first, still = channel, fits[:, min(channel, fits.shape[1] - 1)]
@@ -519,7 +528,9 @@ def _ranges(names: Sequence[str], fits: np.ndarray) -> Iterator[tuple[int, int, 
 
 def _names(rules: Sequence[str]) -> str:
     """The first few by name, the rest by number."""
-    more = f" and {len(rules) - SHOWN} more" if len(rules) > SHOWN else ""
+    more = ""
+    if len(rules) > SHOWN:
+        more = f" and {len(rules) - SHOWN} more"
     return ", ".join(rules[:SHOWN]) + more
 
 
@@ -537,11 +548,10 @@ def functions(rules: Iterable[Rule], zero_point: int | None = None) -> list[tupl
         found.setdefault(_function(by, zero_point), []).append(by)
     out = []
     for (kind, values), same in found.items():
-        only = (
-            ""
-            if len({_function(by, None) for by in same}) == 1
-            else f", the zero point being {zero_point}"
-        )
+        if len({_function(by, None) for by in same}) == 1:
+            only = ""
+        else:
+            only = f", the zero point being {zero_point}"
         text = ", ".join(f"{name} {value}" for name, value in values)
         out.append((same, f"one function: {kind.__name__} with {text}{only}"))
     return out
@@ -651,7 +661,10 @@ class Probes:
         dtype, size = self.layers[0].dtype, len(self.accumulators)
         info, allowed = np.iinfo(dtype), f"allowed is {size} codes of {dtype}, one per probe"
         try:
-            each = outputs if isinstance(outputs, list | tuple) else [outputs]
+            if isinstance(outputs, list | tuple):
+                each = outputs
+            else:
+                each = [outputs]
             codes = np.concatenate(
                 [np.empty(0, dtype), *(_array("outputs", one).ravel() for one in each)]
             )
@@ -738,7 +751,10 @@ def rounding_probes(
         "output_q": QuantParams(OUTPUT_SCALE, zero_point),
         "dtype": dtype,
     }
-    apart = [at] if per_channel else np.split(at, np.flatnonzero(np.diff(scales[at])) + 1)
+    if per_channel:
+        apart = [at]
+    else:
+        apart = np.split(at, np.flatnonzero(np.diff(scales[at])) + 1)
     layers = [
         _layer(op, sums[one], tuple(scales[one]) if per_channel else scales[one[0]], **quantized)
         for one in apart
@@ -782,7 +798,10 @@ def _candidates(
     random, info = np.random.RandomState(seed), np.iinfo(dtype)
     # with this, the largest code needs an accumulator of 31 bits; past it float32 cuts, and 31 bits
     # of multiplier
-    smallest = 8 - 31 if info.bits == 8 else 16 - 31
+    if info.bits == 8:
+        smallest = 8 - 31
+    else:
+        smallest = 16 - 31
     drawn = [
         2.0 ** random.uniform(smallest, high) for high in (-1, smallest + 2) for _ in range(DRAWN)
     ]
@@ -796,9 +815,9 @@ def _candidates(
         orders.setdefault((kind, *(one for one in values if one[0] != "order")), set()).add(
             by.order
         )
-    input_scale = (
-        OUTPUT_SCALE if any({"D", "P"} <= some for some in orders.values()) else INPUT_SCALE
-    )
+    input_scale = INPUT_SCALE
+    if any({"D", "P"} <= some for some in orders.values()):
+        input_scale = OUTPUT_SCALE
     found: list[tuple[np.ndarray, ...]] = []
     refused = ""
     for ratio in ratios:
@@ -854,7 +873,9 @@ def _fewest(codes: np.ndarray, scales: np.ndarray, sparing: bool) -> list[int]:
     With ``sparing``, sets of as many rows told apart and fewer scales come first.
     """
     alike = _alike(codes)
-    label = [np.unique(scales, return_inverse=True)[1]] if sparing else []
+    label = []
+    if sparing:
+        label = [np.unique(scales, return_inverse=True)[1]]
     columns = np.unique(np.vstack([alike, *label]), axis=1, return_index=True)[1]
     alike, rows = alike[:, columns], len(alike)
     whole = len(np.unique(alike, axis=0))
@@ -867,7 +888,9 @@ def _fewest(codes: np.ndarray, scales: np.ndarray, sparing: bool) -> list[int]:
             for at in np.argsort(-count, kind="stable")[: WIDTH * 4 if sparing else WIDTH]:
                 _, first, which = np.unique(both[:, at], return_index=True, return_inverse=True)
                 taken = [*picks, int(columns[at])]
-                used = len(set(scales[taken])) if sparing else 0
+                used = 0
+                if sparing:
+                    used = len(set(scales[taken]))
                 key = first[which].tobytes()
                 if key not in found or found[key][1] > used:
                     found[key] = -int(count[at]), used, first[which], taken

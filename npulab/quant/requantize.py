@@ -55,7 +55,8 @@ def within(accumulators: np.ndarray, by: Rule, channel: int = 0) -> np.ndarray:
     if by.wraps:
         return (accumulators - low) % (high - low + 1) + low
     at = np.argwhere(wrong)[0]
-    channel += int(at[-1]) if len(at) else 0
+    if len(at):
+        channel += int(at[-1])
     raise ValueError(
         f"accumulator: got {accumulators[tuple(at)]} in channel {channel}, allowed with {by.name} "
         f"is {low} to {high}"
@@ -122,9 +123,10 @@ class Requantizer:
         self.bytewise = by.rounding_direction == "nearest" and bool(0.5 - limit.min() < 2.0**-9)
         # one limit for all is quicker where that asks the rule about few more
         even = np.ptp(limit) < 2.0**-5
-        self.limit = (
-            np.float32(limit.min()) if even else np.tile(limit.astype(np.float32), self.repeat)
-        )
+        if even:
+            self.limit = np.float32(limit.min())
+        else:
+            self.limit = np.tile(limit.astype(np.float32), self.repeat)
 
     @property
     def plain(self) -> bool:
@@ -152,7 +154,9 @@ class Requantizer:
         if self.plain:
             self._plain(scaled, out)
             return NOTHING
-        near = self._bytes if self.bytewise and out.itemsize == 1 else self._near
+        near = self._near
+        if self.bytewise and out.itemsize == 1:
+            near = self._bytes
         at = np.flatnonzero(near(scaled, out, scratch))
         return at, accumulators.ravel()[at]
 
@@ -161,7 +165,9 @@ class Requantizer:
         first = isinstance(by, Float) and by.zero_point_first
         if first:
             scaled += zero
-        shift = np.float32(0) if first else zero
+        shift = zero
+        if first:
+            shift = np.float32(0)
         np.clip(scaled, np.float32(self.low) - shift, np.float32(self.high) - shift, out=scaled)
         scaled += MAGIC
         whole = scaled.view(np.int32)

@@ -45,11 +45,10 @@ class QuantParams:
 
     def __post_init__(self) -> None:
         try:
-            scales = (
-                np.asarray(self.scale, np.float64)
-                if not isinstance(self.scale, str | bytes)
-                else np.empty(0)
-            )
+            if not isinstance(self.scale, str | bytes):
+                scales = np.asarray(self.scale, np.float64)
+            else:
+                scales = np.empty(0)
         except (TypeError, ValueError, OverflowError):
             scales = np.empty(0)
         if scales.ndim > 1 or scales.size == 0 or not np.all(np.isfinite(scales) & (scales > 0)):
@@ -122,9 +121,13 @@ def ratio_of_scales(
         a, b, c = (
             np.asarray(scale, np.float32) for scale in (input_scale, weight_scale, output_scale)
         )
-        product = a.astype(np.float64) * b if order == "D" else (a * b).astype(np.float64)
+        if order == "D":
+            product = a.astype(np.float64) * b
+        else:
+            product = (a * b).astype(np.float64)
         out = product / c.astype(np.float64)
-        out = out.astype(np.float32).astype(np.float64) if order == "S" else out
+        if order == "S":
+            out = out.astype(np.float32).astype(np.float64)
     for name, given, scale in (
         ("input scale", input_scale, a),
         ("weight scale", weight_scale, b),
@@ -141,9 +144,9 @@ def positive(name: str, given: Any, single: Any) -> None:
     wrong = ~(np.isfinite(single) & (np.asarray(single) > 0))
     if np.any(wrong):
         got = np.broadcast_to(np.asarray(given), wrong.shape)[wrong].flat[0]
-        where = (
-            f" in channel {int(np.flatnonzero(wrong)[0])}" if wrong.ndim and wrong.size > 1 else ""
-        )
+        where = ""
+        if wrong.ndim and wrong.size > 1:
+            where = f" in channel {int(np.flatnonzero(wrong)[0])}"
         raise ValueError(f"{name}: got {got}{where}, allowed is a positive finite float32")
 
 
@@ -233,7 +236,9 @@ class Rule:
     ) -> np.ndarray:
         """``clip(exact(...), low, high)``, int64, most of it decided in float32."""
         accumulators = np.asarray(accumulators, np.int64)
-        channels = accumulators.shape[-1] if accumulators.ndim else 1
+        channels = 1
+        if accumulators.ndim:
+            channels = accumulators.shape[-1]
         flat = accumulators.reshape(-1, channels)
         out = np.empty(flat.shape, np.int64)
         from npulab.quant.requantize import Requantizer, Scratch  # which knows rules
@@ -381,7 +386,9 @@ class Mantissa(Rule):
     @property
     def rounding_direction(self) -> str:  # type: ignore[override]
         """What the rounding approximates."""
-        return self.ties if self.ties in ("floor", "toward-zero") else "nearest"
+        if self.ties in ("floor", "toward-zero"):
+            return self.ties
+        return "nearest"
 
     def of_ratio(self, ratio: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(multiplier, right_shift), int64 like ``ratio``."""
@@ -711,7 +718,10 @@ def state_rules(of: str, rules: Sequence[Rule]) -> None:
     """
     for by in rules:
         if not isinstance(by, Rule) or not by.name.startswith(f"{of}:"):
-            got = by.name if isinstance(by, Rule) else type(by).__name__
+            if isinstance(by, Rule):
+                got = by.name
+            else:
+                got = type(by).__name__
             raise ValueError(
                 f"rules: got {got!r}, allowed in target {of} is a Rule named {of + ':...'!r}"
             )

@@ -125,7 +125,10 @@ def contradiction(block: str, words: np.ndarray, maps: Mapping[str, RegisterMap]
     names = dict(item.names)
     if names.get(raw) == block:
         return ""
-    got = f"{names[raw]} ({raw:#x})" if raw in names else f"{raw:#x}"
+    if raw in names:
+        got = f"{names[raw]} ({raw:#x})"
+    else:
+        got = f"{raw:#x}"
     allowed = " or ".join(f"{name} ({code:#x})" for code, name in item.names if name == block)
     return (
         f"field {item.name} of block {block}: got {got}, allowed is {allowed}, as the opcode names "

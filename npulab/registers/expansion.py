@@ -118,9 +118,10 @@ def repeats(rows: Iterable[Row], features: Iterable[str]) -> dict[str, Repeat]:
             continue
         base = _number(row, "offset", where) or 0
         counted = str(row.get("count") or "").strip()
-        counted, step = (
-            (counted, _number(row, "stride", where) or 0) if counted.isidentifier() else ("", 0)
-        )
+        if counted.isidentifier():
+            counted, step = counted, _number(row, "stride", where) or 0
+        else:
+            counted, step = "", 0
         counts, strides = _shape({} if counted else row, where)
         names, value = tuple(str(row.get("field") or "").split()), str(row.get("value") or "")
         if value not in ("", SPARSE):
@@ -267,12 +268,17 @@ def _number(row: Row, column: str, where: str) -> int | None:
     numbers = _numbers(row, column, where)
     if len(numbers) > 1:
         raise ValueError(f"{where}: got {column} {row[column]!r}, allowed is a whole number")
-    return numbers[0] if numbers else None
+    if numbers:
+        return numbers[0]
+    return None
 
 
 def _numbers(row: Row, column: str, where: str) -> tuple[int, ...]:
     """The whole numbers in a cell."""
-    text = "" if row.get(column) is None else str(row[column])
+    if row.get(column) is None:
+        text = ""
+    else:
+        text = str(row[column])
     try:
         return tuple(int(number, 0) for number in text.split())
     except ValueError:

@@ -73,12 +73,17 @@ class Field:
     @cached_property
     def stored_below(self) -> tuple[int, int]:
         """Integers from 0 to below these are stored as they are: values, and raw values."""
-        end = 0 if self.gaps else 2**self.width
+        if self.gaps:
+            end = 0
+        else:
+            end = 2**self.width
         return 0 if self.meaning.kind or self.meaning.steps else end, end
 
     @property
     def stored_type(self) -> Any:
-        return np.uint32 if self.width <= WORD_BITS else np.uint64
+        if self.width <= WORD_BITS:
+            return np.uint32
+        return np.uint64
 
     @property
     def bits(self) -> str:
@@ -119,7 +124,10 @@ class Field:
         if raw.dtype.kind != "u" or 8 * raw.itemsize > self.width:
             raw = self._fitting(raw, 0)
         wide = np.dtype(self.stored_type)
-        bits = raw if raw.dtype.kind == "u" and raw.itemsize <= wide.itemsize else raw.astype(wide)
+        if raw.dtype.kind == "u" and raw.itemsize <= wide.itemsize:
+            bits = raw
+        else:
+            bits = raw.astype(wide)
         if self.gaps and np.any(bits.astype(np.uint64) & np.uint64(self.gaps)):
             raise ValueError(
                 f"register {self.register} field {self.name}: got a value with bits set "

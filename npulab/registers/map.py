@@ -148,7 +148,9 @@ class RegisterMap:
         path = Path(path)
         beside = enums_beside(path)
         try:
-            enums = read_enums(read_table(beside)) if beside else {}
+            enums = {}
+            if beside:
+                enums = read_enums(read_table(beside))
         except (ValueError, LookupError, TypeError) as error:
             raise ValueError(f"{beside}: {error}") from None
         try:
@@ -221,7 +223,10 @@ class RegisterMap:
                     "width": width,
                 }
             )
-            word, lsb = (word + 1, 0) if lsb + width == WORD_BITS else (word, lsb + width)
+            if lsb + width == WORD_BITS:
+                word, lsb = word + 1, 0
+            else:
+                word, lsb = word, lsb + width
         return cls(rows)
 
     def __len__(self) -> int:
@@ -313,9 +318,10 @@ class RegisterMap:
             bits.reshape(shape)
             for bits in self._extract(words.reshape(math.prod(shape), len(self)))
         ]
-        values = (
-            out if raw else [item.value(bits) for item, bits in zip(self._fields, out, strict=True)]
-        )
+        if raw:
+            values = out
+        else:
+            values = [item.value(bits) for item, bits in zip(self._fields, out, strict=True)]
         return dict(zip(self._spelled, values, strict=True))
 
     def _decode_one(self, words: list[int], raw: bool) -> dict[str, Any]:
@@ -328,7 +334,10 @@ class RegisterMap:
         for n, item in enumerate([] if raw else self._fields):
             if item.meaning.kind or item.meaning.steps:
                 value = item.value(np.asarray(out[n], item.stored_type))
-                out[n] = value if item.meaning.kind in FLOATS else np.asarray(value).item()
+                if item.meaning.kind in FLOATS:
+                    out[n] = value
+                else:
+                    out[n] = np.asarray(value).item()
         return dict(zip(self._spelled, out, strict=True))
 
     def encode(self, values: Mapping[str, Any], *, raw: bool = False) -> np.ndarray:
@@ -394,7 +403,9 @@ class RegisterMap:
             _turn(rows[some].T, columns)
             for word, lsb, width, at, values, first in steps:
                 run, into = columns[word], values[some]
-                room = into if first and into.itemsize == WORD_BYTES else scratch
+                room = scratch
+                if first and into.itemsize == WORD_BYTES:
+                    room = into
                 if lsb:
                     run = np.right_shift(run, lsb, room)
                 if lsb + width < WORD_BITS:
@@ -426,7 +437,9 @@ class RegisterMap:
             columns[idle] = 0
             for word, lsb, width, at, values, cut, first in steps:
                 run, into = values[some], columns[word]
-                room = into if first else scratch
+                room = scratch
+                if first:
+                    room = into
                 if run.dtype == np.uint64:
                     run, at = (run >> at).astype(np.uint32), 0
                 elif run.dtype != np.uint32:
@@ -452,7 +465,9 @@ class RegisterMap:
                 raise ValueError(f"words: got {words.dtype}, allowed is uint32")
             words = words.astype(np.uint32)
         if words.ndim == 0 or words.shape[-1] != len(self):
-            got = words.shape[-1] if words.ndim else "a single number"
+            got = "a single number"
+            if words.ndim:
+                got = words.shape[-1]
             raise ValueError(
                 f"words: got {got} in the last axis, allowed is {len(self)} "
                 f"(block {self.registers[0][0]})"
@@ -485,7 +500,10 @@ class RegisterMap:
         """
         masks = np.zeros((3, len(self)), np.uint32)
         for item in self._fields:
-            kind = 2 if item.automatic else int(item.evidence in GUESSES)
+            if item.automatic:
+                kind = 2
+            else:
+                kind = int(item.evidence in GUESSES)
             for piece in item.pieces:
                 masks[kind, piece.word] |= mask(piece.width) << np.uint32(piece.lsb)
         varies = np.full(len(self), mask(WORD_BITS))

@@ -43,7 +43,9 @@ class Meaning:
         words = re.findall(
             r"signed\b|f16\b|f32\b|raw\b|enum:\w+|>>|\*|\+|-?0x[0-9a-fA-F]+|-?\d+|\S", text
         )
-        kind = words.pop(0) if words and words[0] in ("signed", *FLOATS) else ""
+        kind = ""
+        if words and words[0] in ("signed", *FLOATS):
+            kind = words.pop(0)
         if len(words) == 1 and words[0].startswith("enum:"):
             return cls(kind, (), words[0].removeprefix("enum:"))
         if words and words[0] == "raw":
@@ -79,7 +81,10 @@ class Meaning:
         return number
 
     def __str__(self) -> str:
-        tail = f"enum:{self.enum}" if self.enum else "".join(f"{o}{n}" for o, n in self.steps)
+        if self.enum:
+            tail = f"enum:{self.enum}"
+        else:
+            tail = "".join(f"{o}{n}" for o, n in self.steps)
         if tail and not self.enum:
             tail = f"raw{tail}"
         return " ".join(filter(None, (self.kind, tail)))
@@ -89,16 +94,17 @@ class Meaning:
         reach = width
         for operation, number in self.steps:
             bits = number.bit_length()
-            reach = (
-                max(reach, bits) + 1
-                if operation == "+"
-                else reach + bits
-                if operation == "*"
-                else reach
-                if reach <= FLOAT_BITS
-                else 64
-            )
-        bits = 8 * np.dtype(FLOATS[self.kind][0]).itemsize if self.kind in FLOATS else width
+            if operation == "+":
+                reach = max(reach, bits) + 1
+            elif operation == "*":
+                reach = reach + bits
+            elif reach <= FLOAT_BITS:
+                reach = reach
+            else:
+                reach = 64
+        bits = width
+        if self.kind in FLOATS:
+            bits = 8 * np.dtype(FLOATS[self.kind][0]).itemsize
         if width != bits or (self.steps and reach > 63) or (self.kind == "signed" and reach > 64):
             allowed = f"values within 63 bits ({FLOAT_BITS} with >>)"
             if self.kind in FLOATS:
@@ -116,13 +122,12 @@ class Meaning:
         if self.kind == "signed":  # of 64 bits nothing is left of 1 << 64
             out = out - np.where(out >> (width - 1) & 1, np.int64(1) << np.int64(width), 0)
         for operation, number in self.steps:
-            out = (
-                out * number
-                if operation == "*"
-                else out + number
-                if operation == "+"
-                else out / 2.0**number
-            )
+            if operation == "*":
+                out = out * number
+            elif operation == "+":
+                out = out + number
+            else:
+                out = out / 2.0**number
         return out[()]
 
     def raw(self, value: Any) -> Any:
@@ -150,13 +155,12 @@ class Meaning:
         for operation, number in reversed(self.steps):
             if operation == "*" and np.any(out % number):
                 raise ValueError(f"is not a multiple of {number}")
-            out = (
-                out // number
-                if operation == "*"
-                else out - number
-                if operation == "+"
-                else out * 2.0**number
-            )
+            if operation == "*":
+                out = out // number
+            elif operation == "+":
+                out = out - number
+            else:
+                out = out * 2.0**number
         if out.dtype.kind == "f":
             if np.any(out != np.floor(out)) or np.any(np.abs(out) >= 2.0**63):
                 raise ValueError("is not a whole raw number")

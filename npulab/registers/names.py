@@ -48,7 +48,9 @@ def word_name(offset: int, by_address: bool) -> str:
     >>> word_name(72, False), word_name(72, True)
     ('w18', 'r0048')
     """
-    return f"r{offset:0{DIGITS}x}" if by_address else f"w{offset // WORD_BYTES}"
+    if by_address:
+        return f"r{offset:0{DIGITS}x}"
+    return f"w{offset // WORD_BYTES}"
 
 
 def automatic_name(label: str, lsb: int, width: int) -> str:
@@ -74,7 +76,10 @@ def run_of(name: str) -> Run | None:
     found = PARTS.fullmatch(name)
     if found is None:
         return None
-    offset = int(found["offset"], 16) if found["offset"] else int(found["word"]) * WORD_BYTES
+    if found["offset"]:
+        offset = int(found["offset"], 16)
+    else:
+        offset = int(found["word"]) * WORD_BYTES
     return Run(offset, int(found["lsb"]), int(found["width"]))
 
 
@@ -84,7 +89,9 @@ def in_block(block: str, name: str, blocks: Collection[str]) -> str:
     >>> in_block("GEMM", "w3_0_7", ["GEMM", "ALU"]), in_block("GEMM", "w3_0_7", ["GEMM"])
     ('GEMM.w3_0_7', 'w3_0_7')
     """
-    return f"{block}.{name}" if block and len(blocks) > 1 else name
+    if block and len(blocks) > 1:
+        return f"{block}.{name}"
+    return name
 
 
 def full_names(block: str, register: str, name: str) -> tuple[str, ...]:

@@ -46,7 +46,8 @@ class Table(pd.DataFrame):  # type: ignore[misc]  # pandas has no types here
             texts = [
                 _hex(value) if row else value for value, row in zip(frame[name], rows, strict=True)
             ]
-            frame[name] = pd.Series(texts, frame.index, object) if any(rows) else frame[name]
+            if any(rows):
+                frame[name] = pd.Series(texts, frame.index, object)
         for at, (_, column) in enumerate(frame.items()):
             if column.dtype.kind in "Oi" and column.isna().any():
                 frame.isetitem(at, column.astype(object).where(column.notna(), NONE))
@@ -67,7 +68,9 @@ class Table(pd.DataFrame):  # type: ignore[misc]  # pandas has no types here
 def _hex(value: Any) -> Any:
     if isinstance(value, list):
         return [_hex(item) for item in value]
-    return f"{value:#x}" if isinstance(value, int) and not isinstance(value, bool) else value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:#x}"
+    return value
 
 
 def _aligned(row: str, texts: list[bool]) -> str:
@@ -76,7 +79,10 @@ def _aligned(row: str, texts: list[bool]) -> str:
     >>> _aligned("><td>a</td><td>1</td></tr>", [True, False])
     "><td style='text-align:left'>a</td><td>1</td></tr>"
     """
-    tag = "<td" if "<td>" in row else "<th"
+    if "<td>" in row:
+        tag = "<td"
+    else:
+        tag = "<th"
     before, *cells = row.split(f"{tag}>")
     first = len(cells) - len(texts)  # names of rows
     if first < 0:

@@ -128,7 +128,10 @@ def plain_row(row: Mapping[str, Any]) -> dict[str, Any]:
             text = {"True": "yes", "False": ""}.get(text, text)
         try:
             if text or name == "offset":
-                out[name] = int(text or "0", 0) if name in NUMBERS else text
+                if name in NUMBERS:
+                    out[name] = int(text or "0", 0)
+                else:
+                    out[name] = text
         except ValueError:
             raise ValueError(
                 f"field {row.get('field')!r}: got {name} {text!r:.60}, allowed is a whole number"

@@ -48,7 +48,9 @@ def tone(column: str, value: Any) -> str:
     >>> tone("verdict", "differs"), tone("case", "differs")
     ('bad', '')
     """
-    return TONES.get(column, {}).get(value, "") if isinstance(value, str) else ""
+    if isinstance(value, str):
+        return TONES.get(column, {}).get(value, "")
+    return ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +101,9 @@ def shown(parts: Sequence[Part]) -> list[Part]:
 
 def _html(name: str, value: Any) -> str:
     kind = tone(name, value)
-    tint = f";background:{TINTS[kind]}" if kind in TINTS else ""
+    tint = ""
+    if kind in TINTS:
+        tint = f";background:{TINTS[kind]}"
     return f"<td style='text-align:left{tint}'>{escape(cell(value))}</td>"
 
 
@@ -107,5 +111,7 @@ def attended() -> bool:
     """Whether a person sits at the notebook that runs: who runs one without a person lets it ask
     for
     nothing."""
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    shell = None
+    if "IPython" in sys.modules:
+        shell = sys.modules["IPython"].get_ipython()
     return bool(getattr(getattr(shell, "kernel", None), "_allow_stdin", False))

@@ -71,9 +71,13 @@ def _parts(text: str, cut: re.Pattern[str], change: Callable[[str], str]) -> str
 
 def _guarded_part(part: str) -> str:
     risky = INSIDE.match(part) and not NUMBER.fullmatch(part)
-    return APOSTROPHE + part if risky else part
+    if risky:
+        return APOSTROPHE + part
+    return part
 
 
 def _unguarded_part(part: str) -> str:
     written = part.startswith(APOSTROPHE) and INSIDE.match(part)
-    return part[1:] if written else part
+    if written:
+        return part[1:]
+    return part

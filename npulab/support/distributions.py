@@ -65,7 +65,9 @@ def version_of(name: str) -> str:
 def _folder(dist: Distribution) -> Path | None:
     """The folder of a distribution's files; None where they lie in an archive."""
     folder = getattr(dist, "_path", None)
-    return folder if isinstance(folder, Path) else None
+    if isinstance(folder, Path):
+        return folder
+    return None
 
 
 def _told(dist: Distribution, group: str) -> Iterator[Stated]:
@@ -82,7 +84,10 @@ def _read(dist: Distribution, file: Path, group: str) -> Iterator[Stated]:
         text = text_of(read_bounded(file, MOST_BYTES), file)
     except (OSError, ValueError) as error:
         told = str(error)
-        where = "" if str(file) in told else f"{file}: "
+        if str(file) in told:
+            where = ""
+        else:
+            where = f"{file}: "
         yield Stated(dist, "", "", f"{where}{told}; its entry points are left out")
         return
     for number, line in _lines(text, group):

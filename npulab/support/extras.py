@@ -89,4 +89,6 @@ def lacking_in(text: str) -> str:
     ("numba, which is not installed: pip install 'npulab[fast]'", '')
     """
     found = SAID.findall(text)
-    return lacking(found[-1]) if found else ""
+    if found:
+        return lacking(found[-1])
+    return ""

@@ -187,7 +187,9 @@ class Lines:
 
     def __init__(self, path: Path, most: int) -> None:
         self.path = path
-        data = read_bounded(path, most) if path.exists() else b""
+        data = b""
+        if path.exists():
+            data = read_bounded(path, most)
         self.whole = data[: data.rfind(b"\n") + 1]  # the lines, as they were read
         self.torn = data[len(self.whole) :]
         self._size = len(self.whole)
@@ -318,7 +320,9 @@ def write_files(contents: Mapping[Path, bytes]) -> list[Path]:
 def replace_file(path: Path, data: bytes) -> None:
     """Write a file whole, in the place of one that may be there, whose mode stays and whose links
     lead where they led; it is on the disk when this returns."""
-    where = path.resolve() if path.is_symlink() else path
+    where = path
+    if path.is_symlink():
+        where = path.resolve()
     with locked(where):
         replace_files({where: _content(where)}, {where: data})
 
@@ -337,7 +341,10 @@ def replace_files(
     with locked(*before, *after), ExitStack() as undo:
         for path, known in before.items():
             if _content(path) != known:
-                what = "is there now and was not" if known is None else "was changed on the disk"
+                if known is None:
+                    what = "is there now and was not"
+                else:
+                    what = "was changed on the disk"
                 raise ValueError(f"{path}: {what} since it was opened{advice}")
         for path, data in after.items():
             with _as(path):
@@ -357,7 +364,9 @@ def replace_files(
 
 def _content(path: Path) -> bytes | None:
     """The bytes of a file that may be replaced; None where there is none."""
-    return read_bounded(path, MOST_REPLACED) if path.is_file() else None
+    if path.is_file():
+        return read_bounded(path, MOST_REPLACED)
+    return None
 
 
 def _put_back(path: Path, data: bytes | None) -> None:

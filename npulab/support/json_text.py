@@ -41,7 +41,10 @@ def json_of(
     ValueError: job.json, line 1, column 9: is not JSON: got 'z', allowed is a value
     """
     hooks = {"object_pairs_hook": once} | hooks
-    text = data if isinstance(data, str) else _decoded(data, where, first)
+    if isinstance(data, str):
+        text = data
+    else:
+        text = _decoded(data, where, first)
     try:
         value = json.loads(text, **hooks)
         if not most_deep or not _deeper(value, most_deep):
@@ -108,7 +111,9 @@ def _syntax(text: str, error: json.JSONDecodeError) -> tuple[int, str]:
     at = error.pos
     if not text[at:].strip():  # the mistake is where the text ends, not below its last line
         at = len(text.rstrip())
-    got = repr(text[at]) if at < len(text.rstrip()) else END
+    got = END
+    if at < len(text.rstrip()):
+        got = repr(text[at])
     allowed = ALLOWED.get(error.msg)
     return (
         at,
@@ -123,7 +128,10 @@ def _deepest(text: str) -> tuple[int, int]:
     deepest, place, depth = 0, 0, 0
     bare = STRING.sub(_blank, text)
     for found in BRACKET.finditer(bare):
-        depth += 1 if found[0] in "[{" else -1
+        if found[0] in "[{":
+            depth += 1
+        else:
+            depth += -1
         if depth > deepest:
             deepest, place = depth, found.start()
     return place, deepest

@@ -33,7 +33,9 @@ def kind_of(head: bytes) -> str:
     known = next((kind for start, kind in KINDS.items() if head.startswith(start)), "")
     if known:
         return known
-    return TEXT if _is_text(head) else ""
+    if _is_text(head):
+        return TEXT
+    return ""
 
 
 def _is_text(head: bytes) -> bool:

@@ -51,10 +51,13 @@ class End:
                 "" if self.killed else ", and it cannot be killed"
             )
         else:
-            text = (
-                f"status {self.status}" if self.status >= 0 else f"an end by signal {-self.status}"
-            )
-        return f"{text} ({self.said})" if self.said else text
+            if self.status >= 0:
+                text = f"status {self.status}"
+            else:
+                text = f"an end by signal {-self.status}"
+        if self.said:
+            return f"{text} ({self.said})"
+        return text
 
 
 def arguments(name: str, program: Program, shell: bool = False) -> str | tuple[str, ...]:
@@ -67,8 +70,13 @@ def arguments(name: str, program: Program, shell: bool = False) -> str | tuple[s
     ('ssh', 'board', 'a b')
     """
     try:
-        found = shlex.split(program) if isinstance(program, str) and not shell else program
-        parts = [found] if isinstance(found, str) else [os.fspath(one) for one in found]
+        found = program
+        if isinstance(program, str) and not shell:
+            found = shlex.split(program)
+        if isinstance(found, str):
+            parts = [found]
+        else:
+            parts = [os.fspath(one) for one in found]
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"{name}: got {program!r}, allowed is a program and its arguments: {error}"
@@ -81,7 +89,9 @@ def arguments(name: str, program: Program, shell: bool = False) -> str | tuple[s
         raise ValueError(f"{name}: got {program!r}, allowed is a program and its arguments")
     if shell and not isinstance(program, str):
         raise ValueError(f"{name}: got {program!r}, allowed is one text where a shell reads it")
-    return parts[0] if shell else tuple(parts)
+    if shell:
+        return parts[0]
+    return tuple(parts)
 
 
 def undisturbed(work: Callable[[threading.Event], Result]) -> Result:
@@ -107,11 +117,9 @@ def _not_started(program: str | tuple[str, ...], error: OSError) -> str:
     if error.errno == errno.ENOENT and os.sep in first and here.exists():
         return f"{first}: cannot be started, for what its first line names behind #! is not there"
     if error.errno == errno.ENOENT:
-        hint = (
-            f"; one of this name lies in this folder: ./{first}"
-            if os.sep not in first and here.is_file()
-            else ""
-        )
+        hint = ""
+        if os.sep not in first and here.is_file():
+            hint = f"; one of this name lies in this folder: ./{first}"
         return f"{first}: there is no such program{hint}"
     if error.errno == errno.EACCES and here.is_file():
         return f"{first}: may not be run; chmod +x {shlex.quote(first)} allows it"

@@ -114,7 +114,9 @@ def shortly(value: Any) -> str:
         return "None"
     if isinstance(value, int | float | str):
         return f"{kind} {value!r:.60}"
-    return f"{kind} of {len(value)}" if isinstance(value, list | tuple | dict | set) else kind
+    if isinstance(value, list | tuple | dict | set):
+        return f"{kind} of {len(value)}"
+    return kind
 
 
 def need(what: str, given: object, kinds: type | tuple[type, ...], allowed: str) -> None:
@@ -180,6 +182,6 @@ def near(pattern: str, names: Iterable[str], most: int = 4) -> str:
     ranked = sorted(
         (name for name in scores if scores[name][0] >= LIKE), key=scores.__getitem__, reverse=True
     )
-    return (
-        f"; near {'are' if len(ranked) > 1 else 'is'} {', '.join(ranked[:most])}" if ranked else ""
-    )
+    if ranked:
+        return f"; near {'are' if len(ranked) > 1 else 'is'} {', '.join(ranked[:most])}"
+    return ""

@@ -30,14 +30,16 @@ def one_line(text: str) -> str:
     which the last 30 are the end: a path's name.
 
     >>> one_line(f"got {'x' * 200 + 'y' * 30!r},\\nallowed is less")
-    "got 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...yyyyyyyyyyyyyyyyyyyyyyyyyyyyyy', allowed
-    is less"
-    """
+    "got 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...yyyyyyyyyyyyyyyyyyyyyyyyyyyyyy', allowed is less"
+    """  # noqa: E501 - a line of a doctest
     quoted = QUOTED.sub(
         lambda found: f"{found[1]}{found[2][:47]}...{found[2][-30:]}{found[1]}", text
     )
     short = RUN.sub(r"\1...", quoted)
-    cut = short if len(short) <= MOST_TOLD else f"{short[: MOST_TOLD - 3]}..."
+    if len(short) <= MOST_TOLD:
+        cut = short
+    else:
+        cut = f"{short[: MOST_TOLD - 3]}..."
     return visible(" ".join(cut.split()))
 
 
@@ -64,13 +66,11 @@ def cell(value: Any) -> str:
     """
     if isinstance(value, dict):
         return ", ".join(f"{name} {cell(inner)}" for name, inner in value.items())
-    return (
-        "-"
-        if value is None
-        else " ".join(map(cell, value))
-        if isinstance(value, list)
-        else str(value)
-    )
+    if value is None:
+        return "-"
+    if isinstance(value, list):
+        return " ".join(map(cell, value))
+    return str(value)
 
 
 def plural(number: int, name: str) -> str:
@@ -90,7 +90,9 @@ def as_address(value: Any) -> Any:
     """
     if isinstance(value, list):
         return [*map(as_address, value)]
-    return f"{value:#010x}" if isinstance(value, int) else value
+    if isinstance(value, int):
+        return f"{value:#010x}"
+    return value
 
 
 def rows_of(frame: Any) -> list[Row]:
@@ -124,7 +126,9 @@ def six_digits(value: Any) -> str:
     >>> six_digits(0.1234567), six_digits(12345678)
     ('0.123457', '12345678')
     """
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return str(value)
 
 
 def indented(lines: Sequence[str]) -> list[str]:

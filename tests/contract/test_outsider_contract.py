@@ -20,7 +20,7 @@ from npulab.captures.listing import Decoded
 from npulab.cli import main
 
 FOLDER = Path(__file__).parents[1] / "outsider"
-MOST_LINES = 450  # of the folder, tables and its page with them
+MOST_LINES = 560  # of the folder as formatted, tables and its page with them
 SAMPLE, ALL = 12, 1000
 
 

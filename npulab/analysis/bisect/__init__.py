@@ -230,7 +230,10 @@ class Bisection:
         self.warning = two_layers(good, bad)
         self.names = tuple(name_of(part.key) for part in self.differences)
         self._words = Words(self.differences, len(good.jobs) > 1)
-        self.units = families(self.differences) if units is None else self._units(list(units))
+        if units is None:
+            self.units = families(self.differences)
+        else:
+            self.units = self._units(list(units))
         self._search = Search(
             len(self.differences),
             self.units,
@@ -242,7 +245,10 @@ class Bisection:
         if not isinstance(journal, Journal | str | os.PathLike | None):
             raise TypeError(f"journal: got {journal!r}, allowed is a path or a Journal")
         about = {"good": good.name, "bad": bad.name, "target": good.target, "parts": self._digest()}
-        self.journal = journal if isinstance(journal, Journal) else Journal(journal, about)
+        if isinstance(journal, Journal):
+            self.journal = journal
+        else:
+            self.journal = Journal(journal, about)
         self._again = False
         self._trial: Trying | None = None
         self._followed: list[Trial] = []  # what the search was told
@@ -280,7 +286,9 @@ class Bisection:
                 reason = f"asked again: the last outcome was {last.outcome}"
                 self._trial = self._trying(self._subset(last.subset), reason)
             elif (question := self.search.ask()) is not None:
-                warning = f"{self.warning}; " if self.warning and not len(self.journal) else ""
+                warning = ""
+                if self.warning and not len(self.journal):
+                    warning = f"{self.warning}; "
                 self._trial = self._trying(question.subset, warning + question.reason)
         return self._trial
 

@@ -133,7 +133,9 @@ class Evidence:
 
     def named(self, outcome: str) -> str:
         """The outcome as the search sees it: the symptom, "pass" or ``HIDDEN``."""
-        return outcome if outcome in ("pass", self.symptom) else HIDDEN
+        if outcome in ("pass", self.symptom):
+            return outcome
+        return HIDDEN
 
     def _voted(self, seen: Sequence[str]) -> str | None:
         """The outcome that repeated trials agree on, by Wald's sequential test; None while it is

@@ -190,16 +190,27 @@ class Listed:
         self.log_prior = math.log(prior / self.size)
         self.items: np.ndarray | None = None  # (H, A) of the list; None while there is a table
         if self.few:
-            self.items = np.arange(n)[:, None] if shape == "one" else np.stack(pairs(n), 1)
-        self.counts = np.zeros(self.size, np.uint8) if self.few else blank(shape, n).copy()
+            if shape == "one":
+                self.items = np.arange(n)[:, None]
+            else:
+                self.items = np.stack(pairs(n), 1)
+        if self.few:
+            self.counts = np.zeros(self.size, np.uint8)
+        else:
+            self.counts = blank(shape, n).copy()
 
     def tell(self, told: Told, log_weights: Callable[[int], np.ndarray]) -> None:
         changed, failed = told[-1]
-        x = ~changed if self.dual else changed
+        x = changed
+        if self.dual:
+            x = ~changed
         if self.items is None:
             i, j = pairs(self.n)
             pair = (x[i] & x[j])[:, None]
-            predicted = pair & x if self.shape == "three" else pair | x
+            if self.shape == "three":
+                predicted = pair & x
+            else:
+                predicted = pair | x
         elif self.shape == "mixed":
             predicted = (x[self.items[:, 0]] & x[self.items[:, 1]]) | x[self.items[:, 2]]
         else:
@@ -236,7 +247,10 @@ class Listed:
         if self.few:
             return
         light = self.log_prior + log_weights + math.log(self.size) < floor
-        most = int(np.argmax(light)) - 1 if light.any() else len(log_weights) - 1
+        if light.any():
+            most = int(np.argmax(light)) - 1
+        else:
+            most = len(log_weights) - 1
         if self.items is not None:
             keep = self.counts <= most
             if 2 * np.count_nonzero(keep) < len(keep):

@@ -101,7 +101,10 @@ def parts_of(
             for name in _buffers_that_differ(good, bad)
         ]
     if not found:
-        apart = "" if addresses else " (addresses are left out)"
+        if addresses:
+            apart = ""
+        else:
+            apart = " (addresses are left out)"
         raise ValueError(
             f"good {good.name} and bad {bad.name}: got captures that send the same words and "
             "buffers"
@@ -141,9 +144,13 @@ def two_layers(good: Capture, bad: Capture) -> str:
         told.append(f"input {sizes[0]} and {sizes[1]} bytes")
     if not told:
         return ""
-    more = f" and {len(told) - TOLD} more" if len(told) > TOLD else ""
+    more = ""
+    if len(told) > TOLD:
+        more = f" and {len(told) - TOLD} more"
     others = [name for name in _buffers_that_differ(good, bad) if name != "input"]
-    buffers = f"; buffer {', '.join(others)} differs, too" if others else ""
+    buffers = ""
+    if others:
+        buffers = f"; buffer {', '.join(others)} differs, too"
     return (
         f"good {good.name} and bad {bad.name}: got captures of two layers "
         f"({', '.join(told[:TOLD])}{more}"
@@ -207,7 +214,9 @@ def mix(good: Capture, bad: Capture, keys: Collection[Key]) -> Capture:
         raise LookupError(
             f"field: got {name_of(min(left))}, which {good.name} and {bad.name} do not have"
         )
-    return capture.with_buffers(**buffers) if buffers else capture
+    if buffers:
+        return capture.with_buffers(**buffers)
+    return capture
 
 
 def _refuse_unlike(good: Capture, bad: Capture) -> None:
@@ -267,7 +276,9 @@ def _mixed(
         return None
     if good and writes == good.writes and not carried:
         return replace(good, start=start)
-    before = () if carried else job.before
+    before = job.before
+    if carried:
+        before = ()
     return replace(job, writes=writes, before=before, masks={}, start=start).read_with(registers)
 
 
@@ -302,13 +313,17 @@ def _mixed_writes(
             continue
         bits = sum(set(chosen_bits))
         state[offset] = mine.get(offset, 0) & ~bits | theirs.get(offset, 0) & bits
-    base, other = (bad, good) if reorder else (good, bad)
+    if reorder:
+        base, other = bad, good
+    else:
+        base, other = good, bad
     writes = [write for write in base if write[0] in state]
     at, seen = 0, Counter[int]()  # where the other side is, and how often it wrote what both write
     for offset, value in other:
         if offset in dict(base):
             places = [place for place, (one, _) in enumerate(writes, 1) if one == offset]
-            at = places[min(seen[offset], len(places) - 1)] if places else at
+            if places:
+                at = places[min(seen[offset], len(places) - 1)]
             seen[offset] += 1
         elif offset in state:
             writes.insert(at, (offset, value))

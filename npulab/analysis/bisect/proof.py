@@ -95,7 +95,9 @@ class Prover:
     @property
     def groups(self) -> Groups:
         """The groups that are proved, once all was tried."""
-        return self.proof.groups if self.proof else ()
+        if self.proof:
+            return self.proof.groups
+        return ()
 
     def follow(self, evidence: Evidence) -> None:
         """Go on as far as the evidence knows the outcome of what is wanted."""
@@ -176,7 +178,9 @@ class _Steps:
         """The outcome of what is wanted, as far as trials say it."""
         if wanted.itself:
             seen = self.evidence.seen(wanted.subset)
-            return seen[-1] if seen else None
+            if seen:
+                return seen[-1]
+            return None
         return self.evidence.says(wanted.subset)
 
     def proof(self, proposed: list[Items], hiding: Items) -> Asking:

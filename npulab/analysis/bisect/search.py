@@ -216,7 +216,9 @@ class Search:
         if self._doubted is not None:
             return Question(self._doubted.subset, self._doubted.reason)
         if self._asks_for_bad():
-            reason = f"it hangs: {BAD_ITSELF}" if self.given is None else BAD_ITSELF
+            reason = BAD_ITSELF
+            if self.given is None:
+                reason = f"it hangs: {BAD_ITSELF}"
             return Question(np.ones(self.n, bool), reason)
         if self._refuted:
             return None
@@ -266,7 +268,9 @@ class Search:
         if self._silent or probability >= self._enough:
             if () in groups and not self._good_fails():
                 return Question(np.zeros(self.n, bool), GOOD_TOO)
-            wanted = self._unseen(groups) if self.errs else None
+            wanted = None
+            if self.errs:
+                wanted = self._unseen(groups)
             if wanted is None or len(self._in_parts.seen(wanted.subset)) >= self._patience:
                 return None
             return self._changing(wanted.subset, wanted.reason)
@@ -344,7 +348,10 @@ class Search:
     def _explained(self, question: suspects.Question) -> Question:
         """A question of the suspects, with the reason for it."""
         chosen = question.subset
-        what = "hang" if self.symptom == "hang" else "failure"
+        if self.symptom == "hang":
+            what = "hang"
+        else:
+            what = "failure"
         reason = f"{question.fails:.0%} expect a {what}, {self.suspects.bits:.1f} bits are open"
         if question.hangs > 0.05:
             reason += f", may hang ({question.hangs:.0%})"
@@ -373,14 +380,19 @@ class Search:
             clears = repeats = True
         if not repeats:
             return Wanted(self._breaking(), REPEATS)
-        wanted = self._prover.wanted if self._prover else None
+        wanted = None
+        if self._prover:
+            wanted = self._prover.wanted
         if wanted is not None and wanted.reason not in SURPRISES:
             return None  # what is asked next may show the rest
         if not clears and outcomes[-1] == "pass":
             return Wanted(self._breaking(), REPEATS)
         if not clears:
             return Wanted(np.zeros(self.n, bool), LEAVES)
-        recent = outcomes[-STREAK:] if wanted else outcomes[-1:]
+        if wanted:
+            recent = outcomes[-STREAK:]
+        else:
+            recent = outcomes[-1:]
         if not wanted and self.history[-1][0].all():
             recent = outcomes[-2:]  # that BAD fails proves nothing of its parts
         return None if "pass" in recent else Wanted(np.zeros(self.n, bool), STILL)
@@ -581,7 +593,9 @@ class Search:
             and self._unseen(groups) is None
             and self._fits(inside)
         ):
-            rivals = self._rivals(groups).certainty if inside else 1.0
+            rivals = 1.0
+            if inside:
+                rivals = self._rivals(groups).certainty
             self.certain *= min(probability, rivals)
             self._weighed(inside)
         else:

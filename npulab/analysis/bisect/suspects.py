@@ -130,7 +130,10 @@ class Suspects:
                 "known"
             )
         self.n, self.seed = n, seed
-        rates = FLAKES if flake_rate is None else {max(flake_rate, NEVER): 1.0}
+        if flake_rate is None:
+            rates = FLAKES
+        else:
+            rates = {max(flake_rate, NEVER): 1.0}
         self._flakes, self._flake_prior = np.array(list(rates)), np.array(list(rates.values()))
         self.flake = float(self._flakes @ self._flake_prior)
         self.kinds: list[Kind] = [
@@ -175,14 +178,18 @@ class Suspects:
             together = np.array(
                 [np.isin(np.arange(self.n), group) for group in kept], bool
             ).reshape(-1, self.n)
-            found = [self._search(cells, together, together, couplings, tried, rng)] if kept else []
+            found = []
+            if kept:
+                found = [self._search(cells, together, together, couplings, tried, rng)]
             plain = any(question.bits > ENOUGH and question.hangs < FEARED for _, question in found)
             if len(kept) < self.n and (couplings.hangs or not plain):
                 found.append(
                     self._search(cells, items, together if kept else items, couplings, tried, rng)
                 )
         worthy = [pair for pair in found if pair[1].bits >= SILENT and pair[1].hangs < CERTAIN]
-        return max(worthy, key=lambda pair: pair[0])[1] if worthy else None
+        if worthy:
+            return max(worthy, key=lambda pair: pair[0])[1]
+        return None
 
     def _search(
         self,
@@ -212,7 +219,9 @@ class Suspects:
             return np.round(gain, DIGITS)
 
         def splits(sets: np.ndarray) -> np.ndarray | float:
-            return couplings.rates(sets) if couplings else 0.0
+            if couplings:
+                return couplings.rates(sets)
+            return 0.0
 
         def first(value: np.ndarray, sets: np.ndarray) -> int:
             """The best of the sets that was not tried."""
@@ -261,8 +270,13 @@ class Suspects:
                 moved[1][:, at],
             )
         fails = float(scorer.fails(lack[:, None], hold[:, None])[0])
-        hangs = couplings.chance(subset) if couplings else 0.0
-        bits = 0.0 if subset.tobytes() in tried else float(_bits(np.array(fails), self.flake))
+        hangs = 0.0
+        if couplings:
+            hangs = couplings.chance(subset)
+        if subset.tobytes() in tried:
+            bits = 0.0
+        else:
+            bits = float(_bits(np.array(fails), self.flake))
         return best, Question(subset, fails, bits, hangs)
 
     def top(self, count: int = 5) -> list[Suspicion]:
@@ -351,7 +365,10 @@ class Suspects:
 
     def _wake(self) -> None:
         """Take explanations of more items in, and tell them all that was tried."""
-        least = 3 if _table("three", self.n) > LISTED else 4
+        if _table("three", self.n) > LISTED:
+            least = 3
+        else:
+            least = 4
         if self.n < least:
             return
         many = [Many(self.n, dual, least, prior, self.seed) for dual, prior in MANY.items()]
@@ -376,7 +393,9 @@ class Suspects:
 
 def _table(shape: str, n: int) -> int:
     """Places of the table that counts a shape over n items."""
-    return len(pairs(n)[0]) * n if shape in ("three", "mixed") and n <= 2000 else size(shape, n)
+    if shape in ("three", "mixed") and n <= 2000:
+        return len(pairs(n)[0]) * n
+    return size(shape, n)
 
 
 class _Scorer:

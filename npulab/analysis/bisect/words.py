@@ -28,8 +28,12 @@ class Words:
         part = self.differences[item]
         if part.block == BUFFER:
             return f"buffer {part.register}"
-        task = f"job {part.task} " if self.several else ""
-        register = f"{part.register}." if part.register else ""
+        task = ""
+        if self.several:
+            task = f"job {part.task} "
+        register = ""
+        if part.register:
+            register = f"{part.register}."
         return f"{task}{part.block} {register}{part.field} = {good_and_bad(part)}"
 
     def groups(self, groups: Sequence[Sequence[int]]) -> str:
@@ -43,7 +47,12 @@ class Words:
             names = [self.part(item) for item in group[:SHOWN]]
             if len(group) > SHOWN:
                 names.append(f"{len(group) - SHOWN} more")
-            how = " together" if len(group) > 1 else " alone" if len(groups) > 1 else ""
+            if len(group) > 1:
+                how = " together"
+            elif len(groups) > 1:
+                how = " alone"
+            else:
+                how = ""
             told.append(" and ".join(names) + how)
         if len(groups) > SHOWN:
             told.append(f"{len(groups) - SHOWN} more such groups")
@@ -202,11 +211,15 @@ def good_and_bad(part: Difference) -> str:
 def _cost(of: Search) -> str:
     hangs = sum(outcome == "hang" for _, outcome in of.history)
     trials = plural(len(of.history), "trial")
-    return f"{trials}, {hangs} hung" if hangs else trials
+    if hangs:
+        return f"{trials}, {hangs} hung"
+    return trials
 
 
 def _certain(of: Search) -> str:
-    return "over 99.9%" if of.certain > 0.999 else f"{of.certain:.1%}"
+    if of.certain > 0.999:
+        return "over 99.9%"
+    return f"{of.certain:.1%}"
 
 
 def _at(of: Search) -> str:

@@ -15,7 +15,9 @@ def read(path: Path) -> bytes | None:
     """A file's bytes, None if there is no file; raises ValueError for one that is too large, and
     for
     a folder."""
-    return files.read_bounded(path, MOST_BYTES) if path.exists() else None
+    if path.exists():
+        return files.read_bounded(path, MOST_BYTES)
+    return None
 
 
 def text_of(path: Path, data: bytes) -> str:

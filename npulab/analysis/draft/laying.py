@@ -156,7 +156,10 @@ def add(
             "register": new,
         },
     )
-    where = f"bit {lsb}" if width == 1 else f"bits {lsb} to {lsb + width - 1}"
+    if width == 1:
+        where = f"bit {lsb}"
+    else:
+        where = f"bits {lsb} to {lsb + width - 1}"
     return table, f"add {name} in {register} at {where}"
 
 
@@ -176,11 +179,10 @@ def move(
         return table, f"{told[0]}, {told[1]}"
     target, name = bits_of(table, register, lsb, run.width)
     target, before = target._replace(at=run.at), table.map
-    table = (
-        table.laid(keys, [target], {})
-        if target[:2] == run[:2]
-        else _carried(table, keys[0], target)
-    )
+    if target[:2] == run[:2]:
+        table = table.laid(keys, [target], {})
+    else:
+        table = _carried(table, keys[0], target)
     return table.cleared(target)[0].kept(before), f"move {label} to {name} bit {target.lsb}"
 
 
@@ -210,7 +212,10 @@ def shift(table: Table, field: str, by: int, out_of: str = "") -> tuple[Table, s
     """
     label, item = labelled_field(table, field)
     run, _ = _one_run(table, item, f"shift {label}", named=False)
-    sign = 1 if by > 0 else -1
+    if by > 0:
+        sign = 1
+    else:
+        sign = -1
     beyond = sorted(
         (
             (near, other)
@@ -244,12 +249,13 @@ def shift(table: Table, field: str, by: int, out_of: str = "") -> tuple[Table, s
             table = table.changed(keys[near[:3]], {"lsb": near.lsb + by})
     if giver[:3] in keys:
         key, left = keys[giver[:3]], giver.width - abs(by)
-        table = (
-            table.changed(key, {"lsb": giver.lsb + max(by, 0), "width": left})
-            if left
-            else table.without(key)
-        )
-    many = f" to {last}" if last != label else ""
+        if left:
+            table = table.changed(key, {"lsb": giver.lsb + max(by, 0), "width": left})
+        else:
+            table = table.without(key)
+    many = ""
+    if last != label:
+        many = f" to {last}"
     way = f"{'up' if by > 0 else 'down'} by {abs(by)} bit{'s' * (abs(by) > 1)}"
     return table, f"shift {label}{many} {way}, out of {before.key(wanted)}"
 
@@ -261,7 +267,10 @@ def _new_register(table: Table, register: str, offset: int) -> tuple[str, str]:
     """Block and name of a register that a field is added to, by its name or block.name."""
     blocks = list(dict.fromkeys(block for block, _, _ in table.map.registers))
     front, _, name = register.rpartition(".")
-    block, name = (front, name) if front in blocks else (blocks[0], register)
+    if front in blocks:
+        block, name = front, name
+    else:
+        block, name = blocks[0], register
     known = table.register(Run(block, offset, 0, 0))
     if known not in ("", name):
         raise ValueError(
@@ -274,7 +283,9 @@ def _new_register(table: Table, register: str, offset: int) -> tuple[str, str]:
 def _one_run(table: Table, item: Field, what: str, named: bool = True) -> tuple[Run, list[int]]:
     runs = table.runs_of(item)
     if len(runs) != 1 or (named and item.automatic):
-        got = f"a field of {len(runs)} runs" if len(runs) > 1 else "bits without a name"
+        got = "bits without a name"
+        if len(runs) > 1:
+            got = f"a field of {len(runs)} runs"
         raise ValueError(f"{what}: got {got}, allowed is a field of one run of bits")
     return runs[0], table.keys_of(item)
 
@@ -302,7 +313,9 @@ def _merged(runs: Sequence[Run]) -> list[Run]:
     """Runs that follow one another in value and register as one."""
     out: list[Run] = []
     for run in runs:
-        last = out[-1] if out else None
+        last = None
+        if out:
+            last = out[-1]
         if (
             last
             and last[:2] == run[:2]
@@ -318,7 +331,9 @@ def _merged(runs: Sequence[Run]) -> list[Run]:
 def _evidence(a: Field, b: Field) -> str:
     """How sure two fields are as one: the weaker of the two, where both have a name."""
     if a.automatic or b.automatic:
-        return b.evidence if a.automatic else a.evidence
+        if a.automatic:
+            return b.evidence
+        return a.evidence
     return next((one for one in WEAKER if one in (a.evidence, b.evidence)), a.evidence)
 
 
@@ -353,7 +368,8 @@ def _behind(table: Table, key: int, width: int, label: str) -> Table:
         packed = first == old or (
             left and first - old == left < run.width
         )  # C leaves what does not suffice
-        new = new if packed else max(new, first)
+        if not packed:
+            new = max(new, first)
         if new % WORD_BITS + wide > WORD_BITS:
             new += -new % WORD_BITS
         target = Run(block, new // WORD_BITS * WORD_BYTES, new % WORD_BITS, wide)

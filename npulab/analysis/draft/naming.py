@@ -178,7 +178,8 @@ def bits_of(table: Table, register: str | int, lsb: int = 0, width: int = 1) -> 
         )
     ((place, name),) = found
     run = Run(*place, lsb, width)
-    run = run if table.arrays.get(place) == name else table.home(run)
+    if table.arrays.get(place) != name:
+        run = table.home(run)
     return run, table.register(run) or name
 
 

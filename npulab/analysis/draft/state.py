@@ -76,7 +76,9 @@ class Draft:
 
     @property
     def _table(self) -> Table:
-        return self._past[-1].table if self._past else self._first
+        if self._past:
+            return self._past[-1].table
+        return self._first
 
     @property
     def map(self) -> RegisterMap:
@@ -168,11 +170,10 @@ class Draft:
         Without ``names`` the lowest part keeps the name and the others have none; a blank name is
         none.  Parts are plain numbers, with the field's evidence.
         """
-        cuts = (
-            [at]
-            if isinstance(at, NUMBERS)
-            else need_all(f"split {field}: at", at, NUMBERS, "is a bit or a list")
-        )
+        if isinstance(at, NUMBERS):
+            cuts = [at]
+        else:
+            cuts = need_all(f"split {field}: at", at, NUMBERS, "is a bit or a list")
         widths = need_all(f"split {field}: widths", widths, object, "are whole numbers")
         if bool(cuts) == bool(widths):
             raise ValueError(
@@ -431,7 +432,9 @@ class Draft:
         first, unless they lose a line."""
         *_, (path, data) = after.items() or [(self.path or Path(NAME), b"")]
         lost = {*(self._files[path] or b"").splitlines()} - {*data.splitlines()}
-        return after if path == self.path or lost else dict(reversed(after.items()))
+        if path == self.path or lost:
+            return after
+        return dict(reversed(after.items()))
 
     def _contents(self) -> dict[Path, bytes]:
         """What the files should hold; of enums only where there are some."""
@@ -485,11 +488,10 @@ def read_with(registers: RegisterMap, capture: Capture, block: str) -> Capture:
         if job.block == block and job.writes:
             job = job.read_with(registers)
         elif job.block == block and len(job.words) != len(registers):
-            more = (
-                ""
-                if registers.dense
-                else "; draft(..., dense=True) has the words between its registers, too"
-            )
+            if registers.dense:
+                more = ""
+            else:
+                more = "; draft(..., dense=True) has the words between its registers, too"
             raise ValueError(
                 f"words: got {len(job.words)}, allowed is {len(registers)} (block {block}){more}"
             )

@@ -261,13 +261,12 @@ class Table:
         if (here and not before) or (block and not here and not lower):
             key = min(here or block[:1], key=lambda row: step * row[2])[3]
             return self.sheet.place(key), key
-        key = (
-            max(before, key=lambda row: step * row[2])[3]
-            if before
-            else max(reversed(lower), key=lambda row: row[1])[3]
-            if lower
-            else rows[-1][3]
-        )
+        if before:
+            key = max(before, key=lambda row: step * row[2])[3]
+        elif lower:
+            key = max(reversed(lower), key=lambda row: row[1])[3]
+        else:
+            key = rows[-1][3]
         return self.sheet.place(key) + 1, key
 
     def laid(
@@ -282,7 +281,9 @@ class Table:
         else the ``model`` has, by default the first row, and no note."""
         table, left = self, [*keys]
         if model is None:
-            model = self.rows[left[0]] if left else {}
+            model = {}
+            if left:
+                model = self.rows[left[0]]
         more = {
             name: value
             for name, value in model.items()
@@ -326,7 +327,10 @@ class Table:
         table = self
         sparse = {name for name, repeat in before.repeats.items() if repeat.sparse}
         for block, offset, register in before.registers:
-            own = "" if REGISTER.fullmatch(register) else register
+            if REGISTER.fullmatch(register):
+                own = ""
+            else:
+                own = register
             if (block, offset) not in have and (
                 own or not self.dense or block in sparse or last[block] == offset
             ):
@@ -336,25 +340,31 @@ class Table:
     def named(self, enum: str, names: Mapping[int, str]) -> Table:
         """With names in an enum: a raw value that has one gets another, one whose name is blank
         loses it."""
-        sheet = self.enums if self.enums.lines else Sheet.parse(HEAD)
+        if self.enums.lines:
+            sheet = self.enums
+        else:
+            sheet = Sheet.parse(HEAD)
         sheet = sheet.with_columns(ENUM_COLUMNS)
         for raw, name in names.items():
             keys = {
                 _whole(row["raw"]): key for key, row in sheet.rows.items() if row["enum"] == enum
             }
             if raw in keys:
-                sheet = (
-                    sheet.changed(keys[raw], {"name": name}) if name else sheet.without(keys[raw])
-                )
+                if name:
+                    sheet = sheet.changed(keys[raw], {"name": name})
+                else:
+                    sheet = sheet.without(keys[raw])
             elif name:
                 lower = max((one for one in keys if one < raw), default=None)
-                like = (
-                    keys[min(keys) if lower is None else lower]
-                    if keys
-                    else next(line.key for line in reversed(sheet.lines) if line.row)
-                )
+                if keys:
+                    like = keys[min(keys) if lower is None else lower]
+                else:
+                    like = next(line.key for line in reversed(sheet.lines) if line.row)
                 place = sheet.place(like) + (lower is not None or not keys)
-                text = _spelled(raw, sheet.rows.get(like, {}).get("raw", "")) if keys else str(raw)
+                if keys:
+                    text = _spelled(raw, sheet.rows.get(like, {}).get("raw", ""))
+                else:
+                    text = str(raw)
                 sheet, _ = sheet.inserted(place, {"enum": enum, "raw": text, "name": name}, like)
         return replace(self, enums=sheet)
 
@@ -376,7 +386,9 @@ def _filled(values: Mapping[str, Any]) -> list[str]:
 
 def number(row: Mapping[str, Any], name: str) -> int | None:
     """A whole number of a row, None where it is blank."""
-    return int(str(row[name]), 0) if row.get(name) else None
+    if row.get(name):
+        return int(str(row[name]), 0)
+    return None
 
 
 def _whole(text: str) -> int:

@@ -63,7 +63,9 @@ class Reason:
     text: str
 
     def __str__(self) -> str:
-        said = f": {self.text}" if self.text else ", and the source said nothing"
+        said = ", and the source said nothing"
+        if self.text:
+            said = f": {self.text}"
         return f"{plural(self.layers, 'layer')} {self.outcome}{said}"
 
 
@@ -113,13 +115,17 @@ class Explored:
         return reasons_of(zip(self.outcomes["outcome"], self.outcomes["text"], strict=True))
 
     def __repr__(self) -> str:
-        captures = 0 if self.sweep is None else len(self.sweep.words)
-        last = (
-            f", last batch {100 * self.batches['share'].iloc[-1]:.0f} % right"
-            if len(self.batches)
-            else ""
-        )
-        stopped = ", stopped" if self.stopped else ""
+        if self.sweep is None:
+            captures = 0
+        else:
+            captures = len(self.sweep.words)
+        last = ""
+        if len(self.batches):
+            last = f", last batch {100 * self.batches['share'].iloc[-1]:.0f} % right"
+        if self.stopped:
+            stopped = ", stopped"
+        else:
+            stopped = ""
         why = "".join(f"; {reason}" for reason in self.reasons)
         return (
             f"Explored({captures} captures, {len(self.outcomes)} without one{last}, "
@@ -370,7 +376,9 @@ class _Run:
     def _names(self) -> set[str]:
         """The parameters that every capture has."""
         named = [{*one.parameters, *one.observed} for one in self._captured()]
-        return set.intersection(*named) if named else set()
+        if named:
+            return set.intersection(*named)
+        return set()
 
     def _nuisance(self) -> np.ndarray:
         """Bits that differ between captures of the same layer with other weights."""
@@ -399,7 +407,8 @@ class _Run:
             self.laws = find_laws(
                 words, frame, nuisance=self._nuisance(), earlier=self.earlier if quick else None
             )
-        self.searched = self.searched if quick else len(captured)
+        if not quick:
+            self.searched = len(captured)
 
     def _settled(self) -> bool:
         """Whether the last two batches were claimed whole and right."""

@@ -31,15 +31,19 @@ class Rule:
     def refuses(self, frame: pd.DataFrame) -> np.ndarray:
         """Whether each row is refused."""
         values = dict(quantities(frame))[self.left]
-        beyond = values > self.limit if self.above else values < self.limit
-        return (
-            beyond
-            if self.mode is None
-            else beyond & (frame[self.mode[0]] == self.mode[1]).to_numpy()
-        )
+        if self.above:
+            beyond = values > self.limit
+        else:
+            beyond = values < self.limit
+        if self.mode is None:
+            return beyond
+        return beyond & (frame[self.mode[0]] == self.mode[1]).to_numpy()
 
     def __str__(self) -> str:
-        where = "" if self.mode is None else f" where {self.mode[0]} == {self.mode[1]:g}"
+        if self.mode is None:
+            where = ""
+        else:
+            where = f" where {self.mode[0]} == {self.mode[1]:g}"
         return f"{self.left} {'>' if self.above else '<'} {self.limit:g}{where}"
 
 
@@ -76,11 +80,10 @@ def learnt_rules(asked: pd.DataFrame, refused: np.ndarray) -> tuple[Rule, ...]:
     while left.sum() >= LEAST_REFUSED and len(rules) < MOST_RULES:
         best, found = LEAST_REFUSED - 1, None
         for mode in modes:
-            here = (
-                np.ones(len(asked), bool)
-                if mode is None
-                else (asked[mode[0]] == mode[1]).to_numpy()
-            )
+            if mode is None:
+                here = np.ones(len(asked), bool)
+            else:
+                here = (asked[mode[0]] == mode[1]).to_numpy()
             if not (here & left).any() or not (here & ~refused).any():
                 continue
             captured, others = values[:, here & ~refused], values[:, here & left]
@@ -116,7 +119,8 @@ class Possible:
         frame = frame.drop(columns=[name for name in TOGETHER if name in frame])
         for rule in self.rules:
             kept = frame[~rule.refuses(frame)]
-            frame = kept if len(kept) else frame
+            if len(kept):
+                frame = kept
         return frame.iloc[:n].reset_index(drop=True)
 
     @property

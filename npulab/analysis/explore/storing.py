@@ -67,7 +67,10 @@ class Store:
 
     @refusing()
     def __init__(self, folder: str | os.PathLike[str] | None, about: Mapping[str, Any]) -> None:
-        self.folder = None if folder is None else Path(folder)
+        if folder is None:
+            self.folder = None
+        else:
+            self.folder = Path(folder)
         self.about = json.loads(json.dumps(dict(about)))
         self.answers: list[Kept] = []
         if self.folder is None:
@@ -85,7 +88,9 @@ class Store:
         self, batch: int, reason: str, seed: int, parameters: Mapping[str, float], answer: Answer
     ) -> Kept:
         """Keep an answer; it is on the disk when this returns."""
-        words = None if answer.capture is None else answer.capture.words
+        words = None
+        if answer.capture is not None:
+            words = answer.capture.words
         kept = Kept(
             len(self.answers),
             batch,
@@ -254,11 +259,9 @@ def _entry(path: Path, number: int, line: bytes) -> dict[str, Any]:
 
 def _kept(path: Path, number: int, entry: Mapping[str, Any]) -> Kept:
     try:
-        words = (
-            np.frombuffer(bytes.fromhex(entry["words"]), "<u4").astype(np.uint32)
-            if entry["words"]
-            else None
-        )
+        words = None
+        if entry["words"]:
+            words = np.frombuffer(bytes.fromhex(entry["words"]), "<u4").astype(np.uint32)
         if entry["outcome"] not in OUTCOMES or entry["number"] != number - 2:
             raise ValueError
         return Kept(

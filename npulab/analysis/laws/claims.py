@@ -105,7 +105,9 @@ class Findings:
         for solved in fields:  # as captured, also where no law says so
             captured.add(solved.name, solved.raw(words).astype(np.int64))
         # few captures leave more to what a law costs
-        within = PRIOR.likely if captured.n >= BUDGET.many else PRIOR.likely_few
+        within = PRIOR.likely_few
+        if captured.n >= BUDGET.many:
+            within = PRIOR.likely
         return cls(ready, stuck, follows, captured, tuple(integers), words, moved, within)
 
     @cached_property
@@ -176,7 +178,10 @@ class Findings:
         Bits that always move together say one thing, however many they are.
         """
         values, decided = self.captured[field(solved.name)], solved.decide(self.captured) >= 0
-        decided &= True if rows is None else np.isin(np.arange(self.captured.n), rows)
+        if rows is None:
+            decided &= True
+        else:
+            decided &= np.isin(np.arange(self.captured.n), rows)
         kinds, of, counts = np.unique(values, return_inverse=True, return_counts=True)
         which = float(np.log2(self.captured.n / counts[of[decided]]).sum())
         return min(
@@ -204,7 +209,9 @@ class Findings:
                 and all(law.op == CONSTANT for _, law in solved.steps)
                 and len(literals(solved.steps[0][0])) == 1
             )
-            needed = PRIOR.claim_limit if limit else PRIOR.claim_list
+            needed = PRIOR.claim_list
+            if limit:
+                needed = PRIOR.claim_limit
         return self.information(solved, rows) - solved.cost < needed
 
     def unseen_values(self, solved: Solved, asked: Columns) -> Array:
@@ -292,7 +299,9 @@ class Findings:
             return out
         law, word = solved.steps[0][1], self.words[:, solved.word].astype(np.int64)
         values = self.captured[law]
-        longer = int(values.max() >> solved.width).bit_length() if values.min() >= 0 else 0
+        longer = 0
+        if values.min() >= 0:
+            longer = int(values.max() >> solved.width).bit_length()
         sides = [(values >> solved.width, solved.end, min(longer, WORD_BITS - solved.end))]
         if law.op == "//" and law.args[1].op == CONSTANT:
             shift = int(law.args[1].args[0]).bit_length() - 1

@@ -172,7 +172,9 @@ def term(op: str, *parts: Expression | int) -> Expression:
 
 def shifted(law: Expression, bits: int) -> Expression:
     """A law from ``bits`` on, the lowest ones cut off."""
-    return term("//", law, 2**bits) if bits else law
+    if bits:
+        return term("//", law, 2**bits)
+    return law
 
 
 class Columns:

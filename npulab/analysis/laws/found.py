@@ -109,9 +109,9 @@ def find_laws(
         try:
             starts = field_starts(registers, words.shape[1])
             kept = () if earlier is None else earlier._proved(words, table.columns(given), table)
-            open_ = (
-                earlier._open if earlier and kept and len(words) < 2 * len(earlier.words) else None
-            )
+            open_ = None
+            if earlier and kept and len(words) < 2 * len(earlier.words):
+                open_ = earlier._open
             state = _search(words, table, given, ignore, starts, watch, kept, open_)
         except KeyboardInterrupt:
             if watch.state is None or not watch.state.solved:
@@ -143,9 +143,10 @@ def _told(progress: Progress | None, naming: Naming) -> Progress:
 def _frame(parameters: Any) -> pd.DataFrame:
     import pandas as pd
 
-    frame = (
-        parameters if isinstance(parameters, pd.DataFrame) else pd.DataFrame(dict(parameters or {}))
-    )
+    if isinstance(parameters, pd.DataFrame):
+        frame = parameters
+    else:
+        frame = pd.DataFrame(dict(parameters or {}))
     return frame.reset_index(drop=True).set_axis([str(name) for name in frame.columns], axis=1)
 
 
@@ -196,7 +197,9 @@ def _search(
             if open_ is not None and not run.mask & ~int(open_[run.word])
         ]
         state = explain(state.but(still), brief=bool(kept))
-        wrong = _disproved(words, columns, state) if len(rows) < len(words) else {}
+        wrong = {}
+        if len(rows) < len(words):
+            wrong = _disproved(words, columns, state)
         if not wrong:
             break
         added = np.unique(
@@ -229,14 +232,17 @@ def _sample(words: Array, table: Table) -> Array:
     n = len(words)
     if n <= BUDGET.searched:
         return np.arange(n)
-    most = BUDGET.searched if n < BUDGET.large else BUDGET.searched_of_large
+    most = BUDGET.searched_of_large
+    if n < BUDGET.large:
+        most = BUDGET.searched
     random = np.random.default_rng(11)
     few = [
         column for column in table.integers.values() if len(np.unique(column)) <= BUDGET.categories
     ]
-    _, firsts = (
-        np.unique(np.stack(few, 1), axis=0, return_index=True) if few else (0, np.zeros(0, int))
-    )
+    if few:
+        _, firsts = np.unique(np.stack(few, 1), axis=0, return_index=True)
+    else:
+        _, firsts = 0, np.zeros(0, int)
     ends = [
         index
         for column in (*table.integers.values(), *table.reals.values())
@@ -456,7 +462,10 @@ class Laws:
             values = np.unique(self.parameters[name].to_numpy())
             number = int if name in self._table.integers else float
             few = len(values) <= BUDGET.categories
-            out[name] = values.tolist() if few else (number(values[0]), number(values[-1]))
+            if few:
+                out[name] = values.tolist()
+            else:
+                out[name] = number(values[0]), number(values[-1])
         return out
 
     @cached_property
@@ -531,7 +540,10 @@ class Laws:
         rows = []
         for number, law in enumerate(self.fields):
             for step, (when, text) in enumerate(law.steps):
-                case = "else" if when == str(ALWAYS) and len(law.steps) > 1 else when
+                if when == str(ALWAYS) and len(law.steps) > 1:
+                    case = "else"
+                else:
+                    case = when
                 rows.append(
                     (
                         law.word,
@@ -605,7 +617,12 @@ class Laws:
         varies = np.asarray(bits.any(0) & ~bits.all(0))
         out = np.where(varies, "open", "constant").astype("<U15")
         for law in self.fields:
-            status = "open" if law.open else "rivals" if law.rivals else "law"
+            if law.open:
+                status = "open"
+            elif law.rivals:
+                status = "rivals"
+            else:
+                status = "law"
             here = law.word, slice(law.lsb, law.end)
             out[here] = np.where(varies[here], status, "never exercised")
         out[bits_of(self.nuisance[None])[0].astype(bool)] = "nuisance"
@@ -650,17 +667,18 @@ class Laws:
         }
         for number, ((word, bit), flag) in enumerate(zip(lone.tolist(), near, strict=True)):
             reader = stuck.get((word, bit))
-            detail = (
-                f"follows from fields without a law: {reader}"
-                if reader
-                else known.get((word, bit)) or flag or "no law of the library fits"
-            )
+            if reader:
+                detail = f"follows from fields without a law: {reader}"
+            else:
+                detail = known.get((word, bit)) or flag or "no law of the library fits"
             places.append((word, bit, "no law", detail, _capture(layers, made[number % len(made)])))
         places = [(*place[:3], self.naming.said(place[3]), place[4]) for place in places]
         places.sort(key=lambda place: place[:2])
         bits = bits_of(self.words)
         captured = [bits[:, word, bit] for word, bit, *_ in places]
-        related = best_related(np.stack(captured, 1), self.parameters, 3) if captured else []
+        related = []
+        if captured:
+            related = best_related(np.stack(captured, 1), self.parameters, 3)
         rows = [
             (*place[:4], ", ".join(f"{name} ({value:.2f})" for name, value in names), place[4])
             for place, names in zip(places, related, strict=True)
@@ -764,7 +782,9 @@ class Laws:
         for law in self.fields:
             for name in NAME.findall(" ".join((law.text, *law.rivals[:1]))):
                 found = self.naming.place(name)
-                place = Place(*found) if found else None
+                place = None
+                if found:
+                    place = Place(*found)
                 if place is not None and seen.isdisjoint(place.positions):
                     seen.update(place.positions)
                     yield place

@@ -58,7 +58,9 @@ def captured_for(groups: Sequence[Group]) -> str:
     shown = [str(group) for group in several[:MOST_LISTED]]
     if len(groups) > MOST_LISTED:
         shown.append(f"{plural(len(groups) - MOST_LISTED, 'other parameter')} likewise")
-    return f"for {', '.join(shown)}" if shown else ""
+    if shown:
+        return f"for {', '.join(shown)}"
+    return ""
 
 
 def groups_in(layers: pd.DataFrame) -> tuple[Group, ...]:
@@ -99,7 +101,9 @@ def group_of(name: str, values: Array) -> Group | None:
         saved = _saved(group, len(numbers), times)
         if saved >= most:
             best, most = group, saved
-    return best if best.step > 1 else None
+    if best.step > 1:
+        return best
+    return None
 
 
 def _larger(name: str, values: Array, step: int) -> Group | None:
@@ -136,4 +140,6 @@ def _listed(numbers: tuple[float, ...]) -> str:
     if len(numbers) > MOST_LISTED:
         shown.append(f"{len(numbers) - MOST_LISTED} other numbers")
     *first, last = shown
-    return f"{', '.join(first)} or {last}" if first else last
+    if first:
+        return f"{', '.join(first)} or {last}"
+    return last

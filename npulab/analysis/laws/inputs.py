@@ -54,11 +54,10 @@ def checked_words(words: Any) -> Array:
         widths = sorted(
             {len(row) for row in words if hasattr(row, "__len__")} if np.iterable(words) else ()
         )
-        got = (
-            f"rows of {' and '.join(map(str, widths))} words"
-            if len(widths) > 1
-            else f"shape {array.shape}"
-        )
+        if len(widths) > 1:
+            got = f"rows of {' and '.join(map(str, widths))} words"
+        else:
+            got = f"shape {array.shape}"
         raise ValueError(
             f"words: got {got}, allowed is (captures, words), each row as wide as the others"
         )
@@ -96,9 +95,10 @@ def checked_parameters(
     import pandas as pd
 
     try:
-        frame = (
-            parameters if isinstance(parameters, pd.DataFrame) else pd.DataFrame(dict(parameters))
-        )
+        if isinstance(parameters, pd.DataFrame):
+            frame = parameters
+        else:
+            frame = pd.DataFrame(dict(parameters))
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"parameters: got {type(parameters).__name__} ({error}), allowed is a DataFrame or "
@@ -143,9 +143,10 @@ def checked_parameters(
     constant = {}
     for name, values in like.constant.items():
         # layers that do not say it are like the captures
-        column = (
-            checked_numbers(frame[name], name) if name in frame else np.full(len(frame), values[0])
-        )
+        if name in frame:
+            column = checked_numbers(frame[name], name)
+        else:
+            column = np.full(len(frame), values[0])
         whole = values.dtype.kind == "i" and bool((column == np.round(column)).all())
         constant[name] = column.astype(np.int64 if whole else np.float32)
     return Table(integers, reals, constant)
@@ -231,7 +232,10 @@ def named_bits(
     naming = Naming.of(width, registers)
     for text in texts:
         word = naming.word(text)
-        place = naming.place(text) if word is None else (word, 0, WORD_BITS)
+        if word is None:
+            place = naming.place(text)
+        else:
+            place = word, 0, WORD_BITS
         if place is None:
             first, last = naming.words[0], naming.words[-1]
             raise ValueError(
@@ -241,7 +245,9 @@ def named_bits(
             )
         word, lsb, bits = place
         mask[word] |= np.uint32((2**bits - 1) * 2**lsb)
-    return mask if texts else None
+    if texts:
+        return mask
+    return None
 
 
 def field_bits(globs: Sequence[str], registers: RegisterMap | None) -> Array:
@@ -249,7 +255,9 @@ def field_bits(globs: Sequence[str], registers: RegisterMap | None) -> Array:
 
     Raises LookupError for a glob that no field has, or without a map.
     """
-    fields = list(registers) if registers is not None else []
+    fields = []
+    if registers is not None:
+        fields = list(registers)
     mask = np.zeros(len(registers) if registers is not None else 0, np.uint32)
     for glob in globs:
         found = [
@@ -281,7 +289,10 @@ def candidate_layers(path: str, sweep: Sweep) -> pd.DataFrame:
     import pandas as pd
 
     try:
-        layers = load_sweep(path).parameters if is_sweep(path) else pd.read_csv(path)
+        if is_sweep(path):
+            layers = load_sweep(path).parameters
+        else:
+            layers = pd.read_csv(path)
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
         raise ValueError(
             f"--candidates: got {path}, which is no table ({error}), allowed is .csv with a "
@@ -289,7 +300,9 @@ def candidate_layers(path: str, sweep: Sweep) -> pd.DataFrame:
         ) from None
     missing = [name for name in sweep.parameters if name not in layers]
     if missing or not len(layers):
-        got = f"no column {missing[0]!r}" if missing else "no row"
+        got = "no row"
+        if missing:
+            got = f"no column {missing[0]!r}"
         raise ValueError(
             f"--candidates: got {got} in {path}, allowed is a column for each parameter of "
             f"{sweep.name}, a row for each layer"

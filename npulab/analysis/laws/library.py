@@ -357,7 +357,9 @@ class _Nodes:
                 for size, kernel in ((a, k), (b, its_k))
             ),
         )
-        return law if align == 1 else term("align", law, align)
+        if align == 1:
+            return law
+        return term("align", law, align)
 
     @cached_property
     def _by_key(self) -> tuple[Array, Array]:
@@ -402,7 +404,9 @@ class _Growth:
         nodes = []
         for law in laws:
             values = np.asarray(self.columns[law], np.int64)
-            uses = self.field_bits.get(law.args[0], 0) if law.op == FIELD else 0
+            uses = 0
+            if law.op == FIELD:
+                uses = self.field_bits.get(law.args[0], 0)
             nodes.append(self.nodes.leaf(law, cost, uses, values))
             self._enter(np.array(nodes[-1:]), values[None])
         return nodes

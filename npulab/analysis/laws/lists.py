@@ -92,7 +92,9 @@ class _State:
     def law(self, inside: Array) -> Array:
         """The cheapest law that is exact on each row of captures ``(B, K)``, or -1."""
         first = self.exact.first(inside)
-        return np.where(first < 0, -1, self.laws[first]) if len(self.laws) else first
+        if len(self.laws):
+            return np.where(first < 0, -1, self.laws[first])
+        return first
 
 
 def _bytes(rows: Array) -> Array:
@@ -157,7 +159,10 @@ def _halves(state: _State, prices: Array, rows: Array) -> list[tuple[float, Path
                 + PRIOR.step
                 + (PRIOR.step_again if law == first[i] else state.price[law])
             )
-            when, other = (first[i], law) if many[i] else (law, first[i])
+            if many[i]:
+                when, other = first[i], law
+            else:
+                when, other = law, first[i]
             out.append((total, ((int(asked[i]), int(when)), (0, int(other)))))
     return sorted(out)[: BUDGET.fan]
 

@@ -87,7 +87,10 @@ def _transpose(square: Array) -> None:
         other ^= moved
         one ^= moved * np.uint32(2**step)
         step //= 2
-        low ^= low * np.uint32(2**step) if step else np.uint32(0)
+        if step:
+            low ^= low * np.uint32(2**step)
+        else:
+            low ^= np.uint32(0)
 
 
 def match(words: Array, library: Library, todo: Array) -> Matches:

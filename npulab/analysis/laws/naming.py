@@ -83,11 +83,15 @@ class Naming:
     def place(self, name: str) -> tuple[int, int, int] | None:
         """The word, lowest bit and width of bits that are called so; None for any other name."""
         found = RUN.fullmatch(name)
-        word = self.word(found["word"]) if found else None
+        word = None
+        if found:
+            word = self.word(found["word"])
         if found is None or word is None:
             return None
         lsb, width = int(found["lsb"]), int(found["width"])
-        return (word, lsb, width) if width and lsb + width <= WORD_BITS else None
+        if width and lsb + width <= WORD_BITS:
+            return word, lsb, width
+        return None
 
     def said(self, text: str) -> str:
         """A text of the search, with the names of bits as they are called."""
@@ -101,10 +105,14 @@ class Naming:
 
     def _named(self, found: re.Match[str]) -> str:
         word, lsb, width = map(int, found.groups())
-        return self.name(word, lsb, width) if word < len(self.words) else found[0]
+        if word < len(self.words):
+            return self.name(word, lsb, width)
+        return found[0]
 
 
 def naming_of(laws: Any) -> Naming:
     """The names of the words of laws, also of those that say nothing of them."""
     known = getattr(laws, "naming", None)
-    return known if isinstance(known, Naming) else Naming.of(len(laws.status))
+    if isinstance(known, Naming):
+        return known
+    return Naming.of(len(laws.status))

@@ -41,7 +41,8 @@ def flags(bits: Array, integers: Mapping[str, Array]) -> Sequence[str]:
         for bit in range(int(values.max()).bit_length() if values.min() >= 0 else 0):
             row = (values >> bit & 1).astype(bool)
             law = shifted(parameter(name), bit)
-            law = law if values.max() < 2 ** (bit + 1) else term("%", law, 2)
+            if not (values.max() < 2 ** (bit + 1)):
+                law = term("%", law, 2)
             laws += [law, term("-", 1, law)]
             rows += [row, ~row]
     if not rows:
@@ -56,7 +57,10 @@ def flags(bits: Array, integers: Mapping[str, Array]) -> Sequence[str]:
         rare = min(int(bit.sum()), int((~bit).sum()))
         text = exceptions(laws[number], right, conditions)
         if right.all():
-            kind = "set" if bit.sum() == rare else "clear"
+            if bit.sum() == rare:
+                kind = "set"
+            else:
+                kind = "clear"
             text = f"{laws[number]} fits all {len(bit)}, {rare} of them {kind}: too few to claim"
         # a bit that hardly ever moves goes with many
         out.append(text if (~right).sum() <= min(PRIOR.nearly * len(bit), rare / 2) else "")

@@ -77,7 +77,10 @@ def given_rows(rows: Any) -> pd.DataFrame:
     """Candidates as they come, at least one."""
     import pandas as pd
 
-    layers = rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(dict(rows))
+    if isinstance(rows, pd.DataFrame):
+        layers = rows
+    else:
+        layers = pd.DataFrame(dict(rows))
     if not len(layers):
         raise ValueError("candidates: got no rows, allowed is at least one layer")
     return layers
@@ -106,7 +109,10 @@ class Space:
                 "parameter"
             )
         random = np.random.default_rng(seed)
-        rules = [self.constraints] if callable(self.constraints) else list(self.constraints)
+        if callable(self.constraints):
+            rules = [self.constraints]
+        else:
+            rules = list(self.constraints)
         parts: list[pd.DataFrame] = []
         count = 0
         while count < n and len(parts) < BUDGET.tries:
@@ -147,16 +153,16 @@ def _applied(what: str, rule: Rule, frame: pd.DataFrame) -> Array:
 
 
 def _drawn(name: str, allowed: Any, n: int, random: np.random.Generator) -> Array:
-    ends = (
-        allowed
-        if isinstance(allowed, tuple)
+    ends = None
+    if (
+        isinstance(allowed, tuple)
         and len(allowed) == 2
         and all(
             isinstance(end, (int, float, np.integer, np.floating)) and np.isfinite(end)
             for end in allowed
         )
-        else None
-    )
+    ):
+        ends = allowed
     if (ends is None or ends[0] > ends[1]) and (
         isinstance(allowed, (tuple, str)) or not np.iterable(allowed)
     ):

@@ -121,7 +121,10 @@ def _single(law: Expression, cost: float, agree: Array) -> Group:
 
 def _of_library(target: Target) -> Iterator[Group]:
     n, weights, library = target.n, target.weights, target.library
-    most = BUDGET.narrow[target.width - 1] if target.width <= len(BUDGET.narrow) else len(library)
+    if target.width <= len(BUDGET.narrow):
+        most = BUDGET.narrow[target.width - 1]
+    else:
+        most = len(library)
     limit = np.uint32(2**target.width - 1)
     likely = np.arange(min(most, len(library)))
     if n > BUDGET.key_sample:
@@ -199,7 +202,9 @@ def _plus_constant(target: Target) -> Iterator[Group]:
 
 def _of_constant(family: Family, laws: Array, op: str, c: Array, i: int) -> Expression:
     law, value = family[int(laws[i])], int(c[i])
-    return term(op, value, law) if op == "-" else term(op, law, value)
+    if op == "-":
+        return term(op, value, law)
+    return term(op, law, value)
 
 
 def _summed(target: Target) -> Iterator[Group]:
@@ -305,8 +310,11 @@ def _rounded_law(linear: Family, laws: Array, c: Array, divisor: int, i: int) ->
 
 def _rounded(law: Expression, c: int, divisor: int) -> Expression:
     """ceil((law + c) / divisor), shorter where c is 0 or the divisor 1."""
-    law = term("+", law, c) if c else law
-    return term("ceil", law, divisor) if divisor > 1 else law
+    if c:
+        law = term("+", law, c)
+    if divisor > 1:
+        return term("ceil", law, divisor)
+    return law
 
 
 def _divided(target: Target) -> Iterator[Group]:
@@ -358,7 +366,10 @@ def _clamped(target: Target) -> Iterator[Group]:
                     continue
                 # a floor is a ceil of less
                 floor = least <= 1 - divisor <= most and not least <= 0 <= most
-                c = 1 - divisor if floor else roundest(least, most)
+                if floor:
+                    c = 1 - divisor
+                else:
+                    c = roundest(least, most)
                 result = -(-(columns[i] + c) // divisor)
                 for op, end in limits.items():
                     result = OPERATORS[op][0](result, end)
@@ -370,7 +381,10 @@ def _clamped(target: Target) -> Iterator[Group]:
 
 def _clamped_law(law: Expression, c: int, divisor: int, limits: dict[str, int]) -> Expression:
     floor = divisor > 1 and c == 1 - divisor
-    law = term("//", law, divisor) if floor else _rounded(law, c, divisor)
+    if floor:
+        law = term("//", law, divisor)
+    else:
+        law = _rounded(law, c, divisor)
     for op in ("min", "max"):
         if op in limits:
             law = term(op, law, limits[op])
@@ -478,9 +492,14 @@ def _scaled_law(
     areas: Family, others: Family, laws: Array, leaves: tuple[Leaf, Leaf], divisor: int, i: int
 ) -> Expression:
     number, (x, z) = int(laws[i]), leaves
-    inner = areas[number] if number < len(areas) else others[number - len(areas)]
+    if number < len(areas):
+        inner = areas[number]
+    else:
+        inner = others[number - len(areas)]
     law = _rounded(term("*", inner, z.law), 0, divisor)
-    return law if x.law == constant(0) else term("+", x.law, law)
+    if x.law == constant(0):
+        return law
+    return term("+", x.law, law)
 
 
 def _kept(agree: Array, cost: Array, weights: Array) -> Array:

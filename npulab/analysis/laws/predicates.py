@@ -37,20 +37,21 @@ def literals(condition: Expression) -> list[Expression]:
     """The conditions that an ``and`` joins."""
     if condition.op == "and":
         return [literal for part in condition.args for literal in literals(part)]
-    return [] if condition == ALWAYS else [condition]
+    if condition == ALWAYS:
+        return []
+    return [condition]
 
 
 def both(*conditions: Expression) -> Expression:
     """All of the conditions."""
     out = ALWAYS
     for condition in conditions:
-        out = (
-            condition
-            if out == ALWAYS
-            else out
-            if condition == ALWAYS
-            else term("and", out, condition)
-        )
+        if out == ALWAYS:
+            out = condition
+        elif condition == ALWAYS:
+            out = out
+        else:
+            out = term("and", out, condition)
     return out
 
 
@@ -139,7 +140,9 @@ class Predicates:
         )
 
     def condition(self, index: int) -> Expression:
-        return ALWAYS if index == 0 else self.any_condition(int(self._first[index - 1]))
+        if index == 0:
+            return ALWAYS
+        return self.any_condition(int(self._first[index - 1]))
 
     def up_to(self, cost: float) -> Predicates:
         """Those of at most a cost."""
@@ -165,11 +168,9 @@ class Predicates:
             return self
         bad = [bool(condition.names(FIELD) & fields) for condition in self._literals.conditions]
         keep = ~np.array([*bad, False])[self._all_parts].any(1)
-        return (
-            self
-            if keep.all()
-            else _merged(self._literals, [(self._all_parts[keep], self.all_costs[keep])])
-        )
+        if keep.all():
+            return self
+        return _merged(self._literals, [(self._all_parts[keep], self.all_costs[keep])])
 
     def also(self, extra: Sequence[Priced]) -> Predicates:
         """These and more conditions, with their costs, and the opposites."""

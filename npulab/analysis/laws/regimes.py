@@ -149,11 +149,9 @@ def solve(
         law = int(np.argmax(weighed(agree, weights) - cost))
         if (~agree[law]).mean() <= PRIOR.nearly:
             round_.nearly[place] = exceptions(laws[int(laws.kept[law])], agree[law], predicates)
-        return (
-            _solved(captures, place, best)
-            if best.found and best.found[0][0] + margin < total
-            else None
-        )
+        if best.found and best.found[0][0] + margin < total:
+            return _solved(captures, place, best)
+        return None
     best = lists(predicates)
     if (not best.found or len(best.found[0][1]) > 3) and place.width >= 3 and depth is None:
         best = _cheaper(
@@ -243,11 +241,10 @@ def _solved(captures: Captures, place: Place, lists: _Lists) -> Solved | None:
     information = float(lists.weights[~left].sum())
     total -= float(lists.weights[left].sum())
     plain = len(path) == 1 or (len(path) == 2 and total < PLAIN * information)
-    missed = (
-        np.zeros(captures.n, bool)
-        if plain
-        else held_out(lists.laws, lists.predicates, lists.weights, lists.partly)
-    )
+    if plain:
+        missed = np.zeros(captures.n, bool)
+    else:
+        missed = held_out(lists.laws, lists.predicates, lists.weights, lists.partly)
     if missed.sum() > max(2, 0.015 * captures.n):
         return None
     return Solved(
@@ -299,7 +296,9 @@ def _step_rivals(
         None,
     )
     for other_limit in lists.limits if limit else ():
-        extra_cost = other_limit.price - limit.price if limit else 0.0
+        extra_cost = 0.0
+        if limit:
+            extra_cost = other_limit.price - limit.price
         if other_limit is limit or extra_cost > PRIOR.likely_few:
             continue
         for end in (other_limit.low, other_limit.high - 1):

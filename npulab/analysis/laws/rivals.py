@@ -70,7 +70,9 @@ def shorter(solved: Solved) -> Iterator[Steps]:
 
 def _whole(law: Expression) -> dict[Expression, None]:
     """A law and its parts that are whole numbers."""
-    inner = [part for arg in law.args for part in _whole(arg)] if law.op in INTEGER else []
+    inner = []
+    if law.op in INTEGER:
+        inner = [part for arg in law.args for part in _whole(arg)]
     return dict.fromkeys([law, *inner])
 
 
@@ -84,22 +86,31 @@ def gap_rivals(solved: Solved, columns: Columns, inner: bool = False) -> Iterato
     for number, (when, law) in enumerate(solved.steps):
         parts = literals(when)
         rest = solved.steps[number + 1 :]
-        alike = (
-            (columns[law] % 2**solved.width == values_so)
-            & (solved.decide(columns, rest) >= 0)
-            & (solved.values(columns, rest) == values_so)
-            if rest
-            else ~free & free
-        )
+        if rest:
+            alike = (
+                (columns[law] % 2**solved.width == values_so)
+                & (solved.decide(columns, rest) >= 0)
+                & (solved.values(columns, rest) == values_so)
+            )
+        else:
+            alike = ~free & free
         for literal in parts:
             if literal.op not in ORDERED or literal.args[1].op != CONSTANT:
                 continue
             others = both(*(part for part in parts if part is not literal))
             column, limit = literal.args[0], literal.args[1].args[0]
             values = columns[column][free & columns[others] & ~alike]
-            up_to = values <= limit if literal.op in ("<=", ">") else values < limit
-            ends = [int(values[up_to].max())] if up_to.any() else []
-            ends += [] if up_to.all() else [int(values[~up_to].min()) - 1]
+            if literal.op in ("<=", ">"):
+                up_to = values <= limit
+            else:
+                up_to = values < limit
+            ends = []
+            if up_to.any():
+                ends = [int(values[up_to].max())]
+            if up_to.all():
+                ends += []
+            else:
+                ends += [int(values[~up_to].min()) - 1]
             if inner and len(ends) == 2 and ends[1] - ends[0] > 1:
                 ends.insert(0, (ends[0] + ends[1]) // 2)
             op = {"<": "<=", ">=": ">"}.get(literal.op, literal.op)
@@ -124,9 +135,10 @@ def limit_rivals(solved: Solved, columns: Columns) -> Iterator[Rival]:
             and law.args[0].op in INTEGER
             and 2 * (raw[number] == law.args[1].args[0]).sum() > len(raw[number])
         ):
-            end, step = (
-                (int(raw[number].min()), -1) if law.op == "min" else (int(raw[number].max()), 1)
-            )
+            if law.op == "min":
+                end, step = int(raw[number].min()), -1
+            else:
+                end, step = int(raw[number].max()), 1
             # anywhere between what a row would have and the end
             for limit in (end, end + step, end + step * end // 4, end + step * end // 2):
                 yield Rival(0.0, number, law=term(OTHER_END[law.op], law, limit))
@@ -163,7 +175,10 @@ def clamp_rivals(
         for other in fields:
             beside = np.unique(other.values(columns)[here])
             if len(beside) == 1 and solved.adjoins(other):
-                low, high = (solved, other) if other.lsb > solved.lsb else (other, solved)
+                if other.lsb > solved.lsb:
+                    low, high = solved, other
+                else:
+                    low, high = other, solved
                 whole = {solved: law.args[0], other: beside[0]}
                 limits.append(
                     (
@@ -227,8 +242,12 @@ def _moved(law: Expression, up: int) -> Expression:
     """A law from a bit higher (lower) on."""
     if up < 0 and law.op == "//" and law.args[1].op == CONSTANT and law.args[1].args[0] >= 2**-up:
         left = law.args[1].args[0] // 2**-up
-        return term("//", law.args[0], left) if left > 1 else law.args[0]
-    return term("//", law, 2**up) if up > 0 else term("*", law, 2**-up)
+        if left > 1:
+            return term("//", law.args[0], left)
+        return law.args[0]
+    if up > 0:
+        return term("//", law, 2**up)
+    return term("*", law, 2**-up)
 
 
 def hidden_changes(solved: Solved, captured: Columns, asked: Columns, values: Array) -> Array:
@@ -252,7 +271,9 @@ def hidden_changes(solved: Solved, captured: Columns, asked: Columns, values: Ar
             lower, upper = np.full(len(here), low.max()), np.full(len(here), high.min())
         else:
             # a budget that falls with its column rises with the opposite
-            sign = -1 if budget.op == "//" else 1
+            sign = 1
+            if budget.op == "//":
+                sign = -1
             along, at = sign * captured[leaf][rows], sign * asked[leaf][here]
             order = np.argsort(along, kind="stable")
             # it is at least what captures before need, at most what captures after allow

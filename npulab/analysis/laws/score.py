@@ -35,12 +35,16 @@ class Score:
     @property
     def share(self) -> float:
         """Claimed cells that are right, of all."""
-        return (self.claimed - self.wrong) / self.cells if self.cells else 0.0
+        if self.cells:
+            return (self.claimed - self.wrong) / self.cells
+        return 0.0
 
     @property
     def error(self) -> float:
         """Wrong cells, of the claimed."""
-        return self.wrong / self.claimed if self.claimed else 0.0
+        if self.claimed:
+            return self.wrong / self.claimed
+        return 0.0
 
     def __str__(self) -> str:
         return (

@@ -152,7 +152,10 @@ def relevant(state: State) -> list[str]:
         if captures.n < BUDGET.for_tests or name in used or (few and name not in copied):
             out.append(name)
             continue
-        limits = kinds[1:] if few else np.quantile(values, QUANTILES, method="nearest")
+        if few:
+            limits = kinds[1:]
+        else:
+            limits = np.quantile(values, QUANTILES, method="nearest")
         group = np.searchsorted(np.unique(limits), values, side="right")
         counts = np.bincount(group, minlength=group.max() + 1).astype(np.float64)
         ones = np.stack(
@@ -174,14 +177,19 @@ def derive(state: State, library: Library, captured: bool) -> Derived:
     captures = state.captures
     columns = captures.columns
     seen = {np.asarray(columns[parameter(name)]).tobytes() for name in captures.names.integers}
-    ready = {leaf.args[0] for leaf in columns.values if leaf.op == FIELD} if captured else set()
+    if captured:
+        ready = {leaf.args[0] for leaf in columns.values if leaf.op == FIELD}
+    else:
+        ready = set()
     names: list[str] = []
     usually: list[tuple[str, Expression]] = []
     inner: dict[Expression, None] = {}
 
     def enter(place: Place, values: Array, may_be_limited: bool = True) -> None:
         names.append(place.name)
-        law = _usual(values, place.width, library) if may_be_limited else None
+        law = None
+        if may_be_limited:
+            law = _usual(values, place.width, library)
         if law is not None:
             usually.append((place.name, law))
 
@@ -224,13 +232,17 @@ def _usual(values: Array, width: int, library: Library) -> Expression | None:
     first = library.laws.values[: BUDGET.usual_laws]
     share = (((first ^ values.astype(np.uint32)) & np.uint32(2**width - 1)) == 0).mean(1)
     best = int(share.argmax())
-    return library.laws[best] if share[best] > 0.5 and library.laws[best].op in INTEGER else None
+    if share[best] > 0.5 and library.laws[best].op in INTEGER:
+        return library.laws[best]
+    return None
 
 
 def attempt(state: State, round_: Round, place: Place, **options: Any) -> State:
     """The state with a decision list for a place, if there is one."""
     solved = solve_once(state, round_, place, **options)
-    return state.accept(solved) if solved else state
+    if solved:
+        return state.accept(solved)
+    return state
 
 
 def regimes(state: State, round_: Round) -> State:
@@ -253,9 +265,9 @@ def regimes(state: State, round_: Round) -> State:
 def partly(state: State, round_: Round) -> State:
     """Decision lists for what is open that leave captures without a law."""
     for place in state.open_runs():
-        solved = (
-            solve(state, round_, place, partly=True) if place.width >= BUDGET.sure_width else None
-        )
+        solved = None
+        if place.width >= BUDGET.sure_width:
+            solved = solve(state, round_, place, partly=True)
         if solved and not np.any(solved.missed):
             state = state.accept(solved)
     return state
@@ -319,9 +331,10 @@ def lone_bits(state: State, round_: Round) -> State:
         explained = float(captures.information[:, word, bit].sum())
         wanted = place.raw(captures.words) == 1
         if wanted.tobytes() not in known:
-            known[wanted.tobytes()] = (
-                parity(wanted, captures.columns, leaves) if explained > PRIOR.parity else []
-            )
+            if explained > PRIOR.parity:
+                known[wanted.tobytes()] = parity(wanted, captures.columns, leaves)
+            else:
+                known[wanted.tobytes()] = []
         laws = known[wanted.tobytes()]
         if laws:
             rivals = tuple(Rival(0.0, 0, law=law) for law in laws[1:])

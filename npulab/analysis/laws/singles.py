@@ -129,8 +129,13 @@ def _cover(state: State, found: Array, library: Library) -> list[_Piece]:
         if not span:
             continue
         # of laws of one price the one that another run has
-        other = None if law in used else again.get((word, lsb, width))
-        run = other if other and costs[other.law] < costs[law] + 1 else Run(*numbers)
+        other = None
+        if law not in used:
+            other = again.get((word, lsb, width))
+        if other and costs[other.law] < costs[law] + 1:
+            run = other
+        else:
+            run = Run(*numbers)
         lsb, end = (span & -span).bit_length() - 1, span.bit_length()
         span = 2**end - 2**lsb
         if varies[word] & span & ~free[word]:
@@ -171,9 +176,10 @@ def _solved(state: State, piece: _Piece, library: Library, matches: Matches) -> 
     # a parameter that gives the same bits is told before any formula, whatever other words share
     least = int(extra.argmin())
     plain = int(fits[least]), int(starts[least])
-    told = (
-        plain if extra[least] < 0 and library.laws[plain[0]].op == PARAMETER else (run.law, shift)
-    )
+    if extra[least] < 0 and library.laws[plain[0]].op == PARAMETER:
+        told = plain
+    else:
+        told = run.law, shift
     rivals = []
     for law, start, extra_cost in zip(
         fits.tolist(), starts.tolist(), np.maximum(extra, 0).tolist(), strict=True

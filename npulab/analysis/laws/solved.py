@@ -96,7 +96,9 @@ class Rival:
             return "; ".join(
                 f"{'else' if when == ALWAYS else when}: {law}" for when, law in self.steps
             )
-        return str(self.law) if self.law is not None else f"when {self.when}"
+        if self.law is not None:
+            return str(self.law)
+        return f"when {self.when}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,5 +173,8 @@ class Solved(Place):
             else f"{'else' if when == ALWAYS else when}: {law} ({n})"
             for (when, law), n in zip(self.steps, self.support, strict=True)
         ]
-        missed = "" if self.missed is None else f", held out {int(self.missed.sum())} wrong"
+        if self.missed is None:
+            missed = ""
+        else:
+            missed = f", held out {int(self.missed.sum())} wrong"
         return f"{self.name} = {'; '.join(parts)}  [{self.cost:.0f} of {self.explained:.0f} bits{missed}]"

@@ -60,11 +60,11 @@ class State:
         reads = solved.reads.union(*(self.follows.get(name, frozenset()) for name in solved.reads))
         # what was open when others were said to follow from it follows from these now, and so do
         # they
-        follows = (
-            {name: of | reads if solved.name in of else of for name, of in self.follows.items()}
-            if reads
-            else self.follows
-        )
+        follows = self.follows
+        if reads:
+            follows = {
+                name: of | reads if solved.name in of else of for name, of in self.follows.items()
+            }
         state = replace(
             self.but([solved]),
             follows={**follows, solved.name: reads},

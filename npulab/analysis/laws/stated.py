@@ -64,7 +64,11 @@ class Stated:
     def parse(cls, name: str, law: str, *places: str, count: int = 1) -> Stated:
         """From texts; with ``count`` above 1 they are read for each ``i`` from 0.  Raises as
         ``parse_law``."""
-        numbers: Iterable[int | None] = range(count) if count > 1 else (None,)
+        numbers: Iterable[int | None]
+        if count > 1:
+            numbers = range(count)
+        else:
+            numbers = (None,)
         return cls(
             name,
             law,
@@ -133,13 +137,13 @@ def check_rows(
 
 def _of_row(row: Mapping[str, str]) -> Stated:
     name = " ".join(part for part in (row.get("type", ""), row.get("offset", "")) if part)
-    words = (
-        word_fields(int(row["offset"], 0), row["type"])
-        if row.get("type") and row.get("law")
-        else []
-    )
+    words = []
+    if row.get("type") and row.get("law"):
+        words = word_fields(int(row["offset"], 0), row["type"])
     stated = Stated.parse(name, row.get("law", ""), row.get("fields", ""), count=max(len(words), 1))
-    return replace(stated, places=(*stated.places, tuple(map(field, words)))) if words else stated
+    if words:
+        return replace(stated, places=(*stated.places, tuple(map(field, words))))
+    return stated
 
 
 @dataclass(frozen=True, eq=False)
@@ -352,11 +356,16 @@ def _verdict(
     if bad:
         return CONTRADICTED, f"contradicted in {bad} of {count}"
     if all(len(kinds) <= 1 for kinds in numbers):
-        same = f"it is {numbers[0][0]}" if len(numbers) == 1 else "each of them is the same"
+        same = "each of them is the same"
+        if len(numbers) == 1:
+            same = f"it is {numbers[0][0]}"
         return SAME, f"agrees in {count} of {count}, but {same} in all"
     apart = evidence.different(good)
     if apart < ENOUGH:
-        alike = "" if count < ENOUGH else f" ({apart} different ones)"
+        if count < ENOUGH:
+            alike = ""
+        else:
+            alike = f" ({apart} different ones)"
         return AGREES, f"agrees in {count} of {count}{alike}, too few to call it found"
     return AGREES, f"found: agrees in {count} of {count}"
 

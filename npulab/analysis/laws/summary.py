@@ -72,7 +72,10 @@ class Summary(Answer):
             for field in self.laws.fields
         ]
         rows += [{"kind": "open", **row} for row in rows_of(self.open)]
-        plan = [] if self.plan is None else rows_of(self.plan)
+        if self.plan is None:
+            plan = []
+        else:
+            plan = rows_of(self.plan)
         return rows + [{"kind": "plan", "parameters": row} for row in plan]
 
     @property
@@ -124,7 +127,9 @@ def _runs(bits: Sequence[Row], laws: Laws) -> list[Row]:
     """Open bits side by side for one reason as one row."""
     runs: list[list[Row]] = []
     for bit in bits:
-        last = runs[-1][-1] if runs else {}
+        last = {}
+        if runs:
+            last = runs[-1][-1]
         if last.get("bit") == bit["bit"] - 1 and all(
             last[name] == bit[name] for name in ("word", "reason", "detail")
         ):
@@ -147,4 +152,6 @@ def _runs(bits: Sequence[Row], laws: Laws) -> list[Row]:
 
 
 def _span(lsb: int, width: int) -> str:
-    return f"{lsb + width - 1}:{lsb}" if width > 1 else str(lsb)
+    if width > 1:
+        return f"{lsb + width - 1}:{lsb}"
+    return str(lsb)

@@ -139,22 +139,21 @@ class _Reader:
     def innermost(self) -> Expression:
         if self.take("-"):
             inner = self.single()
-            return (
-                constant(-inner.args[0])
-                if inner.op == CONSTANT
-                else Expression("-", (constant(0), inner))
-            )
+            if inner.op == CONSTANT:
+                return constant(-inner.args[0])
+            return Expression("-", (constant(0), inner))
         if self.take("("):
             inner = self.conditions()
             self.expect(")")
             if inner.op == "leaves":
                 return Expression("!=0", (Expression("%", inner.args),))
-            return (
-                Expression("!=0", inner.args[:1])
-                if inner.op == "!=" and inner.args[1] == constant(0)
-                else inner
-            )
-        kind, text, _ = self.tokens[self.next] if self.next < len(self.tokens) else ("", "", 0)
+            if inner.op == "!=" and inner.args[1] == constant(0):
+                return Expression("!=0", inner.args[:1])
+            return inner
+        if self.next < len(self.tokens):
+            kind, text, _ = self.tokens[self.next]
+        else:
+            kind, text, _ = "", "", 0
         if kind == "number":
             number = int(text, 0 if text.startswith("0x") else 10)
             if number > LARGEST:
@@ -164,7 +163,9 @@ class _Reader:
         if kind != "name":
             self.refuse("a name, a number or a bracket")
         self.next += 1
-        return self.call(text) if self.peek() == "(" else self.named(text)
+        if self.peek() == "(":
+            return self.call(text)
+        return self.named(text)
 
     def named(self, text: str) -> Expression:
         if text == "always":
@@ -173,7 +174,9 @@ class _Reader:
             if text == "i":
                 return constant(self.index)
             text = text.replace("[i]", f"[{self.index}]")
-        return field(text) if "." in text or FIELD_NAME.fullmatch(text) else parameter(text)
+        if "." in text or FIELD_NAME.fullmatch(text):
+            return field(text)
+        return parameter(text)
 
     def call(self, name: str) -> Expression:
         self.expect("(")
@@ -200,10 +203,14 @@ class _Reader:
         return found
 
     def peek(self) -> str:
-        return self.tokens[self.next][1] if self.next < len(self.tokens) else ""
+        if self.next < len(self.tokens):
+            return self.tokens[self.next][1]
+        return ""
 
     def after(self) -> str:
-        return self.tokens[self.next + 1][1] if self.next + 1 < len(self.tokens) else ""
+        if self.next + 1 < len(self.tokens):
+            return self.tokens[self.next + 1][1]
+        return ""
 
     def take(self, text: str) -> bool:
         found = self.peek() == text

@@ -154,7 +154,9 @@ def summary_lines(frame: pd.DataFrame) -> list[str]:
     size = present.compared
     if present.equal:
         return [f"equal with: {present.change} (0 of {size} differ)"]
-    few = f"; {size} outputs are few to tell" if size < ENOUGH else ""
+    few = ""
+    if size < ENOUGH:
+        few = f"; {size} outputs are few to tell"
     near = rest[rest.mismatches == rest.mismatches.min()]
     lines = [
         f"equal with: {' or '.join(group.change)} (0 of {size} differ){few}"
@@ -175,7 +177,9 @@ def summary_lines(frame: pd.DataFrame) -> list[str]:
     ]
     best = rest.groupby("kind", sort=False).mismatches.min()
     counts = ", ".join(f"{kind} {count}" for kind, count in best.items() if " + " not in str(kind))
-    return [*lines, f"best of each kind alone: {counts}"] if counts else lines
+    if counts:
+        return [*lines, f"best of each kind alone: {counts}"]
+    return lines
 
 
 # The search
@@ -276,11 +280,9 @@ def _nearer(few: int, many: int) -> bool:
 
 
 def _mismatches(predicted: np.ndarray, output: np.ndarray) -> int:
-    return (
-        int(np.count_nonzero(predicted != output))
-        if predicted.shape == output.shape
-        else output.size
-    )
+    if predicted.shape == output.shape:
+        return int(np.count_nonzero(predicted != output))
+    return output.size
 
 
 class Sums:
@@ -326,7 +328,8 @@ def predict(e: Hypothesis, sums: Sums, shape: tuple[int, ...] | None = None) -> 
 def _codes(e: Hypothesis, total: np.ndarray) -> np.ndarray:
     """The outputs of a hypothesis' accumulators ``(..., C)``."""
     layer, dtype = e.layer, e.x.dtype
-    total = total if e.sums is None else e.sums(total)
+    if e.sums is not None:
+        total = e.sums(total)
     low, high = clamp_range(layer, dtype, e.rule)
     if e.clamp is not None:  # it takes the codes of the activation, whatever the type can hold
         low, high = (
@@ -337,11 +340,12 @@ def _codes(e: Hypothesis, total: np.ndarray) -> np.ndarray:
     for by, first, end in parts_of(layer, dtype, e.rule):
         factors = multipliers(layer, by, first, end)
         sums = within(total[..., first:end], by, first)
-        out[..., first:end] = (
-            by.fast(sums, *factors, zero, low, high)
-            if e.clamp is None
-            else e.clamp(by.exact(sums, *factors, zero), zero, low, high, np.iinfo(dtype))
-        )
+        if e.clamp is None:
+            out[..., first:end] = by.fast(sums, *factors, zero, low, high)
+        else:
+            out[..., first:end] = e.clamp(
+                by.exact(sums, *factors, zero), zero, low, high, np.iinfo(dtype)
+            )
     for change in e.after:
         out = change(out)
     return out
@@ -354,7 +358,10 @@ Changes = Iterator[tuple[str, str, Callable[[Hypothesis], Hypothesis]]]
 
 def _rules(start: Hypothesis, output: np.ndarray) -> Changes:
     mine = start.rule if isinstance(start.rule, str) else start.rule.name
-    base = mine if mine in RULES else mine.rpartition(":")[0]
+    if mine in RULES:
+        base = mine
+    else:
+        base = mine.rpartition(":")[0]
     names = [name for name, by in RULES.items() if output.dtype.name in by.types]
     names.sort(
         key=lambda name: name.partition(":")[0] != mine.partition(":")[0]
@@ -431,7 +438,9 @@ def _paddings(start: Hypothesis, output: np.ndarray) -> Changes:
 
 
 def _side(before: int, after: int) -> str:
-    return "in front" if before < after else "behind"
+    if before < after:
+        return "in front"
+    return "behind"
 
 
 def _moved(border: tuple[Pair, Pair], down: int, across: int) -> tuple[Pair, Pair]:
@@ -450,11 +459,9 @@ def _with_pads(e: Hypothesis, border: tuple[Pair, Pair]) -> Hypothesis:
     """Other borders, where a negative one cuts the image."""
     height, width = e.x.shape[-3:-1]
     (top, bottom), (left, right) = (tuple(max(-n, 0) for n in pair) for pair in border)
-    x = (
-        e.x[..., top : height - bottom, left : width - right, :]
-        if top or bottom or left or right
-        else e.x
-    )
+    x = e.x
+    if top or bottom or left or right:
+        x = e.x[..., top : height - bottom, left : width - right, :]
     padding = tuple(tuple(max(n, 0) for n in pair) for pair in border)
     return _with_layer(replace(e, x=x), input_shape=x.shape[-3:], padding=padding)
 
@@ -491,7 +498,9 @@ CLAMPS: dict[str, Callable[[Codes, int, int, int, np.iinfo[Any]], Codes]] = {
 
 def _other_sign(info: np.iinfo[Any]) -> Pair:
     half = 2 ** (info.bits - 1)
-    return (0, 2 * half - 1) if info.min else (-half, half - 1)
+    if info.min:
+        return 0, 2 * half - 1
+    return -half, half - 1
 
 
 def _clamps(start: Hypothesis, output: np.ndarray) -> Changes:
@@ -683,12 +692,19 @@ def _saturations(start: Hypothesis, output: np.ndarray) -> Changes:
 
 def _ways_to_saturate(layer: Weighted) -> Iterator[Saturation]:
     """Groups, widths and orders of K that differ for a layer."""
-    depth = 1 if not isinstance(layer, Conv2D) or layer.depthwise else layer.input_shape[2]
-    kernel = layer.kernel if isinstance(layer, Conv2D) else (1, 1)
+    if not isinstance(layer, Conv2D) or layer.depthwise:
+        depth = 1
+    else:
+        depth = layer.input_shape[2]
+    if isinstance(layer, Conv2D):
+        kernel = layer.kernel
+    else:
+        kernel = 1, 1
     stored = (True, False) if layer.input_q.zero_point or layer.weight_q.zero_point else (True,)
     for group, bits in product(GROUPS, WIDTHS):
         orders = ["HWC"]
-        orders += ["CHW"] if kernel != (1, 1) and depth > 1 else []
+        if kernel != (1, 1) and depth > 1:
+            orders += ["CHW"]
         orders += (
             ["WHC"] if 1 not in kernel and depth % group else []
         )  # else no group leaves its tap
@@ -716,7 +732,10 @@ def _unwritten(start: Hypothesis, predicted: np.ndarray, output: np.ndarray) -> 
     if predicted.shape != output.shape:
         return []
     out = []
-    axes = {"channel": -1, "row": -3} if isinstance(start.layer, Conv2D) else {"channel": -1}
+    if isinstance(start.layer, Conv2D):
+        axes = {"channel": -1, "row": -3}
+    else:
+        axes = {"channel": -1}
     for code, (name, axis) in product(
         dict.fromkeys((0, start.layer.output_q.zero_point)), axes.items()
     ):

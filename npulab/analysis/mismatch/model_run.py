@@ -111,7 +111,10 @@ class OperatorCheck:
             "words": "none",
             "coefficients": "none",
         }
-        row |= self.comparison.records()[0] if self.comparison else {"compared": 0, "mismatches": 0}
+        if self.comparison:
+            row |= self.comparison.records()[0]
+        else:
+            row |= {"compared": 0, "mismatches": 0}
         return [
             {**row, "verdict": self.verdict, "reason": self.reason, "provenance": self.provenance}
         ]
@@ -146,11 +149,9 @@ class OperatorCheck:
 
     def __repr__(self) -> str:
         result = self.comparison
-        counts = (
-            f"{result.mismatches} of {result.compared} differ"
-            if result and result.mismatches
-            else ""
-        )
+        counts = ""
+        if result and result.mismatches:
+            counts = f"{result.mismatches} of {result.compared} differ"
         return f"OperatorCheck({self.text}: {', '.join(filter(None, [self.verdict, counts, self.reason]))})"
 
     @property
@@ -163,10 +164,13 @@ class OperatorCheck:
     @property
     def text(self) -> str:
         """Number, name and jobs."""
-        jobs = (
-            f"job{'s' * (len(self.cases) > 1)} {' '.join(self.cases)}" if self.cases else "no job"
-        )
-        what = "no operator" if self.operator is None else f"operator {self.operator}, {self.name}"
+        jobs = "no job"
+        if self.cases:
+            jobs = f"job{'s' * (len(self.cases) > 1)} {' '.join(self.cases)}"
+        if self.operator is None:
+            what = "no operator"
+        else:
+            what = f"operator {self.operator}, {self.name}"
         again = f"inference {self.inference}, " * bool(self.inference)
         return f"{again}{what} ({jobs}{', simulated' * (self.provenance == 'simulated')})"
 
@@ -272,7 +276,10 @@ def check_run(
             "allowed are "
             "one or more of one target"
         )
-    graph = model if isinstance(model, Model) else read_model(model)
+    if isinstance(model, Model):
+        graph = model
+    else:
+        graph = read_model(model)
     of = target(names.pop())
     recording = [part for capture in recording for part in of.split(capture)]
     layers = {
@@ -325,7 +332,10 @@ def _check_inference(
         if number is None:
             name, layer, place = "", None, at
             decides, verdict, why = _verdict(results[i], moves, [])
-            verdict = "differs" if verdict == "differs" else "no operator"
+            if verdict == "differs":
+                verdict = "differs"
+            else:
+                verdict = "no operator"
             reasons = [NO_OPERATOR if i in main else "moves data for no job of the run", why]
         else:
             name, layer, place = graph.operators[number].name, layers[number], places[number]
@@ -377,11 +387,9 @@ def _check_inference(
 
 
 def _why(layer: Layer | str) -> str:
-    return (
-        layer.split(": ", 1)[-1]
-        if isinstance(layer, str)
-        else f"no job is known that does {layer.op}"
-    )
+    if isinstance(layer, str):
+        return layer.split(": ", 1)[-1]
+    return f"no job is known that does {layer.op}"
 
 
 def _computes(capture: Capture) -> bool:
@@ -433,14 +441,20 @@ def _likeness(job: Outline, operator: Outline) -> int:
     common = [name for name in operator if name in job]
     same = sum(_same(job[name], operator[name]) for name in common)
     if same == len(common):
-        return EXACT + EACH * same if common else 0
+        if common:
+            return EXACT + EACH * same
+        return 0
     first = next(iter(common))
     fits = _same(job[first], operator[first]) and same / len(common) >= LIKENESS
-    return PARTLY * same // len(common) if fits else 0
+    if fits:
+        return PARTLY * same // len(common)
+    return 0
 
 
 def _same(a: Any, b: Any) -> bool:
-    return math.isclose(a, b, rel_tol=TOLERANCE) if isinstance(a, float) else bool(a == b)
+    if isinstance(a, float):
+        return math.isclose(a, b, rel_tol=TOLERANCE)
+    return bool(a == b)
 
 
 def _alignments(weights: np.ndarray) -> list[list[int]]:
@@ -493,7 +507,9 @@ def _stored(layer: Conv2D | FullyConnected) -> tuple[np.ndarray, int]:
     """Weights and their zero point as uint8 codes, in whole numbers; real weights as they are."""
     if layer.weights.dtype.kind == "f":
         return layer.weights, 0
-    up = STORED_UP if layer.weights.dtype == np.int8 else 0
+    up = 0
+    if layer.weights.dtype == np.int8:
+        up = STORED_UP
     return layer.weights.astype(np.int64) + up, layer.weight_q.zero_point + up
 
 
@@ -517,7 +533,10 @@ def _owners(captures: Sequence[Capture], main: Sequence[int]) -> dict[int, int |
             if by is not None and writers
             else (later[:1] or earlier[-1:])
         )
-        owners[i] = near[0] if near else None
+        if near:
+            owners[i] = near[0]
+        else:
+            owners[i] = None
     return {i: owner for i, owner in sorted(owners.items()) if i not in main}
 
 
@@ -555,7 +574,10 @@ def _checked(capture: Capture) -> Comparison:
     if not cut and not rest_left(capture, len(predicted)):
         return found
     said = f"{both} of {max(size, len(predicted))} bytes of buffer 'output' were compared"
-    verdict = "partly compared" if found.verdict == "equal" else found.verdict
+    if found.verdict == "equal":
+        verdict = "partly compared"
+    else:
+        verdict = found.verdict
     return replace(
         found, verdict=verdict, left=(said,), reason="; ".join(filter(None, [found.reason, said]))
     )
@@ -569,8 +591,13 @@ def _verdict(
     """The comparison that decides, the verdict and the reason."""
     sound = result.words and result.coefficients is not False
     unread = result.layer is None and not result.compared
-    verdict = "not covered" if unread and sound else result.verdict
-    reasons = [f"the job is not the operator: {', '.join(unlike)}"] if unlike else []
+    if unread and sound:
+        verdict = "not covered"
+    else:
+        verdict = result.verdict
+    reasons = []
+    if unlike:
+        reasons = [f"the job is not the operator: {', '.join(unlike)}"]
     if not sound:
         reasons.append(
             f"{'words' if not result.words else 'coefficients'} do not encode to what was recorded"
@@ -587,7 +614,9 @@ def _verdict(
         )
     if unlike or wrong or not sound:
         verdict = "differs"
-    decides = wrong[0] if wrong and verdict == "differs" and result.verdict != "differs" else result
+    decides = result
+    if wrong and verdict == "differs" and result.verdict != "differs":
+        decides = wrong[0]
     unseen = [one.case for one in moves if one.verdict == "nothing to compare"]
     return (
         decides,
@@ -617,11 +646,13 @@ def _unlike(outline: Outline, wanted: Outline, lifted: Any, layer: Layer) -> lis
     mine, theirs = _stored(lifted)[0], _stored(layer)[0]
     if mine.size == theirs.size:
         # a fully connected layer may be stored as the convolution of an image in planes
-        orders = (
-            [mine] if mine.ndim != 4 or theirs.ndim == 4 else [mine, mine.transpose(0, 3, 1, 2)]
-        )
+        if mine.ndim != 4 or theirs.ndim == 4:
+            orders = [mine]
+        else:
+            orders = [mine, mine.transpose(0, 3, 1, 2)]
         wrong = min(int(np.count_nonzero(one.ravel() != theirs.ravel())) for one in orders)
-        reasons += [f"{wrong} of {theirs.size} weights"] if wrong else []
+        if wrong:
+            reasons += [f"{wrong} of {theirs.size} weights"]
     elif not any(reason.startswith("outputs") for reason in reasons):
         reasons.append(f"it has {mine.size} weights, the model {theirs.size}")
     if lifted.bias.size == layer.bias.size and (
@@ -635,7 +666,9 @@ def _unlike(outline: Outline, wanted: Outline, lifted: Any, layer: Layer) -> lis
 
 def _range(layer: Conv2D | FullyConnected) -> tuple[float, float]:
     """The lowest and highest output after the activation: as uint8 code, or a real number."""
-    up = STORED_UP if layer.dtype == "int8" else 0
+    up = 0
+    if layer.dtype == "int8":
+        up = STORED_UP
     zero, unit = layer.output_q.zero_point + up, 1 / float(np.ravel(layer.output_q.scale)[0])
     bounds = REAL.get(layer.activation, REAL[None])
     if layer.dtype not in QUANTIZED:

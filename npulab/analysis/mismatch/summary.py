@@ -59,7 +59,10 @@ class Mismatches:
             if len(wrong) > SHOWN:
                 mean = np.average(wrong.difference, weights=wrong.outputs)
                 named = f"by {wrong.difference.min():+d} to {wrong.difference.max():+d}, mean {mean:+.1f}"
-            named += "" if self.unit == "code" else f" {self.unit}"
+            if self.unit == "code":
+                named += ""
+            else:
+                named += f" {self.unit}"
             parts += [
                 named,
                 f"in {np.count_nonzero(self.by_channel.differ)} of {len(self.by_channel)} channels",

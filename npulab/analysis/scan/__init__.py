@@ -79,7 +79,10 @@ def scan(
     {'data': 4, 'dead': 12}
     """
     refuse_if(not hang_cost >= 0, "hang_cost", hang_cost, "is 0 or more runs")
-    most = math.inf if most_hangs is None else _count("most_hangs", most_hangs, 0)
+    if most_hangs is None:
+        most = math.inf
+    else:
+        most = _count("most_hangs", most_hangs, 0)
     checks = _count("checks", checks, 0)
     probes = _probes(inputs, layer)
     known = Evidence(
@@ -143,18 +146,20 @@ def scan_capture(
             f"buffer: got {buffer!r}, capture {capture.name} has "
             f"{', '.join(capture.buffers) or 'none'}"
         )
-    data = (
-        capture.buffers[buffer]
-        if buffer is not None
-        else capture.jobs[task].words.astype("<u4").tobytes()
-    )
+    if buffer is not None:
+        data = capture.buffers[buffer]
+    else:
+        data = capture.jobs[task].words.astype("<u4").tobytes()
     if inputs is None:
         lifted = target(capture.target).lift(capture).layer
         asked = probes_of(capture, lifted, through=buffer is not None, seed=seed)
         layer = opened(lifted)
     else:
         asked = [one if isinstance(one, Probe) else Probe(one) for one in inputs]
-    read = reader(capture) if layer is not None else lambda output: np.frombuffer(output, np.uint8)
+    if layer is not None:
+        read = reader(capture)
+    else:
+        read = lambda output: np.frombuffer(output, np.uint8)
 
     def run(changed: bytes, base: Capture) -> np.ndarray | None:
         if buffer is None:
@@ -165,7 +170,9 @@ def scan_capture(
         else:
             trial = base.with_buffers(**{buffer: changed})
         output = device.run(trial).output
-        return None if output is None else read(output)
+        if output is None:
+            return None
+        return read(output)
 
     return scan(data, run, asked, layer, seed=seed, **options)
 
@@ -173,7 +180,10 @@ def scan_capture(
 def _data(data: Any) -> bytes:
     right = isinstance(data, bytes | bytearray | memoryview)
     if not right or not len(data):
-        got = "an empty buffer" if right else type(data).__name__
+        if right:
+            got = "an empty buffer"
+        else:
+            got = type(data).__name__
         raise ValueError(f"data: got {got}, allowed are one or more bytes")
     return bytes(data)
 
@@ -187,7 +197,10 @@ def _count(name: str, value: Any, least: int) -> int:
 def _probes(inputs: Iterable[Any], layer: Conv2D | None) -> list[Probe]:
     out = []
     for one in inputs:
-        probe = one if isinstance(one, Probe) else Probe(one)
+        if isinstance(one, Probe):
+            probe = one
+        else:
+            probe = Probe(one)
         if layer is not None and probe.image is None and np.shape(probe.given) == layer.input_shape:
             probe = replace(
                 probe, image=np.asarray(probe.given).astype(np.int64) - layer.input_q.zero_point

@@ -97,7 +97,9 @@ def reader(capture: Capture) -> Callable[[bytes], np.ndarray]:
         size, raw = len(output), np.frombuffer(output, np.uint8)
         if not found:
             found[size] = _places(capture, size)
-        return raw[found[size][1]].view(found[size][0])[..., 0] if size in found else raw
+        if size in found:
+            return raw[found[size][1]].view(found[size][0])[..., 0]
+        return raw
 
     return read
 
@@ -246,4 +248,6 @@ def _scaled(capture: Capture, layer: Conv2D, step: int, middle: int) -> Capture 
         np.isclose(ratio * step, 1.0, rtol=1e-9)
         and got.input_q.zero_point == layer.input_q.zero_point
     )
-    return changed if exact and got.activation is None else None
+    if exact and got.activation is None:
+        return changed
+    return None

@@ -52,7 +52,9 @@ class Runs:
             return None
         usual = Counter(output.shape for output in done).most_common(1)[0][0]
         same = [output for output in done if output.shape == usual]
-        return same[0] if len(same) == 1 else np.sort(same, axis=0)[(len(same) - 1) // 2]
+        if len(same) == 1:
+            return same[0]
+        return np.sort(same, axis=0)[(len(same) - 1) // 2]
 
     def _one(self, flips: np.ndarray, index: int, reason: str) -> np.ndarray | None:
         names = tuple(_ranges(flips))
@@ -76,13 +78,12 @@ class Runs:
             output = self._made(flips, index)
             seconds = time.perf_counter() - start
             if self.journal is not None:
-                outcome = (
-                    "hang"
-                    if output is None
-                    else "pass"
-                    if np.array_equal(output, self._first.get(index, output))
-                    else "fail"
-                )
+                if output is None:
+                    outcome = "hang"
+                elif np.array_equal(output, self._first.get(index, output)):
+                    outcome = "pass"
+                else:
+                    outcome = "fail"
                 self.journal.add(
                     Trial(
                         names,
@@ -204,7 +205,8 @@ class Evidence:
 
         Raises ValueError where it hangs or does not repeat itself.
         """
-        base = np.zeros(0, np.int64) if base is None else base
+        if base is None:
+            base = np.zeros(0, np.int64)
         output = self._asked(base, index, "the buffer as it is")
         if output is None:
             raise ValueError(
@@ -220,11 +222,10 @@ class Evidence:
         """Raises ValueError where the same buffer gives something else."""
         again = self._asked(view.base, view.index, "does it repeat itself")
         if again is None or view.moved(again).any():
-            how = (
-                "a hang"
-                if again is None
-                else f"{view.moved(again).sum()} of {view.output.size} outputs changed"
-            )
+            if again is None:
+                how = "a hang"
+            else:
+                how = f"{view.moved(again).sum()} of {view.output.size} outputs changed"
             raise ValueError(
                 f"run: got {how} where the same buffer ran again with input {view.index}, allowed "
                 "is a "
@@ -344,7 +345,10 @@ class Evidence:
             return halves + self._apart(number, [[half] for half in halves])
         view = self.views[number]
         bound = sum(piece.bound for piece in pack)  # no two share an output
-        strays = 0 if output is None else as_set(view.moved(output)) & ~bound
+        if output is None:
+            strays = 0
+        else:
+            strays = as_set(view.moved(output)) & ~bound
         if output is None or (strays and len(pack) > 1):
             middle = len(pack) // 2
             return self._apart(number, [pack[:middle], pack[middle:]])

@@ -122,7 +122,9 @@ class Looks:
             start = next(
                 (i for i, number in enumerate(finest) if views[number].saturated <= SATURATED), 0
             )
-            coarser = finest[start + 1 :] if views[finest[start]].saturated else []
+            coarser = []
+            if views[finest[start]].saturated:
+                coarser = finest[start + 1 :]
             for number in (*finest[start::-1], *coarser):
                 number = self._recentred(number)
                 if number:
@@ -138,7 +140,9 @@ class Looks:
         base = self.weights.towards(
             view, np.unique(view.channel[~view.free & (view.reads != SEVERAL)])
         )
-        return self.known.look(view.index, base) if len(base) else number
+        if len(base):
+            return self.known.look(view.index, base)
+        return number
 
     def tell(
         self, roles: tuple[str, ...] = ("weight", "bias", "either"), coarser: bool = False
@@ -280,7 +284,9 @@ class Looks:
         found."""
         known = self.known
         quiet = known.quiet[~known.together[known.quiet]]
-        bits = quiet[self.rng.random(len(quiet)) < 0.5] if halved else quiet
+        bits = quiet
+        if halved:
+            bits = quiet[self.rng.random(len(quiet)) < 0.5]
         while len(bits):
             piece = self._tried(number, bits)
             if not piece.moved:
@@ -403,7 +409,10 @@ def _first_hanging(
         measured = not _together(known, groups, bad[:cut])
         if measured:
             behind.append(bad[cut:])
-        bad = bad[:cut] if measured else bad[cut:]
+        if measured:
+            bad = bad[:cut]
+        else:
+            bad = bad[cut:]
     if len(bad) > 1 or (not measured and known.runs.hangs >= most_hangs):
         known.kinds[bad], known.certain[bad] = "hang", False
     elif not measured:
@@ -420,7 +429,10 @@ def set_apart(known: Evidence, number: int, bits: np.ndarray) -> None:
     if second:
         few = np.array([one, before[second - 1]])
         pair = second == 1  # the first of all, with nothing between them
-        members = few if pair else _hanging(known, number, np.append(before[:second], one), few)
+        if pair:
+            members = few
+        else:
+            members = _hanging(known, number, np.append(before[:second], one), few)
         known.hanging.append(tuple(sorted(members.tolist())))
     # it is the one that hangs with still others, or else the other
     if (

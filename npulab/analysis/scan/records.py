@@ -82,7 +82,9 @@ class Scan:
     def mapped(self) -> float:
         """Share of the data bits whose weight or bias, and order in it, is known."""
         data = self.kinds == "data"
-        return float((self.places[data, 4] >= 0).mean()) if data.any() else 1.0
+        if data.any():
+            return float((self.places[data, 4] >= 0).mean())
+        return 1.0
 
     @property
     def map(self) -> pd.DataFrame:

@@ -54,7 +54,10 @@ def result(known: Evidence, weights: Weights) -> Scan:
     relative = _relative(known, weights)
     sites = {bit: site for bit, site in weights.sites.items() if bit in known.effects}
     for bit, site in sites.items():
-        kinds[bit] = "control" if site.role == "control" else "data"
+        if site.role == "control":
+            kinds[bit] = "control"
+        else:
+            kinds[bit] = "data"
         if site.role == "control":
             continue
         places[bit, 0], places[bit, 5] = site.channel, weights.sign(bit)
@@ -66,7 +69,10 @@ def result(known: Evidence, weights: Weights) -> Scan:
                 site.tap, (*known.layer.kernel, known.layer.input_shape[2])
             )
         orders = weights.orders[bit]
-        places[bit, 4] = orders[0] if len(orders) == 1 else relative.get(bit, NOWHERE)
+        if len(orders) == 1:
+            places[bit, 4] = orders[0]
+        else:
+            places[bit, 4] = relative.get(bit, NOWHERE)
     odd = [bit for bit in sites if roles[bit] and not weights.orders[bit]]
     if len(odd) > ODD * np.count_nonzero(kinds == "data"):
         odd = []
@@ -118,7 +124,9 @@ def _relative(known: Evidence, weights: Weights) -> dict[int, int]:
             for effect in effects if weights.sites[bit].role == role else ():
                 view, clear = known.views[effect.view], ~effect.cut
                 if view.step is None and clear.any() and SEVERAL not in view.reads[effect.places]:
-                    amplitude = view.amplitude[effect.places][clear] if role == "weight" else 1.0
+                    amplitude = 1.0
+                    if role == "weight":
+                        amplitude = view.amplitude[effect.places][clear]
                     sizes[bit] = max(
                         sizes.get(bit, 0.0), float(np.abs(effect.change[clear] / amplitude).max())
                     )

@@ -129,7 +129,9 @@ class Effect(NamedTuple):
         """Whether all outputs moved by as much, as far as their type lets them; an accumulator that
         wraps around moves the other way."""
         free = np.abs(self.change[~self.cut])
-        return bool(np.ptp(free) <= 1) if len(free) else not np.isnan(self.change).any()
+        if len(free):
+            return bool(np.ptp(free) <= 1)
+        return not np.isnan(self.change).any()
 
 
 def view_of(
@@ -141,9 +143,10 @@ def view_of(
             f"run: got an output of shape {output.shape}, allowed is that of the layer, "
             f"{layer.output_shape}"
         )
-    channel = (
-        np.arange(output.size) % output.shape[-1] if output.ndim > 1 else np.zeros(output.size, int)
-    )
+    if output.ndim > 1:
+        channel = np.arange(output.size) % output.shape[-1]
+    else:
+        channel = np.zeros(output.size, int)
     mapped = layer is not None and probe.image is not None
     reads, amplitude = np.full(output.size, SEVERAL), np.zeros(output.size)
     if layer is not None and probe.image is not None:
@@ -173,11 +176,10 @@ def readings(layer: Conv2D, image: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     )
     amplitude = np.zeros((height, width, channels))
     # the input channels that output channels read, one at a time
-    planes = (
-        [np.arange(channels) * depth // channels]
-        if layer.depthwise
-        else [np.full(channels, plane) for plane in range(depth)]
-    )
+    if layer.depthwise:
+        planes = [np.arange(channels) * depth // channels]
+    else:
+        planes = [np.full(channels, plane) for plane in range(depth)]
     for row, column, plane in product(range(layer.kernel[0]), range(layer.kernel[1]), planes):
         y, x = row * layer.dilation[0], column * layer.dilation[1]
         seen = padded[
@@ -234,5 +236,7 @@ def joined(sites: Sequence[Site]) -> Site:
         if len(sure) == 1:
             return sure.pop()
         if sure:
-            return Site("either", sites[0].channel) if weak else Site("control")
+            if weak:
+                return Site("either", sites[0].channel)
+            return Site("control")
     return sites[0]

@@ -85,11 +85,15 @@ class Weights:
         ):
             return 0
         mine = view.channel == site.channel
-        outputs = mine & (view.reads == site.tap) if site.tap >= 0 else mine
+        outputs = mine
+        if site.tap >= 0:
+            outputs = mine & (view.reads == site.tap)
         clear = outputs & view.free
         if not clear.any():
             # what reads no weight tells whether it is a bias
-            return as_set(mine) if site.role == "either" and (mine & view.lone).any() else 0
+            if site.role == "either" and (mine & view.lone).any():
+                return as_set(mine)
+            return 0
         if (
             site.role == "either"
             and not view.exact
@@ -98,11 +102,9 @@ class Weights:
             return 0
         unit = self._unit(view, np.flatnonzero(clear), site)
         span = view.span[1] - view.span[0]
-        return (
-            as_set(outputs)
-            if any(0.5 <= unit * 2.0**order <= span for order in self.orders[bit])
-            else 0
-        )
+        if any(0.5 <= unit * 2.0**order <= span for order in self.orders[bit]):
+            return as_set(outputs)
+        return 0
 
     def _unit(self, view: View, places: np.ndarray, site: Site) -> float:
         """Output steps of the lowest bit."""
@@ -138,11 +140,9 @@ class Weights:
         view = self.known.views[number]
         if view.step == 1:
             return 0.0
-        return (
-            0.0
-            if site.role == "weight" and view.exact and not self._tied(number, site.channel)
-            else 1.0
-        )
+        if site.role == "weight" and view.exact and not self._tied(number, site.channel):
+            return 0.0
+        return 1.0
 
     def _tied(self, number: int, channel: int) -> bool:
         """Whether a channel's bias lies halfway between two outputs of a view, as far as it is

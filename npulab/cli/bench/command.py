@@ -65,7 +65,9 @@ class Measured(Answer):
 
 
 def _short(number: float) -> str:
-    return f"{number:.3g}" if number < 1000 else f"{float(f'{number:.3g}'):,.0f}"
+    if number < 1000:
+        return f"{number:.3g}"
+    return f"{float(f'{number:.3g}'):,.0f}"
 
 
 def _options(add: Add) -> None:

@@ -107,7 +107,10 @@ def mobilenet(seed: int = 0) -> dict[str, tuple[Conv2D | FullyConnected, np.ndar
         depthwise: bool = False,
     ) -> None:
         depth = kernel * kernel * (1 if depthwise else channels)
-        shape = (1, kernel, kernel, channels) if depthwise else (outputs, kernel, kernel, channels)
+        if depthwise:
+            shape = 1, kernel, kernel, channels
+        else:
+            shape = outputs, kernel, kernel, channels
         weights = random.randint(-127, 128, shape).astype(np.int8)
         # outputs that use the range: random codes of 74 and weights of 73 codes, root mean square
         scales = random.uniform(0.6, 1.4, outputs) * 50 / (np.sqrt(depth) * 74 * 73)
@@ -165,7 +168,10 @@ def measure(rounds: int) -> dict[str, Any]:
                 if (
                     engine in answers or not engine
                 ):  # without the engine there is nothing to differ from
-                    want = answers[engine] if engine else emulate(layer, x, rule)
+                    if engine:
+                        want = answers[engine]
+                    else:
+                        want = emulate(layer, x, rule)
                     wrong[label] = wrong.get(label, 0) + int(
                         np.count_nonzero(ready(x).reshape(want.shape) != want)
                     )

@@ -39,7 +39,9 @@ def child(what: str, rounds: int, environment: Mapping[str, str]) -> Any:
         env={**os.environ, **threads, "TF_CPP_MIN_LOG_LEVEL": "3", **environment},
         check=False,
     )
-    missing = lacking_in(done.stderr) if done.returncode else ""
+    missing = ""
+    if done.returncode:
+        missing = lacking_in(done.stderr)
     if missing:
         raise MissingPackage(f"bench {what} needs {missing}")
     if done.returncode:

@@ -103,7 +103,9 @@ def _drawn(artist: Any, put: Callable[..., None]) -> None:
 
 
 def _several(colours: Any) -> Any:
-    return [swapped(colour) for colour in colours] if np.ndim(colours) == 2 else swapped(colours)
+    if np.ndim(colours) == 2:
+        return [swapped(colour) for colour in colours]
+    return swapped(colours)
 
 
 def _text(ax: Any, text: Text, put: Callable[..., None]) -> None:
@@ -132,7 +134,10 @@ def _is_light(cmap: Any) -> bool:
 def _on_dark(cmap: Any) -> Any:
     """A colour map whose paper is dark: one end of it, or its middle."""
     colours = np.array([to_rgba(cmap(place)) for place in BOTH])
-    bad = swapped(cmap.get_bad()) if cmap.get_bad()[3] else cmap.get_bad()
+    if cmap.get_bad()[3]:
+        bad = swapped(cmap.get_bad())
+    else:
+        bad = cmap.get_bad()
     paper = np.array(swapped("white"))
     if min(colours[0, :3]) > LIGHT:
         chosen = [paper + (colours[-4] * 1.15 - paper) * share for share in BOTH]

@@ -44,7 +44,9 @@ def function_error(x: Any, y: Any, true: Any, name: str = "") -> Picture:
         f"at x = {x[worst]:.6g} ({y[worst]:.6g}, true {true[worst]:.6g})"
         f"{f'; at {lost} more only one of the two is finite' if lost else ''}"
     )
-    dots = {"marker": ".", "markersize": 4} if len(x) <= DOTTED else {}
+    dots = {}
+    if len(x) <= DOTTED:
+        dots = {"marker": ".", "markersize": 4}
     with canvas((7.6, 4.8), 2, 1, sharex=True, height_ratios=(3, 2)) as (figure, (above, below)):
         above.plot(x, true, color=RIGHT, linewidth=2.5, alpha=0.6, label="true")
         above.plot(x, y, color=WRONG, linewidth=0.9, label="approximation", **dots)

@@ -48,12 +48,12 @@ def flip_map(words: Any, parameters: Any = None, sort: str | None = None) -> Pic
     shares = flips(words, parameters, sort)
     words_of = np.asarray(getattr(words, "words", words))
     word, bit = np.unravel_index(int(np.argmax(shares)), shares.shape)
-    order = f"sorted by {sort}" if sort else "as they come"
-    most = (
-        f"most often word {word} bit {bit}, {shares[word, bit]:.1%}"
-        if shares.any()
-        else "none flips"
-    )
+    order = "as they come"
+    if sort:
+        order = f"sorted by {sort}"
+    most = "none flips"
+    if shares.any():
+        most = f"most often word {word} bit {bit}, {shares[word, bit]:.1%}"
     text = (
         f"{len(words_of)} captures{_simulated(words)} {order}: {np.count_nonzero(shares)} of "
         f"{shares.size} bits "
@@ -84,7 +84,10 @@ def law_map(laws: Any) -> Picture:
             colours[status == name] = to_rgb(colour)
             rows, bits = np.nonzero(status == name)
             if mark:
-                marker, size = (".", 5) if mark == "·" else (f"${mark}$", 14)
+                if mark == "·":
+                    marker, size = ".", 5
+                else:
+                    marker, size = f"${mark}$", 14
                 ax.scatter(
                     WORD_BITS - 1 - bits, rows, s=size, marker=marker, color=ink, linewidths=0
                 )
@@ -150,14 +153,22 @@ def correlation_map(table: pd.DataFrame, by: str = "mutual_information") -> Pict
     total = table["field"].nunique()
     best = table.iloc[table[by].abs().argmax()]
     name, colours = FIGURES[by]
-    shape = f"{total} fields" if total == len(fields) else f"{len(fields)} of {total} fields"
-    simulated = " (simulated)" if table.attrs.get("simulated") else ""
+    if total == len(fields):
+        shape = f"{total} fields"
+    else:
+        shape = f"{len(fields)} of {total} fields"
+    if table.attrs.get("simulated"):
+        simulated = " (simulated)"
+    else:
+        simulated = ""
     text = (
         f"{shape}, {len(parameters)} parameters{simulated}: {np.count_nonzero(hits)} law hits; "
         f"most {name}: "
         f"{best['field']} with {best['parameter']}, {best[by]:.3g}"
     )
-    limit = max(float(np.abs(values).max()), 0.1) if colours == "Blues" else 1.0
+    limit = 1.0
+    if colours == "Blues":
+        limit = max(float(np.abs(values).max()), 0.1)
     with canvas((2.6 + 0.26 * len(parameters), 1.6 + 0.15 * len(fields))) as (figure, ax):
         image = ax.imshow(
             values,
@@ -241,9 +252,16 @@ def _through(
         here = steps == number
         if not here.any():
             continue
-        condition = "else" if str(when) in ("", "always") else f"when {when}"
-        label = str(law) if len(item.steps) == 1 else f"{law}   {condition}"
-        label = label if len(label) <= LEGEND else f"{label[:LEGEND]}…"
+        if str(when) in ("", "always"):
+            condition = "else"
+        else:
+            condition = f"when {when}"
+        if len(item.steps) == 1:
+            label = str(law)
+        else:
+            label = f"{law}   {condition}"
+        if not (len(label) <= LEGEND):
+            label = f"{label[:LEGEND]}…"
         order = np.argsort(across[here], kind="stable")
         x, y = across[here][order], told[here][order]
         colour = f"C{number}"
@@ -296,7 +314,12 @@ def _field(laws: Any, field: Any) -> Any:
         inside = (
             0 <= word < np.shape(laws.words)[1] and lsb >= 0 < width and lsb + width <= WORD_BITS
         )
-        field = same[0] if same else Piece(word, lsb, width, 0) if inside else field
+        if same:
+            field = same[0]
+        elif inside:
+            field = Piece(word, lsb, width, 0)
+        else:
+            field = field
     if not isinstance(field, Piece) and not hasattr(field, "steps"):
         raise LookupError(
             f"field: got {field!r}, allowed is one of the {len(fields)} fields of the laws, its "
@@ -313,7 +336,10 @@ def _size(words: int) -> tuple[float, float]:
 def _grid(ax: Any, names: Sequence[str]) -> None:
     """A row per word, by its name, and a column per bit, bit 31 first."""
     words = len(names)
-    step = 1 if words <= LABELLED else 8
+    if words <= LABELLED:
+        step = 1
+    else:
+        step = 8
     ax.set_yticks(range(0, words, step), names[::step])
     ax.set_xticks(
         [WORD_BITS - 1 - bit for bit in range(0, WORD_BITS, 4)] + [0],
@@ -329,4 +355,6 @@ def _grid(ax: Any, names: Sequence[str]) -> None:
 
 
 def _simulated(shown: Any) -> str:
-    return " (simulated)" if getattr(shown, "simulated", False) else ""
+    if getattr(shown, "simulated", False):
+        return " (simulated)"
+    return ""

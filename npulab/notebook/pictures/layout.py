@@ -127,6 +127,8 @@ def _draw(
 
 
 def _ticks(rows: int, width: int) -> tuple[list[int], list[str]]:
-    step = max(2 ** max(math.ceil(math.log2(rows / NUMBERED)), 0), 1) if rows else 1
+    step = 1
+    if rows:
+        step = max(2 ** max(math.ceil(math.log2(rows / NUMBERED)), 0), 1)
     at = list(range(0, rows, step))
     return at, [f"{row * width:#x}" for row in at]

@@ -113,7 +113,10 @@ def output_difference(found: Comparison, channels: list[int] | None = None) -> P
 
 
 def _text(found: Comparison) -> str:
-    simulated = " (simulated)" if found.simulated else ""
+    if found.simulated:
+        simulated = " (simulated)"
+    else:
+        simulated = ""
     return (
         f"{found.case}{simulated}: {found.verdict}, {found.mismatches} of {found.compared} outputs "
         "differ, "
@@ -132,7 +135,10 @@ def _row(
     assert found.predicted is not None
     assert found.captured is not None
     limit = max(int(np.abs(difference).max()), 1)
-    apart = "difference in ulp" if found.unit == "ulp" else "captured - predicted"
+    if found.unit == "ulp":
+        apart = "difference in ulp"
+    else:
+        apart = "captured - predicted"
     ends = _range(found)
     panels = (
         ("predicted", found.predicted, "viridis", ends),
@@ -196,12 +202,12 @@ def number_line(
     codes = codes_by_rule(accumulators, scales, zero_point, rules)
     groups, real = same_codes(codes), real_values(codes.columns, scales)
     disputed = [int(sum_) for sum_ in codes.columns[codes.nunique().to_numpy() > 1]]
-    agree = (
-        "none that they disagree about"
-        if not disputed
-        else f"they disagree about {_listed(disputed)}"
-    )
-    agree = "they disagree about all of them" if len(disputed) == len(real) > 1 else agree
+    if not disputed:
+        agree = "none that they disagree about"
+    else:
+        agree = f"they disagree about {_listed(disputed)}"
+    if len(disputed) == len(real) > 1:
+        agree = "they disagree about all of them"
     text = (
         f"{len(codes)} rules, {len(real)} accumulators, ratio {float(real_values(1, scales)):.9g}: "
         f"{len(groups)} different rows of codes; {agree}"
@@ -232,13 +238,17 @@ def number_line(
 
 
 def _listed(numbers: list[int]) -> str:
-    more = f" and {len(numbers) - CHANNELS * 2} more" if len(numbers) > CHANNELS * 2 else ""
+    more = ""
+    if len(numbers) > CHANNELS * 2:
+        more = f" and {len(numbers) - CHANNELS * 2} more"
     return ", ".join(map(str, numbers[: CHANNELS * 2])) + more
 
 
 def _line_of_codes(ax: Any, real: np.ndarray, codes: np.ndarray, middle: float) -> None:
     """A bar for every run of accumulators with the same code."""
-    half = np.diff(real).min(initial=np.inf) / 2 if len(real) > 1 else 0.5
+    half = 0.5
+    if len(real) > 1:
+        half = np.diff(real).min(initial=np.inf) / 2
     edges = np.concatenate([[real[0] - half], (real[1:] + real[:-1]) / 2, [real[-1] + half]])
     changes = np.flatnonzero(np.diff(codes)) + 1
     for first, end in zip([0, *changes], [*changes, len(codes)], strict=True):
@@ -303,7 +313,9 @@ def _codes(ax: Any, found: Comparison) -> None:
     if codes.dtype.kind == "f":
         codes = codes[np.isfinite(codes)].astype(np.float64)
         ax.hist(codes, 2 * BINS, color=RIGHT)
-        said = f"{codes.min():.3g} to {codes.max():.3g}" if codes.size else "none finite"
+        said = "none finite"
+        if codes.size:
+            said = f"{codes.min():.3g} to {codes.max():.3g}"
         ax.set_title(f"captured numbers, {said}; predicted are the same", loc="left")
         ax.set_xlabel("output")
     else:
@@ -320,7 +332,10 @@ def _codes(ax: Any, found: Comparison) -> None:
 
 
 def _by_difference(ax: Any, counted: Mismatches) -> None:
-    units = "codes" if counted.unit == "code" else counted.unit
+    if counted.unit == "code":
+        units = "codes"
+    else:
+        units = counted.unit
     apart, counts = (counted.by_difference[name].to_numpy() for name in ("difference", "outputs"))
     equal = int(counts[apart == 0].sum())
     ax.set_title(f"captured - predicted ({equal} equal, not drawn)", loc="left")

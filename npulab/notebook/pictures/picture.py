@@ -72,7 +72,9 @@ class Picture:
 
     def _repr_html_(self) -> str | None:
         """Both pictures in a lab; where nobody sits at the notebook, the light one alone."""
-        return self.both_html() if attended() else None
+        if attended():
+            return self.both_html()
+        return None
 
     def both_html(self) -> str:
         """Both, of which a lab shows the one of its theme."""

@@ -62,10 +62,9 @@ def roofline(
     points that lack a column or are not positive, and for a peak or bandwidth that is not.
 
     >>> roofline([{"name": "one", "flops": 2e9, "bytes": 1e7, "ms": 1.0}], 10, 100)
-    1 kernels under 10 TFLOPS and 100 GB/s (bend at 100 FLOP per byte): 0 bound by memory; 1 with
-    times: 2.00 TFLOPS \
+    1 kernels under 10 TFLOPS and 100 GB/s (bend at 100 FLOP per byte): 0 bound by memory; 1 with times: 2.00 TFLOPS \
 in 1.000 ms, 20.0% of the peak
-    """
+    """  # noqa: E501 - a line of a doctest
     kernels, peaks = _points(points), _peaks(peak)
     speed = positive("bandwidth", bandwidth)
     name, top = next(iter(peaks.items()))
@@ -175,7 +174,9 @@ def _draw(ax: Any, kernels: list[Point], top: float, speed: float) -> None:
     for number in order:
         kernel = kernels[number]
         allowed = _allowed(kernel, top, speed)
-        at = kernel.tflops if kernel.timed else allowed
+        at = allowed
+        if kernel.timed:
+            at = kernel.tflops
         above = kernel.timed and at > allowed
         if kernel.timed and not above:
             ax.plot(
@@ -221,13 +222,18 @@ def _numbers(kernels: list[Point], top: float, speed: float) -> str:
     rows = [f"{'':>3} {'':{NAME}} {'FLOP/byte':>9} {'allowed':>9} {'TFLOPS':>8} {'share':>7}"]
     bend = top * 1e3 / speed
     for number, kernel in enumerate(kernels[:LISTED], 1):
-        bound = "m" if kernel.intensity < bend else "c"
-        had = (
-            f"{kernel.tflops:8.3g} {_share(kernel, top, speed):7.1%}"
-            if kernel.timed
-            else f"{'-':>8} {'-':>7}"
-        )
-        name = kernel.name if len(kernel.name) <= NAME else f"{kernel.name[: NAME - 1]}…"
+        if kernel.intensity < bend:
+            bound = "m"
+        else:
+            bound = "c"
+        if kernel.timed:
+            had = f"{kernel.tflops:8.3g} {_share(kernel, top, speed):7.1%}"
+        else:
+            had = f"{'-':>8} {'-':>7}"
+        if len(kernel.name) <= NAME:
+            name = kernel.name
+        else:
+            name = f"{kernel.name[: NAME - 1]}…"
         rows.append(
             f"{number:>3} {name:{NAME}} {kernel.intensity:9.3g} "
             f"{_allowed(kernel, top, speed):7.3g} {bound} {had}"
@@ -238,14 +244,20 @@ def _numbers(kernels: list[Point], top: float, speed: float) -> str:
 
 
 def _points(points: Any) -> list[Point]:
-    table = points if isinstance(points, pd.DataFrame) else pd.DataFrame(points)
+    if isinstance(points, pd.DataFrame):
+        table = points
+    else:
+        table = pd.DataFrame(points)
     missing = [name for name in ("name", "flops", "bytes") if name not in table]
     if missing or table.empty:
         raise ValueError(
             f"points: got {f'no column {missing[0]!r}' if missing and not table.empty else 'no rows'}, "
             "allowed are rows with name, flops, bytes and, where there are times, ms"
         )
-    times = table["ms"] if "ms" in table else [math.nan] * len(table)
+    if "ms" in table:
+        times = table["ms"]
+    else:
+        times = [math.nan] * len(table)
     out = []
     for name, flops, moved, ms in zip(
         table["name"], table["flops"], table["bytes"], times, strict=True

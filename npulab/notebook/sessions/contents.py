@@ -50,7 +50,10 @@ class Contents:
 
     def __init__(self, path: Path | None = None, document: Document | None = None) -> None:
         self.path = path
-        self._document = empty() if document is None else document
+        if document is None:
+            self._document = empty()
+        else:
+            self._document = document
 
     @property
     def title(self) -> str:
@@ -105,16 +108,14 @@ class Contents:
     @property
     def map(self) -> MapVersion | None:
         one = self._document.get("map")
-        return (
-            MapVersion(
+        if one:
+            return MapVersion(
                 one["path"],
                 one["sha256"],
                 tuple(copy.deepcopy(one.get("steps", []))),
                 tuple(one.get("features", [])),
             )
-            if one
-            else None
-        )
+        return None
 
     @property
     def conflicts(self) -> list[str]:
@@ -133,7 +134,9 @@ class Contents:
     @property
     def folder(self) -> Path:
         """Where its paths start."""
-        return self.path.parent if self.path else Path()
+        if self.path:
+            return self.path.parent
+        return Path()
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -168,7 +171,9 @@ class Contents:
             return f"{path} is missing"
         except OSError as error:
             return f"{path} cannot be read: {error.strerror}"
-        return "" if now == known else f"{path} has changed: its sha256 is {now}, it was {known}"
+        if now == known:
+            return ""
+        return f"{path} has changed: its sha256 is {now}, it was {known}"
 
     def load(self, path: str) -> Any:
         """The capture or sweep of a path of the session; raises LookupError with those there
@@ -305,14 +310,18 @@ def read_with(capture: Capture, registers: RegisterMap | None) -> Capture:
     fit = {
         block: one for block, one in maps.items() if len(capture.maps.get(block, ())) == len(one)
     }
-    return replace(capture, maps={**capture.maps, **fit}) if fit else capture
+    if fit:
+        return replace(capture, maps={**capture.maps, **fit})
+    return capture
 
 
 def load_any(where: Path) -> Any:
     """The capture, dump or sweep at a path."""
     if where.exists() and not where.is_dir() and not where.is_file():
         raise ValueError(f"{where}: is no file or folder, allowed is a capture, a dump or a sweep")
-    return load_sweep(where) if is_sweep(where) else load(where)
+    if is_sweep(where):
+        return load_sweep(where)
+    return load(where)
 
 
 def _content(one: Capture | Sweep) -> tuple[Any, ...]:

@@ -71,7 +71,9 @@ class Evidence:
     def simulated(self, anchor: Anchor) -> str:
         """What is said of an anchor in a simulated capture."""
         capture = self.captures.get(anchor.capture)
-        return f" ({SIMULATED})" if capture and capture.simulated else ""
+        if capture and capture.simulated:
+            return f" ({SIMULATED})"
+        return ""
 
     def defined(self, anchor: Anchor) -> list[Row]:
         """What the map says of a field or register now, as ``DEFINED``; of the captures' own map
@@ -80,7 +82,10 @@ class Evidence:
         for path, capture in self.at(anchor).items():
             for task, block, item, _ in values(capture):
                 if matches(anchor, task, block, item):
-                    source = "" if self.own_map(path) else _source(capture.target, item)
+                    if self.own_map(path):
+                        source = ""
+                    else:
+                        source = _source(capture.target, item)
                     rows[block, item] = _row(block, item, source)
         for item in self.registers or () if not rows else ():
             if matches(anchor, None, item.block, item):
@@ -116,7 +121,9 @@ class Evidence:
         data = bytes(
             capture.buffers.get(anchor.buffer, b"")[anchor.offset : anchor.offset + anchor.size]
         )
-        return data if len(data) == anchor.size else b""
+        if len(data) == anchor.size:
+            return data
+        return b""
 
     def again(self, anchor: Anchor) -> tuple[list[str], list[str]]:
         """Commands of the shell and lines of Python that show what is at an anchor; none where
@@ -133,23 +140,29 @@ class Evidence:
         shell, python = dict[str, None](), dict[str, None]()
         for path, capture in self.at(anchor).items():
             own = self.own_map(path) and self.name
-            loaded = (
-                f"npulab.session({self.name!r}).decoded({path!r})"
-                if own
-                else f"npulab.load({path!r})"
-            )
+            if own:
+                loaded = f"npulab.session({self.name!r}).decoded({path!r})"
+            else:
+                loaded = f"npulab.load({path!r})"
             if anchor.kind == "capture":
                 shell[f"npulab show {shlex.quote(path)}"] = None
                 python[f"{loaded}.fields"] = None
-            found = [one[:3] for one in values(capture)] if anchor.kind != "capture" else []
+            found = []
+            if anchor.kind != "capture":
+                found = [one[:3] for one in values(capture)]
             blocks = {block for _, block, _ in found}
             for block, item in {
                 (block, item): None
                 for task, block, item in found
                 if matches(anchor, task, block, item)
             }:
-                column, name = ("field", item.name) if anchor.field else ("register", item.register)
-                several = f"block == {block!r} and " if len(blocks) > 1 else ""
+                if anchor.field:
+                    column, name = "field", item.name
+                else:
+                    column, name = "register", item.register
+                several = ""
+                if len(blocks) > 1:
+                    several = f"block == {block!r} and "
                 python[f"{loaded}.fields.query({f'{several}{column} == {name!r}'!r})"] = None
                 if not own:
                     glob = f"{_glob(item.register)}.{_glob(item.name) if anchor.field else '*'}"
@@ -183,7 +196,9 @@ def matches(anchor: Anchor, task: int | None, block: str, item: Field) -> bool:
 
 
 def _row(block: str, item: Field, source: str) -> Row:
-    evidence = f"{item.evidence}: {source}" if source else item.evidence
+    evidence = item.evidence
+    if source:
+        evidence = f"{item.evidence}: {source}"
     return (
         block,
         item.register,

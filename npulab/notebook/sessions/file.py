@@ -131,7 +131,9 @@ def whole_lines(data: bytes) -> int:
     end = data.rfind(b"\n") + 1
     last = data[end:]
     is_torn = data[:end].rstrip().endswith(b"}") and last[:2] == b'{"'[: len(last)]
-    return end if is_torn else len(data)
+    if is_torn:
+        return end
+    return len(data)
 
 
 def is_folded(data: bytes) -> bool:
@@ -146,7 +148,9 @@ def _behind(text: str, end: int) -> list[str]:
 
 def _take(document: Any, line: Any) -> None:
     """Put what a line adds into a document."""
-    added = line if isinstance(line, dict) else {}
+    added = {}
+    if isinstance(line, dict):
+        added = line
     refuse_if(
         not isinstance(document, dict) or len(added) != 1 or not {*added} <= {*BY_ID},
         "a line behind the object",
@@ -168,7 +172,9 @@ def _take(document: Any, line: Any) -> None:
 
 def checked(document: Any, where: str) -> Document:
     """A document with every section, without the ruler; raises as ``read_session``."""
-    d: Document = document if isinstance(document, dict) else {}
+    d: Document = {}
+    if isinstance(document, dict):
+        d = document
     refuse_if(d is not document, f"{where}, the file", f"{document!r:.80}", "is an object")
     if d.get("npulab") != "session":
         raise ValueError(f'{where}: got no "npulab": "session", allowed is a session of npulab')
@@ -266,7 +272,10 @@ def unknown(document: Mapping[str, Any]) -> list[str]:
     """The names in a document that this version of npulab does not know."""
     out = {name for name in document if name not in (*HEAD, *SECTIONS)}
     for kind in {*SECTIONS, "map"} - {"conflicts", "views"}:
-        items = [document.get("map", {})] if kind == "map" else document[kind].values()
+        if kind == "map":
+            items = [document.get("map", {})]
+        else:
+            items = document[kind].values()
         known = SCHEMA["definitions"][kind]["properties"]
         out |= {f"{kind}: {name}" for item in items for name in item if name not in known}
     return sorted(out)
@@ -285,7 +294,12 @@ def session_text(document: Mapping[str, Any]) -> str:
             continue
         if name == "notes":
             value = {**dict.fromkeys(RULER, ""), **value}
-        broken = 2 if name == "notes" else 1 if name in SECTIONS or name == "map" else 0
+        if name == "notes":
+            broken = 2
+        elif name in SECTIONS or name == "map":
+            broken = 1
+        else:
+            broken = 0
         lines.append(f" {_json(name)}: {_layout(value, 1, broken)}")
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
@@ -293,12 +307,16 @@ def session_text(document: Mapping[str, Any]) -> str:
 def as_kept(text: str) -> str | list[str]:
     """A text as the file has it, a line each where there are a few."""
     lines = text.split("\n")
-    return lines if 1 < len(lines) <= MOST_LINES else text
+    if 1 < len(lines) <= MOST_LINES:
+        return lines
+    return text
 
 
 def as_text(kept: str | list[str]) -> str:
     """What ``as_kept`` was given."""
-    return kept if isinstance(kept, str) else "\n".join(kept)
+    if isinstance(kept, str):
+        return kept
+    return "\n".join(kept)
 
 
 def canonical(value: Any) -> str:
@@ -401,7 +419,8 @@ def inside(folder: Path, path: str) -> Path:
 def sum_of(path: Path) -> str:
     """The sha256 of a file, or of the description in a case folder; raises OSError where there is
     none."""
-    path = path / DESCRIPTION if path.is_dir() else path
+    if path.is_dir():
+        path = path / DESCRIPTION
     if path.exists() and not path.is_file():
         raise OSError(EINVAL, "is no file", str(path))
     if not path.exists():

@@ -58,17 +58,15 @@ class Anchor:
     @property
     def kind(self) -> str:
         """session, capture, register, field or bytes."""
-        return (
-            "bytes"
-            if self.buffer
-            else "field"
-            if self.field
-            else "register"
-            if self.register or self.block
-            else "capture"
-            if self.capture
-            else "session"
-        )
+        if self.buffer:
+            return "bytes"
+        if self.field:
+            return "field"
+        if self.register or self.block:
+            return "register"
+        if self.capture:
+            return "capture"
+        return "session"
 
     @property
     def name(self) -> str:
@@ -78,15 +76,22 @@ class Anchor:
     @property
     def text(self) -> str:
         """In words."""
-        task = "" if self.task is None else f", task {self.task}"
-        of = f" of {self.capture}{task}" if self.capture else ""
+        if self.task is None:
+            task = ""
+        else:
+            task = f", task {self.task}"
+        of = ""
+        if self.capture:
+            of = f" of {self.capture}{task}"
         if self.offset is not None and self.size is not None:
             return (
                 f"bytes {self.offset:#x} to {self.offset + self.size - 1:#x} of {self.buffer}{of}"
             )
         if self.kind in ("field", "register"):
             return f"{self.kind} {self.name}{of}"
-        return f"capture {self.capture}{task}" if self.capture else "the session"
+        if self.capture:
+            return f"capture {self.capture}{task}"
+        return "the session"
 
     @property
     def kept(self) -> dict[str, Any]:
@@ -127,15 +132,14 @@ class Item:
         out = {}
         for one in fields(self):
             value = getattr(self, one.name)
-            value = (
-                value.kept
-                if isinstance(value, Anchor)
-                else as_kept(value)
-                if one.name in ("text", "code")
-                else list(value)
-                if one.name == MARKS
-                else value
-            )
+            if isinstance(value, Anchor):
+                value = value.kept
+            elif one.name in ("text", "code"):
+                value = as_kept(value)
+            elif one.name == MARKS:
+                value = list(value)
+            else:
+                value = value
             if one.name != "id" and (value not in ("", None, [], {}, False) or one.name in NEEDED):
                 out[one.name] = value
         return out

@@ -170,7 +170,10 @@ def _html(block: Block) -> str:
     if kind == "softbreak":
         return "\n"
     if kind == "list":
-        kind = "ol" if _ordered(block) else "ul"
+        if _ordered(block):
+            kind = "ol"
+        else:
+            kind = "ul"
     if "raw" in block:
         inner = html.escape(block["raw"].removesuffix("\n" * (kind == "block_code")))
     else:
@@ -197,7 +200,10 @@ def _markdown(block: Block) -> str:
     if kind == "block_code":
         return fenced(block["raw"].removesuffix("\n"))
     if kind == "list":
-        sign = "1." if _ordered(block) else "-"
+        if _ordered(block):
+            sign = "1."
+        else:
+            sign = "-"
         texts = [textwrap.indent(_markdown(part), " " * (len(sign) + 1)) for part in inner]
         return "\n".join(f"{sign} {text.lstrip(' ')}" for text in texts)
     if kind == "list_item":
@@ -215,7 +221,9 @@ def _markdown(block: Block) -> str:
     if kind in ("head", "cell"):
         return text
     text = "\n".join(map(_safe_start, text.split("\n")))
-    return f"#### {text}" if kind == "heading" else text
+    if kind == "heading":
+        return f"#### {text}"
+    return text
 
 
 def _fence(text: str, least: int) -> str:
@@ -241,7 +249,9 @@ def escaped(text: str) -> str:
 def text_markdown(text: str, cell: bool = False) -> str:
     """A line of plain text as Markdown, or a cell of a table."""
     line = escaped(plain(text)).replace("\n", " ").strip()
-    return line.replace("|", "\\|") if cell else _safe_start(line)
+    if cell:
+        return line.replace("|", "\\|")
+    return _safe_start(line)
 
 
 def table_markdown(rows: Sequence[Sequence[str]]) -> str:
@@ -260,4 +270,6 @@ def _safe_start(line: str) -> str:
     """A line that begins no block: no list, rule, heading or table."""
     line = line.strip()
     line = re.sub(r"^([0-9]{1,9})([.)])", r"\1\\\2", line)
-    return f"\\{line}" if line[:1] and line[0] in "-+=:|#" else line
+    if line[:1] and line[0] in "-+=:|#":
+        return f"\\{line}"
+    return line

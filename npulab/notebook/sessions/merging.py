@@ -76,7 +76,10 @@ def _keyed(place: str, base: Item, ours: Item, theirs: Item, conflicts: Document
         else:
             kept, other = sorted((a, b), key=canonical)
             if place not in ("view", "views"):  # where two people look is no claim
-                name = key if place == key else f"{place} {key}"
+                if place == key:
+                    name = key
+                else:
+                    name = f"{place} {key}"
                 conflicts[name] = _union(conflicts.get(name, []), [kept, other])
         if kept is not None:
             out[key] = kept
@@ -98,7 +101,9 @@ def _union(a: list[Any], b: list[Any]) -> list[Any]:
 
 
 def _bare(item: Any) -> Any:
-    return None if item is None else {name: value for name, value in item.items() if name != MARKS}
+    if item is None:
+        return None
+    return {name: value for name, value in item.items() if name != MARKS}
 
 
 def _marks(was: Any, a: Any, b: Any) -> set[str]:
@@ -109,4 +114,6 @@ def _marks(was: Any, a: Any, b: Any) -> set[str]:
 
 
 def _marked(item: Item, marks: set[str]) -> Document:
-    return {**item, MARKS: sorted(marks)} if marks else _bare(item)
+    if marks:
+        return {**item, MARKS: sorted(marks)}
+    return _bare(item)

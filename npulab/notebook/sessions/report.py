@@ -218,7 +218,9 @@ def _captures(session: Contents, known: Evidence) -> Iterator[Piece]:
                 (one.path, *[""] * 4, f"cannot be read: {known.broken[one.path]}", one.sha256)
             )
             continue
-        what = f"sweep of {len(found)}" if isinstance(found, Sweep) else "capture"
+        what = "capture"
+        if isinstance(found, Sweep):
+            what = f"sweep of {len(found)}"
         source = ", ".join(text for text in (found.source, found.tool, found.date) if text)
         rows.append((one.path, what, found.target, found.chip, origin(found), source, one.sha256))
     yield Title("What was looked at", place="captures")
@@ -245,7 +247,10 @@ def _map(session: Contents, known: Evidence) -> Iterator[Piece]:
         f"{version.path}, sha256 {version.sha256}" + (f": {registers!r}" if registers else "")
     )
     if version.steps:
-        told = session.draft.steps if registers else [_step(one) for one in version.steps]
+        if registers:
+            told = session.draft.steps
+        else:
+            told = [_step(one) for one in version.steps]
         rows = tuple((str(number), one) for number, one in enumerate(told, 1))
         yield Table(("step", "what"), rows, "edits of the draft that are not saved in the file yet")
     if known.wrong:
@@ -264,7 +269,9 @@ def _status(registers: RegisterMap, known: Evidence) -> Iterator[Piece]:
         if known.own_map(path) and len(one.words) == len(registers)
     ]
     frame = registers.status(np.stack([one.words for one in used]) if used else None)
-    said = f" ({count} {SIMULATED})" if (count := sum(one.simulated for one in used)) else ""
+    said = ""
+    if count := sum(one.simulated for one in used):
+        said = f" ({count} {SIMULATED})"
     yield _frame(
         frame,
         f"the map's bits over {plural(len(used), 'capture')}{said}" if used else "the map's bits",
@@ -329,7 +336,9 @@ def _bytes(anchor: Anchor, known: Evidence) -> Iterator[Piece]:
             (f"{(anchor.offset or 0) + place:#x}", data[place : place + LINE].hex(" "))
             for place in range(0, min(len(data), LINE * MOST_LINES), LINE)
         ]
-        more = f", the first {LINE * MOST_LINES}" if len(data) > LINE * MOST_LINES else ""
+        more = ""
+        if len(data) > LINE * MOST_LINES:
+            more = f", the first {LINE * MOST_LINES}"
         yield Table(
             ("offset", "bytes"),
             tuple(rows),
@@ -343,13 +352,19 @@ def _laws(session: Contents, known: Evidence) -> Iterator[Piece]:
     rows, python, shell = [], [], []
     for law in session.laws:
         sweep = known.found.get(law.sweep)
-        rivals = f", {plural(law.rivals, 'rival')}" if law.rivals else ""
-        support = f"{plural(law.support, 'capture')}{rivals}" if law.support else "not said"
-        captures = (
-            f"{law.sweep} ({origin(sweep)})" if isinstance(sweep, Sweep | Capture) else law.sweep
-        )
+        rivals = ""
+        if law.rivals:
+            rivals = f", {plural(law.rivals, 'rival')}"
+        support = "not said"
+        if law.support:
+            support = f"{plural(law.support, 'capture')}{rivals}"
+        captures = law.sweep
+        if isinstance(sweep, Sweep | Capture):
+            captures = f"{law.sweep} ({origin(sweep)})"
         captures += f" ({SIMULATED})" * (law.simulated and SIMULATED not in captures)
-        groups = captured_for(groups_in(sweep.parameters)) if isinstance(sweep, Sweep) else ""
+        groups = ""
+        if isinstance(sweep, Sweep):
+            groups = captured_for(groups_in(sweep.parameters))
         if groups:
             captures += f", {groups}"
         rows.append(
@@ -397,9 +412,13 @@ def _laws(session: Contents, known: Evidence) -> Iterator[Piece]:
 def _names_at(law: AcceptedLaw, sweep: Any, known: Evidence) -> str:
     """The names of the fields where a law's field lies."""
     registers = known.registers or getattr(sweep, "registers", None)
-    place = None if registers is None else Naming.of(len(registers), registers).place(law.field)
+    place = None
+    if registers is not None:
+        place = Naming.of(len(registers), registers).place(law.field)
     if registers is None or place is None:
-        return law.field if registers is not None and law.field in registers else ""
+        if registers is not None and law.field in registers:
+            return law.field
+        return ""
     word, lsb, width = place
     return ", ".join(
         dict.fromkeys(
@@ -456,9 +475,12 @@ def _bisection(one: Bisected, journal: Journal, known: Evidence) -> Iterator[Pie
         f"{sum(trial.outcome == outcome for trial in journal)} {outcome}"
         for outcome in ("pass", "fail", "hang")
     )
-    tried = (
-        f" on a {SIMULATED} device" if one.simulated else f" on {one.device}" if one.device else ""
-    )
+    if one.simulated:
+        tried = f" on a {SIMULATED} device"
+    elif one.device:
+        tried = f" on {one.device}"
+    else:
+        tried = ""
     yield Text(f"{about}; {plural(len(journal), 'trial')}{tried}: {counts}.")
     if result := one.result or _result(both, journal):
         yield Text(f"Found: {result}.")
@@ -500,11 +522,9 @@ def _figures(session: Contents, pictures: Iterable[Any]) -> Iterator[Piece]:
     shown: list[Piece] = []
     for figure in session.figures:
         path = inside(session.folder, figure.path)
-        data = (
-            read_bounded(path, MOST_BYTES)
-            if path.is_file() and path.stat().st_size <= MOST_BYTES
-            else b""
-        )
+        data = b""
+        if path.is_file() and path.stat().st_size <= MOST_BYTES:
+            data = read_bounded(path, MOST_BYTES)
         if not data.startswith(PNG) or sum_of(path) != figure.sha256:
             shown.append(
                 Text(f"{figure.path}, {figure.caption}: is missing or has changed", look=True)
@@ -515,14 +535,19 @@ def _figures(session: Contents, pictures: Iterable[Any]) -> Iterator[Piece]:
             _again([], figure.code.split("\n") if figure.code else []),
         ]
     for one in pictures:
-        picture, caption = one if isinstance(one, tuple) else (one, "")
+        if isinstance(one, tuple):
+            picture, caption = one
+        else:
+            picture, caption = one, ""
         caption = caption or str(getattr(picture, "text", "")) or "a picture"
         shown.append(Picture(png(picture), caption))
     yield from [Title("Figures", place="figures"), *shown] if shown else []
 
 
 def _again(shell: Sequence[str], python: Sequence[str]) -> Commands:
-    head = ["import npulab", *[""] * (not python[0].startswith("from "))] if python else []
+    head = []
+    if python:
+        head = ["import npulab", *[""] * (not python[0].startswith("from "))]
     return Commands("\n".join(shell), "\n".join([*head, *python]))
 
 
@@ -536,20 +561,22 @@ def _join(*texts: str) -> str:
 
 def _odds(item: Item) -> str:
     marks = getattr(item, "conflict", ())
-    return f"at odds since a merge: {', '.join(marks)}" if marks else ""
+    if marks:
+        return f"at odds since a merge: {', '.join(marks)}"
+    return ""
 
 
 def _some(names: Sequence[str]) -> str:
     shown = ", ".join(names[:NAMED])
-    return f"{shown} and {len(names) - NAMED} more" if len(names) > NAMED else shown or "nothing"
+    if len(names) > NAMED:
+        return f"{shown} and {len(names) - NAMED} more"
+    return shown or "nothing"
 
 
 def _step(step: Any) -> str:
-    return (
-        ", ".join(f"{name} {value}" for name, value in step.items())
-        if isinstance(step, dict)
-        else str(step)
-    )
+    if isinstance(step, dict):
+        return ", ".join(f"{name} {value}" for name, value in step.items())
+    return str(step)
 
 
 def _frame(frame: pd.DataFrame, caption: str) -> Table:

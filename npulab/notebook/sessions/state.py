@@ -57,7 +57,9 @@ Stamp = tuple[int, int, int, int]
 def _stamp(path: Path | None) -> Stamp | None:
     """What the system says of a file: it is another once somebody wrote to it; None for no file."""
     try:
-        said = path.stat() if path is not None else None
+        said = None
+        if path is not None:
+            said = path.stat()
     except FileNotFoundError:
         said = None
     return None if said is None else (said.st_ino, said.st_size, said.st_mtime_ns, said.st_ctime_ns)
@@ -146,9 +148,10 @@ class Session(Contents):
         the session's folder, and as ``load``.
         """
         where = self._inside(path)
-        folders = (
-            [where] if not where.is_dir() or (where / DESCRIPTION).exists() else case_folders(where)
-        )
+        if not where.is_dir() or (where / DESCRIPTION).exists():
+            folders = [where]
+        else:
+            folders = case_folders(where)
         refuse_if(
             not folders,
             where,
@@ -323,7 +326,9 @@ class Session(Contents):
         data = png(picture)
         caption = caption or str(getattr(picture, "text", ""))
         known = hashlib.sha256(data).hexdigest()
-        stem = self.path.stem if self.path else "session"
+        stem = "session"
+        if self.path:
+            stem = self.path.stem
         where = self.folder / f"{stem}-{FIGURES}" / f"{known[:16]}.png"
         if not where.exists():
             write_file(where, data)
@@ -389,9 +394,10 @@ class Session(Contents):
         """
         from npulab.notebook.sessions.views import state_of
 
-        state = (
-            dict(view) if isinstance(view, Mapping) else state_of(view, self, made, self.use_map)
-        )
+        if isinstance(view, Mapping):
+            state = dict(view)
+        else:
+            state = state_of(view, self, made, self.use_map)
         paths = [str(one) for one in state.values() if isinstance(one, str) and one in self.paths]
         name = name or " ".join([str(state.get("kind", "view")), *paths])
         self._change(lambda d: (d["views"].update({name: state}), d.update(view=name)))
@@ -426,8 +432,12 @@ class Session(Contents):
             raise ValueError("save: got no path, allowed is the file of the session")
         data = self.text.encode()
         with locked(self.path):
-            now = read_bounded(self.path, MOST_BYTES) if self.path.exists() else None
-            known = None if self._bytes is None else bytes(self._bytes)
+            now = None
+            if self.path.exists():
+                now = read_bounded(self.path, MOST_BYTES)
+            known = None
+            if self._bytes is not None:
+                known = bytes(self._bytes)
             if now is not None and now != known and not self._says_the_same(now):
                 raise ValueError(f"{self.path}: {CHANGED}")
             if now != data:
@@ -607,7 +617,10 @@ class Session(Contents):
                 f"path: got {type(path).__name__}, allowed is the path of a file or folder"
             )
         beside = self.folder / path
-        where = beside if beside.exists() or Path(path).is_absolute() else Path(path)
+        if beside.exists() or Path(path).is_absolute():
+            where = beside
+        else:
+            where = Path(path)
         if not where.exists():
             raise FileNotFoundError(f"{beside}: there is no such file or folder")
         inside(self.folder, self._relative(where))

@@ -88,7 +88,10 @@ def restored(state: Mapping[str, Any], session: Contents) -> Any:
         if name == DRAFT:
             given[name] = session.draft
         elif isinstance(value, str) and (value in session.paths or name in CAPTURES):
-            given[name] = check(session.load(value)) if name == COMPARISON else session.load(value)
+            if name == COMPARISON:
+                given[name] = check(session.load(value))
+            else:
+                given[name] = session.load(value)
         elif name not in kind.class_traits():
             given[name] = value
     try:
@@ -156,4 +159,6 @@ def _is_plain(value: Any) -> bool:
 def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(one) for one in value]
-    return {name: _plain(one) for name, one in value.items()} if isinstance(value, dict) else value
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    return value

@@ -116,14 +116,15 @@ class BisectModel(Model):
         self._thread: threading.Thread | None = None
         self._retired = ""
         journal = options.get("journal")
-        path = (
-            journal.path
-            if isinstance(journal, Journal)
-            else Path(journal)
-            if isinstance(journal, str | os.PathLike)
-            else None
-        )
-        before = None if path is None else _WRITERS.get(path.resolve())
+        if isinstance(journal, Journal):
+            path = journal.path
+        elif isinstance(journal, str | os.PathLike):
+            path = Path(journal)
+        else:
+            path = None
+        before = None
+        if path is not None:
+            before = _WRITERS.get(path.resolve())
         if before is not None:
             before.stop()
         self.session = Bisection(good, bad, **options)
@@ -151,11 +152,10 @@ class BisectModel(Model):
 
     @property
     def summary(self) -> str:
-        end = (
-            self.found["sentence"]
-            if self.state == "done"
-            else f"trial {self.trial}, about {self.left} left"
-        )
+        if self.state == "done":
+            end = self.found["sentence"]
+        else:
+            end = f"trial {self.trial}, about {self.left} left"
         return f"{_counted(self.parts)} differ: {self.state}, {end}"
 
     @property
@@ -172,7 +172,9 @@ class BisectModel(Model):
         """The capture to run now; None when it is done."""
         with self._lock:
             trying = self.session.trial
-        return None if trying is None else trying.capture
+        if trying is None:
+            return None
+        return trying.capture
 
     @property
     def result(self) -> Bisected:
@@ -205,7 +207,9 @@ class BisectModel(Model):
             "failed": f"Trial {self.trial} is not recorded; run tries it again.",
             "done": f"Done: {self.found.get('sentence', '')}.",
         }[self.state]
-        return f"{self.note} · {said}" if self.note else said
+        if self.note:
+            return f"{self.note} · {said}"
+        return said
 
     @property
     def shown(self) -> dict[str, Any]:
@@ -255,7 +259,8 @@ class BisectModel(Model):
         """
         with self._lock:
             self._allow("run")
-            self.oracle = self.oracle if oracle is None else _callable(oracle)
+            if oracle is not None:
+                self.oracle = _callable(oracle)
             if self.oracle is None:
                 raise ValueError(
                     'run: got no oracle, allowed is one that says "pass", "fail" or "hang" of a '
@@ -358,7 +363,9 @@ class BisectModel(Model):
             for number, group in enumerate(result.groups, 1)
             for key in group
         ]
-        script = result.script(oracle=as_code(self.oracle, result.good)) if rows else ""
+        script = ""
+        if rows:
+            script = result.script(oracle=as_code(self.oracle, result.good))
         return {"sentence": result.sentence, "rows": rows, "script": script}
 
     # ---- the oracle's thread ----
@@ -474,14 +481,21 @@ def _callable(oracle: Any) -> Callable[[Capture], str] | None:
 
 def _stop_of(oracle: Any) -> threading.Event | None:
     event = getattr(oracle, "stop", None)
-    return event if isinstance(event, threading.Event) else None
+    if isinstance(event, threading.Event):
+        return event
+    return None
 
 
 def sentence(error: BaseException) -> str:
     """What was raised, on a line of at most ``SENTENCE`` letters."""
     text = " ".join(str(error).split())
-    said = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return said if len(said) <= SENTENCE else f"{said[:SENTENCE]}…"
+    if text:
+        said = f"{type(error).__name__}: {text}"
+    else:
+        said = type(error).__name__
+    if len(said) <= SENTENCE:
+        return said
+    return f"{said[:SENTENCE]}…"
 
 
 def _row(session: Bisection, part: Difference) -> Row:
@@ -497,20 +511,23 @@ def _row(session: Bisection, part: Difference) -> Row:
             "buffer", part.register, f"{len(one)} bytes", f"{len(other)} bytes, {differ} differ"
         )
     jobs = jobs_of(session.good, session.bad)
-    task = f"{jobs[part.task].name or f'job {part.task}'} " if len(jobs) > 1 else ""
+    task = ""
+    if len(jobs) > 1:
+        task = f"{jobs[part.task].name or f'job {part.task}'} "
     where = f"{task}{part.block} {part.register}".strip()
     return Row(where, part.field, _meant(part.a, part.address), _meant(part.b, part.address))
 
 
 def _meant(value: Any, address: bool) -> str:
-    text = (
-        "not written"
-        if value is None
-        else f"{value:#x}"
-        if address and isinstance(value, int)
-        else str(value)
-    )
-    return text if len(text) <= LETTERS else f"{text[:LETTERS]}…"
+    if value is None:
+        text = "not written"
+    elif address and isinstance(value, int):
+        text = f"{value:#x}"
+    else:
+        text = str(value)
+    if len(text) <= LETTERS:
+        return text
+    return f"{text[:LETTERS]}…"
 
 
 def _counted(rows: Sequence[Row]) -> str:

@@ -227,7 +227,9 @@ class BitsModel(Model):
             )
         self.rows, self.laws = rows, laws
         self._cells = rows.cells
-        source = sweep if laws is None else laws
+        source = laws
+        if laws is None:
+            source = sweep
         super().__init__(words=words, reference=reference)
         if laws is not None:
             self.letters = ["".join(row) for row in self._placed(letters_of(laws.status))]
@@ -368,7 +370,10 @@ class BitsModel(Model):
         if self._held:
             return
         now = self.rows.raw(self.words)
-        before = now if self.words == self.reference else self.rows.raw(self.reference)
+        if self.words == self.reference:
+            before = now
+        else:
+            before = self.rows.raw(self.reference)
         self.values = [_value(*each) for each in zip(self.rows.fields, now, before, strict=True)]
         changes = [
             f"{name} {meant(item, old)} → {meant(item, new)}"
@@ -377,9 +382,10 @@ class BitsModel(Model):
             )
             if old != new
         ]
-        self.summary = (
-            _summary(self.differing, changes, self.compared) if changes else self.unchanged
-        )
+        if changes:
+            self.summary = _summary(self.differing, changes, self.compared)
+        else:
+            self.summary = self.unchanged
 
     def _repr_html_(self) -> str:
         words = [_html_row(self, word) for word in range(self.count)]
@@ -428,21 +434,29 @@ def letters_of(status: Any) -> list[list[str]]:
 
 
 def span(lsb: int, width: int) -> str:
-    return f"[{lsb + width - 1}:{lsb}]" if width > 1 else f"[{lsb}]"
+    if width > 1:
+        return f"[{lsb + width - 1}:{lsb}]"
+    return f"[{lsb}]"
 
 
 def meant(item: Field, raw: int) -> str:
     value = item.text(raw)
-    return f"{value:#x}" if item.address and isinstance(value, int) else str(value)
+    if item.address and isinstance(value, int):
+        return f"{value:#x}"
+    return str(value)
 
 
 def _value(item: Field, now: int, before: int) -> str:
-    reference = f", reference {before:#x} = {meant(item, before)}" if before != now else ""
+    reference = ""
+    if before != now:
+        reference = f", reference {before:#x} = {meant(item, before)}"
     return f"{now:#x} = {meant(item, now)}{reference}"
 
 
 def _summary(bits: int, changes: Sequence[str], compared: str) -> str:
-    more = f", … {len(changes) - CHANGES_NAMED} more" if len(changes) > CHANGES_NAMED else ""
+    more = ""
+    if len(changes) > CHANGES_NAMED:
+        more = f", … {len(changes) - CHANGES_NAMED} more"
     return (
         f"{plural(bits, 'bit')} in {plural(len(changes), 'field')} differ{'s' * (bits == 1)} "
         f"from {compared}: {', '.join(changes[:CHANGES_NAMED])}{more}"
@@ -451,9 +465,10 @@ def _summary(bits: int, changes: Sequence[str], compared: str) -> str:
 
 def _html_row(model: BitsModel, word: int) -> str:
     now, reference = model.words[word], model.reference[word]
-    shown = (
-        f"{now:#010x}" if now == reference else f"<b>{now:#010x}</b> (reference {reference:#010x})"
-    )
+    if now == reference:
+        shown = f"{now:#010x}"
+    else:
+        shown = f"<b>{now:#010x}</b> (reference {reference:#010x})"
     fields = ", ".join(_html_field(model, cell) for cell in model._cells[word])
     return (
         f"<tr><td style='text-align:left;vertical-align:top'>{html.escape(model.rows.labels[word])}</td>"
@@ -470,7 +485,9 @@ def _html_field(model: BitsModel, cell: Cell) -> str:
         return html.escape(f"{item.name}{span(piece.at, piece.width)}")
     value = model.values[cell.field].partition(" = ")[2]
     text = html.escape(f"{item.name} {value}")
-    return f"<b>{text}</b>" if ", reference " in value else text
+    if ", reference " in value:
+        return f"<b>{text}</b>"
+    return text
 
 
 def need_laws(what: str, given: object) -> None:

@@ -149,7 +149,9 @@ class OfLayout:
         fill = self.data[:size] == self.layout.blank(size)
         out[:size] = np.where(fill, self.kinds.index(FILL) + 1, 0)
         for part in self.layout.parts:
-            name = SUMS if hasattr(part, "axis") else CONSTANT
+            name = CONSTANT
+            if hasattr(part, "axis"):
+                name = SUMS
             out[part.offset : part.offset + part.size] = self.kinds.index(name) + 1
         here = self.owners >= 0
         if self.axis < 0:
@@ -175,7 +177,9 @@ class OfLayout:
             self.data, np.array([place + copy]), layout.itemsize, layout.big_endian
         )
         value = restore(stored, layout.xor, layout.add).view(layout.dtype)[0]
-        of = f", byte {byte - place - copy} of {layout.itemsize}" if layout.itemsize > 1 else ""
+        of = ""
+        if layout.itemsize > 1:
+            of = f", byte {byte - place - copy} of {layout.itemsize}"
         said = f"element {index} = {value}{f', a copy {copy:+d} bytes away' if copy else ''}{of}"
         return [Meant(said, place + copy, layout.itemsize)]
 
@@ -221,8 +225,14 @@ class OfMap:
         turn, items = 0, []
         for bit, bits, number in self._bits:
             item = self.fields[number]
-            name = UNNAMED if item.automatic else ADDRESS if item.address else (NAMED, NEXT)[turn]
-            turn = 1 - turn if name in (NAMED, NEXT) else turn
+            if item.automatic:
+                name = UNNAMED
+            elif item.address:
+                name = ADDRESS
+            else:
+                name = (NAMED, NEXT)[turn]
+            if name in (NAMED, NEXT):
+                turn = 1 - turn
             items.append(Item(bit, bits, name))
         found = OfItems(items, len(self.data))
         number_of = np.array([0, *(self.kinds.index(name) + 1 for name in found.kinds)], np.uint8)
@@ -247,11 +257,16 @@ class OfMap:
                     self.data[place : place + WORD_BYTES].tobytes(), "<u4"
                 )[0]
             raw = int(item.extract(words))
-            meant = f"{raw:#x}" if item.address else f"{raw:#x} = {item.text(raw)}"
+            if item.address:
+                meant = f"{raw:#x}"
+            else:
+                meant = f"{raw:#x} = {item.text(raw)}"
         where = " ".join(
             f"{self.registers.registers[piece.word][2]}[{_span(piece)}]" for piece in item.pieces
         )
-        note = f", {item.note}" if item.note else ""
+        note = ""
+        if item.note:
+            note = f", {item.note}"
         return Meant(
             f"{item.name} {where} {meant}, evidence {item.evidence}{note}", places[0], WORD_BYTES
         )
@@ -266,7 +281,8 @@ def meaning(items: Any, data: np.ndarray) -> Meaning:
 
     Raises TypeError for anything else.
     """
-    items = items.layout if isinstance(items, Found) else items
+    if isinstance(items, Found):
+        items = items.layout
     if (
         isinstance(items, Layout | Table)
         and (items.swap or items.bits < 8)
@@ -292,7 +308,9 @@ def meaning(items: Any, data: np.ndarray) -> Meaning:
 
 
 def _span(piece: Piece) -> str:
-    return f"{piece.lsb + piece.width - 1}:{piece.lsb}" if piece.width > 1 else str(piece.lsb)
+    if piece.width > 1:
+        return f"{piece.lsb + piece.width - 1}:{piece.lsb}"
+    return str(piece.lsb)
 
 
 def _most(kinds: np.ndarray) -> np.ndarray:
@@ -310,7 +328,9 @@ def _meant(item: Item) -> Meant:
     byte, bit = divmod(item.bit, BYTE_BITS)
     end = -(-(item.bit + item.bits) // BYTE_BITS)
     places = [f"{name} {number}" for name in PLACES if (number := getattr(item, name)) is not None]
-    several = f", stands for {item.weights} weights" if item.weights > 1 else ""
+    several = ""
+    if item.weights > 1:
+        several = f", stands for {item.weights} weights"
     said = f"{item.kind} {', '.join(places)}".strip()
     where = f"{item.bits} bit{'s' * (item.bits != 1)} from byte {byte:#x} bit {bit}"
     return Meant(

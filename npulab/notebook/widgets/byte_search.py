@@ -57,7 +57,9 @@ def pattern(asked: str, element: str, big_endian: bool = False) -> Pattern:
     if element not in NUMBERS:
         raise ValueError(f"element: got {element!r}, allowed is one of {', '.join(ELEMENTS)}")
     kind = np.dtype((">" if big_endian else "<") + NUMBERS[element])
-    return _of_float(asked, element, kind) if kind.kind == "f" else _of_int(asked, element, kind)
+    if kind.kind == "f":
+        return _of_float(asked, element, kind)
+    return _of_int(asked, element, kind)
 
 
 def find(
@@ -91,10 +93,15 @@ def find(
         if piece not in tested:
             tested[piece] = _test(data, wanted, first, size)
         here = tested[piece][first : first + count]
-        everywhere = here if everywhere is None else everywhere & here
+        if everywhere is None:
+            everywhere = here
+        else:
+            everywhere = everywhere & here
         if np.count_nonzero(everywhere) * FEW < count:
             places = np.flatnonzero(everywhere)
-    return places if places is not None else np.flatnonzero(everywhere)
+    if places is not None:
+        return places
+    return np.flatnonzero(everywhere)
 
 
 def _pieces(size: int) -> Iterator[tuple[int, int]]:
@@ -117,7 +124,10 @@ def _test(data: np.ndarray, wanted: Pattern, first: int, size: int) -> np.ndarra
         words = np.frombuffer(data, kind, len(range(at, count, size)), at)
         if ~mask:
             words = words & mask
-        out[at::size] = words > value if wanted.above else words == value
+        if wanted.above:
+            out[at::size] = words > value
+        else:
+            out[at::size] = words == value
     return out
 
 

@@ -94,13 +94,20 @@ class ByteModel(Model):
         self, data: Any, buffer: str | None = None, items: Any = None, reference: Any = None
     ) -> None:
         capture = self._given = data if isinstance(data, Capture) else None
-        self.buffer = _buffer(capture, buffer) if capture else buffer or ""
+        if capture:
+            self.buffer = _buffer(capture, buffer)
+        else:
+            self.buffer = buffer or ""
         self.data = _bytes(data, self.buffer)
-        self.address = capture.addresses.get(self.buffer) if capture else None
+        if capture:
+            self.address = capture.addresses.get(self.buffer)
+        else:
+            self.address = None
         self.simulated = capture is not None and capture.simulated
-        self.title = (
-            f"{capture.target}/{capture.name}, {self.buffer}" if capture else self.buffer or "bytes"
-        )
+        if capture:
+            self.title = f"{capture.target}/{capture.name}, {self.buffer}"
+        else:
+            self.title = self.buffer or "bytes"
         self.said = ""  # why the target does not say what the bytes mean
         self._asks = items is None and capture is not None and self.buffer == COEFFICIENTS
         self.meaning: Meaning | None = None
@@ -129,7 +136,9 @@ class ByteModel(Model):
     @property
     def kinds(self) -> tuple[str, ...]:
         """What the bytes can mean; a byte's kind counts from 1."""
-        return () if self.meaning is None else self.meaning.kinds
+        if self.meaning is None:
+            return ()
+        return self.meaning.kinds
 
     @property
     def summary(self) -> str:
@@ -170,7 +179,10 @@ class ByteModel(Model):
         """(element type, value) of what stands at a byte, in the byte order that is set; cut off at
         the end."""
         out = []
-        order = ">" if self.big_endian else "<"
+        if self.big_endian:
+            order = ">"
+        else:
+            order = "<"
         for name, kind in NUMBERS.items():
             raw = self.data[byte : byte + int(kind[1])].tobytes()
             out.append(
@@ -187,7 +199,9 @@ class ByteModel(Model):
         """A byte in one line: offset, address, value, what it means, status, and what it is in the
         reference."""
         value = int(self.data[byte])
-        shown = f" '{chr(value)}'" if 0x20 <= value < 0x7F else ""
+        shown = ""
+        if 0x20 <= value < 0x7F:
+            shown = f" '{chr(value)}'"
         parts = [
             f"byte {byte:#x} ({byte})",
             "" if self.address is None else f"address {self.address + byte:#x}",
@@ -198,8 +212,12 @@ class ByteModel(Model):
         return " · ".join(filter(None, parts))
 
     def _meanings(self, byte: int, most: int) -> list[str]:
-        texts = [one.text for one in self.meaning.at(byte)] if self.meaning else []
-        return texts if len(texts) <= most else [*texts[:most], f"… {len(texts) - most} more"]
+        texts = []
+        if self.meaning:
+            texts = [one.text for one in self.meaning.at(byte)]
+        if len(texts) <= most:
+            return texts
+        return [*texts[:most], f"… {len(texts) - most} more"]
 
     def _status(self, byte: int) -> str:
         status = int(self.statuses[byte])
@@ -209,11 +227,9 @@ class ByteModel(Model):
         told = dict.fromkeys(others)
         if status == CHANGED:
             return f"changed, reference {' or '.join(list(told)[:MOST_SAID])}"
-        same = (
-            STATUSES[CONSTANT if len(others) > 1 else UNCHANGED]
-            if others and status in (FILLED, ZERO)
-            else ""
-        )
+        same = ""
+        if others and status in (FILLED, ZERO):
+            same = STATUSES[CONSTANT if len(others) > 1 else UNCHANGED]
         return ", ".join(filter(None, ["" if status == PLAIN else STATUSES[status], same]))
 
     # ---- what it does ----
@@ -221,7 +237,12 @@ class ByteModel(Model):
     def compare(self, reference: Any) -> None:
         """Compare with another buffer or capture, with several, or with nothing (None)."""
         one = not isinstance(reference, list | tuple | CaptureSet)
-        several = [] if reference is None else [reference] if one else list(reference)
+        if reference is None:
+            several = []
+        elif one:
+            several = [reference]
+        else:
+            several = list(reference)
         self.references = tuple(_bytes(one, self.buffer, "reference") for one in several)
         self.reference = reference
         self._judge()
@@ -262,13 +283,14 @@ class ByteModel(Model):
 
         Raises ValueError for anything else and for a place outside.
         """
-        text = asked.strip() if len(asked) <= MOST_DIGITS else ""
+        text = ""
+        if len(asked) <= MOST_DIGITS:
+            text = asked.strip()
         try:
-            number = (
-                int(text.removeprefix("@").removeprefix("+") or "none", 0)
-                if text != "end"
-                else self.size - 1
-            )
+            if text != "end":
+                number = int(text.removeprefix("@").removeprefix("+") or "none", 0)
+            else:
+                number = self.size - 1
         except ValueError:
             raise ValueError(
                 f"go to: got {asked!r:.60}, allowed is an offset such as 0x1f, +16, -4, end"
@@ -280,7 +302,8 @@ class ByteModel(Model):
                     f"go to: got {asked!r:.60}, allowed are offsets where no address is known"
                 )
             number -= self.address
-        number += self.cursor if text[0] in "+-" else 0
+        if text[0] in "+-":
+            number += self.cursor
         if not 0 <= number < self.size:
             raise ValueError(f"go to: got byte {number}, allowed is 0 to {self.size - 1}")
         self.select(number)
@@ -329,7 +352,10 @@ class ByteModel(Model):
         self._read(self._items)
         self._search(None)
         self._judge()
-        self.axis = axis if axis < len(self.axes) else -1
+        if axis < len(self.axes):
+            self.axis = axis
+        else:
+            self.axis = -1
         self.select(first, len(value))
         return first, old
 
@@ -361,7 +387,9 @@ class ByteModel(Model):
     @property
     def axes(self) -> list[int]:
         """Sizes of the axes of the layout that the bytes hold; none where they hold none."""
-        return list(self.meaning.layout.shape) if isinstance(self.meaning, OfLayout) else []
+        if isinstance(self.meaning, OfLayout):
+            return list(self.meaning.layout.shape)
+        return []
 
     @traitlets.validate("axis")
     def _check_axis(self, proposal: Any) -> int:
@@ -394,10 +422,14 @@ class ByteModel(Model):
             self.said = ""
             items = self._asked(self.capture)
         nothing = items is None or (isinstance(items, Sequence) and not items)
-        self.meaning = None if nothing else meaning(items, self.data)
-        self.kind_of = (
-            np.zeros(self.size, np.uint8) if self.meaning is None else self.meaning.classes()
-        )
+        if nothing:
+            self.meaning = None
+        else:
+            self.meaning = meaning(items, self.data)
+        if self.meaning is None:
+            self.kind_of = np.zeros(self.size, np.uint8)
+        else:
+            self.kind_of = self.meaning.classes()
         self.axis = -1
 
     def _judge(self) -> None:
@@ -458,12 +490,18 @@ class ByteModel(Model):
 
     def _ordinal(self) -> int:
         at = int(np.searchsorted(self._matches, self.cursor))
-        return at + 1 if at < len(self._matches) and self._matches[at] == self.cursor else 0
+        if at < len(self._matches) and self._matches[at] == self.cursor:
+            return at + 1
+        return 0
 
     @traitlets.observe("cursor", "pointed", "big_endian")
     def _tell(self, _: Any) -> None:
-        byte = self.cursor if self.pointed < 0 else self.pointed
-        spans = [one[1:] for one in self.meaning.at(byte)[:MOST_SHOWN]] if self.meaning else []
+        byte = self.pointed
+        if self.pointed < 0:
+            byte = self.cursor
+        spans = []
+        if self.meaning:
+            spans = [one[1:] for one in self.meaning.at(byte)[:MOST_SHOWN]]
         self.set_trait(
             "about",
             {
@@ -478,7 +516,8 @@ class ByteModel(Model):
     def _repr_html_(self) -> str:
         rows = [_face_row(self, first) for first in range(0, min(self.size, FACE_ROWS * ROW), ROW)]
         left = self.size - FACE_ROWS * ROW
-        rows += [f"… {left} more bytes"] if left > 0 else []
+        if left > 0:
+            rows += [f"… {left} more bytes"]
         if kinds := ", ".join(f"{name} {count}" for name, count in self.kind_counts.items()):
             rows.append(f"bytes by kind: {kinds}")
         return f"{self.heading_html()}<pre>{html.escape(chr(10).join(rows))}</pre>"

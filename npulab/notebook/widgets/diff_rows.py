@@ -56,12 +56,17 @@ class DiffRow:
 
     @property
     def meaning(self) -> str:
-        said = "" if (self.a, self.b) == (self.hex_a, self.hex_b) else f"{self.a} → {self.b}"
+        if (self.a, self.b) == (self.hex_a, self.hex_b):
+            said = ""
+        else:
+            said = f"{self.a} → {self.b}"
         return ", ".join(filter(None, [said, self.differs]))
 
     @property
     def xor_text(self) -> str:
-        return "" if self.xor is None else f"{self.xor:#x}"
+        if self.xor is None:
+            return ""
+        return f"{self.xor:#x}"
 
     @property
     def binary(self) -> list[str]:
@@ -81,13 +86,22 @@ class DiffRow:
         """Everything that is known of it in one line."""
         xor = self.xor or 0
         differ = [str(bit) for bit in range(xor.bit_length()) if xor >> bit & 1]
-        bits = f"bits that differ {', '.join(differ)}" if differ else ""
+        bits = ""
+        if differ:
+            bits = f"bits that differ {', '.join(differ)}"
         sides = [
             f"{name} {raw} = {value}" if raw != value else f"{name} {raw}"
             for name, raw, value in (("a", self.hex_a, self.a), ("b", self.hex_b, self.b))
         ]
-        kind = "address" if self.address else "nobody named it" if self.automatic else ""
-        job = f"job {self.job}" if self.job.isdecimal() else self.job
+        if self.address:
+            kind = "address"
+        elif self.automatic:
+            kind = "nobody named it"
+        else:
+            kind = ""
+        job = self.job
+        if self.job.isdecimal():
+            job = f"job {self.job}"
         place = f"{job} {self.where} {self.field} {self.bits}".rstrip()
         return " · ".join(filter(None, [place, *sides, bits, self.differs, kind, self.known]))
 
@@ -126,17 +140,19 @@ def rows(a: Capture | CaptureSet, b: Capture | CaptureSet) -> tuple[tuple[DiffRo
         ]
         values = [row[name] if isinstance(row[name], list) else [row[name]] for name in ("a", "b")]
         meant = [_meant(side, row["address"]) for side in values]
-        shown = meant if item is None else [_hex(*side) for side in zip(raws, values, strict=True)]
+        if item is None:
+            shown = meant
+        else:
+            shown = [_hex(*side) for side in zip(raws, values, strict=True)]
         single = [
             side[0]
             for side, several in zip(raws, values, strict=True)
             if len(side) == 1 and None not in several
         ]
-        known = (
-            ""
-            if item is None
-            else f"evidence {item.evidence}" + (f" · {item.note}" if item.note else "")
-        )
+        if item is None:
+            known = ""
+        else:
+            known = f"evidence {item.evidence}" + (f" · {item.note}" if item.note else "")
         out.append(
             DiffRow(
                 *key,
@@ -189,8 +205,15 @@ def _places(
     def place(key: Key) -> tuple[Any, ...]:
         task, block, register, field = key
         word = words.get((block, register), len(words))
-        last = 2 if field == ORDER else 1 if field == WRITES else 0
-        lsb = every[key].pieces[0].lsb if key in every else 0
+        if field == ORDER:
+            last = 2
+        elif field == WRITES:
+            last = 1
+        else:
+            last = 0
+        lsb = 0
+        if key in every:
+            lsb = every[key].pieces[0].lsb
         return task, blocks.get(block, len(blocks)), last == 2, word, register, last, lsb, field
 
     return place
@@ -211,7 +234,8 @@ def _meant(values: Sequence[Any], address: bool) -> str:
 def _hex(raws: Sequence[int], values: Sequence[Any]) -> str:
     """Raw values of a side; a capture of a set that has none counts as one."""
     texts = [f"{raw:#x}" for raw in raws[:MOST_VALUES]]
-    texts += [f"… {len(raws) - MOST_VALUES} more"] if len(raws) > MOST_VALUES else []
+    if len(raws) > MOST_VALUES:
+        texts += [f"… {len(raws) - MOST_VALUES} more"]
     return ", ".join([*texts, *([ABSENT] if None in values else [])]) or ABSENT
 
 
@@ -224,4 +248,6 @@ def _bits(item: Field) -> str:
     >>> _bits(Field("", "r", "f", (Piece(5, 3, 1, 0), Piece(6, 0, 8, 1))))
     '5[3] 6[7:0]'
     """
-    return item.bits if len(item.pieces) > 1 else item.bits[item.bits.index("[") :]
+    if len(item.pieces) > 1:
+        return item.bits
+    return item.bits[item.bits.index("[") :]

@@ -40,11 +40,10 @@ class DiffModel(Model):
     >>> model = DiffModel(a, b)
     >>> model.unknown = True
     >>> [model.rows[index].line for index in model.shown]
-    ['job 0 NN CFG w0_0_24 [23:0] · a 0x0 = 0 · b 0x1 = 1 · bits that differ 0 · nobody named it ·
-    evidence unknown']
+    ['job 0 NN CFG w0_0_24 [23:0] · a 0x0 = 0 · b 0x1 = 1 · bits that differ 0 · nobody named it · evidence unknown']
     >>> model.hidden
     {'with a name': 1}
-    """
+    """  # noqa: E501 - a line of a doctest
 
     query = traitlets.Unicode()
     unknown = traitlets.Bool()
@@ -63,14 +62,13 @@ class DiffModel(Model):
                 )
         self.a, self.b = a, b
         self.rows, self.equal = rows(a, b)
-        self.buffers = (
-            [
+        if isinstance(a, Capture) and isinstance(b, Capture):
+            self.buffers = [
                 f"{row.buffer}: {row.bytes} byte{'s' * (row.bytes != 1)} from {row.first:#x} on"
                 for row in diff_buffers(a, b).itertuples()
             ]
-            if isinstance(a, Capture) and isinstance(b, Capture)
-            else []
-        )
+        else:
+            self.buffers = []
         super().__init__()
         self._filter(None)
 
@@ -96,7 +94,9 @@ class DiffModel(Model):
     @property
     def selection(self) -> DiffRow | None:
         """The row that is selected."""
-        return None if self.selected < 0 else self.rows[self.selected]
+        if self.selected < 0:
+            return None
+        return self.rows[self.selected]
 
     @property
     def hidden(self) -> dict[str, int]:
@@ -127,7 +127,9 @@ class DiffModel(Model):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        return ("job", *COLUMNS) if any(row.job != "0" for row in self.rows) else COLUMNS
+        if any(row.job != "0" for row in self.rows):
+            return "job", *COLUMNS
+        return COLUMNS
 
     def _cells(self, indices: Iterable[int]) -> list[list[str]]:
         out = []
@@ -164,9 +166,13 @@ class DiffModel(Model):
         addresses = sum(row.address for row in self.rows)
         fields = self.count - addresses
         counts = f"{fields} field{'s' * (fields != 1)} differ{'s' * (fields == 1)}, "
-        counts += f"{addresses} address{'es' * (addresses != 1)}, " if addresses else ""
+        if addresses:
+            counts += f"{addresses} address{'es' * (addresses != 1)}, "
         hidden = ", ".join(f"{why} {count}" for why, count in self.hidden.items())
-        hidden = f"{len(self.shown)} shown, hidden: {hidden}" if hidden else ""
+        if hidden:
+            hidden = f"{len(self.shown)} shown, hidden: {hidden}"
+        else:
+            hidden = ""
         self.set_trait(
             "summary",
             "; ".join(
@@ -252,8 +258,6 @@ def _plain(text: str) -> str:
 
 
 def _name(side: Capture | CaptureSet) -> str:
-    return (
-        f"{side.target}/{side.name}"
-        if isinstance(side, Capture)
-        else f"{len(side)} capture{'s' * (len(side) != 1)}"
-    )
+    if isinstance(side, Capture):
+        return f"{side.target}/{side.name}"
+    return f"{len(side)} capture{'s' * (len(side) != 1)}"

@@ -84,13 +84,11 @@ class ExploreModel(Model):
     def allowed(self) -> tuple[str, ...]:
         """What can be done now, of "run" and "stop"; what has no store cannot go on."""
         again = self._resumes and self.state in ("stopped", "failed")
-        return (
-            ("stop",)
-            if self.state == "runs"
-            else ("run",)
-            if again or self.state == "ready"
-            else ()
-        )
+        if self.state == "runs":
+            return ("stop",)
+        if again or self.state == "ready":
+            return ("run",)
+        return ()
 
     def run(self, wait: bool = False) -> None:
         """Begin, or go on from the store; with ``wait`` in this thread, and what goes wrong is
@@ -178,11 +176,9 @@ class ExploreModel(Model):
             for row in self.shown["batches"]
         ]
         bits = ", ".join(f"{count} {name}" for name, count in self.shown["status"].items())
-        surprise = (
-            f"<p>last wrong prediction: {self.shown['surprise']}</p>"
-            if self.shown["surprise"]
-            else ""
-        )
+        surprise = ""
+        if self.shown["surprise"]:
+            surprise = f"<p>last wrong prediction: {self.shown['surprise']}</p>"
         return f"{self.heading_html()}<p>bits: {bits or 'none known'}</p>{surprise}{table_html(BATCH, rows)}"
 
 

@@ -56,11 +56,16 @@ class Numbers(traitlets.TraitType[Any, Any]):
         ranges = self.ranges(owner, *numbers)
         for what, number, (least, end) in zip(names, numbers, ranges, strict=True):
             if not least <= number < end:
-                of = "" if single else f" of {numbers}"
+                if single:
+                    of = ""
+                else:
+                    of = f" of {numbers}"
                 raise ValueError(
                     f"{name}: got {what} {number}{of}, allowed is {least} to {end - 1}"
                 )
-        return numbers[0] if single else numbers
+        if single:
+            return numbers[0]
+        return numbers
 
 
 class Model(traitlets.HasTraits):
@@ -78,7 +83,10 @@ class Model(traitlets.HasTraits):
 
     def heading_html(self, text: str | None = None) -> str:
         """The heading of the static face, a paragraph with ``text`` (default: the summary)."""
-        simulated = ", <b>simulated</b>" if self.simulated else ""
+        if self.simulated:
+            simulated = ", <b>simulated</b>"
+        else:
+            simulated = ""
         shown = html.escape(self.summary if text is None else text)
         return f"<p><b>{html.escape(self.title)}</b>{simulated}; {shown}</p>"
 

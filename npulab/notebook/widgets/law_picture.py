@@ -82,8 +82,14 @@ def scatter(
     captures, hover text], curves of the law and of its rivals, and a sentence."""
     across, names = numbers(laws.parameters[against])
     own = [] if law is None else own_parameters(law, laws)
-    step = np.full(len(values), -1) if law is None else law.which(laws.parameters)
-    stated = values if law is None else np.where(step < 0, values, law.values(laws.parameters))
+    if law is None:
+        step = np.full(len(values), -1)
+    else:
+        step = law.which(laws.parameters)
+    if law is None:
+        stated = values
+    else:
+        stated = np.where(step < 0, values, law.values(laws.parameters))
     rows, first, counts = np.unique(
         np.stack([across, values, step, stated == values], axis=1),
         axis=0,
@@ -92,7 +98,9 @@ def scatter(
     )
     keep = np.linspace(0, len(rows) - 1, min(len(rows), MOST_POINTS)).round().astype(int)
     shown = [against, *(parameter for parameter in own if parameter != against)][:6]
-    told = None if law is None else stated
+    told = None
+    if law is not None:
+        told = stated
     points = [
         [
             float(rows[at][0]),
@@ -130,11 +138,15 @@ def law_curves(
     whole = column.dtype.kind in "biu"
     grid = np.unique(grid.round().astype(np.int64) if whole else grid.astype(np.float32))
     others = [parameter for parameter in own if parameter != against]
-    groups = frame.groupby(others, sort=False).indices if others else {(): np.arange(len(frame))}
+    if others:
+        groups = frame.groupby(others, sort=False).indices
+    else:
+        groups = {(): np.arange(len(frame))}
     common = sorted(groups.items(), key=lambda item: -len(item[1]))
     out: list[dict[str, Any]] = []
     for kinds, rows in common[:MOST_CURVES]:
-        kinds = kinds if isinstance(kinds, tuple) else (kinds,)
+        if not isinstance(kinds, tuple):
+            kinds = (kinds,)
         held = ", ".join(
             f"{name} = {short(value)}" for name, value in zip(others, kinds, strict=True)
         )
@@ -164,7 +176,9 @@ def capture_line(
     rank = {name: at for at, name in reversed([*enumerate(first)])}
     changed.sort(key=lambda name: rank.get(name, len(first)))
     line = ", ".join(f"{name} = {short(capture[name])}" for name in changed[:most])
-    more = f" and {len(changed) - most} more" if len(changed) > most else ""
+    more = ""
+    if len(changed) > most:
+        more = f" and {len(changed) - most} more"
     return f"capture {row} again, with {line or 'nothing changed'}{more}", full if more else ""
 
 
@@ -176,7 +190,9 @@ def _hover(
     if stated is not None:
         right = stated[row] == values[row]
         law = ", as the law has it" if right else f", the law has {stated[row]}"
-    more = f" and {count - 1} more like it" if count > 1 else ""
+    more = ""
+    if count > 1:
+        more = f" and {count - 1} more like it"
     return f"capture {row}{more}: {layer}: raw {values[row]} ({values[row]:#x}){law}"
 
 

@@ -52,11 +52,9 @@ class Run:
 
     @property
     def bits(self) -> str:
-        return (
-            f"word {self.word} bit {self.lsb}"
-            if self.width == 1
-            else f"word {self.word} bits {self.lsb + self.width - 1} to {self.lsb}"
-        )
+        if self.width == 1:
+            return f"word {self.word} bit {self.lsb}"
+        return f"word {self.word} bits {self.lsb + self.width - 1} to {self.lsb}"
 
     def raw(self, words: np.ndarray) -> np.ndarray:
         """Values ``(N,)`` as stored."""
@@ -138,7 +136,9 @@ class LawModel(Model):
             ", ".join(f"{count} {name}" for name, count in self.counts.items() if count) + " bits"
         )
         captured_for = getattr(self.laws, "captured_for", "")
-        return f"{bits}; captured {captured_for}" if captured_for else bits
+        if captured_for:
+            return f"{bits}; captured {captured_for}"
+        return bits
 
     @property
     def grid(self) -> list[str]:
@@ -162,15 +162,13 @@ class LawModel(Model):
         """Indices of the runs that have every word of a query somewhere in what is known of
         them."""
         asked = query.casefold().split()
-        return (
-            [
+        if asked:
+            return [
                 number
                 for number, text in enumerate(self._texts)
                 if all(word in text for word in asked)
             ]
-            if asked
-            else []
-        )
+        return []
 
     @cached_property
     def _texts(self) -> list[str]:
@@ -210,9 +208,15 @@ class LawModel(Model):
 
     def _steps(self, run: Run) -> list[dict[str, Any]]:
         table = self.laws.table
-        rows = table[table["field"] == run.index] if run.index >= 0 else table[:0]
+        if run.index >= 0:
+            rows = table[table["field"] == run.index]
+        else:
+            rows = table[:0]
         conditions = [str(when or "always") for when in rows["when"]]
-        alone = "always" if len(rows) == 1 else "else"
+        if len(rows) == 1:
+            alone = "always"
+        else:
+            alone = "else"
         return [
             {
                 "when": alone if when == "always" else when,
@@ -237,13 +241,14 @@ class LawModel(Model):
 
     @traitlets.observe("colour", "parameter")
     def _shade(self, _: Any) -> None:
-        shares = (
-            None
-            if self.colour == "status"
-            else self._flips
-            if self.colour == "flips"
-            else self._effects[:, :, self.parameters.index(self.parameter or self.parameters[0])]
-        )
+        if self.colour == "status":
+            shares = None
+        elif self.colour == "flips":
+            shares = self._flips
+        else:
+            shares = self._effects[
+                :, :, self.parameters.index(self.parameter or self.parameters[0])
+            ]
         self.set_trait(
             "shades", [] if shares is None else np.rint(100 * shares).astype(int).tolist()
         )
@@ -260,7 +265,10 @@ class LawModel(Model):
         bit_most = best_related(
             self.laws.words[:, word] >> np.uint32(bit) & np.uint32(1), self.laws.parameters
         )
-        own = [] if run.law is None else own_parameters(run.law, self.laws)
+        if run.law is None:
+            own = []
+        else:
+            own = own_parameters(run.law, self.laws)
         against = self.against or usual_parameter(run.law, self.laws, values)
         shares = dict(most)
         names = dict.fromkeys([*own, *shares, *([against] if own or shares else [])])
@@ -303,17 +311,14 @@ class LawModel(Model):
         for why, (bits, capture) in rows.items():
             # what the reason is about says most
             said = [name for name in self.parameters if name in re.findall(r"\w+", why)]
-            line = (
-                capture_line(capture, self.laws.parameters, [*said, *first])
-                if isinstance(capture, Mapping)
-                else ("", "")
-            )
+            if isinstance(capture, Mapping):
+                line = capture_line(capture, self.laws.parameters, [*said, *first])
+            else:
+                line = "", ""
             out.append([f"{'bits' if len(bits) > 1 else 'bit'} {_listed(bits)}", why, *line])
-        return (
-            out
-            if len(out) <= MOST_OPEN
-            else [*out[: MOST_OPEN - 1], ["", f"… {len(out) - MOST_OPEN + 1} more reasons", "", ""]]
-        )
+        if len(out) <= MOST_OPEN:
+            return out
+        return [*out[: MOST_OPEN - 1], ["", f"… {len(out) - MOST_OPEN + 1} more reasons", "", ""]]
 
     def _repr_html_(self) -> str:
         head = self.heading_html()
@@ -403,18 +408,20 @@ def _worst(names: Iterable[str]) -> str:
 def _several(value: Any) -> list[str]:
     """Rivals as texts, however a table has them: a text, several, a count or nothing."""
     if isinstance(value, str):
-        return [value] if value else []
+        if value:
+            return [value]
+        return []
     if isinstance(value, list | tuple):
         return [str(one) for one in value]
-    return [] if value is None or value != value or not value else [f"{int(value)} more"]
+    if value is None or value != value or not value:
+        return []
+    return [f"{int(value)} more"]
 
 
 def _first(items: Sequence[Any], most: int) -> list[Any]:
-    return (
-        list(items)
-        if len(items) <= most
-        else [*items[: most - 1], f"… {len(items) - most + 1} more"]
-    )
+    if len(items) <= most:
+        return list(items)
+    return [*items[: most - 1], f"… {len(items) - most + 1} more"]
 
 
 def _listed(bits: Sequence[int]) -> str:

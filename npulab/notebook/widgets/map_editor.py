@@ -127,8 +127,13 @@ class MapModel(Model):
         if not isinstance(field, str) or not isinstance(text, str):
             raise ValueError(f"{do}: got a field or a text that is none")
         if do in ("undo", "redo"):
-            sentence = self.draft.undo() if do == "undo" else self.draft.redo()
-            return f"{do}: {sentence}" if sentence else f"nothing to {do}"
+            if do == "undo":
+                sentence = self.draft.undo()
+            else:
+                sentence = self.draft.redo()
+            if sentence:
+                return f"{do}: {sentence}"
+            return f"nothing to {do}"
         before = len(self.draft.steps)
         if do == "remove":
             self.draft.remove(field)
@@ -143,7 +148,9 @@ class MapModel(Model):
             self.draft.add(name, self._register(field) if word is None else word, lsb, width)
         else:
             self._cell(field, message.get("column"), text)
-        return self.draft.steps[-1] if len(self.draft.steps) > before else "nothing to change"
+        if len(self.draft.steps) > before:
+            return self.draft.steps[-1]
+        return "nothing to change"
 
     def _split(self, field: str, text: str) -> None:
         parts = [part.rpartition(":") for part in re.split(r"[\s,]+", text.strip()) if part]
@@ -169,7 +176,10 @@ class MapModel(Model):
         elif column == "bits":
             self._lay(field, *_run(text))
         elif column == "value":
-            value, *names = re.split(r"[\s,]+", text.strip()) if "=" in text else [text.strip()]
+            if "=" in text:
+                value, *names = re.split(r"[\s,]+", text.strip())
+            else:
+                value, *names = [text.strip()]
             pairs = [name.partition("=") for name in names]
             self.draft.edit(
                 "retype", field=field, value=value, names={raw: name for raw, _, name in pairs}
@@ -183,7 +193,9 @@ class MapModel(Model):
     def _register(self, field: str) -> str | int:
         """The register of a field by its name, or by its word where two blocks have that name."""
         item, names = self.draft.map[field], [name for _, _, name in self.draft.map.registers]
-        return item.register if names.count(item.register) == 1 else item.pieces[0].word
+        if names.count(item.register) == 1:
+            return item.register
+        return item.pieces[0].word
 
     def _lay(self, field: str, word: int | None, lsb: int, width: int) -> None:
         """Give a field of one run other bits, of its register or of another word, in one step."""
@@ -204,7 +216,10 @@ class MapModel(Model):
                 values = {id(item): value for _, item, value in job.values(capture.maps)}
                 own, names = capture.maps[job.block], [block for block, _, _ in registers.registers]
                 whole = len(own) == len(names)
-                first = 0 if whole else names.index(job.block)
+                if whole:
+                    first = 0
+                else:
+                    first = names.index(job.block)
                 words[first : first + len(own)] = job.words
                 mine = [item for item in registers if whole or item.block == job.block]
                 raw = {id(item): values.get(id(read)) for item, read in zip(mine, own, strict=True)}
@@ -215,11 +230,15 @@ class MapModel(Model):
         self.steps, self.undone = draft.steps, next(iter(draft.undone), "")
         known = registers.status()[list(STATUS[:3])].sum()
         told = ", ".join(f"{bits} {name}" for name, bits in known.items())
-        saved = "saved" if draft.saved else "not saved"
+        if draft.saved:
+            saved = "saved"
+        else:
+            saved = "not saved"
         self.summary = f"{told} bits; {plural(len(self.steps), 'step')}, {saved}{lost}"
-        read = (
-            "" if self.capture is None else f", read in {self.capture.target}/{self.capture.name}"
-        )
+        if self.capture is None:
+            read = ""
+        else:
+            read = f", read in {self.capture.target}/{self.capture.name}"
         self.title = f"{draft.name}: {plural(len(self.rows), 'field')} of {plural(len(registers), 'word')}{read}"
 
     def _repr_html_(self) -> str:
@@ -276,12 +295,17 @@ def _task(draft: Draft, capture: Capture, task: int | None) -> int:
     blocks = {block, *(name for name, _, _ in draft.map.registers if task is not None)}
     mine = [number for number, job in enumerate(capture.jobs) if job.block in blocks]
     if not mine or (task is not None and task not in mine):
-        got = "no task" if task is None else f"task {task}"
+        if task is None:
+            got = "no task"
+        else:
+            got = f"task {task}"
         raise LookupError(
             f"capture {capture.name}: got {got} of block {block}, it has "
             f"{', '.join(map(str, mine)) or 'none'}"
         )
-    return mine[0] if task is None else task
+    if task is None:
+        return mine[0]
+    return task
 
 
 def _run(text: str) -> tuple[int | None, int, int]:
@@ -304,7 +328,10 @@ def _run(text: str) -> tuple[int | None, int, int]:
 def _row(key: str, item: Field, raw: int | None) -> list[str]:
     """What the draft calls a field, a text for each of COLUMNS, and whether its name is
     automatic."""
-    shown = "" if raw is None else f"{raw:#x} = {meant(item, raw)}"
+    if raw is None:
+        shown = ""
+    else:
+        shown = f"{raw:#x} = {meant(item, raw)}"
     return [
         key,
         item.register,

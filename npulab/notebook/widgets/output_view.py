@@ -78,7 +78,10 @@ class OutputModel(Model):
         self._wrong = np.flatnonzero(self.difference.transpose(2, 0, 1))
         super().__init__()
         first = self.first
-        self.place = (0, 0, 0) if first is None else first
+        if first is None:
+            self.place = 0, 0, 0
+        else:
+            self.place = first
         self._tell(None)
 
     # ---- what it says ----
@@ -98,7 +101,9 @@ class OutputModel(Model):
         """The first output that differs, in the order of memory (row, column, channel), as
         ``Comparison.first``."""
         wrong = np.flatnonzero(self.difference)
-        return self._place(int(wrong[0])) if len(wrong) else None
+        if len(wrong):
+            return self._place(int(wrong[0]))
+        return None
 
     def _place(self, at: int) -> tuple[int, int, int]:
         row, column, channel = (int(n) for n in np.unravel_index(at, self.shape))
@@ -119,11 +124,10 @@ class OutputModel(Model):
 
     @property
     def summary(self) -> str:
-        first = (
-            ""
-            if self.first is None
-            else f"first at row {self.first[0]}, column {self.first[1]}, channel {self.first[2]}"
-        )
+        if self.first is None:
+            first = ""
+        else:
+            first = f"first at row {self.first[0]}, column {self.first[1]}, channel {self.first[2]}"
         return "; ".join(
             filter(
                 None, [self.comparison.verdict, str(self.counted), first, self.comparison.reason]
@@ -146,7 +150,9 @@ class OutputModel(Model):
     def spread(self) -> int:
         """Channels of a row of the picture where each has one output: they are all in one picture
         then; else 0."""
-        return SPREAD if self.shape[:2] == (1, 1) and self.shape[2] > 1 else 0
+        if self.shape[:2] == (1, 1) and self.shape[2] > 1:
+            return SPREAD
+        return 0
 
     def plane(self, tensor: np.ndarray, channel: int) -> np.ndarray:
         """What a picture shows of a tensor: one channel, or all of them in rows."""
@@ -203,8 +209,14 @@ class OutputModel(Model):
     def describe(self, row: int, column: int, channel: int) -> str:
         """An output in one line: where, predicted, captured, difference."""
         apart = int(self.difference[row, column, channel])
-        unit = " ulp" if self.comparison.unit == "ulp" and apart else ""
-        border = ", its window touches the padding" if self.counted.border[row, column] else ""
+        if self.comparison.unit == "ulp" and apart:
+            unit = " ulp"
+        else:
+            unit = ""
+        if self.counted.border[row, column]:
+            border = ", its window touches the padding"
+        else:
+            border = ""
         return (
             f"row {row}, column {column}, channel {channel}: predicted "
             f"{self.predicted[row, column, channel]!s}, "
@@ -244,8 +256,13 @@ class OutputModel(Model):
 
     def _repr_html_(self) -> str:
         rows = [tuple(map(str, row)) for row in self.channels if row[2]]
-        table = table_html(("channel", "outputs", "differ", "largest"), rows) if rows else ""
-        about = "" if self.first is None else f"<p>{html.escape(self.describe(*self.first))}</p>"
+        table = ""
+        if rows:
+            table = table_html(("channel", "outputs", "differ", "largest"), rows)
+        if self.first is None:
+            about = ""
+        else:
+            about = f"<p>{html.escape(self.describe(*self.first))}</p>"
         return f"{self.heading_html()}{about}{table}"
 
 
@@ -302,7 +319,9 @@ class OutputView(View):
 def _ends(values: np.ndarray) -> tuple[float, float]:
     if values.dtype.kind == "f":
         values = values[np.isfinite(values)]
-    return (float(values.min()), float(values.max())) if values.size else (0.0, 1.0)
+    if values.size:
+        return float(values.min()), float(values.max())
+    return 0.0, 1.0
 
 
 def _worst(plane: np.ndarray, side: int) -> np.ndarray:

@@ -76,11 +76,15 @@ class RegisterModel(BitsModel):
 
     @property
     def unchanged(self) -> str:
-        return "not changed" if self._alone else super().unchanged
+        if self._alone:
+            return "not changed"
+        return super().unchanged
 
     def evidence(self, code: str) -> str:
         title = self._sources.get(code, "").partition(" (")[0]
-        return f"{code}: {title}" if title else code
+        if title:
+            return f"{code}: {title}"
+        return code
 
     @property
     def capture(self) -> Capture:
@@ -157,13 +161,17 @@ class RegisterModel(BitsModel):
             self.status = f"refused: {error}"
 
     def _act(self, message: Any) -> str:
-        do = message.get("do") if isinstance(message, Mapping) else None
+        do = None
+        if isinstance(message, Mapping):
+            do = message.get("do")
         if do not in ACTS:
             raise ValueError(f"got {str(message)[:80]}, allowed is one of {', '.join(ACTS)}")
         if do == "type":
             item = self._asked(message.get("field"), message.get("run"))
             return self._put(item, item.name, str(message.get("text", "")))
-        return f"{do}ne" if (self.undo() if do == "undo" else self.redo()) else f"nothing to {do}"
+        if self.undo() if do == "undo" else self.redo():
+            return f"{do}ne"
+        return f"nothing to {do}"
 
     def _asked(self, field: Any, run: Any) -> Field:
         """The field of a message, or its run of bits as a field."""
@@ -183,7 +191,10 @@ class RegisterModel(BitsModel):
         )
 
     def _put(self, item: Field, name: str, value: Any) -> str:
-        raw = _typed(item, value) if isinstance(value, str) else item.raw(value)
+        if isinstance(value, str):
+            raw = _typed(item, value)
+        else:
+            raw = item.raw(value)
         before = self._raw(item)
         self.words = self.rows.with_raw(self.words, item, raw)
         return f"{name} {meant(item, before)} → {meant(item, self._raw(item))}"
@@ -250,7 +261,8 @@ class RegisterView(BitsView):
         laws: Any = None,
         sweep: Any = None,
     ) -> None:
-        capture = capture if draft is None else draft.decode(capture)
+        if draft is not None:
+            capture = draft.decode(capture)
         model = RegisterModel(capture, reference, task, laws, sweep)
         self.draft = draft
         super().__init__(model)
@@ -296,7 +308,9 @@ def _registers(capture: Capture, job: Job) -> RegisterMap:
 
 def _shown(job: Job) -> Sequence[int]:
     """The words of a parameter block, or the last value of each register that was written."""
-    return list(dict(job.writes).values()) if job.writes else job.words.tolist()
+    if job.writes:
+        return list(dict(job.writes).values())
+    return job.words.tolist()
 
 
 def _typed(item: Field, text: str) -> Any:
@@ -311,11 +325,13 @@ def _typed(item: Field, text: str) -> Any:
         try:
             number = float(text)
         except ValueError:
-            names = (
-                f", or one of {', '.join(name for _, name in item.names[:8])}" if item.names else ""
-            )
+            names = ""
+            if item.names:
+                names = f", or one of {', '.join(name for _, name in item.names[:8])}"
             raise ValueError(
                 f"{item.name}: got {text!r:.80}, allowed is a number such as 12 or 0x0c{names}; "
                 "raw 12 is as stored"
             ) from None
-    return number if stored else item.raw(number)
+    if stored:
+        return number
+    return item.raw(number)

@@ -93,7 +93,9 @@ class SweepModel(BitsModel):
 
     @property
     def title(self) -> str:
-        name = f"{self.sweep.name}: " if self.sweep.name else ""
+        name = ""
+        if self.sweep.name:
+            name = f"{self.sweep.name}: "
         return f"{name}{plural(len(self.sweep), 'capture')} of {plural(self.count, 'word')}"
 
     @property
@@ -115,7 +117,10 @@ class SweepModel(BitsModel):
 
     @traitlets.observe("sort")
     def _sort(self, _: Any) -> None:
-        along = self.sweep.parameters[self.sort] if self.sort else range(len(self.sweep))
+        if self.sort:
+            along = self.sweep.parameters[self.sort]
+        else:
+            along = range(len(self.sweep))
         self._order = np.argsort(along, kind="stable")
         words = self.sweep.words[self._order]
         if len(words) > 1:
@@ -135,7 +140,10 @@ class SweepModel(BitsModel):
     @traitlets.observe("at", "against")
     def _step(self, _: Any) -> None:
         number = int(self._order[self.at])
-        self._other = self.against if self.against >= 0 else int(self._order[max(self.at - 1, 0)])
+        if self.against >= 0:
+            self._other = self.against
+        else:
+            self._other = int(self._order[max(self.at - 1, 0)])
         self._held = True
         with self.hold_trait_notifications():
             self.words, self.reference = (

@@ -56,9 +56,9 @@ def claims(capture: Capture) -> list[Claim]:
         return []
     network = plist.read_plist(capture.buffers[NETWORK]).network
     known = all(job.block == BLOCK for job in capture.jobs)
-    compared = (
-        agreement.compare(agreement.claims(network), agreement.values_of(capture)) if known else []
-    )
+    compared = []
+    if known:
+        compared = agreement.compare(agreement.claims(network), agreement.values_of(capture))
     said = [*compared, *_tensors(capture, network)]
     if not all(one.agrees for one in said):
         return said
@@ -121,7 +121,8 @@ def _table(capture: Capture, network: Network) -> Iterator[Claim]:
         return
     if found is not None:
         # an odd one, to which a task behind it adds the half
-        found = "sigmoid" if found == "sigmoid_less_half" else found
+        if found == "sigmoid_less_half":
+            found = "sigmoid"
         yield Claim(0, "function of the table", COEFFICIENTS, direct[name], found, NETWORK)
 
 
@@ -143,7 +144,9 @@ def _weights(capture: Capture, network: Network) -> Iterator[Claim]:
             ("biases", bias, source.bias),
         ):
             if mine is not None and theirs is not None:
-                same = int(np.count_nonzero(mine == theirs)) if mine.shape == theirs.shape else 0
+                same = 0
+                if mine.shape == theirs.shape:
+                    same = int(np.count_nonzero(mine == theirs))
                 yield Claim(
                     0, f"{what} of {unit} that are equal", COEFFICIENTS, theirs.size, same, WEIGHTS
                 )

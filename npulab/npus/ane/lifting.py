@@ -102,7 +102,10 @@ def whole(wired: Wiring, bar: int, last: int | None, wanted: Place) -> tuple[int
     total = Surface(
         wanted.surface.height, wanted.surface.width, sum(one.surface.channels for one in places)
     )
-    begin = 0 if last is not None else wanted.offset
+    if last is not None:
+        begin = 0
+    else:
+        begin = wanted.offset
     joined = all(place.surface[:2] == total[:2] for place in places) and [
         place.offset for place in places
     ] == [
@@ -347,7 +350,10 @@ def input_bars(capture: Capture, works: list[Work]) -> tuple[int, ...]:
     read: set[int] = set()
     for work in works:
         read |= {place.bar for place in work.sources if place is not None} - written
-        written |= {work.result.bar} if work.result is not None else set()
+        if work.result is not None:
+            written |= {work.result.bar}
+        else:
+            written |= set()
     return (*(bar for bar in named if bar in read), *sorted(read - {*named}))
 
 
@@ -358,7 +364,10 @@ def _planar(task: Task, source: Surface) -> Layer:
     task.expect("two sources" if two else "one source")
     kind, prescale = KINDS[v["PE.Cfg.OpMode"]], v["PE.PreScale.PreScale"]
     if v["PE.Cfg.SecSrc"] == SUBTRACTED or v["PE.Cfg.Cond"]:
-        kind = "subtract" if two else "abs"
+        if two:
+            kind = "subtract"
+        else:
+            kind = "abs"
         task.expect(kind)
     elif not two:
         kind = "copy"
@@ -383,7 +392,9 @@ def _bypass(task: Task, source: Surface) -> Layer | None:
         return activation(task.table, source.shape, prescale)
     if mode == RELU:
         return Activation(source.shape, relu_outputs(), "relu", prescale)
-    return None if prescale == 1 else Elementwise("copy", source.shape, scale=prescale)
+    if prescale == 1:
+        return None
+    return Elementwise("copy", source.shape, scale=prescale)
 
 
 def _convolution(task: Task, source: Surface, result: Surface) -> tuple[Conv2D, Layer | None]:
@@ -473,4 +484,6 @@ def _inputs(capture: Capture, wired: Wiring) -> Any:
         unpack(capture.buffers[name], wired.shapes[-1 - i], f"{capture.name}: {name}")
         for i, name in enumerate(names)
     )
-    return tensors if len(tensors) > 1 else tensors[0]
+    if len(tensors) > 1:
+        return tensors
+    return tensors[0]

@@ -107,7 +107,9 @@ def _fits() -> dict[str, entries.Table]:
 
 def _distance(a: entries.Table, b: entries.Table) -> float:
     if a.step_exponent == entries.NO_STEP:
-        return 0.0 if a == b else np.inf
+        if a == b:
+            return 0.0
+        return np.inf
     return float(np.abs(a.knots.astype(np.float64) - b.knots.astype(np.float64)).max(initial=0.0))
 
 
@@ -188,10 +190,16 @@ def lower(
     )
     surfaces = [*shapes, _surface(layer.output_shape)]
     where, tensors = _placed(plan, slots, names, bars, surfaces, habits)
-    buffers: dict[str, bytes] = {} if plan.constants is None else {"coefficients": plan.constants}
+    buffers: dict[str, bytes]
+    if plan.constants is None:
+        buffers = {}
+    else:
+        buffers = {"coefficients": plan.constants}
     if x is not None:
         buffers |= {f"input{i or ''}": pack(one) for i, one in enumerate(_inputs(layer, x))}
-    function = {"function": after.name} if after else {}
+    function = {}
+    if after:
+        function = {"function": after.name}
     capture = lowered(
         FACTS,
         name,
@@ -330,7 +338,9 @@ def _activation(
 ) -> Plan:
     step = Step(BYPASS, (source,), tuple(bars[:1]), source, bars[-1], unicast=True)
     prescale = _half("prescale", layer.prescale)
-    fields = {"NE.PostScale.PostScale": prescale} if prescale != ONE else {}
+    fields = {}
+    if prescale != ONE:
+        fields = {"NE.PostScale.PostScale": prescale}
     if table is None and np.array_equal(layer.outputs, relu_outputs(), equal_nan=True):
         return Plan((replace(step, fields={**fields, "NE.MACCfg.NonlinearMode": RELU}),))
     found = table_of(layer, table)

@@ -83,7 +83,8 @@ def pack(tensor: np.ndarray, rows: bool = True) -> bytes:
         f"{array.shape} {array.dtype}",
         "are numbers (channels, columns) or (H, W, C)",
     )
-    array = array.T[None] if array.ndim == 2 else array
+    if array.ndim == 2:
+        array = array.T[None]
     with np.errstate(over="ignore"):
         surface = Surface(*array.shape)._replace(align=UNIT if rows else 1)
         return surface.layout.pack(array.astype("<f2"))

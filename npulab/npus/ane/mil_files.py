@@ -86,12 +86,18 @@ def _arguments(operation: Operation) -> str:
 def _short(argument: str | tuple[str | Value, ...] | Value) -> str:
     if isinstance(argument, Value):
         data = argument.data
-        return f"{data.path}+{data.offset}" if isinstance(data, File) else _cut(str(data))
-    return argument if isinstance(argument, str) else f"({', '.join(map(_short, argument))})"
+        if isinstance(data, File):
+            return f"{data.path}+{data.offset}"
+        return _cut(str(data))
+    if isinstance(argument, str):
+        return argument
+    return f"({', '.join(map(_short, argument))})"
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 3]}..."
+    if len(text) <= MOST_SHOWN:
+        return text
+    return f"{text[: MOST_SHOWN - 3]}..."
 
 
 def _findings(path: Path, program: Program) -> Iterator[Finding]:

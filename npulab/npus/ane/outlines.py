@@ -78,7 +78,9 @@ def outline(subject: Capture | Layer) -> Mapping[str, Any]:
     """
     if isinstance(subject, Capture):
         return _of_words(subject)
-    layer: Any = subject.layers[-1] if isinstance(subject, Network) else subject
+    layer: Any = subject
+    if isinstance(subject, Network):
+        layer = subject.layers[-1]
     if layer.dtype != "float16":
         return {}
     out = {"outputs": math.prod(layer.output_shape), "channels": layer.output_shape[-1]}

@@ -57,7 +57,9 @@ class Memory:
         """float16 at bytes of a base; Hang where nobody put anything."""
         content = self.written.get(bar, self.given.get(bar))
         if content is None:
-            wanted = f": the capture has no buffer {self.names[bar]!r}" if bar in self.names else ""
+            wanted = ""
+            if bar in self.names:
+                wanted = f": the capture has no buffer {self.names[bar]!r}"
             raise Hang(f"base {bar} is read, and nothing is there{wanted}")
         data = np.frombuffer(content, np.uint8)
         if places.size and int(places.max()) + HALF.itemsize > len(data):
@@ -131,7 +133,10 @@ def _run(v: Values, memory: Memory) -> None:
     hang_if(0 in (*_sizes(v, "source"), *_sizes(v, "result")), "a size is 0")
     _understood(v, "device")
     x = _source(v, memory).astype(np.float64)
-    out = _planar(v, x, memory) if v["Common.Cfg.TaskType"] != NE else _neural(v, x, memory)
+    if v["Common.Cfg.TaskType"] != NE:
+        out = _planar(v, x, memory)
+    else:
+        out = _neural(v, x, memory)
     with np.errstate(over="ignore"):
         out = out.astype(HALF)
     _result(v, memory, out)
@@ -204,9 +209,9 @@ def _neural(v: Values, x: np.ndarray, memory: Memory) -> np.ndarray:
     _understood(v, "device neural")
     mode, engines = v["NE.MACCfg.OpMode"], 2 ** v["Common.Cfg.ActiveNE"]
     scale = half(v["NE.PostScale.PostScale"])
-    kernel = (
-        memory.given.get(v["Header.Header[9].KBase0"], b"") if v["Header.Header[9].KBE0"] else b""
-    )
+    kernel = b""
+    if v["Header.Header[9].KBE0"]:
+        kernel = memory.given.get(v["Header.Header[9].KBase0"], b"")
     hang_if(engines > ENGINES, f"{engines} engines, there are {ENGINES}")
     if mode == BYPASS:
         if _sizes(v, "result")[1:] != x.shape[1:]:
@@ -279,7 +284,10 @@ def _planar(v: Values, a: np.ndarray, memory: Memory) -> np.ndarray:
         a = np.abs(a)
     a = a * half(v["PE.PreScale.PreScale"])
     if kind == PE_REDUCE:
-        a = a.max(-1, keepdims=True) if v["PE.Cfg.PoolMode"] else a.sum(-1, keepdims=True)
+        if v["PE.Cfg.PoolMode"]:
+            a = a.max(-1, keepdims=True)
+        else:
+            a = a.sum(-1, keepdims=True)
     if kind == PE_BINARY:
         _understood(v, "device two sources")
         b = _second(v, memory).astype(np.float64)
@@ -309,7 +317,10 @@ def _planar(v: Values, a: np.ndarray, memory: Memory) -> np.ndarray:
 
 def _result(v: Values, memory: Memory, out: np.ndarray) -> None:
     kind = v["L2.ResultCfg.ResultType"]
-    memory.chained = out if kind == CHAINED else None
+    if kind == CHAINED:
+        memory.chained = out
+    else:
+        memory.chained = None
     if kind == RESIDENT:
         memory.resident[v["L2.ResultBase.Addr"]] = out
     if kind != DMA:
@@ -397,8 +408,12 @@ def _planes(engine: int, share: int, most: int) -> Iterator[tuple[int, int]]:
 def _weights(v: Values, reader: _Reader, lanes: int, inputs: int) -> list[list[Weight]]:
     """The weights of each lane of a plane."""
     sparse, small = v["NE.KernelCfg.SparseFmt"], v["Common.Cfg.SmallSourceMode"]
-    width = max(lanes, SMALL_LANES if small else LANES) if sparse else lanes
-    end = reader.take(3) + reader.at if sparse else 0
+    width = lanes
+    if sparse:
+        width = max(lanes, SMALL_LANES if small else LANES)
+    end = 0
+    if sparse:
+        end = reader.take(3) + reader.at
     out: list[list[Weight]] = [[] for _ in range(lanes)]
     mask, bit = 0xFF, 0
     for source, row, column in _taps(v, inputs):
@@ -406,7 +421,9 @@ def _weights(v: Values, reader: _Reader, lanes: int, inputs: int) -> list[list[W
         for lane in range(width):
             if sparse and bit % 8 == 0:
                 mask = reader.take(1)
-            value = half(reader.take(2)) if mask // 2 ** (bit % 8) % 2 else 0.0
+            value = 0.0
+            if mask // 2 ** (bit % 8) % 2:
+                value = half(reader.take(2))
             bit += 1
             if there and lane < lanes:
                 out[lane].append((value, source, row, column))

@@ -20,11 +20,20 @@ KINDS = {
 def _field(row: dict[str, str]) -> Any:
     kind, _, count = row["kind"].partition("*")
     if kind == "s":
-        part = construct.Bytes(int(count)) if row["field"] else construct.Padding(int(count))
+        if row["field"]:
+            part = construct.Bytes(int(count))
+        else:
+            part = construct.Padding(int(count))
     else:
-        part = construct.Array(int(count), KINDS[kind]) if count else KINDS[kind]
-    part = construct.Default(part, int(row["default"], 0)) if row["default"] else part
-    return row["field"] / part if row["field"] else part
+        if count:
+            part = construct.Array(int(count), KINDS[kind])
+        else:
+            part = KINDS[kind]
+    if row["default"]:
+        part = construct.Default(part, int(row["default"], 0))
+    if row["field"]:
+        return row["field"] / part
+    return part
 
 
 _ROWS = read_table(Path(__file__).with_name("structures.csv"))

@@ -176,7 +176,9 @@ def first_broken(words: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> int
         broken = min([broken, *run[bad][:1].tolist()])
         keep = ~bad & (at < ends[run])
         run, at = run[keep], at[keep]
-    return None if broken == len(starts) else broken
+    if broken == len(starts):
+        return None
+    return broken
 
 
 MOST_TASKS = 2**16  # a task id has 16 bits
@@ -281,7 +283,10 @@ def read_list(
     while True:
         what = f"{where}: task {len(tasks)} at byte {at:#x}"
         if len(tasks) == MOST_TASKS or at % WORD_BYTES:
-            got = "an offset that is no multiple of 4" if at % WORD_BYTES else "one task more"
+            if at % WORD_BYTES:
+                got = "an offset that is no multiple of 4"
+            else:
+                got = "one task more"
             raise ValueError(f"{what}: got {got}, allowed are {MOST_TASKS} tasks on whole words")
         task = _task(text, at, size, form, what)
         mine = taken[at // WORD_BYTES : task.end // WORD_BYTES]
@@ -302,7 +307,10 @@ def read_list(
             _refuse_disorder(text, task, at, what)
         if not at:
             return tasks
-        size = size + 1 if size or not form.size else None
+        if size or not form.size:
+            size = size + 1
+        else:
+            size = None
 
 
 def _task(text: bytes, at: int, size: int | None, form: Form, what: str) -> Task:
@@ -327,7 +335,9 @@ def _task(text: bytes, at: int, size: int | None, form: Form, what: str) -> Task
                 if address not in form.known and (size is None or address >= HEADER)
             ]
             if absent or not written.isdisjoint(addresses):
-                why = f"there is none at {absent[0]:#x}" if absent else "some a second time"
+                why = "some a second time"
+                if absent:
+                    why = f"there is none at {absent[0]:#x}"
                 raise ValueError(
                     f"{what}, record at byte {at + WORD_BYTES * place:#x}: got "
                     f"{len(addresses)} registers from {record.address:#x}, {why}"
@@ -386,7 +396,9 @@ def records(writes: Sequence[tuple[int, int]], offset: int = 0) -> Task:
             listed[-1] = listed[-1]._replace(values=(*listed[-1].values, value))
         elif address < HEADER:
             listed.append(Record(address, (value,)))
-        following = address + WORD_BYTES if address < HEADER else -1
+        following = -1
+        if address < HEADER:
+            following = address + WORD_BYTES
     return replace(make([value for _, value in header], listed), offset=offset)
 
 
@@ -409,8 +421,12 @@ def write(tasks: Sequence[Task], what: str = "tasks") -> bytes:
 def is_task(data: bytes) -> bool:
     """Whether bytes begin with a task: the first record is that of the coefficient stream."""
     size = WORD_BYTES * (H13.words + 2)
-    words = words_of(data[:size]) if len(data) >= size else []
-    first = words[H13.held(words)] if words else 0
+    words = []
+    if len(data) >= size:
+        words = words_of(data[:size])
+    first = 0
+    if words:
+        first = words[H13.held(words)]
     return cut(first, OLD_PLACE) == KERNEL and 0 < cut(first, OLD_COUNT) < 2 ** OLD_COUNT[1] - 1
 
 
@@ -448,7 +464,9 @@ def read_h14(text: bytes, header_words: int = 8) -> list[Task]:
     at = len(preamble(text))
     while (at := next_nonzero(words, at)) < len(text):
         what = f"task stream, task {len(tasks)} at byte {at:#x}"
-        size = cut(int(words[at // WORD_BYTES]), TASK_SIZE) if at % FRAME == 0 else 0
+        size = 0
+        if at % FRAME == 0:
+            size = cut(int(words[at // WORD_BYTES]), TASK_SIZE)
         if not size:
             raise ValueError(
                 f"{what}: got {int(words[at // WORD_BYTES]):#x}, allowed is zeros or, on a "
@@ -521,4 +539,6 @@ def preamble(text: bytes) -> bytes:
     True
     """
     first = int.from_bytes(text[:WORD_BYTES], "little")
-    return b"" if cut(first, TASK_SIZE) or len(text) < FRAME else bytes(text[:FRAME])
+    if cut(first, TASK_SIZE) or len(text) < FRAME:
+        return b""
+    return bytes(text[:FRAME])

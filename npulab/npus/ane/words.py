@@ -87,7 +87,9 @@ def l2(step: Step, habits: Habits) -> Any:
     rows = step.sources[0].height
     sources = row * (min(tile_height(step), rows) if step.planar else rows)
     second = second_base(sources)
-    result = second + sources if len(step.sources) > 1 else sources
+    result = sources
+    if len(step.sources) > 1:
+        result = second + sources
     strides = result_strides(step)
     end = result + strides[1] * step.result.height * in_l2(step, habits)
     refuse_if(
@@ -114,7 +116,10 @@ def work_unit(step: Step, habits: Habits) -> tuple[int, int, int]:
     A convolution has the shape that takes fewest units, where some take as many the narrowest that
     holds a row.  The order of the codes, and wider rows than 64, are a guess.
     """
-    best = SMALL if step.kernel.small else fewest_units(step.result)
+    if step.kernel.small:
+        best = SMALL
+    else:
+        best = fewest_units(step.result)
     if step.kernel.small or not (step.unicast or step.kernel.parts > 1):
         return best, best, best
     if habits.fixed_shapes:
@@ -143,13 +148,12 @@ def l2_strides(step: Step, source: Surface, habits: Habits) -> tuple[int, int, i
     By 2 cells or a channel's stride, in a neural task of stride 1 by one cell more: a guess from
     strides of 1, 2 and 4. Of groups one lies there at a time.
     """
-    wide = (
-        2 ** patch_width(step)
-        if step.planar
-        else max(
+    if step.planar:
+        wide = 2 ** patch_width(step)
+    else:
+        wide = max(
             SHAPES[work_unit(step, habits)[1]][1], 0 if step.engine == BYPASS else source.width
         )
-    )
     channel = ceil_div(HALF * min(source.width, wide), CELL)
     depth = source.channels // step.kernel.parts * channel
     if source.channels <= ENGINES and step.kernel.parts == 1:
@@ -190,7 +194,9 @@ def patch_height(step: Step) -> int:
     """log2 of the rows of a planar task's patch: those of the tile where they are a power of two,
     else one row."""
     rows = tile_height(step)
-    return log2_up(rows) if rows == 2 ** log2_up(rows) else 0
+    if rows == 2 ** log2_up(rows):
+        return log2_up(rows)
+    return 0
 
 
 def tile_height(step: Step) -> int:
@@ -201,7 +207,9 @@ def tile_height(step: Step) -> int:
         return rows
     channel = ceil_div(HALF * min(step.sources[0].width, 2 ** patch_width(step)), CELL)
     fits = len(step.sources) * rows * (step.sources[0].channels * channel + 2) < L2_CELLS
-    return rows if fits else min(rows, 32)
+    if fits:
+        return rows
+    return min(rows, 32)
 
 
 def log2_up(number: int) -> int:
@@ -251,7 +259,9 @@ def job_of(
 
 def records_of(step: Step, habits: Habits) -> tuple[tuple[int, int], ...]:
     """(first register, how many) of each record."""
-    return RECORDS if step.engines or not habits.compact else COMPACT
+    if step.engines or not habits.compact:
+        return RECORDS
+    return COMPACT
 
 
 def slots_of(steps: tuple[Step, ...], habits: Habits) -> tuple[int, ...]:
@@ -335,7 +345,9 @@ def subject(step: Step, habits: Habits, number: int, count: int, slots: tuple[in
 def debug_events(step: Step, number: int, last: bool) -> int:
     """The bits of DebugLogEvents."""
     events = (0xFFF800 if last and not number else 0) | 0x68 | 2 * last
-    return events - 2**BEHIND_EXACT if step.exact else events
+    if step.exact:
+        return events - 2**BEHIND_EXACT
+    return events
 
 
 def cycles(step: Step) -> int:
@@ -344,7 +356,10 @@ def cycles(step: Step) -> int:
     Fits 28 tasks of compilers from 5.x on; 512 channels of one pixel have 4 where this gives 2.
     """
     moved = sum(surface.bytes for surface in (*step.sources, step.result))
-    moved += 0 if step.table else sum(size for _, size in step.engines)
+    if step.table:
+        moved += 0
+    else:
+        moved += sum(size for _, size in step.engines)
     return min(3 * moved // 102400, 2**16 - 1)
 
 
@@ -354,7 +369,10 @@ def kernel_source(step: Step, habits: Habits) -> dict[str, int]:
         return {}
     out: dict[str, int] = {}
     for i in range(ENGINES):
-        offset, size = step.engines[i] if i < len(step.engines) else (0, UNIT)
+        if i < len(step.engines):
+            offset, size = step.engines[i]
+        else:
+            offset, size = 0, UNIT
         out |= {
             f"KernelDMASrc.CoeffDMAConfig[{i}].En": int(i < len(step.engines)),
             f"KernelDMASrc.CoeffDMAConfig[{i}].CacheHint": 2,

@@ -160,9 +160,10 @@ def hwx_bytes(capture: Capture, identity: str = "", label: str = "") -> bytes:
 
     symbols_at = hwx.HEAD.sizeof() + sum(map(len, commands(0, 0, 0, 0)))
     strings_at = symbols_at + hwx.SYMBOL.itemsize * len(symbols)
-    relocations_at = (
-        up(strings_at + len(names), RELOCATION_ALIGN) if kernels else strings_at + len(names)
-    )
+    if kernels:
+        relocations_at = up(strings_at + len(names), RELOCATION_ALIGN)
+    else:
+        relocations_at = strings_at + len(names)
     names = names.ljust(relocations_at - strings_at, b"\0")
     offset = up(relocations_at + hwx.RELOCATION.itemsize * len(kernels), PAGE)
     loads = commands(symbols_at, strings_at, relocations_at, offset)
@@ -309,7 +310,10 @@ def _symbols(
 ) -> Iterator[hwx.Symbol]:
     alone = len(kernels) == 1
     for one in kernels:
-        name = label if one.table and alone else f"{label}_ne_{one.engine}"
+        if one.table and alone:
+            name = label
+        else:
+            name = f"{label}_ne_{one.engine}"
         yield hwx.Symbol(name, DEFINED, 2, PRIVATE, const_at + one.offset)
     for section, tensor in enumerate(placed, 3):
         yield hwx.Symbol(

@@ -120,7 +120,10 @@ def weights_and_records(capture: Capture, operation: Operation) -> tuple[np.ndar
     )
     depthwise, outputs = v.command == "depthwise", sum(operation.slices)
     kernel = v.pair("KERNEL_{}_M1")
-    inputs = 1 if depthwise else v["IFM_DEPTH_M1"] + 1
+    if depthwise:
+        inputs = 1
+    else:
+        inputs = v["IFM_DEPTH_M1"] + 1
     weights = np.empty((outputs, *kernel, inputs), np.int16)
     records = np.empty((3, outputs), np.int64)
     for part in parts:

@@ -50,14 +50,18 @@ def read(path: Path) -> dict[str, Capture]:
             graph.data(inputs[place]).tobytes() if there else b""
             for place, there in zip((STREAM, WEIGHTS), filled, strict=True)
         )
-        name = path.stem if len(places) == 1 else f"{path.stem}-{number}"
+        if len(places) == 1:
+            name = path.stem
+        else:
+            name = f"{path.stem}-{number}"
         out[name] = _capture(path, name, stream, {"coefficients": weights} if weights else {})
     return out
 
 
 def _capture(path: Path, name: str, data: bytes, buffers: dict[str, bytes]) -> Capture:
     words, chip = payload(data, str(path))
-    chip = chip if chip in FACTS.chips else USUAL_CHIP
+    if chip not in FACTS.chips:
+        chip = USUAL_CHIP
     maps = FACTS.maps(chip)
     streams = {"stream": np.asarray(words, "<u4").tobytes(), **buffers}
     return Capture(

@@ -88,7 +88,9 @@ def split(capture: Capture) -> list[Capture]:
                 jobs=tuple(capture.jobs[task] for task in tasks),
             )
         )
-    return out if len(out) > 1 else [capture]
+    if len(out) > 1:
+        return out
+    return [capture]
 
 
 def outline(subject: Capture | Layer) -> Mapping[str, Any]:
@@ -164,11 +166,17 @@ def nodes(capture: Capture) -> list[Node]:
             )
             to = to._replace(shape=before.operation.tensor("OFM").shape)
         else:
-            whole = before.operation.tensor("OFM").shape if before else _given(capture, reads[0])
+            if before:
+                whole = before.operation.tensor("OFM").shape
+            else:
+                whole = _given(capture, reads[0])
             # the zero point of a mean is not written, but where an activation begins
             zero = v["OFM_ZERO_POINT"]
             if v.command == "pool":
-                zero = before.zero if before else zero or bounds[0] * (bounds[0] > info.min)
+                if before:
+                    zero = before.zero
+                else:
+                    zero = zero or bounds[0] * (bounds[0] > info.min)
             number, shape = len(out), _uncut(operation, reads[0], whole)
             out.append(
                 Node(operation, operation.tasks, tuple(sources), shape, bounds, zero, to.dtype)
@@ -214,7 +222,9 @@ def _uncut(operation: Operation, read: Tensor, whole: Shape3) -> Shape3:
     """The shape of an input with the rows and columns that a stride never reaches, which jobs leave
     out; of a sum that of the tensor it takes, as jobs fold rows and columns."""
     if operation.first.command == "elementwise":
-        return whole if math.prod(whole) == math.prod(read.shape) else read.shape
+        if math.prod(whole) == math.prod(read.shape):
+            return whole
+        return read.shape
     stride, outputs = operation.first.pair(STRIDE), operation.tensor("OFM").shape
     high, wide = (
         size if used <= size and (count == 1 or size < used + step) else used
@@ -252,7 +262,10 @@ def _layer(capture: Capture, found: list[Node], number: int, scales: dict[int, f
     output_q = QuantParams(scale, node.zero)
     if v.command == "elementwise":
         return _addition(node, name, output_q, scales, number)
-    before = scale if v.command == "pool" else _natural(found, node.sources[0])
+    if v.command == "pool":
+        before = scale
+    else:
+        before = _natural(found, node.sources[0])
     before = scales.setdefault(node.sources[0], before)
     kernel, expected = v.pair(KERNEL), node.operation.tensor("OFM").shape
     # words of a single step need not say how wide it is
@@ -283,7 +296,9 @@ def _layer(capture: Capture, found: list[Node], number: int, scales: dict[int, f
             "a multiplier and shift that no ratio has",
             "are 2**30 to 2**31 - 1 and 1 to 62",
         )
-        zero = SIGNED if dtype == "uint8" else 0
+        zero = 0
+        if dtype == "uint8":
+            zero = SIGNED
         codes = weights.astype(np.int64) + zero
         _refuse(
             codes.min() < np.iinfo(dtype).min or codes.max() > np.iinfo(dtype).max,
@@ -326,7 +341,9 @@ def _natural(found: list[Node], number: int) -> float:
     if number < 0:
         return 1.0
     v, asked = found[number].operation.first, _activation(found[number])[1]
-    return _sum_scales(v, asked)[2] if v.command == "elementwise" else asked
+    if v.command == "elementwise":
+        return _sum_scales(v, asked)[2]
+    return asked
 
 
 def _activation(node: Node, scale: float | None = None) -> tuple[str | None, float]:

@@ -80,11 +80,15 @@ class Tensor(NamedTuple):
     @property
     def width(self) -> int:
         """Columns of a row in memory, which a job need not read to the last."""
-        return self.step // BRICK if self.bricks else self.row // self.step
+        if self.bricks:
+            return self.step // BRICK
+        return self.row // self.step
 
     def channel(self, number: int) -> int:
         """How many bytes behind the first channel another one lies."""
-        return number // BRICK * self.step + number % BRICK if self.bricks else number
+        if self.bricks:
+            return number // BRICK * self.step + number % BRICK
+        return number
 
 
 class Operation(NamedTuple):
@@ -123,7 +127,10 @@ class Operation(NamedTuple):
         if side == "OFM":
             shape = (*v.pair("OFM_{}_M1"), sum(self.slices))
         else:
-            deep = sum(self.slices) if v.command == "depthwise" else v["IFM_DEPTH_M1"] + 1
+            if v.command == "depthwise":
+                deep = sum(self.slices)
+            else:
+                deep = v["IFM_DEPTH_M1"] + 1
             shape = (*v.pair(f"{side}_{{}}0_M1"), deep)
         bricks = v[f"{side}_PRECISION.format"] == BRICKS
         return Tensor(
@@ -146,7 +153,9 @@ class Operation(NamedTuple):
             return False
         done = sum(self.slices)
         moved = [v[f"{side}_BASE0"] - self.first[f"{side}_BASE0"] for side in ("OFM", "IFM")]
-        read = self.tensor("IFM").channel(done) if v.command == "depthwise" else 0
+        read = 0
+        if v.command == "depthwise":
+            read = self.tensor("IFM").channel(done)
         return moved == [self.tensor("OFM").channel(done), read]
 
 

@@ -138,7 +138,9 @@ def jobs(words: np.ndarray, maps: Mapping[str, RegisterMap], where: str) -> tupl
     state: dict[int, int] = {}
     for part in writes(words, where):
         state |= dict(part)
-        block = DMA if part[-1][1] % BITS == CODES["dma_start"] else REGISTERS
+        block = REGISTERS
+        if part[-1][1] % BITS == CODES["dma_start"]:
+            block = DMA
         other = maps[REGISTERS if block == DMA else DMA].index
         mine = [
             (offset, value) for offset, value in part if offset == OPERATION or offset not in other

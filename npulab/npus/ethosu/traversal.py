@@ -36,7 +36,9 @@ class Order(NamedTuple):
         """
         outputs, rows, columns, inputs = shape
         small_in, small_out = (1 if self.depthwise else self.small[0]), self.small[1]
-        in_block = IN_BLOCK_PARTS if self.part_kernel_first or self.input_bits == 16 else IN_BLOCK
+        in_block = IN_BLOCK
+        if self.part_kernel_first or self.input_bits == 16:
+            in_block = IN_BLOCK_PARTS
         high, across = (SUBKERNEL // apart for apart in self.dilation)
         out = []
         for first_out, first_in, top, left in product(
@@ -49,7 +51,10 @@ class Order(NamedTuple):
             cells = height * width
             if self.part_kernel_first or self.depthwise:
                 cells = up(cells, ELEMENTS[8 if self.depthwise else self.input_bits])
-            depth = 1 if self.depthwise else in_block
+            if self.depthwise:
+                depth = 1
+            else:
+                depth = in_block
             if self.part_kernel_first:
                 depth = min(in_block, inputs - first_in)
             ins = first_in + np.arange(up(depth, small_in)).reshape(-1, small_in)

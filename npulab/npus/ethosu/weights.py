@@ -45,7 +45,9 @@ class Palette(NamedTuple):
     @property
     def index_bits(self) -> int:
         """How wide an index without a quotient is."""
-        return (len(self.entries) - 1).bit_length() if self.entries else self.bits
+        if self.entries:
+            return (len(self.entries) - 1).bit_length()
+        return self.bits
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,12 +67,16 @@ class Slice:
     @property
     def remainder(self) -> int:
         """Bits of an index behind its quotient."""
-        return self.palette.index_bits if self.wdiv == PLAIN else self.wdiv
+        if self.wdiv == PLAIN:
+            return self.palette.index_bits
+        return self.wdiv
 
     @property
     def run_codes(self) -> int:
         """Codes of runs in a chunk."""
-        return FEW if self.zdiv >= LONG else CODES
+        if self.zdiv >= LONG:
+            return FEW
+        return CODES
 
     @property
     def weights(self) -> np.ndarray:
@@ -83,7 +89,10 @@ class Slice:
         signed = np.where(values % 2 == 1, -(values // 2), values // 2).astype(np.int16)
         if self.runs is None:
             return signed
-        before = self.runs if self.new else np.concatenate([[0], self.runs])
+        if self.new:
+            before = self.runs
+        else:
+            before = np.concatenate([[0], self.runs])
         out = np.zeros(len(signed) + int(before.sum()), np.int16)
         out[np.cumsum(before[:-1]) + np.arange(len(signed))] = signed
         return out
@@ -174,7 +183,10 @@ class _Chunks:
                 ends((bit, value))
                 bit, runs_at = bit + few, runs_at + few - value.bit_count()
             if more:
-                value = 0 if plain else take("high", bit, ones)
+                if plain:
+                    value = 0
+                else:
+                    value = take("high", bit, ones)
                 high((bit, value))
                 bit += ones
                 weights_at += symbols - (0 if made.trunc else value.bit_count())
@@ -195,9 +207,10 @@ class _Chunks:
         low, high, ends = (
             np.array([value for _, value in self.codes[kind]], np.int64) for kind in KINDS
         )
-        quotients = (
-            0 * made.indices if made.wdiv == PLAIN else _quotients(low, high, made.trunc)[:count]
-        )
+        if made.wdiv == PLAIN:
+            quotients = 0 * made.indices
+        else:
+            quotients = _quotients(low, high, made.trunc)[:count]
         indices = quotients * 2**made.remainder + bits_at(
             data, self.places("weights", made.remainder), made.remainder
         )
@@ -258,7 +271,9 @@ def encode_slices(parts: Iterable[Slice]) -> bytes:
         chunks = _Chunks()
         bit = chunks.walk(one, _taken(one), bit)
         items += [item for found in chunks.codes.values() for item in found]
-        runs = one.indices[:0] if one.runs is None else one.runs
+        runs = one.runs
+        if one.runs is None:
+            runs = one.indices[:0]
         for kind, numbers, width in (
             ("weights", one.indices, one.remainder),
             ("runs", runs, one.zdiv),
@@ -274,10 +289,16 @@ def encode_slices(parts: Iterable[Slice]) -> bytes:
 def _taken(one: Slice) -> Callable[[str, int, int], int]:
     """What gives the codes of a slice's quotients by kind, bit by bit."""
     quotients = one.indices // 2**one.remainder
-    twos = 0 * quotients if one.trunc else quotients // 2
+    if one.trunc:
+        twos = 0 * quotients
+    else:
+        twos = quotients // 2
     codes = np.full(int(twos.sum()) + len(quotients), 2)
     codes[np.cumsum(twos + 1) - 1] = quotients - 2 * twos
-    runs = one.indices[:0] if one.runs is None else one.runs // 2**one.zdiv
+    if one.runs is None:
+        runs = one.indices[:0]
+    else:
+        runs = one.runs // 2**one.zdiv
     ends = np.ones(int(runs.sum()) + len(runs), np.int64)
     ends[np.cumsum(runs + 1) - 1] = 0
     left = {

@@ -51,7 +51,10 @@ def values_of(
         value = 0
         for word, lsb, mask, unit in pieces:
             value += (words[word] >> lsb & mask) * unit
-        out[name] = value if item is None else item.value(np.array(value, item.stored_type)).item()
+        if item is None:
+            out[name] = value
+        else:
+            out[name] = item.value(np.array(value, item.stored_type)).item()
     if job.start:
         out.update(values_of(job.start, maps, raw=raw, unwritten=unwritten))
     return out
@@ -89,7 +92,9 @@ def _cuts(registers: RegisterMap, raw: bool) -> list[list[Cut]]:
     for item in registers:
         signed, steps = item.meaning.kind == "signed", dict(item.meaning.steps)
         plain = raw or ((signed or not item.meaning.kind) and steps.keys() <= {"*"})
-        by = steps.get("*", 1) if plain and not raw else 1
+        by = 1
+        if plain and not raw:
+            by = steps.get("*", 1)
         pieces = [(word, lsb, 2**width - 1, by * 2**at) for word, lsb, width, at in item.pieces]
         if signed and plain and not raw:
             top = max(item.pieces, key=lambda piece: piece.at)
@@ -116,7 +121,9 @@ def expect(
     """
     for name, known in allowed.items():
         if values[name] not in known if len(known) else not values[name]:
-            ends = [known[0], known[-1]] if isinstance(known, range) else []
+            ends = []
+            if isinstance(known, range):
+                ends = [known[0], known[-1]]
             numbers = (" to " if ends else joint).join(
                 format(n, style) for n in ends or known
             ) or "any but 0"

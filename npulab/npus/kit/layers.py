@@ -12,8 +12,14 @@ from npulab.quant.layers import PADDINGS, Conv2D, FullyConnected, QuantParams, p
 
 def of_type(layer: Any, dtype: str) -> Any:
     """The layer with codes and zero points of ``dtype``, int8 or uint8, in place of the other."""
-    by = SIGNED if dtype == "uint8" else -SIGNED
-    tensors = [] if layer.dtype == dtype else ["input_q", "other_q", "output_q"]
+    if dtype == "uint8":
+        by = SIGNED
+    else:
+        by = -SIGNED
+    if layer.dtype == dtype:
+        tensors = []
+    else:
+        tensors = ["input_q", "other_q", "output_q"]
     changed: dict[str, Any] = {"dtype": dtype}
     if hasattr(layer, "weights") and layer.weights.dtype != dtype:
         changed["weights"] = as_codes(layer.weights, dtype)

@@ -84,7 +84,8 @@ class Memory:
             data, known = self.pages[at // PAGE]
             first, last = at % PAGE, min(PAGE, at % PAGE + end - at)
             gaps = np.flatnonzero(~known[first:last])
-            last = first + int(gaps[0]) if len(gaps) else last
+            if len(gaps):
+                last = first + int(gaps[0])
             out.append(data[first:last].tobytes())
             at += last - first
             if len(gaps):

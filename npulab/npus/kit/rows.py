@@ -42,6 +42,8 @@ def numbers_of(rows: tuple[Row, ...], subject: Any) -> Iterator[tuple[Row, int]]
     """
     for row in rows:
         if all(attrgetter(name)(subject) for name in row.when):
-            number = attrgetter(row.number)(subject) if isinstance(row.number, str) else row.number
+            number = row.number
+            if isinstance(row.number, str):
+                number = attrgetter(row.number)(subject)
             if number is not None and number % row.unit == 0:
                 yield row, int(number) // row.unit

@@ -28,18 +28,19 @@ def plain_text(data: bytes) -> str:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        text = (
-            data.decode("utf-8", "replace")
-            if error.start > len(data) - 4
-            else data.decode("latin-1")
-        )
+        if error.start > len(data) - 4:
+            text = data.decode("utf-8", "replace")
+        else:
+            text = data.decode("latin-1")
     return text.replace(NBSP, " ")
 
 
 def head_of(path: Path, size: int = LOOK) -> str:
     """The beginning of a text; nothing of a file that holds a zero byte there."""
     head = first_bytes(path, size)
-    return "" if b"\0" in head else plain_text(head)
+    if b"\0" in head:
+        return ""
+    return plain_text(head)
 
 
 def lines_of(path: Path) -> list[Line]:
@@ -78,4 +79,6 @@ def skipped_rows(lines: Iterable[Line]) -> list[dict[str, Any]]:
 
 def skipped(lines: Sequence[Line]) -> dict[str, Any]:
     """The parameter ``skipped`` of a capture, if lines were skipped."""
-    return {"skipped": rows} if (rows := skipped_rows(lines)) else {}
+    if rows := skipped_rows(lines):
+        return {"skipped": rows}
+    return {}

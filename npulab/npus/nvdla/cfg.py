@@ -121,7 +121,9 @@ def provenance_of(text: str) -> str:
         ),
         "",
     )
-    return said if said in PROVENANCES else "RTL simulation"
+    if said in PROVENANCES:
+        return said
+    return "RTL simulation"
 
 
 def _event(
@@ -192,11 +194,9 @@ def number(text: str, below: int, what: str) -> int:
     >>> number("0x1f", 32, "value")
     31
     """
-    value = (
-        int(text, 16 if text[1:2] in ("x", "X") else 10)
-        if NUMBER.fullmatch(text) and len(text) < 40
-        else below
-    )
+    value = below
+    if NUMBER.fullmatch(text) and len(text) < 40:
+        value = int(text, 16 if text[1:2] in ("x", "X") else 10)
     if value >= below:
         raise ValueError(f"got {what} {text[:40]!r}, allowed is 0 to {below - 1:#x}")
     return value
@@ -215,15 +215,18 @@ def extent(address: str, size: str) -> tuple[int, int]:
 
 def _offset(name: str, offsets: Mapping[str, int]) -> int:
     match = NAME.fullmatch(name)
-    full = f"{match[1]}.{match[2]}" if match else name
+    full = name
+    if match:
+        full = f"{match[1]}.{match[2]}"
     if full not in offsets:
         near = difflib.get_close_matches(full, offsets, 2)
-        known = (
-            "NVDLA_" + " or NVDLA_".join(f"{one}_0" for one in near)
-            if near
-            else f"a unit of {', '.join(dict.fromkeys(one.split('.')[0] for one in offsets))} and "
-            "a register of it"
-        )
+        if near:
+            known = "NVDLA_" + " or NVDLA_".join(f"{one}_0" for one in near)
+        else:
+            known = (
+                f"a unit of {', '.join(dict.fromkeys(one.split('.')[0] for one in offsets))} and "
+                "a register of it"
+            )
         raise ValueError(f"got register {name[:60]!r}, allowed is {known}")
     return offsets[full]
 

@@ -38,4 +38,6 @@ MOST_MEMORY = 2**30  # bytes that one trace may set aside
 
 def block_of(chip: str) -> str:
     """The name of the map that a chip's registers lie in."""
-    return "FULL" if CHIPS[chip].get("full_map") else "SMALL"
+    if CHIPS[chip].get("full_map"):
+        return "FULL"
+    return "SMALL"

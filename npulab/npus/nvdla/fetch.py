@@ -69,7 +69,9 @@ class Format:
         too much.
         """
         width, rest = divmod(rows.shape[1], self.pixel)
-        wanted = None if not self.pixel_uv else (len(rows), width * self.pixel_uv)
+        wanted = None
+        if self.pixel_uv:
+            wanted = len(rows), width * self.pixel_uv
         if rest or (None if rows_uv is None else rows_uv.shape) != wanted:
             raise ValueError(
                 f"{self.name}: got rows {rows.shape} and "
@@ -91,7 +93,10 @@ class Format:
             for one in (rows, rows_uv)
             if one is not None
         ]
-        elements = planes[0] if len(planes) == 1 else np.concatenate(planes, 2)
+        if len(planes) == 1:
+            elements = planes[0]
+        else:
+            elements = np.concatenate(planes, 2)
         return elements[:, :, [first for first, _ in self.channels]]
 
 
@@ -167,12 +172,13 @@ def stored_weights(fields: Fields, itemsize: int = 1, image: bool = False) -> We
     Raises Unsupported for rows of an image that are extended as no source states.
     """
     features = fields.features
-    extended = fields["CSC.D_POST_Y_EXTENSION.Y_EXTENSION"] if image else 0
-    group = (
-        features.get("atomic_k_int16", features["atomic_k"])
-        if itemsize == 2
-        else features["atomic_k"]
-    )
+    extended = 0
+    if image:
+        extended = fields["CSC.D_POST_Y_EXTENSION.Y_EXTENSION"]
+    if itemsize == 2:
+        group = features.get("atomic_k_int16", features["atomic_k"])
+    else:
+        group = features["atomic_k"]
     try:
         return Weights(
             fields.size(KERNELS),
@@ -250,15 +256,14 @@ def read_image(
         fields["CDMA.D_DATAIN_FORMAT.PIXEL_SIGN_OVERRIDE"] or not fields["CDMA.D_CVT_CFG.CVT_EN"]
     )
     left, right = (fields[f"CDMA.D_ZERO_PADDING.PAD_{side}"] for side in ("LEFT", "RIGHT"))
-    fill = (
-        wrapped(fields["CDMA.D_ZERO_PADDING_VALUE.PAD_VALUE"], 8 * itemsize)
-        if rules.pad_value
-        else 0
-    )
+    fill = 0
+    if rules.pad_value:
+        fill = wrapped(fields["CDMA.D_ZERO_PADDING_VALUE.PAD_VALUE"], 8 * itemsize)
     out = np.full((height, left + width + right, channels), fill, TYPES[itemsize])
     for top, bottom in _blocks(height, width * channels):
         x = _pixels(fields, memory, form, (top, bottom), width)
-        x = x.view(TYPES[form.element]) if as_signed else x
+        if as_signed:
+            x = x.view(TYPES[form.element])
         out[top:bottom, left : left + width] = _converted(fields, x, offsets, itemsize, rules)
     return out
 
@@ -290,7 +295,10 @@ def format_of(fields: Fields) -> Format:
     raw = fields["CDMA.D_DATAIN_FORMAT.PIXEL_FORMAT"]
     form = FORMATS.get(raw)
     if form is None or not form.channels:
-        what = ", which no source names" if form is None else f" ({form.name}, floating point)"
+        if form is None:
+            what = ", which no source names"
+        else:
+            what = f" ({form.name}, floating point)"
         raise Unsupported(
             f"CDMA.D_DATAIN_FORMAT.PIXEL_FORMAT: got {raw}{what}, covered are those of whole "
             "numbers"

@@ -69,7 +69,9 @@ class Image:
     @property
     def extent(self) -> int:
         """Bytes from its start to its end in memory."""
-        return int(self.runs[-1].sum()) if self.packed else len(self.data)
+        if self.packed:
+            return int(self.runs[-1].sum())
+        return len(self.data)
 
     @property
     def whole(self) -> bool:
@@ -172,7 +174,8 @@ def spelled_anyhow(chunk: bytes, where: str = "line", line: int = 1) -> Records:
         at = match.end()
     end = BETWEEN.match(chunk, at)
     if end is None or end.end() != len(chunk):
-        at = at if end is None else end.end()
+        if end is not None:
+            at = end.end()
         raise ValueError(
             f"{where} {line + chunk.count(10, 0, at)}: got {_shown(chunk, at)}, allowed is "
             "{offset:0x0, size:4, payload:0x00 0x01 0x02 0x03}"
@@ -214,7 +217,9 @@ def _chunks(path: Path, end: bytes) -> Iterator[tuple[int, bytes]]:
     where the file does."""
     line, rest, total = 1, b"", 0
     with opened(path) as raw:
-        file: Any = gzip.GzipFile(fileobj=raw) if path.suffix == GZIPPED else raw
+        file: Any = raw
+        if path.suffix == GZIPPED:
+            file = gzip.GzipFile(fileobj=raw)
         while True:
             try:
                 part = file.read(CHUNK)
@@ -226,7 +231,10 @@ def _chunks(path: Path, end: bytes) -> Iterator[tuple[int, bytes]]:
                     f"{path}: got more than {MOST_TEXT} bytes of text, allowed are so many"
                 )
             text = rest + part
-            cut = text.rfind(end) + 1 if part else len(text)
+            if part:
+                cut = text.rfind(end) + 1
+            else:
+                cut = len(text)
             if part and len(text) - cut > 4 * CHUNK:
                 raise ValueError(
                     f"{path}, line {line}: got {len(text) - cut} bytes without a {end.decode()!r}, "

@@ -63,13 +63,12 @@ def readers(path: Path) -> dict[str, Callable[[], Capture]]:
     chips = Counter((case, chip) for _, case, chip in traces)
     out: dict[str, Callable[[], Capture]] = {}
     for file, case, chip in traces:
-        name = (
-            case
-            if cases[case] == 1
-            else f"{chip}-{case}"
-            if chips[case, chip] == 1
-            else "-".join(file.relative_to(path).with_suffix("").parts)
-        )
+        if cases[case] == 1:
+            name = case
+        elif chips[case, chip] == 1:
+            name = f"{chip}-{case}"
+        else:
+            name = "-".join(file.relative_to(path).with_suffix("").parts)
         out[name] = partial(read_trace, file, name, chip)
     return out
 
@@ -88,11 +87,14 @@ def read_trace(path: Path, name: str = "", chip: str = "") -> Capture:
     try:
         text = read_bounded(path, MOST_TEXT).decode("utf-8", "replace")
         full = path.suffix == TXN
-        block = (
-            block_of_addresses(addresses_of(text), block_of(FULL_CHIP)) if full else block_of(chip)
-        )
+        if full:
+            block = block_of_addresses(addresses_of(text), block_of(FULL_CHIP))
+        else:
+            block = block_of(chip)
         if block != block_of(chip):
-            chip = USUAL_CHIP if block == block_of(USUAL_CHIP) else FULL_CHIP
+            chip = FULL_CHIP
+            if block == block_of(USUAL_CHIP):
+                chip = USUAL_CHIP
         events = (read_txn if full else read_cfg)(path, text, registers[block])
     except OSError as error:
         raise ValueError(f"{path}: {error.filename}: {error.strerror}") from None
@@ -108,12 +110,16 @@ def chip_of(path: Path) -> str:
             return folder.name
         if folder.name in FULL_FOLDERS:
             return FULL_CHIP
-    return FULL_CHIP if path.suffix == TXN else USUAL_CHIP
+    if path.suffix == TXN:
+        return FULL_CHIP
+    return USUAL_CHIP
 
 
 def _case(file: Path) -> str:
     alone = sum(other.suffix in SIGNS for other in file.parent.iterdir()) == 1
-    return file.absolute().parent.name if alone and file.absolute().parent.name else file.stem
+    if alone and file.absolute().parent.name:
+        return file.absolute().parent.name
+    return file.stem
 
 
 def _traces(path: Path) -> Iterator[Path]:

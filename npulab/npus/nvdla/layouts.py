@@ -116,8 +116,12 @@ class Cube:
             rows.stop - rows.start,
             surfaces.stop - surfaces.start,
         )
-        lines = count if self.row_pitch == row or count == 1 else 1
-        joined = planes if lines == count and self.plane_pitch == count * row else 1
+        lines = 1
+        if self.row_pitch == row or count == 1:
+            lines = count
+        joined = 1
+        if lines == count and self.plane_pitch == count * row:
+            joined = planes
         for surface in range(surfaces.start, surfaces.stop, joined):
             for line in range(rows.start, rows.stop, lines):
                 yield (
@@ -137,7 +141,9 @@ class Cube:
             surfaces, rows = self.surfaces, max(1, block // (row * self.surfaces))
         else:
             rows = min(self.height, max(1, block // row))
-            surfaces = max(1, block // (row * rows)) if rows == self.height else 1
+            surfaces = 1
+            if rows == self.height:
+                surfaces = max(1, block // (row * rows))
         for surface in range(0, self.surfaces, surfaces):
             for line in range(0, self.height, rows):
                 yield (
@@ -215,8 +221,12 @@ class Cube:
 
     def layout(self) -> Layout:
         """The same as a layout of all lanes; raises ValueError where rows or surfaces overlap."""
-        rows = self.row_pitch if self.height > 1 else 0
-        planes = self.plane_pitch if self.surfaces > 1 else 0
+        rows = 0
+        if self.height > 1:
+            rows = self.row_pitch
+        planes = 0
+        if self.surfaces > 1:
+            planes = self.plane_pitch
         return nc1hwc2(
             self.shape,
             self.lanes,

@@ -60,7 +60,12 @@ def lift(capture: Capture) -> Lifted:
             f"capture {capture.name}: got {', '.join(sorted(units)) or 'no unit'} started, allowed "
             "are jobs of SDP or PDP"
         )
-    lifted = _pooling if "PDP" in units else _convolution if units & {*CONVOLUTION} else _addition
+    if "PDP" in units:
+        lifted = _pooling
+    elif units & {*CONVOLUTION}:
+        lifted = _convolution
+    else:
+        lifted = _addition
     try:
         waiting.for_units(v, units)
         return lifted(capture, v, memory)
@@ -78,7 +83,9 @@ def rule_of(capture: Capture) -> str:
     """The rounding rule of a capture: SDP's own, for an addition TensorFlow Lite's, which is the
     same there."""
     _, units = _job(capture)
-    return RULE.name if units & {*CONVOLUTION} or "SDP" not in units else ADDITION
+    if units & {*CONVOLUTION} or "SDP" not in units:
+        return RULE.name
+    return ADDITION
 
 
 def recode(capture: Capture) -> bytes:
@@ -170,7 +177,10 @@ def extent(capture: Capture, lifted: Lifted) -> range:
     """The bytes of the output's buffer that the last unit writes, gaps and padding lanes
     included."""
     v, units = _job(capture)
-    unit = "PDP" if "PDP" in units else "SDP"
+    if "PDP" in units:
+        unit = "PDP"
+    else:
+        unit = "SDP"
     return range(v.placed(unit, "DST", lifted.layer.output_shape).size)
 
 
@@ -200,9 +210,13 @@ def _operands(
                 )
             return np.zeros(shape, np.int64)
         operands = stage.operands(memory, slice(0, cube.surfaces), slice(0, cube.height))
-        block = operands.alu if part == "ALU" else operands.mul
+        block = operands.mul
+        if part == "ALU":
+            block = operands.alu
         tensor = block.transpose(1, 2, 0, 3).reshape(cube.height, cube.width, -1)[..., : shape[2]]
-        return tensor if stage.per_element else tensor[0, 0]
+        if stage.per_element:
+            return tensor
+        return tensor[0, 0]
 
     return operand
 

@@ -116,7 +116,8 @@ def read(path: Path) -> dict[str, Capture]:
         elif access.write:
             events.append(Write(number, offset, access.value or 0))
         elif names[offset] == INTERRUPTS:
-            events += [Done(number)] if access.value else []
+            if access.value:
+                events += [Done(number)]
         elif access.value is not None:
             events.append(Read(number, offset, 2**32 - 1, access.value))
     name = path.name.split(".")[0] or path.name
@@ -170,7 +171,9 @@ def _accesses(path: Path) -> tuple[list[Access], list[Line]]:
                     "with its "
                     "data"
                 )
-            value = int(match[3], 16) if is_write else None
+            value = None
+            if is_write:
+                value = int(match[3], 16)
             out.append(Access(line, is_write, WORD_BYTES * (int(match[2], 16) % 2**16), value))
         elif match := PLAYED.search(text):
             _answer(out, int(match[1], 16))

@@ -252,7 +252,9 @@ def _addition(layer: Add, where: Mapping[str, int], quantities: Quantities) -> d
         float(np.float32(q.scale))  # type: ignore[arg-type]
         for q in (layer.input_q, layer.other_q, layer.output_q)
     )
-    shift = int(np.log2(out / first)) if out >= first else -1
+    shift = -1
+    if out >= first:
+        shift = int(np.log2(out / first))
     if first != other or not 0 <= shift < 32 or first * 2.0**shift != out:
         raise ValueError(
             f"lower for nvdla: scales: got {layer.input_q.scale} and {layer.other_q.scale} to "

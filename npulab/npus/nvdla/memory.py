@@ -89,7 +89,9 @@ class Memory:
         data = np.frombuffer(buffers[row["buffer"]], np.uint8)
         at = 0  # in packed data, which are the bytes of the runs alone
         for start, size in row.get("runs", [(0, row["size"])]):
-            first = at if row.get("packed") else start
+            first = start
+            if row.get("packed"):
+                first = at
             into[start : start + size] = data[first : first + size]
             at += size
 
@@ -130,11 +132,10 @@ class Memory:
 
     def write(self, memory: str, address: int, data: Any) -> None:
         """Put bytes (or uint8 in any shape) into memory, in order; raises as ``view``."""
-        data = (
-            np.frombuffer(data, np.uint8)
-            if isinstance(data, bytes | bytearray | memoryview)
-            else np.asarray(data)
-        )
+        if isinstance(data, bytes | bytearray | memoryview):
+            data = np.frombuffer(data, np.uint8)
+        else:
+            data = np.asarray(data)
         refuse_if(data.dtype.itemsize != 1, "memory", data.dtype, "are bytes, uint8 or int8")
         self.view(memory, address, data.size)[:] = data.reshape(-1).view(np.uint8)
 
@@ -157,7 +158,9 @@ def checked(capture: Capture, memory: Memory, task: int) -> Iterator[Range]:
     for row in capture.parameters.get("checks", ()):
         if row["task"] == task:
             found = memory.read(row["memory"], row["address"], row["size"]).tobytes()
-            golden = capture.buffers[row["buffer"]][: row["size"]] if row["crc"] is None else None
+            golden = None
+            if row["crc"] is None:
+                golden = capture.buffers[row["buffer"]][: row["size"]]
             yield Range(
                 f"{row['memory']} {row['address']:#x} (line {row['line']})",
                 found,

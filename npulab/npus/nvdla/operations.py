@@ -132,8 +132,14 @@ class _Device:
         flies = "SDP" in chain and self.says(ON_THE_FLY)
         if set(chain) & set(CONVOLUTION) or flies:
             out += [unit for unit in NEEDED if unit not in chain]
-            out += [] if {"CMAC_A", "CMAC_B"} & set(chain) else ["CMAC_A"]
-            out += [] if flies else ["SDP on the fly"]
+            if {"CMAC_A", "CMAC_B"} & set(chain):
+                out += []
+            else:
+                out += ["CMAC_A"]
+            if flies:
+                out += []
+            else:
+                out += ["SDP on the fly"]
         if "SDP" in chain and self.says(TO_PDP) and "PDP" not in chain:
             out.append("PDP")
         if "PDP" in chain and not self.says(FROM_MEMORY) and "SDP" not in chain:
@@ -258,5 +264,8 @@ def checked_after(
             out[number] = raised.get(event.sync, before[number])
         elif not isinstance(event, Write) and (sync := getattr(event, "sync", "")):
             waiting = ends.get((event.unit, event.group))  # type: ignore[union-attr]
-            raised[sync] = waiting.pop(0) if waiting else before[number]
+            if waiting:
+                raised[sync] = waiting.pop(0)
+            else:
+                raised[sync] = before[number]
     return out

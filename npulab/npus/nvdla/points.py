@@ -69,7 +69,9 @@ class Operands:
     @property
     def size(self) -> int:
         """Bytes of an operand: 1 where all fit, else 2."""
-        return 1 if all(np.all((one >= -128) & (one < 128)) for one in self.parts) else 2
+        if all(np.all((one >= -128) & (one < 128)) for one in self.parts):
+            return 1
+        return 2
 
     @property
     def parts(self) -> list[np.ndarray]:
@@ -79,7 +81,11 @@ class Operands:
     @property
     def use(self) -> int:
         """The raw value of DATA_USE."""
-        return BOTH if len(self.parts) == 2 else ALU if self.alu is not None else MUL
+        if len(self.parts) == 2:
+            return BOTH
+        if self.alu is not None:
+            return ALU
+        return MUL
 
     def bytes(self, lanes: int) -> bytes:
         """As they lie in memory; 0 in the lanes past the channels."""
@@ -152,7 +158,9 @@ def scaled(
                 first if np.any(first) else None, before if np.any(before > 1) else None
             )
             values |= _stage("BS", operands["BS"], moved)
-        register = int(times[0]) if len({*times.tolist()}) == 1 else None
+        register = None
+        if len({*times.tolist()}) == 1:
+            register = int(times[0])
         operands["BN"] = Operands(
             second * before if np.any(second) else None, times if register is None else None
         )
@@ -250,7 +258,10 @@ def _one_shift(
             for m, s, p in zip(multiplier, right_shift, powers, strict=True)
         ]
     )
-    saturates = reach * before >= 2**31 if powers.max() < 15 else np.ones(len(times), bool)
+    if powers.max() < 15:
+        saturates = reach * before >= 2**31
+    else:
+        saturates = np.ones(len(times), bool)
     lost = saturates & (halves | (2**31 * times < PAST_CODES * 2.0**shift))
     refuse_if(
         powers.max() >= 15 or np.any(lost),
@@ -386,7 +397,9 @@ class Scaling:
                     f"{MOST_BITS} bits"
                 )
         real = [float(one) * 2.0**-self.shift for one in self.multiplier.tolist()]
-        return real[0] if len({*real}) == 1 else tuple(real)
+        if len({*real}) == 1:
+            return real[0]
+        return tuple(real)
 
 
 def scaling_of(v: Fields, given: Scaling, operand: Operand) -> Scaling:

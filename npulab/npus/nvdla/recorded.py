@@ -50,11 +50,9 @@ def block_of_addresses(offsets: Iterable[int], usual: str) -> str:
     """The map that names most of some byte addresses; the usual one if several do."""
     offsets = set(offsets)
     counts = {block: len(offsets & registers.index.keys()) for block, registers in TABLES.items()}
-    return (
-        usual
-        if counts[usual] == max(counts.values())
-        else max(counts, key=lambda block: counts[block])
-    )
+    if counts[usual] == max(counts.values()):
+        return usual
+    return max(counts, key=lambda block: counts[block])
 
 
 def of_accesses(

@@ -37,7 +37,9 @@ class Tables:
         for register, value in writes:
             if register == ACCESS:
                 access = value
-                place = (value // 2**16 & 1, value % 2**10) if value // 2**17 & 1 else None
+                place = None
+                if value // 2**17 & 1:
+                    place = value // 2**16 & 1, value % 2**10
             elif register == DATA and place is not None:
                 entries[place] = value % 2**16
                 place = (place[0], place[1] + 1)

@@ -92,7 +92,9 @@ def _run(v: Fields, memory: Memory, tables: Tables, anywhere: bool) -> tuple[Mem
     handed = None
     if "SDP" in on:
         place = waiting.points_to(v)
-        sums = waiting.for_convolution(v, memory) if flies else None
+        sums = None
+        if flies:
+            sums = waiting.for_convolution(v, memory)
         if to_memory:
             memory = _reserved(memory, place, anywhere)
         waiting.for_points(v, memory, place, sums)
@@ -171,11 +173,9 @@ def replay(capture: Capture, rules: Rules = RULES) -> tuple[Range, ...]:
         except Unsupported:
             raise
         except (Hang, ValueError) as error:
-            line = (
-                capture.parameters["operations"][task]["line"]
-                if "operations" in capture.parameters
-                else None
-            )
+            line = None
+            if "operations" in capture.parameters:
+                line = capture.parameters["operations"][task]["line"]
             where = f"operation {task}" + f" (line {line})" * (line is not None)
             raise ValueError(f"capture {capture.name}, {where}: {error}") from error
         ranges += checked(capture, memory, task + 1)

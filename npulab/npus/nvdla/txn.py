@@ -45,7 +45,8 @@ def read_txn(path: Path, text: str, registers: RegisterMap) -> list[Event]:
     for line, full in enumerate(text.split("\n"), 1):
         words = full.split("#")[0].split("//")[0].split()
         with refusing(f"{path}, line {line}"):
-            events += _events(line, words, path.parent, names) if words else ()
+            if words:
+                events += _events(line, words, path.parent, names)
     return events
 
 
@@ -56,7 +57,9 @@ def addresses_of(text: str) -> set[int]:
 
 def _offset(text: str) -> int:
     address = number(text, WORDS, "address")
-    return WORD_BYTES * (address - BUS) if address >= BUS else address
+    if address >= BUS:
+        return WORD_BYTES * (address - BUS)
+    return address
 
 
 def _events(
@@ -87,8 +90,13 @@ def _events(
         )
     if what == "write_reg":
         return (Write(line, offset, number(said[1], WORDS, "value")),)
-    mask = number(said[1], WORDS, "mask") if what == "read_reg" else WORDS - 1
+    if what == "read_reg":
+        mask = number(said[1], WORDS, "mask")
+    else:
+        mask = WORDS - 1
     value = number(said[-1], WORDS, "value")
     if names[offset] == INTERRUPTS:
-        return (Done(line),) if mask & value else ()
+        if mask & value:
+            return (Done(line),)
+        return ()
     return (Read(line, offset, mask, value),)

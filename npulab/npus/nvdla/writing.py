@@ -82,7 +82,9 @@ def image_text(
     """
     records, at = [], 0
     for start, size in runs or [(0, len(data))]:
-        begin = at if packed else start
+        begin = start
+        if packed:
+            begin = at
         at += size
         for first in range(0, size, RECORD):
             part = data[begin + first : begin + min(first + RECORD, size)]
@@ -131,20 +133,18 @@ def _statements(
         asked = [_check(row, sync) for row in checks if row["task"] == task]
         yield from asked or [f"check_nothing({sync});"] * (task > 0)
         for row in (row for row in memory if row["task"] == task):
-            what, more = (
-                ("mem_load", f'"{row["buffer"]}.dat"')
-                if row["buffer"]
-                else ("mem_init", f"{row['size']:#x}, {PATTERN}")
-            )
+            if row["buffer"]:
+                what, more = "mem_load", f'"{row["buffer"]}.dat"'
+            else:
+                what, more = "mem_init", f"{row['size']:#x}, {PATTERN}"
             yield f"{what}({row['memory']}, {row['address']:#x}, {more});"
 
 
 def _check(row: Mapping[str, Any], sync: str) -> str:
-    what, wanted = (
-        ("check_file", f'"{row["buffer"]}.dat"')
-        if row["crc"] is None
-        else ("check_crc", f"{row['crc']:#x}")
-    )
+    if row["crc"] is None:
+        what, wanted = "check_file", f'"{row["buffer"]}.dat"'
+    else:
+        what, wanted = "check_crc", f"{row['crc']:#x}"
     return f"{what}({sync}, {row['memory']}, {row['address']:#x}, {row['size']:#x}, {wanted});"
 
 

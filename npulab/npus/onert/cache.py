@@ -254,7 +254,10 @@ class _Machine:
                     )
                 self.memory[address], outcome = event, "allocated"
             case Free():
-                outcome = "freed" if address in self.memory else "double free"
+                if address in self.memory:
+                    outcome = "freed"
+                else:
+                    outcome = "double free"
                 if address in self.memory:
                     self.gone[address] = self.memory.pop(address)
             case Prepare(layer):
@@ -276,7 +279,10 @@ class _Machine:
                 address, outcome = layer.address, "zeros"
                 if not zeros:
                     outcome, packed, ejected = self.run(layer, weights)
-        at = "" if isinstance(event, Renew) else self.at(address)
+        if isinstance(event, Renew):
+            at = ""
+        else:
+            at = self.at(address)
         return Outcome(
             number,
             type(event).__name__.lower(),
@@ -300,11 +306,16 @@ class _Machine:
             return "hit" if entry.data == weights else "stale hit", entry.data, ()
         now, freed = self.at(layer.address), self.gone.get(layer.address)
         if now == "freed" and freed:
-            mapped = likely_mapped(freed.address) if freed.mapped is None else freed.mapped
+            mapped = freed.mapped
+            if freed.mapped is None:
+                mapped = likely_mapped(freed.address)
             if mapped:
                 return "segmentation fault", "", ()
         ejected = self.keep(by, _Entry(now, layer.packed)) if kept else ()
-        outcome = "packed" if kept else "packed once"
+        if kept:
+            outcome = "packed"
+        else:
+            outcome = "packed once"
         return outcome if now == weights else "use after free", now, ejected
 
     def keep(self, by: tuple[object, ...], entry: _Entry) -> tuple[str, ...]:
@@ -322,4 +333,6 @@ class _Machine:
         """What lies at an address."""
         if address is None:
             return "not told"
-        return self.memory[address].data if address in self.memory else "freed"
+        if address in self.memory:
+            return self.memory[address].data
+        return "freed"

@@ -207,7 +207,9 @@ def readings(log: Log) -> pd.DataFrame:
         outcomes = replay(log.events(reading.zeros, reading.renewed), reading.policy)
         ran = [step for step in outcomes if step.what == "run"]
         stopped = bool(ran) and ran[-1].outcome == "segmentation fault"
-        ends = f"{ran[-1].outcome} of {ran[-1].layer}" if ran else "nothing runs"
+        ends = "nothing runs"
+        if ran:
+            ends = f"{ran[-1].outcome} of {ran[-1].layer}"
         rows.append(
             (
                 reading.name,
@@ -238,8 +240,13 @@ def _parsed(number: int, line: str) -> LogLine:
             pattern = pattern.replace(part, digits)
         match = re.fullmatch(pattern, message)
         if match:
-            value = match[1] if match.groups() else NONE
-            base = 16 if value.startswith("0x") else 10
+            value = NONE
+            if match.groups():
+                value = match[1]
+            if value.startswith("0x"):
+                base = 16
+            else:
+                base = 10
             return LogLine(
                 number, function, layer, what, None if value == NONE else int(value, base)
             )
@@ -254,7 +261,9 @@ def _check(
 ) -> None:
     """Raises ValueError for a line that cannot come where it is."""
     where, layer, what = f"line {entry.line}", f"{entry.layer:#x}", entry.what
-    had = previous.what if previous and previous.function == entry.function else ""
+    had = ""
+    if previous and previous.function == entry.function:
+        had = previous.what
     refuse_if(
         BEFORE[what] and had != BEFORE[what],
         where,

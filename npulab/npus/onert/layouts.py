@@ -35,12 +35,17 @@ def packed(
     facts = _facts(chip, side)
     if dtype not in ("int8", "uint8"):
         raise LookupError(f"dtype: got {dtype!r}, allowed is int8 or uint8")
-    low = 0 if dtype == "uint8" else -SIGNED
+    if dtype == "uint8":
+        low = 0
+    else:
+        low = -SIGNED
     if not low <= zero_point < low + 2 * SIGNED:
         raise ValueError(
             f"zero_point: got {zero_point}, allowed with {dtype} is {low} to {low + 2 * SIGNED - 1}"
         )
-    xor = SIGNED if dtype == "uint8" else 0
+    xor = 0
+    if dtype == "uint8":
+        xor = SIGNED
     layout = packed_blocks(
         shape,
         facts[f"{side}_kernel_rows"],
@@ -77,7 +82,9 @@ def apart(rows: int, itemsize: int = 1) -> int:
     >>> apart(1008), apart(1024), apart(256, 4)
     (1008, 1088, 320)
     """
-    return rows if rows * itemsize % ALIASING_BYTES else rows + APART
+    if rows * itemsize % ALIASING_BYTES:
+        return rows
+    return rows + APART
 
 
 def _facts(chip: str, side: str) -> Mapping[str, int]:

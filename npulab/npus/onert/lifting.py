@@ -28,7 +28,10 @@ def lift(capture: Capture) -> Lifted:
     """
     v = values_of(capture)
     hybrid, count = v["operation"] == HYBRID, v["units"] if v["per_channel"] else 1
-    dtype = "float32" if hybrid else NAMES[v["rhs_type"]]
+    if hybrid:
+        dtype = "float32"
+    else:
+        dtype = NAMES[v["rhs_type"]]
     scales = numbers(capture, "weight_scales", "float32", count)
     if not np.all(np.isfinite(scales) & (scales > 0)):
         raise ValueError(
@@ -80,14 +83,21 @@ def _check_requantizing(capture: Capture, v: Values, layer: FullyConnected, coun
 def _input(capture: Capture, v: Values, dtype: str) -> np.ndarray | None:
     """The input ``(batches, input_size)``, checked against the packed rows; None of float32 if only
     these were recorded."""
-    packed = codes_of(capture, v, "rhs") if RHS in capture.buffers else None
+    packed = None
+    if RHS in capture.buffers:
+        packed = codes_of(capture, v, "rhs")
     scales = None
     if "input_scales" in capture.buffers:
         scales = numbers(capture, "input_scales", "float32", v["batches"])
     if "input" not in capture.buffers:
-        return None if dtype == "float32" else packed
+        if dtype == "float32":
+            return None
+        return packed
     x = numbers(capture, "input", dtype, v["batches"], v["input_size"]).copy()
-    codes, row_scales = quantized_rows(x) if dtype == "float32" else (x, None)
+    if dtype == "float32":
+        codes, row_scales = quantized_rows(x)
+    else:
+        codes, row_scales = x, None
     _agree(capture, RHS, packed, codes)
     if row_scales is not None:
         _agree(capture, "input_scales", scales, row_scales)

@@ -129,8 +129,14 @@ def _values(layer: FullyConnected, chip: str, rows: np.ndarray | None, quirks: s
     """The fields of the call."""
     facts, (units, depth) = FACTS.chips[chip], layer.weights.shape
     hybrid, several = layer.dtype == "float32", per_channel(layer.weight_q.scale)
-    batches, kind = (1, layer.dtype) if rows is None else (len(rows), rows.dtype.name)
-    packed = "int8" if hybrid else kind
+    if rows is None:
+        batches, kind = 1, layer.dtype
+    else:
+        batches, kind = len(rows), rows.dtype.name
+    if hybrid:
+        packed = "int8"
+    else:
+        packed = kind
     v: Values = {
         "path": facts["path"],
         "operation": HYBRID if hybrid else QUANTIZED,
@@ -175,9 +181,12 @@ def _values(layer: FullyConnected, chip: str, rows: np.ndarray | None, quirks: s
             )
         side_values = {"rows": high, "columns": wide, "stride": stride, "zero_point": zero - moved}
         v |= {f"{side}_{name}": value for name, value in (kernel | side_values).items()}
-    v["clamp_min"], v["clamp_max"] = (
-        INT32 if hybrid else clamp_range(layer, np.dtype(kind), rule_name(chip, several))
-    )
+    if hybrid:
+        v["clamp_min"], v["clamp_max"] = INT32
+    else:
+        v["clamp_min"], v["clamp_max"] = clamp_range(
+            layer, np.dtype(kind), rule_name(chip, several)
+        )
     return v
 
 

@@ -21,13 +21,18 @@ def rule_of(capture: Capture) -> str:
     """The rounding rule of a capture's multiplication; raises as ``lift``."""
     v = values_of(capture)
     if v["operation"] == HYBRID:
-        return FUSED_RULE if v["fused_multiply_add"] else SEPARATE
+        if v["fused_multiply_add"]:
+            return FUSED_RULE
+        return SEPARATE
     return rule_name(capture.chip, bool(v["per_channel"]))
 
 
 def rule_name(chip: str, channels: bool) -> str:
     """The rule of a path's quantized products: Arm rounds once, x86 twice."""
-    name = "single-half-up" if CHIPS[chip].get("one_rounding") else "ruy-x86"
+    if CHIPS[chip].get("one_rounding"):
+        name = "single-half-up"
+    else:
+        name = "ruy-x86"
     return f"{name}:{ORDERS[channels]}"
 
 

@@ -61,22 +61,31 @@ def _hybrid(capture: Capture, v: Values) -> bytes:
         bias, total = biases[unit], _clamped(wrapped(sums), v).astype(F)
         with np.errstate(over="ignore", invalid="ignore"):
             scale = row_scales * scales[unit % len(scales)]
-            values = _fused(total, scale, bias) if v["fused_multiply_add"] else total * scale + bias
-        values = np.full(v["batches"], bias) if nothing else values
+            if v["fused_multiply_add"]:
+                values = _fused(total, scale, bias)
+            else:
+                values = total * scale + bias
+        if nothing:
+            values = np.full(v["batches"], bias)
         values = np.where(values <= low, low, np.where(values >= high, high, values))
         out[unit :: v["dst_stride"]][: v["batches"]] = values
     return out.tobytes()
 
 
 def _quantized(capture: Capture, v: Values, one_rounding: bool) -> bytes:
-    count = v["units"] if v["per_channel"] else 1
+    count = 1
+    if v["per_channel"]:
+        count = v["units"]
     biases, fixed, exponents = (
         _numbers(capture, name, "<i4", size)
         for name, size in (("biases", v["units"]), ("multipliers", count), ("exponents", count))
     )
     known(v, EXPECTED["codes"])
     out = _result(v, TYPES[v["dst_type"]])
-    rows = _prepacked(capture, v) if v["rhs_is_prepacked"] else _read_codes(capture, v)
+    if v["rhs_is_prepacked"]:
+        rows = _prepacked(capture, v)
+    else:
+        rows = _read_codes(capture, v)
     least, most = int(np.iinfo(out.dtype).min), int(np.iinfo(out.dtype).max)
     for unit, sums in enumerate(_products(capture, v, rows, v["rhs_zero_point"])):
         multiplier, exponent = int(fixed[unit % count]), int(exponents[unit % count])
@@ -123,7 +132,9 @@ def _products(capture: Capture, v: Values, rows: np.ndarray, rhs_zero: int) -> I
         v["lhs_stride"],
         v["lhs_kernel_columns"],
     )
-    count = v["lhs_columns"] if rhs_zero else 0
+    count = 0
+    if rhs_zero:
+        count = v["lhs_columns"]
     sums = _numbers(capture, "coefficients", "<i4", count, start=stride * count)
     lhs_zero, rows = v["lhs_zero_point"], rows[: v["batches"]]
     from_zeros = lhs_zero * (rhs_zero * v["lhs_rows"] - rows.sum(1, dtype=np.int64))
@@ -149,9 +160,10 @@ def _strip(data: bytes, at: int, v: Values, side: str) -> np.ndarray:
     out = np.empty((wide, rows), np.int64)
     for row in range(0, rows, high):
         block = np.frombuffer(data, np.int8, high * wide, at + row * wide)
-        turned = (
-            block.reshape(high, wide).T if v[f"{side}_kernel_order"] else block.reshape(wide, high)
-        )
+        if v[f"{side}_kernel_order"]:
+            turned = block.reshape(high, wide).T
+        else:
+            turned = block.reshape(wide, high)
         out[:, row : row + high] = turned
     return out
 

@@ -48,7 +48,9 @@ class Command(NamedTuple):
         >>> Command.to(0x1070, 0xFFC68000).target == 0x0201
         True
         """
-        owner = int(OWNERS[register // RANGE]) if 0 <= register < 2**16 else 0
+        owner = 0
+        if 0 <= register < 2**16:
+            owner = int(OWNERS[register // RANGE])
         if not owner:
             units = ", ".join(f"{unit * RANGE:#x}" for unit in np.flatnonzero(OWNERS))
             raise LookupError(
@@ -194,7 +196,8 @@ def blocks_of(
     None if they are not all there or do not write registers."""
     if not listed:
         return None
-    base = min(task.command_address for task in listed) if base is None else base
+    if base is None:
+        base = min(task.command_address for task in listed)
     good, end_at, out = written(words), ends(words), []
     for task in listed:
         first, odd = divmod(task.command_address - base, WORDS.itemsize)
@@ -217,8 +220,13 @@ def block_end(
     >>> [hex(command.value) for command in block_end(0x0D, 0xFFC60380, 73)]
     ['0xffc60380', '0x24', '0x0', '0xd']
     """
-    amount = next_amount(next_words) if next_address else 0
-    first = Command(PC, next_address, NEXT_ADDRESS) if next_address else Command(0, 0, 0)
+    amount = 0
+    if next_address:
+        amount = next_amount(next_words)
+    if next_address:
+        first = Command(PC, next_address, NEXT_ADDRESS)
+    else:
+        first = Command(0, 0, 0)
     values = cores * 2**16 + amount, 0, enable
     return [
         first,

@@ -77,7 +77,10 @@ def read(path: Path) -> dict[str, Capture]:
     A file of records that goes with no commands is a capture of its own.  Raises ValueError with
     the line of a text or the byte of another file that is broken.
     """
-    files = _kinds(path) if path.is_dir() else {path: _kind(path)}
+    if path.is_dir():
+        files = _kinds(path)
+    else:
+        files = {path: _kind(path)}
     data = {file: read_bounded(file, MOST_BYTES) for file, kind in files.items() if kind in RAW}
     out = {
         _stem(file): _of_gems(file, read_gems(file))
@@ -142,7 +145,11 @@ def _kind(file: Path) -> str:
     if len(used) and KNOWN_SHARE * int(commands.known(used).sum()) >= len(used):
         return COMMANDS
     text = head_of(file)
-    return "listing" if listings.is_listing(text) else "hex" if listings.is_hex(text[:LOOK]) else ""
+    if listings.is_listing(text):
+        return "listing"
+    if listings.is_hex(text[:LOOK]):
+        return "hex"
+    return ""
 
 
 def _capture(
@@ -254,9 +261,9 @@ def _roles(
     others = [gem for gem in gems if gem not in (stream, records)]
     if len(others) != len(ORDER) or list(gems[:3]) != [others[0], stream, records]:
         values = values_of(blocks[0].job, TABLES)
-        roles = (
-            _by_use(values, {gem.number: gem.data for gem in others}) if len(blocks) == 1 else {}
-        )
+        roles = {}
+        if len(blocks) == 1:
+            roles = _by_use(values, {gem.number: gem.data for gem in others})
         return (
             names | {number: name for name, (number, _) in roles.items()},
             {name: at for name, (_, at) in roles.items()},
@@ -300,7 +307,9 @@ def _by_use(v: Raw, buffers: Mapping[int, bytes]) -> dict[str, tuple[int, int]]:
     tasks.
     """
     try:
-        ends = _ends(v) if len(buffers) <= MOST_BUFFERS else {}
+        ends = {}
+        if len(buffers) <= MOST_BUFFERS:
+            ends = _ends(v)
     except Unsupported:  # a register that is not written
         return {}
     used = {number: len(data.rstrip(b"\0")) for number, data in buffers.items()}

@@ -42,4 +42,7 @@ _units = {offset // RANGE: TARGETS[block] for block, offset, _ in TABLES[REGISTE
 # in a command word
 OWNERS = np.zeros(2**16 // RANGE, np.uint16)
 for _unit, _id in _units.items():
-    OWNERS[_unit] = _id if _id < 2**16 else 0
+    if _id < 2**16:
+        OWNERS[_unit] = _id
+    else:
+        OWNERS[_unit] = 0

@@ -77,7 +77,9 @@ def _gems(path: Path) -> Iterator[Gem]:
     data = bytearray()
     n = others = 0
     for n, line in _lines(path):
-        row = ROW.fullmatch(line) if number >= 0 else None
+        row = None
+        if number >= 0:
+            row = ROW.fullmatch(line)
         if row:
             at = len(data) // ROW_BYTES * ROW_BYTES
             if int(row[1], 16) != at or len(data) != at:

@@ -66,7 +66,9 @@ def lift(capture: Capture) -> Lifted:
 def rule_of(capture: Capture) -> str:
     """The rounding rule of a capture's first convolution; Unsupported without one."""
     _, v = _tasks(capture)
-    return "fp16" if v[PRECISION] == FP16 else plans.RULES[words.applies(v, "MUL")]
+    if v[PRECISION] == FP16:
+        return "fp16"
+    return plans.RULES[words.applies(v, "MUL")]
 
 
 def replay(capture: Capture) -> Sequence[Range]:
@@ -130,7 +132,9 @@ def _codes(capture: Capture, jobs: Sequence[Raw]) -> Lifted:
     words.check(v, "to codes", Unsupported)
     depthwise, sums = v[CONVOLUTION] == plans.DEPTHWISE, v[OUTPUT_PRECISION] == INT32
     (_, width, channels), (_, out_w, outputs), stride = words.Sizes.of(v)
-    kernels = channels if depthwise else outputs
+    kernels = outputs
+    if depthwise:
+        kernels = channels
     pitch = layouts.ATOM * width
     if sums or v["CNA.CONV_CON1.ARGB_IN"]:
         pitch = v["CNA.DMA_CON1.LINE_STRIDE"] * (layouts.ATOM if sums else 1)
@@ -170,8 +174,12 @@ def _codes(capture: Capture, jobs: Sequence[Raw]) -> Lifted:
         f"an output of {(rows, out_w, kernels)}",
         f"with {layer!r} is {layer.output_shape}",
     )
-    x = _input(capture, v, layer, pitch) if "input" in capture.buffers else None
-    output = _output(capture, v, layer) if "output" in capture.buffers else None
+    x = None
+    if "input" in capture.buffers:
+        x = _input(capture, v, layer, pitch)
+    output = None
+    if "output" in capture.buffers:
+        output = _output(capture, v, layer)
     return _as_known(capture.parameters, layer, v, x, output)
 
 
@@ -251,7 +259,10 @@ def _scales(v: Raw, shares: np.ndarray) -> float | tuple[float, ...]:
     multiplier, shift = v["DPU.OUT_CVT_SCALE.OUT_CVT_SCALE"], v["DPU.OUT_CVT_SHIFT.OUT_CVT_SHIFT"]
     by_channel, one = words.applies(v, "MUL"), 2**TwoSteps.share_bits
     least, most = rule(plans.RULES[by_channel]).right_shifts
-    low, high = (1, 2**15 - 1) if by_channel else (2**14, 2**15)
+    if by_channel:
+        low, high = 1, 2**15 - 1
+    else:
+        low, high = 2**14, 2**15
     expect(
         v,
         {
@@ -269,7 +280,9 @@ def _scales(v: Raw, shares: np.ndarray) -> float | tuple[float, ...]:
             f"are 1 to {one}, which one of them is"
         )
     scales = tuple((shares * (multiplier * 2.0 ** -(TwoSteps.share_bits + shift))).tolist())
-    return scales[0] if len({*scales}) == 1 else scales
+    if len({*scales}) == 1:
+        return scales[0]
+    return scales
 
 
 def _input(capture: Capture, v: Raw, layer: Conv2D, pitch: int) -> np.ndarray:
@@ -333,7 +346,8 @@ def _with_scales(known: Mapping[str, Any], layer: Conv2D, by_channel: bool) -> C
     scales: list[Any] = [known.get(f"{name}_scale") for name in ("input", "weight", "output")]
     if None in scales:
         return layer
-    scales[1] = tuple(scales[1]) if isinstance(scales[1], list) else scales[1]
+    if isinstance(scales[1], list):
+        scales[1] = tuple(scales[1])
     try:
         changed: dict[str, Any] = {
             name: replace(getattr(layer, name), scale=scale)
@@ -409,5 +423,7 @@ def _elements(v: Raw, shape: tuple[int, int, int]) -> Elementwise:
     elif words.applies(v, "MUL"):
         words.check(v, "multiplied", Unsupported)
         scale = float(np.uint16(v["DPU.BS_MUL_CFG.BS_MUL_OPERAND"]).view(np.float16))
-    activation = "relu" if words.applies(v, "RELU") else None
+    activation = None
+    if words.applies(v, "RELU"):
+        activation = "relu"
     return Elementwise("copy", shape, scale=scale, bias=bias, activation=activation)

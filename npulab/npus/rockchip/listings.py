@@ -102,7 +102,9 @@ def read_listing(path: Path) -> tuple[np.ndarray, list[Line]]:
         at += 1
         code = COMMENT.sub(" ", text)
         with refusing(f"{path}, line {number}"):
-            match = None if code.lstrip().startswith("#") else EMIT.search(code)
+            match = None
+            if not code.lstrip().startswith("#"):
+                match = EMIT.search(code)
             if match is None:
                 if (word := _triple(code)) is not None:
                     words.append(word)
@@ -161,7 +163,10 @@ def _closing(code: str, at: int) -> int:
     """Where the bracket that opened before ``at`` closes, -1 if it does not."""
     depth = 1
     for place in re.finditer(r"[()]", code[at:]):
-        depth += 1 if place[0] == "(" else -1
+        if place[0] == "(":
+            depth += 1
+        else:
+            depth += -1
         if not depth:
             return at + place.start()
     return -1
@@ -177,7 +182,8 @@ def _statement(what: str, inner: str) -> Command:
         return Command(
             _number(parts[-3], 2**16, "target"), _value(parts[-1], None), _register(parts[-2])
         )
-    parts = parts[-2:] if len(parts) == 3 else parts
+    if len(parts) == 3:
+        parts = parts[-2:]
     if len(parts) != 2:
         raise ValueError(
             f"got {what} with {len(parts)} arguments, allowed are a register and its value"
@@ -240,7 +246,10 @@ def _number(text: str, below: int, what: str) -> int:
         )
     number = int(match[2], 16 if match[2][1:2] in ("x", "X") else 10)
     if match[1]:
-        number = below - number if 0 < number <= below // 2 else below
+        if 0 < number <= below // 2:
+            number = below - number
+        else:
+            number = below
     if number >= below:
         raise ValueError(f"{what}: got {text[:60]}, allowed is 0 to {below - 1:#x}")
     return number
@@ -254,7 +263,9 @@ def _triple(text: str) -> Command | None:
     word = Command(target | WRITE if target else 0, value, register)
     row = np.array([tuple(reversed(word))], WORDS)
     ending = (word.target, register) in ((SYNC, 0), (ENABLE, OPERATION_ENABLE)) or not any(word)
-    return word if ending or known(row)[0] else None
+    if ending or known(row)[0]:
+        return word
+    return None
 
 
 def _hex_words(lines: Iterable[Line]) -> tuple[np.ndarray, list[Line], int]:
@@ -273,8 +284,13 @@ def _hex_words(lines: Iterable[Line]) -> tuple[np.ndarray, list[Line], int]:
         for word in WORD.findall(body.split("/")[0]):
             digits = word.rstrip("uUlL").removeprefix("0x")
             number = int(digits, 16)
-            halves += [number] if len(digits) == 8 else [number % 2**32, number // 2**32]
-    odd = last if len(halves) % 2 else 0
+            if len(digits) == 8:
+                halves += [number]
+            else:
+                halves += [number % 2**32, number // 2**32]
+    odd = 0
+    if len(halves) % 2:
+        odd = last
     return np.array(halves[: len(halves) // 2 * 2], "<u4").view(WORDS), rest, odd
 
 

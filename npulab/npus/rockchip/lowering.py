@@ -77,7 +77,9 @@ def lower(
     conv = as_convolution(layer)
     if sums:
         conv = _product(conv, layer, x)
-    codes = None if x is None else _codes(layer, conv.input_shape, x)
+    codes = None
+    if x is not None:
+        codes = _codes(layer, conv.input_shape, x)
     jobs = [_job(values(conv, task, where, facts, sums), registers, sums) for task in cut(conv)]
     zero = conv.weight_q.zero_point
     buffers = {"coefficients": layouts.pack_weights(conv.weights, conv.depthwise, zero)}
@@ -100,7 +102,10 @@ def biases(conv: Conv2D, by_channel: bool) -> bytes:
     negated, then uint16 shares of the largest scale. Raises ValueError where a bias leaves int32.
     """
     centred = conv.weights.astype(np.int64) - conv.weight_q.zero_point
-    taps = centred.sum((0, 1, 2)) if conv.depthwise else centred.sum((1, 2, 3))
+    if conv.depthwise:
+        taps = centred.sum((0, 1, 2))
+    else:
+        taps = centred.sum((1, 2, 3))
     whole = conv.bias - conv.input_q.zero_point * taps
     wrong = np.flatnonzero((whole < -(2**31)) | (whole >= 2**31))
     if len(wrong):
@@ -175,7 +180,9 @@ def _linked(
     sizes = [len(job.writes) + END_WORDS for job in jobs]
     out, data = [], b""
     for job, size, following in zip(jobs, sizes, [*sizes[1:], 0], strict=True):
-        filled = up(size * WORDS.itemsize, BLOCK_ALIGN) if following else 0
+        filled = 0
+        if following:
+            filled = up(size * WORDS.itemsize, BLOCK_ALIGN)
         end = block_end(units, at + len(data) + filled if following else 0, following)
         data += stream([*(Command.to(*write) for write in job.writes), *end]).ljust(filled, b"\0")
         ending = writes_of(commands(stream(end)))

@@ -63,7 +63,9 @@ def as_convolution(layer: Any) -> Conv2D:
         )
     if isinstance(layer, FullyConnected):
         layer = as_1x1(layer)
-    down = SIGNED if layer.dtype == "uint8" else 0
+    down = 0
+    if layer.dtype == "uint8":
+        down = SIGNED
     for name in ("input_q", "output_q"):
         zero = getattr(layer, name).zero_point - down
         if not -128 <= zero <= 127:
@@ -98,10 +100,13 @@ def cut(conv: Conv2D) -> list[Task]:
     entries = whole * width + (width if last == 3 else ceil_div(last * width, atoms_of_entry))
     weight_banks = ceil_div(conv.weights.size, ENTRY_BYTES * BANK_ENTRIES) + 1
     wanted, fits = ceil_div(entries * height, BANK_ENTRIES), weight_banks + 1 < BANKS
-    banks = BANKS - weight_banks if fits else SPLIT_BANKS
+    banks = SPLIT_BANKS
+    if fits:
+        banks = BANKS - weight_banks
     if wanted <= banks:
         return [Task(0, height, above, 0, rows, wanted, BANKS - wanted)]
-    weight_banks = weight_banks if fits else BANKS - SPLIT_BANKS
+    if not fits:
+        weight_banks = BANKS - SPLIT_BANKS
     most, stride = BANK_ENTRIES * banks // entries, conv.stride[0]
     kernel = (conv.kernel[0] - 1) * conv.dilation[0] + 1
     out: list[Task] = []
@@ -110,7 +115,9 @@ def cut(conv: Conv2D) -> list[Task]:
         start = first * stride - above
         top, pad = max(start, 0), max(-start, 0)
         end = min(top + most, height)
-        behind = below if end == height else 0
+        behind = 0
+        if end == height:
+            behind = below
         fitting = min((end + behind - start - kernel) // stride + 1, rows - first)
         if fitting < 1:
             raise ValueError(
@@ -163,8 +170,13 @@ def _geometry(conv: Conv2D, task: Task, where: Mapping[str, int], sums: bool) ->
     (height, width, channels), (_, out_w, outputs) = conv.input_shape, conv.output_shape
     (kernel_h, kernel_w), depthwise = conv.kernel, conv.depthwise
     stored_channels, single = up(channels, ATOM), channels == 1 and not sums
-    kernels = 1 if depthwise else up(outputs, KERNELS)
-    stored_width = max(width, ATOM) if single else width
+    if depthwise:
+        kernels = 1
+    else:
+        kernels = up(outputs, KERNELS)
+    stored_width = width
+    if single:
+        stored_width = max(width, ATOM)
     line, surface, pitch = 4 * width, width * height - 4 * width, ATOM * width
     entries = ceil_div(width * ceil_div(channels, ATOM) * 2, ENTRY_BYTES // ATOM)
     if single:
@@ -174,9 +186,19 @@ def _geometry(conv: Conv2D, task: Task, where: Mapping[str, int], sums: bool) ->
         entries = 40
     if sums:
         line, surface, pitch = stored_channels // ATOM, 0, stored_channels
-    output_surface = 1 if sums else out_w * conv.output_shape[0]
-    surfaces = 8 if sums else 4 if depthwise else 2
-    notch = ceil_div(outputs, per_atom("int32")) - 1 if sums else 0
+    if sums:
+        output_surface = 1
+    else:
+        output_surface = out_w * conv.output_shape[0]
+    if sums:
+        surfaces = 8
+    elif depthwise:
+        surfaces = 4
+    else:
+        surfaces = 2
+    notch = 0
+    if sums:
+        notch = ceil_div(outputs, per_atom("int32")) - 1
     kernel_bytes = kernel_h * kernel_w * stored_channels
     whole_buffer = task.data_banks + task.weight_banks == BANKS
     return {

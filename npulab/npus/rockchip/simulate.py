@@ -98,7 +98,10 @@ def convolution(v: Raw, memory: Memory) -> None:
     outputs = v["DPU.DATA_CUBE_CHANNEL.ORIG_CHANNEL"] + 1
     image = window(v, memory, kind, out_h, out_w)
     depthwise = v["CNA.CONV_CON1.CONV_MODE"] == DEPTHWISE
-    count = len(image) if depthwise else v["CNA.WEIGHT_SIZE2.WEIGHT_KERNELS"]
+    if depthwise:
+        count = len(image)
+    else:
+        count = v["CNA.WEIGHT_SIZE2.WEIGHT_KERNELS"]
     _fits("the sums", (count, out_h, out_w))
     need = v["CNA.WEIGHT_SIZE0.WEIGHT_BYTES"]
     data = memory.read(v["CNA.DCOMP_ADDR0.DECOMPRESS_ADDR0"], need, "weights")
@@ -162,7 +165,10 @@ def window(v: Raw, memory: Memory, kind: np.dtype[Any], out_h: int, out_w: int) 
     reach_x = (out_w - 1) * step_x + (v["CNA.WEIGHT_SIZE2.WEIGHT_WIDTH"] - 1) * apart_x + 1
     shape, real = (stored, max(reach_y, top + rows), max(reach_x, left + width)), kind.kind == "f"
     _fits("the input", shape)
-    border = 0 if real else wrapped(v["CNA.PAD_CON1.PAD_VALUE"], 8)
+    if real:
+        border = 0
+    else:
+        border = wrapped(v["CNA.PAD_CON1.PAD_VALUE"], 8)
     out = np.full(shape, border, np.float32 if real else np.int64)
     image = out[:, top : top + rows, left : left + width]
     if v["CNA.CONV_CON1.ARGB_IN"]:
@@ -302,7 +308,9 @@ def arithmetic(values: np.ndarray, v: Raw) -> np.ndarray:
     if not v["DPU.BS_CFG.BS_MUL_BYPASS"]:
         _covered(v, EXPECTED["multiplied"])
         values = values * np.float32(np.uint16(v["DPU.BS_MUL_CFG.BS_MUL_OPERAND"]).view(np.float16))
-    return values if v["DPU.BS_CFG.BS_RELU_BYPASS"] else np.maximum(values, 0)
+    if v["DPU.BS_CFG.BS_RELU_BYPASS"]:
+        return values
+    return np.maximum(values, 0)
 
 
 def store(v: Raw, memory: Memory, planes: np.ndarray) -> None:

@@ -107,7 +107,9 @@ def new_target(
             f"of the other; allowed is a name that no module has, such as {name}_npu"
         )
     # a folder that is not npulab's own is a package without a name that anybody could import it by
-    package = f"npulab.npus.{name}." if where.resolve().parent == HERE else "."
+    package = "."
+    if where.resolve().parent == HERE:
+        package = f"npulab.npus.{name}."
     contents = {
         filled(one.name, name).removesuffix(SUFFIX): filled(
             one.read_text(encoding="utf-8"),
@@ -170,7 +172,10 @@ def begin(
         )
     if source.suffix == ".bin":
         return _of_words(source, words)
-    start = _of_map(source, name, define, include) if is_map else _of_writes(source)
+    if is_map:
+        start = _of_map(source, name, define, include)
+    else:
+        start = _of_writes(source)
     if words not in (None, start.words):
         raise ValueError(
             f"{source}: words: got {words}, allowed is {start.words}, as the file itself says; "
@@ -231,7 +236,10 @@ def _of_map(source: Path, name: str, define: Sequence[str], include: Sequence[Pa
         {"block": "JOB", **row, "evidence": row.get("evidence") or "source"} for row in table.rows
     ]
     table = RegisterTable.of(rows, table.enums, table.copyright)
-    made = Usable(table, {}, together(table)) if arrays else usable(table)
+    if arrays:
+        made = Usable(table, {}, together(table))
+    else:
+        made = usable(table)
     table = made.table
     file_name = source.name.replace('"', "")
     sources = ""
@@ -239,7 +247,10 @@ def _of_map(source: Path, name: str, define: Sequence[str], include: Sequence[Pa
         if not code.startswith("C:"):
             sources += f'{code},"{file_name}",read by npulab new\n'
     counts = ", ".join(plural(count, what[:-1]) for what, count in table.counts.items())
-    text = source.read_text(encoding="utf-8") if arrays else table.csv()
+    if arrays:
+        text = source.read_text(encoding="utf-8")
+    else:
+        text = table.csv()
     files = {
         "registers.csv": text,
         "enums.csv": table.enums_csv() or "enum,raw,name\n",

@@ -37,10 +37,15 @@ def usable(table: RegisterTable) -> Usable:
             continue
         split[block] = []
         for feature in _in_order(some):
-            name = feature if taken[feature] == 1 else f"{block}_{feature}"
+            if taken[feature] == 1:
+                name = feature
+            else:
+                name = f"{block}_{feature}"
             split[block].append(name)
             rows += _of_alternative(some, name, feature)
-    made = RegisterTable.of(rows, table.enums, table.copyright) if split else table
+    made = table
+    if split:
+        made = RegisterTable.of(rows, table.enums, table.copyright)
     return Usable(made, split, together(made))
 
 
@@ -88,7 +93,8 @@ def _of_alternative(rows: Rows, block: str, feature: str) -> list[dict[str, Any]
     some = [row for row in rows if row.get("feature", "") in ("", feature)]
     others = {str(row.get("field", "")) for row in some if not row.get("feature")}
     plain = [str(row.get("field", "")).removeprefix(front) for row in some if row.get("feature")]
-    front = "" if others & {*plain} else front
+    if others & {*plain}:
+        front = ""
     made = []
     for row in some:
         kept = {name: value for name, value in row.items() if name != "feature"}

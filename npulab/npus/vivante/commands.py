@@ -37,7 +37,9 @@ def loads(words: np.ndarray) -> Iterator[tuple[int, int, int]]:
     at = 0
     while at < len(words):
         head = HEADER.parse(int(words[at]).to_bytes(4, "little"))
-        count = (head.count or MOST_STATES) if head.opcode == LOAD_STATE else 1
+        count = 1
+        if head.opcode == LOAD_STATE:
+            count = head.count or MOST_STATES
         if head.opcode == LOAD_STATE:
             if at + 1 + count > len(words):
                 raise ValueError(

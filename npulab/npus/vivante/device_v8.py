@@ -22,8 +22,13 @@ def kernels(
     """
     channels = v["out_image_z_size"]
     used, size = min(channels, cores), v["kernel_xy_size"] * v["kernel_y_size"]
-    size *= 1 if v["depthwise"] else v["kernel_z_size"]
-    block = up(max(size, BLOCK), BLOCK) if v["depthwise"] else BLOCK
+    if v["depthwise"]:
+        size *= 1
+    else:
+        size *= v["kernel_z_size"]
+    block = BLOCK
+    if v["depthwise"]:
+        block = up(max(size, BLOCK), BLOCK)
     start = up(LENGTHS + 4 * cores, ALIGN)
     if len(buffer) < start or buffer[0] != PLAIN or buffer[1]:
         raise Hang(
@@ -83,14 +88,21 @@ def _superblocks(core: int, cores: int, v: Mapping[str, Any]) -> Iterator[list[i
     shares = [rest // used + (each < rest % used) for each in range(used)]  # of the last, by core
     for superblock in range(whole + 1):
         last, first = superblock == whole, used * full * superblock
-        count = shares[core] if last else full
+        count = full
+        if last:
+            count = shares[core]
         if v["depthwise"]:
             group = [first + used - core - 1 + k * cores for k in range(count)]
             # the last ones are shared by as many cores as there are
-            odd = channels % cores if used == cores else 0
+            odd = 0
+            if used == cores:
+                odd = channels % cores
             yield [k - (cores - odd) if odd and k >= channels - odd else k for k in group]
         else:
-            first += sum(shares[:core]) if last else core * full
+            if last:
+                first += sum(shares[:core])
+            else:
+                first += core * full
             yield [*range(first, first + count)]
 
 
@@ -116,13 +128,20 @@ def _symbol(code: int, reader: BitReader) -> tuple[int, int | None]:
     if code != 2:
         return {7: 2, 3: 3, 6: 4}[code], None
     more = reader.read(2)
-    return (5, more // 2) if more % 2 else (6 if more else 7, None)
+    if more % 2:
+        return 5, more // 2
+    return 6 if more else 7, None
 
 
 def _value(symbol: int, free: int | None, reader: BitReader, bit_lengths: list[int]) -> int:
     """The byte: its sign in the lowest bit, then its magnitude without the leading one."""
     length = bit_lengths[symbol]
     bits = max(length, 1)
-    payload = reader.read(bits) if free is None else free + 2 * reader.read(bits - 1)
+    if free is None:
+        payload = reader.read(bits)
+    else:
+        payload = free + 2 * reader.read(bits - 1)
     magnitude = payload // 2 + (2 ** (length - 1) if length else 0)
-    return 255 - magnitude if payload % 2 else magnitude
+    if payload % 2:
+        return 255 - magnitude
+    return magnitude

@@ -43,7 +43,9 @@ class Side:
 
     def wrong(self, text: str, line: Line | None = None) -> ValueError:
         """The error of this side, at a line."""
-        place = f", line {line.number}" if line else ""
+        place = ""
+        if line:
+            place = f", line {line.number}"
         return ValueError(f"{self.path}{place}, side {self.name}: {text}")
 
     def unexpected(self, line: Line, allowed: str) -> ValueError:
@@ -194,7 +196,10 @@ def _values(side: Side, body: Iterator[Line]) -> tuple[dict[str, int], Line | No
             break
         name, value = match.group(1), int(match.group(2), 16)
         if name in values or name not in NAMES:
-            allowed = "once" if name in values else "the fields that update 4 prints"
+            if name in values:
+                allowed = "once"
+            else:
+                allowed = "the fields that update 4 prints"
             raise side.wrong(f"got field {name}, allowed is {allowed}", line)
         if value != int(match.group(3)):
             raise side.wrong(
@@ -209,7 +214,9 @@ def _values(side: Side, body: Iterator[Line]) -> tuple[dict[str, int], Line | No
         values[name] = value
     missing = [f"{item.name} (word {item.bits})" for item in PRINTED if item.name not in values]
     if missing:
-        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        more = ""
+        if len(missing) > 3:
+            more = f" and {len(missing) - 3} more"
         raise side.wrong(
             f"field {', '.join(missing[:3])}{more} is missing, a job has all "
             f"{len(NAMES)} fields of {len(PRINTED)} words",

@@ -135,14 +135,24 @@ def lift(capture: Capture) -> Lifted:
     sums = (weights.astype(np.int64) - geometry.zero_point).sum((1, 2, 3))
     zero = words.folded_zero(facts, v["in_image_border_const"])
     bias = (content.bias[: geometry.channels] + zero * sums).astype(np.int32)
-    before = moved_input(capture, moved) if moved.image and "tensor" in capture.buffers else None
-    planar = _image(capture, v) if before is None else None
+    before = None
+    if moved.image and "tensor" in capture.buffers:
+        before = moved_input(capture, moved)
+    planar = None
+    if before is None:
+        planar = _image(capture, v)
     known = {name: value for name, value in capture.parameters.items() if _is_known(name, value)}
     layer, border = _unlowered(Reading(v, facts, moved, known, weights, bias, planar))
-    x = before if planar is None else _input(planar, layer, border)
+    if planar is None:
+        x = before
+    else:
+        x = _input(planar, layer, border)
     if moved.border is not None:
         layer, x = _without(moved.border, layer, x, planar is not None)
-    seen = {INT8_MODEL} if _signed(weights, content.symbols) else set()
+    if _signed(weights, content.symbols):
+        seen = {INT8_MODEL}
+    else:
+        seen = set()
     layer = _with_quirks(layer, v, moved, facts, seen)
     _refuse_other_moves(capture, layer, facts)
     return Lifted(layer, x, _output(capture, v, moved))
@@ -210,7 +220,9 @@ def _nn_values(capture: Capture) -> dict[str, Any]:
 
 
 def _job_names(capture: Capture) -> str:
-    return "jobs " + ", ".join(job.block for job in capture.jobs) if capture.jobs else "no jobs"
+    if capture.jobs:
+        return "jobs " + ", ".join(job.block for job in capture.jobs)
+    return "no jobs"
 
 
 def _refuse_other_moves(capture: Capture, layer: Conv2D, facts: Facts) -> None:
@@ -223,7 +235,9 @@ def _refuse_other_moves(capture: Capture, layer: Conv2D, facts: Facts) -> None:
     ]
     conv, low, moves = planned(layer, facts, layer.driver_quirks)
     for move in moves if left else []:
-        first = left[0][1] if left else {}
+        first = {}
+        if left:
+            first = left[0][1]
         where = {
             move.source: first.get("in_image_base_address", 0),
             move.target: first.get("out_image_base_address", 0),
@@ -278,14 +292,13 @@ def _packed(v: Mapping[str, Any], moved: Moved) -> None:
     """Refuse gaps in an image that TP jobs write, or in an output that they read: the jobs have no
     pitch for them."""
     rows, columns = _output_size(v)
-    packed = (
-        {}
-        if moved.image is None
-        else {
+    if moved.image is None:
+        packed = {}
+    else:
+        packed = {
             "in_image_y_stride": (v["in_image_y_size"],),
             "in_image_x_stride": (v["in_image_x_size"],),
         }
-    )
     if moved.hwc_out:
         packed |= {"out_image_y_stride": (rows,), "out_image_x_stride": (columns,)}
     expect(v, packed, REFUSED.replace("allowed", "allowed of a tensor that TP jobs move", 1))
@@ -293,7 +306,10 @@ def _packed(v: Mapping[str, Any], moved: Moved) -> None:
 
 def _output_size(v: Mapping[str, Any]) -> tuple[int, int]:
     """(rows, columns) that leave the unit: of each 2x2 one where it pools."""
-    step = 2 if v["pooling"] == words.FIRST_PIXEL else 1
+    if v["pooling"] == words.FIRST_PIXEL:
+        step = 2
+    else:
+        step = 1
     return ceil_div(v["out_image_y_size"], step), ceil_div(v["out_image_x_size"], step)
 
 
@@ -350,7 +366,10 @@ def _agrees(layer: Conv2D, r: Reading) -> bool:
 def _at_once(r: Reading) -> Conv2D:
     """The layer whose planes are not split: at stride 1, or pooled."""
     v, weights, depthwise = r.v, r.weights, bool(r.v["depthwise"])
-    stride = 2 if v["pooling"] == words.FIRST_PIXEL else 1
+    if v["pooling"] == words.FIRST_PIXEL:
+        stride = 2
+    else:
+        stride = 1
     # one plane in all, not only of each kernel as in a native depthwise layer
     if v["kernel_z_size"] == 1 and _is_pointwise(r, stride):
         weights = weights[:, :, :1, :1]
@@ -539,9 +558,15 @@ def _with_quirks(
 ) -> Conv2D:
     """The layer with the driver's quirks: those ``seen`` and those that the jobs show."""
     seen = seen | ({HWC_TENSORS} if moved.hwc_in or moved.hwc_out else set())
-    seen |= {PAD_JOB} if moved.border is not None else set()
+    if moved.border is not None:
+        seen |= {PAD_JOB}
+    else:
+        seen |= set()
     _, low, _ = planned(layer, facts, seen)
-    seen |= {NN_ALONE} if low.split and moved.split is None else set()
+    if low.split and moved.split is None:
+        seen |= {NN_ALONE}
+    else:
+        seen |= set()
     even, odd = (
         words.tiling(low, facts, quirks)[0][0] for quirks in (set[str](), {ODD_STRIDE2_TILE})
     )

@@ -82,11 +82,17 @@ def lower(
     """
     facts, given, layer = FACTS.features(chip), layer, _unsigned(layer)
     quirks = {*getattr(layer, "driver_quirks", ()), *features}
-    quirks |= {INT8_MODEL} if given.dtype == "int8" else set()
+    if given.dtype == "int8":
+        quirks |= {INT8_MODEL}
+    else:
+        quirks |= set()
     features_asked(quirks, sorted(FEATURES))
     where = placed({**ADDRESSES, **MORE_ADDRESSES}, addresses, ALIGNMENT)
     conv, low, moves = planned(layer, facts, quirks)
-    tensors = {} if x is None else _tensors(_planar(given, conv, x), conv, low, moves)
+    if x is None:
+        tensors = {}
+    else:
+        tensors = _tensors(_planar(given, conv, x), conv, low, moves)
     buffer, cached = encoded(conv, low, facts, quirks)
     jobs = _jobs(conv, low, moves, nn_values(conv, low, facts, quirks, cached), facts, where)
     if NN_ALONE in quirks:
@@ -154,7 +160,8 @@ def planned(
             padding="valid",
         )
     low = plan(padded if "pad" in kinds else conv, facts, quirks, isinstance(layer, Add))
-    kinds += ["reshuffle"] if low.split else []
+    if low.split:
+        kinds += ["reshuffle"]
     ends = ["tensor", *(MOVED[kind] for kind in kinds[:-1]), "input"]
     moves = [Move(kind, *ends[n : n + 2]) for n, kind in enumerate(kinds)]
     if HWC_TENSORS in quirks and conv.output_shape[2] > 1 and NN_ALONE not in quirks:
@@ -202,15 +209,16 @@ def _planar(layer: Layer, conv: Conv2D, x: Any) -> np.ndarray:
     )
     if len(parts) != 1 + several or not fits:
         kinds = " and ".join(f"shape {part.shape} {part.dtype}" for part in parts)
-        allowed = (
-            f"a pair, each {layer.input_shape} of the layer's"
-            if several
-            else f"{layer.input_shape} of the weights'"
-        )
+        if several:
+            allowed = f"a pair, each {layer.input_shape} of the layer's"
+        else:
+            allowed = f"{layer.input_shape} of the weights'"
         raise ValueError(f"x: got {kinds}, allowed is {allowed} {layer.dtype}")
     parts = [as_codes(part, "uint8") for part in parts]
     if not flat:
-        shape = image_of(layer) if isinstance(layer, Add) else layer.input_shape
+        shape = layer.input_shape
+        if isinstance(layer, Add):
+            shape = image_of(layer)
         parts = [part.reshape(shape).transpose(2, 0, 1) for part in parts]
     height, width, channels = conv.input_shape
     return np.concatenate([part.reshape(-1) for part in parts]).reshape(channels, height, width)
@@ -259,7 +267,9 @@ def _jobs(
         states = tp_states([at + BLOCK_SPACING * n for n in range(len(parts))], move.kind == "pad")
         out += [("TP", part, start) for part, start in zip(parts, states, strict=True)]
         at += BLOCK_SPACING * len(parts)
-    return out if behind else [*out, ("NN", values, nn_states(where["nn"]))]
+    if behind:
+        return out
+    return [*out, ("NN", values, nn_states(where["nn"]))]
 
 
 def _supported(layer: Conv2D, facts: Mapping[str, int], widest: int) -> None:
@@ -342,10 +352,14 @@ def encoded(
     content = Coefficients(weights, bias, (np.arange(g.slots) * g.plane_bytes).astype(np.uint32))
     if g.huffman:
         # as the model has them, modulo 256
-        raw = low.weights - np.uint8(SIGNED) if INT8_MODEL in quirks else low.weights
+        raw = low.weights
+        if INT8_MODEL in quirks:
+            raw = low.weights - np.uint8(SIGNED)
         content = replace(content, symbols=coefficients.choose_symbols(raw))
     else:
-        zrl = coefficients.choose_zrl(content, g, facts["zrl_bits"]) if low.runs else 0
+        zrl = 0
+        if low.runs:
+            zrl = coefficients.choose_zrl(content, g, facts["zrl_bits"])
         content = replace(content, zrl=(zrl,) * g.used)
     buffer = coefficients.encode(content, g)
     sizes = coefficients.sizes(buffer, g)

@@ -175,7 +175,9 @@ def _words(file: Path, count: int | None = None) -> np.ndarray:
     """The first words of a file, or all of them."""
     size = file.stat().st_size
     if size % WORD_BYTES or (count and size < WORD_BYTES * count):
-        least = f", at least the {count} of a parameter block" if count else ""
+        least = ""
+        if count:
+            least = f", at least the {count} of a parameter block"
         raise ValueError(f"{file}: got {size} bytes, allowed are whole 32-bit words{least}")
     data = _bytes(file, 0, WORD_BYTES * count if count else None)
     return np.frombuffer(data, "<u4").astype(np.uint32)
@@ -220,7 +222,9 @@ def _capture(
     chip: str,
 ) -> Capture:
     registers = maps(chip)
-    words = _words(one.files["cmd"]) if "cmd" in one.files else None
+    words = None
+    if "cmd" in one.files:
+        words = _words(one.files["cmd"])
     jobs = tuple(Job(one.block, block) for block in one.blocks)
     if words is not None:
         jobs = tuple(
@@ -321,14 +325,13 @@ def _signs(one: Operation) -> Iterator[tuple[str, int]]:
             yield "tp_cores", len(one.blocks)
         return
     yield ("nn_v8" if one.values["no_z_offset"] else "nn_v7"), 1
-    data = (
-        _bytes(one.files["compressed"], count=WORD_BYTES * HEADER_WORDS)
-        if "compressed" in one.files
-        else b""
-    )
-    sizes = (
-        np.frombuffer(data, "<u4") if len(data) == WORD_BYTES * HEADER_WORDS else np.zeros(0, "<u4")
-    )
+    data = b""
+    if "compressed" in one.files:
+        data = _bytes(one.files["compressed"], count=WORD_BYTES * HEADER_WORDS)
+    if len(data) == WORD_BYTES * HEADER_WORDS:
+        sizes = np.frombuffer(data, "<u4")
+    else:
+        sizes = np.zeros(0, "<u4")
     used = _plain_cores(sizes)
     if used:
         yield "plain_coefficients", 1
@@ -346,7 +349,9 @@ def _warn_of_what_is_missing(path: Path, operations: Sequence[Operation]) -> Non
         if b - a > 1
     ]
     if gaps:
-        more = f" and {len(gaps) - SHOWN} more" if len(gaps) > SHOWN else ""
+        more = ""
+        if len(gaps) > SHOWN:
+            more = f" and {len(gaps) - SHOWN} more"
         warnings.warn(f"{path}: no files of job {', '.join(gaps[:SHOWN])}{more}", stacklevel=3)
     if not any("output" in one.files for one in operations):
         warnings.warn(

@@ -64,7 +64,9 @@ def moved_by(
 ) -> list[Values]:
     """The TP jobs of a move, one for each core that takes part."""
     cores, (height, width, channels) = facts["tp_cores"], conv.input_shape
-    q = conv.output_q if move.kind == "detranspose" else conv.input_q
+    q = conv.input_q
+    if move.kind == "detranspose":
+        q = conv.output_q
     ends = Ends(where[move.source], where[move.target], q.zero_point)
     if move.kind == "transpose":
         return transpose((channels, height, width), ends)
@@ -175,7 +177,10 @@ def shares(outputs: int, inputs: int, step: int, before: int, cores: int) -> Ite
         size = ceil_div(outputs - written, cores - core)
         border = max(before - step * written, 0)
         left = inputs - read
-        count = left if core == cores - 1 else min(max(step * size - border, 0), left)
+        if core == cores - 1:
+            count = left
+        else:
+            count = min(max(step * size - border, 0), left)
         if size:
             yield Part(size, count, border, read, written)
         read, written = read + count, written + size
@@ -199,7 +204,9 @@ def reshuffle(
         cores = 1
     sizes = columns, rows, channels
     # the longest dimension is split, of equal ones the last
-    along = max(range(3), key=lambda n: (sizes[n], n)) if 4 * channels >= columns else 0
+    along = 0
+    if 4 * channels >= columns:
+        along = max(range(3), key=lambda n: (sizes[n], n))
     axes = [
         (columns, width, 2, border[1]),
         (rows, height, 2, border[0]),

@@ -61,7 +61,10 @@ class Lowered:
 
     @property
     def before_pooling(self) -> tuple[int, int]:
-        factor = 2 if self.pooled else 1
+        if self.pooled:
+            factor = 2
+        else:
+            factor = 1
         return self.output[0] * factor, self.output[1] * factor
 
 

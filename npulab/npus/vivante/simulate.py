@@ -91,7 +91,9 @@ def _run(v: Mapping[str, Any], data: bytes, buffer: bytes, chip: Mapping[str, in
         np.uint8,
     )
     flat = output.reshape(-1)
-    sums = _huffman_sums if chip.get("huffman_coefficients") else _plain_sums
+    sums = _plain_sums
+    if chip.get("huffman_coefficients"):
+        sums = _huffman_sums
     for channel, accumulators, offset in sums(buffer, image, v, chip):
         if channel < v["out_image_z_size"]:  # the last cores' shares may reach past it
             _store(flat, requantized(accumulators, v, 23 if chip.get("nn_v8") else 15), offset, v)
@@ -139,7 +141,10 @@ def _check(v: Mapping[str, Any], chip: Mapping[str, int]) -> None:
     known(v, {**EXPECTED["device"], **expected(chip)})
     if v["depthwise"] and v["kernel_z_size"] != v["out_image_z_size"]:
         raise Hang(f"depthwise from {v['kernel_z_size']} planes to {v['out_image_z_size']}")
-    step = 2 if v["pooling"] == FIRST_PIXEL else 1
+    if v["pooling"] == FIRST_PIXEL:
+        step = 2
+    else:
+        step = 1
     if (
         v["out_image_x_size"] > step * v["out_image_x_stride"]
         or v["out_image_y_size"] > step * v["out_image_y_stride"]
@@ -240,7 +245,10 @@ def _superblock(
     sums = [np.zeros((height, width), np.int64) for _ in range(share)]
     offsets = [0] * share
     weights = _Weights(reader, run_bits, v["coef_zero_point"])
-    at_once = 6 if kernel_h == kernel_w == 1 and v["out_image_z_size"] > 8 else 1
+    if kernel_h == kernel_w == 1 and v["out_image_z_size"] > 8:
+        at_once = 6
+    else:
+        at_once = 1
     for first in range(0, planes, at_once):
         group = range(first, min(first + at_once, planes))
         for k in range(share):
@@ -295,7 +303,9 @@ class _Weights:
     def word(self, signed: bool) -> int:
         self.stop()
         value = self.reader.read(32)
-        return wrapped(value) if signed else value
+        if signed:
+            return wrapped(value)
+        return value
 
     def stop(self) -> None:
         hang_if(self.held, "a run of zero points goes past the end of its kernel")
@@ -305,7 +315,9 @@ def requantized(accumulators: np.ndarray, v: Mapping[str, Any], bits: int = 15) 
     """Accumulators to output codes, value by value in whole numbers; the multiplier has ``bits``
     behind its leading one, of which V7 counts those of its fraction in the shift."""
     multiplier, shift = 2**bits + v["post_multiplier"], v["post_shift"] + (bits if bits > 15 else 0)
-    low = v["out_zero_point"] if v["relu"] else 0
+    low = 0
+    if v["relu"]:
+        low = v["out_zero_point"]
     out = np.zeros(accumulators.shape, np.uint8)
     for place, accumulator in np.ndenumerate(accumulators):
         product, unit = wrapped(int(accumulator)) * multiplier, 2**shift
@@ -320,7 +332,10 @@ def requantized(accumulators: np.ndarray, v: Mapping[str, Any], bits: int = 15) 
 
 def _store(flat: np.ndarray, tile: np.ndarray, offset: int, v: Mapping[str, Any]) -> None:
     """Write one output plane at its offset."""
-    step = 2 if v["pooling"] == FIRST_PIXEL else 1
+    if v["pooling"] == FIRST_PIXEL:
+        step = 2
+    else:
+        step = 1
     kept, pitch = tile[::step, ::step], v["out_image_x_stride"]
     if kept.shape[1] > pitch or offset + (kept.shape[0] - 1) * pitch + kept.shape[1] > flat.size:
         raise Hang(f"an output plane of {kept.shape} at offset {offset} lies outside the output")

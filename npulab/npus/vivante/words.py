@@ -35,7 +35,9 @@ STREAM_LENGTHS, WORD_BYTES = (
 
 def generation(facts: Mapping[str, int]) -> str:
     """``nn_v7`` or ``nn_v8``, whichever feature a chip has."""
-    return "nn_v8" if facts.get("nn_v8") else "nn_v7"
+    if facts.get("nn_v8"):
+        return "nn_v8"
+    return "nn_v7"
 
 
 def multiplier_of(facts: Mapping[str, int], *scales: Any) -> tuple[int, int]:
@@ -53,12 +55,16 @@ def ratio_of(facts: Mapping[str, int], multiplier: int, shift: int) -> float:
 def folded_zero(facts: Mapping[str, int], zero_point: int) -> int:
     """What a stored bias takes off the input zero point's share, in units of the weights' sum: the
     unit of V8 works on codes less 128."""
-    return zero_point - 128 if facts.get("nn_v8") else zero_point
+    if facts.get("nn_v8"):
+        return zero_point - 128
+    return zero_point
 
 
 def _kept(facts: Mapping[str, int]) -> int:
     """Bits of fraction that the shift of V8 does not count."""
-    return MULTIPLIERS["nn_v8"].bits if facts.get("nn_v8") else 0
+    if facts.get("nn_v8"):
+        return MULTIPLIERS["nn_v8"].bits
+    return 0
 
 
 def tiling(
@@ -87,10 +93,18 @@ def interleave(kernel_h: int, tile_w: int, facts: Mapping[str, int]) -> int:
     span = kernel_h - 1 + tile_w
     if span > WIDE_SPAN:
         return 1
-    mode = 1 if tile_w > 32 else 2 if tile_w > 16 else 4
+    if tile_w > 32:
+        mode = 1
+    elif tile_w > 16:
+        mode = 2
+    else:
+        mode = 4
     if facts.get("nn_v8"):
-        return min(mode, 2) if span > MIDDLE_SPAN else mode
-    mode = 8 if tile_w <= 8 else mode
+        if span > MIDDLE_SPAN:
+            return min(mode, 2)
+        return mode
+    if tile_w <= 8:
+        mode = 8
     return min(
         mode, 4 if span > MIDDLE_SPAN else 2
     )  # looks the wrong way round, and is what the driver does
@@ -101,7 +115,9 @@ def _resident(low: Lowered, tile: tuple[int, int], mode: int, facts: Mapping[str
     depth = facts["accumulation_depth"]
     if not facts.get("nn_v8"):
         fit = depth * mode // tile[0]
-        return min(fit, depth // 3) if low.kernel[1] == 1 else fit
+        if low.kernel[1] == 1:
+            return min(fit, depth // 3)
+        return fit
     if low.kernel[1] == 1:
         fit = depth // ceil_div(tile[0], mode)
     else:
@@ -175,11 +191,15 @@ def _offsets(layer: Conv2D, low: Lowered, quirks: Set[str]) -> tuple[int, int]:
         return -low.pad[0], -low.pad[1]
     kernel, width, offset = low.kernel[1], low.columns, 0
     if low.stride == 1 and kernel > 2:
-        offset = -1 if kernel < 5 else -2
+        offset = -2
+        if kernel < 5:
+            offset = -1
     elif (
         low.stride == 2 and kernel > 2 and (width < 5 or (layer.depthwise and 5 in (kernel, width)))
     ):
-        offset = -1 if (width <= 5 and kernel < 5) or (width > 5 and kernel >= 5) else -2
+        offset = -2
+        if (width <= 5 and kernel < 5) or (width > 5 and kernel >= 5):
+            offset = -1
     return offset, offset
 
 

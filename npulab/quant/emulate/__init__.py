@@ -80,7 +80,9 @@ def emulate(
     network = _network(layer)
     every = outputs(network, x, rule, saturation)
     last = tuple(every[number] for number in network.outputs)
-    return last if len(last) > 1 else last[0]
+    if len(last) > 1:
+        return last
+    return last[0]
 
 
 def outputs(
@@ -94,9 +96,15 @@ def outputs(
     network = _network(network)
     count = len(network.input_shapes)
     if count > 1 and (not isinstance(x, tuple | list) or len(x) != count):
-        got = f"{len(x)} tensors" if isinstance(x, tuple | list) else type(x).__name__
+        if isinstance(x, tuple | list):
+            got = f"{len(x)} tensors"
+        else:
+            got = type(x).__name__
         raise ValueError(f"x: got {got}, allowed with {network} is a tuple of {count} tensors")
-    given = x if count > 1 else (x,)
+    if count > 1:
+        given = x
+    else:
+        given = (x,)
     done: list[np.ndarray] = []
     for layer, sources in zip(network.layers, network.inputs, strict=True):
         taken = tuple(given[-1 - source] if source < 0 else done[source] for source in sources)
@@ -267,7 +275,9 @@ def _names(kinds: Sequence[type]) -> str:
 
 def _types(layer: Layer) -> tuple[np.dtype, ...]:
     """Types that an input may have: layers of 8 bits take either."""
-    return EIGHT if layer.dtype in ("int8", "uint8") else (np.dtype(layer.dtype),)
+    if layer.dtype in ("int8", "uint8"):
+        return EIGHT
+    return (np.dtype(layer.dtype),)
 
 
 def _words(layer: Layer) -> str:
@@ -322,7 +332,10 @@ def _input(layer: Conv2D | FullyConnected | Pool2D, x: Any) -> tuple[np.ndarray,
         )
         allowed = f"(..., {size}), or (..., H, W, C) of as many"
     else:
-        axes = 3 if x.ndim in (3, 4) and x.shape[-3:] == layer.input_shape else 0
+        if x.ndim in (3, 4) and x.shape[-3:] == layer.input_shape:
+            axes = 3
+        else:
+            axes = 0
         allowed = f"{layer.input_shape}, or that with a leading batch axis"
     if not axes or x.dtype not in _types(layer) or x.size == 0:
         raise ValueError(
@@ -335,14 +348,15 @@ def _input(layer: Conv2D | FullyConnected | Pool2D, x: Any) -> tuple[np.ndarray,
 
 def _images(layer: Conv2D | FullyConnected | Pool2D, x: np.ndarray) -> np.ndarray:
     """The input as (N, H, W, C); rows of a fully connected layer are pixels."""
-    shape = (
-        (1, -1, 1, *layer.input_shape)
-        if isinstance(layer, FullyConnected)
-        else (-1, *layer.input_shape)
-    )
+    if isinstance(layer, FullyConnected):
+        shape = 1, -1, 1, *layer.input_shape
+    else:
+        shape = -1, *layer.input_shape
     return np.ascontiguousarray(x).reshape(shape)
 
 
 def _as_images(layer: Layer, shape: tuple[int, ...]) -> tuple[int, ...]:
     count = math.prod(shape[: len(shape) - len(layer.output_shape)])
-    return (1, count, 1, *shape[-1:]) if isinstance(layer, FullyConnected) else (count, *shape[-3:])
+    if isinstance(layer, FullyConnected):
+        return 1, count, 1, *shape[-1:]
+    return count, *shape[-3:]

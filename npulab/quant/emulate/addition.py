@@ -86,7 +86,9 @@ def away(value: float) -> int:
 
 def weighs(rule: str | Rule) -> bool:
     """Whether a rule is of an engine that adds by convolution."""
-    name = rule.name if isinstance(rule, Rule) else rule
+    name = rule
+    if isinstance(rule, Rule):
+        name = rule.name
     return isinstance(name, str) and name in RULES and name.partition(":")[0] in FAMILIES
 
 
@@ -95,7 +97,9 @@ class Addition:
 
     def __init__(self, layer: Add, dtype: np.dtype, rule: str | Rule) -> None:
         eight = dtype.name in ("int8", "uint8")
-        by = known.rule(rule) if known.is_rule(rule) else None
+        by = None
+        if known.is_rule(rule):
+            by = known.rule(rule)
         if isinstance(by, DoubleRounding) and by.ties == GEMMLOWP.ties:
             rule = GEMMLOWP.name  # the same rounding, by whatever multiplier
         if not (eight and weighs(rule)) and (not isinstance(rule, str) or rule not in RULED):
@@ -133,7 +137,10 @@ class Addition:
         """The sums, in the type of the inputs."""
         a, b = (one.reshape(-1) for one in pair)
         out = np.empty(a.shape, self.dtype)
-        whole = 0 if self.body is None else a.size // self.body.group * self.body.group
+        if self.body is None:
+            whole = 0
+        else:
+            whole = a.size // self.body.group * self.body.group
         for start in range(0, a.size, BLOCK):
             end = min(start + BLOCK, a.size)
             if self.rule:

@@ -79,8 +79,12 @@ def pack(weights: np.ndarray) -> np.ndarray:
     """
     depth, columns = weights.shape
     panels, steps = -(-columns // WIDE), max(1, -(-depth // DEEP))
-    whole = depth - depth % DEEP if depth > DEEP else 0
-    gap = steps * DEEP - depth if whole else 0
+    whole = 0
+    if depth > DEEP:
+        whole = depth - depth % DEEP
+    gap = 0
+    if whole:
+        gap = steps * DEEP - depth
     out = np.zeros((steps * DEEP, panels * WIDE), np.int8)
     out[:whole, :columns] = weights[:whole]
     out[whole + gap : depth + gap, :columns] = weights[whole:]
@@ -94,7 +98,12 @@ def _product(codes, packed, first, out):  # type: ignore[no-untyped-def]
     rows, panels = len(out), len(packed)
     panel = 0
     while panel < panels:
-        wide = 4 if panels - panel >= 4 else 2 if panels - panel >= 2 else 1
+        if panels - panel >= 4:
+            wide = 4
+        elif panels - panel >= 2:
+            wide = 2
+        else:
+            wide = 1
         row = 0
         while row < rows:
             if rows >= TALL and rows - row > 2:

@@ -66,27 +66,29 @@ def _formula(layer: Elementwise, sources: list[Near]) -> Near:
     elif layer.kind == "multiply":
         near = _times(near, sources[1].values)
     elif layer.kind in ("add", "subtract"):
-        near += sources[1].values if layer.kind == "add" else -sources[1].values
+        if layer.kind == "add":
+            near += sources[1].values
+        else:
+            near += -sources[1].values
     elif layer.kind in ("maximum", "minimum"):
         a, b, above = near.values, sources[1].values, layer.kind == "maximum"
         # the tail of one product is exact, and tells numbers apart that are equal but for it
-        tied = (
-            (near.tail > 0) | ((near.tail == 0) & np.signbit(b))
-            if above
-            else (near.tail < 0) | ((near.tail == 0) & np.signbit(a))
-        )
+        if above:
+            tied = (near.tail > 0) | ((near.tail == 0) & np.signbit(b))
+        else:
+            tied = (near.tail < 0) | ((near.tail == 0) & np.signbit(a))
         first = ((a > b) if above else (a < b)) | ((a == b) & tied) | np.isnan(a)
         near = Near(np.where(first, a, b), np.where(first, near.tail, 0.0))
     near = _times(near, layer.scale)
-    return (
-        near
-        if np.all(np.equal(layer.bias, 0))
-        else near + np.where(np.equal(layer.bias, 0), -0.0, layer.bias)
-    )
+    if np.all(np.equal(layer.bias, 0)):
+        return near
+    return near + np.where(np.equal(layer.bias, 0), -0.0, layer.bias)
 
 
 def _times(near: Near, by: np.ndarray | float) -> Near:
-    return near if np.all(np.equal(by, 1)) else near * by
+    if np.all(np.equal(by, 1)):
+        return near
+    return near * by
 
 
 def element(
@@ -99,13 +101,20 @@ def element(
         if exact and value == 0:  # has no sign here
             zero = _in_arithmetic(layer, elements, channel, float)
             return np.float16(0 if zero else zero)
-        out = nearest_half(value) if isinstance(value, Fraction) else np.float16(value)
-    return np.float16(np.nan) if np.isnan(out) else out
+        if isinstance(value, Fraction):
+            out = nearest_half(value)
+        else:
+            out = np.float16(value)
+    if np.isnan(out):
+        return np.float16(np.nan)
+    return out
 
 
 def _whole(number: float) -> Fraction | float:
     """The number itself where it is finite."""
-    return Fraction(number) if math.isfinite(number) else number
+    if math.isfinite(number):
+        return Fraction(number)
+    return number
 
 
 def _in_arithmetic(
@@ -117,9 +126,13 @@ def _in_arithmetic(
         for value in (layer.prescale, layer.scale, layer.bias)
     )
     first, *rest = (number(float(value)) for value in elements)
-    first = first if prescale == 1 else first * number(prescale)
+    if prescale != 1:
+        first = first * number(prescale)
     if layer.kind in ("maximum", "minimum"):
-        value = _larger(first, rest[0]) if layer.kind == "maximum" else -_larger(-first, -rest[0])
+        if layer.kind == "maximum":
+            value = _larger(first, rest[0])
+        else:
+            value = -_larger(-first, -rest[0])
     else:
         value = {
             "abs": lambda: abs(first),
@@ -128,13 +141,23 @@ def _in_arithmetic(
             "add": lambda: first + rest[0],
             "subtract": lambda: first - rest[0],
         }[layer.kind]()
-    value = value if scale == 1 else value * number(scale)
-    value = value if bias == 0 else value + number(bias)
+    if scale != 1:
+        value = value * number(scale)
+    if bias != 0:
+        value = value + number(bias)
     low, high = REAL[layer.activation]
-    return low if value <= low else high if value >= high else value
+    if value <= low:
+        return low
+    if value >= high:
+        return high
+    return value
 
 
 def _larger(a: Any, b: Any) -> Any:
     if a != a or b != b:
-        return a if a != a else b
-    return a if a > b or (a == b and math.copysign(1, b) < 0) else b
+        if a != a:
+            return a
+        return b
+    if a > b or (a == b and math.copysign(1, b) < 0):
+        return a
+    return b

@@ -97,7 +97,9 @@ def parts(name: str | Rule, op: str, dtype: str, scales: str, channels: int) -> 
             and row.type in ("", dtype)
             and row.scales in ("", scales)
         ):
-            body = channels // row.vector * row.vector if row.tail else channels
+            body = channels
+            if row.tail:
+                body = channels // row.vector * row.vector
             both = [rule(one) for one in (row.rule, row.tail or row.rule)]
             # sums of int16 codes have 64 bits, of which a multiplier of 15 leaves 48
             both = [replace(one, register=48) if dtype == "int16" else one for one in both]
@@ -111,7 +113,9 @@ def saturation_of(
 ) -> Saturation | None:
     """How a rule or an engine saturates the products of a layer and the type of its input; None if
     it adds exactly."""
-    copies = layer.output_shape[-1] // layer.input_shape[-1] if layer.op == "depthwise" else 1
+    copies = 1
+    if layer.op == "depthwise":
+        copies = layer.output_shape[-1] // layer.input_shape[-1]
     key = name, layer.op, dtype.name, layer.weights.dtype.name
     return next(
         (row.saturation for row in SATURATING if row[:4] == key and copies >= row.copies), None
@@ -123,7 +127,10 @@ def parts_of(layer: Conv2D | FullyConnected, dtype: np.dtype, name: str | Rule) 
 
     Raises LookupError as ``parts``, ValueError for a rule that has no outputs of this type.
     """
-    scales = "channel" if per_channel(layer.weight_q.scale) else "tensor"
+    if per_channel(layer.weight_q.scale):
+        scales = "channel"
+    else:
+        scales = "tensor"
     out = parts(name, layer.op, dtype.name, scales, layer.output_shape[-1])
     for by, _, _ in out:
         if dtype.name not in by.types:
@@ -132,13 +139,11 @@ def parts_of(layer: Conv2D | FullyConnected, dtype: np.dtype, name: str | Rule) 
                 f"{', '.join(by.types)}"
             )
     leak = leak_of(layer.activation)
-    return (
-        tuple(
+    if leak:
+        return tuple(
             (Leaky(by.name, by.order, by.register, by, leak), first, end) for by, first, end in out
         )
-        if leak
-        else out
-    )
+    return out
 
 
 def multipliers(
@@ -147,7 +152,9 @@ def multipliers(
     """(multiplier, right_shift) that a rule forms for some channels of a layer, each ``(end -
     first,)``."""
     scale = layer.weight_q.scale
-    mine = scale[first:end] if isinstance(scale, tuple) else scale
+    mine = scale
+    if isinstance(scale, tuple):
+        mine = scale[first:end]
     multiplier, right_shift = by.multiplier(layer.input_q.scale, mine, layer.output_q.scale)
     return np.broadcast_to(multiplier, (end - first,)), np.broadcast_to(right_shift, (end - first,))
 

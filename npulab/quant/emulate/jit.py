@@ -97,7 +97,10 @@ class Rows:
 @compiled
 def _plain(sums, bias, factor, first, zero, low, high, out):  # type: ignore[no-untyped-def]
     """Codes where float32 arithmetic is the rule itself."""
-    ahead, behind = (np.float32(zero), np.int32(0)) if first else (np.float32(0), zero)
+    if first:
+        ahead, behind = np.float32(zero), np.int32(0)
+    else:
+        ahead, behind = np.float32(0), zero
     low_f, high_f = np.float32(low - behind), np.float32(high - behind)
     for row in range(len(sums)):
         _plain_row(sums[row], bias, factor, ahead, behind, low_f, high_f, out[row])
@@ -111,7 +114,7 @@ def _plain_row(sums, bias, factor, ahead, behind, low, high, out):  # type: igno
 
 
 @compiled
-def _requantize(
+def _requantize(  # type: ignore[no-untyped-def]
     sums,
     bias,
     factor,

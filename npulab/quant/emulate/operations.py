@@ -58,7 +58,9 @@ def batches(layer: Operation, x: Any, rule: str | Rule) -> np.ndarray:
     out = [operate(layer, _with_constants(layer, image)) for image in images]
     if single and all(one.shape == part.shape[1:] for one, part in zip(given, stated, strict=True)):
         return out[0][0]
-    return np.concatenate(out) if len(out) > 1 else out[0]
+    if len(out) > 1:
+        return np.concatenate(out)
+    return out[0]
 
 
 def _images(given: Tensors, stated: Sequence[Placeholder], single: bool) -> list[Tensors] | None:
@@ -72,7 +74,9 @@ def _images(given: Tensors, stated: Sequence[Placeholder], single: bool) -> list
     if count == 0 or (count > 1 and not single):
         return None
     for one, part in zip(given, stated, strict=True):
-        inner = part.shape[1:] if single else part.shape
+        inner = part.shape
+        if single:
+            inner = part.shape[1:]
         if one.shape not in (part.shape, inner, (count, *inner)):
             return None
     return [
@@ -132,7 +136,9 @@ def _centred(x: np.ndarray, of: Placeholder) -> np.ndarray:
 
 
 def _sum(layer: Operation, tensors: Tensors) -> np.ndarray:
-    sign = -1 if layer.kind == "SUB" else 1
+    sign = 1
+    if layer.kind == "SUB":
+        sign = -1
     a, b = tensors
     activation = layer.options["activation"]
     if layer.dtype not in QUANTIZED:
@@ -168,9 +174,9 @@ def _product(layer: Operation, tensors: Tensors) -> np.ndarray:
 
 def _clamped(values: np.ndarray, layer: Operation, activation: str | None) -> np.ndarray:
     low, high = REAL[activation]
-    return (
-        values if layer.dtype != "float32" else np.clip(values, np.float32(low), np.float32(high))
-    )
+    if layer.dtype != "float32":
+        return values
+    return np.clip(values, np.float32(low), np.float32(high))
 
 
 def _extreme(layer: Operation, tensors: Tensors) -> np.ndarray:
@@ -195,14 +201,19 @@ def _leaky(layer: Operation, tensors: Tensors) -> np.ndarray:
     values, zero, scale = _centred(x, part), layer.output.q.zero_point, _single(layer.output.q)
     above = _scaled(values, float(_single(part.q) / scale), zero)
     slope = float(_single(part.q) * alpha / scale)
-    below = _scaled(values, abs(slope)) if slope >= 0 else -_scaled(values, -slope)
+    if slope >= 0:
+        below = _scaled(values, abs(slope))
+    else:
+        below = -_scaled(values, -slope)
     return np.where(values >= 0, above, below + zero).clip(*_range(layer.dtype))
 
 
 def _curve(layer: Operation, tensors: Tensors) -> np.ndarray:
     """A function of one number: of codes of 8 bits by a table of all of them."""
     (x,), part = tensors, layer.inputs[0]
-    function = _logistic if layer.kind == "LOGISTIC" else _tanh
+    function = _tanh
+    if layer.kind == "LOGISTIC":
+        function = _logistic
     with np.errstate(over="ignore"):
         if layer.dtype == "float32":
             return function(x)
@@ -373,7 +384,8 @@ def _strided_slice(layer: Operation, tensors: Tensors) -> np.ndarray:
         elif options["shrink_axis_mask"] & bit:
             places.append(0 if options["begin_mask"] & bit else begin)
         else:
-            end = begin + end if options["offset"] else end
+            if options["offset"]:
+                end = begin + end
             places.append(
                 slice(
                     None if options["begin_mask"] & bit else begin,
@@ -385,7 +397,9 @@ def _strided_slice(layer: Operation, tensors: Tensors) -> np.ndarray:
 
 
 def _pad(layer: Operation, tensors: Tensors) -> np.ndarray:
-    value = np.asarray(tensors[2]).ravel()[0] if len(tensors) > 2 else layer.output.q.zero_point
+    value = layer.output.q.zero_point
+    if len(tensors) > 2:
+        value = np.asarray(tensors[2]).ravel()[0]
     return np.pad(tensors[0], np.asarray(tensors[1]).tolist(), constant_values=value)
 
 
@@ -424,11 +438,9 @@ def _resized(layer: Operation) -> tuple[tuple[int, int], tuple[int, int], bool, 
 
 def _scale(size: int, count: int, align: bool) -> np.float32:
     """Pixels of the input for one of the output."""
-    return (
-        np.float32(size - 1) / np.float32(count - 1)
-        if align and count > 1
-        else np.float32(size) / np.float32(count)
-    )
+    if align and count > 1:
+        return np.float32(size - 1) / np.float32(count - 1)
+    return np.float32(size) / np.float32(count)
 
 
 def _nearest(layer: Operation, tensors: Tensors) -> np.ndarray:
@@ -437,7 +449,10 @@ def _nearest(layer: Operation, tensors: Tensors) -> np.ndarray:
     for size, count in axes:
         scale = _scale(size, count, align)
         at = (np.arange(count).astype(np.float32) + np.float32(0.5 if centred else 0)) * scale
-        index = half_away(at) if align else np.floor(at)
+        if align:
+            index = half_away(at)
+        else:
+            index = np.floor(at)
         places.append(np.clip(index.astype(np.int64), 0 if centred else None, size - 1))
     return tensors[0][:, places[0]][:, :, places[1]]
 
@@ -455,7 +470,9 @@ def _bilinear(layer: Operation, tensors: Tensors) -> np.ndarray:
         _real_neighbours(size, count, align, centred) for size, count in axes
     )
     total = _corners(tensors[0].astype(np.float32), (y0, y1, y), (x0, x1, x), np.float32(1))
-    return total if layer.dtype == "float32" else np.floor(total + np.float32(0.5))
+    if layer.dtype == "float32":
+        return total
+    return np.floor(total + np.float32(0.5))
 
 
 def _corners(image: np.ndarray, rows: Any, columns: Any, one: Any) -> np.ndarray:
@@ -475,11 +492,10 @@ def _fixed_neighbours(
     size: int, count: int, align: bool, centred: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(lower, upper, parts of a pixel from the lower to the output)."""
-    step = (
-        (RESIZE * (size - 1) + (count - 1) // 2) // (count - 1)
-        if align and count > 1
-        else (RESIZE * size + count // 2) // count
-    )
+    if align and count > 1:
+        step = (RESIZE * (size - 1) + (count - 1) // 2) // (count - 1)
+    else:
+        step = (RESIZE * size + count // 2) // count
     at = np.arange(count) * step + (step // 2 - RESIZE // 2 if centred else 0)
     lower = np.maximum(np.sign(at) * (np.abs(at) // RESIZE), 0)
     return lower, np.clip((at + RESIZE - 1) // RESIZE, 0, size - 1), at - RESIZE * lower
@@ -490,7 +506,10 @@ def _real_neighbours(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     scale = _scale(size, count, align)
     at = np.arange(count).astype(np.float32)
-    at = (at + np.float32(0.5)) * scale - np.float32(0.5) if centred else at * scale
+    if centred:
+        at = (at + np.float32(0.5)) * scale - np.float32(0.5)
+    else:
+        at = at * scale
     floor = np.floor(at)
     lower = np.maximum(floor, 0).astype(np.int64)
     upper = np.minimum(np.ceil(at), size - 1).astype(np.int64)

@@ -20,7 +20,9 @@ def pool(layer: Pool2D, images: np.ndarray, rule: str | Rule) -> np.ndarray:
     """Output ``(N, H, W, C)`` of images ``(N, H, W, C)`` of codes; averages are rounded as the
     layer says."""
     rounding, _, centre = layer.rounding.partition(":")
-    zero = layer.input_q.zero_point if centre else 0
+    zero = 0
+    if centre:
+        zero = layer.input_q.zero_point
     low, high = clamp_range(layer, images.dtype, rule)
     # sums of codes of as many bits as a window can hold
     wide = np.int64 if math.prod(layer.kernel) * np.iinfo(images.dtype).max >= 2**30 else np.int32
@@ -65,7 +67,10 @@ def taken(layer: Pool2D, image: np.ndarray, dtype: Any) -> np.ndarray:
         tap = bordered[
             i : i + (height - 1) * down + 1 : down, j : j + (width - 1) * right + 1 : right
         ]
-        out = tap.astype(dtype) if out is None else TAKE[layer.kind](out, tap, out=out)
+        if out is None:
+            out = tap.astype(dtype)
+        else:
+            out = TAKE[layer.kind](out, tap, out=out)
     assert out is not None
     return out
 
@@ -75,5 +80,9 @@ def _idle(kind: str, dtype: np.dtype) -> Any:
     if kind == "average":
         return 0
     if dtype.kind == "f":
-        return -np.inf if kind == "max" else np.inf
-    return np.iinfo(dtype).min if kind == "max" else np.iinfo(dtype).max
+        if kind == "max":
+            return -np.inf
+        return np.inf
+    if kind == "max":
+        return np.iinfo(dtype).min
+    return np.iinfo(dtype).max

@@ -110,7 +110,9 @@ class Quantized:
             into, run = rows[start : start + len(sums), slice(*group)], group[1] - group[0]
             if run == channels:  # long rows are quicker; a share of the channels has none
                 into, run = into.reshape(end - first, -1), width * channels
-            compiled = self._fast(group, run, ready) if self.fast else None
+            compiled = None
+            if self.fast:
+                compiled = self._fast(group, run, ready)
             if compiled is not None:
                 compiled(sums.reshape(-1, run), into)
                 continue
@@ -170,7 +172,10 @@ class Quantized:
                 ready.single and ready.values.dtype == np.float32
             )
             usable = rows.usable and single and ready.most <= self.register.accumulators[1]
-            self._compiled[group, run] = rows if usable else None
+            if usable:
+                self._compiled[group, run] = rows
+            else:
+                self._compiled[group, run] = None
         return self._compiled[group, run]
 
 
@@ -206,11 +211,16 @@ def summed(
     ValueError for an accumulator that int32 cannot hold.
     """
     by = parts_of(layer, images.dtype, rule)[0][0]
-    positions = images.shape[:1] if isinstance(layer, Conv2D) else images.shape[:-1]
+    if isinstance(layer, Conv2D):
+        positions = images.shape[:1]
+    else:
+        positions = images.shape[:-1]
     out = np.empty((*positions, *layer.output_shape), np.int64)
     accumulate(layer, images, out, saturation or saturation_of(layer, images.dtype, rule))
     sums = within(out, replace(by, register=32)).astype(np.int32)
-    return np.maximum(sums, 0) if layer.activation == "relu" else sums
+    if layer.activation == "relu":
+        return np.maximum(sums, 0)
+    return sums
 
 
 def upright(layer: Conv2D | FullyConnected) -> Conv2D | FullyConnected:
@@ -242,6 +252,9 @@ def _biased(sums: np.ndarray, ready: Weights, scratch: Scratch) -> np.ndarray:
         return out
     if ready.single or sums.dtype == np.float64:
         rows = sums.reshape(-1, len(ready.bias_row) if ready.single else len(ready.bias))
-        rows += ready.bias_row if ready.single else ready.bias
+        if ready.single:
+            rows += ready.bias_row
+        else:
+            rows += ready.bias
         return sums
     return np.add(sums, ready.bias, out=scratch.take("biased", sums.shape, np.float64))

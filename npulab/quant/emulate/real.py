@@ -61,7 +61,9 @@ def hybrid(layer: Conv2D | FullyConnected, images: np.ndarray, rule: str | Rule)
         raise LookupError(
             f"rule: got {rule!r}, allowed with {layer} of float32 is one of {', '.join(allowed)}"
         )
-    rows = images.reshape(-1, *images.shape[3:]) if flat else images
+    rows = images
+    if flat:
+        rows = images.reshape(-1, *images.shape[3:])
     with np.errstate(
         over="ignore", invalid="ignore"
     ):  # large scales make infinities, and NaN of two of them
@@ -71,7 +73,9 @@ def hybrid(layer: Conv2D | FullyConnected, images: np.ndarray, rule: str | Rule)
             out = _separate(layer, rows, "tflite-builtin" if rule == "xnnpack" else rule)
             if not flat:  # a convolution without an activation clamps to the finite numbers
                 out = out.clip(np.finfo(F).min, np.finfo(F).max)
-    return _clamped(layer, out).reshape(*images.shape[:3], -1) if flat else _clamped(layer, out)
+    if flat:
+        return _clamped(layer, out).reshape(*images.shape[:3], -1)
+    return _clamped(layer, out)
 
 
 def symmetric(rows: np.ndarray, portable: bool = False) -> tuple[np.ndarray, np.ndarray]:
@@ -115,7 +119,9 @@ def _separate(layer: Conv2D | FullyConnected, rows: np.ndarray, rule: str) -> np
         codes, scale = symmetric(rows, rule == PORTABLE)
         sums = _sums(layer, codes, np.zeros(len(rows), int))
         scale = _column(scale, sums) * weight
-        return multiply_add(sums, scale, layer.bias) if rule == FUSED else sums * scale + layer.bias
+        if rule == FUSED:
+            return multiply_add(sums, scale, layer.bias)
+        return sums * scale + layer.bias
     codes, scale, zeros = asymmetric(rows)
     sums = _sums(layer, codes, zeros)
     scale = _column(scale, sums)
@@ -123,7 +129,10 @@ def _separate(layer: Conv2D | FullyConnected, rows: np.ndarray, rule: str) -> np
     if (
         layer.op == "conv"
     ) != builtin:  # the two kernels of each operator have it the other way round
-        scaled = (sums * weight) * scale if layer.op == "conv" else _tailed(sums, weight, scale)
+        if layer.op == "conv":
+            scaled = (sums * weight) * scale
+        else:
+            scaled = _tailed(sums, weight, scale)
     else:
         scaled = sums * (scale * weight)
     return scaled + layer.bias

@@ -55,8 +55,14 @@ class Saturation:
         return -(2 ** (self.bits - 1)), 2 ** (self.bits - 1) - 1
 
     def __str__(self) -> str:
-        size = "pairs" if self.group == 2 else f"groups of {self.group}"
-        codes = "" if self.stored else ", zero points taken off before"
+        if self.group == 2:
+            size = "pairs"
+        else:
+            size = f"groups of {self.group}"
+        if self.stored:
+            codes = ""
+        else:
+            codes = ", zero points taken off before"
         return (
             f"products saturate in {size} at {self.bits} bits, K in the order {self.order}{codes}"
         )
@@ -79,11 +85,9 @@ def excess(layer: Conv2D | FullyConnected, x: np.ndarray, saturation: Saturation
             rows = rows.reshape(-1, *rows.shape[-3:])
             out[start : start + len(rows)] = _of_windows(layer, rows, weights, saturation)
             start += len(rows)
-    return (
-        out.reshape(*x.shape[:-1], -1)
-        if isinstance(layer, FullyConnected)
-        else out.reshape(*lead, -1)
-    )
+    if isinstance(layer, FullyConnected):
+        return out.reshape(*x.shape[:-1], -1)
+    return out.reshape(*lead, -1)
 
 
 def of_outputs(
@@ -113,9 +117,10 @@ def _windows(
 
     A fully connected layer has rows ``(1, N, 1, I, 1, 1)`` and weights ``(O, 1, 1, I)``.
     """
-    x_zero, w_zero = (
-        (0, 0) if saturation.stored else (layer.input_q.zero_point, layer.weight_q.zero_point)
-    )
+    if saturation.stored:
+        x_zero, w_zero = 0, 0
+    else:
+        x_zero, w_zero = layer.input_q.zero_point, layer.weight_q.zero_point
     x, weights = (
         x.astype(np.int32) - np.int32(x_zero),
         layer.weights.astype(np.int32) - np.int32(w_zero),

@@ -44,7 +44,9 @@ class Codes:
 
     def of(self, x: np.ndarray) -> np.ndarray:
         """The input as int8 or int16."""
-        return (x ^ np.uint8(0x80)).view(np.int8) if self.dtype == np.uint8 else x
+        if self.dtype == np.uint8:
+            return (x ^ np.uint8(0x80)).view(np.int8)
+        return x
 
 
 @dataclass(frozen=True)
@@ -92,19 +94,24 @@ class Dense:
         self.codes = Codes(dtype, layer.input_q.zero_point)
         channels = len(layer.weights)
         self.border = Border(layer, self.codes.zero) if isinstance(layer, Conv2D) else None
-        weights = layer.weights if self.border is None else layer.weights[:, *self.border.taps]
+        if self.border is None:
+            weights = layer.weights
+        else:
+            weights = layer.weights[:, *self.border.taps]
         self.flat = weights.reshape(channels, -1)
         self.depth = self.flat.shape[1]
-        self.across = layer.output_shape[1] if isinstance(layer, Conv2D) else 1
+        if isinstance(layer, Conv2D):
+            self.across = layer.output_shape[1]
+        else:
+            self.across = 1
         outputs = int(np.prod(layer.output_shape))
         self.keep = keep or self.flat.size <= outputs
         # a share of the weights as float takes as much as the outputs, or half as much as all of
         # the weights
-        count = (
-            1
-            if self.keep
-            else min(channels, -(-self.flat.size // max(SHARE, outputs, self.flat.size // 8)))
-        )
+        if self.keep:
+            count = 1
+        else:
+            count = min(channels, -(-self.flat.size // max(SHARE, outputs, self.flat.size // 8)))
         self.groups = list(pairwise(np.linspace(0, channels, count + 1).astype(int).tolist()))
         self._kept: dict[Range, Weights] = {}
         self.fast = fast and self.keep and self._multiplies()
@@ -115,7 +122,10 @@ class Dense:
             else None
         )
         # windows are many times the input, but are read faster than outputs are worked on
-        self.width = 0 if self.windows is None or self.windows.pointwise else self.depth // 2
+        if self.windows is None or self.windows.pointwise:
+            self.width = 0
+        else:
+            self.width = self.depth // 2
 
     def weights(self, group: Range) -> Weights:
         """The weights of a range of channels."""
@@ -235,7 +245,10 @@ class Windows:
         per_row, per_column, per_value = bordered.strides
         strides = per_row * down, per_column * right, per_value
         # neighbouring taps are neighbours in memory unless they are spread
-        run, count = (depth * kernel_w, 1) if spread_w == 1 else (depth, kernel_w)
+        if spread_w == 1:
+            run, count = depth * kernel_w, 1
+        else:
+            run, count = depth, kernel_w
         for i, j in product(range(kernel_h), range(count)):
             at = i * spread_h * per_row + j * spread_w * per_column
             tap = np.ndarray((end - first, self.out_w, run), self.dtype, bordered, at, strides)
@@ -265,16 +278,13 @@ class Depthwise:
         self.float = np.dtype(np.float32 if sizes.max() < EXACT_FLOAT32 else np.float64)
         self.fast = fast and self.float == np.float32 and -128 <= self.codes.zero <= 127
         # repeating weights along the row pays where there are rows enough to share them
-        repeat = (
-            self.out_w
-            if self.fast or layer.output_shape[0] > kernel.shape[0] * kernel.shape[1]
-            else 1
-        )
-        values = (
-            np.tile(kernel.astype(self.float), (1, 1, repeat))
-            if repeat > 1
-            else kernel.astype(self.float)
-        )
+        repeat = 1
+        if self.fast or layer.output_shape[0] > kernel.shape[0] * kernel.shape[1]:
+            repeat = self.out_w
+        if repeat > 1:
+            values = np.tile(kernel.astype(self.float), (1, 1, repeat))
+        else:
+            values = kernel.astype(self.float)
         # taps this many columns apart are in one phase
         self.period = layer.stride[1] // math.gcd(layer.stride[1], layer.dilation[1])
         self._ready = Weights(
@@ -318,7 +328,9 @@ class Depthwise:
                 phase * per_phase + at * self.channels * per_value,
                 (spread_h * per_line, apart, down * per_line, shape[2] * per_value, per_value),
             )
-            into = scratch.take("part", shape, self.float) if j else total
+            into = total
+            if j:
+                into = scratch.take("part", shape, self.float)
             np.einsum(
                 "ijnxk,ijk->nxk", taps, ready.values[:, j :: self.period], out=into
             )  # one pass over rows a tap
@@ -402,7 +414,9 @@ def _meets(kernel: int, spread: int, step: int, before: int, size: int, count: i
     # the first output whose tap is not before the input
     output = np.maximum(-(first_of // step), 0)
     hit = np.flatnonzero((output < count) & (first_of + output * step < size))
-    return (int(hit[0]), int(hit[-1])) if hit.size else (0, 0)
+    if hit.size:
+        return int(hit[0]), int(hit[-1])
+    return 0, 0
 
 
 def _inside(start: int, count: int, size: int) -> tuple[int, slice, int, int]:
@@ -423,4 +437,6 @@ def _sizes(values: np.ndarray) -> np.ndarray:
 
 
 def _exact(dtype: np.dtype) -> int:
-    return EXACT_FLOAT32 if dtype == np.float32 else EXACT_FLOAT64
+    if dtype == np.float32:
+        return EXACT_FLOAT32
+    return EXACT_FLOAT64

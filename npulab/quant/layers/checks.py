@@ -48,11 +48,9 @@ def pads(
         return padding
     out = []
     for size, k, step, spread in zip(input_shape, kernel, stride, dilation, strict=False):
-        total = (
-            max((-(-size // step) - 1) * step + (k - 1) * spread + 1 - size, 0)
-            if padding == "same"
-            else 0
-        )
+        total = 0
+        if padding == "same":
+            total = max((-(-size // step) - 1) * step + (k - 1) * spread + 1 - size, 0)
         out.append((total // 2, total - total // 2))
     return out[0], out[1]
 
@@ -170,7 +168,10 @@ def check_quantization(layer: Any, dtype: str, outputs: int) -> None:
         holds = HOLDS.get(dtype, (0, 0))
         if name == "weight_q" and hasattr(layer, "weights"):
             codes = layer.weights.dtype
-            holds = (np.iinfo(codes).min, np.iinfo(codes).max) if codes.kind in "iu" else (0, 0)
+            if codes.kind in "iu":
+                holds = np.iinfo(codes).min, np.iinfo(codes).max
+            else:
+                holds = 0, 0
         if not holds[0] <= q.zero_point <= holds[1]:
             raise ValueError(
                 f"{name}: got zero point {q.zero_point}, allowed is {holds[0]} to {holds[1]}"
@@ -236,14 +237,18 @@ def checked_bits(bits: Any, weights: np.ndarray) -> int:
             f"weight_bits: got {bits!r}, allowed with {weights.dtype} weights is "
             f"{'1, 2, 4 or 8' if weights.dtype.kind in 'iu' else '8, which says nothing of them'}"
         )
-    low, high = (
-        (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if weights.dtype.kind == "i" else (0, 2**bits - 1)
-    )
+    if weights.dtype.kind == "i":
+        low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+    else:
+        low, high = 0, 2**bits - 1
     if bits == 8 or (bits == 1 and weights.dtype.kind == "i" and np.all(np.abs(weights) == 1)):
         return int(bits)
     wrong = (weights < low) | (weights > high)
     if np.any(wrong):
-        signs = ", or -1 and 1" if bits == 1 and low < 0 else ""
+        if bits == 1 and low < 0:
+            signs = ", or -1 and 1"
+        else:
+            signs = ""
         raise ValueError(
             f"weights: got {weights[wrong].flat[0]}, allowed with {bits} bit{'s' * (bits > 1)} is "
             f"{low} "
@@ -290,13 +295,17 @@ def output_size(layer: Any) -> Pair:
 
 def weight_parameters(layer: Any) -> dict[str, Any]:
     """What is unusual of weights and output, as plain numbers and names."""
-    bits = {"weight_bits": layer.weight_bits} if layer.weight_bits != 8 else {}
+    bits = {}
+    if layer.weight_bits != 8:
+        bits = {"weight_bits": layer.weight_bits}
     return bits | ({"output": layer.output} if layer.output != "codes" else {})
 
 
 def weight_text(layer: Any) -> str:
     """What is unusual of weights and output, in words."""
-    bits = f", {layer.weight_bits}-bit weights" if layer.weight_bits != 8 else ""
+    bits = ""
+    if layer.weight_bits != 8:
+        bits = f", {layer.weight_bits}-bit weights"
     return bits + (f", {layer.output}" if layer.output != "codes" else "")
 
 

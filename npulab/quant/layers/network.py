@@ -169,21 +169,20 @@ def _check_join(
         takes.dtype in QUANTIZED
         and gives is not None
         and (
-            np.float32(gives.scale) != np.float32(takes.q.scale)
+            np.float32(gives.scale) != np.float32(takes.q.scale)  # type: ignore[arg-type]
             or gives.zero_point != takes.q.zero_point
         )
-    ):  # type: ignore[arg-type]
+    ):
         raise ValueError(
             f"layer {number}, {layer}: got {gives} from {source}, allowed is {takes.q}"
         )
     # an operation's shapes have the batch, and a fully connected layer takes any of as many
     # elements
     free = isinstance(layer, FullyConnected | Operation) or isinstance(source, Operation)
-    fits = (
-        np.prod(source.output_shape) == np.prod(takes.shape)
-        if free
-        else source.output_shape == takes.shape
-    )
+    if free:
+        fits = np.prod(source.output_shape) == np.prod(takes.shape)
+    else:
+        fits = source.output_shape == takes.shape
     dtype = output_dtype(source)
     if not fits or dtype != takes.dtype:
         raise ValueError(

@@ -105,7 +105,9 @@ class Pool2D:
     @property
     def parameters(self) -> dict[str, Any]:
         """What a person knows of the layer, as plain numbers and names."""
-        rounding = {"rounding": self.rounding} if self.rounding != ROUNDINGS[-1] else {}
+        rounding = {}
+        if self.rounding != ROUNDINGS[-1]:
+            rounding = {"rounding": self.rounding}
         return {
             "op": self.op,
             **window_parameters(self),
@@ -114,7 +116,9 @@ class Pool2D:
         }
 
     def __repr__(self) -> str:
-        rounding = f", rounding {self.rounding}" if self.rounding != ROUNDINGS[-1] else ""
+        rounding = ""
+        if self.rounding != ROUNDINGS[-1]:
+            rounding = f", rounding {self.rounding}"
         return f"Pool2D({self.kind} {window_text(self)}{rounding}, {self.dtype})"
 
 

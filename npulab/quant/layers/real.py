@@ -66,7 +66,10 @@ class Elementwise:
         if other is not None and self.kind in SINGLE:
             raise ValueError(f"other_shape: got {other}, allowed with {self.kind} is none")
         if self.kind in PAIRED:
-            other = shape if other is None else _sizes("other_shape", other)
+            if other is None:
+                other = shape
+            else:
+                other = _sizes("other_shape", other)
             if len(other) != len(shape) or any(
                 a != b and 1 not in (a, b) for a, b in zip(shape, other, strict=True)
             ):
@@ -95,11 +98,9 @@ class Elementwise:
     @property
     def input_shapes(self) -> tuple[tuple[int, ...], ...]:
         """The shape of each tensor that it takes."""
-        return (
-            (self.input_shape,)
-            if self.other_shape is None
-            else (self.input_shape, self.other_shape)
-        )
+        if self.other_shape is None:
+            return (self.input_shape,)
+        return self.input_shape, self.other_shape
 
     @property
     def output_shape(self) -> tuple[int, ...]:
@@ -125,7 +126,9 @@ class Elementwise:
 
     def __repr__(self) -> str:
         shapes = " and ".join(dict.fromkeys(map(shape_text, self.input_shapes)))
-        out = f" -> {shape_text(self.output_shape)}" if " and " in shapes else ""
+        out = ""
+        if " and " in shapes:
+            out = f" -> {shape_text(self.output_shape)}"
         said = [
             f"{name} {_told(value)}"
             for name, value, idle in (
@@ -195,8 +198,12 @@ class Activation:
         }
 
     def __repr__(self) -> str:
-        scaled = [f"prescale {_told(self.prescale)}"] if np.any(self.prescale != 1) else []
-        name = f"{self.name} " if self.name else ""
+        scaled = []
+        if np.any(self.prescale != 1):
+            scaled = [f"prescale {_told(self.prescale)}"]
+        name = ""
+        if self.name:
+            name = f"{self.name} "
         return (
             f"Activation({', '.join([name + shape_text(self.input_shape), *scaled, self.dtype])})"
         )
@@ -291,7 +298,10 @@ class Concat:
             if len({*names}) == 1 and len(names) > 1
             else " and ".join(names)
         )
-        axis = "" if self.axis == len(self.output_shape) - 1 else f", axis {self.axis}"
+        if self.axis == len(self.output_shape) - 1:
+            axis = ""
+        else:
+            axis = f", axis {self.axis}"
         return f"Concat({shapes} -> {shape_text(self.output_shape)}{axis}, {self.dtype})"
 
 
@@ -317,7 +327,10 @@ def _constant(name: str, given: Any, channels: int) -> float | np.ndarray:
     """A number, or float64 numbers ``(channels,)``."""
     try:
         values = np.asarray(given)
-        values = values.astype(np.float64) if values.dtype.kind in "iuf" else np.empty(0)
+        if values.dtype.kind in "iuf":
+            values = values.astype(np.float64)
+        else:
+            values = np.empty(0)
     except (TypeError, ValueError):
         values = np.empty(0)
     size = np.abs(values)
@@ -328,7 +341,9 @@ def _constant(name: str, given: Any, channels: int) -> float | np.ndarray:
         raise ValueError(
             f"{name}: got {given!r}, allowed is a number within float32, or ({channels},) of them"
         )
-    return float(values) if values.ndim == 0 else values
+    if values.ndim == 0:
+        return float(values)
+    return values
 
 
 def _named(shape: tuple[int, ...]) -> dict[str, int]:
@@ -337,8 +352,12 @@ def _named(shape: tuple[int, ...]) -> dict[str, int]:
 
 
 def _plain(value: float | np.ndarray) -> float | tuple[float, ...]:
-    return tuple(value.tolist()) if isinstance(value, np.ndarray) else value
+    if isinstance(value, np.ndarray):
+        return tuple(value.tolist())
+    return value
 
 
 def _told(value: float | np.ndarray) -> str:
-    return "by channel" if isinstance(value, np.ndarray) else f"{value:g}"
+    if isinstance(value, np.ndarray):
+        return "by channel"
+    return f"{value:g}"

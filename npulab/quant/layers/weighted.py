@@ -121,7 +121,9 @@ class Conv2D:
             )
         groups = checked_groups(self.groups, weights, shape, self.depthwise)
         if not self.depthwise and weights.shape[3] * groups != shape[2]:
-            of = f", in {groups} groups" if groups > 1 else ""
+            of = ""
+            if groups > 1:
+                of = f", in {groups} groups"
             raise ValueError(
                 f"weights: got {weights.shape[3]} input channels, allowed is {shape[2] // groups} "
                 "as in "
@@ -153,7 +155,9 @@ class Conv2D:
     @property
     def op(self) -> str:
         """ "conv" or "depthwise"."""
-        return "depthwise" if self.depthwise else "conv"
+        if self.depthwise:
+            return "depthwise"
+        return "conv"
 
     @cached_property
     def pads(self) -> tuple[Pair, Pair]:
@@ -174,7 +178,9 @@ class Conv2D:
     @property
     def parameters(self) -> dict[str, Any]:
         """What a person knows of the layer, as plain numbers and names."""
-        grouped = {"groups": self.groups} if self.groups > 1 else {}
+        grouped = {}
+        if self.groups > 1:
+            grouped = {"groups": self.groups}
         return {
             "op": "conv2d",
             **window_parameters(self),
@@ -189,9 +195,12 @@ class Conv2D:
     output_dtype = property(output_dtype)
 
     def __repr__(self) -> str:
-        kind = (
-            "depthwise " if self.depthwise else f"{self.groups} groups " if self.groups > 1 else ""
-        )
+        if self.depthwise:
+            kind = "depthwise "
+        elif self.groups > 1:
+            kind = f"{self.groups} groups "
+        else:
+            kind = ""
         return f"Conv2D({kind}{window_text(self)}{weight_text(self)})"
 
 
@@ -367,9 +376,12 @@ class Conv1D:
         }
 
     def __repr__(self) -> str:
-        kind = (
-            "depthwise " if self.depthwise else f"{self.groups} groups " if self.groups > 1 else ""
-        )
+        if self.depthwise:
+            kind = "depthwise "
+        elif self.groups > 1:
+            kind = f"{self.groups} groups "
+        else:
+            kind = ""
         return (
             f"Conv1D({kind}{self.weights.shape[1]}, {shape_text(self.input_shape)} -> "
             f"{shape_text(self.output_shape)}, stride {self.stride}, padding {self.padding}"

@@ -61,15 +61,14 @@ def said_in(text: str) -> dict[str, Any] | None:
             f"got the annotation {text.strip()[:80]!r}, allowed is one object of JSON behind {MARK}"
         )
     for name, value in said.items():
-        known = (
-            isinstance(value, str)
-            if name in TEXTS
-            else type(value) is int
-            if name in NUMBERS
-            else value is True
-            if name == "hole"
-            else False
-        )
+        if name in TEXTS:
+            known = isinstance(value, str)
+        elif name in NUMBERS:
+            known = type(value) is int
+        elif name == "hole":
+            known = value is True
+        else:
+            known = False
         if not known:
             raise ValueError(
                 f"got the annotation {name} = {str(value)[:40]!r}, allowed are texts "
@@ -101,7 +100,9 @@ def note_comment(note: str) -> str:
         and note_in(f" {note} ") == note
         and not LICENCE.search(note)
     )
-    return f"/* {note} */" if fits else ""
+    if fits:
+        return f"/* {note} */"
+    return ""
 
 
 def licence_in(text: str) -> str:

@@ -139,11 +139,15 @@ class Longest:
         while at > 0 and name[:at] not in names:
             at = name.rfind("_", 0, at)
         found = name[: max(at, 0)]
-        return "" if found in self._hiding else found
+        if found in self._hiding:
+            return ""
+        return found
 
     def at_or_in(self, name: str) -> str:
         """The name itself where it is one, else the longest that it goes on from."""
-        return name if name in self._names and name not in self._hiding else self.inside(name)
+        if name in self._names and name not in self._hiding:
+            return name
+        return self.inside(name)
 
     def all(self, name: str) -> Iterator[str]:
         """Every name that this one goes on from, the longest first."""
@@ -185,16 +189,22 @@ class Bits:
         if max(self.low, self.width, self.high) > WORD_BITS * 2:
             return ALL + 1
         if self.mask >= 0:
-            return (
-                self.mask * 2**self.low if self.low > 0 and self.mask % 2**self.low else self.mask
-            )
-        high = self.low + self.width - 1 if self.width > 0 else self.high
-        return 2 ** (high + 1) - 2**self.low if high >= self.low >= 0 else -1
+            if self.low > 0 and self.mask % 2**self.low:
+                return self.mask * 2**self.low
+            return self.mask
+        high = self.high
+        if self.width > 0:
+            high = self.low + self.width - 1
+        if high >= self.low >= 0:
+            return 2 ** (high + 1) - 2**self.low
+        return -1
 
     @property
     def lowest(self) -> int:
         """The lowest bit; -1 where nothing says it."""
-        return (self.bits & -self.bits).bit_length() - 1 if self.bits > 0 else self.low
+        if self.bits > 0:
+            return (self.bits & -self.bits).bit_length() - 1
+        return self.low
 
 
 @dataclass(slots=True)
@@ -215,9 +225,11 @@ class Register:
     def short(self, name: str) -> str:
         """The name of a field without that of its register."""
         cut = max((head for head in self.heads if name.startswith(f"{head}_")), key=len, default="")
-        return (
-            name[len(cut) :].lstrip("_") if cut else name if name not in self.heads else self.name
-        )
+        if cut:
+            return name[len(cut) :].lstrip("_")
+        if name not in self.heads:
+            return name
+        return self.name
 
     def has(self, mask: int) -> bool:
         """Whether a field has some of these bits; of -1, which nobody knows, no."""
@@ -245,7 +257,9 @@ def tail_of(name: str) -> tuple[str, str, str] | None:
         head, tail = outer, f"{word}_{tail}"
     if not head or tail not in TAILS:
         return None
-    return (head[:-1], "__", tail) if head[1:].endswith("_") else (head, "_", tail)
+    if head[1:].endswith("_"):
+        return head[:-1], "__", tail
+    return head, "_", tail
 
 
 def first_word(name: str) -> str:
@@ -260,14 +274,14 @@ def constants(macros: Mapping[str, Macro]) -> dict[str, Macro]:
         if macro.body.isalnum():
             out[name] = macro
         elif macro.body and len(macro.body) < 2**11 and not NO_NUMBER.search(macro.body):
-            there, found = (
-                POINTED.subn("", macro.body)
-                if "*" in macro.body or "_MMIO" in macro.body
-                else ("", 0)
-            )
-            out[name] = (
-                macro._replace(body=re.sub(r"(^|\()\s*\*", r"\1", there)) if found else macro
-            )
+            if "*" in macro.body or "_MMIO" in macro.body:
+                there, found = POINTED.subn("", macro.body)
+            else:
+                there, found = "", 0
+            if found:
+                out[name] = macro._replace(body=re.sub(r"(^|\()\s*\*", r"\1", there))
+            else:
+                out[name] = macro
     return out
 
 
@@ -299,11 +313,10 @@ def plain_values(numbers: Mapping[str, Macro]) -> dict[str, int]:
                         sums[0] = LARGEST  # nobody knows
                 sums[power] += product
             if not sums[2] and sums[0] + 2 * sums[1] < LARGEST // 2:
-                out |= (
-                    {f"{name}[{n}]": sums[0] + n * sums[1] for n in range(3)}
-                    if many
-                    else {name: sums[0]}
-                )
+                if many:
+                    out |= {f"{name}[{n}]": sums[0] + n * sums[1] for n in range(3)}
+                else:
+                    out |= {name: sums[0]}
     return out
 
 
@@ -319,7 +332,10 @@ def probes(source: Source, numbers: Mapping[str, Macro], known: Container[str]) 
     for name, macro in numbers.items():
         if macro.parameters is None:
             if name not in known and RANGE.fullmatch(macro.body) is None:
-                out[name] = name if macro.body == source.macros[name].body else macro.body
+                if macro.body == source.macros[name].body:
+                    out[name] = name
+                else:
+                    out[name] = macro.body
         elif len(macro.parameters) == 1 and macro.parameters[0]:
             if name not in said and (MADE.search(macro.body) or GETS.search(macro.body)):
                 out[f"{name}(~)"], out[f"{name}(1)"] = f"{name}({LARGEST - 1}ull)", f"{name}(1ull)"
@@ -468,7 +484,8 @@ class Roles:
             self.roles[macro] = "bits"
         if register is not None:
             register.fields.append(bits)
-            self.reaching += [register] if bits.bits < 0 else []
+            if bits.bits < 0:
+                self.reaching += [register]
 
     # fields by a pair of macros
 
@@ -568,8 +585,12 @@ class Roles:
             return None
         if bits.mask > 0:
             lowest = (bits.mask & -bits.mask).bit_length() - 1
-            return bits if lowest in (0, bits.low) and bits.bits <= ALL else None
-        return bits if 0 < bits.width <= 64 - bits.low or bits.low <= bits.high < 64 else None
+            if lowest in (0, bits.low) and bits.bits <= ALL:
+                return bits
+            return None
+        if 0 < bits.width <= 64 - bits.low or bits.low <= bits.high < 64:
+            return bits
+        return None
 
     # registers
 
@@ -654,16 +675,18 @@ class Roles:
 
     def _chosen(self, macro: Macro) -> list[int]:
         """The offsets that an index chooses from, as i915 has them; blank for another macro."""
-        found = (
-            CHOSEN.fullmatch(macro.body)
-            if "," in macro.body and not MADE.search(macro.body)
-            else None
-        )
-        words = re.findall(r"\w+", found[2]) if found and macro.parameters == (found[1],) else []
+        found = None
+        if "," in macro.body and not MADE.search(macro.body):
+            found = CHOSEN.fullmatch(macro.body)
+        words = []
+        if found and macro.parameters == (found[1],):
+            words = re.findall(r"\w+", found[2])
         out = [
             int(word, 16) if HEX.fullmatch(word) else self.values.get(word, -1) for word in words
         ]
-        return out if min(out, default=-1) >= 0 and (len(out) > 1 or words[0][0] == "_") else []
+        if min(out, default=-1) >= 0 and (len(out) > 1 or words[0][0] == "_"):
+            return out
+        return []
 
     def _candidates(self) -> dict[str, int]:
         """Macros that may be the offset of a register, and it."""
@@ -696,7 +719,10 @@ class Roles:
                 and not ("|" in macro.body and self.bitwise & {*NAME.findall(macro.body)})
             ):
                 value = self.values.get(name, -1)
-                value *= WORD_BYTES if self.by_words and name in counted else 1
+                if self.by_words and name in counted:
+                    value *= WORD_BYTES
+                else:
+                    value *= 1
                 if (
                     0 <= value < LARGEST
                     and value % WORD_BYTES == 0
@@ -734,7 +760,9 @@ class Roles:
 
     def _packs(self, body: str) -> bool:
         """Whether a body is the call of a macro that packs several numbers into one."""
-        called = self.source.macros.get(call[1]) if (call := CALL.fullmatch(body)) else None
+        called = None
+        if call := CALL.fullmatch(body):
+            called = self.source.macros.get(call[1])
         return (
             called is not None
             and len(called.parameters or ()) > 1
@@ -824,7 +852,9 @@ class Roles:
         for base in own - {inside(base) for base in self.fields.keys() - own if len(own) < FEWEST}:
             self.roles[self.keys.pop(base)] = "attribute"  # a field's mask by its own name
         # registers at no multiple of a word: what goes on from them is of no other register
-        form = PREFIX if self.prefixed else SUFFIX
+        form = SUFFIX
+        if self.prefixed:
+            form = PREFIX
         self.odd = {
             name: found[1] if (found := form.fullmatch(name)) else name
             for name in self.plain
@@ -854,11 +884,9 @@ class Roles:
         macro = self.keys.get(key, key)
         if macro not in self.registers:
             offset, lengths = self.arrays.get(macro, (self.candidates[macro], ()))
-            name = (
-                key
-                if macro not in self.keys or key == self.keys.get(macro) or self.prefixed
-                else macro
-            )
+            name = macro
+            if macro not in self.keys or key == self.keys.get(macro) or self.prefixed:
+                name = key
             self.registers[macro] = Register(
                 macro, name, offset, self.source.macros[macro].position, lengths
             )
@@ -895,7 +923,10 @@ class Roles:
         for name in names:
             base, sep, tail = tail_of(name) or (name, "", "")
             mask = TAILS.get(tail) == "mask" and not (self.doubled and sep == "_")
-            bases[name] = base if mask else name
+            if mask:
+                bases[name] = base
+            else:
+                bases[name] = name
         shifted = {
             name: (found[1], self.find.at_or_in(name), found[2])
             for name in names
@@ -920,11 +951,10 @@ class Roles:
         ):  # masks first, of a field's bits all
             value, key = self.values[name], self.find.at_or_in(base)
             if not 0 < value <= ALL or base in self.fields:
-                self.roles |= (
-                    {name: "bits"}
-                    if base in self.fields and value == self.fields[base].bits
-                    else {}
-                )
+                if base in self.fields and value == self.fields[base].bits:
+                    self.roles |= {name: "bits"}
+                else:
+                    self.roles |= {}
                 continue
             outer, one_run = singles.inside(base), single(value)
             part = base != name and outer in self.fields and not value & ~masks[outer]
@@ -1049,7 +1079,9 @@ class Roles:
             return Bits(name, macro.position, mask)
         if name in self.plain:
             one_run = name in self.bitwise and single(self.values.get(name, 0))
-            return Bits(name, macro.position, self.values[name]) if one_run else None
+            if one_run:
+                return Bits(name, macro.position, self.values[name])
+            return None
         if (got := GETS.search(macro.body)) and every > 0 == every & every + 1:
             return Bits(name, macro.position, low=int(got[1]), width=every.bit_length())
         if one <= 0 or one.bit_count() != 1 or one >= LARGEST or every <= 0:
@@ -1064,7 +1096,10 @@ class Roles:
         all. Their place is a guess."""
         nested = any(register.fields for register in self.registers.values())
         found: list[tuple[str, Bits, bool]] = []
-        loose = {} if nested else {bits.position: bits for bits in self.fields.values()}
+        if nested:
+            loose = {}
+        else:
+            loose = {bits.position: bits for bits in self.fields.values()}
         inside, by_macro = Longest(self.fields), {macro: key for key, macro in self.keys.items()}
         heads = {
             macro
@@ -1075,7 +1110,9 @@ class Roles:
         key, least, seen = "", 0, set[str]()
         for name, macro in self.ordered.items():
             line = DEPTH.match(self.source.text, macro.position)
-            depth = line.end() - macro.position if line else 0
+            depth = 0
+            if line:
+                depth = line.end() - macro.position
             free = not (
                 name in self.roles
                 or name in self.candidates
@@ -1177,11 +1214,10 @@ class Roles:
             hexadecimal = marked
         words = {first_word(register.macro) for register in self.registers.values()}
         named = [name for name in hexadecimal if NAMED.fullmatch(name)]
-        self.marks = (
-            {*named}
-            if len(named) >= FEWEST and 5 * len(named) >= 3 * len(hexadecimal)
-            else set[str]()
-        )
+        if len(named) >= FEWEST and 5 * len(named) >= 3 * len(hexadecimal):
+            self.marks = {*named}
+        else:
+            self.marks = set[str]()
         top = 2 * max((register.offset for register in self.registers.values()), default=0) + 0x1000
         numbers = self._numbers(hexadecimal)
         for name in self.marks & {*lone}:
@@ -1266,7 +1302,9 @@ class Roles:
         words = {first_word(name) for run in good for name in run}
         good += [run for run in runs if len(run) == 1 and first_word(run[0]) in words]
         out = {name for run in good for name in run}
-        return out & names if 2 * len(out) >= len(offset) else set()
+        if 2 * len(out) >= len(offset):
+            return out & names
+        return set()
 
     def _children(
         self,
@@ -1288,7 +1326,10 @@ class Roles:
             for _, name in ordered[at : at + len(names) + FAR]
             if name != macro and not name.startswith(f"{macro}_") and self.candidates[name] > here
         ][:1]
-        end = behind[0] if behind else here + 0x40 * WORD_BYTES
+        if behind:
+            end = behind[0]
+        else:
+            end = here + 0x40 * WORD_BYTES
         numbers = [name for name in names if name in hexadecimal]
         if self.marks.issuperset((macro, *numbers)):
             for name in (macro, *numbers):
@@ -1364,7 +1405,10 @@ class Roles:
                 )
             ):
                 field.values[tail] = value, name in self.bitwise
-                self.roles[name] = "value" if outer in placed else "constant"
+                if outer in placed:
+                    self.roles[name] = "value"
+                else:
+                    self.roles[name] = "constant"
         for outer, names in by_register.items():
             register = heads[outer]
             hexadecimal = [
@@ -1381,7 +1425,8 @@ class Roles:
                 and len({*values}) == len(values)
             ):
                 for name, value in zip(hexadecimal, values, strict=True):
-                    register = self.register(outer) if outer in self.keys else register
+                    if outer in self.keys:
+                        register = self.register(outer)
                     if not register.has(value):
                         self.add(Bits(name, self.plain[name].position, value), register, name)
             for name in names:

@@ -28,7 +28,9 @@ def c_name(text: str) -> str:
         name = name.strip("_")
     if not name or name[0].isdigit():
         name = f"n{name}"
-    return f"{name}_" if name in KEYWORDS or TYPES.fullmatch(name) else name
+    if name in KEYWORDS or TYPES.fullmatch(name):
+        return f"{name}_"
+    return name
 
 
 def c_names() -> Identifiers:

@@ -72,13 +72,15 @@ def _functions(tag: str, fields: RegisterMap) -> Iterator[str]:
     for name, one in spelled:
         some = []
         for piece in one.pieces:
-            cut = f"words[{piece.word}] >> {piece.lsb}" if piece.lsb else f"words[{piece.word}]"
+            if piece.lsb:
+                cut = f"words[{piece.word}] >> {piece.lsb}"
+            else:
+                cut = f"words[{piece.word}]"
             if piece.lsb + piece.width < WORD_BITS:
-                cut = (
-                    f"({cut}) & {2**piece.width - 1:#x}u"
-                    if piece.lsb
-                    else f"{cut} & {2**piece.width - 1:#x}u"
-                )
+                if piece.lsb:
+                    cut = f"({cut}) & {2**piece.width - 1:#x}u"
+                else:
+                    cut = f"{cut} & {2**piece.width - 1:#x}u"
             some.append(
                 f"({_type(one)})({cut}) << {piece.at}" if piece.at else f"({_type(one)})({cut})"
             )
@@ -87,4 +89,6 @@ def _functions(tag: str, fields: RegisterMap) -> Iterator[str]:
 
 
 def _type(one: Field) -> str:
-    return "uint32_t" if one.width <= WORD_BITS else "uint64_t"
+    if one.width <= WORD_BITS:
+        return "uint32_t"
+    return "uint64_t"

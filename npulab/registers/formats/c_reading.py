@@ -192,9 +192,9 @@ def _missing(unit: Unit) -> list[str]:
     if not unit.missing or (len(unit.missing) == 1 and not unread):
         return []
     named = " ".join(f"--define {one}" for one in unit.missing[:MOST_MISSING])
-    more = (
-        f" and {len(unit.missing) - MOST_MISSING} more" if len(unit.missing) > MOST_MISSING else ""
-    )
+    more = ""
+    if len(unit.missing) > MOST_MISSING:
+        more = f" and {len(unit.missing) - MOST_MISSING} more"
     counted = f"{plural(len(unit.missing), 'name')} declared nowhere: {named}{more}"
     if not unread:
         return [counted]
@@ -316,17 +316,23 @@ def _comments(source: Source, spans: Iterable[Span], before: bool = True) -> Com
     """
     notes: dict[int, str] = {}
     words: dict[int, dict[str, Any]] = {}
-    ordered = sorted(spans, key=lambda span: (span.end, span.start)) if source.comments else []
+    ordered = []
+    if source.comments:
+        ordered = sorted(spans, key=lambda span: (span.end, span.start))
     ends = [span.end for span in ordered]
     for one in source.comments if ordered else ():
         at = bisect_right(ends, one.start)
-        span = ordered[at] if at < len(ordered) else None
+        span = None
+        if at < len(ordered):
+            span = ordered[at]
         alone = True  # it stands by itself
         if at and one.start - ends[at - 1] < FAR:
             between = source.code[ends[at - 1] : one.start]
             if not between.strip() and "\n" not in between:
                 span, alone = ordered[at - 1], False
-        between = source.code[one.end : span.start] if span else ""
+        between = ""
+        if span:
+            between = source.code[one.end : span.start]
         if (
             span is None
             or (alone and (len(between) > FAR or re.search(r"[{};]", between)))
@@ -343,7 +349,10 @@ def _comments(source: Source, spans: Iterable[Span], before: bool = True) -> Com
         if said is not None:
             words[span.start] = {**words.get(span.start, {}), **said}
         elif not head and (note := note_in(one.text)):
-            notes[span.start] = f"{notes[span.start]} {note}" if span.start in notes else note
+            if span.start in notes:
+                notes[span.start] = f"{notes[span.start]} {note}"
+            else:
+                notes[span.start] = note
     return Comments(words, notes)
 
 
@@ -562,7 +571,9 @@ def _listed(unit: Unit, values: dict[str, int]) -> dict[str, Macro]:
         values |= numbers
     of = Longest({*out, *(name.replace("_REG_", "_").removesuffix("_OFFSET") for name in out)})
     others = {name: one for name, one in others.items() if of.inside(name) or BITS.search(one.body)}
-    return {**out, **others} if out else {}
+    if out:
+        return {**out, **others}
+    return {}
 
 
 class Place(NamedTuple):
@@ -625,7 +636,9 @@ def _apart(roles: Roles, block: str, lost: list[Lost]) -> Iterator[Place]:
         best = next(
             n for n, count in clashes.items() if count <= min(clashes.values()) + clash // 20
         )
-        words = best if 2 * clashes[best] <= clash else 0
+        words = 0
+        if 2 * clashes[best] <= clash:
+            words = best
     taken: dict[tuple[str, int], str] = {}
     for register, offset, name in found:
         where = _first_words(name, words) or block
@@ -656,7 +669,9 @@ def _clashes(found: Sequence[tuple[Register, int, str]], words: int) -> int:
 
 
 def _first_words(name: str, words: int) -> str:
-    return "_".join(unnumbered(name).split("_")[:words]) if words else ""
+    if words:
+        return "_".join(unnumbered(name).split("_")[:words])
+    return ""
 
 
 def _register_rows(
@@ -692,11 +707,14 @@ def _register_rows(
                 )
             )
         value = meaning.get(bits.name, "")
-        value = "" if value == "f32" and mask != 2**WORD_BITS - 1 else value
+        if value == "f32" and mask != 2**WORD_BITS - 1:
+            value = ""
         value = _enum(bits, enums, told) or value
         runs = [*_words(mask)]
         short = register.short(bits.name)
-        whole = f"{name}.{short}" if register.lengths else bits.name
+        whole = bits.name
+        if register.lengths:
+            whole = f"{name}.{short}"
         for word, lsb, width, at in runs:
             row = {
                 "block": block,
@@ -744,7 +762,9 @@ def _enum(bits: Bits, enums: dict[str, dict[int, str]], told: dict[str, None]) -
     name = re.sub(r"\W", "_", bits.name)
     if name not in enums:
         enums[name] = _named(bits, told)
-    return f"enum:{name}" if enums[name] else ""
+    if enums[name]:
+        return f"enum:{name}"
+    return ""
 
 
 def _named(bits: Bits, told: dict[str, None]) -> dict[int, str]:
@@ -757,7 +777,9 @@ def _named(bits: Bits, told: dict[str, None]) -> dict[int, str]:
     sure = bits.strict or any(surely for _, surely in bits.values.values())
     out: dict[int, str] = {}
     for name, (value, _) in bits.values.items():
-        raw = value // 2**low if in_place and (sure or not from_zero) else value
+        raw = value
+        if in_place and (sure or not from_zero):
+            raw = value // 2**low
         if raw >= 2**width or raw in out:
             told[
                 f"{bits.name}_{name} = {value:#x}, which is no value of its field or has another "
@@ -780,14 +802,12 @@ def _annotated(
     taken: set[str] = set()
     texts: set[tuple[str, str]] = set()
     register: dict[str, Any] = {}
-    ordered = (
-        sorted(
+    ordered = []
+    if comments.words:
+        ordered = sorted(
             (macro for macro in source.macros.values() if macro.parameters is None),
             key=lambda macro: macro.position,
         )
-        if comments.words
-        else []
-    )
     for macro in ordered:
         note, words = comments.notes.get(macro.position, ""), comments.words.get(macro.position, {})
         place = source.macros.get(f"{macro.name.removesuffix('__SHIFT')}__MASK")
@@ -853,11 +873,19 @@ def _inline(source: Source) -> dict[str, str]:
     for name, kind, argument, body in (match.groups() for match in INLINE.finditer(source.code)):
         shift = re.search(rf"\b{argument}\s*\)*\s*>>\s*(\d{{1,2}})\b", body)
         factor = re.search(rf"\b{argument}\s*\)*\s*\*\s*(\d+)\.0\b", body)
-        signed = "signed " if kind == "int32_t" or "(int32_t)" in body else ""
-        step = f"raw*{2 ** int(shift[1])}" if shift and 0 < int(shift[1]) < WORD_BITS else ""
+        if kind == "int32_t" or "(int32_t)" in body:
+            signed = "signed "
+        else:
+            signed = ""
+        step = ""
+        if shift and 0 < int(shift[1]) < WORD_BITS:
+            step = f"raw*{2 ** int(shift[1])}"
         if factor and int(factor[1]).bit_count() == 1:
             step = f"raw>>{int(factor[1]).bit_length() - 1}"
-        out[name] = "f32" if kind == "float" and "fui" in body else (signed + step).strip()
+        if kind == "float" and "fui" in body:
+            out[name] = "f32"
+        else:
+            out[name] = (signed + step).strip()
     return {name: value for name, value in out.items() if value}
 
 

@@ -166,7 +166,9 @@ class Layout:
         except NotUnderstoodError as error:
             span = self.unit.span(position)
             if span and span[0] not in self.unit.wrong:
-                where = error.position if span[0] <= error.position < span[1] else position
+                where = position
+                if span[0] <= error.position < span[1]:
+                    where = error.position
                 self.skipped.append((self._what(span[0]), Wrong(where, str(error))))
             return None
 
@@ -176,7 +178,10 @@ class Layout:
         place = cursor.location.offset
         if place in self.enum_of:
             return self.enum_of[place]
-        tag = "" if unnamed(cursor) else cursor.spelling
+        if unnamed(cursor):
+            tag = ""
+        else:
+            tag = cursor.spelling
         name = tag or name
         values, texts = dict[int, str](), set[str]()
         for one in cursor.get_children():
@@ -203,7 +208,10 @@ class Layout:
                 f"{name}_{n}" for n in range(2, MOST_RUNS) if f"{name}_{n}" not in self.enums
             )
             self.enums[known] = values
-        self.enum_of[place] = f"enum:{known}" if known in self.enums else ""
+        if known in self.enums:
+            self.enum_of[place] = f"enum:{known}"
+        else:
+            self.enum_of[place] = ""
         return self.enum_of[place]
 
     def record(self, cursor: Any) -> Laid:
@@ -238,16 +246,18 @@ class Layout:
         total, end, odd = 0, 0, self._odd(cursor)
         for member in kind.get_fields():
             position, name = self.position(member), "" if unnamed(member) else member.spelling
-            start = (
-                self._start(cursor, member, 0 if union else end)
-                if odd
-                else member.get_field_offsetof()
-            )
+            if odd:
+                start = self._start(cursor, member, 0 if union else end)
+            else:
+                start = member.get_field_offsetof()
             try:
                 runs, plain, length = self._member(member, name, position, start)
             except NotUnderstoodError as error:
                 raise NotUnderstoodError(str(error), position) from None
-            end = max(end, start + length) if member.spelling or length else start
+            if member.spelling or length:
+                end = max(end, start + length)
+            else:
+                end = start
             members.append((runs, plain, name, position))
             total += len(runs)
             if total > MOST_RUNS:
@@ -255,7 +265,8 @@ class Layout:
                     f"got more than {MOST_RUNS} fields, at most {MOST_RUNS} are allowed"
                 )
         align = 8 * kind.get_align()
-        size = -(-end // align) * align if odd else size
+        if odd:
+            size = -(-end // align) * align
         if union:
             return Laid(
                 tuple(alternatives(members)), size, all(plain for _, plain, *_ in members), align
@@ -295,7 +306,10 @@ class Layout:
                 raise NotUnderstoodError(
                     f"member {member.spelling}: got {attribute.spelling!r}, allowed is a number"
                 )
-            asked = min(8 * int(found[1]), limit) if limit else 8 * int(found[1])
+            if limit:
+                asked = min(8 * int(found[1]), limit)
+            else:
+                asked = 8 * int(found[1])
         kind = element(member.type)
         size, natural = 8 * kind.get_size(), 8 * kind.get_align()
         if kind.kind.name == "RECORD":
@@ -308,7 +322,9 @@ class Layout:
         width = member.get_bitfield_width()
         if not width:
             return -(-at // natural) * natural
-        start = -(-at // asked) * asked if asked else at
+        start = at
+        if asked:
+            start = -(-at // asked) * asked
         # for bit-fields #pragma pack is heard before the attribute
         align = max(min(natural, limit or most) if most else natural, asked)
         first, last = start // natural, (start + width - 1) // natural
@@ -365,17 +381,18 @@ class Layout:
         for n in range(total):
             indexed = name + index(n, counts)
             for run in inner:
-                full = (
-                    ""
-                    if is_record and not run.name
-                    else ".".join(filter(None, (indexed, run.name)))
-                )
+                if is_record and not run.name:
+                    full = ""
+                else:
+                    full = ".".join(filter(None, (indexed, run.name)))
                 if len(full) > MOST_NAME:
                     raise NotUnderstoodError(
                         f"member {name[:40]}: got a name of {len(full)} characters with those "
                         f"around it, at most {MOST_NAME} are allowed"
                     )
-                feature = ".".join(filter(None, (name, run.feature))) if run.feature else ""
+                feature = ""
+                if run.feature:
+                    feature = ".".join(filter(None, (name, run.feature)))
                 runs.append(
                     run._replace(
                         start=start + n * size + run.start,
@@ -431,7 +448,9 @@ def alternatives(members: Sequence[tuple[list[Run], bool, str, int]]) -> list[Ru
         clash |= start < last[0] and n != last[1]
         last = max(last, (end, n))
     named = [run for runs, *_ in chosen for run in runs if run.name]
-    runs = named + [run for run in chosen[0][0] if not run.name] if len(chosen) == 1 else named
+    runs = named
+    if len(chosen) == 1:
+        runs = named + [run for run in chosen[0][0] if not run.name]
     if clash:
         runs = []
         for n, (inner, _, name, _) in enumerate(chosen):

@@ -147,7 +147,9 @@ class Source:
         given_too = {path.name for _, path in self.files[:-1]}
         found: list[tuple[str, int]] = []
         for match in DIRECTIVE.finditer(self.text, self.own):
-            named = INCLUDE.match(match[2]) if match[1] == "include" else None
+            named = None
+            if match[1] == "include":
+                named = INCLUDE.match(match[2])
             if (
                 named
                 and named[1][1:-1] not in STANDARD
@@ -159,18 +161,24 @@ class Source:
     @property
     def own(self) -> int:
         """Where the file itself begins, behind those that were included."""
-        return self.files[-1][0] if self.files else 0
+        if self.files:
+            return self.files[-1][0]
+        return 0
 
     def pack(self, position: int) -> int:
         """The bytes that ``#pragma pack`` allows members to be aligned to; 0 where it says
         nothing."""
         now, stack = 0, list[int]()
         for start, text in self.packs:
-            words = re.findall(r"\w+", text.partition("(")[2]) if start <= position else []
+            words = []
+            if start <= position:
+                words = re.findall(r"\w+", text.partition("(")[2])
             if words[:1] == ["push"]:
                 stack.append(now)
             if words[:1] == ["pop"]:
-                now = stack.pop() if stack else 0
+                now = 0
+                if stack:
+                    now = stack.pop()
             elif start <= position:
                 now = next((int(word) for word in words if word.isdigit()), now if words else 0)
         return now
@@ -251,9 +259,9 @@ def blank(text: str) -> str:
     >>> blank("a /* b")
     '      '
     """
-    return (
-        "\n".join(" " * len(line) for line in text.split("\n")) if "\n" in text else " " * len(text)
-    )
+    if "\n" in text:
+        return "\n".join(" " * len(line) for line in text.split("\n"))
+    return " " * len(text)
 
 
 # conditions
@@ -288,7 +296,9 @@ def _conditions(source: Source) -> Source:
                     f"{MOST_MACROS} are allowed"
                 )
             name, brackets, inner, body = made[n].groups()
-            names = None if brackets is None else tuple(one.strip() for one in inner.split(","))
+            names = None
+            if brackets is not None:
+                names = tuple(one.strip() for one in inner.split(","))
             macros.pop(name, None)
             macros[name] = Macro(name, names, body.strip(), start, end)
         elif reads and n in made:
@@ -398,18 +408,18 @@ def _growing(macros: Mapping[str, Macro]) -> set[str]:
         stack = [first]
         while stack:
             name = stack[-1]
-            words = (
-                [word for word in NAME.findall(macros[name].body) if word in macros]
-                if name not in sizes
-                else []
-            )
+            words = []
+            if name not in sizes:
+                words = [word for word in NAME.findall(macros[name].body) if word in macros]
             missing = [word for word in words if word not in sizes and word not in stack]
             if missing and len(stack) < 2 * MOST_DEPTH:
                 stack.append(missing[0])
                 continue
             stack.pop()
             if name not in sizes:
-                size = 1 + len(macros[name].body) // 2 if words else 1
+                size = 1
+                if words:
+                    size = 1 + len(macros[name].body) // 2
                 for word in words:
                     size += sizes.get(word, 1 if word in stack or word == name else MOST_GROWTH)
                     # its arguments are written again and again
@@ -429,7 +439,10 @@ def _depth(text: str) -> int:
         return len({*text} & {*"({["})
     depth = most = 0
     for sign in re.findall(r"[(){}\[\]]", text):
-        depth += 1 if sign in "({[" else -1
+        if sign in "({[":
+            depth += 1
+        else:
+            depth += -1
         most = max(most, depth)
     return most
 
@@ -484,7 +497,9 @@ class Unit:
     def span(self, position: int) -> tuple[int, int] | None:
         """The declaration that a position is in."""
         at = bisect_right(self.spans, (position, 2**62)) - 1
-        return self.spans[at] if at >= 0 and position < self.spans[at][1] else None
+        if at >= 0 and position < self.spans[at][1]:
+            return self.spans[at]
+        return None
 
 
 def read_unit(source: Source, probes: Mapping[str, str]) -> Unit:
@@ -597,11 +612,10 @@ def _body(source: Source, spans: Sequence[tuple[int, int]], macros: Iterable[Mac
     directives = [*source.packs]
     for macro in macros:
         if len(macro.body) <= MOST_MEMBER and _depth(macro.body) <= MOST_DEPTH:
-            head = (
-                macro.name
-                if macro.parameters is None
-                else f"{macro.name}({','.join(macro.parameters)})"
-            )
+            if macro.parameters is None:
+                head = macro.name
+            else:
+                head = f"{macro.name}({','.join(macro.parameters)})"
             text = f"#define {head} {' '.join(macro.body.split())}"
             directives.append((macro.position, text[: macro.end - macro.position]))
     for start, text in directives:

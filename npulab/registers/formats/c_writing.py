@@ -114,9 +114,17 @@ def _enums(table: RegisterTable, names: Identifiers, macros: Identifiers) -> Ite
         yield f"enum {tag} {{"
         for n, (raw, text) in enumerate(values.items()):
             spelled = names.new(prefix + text)
-            said = {"prefix": prefix} if not n else {}
-            said |= {"enum": name} if not n and tag != name else {}
-            said |= {"name": text} if spelled.removeprefix(prefix) != text else {}
+            said = {}
+            if not n:
+                said = {"prefix": prefix}
+            if not n and tag != name:
+                said |= {"enum": name}
+            else:
+                said |= {}
+            if spelled.removeprefix(prefix) != text:
+                said |= {"name": text}
+            else:
+                said |= {}
             yield f"    {spelled} = {raw:#x}, {annotation(said)}".rstrip()
         yield from ("};", "")
 
@@ -124,7 +132,10 @@ def _enums(table: RegisterTable, names: Identifiers, macros: Identifiers) -> Ite
 def _defines(name: str, values: Mapping[int, str], names: Identifiers) -> Iterator[str]:
     for raw, text in values.items():
         spelled = names.new(f"{name}_{text}")
-        tail = "u" if raw < 2**WORD_BITS else "ull"
+        if raw < 2**WORD_BITS:
+            tail = "u"
+        else:
+            tail = "ull"
         yield f"#define {spelled} {raw:#x}{tail} {annotation({'enum': name, 'name': text})}"
     yield ""
 
@@ -132,7 +143,9 @@ def _defines(name: str, values: Mapping[int, str], names: Identifiers) -> Iterat
 def _own(row: Row, spelled: str, known: Mapping[str, Any]) -> str:
     """The comments of a row: its note, and what the declaration does not say."""
     note = note_comment(row.get("note", ""))
-    said = {"field": row.get("field", "")} if row.get("field", "") != spelled else {}
+    said = {}
+    if row.get("field", "") != spelled:
+        said = {"field": row.get("field", "")}
     said |= {name: row.get(name, "") for name in OWN if row.get(name, "") != known.get(name, "")}
     if note:
         del said["note"]
@@ -148,9 +161,17 @@ def _struct(
     by_address: frozenset[str],
 ) -> Iterator[str]:
     tag = names.new("_".join(filter(None, (block or "registers", variant))))
-    said: dict[str, Any] = {"block": block} if tag != block else {}
-    said |= {"base": base} if base else {}
-    said |= {"feature": variant} if variant else {}
+    said: dict[str, Any] = {}
+    if tag != block:
+        said = {"block": block}
+    if base:
+        said |= {"base": base}
+    else:
+        said |= {}
+    if variant:
+        said |= {"feature": variant}
+    else:
+        said |= {}
     if said:
         yield annotation(said)
     yield f"struct {tag} {{"
@@ -192,12 +213,13 @@ def _member(row: Row, name: str, register: str, members: Identifiers) -> str:
     elif row.get("value") == "f32" and whole and "at" not in row:
         kind, known["value"] = "float", "f32"
     said = _own(row, spelled, known)
-    own = (
-        annotation({"register": row.get("register", "")})
-        if row.get("register", "") != register
-        else ""
-    )
-    width = "" if whole else f": {row['width']}"
+    own = ""
+    if row.get("register", "") != register:
+        own = annotation({"register": row.get("register", "")})
+    if whole:
+        width = ""
+    else:
+        width = f": {row['width']}"
     return " ".join(filter(None, (f"{' '.join(filter(None, (kind, spelled, width)))};", said, own)))
 
 
@@ -215,9 +237,14 @@ def _macros(
         yield f"#define {spelled} {offset:#06x} {annotation({'block': block, 'register': register})}"
         for row in inside:
             name = name_of(row, table.by_address)
-            scope = block if run_of(name) == (offset, row["lsb"], row["width"]) else plain
-            tails = [f"{row['at']}"] if "at" in row else []
-            tails += [row["feature"]] if "feature" in row else []
+            scope = plain
+            if run_of(name) == (offset, row["lsb"], row["width"]):
+                scope = block
+            tails = []
+            if "at" in row:
+                tails = [f"{row['at']}"]
+            if "feature" in row:
+                tails += [row["feature"]]
             field = names.new("_".join(filter(None, [scope, name, *tails])), SHIFT, MASK)
             mask = (2 ** row["width"] - 1) * 2 ** row["lsb"]
             yield f"#define {field}{SHIFT} {row['lsb']}"

@@ -30,7 +30,9 @@ class Box(NamedTuple):
         >>> Box("mode", 4, 3).bits, Box("go", 31, 1).bits
         ('6:4', '31')
         """
-        return f"{self.lsb + self.width - 1}:{self.lsb}" if self.width > 1 else str(self.lsb)
+        if self.width > 1:
+            return f"{self.lsb + self.width - 1}:{self.lsb}"
+        return str(self.lsb)
 
     @property
     def meaning(self) -> str:
@@ -39,11 +41,9 @@ class Box(NamedTuple):
         if "at" not in self.row:
             return value
         at = self.row["at"]
-        return (
-            f"{value} bits {at + self.width - 1}:{at} of the field".strip()
-            if self.width > 1
-            else f"{value} bit {at} of the field".strip()
-        )
+        if self.width > 1:
+            return f"{value} bits {at + self.width - 1}:{at} of the field".strip()
+        return f"{value} bit {at} of the field".strip()
 
 
 class Drawn(NamedTuple):

@@ -55,7 +55,10 @@ def read_map(
     if not known:
         allowed = dict.fromkeys(one.what for one in FORMATS.values() if one.read)
         what = kind_of(head) or f"bytes that begin {head[:8].hex(' ')}"
-        got = "an empty file" if what == EMPTY else what
+        if what == EMPTY:
+            got = "an empty file"
+        else:
+            got = what
         raise ValueError(f"{path}: got {got}, allowed is one of {', '.join(allowed)}")
     given = {"define": define, "include": [Path(one) for one in include]}
     given = {name: some for name, some in given.items() if some}
@@ -93,7 +96,9 @@ def format_of(head: bytes) -> str:
         return "csv"
     if is_rdl(head):
         return "rdl"
-    return "struct" if is_c(head) else ""
+    if is_c(head):
+        return "struct"
+    return ""
 
 
 def write_map(
@@ -185,7 +190,10 @@ def map_files(table: RegisterTable, path: Path, to: str = "") -> dict[Path, byte
             else f"{name} ({one.what}, {one.suffix})"
             for name, one in FORMATS.items()
         )
-        got = f"--to: got {to}" if to else f"{path}: got {path.suffix or 'no suffix'}"
+        if to:
+            got = f"--to: got {to}"
+        else:
+            got = f"{path}: got {path.suffix or 'no suffix'}"
         raise ValueError(f"{got}, allowed is {allowed}")
     refuse_if(not table.rows, path, "a map without a field", "is one that has some")
     table.check()
@@ -199,7 +207,9 @@ def map_files(table: RegisterTable, path: Path, to: str = "") -> dict[Path, byte
         )
     if shared.is_file() and shared.read_bytes() != enums and shared != path:
         return {**out, own_enums(path): enums or table_text(ENUM_COLUMNS, []).encode()}
-    return {**out, shared: enums} if enums else out
+    if enums:
+        return {**out, shared: enums}
+    return out
 
 
 def _function(name: str) -> Any:

@@ -75,13 +75,12 @@ def _fields(one: Drawn, enums: dict[str, str]) -> Iterator[str]:
             continue
         name = names.new(box.name)
         meaning = Meaning.parse(str(box.row.get("value", "")))
-        kind = (
-            f"{enums[meaning.enum]} "
-            if meaning.enum in enums and "at" not in box.row
-            else "signed "
-            if meaning.kind == "signed" and "at" not in box.row
-            else ""
-        )
+        if meaning.enum in enums and "at" not in box.row:
+            kind = f"{enums[meaning.enum]} "
+        elif meaning.kind == "signed" and "at" not in box.row:
+            kind = "signed "
+        else:
+            kind = ""
         said = [box.name if name != box.name else "", box.meaning, str(box.row.get("note", ""))]
         text = "; ".join(filter(None, said))
         yield f"  {kind}{name} : {box.width};" + (f" // {text}" if text else "")

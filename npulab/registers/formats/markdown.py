@@ -29,7 +29,9 @@ def markdown_text(table: RegisterTable) -> str:
     for block, some in groupby(drawn(table), lambda one: one.block):
         lines += [f"# {_text(block) or 'Registers'}", ""]
         for one in some:
-            chips = f", chips with {_text(one.feature)}" if one.feature else ""
+            chips = ""
+            if one.feature:
+                chips = f", chips with {_text(one.feature)}"
             lines += [
                 f"## {_text(one.register)}",
                 "",
@@ -39,7 +41,8 @@ def markdown_text(table: RegisterTable) -> str:
                 *_rows(one),
             ]
             lines.append("")
-    lines += ["# Enums", ""] if table.enums else []
+    if table.enums:
+        lines += ["# Enums", ""]
     for name, values in table.enums.items():
         lines += [
             f"## {_text(name)}",

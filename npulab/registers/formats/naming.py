@@ -64,9 +64,13 @@ class Identifiers:
 def _spelled(keywords: Container[str], text: str) -> str:
     """An identifier like a text: letters of ASCII, digits and underscores."""
     plain = re.sub(r"[^0-9A-Za-z_]+", "_", text)[:MOST_LETTERS]
-    plain = plain if plain == text else plain.strip("_")
-    plain = f"_{plain}" if not plain or plain[0].isdigit() else plain
-    return f"{plain}_" if plain in keywords else plain
+    if plain != text:
+        plain = plain.strip("_")
+    if not plain or plain[0].isdigit():
+        plain = f"_{plain}"
+    if plain in keywords:
+        return f"{plain}_"
+    return plain
 
 
 def by_block(table: RegisterTable) -> Iterator[tuple[str, int, list[tuple[int, str, list[Row]]]]]:

@@ -68,10 +68,14 @@ class Losses:
         if not self.things:
             return
         registers = sum(self.things.values())
-        count = f" ({registers} register{'s' * (registers != 1)})" if registers else ""
+        count = ""
+        if registers:
+            count = f" ({registers} register{'s' * (registers != 1)})"
         # lost registers come before the rest
         first = sorted(self.things, key=lambda thing: not self.things[thing])[:SHOWN]
-        more = [f"{len(self.things) - SHOWN} more"] if len(self.things) > SHOWN else []
+        more = []
+        if len(self.things) > SHOWN:
+            more = [f"{len(self.things) - SHOWN} more"]
         warnings.warn(f"{path}: not carried over{count}: {'; '.join(first + more)}", stacklevel=4)
 
 
@@ -129,9 +133,9 @@ class Occupancy:
 
 def _both(have: Mapping[str, Any], feature: str) -> list[Any]:
     """What a chip with this feature has too; any chip, if it is blank."""
-    return (
-        [*have.values()] if not feature else [have[name] for name in (feature, "") if name in have]
-    )
+    if not feature:
+        return [*have.values()]
+    return [have[name] for name in (feature, "") if name in have]
 
 
 def placed(
@@ -243,11 +247,9 @@ def _fields(
             "power of two, and an offset below 2**32"
         )
     shift = 8 * (register.offset % WORD_BYTES)
-    prefix = (
-        f"{register.name}."
-        if any((register.block, word) in names for word in register.words)
-        else ""
-    )
+    prefix = ""
+    if any((register.block, word) in names for word in register.words):
+        prefix = f"{register.name}."
     fields = sorted(register.fields, key=lambda one: one.low) or [
         Found("", 0, register.size - 1, register.where)
     ]
@@ -260,20 +262,18 @@ def _fields(
         low, high = one.low + shift, one.high + shift
         crosses = low // WORD_BITS != high // WORD_BITS
         name = one.name or unnumbered(register.name).rpartition(".")[2]
-        name = (
-            f"{register.name}.{one.name}".rstrip(".")
-            if crosses
-            else f"{prefix}{name}"
-            if one.name or not prefix
-            else register.name
-        )
+        if crosses:
+            name = f"{register.name}.{one.name}".rstrip(".")
+        elif one.name or not prefix:
+            name = f"{prefix}{name}"
+        else:
+            name = register.name
         note = str(one.row.get("note", ""))
         if register.note and one[:3] == fields[0][:3]:
-            note = (
-                f"{unnumbered(register.name)}: {register.note} {note}".strip()
-                if one.name
-                else register.note
-            )
+            if one.name:
+                note = f"{unnumbered(register.name)}: {register.note} {note}".strip()
+            else:
+                note = register.note
         value = str(one.row.get("value", ""))
         try:
             Meaning.parse(value).refuse_width(max(0, int(one.row.get("at", 0))) + high - low + 1)
@@ -319,7 +319,9 @@ class Enums:
         """The value of a field with these names of its raw values: of the enum that the file names,
         else one named after the field."""
         plain = NO_WORD.sub("_", re.sub(r"\[\w+\]", "", name))
-        tries = [NO_WORD.sub("_", label)] if label else []
+        tries = []
+        if label:
+            tries = [NO_WORD.sub("_", label)]
         tries += [
             plain,
             f"{NO_WORD.sub('_', block)}_{plain}",

@@ -96,7 +96,9 @@ def _compiled(source: Path, most: int, properties: list[str]) -> dict[str, Any]:
                 out.take(compiler.elaborate(top_def_name=other.type_name).top, None)
         return out.made
     except RDLCompileError as error:
-        return errors[0] if errors else {"error": str(error)}
+        if errors:
+            return errors[0]
+        return {"error": str(error)}
     except TooMuch as error:
         return {"error": str(error), "allowed": error.allowed or f"are {most} registers and fields"}
     except (RecursionError, MemoryError):
@@ -172,7 +174,10 @@ class Records:
                 name = one.get_path_segment()
                 if isinstance(one, AddrmapNode):
                     self.types.add(one.orig_type_name or "")
-                    inner = name if home.parent.parent is None else f"{block}.{name}"
+                    if home.parent.parent is None:
+                        inner = name
+                    else:
+                        inner = f"{block}.{name}"
                     self._inside(one, inner, one, "", chip)
                 elif isinstance(one, RegfileNode | MemNode):
                     self._inside(one, block, home, f"{prefix}{name}.", chip)

@@ -48,7 +48,9 @@ def rdl_text(table: RegisterTable) -> str:
     ]
     rest = []
     for enum, values in table.enums.items():
-        written = _enum(types, enum, values) if NAME.fullmatch(enum) and values else None
+        written = None
+        if NAME.fullmatch(enum) and values:
+            written = _enum(types, enum, values)
         if written is not None:
             whole[enum] = written[0]
             lines.append(written[1])
@@ -56,13 +58,21 @@ def rdl_text(table: RegisterTable) -> str:
             rest += _kept_enum(enum, values)
     blocks = []
     # a map of nothing does not compile: one feature is there where no row is without
-    first = features[table.features[0]] if all("feature" in row for row in table.rows) else ""
+    first = ""
+    if all("feature" in row for row in table.rows):
+        first = features[table.features[0]]
     parameters = ", ".join(
         f"boolean {name} = {str(name == first).lower()}" for name in features.values()
     )
-    parameters = f" #({parameters})" if features else ""
+    if features:
+        parameters = f" #({parameters})"
+    else:
+        parameters = ""
     given = ", ".join(f".{name}({name})" for name in features.values())
-    given = f" #({given})" if features else ""
+    if features:
+        given = f" #({given})"
+    else:
+        given = ""
     used, apart = (
         set[str](),
         set[str](),
@@ -71,7 +81,8 @@ def rdl_text(table: RegisterTable) -> str:
     for block, begin, registers in by_block(table):
         name = types.new(block or "registers")
         lines.append(f"addrmap {name}{parameters} {{")
-        lines += [f"  npulab_name = {_string(_kept(block))};"] if name != block else []
+        if name != block:
+            lines += [f"  npulab_name = {_string(_kept(block))};"]
         if block in said:
             lines.append(f"  npulab_addresses = {str(said[block]).lower()};")
         lines += _present([row for _, _, rows in registers for row in rows], features, "  ")
@@ -89,12 +100,10 @@ def rdl_text(table: RegisterTable) -> str:
         for line in _kept_enum(enum, table.enums[enum])
     ]
     lines += [f"addrmap {top}{parameters} {{", "  npulab_map = true;"]
-    lines += [f"  npulab_copyright = {_string(_kept(table.copyright))};"] if table.copyright else []
-    lines += (
-        ["  npulab_enums = '{", ",\n".join(f"    {_string(one)}" for one in rest), "  };"]
-        if rest
-        else []
-    )
+    if table.copyright:
+        lines += [f"  npulab_copyright = {_string(_kept(table.copyright))};"]
+    if rest:
+        lines += ["  npulab_enums = '{", ",\n".join(f"    {_string(one)}" for one in rest), "  };"]
     return "\n".join([*lines, *blocks, "};", ""])
 
 
@@ -130,7 +139,9 @@ def _register(
     for row in rows:
         whole_name = name_of(row, table.by_address)
         field = names.new(whole_name)
-        said = [f"npulab_name = {_string(_kept(whole_name))};"] if field != whole_name else []
+        said = []
+        if field != whole_name:
+            said = [f"npulab_name = {_string(_kept(whole_name))};"]
         value = row.get("value", "")
         enum = Meaning.parse(value).enum
         if (
@@ -147,19 +158,22 @@ def _register(
             said.append(f"npulab_value = {_string(_kept(value))};")
         if note := row.get("note", ""):
             said.append(f"desc = {_string(_shown(note))};")
-            said += [f"npulab_note = {_string(_kept(note))};"] if _shown(note) != note else []
+            if _shown(note) != note:
+                said += [f"npulab_note = {_string(_kept(note))};"]
         if feature := row.get("feature"):
             said += [
                 f"npulab_feature = {_string(_kept(feature))};",
                 f"ispresent = {features[feature]};",
             ]
         said += [f"npulab_{key} = {row[key]};" for key in ("at", "align") if key in row]
-        said += ["npulab_address = true;"] if "address" in row else []
-        said += (
-            [f"npulab_evidence = {_string(_kept(row['evidence']))};"] if "evidence" in row else []
-        )
-        said += ["npulab_nameless = true;"] if "register" not in row else []
-        said += ["npulab_unnamed = true;"] if "field" not in row else []
+        if "address" in row:
+            said += ["npulab_address = true;"]
+        if "evidence" in row:
+            said += [f"npulab_evidence = {_string(_kept(row['evidence']))};"]
+        if "register" not in row:
+            said += ["npulab_nameless = true;"]
+        if "field" not in row:
+            said += ["npulab_unnamed = true;"]
         yield f"    field {{ {' '.join(said)} }} {field}[{row['lsb'] + row['width'] - 1}:{row['lsb']}];"
     yield f"  }} {name} @ {offset:#x};"
 

@@ -134,7 +134,9 @@ def _every_register(domains: Sequence[Element], by_words: bool, names: Names) ->
                 "16, 32 or "
                 "64"
             )
-        unit = width // 8 if width != WORD_BITS or by_words else 1
+        unit = 1
+        if width != WORD_BITS or by_words:
+            unit = width // 8
         start = Place(0, "", *features_of(domain, None, "", names))
         for element, place in _registers(domain, start, names, unit):
             fields = tuple(sorted(_runs(element, place, block, names), key=lambda one: one.low))
@@ -152,7 +154,9 @@ def _every_register(domains: Sequence[Element], by_words: bool, names: Names) ->
 
 def _block(domain: Element) -> str:
     """The block that a domain is."""
-    return domain.get("name") if domain.get(f"{NPULAB} nameless") != "yes" else ""
+    if domain.get(f"{NPULAB} nameless") != "yes":
+        return domain.get("name")
+    return ""
 
 
 def _found(
@@ -169,8 +173,14 @@ def _found(
         "note": note_of(one),
         "evidence": one.get(f"{NPULAB} evidence"),
     }
-    row |= {"address": "yes"} if pointer else {}
-    row |= {"align": number(one, "align")} if pointer and one.get("align") else {}
+    if pointer:
+        row |= {"address": "yes"}
+    else:
+        row |= {}
+    if pointer and one.get("align"):
+        row |= {"align": number(one, "align")}
+    else:
+        row |= {}
     row |= {
         name: number(one, f"{NPULAB} {name}")
         for name in ("at", "align")
@@ -269,7 +279,9 @@ def _registers(
 def _elements(one: Element, place: Place, names: Names, unit: int) -> Iterator[Place]:
     """Where each element of an array, stripe or register stands; one where it is no array."""
     variants, varset = features_of(one, place.variants, place.varset, names)
-    name = one.get("name") if one.tag != "use-group" else ""
+    name = ""
+    if one.tag != "use-group":
+        name = one.get("name")
     own = ".".join(filter(None, (place.name, name)))
     begins: Sequence[int] = [
         parsed(one, "offsets", text) for text in one.get("offsets").replace(",", " ").split()
@@ -283,7 +295,10 @@ def _elements(one: Element, place: Place, names: Names, unit: int) -> Iterator[P
             f"length {length}, stride {step}",
             f"is up to {MOST_ROWS}, with a stride above 0",
         )
-        begins = range(begin, begin + step * length, step) if length > 1 else [begin] * length
+        if length > 1:
+            begins = range(begin, begin + step * length, step)
+        else:
+            begins = [begin] * length
     copies = place.copies * len(begins)
     refuse_if(
         copies > MOST_ROWS,
@@ -313,7 +328,9 @@ def _runs(
     """The fields that an element has, those of the bitset that is its type too; the register itself
     where it has none."""
     refuse_if(depth > MOST_DEPTH, around.where, "bitsets within each other", f"are {MOST_DEPTH}")
-    bitset = names.bitsets.get(around.get("type")) if around.tag != "bitset" else None
+    bitset = None
+    if around.tag != "bitset":
+        bitset = names.bitsets.get(around.get("type"))
     fields = [one for one in around if one.tag == "bitfield"]
     for one in around:
         refuse_others(one, REGISTER, around)
@@ -373,25 +390,34 @@ def _value(one: Element, width: int, name: str, block: str, names: Names) -> tup
         names.lose(one, f"the type {kind!r} of {name}, which nobody declares for {width} bits")
     if shift >= WORD_BITS:
         raise ValueError(f"{one.where}: got shr {shift}, allowed is up to {WORD_BITS - 1}")
-    signed = "signed " if kind in ("int", "fixed", "fixedp") else ""
-    step = f"*{2**shift}" if shift else ""
-    radix = (
-        width // 2
-        if kind == "fixedp"
-        else number(one, "radix", 0)
-        if kind in ("fixed", "ufixed")
-        else 0
-    )
-    step += f">>{radix}" if radix else ""
+    if kind in ("int", "fixed", "fixedp"):
+        signed = "signed "
+    else:
+        signed = ""
+    step = ""
+    if shift:
+        step = f"*{2**shift}"
+    if kind == "fixedp":
+        radix = width // 2
+    elif kind in ("fixed", "ufixed"):
+        radix = number(one, "radix", 0)
+    else:
+        radix = 0
+    if radix:
+        step += f">>{radix}"
     return (f"{signed}raw{step}" if step else signed).strip(), pointer
 
 
 def _copyright(one: Element) -> str:
     """The copyright as lines of text; ``rnndb_writing`` makes the elements of it again."""
-    lines = [f"Copyright {one.get('year')}"] if one.get("year") else []
+    lines = []
+    if one.get("year"):
+        lines = [f"Copyright {one.get('year')}"]
     for author in (inner for inner in one if inner.tag == "author"):
         nicks = ", ".join(inner.get("name") for inner in author if inner.tag == "nick")
-        mail = f" <{author.get('email')}>" if author.get("email") else ""
+        mail = ""
+        if author.get("email"):
+            mail = f" <{author.get('email')}>"
         lines.append(
             f"Author: {author.get('name')}{mail}{f' ({nicks})' if nicks else ''}: "
             f"{author.text}".rstrip(": ")

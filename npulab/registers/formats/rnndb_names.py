@@ -177,11 +177,9 @@ def need(one: Element, attribute: str) -> str:
 
 
 def number(one: Element, attribute: str, default: int | None = None) -> int:
-    return (
-        parsed(one, attribute, need(one, attribute))
-        if default is None or one.get(attribute)
-        else default
-    )
+    if default is None or one.get(attribute):
+        return parsed(one, attribute, need(one, attribute))
+    return default
 
 
 def parsed(one: Element, attribute: str, text: str) -> int:

@@ -42,7 +42,9 @@ def rnndb_text(table: RegisterTable) -> str:
     said = table.said()
     named = {block: _named(rows, table.by_address) for block, rows in table.blocks.items()}
     ours = [bool(_own(_said(row))) for rows in named.values() for row in rows]
-    own = f'\nxmlns:npulab="{NPULAB}"' if "" in named or any(ours) or said else ""
+    own = ""
+    if "" in named or any(ours) or said:
+        own = f'\nxmlns:npulab="{NPULAB}"'
     lines = [
         '<?xml version="1.0" encoding="UTF-8"?>',
         f'<database xmlns="{NAMESPACE}"{own}',
@@ -63,7 +65,10 @@ def rnndb_text(table: RegisterTable) -> str:
         ]
     for block, rows in named.items():
         head = f"<domain name={quoteattr(block or 'registers')}"
-        head += "" if block else ' npulab:nameless="yes"'
+        if block:
+            head += ""
+        else:
+            head += ' npulab:nameless="yes"'
         if block in said:
             head += f' npulab:addresses="{str(said[block]).lower()}"'
         lines += [f"{head}>", *_body(_registers(rows), 1, 0), "</domain>", ""]
@@ -77,7 +82,9 @@ def _named(rows: Sequence[Row], by_address: frozenset[str]) -> list[Row]:
     for row in rows:
         register = row.get("register") or names.get(row["offset"]) or register_of(row, by_address)
         blank = [name for name in ("register", "field") if name not in row]
-        said = {"nameless": " ".join(blank)} if blank else {}
+        said = {}
+        if blank:
+            said = {"nameless": " ".join(blank)}
         out.append({**row, "register": register, "field": name_of(row, by_address), **said})
     return out
 
@@ -149,7 +156,10 @@ def _joined(fields: Sequence[dict[str, Any]], register: str) -> Iterator[dict[st
             if upper is None:
                 yield one
                 continue
-            name = "" if one["field"] == register else one["field"].removeprefix(f"{register}.")
+            if one["field"] == register:
+                name = ""
+            else:
+                name = one["field"].removeprefix(f"{register}.")
             yield {
                 **{k: v for k, v in one.items() if k != "at"},
                 "field": name,
@@ -197,7 +207,9 @@ def _arrays(registers: Sequence[Register]) -> tuple[dict[Register, Any], set[Reg
     inside: set[Register] = set()
     for name, elements in groups.items():
         offset = elements[min(elements)][0][0].offset
-        stride = elements[1][0][0].offset - offset if 1 in elements else 0
+        stride = 0
+        if 1 in elements:
+            stride = elements[1][0][0].offset - offset
         shapes = {
             tuple(
                 (one.offset - offset - stride * n, tail, one.size, one.fields) for one, tail in some
@@ -214,7 +226,8 @@ def _arrays(registers: Sequence[Register]) -> tuple[dict[Register, Any], set[Reg
 
 def _register(one: Register, depth: int, base: int) -> Iterator[str]:
     head = f'{INDENT * depth}<reg{one.size} offset="{one.offset - base:#06x}"'
-    head += f" name={quoteattr(one.name)}" if one.name else ""
+    if one.name:
+        head += f" name={quoteattr(one.name)}"
     fields = [dict(values) for values in one.fields]
     if [said["field"] for said in fields] == [""]:
         whole = (fields[0]["lsb"], fields[0]["width"]) == (0, one.size)
@@ -229,7 +242,10 @@ def _register(one: Register, depth: int, base: int) -> Iterator[str]:
 def _attributes(said: Mapping[str, Any], place: bool = True) -> str:
     last = said["lsb"] + said["width"] - 1
     kind = _type(said)
-    bits = {"pos": last} if said["width"] == 1 else {"low": said["lsb"], "high": last}
+    if said["width"] == 1:
+        bits = {"pos": last}
+    else:
+        bits = {"low": said["lsb"], "high": last}
     out = {
         **({"name": said["field"]} if said["field"] else {}),
         **(bits if place else {}),
@@ -251,7 +267,10 @@ def _type(said: Mapping[str, Any]) -> dict[str, Any]:
     meaning = Meaning.parse(value)
     steps = dict(meaning.steps)
     factor, radix = steps.get("*", 1), steps.get(">>")
-    plain = "boolean" if said["width"] == 1 else "uint"
+    if said["width"] == 1:
+        plain = "boolean"
+    else:
+        plain = "uint"
     if not value:
         return {"type": plain}
     if meaning.enum and not meaning.kind:
@@ -261,7 +280,12 @@ def _type(said: Mapping[str, Any]) -> dict[str, Any]:
     if meaning.enum or "+" in steps or factor < 1 or factor.bit_count() != 1 or radix == 0:
         return {"type": plain}
     signed = meaning.kind == "signed"
-    kind = ("fixed" if signed else "ufixed") if radix else "int" if signed else "uint"
+    if radix:
+        kind = "fixed" if signed else "ufixed"
+    elif signed:
+        kind = "int"
+    else:
+        kind = "uint"
     return {
         "type": kind,
         **({"shr": factor.bit_length() - 1} if factor > 1 else {}),
@@ -286,7 +310,9 @@ def _copyright(text: str) -> list[str]:
         return []
     lines = text.splitlines()
     year = re.fullmatch(r"Copyright (\S.*)", lines[0])
-    rest = lines[1:] if year else lines
+    rest = lines
+    if year:
+        rest = lines[1:]
     after = [*dropwhile(AUTHOR.fullmatch, rest)]
     if after and (
         after[0] or len(after) == len(lines)
@@ -294,7 +320,9 @@ def _copyright(text: str) -> list[str]:
         year, rest = None, ["", *lines]
     out = [f"<copyright{f' year={quoteattr(year[1])}' if year else ''}>"]
     while rest and (match := AUTHOR.fullmatch(rest[0])):
-        mail = f" email={quoteattr(match['email'])}" if match["email"] else ""
+        mail = ""
+        if match["email"]:
+            mail = f" email={quoteattr(match['email'])}"
         nicks = "".join(
             f"<nick name={quoteattr(nick)}/>" for nick in (match["nicks"] or "").split(", ") if nick
         )

@@ -122,11 +122,9 @@ def _in_bytes(registers: Iterator[Register], root: View, device: Device) -> Iter
         f"the address unit of {unit} bits: offsets are taken as "
         f"{'bytes' if by_bytes else 'counts of it'}",
     )
-    return (
-        every
-        if by_bytes
-        else [register._replace(offset=register.offset * unit // 8) for register in every]
-    )
+    if by_bytes:
+        return every
+    return [register._replace(offset=register.offset * unit // 8) for register in every]
 
 
 def _registers(root: View, device: Device) -> Iterator[Register]:
@@ -177,11 +175,10 @@ def _peripheral(
         )
     for place in elements(view, "baseAddress", device, 0 if empty else None):
         block = _own_name(device, "block", view.path, place.name)
-        about = (
-            ""
-            if ("map", "") in device.own
-            else f"{place.name} at {place.offset:#x}: {view.text('description')}".rstrip(": ")
-        )
+        if ("map", "") in device.own:
+            about = ""
+        else:
+            about = f"{place.name} at {place.offset:#x}: {view.text('description')}".rstrip(": ")
         for some in view.every("registers"):
             for register in _inside(some, block, "", 0, around.of(view), device):
                 yield block, about, register
@@ -250,7 +247,9 @@ def _register(
         access = field_view.text("access")
         for place in elements(field_view, "", device):
             own = device.own.get(("field", field_view.path))
-            said = [access] if access and access != (around.access or PLAIN_ACCESS) else []
+            said = []
+            if access and access != (around.access or PLAIN_ACCESS):
+                said = [access]
             said += [
                 f"{words} {text}" for tag, words in NOTED.items() if (text := field_view.text(tag))
             ]
@@ -283,17 +282,19 @@ def _register(
                 if any(found.name == other.name for other in fields):
                     found = found._replace(name=f"{found.name}_{found.low}")
             fields.append(found)
-    said = [around.access] if around.access not in ("", PLAIN_ACCESS) else []
+    said = []
+    if around.access not in ("", PLAIN_ACCESS):
+        said = [around.access]
     said += [f"{words} {text}" for tag, words in NOTED.items() if (text := view.text(tag))]
     if around.reset:
         try:
             reset = parsed(view.where, f"register {name}", "resetValue", around.reset)
-            reset &= (
-                parsed(view.where, f"register {name}", "resetMask", around.mask)
-                if around.mask
-                else -1
-            )
-            said += [f"reset {reset:#x}"] if view.text("resetValue") or reset else []
+            if around.mask:
+                reset &= parsed(view.where, f"register {name}", "resetMask", around.mask)
+            else:
+                reset &= -1
+            if view.text("resetValue") or reset:
+                said += [f"reset {reset:#x}"]
         except ValueError:
             device.losses.lose(view.where, f"the reset value of {name}, which is no number")
     note = _noted(view.text("description"), said)
@@ -382,7 +383,9 @@ def _values(one: Element, name: str, width: int, device: Device) -> dict[int, st
 
 def _own_name(device: Device, tag: str, path: str, name: str) -> str:
     own = device.own.get((tag, path))
-    return own.get("is", name) if own is not None else name
+    if own is not None:
+        return own.get("is", name)
+    return name
 
 
 def _own_row(own: Element | None, device: Device) -> dict[str, Any]:
@@ -394,12 +397,17 @@ def _own_row(own: Element | None, device: Device) -> dict[str, Any]:
         if name in out:
             out[name] = parsed(own.where, f"field {own.get('name')}", name, own.get(name))
     device.enums.refuse_unknown(str(out.get("value", "")), own.where)
-    out |= {"address": "yes"} if own.get("address") == "yes" else {}
+    if own.get("address") == "yes":
+        out |= {"address": "yes"}
+    else:
+        out |= {}
     return out | {name: own.get(name) for name in ("register", "field") if name in own.attributes}
 
 
 def _noted(text: str, said: list[str]) -> str:
-    return f"{text} ({', '.join(said)})".strip() if said else text
+    if said:
+        return f"{text} ({', '.join(said)})".strip()
+    return text
 
 
 def _copyright(root: Element) -> str:

@@ -78,7 +78,10 @@ def _refuse(where: str, count: Count) -> None:
         ("registers", count.registers, MOST_ROWS),
     ):
         if got > most:
-            shown = str(got) if got <= SHOWN else f"more than {SHOWN}"
+            if got <= SHOWN:
+                shown = str(got)
+            else:
+                shown = f"more than {SHOWN}"
             raise TooMuch(
                 f"{where}: got {shown} {what} with those of arrays, allowed are no more than "
                 f"{most} {what} "

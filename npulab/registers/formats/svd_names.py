@@ -121,13 +121,12 @@ def parsed(where: str, what: str, tag: str, text: str) -> int:
             "whole "
             "number, decimal, 0x or # with 0 and 1"
         )
-    number = (
-        int(match["hex"], 16)
-        if match["hex"]
-        else int(match["bits"], 2)
-        if match["bits"]
-        else int(match["dec"])
-    )
+    if match["hex"]:
+        number = int(match["hex"], 16)
+    elif match["bits"]:
+        number = int(match["bits"], 2)
+    else:
+        number = int(match["dec"])
     return number * SCALES[match["scale"].lower()]
 
 
@@ -190,7 +189,9 @@ def view_of(one: Element, device: Device) -> View:
 
 def dim_of(view: View) -> int:
     """How many elements an array has, 0 for what is none; raises TooMuch for too many."""
-    count = view.number("dim", 1) if view.text("dim") else 0
+    count = 0
+    if view.text("dim"):
+        count = view.number("dim", 1)
     if count > MOST_ROWS:
         what = f"{view.chain[0].tag} {view.path}"
         raise TooMuch(f"{view.where}: {what}: got dim {count}, allowed is at most {MOST_ROWS}")
@@ -209,7 +210,9 @@ def elements(
             "allowed "
             "is one"
         )
-    begin = view.number(offset_tag, default) if offset_tag else 0
+    begin = 0
+    if offset_tag:
+        begin = view.number(offset_tag, default)
     count = dim_of(view)
     device.step(view.where, what)
     if not count:

@@ -53,11 +53,8 @@ def svd_text(table: RegisterTable) -> str:
     blocks, said = Identifiers(), table.said()
     for block, begin, registers in by_block(table):
         name = blocks.new(block or "registers")
-        own += (
-            [f"<npulab:block name={quoteattr(name)} is={quoteattr(block)}/>"]
-            if name != block
-            else []
-        )
+        if name != block:
+            own += [f"<npulab:block name={quoteattr(name)} is={quoteattr(block)}/>"]
         if block in said:
             own.append(
                 f'<npulab:addresses name={quoteattr(name)} are="{str(said[block]).lower()}"/>'
@@ -72,11 +69,11 @@ def svd_text(table: RegisterTable) -> str:
         words = Identifiers()
         for offset, register, rows in registers:
             word = words.new(register)
-            own += (
-                [f"<npulab:register name={quoteattr(f'{name}.{word}')} is={quoteattr(register)}/>"]
-                if word != register
-                else []
-            )
+            if word != register:
+                own += [
+                    f"<npulab:register name={quoteattr(f'{name}.{word}')} "
+                    f"is={quoteattr(register)}/>"
+                ]
             lines += [
                 f"<register><name>{word}</name><addressOffset>{offset:#06x}</addressOffset><fields>",
                 *_fields(rows, f"{name}.{word}", table, own, whole, apart),
@@ -114,11 +111,14 @@ def _fields(
     for row in rows:
         real = name_of(row, table.by_address)
         name = names.new(real)
-        said = {"is": real} if name != real else {}
+        said = {}
+        if name != real:
+            said = {"is": real}
         said |= {column: str(row[column]) for column in OWN if column in row}
         said |= {column: "" for column in NAMES if column not in row}
         text = f"<field><name>{name}</name>"
-        text += f"<description>{escape(row['note'])}</description>" if "note" in row else ""
+        if "note" in row:
+            text += f"<description>{escape(row['note'])}</description>"
         text += f"<bitOffset>{row['lsb']}</bitOffset><bitWidth>{row['width']}</bitWidth>"
         value = row.get("value", "")
         enum = Meaning.parse(value).enum
@@ -131,7 +131,10 @@ def _fields(
         ):
             labels = Identifiers()
             written = {raw: labels.new(label) for raw, label in values.items()}
-            whole |= {enum} if written == {**values} else set()
+            if written == {**values}:
+                whole |= {enum}
+            else:
+                whole |= set()
             text += (
                 f"<enumeratedValues><name>{enum}</name>"
                 + "".join(

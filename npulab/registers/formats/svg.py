@@ -48,7 +48,9 @@ def svg_text(table: RegisterTable) -> str:
 
 def _register(one: Drawn, top: int) -> tuple[list[str], int]:
     """The lines of a register that begins at a height, and its own height."""
-    chips = f" ({one.feature})" if one.feature else ""
+    chips = ""
+    if one.feature:
+        chips = f" ({one.feature})"
     name = ".".join(filter(None, (one.block, one.register))) + chips
     out = [
         f'<g role="group" aria-label={quoteattr(name)}>',
@@ -69,9 +71,12 @@ def _register(one: Drawn, top: int) -> tuple[list[str], int]:
 def _box(box: Box, top: int, below: list[str]) -> Iterator[str]:
     left = MARGIN + BIT * (WORD_BITS - box.lsb - box.width)
     width = BIT * box.width
-    kind = (
-        "box open" if "field" not in box.row else "box address" if "address" in box.row else "box"
-    )
+    if "field" not in box.row:
+        kind = "box open"
+    elif "address" in box.row:
+        kind = "box address"
+    else:
+        kind = "box"
     said = [
         f"{box.name or 'unnamed'} [{box.bits}]",
         box.meaning,
@@ -112,4 +117,6 @@ def split_name(name: str, letters: int) -> list[str]:
             lines[-1] += word
         else:
             lines.append(word)
-    return lines if len(lines) <= LINES and all(len(line) <= letters for line in lines) else []
+    if len(lines) <= LINES and all(len(line) <= letters for line in lines):
+        return lines
+    return []

@@ -123,7 +123,9 @@ def refuse(path: Path) -> None:
                     )
                 continue
             full = INCLUDE.match(text, match.start())
-            name = (full[1] or full[2]) if full else ""
+            name = ""
+            if full:
+                name = full[1] or full[2]
             real = (file.parent / name).resolve()
             if (
                 not name
@@ -213,11 +215,9 @@ def table_of(path: Path, records: Mapping[str, Any]) -> RegisterTable:
 
 
 def _where(said: Mapping[str, Any], path: Path) -> str:
-    return (
-        f"{said['path'] if Path(said['path']).is_absolute() else path}, line {said['line']}"
-        if "line" in said
-        else str(path)
-    )
+    if "line" in said:
+        return f"{said['path'] if Path(said['path']).is_absolute() else path}, line {said['line']}"
+    return str(path)
 
 
 def _registers(
@@ -232,14 +232,20 @@ def _registers(
         about = [one["title"], one["desc"]]
         if not own and one["block"] not in homes:
             homes.add(one["block"])
-            address = "" if home["top"] else f" at {home['address']:#x}"
+            if home["top"]:
+                address = ""
+            else:
+                address = f" at {home['address']:#x}"
             about.insert(
                 0,
                 f"{one['block']}{address}: {home['desc']}".rstrip(": ")
                 if address or home["desc"]
                 else "",
             )
-        name = unquote(one["own"]["name"]) if "name" in one["own"] else one["name"]
+        if "name" in one["own"]:
+            name = unquote(one["own"]["name"])
+        else:
+            name = one["name"]
         fields = tuple(
             _field(path, one, field, enums, records["enums"], losses) for field in one["fields"]
         )
@@ -251,7 +257,9 @@ def _registers(
 def _block(one: Mapping[str, Any]) -> str:
     """The block of a register."""
     home = one["home"]
-    return unquote(home["own"]["name"]) if "name" in home["own"] else str(one["block"])
+    if "name" in home["own"]:
+        return unquote(home["own"]["name"])
+    return str(one["block"])
 
 
 def _field(
@@ -263,7 +271,10 @@ def _field(
     losses: Losses,
 ) -> Found:
     own, where = one["own"], _where(one, path)
-    name = unquote(own["name"]) if "name" in own else one["name"]
+    if "name" in own:
+        name = unquote(own["name"])
+    else:
+        name = one["name"]
     said = [f"{key}={one[key]}" for key in ("sw", "hw") if one[key] != PLAIN]
     said += one["effects"] + ([f"reset={one['reset']:#x}"] if one["reset"] is not None else [])
     note = _joined([one["title"], one["desc"]])
@@ -271,8 +282,14 @@ def _field(
     if one["msb0"]:
         losses.lose(where, f"that the bits of {one['name']} are in order of msb0")
     fraction = one.get("fracwidth", 0)
-    value = "signed " if one.get("is_signed") else ""
-    row["value"] = f"{value}raw>>{fraction}" if fraction > 0 else value.strip()
+    if one.get("is_signed"):
+        value = "signed "
+    else:
+        value = ""
+    if fraction > 0:
+        row["value"] = f"{value}raw>>{fraction}"
+    else:
+        row["value"] = value.strip()
     if "enum" in one:
         label, values = declared[one["enum"]]
         row["value"] = enums.take(
@@ -286,9 +303,18 @@ def _field(
         key: unquote(own[key]) for key in ("value", "feature", "evidence", "note") if key in own
     }
     row |= {key: int(own[key]) for key in ("at", "align") if key in own}
-    row |= {"address": "yes"} if own.get("address") else {}
-    row |= {"register": ""} if own.get("nameless") else {}
-    row |= {"field": ""} if own.get("unnamed") else {}
+    if own.get("address"):
+        row |= {"address": "yes"}
+    else:
+        row |= {}
+    if own.get("nameless"):
+        row |= {"register": ""}
+    else:
+        row |= {}
+    if own.get("unnamed"):
+        row |= {"field": ""}
+    else:
+        row |= {}
     enums.refuse_unknown(row["value"], where)
     return Found(name, one["low"], one["high"], where, row)
 

@@ -195,7 +195,9 @@ class RegisterTable:
             for name, one in self.enums.items()
             for raw, text in one.items()
         ]
-        return table_text(ENUM_COLUMNS, rows) if rows else ""
+        if rows:
+            return table_text(ENUM_COLUMNS, rows)
+        return ""
 
     def said(self, far: bool | None = True) -> dict[str, bool]:
         """The blocks of which a file has to say whether their registers have addresses, and whether
@@ -267,7 +269,10 @@ def read_csv(path: Path) -> RegisterTable:
         except ValueError as error:
             raise ValueError(f"{path}, line {line}: {error}") from None
     with refusing(path):
-        words, blocks = expanded(row for _, row in rows) if wide else ((), ())
+        if wide:
+            words, blocks = expanded(row for _, row in rows)
+        else:
+            words, blocks = (), ()
         plain += map(_plain, words)
     if placed := [row for row in blocks if _says_place(row)]:
         names = ", ".join(dict.fromkeys(str(row["block"]) for row in placed))

@@ -31,15 +31,23 @@ def wavedrom_text(table: RegisterTable) -> str:
 def _drawing(one: Drawn) -> dict[str, Any]:
     reg = []
     for box in one.boxes:
-        item: dict[str, Any] = {"name": box.name} if box.name else {}
+        item: dict[str, Any] = {}
+        if box.name:
+            item = {"name": box.name}
         item["bits"] = box.width
         said = [
             text
             for text in (box.meaning, *(str(box.row.get(name, "")) for name in ATTRIBUTES))
             if text
         ]
-        item |= {"attr": said} if said else {}
-        item |= {"type": ADDRESS} if "address" in box.row else {}
+        if said:
+            item |= {"attr": said}
+        else:
+            item |= {}
+        if "address" in box.row:
+            item |= {"type": ADDRESS}
+        else:
+            item |= {}
         reg.append(item)
     return {
         "block": one.block,

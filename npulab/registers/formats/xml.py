@@ -115,9 +115,10 @@ def read_xml(path: Path, namespace: str, most: int) -> Element:
     except (expat.ExpatError, LookupError, ValueError) as error:
         if str(error).startswith(f"{path}, line "):
             raise
-        code = (
-            expat.errors.messages[error.code] if isinstance(error, expat.ExpatError) else str(error)
-        )
+        if isinstance(error, expat.ExpatError):
+            code = expat.errors.messages[error.code]
+        else:
+            code = str(error)
         raise ValueError(
             f"{path}, line {parser.ErrorLineNumber}: got what is no XML ({code}), allowed is "
             "well-formed "

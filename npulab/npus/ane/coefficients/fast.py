@@ -58,7 +58,10 @@ def halves_of(kernel: Kernel, weights: Any, bias: Any) -> tuple[np.ndarray, np.n
         bias = np.repeat(
             np.ascontiguousarray(bias, "<f2").view("<u2")[:, None], kernel.bias_rows, 1
         )
-    order = (3, 0, 1, 2) if kernel.depthwise else (0, 3, 1, 2)
+    if kernel.depthwise:
+        order = 3, 0, 1, 2
+    else:
+        order = 0, 3, 1, 2
     rows = (
         np.ascontiguousarray(weights.transpose(order), "<f2")
         .view("<u2")
@@ -90,7 +93,10 @@ def tensors_of(
         _refuse_others(kernel, bias, bias[:, -1:], -kernel.bias_rows)
         bias = bias[:, 0]
     shape = (kernel.outputs, kernel.depth, kernel.kernel_h, kernel.kernel_w)
-    order = (1, 2, 3, 0) if kernel.depthwise else (0, 2, 3, 1)
+    if kernel.depthwise:
+        order = 1, 2, 3, 0
+    else:
+        order = 0, 2, 3, 1
     weights = np.ascontiguousarray(rows.reshape(shape).transpose(order))
     return weights.view(np.float16), None if bias is None else np.ascontiguousarray(bias).view(
         np.float16
@@ -299,7 +305,10 @@ def _write_sparse(
             bodies[number] = body
     where = places(kernel, table, stored)
     out = bytearray(int(where.engines[-1].sum()))
-    biases = b"" if bias is None else bias.astype("<u2").tobytes()
+    if bias is None:
+        biases = b""
+    else:
+        biases = bias.astype("<u2").tobytes()
     spans = zip(
         where.start.tolist(), table.first.tolist(), table.lanes.tolist(), bodies, strict=True
     )
@@ -376,11 +385,9 @@ def _refuse_stored(
             if row[0] >> bit & 1:
                 value = row[1 + HALF * bit] + 2**8 * row[2 + HALF * bit]
                 if not weights[bit] or not value & MAGNITUDE:
-                    said = (
-                        f"a weight of 0x{value:04x}"
-                        if weights[bit]
-                        else "a bit for a tap or lane that is none"
-                    )
+                    said = "a bit for a tap or lane that is none"
+                    if weights[bit]:
+                        said = f"a weight of 0x{value:04x}"
                     raise ValueError(
                         f"coefficients: engine {engine}, byte {at} of its buffer, bit {bit}: got "
                         f"{said}, "
@@ -445,7 +452,8 @@ def walk(kernel: Kernel, data: bytes) -> tuple[Planes, Places, list[np.ndarray],
         bodies.append(body)
         stored.append((count - wanted) // HALF)
         at = start + count
-        at = up(at, ALIGN) if last else at
+        if last:
+            at = up(at, ALIGN)
     refuse_if(
         len(data) != at,
         "coefficients",
@@ -473,7 +481,10 @@ def explain(kernel: Kernel, data: bytes, at: np.ndarray | None = None) -> list[I
     if not kernel.sparse:
         refuse_places(at, places(kernel, planes(kernel)).engines)
     tensors_of(kernel, *read(kernel, joined))
-    blocks, engines = _sparse(kernel, joined) if kernel.sparse else _dense(kernel, joined)
+    if kernel.sparse:
+        blocks, engines = _sparse(kernel, joined)
+    else:
+        blocks, engines = _dense(kernel, joined)
     refuse_places(at, engines)
     table = np.concatenate([*blocks, _tables(kernel, joined, engines)])
     if at is not None:

@@ -163,12 +163,17 @@ class Kernel:
     @property
     def parts(self) -> int:
         """Groups whose channels lie apart from each other; depthwise kernels have none."""
-        return 1 if self.depthwise else self.groups
+        if self.depthwise:
+            return 1
+        return self.groups
 
     @property
     def usual_lanes(self) -> int:
         """The most channels of a plane that the compiler takes."""
-        share = 1 if self.depthwise else max(self.outputs // self.parts // ENGINES, 1)
+        if self.depthwise:
+            share = 1
+        else:
+            share = max(self.outputs // self.parts // ENGINES, 1)
         return min(MOST_LANES[self.small], 2 ** (share.bit_length() - 1))
 
     @cached_property
@@ -185,12 +190,16 @@ class Kernel:
     @property
     def table_bytes(self) -> int:
         """Bytes before the planes of each engine."""
-        return TABLE_BYTES if self.table else 0
+        if self.table:
+            return TABLE_BYTES
+        return 0
 
     @property
     def bias_rows(self) -> int:
         """Halfwords of bias in each lane."""
-        return self.columns if self.bias else 0
+        if self.bias:
+            return self.columns
+        return 0
 
     @property
     def least_bytes(self) -> int:
@@ -335,7 +344,9 @@ def _chunks(channels: int, most: int) -> list[tuple[int, int, int]]:
     out = []
     while channels:
         lanes = min(most, 2 ** (max(channels // ENGINES, 1).bit_length() - 1))
-        times = max(channels // (ENGINES * lanes), 1) if lanes == most else 1
+        times = 1
+        if lanes == most:
+            times = max(channels // (ENGINES * lanes), 1)
         used = min(ENGINES, channels // lanes)
         out.append((lanes, used, times))
         channels -= lanes * used * times

@@ -115,7 +115,9 @@ def _source(
     flat = _array(network, unit, "Kernel", count, files)
     weights = flat.reshape(outputs, inputs, kernel.height, kernel.width).transpose(0, 2, 3, 1)
     bias, readers = None, network.readers[unit.name]
-    adds = readers[0] if len(readers) == 1 else None
+    adds = None
+    if len(readers) == 1:
+        adds = readers[0]
     if isinstance(adds, Unit) and adds.type == "GOC" and "BiasIndex" in adds.scalars:
         bias = _array(network, adds, "Bias", adds.scalars.get("BiasCount", outputs), files)
     return Source(np.ascontiguousarray(weights), bias)

@@ -119,7 +119,9 @@ class Network:
 
 
 def _names(bottom: Any) -> tuple[str, ...]:
-    return (bottom,) if isinstance(bottom, str) else tuple(bottom)
+    if isinstance(bottom, str):
+        return (bottom,)
+    return tuple(bottom)
 
 
 def _check_links(network: Network) -> None:

@@ -129,7 +129,10 @@ def _convolution(layer: Conv2D, bottom: str, last: str) -> tuple[list[Unit], dic
             "dilation: "
             "how a network says depthwise, groups or dilation is not known"
         )
-    weights = layer.weights if not layer.depthwise else layer.weights.transpose(3, 1, 2, 0)
+    if not layer.depthwise:
+        weights = layer.weights
+    else:
+        weights = layer.weights.transpose(3, 1, 2, 0)
     files = {WEIGHTS: _halves(weights.transpose(0, 3, 1, 2))}
     steps = [
         "conv",

@@ -93,7 +93,9 @@ class Chain:
     def neuron(self) -> str:
         """The activation, as the file spells it; empty where there is none."""
         found = [one for one in (self.main, *self.fused) if one.type == "Neuron"]
-        return str(found[0].params.get("Type", "")) if found else ""
+        if found:
+            return str(found[0].params.get("Type", ""))
+        return ""
 
     @property
     def has_bias(self) -> bool:
@@ -212,7 +214,9 @@ def chain_of(network: Network) -> Chain:
     while True:
         readers = network.readers[(fused[-1] if fused else main).name]
         output = next((one for one in readers if isinstance(one, Output)), None)
-        after = readers[0] if len(readers) == 1 else None
+        after = None
+        if len(readers) == 1:
+            after = readers[0]
         if not isinstance(after, Unit) or after.type not in FUSED or len(after.bottoms) != 1:
             return Chain(main, tuple(fused), output)
         fused.append(after)
@@ -222,7 +226,9 @@ def tasks_of(network: Network) -> int:
     """Tasks that the main unit takes, where it is not cut into tiles: one for each input of a
     concatenation, else one."""
     main = chain_of(network).main
-    return len(main.bottoms) if main.type == "Concat" else 1
+    if main.type == "Concat":
+        return len(main.bottoms)
+    return 1
 
 
 def engines_of(network: Network) -> int | None:
@@ -234,13 +240,19 @@ def engines_of(network: Network) -> int | None:
     chain = chain_of(network)
     if chain.main.type == "Conv":
         channels = shapes(network)[chain.main.name].channels
-        return None if channels > ENGINES and channels % ENGINES else min(channels, ENGINES)
+        if channels > ENGINES and channels % ENGINES:
+            return None
+        return min(channels, ENGINES)
     return int(nonlinear_mode(chain) == 2)
 
 
 def nonlinear_mode(chain: Chain) -> int:
     """0 without an activation, 1 for ReLU, 2 for one from a table."""
-    return 0 if not chain.neuron else 1 if chain.neuron == "ReLU" else 2
+    if not chain.neuron:
+        return 0
+    if chain.neuron == "ReLU":
+        return 1
+    return 2
 
 
 def engine_bytes(network: Network) -> int | None:
@@ -252,7 +264,9 @@ def engine_bytes(network: Network) -> int | None:
     """
     chain = chain_of(network)
     if chain.main.type != "Conv":
-        return 128 if nonlinear_mode(chain) == 2 else 0
+        if nonlinear_mode(chain) == 2:
+            return 128
+        return 0
     found, kernel = shapes(network), kernel_of(chain.main)
     outputs, inputs = found[chain.main.name].channels, found[chain.main.bottoms[0]].channels
     each = ceil(outputs / ENGINES)
@@ -297,12 +311,16 @@ def subject(network: Network, task: int = 0) -> Any:
     chain, found = chain_of(network), shapes(network)
     main, units = chain.main, (chain.main, *chain.fused)
     concat, conv = main.type == "Concat", main.type == "Conv"
-    bottoms = main.bottoms[task : task + 1] if concat else main.bottoms
+    bottoms = main.bottoms
+    if concat:
+        bottoms = main.bottoms[task : task + 1]
     two, output_keys = len(bottoms) > 1, chain.output.keys if chain.output else {}
     stored = [part if isinstance(part := network.parts[name], Input) else None for name in bottoms]
     source, second = found[bottoms[0]], found[bottoms[1 if two else 0]]
     result = found[chain.output.name if chain.output else units[-1].name]
-    channels = source.channels if concat else result.channels
+    channels = result.channels
+    if concat:
+        channels = source.channels
     along = not concat or main.params.get("Dimension", "Channel") in ("Channel", "Channels")
     before = sum(found[name].channels for name in main.bottoms[:task])
     kernel, engines, neural = kernel_of(main), engines_of(network), main.type in NEURAL

@@ -61,8 +61,8 @@ def read_plist(source: bytes | str | os.PathLike[str]) -> Plist:
     index that leads nowhere; FileNotFoundError.
 
     >>> read_plist(b"<plist/>")
-    Traceback (most recent call last): npulab.support.refuse.FormatError: net.plist: got no value,
-    allowed is a dictionary with Networks
+    Traceback (most recent call last):
+    npulab.support.refuse.FormatError: net.plist: got no value, allowed is a dictionary with Networks
     """
     if isinstance(source, bytes):
         return _read(source, "net.plist")
@@ -125,7 +125,8 @@ def _check_text(data: bytes, where: str) -> None:
     start = 0
     while start < len(data):
         end = data.find(b"<", start + 1)
-        end = len(data) if end < 0 else end
+        if end < 0:
+            end = len(data)
         if end - start > MOST_TEXT:
             raise ValueError(
                 f"{where}: byte {start:#x}: got {end - start} bytes without a tag, "
@@ -158,7 +159,8 @@ def _check_binary(data: bytes, where: str) -> None:
             wide = 2 ** (int.from_bytes(data[start + 1 : start + 2], "big") % 4)
             length = int.from_bytes(data[start + 2 : start + 2 + wide], "big")
         entries += CONTAINERS.get(kind, 0) * length
-        texts += length if kind in (4, 5, 6) else 0
+        if kind in (4, 5, 6):
+            texts += length
         if entries > 2 * MOST_VALUES or texts > MOST_BYTES // 4:
             raise ValueError(
                 f"{where}: byte {start:#x}: got {entries} entries and {texts} characters up to "
@@ -201,7 +203,9 @@ def _network(name: str, keys: Mapping[str, Any], where: str) -> Network:
         parts.append(tuple(make(part, _dictionary(keys, part, where)) for part in names))
         for part in parts[-1]:
             _check_keys(part.keys, f"{where}.{part.name}")
-    weights = tuple(_texts(keys, "Weights", where)) if "Weights" in keys else None
+    weights = None
+    if "Weights" in keys:
+        weights = tuple(_texts(keys, "Weights", where))
     other = {key: value for key, value in keys.items() if key not in known}
     inputs, units, outputs = parts
     return Network(name, inputs, units, outputs, weights, other, tuple(keys))
@@ -211,7 +215,9 @@ def _texts(keys: Mapping[str, Any], key: str, where: str) -> list[str]:
     found = keys.get(key)
     if not isinstance(found, list) or not _list(found, str):
         raise ValueError(f"{where}: {key}: got {_told(found)}, allowed is a list of texts")
-    twice = None if key == "Weights" else repeated(found)
+    twice = None
+    if key != "Weights":
+        twice = repeated(found)
     refuse_if(twice is not None, f"{where}: {key}", f"{twice!r} twice", "is once")
     return found
 
@@ -277,13 +283,9 @@ def _told(value: Any) -> str:
     if value is None:
         return "no value"
     if isinstance(value, bool | int | float | str | bytes | datetime):
-        return (
-            f"{value!r:.60}"
-            if not isinstance(value, int) or value.bit_length() < 64
-            else "a larger number"
-        )
-    return (
-        f"{type(value).__name__} of {len(value)}"
-        if isinstance(value, list | dict)
-        else type(value).__name__
-    )
+        if not isinstance(value, int) or value.bit_length() < 64:
+            return f"{value!r:.60}"
+        return "a larger number"
+    if isinstance(value, list | dict):
+        return f"{type(value).__name__} of {len(value)}"
+    return type(value).__name__

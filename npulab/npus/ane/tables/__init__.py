@@ -53,18 +53,21 @@ def values(table: Table, x: Any) -> np.ndarray:
     x = halves(x)
     given = x.astype(np.float64)
     mirrored = table.symmetry_name == "odd"
-    given = np.abs(given) if mirrored else given
+    if mirrored:
+        given = np.abs(given)
     lost = ~np.isfinite(given) | ((given < 0) & (table.symmetry_name == "positive"))
     with np.errstate(over="ignore", invalid="ignore"):
         some = np.where(lost, 1.0, given)
-        base, rise, t, scale = (
-            _reduced(table, some) if table.kind_name in REDUCED else _plain(table, some)
-        )
+        if table.kind_name in REDUCED:
+            base, rise, t, scale = _reduced(table, some)
+        else:
+            base, rise, t, scale = _plain(table, some)
         out = np.ldexp(odd(Near(rise) * t + base), scale)
         above, below = given >= float(table.x_high), given <= float(table.x_low)
     out = np.where(lost, np.nan, out)
     out = np.where(below, float(table.y_low), np.where(above, float(table.y_high), out))
-    out = np.where(np.signbit(x), -out, out) if mirrored else out
+    if mirrored:
+        out = np.where(np.signbit(x), -out, out)
     return np.where(np.isnan(out) | np.isnan(x), np.nan, out)[()]
 
 

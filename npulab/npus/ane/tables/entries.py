@@ -90,7 +90,10 @@ class Table:
         for name, kind in (("knots", np.float16), ("rest", np.uint16)):
             values, shape = np.asarray(getattr(self, name)), SLOTS[name].shape
             refuse_if(values.shape != shape, name, f"shape {values.shape}", f"is {shape}")
-            held = halves(values) if kind is np.float16 else values.astype(kind)
+            if kind is np.float16:
+                held = halves(values)
+            else:
+                held = values.astype(kind)
             if kind is np.uint16 and np.any(held != values):
                 raise ValueError(f"{name}: got {values.tolist()}, allowed is 0 to {2**16 - 1} each")
             held.flags.writeable = False
@@ -131,17 +134,26 @@ class Table:
     @property
     def first(self) -> int:
         """The (reduced) x of the first knot, in steps; of a kind that is known."""
-        return REDUCED[self.kind_name][0] if self.kind_name in REDUCED else PLAIN[self.kind_name]
+        if self.kind_name in REDUCED:
+            return REDUCED[self.kind_name][0]
+        return PLAIN[self.kind_name]
 
     def __eq__(self, other: object) -> bool:
-        return self.encode() == other.encode() if isinstance(other, Table) else NotImplemented
+        if isinstance(other, Table):
+            return self.encode() == other.encode()
+        return NotImplemented
 
     def __hash__(self) -> int:
         return hash(self.encode())
 
     def __repr__(self) -> str:
-        step = "no knots" if self.step_exponent == NO_STEP else f"step 2**{-self.step_exponent}"
-        odd = f", {self.symmetry_name}" if self.symmetry else ""
+        if self.step_exponent == NO_STEP:
+            step = "no knots"
+        else:
+            step = f"step 2**{-self.step_exponent}"
+        odd = ""
+        if self.symmetry:
+            odd = f", {self.symmetry_name}"
         return f"Table({self.kind_name}{odd}, {step}, x {self.x_low:g} to {self.x_high:g})"
 
 
@@ -180,7 +192,9 @@ def decode(data: bytes) -> Table:
 def refuse_unknown(table: Table) -> None:
     """Raises ``Unsupported`` with slot and byte offset where nobody knows what a table means."""
     kinds = [*PLAIN, *REDUCED]
-    exponent = REDUCED[table.kind_name][1] if table.kind_name in REDUCED else None
+    exponent = None
+    if table.kind_name in REDUCED:
+        exponent = REDUCED[table.kind_name][1]
     if table.kind_name not in kinds:
         raise _unknown(
             "mode",
@@ -213,7 +227,9 @@ def refuse_unknown(table: Table) -> None:
 def _code(what: str, given: Any, codes: dict[str, int]) -> Any:
     if isinstance(given, str) and given not in codes:
         raise ValueError(f"{what}: got {given!r}, allowed is a code or one of {', '.join(codes)}")
-    return codes[given] if isinstance(given, str) else given
+    if isinstance(given, str):
+        return codes[given]
+    return given
 
 
 def _unknown(name: str, got: str, allowed: str, further: int = 0) -> Unsupported:
@@ -231,4 +247,6 @@ def _name(code: int, codes: dict[str, int]) -> str:
 
 
 def _both(code: int, codes: dict[str, int]) -> str:
-    return f"{code} ({_name(code, codes)})" if code in codes.values() else str(code)
+    if code in codes.values():
+        return f"{code} ({_name(code, codes)})"
+    return str(code)

@@ -111,7 +111,9 @@ def _exact(function: str | Function) -> Function:
         f"is a function of arrays or one of {', '.join(FUNCTIONS)}",
         LookupError,
     )
-    return FUNCTIONS[function] if isinstance(function, str) else function
+    if isinstance(function, str):
+        return FUNCTIONS[function]
+    return function
 
 
 def fit(
@@ -170,7 +172,10 @@ def fit(
     ]
     exponent = told.get("step_exponent")
     if exponent is None:
-        exponent = REDUCED[kind][1] if kind in REDUCED else _finest(kind, ends)
+        if kind in REDUCED:
+            exponent = REDUCED[kind][1]
+        else:
+            exponent = _finest(kind, ends)
     table = Table(
         ends[0],
         ends[1],
@@ -187,7 +192,10 @@ def fit(
         return replace(
             table, knots=_finite(function, places, where=(places >= 0.5) | (kind == "exp2"))
         )
-    edges, step = ((places[0], places[-1]), 2.0**-exponent) if len(places) else ((0.0, 0.0), 1.0)
+    if len(places):
+        edges, step = (places[0], places[-1]), 2.0**-exponent
+    else:
+        edges, step = (0.0, 0.0), 1.0
     lines = [
         told[name] if name in told else _line(function, edge, limit, y, way)
         for name, edge, limit, y, way in zip(
@@ -245,11 +253,10 @@ def errors(
     ):
         sizes = np.divide(off, scale, out=np.full(len(x), -1.0), where=some)
         at = int(np.argmax(sizes))
-        numbers = (
-            (sizes[at], sizes[some].mean(), float(x[at]), y[at], right[at])
-            if some.any()
-            else (np.nan,) * 5
-        )
+        if some.any():
+            numbers = sizes[at], sizes[some].mean(), float(x[at]), y[at], right[at]
+        else:
+            numbers = (np.nan,) * 5
         rows.append((measure, *numbers, int(np.count_nonzero(some))))
     return pd.DataFrame(
         rows, columns=["measure", "largest", "mean", "x", "y", "true", "inputs"]
@@ -291,9 +298,9 @@ def identify(table: Table) -> str | None:
     """
     found = closest(table)
     first, second = found.iloc[0], found.iloc[1]
-    return (
-        str(found.index[0]) if first.largest < NEAR and 2 * first["mean"] < second["mean"] else None
-    )
+    if first.largest < NEAR and 2 * first["mean"] < second["mean"]:
+        return str(found.index[0])
+    return None
 
 
 def last_place(values: Any) -> np.ndarray:
@@ -334,7 +341,10 @@ def _finite(function: str | Function, x: np.ndarray, where: Any = True) -> np.nd
 
 
 def _limit(name: str, given: float | None, function: str | Function, x: float) -> float:
-    value = float(true(function, x)) if given is None else float(given)
+    if given is None:
+        value = float(true(function, x))
+    else:
+        value = float(given)
     if math.isnan(value):
         raise ValueError(f"{name}: the function is not defined at {x}, allowed is to say {name}")
     return value

@@ -149,14 +149,14 @@ def operations(step: Step, kernels: Iterable[str | Kernel] = tuple(KERNELS)) -> 
 def _left_out(kernel: Kernel, operation: Operation) -> str:
     """Why the published count leaves out an operation; empty if it counts it."""
     if operation.kind not in PRODUCTS:
-        return "elementwise on the CPU" if kernel.unit == "CPU" else "elementwise"
+        if kernel.unit == "CPU":
+            return "elementwise on the CPU"
+        return "elementwise"
     if kernel.unit == "CPU":
         return "weight gradients on the CPU"
-    return (
-        "forward attention"
-        if operation.kind == "matmul" and kernel.name == "forward_attention"
-        else ""
-    )
+    if operation.kind == "matmul" and kernel.name == "forward_attention":
+        return "forward attention"
+    return ""
 
 
 def counts(step: Step) -> pd.DataFrame:
@@ -225,11 +225,10 @@ def traffic(
             )
     rows = []
     for kernel in map(kernel_of, kernels):
-        size, row, weight = (
-            (max(itemsize, 4), 1, 1)
-            if kernel.unit == "CPU"
-            else (itemsize, row_align, weight_align)
-        )
+        if kernel.unit == "CPU":
+            size, row, weight = max(itemsize, 4), 1, 1
+        else:
+            size, row, weight = itemsize, row_align, weight_align
         groups = {
             "inputs": tuple(kernel.inputs),
             "outputs": kernel.outputs,

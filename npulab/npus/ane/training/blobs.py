@@ -81,9 +81,15 @@ class Record:
         kind = STORED[one_of("dtype", dtype, STORED)]
         packed = kind.bits < 8
         used = 8 * self.size - (self.padding_bits if packed else 0)
-        count = used // kind.bits if shape is None else math.prod(shape)
+        if shape is None:
+            count = used // kind.bits
+        else:
+            count = math.prod(shape)
         if not 0 <= used - count * kind.bits < (8 if packed and shape is not None else 1):
-            wanted = "a whole number" if shape is None else f"{list(shape)}"
+            if shape is None:
+                wanted = "a whole number"
+            else:
+                wanted = f"{list(shape)}"
             raise ValueError(
                 f"weights: record at byte {self.offset}, size: got {self.size} bytes, allowed are "
                 "those "
@@ -199,7 +205,9 @@ def read(data: bytes, names: Mapping[int, str] | None = None) -> WeightFile:
     warnings: list[str] = []
     records: list[Record] = []
     starts = _sentinels(data)
-    at: int | None = ALIGN if len(data) > ALIGN else None
+    at: int | None = None
+    if len(data) > ALIGN:
+        at = ALIGN
     if at and not _starts(data, at):
         raise ValueError(
             f"weights: record at byte {at}, sentinel: got {data[at : at + 4].hex()}, "
@@ -230,11 +238,9 @@ def record_at(data: bytes, offset: int, name: str = "") -> tuple[Record, tuple[s
             "file"
         )
     if not _starts(data, offset):
-        hint = (
-            f"; the record is at {offset - ALIGN}, this is its data"
-            if _starts(data, offset - ALIGN)
-            else ""
-        )
+        hint = ""
+        if _starts(data, offset - ALIGN):
+            hint = f"; the record is at {offset - ALIGN}, this is its data"
         raise ValueError(
             f"weights: offset: got {offset}, allowed is the place of a record (sentinel "
             f"{SENTINEL:#x}){hint}"
@@ -268,12 +274,16 @@ def unpacked(raw: np.ndarray, count: int, dtype: str) -> np.ndarray:
         return raw[: count * kind.bits // 8].view(kind.numpy)
     out = bits_at(raw.tobytes(), kind.bits * np.arange(count), kind.bits).astype(np.uint8)
     half = 2 ** (kind.bits - 1)
-    return ((out ^ half).astype(np.int8) - half).astype(np.int8) if kind.numpy == "i1" else out
+    if kind.numpy == "i1":
+        return ((out ^ half).astype(np.int8) - half).astype(np.int8)
+    return out
 
 
 def _packed(name: str, array: np.ndarray, dtype: str) -> bytes:
     bits, numpy = STORED[one_of("dtype", dtype, STORED)].bits, np.dtype(STORED[dtype].numpy)
-    low = -(2 ** (bits - 1)) if numpy.kind == "i" else 0
+    low = 0
+    if numpy.kind == "i":
+        low = -(2 ** (bits - 1))
     high = low + 2**bits - 1
     if (numpy.kind == "f") != (array.dtype.kind == "f"):
         raise ValueError(f"weights: {name}: got {array.dtype}, allowed for {dtype} is {numpy.name}")

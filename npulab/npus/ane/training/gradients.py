@@ -53,11 +53,10 @@ def example(step: Step, seed: int = 0, gradient: float | None = None) -> Values:
     out = {}
     for name, axes in GIVEN.items():
         normal = random.standard_normal(step.axes(axes))
-        out[name] = (
-            1 + normal / 10
-            if name.startswith("rms")
-            else normal * spreads.get(name, step.size(axes[-1]) ** -0.5)
-        )
+        if name.startswith("rms"):
+            out[name] = 1 + normal / 10
+        else:
+            out[name] = normal * spreads.get(name, step.size(axes[-1]) ** -0.5)
     return out
 
 
@@ -75,7 +74,10 @@ def train(
     naming a tensor that is missing or of another shape.
     """
     values: Values = dict(checked(Kernel("train", "CPU", GIVEN, {}, (), ()), step, tensors))
-    single = "float64" if dtype == "float64" else "float32"
+    if dtype == "float64":
+        single = "float64"
+    else:
+        single = "float32"
     for name, renamed, results in ORDER:
         kernel = kernel_of(name)
         types = (single, None) if kernel.unit == "CPU" else (dtype, accumulate)

@@ -67,11 +67,10 @@ def precision(
     kinds = dict.fromkeys(plan.given, "given") | {row.name: row.kind for row in plan.operations}
     rows = []
     for name, kind in kinds.items():
-        own = (
-            rounded(exact[name], dtype)
-            if kind == "given"
-            else result(plan.operation(name), step, exact, dtype, accumulate)
-        )
+        if kind == "given":
+            own = rounded(exact[name], dtype)
+        else:
+            own = result(plan.operation(name), step, exact, dtype, accumulate)
         alone = {name: own.astype(np.float64)}
         right, everything = (_measured(plan, name, values) for values in (exact, got))
         rows.append(
@@ -88,8 +87,13 @@ def precision(
     table = pd.DataFrame(rows)
     squares = table["effect"].to_numpy() ** 2
     endless = np.isinf(squares)
-    parts = endless.astype(float) if endless.any() else squares
-    table["share"] = parts / parts.sum() if parts.any() else parts
+    parts = squares
+    if endless.any():
+        parts = endless.astype(float)
+    if parts.any():
+        table["share"] = parts / parts.sum()
+    else:
+        table["share"] = parts
     table.attrs = {
         "kernel": plan.name,
         "outputs": [*plan.outputs, *plan.taps],
@@ -250,7 +254,11 @@ def _rms(exact: np.ndarray, got: np.ndarray) -> float:
     if not np.isfinite(got).all():
         return float("inf")
     error, size = np.linalg.norm((got - exact).ravel()), np.linalg.norm(exact.ravel())
-    return 0.0 if error == 0 else float(error / size) if size else float("inf")
+    if error == 0:
+        return 0.0
+    if size:
+        return float(error / size)
+    return float("inf")
 
 
 def _ulp(exact: np.ndarray, dtype: str) -> np.ndarray:

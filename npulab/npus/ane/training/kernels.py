@@ -234,7 +234,9 @@ class Kernel:
 
     def axes(self, name: str) -> str:
         """The axes of a tensor that is given or a result."""
-        return self.given[name] if name in self.given else self.operation(name).axes
+        if name in self.given:
+            return self.given[name]
+        return self.operation(name).axes
 
 
 def _declared(kernel: str, text: str) -> dict[str, str]:
@@ -275,7 +277,10 @@ def _refuse(where: str, operation: Operation, known: Mapping[str, str]) -> None:
         raise ValueError(
             f"{where}: got operation {operation.kind!r}, allowed is one of {', '.join(OPERATIONS)}"
         )
-    wanted = 2 if operation.kind in (*PRODUCTS, *BINARY) else 1
+    if operation.kind in (*PRODUCTS, *BINARY):
+        wanted = 2
+    else:
+        wanted = 1
     if len(operation.operands) != wanted:
         raise ValueError(
             f"{where}: got {len(operation.operands)} operands, allowed with {operation.kind} is "
@@ -289,13 +294,12 @@ def _refuse(where: str, operation: Operation, known: Mapping[str, str]) -> None:
     seen = [set(operand.axes) for operand in operation.operands]
     over, out = set().union(*seen), set(operation.axes)
     kept = "".join(letter for letter in operation.operands[0].axes if letter in out)
-    whole = (
-        seen[0] ^ seen[1] <= out <= over
-        if operation.kind in PRODUCTS
-        else operation.axes == kept
-        if operation.kind in REDUCTIONS
-        else over == out
-    )
+    if operation.kind in PRODUCTS:
+        whole = seen[0] ^ seen[1] <= out <= over
+    elif operation.kind in REDUCTIONS:
+        whole = operation.axes == kept
+    else:
+        whole = over == out
     if not whole:
         raise ValueError(
             f"{where}: got result axes {operation.axes or '-'} of operands with "
@@ -325,7 +329,9 @@ KERNELS = _kernels()
 
 def kernel_of(kernel: str | Kernel) -> Kernel:
     """The kernel of a name, or the one given; LookupError with the known names."""
-    return kernel if isinstance(kernel, Kernel) else KERNELS[one_of("kernel", kernel, KERNELS)]
+    if isinstance(kernel, Kernel):
+        return kernel
+    return KERNELS[one_of("kernel", kernel, KERNELS)]
 
 
 # Kernels run
@@ -419,7 +425,10 @@ def checked(kernel: Kernel, step: Step, tensors: Mapping[str, Any]) -> Values:
     out = {}
     for name, axes in kernel.given.items():
         shape = step.shape(axes)
-        tensor = tensors[name] if name in tensors else causal_mask(step.seq)
+        if name in tensors:
+            tensor = tensors[name]
+        else:
+            tensor = causal_mask(step.seq)
         allowed = f"allowed is {shape} of real numbers"
         try:
             array = np.asarray(tensor)
@@ -478,7 +487,10 @@ def result(
             over = tuple(
                 at for at, letter in enumerate(operand.axes) if letter not in operation.axes
             )
-            made = array.real.max(over) if operation.kind == "max" else _sum(array, over, sums)
+            if operation.kind == "max":
+                made = array.real.max(over)
+            else:
+                made = _sum(array, over, sums)
         else:
             made = ELEMENTWISE[operation.kind](*_operands(operation, step, values, dtype))
     return rounded(made, dtype).reshape(step.shape(operation.axes))
@@ -488,7 +500,9 @@ def rounded(array: np.ndarray, dtype: str) -> np.ndarray:
     """An array in a type, half to even; complex numbers, which carry derivatives, are not
     rounded."""
     with np.errstate(over="ignore", under="ignore"):
-        return array if np.iscomplexobj(array) else array.astype(dtype)
+        if np.iscomplexobj(array):
+            return array
+        return array.astype(dtype)
 
 
 def _viewed(operand: Operand, step: Step, values: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -507,13 +521,12 @@ def _operands(
         for operand in operation.operands
     ]
     # of float16 numbers in float32: its 24 bits are twice their 11 and two more
-    work = (
-        "complex128"
-        if any(map(np.iscomplexobj, arrays))
-        else "float32"
-        if operation.kind in BINARY and all(array.dtype == np.float16 for array in arrays)
-        else "float64"
-    )
+    if any(map(np.iscomplexobj, arrays)):
+        work = "complex128"
+    elif operation.kind in BINARY and all(array.dtype == np.float16 for array in arrays):
+        work = "float32"
+    else:
+        work = "float64"
     return [
         _spread(array.astype(work), operand.axes, operation.axes)
         for array, operand in zip(arrays, operation.operands, strict=True)

@@ -86,7 +86,10 @@ class Fields:
         """The cube that a unit's SRC or DST registers place; ``shape`` is (height, width,
         channels)."""
         base, line, surface = self.places(unit, side)
-        config = "RAM_CFG" if unit.startswith("PDP") else "DMA_CFG"
+        if unit.startswith("PDP"):
+            config = "RAM_CFG"
+        else:
+            config = "DMA_CFG"
         memory = MEMORIES[self[f"{unit}.D_{side}_{config}.{side}_RAM_TYPE"]]
         return Cube(
             *shape,

@@ -107,7 +107,9 @@ class Lookup:
         offset = register("S_LUT_INFO.LUT_LE_INDEX_OFFSET", 8)
         start, end = bound("LUT_LE_START"), bound("LUT_LE_END")
         # the first entry stands for the distance 2**offset; the SDP leaves out that of 1
-        bias = 2 ** min(offset, MOST_BIAS) if exponent and offset >= (0 if cdp else 1) else 0
+        bias = 0
+        if exponent and offset >= (0 if cdp else 1):
+            bias = 2 ** min(offset, MOST_BIAS)
         le = Table(
             exponent,
             start,

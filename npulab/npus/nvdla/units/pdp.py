@@ -64,14 +64,16 @@ class Axis:
             taken = x.take(np.clip(at, 0, self.size - 1), axis)
             if method == AVERAGE:
                 taken *= ((at >= 0) & (at < self.size)).reshape(shape)
-                out = taken if out is None else out + taken
+                if out is None:
+                    out = taken
+                else:
+                    out = out + taken
             else:
                 # a padded tap repeats the border's element only where that is in the window anyway
-                out = (
-                    taken
-                    if out is None
-                    else (np.maximum if method == MAX else np.minimum)(out, taken)
-                )
+                if out is None:
+                    out = taken
+                else:
+                    out = (np.maximum if method == MAX else np.minimum)(out, taken)
         assert out is not None
         if method == AVERAGE:
             out += times * np.array(self.pads)[self.padded()].reshape(shape)
@@ -131,8 +133,8 @@ def run(
         block = (
             source.read(memory, surfaces, reached)
             if fields["PDP.D_OPERATION_MODE_CFG.FLYING_MODE"]
-            else x[surfaces, reached]
-        )  # type: ignore[index]
+            else x[surfaces, reached]  # type: ignore[index]
+        )
         part = Axis(
             rows.name,
             bottom - top,

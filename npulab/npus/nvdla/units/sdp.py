@@ -60,7 +60,9 @@ def run(
     inner = features["memory_atom"] // fields.precision("SDP.D_DATA_FORMAT.PROC_PRECISION")
     output = fields.cube("SDP", "DST", shape, fields.precision("SDP.D_DATA_FORMAT.OUT_PRECISION"))
     stages = [Stage(fields, name, shape, inner) for name in LETTERS if not bypassed(fields, name)]
-    tables = Tables.of(lut) if looks_up(fields) else None
+    tables = None
+    if looks_up(fields):
+        tables = Tables.of(lut)
     how = Lookup.of(fields, "SDP", rules)
     source = None
     if not fields["SDP.D_FEATURE_MODE_CFG.FLYING_MODE"]:
@@ -80,11 +82,9 @@ def run(
     if compares(fields):
         return None
     to_pdp = fields["SDP.D_FEATURE_MODE_CFG.OUTPUT_DST"]
-    given = (
-        np.empty((output.surfaces, height, width, output.lanes), f"i{output.itemsize}")
-        if to_pdp
-        else None
-    )
+    given = None
+    if to_pdp:
+        given = np.empty((output.surfaces, height, width, output.lanes), f"i{output.itemsize}")
     # where elements change their size the channels are dealt out anew, across all surfaces of a row
     whole = output.lanes != inner or (source is not None and source.lanes != inner)
     if whole and width * channels > MOST_DEALT:
@@ -94,18 +94,22 @@ def run(
             f"are up to {MOST_DEALT} elements"
         )
     for surfaces, rows in output.blocks(whole):
-        within = slice(0, ceil_div(channels, inner)) if whole else surfaces
+        within = surfaces
+        if whole:
+            within = slice(0, ceil_div(channels, inner))
         if source is not None:
             x = source.read(memory, slice(0, source.surfaces) if whole else surfaces, rows).astype(
                 np.int64
             )
-            x = dealt(x, within.stop, inner) if whole else x
+            if whole:
+                x = dealt(x, within.stop, inner)
         else:
             assert accumulators is not None
             x = lanes_of(accumulators, within, rows, inner)
         operands = {stage.name: stage.operands(memory, within, rows, rules) for stage in stages}
         y = processed(fields, x, operands, tables, how, rules)
-        y = dealt(y, output.surfaces, output.lanes) if whole else y
+        if whole:
+            y = dealt(y, output.surfaces, output.lanes)
         if not rules.padding_lanes:
             channel = np.arange(surfaces.start * output.lanes, surfaces.stop * output.lanes)
             y = np.where(channel.reshape(-1, 1, 1, output.lanes) < channels, y, 0)
@@ -226,11 +230,10 @@ class Stage:
             block = self.cube.read(memory, surfaces, rows if self.per_element else slice(0, 1))
             for part in self.from_memory:
                 operand = block[..., self.held.index(part) :: len(self.held)].astype(np.int64)
-                operands[part] = (
-                    operand
-                    if self.name != "EW"
-                    else converted(self.fields, part, operand, rules.table_rounding)
-                )
+                if self.name != "EW":
+                    operands[part] = operand
+                else:
+                    operands[part] = converted(self.fields, part, operand, rules.table_rounding)
         return Operands(operands["ALU"], operands["MUL"])
 
 
@@ -260,11 +263,10 @@ def processed(
     """Values of the output's element type from int64 values of 32 bits, by the stages that have
     operands."""
     for stage, given in operands.items():
-        x = (
-            stage_y(fields, x, given, tables, how, rules)
-            if stage == "EW"
-            else stage_x(fields, stage, x, given, rules)
-        )
+        if stage == "EW":
+            x = stage_y(fields, x, given, tables, how, rules)
+        else:
+            x = stage_x(fields, stage, x, given, rules)
     offset, scale, shift = (
         fields[f"SDP.D_CVT_{name}.CVT_{name}"] for name in ("OFFSET", "SCALE", "SHIFT")
     )
@@ -283,7 +285,9 @@ def stage_x(
     works as PReLU, values from 0 on skip both.  Such a sum past 32 bits is limited here, where the
     RTL cuts it off: no trace tells.
     """
-    bits = STAGE_BITS if rules.saturate_stages else WIDE_BITS
+    bits = WIDE_BITS
+    if rules.saturate_stages:
+        bits = STAGE_BITS
     config = f"SDP.D_DP_{stage}_"
     on = {name: not fields[f"{config}CFG.{stage}_{name}_BYPASS"] for name in ("ALU", "MUL", "RELU")}
     if on["ALU"]:
@@ -291,21 +295,29 @@ def stage_x(
         x = combined(
             fields[f"{config}CFG.{stage}_ALU_ALGO"], x, shifted_left(operands.alu, shift, bits)
         )
-    skipping = x >= 0 if on["MUL"] and fields[f"{config}CFG.{stage}_MUL_PRELU"] else None
-    y = x * operands.mul if on["MUL"] else x
+    skipping = None
+    if on["MUL"] and fields[f"{config}CFG.{stage}_MUL_PRELU"]:
+        skipping = x >= 0
+    y = x
+    if on["MUL"]:
+        y = x * operands.mul
     if on["MUL"] or rules.shift_while_bypassed:
         y = shifted(y, fields[f"{config}MUL_CFG.{stage}_MUL_SHIFT_VALUE"] % 64, rules.rounding)
     if skipping is not None:
         y = np.where(skipping, x, y)
     y = saturated(y, bits)
-    return np.maximum(y, 0) if on["RELU"] else y
+    if on["RELU"]:
+        return np.maximum(y, 0)
+    return y
 
 
 def combined(algorithm: int, x: np.ndarray, operand: Any) -> np.ndarray:
     """What an ALU makes of values and an operand."""
     if algorithm == MAX:
         return np.maximum(x, operand)
-    return np.minimum(x, operand) if algorithm == MIN else x + operand
+    if algorithm == MIN:
+        return np.minimum(x, operand)
+    return x + operand
 
 
 def stage_y(
@@ -322,7 +334,10 @@ def stage_y(
     if not fields["SDP.D_DP_EW_CFG.EW_MUL_BYPASS"]:
         truncate = fields["SDP.D_DP_EW_TRUNCATE_VALUE.EW_TRUNCATE"]
         y = saturated(shifted(x * operands.mul, truncate, rules.table_rounding), STAGE_BITS)
-        x = np.where(x >= 0, x, y) if fields["SDP.D_DP_EW_CFG.EW_MUL_PRELU"] else y
+        if fields["SDP.D_DP_EW_CFG.EW_MUL_PRELU"]:
+            x = np.where(x >= 0, x, y)
+        else:
+            x = y
     if not fields["SDP.D_DP_EW_CFG.EW_ALU_BYPASS"]:
         x = saturated(combined(fields["SDP.D_DP_EW_CFG.EW_ALU_ALGO"], x, operands.alu), STAGE_BITS)
     if tables is not None:

@@ -109,7 +109,9 @@ class Geometry:
     def slots(self) -> int:
         """Kernels in the buffer: the channels and, in the plain format, what fills up the last
         core's share."""
-        return self.channels if self.huffman else self.used * self.per_core
+        if self.huffman:
+            return self.channels
+        return self.used * self.per_core
 
     @property
     def header_bytes(self) -> int:
@@ -119,7 +121,9 @@ class Geometry:
     @property
     def depth(self) -> int:
         """Planes of one kernel as stored."""
-        return 1 if self.huffman and self.depthwise else self.planes
+        if self.huffman and self.depthwise:
+            return 1
+        return self.planes
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -138,18 +142,24 @@ class Geometry:
             return "blocks"
         if self.kernel_h == self.kernel_w == 1 and self.channels > SEVERAL_OUTPUTS:
             return "six"
-        return "inter" if self.planes > 1 else "seq"
+        if self.planes > 1:
+            return "inter"
+        return "seq"
 
     @property
     def group(self) -> int:
         """Planes that come together in the plain format."""
-        return PLANES_PER_GROUP if self.order == "six" else 1
+        if self.order == "six":
+            return PLANES_PER_GROUP
+        return 1
 
     @property
     def block(self) -> int:
         """Weights of a kernel that come together in the Huffman format, with what completes
         them."""
-        return up(self.kernel_size, BLOCK) if self.depthwise else BLOCK
+        if self.depthwise:
+            return up(self.kernel_size, BLOCK)
+        return BLOCK
 
     def cells(self) -> list[tuple[int, int]]:
         """(row, column) of a 2-D kernel in stream order."""
@@ -199,7 +209,9 @@ class Geometry:
 
     def events(self, core: int) -> Iterator[Event]:
         """The steps of one core's stream, in order."""
-        return self._blocks(core) if self.huffman else self._planes(core)
+        if self.huffman:
+            return self._blocks(core)
+        return self._planes(core)
 
     def _planes(self, core: int) -> Iterator[Event]:
         cells, blocks = self.cells(), self.blocks(core)

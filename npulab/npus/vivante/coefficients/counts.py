@@ -90,7 +90,9 @@ def _count_short(data: bytes, at: int, part: Part, zrl: int) -> tuple[list[int],
     """The same of segments of few, by tables of what the items from each bit of a chunk on stand
     for."""
     width, out, longest = zrl + WEIGHT_BITS, list[int](), max(part.lengths)
-    way = _by_count if longest <= FEW and len(part.lengths) > OFTEN * longest else _by_leaps
+    way = _by_leaps
+    if longest <= FEW and len(part.lengths) > OFTEN * longest:
+        way = _by_count
     while len(out) < len(part.lengths):
         if at >= 8 * len(data):
             return None

@@ -103,7 +103,9 @@ def read_header(buffer: bytes, geometry: Geometry) -> Header:
     lengths = tuple(
         raw.symbols // 2 ** (LENGTH_BITS * n) % 2**LENGTH_BITS for n in range(buffers.SYMBOLS)
     )
-    runs = bytes([raw.run_size]) + raw.run_table if raw.run_size else b""
+    runs = b""
+    if raw.run_size:
+        runs = bytes([raw.run_size]) + raw.run_table
     # with zero runs one of the lengths may be replaced by 8, which none of the known streams uses
     most = MOST_LENGTH + bool(runs)
     if len(set(lengths)) < buffers.SYMBOLS or max(lengths) > most:
@@ -204,7 +206,10 @@ class _Byte:
 def _stream(reader: BitReader, g: Geometry, core: int, header: Header) -> Iterator[Item]:
     """One stream, step by step; two pairs of codes that mean nothing push the last payloads out."""
     runs = bool(header.runs)
-    pairs = _pairs_with_runs(reader, header) if runs else pairs_of(g, core)
+    if runs:
+        pairs = _pairs_with_runs(reader, header)
+    else:
+        pairs = pairs_of(g, core)
     owners, recent = _owners(g, core), deque[list[_Byte]](maxlen=DELAY + 1)
     values = _Values(g, core, runs)
     for step in range(pairs + DELAY):
@@ -212,7 +217,10 @@ def _stream(reader: BitReader, g: Geometry, core: int, header: Header) -> Iterat
         for _ in range(2):
             byte = _Byte(reader.read(CODE_BITS), next(owners) if step < pairs else Event("flush"))
             recent[-1].append(byte)
-            kind = "flush" if step >= pairs else "symbol"
+            if step >= pairs:
+                kind = "flush"
+            else:
+                kind = "symbol"
             yield _item(reader, CODE_BITS, kind, byte.code, core, byte.of)
         if step >= pairs:
             values.refuse_flush(reader.position - 2 * CODE_BITS, recent[-1])
@@ -224,9 +232,15 @@ def _stream(reader: BitReader, g: Geometry, core: int, header: Header) -> Iterat
             at = reader.position
             length, free, width = _payload(byte, header.symbols, runs)
             payload = reader.read(width)
-            bits = payload if free is None else 2 * payload + free
+            if free is None:
+                bits = payload
+            else:
+                bits = 2 * payload + free
             value = values.next(bits, length, byte.of, at)
-            kind = "run" if runs and length == RUN_LENGTH else byte.of.kind
+            if runs and length == RUN_LENGTH:
+                kind = "run"
+            else:
+                kind = byte.of.kind
             yield _item(reader, width, kind, value, core, byte.of)
 
 
@@ -257,7 +271,10 @@ def _pairs_with_runs(reader: BitReader, header: Header) -> int:
         while scout.position < scout.end:
             recent.append([_Byte(scout.read(CODE_BITS), Event("")) for _ in range(2)])
             for byte in recent[-2]:
-                byte.escape = scout.read(ESCAPE_BITS) if byte.code == ESCAPED else None
+                if byte.code == ESCAPED:
+                    byte.escape = scout.read(ESCAPE_BITS)
+                else:
+                    byte.escape = None
             for byte in recent[0]:
                 scout.read(_payload(byte, header.symbols, True)[2])
             steps += 1
@@ -274,7 +291,10 @@ class _Values:
         self.kernels = geometry.kernels(core)
         self.left = self.kernels * geometry.kernel_size
         self.count = list(self.kernels.to_bytes(COUNT_BYTES, "little"))
-        self.flush = {flush_of(geometry, core)} if not runs else {0, _flush_codes(1)}
+        if not runs:
+            self.flush = {flush_of(geometry, core)}
+        else:
+            self.flush = {0, _flush_codes(1)}
 
     def next(self, bits: int, length: int, of: Event, at: int) -> int:
         """What bits ``sign, then magnitude without its leading 1`` say."""
@@ -288,7 +308,10 @@ class _Values:
             return bits
         if self.runs and length > RAW_LENGTH:
             raise Unsupported(f"{where}: got bit length {length}, allowed is up to {RAW_LENGTH}")
-        value = bits if self.runs and length == RAW_LENGTH else signed(bits, length, self.runs)
+        if self.runs and length == RAW_LENGTH:
+            value = bits
+        else:
+            value = signed(bits, length, self.runs)
         if of.kind == "kernels per core":
             want = self.count.pop(0)
             refuse_if(

@@ -155,7 +155,9 @@ def _bytes(
             tables.bytes.reshape(-1),
             out,
         )
-        return out.reshape(-1) if stop == bits else None
+        if stop == bits:
+            return out.reshape(-1)
+        return None
     at = _steps(data, bits, tables.step, pairs + DELAY)
     if at is None:
         return None
@@ -194,7 +196,9 @@ def _steps(data: bytes, bits: int, table: np.ndarray, steps: int) -> np.ndarray 
             at += step // ROOM + payloads
             payloads, before = step % ROOM, window & codes
         at += 8 * base
-    return np.frombuffer(found, np.int64) if at == bits and len(found) == steps else None
+    if at == bits and len(found) == steps:
+        return np.frombuffer(found, np.int64)
+    return None
 
 
 def _parts(
@@ -232,7 +236,9 @@ def encode(coefficients: Coefficients, geometry: Geometry, fast: bool = False) -
     """The buffer of ``coefficients``, filled with zeros to its ``size``; the inverse of
     ``decode``."""
     c, g = coefficients, geometry
-    write = _written_fast if fast else _written
+    write = _written
+    if fast:
+        write = _written_fast
     tables = _tables(tuple(c.symbols))
     streams = [
         write(_stream(c, g, core), tables, huffman.flush_of(g, core)) for core in range(g.used)

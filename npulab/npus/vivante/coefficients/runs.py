@@ -94,7 +94,8 @@ class Order:
         flat, parts = weights.reshape(len(weights), self.geometry.planes, -1), []
         for block in self.blocks[core]:
             kernels = flat[block.first : block.first + block.kernels]
-            kernels = kernels if self.plain else kernels[:, :, self.cells]
+            if not self.plain:
+                kernels = kernels[:, :, self.cells]
             parts += [part.reshape(-1) for part in self._parts(kernels)]
         return np.concatenate(parts)
 
@@ -103,7 +104,10 @@ class Order:
         flat, at = weights.reshape(len(weights), self.geometry.planes, -1), 0
         for block in self.blocks[core]:
             into = flat[block.first : block.first + block.kernels]
-            kernels = into if self.plain else np.empty_like(into)
+            if self.plain:
+                kernels = into
+            else:
+                kernels = np.empty_like(into)
             for part in self._parts(kernels):
                 part[...] = stream[at : at + part.size].reshape(part.shape)
                 at += part.size
@@ -294,7 +298,10 @@ def _split_runs(
         parts = parts_of(order.lengths[order.several], skips[1:], zrl)
         found = [count_items(stream, HEAD_BITS + int(skips[0]), parts, zrl) for stream in streams]
         sound = None not in found
-        counts[:, order.several] = np.array(found) if sound else 1
+        if sound:
+            counts[:, order.several] = np.array(found)
+        else:
+            counts[:, order.several] = 1
     starts = 8 * np.array(stops[:-1])[:, None] + HEAD_BITS  # bits
     items = np.zeros((len(streams), len(order.lengths) + 1), np.int64)
     np.cumsum(counts, axis=1, out=items[:, 1:])
@@ -309,7 +316,9 @@ def _split_runs(
     words = bits_at(data, places, WORD_BITS).astype(np.uint32)
     if weights is None:
         weights = _weights(data, starts, items, order, zrl)
-    return None if weights is None else [*zip(weights, words, strict=True)]
+    if weights is None:
+        return None
+    return [*zip(weights, words, strict=True)]
 
 
 def _ends(data: bytes, end: int, stop: int) -> bool:

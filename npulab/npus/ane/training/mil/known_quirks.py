@@ -59,13 +59,18 @@ def _quirk(about: Function | Operation, quirk: str, name: str = "", **values: An
     function.
     """
     row = QUIRKS[quirk]
-    op = about.op if isinstance(about, Operation) else name or about.name
+    if isinstance(about, Operation):
+        op = about.op
+    else:
+        op = name or about.name
     return Quirk(about.line, op, row["text"].format(**values), row["source"])
 
 
 def _function(function: Function) -> Iterator[Quirk]:
     for name, kind in function.inputs:
-        columns = kind.shape[-1] if isinstance(kind, Type) and kind.shape else None
+        columns = None
+        if isinstance(kind, Type) and kind.shape:
+            columns = kind.shape[-1]
         if columns is not None and (columns < COLUMNS or columns % COLUMNS):
             yield _quirk(
                 function,
@@ -95,8 +100,12 @@ def _operation(
     if op == "softmax":
         shape = operation.outputs[0][1].shape if operation.outputs else ()
         axis = arguments.get("axis")
-        value = fixed.get(axis) if isinstance(axis, str) else axis
-        at = value.data if isinstance(value, Value) and isinstance(value.data, int) else -1
+        value = axis
+        if isinstance(axis, str):
+            value = fixed.get(axis)
+        at = -1
+        if isinstance(value, Value) and isinstance(value.data, int):
+            at = value.data
         size = shape[at] if -len(shape) <= at < len(shape) else None
         if size and size & (size - 1):
             yield _quirk(operation, op, size=size)

@@ -81,7 +81,9 @@ class Call:
 
     def flag(self, name: str, default: bool) -> bool:
         argument = self.given.get(name)
-        constant = argument.constant if isinstance(argument, Known) else default
+        constant = default
+        if isinstance(argument, Known):
+            constant = argument.constant
         return self._of(bool, name, constant, "true or false")
 
     def _of(self, types: Any, name: str, constant: Any, allowed: str) -> Any:
@@ -94,7 +96,10 @@ class Call:
         self, name: str, default: Sequence[int] | None = None, count: int | None = None
     ) -> tuple[int, ...]:
         constant = self.constant(name, None if default is None else tuple(default))
-        numbers = constant if isinstance(constant, tuple) else (constant,)
+        if isinstance(constant, tuple):
+            numbers = constant
+        else:
+            numbers = (constant,)
         if len(numbers) > MOST_NUMBERS:
             self.refuse(name, f"{len(numbers)} elements", f"up to {MOST_NUMBERS}")
         if any(
@@ -193,7 +198,9 @@ def numpy_type(dtype: str) -> np.dtype[Any]:
 
 def _short(constant: object) -> str:
     text = repr(list(constant) if isinstance(constant, tuple) else constant)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    if len(text) <= 60:
+        return text
+    return f"{text[:57]}..."
 
 
 # Weights that a program stores in fewer bits: codes with scales, and indices into tables
@@ -251,7 +258,10 @@ def _blockwise(call: Call) -> Results:
 
 def _blockwise_values(call: Call, x: Arrays) -> Any:
     data, scale = x["data"], x["scale"]
-    offset = _spread(x["offset"], data.shape) if "offset" in x else np.zeros((), scale.dtype)
+    if "offset" in x:
+        offset = _spread(x["offset"], data.shape)
+    else:
+        offset = np.zeros((), scale.dtype)
     return _spread(scale, data.shape) * (data.astype(scale.dtype) - offset.astype(scale.dtype))
 
 
@@ -386,7 +396,9 @@ def _infer(call: Call) -> Results:
 def _compute(call: Call, arrays: dict[str, Any]) -> Any:
     """One matrix product for each tap of the kernel."""
     x, weight, shape = arrays["x"], arrays["weight"], geometry(call)
-    padded = np.pad(x, ((0, 0), (0, 0), *shape.pads)) if any(map(any, shape.pads)) else x
+    padded = x
+    if any(map(any, shape.pads)):
+        padded = np.pad(x, ((0, 0), (0, 0), *shape.pads))
     n, groups, outputs = x.shape[0], shape.groups, weight.shape[0]
     matrices = weight.reshape(groups, outputs // groups, *weight.shape[1:])
     out = np.zeros((n, groups, outputs // groups, int(np.prod(shape.outputs))), x.dtype)
@@ -400,11 +412,9 @@ def _compute(call: Call, arrays: dict[str, Any]) -> Any:
         seen = padded[(slice(None), slice(None), *window)].reshape(n, groups, weight.shape[1], -1)
         out += matrices[(slice(None), slice(None), slice(None), *tap)] @ seen
     whole = out.reshape(n, outputs, *shape.outputs)
-    return (
-        whole + arrays["bias"].reshape(1, outputs, *(1,) * len(shape.pads))
-        if "bias" in arrays
-        else whole
-    )
+    if "bias" in arrays:
+        return whole + arrays["bias"].reshape(1, outputs, *(1,) * len(shape.pads))
+    return whole
 
 
 # The others
@@ -529,7 +539,9 @@ def _softmax(call: Call) -> Results:
 
 
 def _softmax_values(call: Call, x: Arrays) -> Any:
-    return softmax(x["x"], call.axis("axis", x["x"].ndim, -1)) if x["x"].size else x["x"]
+    if x["x"].size:
+        return softmax(x["x"], call.axis("axis", x["x"].ndim, -1))
+    return x["x"]
 
 
 def _reshaped(call: Call) -> Shape:
@@ -565,7 +577,10 @@ def _slices(call: Call) -> tuple[slice, ...]:
     begin, size = (call.wholes(name, count=len(shape)) for name in ("begin", "size"))
     out = []
     for axis, (have, start, length) in enumerate(zip(shape, begin, size, strict=True)):
-        stop = have if length == -1 else start + length
+        if length == -1:
+            stop = have
+        else:
+            stop = start + length
         if not 0 <= start <= stop <= have:
             call.refuse(
                 f"begin and size of axis {axis}",
@@ -579,11 +594,19 @@ def _slices(call: Call) -> tuple[slice, ...]:
 def _concat(call: Call) -> Results:
     values = call.given.get("values")
     if isinstance(values, Known) or not values:
-        got = "nothing" if values is None else "one" if values else "none"
+        if values is None:
+            got = "nothing"
+        elif values:
+            got = "one"
+        else:
+            got = "none"
         call.refuse("values", got, "one tensor or more in ( )")
     first = values[0]
     axis = call.axis("axis", len(first.shape))
-    after = axis if call.flag("interleave", False) else axis + 1
+    if call.flag("interleave", False):
+        after = axis
+    else:
+        after = axis + 1
     alike = {
         (value.dtype, len(value.shape), value.shape[:axis] + value.shape[after:])
         for value in values
@@ -657,7 +680,9 @@ def _turned(call: Call, name: str, flag: str) -> Shape:
     shape = call[name].shape
     if len(shape) < 2:
         call.refuse(name, list(shape), "two axes or more")
-    return (*shape[:-2], shape[-1], shape[-2]) if call.flag(flag, False) else shape
+    if call.flag(flag, False):
+        return *shape[:-2], shape[-1], shape[-2]
+    return shape
 
 
 def _matmul(call: Call) -> Results:
@@ -724,7 +749,10 @@ def _attention_values(call: Call, x: Arrays) -> Any:
     scores = query @ np.swapaxes(key, -1, -2) / np.sqrt(query.shape[-1], dtype=query.dtype)
     if "attn_mask" in x:
         mask = x["attn_mask"]
-        scores = np.where(mask, scores, -np.inf) if mask.dtype == bool else scores + mask
+        if mask.dtype == bool:
+            scores = np.where(mask, scores, -np.inf)
+        else:
+            scores = scores + mask
     return softmax(scores, -1) @ value
 
 

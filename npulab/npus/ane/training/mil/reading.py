@@ -75,12 +75,16 @@ class _Reader:
     def look(self) -> None:
         """Find the token at the place."""
         blank = BLANK.match(self.text, self.at)
-        self.at = blank.end() if blank else self.at
+        if blank:
+            self.at = blank.end()
         token = TOKEN.match(self.text, self.at)
         if token:
             self.kind, self.token, self.end = token.lastgroup or "", token.group(), token.end()
         else:
-            self.kind = "end" if self.at == len(self.text) else "other"
+            if self.at == len(self.text):
+                self.kind = "end"
+            else:
+                self.kind = "other"
             self.token, self.end = self.text[self.at : self.at + 1], self.at
         self.tokens += 1
         if self.tokens > MOST_TOKENS:
@@ -94,7 +98,9 @@ class _Reader:
     def following(self) -> str:
         """The letter that the next token starts with."""
         blank = BLANK.match(self.text, self.end)
-        at = blank.end() if blank else self.end
+        at = self.end
+        if blank:
+            at = blank.end()
         return self.text[at : at + 1]
 
     def here(self) -> int:
@@ -222,9 +228,9 @@ class _Reader:
         return self.value()
 
     def attributes(self) -> tuple[tuple[str, Value], ...]:
-        return (
-            self.many(lambda: self.pair("an attribute", self.value), "]") if self.has("[") else ()
-        )
+        if self.has("["):
+            return self.many(lambda: self.pair("an attribute", self.value), "]")
+        return ()
 
     def pair(self, what: str, value: Callable[[], Any]) -> tuple[str, Any]:
         name = self.name(f"the name of {what}")
@@ -373,9 +379,13 @@ class _Reader:
                 return int(word)
             try:
                 if low.startswith("0x"):
-                    return float.fromhex(word) if "." in low or "p" in low else int(word, 16)
+                    if "." in low or "p" in low:
+                        return float.fromhex(word)
+                    return int(word, 16)
                 number = float(word)
-                return math.nan if number != number else number
+                if number != number:
+                    return math.nan
+                return number
             except OverflowError:
                 pass
         return self.fail(repr(word[:40]), f"a number of up to {MOST_NUMBER} letters", at)
@@ -411,15 +421,17 @@ def write(program: Program) -> str:
         } -> (y);
     }
     """
-    attributes = f"[{_attributes(program.attributes, ' = ', ', ')}]\n" if program.attributes else ""
+    attributes = ""
+    if program.attributes:
+        attributes = f"[{_attributes(program.attributes, ' = ', ', ')}]\n"
     return f"program({program.version})\n{attributes}{{\n{''.join(map(_function, program.functions))}}}\n"
 
 
 def _function(function: Function) -> str:
     inputs = ", ".join(f"{kind} {name}" for name, kind in function.inputs)
-    attributes = (
-        f" [{_attributes(function.attributes, ' = ', ', ')}]" if function.attributes else ""
-    )
+    attributes = ""
+    if function.attributes:
+        attributes = f" [{_attributes(function.attributes, ' = ', ', ')}]"
     lines = "".join(f"        {_operation(operation)};\n" for operation in function.operations)
     return (
         f"    func {function.name}<{function.target}>({inputs}){attributes} {{\n{lines}"
@@ -430,7 +442,9 @@ def _function(function: Function) -> str:
 def _operation(operation: Operation) -> str:
     outputs = ", ".join(f"{kind.spelled(',')} {name}" for name, kind in operation.outputs)
     arguments = ",".join(f"{name}={_argument(argument)}" for name, argument in operation.arguments)
-    attributes = f"[{_attributes(operation.attributes, '=', ',')}]" if operation.attributes else ""
+    attributes = ""
+    if operation.attributes:
+        attributes = f"[{_attributes(operation.attributes, '=', ',')}]"
     return f"{outputs}{' = ' if outputs else ''}{operation.op}({arguments}){attributes}"
 
 
@@ -441,7 +455,9 @@ def _attributes(pairs: Sequence[tuple[str, Value]], equals: str, comma: str) -> 
 def _argument(one: Any) -> str:
     if isinstance(one, tuple):
         return f"({','.join(map(_argument, one))})"
-    return one if isinstance(one, str) else _value(one, ",")
+    if isinstance(one, str):
+        return one
+    return _value(one, ",")
 
 
 def _value(value: Value, comma: str) -> str:
@@ -451,7 +467,10 @@ def _value(value: Value, comma: str) -> str:
         string, number = (
             Type(dtype, plain=value.data.plain).spelled() for dtype in ("string", "uint64")
         )
-        equals = "=" if comma == "," else " = "
+        if comma == ",":
+            equals = "="
+        else:
+            equals = " = "
         return (
             f"{value.type.spelled(comma)}(BLOBFILE(path{equals}{string}({_literal(value.data.path, comma)}), "
             f"offset{equals}{number}({value.data.offset})))"
@@ -459,11 +478,10 @@ def _value(value: Value, comma: str) -> str:
     if not isinstance(value.type, Type):
         return f"{value.type}({', '.join(_literal(one, ', ') for one in value.data)})"
     several = isinstance(value.data, tuple)
-    data = (
-        f"[{comma.join(_literal(one, comma) for one in value.data)}]"
-        if several
-        else _literal(value.data, comma)
-    )
+    if several:
+        data = f"[{comma.join(_literal(one, comma) for one in value.data)}]"
+    else:
+        data = _literal(value.data, comma)
     return f"{value.type.spelled(comma)}({data})"
 
 
@@ -475,7 +493,9 @@ def _literal(one: Any, comma: str) -> str:
     if isinstance(one, str):
         return f'"{"".join(ESCAPED.get(letter, letter) for letter in one)}"'
     if isinstance(one, bool):
-        return "true" if one else "false"
+        if one:
+            return "true"
+        return "false"
     if not isinstance(one, float) or not math.isfinite(one):
         return str(one)
     if one and not SMALLEST <= abs(one) < LARGEST:

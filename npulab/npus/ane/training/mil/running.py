@@ -46,7 +46,9 @@ def check(program: Program) -> list[str]:
             scope.update(judged(operation, scope)[1])
         for name in function.outputs:
             if name not in scope:
-                line = f"line {function.line}, " if function.line else ""
+                line = ""
+                if function.line:
+                    line = f"line {function.line}, "
                 raise ValueError(
                     f"mil: {line}function {function.name}: output: got {name!r}, allowed is a name "
                     "from "
@@ -123,11 +125,10 @@ def resolved(operation: Operation, scope: dict[str, Known]) -> Call:
     for name, argument in operation.arguments:
         if name in given:
             Call(operation, {}).refuse(f"argument {name}", "it twice", "each argument once")
-        given[name] = (
-            _operand(operation, name, argument, scope)
-            if not isinstance(argument, tuple)
-            else tuple(_operand(operation, name, item, scope) for item in argument)
-        )
+        if not isinstance(argument, tuple):
+            given[name] = _operand(operation, name, argument, scope)
+        else:
+            given[name] = tuple(_operand(operation, name, item, scope) for item in argument)
     for name, value in operation.attributes:
         if name not in NO_ARGUMENTS and operation.op != "const":
             given.setdefault(name, _operand(operation, name, value, scope))
@@ -202,11 +203,10 @@ def run(
         for operation in main.operations:
             call, results = judged(operation, scope)
             scope.update(results)
-            arrays = (
-                [_constant(call, operation.value, blobs, float64)]
-                if operation.op == "const"
-                else _computed(call, values, blobs, float64)
-            )
+            if operation.op == "const":
+                arrays = [_constant(call, operation.value, blobs, float64)]
+            else:
+                arrays = _computed(call, values, blobs, float64)
             for (name, result), array in zip(results.items(), arrays, strict=True):
                 values[name] = _rounded(array, result.type.dtype, float64)
     for name in main.outputs:

@@ -279,8 +279,12 @@ def _refuse_names(names: list[str]) -> None:
 def _checked(kind: Type, data: Any) -> Any:
     """The data as it is kept: floats of a float type, whole numbers of an integer type."""
     if isinstance(data, np.ndarray | np.generic):
-        data = tuple(data.ravel().tolist()) if data.ndim else data.item()
-    data = tuple(data) if isinstance(data, list) else data
+        if data.ndim:
+            data = tuple(data.ravel().tolist())
+        else:
+            data = data.item()
+    if isinstance(data, list):
+        data = tuple(data)
     several = isinstance(data, tuple)
     if (kind.plain or kind.elements != len(data)) if several else kind.shape:
         raise ValueError(
@@ -297,7 +301,8 @@ def _checked(kind: Type, data: Any) -> Any:
 
 def _element(dtype: str, element: Any) -> Any:
     letter, bits = DTYPES[dtype]
-    element = element.item() if isinstance(element, np.generic) else element
+    if isinstance(element, np.generic):
+        element = element.item()
     number = isinstance(element, int | float) and not isinstance(element, bool)
     if letter == "f" and number:
         try:
@@ -307,7 +312,9 @@ def _element(dtype: str, element: Any) -> Any:
                 f"value: got {str(element)[:20]}..., allowed is a number of {dtype}"
             ) from None
     if letter in "iu" and number and isinstance(element, int):
-        low = -(2 ** (bits - 1)) if letter == "i" else 0
+        low = 0
+        if letter == "i":
+            low = -(2 ** (bits - 1))
         if low <= element < low + 2**bits:
             return element
         raise ValueError(

@@ -150,7 +150,10 @@ class Body:
                 data: Any = self._placed(output, shape, *words)
             else:
                 elements = tuple(_constant(word, kind.dtype, names) for word in words)
-                data = elements if shape else elements[0]
+                if shape:
+                    data = elements
+                else:
+                    data = elements[0]
             op, attributes = "const", (*attributes, ("val", Value(kind, data)))
         else:
             pairs = [word.split("=") for word in words]
@@ -242,8 +245,12 @@ def _constant(text: str, dtype: str, names: Mapping[str, Any]) -> Any:
     if text in names:
         return names[text]
     if dtype in ("string", "bool"):
-        return text if dtype == "string" else text == "true"
-    return float(text) if dtype == "fp16" else size(text, names)
+        if dtype == "string":
+            return text
+        return text == "true"
+    if dtype == "fp16":
+        return float(text)
+    return size(text, names)
 
 
 def convolution(
