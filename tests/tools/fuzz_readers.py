@@ -295,7 +295,7 @@ def sweep_seeds() -> list[Files]:
     def make(folder: Path) -> None:
         save_sweep(load_sweep(CAPTURES / "vivante/sweep-addresses.npz")[:5], folder / "s.npz")
 
-    return [made(make), {"s.npz": (TESTS / "contract/golden/sweep.npz").read_bytes()}]
+    return [made(make), {"s.npz": (TESTS / "captures/golden/sweep.npz").read_bytes()}]
 
 
 def read_sweep(folder: Path) -> object:
@@ -323,7 +323,7 @@ def journal_seeds() -> list[Files]:
             )
         journal.undo(2)
 
-    return [made(make), {"j.jsonl": (TESTS / "contract/golden/journal.jsonl").read_bytes()}]
+    return [made(make), {"j.jsonl": (TESTS / "captures/golden/journal.jsonl").read_bytes()}]
 
 
 def read_journal(folder: Path) -> None:
@@ -344,7 +344,7 @@ def repair_journal(folder: Path) -> None:
 def exploration_seeds() -> list[Files]:
     import zlib
 
-    lines = (TESTS / "contract/golden/exploration/answers.jsonl").read_bytes().splitlines()
+    lines = (TESTS / "captures/golden/exploration/answers.jsonl").read_bytes().splitlines()
     bare = b"\n".join(line.partition(b" ")[2] for line in lines) + b"\n"
     assert all(int(line[:8], 16) == zlib.crc32(line[9:]) for line in lines)
     return [{"answers.jsonl": bare}]

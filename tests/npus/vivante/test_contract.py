@@ -30,7 +30,7 @@ import npulab.cli
 from npulab.captures.devices import Simulated
 from npulab.registers.map import RegisterMap
 
-REPO = Path(__file__).parents[2]
+REPO = Path(__file__).parents[3]
 SEEDS = {"001": "001_8829da847375e5fe", "002": "002_a8df49b9735cd1f4"}
 CASES = REPO / "captures" / "vivante"
 MESA, VENDOR = CASES / "update4-mesa", CASES / "update4-vendor"
