@@ -1,5 +1,8 @@
 """npulab: a workbench for people who find out how an undocumented NPU works.
 
+The public names stand in ``__init__.pyi``, where readers and type checkers see them.  Each is
+loaded when it is first used, so that ``import npulab`` loads neither numpy nor pandas.
+
 >>> import npulab
 >>> "vivante" in npulab.targets()
 True
@@ -8,21 +11,19 @@ True
 from __future__ import annotations
 
 import importlib
-import warnings
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import lazy_loader
+
 import npulab.target  # noqa: F401 - before the function below takes the name of this module
-from npulab.support.files import read_table
 
 if TYPE_CHECKING:
     from npulab.captures.target import Target
 
 __version__ = "0.1.0"
 
-# each is loaded when one of its names is asked for
-_NAMES = {row["name"]: row for row in read_table(Path(__file__).with_name("names.csv"))}
-__all__ = sorted(["target", *(name for name, row in _NAMES.items() if not row["now"])])
+_load, _, _lazy_names = lazy_loader.attach_stub(__name__, __file__)
+__all__ = sorted(["target", *_lazy_names])
 
 
 def target(name: str) -> Target:
@@ -33,17 +34,12 @@ def target(name: str) -> Target:
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _NAMES:
+    if name not in _lazy_names:
         raise AttributeError(f"module 'npulab' has no attribute {name!r}")
-    _, module, now = _NAMES[name].values()
-    if now:
-        warnings.warn(f"npulab.{name} is now {module}.{now}", DeprecationWarning, stacklevel=2)
-        return getattr(importlib.import_module(module), now)
-    if module.startswith("npulab.quant"):  # which takes names of rules; targets state some
-        importlib.import_module("npulab.captures.registry")
-    value = getattr(importlib.import_module(module), name)
-    globals()[name] = value
-    return value
+    # The registry finds the rounding rules that targets state, which the lower rooms take by name
+    # and cannot import.
+    importlib.import_module("npulab.captures.registry")
+    return _load(name)
 
 
 def __dir__() -> list[str]:

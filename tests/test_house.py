@@ -270,21 +270,6 @@ def test_the_table_of_rooms_is_what_the_code_says() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("old", "module", "now"),
-    [
-        ("stream_map", "npulab.notebook.pictures", "stream_map"),
-        ("neighbours", "npulab.analysis.mismatch.hypotheses", "hypotheses"),
-    ],
-)
-def test_an_earlier_name_still_works_and_warns(old: str, module: str, now: str) -> None:
-    import npulab
-
-    with pytest.warns(DeprecationWarning, match=f"^npulab.{old} is now {module}.{now}$"):
-        value = getattr(npulab, old)
-    assert value is getattr(importlib.import_module(module), now)
-
-
 def test_an_earlier_name_of_a_folders_targets_still_works_and_warns() -> None:
     target = importlib.import_module("npulab.target")
     with pytest.warns(
