@@ -7,10 +7,12 @@ import importlib
 import re
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import density
 import pytest
 
 from npulab.captures.registry import targets
@@ -278,3 +280,44 @@ def test_an_earlier_name_of_a_folders_targets_still_works_and_warns() -> None:
     ):
         earlier = target.Unanswerable
     assert earlier is target.Unsupported
+
+
+ROOMS = density.rooms_of(PACKAGE)
+# Of all rooms together (tests/tools/density.py); a change that needs more raises it, with the
+# reason in its commit.
+MOST_NODES = 460_000
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_no_room_gets_denser(room: str) -> None:
+    """The figures of a room are at most the held ones; its comments are at least as many."""
+    held = density.held_figures()
+    assert set(held) == set(ROOMS)
+    assert not density.worse(density.figures_of(ROOMS[room]), held[room])
+
+
+def test_the_package_does_not_grow_unseen() -> None:
+    assert ROOMS["all"]["nodes"] <= MOST_NODES
+
+
+def test_the_figures_see_what_they_count(tmp_path: Path) -> None:
+    code = '''
+    def one(a, b, c, d, e, f, g):
+        """A docstring is not counted."""
+        # a comment
+        # of two lines
+        text = " more" * (a > b)
+        return [x for y in c for x in (y if d else e)], (n := 3)
+    '''
+    (tmp_path / "a.py").write_text(textwrap.dedent(code))
+    counts = density.counts_of(tmp_path / "a.py")
+    assert counts["statements"] == 3
+    assert counts["comments"] == counts["times"] == counts["many parameters"] == 1
+    assert counts["conditional"] == counts["comprehensions"] == counts["nested"] == 1
+    assert counts["walrus"] == 1
+    figures = density.figures_of(counts)
+    assert density.worse(figures, {**figures, "nodes": 0}) == [
+        f"nodes: got {figures['nodes']:g}, allowed is 0"
+    ]
+    assert density.worse(figures, {**figures, "comments": 1})
+    assert not density.worse(figures, figures)
