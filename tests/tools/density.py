@@ -112,9 +112,10 @@ def counts_of(path: Path) -> Counter[str]:
 def _docstrings(tree: ast.AST) -> set[ast.AST]:
     found: set[ast.AST] = set()
     for node in ast.walk(tree):
-        if isinstance(node, (ast.Module, ast.ClassDef, *FUNCTIONS)):
-            if ast.get_docstring(node) is not None:
-                found.add(node.body[0])
+        if not isinstance(node, (ast.Module, ast.ClassDef, *FUNCTIONS)):
+            continue
+        if ast.get_docstring(node) is not None:
+            found.add(node.body[0])
     return found
 
 
