@@ -1,5 +1,6 @@
-"""Where fields begin and end when no single law holds everywhere: by what laws save that hold on a
-part."""
+"""Where fields begin and end if no single law holds on all captures: the cut that saves most
+bits.
+"""
 
 from __future__ import annotations
 
@@ -17,19 +18,21 @@ from npulab.registers.fields import WORD_BITS
 
 
 def entropy(share: Array) -> Array:
-    """Bits of a yes that comes with this probability."""
+    """The bits of information of a yes that has this probability."""
     share = np.clip(share, 1e-9, 1 - 1e-9)
     return -(share * np.log2(share) + (1 - share) * np.log2(1 - share))
 
 
 def information(bits: Array) -> Array:
-    """``(N, W, 32)``: code length of each bit of each capture under how often the bit is set."""
+    """``(N, W, 32)``: the code length of each bit of each capture, given how often the bit is
+    set.
+    """
     share = (bits.sum(0, dtype=np.float32) + 0.5) / (len(bits) + 1)
     return np.where(bits, -np.log2(share), -np.log2(1 - share)).astype(np.float32)
 
 
 def places(words: Array, weights: Array, library: Library, todo: Array) -> list[Place]:
-    """The best cover of the bits to do by fields, over all words, by falling gain."""
+    """The best cover of the open bits by fields, over all words, by falling gain."""
     out: list[tuple[float, Place]] = []
     known: dict[tuple[Any, ...], list[tuple[int, float]]] = {}  # as words repeat others
     laws = library.laws.of(slice(BUDGET.boundary_laws))
@@ -60,9 +63,11 @@ def _lowest(values: Array) -> list[Array]:
 def _gains(
     values: Array, weights: Array, laws: Family, low: list[Array], widths: list[int]
 ) -> Iterator[tuple[int, float]]:
-    """(width, what the best law saves on the captures where it holds) for widths of a field from
-    bit 0 of ``values (N,)``; ``weights (N, bits)``, ``low`` the laws' two lowest bits on the first
-    captures."""
+    """Yield (width, gain) for the widths of a field from bit 0 of ``values (N,)``.
+
+    The gain is what the best law saves on the captures where it holds.  ``weights`` is ``(N,
+    bits)``, ``low`` the two lowest bits of the laws on the first captures.
+    """
     few = values[: BUDGET.boundary_sample]
     apart = [bits ^ bit for bits, bit in zip(low, _lowest(few), strict=True)][: widths[-1]]
     same = ~np.bitwise_or.reduce(apart) & np.packbits(np.ones(len(few), bool), bitorder="little")
@@ -80,7 +85,7 @@ def _gains(
 
 
 def _gain(agree: Array, weights: Array) -> Array:
-    """What captures ``(L, K) uint8`` save that a law holds on, less what it takes to say which."""
+    """The bits that the captures ``(L, K) uint8`` of a law save, less the cost of naming them."""
     n = len(weights)
     return weighed_octets(agree, weights) - n * entropy(np.bitwise_count(agree).sum(1) / n)
 

@@ -1,5 +1,6 @@
-"""What the captures prove: a bit is claimed on a row only where nothing that fits them as well
-changes it."""
+"""The bits that the captures prove: a bit is claimed only if nothing that fits as well changes
+it.
+"""
 
 from __future__ import annotations
 
@@ -38,17 +39,18 @@ BENT = {
     "flog2",
     "!=0",
     "^",
-}  # between captured numbers they may bend
+}  # between captured numbers such laws may bend
 
 
 def in_order(
     fields: Sequence[Solved],
     follows: Mapping[str, frozenset[str]],
 ) -> tuple[tuple[Solved, ...], tuple[Solved, ...]]:
-    """Fields so that each comes after those it follows from; and those that follow from an open
-    one.
+    """Split fields into those that can be computed, in order, and those that follow from an open
+    field.
 
-    Rivals that read a field which is open are left out: nobody could say what they give.
+    A field comes after the fields that it reads.  Rivals that read an open field are left out, as
+    their values are unknown.
     """
     ready: list[Solved] = []
     names: set[str] = set()
@@ -64,7 +66,7 @@ def in_order(
 
 
 def fill(fields: Sequence[Solved], columns: Columns) -> dict[str, Array]:
-    """The values of fields by name, each added as a column, so that those that follow have it."""
+    """Compute the values of fields by name; each becomes a column that later fields can read."""
     values = {}
     for solved in fields:
         values[solved.name] = solved.values(columns)
@@ -74,12 +76,12 @@ def fill(fields: Sequence[Solved], columns: Columns) -> dict[str, Array]:
 
 @dataclass(frozen=True, eq=False)
 class Findings:
-    """What a search found: ``ready`` fields, each after those it follows from, ``stuck`` ones, that
-    follow from an open one, and the captures that prove them.
+    """The result of a search: the fields with laws, and the captures that prove them.
 
-    ``captured`` has the values of the ready fields, ``words (N, W) uint32`` are those of the
-    captures; ``moved (W,) uint32`` are the bits to explain; alternatives count up to an extra cost
-    of ``within`` bits.
+    ``ready`` fields come after those they read; ``stuck`` fields read an open one.  ``captured``
+    has the values of the ready fields, ``words (N, W) uint32`` are those of the captures, ``moved
+    (W,) uint32`` are the bits to explain.  Alternatives count up to an extra cost of ``within``
+    bits.
     """
 
     ready: tuple[Solved, ...]
@@ -102,7 +104,7 @@ class Findings:
         moved: Array,
     ) -> Findings:
         ready, stuck = in_order(fields, follows)
-        for solved in fields:  # as captured, also where no law says so
+        for solved in fields:  # the values as captured, even if no law gives them
             captured.add(solved.name, solved.raw(words).astype(np.int64))
         # few captures leave more to what a law costs
         within = PRIOR.likely_few
@@ -125,10 +127,10 @@ class Findings:
         return groups_of({leaf.args[0]: self.captured[leaf][self.layers] for leaf in leaves})
 
     def unlike(self, asked: Columns) -> Array:
-        """``(N,) bool``: rows of numbers outside of the groups that were captured.
+        """``(N,) bool``: rows with a number outside the captured groups.
 
-        What a unit does with them no capture shows, also where the number is one that no law reads:
-        all channels captured are whole groups of eight, say, and others are padded.
+        No capture shows what a unit does with such a number, even if no law reads it: if all
+        captured channels are whole groups of eight, other counts may be padded.
         """
         out = np.zeros(asked.n, bool)
         for group in self.groups:
@@ -137,8 +139,10 @@ class Findings:
 
     @cached_property
     def modes(self) -> list[str]:
-        """The parameters of few values that decide the regimes of any field: those that its
-        conditions and laws read, or fields that it follows from."""
+        """The parameters of few values that decide the regimes of any field.
+
+        These are the parameters that its conditions and laws read, and fields that it reads.
+        """
         lists = [solved.name for solved in self.ready if len(solved.steps) > 1]
         read = {*lists}.union(*(self.follows[name] for name in lists))
         names = names_in(part for name in read for part in self.by_name[name].parts)
@@ -150,9 +154,12 @@ class Findings:
 
     @cached_property
     def together(self) -> dict[tuple[str, ...], bool]:
-        """Modes, two or three, that go together: their combinations are not those of many layers
-        that there would be if any value went with any other; and whether they keep to few, of which
-        hardly any was captured only once."""
+        """The sets of two or three modes that depend on each other, and whether few combinations
+        occur.
+
+        Modes depend on each other if far fewer combinations occur than if any value went with any
+        other.  The second part is true if hardly any combination was captured only once.
+        """
         out = {}
         for names in (
             *itertools.combinations(self.modes, 2),
@@ -165,17 +172,17 @@ class Findings:
         return out
 
     def is_narrow(self, solved: Solved) -> bool:
-        """Whether a field has so few values that a wrong regime is easily overlooked."""
+        """True if a field has so few values that a wrong regime is easily overlooked."""
         return (
             solved.explained < 3.5 * self.captured.n
             or len(np.unique(solved.values(self.captured))) < 8
         )
 
     def information(self, solved: Solved, rows: Array | None = None) -> float:
-        """Bits that say a field's values: which of them each capture (of some ``rows``) has, and
-        what they are.
+        """The bits of information in a field's values: which captures (of ``rows``) have which
+        value.
 
-        Bits that always move together say one thing, however many they are.
+        Bits that always move together count as one bit.
         """
         values, decided = self.captured[field(solved.name)], solved.decide(self.captured) >= 0
         if rows is None:
@@ -194,11 +201,11 @@ class Findings:
         )
 
     def is_weak(self, solved: Solved, rows: Array | None = None) -> bool:
-        """Whether a law explains hardly more than it takes to say it; ``rows`` are the captures
-        that count.
+        """True if a law explains hardly more bits than it costs; ``rows`` are the captures that
+        count.
 
-        One limit between two numbers needs less than other lists, as the gap that it lies in is
-        doubted anyhow.
+        A single limit between two numbers needs less than other lists, because its gap is doubted
+        anyway.
         """
         if len(solved.steps) == 1 and not solved.partial:
             needed = PRIOR.claim
@@ -215,11 +222,10 @@ class Findings:
         return self.information(solved, rows) - solved.cost < needed
 
     def unseen_values(self, solved: Solved, asked: Columns) -> Array:
-        """``(N,) bool``: rows where a field reads what it read in no capture, unless the captures
-        of other values prove its law.
+        """``(N,) bool``: rows on which a field reads a value that no capture had.
 
-        That a bit goes with a flag each capture says anew; what becomes of a number only those of
-        another number do.
+        Rows whose law the captures of other values prove are left out.  Each capture shows anew
+        that a bit follows a flag; only captures of other numbers show what becomes of a number.
         """
         leaves = sorted(
             {
@@ -253,7 +259,9 @@ class Findings:
 
     @cached_property
     def _hardly_needed(self) -> dict[str, list[Steps]]:
-        """Of each field the steps without a part that only few captures need."""
+        """For each field, the shortened lists that fewer than ``part_for_claim`` layers
+        contradict.
+        """
         out: dict[str, list[Steps]] = {}
         enough = min(BUDGET.part_for_claim, len(self.layers))
         for solved in self.ready:
@@ -264,11 +272,11 @@ class Findings:
         return out
 
     def hardly_proved(self, solved: Solved, asked: Columns, values: Array) -> Array:
-        """``(N,) bool``: rows that a part of a law changes which only few captures need."""
+        """``(N,) bool``: rows that change with a part of a law that only few captures need."""
         out = np.zeros(asked.n, bool)
         for steps in self._hardly_needed.get(solved.name, ()):
             out |= solved.values(asked, steps) != values
-            # a limit that few captures need may be one on anything else
+            # a limit that few captures need may be a limit on any other number
             for number, ((when, _), (wider, _)) in enumerate(zip(solved.steps, steps, strict=True)):
                 if any(literal.op in ORDERED for literal in {*literals(when)} - {*literals(wider)}):
                     out |= solved.decide(asked, steps) == number
@@ -276,8 +284,10 @@ class Findings:
 
     @cached_property
     def _above_open(self) -> set[str]:
-        """Fields that are a number rounded, or a limit on one, above bits without a law: the high
-        bits of many quantities agree."""
+        """The fields that round a number, or limit one, above bits without a law.
+
+        The high bits of many quantities agree, so such a law may hold by chance.
+        """
         left, out = self.moved & ~covered(self.ready, len(self.moved)), set()
         for solved in sorted(self.ready, key=lambda solved: (solved.word, solved.lsb)):
             rough = any(
@@ -290,9 +300,11 @@ class Findings:
         return out
 
     def cut_off(self, solved: Solved, asked: Columns) -> Array:
-        """``(N,) bool``: rows on which a field may be a part of a larger one that its law is not
-        of: the bits beside it go on with the law on most captures, but not on all, or have none
-        where it is rounded.  If laws of these bits say on which, the other rows are not among them.
+        """``(N,) bool``: rows on which a field may be part of a larger field with another law.
+
+        The neighbouring bits continue the law on most captures but not on all, or have no law
+        because the law is rounded.  Rows are left out if laws of these bits say that they are not
+        affected.
         """
         out = np.full(asked.n, solved.name in self._above_open)
         if out.all() or len(solved.steps) > 1 or solved.partial:
@@ -320,11 +332,14 @@ class Findings:
         return out
 
     def _where(self, place: Place, rows: Array, asked: Columns) -> Array:
-        """``(N,) bool``: rows of the regimes that some captures ``rows`` are of, by the laws of a
-        place; all if not each of its bits that moved has a law."""
-        inside = [
-            other for other in self.ready if other.word == place.word and other.mask & place.mask
-        ]
+        """``(N,) bool``: rows in the regimes of the captures ``rows``, by the laws of a place.
+
+        All rows, if a bit of the place that moved has no law.
+        """
+        inside = []
+        for other in self.ready:
+            if other.word == place.word and other.mask & place.mask:
+                inside.append(other)
         if not inside or int(self.moved[place.word]) & place.mask & ~sum(
             other.mask for other in inside
         ):
@@ -335,10 +350,11 @@ class Findings:
         )
 
     def outside(self, solved: Solved, asked: Columns) -> Array:
-        """``(N,) bool``: rows that a law takes to numbers that its captures say nothing of: of few
-        numbers others than these, else those that are not of their groups.
+        """``(N,) bool``: rows that a law leads to numbers that its captures do not cover.
 
-        All sizes captured are even, say: then a half rounded up and one rounded down are the same.
+        If the captures have few numbers, these are all other numbers, else the numbers outside
+        their groups: if all captured sizes are even, a half rounded up and one rounded down are the
+        same.
         """
         out = np.zeros(asked.n, bool)
         names = names_in(part for _, law in solved.steps for part in law.walk() if part.op in BENT)
@@ -352,25 +368,34 @@ class Findings:
         return out
 
     def unseen_rows(self, asked: Columns) -> list[Array]:
-        """``(N,) bool`` for laws of all captures, lists and narrow lists: rows with a combination
-        of modes that was never captured, as the field may depend on one that its captures did not
-        show: of those that keep together, of any two or that go together, or of all."""
+        """``(N,) bool`` for laws of all captures, lists and narrow lists: rows with unseen modes.
+
+        A row counts if its combination of modes was never captured, because the field may depend on
+        a mode that its captures did not show.  For laws of all captures these are modes that go
+        together, for lists any two modes or those that go together, for narrow lists all modes.
+        """
         kept = [names for names, few in self.together.items() if few]
         pairs = itertools.combinations(self.modes, min(2, len(self.modes)))
-        return [
-            np.any(
-                [
-                    np.zeros(asked.n, bool),
-                    *(self._unseen([*map(parameter, names)], asked) for names in groups if names),
-                ],
-                axis=0,
+        found: list[Array] = []
+        for groups in (kept, [*pairs, *self.together], [self.modes]):
+            found.append(
+                np.any(
+                    [
+                        np.zeros(asked.n, bool),
+                        *(
+                            self._unseen([*map(parameter, names)], asked)
+                            for names in groups
+                            if names
+                        ),
+                    ],
+                    axis=0,
+                )
             )
-            for groups in (kept, [*pairs, *self.together], [self.modes])
-        ]
+        return found
 
     def uncut_changes(self, solved: Solved, asked: Columns, values: Array) -> list[Array]:
-        """What changes of ``values`` where fields that it reads are not cut to the bits that
-        captures moved."""
+        """The bits of ``values`` that change if the fields it reads keep bits that no capture
+        moved."""
         longer = {name: self.by_name[name].uncut(asked) for name in sorted(solved.reads)}
         cut = [name for name, uncut in longer.items() if (uncut != asked[field(name)]).any()]
         changes = []
@@ -390,8 +415,12 @@ class Findings:
         values: Array,
         unseen: Sequence[Array],
     ) -> Iterator[tuple[str, str, float, Array]]:
-        """(reason, in words, weight in a plan, ``(N,) bool``) of rows on which the captures leave
-        a field's ``values`` unproved, whatever its rivals say; ``unseen`` are ``unseen_rows``."""
+        """Yield (reason, text, weight in a plan, ``(N,) bool`` of rows) for what the captures leave
+        open.
+
+        On these rows the ``values`` of a field are not proved, whatever its rivals say; ``unseen``
+        comes from ``unseen_rows``.
+        """
         every = np.ones(asked.n, bool)
         several = len(solved.steps) > 1 or solved.partial
         yield "rivals", "another law between the numbers captured", 1.0, self.outside(solved, asked)
@@ -417,13 +446,12 @@ class Findings:
         yield "few rows", "the law fails in the bits beside it", 0.3, self.cut_off(solved, asked)
         if solved.partial:
             yield "no law", "layers that no law speaks of", 0.3, solved.decide(asked) < 0
-        # which layers are a rare step's own is for its rivals to say: others keep what many
-        # captures prove
-        thin = [
-            number
-            for number, count in enumerate(solved.support)
-            if several and count < BUDGET.step_for_claim
-        ]
+        # the rivals of a rare step say which layers it decides; other steps keep what many captures
+        # prove
+        thin = []
+        for number, count in enumerate(solved.support):
+            if several and count < BUDGET.step_for_claim:
+                thin.append(number)
         rows = np.isin(solved.decide(asked), thin) | (
             bool(thin) and self.captured.n < BUDGET.rare_step
         )
@@ -435,7 +463,7 @@ def _table(leaves: Sequence[Expression], columns: Columns) -> Array:
 
 
 def _first(rows: Array) -> Array:
-    """The first of each kind of row."""
+    """The first row of each kind."""
     return np.unique(rows, axis=0, return_index=True)[1]
 
 
@@ -444,8 +472,11 @@ def _alone_and_together(names: list[str]) -> list[list[str]]:
 
 
 def doubts(findings: Findings, asked: Columns) -> tuple[Array, Array]:
-    """(words (N, W) uint32 as the laws give them, doubt (N, W) uint32: bits that something else
-    would change)."""
+    """(words, doubt), each ``(N, W) uint32``: the words by the laws, and the bits that are
+    doubtful.
+
+    A bit is doubtful if something that fits the captures as well would change it.
+    """
     ready, captured = findings.ready, findings.captured
     values = fill(ready, asked)
     out = np.zeros((asked.n, len(findings.moved)), np.uint32)
@@ -465,12 +496,11 @@ def doubts(findings: Findings, asked: Columns) -> tuple[Array, Array]:
             [rows for *_, rows in findings.unproved(solved, asked, value, unseen)], axis=0
         )
         own[whole | unlike] = 2**solved.width - 1
-        changes = [
-            solved.changes(rival, asked, value)
-            for _, rivals in rival_groups(solved, ready, captured)
-            for rival in rivals
-            if rival.extra_cost <= findings.within
-        ]
+        changes = []
+        for _, rivals in rival_groups(solved, ready, captured):
+            for rival in rivals:
+                if rival.extra_cost <= findings.within:
+                    changes.append(solved.changes(rival, asked, value))
         for changed in (*changes, hidden_changes(solved, captured, asked, value)):
             rows = np.flatnonzero(changed)
             own |= changed
@@ -485,7 +515,7 @@ def doubts(findings: Findings, asked: Columns) -> tuple[Array, Array]:
 
 
 def _upwards(changed: Array, width: int) -> Array:
-    """From the lowest bit that changes on: above it, bits are right by chance."""
+    """The bits at and above the lowest bit that changes: those above it are right by chance."""
     return np.where(changed != 0, -(changed & -changed), 0) & (2**width - 1)
 
 
@@ -495,8 +525,9 @@ def _from_doubted(
     values: Mapping[str, Array],
     bits: Mapping[str, Array],
 ) -> Iterable[Array]:
-    """What changes of a field where doubted bits of the fields that it reads are all clear, or all
-    set."""
+    """The bits of a field that change if all doubted bits that it reads are clear, or all are
+    set.
+    """
     for names in _alone_and_together([name for name in sorted(solved.reads) if bits[name].any()]):
         rows = np.flatnonzero(np.any([bits[name] != 0 for name in names], axis=0))
         for level in (False, True):

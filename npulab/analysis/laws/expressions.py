@@ -90,7 +90,9 @@ BINDING = {
 
 @dataclass(frozen=True)
 class Expression:
-    """A parameter, a field, a constant, a law of the user's, or an operator on others."""
+    """A parameter, a field, a constant, a law of the user's, or an operator on other
+    expressions.
+    """
 
     op: str
     args: tuple[Any, ...]
@@ -103,7 +105,7 @@ class Expression:
         return self._hash
 
     def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
-        return Expression, (self.op, self.args)  # a hash of text is another one elsewhere
+        return Expression, (self.op, self.args)  # the hash of a text differs between processes
 
     def __str__(self) -> str:
         if self.op in (PARAMETER, FIELD, CONSTANT, GIVEN):
@@ -113,8 +115,8 @@ class Expression:
         own = {"ceil": 4.5}.get(self.op, BINDING.get(self.op, -1))
         parts = []
         for i, part in enumerate(self.args):
-            # an operator of the same strength is bracketed on the right, where it would be read
-            # otherwise
+            # an operator of the same strength needs brackets on the right, as it would be read from
+            # the left
             inner = BINDING.get(part.op, 9)
             loose = inner < own or (i and inner == own and self.op != "and")
             parts.append(f"({part})" if loose else str(part))
@@ -171,14 +173,14 @@ def term(op: str, *parts: Expression | int) -> Expression:
 
 
 def shifted(law: Expression, bits: int) -> Expression:
-    """A law from ``bits`` on, the lowest ones cut off."""
+    """A law without its ``bits`` lowest bits."""
     if bits:
         return term("//", law, 2**bits)
     return law
 
 
 class Columns:
-    """The parameters of some captures as columns, with what was computed from them."""
+    """The parameters of some captures as columns, with the values computed from them."""
 
     def __init__(
         self, columns: Mapping[str, Array], given: Mapping[str, Array] | None = None
@@ -192,8 +194,11 @@ class Columns:
         self.n = len(next(iter(columns.values())))
 
     def __getitem__(self, expression: Expression) -> Array:
-        """Its values: ``(N,) int64`` (a real number's before ``float32`` is taken); KeyError for an
-        unknown name."""
+        """The values of a name, ``(N,) int64`` (float64 for a real number, before it becomes a
+        float32).
+
+        Raises KeyError for an unknown name.
+        """
         values = self.values.get(expression)
         if values is None:
             if expression.op == CONSTANT:
@@ -208,7 +213,7 @@ class Columns:
         return values
 
     def rows(self, rows: Array) -> Columns:
-        """Some rows of the parameters and fields."""
+        """The parameters and fields of some of the rows."""
         out = object.__new__(Columns)
         out.values = {
             leaf: values[rows]

@@ -1,4 +1,4 @@
-"""What a search found: the table of laws, what they predict and prove, and what is open."""
+"""The result of a search for laws: their table, what they predict and prove, and what is open."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def find_laws(
 
 
 def _told(progress: Progress | None, naming: Naming) -> Progress:
-    """What is called with each line, in the names that bits have."""
+    """The function that is called with each line of progress, in the names that bits have."""
     if progress is None:
         return lambda text: None
     return lambda text: progress(naming.said(text))
@@ -151,7 +151,8 @@ def _frame(parameters: Any) -> pd.DataFrame:
 
 
 def _nuisance(words: Array, table: Table, given: Any) -> Array:
-    """``(W,) uint32``: as given, or what moves between captures of the same parameters."""
+    """``(W,) uint32``: the given mask, or the bits that differ between captures of equal
+    parameters."""
     if given is not None:
         mask = np.asarray(given)
         if (
@@ -181,9 +182,10 @@ def _search(
     kept: tuple[Solved, ...] = (),
     open_: Array | None = None,
 ) -> State:
-    """Fields that hold on all captures, found on a sample of them; some are ``kept`` as they are,
-    and
-    runs of bits that stay ``open_`` ``(W,) uint32`` are not looked at."""
+    """The fields whose laws hold on all captures; the search sees a sample of them.
+
+    Fields in ``kept`` stay as they are; runs of bits in ``open_ (W,) uint32`` are not searched.
+    """
     rows = _sample(words, table)
     columns = table.columns(given)
     names = Names(list(table.integers), list(table.reals), given=list(given))
@@ -191,11 +193,10 @@ def _search(
         state = start(words[rows], columns.rows(rows), names, ignore, starts, watch)
         for solved in kept:
             state = state.accept(solved)
-        still = [
-            run
-            for run in state.open_runs()
-            if open_ is not None and not run.mask & ~int(open_[run.word])
-        ]
+        still = []
+        for run in state.open_runs():
+            if open_ is not None and not run.mask & ~int(open_[run.word]):
+                still.append(run)
         state = explain(state.but(still), brief=bool(kept))
         wrong = {}
         if len(rows) < len(words):
@@ -215,7 +216,7 @@ def _search(
 
 
 def _without(state: State, wrong: Mapping[str, Array]) -> State:
-    """The state without some fields, and without those that follow from them."""
+    """The state without some fields and without the fields that read them."""
     return replace(
         state,
         solved=tuple(
@@ -227,8 +228,10 @@ def _without(state: State, wrong: Mapping[str, Array]) -> State:
 
 
 def _sample(words: Array, table: Table) -> Array:
-    """Captures to search: all of few; else the ends of each parameter, one of each combination, and
-    any others."""
+    """The captures to search: all, if there are few.
+
+    Else the ends of each parameter, one capture of each combination of modes, and any others.
+    """
     n = len(words)
     if n <= BUDGET.searched:
         return np.arange(n)
@@ -236,25 +239,25 @@ def _sample(words: Array, table: Table) -> Array:
     if n < BUDGET.large:
         most = BUDGET.searched
     random = np.random.default_rng(11)
-    few = [
-        column for column in table.integers.values() if len(np.unique(column)) <= BUDGET.categories
-    ]
+    few = []
+    for column in table.integers.values():
+        if len(np.unique(column)) <= BUDGET.categories:
+            few.append(column)
     if few:
         _, firsts = np.unique(np.stack(few, 1), axis=0, return_index=True)
     else:
         _, firsts = 0, np.zeros(0, int)
-    ends = [
-        index
-        for column in (*table.integers.values(), *table.reals.values())
-        for index in (int(column.argmin()), int(column.argmax()))
-    ]
+    ends = []
+    for column in (*table.integers.values(), *table.reals.values()):
+        for index in (int(column.argmin()), int(column.argmax())):
+            ends.append(index)
     chosen = np.unique(np.concatenate([firsts[: most // 4], ends]).astype(int))
     rest = np.setdiff1d(random.permutation(n)[: 2 * most], chosen)
     return np.sort(np.concatenate([chosen, random.permutation(rest)[: max(most - len(chosen), 0)]]))
 
 
 def _disproved(words: Array, columns: Columns, state: State) -> dict[str, Array]:
-    """The captures that each field is wrong on, of those that are wrong on any."""
+    """For each wrong field, the captures on which its law is wrong."""
     ready, _ = in_order(state.solved, state.follows)
     part = columns.rows(np.arange(columns.n))
     out = {}
@@ -297,9 +300,12 @@ class FieldLaw(Place):
 
     @property
     def probability(self) -> tuple[float, ...]:
-        """That each step is right on the next layer that it decides, if the fields that it reads
-        are: (n + 1) / (n + 2) of n distinct layers captured, Laplace's rule of succession; 0 for an
-        open field, which predicts nothing."""
+        """The probability that each step is right on the next layer that it decides.
+
+        It is (n + 1) / (n + 2) for n distinct captured layers (Laplace's rule of succession), if
+        the fields that the step reads are right; 0 for a field that reads an open one, which
+        predicts nothing.
+        """
         if self.open:
             return (0.0,) * len(self.steps)
         decided = self._solved.decide(self._of._findings.captured)[self._of._findings.layers]
@@ -307,9 +313,11 @@ class FieldLaw(Place):
 
     @property
     def stated(self) -> str:
-        """The text that gives the field's raw value with nothing left to cut off, as
-        ``check_stated`` holds it against captures: ``(width) % 16`` where a law of four bits gave
-        more in these captures.  It is the plain text if the field reads one without a law."""
+        """The formula for the field's raw value with nothing left to cut off.
+
+        ``check_stated`` compares this text with captures: ``(width) % 16`` if a law of four bits
+        gave more in these captures.  It is the plain text if the field reads a field without a law.
+        """
         if self.open:
             return self.text
         columns, size = self._of._findings.captured, 2**self.width
@@ -326,13 +334,15 @@ class FieldLaw(Place):
 
     @property
     def name(self) -> str:
-        """What its bits are called by their place, as laws that read it have it."""
+        """The name of its bits by their place, as laws that read the field have it."""
         return self._of.naming.name(self.word, self.lsb, self.width)
 
     @property
     def called(self) -> str:
-        """The name that the map of the words has for these bits, as ``show`` and the views print
-        it: a field's own, else that of their place."""
+        """The name of these bits in the map of the words, as ``show`` and the views print it.
+
+        It is the name of a field of the map, else the name of the place.
+        """
         return self._of.naming.called(self.word, self.lsb, self.width)
 
     def values(self, parameters: Any) -> Array:
@@ -347,12 +357,12 @@ class FieldLaw(Place):
         """The field's raw value by each of its rivals, by text, ``(N,) int64`` a row of
         parameters."""
         columns = self._of._asked(parameters)
-        return {
-            self._of.naming.said(str(rival)): self._solved.values(
+        found: dict[str, Array] = {}
+        for rival in self._rivals:
+            found[self._of.naming.said(str(rival))] = self._solved.values(
                 columns, self._solved.alternative(rival)
             )
-            for rival in self._rivals
-        }
+        return found
 
     def __str__(self) -> str:
         return f"{self.name} = {self.text}"
@@ -396,8 +406,10 @@ class Laws:
 
     @property
     def captured_for(self) -> str:
-        """The groups that the numbers of the captured layers keep to: ``for c in groups of 8,
-        stride = 1``; no text where they keep to none."""
+        """The groups that the numbers of the captured layers keep to, as text.
+
+        ``for c in groups of 8, stride = 1``; blank if they keep to none.
+        """
         return captured_for(self._findings.groups)
 
     def _asked(self, parameters: Any) -> Columns:
@@ -411,8 +423,11 @@ class Laws:
         return table.columns(given_columns(self._laws, _frame(parameters), table.n))
 
     def _proved(self, words: Array, columns: Columns, table: Table) -> tuple[Solved, ...]:
-        """The fields whose laws hold on other captures too, with the rivals that do; none beside a
-        bit that moves for the first time, as it may be a part of it."""
+        """The fields whose laws hold on other captures too, with the rivals that do.
+
+        A field next to a bit that moves for the first time is left out, as it may be a part of a
+        larger one.
+        """
         if (
             table.integers.keys() != self._table.integers.keys()
             or table.reals.keys() != self._table.reals.keys()
@@ -429,12 +444,13 @@ class Laws:
             if beside or solved.reads - names or solved.wrong(columns, words).any():
                 continue
             decided = solved.decide(columns)
-            rivals = [
-                rival
-                for rival in solved.rivals
-                if rival.reads <= names
-                and not solved.wrong(columns, words, solved.alternative(rival)).any()
-            ]
+            rivals = []
+            for rival in solved.rivals:
+                if (
+                    rival.reads <= names
+                    and not solved.wrong(columns, words, solved.alternative(rival)).any()
+                ):
+                    rivals.append(rival)
             out.append(
                 replace(
                     solved,
@@ -456,7 +472,7 @@ class Laws:
 
     @cached_property
     def _ranges(self) -> dict[str, Any]:
-        """What the captures have of each parameter: few values as they are, many as their ends."""
+        """What the captures cover of each parameter: all values if they are few, else the ends."""
         out: dict[str, Any] = {}
         for name in (*self._table.integers, *self._table.reals):
             values = np.unique(self.parameters[name].to_numpy())
@@ -470,7 +486,7 @@ class Laws:
 
     @cached_property
     def _probes(self) -> pd.DataFrame:
-        """Layers on which alternatives could differ: the captures, and others within their
+        """Layers on which alternatives could differ: the captures, and other layers in their
         ranges."""
         import pandas as pd
 
@@ -481,7 +497,7 @@ class Laws:
 
     @cached_property
     def fields(self) -> tuple[FieldLaw, ...]:
-        """Every field that has a law, by place."""
+        """Every field that has a law, by its place."""
         findings, probes = self._findings, self._asked(self._probes)
         rivals = {
             solved.name: tuple(
@@ -520,7 +536,8 @@ class Laws:
         )
 
     def _rivals(self, solved: Solved, probes: Columns) -> Iterator[Rival]:
-        """What the captures cannot tell from a field's law, and a capture could."""
+        """The rivals of a field's law that the captures cannot distinguish, but a further capture
+        could."""
         values = solved.values(probes)
         for rival in (*solved.rivals, *self._findings.twins.rivals(solved)):
             if (
@@ -600,7 +617,7 @@ class Laws:
         return scored(self.words, words, *self.predict(parameters), self.nuisance)
 
     def _like(self, words: Any) -> Array:
-        """Words ``(N, W)`` as wide as the captures."""
+        """Check words ``(N, W)``: they are as wide as the words of the captures."""
         array, width = checked_words(np.atleast_2d(np.asarray(words))), self.words.shape[1]
         if array.shape[1] != width:
             raise ValueError(
@@ -777,7 +794,7 @@ class Laws:
         return [row for _, row in by_place]
 
     def _read_alone(self, taken: Sequence[Place]) -> Iterator[Place]:
-        """The bits that laws read and no field has, each once."""
+        """The bits that laws read and that belong to no field, each once."""
         seen = {position for place in taken for position in place.positions}
         for law in self.fields:
             for name in NAME.findall(" ".join((law.text, *law.rivals[:1]))):
@@ -790,7 +807,7 @@ class Laws:
                     yield place
 
     def _row(self, place: Place, block: str) -> dict[str, Any]:
-        """Where bits lie, and their names in a table, whose blocks have a column."""
+        """The place of some bits and their names in a table whose blocks have a column."""
         offset, label = WORD_BYTES * place.word, f"w{place.word}"
         register = label
         if self.registers is not None:
@@ -806,8 +823,14 @@ class Laws:
         }
 
     def __repr__(self) -> str:
-        law, rivals, left = (int((self.status == name).sum()) for name in ("law", "rivals", "open"))
-        about = f"{', simulated' * self.simulated}{', stopped before the end' * self.stopped}"
+        law = int((self.status == "law").sum())
+        rivals = int((self.status == "rivals").sum())
+        left = int((self.status == "open").sum())
+        about = ""
+        if self.simulated:
+            about += ", simulated"
+        if self.stopped:
+            about += ", stopped before the end"
         if self.captured_for:
             about += f", {self.captured_for}"
         return (
@@ -822,10 +845,10 @@ class Laws:
 
 
 def _capture(layers: pd.DataFrame, row: int) -> dict[str, Any]:
-    return {
-        str(name): value.item() if hasattr(value, "item") else value
-        for name, value in layers.iloc[row].items()
-    }
+    found: dict[str, Any] = {}
+    for name, value in layers.iloc[row].items():
+        found[str(name)] = value.item() if hasattr(value, "item") else value
+    return found
 
 
 def _text(steps: Sequence[tuple[str, str]]) -> str:

@@ -1,6 +1,7 @@
-"""The numbers that layers were captured for: where these keep to groups, layers of other numbers
-are
-unlike any capture."""
+"""The groups that the numbers of captured layers keep to, as multiples of eight.
+
+A layer with a number outside these groups is unlike any capture.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +19,17 @@ from npulab.support.text import plural
 if TYPE_CHECKING:
     import pandas as pd
 
-TIMES = (2, 4, 8, 16, 32)  # what units and drivers round numbers to
+TIMES = (2, 4, 8, 16, 32)  # the steps that units and drivers round numbers to
 MOST_LISTED = 4  # numbers, or parameters, that a text names
 
 
 @dataclass(frozen=True)
 class Group:
-    """The captured numbers of a parameter: they leave ``left`` when they are divided by ``step``,
-    or
-    are one of ``alone``; a step of 0 says that there is no other than these."""
+    """The captured numbers of a parameter: all leave ``left`` when divided by ``step``, or are
+    ``alone``.
+
+    A step of 0 says that the parameter has no numbers but those that are alone.
+    """
 
     name: str
     step: int
@@ -34,7 +37,7 @@ class Group:
     alone: tuple[float, ...] = ()
 
     def has(self, values: Array) -> Array:
-        """``(N,) bool``: which values ``(N,)`` are of these groups."""
+        """``(N,) bool``: true for values ``(N,)`` in the group."""
         inside = np.isin(values, self.alone)
         if self.step:
             inside |= np.isin(values % self.step, self.left)
@@ -52,8 +55,11 @@ class Group:
 
 
 def captured_for(groups: Sequence[Group]) -> str:
-    """What layers were captured for, in words: ``for c in groups of 8, stride = 1``; no text for no
-    group.  Parameters of several numbers are named first, and only so many."""
+    """The groups of the captured layers in words: ``for c in groups of 8, stride = 1``.
+
+    Blank without a group.  Parameters of several numbers come first; the number of names is
+    limited.
+    """
     several = sorted(groups, key=lambda group: group.step == 0)
     shown = [str(group) for group in several[:MOST_LISTED]]
     if len(groups) > MOST_LISTED:
@@ -81,11 +87,11 @@ def groups_of(parameters: Mapping[str, Array]) -> tuple[Group, ...]:
 
 
 def group_of(name: str, values: Array) -> Group | None:
-    """The groups that the numbers ``(N,)`` of layers keep to; None where they keep to none.
+    """The group that the numbers ``(N,)`` of layers keep to; None if they keep to none.
 
-    Numbers keep to the step between them.  They keep to at most half of the groups of a larger one,
-    but for some numbers that are each alone, if that takes less bits to say than it saves of the
-    numbers.
+    The step of a group divides all differences of the numbers.  A larger step is taken if the
+    numbers keep to at most half of its groups, except for some single numbers, and if naming these
+    exceptions takes fewer bits than the group saves.
     """
     numbers = np.unique(values)
     if len(numbers) == 1:
@@ -107,8 +113,10 @@ def group_of(name: str, values: Array) -> Group | None:
 
 
 def _larger(name: str, values: Array, step: int) -> Group | None:
-    """The groups of a step that two numbers or more are of, and the numbers that are alone; None if
-    any of these was captured in one layer only, as the next layer may well bring another."""
+    """The groups of a step that hold at least two numbers, and the single numbers outside of them.
+
+    None if a single number was captured in one layer only, as the next layer may bring another one.
+    """
     numbers, layers = np.unique(values, return_counts=True)
     rests, of, counts = np.unique(numbers % step, return_inverse=True, return_counts=True)
     alone = counts[of] == 1
@@ -118,8 +126,11 @@ def _larger(name: str, values: Array, step: int) -> Group | None:
 
 
 def _saved(group: Group, numbers: int, times: int) -> float:
-    """Bits that ``numbers`` are shorter if it is said first which of ``times`` groups they keep to,
-    and which of them do not."""
+    """The bits saved by naming the groups first.
+
+    That is, which of ``times`` groups the ``numbers`` keep to, and which numbers do not keep to
+    them.
+    """
     groups, alone = len(group.left), len(group.alone)
     saved = (numbers - alone) * math.log2(times / groups)
     said = _choice(times, groups) + _choice(numbers, alone)
@@ -127,16 +138,15 @@ def _saved(group: Group, numbers: int, times: int) -> float:
 
 
 def _choice(n: int, k: int) -> float:
-    """Bits that say which ``k`` of ``n``."""
+    """The bits that it takes to name ``k`` of ``n`` things."""
     return math.log2(math.comb(n, k))
 
 
 def _listed(numbers: tuple[float, ...]) -> str:
-    """Numbers as a list in words, the first few of many."""
-    shown = [
-        f"{number:g}" if isinstance(number, float) else str(number)
-        for number in numbers[:MOST_LISTED]
-    ]
+    """Numbers as a list in words; only the first ones if there are many."""
+    shown = []
+    for number in numbers[:MOST_LISTED]:
+        shown.append(f"{number:g}" if isinstance(number, float) else str(number))
     if len(numbers) > MOST_LISTED:
         shown.append(f"{len(numbers) - MOST_LISTED} other numbers")
     *first, last = shown

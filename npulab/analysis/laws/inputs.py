@@ -1,4 +1,4 @@
-"""Words and parameters as they come, checked: what is wrong is one sentence."""
+"""Check words and parameters as users give them; an error is one sentence."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ GivenLaws = Mapping[str, Callable[..., Any]]
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Parameters by name: whole-valued ones int64, the others float32; ``constant`` are those that
-    never vary in the captures, of either kind."""
+    """Parameters by name: int64 if all values are whole numbers, else float32.
+
+    ``constant`` are the parameters of either kind that never vary in the captures.
+    """
 
     integers: dict[str, Array]
     reals: dict[str, Array]
@@ -45,7 +47,7 @@ class Table:
 
 
 def checked_words(words: Any) -> Array:
-    """``(N, W) uint32``; ValueError for anything else."""
+    """Words as ``(N, W) uint32``; raises ValueError for anything else."""
     try:
         array = np.asarray(words)
     except ValueError:
@@ -67,8 +69,10 @@ def checked_words(words: Any) -> Array:
 
 
 def checked_sweep(words: Any) -> Array:
-    """``(N, W) uint32``; ValueError for anything else, for less than two rows, for rows that are
-    all the same."""
+    """Words as ``(N, W) uint32``.
+
+    Raises ValueError for anything else, for fewer than two rows, and if all rows are the same.
+    """
     array = checked_words(words)
     if len(array) < 2 or array.shape[1] < 1:
         raise ValueError(
@@ -86,11 +90,10 @@ def checked_sweep(words: Any) -> Array:
 def checked_parameters(
     parameters: Any, rows: int | None = None, like: Table | None = None
 ) -> Table:
-    """Parameters of a DataFrame or a mapping of columns.
+    """Parameters from a DataFrame or a mapping of columns.
 
-    With ``like``, the columns of another table and their types are asked for.  Raises ValueError
-    for columns that are no numbers, not finite, of another length than ``rows``; that never vary,
-    where all are so.
+    With ``like``, the columns of another table and their types are required.  Raises ValueError for
+    columns that are not numbers, not finite or not ``rows`` long, and if no column varies.
     """
     import pandas as pd
 
@@ -142,7 +145,7 @@ def checked_parameters(
             integers[name] = column.astype(np.int64)
     constant = {}
     for name, values in like.constant.items():
-        # layers that do not say it are like the captures
+        # layers without this parameter are like the captures
         if name in frame:
             column = checked_numbers(frame[name], name)
         else:
@@ -180,7 +183,7 @@ def _typed(frame: pd.DataFrame) -> Table:
 
 
 def checked_numbers(values: Any, name: str) -> Array:
-    """``(N,) float64``; ValueError for what is not finite, or past 2**53."""
+    """``(N,) float64``; raises ValueError for values that are not finite, or past 2**53."""
     try:
         column = np.asarray(values, np.float64)
     except (TypeError, ValueError):
@@ -197,8 +200,10 @@ def checked_numbers(values: Any, name: str) -> Array:
 
 
 def given_columns(laws: GivenLaws, parameters: Any, rows: int) -> dict[str, Array]:
-    """The values of a user's laws on these parameters, checked."""
-    allowed = "allowed are functions of the parameters by their text, each giving a whole number for each row"
+    """The values of a user's laws for these parameters, checked."""
+    allowed = (
+        "allowed are functions of the parameters by text, each with a whole number for each row"
+    )
     if not isinstance(laws, Mapping):
         raise ValueError(f"laws: got {type(laws).__name__}, {allowed}")
     out = {}
@@ -222,8 +227,9 @@ def given_columns(laws: GivenLaws, parameters: Any, rows: int) -> dict[str, Arra
 def named_bits(
     texts: Sequence[str], width: int, registers: RegisterMap | None = None
 ) -> Array | None:
-    """``(W,) uint32`` of the bits that texts name, each a word or bits of it, as ``registers`` call
-    them by their place; None where there is no text.
+    """``(W,) uint32``: the bits that texts name, each a word or a run of bits; None without a text.
+
+    The names are those that ``registers`` give to bits by their place.
 
     >>> [hex(mask) for mask in named_bits(["w0", "w1_6_3"], 2)]
     ['0xffffffff', '0x1c0']
@@ -251,18 +257,20 @@ def named_bits(
 
 
 def field_bits(globs: Sequence[str], registers: RegisterMap | None) -> Array:
-    """``(W,) uint32`` of the bits of fields by name, alone or behind register or block, as globs.
+    """``(W,) uint32``: the bits of fields by name, as globs; register or block may stand before the
+    name.
 
-    Raises LookupError for a glob that no field has, or without a map.
+    Raises LookupError for a glob that no field matches, or without a map.
     """
     fields = []
     if registers is not None:
         fields = list(registers)
     mask = np.zeros(len(registers) if registers is not None else 0, np.uint32)
     for glob in globs:
-        found = [
-            item for item in fields if Wanted(glob).named(item.block, item.register, item.name)
-        ]
+        found = []
+        for item in fields:
+            if Wanted(glob).named(item.block, item.register, item.name):
+                found.append(item)
         if not found:
             raise LookupError(
                 f"--field: got {glob!r}, the sweep's map has {plural(len(fields), 'field')}"
@@ -274,7 +282,7 @@ def field_bits(globs: Sequence[str], registers: RegisterMap | None) -> Array:
 
 
 def field_starts(registers: RegisterMap | None, width: int) -> list[int]:
-    """The bits at which a field of a map begins, of each word as a mask; 0 without a map."""
+    """``(W,) uint32``: the bits at which a field of a map begins; 0 without a map."""
     starts = [0] * width
     for piece in (piece for item in registers or () for piece in item.pieces):
         starts[piece.word] |= 2**piece.lsb
@@ -282,9 +290,10 @@ def field_starts(registers: RegisterMap | None, width: int) -> list[int]:
 
 
 def candidate_layers(path: str, sweep: Sweep) -> pd.DataFrame:
-    """Layers to choose from, of a table or a sweep, with the parameters of ``sweep`` in its order.
+    """Layers to choose from, from a table or a sweep, with the parameters in the order of
+    ``sweep``.
 
-    Raises ValueError for a file that is neither, or without one of these columns or any row.
+    Raises ValueError for a file that is neither, without one of these columns, or without a row.
     """
     import pandas as pd
 

@@ -1,5 +1,7 @@
-"""The law library: general shapes over the parameters, cheapest first; shapes with equal columns
-are rivals."""
+"""The law library: general shapes over the parameters, cheapest first.
+
+Shapes with equal columns are rivals.
+"""
 
 from __future__ import annotations
 
@@ -83,11 +85,11 @@ CANDIDATE = np.dtype(
 
 @dataclass(frozen=True)
 class Names:
-    """The columns that laws are made of: whole-valued parameters, real ones, explained fields,
-    texts of the user's laws.
+    """The columns that laws are made of.
 
-    Real parameters enter as float32 bit patterns of products and ratios only; ``factors`` are
-    whole-valued parameters that enter products for limits only.
+    These are whole-valued and real parameters, explained fields, and texts of the user's laws.
+    Real parameters enter only as float32 bit patterns of products and ratios; ``factors`` are
+    whole-valued parameters that enter only products for limits.
     """
 
     integers: Sequence[str] = ()
@@ -99,8 +101,11 @@ class Names:
 
 @dataclass(frozen=True, eq=False)
 class Family:
-    """Laws of one shape: ``values (L, N)``, ``cost (L,)`` in bits, ``uses (L,)`` a bit for each
-    field that a law reads; law i is ``make(*parts[i])``."""
+    """Laws of one shape.
+
+    ``values (L, N)``; ``cost (L,)`` in bits; ``uses (L,)`` has a bit for each field that a law
+    reads; law i is ``make(*parts[i])``.
+    """
 
     values: Array
     cost: Array
@@ -115,14 +120,14 @@ class Family:
         return self.make(*self.parts[index].tolist())
 
     def of(self, rows: Any) -> Family:
-        """Some of the laws, by a mask or a slice."""
+        """Some of the laws, selected by a mask or a slice."""
         return replace(
             self,
             **{name: getattr(self, name)[rows] for name in ("values", "cost", "uses", "parts")},
         )
 
     def named(self) -> Family:
-        """The laws alone, which take little memory."""
+        """The laws without their values, which takes little memory."""
         return replace(self, values=np.zeros((len(self), 0)))
 
     def without(self, uses: int) -> Family:
@@ -131,7 +136,7 @@ class Family:
 
 @dataclass(frozen=True, eq=False)
 class Leaf:
-    """A plain column: ``uses`` has the bit of the field that it is."""
+    """A plain column; ``uses`` has the bit of the field that it is."""
 
     law: Expression
     values: Array
@@ -167,7 +172,7 @@ class Library:
         return len(self.laws)
 
     def without(self, uses: int) -> Library:
-        """The same library but for the laws that use any of these fields."""
+        """The library without the laws that use any of these fields."""
         if not uses:
             return self
         return replace(
@@ -181,7 +186,7 @@ class Library:
         )
 
     def uses_of(self, fields: Iterable[str]) -> int:
-        """The bits of ``uses`` that stand for some fields."""
+        """The bits of ``uses`` that stand for these fields."""
         uses = 0
         for name in fields:
             uses |= self.field_bits.get(name, 0)
@@ -189,15 +194,19 @@ class Library:
 
     @cached_property
     def limited(self) -> tuple[Family, Array, Array]:
-        """The laws that limits are looked for on, their values ``(N, L)``, and which of them are
-        no negative numbers, ``(L,) bool``."""
+        """The laws that limits are searched on, with their values ``(N, L)``.
+
+        The third part, ``(L,) bool``, is true for laws without negative numbers.
+        """
         laws = self.laws.of(slice(BUDGET.limit_laws))
         return laws, np.ascontiguousarray(laws.values.T), laws.values.max(1) < 2**31
 
     @cached_property
     def inner(self) -> tuple[tuple[Family, Family], Array, Array, dict[int, tuple[Array, Array]]]:
-        """The areas and the first laws, which products are searched for: alone, their values and
-        costs; and, of captures asked for so far, their order and the values in it."""
+        """The areas and the first laws, which products are searched for: laws, values and costs.
+
+        The last part caches, for the captures asked for so far, their order and the values in it.
+        """
         both = self.areas, self.laws.of(slice(BUDGET.scaled_columns))
         values = np.concatenate([family.values.astype(np.int64) for family in both])
         return (
@@ -208,7 +217,7 @@ class Library:
         )
 
     def leaf_pairs(self) -> Iterator[tuple[Leaf, Leaf]]:
-        """(x, z) of plain columns: x nothing or a field, z any size but x."""
+        """(x, z) of plain columns: x is nothing or a field, z is any size but x."""
         nothing = Leaf(constant(0), np.zeros(self.n, np.int64), 0.0, 0)
         for x in [nothing, *(leaf for leaf in self.leaves if leaf.uses)]:
             for z in self.leaves:
@@ -216,32 +225,34 @@ class Library:
                     yield x, z
 
     def rivals(self, index: int, within: float) -> list[tuple[float, Expression]]:
-        """Other shapes of the same column, with their extra cost, at most ``within``."""
+        """Other shapes of the same column, with their extra cost of at most ``within`` bits."""
         node, costs = int(self.laws.parts[index, 0]), self.nodes.cost
-        twins = [
-            (max(float(costs[twin] - costs[node]), 0.0), twin) for twin in self.nodes.twins(node)
-        ]
-        return [
-            (extra_cost, self.nodes.expression(twin))
-            for extra_cost, twin in sorted(twins, key=lambda pair: pair[0])
-            if extra_cost <= within
-        ]
+        twins = []
+        for twin in self.nodes.twins(node):
+            twins.append((max(float(costs[twin] - costs[node]), 0.0), twin))
+        found: list[tuple[float, Expression]] = []
+        for extra_cost, twin in sorted(twins, key=lambda pair: pair[0]):
+            if extra_cost <= within:
+                found.append((extra_cost, self.nodes.expression(twin)))
+        return found
 
 
 def make_library(columns: Columns, names: Names, most: int = BUDGET.laws) -> Library:
-    """The library over the captures' columns, of about ``most`` laws at most."""
+    """The library over the captures' columns, with about ``most`` laws at most."""
     return _Growth(columns, names).library(min(most, max(BUDGET.library_values // columns.n, 1000)))
 
 
 def is_size(values: Array) -> bool:
-    """Whether a column is a size and no flag."""
+    """True if a column is a size rather than a flag."""
     kinds = np.unique(values)
     return len(kinds) > 2 or bool(kinds[0] > 0)
 
 
 class _Nodes:
-    """How columns are made, as arrays: node i is ``op`` on ``left`` and ``right`` (-1: on one), or
-    leaf ``left``; and the values of those that others are made of."""
+    """The recipes of columns as arrays, and the values of the columns that others are made of.
+
+    Node i is ``op`` on ``left`` and ``right`` (``right`` is -1 for one operand), or leaf ``left``.
+    """
 
     def __init__(self, captures: int) -> None:
         self.n = self._stored = 0
@@ -256,7 +267,7 @@ class _Nodes:
         self._rows: Array = np.zeros((256, captures), np.int64)
 
     def add(self, op: str, left: Any, right: Any, cost: Any) -> Array:
-        """As many more nodes as ``left`` has: their numbers."""
+        """Append as many nodes as ``left`` has; returns their numbers."""
         first, end = self.n, self.n + np.size(left)
         while end > len(self.op):
             for name in ("op", "left", "right", "cost", "uses", "kept", "key", "_row"):
@@ -291,7 +302,7 @@ class _Nodes:
         return self._rows[self._row[nodes]]
 
     def forget(self) -> None:
-        """Give the memory of the values back."""
+        """Free the memory of the values."""
         self._rows = self._rows[:0].copy()
 
     def is_leaf(self, node: Any) -> Any:
@@ -301,8 +312,9 @@ class _Nodes:
         return bool(self.is_leaf(node)) and self.leaves[self.left[node]].op == CONSTANT
 
     def is_product(self, node: int) -> bool:
-        """Whether a column is the product of two plain ones, or of one and a field that holds a
-        number less one."""
+        """True if a column is the product of two plain columns, or of a column and a field less
+        1.
+        """
         left, right = self.left[node], self.right[node]
         less = (
             self.op[right] == CODES["+"]
@@ -314,7 +326,7 @@ class _Nodes:
         )
 
     def is_packed(self, node: int) -> bool:
-        """Whether a column is another one times 8, 16, ..."""
+        """True if a column is another column times 8, 16, ..."""
         return bool(
             self.op[node] == CODES["*"]
             and self.is_constant(self.right[node])
@@ -322,7 +334,7 @@ class _Nodes:
         )
 
     def base(self, node: int) -> int:
-        """The column that a unary shape is of."""
+        """The column that a unary shape is made of."""
         if self.is_leaf(node):
             return node
         return int(self.right[node] if self.is_constant(self.left[node]) else self.left[node])
@@ -368,20 +380,20 @@ class _Nodes:
         return nodes, self.key[nodes]
 
     def twins(self, node: int) -> list[int]:
-        """Other nodes of the same values, the first ones."""
+        """Other nodes of the same values, the first ones of them."""
         nodes, keys = self._by_key
         first, end = (
             int(np.searchsorted(keys, self.key[node], side)) for side in ("left", "right")
         )
-        return [
-            twin
-            for twin in nodes[first : min(end, first + BUDGET.same_column + 1)].tolist()
-            if twin != node
-        ]
+        found: list[int] = []
+        for twin in nodes[first : min(end, first + BUDGET.same_column + 1)].tolist():
+            if twin != node:
+                found.append(twin)
+        return found
 
 
 class _Growth:
-    """A library in the making: ``_kept`` are (nodes, values uint32) of the columns that are new."""
+    """A library in the making: ``_kept`` are (nodes, values uint32) of the new columns."""
 
     def __init__(self, columns: Columns, names: Names) -> None:
         self.columns, self.n = columns, columns.n
@@ -418,7 +430,7 @@ class _Growth:
         return self._constants[value]
 
     def _new(self, nodes: Sequence[int]) -> list[int]:
-        """The nodes whose columns are not those of others."""
+        """The nodes whose columns no other node has."""
         return [node for node in nodes if self.nodes.kept[node]]
 
     def _cheapest(self, nodes: Iterable[int], most: int) -> list[int]:
@@ -427,7 +439,7 @@ class _Growth:
     def _apply(
         self, op: str, left: Sequence[int] | Array, right: Any, costs: Array, keep: bool
     ) -> list[int]:
-        """New columns ``left op right``; ``right`` is None, a constant or one node for each of
+        """New columns ``left op right``; ``right`` is None, a constant or a node for each of
         ``left``."""
         fresh: list[int] = []
         function = OPERATORS[op][0]
@@ -450,7 +462,10 @@ class _Growth:
         return fresh
 
     def _enter(self, nodes: Array, values: Array) -> Array:
-        """Which of the columns are new; the others are rivals of the first with the same values."""
+        """Which of the columns are new.
+
+        Each other column is a rival of the first column with the same values.
+        """
         keys = values.view(np.uint64) @ self._key
         varies = np.flatnonzero(keys != values[:, 0].view(np.uint64) * self._key.sum())
         new, seen = [], self._seen
@@ -466,37 +481,36 @@ class _Growth:
         return first
 
     def _step(self, op: str, left: int, right: int) -> int:
-        """A node that is only a step to another: made, not entered."""
+        """A node that is made only as an operand of another and is not entered as a law."""
         values = OPERATORS[op][0](self.nodes.values(left), self.nodes.values(right))
         node = self.nodes.add(op, [left], right, self.nodes.cost[left] + 3)
         self.nodes.store(node, values[None])
         return int(node[0])
 
     def _unary(self, nodes: Sequence[int], shapes: Shapes, keep: bool) -> list[int]:
-        priced = [
-            (op, value, cost + (0 if value is None else constant_cost(value)))
-            for op, constants, cost in shapes
-            for value in constants
-        ]
-        return [
-            node
-            for op, value, price in priced
-            for node in self._apply(op, nodes, value, self.nodes.cost[nodes] + price, keep)
-        ]
+        priced = []
+        for op, constants, cost in shapes:
+            for value in constants:
+                priced.append((op, value, cost + (0 if value is None else constant_cost(value))))
+        found: list[int] = []
+        for op, value, price in priced:
+            for node in self._apply(op, nodes, value, self.nodes.cost[nodes] + price, keep):
+                found.append(node)
+        return found
 
     def _negated(self, nodes: Sequence[int]) -> list[int]:
         """constant - column."""
-        return [
-            node
-            for value in MINUENDS
+        found: list[int] = []
+        for value in MINUENDS:
             for node in self._apply(
                 "-",
                 [self._constant(value)] * len(nodes),
                 nodes,
                 self.nodes.cost[nodes] + 4 + constant_cost(value),
                 True,
-            )
-        ]
+            ):
+                found.append(node)
+        return found
 
     def _make(self, candidates: Array, keep: bool) -> list[int]:
         """Make candidates, by rising cost within each operator."""
@@ -524,11 +538,10 @@ class _Growth:
         )
         ones = self._unary(base + own, OF_COLUMN, True) + self._negated(base + own)
         sizes = [node for node in base if is_size(nodes.values(node))] + own
-        small = {
-            node
-            for node in sizes
-            if nodes.values(node).max() <= BUDGET.small and nodes.values(node).min() >= 0
-        }
+        small = set()
+        for node in sizes:
+            if nodes.values(node).max() <= BUDGET.small and nodes.values(node).min() >= 0:
+                small.add(node)
         self._conv_sizes([node for node in sizes if not nodes.uses[node]], small)
         known = set(sizes)
         of_sizes = [node for node in ones if nodes.base(node) in known and nodes.cost[node] <= 11]
@@ -542,7 +555,9 @@ class _Growth:
             )
             for node in sizes
         )
-        share = min(1.0, max(self.n / 120, 0.6))  # few captures cannot pay for rare laws
+        share = min(
+            1.0, max(self.n / 120, 0.6)
+        )  # few captures save too few bits to pay for rare laws
         pairs = np.concatenate(
             [np.zeros(0, CANDIDATE), *(self._pairs(sizes, i, cheap) for i in range(len(sizes)))]
         )
@@ -565,8 +580,8 @@ class _Growth:
         self.areas = self._areas(sizes, small)
 
     def _pairs(self, sizes: list[int], i: int, cheap: list[int]) -> Array:
-        """Size number i with the sizes after it, and with all cheap columns; both ways where that
-        matters."""
+        """Pair size number i with the sizes after it and with all cheap columns, in both orders if
+        it matters."""
         nodes, a = self.nodes, sizes[i]
         others = np.array([*sizes[i:], *cheap], int)
         either = _candidates(nodes, np.full(len(others), a), others, ("+", "*", "min", "max", "^"))
@@ -587,7 +602,7 @@ class _Growth:
         return np.concatenate([either[makes], ordered.ravel()])
 
     def _conv_sizes(self, plain: list[int], small: set[int]) -> None:
-        """(size + 2 padding - kernel) // stride + 1, the output size of a convolution, of fitting
+        """(size + 2 padding - kernel) // stride + 1, the output size of a convolution, for fitting
         columns."""
         sizes = [node for node in plain if node not in small]
         least = {node: self.nodes.values(node).min() for node in plain}
@@ -606,8 +621,11 @@ class _Growth:
                 self._windows(output, size, kernel, stride)
 
     def _windows(self, output: int, size: int, kernel: int, stride: int) -> None:
-        """What windows reach of an input, if these are the sizes of one, and the padding that they
-        need: before, after and in all."""
+        """The part of an input that windows reach, and the padding that they need: before, after,
+        in all.
+
+        The columns are tried as the sizes of a window.
+        """
         reach = (self.nodes.values(output) - 1) * self.nodes.values(stride) + self.nodes.values(
             kernel
         )
@@ -636,17 +654,16 @@ class _Growth:
             self._enter(np.array([node]), self.nodes.values([node]))
 
     def _products(self, sizes: list[int]) -> list[int]:
-        """Products of three and four, and what usually becomes of a product."""
+        """Products of three and four columns, and the shapes that usually follow a product."""
         few = self._cheapest(sizes, BUDGET.factors)
         grown: dict[tuple[int, ...], int] = {(node,): node for node in few}
         entered: list[int] = []
         for length in (2, 3, 4):
-            longer = {
-                (*names, other): (node, other)
-                for names, node in grown.items()
-                for other in few
-                if other >= names[-1] and (length == 2 or other not in names)
-            }
+            longer = {}
+            for names, node in grown.items():
+                for other in few:
+                    if other >= names[-1] and (length == 2 or other not in names):
+                        longer[(*names, other)] = (node, other)
             grown = dict(zip(longer, self._products_of([*longer.values()]), strict=True))
             new = self._new([*grown.values()])
             entered += new
@@ -669,7 +686,10 @@ class _Growth:
         pairs = [(node, 0, node) for node in products]
         for a in sizes:
             pairs.append((a, 0, a))
-            pairs += [(a, k, b) for b in sizes for k in FACTORS if a != b and (k != 1 or a < b)]
+            for b in sizes:
+                for k in FACTORS:
+                    if a != b and (k != 1 or a < b):
+                        pairs.append((a, k, b))
         parts = np.array(pairs, int).reshape(-1, 3)
         left, factor, right = parts.T
         cost, uses = self.nodes.cost, self.nodes.uses
@@ -684,10 +704,10 @@ class _Growth:
         )
 
     def _size_products(self, sizes: list[int], factors: Sequence[str]) -> Family:
-        """Sizes and products of up to four, exact to 63 bits, for limits.
+        """Sizes and products of up to four of them, exact to 63 bits, for limits.
 
-        A product tells more than each of its factors, so that one which by itself shows in no bit
-        has its place here.
+        A product may show a limit that none of its factors shows, so factors that show in no bit by
+        themselves belong here too.
         """
         nodes = self.nodes
         counts = [node for node in sizes if nodes.values(node).min() >= 1]
@@ -696,7 +716,10 @@ class _Growth:
             if values.min() >= 1:
                 counts.append(nodes.leaf(parameter(name), PRIOR.parameter, 0, values))
         few = self._cheapest(counts, BUDGET.factors)
-        groups = [group for length in (1, 2, 3, 4) for group in itertools.combinations(few, length)]
+        groups = []
+        for length in (1, 2, 3, 4):
+            for group in itertools.combinations(few, length):
+                groups.append(group)
         groups += [(node, node) for node in few]
         magnitude = {node: float(np.log2(nodes.values(node)).max()) for node in few}
         groups = [group for group in groups if sum(magnitude[node] for node in group) < 62]
@@ -750,7 +773,7 @@ class _Growth:
     # -- real numbers
 
     def _reals(self, names: Sequence[str]) -> None:
-        """float32 bit patterns of scales, their products and ratios, by pieces; exponents with a
+        """float32 bit patterns of scales, their products and ratios, in pieces; exponents with a
         bias."""
         shapes: list[tuple[Expression, float]] = []
         leaf = {name: parameter(name) for name in names}
@@ -762,10 +785,10 @@ class _Growth:
             shapes.append((term("f/", leaf[a], leaf[b]), 8))
         for a, b, c in itertools.permutations(names, 3):
             if a < b:
-                shapes += [
-                    (term(f"{kind}/", term(f"{kind}*", leaf[a], leaf[b]), leaf[c]), cost)
-                    for kind, cost in (("f", 9), ("d", 10))
-                ]
+                for kind, cost in (("f", 9), ("d", 10)):
+                    shapes.append(
+                        (term(f"{kind}/", term(f"{kind}*", leaf[a], leaf[b]), leaf[c]), cost)
+                    )
             if b < c:
                 shapes.append((term("f/", leaf[a], term("f*", leaf[b], leaf[c])), 10))
         patterns = self._new(

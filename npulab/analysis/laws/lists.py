@@ -1,4 +1,4 @@
-"""Decision lists for one field: when ... then ..., else ..., chosen by description length."""
+"""Decision lists for one field (when ... then ..., else ...), chosen by description length."""
 
 from __future__ import annotations
 
@@ -47,9 +47,8 @@ def decision_lists(
             if law >= 0:
                 done.append((spent + float(price[law]), (*path, (0, law))))
             if depth > 1 and level < 2:
-                done += [
-                    (spent + total, (*path, *two)) for total, two in _halves(state, prices, rows)
-                ]
+                for total, two in _halves(state, prices, rows):
+                    done.append((spent + total, (*path, *two)))
             if level < depth - 1:
                 steps = _steps(state, prices, weighed_octets(state.inside, weights))
                 for predicate, law, after in _fan(steps, masks, left):
@@ -74,10 +73,10 @@ def decision_lists(
 
 
 class _State:
-    """The captures left: which of them predicates select, packed; the laws that can be the cheapest
-    for any of them.
+    """The captures left to decide, as packed rows of the predicates, and the laws that can be
+    cheapest.
 
-    A law is none of these where a cheaper one is right wherever it is.
+    A law is dropped if a cheaper one is right on all captures where it is right.
     """
 
     def __init__(self, inside: Array, right: Array, price: Array, n: int) -> None:
@@ -98,15 +97,15 @@ class _State:
 
 
 def _bytes(rows: Array) -> Array:
-    """``packed`` rows, 8 captures a number."""
+    """``packed`` rows as bytes, 8 captures each."""
     return packed(rows).view(np.uint8)
 
 
 class Exact:
-    """Looks for the first of some laws that is right on all of some captures.
+    """A table that finds the first of some laws that is right on all of some captures.
 
-    ``right (L, K) uint8`` has a bit for each capture.  What laws are right on every one of eight
-    captures is a table of the 256 choices of them, 64 laws a number.
+    ``right (L, K) uint8`` has a bit for each capture.  For each eight captures the table has, for
+    each of their 256 subsets, the laws that are right on the whole subset, 64 laws in a number.
     """
 
     def __init__(self, right: Array) -> None:
@@ -137,8 +136,7 @@ class Exact:
 
 
 def _halves(state: _State, prices: Array, rows: Array) -> list[tuple[float, Path]]:
-    """The best ways to end with one condition and its else: (bits, steps), by the law of the larger
-    side first."""
+    """The best ends of a list with one condition and its else: (bits, steps), larger side first."""
     asked = np.flatnonzero(
         (state.count >= BUDGET.in_step) & (state.count <= state.n - BUDGET.in_step)
     )
@@ -168,8 +166,7 @@ def _halves(state: _State, prices: Array, rows: Array) -> list[tuple[float, Path
 
 
 def _steps(state: _State, prices: Array, explained: Array) -> list[tuple[float, int, int]]:
-    """The best (gain, predicate, law) steps for the captures left, the law the cheapest that is
-    exact there.
+    """The best (gain, predicate, law) steps for the captures left, with the cheapest exact law.
 
     Predicates come by falling limit of their gain, so that most need not be tried.
     """
@@ -184,10 +181,8 @@ def _steps(state: _State, prices: Array, explained: Array) -> list[tuple[float, 
             break
         law = state.law(state.inside[block])
         gain = explained[block] - prices[block] - state.price[law] - PRIOR.step
-        best += [
-            (float(gain[i]), int(block[i]), int(law[i]))
-            for i in np.flatnonzero((law >= 0) & (gain > 0))
-        ]
+        for i in np.flatnonzero((law >= 0) & (gain > 0)):
+            best.append((float(gain[i]), int(block[i]), int(law[i])))
         best.sort(key=lambda one: -one[0])
         del best[6 * BUDGET.fan :]
     return best[: 3 * BUDGET.fan]
@@ -196,7 +191,7 @@ def _steps(state: _State, prices: Array, explained: Array) -> list[tuple[float, 
 def _fan(
     steps: list[tuple[float, int, int]], masks: Array, left: Array
 ) -> list[tuple[int, int, Array]]:
-    """(predicate, law, captures left after it) of the best steps that leave different captures."""
+    """(predicate, law, captures left) of the best steps that leave different captures."""
     out: dict[bytes, tuple[int, int, Array]] = {}
     for _, predicate, law in steps:
         after = left & ~masks[predicate]
@@ -206,8 +201,10 @@ def _fan(
 
 
 def held_out(pool: Pool, predicates: Predicates, weights: Array, partly: bool = False) -> Array:
-    """``(N,) bool``: the captures that a list made without them (a quarter at a time) gets
-    wrong; one that it leaves without a law is wrong unless ``partly``."""
+    """``(N,) bool``: the captures that a list made without them (a quarter at a time) gets wrong.
+
+    A capture that the list leaves without a law is wrong unless ``partly``.
+    """
     part = np.random.default_rng(7).permutation(len(weights)) % BUDGET.folds
     agree, cost = pool.agree[pool.kept], pool.cost[pool.kept]
     wrong = np.zeros(len(weights), bool)

@@ -1,4 +1,4 @@
-"""Which captures something selects: rows of yes and no, 64 captures a number."""
+"""Sets of captures as rows of bits, 64 captures in a number."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from npulab.analysis.laws.expressions import Array
 
 
 def packed(rows: Array) -> Array:
-    """``(R, N) bool`` as ``(R, K) uint64``, 64 captures a number."""
+    """Pack ``(R, N) bool`` into ``(R, K) uint64``, 64 captures in a number."""
     data = np.packbits(rows, axis=1, bitorder="little")
     out = np.zeros((len(rows), -(-rows.shape[1] // 64) * 8), np.uint8)
     out[:, : data.shape[1]] = data
@@ -21,12 +21,12 @@ def unpacked(rows: Array, n: int) -> Array:
 
 
 def counted(rows: Array) -> Array:
-    """How many captures each row of ``(R, N) bool`` has, (R,)."""
+    """The number of captures in each row of ``(R, N) bool``, (R,)."""
     return np.bitwise_count(np.packbits(rows, axis=1)).sum(1, dtype=np.int64)
 
 
 def distinct(rows: Array) -> Array:
-    """The first of each kind of ``(R, K) uint64`` rows, by rising number."""
+    """The first row of each kind of ``(R, K) uint64`` rows, by rising number."""
     weights = (
         np.random.default_rng(2).integers(1, 2**62, rows.shape[1]).astype(np.uint64) * np.uint64(2)
         + 1
@@ -38,13 +38,16 @@ def distinct(rows: Array) -> Array:
 
 
 def weighed(rows: Array, weights: Array) -> Array:
-    """What the captures of each row of ``(R, N) bool`` weigh together, (R,): ``weights (N,)``."""
+    """The sum of ``weights (N,)`` over the captures of each row of ``(R, N) bool``, (R,)."""
     return weighed_octets(np.packbits(rows, axis=1, bitorder="little"), weights)
 
 
 def weighed_octets(rows: Array, weights: Array) -> Array:
-    """``weighed`` of packed rows ``(R, K) uint8``: eight captures at a time, by a table of their
-    sums, which is quicker than a product of matrices and takes one thread."""
+    """``weighed`` for packed rows ``(R, K) uint8``.
+
+    Eight captures at a time are looked up in a table of their sums, which is quicker than a product
+    of matrices and takes one thread.
+    """
     octets = np.zeros((rows.shape[1], 8))
     octets.ravel()[: len(weights)] = weights
     sums = octets @ (np.arange(256) >> np.arange(8)[:, None] & 1)

@@ -1,5 +1,4 @@
-"""Single laws by exact matching of bit columns: no boundary is guessed, they are where a match
-ends."""
+"""Laws of all captures by exact matching of bit columns: a field ends where a match ends."""
 
 from __future__ import annotations
 
@@ -28,13 +27,13 @@ class Matches:
     ends: Array
 
     def giving(self, positions: Sequence[tuple[int, int]]) -> tuple[Array, Array]:
-        """The laws that give bits of one word, and the bit of each that the first of these is."""
-        wanted = [
-            (int(self.of_bit[position]), position[1] - positions[0][1]) for position in positions
-        ]
+        """The laws that give bits of one word, with the lowest such bit of each law."""
+        wanted = []
+        for position in positions:
+            wanted.append((int(self.of_bit[position]), position[1] - positions[0][1]))
         wanted.sort(
             key=lambda one: int(self.ends[one[0] + 1] - self.ends[one[0]])
-        )  # the one that fewest give first
+        )  # the bit that fewest laws give comes first
         (number, up), *others = wanted
         law, bit = np.divmod(self.order[self.ends[number] : self.ends[number + 1]], WORD)
         start = bit - up
@@ -47,7 +46,7 @@ class Matches:
 
 @dataclass(frozen=True)
 class Run(Place):
-    """The bits of a place equal bits ``shift`` and on of law ``law`` of the library."""
+    """The bits of a place that equal the bits of law ``law`` at ``shift`` and above."""
 
     law: int
     shift: int
@@ -65,7 +64,8 @@ def _keys(values: Array) -> Array:
     """
     out = np.zeros((WORD, len(values)), np.uint64)
     more = np.random.default_rng(5).integers(2**62, size=-(-values.shape[1] // WORD)) * 2 + 1
-    # of up to 64 captures the column itself; of more a sum that hardly ever is the same for others
+    # up to 64 captures the key is the column itself; beyond, a sum that is hardly ever the same for
+    # two columns
     for start, factor in zip(range(0, values.shape[1], WORD), [1, 2**WORD, *more], strict=False):
         part = values[:, start : start + WORD].T
         square = np.zeros((WORD, len(values)), np.uint32)
@@ -94,7 +94,7 @@ def _transpose(square: Array) -> None:
 
 
 def match(words: Array, library: Library, todo: Array) -> Matches:
-    """Where laws equal bits on every capture; ``todo`` ``(W, 32) bool`` are the bits to explain."""
+    """Where laws equal bits on every capture; ``todo (W, 32) bool`` are the bits to explain."""
     of_bit, of_law = np.full(todo.shape, -1), np.full((len(library), WORD), -1, np.int32)
     kinds, of_bit[todo] = np.unique(_keys(words.T).T[todo], return_inverse=True)
     likely = np.zeros(2**16, bool)
@@ -109,12 +109,12 @@ def match(words: Array, library: Library, todo: Array) -> Matches:
 
 
 def _folded(keys: Array) -> Array:
-    """16 bits that depend on all of a key's."""
+    """16 bits that depend on all bits of a key."""
     return (keys * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(48)
 
 
 def _sorted(numbers: Array, kinds: int) -> tuple[Array, Array]:
-    """The places of numbers but -1, in the numbers' order, and where those of each begin."""
+    """The places of the numbers other than -1, sorted by number, and where each number begins."""
     places = np.flatnonzero(numbers >= 0)
     which = numbers.ravel()[places]
     return places[np.argsort(which, kind="stable")], np.bincount(
@@ -123,7 +123,7 @@ def _sorted(numbers: Array, kinds: int) -> tuple[Array, Array]:
 
 
 def _spans(first: Array, counts: Array) -> Array:
-    """first, first + 1, ..., as many as its count, for each first one."""
+    """For each first number and its count: first, first + 1, ..."""
     return np.repeat(first - counts.cumsum() + counts, counts) + np.arange(counts.sum())
 
 

@@ -1,8 +1,8 @@
-"""What bits are called in laws: as everywhere, by the map of the words where there is one.
+"""The names of bits in laws: those of the map of the words, if there is a map.
 
-The search itself calls bits by their word, ``w3_0_7``; what it says of them is told in the names
-that ``show`` and the formats have (``registers.names``): ``r1010_0_7`` where registers have
-addresses, ``GEMM.w3_0_7`` where the map has several blocks.
+The search itself names bits by their word, ``w3_0_7``.  Its answers use the names that ``show`` and
+the formats have (``registers.names``): ``r1010_0_7`` if registers have addresses, ``GEMM.w3_0_7``
+if the map has several blocks.
 """
 
 from __future__ import annotations
@@ -35,8 +35,10 @@ def renamed(text: str, names: Mapping[str, str]) -> str:
 class Naming:
     """The names of words, by their number.
 
-    >>> Naming.of(2).name(1, 0, 7), Naming.of(2).place("w1_0_7"), Naming(("A.w0", "B.w0")).said("w1_0_7 + 1")
-    ('w1_0_7', (1, 0, 7), 'B.w0_0_7 + 1')
+    >>> Naming.of(2).name(1, 0, 7), Naming.of(2).place("w1_0_7")
+    ('w1_0_7', (1, 0, 7))
+    >>> Naming(("A.w0", "B.w0")).said("w1_0_7 + 1")
+    'B.w0_0_7 + 1'
     """
 
     words: tuple[str, ...]
@@ -63,17 +65,18 @@ class Naming:
 
     @cached_property
     def _fields(self) -> Mapping[tuple[int, int, int], str]:
-        """The fields of one run of bits that have a name of their own."""
+        """The fields with a name of their own that have exactly one run of bits."""
         registers = self.registers
         if registers is None:
             return {}
-        return {
-            item.pieces[0][:3]: registers.key(item) for item in registers if len(item.pieces) == 1
-        }
+        found = {}
+        for item in registers:
+            if len(item.pieces) == 1:
+                found[item.pieces[0][:3]] = registers.key(item)
+        return found
 
     def called(self, word: int, lsb: int, width: int) -> str:
-        """The name of a field of the map that has these bits and no other, else that of the
-        place."""
+        """The name of the map's field that has exactly these bits, else the name of the place."""
         return self._fields.get((word, lsb, width)) or self.name(word, lsb, width)
 
     def word(self, name: str) -> int | None:
@@ -81,7 +84,7 @@ class Naming:
         return self._numbers.get(name)
 
     def place(self, name: str) -> tuple[int, int, int] | None:
-        """The word, lowest bit and width of bits that are called so; None for any other name."""
+        """The word, lowest bit and width of the bits of this name; None for any other name."""
         found = RUN.fullmatch(name)
         word = None
         if found:
@@ -94,13 +97,13 @@ class Naming:
         return None
 
     def said(self, text: str) -> str:
-        """A text of the search, with the names of bits as they are called."""
+        """A text of the search with the names that bits have in the map."""
         if self._plain:
             return text
         return PLACE.sub(self._named, text)
 
     def all_said(self, texts: Sequence[str]) -> tuple[str, ...]:
-        """Several texts."""
+        """Several texts with the names that bits have in the map."""
         return tuple(map(self.said, texts))
 
     def _named(self, found: re.Match[str]) -> str:
@@ -111,7 +114,7 @@ class Naming:
 
 
 def naming_of(laws: Any) -> Naming:
-    """The names of the words of laws, also of those that say nothing of them."""
+    """The names of the words of laws, also for laws that do not state any."""
     known = getattr(laws, "naming", None)
     if isinstance(known, Naming):
         return known

@@ -1,6 +1,4 @@
-"""What is nearly a law: one that some captures break, with what these have in common; one that too
-few captures
-prove."""
+"""Near laws: laws that some captures break, and laws that too few captures prove."""
 
 from __future__ import annotations
 
@@ -14,8 +12,11 @@ from npulab.analysis.laws.prior import BUDGET, PRIOR
 
 
 def exceptions(law: Expression, right: Array, conditions: Predicates) -> str:
-    """A law as text that is ``right (N,) bool`` on most captures, and the plainest condition that
-    all others have, if hardly any capture beside them has it.
+    """A law that is right on most captures, and the plainest condition that the others share, as
+    text.
+
+    ``right (N,) bool`` says on which captures the law is right.  The condition counts only if
+    hardly any other capture meets it.
 
     >>> width = np.arange(8)
     >>> columns = Columns({"width": width, "mode": width // 6})
@@ -28,12 +29,13 @@ def exceptions(law: Expression, right: Array, conditions: Predicates) -> str:
     common = plain.masks[:, wrong].all(1) & (count <= 2 * wrong.sum())
     if wrong.sum() < BUDGET.in_step or not common.any():
         return text
-    return f"{text}; all others have {plain.condition(int(np.where(common, count, len(right) + 1).argmin()))}"
+    first = int(np.where(common, count, len(right) + 1).argmin())
+    return f"{text}; all others have {plain.condition(first)}"
 
 
 def flags(bits: Array, integers: Mapping[str, Array]) -> Sequence[str]:
-    """Of each of ``bits (B, N) bool`` the bit of a parameter, or its opposite, that goes with it in
-    most captures, as text; blank if there is none."""
+    """For each of ``bits (B, N) bool``, the bit of a parameter (or its opposite) that mostly
+    agrees; else blank."""
     columns = Columns(integers)
     laws: list[Expression] = []
     rows: list[Array] = []
@@ -62,6 +64,6 @@ def flags(bits: Array, integers: Mapping[str, Array]) -> Sequence[str]:
             else:
                 kind = "clear"
             text = f"{laws[number]} fits all {len(bit)}, {rare} of them {kind}: too few to claim"
-        # a bit that hardly ever moves goes with many
+        # a bit that hardly ever moves agrees with many parameters by chance
         out.append(text if (~right).sum() <= min(PRIOR.nearly * len(bit), rare / 2) else "")
     return out

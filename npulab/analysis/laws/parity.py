@@ -13,8 +13,11 @@ from npulab.analysis.laws.prior import BUDGET
 
 
 def parity(target: Array, columns: Columns, leaves: Sequence[Expression]) -> list[Expression]:
-    """The exclusive ors of two or three bits of ``leaves`` that give ``target (N,) bool``, or its
-    complement; of no two bits that say the same, which are none of so many."""
+    """The exclusive ors of two or three bits of ``leaves`` that give ``target (N,) bool`` or its
+    complement.
+
+    No two bits of one exclusive or say the same, as they would cancel.
+    """
     bits, laws = [], []
     for leaf in leaves:
         values = np.asarray(columns[leaf], np.int64)

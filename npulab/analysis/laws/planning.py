@@ -1,5 +1,5 @@
-"""What to capture: a first sweep that keeps parameters apart, and the layers that settle what is
-open."""
+"""The layers to capture: a first sweep that varies parameters independently, and layers that settle
+what is open."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def plan_sweep(
 
 
 def _most_new(shown: Array, n: int) -> list[int]:
-    """Rows that show most: what was shown least counts most."""
+    """The rows that show most; a feature that was shown least often counts most."""
     chosen: list[int] = []
     seen = np.zeros(shown.shape[1])
     for _ in range(min(n, len(shown))):
@@ -74,7 +74,7 @@ def _most_new(shown: Array, n: int) -> list[int]:
 
 
 def given_rows(rows: Any) -> pd.DataFrame:
-    """Candidates as they come, at least one."""
+    """The given candidates, at least one."""
     import pandas as pd
 
     if isinstance(rows, pd.DataFrame):
@@ -88,8 +88,11 @@ def given_rows(rows: Any) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Space:
-    """The layers that are possible: ``ranges`` (low, high) or a list of values by parameter, those
-    that meet all ``constraints``, with ``derived`` columns."""
+    """The possible layers.
+
+    ``ranges`` gives (low, high) or a list of values by parameter; all ``constraints`` hold, and
+    ``derived`` columns are computed.
+    """
 
     ranges: Ranges
     constraints: Sequence[Rule] | Rule = ()
@@ -100,7 +103,7 @@ class Space:
         return self.draw(max(BUDGET.pool_for_capture * n, BUDGET.pool_least), seed)
 
     def draw(self, n: int, seed: int) -> pd.DataFrame:
-        """``n`` possible rows of parameters, drawn so that every order of magnitude comes up."""
+        """Draw ``n`` possible rows of parameters, so that every order of magnitude comes up."""
         import pandas as pd
 
         if not isinstance(self.ranges, Mapping) or not self.ranges:
@@ -136,7 +139,7 @@ class Space:
 
 
 def _applied(what: str, rule: Rule, frame: pd.DataFrame) -> Array:
-    """A rule's value for each row."""
+    """The value of a rule for each row."""
     try:
         values = np.asarray(rule(frame))
     except Exception as error:
@@ -181,12 +184,13 @@ def _drawn(name: str, allowed: Any, n: int, random: np.random.Generator) -> Arra
         raise ValueError(
             f"ranges: got no value for {name!r}, allowed is (low, high) or a list of values"
         )
-    # each value as often as the others, in an order of its own
+    # each value equally often, in random order
     return random.permutation(np.resize(values, n))
 
 
 def _whole(low: int, high: int, n: int, random: np.random.Generator) -> Array:
-    """A third evenly, a third evenly by magnitude, a third beside powers of two and the ends."""
+    """Whole numbers: a third drawn evenly, a third evenly by magnitude, a third next to powers of
+    two and ends."""
     even = random.integers(low, high + 1, n)
     if high - low < 16:
         return even
@@ -206,8 +210,11 @@ def _whole(low: int, high: int, n: int, random: np.random.Generator) -> Array:
 
 
 def features(layers: pd.DataFrame) -> Array:
-    """``(rows, F)``: what a row shows: values and pairs of values of the modes, all of them at once
-    where these are few, bits of the numbers set and clear."""
+    """``(rows, F)``: the features that a row shows.
+
+    These are values and pairs of values of the modes, all modes at once if there are few
+    combinations, and bits of the numbers that are set or clear.
+    """
     parts, modes = [], []
     for name in layers:
         column = layers[name].to_numpy()
@@ -236,8 +243,8 @@ def features(layers: pd.DataFrame) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Doubt:
-    """Something that fits a field's captures as well as its law, and the ``rows`` of layers that
-    would tell it apart."""
+    """An alternative that fits a field's captures as well; ``rows`` are the layers that would
+    distinguish it."""
 
     solved: Solved
     reason: str
@@ -247,7 +254,7 @@ class Doubt:
 
 
 def open_doubts(findings: Findings, asked: Columns) -> Iterator[Doubt]:
-    """Every doubt that any of these layers would settle."""
+    """Yield every doubt that any of these layers would settle."""
     unseen = findings.unseen_rows(asked)
     every = (
         Doubt(solved, *of)
@@ -284,17 +291,18 @@ def _doubts_of(
     for changed in findings.uncut_changes(solved, asked, values):
         yield "rivals", "a longer number than any captured", 1.0, changed != 0
     yield from findings.unproved(solved, asked, values, unseen)
-    thin = [
-        number for number, support in enumerate(solved.support) if support < BUDGET.step_for_plan
-    ]
+    thin = []
+    for number, support in enumerate(solved.support):
+        if support < BUDGET.step_for_plan:
+            thin.append(number)
     if thin and len(solved.steps) > 1:
         yield "few rows", "few captures in its regime", 0.3, np.isin(solved.decide(asked), thin)
 
 
 def best_rows(findings: Findings, asked: Columns, shown: Array, seen: Array, n: int) -> list[int]:
-    """The best ``n`` rows of layers, greedily; what a row settles counts less for the next.
+    """The best ``n`` rows of layers, greedily: what a row settles counts less for the next row.
 
-    ``shown`` is what each row shows, ``seen`` how often the captures did.
+    ``shown`` are the features of each row, ``seen`` how often the captures showed each feature.
     """
     told, weights = [], []
     count: Counter[str] = Counter()

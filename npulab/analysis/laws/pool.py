@@ -1,5 +1,6 @@
-"""Laws that hold for a field on some share of the captures: of the library, and solved for their
-constants."""
+"""Laws that hold for a field on a part of the captures: from the library, or with solved
+constants.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ Group = tuple[Callable[[int], Expression], Any, Array]
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """``agree (L, N) bool``: on which captures each law gives the field; ``cost`` its bits, rising.
+    """``agree (L, N) bool``: the captures on which each law gives the field; ``cost`` in bits,
+    rising.
 
     ``kept`` are the laws that a list is made of: one for each pattern of agreement, the most useful
     ones.
@@ -81,22 +83,27 @@ class Target:
 
 
 def make_pool(target: Target, deep: bool = False) -> Pool:
-    """The laws for a field; with ``deep`` those of four columns, too."""
+    """The laws for a field; with ``deep`` also laws of four columns."""
     many = target.n >= BUDGET.for_derived
     finders: list[Callable[[Target], Iterator[Group]]] = [_of_library, _constants]
     if target.width >= 3:
         wide = target.width >= BUDGET.wide
-        finders += [
-            _plus_constant,
-            *[_summed] * (target.width >= BUDGET.address),
-            _held,
-            *[_rounded_up] * wide,
-            _divided,
-            *[_clamped] * (wide and many),
-            _shares,
-            *[_scaled] * (deep and many),
-        ]
-    groups = [group for finder in finders for group in finder(target)]
+        finders.append(_plus_constant)
+        if target.width >= BUDGET.address:
+            finders.append(_summed)
+        finders.append(_held)
+        if wide:
+            finders.append(_rounded_up)
+        finders.append(_divided)
+        if wide and many:
+            finders.append(_clamped)
+        finders.append(_shares)
+        if deep and many:
+            finders.append(_scaled)
+    groups = []
+    for finder in finders:
+        for group in finder(target):
+            groups.append(group)
     agree = np.concatenate([np.zeros((0, target.n), bool), *(agree for *_, agree in groups)])
     cost = np.concatenate([np.zeros(0), *(cost for _, cost, _ in groups)]).astype(np.float32)
     which = np.array(
@@ -146,7 +153,7 @@ def _of_library(target: Target) -> Iterator[Group]:
 
 
 def _in_parts(of: Callable[[Array], Array], rows: Array) -> Array:
-    """A function of rows, of as many at once as fit a cache."""
+    """Apply a function of rows to as many rows at once as fit a cache."""
     return np.concatenate(
         [of(rows[start : start + PART]) for start in range(0, len(rows) or 1, PART)]
     )
@@ -163,7 +170,7 @@ def _constants(target: Target) -> Iterator[Group]:
 
 
 def _plus_constant(target: Target) -> Iterator[Group]:
-    """column + c and c - column with the c that most captures share."""
+    """column + c and c - column, with the c that most captures share."""
     n, size, library = target.n, 2**target.width, target.library
     columns, number = (
         library.laws.values[: BUDGET.bases],
@@ -208,7 +215,7 @@ def _of_constant(family: Family, laws: Array, op: str, c: Array, i: int) -> Expr
 
 
 def _summed(target: Target) -> Iterator[Group]:
-    """ceil(x / d) + ceil(y / d) of two products of sizes: what lies behind two aligned buffers."""
+    """ceil(x / d) + ceil(y / d) of two products of sizes: the offset after two aligned buffers."""
     products = target.library.products
     products = products.of((products.parts[:, 3] < 0) & (products.cost < PRIOR.summed))
     rows = np.flatnonzero(target.values > np.median(target.values))
@@ -233,7 +240,7 @@ def _summed_law(products: Family, pairs: Array, divisor: int, i: int) -> Express
 
 
 def _held(target: Target) -> Iterator[Group]:
-    """min(column, c) and max(column, c) with a c that many captures have."""
+    """min(column, c) and max(column, c), with a c that many captures have."""
     library, values = target.library, target.raw
     seen, counts = np.unique(values, return_counts=True)
     columns, costs = (
@@ -247,7 +254,7 @@ def _held(target: Target) -> Iterator[Group]:
         for op in ("min", "max"):
             agree = OPERATORS[op][0](columns, c) == values
             gain = weighed(agree, target.weights) - costs - 4 - constant_cost(c)
-            free = counted(agree & (values != c)) >= BUDGET.holds  # else it is the constant
+            free = counted(agree & (values != c)) >= BUDGET.holds  # else the law is the constant
             good = np.flatnonzero((gain > 0) & free)
             yield (
                 partial(_of_constant, library.laws.named(), good, op, np.full_like(good, c)),
@@ -257,8 +264,10 @@ def _held(target: Target) -> Iterator[Group]:
 
 
 def _rounded_up(target: Target) -> Iterator[Group]:
-    """ceil((x + k y + c) / d) with the c that most captures allow; each capture allows d of
-    them."""
+    """ceil((x + k y + c) / d), with the c that most captures allow.
+
+    Each capture allows d values of c.
+    """
     n, weights, linear = target.n, target.weights, target.library.linear
     columns = linear.values
     wide, span = np.ptp(columns, 1), int(np.ptp(target.values))
@@ -278,7 +287,10 @@ def _rounded_up(target: Target) -> Iterator[Group]:
         for share in CEIL_SHARES if n >= BUDGET.for_derived else CEIL_SHARES[2:]:
             apart = max(int(share * n), BUDGET.holds + 1) - 1
             close = (some[:, apart:] - some[:, : n - apart] < divisor).any(1)
-            left, some = left[close], some[close]  # what few captures do not share more do not
+            left, some = (
+                left[close],
+                some[close],
+            )  # a constant that a few captures do not share, all captures do not share either
             shared[left] = apart + 1
         promise = shared * (target.total / n) - price[fits]
         at = np.argsort(-promise, kind="stable")[: BUDGET.solved]
@@ -309,7 +321,7 @@ def _rounded_law(linear: Family, laws: Array, c: Array, divisor: int, i: int) ->
 
 
 def _rounded(law: Expression, c: int, divisor: int) -> Expression:
-    """ceil((law + c) / divisor), shorter where c is 0 or the divisor 1."""
+    """ceil((law + c) / divisor), without c if it is 0 and without the divisor if it is 1."""
     if c:
         law = term("+", law, c)
     if divisor > 1:
@@ -318,12 +330,12 @@ def _rounded(law: Expression, c: int, divisor: int) -> Expression:
 
 
 def _divided(target: Target) -> Iterator[Group]:
-    """ceil(x / n) and x // n of all captures, with any n: each capture bounds it."""
+    """ceil(x / n) and x // n over all captures, with any n: each capture bounds n."""
     linear, values = target.library.linear, target.values
     plain = np.flatnonzero((linear.values > 0).all(1) & (linear.values >= values).all(1))
     for op, above in (("ceil", 1), ("//", 0)):
         laws = plain
-        for part in (slice(BUDGET.scaled_rows), slice(None)):  # few captures rule out most laws
+        for part in (slice(BUDGET.scaled_rows), slice(None)):  # a few captures rule out most laws
             x, y = linear.values[laws, part], values[part]
             # ceil(x / n) is (x - 1) // n + 1
             low, high = ((x - above) // np.maximum(by, 1) for by in (y + 1 - above, y - above))
@@ -339,8 +351,10 @@ def _divided(target: Target) -> Iterator[Group]:
 
 
 def _clamped(target: Target) -> Iterator[Group]:
-    """max(min(ceil((x + c) / d), high), low) of sizes and their products, the limits where captures
-    pile up."""
+    """max(min(ceil((x + c) / d), high), low) of sizes and their products.
+
+    The limits are values at which captures pile up.
+    """
     values, products = target.values, target.library.products
     columns = products.values
     ends = {"max": int(values.min()), "min": int(values.max())}
@@ -392,11 +406,10 @@ def _clamped_law(law: Expression, c: int, divisor: int, limits: dict[str, int]) 
 
 
 def _shares(target: Target) -> Iterator[Group]:
-    """share(x, c) and share(x, c // ceil(y / d)): x cut into as few even parts as keep each within
-    a budget."""
+    """share(x, c) and share(x, c // ceil(y / d)): the fewest even parts of x within a budget."""
     values, laws = target.raw, target.library.laws
     columns = laws.values[: BUDGET.share_columns].astype(np.int64)
-    whole = (columns == values).mean(1)  # what is not cut stays as it is
+    whole = (columns == values).mean(1)  # x stays whole if it is not cut
     bases = np.flatnonzero(
         (columns >= values).all(1) & (columns < 2**16).all(1) & (whole > 0.1) & (whole < 1)
     )
@@ -404,10 +417,9 @@ def _shares(target: Target) -> Iterator[Group]:
         return
     budgets = _budgets(target.library)
     for i in bases[np.argsort(-whole[bases], kind="stable")][: BUDGET.share_bases].tolist():
-        plain = [
-            (constant(most), 6 + constant_cost(most), np.full(target.n, most))
-            for most in range(2, min(int(columns[i].max()), BUDGET.share_limit))
-        ]
+        plain = []
+        for most in range(2, min(int(columns[i].max()), BUDGET.share_limit)):
+            plain.append((constant(most), 6 + constant_cost(most), np.full(target.n, most)))
         if not plain and not budgets:
             continue
         limits, costs, limit_values = zip(*plain, *budgets, strict=True)
@@ -416,7 +428,7 @@ def _shares(target: Target) -> Iterator[Group]:
         cost = float(laws.cost[i]) + np.array(costs)
         seen: Counter[bytes] = Counter()
         good = []
-        # laws that agree alike explain as much
+        # laws that agree on the same captures explain the same bits
         for number in np.flatnonzero(gain > cost.min()).tolist():
             key = agree[number].tobytes()
             seen[key] += 1
@@ -430,22 +442,24 @@ def _share_law(law: Expression, limits: Sequence[Expression], i: int) -> Express
 
 
 def _budgets(library: Library) -> list[tuple[Expression, float, Array]]:
-    """c // ceil(y / d) of the sizes y, at least 1: as a law, its cost in a share, and ``(N,)``."""
-    return [
-        (
-            term("//", most, term("ceil", leaf.law, size)),
-            leaf.cost + 12 + constant_cost(most) + constant_cost(size),
-            np.maximum(most // np.maximum(-(-leaf.values // size), 1), 1),
-        )
-        for leaf in library.leaves
-        if leaf.values.max() > BUDGET.small
-        for most, size in itertools.product(BUDGETS, BUDGETS)
-    ]
+    """c // ceil(y / d) of the sizes y, at least 1: the law, its cost in a share, and ``(N,)``
+    values."""
+    found: list[tuple[Expression, float, Array]] = []
+    for leaf in library.leaves:
+        if leaf.values.max() > BUDGET.small:
+            for most, size in itertools.product(BUDGETS, BUDGETS):
+                found.append(
+                    (
+                        term("//", most, term("ceil", leaf.law, size)),
+                        leaf.cost + 12 + constant_cost(most) + constant_cost(size),
+                        np.maximum(most // np.maximum(-(-leaf.values // size), 1), 1),
+                    )
+                )
+    return found
 
 
 def _scaled(target: Target) -> Iterator[Group]:
-    """x + ceil(column * z / d), searched backwards: what the column may be is known of each
-    capture."""
+    """x + ceil(column * z / d), searched backwards: each capture bounds the column."""
     library, weights, values = target.library, target.weights, target.values
     (named, inner, costs, sorted_by), far = library.inner, int(values.max())
     for x, z in library.leaf_pairs():
@@ -503,8 +517,10 @@ def _scaled_law(
 
 
 def _kept(agree: Array, cost: Array, weights: Array) -> Array:
-    """One law of each pattern of agreement: the best over all, the best where the winner fails, all
-    cheap ones."""
+    """One law for each pattern of agreement.
+
+    Kept are the best law over all captures, the best where that one fails, and all cheap laws.
+    """
     first = distinct(packed(agree))
     score = weighed(agree[first], weights) - cost[first]
     if len(first) <= BUDGET.patterns:

@@ -1,4 +1,4 @@
-"""When a law holds: conditions on the parameters, with the captures each of them selects."""
+"""Conditions on the parameters, with the captures that each selects."""
 
 from __future__ import annotations
 
@@ -36,14 +36,18 @@ def opposite(condition: Expression) -> Expression:
 def literals(condition: Expression) -> list[Expression]:
     """The conditions that an ``and`` joins."""
     if condition.op == "and":
-        return [literal for part in condition.args for literal in literals(part)]
+        found: list[Expression] = []
+        for part in condition.args:
+            for literal in literals(part):
+                found.append(literal)
+        return found
     if condition == ALWAYS:
         return []
     return [condition]
 
 
 def both(*conditions: Expression) -> Expression:
-    """All of the conditions."""
+    """The conjunction of all conditions."""
     out = ALWAYS
     for condition in conditions:
         if out == ALWAYS:
@@ -56,7 +60,7 @@ def both(*conditions: Expression) -> Expression:
 
 
 def threshold(column: Expression, low: int, high: int) -> Priced:
-    """``column <= t`` for the roundest t between two captured values, and what t costs."""
+    """``column <= t`` for the roundest t between two captured values, and the cost of t."""
     t = roundest(low, high)  # up to t, or where t is the upper value itself, below it
     # a power of two is a limit that is not reached
     below = t == high or (low + 1 <= t and t.bit_count() == 1)
@@ -65,11 +69,11 @@ def threshold(column: Expression, low: int, high: int) -> Priced:
 
 def both_ways(priced: Iterable[Priced]) -> list[Priced]:
     """Each condition, followed by its opposite."""
-    return [
-        way
-        for condition, cost in priced
-        for way in ((condition, cost), (opposite(condition), cost + 0.5))
-    ]
+    found: list[Priced] = []
+    for condition, cost in priced:
+        for way in ((condition, cost), (opposite(condition), cost + 0.5)):
+            found.append(way)
+    return found
 
 
 class _Literals:
@@ -92,7 +96,7 @@ class _Literals:
         return number
 
     def known(self, conditions: Iterable[Expression]) -> list[int]:
-        """Numbers; -2 for a condition that is not here."""
+        """The numbers of conditions; -2 for a condition that is not here."""
         return [self._number.get(condition, -2) for condition in conditions]
 
     def masks(self) -> Array:
@@ -116,11 +120,11 @@ class _Literals:
 
 @dataclass(frozen=True, eq=False)
 class Predicates:
-    """Conditions with ``masks (P, N) bool`` of the captures they select, by rising ``cost``, equal
-    masks merged.
+    """Conditions with ``masks (P, N) bool`` of the captures they select, by rising ``cost``.
 
-    Number 0 always holds.  ``all_masks`` (packed) and ``all_costs`` are those of every condition,
-    rivals included; ``condition(i)`` and ``any_condition(i)`` are the conditions themselves.
+    Conditions with equal masks are merged.  Number 0 always holds.  ``all_masks`` (packed) and
+    ``all_costs`` are those of every condition, rivals included; ``condition(i)`` and
+    ``any_condition(i)`` give the conditions themselves.
     """
 
     masks: Array
@@ -145,13 +149,15 @@ class Predicates:
         return self.any_condition(int(self._first[index - 1]))
 
     def up_to(self, cost: float) -> Predicates:
-        """Those of at most a cost."""
+        """The conditions of at most a cost."""
         few = int(np.searchsorted(self.cost, cost, "right"))
         return replace(self, masks=self.masks[:few], cost=self.cost[:few])
 
     def cheaper(self, used: set[Expression]) -> Predicates:
-        """The same where conditions that other fields are decided by are cheap: regimes are
-        shared."""
+        """These conditions, with those that decide other fields made cheap.
+
+        Fields usually share their regimes.
+        """
         price = 2 + math.log2(max(len(used), 1))
         known = [self._literals.known(literals(condition)) for condition in used]
         parts = np.array([part + [NONE] * (3 - len(part)) for part in known if len(part) <= 3], int)
@@ -163,7 +169,7 @@ class Predicates:
         return _merged(self._literals, [(self._all_parts, costs)])
 
     def without(self, fields: set[str]) -> Predicates:
-        """The same but for conditions on some fields."""
+        """The conditions that do not read some fields."""
         if not fields & self._literals.fields:
             return self
         bad = [bool(condition.names(FIELD) & fields) for condition in self._literals.conditions]
@@ -173,13 +179,14 @@ class Predicates:
         return _merged(self._literals, [(self._all_parts[keep], self.all_costs[keep])])
 
     def also(self, extra: Sequence[Priced]) -> Predicates:
-        """These and more conditions, with their costs, and the opposites."""
+        """These conditions and more, with their costs, and the opposites."""
         return _merged(
             self._literals, [self._literals.group(both_ways(extra))], self, protected=2 * len(extra)
         )
 
     def with_thresholds(self, columns: Sequence[Expression], most: int = 64) -> Predicates:
-        """These and thresholds on more columns, alone and with the cheapest of these."""
+        """These conditions and thresholds on more columns, alone and joined with the cheapest of
+        these."""
         if not columns:
             return self
         groups: list[Group] = []
@@ -199,8 +206,7 @@ def make_predicates(
     sizes: Collection[Expression] = (),
     extra: Collection[Priced] = (),
 ) -> Predicates:
-    """Conditions on plain columns, of which ``sizes`` have thresholds and are compared with each
-    other."""
+    """Conditions on plain columns; sizes have thresholds and are compared with each other."""
     table = _Literals(columns)
     single: list[Priced] = []
     categories: list[Priced] = []
@@ -213,9 +219,9 @@ def make_predicates(
             categories += [(condition, 2 + name) for condition in equal]
             if len(values) > 2:
                 categories += [(opposite(condition), 2.5 + name) for condition in equal]
-            limits = [
-                threshold(column, low, high) for low, high in itertools.pairwise(values[1:-1])
-            ]
+            limits = []
+            for low, high in itertools.pairwise(values[1:-1]):
+                limits.append(threshold(column, low, high))
             single += both_ways((condition, cost + 2 + name) for condition, cost in limits)
         elif len(values) > BUDGET.categories:
             single += both_ways(
@@ -244,7 +250,7 @@ def make_predicates(
 def _thresholds(
     column: Expression, values: Sequence[int], price: float
 ) -> tuple[list[Priced], list[Priced]]:
-    """Limits between all captured values, both ways; and those that are round."""
+    """Limits between all captured values, in both directions, and round limits."""
     limits = [threshold(column, low, high) for low, high in itertools.pairwise(values)]
     most = 2 + math.log2(len(values))  # what it takes to name one of the gaps
     return (
@@ -256,13 +262,12 @@ def _thresholds(
 def _joined(
     table: _Literals, categories: Sequence[Priced], natural: Sequence[Priced]
 ) -> list[Group]:
-    """Two and three categories at once; a category and a round limit."""
+    """Pairs and triples of categories; a category with a round limit."""
     numbers = np.array([table.number(condition) for condition, _ in categories], int)
     costs = np.array([cost for _, cost in categories])
-    columns = {
-        column: i
-        for i, column in enumerate(dict.fromkeys(condition.args[0] for condition, _ in categories))
-    }
+    columns = {}
+    for i, column in enumerate(dict.fromkeys(condition.args[0] for condition, _ in categories)):
+        columns[column] = i
     of = np.array([columns[condition.args[0]] for condition, _ in categories], int)
     groups = []
     for length in (2, 3):
@@ -278,26 +283,29 @@ def _joined(
 def _paired(
     table: _Literals, numbers: Array, costs: Array, limits: Sequence[Priced]
 ) -> list[Group]:
-    """Each literal with each limit, and with its opposite."""
-    ways = [
-        (table.number(way), cost)
-        for condition, cost in limits
-        for way in (condition, opposite(condition))
-    ]
-    return [
-        (
-            np.stack([numbers, np.full_like(numbers, limit), np.full_like(numbers, NONE)], 1),
-            costs + cost + 1,
+    """Each literal joined with each limit and with its opposite."""
+    ways = []
+    for condition, cost in limits:
+        for way in (condition, opposite(condition)):
+            ways.append((table.number(way), cost))
+    found: list[Group] = []
+    for limit, cost in ways:
+        found.append(
+            (
+                np.stack([numbers, np.full_like(numbers, limit), np.full_like(numbers, NONE)], 1),
+                costs + cost + 1,
+            )
         )
-        for limit, cost in ways
-    ]
+    return found
 
 
 def _merged(
     table: _Literals, groups: Sequence[Group], base: Predicates | None = None, protected: int = 0
 ) -> Predicates:
-    """Conditions, and those of a ``base``; ``protected`` of them, the last ones, stay however many
-    are cheaper."""
+    """These conditions merged with those of a ``base``.
+
+    The last ones, ``protected`` of them, stay however many others are cheaper.
+    """
     n = table.columns.n
     parts, costs = (np.concatenate(arrays) for arrays in zip(*groups, strict=True))
     of_literal = table.masks()

@@ -1,5 +1,5 @@
-"""The numbers of the search: what a law costs (``PRIOR``, in bits of description length), and how
-much is tried (``BUDGET``).
+"""The numbers of the search: what a law costs (``PRIOR``, in bits), and how much is tried
+(``BUDGET``).
 
 A law is accepted if the bits that it explains exceed the bits that it takes to write it down.
 ``tests/tools/bench_laws.py`` measures recall and precision under these numbers.
@@ -61,7 +61,7 @@ class Prior:
 
 @dataclass(frozen=True)
 class Budget:
-    """Limits on what is tried, and counts of captures that something needs."""
+    """Limits on how much is tried, and counts of captures that a decision needs."""
 
     # captures
     searched: int = (
@@ -160,7 +160,7 @@ PRIOR, BUDGET = Prior(), Budget()
 
 @cache
 def constant_cost(value: int) -> float:
-    """Bits to name a constant: the rounder, the cheaper."""
+    """The bits that it takes to name a constant: fewer if it is rounder."""
     value = abs(int(value))
     if value <= 2:
         return 2
@@ -176,8 +176,10 @@ def constant_cost(value: int) -> float:
 
 @cache
 def roundest(low: int, high: int) -> int:
-    """The constant of ``low`` to ``high`` (included) that is cheapest to say; of equal ones the
-    nearest to 0."""
+    """The constant of ``low`` to ``high`` (included) that is cheapest to name.
+
+    Of equally cheap constants it is the nearest to 0.
+    """
     if low <= 0 <= high:
         return 0
     best = (constant_cost(low), abs(low), low)

@@ -1,5 +1,4 @@
-"""The cheapest decision list for the bits of one field, and what the captures cannot tell from
-it."""
+"""The cheapest decision list for the bits of one field, and its rivals on these captures."""
 
 from __future__ import annotations
 
@@ -27,9 +26,11 @@ Found = tuple[tuple[float, Path], ...]
 
 @dataclass(frozen=True, eq=False)
 class Round:
-    """What lists are made of in one round; ``derived`` are the fields that others may follow from,
-    ``deep`` allows laws of four columns, ``tried`` holds what was found for the values of a
-    field."""
+    """The material of the lists of one round.
+
+    ``derived`` are the fields that others may read, ``deep`` allows laws of four columns, ``tried``
+    holds what was found for the values of a field.
+    """
 
     library: Library
     predicates: Predicates
@@ -44,7 +45,7 @@ class Round:
 
 @dataclass(frozen=True)
 class Limit:
-    """A limit on a law of a price, that captures up to ``low`` are below, those from ``high``
+    """A limit on a law, with its cost: captures up to ``low`` are below, those from ``high`` are
     above."""
 
     condition: Expression
@@ -66,7 +67,7 @@ class _Lists:
     partly: bool = False
 
     def evident(self) -> _Lists:
-        """Those lists whose conditions do not select captures by chance that a law is right on."""
+        """The lists whose conditions do not select, by chance, captures on which a law is right."""
         return replace(
             self,
             found=tuple(one for one in self.found if one[1][-1][0] and self._is_evident(one[1])),
@@ -92,8 +93,10 @@ class _Lists:
 
 
 def solve_once(state: State, round_: Round, place: Place, **options: Any) -> Solved | None:
-    """``solve``, but once for places with the same values: drivers write a number to several
-    words."""
+    """``solve``, but once for all places with the same values.
+
+    Drivers write the same number to several words.
+    """
     key = (place.raw(state.captures.words).tobytes(), place.width, tuple(options.items()))
     solved = round_.tried.get(key)
     if key in round_.tried and (
@@ -113,9 +116,10 @@ def solve(
     margin: float = PRIOR.field_gain,
     partly: bool = False,
 ) -> Solved | None:
-    """The cheapest decision list for some bits that holds on captures it was not made from, or
-    None;
-    with ``partly`` one that leaves captures without a law."""
+    """The cheapest decision list for some bits that also holds on captures it was not made from.
+
+    None if there is no such list.  With ``partly``, a list may leave captures without a law.
+    """
     captures, library = state.captures, round_.library
     weights = captures.information[:, place.word, place.lsb : place.end].sum(1)
     total = float(weights.sum())
@@ -174,8 +178,7 @@ def _cheaper(first: _Lists, second: _Lists) -> _Lists:
 
 
 def _dominant(laws: Pool, agree: Array, cost: Array, weights: Array) -> list[Expression]:
-    """The law that explains most, the one that explains most of the rest, and what they are made
-    of.
+    """The law that explains most, the law that explains most of the rest, and their parts.
 
     Splitting and saturation begin where such a column passes a limit.
     """
@@ -190,8 +193,10 @@ def _dominant(laws: Pool, agree: Array, cost: Array, weights: Array) -> list[Exp
 
 
 def _separating(values: Array, library: Library, uses: int) -> list[Limit]:
-    """Limits on laws that part the captures of one value from those of the others; ``uses`` are
-    the fields that no law may read."""
+    """Limits on laws that separate the captures of one value from the others.
+
+    ``uses`` are the fields that no law may read.
+    """
     kinds, counts = np.unique(values, return_counts=True)
     first, its_values, natural = library.limited
     families = (
@@ -221,8 +226,8 @@ def _separating(values: Array, library: Library, uses: int) -> list[Limit]:
 
 
 def _solved(captures: Captures, place: Place, lists: _Lists) -> Solved | None:
-    """The cheapest list, with its rivals; None if lists made without them get too many captures
-    wrong."""
+    """The cheapest list with its rivals; None if lists made without some captures get too many of
+    these wrong."""
     total, path = lists.found[0]
     steps = lists.steps(path)
     rivals: list[Rival] = []
@@ -233,11 +238,9 @@ def _solved(captures: Captures, place: Place, lists: _Lists) -> Solved | None:
         support.append(int(here.sum()))
         rivals += _step_rivals(captures, lists, number, here, left)
         left &= ~here
-    rivals += [
-        Rival(max(0.0, cost - total), -1, steps=lists.steps(other))
-        for cost, other in lists.found[1:12]
-        if cost - total < PRIOR.likely_few
-    ]
+    for cost, other in lists.found[1:12]:
+        if cost - total < PRIOR.likely_few:
+            rivals.append(Rival(max(0.0, cost - total), -1, steps=lists.steps(other)))
     information = float(lists.weights[~left].sum())
     total -= float(lists.weights[left].sum())
     plain = len(path) == 1 or (len(path) == 2 and total < PLAIN * information)
@@ -263,8 +266,10 @@ def _solved(captures: Captures, place: Place, lists: _Lists) -> Solved | None:
 def _step_rivals(
     captures: Captures, lists: _Lists, number: int, here: Array, left: Array
 ) -> Iterator[Rival]:
-    """Other laws that are exact on the captures ``here`` that a step decides, and other conditions
-    that select them from those ``left``."""
+    """The rivals of a step: other exact laws, and other conditions that select the same captures.
+
+    The step decides the captures ``here`` of those ``left``.
+    """
     laws, predicates = lists.laws, lists.predicates
     predicate, law = lists.found[0][1][number]
     own, price = laws.kept[law], laws.cost[laws.kept[law]]

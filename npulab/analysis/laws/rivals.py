@@ -1,5 +1,7 @@
-"""What the captures cannot tell from a law: limits elsewhere in their gaps, hidden budgets,
-parameters that agree."""
+"""The rivals of a law that the captures cannot distinguish from it.
+
+They are limits elsewhere in their gaps, hidden budgets, and parameters that agree.
+"""
 
 from __future__ import annotations
 
@@ -37,9 +39,11 @@ def rival_groups(
     twins: Twins | None = None,
     inner: bool = False,
 ) -> Iterator[tuple[str, list[Rival]]]:
-    """("rivals" or "threshold", what fits a field's captures as well), by kind: those of the
-    search, limits moved, limits that may hold, other numbers; ``inner`` as in ``gap_rivals``,
-    ``twins`` where they count as rivals."""
+    """Yield (kind, rivals) of a field; the kind is "rivals" or "threshold".
+
+    The groups are rivals from the search, moved limits, limits that may hold, and numbers one more
+    or less; ``inner`` as in ``gap_rivals``, ``twins`` if they count as rivals.
+    """
     yield "rivals", list(solved.rivals)
     yield "threshold", list(gap_rivals(solved, columns, inner))
     yield "threshold", [*limit_rivals(solved, columns), *clamp_rivals(solved, columns, fields)]
@@ -50,37 +54,36 @@ def rival_groups(
 
 
 def shorter(solved: Solved) -> Iterator[Steps]:
-    """The steps with one condition less, or with an operator of a law replaced by a part of it."""
+    """The lists with one condition less, or with one operator of a law replaced by an operand."""
     for number, (when, law) in enumerate(solved.steps):
         parts = literals(when)
-        changed = [
-            (both(*(other for other in parts if other != part)), law)
-            for part in parts
-            if len(parts) > 1
-        ]
-        changed += [
-            (when, _replaced(law, outer, inner, [-1]))
-            for outer in _whole(law)
-            for inner in _whole(outer)
-            if inner != outer
-        ]
+        changed = []
+        for part in parts:
+            if len(parts) > 1:
+                changed.append((both(*(other for other in parts if other != part)), law))
+        for outer in _whole(law):
+            for inner in _whole(outer):
+                if inner != outer:
+                    changed.append((when, _replaced(law, outer, inner, [-1])))
         for step in changed:
             yield (*solved.steps[:number], step, *solved.steps[number + 1 :])
 
 
 def _whole(law: Expression) -> dict[Expression, None]:
     """A law and its parts that are whole numbers."""
-    inner = []
+    inner: list[Expression] = []
     if law.op in INTEGER:
-        inner = [part for arg in law.args for part in _whole(arg)]
+        for arg in law.args:
+            inner += _whole(arg)
     return dict.fromkeys([law, *inner])
 
 
 def gap_rivals(solved: Solved, columns: Columns, inner: bool = False) -> Iterator[Rival]:
-    """The steps with each threshold moved to the ends of the gap between the captured values beside
-    it; with ``inner`` to its middle, too.
+    """The lists with each threshold moved to the ends of the gap between the captured values around
+    it.
 
-    A capture that the step and those after it give alike says nothing of the threshold.
+    With ``inner`` also to the middle of the gap.  A capture that the step and later steps give
+    alike does not locate the threshold.
     """
     free, values_so = np.ones(columns.n, bool), solved.values(columns)
     for number, (when, law) in enumerate(solved.steps):
@@ -123,9 +126,11 @@ def gap_rivals(solved: Solved, columns: Columns, inner: bool = False) -> Iterato
 
 
 def limit_rivals(solved: Solved, columns: Columns) -> Iterator[Rival]:
-    """The steps with a computed law held at the end of the captured values, where many captures
-    share that end; and beyond what was captured, where it is held at the other end more often than
-    not."""
+    """The lists with a computed law limited at the end of the captured values.
+
+    A limit is tried at an end that many captures share, and beyond the captured values if a law of
+    this kind is more often than not limited at the other end.
+    """
     decided, values = solved.decide(columns), solved.values(columns)
     raw = [columns[law][decided == number] for number, (_, law) in enumerate(solved.steps)]
     for number, (_, law) in enumerate(solved.steps):
@@ -160,11 +165,11 @@ def limit_rivals(solved: Solved, columns: Columns) -> Iterator[Rival]:
 def clamp_rivals(
     solved: Solved, columns: Columns, fields: Sequence[Solved] = ()
 ) -> Iterator[Rival]:
-    """The steps with a constant as the limit of what another step reads, where the captures are all
-    beyond it.
+    """The lists with a constant as the limit of the law of another step.
 
-    A limit may hold for more than its captures show: its step may come first, or under a wider
-    condition.  And it may be cut in two with the field, of ``fields``, beside this one.
+    The captures of that step are all beyond the constant.  A limit may hold for more rows than its
+    captures show: its step may come first, or have a wider condition.  The limit may also be cut in
+    two with the field of ``fields`` next to this one.
     """
     decided, values = solved.decide(columns), solved.values(columns)
     for number, (_, law) in enumerate(solved.steps):
@@ -205,8 +210,9 @@ def clamp_rivals(
 def _earlier(
     solved: Solved, number: int, law: Expression, columns: Columns, values: Array
 ) -> Iterator[Rival]:
-    """A law for a step that may come first, too, or under a wider condition: what of it the
-    captures allow."""
+    """The limits that the captures allow for a law whose step comes first or has a wider
+    condition.
+    """
     when, rest = solved.steps[number][0], (*solved.steps[:number], *solved.steps[number + 1 :])
     parts = literals(when)
     wider = [both(*(other for other in parts if other != part)) for part in parts if len(parts) > 1]
@@ -218,20 +224,26 @@ def _earlier(
 
 
 def like_rivals(solved: Solved, fields: Sequence[Solved], columns: Columns) -> Iterator[Rival]:
-    """What gives the captures as well: the laws of the fields beside it, where these may go on;
-    those
-    of a number one less or more: of a size, or of its last index."""
-    lists = [
-        tuple((when, _moved(law, solved.lsb - other.lsb)) for when, law in other.steps)
-        for other in fields
-        if solved.adjoins(other)
-    ]
-    lists += [
-        tuple((when, _replaced(law, part, term("+", part, by), [-1])) for when, law in solved.steps)
-        for part in dict.fromkeys(part for _, law in solved.steps for part in law.walk())
-        for by in (-1, 1)
-        if part.op == PARAMETER and columns[part].dtype.kind == "i"
-    ]
+    """Other laws that fit the captures as well.
+
+    These are laws of the neighbouring fields, if they may continue here, and laws of a number one
+    less or more: of a size, or of its last index.
+    """
+    lists = []
+    for other in fields:
+        if solved.adjoins(other):
+            lists.append(
+                tuple((when, _moved(law, solved.lsb - other.lsb)) for when, law in other.steps)
+            )
+    for part in dict.fromkeys(part for _, law in solved.steps for part in law.walk()):
+        for by in (-1, 1):
+            if part.op == PARAMETER and columns[part].dtype.kind == "i":
+                lists.append(
+                    tuple(
+                        (when, _replaced(law, part, term("+", part, by), [-1]))
+                        for when, law in solved.steps
+                    )
+                )
     values = solved.values(columns)
     for steps in lists:
         if (solved.values(columns, steps) == values).all():
@@ -239,7 +251,7 @@ def like_rivals(solved: Solved, fields: Sequence[Solved], columns: Columns) -> I
 
 
 def _moved(law: Expression, up: int) -> Expression:
-    """A law from a bit higher (lower) on."""
+    """A law that begins one bit higher or lower."""
     if up < 0 and law.op == "//" and law.args[1].op == CONSTANT and law.args[1].args[0] >= 2**-up:
         left = law.args[1].args[0] // 2**-up
         if left > 1:
@@ -251,12 +263,12 @@ def _moved(law: Expression, up: int) -> Expression:
 
 
 def hidden_changes(solved: Solved, captured: Columns, asked: Columns, values: Array) -> Array:
-    """``(N,)``: bits of the field that change when the budget of a ``share`` is anything the
-    captures allow.
+    """``(N,)``: the bits of the field that change if the budget of a ``share`` takes any allowed
+    value.
 
-    A budget is a hidden number: each capture only bounds it.  It is taken to be one number, or to
-    move one way with the column that it follows; what lies between the bounds of the captures
-    beside a row is as likely as the law.
+    A budget is a hidden number that each capture only bounds.  It is assumed to be one number, or
+    to move in one direction with the column that it follows; each number between the bounds of the
+    captures around a row is as likely as the law.
     """
     changed = np.zeros(asked.n, np.int64)
     inside, outside = solved.decide(captured), solved.decide(asked)
@@ -288,7 +300,7 @@ def hidden_changes(solved: Solved, captured: Columns, asked: Columns, values: Ar
 
 
 def _budgets(x: Array, values: Array) -> tuple[Array, Array]:
-    """The least and the greatest budget with which x is cut into these shares."""
+    """The least and the greatest budget that cut x into these shares."""
     pieces = -(-x // np.maximum(values, 1))
     least = -(-x // np.maximum(pieces, 1))
     # so many pieces: at least x / pieces each; one more would be another number of pieces
@@ -296,7 +308,7 @@ def _budgets(x: Array, values: Array) -> tuple[Array, Array]:
 
 
 class Twins:
-    """Simple laws with the same values on all captures: parameters that always agree, or a half of
+    """Simple laws with equal values on all captures: parameters that always agree, or half of
     another."""
 
     def __init__(self, captured: Columns, names: Sequence[str]) -> None:
@@ -323,7 +335,7 @@ class Twins:
         return [twin for twin in self._of.get(key, ()) if twin != law]
 
     def rivals(self, solved: Solved) -> Iterator[Rival]:
-        """The steps with one part, or every one like it, said by its twin."""
+        """The lists with one occurrence, or all occurrences, of a part replaced by its twin."""
         for number, (when, law) in enumerate(solved.steps):
             for whole in (law, when):
                 for part in dict.fromkeys(whole.walk()):
@@ -338,11 +350,10 @@ class Twins:
                                 )
 
     def apart(self, solved: Solved, asked: Columns) -> Array:
-        """``(N,) bool``: rows that break what held on all captures, where a field reads anything
-        that it holds for.
+        """``(N,) bool``: rows that break a relation that held on all captures.
 
-        What else the field reads there, no capture says; that one twin gives the value of the other
-        proves nothing.
+        The field reads a parameter of that relation.  No capture shows which other parameter the
+        field reads; that one twin gives the value of the other proves nothing.
         """
         parts = dict.fromkeys(part for whole in solved.parts for part in whole.walk())
         out = np.zeros(asked.n, bool)
@@ -354,7 +365,7 @@ class Twins:
 
 
 def _replaced(law: Expression, part: Expression, twin: Expression, left: list[int]) -> Expression:
-    """A law with a part said otherwise: its first ``left[0]`` places, all of them for -1."""
+    """A law with a part replaced: its first ``left[0]`` occurrences, or all of them for -1."""
     if law == part:
         if left[0] == 0:
             return law

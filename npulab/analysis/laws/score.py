@@ -1,4 +1,4 @@
-"""What laws say of captures that they were not made from: how much is claimed, how much is
+"""How much of captures that they were not made from the laws claim, and how much of that is
 wrong.
 """
 
@@ -34,14 +34,14 @@ class Score:
 
     @property
     def share(self) -> float:
-        """Claimed cells that are right, of all."""
+        """The share of all cells that are claimed and right."""
         if self.cells:
             return (self.claimed - self.wrong) / self.cells
         return 0.0
 
     @property
     def error(self) -> float:
-        """Wrong cells, of the claimed."""
+        """The share of the claimed cells that are wrong."""
         if self.claimed:
             return self.wrong / self.claimed
         return 0.0

@@ -1,5 +1,4 @@
-"""The search: single laws, fields by regimes, fields that follow other fields; round after
-round."""
+"""The search, round by round: single laws, fields by regimes, fields that read other fields."""
 
 from __future__ import annotations
 
@@ -32,14 +31,17 @@ from npulab.analysis.laws.singles import explain_singly
 from npulab.analysis.laws.solved import Place, Rival, Solved, names_in
 from npulab.analysis.laws.state import Captures, State, Watch
 
-LIMITED = {"ceil", "align", "*", "+", "//"}  # laws whose steps may have limits
+LIMITED = {"ceil", "align", "*", "+", "//"}  # laws that steps may limit
 QUANTILES = np.linspace(0, 1, 9)[1:-1]
 
 
 @dataclass(frozen=True, eq=False)
 class Derived:
-    """Fields that others may follow from: what each ``usually`` is, where nothing limits it; and
-    ``inner`` steps of laws, which limits may be of."""
+    """The fields that other fields may read.
+
+    ``usually`` is the law of each if nothing limits it; ``inner`` are steps of laws that limits may
+    be on.
+    """
 
     names: tuple[str, ...] = ()
     usually: tuple[tuple[str, Expression], ...] = ()
@@ -49,8 +51,11 @@ class Derived:
 def start(
     words: Array, columns: Columns, names: Names, ignore: Array, starts: Sequence[int], watch: Watch
 ) -> State:
-    """The state before anything is explained; ``ignore (W,) uint32`` are bits that say nothing,
-    ``starts (W,)`` those at which a field begins."""
+    """The state before anything is explained.
+
+    ``ignore (W,) uint32`` are bits without meaning, ``starts (W,)`` the bits at which a field
+    begins.
+    """
     bits = bits_of(words)
     varies = np.asarray(bits.any(0) & ~bits.all(0))
     captures = Captures(words, columns, names, varies, information(bits), starts, watch)
@@ -59,8 +64,8 @@ def start(
 
 
 def explain(state: State, brief: bool = False) -> State:
-    """All rounds: single laws; regimes over the parameters; over explained fields; over captured
-    ones."""
+    """All rounds: single laws; regimes over the parameters, over explained fields, over captured
+    fields."""
     captures = state.captures
     if not state.todo.any():
         return state
@@ -72,7 +77,7 @@ def explain(state: State, brief: bool = False) -> State:
         (False, False, False, True, True) if captures.n >= BUDGET.for_derived else (False, False)
     )
     for number, captured in enumerate(rounds[:1] if brief else rounds):
-        # fields that follow from open ones are looked for where few are open
+        # fields that read open ones are searched if few bits are open
         if (
             not state.todo.any()
             or captures.n < BUDGET.for_regimes
@@ -80,7 +85,7 @@ def explain(state: State, brief: bool = False) -> State:
         ):
             break
         before, derived = derived, derive(state, library, captured)
-        # the same columns once more would find the same
+        # the same columns would give the same result
         if number and set(derived.names) == set(before.names):
             continue
         round_ = _round(state, derived, number > 0)
@@ -130,9 +135,10 @@ def _round(state: State, derived: Derived, deep: bool) -> Round:
 
 
 def relevant(state: State) -> list[str]:
-    """Whole-valued parameters but those that have nothing to do with any open bit (G test).
+    """The whole-valued parameters without those that are independent of every open bit (G test).
 
-    Those of few values stay, as they may open a regime, unless they are plainly copied into a word.
+    Parameters of few values stay, as they may open a regime, unless they are plainly copied into a
+    word.
     """
     captures = state.captures
     targets = np.argwhere(state.todo)
@@ -172,8 +178,10 @@ def relevant(state: State) -> list[str]:
 
 
 def derive(state: State, library: Library, captured: bool) -> Derived:
-    """Fields as columns for others: explained ones by their law and, if ``captured``, runs of open
-    bits.  They are added to the captures' columns."""
+    """Add fields as columns for others: explained fields by their law.
+
+    With ``captured``, runs of open bits become columns by their captured values.
+    """
     captures = state.captures
     columns = captures.columns
     seen = {np.asarray(columns[parameter(name)]).tobytes() for name in captures.names.integers}
@@ -202,7 +210,7 @@ def derive(state: State, library: Library, captured: bool) -> Derived:
         if solved.partial:
             values = np.where(solved.decide(columns) < 0, solved.raw(captures.words), values)
         columns.add(solved.name, values)
-        # who fills in a field that is too narrow for its value goes on with the value
+        # a driver that cuts a value to a narrow field goes on with the whole value
         if (
             solved.width > 1
             and len(np.unique(values)) > 2
@@ -226,7 +234,8 @@ def derive(state: State, library: Library, captured: bool) -> Derived:
 
 
 def _usual(values: Array, width: int, library: Library) -> Expression | None:
-    """The cheapest law that gives a field on more than half of the captures, and no constant."""
+    """The cheapest law, other than a constant, that gives a field on more than half of the
+    captures."""
     if not len(library):
         return None
     first = library.laws.values[: BUDGET.usual_laws]
@@ -238,7 +247,7 @@ def _usual(values: Array, width: int, library: Library) -> Expression | None:
 
 
 def attempt(state: State, round_: Round, place: Place, **options: Any) -> State:
-    """The state with a decision list for a place, if there is one."""
+    """The state with a decision list for a place, or the same state if there is none."""
     solved = solve_once(state, round_, place, **options)
     if solved:
         return state.accept(solved)
@@ -246,14 +255,16 @@ def attempt(state: State, round_: Round, place: Place, **options: Any) -> State:
 
 
 def regimes(state: State, round_: Round) -> State:
-    """Decision lists for what is open: whole runs by one law, then fields as partial agreement cuts
-    them."""
+    """Find decision lists for the open bits.
+
+    Whole runs by one law come first, then fields as partial agreement cuts them.
+    """
     cut = places(state.captures.words, state.captures.information, round_.library, state.todo)
     for place in state.open_runs():
         if 2 <= place.width <= 24:
             state = attempt(state, round_, place, depth=1)
     tried: set[str] = set()
-    # what is open after the first two leaves other runs
+    # the bits open after the first two make other runs
     for group in ([*cut, *state.open_runs()], None):
         for place in group or state.open_runs():
             if place.width > 1 and place.name not in tried and state.is_open(place):
@@ -263,7 +274,7 @@ def regimes(state: State, round_: Round) -> State:
 
 
 def partly(state: State, round_: Round) -> State:
-    """Decision lists for what is open that leave captures without a law."""
+    """Find decision lists for the open bits that leave some captures without a law."""
     for place in state.open_runs():
         solved = None
         if place.width >= BUDGET.sure_width:
@@ -274,7 +285,7 @@ def partly(state: State, round_: Round) -> State:
 
 
 def again(state: State, round_: Round) -> State:
-    """Solve fields of long lists anew: a field that is known by now may say it more simply."""
+    """Solve fields of long lists again, as a field that is known by now may say it more simply."""
     for old in state.solved:
         if len(old.steps) > 1 and old.cost > PRIOR.long_list and not state.is_read(old):
             solved = solve(state, round_, Place(old.word, old.lsb, old.width))
@@ -284,8 +295,7 @@ def again(state: State, round_: Round) -> State:
 
 
 def widen(state: State, round_: Round) -> State:
-    """Add the bit or two beside a list that one explains for about what the list costs without
-    them."""
+    """Add the one or two bits next to a list that it explains at about its own cost."""
     for old in state.solved:
         for run in state.open_runs() if len(old.steps) > 1 else ():
             if run.adjoins(old) and run.width <= BUDGET.beside:
@@ -298,7 +308,7 @@ def widen(state: State, round_: Round) -> State:
 
 
 def merge(state: State, round_: Round) -> State:
-    """Join neighbours that one list explains for about what it costs to explain one of them."""
+    """Merge adjacent fields if one list explains both for about the cost of the dearer."""
     for low in state.solved:
         high = next(
             (
@@ -322,7 +332,7 @@ def merge(state: State, round_: Round) -> State:
 
 
 def lone_bits(state: State, round_: Round) -> State:
-    """Exclusive ors and decision lists for the bits left over, one by one."""
+    """Find exclusive ors and decision lists for the remaining bits, one by one."""
     captures = state.captures
     leaves = [*map(parameter, captures.names.integers)]
     known: dict[bytes, list[Expression]] = {}

@@ -1,4 +1,4 @@
-"""The laws so far, shown in a notebook while they are looked for."""
+"""The laws found so far, shown in a notebook during the search."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ LATEST = 8  # fields that are shown, the latest first
 
 
 def status_html(watch: Watch, text: str, seconds: float, naming: Naming | None = None) -> str:
-    """The laws so far: how many bits they explain, the latest ones, and what is done now; in the
-    names that bits have."""
+    """The laws so far as HTML: how many bits they explain, the latest laws, and the current step.
+
+    Bits have the names of the map.
+    """
     state = watch.state
     if state is None:
         return f"<p>looking for laws, {seconds:.0f} s</p>"
@@ -38,8 +40,10 @@ def status_html(watch: Watch, text: str, seconds: float, naming: Naming | None =
 
 @contextmanager
 def notebook_progress(watch: Watch, naming: Naming | None = None) -> Iterator[None]:
-    """Show the laws so far below the cell, in place, where somebody sits at the notebook; the last
-    line stays.  Nothing is shown elsewhere, and of a search of less than a second."""
+    """Show the laws so far below the cell, in place, if somebody sits at the notebook.
+
+    The last line stays.  Nothing is shown elsewhere, or for a search of less than a second.
+    """
     if not attended():
         yield
         return

@@ -36,20 +36,19 @@ def explain_singly(
     """Explain bits by one law for all captures.
 
     Unless ``lonely``, a single bit counts only with a plain law, as a limit looks like the high bit
-    of many a law, and a narrow run only where single laws explain all varying bits around it: a
-    part of a larger field often follows some law by chance.  With ``wide`` only wide ones count at
-    all.  ``derived`` are the fields that the library has.
+    of many laws.  A narrow run counts only if single laws explain all varying bits around it, as a
+    part of a larger field often follows some law by chance.  With ``wide`` only wide runs count.
+    ``derived`` are the fields that the library has.
     """
     matches = match(state.captures.words, library, state.todo)
     pieces = _cover(state, _by_gain(state, library, matches, derived), library)
     while pieces:
         bits = {position for piece in pieces for position in piece.positions}
-        whole = {
-            position
-            for place in state.open_runs()
-            if all(position in bits or not state.todo[position] for position in place.positions)
-            for position in place.positions
-        }
+        whole = set()
+        for place in state.open_runs():
+            if all(position in bits or not state.todo[position] for position in place.positions):
+                for position in place.positions:
+                    whole.add(position)
         count = Counter(piece.run.law for piece in pieces)
         sure = [
             piece
@@ -69,7 +68,7 @@ def explain_singly(
         if not sure:
             break
         for piece in sure:
-            # of several that follow from each other the last one has to follow from something else
+            # of fields that read each other, the last one has to read something else
             if not library.uses_of(state.circular(piece, derived)) & int(
                 library.laws.uses[piece.run.law]
             ):
@@ -79,9 +78,9 @@ def explain_singly(
 
 
 def _by_gain(state: State, library: Library, matches: Matches, derived: Collection[str]) -> Array:
-    """``(R, 5)``: runs that are worth what they cost, best first.
+    """``(R, 5)``: the runs that are worth their cost, best first.
 
-    A law that explains bits of several words is worth more than one of the same bits of one word,
+    A law that explains bits of several words is worth more than a law of the same bits of one word,
     as its pieces share its cost.
     """
     captures, costs = state.captures, library.laws.cost
@@ -90,19 +89,18 @@ def _by_gain(state: State, library: Library, matches: Matches, derived: Collecti
     information = np.pad(captures.information.sum(0, dtype=float).cumsum(1), ((0, 0), (1, 0)))
     explained = information[word, lsb + width] - information[word, lsb]
     place_cost = PRIOR.place + np.where(shift, PRIOR.middle, 0)
-    keep = explained > place_cost  # a piece of a law that is known anyway costs little
+    keep = explained > place_cost  # a further piece of a known law costs little
     size = len(information), WORD_BITS, WORD_BITS + 1
     at = np.ravel_multi_index((word, lsb, width), size)
     if derived:
         places, of = np.unique(at, return_inverse=True)
-        circular = [
-            library.uses_of(state.circular(Place(*place), derived))
-            for place in zip(*np.unravel_index(places, size), strict=True)
-        ]
+        circular = []
+        for place in zip(*np.unravel_index(places, size), strict=True):
+            circular.append(library.uses_of(state.circular(Place(*place), derived)))
         keep &= library.laws.uses[law] & np.array(circular, np.uint64)[of] == 0
     cheapest = np.full(np.prod(size), np.inf)
     np.minimum.at(cheapest, at[keep], costs[law[keep]])
-    # what is dearer by more than sharing saves is never the first choice of its place
+    # a law that is dearer by more than sharing saves is never the best of its place
     keep &= costs[law] <= cheapest[at] + PRIOR.shared + PRIOR.middle + 1
     gain = (explained - costs[law] - place_cost)[keep]
     found, word, law = found[keep], word[keep], law[keep]
@@ -114,7 +112,7 @@ def _by_gain(state: State, library: Library, matches: Matches, derived: Collecti
 
 
 def _cover(state: State, found: Array, library: Library) -> list[_Piece]:
-    """The best runs ``(R, 5)`` that do not overlap, cut to what is open."""
+    """The best runs ``(R, 5)`` that do not overlap, cut to the open bits."""
     total, powers = state.captures.information.sum(0), 2 ** np.arange(WORD_BITS)
     costs, laws = library.laws.cost, found[:, 3]
     used: set[int] = set()
@@ -139,7 +137,7 @@ def _cover(state: State, found: Array, library: Library) -> list[_Piece]:
         lsb, end = (span & -span).bit_length() - 1, span.bit_length()
         span = 2**end - 2**lsb
         if varies[word] & span & ~free[word]:
-            continue  # in more than one piece
+            continue  # the law has more than one piece
         cost, needed = float(costs[run.law]), PRIOR.bit_gain
         if run.law in used:
             cost, needed = PRIOR.law_again, PRIOR.piece_gain
@@ -173,7 +171,7 @@ def _solved(state: State, piece: _Piece, library: Library, matches: Matches) -> 
         [position for position in piece.positions if state.captures.varies[position]]
     )
     extra = costs[fits] - cost + PRIOR.middle * ((starts > 0) - float(shift > 0))
-    # a parameter that gives the same bits is told before any formula, whatever other words share
+    # a parameter that gives the same bits comes before any formula, whatever other words share
     least = int(extra.argmin())
     plain = int(fits[least]), int(starts[least])
     if extra[least] < 0 and library.laws[plain[0]].op == PARAMETER:
@@ -187,10 +185,8 @@ def _solved(state: State, piece: _Piece, library: Library, matches: Matches) -> 
         if extra_cost <= PRIOR.likely_few:
             if (law, start) != told:
                 rivals.append(Rival(extra_cost, 0, law=shifted(library.laws[law], start)))
-            rivals += [
-                Rival(extra_cost + more, 0, law=shifted(other, start))
-                for more, other in library.rivals(law, PRIOR.likely_few - extra_cost)
-            ]
+            for more, other in library.rivals(law, PRIOR.likely_few - extra_cost):
+                rivals.append(Rival(extra_cost + more, 0, law=shifted(other, start)))
     rivals.sort(key=lambda rival: rival.extra_cost)
     return Solved(
         piece.word,

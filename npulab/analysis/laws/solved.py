@@ -17,8 +17,13 @@ Steps = tuple[
 
 
 def names_in(parts: Iterable[Expression | None], op: str = PARAMETER) -> set[str]:
-    """Names of the parameters (or fields) that expressions read."""
-    return {name for part in parts if part is not None for name in part.names(op)}
+    """The names of the parameters (or fields) that expressions read."""
+    found: set[str] = set()
+    for part in parts:
+        if part is not None:
+            for name in part.names(op):
+                found.add(name)
+    return found
 
 
 @dataclass(frozen=True)
@@ -31,8 +36,10 @@ class Place:
 
     @property
     def name(self) -> str:
-        """The automatic name of a register map: word, lowest bit, width.  ``naming`` has what it is
-        called where the registers have addresses or there are several blocks."""
+        """The automatic name of a register map: word, lowest bit, width.
+
+        ``naming`` has the name in maps whose registers have addresses or that have several blocks.
+        """
         return f"w{self.word}_{self.lsb}_{self.width}"
 
     @classmethod
@@ -63,12 +70,12 @@ class Place:
         return (values * 2**self.lsb).astype(np.uint32)
 
     def adjoins(self, other: Place) -> bool:
-        """Whether another field begins where this one ends, or the other way round."""
+        """True if another field begins at the end of this one, or the other way round."""
         return self.word == other.word and (self.end == other.lsb or other.end == self.lsb)
 
 
 def covered(fields: Iterable[Place], words: int) -> Array:
-    """``(words,) uint32``: the bits of each word that fields hold."""
+    """``(words,) uint32``: the bits of each word that belong to fields."""
     out = np.zeros(words, np.uint32)
     for place in fields:
         out[place.word] |= np.uint32(place.mask)
@@ -77,8 +84,11 @@ def covered(fields: Iterable[Place], words: int) -> Array:
 
 @dataclass(frozen=True)
 class Rival:
-    """What the captures cannot tell from a step: another law for it, condition for it, or whole
-    list; ``extra_cost`` in bits."""
+    """An alternative to a step that the captures cannot distinguish: a law, a condition or a whole
+    list.
+
+    ``extra_cost`` is in bits.
+    """
 
     extra_cost: float
     step: int
@@ -88,7 +98,7 @@ class Rival:
 
     @property
     def reads(self) -> set[str]:
-        """Names of the fields that it follows from."""
+        """The names of the fields that it reads."""
         return names_in((self.law, self.when, *itertools.chain(*self.steps)), FIELD)
 
     def __str__(self) -> str:
@@ -125,18 +135,18 @@ class Solved(Place):
 
     @property
     def partial(self) -> bool:
-        """Whether there are captures that no step decides."""
+        """True if no step decides some captures."""
         return self.steps[-1][0] != ALWAYS
 
     def decide(self, columns: Columns, steps: Steps = ()) -> Array:
-        """Which step decides each row, (N,); -1 if none does."""
+        """The number of the step that decides each row, (N,); -1 if none does."""
         out = np.full(columns.n, -1)
         for number, (when, _) in enumerate(steps or self.steps):
             out[(out < 0) & columns[when]] = number
         return out
 
     def uncut(self, columns: Columns, steps: Steps = ()) -> Array:
-        """What the laws give, ``(N,) int64``, of which the field holds the low bits."""
+        """The values of the laws, ``(N,) int64``; the field holds their low bits."""
         steps = steps or self.steps
         decided = self.decide(columns, steps)
         out = np.zeros(columns.n, np.int64)
@@ -151,7 +161,9 @@ class Solved(Place):
         return self.uncut(columns, steps) % 2**self.width
 
     def wrong(self, columns: Columns, words: Array, steps: Steps = ()) -> Array:
-        """``(N,) bool``: the captures whose bits are not what a step gives that decides them."""
+        """``(N,) bool``: the captures whose bits differ from those of the step that decides
+        them.
+        """
         return (self.values(columns, steps) != self.raw(words)) & (self.decide(columns, steps) >= 0)
 
     def alternative(self, rival: Rival) -> Steps:
@@ -167,14 +179,16 @@ class Solved(Place):
         return self.values(columns, self.alternative(rival)) ^ values
 
     def __str__(self) -> str:
-        parts = [
-            f"{law}"
-            if when == ALWAYS and len(self.steps) == 1
-            else f"{'else' if when == ALWAYS else when}: {law} ({n})"
-            for (when, law), n in zip(self.steps, self.support, strict=True)
-        ]
+        parts = []
+        for (when, law), n in zip(self.steps, self.support, strict=True):
+            parts.append(
+                f"{law}"
+                if when == ALWAYS and len(self.steps) == 1
+                else f"{'else' if when == ALWAYS else when}: {law} ({n})"
+            )
         if self.missed is None:
             missed = ""
         else:
             missed = f", held out {int(self.missed.sum())} wrong"
-        return f"{self.name} = {'; '.join(parts)}  [{self.cost:.0f} of {self.explained:.0f} bits{missed}]"
+        bits = f"[{self.cost:.0f} of {self.explained:.0f} bits{missed}]"
+        return f"{self.name} = {'; '.join(parts)}  {bits}"

@@ -1,5 +1,4 @@
-"""What a search knows: the captures, which never change, and the fields that are explained so
-far."""
+"""The state of a search: the captures, which never change, and the fields explained so far."""
 
 from __future__ import annotations
 
@@ -17,8 +16,11 @@ Progress = Callable[[str], None]
 
 @dataclass(eq=False)
 class Watch:
-    """Who follows a search: ``tell`` is called with a line at each step; ``state`` is the one that
-    the search has come to, which an interrupted search leaves."""
+    """The observer of a search.
+
+    ``tell`` is called with a line at each step; ``state`` is the latest state, which remains when
+    the search is interrupted.
+    """
 
     tell: Progress
     state: State | None = None
@@ -45,9 +47,12 @@ class Captures:
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """``todo (W, 32) bool`` are the bits to explain, ``solved`` the fields that are, ``follows``
-    the names of those that each field follows from, directly or not; ``nearly`` what open places
-    are in most captures, as text."""
+    """The fields explained so far and the bits left.
+
+    ``todo (W, 32) bool`` are the bits to explain, ``solved`` the explained fields, ``follows`` the
+    names of the fields that each field reads, directly or not; ``nearly`` is a law that nearly fits
+    an open place, as text.
+    """
 
     captures: Captures
     todo: Array
@@ -56,15 +61,14 @@ class State:
     nearly: Mapping[Place, str] = field(default_factory=dict)
 
     def accept(self, solved: Solved, instead_of: Collection[Solved] = ()) -> State:
-        """The state with one more field, in place of others."""
+        """The state with one more field, which may replace others."""
         reads = solved.reads.union(*(self.follows.get(name, frozenset()) for name in solved.reads))
-        # what was open when others were said to follow from it follows from these now, and so do
-        # they
+        # fields that read what was open read these fields now
         follows = self.follows
         if reads:
-            follows = {
-                name: of | reads if solved.name in of else of for name, of in self.follows.items()
-            }
+            follows = {}
+            for name, of in self.follows.items():
+                follows[name] = of | reads if solved.name in of else of
         state = replace(
             self.but([solved]),
             follows={**follows, solved.name: reads},
@@ -82,18 +86,18 @@ class State:
         return replace(self, todo=todo)
 
     def is_read(self, *fields: Solved) -> bool:
-        """Whether a field follows from any of these."""
+        """True if a field reads any of these."""
         names = {solved.name for solved in fields}
         return any(names & follows for follows in self.follows.values())
 
     def is_open(self, place: Place) -> bool:
-        """Whether a place has a bit to explain, and none that is explained."""
+        """True if a place has a bit to explain and no explained bit."""
         here = slice(place.lsb, place.end)
         todo, varies = self.todo[place.word, here], self.captures.varies[place.word, here]
         return bool(todo.any() and (todo | ~varies).all())
 
     def open_runs(self) -> list[Place]:
-        """The bits to explain, those side by side as one place."""
+        """The bits to explain; adjacent bits are one place."""
         out: list[Place] = []
         for word, bit in np.argwhere(self.todo).tolist():
             begins = self.captures.starts[word] >> bit & 1
@@ -104,8 +108,7 @@ class State:
         return out
 
     def circular(self, place: Place, derived: Collection[str]) -> set[str]:
-        """Fields, of the ``derived`` ones, that a place must not follow from: itself, and what
-        follows from it."""
+        """The ``derived`` fields that a place must not read: itself, and fields that read it."""
         there = {name: Place.named(name) for name in derived}
         names = {place.name} | {
             name

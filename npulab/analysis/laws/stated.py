@@ -1,4 +1,4 @@
-"""Laws that somebody states, in words of their own, held against captures."""
+"""Laws that somebody states in their own words, compared with captures."""
 
 from __future__ import annotations
 
@@ -48,11 +48,10 @@ AGREES, CONTRADICTED, SAME, NOTHING = "agrees", "contradicted", "not varied", "n
 
 @dataclass(frozen=True)
 class Stated:
-    """A law of a name: what is recorded should be what it says, for each of ``laws`` (one, or one
-    for each index).
+    """A named law that gives the recorded numbers; ``laws`` has one law, or one for each index.
 
-    A law of cases says nothing where none of them holds. ``places`` are ways to the recorded
-    numbers, of which the first that a capture's names allow is taken.
+    A law of cases says nothing if none of its cases holds.  ``places`` are ways to the recorded
+    numbers; the first one whose names a capture has is taken.
     """
 
     name: str
@@ -62,8 +61,10 @@ class Stated:
 
     @classmethod
     def parse(cls, name: str, law: str, *places: str, count: int = 1) -> Stated:
-        """From texts; with ``count`` above 1 they are read for each ``i`` from 0.  Raises as
-        ``parse_law``."""
+        """Read a law from texts; with ``count`` above 1 the texts are read for each ``i`` from 0.
+
+        Raises as ``parse_law``.
+        """
         numbers: Iterable[int | None]
         if count > 1:
             numbers = range(count)
@@ -78,10 +79,10 @@ class Stated:
 
 
 def word_fields(offset: int, kind: str) -> list[str]:
-    """The field names of words for bytes at an offset: ``u8``, ``u16``, ``u32``, or some of them,
+    """The field names of words for bytes at an offset: ``u8``, ``u16``, ``u32``, or arrays,
     ``u32[16]``.
 
-    Raises ValueError for another type, and for one that crosses a word.
+    Raises ValueError for another type, and for a type that crosses a word.
 
     >>> word_fields(0x146, "u16")
     ['w81_16_16']
@@ -109,7 +110,8 @@ def check_stated(stated: Iterable[Stated], captures: Any, parameters: Any = None
     all); or nothing to compare.  ``status`` says it in words: what agrees is called found from
     eight different captures on.
 
-    >>> check_stated([Stated.parse("width", "width * 2", "w0_0_8")], [[2], [8]], {"width": [1, 3]})["status"][0]
+    >>> law = Stated.parse("width", "width * 2", "w0_0_8")
+    >>> check_stated([law], [[2], [8]], {"width": [1, 3]})["status"][0]
     'contradicted in 1 of 2'
     """
     import pandas as pd
@@ -237,8 +239,7 @@ class _Evidence:
         return cls(tuple(map(str, captures)), words, lengths, columns, Naming.of(words.shape[1]))
 
     def different(self, rows: Array) -> int:
-        """How many of some captures are not the same in everything, counted up to what is
-        enough."""
+        """The number of different captures among some, counted up to what is enough."""
         seen = set()
         for row in rows:
             seen.add(
@@ -255,8 +256,8 @@ class _Evidence:
         return len(seen)
 
     def column(self, name: str, kinds: Sequence[str]) -> tuple[Array, Array] | None:
-        """(numbers (N,), which captures have it (N,)) of a name, the first of the kinds that there
-        is."""
+        """(numbers (N,), which captures have it (N,)) of a name, from the first kind of source that
+        has it."""
         for kind in kinds:
             if Expression(kind, (name,)) in self.columns:
                 return self.columns[Expression(kind, (name,))]
@@ -312,11 +313,6 @@ def _row(stated: Stated, evidence: _Evidence) -> tuple[Any, ...]:
             seen[rows] = True
     right = ((predicted == recorded) | ~asked).all(0)
     good, bad = np.flatnonzero(asked.any(0) & right), np.flatnonzero(asked.any(0) & ~right)
-    listed = [
-        ", ".join(evidence.names[row] for row in rows[:SHOWN])
-        + f", ... ({len(rows)})" * (len(rows) > SHOWN)
-        for rows in (good, bad)
-    ]
     numbers = [
         np.unique(row[good[there[good]]]).tolist()
         for row, there in zip(recorded, asked, strict=True)
@@ -329,9 +325,18 @@ def _row(stated: Stated, evidence: _Evidence) -> tuple[Any, ...]:
         len(good) + len(bad),
         len(good),
         len(bad),
-        *listed,
+        _listed(evidence.names, good),
+        _listed(evidence.names, bad),
         status,
     )
+
+
+def _listed(names: Sequence[str], rows: Array) -> str:
+    """The names of captures as a list, the first ones if there are many."""
+    text = ", ".join(names[row] for row in rows[:SHOWN])
+    if len(rows) > SHOWN:
+        text += f", ... ({len(rows)})"
+    return text
 
 
 def _verdict(
@@ -342,8 +347,8 @@ def _verdict(
     numbers: Sequence[Sequence[int]],
     absent: Sequence[str],
 ) -> tuple[str, str]:
-    """Verdict and status; ``numbers`` are the different ones recorded at each index where the law
-    agrees."""
+    """The verdict and status; ``numbers`` are the different numbers recorded at each index where
+    the law agrees."""
     count = len(good) + bad
     if not stated.laws:
         return NOTHING, "no law is stated"
@@ -377,7 +382,8 @@ def _columns(columns: Mapping[Expression, Array], rows: Array) -> Columns:
 
 
 def _values(steps: Steps, columns: Columns) -> tuple[Array, Array]:
-    """``(N,) int64``: what the first case that holds gives; and ``(N,) bool``: where one holds."""
+    """``(N,) int64``: the values of the first case that holds; ``(N,) bool``: rows on which a case
+    holds."""
     out, left = np.zeros(columns.n, np.int64), np.ones(columns.n, bool)
     for when, law in steps:
         holds = left & np.asarray(columns[when]).astype(bool)
@@ -387,7 +393,7 @@ def _values(steps: Steps, columns: Columns) -> tuple[Array, Array]:
 
 
 def _whole(values: Array) -> Array:
-    """As int64; what is no whole number becomes one that no field holds."""
+    """The values as int64; a value that is not a whole number becomes one that no field holds."""
     if values.dtype.kind != "f":
         return values.astype(np.int64)
     fits = (values == np.round(values)) & (np.abs(values) <= LARGEST)
@@ -399,6 +405,6 @@ def _is_number(value: Any) -> bool:
 
 
 def _numbers(values: Any, name: str) -> Array:
-    """``(N,)`` whole numbers as int64, others as float32."""
+    """``(N,)`` numbers: int64 if all are whole, else float32."""
     column = np.atleast_1d(checked_numbers(values, name))
     return column.astype(np.int64 if (column == np.round(column)).all() else np.float32)

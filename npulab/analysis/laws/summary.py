@@ -1,4 +1,6 @@
-"""What a search found in a sweep, as text and as records: laws, open bits, what to capture next."""
+"""The result of a search in a sweep, as text and as records: laws, open bits, what to capture
+next.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +28,10 @@ DRAWN = (
 
 @dataclass(frozen=True, eq=False)
 class Summary(Answer):
-    """The laws of a sweep, its ``open`` bits and a ``plan`` of the layers to capture next.
+    """The laws of a sweep, its ``open`` bits, and a ``plan`` of the layers to capture next.
 
-    ``drawn`` says that the layers of the plan are not from a table of candidates.
+    ``drawn`` says that the layers of the plan were drawn rather than taken from a table of
+    candidates.
     """
 
     sweep: Sweep
@@ -39,7 +42,7 @@ class Summary(Answer):
 
     @property
     def statuses(self) -> dict[str, int]:
-        """How many bits there are of each status."""
+        """The number of bits of each status."""
         return {name: int((self.laws.status == name).sum()) for name in STATUSES}
 
     def records(self) -> list[Row]:
@@ -53,24 +56,24 @@ class Summary(Answer):
                 "bits": self.statuses,
             }
         ]
-        rows += [
-            {
-                "kind": "field",
-                "field": field.called,
-                "word": field.word,
-                "lsb": field.lsb,
-                "width": field.width,
-                "steps": [
-                    {"when": when, "law": law, "support": n, "probability": p}
-                    for (when, law), n, p in zip(
-                        field.steps, field.support, field.probability, strict=True
-                    )
-                ],
-                "rivals": list(field.rivals),
-                "extrapolated": field.extrapolated,
-            }
-            for field in self.laws.fields
-        ]
+        for field in self.laws.fields:
+            rows.append(
+                {
+                    "kind": "field",
+                    "field": field.called,
+                    "word": field.word,
+                    "lsb": field.lsb,
+                    "width": field.width,
+                    "steps": [
+                        {"when": when, "law": law, "support": n, "probability": p}
+                        for (when, law), n, p in zip(
+                            field.steps, field.support, field.probability, strict=True
+                        )
+                    ],
+                    "rivals": list(field.rivals),
+                    "extrapolated": field.extrapolated,
+                }
+            )
         rows += [{"kind": "open", **row} for row in rows_of(self.open)]
         if self.plan is None:
             plan = []
@@ -80,26 +83,30 @@ class Summary(Answer):
 
     @property
     def parts(self) -> list[Part]:
-        fields = [
-            {
-                "field": field.called,
-                "word": field.word,
-                "bits": _span(field.lsb, field.width),
-                "when": "else" if i and when == "always" else when,
-                "law": law,
-                "support": support,
-                "rivals": len(field.rivals) if i == 0 else "",
-            }
-            for field in self.laws.fields
-            for i, ((when, law), support) in enumerate(zip(field.steps, field.support, strict=True))
-        ]
+        fields = []
+        for field in self.laws.fields:
+            for i, ((when, law), support) in enumerate(
+                zip(field.steps, field.support, strict=True)
+            ):
+                fields.append(
+                    {
+                        "field": field.called,
+                        "word": field.word,
+                        "bits": _span(field.lsb, field.width),
+                        "when": "else" if i and when == "always" else when,
+                        "law": law,
+                        "support": support,
+                        "rivals": len(field.rivals) if i == 0 else "",
+                    }
+                )
         counts = self.statuses
         varying = {name: counts[name] for name in ("law", "rivals", "open")}
+        simulated = " (simulated)" if self.sweep.simulated else ""
         parts: list[Part] = [
             repr(self.sweep),
             Table(fields, ["field", "word", "bits", "support", "rivals", "when", "law"]),
             "",
-            f"{plural(sum(varying.values()), 'varying bit')}{' (simulated)' * self.sweep.simulated}: "
+            f"{plural(sum(varying.values()), 'varying bit')}{simulated}: "
             + ", ".join(f"{count} {name}" for name, count in varying.items())
             + f"; {counts['nuisance']} nuisance, {counts['never exercised']} never exercised",
         ]
@@ -117,14 +124,14 @@ class Summary(Answer):
             ]
         if self.plan is not None:
             parts += [
-                f"{NEXT}{DRAWN * self.drawn}:",
+                f"{NEXT}{DRAWN if self.drawn else ''}:",
                 Table(brief(rows_of(self.plan)), [*self.plan]),
             ]
         return parts
 
 
 def _runs(bits: Sequence[Row], laws: Laws) -> list[Row]:
-    """Open bits side by side for one reason as one row."""
+    """Adjacent open bits with one reason as one row."""
     runs: list[list[Row]] = []
     for bit in bits:
         last = {}
@@ -136,19 +143,22 @@ def _runs(bits: Sequence[Row], laws: Laws) -> list[Row]:
             runs[-1].append(bit)
         else:
             runs.append([bit])
-    related = [
-        dict.fromkeys(text.split(" ")[0] for bit in run for text in bit["related"].split(", "))
-        for run in runs
-    ]
-    return [
-        {
-            **run[0],
-            "field": laws.naming.called(run[0]["word"], run[0]["bit"], len(run)),
-            "bits": _span(run[0]["bit"], len(run)),
-            "related": ", ".join([*names][:RELATED_SHOWN]),
-        }
-        for run, names in zip(runs, related, strict=True)
-    ]
+    related = []
+    for run in runs:
+        related.append(
+            dict.fromkeys(text.split(" ")[0] for bit in run for text in bit["related"].split(", "))
+        )
+    found: list[Row] = []
+    for run, names in zip(runs, related, strict=True):
+        found.append(
+            {
+                **run[0],
+                "field": laws.naming.called(run[0]["word"], run[0]["bit"], len(run)),
+                "bits": _span(run[0]["bit"], len(run)),
+                "related": ", ".join([*names][:RELATED_SHOWN]),
+            }
+        )
+    return found
 
 
 def _span(lsb: int, width: int) -> str:

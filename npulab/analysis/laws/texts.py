@@ -35,8 +35,8 @@ DOUBLE = {"f*": "d*", "f/": "d/"}
 
 
 def parse_law(text: str, index: int | None = None) -> Expression:
-    """A law of one case from its text; names like ``w3_4_8`` (word, lowest bit, width) or with a
-    dot are fields.
+    """A law of one case, read from its text; ``w3_4_8`` (word, lowest bit, width) or a dotted name
+    is a field.
 
     With ``index``, the name ``i`` is that number, also within brackets (``Size[i]``).  Raises
     ValueError (text, place, got, allowed).
@@ -51,13 +51,13 @@ def parse_law(text: str, index: int | None = None) -> Expression:
 
 
 def parse_steps(text: str, index: int | None = None) -> Steps:
-    """A law's cases (when, law) from its text, the first that holds deciding; raises as
-    ``parse_law``."""
+    """The cases (when, law) of a law, read from its text; the first case that holds decides. Raises
+    as ``parse_law``."""
     return _Reader(text, index).steps()
 
 
 class _Reader:
-    """A text's tokens read from left to right; ``real`` inside ``float32``."""
+    """Reads the tokens of a text from left to right; ``real`` inside ``float32``."""
 
     def __init__(self, text: str, index: int | None) -> None:
         self.text, self.index, self.next, self.real, self.depth = text, index, 0, False, 0
