@@ -59,10 +59,11 @@ def in_order(
         ready += now
         names |= {solved.name for solved in now}
         left = [solved for solved in left if solved.name not in names]
-    return tuple(
-        replace(solved, rivals=tuple(rival for rival in solved.rivals if rival.reads <= names))
-        for solved in ready
-    ), tuple(left)
+    readable = []
+    for solved in ready:
+        rivals = tuple(rival for rival in solved.rivals if rival.reads <= names)
+        readable.append(replace(solved, rivals=rivals))
+    return tuple(readable), tuple(left)
 
 
 def fill(fields: Sequence[Solved], columns: Columns) -> dict[str, Array]:
@@ -145,7 +146,9 @@ class Findings:
         """
         lists = [solved.name for solved in self.ready if len(solved.steps) > 1]
         read = {*lists}.union(*(self.follows[name] for name in lists))
-        names = names_in(part for name in read for part in self.by_name[name].parts)
+        names = set[str]()
+        for name in read:
+            names |= names_in(self.by_name[name].parts)
         return sorted(
             name
             for name in names
@@ -227,15 +230,8 @@ class Findings:
         Rows whose law the captures of other values prove are left out.  Each capture shows anew
         that a bit follows a flag; only captures of other numbers show what becomes of a number.
         """
-        leaves = sorted(
-            {
-                leaf
-                for part in solved.parts
-                for leaf in part.walk()
-                if leaf.op in (PARAMETER, FIELD, GIVEN)
-            },
-            key=str,
-        )
+        walked = {leaf for part in solved.parts for leaf in part.walk()}
+        leaves = sorted((leaf for leaf in walked if leaf.op in (PARAMETER, FIELD, GIVEN)), key=str)
         if leaves and self.is_weak(solved, _first(_table(leaves, self.captured))):
             return self._unseen(leaves, asked)
         return np.zeros(asked.n, bool)

@@ -667,9 +667,9 @@ class Laws:
                     for word, bit in solved.positions
                     if status[word, bit] in ("law", "rivals")
                 ]
-        stuck = {
-            position: solved for solved in self._findings.stuck for position in solved.positions
-        }
+        stuck: dict[tuple[int, int], Solved] = {}
+        for solved in self._findings.stuck:
+            stuck |= dict.fromkeys(solved.positions, solved)
         made = range(
             len(self.parameters), len(layers)
         )  # open bits are each given a layer of their own

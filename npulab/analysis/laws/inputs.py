@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -276,7 +277,7 @@ def field_bits(globs: Sequence[str], registers: RegisterMap | None) -> Array:
                 f"--field: got {glob!r}, the sweep's map has {plural(len(fields), 'field')}"
                 f"{near(glob, [item.name for item in fields])}"
             )
-        for piece in (piece for item in found for piece in item.pieces):
+        for piece in itertools.chain.from_iterable(item.pieces for item in found):
             mask[piece.word] |= np.uint32((2**piece.width - 1) * 2**piece.lsb)
     return mask
 
@@ -284,7 +285,7 @@ def field_bits(globs: Sequence[str], registers: RegisterMap | None) -> Array:
 def field_starts(registers: RegisterMap | None, width: int) -> list[int]:
     """``(W,) uint32``: the bits at which a field of a map begins; 0 without a map."""
     starts = [0] * width
-    for piece in (piece for item in registers or () for piece in item.pieces):
+    for piece in itertools.chain.from_iterable(item.pieces for item in registers or ()):
         starts[piece.word] |= 2**piece.lsb
     return starts
 

@@ -722,7 +722,7 @@ class _Growth:
                 groups.append(group)
         groups += [(node, node) for node in few]
         magnitude = {node: float(np.log2(nodes.values(node)).max()) for node in few}
-        groups = [group for group in groups if sum(magnitude[node] for node in group) < 62]
+        groups = [group for group in groups if sum(map(magnitude.__getitem__, group)) < 62]
         parts = np.array([(*group, *[-1] * (4 - len(group))) for group in groups], int).reshape(
             -1, 4
         )
@@ -791,9 +791,10 @@ class _Growth:
                     )
             if b < c:
                 shapes.append((term("f/", leaf[a], term("f*", leaf[b], leaf[c])), 10))
-        patterns = self._new(
-            [node for law, cost in shapes for node in self._leaves([term("f", law)], cost)]
-        )
+        leaves = []
+        for law, price in shapes:
+            leaves += self._leaves([term("f", law)], price)
+        patterns = self._new(leaves)
         exponents = [self._step("//", node, self._constant(MANTISSA)) for node in patterns]
         biases = [self._constant(bias) for bias in BIASES]
         # the exponents of a ratio and of its inverse give the same columns: the cheaper one first

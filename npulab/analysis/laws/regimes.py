@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -184,9 +185,8 @@ def _dominant(laws: Pool, agree: Array, cost: Array, weights: Array) -> list[Exp
     """
     first = int(np.argmax(weighed(agree, weights) - cost))
     second = int(np.argmax(weighed(agree, np.where(agree[first], 0, weights)) - cost))
-    parts = dict.fromkeys(
-        part for number in (first, second) for part in laws[int(laws.kept[number])].walk()
-    )
+    chosen = [laws[int(laws.kept[number])] for number in (first, second)]
+    parts = dict.fromkeys(itertools.chain.from_iterable(law.walk() for law in chosen))
     return [part for part in parts if part.op in INTEGER and (part.names() or part.names(FIELD))][
         :4
     ]

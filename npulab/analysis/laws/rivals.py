@@ -5,6 +5,7 @@ They are limits elsewhere in their gaps, hidden budgets, and parameters that agr
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -235,7 +236,8 @@ def like_rivals(solved: Solved, fields: Sequence[Solved], columns: Columns) -> I
             lists.append(
                 tuple((when, _moved(law, solved.lsb - other.lsb)) for when, law in other.steps)
             )
-    for part in dict.fromkeys(part for _, law in solved.steps for part in law.walk()):
+    walks = [law.walk() for _, law in solved.steps]
+    for part in dict.fromkeys(itertools.chain.from_iterable(walks)):
         for by in (-1, 1):
             if part.op == PARAMETER and columns[part].dtype.kind == "i":
                 lists.append(
@@ -314,14 +316,10 @@ class Twins:
     def __init__(self, captured: Columns, names: Sequence[str]) -> None:
         self.captured = captured
         leaves = [parameter(name) for name in names]
-        changed = [
-            law
-            for leaf in leaves
-            for law in (
-                *(term(op, leaf, value) for op, value in TWINS),
-                term("//", term("-", leaf, 1), 2),
-            )
-        ]
+        changed = []
+        for leaf in leaves:
+            changed += [term(op, leaf, value) for op, value in TWINS]
+            changed.append(term("//", term("-", leaf, 1), 2))
         self._of: dict[bytes, list[Expression]] = {}
         for law in (*leaves, *changed):
             values = np.asarray(captured[law], np.int64)

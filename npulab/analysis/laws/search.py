@@ -117,9 +117,9 @@ def _round(state: State, derived: Derived, deep: bool) -> Round:
     )
     leaves = [*map(parameter, names), *map(field, derived.names)]
     # conditions that say whether a field is what it usually is
-    compared = [
-        (term(op, field(name), law), 8.0) for name, law in derived.usually for op in ("==", "!=")
-    ]
+    compared = []
+    for name, law in derived.usually:
+        compared += [(term("==", field(name), law), 8.0), (term("!=", field(name), law), 8.0)]
     sizes = {leaf for leaf in leaves if is_size(captures.columns[leaf])}
     predicates = make_predicates(captures.columns, leaves, sizes, compared)
     predicates = predicates.with_thresholds(
@@ -145,9 +145,10 @@ def relevant(state: State) -> list[str]:
     if not len(targets):
         return []
     bits = bits_of(captures.words)[:, targets[:, 0], targets[:, 1]].astype(np.float64)
-    used = names_in(
-        part for solved in state.solved if len(solved.steps) > 1 for part in solved.parts
-    )
+    used = set[str]()
+    for solved in state.solved:
+        if len(solved.steps) > 1:
+            used |= names_in(solved.parts)
     laws = [solved.steps[0][1] for solved in state.solved]
     copied = {law.args[0] for law in laws if law.op == PARAMETER}
     out = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -43,7 +44,7 @@ def explain_singly(
     matches = match(state.captures.words, library, state.todo)
     pieces = _cover(state, _by_gain(state, library, matches, derived), library)
     while pieces:
-        bits = {position for piece in pieces for position in piece.positions}
+        bits = set(itertools.chain.from_iterable(piece.positions for piece in pieces))
         whole = set()
         for place in state.open_runs():
             if all(position in bits or not state.todo[position] for position in place.positions):

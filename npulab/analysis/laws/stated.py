@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -70,12 +71,14 @@ class Stated:
             numbers = range(count)
         else:
             numbers = (None,)
-        return cls(
-            name,
-            law,
-            tuple(parse_steps(law, i) for i in numbers) if law.strip() else (),
-            tuple(tuple(parse_law(place, i) for i in numbers) for place in places if place.strip()),
-        )
+        laws = []
+        if law.strip():
+            laws = [parse_steps(law, i) for i in numbers]
+        parsed = []
+        for place in places:
+            if place.strip():
+                parsed.append(tuple(parse_law(place, i) for i in numbers))
+        return cls(name, law, tuple(laws), tuple(parsed))
 
 
 def word_fields(offset: int, kind: str) -> list[str]:
@@ -132,7 +135,9 @@ def check_rows(
     """
     listed = [dict(row) for row in table]
     found = check_stated([_of_row(row) for row in listed], captures, parameters)
-    for column in dict.fromkeys(key for row in listed for key in row if key not in COLUMNS):
+    for column in dict.fromkeys(itertools.chain.from_iterable(listed)):
+        if column in COLUMNS:
+            continue
         found[column] = [row.get(column, "") for row in listed]
     return found
 
@@ -227,7 +232,7 @@ class _Evidence:
         for row, own in zip(words, rows, strict=True):
             row[: len(own)] = own
         columns = {}
-        for leaf in dict.fromkeys(leaf for row in numbers for leaf in row):
+        for leaf in dict.fromkeys(itertools.chain.from_iterable(numbers)):
             have = np.array([_is_number(row.get(leaf)) for row in numbers], bool)
             columns[leaf] = (
                 _numbers(

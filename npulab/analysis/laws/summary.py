@@ -145,9 +145,8 @@ def _runs(bits: Sequence[Row], laws: Laws) -> list[Row]:
             runs.append([bit])
     related = []
     for run in runs:
-        related.append(
-            dict.fromkeys(text.split(" ")[0] for bit in run for text in bit["related"].split(", "))
-        )
+        texts = [text for bit in run for text in bit["related"].split(", ")]
+        related.append(dict.fromkeys(text.split(" ")[0] for text in texts))
     found: list[Row] = []
     for run, names in zip(runs, related, strict=True):
         found.append(
