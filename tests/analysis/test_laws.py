@@ -1,4 +1,4 @@
-"""Laws, by the words of what was asked for: a made-up descriptor, a driver's sweep, planning,
+"""find_laws: what it finds, what it claims on rows it has not seen, what it plans and refuses."""
 and bad input.
 """
 
