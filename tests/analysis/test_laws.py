@@ -1,6 +1,4 @@
 """find_laws: what it finds, what it claims on rows it has not seen, what it plans and refuses."""
-and bad input.
-"""
 
 from __future__ import annotations
 
