@@ -1,8 +1,21 @@
 """Matrix products of 8-bit codes by AVX512-VNNI (the extra ``npulab[fast]``), exact in int32.
 
-``vpdpbusd`` adds four products of uint8 and int8 to each of 16 sums, without saturation.  Codes are
-int8: 128 is added to each on the way, and taken off again through the sums' first value, the bias.
-The loops are plain numba but for ``_sums``, which has LLVM keep a block's sums in registers.
+``vpdpbusd`` adds four products of uint8 and int8 to each of 16 int32 sums, without saturation.
+Codes are int8: each gets 128 added on the way (its top bit flips), and the bias that the sums
+start from takes the 128 off again.  The weights lie in panels of 16 columns, packed in the order
+in which the instruction reads them.  One block of the product, ``tall`` rows by ``wide`` panels:
+
+    for each panel:  sums[every row][panel] = bias of the panel's 16 columns
+    for each step:                          # four products deep
+        at = min(4 * step, depth - 4)       # the last step reads the last four codes of a row
+        for each panel:  weights[panel] = 64 bytes of the packed weights
+        for each row:
+            codes = four bytes of the row from `at`, their top bits flipped, in every lane
+            for each panel:  sums[row][panel] = vpdpbusd(sums[row][panel], codes, weights[panel])
+    for each row, panel:  store sums[row][panel], without the lanes past the last column
+
+``_product`` cuts a matrix into such blocks, in plain numba.  A block is LLVM IR, because numba
+neither emits the instruction nor keeps 24 vectors of sums in registers over a loop.
 """
 
 from __future__ import annotations
@@ -21,47 +34,49 @@ config = needed("numba.core.config", PURPOSE)
 registry = needed("numba.core.registry", PURPOSE)
 extending = needed("numba.extending", PURPOSE)
 
-WIDE, DEEP = 16, 4  # sums of one instruction, and products added to each
-# rows of a block: 24 registers of sums, 4 of weights, 1 of codes; more rows lack address registers
+LANES = 16  # sums of one instruction
+DEEP = 4  # products that one instruction adds to each sum
+# Rows of a block: with 4 panels, 24 registers of sums, 4 of weights and 1 of codes.  More rows
+# lack registers for their addresses.
 TALL = 6
-WORD, LONG = ir.IntType(32), ir.IntType(64)
-SUMS = ir.VectorType(WORD, WIDE)
+INT32 = ir.IntType(32)
+INT64 = ir.IntType(64)
+VECTOR = ir.VectorType(INT32, LANES)
+VECTOR_BYTES = 4 * LANES
+TOP_BITS = ir.Constant(INT32, 0x80808080)
 
 
 def available() -> bool:
-    """Whether numba compiles for a processor that has the instruction."""
+    """True if numba compiles, and for a processor that has the instruction."""
     features = registry.cpu_target.target_context.codegen().magic_tuple()[-1].split(",")
     return not config.DISABLE_JIT and {"+avx512f", "+avx512vnni"} <= set(features)
 
 
 class Products:
-    """Weights ``(depth, columns)`` int8 and a bias made ready to be multiplied by codes."""
+    """Weights ``(depth, columns)`` int8 and a bias, made ready to be multiplied by codes."""
 
     def __init__(self, weights: np.ndarray, bias: np.ndarray | int = 0) -> None:
         self.depth, self.columns = weights.shape
         self.packed = pack(weights)
-        self.first = np.zeros(len(self.packed) * WIDE, np.int32)
-        self.first[: self.columns] = np.asarray(bias).astype(np.int64) - 128 * weights.sum(
-            0, dtype=np.int64
-        )
+        self.first = np.zeros(len(self.packed) * LANES, np.int32)
+        added = 128 * weights.sum(0, dtype=np.int64)
+        self.first[: self.columns] = np.asarray(bias).astype(np.int64) - added
 
     def __call__(self, codes: np.ndarray, out: np.ndarray) -> np.ndarray:
         """Write ``bias + codes @ weights`` to ``out``, int32.
 
-        ``codes`` are int8 ``(n, depth)``, next to each other along the depth.
+        ``codes`` are int8 ``(n, depth)``.  Raises ValueError if either does not fit.
         """
         if codes.dtype != np.int8 or codes.shape[1:] != (self.depth,):
             raise ValueError(
                 f"codes: got {codes.dtype} {codes.shape}, allowed is int8 (n, {self.depth})"
             )
-        if (
-            out.dtype != np.int32
-            or out.shape != (len(codes), self.columns)
-            or (out.size and out.strides[1] != out.itemsize)
-        ):
+        shape = len(codes), self.columns
+        gaps = out.size and out.strides[1] != out.itemsize
+        if out.dtype != np.int32 or out.shape != shape or gaps:
             raise ValueError(
                 f"out: got {out.dtype} {out.shape}, strides {out.strides}, allowed is int32 "
-                f"{(len(codes), self.columns)}, a row's values side by side"
+                f"{shape}, the values of a row next to each other"
             )
         if self.depth < DEEP:
             codes = np.pad(codes, ((0, 0), (0, DEEP - self.depth)))
@@ -74,28 +89,32 @@ class Products:
 def pack(weights: np.ndarray) -> np.ndarray:
     """Weights ``(depth, columns)`` as ``(panels, steps, 16, 4)``, zero past the columns.
 
-    The last step takes the last four of the depth again, so its weights are zero for those before
-    it.
+    The last step reads the last four codes of a row, some of them a second time: the weights of
+    codes that an earlier step has read are zero there.
     """
     depth, columns = weights.shape
-    panels, steps = -(-columns // WIDE), max(1, -(-depth // DEEP))
+    panels = -(-columns // LANES)
+    steps = max(1, -(-depth // DEEP))
     whole = 0
+    gap = 0
     if depth > DEEP:
         whole = depth - depth % DEEP
-    gap = 0
-    if whole:
         gap = steps * DEEP - depth
-    out = np.zeros((steps * DEEP, panels * WIDE), np.int8)
+    out = np.zeros((steps * DEEP, panels * LANES), np.int8)
     out[:whole, :columns] = weights[:whole]
     out[whole + gap : depth + gap, :columns] = weights[whole:]
-    return np.ascontiguousarray(out.reshape(steps, DEEP, panels, WIDE).transpose(2, 0, 3, 1))
+    return np.ascontiguousarray(out.reshape(steps, DEEP, panels, LANES).transpose(2, 0, 3, 1))
 
 
 @compiled
 def _product(codes, packed, first, out):  # type: ignore[no-untyped-def]
-    """Blocks of 6 rows and 4, 2 or 1 panels; what is left of the rows is done again with rows
-    before it."""
-    rows, panels = len(out), len(packed)
+    """Blocks of 6 rows by 4, 2 or 1 panels.
+
+    The last block of 6 rows may do some rows a second time; 1 or 2 rows left over, and matrices
+    of fewer than 6 rows, are done row by row.
+    """
+    rows = len(out)
+    panels = len(packed)
     panel = 0
     while panel < panels:
         if panels - panel >= 4:
@@ -106,6 +125,7 @@ def _product(codes, packed, first, out):  # type: ignore[no-untyped-def]
             wide = 1
         row = 0
         while row < rows:
+            # the sizes of a block are literals: each pair is compiled to a loop of its own
             if rows >= TALL and rows - row > 2:
                 row = min(row, rows - TALL)
                 if wide == 4:
@@ -126,90 +146,146 @@ def _product(codes, packed, first, out):  # type: ignore[no-untyped-def]
         panel += wide
 
 
-def _sums(typing, tall, wide, row, panel, codes, packed, first, out):  # type: ignore[no-untyped-def]
-    """Sums of ``tall`` rows and ``wide`` panels, over the whole depth."""
-    rows, panels = range(tall.literal_value), range(wide.literal_value)
+# 9 parameters: an intrinsic of numba takes what its caller writes, and a record would have to be
+# taken apart in IR
+def _typed_block(typing, tall, wide, row, panel, codes, packed, first, out):  # type: ignore[no-untyped-def]
+    """The intrinsic ``_block``: its signature, and what emits its code."""
 
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        def whole(number: int) -> Any:
-            return ir.Constant(LONG, number)
-
-        def at(base: Any, offset: Any, kind: Any) -> Any:
-            return cgutils.pointer_add(builder, base, offset, kind.as_pointer())
-
-        def offsets(start: Any, count: range, by: Any) -> list[Any]:
-            return [builder.mul(builder.add(start, whole(i)), by) for i in count]
-
-        def everywhere(value: Any) -> Any:
-            lane = builder.insert_element(
-                ir.Constant(SUMS, ir.Undefined), value, ir.Constant(WORD, 0)
-            )
-            return builder.shuffle_vector(lane, lane, ir.Constant(SUMS, [0] * WIDE))
-
-        def function(name: str, result: Any, *types: Any) -> Any:
-            return cgutils.get_or_insert_function(
-                builder.module, ir.FunctionType(result, types), name
-            )
-
-        x, w, b, y = (
-            context.make_array(kind)(context, builder, value)
-            for kind, value in zip(signature.args[4:], args[4:], strict=True)
-        )
-        (_, depth), (down, _) = (
-            cgutils.unpack_tuple(builder, one, 2) for one in (x.shape, x.strides)
-        )
-        (_, columns), (beneath, _) = (
-            cgutils.unpack_tuple(builder, one, 2) for one in (y.shape, y.strides)
-        )
-        steps, across = (
-            cgutils.unpack_tuple(builder, w.shape)[1],
-            cgutils.unpack_tuple(builder, w.strides)[0],
-        )
-        starts, ends = (offsets(args[2], rows, by) for by in (down, beneath))
-        inside, places = (offsets(args[3], panels, by) for by in (across, whole(4 * WIDE)))
-        begin = [builder.load(at(b.data, one, SUMS), align=4) for one in places]
-        dot = function("llvm.x86.avx512.vpdpbusd.512", SUMS, SUMS, SUMS, SUMS)
-
-        before, along, done = builder.block, *map(builder.append_basic_block, ("along", "done"))
-        builder.branch(along)
-        builder.position_at_end(along)
-        step, sums = builder.phi(LONG), [[builder.phi(SUMS) for _ in panels] for _ in rows]
-        four, last = builder.mul(step, whole(DEEP)), builder.sub(depth, whole(DEEP))
-        four = builder.select(builder.icmp_signed("<", four, last), four, last)
-        panes = [builder.add(one, builder.mul(step, whole(DEEP * WIDE))) for one in inside]
-        weights = [builder.load(at(w.data, one, SUMS), align=1) for one in panes]
-        after = builder.add(step, whole(1))
-        step.add_incoming(whole(0), before)
-        step.add_incoming(after, along)
-        made = []
-        for start, line in zip(starts, sums, strict=True):
-            read = builder.load(at(x.data, builder.add(start, four), WORD), align=1)
-            # as a number: over the same on vectors LLVM 22 does not come to an end
-            moved = everywhere(builder.xor(read, ir.Constant(WORD, 0x80808080)))
-            made.append(
-                [builder.call(dot, [one, moved, by]) for one, by in zip(line, weights, strict=True)]
-            )
-            for one, value, result in zip(line, begin, made[-1], strict=True):
-                one.add_incoming(value, before)
-                one.add_incoming(result, along)
-        builder.cbranch(builder.icmp_signed("<", after, steps), along, done)
-
-        builder.position_at_end(done)
-        mask = ir.VectorType(ir.IntType(1), WIDE)
-        store = function(
-            "llvm.masked.store.v16i32.p0", ir.VoidType(), SUMS, SUMS.as_pointer(), WORD, mask
-        )
-        for j, place in enumerate(places):
-            left = everywhere(
-                builder.trunc(builder.sub(columns, builder.udiv(place, whole(4))), WORD)
-            )
-            there = builder.icmp_signed("<", ir.Constant(SUMS, list(range(WIDE))), left)
-            for end, line in zip(ends, made, strict=True):
-                here = at(y.data, builder.add(end, place), SUMS)
-                builder.call(store, [line[j], here, ir.Constant(WORD, 4), there])
+        arrays = []
+        for kind, value in zip(signature.args[4:], args[4:], strict=True):
+            arrays.append(context.make_array(kind)(context, builder, value))
+        block = _Block(builder, tall.literal_value, wide.literal_value, arrays)
+        block.emit(args[2], args[3])
         return context.get_dummy_value()
 
     return numba.types.void(tall, wide, row, panel, codes, packed, first, out), build
 
 
-_block: Any = extending.intrinsic(prefer_literal=True)(_sums)
+_block: Any = extending.intrinsic(prefer_literal=True)(_typed_block)
+
+
+class _Block:
+    """Emits the code of one block; ``arrays`` are codes, packed weights, first sums and output.
+
+    All numbers that the methods take and give are values of IR, except counts and names.
+    """
+
+    def __init__(self, builder: Any, tall: int, wide: int, arrays: list[Any]) -> None:
+        self.builder = builder
+        self.tall = tall
+        self.wide = wide
+        self.codes, self.packed, self.first, self.out = arrays
+        _, self.depth = cgutils.unpack_tuple(builder, self.codes.shape, 2)
+        _, self.columns = cgutils.unpack_tuple(builder, self.out.shape, 2)
+        _, self.steps, _, _ = cgutils.unpack_tuple(builder, self.packed.shape)
+
+    def emit(self, row: Any, panel: Any) -> None:
+        """The whole block, as the pseudo-code at the top has it."""
+        panel_pitch = cgutils.unpack_tuple(self.builder, self.packed.strides)[0]
+        panel_starts = self._starts(panel, self.wide, panel_pitch)
+        # bytes from the first column to each panel's, the same in the first sums and in a row of
+        # the output: both are int32
+        column_starts = self._starts(panel, self.wide, INT64(VECTOR_BYTES))
+        sums = self._loop(row, panel_starts, column_starts)
+        self._store(row, column_starts, sums)
+
+    def _loop(self, row: Any, panel_starts: list[Any], column_starts: list[Any]) -> list[list[Any]]:
+        """Emit the loop over the depth; gives the sums after it, by row and panel.
+
+        LLVM keeps a value of a loop in a register if it is a phi: what it is on the way in (from
+        ``entry``) and after each turn (from ``loop``).  The step and every vector of sums are.
+        """
+        builder = self.builder
+        row_pitch, _ = cgutils.unpack_tuple(builder, self.codes.strides, 2)
+        row_starts = self._starts(row, self.tall, row_pitch)
+        biases = []
+        for start in column_starts:
+            biases.append(self._load(self.first, start, VECTOR, align=4))
+        entry = builder.block
+        loop = builder.append_basic_block("loop")
+        done = builder.append_basic_block("done")
+        builder.branch(loop)
+
+        builder.position_at_end(loop)
+        step = builder.phi(INT64)
+        before = []
+        for _ in row_starts:
+            before.append([builder.phi(VECTOR) for _ in biases])
+        # the last step reads the last four codes, also where the depth is not a multiple of four
+        four_of_step = builder.mul(step, INT64(DEEP))
+        last_four = builder.sub(self.depth, INT64(DEEP))
+        at = self._smaller(four_of_step, last_four)
+        step_start = builder.mul(step, INT64(DEEP * LANES))
+        weights = []
+        for start in panel_starts:
+            weights.append(self._load(self.packed, builder.add(start, step_start), VECTOR))
+        dot = self._function("llvm.x86.avx512.vpdpbusd.512", VECTOR, [VECTOR, VECTOR, VECTOR])
+        after = []
+        for start, sums in zip(row_starts, before, strict=True):
+            four = self._load(self.codes, builder.add(start, at), INT32)
+            # flipped as one number: LLVM 22 hangs on the same xor of vectors
+            codes = self._in_every_lane(builder.xor(four, TOP_BITS))
+            added = []
+            for phi, bias, panel_weights in zip(sums, biases, weights, strict=True):
+                total = builder.call(dot, [phi, codes, panel_weights])
+                phi.add_incoming(bias, entry)
+                phi.add_incoming(total, loop)
+                added.append(total)
+            after.append(added)
+        following = builder.add(step, INT64(1))
+        step.add_incoming(INT64(0), entry)
+        step.add_incoming(following, loop)
+        builder.cbranch(builder.icmp_signed("<", following, self.steps), loop, done)
+        builder.position_at_end(done)
+        return after
+
+    def _store(self, row: Any, column_starts: list[Any], sums: list[list[Any]]) -> None:
+        """Emit stores of the sums, masked: the last panel may have lanes past the last column."""
+        builder = self.builder
+        mask = ir.VectorType(ir.IntType(1), LANES)
+        store = self._function(
+            "llvm.masked.store.v16i32.p0",
+            ir.VoidType(),
+            [VECTOR, VECTOR.as_pointer(), INT32, mask],
+        )
+        lanes = ir.Constant(VECTOR, list(range(LANES)))
+        row_pitch, _ = cgutils.unpack_tuple(builder, self.out.strides, 2)
+        row_starts = self._starts(row, self.tall, row_pitch)
+        for panel, column_start in enumerate(column_starts):
+            column = builder.udiv(column_start, INT64(4))
+            remaining = builder.sub(self.columns, column)
+            end = self._in_every_lane(builder.trunc(remaining, INT32))
+            inside = builder.icmp_signed("<", lanes, end)
+            for start, row_sums in zip(row_starts, sums, strict=True):
+                place = self._pointer(self.out, builder.add(start, column_start), VECTOR)
+                builder.call(store, [row_sums[panel], place, INT32(4), inside])
+
+    def _starts(self, first: Any, count: int, pitch: Any) -> list[Any]:
+        """Byte offsets of ``count`` rows or panels from ``first``."""
+        starts = []
+        for number in range(count):
+            row_or_panel = self.builder.add(first, INT64(number))
+            starts.append(self.builder.mul(row_or_panel, pitch))
+        return starts
+
+    def _pointer(self, array: Any, offset: Any, kind: Any) -> Any:
+        return cgutils.pointer_add(self.builder, array.data, offset, kind.as_pointer())
+
+    def _load(self, array: Any, offset: Any, kind: Any, align: int = 1) -> Any:
+        place = self._pointer(array, offset, kind)
+        return self.builder.load(place, align=align)
+
+    def _smaller(self, a: Any, b: Any) -> Any:
+        below = self.builder.icmp_signed("<", a, b)
+        return self.builder.select(below, a, b)
+
+    def _in_every_lane(self, number: Any) -> Any:
+        """A vector that holds an int32 16 times."""
+        undefined = ir.Constant(VECTOR, ir.Undefined)
+        lane = self.builder.insert_element(undefined, number, INT32(0))
+        return self.builder.shuffle_vector(lane, lane, ir.Constant(VECTOR, [0] * LANES))
+
+    def _function(self, name: str, result: Any, types: list[Any]) -> Any:
+        kind = ir.FunctionType(result, types)
+        return cgutils.get_or_insert_function(self.builder.module, kind, name)
