@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from npulab.quant.emulate import emulate
-from npulab.quant.identify import Closest, Group, Identification, identify_rounding, rounding_probes
+from npulab.quant.identify import Closest, Group, Identification, identify_rounding
 from npulab.quant.layers import Conv2D
+from npulab.quant.probes import rounding_probes
 from npulab.quant.rules import QuantParams, rule
 
 ONE = QuantParams(1.0)

@@ -18,14 +18,10 @@ from oracles import litert, micro
 from npulab.models import single_op_model
 from npulab.quant.emulate import accumulate, clamp_range, emulate
 from npulab.quant.emulate.engines import EXACT as ENGINE_NAMES
-from npulab.quant.identify import (
-    Identification,
-    Probes,
-    functions,
-    identify_rounding,
-    rounding_probes,
-)
+from npulab.quant.functions import functions
+from npulab.quant.identify import Identification, identify_rounding
 from npulab.quant.layers import Conv2D, FullyConnected
+from npulab.quant.probes import Probes, rounding_probes
 from npulab.quant.rules import (
     RULES,
     DoubleRounding,
@@ -639,12 +635,12 @@ def ask(**changes: Any) -> Identification:
         (
             lambda: ask(outputs=[[1, 2], [3]]),
             ValueError,
-            r"^outputs: got a list that is no array, allowed is \(\.\.\., C\)$",
+            r"^outputs: got a list that is not an array, allowed is \(\.\.\., C\)$",
         ),
         (
             lambda: ask(accumulators=[[1, 2], [3]]),
             ValueError,
-            "^accumulators: got a list that is no array",
+            "^accumulators: got a list that is not an array",
         ),
         (
             lambda: ask(accumulators=np.full((3, 2), 2**63, np.uint64)),

@@ -1,0 +1,75 @@
+"""Rules by what they compute, whatever they are called.
+
+Two rules are one function if they are the same arithmetic under two names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import fields
+from typing import Any, NamedTuple, TypeVar
+
+from npulab.quant.rules import DoubleRounding, Float, Float32Bits, Half, Hybrid, Mantissa, Rule
+
+Item = TypeVar("Item")
+
+
+class Function(NamedTuple):
+    """Kind and parameters of what a rule computes: equal functions give equal outputs."""
+
+    kind: str
+    parameters: tuple[tuple[str, Any], ...]
+
+    def __str__(self) -> str:
+        parameters = ", ".join(f"{name} {value}" for name, value in self.parameters)
+        return f"{self.kind} with {parameters}"
+
+
+def functions(rules: Iterable[Rule], zero_point: int | None = None) -> list[tuple[list[Rule], str]]:
+    """Rules grouped by what they compute, each group with the reason why it is one function.
+
+    With a zero point, rules that differ only at other zero points are one function, too.
+
+    >>> from npulab.quant.rules import rule
+    >>> [len(same) for same, reason in functions([rule("qnnpack-q31"), rule("gemmlowp:S"), rule("gemmlowp")])]
+    [2, 1]
+    """  # noqa: E501
+    return by_function(rules, function_of, zero_point)
+
+
+def by_function(
+    items: Iterable[Item],
+    computed: Callable[[Item, int | None], Function],
+    zero_point: int | None,
+) -> list[tuple[list[Item], str]]:
+    """Items grouped by ``computed(item, zero_point)``, each group with its reason."""
+    groups: dict[Function, list[Item]] = {}
+    for item in items:
+        groups.setdefault(computed(item, zero_point), []).append(item)
+    reasoned = []
+    for function, same in groups.items():
+        reason = f"one function: {function}"
+        if len({computed(item, None) for item in same}) > 1:
+            reason += f", the zero point being {zero_point}"
+        reasoned.append((same, reason))
+    return reasoned
+
+
+def function_of(by: Rule, zero_point: int | None) -> Function:
+    """The function of a rule; ``zero_point`` is None if it may be any."""
+    kind = type(by)
+    parameters = {field.name: getattr(by, field.name) for field in fields(by)}
+    del parameters["name"]
+    # without wrapping the register only says which accumulators are refused
+    if not by.wraps:
+        del parameters["register"]
+    # the bits of a float32 are what rounding to 31 bits leaves of it
+    if kind is Float32Bits:
+        kind = DoubleRounding
+    if isinstance(by, Float) and kind is Float and by.zero_point_first:
+        parameters["ties"] = "half-even"
+        parameters["zero_point_first"] = zero_point != 0
+    # the multiplier of these rules is a float32: rounding the quotient, too, changes nothing
+    if kind in (Float, Half, Hybrid, Mantissa) and by.order == "P":
+        parameters["order"] = "S"
+    return Function(kind.__name__, tuple(parameters.items()))

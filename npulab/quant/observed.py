@@ -1,0 +1,319 @@
+"""Accumulators and the outputs that an unknown rule made of them: the arithmetic of naming it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from npulab.quant.emulate import clamp_range
+from npulab.quant.emulate.engines import EXACT, REAL, Parts, parts
+from npulab.quant.functions import Function, function_of
+from npulab.quant.layers import ACTIVATIONS
+from npulab.quant.requantize import within
+from npulab.quant.rules import QUANTIZED, QuantParams, Rule
+
+OPS = ("conv", "depthwise", "fully_connected")
+NEAR = 3  # accumulators that are looked at on each side of a boundary
+LEVELS = 256  # boundaries looked at for a witness, over the range of the outputs
+CHANNELS = 8  # channels looked at for a witness, each with another ratio of scales
+SCALES = ("input_q", "weight_q", "output_q")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A rule, or an engine: a rule for each range of channels, and a clamp of its own."""
+
+    name: str
+    parts: Parts
+    bounds: tuple[float, float]
+
+    def function(self, zero_point: int | None) -> Function:
+        """What it computes; the clamp is not part of it."""
+        rules = {by for by, _, _ in self.parts}
+        if len(rules) == 1:
+            return function_of(self.parts[0][0], zero_point)
+        channels = [(f"channels {first} to {end - 1}", by) for by, first, end in self.parts]
+        return Function("channels", tuple(channels))
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The end of a layer: what a clamp and the rule of an engine depend on."""
+
+    op: str | None
+    output_q: QuantParams
+    activation: str | None
+
+
+class Mismatches(NamedTuple):
+    """Outputs that a candidate does not predict: each array is ``(mismatches,)``."""
+
+    differences: np.ndarray  # output minus prediction
+    tie: np.ndarray
+    negative: np.ndarray
+    saturated: np.ndarray
+
+
+class Witness(NamedTuple):
+    """An accumulator that candidates disagree about, with the output of each."""
+
+    accumulator: int
+    channel: int
+    outputs: np.ndarray
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a caller says of a layer: the layer, and keywords that count instead of its
+    attributes."""
+
+    layer: Any = None
+    input_q: QuantParams | None = None
+    weight_q: QuantParams | None = None
+    output_q: QuantParams | None = None
+    activation: str | None = None
+
+    def value(self, name: str) -> Any:
+        """The keyword, else the layer's attribute, else None."""
+        value = getattr(self, name)
+        if value is None:
+            value = getattr(self.layer, name, None)
+        return value
+
+
+@dataclass(frozen=True, eq=False)
+class Observed:
+    """Accumulators and outputs ``(N, C)``, and everything but the rule that leads from one to the
+    other."""
+
+    accumulators: np.ndarray
+    outputs: np.ndarray
+    scales: tuple[Any, Any, Any]  # of input, weights, output
+    bias: np.ndarray  # (C,), added to real outputs
+    stage: Stage
+    bounds: tuple[float, float]
+
+    @property
+    def real(self) -> bool:
+        return self.outputs.dtype == np.float32
+
+    @property
+    def zero_point(self) -> int:
+        return self.stage.output_q.zero_point
+
+    @property
+    def channels(self) -> int:
+        return self.outputs.shape[1]
+
+    @property
+    def saturated(self) -> np.ndarray:
+        """True for outputs at a bound of the clamp."""
+        return np.isin(self.outputs, self.bounds)
+
+    def of_rule(self, by: Rule) -> Candidate:
+        """A rule for all channels."""
+        return Candidate(by.name, ((by, 0, self.channels),), self.bounds)
+
+    def of_engine(self, name: str) -> Candidate:
+        """What an engine does to such outputs; raises ValueError or LookupError if it has no such
+        layer."""
+        dtype = self.outputs.dtype.name
+        if self.real or self.stage.op not in OPS:
+            raise ValueError(
+                f"rules: got {name} with no layer, allowed with an engine is a layer that has "
+                f"{', '.join(QUANTIZED)} outputs"
+            )
+        scales = "tensor"
+        if np.ndim(self.scales[1]):
+            scales = "channel"
+        stage: Any = self.stage  # as far as the clamp goes, a layer
+        return Candidate(
+            name,
+            parts(name, self.stage.op, dtype, scales, self.channels),
+            clamp_range(stage, dtype, name),
+        )
+
+    def engines(self) -> Iterator[str]:
+        """Names of the engines without a mismatch; none if no layer was given."""
+        if self.real or self.stage.op not in OPS:
+            return
+        for name in EXACT:
+            try:
+                predicted = self.predict(self.of_engine(name))
+            except (ValueError, LookupError):
+                continue
+            if np.array_equal(predicted, self.outputs):
+                yield name
+
+    def predict(
+        self,
+        candidate: Candidate,
+        accumulators: np.ndarray | None = None,
+        channels: range | None = None,
+    ) -> np.ndarray:
+        """Outputs ``(N, channels)``; raises ValueError if a rule cannot say the scales or hold the
+        accumulators."""
+        if accumulators is None:
+            accumulators = self.accumulators
+        if channels is None:
+            channels = range(self.channels)
+        predicted = []
+        for by, first, end in candidate.parts:
+            first = max(first, channels.start)
+            end = min(end, channels.stop)
+            if first < end:
+                sums = accumulators[:, first - channels.start : end - channels.start]
+                predicted.append(self._by_rule(by, sums, first, candidate.bounds))
+        return np.concatenate(predicted, axis=1)
+
+    def _by_rule(
+        self, by: Rule, sums: np.ndarray, first: int, bounds: tuple[float, float]
+    ) -> np.ndarray:
+        """Outputs of one rule, for the channels from ``first``."""
+        low, high = bounds
+        channels = slice(first, first + sums.shape[1])
+        multiplier, right_shift = self._factors(by)
+        multiplier = multiplier[channels]
+        right_shift = right_shift[channels]
+        sums = within(sums, by, first)
+        if self.real:
+            outputs = by.exact(sums, multiplier, right_shift) + self.bias[channels]
+            return np.clip(outputs, low, high)
+        return by.fast(sums, multiplier, right_shift, self.zero_point, int(low), int(high))
+
+    def _factors(self, by: Rule) -> tuple[np.ndarray, np.ndarray]:
+        """(multiplier, right_shift) of every channel: a rule may look at all scales together."""
+        multiplier, right_shift = by.multiplier(*self.scales)
+        shape = (self.channels,)
+        return np.broadcast_to(multiplier, shape), np.broadcast_to(right_shift, shape)
+
+    def mismatches(self, candidate: Candidate) -> Mismatches:
+        """The outputs that a candidate does not predict; ties are those of its first rule."""
+        predicted = self.predict(candidate)
+        places = np.nonzero(predicted != self.outputs)
+        outputs = self.outputs[places]
+        sums = self.accumulators[places]
+        by = candidate.parts[0][0]
+        ratio = by.real(*self._factors(by))[places[1]]
+        real = sums * ratio
+        return Mismatches(
+            outputs.astype(np.float64) - predicted[places],
+            real - np.floor(real) == 0.5,
+            sums < 0,
+            self.saturated[places],
+        )
+
+    def witness(self, classes: Sequence[Sequence[Candidate]]) -> Witness | None:
+        """The accumulator near a boundary, with these scales, to which classes of candidates give
+        the most different outputs."""
+        input_scale, weight_scale, output_scale = self.scales
+        ratio = input_scale * weight_scale / output_scale
+        ratios = np.broadcast_to(ratio, (self.channels,))
+        levels = np.unique(np.linspace(*self.bounds, LEVELS).round()) - self.zero_point
+        most = 1
+        witness = None
+        for channel in np.unique(ratios, return_index=True)[1][:CHANNELS]:
+            sums = near_boundaries(ratios[channel], levels)
+            only = range(channel, channel + 1)
+            predicted = [self.predict(same[0], sums[:, None], only)[:, 0] for same in classes]
+            outputs = np.array(predicted)
+            count = distinct(outputs)
+            if count.max(initial=0) > most:
+                place = int(count.argmax())
+                most = int(count[place])
+                witness = Witness(sums[place], channel, outputs[:, place])
+        return witness
+
+
+def observe(accumulators: Any, outputs: Any, given: Given) -> Observed:
+    """What was observed, checked; raises ValueError or TypeError naming what does not fit."""
+    sums = array_of("accumulators", accumulators)
+    codes = array_of("outputs", outputs)
+    _refuse_arrays(sums, codes)
+    real = codes.dtype == np.float32
+    channels = codes.shape[-1]
+    quantized = {name: given.value(name) for name in SCALES}
+    if real:
+        quantized["output_q"] = QuantParams(1.0)
+    scales = [_scale(name, q, channels) for name, q in quantized.items()]
+    activation = given.value("activation")
+    if activation not in ACTIVATIONS:
+        raise ValueError(f"activation: got {activation!r}, allowed is one of {ACTIVATIONS}")
+    bias = np.asarray(getattr(given.layer, "bias", 0), np.float32)
+    if bias.size not in (1, channels):
+        raise ValueError(
+            f"layer: got {bias.size} channels, allowed is {channels}, those of the outputs"
+        )
+    stage = Stage(getattr(given.layer, "op", None), quantized["output_q"], activation)
+    bounds = REAL[activation]
+    if not real:
+        layer: Any = stage  # as far as the clamp goes
+        bounds = clamp_range(layer, codes.dtype)
+    return Observed(
+        sums.astype(np.int64).reshape(-1, channels),
+        codes.reshape(-1, channels),
+        (scales[0], scales[1], scales[2]),
+        np.broadcast_to(bias.ravel(), (channels,)),
+        stage,
+        bounds,
+    )
+
+
+def array_of(name: str, values: Any) -> np.ndarray:
+    """An array in this machine's byte order."""
+    try:
+        array = np.asarray(values)
+    except (ValueError, TypeError, OverflowError):
+        raise ValueError(
+            f"{name}: got a {type(values).__name__} that is not an array, allowed is (..., C)"
+        ) from None
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+def _refuse_arrays(accumulators: np.ndarray, outputs: np.ndarray) -> None:
+    """Raise TypeError or ValueError for arrays that are not accumulators and their outputs."""
+    if accumulators.dtype.kind not in "iu":
+        raise TypeError(f"accumulators: got {accumulators.dtype}, allowed are whole numbers")
+    if outputs.dtype.name not in (*QUANTIZED, "float32"):
+        raise TypeError(
+            f"outputs: got {outputs.dtype}, allowed is {', '.join(QUANTIZED)} or float32"
+        )
+    if accumulators.size and int(accumulators.max()) >= 2**63:
+        raise ValueError(f"accumulators: got {accumulators.max()}, allowed is below 2**63")
+    if accumulators.shape != outputs.shape or outputs.size == 0 or outputs.ndim == 0:
+        raise ValueError(
+            f"outputs: got shape {outputs.shape}, allowed is that of the accumulators, "
+            f"{accumulators.shape}, (..., C) and not empty"
+        )
+
+
+def _scale(name: str, q: Any, channels: int) -> np.ndarray:
+    """The scale of input, weights or output: a float32 number as float64, or one per channel."""
+    if not isinstance(q, QuantParams):
+        raise ValueError(
+            f"{name}: got {q!r}, allowed is QuantParams(scale, zero_point), or a layer that has it"
+        )
+    if isinstance(q.scale, tuple):
+        allowed = "one, a plain number"
+        if name == "weight_q":
+            allowed = f"1 or {channels}, one per channel"
+        if name != "weight_q" or len(q.scale) != channels:
+            raise ValueError(f"{name}: got {len(q.scale)} scales, allowed is {allowed}")
+    # a scale that float32 cannot hold becomes infinite, and the rules refuse that
+    with np.errstate(over="ignore"):
+        return np.asarray(q.scale, np.float32).astype(np.float64)
+
+
+def near_boundaries(ratio: float, codes: np.ndarray) -> np.ndarray:
+    """Accumulators within int32 next to where outputs change, rounding to nearest or down."""
+    boundaries = np.rint(np.concatenate([codes, codes + 0.5]) / ratio)
+    sums = boundaries[:, None] + np.arange(-NEAR, NEAR + 1)
+    return np.unique(sums[np.abs(sums) < 2**31]).astype(np.int64)
+
+
+def distinct(codes: np.ndarray) -> np.ndarray:
+    """How many different codes each column has."""
+    return 1 + np.count_nonzero(np.diff(np.sort(codes, axis=0), axis=0), axis=0)

@@ -1,0 +1,433 @@
+"""The fewest accumulators whose outputs tell rounding rules apart.
+
+Candidates are accumulators next to where outputs change, at ratios of scales of several sizes.  A
+search takes the fewest of them that separate all rules that any candidate separates.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from npulab.quant.emulate.engines import EXACT
+from npulab.quant.functions import Function, function_of, functions
+from npulab.quant.identify import (
+    Group,
+    Identification,
+    identify_rounding,
+    names_or_rules,
+    rules_of_type,
+)
+from npulab.quant.layers import Conv2D, FullyConnected
+from npulab.quant.observed import OPS, Given, Observed, array_of, distinct, near_boundaries, observe
+from npulab.quant.requantize import within
+from npulab.quant.rules import QuantParams, Rule, rule
+from npulab.support.late import pd
+from npulab.support.refuse import refuse_if
+
+# An input scale that is a power of two makes orders "D" and "P" of the ratio the same number; an
+# output scale that is not a power of two keeps "S" another.
+INPUT_SCALE = 0.5
+OUTPUT_SCALE = float(np.float32(0.0871))
+# Odd zero points turn ties if they are added before the rounding; int16 has none.
+ZERO_POINTS = {"int8": 3, "uint8": 131, "int16": 0}
+TIES = (1, 2, 3, 4, 7, 8, 12, 20, 23)  # right shifts that are whole ratios: ties exist
+DRAWN = 12  # ratios drawn of each kind
+CODES = 60  # codes drawn for each ratio
+WIDTH = 16  # sets of probes that the search keeps
+
+Layer = Conv2D | FullyConnected
+
+
+@dataclass(frozen=True, eq=False)
+class Probes:
+    """Accumulators, each with a scale of its own, whose outputs tell ``rules`` apart.
+
+    ``layers`` are to be run on the unknown engine (``single_op_model(layer)`` of each), with zeros
+    as input: weights 0, one output channel per probe, the accumulators as biases.  There is one,
+    ``layer``, whose input is ``x``; or one for each scale, if an engine takes only one scale per
+    layer.  ``name`` takes their outputs.  ``groups`` are the rules that have the same expected
+    outputs, and why.
+    """
+
+    layers: tuple[Layer, ...]
+    rules: tuple[Rule, ...]
+    groups: tuple[Group, ...]
+
+    @property
+    def layer(self) -> Layer:
+        """The only layer; raises ValueError if the probes need several."""
+        if len(self.layers) != 1:
+            raise ValueError(
+                f"layer: got probes of {len(self.layers)} layers, one for each scale; allowed is "
+                ".layers"
+            )
+        return self.layers[0]
+
+    @property
+    def accumulators(self) -> np.ndarray:
+        """``(P,)`` int64."""
+        return np.concatenate([layer.bias for layer in self.layers]).astype(np.int64)
+
+    @property
+    def scales(self) -> np.ndarray:
+        """Weight scales ``(P,)`` float64."""
+        scales = [np.broadcast_to(layer.weight_q.scale, layer.bias.shape) for layer in self.layers]
+        return np.concatenate(scales)
+
+    @property
+    def x(self) -> np.ndarray:
+        """The input of ``layer``, zeros; each of ``layers`` takes zeros of its own
+        ``input_shape``."""
+        return np.zeros(self.layer.input_shape, self.layer.dtype)
+
+    @cached_property
+    def expected(self) -> pd.DataFrame:
+        """The output codes by rule (rows) and probe (columns)."""
+        sums = self.accumulators
+        observed = self._observed(np.zeros(sums.shape, self.layers[0].dtype))
+        codes = [observed.predict(observed.of_rule(by))[0] for by in self.rules]
+        return pd.DataFrame(codes, [by.name for by in self.rules])
+
+    def name(self, outputs: Any) -> Identification:
+        """The rules that fit outputs: P codes, or a list with the codes of each of ``layers``.
+
+        A fit says that no other of ``rules`` does it; a rule that is not among them may fit as
+        well.
+        """
+        codes = self._codes(outputs)
+        first = self.layers[0]
+        found = identify_rounding(
+            self.accumulators,
+            codes,
+            input_q=first.input_q,
+            weight_q=QuantParams(tuple(self.scales)),
+            output_q=first.output_q,
+            rules=self.rules,
+        )
+        ends = np.cumsum([len(layer.bias) for layer in self.layers])
+        engines = list(EXACT)
+        for layer, share in zip(self.layers, np.split(codes, ends[:-1]), strict=True):
+            observed = observe(layer.bias.astype(np.int64), share, Given(layer))
+            fit = set(observed.engines())
+            engines = [name for name in engines if name in fit]
+        return replace(found, engines=tuple(engines))
+
+    def _observed(self, codes: np.ndarray) -> Observed:
+        first = self.layers[0]
+        weight_q = QuantParams(tuple(self.scales))
+        given = Given(input_q=first.input_q, weight_q=weight_q, output_q=first.output_q)
+        return observe(self.accumulators, codes, given)
+
+    def _codes(self, outputs: Any) -> np.ndarray:
+        """The codes ``(P,)``; raises ValueError if the outputs are not P codes of the type."""
+        dtype = self.layers[0].dtype
+        size = len(self.accumulators)
+        info = np.iinfo(dtype)
+        allowed = f"allowed is {size} codes of {dtype}, one per probe"
+        shares = outputs
+        if not isinstance(outputs, list | tuple):
+            shares = [outputs]
+        try:
+            arrays = [array_of("outputs", share).ravel() for share in shares]
+            codes = np.concatenate([np.empty(0, dtype), *arrays])
+        except (ValueError, TypeError):
+            raise ValueError(
+                f"outputs: got a {type(outputs).__name__} that holds no codes, {allowed}"
+            ) from None
+        if codes.dtype.kind not in "iuf" or codes.size != size:
+            raise ValueError(f"outputs: got {codes.size} {codes.dtype}, {allowed}")
+        fits = (codes >= info.min) & (codes <= info.max) & (codes == np.rint(codes))
+        wrong = np.flatnonzero(~fits)
+        if wrong.size:
+            raise ValueError(f"outputs: got {codes[wrong[0]]} of probe {wrong[0]}, {allowed}")
+        return codes.astype(dtype)
+
+    def __repr__(self) -> str:
+        first = self.layers[0]
+        scales = _counted(len(set(self.scales)), "scale")
+        groups = _counted(len(functions(self.rules, first.output_q.zero_point)), "group")
+        return (
+            f"Probes({len(self.scales)} accumulators at {scales} tell {len(self.rules)} "
+            f"{first.dtype} rules into {groups})"
+        )
+
+
+def rounding_probes(
+    dtype: str = "int8",
+    rules: Iterable[str | Rule] | str | Rule | None = None,
+    per_channel: bool = True,
+    seed: int = 0,
+    op: str = "conv",
+    count: int | None = None,
+) -> Probes:
+    """The fewest probes found that tell rules of an output type apart.
+
+    ``dtype`` is int8, uint8 or int16; ``rules`` as for ``identify_rounding``.  Without
+    ``per_channel`` every scale has a layer of its own, for engines that take one scale per tensor.
+    ``op`` is "conv" (1x1), "depthwise" or "fully_connected": a runtime may round each in its own
+    way.  A kernel that rounds its last channels otherwise shows that on an ordinary layer only.
+    The same arguments give the same probes.
+
+    The fewest are chosen for the rules asked and no other, so that a rule nobody listed often fits
+    wherever a listed rule fits.  A ``count``, say 16, adds ties of both signs and parities, then
+    the probes that separate most pairs a second time: fewer rules are named falsely.  Raises
+    LookupError for an unknown rule, ValueError if a rule does not have this type or ``count`` is
+    not between the fewest probes and all candidates.
+
+    >>> probes = rounding_probes("int8")
+    >>> probes.name(probes.expected.loc["gemmlowp"])
+    Identification(gemmlowp fits all 8 outputs; engines that fit: tflite-reference, tflite-micro)
+    """
+    for name, got, allowed in (("dtype", dtype, ZERO_POINTS), ("op", op, OPS)):
+        if not isinstance(got, str) or got not in allowed:
+            raise ValueError(f"{name}: got {got!r}, allowed is {', '.join(allowed)}")
+    seed = _number("seed", seed, 0, 2**32 - 1)
+    asked = _asked(rules, dtype)
+    classes = functions(asked, ZERO_POINTS[dtype])
+    pool = _pool(dtype, [same[0] for same, _ in classes], seed)
+    picks = _fewest(pool, sparing=not per_channel)
+    if count is not None:
+        picks = _filled(pool, picks, _number("count", count, len(picks), len(pool.scales)))
+    probes = pool.only(picks)
+    layers = []
+    for first, end in _layer_ranges(probes, per_channel):
+        scale: Any = float(probes.scales[first])
+        if per_channel:
+            scale = tuple(probes.scales)
+        layers.append(_layer(op, dtype, probes.sums[first:end], scale, probes.input_scale))
+    return Probes(tuple(layers), tuple(asked), tuple(_groups(classes, pool, probes)))
+
+
+def _number(name: str, given: Any, low: int, high: int) -> int:
+    try:
+        number = operator.index(given)
+    except TypeError:
+        number = low - 1
+    refuse_if(not low <= number <= high, name, repr(given), f"is a whole number, {low} to {high}")
+    return number
+
+
+def _asked(rules: Iterable[str | Rule] | str | Rule | None, dtype: str) -> list[Rule]:
+    """The rules asked for, by default all of the type."""
+    if rules is None:
+        return rules_of_type(dtype)
+    asked = list(map(rule, names_or_rules(rules)))
+    for by in asked:
+        if dtype not in by.types:
+            raise ValueError(f"dtype: got {dtype}, allowed with {by.name} is {', '.join(by.types)}")
+    return asked
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """Candidates for probes: each array has a column per candidate."""
+
+    scales: np.ndarray  # of the weights (K,)
+    sums: np.ndarray  # accumulators (K,)
+    codes: np.ndarray  # outputs (rules, K)
+    ties: np.ndarray  # sign and parity of a tie, 0 to 3; -1 if the accumulator is not a tie (K,)
+    input_scale: float
+
+    def only(self, picks: list[int]) -> Pool:
+        """The picked candidates, by scale and accumulator."""
+        picked = np.array(picks, np.int64)
+        at = picked[np.lexsort((self.sums[picked], self.scales[picked]))]
+        return Pool(
+            self.scales[at], self.sums[at], self.codes[:, at], self.ties[at], self.input_scale
+        )
+
+
+def _pool(dtype: str, rules: Sequence[Rule], seed: int) -> Pool:
+    """Accumulators next to boundaries, at whole ratios and at drawn ones."""
+    random = np.random.RandomState(seed)
+    info = np.iinfo(dtype)
+    zero_point = ZERO_POINTS[dtype]
+    input_scale = _input_scale(rules, zero_point)
+    # At the smallest ratio the largest code needs an accumulator of 31 bits.  Close above it
+    # accumulators are so large that float32 cuts them, and a multiplier of 31 bits shows.
+    smallest = info.bits - 31
+    wholes = [2.0**-shift for shift in TIES if -shift >= smallest]
+    drawn = []
+    for high in (-1, smallest + 2):
+        drawn += [2.0 ** random.uniform(smallest, high) for _ in range(DRAWN)]
+    found = []
+    refused = ""
+    for ratio in wholes + drawn:
+        scale = float(np.float32(ratio * OUTPUT_SCALE / input_scale))
+        levels = random.permutation(np.arange(info.min + 1, info.max))[:CODES] - zero_point
+        sums = near_boundaries(ratio, levels)
+        try:
+            codes = _codes_at(rules, sums, (input_scale, scale, OUTPUT_SCALE), zero_point)
+        except ValueError as error:
+            refused = str(error)
+            continue
+        codes = codes.clip(info.min, info.max)
+        ties = np.full(len(sums), -1)
+        if ratio in wholes:
+            real = sums * ratio
+            kind = 2 * (sums < 0) + np.floor(real).astype(int) % 2
+            ties = np.where(real % 1 == 0.5, kind, -1)
+        # one candidate for each way to separate the rules, and kind of tie
+        kept = np.unique(np.vstack([_alike(codes), ties]), axis=1, return_index=True)[1]
+        found.append((np.full(len(kept), scale), sums[kept], codes[:, kept], ties[kept]))
+    if not found:
+        raise ValueError(f"rules: got {len(rules)} that share no ratio of scales; {refused}")
+    columns = [np.concatenate(column, axis=-1) for column in zip(*found, strict=True)]
+    return Pool(columns[0], columns[1], columns[2], columns[3], input_scale)
+
+
+def _input_scale(rules: Sequence[Rule], zero_point: int) -> float:
+    """The output's scale if rules differ by orders "D" and "P" only: these need an input scale
+    that is not a power of two, and one as large as the output's keeps ties."""
+    orders: dict[Function, set[str]] = {}
+    for by in rules:
+        any_order = function_of(replace(by, order=""), zero_point)
+        orders.setdefault(any_order, set()).add(by.order)
+    if any(used >= {"D", "P"} for used in orders.values()):
+        return OUTPUT_SCALE
+    return INPUT_SCALE
+
+
+def _codes_at(
+    rules: Sequence[Rule], sums: np.ndarray, scales: tuple[float, float, float], zero_point: int
+) -> np.ndarray:
+    """Outputs ``(rules, N)`` before the clamp; raises ValueError if a rule cannot say the
+    scales."""
+    codes = []
+    for by in rules:
+        multiplier, right_shift = by.multiplier(*scales)
+        codes.append(by.exact(within(sums, by), multiplier, right_shift, zero_point))
+    return np.array(codes)
+
+
+def _alike(codes: np.ndarray) -> np.ndarray:
+    """For every row and column the first row with the same code in that column."""
+    return np.array([(codes == row).argmax(0) for row in codes])
+
+
+class Choice(NamedTuple):
+    """Some candidates, and how they separate rules: equal labels are not separated."""
+
+    labels: np.ndarray  # (rules,)
+    separated: int  # different labels
+    scales: int  # different scales, if these are spared
+    picks: tuple[int, ...]
+
+
+def _fewest(pool: Pool, sparing: bool) -> list[int]:
+    """Candidates that separate all rules that can be separated: the fewest that a search finds
+    which keeps the ``WIDTH`` best sets.
+
+    With ``sparing``, of sets that separate as many rules those of fewer scales come first.
+    """
+    alike = _alike(pool.codes)
+    ways = alike
+    if sparing:
+        ways = np.vstack([alike, np.unique(pool.scales, return_inverse=True)[1]])
+    columns = np.unique(ways, axis=1, return_index=True)[1]
+    alike = alike[:, columns]
+    rules = len(alike)
+    most = len(np.unique(alike, axis=0))
+    tried = WIDTH
+    if sparing:
+        tried = WIDTH * 4
+    kept = [Choice(np.zeros(rules, np.int64), 1, 0, ())]
+    for _ in range(rules):
+        found: dict[bytes, Choice] = {}
+        for choice in kept:
+            both = choice.labels[:, None] * rules + alike
+            separated = distinct(both)
+            for at in np.argsort(-separated, kind="stable")[:tried]:
+                _, first, which = np.unique(both[:, at], return_index=True, return_inverse=True)
+                picks = (*choice.picks, int(columns[at]))
+                scales = 0
+                if sparing:
+                    scales = len(set(pool.scales[list(picks)]))
+                key = first[which].tobytes()
+                if key not in found or found[key].scales > scales:
+                    found[key] = Choice(first[which], int(separated[at]), scales, picks)
+        best = sorted(found.values(), key=lambda choice: (-choice.separated, choice.scales))
+        kept = best[:WIDTH]
+        if kept[0].separated == most:
+            break
+    return list(kept[0].picks)
+
+
+def _filled(pool: Pool, picks: list[int], count: int) -> list[int]:
+    """``count`` candidates: the picked, ties of every kind, then those that separate the pairs of
+    rules that fewest separate.
+
+    A pair is in order: one rule above the other is another pair than below it.
+    """
+    above = pool.codes[:, None] > pool.codes[None]
+    picks = list(picks)
+    often = above[..., picks].sum(-1)
+    kinds = np.unique(pool.ties[pool.ties >= 0])
+    missing = [kind for kind in kinds if kind not in pool.ties[picks]]
+    while len(picks) < count:
+        # a pair counts a quarter for each time that it is separated already
+        value = np.tensordot(4.0**-often, above, 2)
+        value[picks] = -1
+        if missing:
+            value[pool.ties != missing.pop(0)] = -1
+        pick = int(value.argmax())
+        picks.append(pick)
+        often += above[..., pick]
+    return picks
+
+
+def _groups(classes: Sequence[tuple[list[Rule], str]], pool: Pool, probes: Pool) -> Iterable[Group]:
+    """The rules that have equal outputs at all probes."""
+    equal: dict[bytes, list[tuple[list[Rule], str]]] = {}
+    for function, codes in zip(classes, probes.codes, strict=True):
+        equal.setdefault(codes.tobytes(), []).append(function)
+    for alike in equal.values():
+        rules: list[Rule] = []
+        for same, _ in alike:
+            rules += same
+        names = tuple(by.name for by in rules)
+        if len(alike) > 1:
+            reason = f"not separated by any of {len(pool.scales)} candidates"
+            yield Group(names, reason, False)
+        elif len(names) > 1:
+            yield Group(names, alike[0][1])
+
+
+def _layer_ranges(probes: Pool, per_channel: bool) -> list[tuple[int, int]]:
+    """First and end probe of each layer: all, or those of one scale."""
+    starts = [0]
+    if not per_channel:
+        starts += (np.flatnonzero(np.diff(probes.scales)) + 1).tolist()
+    return list(zip(starts, [*starts[1:], len(probes.scales)], strict=True))
+
+
+def _layer(op: str, dtype: str, bias: np.ndarray, scale: Any, input_scale: float) -> Layer:
+    """A layer of weights 0, so that the bias is the accumulator."""
+    count = len(bias)
+    kind = np.int8
+    if dtype == "uint8":
+        kind = np.uint8  # type: ignore[assignment]
+    quantized: dict[str, Any] = {
+        "input_q": QuantParams(input_scale),
+        "weight_q": QuantParams(scale),
+        "output_q": QuantParams(OUTPUT_SCALE, ZERO_POINTS[dtype]),
+        "dtype": dtype,
+    }
+    if op == "fully_connected":
+        return FullyConnected(np.zeros((count, 1), kind), bias, **quantized)
+    if op == "depthwise":
+        weights = np.zeros((1, 1, 1, count), kind)
+        return Conv2D(weights, bias, (1, 1, count), depthwise=True, **quantized)
+    return Conv2D(np.zeros((count, 1, 1, 1), kind), bias, (1, 1, 1), **quantized)
+
+
+def _counted(count: int, noun: str) -> str:
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count} {noun}s"
