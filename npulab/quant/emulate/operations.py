@@ -8,156 +8,170 @@ of tensorflow/lite/kernels, of the release that ``npulab.ENGINES`` names.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from npulab.quant import fixed
 from npulab.quant.emulate.engines import REAL
 from npulab.quant.layers.operation import RULED, Operation, Placeholder
-from npulab.quant.rules import QUANTIZED, RULES, QuantParams, Rule, half_away
+from npulab.quant.rules import QUANTIZED, RULES, Rule, half_away, shift_right
 
 GEMMLOWP = RULES["gemmlowp"]
 Tensors = Sequence[np.ndarray]
-SOFTMAX_BITS, SUM_BITS = 5, 12  # integer bits of a difference, and of a sum of exponentials
+SOFTMAX_BITS = 5  # integer bits of a difference
+SUM_BITS = 12  # integer bits of a sum of exponentials
 LEFT = {"int8": 20, "uint8": 20, "int16": 15}  # bits that codes are moved up before they are scaled
 RESIZE = 2**10  # parts of a pixel
 
 
 def batches(layer: Operation, x: Any, rule: str | Rule) -> np.ndarray:
-    """The output for tensors as the layer states them, or, where it states a batch of 1, with any
-    batch or none, which the output has too.
+    """The output for tensors in the shapes that the layer states.
 
-    Raises LookupError for a rule that the operator is not known under, ValueError for tensors that
-    do not fit.
+    If all of them state a batch of 1, the tensors may have another batch or none, and the output
+    has the same.  Raises LookupError for a rule that the operator is not known under, ValueError
+    for tensors that do not fit.
     """
     known = RULED[layer.kind]
     if known and rule not in known:
         raise LookupError(f"rule: got {rule!r}, allowed with {layer} is one of {', '.join(known)}")
-    given = tuple(
-        np.asarray(one)
-        for one in (x if len(layer.moving) > 1 and isinstance(x, tuple | list) else (x,))
-    )
+    tensors = x
+    if len(layer.moving) == 1 or not isinstance(x, tuple | list):
+        tensors = (x,)
+    given = tuple(map(np.asarray, tensors))
     stated = [layer.inputs[place] for place in layer.moving]
-    if len(given) != len(stated) or any(
-        one.dtype.name != part.dtype for one, part in zip(given, stated, strict=False)
-    ):
-        got = ", ".join(f"{one.shape} {one.dtype}" for one in given)
+    if [tensor.dtype.name for tensor in given] != [part.dtype for part in stated]:
+        got = ", ".join(f"{tensor.shape} {tensor.dtype}" for tensor in given)
         raise ValueError(f"x: got {got}, allowed with {layer} is {' and '.join(map(str, stated))}")
     single = all(part.shape[:1] == (1,) for part in (*stated, layer.output))
     images = _images(given, stated, single)
     if images is None:
-        got = ", ".join(str(one.shape) for one in given)
-        raise ValueError(
-            f"x: got {got}, allowed with {layer} is "
-            f"{' and '.join(str(part.shape) for part in stated)}"
-            f"{', with another batch or without it' * single}"
-        )
-    out = [operate(layer, _with_constants(layer, image)) for image in images]
-    if single and all(one.shape == part.shape[1:] for one, part in zip(given, stated, strict=True)):
-        return out[0][0]
-    if len(out) > 1:
-        return np.concatenate(out)
-    return out[0]
+        got = ", ".join(str(tensor.shape) for tensor in given)
+        allowed = " and ".join(str(part.shape) for part in stated)
+        if single:
+            allowed += ", with another batch or without it"
+        raise ValueError(f"x: got {got}, allowed with {layer} is {allowed}")
+    outputs = [operate(layer, _with_constants(layer, image)) for image in images]
+    if single and all(map(_lacks_batch, given, stated)):
+        return outputs[0][0]
+    if len(outputs) > 1:
+        return np.concatenate(outputs)
+    return outputs[0]
 
 
 def _images(given: Tensors, stated: Sequence[Placeholder], single: bool) -> list[Tensors] | None:
-    """The tensors image by image, in the stated shapes; None where they do not fit."""
-    sizes = {one.size // math.prod(part.shape) for one, part in zip(given, stated, strict=True)}
-    if len(sizes) != 1 or any(
-        one.size % math.prod(part.shape) for one, part in zip(given, stated, strict=True)
-    ):
-        return None
-    (count,) = sizes
-    if count == 0 or (count > 1 and not single):
-        return None
-    for one, part in zip(given, stated, strict=True):
-        inner = part.shape
+    """The tensors image by image, in the stated shapes; None if they do not fit."""
+    images: list[Tensors] = []
+    for x, part in zip(given, stated, strict=True):
+        count, rest = divmod(x.size, math.prod(part.shape))
+        allowed = [part.shape, (count, *part.shape)]
         if single:
-            inner = part.shape[1:]
-        if one.shape not in (part.shape, inner, (count, *inner)):
+            allowed = [part.shape, part.shape[1:], (count, *part.shape[1:])]
+        if rest or not count or x.shape not in allowed or (count > 1 and not single):
             return None
-    return [
-        tuple(one.reshape(count, *part.shape)[n] for one, part in zip(given, stated, strict=True))
-        for n in range(count)
-    ]
+        images.append(x.reshape(count, *part.shape))
+    if len({len(x) for x in images}) > 1:
+        return None
+    return list(zip(*images, strict=True))
+
+
+def _lacks_batch(x: np.ndarray, part: Placeholder) -> bool:
+    return x.shape == part.shape[1:]
 
 
 def _with_constants(layer: Operation, moving: Tensors) -> list[np.ndarray]:
-    tensors = iter(moving)
-    return [
-        layer.constants[place] if place in layer.constants else next(tensors)
-        for place in range(len(layer.inputs))
-    ]
+    tensors = dict(zip(layer.moving, moving, strict=True)) | dict(layer.constants)
+    return [tensors[place] for place in range(len(layer.inputs))]
 
 
 def operate(layer: Operation, tensors: Tensors) -> np.ndarray:
     """The output, of tensors in the shapes that the layer states, constants among them."""
-    out = KERNELS[layer.kind](layer, tensors)
-    return (
-        np.ascontiguousarray(out).reshape(layer.output.shape).astype(layer.output.dtype, copy=False)
-    )
+    output = np.ascontiguousarray(KERNELS[layer.kind](layer, tensors))
+    return output.reshape(layer.output.shape).astype(layer.output.dtype, copy=False)
 
 
-def _single(q: QuantParams) -> np.float32:
-    return np.float32(np.asarray(q.scale))
+def _scale(part: Placeholder) -> np.float32:
+    return np.float32(np.asarray(part.q.scale))
 
 
-def _range(dtype: str) -> tuple[int, int]:
+def _codes_of(dtype: str) -> tuple[int, int]:
+    """Lowest and highest code of a type."""
     info = np.iinfo(dtype)
     return int(info.min), int(info.max)
 
 
-def _bounds(layer: Operation, activation: str | None) -> tuple[int, int]:
-    """The codes that an activation allows."""
-    low, high = _range(layer.dtype)
+def _as_codes(values: np.ndarray, layer: Operation) -> np.ndarray:
+    """Whole numbers of output units as codes, clamped to the type of the output."""
+    low, high = _codes_of(layer.dtype)
+    return (values + layer.output.q.zero_point).clip(low, high)
+
+
+def _requantized(
+    values: np.ndarray, ratio: np.floating | float, layer: Operation, activation: str | None
+) -> np.ndarray:
+    """Codes of whole numbers times a ratio, clamped to the type and to an activation."""
+    codes = _times(values, ratio, layer.output.q.zero_point)
+    low, high = _codes_of(layer.dtype)
     first, last = REAL[activation]
-    q = layer.output.q
-    scale = _single(q)
+    zero_point = layer.output.q.zero_point
+    scale = _scale(layer.output)
     if math.isfinite(first):
-        low = max(low, q.zero_point + int(half_away(np.float32(first) / scale)))
+        low = max(low, zero_point + int(half_away(np.float32(first) / scale)))
     if math.isfinite(last):
-        high = min(high, q.zero_point + int(half_away(np.float32(last) / scale)))
-    return low, high
+        high = min(high, zero_point + int(half_away(np.float32(last) / scale)))
+    return codes.clip(low, high)
 
 
-def _scaled(values: np.ndarray, ratio: float, zero_point: int = 0) -> np.ndarray:
+def _clamped(values: np.ndarray, layer: Operation, activation: str | None) -> np.ndarray:
+    """Real numbers clamped to an activation; whole numbers that are not codes have none."""
+    low, high = REAL[activation]
+    if layer.dtype != "float32":
+        return values
+    return np.clip(values, np.float32(low), np.float32(high))
+
+
+def _times(values: np.ndarray, ratio: np.floating | float, zero_point: int = 0) -> np.ndarray:
     """Whole numbers times a ratio of scales, as a multiplier of 31 bits has it."""
-    return GEMMLOWP.exact(values, *GEMMLOWP.of_ratio(np.asarray(ratio, np.float64)), zero_point)
+    multiplier, right_shift = _multiplier(ratio)
+    return GEMMLOWP.exact(values, multiplier, right_shift, zero_point)
 
 
-def _centred(x: np.ndarray, of: Placeholder) -> np.ndarray:
-    return x.astype(np.int64) - of.q.zero_point
+def _multiplier(ratio: np.floating | float) -> tuple[int, int]:
+    """(multiplier of 31 bits, right shift)."""
+    multiplier, right_shift = GEMMLOWP.of_ratio(np.asarray(ratio, np.float64))
+    return int(multiplier), int(right_shift)
+
+
+def _centred(x: np.ndarray, part: Placeholder) -> np.ndarray:
+    return x.astype(np.int64) - part.q.zero_point
+
+
+def _whole_numbers(constant: np.ndarray) -> list[int]:
+    """A constant tensor of axes, sizes or places as a plain list."""
+    return np.asarray(constant).ravel().tolist()
 
 
 # ---- element by element ----
 
 
 def _sum(layer: Operation, tensors: Tensors) -> np.ndarray:
-    sign = 1
-    if layer.kind == "SUB":
-        sign = -1
     a, b = tensors
     activation = layer.options["activation"]
+    subtract = layer.kind == "SUB"
     if layer.dtype not in QUANTIZED:
-        return _clamped(a + sign * b, layer, activation)
-    left = LEFT[layer.dtype]
-    one, other = (float(_single(part.q)) for part in layer.inputs)
-    largest = 2 * max(one, other)
-    sums = sum(
-        _scaled(_centred(x, part) * 2**left, factor * scale / largest)
-        if factor > 0
-        else -_scaled(_centred(x, part) * 2**left, scale / largest)
-        for x, part, scale, factor in zip(
-            tensors, layer.inputs, (one, other), (1, sign), strict=True
-        )
-    )
-    ratio = largest / (2.0**left * float(_single(layer.output.q)))
-    return _scaled(np.asarray(sums), ratio, layer.output.q.zero_point).clip(
-        *_bounds(layer, activation)
-    )
+        total = a - b if subtract else a + b
+        return _clamped(total, layer, activation)
+    first, second = layer.inputs
+    left = 2 ** LEFT[layer.dtype]
+    largest = 2 * max(float(_scale(first)), float(_scale(second)))
+    moved = _times(_centred(a, first) * left, float(_scale(first)) / largest)
+    other = _times(_centred(b, second) * left, float(_scale(second)) / largest)
+    if subtract:
+        other = -other
+    ratio = largest / (left * float(_scale(layer.output)))
+    return _requantized(moved + other, ratio, layer, activation)
 
 
 def _product(layer: Operation, tensors: Tensors) -> np.ndarray:
@@ -165,156 +179,167 @@ def _product(layer: Operation, tensors: Tensors) -> np.ndarray:
     activation = layer.options["activation"]
     if layer.dtype not in QUANTIZED:
         return _clamped(a * b, layer, activation)
-    ratio = _single(layer.inputs[0].q) * _single(layer.inputs[1].q) / _single(layer.output.q)
-    products = _centred(a, layer.inputs[0]) * _centred(b, layer.inputs[1])
-    return _scaled(products, float(ratio), layer.output.q.zero_point).clip(
-        *_bounds(layer, activation)
-    )
+    first, second = layer.inputs
+    ratio = _scale(first) * _scale(second) / _scale(layer.output)
+    products = _centred(a, first) * _centred(b, second)
+    return _requantized(products, ratio, layer, activation)
 
 
-def _clamped(values: np.ndarray, layer: Operation, activation: str | None) -> np.ndarray:
-    low, high = REAL[activation]
-    if layer.dtype != "float32":
-        return values
-    return np.clip(values, np.float32(low), np.float32(high))
+def _maximum(layer: Operation, tensors: Tensors) -> np.ndarray:
+    return np.maximum(*tensors)
 
 
-def _extreme(layer: Operation, tensors: Tensors) -> np.ndarray:
-    return (np.maximum if layer.kind == "MAXIMUM" else np.minimum)(*tensors)
+def _minimum(layer: Operation, tensors: Tensors) -> np.ndarray:
+    return np.minimum(*tensors)
 
 
 def _rectified(layer: Operation, tensors: Tensors) -> np.ndarray:
-    (x,), activation = tensors, layer.kind.lower()
+    (x,) = tensors
+    activation = layer.kind.lower()
     if layer.dtype not in QUANTIZED:
         return _clamped(x, layer, activation)
     part = layer.inputs[0]
-    ratio = float(_single(part.q) / _single(layer.output.q))
-    return _scaled(_centred(x, part), ratio, layer.output.q.zero_point).clip(
-        *_bounds(layer, activation)
-    )
+    ratio = _scale(part) / _scale(layer.output)
+    return _requantized(_centred(x, part), ratio, layer, activation)
 
 
 def _leaky(layer: Operation, tensors: Tensors) -> np.ndarray:
-    (x,), part, alpha = tensors, layer.inputs[0], np.float32(layer.options["alpha"])
+    (x,) = tensors
+    part = layer.inputs[0]
+    alpha = np.float32(layer.options["alpha"])
     if layer.dtype not in QUANTIZED:
         return np.where(x > 0, x, x * alpha)
-    values, zero, scale = _centred(x, part), layer.output.q.zero_point, _single(layer.output.q)
-    above = _scaled(values, float(_single(part.q) / scale), zero)
-    slope = float(_single(part.q) * alpha / scale)
-    if slope >= 0:
-        below = _scaled(values, abs(slope))
-    else:
-        below = -_scaled(values, -slope)
-    return np.where(values >= 0, above, below + zero).clip(*_range(layer.dtype))
+    values = _centred(x, part)
+    scale = _scale(layer.output)
+    above = _times(values, _scale(part) / scale)
+    # a negative slope is a positive multiplier, and the sign changes after the rounding
+    slope = _scale(part) * alpha / scale
+    below = _times(values, abs(slope))
+    if slope < 0:
+        below = -below
+    return _as_codes(np.where(values >= 0, above, below), layer)
 
 
-def _curve(layer: Operation, tensors: Tensors) -> np.ndarray:
-    """A function of one number: of codes of 8 bits by a table of all of them."""
-    (x,), part = tensors, layer.inputs[0]
-    function = _tanh
-    if layer.kind == "LOGISTIC":
-        function = _logistic
+def _logistic(layer: Operation, tensors: Tensors) -> np.ndarray:
+    return _curve(layer, tensors[0], _logistic_of)
+
+
+def _tanh(layer: Operation, tensors: Tensors) -> np.ndarray:
+    return _curve(layer, tensors[0], _tanh_of)
+
+
+def _curve(
+    layer: Operation, x: np.ndarray, function: Callable[[np.ndarray], np.ndarray]
+) -> np.ndarray:
+    """A function of one number; codes of 8 bits go through a table of all of them."""
+    _refuse_int16(layer)
+    part = layer.inputs[0]
     with np.errstate(over="ignore"):
         if layer.dtype == "float32":
             return function(x)
-        if layer.dtype == "int16":
-            raise LookupError(
-                f"rule: got tflite-reference with {layer}, allowed with it is int8, uint8 or "
-                "float32"
-            )
-        low, high = _range(part.dtype)
+        low, high = _codes_of(part.dtype)
         codes = np.arange(low, high + 1)
-        values = function(_single(part.q) * (codes - part.q.zero_point).astype(np.float32))
-    inverse = np.float32(1) / _single(layer.output.q)
-    table = (half_away(values * inverse) + layer.output.q.zero_point).clip(*_range(layer.dtype))
+        values = function(_scale(part) * (codes - part.q.zero_point).astype(np.float32))
+    inverse = np.float32(1) / _scale(layer.output)
+    table = _as_codes(half_away(values * inverse), layer)
     return table[x.astype(np.int64) - low]
 
 
-def _logistic(values: np.ndarray) -> np.ndarray:
-    # an exponential of float32 is that of float64, rounded
-    return np.float32(1) / (np.float32(1) + np.exp(-values.astype(np.float64)).astype(np.float32))
-
-
-def _tanh(values: np.ndarray) -> np.ndarray:
-    return np.tanh(values.astype(np.float64)).astype(np.float32)
-
-
-def _hard_swish(layer: Operation, tensors: Tensors) -> np.ndarray:
-    (x,), part = tensors, layer.inputs[0]
-    if layer.dtype == "float32":
-        return x * np.clip(x + np.float32(3), np.float32(0), np.float32(6)) / np.float32(6)
-    fine = np.float32(1 / 128) * _single(part.q)  # the input's scale with 7 more bits
-    (multiplier, shift), (relu, relu_shift) = (
-        _short(float(fine / scale)) for scale in (_single(layer.output.q), np.float32(3 / 32768))
-    )
-    values = _centred(x, part) * 2**7
-    outputs = fixed.product(values, multiplier, 15)
-    slope = values
-    if relu_shift > 0:
-        slope = np.clip(slope * 2 ** (relu_shift - 1), -(2**15), 2**15 - 1)
-    slope = fixed.product(slope, relu, 15)
-    if relu_shift > 0:
-        slope = np.clip(slope * 2, -(2**15), 2**15 - 1)
-    slope = fixed.shifted_right(slope, max(-relu_shift, 0))
-    slope = (slope + 2**15) >> 1
-    doubled = slope * outputs
-    out = np.minimum(np.sign(doubled) * (np.abs(doubled) >> 15), 2**15 - 1)
-    return (fixed.shifted_right(out, -shift) + layer.output.q.zero_point).clip(*_range(layer.dtype))
-
-
-def _short(ratio: float) -> tuple[int, int]:
-    """(multiplier of 16 bits, left shift) of a ratio."""
-    multiplier, right_shift = (int(n) for n in GEMMLOWP.of_ratio(np.asarray(ratio)))
-    return min((multiplier + 2**15) >> 16, 2**15 - 1), -right_shift
-
-
-def _softmax(layer: Operation, tensors: Tensors) -> np.ndarray:
-    (x,), part, beta = tensors, layer.inputs[0], layer.options["beta"]
-    if layer.dtype == "float32":
-        raised = np.exp(
-            ((x - x.max(-1, keepdims=True)) * np.float32(beta)).astype(np.float64)
-        ).astype(np.float32)
-        return raised / raised.sum(-1, keepdims=True, dtype=np.float32)
+def _refuse_int16(layer: Operation) -> None:
+    """The reference kernels of int16 have tables of their own, which are not known here."""
     if layer.dtype == "int16":
         raise LookupError(
             f"rule: got tflite-reference with {layer}, allowed with it is int8, uint8 or float32"
         )
-    factor = min(
-        float(np.float32(beta)) * float(_single(part.q)) * 2.0 ** (31 - SOFTMAX_BITS), 2.0**31 - 1
-    )
-    multiplier, right_shift = (int(n) for n in GEMMLOWP.of_ratio(np.asarray(factor / 2.0**31)))
+
+
+def _logistic_of(values: np.ndarray) -> np.ndarray:
+    return np.float32(1) / (np.float32(1) + _exponential(-values))
+
+
+def _exponential(values: np.ndarray) -> np.ndarray:
+    """The exponential of float32 numbers: that of float64, rounded."""
+    return np.exp(values.astype(np.float64)).astype(np.float32)
+
+
+def _tanh_of(values: np.ndarray) -> np.ndarray:
+    return np.tanh(values.astype(np.float64)).astype(np.float32)
+
+
+def _hard_swish(layer: Operation, tensors: Tensors) -> np.ndarray:
+    (x,) = tensors
+    part = layer.inputs[0]
+    if layer.dtype == "float32":
+        slope = np.clip(x + np.float32(3), np.float32(0), np.float32(6))
+        return x * slope / np.float32(6)
+    fine = np.float32(1 / 128) * _scale(part)  # the input's scale with 7 more bits
+    multiplier, shift = _short(fine / _scale(layer.output))
+    relu, relu_shift = _short(fine / np.float32(3 / 32768))
+    values = _centred(x, part) * 2**7
+    outputs = fixed.product(values, multiplier, 15)
+    slope = values
+    # a left shift comes in two saturated steps: all but one bit, and one after the multiplication
+    if relu_shift > 0:
+        slope = _saturated16(slope * 2 ** (relu_shift - 1))
+    slope = fixed.product(slope, relu, 15)
+    if relu_shift > 0:
+        slope = _saturated16(slope * 2)
+    slope = fixed.shifted_right(slope, max(-relu_shift, 0))
+    doubled = ((slope + 2**15) >> 1) * outputs
+    product = np.minimum(shift_right(doubled, 15, "toward-zero"), 2**15 - 1)
+    return _as_codes(fixed.shifted_right(product, -shift), layer)
+
+
+def _short(ratio: np.floating) -> tuple[int, int]:
+    """(multiplier of 16 bits, left shift) of a ratio."""
+    multiplier, right_shift = _multiplier(ratio)
+    return min((multiplier + 2**15) >> 16, 2**15 - 1), -right_shift
+
+
+def _saturated16(values: np.ndarray) -> np.ndarray:
+    return np.clip(values, -(2**15), 2**15 - 1)
+
+
+def _softmax(layer: Operation, tensors: Tensors) -> np.ndarray:
+    (x,) = tensors
+    _refuse_int16(layer)
+    beta = np.float32(layer.options["beta"])
+    if layer.dtype == "float32":
+        raised = _exponential((x - x.max(-1, keepdims=True)) * beta)
+        return raised / raised.sum(-1, keepdims=True, dtype=np.float32)
+    one = 2.0 ** (31 - SOFTMAX_BITS)
+    factor = min(float(beta) * float(_scale(layer.inputs[0])) * one, 2.0**31 - 1)
+    multiplier, right_shift = _multiplier(factor / 2.0**31)
     left = 31 - right_shift
-    least = -math.floor((2**SOFTMAX_BITS - 1) * 2.0 ** (31 - SOFTMAX_BITS) / 2.0**left)
+    # differences below this are so small exponentials that the kernel leaves them out
+    least = -math.floor((2**SOFTMAX_BITS - 1) * one / 2.0**left)
     apart = x.astype(np.int64) - x.max(-1, keepdims=True).astype(np.int64)
     counts = apart >= least
     moved = fixed.product(np.where(counts, apart, 0) * 2**left, multiplier)
     raised = fixed.exponential(moved, SOFTMAX_BITS)
-    sums = np.where(counts, fixed.shifted_right(raised, SUM_BITS), 0).sum(-1, keepdims=True)
-    inverse, bits = fixed.reciprocal(sums, SUM_BITS)
-    low, high = _range(layer.dtype)
+    shares = np.where(counts, fixed.shifted_right(raised, SUM_BITS), 0)
+    inverse, bits = fixed.reciprocal(shares.sum(-1, keepdims=True), SUM_BITS)
+    low, high = _codes_of(layer.dtype)
     wide = 8 * np.dtype(layer.dtype).itemsize
-    out = fixed.shifted_right(fixed.product(inverse, raised), bits + 31 - wide) + low
-    return np.where(counts, out.clip(low, high), low)
+    codes = fixed.shifted_right(fixed.product(inverse, raised), bits + 31 - wide) + low
+    return np.where(counts, codes.clip(low, high), low)
 
 
 def _quantize(layer: Operation, tensors: Tensors) -> np.ndarray:
-    (x,), part, q = tensors, layer.inputs[0], layer.output.q
+    (x,) = tensors
+    part = layer.inputs[0]
     if x.dtype.kind == "f":
         with np.errstate(over="ignore", invalid="ignore"):
-            codes = half_away(
-                np.nan_to_num(
-                    (x / _single(q)).astype(np.float64), posinf=2.0**31, neginf=-(2.0**31)
-                )
-            )
-    else:
-        ratio = float(_single(part.q)) / float(_single(q))
-        codes = _scaled(_centred(x, part), ratio)
-    return (codes + q.zero_point).clip(*_range(layer.dtype))
+            steps = (x / _scale(layer.output)).astype(np.float64)
+        steps = np.nan_to_num(steps, posinf=2.0**31, neginf=-(2.0**31))
+        return _as_codes(half_away(steps), layer)
+    ratio = float(_scale(part)) / float(_scale(layer.output))
+    return _as_codes(_times(_centred(x, part), ratio), layer)
 
 
 def _dequantize(layer: Operation, tensors: Tensors) -> np.ndarray:
     part = layer.inputs[0]
-    return (float(_single(part.q)) * _centred(tensors[0], part)).astype(np.float32)
+    return (float(_scale(part)) * _centred(tensors[0], part)).astype(np.float32)
 
 
 # ---- moves of elements ----
@@ -325,81 +350,90 @@ def _same(layer: Operation, tensors: Tensors) -> np.ndarray:
 
 
 def _transpose(layer: Operation, tensors: Tensors) -> np.ndarray:
-    return tensors[0].transpose(*np.asarray(tensors[1]).ravel().tolist())
+    return tensors[0].transpose(_whole_numbers(tensors[1]))
+
+
+def _pack(layer: Operation, tensors: Tensors) -> np.ndarray:
+    return np.stack(tensors, layer.options["axis"])
 
 
 def _concatenation(layer: Operation, tensors: Tensors) -> np.ndarray:
-    if layer.kind == "PACK":
-        return np.stack(tensors, layer.options["axis"])
+    output = layer.output
     parts = []
     for x, part in zip(tensors, layer.inputs, strict=True):
-        if layer.dtype == "uint8" and part.q != layer.output.q:
-            scale = _single(part.q) * (np.float32(1) / _single(layer.output.q))
+        if layer.dtype == "uint8" and part.q != output.q:
+            scale = _scale(part) * (np.float32(1) / _scale(output))
             bias = np.float32(-part.q.zero_point) * scale
-            moved = half_away(x.astype(np.float32) * scale + bias) + layer.output.q.zero_point
-            x = moved.clip(*_range("uint8")).astype(np.uint8)
+            moved = half_away(x.astype(np.float32) * scale + bias)
+            x = _as_codes(moved, layer).astype(np.uint8)
         parts.append(x)
     return np.concatenate(parts, layer.options["axis"])
 
 
+def _unpack(layer: Operation, tensors: Tensors) -> np.ndarray:
+    return np.take(tensors[0], layer.part, layer.options["axis"])
+
+
 def _split(layer: Operation, tensors: Tensors) -> np.ndarray:
-    if layer.kind == "UNPACK":
-        return np.take(tensors[0], layer.part, layer.options["axis"])
-    if layer.kind == "SPLIT":
-        axis, x = int(np.asarray(tensors[0]).ravel()[0]), tensors[1]
-        size = layer.output.shape[axis]
-        first = layer.part * size
-    else:
-        x, sizes, axis = (
-            tensors[0],
-            np.asarray(tensors[1]).ravel().tolist(),
-            int(np.asarray(tensors[2]).ravel()[0]),
-        )
-        if -1 in sizes:
-            sizes[sizes.index(-1)] = x.shape[axis] - sum(sizes) - 1
-        size, first = sizes[layer.part], sum(sizes[: layer.part])
-    return np.take(x, range(first, first + size), axis)
+    """One of equal parts."""
+    axis = _whole_numbers(tensors[0])[0]
+    size = layer.output.shape[axis]
+    first = layer.part * size
+    return np.take(tensors[1], range(first, first + size), axis)
+
+
+def _split_by_sizes(layer: Operation, tensors: Tensors) -> np.ndarray:
+    """One of parts whose sizes are given; -1 is the size of the part that takes the rest."""
+    x = tensors[0]
+    sizes = _whole_numbers(tensors[1])
+    axis = _whole_numbers(tensors[2])[0]
+    if -1 in sizes:
+        sizes[sizes.index(-1)] = x.shape[axis] - sum(sizes) - 1
+    first = sum(sizes[: layer.part])
+    return np.take(x, range(first, first + sizes[layer.part]), axis)
 
 
 def _slice(layer: Operation, tensors: Tensors) -> np.ndarray:
-    x, begins, sizes = tensors[0], *(np.asarray(one).ravel().tolist() for one in tensors[1:3])
-    return x[
-        tuple(
-            slice(begin, None if size < 0 else begin + size)
-            for begin, size in zip(begins, sizes, strict=True)
-        )
-    ]
+    begins, sizes = map(_whole_numbers, tensors[1:3])
+    places = []
+    for begin, size in zip(begins, sizes, strict=True):
+        end = begin + size
+        if size < 0:
+            end = None
+        places.append(slice(begin, end))
+    return tensors[0][tuple(places)]
 
 
 def _strided_slice(layer: Operation, tensors: Tensors) -> np.ndarray:
-    x, options = tensors[0], layer.options
-    begins, ends, strides = (np.asarray(one).ravel().tolist() for one in tensors[1:4])
+    """Each bit of a mask belongs to the axis of its number."""
+    options = layer.options
+    begins, ends, strides = map(_whole_numbers, tensors[1:4])
     places: list[Any] = []
-    for n, (begin, end, stride) in enumerate(zip(begins, ends, strides, strict=True)):
-        bit = 2**n
+    for axis, (begin, end, stride) in enumerate(zip(begins, ends, strides, strict=True)):
+        bit = 2**axis
+        first: int | None = begin
+        last: int | None = end
+        if options["offset"]:
+            last = begin + end
+        if options["begin_mask"] & bit:
+            first = None
+        if options["end_mask"] & bit:
+            last = None
         if options["ellipsis_mask"] & bit:
             places.append(Ellipsis)
         elif options["new_axis_mask"] & bit:
             places.append(None)
         elif options["shrink_axis_mask"] & bit:
-            places.append(0 if options["begin_mask"] & bit else begin)
+            places.append(first or 0)
         else:
-            if options["offset"]:
-                end = begin + end
-            places.append(
-                slice(
-                    None if options["begin_mask"] & bit else begin,
-                    None if options["end_mask"] & bit else end,
-                    stride,
-                )
-            )
-    return x[tuple(places)]
+            places.append(slice(first, last, stride))
+    return tensors[0][tuple(places)]
 
 
 def _pad(layer: Operation, tensors: Tensors) -> np.ndarray:
     value = layer.output.q.zero_point
     if len(tensors) > 2:
-        value = np.asarray(tensors[2]).ravel()[0]
+        value = _whole_numbers(tensors[2])[0]
     return np.pad(tensors[0], np.asarray(tensors[1]).tolist(), constant_values=value)
 
 
@@ -407,113 +441,124 @@ def _pad(layer: Operation, tensors: Tensors) -> np.ndarray:
 
 
 def _mean(layer: Operation, tensors: Tensors) -> np.ndarray:
-    x, part = tensors[0], layer.inputs[0]
-    axes = tuple(sorted({int(axis) % x.ndim for axis in np.asarray(tensors[1]).ravel()}))
+    x = tensors[0]
+    part = layer.inputs[0]
+    axes = tuple({axis % x.ndim for axis in _whole_numbers(tensors[1])})
     count = math.prod(x.shape[axis] for axis in axes)
     if layer.dtype == "float32":
         return (x.sum(axes, dtype=np.float32) / np.float32(count)).astype(np.float32)
-    q = layer.output.q
-    sums = x.astype(np.int64).sum(axes)
-    multiplier, right_shift = (
-        int(n) for n in GEMMLOWP.of_ratio(np.asarray(float(_single(part.q) / _single(q))))
-    )
+    sums = x.astype(np.int64).sum(axes) - count * part.q.zero_point
+    multiplier, right_shift = _multiplier(_scale(part) / _scale(layer.output))
     # the count goes into the multiplier, with as many bits as that leaves
     shift = min(count.bit_length() - 1, 32, 31 - right_shift)
-    scaled = GEMMLOWP.exact(
-        sums - count * part.q.zero_point, multiplier * 2**shift // count, right_shift + shift
-    )
-    return (scaled + q.zero_point).clip(*_range(layer.dtype))
+    divided = multiplier * 2**shift // count
+    return _as_codes(GEMMLOWP.exact(sums, divided, right_shift + shift), layer)
 
 
 def _place_of_largest(layer: Operation, tensors: Tensors) -> np.ndarray:
-    return np.argmax(tensors[0], int(np.ravel(tensors[1])[0]))
+    return np.argmax(tensors[0], _whole_numbers(tensors[1])[0])
 
 
-def _resized(layer: Operation) -> tuple[tuple[int, int], tuple[int, int], bool, bool]:
-    """(sizes before and after) of rows and of columns, and where pixels lie."""
-    (height, width), (out_h, out_w) = layer.inputs[0].shape[1:3], layer.output.shape[1:3]
-    align, centred = (bool(layer.options[name]) for name in ("align_corners", "half_pixel_centers"))
-    return (height, out_h), (width, out_w), align, centred
+class Axis(NamedTuple):
+    """Rows or columns of an image to be resized."""
+
+    size: int  # pixels of the input
+    count: int  # pixels of the output
+    align: bool  # the corner pixels of both lie on each other
+    centred: bool  # pixels are squares around their places
+
+    @property
+    def step(self) -> np.float32:
+        """Pixels of the input for one of the output."""
+        if self.align and self.count > 1:
+            return np.float32(self.size - 1) / np.float32(self.count - 1)
+        return np.float32(self.size) / np.float32(self.count)
 
 
-def _scale(size: int, count: int, align: bool) -> np.float32:
-    """Pixels of the input for one of the output."""
-    if align and count > 1:
-        return np.float32(size - 1) / np.float32(count - 1)
-    return np.float32(size) / np.float32(count)
+class Neighbours(NamedTuple):
+    """For each pixel of the output the pixels of the input on both sides of it."""
+
+    lower: np.ndarray
+    upper: np.ndarray
+    part: np.ndarray  # the way from the lower one, in parts of a pixel
+
+
+def _axes(layer: Operation) -> Iterator[Axis]:
+    """Rows and columns."""
+    align = bool(layer.options["align_corners"])
+    centred = bool(layer.options["half_pixel_centers"])
+    for place in (1, 2):
+        yield Axis(layer.inputs[0].shape[place], layer.output.shape[place], align, centred)
 
 
 def _nearest(layer: Operation, tensors: Tensors) -> np.ndarray:
-    *axes, align, centred = _resized(layer)
-    places = []
-    for size, count in axes:
-        scale = _scale(size, count, align)
-        at = (np.arange(count).astype(np.float32) + np.float32(0.5 if centred else 0)) * scale
-        if align:
-            index = half_away(at)
-        else:
-            index = np.floor(at)
-        places.append(np.clip(index.astype(np.int64), 0 if centred else None, size - 1))
-    return tensors[0][:, places[0]][:, :, places[1]]
+    rows, columns = map(_nearest_pixels, _axes(layer))
+    return tensors[0][:, rows][:, :, columns]
+
+
+def _nearest_pixels(axis: Axis) -> np.ndarray:
+    at = np.arange(axis.count).astype(np.float32)
+    if axis.centred:
+        at += np.float32(0.5)
+    at *= axis.step
+    pixels = half_away(at) if axis.align else np.floor(at)
+    return pixels.astype(np.int64).clip(0, axis.size - 1)
 
 
 def _bilinear(layer: Operation, tensors: Tensors) -> np.ndarray:
-    *axes, align, centred = _resized(layer)
+    image = tensors[0]
     if layer.dtype in ("int8", "int16"):
-        (y0, y1, y), (x0, x1, x) = (
-            _fixed_neighbours(size, count, align, centred) for size, count in axes
-        )
-        total = _corners(tensors[0].astype(np.int64), (y0, y1, y), (x0, x1, x), RESIZE)
+        rows, columns = map(_fixed_neighbours, _axes(layer))
+        total = _interpolated(image.astype(np.int64), rows, columns, RESIZE)
         nudged = total + np.where(total > 0, 2**19, -(2**19))
-        return np.sign(nudged) * (np.abs(nudged) >> 20)
-    (y0, y1, y), (x0, x1, x) = (
-        _real_neighbours(size, count, align, centred) for size, count in axes
-    )
-    total = _corners(tensors[0].astype(np.float32), (y0, y1, y), (x0, x1, x), np.float32(1))
+        return shift_right(nudged, 20, "toward-zero")
+    rows, columns = map(_real_neighbours, _axes(layer))
+    total = _interpolated(image.astype(np.float32), rows, columns, np.float32(1))
     if layer.dtype == "float32":
         return total
     return np.floor(total + np.float32(0.5))
 
 
-def _corners(image: np.ndarray, rows: Any, columns: Any, one: Any) -> np.ndarray:
-    """The four neighbours of each output, by how near they are."""
-    (y0, y1, y), (x0, x1, x) = rows, columns
-    y, x = y[:, None, None], x[None, :, None]
-    first, second = image[:, y0], image[:, y1]
-    return (
-        first[:, :, x0] * (one - y) * (one - x)
-        + second[:, :, x0] * y * (one - x)
-        + first[:, :, x1] * (one - y) * x
-        + second[:, :, x1] * y * x
-    )
+def _interpolated(image: np.ndarray, rows: Neighbours, columns: Neighbours, whole: Any) -> Any:
+    """The sum of the four neighbours of each output, by how near they are; ``whole`` is the part
+    that is a pixel."""
+    y = rows.part[:, None, None]
+    x = columns.part[None, :, None]
+    above = image[:, rows.lower]
+    below = image[:, rows.upper]
+    total = above[:, :, columns.lower] * (whole - y) * (whole - x)
+    total += below[:, :, columns.lower] * y * (whole - x)
+    total += above[:, :, columns.upper] * (whole - y) * x
+    total += below[:, :, columns.upper] * y * x
+    return total
 
 
-def _fixed_neighbours(
-    size: int, count: int, align: bool, centred: bool
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(lower, upper, parts of a pixel from the lower to the output)."""
-    if align and count > 1:
+def _fixed_neighbours(axis: Axis) -> Neighbours:
+    """Places as whole numbers of parts of a pixel."""
+    size = axis.size
+    count = axis.count
+    step = (RESIZE * size + count // 2) // count
+    if axis.align and count > 1:
         step = (RESIZE * (size - 1) + (count - 1) // 2) // (count - 1)
-    else:
-        step = (RESIZE * size + count // 2) // count
-    at = np.arange(count) * step + (step // 2 - RESIZE // 2 if centred else 0)
-    lower = np.maximum(np.sign(at) * (np.abs(at) // RESIZE), 0)
-    return lower, np.clip((at + RESIZE - 1) // RESIZE, 0, size - 1), at - RESIZE * lower
+    at = np.arange(count) * step
+    if axis.centred:
+        at += step // 2 - RESIZE // 2
+    # the kernel divides toward zero: what lies before the first pixel is at least 0 either way
+    lower = np.maximum(at // RESIZE, 0)
+    upper = np.clip((at + RESIZE - 1) // RESIZE, 0, size - 1)
+    return Neighbours(lower, upper, at - RESIZE * lower)
 
 
-def _real_neighbours(
-    size: int, count: int, align: bool, centred: bool
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    scale = _scale(size, count, align)
-    at = np.arange(count).astype(np.float32)
-    if centred:
-        at = (at + np.float32(0.5)) * scale - np.float32(0.5)
+def _real_neighbours(axis: Axis) -> Neighbours:
+    """Places as float32 numbers."""
+    at = np.arange(axis.count).astype(np.float32)
+    if axis.centred:
+        at = (at + np.float32(0.5)) * axis.step - np.float32(0.5)
     else:
-        at = at * scale
-    floor = np.floor(at)
-    lower = np.maximum(floor, 0).astype(np.int64)
-    upper = np.minimum(np.ceil(at), size - 1).astype(np.int64)
-    return lower, np.maximum(upper, 0), (at - lower).astype(np.float32)
+        at = at * axis.step
+    lower = np.maximum(np.floor(at), 0).astype(np.int64)
+    upper = np.minimum(np.ceil(at), axis.size - 1).astype(np.int64)
+    return Neighbours(lower, np.maximum(upper, 0), (at - lower).astype(np.float32))
 
 
 KERNELS: Mapping[str, Callable[[Operation, Tensors], np.ndarray]] = MappingProxyType(
@@ -521,14 +566,14 @@ KERNELS: Mapping[str, Callable[[Operation, Tensors], np.ndarray]] = MappingProxy
         "ADD": _sum,
         "SUB": _sum,
         "MUL": _product,
-        "MAXIMUM": _extreme,
-        "MINIMUM": _extreme,
+        "MAXIMUM": _maximum,
+        "MINIMUM": _minimum,
         "RELU": _rectified,
         "RELU6": _rectified,
         "RELU_N1_TO_1": _rectified,
         "LEAKY_RELU": _leaky,
-        "LOGISTIC": _curve,
-        "TANH": _curve,
+        "LOGISTIC": _logistic,
+        "TANH": _tanh,
         "HARD_SWISH": _hard_swish,
         "SOFTMAX": _softmax,
         "QUANTIZE": _quantize,
@@ -538,10 +583,10 @@ KERNELS: Mapping[str, Callable[[Operation, Tensors], np.ndarray]] = MappingProxy
         "EXPAND_DIMS": _same,
         "TRANSPOSE": _transpose,
         "CONCATENATION": _concatenation,
-        "PACK": _concatenation,
-        "UNPACK": _split,
+        "PACK": _pack,
+        "UNPACK": _unpack,
         "SPLIT": _split,
-        "SPLIT_V": _split,
+        "SPLIT_V": _split_by_sizes,
         "SLICE": _slice,
         "STRIDED_SLICE": _strided_slice,
         "PAD": _pad,
