@@ -1,4 +1,7 @@
-"""Layouts that many NPUs and libraries use; a tile size belongs to who uses it."""
+"""Layouts that many NPUs and libraries use; their tile sizes are for the caller to give.
+
+In all of them ``stored`` are further fields of ``Layout`` (size, fill, offset, xor, copies, ...).
+"""
 
 from __future__ import annotations
 
@@ -18,22 +21,20 @@ def hwc(
     """The order of the tensor itself, last axis fastest: NHWC activations, OHWI weights, a matrix
     by rows.
 
-    ``row_pitch`` are the bytes between rows, of ``(..., H, W, C)`` and of a matrix; left out, there
-    are no gaps.  ``stored`` are further fields of ``Layout``: size, fill, offset, xor, copies, ...
-    Raises ValueError for a pitch below what a row takes.
+    ``row_pitch`` is the bytes from one row to the next, in ``(..., H, W, C)`` and in a matrix; by
+    default there are no gaps.  Raises ValueError for a pitch smaller than a row.
 
     >>> hwc((1, 2, 3), row_pitch=8).index_map()
     array([[[0, 1, 2],
             [3, 4, 5]]])
     """
-    order = tuple(range(len(shape)))
-    if len(shape) >= 3:
-        pitches = {len(shape) - 3: row_pitch}
-    elif len(shape) == 2:
-        pitches = {0: row_pitch}
-    else:
-        pitches = {}
-    return strided(shape, order, pitches, dtype, **stored)
+    axes = len(shape)
+    pitches = {}
+    if axes >= 3:
+        pitches[axes - 3] = row_pitch
+    elif axes == 2:
+        pitches[0] = row_pitch
+    return strided(shape, tuple(range(axes)), pitches, dtype, **stored)
 
 
 def planar(
@@ -48,21 +49,21 @@ def planar(
 ) -> Layout:
     """A plane of rows for each channel of a tensor ``(..., H, W, C)``: CHW, NCHW.
 
-    Pitches are bytes from one row or plane to the next; left out, what a row or plane takes rounded
-    up to its ``align``.  The buffer ends with the pitch of its last plane. Raises ValueError for a
-    pitch below what a row or plane takes.
+    Pitches are bytes from one row or plane to the next; by default the size of a row or plane,
+    rounded up to its ``align``.  The buffer ends a pitch after the start of its last plane.
+    Raises ValueError for a pitch smaller than a row or plane.
 
     >>> planar((2, 3, 2), dtype="float16", row_align=64).index_map()[1, 2]
     array([ 68, 196])
     """
     h, w, c = _three(shape)
-    row_pitch = row_pitch or _up(w * place_bytes(dtype), row_align)
-    plane_pitch = plane_pitch or _up(h * row_pitch, plane_align)
-    last = len(shape) - 1
-    order = (*range(last - 2), last, last - 2, last - 1)
-    size = bytes_of_places(stored.get("offset", 0) + math.prod(shape[:-3]) * c * plane_pitch, dtype)
-    stored = {"size": size, **stored}
-    return strided(shape, order, {last - 2: row_pitch, last: plane_pitch}, dtype, **stored)
+    row_pitch = row_pitch or _rounded_up(w * place_bytes(dtype), row_align)
+    plane_pitch = plane_pitch or _rounded_up(h * row_pitch, plane_align)
+    *batch, rows, columns, channels = range(len(shape))
+    planes = math.prod(shape[:-3]) * c
+    stored.setdefault("size", _end(planes * plane_pitch, dtype, stored))
+    pitches = {rows: row_pitch, channels: plane_pitch}
+    return strided(shape, (*batch, channels, rows, columns), pitches, dtype, **stored)
 
 
 def nc1hwc2(
@@ -75,11 +76,11 @@ def nc1hwc2(
     **stored: Any,
 ) -> Layout:
     """Channels of a tensor ``(..., H, W, C)`` in tiles of ``c2``: a plane of pixels for each tile,
-    ``c2`` together.
+    each pixel with the ``c2`` channels of the tile.
 
-    A last tile that the channels do not fill is completed with fill.  Of atoms of memory ``c2`` is
-    how many elements one holds; pitches are bytes from one row or plane (surface) to the next.
-    Raises ValueError for a pitch below what a row or plane takes.
+    A last tile that the channels do not fill is completed with fill.  On NPUs whose memory has
+    atoms ``c2`` is the elements of an atom.  Pitches are bytes from one row or plane (surface) to
+    the next.  Raises ValueError for a pitch smaller than a row or plane.
 
     >>> nc1hwc2((1, 2, 3), 2).index_map()
     array([[[0, 1, 4],
@@ -91,21 +92,18 @@ def nc1hwc2(
     pixel = c2 * itemsize
     row_pitch = _pitch("row_pitch", row_pitch, w * pixel)
     plane_pitch = _pitch("plane_pitch", plane_pitch, h * row_pitch)
-    last = len(shape) - 1
     image = -(-c // c2) * plane_pitch
-    loops = [
-        Loop(axis, 1, image * math.prod(shape[axis + 1 : last - 2])) for axis in range(last - 2)
-    ]
+    *batch, rows, columns, channels = range(len(shape))
+    loops = []
+    for axis in batch:
+        loops.append(Loop(axis, 1, image * math.prod(shape[axis + 1 : rows])))
     loops += [
-        Loop(last, c2, plane_pitch),
-        Loop(last - 2, 1, row_pitch),
-        Loop(last - 1, 1, pixel),
-        Loop(last, 1, itemsize),
+        Loop(channels, c2, plane_pitch),
+        Loop(rows, 1, row_pitch),
+        Loop(columns, 1, pixel),
+        Loop(channels, 1, itemsize),
     ]
-    stored = {
-        "size": bytes_of_places(stored.get("offset", 0) + math.prod(shape[:-3]) * image, dtype),
-        **stored,
-    }
+    stored.setdefault("size", _end(math.prod(shape[:-3]) * image, dtype, stored))
     return Layout(shape, tuple(loops), dtype=dtype, **stored)
 
 
@@ -118,11 +116,11 @@ def kernel_groups(
     align: int = 1,
     **stored: Any,
 ) -> Layout:
-    """Weights OHWI in groups of ``kernels``, in each blocks of ``channels``; groups and blocks that
-    are not full are short, without fill.
+    """Weights OHWI in groups of ``kernels``, each group in blocks of ``channels``; groups and
+    blocks that are not full are short, without fill.
 
-    In a block come rows, columns, the kernels of the group, the channels of the block.  The end of
-    the buffer is rounded up to ``align`` bytes.
+    A block has its rows outermost, then columns, the kernels of the group, the channels of the
+    block.  The end of the buffer is rounded up to ``align`` bytes.
 
     >>> print(kernel_groups((20, 3, 3, 12), 16, 8, align=128))
     O1I1HWO2I2, O2=16, I2=8, packed: (20, 3, 3, 12) uint8, 2176 bytes
@@ -132,11 +130,9 @@ def kernel_groups(
             f"kernels, channels, align: got {kernels}, {channels}, {align}, allowed is 1 or more"
         )
     loops = (Loop(0, kernels), Loop(3, channels), Loop(1), Loop(2), Loop(0), Loop(3))
-    size = _up(
-        bytes_of_places(stored.get("offset", 0) + math.prod(shape) * place_bytes(dtype), dtype),
-        align,
-    )
-    return Layout(shape, loops, dtype=dtype, **{"size": size, **stored})
+    size = _end(math.prod(shape) * place_bytes(dtype), dtype, stored)
+    stored.setdefault("size", _rounded_up(size, align))
+    return Layout(shape, loops, dtype=dtype, **stored)
 
 
 def packed_blocks(
@@ -150,39 +146,45 @@ def packed_blocks(
     **stored: Any,
 ) -> Layout:
     """A matrix ``(R, C)`` in blocks of ``rows`` times ``columns``: blocks down a strip of columns,
-    then the next strip; in a block by columns.
+    then the next strip.  A block is stored column by column.
 
-    Blocks are completed with ``fill`` (as stored).  With ``sums`` an int32 for each column follows,
-    fill included.
+    Blocks are completed with ``fill`` (as stored).  With ``sums`` the sum of each column follows as
+    an int32, fill included.
 
     >>> packed_blocks((2, 3), 2, 2).index_map()
     array([[0, 2, 4],
            [1, 3, 5]])
     """
     refuse_if(rows < 1 or columns < 1, "rows, columns", f"{rows}, {columns}", "is 1 or more")
-    (r, c), itemsize = shape, place_bytes(dtype)
-    high, wide = _up(r, rows), _up(c, columns)
+    itemsize = place_bytes(dtype)
+    high = _rounded_up(shape[0], rows)
+    wide = _rounded_up(shape[1], columns)
     loops = (
         Loop(1, columns, itemsize * high * columns),
         Loop(0, rows, itemsize * rows * columns),
         Loop(1, 1, itemsize * rows),
         Loop(0, 1, itemsize),
     )
-    end = bytes_of_places(stored.get("offset", 0) + itemsize * high * wide, dtype)
-    parts = (*stored.pop("parts", ()), *((Sums(end, 1, wide, high - r, high),) if sums else ()))
-    size = max([end, *(part.offset + part.size for part in parts)])
-    return Layout(shape, loops, dtype=dtype, fill=fill, parts=parts, **{"size": size, **stored})
+    end = _end(itemsize * high * wide, dtype, stored)
+    parts = list(stored.pop("parts", ()))
+    if sums:
+        parts.append(Sums(end, 1, wide, high - shape[0], high))
+    for part in parts:
+        end = max(end, part.offset + part.size)
+    stored.setdefault("size", end)
+    return Layout(shape, loops, dtype=dtype, fill=fill, parts=tuple(parts), **stored)
 
 
 def only(layout: Layout, axis: int, start: int, stop: int) -> Layout:
-    """The same layout where only the indices ``start`` to ``stop - 1`` of an axis lie in the
-    buffer, which keeps its size.
+    """The layout of a tensor of which only the indices ``start`` to ``stop - 1`` of an axis lie in
+    the buffer, which keeps its size.
 
-    Places are those of ``layout`` counted from ``start``: of rows and planes the first channel
-    alone is ``only(planar(shape), 2, 0, 1)``.
+    The element at index ``start`` lies where ``layout`` has index 0:
+    ``only(planar(shape), 2, 0, 1)`` has the first channel alone.
     """
-    window = tuple((start, stop) if at == axis else ends for at, ends in enumerate(layout.window))
-    return replace(layout, window=window)
+    window = list(layout.window)
+    window[axis] = start, stop
+    return replace(layout, window=tuple(window))
 
 
 def strided(
@@ -192,29 +194,38 @@ def strided(
     dtype: str = "uint8",
     **stored: Any,
 ) -> Layout:
-    """Axes in an ``order`` from the outermost to the innermost; ``pitches`` are bytes between steps
-    of an axis, where they are more than what is inside takes.
+    """Axes in an ``order`` from the outermost to the innermost.
 
-    Raises ValueError for an order that is no permutation, and pitches too small.
+    ``pitches`` are bytes from one index of an axis to the next; 0 or no pitch is the size of what
+    lies inside.  Raises ValueError for an order that is not a permutation, and for a pitch that is
+    too small.
     """
     if sorted(order) != list(range(len(shape))):
         raise ValueError(
             f"order: got {order}, allowed are the axes 0 to {len(shape) - 1}, each once"
         )
-    step, loops = place_bytes(dtype), []
+    pitches = pitches or {}
+    size = place_bytes(dtype)
+    loops: list[Loop] = []
     for axis in reversed(order):
-        pitch = _pitch(f"pitch of axis {axis}", (pitches or {}).get(axis, 0), step)
-        loops.append(Loop(axis, 1, pitch))
-        step = pitch * shape[axis]
-    return Layout(shape, tuple(loops[::-1]), dtype=dtype, **stored)
+        pitch = _pitch(f"pitch of axis {axis}", pitches.get(axis, 0), size)
+        loops.insert(0, Loop(axis, 1, pitch))
+        size = pitch * shape[axis]
+    return Layout(shape, tuple(loops), dtype=dtype, **stored)
+
+
+def _end(size: int, dtype: str, stored: dict[str, Any]) -> int:
+    """Bytes of a buffer that ends ``size`` places after the offset of its layout."""
+    return bytes_of_places(stored.get("offset", 0) + size, dtype)
 
 
 def _pitch(name: str, given: int, least: int) -> int:
+    """The pitch that was given, at least ``least``; 0 is the least itself."""
     refuse_if(given and given < least, name, f"{given} bytes", f"is {least} or more")
     return given or least
 
 
-def _up(size: int, align: int) -> int:
+def _rounded_up(size: int, align: int) -> int:
     return -(-size // align) * align
 
 
