@@ -33,7 +33,7 @@ from npulab.layout.conventions import convert_axes
 from npulab.layout.formats import strides_layout
 from npulab.layout.found import Run, agreeing
 from npulab.layout.places import Change, Pairs, Signature, Sought
-from npulab.layout.rules import Step, _near
+from npulab.layout.rules import AxisDigit, _near
 from npulab.layout.stored import Stored
 
 Places = Iterator[tuple[tuple[int, ...], int]]
@@ -1377,7 +1377,7 @@ def test_ends_of_a_tile_are_tried_nearby() -> None:
     """A tile of six indices, 2 bytes apart; the next tile is 100 bytes further.  Axes with other
     tiles have none.
     """
-    steps = [Step(1, 1, 1), Step(0, 6, 100), Step(0, 1, 2)]
+    steps = [AxisDigit(1, 1, 1), AxisDigit(0, 6, 100), AxisDigit(0, 1, 2)]
     near = {
         one[1].tile: one[1].stride
         for one in _near(steps)
@@ -1385,9 +1385,9 @@ def test_ends_of_a_tile_are_tried_nearby() -> None:
     }
     assert near == {tile: 100 + 2 * (tile - 6) for tile in (3, 4, 5, 7, 8, 9)}
     assert len([*_near(steps)]) == 6
-    assert [one[0].tile for one in _near([Step(0, 3, 9), Step(0, 1, 1)])] == [4, 2, 5, 6]
-    assert not [*_near([Step(0, 1, 1)])]
-    assert not [*_near([Step(0, 12, 200), Step(0, 6, 100), Step(0, 1, 2)])]
+    assert [one[0].tile for one in _near([AxisDigit(0, 3, 9), AxisDigit(0, 1, 1)])] == [4, 2, 5, 6]
+    assert not [*_near([AxisDigit(0, 1, 1)])]
+    assert not [*_near([AxisDigit(0, 12, 200), AxisDigit(0, 6, 100), AxisDigit(0, 1, 2)])]
 
 
 def test_candidates_have_every_order_and_every_two_tiles() -> None:

@@ -10,7 +10,7 @@ import pytest
 from npulab.layout import Layout, Loop
 from npulab.layout.rules import (
     UNKNOWN,
-    Step,
+    AxisDigit,
     _any_digits,
     _blocks,
     _deeper,
@@ -188,18 +188,18 @@ def test_the_window_is_where_places_are() -> None:
 
 
 def test_joined_axes_need_a_tile_that_is_of_all_of_them() -> None:
-    places = np.zeros((6, 4, 5))
-    assert _together([(1, 1), (3, 9)], 0, places, (0, 1))  # no multiple nor divisor of 4
-    assert not _together([(1, 1), (2, 9)], 0, places, (0, 1))
-    assert not _together([(1, 1), (8, 9)], 0, places, (0, 1))
-    assert not _together([(1, 1), (4, 9)], 0, places, (0, 1))
-    assert _together([(1, 1), (4, 9)], 1, places, (0, 1))
-    assert _together([(1, 1), (6, 9)], 0, places, (0, 1))
+    shape = (6, 4, 5)
+    assert _together([(1, 1), (3, 9)], 0, shape, (0, 1))  # no multiple nor divisor of 4
+    assert not _together([(1, 1), (2, 9)], 0, shape, (0, 1))
+    assert not _together([(1, 1), (8, 9)], 0, shape, (0, 1))
+    assert not _together([(1, 1), (4, 9)], 0, shape, (0, 1))
+    assert _together([(1, 1), (4, 9)], 1, shape, (0, 1))
+    assert _together([(1, 1), (6, 9)], 0, shape, (0, 1))
     # of three axes: of 20 and of 5
-    assert _together([(1, 1), (3, 9)], 0, places, (0, 1, 2))
-    assert not _together([(1, 1), (4, 9)], 0, places, (0, 1, 2))
-    assert not _together([(1, 1), (15, 9)], 0, places, (0, 1, 2))
-    assert not _together([(1, 1)], 0, places, (0, 1))
+    assert _together([(1, 1), (3, 9)], 0, shape, (0, 1, 2))
+    assert not _together([(1, 1), (4, 9)], 0, shape, (0, 1, 2))
+    assert not _together([(1, 1), (15, 9)], 0, shape, (0, 1, 2))
+    assert not _together([(1, 1)], 0, shape, (0, 1))
 
 
 def test_lines_that_begin_inside_of_a_tile() -> None:
@@ -266,18 +266,18 @@ def test_how_far_apart_blocks_are() -> None:
 
 
 def test_the_first_element_of_a_whole_tensor() -> None:
-    steps = [Step(0, 4, 100), Step(0, 1, 1), Step(1, 1, 10)]
+    steps = [AxisDigit(0, 4, 100), AxisDigit(0, 1, 1), AxisDigit(1, 1, 10)]
     assert _extended(((0, 8), (0, 3)), (8, 3), steps, 500) == 500
     assert _extended(((4, 8), (0, 3)), (8, 3), steps, 500) == 400
     assert _extended(((4, 8), (2, 3)), (8, 3), steps, 500) == 380
     assert _extended(((5, 8), (0, 3)), (8, 3), steps, 500) is None
     assert _extended(((0, 8), (0, 3), (0, 1)), (8, 3, 1), steps, 500) == 500
     assert _extended(((0, 8), (0, 3), (0, 1)), (8, 3, 2), steps, 500) is None
-    assert _extended(((2, 3),), (4,), [Step(0, 1, (0, 7, 9, 30))], 500) == 491
+    assert _extended(((2, 3),), (4,), [AxisDigit(0, 1, (0, 7, 9, 30))], 500) == 491
 
 
 def test_the_first_element_is_what_most_of_those_near_it_say() -> None:
-    steps = [Step(0, 2, 50), Step(0, 1, 3), Step(1, 1, 10)]
+    steps = [AxisDigit(0, 2, 50), AxisDigit(0, 1, 3), AxisDigit(1, 1, 10)]
     places = np.array(
         [[100 + r // 2 * 50 + r % 2 * 3 + 10 * c for c in range(6)] for r in range(9)]
     )
@@ -293,15 +293,19 @@ def test_the_first_element_is_what_most_of_those_near_it_say() -> None:
     far[150, 0] = 0
     assert _origin(far, steps) == -3750
     # of an even number of them that disagree the lower of the two in the middle
-    assert _origin(np.array([5, 7]), [Step(0, 1, 0)]) == 5
-    assert _origin(np.array([5, 7, 7, 9]), [Step(0, 1, 0)]) == 7
-    assert _origin(np.array([5, 7, 8, 9]), [Step(0, 1, 0)]) == 7
+    assert _origin(np.array([5, 7]), [AxisDigit(0, 1, 0)]) == 5
+    assert _origin(np.array([5, 7, 7, 9]), [AxisDigit(0, 1, 0)]) == 7
+    assert _origin(np.array([5, 7, 8, 9]), [AxisDigit(0, 1, 0)]) == 7
 
 
 def test_digits_of_all_axes() -> None:
     layout = Layout((6, 10), (Loop(1, 4, 60), Loop(0, 1, 10), Loop(1, 1, 2)))
-    assert _steps(layout.index_map(), 1, False) == [Step(0, 1, 10), Step(1, 1, 2), Step(1, 4, 60)]
-    assert _steps(layout.index_map()[:1], 1, False) == [Step(1, 1, 2), Step(1, 4, 60)]
+    assert _steps(layout.index_map(), 1, False) == [
+        AxisDigit(0, 1, 10),
+        AxisDigit(1, 1, 2),
+        AxisDigit(1, 4, 60),
+    ]
+    assert _steps(layout.index_map()[:1], 1, False) == [AxisDigit(1, 1, 2), AxisDigit(1, 4, 60)]
     none = layout.index_map()
     none[0, 1:] = [3, 1, 4, 1, 5, 9, 2, 6, 5]
     assert _steps(none, 1, False) is None
@@ -334,7 +338,7 @@ def test_digits_of_all_axes() -> None:
 
 
 def test_nests_are_with_all_strides_then_with_ever_fewer() -> None:
-    steps = [Step(0, 1, 10), Step(1, 1, 1), Step(1, 4, 60)]
+    steps = [AxisDigit(0, 1, 10), AxisDigit(1, 1, 1), AxisDigit(1, 4, 60)]
     made = list(_nests((6, 10), ((0, 6), (0, 10)), steps, 3, {"dtype": "uint8", "size": 300}))
     assert [one.loops for one in made] == [
         (Loop(1, 4, 60), Loop(0, 1, 10), Loop(1, 1, 1)),
@@ -346,27 +350,41 @@ def test_nests_are_with_all_strides_then_with_ever_fewer() -> None:
     small = list(_nests((6, 10), ((0, 6), (0, 10)), steps, 3, {"size": 10}))
     assert [one.size for one in small] == [3 + 120 + 50 + 2, 63, 3 + 120 + 12, 3 + 120 + 50 + 2]
     # a list has no packed form, nor has what begins inside of a tile
-    assert len(list(_nests((3,), ((0, 3),), [Step(0, 1, (0, 5, 3))], 0, {}))) == 1
+    assert len(list(_nests((3,), ((0, 3),), [AxisDigit(0, 1, (0, 5, 3))], 0, {}))) == 1
     assert (
-        len(list(_nests((3,), ((0, 3),), [Step(0, 2, 9), Step(0, 1, 1)], 0, {"starts": (1,)}))) == 1
+        len(
+            list(
+                _nests(
+                    (3,), ((0, 3),), [AxisDigit(0, 2, 9), AxisDigit(0, 1, 1)], 0, {"starts": (1,)}
+                )
+            )
+        )
+        == 1
     )
     # packed tiles of one axis with nothing between them are one loop, unless they do not divide one
     # another
     assert [
-        one.loops for one in _nests((12,), ((0, 12),), [Step(0, 4, 4), Step(0, 1, 1)], 0, {})
+        one.loops
+        for one in _nests((12,), ((0, 12),), [AxisDigit(0, 4, 4), AxisDigit(0, 1, 1)], 0, {})
     ] == [(Loop(0, 4, 4), Loop(0, 1, 1)), (Loop(0),), (Loop(0, 4, 4), Loop(0))]
     assert (Loop(0, 3), Loop(0, 2), Loop(0)) not in [
         one.loops
-        for one in _nests((12,), ((0, 12),), [Step(0, 3, 3), Step(0, 2, 2), Step(0, 1, 1)], 0, {})
+        for one in _nests(
+            (12,), ((0, 12),), [AxisDigit(0, 3, 3), AxisDigit(0, 2, 2), AxisDigit(0, 1, 1)], 0, {}
+        )
     ]
     assert (Loop(0, 3), Loop(0)) in [
         one.loops
-        for one in _nests((12,), ((0, 12),), [Step(0, 3, 3), Step(0, 2, 2), Step(0, 1, 1)], 0, {})
+        for one in _nests(
+            (12,), ((0, 12),), [AxisDigit(0, 3, 3), AxisDigit(0, 2, 2), AxisDigit(0, 1, 1)], 0, {}
+        )
     ]
     # what no nest can be is left out
-    assert list(_nests((4,), ((0, 4),), [Step(0, 1, 0)], 0, {})) == [Layout((4,), (Loop(0),))]
+    assert list(_nests((4,), ((0, 4),), [AxisDigit(0, 1, 0)], 0, {})) == [Layout((4,), (Loop(0),))]
     # the larger tile is outside, wherever its stride puts it
-    assert next(iter(_nests((4,), ((0, 4),), [Step(0, 1, 9), Step(0, 2, 1)], 0, {}))).loops == (
+    assert next(
+        iter(_nests((4,), ((0, 4),), [AxisDigit(0, 1, 9), AxisDigit(0, 2, 1)], 0, {}))
+    ).loops == (
         Loop(0, 2, 1),
         Loop(0, 1, 9),
     )
@@ -398,7 +416,7 @@ def test_deeper_nests_of_a_few_places() -> None:
         (fields["join"], fields["starts"], fields["offset"], steps)
         for fields, steps in _deeper(joined.index_map())
     ]
-    assert (((0, 1),), (0, 0), 0, [Step(0, 1, 3), Step(0, 5, 40)]) in found
+    assert (((0, 1),), (0, 0), 0, [AxisDigit(0, 1, 3), AxisDigit(0, 5, 40)]) in found
     assert joined in list(layouts(joined.index_map(), True))
     begun = Layout(
         (10, 3), (Loop(0, 4, 100), Loop(0, 1, 5), Loop(1, 1, 1)), starts=(3, 0), offset=20
