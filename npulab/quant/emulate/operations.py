@@ -63,7 +63,7 @@ def batches(layer: Operation, x: Any, rule: str | Rule) -> np.ndarray:
 
 def _images(given: Tensors, stated: Sequence[Placeholder], single: bool) -> list[Tensors] | None:
     """The tensors image by image, in the stated shapes; None if they do not fit."""
-    images: list[Tensors] = []
+    images = []
     for x, part in zip(given, stated, strict=True):
         count, rest = divmod(x.size, math.prod(part.shape))
         allowed = [part.shape, (count, *part.shape)]
@@ -270,14 +270,14 @@ def _hard_swish(layer: Operation, tensors: Tensors) -> np.ndarray:
     (x,) = tensors
     part = layer.inputs[0]
     if layer.dtype == "float32":
-        slope = np.clip(x + np.float32(3), np.float32(0), np.float32(6))
-        return x * slope / np.float32(6)
+        clipped = np.clip(x + np.float32(3), np.float32(0), np.float32(6))
+        return x * clipped / np.float32(6)
     fine = np.float32(1 / 128) * _scale(part)  # the input's scale with 7 more bits
     multiplier, shift = _short(fine / _scale(layer.output))
     relu, relu_shift = _short(fine / np.float32(3 / 32768))
     values = _centred(x, part) * 2**7
     outputs = fixed.product(values, multiplier, 15)
-    slope = values
+    slope: np.ndarray = values
     # a left shift comes in two saturated steps: all but one bit, and one after the multiplication
     if relu_shift > 0:
         slope = _saturated16(slope * 2 ** (relu_shift - 1))
@@ -397,7 +397,7 @@ def _slice(layer: Operation, tensors: Tensors) -> np.ndarray:
     begins, sizes = map(_whole_numbers, tensors[1:3])
     places = []
     for begin, size in zip(begins, sizes, strict=True):
-        end = begin + size
+        end: int | None = begin + size
         if size < 0:
             end = None
         places.append(slice(begin, end))
@@ -462,17 +462,17 @@ def _place_of_largest(layer: Operation, tensors: Tensors) -> np.ndarray:
 class Axis(NamedTuple):
     """Rows or columns of an image to be resized."""
 
-    size: int  # pixels of the input
-    count: int  # pixels of the output
+    inputs: int  # pixels before
+    outputs: int  # pixels after
     align: bool  # the corner pixels of both lie on each other
     centred: bool  # pixels are squares around their places
 
     @property
     def step(self) -> np.float32:
         """Pixels of the input for one of the output."""
-        if self.align and self.count > 1:
-            return np.float32(self.size - 1) / np.float32(self.count - 1)
-        return np.float32(self.size) / np.float32(self.count)
+        if self.align and self.outputs > 1:
+            return np.float32(self.inputs - 1) / np.float32(self.outputs - 1)
+        return np.float32(self.inputs) / np.float32(self.outputs)
 
 
 class Neighbours(NamedTuple):
@@ -497,12 +497,12 @@ def _nearest(layer: Operation, tensors: Tensors) -> np.ndarray:
 
 
 def _nearest_pixels(axis: Axis) -> np.ndarray:
-    at = np.arange(axis.count).astype(np.float32)
+    at = np.arange(axis.outputs).astype(np.float32)
     if axis.centred:
         at += np.float32(0.5)
     at *= axis.step
     pixels = half_away(at) if axis.align else np.floor(at)
-    return pixels.astype(np.int64).clip(0, axis.size - 1)
+    return pixels.astype(np.int64).clip(0, axis.inputs - 1)
 
 
 def _bilinear(layer: Operation, tensors: Tensors) -> np.ndarray:
@@ -535,8 +535,8 @@ def _interpolated(image: np.ndarray, rows: Neighbours, columns: Neighbours, whol
 
 def _fixed_neighbours(axis: Axis) -> Neighbours:
     """Places as whole numbers of parts of a pixel."""
-    size = axis.size
-    count = axis.count
+    size = axis.inputs
+    count = axis.outputs
     step = (RESIZE * size + count // 2) // count
     if axis.align and count > 1:
         step = (RESIZE * (size - 1) + (count - 1) // 2) // (count - 1)
@@ -551,13 +551,13 @@ def _fixed_neighbours(axis: Axis) -> Neighbours:
 
 def _real_neighbours(axis: Axis) -> Neighbours:
     """Places as float32 numbers."""
-    at = np.arange(axis.count).astype(np.float32)
+    at = np.arange(axis.outputs).astype(np.float32)
     if axis.centred:
         at = (at + np.float32(0.5)) * axis.step - np.float32(0.5)
     else:
         at = at * axis.step
     lower = np.maximum(np.floor(at), 0).astype(np.int64)
-    upper = np.minimum(np.ceil(at), axis.size - 1).astype(np.int64)
+    upper = np.minimum(np.ceil(at), axis.inputs - 1).astype(np.int64)
     return Neighbours(lower, np.maximum(upper, 0), (at - lower).astype(np.float32))
 
 
