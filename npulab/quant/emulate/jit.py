@@ -1,13 +1,14 @@
-"""Loops compiled by numba (the extra ``npulab[fast]``): what numpy takes many passes for, in one.
+"""Loops compiled by numba (the extra ``npulab[fast]``): one pass where numpy takes many.
 
-They give the numbers that ``quant.Requantizer`` and ``sums.Depthwise`` give, and are tested to.
-What numba keeps on disk holds the constants of ``quant`` and is only made anew when this file
+They give the numbers that ``quant.Requantizer`` and ``sums.Depthwise`` give; the tests compare
+them.  What travels together is a named tuple, which numba takes as a record.  The machine code
+that numba keeps on disk holds the constants of ``quant``, and is only made anew when this file
 changes.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,132 +27,170 @@ from npulab.support.extras import needed
 numba = needed("numba", "compiling loops")
 
 MODES = {name: number for number, name in enumerate(ROUNDINGS)}
+# What to take off a value, downward and toward zero, so that rounding it to nearest rounds it in
+# a direction.
 FURTHER = {"nearest": (0.0, 0.0), "floor": (0.5, 0.0), "toward-zero": (0.0, 0.5)}
 
 
 def compiled(loop: Any) -> Any:
-    """The loop as machine code, kept on disk where there is a place for it."""
+    """The loop as machine code, kept on disk if there is a place for it."""
     try:
         return numba.njit(cache=True, nogil=True)(loop)
     except RuntimeError:
         return numba.njit(nogil=True)(loop)
 
 
+class Scaling(NamedTuple):
+    """float32 arithmetic of a row: ``(sum + bias) * factor``, then clamped to codes."""
+
+    bias: np.ndarray
+    factor: np.ndarray
+    zero: np.int32
+    low: int
+    high: int
+
+
+class Direction(NamedTuple):
+    """What an estimate rounds to, and how near to a boundary it asks the rule."""
+
+    down: np.float32
+    inward: np.float32
+    limit: np.ndarray
+
+
+class Shifts(NamedTuple):
+    """A rule in whole numbers, by channel: a product and two rounding right shifts."""
+
+    multiplier: np.ndarray
+    first: np.ndarray
+    second: np.ndarray
+    first_mode: int
+    second_mode: int
+
+
 class Rows:
     """A rule made ready for rows of sums: float32 without bias, or int32 with it and a bias of 0.
 
     An int32 as float32 is off by 2**-24 of its size, which the margin of ``Requantizer`` covers.
+    ``usable`` is False for rules that no loop here computes.
     """
 
     def __init__(self, ready: Requantizer, bias: np.ndarray) -> None:
-        (by, _, _), *others = ready.parts
-        right = ready.right_shift
-        none = np.zeros_like(right)
-        self.steps: tuple[Any, ...] | None = None
-        if ready.plain:
-            assert isinstance(by, Float)
-            self.first = by.zero_point_first
-        elif (
-            not others
-            and right.size
-            and right.min() >= 0
-            and (right + by.fraction_bits).max() <= 62
-        ):
-            # a subclass with an exact of its own is another rule
-            exact = type(by).exact
-            if isinstance(by, DoubleRounding) and exact is DoubleRounding.exact:
-                self.steps = none + 31, right, MODES["half-up"], MODES[by.ties]
-            elif isinstance(by, SingleRounding | Mantissa) and exact in (
-                SingleRounding.exact,
-                Mantissa.exact,
-            ):
-                self.steps = right + by.fraction_bits, none, MODES[by.ties], 0
-            elif exact is Short.exact:
-                self.steps = right + by.fraction_bits, none, MODES["half-up"], 0
-        self.usable = ready.plain or self.steps is not None
-        self.ready, self.bias = ready, bias
-        self.limit = np.ascontiguousarray(np.broadcast_to(ready.limit, ready.factor.shape))
+        by = ready.parts[0][0]
+        self.scaling = Scaling(
+            bias, ready.factor, np.int32(ready.zero_point), ready.low, ready.high
+        )
+        # if float32 arithmetic is the rule itself: whether it adds the zero point before rounding
+        self.zero_point_first = isinstance(by, Float) and by.zero_point_first
+        self.shifts = None
+        if not ready.plain:
+            self.shifts = _shifts(ready)
+        self.usable = ready.plain or self.shifts is not None
+        down, inward = map(np.float32, FURTHER[by.rounding_direction])
+        limit = np.ascontiguousarray(np.broadcast_to(ready.limit, ready.factor.shape))
+        self.direction = Direction(down, inward, limit)
 
     def __call__(self, sums: np.ndarray, out: np.ndarray) -> None:
         """Write the codes of sums ``(n, repeat * C)`` to ``out``."""
-        ready = self.ready
-        codes = np.int32(ready.zero_point), ready.low, ready.high
-        if self.steps is None:
-            _plain(sums, self.bias, ready.factor, self.first, *codes, out)
+        if self.shifts is None:
+            _plain_rows(sums, *self.scaling, self.zero_point_first, out)
         else:
-            down, inward = map(np.float32, FURTHER[ready.parts[0][0].rounding_direction])
-            _requantize(
-                sums,
-                self.bias,
-                ready.factor,
-                self.limit,
-                down,
-                inward,
-                *codes,
-                ready.multiplier,
-                *self.steps,
-                out,
-            )
+            _requantized_rows(sums, *self.scaling, *self.direction, *self.shifts, out)
 
 
+def _shifts(ready: Requantizer) -> Shifts | None:
+    """The rule as a product and two shifts; None if it is not one, or 64 bits cannot hold it."""
+    by = ready.parts[0][0]
+    right = ready.right_shift
+    if len(ready.parts) > 1 or not right.size or right.min() < 0:
+        return None
+    if (right + by.fraction_bits).max() > 62:
+        return None
+    half_up = MODES["half-up"]
+    none = np.zeros_like(right)
+    # a subclass with an ``exact`` of its own is another rule
+    exact = type(by).exact
+    if isinstance(by, DoubleRounding) and exact is DoubleRounding.exact:
+        return Shifts(ready.multiplier, none + 31, right, half_up, MODES[by.ties])
+    if exact is Short.exact:
+        return Shifts(ready.multiplier, right + by.fraction_bits, none, half_up, 0)
+    if exact not in (SingleRounding.exact, Mantissa.exact):
+        return None
+    assert isinstance(by, SingleRounding | Mantissa)
+    return Shifts(ready.multiplier, right + by.fraction_bits, none, MODES[by.ties], 0)
+
+
+# 8 and 15 parameters: records from Python made the 28 layers of a MobileNet 6 % slower, since numba
+# takes each apart at every call.  The loops that these two call take records.
 @compiled
-def _plain(sums, bias, factor, first, zero, low, high, out):  # type: ignore[no-untyped-def]
-    """Codes where float32 arithmetic is the rule itself."""
-    if first:
-        ahead, behind = np.float32(zero), np.int32(0)
-    else:
-        ahead, behind = np.float32(0), zero
-    low_f, high_f = np.float32(low - behind), np.float32(high - behind)
+def _plain_rows(sums, bias, factor, zero, low, high, zero_point_first, out):  # type: ignore[no-untyped-def]
+    """Codes if float32 arithmetic is the rule itself."""
+    before = np.float32(0)
+    after = zero
+    if zero_point_first:
+        before = np.float32(zero)
+        after = np.int32(0)
+    low_f = np.float32(low - after)
+    high_f = np.float32(high - after)
     for row in range(len(sums)):
-        _plain_row(sums[row], bias, factor, ahead, behind, low_f, high_f, out[row])
+        for k in range(sums.shape[1]):
+            scaled = (np.float32(sums[row, k]) + bias[k]) * factor[k] + before
+            whole = np.int32((min(max(scaled, low_f), high_f) + MAGIC) - MAGIC)
+            out[row, k] = whole + after
 
 
 @compiled
-def _plain_row(sums, bias, factor, ahead, behind, low, high, out):  # type: ignore[no-untyped-def]
-    for k in range(sums.size):
-        scaled = (np.float32(sums[k]) + bias[k]) * factor[k] + ahead
-        out[k] = np.int32((min(max(scaled, low), high) + MAGIC) - MAGIC) + behind
-
-
-@compiled
-def _requantize(  # type: ignore[no-untyped-def]
+def _requantized_rows(  # type: ignore[no-untyped-def]
     sums,
     bias,
     factor,
-    limit,
-    down,
-    inward,
     zero,
     low,
     high,
+    down,
+    inward,
+    limit,
     multiplier,
     first,
     second,
-    one,
-    two,  # type: ignore[no-untyped-def]
+    first_mode,
+    second_mode,
     out,
 ):
-    """Codes of a rule in whole numbers: a product and two rounding shifts, where float32 could not
-    tell."""
-    columns, channels = sums.shape[1], multiplier.size
+    """Codes of a rule in whole numbers, computed only where float32 cannot decide."""
+    scaling = Scaling(bias, factor, zero, low, high)
+    direction = Direction(down, inward, limit)
+    shifts = Shifts(multiplier, first, second, first_mode, second_mode)
+    columns = sums.shape[1]
+    channels = shifts.multiplier.size
+    # flags of a row, eight looked at together: few places are near a boundary
     near = np.zeros((columns + 7) // 8 * 8, np.uint8)
-    words = near.view(np.uint64)
-    low_f, high_f = np.float32(low - zero), np.float32(high - zero)
+    eights = near.view(np.uint64)
     for row in range(len(sums)):
-        _estimate(sums[row], bias, factor, limit, down, inward, zero, low_f, high_f, out[row], near)
-        for word in range(words.size):
-            if words[word]:
-                for k in range(8 * word, min(8 * word + 8, columns)):
+        _estimate(sums[row], scaling, direction, out[row], near)
+        for eight in range(eights.size):
+            if eights[eight]:
+                for k in range(8 * eight, min(8 * eight + 8, columns)):
                     if near[k]:
                         c = k % channels
-                        value = (np.int64(sums[row, k]) + np.int64(bias[k])) * multiplier[c]
-                        code = _shifted(_shifted(value, first[c], one), second[c], two) + zero
-                        out[row, k] = min(max(code, low), high)
+                        total = np.int64(sums[row, k]) + np.int64(scaling.bias[k])
+                        value = total * shifts.multiplier[c]
+                        value = _shifted(value, shifts.first[c], shifts.first_mode)
+                        value = _shifted(value, shifts.second[c], shifts.second_mode)
+                        out[row, k] = min(max(value + scaling.zero, scaling.low), scaling.high)
 
 
 @compiled
-def _estimate(sums, bias, factor, limit, down, inward, zero, low, high, out, near):  # type: ignore[no-untyped-def]
-    """Codes decided in float32, and where the value is near a boundary; as in ``Requantizer``."""
+def _estimate(sums, scaling, direction, out, near):  # type: ignore[no-untyped-def]
+    """Codes decided in float32, and where a value is near a boundary; as in ``Requantizer``."""
+    bias = scaling.bias
+    factor = scaling.factor
+    limit = direction.limit
+    zero = scaling.zero
+    low = np.float32(scaling.low - zero)
+    high = np.float32(scaling.high - zero)
+    down = direction.down
+    inward = direction.inward
     for k in range(sums.size):
         scaled = (np.float32(sums[k]) + bias[k]) * factor[k]
         scaled -= down + (inward if scaled >= 0 else -inward)
@@ -163,54 +202,62 @@ def _estimate(sums, bias, factor, limit, down, inward, zero, low, high, out, nea
 
 @compiled
 def _shifted(value, shift, mode):  # type: ignore[no-untyped-def]
-    """``quant.shift_right`` of one number."""
+    """``quant.shift_right`` of one number; the modes are ``MODES``."""
     if shift == 0:
         return value
     half = HALVES[shift]
-    if mode == 0:
+    if mode == 0:  # floor
         return value >> shift
-    if mode == 1:
+    if mode == 1:  # toward zero
         return -((-value) >> shift) if value < 0 else value >> shift
-    if mode == 2:
+    if mode == 2:  # half up
         return (value + half) >> shift
-    if mode == 4:
+    if mode == 4:  # half away
         return (value + half - (value < 0)) >> shift
     up = (value + half) >> shift
     return up - 1 if (value & (2 * half - 1)) == half and up & 1 else up
 
 
 @compiled
-def depthwise(image, taps, spread, right, channels, down, out):  # type: ignore[no-untyped-def]
-    """Sums ``(rows, run)`` of an image ``(lines, phases, columns * C)`` of codes, three taps in a
-    pass."""
-    height, width, run = taps.shape
+def depthwise(image, weights, dilation, stride, channels, out):  # type: ignore[no-untyped-def]
+    """Sums ``(rows, run)`` of an image ``(lines, phases, columns * C)`` of codes times weights
+    ``(kernel_h, kernel_w, run)``.
+
+    Three taps a pass: each pass reads and writes the sums once.
+    """
+    height, width, run = weights.shape
+    down, right = stride
+    spread_h, spread_w = dilation
     for row in range(len(out)):
         for i in range(height):
-            line = image[row * down + i * spread[0]]
+            line = image[row * down + i * spread_h]
             for j in range(0, width - 2, 3):
-                a, b, c = j * spread[1], (j + 1) * spread[1], (j + 2) * spread[1]
-                at, after, last = (
-                    a // right * channels,
-                    b // right * channels,
-                    c // right * channels,
-                )
+                a = j * spread_w
+                b = a + spread_w
+                c = b + spread_w
+                at_a = a // right * channels
+                at_b = b // right * channels
+                at_c = c // right * channels
                 _three(
-                    line[a % right, at : at + run],
-                    taps[i, j],
-                    line[b % right, after : after + run],
-                    taps[i, j + 1],
-                    line[c % right, last : last + run],
-                    taps[i, j + 2],
+                    line[a % right, at_a : at_a + run],
+                    line[b % right, at_b : at_b + run],
+                    line[c % right, at_c : at_c + run],
+                    weights[i, j : j + 3],
                     i + j == 0,
                     out[row],
                 )
             for j in range(width - width % 3, width):
-                at = j * spread[1] // right * channels
-                _one(line[j * spread[1] % right, at : at + run], taps[i, j], i + j == 0, out[row])
+                at = j * spread_w
+                first = at // right * channels
+                codes = line[at % right, first : first + run]
+                _one(codes, weights[i, j], i + j == 0, out[row])
 
 
 @compiled
-def _three(a, of_a, b, of_b, c, of_c, begin, out):  # type: ignore[no-untyped-def]
+def _three(a, b, c, weights, begin, out):  # type: ignore[no-untyped-def]
+    of_a = weights[0]
+    of_b = weights[1]
+    of_c = weights[2]
     if begin:
         for k in range(out.size):
             out[k] = (
@@ -224,6 +271,10 @@ def _three(a, of_a, b, of_b, c, of_c, begin, out):  # type: ignore[no-untyped-de
 
 
 @compiled
-def _one(a, of_a, begin, out):  # type: ignore[no-untyped-def]
-    for k in range(out.size):
-        out[k] = np.float32(a[k]) * of_a[k] + (np.float32(0) if begin else out[k])
+def _one(codes, weights, begin, out):  # type: ignore[no-untyped-def]
+    if begin:
+        for k in range(out.size):
+            out[k] = np.float32(codes[k]) * weights[k]
+    else:
+        for k in range(out.size):
+            out[k] += np.float32(codes[k]) * weights[k]

@@ -306,15 +306,10 @@ class Depthwise:
         if self.fast:
             from npulab.quant.emulate import jit
 
-            jit.depthwise(
-                phases,
-                ready.values.reshape(*self.border.kernel, across),
-                self.layer.dilation,
-                self.border.right,
-                self.channels,
-                down,
-                total.reshape(-1, across),
-            )
+            weights = ready.values.reshape(*self.border.kernel, across)
+            layer = self.layer
+            sums = total.reshape(-1, across)
+            jit.depthwise(phases, weights, layer.dilation, layer.stride, self.channels, sums)
             return total.reshape(-1, self.channels)
         per_line, per_phase, per_value = phases.strides
         (kernel_h, kernel_w), (spread_h, spread_w) = self.border.kernel, self.layer.dilation
