@@ -1,17 +1,19 @@
-"""float16 layers without sums over windows: element by element, by table, side by side.
+"""float16 layers without sums over windows: element by element, by table, or concatenated.
 
 Under rule "fp16" an element is computed exactly and rounded once; under the rules of TensorFlow
 Lite's kernels every operation is one of float32, and the last result is rounded to float16.  NaN
 and infinities go through as IEEE 754 has them: infinity less infinity, and 0 times infinity, are
-NaN; a maximum or minimum with a NaN is NaN, and takes +0 for more than -0; every NaN that comes out
+NaN; a maximum or minimum with a NaN is NaN, and +0 is more than -0 for it; every NaN that comes out
 is 0x7E00.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Mapping
 from fractions import Fraction
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -26,62 +28,33 @@ BLOCK = 65_536  # elements at a time
 def elementwise(layer: Elementwise, tensors: tuple[np.ndarray, ...], exact: bool) -> np.ndarray:
     """Output float16 ``(..., C)`` of one tensor or two, with the same leading axes; every NaN is
     0x7E00."""
-    shape = np.broadcast_shapes(*(one.shape for one in tensors))
-    channels, kind = shape[-1], np.float64 if exact else np.float32
-    rows = [np.broadcast_to(one, shape).reshape(-1, channels) for one in tensors]
-    out, height = np.empty(rows[0].shape, np.float16), max(1, BLOCK // channels)
+    shape = np.broadcast_shapes(*(tensor.shape for tensor in tensors))
+    channels = shape[-1]
+    kind: type[np.floating] = np.float32
+    if exact:
+        kind = np.float64
+    rows = [np.broadcast_to(tensor, shape).reshape(-1, channels) for tensor in tensors]
+    out = np.empty(rows[0].shape, np.float16)
+    height = max(1, BLOCK // channels)
     for start in range(0, len(out), height):
-        parts = [one[start : start + height] for one in rows]
+        blocks = [tensor[start : start + height] for tensor in rows]
         with np.errstate(over="ignore", invalid="ignore"):
-            near = _formula(layer, [Near(one.astype(kind)) for one in parts])
+            near = _formula(layer, [Near(block.astype(kind)) for block in blocks])
 
-        def again(place: tuple[int, ...], parts: list[np.ndarray] = parts) -> np.float16:
-            return element(layer, tuple(part[place] for part in parts), place[-1])
+        def again(place: tuple[int, ...], blocks: list[np.ndarray] = blocks) -> np.float16:
+            return element(layer, tuple(block[place] for block in blocks), place[-1])
 
         out[start : start + height] = halves(near, again, REAL[layer.activation])
     return out.reshape(shape)
 
 
-def activation(layer: Activation, x: np.ndarray, exact: bool) -> np.ndarray:
-    """Output float16 ``(..., C)``: what the table holds for each code, NaNs too; a prescale makes
-    every NaN 0x7E00."""
-    if np.any(layer.prescale != 1):
-        x = elementwise(
-            Elementwise("copy", layer.input_shape, prescale=layer.prescale), (x,), exact
-        )
-    return layer.outputs[np.ascontiguousarray(x).view(np.uint16)]
-
-
-def concat(layer: Concat, tensors: tuple[np.ndarray, ...]) -> np.ndarray:
-    """The tensors side by side, bit for bit."""
-    return np.concatenate(tensors, layer.axis - len(layer.output_shape))
-
-
 def _formula(layer: Elementwise, sources: list[Near]) -> Near:
-    near = _times(sources[0], layer.prescale)
-    if layer.kind == "abs":
-        near = Near(
-            np.abs(near.values), np.where(np.signbit(near.values), -1, 1) * near.tail, near.error
-        )
-    elif layer.kind == "multiply":
-        near = _times(near, sources[1].values)
-    elif layer.kind in ("add", "subtract"):
-        if layer.kind == "add":
-            near += sources[1].values
-        else:
-            near += -sources[1].values
-    elif layer.kind in ("maximum", "minimum"):
-        a, b, above = near.values, sources[1].values, layer.kind == "maximum"
-        # the tail of one product is exact, and tells numbers apart that are equal but for it
-        if above:
-            tied = (near.tail > 0) | ((near.tail == 0) & np.signbit(b))
-        else:
-            tied = (near.tail < 0) | ((near.tail == 0) & np.signbit(a))
-        first = ((a > b) if above else (a < b)) | ((a == b) & tied) | np.isnan(a)
-        near = Near(np.where(first, a, b), np.where(first, near.tail, 0.0))
+    """``(prescale * a op b) * scale + bias`` with what its roundings lost."""
+    near = _operated(layer.kind, _times(sources[0], layer.prescale), sources[1:])
     near = _times(near, layer.scale)
     if np.all(np.equal(layer.bias, 0)):
         return near
+    # -0 adds nothing, not even to a -0
     return near + np.where(np.equal(layer.bias, 0), -0.0, layer.bias)
 
 
@@ -91,27 +64,73 @@ def _times(near: Near, by: np.ndarray | float) -> Near:
     return near * by
 
 
+def _operated(kind: str, near: Near, others: list[Near]) -> Near:
+    """``a op b``; ``others`` has b if the kind of layer takes one."""
+    if kind == "copy":
+        return near
+    if kind == "abs":
+        sign = np.where(np.signbit(near.values), -1, 1)
+        return Near(np.abs(near.values), sign * near.tail, near.error)
+    a = near.values
+    b = others[0].values
+    if kind == "multiply":
+        return _times(near, b)
+    if kind == "add":
+        return near + b
+    if kind == "subtract":
+        return near + -b
+    # the tail of one product is exact, and distinguishes numbers that are equal but for it
+    if kind == "maximum":
+        tied = (near.tail > 0) | ((near.tail == 0) & np.signbit(b))
+        first = a > b
+    else:
+        tied = (near.tail < 0) | ((near.tail == 0) & np.signbit(a))
+        first = a < b
+    first = first | ((a == b) & tied) | np.isnan(a)
+    return Near(np.where(first, a, b), np.where(first, near.tail, 0.0))
+
+
+def activation(layer: Activation, x: np.ndarray, exact: bool) -> np.ndarray:
+    """Output float16 ``(..., C)``: the number that the table holds for each code, NaNs too; a
+    prescale makes every NaN 0x7E00."""
+    if np.any(layer.prescale != 1):
+        scaled = Elementwise("copy", layer.input_shape, prescale=layer.prescale)
+        x = elementwise(scaled, (x,), exact)
+    return layer.outputs[np.ascontiguousarray(x).view(np.uint16)]
+
+
+def concat(layer: Concat, tensors: tuple[np.ndarray, ...]) -> np.ndarray:
+    """The tensors next to each other along an axis, bit for bit."""
+    return np.concatenate(tensors, layer.axis - len(layer.output_shape))
+
+
 def element(
     layer: Elementwise, elements: tuple[Any, ...], channel: int, exact: bool = True
 ) -> np.float16:
-    """One element: of exact numbers rounded once, or of float32 numbers, each operation rounded by
+    """One element: of exact numbers, rounded once, or of float32 numbers, each operation rounded by
     itself."""
     with np.errstate(over="ignore", invalid="ignore"):
-        value = _in_arithmetic(layer, elements, channel, _whole if exact else np.float32)
-        if exact and value == 0:  # has no sign here
+        if not exact:
+            return _half(_in_arithmetic(layer, elements, channel, np.float32))
+        value = _in_arithmetic(layer, elements, channel, _whole)
+        # an exact zero has no sign: float arithmetic gives it
+        if value == 0:
             zero = _in_arithmetic(layer, elements, channel, float)
             return np.float16(0 if zero else zero)
         if isinstance(value, Fraction):
-            out = nearest_half(value)
-        else:
-            out = np.float16(value)
-    if np.isnan(out):
+            return nearest_half(value)
+        return _half(value)
+
+
+def _half(value: Any) -> np.float16:
+    """A float as float16; every NaN becomes 0x7E00."""
+    if np.isnan(value):
         return np.float16(np.nan)
-    return out
+    return np.float16(value)
 
 
 def _whole(number: float) -> Fraction | float:
-    """The number itself where it is finite."""
+    """The number itself as a fraction; infinities and NaN stay floats."""
     if math.isfinite(number):
         return Fraction(number)
     return number
@@ -121,28 +140,15 @@ def _in_arithmetic(
     layer: Elementwise, elements: tuple[Any, ...], channel: int, number: Callable[[float], Any]
 ) -> Any:
     """``(prescale * a op b) * scale + bias``, clamped, in the arithmetic of a type of number."""
-    prescale, scale, bias = (
-        float(np.broadcast_to(value, layer.output_shape[-1:])[channel])
-        for value in (layer.prescale, layer.scale, layer.bias)
-    )
-    first, *rest = (number(float(value)) for value in elements)
+    operands = [number(float(value)) for value in elements]
+    prescale = _of_channel(layer, layer.prescale, channel)
     if prescale != 1:
-        first = first * number(prescale)
-    if layer.kind in ("maximum", "minimum"):
-        if layer.kind == "maximum":
-            value = _larger(first, rest[0])
-        else:
-            value = -_larger(-first, -rest[0])
-    else:
-        value = {
-            "abs": lambda: abs(first),
-            "copy": lambda: first,
-            "multiply": lambda: first * rest[0],
-            "add": lambda: first + rest[0],
-            "subtract": lambda: first - rest[0],
-        }[layer.kind]()
+        operands[0] *= number(prescale)
+    value = OPERATORS[layer.kind](*operands)
+    scale = _of_channel(layer, layer.scale, channel)
     if scale != 1:
         value = value * number(scale)
+    bias = _of_channel(layer, layer.bias, channel)
     if bias != 0:
         value = value + number(bias)
     low, high = REAL[layer.activation]
@@ -153,11 +159,34 @@ def _in_arithmetic(
     return value
 
 
+def _of_channel(layer: Elementwise, values: Any, channel: int) -> float:
+    """A layer's number for a channel; a scalar is that of all channels."""
+    return float(np.broadcast_to(values, layer.output_shape[-1:])[channel])
+
+
 def _larger(a: Any, b: Any) -> Any:
-    if a != a or b != b:
-        if a != a:
-            return a
-        return b
-    if a > b or (a == b and math.copysign(1, b) < 0):
+    """The larger number; a NaN if there is one, and +0 of +0 and -0."""
+    if a != a:
         return a
-    return b
+    if b != b or b > a:
+        return b
+    if a == b and math.copysign(1, b) >= 0:
+        return b
+    return a
+
+
+def _smaller(a: Any, b: Any) -> Any:
+    return -_larger(-a, -b)
+
+
+OPERATORS: Mapping[str, Callable[..., Any]] = MappingProxyType(
+    {
+        "copy": operator.pos,
+        "abs": abs,
+        "add": operator.add,
+        "subtract": operator.sub,
+        "multiply": operator.mul,
+        "maximum": _larger,
+        "minimum": _smaller,
+    }
+)

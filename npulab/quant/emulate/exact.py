@@ -1,8 +1,8 @@
 """float16 sums over windows that are taken exactly and rounded once: rule "fp16".
 
-float64 holds most sums whole.  Where it may not, the sum has a bound of its error, and the few
-outputs that the bound leaves open are taken again in whole numbers.  A sum that is exactly zero is
-+0; NaN and infinities go through as IEEE 754 has them.
+float64 holds most sums exactly.  If it may not hold a sum, the sum has a bound of its error, and
+the few outputs that the bound leaves open are computed again in whole numbers.  A sum that is
+exactly zero is +0; NaN and infinities go through as IEEE 754 has them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
-from operator import mul
 
 import numpy as np
 
@@ -19,10 +18,10 @@ from npulab.quant.emulate.sliding import windows
 from npulab.quant.floats import Near, halves, nearest_half
 from npulab.quant.layers import Conv2D, FullyConnected, Pool2D
 
-ELEMENTS = 65_536  # of windows laid out at a time
+ELEMENTS = 65_536  # of windows that are laid out at a time
 UNITS = 2**24  # every float16 number is a multiple of 1 / UNITS
 EXACT = 2.0**53
-MOST = 2**22  # elements of a window whose sum 64 bits hold, in UNITS
+MOST = 2**22  # elements of a window whose sum, in UNITS, 64 bits hold
 Bounds = tuple[float, float]
 
 
@@ -38,19 +37,18 @@ def summed(
         return average(layer, given, bounds)
     if isinstance(layer, FullyConnected):
         rows = given.reshape(-1, given.shape[-1])
-        return dense(rows, Weights(layer.weights.T, layer.bias), bounds).reshape(
-            *given.shape[:3], -1
-        )
+        sums = dense(rows, HalfWeights(layer.weights.T, layer.bias), bounds)
+        return sums.reshape(*given.shape[:3], -1)
+    out = []
     if layer.depthwise:
-        return np.stack(
-            [
-                depthwise(windows(layer, image), layer.weights[0], layer.bias, bounds)
-                for image in given
-            ]
-        )
-    ready = Weights(layer.weights.reshape(len(layer.weights), -1).T, layer.bias)
-    sums = [dense(some, ready, bounds) for image in given for some in columns(layer, image)]
-    return np.concatenate(sums).reshape(len(given), *layer.output_shape)
+        for image in given:
+            every = windows(layer, image)
+            out.append(depthwise(every, layer.weights[0], layer.bias, bounds))
+    else:
+        ready = HalfWeights(layer.weights.reshape(len(layer.weights), -1).T, layer.bias)
+        for image in given:
+            out += [dense(rows, ready, bounds) for rows in columns(layer, image)]
+    return np.concatenate(out).reshape(len(given), *layer.output_shape)
 
 
 def columns(layer: Conv2D, image: np.ndarray) -> Iterator[np.ndarray]:
@@ -63,32 +61,39 @@ def columns(layer: Conv2D, image: np.ndarray) -> Iterator[np.ndarray]:
         yield every[row : row + step].transpose(0, 1, 3, 4, 2).reshape(-1, depth)
 
 
-class Weights:
+class HalfWeights:
     """Weights ``(K, O)`` and bias ``(O,)``, float16, as float64 for many rows."""
 
     def __init__(self, weights: np.ndarray, bias: np.ndarray) -> None:
-        self.halves = weights, bias
-        self.values, self.bias = weights.astype(np.float64), bias.astype(np.float64)
-        self.sizes, self.start = np.abs(self.values), np.abs(self.bias)
-        self.most, self.largest = self.sizes.sum(0).max(), self.start.max()
-        self.units = _unit(weights), _unit(bias) * UNITS
+        self.half_weights = weights
+        self.half_bias = bias
+        self.weights = weights.astype(np.float64)
+        self.bias = bias.astype(np.float64)
+        self.sizes = np.abs(self.weights)
+        self.most = self.sizes.sum(0).max()
+        self.most_bias = np.abs(self.bias).max()
+        self.unit = _unit(weights)
+        self.bias_unit = _unit(bias) * UNITS
 
 
-def dense(rows: np.ndarray, ready: Weights, bounds: Bounds) -> np.ndarray:
+def dense(rows: np.ndarray, ready: HalfWeights, bounds: Bounds) -> np.ndarray:
     """Sums ``(rows, O)`` float16 of rows ``(rows, K)`` times weights, plus bias, within bounds."""
-    x, (weights, bias) = rows.astype(np.float64), ready.halves
-    total = x @ ready.values + ready.bias
+    x = rows.astype(np.float64)
+    total = x @ ready.weights + ready.bias
     error: np.ndarray | float = 0.0
-    # every partial sum is a multiple of the unit, and no larger than this
-    unit = min(_unit(rows) * ready.units[0], ready.units[1]) / UNITS**2
+    # every partial sum is a multiple of the unit, and at most this many units large
+    unit = min(_unit(rows) * ready.unit, ready.bias_unit) / UNITS**2
     finite = np.where(np.isfinite(x), np.abs(x), 0)
-    if finite.max(initial=0) * ready.most + ready.largest >= unit * EXACT:
-        error = (finite @ ready.sizes + ready.start) * ((len(weights) + 2) / EXACT)
-    return halves(
-        Near(total + 0.0, 0.0, error),
-        lambda at: again(rows[at[0]], weights[:, at[1]], bias[at[1]], bounds),
-        bounds,
-    )
+    if finite.max(initial=0) * ready.most + ready.most_bias >= unit * EXACT:
+        reach = finite @ ready.sizes + np.abs(ready.bias)
+        error = reach * ((x.shape[1] + 2) / EXACT)
+
+    def again(place: tuple[int, ...]) -> np.float16:
+        row, channel = place
+        weights = ready.half_weights[:, channel]
+        return in_whole_numbers(rows[row], weights, ready.half_bias[channel], bounds)
+
+    return halves(Near(total + 0.0, 0.0, error), again, bounds)
 
 
 def depthwise(
@@ -96,66 +101,71 @@ def depthwise(
 ) -> np.ndarray:
     """Sums ``(H, W, O)`` float16 of windows ``(H, W, C, kernel_h, kernel_w)`` times weights
     ``(kernel_h, kernel_w, O)``, plus bias, within bounds."""
-    several = weights.shape[2] // every.shape[2]
-    near = Near(np.broadcast_to(bias.astype(np.float64), (*every.shape[:2], len(bias))))
+    height, width, channels = every.shape[:3]
+    copies = weights.shape[2] // channels
+    near = Near(np.broadcast_to(bias.astype(np.float64), (height, width, len(bias))))
     for i, j in np.ndindex(*weights.shape[:2]):
-        near += np.repeat(every[..., i, j], several, -1).astype(np.float64) * weights[i, j]
-    return halves(
-        near + 0.0,
-        lambda at: again(
-            every[at[0], at[1], at[2] // several].ravel(),
-            weights[..., at[2]].ravel(),
-            bias[at[2]],
-            bounds,
-        ),
-        bounds,
-    )
+        near += np.repeat(every[..., i, j], copies, -1).astype(np.float64) * weights[i, j]
+
+    def again(place: tuple[int, ...]) -> np.float16:
+        row, column, channel = place
+        window = every[row, column, channel // copies].ravel()
+        return in_whole_numbers(window, weights[..., channel].ravel(), bias[channel], bounds)
+
+    return halves(near + 0.0, again, bounds)
 
 
-def again(
+def in_whole_numbers(
     x: Iterable[np.float16], weights: Iterable[np.float16], bias: np.float16, bounds: Bounds
 ) -> np.float16:
-    """One sum in whole numbers."""
-    numbers, by = ([int(float(one) * UNITS) for one in some] for some in (x, weights))
-    total = Fraction(sum(map(mul, numbers, by)), UNITS**2) + Fraction(float(bias))
+    """A sum of products and a bias, exact until the one rounding."""
+    units = 0
+    for number, weight in zip(x, weights, strict=True):
+        units += int(float(number) * UNITS) * int(float(weight) * UNITS)
+    total = Fraction(units, UNITS**2) + Fraction(float(bias))
     low, high = bounds
-    return nearest_half(
-        Fraction(low) if total <= low else Fraction(high) if total >= high else total
-    )
+    if total <= low:
+        return nearest_half(Fraction(low))
+    if total >= high:
+        return nearest_half(Fraction(high))
+    return nearest_half(total)
 
 
 def average(layer: Pool2D, images: np.ndarray, bounds: Bounds) -> np.ndarray:
     """Means ``(N, H, W, C)`` float16 of the elements of each window that lie in the image."""
     if math.prod(layer.kernel) > MOST:
         raise ValueError(
-            f"kernel: got {layer.kernel}, allowed with rule fp16 is one of at most {MOST} elements"
+            f"kernel: got {layer.kernel}, allowed with rule fp16 is a kernel of at most {MOST} "
+            "elements"
         )
     return np.stack([halves(Near(_mean(layer, image)), _never, bounds) for image in images])
 
 
 def _mean(layer: Pool2D, image: np.ndarray) -> np.ndarray:
     """Means float64 that round to float16 as the exact ones do."""
-    count, finite = counts(layer), np.isfinite(image)
+    count = counts(layer)
+    finite = np.isfinite(image)
     wide = image.astype(np.float64)
     total = taken(layer, (np.where(finite, wide, 0) * UNITS).astype(np.int64), np.int64)
+    # eighths of a unit in two steps: eight times the largest total does not fit into 64 bits
     whole, rest = np.divmod(np.abs(total), count)
     eighths, rest = np.divmod(8 * rest, count)
-    # half of an eighth stands for all that lies between two eighths of a unit; rounding looks at no
-    # finer ones
-    out = np.sign(total) * (whole + (eighths + 0.5 * (rest > 0)) / 8) / UNITS
+    # half of an eighth stands for all that lies between two eighths of a unit: rounding does not
+    # look at smaller differences
+    means = np.sign(total) * (whole + (eighths + 0.5 * (rest > 0)) / 8) / UNITS
     if finite.all():
-        return out
+        return means
     special = taken(layer, wide, np.float64)
-    return np.where(np.isfinite(special), out, special)
+    return np.where(np.isfinite(special), means, special)
 
 
 def _never(place: tuple[int, ...]) -> np.float16:
+    """A mean has no error, so that no place is asked for again."""
     raise AssertionError(place)
 
 
 def _unit(values: np.ndarray) -> int:
-    """The lowest bit that any of the numbers has, in 1 / UNITS; that of the largest where all are
-    0."""
+    """The lowest bit that any of the numbers has, in 1 / UNITS; that of 2**16 if all are 0."""
     whole = (np.where(np.isfinite(values), values, 0).astype(np.float64) * UNITS).astype(np.int64)
     every = int(np.bitwise_or.reduce(whole, axis=None)) or 2**40
     return every & -every

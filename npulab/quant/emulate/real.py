@@ -1,14 +1,15 @@
-"""Layers whose input and output are real numbers: hybrid ones with int8 weights, and float16.
+"""Layers whose input and output are real numbers: hybrid layers with int8 weights, and float16.
 
-Hybrid: the input is quantized as it comes, the products are summed in whole numbers, and the sums
-are scaled in float32, every operation rounded by itself; ``NAMED`` are the variants of that for a
-fully connected layer. float16: the rule says how the sum is taken, in float32 one product after the
-other, or exactly with one rounding at the end (``exact``).  NaN and infinities go through as IEEE
-754 has them, and every NaN that comes out is 0x7E00.
+Hybrid: the input is quantized when it arrives, the products are summed in whole numbers, and the
+sums are scaled in float32, every operation rounded by itself; ``NAMED`` are the variants of that
+for a fully connected layer.  float16: the rule says how the sum is taken, in float32 one product
+after the other, or exactly with one rounding at the end (``exact``).  NaN and infinities go through
+as IEEE 754 has them, and every NaN that comes out is 0x7E00.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -37,10 +38,11 @@ from npulab.quant.rules import QuantParams, Rule, half_away
 
 F = np.float32
 VECTOR = 8  # values that the vector body of a quantizing loop takes at a time
+GROUP = 4  # channels that the vector body of the builtin depthwise kernel takes at a time
 HYBRID = ("hybrid-float32", "tflite-reference", "tflite-builtin", "xnnpack")
-# Of a fully connected layer: the last product and the bias's sum are rounded once, as a compiler
-# for AArch64 may have it; inputs are rounded exactly half away, as portable loops have it, also
-# where a vector adds a half in float32.
+# Variants of a fully connected layer.  Fused: the last product and the bias's sum are rounded once,
+# as a compiler for AArch64 may do it.  Portable: inputs are rounded exactly half away, as portable
+# loops do it, also where a vector adds a half in float32.
 FUSED, PORTABLE = NAMED = ("hybrid-float32:fused", "hybrid-float32:portable")
 SEQUENTIAL = ("tflite-reference", "tflite-micro")
 
@@ -48,34 +50,72 @@ SEQUENTIAL = ("tflite-reference", "tflite-micro")
 def hybrid(layer: Conv2D | FullyConnected, images: np.ndarray, rule: str | Rule) -> np.ndarray:
     """Output ``(N, H, W, C)`` float32 of images ``(N, H, W, C)`` float32.
 
-    Every image, or row of a fully connected layer, has a scale of its own: symmetric codes where
-    the weights have one scale, asymmetric ones where they have several. Source:
+    Every image, or row of a fully connected layer, has a scale of its own: symmetric codes if the
+    weights have one scale, asymmetric codes if they have several.  Source:
     tensorflow/lite/kernels/{conv,depthwise_conv,fully_connected}.cc, XNNPACK qd8 operators,
     measured; Samsung/ONE:compute/cker/include/cker/{NeonTensorUtils,PortableTensorUtils}.h for the
-    variants of one layer. Raises ValueError for an image or row whose scale has no reciprocal in
-    float32.
+    variants of one layer.  Raises LookupError for another rule, ValueError for an image or row
+    whose scale has no reciprocal in float32.
     """
     flat = isinstance(layer, FullyConnected)
-    allowed = (*HYBRID, *NAMED) if flat else HYBRID
-    if not isinstance(rule, str) or rule not in allowed:
-        raise LookupError(
-            f"rule: got {rule!r}, allowed with {layer} of float32 is one of {', '.join(allowed)}"
-        )
+    allowed: tuple[str, ...] = HYBRID
+    if flat:
+        allowed += NAMED
+    _refuse_rule(layer, rule, allowed, "float32")
     rows = images
     if flat:
-        rows = images.reshape(-1, *images.shape[3:])
-    with np.errstate(
-        over="ignore", invalid="ignore"
-    ):  # large scales make infinities, and NaN of two of them
+        rows = images.reshape(-1, images.shape[-1])
+    # large scales make infinities, and NaN of two of them
+    with np.errstate(over="ignore", invalid="ignore"):
         if rule == "xnnpack" and layer.op != "depthwise":
             out = _fused(layer, rows)
         else:
-            out = _separate(layer, rows, "tflite-builtin" if rule == "xnnpack" else rule)
-            if not flat:  # a convolution without an activation clamps to the finite numbers
+            out = _separate(layer, rows, str(rule))
+            # a convolution without an activation clamps to the finite numbers
+            if not flat:
                 out = out.clip(np.finfo(F).min, np.finfo(F).max)
     if flat:
-        return _clamped(layer, out).reshape(*images.shape[:3], -1)
+        out = out.reshape(*images.shape[:3], -1)
     return _clamped(layer, out)
+
+
+def _refuse_rule(layer: Layer, rule: Any, allowed: tuple[str, ...], dtype: str) -> None:
+    if not isinstance(rule, str) or rule not in allowed:
+        raise LookupError(
+            f"rule: got {rule!r}, allowed with {layer} of {dtype} is one of {', '.join(allowed)}"
+        )
+
+
+def _separate(layer: Conv2D | FullyConnected, rows: np.ndarray, rule: str) -> np.ndarray:
+    """TensorFlow Lite's kernels: every operation is rounded by itself."""
+    weight = np.asarray(layer.weight_q.scale, F)
+    flat = isinstance(layer, FullyConnected)
+    # rows of 0 alone give the bias itself, also if it is -0
+    if flat and not rows.any():
+        return np.broadcast_to(layer.bias, (len(rows), len(layer.bias)))
+    several = per_channel(layer.weight_q.scale) and len(set(weight.tolist())) > 1
+    if flat or (layer.op == "conv" and not several):
+        codes, scale = symmetric(rows, rule == PORTABLE)
+        sums = _sums(layer, codes, np.zeros(len(rows), int))
+        scale = _column(scale, sums) * weight
+        if rule == FUSED:
+            return multiply_add(sums, scale, layer.bias)
+        return sums * scale + layer.bias
+    codes, scale, zeros = asymmetric(rows)
+    sums = _sums(layer, codes, zeros)
+    scale = _column(scale, sums)
+    # XNNPACK leaves depthwise convolutions to the builtin kernels
+    builtin = rule in ("tflite-builtin", "xnnpack")
+    if layer.op == "conv" and not builtin:
+        scaled = (sums * weight) * scale
+    elif layer.op != "conv" and builtin:
+        # groups of four channels multiply in another order than the last channels
+        scaled = (sums * weight) * scale
+        body = sums.shape[-1] // GROUP * GROUP
+        scaled[..., body:] = ((sums * scale) * weight)[..., body:]
+    else:
+        scaled = sums * (scale * weight)
+    return scaled + layer.bias
 
 
 def symmetric(rows: np.ndarray, portable: bool = False) -> tuple[np.ndarray, np.ndarray]:
@@ -87,9 +127,9 @@ def symmetric(rows: np.ndarray, portable: bool = False) -> tuple[np.ndarray, np.
     flat = rows.reshape(len(rows), -1)
     most = np.abs(flat).max(1)
     none = most == 0
-    inverse = _divided(127, np.where(none, F(1), most))
-    scaled = flat * inverse[:, None]
-    codes = np.clip(half_away(scaled) if portable else _rounded(scaled), -127, 127).astype(np.int8)
+    scaled = flat * _divided(127, np.where(none, F(1), most))[:, None]
+    rounded = half_away(scaled) if portable else _rounded(scaled)
+    codes = np.clip(rounded, -127, 127).astype(np.int8)
     return codes.reshape(rows.shape), np.where(none, F(1), most / F(127))
 
 
@@ -99,83 +139,49 @@ def asymmetric(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     flat, low, high = _ranges(rows)
     none = low == high
     scale = np.where(none, 1.0, (high - low).astype(np.float64) / 255)
-    below, above = low / scale, high / scale
+    below = low / scale
+    above = high / scale
+    # the end of the range that is the smaller error stays exact
     zero = np.where(128 + np.abs(below) < 127 + np.abs(above), -128 - below, 127 - above)
     zeros = np.where(none, 0, np.clip(half_away(zero), -128, 127)).astype(np.int64)
     single = scale.astype(F)
-    codes = _rounded(flat * _divided(1, single)[:, None]).astype(np.int64) + zeros[:, None]
-    codes = np.where(none[:, None], 0, np.clip(codes, -128, 127)).astype(np.int8)
-    return codes.reshape(rows.shape), single, zeros
+    steps = _rounded(flat * _divided(1, single)[:, None]).astype(np.int64)
+    codes = np.where(none[:, None], 0, np.clip(steps + zeros[:, None], -128, 127))
+    return codes.astype(np.int8).reshape(rows.shape), single, zeros
 
 
-def _separate(layer: Conv2D | FullyConnected, rows: np.ndarray, rule: str) -> np.ndarray:
-    weight = np.asarray(layer.weight_q.scale, F)
-    several = per_channel(layer.weight_q.scale) and len(set(weight.tolist())) > 1
-    if isinstance(layer, FullyConnected) and not rows.any():
-        return np.broadcast_to(
-            layer.bias, (len(rows), len(layer.bias))
-        )  # as it is, also where it is -0
-    if isinstance(layer, FullyConnected) or (layer.op == "conv" and not several):
-        codes, scale = symmetric(rows, rule == PORTABLE)
-        sums = _sums(layer, codes, np.zeros(len(rows), int))
-        scale = _column(scale, sums) * weight
-        if rule == FUSED:
-            return multiply_add(sums, scale, layer.bias)
-        return sums * scale + layer.bias
-    codes, scale, zeros = asymmetric(rows)
-    sums = _sums(layer, codes, zeros)
-    scale = _column(scale, sums)
-    builtin = rule == "tflite-builtin"
-    if (
-        layer.op == "conv"
-    ) != builtin:  # the two kernels of each operator have it the other way round
-        if layer.op == "conv":
-            scaled = (sums * weight) * scale
-        else:
-            scaled = _tailed(sums, weight, scale)
-    else:
-        scaled = sums * (scale * weight)
-    return scaled + layer.bias
-
-
-def _tailed(sums: np.ndarray, weight: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """The builtin depthwise kernel: groups of four channels multiply in another order than the
-    rest."""
-    body = sums.shape[-1] // 4 * 4
-    return np.where(
-        np.arange(sums.shape[-1]) < body, (sums * weight) * scale, (sums * scale) * weight
-    )
+def _rounded(values: np.ndarray) -> np.ndarray:
+    """Float32 values ``(rows, n)`` rounded half away: whole vectors add a half in float32, the rest
+    is exact."""
+    body = values.shape[1] // VECTOR * VECTOR
+    out = half_away(values)
+    out[:, :body] = np.trunc(values[:, :body] + np.copysign(F(0.5), values[:, :body]))
+    return out
 
 
 def _fused(layer: Conv2D | FullyConnected, rows: np.ndarray) -> np.ndarray:
-    if (
-        isinstance(layer, Conv2D)
-        and layer.kernel == layer.stride == (1, 1)
-        and layer.weights.size > 1
-    ):
+    """XNNPACK's operators: one fused multiply-add from the scaled sum to the output."""
+    pointwise = isinstance(layer, Conv2D) and layer.kernel == layer.stride == (1, 1)
+    if isinstance(layer, Conv2D) and pointwise and layer.weights.size > 1:
         # a pointwise convolution is run as a fully connected layer: a scale for every pixel, the
         # border's too
         rows = np.pad(rows, [(0, 0), *layer.pads, (0, 0)])
-        per_pixel = FullyConnected(
-            layer.weights.reshape(len(layer.weights), -1),
-            layer.bias,
-            weight_q=layer.weight_q,
-            dtype=layer.dtype,
-        )
-        return _fused(per_pixel, rows.reshape(-1, rows.shape[-1])).reshape(*rows.shape[:3], -1)
+        weights = layer.weights.reshape(len(layer.weights), -1)
+        per_pixel = FullyConnected(weights, layer.bias, weight_q=layer.weight_q, dtype=layer.dtype)
+        out = _fused(per_pixel, rows.reshape(-1, rows.shape[-1]))
+        return out.reshape(*rows.shape[:3], -1)
     flat, low, high = _ranges(rows)
     none = low == high
     steps = np.where(none, F(1), _divided(255, np.where(none, F(1), high - low)))
-    below, above = low * steps, high * steps
+    below = low * steps
+    above = high * steps
     zero = np.where((F(-128) + below) + (F(127) + above) > 0, F(-128) - below, F(127) - above)
     zeros = np.rint(np.clip(zero, -128, 127)).astype(np.int64)
-    codes = np.clip(
-        np.rint(flat * steps[:, None]).astype(np.int64) + zeros[:, None], -128, 127
-    ).astype(np.int8)
+    codes = np.rint(flat * steps[:, None]).astype(np.int64) + zeros[:, None]
+    codes = np.clip(codes, -128, 127).astype(np.int8)
     sums = _sums(layer, codes.reshape(rows.shape), zeros)
-    return multiply_add(
-        sums * _column(_divided(1, steps), sums), np.asarray(layer.weight_q.scale, F), layer.bias
-    )
+    scaled = sums * _column(_divided(1, steps), sums)
+    return multiply_add(scaled, np.asarray(layer.weight_q.scale, F), layer.bias)
 
 
 def multiply_add(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
@@ -189,154 +195,142 @@ def multiply_add(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     total = product + c
     other = total - product
     lost = (product - (total - other)) + (c - other)
-    # what 53 bits do not hold is left in the last of them, which float32 does not reach: rounding
-    # to odd
+    # Rounding to odd: what 53 bits do not hold goes into the last of them, and float32 rounds far
+    # above that bit.
     even = total.view(np.int64) % 2 == 0
-    return np.where(
-        (lost != 0) & even, np.nextafter(total, np.copysign(np.inf, lost)), total
-    ).astype(F)
+    odd = np.nextafter(total, np.copysign(np.inf, lost))
+    return np.where((lost != 0) & even, odd, total).astype(F)
 
 
 def _divided(number: int, sizes: np.ndarray) -> np.ndarray:
-    """``number / sizes`` ``(rows,)`` float32; ValueError where it overflows, and kernels do what
-    C++ leaves open."""
+    """``number / sizes`` ``(rows,)`` float32; raises ValueError if a quotient overflows: C++ leaves
+    open what kernels do then."""
     with np.errstate(over="ignore", divide="ignore"):
-        found = F(number) / sizes
-    if not np.isfinite(found).all():
-        row = int(np.argmin(np.isfinite(found)))
+        quotients = F(number) / sizes
+    wrong = np.flatnonzero(~np.isfinite(quotients))
+    if wrong.size:
+        row = wrong[0]
         raise ValueError(
-            f"x: got a scale of row {row} without a reciprocal in float32 ({number} / "
-            f"{sizes[row]:g}), "
-            "allowed are rows of 0, and numbers neither so small nor so large"
+            f"x: got a scale of row {row} without a reciprocal in float32 "
+            f"({number} / {sizes[row]:g}), allowed are rows of 0, and numbers neither so small nor "
+            "so large"
         )
-    return found
+    return quotients
 
 
 def _ranges(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(rows ``(N, n)``, the lowest and the highest number of each, or 0)."""
     flat = rows.reshape(len(rows), -1)
     return flat, np.minimum(F(0), flat.min(1)), np.maximum(F(0), flat.max(1))
 
 
-def _rounded(values: np.ndarray) -> np.ndarray:
-    """Float32 values ``(rows, n)`` rounded half away: whole vectors add a half in float32, the rest
-    is exact."""
-    body = values.shape[1] // VECTOR * VECTOR
-    out = half_away(values)
-    out[:, :body] = np.trunc(values[:, :body] + np.copysign(F(0.5), values[:, :body]))
-    return out
-
-
 def _sums(layer: Conv2D | FullyConnected, codes: np.ndarray, zeros: np.ndarray) -> np.ndarray:
     """``sum (code - zero) * w`` of rows of codes with a zero point each, float32."""
-    plain = replace(
-        layer, dtype="int8", bias=np.zeros(len(layer.bias), int), weight_q=QuantParams(1.0)
-    )
+    no_bias = np.zeros(len(layer.bias), int)
+    plain = replace(layer, dtype="int8", bias=no_bias, weight_q=QuantParams(1.0))
     if isinstance(layer, FullyConnected):
-        out = np.empty((1, len(codes), 1, len(layer.bias)), np.int64)
-        accumulate(plain, codes.reshape(1, len(codes), 1, -1), out)
-        return (out[0, :, 0] - zeros[:, None] * layer.weights.sum(1, dtype=np.int64)).astype(F)
-    out = np.empty((len(codes), *layer.output_shape), np.int64)
+        sums = np.empty((1, len(codes), 1, len(no_bias)), np.int64)
+        accumulate(plain, codes.reshape(1, len(codes), 1, -1), sums)
+        of_zeros = zeros[:, None] * layer.weights.sum(1, dtype=np.int64)
+        return (sums[0, :, 0] - of_zeros).astype(F)
+    sums = np.empty((len(codes), *layer.output_shape), np.int64)
     for number, zero in enumerate(zeros.tolist()):
-        ready = replace(plain, input_q=QuantParams(1.0, zero))
-        accumulate(ready, codes[number : number + 1], out[number : number + 1])
-    return out.astype(F)
+        only = slice(number, number + 1)
+        accumulate(replace(plain, input_q=QuantParams(1.0, zero)), codes[only], sums[only])
+    return sums.astype(F)
 
 
 def _column(scale: np.ndarray, sums: np.ndarray) -> np.ndarray:
-    return scale.reshape(-1, *(1,) * (sums.ndim - 1))
+    """A number for each row, with the axes of the sums."""
+    return np.expand_dims(scale, tuple(range(1, sums.ndim)))
+
+
+def _clamped(layer: Any, out: np.ndarray) -> np.ndarray:
+    low, high = REAL[layer.activation]
+    out = out.clip(F(low), F(high))
+    # a lower bound of 0 makes +0 of -0
+    if low == 0:
+        out = out + F(0)
+    return out
 
 
 def half(layer: Layer, given: Any, rule: str | Rule) -> np.ndarray:
     """Output ``(N, H, W, C)`` float16 of images ``(N, H, W, C)`` float16, or of the tuple of
     tensors of a layer that takes several."""
     exact = rule == "fp16"
-    # the order of the sums of the other kernels is not known
-    ordered = not isinstance(layer, Conv2D | FullyConnected) and layer.op != "average_pool"
-    plain = (
-        ("tflite-builtin", "xnnpack")
-        if ordered
-        else ("tflite-builtin",)
-        if isinstance(layer, Pool2D)
-        else ()
-    )
-    allowed = (*SEQUENTIAL, "fp16", *plain)
-    if not isinstance(rule, str) or rule not in allowed:
-        raise LookupError(
-            f"rule: got {rule!r}, allowed with {layer} of float16 is one of {', '.join(allowed)}"
-        )
+    sums = isinstance(layer, Conv2D | FullyConnected) or layer.op == "average_pool"
+    # in which order the other kernels add is not known
+    allowed: tuple[str, ...] = (*SEQUENTIAL, "fp16")
+    if not sums:
+        allowed += ("tflite-builtin", "xnnpack")
+    elif isinstance(layer, Pool2D):
+        allowed += ("tflite-builtin",)
+    _refuse_rule(layer, rule, allowed, "float16")
     if isinstance(layer, Conv2D) and layer.groups > 1:
-        return np.concatenate(
-            [half(one, given[..., part], rule) for one, part in _groups(layer)], -1
-        )
+        outputs = [half(group, given[..., part], rule) for group, part in _groups(layer)]
+        return np.concatenate(outputs, -1)
     if isinstance(layer, Elementwise):
         return elementwise(layer, given, exact)
     if isinstance(layer, Activation):
         return activation(layer, given[0], exact)
     assert not isinstance(layer, Concat | Conv1D | Operation)
-    low, high = REAL[layer.activation]
-    with np.errstate(over="ignore", invalid="ignore"):  # what is too large for float16 is infinite
-        if exact and not isinstance(layer, Add) and not ordered:
-            return summed(layer, given, (low, high))
-        if isinstance(layer, Add):
-            out = given[0].astype(F) + given[1].astype(F)
-        elif isinstance(layer, Pool2D):
-            out = real_pool(layer, given, low, high)
-        elif isinstance(layer, FullyConnected):
-            rows = given.reshape(-1, given.shape[-1])
-            out = (_products(rows, layer.weights.T) + layer.bias.astype(F)).reshape(
-                *given.shape[:3], -1
-            )
-        else:
-            out = np.stack([_convolved(layer, image) for image in given])
-        out = out.clip(low, high).astype(np.float16)
-        return np.where(np.isnan(out), np.float16(np.nan), out)
+    bounds = REAL[layer.activation]
+    # numbers that are too large for float16 become infinite
+    with np.errstate(over="ignore", invalid="ignore"):
+        if exact and sums and not isinstance(layer, Add):
+            return summed(layer, given, bounds)
+        out = _sequential(layer, given).clip(*bounds).astype(np.float16)
+    return np.where(np.isnan(out), np.float16(np.nan), out)
 
 
-def _groups(layer: Conv2D) -> list[tuple[Conv2D, slice]]:
+def _groups(layer: Conv2D) -> Iterator[tuple[Conv2D, slice]]:
     """The convolution of each group, and its input channels."""
     height, width, channels = layer.input_shape
-    inputs, outputs = channels // layer.groups, len(layer.weights) // layer.groups
-    return [
-        (
-            replace(
-                layer,
-                weights=layer.weights[n * outputs : (n + 1) * outputs],
-                groups=1,
-                padding=layer.pads,
-                bias=layer.bias[n * outputs : (n + 1) * outputs],
-                input_shape=(height, width, inputs),
-            ),
-            slice(n * inputs, (n + 1) * inputs),
+    inputs = channels // layer.groups
+    outputs = len(layer.weights) // layer.groups
+    for number in range(layer.groups):
+        mine = slice(number * outputs, (number + 1) * outputs)
+        group = replace(
+            layer,
+            weights=layer.weights[mine],
+            groups=1,
+            padding=layer.pads,
+            bias=layer.bias[mine],
+            input_shape=(height, width, inputs),
         )
-        for n in range(layer.groups)
-    ]
+        yield group, slice(number * inputs, (number + 1) * inputs)
+
+
+def _sequential(layer: Add | Pool2D | Conv2D | FullyConnected, given: Any) -> np.ndarray:
+    """Output float32, not clamped: each product is added after the one before it."""
+    if isinstance(layer, Add):
+        return given[0].astype(F) + given[1].astype(F)
+    if isinstance(layer, Pool2D):
+        return real_pool(layer, given, *REAL[layer.activation])
+    if isinstance(layer, FullyConnected):
+        sums = _products(given.reshape(-1, given.shape[-1]), layer.weights.T)
+        return (sums + layer.bias.astype(F)).reshape(*given.shape[:3], -1)
+    return np.stack([_convolved(layer, image) for image in given])
 
 
 def _convolved(layer: Conv2D, image: np.ndarray) -> np.ndarray:
-    """Sums ``(H, W, O)`` float32, each product added after the other."""
+    """Sums ``(H, W, O)`` float32."""
     if layer.depthwise:
         every = windows(layer, image.astype(F))  # (H, W, C, kernel_h, kernel_w)
-        weights, total = layer.weights[0].astype(F), np.zeros(layer.output_shape, F)
+        weights = layer.weights[0].astype(F)
+        copies = weights.shape[2] // every.shape[2]
+        total = np.zeros(layer.output_shape, F)
         for i, j in np.ndindex(*layer.kernel):
-            total += (
-                np.repeat(every[..., i, j], weights.shape[2] // every.shape[2], -1) * weights[i, j]
-            )
+            total += np.repeat(every[..., i, j], copies, -1) * weights[i, j]
     else:
         weights = layer.weights.reshape(len(layer.weights), -1).T
-        total = np.concatenate([_products(some, weights) for some in columns(layer, image)])
+        total = np.concatenate([_products(rows, weights) for rows in columns(layer, image)])
     return total.reshape(layer.output_shape) + layer.bias.astype(F)
 
 
-def _products(columns: np.ndarray, weights: np.ndarray) -> np.ndarray:
+def _products(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Sums of products ``(rows, O)`` float32, one product after the other."""
-    total = np.zeros((len(columns), weights.shape[1]), F)
-    for column, row in zip(columns.astype(F).T, weights.astype(F), strict=True):
+    total = np.zeros((len(rows), weights.shape[1]), F)
+    for column, row in zip(rows.astype(F).T, weights.astype(F), strict=True):
         total += column[:, None] * row
     return total
-
-
-def _clamped(layer: Any, out: np.ndarray) -> np.ndarray:
-    low, high = REAL[layer.activation]
-    return out.clip(F(low), F(high)) + F(
-        0 if low == 0 else -0.0
-    )  # a lower bound of 0 makes -0 one of +0
