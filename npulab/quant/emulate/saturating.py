@@ -2,9 +2,9 @@
 
 The x86 instruction VPMADDUBSW multiplies uint8 by int8 and adds the products in pairs, each sum
 saturated to int16 (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2,
-PMADDUBSW); processors without VNNI have nothing quicker for 8-bit codes, and so have narrow NPUs
-with 16-bit registers behind their multipliers.  The difference from the true sum is computed only
-where a group can saturate at all.
+PMADDUBSW).  Processors without VNNI have nothing quicker for 8-bit codes; narrow NPUs with 16-bit
+registers after their multipliers saturate likewise.  The difference from the true sum is computed
+only for groups that can saturate at all.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from npulab.quant.layers import Conv2D, FullyConnected
 from npulab.support.refuse import refuse_if
 
 ORDERS = ("HWC", "CHW", "WHC")
-BLOCK = 1_000_000  # products looked at at a time: 8 MB as int64
+BLOCK = 1_000_000  # products computed at a time: 8 MB as int64
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,10 @@ class Saturation:
 
     Groups run along K, the products of one output, filled with zeros to a whole group.  ``order``
     names the axes of K from the slowest to the fastest: "HWC" is kernel row, kernel column,
-    channel.  A depthwise convolution has one channel in its K.  ``stored``: the codes are
-    multiplied as they are stored and zero points are taken off the sums; otherwise zero points are
-    taken off before the products are formed.  Padding enters as the input's zero point. Raises
-    ValueError for a group below 2, a width outside 2 to 32 and an unknown order.
+    channel.  A depthwise convolution has one channel in its K.  ``stored``: the stored codes are
+    multiplied and zero points are taken off the sums; otherwise zero points are taken off before
+    the products are formed.  Padding enters as the input's zero point.  Raises ValueError for a
+    group below 2, a width outside 2 to 32 and an unknown order.
 
     >>> str(Saturation())
     'products saturate in pairs at 16 bits, K in the order HWC'
@@ -55,21 +55,17 @@ class Saturation:
         return -(2 ** (self.bits - 1)), 2 ** (self.bits - 1) - 1
 
     def __str__(self) -> str:
-        if self.group == 2:
-            size = "pairs"
-        else:
+        size = "pairs"
+        if self.group != 2:
             size = f"groups of {self.group}"
-        if self.stored:
-            codes = ""
-        else:
-            codes = ", zero points taken off before"
-        return (
-            f"products saturate in {size} at {self.bits} bits, K in the order {self.order}{codes}"
-        )
+        text = f"products saturate in {size} at {self.bits} bits, K in the order {self.order}"
+        if not self.stored:
+            text += ", zero points taken off before"
+        return text
 
 
 def excess(layer: Conv2D | FullyConnected, x: np.ndarray, saturation: Saturation) -> np.ndarray:
-    """What saturation takes off the true accumulators: ``(..., C)`` int64, true minus saturated.
+    """True minus saturated accumulators: ``(..., C)`` int64.
 
     ``x`` are images ``(N, H, W, C)`` of a convolution, rows ``(..., I)`` of a fully connected
     layer.
@@ -98,36 +94,33 @@ def of_outputs(
 ) -> np.ndarray:
     """``excess`` of some outputs only, ``(P, C)``: ``positions`` count images, rows and columns in
     one number."""
-    images = (
-        x.reshape(-1, layer.weights.shape[1])
-        if isinstance(layer, FullyConnected)
-        else x.reshape(-1, *layer.input_shape)
-    )
+    if isinstance(layer, FullyConnected):
+        images: np.ndarray = x.reshape(-1, layer.weights.shape[1])
+    else:
+        images = x.reshape(-1, *layer.input_shape)
     seen, weights = _windows(layer, images, saturation)
-    return _of_windows(
-        layer, seen[np.unravel_index(positions, seen.shape[:-3])], weights, saturation
-    )
+    chosen = seen[np.unravel_index(positions, seen.shape[:-3])]
+    return _of_windows(layer, chosen, weights, saturation)
 
 
 def _windows(
     layer: Conv2D | FullyConnected, x: np.ndarray, saturation: Saturation
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What enters the products, int32: windows ``(N, H, W, C, kernel_h, kernel_w)`` and weights
+    """The factors of the products, int32: windows ``(N, H, W, C, kernel_h, kernel_w)`` and weights
     OHWI or 1HWC.
 
     A fully connected layer has rows ``(1, N, 1, I, 1, 1)`` and weights ``(O, 1, 1, I)``.
     """
-    if saturation.stored:
-        x_zero, w_zero = 0, 0
-    else:
-        x_zero, w_zero = layer.input_q.zero_point, layer.weight_q.zero_point
-    x, weights = (
-        x.astype(np.int32) - np.int32(x_zero),
-        layer.weights.astype(np.int32) - np.int32(w_zero),
-    )
+    codes = x.astype(np.int32)
+    weights = layer.weights.astype(np.int32)
+    border = layer.input_q.zero_point
+    if not saturation.stored:
+        codes -= np.int32(layer.input_q.zero_point)
+        weights -= np.int32(layer.weight_q.zero_point)
+        border = 0
     if isinstance(layer, FullyConnected):
-        return x.reshape(1, -1, 1, weights.shape[1], 1, 1), weights[:, None, None]
-    return windows(layer, x, layer.input_q.zero_point - x_zero), weights
+        return codes.reshape(1, -1, 1, weights.shape[1], 1, 1), weights[:, None, None]
+    return windows(layer, codes, border), weights
 
 
 def _of_windows(
@@ -137,20 +130,22 @@ def _of_windows(
     saturation: Saturation,
 ) -> np.ndarray:
     """``excess`` ``(P, channels)`` of windows ``(P, C, kernel_h, kernel_w)``."""
-    axes = ["CHW".index(axis) for axis in saturation.order]
-    rows = seen.transpose(0, *(axis + 1 for axis in axes))
-    kernels = weights.transpose(0, 3, 1, 2).transpose(0, *(axis + 1 for axis in axes))
+    axes = [1 + "CHW".index(axis) for axis in saturation.order]
+    rows = seen.transpose(0, *axes)
+    kernels = weights.transpose(0, 3, 1, 2).transpose(0, *axes)
     if not (isinstance(layer, Conv2D) and layer.depthwise):
-        return _matrix_excess(
-            rows.reshape(len(rows), -1), kernels.reshape(len(weights), -1).T, saturation
-        )
+        columns = kernels.reshape(len(weights), -1).T
+        return _matrix_excess(rows.reshape(len(rows), -1), columns, saturation)
+    # a depthwise convolution is a product of its own for each input channel
     depth = saturation.order.index("C")
-    by_channel, taps = np.moveaxis(rows, depth + 1, 0), np.moveaxis(kernels[0], depth, 0)
+    by_channel = np.moveaxis(rows, depth + 1, 0)
+    taps = np.moveaxis(kernels[0], depth, 0)
     copies = len(taps) // len(by_channel)
-    parts = [
-        _matrix_excess(one.reshape(len(rows), -1), kernel.reshape(copies, -1).T, saturation)
-        for one, kernel in zip(by_channel, taps.reshape(-1, copies, *taps.shape[1:]), strict=True)
-    ]
+    parts = []
+    for number, channel in enumerate(by_channel):
+        mine = taps[number * copies : (number + 1) * copies]
+        columns = mine.reshape(copies, -1).T
+        parts.append(_matrix_excess(channel.reshape(len(rows), -1), columns, saturation))
     return np.concatenate(parts, axis=1)
 
 
@@ -160,24 +155,27 @@ def _matrix_excess(rows: np.ndarray, weights: np.ndarray, saturation: Saturation
     A group of weights is multiplied out only if the largest and smallest codes of its columns of
     ``rows`` can take its sum past a bound.
     """
-    group, (low, high) = saturation.group, saturation.bounds
+    group = saturation.group
+    low, high = saturation.bounds
     fill = -rows.shape[1] % group
-    rows, weights = np.pad(rows, ((0, 0), (0, fill))), np.pad(weights, ((0, fill), (0, 0)))
+    rows = np.pad(rows, ((0, 0), (0, fill)))
+    weights = np.pad(weights, ((0, fill), (0, 0)))
     out = np.zeros((len(rows), weights.shape[1]), np.int64)
     if not out.size or not rows.size:
         return out
-    least, most = (edge.astype(np.int64)[:, None] for edge in (rows.min(0), rows.max(0)))
-    ends = np.minimum(least * weights, most * weights), np.maximum(least * weights, most * weights)
-    smallest, largest = (end.reshape(-1, group, weights.shape[1]).sum(1) for end in ends)
+    least = rows.min(0).astype(np.int64)[:, None] * weights
+    most = rows.max(0).astype(np.int64)[:, None] * weights
+    smallest = np.minimum(least, most).reshape(-1, group, weights.shape[1]).sum(1)
+    largest = np.maximum(least, most).reshape(-1, group, weights.shape[1]).sum(1)
     reaching = (smallest < low) | (largest > high)
-    wide = np.abs(smallest).max(initial=0) >= 2**31 or np.abs(largest).max(initial=0) >= 2**31
-    rows, weights = (codes.astype(np.int64 if wide else np.int32) for codes in (rows, weights))
-    columns = np.ascontiguousarray(rows.T)
+    size = max(np.abs(smallest).max(initial=0), np.abs(largest).max(initial=0))
+    wide = np.dtype(np.int64 if size >= 2**31 else np.int32)
+    weights = weights.astype(wide)
+    columns = np.ascontiguousarray(rows.astype(wide).T)
     for number in np.flatnonzero(reaching.any(axis=1)):
         chosen = np.flatnonzero(reaching[number])
-        taps = range(number * group, number * group + group)
-        sums = columns[taps[0]][:, None] * weights[taps[0], chosen]
-        for tap in taps[1:]:
+        sums = np.zeros((len(rows), len(chosen)), wide)
+        for tap in range(number * group, number * group + group):
             sums += columns[tap][:, None] * weights[tap, chosen]
         out[:, chosen] += sums - np.clip(sums, low, high)
     return out

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import operator
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -27,12 +30,11 @@ class Network:
     """Layers in the order they run; ``inputs[i]`` says where layer i takes its input from.
 
     A source is the number of an earlier layer, or -1 for the network's first input, -2 for its
-    second and so on; a layer takes as many as it has input tensors.  A
-    network in the place of a layer is one layer, as an NPU counts that pools and convolves in one
-    go; it gives one output.  Left out, the first layer
-    takes the network's inputs and every other what the layer before it gives.  ``outputs`` are the
-    numbers of the layers that give the outputs, by default the last one.  Raises ValueError naming
-    the layer if a source does not fit.
+    second and so on; a layer takes as many as it has input tensors.  By default the first layer
+    takes the network's inputs and every other layer the output of the layer before it.  A network
+    in the place of a layer counts as one layer, for NPUs that pool and convolve in one go; it has
+    one output.  ``outputs`` are the numbers of the layers that give the outputs, by default the
+    last.  Raises ValueError naming the layer if a source does not fit.
     """
 
     layers: tuple[Layer | Network, ...]
@@ -40,67 +42,70 @@ class Network:
     outputs: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        layers = tuple(self.layers) if isinstance(self.layers, list | tuple) else ()
-        if not all(isinstance(layer, (*LAYERS, Network)) for layer in layers):
-            raise ValueError(
-                f"network: got {', '.join(sorted({type(one).__name__ for one in layers}))}, "
-                "allowed are "
-                f"{NAMES}"
-            )
-        try:
-            inputs = tuple(tuple(operator.index(n) for n in one) for one in self.inputs)
-        except TypeError:
-            raise ValueError(
-                f"network: got inputs {self.inputs!r}, allowed is a tuple of layer numbers for "
-                "each "
-                "layer"
-            ) from None
-        try:
-            outputs = tuple(operator.index(n) for n in self.outputs)
-        except TypeError:
-            raise ValueError(
-                f"network: got outputs {self.outputs!r}, allowed is a tuple of layer numbers"
-            ) from None
-        several = [
-            layer for layer in layers if isinstance(layer, Network) and len(layer.outputs) > 1
-        ]
-        if several:
-            raise ValueError(
-                f"network: got {several[0]} with {len(several[0].outputs)} outputs, allowed in the "
-                "place "
-                "of a layer is one"
-            )
-        inputs = inputs or tuple(
-            (i - 1,) if i else tuple(-1 - n for n in range(len(input_shapes(layer))))
-            for i, layer in enumerate(layers)
-        )
+        layers = self._checked_layers()
         object.__setattr__(self, "layers", layers)
-        object.__setattr__(self, "inputs", inputs)
-        object.__setattr__(self, "outputs", outputs or (len(layers) - 1,))
+        object.__setattr__(self, "inputs", self._checked_inputs() or _chain(layers))
+        object.__setattr__(self, "outputs", self._checked_outputs() or (len(layers) - 1,))
         if layers and not all(0 <= number < len(layers) for number in self.outputs):
             raise ValueError(
                 f"network: got outputs {self.outputs}, allowed are numbers of its {len(layers)} "
                 "layers"
             )
-        if not layers or len(inputs) != len(layers):
+        if not layers or len(self.inputs) != len(layers):
             raise ValueError(
-                f"network: got {len(layers)} layers and {len(inputs)} inputs, allowed is one for "
-                "each "
-                "layer, at least one"
+                f"network: got {len(layers)} layers and {len(self.inputs)} inputs, allowed is one "
+                "for each layer, at least one"
             )
-        given = {source for sources in inputs for source in sources if source < 0}
-        lowest = -max(len(given), 1)  # every input of the network is taken by some layer
-        for i, (layer, sources) in enumerate(zip(layers, inputs, strict=True)):
-            shapes = input_shapes(layer)
-            if len(sources) != len(shapes) or not all(lowest <= source < i for source in sources):
+        self._check_sources()
+
+    def _checked_layers(self) -> tuple[Layer | Network, ...]:
+        layers: tuple[Any, ...] = ()
+        if isinstance(self.layers, list | tuple):
+            layers = tuple(self.layers)
+        for layer in layers:
+            if not isinstance(layer, (*LAYERS, Network)):
+                got = ", ".join(sorted({type(layer).__name__ for layer in layers}))
+                raise ValueError(f"network: got {got}, allowed are {NAMES}")
+        for layer in layers:
+            if isinstance(layer, Network) and len(layer.outputs) > 1:
                 raise ValueError(
-                    f"layer {i}, {layer}: got inputs {sources}, allowed is {len(shapes)} of "
-                    f"{lowest} to "
-                    f"{i - 1}"
+                    f"network: got {layer} with {len(layer.outputs)} outputs, allowed in the place "
+                    "of a layer is one"
                 )
-            for place, source in enumerate(sources):
+        return layers
+
+    def _checked_inputs(self) -> tuple[tuple[int, ...], ...]:
+        try:
+            return tuple(tuple(map(operator.index, sources)) for sources in self.inputs)
+        except TypeError:
+            raise ValueError(
+                f"network: got inputs {self.inputs!r}, allowed is a tuple of layer numbers for "
+                "each layer"
+            ) from None
+
+    def _checked_outputs(self) -> tuple[int, ...]:
+        try:
+            return tuple(map(operator.index, self.outputs))
+        except TypeError:
+            raise ValueError(
+                f"network: got outputs {self.outputs!r}, allowed is a tuple of layer numbers"
+            ) from None
+
+    def _check_sources(self) -> None:
+        """Raise ValueError if a source does not exist, or does not give what its layer takes."""
+        given = {source for source in chain(*self.inputs) if source < 0}
+        lowest = -max(len(given), 1)  # every input of the network is taken by some layer
+        for number, (layer, sources) in enumerate(zip(self.layers, self.inputs, strict=True)):
+            taken = tensors_taken(layer)
+            known = all(lowest <= source < number for source in sources)
+            if len(sources) != len(taken) or not known:
+                raise ValueError(
+                    f"layer {number}, {layer}: got inputs {sources}, allowed is {len(taken)} of "
+                    f"{lowest} to {number - 1}"
+                )
+            for tensor, source in zip(taken, sources, strict=True):
                 if source >= 0:
-                    _check_join(i, layer, tensors_taken(layer)[place], layers[source])
+                    _check_join(number, layer, tensor, self.layers[source])
 
     @property
     def input_shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -113,12 +118,12 @@ class Network:
 
     @property
     def output_shape(self) -> tuple[int, ...]:
-        """That of the layer that gives the first output."""
+        """The shape of the first output."""
         return self.layers[self.outputs[0]].output_shape
 
     @property
     def output_q(self) -> QuantParams | None:
-        """That of the layer that gives the first output."""
+        """Scale and zero point of the first output."""
         return self.layers[self.outputs[0]].output_q
 
     @property
@@ -130,14 +135,22 @@ class Network:
         return f"Network({len(self.layers)} layers, {self.layers[0]} ... {self.layers[-1]})"
 
 
+def _chain(layers: Sequence[Layer | Network]) -> tuple[tuple[int, ...], ...]:
+    """Sources of layers that follow each other; the first takes the network's inputs."""
+    if not layers:
+        return ()
+    first = tuple(range(-1, -1 - len(input_shapes(layers[0])), -1))
+    return (first, *((number,) for number in range(len(layers) - 1)))
+
+
 def input_shapes(layer: Layer | Network) -> tuple[tuple[int, ...], ...]:
     """The shape of each tensor that a layer takes."""
-    if isinstance(layer, Network):
-        return layer.input_shapes
     several: Any = getattr(layer, "input_shapes", None)
     if several is not None:
         return several
-    return (layer.input_shape,) * (2 if isinstance(layer, Add) else 1)
+    if isinstance(layer, Add):
+        return layer.input_shape, layer.input_shape
+    return (layer.input_shape,)  # type: ignore[union-attr]
 
 
 def tensors_taken(layer: Layer | Network) -> tuple[Placeholder, ...]:
@@ -145,42 +158,31 @@ def tensors_taken(layer: Layer | Network) -> tuple[Placeholder, ...]:
     if isinstance(layer, Operation):
         return tuple(layer.inputs[place] for place in layer.moving)
     if isinstance(layer, Network):
-        parts = {
-            source: part
-            for one, sources in zip(layer.layers[::-1], layer.inputs[::-1], strict=True)
-            for source, part in zip(sources, tensors_taken(one), strict=True)
-        }
-        return tuple(parts[-1 - n] for n in range(len(layer.input_shapes)))
-    return tuple(
-        Placeholder(
-            shape, layer.dtype, layer.other_q if isinstance(layer, Add) and place else layer.input_q
-        )
-        for place, shape in enumerate(input_shapes(layer))
-    )
+        taken: dict[int, Placeholder] = {}
+        for inner, sources in zip(layer.layers, layer.inputs, strict=True):
+            for source, tensor in zip(sources, tensors_taken(inner), strict=True):
+                taken.setdefault(source, tensor)
+        return tuple(taken[-1 - number] for number in range(len(layer.input_shapes)))
+    tensors = [Placeholder(shape, layer.dtype, layer.input_q) for shape in input_shapes(layer)]
+    if isinstance(layer, Add):
+        tensors[1] = tensors[1]._replace(q=layer.other_q)
+    return tuple(tensors)
 
 
 def _check_join(
     number: int, layer: Layer | Network, takes: Placeholder, source: Layer | Network
 ) -> None:
-    """Raises ValueError if what a layer gives is not what the next takes, in shape, type or
+    """Raise ValueError if a layer's output is not what the next layer takes, in shape, type or
     quantization."""
     gives = source.output_q
-    if (
-        takes.dtype in QUANTIZED
-        and gives is not None
-        and (
-            np.float32(gives.scale) != np.float32(takes.q.scale)  # type: ignore[arg-type]
-            or gives.zero_point != takes.q.zero_point
-        )
-    ):
+    if takes.dtype in QUANTIZED and gives is not None and _codes(gives) != _codes(takes.q):
         raise ValueError(
             f"layer {number}, {layer}: got {gives} from {source}, allowed is {takes.q}"
         )
-    # an operation's shapes have the batch, and a fully connected layer takes any of as many
+    # an operation's shapes have the batch, and a fully connected layer takes any shape of as many
     # elements
-    free = isinstance(layer, FullyConnected | Operation) or isinstance(source, Operation)
-    if free:
-        fits = np.prod(source.output_shape) == np.prod(takes.shape)
+    if isinstance(layer, FullyConnected | Operation) or isinstance(source, Operation):
+        fits = math.prod(source.output_shape) == math.prod(takes.shape)
     else:
         fits = source.output_shape == takes.shape
     dtype = output_dtype(source)
@@ -189,3 +191,8 @@ def _check_join(
             f"layer {number}, {layer}: got {shape_text(source.output_shape)} {dtype} from {source}"
             f", allowed is {shape_text(takes.shape)} {takes.dtype}"
         )
+
+
+def _codes(q: QuantParams) -> tuple[np.float32, int]:
+    """Scale, as models store it, and zero point."""
+    return np.float32(q.scale), q.zero_point  # type: ignore[arg-type]

@@ -17,26 +17,30 @@ from npulab.quant.layers.checks import UNIT, shape_text
 from npulab.quant.rules import QuantParams
 from npulab.support.files import read_table
 
+
+def _options(text: str) -> dict[str, Any]:
+    """Options of a row, ``name=value`` and spaces, with their usual values."""
+    options = {}
+    for option in text.split():
+        name, usual = option.split("=")
+        options[name] = literal_eval(usual)
+    return options
+
+
 _ROWS = read_table(Path(__file__).with_name("operations.csv"))
-# options by operator, with what they are unless a model says otherwise
+# Options by operator, with their values unless a model says otherwise.
 OPERATIONS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
-    {
-        row["kind"]: {
-            name: literal_eval(usual)
-            for name, usual in (one.split("=") for one in row["options"].split())
-        }
-        for row in _ROWS
-    }
+    {row["kind"]: _options(row["options"]) for row in _ROWS}
 )
-# rules by operator; one without moves elements and does nothing else, the same under every rule.
-# "tflite-builtin" is where its kernels gave the reference's numbers on every random operator
-# (tests/quant/test_operations.py)
+# Rules by operator.  An operator without rules only moves elements, the same under every rule.
+# "tflite-builtin" stands with operators whose builtin kernels gave the reference's numbers on every
+# random operator (tests/quant/test_operations.py).
 RULED = MappingProxyType({row["kind"]: tuple(row["rules"].split()) for row in _ROWS})
 TYPES = ("int8", "uint8", "int16", "int32", "int64", "float32", "bool")
 
 
 class Placeholder(NamedTuple):
-    """What a tensor is: its shape with the batch, its type, scale and zero point."""
+    """A tensor without its values: shape with the batch, type, scale and zero point."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -50,9 +54,9 @@ class Placeholder(NamedTuple):
 class Operation:
     """An operator without weights on whole tensors, one of ``OPERATIONS``.
 
-    ``inputs`` are all the tensors it takes, ``constants`` the values of those that are constant, by
-    their place; ``output`` is the one that it gives, number ``part`` of those that there are.
-    Shapes have the batch as the model has it.  Raises ValueError naming what does not fit.
+    ``inputs`` are all the tensors that it takes, ``constants`` the values of constant tensors, by
+    their place; ``output`` is one output, number ``part`` if the operator has several.  Shapes have
+    the batch of the model.  Raises ValueError naming what does not fit.
     """
 
     kind: str
@@ -65,22 +69,24 @@ class Operation:
     def __post_init__(self) -> None:
         if self.kind not in OPERATIONS:
             raise ValueError(f"kind: got {self.kind!r}, allowed is one of {', '.join(OPERATIONS)}")
-        unknown = [name for name in self.options if name not in OPERATIONS[self.kind]]
-        if unknown:
-            raise ValueError(
-                f"options: got {unknown[0]!r}, allowed with {self.kind} is one of "
-                f"{', '.join(OPERATIONS[self.kind]) or 'none'}"
-            )
-        object.__setattr__(self, "options", {**OPERATIONS[self.kind], **self.options})
-        for one in (*self.inputs, self.output):
-            if one.dtype not in TYPES or isinstance(one.q.scale, tuple):
+        known = OPERATIONS[self.kind]
+        for name in self.options:
+            if name not in known:
                 raise ValueError(
-                    f"{self.kind}: got a tensor of {one.dtype} with {one.q}, allowed is one of "
-                    f"{', '.join(TYPES)} with one scale"
+                    f"options: got {name!r}, allowed with {self.kind} is one of "
+                    f"{', '.join(known) or 'none'}"
+                )
+        object.__setattr__(self, "options", {**known, **self.options})
+        for tensor in (*self.inputs, self.output):
+            if tensor.dtype not in TYPES or isinstance(tensor.q.scale, tuple):
+                raise ValueError(
+                    f"{self.kind}: got a tensor of {tensor.dtype} with {tensor.q}, allowed is one "
+                    f"of {', '.join(TYPES)} with one scale"
                 )
         if not self.moving:
             raise ValueError(
-                f"{self.kind}: got constants alone, allowed is at least one tensor that is not"
+                f"{self.kind}: got constants alone, allowed is at least one tensor that is not "
+                "constant"
             )
 
     @property
@@ -124,16 +130,15 @@ class Operation:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """What a person knows of the layer, as plain numbers and names."""
+        """The layer in plain numbers and names, as columns of a sweep."""
         first = self.inputs[self.moving[0]]
-        shapes = {
-            f"{side}_{n}": size
-            for side, shape in (("input", first.shape), ("output", self.output.shape))
-            for n, size in enumerate(shape)
-        }
+        sizes = {}
+        for side, shape in (("input", first.shape), ("output", self.output.shape)):
+            for axis, size in enumerate(shape):
+                sizes[f"{side}_{axis}"] = size
         return {
             "op": self.op,
-            **shapes,
+            **sizes,
             **self.options,
             "input_scale": first.q.scale,
             "input_zero_point": first.q.zero_point,
