@@ -939,7 +939,7 @@ def test_masks_without_weights() -> None:
     [
         (
             [[0, 64]],
-            "got 1 engines, engine 1 with 0 bytes, allowed are 3 engines, engine 1 with 64",
+            "got 1 engines, engine 1 with no bytes, allowed are 3 engines, engine 1 with 64",
         ),
         (
             [[0, 64], [64, 128], [0, 0]],

@@ -1,12 +1,14 @@
-"""Coefficients of H13 between bytes and tensors: the kernel section's buffers, one for each of up
-to 16 engines."""
+"""Coefficients of H13 between bytes and tensors: the buffers of the kernel section, one for each of
+at most 16 engines."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 
 from npulab.npus.ane.coefficients import fast
-from npulab.npus.ane.coefficients.fast import explain
+from npulab.npus.ane.coefficients.items import explain
 from npulab.npus.ane.coefficients.kernel import (
     Kernel,
     from_registers,
@@ -33,17 +35,18 @@ __all__ = [
 def encode(
     kernel: Kernel, weights: np.ndarray, bias: np.ndarray | None = None, table: bytes = b""
 ) -> bytes:
-    """The buffers of a kernel's engines, one behind another, each filled with zeros up to a
+    """Return the buffers of a kernel's engines, one after another, each filled with zeros up to a
     multiple of 64 bytes.
 
     ``weights`` are float16 of ``kernel.shape`` (OHWI, depthwise 1HWC), ``bias`` (outputs,) float16
-    where the kernel has one, ``table`` 128 bytes where it has an activation table.  Nothing is
+    if the kernel has a bias, ``table`` 128 bytes if it has an activation table.  Nothing is
     rounded; a sparse kernel leaves out -0.0 too, which reads back as 0. Raises ValueError for
     another shape, type or size.
 
-    >>> encode(Kernel(2, 3, bias=True), np.full((2, 1, 1, 3), 3, np.float16), np.ones(2, np.float16))[64:72].hex(" ", 2)
+    >>> data = encode(Kernel(2, 3, bias=True), np.full((2, 1, 1, 3), 3, np.float16), np.ones(2, np.float16))
+    >>> data[64:72].hex(" ", 2)
     '003c 0042 0042 0042'
-    """
+    """  # noqa: E501
     refuse_if(
         len(table) != kernel.table_bytes,
         "coefficients: table",
@@ -60,55 +63,56 @@ def encode(
 def decode(
     kernel: Kernel, data: bytes, at: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """Weights (float16 of ``kernel.shape``) and bias (outputs,) or None; the inverse of ``encode``.
+    """Return weights (float16 of ``kernel.shape``) and bias (outputs,) or None; the inverse of
+    ``encode``.
 
-    ``data`` are the buffers one behind another or, with ``at``, a section that has them at these
-    places: (offset, size) of each engine in bytes, as ``places_of`` reads them from registers; what
-    else the section holds (other kernels, tables of other tasks) is left alone.  ``table_of`` gives
+    ``data`` are the buffers one after another or, with ``at``, a section that has them at these
+    places: (offset, size) of each engine in bytes, as ``places_of`` reads them from registers; the
+    rest of the section (other kernels, tables of other tasks) is left alone.  ``table_of`` gives
     the activation table. Raises ValueError with engine and byte for sizes, fill, counts and masks
-    that do not go with the kernel, for taps that it has not, and for weights of 0 in a sparse one.
+    that do not go with the kernel, for taps that it does not have, and for weights of 0 in a sparse
+    kernel.
 
     >>> decode(Kernel(1, 1), bytes.fromhex("0040").ljust(64, bytes(1)))[0].ravel()
     array([2.], dtype=float16)
     """
     joined = fast.gathered(data, at)
-    if at is not None and not kernel.sparse:
+    if not kernel.sparse:
         fast.refuse_places(at, engines(kernel))
     halves, bias = fast.read(kernel, joined)
     weights, bias = fast.tensors_of(kernel, halves, bias)
+    # where a sparse kernel's engines lie follows from its weights
     if at is not None and kernel.sparse:
         fast.refuse_places(at, engines(kernel, weights))
     return weights, bias
 
 
 def table_of(kernel: Kernel, data: bytes, at: np.ndarray | None = None) -> bytes:
-    """The activation table of a kernel that has one, 128 bytes, the same in every engine's buffer;
-    otherwise b"".
+    """Return the activation table of a kernel that has one, 128 bytes, the same in every engine's
+    buffer; otherwise b"".
 
-    ``data`` and ``at`` as with ``decode``, which says what is raised; ValueError too where engines
-    have others.
+    ``data``, ``at`` and the errors are those of ``decode``; ValueError too if engines have
+    different tables.
     """
     weights, _ = decode(kernel, data, at)
     joined = fast.gathered(data, at)
-    found = [
-        joined[offset : offset + kernel.table_bytes]
-        for offset, _ in engines(kernel, weights).tolist()
-    ]
-    other = next((engine for engine, table in enumerate(found) if table != found[0]), None)
-    refuse_if(
-        other is not None,
-        f"coefficients: engine {other}, byte 0 of its buffer",
-        "a table that is not that of engine 0",
-        "is the same in all",
-    )
-    return found[0]
+    offsets = engines(kernel, weights)[:, 0].tolist()
+    tables = [joined[offset : offset + kernel.table_bytes] for offset in offsets]
+    for engine, table in enumerate(tables):
+        refuse_if(
+            table != tables[0],
+            f"coefficients: engine {engine}, byte 0 of its buffer",
+            "a table that is not that of engine 0",
+            "is the same in all",
+        )
+    return tables[0]
 
 
 def engines(kernel: Kernel, weights: np.ndarray | None = None) -> np.ndarray:
-    """(E, 2) int64: offset and size in bytes of each engine's buffer; for a sparse kernel those of
-    the weights.
+    """Return (E, 2) int64: offset and size in bytes of each engine's buffer.
 
-    Raises ValueError for a sparse kernel without weights.
+    Those of a sparse kernel depend on its weights. Raises ValueError for a sparse kernel without
+    weights.
 
     >>> engines(Kernel(64, 64, 3, 3))[:2].tolist()
     [[0, 4608], [4608, 4608]]
@@ -120,8 +124,8 @@ def engines(kernel: Kernel, weights: np.ndarray | None = None) -> np.ndarray:
         raise ValueError(
             "kernel: sparse: got no weights, allowed are the weights whose zeros decide the sizes"
         )
-    halves, _ = fast.halves_of(
-        kernel, weights, np.zeros(kernel.outputs, np.float16) if kernel.bias else None
-    )
-    total = np.concatenate([[0], np.cumsum((halves & fast.MAGNITUDE != 0).sum((1, 2)))])
-    return places(kernel, table, total[table.first + table.lanes] - total[table.first]).engines
+    halves, _ = fast.halves_of(replace(kernel, bias=False), weights, None)
+    nonzero = (halves & fast.MAGNITUDE != 0).sum((1, 2))
+    before = np.concatenate([[0], np.cumsum(nonzero)])
+    stored = before[table.first + table.lanes] - before[table.first]
+    return places(kernel, table, stored).engines

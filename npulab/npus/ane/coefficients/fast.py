@@ -1,8 +1,14 @@
-"""Kernel buffers written and read whole planes at a time, and every bit of them explained."""
+"""Kernel buffers written and read, whole planes at a time.
+
+A channel's halfwords are its biases and then its weights, in the order in which a lane of a plane
+stores them.  Planes of equally many lanes are handled together.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from itertools import zip_longest
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,23 +23,23 @@ from npulab.npus.ane.coefficients.kernel import (
 )
 from npulab.npus.ane.memory import HALF
 from npulab.npus.ane.memory import UNIT as ALIGN
-from npulab.npus.kit import Item, ceil_div, refuse_if, up
+from npulab.npus.kit import refuse_if, up
 
-STEP = np.array(
-    [1 + HALF * n.bit_count() for n in range(2**MASK_BITS)]
-)  # bytes of a mask and its weights
-MAGNITUDE = 0x7FFF  # of float16; weights of either zero are left out
+MASK_STEPS = [1 + HALF * mask.bit_count() for mask in range(2**MASK_BITS)]
+STEP = np.array(MASK_STEPS)  # bytes of a mask and its weights
+MAGNITUDE = 0x7FFF  # of float16: weights of +0 and of -0 are left out
 BYTES = 1 + HALF * MASK_BITS  # a mask with all of its weights
-SHORT = 256  # halfwords of planes that are quicker to place one by one than plane by plane
-KINDS = ("bias", "weight", "fill", "count", "mask", "table")
-NONE = -1
-# bit, bits, kind, value, engine, channel, plane, row, column, weights
-COLUMNS = 10
+SHORT = 256  # halfwords: shorter planes are placed together, longer planes one by one
+
+
+# Tensors and halfwords
 
 
 def halves_of(kernel: Kernel, weights: Any, bias: Any) -> tuple[np.ndarray, np.ndarray | None]:
-    """Float16 weights and bias as (outputs, depth, slots) and (outputs, bias_rows) uint16;
-    ValueError for others."""
+    """Return float16 weights and bias as (outputs, depth, slots) and (outputs, bias_rows) uint16.
+
+    Raises ValueError for another type or shape.
+    """
     weights = np.asarray(weights)
     refuse_if(
         weights.dtype != np.float16 or weights.shape != kernel.shape,
@@ -41,101 +47,101 @@ def halves_of(kernel: Kernel, weights: Any, bias: Any) -> tuple[np.ndarray, np.n
         f"shape {weights.shape} {weights.dtype}",
         f"is {kernel.shape} float16",
     )
-    if (bias is not None) != kernel.bias:
-        raise ValueError(
-            f"coefficients: bias: got {'none' if bias is None else 'one'}, allowed with this "
-            "kernel is "
-            f"{'one' if kernel.bias else 'none'}"
-        )
-    if bias is not None:
-        bias = np.asarray(bias)
-        refuse_if(
-            bias.dtype != np.float16 or bias.shape != (kernel.outputs,),
-            "coefficients: bias",
-            f"shape {bias.shape} {bias.dtype}",
-            f"is ({kernel.outputs},) float16",
-        )
-        bias = np.repeat(
-            np.ascontiguousarray(bias, "<f2").view("<u2")[:, None], kernel.bias_rows, 1
-        )
-    if kernel.depthwise:
-        order = 3, 0, 1, 2
-    else:
-        order = 0, 3, 1, 2
-    rows = (
-        np.ascontiguousarray(weights.transpose(order), "<f2")
-        .view("<u2")
-        .reshape(kernel.outputs, kernel.depth, -1)
+    by_channel = np.moveaxis(weights, 3, _axis_of_channels(kernel))
+    halves = np.ascontiguousarray(by_channel, "<f2").view("<u2")
+    rows = halves.reshape(kernel.outputs, kernel.depth, -1)
+    return _stored(kernel, rows), _bias_halves(kernel, bias)
+
+
+def _axis_of_channels(kernel: Kernel) -> int:
+    """Where the last axis of the weights goes in (outputs, depth, kernel_h, kernel_w)."""
+    return int(not kernel.depthwise)
+
+
+def _bias_halves(kernel: Kernel, bias: Any) -> np.ndarray | None:
+    if bias is None:
+        refuse_if(kernel.bias, "coefficients: bias", "none", "with this kernel is one")
+        return None
+    refuse_if(not kernel.bias, "coefficients: bias", "one", "with this kernel is none")
+    bias = np.asarray(bias)
+    refuse_if(
+        bias.dtype != np.float16 or bias.shape != (kernel.outputs,),
+        "coefficients: bias",
+        f"shape {bias.shape} {bias.dtype}",
+        f"is ({kernel.outputs},) float16",
     )
-    return _stored(kernel, rows), bias
+    halves = np.ascontiguousarray(bias, "<f2").view("<u2")
+    return np.repeat(halves[:, None], kernel.bias_rows, 1)
 
 
 def _stored(kernel: Kernel, rows: np.ndarray) -> np.ndarray:
-    """(outputs, depth, taps) in the order in which they lie, with zeros for absent taps."""
+    """Return (outputs, depth, taps) in the order of the buffer, with zeros for absent taps."""
     if kernel.stride == (1, 1):
         return rows
-    return np.concatenate([rows, np.zeros((*rows.shape[:2], 1), rows.dtype)], 2)[..., kernel.taps()]
+    # an absent tap has the number -1 and so takes the zero that is appended
+    absent = np.zeros((*rows.shape[:2], 1), rows.dtype)
+    return np.concatenate([rows, absent], 2)[..., kernel.taps()]
 
 
 def tensors_of(
     kernel: Kernel, halves: np.ndarray, bias: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """The inverse of ``halves_of``; ValueError for a halfword that is set where the kernel has no
-    tap, and for one that lies there several times and is not always the same."""
+    """Return weights and bias; the inverse of ``halves_of``.
+
+    Raises ValueError for a halfword that is set where the kernel has no tap, and for copies of a
+    weight that differ.
+    """
     rows = halves
     if kernel.stride != (1, 1):
         taps = kernel.taps()
-        there = taps >= 0
+        present = taps >= 0
         rows = np.empty((kernel.outputs, kernel.depth, kernel.kernel_h * kernel.kernel_w), "<u2")
-        rows[..., taps[there]] = halves[..., there]
-        _refuse_others(kernel, halves.reshape(kernel.outputs, -1), _stored(kernel, rows), 0)
+        rows[..., taps[present]] = halves[..., present]
+        _refuse_others(kernel, halves, _stored(kernel, rows), 0)
+    by_channel = rows.reshape(kernel.outputs, kernel.depth, kernel.kernel_h, kernel.kernel_w)
+    weights = np.moveaxis(by_channel, _axis_of_channels(kernel), 3)
     if bias is not None:
         _refuse_others(kernel, bias, bias[:, -1:], -kernel.bias_rows)
-        bias = bias[:, 0]
-    shape = (kernel.outputs, kernel.depth, kernel.kernel_h, kernel.kernel_w)
-    if kernel.depthwise:
-        order = 1, 2, 3, 0
-    else:
-        order = 0, 2, 3, 1
-    weights = np.ascontiguousarray(rows.reshape(shape).transpose(order))
-    return weights.view(np.float16), None if bias is None else np.ascontiguousarray(bias).view(
-        np.float16
+        bias = np.ascontiguousarray(bias[:, 0]).view(np.float16)
+    return np.ascontiguousarray(weights).view(np.float16), bias
+
+
+def _refuse_others(kernel: Kernel, got: np.ndarray, allowed: np.ndarray, first: int) -> None:
+    """Raise ValueError for the first halfword that differs; each row begins with step ``first``."""
+    got = got.reshape(kernel.outputs, -1)
+    allowed = np.broadcast_to(allowed.reshape(kernel.outputs, -1), got.shape)
+    wrong = np.argwhere(got != allowed)
+    if not len(wrong):
+        return
+    channel, number = wrong[0].tolist()
+    engine, byte = place_of(kernel, channel, first + number)
+    raise ValueError(
+        f"{at_byte(engine, byte)}: got 0x{int(got[channel, number]):04x}, "
+        f"allowed is 0x{int(allowed[channel, number]):04x}: "
+        "no tap of the kernel, or one that lies there more than once"
     )
 
 
-def _refuse_others(kernel: Kernel, got: np.ndarray, allowed: np.ndarray, step: int) -> None:
-    allowed = np.broadcast_to(allowed.reshape(kernel.outputs, -1), got.shape)
-    wrong = np.argwhere(got != allowed)
-    if len(wrong):
-        channel, number = wrong[0].tolist()
-        engine, byte = place_of(kernel, channel, step + number)
-        raise ValueError(
-            f"coefficients: engine {engine}, byte {byte} of its buffer: got "
-            f"0x{int(got[channel, number]):04x}, allowed is 0x{int(allowed[channel, number]):04x}: "
-            "no tap "
-            "of the kernel, or one that lies there more than once"
-        )
-
-
-def labels(kernel: Kernel) -> np.ndarray:
-    """(N,) int64 of the halfwords of a buffer that is not sparse: 1 + ``channel * steps + step``, a
-    channel's steps being its biases and then its weights; 0 for fill and tables."""
-    rows = kernel.outputs, kernel.steps
-    return _placed(kernel, 1 + np.arange(rows[0] * rows[1]).reshape(rows))
-
-
 def place_of(kernel: Kernel, channel: int, step: int) -> tuple[int, int]:
-    """Engine, and byte of its buffer, of a weight of a channel of a kernel that is not sparse;
-    biases lie before the first."""
+    """Return engine and byte of its buffer of a channel's weight, in a kernel that is not sparse.
+
+    Biases have the steps before 0.
+    """
     number = 1 + channel * kernel.steps + kernel.bias_rows + step
     byte = HALF * int(np.flatnonzero(labels(kernel) == number)[0])
-    starts = places(kernel, planes(kernel)).engines[:, 0]
-    engine = int(np.searchsorted(starts, byte, "right")) - 1
-    return engine, byte - int(starts[engine])
+    return places(kernel, planes(kernel)).of_byte(byte)
+
+
+def at_byte(engine: int, byte: int) -> str:
+    """The beginning of a refusal: where in the buffers."""
+    return f"coefficients: engine {engine}, byte {byte} of its buffer"
+
+
+# Sections and engines
 
 
 def gathered(data: bytes, at: np.ndarray | None) -> bytes:
-    """The engines' buffers one behind another, out of a section and the (offset, size) of each.
+    """Return the engines' buffers one after another, out of a section and their (offset, size).
 
     Raises ValueError for places outside of the section, and for more bytes than it has.
     """
@@ -143,12 +149,12 @@ def gathered(data: bytes, at: np.ndarray | None) -> bytes:
         return data
     spans = np.asarray(at, np.int64).reshape(-1, 2).tolist()
     for engine, (offset, size) in enumerate(spans):
-        if offset < 0 or size < 0 or offset + size > len(data):
+        if min(offset, size) < 0 or offset + size > len(data):
             raise ValueError(
-                f"coefficients: engine {engine}: got {size} bytes at byte {offset}, allowed is "
-                "within the "
-                f"{len(data)} of the section"
+                f"coefficients: engine {engine}: got {size} bytes at byte {offset}, "
+                f"allowed is within the {len(data)} of the section"
             )
+    # before joining: places that overlap could ask for any amount of memory
     total = sum(size for _, size in spans)
     refuse_if(
         total > len(data),
@@ -160,213 +166,247 @@ def gathered(data: bytes, at: np.ndarray | None) -> bytes:
 
 
 def refuse_places(at: np.ndarray | None, engines: np.ndarray) -> None:
-    """Raises ValueError where registers give another number of engines, or other sizes, than the
-    kernel asks for."""
+    """Raise ValueError if registers give other engines or sizes than the kernel asks for."""
     if at is None:
         return
     given = np.asarray(at, np.int64).reshape(-1, 2)[:, 1].tolist()
     wanted = engines[:, 1].tolist()
-    if given != wanted:
-        first = next(
-            (i for i, (a, b) in enumerate(zip(given, wanted, strict=False)) if a != b),
-            min(len(given), len(wanted)),
-        )
-        raise ValueError(
-            f"coefficients: got {len(given)} engines, engine {first} with "
-            f"{(given + [0] * 16)[first]} bytes, allowed are {len(wanted)} engines, engine {first} "
-            "with "
-            f"{(wanted + [0] * 16)[first]}"
-        )
+    for engine, (got, allowed) in enumerate(zip_longest(given, wanted, fillvalue="no")):
+        if got != allowed:
+            raise ValueError(
+                f"coefficients: got {len(given)} engines, engine {engine} with {got} bytes, "
+                f"allowed are {len(wanted)} engines, engine {engine} with {allowed}"
+            )
 
 
 # Buffers
 
 
-def write(kernel: Kernel, weights: np.ndarray, bias: np.ndarray | None) -> bytes:
-    """The buffer of (outputs, depth, slots) halfwords, and of (outputs, bias_rows) where the kernel
-    has a bias."""
-    if kernel.sparse:
-        return _write_sparse(kernel, planes(kernel), weights, bias)
-    rows = weights.reshape(kernel.outputs, -1)
-    return _placed(kernel, rows if bias is None else np.concatenate([bias, rows], 1)).tobytes()
+class Alike(NamedTuple):
+    """The planes that have ``lanes`` lanes: their numbers (P,), and channels (P, lanes)."""
+
+    lanes: int
+    planes: np.ndarray
+    channels: np.ndarray
 
 
-def _placed(kernel: Kernel, rows: np.ndarray) -> np.ndarray:
-    """The halfwords of a buffer that is not sparse, out of those (outputs, steps) of each
-    channel.
-    """
-    table = planes(kernel)
-    where = places(kernel, table)
-    out = np.zeros(int(where.engines[-1].sum()) // HALF, rows.dtype)
-    starts = where.start // HALF
+def alike(table: Planes) -> Iterator[Alike]:
+    """Yield the planes by their number of lanes."""
     for lanes in np.unique(table.lanes).tolist():
         chosen = np.flatnonzero(table.lanes == lanes)
-        block = (
-            rows[table.first[chosen, None] + np.arange(lanes)]
-            .transpose(0, 2, 1)
-            .reshape(len(chosen), -1)
-        )
-        if block.shape[1] < SHORT:
-            out[starts[chosen, None] + np.arange(block.shape[1])] = block
-            continue
-        for start, plane in zip(starts[chosen].tolist(), block, strict=True):
-            out[start : start + len(plane)] = plane
-    return out
+        yield Alike(lanes, chosen, table.first[chosen, None] + np.arange(lanes))
+
+
+def write(kernel: Kernel, weights: np.ndarray, bias: np.ndarray | None) -> bytes:
+    """Return the buffer of (outputs, depth, slots) halfwords and (outputs, bias_rows) biases."""
+    if kernel.sparse:
+        return _write_sparse(kernel, weights, bias)
+    rows = weights.reshape(kernel.outputs, -1)
+    if bias is not None:
+        rows = np.concatenate([bias, rows], 1)
+    return _placed(kernel, rows).tobytes()
 
 
 def read(kernel: Kernel, data: bytes) -> tuple[np.ndarray, np.ndarray | None]:
-    """The halfwords of a buffer as ``write`` takes them; raises ValueError with engine and byte."""
+    """Return the halfwords of a buffer as ``write`` takes them.
+
+    Raises ValueError with engine and byte.
+    """
     if kernel.sparse:
         return _read_sparse(kernel, data)
     table = planes(kernel)
     where = places(kernel, table)
-    size = int(where.engines[-1].sum())
     refuse_if(
-        len(data) != size,
+        len(data) != where.total,
         "coefficients",
         f"{len(data)} bytes",
-        f"are the {size} of the kernel's engines",
+        f"are the {where.total} of the kernel's engines",
     )
     halves = np.frombuffer(data, "<u2")
     rows = np.empty((kernel.outputs, kernel.steps), "<u2")
     starts = where.start // HALF
-    for lanes in np.unique(table.lanes).tolist():
-        chosen = np.flatnonzero(table.lanes == lanes)
-        size = lanes * rows.shape[1]
+    for same in alike(table):
+        size = same.lanes * kernel.steps
         if size < SHORT:
-            block = halves[starts[chosen, None] + np.arange(size)]
+            block = halves[starts[same.planes, None] + np.arange(size)]
         else:
-            block = np.stack([halves[start : start + size] for start in starts[chosen].tolist()])
-        rows[table.first[chosen, None] + np.arange(lanes)] = block.reshape(
-            len(chosen), -1, lanes
-        ).transpose(0, 2, 1)
+            begins = starts[same.planes].tolist()
+            block = np.stack([halves[begin : begin + size] for begin in begins])
+        by_step = block.reshape(-1, kernel.steps, same.lanes)
+        rows[same.channels] = by_step.transpose(0, 2, 1)
     _refuse_fill(data, table, where)
     weights = rows[:, kernel.bias_rows :].reshape(kernel.outputs, kernel.depth, kernel.slots)
-    return weights, rows[:, : kernel.bias_rows] if kernel.bias else None
+    if not kernel.bias:
+        return weights, None
+    return weights, rows[:, : kernel.bias_rows]
+
+
+def labels(kernel: Kernel) -> np.ndarray:
+    """Return (N,) int64: what each halfword of a buffer that is not sparse is.
+
+    It is 1 + ``channel * steps + step``, a channel's steps being its biases and then its weights;
+    0 for fill and tables.
+    """
+    numbers = 1 + np.arange(kernel.outputs * kernel.steps)
+    return _placed(kernel, numbers.reshape(kernel.outputs, -1))
+
+
+def _placed(kernel: Kernel, rows: np.ndarray) -> np.ndarray:
+    """Return the halfwords of a buffer that is not sparse, from channels (outputs, steps)."""
+    table = planes(kernel)
+    where = places(kernel, table)
+    out = np.zeros(where.total // HALF, rows.dtype)
+    starts = where.start // HALF
+    for same in alike(table):
+        by_step = rows[same.channels].transpose(0, 2, 1)
+        block = by_step.reshape(len(by_step), -1)
+        size = block.shape[1]
+        if size < SHORT:
+            out[starts[same.planes, None] + np.arange(size)] = block
+            continue
+        for start, plane in zip(starts[same.planes].tolist(), block, strict=True):
+            out[start : start + size] = plane
+    return out
+
+
+class Fills(NamedTuple):
+    """The fill after each run of planes: byte, number of bytes, and engine, (R,) each."""
+
+    byte: np.ndarray
+    size: np.ndarray
+    engine: np.ndarray
+
+
+def fills(table: Planes, where: Places) -> Fills:
+    """Return the fill that completes each run of planes to 64 bytes, if it needs any."""
+    last = np.flatnonzero(np.diff(table.run, append=-1))
+    ends = where.start[last] + where.size[last]
+    size = ends % -ALIGN * -1
+    needed = size > 0
+    return Fills(ends[needed], size[needed], table.engine[last][needed])
 
 
 def _refuse_fill(data: bytes, table: Planes, where: Places) -> None:
-    """Raises ValueError for a byte that is set behind the last plane of a run."""
-    last = np.flatnonzero(np.diff(table.run, append=-1))
-    ends = where.start[last] + where.size[last]
-    gaps = ends % -ALIGN * -1
-    at = np.repeat(ends - np.cumsum(gaps) + gaps, gaps) + np.arange(gaps.sum())
+    fill = fills(table, where)
+    before = np.cumsum(fill.size) - fill.size
+    at = np.repeat(fill.byte - before, fill.size) + np.arange(fill.size.sum())
     wrong = np.flatnonzero(np.frombuffer(data, np.uint8)[at])
     if len(wrong):
         byte = int(at[wrong[0]])
-        engine = int(np.searchsorted(where.engines[:, 0], byte, "right")) - 1
-        raise ValueError(
-            f"coefficients: engine {engine}, byte {byte - int(where.engines[engine, 0])} of its "
-            "buffer: "
-            f"got 0x{data[byte]:02x} in the fill, allowed is 0"
-        )
+        place = at_byte(*where.of_byte(byte))
+        raise ValueError(f"{place}: got 0x{data[byte]:02x} in the fill, allowed is 0")
 
 
-# Sparse
+# Sparse buffers
 
 
-def octets(kernel: Kernel, lanes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of the masks of a plane (M of them): (P,) those that have bits for weights, how many without
-    follow each, and (P, 8) which of their bits are for weights."""
-    there = np.zeros(ceil_div(kernel.mask_slots(lanes), MASK_BITS) * MASK_BITS, bool)
-    shape = kernel.depth, kernel.slots, kernel.mask_slots(lanes) // (kernel.depth * kernel.slots)
-    there[: kernel.mask_slots(lanes)].reshape(shape)[:, kernel.taps() >= 0, :lanes] = True
-    bits = there.reshape(-1, MASK_BITS)
-    index = np.flatnonzero(bits.any(1))
-    return index, np.diff(index, append=len(bits)) - 1, bits[index]
+class Masks(NamedTuple):
+    """The mask bytes of a plane: some have bits for weights, the bytes between them never have.
+
+    ``numbers`` (M,) are the mask bytes that have bits for weights, ``gaps`` (M,) counts the bytes
+    without that follow each of them, ``used`` (M, 8) says which of their bits are for weights.
+    """
+
+    numbers: np.ndarray
+    gaps: np.ndarray
+    used: np.ndarray
 
 
-def _write_sparse(
-    kernel: Kernel, table: Planes, weights: np.ndarray, bias: np.ndarray | None
-) -> bytes:
+def masks_of(kernel: Kernel, lanes: int) -> Masks:
+    """Return the mask bytes of a plane of so many lanes."""
+    used = np.zeros((1, kernel.mask_bytes(lanes), MASK_BITS), bool)
+    _cells(kernel, lanes, used)[:, :, kernel.taps() >= 0, :lanes] = True
+    numbers = np.flatnonzero(used[0].any(1))
+    gaps = np.diff(numbers, append=used.shape[1]) - 1
+    return Masks(numbers, gaps, used[0, numbers])
+
+
+def _cells(kernel: Kernel, lanes: int, bits: np.ndarray) -> np.ndarray:
+    """The view (P, depth, slots, width) of what belongs to the bits (P, bytes, 8) of masks."""
+    width = kernel.mask_width(lanes)
+    flat = bits.reshape(len(bits), -1)[:, : kernel.depth * kernel.slots * width]
+    return flat.reshape(-1, kernel.depth, kernel.slots, width)
+
+
+def _write_sparse(kernel: Kernel, weights: np.ndarray, bias: np.ndarray | None) -> bytes:
+    table = planes(kernel)
     bodies: list[np.ndarray] = [np.zeros(0, np.uint8)] * len(table.first)
     stored = np.zeros(len(table.first), np.int64)
-    for lanes in np.unique(table.lanes).tolist():
-        chosen = np.flatnonzero(table.lanes == lanes)
-        index, gaps, _ = octets(kernel, lanes)
-        slots = kernel.mask_slots(lanes)
-        cells = np.zeros(
-            (len(chosen), kernel.depth, kernel.slots, slots // (kernel.depth * kernel.slots)), "<u2"
-        )
-        cells[..., :lanes] = weights[table.first[chosen, None] + np.arange(lanes)].transpose(
-            0, 2, 3, 1
-        )
-        whole = np.pad(cells.reshape(len(chosen), -1), ((0, 0), (0, slots % -MASK_BITS * -1)))
-        block = whole.reshape(len(chosen), -1, MASK_BITS)[:, index]
+    for same in alike(table):
+        masks = masks_of(kernel, same.lanes)
+        whole = np.zeros((len(same.planes), kernel.mask_bytes(same.lanes), MASK_BITS), "<u2")
+        cells = _cells(kernel, same.lanes, whole)
+        cells[..., : same.lanes] = weights[same.channels].transpose(0, 2, 3, 1)
+        block = whole[:, masks.numbers]
         bits = block & MAGNITUDE != 0
-        each = np.zeros((*block.shape[:2], BYTES + int(gaps.max())), np.uint8)
+        each = _each(bits, masks)
         each[..., :1] = np.packbits(bits, -1, "little")
         each[..., 1:BYTES] = block.view(np.uint8)
-        stored[chosen] = bits.sum((1, 2))
-        sizes = len(index) + int(gaps.sum()) + HALF * stored[chosen]
-        for number, body in zip(
-            chosen.tolist(), np.split(each[_kept(bits, gaps)], np.cumsum(sizes)[:-1]), strict=True
-        ):
+        stored[same.planes] = bits.sum((1, 2))
+        ends = np.cumsum(kernel.mask_bytes(same.lanes) + HALF * stored[same.planes])
+        body_of = np.split(each[_kept(bits, masks)], ends[:-1])
+        for number, body in zip(same.planes.tolist(), body_of, strict=True):
             bodies[number] = body
     where = places(kernel, table, stored)
-    out = bytearray(int(where.engines[-1].sum()))
-    if bias is None:
-        biases = b""
-    else:
-        biases = bias.astype("<u2").tobytes()
-    spans = zip(
-        where.start.tolist(), table.first.tolist(), table.lanes.tolist(), bodies, strict=True
-    )
-    for start, first, lanes, body in spans:
-        head = biases[HALF * first : HALF * (first + lanes)] + len(body).to_bytes(
-            COUNT_BYTES, "little"
-        )
-        out[start : start + len(head) + len(body)] = head + body.tobytes()
+    out = bytearray(where.total)
+    heads = where.start.tolist(), table.first.tolist(), table.lanes.tolist()
+    for start, first, lanes, body in zip(*heads, bodies, strict=True):
+        head = b""
+        if bias is not None:
+            head = bias[first : first + lanes].astype("<u2").tobytes()
+        plane = head + len(body).to_bytes(COUNT_BYTES, "little") + body.tobytes()
+        out[start : start + len(plane)] = plane
     return bytes(out)
 
 
-def _kept(bits: np.ndarray, gaps: np.ndarray) -> np.ndarray:
-    """Which bytes are there of a mask, all of its weights and the masks without weights behind it:
-    (..., P, 8) bits to (..., P, bytes)."""
-    kept = np.ones((*bits.shape[:-1], BYTES + int(gaps.max())), bool)
+def _each(bits: np.ndarray, masks: Masks) -> np.ndarray:
+    """Room (P, M, bytes) for each mask, all of its weights, and the masks without after it."""
+    return np.zeros((*bits.shape[:2], BYTES + int(masks.gaps.max())), np.uint8)
+
+
+def _kept(bits: np.ndarray, masks: Masks) -> np.ndarray:
+    """Which bytes of that room a buffer stores, if these bits are set."""
+    kept = _each(bits, masks) == 0
     kept[..., 1:BYTES] = np.repeat(bits, HALF, -1)
-    kept[..., BYTES:] = np.arange(int(gaps.max())) < gaps[:, None]
+    kept[..., BYTES:] = np.arange(int(masks.gaps.max())) < masks.gaps[:, None]
     return kept
 
 
 def _read_sparse(kernel: Kernel, data: bytes) -> tuple[np.ndarray, np.ndarray | None]:
-    table, where, masks, bodies = walk(kernel, data)
+    walked = walk(kernel, data)
+    table, where = walked.table, walked.where
     weights = np.zeros((kernel.outputs, kernel.depth, kernel.slots), "<u2")
-    for lanes in np.unique(table.lanes).tolist():
-        chosen = np.flatnonzero(table.lanes == lanes)
-        index, gaps, there = octets(kernel, lanes)
-        bits = np.unpackbits(
-            np.stack([masks[i] for i in chosen.tolist()])[..., None], -1, bitorder="little"
-        ).view(bool)
-        each = np.zeros((*bits.shape[:2], BYTES + int(gaps.max())), np.uint8)
-        each[_kept(bits, gaps)] = np.frombuffer(
-            b"".join([bodies[i] for i in chosen.tolist()]), np.uint8
-        )
+    for same in alike(table):
+        masks = masks_of(kernel, same.lanes)
+        numbers = same.planes.tolist()
+        bits = bits_of(np.stack([walked.masks[number] for number in numbers]))
+        bodies = b"".join([walked.bodies[number] for number in numbers])
+        each = _each(bits, masks)
+        each[_kept(bits, masks)] = np.frombuffer(bodies, np.uint8)
         block = np.ascontiguousarray(each[..., 1:BYTES]).view("<u2")
-        wrong = np.flatnonzero(
-            (bits & ~(there & (block & MAGNITUDE != 0))).any((1, 2)) | each[..., BYTES:].any((1, 2))
-        )
-        if len(wrong):
-            plane, engine = int(wrong[0]), int(table.engine[chosen[wrong[0]]])
-            at = int(where.start[chosen[plane]] - where.engines[engine, 0])
-            _refuse_stored(engine, at + _head(kernel, lanes), each[plane], gaps, there)
-        slots = kernel.mask_slots(lanes)
-        whole = np.zeros((len(chosen), ceil_div(slots, MASK_BITS), MASK_BITS), "<u2")
-        whole[:, index] = block
-        cells = whole.reshape(len(chosen), -1)[:, :slots].reshape(
-            len(chosen), kernel.depth, kernel.slots, -1
-        )
-        weights[table.first[chosen, None] + np.arange(lanes)] = cells[..., :lanes].transpose(
-            0, 3, 1, 2
-        )
+        allowed = masks.used & (block & MAGNITUDE != 0)
+        wrong = (bits & ~allowed).any((1, 2)) | each[..., BYTES:].any((1, 2))
+        if wrong.any():
+            number = int(wrong.argmax())
+            plane = numbers[number]
+            engine, byte = where.of_byte(int(where.start[plane]))
+            _refuse_stored(engine, byte + _head(kernel, same.lanes), each[number], masks)
+        whole = np.zeros((len(numbers), kernel.mask_bytes(same.lanes), MASK_BITS), "<u2")
+        whole[:, masks.numbers] = block
+        cells = _cells(kernel, same.lanes, whole)
+        weights[same.channels] = cells[..., : same.lanes].transpose(0, 3, 1, 2)
     if not kernel.bias:
         return weights, None
     bias = np.empty(kernel.outputs, "<u2")
-    for start, first, lanes in zip(
-        where.start.tolist(), table.first.tolist(), table.lanes.tolist(), strict=True
-    ):
+    heads = where.start.tolist(), table.first.tolist(), table.lanes.tolist()
+    for start, first, lanes in zip(*heads, strict=True):
         bias[first : first + lanes] = np.frombuffer(data, "<u2", lanes, start)
     return weights, bias[:, None]
+
+
+def bits_of(masks: np.ndarray) -> np.ndarray:
+    """Return the bits (..., 8) of mask bytes, lowest first."""
+    return np.unpackbits(masks[..., None], -1, bitorder="little").view(bool)
 
 
 def _head(kernel: Kernel, lanes: int) -> int:
@@ -374,85 +414,79 @@ def _head(kernel: Kernel, lanes: int) -> int:
     return HALF * lanes * kernel.bias + COUNT_BYTES
 
 
-def _refuse_stored(
-    engine: int, at: int, each: np.ndarray, gaps: np.ndarray, there: np.ndarray
-) -> None:
-    """Raises ValueError for the first bit of a plane that is not for a weight which is not 0;
-    ``at`` is the byte at which its masks begin."""
-    for row, gap, weights in zip(each.tolist(), gaps.tolist(), there.tolist(), strict=True):
-        place = at + 1
+def _refuse_stored(engine: int, at: int, each: np.ndarray, masks: Masks) -> None:
+    """Raise ValueError for the first bit of a plane that is not for a weight other than 0.
+
+    ``at`` is the byte at which the plane's masks begin.
+    """
+    rows = zip(each.tolist(), masks.gaps.tolist(), masks.used.tolist(), strict=True)
+    for row, gap, used in rows:
+        behind = at + 1
         for bit in range(MASK_BITS):
-            if row[0] >> bit & 1:
-                value = row[1 + HALF * bit] + 2**8 * row[2 + HALF * bit]
-                if not weights[bit] or not value & MAGNITUDE:
-                    said = "a bit for a tap or lane that is none"
-                    if weights[bit]:
-                        said = f"a weight of 0x{value:04x}"
-                    raise ValueError(
-                        f"coefficients: engine {engine}, byte {at} of its buffer, bit {bit}: got "
-                        f"{said}, "
-                        "allowed are bits for weights that are not 0"
-                    )
-                place += HALF
-        if any(row[BYTES:]):
-            at = place + next(i for i, mask in enumerate(row[BYTES:]) if mask)
-            raise ValueError(
-                f"coefficients: engine {engine}, byte {at} of its buffer: got a mask of taps that "
-                "are "
-                "none, allowed is 0"
-            )
-        at = place + gap
+            if not row[0] >> bit & 1:
+                continue
+            value = row[1 + HALF * bit] + 2**8 * row[2 + HALF * bit]
+            got = ""
+            if not used[bit]:
+                got = "a bit for a tap or lane that is none"
+            elif not value & MAGNITUDE:
+                got = f"a weight of 0x{value:04x}"
+            allowed = "are bits for weights that are not 0"
+            refuse_if(got, f"{at_byte(engine, at)}, bit {bit}", got, allowed)
+            behind += HALF
+        for byte, mask in enumerate(row[BYTES:], behind):
+            refuse_if(mask, at_byte(engine, byte), "a mask of taps that are none", "is 0")
+        at = behind + gap
 
 
-def walk(kernel: Kernel, data: bytes) -> tuple[Planes, Places, list[np.ndarray], list[bytes]]:
-    """Planes of a sparse buffer and where they lie; of each the masks that have bits for weights,
-    and the body, which is masks and weights.
+class Walked(NamedTuple):
+    """A sparse buffer taken apart: its planes, where they lie, and of each plane the masks that
+    have bits for weights, and its body, which is masks and weights."""
+
+    table: Planes
+    where: Places
+    masks: list[np.ndarray]
+    bodies: list[bytes]
+
+
+def walk(kernel: Kernel, data: bytes) -> Walked:
+    """Find the planes of a sparse buffer, whose sizes depend on their masks.
 
     Raises ValueError with engine and byte for counts, masks and fill that do not go with the kernel
     or the buffer.
     """
+    # a huge kernel must be refused before anything of its size is made
     refuse_if(
         len(data) < kernel.least_bytes or len(data) % ALIGN,
         "coefficients",
         f"{len(data)} bytes",
-        f"are multiples of {ALIGN} from {kernel.least_bytes} on",
+        f"are multiples of {ALIGN} of at least {kernel.least_bytes}",
     )
     table = planes(kernel)
+    gaps_by_lanes = {}
+    for same in alike(table):
+        gaps_by_lanes[same.lanes] = masks_of(kernel, same.lanes).gaps.tolist()
     masks, bodies, stored = [], [], []
-    at, base, before, steps = 0, 0, -1, STEP.tolist()
-    following = {
-        lanes: octets(kernel, lanes)[1].tolist() for lanes in np.unique(table.lanes).tolist()
-    }
-    ends = np.diff(table.run, append=-1).astype(bool).tolist()
-    for engine, lanes, last in zip(table.engine.tolist(), table.lanes.tolist(), ends, strict=True):
+    at, base, before = 0, 0, -1
+    ends_run = np.diff(table.run, append=-1).astype(bool).tolist()
+    rows = zip(table.engine.tolist(), table.lanes.tolist(), ends_run, strict=True)
+    for engine, lanes, ends in rows:
         if engine != before:
-            base, before, at = at, engine, at + kernel.table_bytes
+            base, before = at, engine
+            at += kernel.table_bytes
         start = at + _head(kernel, lanes)
         count = int.from_bytes(data[start - COUNT_BYTES : start], "little")
-        wanted = ceil_div(kernel.mask_slots(lanes), MASK_BITS)
+        place = at_byte(engine, start - COUNT_BYTES - base)
+        least = kernel.mask_bytes(lanes)
+        most = min(least * BYTES, max(len(data) - start, 0))
+        if not least <= count <= least * BYTES or start + count > len(data):
+            raise ValueError(f"{place}: got a count of {count} bytes, allowed is {least} to {most}")
         body = data[start : start + count]
-        got = (
-            f"coefficients: engine {engine}, byte {start - COUNT_BYTES - base} of its buffer: got "
-            "a count of "
-            f"{count} bytes, allowed is"
-        )
-        if start + count > len(data) or not wanted <= count <= wanted * BYTES:
-            raise ValueError(f"{got} {wanted} to {min(wanted * BYTES, max(len(data) - start, 0))}")
-        seen, place = bytearray(), 0
-        # one mask tells where the next one is, so there is no way to look at many of them at a time
-        for gap in following[lanes]:
-            if place >= count:
-                break
-            mask = body[place]
-            seen.append(mask)
-            place += steps[mask] + gap
-        if place != count or len(seen) != len(following[lanes]):
-            raise ValueError(f"{got} as many as its masks ask for, here {place} or more")
-        masks.append(np.frombuffer(bytes(seen), np.uint8))
+        masks.append(_masks_in(body, gaps_by_lanes[lanes], place))
         bodies.append(body)
-        stored.append((count - wanted) // HALF)
+        stored.append((count - least) // HALF)
         at = start + count
-        if last:
+        if ends:
             at = up(at, ALIGN)
     refuse_if(
         len(data) != at,
@@ -462,176 +496,25 @@ def walk(kernel: Kernel, data: bytes) -> tuple[Planes, Places, list[np.ndarray],
     )
     where = places(kernel, table, np.array(stored))
     _refuse_fill(data, table, where)
-    return table, where, masks, bodies
+    return Walked(table, where, masks, bodies)
 
 
-# Every bit of a buffer, and what it says
+def _masks_in(body: bytes, gaps: list[int], place: str) -> np.ndarray:
+    """Return the masks of a body that have bits for weights; ``place`` says where its count lies.
 
-
-def explain(kernel: Kernel, data: bytes, at: np.ndarray | None = None) -> list[Item]:
-    """Every bit of the engines' buffers as items in the order of the section.
-
-    Kinds: ``bias``, ``weight`` and ``table`` (value: the 16 bits), ``fill``; of sparse kernels also
-    ``count`` (bytes of masks and weights that follow) and ``mask`` (8 bits).  Item: ``core`` is the
-    engine, ``plane`` the input channel of the group; ``weights`` is 1 for a weight (0 where it lies
-    again) and for a mask the number of weights which it says are 0, so that they sum up to the
-    weights of the kernel.  ``at`` as with ``decode``, which says what is raised.
+    A mask tells where the next mask is, so there is no way to look at many of them at a time.
     """
-    joined = gathered(data, at)
-    if not kernel.sparse:
-        refuse_places(at, places(kernel, planes(kernel)).engines)
-    tensors_of(kernel, *read(kernel, joined))
-    if kernel.sparse:
-        blocks, engines = _sparse(kernel, joined)
-    else:
-        blocks, engines = _dense(kernel, joined)
-    refuse_places(at, engines)
-    table = np.concatenate([*blocks, _tables(kernel, joined, engines)])
-    if at is not None:
-        table[:, 0] += (
-            8 * (np.asarray(at, np.int64).reshape(-1, 2)[:, 0] - engines[:, 0])[table[:, 4]]
+    seen = bytearray()
+    at = 0
+    for gap in gaps:
+        if at >= len(body):
+            break
+        mask = body[at]
+        seen.append(mask)
+        at += MASK_STEPS[mask] + gap
+    if at != len(body) or len(seen) != len(gaps):
+        raise ValueError(
+            f"{place}: got a count of {len(body)} bytes, "
+            f"allowed is as many as its masks ask for, here {at} or more"
         )
-    table = table[np.argsort(table[:, 0], kind="stable")]
-    cells = table.astype(object)
-    cells[table == NONE] = None
-    out = cells.T.tolist()
-    out[2] = [KINDS[kind] for kind in out[2]]
-    return list(map(Item._make, zip(*out, strict=True)))
-
-
-def _block(
-    kind: str,
-    bits: int | np.ndarray,
-    byte: np.ndarray,
-    engine: np.ndarray,
-    value: np.ndarray | int,
-    weights: np.ndarray | int = 0,
-    **of: np.ndarray,
-) -> np.ndarray:
-    out = np.full((len(byte), COLUMNS), NONE, np.int64)
-    columns = (
-        8 * byte,
-        bits,
-        KINDS.index(kind),
-        value,
-        engine,
-        *(of.get(name, NONE) for name in ("channel", "plane", "row", "column")),
-        weights,
-    )
-    for number, column in enumerate(columns):
-        out[:, number] = column
-    return out
-
-
-def _dense(kernel: Kernel, data: bytes) -> tuple[list[np.ndarray], np.ndarray]:
-    where, numbers, taps = places(kernel, planes(kernel)), labels(kernel), kernel.taps()
-    at = np.flatnonzero(numbers)
-    channel, step = np.divmod(numbers[at] - 1, kernel.steps)
-    plane, slot = np.divmod(step - kernel.bias_rows, kernel.slots)
-    row, column = np.divmod(taps[slot], kernel.kernel_w)
-    once = np.isin(np.arange(len(taps)), np.unique(taps, return_index=True)[1])[slot]
-    engine = np.searchsorted(where.engines[:, 0], HALF * at, "right") - 1
-    values, bias, there = np.frombuffer(data, "<u2")[at], plane < 0, taps[slot] >= 0
-    of = {"channel": channel, "plane": plane, "row": row, "column": column}
-    blocks = [_fill(kernel, where)]
-    for kind, some, names in (
-        ("bias", bias, ["channel"]),
-        ("weight", ~bias & there, [*of]),
-        ("fill", ~bias & ~there, []),
-    ):
-        blocks.append(
-            _block(
-                kind,
-                8 * HALF,
-                HALF * at[some],
-                engine[some],
-                values[some],
-                once[some] if kind == "weight" else 0,
-                **{name: of[name][some] for name in names},
-            )
-        )
-    return blocks, where.engines
-
-
-def _sparse(kernel: Kernel, data: bytes) -> tuple[list[np.ndarray], np.ndarray]:
-    table, where, masks, bodies = walk(kernel, data)
-    start = where.start + HALF * kernel.bias * table.lanes + COUNT_BYTES
-    bytes_, count = np.frombuffer(data, np.uint8), np.array([len(body) for body in bodies])
-    blocks = [
-        _fill(kernel, where),
-        _block("count", 8 * COUNT_BYTES, start - COUNT_BYTES, table.engine, count),
-    ]
-    for lanes in np.unique(table.lanes).tolist():
-        chosen = np.flatnonzero(table.lanes == lanes)
-        first, engine = table.first[chosen], table.engine[chosen]
-        if kernel.bias:
-            byte = where.start[chosen, None] + HALF * np.arange(lanes)
-            blocks.append(
-                _block(
-                    "bias",
-                    8 * HALF,
-                    byte.ravel(),
-                    np.repeat(engine, lanes),
-                    _halves(bytes_, byte.ravel()),
-                    channel=(first[:, None] + np.arange(lanes)).ravel(),
-                )
-            )
-        index, gaps, there = octets(kernel, lanes)
-        mask = np.stack([masks[i] for i in chosen.tolist()])
-        step = STEP[mask] + gaps
-        at = start[chosen, None] + np.cumsum(step, 1) - step
-        bits = np.unpackbits(mask[..., None], -1, bitorder="little").view(bool)
-        blocks.append(
-            _block(
-                "mask",
-                MASK_BITS,
-                at.ravel(),
-                np.repeat(engine, len(index)),
-                mask.ravel(),
-                (there & ~bits).sum(2).ravel(),
-            )
-        )
-        empty = np.repeat((at + STEP[mask]).ravel(), np.tile(gaps, len(chosen)))
-        empty += np.concatenate([np.arange(gap) for gap in gaps.tolist()] * len(chosen))
-        blocks.append(_block("mask", MASK_BITS, empty, np.repeat(engine, gaps.sum()), 0))
-        number, octet, bit = np.nonzero(bits)
-        byte = (at[..., None] + 1 + HALF * (np.cumsum(bits, 2) - 1))[number, octet, bit]
-        width = kernel.mask_slots(lanes) // (kernel.depth * kernel.slots)
-        cell, lane = np.divmod(MASK_BITS * index[octet] + bit, width)
-        plane, slot = np.divmod(cell, kernel.slots)
-        row, column = np.divmod(kernel.taps()[slot], kernel.kernel_w)
-        blocks.append(
-            _block(
-                "weight",
-                8 * HALF,
-                byte,
-                engine[number],
-                _halves(bytes_, byte),
-                1,
-                channel=first[number] + lane,
-                plane=plane,
-                row=row,
-                column=column,
-            )
-        )
-    return blocks, where.engines
-
-
-def _halves(data: np.ndarray, byte: np.ndarray) -> np.ndarray:
-    return data[byte] + 2**8 * data[byte + 1].astype(np.int64)
-
-
-def _tables(kernel: Kernel, data: bytes, engines: np.ndarray) -> np.ndarray:
-    byte = (engines[:, :1] + HALF * np.arange(kernel.table_bytes // HALF)).ravel()
-    engine = np.repeat(np.arange(len(engines)), kernel.table_bytes // HALF)
-    return _block("table", 8 * HALF, byte, engine, _halves(np.frombuffer(data, np.uint8), byte))
-
-
-def _fill(kernel: Kernel, where: Places) -> np.ndarray:
-    """Fill behind each run of planes, those of it that have any."""
-    table = planes(kernel)
-    last = np.flatnonzero(np.diff(table.run, append=-1))
-    ends = where.start[last] + where.size[last]
-    gaps = ends % -ALIGN * -1
-    chosen = gaps > 0
-    return _block("fill", 8 * gaps[chosen], ends[chosen], table.engine[last][chosen], 0)
+    return np.frombuffer(bytes(seen), np.uint8)
