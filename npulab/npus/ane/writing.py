@@ -1,8 +1,8 @@
 """A compiled file (hwx) written from a capture, in the layout of compiler 4.2.1.
 
-Header, load commands, symbols with their names, relocations, then from a multiple of 0x4000 on the
-task list and, 64 bytes aligned behind it, the coefficients.  Source: the bytes of eight files of
-that compiler.
+Header, load commands, symbols, their names, relocations; then, at a multiple of 0x4000, the task
+list; then, aligned to 64 bytes, the coefficients.  Source: the bytes of eight files of that
+compiler.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TEXT_BAR, COEFFICIENT_BAR = 0, 1
 FIRST_BASE, FIRST_CONFIG = 0x1F848, 0x1F808  # one word for each engine
 READ, WRITE, EXECUTE = 1, 2, 4
 TENSOR_FLAGS = {"input": ("__const", READ, 0x21), "output": ("__data", WRITE, 0x23)}
-# numbers of the types are their places from 1 on
+# a type has its place in this list as its number, counted from 1
 TYPES = (
     "void:t1=1",
     "int8:t2=r2;0;127",
@@ -41,10 +41,9 @@ TYPES = (
 )
 DEFINED = 15  # type of a symbol that has a place
 PRIVATE, NO_ENTRY = 2, 0  # descriptions: coefficients and inputs, outputs
-RELOCATION_BITS = (
-    1 + 2 * 2
-) * 2**24  # relative to its place, 4 bytes long; the section stands below
-# two words behind the scratch size: of one task, of several (concat)
+# relative to its place, 4 bytes long; the bits below hold the number of the section
+RELOCATION_BITS = (1 + 2 * 2) * 2**24
+# two words after the scratch size: in files of one task, of several (concat); nobody knows them
 TAILS = {False: np.array([0x11, 3], "<u8").tobytes(), True: np.array([7, 4], "<u8").tobytes()}
 TENSOR_TAIL = bytes(4)
 
@@ -57,14 +56,15 @@ NONLINEAR = "NE.MACCfg.NonlinearMode"
 BASES = [(row["valid"], row["bar"]) for row in TENSORS.values()]
 KERNEL_VALID, KERNEL_BASE = BASES[-1]
 AXES = {"n": "batch", "c": "channel", "h": "row", "w": "column"}
+TENSOR_KEYS = {"name", "kind", "bar", "element", *"nchwd", "strides", "interleave", "span"}
 KIND_CODES = {name: code for code, name in hwx.KINDS.items()}
 
 Described = Mapping[str, Any]
 
 
 class Kernel(NamedTuple):
-    """The coefficients of an engine in one task: the byte of the task list that places them, whose
-    they are, where."""
+    """The coefficients of an engine in one task: the byte of the task list that places them, the
+    engine, the offset of the coefficients, and whether they are an activation table."""
 
     place: int
     engine: int
@@ -72,227 +72,209 @@ class Kernel(NamedTuple):
     table: bool
 
 
+class Contents(NamedTuple):
+    """All that the file holds, and the addresses of it."""
+
+    capture: Capture
+    base: int  # address of the task list
+    text: bytes  # the task list
+    const_at: int  # address of the coefficients
+    data: bytes
+    tensors: Sequence[Described]
+    kernels: Sequence[Kernel]
+
+    @property
+    def network(self) -> str:
+        """The network's name."""
+        return str(self.capture.parameters.get("network", NETWORK))
+
+    @property
+    def placed(self) -> list[Described]:
+        """The tensors by address."""
+        return sorted(self.tensors, key=lambda tensor: tensor["address"])
+
+    @property
+    def stored(self) -> int:
+        """Bytes from the task list to the end of the coefficients."""
+        return self.const_at + len(self.data) - self.base
+
+
+class Offsets(NamedTuple):
+    """Bytes of the file at which its parts begin; ``names`` is the size of the table of names."""
+
+    symbols: int
+    strings: int
+    names: int
+    relocations: int
+    body: int
+
+
 def hwx_bytes(capture: Capture, identity: str = "", label: str = "") -> bytes:
-    """The compiled file of a capture: its task list, coefficients, tensors, base addresses,
+    """Return the compiled file of a capture: its task list, coefficients, tensors, base addresses,
     relocations and symbols.
 
     ``capture.parameters["tensors"]`` names the tensors as the importer gives them,
     ``capture.addresses`` places them, the task list (``text``) and the coefficients.  ``identity``
     is the text of the file's identity command, ``label`` the name of the coefficients in the symbol
-    table: a hash of something unknown in the compiler's files, here SHA-256 of their bytes.
+    table: in the compiler's files a hash of something unknown, here SHA-256 of their bytes.
     ``npulab.load`` of the bytes gives the same jobs, coefficients, tensors and addresses. Raises
-    ValueError where the capture does not say where something lies, two things share addresses, or a
-    task uses a base address that nothing has.
+    ValueError if the capture does not say where something lies, if two things share addresses, or
+    if a task uses a base address that nothing has.
     """
-    listed, text = _text(capture)
-    tensors = _tensors(capture)
-    base = capture.addresses.get("text", TEXT_AT)
-    behind = base + up(len(text), COEFFICIENT_ALIGN)
-    const_at = capture.addresses.get("coefficients", behind)
-    data = capture.buffers.get("coefficients", bytes(PAGE))
-    if not behind <= const_at < behind + MOST_TEXT or const_at % COEFFICIENT_ALIGN:
-        raise ValueError(
-            f"{capture.name}: coefficients: got address {const_at:#x}, allowed is from {behind:#x} "
-            "on, "
-            f"behind {len(text)} bytes of tasks at {base:#x}"
-        )
-    stored = const_at + len(data) - base
-    _refuse_overlaps(capture.name, base, stored, tensors)
-    _refuse_missing_bars(capture, tensors)
-    kernels = [*_kernels(capture, listed)]
-    placed = sorted(tensors, key=lambda tensor: tensor["address"])
-    label = label or "K" + hashlib.sha256(data).hexdigest().upper()
-    symbols = [*_symbols(kernels, const_at, label, placed)]
+    contents = _contents(capture)
+    kernels = contents.kernels
+    identity = identity or _identity(capture)
+    label = label or "K" + hashlib.sha256(contents.data).hexdigest().upper()
+    symbols = [*_symbols(contents, label)]
     names, starts = _strings([symbol.name for symbol in symbols])
-    named, size = len(names), up(stored, PAGE)
-    bars = {
-        TEXT_BAR: base,
-        COEFFICIENT_BAR: const_at,
-        **{one["bar"]: one["address"] for one in tensors},
-    }
-    uses = "coefficients" in capture.buffers
-
-    def commands(symbols_at: int, strings_at: int, relocations_at: int, offset: int) -> list[bytes]:
-        text_section = _named_part(
-            hwx.SECTION,
-            "__text",
-            segment="__TEXT",
-            address=base,
-            size=len(text),
-            offset=offset,
-            align=14,
-            flags=0x128 if kernels else 0x28,
-            relocations=relocations_at if kernels else 0,
-            relocation_count=len(kernels),
-        )
-        const_section = _named_part(
-            hwx.SECTION,
-            "__const",
-            segment="__TEXT",
-            address=const_at,
-            size=len(data),
-            offset=offset + const_at - base,
-            align=6,
-            flags=0x26,
-        )
-        return [
-            _segment("__PAGEZERO", size=PAGE, flags=4),
-            _segment(
-                "__TEXT",
-                text_section,
-                const_section,
-                address=base,
-                size=size,
-                offset=offset,
-                file_size=size,
-                protection=READ + EXECUTE,
-                flags=0 if uses else 4,
-            ),
-            *map(_tensor_segment, placed),
-            *(_named(hwx.PLACE, {"address": one["address"]}, [one["name"]]) for one in placed),
-            _program(capture, base, bars),
-            *(_tensor_thread(one, capture.parameters.get("network", NETWORK)) for one in tensors),
-            _named(hwx.COMMAND, {"command": hwx.IDENT}, [identity or _identity(capture)]),
-            hwx.SYMBOL_TABLE.build(
-                {"symbols": symbols_at, "count": len(symbols), "strings": strings_at, "size": named}
-            ),
-        ]
-
-    symbols_at = hwx.HEAD.sizeof() + sum(map(len, commands(0, 0, 0, 0)))
+    # the sizes of commands do not depend on the offsets in them
+    sized = _commands(contents, identity, Offsets(0, 0, len(names), 0, 0))
+    symbols_at = hwx.HEAD.sizeof() + len(b"".join(sized))
     strings_at = symbols_at + hwx.SYMBOL.itemsize * len(symbols)
+    relocations_at = strings_at + len(names)
     if kernels:
-        relocations_at = up(strings_at + len(names), RELOCATION_ALIGN)
-    else:
-        relocations_at = strings_at + len(names)
-    names = names.ljust(relocations_at - strings_at, b"\0")
-    offset = up(relocations_at + hwx.RELOCATION.itemsize * len(kernels), PAGE)
-    loads = commands(symbols_at, strings_at, relocations_at, offset)
+        relocations_at = up(relocations_at, RELOCATION_ALIGN)
+    body_at = up(relocations_at + hwx.RELOCATION.itemsize * len(kernels), PAGE)
+    offsets = Offsets(symbols_at, strings_at, len(names), relocations_at, body_at)
+    commands = _commands(contents, identity, offsets)
     head = hwx.HEAD.build(
         {
             "magic": hwx.MAGIC,
             "cputype": CPU,
             "cpusubtype": CHIPS[capture.chip]["cpusubtype"],
             "filetype": EXECUTABLE,
-            "commands": len(loads),
-            "commands_size": sum(map(len, loads)),
+            "commands": len(commands),
+            "commands_size": symbols_at - hwx.HEAD.sizeof(),
             "flags": FLAGS,
             "reserved": 0,
         }
     )
-    table = np.array(
-        [(at, *one[1:]) for one, at in zip(symbols, starts, strict=True)], hwx.SYMBOL
-    ).tobytes()
-    moved = np.array(
-        [(one.place, RELOCATION_BITS + 2) for one in kernels], hwx.RELOCATION
-    ).tobytes()
-    front = b"".join([head, *loads, table, names, moved])
-    body = text.ljust(const_at - base, b"\0") + data
-    return front.ljust(offset, b"\0") + body.ljust(size, b"\0")
+    rows = [(start, *symbol[1:]) for symbol, start in zip(symbols, starts, strict=True)]
+    table = np.array(rows, hwx.SYMBOL).tobytes()
+    relocated = [(kernel.place, RELOCATION_BITS + 2) for kernel in kernels]
+    relocations = np.array(relocated, hwx.RELOCATION).tobytes()
+    front = b"".join([head, *commands, table, names]).ljust(relocations_at, b"\0") + relocations
+    body = contents.text.ljust(contents.const_at - contents.base, b"\0") + contents.data
+    return front.ljust(body_at, b"\0") + body.ljust(up(contents.stored, PAGE), b"\0")
 
 
-def _text(capture: Capture) -> tuple[list[tasks.Task], bytes]:
-    """The tasks at the places that their links give them, and the task list."""
+def _contents(capture: Capture) -> Contents:
+    listed, text = _task_list(capture)
+    tensors = _tensors(capture)
+    base = capture.addresses.get("text", TEXT_AT)
+    least = base + up(len(text), COEFFICIENT_ALIGN)
+    const_at = capture.addresses.get("coefficients", least)
+    data = capture.buffers.get("coefficients", bytes(PAGE))
+    if not least <= const_at < least + MOST_TEXT or const_at % COEFFICIENT_ALIGN:
+        raise ValueError(
+            f"{capture.name}: coefficients: got address {const_at:#x}, allowed is at least "
+            f"{least:#x}, after {len(text)} bytes of tasks at {base:#x}"
+        )
+    contents = Contents(capture, base, text, const_at, data, tensors, [*_kernels(capture, listed)])
+    _refuse_overlaps(contents)
+    _refuse_missing_bars(contents)
+    return contents
+
+
+def _task_list(capture: Capture) -> tuple[list[tasks.Task], bytes]:
+    """Return the tasks at the places that their links give them, and the task list."""
     listed: list[tasks.Task] = []
     offset, seen = 0, set[int]()
     for number, job in enumerate(capture.jobs):
-        if number and (not offset or offset in seen or offset % WORD_BYTES or offset > MOST_TEXT):
+        # the first task lies at 0, where no link may lead
+        wrong = not offset or offset in seen or offset % WORD_BYTES or offset > MOST_TEXT
+        if number and wrong:
             raise ValueError(
-                f"{capture.name}: task {number - 1}: got its next task at {offset:#x}, allowed is "
-                "a place "
-                f"of its own up to {MOST_TEXT:#x}"
+                f"{capture.name}: task {number - 1}: got its next task at {offset:#x}, "
+                f"allowed is a place of its own up to {MOST_TEXT:#x}"
             )
         seen.add(offset)
         listed.append(tasks.records(job.writes, offset))
         offset = listed[-1].header[tasks.H13.pointer]
     if not listed or offset:
         raise ValueError(
-            f"{capture.name}: got {len(listed)} tasks and a last link to {offset:#x}, allowed are "
-            "one or "
-            "more, the last without a link"
+            f"{capture.name}: got {len(listed)} tasks and a last link to {offset:#x}, "
+            "allowed are one or more, the last without a link"
         )
-    return listed, tasks.write(
-        sorted(listed, key=lambda one: one.offset), what=f"{capture.name}: tasks"
-    )
+    in_order = sorted(listed, key=lambda task: task.offset)
+    return listed, tasks.write(in_order, what=f"{capture.name}: tasks")
 
 
 def _tensors(capture: Capture) -> Sequence[Described]:
-    """What is known of the tensors, with ``address``."""
-    found = [dict(one) for one in capture.parameters.get("tensors", ())]
+    """Return what is known of the tensors, with ``address``."""
+    found = [dict(tensor) for tensor in capture.parameters.get("tensors", ())]
     refuse_if(
         not found,
         f"{capture.name}: parameters",
         "no tensors",
         "are those that the importer or lower gives",
     )
-    for one in found:
-        lacking = {
-            "name",
-            "kind",
-            "bar",
-            "element",
-            *"nchwd",
-            "strides",
-            "interleave",
-            "span",
-        } - one.keys()
+    for tensor in found:
+        lacking = TENSOR_KEYS - tensor.keys()
         if (
             lacking
-            or one["kind"] not in TENSOR_FLAGS
-            or one["name"] not in capture.addresses
-            or one["bar"] is None
+            or tensor["kind"] not in TENSOR_FLAGS
+            or tensor["name"] not in capture.addresses
+            or tensor["bar"] is None
         ):
             raise ValueError(
-                f"{capture.name}: tensor {one.get('name')!r}: got {sorted(one)}, allowed is an "
-                "input or "
-                "output with the keys of the importer, a BAR and an address"
+                f"{capture.name}: tensor {tensor.get('name')!r}: got {sorted(tensor)}, allowed is "
+                "an input or output with the keys of the importer, a BAR and an address"
             )
-        one["address"] = capture.addresses[one["name"]]
+        tensor["address"] = capture.addresses[tensor["name"]]
     return found
 
 
-def _refuse_overlaps(name: str, base: int, size: int, tensors: Sequence[Described]) -> None:
-    spans = sorted(
-        [
-            (base, base + size, "tasks and coefficients"),
-            *((one["address"], one["address"] + _bytes(one), one["name"]) for one in tensors),
-        ]
-    )
-    for (_, end, a), (begin, _, b) in pairwise(spans):
+def _refuse_overlaps(contents: Contents) -> None:
+    name, base = contents.capture.name, contents.base
+    spans = [(base, base + contents.stored, "tasks and coefficients")]
+    for tensor in contents.tensors:
+        at = tensor["address"]
+        spans.append((at, at + _section_bytes(tensor), tensor["name"]))
+    spans.sort()
+    for (_, end, before), (begin, _, behind) in pairwise(spans):
         if up(end, PAGE) > begin:
             raise ValueError(
-                f"{name}: {b}: got address {begin:#x}, allowed is from {up(end, PAGE):#x} on, "
-                f"behind {a}"
+                f"{name}: {behind}: got address {begin:#x}, allowed is at least "
+                f"{up(end, PAGE):#x}, after {before}"
             )
-    if any(begin % PAGE for begin, *_ in spans) or spans[-1][1] > hwx.ADDRESS_END:
+    begins = [begin for begin, *_ in spans]
+    if any(begin % PAGE for begin in begins) or spans[-1][1] > hwx.ADDRESS_END:
         raise ValueError(
-            f"{name}: got addresses {', '.join(f'{begin:#x}' for begin, *_ in spans)}, allowed are "
-            f"multiples of {PAGE:#x} within 32 bits"
+            f"{name}: got addresses {', '.join(map(hex, begins))}, allowed are multiples of "
+            f"{PAGE:#x} within 32 bits"
         )
 
 
-def _refuse_missing_bars(capture: Capture, tensors: Sequence[Described]) -> None:
-    there = {TEXT_BAR, COEFFICIENT_BAR, *(one["bar"] for one in tensors)}
-    for task, job in enumerate(capture.jobs):
+def _refuse_missing_bars(contents: Contents) -> None:
+    bars = sorted(_bars(contents))
+    for task, job in enumerate(contents.capture.jobs):
+        registers = contents.capture.maps[job.block]
         for valid, base in BASES:
-            registers = capture.maps[job.block]
             bar = int(registers[base].extract(job.words))
-            if registers[valid].extract(job.words) and bar not in there:
+            if registers[valid].extract(job.words) and bar not in bars:
                 raise ValueError(
-                    f"{capture.name}: task {task}: got {base} {bar}, which no tensor of the "
-                    "capture has, "
-                    f"allowed are {', '.join(map(str, sorted(there)))}"
+                    f"{contents.capture.name}: task {task}: got {base} {bar}, which no tensor of "
+                    f"the capture has, allowed are {', '.join(map(str, bars))}"
                 )
 
 
+def _bars(contents: Contents) -> dict[int, int]:
+    """Return the base addresses by number."""
+    bars = {TEXT_BAR: contents.base, COEFFICIENT_BAR: contents.const_at}
+    for tensor in contents.tensors:
+        bars[tensor["bar"]] = tensor["address"]
+    return bars
+
+
 def _kernels(capture: Capture, listed: Sequence[tasks.Task]) -> Iterator[Kernel]:
-    """The enabled engines of every task that reads coefficients of the file."""
+    """Yield the enabled engines of every task that reads coefficients of the file."""
+    registers = capture.maps["H13"]
     for number, task in enumerate(listed):
         state = dict(task.writes)
-        registers, words = capture.maps["H13"], capture.jobs[number].words
-        if (
-            not registers[KERNEL_VALID].extract(words)
-            or int(registers[KERNEL_BASE].extract(words)) != COEFFICIENT_BAR
-        ):
+        words = capture.jobs[number].words
+        base = int(registers[KERNEL_BASE].extract(words))
+        if not registers[KERNEL_VALID].extract(words) or base != COEFFICIENT_BAR:
             continue
         table = int(registers[NONLINEAR].extract(words)) == TABLE
         for place, record in task.placed:
@@ -302,43 +284,32 @@ def _kernels(capture: Capture, listed: Sequence[tasks.Task]) -> Iterator[Kernel]
                     yield Kernel(place + WORD_BYTES * i, engine, value, table)
 
 
-def _symbols(
-    kernels: Sequence[Kernel],
-    const_at: int,
-    label: str,
-    placed: Sequence[Described],
-) -> Iterator[hwx.Symbol]:
-    alone = len(kernels) == 1
-    for one in kernels:
-        if one.table and alone:
+def _symbols(contents: Contents, label: str) -> Iterator[hwx.Symbol]:
+    """Yield the symbols of coefficients, tensors, types, and the types of the tensors."""
+    for kernel in contents.kernels:
+        name = f"{label}_ne_{kernel.engine}"
+        if kernel.table and len(contents.kernels) == 1:
             name = label
-        else:
-            name = f"{label}_ne_{one.engine}"
-        yield hwx.Symbol(name, DEFINED, 2, PRIVATE, const_at + one.offset)
-    for section, tensor in enumerate(placed, 3):
-        yield hwx.Symbol(
-            tensor["name"],
-            DEFINED,
-            section,
-            PRIVATE if tensor["kind"] == "input" else NO_ENTRY,
-            tensor["address"],
-        )
+        yield hwx.Symbol(name, DEFINED, 2, PRIVATE, contents.const_at + kernel.offset)
+    for section, tensor in enumerate(contents.placed, 3):
+        description = NO_ENTRY
+        if tensor["kind"] == "input":
+            description = PRIVATE
+        yield hwx.Symbol(tensor["name"], DEFINED, section, description, tensor["address"])
     for name in TYPES:
         yield hwx.Symbol(name, hwx.STABS_TYPE, 0, 0, 0)
     number = len(TYPES) + 1
-    for tensor in placed:
-        axes = "".join(
-            f"ar1;0;{tensor[axis]};{number + 1 + i}=s{tensor['strides'][step]}{axis}:"
-            for i, (axis, step) in enumerate(AXES.items())
-        )
-        yield hwx.Symbol(
-            f"{tensor['name']}:t{number}={axes}{tensor['element']}", hwx.STABS_TENSOR, 0, number, 0
-        )
+    for tensor in contents.placed:
+        # a tensor takes a number for itself and one for each axis
+        name = f"{tensor['name']}:t{number}="
+        for of_axis, (axis, step) in enumerate(AXES.items(), number + 1):
+            name += f"ar1;0;{tensor[axis]};{of_axis}=s{tensor['strides'][step]}{axis}:"
+        yield hwx.Symbol(f"{name}{tensor['element']}", hwx.STABS_TENSOR, 0, number, 0)
         number += 1 + len(AXES)
 
 
 def _strings(names: Sequence[str]) -> tuple[bytes, list[int]]:
-    """The table of names, which begins with an empty one, and where each stands in it."""
+    """Return the table of names, which begins with an empty name, and where each name begins."""
     table, starts = b"\0", []
     for name in names:
         starts.append(len(table))
@@ -346,32 +317,75 @@ def _strings(names: Sequence[str]) -> tuple[bytes, list[int]]:
     return table, starts
 
 
-def _named_part(struct: Any, name: str, *, segment: str = "", **fields: Any) -> bytes:
-    """A segment's head or a section by its fields, 0 if they are left out."""
-    names = {
-        key: text.encode().ljust(16, b"\0") for key, text in (("name", name), ("segment", segment))
+def _commands(contents: Contents, identity: str, offsets: Offsets) -> list[bytes]:
+    """Return the load commands in the order of the compiler."""
+    placed = contents.placed
+    commands = [_segment("__PAGEZERO", size=PAGE, flags=4), _text_segment(contents, offsets)]
+    for tensor in placed:
+        commands.append(_tensor_segment(tensor))
+    for tensor in placed:
+        commands.append(_named(hwx.PLACE, {"address": tensor["address"]}, [tensor["name"]]))
+    commands.append(_program(contents))
+    for tensor in contents.tensors:
+        commands.append(_tensor_thread(tensor, contents.network))
+    commands.append(_named(hwx.COMMAND, {"command": hwx.IDENT}, [identity]))
+    symbols = {
+        "symbols": offsets.symbols,
+        "count": (offsets.strings - offsets.symbols) // hwx.SYMBOL.itemsize,
+        "strings": offsets.strings,
+        "size": offsets.names,
     }
-    zeros = {part.name: 0 for part in struct.subcons if part.name and part.name != "command"}
-    return bytes(struct.build({**zeros, **names, **fields}))
+    commands.append(hwx.SYMBOL_TABLE.build(symbols))
+    return commands
 
 
-def _segment(name: str, *sections: bytes, protection: int = 0, **fields: Any) -> bytes:
-    length = hwx.SEGMENT_HEAD.sizeof() + sum(map(len, sections))
-    head = _named_part(
-        hwx.SEGMENT_HEAD,
-        name,
-        bytes=length,
-        most=protection,
-        protection=protection,
-        sections=len(sections),
-        **fields,
+def _text_segment(contents: Contents, offsets: Offsets) -> bytes:
+    """Return the segment of the tasks and the coefficients."""
+    text_flags, relocations_at = 0x28, 0
+    if contents.kernels:
+        text_flags, relocations_at = 0x128, offsets.relocations
+    text_section = _named_part(
+        hwx.SECTION,
+        "__text",
+        segment="__TEXT",
+        address=contents.base,
+        size=len(contents.text),
+        offset=offsets.body,
+        align=14,
+        flags=text_flags,
+        relocations=relocations_at,
+        relocation_count=len(contents.kernels),
     )
-    return head + b"".join(sections)
+    const_section = _named_part(
+        hwx.SECTION,
+        "__const",
+        segment="__TEXT",
+        address=contents.const_at,
+        size=len(contents.data),
+        offset=offsets.body + contents.const_at - contents.base,
+        align=6,
+        flags=0x26,
+    )
+    flags = 4
+    if "coefficients" in contents.capture.buffers:
+        flags = 0
+    size = up(contents.stored, PAGE)
+    return _segment(
+        "__TEXT",
+        text_section,
+        const_section,
+        address=contents.base,
+        size=size,
+        offset=offsets.body,
+        file_size=size,
+        protection=READ + EXECUTE,
+        flags=flags,
+    )
 
 
 def _tensor_segment(tensor: Described) -> bytes:
     section, protection, flags = TENSOR_FLAGS[tensor["kind"]]
-    at, size = tensor["address"], _bytes(tensor)
+    at, size = tensor["address"], _section_bytes(tensor)
     part = _named_part(
         hwx.SECTION, section, segment="__FVMLIB", address=at, size=size, align=14, flags=flags
     )
@@ -380,20 +394,41 @@ def _tensor_segment(tensor: Described) -> bytes:
     )
 
 
-def _program(capture: Capture, base: int, bars: Mapping[int, int]) -> bytes:
+def _segment(name: str, *sections: bytes, protection: int = 0, **fields: Any) -> bytes:
+    head = _named_part(
+        hwx.SEGMENT_HEAD,
+        name,
+        bytes=hwx.SEGMENT_HEAD.sizeof() + len(b"".join(sections)),
+        most=protection,
+        protection=protection,
+        sections=len(sections),
+        **fields,
+    )
+    return b"".join([head, *sections])
+
+
+def _named_part(struct: Any, name: str, *, segment: str = "", **fields: Any) -> bytes:
+    """Return a segment's head or a section by its fields; fields left out are 0."""
+    values: dict[str, Any] = {}
+    for part in struct.subcons:
+        if part.name and part.name != "command":
+            values[part.name] = 0
+    values["name"] = name.encode().ljust(16, b"\0")
+    values["segment"] = segment.encode().ljust(16, b"\0")
+    return bytes(struct.build({**values, **fields}))
+
+
+def _program(contents: Contents) -> bytes:
+    capture, bars = contents.capture, _bars(contents)
     first = tasks.records(capture.jobs[0].writes)
     values = {
-        "bars": [bars.get(n, 0) for n in range(hwx.BARS)],
-        "first_task": base,
+        "bars": [bars.get(number, 0) for number in range(hwx.BARS)],
+        "first_task": contents.base,
         "first_size": len(first.words) - 1,
         "tasks": len(capture.jobs),
     }
-    return _named(
-        hwx.PROGRAM_THREAD,
-        values,
-        [capture.parameters.get("network", NETWORK)],
-        TAILS[len(capture.jobs) > 1],
-    )
+    tail = TAILS[len(capture.jobs) > 1]
+    return _named(hwx.PROGRAM_THREAD, values, [contents.network], tail)
 
 
 def _tensor_thread(tensor: Described, network: str) -> bytes:
@@ -415,8 +450,10 @@ def _tensor_thread(tensor: Described, network: str) -> bytes:
 def _named(
     struct: Any, values: Mapping[str, Any], names: Sequence[str], more: bytes = b""
 ) -> bytes:
-    """A command with ``more`` and the names behind it, filled up to 8 bytes."""
-    tail = more + b"".join(name.encode() + b"\0" for name in names)
+    """Return a command with ``more`` and the names after it, filled up to 8 bytes."""
+    tail = more
+    for name in names:
+        tail += name.encode() + b"\0"
     size = up(struct.sizeof() + len(tail), COMMAND_ALIGN)
     return (struct.build({**values, "bytes": size}) + tail).ljust(size, b"\0")
 
@@ -425,6 +462,6 @@ def _identity(capture: Capture) -> str:
     return f"ANEC v1\n{MADE_BY}\n\t-t {capture.chip}\n\t--name={capture.name}\n"
 
 
-def _bytes(tensor: Described) -> int:
-    """Bytes of the section of a tensor."""
+def _section_bytes(tensor: Described) -> int:
+    """Return the bytes of the section of a tensor."""
     return int(tensor["n"] * tensor["strides"]["batch"])

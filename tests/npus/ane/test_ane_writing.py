@@ -89,7 +89,7 @@ def test_only_names_of_coefficients_and_identity_differ_by_themselves():
         (lambda c: replace(c, addresses={}), "conv_twos: tensor 'image': got "),
         (
             lambda c: replace(c, addresses={**c.addresses, "image": 0x30000000}),
-            "got address 0x30000000, allowed is from 0x30004000 on",
+            "got address 0x30000000, allowed is at least 0x30004000",
         ),
         (
             lambda c: replace(c, addresses={**c.addresses, "image": 0x30004040}),
