@@ -152,7 +152,7 @@ def _weights(capture: Capture, network: Network) -> Iterator[Claim]:
                 )
 
 
-def _source(capture: Capture, network: Network) -> Mapping[str, espresso.Source]:
+def _source(capture: Capture, network: Network) -> Mapping[str, espresso.SourceWeights]:
     """The weights of a network of one convolution, where its files are there."""
     convolutions = [unit.name for unit in network.units if unit.type == "Conv"]
     names = {Path(one).name for one in network.weights or ()}

@@ -368,7 +368,7 @@ def test_weights_files_read_and_write_back() -> None:
         ),
         (
             write_espresso([Entry(1, b"abc")]) + b"?",
-            "w: byte 0x1b: got 1 bytes behind the last payload, allowed is none",
+            "w: byte 0x1b: got 1 bytes after the last payload, allowed is none",
         ),
         (
             write_espresso([Entry(1, b""), Entry(2, b"")])

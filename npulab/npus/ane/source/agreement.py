@@ -1,18 +1,19 @@
-"""A source network held against the registers of a compiled file: what it says, what agrees, and
-what that proves.
+"""A source network compared with the registers of a compiled file: its claims, which of them agree,
+and how many prove something.
 
 Registers are plain mappings of raw numbers by block, register and field (``Common.InDim.Win``), one
-for each task. Only what files of compilers 4.2.1 to 9.509 show is claimed: where the compiler
-chooses (tiles, places in the unit's memory) or nobody saw a file (8-bit types, batches), nothing
-is.
+for each task. Only facts that files of compilers 4.2.1 to 9.509 show are claimed. Nothing is
+claimed of the compiler's choices (tiles, places in the unit's memory), or of features without a
+public file (8-bit types, batches).
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 
 from npulab.captures.target import Claim
@@ -21,7 +22,6 @@ from npulab.npus.ane.source.network import Network
 from npulab.npus.ane.source.parameters import (
     ALIGN,
     chain_of,
-    engine_bytes,
     shapes,
     subject,
     tasks_of,
@@ -38,53 +38,49 @@ NETWORK = "net.plist"
 
 
 def claims(network: Network) -> list[Claim]:
-    """What a network says of its file's registers: sizes, types, strides, kernel, bias, engines,
-    activation.
+    """Return the claims of a network on its file's registers: sizes, types, strides, kernel, bias,
+    engines, activation.
 
-    Nothing is claimed of a network that is none of the kinds seen: with two main units, views or
+    A network of a kind that no public file has claims nothing: with two main units, views or
     broadcasts, or batches.  Raises ValueError for shapes that do not go together.
     """
-    chain, found = chain_of(network), shapes(network)
-    covered = {chain.main.name, *(one.name for one in chain.fused)}
-    if (
-        chain.main.type not in SEEN
-        or any(one.name not in covered for one in network.units)
-        or any(one.batch > 1 for one in found.values())
-    ):
+    work = chain_of(network)
+    batched = any(shape.batch > 1 for shape in shapes(network).values())
+    if work.main.type not in SEEN or batched or len(network.units) > 1 + len(work.fused):
         return []
-    last = tasks_of(network) - 1
-    out = [claim for task in range(last + 1) for claim in _stated(network, task)]
-    return out + [
-        Claim(task, "last task", "Header.Header[0].EON", int(task == last))
-        for task in range(last + 1)
-    ]
+    tasks = range(tasks_of(network))
+    out: list[Claim] = []
+    for task in tasks:
+        out += _stated(network, task)
+    for task in tasks:
+        out.append(Claim(task, "last task", "Header.Header[0].EON", int(task == tasks[-1])))
+    return out
 
 
 def compare(stated: Sequence[Claim], values: Sequence[Values]) -> list[Claim]:
-    """The claims with what a file's tasks say, None if it has no such task; ``values`` are raw
-    numbers by field, for each task in order.
+    """Return the claims with the numbers of a file's tasks, None if it has no such task.
 
-    A claim of a field that a task's values lack is left out.
+    ``values`` are raw numbers by field, for each task in order. A claim on a field that a task's
+    values lack is left out.
     """
-    found = [
-        (claim, values[claim.task].get(claim.field) if claim.task < len(values) else None)
-        for claim in stated
-    ]
-    return [
-        claim._replace(got=None if number is None else int(number), source=NETWORK)
-        for claim, number in found
-        if number is not None or claim.task >= len(values)
-    ]
+    out = []
+    for claim in stated:
+        if claim.task >= len(values):
+            out.append(claim._replace(got=None, source=NETWORK))
+        elif claim.field in values[claim.task]:
+            number = int(values[claim.task][claim.field])
+            out.append(claim._replace(got=number, source=NETWORK))
+    return out
 
 
 def values_of(capture: Capture) -> Sequence[Values]:
-    """The raw numbers by field of each of a capture's tasks, in order."""
+    """Return the raw numbers by field of each of a capture's tasks, in order."""
     return [values_of_job(job, capture.maps, raw=True) for job in capture.jobs]
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """Networks held against the files of the same names: every comparison, and how many of them
+    """Networks compared with the files of the same names: every comparison, and how many of them
     prove something."""
 
     comparisons: Mapping[str, tuple[Claim, ...]]
@@ -92,8 +88,11 @@ class Agreement:
 
     @cached_property
     def claims(self) -> list[tuple[str, Claim]]:
-        """Every claim, behind the name of its file."""
-        return [(name, one) for name, found in self.comparisons.items() for one in found]
+        """Pairs of the file's name and a claim."""
+        pairs = []
+        for name, found in self.comparisons.items():
+            pairs += [(name, claim) for claim in found]
+        return pairs
 
     @property
     def count(self) -> int:
@@ -101,7 +100,7 @@ class Agreement:
 
     @property
     def agree(self) -> int:
-        return sum(one.agrees for _, one in self.claims)
+        return sum(claim.agrees for _, claim in self.claims)
 
     @property
     def differ(self) -> int:
@@ -110,29 +109,29 @@ class Agreement:
     @property
     def tested(self) -> int:
         """Comparisons of fields that are not the same in all tasks of all files."""
-        return sum(one.field in self.varying for _, one in self.claims)
+        return sum(claim.field in self.varying for _, claim in self.claims)
 
     @property
     def table(self) -> pd.DataFrame:
         """One row for each comparison: file, task, what, field, expected, found, varies (between
         the files)."""
-        rows = [(name, *one[:5], one.field in self.varying) for name, one in self.claims]
+        rows = [(name, *claim[:5], claim.field in self.varying) for name, claim in self.claims]
         return pd.DataFrame(rows, columns=list(COLUMNS))
 
     def __str__(self) -> str:
-        wrong = [f"{name}: {one}" for name, one in self.claims if not one.agrees]
-        listed = "".join(f"\n  {one}" for one in wrong[:SHOWN]) + (
-            "\n  ..." if len(wrong) > SHOWN else ""
-        )
-        return (
+        wrong = [f"{name}: {claim}" for name, claim in self.claims if not claim.agrees]
+        lines = [
             f"{self.count} comparisons in {len(self.comparisons)} files: {self.agree} agree, "
-            f"{self.differ} differ; "
-            f"{self.tested} test a value that varies between the files{listed}"
-        )
+            f"{self.differ} differ; {self.tested} test a value that varies between the files",
+            *wrong[:SHOWN],
+        ]
+        if len(wrong) > SHOWN:
+            lines.append("...")
+        return "\n  ".join(lines)
 
 
 def agreement(networks: Mapping[str, Network], files: Mapping[str, Sequence[Values]]) -> Agreement:
-    """Each network held against the file of its name, given as the values of its tasks.
+    """Compare each network with the file of its name, given as the values of its tasks.
 
     Raises ValueError for names that only one of the two has.
     """
@@ -141,37 +140,33 @@ def agreement(networks: Mapping[str, Network], files: Mapping[str, Sequence[Valu
         raise ValueError(
             f"agreement: got {min(alone)!r} without a network or without a file, allowed are pairs"
         )
-    seen = {
-        (field, int(value))
-        for tasks in files.values()
-        for values in tasks
-        for field, value in values.items()
-    }
-    numbers = Counter(field for field, _ in seen)
-    compared = {
-        name: tuple(compare(claims(network), files[name])) for name, network in networks.items()
-    }
-    return Agreement(compared, frozenset(field for field, count in numbers.items() if count > 1))
+    seen: dict[str, set[int]] = defaultdict(set)
+    for values in chain.from_iterable(files.values()):
+        for field, value in values.items():
+            seen[field].add(int(value))
+    compared = {}
+    for name, network in networks.items():
+        compared[name] = tuple(compare(claims(network), files[name]))
+    return Agreement(compared, frozenset(field for field in seen if len(seen[field]) > 1))
 
 
 def pairings(
     networks: Mapping[str, Network], files: Mapping[str, Sequence[Values]]
 ) -> pd.DataFrame:
-    """How many comparisons differ when each network (row) is held against each file (column)."""
-    stated = {name: claims(network) for name, network in networks.items()}
-    rows = {
-        name: {
-            file: sum(not one.agrees for one in compare(found, tasks))
-            for file, tasks in files.items()
-        }
-        for name, found in stated.items()
-    }
+    """Return how many comparisons of each network (row) with each file (column) differ."""
+    rows: dict[str, dict[str, int]] = {}
+    for name, network in networks.items():
+        stated = claims(network)
+        row = rows[name] = {}
+        for file, tasks in files.items():
+            row[file] = sum(not claim.agrees for claim in compare(stated, tasks))
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
 def _stated(network: Network, task: int) -> Iterator[Claim]:
-    """The claims of what a network says of a task's registers."""
-    of, size = subject(network, task), engine_bytes(network)
+    """Yield the claims of a network on a task's registers."""
+    of = subject(network, task)
+    size = of.engine_bytes
     for row, number in numbers_of(ROWS, of):
         yield Claim(task, row.note, row.field, number)
     # which engines get a table changed from one compiler to the next
@@ -179,22 +174,10 @@ def _stated(network: Network, task: int) -> Iterator[Claim]:
         return
     for engine in range(ENGINES):
         on = engine < of.engines
-        yield Claim(
-            task,
-            f"coefficients of engine {engine}",
-            f"KernelDMASrc.CoeffDMAConfig[{engine}].En",
-            int(on),
-        )
+        field = f"KernelDMASrc.CoeffDMAConfig[{engine}].En"
+        yield Claim(task, f"coefficients of engine {engine}", field, int(on))
         if on and size:
-            yield Claim(
-                task,
-                f"offset of engine {engine} / {ALIGN}",
-                f"KernelDMASrc.CoeffBaseAddr[{engine}].Addr",
-                engine * size // ALIGN,
-            )
-            yield Claim(
-                task,
-                f"bytes of engine {engine} / {ALIGN}",
-                f"KernelDMASrc.CoeffBfrSize[{engine}].MemBfrSize",
-                size // ALIGN,
-            )
+            field = f"KernelDMASrc.CoeffBaseAddr[{engine}].Addr"
+            yield Claim(task, f"offset of engine {engine} / {ALIGN}", field, engine * size // ALIGN)
+            field = f"KernelDMASrc.CoeffBfrSize[{engine}].MemBfrSize"
+            yield Claim(task, f"bytes of engine {engine} / {ALIGN}", field, size // ALIGN)

@@ -1,16 +1,16 @@
-"""Weights beside a network: ``model.espresso.weights`` and raw files, as arrays.
+"""Weight files of a network, as arrays: ``model.espresso.weights`` and raw files.
 
 A ``model.espresso.weights`` begins with a u64 count and as many pairs of u64: number and bytes of a
 payload; the payloads follow in that order without gaps (little-endian; four entries of 56, 32, 32
 and 24 bytes put the last at byte 192, which is the offset that the network's file gives).  Other
-files, as ``net.additional.weights``, are raw.
+files, such as ``net.additional.weights``, are raw.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,10 +20,7 @@ from npulab.npus.kit import refuse_if, refusing
 
 MOST_ENTRIES = 2**16
 U64 = np.dtype("<u8")
-DTYPES: dict[str, Any] = {
-    name: np.dtype(code)
-    for name, code in (("Float16", "<f2"), ("Float32", "<f4"), ("UInt8", "u1"), ("Int8", "i1"))
-}
+DTYPES = {"Float16": "<f2", "Float32": "<f4", "UInt8": "u1", "Int8": "i1"}
 
 
 class Entry(NamedTuple):
@@ -33,8 +30,8 @@ class Entry(NamedTuple):
     data: bytes
 
 
-class Source(NamedTuple):
-    """A unit's weights OHWI and bias, float16; bias is None where nothing adds one."""
+class SourceWeights(NamedTuple):
+    """A unit's weights OHWI and bias, float16; bias is None if nothing adds one."""
 
     weights: np.ndarray
     bias: np.ndarray | None
@@ -42,10 +39,10 @@ class Source(NamedTuple):
 
 @refusing()
 def read_espresso(data: bytes, name: str = "model.espresso.weights") -> tuple[Entry, ...]:
-    """The payloads of a ``model.espresso.weights``, in the order of the file.
+    """Return the payloads of a ``model.espresso.weights``, in the order of the file.
 
     Raises ValueError (file, byte offset, field, got, allowed) for a count or sizes past the end, a
-    number that is there twice, and bytes behind the last payload.
+    repeated number, and bytes after the last payload.
 
     >>> read_espresso(np.array([1, 3, 2], U64).tobytes() + b"ab")
     (Entry(id=3, data=b'ab'),)
@@ -58,9 +55,8 @@ def read_espresso(data: bytes, name: str = "model.espresso.weights") -> tuple[En
     place = U64.itemsize * (1 + 2 * count)
     if count > MOST_ENTRIES or place > len(data):
         raise ValueError(
-            f"{name}: byte 0x0: count: got {count}, allowed are {MOST_ENTRIES} at most, and pairs "
-            "of "
-            f"{2 * U64.itemsize} bytes inside the file's {len(data)}"
+            f"{name}: byte 0x0: count: got {count}, allowed are {MOST_ENTRIES} at most, "
+            f"and pairs of {2 * U64.itemsize} bytes inside the file's {len(data)}"
         )
     entries: dict[int, bytes] = {}
     pairs = np.frombuffer(data, U64, 2 * count, U64.itemsize).reshape(-1, 2).tolist()
@@ -68,65 +64,62 @@ def read_espresso(data: bytes, name: str = "model.espresso.weights") -> tuple[En
         refuse_if(number in entries, f"{name}: byte {start:#x}: id", f"{number} twice", "is once")
         if size > len(data) - place:
             raise ValueError(
-                f"{name}: byte {start + 8:#x}: size: got {size} bytes at {place:#x}, allowed are "
-                "the "
-                f"{len(data) - place} that are left of the file"
+                f"{name}: byte {start + 8:#x}: size: got {size} bytes at {place:#x}, "
+                f"allowed are the {len(data) - place} that are left of the file"
             )
         entries[number] = data[place : place + size]
         place += size
     refuse_if(
         place != len(data),
         f"{name}: byte {place:#x}",
-        f"{len(data) - place} bytes behind the last payload",
+        f"{len(data) - place} bytes after the last payload",
         "is none",
     )
     return tuple(Entry(*entry) for entry in entries.items())
 
 
-def source_weights(network: Network, files: Mapping[str, bytes]) -> dict[str, Source]:
-    """Weights and bias of each convolution, as the compiler converts them to float16 (to nearest,
-    ties to even).
+def source_weights(network: Network, files: Mapping[str, bytes]) -> dict[str, SourceWeights]:
+    """Return weights and bias of each convolution, as the compiler converts them to float16 (to
+    nearest, ties to even).
 
     ``files`` are the bytes of the network's weights by name without path, as
-    ``plist.weights_files`` gives them.  A convolution's bias is that of the unit behind it, if
-    nothing else reads its output.  Weights lie in the file as [output, input, row, column].  Raises
+    ``plist.weights_files`` gives them.  The bias is that of the unit after the convolution, if no
+    other unit reads its output.  Weights lie in the file as [output, input, row, column].  Raises
     ValueError (unit, key, got, allowed) for a file that is missing, and for an offset or a size
     past its end.
     """
     found = shapes(network)
-    return {
-        unit.name: _source(network, unit, found, files)
-        for unit in network.units
-        if unit.type == "Conv"
-    }
+    out = {}
+    for unit in network.units:
+        if unit.type == "Conv":
+            out[unit.name] = _source(network, unit, found, files)
+    return out
 
 
 def _source(
     network: Network, unit: Unit, found: Mapping[str, Shape], files: Mapping[str, bytes]
-) -> Source:
+) -> SourceWeights:
     kernel = kernel_of(unit)
-    if unit.params.get("KernelMode", "Dense") != "Dense":
-        raise ValueError(
-            f"{unit.name}.KernelMode: got {unit.params['KernelMode']!r}, allowed is 'Dense'"
-        )
+    mode = unit.params.get("KernelMode", "Dense")
+    refuse_if(mode != "Dense", f"{unit.name}.KernelMode", repr(mode), "is 'Dense'")
     outputs, inputs = found[unit.name].channels, found[unit.bottoms[0]].channels
     count = outputs * inputs * kernel.height * kernel.width * kernel.depth
     refuse_if(kernel.depth != 1, f"{unit.name}.KernelDepth", kernel.depth, "is 1")
     flat = _array(network, unit, "Kernel", count, files)
     weights = flat.reshape(outputs, inputs, kernel.height, kernel.width).transpose(0, 2, 3, 1)
-    bias, readers = None, network.readers[unit.name]
-    adds = None
-    if len(readers) == 1:
-        adds = readers[0]
-    if isinstance(adds, Unit) and adds.type == "GOC" and "BiasIndex" in adds.scalars:
-        bias = _array(network, adds, "Bias", adds.scalars.get("BiasCount", outputs), files)
-    return Source(np.ascontiguousarray(weights), bias)
+    bias = None
+    readers = network.readers[unit.name]
+    after = readers[0] if len(readers) == 1 else None
+    if isinstance(after, Unit) and after.type == "GOC" and "BiasIndex" in after.scalars:
+        count = after.scalars.get("BiasCount", outputs)
+        bias = _array(network, after, "Bias", count, files)
+    return SourceWeights(np.ascontiguousarray(weights), bias)
 
 
 def _array(
     network: Network, unit: Unit, what: str, count: int, files: Mapping[str, bytes]
 ) -> np.ndarray:
-    """``(count,) float16`` at the place that a unit's keys give."""
+    """Return ``(count,) float16`` from the place that a unit's keys give."""
     keys = unit.scalars
     kind = keys.get(f"{what}Type", "Float16")
     if kind not in DTYPES:
@@ -137,7 +130,8 @@ def _array(
         raise ValueError(
             f"{unit.name}.{what}Index: got no value, allowed is the number of a file of Weights"
         )
-    name = Path((network.weights or ())[keys[f"{what}Index"]]).name
+    assert network.weights is not None  # a network refuses an index without its file
+    name = Path(network.weights[keys[f"{what}Index"]]).name
     refuse_if(
         name not in files,
         f"{unit.name}.{what}Index",
@@ -145,7 +139,7 @@ def _array(
         f"are the files of Weights ({', '.join(sorted(files)) or 'none was given'})",
     )
     start, data = keys.get(f"{what}Offset", 0), files[name]
-    size = count * DTYPES[kind].itemsize
+    size = count * np.dtype(DTYPES[kind]).itemsize
     refuse_if(
         start + size > len(data),
         f"{unit.name}.{what}Offset",

@@ -1,5 +1,8 @@
-"""What a network says of the layer that its file is compiled to: shapes, strides and the seed's
-flat numbers."""
+"""Numbers that a network states of the layer that its file is compiled to: shapes, strides, and the
+numbers that ``parameters.csv`` and ``claims.csv`` name.
+
+Most names of ``parameters.csv`` are those of tinygrad's notes on a compiled file (source S).
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,9 @@ from npulab.npus.kit import numbers_of, read_rows, refuse_if, up
 ROWS = read_rows(Path(__file__).with_name("parameters.csv"))
 ALIGN = 64  # bytes of every stride
 WIDTHS = {"Float16": 2, "UInt8": 1, "Int8": 1, "Float32": 4}  # bytes of an element
-# the seed guesses these from the files; of 8-bit types nobody showed the order
+# source S guesses these from the files; the order of the 8-bit types was never shown
 CODES = enum("format")
-# the compiler's operations and activations as networks spell them, with its numbers
+# operations and activations as networks spell them, with the compiler's numbers
 OPERATIONS, NEURONS = enum("network_unit"), enum("network_neuron")
 SPELLED = {name.lower(): code for name, code in NEURONS.items()}
 MAIN = ("Conv", "ScaledElementWise", "ElementWise", "Pooling", "Neuron", "GOC", "Concat")
@@ -29,7 +32,7 @@ NEURAL = ("Conv", "Neuron", "Concat")  # units that the neural engine runs
 ELEMENTWISE = {"Add": 0, "Mult": 1, "Mul": 1, "Max": 2, "Min": 3}
 MOST_STEP, MOST_KERNEL = 2**2, 2**5  # of ConvCfg; larger kernels are cut by the compiler
 HALF, ONE = "Float16", 0x3C00  # 1.0 as the bits of a float16
-# numbers that not every network has
+# numbers that some networks do not have
 OPTIONAL = ("BiasScalar", "ScaleScalar", "UsedEngines", "EngineBytes")
 AXES = {
     "Width": "width",
@@ -67,7 +70,7 @@ STRIDES = ("Row", "Plane", "Depth", "Batch")  # as the keys of networks spell th
 
 
 class Kernel(NamedTuple):
-    """A kernel's extents, the steps it takes, and the border before and behind the image."""
+    """A kernel's extents, its steps, and the border on each side of the image."""
 
     width: int = 1
     height: int = 1
@@ -82,8 +85,7 @@ class Kernel(NamedTuple):
 
 @dataclass(frozen=True)
 class Chain:
-    """What a file's tasks do: the main unit with the units that follow it alone, and the output
-    that they give."""
+    """A file's work: the main unit, the units that only follow it, and the output they give."""
 
     main: Unit
     fused: tuple[Unit, ...]
@@ -91,63 +93,65 @@ class Chain:
 
     @property
     def neuron(self) -> str:
-        """The activation, as the file spells it; empty where there is none."""
-        found = [one for one in (self.main, *self.fused) if one.type == "Neuron"]
-        if found:
-            return str(found[0].params.get("Type", ""))
+        """The activation, as the file spells it; empty if there is none."""
+        for unit in (self.main, *self.fused):
+            if unit.type == "Neuron":
+                return str(unit.params.get("Type", ""))
         return ""
 
     @property
     def has_bias(self) -> bool:
-        """Whether a convolution's output gets a bias for each channel."""
-        return self.main.type == "Conv" and any("BiasIndex" in one.scalars for one in self.fused)
+        """True if a convolution's output gets a bias for each channel."""
+        return self.main.type == "Conv" and any("BiasIndex" in unit.scalars for unit in self.fused)
 
 
 def kernel_of(unit: Unit) -> Kernel:
-    """The kernel of a unit; 1 x 1 with steps of 1 where it has none."""
+    """Return the kernel of a unit; without one, 1 x 1 with steps of 1."""
     keys = unit.params
-    step = [*keys.get("Step", ()), 1, 1][:2]
+    step_x, step_y = [*keys.get("Step", ()), 1, 1][:2]
     return Kernel(
-        *(keys.get(f"Kernel{axis}", 1) for axis in ("Width", "Height", "Depth")),
-        *step,
-        *(keys.get(f"Pad{side}", 0) for side in ("Top", "Bot", "Left", "Right")),
+        keys.get("KernelWidth", 1),
+        keys.get("KernelHeight", 1),
+        keys.get("KernelDepth", 1),
+        step_x,
+        step_y,
+        keys.get("PadTop", 0),
+        keys.get("PadBot", 0),
+        keys.get("PadLeft", 0),
+        keys.get("PadRight", 0),
     )
 
 
 def shapes(network: Network) -> dict[str, Shape]:
-    """The shapes of all inputs, units and outputs by name.
+    """Return the shapes of all inputs, units and outputs by name.
 
     Raises ValueError (unit, got, allowed) for parts that do not go together.
     """
-    found = {one.name: _input_shape(one) for one in network.inputs}
+    found = {part.name: _input_shape(part) for part in network.inputs}
     for unit in network.sorted_units:
         found[unit.name] = _unit_shape(unit, [found[bottom] for bottom in unit.bottoms])
-    for one in network.outputs:
-        found[one.name] = replace(
-            found[one.bottom],
-            type=one.keys.get("OutputType", found[one.bottom].type),
-            interleave=one.keys.get("OutputInterleave", 1),
+    for output in network.outputs:
+        shape = found[output.bottom]
+        found[output.name] = replace(
+            shape,
+            type=output.keys.get("OutputType", shape.type),
+            interleave=output.keys.get("OutputInterleave", 1),
         )
     return found
 
 
-def _input_shape(one: Input) -> Shape:
+def _input_shape(part: Input) -> Shape:
+    keys = part.keys
     for key in ("InputWidth", "InputHeight", "InputChannels"):
-        refuse_if(key not in one.keys, f"{one.name}.{key}", "no value", "is a whole number from 1")
-    keys = {"InputDepth": 1, "BatchSize": 1, "InputType": HALF, "InputInterleave": 1, **one.keys}
+        refuse_if(key not in keys, f"{part.name}.{key}", "no value", "is a whole number from 1")
     return Shape(
-        *(
-            keys[key]
-            for key in (
-                "InputWidth",
-                "InputHeight",
-                "InputChannels",
-                "InputDepth",
-                "BatchSize",
-                "InputType",
-                "InputInterleave",
-            )
-        )
+        keys["InputWidth"],
+        keys["InputHeight"],
+        keys["InputChannels"],
+        keys.get("InputDepth", 1),
+        keys.get("BatchSize", 1),
+        keys.get("InputType", HALF),
+        keys.get("InputInterleave", 1),
     )
 
 
@@ -155,42 +159,38 @@ def _unit_shape(unit: Unit, bottoms: list[Shape]) -> Shape:
     shape = replace(bottoms[0], interleave=1, type=unit.keys.get("OutputType", bottoms[0].type))
     keys = unit.params
     if unit.type in ("Conv", "Pooling"):
-        kernel = kernel_of(unit)
-        wide, high = (
-            shape.width + kernel.left + kernel.right - kernel.width,
-            shape.height + kernel.top + kernel.bottom - kernel.height,
-        )
-        if min(wide, high) < 0:
-            raise ValueError(
-                f"{unit.name}.KernelWidth: got a kernel of {kernel.width} x {kernel.height}, "
-                "allowed "
-                f"is one inside the padded image of {shape.width} x {shape.height}"
-            )
-        shape = replace(shape, width=wide // kernel.step_x + 1, height=high // kernel.step_y + 1)
-        return replace(shape, channels=unit.keys.get("OutputChannels", shape.channels))
+        return _window_shape(unit, shape)
+    changed: dict[str, Any] = {}
     if unit.type == "Concat":
         axis = _axis(unit, keys.get("Dimension", "Channel"))
-        return replace(shape, **{axis: sum(getattr(one, axis) for one in bottoms)})
-    if unit.type == "Broadcast":
-        return replace(
-            shape,
-            **{
-                _axis(unit, one.get("Dimension")): one.get("Size", 1)
-                for one in keys.get("BroadcastInfo", ())
-            },
+        changed[axis] = sum(getattr(bottom, axis) for bottom in bottoms)
+    elif unit.type == "Broadcast":
+        for info in keys.get("BroadcastInfo", ()):
+            changed[_axis(unit, info.get("Dimension"))] = info.get("Size", 1)
+    elif unit.type == "InputView" and "Size" in keys:
+        changed[_axis(unit, keys.get("Dimension", "Channel"))] = keys["Size"]
+    elif unit.type == "Reshape":
+        for axis, name in AXES.items():
+            if f"Reshaped{axis}" in keys:
+                changed[name] = keys[f"Reshaped{axis}"]
+    return replace(shape, **changed)
+
+
+def _window_shape(unit: Unit, image: Shape) -> Shape:
+    kernel = kernel_of(unit)
+    wide = image.width + kernel.left + kernel.right - kernel.width
+    high = image.height + kernel.top + kernel.bottom - kernel.height
+    if min(wide, high) < 0:
+        raise ValueError(
+            f"{unit.name}.KernelWidth: got a kernel of {kernel.width} x {kernel.height}, "
+            f"allowed is one inside the padded image of {image.width} x {image.height}"
         )
-    if unit.type == "InputView" and "Size" in keys:
-        return replace(shape, **{_axis(unit, keys.get("Dimension", "Channel")): keys["Size"]})
-    if unit.type == "Reshape":
-        return replace(
-            shape,
-            **{
-                name: keys[f"Reshaped{axis}"]
-                for axis, name in AXES.items()
-                if f"Reshaped{axis}" in keys
-            },
-        )
-    return shape
+    return replace(
+        image,
+        width=wide // kernel.step_x + 1,
+        height=high // kernel.step_y + 1,
+        channels=unit.keys.get("OutputChannels", image.channels),
+    )
 
 
 def _axis(unit: Unit, name: Any) -> str:
@@ -202,28 +202,33 @@ def _axis(unit: Unit, name: Any) -> str:
 
 
 def chain_of(network: Network) -> Chain:
-    """The main unit: the first convolution, else the first that computes; and the biases and
-    activations behind it.
+    """Return the main unit (the first convolution, else the first that computes) with the biases
+    and activations after it.
 
     Raises ValueError for a network without units.
     """
     refuse_if(not network.units, f"{network.name}.Units", "none", "is one or more")
-    first = network.sorted_units
-    main = min(first, key=lambda unit: MAIN.index(unit.type) if unit.type in MAIN else len(MAIN))
+    main = min(network.sorted_units, key=_rank)
     fused: list[Unit] = []
+    last = main
     while True:
-        readers = network.readers[(fused[-1] if fused else main).name]
-        output = next((one for one in readers if isinstance(one, Output)), None)
-        after = None
-        if len(readers) == 1:
-            after = readers[0]
+        readers = network.readers[last.name]
+        after = readers[0] if len(readers) == 1 else None
         if not isinstance(after, Unit) or after.type not in FUSED or len(after.bottoms) != 1:
+            output = next((reader for reader in readers if isinstance(reader, Output)), None)
             return Chain(main, tuple(fused), output)
         fused.append(after)
+        last = after
+
+
+def _rank(unit: Unit) -> int:
+    if unit.type in MAIN:
+        return MAIN.index(unit.type)
+    return len(MAIN)
 
 
 def tasks_of(network: Network) -> int:
-    """Tasks that the main unit takes, where it is not cut into tiles: one for each input of a
+    """Return the tasks of a main unit that is not cut into tiles: one for each input of a
     concatenation, else one."""
     main = chain_of(network).main
     if main.type == "Concat":
@@ -232,10 +237,10 @@ def tasks_of(network: Network) -> int:
 
 
 def engines_of(network: Network) -> int | None:
-    """Engines with coefficients: as many as output channels up to 16, or one for a table; None
-    where nobody knows.
+    """Return the number of engines with coefficients: that of output channels, at most 16, or one
+    for a table; None if nobody knows.
 
-    Past 16 output channels a multiple of 16 is known to take all.
+    Of more than 16 output channels only multiples of 16 are known, which take all engines.
     """
     chain = chain_of(network)
     if chain.main.type == "Conv":
@@ -247,51 +252,42 @@ def engines_of(network: Network) -> int | None:
 
 
 def nonlinear_mode(chain: Chain) -> int:
-    """0 without an activation, 1 for ReLU, 2 for one from a table."""
-    if not chain.neuron:
-        return 0
-    if chain.neuron == "ReLU":
-        return 1
-    return 2
+    """Return 0 without an activation, 1 for ReLU, 2 for an activation table."""
+    return {"": 0, "ReLU": 1}.get(chain.neuron, 2)
 
 
 def engine_bytes(network: Network) -> int | None:
-    """Bytes of each engine's coefficients, a multiple of 64; 0 without any, None where nobody
-    knows.
+    """Return the bytes of each engine's coefficients, a multiple of 64; 0 without any, None if
+    nobody knows.
 
-    A dense kernel of up to 16 output channels, or 16 times a power of two up to 16; a table takes
-    128.
+    Known are dense kernels of up to 16 output channels, or of 16 times a power of two up to 16, and
+    tables, which take 128 bytes.
     """
     chain = chain_of(network)
+    table = nonlinear_mode(chain) == 2
     if chain.main.type != "Conv":
-        if nonlinear_mode(chain) == 2:
-            return 128
-        return 0
-    found, kernel = shapes(network), kernel_of(chain.main)
-    outputs, inputs = found[chain.main.name].channels, found[chain.main.bottoms[0]].channels
-    each = ceil(outputs / ENGINES)
+        return 128 if table else 0
+    kernel, found = kernel_of(chain.main), shapes(network)
     dense = chain.main.params.get("KernelMode", "Dense") == "Dense" and kernel.depth == 1
-    if (
-        not dense
-        or (kernel.step_x, kernel.step_y) != (1, 1)
-        or nonlinear_mode(chain) == 2
-        or engines_of(network) is None
-        or each not in (1, 2, 4, 8, 16)
-    ):
+    each = ceil(found[chain.main.name].channels / ENGINES)
+    if not dense or (kernel.step_x, kernel.step_y) != (1, 1) or table:
         return None
-    return up(2 * each * (inputs * kernel.width * kernel.height + chain.has_bias), ALIGN)
+    if engines_of(network) is None or each not in (1, 2, 4, 8, 16):
+        return None
+    taps = found[chain.main.bottoms[0]].channels * kernel.width * kernel.height
+    return up(2 * each * (taps + chain.has_bias), ALIGN)
 
 
 def parameters(network: Network, task: int = 0) -> dict[str, int]:
-    """The numbers of a network's main unit, in the seed's names: sizes, strides in bytes, codes of
-    types, kernel.
+    """Return the numbers of a network's main unit by the names of ``parameters.csv``: sizes,
+    strides in bytes, codes of types, kernel.
 
     Strides that the file leaves out are derived.  A concatenation has a task for each of its
-    inputs, and the numbers are those of one: what it reads, and as ``OutputChannels`` what it adds
-    to the output.  ``Unit`` and ``Neuron`` are the compiler's numbers, -1 for what has none here.
-    ``BiasScalar`` and ``ScaleScalar`` (the 16 bits of a float16) are there where the file says
-    them, ``UsedEngines`` and ``EngineBytes`` where they follow.  Raises ValueError for shapes that
-    do not go together and a type without a code.
+    inputs; the numbers are those of one task: what it reads, and as ``OutputChannels`` what it adds
+    to the output.  ``Unit`` and ``Neuron`` are the compiler's numbers, -1 for names without one
+    here.  ``BiasScalar`` and ``ScaleScalar`` (the 16 bits of a float16) are given if the file says
+    them, ``UsedEngines`` and ``EngineBytes`` if they follow.  Raises ValueError for shapes that do
+    not go together and a type without a code.
     """
     refuse_if(not 0 <= task < tasks_of(network), "task", task, f"is 0 to {tasks_of(network) - 1}")
     of = subject(network, task)
@@ -305,105 +301,122 @@ def parameters(network: Network, task: int = 0) -> dict[str, int]:
 
 
 def subject(network: Network, task: int = 0) -> Any:
-    """What the rows of ``parameters.csv`` and ``claims.csv`` speak of: a task of a network; a
-    number
-    is None if nothing is known."""
-    chain, found = chain_of(network), shapes(network)
-    main, units = chain.main, (chain.main, *chain.fused)
-    concat, conv = main.type == "Concat", main.type == "Conv"
-    bottoms = main.bottoms
-    if concat:
-        bottoms = main.bottoms[task : task + 1]
-    two, output_keys = len(bottoms) > 1, chain.output.keys if chain.output else {}
-    stored = [part if isinstance(part := network.parts[name], Input) else None for name in bottoms]
-    source, second = found[bottoms[0]], found[bottoms[1 if two else 0]]
-    result = found[chain.output.name if chain.output else units[-1].name]
-    channels = result.channels
-    if concat:
-        channels = source.channels
-    along = not concat or main.params.get("Dimension", "Channel") in ("Channel", "Channels")
-    before = sum(found[name].channels for name in main.bottoms[:task])
-    kernel, engines, neural = kernel_of(main), engines_of(network), main.type in NEURAL
-    known = neural or main.type == "ScaledElementWise"
-    result_strides, codes = (
-        strides(output_keys, "Output", result),
-        (min(channels, ENGINES) - 1).bit_length(),
-    )
-    unscaled = neural and not any(
-        {"ScaleScalar", "ScaleIndex"} & unit.scalars.keys() for unit in chain.fused
-    )
-    return SimpleNamespace(
-        chain=chain,
-        bottoms=bottoms,
-        source=source,
-        result=result,
-        kernel=kernel,
-        task=task,
-        tasks=tasks_of(network),
-        sources=len(bottoms),
-        channels=channels,
-        base=before * result_strides.plane if along else None,
-        # a copied part is as large as its input
-        written=source if concat else result,
-        two=two,
-        alone=not two,
-        flat=max(source.depth, result.depth) == 1,
-        has_batch=source.batch > 1,
-        input=stored[0] is not None,
-        output=chain.output,
-        source_strides=strides(network.parts[bottoms[0]].keys, "Input", source),
-        result_strides=result_strides,
-        first_strides=_stated("Input", stored[0], source),
-        second_strides=_stated("Input", stored[1] if two else None, second),
-        output_strides=_stated("Output", chain.output, result),
-        # types of which a file was seen
-        half_input=source.type == HALF,
-        half_output=result.type == HALF,
-        half_second=two and second.type == HALF,
-        kernel_code=CODES[HALF] if conv else 0,
-        half_kernel=conv and main.params.get("KernelType", HALF) in (HALF, "Float32"),
-        unit=OPERATIONS.get(main.type, -1),
-        neural=neural,
-        conv=conv,
-        bypass=neural and not conv,
-        neuron=SPELLED.get(chain.neuron.lower().replace("_", ""), -1) if chain.neuron else 0,
-        has_neuron=bool(chain.neuron),
-        mode=nonlinear_mode(chain),
-        engines=engines,
-        has_engines=bool(engines),
-        engine_bytes=engine_bytes(network),
-        engines_code=codes,
-        engines_code_1=codes + 1,
-        # a bare bias or scale for each channel lies in memory too, in a way that no file shows
-        engines_known=engines is not None and known and (conv or not chain.fused),
-        unscaled=unscaled,
-        bias_known=unscaled and (chain.has_bias or all(unit.type != "GOC" for unit in chain.fused)),
-        bias_scalar=_scalar(units, "BiasScalar"),
-        scale_scalar=_scalar(units, "ScaleScalar"),
-        binary=main.type == "ScaledElementWise" and two and not chain.fused,
-        scale=main.params.get("Scale", ONE),
-        operation=ELEMENTWISE.get(main.params.get("Type", "")),
-        constants=main.type == "GOC",
-        own_bias=main.params.get("BiasScalar"),
-        own_scale=main.params.get("ScaleScalar"),
-        kernel_known=known
-        and max(kernel.width, kernel.height, kernel.left, kernel.top) < MOST_KERNEL,
-        step_known=max(kernel.step_x, kernel.step_y) < MOST_STEP,
-    )
+    """Return what rows of ``parameters.csv`` and ``claims.csv`` may name of a task of a network.
+
+    A number is None if nothing is known.
+    """
+    of = SimpleNamespace(network=network, task=task, chain=chain_of(network))
+    of.main = of.chain.main
+    of.tasks = tasks_of(network)
+    of.conv = of.main.type == "Conv"
+    of.neural = of.main.type in NEURAL
+    of.bypass = of.neural and not of.conv
+    of.unit = OPERATIONS.get(of.main.type, -1)
+    _add_tensors(of)
+    _add_strides(of)
+    _add_engines(of)
+    _add_constants(of)
+    return of
 
 
-def _scalar(units: tuple[Unit, ...], key: str) -> int | None:
-    """A number that the last unit with this key gives; None if none has it."""
-    scales = key == "ScaleScalar" and units[0].type == "ScaledElementWise"
-    return next(
-        (unit.params[key] for unit in reversed(units) if key in unit.params),
-        units[0].params.get("Scale", ONE) if scales else None,
-    )
+def _add_tensors(of: Any) -> None:
+    found = shapes(of.network)
+    of.bottoms = of.main.bottoms
+    if of.main.type == "Concat":
+        of.bottoms = of.main.bottoms[of.task : of.task + 1]
+    of.sources = len(of.bottoms)
+    of.two = of.sources > 1
+    of.alone = not of.two
+    of.source = of.second = found[of.bottoms[0]]
+    if of.two:
+        of.second = found[of.bottoms[1]]
+    of.output = of.chain.output
+    last = (of.main, *of.chain.fused)[-1]
+    if of.output is not None:
+        last = of.output
+    of.result = found[last.name]
+    # a copied part is as large as its input
+    of.written = of.source if of.main.type == "Concat" else of.result
+    of.channels = of.written.channels
+    of.before = sum(found[name].channels for name in of.main.bottoms[: of.task])
+    of.flat = max(of.source.depth, of.result.depth) == 1
+    of.has_batch = of.source.batch > 1
+    # types of which a file was seen
+    of.half_input = of.source.type == HALF
+    of.half_output = of.result.type == HALF
+    of.half_second = of.two and of.second.type == HALF
+
+
+def _add_strides(of: Any) -> None:
+    parts = [of.network.parts[name] for name in of.bottoms]
+    first = parts[0] if isinstance(parts[0], Input) else None
+    second = parts[1] if of.two and isinstance(parts[1], Input) else None
+    of.input = first is not None
+    of.source_strides = strides(parts[0].keys, "Input", of.source)
+    of.first_strides = _stated("Input", first, of.source)
+    of.second_strides = _stated("Input", second, of.second)
+    output_keys = of.output.keys if of.output else {}
+    of.result_strides = strides(output_keys, "Output", of.result)
+    of.output_strides = _stated("Output", of.output, of.result)
+    of.base = None
+    axis = of.main.params.get("Dimension", "Channel")
+    if of.main.type != "Concat" or axis in ("Channel", "Channels"):
+        of.base = of.before * of.result_strides.plane
+
+
+def _add_engines(of: Any) -> None:
+    kernel = of.kernel = kernel_of(of.main)
+    of.engines = engines_of(of.network)
+    of.has_engines = bool(of.engines)
+    of.engine_bytes = engine_bytes(of.network)
+    of.engines_code = (min(of.channels, ENGINES) - 1).bit_length()
+    of.engines_code_1 = of.engines_code + 1
+    known = of.neural or of.main.type == "ScaledElementWise"
+    # a bare bias or scale for each channel lies in memory too, in a way that no file shows
+    shown = of.conv or not of.chain.fused
+    of.engines_known = of.engines is not None and known and shown
+    largest = max(kernel.width, kernel.height, kernel.left, kernel.top)
+    of.kernel_known = known and largest < MOST_KERNEL
+    of.step_known = max(kernel.step_x, kernel.step_y) < MOST_STEP
+    of.kernel_code = CODES[HALF] if of.conv else 0
+    of.half_kernel = of.conv and of.main.params.get("KernelType", HALF) in (HALF, "Float32")
+
+
+def _add_constants(of: Any) -> None:
+    chain, params = of.chain, of.main.params
+    of.has_neuron = bool(chain.neuron)
+    of.neuron = 0
+    if of.has_neuron:
+        of.neuron = SPELLED.get(chain.neuron.lower().replace("_", ""), -1)
+    of.mode = nonlinear_mode(chain)
+    scales = {"ScaleScalar", "ScaleIndex"}
+    of.unscaled = of.neural and all(scales.isdisjoint(unit.scalars) for unit in chain.fused)
+    bare = all(unit.type != "GOC" for unit in chain.fused)
+    of.bias_known = of.unscaled and (chain.has_bias or bare)
+    of.bias_scalar = _scalar(chain, "BiasScalar")
+    of.scale_scalar = _scalar(chain, "ScaleScalar")
+    scaled = of.main.type == "ScaledElementWise"
+    of.scale = params.get("Scale", ONE)
+    if of.scale_scalar is None and scaled:
+        of.scale_scalar = of.scale
+    of.binary = scaled and of.two and not chain.fused
+    of.operation = ELEMENTWISE.get(params.get("Type", ""))
+    of.constants = of.main.type == "GOC"
+    of.own_bias = params.get("BiasScalar")
+    of.own_scale = params.get("ScaleScalar")
+
+
+def _scalar(chain: Chain, key: str) -> int | None:
+    """Return the number that the last unit with this key gives; None if none has it."""
+    number = None
+    for unit in (chain.main, *chain.fused):
+        number = unit.params.get(key, number)
+    return number
 
 
 def strides(keys: Mapping[str, Any], side: str, shape: Shape) -> Strides:
-    """Bytes between rows, planes, depths and batches of an input or output: as its keys say, else
-    derived.
+    """Return the bytes between rows, planes, depths and batches of an input or output, as its keys
+    say, else derived.
 
     A row is a multiple of 64 bytes, a plane all rows, a batch all planes, a depth all batches (in
     networks of several batches the depth's stride is the larger one).  Interleaved channels share a
@@ -417,12 +430,13 @@ def strides(keys: Mapping[str, Any], side: str, shape: Shape) -> Strides:
 
 
 def _stated(side: str, part: Input | Output | None, shape: Shape) -> Strides:
-    """Strides of a tensor; None if nothing says them."""
+    """Return the strides of a tensor; None for a stride that nothing says."""
     keys = {} if part is None else part.keys
-    sure = part is not None and shape.interleave == 1 and shape.batch == 1
-    return Strides(
-        *(
-            number if sure or f"{side}{axis}Stride" in keys else None
-            for axis, number in zip(STRIDES, strides(keys, side, shape), strict=True)
-        )
-    )
+    found = strides(keys, side, shape)
+    if part is not None and shape.interleave == 1 and shape.batch == 1:
+        return found
+    numbers: list[Any] = []
+    for axis, number in zip(STRIDES, found, strict=True):
+        said = f"{side}{axis}Stride" in keys
+        numbers.append(number if said else None)
+    return Strides(*numbers)
