@@ -1,7 +1,9 @@
 """How fast, measured side by side: every ratio is of times from one run, one thread, on this
 machine.
 
-    python -m npulab.cli.bench emulate 12   # 12 turns in this process, JSON; npulab bench runs it in one of its own
+    python -m npulab.cli.bench emulate 12   # 12 turns in this process, JSON
+
+``npulab bench`` runs that in a process of its own.
 """
 
 from __future__ import annotations
@@ -18,14 +20,14 @@ ROUNDS = 12
 
 
 def bench(what: str = "emulate", rounds: int = ROUNDS) -> pd.DataFrame:
-    """Measured times and ratios, a table; takes about half a minute.
+    """Return a table of measured times and ratios; takes about half a minute.
 
     ``emulate``: emulation against TensorFlow Lite, all 28 layers of MobileNetV1-224; a row per
     setting and rule: ms, its ratio to each engine in the same run, and the mismatches against the
     engine of that rule. ``decode``: a struct of 150 fields in 38 words against libraries for binary
     data; a row per library: captures a second decoded and encoded, how many times as fast npulab is
-    in the same run, and fields that came out wrong. ``attrs["limits"]`` holds what bounds them
-    here, by setting.  Raises LookupError for an unknown benchmark.
+    in the same run, and fields that came out wrong. ``attrs["limits"]`` holds, by setting, the
+    rates of this machine that bound them.  Raises LookupError for an unknown benchmark.
     """
     need("bench", what, str, f"is one of {', '.join(BENCHES)}")
     return BENCHES[one_of("bench", what, BENCHES)].table(rounds)

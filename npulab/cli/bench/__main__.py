@@ -1,9 +1,10 @@
+"""Measure one benchmark in this process and print its numbers as JSON."""
+
 import json
 import sys
 
 from npulab.cli.bench import BENCHES, ROUNDS
 
 if __name__ == "__main__":
-    print(
-        json.dumps(BENCHES[sys.argv[1]].measure(int(sys.argv[2]) if len(sys.argv) > 2 else ROUNDS))
-    )
+    what, rounds = [*sys.argv[1:], ROUNDS][:2]
+    print(json.dumps(BENCHES[str(what)].measure(int(rounds))))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
+from typing import Any
 
 from npulab.cli import bench
 from npulab.cli.output import Add, show
@@ -13,61 +14,64 @@ from npulab.support.text import Row, known, rows_of
 
 LEGENDS = {
     "emulate": """
-ms: all 28 layers of MobileNetV1-224 in one thread, the least time of each; of ENGINE: these ms divided by that
-engine's in the same run, below 1 is faster; wrong: outputs that differ from the engine that the rule is named after
-(of gemmlowp, from npulab.emulate).  Rows named tflite reference, tflite builtin or xnnpack are the engines themselves.
+ms: all 28 layers of MobileNetV1-224 in one thread, the least time of each; of ENGINE: these ms
+divided by that engine's in the same run, below 1 is faster; wrong: outputs that differ from the
+engine that the rule is named after (of gemmlowp, from npulab.emulate). Rows named tflite
+reference, tflite builtin or xnnpack are the engines themselves.
 """,
     "decode": """
-captures/s: a struct of 150 fields in 38 words, 100,000 captures (fewer for libraries that take one at a time) in one
-thread, the best of all turns; ratio: npulab's captures/s divided by this row's in the same run, above 1 npulab is
-faster; wrong: fields and words that came out wrong.  The row of a copy is what memory allows: a capture and its values.
+captures/s: a struct of 150 fields in 38 words, 100,000 captures (fewer for libraries that take
+one at a time) in one thread, the best of all turns; ratio: npulab's captures/s divided by this
+row's in the same run, above 1 npulab is faster; wrong: fields and words that came out wrong. The
+row of a copy is what memory allows: a capture and its values.
 """,
 }
 
 
 @dataclass(frozen=True, eq=False)
 class Measured(Answer):
-    """A table that ``npulab.bench`` gives of ``what``."""
+    """The table that ``npulab.bench`` returns for ``what``."""
 
     what: str
     table: pd.DataFrame
 
     @property
     def rows(self) -> list[Row]:
-        return [
-            {name: int(value) if name == "wrong" else value for name, value in known(row).items()}
-            for row in rows_of(self.table)
-        ]
+        rows = list(map(known, rows_of(self.table)))
+        for row in rows:
+            if "wrong" in row:
+                row["wrong"] = int(row["wrong"])
+        return rows
+
+    @property
+    def limits(self) -> dict[str, dict[str, float]]:
+        """The rates that bound the measured ones, by setting."""
+        limits: dict[str, dict[str, float]] = self.table.attrs["limits"]
+        return limits
 
     def records(self) -> list[Row]:
-        return [
-            *self.rows,
-            *(
-                {"setting": setting, **limits}
-                for setting, limits in self.table.attrs["limits"].items()
-            ),
-        ]
+        limits = [{"setting": setting, **rates} for setting, rates in self.limits.items()]
+        return [*self.rows, *limits]
 
     @property
     def parts(self) -> list[Part]:
-        shown = [
-            {
-                name: _short(row[name]) if isinstance(row.get(name), float) else row.get(name, "")
-                for name in self.table.columns
-            }
-            for row in self.rows
-        ]
-        limits = [
-            f"{setting}: " + ", ".join(f"{name} {value:.3g}" for name, value in limits.items())
-            for setting, limits in self.table.attrs["limits"].items()
-        ]
-        return [Table(shown, [*self.table.columns]), LEGENDS[self.what], *limits]
+        shown = []
+        for row in self.rows:
+            shown.append({name: _shortly(row.get(name, "")) for name in self.table.columns})
+        lines = []
+        for setting, rates in self.limits.items():
+            listed = ", ".join(f"{name} {rate:.3g}" for name, rate in rates.items())
+            lines.append(f"{setting}: {listed}")
+        return [Table(shown, [*self.table.columns]), LEGENDS[self.what], *lines]
 
 
-def _short(number: float) -> str:
-    if number < 1000:
-        return f"{number:.3g}"
-    return f"{float(f'{number:.3g}'):,.0f}"
+def _shortly(value: Any) -> Any:
+    """Return a float as text of three digits; anything else as it is."""
+    if not isinstance(value, float):
+        return value
+    if value < 1000:
+        return f"{value:.3g}"
+    return f"{float(f'{value:.3g}'):,.0f}"
 
 
 def _options(add: Add) -> None:
@@ -76,17 +80,16 @@ def _options(add: Add) -> None:
         nargs="?",
         default="emulate",
         metavar="WHAT",
-        help="emulate (beside TensorFlow Lite), decode (beside bitstruct and others)",
+        help="emulate (against TensorFlow Lite), decode (against bitstruct and others)",
     )
-    add(
-        "--rounds", type=int, default=None, metavar="N", help="turns of which the least time counts"
-    )
+    add("--rounds", type=int, metavar="N", help="turns of which the least time counts")
 
 
 def _bench(options: argparse.Namespace) -> None:
     if options.rounds is not None and options.rounds < 1:
         raise ValueError(f"--rounds: got {options.rounds}, allowed is at least 1")
-    show(options, Measured(options.what, bench.bench(options.what, options.rounds or bench.ROUNDS)))
+    table = bench.bench(options.what, options.rounds or bench.ROUNDS)
+    show(options, Measured(options.what, table))
 
 
 COMMANDS = {"bench": (_options, _bench)}

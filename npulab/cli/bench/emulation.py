@@ -1,9 +1,10 @@
-"""Emulation beside TensorFlow Lite: all 28 layers of MobileNetV1-224."""
+"""Emulation compared with TensorFlow Lite: all 28 layers of MobileNetV1-224."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,13 +36,15 @@ KERNELS = {
     "tflite builtin": "BUILTIN_WITHOUT_DEFAULT_DELEGATES",
     "xnnpack": "AUTO",
 }
+# rules, and the engine that each is named after; gemmlowp is compared with npulab.emulate
+RULES = {"gemmlowp": "", "tflite-reference": "tflite reference", "xnnpack": "xnnpack"}
 # OpenBLAS' name for its AVX-512 kernels, which it does not choose on every CPU that has them
 WIDE_KERNELS = "SkylakeX"
 
 
 def table(rounds: int) -> pd.DataFrame:
-    """A row per setting and rule: ms, its ratio to each engine, and the mismatches against the
-    engine of that rule.
+    """Return a row per setting and rule: ms, its ratio to each engine, and the mismatches against
+    the engine of that rule.
 
     ``attrs`` holds ``limits`` (matrix product and copy rates by setting) and ``layers`` (a
     DataFrame of ms per layer and setting).
@@ -49,41 +52,27 @@ def table(rounds: int) -> pd.DataFrame:
     rows, limits, layers = [], {}, {}
     for setting, environment in settings().items():
         found = child("emulate", rounds, environment)
-        total = {
-            name: sum(one[name] for one in found["layers"])
-            for name in found["layers"][0]
-            if name != "layer"
-        }
-        for name, ms in total.items():
+        frame = pd.DataFrame(found["layers"]).set_index("layer")
+        total = frame.sum().to_dict()
+        engines = [name for name in KERNELS if name in total]
+        for name in total:
             if name in KERNELS:
                 continue
-            ratios = {f"of {engine}": ms / total[engine] for engine in KERNELS if engine in total}
-            rows.append(
-                {
-                    "setting": setting,
-                    "rule": name,
-                    "ms": ms,
-                    **ratios,
-                    "wrong": found["wrong"].get(name),
-                }
-            )
-        rows += [
-            {"setting": setting, "rule": name, "ms": total[name]}
-            for name in KERNELS
-            if name in total
-        ]
-        limits[setting], layers[setting] = (
-            found["limits"],
-            pd.DataFrame(found["layers"]).set_index("layer"),
-        )
+            row = {"setting": setting, "rule": name, "ms": total[name]}
+            for engine in engines:
+                row[f"of {engine}"] = total[name] / total[engine]
+            rows.append({**row, "wrong": found["wrong"].get(name)})
+        for engine in engines:
+            rows.append({"setting": setting, "rule": engine, "ms": total[engine]})
+        limits[setting], layers[setting] = found["limits"], frame
     frame = pd.DataFrame(rows)
     frame.attrs.update(limits=limits, layers=pd.concat(layers, axis=1))
     return frame
 
 
 def settings() -> dict[str, dict[str, str]]:
-    """Environments to measure in: the matrix product as it comes, and with its widest kernels where
-    they run."""
+    """Return the environments to measure in: the matrix product with its own choice of kernels, and
+    with its widest kernels if the CPU has them."""
     out: dict[str, dict[str, str]] = {"BLAS as it comes": {}}
     with suppress(OSError):
         if "avx512vl" in Path("/proc/cpuinfo").read_text(encoding="utf-8"):
@@ -91,98 +80,102 @@ def settings() -> dict[str, dict[str, str]]:
     return out
 
 
+@dataclass(frozen=True)
+class LayerShape:
+    """A layer of MobileNet: a square image, its channels, output channels, and a square kernel."""
+
+    name: str
+    size: int
+    channels: int
+    outputs: int
+    kernel: int = 1
+    stride: int = 1
+    depthwise: bool = False
+
+
 def mobilenet(seed: int = 0) -> dict[str, tuple[Conv2D | FullyConnected, np.ndarray]]:
-    """The 28 layers of MobileNetV1 1.0 at 224x224 by name, int8 per channel, random weights; each
-    with an input."""
+    """Return the 28 layers of MobileNetV1 1.0 at 224x224 by name, int8 per channel, random weights;
+    each with an input."""
     random = np.random.RandomState(seed)
-    out: dict[str, tuple[Conv2D | FullyConnected, np.ndarray]] = {}
+    return {shape.name: _layer(shape, random) for shape in _shapes()}
 
-    def add(
-        name: str,
-        size: int,
-        channels: int,
-        outputs: int,
-        kernel: int,
-        stride: int = 1,
-        depthwise: bool = False,
-    ) -> None:
-        depth = kernel * kernel * (1 if depthwise else channels)
-        if depthwise:
-            shape = 1, kernel, kernel, channels
-        else:
-            shape = outputs, kernel, kernel, channels
-        weights = random.randint(-127, 128, shape).astype(np.int8)
-        # outputs that use the range: random codes of 74 and weights of 73 codes, root mean square
-        scales = random.uniform(0.6, 1.4, outputs) * 50 / (np.sqrt(depth) * 74 * 73)
-        common: dict[str, Any] = {
-            "input_q": QuantParams(0.0235, -1 if name == "stem" else -128),
-            "weight_q": QuantParams(tuple(scales.astype(np.float32).tolist())),
-            "output_q": QuantParams(0.0235, int(random.randint(-128, -28))),
-        }
-        bias = random.randint(-2000, 2000, outputs)
-        if name == "fc":
-            out[name] = (
-                FullyConnected(weights.reshape(outputs, channels), bias, **common),
-                random.randint(-128, 128, (1, channels)).astype(np.int8),
-            )
-            return
-        layer = Conv2D(
-            weights,
-            bias,
-            (size, size, channels),
-            (stride, stride),
-            "same",
-            depthwise=depthwise,
-            **common,
-        )
-        out[name] = layer, random.randint(-128, 128, layer.input_shape).astype(np.int8)
 
-    add("stem", 224, 3, 32, 3, 2)
+def _shapes() -> list[LayerShape]:
+    shapes = [LayerShape("stem", 224, 3, 32, 3, 2)]
     size, channels = 112, 32
     for number, (outputs, stride) in enumerate(PAIRS, 1):
-        add(f"dw{number}", size, channels, channels, 3, stride, depthwise=True)
+        shapes.append(LayerShape(f"dw{number}", size, channels, channels, 3, stride, True))
         size = -(-size // stride)
-        add(f"pw{number}", size, channels, outputs, 1)
+        shapes.append(LayerShape(f"pw{number}", size, channels, outputs))
         channels = outputs
-    add("fc", 1, 1024, 1001, 1)
-    return out
+    return [*shapes, LayerShape("fc", 1, 1024, 1001)]
+
+
+def _layer(
+    shape: LayerShape, random: np.random.RandomState
+) -> tuple[Conv2D | FullyConnected, np.ndarray]:
+    of_weights = shape.outputs, shape.kernel, shape.kernel, shape.channels
+    taps = shape.kernel * shape.kernel * shape.channels
+    if shape.depthwise:
+        of_weights = 1, shape.kernel, shape.kernel, shape.channels
+        taps = shape.kernel * shape.kernel
+    weights = random.randint(-127, 128, of_weights).astype(np.int8)
+    # outputs that use the range: random codes of 74 and weights of 73 codes, root mean square
+    scales = random.uniform(0.6, 1.4, shape.outputs) * 50 / (np.sqrt(taps) * 74 * 73)
+    zero_point = -128
+    if shape.name == "stem":
+        zero_point = -1
+    common: dict[str, Any] = {
+        "input_q": QuantParams(0.0235, zero_point),
+        "weight_q": QuantParams(tuple(scales.astype(np.float32).tolist())),
+        "output_q": QuantParams(0.0235, int(random.randint(-128, -28))),
+    }
+    bias = random.randint(-2000, 2000, shape.outputs)
+    layer: Conv2D | FullyConnected
+    if shape.name == "fc":
+        layer = FullyConnected(weights.reshape(shape.outputs, shape.channels), bias, **common)
+        of_input: tuple[int, ...] = 1, shape.channels
+    else:
+        of_input = shape.size, shape.size, shape.channels
+        strides = shape.stride, shape.stride
+        layer = Conv2D(
+            weights, bias, of_input, strides, "same", depthwise=shape.depthwise, **common
+        )
+    return layer, random.randint(-128, 128, of_input).astype(np.int8)
 
 
 def measure(rounds: int) -> dict[str, Any]:
-    """Times in this process: ``layers`` (ms each, the least of all calls), ``wrong`` (mismatches),
-    ``limits``."""
+    """Return times in this process: ``layers`` (ms each, the least of all calls), ``wrong``
+    (mismatches), ``limits``."""
     layers, wrong = [], dict[str, int]()
-    kinds = (False, True) if compiles() else (False,)
+    engines = {}
+    if installed("ai_edge_litert"):
+        engines = KERNELS
+    kinds = {"numpy": False}
+    if compiles():
+        kinds["numba"] = True
     for name, (layer, x) in mobilenet().items():
         runs, answers = dict[str, Callable[[], Any]](), dict[str, np.ndarray]()
-        for engine in KERNELS if installed("ai_edge_litert") else ():
+        for engine in engines:
             runs[engine], answers[engine] = litert(single_op_model(layer), x, engine)
-        for fast in kinds:
-            for rule, engine in (
-                ("gemmlowp", ""),
-                ("tflite-reference", "tflite reference"),
-                ("xnnpack", "xnnpack"),
-            ):
-                label = f"{'numba' if fast else 'numpy'} {rule}"
+        for kind, fast in kinds.items():
+            for rule, engine in RULES.items():
+                label = f"{kind} {rule}"
                 ready = prepare(layer, rule, fast=fast)
-                if (
-                    engine in answers or not engine
-                ):  # without the engine there is nothing to differ from
-                    if engine:
-                        want = answers[engine]
-                    else:
-                        want = emulate(layer, x, rule)
-                    wrong[label] = wrong.get(label, 0) + int(
-                        np.count_nonzero(ready(x).reshape(want.shape) != want)
-                    )
                 runs[label] = partial(ready, x)
+                want = answers.get(engine)
+                if not engine:
+                    want = emulate(layer, x, rule)
+                if want is not None:  # else the engine is not installed
+                    differing = np.count_nonzero(ready(x).reshape(want.shape) != want)
+                    wrong[label] = wrong.get(label, 0) + int(differing)
         layers.append({"layer": name, **least(runs, rounds)})
     return {"layers": layers, "wrong": wrong, "limits": limits()}
 
 
 def limits() -> dict[str, float]:
-    """What bounds the emulation here: GFLOP/s of a float32 matrix product, GB/s of a copy, ns of a
-    cast element."""
+    """Return the rates that bound the emulation here: GFLOP/s of a float32 matrix product, GB/s of
+    a copy, ns of a cast element."""
     random = np.random.RandomState(0)
     a, b = random.rand(784, 512).astype(np.float32), random.rand(512, 512).astype(np.float32)
     out, codes = np.empty((784, 512), np.float32), np.empty(160_000, np.int8)
@@ -204,7 +197,7 @@ def limits() -> dict[str, float]:
 
 
 def litert(model: bytes, x: np.ndarray, engine: str) -> tuple[Callable[[], Any], np.ndarray]:
-    """(one more run of a model in TensorFlow Lite, its output)."""
+    """Return a function that runs a model in TensorFlow Lite once more, and its output."""
     from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
     run = Interpreter(
@@ -213,8 +206,7 @@ def litert(model: bytes, x: np.ndarray, engine: str) -> tuple[Callable[[], Any],
         experimental_op_resolver_type=getattr(OpResolverType, KERNELS[engine]),
     )
     run.allocate_tensors()
-    run.set_tensor(
-        run.get_input_details()[0]["index"], x.reshape(run.get_input_details()[0]["shape"])
-    )
+    given, output = run.get_input_details()[0], run.get_output_details()[0]
+    run.set_tensor(given["index"], x.reshape(given["shape"]))
     run.invoke()
-    return run.invoke, run.get_tensor(run.get_output_details()[0]["index"]).copy()
+    return run.invoke, run.get_tensor(output["index"]).copy()

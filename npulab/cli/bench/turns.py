@@ -1,4 +1,4 @@
-"""Least times, taken in turn, in a process of their own."""
+"""The least times of functions called in turn, and measuring in a process of its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ CALLS = 3
 
 
 def least(runs: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """Least ms of each, taken in turn so that whatever else the machine does meets all of them."""
+    """Return the least ms of each function.
+
+    They are called in turn, so that other work of the machine slows all of them alike.
+    """
     best = dict.fromkeys(runs, float("inf"))
     for turn in range(rounds + 1):
         for name, run in runs.items():
@@ -29,8 +32,11 @@ def least(runs: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, float
 
 
 def child(what: str, rounds: int, environment: Mapping[str, str]) -> Any:
-    """What one setting gives; numpy's matrix product reads its settings when it is loaded, and what
-    a process did before decides where its memory lies."""
+    """Return the numbers of one setting, measured in a new process.
+
+    numpy's matrix product reads its settings when it is loaded, and earlier work of a process
+    decides where its memory lies.
+    """
     threads = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     done = subprocess.run(
         [sys.executable, "-m", "npulab.cli.bench", what, str(rounds)],
@@ -39,12 +45,10 @@ def child(what: str, rounds: int, environment: Mapping[str, str]) -> Any:
         env={**os.environ, **threads, "TF_CPP_MIN_LOG_LEVEL": "3", **environment},
         check=False,
     )
-    missing = ""
     if done.returncode:
         missing = lacking_in(done.stderr)
-    if missing:
-        raise MissingPackage(f"bench {what} needs {missing}")
-    if done.returncode:
+        if missing:
+            raise MissingPackage(f"bench {what} needs {missing}")
         raise OSError(
             done.returncode,
             " ".join(done.stderr.strip().splitlines()[-1:]) or "no output",
