@@ -9,9 +9,10 @@ REFUSED = 2  # the exit status
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit status."""
-    given = sys.argv[1:] if arguments is None else arguments
-    if list(given) == ["--version"]:  # answered before anything is loaded
+    """Run one command and return the exit status."""
+    if arguments is None:
+        arguments = sys.argv[1:]
+    if list(arguments) == ["--version"]:  # answered before anything is loaded
         from npulab.support.distributions import version_of
 
         print(f"npulab {version_of('npulab')}")
@@ -20,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from npulab.cli.shell import main
 
         return main(arguments)
-    except ModuleNotFoundError as error:  # npulab's own packages, or those of a target's code
+    except ModuleNotFoundError as error:  # a package of npulab's, or of a target's code
         from npulab.support.extras import told
 
         print(f"npulab: {told(error)}", file=sys.stderr)

@@ -1,11 +1,10 @@
-"""``npulab check``: captures held against what we understand, one by one or as a model's run."""
+"""``npulab check``: captures compared with what is understood, one by one or as a model's run."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -22,60 +21,67 @@ from npulab.support.answers import Answer, Part, Table
 from npulab.support.refuse import near, refuse_if
 from npulab.support.text import plural
 
-NOTHING_COMPARED = (
-    3  # exit status: nothing differs, but of the outputs that were recorded none was compared
-)
+NOTHING_COMPARED = 3  # exit status: nothing differs, but no recorded output was compared
 MOST_NAMED = 12  # cases, in a refusal
 UNREAD = ("task", "block", "register", "field", "raw", "all", "effect", "evidence")
 
 
 def _options(add: Add) -> None:
     add("paths", nargs="+", metavar="PATH")
-    add("--case", help="only this case of what the paths hold")
+    add("--case", help="only this case of those in the paths")
     add("--jobs", type=int, default=1, metavar="N", help="processes")
-    add("--chip", help="read every capture as one of this chip")
-    add("--explain", action="store_true", help="say where and why, and what would make it equal")
+    add("--chip", help="read every capture as recorded on this chip")
+    add(
+        "--explain",
+        action="store_true",
+        help="say where and why it differs, and what would make it equal",
+    )
     add(
         "--model",
         metavar="FILE",
-        help="the .tflite whose run the captures are: checked by operator",
+        help="the .tflite model that the captures are a run of: checked by operator",
     )
 
 
 def _check(options: argparse.Namespace) -> int:
     refuse_if(options.jobs < 1, "--jobs", options.jobs, "is at least 1")
     read, refused = each(lambda path: (path, document(path)), options.paths)
-    documents = [found for _, found in read if found is not None]
-    for found in documents:
-        show(options, found.checked())
-    paths = [path for path, found in read if found is None]
-    if documents or refused:
-        captures = 0
-        if paths:
-            captures = _captures(options, paths)
-        return max(
-            captures, 2 * bool(refused), *(int(not found.checked().ok) for found in documents)
-        )
-    return _captures(options, paths)
+    status = 0
+    if refused:
+        status = 2
+    paths = []
+    for path, found in read:
+        if found is None:
+            paths.append(path)
+            continue
+        checked = found.checked()
+        show(options, checked)
+        status = max(status, int(not checked.ok))
+    if paths:
+        status = max(status, _captures(options, paths))
+    return status
 
 
 def _captures(options: argparse.Namespace, paths: list[str]) -> int:
     found, broken = each(store.unread, paths)
-    named = {name for part in found for name in part}
+    named = set().union(*found)
     if options.case and options.case not in named and found:
-        if len(named) <= MOST_NAMED:
-            few = ", ".join(sorted(named))
-        else:
+        few = ", ".join(sorted(named))
+        if len(named) > MOST_NAMED:
             few = plural(len(named), "case")
         raise LookupError(
             f"--case: got {options.case!r}, the paths hold {few}{near(options.case, named)}"
         )
-    cases = [case for part in found for name, case in part.items() if options.case in (None, name)]
+    cases: list[store.Case] = []
+    for part in found:
+        cases += [case for name, case in part.items() if options.case in (None, name)]
     how = _check_run
     if options.model is None:
         how = _check_cases
-    with ProcessPoolExecutor(options.jobs) if options.jobs > 1 else nullcontext() as pool:
-        return how(options, cases, broken, pool.map if pool else map)
+    if options.jobs == 1:
+        return how(options, cases, broken, map)
+    with ProcessPoolExecutor(options.jobs) as pool:
+        return how(options, cases, broken, pool.map)
 
 
 def _check_cases(
@@ -90,20 +96,24 @@ def _check_cases(
                 results.append(result)
             else:
                 tell(result)
-                broken, torn = broken + (not case.torn(result)), torn + case.torn(result)
+                if case.torn(result):
+                    torn += 1
+                else:
+                    broken += 1
             bar(number, len(cases))
     checks = Checks(results, broken + torn)
     if options.explain:
-        differ = {
-            i: result
-            for i, result in enumerate(results)
-            if result.verdict == "differs" and result.captured is not None
-        }
+        differ = {}
+        for number, result in enumerate(results):
+            if result.verdict == "differs" and result.captured is not None:
+                differ[number] = result
         with progress("change") as bar:
-            ask = partial(nearby, progress=partial(_counted, bar) if options.jobs == 1 else iter)
+            # other processes cannot move the bar
+            counted = partial(_counted, bar) if options.jobs == 1 else iter
+            ask = partial(nearby, progress=counted)
             found = dict(zip(differ, run(ask, differ.values()), strict=True))
         checks = replace(checks, explanations=found)
-    if results or not broken + torn:  # of captures that cannot be read all was said
+    if results or not broken + torn:  # captures that cannot be read have been reported
         show(options, checks)
     if broken:
         return 2
@@ -115,14 +125,14 @@ def _check_cases(
 
 
 def _counted(bar: Bar, changes: list[Any]) -> Iterator[Any]:
-    """The changes that one explanation tries, counted."""
+    """Yield the changes that an explanation tries, and count them on the bar."""
     for number, change in enumerate(changes):
         bar(number, len(changes))
         yield change
 
 
 def _checked(case: store.Case, chip: str | None) -> Comparison | Exception:
-    """A capture read and checked; of one that cannot be read, what is wrong."""
+    """Read and check a capture; return the error if it cannot be read."""
     try:
         capture = case.read(chip)
     except REFUSED as error:
@@ -151,8 +161,12 @@ class Unread(Answer):
 
     @property
     def parts(self) -> list[Part]:
-        more = [f"and {plural(self.unnamed, 'field')} without a name"] * bool(self.unnamed)
-        return [Table(self.rows, UNREAD) if self.rows else "every named field is read", *more]
+        parts: list[Part] = ["every named field is read"]
+        if self.rows:
+            parts = [Table(self.rows, UNREAD)]
+        if self.unnamed:
+            parts.append(f"and {plural(self.unnamed, 'field')} without a name")
+        return parts
 
 
 def _unread_options(add: Add) -> None:
@@ -165,15 +179,12 @@ def _unread(options: argparse.Namespace) -> int:
     capture = store.load(options.path, options.case)
     with progress("field") as bar:
         rows: list[dict[str, Any]] = unread(capture, partial(_counted, bar)).to_dict("records")
-    unnamed = {
-        (item.register, item.name)
-        for registers in capture.maps.values()
-        for item in registers
-        if item.automatic
-    }
-    shown = [
-        row for row in rows if options.unknown or (row["register"], row["field"]) not in unnamed
-    ]
+    unnamed: set[tuple[str, str]] = set()
+    for registers in capture.maps.values():
+        unnamed |= {(item.register, item.name) for item in registers if item.automatic}
+    shown = rows
+    if not options.unknown:
+        shown = [row for row in rows if (row["register"], row["field"]) not in unnamed]
     show(options, Unread(shown, len(rows) - len(shown)))
     return int(any(row["effect"] in (OTHER, HANG) for row in rows))
 

@@ -1,6 +1,4 @@
-"""``npulab completion``: a script for the shell that completes commands, options and their
-choices.
-"""
+"""``npulab completion``: a script for the shell that completes commands, options and choices."""
 
 from __future__ import annotations
 
@@ -28,14 +26,17 @@ def _options(add: Add) -> None:
 
 def _completion(options: argparse.Namespace) -> None:
     words = command_words()
-    text = {"bash": bash, "zsh": lambda of: ZSH + bash(of), "fish": fish}[options.shell](
-        words
-    ).rstrip("\n")
+    text = bash(words)
+    if options.shell == "fish":
+        text = fish(words)
+    elif options.shell == "zsh":
+        text = ZSH + text
+    text = text.rstrip("\n")
     show(options, Done({"shell": options.shell, "script": text}, text))
 
 
 def command_words() -> Words:
-    """By command: its options and choices that stand alone, and the choices of each option."""
+    """Return by command its options and choices without an option, and the choices of options."""
     from npulab.cli.shell import COMMANDS as FAMILIES
 
     out = {}
@@ -59,30 +60,29 @@ def _words(parser: argparse.ArgumentParser) -> tuple[list[str], dict[str, list[s
 
 
 def bash(words: Words) -> str:
-    """The script for bash; a word that is no option completes as a file as well."""
+    """Return the script for bash; a word that is not an option also completes as a file."""
     options = [f'      {name}) words="{" ".join(plain)}" ;;' for name, (plain, _) in words.items()]
-    choices = [
-        f'    "{name} {option}") words="{" ".join(values)}" ;;'
-        for name, (_, by_option) in words.items()
-        for option, values in by_option.items()
-    ]
+    choices = []
+    for name, (_, by_option) in words.items():
+        for option, values in by_option.items():
+            choices.append(f'    "{name} {option}") words="{" ".join(values)}" ;;')
     return BASH.format(
         commands=" ".join(words), options="\n".join(options), choices="\n".join(choices)
     )
 
 
 def fish(words: Words) -> str:
-    """The script for fish."""
+    """Return the script for fish."""
     lines = [f"complete -c npulab -n __fish_use_subcommand -f -a '{' '.join(words)}'"]
     for name, (plain, by_option) in words.items():
         seen = f"complete -c npulab -n '__fish_seen_subcommand_from {name}'"
         for word in plain:
-            values = ""
-            if word in by_option:
-                values = f" -x -a '{' '.join(by_option[word])}'"
-            lines.append(
-                f"{seen} -l {word[2:]}{values}" if word.startswith("--") else f"{seen} -a '{word}'"
-            )
+            line = f"{seen} -a '{word}'"
+            if word.startswith("--"):
+                line = f"{seen} -l {word[2:]}"
+                if word in by_option:
+                    line += f" -x -a '{' '.join(by_option[word])}'"
+            lines.append(line)
     return "\n".join(lines) + "\n"
 
 

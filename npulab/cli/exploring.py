@@ -22,41 +22,33 @@ COLUMNS = ("batch", "captures", "cells", "claimed", "wrong", "share", "capturing
 
 @dataclass(frozen=True, eq=False)
 class Answered(Answer):
-    """What an exploration found, as the shell tells it."""
+    """The findings of an exploration, as the shell prints them."""
 
     found: Any
 
     def records(self) -> list[Row]:
         """A record for each batch, each surprise, each layer without a capture, the reasons of most
         of these, each law."""
-        tables = (
-            ("batch", self.found.batches),
-            ("surprise", self.found.surprises),
-            ("lost", self.found.outcomes),
-        )
         rows = [
-            {"kind": kind, **row}
-            for kind, table in tables
-            for row in json.loads(table.to_json(orient="records"))
+            *_records("batch", self.found.batches),
+            *_records("surprise", self.found.surprises),
+            *_records("lost", self.found.outcomes),
         ]
         rows += [{"kind": "reason", **asdict(reason)} for reason in self.found.reasons]
-        if self.found.laws is None:
-            laws = []
-        else:
-            laws = json.loads(self.found.laws.table.to_json(orient="records"))
-        return [*rows, *({"kind": "law", **row} for row in laws)]
+        if self.found.laws is not None:
+            rows += _records("law", self.found.laws.table)
+        return rows
 
     @property
     def parts(self) -> list[Part]:
-        rows = [
-            {
-                name: round(value, 3) if isinstance(value, float) else value
-                for name, value in row.items()
-            }
-            for row in self.found.batches.to_dict("records")
-        ]
+        rows = self.found.batches.round(3).to_dict("records")
         rules = [f"refused: {rule}" for rule in self.found.rules]
         return [Table(rows, COLUMNS), *rules, repr(self.found), str(self.found.laws or "no laws")]
+
+
+def _records(kind: str, table: Any) -> list[Row]:
+    rows = json.loads(table.to_json(orient="records"))
+    return [{"kind": kind, **row} for row in rows]
 
 
 def _options(add: Add) -> None:
@@ -79,7 +71,7 @@ def _options(add: Add) -> None:
         metavar="N",
         help="layers that are asked for, at most (200)",
     )
-    add("--store", metavar="FOLDER", help="keeps every answer; the next run goes on with it")
+    add("--store", metavar="FOLDER", help="keeps every answer; the next run continues from it")
     add(
         "--dtype",
         choices=("int8", "uint8", "float16"),
@@ -103,22 +95,23 @@ def _explore(options: argparse.Namespace) -> int:
     source: Source
     if options.source.startswith(LOWER):
         name, _, chip = options.source.removeprefix(LOWER).partition(":")
-        of = target(name)
+        npu = target(name)
         if chip:
-            of.features(chip)
-        source = Lowered(name, chip or None, options.dtype or "uint8")
+            npu.features(chip)  # refuses a chip that it does not have
+        source, workers = Lowered(name, chip or None, options.dtype or "uint8"), 1
     else:
         read = None
         if options.target:
             read = reader_of(options.target)
         source = Compiler(options.source, read, options.dtype or "int8", options.timeout)
+        workers = options.workers
     with progress("layer") as bar:
         found = explore(
             source,
             _ranges(options.ranges),
             budget=options.budget,
             store=options.store,
-            workers=1 if options.source.startswith(LOWER) else options.workers,
+            workers=workers,
             progress=lambda step: bar(step.asked, options.budget, f"{step.text:.60}"),
         )
     show(options, Answered(found))
@@ -128,7 +121,7 @@ def _explore(options: argparse.Namespace) -> int:
 
 
 def _ranges(path: str | None) -> dict[str, Any]:
-    """The ranges in a file: a list of values, or an object of the ends."""
+    """Read the ranges in a file: for each parameter a list of values, or an object of the ends."""
     from npulab.captures.layers import complete_ranges
 
     if path is None:
@@ -147,7 +140,7 @@ def _ranges(path: str | None) -> dict[str, Any]:
 
 
 def _ends(name: str, allowed: Any) -> Any:
-    """A range of a file as ``explore`` takes it."""
+    """Return a range of a file as ``explore`` takes it."""
     if not isinstance(allowed, dict):
         return allowed
     unknown = [key for key in allowed if key not in ENDS]

@@ -16,13 +16,13 @@ from npulab.cli.output import Add, Done, show, tell
 def _options(add: Add) -> None:
     add("path", metavar="PATH")
     add("dest", metavar="DEST", help=f"a folder, or a file {SUFFIX} for one sweep of all captures")
-    add("--name", help="of the case; NAME-<side> where the dump holds several")
-    add("--source", help="where the dump is from, for the record")
+    add("--name", help="of the case; NAME-<side> if the dump holds several")
+    add("--source", help="the origin of the dump, for the record")
     add("--chip", help="the chip it was taken on")
     add(
         "--provenance",
         choices=PROVENANCES,
-        help="what recorded it, where it is not as the dump says",
+        help="what recorded it, if the dump does not say it",
     )
 
 
@@ -33,47 +33,40 @@ def _import(options: argparse.Namespace) -> int:
         raise torn[0]
     for error in torn:
         tell(error)
-    captures = [
-        replace(case, provenance=options.provenance or case.provenance)
-        for case in cases
-        if isinstance(case, Capture)
-    ]
-    if not captures and torn:
-        return 2
-    if not captures:
+    captures = [case for case in cases if isinstance(case, Capture)]
+    if options.provenance:
+        captures = [replace(capture, provenance=options.provenance) for capture in captures]
+    if captures and Path(options.dest).suffix == SUFFIX:
+        _into_sweep(options, captures)
+    elif captures:
+        _into_folders(options, captures)
+    elif not torn:
         raise ValueError(holds_none(Path(options.path)))
-    (_into_sweep if Path(options.dest).suffix == SUFFIX else _into_folders)(options, captures)
-    return 2 * bool(torn)
+    return 2 if torn else 0
 
 
 def _into_folders(options: argparse.Namespace, captures: list[Capture]) -> None:
     name = options.name or Path(options.path).stem
     if Path(name).name != name or name in (".", ".."):
         raise ValueError(f"--name: got {name!r}, allowed is a plain folder name")
-    if len(captures) == 1:
-        named = {name: captures[0]}
-    else:
-        named = {f"{name}-{capture.name}": capture for capture in captures}
-    written = store.save_all(
-        {
-            Path(options.dest) / case: replace(
-                store.on_chip(capture, options.chip),
-                name=case,
-                source=options.source or capture.source,
-            )
-            for case, capture in named.items()
-        }
-    )
-    for path in written:
+    by_folder = {}
+    for capture in captures:
+        case = name
+        if len(captures) > 1:
+            case = f"{name}-{capture.name}"
+        source = options.source or capture.source
+        kept = store.on_chip(capture, options.chip)
+        by_folder[Path(options.dest) / case] = replace(kept, name=case, source=source)
+    for path in store.save_all(by_folder):
         show(options, Done({"case": path.name, "path": str(path)}, str(path)))
 
 
 def _into_sweep(options: argparse.Namespace, captures: list[Capture]) -> None:
-    """Captures into one sweep; its name is that of the file."""
+    """Write captures as one sweep; its name is that of the file."""
     if options.name:
         raise ValueError(
-            f"--name: got {options.name!r}, allowed is none with a sweep, which is named as its "
-            "file"
+            f"--name: got {options.name!r}, "
+            "allowed is none with a sweep, which is named as its file"
         )
     sweep = sweep_of([store.on_chip(capture, options.chip) for capture in captures])
     path = save_sweep(replace(sweep, source=options.source or sweep.source), options.dest)

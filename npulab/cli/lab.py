@@ -1,4 +1,4 @@
-"""``npulab lab``: JupyterLab on a folder of one's own, or on npulab's notebooks and captures."""
+"""``npulab lab``: JupyterLab on the working folder, or on npulab's notebooks and captures."""
 
 from __future__ import annotations
 
@@ -34,32 +34,26 @@ def lab(options: argparse.Namespace, rest: Sequence[str] = ()) -> int:
     arguments += rest
     if options.json:
         print(json.dumps({"arguments": arguments}), flush=True)
-    before = os.environ.get("JUPYTER_CONFIG_PATH")
-    os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join(
-        [*([before] if before else []), str(CONFIG)]
-    )
+    folders = [os.environ.get("JUPYTER_CONFIG_PATH", ""), str(CONFIG)]
+    os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join(filter(None, folders))
     from jupyterlab.labapp import main as jupyterlab
 
     return int(jupyterlab(arguments) or 0)
 
 
 def _opened(here: Path) -> tuple[Path, str]:
-    """The folder that JupyterLab serves and what it opens there: in the checkout or its copy the
-    start notebook, in a folder of one's own that folder.
+    """Return the folder that JupyterLab serves, and the page it opens: the start notebook in the
+    checkout or its copy, no page in any other folder.
 
-    Without a checkout, what the wheel holds is copied out once and opened.
+    Without a checkout, the notebooks of the wheel are copied out once and opened.
     """
-    for inside in (
-        PACKAGE.parent,
-        *(folder for folder in (here, *here.parents) if folder.name == COPY),
-    ):
+    around = [here, *here.parents]
+    copies = [folder for folder in around if folder.name == COPY]
+    for inside in (PACKAGE.parent, *copies):
         if (inside / NOTEBOOK).exists() and here.is_relative_to(inside):
             return inside, f"/tree/{NOTEBOOK}"
-    copied = next(
-        (folder / COPY for folder in (here, *here.parents) if (folder / COPY / NOTEBOOK).exists()),
-        None,
-    )
-    home = copied or (PACKAGE.parent if (PACKAGE.parent / NOTEBOOK).exists() else None)
+    homes = [*(folder / COPY for folder in around), PACKAGE.parent]
+    home = next((folder for folder in homes if (folder / NOTEBOOK).exists()), None)
     if home is None:
         return here, f"/tree/{_copy_out(here).name}/{NOTEBOOK}"
     print(
@@ -70,7 +64,7 @@ def _opened(here: Path) -> tuple[Path, str]:
 
 
 def _copy_out(here: Path) -> Path:
-    """The notebooks and captures of the wheel, in a folder of this one."""
+    """Copy the notebooks and captures of the wheel into a new folder, and return it."""
     copy = here / COPY
     if copy.exists() or copy.is_symlink():
         raise FileExistsError(
@@ -82,7 +76,7 @@ def _copy_out(here: Path) -> Path:
         scratch.chmod(0o755)
         scratch.rename(copy)
     except BaseException:
-        shutil.rmtree(scratch, ignore_errors=True)  # made here, a moment ago
+        shutil.rmtree(scratch, ignore_errors=True)
         raise
     print(f"notebooks and captures copied to {copy}", file=sys.stderr)
     return copy

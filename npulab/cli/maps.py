@@ -13,20 +13,23 @@ from npulab.registers.fields import WORD_BYTES
 from npulab.registers.formats import FORMATS, of_blocks, of_chip, read_map, write_map
 from npulab.support.text import plural
 
-WORDS_SUFFIX = ".bin"  # of a source that is the words of a job
+LOST = ("kind", "name", "where", "why")  # of something that a header says and no map can
+WORDS_SUFFIX = ".bin"  # of a file that holds the words of a job
 
 
 def _map_options(add: Add) -> None:
     add("path", metavar="IN", help="a table, rnndb XML, SystemRDL, CMSIS-SVD, a C header")
     suffixes = dict.fromkeys(known.suffix for known in FORMATS.values())
     add(
-        "dest", metavar="OUT", help=f"a new file {', '.join(suffixes)}; beside a table go its enums"
+        "dest",
+        metavar="OUT",
+        help=f"a new file {', '.join(suffixes)}; next to a table go its enums",
     )
     add(
         "--to",
         metavar="FORMAT",
         default="",
-        help=f"where the suffix of OUT does not say it: {', '.join(FORMATS)}",
+        help=f"if the suffix of OUT does not say it: {', '.join(FORMATS)}",
     )
     add(
         "--feature",
@@ -49,7 +52,7 @@ def _header_options(add: Add) -> None:
         action="append",
         metavar="NAME=VALUE",
         default=[],
-        help="a constant, a type or NAME(X)=BODY that a C header takes from another one; "
+        help="a constant, a type or NAME(X)=BODY that a C header takes from another header; "
         "repeatable",
     )
     add(
@@ -57,7 +60,7 @@ def _header_options(add: Add) -> None:
         action="append",
         metavar="FILE",
         default=[],
-        help="a C header that is read in front of it: offsets of its registers, constants, types; "
+        help="a C header that is read before it: offsets of its registers, constants, types; "
         "for rnndb a folder of files that it imports; repeatable",
     )
 
@@ -78,10 +81,7 @@ def _map(options: argparse.Namespace) -> None:
             "lines": reading.lines,
             "explained": reading.explained,
             "unexplained": reading.unexplained,
-            "lost": [
-                dict(zip(("kind", "name", "where", "why"), one, strict=True))
-                for one in reading.lost
-            ],
+            "lost": [dict(zip(LOST, lost, strict=True)) for lost in reading.lost],
         }
     show(options, Done(record, f"{Path(options.dest)}: {counts}"))
 
@@ -93,62 +93,54 @@ def _new_options(add: Add) -> None:
         "--from",
         dest="source",
         metavar="FILE",
-        help="what there is of it: a C header, CMSIS-SVD, SystemRDL, rnndb XML or a table; words "
-        "of a job (.bin); "
-        "a text of register writes, as 0x0010 0x1 in each line",
+        help="what is known of it: a C header, CMSIS-SVD, SystemRDL, rnndb XML or a table; words "
+        "of a job (.bin); a text of register writes, as 0x0010 0x1 in each line",
     )
     add(
         "--words",
         type=int,
         metavar="N",
-        help=f"of its parameter block ({WORDS}); with a .bin of several jobs those of one",
+        help=f"of its parameter block ({WORDS}); of one job, if a .bin holds several",
     )
     _header_options(add)
 
 
 def _new(options: argparse.Namespace) -> None:
+    dest = options.dest and Path(options.dest)
     written = new_target(
-        options.name,
-        Path(options.dest) if options.dest else None,
-        options.words,
-        options.source,
-        options.define,
-        options.include,
+        options.name, dest, options.words, options.source, options.define, options.include
     )
     folder = written[0].parent
     page = f"{folder / 'README.md'} says which file holds what, and the commands to try"
     following = [f"next: {page}"]
     if options.source is None:
-        following = _next(options.name, folder, WORDS if options.words is None else options.words)
+        words = WORDS if options.words is None else options.words
+        following = _next(options.name, folder, words)
     elif Path(options.source).suffix == WORDS_SUFFIX:
         words, jobs = jobs_in(Path(options.source), options.words)
         following = [*_next(options.name, folder, words, Path(options.source), jobs), page]
-    show(
-        options,
-        Done(
-            {"target": options.name, "files": [str(path) for path in written]},
-            "\n".join([f"{folder}: {', '.join(path.name for path in written)}", *following]),
-        ),
-    )
+    names = ", ".join(path.name for path in written)
+    record = {"target": options.name, "files": list(map(str, written))}
+    show(options, Done(record, "\n".join([f"{folder}: {names}", *following])))
 
 
 def _next(
     name: str, folder: Path, words: int, source: Path = Path("words.bin"), jobs: int = 1
 ) -> list[str]:
-    """The commands that follow, with the reader's paths."""
+    """Return the commands to try next, with the reader's paths."""
     here, size = Path.cwd(), WORD_BYTES * words
-    away = [f"  cd {quote(str(folder.parents[1]))}"] * (
-        folder.parent.name == LOCAL and folder.parents[1] != here
-    )
+    away = []
+    where = quote(str(source))
+    if folder.parent.name == LOCAL and folder.parents[1] != here:
+        away = [f"  cd {quote(str(folder.parents[1]))}"]
+        where = quote(str(source.resolve()))
     table = folder / "registers.csv"
-    where = quote(str(source.resolve() if away else source))
-    if jobs == 1:
-        copied = f"cp {where} first/words.bin"
-    else:
+    if table.is_relative_to(here):
+        table = table.relative_to(here)
+    copied = f"cp {where} first/words.bin"
+    of = f"a job in {source}"
+    if jobs > 1:
         copied = f"head -c {size} {where} > first/words.bin"
-    if jobs == 1:
-        of = f"a job in {source}"
-    else:
         of = f"the first of {jobs} jobs in {source}"
     return [
         f"next, with the {words} words of {of} ({size} bytes, little-endian):",
@@ -156,9 +148,8 @@ def _next(
         f'  mkdir first && {copied} && echo \'{{"npu": "{name}"}}\' > first/job.json',
         "  npulab show first",
         f"  npulab import first captures/{name}",
-        f"then write a row of {table.relative_to(here) if table.is_relative_to(here) else table} "
-        "for each thing "
-        "you find out, and show it again; its tests run with pytest, of npulab[test]",
+        f"then write a row of {table} for each thing you find out, and show it again; "
+        "its tests run with pytest, of npulab[test]",
     ]
 
 
@@ -167,20 +158,15 @@ def _trust_options(add: Add) -> None:
         "folders",
         nargs="+",
         metavar="FOLDER",
-        help=f"of a target whose author you know, or {LOCAL} with several",
+        help=f"the folder of a target whose author you know, or {LOCAL} with several",
     )
 
 
 def _trust(options: argparse.Namespace) -> None:
     for folder in options.folders:
-        record = trust(Path(folder))
-        show(
-            options,
-            Done(
-                {"trusted": folder, "record": str(record)},
-                f"{folder}: is trusted, as {record} says",
-            ),
-        )
+        record = str(trust(Path(folder)))
+        text = f"{folder}: is trusted, as {record} says"
+        show(options, Done({"trusted": folder, "record": record}, text))
 
 
 COMMANDS = {

@@ -1,4 +1,4 @@
-"""What a command prints: a result on stdout, a refusal in one sentence on stderr."""
+"""The output of a command: a result on stdout, a refusal in one sentence on stderr."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from npulab.support.extras import MissingPackage
 from npulab.support.refuse import reason
 from npulab.support.text import one_line, visible
 
-Add = Callable[..., Any]  # as argparse adds an argument
+Add = Callable[..., Any]  # add_argument of argparse
 REFUSED = (ValueError, LookupError, OSError, MissingPackage)
 
 
@@ -27,7 +27,7 @@ class Result(Protocol):
 
 @dataclass(frozen=True)
 class Done:
-    """What a command did, where that is one record."""
+    """The result of a command that is one record."""
 
     record: dict[str, Any]
     text: str
@@ -40,8 +40,8 @@ class Done:
 
 
 def show(options: argparse.Namespace, result: Result) -> None:
-    """Print a result: with ``--json`` its records, one object a line, else its text; a terminal
-    has that in its width and in colour."""
+    """Print a result: with ``--json`` its records, one object a line, else its text, which a
+    terminal shows in its width and in colour."""
     if options.json:
         for row in result.records():
             print(visible(json.dumps(_finite(row), ensure_ascii=False)))
@@ -54,17 +54,19 @@ def show(options: argparse.Namespace, result: Result) -> None:
 
 
 def tell(what: object) -> None:
-    """Say something on stderr."""
+    """Print a sentence on stderr."""
     print(f"npulab: {sentence(what)}", file=sys.stderr)
 
 
 def sentence(what: object) -> str:
-    """An error, a warning or a text on one line."""
-    return one_line(reason(what) if isinstance(what, BaseException) else str(what))
+    """Return an error, a warning or a text as one line."""
+    if isinstance(what, BaseException):
+        return one_line(reason(what))
+    return one_line(str(what))
 
 
 def each(call: Callable[[Any], Any], things: Iterable[Any]) -> tuple[list[Any], int]:
-    """What ``call`` gives for each thing, and how many it refuses, each told."""
+    """Return the results of ``call``, and how many things it refuses; each refusal is printed."""
     got, refused = [], 0
     for thing in things:
         try:
@@ -76,7 +78,7 @@ def each(call: Callable[[Any], Any], things: Iterable[Any]) -> tuple[list[Any], 
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no infinities; they go as text."""
+    """Return a value with infinities and NaN as texts, which JSON does not have."""
     if isinstance(value, dict):
         return {name: _finite(inner) for name, inner in value.items()}
     if isinstance(value, list):

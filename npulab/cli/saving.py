@@ -1,8 +1,8 @@
-"""What a notebook of ``npulab lab`` is saved with: the views that it shows, and nothing that
-opening it has changed.
+"""Save a notebook of ``npulab lab`` with the views that it shows, and without changes that only
+opening it has made.
 
-JupyterLab loads this module as an extension of its server; ``jupyter/`` beside it says so, and
-turns on that the state of widgets is saved.
+JupyterLab loads this module as an extension of its server.  The folder ``jupyter/`` next to it says
+so, and turns on saving the state of widgets.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ REFERENCE = re.compile(r"IPY_MODEL_(\w+)")
 
 
 def before_save(model: Mapping[str, Any], path: str, contents_manager: Any, **_: Any) -> None:
-    """Change a notebook that is about to be saved, in place: widgets without an output go, and the
-    language stays as the file has it, whatever Python has opened it."""
+    """Change a notebook in place before it is saved: remove widgets without an output, and keep the
+    language as the file has it, whatever Python has opened it."""
     if model.get("type") != "notebook" or not isinstance(model.get("content"), Mapping):
         return
     keep_shown(model["content"])
@@ -35,18 +35,16 @@ def before_save(model: Mapping[str, Any], path: str, contents_manager: Any, **_:
 
 
 def keep_shown(notebook: Mapping[str, Any]) -> None:
-    """Leave of the state of widgets in a notebook what its outputs show, and what that refers
-    to."""
+    """Remove the state of widgets that no output of a notebook shows or refers to."""
     metadata = notebook["metadata"]
     state = metadata.get("widgets", {}).get(STATE, {}).get("state")
     if state is None:
         return
-    wanted = [
-        output["data"][VIEW].get("model_id")
-        for cell in notebook["cells"]
-        for output in cell.get("outputs", ())
-        if VIEW in output.get("data", ())
-    ]
+    wanted = []
+    for cell in notebook["cells"]:
+        for output in cell.get("outputs", ()):
+            if VIEW in output.get("data", ()):
+                wanted.append(output["data"][VIEW].get("model_id"))
     shown: dict[str, Any] = {}
     while wanted:
         name = wanted.pop()

@@ -1,4 +1,4 @@
-"""``npulab bisect`` and ``laws``: which fields break it, what fields mean."""
+"""``npulab bisect`` and ``laws``: find the fields that break a capture, and the laws of fields."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from npulab.support.files import first_bytes, replace_file, write_file
 from npulab.support.text import plural
 
 MAP_SUFFIX = ".csv"
-HEAD = 2**16  # bytes of a script, in which it says what it imports
+HEAD = 2**16  # bytes of a script, which hold its imports
 IMPORTS = b"\nimport npulab\nimport npulab.analysis.bisect\n"
 
 
 def _bisect_options(add: Add) -> None:
     add("good", metavar="GOOD", help="a capture that passes")
-    add("bad", metavar="BAD", help="one that fails or hangs")
+    add("bad", metavar="BAD", help="a capture that fails or hangs")
     add(
         "--device",
         required=True,
@@ -39,7 +39,7 @@ def _bisect_options(add: Add) -> None:
     add(
         "--resume",
         metavar="JOURNAL",
-        help="keep trials in this file; those in it are not run again",
+        help="keep trials in this file; trials already in it are not run again",
     )
     add("--flake", default="0", metavar="RATE", help="how often an outcome is wrong, or auto")
     add(
@@ -49,7 +49,7 @@ def _bisect_options(add: Add) -> None:
         metavar="P",
         help=f"when to stop ({CERTAINTY})",
     )
-    add("--symptom", choices=("fail", "hang"), help="what BAD does, where that is known")
+    add("--symptom", choices=("fail", "hang"), help="what BAD does, if that is known")
     add(
         "--unit",
         action="append",
@@ -58,19 +58,26 @@ def _bisect_options(add: Add) -> None:
     )
     add("--addresses", action="store_true", help="also bisect fields that point into memory")
     add(
-        "--different-layers", action="store_true", help="bisect captures of two layers all the same"
+        "--different-layers",
+        action="store_true",
+        help="bisect even if the captures are of two layers",
     )
     add("--seed", type=int, default=0, metavar="N", help="of the choice of trials (0)")
     add("--max-hangs", type=int, default=MAX_HANGS, metavar="N", help=f"stop there ({MAX_HANGS})")
     add("--record", metavar="FOLDER", help="keep every trial as a capture there")
-    add("--provenance", choices=PROVENANCES, help="what the device is, for the record (board)")
-    add("--script", metavar="FILE", help="write the Python that shows it again")
+    add("--provenance", choices=PROVENANCES, help="of the device, for the record (board)")
+    add("--script", metavar="FILE", help="write the Python that shows the result again")
     add(
         "--by-status",
         action="store_true",
         help="a program's exit status alone decides, no output file",
     )
-    add("--timeout", type=float, metavar="SECONDS", help="after which a program's run hangs (60)")
+    add(
+        "--timeout",
+        type=float,
+        metavar="SECONDS",
+        help="after which a program's run counts as hung (60)",
+    )
     add("--reset", metavar="PROGRAM", help="run after a hang")
     add("--cooldown", type=float, metavar="SECONDS", help="to wait after a hang (0)")
     add("--retries", type=int, metavar="N", help="of a program that could not be run (0)")
@@ -80,23 +87,12 @@ def _bisect(options: argparse.Namespace) -> int:
     good, bad = store.load(options.good), store.load(options.bad)
     oracle: Callable[[Capture], str] = _device(options, good)
     if options.record:
-        if isinstance(oracle, Simulated):
-            about = {}
-        else:
+        about = {}
+        if not isinstance(oracle, Simulated):
             about = {"provenance": options.provenance or "board"}
         oracle = Recorder(oracle, options.record, **about)
-    if options.script and (
-        Path(options.script).is_dir() or not Path(options.script).parent.is_dir()
-    ):
-        raise ValueError(
-            f"--script: got {options.script}, allowed is a file in a folder that is there"
-        )
-    if options.script and not _may_be_written(Path(options.script)):
-        raise FileExistsError(
-            f"--script: got {options.script}, which is there and is no script of bisect, allowed "
-            "is "
-            "a new file"
-        )
+    if options.script:
+        _refuse_script(Path(options.script))
     if options.max_hangs < 1:
         raise ValueError(f"--max-hangs: got {options.max_hangs}, allowed is at least 1")
     by_hand = options.device.startswith("manual")
@@ -128,31 +124,35 @@ def _bisect(options: argparse.Namespace) -> int:
                 asking=_print_trial if by_hand else None,
             )
     except (KeyboardInterrupt, EOFError):
-        tell("stopped" + (f", {options.resume} has every trial so far" if options.resume else ""))
+        kept = f", {options.resume} has every trial so far"
+        tell(f"stopped{kept if options.resume else ''}")
         return 1
     show(options, found)
     if options.script:
         replace_file(Path(options.script), found.script(options.good, options.bad).encode())
-    if found.found:
-        return 0
-    return 1
+    return int(not found.found)
 
 
 def _print_trial(trial: Trying) -> None:
     print(f"\n{trial}")
 
 
-def _may_be_written(script: Path) -> bool:
-    """Whether a file is not there yet, or is a script that bisect wrote before."""
-    if script.exists() or script.is_symlink():
-        return IMPORTS in first_bytes(script, HEAD)
-    return True
+def _refuse_script(script: Path) -> None:
+    """Refuse a file that cannot be written, or that bisect did not write itself."""
+    if script.is_dir() or not script.parent.is_dir():
+        raise ValueError(f"--script: got {script}, allowed is a file in a folder that is there")
+    exists = script.exists() or script.is_symlink()
+    if exists and IMPORTS not in first_bytes(script, HEAD):
+        raise FileExistsError(
+            f"--script: got {script}, which is there and is not a script of bisect, "
+            "allowed is a new file"
+        )
 
 
 def _flake(text: str) -> float | None:
+    if text == "auto":
+        return None
     try:
-        if text == "auto":
-            return None
         return float(text)
     except ValueError:
         raise ValueError(
@@ -161,28 +161,26 @@ def _flake(text: str) -> float | None:
 
 
 def _device(options: argparse.Namespace, good: Capture) -> Simulated | Command | Manual:
-    """What ``--device`` names; a run passes where it gives the good capture's output."""
-    settings = {
-        name: getattr(options, name)
-        for name in ("timeout", "reset", "cooldown", "retries")
-        if getattr(options, name) is not None
-    }
+    """Return the device of ``--device``; a run passes if it gives the good capture's output."""
+    settings = {}
+    for name in ("timeout", "reset", "cooldown", "retries"):
+        if getattr(options, name) is not None:
+            settings[name] = getattr(options, name)
     if options.by_status:
         settings["output"] = None
     oracle = device(options.device, good.buffers.get("output"), **settings)
     if settings and not isinstance(oracle, Command):
+        name = next(iter(settings))
         if options.by_status:
             name = "by-status"
-        else:
-            name = next(iter(settings))
         raise ValueError(f"--{name}: got {options.device!r}, allowed is a device command:PROGRAM")
     if isinstance(oracle, Simulated):
-        # what the good job gives there: a board may have recorded something else
+        # its own output for the good job: the capture may hold what a board recorded
         run = oracle.run(good)
         if run.output is None:
             raise ValueError(
-                f"{options.good}: hangs on the simulated device ({run.reason}), allowed is one "
-                "that runs"
+                f"{options.good}: hangs on the simulated device ({run.reason}), "
+                "allowed is one that runs"
             )
         return Simulated(run.output)
     return oracle
@@ -190,7 +188,7 @@ def _device(options: argparse.Namespace, good: Capture) -> Simulated | Command |
 
 def _laws_options(add: Add) -> None:
     add("sweep", metavar="SWEEP", help=f"a file {SUFFIX} or a folder of captures")
-    add("--plan", type=int, metavar="N", help="the N layers whose capture would settle most")
+    add("--plan", type=int, metavar="N", help="name the N layers whose captures would settle most")
     add(
         "--candidates",
         metavar="FILE",
@@ -201,8 +199,8 @@ def _laws_options(add: Add) -> None:
         action="append",
         metavar="BITS",
         default=[],
-        help="a word (w12) or bits of it (w12_0_32: word, lowest, how many) that say nothing, as "
-        "addresses; repeatable; left out, they are found from layers that were captured twice",
+        help="a word (w12) or bits of it (w12_0_32: word, lowest, how many) without meaning, such "
+        "as addresses; repeatable; left out, they are found from layers that were captured twice",
     )
     add("--chip", help="only captures of this chip")
     add("--target", help="only captures of this NPU")
@@ -211,9 +209,8 @@ def _laws_options(add: Add) -> None:
         action="append",
         metavar="GLOB",
         default=[],
-        help="only fields of the target's map with this name (also behind register or block), each "
-        "by itself; "
-        "repeatable",
+        help="only fields of the target's map with this name (also after register or block), each "
+        "by itself; repeatable",
     )
     add("--map", metavar="FILE", help=f"write the fields as a register map, {MAP_SUFFIX}")
 
@@ -230,14 +227,12 @@ def _laws(options: argparse.Namespace) -> int:
             f"--candidates: got {options.candidates} without --plan, allowed is with it"
         )
     sweep = load_sweep(options.sweep, options.chip, options.target)
-    nuisance, registers = named_bits(options.nuisance, sweep.words.shape[1], sweep.registers), None
+    nuisance = named_bits(options.nuisance, sweep.words.shape[1], sweep.registers)
+    registers = None
     if options.field:
         registers = sweep.registers
         others = ~field_bits(options.field, registers)
-        if nuisance is None:
-            nuisance = others
-        else:
-            nuisance = nuisance | others
+        nuisance = others if nuisance is None else nuisance | others
     layers = None
     if options.candidates:
         layers = candidate_layers(options.candidates, sweep)
@@ -256,20 +251,20 @@ def _laws(options: argparse.Namespace) -> int:
         if options.plan is not None:
             plan = found.next_captures(options.plan, candidates=layers)
     if found.stopped:
-        tell("stopped; these laws it had, each is proved on every capture")
+        tell("stopped; these are the laws found so far, each is proved on every capture")
     messages = [warning.message for warning in caught]
-    for text in dict.fromkeys(str(one) for one in messages if isinstance(one, UserWarning)):
+    texts = [str(message) for message in messages if isinstance(message, UserWarning)]
+    for text in dict.fromkeys(texts):
         tell(text)
     if options.map:
-        write_file(
-            Path(options.map), table_text(COLUMNS, found.register_rows(sweep.block)).encode()
-        )
+        rows = table_text(COLUMNS, found.register_rows(sweep.block))
+        write_file(Path(options.map), rows.encode())
     show(options, Summary(sweep, found, unproved, plan, drawn=layers is None))
     return int(found.stopped)
 
 
 def _refuse_map(path: str | None) -> None:
-    """Before the search, what would fail after it."""
+    """Refuse, before the search, a file that could not be written after it."""
     if path is not None and Path(path).suffix != MAP_SUFFIX:
         raise ValueError(f"--map: got {path}, allowed is a file {MAP_SUFFIX}")
     if path is not None and Path(path).exists():
@@ -277,20 +272,15 @@ def _refuse_map(path: str | None) -> None:
 
 
 def _repair_options(add: Add) -> None:
-    add("journal", metavar="JOURNAL", help="whose lines cannot all be read")
-    add("into", metavar="INTO", help="the new journal, of the others")
+    add("journal", metavar="JOURNAL", help="a journal with lines that cannot be read")
+    add("into", metavar="INTO", help="the new journal, of the lines that can")
 
 
 def _repair(options: argparse.Namespace) -> None:
     kept, dropped = repair(options.journal, options.into)
     text = f"{options.into}: {plural(len(kept), 'trial')}, dropped: {plural(len(dropped), 'line')}"
-    show(
-        options,
-        Done(
-            {"journal": options.into, "trials": len(kept), "dropped": dropped},
-            "\n".join([text, *dropped]),
-        ),
-    )
+    record = {"journal": options.into, "trials": len(kept), "dropped": dropped}
+    show(options, Done(record, "\n".join([text, *dropped])))
 
 
 COMMANDS = {

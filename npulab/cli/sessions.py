@@ -1,5 +1,5 @@
-"""``npulab report`` and ``session``: what was found, as one page; a session made, noted in, shown,
-and merged with another one."""
+"""``npulab report`` and ``session``: write a session as one page; make, note in, show, and merge
+sessions."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import argparse
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from npulab.captures.capture import Capture
@@ -55,20 +56,20 @@ def _session_options(add: Add) -> None:
     add(
         "what",
         choices=tuple(ARGUMENTS),
-        help="make one, note something in it, show it, or make two people's one",
+        help="make a session, note something in it, show it, or merge those of two people",
     )
     add(
         "arguments",
         nargs="+",
         metavar="ARGUMENT",
-        help="; ".join(f"{name} {text}" for name, text in ARGUMENTS.items())
-        + " (into OURS; BASE is what both began with, an empty file if that is nothing)",
+        help="; ".join(map(" ".join, ARGUMENTS.items()))
+        + " (into OURS; BASE is the session both began with, or an empty file)",
     )
-    add("--title", default="", help="of a new one")
+    add("--title", default="", help="of a new session")
     add("--author", default="", help="of a note")
-    add("--field", default="", help="that a note is on")
-    add("--register", default="", help="that a note is on")
-    add("--capture", default="", metavar="PATH", help="that a note is on")
+    for anchor in ("--field", "--register"):
+        add(anchor, default="", help="that a note is about")
+    add("--capture", default="", metavar="PATH", help="that a note is about")
 
 
 def _session(options: argparse.Namespace) -> int:
@@ -88,16 +89,9 @@ def _new(options: argparse.Namespace, file: str, *captures: str) -> None:
         session.attach(path)
     session.title = options.title
     session.save()
-    show(
-        options,
-        Done(
-            {"session": file, "captures": [*session.paths]},
-            (
-                f"{file}: {', '.join(session.counts) or 'nothing yet'}\n"
-                f"next: npulab session note {file} 'what you saw' --field NAME"
-            ),
-        ),
-    )
+    counts = ", ".join(session.counts) or "nothing yet"
+    text = f"{file}: {counts}\nnext: npulab session note {file} 'what you saw' --field NAME"
+    show(options, Done({"session": file, "captures": [*session.paths]}, text))
 
 
 def _note(options: argparse.Namespace, file: str, text: str) -> None:
@@ -112,19 +106,17 @@ def _note(options: argparse.Namespace, file: str, text: str) -> None:
 
 
 def _refuse_unknown(session: Session, field: str) -> None:
-    """Raises LookupError with near names for a field that no capture of the session has."""
-    loaded = [session.load(path) for path in session.paths]
-    items = [
-        item
-        for capture in loaded
-        if isinstance(capture, Capture)
-        for registers in capture.maps.values()
-        for item in registers
-    ]
-    names = [item.name for item in items]
-    if names and not any(
-        field in full_names(item.block, item.register, item.name) for item in items
-    ):
+    """Raise LookupError with near names for a field that no capture of the session has."""
+    names = []
+    for path in session.paths:
+        capture = session.load(path)
+        if not isinstance(capture, Capture):
+            continue
+        for item in chain.from_iterable(capture.maps.values()):
+            if field in full_names(item.block, item.register, item.name):
+                return
+            names.append(item.name)
+    if names:
         raise LookupError(
             f"--field: got {field!r}, which no capture of the session has{near(field, names)}"
         )
@@ -132,7 +124,7 @@ def _refuse_unknown(session: Session, field: str) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Held(Answer):
-    """What a session holds."""
+    """The items of a session."""
 
     session: Session
 
@@ -150,19 +142,15 @@ def _show(options: argparse.Namespace, file: str) -> None:
 
 
 def _merge(options: argparse.Namespace, base: str, ours: str, theirs: str) -> int:
-    """Both sessions in the file OURS; 1 where something is to be looked at, which git calls a
-    conflict."""
+    """Write both sessions into the file OURS; return 1 if a person must look at something, which
+    git calls a conflict."""
     merged = merge_sessions(base, ours, theirs)
     replace_file(Path(ours), merged.text.encode())
     for text in merged.conflicts:
         tell(text)
-    show(
-        options,
-        Done({"session": ours, "notes": len(merged.notes), "conflicts": merged.conflicts}, ""),
-    )
-    if merged.conflicts:
-        return 1
-    return 0
+    record = {"session": ours, "notes": len(merged.notes), "conflicts": merged.conflicts}
+    show(options, Done(record, ""))
+    return int(bool(merged.conflicts))
 
 
 RUN: dict[str, Callable[..., int | None]] = {

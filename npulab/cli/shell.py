@@ -1,7 +1,7 @@
 """The ``npulab`` command.  Bad input exits 2 with one sentence; ``--json`` prints an object a line.
 
-A command's options stand beside the function that runs it, in the module of its family; that is
-loaded when the command is asked for.
+A command's options stand next to the function that runs it, in the module of its family, which is
+loaded only if the command is asked for.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from npulab.support.files import read_table
 from npulab.support.refuse import near
 
 DESCRIPTION = "Find out how an undocumented NPU works; a file may be - for standard input."
-MOST_PIPED = 2**27  # bytes of standard input, which are held at once; larger is a file's work
+MOST_PIPED = 2**27  # bytes of standard input, which are held in memory
 INTERRUPTED = 130  # the exit status of shells for Ctrl-C
-# by name: the module that has its options and runs it, and what it does
+# by name: the module with its options and function, and its help
 COMMANDS = {
     row["command"]: (row["module"], row["what"])
     for row in read_table(Path(__file__).with_name("commands.csv"))
@@ -30,25 +30,22 @@ COMMANDS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command, where - among its arguments is standard input; returns the exit status."""
-    if arguments is None:
-        given = sys.argv[1:]
-    else:
-        given = list(arguments)
+    """Run one command, with standard input for - among its arguments; return the exit status."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
     if "-" not in given:
         return _run(given)
     from tempfile import TemporaryDirectory
 
     with TemporaryDirectory() as folder:
         data = sys.stdin.buffer.read(MOST_PIPED + 1)
-        piped = Path(
-            folder, "stdin" + ".npz" * data.startswith(b"PK")
-        )  # a sweep is known by its suffix
+        piped = Path(folder, "stdin")
+        if data.startswith(b"PK"):
+            piped = piped.with_suffix(".npz")  # a sweep is known by its suffix
         if piped.write_bytes(data) <= MOST_PIPED:
             return _run([str(piped) if argument == "-" else argument for argument in given])
     tell(
-        f"-: got more than {MOST_PIPED} bytes, allowed are {MOST_PIPED}; a larger input is read as "
-        "a file"
+        f"-: got more than {MOST_PIPED} bytes, allowed are {MOST_PIPED}; "
+        "a larger input is read as a file"
     )
     return 2
 
@@ -57,8 +54,8 @@ def _run(given: Sequence[str]) -> int:
     parser = _parser(given)
     if given and not given[0].startswith("-") and given[0] not in COMMANDS:
         parser.error(
-            f"got {given[0]!r}, which is no command{near(given[0], COMMANDS)}; npulab --help names "
-            "them"
+            f"got {given[0]!r}, which is no command{near(given[0], COMMANDS)}; "
+            "npulab --help names them"
         )
     options, rest = parser.parse_known_args(given)
     if rest and options.command != "lab":
@@ -68,15 +65,15 @@ def _run(given: Sequence[str]) -> int:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("always", UserWarning)
-            warnings.filterwarnings(
-                "always", r"target \w+ runs code", ImportWarning
-            )  # whose code is run
+            # an ImportWarning is hidden otherwise, and a person must know whose code runs
+            warnings.filterwarnings("always", r"target \w+ runs code", ImportWarning)
             warnings.showwarning = lambda message, *_, **__: tell(str(message))
-            status = int((options.run(options, rest) if rest else options.run(options)) or 0)
+            more = [rest] if rest else []
+            status = int(options.run(options, *more) or 0)
         sys.stdout.flush()
         return status
     except BrokenPipeError:
-        # who reads our output has seen enough; nothing more may be written at exit
+        # the reader of the output has seen enough, as head does; at exit nothing may be written
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt as error:
@@ -85,7 +82,7 @@ def _run(given: Sequence[str]) -> int:
     except REFUSED as error:
         tell(error)
         return 2
-    except SystemExit as error:  # JupyterLab's own, or that of a target's code
+    except SystemExit as error:  # JupyterLab ends so, and a target's code may
         if options.command == "lab":
             raise
         tell(f"{options.command}: the code of a target ended the program ({error.code!r})")
@@ -93,7 +90,7 @@ def _run(given: Sequence[str]) -> int:
 
 
 def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
-    """The parser of every command, with the options of those that are asked for."""
+    """Return the parser of every command, with the options of the command that is asked for."""
     parser = argparse.ArgumentParser("npulab", description=DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"npulab {version_of('npulab')}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

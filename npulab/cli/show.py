@@ -1,4 +1,4 @@
-"""``npulab list``, ``show`` and ``diff``: what there is, what it says, what differs."""
+"""``npulab list``, ``show`` and ``diff``: find captures, decode a capture, compare two."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from npulab.models.read import Listed, OperatorList
 
 
 def _list_options(add: Add) -> None:
-    add("--sweeps", action="store_true", help="the sweeps beside captures, too")
+    add("--sweeps", action="store_true", help="also the sweeps next to captures")
     add("--formats", action="store_true", help="the dumps that targets read, instead")
     add("paths", nargs="*", metavar="PATH")
 
@@ -29,7 +29,7 @@ def _list(options: argparse.Namespace) -> int:
     if options.formats:
         show(options, Formats(formats()))
         return 0
-    # the captures of this folder, or else those that npulab lab copied out here
+    # the captures of this folder, or else the captures that npulab lab copied out here
     homes = [folder for folder in ("captures", f"{COPY}/captures") if Path(folder).is_dir()]
     paths = options.paths or homes[:1]
     if not paths:
@@ -37,16 +37,18 @@ def _list(options: argparse.Namespace) -> int:
             "captures: there is no such folder here; npulab list PATH looks into another one, "
             "npulab import DUMP captures/NPU begins one"
         )
-    found, broken = each(
-        partial(store.unread, empty=True), [path for path in paths if not is_sweep(path)]
-    )
-    captures, torn = each(store.Case.read, [case for cases in found for case in cases.values()])
-    files = [
-        file
-        for path in paths
-        for file in ([path] if is_sweep(path) else sweep_files(path))
-        if options.sweeps or not captures or is_sweep(path)
-    ]
+    folders = [path for path in paths if not is_sweep(path)]
+    found, broken = each(partial(store.unread, empty=True), folders)
+    cases: list[store.Case] = []
+    for by_name in found:
+        cases += by_name.values()
+    captures, torn = each(store.Case.read, cases)
+    files = []
+    for path in paths:
+        if is_sweep(path):
+            files.append(path)
+        elif options.sweeps or not captures:
+            files += sweep_files(path)
     sweeps, unread = each(load_sweep, files)
     show(options, Listing(captures, sweeps))
     if broken or torn or unread:
@@ -60,12 +62,12 @@ def _show_options(add: Add) -> None:
     add(
         "--form",
         choices=LISTINGS,
-        help="of a model's listing: that of tflitefile_tool earlier, or later",
+        help="of a model's listing: as tflitefile_tool prints it, earlier or later",
     )
     add(
         "--operators",
         action="store_true",
-        help="a model as a list of operators, with shapes and sizes",
+        help="list the operators of a model, with shapes and sizes",
     )
     _filters(add)
     add("--nonzero", action="store_true", help="only fields that are not zero")
@@ -77,12 +79,9 @@ def _show(options: argparse.Namespace) -> None:
     ):
         _refuse(options, "a TensorFlow Lite model")
         model = read_model(options.path)
-        return show(
-            options,
-            OperatorList(model)
-            if options.operators
-            else Listed(model, options.form or LISTINGS[0]),
-        )
+        if options.operators:
+            return show(options, OperatorList(model))
+        return show(options, Listed(model, options.form or LISTINGS[0]))
     for name in ("form", "operators"):
         if getattr(options, name):
             raise ValueError(
@@ -100,7 +99,7 @@ def _show(options: argparse.Namespace) -> None:
 
 
 def _refuse(options: argparse.Namespace, what: str) -> None:
-    """Options that only a capture has."""
+    """Refuse options that only a capture has."""
     for name in ("case", "field", "unknown", "addresses", "nonzero"):
         if getattr(options, name):
             raise ValueError(f"--{name}: got {options.path}, {what}, allowed is a capture")
@@ -115,13 +114,13 @@ def _diff_options(add: Add) -> None:
         type=int,
         default=(),
         metavar="TASK",
-        help="only this job of A and that of B, of A too where B is left out",
+        help="only these jobs: the first of A, the second of B, or of A too if B is left out",
     )
     _filters(add)
     add(
         "--exit-code",
         action="store_true",
-        help="exit 1 if something differs, as far as it is asked for",
+        help="exit 1 if something differs that the other options do not leave out",
     )
 
 

@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,49 +19,51 @@ if TYPE_CHECKING:
 
 STYLES = {"good": "green", "bad": "bold red", "open": "yellow", "quiet": "dim"}
 GAP = 2  # columns between two cells
-INDENT = 4  # of what stands below its row
-NAME = 16  # columns that a name keeps; a longer one is broken behind a _ or the like
-PROSE, SENTENCES = 40, 32  # a column with longer cells than that is of sentences, and keeps so many
+INDENT = 4  # of the columns that stand below their row
+NAME = 16  # columns that a name keeps; a longer name is broken after a _ or the like
+# a column with cells longer than PROSE is of sentences, and keeps SENTENCES columns
+PROSE, SENTENCES = 40, 32
 SOFT = re.compile(r"[^_./-]*[_./-]|[^_./-]+")
-LESS = "-FRX"  # as git has it: no pager for what fits, colours, and the text stays
+# options of less as git sets them: no pager for a text that fits, colours, and the text stays
+LESS = "-FRX"
 
 
 def print_parts(parts: Sequence[Part], console: Console | None = None) -> None:
-    """Print lines and tables on a terminal; through a pager where they are taller than it is."""
+    """Print lines and tables on a terminal; through a pager if they are taller than it is."""
     from rich.console import Console, Group
     from rich.text import Text
 
     console = console or Console(highlight=False)
-    body = Group(
-        *(
-            _table(part, console.width) if isinstance(part, Table) else Text(visible(part))
-            for part in shown(parts)
-        )
-    )
-    tall = len(console.render_lines(body, pad=False)) >= console.height and sys.stdin.isatty()
+    texts = []
+    for part in shown(parts):
+        if isinstance(part, Table):
+            texts.append(_table(part, console.width))
+        else:
+            texts.append(Text(visible(part)))
+    body = Group(*texts)
     os.environ.setdefault("LESS", LESS)
-    with console.pager(styles=not console.no_color) if tall else nullcontext():
+    pager: AbstractContextManager[Any] = nullcontext()
+    if len(console.render_lines(body, pad=False)) >= console.height and sys.stdin.isatty():
+        pager = console.pager(styles=not console.no_color)
+    with pager:
         console.print(body)
 
 
 def folded(text: str, width: int) -> list[str]:
-    """Lines of at most so many columns, broken between words; a word that is longer behind a ``_``,
-    ``.``, ``/`` or ``-``, and anywhere if there is none.
+    """Return lines of at most so many columns, broken between words.
+
+    A longer word is broken after a ``_``, ``.``, ``/`` or ``-``, and anywhere if it has none.
 
     >>> folded("see out_image_tile_x_size", 15)
     ['see out_image_', 'tile_x_size']
     """
     lines = [""]
     for word in re.findall(" *[^ ]+", text):
-        long = len(word.strip()) > width
-        if long:
-            pieces = [
-                part[at : at + width]
-                for part in SOFT.findall(word)
-                for at in range(0, len(part), width)
-            ]
-        else:
-            pieces = [word]
+        pieces = [word]
+        if len(word.strip()) > width:
+            pieces = []
+            for part in SOFT.findall(word):
+                pieces += [part[at : at + width] for at in range(0, len(part), width)]
         for piece in pieces:
             if len(lines[-1]) + len(piece) > width:
                 lines.append("")
@@ -71,21 +73,19 @@ def folded(text: str, width: int) -> list[str]:
 
 
 def widths(columns: Sequence[Sequence[str]], most: int) -> list[int]:
-    """Widths of the columns that fit side by side into ``most`` with their gaps, from the first on.
+    """Return the widths of the first columns, as many as fit into ``most`` with their gaps.
 
-    The widest ones give way first, as far as words stay whole.
+    The widest columns give way first, as far as words stay whole.
 
     >>> rows = ["field", "in_image_x_size"], ["value", "4"], ["note", "columns of the image, " * 3]
     >>> widths(rows, 80), widths(rows, 60), widths(rows, 40)
     ([15, 5, 56], [15, 5, 36], [15, 5])
     """
     natural = [max(map(len, column)) for column in columns]
-    least = [
-        SENTENCES
-        if wide > PROSE
-        else min(NAME, max(len(word) for text in column for word in text.split(" ")))
-        for column, wide in zip(columns, natural, strict=True)
-    ]
+    least = []
+    for column, wide in zip(columns, natural, strict=True):
+        longest_word = max(map(len, " ".join(column).split(" ")))
+        least.append(SENTENCES if wide > PROSE else min(NAME, longest_word))
     while len(least) > 1 and sum(least) + GAP * (len(least) - 1) > most:
         least.pop()
     free, limit = most - GAP * (len(least) - 1), max(natural)
@@ -99,15 +99,21 @@ def widths(columns: Sequence[Sequence[str]], most: int) -> list[int]:
 
 
 def _table(table: Table, most: int) -> Text:
-    """A table that fits.  Where it is wider, what all rows have in common stands in one line, and
-    the columns that do not fit stand below their row."""
+    """Return a table that fits.
+
+    If it is wider than ``most``, cells that all rows have in common go to a line above it, and
+    columns that do not fit stand below their row.
+    """
     from rich.text import Text
 
-    texts = {name: [visible(cell(row.get(name))) for row in table.rows] for name in table.names}
-    wide = sum(max(map(len, (name, *column))) + GAP for name, column in texts.items()) - GAP > most
-    common = [
-        name for name, column in texts.items() if wide and len(column) > 1 and len({*column}) == 1
-    ]
+    texts: dict[str, list[str]] = {}
+    room = most + GAP
+    for name in table.names:
+        texts[name] = [visible(cell(row.get(name))) for row in table.rows]
+        room -= max(map(len, (name, *texts[name]))) + GAP
+    common = []
+    if room < 0 and len(table.rows) > 1:
+        common = [name for name, column in texts.items() if len({*column}) == 1]
     names = [name for name in table.names if name not in common] or [*table.names]
     across = widths([[name, *texts[name]] for name in names], most)
     out = Text()
@@ -124,13 +130,12 @@ def _table(table: Table, most: int) -> Text:
         out.append(", ".join(f"{name} {texts[name][0]}" for name in common) + "\n", "dim")
     put(names, ["bold"] * len(names))
     for at, row in enumerate(table.rows):
-        put(
-            [texts[name][at] for name in names],
-            [STYLES.get(tone(name, row.get(name)), "") for name in names],
-        )
+        styles = [STYLES.get(tone(name, row.get(name)), "") for name in names]
+        put([texts[name][at] for name in names], styles)
         below = [f"{name} {texts[name][at]}" for name in names[len(across) :] if texts[name][at]]
-        for line in folded(" · ".join(below), most - INDENT):
-            out.append(f"{'':{INDENT}}{line}\n" if line else "", "dim")
+        if below:
+            for line in folded(" · ".join(below), most - INDENT):
+                out.append(f"{'':{INDENT}}{line}\n", "dim")
     out.right_crop(1)
     return out
 
@@ -143,8 +148,10 @@ class Bar(Protocol):
 
 @contextmanager
 def progress(unit: str, hidden: bool = False) -> Iterator[Bar]:
-    """A line on stderr that says how far work is and how long it takes yet; nothing if that is no
-    terminal, or ``hidden`` since a person types there."""
+    """Show on stderr how far work is and how long it still takes.
+
+    Nothing is shown if stderr is not a terminal, or ``hidden`` because a person types there.
+    """
     if hidden or not sys.stderr.isatty():
         yield lambda done, total=None, text="": None
         return
