@@ -1,8 +1,8 @@
-"""From a layer to what a compiler would make of it for H13: task words, coefficients, tensors, the
-compiled file.
+"""From a layer to the files of a compiler for H13: task words, coefficients, tensors, the compiled
+file.
 
-One task takes a layer, for concatenation one task an input; what compilers split into several is
-refused.
+A layer takes one task, a concatenation one task for each input; layers that compilers split into
+several tasks are refused.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class TableActivation(Activation):
 
 
 def table_of(layer: Activation, table: entries.Table | bytes | None = None) -> entries.Table:
-    """The activation table that gives a layer's outputs: the one given, its own, or that of the
-    function it names.
+    """Return the activation table of a layer: the given table, its own, or that of the function it
+    names.
 
-    Raises ValueError where there is none, or where it gives something else.
+    Raises ValueError if there is none, or if its outputs are not those of the layer.
     """
     if isinstance(table, bytes | bytearray):
         table = entries.decode(bytes(table))
@@ -63,9 +63,8 @@ def table_of(layer: Activation, table: entries.Table | bytes | None = None) -> e
         table = functions.fit(layer.name)
     if table is None:
         raise refused(
-            f"name: got an activation {layer.name!r} without a table, allowed is a table, or one "
-            "of "
-            f"{', '.join(functions.FITS)}"
+            f"name: got an activation {layer.name!r} without a table, "
+            f"allowed is a table, or one of {', '.join(functions.FITS)}"
         )
     if not np.array_equal(tables.outputs(table), layer.outputs, equal_nan=True):
         raise refused(f"outputs: got others than those of {table!r}, allowed are the same")
@@ -73,8 +72,8 @@ def table_of(layer: Activation, table: entries.Table | bytes | None = None) -> e
 
 
 def relu_outputs() -> np.ndarray:
-    """The output ``(65536,) float16`` of ReLU for every input code: what is not above 0 gives +0,
-    NaN stays."""
+    """Return the output ``(65536,) float16`` of ReLU for every input code: +0 for inputs that are
+    not above 0, NaN for NaN."""
     codes = np.arange(2**16, dtype=np.uint16).view(np.float16)
     return np.where((codes > 0) | np.isnan(codes), codes, np.float16(0))
 
@@ -82,22 +81,19 @@ def relu_outputs() -> np.ndarray:
 def activation(
     table: entries.Table, shape: tuple[int, int, int], prescale: float = 1.0
 ) -> TableActivation:
-    """The layer of a table, named as the function whose table it is, else by its kind."""
+    """Return the layer of a table, named after its function if that is known, else by its kind."""
     return TableActivation(shape, tables.outputs(table), name_of(table), prescale, table=table)
 
 
 def name_of(table: entries.Table) -> str:
-    """The function whose table has the same form and, within 2**-6, the same knots (or lines);
-    "table" and its kind where there is none."""
-    form = table.kind, table.symmetry, table.step_exponent
-    near = [
-        (_distance(table, one), name)
-        for name, one in _fits().items()
-        if (one.kind, one.symmetry, one.step_exponent) == form
-    ]
-    return min(
-        (one for one in near if one[0] < 2.0**-6), default=(0.0, f"table {table.kind_name}")
-    )[1]
+    """Return the function whose table has the same form and, within 2**-6, the same knots (or
+    lines); "table" and its kind if there is none."""
+    near, best = 2.0**-6, f"table {table.kind_name}"
+    for name, known in _fits().items():
+        distance = _distance(table, known)
+        if distance < near:
+            near, best = distance, name
+    return best
 
 
 @cache
@@ -106,10 +102,11 @@ def _fits() -> dict[str, entries.Table]:
 
 
 def _distance(a: entries.Table, b: entries.Table) -> float:
-    if a.step_exponent == entries.NO_STEP:
-        if a == b:
-            return 0.0
+    """Return how far knots are apart at most; infinite for tables of another form."""
+    if (a.kind, a.symmetry, a.step_exponent) != (b.kind, b.symmetry, b.step_exponent):
         return np.inf
+    if a.step_exponent == entries.NO_STEP:
+        return 0.0 if a == b else np.inf
     return float(np.abs(a.knots.astype(np.float64) - b.knots.astype(np.float64)).max(initial=0.0))
 
 
@@ -119,7 +116,7 @@ def refused(why: str) -> ValueError:
 
 Planned = Conv2D | Elementwise | Activation | Concat
 Single = Planned | FullyConnected
-FIRST_BAR = 4  # 0 tasks, 1 coefficients, 2 and 3 what lies between tasks
+FIRST_BAR = 4  # 0 is the tasks, 1 the coefficients, 2 and 3 results between tasks
 FLOAT16 = 5  # element code of tensors
 MOST_SIDE, MOST_CHANNELS = 2**15 - 1, 2**17 - 1  # Win, Cin
 RELU, TABLE = 1, 2
@@ -154,16 +151,16 @@ def lower(
     table: entries.Table | bytes | None = None,
     names: Sequence[str] = (),
 ) -> Capture:
-    """What a compiler would make of a layer: jobs, words, coefficients, tensors, the compiled file
-    and, with ``x``, the inputs.
+    """Return a layer as a compiler would write it: jobs, words, coefficients, tensors, the compiled
+    file and, with ``x``, the inputs.
 
-    A ``Network`` of a convolution and an activation behind it is one task.  ``x`` is ``(H, W, C)
+    A ``Network`` of a convolution and an activation after it is one task.  ``x`` is ``(H, W, C)
     float16``, a tuple of them for layers of several inputs.  ``compiler`` is one of
-    ``steps.HABITS``: what versions do differently. ``table`` are the 128 bytes of an activation, by
-    default those of the layer, or of the function that its name names.  ``names`` are those of the
-    input tensors and the output. Raises ValueError naming what no file shows: quantized types,
-    dilation, broadcasting, constants that are no fp16, more than one task takes, unknown chips and
-    compilers.
+    ``words.HABITS``, the differences between versions. ``table`` are the 128 bytes of an
+    activation, by default those of the layer, or of the function that has its name.  ``names`` are
+    those of the input tensors and the output. Raises ValueError naming the property that no file
+    shows: quantized types, dilation, broadcasting, constants that are not fp16, more work than one
+    task takes, unknown chips and compilers.
     """
     refuse_if(chip != USUAL_CHIP, "chip", f"{chip!r}", f"is {USUAL_CHIP}", Unsupported)
     refuse_if(compiler not in HABITS, "compiler", f"{compiler!r}", f"is one of {', '.join(HABITS)}")
@@ -174,9 +171,8 @@ def lower(
         layer = as_convolution(layer)
     if not isinstance(layer, Planned) or layer.dtype != "float16":
         raise refused(
-            f"got {layer!r}, allowed is a Conv2D, FullyConnected, Elementwise, Activation or "
-            "Concat of "
-            "float16"
+            f"got {layer!r}, "
+            "allowed is a Conv2D, FullyConnected, Elementwise, Activation or Concat of float16"
         )
     habits = HABITS[compiler]
     shapes = [_surface(shape) for shape in input_shapes(layer)]
@@ -184,39 +180,35 @@ def lower(
     bars = _bars(names, habits)
     plan = planned(layer, shapes, bars, habits, table, after)
     slots = slots_of(plan.steps, habits)
-    jobs = tuple(
-        job_of(step, chip, habits, number, len(plan.steps), slots)
-        for number, step in enumerate(plan.steps)
-    )
+    jobs = []
+    for number, step in enumerate(plan.steps):
+        jobs.append(job_of(step, chip, habits, number, len(plan.steps), slots))
     surfaces = [*shapes, _surface(layer.output_shape)]
-    where, tensors = _placed(plan, slots, names, bars, surfaces, habits)
-    buffers: dict[str, bytes]
-    if plan.constants is None:
-        buffers = {}
-    else:
-        buffers = {"coefficients": plan.constants}
+    where = _addresses(plan, slots, names, bars, surfaces, habits)
+    buffers = {}
+    if plan.constants is not None:
+        buffers["coefficients"] = plan.constants
     if x is not None:
-        buffers |= {f"input{i or ''}": pack(one) for i, one in enumerate(_inputs(layer, x))}
-    function = {}
+        for number, tensor in enumerate(_inputs(layer, x)):
+            buffers[f"input{number or ''}"] = pack(tensor)
+    parameters = dict(layer.parameters)
     if after:
-        function = {"function": after.name}
-    capture = lowered(
-        FACTS,
-        name,
-        chip,
-        jobs,
-        buffers,
-        where,
-        {**layer.parameters, **function, "compiler": compiler, "tensors": tensors},
-    )
+        parameters["function"] = after.name
+    parameters |= {"compiler": compiler, "tensors": _tensors(names, bars, surfaces)}
+    capture = lowered(FACTS, name, chip, tuple(jobs), buffers, where, parameters)
     return replace(capture, buffers={**buffers, "hwx": hwx_bytes(capture)})
 
 
 def names_of(layer: Single, names: Sequence[str]) -> tuple[str, ...]:
-    """The names of a layer's inputs and output: those asked for, or ``input``, ``input1``, ...,
-    ``output``; ValueError for names that are alike, empty or not as many as the tensors."""
+    """Return the names of a layer's inputs and output: the given names, or ``input``, ``input1``,
+    ..., ``output``.
+
+    Raises ValueError for names that are alike, empty or not as many as the tensors.
+    """
     count = len(input_shapes(layer))
-    names = tuple(names) or (*(f"input{i or ''}" for i in range(count)), "output")
+    if not names:
+        names = [*(f"input{number or ''}" for number in range(count)), "output"]
+    names = tuple(names)
     if len({*names}) != count + 1 or not all(names):
         raise ValueError(
             f"names: got {names}, allowed are {count + 1} different ones, the output's last"
@@ -232,15 +224,16 @@ def planned(
     table: entries.Table | bytes | None = None,
     after: Activation | None = None,
 ) -> Plan:
-    """The tasks of a layer; ``bars`` are the numbers of the base addresses of its inputs and, last,
-    of its output.
+    """Return the tasks of a layer.
 
-    ``after`` is the activation of a convolution that it has a table for.
+    ``bars`` are the numbers of the base addresses of its inputs and, last, of its output.
+
+    ``after`` is the activation that the task of a convolution computes with a table.
     """
     if isinstance(layer, Conv2D):
-        return _convolution(
-            layer, shapes[0], bars, habits, None if after is None else table_of(after, table)
-        )
+        if after is not None:
+            return _convolution(layer, shapes[0], bars, habits, table_of(after, table))
+        return _convolution(layer, shapes[0], bars, habits)
     if isinstance(layer, Activation):
         return _activation(layer, shapes[0], bars, table)
     if isinstance(layer, Elementwise):
@@ -249,39 +242,46 @@ def planned(
 
 
 def fused(layer: Network) -> tuple[Conv2D, Activation | None]:
-    """The convolution and the activation behind it that one task takes together; ValueError for
-    other networks."""
-    first, *rest = layer.layers
+    """Return the convolution and the activation after it that one task takes together.
+
+    Raises ValueError for other networks.
+    """
+    first, after = layer.layers[0], layer.layers[-1]
     if (
-        not isinstance(first, Conv2D)
+        layer.inputs != ((-1,), (0,))
+        or not isinstance(first, Conv2D)
         or first.activation
-        or len(rest) != 1
-        or not isinstance(rest[0], Activation)
-        or layer.inputs != ((-1,), (0,))
-        or np.ndim(rest[0].prescale)
-        or rest[0].prescale != 1
+        or not isinstance(after, Activation)
+        or np.ndim(after.prescale)
+        or after.prescale != 1
     ):
         raise refused(
-            f"got {layer!r}, allowed are a Conv2D without activation and, behind it, an Activation "
-            "without "
-            "prescale; how compilers link tasks is not known"
+            f"got {layer!r}, allowed are a Conv2D without activation and, after it, an Activation "
+            "without prescale; how compilers link tasks is not known"
         )
-    if np.array_equal(rest[0].outputs, relu_outputs(), equal_nan=True):
+    if _is_relu(after):
         return replace(first, activation="relu"), None
-    return first, rest[0]
+    return first, after
+
+
+def _is_relu(layer: Activation) -> bool:
+    return np.array_equal(layer.outputs, relu_outputs(), equal_nan=True)
 
 
 def as_convolution(layer: FullyConnected) -> Conv2D:
-    """The 1x1 convolution that a fully connected layer is; ValueError for quantized ones."""
+    """Return a fully connected layer as a 1x1 convolution; ValueError for quantized layers."""
     if layer.dtype != "float16":
         raise refused(f"got {layer!r}, allowed is float16")
     return as_1x1(layer)
 
 
 def _convolution(
-    layer: Conv2D, source: Surface, bars: Sequence[int], habits: Habits, table: entries.Table | None
+    layer: Conv2D,
+    source: Surface,
+    bars: Sequence[int],
+    habits: Habits,
+    table: entries.Table | None = None,
 ) -> Plan:
-    (top, _), (left, _) = layer.pads
     if layer.activation not in (None, "relu"):
         raise refused(f"activation: got {layer.activation!r}, allowed is None or 'relu'")
     if layer.stride not in ((1, 1), (2, 2)):
@@ -292,45 +292,36 @@ def _convolution(
         )
     if layer.groups > 1 and not habits.groups:
         raise refused(f"groups: got {layer.groups}, allowed is 1 for a compiler that is not 9.x")
-    if any(max(border) >= taps for border, taps in zip(layer.pads, layer.kernel, strict=True)):
+    if np.any(np.max(layer.pads, 1) >= layer.kernel):
         raise refused(
             f"padding: got {layer.padding}, allowed is less than the kernel of {layer.kernel}"
         )
     if layer.depthwise and layer.input_shape[2] == 1:
         layer = replace(layer, weights=layer.weights.transpose(3, 1, 2, 0), depthwise=False)
+    mode, table_bytes = 0, b""
+    if layer.activation:
+        mode = RELU
+    if table is not None:
+        mode, table_bytes = TABLE, table.encode()
     kernel = coefficients.kernel_of(layer)
     kernel = replace(kernel, groups=max(kernel.groups, layer.groups), table=table is not None)
-    data = coefficients.encode(
-        kernel,
-        layer.weights,
-        layer.bias if kernel.bias else None,
-        b"" if table is None else table.encode(),
-    )
+    bias = layer.bias if kernel.bias else None
+    data = coefficients.encode(kernel, layer.weights, bias, table_bytes)
     engines = coefficients.engines(kernel, layer.weights)
-    return Plan(
-        (
-            Step(
-                CONVOLUTION,
-                (source,),
-                tuple(bars[:1]),
-                _surface(layer.output_shape),
-                bars[-1],
-                kernel=kernel,
-                pads=(top, left),
-                engines=tuple((int(at), int(size)) for at, size in engines),
-                unicast=layer.depthwise,
-                fields={
-                    "NE.MACCfg.BiasMode": int(kernel.bias),
-                    "NE.MACCfg.NonlinearMode": TABLE
-                    if table is not None
-                    else RELU
-                    if layer.activation
-                    else 0,
-                },
-            ),
-        ),
-        data,
+    (top, _), (left, _) = layer.pads
+    step = Step(
+        CONVOLUTION,
+        (source,),
+        tuple(bars[:1]),
+        _surface(layer.output_shape),
+        bars[-1],
+        kernel=kernel,
+        pads=(top, left),
+        engines=tuple(map(tuple, engines.tolist())),
+        unicast=layer.depthwise,
+        fields={"NE.MACCfg.BiasMode": int(kernel.bias), "NE.MACCfg.NonlinearMode": mode},
     )
+    return Plan((step,), data)
 
 
 def _activation(
@@ -338,36 +329,32 @@ def _activation(
 ) -> Plan:
     step = Step(BYPASS, (source,), tuple(bars[:1]), source, bars[-1], unicast=True)
     prescale = _half("prescale", layer.prescale)
-    fields = {}
+    fields = {"NE.MACCfg.NonlinearMode": TABLE}
     if prescale != ONE:
-        fields = {"NE.PostScale.PostScale": prescale}
-    if table is None and np.array_equal(layer.outputs, relu_outputs(), equal_nan=True):
-        return Plan((replace(step, fields={**fields, "NE.MACCfg.NonlinearMode": RELU}),))
+        fields["NE.PostScale.PostScale"] = prescale
+    if table is None and _is_relu(layer):
+        fields["NE.MACCfg.NonlinearMode"] = RELU
+        return Plan((replace(step, fields=fields),))
     found = table_of(layer, table)
     data = found.encode()
     engines = min(ENGINES, source.channels)
-    return Plan(
-        (
-            replace(
-                step,
-                engines=((0, len(data)),) * engines,
-                table=True,
-                exact=found.kind_name in EXACT_KINDS,
-                fields={**fields, "NE.MACCfg.NonlinearMode": TABLE},
-            ),
-        ),
-        data.ljust(engines * len(data), b"\0"),
+    step = replace(
+        step,
+        engines=((0, len(data)),) * engines,  # all engines read the same table
+        table=True,
+        exact=found.kind_name in EXACT_KINDS,
+        fields=fields,
     )
+    return Plan((step,), data.ljust(engines * len(data), b"\0"))
 
 
 def _elementwise(
     layer: Elementwise, shapes: Sequence[Surface], bars: Sequence[int], habits: Habits
 ) -> Plan:
-    if any(one != shapes[0] for one in shapes):
+    if any(shape != shapes[0] for shape in shapes):
         raise refused(
-            f"other_shape: got {layer.other_shape}, allowed is {layer.input_shape}; broadcasting "
-            "takes "
-            "tasks of which no file is known"
+            f"other_shape: got {layer.other_shape}, allowed is {layer.input_shape}; "
+            "broadcasting takes tasks of which no file is known"
         )
     if layer.activation:
         raise refused(f"activation: got {layer.activation!r} of {layer!r}, allowed is None")
@@ -408,64 +395,68 @@ def _concat(layer: Concat, shapes: Sequence[Surface], bars: Sequence[int]) -> Pl
 
 
 def _bars(names: Sequence[str], habits: Habits) -> tuple[int, ...]:
-    """The number of the base address of each tensor."""
+    """Return the number of the base address of each tensor."""
     if habits.sorted_names:
-        return tuple(FIRST_BAR + sorted(names).index(name) for name in names)
+        in_order = sorted(names)
+        return tuple(FIRST_BAR + in_order.index(name) for name in names)
     inputs = range(FIRST_BAR + 1, FIRST_BAR + len(names))
-    return *(reversed(inputs) if habits.reversed_inputs else inputs), FIRST_BAR
+    if habits.reversed_inputs:
+        inputs = inputs[::-1]
+    return *inputs, FIRST_BAR
 
 
-def _placed(
+def _addresses(
     plan: Plan,
     slots: Sequence[int],
     names: Sequence[str],
     bars: Sequence[int],
     surfaces: Sequence[Surface],
     habits: Habits,
-) -> tuple[dict[str, int], list[dict[str, Any]]]:
-    """Addresses by name, and the tensors as the importer states them."""
+) -> dict[str, int]:
+    """Return addresses by name: tasks, coefficients, inputs by base address, output."""
     size = slots[-2] + WORD_BYTES * words_in(plan.steps[-1], habits)
     constants = TEXT_AT + up(size, COEFFICIENT_ALIGN)
-    where = {"text": TEXT_AT} | ({} if plan.constants is None else {"coefficients": constants})
+    where = {"text": TEXT_AT}
+    if plan.constants is not None:
+        where["coefficients"] = constants
     at = up(constants + len(plan.constants or bytes(PAGE)), PAGE)
     inputs = sorted(zip(bars[:-1], names[:-1], surfaces[:-1], strict=True))
     for _, name, surface in (*inputs, (bars[-1], names[-1], surfaces[-1])):
         where[name] = at
         at += up(surface.bytes, PAGE)
-    tensors = [
-        {
-            "name": name,
-            "kind": "output" if i == len(names) - 1 else "input",
-            "bar": bar,
-            "element": FLOAT16,
-            "n": 1,
-            "c": one.channels,
-            "h": one.height,
-            "w": one.width,
-            "d": 1,
-            "strides": {
-                "batch": one.bytes,
-                "channel": one.plane,
-                "row": one.row,
-                "column": HALF,
-                "depth": one.bytes,
-            },
-            "interleave": 1,
-            "span": one.span if i == len(names) - 1 else one.bytes,
+    return where
+
+
+def _tensors(
+    names: Sequence[str], bars: Sequence[int], surfaces: Sequence[Surface]
+) -> list[dict[str, Any]]:
+    """Return the tensors as the importer states them, the output last."""
+    tensors = []
+    for name, bar, surface in zip(names, bars, surfaces, strict=True):
+        strides = {
+            "batch": surface.bytes,
+            "channel": surface.plane,
+            "row": surface.row,
+            "column": HALF,
+            "depth": surface.bytes,
         }
-        for i, (name, bar, one) in enumerate(zip(names, bars, surfaces, strict=True))
-    ]
-    return where, tensors
+        tensor: dict[str, Any] = {"name": name, "kind": "input", "bar": bar, "element": FLOAT16}
+        tensor |= {"n": 1, "c": surface.channels, "h": surface.height, "w": surface.width, "d": 1}
+        tensor |= {"strides": strides, "interleave": 1, "span": surface.bytes}
+        tensors.append(tensor)
+    tensors[-1] |= {"kind": "output", "span": surfaces[-1].span}
+    return tensors
 
 
 def _inputs(layer: Single, x: Any) -> list[np.ndarray]:
-    """The input tensors; ValueError where they are not what the layer takes."""
+    """Return the input tensors; ValueError if they are not those that the layer takes."""
     shapes = input_shapes(layer)
-    given = [
-        np.asarray(one) for one in (x if isinstance(x, tuple | list) and len(shapes) > 1 else [x])
-    ]
-    if [one.shape for one in given] != [*shapes] or any(one.dtype != np.float16 for one in given):
-        kinds = " and ".join(f"{one.shape} {one.dtype}" for one in given)
+    if len(shapes) == 1 or not isinstance(x, tuple | list):
+        x = [x]
+    given = [np.asarray(tensor) for tensor in x]
+    types = {tensor.dtype for tensor in given}
+    if [tensor.shape for tensor in given] != [*shapes] or types != {np.dtype(np.float16)}:
+        kinds = " and ".join(f"{tensor.shape} {tensor.dtype}" for tensor in given)
         raise ValueError(f"x: got {kinds}, allowed is {' and '.join(map(str, shapes))} of float16")
     return given
 
@@ -480,7 +471,7 @@ def _surface(shape: tuple[int, ...]) -> Surface:
 
 
 def _half(name: str, value: Any) -> int:
-    """The bits of a constant that is an fp16 number."""
+    """Return the bits of a constant that is an fp16 number."""
     refuse_if(np.ndim(value), name, "one for each channel", "is one number", refused)
     with np.errstate(over="ignore"):
         half = np.float16(value)

@@ -1,10 +1,10 @@
-"""MIL programs as files: listed, checked, and held against what is known to go wrong."""
+"""MIL programs as files: list and check them, and find known quirks in them."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from npulab.captures.documents import Document, Finding
@@ -17,70 +17,66 @@ from npulab.support.text import Row, plural
 START = re.compile(r"(?:\s++|//[^\n]*+\n)*+program\s*+\(")
 LINE = re.compile(r"line (\d+)")
 MOST_TEXT, MOST_WEIGHTS = 2**23, 2**28
-BESIDE = "@model_path/"  # where a program's weight files are
+BESIDE = "@model_path/"  # the folder of the program, in the paths of its weight files
 LOOK = 2**16
 MOST_SHOWN = 60
 
 
 def recognises(path: Path) -> bool:
-    """A text that begins as a MIL program, behind comments."""
+    """True if a text begins as a MIL program, after comments."""
     return START.match(head_of(path, LOOK)) is not None
 
 
 @refusing()
 def list_program(path: Path) -> Document:
-    """A MIL program: its functions, their operations, and what was found in it.
+    """Return a MIL program as a document: its functions, their operations, and findings.
 
-    An operation that is not understood, a quirk of the ANE, and weight files that are not beside
-    the program are notes; names, types and shapes that do not go together are an error.  Raises
+    An operation that is not understood, a quirk of the ANE, and weight files that are not in the
+    program's folder are notes; names, types and shapes that do not go together are an error. Raises
     ValueError with file, line and column for a text that is not MIL.
     """
     text = text_of(read_bounded(path, MOST_TEXT), path)
     with refusing(path):
         program = read(text)
-    functions = [
-        {
-            "function": each.name,
-            "target": each.target,
-            "inputs": ", ".join(f"{kind} {name}" for name, kind in each.inputs),
-            "operations": len(each.operations),
-            "outputs": ", ".join(each.outputs),
-        }
-        for each in program.functions
-    ]
-    operations = [row for each in program.functions for row in _rows(each)]
-    return Document(
-        path.name,
-        f"{path}: {program!r}",
-        {
-            "build info": [
-                {"name": name, "value": value} for name, value in program.build_info.items()
-            ],
-            "functions": functions,
-            "operations": operations,
-        },
-        [*_findings(path, program)],
-    )
+    info = [{"name": name, "value": value} for name, value in program.build_info.items()]
+    functions: list[Row] = []
+    operations: list[Row] = []
+    for function in program.functions:
+        functions.append(
+            {
+                "function": function.name,
+                "target": function.target,
+                "inputs": _typed(function.inputs),
+                "operations": len(function.operations),
+                "outputs": ", ".join(function.outputs),
+            }
+        )
+        operations += _operation_rows(function)
+    tables = {"build info": info, "functions": functions, "operations": operations}
+    return Document(path.name, f"{path}: {program!r}", tables, [*_findings(path, program)])
 
 
-def _rows(function: Function) -> Iterator[Row]:
+def _operation_rows(function: Function) -> Iterator[Row]:
     for operation in function.operations:
         yield {
             "line": operation.line,
             "function": function.name,
             "operation": operation.op,
-            "output": ", ".join(f"{kind} {name}" for name, kind in operation.outputs),
+            "output": _typed(operation.outputs),
             "arguments": _arguments(operation),
         }
 
 
+def _typed(pairs: Iterable[tuple[str, object]]) -> str:
+    return ", ".join(f"{kind} {name}" for name, kind in pairs)
+
+
 def _arguments(operation: Operation) -> str:
-    given = [
-        (name, argument)
-        for name, argument in (*operation.arguments, *operation.attributes)
-        if name != "name" and isinstance(argument, str | tuple | Value)
-    ]
-    return _cut(", ".join(f"{name}={_short(argument)}" for name, argument in given))
+    given = []
+    for name, argument in (*operation.arguments, *operation.attributes):
+        if name != "name" and isinstance(argument, str | tuple | Value):
+            given.append(f"{name}={_short(argument)}")
+    return _cut(", ".join(given))
 
 
 def _short(argument: str | tuple[str | Value, ...] | Value) -> str:
@@ -105,36 +101,37 @@ def _findings(path: Path, program: Program) -> Iterator[Finding]:
         missing = check(program)
     except ValueError as error:
         text = str(error).removeprefix("mil: ")
-        line = LINE.search(text)
-        yield Finding(int(line[1]) if line else 0, "program", text, wrong=True)
+        found = LINE.search(text)
+        line = int(found[1]) if found else 0
+        yield Finding(line, "program", text, wrong=True)
         missing = []
-    used = Counter(each.op for function in program.functions for each in function.operations)
-    lines = {
-        each.op: each.line
-        for function in program.functions
-        for each in reversed(function.operations)
-    }
+    lines: dict[str, list[int]] = defaultdict(list)
+    for operation in _operations(program):
+        lines[operation.op].append(operation.line)
     for op in missing:
-        count = plural(used[op], "operation")
-        yield Finding(lines[op], op, f"not understood ({count}): its outputs are taken as declared")
+        count = plural(len(lines[op]), "operation")
+        text = f"not understood ({count}): its outputs are taken as declared"
+        yield Finding(lines[op][0], op, text)
     blobs, absent = _weights(path, program)
     for name in absent:
-        yield Finding(
-            0, name, "weight file is not beside the program: its records are not looked at"
-        )
+        text = "weight file is not beside the program: its records are not looked at"
+        yield Finding(0, name, text)
     for quirk in quirks(program, blobs):
         yield Finding(quirk.line, quirk.op, quirk.text, quirk.source)
 
 
+def _operations(program: Program) -> Iterator[Operation]:
+    for function in program.functions:
+        yield from function.operations
+
+
 def _weights(path: Path, program: Program) -> tuple[dict[str, bytes], list[str]]:
-    """The weight files of a program that lie beside it, and the names of the others."""
-    names = dict.fromkeys(
-        value.data.path
-        for function in program.functions
-        for operation in function.operations
-        for _, value in (*operation.attributes, *operation.arguments)
-        if isinstance(value, Value) and isinstance(value.data, File)
-    )
+    """Return the weight files in the program's folder, and the names of the missing files."""
+    names: dict[str, None] = {}
+    for operation in _operations(program):
+        for _, value in (*operation.attributes, *operation.arguments):
+            if isinstance(value, Value) and isinstance(value.data, File):
+                names[value.data.path] = None
     found, absent = {}, []
     for name in names:
         file = path.parent / name.removeprefix(BESIDE)

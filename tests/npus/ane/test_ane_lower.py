@@ -651,7 +651,7 @@ def test_broken_coefficients_name_their_place():
         (
             Network((convolution(4, 4, 8), convolution(4, 4, 8))),
             {},
-            "allowed are a Conv2D without activation and, behind",
+            "allowed are a Conv2D without activation and, after",
         ),
         (convolution(4, 4, 8), {"chip": "h14"}, "chip: got 'h14', allowed is h13"),
         (
