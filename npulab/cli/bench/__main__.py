@@ -6,5 +6,5 @@ import sys
 from npulab.cli.bench import BENCHES, ROUNDS
 
 if __name__ == "__main__":
-    what, rounds = [*sys.argv[1:], ROUNDS][:2]
-    print(json.dumps(BENCHES[str(what)].measure(int(rounds))))
+    what, rounds = [*sys.argv[1:], str(ROUNDS)][:2]
+    print(json.dumps(BENCHES[what].measure(int(rounds))))

@@ -1,5 +1,5 @@
-"""What lies beside a compiled file: its source network and weights, kept with the capture and held
-against it."""
+"""The source network and weights next to a compiled file: kept with the capture, and compared with
+it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from npulab.npus.ane.source.parameters import OPTIONAL, chain_of, nonlinear_mode
 from npulab.npus.ane.tables import entries, functions
 from npulab.npus.kit import Capture
 
-# types as the symbols of a file number them; only the first is seen in one
+# numbers of types in the symbols of a file; only the first was seen in a file
 ELEMENTS = {"Float16": 5, "UInt8": 3, "Int8": 2}
 COEFFICIENTS = "coefficients"
 WEIGHTS = "the weights beside it"
@@ -26,8 +26,8 @@ TABLE_MODE = 2
 
 
 def beside(folder: Path) -> tuple[dict[str, bytes], dict[str, int]]:
-    """(files by name, parameters of the layer) of the network in a folder; nothing where there is
-    none.
+    """Return the files by name of the network in a folder, and the parameters of its layer; nothing
+    without a network.
 
     Raises ValueError naming the file and key for a network that is broken.
     """
@@ -38,19 +38,17 @@ def beside(folder: Path) -> tuple[dict[str, bytes], dict[str, int]]:
     files = {NETWORK: file.read_bytes()}
     if len(read.networks) != 1:
         return files, {}
-    # 0 as in a table of several networks, so that captures have the same numbers
-    return files | plist.weights_files(read.network, folder), {
-        **dict.fromkeys(OPTIONAL, 0),
-        **parameters(read.network),
-    }
+    # captures of several networks share a table of parameters: absent numbers are 0 in it
+    known = dict.fromkeys(OPTIONAL, 0) | parameters(read.network)
+    return files | plist.weights_files(read.network, folder), known
 
 
 def claims(capture: Capture) -> list[Claim]:
-    """What the network beside a capture says of its registers and tensors, and its weights of the
-    coefficients.
+    """Return the claims of the network next to a capture on registers and tensors, and of its
+    weights on the coefficients.
 
-    Where one of them differs, nothing is said of coefficients: they are those of another layer.
-    Raises ValueError naming the key for a network that is broken.
+    If a register or tensor differs, nothing is claimed of coefficients, which are then those of
+    another layer. Raises ValueError naming the key for a network that is broken.
     """
     if NETWORK not in capture.buffers:
         return []
@@ -60,58 +58,46 @@ def claims(capture: Capture) -> list[Claim]:
     if known:
         compared = agreement.compare(agreement.claims(network), agreement.values_of(capture))
     said = [*compared, *_tensors(capture, network)]
-    if not all(one.agrees for one in said):
+    if not all(claim.agrees for claim in said):
         return said
     if not compared:
-        return []  # tensors of the same sizes alone are no agreement
+        return []  # tensors of the same sizes alone prove nothing
     return [*said, *_table(capture, network), *_weights(capture, network)]
 
 
 def _tensors(capture: Capture, network: Network) -> Iterator[Claim]:
-    """Claims for how many tensors the file has, and for the sizes of those that the network
+    """Yield claims on the number of tensors, and on the sizes and types of those that the network
     names."""
     found = shapes(network)
+    tensors = capture.parameters.get("tensors", ())
     for kind, parts in (("input", network.inputs), ("output", network.outputs)):
-        there = {
-            one["name"]: one for one in capture.parameters.get("tensors", ()) if one["kind"] == kind
-        }
-        if there:
-            yield Claim(0, f"{kind}s", "tensors", len(parts), len(there), NETWORK)
-        for part in parts:
-            if part.name in there:
-                for axis, size in (("width", "w"), ("height", "h"), ("channels", "c")):
-                    yield Claim(
-                        0,
-                        f"{axis} of {part.name}",
-                        f"tensors.{part.name}.{size}",
-                        getattr(found[part.name], axis),
-                        there[part.name][size],
-                        NETWORK,
-                    )
-                if found[part.name].type in ELEMENTS:
-                    yield Claim(
-                        0,
-                        f"type of {part.name}",
-                        f"tensors.{part.name}.element",
-                        ELEMENTS[found[part.name].type],
-                        there[part.name]["element"],
-                        NETWORK,
-                    )
+        by_name = {tensor["name"]: tensor for tensor in tensors if tensor["kind"] == kind}
+        if by_name:
+            yield Claim(0, f"{kind}s", "tensors", len(parts), len(by_name), NETWORK)
+        for name in (part.name for part in parts if part.name in by_name):
+            shape, tensor = found[name], by_name[name]
+            stated = [
+                ("width", "w", shape.width),
+                ("height", "h", shape.height),
+                ("channels", "c", shape.channels),
+            ]
+            if shape.type in ELEMENTS:
+                stated.append(("type", "element", ELEMENTS[shape.type]))
+            for what, key, number in stated:
+                where = f"tensors.{name}.{key}"
+                yield Claim(0, f"{what} of {name}", where, number, tensor[key], NETWORK)
 
 
 def _table(capture: Capture, network: Network) -> Iterator[Claim]:
-    """A claim for the function of the one activation table, where both sides are known."""
-    users = [
-        task
-        for task in agreement.values_of(capture)
-        if task.get("NE.MACCfg.NonlinearMode") == TABLE_MODE
-    ]
+    """Yield a claim on the function of the one activation table, if both sides are known."""
+    tasks = agreement.values_of(capture)
+    users = [task for task in tasks if task.get("NE.MACCfg.NonlinearMode") == TABLE_MODE]
     if COEFFICIENTS not in capture.buffers or len(users) != 1 or not network.units:
         return
     chain = chain_of(network)
     name = chain.neuron.lower().replace("_", "")
-    # the others are made of several steps, of which the table is one
-    direct = {one.replace("_", ""): one for one in functions.FITS}
+    # other activations are made of several steps, and the table is one of them
+    direct = {known.replace("_", ""): known for known in functions.FITS}
     if chain.main.type != "Neuron" or nonlinear_mode(chain) != TABLE_MODE or name not in direct:
         return
     try:
@@ -120,14 +106,14 @@ def _table(capture: Capture, network: Network) -> Iterator[Claim]:
     except (ValueError, IndexError, Unsupported):
         return
     if found is not None:
-        # an odd one, to which a task behind it adds the half
+        # an odd table, to whose outputs a later task adds the half
         if found == "sigmoid_less_half":
             found = "sigmoid"
         yield Claim(0, "function of the table", COEFFICIENTS, direct[name], found, NETWORK)
 
 
 def _weights(capture: Capture, network: Network) -> Iterator[Claim]:
-    """A claim for the weights of the network's convolution, and one for its bias, where both sides
+    """Yield a claim on the weights of the network's convolution, and one on its bias, if both sides
     have them."""
     if COEFFICIENTS not in capture.buffers:
         return
@@ -139,23 +125,23 @@ def _weights(capture: Capture, network: Network) -> Iterator[Claim]:
             weights, bias = coefficients.decode(kernel, capture.buffers[COEFFICIENTS], places)
         except ValueError as error:
             raise Unsupported(f"weights of {unit} are not compared: {error}") from None
-        for what, mine, theirs in (
+        for kind, got, expected in (
             ("weights", weights, source.weights),
             ("biases", bias, source.bias),
         ):
-            if mine is not None and theirs is not None:
-                same = 0
-                if mine.shape == theirs.shape:
-                    same = int(np.count_nonzero(mine == theirs))
-                yield Claim(
-                    0, f"{what} of {unit} that are equal", COEFFICIENTS, theirs.size, same, WEIGHTS
-                )
+            if got is None or expected is None:
+                continue
+            same = 0
+            if got.shape == expected.shape:
+                same = int(np.count_nonzero(got == expected))
+            what = f"{kind} of {unit} that are equal"
+            yield Claim(0, what, COEFFICIENTS, expected.size, same, WEIGHTS)
 
 
 def _source(capture: Capture, network: Network) -> Mapping[str, espresso.SourceWeights]:
-    """The weights of a network of one convolution, where its files are there."""
+    """Return the weights of a network of one convolution, if its files are in the capture."""
     convolutions = [unit.name for unit in network.units if unit.type == "Conv"]
-    names = {Path(one).name for one in network.weights or ()}
+    names = {Path(path).name for path in network.weights or ()}
     if len(convolutions) != 1 or not names <= capture.buffers.keys():
         return {}
     return espresso.source_weights(network, {name: capture.buffers[name] for name in names})

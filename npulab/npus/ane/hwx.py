@@ -1,10 +1,10 @@
-"""The compiled file (hwx): a 64-bit little-endian Mach-O with a magic of its own, read and written.
+"""Read the compiled file (hwx): a 64-bit little-endian Mach-O with a magic of its own.
 
 Segments hold the tasks (``__TEXT,__text``), their coefficients and tables (``__TEXT,__const``) and
 the places of the tensors (``__FVMLIB``, no bytes).  Thread commands name the program, with the
-table of its base addresses (BAR), and the tensors.  Nothing is fixed: not the order of the
-segments, not an address, not which BAR a tensor has; all of it is what the file says.  Source:
-files of the compilers 4.2.1, 5.4.1, 7.6.4 and 9.509.0.
+table of its base addresses (BAR), and the tensors.  The order of the segments, every address, and
+the BAR of each tensor are taken from the file; none of them is fixed.  Source: files of the
+compilers 4.2.1, 5.4.1, 7.6.4 and 9.509.0.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +25,7 @@ from npulab.npus.kit import refuse_if, refusing
 
 MAGIC, MAGIC_64 = 0xBEEFFACE, 0xFEEDFACF
 SEGMENT, THREAD, IDENT, SYMBOLS = 0x19, 0x04, 0x08, 0x02
-PLACES = (0x06, 0x40)  # of a tensor: compilers up to 5, from 7 on
+PLACES = (0x06, 0x40)  # place of a tensor: compilers up to 5, compilers 7 and later
 PROGRAM, PROGRAM_LATER, TENSOR = 1, 4, 3  # flavours of thread commands; 4 on H17 (second-hand)
 INPUT, OUTPUT = 1, 2
 BARS = 256
@@ -35,17 +36,18 @@ MOST_NAMES = 2**24  # bytes of all names of symbols
 KINDS = {INPUT: "input", OUTPUT: "output"}
 STRIDES = ("batch", "channel", "row", "column", "depth")
 
-HEAD, COMMAND, SEGMENT_HEAD, SECTION, SYMBOL_TABLE = map(
-    STRUCTURES.__getitem__, ("hwx header", "command", "segment", "section", "symbol table")
-)
-PLACE, WIDE_PLACE, THREAD_HEAD, PROGRAM_THREAD, TENSOR_THREAD = map(
-    STRUCTURES.__getitem__, ("place", "wide place", "thread", "program thread", "tensor thread")
-)
-# of these a file has many
+HEAD, COMMAND, SEGMENT_HEAD, SECTION, SYMBOL_TABLE = itemgetter(
+    "hwx header", "command", "segment", "section", "symbol table"
+)(STRUCTURES)
+PLACE, WIDE_PLACE, THREAD_HEAD, PROGRAM_THREAD, TENSOR_THREAD = itemgetter(
+    "place", "wide place", "thread", "program thread", "tensor thread"
+)(STRUCTURES)
+# a file has many symbols and relocations, which numpy reads at once
 SYMBOL = np.dtype(
     [("name", "<u4"), ("type", "u1"), ("section", "u1"), ("description", "<u2"), ("value", "<u8")]
 )
 RELOCATION = np.dtype([("address", "<u4"), ("packed", "<u4")])
+Span = tuple[int, int]  # first byte of a command, byte after it
 VERSION = re.compile(r"zin_ane_compiler v(\S+)")
 
 
@@ -62,8 +64,8 @@ class Relocation(NamedTuple):
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a segment; ``data`` is empty where the file holds no bytes of it (tensors), ``at``
-    is the byte of the structure that states it."""
+    """A part of a segment; ``data`` is empty if the file holds no bytes of it (tensors), ``at`` is
+    the byte of the structure that states it."""
 
     segment: str
     name: str
@@ -81,8 +83,7 @@ class Tensor(NamedTuple):
     """An input or output as its thread command states it; strides in bytes, ``span`` the bytes it
     takes.
 
-    ``address`` and ``bar`` (number of the base address) are None where nothing in the file places
-    it.
+    ``address`` and ``bar`` (number of the base address) are None if nothing in the file places it.
     """
 
     name: str
@@ -107,8 +108,8 @@ class Symbol(NamedTuple):
 
 
 class Program(NamedTuple):
-    """A network of the file: base addresses by number, where its task list begins, how many tasks
-    it has; ``at`` is the byte of the command that states it."""
+    """A network of the file: base addresses by number, address and size of its first task, number
+    of tasks; ``at`` is the byte of the command that states it."""
 
     name: str
     bars: Mapping[int, int]
@@ -137,30 +138,31 @@ class Hwx:
 
     @property
     def compiler(self) -> str:
-        """The compiler's version, "" where the file does not say."""
-        return next(iter(VERSION.findall(self.identity)), "")
+        """The compiler's version, "" if the file does not say it."""
+        found = VERSION.search(self.identity)
+        return found[1] if found else ""
 
     def section(self, segment: str, name: str) -> Section:
-        """The first section of a name; raises ValueError with those there are."""
-        for one in self.sections:
-            if (one.segment, one.name) == (segment, name):
-                return one
-        there = ", ".join(f"{one.segment},{one.name} at byte {one.at:#x}" for one in self.sections)
-        raise ValueError(
-            f"section: got {segment},{name}, the file has {there or 'none from byte 0x20 on'}"
-        )
+        """Return the first section of a name; raises ValueError with the names in the file."""
+        names = []
+        for section in self.sections:
+            if (section.segment, section.name) == (segment, name):
+                return section
+            names.append(f"{section.segment},{section.name} at byte {section.at:#x}")
+        listed = ", ".join(names) or "none from byte 0x20 on"
+        raise ValueError(f"section: got {segment},{name}, the file has {listed}")
 
 
 def is_hwx(data: bytes) -> bool:
-    """Whether bytes begin as a compiled file does."""
+    """True if bytes begin as a compiled file does."""
     return len(data) >= HEAD.sizeof() and int.from_bytes(data[:4], "little") in (MAGIC, MAGIC_64)
 
 
 def read(data: bytes, where: str = "hwx") -> Hwx:
-    """A compiled file from its bytes.
+    """Read a compiled file from its bytes.
 
     Raises ValueError naming ``where``, the structure and its byte offset for a file that is cut
-    short, or whose sizes, counts, names or addresses lead outside.
+    short, or whose sizes, counts, names or addresses lead outside of it.
     """
     with refusing(where):
         return _read(data)
@@ -174,73 +176,86 @@ def _read(data: bytes) -> Hwx:
         raise ValueError(
             f"header at byte 0x0: got magic {head.magic:#010x}, allowed is {MAGIC:#010x}"
         )
-    commands = list(_commands(data, head))
-    spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for code, begin, end in commands:
+    codes: list[int] = []
+    spans: dict[int, list[Span]] = defaultdict(list)
+    for code, begin, end in _commands(data, head):
+        codes.append(code)
         spans[code].append((begin, end))
-    segments = [_segment(data, *span) for span in spans[SEGMENT]]
-    sections = [section for _, parts in segments for section in parts]
-    _apart([span for span, _ in segments], "addresses")
-    _apart(
-        [
-            (one.offset, one.offset + one.size, f"section {one.segment},{one.name}")
-            for one in sections
-            if one.offset
-        ],
-        "bytes",
-    )
-    symbols = tuple(symbol for span in spans[SYMBOLS][-1:] for symbol in _symbols(data, *span))
-    places = {
-        symbol.name: symbol.value
-        for symbol in reversed(symbols)
-        if symbol.section and symbol.type not in (STABS_TENSOR, STABS_TYPE)
-    }
-    for struct, code in zip((PLACE, WIDE_PLACE), PLACES, strict=True):
-        for span in spans[code]:
-            one = _named(struct, data, span, "place of a tensor", "name")
-            places[one.name] = one.address
-    threads = [
-        (
-            _parse(
-                THREAD_HEAD, data, span[0], f"thread command at byte {span[0]:#x}", span[1]
-            ).flavour,
-            span,
-        )
-        for span in spans[THREAD]
-    ]
-    programs = tuple(
-        _program(data, span) for flavour, span in threads if flavour in (PROGRAM, PROGRAM_LATER)
-    )
-    bars = {address: number for program in programs for number, address in program.bars.items()}
+    symbols: tuple[Symbol, ...] = ()
+    if spans[SYMBOLS]:
+        symbols = _symbols(data, *spans[SYMBOLS][-1])
+    sections = _sections(data, spans[SEGMENT])
+    threads: dict[int, list[Span]] = defaultdict(list)
+    for begin, end in spans[THREAD]:
+        thread = _parse(THREAD_HEAD, data, begin, f"thread command at byte {begin:#x}", end)
+        threads[PROGRAM if thread.flavour == PROGRAM_LATER else thread.flavour].append((begin, end))
+    programs = tuple(_program(data, span) for span in threads[PROGRAM])
+    bars: dict[int | None, int] = {}
+    for program in programs:
+        bars |= {address: number for number, address in program.bars.items()}
+    places = _places(data, spans, symbols)
+    tensors = tuple(_tensor(data, span, places, bars) for span in threads[TENSOR])
+    identity = ""
+    for begin, end in spans[IDENT]:
+        identity += _text_at(data, begin + COMMAND.sizeof(), end, f"identity at byte {begin:#x}")
     return Hwx(
         head.magic,
         head.cputype,
         head.cpusubtype,
         head.filetype,
         head.flags,
-        tuple(code for code, *_ in commands),
-        tuple(
-            replace(one, data=data[one.offset : one.offset + one.size]) if one.offset else one
-            for one in sections
-        ),
+        tuple(codes),
+        sections,
         programs,
-        tuple(_tensor(data, span, places, bars) for flavour, span in threads if flavour == TENSOR),
+        tensors,
         symbols,
-        "".join(
-            _text(data, begin + COMMAND.sizeof(), end, f"identity at byte {begin:#x}")
-            for begin, end in spans[IDENT]
-        ),
+        identity,
     )
+
+
+def _sections(data: bytes, spans: list[Span]) -> tuple[Section, ...]:
+    """Return the sections of all segments, with their bytes; refuse those that overlap."""
+    sections: list[Section] = []
+    addresses, stored = [], []
+    for span in spans:
+        segment, parts = _segment(data, *span)
+        addresses.append(segment)
+        for part in parts:
+            if part.offset:
+                end = part.offset + part.size
+                stored.append((part.offset, end, f"section {part.segment},{part.name}"))
+                part = replace(part, data=data[part.offset : end])
+            sections.append(part)
+    _apart(addresses, "addresses")
+    _apart(stored, "bytes")
+    return tuple(sections)
+
+
+def _places(
+    data: bytes, spans: Mapping[int, list[Span]], symbols: tuple[Symbol, ...]
+) -> dict[str, int]:
+    """Return addresses of tensors by name: those of place commands, or else of symbols."""
+    places: dict[str, int] = {}
+    for symbol in symbols:
+        if symbol.section and symbol.type not in (STABS_TENSOR, STABS_TYPE):
+            places.setdefault(symbol.name, symbol.value)
+    for struct, code in zip((PLACE, WIDE_PLACE), PLACES, strict=True):
+        for span in spans[code]:
+            place = _named(struct, data, span, "place of a tensor", "name")
+            places[place.name] = place.address
+    return places
 
 
 def _parse(
     struct: Any, data: bytes, begin: int, what: str, end: int | None = None
 ) -> Container[Any]:
-    """A structure at a byte; ``end`` is where what holds it ends."""
-    size, stop = struct.sizeof(), len(data) if end is None else end
-    if begin + size > stop:
+    """Return the structure at a byte; ``end`` is the end of the command or file that holds it."""
+    if end is None:
+        end = len(data)
+    size = struct.sizeof()
+    if begin + size > end:
         raise ValueError(
-            f"{what}: needs {size} bytes from byte {begin:#x}, there are {max(stop - begin, 0)}"
+            f"{what}: needs {size} bytes from byte {begin:#x}, there are {max(end - begin, 0)}"
         )
     try:
         return struct.parse(data[begin : begin + size])
@@ -249,40 +264,40 @@ def _parse(
 
 
 def _commands(data: bytes, head: Any) -> Iterator[tuple[int, int, int]]:
-    """(code, first byte, byte behind) of each load command."""
+    """Yield code, first byte and the byte after each load command."""
     begin = HEAD.sizeof()
     limit = begin + head.commands_size
     if limit > len(data):
         raise ValueError(
             f"header at byte 0x0: got {head.commands_size} bytes of load commands, the file has "
-            f"{len(data) - begin} behind the header"
+            f"{len(data) - begin} after the header"
         )
     for number in range(head.commands):
         what = f"load command {number} at byte {begin:#x}"
-        one = _parse(COMMAND, data, begin, what, limit)
-        if one.bytes < COMMAND.sizeof() or begin + one.bytes > limit:
+        command = _parse(COMMAND, data, begin, what, limit)
+        end = begin + command.bytes
+        if command.bytes < COMMAND.sizeof() or end > limit:
             raise ValueError(
-                f"{what}: got size {one.bytes:#x}, allowed are {COMMAND.sizeof()} to "
+                f"{what}: got size {command.bytes:#x}, allowed are {COMMAND.sizeof()} to "
                 f"{limit - begin:#x}"
             )
-        yield one.command, begin, begin + one.bytes
-        begin += one.bytes
+        yield command.command, begin, end
+        begin = end
 
 
 def _apart(parts: list[tuple[int, int, str]], what: str) -> None:
     """Refuse parts (begin, end, name) that overlap."""
-    for (begin, end, name), (start, stop, other) in pairwise(
-        sorted(part for part in parts if part[1] > part[0])
-    ):
+    filled = sorted(part for part in parts if part[1] > part[0])
+    for (begin, end, before), (start, stop, name) in pairwise(filled):
         if start < end:
             raise ValueError(
-                f"{other}: got {what} {start:#x} to {stop:#x}, of which {name} has {begin:#x} to "
+                f"{name}: got {what} {start:#x} to {stop:#x}, of which {before} has {begin:#x} to "
                 f"{end:#x}"
             )
 
 
 def _segment(data: bytes, begin: int, end: int) -> tuple[tuple[int, int, str], list[Section]]:
-    """((first address, the one behind, name), sections) of a segment."""
+    """Return a segment's (first address, address after it, name), and its sections."""
     head = _parse(SEGMENT_HEAD, data, begin, "segment", end)
     name = _name(head.name, f"segment at byte {begin:#x}")
     what = f"segment {name} at byte {begin:#x}"
@@ -296,16 +311,18 @@ def _segment(data: bytes, begin: int, end: int) -> tuple[tuple[int, int, str], l
     room = (end - begin - SEGMENT_HEAD.sizeof()) // SECTION.sizeof()
     if head.sections > room:
         raise ValueError(f"{what}: got {head.sections} sections, its command has room for {room}")
-    step = SECTION.sizeof()
-    places = (begin + SEGMENT_HEAD.sizeof() + step * number for number in range(head.sections))
-    return (head.address, head.address + head.size, what), [
-        _section(data, at, end, head) for at in places
-    ]
+    sections = []
+    at = begin + SEGMENT_HEAD.sizeof()
+    for _ in range(head.sections):
+        sections.append(_section(data, at, end, head))
+        at += SECTION.sizeof()
+    return (head.address, head.address + head.size, what), sections
 
 
 def _section(data: bytes, begin: int, end: int, segment: Any) -> Section:
     head = _parse(SECTION, data, begin, "section", end)
-    owner, name = (_name(one, f"section at byte {begin:#x}") for one in (head.segment, head.name))
+    owner = _name(head.segment, f"section at byte {begin:#x}")
+    name = _name(head.name, f"section at byte {begin:#x}")
     what = f"section {owner},{name} at byte {begin:#x}"
     for unit, first, low, size in (
         ("address", head.address, segment.address, segment.size),
@@ -323,13 +340,16 @@ def _section(data: bytes, begin: int, end: int, segment: Any) -> Section:
         what,
         f"{head.relocation_count} relocations",
     )
-    relocations = np.frombuffer(data, RELOCATION, head.relocation_count, head.relocations).tolist()
-    for number, (address, _) in enumerate(relocations):
+    rows = np.frombuffer(data, RELOCATION, head.relocation_count, head.relocations).tolist()
+    relocations = []
+    for number, (address, packed) in enumerate(rows):
+        section, bits = packed % 2**24, packed >> 24
+        flags = bits & 1, bits >> 1 & 3, bits >> 3 & 1, bits >> 4
+        relocations.append(Relocation(address, section, *flags))
         if address + 4 > head.size:
             raise ValueError(
-                f"relocation {number} of {what}: got address {address:#x}, the section has "
-                f"{head.size:#x} "
-                "bytes"
+                f"relocation {number} of {what}: got address {address:#x}, "
+                f"the section has {head.size:#x} bytes"
             )
     return Section(
         owner,
@@ -340,56 +360,46 @@ def _section(data: bytes, begin: int, end: int, segment: Any) -> Section:
         head.align,
         head.flags,
         begin,
-        tuple(
-            Relocation(
-                address,
-                packed % 2**24,
-                packed >> 24 & 1,
-                packed >> 25 & 3,
-                packed >> 27 & 1,
-                packed >> 28,
-            )
-            for address, packed in relocations
-        ),
+        tuple(relocations),
     )
 
 
-def _program(data: bytes, span: tuple[int, int]) -> Program:
-    one = _named(PROGRAM_THREAD, data, span, "program thread", "name")
+def _program(data: bytes, span: Span) -> Program:
+    thread = _named(PROGRAM_THREAD, data, span, "program thread", "name")
     return Program(
-        one.name,
-        {number: address for number, address in enumerate(one.bars) if address},
-        one.first_task,
-        one.first_size + 1,
-        one.tasks,
-        one.scratch,
+        thread.name,
+        {number: address for number, address in enumerate(thread.bars) if address},
+        thread.first_task,
+        thread.first_size + 1,
+        thread.tasks,
+        thread.scratch,
         span[0],
     )
 
 
 def _tensor(
-    data: bytes, span: tuple[int, int], places: Mapping[str, int], bars: Mapping[int, int]
+    data: bytes, span: Span, places: Mapping[str, int], bars: Mapping[int | None, int]
 ) -> Tensor:
-    one = _named(TENSOR_THREAD, data, span, "tensor thread", "name", "symbol", "network")
+    thread = _named(TENSOR_THREAD, data, span, "tensor thread", "name", "symbol", "network")
     refuse_if(
-        one.kind not in KINDS,
+        thread.kind not in KINDS,
         f"tensor thread at byte {span[0]:#x}",
-        f"kind {one.kind}",
+        f"kind {thread.kind}",
         f"is {' or '.join(f'{code} ({kind})' for code, kind in KINDS.items())}",
     )
-    address = places.get(one.symbol, places.get(one.name))
+    address = places.get(thread.symbol, places.get(thread.name))
     return Tensor(
-        one.name,
-        one.symbol,
-        KINDS[one.kind],
-        one.network,
-        one.element,
-        tuple(one.shape),
-        {axis: one[axis] for axis in STRIDES},
-        one.interleave,
-        one.span,
+        thread.name,
+        thread.symbol,
+        KINDS[thread.kind],
+        thread.network,
+        thread.element,
+        tuple(thread.shape),
+        {axis: thread[axis] for axis in STRIDES},
+        thread.interleave,
+        thread.span,
         address,
-        None if address is None else bars.get(address),
+        bars.get(address),
     )
 
 
@@ -405,52 +415,51 @@ def _symbols(data: bytes, begin: int, end: int) -> tuple[Symbol, ...]:
         if name >= max(table.size, 1) or length > MOST_NAMES:
             at = table.symbols + SYMBOL.itemsize * number
             raise ValueError(
-                f"symbol {number} at byte {at:#x}: got its name at {name:#x} behind {length:#x} "
-                "bytes of "
-                f"names, the table has {table.size:#x}, allowed in all are {MOST_NAMES:#x}"
+                f"symbol {number} at byte {at:#x}: got its name at {name:#x} after {length:#x} "
+                f"bytes of names, the table has {table.size:#x}, "
+                f"allowed in all are {MOST_NAMES:#x}"
             )
-        text = _text(
-            data,
-            table.strings + name,
-            end,
-            f"name of symbol {number} at byte {table.strings + name:#x}",
-        )
+        at = table.strings + name
+        text = _text_at(data, at, end, f"name of symbol {number} at byte {at:#x}")
         length += len(text)
         out.append(Symbol(text, kind, section, description, value))
     return tuple(out)
 
 
 def _inside(data: bytes, begin: int, size: int, what: str, got: str) -> None:
-    """Refuse so many bytes from a byte on, if the file has not so many."""
+    """Refuse bytes that reach past the end of the file."""
     if begin + size > len(data):
         raise ValueError(
             f"{what}: got {got} from byte {begin:#x}, the file has {len(data):#x} bytes"
         )
 
 
-def _named(
-    struct: Any, data: bytes, span: tuple[int, int], kind: str, *names: str
-) -> Container[Any]:
-    """The structure of a command (first byte, byte behind), with the names that it has the offsets
-    of: each is ended by a zero or the command's end."""
-    (begin, end), what = span, f"{kind} at byte {span[0]:#x}"
-    one = _parse(struct, data, begin, what, end)
+def _named(struct: Any, data: bytes, span: Span, kind: str, *names: str) -> Container[Any]:
+    """Return the structure of a command, with texts in place of the offsets of its names.
+
+    A name ends with a zero or with the command.
+    """
+    begin, end = span
+    what = f"{kind} at byte {begin:#x}"
+    found = _parse(struct, data, begin, what, end)
     for name in names:
-        if begin + one[name] >= end:
+        if begin + found[name] >= end:
             raise ValueError(
-                f"{what}: got a name at {one[name]:#x}, the command has {end - begin:#x} bytes"
+                f"{what}: got a name at {found[name]:#x}, the command has {end - begin:#x} bytes"
             )
-        one[name] = _text(data, begin + one[name], end, what)
-    return one
+        found[name] = _text_at(data, begin + found[name], end, what)
+    return found
 
 
-def _text(data: bytes, begin: int, end: int, what: str) -> str:
+def _text_at(data: bytes, begin: int, end: int, what: str) -> str:
     stop = data.find(b"\0", begin, end)
+    if stop < 0:
+        stop = end
     try:
-        return data[begin : end if stop < 0 else stop].decode()
+        return data[begin:stop].decode()
     except UnicodeDecodeError:
         raise ValueError(f"{what}: got a name that is not UTF-8") from None
 
 
 def _name(raw: bytes, what: str) -> str:
-    return _text(raw, 0, len(raw), what)
+    return _text_at(raw, 0, len(raw), what)

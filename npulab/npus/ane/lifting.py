@@ -1,9 +1,9 @@
 """From the words and bytes of a capture to the layer that it runs: one layer a task, linked by
 where results lie.
 
-Tensors are found by base address and offset, or in L2 where a task leaves its result for the next.
-Copies of tensors into parts of one are a concatenation.  A field that changes the arithmetic in a
-way no layer says is refused.
+Tensors are found by base address and offset, or in L2 if a task leaves its result there for the
+next task. Copies of tensors into parts of one tensor are a concatenation.  A field that changes the
+arithmetic in a way that no layer expresses is refused.
 """
 
 from __future__ import annotations
@@ -25,16 +25,21 @@ from npulab.quant.layers import Activation, Concat, Conv2D, Elementwise, Layer, 
 
 
 class Place(NamedTuple):
-    """A tensor in memory: base address by number, byte behind it, its sizes."""
+    """A tensor in memory: number of its base address, byte from there, its sizes."""
 
     bar: int
     offset: int
     surface: Surface
 
+    @property
+    def end(self) -> int:
+        """The byte after it."""
+        return self.offset + self.surface.bytes
+
 
 @dataclass
 class Wiring:
-    """Layers as they are found, in order; a node is a layer's number or, below 0, an input of the
+    """The layers found so far, in order; a node is a layer's number or, below 0, an input of the
     network."""
 
     inputs: tuple[int, ...]
@@ -52,13 +57,12 @@ class Wiring:
 def resolve(
     wired: Wiring, place: Place | None, in_l2: int | None, task: int, surface: Surface
 ) -> int:
-    """The node whose value a source is."""
+    """Return the node whose value a source reads."""
     if place is None:
         if in_l2 is None or wired.shapes.get(in_l2, surface) != surface:
             raise Unsupported(
                 f"task {task}: L2.SourceCfg.SourceType: got a source in L2, no task before left "
-                "one of "
-                f"{surface.shape} there"
+                f"one of {surface.shape} there"
             )
         return in_l2
     if place.bar in wired.memory:
@@ -73,16 +77,13 @@ def resolve(
 
 
 def write(wired: Wiring, place: Place, node: int, task: int) -> None:
-    """Note where a task puts a result; Unsupported where another one's lies, or an input."""
+    """Note where a task puts a result; Unsupported if another result or an input lies there."""
     parts = wired.memory.setdefault(place.bar, [])
-    for other, _ in parts:
-        if (
-            place.offset < other.offset + other.surface.bytes
-            and other.offset < place.offset + place.surface.bytes
-        ):
+    for earlier, _ in parts:
+        if place.offset < earlier.end and earlier.offset < place.end:
             raise Unsupported(
                 f"task {task}: TileDMADst.BaseAddr: got bytes {place.offset:#x} to "
-                f"{place.offset + place.surface.bytes:#x}, which another task wrote before"
+                f"{place.end:#x}, which another task wrote before"
             )
     if place.bar in wired.inputs:
         raise Unsupported(f"task {task}: Header.Header[8].WBase: got {place.bar}, an input")
@@ -90,63 +91,57 @@ def write(wired: Wiring, place: Place, node: int, task: int) -> None:
 
 
 def whole(wired: Wiring, bar: int, last: int | None, wanted: Place) -> tuple[int, Surface]:
-    """The node and the sizes of what tasks wrote at a base address: one result, or several one
-    behind another.
+    """Return the node and the sizes of the results that tasks wrote at a base address: one result,
+    or several one after another.
 
-    With ``last`` all that was written counts, else what ``wanted`` names.
+    With ``last`` all results count, else those at the place of ``wanted``.
     """
-    parts = sorted(wired.memory[bar], key=lambda one: one[0].offset)
-    end = wanted.offset + wanted.surface.bytes
-    chosen = [one for one in parts if last is not None or wanted.offset <= one[0].offset < end]
-    places = [place for place, _ in chosen]
-    total = Surface(
-        wanted.surface.height, wanted.surface.width, sum(one.surface.channels for one in places)
-    )
-    if last is not None:
-        begin = 0
-    else:
+    begin = 0
+    chosen = sorted(wired.memory[bar], key=lambda part: part[0].offset)
+    if last is None:
         begin = wanted.offset
-    joined = all(place.surface[:2] == total[:2] for place in places) and [
-        place.offset for place in places
-    ] == [
-        begin + total.plane * sum(one.surface.channels for one in places[:i])
-        for i in range(len(places))
-    ]
-    if not chosen or not joined or (last is None and total != wanted.surface):
-        got = ", ".join(f"{one.surface.shape} at {one.offset:#x}" for one in places)
+        chosen = [part for part in chosen if begin <= part[0].offset < wanted.end]
+    places = [place for place, _ in chosen]
+    total = wanted.surface._replace(channels=sum(place.surface.channels for place in places))
+    joined = len(chosen) > 0
+    end = begin
+    for place in places:
+        joined = joined and place.offset == end and place.surface[:2] == total[:2]
+        end = place.end
+    if not joined or (last is None and total != wanted.surface):
+        got = ", ".join(f"{place.surface.shape} at {place.offset:#x}" for place in places)
         raise Unsupported(
             f"base address {bar}: got {got or 'nothing'} written, covered are parts of "
-            f"{wanted.surface.shape} one behind another from {begin:#x} on"
+            f"{wanted.surface.shape} one after another from {begin:#x}"
         )
     if len(chosen) == 1:
         return chosen[0][1], total
-    joint = Concat(tuple(one.surface.shape for one in places), 2)
+    joint = Concat(tuple(place.surface.shape for place in places), 2)
     return wired.add(joint, tuple(node for _, node in chosen)), total
 
 
 def network(wired: Wiring, node: int) -> Layer | Network:
-    """The layer, or layers, whose result a node is."""
+    """Return the layer, or the network, whose result a node is."""
     if node != len(wired.layers) - 1:
         raise Unsupported(
             f"tasks: got a result that is not that of the last of {len(wired.layers)} layers"
         )
-    if len(wired.layers) == 1 and wired.sources[0] == tuple(
-        -1 - i for i in range(len(wired.inputs))
-    ):
-        return wired.layers[0]
-    (layer, *more), (sources, *_) = wired.layers, wired.sources
-    if (
-        not more
-        and sources == (-2, -1)
-        and isinstance(layer, Elementwise)
-        and layer.kind != "subtract"
-        and layer.prescale == 1
-    ):
-        return layer
+    if len(wired.layers) == 1:
+        layer, sources = wired.layers[0], wired.sources[0]
+        if sources == tuple(range(-1, -1 - len(wired.inputs), -1)):
+            return layer
+        # the order of two sources matters only to a difference and to a prescale of the first
+        if (
+            sources == (-2, -1)
+            and isinstance(layer, Elementwise)
+            and layer.kind != "subtract"
+            and layer.prescale == 1
+        ):
+            return layer
     return Network(tuple(wired.layers), tuple(wired.sources))
 
 
-# fields of other generations have the same names, but nobody held their meaning against a file
+# fields of other generations have the same names, but no file confirms their meaning
 BLOCK = "H13"
 COEFFICIENT_BAR = 1
 NEURAL, PLANAR_TWO = 0, 3  # task types
@@ -157,9 +152,9 @@ KINDS = {0: "add", 1: "multiply", 2: "maximum", 3: "minimum"}
 
 @dataclass(frozen=True)
 class Work:
-    """What a task does: its layer, None for a copy, and the one behind it that it runs too.
+    """The work of a task: its layer, None for a copy, and the activation after it, if it runs one.
 
-    ``sources`` and ``result`` are where tensors lie, None in L2.
+    ``sources`` and ``result`` are the places of tensors, None in L2.
     """
 
     layer: Layer | None
@@ -170,14 +165,13 @@ class Work:
 
 
 def lift(capture: Capture) -> Lifted:
-    """The layer of a capture, its input and captured output.
+    """Return the layer of a capture, its input and captured output.
 
     Several tasks give a ``Network``, copies into one tensor a ``Concat``; the inputs are those of
     the capture's tensors in their order, without tensors those of the lowest base addresses first,
-    and ``x`` is a tuple where there are several.  Tensors come from the buffers ``input``,
-    ``input1``, ... and ``output``, None where one is not there. Raises ``Unsupported`` naming
-    task, field, what it is and what is covered; ValueError for coefficients that cannot be, and for
-    tensors that are cut short.
+    and several inputs make ``x`` a tuple.  Tensors come from the buffers ``input``, ``input1``, ...
+    and ``output``, None if a buffer is missing. Raises ``Unsupported`` naming task, field, got and
+    covered; ValueError for impossible coefficients, and for tensors that are cut short.
     """
     works = [work_of(Task.of(capture, task)) for task in range(len(capture.jobs))]
     wired = Wiring(input_bars(capture, works))
@@ -205,23 +199,20 @@ def lift(capture: Capture) -> Lifted:
     node, surface = whole(wired, final.bar, last, final)
     if node < 0 or not wired.layers:
         node = wired.add(Elementwise("copy", surface.shape), (node,))
-    x = _inputs(capture, wired)
-    output = capture.buffers.get("output")
-    return Lifted(
-        network(wired, node),
-        x,  # type: ignore[arg-type]
-        None if output is None else unpack(output, surface, f"{capture.name}: output"),
-    )
+    output = None
+    if "output" in capture.buffers:
+        output = unpack(capture.buffers["output"], surface, f"{capture.name}: output")
+    return Lifted(network(wired, node), _inputs(capture, wired), output)
 
 
 def extent(capture: Capture, lifted: Lifted) -> range:
-    """The bytes of the output's buffer that the tasks write, fill behind each row included."""
+    """Return the bytes of the output's buffer that the tasks write, with the fill of each row."""
     assert lifted.output is not None
     return range(Surface(*lifted.output.shape).bytes)
 
 
 def raw(capture: Capture, task: int) -> dict[str, int]:
-    """Raw values of a task by full name, ``Common.InDim.Win``."""
+    """Return the raw values of a task by full name, ``Common.InDim.Win``."""
     job = capture.jobs[task]
     if job.block != BLOCK or BLOCK not in capture.maps:
         raise Unsupported(f"task {task}: got block {job.block}, covered is {BLOCK}")
@@ -230,7 +221,7 @@ def raw(capture: Capture, task: int) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Task:
-    """A task of a capture with its raw values; tensors in memory are those of ``v``."""
+    """A task of a capture with its raw values ``v`` by full name."""
 
     capture: Capture
     number: int
@@ -238,7 +229,7 @@ class Task:
 
     @classmethod
     def of(cls, capture: Capture, number: int) -> Task:
-        """A task of a capture by its number; raises as ``raw``."""
+        """Return a task of a capture by its number; raises as ``raw``."""
         return cls(capture, number, raw(capture, number))
 
     @property
@@ -246,10 +237,13 @@ class Task:
         return self.v["Common.Cfg.TaskType"] == NEURAL and self.v["NE.MACCfg.OpMode"] == CONVOLUTION
 
     def expect(self, allowed: str | Mapping[str, tuple[int, ...]]) -> None:
-        """Unsupported for a field whose value is not allowed, in a case of ``expected.csv``."""
+        """Raise Unsupported for a field with another value than those of a case of
+        ``expected.csv``, or than the given values."""
+        if isinstance(allowed, str):
+            allowed = EXPECTED[allowed]
         expect(
             self.v,
-            EXPECTED[allowed] if isinstance(allowed, str) else allowed,
+            allowed,
             f"task {self.number}: {{name}}: got {{got}}, covered is {{allowed}}",
             Unsupported,
             "#x",
@@ -260,15 +254,15 @@ class Task:
 
     @property
     def section(self) -> bytes:
-        """What the base address of the coefficients points to."""
+        """The bytes that the base address of the coefficients points to."""
         bar = self.capture.parameters.get("coefficients_bar", COEFFICIENT_BAR)
         self.expect({"Header.Header[9].KBE0": (1,), "Header.Header[9].KBase0": (bar,)})
         return buffer_of(self.capture, "coefficients")
 
     @property
     def kernel(self) -> tuple[coefficients.Kernel, bytes, np.ndarray]:
-        """The kernel of a convolution, the section that holds it and where its engines' buffers lie
-        there."""
+        """The kernel of a convolution, the section that holds it, and the places of its engines'
+        buffers there."""
         data = self.section
         try:
             return coefficients.from_registers(self.v), data, coefficients.places_of(self.v)
@@ -283,15 +277,10 @@ class Task:
         if end > len(data):
             raise ValueError(
                 f"task {self.number}: KernelDMASrc.CoeffBaseAddr: got {len(data)} bytes of "
-                "coefficients, "
-                f"allowed by its words are {end}"
+                f"coefficients, allowed by its words are {end}"
             )
         tables = {data[at : at + size] for at, size in places}
-        if (
-            len(tables) != 1
-            or {size for _, size in places} != {entries.SIZE}
-            or {*map(len, tables)} != {entries.SIZE}
-        ):
+        if len(tables) != 1 or any(size != entries.SIZE for _, size in places):
             raise self.refusal(
                 f"KernelDMASrc.CoeffBaseAddr: got {len(tables)} tables for {len(places)} engines"
                 f" in {len(data)} bytes, covered is one of {entries.SIZE} bytes"
@@ -300,30 +289,25 @@ class Task:
 
 
 def work_of(task: Task) -> Work:
-    """What one task does, from its own words and coefficients."""
+    """Return the work of one task, from its own words and coefficients."""
     v = task.v
     task.expect("task")
     if not task.convolves:
         task.expect("one group")
-    source, result = (
-        Surface(height, width, groups * channels)
-        for groups, channels, height, width in (
-            [v[TENSORS[tensor][size]] for size in SIZES] for tensor in ("source", "result")
-        )
-    )
+    source, result = _surface(v, "source"), _surface(v, "result")
     if min(*source, *result) < 1:
         raise task.refusal(
             f"Common.InDim, Common.OutDim: got sizes {source} and {result}, covered are 1 and more"
         )
     layer: Layer | None
     after = None
-    if v["Common.Cfg.TaskType"] != NEURAL:
-        layer = _planar(task, source)
-    elif task.convolves:
+    if task.convolves:
         layer, after = _convolution(task, source, result)
     else:
-        layer = _bypass(task, source)
-    if not task.convolves:
+        if v["Common.Cfg.TaskType"] == NEURAL:
+            layer = _bypass(task, source)
+        else:
+            layer = _planar(task, source)
         task.expect("same size")
         if source != result:
             raise task.refusal(
@@ -333,17 +317,21 @@ def work_of(task: Task) -> Work:
     sources = [_place(task, "source", source)]
     if v["Common.Cfg.TaskType"] == PLANAR_TWO:
         sources.append(_place(task, "source 2", source))
-        if (
-            v["PE.PreScale.PreScale"] == MINUS_ONE
-            and isinstance(layer, Elementwise)
-            and layer.kind == "subtract"
-        ):
+        # -1 scales the first source, so that the second minus the first is computed
+        subtracts = isinstance(layer, Elementwise) and layer.kind == "subtract"
+        if subtracts and v["PE.PreScale.PreScale"] == MINUS_ONE:
             sources.reverse()
     return Work(layer, after, tuple(sources), _place(task, "result", result), result)
 
 
+def _surface(v: Mapping[str, int], tensor: str) -> Surface:
+    groups, channels, height, width = [v[TENSORS[tensor][size]] for size in SIZES]
+    return Surface(height, width, groups * channels)
+
+
 def input_bars(capture: Capture, works: list[Work]) -> tuple[int, ...]:
-    """The base addresses of the inputs, by number, in the order of the capture's tensors."""
+    """Return the numbers of the base addresses of the inputs, in the order of the capture's
+    tensors."""
     tensors = capture.parameters.get("tensors", ())
     named = [tensor["bar"] for tensor in tensors if tensor.get("kind") == "input"]
     written: set[int] = set()
@@ -351,10 +339,9 @@ def input_bars(capture: Capture, works: list[Work]) -> tuple[int, ...]:
     for work in works:
         read |= {place.bar for place in work.sources if place is not None} - written
         if work.result is not None:
-            written |= {work.result.bar}
-        else:
-            written |= set()
-    return (*(bar for bar in named if bar in read), *sorted(read - {*named}))
+            written.add(work.result.bar)
+    first = [bar for bar in named if bar in read]
+    return *first, *sorted(read.difference(named))
 
 
 def _planar(task: Task, source: Surface) -> Layer:
@@ -364,25 +351,21 @@ def _planar(task: Task, source: Surface) -> Layer:
     task.expect("two sources" if two else "one source")
     kind, prescale = KINDS[v["PE.Cfg.OpMode"]], v["PE.PreScale.PreScale"]
     if v["PE.Cfg.SecSrc"] == SUBTRACTED or v["PE.Cfg.Cond"]:
-        if two:
-            kind = "subtract"
-        else:
-            kind = "abs"
+        kind = "subtract" if two else "abs"
         task.expect(kind)
     elif not two:
         kind = "copy"
     elif kind == "add" and prescale == MINUS_ONE:
         kind, prescale = "subtract", ONE
-    values = [
-        half(number) for number in (prescale, v["PE.BiasScale.Scale"], v["PE.BiasScale.Bias"])
-    ]
+    codes = prescale, v["PE.BiasScale.Scale"], v["PE.BiasScale.Bias"]
+    values = list(map(half, codes))
     if not np.all(np.isfinite(values)):
         raise task.refusal(f"PE.PreScale, PE.BiasScale: got {values}, covered are finite numbers")
     return Elementwise(kind, source.shape, prescale=values[0], scale=values[1], bias=values[2])
 
 
 def _bypass(task: Task, source: Surface) -> Layer | None:
-    """What the neural engine does without a kernel; None for a copy."""
+    """Return the layer of a neural task without a kernel; None for a copy."""
     mode, prescale = task.v["NE.MACCfg.NonlinearMode"], half(task.v["NE.PostScale.PostScale"])
     task.expect("neural")
     task.expect("bypass")
@@ -398,7 +381,7 @@ def _bypass(task: Task, source: Surface) -> Layer | None:
 
 
 def _convolution(task: Task, source: Surface, result: Surface) -> tuple[Conv2D, Layer | None]:
-    """The convolution, and the activation behind it that it has a table for."""
+    """Return the convolution, and the activation after it if the task has a table for it."""
     v = task.v
     task.expect("neural")
     task.expect("convolution")
@@ -407,33 +390,35 @@ def _convolution(task: Task, source: Surface, result: Surface) -> tuple[Conv2D, 
     try:
         weights, bias = coefficients.decode(kernel, data, at)
         if kernel.table:
-            after = activation(
-                entries.decode(coefficients.table_of(kernel, data, at)), result.shape
-            )
+            table = entries.decode(coefficients.table_of(kernel, data, at))
+            after = activation(table, result.shape)
     except Unsupported as error:
         raise task.refusal(str(error)) from None
     except ValueError as error:
         raise ValueError(f"{task.capture.name}: task {task.number}: {error}") from None
-    before, taps = (
-        (v["Common.ConvCfg.Py"], v["Common.ConvCfg.Px"]),
-        (kernel.kernel_h, kernel.kernel_w),
-    )
+    before = v["Common.ConvCfg.Py"], v["Common.ConvCfg.Px"]
+    taps = kernel.kernel_h, kernel.kernel_w
     past = map(behind, source[:2], result[:2], taps, kernel.stride, before)
     border = tuple((first, max(last, 0)) for first, last in zip(before, past, strict=True))
-    if any(max(pair) >= size for pair, size in zip(border, taps, strict=True)):
+    if np.any(np.max(border, 1) >= taps):
         raise task.refusal(
             f"Common.OutDim: got {result.shape} of {source.shape}, which takes a border of "
             f"{border}; covered is less than the kernel of {kernel.kernel_h} x {kernel.kernel_w}"
         )
+    if bias is None:
+        bias = np.zeros(kernel.outputs, np.float16)
+    relu = None
+    if v["NE.MACCfg.NonlinearMode"] == RELU:
+        relu = "relu"
     layer = Conv2D(
         weights,
-        np.zeros(kernel.outputs, np.float16) if bias is None else bias,
+        bias,
         source.shape,
         kernel.stride,
         border,
         depthwise=kernel.depthwise,
         groups=kernel.parts,
-        activation="relu" if v["NE.MACCfg.NonlinearMode"] == RELU else None,
+        activation=relu,
     )
     if layer.output_shape != result.shape:
         raise task.refusal(
@@ -441,7 +426,7 @@ def _convolution(task: Task, source: Surface, result: Surface) -> tuple[Conv2D, 
             f"padding gives {layer.output_shape}"
         )
     groups = v["Common.GroupConvCfg.NumGroups"]
-    if groups > 1:  # they lie one behind another
+    if groups > 1:  # they lie one after another
         task.expect(
             {
                 "TileDMASrc.GroupStride.Stride": (source.bytes // groups // UNIT,),
@@ -452,38 +437,37 @@ def _convolution(task: Task, source: Surface, result: Surface) -> tuple[Conv2D, 
 
 
 def _place(task: Task, tensor: str, surface: Surface) -> Place | None:
-    """Where a tensor lies in memory, None if it is left in L2 by the task before or for the next.
+    """Return the place of a tensor in memory; None for a tensor that the task before left in L2, or
+    that the task leaves there for the next.
 
-    Strides other than those of rows filled up to 64 bytes, one behind another, are refused.
+    Strides other than those of rows filled up to 64 bytes, one after another, are refused.
     """
     fields = TENSORS[tensor]
     if not task.v[fields["valid"]]:
         task.expect(f"{tensor} in L2")
         return None
     task.expect(EXPECTED.get(tensor, {}))
-    row, plane, bar, offset = (task.v[fields[name]] for name in ("row", "plane", "bar", "offset"))
+    row, plane = task.v[fields["row"]], task.v[fields["plane"]]
     if (row, plane) != (surface.row // UNIT, surface.plane // UNIT):
-        block, first, second = (
-            fields["row"].split(".")[0],
-            *(fields[name].split(".")[1] for name in ("row", "plane")),
-        )
+        block, row_register, _ = fields["row"].split(".")
+        _, plane_register, _ = fields["plane"].split(".")
         raise task.refusal(
-            f"{block}.{first} and {second}: got {row:#x} and {plane:#x}, covered is "
+            f"{block}.{row_register} and {plane_register}: got {row:#x} and {plane:#x}, covered is "
             f"{surface.row // UNIT:#x} and {surface.plane // UNIT:#x} for {surface.height} rows of "
             f"{surface.width}"
         )
-    return Place(bar, UNIT * offset, surface)
+    return Place(task.v[fields["bar"]], UNIT * task.v[fields["offset"]], surface)
 
 
 def _inputs(capture: Capture, wired: Wiring) -> Any:
-    """The input, a tuple of several; None where one is not there."""
-    names = [f"input{i or ''}" for i in range(len(wired.inputs))]
-    if not names or not capture.buffers.keys() >= {*names}:
-        return None
-    tensors = tuple(
-        unpack(capture.buffers[name], wired.shapes[-1 - i], f"{capture.name}: {name}")
-        for i, name in enumerate(names)
-    )
-    if len(tensors) > 1:
-        return tensors
-    return tensors[0]
+    """Return the input, a tuple of several; None if a buffer is missing."""
+    tensors = []
+    for number in range(len(wired.inputs)):
+        name = f"input{number or ''}"
+        if name not in capture.buffers:
+            return None
+        surface = wired.shapes[-1 - number]
+        tensors.append(unpack(capture.buffers[name], surface, f"{capture.name}: {name}"))
+    if len(tensors) == 1:
+        return tensors[0]
+    return tuple(tensors) or None

@@ -1,10 +1,11 @@
-"""Coefficients of a capture decoded and encoded again, bit by bit, and what its words alone say of
-its layer."""
+"""Coefficients of a capture encoded again and explained bit by bit, and its layer's outline from
+words alone."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from npulab.npus.ane.tables import entries
 from npulab.npus.kit import Capture, Item, buffer_of
 from npulab.quant.layers import Conv2D, Layer, Network
 
-# slots of an activation table: what they are, in order
+# kinds of the slots of an activation table, in order
 SLOTS = [*4 * ["limit"], *33 * ["knot"], *4 * ["line"], "step", "mode", *21 * ["fill"]]
 FIRST_KNOT = SLOTS.index("knot")
 CONVOLUTION = ("input channels", "kernel_h", "kernel_w", "stride_h", "stride_w")
@@ -24,8 +25,8 @@ KERNEL = ("Kh", "Kw", "Sy", "Sx")  # of ConvCfg
 
 
 def recode(capture: Capture) -> bytes:
-    """The coefficient buffer with every kernel and activation table decoded and encoded again,
-    zeros elsewhere.
+    """Return the coefficient buffer with every kernel and activation table decoded and encoded
+    again, zeros elsewhere.
 
     Raises ``Unsupported`` and ValueError as ``lift`` does, for a capture without coefficients too.
     """
@@ -34,11 +35,9 @@ def recode(capture: Capture) -> bytes:
         places = coefficients.places_of(task.v).tolist()
         if task.convolves:
             kernel, data, at = task.kernel
-            encoded = coefficients.encode(
-                kernel,
-                *coefficients.decode(kernel, data, at),
-                coefficients.table_of(kernel, data, at),
-            )
+            weights, bias = coefficients.decode(kernel, data, at)
+            table = coefficients.table_of(kernel, data, at)
+            encoded = coefficients.encode(kernel, weights, bias, table)
         else:
             encoded = task.table.encode() * len(places)
         offset = 0
@@ -49,10 +48,10 @@ def recode(capture: Capture) -> bytes:
 
 
 def explain(capture: Capture) -> list[Item]:
-    """An item for every run of bits of the coefficient buffer, in order.
+    """Return an item for every run of bits of the coefficient buffer, in order.
 
-    Kinds are those of ``coefficients.explain`` (bias, weight, count, mask, fill), and of an
-    activation table limit, knot, line, step and mode; what no task reads is fill.  Raises as
+    Kinds are those of ``coefficients.explain`` (bias, weight, count, mask, fill), and for an
+    activation table limit, knot, line, step and mode; bytes that no task reads are fill.  Raises as
     ``recode``.
     """
     items: list[Item] = []
@@ -65,16 +64,15 @@ def explain(capture: Capture) -> list[Item]:
     data = buffer_of(capture, "coefficients")
     for begin in tables:
         items += _slots(data, begin)
-    return [*_filled(sorted(items, key=lambda one: one.bit), 8 * len(data))]
+    return [*_filled(sorted(items, key=attrgetter("bit")), 8 * len(data))]
 
 
 def outline(subject: Capture | Layer) -> Mapping[str, Any]:
-    """Outputs (how many), output and input channels and, of a convolution, kernel and stride, by
-    name.
+    """Return by name the number of outputs, output and input channels and, for a convolution, kernel
+    and stride.
 
-    Of a capture as the words of its last task have them; of one with several tasks the outputs of
-    that one alone, and no kernel where a table comes behind it. Nothing of a layer that is not
-    float16.
+    For a capture they come from the words of its last task: outputs of that task alone, and no
+    kernel if an activation table follows. For a layer that is not float16 nothing is returned.
     """
     if isinstance(subject, Capture):
         return _of_words(subject)
@@ -97,10 +95,9 @@ def _of_words(capture: Capture) -> dict[str, Any]:
     v = last.v
     groups = v["Common.GroupConvCfg.NumGroups"]
     channels = groups * v["Common.Cout.Cout"]
-    if v["TileDMADst.PlaneStride.PlaneStride"]:  # a part of a larger result
-        channels = (
-            v["TileDMADst.DepthStride.DepthStride"] // v["TileDMADst.PlaneStride.PlaneStride"]
-        )
+    plane = v["TileDMADst.PlaneStride.PlaneStride"]
+    if plane:  # the task may write a part of a larger result
+        channels = v["TileDMADst.DepthStride.DepthStride"] // plane
     out = {
         "outputs": channels * v["Common.OutDim.Hout"] * v["Common.OutDim.Wout"],
         "channels": channels,
@@ -112,7 +109,7 @@ def _of_words(capture: Capture) -> dict[str, Any]:
 
 
 def _users(capture: Capture) -> Iterator[Task]:
-    """The tasks that read coefficients."""
+    """Yield the tasks that read coefficients."""
     for number in range(len(capture.jobs)):
         task = Task.of(capture, number)
         if task.v["Common.Cfg.TaskType"] != NEURAL or not task.v["Header.Header[9].KBE0"]:
@@ -120,8 +117,7 @@ def _users(capture: Capture) -> Iterator[Task]:
         if not task.convolves and task.v["NE.MACCfg.NonlinearMode"] != TABLE:
             raise task.refusal(
                 f"NE.MACCfg.NonlinearMode: got {task.v['NE.MACCfg.NonlinearMode']} with "
-                "coefficients "
-                f"and no convolution, covered is {TABLE} (a table)"
+                f"coefficients and no convolution, covered is {TABLE} (a table)"
             )
         yield task
 
@@ -129,21 +125,19 @@ def _users(capture: Capture) -> Iterator[Task]:
 def _slots(data: bytes, begin: int) -> Iterator[Item]:
     halves = np.frombuffer(data, "<u2", entries.SIZE // 2, begin).tolist()
     for slot, kind in enumerate(SLOTS):
-        yield Item(
-            8 * begin + 16 * slot,
-            16,
-            kind,
-            halves[slot],
-            plane=slot - FIRST_KNOT if kind == "knot" else None,
-        )
+        knot = None
+        if kind == "knot":
+            knot = slot - FIRST_KNOT
+        yield Item(8 * begin + 16 * slot, 16, kind, halves[slot], plane=knot)
 
 
 def _filled(items: list[Item], end: int) -> Iterator[Item]:
-    """The items with what lies between them."""
+    """Yield the items, and fill for the bits between them."""
     place = 0
-    for one in [*items, Item(end, 0, "fill")]:
-        if one.bit > place:
-            yield Item(place, one.bit - place, "fill")
-        if one.bit >= place and one.bits:
-            yield one
-            place = one.bit + one.bits
+    for item in [*items, Item(end, 0, "fill")]:
+        if item.bit > place:
+            yield Item(place, item.bit - place, "fill")
+        # two tasks may read the same coefficients
+        if item.bit >= place and item.bits:
+            yield item
+            place = item.bit + item.bits

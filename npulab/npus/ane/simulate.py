@@ -1,8 +1,8 @@
 """The simulated device: from words and bytes to output bytes, task by task.
 
-It shares the tables and the kit with the rest and no other code, so that its agreement with lift
-and emulation means something.  Sums are taken in float64 and rounded to float16 once, as the result
-leaves the unit; what order and width the hardware sums in is not known.
+It shares only the tables and the kit with lift and emulation, so that its agreement with them
+means something.  Sums are taken in float64 and rounded to float16 once, as the result leaves the
+unit; the order and width in which the hardware sums are not known.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Any
 
 import numpy as np
 
@@ -21,11 +20,8 @@ from npulab.npus.kit.fields import expect, hang_if, values_of
 
 HALF = np.dtype("<f2")
 ALIGN = 64  # bytes: the unit of strides, bases and sizes
-DMA, CHAINED, RESIDENT = (
-    2,
-    3,
-    0,
-)  # where a tensor comes from and goes to: memory, the next task, the L2 memory
+# where a tensor comes from and goes to: memory, the next task, the L2 memory
+DMA, CHAINED, RESIDENT = 2, 3, 0
 BYPASS = 4
 RELU, TABLE = 1, 2
 NE, PE_BINARY, PE_REDUCE = 0, 3, 5  # task types
@@ -42,19 +38,17 @@ Weight = tuple[float, int, int, int]  # value, input channel of its group, row, 
 
 @dataclass
 class Memory:
-    """What the base addresses point to, by their number, and what tasks leave inside the chip."""
+    """Bytes at the base addresses, by their number, and tensors that tasks leave in the chip."""
 
     given: dict[int, bytes]
-    names: dict[int, str] = field(
-        default_factory=dict
-    )  # of the buffers that a capture has for them
+    names: dict[int, str]  # of the buffers that a capture has for the base addresses
     written: dict[int, np.ndarray] = field(default_factory=dict)
-    resident: dict[int, np.ndarray] = field(default_factory=dict)
+    resident: dict[int, np.ndarray] = field(default_factory=dict)  # by address in L2
     chained: np.ndarray | None = None
     last: int = -1  # the base that was written last
 
     def read(self, bar: int, places: np.ndarray) -> np.ndarray:
-        """float16 at bytes of a base; Hang where nobody put anything."""
+        """Return float16 at bytes of a base; raises Hang for bytes that nothing has written."""
         content = self.written.get(bar, self.given.get(bar))
         if content is None:
             wanted = ""
@@ -67,7 +61,7 @@ class Memory:
         return data[: len(data) // 2 * 2].view(HALF)[places // 2]
 
     def write(self, bar: int, places: np.ndarray, values: np.ndarray) -> None:
-        """Set float16 at bytes of a base; what lies between them is 0."""
+        """Set float16 at bytes of a base; bytes between them that are new become 0."""
         end = int(places.max(initial=0)) + HALF.itemsize
         old = self.written.get(bar, np.zeros(0, np.uint8))
         if len(old) < end:
@@ -77,22 +71,21 @@ class Memory:
 
 
 def simulate(capture: Capture) -> bytes:
-    """The bytes of the output after the capture's tasks ran in order.
+    """Run the capture's tasks in order and return the bytes of the output.
 
-    Inputs are the buffers ``input``, ``input1``, ... in the order of the capture's tensors; where
-    it has none, in that of the bases that tasks read and none of them writes.  Raises Hang with the
-    reason for reads where nothing is and sizes that do not go together, Unsupported for what is
-    not understood.
+    Inputs are the buffers ``input``, ``input1``, ... in the order of the capture's tensors; without
+    tensors, in the order of the bases that tasks read and no task writes.  Raises Hang with the
+    reason for reads of bytes that nothing has written and for sizes that do not go together,
+    Unsupported for fields that are not understood.
     """
-    if not capture.jobs or any(job.block != "H13" for job in capture.jobs):
+    blocks = {job.block for job in capture.jobs}
+    if blocks != {"H13"}:
         raise Unsupported(
-            f"capture {capture.name}: got blocks {', '.join({job.block for job in capture.jobs})}, "
-            "the "
-            "simulated device runs H13"
+            f"capture {capture.name}: got blocks {', '.join(blocks)}, the simulated device runs H13"
         )
-    tasks: list[Values] = [
-        values_of(job, capture.maps, raw=True, unwritten=True) for job in capture.jobs
-    ]
+    tasks: list[Values] = []
+    for job in capture.jobs:
+        tasks.append(values_of(job, capture.maps, raw=True, unwritten=True))
     names = _inputs(capture, tasks)
     memory = Memory(_given(capture, tasks, names), names)
     for number, v in enumerate(tasks):
@@ -105,31 +98,31 @@ def simulate(capture: Capture) -> bytes:
 
 
 def _inputs(capture: Capture, tasks: list[Values]) -> dict[int, str]:
-    """The buffers of a capture that hold inputs, by the number of the base."""
-    first, second, written = (
-        {v[TENSORS[tensor]["bar"]] for v in tasks if v[TENSORS[tensor]["valid"]]}
-        for tensor in ("source", "source 2", "result")
-    )
+    """Return the names of the buffers that hold inputs, by the number of the base."""
     tensors = capture.parameters.get("tensors", ())
     bars = [tensor["bar"] for tensor in tensors if tensor["kind"] == "input"]
-    return {
-        bar: f"input{i or ''}" for i, bar in enumerate(bars or sorted((first | second) - written))
-    }
+    if not bars:
+        read = _bars(tasks, "source") | _bars(tasks, "source 2")
+        bars = sorted(read - _bars(tasks, "result"))
+    return {bar: f"input{number or ''}" for number, bar in enumerate(bars)}
+
+
+def _bars(tasks: list[Values], tensor: str) -> set[int]:
+    fields = TENSORS[tensor]
+    return {v[fields["bar"]] for v in tasks if v[fields["valid"]]}
 
 
 def _given(capture: Capture, tasks: list[Values], names: dict[int, str]) -> dict[int, bytes]:
     out = {bar: capture.buffers[name] for bar, name in names.items() if name in capture.buffers}
     if "coefficients" in capture.buffers:
-        out |= {
-            v["Header.Header[9].KBase0"]: capture.buffers["coefficients"]
-            for v in tasks
-            if v["Header.Header[9].KBE0"]
-        }
+        for v in tasks:
+            if v["Header.Header[9].KBE0"]:
+                out[v["Header.Header[9].KBase0"]] = capture.buffers["coefficients"]
     return out
 
 
 def _run(v: Values, memory: Memory) -> None:
-    """Run a task; Hang and Unsupported as of ``simulate``."""
+    """Run a task; raises Hang and Unsupported as ``simulate``."""
     hang_if(0 in (*_sizes(v, "source"), *_sizes(v, "result")), "a size is 0")
     _understood(v, "device")
     x = _source(v, memory).astype(np.float64)
@@ -143,16 +136,16 @@ def _run(v: Values, memory: Memory) -> None:
 
 
 def _sizes(v: Values, tensor: str) -> tuple[int, ...]:
-    """Groups, channels, rows and columns of a tensor."""
+    """Return groups, channels, rows and columns of a tensor."""
     return tuple(v[TENSORS[tensor][size]] for size in SIZES)
 
 
 def _source(v: Values, memory: Memory) -> np.ndarray:
-    """The first source ``(groups, C, H, W)``."""
+    """Return the first source ``(groups, C, H, W)``."""
     kind = v["L2.SourceCfg.SourceType"]
     if kind == CHAINED:
         if memory.chained is None:
-            raise Hang("its source is what the task before hands on, which hands on nothing")
+            raise Hang("its source is the result of the task before, which hands on nothing")
         return memory.chained
     if kind == RESIDENT:
         return _left(memory, v["L2.SourceBase.Addr"], v["Common.PECfg.Src1Broadcast"])
@@ -167,8 +160,10 @@ def _second(v: Values, memory: Memory) -> np.ndarray:
 
 
 def _left(memory: Memory, place: int, broadcast: int) -> np.ndarray:
-    """What a task left in L2; a number for each row, as a reduction by rows leaves them, where it
-    is broadcast."""
+    """Return the tensor that a task left in L2.
+
+    A tensor that is broadcast has a number for each row, as a reduction by rows leaves it.
+    """
     if place not in memory.resident:
         raise Hang(f"its source lies in L2 at {16 * place:#x}, where no task left anything")
     tensor = memory.resident[place]
@@ -180,20 +175,21 @@ def _left(memory: Memory, place: int, broadcast: int) -> np.ndarray:
 
 
 def _base(v: Values, tensor: str) -> int:
-    """The number of the base address of a tensor."""
+    """Return the number of the base address of a tensor."""
     fields = TENSORS[tensor]
     hang_if(not v[fields["valid"]], f"{fields['bar'].removeprefix('Header.')} is not valid")
     return v[fields["bar"]]
 
 
 def _places(v: Values, tensor: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Bytes of the elements of a tensor (groups, C, H, W) behind its base address."""
+    """Return the bytes of the elements of a tensor (groups, C, H, W) from its base address."""
     _refuse_large(shape)
-    axes: list[Any] = [1, *np.ogrid[tuple(slice(size) for size in shape)]]
-    names = ("offset", "group", "plane", "row")
-    return 2 * axes[4] + sum(
-        ALIGN * v[TENSORS[tensor][name]] * axis for name, axis in zip(names, axes[:4], strict=True)
-    )
+    fields = TENSORS[tensor]
+    group, plane, row, column = np.ogrid[tuple(map(slice, shape))]
+    places = HALF.itemsize * column + ALIGN * v[fields["offset"]]
+    for name, axis in (("group", group), ("plane", plane), ("row", row)):
+        places = places + ALIGN * v[fields[name]] * axis
+    return places
 
 
 def _refuse_large(shape: tuple[int, ...]) -> None:
@@ -205,7 +201,7 @@ def _refuse_large(shape: tuple[int, ...]) -> None:
 
 
 def _neural(v: Values, x: np.ndarray, memory: Memory) -> np.ndarray:
-    """``(groups, C, H, W)`` float64 of the neural engine, before it is rounded."""
+    """Return ``(groups, C, H, W)`` float64 of the neural engine, before it is rounded."""
     _understood(v, "device neural")
     mode, engines = v["NE.MACCfg.OpMode"], 2 ** v["Common.Cfg.ActiveNE"]
     scale = half(v["NE.PostScale.PostScale"])
@@ -234,13 +230,7 @@ def _convolution(v: Values, x: np.ndarray, kernel: bytes) -> np.ndarray:
     step_h, step_w = v["Common.ConvCfg.Sy"], v["Common.ConvCfg.Sx"]
     top, left = v["Common.ConvCfg.Py"], v["Common.ConvCfg.Px"]
     each = v["Common.GroupConvCfg.UnicastEn"]
-    if (
-        not kernel_h
-        or not kernel_w
-        or not step_h
-        or not step_w
-        or (each and channels != x.shape[1])
-    ):
+    if 0 in (kernel_h, kernel_w, step_h, step_w) or (each and channels != x.shape[1]):
         raise Hang("a kernel or stride is 0, or a channelwise layer has other outputs than inputs")
     if max(height * step_h, width * step_w) > 2**16:
         raise Hang("the output reaches past what rows and columns can be counted with")
@@ -258,17 +248,12 @@ def _convolution(v: Values, x: np.ndarray, kernel: bytes) -> np.ndarray:
     padded = np.zeros(bordered)
     padded[:, :, top : top + x.shape[2], left : left + x.shape[3]] = x
     out = np.zeros((groups * channels, height, width))
+    rows, columns = (height - 1) * step_h + 1, (width - 1) * step_w + 1
     for group, channel, bias, weights in _kernels(v, kernel):
         out[channel] = bias
         for value, source, i, j in weights:
             plane = padded[group, channel if each else source]
-            out[channel] += (
-                value
-                * plane[
-                    i : i + (height - 1) * step_h + 1 : step_h,
-                    j : j + (width - 1) * step_w + 1 : step_w,
-                ]
-            )
+            out[channel] += value * plane[i : i + rows : step_h, j : j + columns : step_w]
     return out.reshape(groups, channels, height, width)
 
 
@@ -276,10 +261,11 @@ def _convolution(v: Values, x: np.ndarray, kernel: bytes) -> np.ndarray:
 
 
 def _planar(v: Values, a: np.ndarray, memory: Memory) -> np.ndarray:
-    """``(groups, C, H, W)`` float64 of the planar engine, before it is rounded."""
+    """Return ``(groups, C, H, W)`` float64 of the planar engine, before it is rounded."""
     kind, shape = v["Common.Cfg.TaskType"], _sizes(v, "result")
     _understood(v, "device planar")
-    _understood(v, "device reduction" if kind == PE_REDUCE else "device no reduction")
+    reduction = "device reduction" if kind == PE_REDUCE else "device no reduction"
+    _understood(v, reduction)
     if v["PE.Cfg.Cond"]:  # absolute
         a = np.abs(a)
     a = a * half(v["PE.PreScale.PreScale"])
@@ -317,10 +303,9 @@ def _planar(v: Values, a: np.ndarray, memory: Memory) -> np.ndarray:
 
 def _result(v: Values, memory: Memory, out: np.ndarray) -> None:
     kind = v["L2.ResultCfg.ResultType"]
+    memory.chained = None
     if kind == CHAINED:
         memory.chained = out
-    else:
-        memory.chained = None
     if kind == RESIDENT:
         memory.resident[v["L2.ResultBase.Addr"]] = out
     if kind != DMA:
@@ -332,11 +317,11 @@ def _result(v: Values, memory: Memory, out: np.ndarray) -> None:
     memory.write(bar, places, out)
 
 
-# How an engine's coefficients are read: halfword by halfword from the bytes, as the words say
+# An engine's coefficients, read halfword by halfword as the words say
 
 
 class _Reader:
-    """The bytes of one engine; Hang where it asks for more than its stream has."""
+    """The bytes of one engine; raises Hang if it asks for more than its stream has."""
 
     def __init__(self, data: bytes, engine: int) -> None:
         self.data, self.at, self.engine = data, 0, engine
@@ -352,31 +337,32 @@ class _Reader:
 
 
 def _understood(v: Values, case: str) -> None:
-    """Unsupported for a field with a value that the simulated device has no meaning for."""
+    """Raise Unsupported for a field with a value that the simulated device does not know."""
     expect(v, EXPECTED[case], "{name}: got {got}, known is {allowed}", Unsupported)
 
 
 def _kernels(v: Values, data: bytes) -> Iterator[tuple[int, int, float, list[Weight]]]:
-    """(group, output channel, bias, weights) of every output channel of a convolution task.
+    """Yield group, output channel, bias and weights of every output channel of a convolution task.
 
-    ``data`` is what the kernel base points to.  Raises Hang for streams that are off or end too
+    ``data`` are the bytes at the kernel base.  Raises Hang for streams that are off or end too
     early, Unsupported for forms that are not known.
     """
     _understood(v, "device kernel")
-    each, (parts, share, *_) = v["Common.GroupConvCfg.UnicastEn"], _sizes(v, "result")
+    parts, share, *_ = _sizes(v, "result")
+    most, inputs = 2 ** v["Common.ConvCfg.OCGSize"], v["Common.Cin.Cin"]
+    if v["Common.GroupConvCfg.UnicastEn"]:
+        most, inputs = 1, 1
     for engine in range(min(ENGINES, share)):
         size = ALIGN * v[f"KernelDMASrc.CoeffBfrSize[{engine}].MemBfrSize"]
         reader = _Reader(_stream(v, data, engine, "coefficients", size), engine)
         if v["NE.MACCfg.NonlinearMode"] == TABLE:
             reader.at = TABLE_BYTES
         for part in range(parts):
-            for first, lanes in _planes(
-                engine, share, 1 if each else 2 ** v["Common.ConvCfg.OCGSize"]
-            ):
-                biases = [
-                    half(reader.take(2)) if v["NE.MACCfg.BiasMode"] else 0.0 for _ in range(lanes)
-                ]
-                weights = _weights(v, reader, lanes, 1 if each else v["Common.Cin.Cin"])
+            for first, lanes in _planes(engine, share, most):
+                biases = [0.0] * lanes
+                if v["NE.MACCfg.BiasMode"]:
+                    biases = [half(reader.take(2)) for _ in range(lanes)]
+                weights = _weights(v, reader, lanes, inputs)
                 for lane in range(lanes):
                     yield part, part * share + first + lane, biases[lane], weights[lane]
             reader.at = up(reader.at, ALIGN)
@@ -392,8 +378,10 @@ def _stream(v: Values, data: bytes, engine: int, what: str, size: int) -> bytes:
 
 
 def _planes(engine: int, share: int, most: int) -> Iterator[tuple[int, int]]:
-    """(first channel, lanes) of an engine's planes: all sixteen have one of so many lanes, ever
-    fewer at the end."""
+    """Yield first channel and lanes of an engine's planes.
+
+    All sixteen engines have a plane of as many lanes, ever fewer at the end.
+    """
     begin = 0
     while begin < share:
         lanes = most
@@ -406,18 +394,16 @@ def _planes(engine: int, share: int, most: int) -> Iterator[tuple[int, int]]:
 
 
 def _weights(v: Values, reader: _Reader, lanes: int, inputs: int) -> list[list[Weight]]:
-    """The weights of each lane of a plane."""
+    """Return the weights of each lane of a plane."""
     sparse, small = v["NE.KernelCfg.SparseFmt"], v["Common.Cfg.SmallSourceMode"]
-    width = lanes
+    width, end = lanes, 0
     if sparse:
         width = max(lanes, SMALL_LANES if small else LANES)
-    end = 0
-    if sparse:
         end = reader.take(3) + reader.at
     out: list[list[Weight]] = [[] for _ in range(lanes)]
     mask, bit = 0xFF, 0
     for source, row, column in _taps(v, inputs):
-        there = row < v["Common.ConvCfg.Kh"] and column < v["Common.ConvCfg.Kw"]
+        present = row < v["Common.ConvCfg.Kh"] and column < v["Common.ConvCfg.Kw"]
         for lane in range(width):
             if sparse and bit % 8 == 0:
                 mask = reader.take(1)
@@ -425,19 +411,21 @@ def _weights(v: Values, reader: _Reader, lanes: int, inputs: int) -> list[list[W
             if mask // 2 ** (bit % 8) % 2:
                 value = half(reader.take(2))
             bit += 1
-            if there and lane < lanes:
+            if present and lane < lanes:
                 out[lane].append((value, source, row, column))
     if sparse and reader.at != end:
         raise Hang(
-            f"engine {reader.engine}: masks and weights end at byte {reader.at}, their count says "
-            f"{end}"
+            f"engine {reader.engine}: masks and weights end at byte {reader.at}, "
+            f"their count says {end}"
         )
     return out
 
 
 def _taps(v: Values, inputs: int) -> Iterator[tuple[int, int, int]]:
-    """(input, row, column) of every place: by phase of the stride, as many taps in each, so that
-    some are absent."""
+    """Yield input, row and column of every tap by phase of the stride.
+
+    All phases have as many taps, so that some taps are absent from the kernel.
+    """
     high, wide = v["Common.ConvCfg.Sy"], v["Common.ConvCfg.Sx"]
     rows, columns = ceil_div(v["Common.ConvCfg.Kh"], high), ceil_div(v["Common.ConvCfg.Kw"], wide)
     for source, down, right, i, j in product(*map(range, (inputs, high, wide, rows, columns))):

@@ -1,16 +1,16 @@
-"""Tasks, header words and then records of register writes; their linked lists up to H13, and their
-streams from H14 on.
+"""Tasks, which are header words and then records of register writes; in linked lists up to H13, in
+streams for H14 and later.
 
-A record is a word that says which registers are written, and their values behind it.  H14 and later
-(``compact``): a record is dense (consecutive registers, and perhaps a base of the program that is
-added to the values) or sparse (a first register and those of the 16 behind it that a mask names);
-registers are counted in words.  Up to H13 all records are dense and count bytes.
+A record is a word that names the registers, and then their values.  H14 and later (``compact``): a
+record is dense (consecutive registers, and perhaps a base of the program that is added to the
+values) or sparse (a first register, and those of the next 16 that a mask names); registers are
+counted in words.  Up to H13 all records are dense and count bytes.
 
-A classic task of H13 has seven records, a compact one leaves out what it does not need, an extended
-one has a header word more (DTID, announced by TDE).  Registers keep their value from task to task,
-so a write that is not there is no write of zero.  Sources: files of four compilers; the printer's
-record headers (tinygrad ane/aneregs); JW (record words of 2251 H14 tasks and some hundred of H15 to
-H18), FT; AG for H11, whose addresses nobody states.
+A classic task of H13 has seven records, a compact task leaves out records that it does not need, an
+extended task has one more header word (DTID, announced by TDE).  Registers keep their value from
+task to task, so a missing write is not a write of zero.  Sources: files of four compilers; the
+printer's record headers (tinygrad ane/aneregs); JW (record words of 2251 H14 tasks and some hundred
+of H15 to H18), FT; AG for H11, whose addresses nobody states.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -31,7 +32,7 @@ OLD_PLACE, OLD_COUNT = (0, 26), (26, 6)  # up to H13
 
 
 def cut(word: int, bits: tuple[int, int]) -> int:
-    """The bits (lsb, width) of a word.
+    """Return the bits (lsb, width) of a word.
 
     >>> cut(0x2280_8542, COUNT), hex(4 * cut(0x2280_8542, PLACE))
     (1, '0x1508')
@@ -41,7 +42,7 @@ def cut(word: int, bits: tuple[int, int]) -> int:
 
 
 def put(value: int, bits: tuple[int, int]) -> int:
-    """A value at its bits (lsb, width), the rest 0; raises ValueError where it does not fit."""
+    """Return a value at its bits (lsb, width), the rest 0; raises ValueError if it does not fit."""
     lsb, width = bits
     if not 0 <= value < 2**width:
         raise ValueError(
@@ -56,8 +57,8 @@ class Record(NamedTuple):
     order.
 
     ``mask`` is None for a dense record; otherwise bit i says that the register ``1 + i`` words
-    behind the first one is written too.  ``selector`` are the upper bits of a dense record of H14
-    and later.
+    after the first register is written too.  ``selector`` are the upper bits of a dense record of
+    H14 and later.
 
     >>> Record(0x504, (1, 2), mask=0b100).writes
     ((1284, 1), (1296, 2))
@@ -71,31 +72,27 @@ class Record(NamedTuple):
     @property
     def writes(self) -> tuple[tuple[int, int], ...]:
         """(byte address, value) of every write, in order."""
-        steps = (
-            range(len(self.values))
-            if self.mask is None
-            else [0, *(1 + i for i in range(MASK[1]) if self.mask >> i & 1)]
-        )
-        return tuple(
-            (self.address + WORD_BYTES * step, value)
-            for step, value in zip(steps, self.values, strict=True)
-        )
+        steps = [*range(len(self.values))]
+        if self.mask is not None:
+            steps = [0, *(1 + i for i in range(MASK[1]) if self.mask >> i & 1)]
+        places = [self.address + WORD_BYTES * step for step in steps]
+        return tuple(zip(places, self.values, strict=True))
 
     @property
     def words(self) -> list[int]:
-        """The words of the record up to H13; raises ValueError for what has none."""
+        """The words of a record up to H13; raises ValueError for a record of later chips."""
         most, count = 2 ** OLD_COUNT[1], len(self.values)
         refuse_if(
             not 0 < count <= most or self.address % WORD_BYTES,
             f"record at {self.address:#x}",
             f"{count} values",
-            f"is 1 to {most}, from a multiple of {WORD_BYTES} on",
+            f"is 1 to {most}, at a multiple of {WORD_BYTES}",
         )
         refuse_if(
             self.mask is not None or self.selector,
             f"record at {self.address:#x}",
             "a mask or selector",
-            "from H14 on",
+            "are both for H14 and later",
         )
         return [put(self.address, OLD_PLACE) + put(count - 1, OLD_COUNT), *self.values]
 
@@ -111,10 +108,10 @@ def bytes_of(words: Sequence[int]) -> bytes:
 def split(
     words: Sequence[int], start: int, compact: bool, what: str, offset: int = 0
 ) -> Iterator[Record]:
-    """The records in words from ``start`` on; raises ValueError for one that runs past the words or
-    registers.
+    """Yield the records in words, beginning at word ``start``.
 
-    ``what`` and the byte ``offset`` of the words are for errors.
+    ``what`` and the byte ``offset`` of the words are for errors. Raises ValueError for a record
+    that runs past the words or registers.
     """
     last = 2 ** (PLACE[1] if compact else OLD_PLACE[1] - 2)  # words of the address space
     at = start
@@ -145,19 +142,17 @@ def split(
         if at + count >= len(words):
             raise ValueError(
                 f"{what}, record at byte {offset + WORD_BYTES * at:#x}: got {count} values, "
-                "allowed is "
-                f"the {len(words) - at - 1} words that the task has left"
+                f"allowed is the {len(words) - at - 1} words that the task has left"
             )
         yield Record(WORD_BYTES * place, tuple(words[at + 1 : at + 1 + count]), mask, selector)
         at += 1 + count
 
 
 def first_broken(words: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> int | None:
-    """The first of many runs of compact records that ``split`` would refuse, or None; all runs at a
-    time.
+    """Return the first of many runs of compact records that ``split`` would refuse, or None.
 
-    ``words`` are those of the section ``(n,) uint32``, a run goes from word ``starts[i]`` to
-    ``ends[i]``, excluded.
+    All runs advance by a record at a time.  ``words`` are those of the section ``(n,) uint32``; a
+    run goes from word ``starts[i]`` to ``ends[i]``, excluded.
     """
     run, at = np.flatnonzero(starts < ends), starts[starts < ends].astype(np.int64)
     broken = len(starts)
@@ -166,11 +161,8 @@ def first_broken(words: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> int
         mask = head >> np.uint32(MASK[0]) & np.uint32(2 ** MASK[1] - 1)
         sparse, dense = head >= 2 ** SPARSE[0], mask & np.uint32(2 ** COUNT[1] - 1)
         count = 1 + np.where(sparse, np.bitwise_count(mask), dense).astype(np.int64)
-        reach = (
-            1
-            + np.where(sparse, np.frexp(mask)[1], dense).astype(np.int64)
-            + (head & np.uint32(2 ** PLACE[1] - 1))
-        )
+        last = np.where(sparse, np.frexp(mask)[1], dense).astype(np.int64)
+        reach = 1 + last + (head & np.uint32(2 ** PLACE[1] - 1))
         at += 1 + count
         bad = (reach > 2 ** PLACE[1]) | (at > ends[run])
         broken = min([broken, *run[bad][:1].tolist()])
@@ -183,19 +175,18 @@ def first_broken(words: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> int
 
 MOST_TASKS = 2**16  # a task id has 16 bits
 SIZE, TDE = 1, (24, 1)  # header word with the size of the next task; bit of the word of flags
-KERNEL = (
-    0x1F800  # where the coefficient stream's registers begin, the first record of every task seen
-)
-ALIGN = 16  # the kernel section of a bare blob follows its last task so
+# where the coefficient stream's registers begin, the first record of every task seen
+KERNEL = 0x1F800
+ALIGN = 16  # bytes: the kernel section of a bare file follows its last task so
 
 
 class Form(NamedTuple):
-    """How tasks of a list are linked: words of a header without DTID, which of them has the flags
-    and which the next task's place, bits (lsb, width) of its size.
+    """How tasks of a list are linked: words of a header without DTID, the header word of the flags,
+    that of the next task's place, bits (lsb, width) of the next task's size.
 
-    ``size`` are the words of a task without DTID whose size nobody says (0: it ends where its
-    records do).  If ``known``, these are the addresses of
-    registers; a list of which they are not known is in order, with zeros between its tasks.
+    ``size`` are the words of a task without DTID if nothing states its size (0: it ends with its
+    records).  ``known`` are the addresses of registers; without them the list is in order, with
+    zeros between its tasks.
     """
 
     words: int
@@ -206,7 +197,7 @@ class Form(NamedTuple):
     known: frozenset[int] = frozenset()
 
     def held(self, words: Sequence[int]) -> int:
-        """Words of the header that a task begins with."""
+        """Return the words of the header that a task begins with."""
         return self.words + (len(words) > self.flags and cut(words[self.flags], TDE))
 
 
@@ -221,7 +212,7 @@ class Task:
     """A task: its byte offset in the section and its words, little-endian, the header's first.
 
     ``header_words`` counts the DTID word if there is one; ``compact`` are the records of H14 and
-    later. Tasks that were read have been checked; one that is made by hand goes through ``make``.
+    later. Tasks that were read have been checked; ``make`` checks a task that is made by hand.
     """
 
     offset: int
@@ -243,7 +234,7 @@ class Task:
 
     @property
     def placed(self) -> Iterator[tuple[int, Record]]:
-        """(byte of the task at which it begins, record) of each record."""
+        """Pairs of a record's byte in the task and the record."""
         place = WORD_BYTES * self.header_words
         for record in self.records:
             yield place, record
@@ -251,13 +242,13 @@ class Task:
 
     @property
     def writes(self) -> tuple[tuple[int, int], ...]:
-        """(byte address, value) of every register write, in order; a later one to the same register
+        """(byte address, value) of every register write, in order; the last write to a register
         wins."""
-        return tuple(write for record in self.records for write in record.writes)
+        return tuple(chain.from_iterable(record.writes for record in self.records))
 
     @property
     def job_writes(self) -> tuple[tuple[int, int], ...]:
-        """(offset, value) of every word, the header's from ``HEADER`` on, then ``writes``."""
+        """(offset, value) of every word: the header's at ``HEADER`` and after, then ``writes``."""
         head = [(HEADER + WORD_BYTES * i, word) for i, word in enumerate(self.header)]
         return (*head, *self.writes)
 
@@ -269,11 +260,11 @@ class Task:
 def read_list(
     text: bytes, first: int = 0, words: int | None = None, where: str = "tasks", form: Form = H13
 ) -> list[Task]:
-    """The tasks of a section, from byte ``first`` on by their links.
+    """Return the tasks of a section, which begin at byte ``first`` and link to each other.
 
-    ``words`` is the size of the first one; without it that is what its form says.  Raises
-    ValueError naming ``where``, the task and its byte offset for a list that is cut short, loops or
-    overlaps, and for records that do not fill their task or write no register.
+    ``words`` is the size of the first task; without it the form states it.  Raises ValueError
+    naming ``where``, the task and its byte offset for a list that is cut short, loops or overlaps,
+    and for records that do not fill their task or write no register.
     """
     tasks: list[Task] = []
     at, size = first, words
@@ -283,38 +274,32 @@ def read_list(
     while True:
         what = f"{where}: task {len(tasks)} at byte {at:#x}"
         if len(tasks) == MOST_TASKS or at % WORD_BYTES:
+            got = "one task more"
             if at % WORD_BYTES:
-                got = "an offset that is no multiple of 4"
-            else:
-                got = "one task more"
+                got = "an offset that is not a multiple of 4"
             raise ValueError(f"{what}: got {got}, allowed are {MOST_TASKS} tasks on whole words")
         task = _task(text, at, size, form, what)
-        mine = taken[at // WORD_BYTES : task.end // WORD_BYTES]
-        if mine.any():
-            again = any(one.offset == at for one in tasks)
-            raise ValueError(
-                f"{what}: "
-                + (
-                    "the list comes back to it, allowed is each task once"
-                    if again
-                    else f"its {len(task.words)} words overlap an earlier task"
-                )
-            )
-        mine[:] = True
+        covered = taken[at // WORD_BYTES : task.end // WORD_BYTES]
+        if covered.any():
+            why = f"its {len(task.words)} words overlap an earlier task"
+            if any(earlier.offset == at for earlier in tasks):
+                why = "the list comes back to it, allowed is each task once"
+            raise ValueError(f"{what}: {why}")
+        covered[:] = True
         tasks.append(task)
         at, size = task.header[form.pointer], cut(task.header[SIZE], form.next_size)
         if not form.known:
             _refuse_disorder(text, task, at, what)
         if not at:
             return tasks
-        if size or not form.size:
-            size = size + 1
-        else:
-            size = None
+        size = size + 1 if size or not form.size else None
 
 
 def _task(text: bytes, at: int, size: int | None, form: Form, what: str) -> Task:
-    """The task at a byte; one of unknown size ends before what is not a record of its own."""
+    """Return the task at a byte.
+
+    A task of unknown size ends before the first word that cannot begin a record of its own.
+    """
     left = max(len(text) - at, 0) // WORD_BYTES
     words = np.frombuffer(text, "<u4", min(left, size or MOST_WORDS), at if left else 0).tolist()
     held = place = form.held(words)
@@ -328,12 +313,10 @@ def _task(text: bytes, at: int, size: int | None, form: Form, what: str) -> Task
     try:
         for record in split(words[:size], held, False, what, at):
             addresses = [address for address, _ in record.writes if form.known]
-            # if the size is known, registers that no map has are unknown words
-            absent = [
-                address
-                for address in addresses
-                if address not in form.known and (size is None or address >= HEADER)
-            ]
+            absent = [address for address in addresses if address not in form.known]
+            if size is not None:
+                # the record is sure then, and a register that no map has is an unknown word
+                absent = [address for address in absent if address >= HEADER]
             if absent or not written.isdisjoint(addresses):
                 why = "some a second time"
                 if absent:
@@ -348,43 +331,44 @@ def _task(text: bytes, at: int, size: int | None, form: Form, what: str) -> Task
         if size is not None:
             raise
     if form.known and place == held:
-        raise ValueError(f"{what}: has no record of register values behind its header")
+        raise ValueError(f"{what}: has no record of register values after its header")
     return Task(at, bytes(text[at : at + WORD_BYTES * place]), held, compact=False)
 
 
 def _refuse_disorder(text: bytes, task: Task, pointer: int, what: str) -> None:
-    """Refuse a next task (0: none) before a task's end, and what lies between them."""
-    then = pointer or len(text)
-    if pointer and (not task.end <= then < len(text) or then % WORD_BYTES):
+    """Refuse a next task (0: none) before a task's end, and anything but zeros between them."""
+    following = pointer or len(text)
+    if pointer and (not task.end <= following < len(text) or following % WORD_BYTES):
         raise ValueError(
-            f"{what}: got {then:#x} as NextPointer, allowed is 0 or a multiple of {WORD_BYTES} "
-            "from "
-            f"{task.end:#x} to {len(text):#x}: the list does not go back"
+            f"{what}: got {following:#x} as NextPointer, allowed is 0 or a multiple of "
+            f"{WORD_BYTES} from {task.end:#x} to {len(text):#x}: the list does not go back"
         )
-    if text.count(0, task.end, then) != then - task.end:
+    if text.count(0, task.end, following) != following - task.end:
         raise ValueError(
-            f"{what}: got something behind it, allowed is zeros from byte {task.end:#x} to "
-            f"{then:#x}"
+            f"{what}: got something after it, allowed is zeros from byte {task.end:#x} to "
+            f"{following:#x}"
         )
 
 
 def make(header: Sequence[int], records: Sequence[Record], form: Form = H13) -> Task:
-    """A task of a list, at offset 0; ``header`` has its DTID if it has TDE.
+    """Return a task of a list, at offset 0; ``header`` has its DTID if it has TDE.
 
     Raises ValueError for a header that is not whole and for a record that has no words.
     """
-    if len(header) != (held := form.held(header)):
+    held = form.held(header)
+    if len(header) != held:
         raise ValueError(f"task: got a header of {len(header)} words, allowed is {held}")
-    words = [*header, *(word for record in records for word in record.words)]
+    words = [*header]
+    for record in records:
+        words += record.words
     return Task(0, bytes_of(words), held, compact=False)
 
 
 def records(writes: Sequence[tuple[int, int]], offset: int = 0) -> Task:
-    """The task at a byte of its section whose register writes these are, as ``Task.job_writes``
-    gives them.
+    """Return the task at a byte of its section from its writes, as ``Task.job_writes`` gives them.
 
-    Neighbouring registers go into one record.  Raises ValueError if the header's words are not
-    there in order.
+    Neighbouring registers go into one record.  Raises ValueError if the header's words are not all
+    there and in order.
     """
     header = [write for write in writes if write[0] >= HEADER]
     if [place for place, _ in header] != [HEADER + WORD_BYTES * i for i in range(len(header))]:
@@ -403,15 +387,16 @@ def records(writes: Sequence[tuple[int, int]], offset: int = 0) -> Task:
 
 
 def write(tasks: Sequence[Task], what: str = "tasks") -> bytes:
-    """The section of tasks at their offsets, zeros between; raises ValueError for tasks that
-    overlap
-    or do not lie on whole words."""
+    """Return the section of tasks at their offsets, with zeros between them.
+
+    Raises ValueError for tasks that overlap or do not lie on whole words.
+    """
     parts, at = [], 0
     for n, task in enumerate(tasks):
         if task.offset < at or task.offset % WORD_BYTES:
             raise ValueError(
                 f"{what}, task {n}: got the offset {task.offset:#x}, allowed is a "
-                f"multiple of {WORD_BYTES} from {at:#x} on"
+                f"multiple of {WORD_BYTES} that is at least {at:#x}"
             )
         parts += [bytes(task.offset - at), task.raw]
         at = task.end
@@ -419,36 +404,33 @@ def write(tasks: Sequence[Task], what: str = "tasks") -> bytes:
 
 
 def is_task(data: bytes) -> bool:
-    """Whether bytes begin with a task: the first record is that of the coefficient stream."""
+    """True if bytes begin with a task: its first record is that of the coefficient stream."""
     size = WORD_BYTES * (H13.words + 2)
-    words = []
-    if len(data) >= size:
-        words = words_of(data[:size])
-    first = 0
-    if words:
-        first = words[H13.held(words)]
+    if len(data) < size:
+        return False
+    words = words_of(data[:size])
+    first = words[H13.held(words)]
     return cut(first, OLD_PLACE) == KERNEL and 0 < cut(first, OLD_COUNT) < 2 ** OLD_COUNT[1] - 1
 
 
-# Streams of H14 and later, one task behind the other without a list.  The header's first word
-# counts the words of the task; tasks lie on 16 bytes behind a preamble of 16 bytes, zeros between
-# them. Sources: JW (2251 tasks of H14, some hundred of H15 to H18), FT; see the tables.
+# Streams of H14 and later, one task after the other without a list.  The header's first word
+# counts the words of the task; tasks lie on multiples of 16 bytes after a preamble of 16 bytes,
+# zeros between them. Sources: JW (2251 tasks of H14, some hundred of H15 to H18), FT; see the
+# tables.
 
-FRAME = 16  # bytes: tasks of H14 and later lie on them, and so long is the preamble
+FRAME = 16  # bytes: the step of tasks of H14 and later, and the size of the preamble
 PREAMBLE = (1).to_bytes(FRAME, "little")
-TASK_SIZE, LATER_TDE = (
-    (16, 11),
-    (1, 1),
-)  # bits (lsb, width) of the first and of the last header word
+# bits (lsb, width) of the first and of the last header word
+TASK_SIZE, LATER_TDE = (16, 11), (1, 1)
 
 
 def read_h14(text: bytes, header_words: int = 8) -> list[Task]:
-    """The tasks of a section of H14 and later, in order.
+    """Return the tasks of a section of H14 and later, in order.
 
-    ``header_words`` is 8 on H14 and H15 and 9 from H16 on (JW); one more follows where the last of
-    them has TDE. Raises ValueError, naming task and byte, for sizes and records past the end and
-    for what is neither task nor zeros; a frame of 16 bytes at the start that has no size is the
-    preamble (see ``preamble``).
+    ``header_words`` is 8 on H14 and H15 and 9 on H16 and later (JW); one more follows if the last
+    of them has TDE. Raises ValueError, naming task and byte, for sizes and records past the end and
+    for bytes that are neither task nor zeros; a frame of 16 bytes at the start that has no size is
+    the preamble (see ``preamble``).
     """
     if len(text) % WORD_BYTES:
         raise ValueError(
@@ -470,8 +452,7 @@ def read_h14(text: bytes, header_words: int = 8) -> list[Task]:
         if not size:
             raise ValueError(
                 f"{what}: got {int(words[at // WORD_BYTES]):#x}, allowed is zeros or, on a "
-                "multiple of "
-                f"{FRAME} bytes, a header with its size"
+                f"multiple of {FRAME} bytes, a header with its size"
             )
         refuse_if(len(tasks) == MOST_TASKS, what, "one task more", f"are {MOST_TASKS}")
         raw = text[at : at + WORD_BYTES * size]
@@ -487,33 +468,34 @@ def read_h14(text: bytes, header_words: int = 8) -> list[Task]:
 
 
 def whole(tasks: Sequence[Task], words: np.ndarray, header_words: int) -> list[Task]:
-    """The tasks of a section's words with their DTID words counted; the same as ``checked`` on
-    each."""
+    """Return the tasks of a section's words with their DTID words counted, as ``checked`` does for
+    one task."""
     starts = np.array([task.offset for task in tasks], np.int64) // WORD_BYTES
     ends = np.array([task.end for task in tasks], np.int64) // WORD_BYTES
     control = words[np.minimum(starts + header_words, ends) - 1]
-    held = header_words + (
-        control >> np.uint32(LATER_TDE[0]) & np.uint32(2 ** LATER_TDE[1] - 1)
-    ).astype(np.int64)
-    short = np.flatnonzero(starts + held > ends)[:1].tolist()
-    broken = first_broken(words, starts + held, ends)
-    for n in sorted([*short, *([] if broken is None else [broken])]):
+    extended = control >> np.uint32(LATER_TDE[0]) & np.uint32(2 ** LATER_TDE[1] - 1)
+    begins = starts + header_words + extended.astype(np.int64)
+    suspects = np.flatnonzero(begins > ends)[:1].tolist()
+    broken = first_broken(words, begins, ends)
+    if broken is not None:
+        suspects.append(broken)
+    for n in sorted(suspects):
         checked(tasks[n], header_words, f"task stream, task {n} at byte {tasks[n].offset:#x}")
-    return [
-        task if count == header_words else replace(task, header_words=count)
-        for task, count in zip(tasks, held.tolist(), strict=True)
-    ]
+    out = list(tasks)
+    for n in np.flatnonzero(extended).tolist():
+        out[n] = replace(out[n], header_words=header_words + 1)
+    return out
 
 
 def checked(task: Task, header_words: int, what: str) -> Task:
-    """The task of H14 and later with its DTID word counted, if it is whole; raises ValueError where
-    it is not."""
+    """Return the task of H14 and later with its DTID word counted; raises ValueError if it is not
+    whole."""
     words = task.words
     held = header_words + (len(words) >= header_words and cut(words[header_words - 1], LATER_TDE))
     if len(words) < held:
         raise ValueError(
-            f"{what}: got a size of {len(words)} words, allowed is at least the {held} of its "
-            "header"
+            f"{what}: got a size of {len(words)} words, "
+            f"allowed is at least the {held} of its header"
         )
     for _ in split(words, held, True, what, task.offset):
         pass
@@ -521,8 +503,8 @@ def checked(task: Task, header_words: int, what: str) -> Task:
 
 
 def next_nonzero(words: np.ndarray, at: int) -> int:
-    """The byte of the first word that is not 0 from byte ``at`` on, or the end of the words."""
-    step = 64
+    """Return the byte of the first word at or after byte ``at`` that is not 0, or the end."""
+    step = 64  # words looked at at once; longer steps for long runs of zeros
     start = at // WORD_BYTES
     while start < len(words):
         some = words[start : start + step] != 0
@@ -533,7 +515,7 @@ def next_nonzero(words: np.ndarray, at: int) -> int:
 
 
 def preamble(text: bytes) -> bytes:
-    """The 16 bytes before the first task of H14 and later, none where a task stands at the start.
+    """Return the 16 bytes before the first task of H14 and later; none if a task stands there.
 
     >>> preamble(PREAMBLE + bytes(4)) == PREAMBLE
     True

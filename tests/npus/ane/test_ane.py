@@ -370,7 +370,7 @@ def test_task_list_with_a_loop_or_an_overlap_is_refused() -> None:
     for pointer, size, words in (
         (0x0, 157, None),
         (0x300, 157, "comes back to it"),
-        (0x302, 157, "no multiple of 4"),
+        (0x302, 157, "not a multiple of 4"),
         (0x4000000, 157, "needs 157 words"),
     ):
         text = bytearray(text_of(found))

@@ -815,7 +815,7 @@ BAD_H11 = {
     "a list past the end": (h11_text(w5=0x4000), ["0x4000", "NextPointer"]),
     "a list to no word": (h11_text(w5=0x201), ["0x201"]),
     "something between tasks": (h11_text(w90=1), ["0x14c", "0x200"]),
-    "something behind the tasks": (h11_text() + bytes([1, 0, 0, 0]), ["task 1", "behind"]),
+    "something behind the tasks": (h11_text() + bytes([1, 0, 0, 0]), ["task 1", "after it"]),
     "a size past the end": (h11_text(w1=2**16 * 200), ["task 1 at byte 0x200", "201 words"]),
     "a size below the header": (h11_text(w1=2**16 * 3), ["task 1", "4 words"]),
     "a record to no word": (h11_text(w7=2), ["task 0", "byte 0x1c", "0x2"]),
