@@ -1,7 +1,7 @@
 """Tensors between arrays and memory: rows of fp16 filled up to 64 bytes, a plane for each channel.
 
-An IOSurface of a MIL program holds a tensor [1, C, 1, S] of fp16: one row for each channel.  Where
-S is a multiple of 32 there are no gaps, and the bytes are those of the array (C, S). Source: tensor
+An IOSurface of a MIL program holds a tensor [1, C, 1, S] of fp16: one row for each channel.  If S
+is a multiple of 32 there are no gaps, and the bytes are those of the array (C, S). Source: tensor
 commands and stabs of hwx files of four compiler versions; maderix/ANE (io_write_fp16_at, io_copy).
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 from npulab.layout import Layout, planar
 from npulab.npus.kit import one_of, refuse_if, up
 
-UNIT = 64  # bytes; what strides in memory are counted in
+UNIT = 64  # bytes: the unit of strides in memory
 HALF = 2
 MOST_BYTES = 2**26
 AXES = {"channels": 0, "columns": 1}
@@ -55,7 +55,7 @@ class Surface(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """All of it."""
+        """Bytes of all planes."""
         return self.plane * self.channels
 
     @property
@@ -65,16 +65,18 @@ class Surface(NamedTuple):
 
 
 def pack(tensor: np.ndarray, rows: bool = True) -> bytes:
-    """A tensor ``(H, W, C)``, or ``(C, S)`` of an IOSurface, as it lies in memory: planes of rows
-    of fp16 (rounded half to even, infinite beyond 65504), zeros behind each row; little-endian.
+    """Return a tensor ``(H, W, C)``, or ``(C, S)`` of an IOSurface, as memory holds it: planes of
+    rows of fp16 (rounded half to even, infinite beyond 65504), zeros after each row; little-endian.
 
     ``rows=False`` leaves out the gaps after rows, as maderix/ANE copies and allocates (C * S * 2
-    bytes), which is the same where S is a multiple of 32.  Raises ValueError for another rank.
+    bytes), which is the same if S is a multiple of 32.  Raises ValueError for another rank.
 
     >>> pack(np.full((1, 1, 2), 2, np.float16))[64:66].hex()
     '0040'
-    >>> len(pack(np.zeros((2, 3)))), len(pack(np.zeros((2, 3)), rows=False)), len(pack(np.zeros((2, 32))))
-    (128, 12, 128)
+    >>> [len(pack(np.zeros(shape))) for shape in ((2, 3), (2, 32))]
+    [128, 128]
+    >>> len(pack(np.zeros((2, 3)), rows=False))
+    12
     """
     array = np.asarray(tensor)
     refuse_if(
@@ -86,52 +88,53 @@ def pack(tensor: np.ndarray, rows: bool = True) -> bytes:
     if array.ndim == 2:
         array = array.T[None]
     with np.errstate(over="ignore"):
-        surface = Surface(*array.shape)._replace(align=UNIT if rows else 1)
+        surface = Surface(*array.shape, align=UNIT if rows else 1)
         return surface.layout.pack(array.astype("<f2"))
 
 
 def unpack(data: bytes, surface: Surface, what: str = "tensor") -> np.ndarray:
-    """The tensor ``(H, W, C) float16`` of bytes; what lies between rows is left alone.
+    """Return the tensor ``(H, W, C) float16`` of bytes; bytes between rows are left alone.
 
-    Bytes behind the last element may be missing, and bytes behind the last plane are left alone.
-    Raises ValueError naming ``what`` where there are fewer.
+    Bytes after the last element may be missing, and bytes after the last plane are left alone.
+    Raises ValueError naming ``what`` if there are fewer.
     """
     if len(data) < surface.span or surface.bytes > MOST_BYTES:
         raise ValueError(
             f"{what}: got {len(data)} bytes, allowed are {surface.span} or more, up to "
-            f"{MOST_BYTES}, for "
-            f"{surface.channels} planes of {surface.height} rows of {surface.row} bytes"
+            f"{MOST_BYTES}, for {surface.channels} planes of {surface.height} rows of "
+            f"{surface.row} bytes"
         )
     return surface.layout.unpack(data[: surface.bytes].ljust(surface.bytes, b"\0"))
 
 
 def join(tensors: Sequence[np.ndarray], axis: str = "columns") -> np.ndarray:
-    """Several arrays ``(C, S)`` as one input: side by side along the ``columns``, or one after the
-    other along the ``channels``.
+    """Return several arrays ``(C, S)`` as one input: side by side along the ``columns``, or one
+    after the other along the ``channels``.
 
     maderix/ANE gives a backward kernel its taps along the channels (``concat`` of axis 1), and
     activations with their weights along the columns.  Raises ValueError for arrays that differ
     along the other axis.
 
-    >>> join([np.zeros((4, 2)), np.ones((4, 3))]).shape, join([np.zeros((4, 2)), np.ones((1, 2))], "channels").shape
-    ((4, 5), (5, 2))
+    >>> join([np.zeros((4, 2)), np.ones((4, 3))]).shape
+    (4, 5)
+    >>> join([np.zeros((4, 2)), np.ones((1, 2))], "channels").shape
+    (5, 2)
     """
     arrays = [np.asarray(tensor) for tensor in tensors]
     along = AXES[one_of("axis", axis, AXES)]
-    if not arrays or any(
-        one.ndim != 2 or one.shape[1 - along] != arrays[0].shape[1 - along] for one in arrays
-    ):
+    shapes = [array.shape for array in arrays]
+    lengths = {shape[1 - along] if len(shape) == 2 else None for shape in shapes}
+    if len(lengths) != 1 or None in lengths:
         raise ValueError(
-            f"tensors: got {[one.shape for one in arrays]}, allowed are (C, S) that differ in "
-            "their "
-            f"{axis} only"
+            f"tensors: got {shapes}, allowed are (C, S) that differ in their {axis} only"
         )
     return np.concatenate(arrays, along)
 
 
 def split(tensor: np.ndarray, sizes: Sequence[int], axis: str = "columns") -> list[np.ndarray]:
-    """The arrays that ``join`` put together, by their sizes along the axis; raises ValueError where
-    these do not add up to it.
+    """Return the arrays that ``join`` put together, by their sizes along the axis.
+
+    Raises ValueError if the sizes do not add up to the array's.
 
     >>> [part.shape for part in split(np.zeros((4, 5)), [2, 3])]
     [(4, 2), (4, 3)]

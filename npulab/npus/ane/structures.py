@@ -1,5 +1,4 @@
-"""The structures of compiled files, weight files and property lists, as ``structures.csv`` has
-them."""
+"""The structures of compiled files, weight files and property lists, from ``structures.csv``."""
 
 from pathlib import Path
 from typing import Any
@@ -19,16 +18,14 @@ KINDS = {
 
 def _field(row: dict[str, str]) -> Any:
     kind, _, count = row["kind"].partition("*")
-    if kind == "s":
-        if row["field"]:
-            part = construct.Bytes(int(count))
-        else:
-            part = construct.Padding(int(count))
+    if kind == "s" and row["field"]:
+        part = construct.Bytes(int(count))
+    elif kind == "s":
+        part = construct.Padding(int(count))
+    elif count:
+        part = construct.Array(int(count), KINDS[kind])
     else:
-        if count:
-            part = construct.Array(int(count), KINDS[kind])
-        else:
-            part = KINDS[kind]
+        part = KINDS[kind]
     if row["default"]:
         part = construct.Default(part, int(row["default"], 0))
     if row["field"]:
@@ -36,8 +33,11 @@ def _field(row: dict[str, str]) -> Any:
     return part
 
 
-_ROWS = read_table(Path(__file__).with_name("structures.csv"))
-STRUCTURES = {
-    name: construct.Struct(*(_field(row) for row in _ROWS if row["structure"] == name))
-    for name in dict.fromkeys(row["structure"] for row in _ROWS)
-}
+def _structures() -> dict[str, Any]:
+    parts: dict[str, list[Any]] = {}
+    for row in read_table(Path(__file__).with_name("structures.csv")):
+        parts.setdefault(row["structure"], []).append(_field(row))
+    return {name: construct.Struct(*fields) for name, fields in parts.items()}
+
+
+STRUCTURES = _structures()
