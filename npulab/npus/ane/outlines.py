@@ -68,8 +68,8 @@ def explain(capture: Capture) -> list[Item]:
 
 
 def outline(subject: Capture | Layer) -> Mapping[str, Any]:
-    """Return by name the number of outputs, output and input channels and, for a convolution, kernel
-    and stride.
+    """Return by name the number of outputs, output and input channels and, for a convolution,
+    kernel and stride.
 
     For a capture they come from the words of its last task: outputs of that task alone, and no
     kernel if an activation table follows. For a layer that is not float16 nothing is returned.

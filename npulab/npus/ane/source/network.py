@@ -9,14 +9,16 @@ from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
+from npulab.npus.kit import refuse_if
+
 INDICES = ("KernelIndex", "BiasIndex", "ScaleIndex")
-SHOWN = 8
+SHOWN = 8  # names in a refusal
+NO_NAME = ("no value", "is a name")
 
 
 @dataclass(frozen=True)
 class Part:
-    """A dictionary of a network by its name: ``keys`` are all of its keys, in the order of the
-    file."""
+    """A named dictionary of a network: ``keys`` are all of its keys, in the order of the file."""
 
     name: str
     keys: Mapping[str, Any] = field(default_factory=dict)
@@ -37,7 +39,7 @@ class Unit(Part):
 
     @property
     def bottoms(self) -> tuple[str, ...]:
-        """The names of what it reads: inputs and other units."""
+        """The names of the inputs and units that it reads."""
         return _names(self.keys["Bottom"])
 
     @property
@@ -47,7 +49,7 @@ class Unit(Part):
 
     @property
     def scalars(self) -> Mapping[str, Any]:
-        """Where weights and biases lie: ``Params`` with what its ``BiasScaleGroupData`` holds."""
+        """The keys that place weights and biases, also those in ``BiasScaleGroupData``."""
         return {**self.params, **self.params.get("BiasScaleGroupData", {})}
 
 
@@ -62,11 +64,11 @@ class Output(Part):
 
 @dataclass(frozen=True)
 class Network:
-    """Inputs, units and outputs in the order that the file lists them.
+    """Inputs, units and outputs in the order of the file.
 
-    ``weights`` are paths as written, of which only the last part says anything on another machine;
-    None where the file has no such list.  ``other`` are keys that are none of these, ``order`` that
-    of all keys in the file.
+    ``weights`` are paths as written, of which only the last part means something on another
+    machine; None if the file has no such list.  ``other`` are all other keys, ``order`` is the
+    order of the keys in the file.
     """
 
     name: str
@@ -83,38 +85,36 @@ class Network:
     @cached_property
     def parts(self) -> dict[str, Part]:
         """Inputs, units and outputs by name."""
-        return {one.name: one for one in (*self.inputs, *self.units, *self.outputs)}
+        return {part.name: part for part in (*self.inputs, *self.units, *self.outputs)}
 
     @cached_property
     def readers(self) -> dict[str, list[Unit | Output]]:
-        """By the name of each input and unit, the units and outputs that read it."""
-        found: dict[str, list[Unit | Output]] = {
-            one.name: [] for one in (*self.inputs, *self.units)
-        }
+        """The units and outputs that read each input and unit, by its name."""
+        found: dict[str, list[Unit | Output]] = {}
+        for part in (*self.inputs, *self.units):
+            found[part.name] = []
         users: tuple[Unit | Output, ...] = (*self.units, *self.outputs)
-        for one in users:
-            for name in dict.fromkeys(_names(one.keys["Bottom"])):
-                found[name].append(one)
+        for user in users:
+            for name in dict.fromkeys(_names(user.keys["Bottom"])):
+                found[name].append(user)
         return found
 
     @cached_property
     def sorted_units(self) -> tuple[Unit, ...]:
-        """The units, each behind those that it reads; raises ValueError where some wait for one
+        """The units, each after the units that it reads; raises ValueError if units wait for one
         another."""
-        units = {one.name: one for one in self.units}
-        sorter: TopologicalSorter[str] = TopologicalSorter(
-            dict.fromkeys(units, ())
-        )  # in the order of the file
-        for name, one in units.items():
-            sorter.add(name, *(bottom for bottom in one.bottoms if bottom in units))
+        units = {unit.name: unit for unit in self.units}
+        # all names first, so that independent units keep the order of the file
+        sorter: TopologicalSorter[str] = TopologicalSorter(dict.fromkeys(units, ()))
+        for name, unit in units.items():
+            sorter.add(name, *(bottom for bottom in unit.bottoms if bottom in units))
         try:
             return tuple(units[name] for name in sorter.static_order())
         except CycleError as error:
             stuck = set(error.args[1])
             raise ValueError(
                 f"{self.name}.{min(stuck)}.Bottom: got units that wait for one another "
-                f"({_some(stuck)}), "
-                "allowed are units that follow from the inputs"
+                f"({_some(stuck)}), allowed are units that follow from the inputs"
             ) from None
 
 
@@ -128,28 +128,25 @@ def _check_links(network: Network) -> None:
     """Refuse names and indices that lead nowhere, and units that wait for one another."""
     name = network.name
     parts = [*network.inputs, *network.units, *network.outputs]
-    twice = repeated(one.name for one in parts)
+    twice = repeated(part.name for part in parts)
     if twice is not None:
         raise ValueError(
             f"{name}: {twice}: got more than one place of Inputs, Units and Outputs, allowed is one"
         )
-    known = {one.name for one in (*network.inputs, *network.units)}
-    for one in (*network.units, *network.outputs):
-        needed = ("Type", "Bottom") if isinstance(one, Unit) else ("Bottom",)
-        missing = [key for key in needed if key not in one.keys]
-        if missing:
-            raise ValueError(f"{name}.{one.name}.{missing[0]}: got no value, allowed is a name")
-        for bottom in _names(one.keys["Bottom"]):
+    known = {part.name for part in (*network.inputs, *network.units)}
+    for part in (*network.units, *network.outputs):
+        where = f"{name}.{part.name}"
+        refuse_if("Type" not in part.keys and isinstance(part, Unit), f"{where}.Type", *NO_NAME)
+        refuse_if("Bottom" not in part.keys, f"{where}.Bottom", *NO_NAME)
+        bottoms = _names(part.keys["Bottom"])
+        for bottom in bottoms:
             if bottom not in known:
                 raise ValueError(
-                    f"{name}.{one.name}.Bottom: got {bottom!r:.60}, allowed is an input or "
+                    f"{where}.Bottom: got {bottom!r:.60}, allowed is an input or "
                     f"a unit: {_some(known)}"
                 )
-        if isinstance(one, Output) and len(_names(one.keys["Bottom"])) != 1:
-            raise ValueError(
-                f"{name}.{one.name}.Bottom: got {len(_names(one.keys['Bottom']))} names, allowed "
-                "is one"
-            )
+        if isinstance(part, Output) and len(bottoms) != 1:
+            raise ValueError(f"{where}.Bottom: got {len(bottoms)} names, allowed is one")
     count = len(network.weights or ())
     for unit in network.units:
         for key in INDICES:
@@ -162,7 +159,7 @@ def _check_links(network: Network) -> None:
 
 
 def repeated(names: Iterable[str]) -> str | None:
-    """The first name that is there twice."""
+    """Return the first name that occurs twice."""
     seen: set[str] = set()
     for name in names:
         if name in seen:
@@ -173,4 +170,6 @@ def repeated(names: Iterable[str]) -> str | None:
 
 def _some(names: Iterable[str]) -> str:
     listed = sorted(names)
-    return ", ".join(listed[:SHOWN]) + (", ..." if len(listed) > SHOWN else "")
+    if len(listed) > SHOWN:
+        listed[SHOWN:] = ["..."]
+    return ", ".join(listed)

@@ -1,8 +1,8 @@
 """A compiler's source network, ``net.plist``: read and checked.
 
 The file is a property list.  Its top names the networks; a network lists its ``Inputs``, ``Units``,
-``Outputs`` and files of ``Weights``, and has a dictionary for each of the names.  Keys keep Apple's
-spelling.
+``Outputs`` and files of ``Weights``, and has a dictionary for each of these names.  Keys keep
+Apple's spelling.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import plistlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,6 @@ BINARY = b"bplist00"
 TRAILER = STRUCTURES["plist trailer"]
 SPELLED_SIZE = 0xF  # of a binary value: its size follows as a value of its own
 CONTAINERS = {0xA: 1, 0xD: 2}  # references per entry of a binary array, dictionary
-LISTS = ("Inputs", "Units", "Outputs", "Weights")
 KIND_OF = {row["key"]: row["kind"] for row in read_table(Path(__file__).with_name("keys.csv"))}
 SHOWN = 8
 
@@ -36,7 +36,7 @@ SHOWN = 8
 @dataclass(frozen=True)
 class Plist:
     """A file: its networks, its ``Version``, other keys of its top, and whether it is a binary
-    one."""
+    property list."""
 
     networks: tuple[Network, ...]
     version: str | None = "1.0.9"
@@ -46,46 +46,51 @@ class Plist:
 
     @property
     def network(self) -> Network:
-        """The only network; raises ValueError where there are more."""
+        """The only network; raises ValueError if there are more."""
         refuse_if(len(self.networks) != 1, "net.plist: Networks", len(self.networks), "is one")
         return self.networks[0]
 
 
 @refusing()
 def read_plist(source: bytes | str | os.PathLike[str]) -> Plist:
-    """The networks in the bytes of a ``net.plist``, XML or binary, or in the file of a path.
+    """Read the networks in the bytes of a ``net.plist``, XML or binary, or in the file of a path.
 
-    Keys that mean nothing here are kept.  Raises ValueError (file, path of keys, got, allowed) for
-    what is no property list, declares entities, is past 16 MiB, 131072 values, 1 MiB of text
-    between two tags or 32 levels, for a key of another kind than it should be, and for a name or
-    index that leads nowhere; FileNotFoundError.
+    Keys without a meaning here are kept.  Raises ValueError (file, path of keys, got, allowed) for
+    a file that is not a property list, declares entities, or is past 16 MiB, 131072 values, 1 MiB
+    of text between two tags or 32 levels, for a key of another kind than it should be, and for a
+    name or index that leads nowhere; FileNotFoundError.
 
     >>> read_plist(b"<plist/>")
     Traceback (most recent call last):
     npulab.support.refuse.FormatError: net.plist: got no value, allowed is a dictionary with Networks
-    """
+    """  # noqa: E501
     if isinstance(source, bytes):
         return _read(source, "net.plist")
     return _read(read_bounded(Path(source), MOST_BYTES), str(source))
 
 
 def weights_files(network: Network, folder: str | os.PathLike[str]) -> dict[str, bytes]:
-    """The files of a network's weights that lie in a folder, by their names without the path that
-    the plist gives."""
-    names = {Path(one).name for one in network.weights or ()}
-    return {
-        one.name: read_bounded(one, MOST_WEIGHTS)
-        for one in sorted(Path(folder).iterdir())
-        if one.name in names and one.is_file()
-    }
+    """Return the weight files of a network that are in a folder, by their names without the path in
+    the plist."""
+    names = {Path(path).name for path in network.weights or ()}
+    found = {}
+    for file in sorted(Path(folder).iterdir()):
+        if file.name in names and file.is_file():
+            found[file.name] = read_bounded(file, MOST_WEIGHTS)
+    return found
 
 
 def _read(data: bytes, where: str) -> Plist:
     refuse_if(len(data) > MOST_BYTES, where, f"{len(data)} bytes or more", f"are {MOST_BYTES}")
     binary = data.startswith(BINARY)
-    (_check_binary if binary else _check_text)(data, where)
+    if binary:
+        _check_binary(data, where)
+        form = plistlib.FMT_BINARY
+    else:
+        _check_text(data, where)
+        form = plistlib.FMT_XML
     try:
-        top = plistlib.loads(data, fmt=plistlib.FMT_BINARY if binary else plistlib.FMT_XML)
+        top = plistlib.loads(data, fmt=form)
     except RecursionError:
         raise ValueError(
             f"{where}: got values inside one another, allowed are {DEEPEST} levels"
@@ -93,10 +98,9 @@ def _read(data: bytes, where: str) -> Plist:
     except Exception as error:  # plistlib raises whatever its steps do on broken bytes
         raise ValueError(
             f"{where}: got no property list ({error or type(error).__name__}), allowed is an XML "
-            "or "
-            "binary one without entities"
+            "or binary one without entities"
         ) from None
-    refuse_if(not isinstance(top, dict), where, _told(top), "is a dictionary with Networks")
+    refuse_if(not isinstance(top, dict), where, _shown(top), "is a dictionary with Networks")
     _check_values(top, where)
     names = _texts(top, "Networks", where)
     networks = []
@@ -107,13 +111,13 @@ def _read(data: bytes, where: str) -> Plist:
     version = top.get("Version")
     other = {key: value for key, value in top.items() if key not in ("Networks", "Version", *names)}
     if "Version" in top and not isinstance(version, str):
-        raise ValueError(f"{where}: Version: got {_told(version)}, allowed is a text")
+        raise ValueError(f"{where}: Version: got {_shown(version)}, allowed is a text")
     return Plist(tuple(networks), version, other, tuple(top), binary)
 
 
 def _check_text(data: bytes, where: str) -> None:
-    """Refuse what would take far more memory than bytes: a tag or a line of a text is a piece of
-    its own there."""
+    """Refuse a text that would take far more memory than bytes: each tag and each line of a text
+    becomes an object."""
     opened = data.count(b"<") - data.count(b"</") - data.count(b"<key")
     lines = sum(data.count(mark) for mark in b"&\n\r")
     for what, found, most in (
@@ -136,7 +140,7 @@ def _check_text(data: bytes, where: str) -> None:
 
 
 def _check_binary(data: bytes, where: str) -> None:
-    """Refuse what would take far more memory than bytes: the values of a binary file may share
+    """Refuse a binary file that would take far more memory than bytes: its values may share
     bytes."""
     if len(data) < len(BINARY) + TRAILER.sizeof():
         raise ValueError(
@@ -147,8 +151,8 @@ def _check_binary(data: bytes, where: str) -> None:
     if count > MOST_VALUES or not 1 <= size <= 8 or trailer.table + size * count > len(data):
         raise ValueError(
             f"{where}: byte {len(data) - TRAILER.sizeof():#x}: trailer: got {count} values with "
-            "offsets "
-            f"of {size} bytes at {trailer.table}, allowed are {MOST_VALUES} values inside the file"
+            f"offsets of {size} bytes at {trailer.table}, "
+            f"allowed are {MOST_VALUES} values inside the file"
         )
     entries = texts = 0
     for number in range(count):
@@ -164,61 +168,70 @@ def _check_binary(data: bytes, where: str) -> None:
         if entries > 2 * MOST_VALUES or texts > MOST_BYTES // 4:
             raise ValueError(
                 f"{where}: byte {start:#x}: got {entries} entries and {texts} characters up to "
-                "here, "
-                f"allowed are {2 * MOST_VALUES} and {MOST_BYTES // 4}"
+                f"here, allowed are {2 * MOST_VALUES} and {MOST_BYTES // 4}"
             )
 
 
 def _check_values(top: Any, where: str) -> None:
-    """Refuse values too many, too deep, inside themselves, or of keys that are no texts."""
-    left: list[tuple[Any, int, tuple[Any, ...]]] = [(top, 1, ())]
+    """Refuse values that are too many, too deep, or inside themselves, and keys that are not
+    texts."""
+    waiting: list[tuple[Any, int, tuple[Any, ...]]] = [(top, 1, ())]
     seen = 0
-    while left:
-        value, depth, path = left.pop()
+    while waiting:
+        value, depth, path = waiting.pop()
         seen += 1
         if depth > DEEPEST or seen > MOST_VALUES:
-            at = ".".join(str(one) for one in path[:SHOWN])
+            at = ".".join(map(str, path[:SHOWN]))
+            got = "deeper" if depth > DEEPEST else "more"
             raise ValueError(
-                f"{where}: {at}: got {'deeper' if depth > DEEPEST else 'more'} values, allowed are "
-                f"{DEEPEST} levels and {MOST_VALUES} values"
+                f"{where}: {at}: got {got} values, allowed are {DEEPEST} levels and "
+                f"{MOST_VALUES} values"
             )
         if isinstance(value, Mapping):
             for key, inner in value.items():
                 if not isinstance(key, str):
-                    raise ValueError(
-                        f"{where}: {'.'.join(map(str, path))}: got key {_told(key)}, allowed are "
-                        "texts"
-                    )
-                left.append((inner, depth + 1, (*path, key)))
+                    at = ".".join(map(str, path))
+                    raise ValueError(f"{where}: {at}: got key {_shown(key)}, allowed are texts")
+                waiting.append((inner, depth + 1, (*path, key)))
         elif isinstance(value, list | tuple):
-            left += [(inner, depth + 1, (*path, number)) for number, inner in enumerate(value)]
+            for number, inner in enumerate(value):
+                waiting.append((inner, depth + 1, (*path, number)))
 
 
 def _network(name: str, keys: Mapping[str, Any], where: str) -> Network:
-    parts: list[Any] = []
-    known = {*LISTS}
-    for key, make in (("Inputs", Input), ("Units", Unit), ("Outputs", Output)):
-        names = _texts(keys, key, where)
-        known |= {*names}
-        parts.append(tuple(make(part, _dictionary(keys, part, where)) for part in names))
-        for part in parts[-1]:
-            _check_keys(part.keys, f"{where}.{part.name}")
+    inputs, units, outputs = [_parts(keys, key, where) for key in ("Inputs", "Units", "Outputs")]
     weights = None
     if "Weights" in keys:
         weights = tuple(_texts(keys, "Weights", where))
-    other = {key: value for key, value in keys.items() if key not in known}
-    inputs, units, outputs = parts
-    return Network(name, inputs, units, outputs, weights, other, tuple(keys))
+    known = {"Inputs", "Units", "Outputs", "Weights", *inputs, *units, *outputs}
+    return Network(
+        name,
+        tuple(starmap(Input, inputs.items())),
+        tuple(starmap(Unit, units.items())),
+        tuple(starmap(Output, outputs.items())),
+        weights,
+        {key: value for key, value in keys.items() if key not in known},
+        tuple(keys),
+    )
+
+
+def _parts(keys: Mapping[str, Any], kind: str, where: str) -> dict[str, dict[str, Any]]:
+    """Return the dictionaries of a network's inputs, units or outputs by name, checked."""
+    parts = {}
+    for name in _texts(keys, kind, where):
+        parts[name] = _dictionary(keys, name, where)
+    for name, part in parts.items():
+        _check_keys(part, f"{where}.{name}")
+    return parts
 
 
 def _texts(keys: Mapping[str, Any], key: str, where: str) -> list[str]:
     found = keys.get(key)
     if not isinstance(found, list) or not _list(found, str):
-        raise ValueError(f"{where}: {key}: got {_told(found)}, allowed is a list of texts")
-    twice = None
+        raise ValueError(f"{where}: {key}: got {_shown(found)}, allowed is a list of texts")
     if key != "Weights":
         twice = repeated(found)
-    refuse_if(twice is not None, f"{where}: {key}", f"{twice!r} twice", "is once")
+        refuse_if(twice is not None, f"{where}: {key}", f"{twice!r} twice", "is once")
     return found
 
 
@@ -226,13 +239,13 @@ def _dictionary(keys: Mapping[str, Any], name: str, where: str) -> dict[str, Any
     found = keys.get(name)
     if isinstance(found, dict):
         return found
-    raise ValueError(f"{where}: {name}: got {_told(found)}, allowed is a dictionary")
+    raise ValueError(f"{where}: {name}: got {_shown(found)}, allowed is a dictionary")
 
 
 def _check_keys(keys: Mapping[str, Any], where: str) -> None:
     for path, key, value in _walk(keys, where):
         allowed, fits = KINDS.get(KIND_OF.get(key, ""), ("", bool))
-        refuse_if(allowed and not fits(value), f"{path}.{key}", _told(value), f"is {allowed}")
+        refuse_if(allowed and not fits(value), f"{path}.{key}", _shown(value), f"is {allowed}")
 
 
 def _walk(keys: Mapping[str, Any], where: str) -> Iterator[tuple[str, str, Any]]:
@@ -246,7 +259,7 @@ def _walk(keys: Mapping[str, Any], where: str) -> Iterator[tuple[str, str, Any]]
                     yield from _walk(inner, f"{where}.{key}[{number}]")
 
 
-def _whole(value: Any, low: int, high: int = LARGEST) -> bool:
+def _is_whole(value: Any, low: int, high: int = LARGEST) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 
@@ -254,21 +267,18 @@ def _list(value: Any, kind: type) -> bool:
     return isinstance(value, list) and all(isinstance(part, kind) for part in value)
 
 
-# kinds of values: what is allowed, and whether a value is that
+def _is_steps(value: Any) -> bool:
+    return _list(value, int) and len(value) in (2, 3) and all(_is_whole(n, 1) for n in value)
+
+
+# kinds of values: what is allowed, and the test of a value
 KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "size": (f"a whole number of 1 to {LARGEST}", lambda value: _whole(value, 1)),
-    "place": (f"a whole number of 0 to {LARGEST}", lambda value: _whole(value, 0)),
-    "half": (
-        f"a whole number of 0 to {0xFFFF}",
-        lambda value: _whole(value, 0, 0xFFFF),
-    ),  # a float16's bits
+    "size": (f"a whole number of 1 to {LARGEST}", lambda value: _is_whole(value, 1)),
+    "place": (f"a whole number of 0 to {LARGEST}", lambda value: _is_whole(value, 0)),
+    # the bits of a float16
+    "half": (f"a whole number of 0 to {0xFFFF}", lambda value: _is_whole(value, 0, 0xFFFF)),
     "text": ("a text", lambda value: isinstance(value, str)),
-    "steps": (
-        f"two whole numbers of 1 to {LARGEST}, for x and y (a third for depth)",
-        lambda value: (
-            _list(value, int) and len(value) in (2, 3) and all(_whole(n, 1) for n in value)
-        ),
-    ),
+    "steps": (f"two whole numbers of 1 to {LARGEST}, for x and y (a third for depth)", _is_steps),
     "names": (
         "a name, or a list of names",
         lambda value: isinstance(value, str) or (bool(value) and _list(value, str)),
@@ -278,8 +288,8 @@ KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
 }
 
 
-def _told(value: Any) -> str:
-    """A value as an error names it; one of many parts by its kind only."""
+def _shown(value: Any) -> str:
+    """Return a value as an error names it; a list or dictionary by its kind and size only."""
     if value is None:
         return "no value"
     if isinstance(value, bool | int | float | str | bytes | datetime):

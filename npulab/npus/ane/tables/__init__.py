@@ -1,10 +1,10 @@
 """Activation tables: decoded, encoded, and evaluated exactly for every input.
 
-A table is looked at in this order: an odd one takes ``|x|`` and puts the sign back; up to ``x_low``
-it gives ``y_low``, from ``x_high`` on ``y_high``; between its first and last knot it interpolates,
-left and right of them it is a line.  Kinds that are named after a function reduce ``x`` to a
-mantissa or a fraction first.  The value is rounded once, to fp16, half to even.  The tanh table
-gives captured outputs of a device bit for bit.
+A table is evaluated in this order: an odd table takes ``|x|`` and puts the sign back; up to
+``x_low`` it gives ``y_low``, at ``x_high`` and above ``y_high``; between its first and last knot it
+interpolates, left and right of them it is a line.  Kinds that are named after a function reduce
+``x`` to a mantissa or a fraction first.  The value is rounded once, to fp16, half to even.  The
+tanh table gives captured outputs of a device bit for bit.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from npulab.quant.floats import Near, odd
 
 __all__ = ["Table", "decode", "evaluate", "outputs", "values"]
 
-CODES = 2**16  # of inputs
+CODES = 2**16  # number of inputs
 
 
 def evaluate(table: Table, x: Any) -> np.ndarray:
-    """The outputs ``float16`` of inputs of any shape, exact: interpolated without error, then
-    rounded once.
+    """Return the outputs ``float16`` of inputs of any shape, exact: interpolated without error,
+    then rounded once.
 
-    Inputs are rounded to fp16.  Every one has an output: NaN gives NaN (0x7e00), and so does what
-    is neither caught by ``x_low`` or ``x_high`` nor covered by knots or lines (logarithm and roots
-    below 0).  A value of 0 is +0 where it is computed; one that rounds to 0 keeps its sign, and a
+    Inputs are rounded to fp16.  Every input has an output: NaN gives NaN (0x7e00), and so does an
+    input that is neither caught by ``x_low`` or ``x_high`` nor covered by knots or lines (logarithm
+    and roots below 0).  A computed value of 0 is +0; a value that rounds to 0 keeps its sign, and a
     result of an odd table gets the sign of x. Raises ``Unsupported`` with slot and byte offset for
-    a kind, symmetry or flag that nobody knows.
+    an unknown kind, symmetry or flag.
     """
     x = halves(x)
     if x.size >= CODES:
@@ -47,13 +47,13 @@ def evaluate(table: Table, x: Any) -> np.ndarray:
 
 
 def values(table: Table, x: Any) -> np.ndarray:
-    """What ``evaluate`` rounds to fp16, float64: rounded to odd there, so that rounding again is
-    rounding once."""
+    """Return the values float64 that ``evaluate`` rounds to fp16: rounded to odd, so that rounding
+    again has the effect of rounding once."""
     refuse_unknown(table)
     x = halves(x)
     given = x.astype(np.float64)
-    mirrored = table.symmetry_name == "odd"
-    if mirrored:
+    is_odd = table.symmetry_name == "odd"
+    if is_odd:
         given = np.abs(given)
     lost = ~np.isfinite(given) | ((given < 0) & (table.symmetry_name == "positive"))
     with np.errstate(over="ignore", invalid="ignore"):
@@ -61,19 +61,20 @@ def values(table: Table, x: Any) -> np.ndarray:
         if table.kind_name in REDUCED:
             base, rise, t, scale = _reduced(table, some)
         else:
-            base, rise, t, scale = _plain(table, some)
+            base, rise, t, scale = _unreduced(table, some)
         out = np.ldexp(odd(Near(rise) * t + base), scale)
         above, below = given >= float(table.x_high), given <= float(table.x_low)
     out = np.where(lost, np.nan, out)
-    out = np.where(below, float(table.y_low), np.where(above, float(table.y_high), out))
-    if mirrored:
+    out = np.where(above, float(table.y_high), out)
+    out = np.where(below, float(table.y_low), out)
+    if is_odd:
         out = np.where(np.signbit(x), -out, out)
     return np.where(np.isnan(out) | np.isnan(x), np.nan, out)[()]
 
 
 @lru_cache(16)
 def outputs(table: Table) -> np.ndarray:
-    """The output ``(65536,) float16`` of every input, by the code of the input; errors as of
+    """Return the output ``(65536,) float16`` of every input, by the code of the input; raises as
     ``evaluate``.
 
     >>> line = Table(-np.inf, np.inf, -np.inf, np.inf, np.zeros(33), 0.5, 0, 2, 0)
@@ -86,8 +87,10 @@ def outputs(table: Table) -> np.ndarray:
     return out
 
 
-def _plain(table: Table, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Base, rise, t and power of two so that the value is ``(base + rise * t) * 2**power``; all
+def _unreduced(
+    table: Table, x: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return base, rise, t and power of two so that the value is ``(base + rise * t) * 2**power``;
     float64, exact."""
     if table.step_exponent == NO_STEP:
         left, right = x < 0, x >= 0
@@ -100,11 +103,9 @@ def _plain(table: Table, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndar
         (left, table.left_slope, table.left_intercept),
         (right, table.right_slope, table.right_intercept),
     ):
-        base, rise, t = (
-            np.where(side, float(intercept), base),
-            np.where(side, float(slope), rise),
-            np.where(side, x, t),
-        )
+        base = np.where(side, float(intercept), base)
+        rise = np.where(side, float(slope), rise)
+        t = np.where(side, x, t)
     return base, rise, t, np.zeros(x.shape, int)
 
 
@@ -117,10 +118,13 @@ def _reduced(table: Table, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.nd
         mantissa, power = x - power, power.astype(int)
     else:
         mantissa, power = np.frexp(x)
-        rest = np.where(kind in ("sqrt", "rsqrt"), power % 2, 0)
-        mantissa, power = np.ldexp(mantissa, rest), power - rest
+        if kind in ("sqrt", "rsqrt"):  # half of the power is taken: it must be even
+            rest = power % 2
+            mantissa, power = np.ldexp(mantissa, rest), power - rest
     base, rise, t = _between(table, np.ldexp(mantissa, table.step_exponent) - table.first)
-    base = np.where(has, base + power if kind == "log2" else base, np.nan)
+    if kind == "log2":
+        base = base + power
+    base = np.where(has, base, np.nan)
     scale = {
         "exp2": power,
         "log2": 0 * power,
@@ -128,12 +132,13 @@ def _reduced(table: Table, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.nd
         "sqrt": power // 2,
         "rsqrt": -power // 2,
     }[kind]
-    return base, rise, t, np.clip(scale, -200, 200)  # further ones are 0 or infinite in fp16 too
+    # larger powers too are 0 or infinite in fp16
+    return base, rise, t, np.clip(scale, -200, 200)
 
 
 def _between(table: Table, place: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Knot, difference to the next one and the way toward it, of places in steps from the first
-    knot."""
+    """Return the knot before each place, the difference to the next knot, and the way toward it;
+    places are in steps from the first knot."""
     knots = table.knots.astype(np.float64)
     place = np.where((place >= 0) & (place <= KNOTS - 1), place, 0.0)
     at = place.astype(np.intp)

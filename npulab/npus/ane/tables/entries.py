@@ -1,10 +1,10 @@
 """The 128 bytes of an activation table: 64 slots of 16 bits, little-endian, decoded, encoded and
-judged."""
+checked."""
 
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -31,18 +31,15 @@ SLOTS = np.dtype(
     ]
 )
 SIZE = SLOTS.itemsize
-NO_STEP = 64  # the step exponent of a table without knots: one line below 0, the other from 0 on
-# further steps are below the smallest or above the largest fp16
+NO_STEP = 64  # step exponent of a table without knots: a line below 0, a line for 0 and above
+# other steps are below the smallest or above the largest fp16
 STEPS = range(-16, 25)
-KIND_CODES, SYMMETRY_CODES, FLAG_CODES = (
-    2**5,
-    2**3,
-    2**8,
-)  # mode: kind in the low bits, then symmetry, then flags
+# mode: kind in the low bits, then symmetry, then flags
+KIND_CODES, SYMMETRY_CODES, FLAG_CODES = 2**5, 2**3, 2**8
 # kind: place of the first knot, in steps
 PLAIN = {"from_zero": 0, "centred": -16, "to_zero": -32}
-# kind: place of the first knot, in steps, and the step exponent that tables of it have (sqrt leaves
-# 8 knots unused)
+# kind: place of the first knot, in steps, and the step exponent of its tables (sqrt leaves 8 knots
+# unused)
 REDUCED = {"exp2": (0, 5), "log2": (32, 6), "inv": (32, 6), "sqrt": (0, 4), "rsqrt": (0, 4)}
 KINDS, SYMMETRIES = enum("table_kind"), enum("table_symmetry")
 
@@ -51,13 +48,13 @@ Half = np.float16 | float
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """An activation table as its 64 slots hold it; equal where the bytes are.
+    """An activation table as its 64 slots hold it; tables are equal if their bytes are.
 
     Numbers are rounded to fp16.  ``knots`` are ``(33,) float16``; neighbours lie
-    ``2**-step_exponent`` apart (64: there are none, only the two lines).  ``kind`` and ``symmetry``
-    are codes or their names in ``KINDS`` and ``SYMMETRIES``; ``flags`` are the bits above them,
-    ``rest`` the 21 slots behind, both 0 in every table seen. Raises ValueError naming the value
-    that its slot cannot hold.
+    ``2**-step_exponent`` apart (64: no knots, only the two lines).  ``kind`` and ``symmetry`` are
+    codes or their names in ``KINDS`` and ``SYMMETRIES``; ``flags`` are the bits above them,
+    ``rest`` the 21 slots after the mode, both 0 in every table seen. Raises ValueError naming the
+    value that its slot cannot hold.
     """
 
     x_low: Half
@@ -87,22 +84,21 @@ class Table:
             value = operator.index(getattr(self, name))
             refuse_if(not low <= value < high, name, value, f"is {low} to {high - 1}")
             object.__setattr__(self, name, value)
-        for name, kind in (("knots", np.float16), ("rest", np.uint16)):
-            values, shape = np.asarray(getattr(self, name)), SLOTS[name].shape
+        knots, rest = np.asarray(self.knots), np.asarray(self.rest)
+        for name, values in (("knots", knots), ("rest", rest)):
+            shape = SLOTS[name].shape
             refuse_if(values.shape != shape, name, f"shape {values.shape}", f"is {shape}")
-            if kind is np.float16:
-                held = halves(values)
-            else:
-                held = values.astype(kind)
-            if kind is np.uint16 and np.any(held != values):
-                raise ValueError(f"{name}: got {values.tolist()}, allowed is 0 to {2**16 - 1} each")
+        stored = rest.astype(np.uint16)
+        if np.any(stored != rest):
+            raise ValueError(f"rest: got {rest.tolist()}, allowed is 0 to {2**16 - 1} each")
+        for name, held in (("knots", halves(knots)), ("rest", stored)):
             held.flags.writeable = False
             object.__setattr__(self, name, held)
         for name in _SCALARS:
             object.__setattr__(self, name, halves(getattr(self, name))[()])
 
     def encode(self) -> bytes:
-        """The 128 bytes, the inverse of ``decode``."""
+        """Return the 128 bytes; the inverse of ``decode``."""
         slots = np.zeros((), SLOTS)
         for name in SLOTS.names or ():
             if name != "mode":
@@ -112,17 +108,17 @@ class Table:
 
     @property
     def kind_name(self) -> str:
-        """The kind's name, its code where it has none."""
+        """The kind's name, its code if it has no name."""
         return _name(self.kind, KINDS)
 
     @property
     def symmetry_name(self) -> str:
-        """The symmetry's name, its code where it has none."""
+        """The symmetry's name, its code if it has no name."""
         return _name(self.symmetry, SYMMETRIES)
 
     @property
     def positions(self) -> np.ndarray:
-        """``(33,) float64``: the (reduced) x of each knot; empty where the table has none.
+        """``(33,) float64``: the (reduced) x of each knot; empty for a table without knots.
 
         Raises ``Unsupported`` as ``evaluate`` does.
         """
@@ -133,7 +129,7 @@ class Table:
 
     @property
     def first(self) -> int:
-        """The (reduced) x of the first knot, in steps; of a kind that is known."""
+        """The (reduced) x of the first knot, in steps; for a known kind only."""
         if self.kind_name in REDUCED:
             return REDUCED[self.kind_name][0]
         return PLAIN[self.kind_name]
@@ -157,22 +153,18 @@ class Table:
         return f"Table({self.kind_name}{odd}, {step}, x {self.x_low:g} to {self.x_high:g})"
 
 
-_SCALARS = [
-    one.name
-    for one in fields(Table)
-    if one.name in (SLOTS.names or ()) and SLOTS[one.name] == np.float16
-]
+_SCALARS = [name for name in SLOTS.names or () if SLOTS[name] == np.float16]
 
 
 def halves(values: Any) -> np.ndarray:
-    """Values as float16, half to even; what is too large becomes infinite, a NaN that is float16
+    """Return values as float16, half to even; larger values become infinite, a NaN that is float16
     keeps its bits."""
     with np.errstate(over="ignore", invalid="ignore"):
         return np.array(values, np.float16)
 
 
 def decode(data: bytes) -> Table:
-    """The table in 128 bytes, little-endian; raises ValueError where there are not 128.
+    """Return the table in 128 bytes, little-endian; raises ValueError for another number of bytes.
 
     >>> decode(bytes(82) + bytes([3, 0, 96, 0]) + bytes(42))
     Table(from_zero, odd, step 2**-3, x 0 to 0)
@@ -190,7 +182,7 @@ def decode(data: bytes) -> Table:
 
 
 def refuse_unknown(table: Table) -> None:
-    """Raises ``Unsupported`` with slot and byte offset where nobody knows what a table means."""
+    """Raise ``Unsupported`` with slot and byte offset for a table whose meaning is not known."""
     kinds = [*PLAIN, *REDUCED]
     exponent = None
     if table.kind_name in REDUCED:
@@ -225,11 +217,11 @@ def refuse_unknown(table: Table) -> None:
 
 
 def _code(what: str, given: Any, codes: dict[str, int]) -> Any:
-    if isinstance(given, str) and given not in codes:
+    if not isinstance(given, str):
+        return given
+    if given not in codes:
         raise ValueError(f"{what}: got {given!r}, allowed is a code or one of {', '.join(codes)}")
-    if isinstance(given, str):
-        return codes[given]
-    return given
+    return codes[given]
 
 
 def _unknown(name: str, got: str, allowed: str, further: int = 0) -> Unsupported:
@@ -237,8 +229,7 @@ def _unknown(name: str, got: str, allowed: str, further: int = 0) -> Unsupported
     slot = int(SLOTS.fields[name][1]) // 2 + further
     return Unsupported(
         f"activation table, slot {slot} at byte {2 * slot} ({name}): got {got}, allowed is "
-        f"{allowed} "
-        "(what others mean is not known)"
+        f"{allowed} (what others mean is not known)"
     )
 
 
