@@ -1,8 +1,8 @@
-"""Operations and bytes of a training step, kernel by kernel, and what a time makes of them.
+"""Operations and bytes of a training step, kernel by kernel, and the rates that follow from a time.
 
 What people publish as the FLOPs of a step on an NPU is a convention: products with weights, forward
 and back, and the matrix products of the attention on the way back.  The rows here say for each
-operation whether that count has it, and if not why.
+operation whether the published count includes it, and if not why.
 """
 
 from __future__ import annotations
@@ -10,113 +10,29 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-
-import numpy as np
+from typing import Any
 
 from npulab.npus.ane.training.kernels import KERNELS, PRODUCTS, Kernel, Operation, Step, kernel_of
 from npulab.npus.kit import pd, read_table, up
 from npulab.support.refuse import positive
 
 HERE = Path(__file__).parent
-
-
-def history() -> pd.DataFrame:
-    """The published history of one training step, a row per change, with what its own count makes
-    of each time.
-
-    change, ms, percent and tflops as printed (tflops is NaN where it was not), flops (the published
-    count), achieved (TFLOPS), utilization (percent), agrees (whether some time that is printed as
-    this ms gives the printed numbers), source and note.
-
-    >>> history()[["ms", "percent"]].iloc[-1].tolist()
-    [9.3, 11.2]
-    """
-    rows = []
-    for row in read_table(HERE / "history.csv"):
-        flops = published(Step(*(int(row[name]) for name in ("dim", "hidden", "seq", "heads"))))
-        printed = {name: float(row[name] or "nan") for name in ("ms", "percent", "tflops")}
-        rate, peak = achieved(flops, printed["ms"]), float(row["peak"])
-        agrees = all(
-            _agrees(row["ms"], row[name], flops / factor)
-            for name, factor in (("percent", peak * 1e7), ("tflops", 1e9))
-            if row[name]
-        )
-        rows.append(
-            {
-                "change": row["change"],
-                **printed,
-                "flops": flops,
-                "achieved": rate,
-                "utilization": 100 * utilization(rate, peak),
-                "agrees": agrees,
-                "source": row["source"],
-                "note": row["note"],
-            }
-        )
-    return pd.DataFrame(rows)
-
-
-def peaks() -> pd.DataFrame:
-    """Peaks that were claimed or measured: what, chip, dtype, tops, kind; for a measured chain of
-    convolutions flops (0 where there is none), ms, achieved (TOPS) and agrees, as in ``history``;
-    source and note.
-
-    >>> float(peaks().loc[lambda table: table["kind"] == "measured", "tops"].max())
-    35.1
-    """
-    rows = []
-    for row in read_table(HERE / "peaks.csv"):
-        ms, flops, rate, agrees = float(row["ms"] or "nan"), 0, float("nan"), None
-        if row["kind"] == "measured":
-            channels, positions, depth = (
-                int(row[name]) for name in ("channels", "positions", "depth")
-            )
-            flops = 2 * channels * channels * positions * depth
-            rate, agrees = achieved(flops, ms), _agrees(row["ms"], row["tops"], flops / 1e9)
-        rows.append(
-            {
-                "what": row["what"],
-                "chip": row["chip"],
-                "dtype": row["dtype"],
-                "tops": float(row["tops"]),
-                "kind": row["kind"],
-                "flops": flops,
-                "ms": ms,
-                "achieved": rate,
-                "agrees": agrees,
-                "source": row["source"],
-                "note": row["note"],
-            }
-        )
-    return pd.DataFrame(rows)
-
-
-def _agrees(ms: str, printed: str, work: float) -> bool:
-    """Whether ``work / time`` is printed so for some time that is printed as ``ms``."""
-    (soonest, latest), (low, high) = _rounded_to(ms), _rounded_to(printed)
-    return work / latest <= high and work / soonest >= low
-
-
-def _rounded_to(printed: str) -> tuple[float, float]:
-    """The lowest and highest number that is printed so."""
-    half = 0.5 / 10 ** len(printed.partition(".")[2])
-    return float(printed) - half, float(printed) + half
-
-
+MOST_BYTES = 2**16  # of an element or an alignment
 LEFT_OUT = (
     "forward attention",
     "elementwise",
     "weight gradients on the CPU",
     "elementwise on the CPU",
 )
-MOST_BYTES = 2**16  # of an element or an alignment
+Row = dict[str, Any]
 
 
 def operations(step: Step, kernels: Iterable[str | Kernel] = tuple(KERNELS)) -> pd.DataFrame:
-    """A row per operation of each kernel: kernel, unit (NPU or CPU), operation (its result), kind,
-    size (the axes it runs over), times (runs a step), flops (of all of them), counted (whether the
-    published count has it) and left_out (else why not).  The optimizer, which does not run every
-    step, is not here.
+    """Return a row per operation of each kernel.
+
+    Columns: kernel; unit (NPU or CPU); operation (its result); kind; size (the axes it runs over);
+    times (runs a step); flops (of all runs); counted (true if the published count includes it);
+    left_out (else the reason).  The optimizer does not run every step and is not listed.
 
     Matrix products are two operations for each product and sum; see ``Operation.flops``.
     Raises LookupError for an unknown kernel.
@@ -128,26 +44,22 @@ def operations(step: Step, kernels: Iterable[str | Kernel] = tuple(KERNELS)) -> 
     rows = []
     for kernel in map(kernel_of, kernels):
         for operation in kernel.operations:
-            why = _left_out(kernel, operation)
-            size = " x ".join(map(str, step.axes(operation.letters)))
-            rows.append(
-                {
-                    "kernel": kernel.name,
-                    "unit": kernel.unit,
-                    "operation": operation.name,
-                    "kind": operation.kind,
-                    "size": size,
-                    "times": kernel.times,
-                    "flops": kernel.times * operation.flops(step),
-                    "counted": not why,
-                    "left_out": why,
-                }
-            )
+            row: Row = {"kernel": kernel.name, "unit": kernel.unit}
+            row["operation"] = operation.name
+            row["kind"] = operation.kind
+            sizes = map(str, step.axes(operation.letters))
+            row["size"] = " x ".join(sizes)
+            row["times"] = kernel.times
+            row["flops"] = kernel.times * operation.flops(step)
+            reason = _left_out(kernel, operation)
+            row["counted"] = not reason
+            row["left_out"] = reason
+            rows.append(row)
     return pd.DataFrame(rows)
 
 
 def _left_out(kernel: Kernel, operation: Operation) -> str:
-    """Why the published count leaves out an operation; empty if it counts it."""
+    """Return why the published count leaves out an operation; empty if it includes it."""
     if operation.kind not in PRODUCTS:
         if kernel.unit == "CPU":
             return "elementwise on the CPU"
@@ -160,39 +72,38 @@ def _left_out(kernel: Kernel, operation: Operation) -> str:
 
 
 def counts(step: Step) -> pd.DataFrame:
-    """FLOPs of a step by each way to count: the published count, then what it leaves out, row by
-    row: count, flops (of this row alone), with_published (the published count and this row), NPU
-    and step (totals up to this row, of the NPU's part and of all).
+    """Return the FLOPs of a step by each way to count: the published count, then a row for each
+    kind of work that it leaves out.
+
+    Columns: count; flops (of this row alone); with_published (the published count and this row);
+    NPU and step (totals up to this row, of the NPU's part and of all).
 
     >>> counts(Step(768, 2048, 512, 12))[["count", "flops", "step"]].head(2).values.tolist()
     [['published', 16508780544, 16508780544], ['forward attention', 805306368, 17314086912]]
     """
-    flops = operations(step).groupby("left_out")["flops"].sum().reindex(["", *LEFT_OUT]).to_numpy()
-    npu = [
-        0 if name.endswith("CPU") else count
-        for name, count in zip(["", *LEFT_OUT], flops, strict=True)
-    ]
-    return pd.DataFrame(
-        {
-            "count": ["published", *LEFT_OUT],
-            "flops": flops,
-            "with_published": [flops[0], *(flops[0] + flops[1:])],
-            "NPU": np.cumsum(npu),
-            "step": np.cumsum(flops),
-        }
-    )
+    table = pd.DataFrame({"count": ["published", *LEFT_OUT]})
+    flops = operations(step).groupby("left_out")["flops"].sum()
+    table["flops"] = flops.loc[["", *LEFT_OUT]].to_numpy()
+    published_flops = table.loc[0, "flops"]
+    table["with_published"] = table["flops"] + published_flops
+    table.loc[0, "with_published"] = published_flops
+    on_npu = ~table["count"].str.endswith("CPU")
+    table["NPU"] = table["flops"].where(on_npu, 0).cumsum()
+    table["step"] = table["flops"].cumsum()
+    return table
 
 
 def published(step: Step) -> int:
-    """FLOPs of a step as they are published: ``4 S (4 D D + 3 D H)`` of the linear layers, forward
-    and for their inputs, and five products ``2 S S D`` of the attention on the way back.
+    """Return the FLOPs of a step as they are published: ``4 S (4 D D + 3 D H)`` of the linear
+    layers, forward and for their inputs, and five products ``2 S S D`` of the attention on the way
+    back.
 
     >>> published(Step(768, 2048, 512, 12))
     16508780544
     """
-    return (
-        4 * step.seq * (4 * step.dim**2 + 3 * step.dim * step.hidden) + 10 * step.seq**2 * step.dim
-    )
+    linear = 4 * step.dim**2 + 3 * step.dim * step.hidden
+    attention = 10 * step.seq**2 * step.dim
+    return 4 * step.seq * linear + attention
 
 
 def traffic(
@@ -202,23 +113,21 @@ def traffic(
     row_align: int = 1,
     weight_align: int = 1,
 ) -> pd.DataFrame:
-    """Bytes that each kernel reads and writes once, a row each: kernel, unit, times, weights,
-    inputs, outputs, taps, bytes (their sum), between (results that stay inside, if each were kept
-    whole), flops, and intensity, which is flops / bytes.
+    """Return the bytes that each kernel reads and writes if it does so once, a row per kernel.
 
-    Elements are ``itemsize`` bytes (2: float16; the CPU's are 4 where itemsize is less).  Rows of
-    activations, the positions of one channel, begin at multiples of ``row_align`` bytes, weights,
-    which are packed, at multiples of ``weight_align``; both are of the NPU's kernels.  Everything
-    is of ``times`` runs. Raises ValueError for a size that is not 1 to 65536.
+    Columns: kernel, unit, times; weights, inputs, outputs, taps; bytes (their sum); between (the
+    results that stay inside, if each were kept whole); flops; intensity, which is flops / bytes.
+
+    Elements are ``itemsize`` bytes (2: float16; at least 4 on the CPU).  For the NPU's kernels,
+    rows of activations (the positions of one channel) begin at multiples of ``row_align`` bytes,
+    and weights, which are packed, at multiples of ``weight_align``.  Every count is of ``times``
+    runs.  Raises ValueError for a size that is not 1 to 65536.
 
     >>> traffic(Step(768, 2048, 512, 12), ["qkv_backward"])[["weights", "inputs", "outputs"]].values.tolist()
     [[3538944, 2359296, 786432]]
-    """
-    for name, size in (
-        ("itemsize", itemsize),
-        ("row_align", row_align),
-        ("weight_align", weight_align),
-    ):
+    """  # noqa: E501
+    sizes = {"itemsize": itemsize, "row_align": row_align, "weight_align": weight_align}
+    for name, size in sizes.items():
         if not isinstance(size, int) or not 1 <= size <= MOST_BYTES:
             raise ValueError(
                 f"{name}: got {size!r}, allowed is a whole number of bytes from 1 to {MOST_BYTES}"
@@ -226,50 +135,47 @@ def traffic(
     rows = []
     for kernel in map(kernel_of, kernels):
         if kernel.unit == "CPU":
-            size, row, weight = max(itemsize, 4), 1, 1
+            moved = _moved(kernel, step, max(itemsize, 4), 1, 1)
         else:
-            size, row, weight = itemsize, row_align, weight_align
-        groups = {
-            "inputs": tuple(kernel.inputs),
-            "outputs": kernel.outputs,
-            "taps": kernel.taps,
-            "between": tuple(
-                operation.name
-                for operation in kernel.operations
-                if operation.name not in (*kernel.outputs, *kernel.taps)
-            ),
-        }
-        counts = {
-            "weights": sum(up(step.count(axes) * size, weight) for axes in kernel.weights.values())
-        }
-        for group, names in groups.items():
-            counts[group] = sum(_tensor(step, kernel.axes(name), size, row) for name in names)
-        between = counts.pop("between")
-        counts |= {
-            "bytes": sum(counts.values()),
-            "between": between,
-            "flops": sum(operation.flops(step) for operation in kernel.operations),
-        }
-        rows.append(
-            {
-                "kernel": kernel.name,
-                "unit": kernel.unit,
-                "times": kernel.times,
-                **{name: kernel.times * count for name, count in counts.items()},
-                "intensity": counts["flops"] / counts["bytes"],
-            }
-        )
+            moved = _moved(kernel, step, itemsize, row_align, weight_align)
+        row: Row = {"kernel": kernel.name, "unit": kernel.unit, "times": kernel.times}
+        for name, count in moved.items():
+            row[name] = kernel.times * count
+        row["intensity"] = row["flops"] / row["bytes"]
+        rows.append(row)
     return pd.DataFrame(rows)
 
 
-def _tensor(step: Step, axes: str, itemsize: int, align: int) -> int:
-    *rows, last = step.shape(axes) or (1,)
-    return math.prod(rows) * up(last * itemsize, align)
+def _moved(
+    kernel: Kernel, step: Step, itemsize: int, row_align: int, weight_align: int
+) -> dict[str, int]:
+    """Return the bytes and FLOPs of one run of a kernel, by column of ``traffic``."""
+
+    def activations(names: Iterable[str]) -> int:
+        total = 0
+        for name in names:
+            *rows, last = step.shape(kernel.axes(name)) or (1,)
+            total += math.prod(rows) * up(last * itemsize, row_align)
+        return total
+
+    weights = 0
+    for axes in kernel.weights.values():
+        weights += up(step.count(axes) * itemsize, weight_align)
+    moved = {"weights": weights}
+    moved["inputs"] = activations(kernel.inputs)
+    moved["outputs"] = activations(kernel.outputs)
+    moved["taps"] = activations(kernel.taps)
+    moved["bytes"] = sum(moved.values())
+    results = [operation.name for operation in kernel.operations]
+    inner = set(results).difference(kernel.outputs, kernel.taps)
+    moved["between"] = activations(inner)
+    moved["flops"] = sum(operation.flops(step) for operation in kernel.operations)
+    return moved
 
 
 def achieved(flops: float, ms: float) -> float:
-    """TFLOPS of so many operations in a time in milliseconds; ValueError if one is not positive
-    and finite.
+    """Return the TFLOPS of a number of operations in a time in milliseconds; raise ValueError if
+    one of the two is not positive and finite.
 
     >>> round(achieved(16508780544, 9.3), 4)
     1.7751
@@ -278,8 +184,8 @@ def achieved(flops: float, ms: float) -> float:
 
 
 def utilization(tflops: float, peak: float) -> float:
-    """The share of a peak, both in TFLOPS: 1 is all of it; ValueError if one is not positive and
-    finite.
+    """Return the share of a peak, both in TFLOPS: 1 is all of it; raise ValueError if one of the
+    two is not positive and finite.
 
     >>> f"{utilization(achieved(16508780544, 9.3), 15.8):.3%}"
     '11.235%'
@@ -288,18 +194,95 @@ def utilization(tflops: float, peak: float) -> float:
 
 
 def roofline_points(step: Step, ms: Mapping[str, float] | None = None) -> pd.DataFrame:
-    """The NPU's kernels as points of a roofline: name, flops, bytes (of ``traffic``) and ms, where
-    ``ms`` has a time for the kernel.  Raises LookupError for a time of a kernel that is not the
-    NPU's.
+    """Return the NPU's kernels as points of a roofline.
+
+    Columns: name, flops, bytes (as in ``traffic``), and ms, the time if ``ms`` has it for the
+    kernel.  Raises LookupError for a time of a kernel that the NPU does not run.
     """
-    table = traffic(step)
-    table = table.loc[table["unit"] == "NPU", ["kernel", "flops", "bytes"]].rename(
-        columns={"kernel": "name"}
-    )
-    for name in ms or {}:
-        if name not in set(table["name"]):
-            raise LookupError(
-                f"ms: got a time of {name!r}, allowed is one of {', '.join(table['name'])}"
-            )
-    table["ms"] = [float((ms or {}).get(name, math.nan)) for name in table["name"]]
-    return table.reset_index(drop=True)
+    times = ms or {}
+    table = traffic(step).query("unit == 'NPU'")
+    names = table["kernel"].tolist()
+    for name in times:
+        if name not in names:
+            raise LookupError(f"ms: got a time of {name!r}, allowed is one of {', '.join(names)}")
+    points = pd.DataFrame({"name": names})
+    points["flops"] = table["flops"].to_numpy()
+    points["bytes"] = table["bytes"].to_numpy()
+    points["ms"] = [float(times.get(name, math.nan)) for name in names]
+    return points
+
+
+def history() -> pd.DataFrame:
+    """Return the published history of one training step, a row per change, with the rate that its
+    own FLOPs give for each time.
+
+    Columns: change; ms, percent and tflops as printed (tflops is NaN if it was not printed); flops
+    (the published count); achieved (TFLOPS); utilization (percent); agrees (true if some time that
+    is printed as this ms gives the printed numbers); source; note.
+
+    >>> history()[["ms", "percent"]].iloc[-1].tolist()
+    [9.3, 11.2]
+    """
+    rows = []
+    for printed in read_table(HERE / "history.csv"):
+        row: Row = {"change": printed["change"]}
+        for name in ("ms", "percent", "tflops"):
+            row[name] = float(printed[name] or "nan")
+        sizes = [int(printed[name]) for name in ("dim", "hidden", "seq", "heads")]
+        flops = published(Step(*sizes))
+        peak = float(printed["peak"])
+        rate = achieved(flops, row["ms"])
+        row["flops"] = flops
+        row["achieved"] = rate
+        row["utilization"] = 100 * utilization(rate, peak)
+        row["agrees"] = _agrees(printed["ms"], printed["percent"], flops / (peak * 1e7))
+        if printed["tflops"]:
+            row["agrees"] &= _agrees(printed["ms"], printed["tflops"], flops / 1e9)
+        row["source"] = printed["source"]
+        row["note"] = printed["note"]
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def peaks() -> pd.DataFrame:
+    """Return the peaks that were claimed or measured, a row each.
+
+    Columns: what, chip, dtype, tops, kind; for a measured chain of convolutions flops (else 0), ms,
+    achieved (TOPS) and agrees, as in ``history``; source, note.
+
+    >>> float(peaks().loc[lambda table: table["kind"] == "measured", "tops"].max())
+    35.1
+    """
+    rows = []
+    for stated in read_table(HERE / "peaks.csv"):
+        row: Row = {name: stated[name] for name in ("what", "chip", "dtype")}
+        row["tops"] = float(stated["tops"])
+        row["kind"] = stated["kind"]
+        row["flops"] = 0
+        row["ms"] = float(stated["ms"] or "nan")
+        row["achieved"] = math.nan
+        row["agrees"] = None
+        if stated["kind"] == "measured":
+            channels = int(stated["channels"])
+            positions = int(stated["positions"]) * int(stated["depth"])
+            flops = 2 * channels**2 * positions
+            row["flops"] = flops
+            row["achieved"] = achieved(flops, row["ms"])
+            row["agrees"] = _agrees(stated["ms"], stated["tops"], flops / 1e9)
+        row["source"] = stated["source"]
+        row["note"] = stated["note"]
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def _agrees(ms: str, printed: str, work: float) -> bool:
+    """Return true if ``work / time`` is printed so for some time that is printed as ``ms``."""
+    soonest, latest = _rounded_to(ms)
+    low, high = _rounded_to(printed)
+    return work / latest <= high and work / soonest >= low
+
+
+def _rounded_to(printed: str) -> tuple[float, float]:
+    """Return the lowest and highest number that is printed so."""
+    half = 0.5 / 10 ** len(printed.partition(".")[2])
+    return float(printed) - half, float(printed) + half

@@ -1,7 +1,9 @@
-"""What rounding costs a kernel, operation by operation, against float64."""
+"""The rounding errors of a kernel of the training step, operation by operation, against float64."""
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -26,6 +28,7 @@ USUAL = Step(128, 352, 64, 2)  # heads of 64 channels
 ROUNDED = ("float16", "float32")
 LOSS_SCALES = (1.0, 16.0, 256.0, 4096.0, 65536.0)
 LOST = ["overflow", "underflow", "subnormal"]
+Row = dict[str, Any]
 
 
 def precision(
@@ -38,23 +41,21 @@ def precision(
     dtype: str = "float16",
     accumulate: str = "float32",
 ) -> pd.DataFrame:
-    """A row per tensor that is given and per operation: what rounding it costs, against float64.
+    """Return the error that rounding makes: a row per given tensor and per operation of a kernel.
 
-    operation, kind ("given" or the operation's); own_max, own_rms and own_ulps: the error of the
-    result where it alone is rounded (and the constant it takes); effect: the relative RMS error
-    that this makes in the output or tap that it spoils most; share: of all effects, by their
-    squares; all_max, all_rms and all_ulps: the error where everything up to here is rounded;
-    overflow, underflow and subnormal: how many of ``cells`` then became infinite (or no number),
-    became 0 for being too small (not by cancelling), and were too small for all bits.  max is the
-    largest |error| / |exact|, rms the norm of the error by that of the exact tensor, ulps the
-    largest error in units of the last place of ``dtype``.  Of scores, keys after the query are left
-    out.
+    Columns: operation; kind (its own, or "given"); own_max, own_rms and own_ulps: the error of the
+    result if only this is rounded (with the constant that it takes); effect: the largest relative
+    RMS error that this makes in an output or tap; share: the part of all effects, by their squares;
+    all_max, all_rms and all_ulps: the error if all tensors up to here are rounded; overflow,
+    underflow and subnormal: how many ``cells`` then became infinite (or not a number), became 0
+    because they were too small (not by cancelling), and were too small for all bits.  max is the
+    largest |error| / |exact|, rms the norm of the error divided by that of the exact tensor, ulps
+    the largest error in units of the last place.  Scores of keys after the query do not count.
 
-    ``tensors`` are those of ``run``; without them they are the ones that ``train`` hands the kernel
-    in float64 from ``example(step, seed, gradient)``.  Gradients among them (names that begin with
-    d) are multiplied by ``loss_scale``. The same numbers for the same arguments.  Raises as
-    ``run``, LookupError for a type that is not float16 or float32, ValueError for a loss scale that
-    is not positive and finite.
+    ``tensors`` are as in ``run``; by default ``train`` makes them in float64 from ``example(step,
+    seed, gradient)``.  Gradients among them (names that begin with d) are multiplied by
+    ``loss_scale``.  Raises as ``run`` does, LookupError unless dtype is float16 or float32, and
+    ValueError for a loss scale that is not positive and finite.
 
     >>> table = precision("qkv_backward", Step(16, 24, 8, 2)).set_index("operation")
     >>> bool(table.loc["dxqk", "own_ulps"] <= 0.5), int(table["overflow"].sum())
@@ -62,87 +63,77 @@ def precision(
     """
     plan = kernel_of(kernel)
     if tensors is None:
-        tensors = given_to(plan, train(step, example(step, seed, gradient)))
+        drawn = example(step, seed, gradient)
+        tensors = given_to(plan, train(step, drawn))
     exact, got = _both(plan, step, tensors, loss_scale, dtype, accumulate)
-    kinds = dict.fromkeys(plan.given, "given") | {row.name: row.kind for row in plan.operations}
     rows = []
-    for name, kind in kinds.items():
-        if kind == "given":
-            own = rounded(exact[name], dtype)
+    for name, array in exact.items():
+        if name in plan.given:
+            kind = "given"
+            alone = rounded(array, dtype)
         else:
-            own = result(plan.operation(name), step, exact, dtype, accumulate)
-        alone = {name: own.astype(np.float64)}
-        right, everything = (_measured(plan, name, values) for values in (exact, got))
-        rows.append(
-            {
-                "operation": name,
-                "kind": kind,
-                **_errors("own", right, _measured(plan, name, alone), dtype),
-                "effect": _effect(plan, step, exact, name, alone[name]),
-                "share": 0.0,
-                **_errors("all", right, everything, dtype),
-                **_lost(right, everything, dtype),
-            }
-        )
+            operation = plan.operation(name)
+            kind = operation.kind
+            alone = result(operation, step, exact, dtype, accumulate)
+        alone = alone.astype(np.float64)
+        right = _measured(plan, name, array)
+        own = _measured(plan, name, alone)
+        everything = _measured(plan, name, got[name])
+        row: Row = {"operation": name, "kind": kind}
+        row |= _errors("own", right, own, dtype)
+        row["effect"] = _effect(plan, step, exact, name, alone)
+        row["share"] = 0.0
+        row |= _errors("all", right, everything, dtype)
+        row |= _lost(right, everything, dtype)
+        rows.append(row)
     table = pd.DataFrame(rows)
-    squares = table["effect"].to_numpy() ** 2
-    endless = np.isinf(squares)
-    parts = squares
-    if endless.any():
-        parts = endless.astype(float)
-    if parts.any():
-        table["share"] = parts / parts.sum()
-    else:
-        table["share"] = parts
-    table.attrs = {
-        "kernel": plan.name,
-        "outputs": [*plan.outputs, *plan.taps],
-        "dtype": dtype,
-        "accumulate": accumulate,
-    }
+    table["share"] = _shares(table["effect"].to_numpy())
+    table.attrs.update(kernel=plan.name, outputs=[*plan.outputs, *plan.taps])
+    table.attrs.update(dtype=dtype, accumulate=accumulate)
     return table
 
 
 def summary(table: pd.DataFrame) -> str:
-    """What a table of ``precision`` says, in a sentence: the errors of each output and tap, the
-    three operations that cost most, and what did not fit."""
+    """Return a table of ``precision`` as a sentence: the errors of each output and tap, the three
+    operations that cost most, and the numbers that did not fit."""
     rows = table.set_index("operation")
-    about = table.attrs
-    errors = ", ".join(
-        f"{name} {rows.loc[name, 'all_rms']:.2g} RMS and {rows.loc[name, 'all_ulps']:.3g} ulps"
-        for name in about["outputs"]
-    )
-    worst = rows.sort_values("share", ascending=False, kind="stable").head(3)
-    most = ", ".join(f"{name} {share:.0%}" for name, share in worst["share"].items())
-    lost = ", ".join(f"{int(rows[name].sum())} {name}" for name in LOST)
+    errors = []
+    for name in table.attrs["outputs"]:
+        row = rows.loc[name]
+        errors.append(f"{name} {row['all_rms']:.2g} RMS and {row['all_ulps']:.3g} ulps")
+    falling = rows.sort_values("share", ascending=False, kind="stable")
+    worst = falling.head(3)
+    most = [f"{name} {share:.0%}" for name, share in worst["share"].items()]
+    lost = [f"{rows[name].sum()} {name}" for name in LOST]
+    run_of = "{kernel} in {dtype}, sums in {accumulate}".format_map(table.attrs)
+    cells = rows["cells"].sum()
     return (
-        f"{about['kernel']} in {about['dtype']}, sums in {about['accumulate']}: {errors}; most "
-        f"from {most}; {lost} "
-        f"of {int(rows['cells'].sum())} numbers"
+        f"{run_of}: {', '.join(errors)}; most from {', '.join(most)}; "
+        f"{', '.join(lost)} of {cells} numbers"
     )
 
 
 def summaries(step: Step = USUAL, **options: Any) -> pd.DataFrame:
-    """A row per output and tap of each kernel of the NPU: kernel, output, max, rms and ulps
-    (everything rounded), most and share (the operation of the kernel that costs most), overflow,
-    underflow and subnormal (of the whole kernel).  ``options`` are those of ``precision``.
+    """Return a row per output and tap of each kernel of the NPU.
+
+    Columns: kernel; output; max, rms and ulps (with everything rounded); most and share (the
+    operation that costs the kernel most); overflow, underflow and subnormal (of the whole kernel).
+    ``options`` are those of ``precision``.
     """
     rows = []
-    for plan in (kernel for kernel in KERNELS.values() if kernel.unit == "NPU"):
+    for plan in KERNELS.values():
+        if plan.unit == "CPU":
+            continue
         table = precision(plan, step, **options).set_index("operation")
-        most = str(table["share"].idxmax())
+        most = table["share"].idxmax()
+        lost = table[LOST].sum()
         for name in (*plan.outputs, *plan.taps):
-            errors = {key: table.loc[name, f"all_{key}"] for key in ("max", "rms", "ulps")}
-            rows.append(
-                {
-                    "kernel": plan.name,
-                    "output": name,
-                    **errors,
-                    "most": most,
-                    "share": table.loc[most, "share"],
-                    **table[LOST].sum(),
-                }
-            )
+            row: Row = {"kernel": plan.name, "output": name}
+            for key in ("max", "rms", "ulps"):
+                row[key] = table.loc[name, f"all_{key}"]
+            row["most"] = most
+            row["share"] = table["share"].max()
+            rows.append(row | lost.to_dict())
     return pd.DataFrame(rows)
 
 
@@ -154,35 +145,38 @@ def loss_scales(
     dtype: str = "float16",
     accumulate: str = "float32",
 ) -> pd.DataFrame:
-    """What a loss scale saves and costs on the way back: a row per scale and backward kernel of the
-    NPU, with the numbers that overflow, underflow and are subnormal of all ``cells``, inputs too,
-    and rms, the error of the output that is off most.  ``gradient`` is the spread of ``dy`` before
-    scaling, as in ``example``.
+    """Return the gain and the cost of each loss scale: a row per scale and backward kernel.
+
+    Columns: loss_scale; kernel; overflow, underflow and subnormal, how many of all ``cells``
+    (inputs too) are lost in these ways; rms, the error of the worst output.  Only kernels of the
+    NPU are listed.  ``gradient`` is the spread of ``dy`` before scaling, as in ``example``.
 
     >>> table = loss_scales(Step(16, 24, 8, 2), [1, 1024], gradient=1e-6)
     >>> bool(table["underflow"][:4].sum() > 100 * table["underflow"][4:].sum())
     True
     """
-    values = train(step, example(step, seed, gradient))
+    drawn = example(step, seed, gradient)
+    values = train(step, drawn)
     rows = []
     for scale in scales:
         for plan in KERNELS.values():
-            if plan.unit == "CPU" or not any(name.startswith("d") for name in plan.inputs):
+            if plan.unit == "CPU" or not any(map(_is_gradient, plan.inputs)):
                 continue
             exact, got = _both(plan, step, given_to(plan, values), scale, dtype, accumulate)
-            pairs = {
-                name: (_measured(plan, name, exact), _measured(plan, name, got)) for name in exact
-            }
-            counts = pd.DataFrame([_lost(*pair, dtype) for pair in pairs.values()]).sum()
-            rows.append(
-                {
-                    "loss_scale": float(scale),
-                    "kernel": plan.name,
-                    **counts,
-                    "rms": max(_rms(*pairs[name]) for name in plan.outputs),
-                }
-            )
+            row: Row = {"loss_scale": float(scale), "kernel": plan.name}
+            lost: Counter[str] = Counter()
+            for name, array in exact.items():
+                right = _measured(plan, name, array)
+                everything = _measured(plan, name, got[name])
+                lost.update(_lost(right, everything, dtype))
+            row |= lost
+            row["rms"] = _worst_rms(plan, plan.outputs, exact, got)
+            rows.append(row)
     return pd.DataFrame(rows)
+
+
+def _is_gradient(name: str) -> bool:
+    return name.startswith("d")
 
 
 def _both(
@@ -193,86 +187,109 @@ def _both(
     dtype: str,
     accumulate: str,
 ) -> tuple[Values, Values]:
-    """Every tensor of a kernel in float64, and with everything rounded (as float64)."""
+    """Return every tensor of a kernel twice: in float64, and with everything rounded (as
+    float64)."""
     one_of("dtype", dtype, ROUNDED)
     scale = positive("loss_scale", loss_scale)
-    exact = {
-        name: array * scale if name.startswith("d") else array
-        for name, array in checked(plan, step, tensors).items()
-    }
-    got = run(plan, step, exact, dtype, accumulate).values
-    every = run(plan, step, exact, "float64").values
-    return dict(every), {name: array.astype(np.float64) for name, array in got.items()}
+    given = checked(plan, step, tensors)
+    for name in filter(_is_gradient, given):
+        given[name] = given[name] * scale
+    got = run(plan, step, given, dtype, accumulate).values
+    exact = run(plan, step, given, "float64").values
+    wide = {name: array.astype(np.float64) for name, array in got.items()}
+    return dict(exact), wide
 
 
-def _effect(plan: Kernel, step: Step, exact: Values, name: str, own: np.ndarray) -> float:
-    """The largest relative RMS error of an output or tap where one tensor is rounded and the rest
-    is float64."""
-    values: Values = {**exact, name: own}
+def _effect(plan: Kernel, step: Step, exact: Values, name: str, alone: np.ndarray) -> float:
+    """Return the largest relative RMS error of an output or tap if tensor ``name`` has the values
+    ``alone`` and every other operation is float64."""
+    values: Values = {**exact, name: alone}
     moved = {name}
     for operation in plan.operations:
-        if (
-            moved.intersection(operand.name for operand in operation.operands)
-            and operation.name != name
-        ):
+        if operation.name == name:
+            continue
+        # An operation that reads nothing that moved keeps its exact values.
+        if any(operand.name in moved for operand in operation.operands):
             values[operation.name] = result(operation, step, values, "float64", None)
             moved.add(operation.name)
-    return max(
-        (
-            _rms(_measured(plan, out, exact), _measured(plan, out, values))
-            for out in (*plan.outputs, *plan.taps)
-            if out in moved
-        ),
-        default=0.0,
-    )
+    outputs = [output for output in (*plan.outputs, *plan.taps) if output in moved]
+    return _worst_rms(plan, outputs, exact, values)
 
 
-def _measured(plan: Kernel, name: str, values: Values) -> np.ndarray:
-    """What is measured of a tensor, flat: of queries and keys, where the key is not after the
-    query."""
-    array = values[name]
+def _worst_rms(plan: Kernel, names: Iterable[str], exact: Values, got: Values) -> float:
+    """Return the largest relative RMS error among some tensors, 0 if there are none."""
+    worst = 0.0
+    for name in names:
+        right = _measured(plan, name, exact[name])
+        rms = _rms(right, _measured(plan, name, got[name]))
+        worst = max(worst, rms)
+    return worst
+
+
+def _measured(plan: Kernel, name: str, array: np.ndarray) -> np.ndarray:
+    """Return the elements of a tensor that count, flat: of scores, those whose key is not after
+    the query."""
     if plan.axes(name)[-2:] != "st":
         return array.ravel()
-    return array[..., np.tri(array.shape[-1], dtype=bool)].ravel()
+    before = np.tri(array.shape[-1], dtype=bool)
+    return array[..., before].ravel()
 
 
-def _errors(of: str, exact: np.ndarray, got: np.ndarray, dtype: str) -> dict[str, float]:
+def _errors(prefix: str, exact: np.ndarray, got: np.ndarray, dtype: str) -> dict[str, float]:
+    """Return the errors max, rms and ulps; the names begin with ``prefix``."""
     with np.errstate(all="ignore"):
         error = np.abs(got - exact)
         error[np.isnan(error)] = np.inf
-        relative = np.where(error > 0, error / np.abs(exact), 0)
-        return {
-            f"{of}_max": float(relative.max(initial=0)),
-            f"{of}_rms": _rms(exact, got),
-            f"{of}_ulps": float((error / _ulp(exact, dtype)).max(initial=0)),
-        }
+        size = np.abs(exact)
+        relative = np.where(error > 0, error / size, 0)
+        ulps = error / _ulp(exact, dtype)
+    return {
+        f"{prefix}_max": relative.max(initial=0),
+        f"{prefix}_rms": _rms(exact, got),
+        f"{prefix}_ulps": ulps.max(initial=0),
+    }
 
 
 def _rms(exact: np.ndarray, got: np.ndarray) -> float:
-    """The norm of the error by that of the exact tensor; infinite where something is no finite
-    number."""
+    """Return the norm of the error divided by the norm of the exact tensor; infinite if some number
+    is not finite."""
     if not np.isfinite(got).all():
-        return float("inf")
-    error, size = np.linalg.norm((got - exact).ravel()), np.linalg.norm(exact.ravel())
+        return math.inf
+    error = np.linalg.norm(got - exact)
+    size = np.linalg.norm(exact)
     if error == 0:
         return 0.0
-    if size:
-        return float(error / size)
-    return float("inf")
+    if size == 0:
+        return math.inf
+    return float(error / size)
 
 
 def _ulp(exact: np.ndarray, dtype: str) -> np.ndarray:
-    """The distance of neighbouring numbers of a type around each number."""
-    about = np.finfo(dtype)
+    """Return the distance between neighbouring numbers of a type around each number."""
+    limits = np.finfo(dtype)
     exponent = np.frexp(exact)[1] - 1
-    return np.ldexp(1.0, np.clip(exponent, about.minexp, about.maxexp - 1) - about.nmant)
+    exponent = exponent.clip(limits.minexp, limits.maxexp - 1)
+    return np.ldexp(1.0, exponent - limits.nmant)
 
 
 def _lost(exact: np.ndarray, got: np.ndarray, dtype: str) -> dict[str, int]:
-    tiny = float(np.finfo(dtype).smallest_normal)
+    """Count the numbers that overflow, underflow and are subnormal, and all cells."""
+    tiny = np.finfo(dtype).smallest_normal
+    size = np.abs(got)
+    too_small = (exact != 0) & (np.abs(exact) < tiny)
     return {
-        "overflow": int(np.count_nonzero(~np.isfinite(got))),
-        "underflow": int(np.count_nonzero((got == 0) & (exact != 0) & (np.abs(exact) < tiny))),
-        "subnormal": int(np.count_nonzero((got != 0) & (np.abs(got) < tiny))),
+        "overflow": np.count_nonzero(~np.isfinite(got)),
+        "underflow": np.count_nonzero((got == 0) & too_small),
+        "subnormal": np.count_nonzero((size > 0) & (size < tiny)),
         "cells": exact.size,
     }
+
+
+def _shares(effects: np.ndarray) -> np.ndarray:
+    """Return each effect's share of all, by squares; infinite effects share it equally."""
+    squares = effects**2
+    endless = np.isinf(squares)
+    if endless.any():
+        squares = endless.astype(float)
+    total = squares.sum() or 1.0
+    return squares / total
