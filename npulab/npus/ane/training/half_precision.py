@@ -272,7 +272,7 @@ def _ulp(exact: np.ndarray, dtype: str) -> np.ndarray:
     return np.ldexp(1.0, exponent - limits.nmant)
 
 
-def _lost(exact: np.ndarray, got: np.ndarray, dtype: str) -> dict[str, int]:
+def _lost(exact: np.ndarray, got: np.ndarray, dtype: str) -> Row:
     """Count the numbers that overflow, underflow and are subnormal, and all cells."""
     tiny = np.finfo(dtype).smallest_normal
     size = np.abs(got)

@@ -1,14 +1,17 @@
 """MIL programs for the ANE, with their weight files: single operations, and the six kernels that a
 training step of one transformer layer runs.
 
+The operations of each program are rows of ``operations.csv``, whose sizes are texts ("2*dim").
+
 Single operations: a convolution, and matrix products of inputs.  Source: maderix/ANE,
 training/ane_mil_gen.h (mil_gen_conv, mil_gen_matmul) and m5_performance_suite.m.
 
 Kernels, forward: RMSNorm as sum, power and product, then attention with a causal mask, or the FFN
-with SwiGLU.  Backward: from the gradient of an output to that of the input; gradients of weights,
-of RMSNorm and the residual sums are the CPU's. Tensors are [1, C, 1, S]; what one kernel hands on
-to another ("taps") lies one after the other along the channels of its one output.  Source:
-maderix/ANE@f213c8d, training/train_large.m; later training/stories_mil.h.
+with SwiGLU.  Backward: from the gradient of an output to the gradient of the input; the CPU
+computes the gradients of weights and of RMSNorm, and the residual sums.  Tensors are [1, C, 1, S].
+A kernel has one output; the tensors that it hands to another kernel ("taps") lie one after the
+other along the channels of that output.  Source: maderix/ANE@f213c8d, training/train_large.m; later
+training/stories_mil.h.
 """
 
 from __future__ import annotations
@@ -34,9 +37,12 @@ from npulab.npus.ane.training.mil.values import (
     Type,
     Value,
 )
-from npulab.npus.kit import one_of, read_table, refuse_if, up
+from npulab.npus.kit import one_of, read_table, up
 
 Shape = tuple[int, ...]
+Names = Mapping[str, Any]  # numbers and words by the names that the tables use
+Weights = Mapping[str, Any]
+HERE = Path(__file__).parent
 FOLDER = "@model_path/weights/"
 BUILD_INFO = {
     "1.0": {"coremlc-version": "3505.4.1"},
@@ -47,27 +53,22 @@ BUILD_INFO = {
         "coremltools-version": "9.0",
     },
 }
-OPERATIONS = [
-    (row["kernels"].split(), row) for row in read_table(Path(__file__).parent / "operations.csv")
-]
 TARGETS = {"1.0": "ios16", "1.3": "ios18"}
 BOUNDARIES = ("fp32", "fp16")
-Weights = Mapping[str, Any]
 WEIGHTS = {
-    "Wq": ("dim", "dim"),
-    "Wk": ("dim", "dim"),
-    "Wv": ("dim", "dim"),
-    "Wo": ("dim", "dim"),
-    "W1": ("hidden", "dim"),
-    "W3": ("hidden", "dim"),
-    "W2": ("dim", "hidden"),
-    "rms1": ("dim",),
-    "rms2": ("dim",),
+    "Wq": "dim dim",
+    "Wk": "dim dim",
+    "Wv": "dim dim",
+    "Wo": "dim dim",
+    "W1": "hidden dim",
+    "W3": "hidden dim",
+    "W2": "dim hidden",
+    "rms1": "dim",
+    "rms2": "dim",
 }
 MASKS = ("kFwdAttn", "kSdpaBwd1")
-KERNELS = {
-    row["name"]: row for row in read_table(Path(__file__).parent / "kernels.csv")
-}  # parts of input and output
+KERNELS = {row["name"]: row for row in read_table(HERE / "kernels.csv")}
+OPERATIONS = read_table(HERE / "operations.csv")
 
 
 class Kernel(NamedTuple):
@@ -81,176 +82,135 @@ class Kernel(NamedTuple):
     parts: dict[str, tuple[tuple[str, int], ...]]
 
     def __repr__(self) -> str:
-        """In a line: weight files of a training step are megabytes."""
-        shapes = [
-            ", ".join(f"{name} {list(shape)}" for name, shape in some.items())
-            for some in (self.inputs, self.outputs)
-        ]
-        files = f"{len(self.blobs)} weight file{'s' * (len(self.blobs) != 1)} of {sum(map(len, self.blobs.values()))} B"
-        return f"Kernel({shapes[0]} -> {shapes[1]}, {self.program!r}, {files})"
+        """One line without the bytes: weight files of a training step are megabytes."""
+        files = f"{len(self.blobs)} weight files"
+        if len(self.blobs) == 1:
+            files = "1 weight file"
+        size = sum(map(len, self.blobs.values()))
+        shapes = f"{_shapes_text(self.inputs)} -> {_shapes_text(self.outputs)}"
+        return f"Kernel({shapes}, {self.program!r}, {files} of {size} B)"
 
     def join(self, name: str, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-        """An input (1, C, 1, S) out of its parts ``(channels, S)`` by name.
+        """Return an input (1, C, 1, S) made of its parts ``(channels, S)`` by name.
 
-        Raises LookupError for parts that are missing, ValueError for those that do not fit.
+        Raises LookupError for parts that are missing, ValueError for parts that do not fit.
         """
         sizes = dict(self.parts[name])
         missing = [part for part in sizes if part not in arrays]
-        refuse_if(
-            missing,
-            f"parts of {name}",
-            f"none of {', '.join(missing)}",
-            f"is each of {', '.join(sizes)}",
-            LookupError,
-        )
+        if missing:
+            raise LookupError(
+                f"parts of {name}: got none of {', '.join(missing)}, allowed is each of "
+                f"{', '.join(sizes)}"
+            )
+        pieces = []
         for part, channels in sizes.items():
-            if len(arrays[part]) != channels:
+            piece = arrays[part]
+            if len(piece) != channels:
                 raise ValueError(
-                    f"parts of {name}: {part}: got {np.shape(arrays[part])}, allowed is "
-                    f"({channels}, S)"
+                    f"parts of {name}: {part}: got {np.shape(piece)}, allowed is ({channels}, S)"
                 )
-        return memory.join([arrays[part] for part in sizes], "channels")[None, :, None]
+            pieces.append(piece)
+        return memory.join(pieces, "channels")[None, :, None]
 
     def split(self, name: str, tensor: np.ndarray) -> dict[str, np.ndarray]:
-        """The parts ``(channels, S)`` by name of an input or output (1, C, 1, S)."""
+        """Return the parts ``(channels, S)`` by name of an input or output (1, C, 1, S)."""
         sizes = dict(self.parts[name])
-        arrays = memory.split(np.asarray(tensor)[0, :, 0], list(sizes.values()), "channels")
+        rows = np.asarray(tensor)[0, :, 0]
+        arrays = memory.split(rows, list(sizes.values()), "channels")
         return dict(zip(sizes, arrays, strict=True))
 
 
-class Body:
-    """A function that grows by rows of ``operations.csv``, and the weights that it points at."""
-
-    def __init__(
-        self, weights: Mapping[str, Any] | None, file: str = "", version: str = "1.3"
-    ) -> None:
-        self.weights, self.file, self.version = weights, file, one_of("version", version, TARGETS)
-        self.plain = version != "1.0"
-        self.string = Type("string", plain=self.plain)
-        self.operations: list[Operation] = []
-        self.placed: list[tuple[str, str, Shape]] = []
-        self.at = weight_files.ALIGN
-
-    def rows(self, kernel: str, names: Mapping[str, Any]) -> None:
-        """Add the rows that a kernel has; ``names`` are the numbers and words that its sizes and
-        constants are written with."""
-        for kernels, row in OPERATIONS:
-            if kernel in kernels:
-                self._row(row, names)
-
-    def _row(self, row: Mapping[str, str], names: Mapping[str, Any]) -> None:
-        op, output, words = row["op"], row["output"], row["arguments"].split()
-        shape = tuple(size(text, names) for text in row["shape"].split())
-        kind = Type(row["type"], shape, plain=self.plain and not shape)
-        name = Value(self.string, row["name"] or output)
-        attributes: tuple[tuple[str, Value], ...] = (("name", name),)
-        arguments: tuple[tuple[str, Any], ...] = ()
-        if op in ("const", "weight"):
-            if op == "weight":
-                data: Any = self._placed(output, shape, *words)
-            else:
-                elements = tuple(_constant(word, kind.dtype, names) for word in words)
-                if shape:
-                    data = elements
-                else:
-                    data = elements[0]
-            op, attributes = "const", (*attributes, ("val", Value(kind, data)))
-        else:
-            pairs = [word.split("=") for word in words]
-            arguments = tuple(
-                (name, tuple(of.split(",")) if "," in of else of) for name, of in pairs
-            )
-        self.operations.append(Operation(op, ((output, kind),), arguments, attributes))
-
-    def _placed(self, output: str, shape: Shape, file: str, weight: str = "") -> File:
-        """Where a weight lies: in a file of its own, or as a record of the one that all share."""
-        path, offset = FOLDER + (self.file or file), self.at if self.file else weight_files.ALIGN
-        self.at += weight_files.ALIGN + up(2 * math.prod(shape), weight_files.ALIGN)
-        self.placed.append((path, weight or output, shape))
-        return File(path, offset, self.plain)
-
-    def kernel(
-        self,
-        inputs: Sequence[tuple[str, Type]],
-        outputs: Sequence[str],
-        parts: Mapping[str, Sequence[tuple[str, int]]] | None = None,
-    ) -> Kernel:
-        """The program, with weight files where weights were given."""
-        types = dict(inputs) | {
-            name: kind for operation in self.operations for name, kind in operation.outputs
-        }
-        function = Function(
-            tuple(inputs), tuple(self.operations), tuple(outputs), target=TARGETS[self.version]
-        )
-        program = Program(
-            (function,), self.version, (build_info(BUILD_INFO[self.version], self.plain),)
-        )
-        before, after = (
-            {name: tuple(size or 0 for size in types[name].shape) for name in names}
-            for names in (dict(inputs), outputs)
-        )
-        return Kernel(
-            program,
-            self._files(),
-            before,
-            after,
-            {name: tuple(pairs) for name, pairs in (parts or {}).items()},
-        )
-
-    def _files(self) -> dict[str, bytes]:
-        if self.weights is None:
-            return {}
-        files: dict[str, dict[str, np.ndarray]] = {}
-        for path, name, shape in self.placed:
-            refuse_if(
-                name not in self.weights,
-                "weights",
-                ", ".join(self.weights) or "none",
-                f"are {', '.join(weight for _, weight, _ in self.placed)}",
-                LookupError,
-            )
-            array = np.asarray(self.weights[name])
-            if array.size != math.prod(shape) or array.dtype.kind not in "fiu":
-                raise ValueError(
-                    f"weights: {name}: got {array.shape} {array.dtype}, allowed are numbers "
-                    f"{list(shape)}"
-                )
-            with np.errstate(over="ignore"):
-                files.setdefault(path, {})[name] = array.reshape(shape).astype(np.float16)
-        return {path: weight_files.write(arrays).data for path, arrays in files.items()}
+def _shapes_text(shapes: Mapping[str, Shape]) -> str:
+    texts = []
+    for name, shape in shapes.items():
+        texts.append(f"{name} {list(shape)}")
+    return ", ".join(texts)
 
 
-def build_info(pairs: Mapping[str, str], plain: bool = True) -> tuple[str, Value]:
-    """The attribute ``buildInfo`` of a program."""
-    string = Type("string", plain=plain)
-    groups = tuple(Group("{", (key, value)) for key, value in pairs.items())
-    return "buildInfo", Value(Compound("dict", (string, string)), (Group("{", groups),))
+@dataclass(frozen=True)
+class Dims:
+    """The sizes of a layer: channels, channels inside the FFN, heads, columns (the sequence).
 
-
-def size(text: str, names: Mapping[str, Any]) -> int:
-    """A size in a table: a number, a name, or a sum of products.
-
-    >>> size("2*dim+1", {"dim": 4})
-    9
+    With ``printed``, constants have the six decimals of C's ``%f`` that maderix/ANE prints: 1/768
+    is 0.001302.  Raises ValueError as ``Step`` does.
     """
-    if text in names or text.isdigit():
-        return int(names.get(text, text))
-    return sum(
-        math.prod(int(names.get(factor, factor)) for factor in term.split("*"))
-        for term in text.split("+")
-    )
+
+    dim: int = 768
+    hidden: int = 2048
+    heads: int = 12
+    seq: int = 512
+    printed: bool = False
+
+    def __post_init__(self) -> None:
+        step = Step(self.dim, self.hidden, self.seq, self.heads)
+        for name, checked in vars(step).items():
+            object.__setattr__(self, name, checked)
+
+    @property
+    def names(self) -> dict[str, float]:
+        """The sizes and constants that the tables use; ``scores`` are the channels of attention
+        scores as [1, heads * seq, 1, seq]."""
+        head = self.dim // self.heads
+        names: dict[str, float] = {"dim": self.dim, "hidden": self.hidden}
+        names |= {"heads": self.heads, "seq": self.seq, "head": head}
+        names["scores"] = self.heads * self.seq
+        names["epsilon"] = EPSILON
+        names["inverse_dim"] = 1 / self.dim
+        names["scale"] = head**-0.5
+        if self.printed:
+            for name in ("inverse_dim", "scale"):
+                single = np.float32(names[name])
+                names[name] = float(f"{single:f}")
+        return names
 
 
-def _constant(text: str, dtype: str, names: Mapping[str, Any]) -> Any:
-    if text in names:
-        return names[text]
-    if dtype in ("string", "bool"):
-        if dtype == "string":
-            return text
-        return text == "true"
-    if dtype == "fp16":
-        return float(text)
-    return size(text, names)
+def kernel(name: str, dims: Dims, weights: Weights | None = None, file: str = "") -> Kernel:
+    """Return one of the six kernels of a training step, by its name in maderix/ANE: kFwdAttn,
+    kFwdFFN, kFFNBwd, kSdpaBwd1, kSdpaBwd2, kQKVb.
+
+    ``weights`` are Wq, Wk, Wv, Wo (dim, dim), W1, W3 (hidden, dim), W2 (dim, hidden), rms1, rms2
+    (dim,), as far as the kernel has them.  They are rounded to fp16 and transposed for the backward
+    kernels; the causal mask is made here.  Without ``weights`` there are no weight files.  Each
+    weight has a file of its own, as in maderix/ANE, or with ``file`` all are records of that file.
+    Raises LookupError for an unknown name and for weights that are missing, ValueError for shapes
+    that do not fit.
+
+    >>> program, blobs, inputs, outputs, parts = kernel("kQKVb", Dims(4, 8, 2, 32))
+    >>> inputs, outputs, parts["x"]
+    ({'x': (1, 12, 1, 32)}, {'out': (1, 4, 1, 32)}, (('dq', 4), ('dk', 4), ('dv', 4)))
+    """
+    row = KERNELS[one_of("kernel", name, KERNELS)]
+    names = dims.names
+    parts = {}
+    for side in ("x", "out"):
+        sizes = {}
+        for word in row[side].split():
+            part, text = word.split(":")
+            sizes[part] = size(text, names)
+        parts[side] = tuple(sizes.items())
+    channels = sum(dict(parts["x"]).values())
+    stored = None
+    if weights is not None:
+        stored = _stored(name, dims, weights)
+    body = Body(stored, file)
+    body.rows(name, names)
+    return body.kernel("fp16", {"x": (1, channels, 1, dims.seq)}, "out", parts)
+
+
+def _stored(name: str, dims: Dims, weights: Weights) -> dict[str, Any]:
+    """Return the given weights, each transposed too (Wqt of Wq), and the mask of attention."""
+    stored: dict[str, Any] = {}
+    for weight, axes in WEIGHTS.items():
+        if weight in weights:
+            array = np.asarray(weights[weight])
+            shape = _shape(axes, vars(dims))
+            if array.shape != shape:
+                raise ValueError(f"weights: {weight}: got {array.shape}, allowed is {shape}")
+            stored[weight] = array
+            stored[f"{weight}t"] = array.T
+    if name in MASKS:
+        stored["cm"] = causal_mask(dims.seq)
+    return stored
 
 
 def convolution(
@@ -266,7 +226,7 @@ def convolution(
     version: str = "1.3",
     file: str = "weight.bin",
 ) -> Kernel:
-    """A convolution of x [1, I, rows, columns] with weights ``(O, I / groups, kernel_h,
+    """Return a convolution of x [1, I, rows, columns] with weights ``(O, I / groups, kernel_h,
     kernel_w)``, fp16 inside.
 
     ``pad`` is (top, bottom, left, right); input and output are of the ``boundary`` type, fp32 or
@@ -277,175 +237,233 @@ def convolution(
     {'y': (1, 2, 1, 32)}
     """
     weights = np.asarray(weights)
-    if weights.ndim != 4 or min(weights.shape) < 1 or columns < 1 or rows < 1 or groups < 1:
+    got = f"{weights.shape} for {rows} rows of {columns} in {groups} groups"
+    if weights.ndim != 4 or min(*weights.shape, rows, columns, groups) < 1:
         raise ValueError(
-            f"weights: got {weights.shape} for {rows} rows of {columns} in {groups} groups, "
-            "allowed are "
-            "(O, I / groups, kernel_h, kernel_w) and sizes of 1 or more"
+            f"weights: got {got}, allowed are (O, I / groups, kernel_h, kernel_w) and sizes of 1 "
+            "or more"
         )
-    for name, given, count, least in (
-        ("strides", strides, 2, 1),
-        ("pad", pad, 4, 0),
-        ("dilations", dilations, 2, 1),
-    ):
-        if len(given) != count or min(given) < least:
-            raise ValueError(f"{name}: got {list(given)}, allowed are {count} of {least} or more")
+    _refuse_numbers("strides", strides, 2, 1)
+    _refuse_numbers("pad", pad, 4, 0)
+    _refuse_numbers("dilations", dilations, 2, 1)
+    outputs, depth, *spatial = weights.shape
+    top, bottom, left, right = pad
+    padded = np.array([rows + top + bottom, columns + left + right])
+    kernel_sizes = np.array(spatial)
+    spans = (kernel_sizes - 1) * dilations + 1
+    after = (padded - spans) // strides + 1
+    if after.min() < 1 or outputs % groups:
+        raise ValueError(
+            f"weights: got {got}, allowed is a kernel that fits, and outputs that the groups divide"
+        )
+    names: dict[str, Any] = {"outputs": outputs, "depth": depth, "groups": groups}
+    names["inputs"] = depth * groups
+    names |= {"rows": rows, "columns": columns}
+    names["rows_after"], names["columns_after"] = after
+    names["kernel_h"], names["kernel_w"] = spatial
+    names["stride_h"], names["stride_w"] = strides
+    names["dilation_h"], names["dilation_w"] = dilations
+    names |= {"top": top, "bottom": bottom, "left": left, "right": right}
+    names["pad_type"] = "valid"
+    if any(pad):
+        names["pad_type"] = "custom"
     body = Body({"W": weights}, file, version)
-    (outputs, depth, *kernel), spans = weights.shape, []
-    for axis, have in enumerate((rows, columns)):
-        padded = have + pad[2 * axis] + pad[2 * axis + 1]
-        spans.append((padded - (kernel[axis] - 1) * dilations[axis] - 1) // strides[axis] + 1)
-    if min(spans) < 1 or outputs % groups:
-        raise ValueError(
-            f"weights: got {weights.shape} for {rows} rows of {columns} in {groups} groups, "
-            "allowed is a "
-            "kernel that fits, and outputs that the groups divide"
-        )
-    names = {
-        "outputs": outputs,
-        "depth": depth,
-        "inputs": depth * groups,
-        "groups": groups,
-        "rows": rows,
-        "columns": columns,
-        "rows_after": spans[0],
-        "columns_after": spans[1],
-        "pad_type": "custom" if any(pad) else "valid",
-        **dict(zip(("top", "bottom", "left", "right"), pad, strict=True)),
-    }
-    for name, pair in (("kernel", kernel), ("stride", strides), ("dilation", dilations)):
-        names |= {f"{name}_h": pair[0], f"{name}_w": pair[1]}
-    return _kernel("convolution", boundary, body, names, x="1 inputs rows columns")
+    return _single("convolution", boundary, body, names, x="1 inputs rows columns")
+
+
+def _refuse_numbers(name: str, numbers: Sequence[int], count: int, least: int) -> None:
+    """Refuse numbers that are not ``count`` or of which one is below ``least``."""
+    if len(numbers) != count or min(numbers) < least:
+        raise ValueError(f"{name}: got {list(numbers)}, allowed are {count} of {least} or more")
 
 
 def matmul(
     inner: int, outputs: int, columns: int, *, boundary: str = "fp32", version: str = "1.3"
 ) -> Kernel:
-    """``y = W @ x``, both inputs: x [1, inner, columns], W [1, outputs, inner], y [1, outputs,
-    columns].
+    """Return ``y = W @ x``, both inputs: x [1, inner, columns], W [1, outputs, inner], y [1,
+    outputs, columns].
 
     >>> matmul(8, 4, 32).inputs
     {'x': (1, 8, 32), 'W': (1, 4, 8)}
     """
-    names = _sizes(inner=inner, outputs=outputs, columns=columns)
-    return _kernel(
-        "matmul",
-        boundary,
-        Body(None, version=version),
-        names,
-        x="1 inner columns",
-        W="1 outputs inner",
-    )
+    names = _at_least_1(inner=inner, outputs=outputs, columns=columns)
+    body = Body(None, version=version)
+    return _single("matmul", boundary, body, names, x="1 inner columns", W="1 outputs inner")
 
 
 def packed_matmul(inner: int, outputs: int, columns: int, *, boundary: str = "fp32") -> Kernel:
-    """``y = W^T @ x`` of one input that holds x (inner, columns) and W (inner, outputs) side by
-    side along the columns, so that weights change without another compilation; y [1, outputs, 1,
-    columns].
+    """Return ``y = W^T @ x`` of one input that holds x (inner, columns) and W (inner, outputs) next
+    to each other along the columns; y [1, outputs, 1, columns].
+
+    W is an input, so it changes without another compilation.
 
     >>> packed_matmul(8, 4, 32).inputs
     {'x': (1, 8, 1, 36)}
     """
-    names = _sizes(inner=inner, outputs=outputs, columns=columns)
-    return _kernel("packed_matmul", boundary, Body(None), names, x="1 inner 1 columns+outputs")
+    names = _at_least_1(inner=inner, outputs=outputs, columns=columns)
+    return _single("packed_matmul", boundary, Body(None), names, x="1 inner 1 columns+outputs")
 
 
-def _sizes(**sizes: int) -> dict[str, int]:
-    refuse_if(
-        min(sizes.values()) < 1,
-        "sizes",
-        ", ".join(f"{name} {size}" for name, size in sizes.items()),
-        "is 1 or more",
-    )
+def _at_least_1(**sizes: int) -> dict[str, int]:
+    """Return the sizes by name; refuse sizes below 1."""
+    if min(sizes.values()) < 1:
+        stated = [f"{name} {given}" for name, given in sizes.items()]
+        raise ValueError(f"sizes: got {', '.join(stated)}, allowed is 1 or more")
     return sizes
 
 
-def _kernel(
-    name: str, boundary: str, body: Body, names: Mapping[str, Any], **inputs: str
-) -> Kernel:
-    """A kernel of the tables with inputs and output y of the boundary type."""
-    body.rows(f"{name}/{one_of('boundary', boundary, BOUNDARIES)}", names)
-    shapes = {
-        name: tuple(size(text, names) for text in shape.split()) for name, shape in inputs.items()
-    }
-    return body.kernel([(name, Type(boundary, shape)) for name, shape in shapes.items()], ["y"])
+def _single(name: str, boundary: str, body: Body, names: Names, **inputs: str) -> Kernel:
+    """Return a single operation of the tables with inputs and output y of the boundary type."""
+    dtype = one_of("boundary", boundary, BOUNDARIES)
+    body.rows(f"{name}/{dtype}", names)
+    shapes = {name: _shape(text, names) for name, text in inputs.items()}
+    return body.kernel(dtype, shapes, "y", {})
 
 
-@dataclass(frozen=True)
-class Dims:
-    """Sizes of a layer: channels, channels inside the FFN, heads, columns (the sequence).
+class Body:
+    """A function that grows by rows of ``operations.csv``, and the weights that it points at.
 
-    ``printed`` gives constants the six decimals of C's ``%f`` that maderix/ANE prints: 1/768 is
-    0.001302. Raises ValueError as ``Step``.
+    Each weight lies in a file of its own, or with ``file`` all are records of that file.
     """
 
-    dim: int = 768
-    hidden: int = 2048
-    heads: int = 12
-    seq: int = 512
-    printed: bool = False
+    def __init__(self, weights: Weights | None, file: str = "", version: str = "1.3") -> None:
+        self.weights = weights
+        self.file = file
+        self.version = one_of("version", version, TARGETS)
+        self.plain = version != "1.0"
+        self.string = Type("string", plain=self.plain)
+        self.operations: list[Operation] = []
+        self.shapes: dict[str, Shape] = {}
+        self.placed: dict[str, tuple[str, Shape]] = {}  # path and shape of each weight
+        self.end = weight_files.ALIGN
 
-    def __post_init__(self) -> None:
-        for name, size in vars(Step(self.dim, self.hidden, self.seq, self.heads)).items():
-            object.__setattr__(self, name, size)
+    def rows(self, kernel: str, names: Names) -> None:
+        """Add the rows that a kernel has; ``names`` are the numbers and words that the rows'
+        sizes and constants are written with."""
+        for row in OPERATIONS:
+            if kernel in row["kernels"].split():
+                self._add(row, names)
 
-    @property
-    def names(self) -> dict[str, float]:
-        """The sizes and constants that the tables are written with; ``scores`` are the channels of
-        attention scores as [1, heads * seq, 1, seq]."""
-        head = self.dim // self.heads
-        constants = {"inverse_dim": 1 / self.dim, "scale": head**-0.5}
-        if self.printed:
-            constants = {name: float(f"{np.float32(value):f}") for name, value in constants.items()}
-        return {
-            "dim": self.dim,
-            "hidden": self.hidden,
-            "heads": self.heads,
-            "seq": self.seq,
-            "head": head,
-            "scores": self.heads * self.seq,
-            **constants,
-            "epsilon": EPSILON,
-        }
+    def _add(self, row: Mapping[str, str], names: Names) -> None:
+        op = row["op"]
+        output = row["output"]
+        words = row["arguments"].split()
+        shape = _shape(row["shape"], names)
+        self.shapes[output] = shape
+        kind = Type(row["type"], shape, plain=self.plain and not shape)
+        name = Value(self.string, row["name"] or output)
+        attributes = [("name", name)]
+        arguments = []
+        if op == "weight":
+            op = "const"
+            file = self._placed(output, shape, *words)
+            attributes.append(("val", Value(kind, file)))
+        elif op == "const":
+            elements = [_constant(word, kind.dtype, names) for word in words]
+            constant = np.reshape(elements, shape)
+            attributes.append(("val", Value(kind, constant)))
+        else:
+            arguments = [_argument(word) for word in words]
+        operation = Operation(op, ((output, kind),), tuple(arguments), tuple(attributes))
+        self.operations.append(operation)
+
+    def _placed(self, output: str, shape: Shape, file: str, weight: str = "") -> File:
+        """Return where a weight lies, and note it for the weight files."""
+        offset = weight_files.ALIGN
+        if self.file:
+            file = self.file
+            offset = self.end
+        # A record, and the fp16 elements after it, both filled up to the alignment.
+        size = 2 * math.prod(shape)
+        self.end += weight_files.ALIGN + up(size, weight_files.ALIGN)
+        path = FOLDER + file
+        self.placed[weight or output] = (path, shape)
+        return File(path, offset, self.plain)
+
+    def kernel(
+        self,
+        dtype: str,
+        inputs: dict[str, Shape],
+        output: str,
+        parts: dict[str, tuple[tuple[str, int], ...]],
+    ) -> Kernel:
+        """Return the program with inputs of a type, and weight files if weights were given."""
+        types = {name: Type(dtype, shape) for name, shape in inputs.items()}
+        target = TARGETS[self.version]
+        operations = tuple(self.operations)
+        function = Function(tuple(types.items()), operations, (output,), target=target)
+        info = build_info(BUILD_INFO[self.version], self.plain)
+        program = Program((function,), self.version, (info,))
+        outputs = {output: self.shapes[output]}
+        return Kernel(program, self._files(), inputs, outputs, parts)
+
+    def _files(self) -> dict[str, bytes]:
+        """Return the bytes of each weight file, by path."""
+        if self.weights is None:
+            return {}
+        files: dict[str, dict[str, np.ndarray]] = {}
+        for name, (path, shape) in self.placed.items():
+            if name not in self.weights:
+                got = ", ".join(self.weights) or "none"
+                raise LookupError(f"weights: got {got}, allowed are {', '.join(self.placed)}")
+            array = np.asarray(self.weights[name])
+            if array.size != math.prod(shape) or array.dtype.kind not in "fiu":
+                raise ValueError(
+                    f"weights: {name}: got {array.shape} {array.dtype}, allowed are numbers "
+                    f"{list(shape)}"
+                )
+            with np.errstate(over="ignore"):
+                halves = array.reshape(shape).astype(np.float16)
+            records = files.setdefault(path, {})
+            records[name] = halves
+        written = {}
+        for path, records in files.items():
+            written[path] = weight_files.write(records).data
+        return written
 
 
-def kernel(name: str, dims: Dims, weights: Weights | None = None, file: str = "") -> Kernel:
-    """One of the six kernels of a training step, by its name there: kFwdAttn, kFwdFFN, kFFNBwd,
-    kSdpaBwd1, kSdpaBwd2, kQKVb.
+def _shape(text: str, names: Names) -> Shape:
+    return tuple(size(word, names) for word in text.split())
 
-    ``weights`` are Wq, Wk, Wv, Wo (dim, dim), W1, W3 (hidden, dim), W2 (dim, hidden), rms1, rms2
-    (dim,), those that the kernel has; they are rounded to fp16, the backward kernels transpose
-    them, and the causal mask is made. Without them there are no weight files.  Each weight has a
-    file of its own, as in the training, or all are records of ``file``. Raises LookupError for
-    another name and weights that are missing, ValueError for shapes that do not fit.
 
-    >>> program, blobs, inputs, outputs, parts = kernel("kQKVb", Dims(4, 8, 2, 32))
-    >>> inputs, outputs, parts["x"]
-    ({'x': (1, 12, 1, 32)}, {'out': (1, 4, 1, 32)}, (('dq', 4), ('dk', 4), ('dv', 4)))
+def size(text: str, names: Names) -> int:
+    """Return a size of a table: a number, a name, or a sum of products.
+
+    >>> size("2*dim+1", {"dim": 4})
+    9
     """
-    one_of("kernel", name, KERNELS)
-    body = Body(None if weights is None else _stored(name, dims, weights), file)
-    names = dims.names
-    body.rows(name, names)
-    parts = {
-        side: [
-            (part, size(text, names))
-            for part, text in (pair.split(":") for pair in KERNELS[name][side].split())
-        ]
-        for side in ("x", "out")
-    }
-    x = Type("fp16", (1, sum(channels for _, channels in parts["x"]), 1, dims.seq))
-    return body.kernel([("x", x)], ["out"], parts)
+    total = 0
+    for term in text.split("+"):
+        product = 1
+        for factor in term.split("*"):
+            product *= int(names.get(factor, factor))
+        total += product
+    return total
 
 
-def _stored(name: str, dims: Dims, weights: Weights) -> dict[str, Any]:
-    """The weights that are given, each transposed too (Wqt of Wq), and the mask of attention."""
-    stored: dict[str, Any] = {}
-    for weight, axes in WEIGHTS.items():
-        if weight in weights:
-            array, shape = np.asarray(weights[weight]), tuple(getattr(dims, axis) for axis in axes)
-            refuse_if(array.shape != shape, f"weights: {weight}", array.shape, f"is {shape}")
-            stored |= {weight: array, f"{weight}t": array.T}
-    if name in MASKS:
-        stored["cm"] = causal_mask(dims.seq)
-    return stored
+def _constant(text: str, dtype: str, names: Names) -> Any:
+    """Return a constant of a table: a name, or a word of the type."""
+    if text in names:
+        return names[text]
+    if dtype == "string":
+        return text
+    if dtype == "bool":
+        return text == "true"
+    if dtype == "fp16":
+        return float(text)
+    return size(text, names)
+
+
+def _argument(word: str) -> tuple[str, Any]:
+    """Return an argument ``name=value`` of a table; values with commas are several."""
+    name, value = word.split("=")
+    if "," in value:
+        return name, tuple(value.split(","))
+    return name, value
+
+
+def build_info(pairs: Mapping[str, str], plain: bool = True) -> tuple[str, Value]:
+    """Return the attribute ``buildInfo`` of a program."""
+    string = Type("string", plain=plain)
+    groups = tuple(Group("{", pair) for pair in pairs.items())
+    return "buildInfo", Value(Compound("dict", (string, string)), (Group("{", groups),))
