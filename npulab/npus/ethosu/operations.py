@@ -78,6 +78,15 @@ class Tensor(NamedTuple):
         return self.base + self.shape[0] * self.row
 
     @property
+    def pitches(self) -> tuple[int, int]:
+        """Bytes from row to row and from column to column."""
+        return self.row, self.step
+
+    def overlaps(self, other: Tensor) -> bool:
+        """Return true if the two share bytes."""
+        return self.region == other.region and self.base < other.end and other.base < self.end
+
+    @property
     def width(self) -> int:
         """Columns of a row in memory, which a job need not read to the last."""
         if self.bricks:
