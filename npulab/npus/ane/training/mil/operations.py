@@ -1,8 +1,10 @@
-"""The operations of MIL that are understood: what is known of their arguments, what shape they
-give, and what values.
+"""The operations of MIL that are understood: the arguments that they allow, the types and shapes
+that they give, and the values.
 
-Names, arguments and defaults are those of Core ML's MIL operations (coremltools documentation, MIL
-Ops).  Sums and products are taken in the type of the arrays given, which the caller chooses.
+An operation is a ``Rule`` in ``OPERATIONS``, at the end: one function refuses wrong arguments and
+infers, one computes.  Names, arguments and defaults are those of Core ML's MIL operations
+(coremltools documentation, MIL Ops).  Sums and products are taken in the type of the given arrays,
+which the caller chooses.
 """
 
 from __future__ import annotations
@@ -21,11 +23,12 @@ Arrays = dict[str, Any]
 Shape = tuple[int, ...]
 MOST_NUMBERS = 2**12  # of an argument that says axes or sizes
 KINDS = {"fiu": "numbers", "f": "floats"}  # letters of DTYPES
+USUAL = {bool: "bool", int: "int32", float: "fp32", str: "string"}  # types of bare literals
 
 
 class Known(NamedTuple):
-    """What a name stands for: its type, the constant if it is one and not in a file, and the name
-    or value that an argument has it from."""
+    """The meaning of a name: its type, the constant if the text has it (not a file), and the name
+    or value that an argument gives."""
 
     type: Type
     constant: Any = None
@@ -53,15 +56,17 @@ class Call:
     def __getitem__(self, name: str) -> Known:
         """A tensor or number among the arguments."""
         argument = self.given.get(name)
+        if argument is None:
+            self.refuse(name, "nothing", "one tensor or number")
         if not isinstance(argument, Known):
-            self.refuse(name, "nothing" if argument is None else "several", "one tensor or number")
+            self.refuse(name, "several", "one tensor or number")
         return argument
 
     def has(self, name: str) -> bool:
         return name in self.given
 
     def constant(self, name: str, default: Any = None) -> Any:
-        """The constant of an argument: a number, bool or string, or the tuple of a tensor's
+        """Return the constant of an argument: a number, bool or string, or the tuple of a tensor's
         elements."""
         if name not in self.given and default is not None:
             return default
@@ -87,27 +92,29 @@ class Call:
         return self._of(bool, name, constant, "true or false")
 
     def _of(self, types: Any, name: str, constant: Any, allowed: str) -> Any:
-        """A constant of the types; a bool is no number."""
-        if not isinstance(constant, types) or isinstance(constant, bool) != (types is bool):
+        """Return a constant of the types; a bool is not a number."""
+        wanted_bool = types is bool
+        if not isinstance(constant, types) or isinstance(constant, bool) != wanted_bool:
             self.refuse(name, _short(constant), allowed)
         return constant
 
     def wholes(
         self, name: str, default: Sequence[int] | None = None, count: int | None = None
     ) -> tuple[int, ...]:
-        constant = self.constant(name, None if default is None else tuple(default))
-        if isinstance(constant, tuple):
-            numbers = constant
-        else:
-            numbers = (constant,)
+        if default is not None:
+            default = tuple(default)
+        numbers = self.constant(name, default)
+        if not isinstance(numbers, tuple):
+            numbers = (numbers,)
         if len(numbers) > MOST_NUMBERS:
             self.refuse(name, f"{len(numbers)} elements", f"up to {MOST_NUMBERS}")
-        if any(
-            isinstance(number, bool) or not isinstance(number, int) for number in numbers
-        ) or count not in (None, len(numbers)):
-            self.refuse(
-                name, _short(numbers), f"{'' if count is None else f'{count} '}whole numbers"
-            )
+        allowed = "whole numbers"
+        if count is not None:
+            allowed = f"{count} whole numbers"
+        # The type, not isinstance: a bool is an int of Python.
+        whole = all(type(number) is int for number in numbers)
+        if not whole or count not in (None, len(numbers)):
+            self.refuse(name, _short(numbers), allowed)
         return numbers
 
     def word(self, name: str, allowed: Sequence[str], default: str | None = None) -> str:
@@ -117,7 +124,7 @@ class Call:
         return str(word)
 
     def axis(self, name: str, rank: int, default: int | None = None) -> int:
-        """An axis, counted from the end where it is below 0."""
+        """Return an axis; below 0 it counts from the end."""
         return self._axes(name, [self.whole(name, default)], rank)[0]
 
     def axes(self, name: str, rank: int, default: Sequence[int] | None = None) -> tuple[int, ...]:
@@ -133,22 +140,28 @@ class Call:
         return tuple(axis % rank for axis in axes)
 
     def dtype(self, name: str, kinds: str = "fiu") -> str:
-        """The element type of an argument, which is one of numbers, or of floats (kinds "f")."""
-        if DTYPES[self[name].dtype][0] not in kinds:
-            self.refuse(name, self[name].type, KINDS[kinds])
-        return self[name].dtype
+        """Return the element type of an argument; refuse other types than numbers, or than floats
+        (kinds "f")."""
+        argument = self[name]
+        letter, _ = DTYPES[argument.dtype]
+        if letter not in kinds:
+            self.refuse(name, argument.type, KINDS[kinds])
+        return argument.dtype
 
     def same_type(self, *names: str) -> str:
-        """The element type that some arguments share."""
-        if len({self[name].dtype for name in names}) > 1:
-            types = ", ".join(str(self[name].type) for name in names)
+        """Return the element type that some arguments share."""
+        arguments = [self[name] for name in names]
+        dtypes = {argument.dtype for argument in arguments}
+        if len(dtypes) > 1:
+            types = ", ".join(str(argument.type) for argument in arguments)
             self.refuse(" and ".join(names), types, "one element type")
-        return self[names[0]].dtype
+        return arguments[0].dtype
 
     def fits(self, name: str, shape: Shape) -> None:
         """Refuse an argument that does not broadcast to a shape."""
-        if broadcast(self[name].shape, shape) != shape:
-            self.refuse(name, list(self[name].shape), f"what broadcasts to {list(shape)}")
+        have = self[name].shape
+        if broadcast(have, shape) != shape:
+            self.refuse(name, list(have), f"a shape that broadcasts to {list(shape)}")
 
 
 Results = list[tuple[str, Shape]]
@@ -156,15 +169,15 @@ Compute = Callable[[Call, dict[str, Any]], Any]
 
 
 class Rule(NamedTuple):
-    """What an operation gives: the element types and shapes, and the values ``(call, arrays by
-    argument)``, one array or a list of them."""
+    """Two functions of an operation: ``infer`` gives the element types and shapes, ``compute`` the
+    values from the call and the arrays by argument, one array or a list of arrays."""
 
     infer: Callable[[Call], Results]
     compute: Compute
 
 
 def broadcast(*shapes: Shape) -> Shape | None:
-    """The shape that shapes broadcast to, or None if they do not."""
+    """Return the shape that shapes broadcast to, or None if they do not."""
     try:
         return np.broadcast_shapes(*shapes)
     except ValueError:
@@ -172,32 +185,42 @@ def broadcast(*shapes: Shape) -> Shape | None:
 
 
 def known(value: Value) -> Known:
-    """A constant's type, and its data where it is in the text; a bare literal is a number of the
-    usual type."""
+    """Return a constant's type, and its data if it is in the text; a bare literal is a number of
+    the usual type."""
+    data = value.data
     if isinstance(value.type, Type):
-        return Known(value.type, None if isinstance(value.data, File) else value.data, value)
-    usual = {bool: "bool", int: "int32", float: "fp32", str: "string"}.get(type(value.data))
+        if isinstance(data, File):
+            return Known(value.type, None, value)
+        return Known(value.type, data, value)
+    usual = USUAL.get(type(data))
     if value.type is not None or usual is None:
         raise ValueError(
             f"mil: constant: got {value.type or 'brackets'}, allowed is a tensor, number, bool or "
             "string"
         )
-    if usual == "int32" and not -(2**31) <= value.data < 2**31:
+    if usual == "int32" and not -(2**31) <= data < 2**31:
         raise ValueError(
-            f"mil: constant: got {value.data!s:.40}, allowed for a bare number are those of int32"
+            f"mil: constant: got {data!s:.40}, allowed for a bare number is a number of int32"
         )
-    return Known(Type(usual, plain=True), value.data, value)
+    return Known(Type(usual, plain=True), data, value)
 
 
 def numpy_type(dtype: str) -> np.dtype[Any]:
-    """The numpy type that holds elements; raises LookupError for one that numpy does not have."""
+    """Return the numpy type that holds elements; raise LookupError for a type that numpy does not
+    have."""
     refuse_if(dtype in ("bf16", "string"), "dtype", dtype, "is one that numpy has", LookupError)
     kind, bits = DTYPES[dtype]
-    return np.dtype("bool" if kind == "b" else f"{kind}{max(bits // 8, 1)}")
+    if kind == "b":
+        return np.dtype("bool")
+    size = max(bits // 8, 1)
+    return np.dtype(f"{kind}{size}")
 
 
 def _short(constant: object) -> str:
-    text = repr(list(constant) if isinstance(constant, tuple) else constant)
+    """Return a constant as a text of at most 60 letters."""
+    if isinstance(constant, tuple):
+        constant = list(constant)
+    text = repr(constant)
     if len(text) <= 60:
         return text
     return f"{text[:57]}..."
@@ -207,75 +230,79 @@ def _short(constant: object) -> str:
 
 
 def _affine(call: Call) -> Results:
-    """``scale * (quantized_data - zero_point)``, scale and zero point one or one for each index of
-    an axis."""
+    """``scale * (quantized_data - zero_point)``: scale and zero point are a single number, or one
+    for each index of an axis."""
     shape = call["quantized_data"].shape
     size = shape[call.axis("axis", len(shape))]
     call.dtype("quantized_data")
     for name in ("scale", "zero_point"):
         call.dtype(name)
-        if call[name].shape not in ((), (size,)):
-            call.refuse(name, list(call[name].shape), f"[] or [{size}]")
+        have = call[name].shape
+        if have not in ((), (size,)):
+            call.refuse(name, list(have), f"[] or [{size}]")
     return [(call.dtype("scale", "f"), shape)]
 
 
 def _affine_values(call: Call, x: Arrays) -> Any:
-    codes, scale, zero = x["quantized_data"], x["scale"], x["zero_point"]
+    codes = x["quantized_data"]
     along = [1] * codes.ndim
     along[call.axis("axis", codes.ndim)] = -1
-    scale, zero = (array.reshape(along) if array.ndim else array for array in (scale, zero))
+    scale = x["scale"].reshape(along)
+    zero = x["zero_point"].reshape(along)
     return scale * (codes.astype(scale.dtype) - zero.astype(scale.dtype))
 
 
 def _blocks(call: Call, name: str, shape: Shape) -> None:
-    """Refuse sizes that do not divide those of a shape."""
-    have = call[name].shape[: len(shape)]
-    if len(have) < len(shape) or any(
-        part < 1 or size % part for part, size in zip(have, shape, strict=True)
-    ):
-        call.refuse(name, list(call[name].shape), f"sizes that divide those of {list(shape)}")
+    """Refuse an argument whose first sizes do not divide those of a shape."""
+    whole = call[name].shape
+    divides = len(whole) >= len(shape)
+    for count, size in zip(whole, shape, strict=False):
+        if count < 1 or size % count:
+            divides = False
+    if not divides:
+        call.refuse(name, list(whole), f"sizes that divide those of {list(shape)}")
 
 
-def _spread(array: np.ndarray, shape: Shape) -> np.ndarray:
-    """Each element of the first axes repeated for the block that it stands for."""
+def _repeated(array: np.ndarray, shape: Shape) -> np.ndarray:
+    """Repeat each element of the first axes for the block that it stands for."""
     for axis, size in enumerate(shape):
         array = np.repeat(array, size // array.shape[axis], axis)
     return array
 
 
 def _blockwise(call: Call) -> Results:
-    """``scale * (data - offset)``, scale and offset for blocks of the data, sizes along every
-    axis."""
+    """``scale * (data - offset)``: scale and offset are for blocks of the data, whose sizes along
+    every axis follow."""
     shape = call["data"].shape
     call.dtype("data")
-    for name in ["scale", "offset"] if call.has("offset") else ["scale"]:
+    for name in ("scale", "offset"):
+        if name == "offset" and not call.has("offset"):
+            continue
         call.dtype(name)
-        if len(call[name].shape) != len(shape):
-            call.refuse(name, list(call[name].shape), f"the rank of {list(shape)}")
+        have = call[name].shape
+        if len(have) != len(shape):
+            call.refuse(name, list(have), f"the rank of {list(shape)}")
         _blocks(call, name, shape)
     return [(call.dtype("scale", "f"), shape)]
 
 
 def _blockwise_values(call: Call, x: Arrays) -> Any:
-    data, scale = x["data"], x["scale"]
+    scale = x["scale"]
+    codes = x["data"].astype(scale.dtype)
+    shape = codes.shape
     if "offset" in x:
-        offset = _spread(x["offset"], data.shape)
-    else:
-        offset = np.zeros((), scale.dtype)
-    return _spread(scale, data.shape) * (data.astype(scale.dtype) - offset.astype(scale.dtype))
+        codes = codes - _repeated(x["offset"], shape).astype(scale.dtype)
+    return _repeated(scale, shape) * codes
 
 
 def _looked_up(call: Call) -> Results:
-    """``lut[..., indices, 0]``: tables (blocks of the indices ..., entries, 1) of one number an
+    """``lut[..., indices, 0]``: tables (blocks of the indices ..., entries, 1) with one number an
     entry."""
-    indices, table = call["indices"], call["lut"].shape
+    indices = call["indices"]
+    table = call["lut"].shape
     shape = indices.shape
-    if (
-        call.has("shape")
-        or not indices.dtype.startswith("uint")
-        or len(table) != len(shape) + 2
-        or table[-1] != 1
-    ):
+    fits = len(table) == len(shape) + 2 and table[-1] == 1
+    if call.has("shape") or not indices.dtype.startswith("uint") or not fits:
         call.refuse(
             "indices and lut",
             f"{indices.type} and {call['lut'].type}",
@@ -288,16 +315,16 @@ def _looked_up(call: Call) -> Results:
 
 
 def _looked_up_values(call: Call, x: Arrays) -> Any:
-    indices, table = x["indices"], x["lut"][..., 0]
-    if indices.size and int(indices.max()) >= table.shape[-1]:
-        call.refuse(
-            "indices", int(indices.max()), f"0 to {table.shape[-1] - 1}, the entries of the table"
-        )
-    blocks = np.ogrid[tuple(slice(size) for size in indices.shape)]
-    at = tuple(
-        index // (size // part)
-        for index, size, part in zip(blocks, indices.shape, table.shape, strict=False)
-    )
+    indices = x["indices"]
+    table = x["lut"][..., 0]
+    highest = int(indices.max(initial=0))
+    last = table.shape[-1] - 1
+    if highest > last:
+        call.refuse("indices", highest, f"0 to {last}, the entries of the table")
+    blocks = np.ogrid[tuple(map(slice, indices.shape))]
+    at = []
+    for index, size, count in zip(blocks, indices.shape, table.shape, strict=False):
+        at.append(index // (size // count))
     return table[(*at, indices)]
 
 
@@ -306,6 +333,7 @@ def _looked_up_values(call: Call, x: Arrays) -> Any:
 PAD_TYPES = ("valid", "same", "same_lower", "custom")
 MOST_PAD = 2**16
 MOST_PADDED = 2**26  # elements
+Pads = tuple[tuple[int, int], ...]
 
 
 class Geometry(NamedTuple):
@@ -313,111 +341,122 @@ class Geometry(NamedTuple):
 
     strides: tuple[int, ...]
     dilations: tuple[int, ...]
-    pads: tuple[tuple[int, int], ...]
+    pads: Pads
     outputs: Shape
     groups: int
 
 
 def geometry(call: Call) -> Geometry:
-    """What the arguments of a conv come to; raises ValueError for what does not go together."""
-    x, weight = call["x"].shape, call["weight"].shape
+    """Return the geometry that the arguments of a conv mean; raise ValueError for arguments that do
+    not go together."""
+    x = call["x"].shape
+    weight = call["weight"].shape
+    shapes = f"{list(x)} and {list(weight)}"
     rank = len(x) - 2
     if not 1 <= rank <= 3 or len(weight) != len(x):
-        call.refuse(
-            "x and weight",
-            f"{list(x)} and {list(weight)}",
-            "(N, I, ...) and (O, I, ...) of 1 to 3 axes more",
-        )
+        call.refuse("x and weight", shapes, "(N, I, ...) and (O, I, ...) of 1 to 3 axes more")
     groups = call.whole("groups", 1)
     if groups < 1 or weight[0] % groups or x[1] != weight[1] * groups:
         call.refuse(
             "x and weight",
-            f"{list(x)} and {list(weight)} in {groups} groups",
+            f"{shapes} in {groups} groups",
             f"{x[1]} channels as weight's axis 1 times the groups, which divide axis 0",
         )
-    strides, dilations = (call.wholes(name, [1] * rank, rank) for name in ("strides", "dilations"))
+    strides = call.wholes("strides", [1] * rank, rank)
+    dilations = call.wholes("dilations", [1] * rank, rank)
     if min(*strides, *dilations, *weight) < 1:
         call.refuse(
             "strides, dilations and weight",
             f"{list(strides)}, {list(dilations)}, {list(weight)}",
             "1 or more",
         )
+    # The elements of the input from the first tap of a kernel to its last.
+    spans = []
+    for taps, dilation in zip(weight[2:], dilations, strict=True):
+        spans.append((taps - 1) * dilation + 1)
+    pads = _pads(call, x[2:], spans, strides)
+    padded = []
+    outputs = []
+    for size, pad, span, stride in zip(x[2:], pads, spans, strides, strict=True):
+        padded.append(size + sum(pad))
+        outputs.append((padded[-1] - span) // stride + 1)
+    padding = [*map(list, pads)]
+    if math.prod([*x[:2], *padded]) > MOST_PADDED:
+        call.refuse("x", f"{list(x)}, padded {padding}", f"up to {MOST_PADDED} elements")
+    if min(outputs) < 1:
+        call.refuse("x and weight", f"{shapes}, padded {padding}", "a kernel that fits into x")
+    return Geometry(strides, dilations, pads, tuple(outputs), groups)
+
+
+def _pads(call: Call, sizes: Shape, spans: Sequence[int], strides: Sequence[int]) -> Pads:
+    """Return the padding (before, after) of each spatial axis."""
     kind = call.word("pad_type", PAD_TYPES, "valid")
-    spans = [
-        (kernel - 1) * dilation + 1 for kernel, dilation in zip(weight[2:], dilations, strict=True)
-    ]
+    rank = len(sizes)
+    if kind == "valid":
+        return ((0, 0),) * rank
     if kind == "custom":
         pad = call.wholes("pad", [0] * (2 * rank), 2 * rank)
         if not 0 <= min(pad) <= max(pad) <= MOST_PAD:
             call.refuse("pad", list(pad), f"0 to {MOST_PAD}")
-        pads = tuple(zip(pad[::2], pad[1::2], strict=True))
-    elif kind == "valid":
-        pads = ((0, 0),) * rank
-    else:
-        wholes = [
-            max((ceil_div(size, stride) - 1) * stride + span - size, 0)
-            for size, stride, span in zip(x[2:], strides, spans, strict=True)
-        ]
-        pads = tuple(
-            (whole // 2, ceil_div(whole, 2)) if kind == "same" else (ceil_div(whole, 2), whole // 2)
-            for whole in wholes
-        )
-    padded, padding = (
-        [size + sum(pad) for size, pad in zip(x[2:], pads, strict=True)],
-        [*map(list, pads)],
-    )
-    if math.prod([*x[:2], *padded]) > MOST_PADDED:
-        call.refuse("x", f"{list(x)}, padded {padding}", f"up to {MOST_PADDED} elements")
-    outputs = tuple(
-        (size - span) // stride + 1
-        for size, span, stride in zip(padded, spans, strides, strict=True)
-    )
-    if min(outputs) < 1:
-        call.refuse(
-            "x and weight",
-            f"{list(x)} and {list(weight)}, padded {padding}",
-            "a kernel that fits into x",
-        )
-    return Geometry(strides, dilations, pads, outputs, groups)
+        return tuple(zip(pad[::2], pad[1::2], strict=True))
+    pads = []
+    for size, span, stride in zip(sizes, spans, strides, strict=True):
+        outputs = ceil_div(size, stride)
+        whole = max((outputs - 1) * stride + span - size, 0)
+        # An odd padding has its larger half after the axis, with same_lower before it.
+        pair = (whole // 2, ceil_div(whole, 2))
+        if kind == "same_lower":
+            pair = pair[::-1]
+        pads.append(pair)
+    return tuple(pads)
 
 
-def _infer(call: Call) -> Results:
-    call.same_type("x", "weight", *["bias"] * call.has("bias"))
-    dtype, shape, outputs = call.dtype("x"), geometry(call), call["weight"].shape[0]
-    if call.has("bias") and call["bias"].shape not in (
-        (outputs,),
-        (1, outputs),
-        (1, outputs, *(1,) * len(shape.pads)),
-    ):
-        call.refuse("bias", list(call["bias"].shape), f"[{outputs}]")
+def _convolution(call: Call) -> Results:
+    names = ["x", "weight"]
+    if call.has("bias"):
+        names.append("bias")
+    dtype = call.same_type(*names)
+    call.dtype("x")
+    shape = geometry(call)
+    outputs = call["weight"].shape[0]
+    if call.has("bias"):
+        bias = call["bias"].shape
+        if bias not in ((outputs,), (1, outputs), _per_channel(shape, outputs)):
+            call.refuse("bias", list(bias), f"[{outputs}]")
     return [(dtype, (call["x"].shape[0], outputs, *shape.outputs))]
 
 
-def _compute(call: Call, arrays: dict[str, Any]) -> Any:
+def _per_channel(shape: Geometry, outputs: int) -> Shape:
+    """Return the shape that broadcasts a number per output channel."""
+    return (1, outputs, *[1] * len(shape.pads))
+
+
+def _convolution_values(call: Call, x: Arrays) -> Any:
     """One matrix product for each tap of the kernel."""
-    x, weight, shape = arrays["x"], arrays["weight"], geometry(call)
-    padded = x
+    weight = x["weight"]
+    shape = geometry(call)
+    padded = x["x"]
     if any(map(any, shape.pads)):
-        padded = np.pad(x, ((0, 0), (0, 0), *shape.pads))
-    n, groups, outputs = x.shape[0], shape.groups, weight.shape[0]
-    matrices = weight.reshape(groups, outputs // groups, *weight.shape[1:])
-    out = np.zeros((n, groups, outputs // groups, int(np.prod(shape.outputs))), x.dtype)
-    for tap in np.ndindex(*weight.shape[2:]):
-        window = tuple(
-            slice(at * dilation, at * dilation + (count - 1) * stride + 1, stride)
-            for at, dilation, count, stride in zip(
-                tap, shape.dilations, shape.outputs, shape.strides, strict=True
-            )
-        )
-        seen = padded[(slice(None), slice(None), *window)].reshape(n, groups, weight.shape[1], -1)
-        out += matrices[(slice(None), slice(None), slice(None), *tap)] @ seen
+        padded = np.pad(padded, ((0, 0), (0, 0), *shape.pads))
+    n = padded.shape[0]
+    outputs, depth, *kernel = weight.shape
+    matrices = weight.reshape(shape.groups, outputs // shape.groups, depth, *kernel)
+    out = np.zeros((n, *matrices.shape[:2], math.prod(shape.outputs)), padded.dtype)
+    for tap in np.ndindex(*kernel):
+        window = [slice(None), slice(None)]
+        for axis, count in enumerate(shape.outputs):
+            start = tap[axis] * shape.dilations[axis]
+            stop = start + (count - 1) * shape.strides[axis] + 1
+            window.append(slice(start, stop, shape.strides[axis]))
+        seen = padded[tuple(window)].reshape(n, shape.groups, depth, -1)
+        out += matrices[(..., *tap)] @ seen
     whole = out.reshape(n, outputs, *shape.outputs)
-    if "bias" in arrays:
-        return whole + arrays["bias"].reshape(1, outputs, *(1,) * len(shape.pads))
+    if "bias" in x:
+        return whole + x["bias"].reshape(_per_channel(shape, outputs))
     return whole
 
 
-# The others
+# Elementwise operations, reductions and softmax
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:
@@ -427,7 +466,7 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
 
 
 def softmax(x: np.ndarray, axis: int) -> np.ndarray:
-    """``exp(x) / sum(exp(x))`` along an axis, the largest taken off before."""
+    """``exp(x) / sum(exp(x))`` along an axis; the largest is subtracted before."""
     powers = np.exp(x - x.max(axis, keepdims=True))
     return powers / powers.sum(axis, keepdims=True)
 
@@ -450,7 +489,8 @@ UNARY: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "square": np.square,
     "sign": np.sign,
 }
-ANY_NUMBER = ("abs", "square", "sign")  # the others take floats; identity takes everything
+# These take every number, identity takes every type, the other operations of UNARY take floats.
+ANY_NUMBER = ("abs", "square", "sign")
 BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "add": np.add,
     "sub": np.subtract,
@@ -467,11 +507,7 @@ REDUCE: dict[str, Callable[..., Any]] = {
     "reduce_mean": np.mean,
     "reduce_sum_square": lambda x, axis, keepdims: np.sum(np.square(x), axis, keepdims=keepdims),
 }
-EPSILON = {
-    "log": 1e-45,
-    "rsqrt": 1e-12,
-    "inverse": 1e-4,
-}  # what these add to x where nothing is said
+EPSILON = {"log": 1e-45, "rsqrt": 1e-12, "inverse": 1e-4}  # added to x by default
 
 
 def _unary(call: Call) -> Results:
@@ -488,49 +524,52 @@ def _unary_values(call: Call, x: Arrays) -> Any:
     name = call.operation.op
     array = x["x"]
     if name in EPSILON:
-        array = array + np.asarray(call.number("epsilon", EPSILON[name]), array.dtype)
+        epsilon = call.number("epsilon", EPSILON[name])
+        array = array + np.asarray(epsilon, array.dtype)
     return UNARY[name](array)
 
 
 def _binary(call: Call) -> Results:
     call.same_type("x", "y")
-    dtype = call.dtype("x", "f" if call.operation.op in ("real_div", "pow") else "fiu")
-    shapes = call["x"].shape, call["y"].shape
-    shape = broadcast(*shapes)
+    kinds = "fiu"
+    if call.operation.op in ("real_div", "pow"):
+        kinds = "f"
+    dtype = call.dtype("x", kinds)
+    x, y = call["x"].shape, call["y"].shape
+    shape = broadcast(x, y)
     if shape is None:
         call.refuse(
             "x and y",
-            f"{list(shapes[0])}, {list(shapes[1])}",
+            f"{list(x)}, {list(y)}",
             "shapes that broadcast: sizes alike or 1, from the last axis on",
         )
     return [(dtype, shape)]
 
 
 def _reduced(call: Call) -> tuple[tuple[int, ...], bool]:
+    """Return the axes that are reduced, and true if they stay with size 1."""
     rank = len(call["x"].shape)
     return call.axes("axes", rank, range(rank)), call.flag("keep_dims", False)
 
 
 def _reduce(call: Call) -> Results:
     axes, keep = _reduced(call)
-    shape = call["x"].shape
-    if any(shape[axis] == 0 for axis in axes):
-        call.refuse("x", list(shape), "one element or more along the axes")
-    return [
-        (
-            call.dtype("x"),
-            tuple(
-                1 if axis in axes else size
-                for axis, size in enumerate(shape)
-                if keep or axis not in axes
-            ),
-        )
-    ]
+    have = call["x"].shape
+    shape = []
+    for axis, size in enumerate(have):
+        if axis not in axes:
+            shape.append(size)
+        elif size == 0:
+            call.refuse("x", list(have), "one element or more along the axes")
+        elif keep:
+            shape.append(1)
+    return [(call.dtype("x"), tuple(shape))]
 
 
 def _reduce_values(call: Call, x: Arrays) -> Any:
     axes, keep = _reduced(call)
-    return REDUCE[call.operation.op](x["x"], axis=axes, keepdims=keep)
+    reduce = REDUCE[call.operation.op]
+    return reduce(x["x"], axis=axes, keepdims=keep)
 
 
 def _softmax(call: Call) -> Results:
@@ -539,78 +578,84 @@ def _softmax(call: Call) -> Results:
 
 
 def _softmax_values(call: Call, x: Arrays) -> Any:
-    if x["x"].size:
-        return softmax(x["x"], call.axis("axis", x["x"].ndim, -1))
-    return x["x"]
+    array = x["x"]
+    # The largest of no elements does not exist.
+    if not array.size:
+        return array
+    return softmax(array, call.axis("axis", array.ndim, -1))
+
+
+# Elements moved, joined and parted
 
 
 def _reshaped(call: Call) -> Shape:
-    have, wanted = call["x"].shape, list(call.wholes("shape"))
-    if len(wanted) > MOST_AXES:
-        call.refuse("shape", f"{len(wanted)} axes", f"up to {MOST_AXES}")
-    for at, size in enumerate(wanted):
-        if size == 0 and at < len(have):
+    have = call["x"].shape
+    elements = math.prod(have)
+    stated = call.wholes("shape")
+    if len(stated) > MOST_AXES:
+        call.refuse("shape", f"{len(stated)} axes", f"up to {MOST_AXES}")
+    # 0 keeps the size of x, a single -1 takes the elements that are left.
+    wanted = list(stated)
+    for at, size in enumerate(stated[: len(have)]):
+        if size == 0:
             wanted[at] = have[at]
     if wanted.count(-1) == 1:
-        rest = math.prod(size for size in wanted if size != -1)
-        if rest and math.prod(have) % rest == 0:
-            wanted[wanted.index(-1)] = math.prod(have) // rest
-    if min(wanted, default=1) < 0 or math.prod(wanted) != math.prod(have):
-        call.refuse(
-            "shape",
-            list(call.wholes("shape")),
-            f"a shape of the {math.prod(have)} elements of {list(have)}",
-        )
+        rest = -math.prod(wanted)
+        if rest and elements % rest == 0:
+            wanted[wanted.index(-1)] = elements // rest
+    if min(wanted, default=1) < 0 or math.prod(wanted) != elements:
+        allowed = f"a shape of the {elements} elements of {list(have)}"
+        call.refuse("shape", list(stated), allowed)
     return tuple(wanted)
 
 
 def _permuted(call: Call) -> tuple[int, ...]:
-    rank = len(call["x"].shape)
+    have = call["x"].shape
+    rank = len(have)
     perm = call.axes("perm", rank)
     if len(perm) != rank:
-        call.refuse("perm", list(perm), f"the {rank} axes of {list(call['x'].shape)}, each once")
+        call.refuse("perm", list(perm), f"the {rank} axes of {list(have)}, each once")
     return perm
 
 
 def _slices(call: Call) -> tuple[slice, ...]:
     shape = call["x"].shape
-    begin, size = (call.wholes(name, count=len(shape)) for name in ("begin", "size"))
-    out = []
-    for axis, (have, start, length) in enumerate(zip(shape, begin, size, strict=True)):
-        if length == -1:
-            stop = have
-        else:
-            stop = start + length
-        if not 0 <= start <= stop <= have:
+    begin = call.wholes("begin", count=len(shape))
+    lengths = call.wholes("size", count=len(shape))
+    slices = []
+    for axis, size in enumerate(shape):
+        start = begin[axis]
+        stop = size
+        if lengths[axis] != -1:
+            stop = start + lengths[axis]
+        if not 0 <= start <= stop <= size:
             call.refuse(
                 f"begin and size of axis {axis}",
                 f"{start} and {stop - start}",
-                f"a part of the {have} of {list(shape)}",
+                f"a part of the {size} of {list(shape)}",
             )
-        out.append(slice(start, stop))
-    return tuple(out)
+        slices.append(slice(start, stop))
+    return tuple(slices)
 
 
 def _concat(call: Call) -> Results:
     values = call.given.get("values")
-    if isinstance(values, Known) or not values:
-        if values is None:
-            got = "nothing"
-        elif values:
-            got = "one"
-        else:
-            got = "none"
-        call.refuse("values", got, "one tensor or more in ( )")
+    if values is None:
+        call.refuse("values", "nothing", "one tensor or more in ( )")
+    if isinstance(values, Known):
+        call.refuse("values", "one", "one tensor or more in ( )")
+    if not values:
+        call.refuse("values", "none", "one tensor or more in ( )")
     first = values[0]
     axis = call.axis("axis", len(first.shape))
+    # Interleaved tensors are alike along every axis.
+    after = axis + 1
     if call.flag("interleave", False):
         after = axis
-    else:
-        after = axis + 1
-    alike = {
-        (value.dtype, len(value.shape), value.shape[:axis] + value.shape[after:])
-        for value in values
-    }
+    alike = set()
+    for value in values:
+        other_axes = value.shape[:axis] + value.shape[after:]
+        alike.add((value.dtype, len(value.shape), other_axes))
     if len(alike) > 1:
         call.refuse(
             "values",
@@ -622,51 +667,61 @@ def _concat(call: Call) -> Results:
 
 
 def _concat_values(call: Call, x: Arrays) -> Any:
-    axis = call.axis("axis", x["values"][0].ndim)
+    arrays = x["values"]
+    axis = call.axis("axis", arrays[0].ndim)
     if not call.flag("interleave", False):
-        return np.concatenate(x["values"], axis)
-    stacked = np.stack(x["values"], axis + 1)
+        return np.concatenate(arrays, axis)
+    stacked = np.stack(arrays, axis + 1)
     return stacked.reshape(*stacked.shape[:axis], -1, *stacked.shape[axis + 2 :])
 
 
 def _parts(call: Call) -> tuple[int, tuple[int, ...]]:
-    shape, outputs = call["x"].shape, len(call.operation.outputs)
+    """Return the axis that is split, and the size of each part."""
+    shape = call["x"].shape
+    outputs = len(call.operation.outputs)
     axis = call.axis("axis", len(shape))
+    size = shape[axis]
     if call.has("split_sizes"):
         sizes = call.wholes("split_sizes")
     else:
         count = call.whole("num_splits")
-        if count < 1 or shape[axis] % count:
-            call.refuse("num_splits", count, f"a divisor of {shape[axis]}, the size of axis {axis}")
-        sizes = (shape[axis] // count,) * min(count, outputs + 1)
-    if len(sizes) != outputs or sum(sizes) != shape[axis] or min(sizes) < 0:
-        call.refuse("split_sizes", list(sizes)[:8], f"{outputs} sizes that add up to {shape[axis]}")
+        if count < 1 or size % count:
+            call.refuse("num_splits", count, f"a divisor of {size}, the size of axis {axis}")
+        # One more than the outputs is enough to refuse a huge number of parts.
+        sizes = (size // count,) * min(count, outputs + 1)
+    if len(sizes) != outputs or sum(sizes) != size or min(sizes) < 0:
+        call.refuse("split_sizes", list(sizes)[:8], f"{outputs} sizes that add up to {size}")
     return axis, sizes
 
 
 def _split(call: Call) -> Results:
-    (axis, sizes), shape = _parts(call), call["x"].shape
+    axis, sizes = _parts(call)
+    shape = call["x"].shape
     return [(call["x"].dtype, (*shape[:axis], size, *shape[axis + 1 :])) for size in sizes]
 
 
 def _split_values(call: Call, x: Arrays) -> Any:
     axis, sizes = _parts(call)
-    return np.split(x["x"], np.cumsum(sizes)[:-1].tolist(), axis)
+    ends = np.cumsum(sizes).tolist()
+    return np.split(x["x"], ends[:-1], axis)
 
 
 def _expanded(call: Call) -> Shape:
-    shape, axes = list(call["x"].shape), call.wholes("axes")
-    if len(shape) + len(axes) > MOST_AXES:
-        call.refuse("axes", f"{len(axes)} axes", f"up to {MOST_AXES - len(shape)}")
-    for axis in sorted(call.axes("axes", len(shape) + len(axes))):
+    shape = list(call["x"].shape)
+    added = len(call.wholes("axes"))
+    if len(shape) + added > MOST_AXES:
+        call.refuse("axes", f"{added} axes", f"up to {MOST_AXES - len(shape)}")
+    axes = call.axes("axes", len(shape) + added)
+    for axis in sorted(axes):
         shape.insert(axis, 1)
     return tuple(shape)
 
 
 def _squeezed(call: Call) -> Shape:
     shape = call["x"].shape
-    axes = call.axes("axes", len(shape), [axis for axis, size in enumerate(shape) if size == 1])
-    if any(shape[axis] != 1 for axis in axes):
+    single = [axis for axis, size in enumerate(shape) if size == 1]
+    axes = call.axes("axes", len(shape), single)
+    if not set(axes) <= set(single):
         call.refuse("axes", list(axes), f"axes of size 1 of {list(shape)}")
     return tuple(size for axis, size in enumerate(shape) if axis not in axes)
 
@@ -676,64 +731,71 @@ def _cast(call: Call) -> Results:
     return [(call.word("dtype", allowed), call["x"].shape)]
 
 
-def _turned(call: Call, name: str, flag: str) -> Shape:
+# Matrix products
+
+
+def _transposed(call: Call, name: str) -> Shape:
+    """Return the shape of a factor after its transpose_x or transpose_y."""
     shape = call[name].shape
     if len(shape) < 2:
         call.refuse(name, list(shape), "two axes or more")
-    if call.flag(flag, False):
+    if call.flag(f"transpose_{name}", False):
         return *shape[:-2], shape[-1], shape[-2]
     return shape
 
 
 def _matmul(call: Call) -> Results:
     dtype = call.same_type("x", "y")
-    x, y = _turned(call, "x", "transpose_x"), _turned(call, "y", "transpose_y")
+    x = _transposed(call, "x")
+    y = _transposed(call, "y")
+    shapes = f"{list(call['x'].shape)} and {list(call['y'].shape)}"
     if x[-1] != y[-2]:
         call.refuse(
             "x and y",
-            f"{list(call['x'].shape)} and {list(call['y'].shape)}, that is {x[-1]} columns times "
-            f"{y[-2]} rows",
+            f"{shapes}, that is {x[-1]} columns times {y[-2]} rows",
             "as many columns as rows, after transpose_x and transpose_y",
         )
     batch = broadcast(x[:-2], y[:-2])
     if batch is None:
-        call.refuse(
-            "x and y",
-            f"{list(call['x'].shape)} and {list(call['y'].shape)}",
-            "axes before the last two that broadcast",
-        )
+        call.refuse("x and y", shapes, "axes before the last two that broadcast")
     return [(dtype, (*batch, x[-2], y[-1]))]
 
 
 def _matmul_values(call: Call, x: Arrays) -> Any:
-    left, right = (
-        np.swapaxes(x[name], -1, -2) if call.flag(f"transpose_{name}", False) else x[name]
-        for name in "xy"
-    )
+    left, right = x["x"], x["y"]
+    if call.flag("transpose_x", False):
+        left = np.swapaxes(left, -1, -2)
+    if call.flag("transpose_y", False):
+        right = np.swapaxes(right, -1, -2)
     return left @ right
 
 
 def _linear(call: Call) -> Results:
     call.same_type("x", "weight")
-    x, weight = call["x"].shape, call["weight"].shape
+    x = call["x"].shape
+    weight = call["weight"].shape
     if not x or len(weight) != 2 or x[-1] != weight[1]:
         call.refuse("x and weight", f"{list(x)} and {list(weight)}", "(..., I) and (O, I)")
+    outputs = weight[0]
     if call.has("bias"):
         call.same_type("x", "bias")
-        call.fits("bias", (weight[0],))
-    return [(call["x"].dtype, (*x[:-1], weight[0]))]
+        call.fits("bias", (outputs,))
+    return [(call["x"].dtype, (*x[:-1], outputs))]
+
+
+def _linear_values(call: Call, x: Arrays) -> Any:
+    bias = x.get("bias", x["x"].dtype.type(0))
+    return x["x"] @ x["weight"].T + bias
 
 
 def _attention(call: Call) -> Results:
     call.same_type("query", "key", "value")
     dtype = call.dtype("query", "f")
-    q, k, v = (call[name].shape for name in ("query", "key", "value"))
-    if (
-        min(len(q), len(k), len(v)) < 3
-        or q[-1] != k[-1]
-        or k[-2] != v[-2]
-        or not q[:-2] == k[:-2] == v[:-2]
-    ):
+    q = call["query"].shape
+    k = call["key"].shape
+    v = call["value"].shape
+    batched = min(len(q), len(k), len(v)) >= 3 and q[:-2] == k[:-2] == v[:-2]
+    if not batched or q[-1] != k[-1] or k[-2] != v[-2]:
         call.refuse(
             "query, key and value",
             f"{list(q)}, {list(k)} and {list(v)}",
@@ -745,52 +807,63 @@ def _attention(call: Call) -> Results:
 
 
 def _attention_values(call: Call, x: Arrays) -> Any:
-    query, key, value = x["query"], x["key"], x["value"]
-    scores = query @ np.swapaxes(key, -1, -2) / np.sqrt(query.shape[-1], dtype=query.dtype)
+    query = x["query"]
+    keys = np.swapaxes(x["key"], -1, -2)
+    scores = query @ keys / np.sqrt(query.shape[-1], dtype=query.dtype)
     if "attn_mask" in x:
         mask = x["attn_mask"]
         if mask.dtype == bool:
             scores = np.where(mask, scores, -np.inf)
         else:
             scores = scores + mask
-    return softmax(scores, -1) @ value
+    return softmax(scores, -1) @ x["value"]
+
+
+# The table
 
 
 def _moved(shape: Callable[[Call], Shape], values: Compute | None = None) -> Rule:
-    """A rule for the elements of x in another shape, in the same order or by ``values``."""
-    return Rule(
-        lambda call: [(call["x"].dtype, shape(call))],
-        values or (lambda call, x: x["x"].reshape(shape(call))),
-    )
+    """Return a rule for the elements of x in another shape, in the same order or by ``values``."""
+
+    def infer(call: Call) -> Results:
+        return [(call["x"].dtype, shape(call))]
+
+    def reshape(call: Call, x: Arrays) -> Any:
+        return x["x"].reshape(shape(call))
+
+    return Rule(infer, values or reshape)
+
+
+def _binary_values(call: Call, x: Arrays) -> Any:
+    return BINARY[call.operation.op](x["x"], x["y"])
+
+
+def _transposed_shape(call: Call) -> Shape:
+    shape = call["x"].shape
+    return tuple(shape[axis] for axis in _permuted(call))
+
+
+def _sliced_shape(call: Call) -> Shape:
+    return tuple(part.stop - part.start for part in _slices(call))
 
 
 OPERATIONS: dict[str, Rule] = {
     **dict.fromkeys(UNARY, Rule(_unary, _unary_values)),
-    **dict.fromkeys(
-        BINARY, Rule(_binary, lambda call, x: BINARY[call.operation.op](x["x"], x["y"]))
-    ),
+    **dict.fromkeys(BINARY, Rule(_binary, _binary_values)),
     **dict.fromkeys(REDUCE, Rule(_reduce, _reduce_values)),
     "softmax": Rule(_softmax, _softmax_values),
     "reshape": _moved(_reshaped),
     "expand_dims": _moved(_expanded),
     "squeeze": _moved(_squeezed),
-    "transpose": _moved(
-        lambda call: tuple(call["x"].shape[axis] for axis in _permuted(call)),
-        lambda call, x: x["x"].transpose(_permuted(call)),
-    ),
-    "slice_by_size": _moved(
-        lambda call: tuple(part.stop - part.start for part in _slices(call)),
-        lambda call, x: x["x"][_slices(call)],
-    ),
+    "transpose": _moved(_transposed_shape, lambda call, x: x["x"].transpose(_permuted(call))),
+    "slice_by_size": _moved(_sliced_shape, lambda call, x: x["x"][_slices(call)]),
     "concat": Rule(_concat, _concat_values),
     "split": Rule(_split, _split_values),
     "cast": Rule(_cast, lambda call, x: x["x"]),
     "matmul": Rule(_matmul, _matmul_values),
-    "linear": Rule(
-        _linear, lambda call, x: x["x"] @ x["weight"].T + x.get("bias", x["x"].dtype.type(0))
-    ),
+    "linear": Rule(_linear, _linear_values),
     "scaled_dot_product_attention": Rule(_attention, _attention_values),
-    "conv": Rule(_infer, _compute),
+    "conv": Rule(_convolution, _convolution_values),
     "constexpr_affine_dequantize": Rule(_affine, _affine_values),
     "constexpr_blockwise_shift_scale": Rule(_blockwise, _blockwise_values),
     "constexpr_lut_to_dense": Rule(_looked_up, _looked_up_values),
