@@ -20,45 +20,83 @@ HYBRID, QUANTIZED = 0, 1
 TYPES: dict[int, np.dtype[Any]] = {1: np.dtype(np.uint8), 2: np.dtype(np.int8)}
 BOUNDS = {0: (-np.inf, np.inf), 1: (0.0, np.inf), 2: (-1.0, 1.0), 3: (0.0, 6.0)}
 MOST_PRODUCTS = 2**30
-# values that the quantizing loop takes at a time; what is left over is rounded in another way (L)
+# Values that the quantizing loop takes at a time; the values left over are rounded in another way
+# (source L).
 VECTOR = 8
 F = np.float32
 Values = Mapping[str, Any]
 
 
 def simulate(capture: Capture) -> bytes:
-    """The output buffer after the capture's call ran: float32 of a hybrid layer, else codes, batch
-    by batch.
+    """Return the output buffer after the capture's call ran: float32 of a hybrid layer, else codes,
+    batch by batch.
 
     Rows that are not prepacked are quantized and packed from ``input``.  Raises Hang, with the
-    reason, for what would fault: sizes of 0, blocks that do not fill their matrix, reads past the
-    end of a buffer; Unsupported for other jobs and for buffers that are missing.
+    reason, for a call that would fault (sizes of 0, blocks that do not fill their matrix, reads
+    past the end of a buffer), Unsupported for other jobs and for buffers that are missing.
     """
     v = only_job(capture, BLOCK, "the simulated device runs")
-    facts = next((facts for facts in CHIPS.values() if facts["path"] == v["path"]), None)
-    if facts is None:
-        raise Hang(f"path is {v['path']:#x}, which no kernels are for")
+    paths = {facts["path"]: facts for facts in CHIPS.values()}
+    hang_if(v["path"] not in paths, f"path is {v['path']:#x}, which no kernels are for")
     _check(v)
     if v["operation"] == QUANTIZED:
-        return _quantized(capture, v, bool(facts.get("one_rounding")))
+        return _quantized(capture, v, bool(paths[v["path"]].get("one_rounding")))
     return _hybrid(capture, v)
 
 
+def _check(v: Values) -> None:
+    """Raise Hang for sizes and modes that no kernel takes."""
+    known(v, EXPECTED["device"])
+    batches, units, stride, depth = v["batches"], v["units"], v["dst_stride"], v["lhs_rows"]
+    _check_side(v, "lhs", units)
+    _check_side(v, "rhs", batches)
+    hang_if(depth != v["rhs_rows"], f"lhs_rows is {depth} and rhs_rows {v['rhs_rows']}")
+    if 4 * ((batches - 1) * stride + units) > MOST_BYTES:
+        raise Hang(
+            f"the output of {batches} batches {stride} apart does not fit {MOST_BYTES} bytes"
+        )
+    if batches * units * depth > MOST_PRODUCTS:
+        raise Hang(f"{batches} x {units} x {depth} are more than {MOST_PRODUCTS} products")
+
+
+def _check_side(v: Values, side: str, count: int) -> None:
+    """Raise Hang if a packed matrix is not whole blocks with ``count`` columns."""
+    rows, columns = v[f"{side}_rows"], v[f"{side}_columns"]
+    high, wide = v[f"{side}_kernel_rows"], v[f"{side}_kernel_columns"]
+    pitch = v[f"{side}_stride"]
+    if rows % high or columns % wide or v[f"{side}_order"]:
+        raise Hang(
+            f"{side}: {rows} x {columns} are not whole blocks of {high} x {wide}, in columns"
+        )
+    if count > columns or v["input_size"] > rows or pitch < rows:
+        raise Hang(
+            f"{side}: {v['input_size']} x {count} do not fit {rows} x {columns} with a "
+            f"stride of {pitch}"
+        )
+    # The simulated kernel holds a strip of columns, and its sums, as int64.
+    strip = 8 * wide * max(rows, v["batches"])
+    if max(columns * pitch, strip) > MOST_BYTES:
+        raise Hang(
+            f"{side}: {columns} columns of {pitch} bytes, or {strip} bytes for a strip of "
+            f"them, do not fit {MOST_BYTES} bytes"
+        )
+
+
 def _hybrid(capture: Capture, v: Values) -> bytes:
-    scales = _numbers(capture, "weight_scales", "<f4", v["units"] if v["per_channel"] else 1)
-    biases = _numbers(capture, "biases", "<f4", v["units"])
+    units, batches = v["units"], v["batches"]
+    scales = _numbers(capture, "weight_scales", "<f4", _multiplier_count(v))
+    biases = _numbers(capture, "biases", "<f4", units)
     out = _result(v, np.dtype("<f4"))
     if v["rhs_is_prepacked"]:
-        rows, row_scales = (
-            _prepacked(capture, v),
-            _numbers(capture, "input_scales", "<f4", v["batches"]),
-        )
-        nothing = not any(bool(row.any()) for row in rows[: v["batches"]])
+        rows = _prepacked(capture, v)
+        row_scales = _numbers(capture, "input_scales", "<f4", batches)
+        nothing = not rows[:batches].any()
     else:
         rows, row_scales, nothing = _measured(capture, v)
-    low, high = (F(bound) for bound in BOUNDS[v["activation"]])
+    low, high = BOUNDS[v["activation"]]
     for unit, sums in enumerate(_products(capture, v, rows, 0)):
-        bias, total = biases[unit], _clamped(wrapped(sums), v).astype(F)
+        bias = biases[unit]
+        total = _clamped(wrapped(sums), v).astype(F)
         with np.errstate(over="ignore", invalid="ignore"):
             scale = row_scales * scales[unit % len(scales)]
             if v["fused_multiply_add"]:
@@ -66,37 +104,46 @@ def _hybrid(capture: Capture, v: Values) -> bytes:
             else:
                 values = total * scale + bias
         if nothing:
-            values = np.full(v["batches"], bias)
-        values = np.where(values <= low, low, np.where(values >= high, high, values))
-        out[unit :: v["dst_stride"]][: v["batches"]] = values
+            values = np.full(batches, bias)
+        # Not np.clip: a bound of 0 has to replace -0.
+        values = np.where(values >= high, F(high), values)
+        values = np.where(values <= low, F(low), values)
+        out[unit :: v["dst_stride"]][:batches] = values
     return out.tobytes()
 
 
-def _quantized(capture: Capture, v: Values, one_rounding: bool) -> bytes:
-    count = 1
+def _multiplier_count(v: Values) -> int:
     if v["per_channel"]:
-        count = v["units"]
-    biases, fixed, exponents = (
-        _numbers(capture, name, "<i4", size)
-        for name, size in (("biases", v["units"]), ("multipliers", count), ("exponents", count))
-    )
+        return int(v["units"])
+    return 1
+
+
+def _quantized(capture: Capture, v: Values, one_rounding: bool) -> bytes:
+    count = _multiplier_count(v)
+    biases = _numbers(capture, "biases", "<i4", v["units"])
+    multipliers = _numbers(capture, "multipliers", "<i4", count)
+    exponents = _numbers(capture, "exponents", "<i4", count)
     known(v, EXPECTED["codes"])
     out = _result(v, TYPES[v["dst_type"]])
     if v["rhs_is_prepacked"]:
         rows = _prepacked(capture, v)
     else:
         rows = _read_codes(capture, v)
-    least, most = int(np.iinfo(out.dtype).min), int(np.iinfo(out.dtype).max)
+    requantize = _twice
+    if one_rounding:
+        requantize = _once
+    limits = np.iinfo(out.dtype)
     for unit, sums in enumerate(_products(capture, v, rows, v["rhs_zero_point"])):
-        multiplier, exponent = int(fixed[unit % count]), int(exponents[unit % count])
+        multiplier = int(multipliers[unit % count])
+        exponent = int(exponents[unit % count])
         if not -31 <= exponent <= 30:
             raise Hang(
                 f"exponent {exponent} of unit {unit} is outside of what a shift does, -31 to 30"
             )
         total = wrapped(sums + int(biases[unit]))
-        values = (_once if one_rounding else _twice)(total, multiplier, exponent)
+        values = requantize(total, multiplier, exponent)
         values = _clamped(values + v["dst_zero_point"], v)
-        out[unit :: v["dst_stride"]][: v["batches"]] = np.maximum(np.minimum(values, most), least)
+        out[unit :: v["dst_stride"]][: v["batches"]] = values.clip(limits.min, limits.max)
     return out.tobytes()
 
 
@@ -107,52 +154,58 @@ def _once(total: np.ndarray, multiplier: int, exponent: int) -> np.ndarray:
 
 
 def _twice(total: np.ndarray, multiplier: int, exponent: int) -> np.ndarray:
-    """The high half of the doubled product, then what is left of the shift; ties up in both."""
-    high = (wrapped(total * 2 ** max(exponent, 0)) * multiplier + 2**30) // 2**31
+    """The high half of the doubled product, then the shift that is left; ties up in both."""
+    shifted = wrapped(total * 2 ** max(exponent, 0))
+    high = (shifted * multiplier + 2**30) // 2**31
     unit = 2 ** max(-exponent, 0)
     return (high + unit // 2) // unit
 
 
 def _fused(total: np.ndarray, scale: np.ndarray, bias: np.float32) -> np.ndarray:
-    """``total * scale + bias`` rounded once: the float64 sum, made odd where it is not exact, keeps
-    the last rounding from being a second one."""
-    product, other = total.astype(np.float64) * scale.astype(np.float64), float(bias)
-    whole = product + other
+    """``total * scale + bias`` rounded once.
+
+    The sum is formed in float64 and made odd if it is not exact, so that the rounding to float32
+    does not round a second time.
+    """
+    product = total.astype(np.float64) * scale.astype(np.float64)
+    addend = float(bias)
+    whole = product + addend
+    # Knuth's two-sum: ``rest`` is what the sum lost.
     part = whole - product
-    rest = (product - (whole - part)) + (other - part)
-    even = np.isfinite(whole) & (rest != 0) & (whole.view(np.uint64) % 2 == 0)
-    return np.where(even, np.nextafter(whole, np.where(rest > 0, np.inf, -np.inf)), whole).astype(F)
+    rest = (product - (whole - part)) + (addend - part)
+    inexact = np.isfinite(whole) & (rest != 0)
+    even = whole.view(np.uint64) % 2 == 0
+    toward = np.copysign(np.inf, rest)
+    odd = np.nextafter(whole, toward)
+    return np.where(inexact & even, odd, whole).astype(F)
 
 
 def _products(capture: Capture, v: Values, rows: np.ndarray, rhs_zero: int) -> Iterator[np.ndarray]:
-    """Sums ``(batches,) int64`` of each unit, less what zero points add, strip of columns by
-    strip."""
-    data, stride, wide = (
-        buffer_of(capture, "coefficients"),
-        v["lhs_stride"],
-        v["lhs_kernel_columns"],
-    )
-    count = 0
+    """Yield the sums ``(batches,) int64`` of each unit, less the part of zero points, strip of
+    columns by strip."""
+    data = buffer_of(capture, "coefficients")
+    stride, wide, step = v["lhs_stride"], v["lhs_kernel_columns"], v["rhs_kernel_columns"]
+    # The sums of columns lie after the packed weights; without a zero point nothing reads them.
+    sums = np.zeros(v["lhs_columns"], np.int64)
     if rhs_zero:
-        count = v["lhs_columns"]
-    sums = _numbers(capture, "coefficients", "<i4", count, start=stride * count)
-    lhs_zero, rows = v["lhs_zero_point"], rows[: v["batches"]]
-    from_zeros = lhs_zero * (rhs_zero * v["lhs_rows"] - rows.sum(1, dtype=np.int64))
+        start = stride * v["lhs_columns"]
+        sums += _numbers(capture, "coefficients", "<i4", v["lhs_columns"], start=start)
+    rows = rows[: v["batches"]]
+    from_zeros = v["lhs_zero_point"] * (rhs_zero * v["lhs_rows"] - rows.sum(1, dtype=np.int64))
     for strip in range(0, v["units"], wide):
         columns = _strip(data, strip * stride, v, "lhs")
         dots = np.empty((wide, v["batches"]), np.int64)
-        for batch in range(0, v["batches"], v["rhs_kernel_columns"]):
-            few = rows[batch : batch + v["rhs_kernel_columns"]].astype(np.int64)
-            dots[:, batch : batch + len(few)] = columns @ few.T
+        for batch in range(0, v["batches"], step):
+            few = rows[batch : batch + step].astype(np.int64)
+            dots[:, batch : batch + step] = columns @ few.T
         for place in range(min(wide, v["units"] - strip)):
-            yield (
-                dots[place] + from_zeros - (rhs_zero * int(sums[strip + place]) if rhs_zero else 0)
-            )
+            yield dots[place] + from_zeros - rhs_zero * int(sums[strip + place])
 
 
 def _strip(data: bytes, at: int, v: Values, side: str) -> np.ndarray:
-    """``(kernel_columns, rows) int64`` of the strip of columns at a byte, block by block."""
-    high, wide, rows = v[f"{side}_kernel_rows"], v[f"{side}_kernel_columns"], v[f"{side}_rows"]
+    """Return the strip of columns at a byte, ``(kernel_columns, rows) int64``, block by block."""
+    high, wide = v[f"{side}_kernel_rows"], v[f"{side}_kernel_columns"]
+    rows = v[f"{side}_rows"]
     if at + rows * wide > len(data):
         raise Hang(
             f"{side}: reads {rows * wide} bytes at byte {at:#x}, the buffer ends at {len(data):#x}"
@@ -161,16 +214,15 @@ def _strip(data: bytes, at: int, v: Values, side: str) -> np.ndarray:
     for row in range(0, rows, high):
         block = np.frombuffer(data, np.int8, high * wide, at + row * wide)
         if v[f"{side}_kernel_order"]:
-            turned = block.reshape(high, wide).T
-        else:
-            turned = block.reshape(wide, high)
-        out[:, row : row + high] = turned
+            block = block.reshape(high, wide).T
+        out[:, row : row + high] = block.reshape(wide, high)
     return out
 
 
 def _prepacked(capture: Capture, v: Values) -> np.ndarray:
-    """Packed input rows as they lie, ``(rhs_columns, rhs_rows) int8``."""
-    data, wide = buffer_of(capture, "input_rows"), v["rhs_kernel_columns"]
+    """Return the packed input rows, ``(rhs_columns, rhs_rows) int8``."""
+    data = buffer_of(capture, "input_rows")
+    wide = v["rhs_kernel_columns"]
     out = np.empty((v["rhs_columns"], v["rhs_rows"]), np.int8)
     for strip in range(0, v["rhs_columns"], wide):
         out[strip : strip + wide] = _strip(data, strip * v["rhs_stride"], v, "rhs")
@@ -178,37 +230,43 @@ def _prepacked(capture: Capture, v: Values) -> np.ndarray:
 
 
 def _measured(capture: Capture, v: Values) -> tuple[np.ndarray, np.ndarray, bool]:
-    """(rows of codes, a scale for each, whether the whole input is 0) of the float32 input."""
+    """Quantize the float32 input: rows of codes, a scale for each, true if all of it is 0."""
     x = _numbers(capture, "input", "<f4", v["batches"], v["input_size"])
-    rows, scales = _filled(v), np.ones(v["batches"], F)
+    rows = _filled(v)
+    scales = np.ones(v["batches"], F)
     body = v["input_size"] - v["input_size"] % VECTOR
     for batch, row in enumerate(x):
-        most = F(max(F(row.max()), F(-row.min())))
+        most = np.abs(row).max()
         if most == 0:
             rows[batch, : len(row)] = 0
             continue
         with np.errstate(over="ignore"):
-            scales[batch], inverse = most / F(127), F(127) / most
+            scales[batch] = most / F(127)
+            inverse = F(127) / most
         if not np.isfinite(most) or not np.isfinite(inverse):
             raise Hang(
                 f"input: batch {batch} has a largest size of {most}, of which no scale is made"
             )
         scaled = row * inverse
-        near = scaled.astype(np.float64) + np.where(scaled >= 0, 0.5, -0.5)
-        near[:body] = scaled[:body] + np.where(scaled[:body] >= 0, F(0.5), F(-0.5))
-        rows[batch, : len(row)] = np.trunc(np.minimum(np.maximum(near, -127), 127))
+        # The vector loop adds the half in float32, the loop over the rest in float64.
+        half = np.where(scaled >= 0, F(0.5), F(-0.5))
+        near = scaled.astype(np.float64) + half
+        near[:body] = scaled[:body] + half[:body]
+        rows[batch, : len(row)] = np.trunc(near.clip(-127, 127))
     return rows, scales, not x.any()
 
 
 def _read_codes(capture: Capture, v: Values) -> np.ndarray:
-    """Rows of codes as the call packs them, ``(rhs_columns, rhs_rows) int8``."""
-    codes = _numbers(capture, "input", TYPES[v["rhs_type"]].str, v["batches"], v["input_size"])
+    """Return rows of codes as the call packs them, ``(rhs_columns, rhs_rows) int8``."""
+    dtype = TYPES[v["rhs_type"]].str
+    codes = _numbers(capture, "input", dtype, v["batches"], v["input_size"])
     rows = _filled(v)
     rows[: v["batches"], : v["input_size"]] = as_codes(codes, "int8")
     return rows
 
 
 def _filled(v: Values) -> np.ndarray:
+    """Return packed input rows full of their zero point."""
     zero = v["rhs_zero_point"]
     hang_if(not -128 <= zero <= 127, f"rhs_zero_point is {zero}, a packed byte holds -128 to 127")
     return np.full((v["rhs_columns"], v["rhs_rows"]), zero, np.int8)
@@ -219,48 +277,18 @@ def _result(v: Values, dtype: np.dtype[Any]) -> np.ndarray:
 
 
 def _clamped(values: np.ndarray, v: Values) -> np.ndarray:
+    # If the bounds cross, the lower bound wins; np.clip would give the upper.
     return np.maximum(np.minimum(values, v["clamp_max"]), v["clamp_min"])
 
 
 def _numbers(capture: Capture, name: str, dtype: str, *shape: int, start: int = 0) -> np.ndarray:
-    """Little-endian numbers of a buffer from a byte on; Hang if it ends before them."""
-    data, count = buffer_of(capture, name), math.prod(shape)
+    """Return little-endian numbers of a buffer that start at a byte; raise Hang if it ends before
+    them."""
+    data = buffer_of(capture, name)
+    count = math.prod(shape)
     size = count * np.dtype(dtype).itemsize
     if start + size > len(data):
         raise Hang(
             f"{name}: reads {size} bytes at byte {start:#x}, the buffer ends at {len(data):#x}"
         )
     return np.frombuffer(data, dtype, count, start).reshape(shape)
-
-
-def _check(v: Values) -> None:
-    """Raise Hang for sizes and modes that no kernel takes."""
-    known(v, EXPECTED["device"])
-    batches, units, stride, depth = v["batches"], v["units"], v["dst_stride"], v["lhs_rows"]
-    for side, count in (("lhs", units), ("rhs", batches)):
-        rows, columns, pitch, high, wide = (
-            v[f"{side}_{name}"]
-            for name in ("rows", "columns", "stride", "kernel_rows", "kernel_columns")
-        )
-        if rows % high or columns % wide or v[f"{side}_order"]:
-            raise Hang(
-                f"{side}: {rows} x {columns} are not whole blocks of {high} x {wide}, in columns"
-            )
-        if count > columns or v["input_size"] > rows or pitch < rows:
-            raise Hang(
-                f"{side}: {v['input_size']} x {count} do not fit {rows} x {columns} with a "
-                f"stride of {pitch}"
-            )
-        strip = 8 * wide * max(rows, batches)  # as the simulated kernel holds it
-        if max(columns * pitch, strip) > MOST_BYTES:
-            raise Hang(
-                f"{side}: {columns} columns of {pitch} bytes, or {strip} bytes for a strip of "
-                f"them, do not fit {MOST_BYTES} bytes"
-            )
-    hang_if(depth != v["rhs_rows"], f"lhs_rows is {depth} and rhs_rows {v['rhs_rows']}")
-    if 4 * ((batches - 1) * stride + units) > MOST_BYTES:
-        raise Hang(
-            f"the output of {batches} batches {stride} apart does not fit {MOST_BYTES} bytes"
-        )
-    if batches * units * depth > MOST_PRODUCTS:
-        raise Hang(f"{batches} x {units} x {depth} are more than {MOST_PRODUCTS} products")
