@@ -12,51 +12,66 @@ from npulab.npus.kit.memory import MOST_BYTES, address_of, buffer_of, bytes_at, 
 from npulab.npus.rockchip import layouts, words
 from npulab.npus.rockchip.plans import DEPTHWISE, FP16, INT8
 
+MOST_WEIGHTS = MOST_BYTES // 8
+
 
 def recode(capture: Capture) -> bytes:
-    """The coefficient buffer with the weights of every convolution unpacked and packed again; what
-    lies around them stays."""
+    """Return the coefficient buffer with the weights of every convolution unpacked and packed
+    again; the bytes around them stay."""
     data = bytearray(buffer_of(capture, "coefficients"))
     for start, (_, layout) in weight_runs(capture):
         end = start + layout.size
-        data[start:end] = layout.pack(layout.unpack(data[start:end]))
+        weights = layout.unpack(data[start:end])
+        data[start:end] = layout.pack(weights)
     return bytes(data)
 
 
 def explain(capture: Capture) -> list[Item]:
-    """Every weight of the coefficient buffer in order, and runs of bytes that are none."""
-    data, end = buffer_of(capture, "coefficients"), 0
+    """Return every weight of the coefficient buffer in order, and the runs of other bytes."""
+    data = buffer_of(capture, "coefficients")
+    runs = dict(weight_runs(capture))
     items: list[Item] = []
-    for start, (v, layout) in sorted(dict(weight_runs(capture)).items(), key=lambda run: run[0]):
+    end = 0
+    for start in sorted(runs):
         if start < end:
             continue
         if start > end:
             items.append(Item(8 * end, 8 * (start - end), "other"))
-        sizes, channel = words.Sizes.of(v), 3 if v[words.CONVOLUTION] == DEPTHWISE else 0
-        for item in layout.items(
-            data[start : start + layout.size], channel=channel, plane=3 - channel, row=1, column=2
-        ):
-            fill = (item.channel or 0) >= sizes.output[2] or (item.plane or 0) >= sizes.input[2]
-            items.append(
-                item._replace(
-                    bit=8 * start + item.bit,
-                    weights=item.weights * (not fill),
-                    kind="fill" if fill else item.kind,
-                )
-            )
+        v, layout = runs[start]
         end = start + layout.size
-    return items + ([Item(8 * end, 8 * (len(data) - end), "other")] if end < len(data) else [])
+        items += _weight_items(v, layout, data, start)
+    if end < len(data):
+        items.append(Item(8 * end, 8 * (len(data) - end), "other"))
+    return items
+
+
+def _weight_items(v: Raw, layout: Layout, data: bytes, start: int) -> list[Item]:
+    """Return the weights and the fill of a convolution."""
+    sizes = words.Sizes.of(v)
+    outputs, inputs = sizes.output[2], sizes.input[2]
+    # The axes of OHWI, or of 1HWC if each output channel has a single input channel.
+    channel, plane = 0, 3
+    if v[words.CONVOLUTION] == DEPTHWISE:
+        channel, plane = 3, 0
+    stored = data[start : start + layout.size]
+    items = []
+    for item in layout.items(stored, channel=channel, plane=plane, row=1, column=2):
+        item = item._replace(bit=8 * start + item.bit)
+        if (item.channel or 0) >= outputs or (item.plane or 0) >= inputs:
+            item = item._replace(weights=0, kind="fill")
+        items.append(item)
+    return items
 
 
 def weights_of(capture: Capture, v: Raw) -> np.ndarray:
-    """The weights OHWI (depthwise 1HWC) of a convolution, without fill."""
-    layout, sizes, depthwise = (
-        weights_layout(v),
-        words.Sizes.of(v),
-        v[words.CONVOLUTION] == DEPTHWISE,
-    )
+    """Return the weights OHWI (depthwise 1HWC) of a convolution, without fill."""
+    layout = weights_layout(v)
+    sizes = words.Sizes.of(v)
     channels, outputs = sizes.input[2], sizes.output[2]
-    fits = channels <= layout.shape[3] and (depthwise or outputs <= layout.shape[0])
+    kernels = outputs
+    if v[words.CONVOLUTION] == DEPTHWISE:
+        kernels = 1
+    fits = kernels <= layout.shape[0] and channels <= layout.shape[3]
     refuse_if(
         v[words.WEIGHT_BYTES] != layout.size or not fits,
         "block CNA field WEIGHT_BYTES",
@@ -64,56 +79,57 @@ def weights_of(capture: Capture, v: Raw) -> np.ndarray:
         f"with weights of {layout.shape} is {layout.size}, and no more than these",
     )
     weights = tensor_at(capture, "coefficients", v[words.WEIGHTS_AT], layout)
-    return weights[: 1 if depthwise else outputs, ..., :channels]
+    return weights[:kernels, ..., :channels]
 
 
 def weight_runs(capture: Capture) -> list[tuple[int, tuple[Raw, Layout]]]:
-    """(start in the coefficient buffer, (values, layout)) of each convolution's weights."""
+    """Return (start in the coefficient buffer, (values, layout)) of each convolution's weights."""
     base = address_of(capture, "coefficients", "where weights lie")
-    out: list[tuple[int, tuple[Raw, Layout]]] = []
+    runs: list[tuple[int, tuple[Raw, Layout]]] = []
     for job in capture.jobs:
         v = values_of(job, capture.maps)
         if words.CONVOLUTION not in v or v[words.PRECISION] not in (INT8, FP16):
             continue
-        bytes_at(capture, "coefficients", v[words.WEIGHTS_AT], v[words.WEIGHT_BYTES])
+        address = v[words.WEIGHTS_AT]
+        size = v[words.WEIGHT_BYTES]
+        bytes_at(capture, "coefficients", address, size)
         layout = weights_layout(v)
-        refuse_if(
-            v[words.WEIGHT_BYTES] != layout.size,
-            "block CNA field WEIGHT_BYTES",
-            v[words.WEIGHT_BYTES],
-            f"with its kernel is {layout.size}",
-        )
-        out.append((v[words.WEIGHTS_AT] - base, (v, layout)))
-    return out
+        allowed = f"with its kernel is {layout.size}"
+        refuse_if(size != layout.size, "block CNA field WEIGHT_BYTES", size, allowed)
+        runs.append((address - base, (v, layout)))
+    return runs
 
 
 def weights_layout(v: Raw) -> Layout:
-    """The layout OHWI with fill of a convolution's weights; ValueError for a size of 0 or too
-    many."""
-    depthwise, half = v[words.CONVOLUTION] == DEPTHWISE, v[words.PRECISION] == FP16
-    height, width = (v[f"CNA.WEIGHT_SIZE2.WEIGHT_{side}"] for side in ("HEIGHT", "WIDTH"))
-    shape = (
-        1 if depthwise else v["CNA.WEIGHT_SIZE2.WEIGHT_KERNELS"],
-        height,
-        width,
-        v["CNA.DATA_SIZE1.DATAIN_CHANNEL"],
-    )
+    """Return the layout OHWI with fill of a convolution's weights; raise ValueError for a size of 0
+    or too many weights."""
+    depthwise = v[words.CONVOLUTION] == DEPTHWISE
+    kernels = 1
+    if not depthwise:
+        kernels = v["CNA.WEIGHT_SIZE2.WEIGHT_KERNELS"]
+    height = v["CNA.WEIGHT_SIZE2.WEIGHT_HEIGHT"]
+    width = v["CNA.WEIGHT_SIZE2.WEIGHT_WIDTH"]
+    shape = (kernels, height, width, v["CNA.DATA_SIZE1.DATAIN_CHANNEL"])
     refuse_if(
-        0 in shape or math.prod(shape) > MOST_BYTES // 8,
+        0 in shape or math.prod(shape) > MOST_WEIGHTS,
         "block CNA",
         f"weights of {shape}",
-        f"are sizes from 1 on, at most {MOST_BYTES // 8} in all",
+        f"are sizes of at least 1, at most {MOST_WEIGHTS} weights in all",
     )
-    return layouts.weights(shape, depthwise, "float16" if half else "int8")
+    dtype = "int8"
+    if v[words.PRECISION] == FP16:
+        dtype = "float16"
+    return layouts.weights(shape, depthwise, dtype)
 
 
 def output_of(capture: Capture, v: Raw, shape: tuple[int, int, int], dtype: str) -> np.ndarray:
-    """The captured output ``(H, W, C)`` of a task that writes planes."""
-    return tensor_at(capture, "output", v[words.OUTPUT_AT], output_layout(v, shape, dtype))
+    """Return the captured output ``(H, W, C)`` of a task that writes planes."""
+    layout = output_layout(v, shape, dtype)
+    return tensor_at(capture, "output", v[words.OUTPUT_AT], layout)
 
 
 def output_layout(v: Raw, shape: tuple[int, int, int], dtype: str) -> Layout:
-    """Where a task that writes planes puts the elements of its output."""
+    """Return the layout of the output of a task that writes planes."""
     row_pitch = layouts.ATOM * (shape[1] + v["DPU.DATA_CUBE_NOTCH_ADDR.NOTCH_ADDR_0"])
     plane_pitch = layouts.ATOM * v["DPU.DST_SURF_STRIDE.DST_SURF_STRIDE"]
     return layouts.features(shape, dtype, row_pitch=row_pitch, plane_pitch=plane_pitch)

@@ -1,4 +1,4 @@
-"""The tables beside this file, read once."""
+"""The tables of this folder, read once."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -8,41 +8,41 @@ import numpy as np
 from npulab.npus.kit import Facts, RegisterMap, read_table
 
 HERE = Path(__file__).parent
-# the maps: all units by register address; the record that hands a task over
+# The maps: the registers of all units by address; the record that hands a task over.
 REGISTERS, TASK = "NPU", "TASK"
-XML = "M"  # the source of rows that name none
+XML = "M"  # the source of rows that do not name a source
 RANGE = 2**12  # addresses of a unit
 
 
 def _registers() -> RegisterMap:
-    """The registers that the XML has; rows of what is known beyond it replace those they meet."""
+    """Return the registers of the XML; rows of ``seen.csv``, which is known beyond it, replace the
+    rows that they meet."""
     seen = read_table(HERE / "seen.csv")
-    known = {bit for row in seen for bit in _bits(row)}
-    rows = [
-        {**row, "evidence": XML}
-        for row in read_table(HERE / "registers.csv")
-        if known.isdisjoint(_bits(row))
-    ]
+    known: set[tuple[int, int]] = set()
+    for row in seen:
+        known.update(_bits_of(row))
+    rows = []
+    for row in read_table(HERE / "registers.csv"):
+        if known.isdisjoint(_bits_of(row)):
+            rows.append({**row, "evidence": XML})
     return RegisterMap([*rows, *seen], dense=False)
 
 
-def _bits(row: Mapping[str, str]) -> Iterator[tuple[int, int]]:
-    """(offset, bit) of each bit of a row."""
+def _bits_of(row: Mapping[str, str]) -> Iterator[tuple[int, int]]:
+    """Yield (offset, bit) of each bit of a row."""
     lsb = int(row["lsb"], 0)
-    return ((int(row["offset"], 0), bit) for bit in range(lsb, lsb + int(row["width"], 0)))
+    for bit in range(lsb, lsb + int(row["width"], 0)):
+        yield int(row["offset"], 0), bit
 
 
 FACTS = Facts.beside(__file__, {REGISTERS: _registers(), TASK: "tasks.csv"})
 _, CHIPS, USUAL_CHIP, TABLES = FACTS
 EXPECTED = FACTS.expected()
-# target ids by unit, as a command word has them in its upper 16 bits
+# Target ids by unit, as a command word has them in its upper 16 bits.
 TARGETS = FACTS.enum("target")
-_units = {offset // RANGE: TARGETS[block] for block, offset, _ in TABLES[REGISTERS].registers}
-# the target id of each RANGE of register addresses; 0 where there is no unit, or its id has no room
-# in a command word
+# The target id of each RANGE of register addresses; 0 if there is no unit, or if its id does not
+# fit a command word.
 OWNERS = np.zeros(2**16 // RANGE, np.uint16)
-for _unit, _id in _units.items():
-    if _id < 2**16:
-        OWNERS[_unit] = _id
-    else:
-        OWNERS[_unit] = 0
+for _block, _offset, _name in TABLES[REGISTERS].registers:
+    if TARGETS[_block] < 2**16:
+        OWNERS[_offset // RANGE] = TARGETS[_block]

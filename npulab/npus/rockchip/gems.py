@@ -5,7 +5,7 @@ it::
     Gem <id>
     [<hex offset>] = <up to four hex words of 32 bits>
 
-Other lines, before, between and behind buffers, say nothing of their bytes.  Plain or gzip.
+Other lines, before, between and after buffers, do not hold bytes.  The text is plain or gzip.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
@@ -27,7 +28,7 @@ ROW = re.compile(rb"\[([0-9a-f]{8})\] = ([0-9a-f]{8}(?: [0-9a-f]{8}){0,3}) ?\r?\
 MAGIC = b"\x1f\x8b"
 MOST_BYTES = 2**25  # of all buffers together
 MOST_LINES, MOST_LINE = 2**21, 2**10
-MOST_OTHERS = 2**18  # lines that are no row of a buffer
+MOST_OTHERS = 2**18  # lines that are not a row of a buffer
 MOST_GEMS = 2**10
 ROW_BYTES = 16
 LOOK = 2**16
@@ -35,19 +36,19 @@ LOOK = 2**16
 
 @dataclass(frozen=True)
 class Gem:
-    """A buffer: its number, its bytes, and the line it begins in."""
+    """A buffer: its number, its bytes, and the line in which it begins."""
 
     number: int
     data: bytes
     line: int
 
     def line_of(self, byte: int) -> int:
-        """The line of the text that has a byte."""
+        """Return the line of the text that has a byte."""
         return self.line + 1 + byte // ROW_BYTES
 
 
 def is_gems(head: bytes) -> bool:
-    """Whether a file with these first bytes is such a text."""
+    """Return true if a file with these first bytes is such a text."""
     if head[:2] == MAGIC:
         try:
             head = zlib.decompressobj(zlib.MAX_WBITS + 16).decompress(head, LOOK)
@@ -57,115 +58,148 @@ def is_gems(head: bytes) -> bool:
 
 
 def read_gems(path: Path) -> list[Gem]:
-    """The buffers in a file, in order.
+    """Return the buffers in a file, in order.
 
-    Raises ValueError with the line where one is cut short, out of order or larger than it was
+    Raises ValueError with the line if a buffer is cut short, out of order or larger than it was
     opened.
     """
     try:
-        return [*_gems(path)]
+        return _Gems(path).read()
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise ValueError(
             f"{path}: got a gzip file that is broken ({error}), allowed is a whole one"
         ) from None
 
 
-def _gems(path: Path) -> Iterator[Gem]:
-    sizes: dict[int, int] = {}
-    seen: set[int] = set()
-    number, begin, total = -1, 0, 0
-    data = bytearray()
-    n = others = 0
-    for n, line in _lines(path):
-        row = None
-        if number >= 0:
-            row = ROW.fullmatch(line)
-        if row:
-            at = len(data) // ROW_BYTES * ROW_BYTES
-            if int(row[1], 16) != at or len(data) != at:
-                raise ValueError(
-                    f"{path}, line {n}: Gem {number}: got offset {row[1].decode()}, allowed is "
-                    f"{at:08x} "
-                    "behind whole rows"
-                )
-            data += bytes.fromhex(row[2].decode())
-            if len(data) > sizes[number]:
-                raise ValueError(
-                    f"{path}, line {n}: Gem {number}: got more than the {sizes[number]} "
-                    "bytes it was opened with, at most these are allowed"
-                )
-            continue
-        others += 1
-        if others > MOST_OTHERS:
-            raise ValueError(
-                f"{path}, line {n}: got more than {MOST_OTHERS} lines that are no row "
-                f"of a buffer, at most {MOST_OTHERS} are allowed"
-            )
-        if number >= 0:
-            if line.startswith(b"[") and len(data) < sizes[number]:
-                raise ValueError(
-                    f"{path}, line {n}: Gem {number}: got {line[:60].strip().decode('latin-1')!r}, "
-                    "allowed is [offset] = four words"
-                )
-            if line.strip() == b"" and len(data) < sizes[number]:
+class _Gems:
+    """A text while it is read: sizes of the opened buffers, finished buffers, the buffer that is
+    being printed (``number`` is -1 between buffers)."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.sizes: dict[int, int] = {}
+        self.done: list[Gem] = []
+        self.seen: set[int] = set()
+        self.total = 0
+        self.number = -1
+        self.begin = 0
+        self.data = bytearray()
+
+    def read(self) -> list[Gem]:
+        line_number = other_lines = 0
+        for line_number, line in _lines(self.path):
+            row = None
+            if self.number >= 0:
+                row = ROW.fullmatch(line)
+            if row:
+                self.row(line_number, int(row[1], 16), bytes.fromhex(row[2].decode()))
                 continue
-            yield _whole(path, n, number, begin, data, sizes)
-            number, data = -1, bytearray()
-        if opened := OPEN.fullmatch(line):
-            sizes[int(opened[2])] = int(opened[3])
-            if len(sizes) > MOST_GEMS:
+            other_lines += 1
+            if other_lines > MOST_OTHERS:
                 raise ValueError(
-                    f"{path}, line {n}: got more than {MOST_GEMS} GEM buffers, at most "
-                    f"{MOST_GEMS} are allowed"
+                    f"{self.path}, line {line_number}: got more than {MOST_OTHERS} lines that are "
+                    f"not a row of a buffer, at most {MOST_OTHERS} are allowed"
                 )
-        elif head := HEAD.fullmatch(line):
-            number, begin = int(head[1]), n
-            if number in seen or number not in sizes:
-                raise ValueError(
-                    f"{path}, line {n}: got Gem {number} "
-                    + (
-                        "a second time, allowed is once"
-                        if number in seen
-                        else "without its size, allowed is one behind its 'gem open got'"
-                    )
-                )
-            seen.add(number)
-            total += sizes[number]
-            if total > MOST_BYTES or sizes[number] % 4:
-                raise ValueError(
-                    f"{path}, line {n}: Gem {number}: got {sizes[number]} bytes, {total} with "
-                    "those "
-                    f"before, allowed are whole words and {MOST_BYTES} together"
-                )
-    if number >= 0:
-        yield _whole(path, n + 1, number, begin, data, sizes)
+            if self.number >= 0 and not self.ends(line_number, line):
+                continue
+            self.head(line_number, line)
+        if self.number >= 0:
+            self.finish(line_number + 1)
+        return self.done
 
+    def row(self, line_number: int, offset: int, row: bytes) -> None:
+        """Add a row to the buffer."""
+        at = len(self.data) // ROW_BYTES * ROW_BYTES
+        where = f"{self.path}, line {line_number}: Gem {self.number}"
+        if offset != at or len(self.data) != at:
+            raise ValueError(
+                f"{where}: got offset {offset:08x}, allowed is {at:08x} after whole rows"
+            )
+        self.data += row
+        size = self.sizes[self.number]
+        if len(self.data) > size:
+            raise ValueError(
+                f"{where}: got more than the {size} bytes it was opened with, at most these are "
+                "allowed"
+            )
 
-def _whole(
-    path: Path, line: int, number: int, begin: int, data: bytearray, sizes: dict[int, int]
-) -> Gem:
-    if len(data) != sizes[number]:
-        raise ValueError(
-            f"{path}, line {line}: Gem {number}: got {len(data)} bytes up to there, allowed are "
-            "the "
-            f"{sizes[number]} it was opened with"
-        )
-    return Gem(number, np.frombuffer(data, ">u4").astype("<u4").tobytes(), begin)
+    def ends(self, line_number: int, line: bytes) -> bool:
+        """Finish the buffer at another line than a row; return false for a blank line in a buffer
+        that has bytes to come."""
+        if len(self.data) < self.sizes[self.number]:
+            if line.startswith(b"["):
+                raise ValueError(
+                    f"{self.path}, line {line_number}: Gem {self.number}: got "
+                    f"{line[:60].strip().decode('latin-1')!r}, allowed is [offset] = four words"
+                )
+            if not line.strip():
+                return False
+        self.finish(line_number)
+        return True
+
+    def finish(self, line_number: int) -> None:
+        size = self.sizes[self.number]
+        if len(self.data) != size:
+            raise ValueError(
+                f"{self.path}, line {line_number}: Gem {self.number}: got {len(self.data)} bytes "
+                f"up to there, allowed are the {size} it was opened with"
+            )
+        # The words are printed as numbers: their bytes were little-endian.
+        little = np.frombuffer(self.data, ">u4").astype("<u4")
+        self.done.append(Gem(self.number, little.tobytes(), self.begin))
+        self.number = -1
+        self.data = bytearray()
+
+    def head(self, line_number: int, line: bytes) -> None:
+        """Note an opened buffer, or begin to read a buffer; pass over any other line."""
+        where = f"{self.path}, line {line_number}"
+        opening = OPEN.fullmatch(line)
+        if opening:
+            self.sizes[int(opening[2])] = int(opening[3])
+            if len(self.sizes) > MOST_GEMS:
+                raise ValueError(
+                    f"{where}: got more than {MOST_GEMS} GEM buffers, at most {MOST_GEMS} are "
+                    "allowed"
+                )
+        beginning = HEAD.fullmatch(line)
+        if not beginning:
+            return
+        number = int(beginning[1])
+        if number in self.seen:
+            raise ValueError(f"{where}: got Gem {number} a second time, allowed is once")
+        if number not in self.sizes:
+            raise ValueError(
+                f"{where}: got Gem {number} without its size, allowed is a Gem after its "
+                "'gem open got'"
+            )
+        self.seen.add(number)
+        size = self.sizes[number]
+        self.total += size
+        if self.total > MOST_BYTES or size % 4:
+            raise ValueError(
+                f"{where}: Gem {number}: got {size} bytes, {self.total} with those before, "
+                f"allowed are whole words and {MOST_BYTES} together"
+            )
+        self.number = number
+        self.begin = line_number
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines of a plain or gzip file, each with its number and its end."""
     with opened(path) as raw:
         packed = raw.read(2) == MAGIC
         raw.seek(0)
-        stream = gzip.GzipFile(fileobj=raw) if packed else raw
-        for n in range(1, MOST_LINES + 1):
+        stream: BinaryIO | gzip.GzipFile = raw
+        if packed:
+            stream = gzip.GzipFile(fileobj=raw)
+        for number in range(1, MOST_LINES + 1):
             line = stream.readline(MOST_LINE)
             if not line:
                 return
             if len(line) == MOST_LINE:
                 raise ValueError(
-                    f"{path}, line {n}: got more than {MOST_LINE - 1} characters, at most "
+                    f"{path}, line {number}: got more than {MOST_LINE - 1} characters, at most "
                     f"{MOST_LINE - 1} are allowed"
                 )
-            yield n, line if line.endswith(b"\n") else line + b"\n"
+            yield number, line.removesuffix(b"\n") + b"\n"
     raise ValueError(f"{path}: got more than {MOST_LINES} lines, at most {MOST_LINES} are allowed")

@@ -1,4 +1,4 @@
-"""What the registers say for a convolution: its cut into tasks, and values by full name.
+"""The registers of a convolution: its cut into tasks, and the values of fields by full name.
 
 Source: Mesa's rocket driver (rkt_task.c, rkt_regcmd.c) for RK3588, and a captured matrix
 multiplication (WT).
@@ -19,25 +19,22 @@ from npulab.quant.layers import Conv2D, FullyConnected
 from npulab.quant.rules import NAMED, TwoSteps, rule
 
 BANKS, BANK_ENTRIES, ENTRY_BYTES = 12, 256, 128  # of the convolution buffer
-SPLIT_BANKS = 7  # for the input where weights leave it fewer
+SPLIT_BANKS = 7  # for the input if the weights leave it fewer
 GRAINS = 50  # Mesa: "seems to pass the most tests"
-CHANNELS, DEPTHWISE_CHANNELS = 32, 64  # output channels are filled up to
+CHANNELS, DEPTHWISE_CHANNELS = 32, 64  # output channels are filled up to a multiple of these
 INT8, FP16, INT32 = 0, 2, 4  # codes of a precision (WT; C:dump-x2)
 DEPTHWISE = 3  # code of a convolution mode
-ACCUMULATORS = (
-    "int32-output"  # a driver quirk: a matrix multiplication whose sums are written as they are
-)
+# A driver quirk: a matrix multiplication that writes its sums without requantizing them.
+ACCUMULATORS = "int32-output"
 TWICE = "twice_half_even"  # the feature of chips that have a share of each channel
-DILATION = "dilation"  # the feature of chips whose kernels were seen spread
+DILATION = "dilation"  # the feature of chips on which dilated kernels were seen
 RULES = {False: "rockchip-rk3588:half-even", True: "rockchip-rv1103:half-even-twice"}  # by TWICE
-
-
-# fields that a layer decides
+# The fields that a layer decides, each with the name of its value in ``_geometry`` or ``converter``.
 FIELDS = read_table(FACTS.here / "fields.csv")
 
 
 class Task(NamedTuple):
-    """Rows of a convolution that run together: first and number of input rows, their border above,
+    """Rows of a convolution that run together: first and number of input rows, their padding above,
     first and number of output rows, banks of the convolution buffer for input and weights."""
 
     top: int
@@ -50,16 +47,15 @@ class Task(NamedTuple):
 
 
 def as_convolution(layer: Any) -> Conv2D:
-    """The int8 convolution that a layer becomes: codes of uint8 less 128, fully connected layers
-    over one pixel.
+    """Return the int8 convolution that a layer becomes: codes of uint8 are moved down by 128, a
+    fully connected layer is a convolution of one pixel.
 
     Raises ValueError for a layer that is not covered.
     """
     if not isinstance(layer, Conv2D | FullyConnected) or layer.dtype not in ("int8", "uint8"):
         raise ValueError(
             f"lower for rockchip: got {layer!r} of {getattr(layer, 'dtype', 'no type')}, allowed "
-            "is a "
-            "Conv2D or FullyConnected of int8 or uint8"
+            "is a Conv2D or FullyConnected of int8 or uint8"
         )
     if isinstance(layer, FullyConnected):
         layer = as_1x1(layer)
@@ -88,18 +84,24 @@ def as_convolution(layer: Any) -> Conv2D:
 
 
 def cut(conv: Conv2D) -> list[Task]:
-    """The tasks of a convolution: one where its input fits the banks that weights leave, else by
-    rows from the top.
+    """Return the tasks of a convolution: one if its input fits the banks that weights leave, else
+    several, by rows from the top.
 
-    Raises ValueError where not even one output row's input fits.
+    Raises ValueError if the input of a single output row does not fit.
     """
-    (height, width, channels), (rows, *_) = conv.input_shape, conv.output_shape
+    height, width, channels = conv.input_shape
+    rows = conv.output_shape[0]
     above, below = conv.pads[0]
     atoms_of_entry = ENTRY_BYTES // ATOM
     whole, last = divmod(ceil_div(channels, ATOM), atoms_of_entry)
-    entries = whole * width + (width if last == 3 else ceil_div(last * width, atoms_of_entry))
+    # Three atoms take a whole entry of each column, one or two share an entry (Mesa).
+    rest = ceil_div(last * width, atoms_of_entry)
+    if last == 3:
+        rest = width
+    entries = whole * width + rest
     weight_banks = ceil_div(conv.weights.size, ENTRY_BYTES * BANK_ENTRIES) + 1
-    wanted, fits = ceil_div(entries * height, BANK_ENTRIES), weight_banks + 1 < BANKS
+    wanted = ceil_div(entries * height, BANK_ENTRIES)
+    fits = weight_banks + 1 < BANKS
     banks = SPLIT_BANKS
     if fits:
         banks = BANKS - weight_banks
@@ -107,26 +109,28 @@ def cut(conv: Conv2D) -> list[Task]:
         return [Task(0, height, above, 0, rows, wanted, BANKS - wanted)]
     if not fits:
         weight_banks = BANKS - SPLIT_BANKS
-    most, stride = BANK_ENTRIES * banks // entries, conv.stride[0]
+    most = BANK_ENTRIES * banks // entries
+    stride = conv.stride[0]
     kernel = (conv.kernel[0] - 1) * conv.dilation[0] + 1
-    out: list[Task] = []
+    tasks: list[Task] = []
     first = 0
     while first < rows:
         start = first * stride - above
-        top, pad = max(start, 0), max(-start, 0)
+        top = max(start, 0)
         end = min(top + most, height)
-        behind = 0
+        padded = end
         if end == height:
-            behind = below
-        fitting = min((end + behind - start - kernel) // stride + 1, rows - first)
+            padded += below
+        fitting = min((padded - start - kernel) // stride + 1, rows - first)
         if fitting < 1:
             raise ValueError(
                 f"lower for rockchip: got {conv!r}, of whose input {most} rows fit the "
                 f"convolution buffer, allowed are kernels of at most {most} rows"
             )
-        out.append(Task(top, end - top, pad, first, fitting, banks, weight_banks))
+        padding = max(-start, 0)
+        tasks.append(Task(top, end - top, padding, first, fitting, banks, weight_banks))
         first += fitting
-    return out
+    return tasks
 
 
 def values(
@@ -136,10 +140,11 @@ def values(
     facts: Mapping[str, int],
     sums: bool,
 ) -> dict[str, int]:
-    """Values by full name of what is not as in every job; ``where`` are the buffers' addresses.
+    """Return the values that differ between layers, by full name; ``where`` are the buffers'
+    addresses.
 
     ``sums`` asks for a matrix multiplication: rows in, rows of int32 out.
-    Raises ValueError for a border or scales that the registers cannot say.
+    Raises ValueError for padding or scales that the registers cannot hold.
     """
     refuse_if(
         conv.dilation != (1, 1) and not facts.get(DILATION),
@@ -148,100 +153,104 @@ def values(
         "on this chip is (1, 1)",
     )
     quantities = {**where, **task._asdict(), **_geometry(conv, task, where, sums)}
-    cases = {
-        "always": True,
-        "one channel": conv.input_shape[2] == 1 and not sums,
-        "depthwise": conv.depthwise,
-        "sums": sums,
-        "outputs": not sums,
-        "shares": not sums and bool(facts.get(TWICE)),
-    }
+    cases = {"always": True, "depthwise": conv.depthwise, "sums": sums, "outputs": not sums}
+    cases["one channel"] = conv.input_shape[2] == 1 and not sums
+    cases["shares"] = not sums and bool(facts.get(TWICE))
     if not sums:
         quantities |= converter(conv, facts)
-    return {
-        row["field"]: quantities[value] if (value := row["value"]) in quantities else int(value, 0)
-        for row in FIELDS
-        if cases[row["when"]]
-    }
+    fields = {}
+    for row in FIELDS:
+        if cases[row["when"]]:
+            value = row["value"]
+            if value in quantities:
+                fields[row["field"]] = quantities[value]
+            else:
+                fields[row["field"]] = int(value, 0)
+    return fields
 
 
 def _geometry(conv: Conv2D, task: Task, where: Mapping[str, int], sums: bool) -> dict[str, int]:
-    """What the fields of ``fields.csv`` say of sizes and places, by the names in it."""
-    (height, width, channels), (_, out_w, outputs) = conv.input_shape, conv.output_shape
-    (kernel_h, kernel_w), depthwise = conv.kernel, conv.depthwise
-    stored_channels, single = up(channels, ATOM), channels == 1 and not sums
-    if depthwise:
+    """Return sizes and places, by the names that ``fields.csv`` gives them."""
+    outputs = conv.output_shape[2]
+    kernel_h, kernel_w = conv.kernel
+    stored_channels = up(conv.input_shape[2], ATOM)
+    kernels = up(outputs, KERNELS)
+    filled = up(outputs, CHANNELS)
+    if conv.depthwise:
         kernels = 1
-    else:
-        kernels = up(outputs, KERNELS)
-    stored_width = width
-    if single:
-        stored_width = max(width, ATOM)
+        filled = up(outputs, DEPTHWISE_CHANNELS)
+    kernel_bytes = kernel_h * kernel_w * stored_channels
+    # Weights stay in the buffer for the next task if the task before left them where they are.
+    whole_buffer = task.data_banks + task.weight_banks == BANKS
+    reuse = task.first > 0 and whole_buffer and task.data_banks != SPLIT_BANKS
+    values = {"kernel_h": kernel_h, "kernel_w": kernel_w, "kernels": kernels}
+    values |= {"kernel_bytes": kernel_bytes, "weight_bytes": kernel_bytes * kernels}
+    values["weight_reuse"] = int(reuse)
+    values["stride_y"], values["stride_x"] = conv.stride
+    values["gap_y"] = conv.dilation[0] - 1
+    values["gap_x"] = conv.dilation[1] - 1
+    values["left"] = conv.pads[1][0]
+    values["padding"] = padding_word(conv.input_q.zero_point, conv)
+    values["stored_channels"] = stored_channels
+    values["last_output"] = outputs - 1
+    values["last_lane"] = filled - 1
+    values |= _input_places(conv, task, where["input"], sums)
+    values |= _output_places(conv, task, where["output"], sums)
+    return values
+
+
+def _input_places(conv: Conv2D, task: Task, address: int, sums: bool) -> dict[str, int]:
+    """Return the places of the input: planes, rows of a single channel, or rows to multiply."""
+    height, width, channels = conv.input_shape
+    values = {"width": width, "stored_width": width, "last_channel": channels - 1}
+    values["plain_rows"] = int(sums or channels == 1)
+    values["grains"] = GRAINS + conv.stride[0] + 1
     line, surface, pitch = 4 * width, width * height - 4 * width, ATOM * width
     entries = ceil_div(width * ceil_div(channels, ATOM) * 2, ENTRY_BYTES // ATOM)
-    if single:
-        line, surface, pitch = stored_width, stored_width * (height - 1), stored_width
-        entries = stored_width * height
-    elif (width, channels) == (40, 40):
+    if sums:
+        values["grains"] = height + 1
+        pitch = up(channels, ATOM)
+        line, surface = pitch // ATOM, 0
+    elif channels == 1:
+        pitch = max(width, ATOM)
+        values["stored_width"] = pitch
+        line, surface = pitch, pitch * (height - 1)
+        entries = pitch * height
+    # The number that the driver's formula does not give.
+    if (width, channels) == (40, 40):
         entries = 40
-    if sums:
-        line, surface, pitch = stored_channels // ATOM, 0, stored_channels
-    if sums:
-        output_surface = 1
-    else:
-        output_surface = out_w * conv.output_shape[0]
-    if sums:
-        surfaces = 8
-    elif depthwise:
-        surfaces = 4
-    else:
-        surfaces = 2
+    values |= {"line": line, "surface": surface, "entries": entries}
+    values["input"] = address + task.top * pitch
+    return values
+
+
+def _output_places(conv: Conv2D, task: Task, address: int, sums: bool) -> dict[str, int]:
+    """Return the places of the output: planes, or rows of sums."""
+    height, width, outputs = conv.output_shape
+    surface = width * height
+    surfaces = 2
     notch = 0
     if sums:
+        surface = 1
+        surfaces = 8
         notch = ceil_div(outputs, per_atom("int32")) - 1
-    kernel_bytes = kernel_h * kernel_w * stored_channels
-    whole_buffer = task.data_banks + task.weight_banks == BANKS
-    return {
-        "weight_reuse": int(task.first > 0 and whole_buffer and task.data_banks != SPLIT_BANKS),
-        "plain_rows": int(sums or single),
-        "grains": height + 1 if sums else GRAINS + conv.stride[0] + 1,
-        "stride_y": conv.stride[0],
-        "stride_x": conv.stride[1],
-        "gap_y": conv.dilation[0] - 1,
-        "gap_x": conv.dilation[1] - 1,
-        "width": width,
-        "stored_width": stored_width,
-        "stored_channels": stored_channels,
-        "last_channel": channels - 1,
-        "output_width": out_w,
-        "output_pixels": out_w * task.outputs,
-        "kernel_h": kernel_h,
-        "kernel_w": kernel_w,
-        "kernels": kernels,
-        "kernel_bytes": kernel_bytes,
-        "weight_bytes": kernel_bytes * kernels,
-        "entries": entries,
-        "left": conv.pads[1][0],
-        "line": line,
-        "surface": surface,
-        "input": where["input"] + task.top * pitch,
-        "padding": padding_word(conv.input_q.zero_point, conv),
-        "last_row": task.outputs - 1,
-        "last_column": out_w - 1,
-        "last_output": outputs - 1,
-        "last_lane": up(outputs, DEPTHWISE_CHANNELS if depthwise else CHANNELS) - 1,
-        "output": where["output"] + task.first * ATOM * (out_w + notch),
-        "output_surface": output_surface,
-        "notch": notch,
-        "last_surface": surfaces - 1,
-        "surface_add": output_surface * surfaces,
-    }
+    elif conv.depthwise:
+        surfaces = 4
+    values = {"output_width": width, "output_pixels": width * task.outputs, "notch": notch}
+    values["last_row"] = task.outputs - 1
+    values["last_column"] = width - 1
+    values["last_surface"] = surfaces - 1
+    values["output"] = address + task.first * ATOM * (width + notch)
+    values["output_surface"] = surface
+    values["surface_add"] = surface * surfaces
+    return values
 
 
 def converter(conv: Conv2D, facts: Mapping[str, int]) -> dict[str, int]:
-    """What makes outputs of sums, by the names of ``fields.csv``; ValueError for scales that the
-    chip cannot say."""
-    by_channel, scale = bool(facts.get(TWICE)), conv.weight_q.scale
+    """Return the numbers that requantize sums, by the names of ``fields.csv``; raise ValueError for
+    scales that the chip cannot hold."""
+    by_channel = bool(facts.get(TWICE))
+    scale = conv.weight_q.scale
     if isinstance(scale, tuple) and not by_channel:
         raise ValueError(
             f"lower for rockchip: got weight_q with {len(scale)} scales, allowed on this "
@@ -250,7 +259,7 @@ def converter(conv: Conv2D, facts: Mapping[str, int]) -> dict[str, int]:
     by = rule(RULES[by_channel])
     multiplier, shift = by.multiplier(conv.input_q.scale, scale, conv.output_q.scale)
     if by_channel:
-        multiplier = TwoSteps.split(multiplier)[1]
+        _, multiplier = TwoSteps.split(multiplier)
     return {
         "multiplier": int(np.max(multiplier)),
         "right_shift": int(np.max(shift)),
@@ -261,18 +270,24 @@ def converter(conv: Conv2D, facts: Mapping[str, int]) -> dict[str, int]:
 
 
 def shares(conv: Conv2D) -> np.ndarray:
-    """Each output channel's share of the largest scale, ``(O,) int64`` with 14 bits of fraction."""
+    """Return each output channel's share of the largest scale, ``(O,) int64`` with 14 bits of
+    fraction."""
     multiplier, _ = NAMED[RULES[True]].multiplier(
         conv.input_q.scale, conv.weight_q.scale, conv.output_q.scale
     )
-    return np.broadcast_to(TwoSteps.split(multiplier)[0], (conv.output_shape[2],))
+    share, _ = TwoSteps.split(multiplier)
+    return np.broadcast_to(share, (conv.output_shape[2],))
 
 
 def padding_word(zero: int, conv: Conv2D) -> int:
-    """PAD_VALUE for a zero point: its low byte is what a tap beside the image reads.
+    """Return PAD_VALUE for a zero point: a tap outside the image reads its low byte.
 
-    The driver repeats it in the byte above in two cases, which it found to be needed.
+    The driver repeats that byte in the next in two cases, in which it found this to be needed.
     """
-    if (conv.kernel[1] >= 3 and zero == -SIGNED) or (conv.depthwise and zero == 0x0B):
-        return (zero % 2**8 * 0x101 + (0xFFFF0000 if zero < 0 else 0)) % 2**32
-    return zero % 2**32
+    repeated = conv.kernel[1] >= 3 and zero == -SIGNED
+    if not repeated and not (conv.depthwise and zero == 0x0B):
+        return zero % 2**32
+    word = zero % 2**8 * 0x101
+    if zero < 0:
+        word += 0xFFFF0000
+    return word
