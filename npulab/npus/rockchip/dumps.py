@@ -1,9 +1,9 @@
-"""Importer of what recorders of the kernel driver write: texts of GEM buffers, files of commands,
-of task records; and of listings of commands.
+"""Importer of the files that recorders of the kernel driver write (texts of GEM buffers, files of
+commands, of task records), and of listings of commands.
 
-A task is a job: the registers that its block of commands writes, in order.  Behind it stands what
-starts it: the writes to PC at the block's end, then the task's record.  Files are told by what is
-in them.
+A task is a job: the registers that its block of commands writes, in order.  Its ``start`` is the
+writes to PC at the block's end, then the task's record.  Files are distinguished by their bytes,
+not by their names.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
+from os.path import commonprefix
 from pathlib import Path
 
 import numpy as np
@@ -49,78 +50,101 @@ from npulab.support.files import first_bytes, read_bounded
 TASKS = "tasks"  # the buffer of task records
 RAW = (COMMANDS, TASKS)
 READERS = {"listing": listings.read_listing, "hex": listings.read_hex}
-PROGRAMS = (".c", ".cc", ".cpp", ".h", ".hpp", ".py", ".rs")  # of a folder: not what was sent
-# The other buffers of the vendor's runtime, in the order it makes them: the first before the
-# commands and the task records, three behind them (PH: data and addresses of all dumps).
+PROGRAMS = (".c", ".cc", ".cpp", ".h", ".hpp", ".py", ".rs")  # in a folder: not what was sent
+# The other buffers of the vendor's runtime in the order in which it makes them: the first before
+# the commands and the task records, three after them (PH: data and addresses of all dumps).
 ORDER = ("coefficients", "work", "input", "output")
-# of those the registers that point into them
+# The registers that point into these buffers.
 SOURCES, WEIGHTS, OUTPUT = (0x1070, 0x5018), 0x1110, 0x4020
-PAGE = 2**12  # buffers begin at one
+PAGE = 2**12  # buffers begin at a page
 SLACK = 16  # bytes at the end of a tensor that may be 0
-MOST_BUFFERS = 8  # of which the roles are told by how many of their bytes are used
+MOST_BUFFERS = 8  # more buffers are not told apart by their used bytes: too many combinations
+Place = tuple[int, int]  # (number of a buffer, or an address; an address, or a size)
 SIZES = {INT8: 1, INT32: 4}  # bytes of an output element
 MOST_BYTES = 2**21  # of a file of commands or records
-KNOWN_SHARE = 2  # one in so many words of a file of commands names a register, at least
+KNOWN_SHARE = 2  # at least 1 / KNOWN_SHARE of the words of a file of commands name a register
 
 
 def recognises(path: Path) -> bool:
-    """A file of these, or a folder that has some."""
+    """Return true for a file of these, or a folder that has some."""
     if path.is_dir():
         return any(_kinds(path).values())
     return bool(_kind(path))
 
 
 def read(path: Path) -> dict[str, Capture]:
-    """A capture per text or per file of commands, by the file's name; with the task records whose
-    blocks are in it.
+    """Return a capture per text or per file of commands, by the file's name; task records join the
+    commands that have their blocks.
 
-    A file of records that goes with no commands is a capture of its own.  Raises ValueError with
-    the line of a text or the byte of another file that is broken.
+    A file of records without commands is a capture of its own.  Raises ValueError with the line of
+    a text or the byte of another file that is broken.
     """
+    files = {path: ""}
     if path.is_dir():
         files = _kinds(path)
     else:
-        files = {path: _kind(path)}
-    data = {file: read_bounded(file, MOST_BYTES) for file, kind in files.items() if kind in RAW}
-    out = {
-        _stem(file): _of_gems(file, read_gems(file))
-        for file, kind in files.items()
-        if kind == "gems"
-    }
-    out |= {
-        _stem(file): _of_listing(file, *READERS[kind](file))
-        for file, kind in files.items()
-        if kind in READERS
-    }
-    records = {file: tasks(data[file], str(file)) for file, kind in files.items() if kind == TASKS}
-    for file in (file for file, kind in files.items() if kind == COMMANDS):
-        words = commands.commands(data[file], str(file))
-        name, buffers, addresses = _stem(file), {COMMANDS: data[file]}, {}
-        for other, listed in records.items():
-            blocks = blocks_of(words, listed)
-            if blocks is not None:
-                name = _common(name, _stem(other)) or name
-                buffers[TASKS] = data[other]
-                addresses[COMMANDS] = min(task.command_address for task in listed)
-                del records[other]
-                break
-        else:
+        files[path] = _kind(path)
+    captures = {}
+    records: dict[Path, bytes] = {}
+    streams: dict[Path, bytes] = {}
+    for file, kind in files.items():
+        if kind == "gems":
+            captures[_stem(file)] = _of_gems(file, read_gems(file))
+        elif kind == TASKS:
+            records[file] = read_bounded(file, MOST_BYTES)
+        elif kind == COMMANDS:
+            streams[file] = read_bounded(file, MOST_BYTES)
+    for file, kind in files.items():
+        if kind in READERS:
+            captures[_stem(file)] = _of_listing(file, *READERS[kind](file))
+    listed = {file: tasks(data, str(file)) for file, data in records.items()}
+    for file, data in streams.items():
+        words = commands.commands(data, str(file))
+        name = _stem(file)
+        buffers = {COMMANDS: data}
+        addresses = {}
+        owner = _records_of(words, listed)
+        if owner is None:
             blocks = commands.split(words, file)
+        else:
+            record_file, blocks = owner
+            name = _common(name, _stem(record_file)) or name
+            buffers[TASKS] = records[record_file]
+            addresses[COMMANDS] = _first_address(listed.pop(record_file))
         jobs = [block.job for block in blocks]
-        out[name] = _capture(name, jobs, buffers, addresses, file.name)
-    for file, listed in records.items():
-        jobs, name = [task.job for task in listed], _stem(file)
-        out[name] = _capture(name, jobs, {TASKS: data[file]}, {}, file.name)
-    return out
+        captures[name] = _capture(name, jobs, buffers, addresses, file.name)
+    for file, unused in listed.items():
+        jobs = [task.job for task in unused]
+        name = _stem(file)
+        captures[name] = _capture(name, jobs, {TASKS: records[file]}, {}, file.name)
+    return captures
+
+
+def _records_of(
+    words: np.ndarray, listed: Mapping[Path, Sequence[Task]]
+) -> tuple[Path, list[Block]] | None:
+    """Return the file of records whose blocks are in some words, and these blocks."""
+    for file, file_tasks in listed.items():
+        blocks = blocks_of(words, file_tasks)
+        if blocks is not None:
+            return file, blocks
+    return None
+
+
+def _first_address(listed: Sequence[Task]) -> int:
+    return min(task.command_address for task in listed)
 
 
 def _kinds(folder: Path) -> dict[Path, str]:
-    """The kind of each file of a folder; a program that emits registers is not a listing."""
-    kinds = {file: _kind(file) for file in sorted(folder.iterdir()) if file.is_file()}
-    return {
-        file: "" if kind in READERS and file.suffix in PROGRAMS else kind
-        for file, kind in kinds.items()
-    }
+    """Return the kind of each file of a folder; a program that emits registers is not a listing."""
+    kinds = {}
+    for file in sorted(folder.iterdir()):
+        if file.is_file():
+            kind = _kind(file)
+            if kind in READERS and file.suffix in PROGRAMS:
+                kind = ""
+            kinds[file] = kind
+    return kinds
 
 
 def _stem(file: Path) -> str:
@@ -128,19 +152,19 @@ def _stem(file: Path) -> str:
 
 
 def _common(a: str, b: str) -> str:
-    """What two names begin with."""
-    return "".join(x for n, x in enumerate(a) if b.startswith(a[: n + 1])).rstrip("_-. ")
+    """Return the beginning that two names share, without separators at its end."""
+    return commonprefix([a, b]).rstrip("_-. ")
 
 
 def _kind(file: Path) -> str:
-    """What a file is by its bytes: ``gems``, ``commands``, ``tasks``, ``listing``, ``hex`` or
-    nothing known."""
+    """Return the kind of a file by its bytes: ``gems``, ``commands``, ``tasks``, ``listing``,
+    ``hex``, or "" if it is none of these."""
     head = first_bytes(file, LOOK)
     if is_gems(head):
         return "gems"
     if is_tasks(head):
         return TASKS
-    words = np.frombuffer(head[: len(head) // WORDS.itemsize * WORDS.itemsize], WORDS)
+    words = np.frombuffer(head, WORDS, len(head) // WORDS.itemsize)
     used = words[words.view("<u8") != 0]
     if len(used) and KNOWN_SHARE * int(commands.known(used).sum()) >= len(used):
         return COMMANDS
@@ -174,34 +198,30 @@ def _capture(
 
 
 def _of_listing(path: Path, words: np.ndarray, rest: Sequence[Line]) -> Capture:
-    """The capture in a listing of commands."""
-    name, jobs = _stem(path), listings.jobs_of(words, path)
-    return replace(
-        _capture(name, jobs, {COMMANDS: words.tobytes()}, {}, path.name), parameters=skipped(rest)
-    )
+    """Return the capture in a listing of commands."""
+    jobs = listings.jobs_of(words, path)
+    capture = _capture(_stem(path), jobs, {COMMANDS: words.tobytes()}, {}, path.name)
+    return replace(capture, parameters=skipped(rest))
 
 
 def _of_gems(path: Path, gems: Sequence[Gem]) -> Capture:
-    """The capture in the buffers of a text."""
-    for records in (gem for gem in gems if is_tasks(gem.data)):
+    """Return the capture in the buffers of a text."""
+    for records in gems:
+        if not is_tasks(records.data):
+            continue
         listed = tasks(records.data, f"{path}, line {records.line}: Gem {records.number}")
-        streams = {
-            gem: commands.commands(gem.data)
-            for gem in gems
-            if gem is not records and len(gem.data) % WORDS.itemsize == 0
-        }
+        streams = {}
+        for gem in gems:
+            if gem is not records and len(gem.data) % WORDS.itemsize == 0:
+                streams[gem] = commands.commands(gem.data)
         for stream, words in streams.items():
             base, blocks = _placed(words, listed)
             if blocks:
                 names, addresses = _roles(gems, stream, records, blocks)
                 buffers = {names[gem.number]: gem.data for gem in gems}
-                return _capture(
-                    _stem(path),
-                    [block.job for block in blocks],
-                    buffers,
-                    {COMMANDS: base, **addresses},
-                    path.name,
-                )
+                jobs = [block.job for block in blocks]
+                addresses = {COMMANDS: base, **addresses}
+                return _capture(_stem(path), jobs, buffers, addresses, path.name)
         _check_streams(path, streams, records, listed)
     raise ValueError(
         f"{path}: got {len(gems)} GEM buffers, none with task records whose commands are "
@@ -209,44 +229,48 @@ def _of_gems(path: Path, gems: Sequence[Gem]) -> Capture:
     )
 
 
+def _placed(words: np.ndarray, listed: Sequence[Task]) -> tuple[int, list[Block]]:
+    """Return (address, blocks) of a buffer that begins at a page; no blocks if the tasks' commands
+    are not in it."""
+    first = _first_address(listed) // PAGE * PAGE
+    last = max(task.command_address for task in listed)
+    for base in range(first, max(last - words.nbytes, -1), -PAGE):
+        # The first task alone refuses most pages.
+        if blocks_of(words, listed[:1], base):
+            blocks = blocks_of(words, listed, base)
+            if blocks:
+                return base, blocks
+    return 0, []
+
+
 def _check_streams(
     path: Path, streams: Mapping[Gem, np.ndarray], records: Gem, listed: Sequence[Task]
 ) -> None:
-    """Raises ValueError with the line of the first word that is not a command, in the buffer that
+    """Raise ValueError with the line of the first word that is not a command, in the buffer that
     holds most commands, as if that began at the page of the first block."""
     counts = {gem: int(written(words).sum()) for gem, words in streams.items()}
-    stream = max(counts, key=lambda gem: counts[gem], default=records)
-    if not counts.get(stream):
+    if not any(counts.values()):
         return
-    base = min(task.command_address for task in listed) // PAGE * PAGE
-    words, good = streams[stream], written(streams[stream])
-    for n, task in enumerate(listed):
+    stream = max(counts, key=lambda gem: counts[gem])
+    base = _first_address(listed) // PAGE * PAGE
+    words = streams[stream]
+    good = written(words)
+    for number, task in enumerate(listed):
         first = (task.command_address - base) // WORDS.itemsize
         if first + task.commands > len(words):
+            line = records.line_of(RECORD_BYTES * number)
             raise ValueError(
-                f"{path}, line {records.line_of(RECORD_BYTES * n)}: Gem {records.number}: "
-                f"task {n}: got {task.commands} commands from {task.command_address:#x} "
-                f"on, allowed are those that Gem {stream.number} has room for, "
-                f"{len(words)} from {base:#x} on"
+                f"{path}, line {line}: Gem {records.number}: task {number}: got {task.commands} "
+                f"commands from {task.command_address:#x} on, allowed are those that Gem "
+                f"{stream.number} has room for, {len(words)} from {base:#x} on"
             )
-        if not good[first : first + task.commands].all():
-            at = first + int(np.argmin(good[first : first + task.commands]))
+        block = good[first : first + task.commands]
+        if not block.all():
+            at = first + int(np.argmin(block))
+            line = stream.line_of(WORDS.itemsize * at)
             raise ValueError(
-                f"{path}, line {stream.line_of(WORDS.itemsize * at)}: Gem {stream.number}: "
-                f"task {n}: {broken(words, at)}"
+                f"{path}, line {line}: Gem {stream.number}: task {number}: {broken(words, at)}"
             )
-
-
-def _placed(words: np.ndarray, listed: Sequence[Task]) -> tuple[int, list[Block]]:
-    """(address, blocks) of a buffer that begins at a page; no blocks if the tasks' commands are not
-    in it."""
-    addresses = [task.command_address for task in listed]
-    first = min(addresses) // PAGE * PAGE
-    for base in range(first, max(max(addresses) - words.nbytes, -1), -PAGE):
-        blocks = blocks_of(words, listed[:1], base) and blocks_of(words, listed, base)
-        if blocks:
-            return base, blocks
-    return 0, []
 
 
 def _roles(
@@ -255,82 +279,93 @@ def _roles(
     records: Gem,
     blocks: Sequence[Block],
 ) -> tuple[dict[int, str], dict[str, int]]:
-    """A name for each buffer, and the addresses of those that the registers point into."""
+    """Return a name for each buffer, and the addresses of the buffers that the registers point
+    into."""
     names = {gem.number: f"gem{gem.number}" for gem in gems}
-    names |= {stream.number: COMMANDS, records.number: TASKS}
+    names[stream.number] = COMMANDS
+    names[records.number] = TASKS
     others = [gem for gem in gems if gem not in (stream, records)]
-    if len(others) != len(ORDER) or list(gems[:3]) != [others[0], stream, records]:
-        values = values_of(blocks[0].job, TABLES)
-        roles = {}
-        if len(blocks) == 1:
-            roles = _by_use(values, {gem.number: gem.data for gem in others})
-        return (
-            names | {number: name for name, (number, _) in roles.items()},
-            {name: at for name, (_, at) in roles.items()},
-        )
+    if len(others) == len(ORDER) and list(gems[:3]) == [others[0], stream, records]:
+        sizes = {name: len(gem.data) for name, gem in zip(ORDER, others, strict=True)}
+        places = _by_order(blocks, sizes)
+        if places is not None:
+            for name, gem in zip(ORDER, others, strict=True):
+                names[gem.number] = name
+        return names, places or {}
+    addresses = {}
+    if len(blocks) == 1:
+        buffers = {gem.number: gem.data for gem in others}
+        roles = _by_use(values_of(blocks[0].job, TABLES), buffers)
+        for name, (number, address) in roles.items():
+            names[number] = name
+            addresses[name] = address
+    return names, addresses
+
+
+def _by_order(blocks: Sequence[Block], sizes: Mapping[str, int]) -> dict[str, int] | None:
+    """Return the addresses of the vendor's buffers, from the registers that point into them; None
+    if an output lies in none of the buffers."""
     jobs = [dict(writes_of(block.words)) for block in blocks]
-    last = next(
-        (
-            job
-            for job, block in zip(jobs, blocks, strict=True)
-            if not dict(writes_of(block.end)).get(commands.NEXT_ADDRESS)
-        ),
-        jobs[-1],
-    )
-    points = {
-        "coefficients": jobs[0].get(WEIGHTS),
-        "output": last.get(OUTPUT),
-        "input": next((jobs[0][at] for at in SOURCES if at in jobs[0]), None),
-    }
-    sizes = {name: len(gem.data) for name, gem in zip(ORDER, others, strict=True)}
+    # The last task is the first whose end names no other.
+    last = jobs[-1]
+    for job, block in zip(reversed(jobs), reversed(blocks), strict=True):
+        if not dict(writes_of(block.end)).get(commands.NEXT_ADDRESS):
+            last = job
+    points = {"coefficients": jobs[0].get(WEIGHTS), "output": last.get(OUTPUT)}
+    sources = [jobs[0][register] for register in SOURCES if register in jobs[0]]
+    if sources:
+        points["input"] = sources[0]
     places = {name: at // PAGE * PAGE for name, at in points.items() if at}
-    rest = [
-        job[OUTPUT]
-        for job in jobs
-        if OUTPUT in job
-        and not any(0 <= job[OUTPUT] - at < sizes[name] for name, at in places.items())
-    ]
-    if rest:
-        places["work"] = min(rest) // PAGE * PAGE
-        if max(rest) >= places["work"] + sizes["work"]:
-            return names, {}
-    names |= {gem.number: name for name, gem in zip(ORDER, others, strict=True)}
-    return names, {name: places[name] for name in ORDER if name in places}
+    # Outputs of other tasks lie in the buffer between layers.
+    between = []
+    for job in jobs:
+        output = job.get(OUTPUT)
+        if output is not None:
+            inside = [0 <= output - at < sizes[name] for name, at in places.items()]
+            if not any(inside):
+                between.append(output)
+    if between:
+        work = min(between) // PAGE * PAGE
+        if max(between) >= work + sizes["work"]:
+            return None
+        places["work"] = work
+    return {name: places[name] for name in ORDER if name in places}
 
 
-def _by_use(v: Raw, buffers: Mapping[int, bytes]) -> dict[str, tuple[int, int]]:
-    """(number of the buffer, address) by name, of ``coefficients``, ``input`` and ``output`` of one
+def _by_use(v: Raw, buffers: Mapping[int, bytes]) -> dict[str, Place]:
+    """Return (number of the buffer, address) of ``coefficients``, ``input`` and ``output`` of an
     int8 convolution.
 
-    A buffer fits a tensor where its last byte that is not 0 is among the tensor's last, and the
-    three are made in this order (PH, WT); empty where that leaves no way or several, and for other
-    tasks.
+    A buffer fits a tensor if its last byte that is not 0 is among the tensor's last, and the three
+    are made in this order (PH, WT).  The result is empty if there is no way or several, and for
+    other tasks.
     """
+    if len(buffers) > MOST_BUFFERS:
+        return {}
     try:
-        ends = {}
-        if len(buffers) <= MOST_BUFFERS:
-            ends = _ends(v)
+        ends = _ends(v)
     except Unsupported:  # a register that is not written
         return {}
     used = {number: len(data.rstrip(b"\0")) for number, data in buffers.items()}
-    fitting = [
-        numbers
-        for numbers in combinations(buffers, len(ends))
-        if all(
-            0 <= at % PAGE + need - used[number] < SLACK
-            for number, (at, need) in zip(numbers, ends.values(), strict=True)
-        )
-    ]
+    fitting = []
+    for numbers in combinations(buffers, len(ends)):
+        fits = True
+        for number, (address, size) in zip(numbers, ends.values(), strict=True):
+            slack = address % PAGE + size - used[number]
+            if not 0 <= slack < SLACK:
+                fits = False
+        if fits:
+            fitting.append(numbers)
     if len(fitting) != 1:
         return {}
-    return {
-        name: (number, at // PAGE * PAGE)
-        for number, (name, (at, _)) in zip(fitting[0], ends.items(), strict=True)
-    }
+    roles = {}
+    for number, (name, (address, _)) in zip(fitting[0], ends.items(), strict=True):
+        roles[name] = (number, address // PAGE * PAGE)
+    return roles
 
 
-def _ends(v: Raw) -> dict[str, tuple[int, int]]:
-    """(address, bytes) of each of the three tensors; empty for other tasks."""
+def _ends(v: Raw) -> dict[str, Place]:
+    """Return (address, bytes) of each of the three tensors; empty for other tasks."""
     itemsize = SIZES.get(v[OUTPUT_PRECISION])
     if v[PRECISION] != INT8 or itemsize is None:
         return {}

@@ -180,7 +180,7 @@ def _geometry(conv: Conv2D, task: Task, where: Mapping[str, int], sums: bool) ->
         kernels = 1
         filled = up(outputs, DEPTHWISE_CHANNELS)
     kernel_bytes = kernel_h * kernel_w * stored_channels
-    # Weights stay in the buffer for the next task if the task before left them where they are.
+    # Later tasks reuse the weights if input and weights fill the buffer without the fixed split.
     whole_buffer = task.data_banks + task.weight_banks == BANKS
     reuse = task.first > 0 and whole_buffer and task.data_banks != SPLIT_BANKS
     values = {"kernel_h": kernel_h, "kernel_w": kernel_w, "kernels": kernels}
@@ -216,7 +216,7 @@ def _input_places(conv: Conv2D, task: Task, address: int, sums: bool) -> dict[st
         values["stored_width"] = pitch
         line, surface = pitch, pitch * (height - 1)
         entries = pitch * height
-    # The number that the driver's formula does not give.
+    # Mesa's driver treats this size apart.
     if (width, channels) == (40, 40):
         entries = 40
     values |= {"line": line, "surface": surface, "entries": entries}
