@@ -1,7 +1,7 @@
 """The simulated device: from register words and bytes to memory, task by task.
 
-It shares the tables, the reading of fields and memory with the rest, and nothing else, so that its
-agreement with lift and emulation means something.
+It shares the tables, the reading of fields and memory with the other modules, and nothing else: its
+agreement with lift and emulation is evidence only because it does not use them.
 """
 
 from __future__ import annotations
@@ -28,59 +28,72 @@ PRECISIONS: dict[int, np.dtype[Any]] = {
     5: np.dtype("<f4"),
 }
 DEPTHWISE = 3
-# a block of four channels' operands (ORK)
+# The operands of four channels (ORK).
 OPERANDS = np.dtype([("bias", "<i4", 4), ("offset", "<i2", 4), ("share", "<u2", 4)])
 ENDED, NEXT = "TASK.interrupt_status.interrupt_status", "PC.BASE_ADDRESS.PC_SOURCE_ADDR"
 CORES = "PC.REGISTER_AMOUNTS.RESERVED_0"  # less one (PH)
 
 
 def simulate(capture: Capture) -> bytes:
-    """The output buffer after the capture's tasks ran in order; where task records say which ended,
-    those that did.
+    """Return the output buffer after the capture's tasks ran in order; if task records say which
+    tasks ended, after those ran.
 
     Buffers lie at their addresses.  Lanes of the output past ORIG_CHANNEL are 0 (C:dump-+2, which
-    adds 2 to one of 8). Raises Hang, with the reason, for sizes of 0, memory that no buffer holds
-    and windows that no output fits; Unsupported for units and modes that the simulated device does
+    adds 2 to one of 8).  Raises Hang, with the reason, for sizes of 0, memory that no buffer holds
+    and windows that no output fits, Unsupported for units and modes that the simulated device does
     not have.
     """
     base = address_of(capture, "output", "where its tasks write")
-    buffers = {
-        name: data for name, data in capture.buffers.items() if name not in (COMMANDS, "output")
-    }
+    buffers = dict(capture.buffers)
+    for name in (COMMANDS, "output"):
+        buffers.pop(name, None)
     memory = Memory(buffers, capture.addresses)
     for v in ran([values_of(job, capture.maps) for job in capture.jobs]):
         run(v, memory)
-    others = [at - base for name, at in capture.addresses.items() if name in buffers and at > base]
-    return memory.stretch(base, min(others, default=MOST_BYTES))
+    # The output ends where the next buffer begins.
+    size = MOST_BYTES
+    for name, address in capture.addresses.items():
+        if name in buffers and address > base:
+            size = min(size, address - base)
+    return memory.stretch(base, size)
 
 
 def ran(jobs: Sequence[Raw]) -> list[Raw]:
-    """The tasks that ran: all of them, or of the programs in which a record says that a task ended,
-    and those for other cores beside them, the tasks up to it; cores go side by side.
+    """Return the tasks that ran: all, unless a record says that a task ended.
 
-    A program is a chain of tasks that name the next, for as many cores as its first task says (less
-    one).
+    Then a program ran if a record says so of one of its tasks, or if it runs on other cores next to
+    such a program; it ran up to the last task that ended or that names cores.  The tasks of cores
+    go side by side.  A program is a chain of tasks that name the next, for as many cores as its
+    first task says (less one).
     """
     if not any(v.get(ENDED) for v in jobs):
         return list(jobs)
-    programs: list[list[Raw]] = [[]]
+    programs: list[list[Raw]] = []
+    goes_on = False
     for v in jobs:
-        programs[-1].append(v)
-        if not v.get(NEXT):
+        if not goes_on:
             programs.append([])
-    programs = [program for program in programs if program]
-    cores = {program[0].get(CORES, 0) for program in programs if any(v.get(ENDED) for v in program)}
+        programs[-1].append(v)
+        goes_on = bool(v.get(NEXT))
+    ended = [program for program in programs if any(v.get(ENDED) for v in program)]
+    cores = {program[0].get(CORES, 0) for program in ended}
     chosen = []
     for program in programs:
         shared = program[0].get(CORES, 0)
-        last = [n for n, v in enumerate(program) if v.get(ENDED) or v.get(CORES, 0)]
-        if shared in cores and (shared or any(v.get(ENDED) for v in program)):
-            chosen.append(program[: 1 + max(last)])
-    return [v for step in zip_longest(*chosen) for v in step if v is not None]
+        if program in ended or (shared and shared in cores):
+            last = 0
+            for number, v in enumerate(program):
+                if v.get(ENDED) or v.get(CORES, 0):
+                    last = number
+            chosen.append(program[: last + 1])
+    tasks = []
+    for step in zip_longest(*chosen):
+        tasks += [v for v in step if v is not None]
+    return tasks
 
 
 def run(v: Raw, memory: Memory) -> None:
-    """One task: a convolution, or elements that the DPU reads and writes."""
+    """Run one task: a convolution, or elements that the DPU reads and writes."""
     if "CNA.CONV_CON1.CONV_MODE" in v:
         convolution(v, memory)
     elif v.get("DPU.FEATURE_MODE_CFG.FLYING_MODE"):
@@ -90,43 +103,54 @@ def run(v: Raw, memory: Memory) -> None:
 
 
 def convolution(v: Raw, memory: Memory) -> None:
-    """Every weight is met once, in the order of the buffer, and used for the whole output."""
+    """Run a convolution: every weight is read once, in the order of the buffer, and used for the
+    whole output."""
     known(v, EXPECTED["device"])
     kind = _precision(v, "CNA.CONV_CON1.IN_PRECISION")
-    out_h, out_w = (v[f"CORE.DATAOUT_SIZE_0.DATAOUT_{side}"] + 1 for side in ("HEIGHT", "WIDTH"))
+    out_h = v["CORE.DATAOUT_SIZE_0.DATAOUT_HEIGHT"] + 1
+    out_w = v["CORE.DATAOUT_SIZE_0.DATAOUT_WIDTH"] + 1
     (step_y, step_x), (apart_y, apart_x) = _steps(v)
     outputs = v["DPU.DATA_CUBE_CHANNEL.ORIG_CHANNEL"] + 1
     image = window(v, memory, kind, out_h, out_w)
-    depthwise = v["CNA.CONV_CON1.CONV_MODE"] == DEPTHWISE
-    if depthwise:
+    if v["CNA.CONV_CON1.CONV_MODE"] == DEPTHWISE:
         count = len(image)
     else:
         count = v["CNA.WEIGHT_SIZE2.WEIGHT_KERNELS"]
     _fits("the sums", (count, out_h, out_w))
     need = v["CNA.WEIGHT_SIZE0.WEIGHT_BYTES"]
     data = memory.read(v["CNA.DCOMP_ADDR0.DECOMPRESS_ADDR0"], need, "weights")
-    stored, real = np.frombuffer(data, kind), kind.kind == "f"
-    sums = np.zeros((count, out_h, out_w), np.float32 if real else np.int64)
+    stored = np.frombuffer(data, kind)
+    sums = np.zeros((count, out_h, out_w), _accumulator(kind))
     offsets, biases, shares = operands(v, memory, outputs, count)
+    if kind.kind == "f":
+        offsets = [0] * len(offsets)
     if len(stored) * out_h * out_w > MOST_PRODUCTS:
         raise Hang(
             f"{len(stored)} weights for {out_h}x{out_w} outputs are more than "
             f"{MOST_PRODUCTS} products"
         )
-    for at, (row, column, kernel, channel) in enumerate(
-        places(v, count, len(image), kind.itemsize)
-    ):
+    order = places(v, count, len(image), kind.itemsize)
+    for at, (row, column, kernel, channel) in enumerate(order):
         if at >= len(stored):
             raise Hang(f"weights: {need} bytes end before the kernels do")
-        weight = stored.item(at) + (0 if real else offsets[kernel])
+        weight = stored.item(at) + offsets[kernel]
         if weight:
             top, left = row * apart_y, column * apart_x
-            down, along = top + (out_h - 1) * step_y + 1, left + (out_w - 1) * step_x + 1
-            sums[kernel] += weight * image[channel, top:down:step_y, left:along:step_x]
+            rows = slice(top, top + (out_h - 1) * step_y + 1, step_y)
+            columns = slice(left, left + (out_w - 1) * step_x + 1, step_x)
+            sums[kernel] += weight * image[channel, rows, columns]
     hang_if(outputs > count, f"{outputs} output channels of {count} kernels")
-    store(
-        v, memory, np.stack([finished(*one, v) for one in zip(sums, biases, shares, strict=False)])
-    )
+    planes = []
+    for channel in range(outputs):
+        planes.append(finished(sums[channel], biases[channel], shares[channel], v))
+    store(v, memory, np.stack(planes))
+
+
+def _accumulator(kind: np.dtype[Any]) -> type[np.generic]:
+    """Return the type in which inputs are kept and summed."""
+    if kind.kind == "f":
+        return np.float32
+    return np.int64
 
 
 def places(
@@ -135,8 +159,9 @@ def places(
     channels: int,
     itemsize: int,
 ) -> Iterator[tuple[int, int, int, int]]:
-    """(row, column, kernel, channel) of each weight in the order of the buffer."""
-    rows, columns = (range(v[f"CNA.WEIGHT_SIZE2.WEIGHT_{side}"]) for side in ("HEIGHT", "WIDTH"))
+    """Yield (row, column, kernel, channel) of each weight in the order of the buffer."""
+    rows = range(v["CNA.WEIGHT_SIZE2.WEIGHT_HEIGHT"])
+    columns = range(v["CNA.WEIGHT_SIZE2.WEIGHT_WIDTH"])
     if v["CNA.CONV_CON1.CONV_MODE"] == DEPTHWISE:
         for start in range(0, channels, 64):
             block = range(start, min(start + 64, channels))
@@ -145,16 +170,13 @@ def places(
         return
     group = 32 // itemsize
     for first, start in product(range(0, kernels, group), range(0, channels, 32)):
-        yield from product(
-            rows,
-            columns,
-            range(first, min(first + group, kernels)),
-            range(start, min(start + 32, channels)),
-        )
+        together = range(first, min(first + group, kernels))
+        block = range(start, min(start + 32, channels))
+        yield from product(rows, columns, together, block)
 
 
 def window(v: Raw, memory: Memory, kind: np.dtype[Any], out_h: int, out_w: int) -> np.ndarray:
-    """The input with all of its border that windows reach, ``(channels, rows, columns)``, fill
+    """Return the input with all padding that windows reach, ``(channels, rows, columns)``, fill
     lanes included."""
     rows, stored = v["CNA.DATA_SIZE0.DATAIN_HEIGHT"], v["CNA.DATA_SIZE1.DATAIN_CHANNEL"]
     width, base = v["CNA.FC_DATA_SIZE0.DMA_WIDTH"], v["CNA.FEATURE_DATA_ADDR.FEATURE_BASE_ADDR"]
@@ -163,24 +185,25 @@ def window(v: Raw, memory: Memory, kind: np.dtype[Any], out_h: int, out_w: int) 
     (step_y, step_x), (apart_y, apart_x) = _steps(v)
     reach_y = (out_h - 1) * step_y + (v["CNA.WEIGHT_SIZE2.WEIGHT_HEIGHT"] - 1) * apart_y + 1
     reach_x = (out_w - 1) * step_x + (v["CNA.WEIGHT_SIZE2.WEIGHT_WIDTH"] - 1) * apart_x + 1
-    shape, real = (stored, max(reach_y, top + rows), max(reach_x, left + width)), kind.kind == "f"
+    shape = (stored, max(reach_y, top + rows), max(reach_x, left + width))
     _fits("the input", shape)
-    if real:
-        border = 0
-    else:
+    border = 0
+    codes = kind
+    if kind.kind != "f":
         border = wrapped(v["CNA.PAD_CON1.PAD_VALUE"], 8)
-    out = np.full(shape, border, np.float32 if real else np.int64)
+        codes = np.dtype(np.uint8)
+    out = np.full(shape, border, _accumulator(kind))
     image = out[:, top : top + rows, left : left + width]
     if v["CNA.CONV_CON1.ARGB_IN"]:
-        image[1:], codes = 0, kind if real else np.dtype(np.uint8)
+        image[1:] = 0
         for row in range(rows):
             data = memory.read(base + row * line * kind.itemsize, width * kind.itemsize, "input")
             image[0, row] = single(np.frombuffer(data, codes), v)
-    elif v["CNA.CONV_CON1.GROUP_LINE_OFF"]:
-        read_planes(memory, base, (ATOM * (surface + width), ATOM * line), image, kind, "input")
-    else:
-        pitches = ATOM * (surface + line), ATOM // 4 * line
-        read_planes(memory, base, pitches, image, kind, "input")
+        return out
+    pitches = (ATOM * (surface + line), ATOM // 4 * line)
+    if v["CNA.CONV_CON1.GROUP_LINE_OFF"]:
+        pitches = (ATOM * (surface + width), ATOM * line)
+    read_planes(memory, base, pitches, image, kind, "input")
     return out
 
 
@@ -194,20 +217,22 @@ def read_planes(
 ) -> None:
     """Fill ``(channels, rows, columns)`` from planes of 16-byte pixels; ``pitches`` are bytes from
     plane to plane and from row to row."""
-    (channels, rows, width), lanes = out.shape, ATOM // kind.itemsize
+    channels, rows, width = out.shape
+    lanes = ATOM // kind.itemsize
+    plane_pitch, row_pitch = pitches
     for plane, row in product(range(ceil_div(channels, lanes)), range(rows)):
-        at = base + plane * pitches[0] + row * pitches[1]
-        pixels = np.frombuffer(memory.read(at, ATOM * width, what), kind).reshape(width, lanes)
+        data = memory.read(base + plane * plane_pitch + row * row_pitch, ATOM * width, what)
+        pixels = np.frombuffer(data, kind).reshape(width, lanes)
         part = out[plane * lanes : (plane + 1) * lanes, row]
         part[:] = pixels.T[: len(part)]
 
 
 def _steps(v: Raw) -> tuple[tuple[int, int], tuple[int, int]]:
-    """(stride, dilation), down and along."""
-    return (
-        (v["CNA.CONV_CON3.CONV_Y_STRIDE"], v["CNA.CONV_CON3.CONV_X_STRIDE"]),
-        (v["CNA.CONV_CON3.ATROUS_Y_DILATION"] + 1, v["CNA.CONV_CON3.ATROUS_X_DILATION"] + 1),
-    )
+    """Return (stride, dilation), each (down, along)."""
+    strides = (v["CNA.CONV_CON3.CONV_Y_STRIDE"], v["CNA.CONV_CON3.CONV_X_STRIDE"])
+    down = v["CNA.CONV_CON3.ATROUS_Y_DILATION"] + 1
+    along = v["CNA.CONV_CON3.ATROUS_X_DILATION"] + 1
+    return strides, (down, along)
 
 
 def _fits(what: str, shape: tuple[int, int, int]) -> None:
@@ -219,12 +244,18 @@ def _fits(what: str, shape: tuple[int, int, int]) -> None:
 
 
 def single(codes: np.ndarray, v: Raw) -> np.ndarray:
-    """A row of one channel as the converter lets it through."""
+    """Return a row of a single channel after the converter."""
     if v["CNA.CVT_CON0.CVT_BYPASS"]:
         return codes
-    scaled = (codes.astype(np.int64) + v["CNA.CVT_CON1.CVT_OFFSET0"]) * v["CNA.CVT_CON1.CVT_SCALE0"]
-    unit = 2 ** v["CNA.CVT_CON0.CVT_TRUNCATE_0"]
-    return np.sign(scaled) * ((np.abs(scaled) + unit // 2) // unit)
+    moved = codes.astype(np.int64) + v["CNA.CVT_CON1.CVT_OFFSET0"]
+    scaled = moved * v["CNA.CVT_CON1.CVT_SCALE0"]
+    return _away(scaled, v["CNA.CVT_CON0.CVT_TRUNCATE_0"])
+
+
+def _away(values: np.ndarray, shift: int) -> np.ndarray:
+    """Return ``values / 2**shift`` rounded to nearest, ties away from 0."""
+    unit = 2**shift
+    return np.sign(values) * ((np.abs(values) + unit // 2) // unit)
 
 
 def operands(
@@ -233,72 +264,71 @@ def operands(
     outputs: int,
     kernels: int,
 ) -> tuple[list[int], list[int], list[int]]:
-    """(weight offsets of each kernel, biases and shares of each output channel)."""
-    offsets, shares = [v["DPU.BS_OW_OP.OW_OP"]] * max(outputs, kernels), [2**14] * outputs
+    """Return (weight offsets of each kernel, biases, shares of each output channel)."""
+    offsets = [v["DPU.BS_OW_OP.OW_OP"]] * max(outputs, kernels)
+    shares = [2**14] * outputs
     base = v.get("DPU_RDMA.RDMA_BS_BASE_ADDR.BS_BASE_ADDR", 0)
     if v["DPU.BS_CFG.BS_BYPASS"] or not v["DPU.BS_CFG.BS_ALU_SRC"]:
         return offsets, [0] * outputs, shares
     if v["DPU.BS_CFG.BS_MUL_BYPASS"]:
-        return (
-            offsets,
-            np.frombuffer(memory.read(base, 4 * outputs, "biases"), "<i4").tolist(),
-            shares,
-        )
-    blocks = [
-        np.frombuffer(memory.read(base + at, 32, "biases"), OPERANDS)
-        for at in range(0, 8 * outputs, 32)
-    ]
-    biases, zeros, shares = (
-        np.concatenate([block[name].ravel() for block in blocks])[:outputs].tolist()
-        for name in ("bias", "offset", "share")
-    )
-    return zeros + offsets[outputs:], biases, shares
+        data = memory.read(base, 4 * outputs, "biases")
+        return offsets, np.frombuffer(data, "<i4").tolist(), shares
+    # Blocks of four channels, each read by itself as the unit does.
+    blocks = []
+    for at in range(0, 8 * outputs, OPERANDS.itemsize):
+        data = memory.read(base + at, OPERANDS.itemsize, "biases")
+        blocks.append(np.frombuffer(data, OPERANDS))
+    joined = np.concatenate(blocks)
+    offsets[:outputs] = joined["offset"].ravel()[:outputs].tolist()
+    biases = joined["bias"].ravel()[:outputs].tolist()
+    shares = joined["share"].ravel()[:outputs].tolist()
+    return offsets, biases, shares
 
 
 def finished(sums: np.ndarray, bias: int, share: int, v: Raw) -> np.ndarray:
-    """Sums of one channel as the output holds them, in whole numbers where they are."""
+    """Return the sums of one channel in the type of the output, by whole numbers if it has
+    these."""
     kind = _precision(v, "DPU.DATA_FORMAT.OUT_PRECISION")
     if kind.kind == "f":
         return arithmetic(sums, v).astype(kind)
     used = not v["DPU.BS_CFG.BS_BYPASS"]
-    truncate = 2 ** v["CORE.CLIP_TRUNCATE.CLIP_TRUNCATE"]
-    sums = np.sign(sums) * ((np.abs(sums) + truncate // 2) // truncate)
-    sums = wrapped(sums) + bias
+    truncated = _away(sums, v["CORE.CLIP_TRUNCATE.CLIP_TRUNCATE"])
+    sums = wrapped(truncated) + bias
     if used and not v["DPU.BS_CFG.BS_RELU_BYPASS"]:
         sums = np.maximum(sums, 0)
     if used and not v["DPU.BS_CFG.BS_MUL_BYPASS"]:
         sums = _even(sums * share, v["DPU.BS_CFG.BS_MUL_SHIFT"])
     scale, shift = v["DPU.OUT_CVT_SCALE.OUT_CVT_SCALE"], v["DPU.OUT_CVT_SHIFT.OUT_CVT_SHIFT"]
     sums = _even(sums * scale, shift) + v["DPU.OUT_CVT_OFFSET.OUT_CVT_OFFSET"]
-    return np.minimum(np.maximum(sums, np.iinfo(kind).min), np.iinfo(kind).max).astype(kind)
+    limits = np.iinfo(kind)
+    return sums.clip(limits.min, limits.max).astype(kind)
 
 
 def _even(values: np.ndarray, shift: int) -> np.ndarray:
-    """``values / 2**shift`` rounded to nearest, ties to even; no value reaches 2**61."""
+    """Return ``values / 2**shift`` rounded to nearest, ties to even; no value reaches 2**61."""
     unit = 2 ** min(shift, 62)
-    whole, rest = values // unit, values % unit
-    return whole + ((rest > unit - rest) | ((rest == unit - rest) & (whole % 2 == 1)))
+    whole, rest = np.divmod(values, unit)
+    # Not 2 * rest, which could leave int64.
+    above = rest > unit - rest
+    tie = rest == unit - rest
+    return whole + (above | (tie & (whole % 2 == 1)))
 
 
 def elements(v: Raw, memory: Memory) -> None:
-    """fp16 elements read from memory, through the first unit of the DPU, to memory."""
+    """Run fp16 elements from memory through the first unit of the DPU to memory."""
     _covered(v, EXPECTED["fp16 elements"])
     height, width = v["DPU.DATA_CUBE_HEIGHT.HEIGHT"] + 1, v["DPU.DATA_CUBE_WIDTH.WIDTH"] + 1
-    elements = np.zeros((v["DPU.DATA_CUBE_CHANNEL.ORIG_CHANNEL"] + 1, height, width), np.float32)
+    channels = v["DPU.DATA_CUBE_CHANNEL.ORIG_CHANNEL"] + 1
+    values = np.zeros((channels, height, width), np.float32)
     plane = width * height + v["DPU_RDMA.RDMA_SURF_NOTCH.SURF_NOTCH_ADDR"]
-    read_planes(
-        memory,
-        v["DPU_RDMA.RDMA_SRC_BASE_ADDR.SRC_BASE_ADDR"],
-        (ATOM * plane, ATOM * width),
-        elements,
-        np.dtype(np.float16),
-        "elements",
-    )
-    store(v, memory, arithmetic(elements, v).astype(np.float16))
+    base = v["DPU_RDMA.RDMA_SRC_BASE_ADDR.SRC_BASE_ADDR"]
+    pitches = (ATOM * plane, ATOM * width)
+    read_planes(memory, base, pitches, values, np.dtype(np.float16), "elements")
+    store(v, memory, arithmetic(values, v).astype(np.float16))
 
 
 def arithmetic(values: np.ndarray, v: Raw) -> np.ndarray:
-    """float32 numbers after the first unit's addition and multiplication by a number that a
+    """Return float32 numbers after the first unit's addition and multiplication of a number that a
     register holds."""
     if v["DPU.BS_CFG.BS_BYPASS"]:
         return values
@@ -307,7 +337,8 @@ def arithmetic(values: np.ndarray, v: Raw) -> np.ndarray:
         values = values + np.uint32(v["DPU.BS_ALU_CFG.BS_ALU_OPERAND"]).view(np.float32)
     if not v["DPU.BS_CFG.BS_MUL_BYPASS"]:
         _covered(v, EXPECTED["multiplied"])
-        values = values * np.float32(np.uint16(v["DPU.BS_MUL_CFG.BS_MUL_OPERAND"]).view(np.float16))
+        operand = np.uint16(v["DPU.BS_MUL_CFG.BS_MUL_OPERAND"]).view(np.float16)
+        values = values * np.float32(operand)
     if v["DPU.BS_CFG.BS_RELU_BYPASS"]:
         return values
     return np.maximum(values, 0)
@@ -316,24 +347,27 @@ def arithmetic(values: np.ndarray, v: Raw) -> np.ndarray:
 def store(v: Raw, memory: Memory, planes: np.ndarray) -> None:
     """Write ``(channels, rows, columns)`` in planes of 16-byte pixels."""
     channels, height, width = planes.shape
-    lanes, base = ATOM // planes.itemsize, v["DPU.DST_BASE_ADDR.DST_BASE_ADDR"]
+    lanes = ATOM // planes.itemsize
+    base = v["DPU.DST_BASE_ADDR.DST_BASE_ADDR"]
     pitch = ATOM * (width + v["DPU.DATA_CUBE_NOTCH_ADDR.NOTCH_ADDR_0"])
     step = ATOM * v["DPU.DST_SURF_STRIDE.DST_SURF_STRIDE"]
-    last = (ceil_div(channels, lanes) - 1) * step + (height - 1) * pitch + ATOM * width
+    last_plane = (ceil_div(channels, lanes) - 1) * step
+    size = last_plane + (height - 1) * pitch + ATOM * width
     hang_if(
-        last > MOST_BYTES,
-        f"the output of {last} bytes does not fit the simulated unit's {MOST_BYTES} bytes",
+        size > MOST_BYTES,
+        f"the output of {size} bytes does not fit the simulated unit's {MOST_BYTES} bytes",
     )
-    out = np.zeros(last, np.uint8)
-    there = memory.stretch(base, last)
-    out[: len(there)] = np.frombuffer(there, np.uint8)
+    # Bytes between rows and planes stay as they were.
+    out = bytearray(size)
+    before = memory.stretch(base, size)
+    out[: len(before)] = before
     filled = np.zeros((up(channels, lanes), height, width), planes.dtype)
     filled[:channels] = planes
     pixels = filled.reshape(-1, lanes, height, width).transpose(0, 2, 3, 1)
     for plane, row in product(range(len(pixels)), range(height)):
         at = plane * step + row * pitch
-        out[at : at + ATOM * width] = np.frombuffer(pixels[plane, row].tobytes(), np.uint8)
-    memory.write(base, out.tobytes())
+        out[at : at + ATOM * width] = pixels[plane, row].tobytes()
+    memory.write(base, bytes(out))
 
 
 def _precision(v: Raw, name: str) -> np.dtype[Any]:
