@@ -1,4 +1,4 @@
-"""From what a driver sent back to the layer."""
+"""From the jobs that a driver sent back to the layer."""
 
 from __future__ import annotations
 
@@ -30,20 +30,21 @@ from npulab.quant.emulate import accumulate
 from npulab.quant.layers import PADDINGS, Conv2D, Elementwise, Network
 from npulab.quant.rules import QuantParams, TwoSteps, rule
 
-# fields that differ between the tasks of a layer, and blocks that do
+# The fields, and the blocks, that differ between the tasks of a layer.
 MOVING = {row["field"] for row in plans.FIELDS if row["moves"]}
 ELEMENTS = "DPU.FEATURE_MODE_CFG.FLYING_MODE"
 MOVING_BLOCKS = ("PC.", "TASK.")
+Pair = tuple[int, int]
 
 
 def lift(capture: Capture) -> Lifted:
-    """The layer of the capture's tasks, its input and captured output.
+    """Return the layer of the capture's tasks, its input and captured output.
 
-    int8 convolutions come back as they were lowered: as uint8 where ``capture.parameters`` say so,
-    else with int8 codes as memory has them; a matrix multiplication to int32 as a 1x1 layer over
-    one column whose output are sums; fp16 captures as a convolution and the elements that follow
-    it, as far as task records or the output show that they ran. Raises ValueError where words or
-    bytes make no layer, Unsupported without registers, weights or addresses.
+    int8 convolutions come back as they were lowered: as uint8 if ``capture.parameters`` say so,
+    else with the int8 codes in memory; a matrix multiplication to int32 as a 1x1 layer over one
+    column whose output is sums; fp16 captures as a convolution and the elements that follow it, as
+    far as task records or the output show that they ran.  Raises ValueError if words or bytes are
+    not a layer's, Unsupported without registers, weights or addresses.
     """
     jobs, first = _tasks(capture)
     if first[PRECISION] == FP16:
@@ -57,14 +58,15 @@ def lift(capture: Capture) -> Lifted:
     )
     if any(CONVOLUTION not in v for v in jobs):
         raise Unsupported(
-            f"capture {capture.name}: got other tasks beside a convolution of int8, a "
-            "layer is lifted from one so far"
+            f"capture {capture.name}: got other tasks beside a convolution of int8, a layer is "
+            "lifted from one so far"
         )
     return _codes(capture, jobs)
 
 
 def rule_of(capture: Capture) -> str:
-    """The rounding rule of a capture's first convolution; Unsupported without one."""
+    """Return the rounding rule of a capture's first convolution; raise Unsupported if it has
+    none."""
     _, v = _tasks(capture)
     if v[PRECISION] == FP16:
         return "fp16"
@@ -72,10 +74,10 @@ def rule_of(capture: Capture) -> str:
 
 
 def replay(capture: Capture) -> Sequence[Range]:
-    """The sums of a matrix multiplication to int32 beside those captured: no layer has such an
-    output.
+    """Return the predicted and the captured sums of a matrix multiplication to int32, an output
+    that no layer has.
 
-    Empty for every other capture, and where input or output were not recorded.
+    Empty for every other capture, and if input or output were not recorded.
     """
     try:
         layer, x, output = lift(capture)
@@ -83,14 +85,16 @@ def replay(capture: Capture) -> Sequence[Range]:
         return ()
     if ACCUMULATORS not in getattr(layer, "driver_quirks", ()) or x is None or output is None:
         return ()
-    predicted, captured = (part.astype("<i4").tobytes() for part in (accumulate(layer, x), output))
-    return [Range("output", predicted, captured)]
+    predicted = accumulate(layer, x).astype("<i4")
+    captured = output.astype("<i4")
+    return [Range("output", predicted.tobytes(), captured.tobytes())]
 
 
 def extent(capture: Capture, lifted: Lifted) -> range:
-    """The bytes of the output's buffer that the tasks write, gaps and fill included."""
+    """Return the bytes of the output's buffer that the tasks write, gaps and fill included."""
     jobs, v = _tasks(capture)
-    layer, shape = lifted.layer, lifted.layer.output_shape
+    layer = lifted.layer
+    shape = layer.output_shape
     if v[PRECISION] == FP16:
         v = _following(jobs, v) or v
         layout = output_layout(v, shape, "float16")
@@ -103,41 +107,39 @@ def extent(capture: Capture, lifted: Lifted) -> range:
 
 
 def covers(capture: Capture) -> Collection[int]:
-    """The tasks that a layer is lifted from: of fp16 the first convolution and the elements that
-    follow it, of int8 all."""
+    """Return the tasks that a layer is lifted from: all, or for fp16 the first convolution and the
+    elements that follow it."""
     jobs, v = _tasks(capture)
     if v[PRECISION] != FP16:
         return range(len(jobs))
-    lifted = [v, _following(jobs, v)]
-    return [task for task, own in enumerate(jobs) if any(own is one for one in lifted)]
+    following = _following(jobs, v)
+    return [task for task, job in enumerate(jobs) if job is v or job is following]
 
 
 def _tasks(capture: Capture) -> tuple[list[Raw], Raw]:
-    """(values of all tasks, those of the first convolution); Unsupported without one."""
-    jobs = [values_of(job, capture.maps) for job in capture.jobs]
-    first = next((v for v in jobs if CONVOLUTION in v), None)
-    if first is None:
-        raise Unsupported(
-            f"capture {capture.name}: got no task with a convolution, a layer is lifted "
-            "from one so far"
-        )
-    return [*jobs], first
+    """Return the values of all tasks, and those of the first convolution; raise Unsupported if
+    there is none."""
+    jobs: list[Raw] = [values_of(job, capture.maps) for job in capture.jobs]
+    for v in jobs:
+        if CONVOLUTION in v:
+            return jobs, v
+    raise Unsupported(
+        f"capture {capture.name}: got no task with a convolution, a layer is lifted from one so far"
+    )
 
 
 def _codes(capture: Capture, jobs: Sequence[Raw]) -> Lifted:
-    """The int8 layer of convolution tasks that share everything but their rows."""
+    """Return the int8 layer of convolution tasks that share everything but their rows."""
     for v in jobs:
         words.check_supported(v)
     v = jobs[0]
     words.check(v, "to codes", Unsupported)
-    depthwise, sums = v[CONVOLUTION] == plans.DEPTHWISE, v[OUTPUT_PRECISION] == INT32
-    (_, width, channels), (_, out_w, outputs), stride = words.Sizes.of(v)
-    kernels = outputs
+    depthwise = v[CONVOLUTION] == plans.DEPTHWISE
+    sums = v[OUTPUT_PRECISION] == INT32
+    (_, width, channels), (_, out_w, kernels), stride = words.Sizes.of(v)
     if depthwise:
         kernels = channels
-    pitch = layouts.ATOM * width
-    if sums or v["CNA.CONV_CON1.ARGB_IN"]:
-        pitch = v["CNA.DMA_CON1.LINE_STRIDE"] * (layouts.ATOM if sums else 1)
+    pitch = _pitch(v, width, sums)
     rows, height = _rows(jobs, pitch)
     refuse_if(
         0 in stride or not pitch,
@@ -147,26 +149,34 @@ def _codes(capture: Capture, jobs: Sequence[Raw]) -> Lifted:
     )
     weights = weights_of(capture, v)
     spread = v["CNA.CONV_CON3.ATROUS_Y_DILATION"] + 1, v["CNA.CONV_CON3.ATROUS_X_DILATION"] + 1
-    before = v["CNA.PAD_CON0.PAD_TOP"], v["CNA.PAD_CON0.PAD_LEFT"]
-    after = map(behind, (height, width), (rows, out_w), weights.shape[1:3], stride, before, spread)
-    top, left = ((first, max(last, 0)) for first, last in zip(before, after, strict=True))
+    padding = _padding(v, (height, width), (rows, out_w), weights.shape[1:3], stride, spread)
     zero = wrapped(v["CNA.PAD_CON1.PAD_VALUE"], 8)
     bias, weight_zero, shares = _operands(capture, v, kernels)
-    centred = weights.astype(np.int64) - weight_zero
-    bias = bias + zero * (centred.sum((0, 1, 2)) if depthwise else centred.sum((1, 2, 3)))
+    # The driver folds the input's zero point into the biases.
+    taps = (weights.astype(np.int64) - weight_zero).sum((1, 2))
+    if depthwise:
+        bias = bias + zero * taps.sum(0)
+    else:
+        bias = bias + zero * taps.sum(1)
+    weight_scale: float | tuple[float, ...] = 1.0
+    quirks = []
+    if sums:
+        quirks.append(ACCUMULATORS)
+    else:
+        weight_scale = _scales(v, shares)
     layer = Conv2D(
         weights,
         bias,
         (height, width, channels),
         stride,
-        (top, left),
+        padding,
         spread,
         depthwise,
-        activation="relu" if words.applies(v, "RELU") else None,
+        activation=_activation(v),
         input_q=QuantParams(1.0, zero),
-        weight_q=QuantParams(1.0 if sums else _scales(v, shares), weight_zero),
+        weight_q=QuantParams(weight_scale, weight_zero),
         output_q=QuantParams(1.0, v["DPU.OUT_CVT_OFFSET.OUT_CVT_OFFSET"]),
-        driver_quirks=frozenset({ACCUMULATORS} if sums else ()),
+        driver_quirks=frozenset(quirks),
     )
     refuse_if(
         layer.output_shape != (rows, out_w, kernels),
@@ -183,46 +193,63 @@ def _codes(capture: Capture, jobs: Sequence[Raw]) -> Lifted:
     return _as_known(capture.parameters, layer, v, x, output)
 
 
+def _pitch(v: Raw, width: int, sums: bool) -> int:
+    """Return the bytes from row to row of the input."""
+    if sums:
+        return layouts.ATOM * v["CNA.DMA_CON1.LINE_STRIDE"]
+    if v["CNA.CONV_CON1.ARGB_IN"]:
+        return v["CNA.DMA_CON1.LINE_STRIDE"]
+    return layouts.ATOM * width
+
+
+def _padding(
+    v: Raw, inputs: Pair, outputs: Pair, kernel: Sequence[int], stride: Pair, spread: Pair
+) -> tuple[Pair, Pair]:
+    """Return the padding (before, after) of rows and columns; the registers hold only the first."""
+    top, left = v["CNA.PAD_CON0.PAD_TOP"], v["CNA.PAD_CON0.PAD_LEFT"]
+    bottom = behind(inputs[0], outputs[0], kernel[0], stride[0], top, spread[0])
+    right = behind(inputs[1], outputs[1], kernel[1], stride[1], left, spread[1])
+    return (top, max(bottom, 0)), (left, max(right, 0))
+
+
 def _rows(jobs: Sequence[Raw], pitch: int) -> tuple[int, int]:
-    """(output rows, input rows) of all tasks together; ValueError if one does not go on where the
-    others end."""
-    first, rows, height, pitch = jobs[0], 0, 0, max(pitch, 1)
-    columns = words.output_size(first)[1] + first["DPU.DATA_CUBE_NOTCH_ADDR.NOTCH_ADDR_0"]
+    """Return (output rows, input rows) of all tasks together; raise ValueError if a task does not
+    go on where the tasks before it end."""
+    first = jobs[0]
+    pitch = max(pitch, 1)
+    notch = first["DPU.DATA_CUBE_NOTCH_ADDR.NOTCH_ADDR_0"]
+    row_bytes = layouts.ATOM * (words.output_size(first)[1] + notch)
+    alike = []
+    for name in first:
+        if name not in MOVING and not name.startswith(MOVING_BLOCKS):
+            alike.append(name)
+    rows = height = 0
     for task, v in enumerate(jobs):
         where = f"lift for rockchip: task {task}, "
-        wrong = next(
-            (
-                name
-                for name, value in first.items()
-                if name not in MOVING
-                and v.get(name) != value
-                and not name.startswith(MOVING_BLOCKS)
-            ),
-            None,
-        )
-        if wrong:
-            raise ValueError(
-                f"{where}{wrong}: got {v.get(wrong)}, allowed is {first[wrong]} as in "
-                "the first task"
-            )
+        for name in alike:
+            if v.get(name) != first[name]:
+                raise ValueError(
+                    f"{where}{name}: got {v.get(name)}, allowed is {first[name]} as in the first "
+                    "task"
+                )
         at = v[OUTPUT_AT] - first[OUTPUT_AT]
-        refuse_if(
-            at != rows * layouts.ATOM * columns,
-            f"{where}DPU.DST_BASE_ADDR",
-            f"{at} bytes behind the first task's",
-            f"is {rows * layouts.ATOM * columns}",
-        )
-        top, rest = divmod(v[INPUT_AT] - first[INPUT_AT], pitch)
-        if rest or top < 0:
+        if at != rows * row_bytes:
             raise ValueError(
-                f"{where}CNA.FEATURE_DATA_ADDR: got {top * pitch + rest} bytes behind the "
-                f"first task's, allowed is a multiple of {pitch}"
+                f"{where}DPU.DST_BASE_ADDR: got {at} bytes behind the first task's, allowed is "
+                f"{rows * row_bytes}"
+            )
+        read = v[INPUT_AT] - first[INPUT_AT]
+        top = read // pitch
+        if read % pitch or top < 0:
+            raise ValueError(
+                f"{where}CNA.FEATURE_DATA_ADDR: got {read} bytes behind the first task's, allowed "
+                f"is a multiple of {pitch}"
             )
         above = v["CNA.PAD_CON0.PAD_TOP"] - first["CNA.PAD_CON0.PAD_TOP"]
         if top - above != rows * v["CNA.CONV_CON3.CONV_Y_STRIDE"]:
             raise ValueError(
-                f"{where}CNA.FEATURE_DATA_ADDR: got input row {top}, allowed is the one "
-                f"that output row {rows} begins with"
+                f"{where}CNA.FEATURE_DATA_ADDR: got input row {top}, allowed is the row that "
+                f"output row {rows} begins with"
             )
         rows += words.output_size(v)[0]
         height = max(height, top + v["CNA.DATA_SIZE0.DATAIN_HEIGHT"])
@@ -230,67 +257,67 @@ def _rows(jobs: Sequence[Raw], pitch: int) -> tuple[int, int]:
 
 
 def _operands(capture: Capture, v: Raw, outputs: int) -> tuple[np.ndarray, int, np.ndarray]:
-    """(biases as added, zero point of weights, shares) of the output channels."""
-    whole, zero = np.full(outputs, 2**TwoSteps.share_bits), -v["DPU.BS_OW_OP.OW_OP"]
+    """Return (biases that the unit adds, zero point of weights, shares) of the output channels."""
+    whole = np.full(outputs, 2**TwoSteps.share_bits)
+    zero = -v["DPU.BS_OW_OP.OW_OP"]
     if v["DPU.BS_CFG.BS_BYPASS"]:
         return np.zeros(outputs, np.int64), zero, whole
-    by_channel = words.applies(v, "MUL")
-    words.check(v, "shares" if by_channel else "biases")
     address = v.get("DPU_RDMA.RDMA_BS_BASE_ADDR.BS_BASE_ADDR", 0)
-    if not by_channel:
+    if not words.applies(v, "MUL"):
+        words.check(v, "biases")
         data = bytes_at(capture, "biases", address, 4 * outputs)
         return np.frombuffer(data, "<i4").astype(np.int64), zero, whole
+    words.check(v, "shares")
     size = ceil_div(outputs, 4) * layouts.OPERANDS.itemsize
     blocks = np.frombuffer(bytes_at(capture, "biases", address, size), layouts.OPERANDS)
-    biases, zeros, shares = (
-        blocks[name].ravel()[:outputs].astype(np.int64) for name in ("bias", "zero", "share")
-    )
+    biases = blocks["bias"].ravel()[:outputs].astype(np.int64)
+    zeros = -blocks["zero"].ravel()[:outputs].astype(np.int64)
+    shares = blocks["share"].ravel()[:outputs].astype(np.int64)
     refuse_if(
-        len({*zeros.tolist()}) > 1,
+        zeros.min() != zeros.max(),
         "lift for rockchip",
-        f"weight zero points {sorted({*(-zeros).tolist()})}",
+        f"weight zero points {np.unique(zeros).tolist()}",
         "is one",
     )
-    return biases, -int(zeros[0]), shares
+    return biases, int(zeros[0]), shares
 
 
 def _scales(v: Raw, shares: np.ndarray) -> float | tuple[float, ...]:
-    """The ratio of scales that gives these words again, per channel where the shares are."""
+    """Return the ratio of scales that gives these words again, per channel if the shares differ."""
     multiplier, shift = v["DPU.OUT_CVT_SCALE.OUT_CVT_SCALE"], v["DPU.OUT_CVT_SHIFT.OUT_CVT_SHIFT"]
-    by_channel, one = words.applies(v, "MUL"), 2**TwoSteps.share_bits
+    by_channel = words.applies(v, "MUL")
     least, most = rule(plans.RULES[by_channel]).right_shifts
+    multipliers = range(2**14, 2**15 + 1)
     if by_channel:
-        low, high = 1, 2**15 - 1
-    else:
-        low, high = 2**14, 2**15
-    expect(
-        v,
-        {
-            "DPU.OUT_CVT_SCALE.OUT_CVT_SCALE": range(low, high + 1),
-            "DPU.OUT_CVT_SHIFT.OUT_CVT_SHIFT": range(least, most + 1),
-        },
-        words.EXPECTED,
-    )
+        multipliers = range(1, 2**15)
+    allowed = {"DPU.OUT_CVT_SCALE.OUT_CVT_SCALE": multipliers}
+    allowed["DPU.OUT_CVT_SHIFT.OUT_CVT_SHIFT"] = range(least, most + 1)
+    expect(v, allowed, words.EXPECTED)
     if not by_channel:
-        # one more than the mantissa, which 2**14 can only be where it is all ones
-        return float((multiplier - 1 if multiplier > 2**14 else 2**15 - 1) * 2.0**-shift)
-    if not np.all(shares > 0) or shares.max() != one:
+        # The multiplier is the mantissa plus 1; it is 2**14 only if the mantissa is all ones.
+        mantissa = multiplier - 1
+        if multiplier == 2**14:
+            mantissa = 2**15 - 1
+        return float(mantissa * 2.0**-shift)
+    largest = 2**TwoSteps.share_bits
+    if not np.all(shares > 0) or shares.max() != largest:
         raise ValueError(
             f"lift for rockchip: got shares from {shares.min()} to {shares.max()}, allowed "
-            f"are 1 to {one}, which one of them is"
+            f"are 1 to {largest}, which one of them is"
         )
     scales = tuple((shares * (multiplier * 2.0 ** -(TwoSteps.share_bits + shift))).tolist())
-    if len({*scales}) == 1:
+    if len(set(scales)) == 1:
         return scales[0]
     return scales
 
 
 def _input(capture: Capture, v: Raw, layer: Conv2D, pitch: int) -> np.ndarray:
-    """The input's int8 codes ``(H, W, C)``."""
+    """Return the input's int8 codes ``(H, W, C)``."""
+    height, width, channels = layer.input_shape
     if v["CNA.CONV_CON1.ARGB_IN"]:
-        layout = hwc((*layer.input_shape[:2], 1), row_pitch=pitch)
+        layout = hwc((height, width, 1), row_pitch=pitch)
     elif ACCUMULATORS in layer.driver_quirks:
-        layout = hwc((layer.input_shape[0], 1, layer.input_shape[2]), dtype="int8", row_pitch=pitch)
+        layout = hwc((height, 1, channels), dtype="int8", row_pitch=pitch)
     else:
         line = v["CNA.DMA_CON1.LINE_STRIDE"]
         layout = layouts.features(
@@ -302,15 +329,16 @@ def _input(capture: Capture, v: Raw, layer: Conv2D, pitch: int) -> np.ndarray:
 
 
 def _output(capture: Capture, v: Raw, layer: Conv2D) -> np.ndarray:
-    """The captured output ``(H, W, C)``."""
+    """Return the captured output ``(H, W, C)``."""
     if ACCUMULATORS not in layer.driver_quirks:
         return output_of(capture, v, layer.output_shape, "int8")
-    layout = _sums_layout(v, layer.output_shape)
-    return tensor_at(capture, "output", v[OUTPUT_AT], layout)[..., : layer.output_shape[2]]
+    filled = tensor_at(capture, "output", v[OUTPUT_AT], _sums_layout(v, layer.output_shape))
+    return filled[..., : layer.output_shape[2]]
 
 
 def _sums_layout(v: Raw, shape: tuple[int, int, int]) -> Layout:
-    """Where the sums of a matrix multiplication lie, with those that complete a row's last atom."""
+    """Return the layout of the sums of a matrix multiplication, with the fill of a row's last
+    atom."""
     height, width, channels = shape
     plane = layouts.ATOM * v["DPU.DST_SURF_STRIDE.DST_SURF_STRIDE"]
     refuse_if(
@@ -320,68 +348,76 @@ def _sums_layout(v: Raw, shape: tuple[int, int, int]) -> Layout:
         f"are 1 and {layouts.ATOM}",
     )
     pitch = layouts.ATOM * (width + v["DPU.DATA_CUBE_NOTCH_ADDR.NOTCH_ADDR_0"])
-    return hwc((height, 1, up(channels, layouts.per_atom("int32"))), dtype="int32", row_pitch=pitch)
+    filled = up(channels, layouts.per_atom("int32"))
+    return hwc((height, 1, filled), dtype="int32", row_pitch=pitch)
 
 
 def _as_known(
     known: Mapping[str, Any], layer: Conv2D, v: Raw, x: np.ndarray | None, output: np.ndarray | None
 ) -> Lifted:
-    """The layer with scales, padding name and type as known, if they give the same words."""
+    """Return the layer with scales, padding name and type as known, if they give the same words."""
     names = padding_names(layer, (known.get("padding"), *PADDINGS))
-    layer = replace(layer, padding=names[0] if names else layer.padding)
+    if names:
+        layer = replace(layer, padding=names[0])
     sums = ACCUMULATORS in layer.driver_quirks
     if not sums:
         layer = _with_scales(known, layer, words.applies(v, "MUL"))
-    if known.get("dtype") != "uint8":
-        return Lifted(layer, x, output)
-    return Lifted(
-        of_type(layer, "uint8"),
-        None if x is None else as_codes(x, "uint8"),
-        output if output is None or sums else as_codes(output, "uint8"),
-    )
+    if known.get("dtype") == "uint8":
+        layer = of_type(layer, "uint8")
+        if x is not None:
+            x = as_codes(x, "uint8")
+        if output is not None and not sums:
+            output = as_codes(output, "uint8")
+    return Lifted(layer, x, output)
 
 
 def _with_scales(known: Mapping[str, Any], layer: Conv2D, by_channel: bool) -> Conv2D:
-    """The layer with the scales that are known, if they give the same words."""
-    scales: list[Any] = [known.get(f"{name}_scale") for name in ("input", "weight", "output")]
-    if None in scales:
-        return layer
-    if isinstance(scales[1], list):
-        scales[1] = tuple(scales[1])
+    """Return the layer with the scales that are known, if they give the same words."""
+    changed: dict[str, Any] = {}
     try:
-        changed: dict[str, Any] = {
-            name: replace(getattr(layer, name), scale=scale)
-            for name, scale in zip(("input_q", "weight_q", "output_q"), scales, strict=True)
-        }
+        for name in ("input", "weight", "output"):
+            scale = known.get(f"{name}_scale")
+            if scale is None:
+                return layer
+            if isinstance(scale, list):
+                scale = tuple(scale)
+            changed[f"{name}_q"] = replace(getattr(layer, f"{name}_q"), scale=scale)
         named = replace(layer, **changed)
         facts = {plans.TWICE: int(by_channel)}
         same = plans.converter(named, facts) == plans.converter(layer, facts)
-        if same and (not by_channel or np.array_equal(plans.shares(named), plans.shares(layer))):
-            return named
+        if same and by_channel:
+            same = np.array_equal(plans.shares(named), plans.shares(layer))
     except ValueError:
-        pass  # what is known is not what ran
+        return layer  # the known scales are not those of the run
+    if same:
+        return named
     return layer
 
 
 def halves(capture: Capture, jobs: Sequence[Raw]) -> Lifted:
-    """The fp16 convolution of the first task, and the elements that go on from its output."""
+    """Return the fp16 convolution of the first task, and the elements that read its output."""
     v = next(v for v in jobs if words.CONVOLUTION in v)
     words.check_supported(v)
     words.check(v, "fp16", Unsupported)
-    weights, (size, output, stride), x = weights_of(capture, v), words.Sizes.of(v), None
-    conv = Conv2D(weights, np.zeros(len(weights)), (*size[:2], weights.shape[3]), stride)
+    weights = weights_of(capture, v)
+    (height, width, _), output, stride = words.Sizes.of(v)
+    biases = np.zeros(len(weights))
+    conv = Conv2D(weights, biases, (height, width, weights.shape[3]), stride)
     refuse_if(
         conv.output_shape[:2] != output[:2],
         "lift for rockchip",
         f"an output of {output[:2]}",
         f"with {conv!r} is {conv.output_shape[:2]}",
     )
+    x = None
     if "input" in capture.buffers:
         pitch = 2 * v["CNA.DMA_CON1.LINE_STRIDE"]
-        layout = hwc((*size[:2], 1), dtype="float16", row_pitch=pitch)
+        layout = hwc((height, width, 1), dtype="float16", row_pitch=pitch)
         x = tensor_at(capture, "input", v[words.INPUT_AT], layout)
     following = _following(jobs, v)
-    layer = Network((conv, _elements(following, conv.output_shape))) if following else conv
+    layer: Conv2D | Network = conv
+    if following:
+        layer = Network((conv, _elements(following, conv.output_shape)))
     captured = None
     if "output" in capture.buffers:
         captured = output_of(capture, following or v, conv.output_shape, "float16")
@@ -389,24 +425,26 @@ def halves(capture: Capture, jobs: Sequence[Raw]) -> Lifted:
 
 
 def _following(jobs: Sequence[Raw], v: Raw) -> Raw | None:
-    """The task of elements that reads what a convolution wrote: preferably one whose record says
-    that it ended."""
-    tasks = [
-        task
-        for task in jobs
-        if task.get(ELEMENTS)
-        and words.CONVOLUTION not in task
-        and task.get("DPU_RDMA.RDMA_SRC_BASE_ADDR.SRC_BASE_ADDR") == v[words.OUTPUT_AT]
-        and not task["DPU.FEATURE_MODE_CFG.TP_EN"]
-        and not task["DPU.FEATURE_MODE_CFG.NONALIGN"]
-        and words.output_size(task)[0] == words.output_size(v)[0]
-    ]
+    """Return the task of elements that reads the output of a convolution: if there are several, the
+    first whose record says that it ended."""
+    tasks = []
+    for task in jobs:
+        if not task.get(ELEMENTS) or words.CONVOLUTION in task:
+            continue
+        if task.get("DPU_RDMA.RDMA_SRC_BASE_ADDR.SRC_BASE_ADDR") != v[words.OUTPUT_AT]:
+            continue
+        if task["DPU.FEATURE_MODE_CFG.TP_EN"] or task["DPU.FEATURE_MODE_CFG.NONALIGN"]:
+            continue
+        if words.output_size(task)[0] == words.output_size(v)[0]:
+            tasks.append(task)
     ended = [task for task in tasks if task.get("TASK.interrupt_status.interrupt_status")]
-    return next(iter(ended or tasks), None)
+    for task in ended or tasks:
+        return task
+    return None
 
 
 def _elements(v: Raw, shape: tuple[int, int, int]) -> Elementwise:
-    """What a task of elements adds or multiplies with."""
+    """Return the addition or multiplication of a task of elements."""
     size = words.output_size(v)
     words.check(v, "elements", Unsupported)
     refuse_if(
@@ -423,7 +461,10 @@ def _elements(v: Raw, shape: tuple[int, int, int]) -> Elementwise:
     elif words.applies(v, "MUL"):
         words.check(v, "multiplied", Unsupported)
         scale = float(np.uint16(v["DPU.BS_MUL_CFG.BS_MUL_OPERAND"]).view(np.float16))
-    activation = None
+    return Elementwise("copy", shape, scale=scale, bias=bias, activation=_activation(v))
+
+
+def _activation(v: Raw) -> str | None:
     if words.applies(v, "RELU"):
-        activation = "relu"
-    return Elementwise("copy", shape, scale=scale, bias=bias, activation=activation)
+        return "relu"
+    return None

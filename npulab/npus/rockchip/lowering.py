@@ -1,4 +1,4 @@
-"""From a layer to what a driver would send: jobs, their register writes, weights, biases and the
+"""From a layer to the jobs that a driver would send: register writes, weights, biases and the
 command stream."""
 
 from __future__ import annotations
@@ -36,17 +36,15 @@ ADDRESSES = {
     "output": 0x80000000,
 }
 ALIGNMENT = 16
-# every write of a job in order, with the value where a layer does not decide it; those noted
-# "reads" only with biases
+# Every write of a job in order: register, the value if a layer does not decide it, and a note;
+# writes with the note "reads" exist only with biases.
 ORDER = [
     (row["register"], int(row["value"], 0), row["note"])
     for row in read_table(FACTS.here / "rocket.csv")
 ]
-UNITS = {
-    "sums": 0x0D,
-    "outputs": 0x1D,
-}  # that run: the DPU's reads only where there are biases (WT, Mesa)
-BLOCK_ALIGN = 64  # of a block of commands (Mesa)
+# The units that run: the DPU's reads only if there are biases (WT, Mesa).
+UNITS = {"sums": 0x0D, "outputs": 0x1D}
+BLOCK_ALIGN = 64  # bytes, of a block of commands (Mesa)
 
 
 def lower(
@@ -57,49 +55,56 @@ def lower(
     addresses: Mapping[str, int] | None = None,
     features: Iterable[str] = (),
 ) -> Capture:
-    """What Mesa's rocket driver would send for a layer: a job for each task, weights, biases,
-    commands and, with ``x``, the input.
+    """Return the jobs that Mesa's rocket driver would send for a layer: a job for each task,
+    weights, biases, commands and, with ``x``, the input.
 
-    ``x`` is ``(H, W, C)`` in the type of the layer, uint8 codes are moved down by 128 as the driver
+    ``x`` is ``(H, W, C)`` in the type of the layer; uint8 codes are moved down by 128 as the driver
     does.  The feature ``int32-output`` (a driver quirk of a lifted layer too) asks for a matrix
     multiplication that gives its sums: a 1x1 layer over one column, ``x`` is ``(M, 1, K)`` or ``(M,
-    K)``, of a ``FullyConnected`` also ``(K,)``.  Chips that round twice have the arithmetic
-    registers and bias blocks of open-rknpu; geometry and weights are those of RK3588. It departs
-    from Mesa where that packs weights of more than 16 and less than 32 channels without their fill,
-    in rows after the first task of a one-channel input, and in ReLU, which Mesa leaves to the
-    type's range. Raises ValueError for a layer that is not covered, Unsupported for an unknown
-    chip, LookupError for an unknown feature or address.
+    K)``, for a ``FullyConnected`` also ``(K,)``.  Chips that round twice have the arithmetic
+    registers and bias blocks of open-rknpu; geometry and weights are those of RK3588.
+
+    It departs from Mesa in three places: weights of more than 16 and less than 32 channels, which
+    Mesa packs without their fill; rows after the first task of a one-channel input; and ReLU, which
+    Mesa leaves to the type's range.  Raises ValueError for a layer that is not covered, Unsupported
+    for an unknown chip, LookupError for an unknown feature or address.
     """
-    facts, quirks = FACTS.features(chip), {*getattr(layer, "driver_quirks", ()), *features}
+    facts = FACTS.features(chip)
+    quirks = {*getattr(layer, "driver_quirks", ()), *features}
     features_asked(quirks, [ACCUMULATORS])
     where = placed(ADDRESSES, addresses, ALIGNMENT)
-    registers, sums = FACTS.maps(chip)[REGISTERS], ACCUMULATORS in quirks
+    registers = FACTS.maps(chip)[REGISTERS]
+    sums = ACCUMULATORS in quirks
     conv = as_convolution(layer)
     if sums:
         conv = _product(conv, layer, x)
+    zero = conv.weight_q.zero_point
+    buffers = {"coefficients": layouts.pack_weights(conv.weights, conv.depthwise, zero)}
     codes = None
     if x is not None:
         codes = _codes(layer, conv.input_shape, x)
     jobs = [_job(values(conv, task, where, facts, sums), registers, sums) for task in cut(conv)]
-    zero = conv.weight_q.zero_point
-    buffers = {"coefficients": layouts.pack_weights(conv.weights, conv.depthwise, zero)}
-    if not sums:
+    parameters = dict(layer.parameters)
+    units = UNITS["outputs"]
+    if sums:
+        units = UNITS["sums"]
+        parameters[ACCUMULATORS] = True
+    else:
         buffers["biases"] = biases(conv, bool(facts.get(TWICE)))
     if codes is not None:
         buffers["input"] = packed_input(codes, conv, sums)
-    units = UNITS["sums" if sums else "outputs"]
     jobs, buffers[COMMANDS] = _linked(jobs, where["commands"], units, registers)
     used = {name: at for name, at in where.items() if name in buffers or name == "output"}
-    parameters = {**layer.parameters, **({ACCUMULATORS: True} if sums else {})}
     return lowered(FACTS, name, chip, jobs, buffers, used, parameters)
 
 
 def biases(conv: Conv2D, by_channel: bool) -> bytes:
-    """The biases as the unit adds them, little-endian int32: less what the input's zero point adds
-    to every sum.
+    """Return the biases that the unit adds, little-endian int32: they compensate for the input's
+    zero point, which is part of every sum.
 
-    With ``by_channel`` in blocks of four channels: their biases, then int16 zero points of weights,
-    negated, then uint16 shares of the largest scale. Raises ValueError where a bias leaves int32.
+    With ``by_channel`` they are in blocks of four channels: biases, then int16 zero points of
+    weights, negated, then uint16 shares of the largest scale.  Raises ValueError if a bias leaves
+    int32.
     """
     centred = conv.weights.astype(np.int64) - conv.weight_q.zero_point
     if conv.depthwise:
@@ -111,46 +116,44 @@ def biases(conv: Conv2D, by_channel: bool) -> bytes:
     if len(wrong):
         raise ValueError(
             f"lower for rockchip: got a bias of {whole[wrong[0]]} in channel {wrong[0]} with the "
-            "input's "
-            "zero point folded in, allowed is int32"
+            "input's zero point folded in, allowed is int32"
         )
     if not by_channel:
         return whole.astype("<i4").tobytes()
-    zeros, rest = np.full_like(whole, -conv.weight_q.zero_point), -len(whole) % 4
+    operands = {"bias": whole, "share": shares(conv)}
+    operands["zero"] = np.full_like(whole, -conv.weight_q.zero_point)
     blocks = np.zeros(ceil_div(len(whole), 4), layouts.OPERANDS)
-    for name, operands in (("bias", whole), ("zero", zeros), ("share", shares(conv))):
-        blocks[name] = np.pad(operands, (0, rest)).reshape(-1, 4)
+    for name, per_channel in operands.items():
+        filled = np.pad(per_channel, (0, -len(whole) % 4))
+        blocks[name] = filled.reshape(-1, 4)
     return blocks.tobytes()
 
 
 def packed_input(codes: np.ndarray, conv: Conv2D, sums: bool) -> bytes:
-    """The input buffer of int8 codes ``(H, W, C)``: planes of 16 channels, one channel as rows of
-    uint8, with ``sums`` row by row; fill is the zero point."""
+    """Return the input buffer of int8 codes ``(H, W, C)``: planes of 16 channels, a single channel
+    as rows of uint8, with ``sums`` row by row; fill is the zero point."""
     height, width, channels = codes.shape
-    shape, dtype = (height, width, up(channels, layouts.ATOM)), "int8"
+    shape = (height, width, up(channels, layouts.ATOM))
+    dtype = "int8"
     if sums:
         layout = hwc(shape, dtype=dtype)
     elif channels == 1:
-        shape, dtype = (height, max(width, layouts.ATOM), 1), "uint8"
+        shape = (height, max(width, layouts.ATOM), 1)
+        dtype = "uint8"
         layout = hwc(shape, dtype=dtype)
     else:
         layout = layouts.features(shape)
-    out = np.full(shape, conv.input_q.zero_point, np.int8)
-    out[:, :width, :channels] = codes
-    return layout.pack(as_codes(out, dtype))
+    filled = np.full(shape, conv.input_q.zero_point, np.int8)
+    filled[:, :width, :channels] = codes
+    return layout.pack(as_codes(filled, dtype))
 
 
 def _product(conv: Conv2D, layer: Layer, x: Any) -> Conv2D:
-    """The convolution as a matrix multiplication of as many rows as ``x`` has."""
-    zeros = conv.weight_q.zero_point, conv.input_q.zero_point
-    if (
-        (conv.kernel, conv.stride, conv.pads) != ((1, 1), (1, 1), ((0, 0), (0, 0)))
-        or conv.depthwise
-        or conv.input_shape[1] != 1
-        or conv.activation is not None
-        or np.any(conv.bias)
-        or any(zeros)
-    ):
+    """Return the convolution as a matrix multiplication of the rows of ``x``."""
+    pointwise = (conv.kernel, conv.stride, conv.pads) == ((1, 1), (1, 1), ((0, 0), (0, 0)))
+    plain = pointwise and not conv.depthwise and conv.activation is None
+    zero = not np.any(conv.bias) and conv.weight_q.zero_point == conv.input_q.zero_point == 0
+    if not plain or not zero or conv.input_shape[1] != 1:
         raise ValueError(
             f"lower for rockchip: got the feature {ACCUMULATORS} with {layer!r}, allowed "
             "is a 1x1 layer over one column without bias, zero points and activation"
@@ -161,7 +164,7 @@ def _product(conv: Conv2D, layer: Layer, x: Any) -> Conv2D:
 
 
 def _codes(layer: Layer, shape: tuple[int, int, int], x: Any) -> np.ndarray:
-    """The input as int8 codes ``(H, W, C)``."""
+    """Return the input as int8 codes ``(H, W, C)``."""
     x = np.asarray(x)
     fits = x.shape == shape or (x.ndim != 3 and x.size == np.prod(shape))
     if x.dtype.name != layer.dtype or not fits or (x.ndim < 3 and 1 not in shape[:2]):
@@ -175,28 +178,31 @@ def _linked(
     units: int,
     registers: RegisterMap,
 ) -> tuple[list[Job], bytes]:
-    """The jobs with the writes that end their blocks, and the blocks one behind the other from
-    ``at`` on: each is filled up to ``BLOCK_ALIGN`` and names the next."""
+    """Return the jobs with the writes that end their blocks, and the blocks one after the other,
+    the first at address ``at``.  Each is filled up to ``BLOCK_ALIGN`` and names the next."""
+    ended = []
+    data = b""
     sizes = [len(job.writes) + END_WORDS for job in jobs]
-    out, data = [], b""
-    for job, size, following in zip(jobs, sizes, [*sizes[1:], 0], strict=True):
+    for number, job in enumerate(jobs):
         filled = 0
-        if following:
-            filled = up(size * WORDS.itemsize, BLOCK_ALIGN)
-        end = block_end(units, at + len(data) + filled if following else 0, following)
-        data += stream([*(Command.to(*write) for write in job.writes), *end]).ljust(filled, b"\0")
+        end = block_end(units)
+        if number + 1 < len(jobs):
+            filled = up(sizes[number] * WORDS.itemsize, BLOCK_ALIGN)
+            end = block_end(units, at + len(data) + filled, sizes[number + 1])
+        body = [Command.to(*write) for write in job.writes]
+        data += stream([*body, *end]).ljust(filled, b"\0")
         ending = writes_of(commands(stream(end)))
-        out.append(replace(job, start=Job.from_writes(REGISTERS, ending, registers)))
-    return out, data
+        ended.append(replace(job, start=Job.from_writes(REGISTERS, ending, registers)))
+    return ended, data
 
 
 def _job(values: Raw, registers: RegisterMap, sums: bool) -> Job:
-    """A job of every write in order."""
-    order = [
-        (offsets_of(registers)[name], value)
-        for name, value, note in ORDER
-        if note != "reads" or not sums
-    ]
+    """Return a job of every write in order."""
+    offsets = offsets_of(registers)
+    order = []
+    for name, value, note in ORDER:
+        if note != "reads" or not sums:
+            order.append((offsets[name], value))
     words = registers.state(order)
     for name, value in values.items():
         registers[name].insert(words, registers[name].raw(value))

@@ -1,5 +1,5 @@
 """Task records: ten 32-bit words that hand a block of commands to the NPU; many in a row, zeros
-behind the last.
+after the last.
 
 Source: PH, WT (the captures).
 """
@@ -14,18 +14,18 @@ from npulab.npus.kit import WORD_BYTES, Job, refuse_if
 from npulab.npus.rockchip.facts import TABLES, TASK
 
 BYTES = len(TABLES[TASK]) * WORD_BYTES
-INTERRUPTS = 2**17  # what a clear writes to all of them is one less
+INTERRUPTS = 2**17  # a clear of all interrupts writes one less
 UNITS = 2**8
 MOST_COMMANDS = 2**16
-# of the address, as PC.BASE_ADDRESS has it
+# Of an address of commands, as PC.BASE_ADDRESS holds it.
 ALIGN, MOST_ADDRESS = 16, 2**32
-MOST_TASKS, MOST_TOGETHER = 2**13, 2**18  # records, and the commands that they name
+MOST_TASKS, MOST_TOGETHER = 2**13, 2**18  # records, and commands of all records
 
 
 @dataclass(frozen=True)
 class Task:
     """A task record, its fields as in ``tasks.csv``: ``commands`` words without the end of their
-    block, from ``command_address`` on; ``enable_mask`` are the units that run."""
+    block, the first at ``command_address``; ``enable_mask`` are the units that run."""
 
     flags: int
     op_index: int
@@ -39,7 +39,7 @@ class Task:
 
     @classmethod
     def of(cls, data: bytes) -> Task:
-        """The record in 40 bytes."""
+        """Return the record in 40 bytes."""
         return cls(**TABLES[TASK].decode(np.frombuffer(data, "<u4")))
 
     @property
@@ -49,7 +49,7 @@ class Task:
 
     @property
     def plausible(self) -> bool:
-        """Whether it can be a record: some units, interrupts and commands, and an address that
+        """True if it can be a record: it has units, interrupts and commands, and an address that
         commands can have."""
         return (
             0 < self.enable_mask < UNITS
@@ -63,36 +63,34 @@ class Task:
 
 
 def tasks(data: bytes, where: str = "tasks") -> list[Task]:
-    """The records in bytes, up to the first that is all zeros or the end.
+    """Return the records in bytes, up to the first that is all zeros or the end.
 
     Raises ValueError naming the byte of a record that is not plausible or is cut short.
     """
-    out: list[Task] = []
+    records: list[Task] = []
     for at in range(0, len(data), BYTES):
-        part, begin = data[at : at + BYTES], f"{where}: task {len(out)} at byte {at:#x}"
+        part = data[at : at + BYTES]
         if not any(part):
             break
-        refuse_if(
-            len(part) < BYTES or len(out) >= MOST_TASKS,
-            begin,
-            f"{len(part)} bytes",
-            f"are {BYTES} each of at most {MOST_TASKS} records",
-        )
-        out.append(Task.of(part))
-        refuse_if(
-            not out[-1].plausible,
-            begin,
-            out[-1],
-            "is a record with units, interrupts, commands and an address",
-        )
-    if (total := sum(task.commands for task in out)) > MOST_TOGETHER:
+        begin = f"{where}: task {len(records)} at byte {at:#x}"
+        if len(part) < BYTES or len(records) >= MOST_TASKS:
+            raise ValueError(
+                f"{begin}: got {len(part)} bytes, allowed are {BYTES} each of at most {MOST_TASKS} "
+                "records"
+            )
+        record = Task.of(part)
+        allowed = "is a record with units, interrupts, commands and an address"
+        refuse_if(not record.plausible, begin, record, allowed)
+        records.append(record)
+    total = sum(task.commands for task in records)
+    if total > MOST_TOGETHER:
         raise ValueError(
-            f"{where}: got {len(out)} tasks of {total} commands together, at most "
+            f"{where}: got {len(records)} tasks of {total} commands together, at most "
             f"{MOST_TOGETHER} are allowed"
         )
-    return out
+    return records
 
 
 def is_tasks(data: bytes) -> bool:
-    """Whether bytes begin with a record."""
+    """Return true if bytes begin with a record."""
     return len(data) >= BYTES and Task.of(data[:BYTES]).plausible
