@@ -26,7 +26,8 @@ WRITE = 0x01  # in the low byte of a target
 SYNC, ENABLE = 0x0041, 0x0081  # targets of their own; one writes no register, one OPERATION_ENABLE
 NEXT_ADDRESS, NEXT_AMOUNT, OPERATION_ENABLE = 0x0010, 0x0014, 0x0008
 PC = TARGETS["PC"] + WRITE
-LAST_WORDS = ((PC, NEXT_AMOUNT), (SYNC, 0), (ENABLE, OPERATION_ENABLE))  # behind the next address
+# (target, register) of the words after the next address.
+LAST_WORDS = ((PC, NEXT_AMOUNT), (SYNC, 0), (ENABLE, OPERATION_ENABLE))
 END_WORDS = 1 + len(LAST_WORDS)
 
 
@@ -43,7 +44,7 @@ class Command(NamedTuple):
 
     @classmethod
     def to(cls, register: int, value: int) -> Command:
-        """The word that writes a register; raises LookupError where no unit has its address.
+        """Return the word that writes a register; raise LookupError if no unit has its address.
 
         >>> Command.to(0x1070, 0xFFC68000).target == 0x0201
         True
@@ -60,7 +61,7 @@ class Command(NamedTuple):
 
     @property
     def bytes(self) -> bytes:
-        """The 8 bytes; raises ValueError where a number has no room."""
+        """Return the 8 bytes; raise ValueError if a number does not fit."""
         try:
             return np.array((self.register, self.value, self.target), WORDS).tobytes()
         except OverflowError:
@@ -68,7 +69,7 @@ class Command(NamedTuple):
 
 
 class Block(NamedTuple):
-    """A task and its words ``(n,)``, those of the block's end apart."""
+    """A task and its words ``(n,)``; the words of the block's end are apart."""
 
     task: Task | None
     words: np.ndarray
@@ -76,111 +77,116 @@ class Block(NamedTuple):
 
     @property
     def job(self) -> Job:
-        """The job, with the writes of the block's end and the task's record as its start."""
-        registers, start = TABLES[REGISTERS], self.task.job if self.task else None
+        """Return the job, with the writes of the block's end and the task's record as its start."""
+        registers = TABLES[REGISTERS]
+        start = None
+        if self.task:
+            start = self.task.job
         if written(self.end).any():
             start = replace(Job.from_writes(REGISTERS, writes_of(self.end), registers), start=start)
         return replace(Job.from_writes(REGISTERS, writes_of(self.words), registers), start=start)
 
 
 def commands(data: bytes, where: str = "commands") -> np.ndarray:
-    """The command words ``(n,)`` in bytes: ``target``, ``value``, ``register``; raises ValueError
-    for a rest."""
-    if len(data) % WORDS.itemsize:
+    """Return the command words ``(n,)`` in bytes: ``target``, ``value``, ``register``; raise
+    ValueError for bytes that are left over."""
+    rest = len(data) % WORDS.itemsize
+    if rest:
         raise ValueError(
-            f"{where}: got {len(data)} bytes, the last {len(data) % WORDS.itemsize} from byte "
-            f"{len(data) // WORDS.itemsize * WORDS.itemsize:#x} on are no whole command, allowed "
-            "is a "
-            f"multiple of {WORDS.itemsize}"
+            f"{where}: got {len(data)} bytes, the last {rest} from byte {len(data) - rest:#x} on "
+            f"are no whole command, allowed is a multiple of {WORDS.itemsize}"
         )
     return np.frombuffer(data, WORDS)
 
 
 def stream(words: Iterable[Command]) -> bytes:
-    """The bytes of commands in order; the inverse of ``commands``."""
+    """Return the bytes of commands in order; the inverse of ``commands``."""
     return b"".join(command.bytes for command in words)
 
 
 def known(words: np.ndarray) -> np.ndarray:
-    """Whether each word ``(n,)`` names a register of the unit that is its target, with or without
-    ``WRITE``."""
+    """Return for each word ``(n,)`` whether it names a register of the unit that is its target,
+    with or without ``WRITE``."""
     owners = OWNERS[words["register"] // RANGE]
-    return (
-        (owners != 0)
-        & (words["target"] - words["target"] % 2 == owners)
-        & (words["register"] % 4 == 0)
-    )
+    of_unit = words["target"] - words["target"] % 2 == owners
+    return (owners != 0) & of_unit & (words["register"] % 4 == 0)
 
 
 def written(words: np.ndarray) -> np.ndarray:
-    """Whether each word ``(n,)`` writes a register."""
+    """Return for each word ``(n,)`` whether it writes a register."""
     enables = (words["target"] == ENABLE) & (words["register"] == OPERATION_ENABLE)
     return (known(words) & (words["target"] % 2 == WRITE)) | enables
 
 
 def writes(words: np.ndarray) -> list[tuple[int, int]]:
-    """(register, value) of every register that a command stream ``(n,) uint32`` writes, in order;
-    an odd word at its end belongs to no command.
+    """Return (register, value) of every register that a command stream ``(n,) uint32`` writes, in
+    order; an odd word at its end does not belong to a command.
 
-    Where no command has the flag of a write, as a dump may leave it out, all that name a register
-    count.
+    A dump may leave out the flag of a write: if no command has it, every command that names a
+    register counts.
     """
-    every = np.ascontiguousarray(words, "<u4")[: len(words) // 2 * 2].view(WORDS)
-    return writes_of(every if written(every).any() else flagged(every))
+    pairs = np.ascontiguousarray(words, "<u4")[: len(words) // 2 * 2]
+    every = pairs.view(WORDS)
+    if not written(every).any():
+        every = flagged(every)
+    return writes_of(every)
 
 
 def flagged(words: np.ndarray) -> np.ndarray:
-    """The words ``(n,)`` with the flag of a write in each that names a register."""
+    """Return the words ``(n,)`` with the flag of a write in each that names a register."""
     out = words.copy()
     out["target"][known(words)] |= WRITE
     return out
 
 
 def writes_of(words: np.ndarray) -> list[tuple[int, int]]:
-    """(register, value) of every command word ``(n,)`` that writes a register."""
+    """Return (register, value) of every command word ``(n,)`` that writes a register."""
     words = words[written(words)]
     return list(zip(words["register"].tolist(), words["value"].tolist(), strict=True))
 
 
 def ends(words: np.ndarray) -> np.ndarray:
-    """Whether the end of a block begins at each word ``(n,)``."""
-    out = np.zeros(len(words), bool)
-    if len(words) >= END_WORDS:
-        first, *rest = np.lib.stride_tricks.sliding_window_view(words, END_WORDS).T
-        none = first.copy().view("<u8") == 0
-        out[: len(first)] = (none | _is(first, PC, NEXT_ADDRESS)) & np.logical_and.reduce(
-            [_is(part, *key) for part, key in zip(rest, LAST_WORDS, strict=True)]
-        )
-    return out
+    """Return for each word ``(n,)`` whether the end of a block begins there."""
+    found = np.zeros(len(words), bool)
+    count = len(words) - END_WORDS + 1
+    if count <= 0:
+        return found
+    zeros = words.view("<u8") == 0
+    begins = (zeros | _is(words, PC, NEXT_ADDRESS))[:count]
+    for place, key in enumerate(LAST_WORDS, 1):
+        begins &= _is(words[place : place + count], *key)
+    found[:count] = begins
+    return found
 
 
 def split(words: np.ndarray, file: Path | str) -> list[Block]:
-    """The blocks of words that no record counts: each ends with its end, or with the words."""
-    named = known(words)
-    if not written(words).any():
+    """Return the blocks of words that no record counts: each ends with the words of a block's end,
+    or with the last word."""
+    blocks = []
+    if written(words).any():
+        is_sync = (words["target"] == SYNC) & (words["register"] == 0)
+        expected = written(words) | (words.view("<u8") == 0) | is_sync
+        if not expected.all():
+            raise ValueError(f"{file}: {broken(words, int(np.argmin(expected)))}")
+        begin = 0
+        for end in np.flatnonzero(ends(words)).tolist():
+            blocks.append(Block(None, words[begin:end], words[end : end + END_WORDS]))
+            begin = end + END_WORDS
+        blocks.append(Block(None, words[begin:], words[:0]))
+    else:
         warnings.warn(
             f"{file}: no command has the flag {WRITE:#04x} of a write in its target; its "
             "values may not be those that the NPU had",
             stacklevel=3,
         )
-        words = flagged(words)
-        begins = [0, *(1 + np.flatnonzero(named & (words["register"] == NEXT_AMOUNT))), len(words)]
-        blocks = [Block(None, words[a:b], words[:0]) for a, b in pairwise(begins)]
-    else:
-        is_sync = (words["target"] == SYNC) & (words["register"] == 0)
-        expected = written(words) | (words.view("<u8") == 0) | is_sync
-        if not expected.all():
-            raise ValueError(f"{file}: {broken(words, int(np.argmin(expected)))}")
-        begin, blocks = 0, []
-        for end in np.flatnonzero(ends(words)).tolist():
-            blocks.append(Block(None, words[begin:end], words[end : end + END_WORDS]))
-            begin = end + END_WORDS
-        blocks.append(Block(None, words[begin:], words[:0]))
+        last = known(words) & (words["register"] == NEXT_AMOUNT)
+        for part in np.split(flagged(words), np.flatnonzero(last) + 1):
+            blocks.append(Block(None, part, words[:0]))
     return [block for block in blocks if written(block.words).any() or written(block.end).any()]
 
 
 def broken(words: np.ndarray, at: int) -> str:
-    """The sentence about a word that is not a command."""
+    """Return the sentence about a word that is not a command."""
     return (
         f"command at byte {WORDS.itemsize * at:#x}: got target {words['target'][at]:#06x} and "
         f"register {words['register'][at]:#06x}, allowed is a register of the target's unit"
@@ -192,53 +198,52 @@ def blocks_of(
     listed: Sequence[Task],
     base: int | None = None,
 ) -> list[Block] | None:
-    """The words of each task if the first word lies at ``base``, by default at the first block;
-    None if they are not all there or do not write registers."""
+    """Return the words of each task if the first word lies at ``base``, by default at the first
+    block; None if they are not all there or do not write registers."""
     if not listed:
         return None
     if base is None:
         base = min(task.command_address for task in listed)
-    good, end_at, out = written(words), ends(words), []
+    good = written(words)
+    end_at = ends(words)
+    blocks = []
     for task in listed:
         first, odd = divmod(task.command_address - base, WORDS.itemsize)
         last = first + task.commands
         if odd or first < 0 or last > len(words) or not good[first:last].all():
             return None
-        has_end = last < len(words) and bool(end_at[last])
-        out.append(Block(task, words[first:last], words[last : last + END_WORDS * has_end]))
-    return out
+        end = words[:0]
+        if last < len(words) and end_at[last]:
+            end = words[last : last + END_WORDS]
+        blocks.append(Block(task, words[first:last], end))
+    return blocks
 
 
 def block_end(
     enable: int, next_address: int = 0, next_words: int = 0, cores: int = 0
 ) -> list[Command]:
-    """The words behind a block: the units that run, where the next block is and how many words it
-    has with its end.
+    """Return the words after a block: the address of the next block, how many words it has with its
+    end, and the units that run.
 
-    ``cores`` goes above the amount: how many share the operation, less 1.
+    ``cores`` goes above the amount: how many cores share the operation, less 1.
 
     >>> [hex(command.value) for command in block_end(0x0D, 0xFFC60380, 73)]
     ['0xffc60380', '0x24', '0x0', '0xd']
     """
+    first = Command(0, 0, 0)
     amount = 0
     if next_address:
-        amount = next_amount(next_words)
-    if next_address:
         first = Command(PC, next_address, NEXT_ADDRESS)
-    else:
-        first = Command(0, 0, 0)
-    values = cores * 2**16 + amount, 0, enable
-    return [
-        first,
-        *(
-            Command(target, value, register)
-            for (target, register), value in zip(LAST_WORDS, values, strict=True)
-        ),
-    ]
+        amount = next_amount(next_words)
+    end = [first]
+    values = (cores * 2**16 + amount, 0, enable)
+    for (target, register), value in zip(LAST_WORDS, values, strict=True):
+        end.append(Command(target, value, register))
+    return end
 
 
 def next_amount(words: int) -> int:
-    """What says how long the next block is, of its words with its end.
+    """Return the amount that stands for a number of words, those of the block's end among them.
 
     >>> next_amount(73), next_amount(110)
     (36, 54)

@@ -184,12 +184,8 @@ def _codes(capture: Capture, jobs: Sequence[Raw]) -> Lifted:
         f"an output of {(rows, out_w, kernels)}",
         f"with {layer!r} is {layer.output_shape}",
     )
-    x = None
-    if "input" in capture.buffers:
-        x = _input(capture, v, layer, pitch)
-    output = None
-    if "output" in capture.buffers:
-        output = _output(capture, v, layer)
+    x = _input(capture, v, layer, pitch)
+    output = _output(capture, v, layer)
     return _as_known(capture.parameters, layer, v, x, output)
 
 
@@ -311,8 +307,10 @@ def _scales(v: Raw, shares: np.ndarray) -> float | tuple[float, ...]:
     return scales
 
 
-def _input(capture: Capture, v: Raw, layer: Conv2D, pitch: int) -> np.ndarray:
-    """Return the input's int8 codes ``(H, W, C)``."""
+def _input(capture: Capture, v: Raw, layer: Conv2D, pitch: int) -> np.ndarray | None:
+    """Return the input's int8 codes ``(H, W, C)``, None if they were not recorded."""
+    if "input" not in capture.buffers:
+        return None
     height, width, channels = layer.input_shape
     if v["CNA.CONV_CON1.ARGB_IN"]:
         layout = hwc((height, width, 1), row_pitch=pitch)
@@ -328,8 +326,10 @@ def _input(capture: Capture, v: Raw, layer: Conv2D, pitch: int) -> np.ndarray:
     return as_codes(tensor_at(capture, "input", v[INPUT_AT], layout), "int8")
 
 
-def _output(capture: Capture, v: Raw, layer: Conv2D) -> np.ndarray:
-    """Return the captured output ``(H, W, C)``."""
+def _output(capture: Capture, v: Raw, layer: Conv2D) -> np.ndarray | None:
+    """Return the captured output ``(H, W, C)``, None if it was not recorded."""
+    if "output" not in capture.buffers:
+        return None
     if ACCUMULATORS not in layer.driver_quirks:
         return output_of(capture, v, layer.output_shape, "int8")
     filled = tensor_at(capture, "output", v[OUTPUT_AT], _sums_layout(v, layer.output_shape))
