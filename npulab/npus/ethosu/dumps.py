@@ -1,61 +1,70 @@
-"""What Vela leaves: a ``.tflite`` file whose custom operator holds a payload; a payload of its
-own.
-"""
+"""Importer of the files that Vela writes: a ``.tflite`` file whose custom operator holds a payload,
+or a payload alone."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from npulab.models import is_model, read_model
+from npulab.models import Model, is_model, read_model
 from npulab.npus.ethosu.facts import FACTS, USUAL_CHIP
 from npulab.npus.ethosu.stream import MAGIC, jobs, payload
 from npulab.npus.kit import Capture, first_bytes, read_bounded
 
 OPERATOR = "CUSTOM(ethos-u)"
 MOST_BYTES = 2**28
-# the operator's inputs, in their order; the tensors of the network follow
-STREAM, WEIGHTS = 0, 1
+STREAM, WEIGHTS = 0, 1  # the operator's first inputs; the tensors of the network follow
+PAYLOAD = MAGIC.to_bytes(4, "little")
 
 
 def recognises(path: Path) -> bool:
-    """Whether a file is a payload, or a model with an operator for the NPU."""
-    if first_bytes(path, 4) == MAGIC.to_bytes(4, "little"):
+    """Return true for a payload, or a model with an operator for the NPU."""
+    if first_bytes(path, 4) == PAYLOAD:
         return True
-    if not is_model(path) or OPERATOR[7:-1].encode() not in read_bounded(path, MOST_BYTES):
+    # Most models do not have the name at all, which is quicker to find out than their operators.
+    name = OPERATOR.removeprefix("CUSTOM(").removesuffix(")").encode()
+    if not is_model(path) or name not in read_bounded(path, MOST_BYTES):
         return False
     try:
-        return any(one.name == OPERATOR for one in read_model(path).operators)
+        return any(operator.name == OPERATOR for operator in read_model(path).operators)
     except ValueError:
         return False
 
 
 def read(path: Path) -> dict[str, Capture]:
-    """A capture for each operator of the NPU, by the file's name and, if there are several, a
-    number."""
+    """Return a capture for each operator of the NPU, by the file's name and, if there are several,
+    the operator's number."""
     data = read_bounded(path, MOST_BYTES)
-    if data[:4] == MAGIC.to_bytes(4, "little"):
+    if data[:4] == PAYLOAD:
         return {path.stem: _capture(path, path.stem, data, {})}
     graph = read_model(path)
-    places = [number for number, one in enumerate(graph.operators) if one.name == OPERATOR]
-    out = {}
-    for number in places:
-        inputs = graph.operators[number].inputs
-        filled = [
-            len(inputs) > place and graph.buffers[graph.tensors[inputs[place]].buffer]
-            for place in (STREAM, WEIGHTS)
-        ]
-        stream, weights = (
-            graph.data(inputs[place]).tobytes() if there else b""
-            for place, there in zip((STREAM, WEIGHTS), filled, strict=True)
-        )
-        if len(places) == 1:
-            name = path.stem
-        else:
+    captures = {}
+    for number, operator in enumerate(graph.operators):
+        if operator.name == OPERATOR:
+            buffers = {}
+            weights = _input(graph, operator.inputs, WEIGHTS)
+            if weights:
+                buffers["coefficients"] = weights
             name = f"{path.stem}-{number}"
-        out[name] = _capture(path, name, stream, {"coefficients": weights} if weights else {})
-    return out
+            stream = _input(graph, operator.inputs, STREAM)
+            captures[name] = _capture(path, name, stream, buffers)
+    if len(captures) == 1:
+        (capture,) = captures.values()
+        return {path.stem: replace(capture, name=path.stem)}
+    return captures
+
+
+def _input(graph: Model, inputs: Sequence[int], place: int) -> bytes:
+    """Return the bytes of an operator's input, empty if it has none."""
+    if len(inputs) <= place:
+        return b""
+    tensor = inputs[place]
+    if not graph.buffers[graph.tensors[tensor].buffer]:
+        return b""
+    return graph.data(tensor).tobytes()
 
 
 def _capture(path: Path, name: str, data: bytes, buffers: dict[str, bytes]) -> Capture:

@@ -1,8 +1,8 @@
-"""The tables beside this file, read once."""
+"""The tables of this folder, read once."""
 
 from npulab.npus.kit import Facts
 
-# what computes, and what moves weights and tensors before it
+# The block of operations, and the block that moves weights and tensors before them.
 REGISTERS, DMA = "NPU", "DMA"
 FACTS = Facts.beside(
     __file__, {REGISTERS: "registers.csv", DMA: "dma.csv"}, sparse=(REGISTERS, DMA)

@@ -1,5 +1,5 @@
-"""Jobs that are one layer: slices of its output channels; tensors in memory; where weights come
-from."""
+"""Jobs joined to operations: the jobs of a layer compute slices of its output channels.  Also the
+tensors in memory that they read and write, and the origin of weights that were moved."""
 
 from __future__ import annotations
 
@@ -11,37 +11,23 @@ from npulab.npus.kit import Capture, Unsupported, values_of
 
 BRICK = 16  # channels of a brick
 WEIGHTS_REGION = 0  # the region that holds the coefficients as the compiler made them
-# what differs between the jobs of a layer
-MOVING = {
-    "BLOCKDEP",
-    "IFM_BASE0",
-    "IFM_DEPTH_M1",
-    "OFM_BASE0",
-    "OFM_DEPTH_M1",
-    *(
-        f"{what}{core}_{part}"
-        for what in ("WEIGHT", "SCALE")
-        for core in ("", "1")
-        for part in ("BASE", "LENGTH", "REGION")
-    ),
-}
+# The registers that differ between the jobs of a layer.
+MOVING = {"BLOCKDEP", "IFM_BASE0", "IFM_DEPTH_M1", "OFM_BASE0", "OFM_DEPTH_M1"}
+for _data in ("WEIGHT", "WEIGHT1", "SCALE", "SCALE1"):
+    MOVING |= {f"{_data}_BASE", f"{_data}_LENGTH", f"{_data}_REGION"}
 COMMANDS = {code: name for name, code in FACTS.enum("command").items()}
 BRICKS = FACTS.enum("data_format")["NHCWB16"]
-PRECISIONS = {
-    f"{side}_PRECISION": {code: name for name, code in FACTS.enum(enum).items()}
-    for side, enum in (
-        ("IFM", "ifm_precision"),
-        ("IFM2", "ifm_precision"),
-        ("OFM", "ofm_precision"),
-    )
-}
+INPUTS = {code: name for name, code in FACTS.enum("ifm_precision").items()}
+OUTPUTS = {code: name for name, code in FACTS.enum("ofm_precision").items()}
+PRECISIONS = {"IFM": INPUTS, "IFM2": INPUTS, "OFM": OUTPUTS}
 DTYPES = {"U8": "uint8", "S8": "int8"}
-POOLS, ADD = {0: "max", 1: "average"}, 1  # modes of a pool; of an elementwise operation
+POOLS = {0: "max", 1: "average"}  # modes of a pool
+ADD = 1  # mode of an elementwise operation
 Shape3 = tuple[int, int, int]
 
 
 class Words:
-    """Values of a job by ``REGISTER.field``; a field that is named as its register, by that."""
+    """The values of a job by ``REGISTER.field``, or ``REGISTER`` if the field has its name."""
 
     def __init__(self, values: Mapping[str, int]) -> None:
         self.values = values
@@ -52,12 +38,14 @@ class Words:
 
     @property
     def command(self) -> str:
-        """Of the operation that starts."""
+        """The name of the operation that the job starts."""
         return COMMANDS[self["OP.command"]]
 
     def pair(self, name: str) -> tuple[int, int]:
-        """(height, width) of what two registers or fields say less 1."""
-        return self[name.format("HEIGHT", "y")] + 1, self[name.format("WIDTH", "x")] + 1
+        """Return (height, width), each of a register or field that holds 1 less."""
+        height = self[name.format("HEIGHT", "y")] + 1
+        width = self[name.format("WIDTH", "x")] + 1
+        return height, width
 
 
 class Tensor(NamedTuple):
@@ -74,7 +62,7 @@ class Tensor(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Where what lies behind its last row begins."""
+        """The address after its last row."""
         return self.base + self.shape[0] * self.row
 
     @property
@@ -88,32 +76,32 @@ class Tensor(NamedTuple):
 
     @property
     def width(self) -> int:
-        """Columns of a row in memory, which a job need not read to the last."""
+        """Columns of a row in memory; a job may read fewer."""
         if self.bricks:
             return self.step // BRICK
         return self.row // self.step
 
     def channel(self, number: int) -> int:
-        """How many bytes behind the first channel another one lies."""
+        """Return the bytes from the first channel to another."""
         if self.bricks:
             return number // BRICK * self.step + number % BRICK
         return number
 
 
 class Operation(NamedTuple):
-    """A layer's jobs: their tasks, and what the words of each say."""
+    """The jobs of a layer: their tasks, and the values of each."""
 
     tasks: tuple[int, ...]
     jobs: tuple[Words, ...]
 
     @property
     def first(self) -> Words:
-        """What the first job's words say."""
+        """The values of the first job."""
         return self.jobs[0]
 
     @property
     def weighs(self) -> bool:
-        """Whether there are weights."""
+        """True if the operation has weights."""
         return self.first.command in ("conv", "depthwise")
 
     @property
@@ -122,12 +110,12 @@ class Operation(NamedTuple):
         return [job["OFM_DEPTH_M1"] + 1 for job in self.jobs]
 
     def tensor(self, side: str) -> Tensor:
-        """What the jobs read (``IFM``, ``IFM2``) or write (``OFM``) together.
+        """Return the tensor that the jobs together read (``IFM``, ``IFM2``) or write (``OFM``).
 
         Raises Unsupported for another type than int8 and uint8.
         """
         v = self.first
-        precision = PRECISIONS[f"{side}_PRECISION"].get(v[f"{side}_PRECISION.precision"], "?")
+        precision = PRECISIONS[side].get(v[f"{side}_PRECISION.precision"], "?")
         if precision not in DTYPES:
             raise Unsupported(
                 f"lift for ethosu: got {side}_PRECISION {precision}, allowed are "
@@ -135,13 +123,14 @@ class Operation(NamedTuple):
             )
         if side == "OFM":
             shape = (*v.pair("OFM_{}_M1"), sum(self.slices))
+        elif v.command == "depthwise":
+            shape = (*v.pair(f"{side}_{{}}0_M1"), sum(self.slices))
         else:
-            if v.command == "depthwise":
-                deep = sum(self.slices)
-            else:
-                deep = v["IFM_DEPTH_M1"] + 1
-            shape = (*v.pair(f"{side}_{{}}0_M1"), deep)
+            shape = (*v.pair(f"{side}_{{}}0_M1"), v["IFM_DEPTH_M1"] + 1)
         bricks = v[f"{side}_PRECISION.format"] == BRICKS
+        step = v[f"{side}_STRIDE_X"]
+        if bricks:
+            step = v[f"{side}_STRIDE_C"]
         return Tensor(
             v[f"{side}_REGION"],
             v[f"{side}_BASE0"],
@@ -149,65 +138,62 @@ class Operation(NamedTuple):
             DTYPES[precision],
             bricks,
             v[f"{side}_STRIDE_Y"],
-            v[f"{side}_STRIDE_{'C' if bricks else 'X'}"],
+            step,
         )
 
     def goes_on(self, v: Words) -> bool:
-        """Whether a job computes the channels behind those of the jobs so far."""
-        if not self.weighs or any(
-            v.values.get(at) != value
-            for at, value in self.first.values.items()
-            if at.split(".")[1] not in MOVING
-        ):
+        """Return true if a job computes the channels after those of the jobs so far."""
+        if not self.weighs:
             return False
+        for name, value in self.first.values.items():
+            if v.values.get(name) != value and name.split(".")[1] not in MOVING:
+                return False
         done = sum(self.slices)
-        moved = [v[f"{side}_BASE0"] - self.first[f"{side}_BASE0"] for side in ("OFM", "IFM")]
-        read = 0
+        written = v["OFM_BASE0"] - self.first["OFM_BASE0"]
+        read = v["IFM_BASE0"] - self.first["IFM_BASE0"]
+        next_read = 0
         if v.command == "depthwise":
-            read = self.tensor("IFM").channel(done)
-        return moved == [self.tensor("OFM").channel(done), read]
+            next_read = self.tensor("IFM").channel(done)
+        return written == self.tensor("OFM").channel(done) and read == next_read
 
 
 def operations(capture: Capture) -> list[Operation]:
-    """The layers of a capture's jobs, in order."""
-    out: list[Operation] = []
+    """Return the operations of a capture's jobs, in order."""
+    found: list[Operation] = []
     for task, job in enumerate(capture.jobs):
         if job.block == REGISTERS:
             words = Words(values_of(job, capture.maps))
-            if out and out[-1].goes_on(words):
-                out[-1] = Operation((*out[-1].tasks, task), (*out[-1].jobs, words))
-            else:
-                out.append(Operation((task,), (words,)))
-    return out
+            tasks: tuple[int, ...] = ()
+            jobs: tuple[Words, ...] = ()
+            if found and found[-1].goes_on(words):
+                tasks, jobs = found.pop()
+            found.append(Operation((*tasks, task), (*jobs, words)))
+    return found
 
 
 def origin(
     capture: Capture, task: int, region: int, address: int, size: int
 ) -> tuple[int, list[int]]:
-    """Where the bytes that a task reads come from: their place among the coefficients, and the
-    tasks that moved them.
+    """Return the place among the coefficients of bytes that a task reads, and the tasks that moved
+    them.
 
-    Raises Unsupported for bytes that no move before it brought there.
+    Raises Unsupported for bytes that no move before the task brought there.
     """
     if region == WEIGHTS_REGION:
         return address, []
-    for at in reversed(range(task)):
-        if capture.jobs[at].block == DMA:
-            v = values_of(capture.jobs[at], capture.maps)
-            start = address - v[f"{DMA}.DMA0_DST.dma0_dst"]
-            if (
-                v[f"{DMA}.DMA0_DST_REGION.region"] == region
-                and not v[f"{DMA}.DMA0_DST_REGION.internal"]
-                and 0 <= start <= v[f"{DMA}.DMA0_LEN.dma0_len"] - size
-            ):
-                place, tasks = origin(
-                    capture,
-                    at,
-                    v[f"{DMA}.DMA0_SRC_REGION.region"],
-                    v[f"{DMA}.DMA0_SRC.dma0_src"] + start,
-                    size,
-                )
-                return place, [at, *tasks]
+    for mover in reversed(range(task)):
+        job = capture.jobs[mover]
+        if job.block != DMA:
+            continue
+        v = values_of(job, capture.maps)
+        start = address - v[f"{DMA}.DMA0_DST.dma0_dst"]
+        within = 0 <= start <= v[f"{DMA}.DMA0_LEN.dma0_len"] - size
+        internal = v[f"{DMA}.DMA0_DST_REGION.internal"]
+        if within and v[f"{DMA}.DMA0_DST_REGION.region"] == region and not internal:
+            source = v[f"{DMA}.DMA0_SRC.dma0_src"] + start
+            source_region = v[f"{DMA}.DMA0_SRC_REGION.region"]
+            place, tasks = origin(capture, mover, source_region, source, size)
+            return place, [mover, *tasks]
     raise Unsupported(
         f"task {task}: got {size} bytes of coefficients at {address:#x} of region "
         f"{region}, allowed is what a DMA job before it moved there"

@@ -1,4 +1,4 @@
-"""The rule by which outputs are scaled: as gemmlowp does, with the multiplier that was written."""
+"""The rule that scales outputs: as gemmlowp does, with the multiplier that was written."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from npulab.quant.rules import DoubleRounding, positive
 class Written(DoubleRounding):
     """Double rounding by a multiplier of 31 bits that scales of float32 need not reach.
 
-    A record of a channel holds the multiplier, so a lifted layer's scales are numbers of float64
-    whose ratio it is.  Source: V (``ROUND_MODE_DBL``).
+    A channel's record holds the multiplier, so the scales of a lifted layer are numbers of float64
+    whose ratio is that multiplier.  Source: V (``ROUND_MODE_DBL``).
     """
 
     def multiplier(

@@ -1,10 +1,10 @@
 """Command streams: words that set registers and start operations, and the driver's payload around
 them.
 
-A command is one word, opcode in bits 0 to 9 and a parameter in bits 16 to 31, or with bit 14 set
-two: the second is its data.  Registers lie at 4 times the opcode, those with data at 0x800 and 8
-times the opcode, data first.  A payload begins with ``COP1``; its actions are words with a number
-in bits 0 to 7.  Source: V (``sources.csv``).
+A command is one word, opcode in bits 0 to 9 and a parameter in bits 16 to 31; if bit 14 is set, a
+second word follows, its data.  A register lies at 4 times its opcode, a register with data at 0x800
+and 8 times its opcode, data first.  A payload begins with ``COP1``; its actions are words with a
+number in bits 0 to 7.  Source: V (``sources.csv``).
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ CONFIG, COMMANDS, READ, DUMP, NOTHING = 1, 2, 3, 4, 5  # actions of a payload
 BITS = 2**10  # opcodes
 DATA = 2**14  # a second word follows
 HALF = 2**16
-LARGE = 0x800  # where registers of two words begin
+LARGE = 0x800  # the offset at which registers of two words begin
 FIRST_SMALL = 0x100  # opcodes below start operations, or wait
-OPERATION = 0x0  # the register that stands for what starts an operation
+OPERATION = 0x0  # the register that stands for the command that starts an operation
 STARTS = ("conv", "depthwise", "pool", "elementwise", "dma_start")
 CODES = FACTS.enum("command")
 
 
 class Payload(NamedTuple):
-    """A driver's payload: the words of its command stream, and the part that they were made for,
-    blank if the payload does not say."""
+    """A driver's payload: the words of its command stream, and the part that they were made for, ""
+    if the payload does not say."""
 
     words: np.ndarray
     chip: str
 
 
 def payload(data: bytes, where: str) -> Payload:
-    """The command stream in a payload, or in plain words that are one.
+    """Return the command stream in a payload, or in plain words without one.
 
     Raises ValueError for a payload that is cut off or has no command stream.
     """
@@ -48,23 +48,21 @@ def payload(data: bytes, where: str) -> Payload:
     words = np.frombuffer(data, "<u4")
     if not len(words) or words[0] != MAGIC:
         return Payload(words, "")
-    at, chip = 1, ""
+    at = 1
+    chip = ""
     while at < len(words):
-        action, high, low = (
-            int(words[at]) % 256,
-            int(words[at]) // 256 % 256,
-            int(words[at]) // HALF,
-        )
+        low, action = divmod(int(words[at]), HALF)
+        high, action = divmod(action, 2**8)
         at += 1
         if action == CONFIG and at + 2 <= len(words):
-            chip, at = _chip(int(words[at])), at + 2
+            chip = _chip(int(words[at]))
+            at += 2
         elif action == COMMANDS:
             count = high * HALF + low
             if at + count > len(words):
                 raise ValueError(
                     f"{where}: got a command stream of {count} words at byte {4 * at}, allowed is "
-                    "inside "
-                    f"the {len(words)} of the payload"
+                    f"inside the {len(words)} of the payload"
                 )
             return Payload(words[at : at + count], chip)
         elif action not in (READ, DUMP, NOTHING):
@@ -73,22 +71,21 @@ def payload(data: bytes, where: str) -> Payload:
                 f"{NOTHING}"
             )
     raise ValueError(
-        f"{where}: got a payload of {len(words)} words without a command stream, allowed is one "
-        "that has "
-        "it"
+        f"{where}: got a payload of {len(words)} words without a command stream, allowed is a "
+        "payload that has one"
     )
 
 
 def _chip(config: int) -> str:
-    """The part that a configuration word says: products in a cycle as a power of two, the
-    product.
-    """
-    product, macs = config // 2**28, 2 ** (config % 16)
+    """Return the part that a configuration word names: the product, and its multiplications in a
+    cycle as a power of two."""
+    product = config // 2**28
+    macs = 2 ** (config % 16)
     return f"ethos-{PRODUCTS.get(product, product)}-{macs}"
 
 
 def commands(words: np.ndarray, where: str) -> Iterator[tuple[int, int, int | None]]:
-    """(opcode, parameter, data) of each command; data is None for one of a single word.
+    """Yield (opcode, parameter, data) of each command; data is None for a command of a single word.
 
     Raises ValueError for a stream that ends inside a command.
     """
@@ -100,59 +97,59 @@ def commands(words: np.ndarray, where: str) -> Iterator[tuple[int, int, int | No
             if at + 1 == len(words):
                 raise ValueError(
                     f"{where}: got command {word:#010x} at word {at} without its data, allowed is "
-                    "a word "
-                    "behind it"
+                    "a word after it"
                 )
-            data, at = int(words[at + 1]), at + 1
+            at += 1
+            data = int(words[at])
         yield word % BITS, word // HALF, data
         at += 1
 
 
 def writes(words: np.ndarray, where: str = "command stream") -> Iterator[list[tuple[int, int]]]:
-    """The register writes up to and with each operation, (offset, value): an operation's own write
-    is the last."""
+    """Yield the register writes (offset, value) up to each operation; the last starts it."""
     starts = {CODES[name] for name in STARTS}
-    out: list[tuple[int, int]] = []
+    part: list[tuple[int, int]] = []
     known = {**FACTS.tables[REGISTERS].index, **FACTS.tables[DMA].index}
     for opcode, parameter, data in commands(words, where):
         if data is not None:
             offset = LARGE + 8 * opcode
-            out.append((offset, data))
+            part.append((offset, data))
             if parameter or offset + 4 in known:
-                out.append((offset + 4, parameter))
+                part.append((offset + 4, parameter))
         elif opcode >= FIRST_SMALL:
-            out.append((4 * opcode, parameter))
+            part.append((4 * opcode, parameter))
         elif opcode in starts:
-            yield [*out, (OPERATION, opcode + parameter * HALF)]
-            out = []
+            yield [*part, (OPERATION, opcode + parameter * HALF)]
+            part = []
 
 
 def jobs(words: np.ndarray, maps: Mapping[str, RegisterMap], where: str) -> tuple[Job, ...]:
-    """A job for each operation, of block ``DMA`` if it moves data; registers keep their values from
-    one to the next, so that a job's writes begin with those of its block that the jobs before it
-    left.
+    """Return a job for each operation, of block ``DMA`` if it moves data.
 
-    Raises ValueError for a stream without an operation.
+    Registers keep their values from operation to operation, so a job's writes begin with the
+    values of its block that the jobs before it left.  Raises ValueError for a stream without an
+    operation.
     """
-    out: list[Job] = []
+    found: list[Job] = []
     state: dict[int, int] = {}
     for part in writes(words, where):
-        state |= dict(part)
-        block = REGISTERS
-        if part[-1][1] % BITS == CODES["dma_start"]:
-            block = DMA
-        other = maps[REGISTERS if block == DMA else DMA].index
-        mine = [
-            (offset, value) for offset, value in part if offset == OPERATION or offset not in other
-        ]
-        left = [
-            (offset, value)
-            for offset, value in state.items()
-            if offset not in dict(mine) and offset not in other
-        ]
-        out.append(Job.from_writes(block, [*left, *mine], maps[block]))
-    if not out:
+        block, other = REGISTERS, DMA
+        _, start = part[-1]
+        if start % BITS == CODES["dma_start"]:
+            block, other = DMA, REGISTERS
+        state |= part
+        # A register of both blocks, as the one that starts, belongs to the job at hand.
+        mine = []
+        for offset, value in part:
+            if offset == OPERATION or offset not in maps[other].index:
+                mine.append((offset, value))
+        kept = dict(state)
+        for offset, _ in mine:
+            kept.pop(offset, None)
+        before = [(at, value) for at, value in kept.items() if at not in maps[other].index]
+        found.append(Job.from_writes(block, [*before, *mine], maps[block]))
+    if not found:
         raise ValueError(
             f"{where}: got {len(words)} words that start no operation, allowed is at least one"
         )
-    return tuple(out)
+    return tuple(found)
