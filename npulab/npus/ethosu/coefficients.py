@@ -13,20 +13,20 @@ from typing import NamedTuple
 import numpy as np
 
 from npulab.npus.ethosu.facts import FACTS
-from npulab.npus.ethosu.operations import Operation, operations, origin
+from npulab.npus.ethosu.operations import Operation, Words, operations, origin
 from npulab.npus.ethosu.traversal import Order
 from npulab.npus.ethosu.weights import decode, encode_slices, slices
 from npulab.npus.kit import Capture, Unsupported, buffer_of
 
-FIELDS = ("multiplier", "right_shift")
-RECORD = np.dtype([("low", "<u4"), ("high", "i1"), (FIELDS[0], "<u4"), (FIELDS[1], "u1")])
+# The bias has 40 bits: 32 low, 8 high.
+RECORD = np.dtype([("low", "<u4"), ("high", "i1"), ("multiplier", "<u4"), ("right_shift", "u1")])
 OUTPUTS = "outputs_at_once"  # feature: output channels of the smallest block
 INPUTS = 8  # input channels of the smallest block
-CORES = ("", "1")  # what stands in the names of a core's registers
+CORES = ("", "1")  # the number of a core in the names of its registers
 
 
 class Records(NamedTuple):
-    """Of each output channel ``(n,)`` int64: bias, multiplier, right shift."""
+    """Bias, multiplier and right shift of each output channel ``(n,)`` int64."""
 
     bias: np.ndarray
     multiplier: np.ndarray
@@ -34,26 +34,29 @@ class Records(NamedTuple):
 
     @classmethod
     def of(cls, data: bytes) -> Records:
-        """Those that bytes hold.
+        """Return the records in bytes.
 
         >>> Records.of(bytes([254, 255, 255, 255, 255, 0, 0, 0, 64, 38]))
         Records(bias=array([-2]), multiplier=array([1073741824]), right_shift=array([38]))
         """
         rows = np.frombuffer(data, RECORD)
-        high, low, *rest = (rows[name].astype(np.int64) for name in ("high", "low", *FIELDS))
-        return cls(high * 2**32 + low, *rest)
+        bias = rows["high"].astype(np.int64) * 2**32 + rows["low"]
+        multiplier = rows["multiplier"].astype(np.int64)
+        right_shift = rows["right_shift"].astype(np.int64)
+        return cls(bias, multiplier, right_shift)
 
     def encoded(self) -> bytes:
-        """The bytes of the records."""
+        """Return the bytes of the records."""
         rows = np.empty(len(self.bias), RECORD)
         rows["high"], rows["low"] = np.divmod(self.bias, 2**32)
-        rows["multiplier"], rows["right_shift"] = self.multiplier, self.right_shift % 2**6
+        rows["multiplier"] = self.multiplier
+        rows["right_shift"] = self.right_shift % 2**6
         return rows.tobytes()
 
 
 class Part(NamedTuple):
-    """What one core computes of a job: its output channels among the layer's, their order, where
-    stream and records lie among the coefficients, and the tasks that moved them."""
+    """The part of a job that one core computes: its output channels among the layer's, their order,
+    the places of stream and records among the coefficients, and the tasks that moved them."""
 
     channels: slice
     order: Order
@@ -63,90 +66,95 @@ class Part(NamedTuple):
 
     @property
     def outputs(self) -> int:
-        """Output channels."""
+        """The number of output channels."""
         return len(range(self.channels.stop)[self.channels])
 
 
 def parts_of(capture: Capture, operation: Operation) -> Iterator[Part]:
-    """The parts of a convolution's jobs; Unsupported for a chip whose streams are not known, and
-    for
-    coefficients that were not moved to where a job reads them."""
-    features, first = FACTS.features(capture.chip), 0
+    """Yield the parts of a convolution's jobs; raise Unsupported for a chip whose streams are not
+    known, and for coefficients that were not moved to the place where a job reads them."""
+    features = FACTS.features(capture.chip)
     if OUTPUTS not in features:
         raise Unsupported(
             f"chip: got {capture.chip}, allowed is one whose order of weights is known"
         )
-    v, of_chip = operation.first, features.get("cores", 1)
-    dilation = v.pair("KERNEL_STRIDE.dilation_{1}_m1")
+    of_chip = features.get("cores", 1)
+    v = operation.first
+    order = Order(
+        0,
+        v.command == "depthwise",
+        bool(v["KERNEL_STRIDE.part_kernel_first"]),
+        8,
+        (INPUTS, features[OUTPUTS]),
+        v.pair("KERNEL_STRIDE.dilation_{1}_m1"),
+    )
+    first = 0
     for task, job, outputs in zip(operation.tasks, operation.jobs, operation.slices, strict=True):
         cores = min(of_chip, outputs)
         for core in range(cores):
-            deep = (job["OFM_BLK_DEPTH_M1"] + of_chip - core) // of_chip
-            order = Order(
-                deep,
-                v.command == "depthwise",
-                bool(v["KERNEL_STRIDE.part_kernel_first"]),
-                8,
-                (INPUTS, features[OUTPUTS]),
-                dilation,
-            )
-            found = {}
-            moved: list[int] = []
-            for what in ("WEIGHT", "SCALE"):
-                name = f"{what}{CORES[core]}"
-                size = job[f"{name}_LENGTH"]
-                at, tasks = origin(capture, task, job[f"{what}_REGION"], job[f"{name}_BASE"], size)
-                found[what], moved = slice(at, at + size), moved + tasks
-            yield Part(
-                slice(first + core, first + outputs, cores),
-                order,
-                found["WEIGHT"],
-                found["SCALE"],
-                tuple(moved),
-            )
+            # Every core takes every ``of_chip``-th output channel of a block.
+            depth = (job["OFM_BLK_DEPTH_M1"] + of_chip - core) // of_chip
+            stream, moved = _placed(capture, task, job, "WEIGHT", core)
+            records, records_moved = _placed(capture, task, job, "SCALE", core)
+            channels = slice(first + core, first + outputs, cores)
+            moves = (*moved, *records_moved)
+            yield Part(channels, order._replace(block_depth=depth), stream, records, moves)
         first += outputs
 
 
-def weights_and_records(capture: Capture, operation: Operation) -> tuple[np.ndarray, Records]:
-    """The weights ``OHWI int16`` (depthwise ``1HWC``), less their zero point, and the records of a
-    convolution's output channels.
+def _placed(
+    capture: Capture, task: int, job: Words, data: str, core: int
+) -> tuple[slice, list[int]]:
+    """Return the place among the coefficients of the weights or scales of a core, and the tasks
+    that moved them."""
+    name = f"{data}{CORES[core]}"
+    size = job[f"{name}_LENGTH"]
+    at, moved = origin(capture, task, job[f"{data}_REGION"], job[f"{name}_BASE"], size)
+    return slice(at, at + size), moved
 
-    Raises ValueError for a stream or records that are not those of as many weights.
+
+def weights_and_records(capture: Capture, operation: Operation) -> tuple[np.ndarray, Records]:
+    """Return the weights ``OHWI int16`` (depthwise ``1HWC``), less their zero point, and the records
+    of a convolution's output channels.
+
+    Raises ValueError for a stream or records of another number of weights or channels.
     """
-    data, v, parts = (
-        buffer_of(capture, "coefficients"),
-        operation.first,
-        [*parts_of(capture, operation)],
-    )
-    depthwise, outputs = v.command == "depthwise", sum(operation.slices)
-    kernel = v.pair("KERNEL_{}_M1")
-    if depthwise:
-        inputs = 1
-    else:
+    data = buffer_of(capture, "coefficients")
+    parts = list(parts_of(capture, operation))
+    v = operation.first
+    inputs = 1
+    if v.command != "depthwise":
         inputs = v["IFM_DEPTH_M1"] + 1
-    weights = np.empty((outputs, *kernel, inputs), np.int16)
+    outputs = sum(operation.slices)
+    shape = (*v.pair("KERNEL_{}_M1"), inputs)
+    weights = np.empty((outputs, *shape), np.int16)
     records = np.empty((3, outputs), np.int64)
     for part in parts:
-        weights[part.channels] = part.order.unpack(
-            decode(data[part.stream]), (part.outputs, *kernel, inputs)
-        )
+        stream = decode(data[part.stream])
+        weights[part.channels] = part.order.unpack(stream, (part.outputs, *shape))
+        stored = data[part.records]
         size = part.outputs * RECORD.itemsize
-        if len(data[part.records]) < size:
+        if len(stored) < size:
             raise ValueError(
-                f"SCALE_LENGTH: got {len(data[part.records])} bytes, allowed for "
-                f"{part.outputs} output channels are at least {size}"
+                f"SCALE_LENGTH: got {len(stored)} bytes, allowed for {part.outputs} output "
+                f"channels are at least {size}"
             )
-        records[:, part.channels] = Records.of(data[part.records][:size])
-    return weights.transpose(3, 1, 2, 0) if depthwise else weights, Records(*records)
+        records[:, part.channels] = Records.of(stored[:size])
+    if v.command == "depthwise":
+        weights = weights.transpose(3, 1, 2, 0)
+    return weights, Records(*records)
 
 
 def recode(capture: Capture) -> bytes:
-    """The coefficient buffer with every stream and every record decoded and encoded again; what
-    lies around them stays."""
+    """Return the coefficient buffer with every stream and every record decoded and encoded again;
+    the bytes around them stay."""
     data = bytearray(buffer_of(capture, "coefficients"))
     for operation in operations(capture):
-        for part in parts_of(capture, operation) if operation.weighs else ():
+        if not operation.weighs:
+            continue
+        for part in parts_of(capture, operation):
             data[part.stream] = encode_slices(slices(bytes(data[part.stream])))
-            size, at = part.outputs * RECORD.itemsize, part.records.start
-            data[at : at + size] = Records.of(bytes(data[at : at + size])).encoded()
+            start = part.records.start
+            stored = slice(start, start + part.outputs * RECORD.itemsize)
+            data[stored] = Records.of(bytes(data[stored])).encoded()
     return bytes(data)

@@ -1,5 +1,5 @@
-"""In which order a job reads its weights: blocks of outputs, of inputs, parts of the kernel, small
-blocks.  Source: V (``sources.csv``)."""
+"""The order in which a job reads its weights: blocks of outputs, blocks of inputs, parts of the
+kernel, small blocks.  Source: V (``sources.csv``)."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ import numpy as np
 
 from npulab.npus.kit import up
 
-# input channels of a block; of one that takes parts of the kernel first, or an input of 16 bits
+# Input channels of a block; fewer if parts of the kernel come first, or with an input of 16 bits.
 IN_BLOCK, IN_BLOCK_PARTS = 32, 16
 SUBKERNEL = 8  # rows and columns of a part of the kernel, before dilation
-ELEMENTS = {8: 4, 16: 2}  # by bits of the input: cells of a part are filled up to a multiple
+# The cells of a part are filled up to a multiple of this, by bits of the input.
+ELEMENTS = {8: 4, 16: 2}
 
 
 class Order(NamedTuple):
-    """What says the order: outputs of a block, how the kernel is traversed, bits of the input, the
-    channels that are read at a time (inputs, outputs), dilation (h, w)."""
+    """The parameters of the order: outputs of a block, how the kernel is traversed, bits of the
+    input, the channels that are read at a time (inputs, outputs), dilation (h, w)."""
 
     block_depth: int
     depthwise: bool = False
@@ -28,60 +29,68 @@ class Order(NamedTuple):
     dilation: tuple[int, int] = (1, 1)
 
     def places(self, shape: tuple[int, int, int, int]) -> np.ndarray:
-        """The flat places ``(n,) int64`` of a job's weights OHWI (depthwise OHW1) in the order in
-        which they are read; -1 is fill.
+        """Return the flat places ``(n,) int64`` of a job's weights OHWI (depthwise OHW1) in the
+        order in which they are read; -1 is fill.
 
         >>> Order(8, small=(2, 2)).places((2, 1, 1, 3))[:8].tolist()
         [0, 1, 3, 4, 2, -1, 5, -1]
         """
         outputs, rows, columns, inputs = shape
-        small_in, small_out = (1 if self.depthwise else self.small[0]), self.small[1]
+        small_in, small_out = self.small
+        if self.depthwise:
+            small_in = 1
         in_block = IN_BLOCK
         if self.part_kernel_first or self.input_bits == 16:
             in_block = IN_BLOCK_PARTS
-        high, across = (SUBKERNEL // apart for apart in self.dilation)
-        out = []
+        high = SUBKERNEL // self.dilation[0]
+        across = SUBKERNEL // self.dilation[1]
+        found = []
         for first_out, first_in, top, left in product(
             range(0, outputs, self.block_depth),
             range(0, inputs, in_block),
             range(0, rows, high),
             range(0, columns, across),
         ):
-            height, width = min(rows - top, high), min(columns - left, across)
+            height = min(rows - top, high)
+            width = min(columns - left, across)
             cells = height * width
-            if self.part_kernel_first or self.depthwise:
-                cells = up(cells, ELEMENTS[8 if self.depthwise else self.input_bits])
+            depth = in_block
             if self.depthwise:
                 depth = 1
-            else:
-                depth = in_block
+                cells = up(cells, ELEMENTS[8])
+            elif self.part_kernel_first:
+                cells = up(cells, ELEMENTS[self.input_bits])
             if self.part_kernel_first:
                 depth = min(in_block, inputs - first_in)
             ins = first_in + np.arange(up(depth, small_in)).reshape(-1, small_in)
             deep = up(min(self.block_depth, outputs - first_out), small_out)
             outs = first_out + np.arange(deep).reshape(-1, small_out)
-            cell = np.arange(cells)
-            # small blocks of outputs, cells, small blocks of inputs, outputs, inputs
-            o, i = outs[:, None, None, :, None], ins[None, None, :, None, :]
-            y, x = (one[None, :, None, None, None] for one in np.divmod(cell, width))
+            # Axes: small blocks of outputs, cells, small blocks of inputs, outputs, inputs.
+            cell = np.arange(cells).reshape(-1, 1, 1, 1)
+            y, x = np.divmod(cell, width)
+            o = outs[:, None, None, :, None]
+            i = ins[:, None, :]
             flat = ((o * rows + top + y) * columns + left + x) * inputs + i
             flat = np.where((o < outputs) & (i < inputs) & (y < height), flat, -1)
-            out.append((flat.transpose(2, 0, 1, 3, 4) if self.part_kernel_first else flat).ravel())
-        return np.concatenate(out)
+            if self.part_kernel_first:
+                flat = flat.transpose(2, 0, 1, 3, 4)
+            found.append(flat.ravel())
+        return np.concatenate(found)
 
     def unpack(self, stream: np.ndarray, shape: tuple[int, int, int, int]) -> np.ndarray:
-        """The weights ``shape`` of those that a stream holds; ValueError if they are more or
+        """Return the weights ``shape`` that a stream holds; raise ValueError if these are more or
         fewer."""
         places = self.places(shape)
         if len(stream) != len(places):
             raise ValueError(
                 f"weights: got {len(stream)}, allowed for {shape} with {self} are {len(places)}"
             )
-        out = np.zeros(int(np.prod(shape)), stream.dtype)
-        out[places[places >= 0]] = stream[places >= 0]
-        return out.reshape(shape)
+        used = places >= 0
+        weights = np.zeros(shape, stream.dtype)
+        weights.ravel()[places[used]] = stream[used]
+        return weights
 
     def pack(self, weights: np.ndarray) -> np.ndarray:
-        """The weights in the order of a stream, with zeros as fill."""
+        """Return the weights in the order of a stream, with zeros as fill."""
         places = self.places(weights.shape)  # type: ignore[arg-type]
         return np.where(places < 0, 0, weights.ravel()[places])

@@ -1,11 +1,12 @@
 """Weight streams: slices of Golomb-Rice codes of palette indices, with runs of zeros between them.
 
 A stream is a string of bits, the lowest of a byte first.  A slice begins with a header
-(``HEADER``); one that brings a palette goes on with ``PALETTE``.  Each index is a quotient, coded
-in unary, and a remainder of ``wdiv`` bits; so is each run of zeros, of ``zdiv`` bits.  They come in
-chunks: up to 12 codes of quotients of weights, those of runs, then the remainders of the chunk
-before.  An index below the palette's size is an entry of it, others follow from ``offset`` on; its
-value is a sign in bit 0 and a size above.  Source: M (``sources.csv``).
+(``HEADER``); if it brings a palette, ``PALETTE`` and the entries follow.  Each index is a quotient,
+coded in unary, and a remainder of ``wdiv`` bits; each run of zeros likewise, with ``zdiv`` bits.
+They come in chunks: up to 12 codes of quotients of weights, the codes of runs, then the remainders
+of the chunk before.  An index below the palette's size is an entry of the palette, a larger index
+counts on from ``offset``; its value is a sign in bit 0 and a size above.  Source: M
+(``sources.csv``).
 """
 
 from __future__ import annotations
@@ -20,23 +21,22 @@ from npulab.layout.bitstream import BitReader, bits_at, put_bits
 
 HEADER = (("zdiv", 3), ("count", 15), ("wdiv", 3), ("trunc", 1), ("new", 1))
 PALETTE = (("offset", 5), ("size", 5), ("bits", 3))
-CODES, FEW = (
-    12,
-    8,
-)  # codes in a chunk; of wide indices without quotients, and of runs in large units
+CODES = 12  # codes in a chunk
+FEW = 8  # codes in a chunk of wide indices without quotients, and of runs in large units
 NO_RUNS, END = 6, 7  # values of zdiv: zeros are weights, the stream ends
 PLAIN = 7  # value of wdiv: indices without quotients
-WIDE, LONG = 5, 3  # bits of an index or of a run's remainder that leave FEW codes for a chunk
-AHEAD = 8  # weights may be so far ahead of the runs
+WIDE, LONG = 5, 3  # wider indices, and runs' remainders of LONG bits, leave FEW codes for a chunk
+AHEAD = 8  # the weights may be this far ahead of the runs
 MOST_SLICE = 2**15
-ALIGN, FILL = 16, 0xFF  # bytes of a stream; those behind its end
+ALIGN, FILL = 16, 0xFF  # a stream's bytes are a multiple of ALIGN; FILL comes after its end
 LARGEST = 255  # size of a weight
 ORDER = np.arange(CODES)
-KINDS = ("low", "high", "ends")  # codes of a quotient's first bits, of its second, of runs
+KINDS = ("low", "high", "ends")  # codes of a quotient's first bits, of its second bits, of runs
+Item = tuple[int, int]  # (bit, value), or (bit, count)
 
 
 class Palette(NamedTuple):
-    """Entries by index (sign in bit 0), how wide they are, and where other values begin."""
+    """Entries by index (sign in bit 0), their width, and the first of the other values."""
 
     entries: tuple[int, ...]
     bits: int
@@ -44,7 +44,7 @@ class Palette(NamedTuple):
 
     @property
     def index_bits(self) -> int:
-        """How wide an index without a quotient is."""
+        """The width of an index without a quotient."""
         if self.entries:
             return (len(self.entries) - 1).bit_length()
         return self.bits
@@ -52,8 +52,9 @@ class Palette(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Slice:
-    """Indices ``(n,)`` of weights, and how many zeros follow each ``(n,)``, or before the first
-    one ``(n + 1,)`` if the slice brings a palette; None without runs.  The rest is its header."""
+    """The indices ``(n,)`` of a slice's weights, and the runs of zeros: after each weight ``(n,)``,
+    and before the first too ``(n + 1,)`` if the slice brings a palette; None without runs.  The
+    other fields are its header."""
 
     indices: np.ndarray
     runs: np.ndarray | None
@@ -66,7 +67,7 @@ class Slice:
 
     @property
     def remainder(self) -> int:
-        """Bits of an index behind its quotient."""
+        """Bits of an index after its quotient."""
         if self.wdiv == PLAIN:
             return self.palette.index_bits
         return self.wdiv
@@ -89,27 +90,30 @@ class Slice:
         signed = np.where(values % 2 == 1, -(values // 2), values // 2).astype(np.int16)
         if self.runs is None:
             return signed
-        if self.new:
-            before = self.runs
-        else:
+        before = self.runs
+        if not self.new:
             before = np.concatenate([[0], self.runs])
-        out = np.zeros(len(signed) + int(before.sum()), np.int16)
-        out[np.cumsum(before[:-1]) + np.arange(len(signed))] = signed
-        return out
+        places = np.cumsum(before[:-1]) + np.arange(len(signed))
+        weights = np.zeros(len(signed) + int(before.sum()), np.int16)
+        weights[places] = signed
+        return weights
 
 
 def decode(data: bytes) -> np.ndarray:
-    """The weights ``(n,) int16`` of a stream, fill among them; raises as ``slices``."""
-    return np.concatenate([np.empty(0, np.int16), *(one.weights for one in slices(data))])
+    """Return the weights ``(n,) int16`` of a stream, fill among them; raise as ``slices``."""
+    weights = [part.weights for part in slices(data)]
+    return np.concatenate([np.empty(0, np.int16), *weights])
 
 
 def slices(data: bytes) -> Iterator[Slice]:
-    """The slices of a stream.
+    """Yield the slices of a stream.
 
-    Raises ValueError for a stream that is cut off, and for a slice that says what none does.
+    Raises ValueError for a stream that is cut off, and for a slice that contradicts the format.
     """
     window = memoryview(bits_at(data, np.arange(8 * len(data)), CODES).astype(np.uint16))  # type: ignore[arg-type]
-    position, palette, runs = 0, None, False
+    position = 0
+    palette: Palette | None = None
+    runs = False
 
     def take(_: str, bit: int, width: int) -> int:
         return window[bit] % 2**width
@@ -120,13 +124,12 @@ def slices(data: bytes) -> Iterator[Slice]:
             reader = BitReader(data, position)
             zdiv = reader.read(HEADER[0][1])
             if zdiv == END:
-                position, palette = -(-reader.position // 8) * 8, None
+                position = -(-reader.position // 8) * 8
+                palette = None
                 continue
-            count, wdiv, trunc, new = (reader.read(bits) for _, bits in HEADER[1:])
+            count, wdiv, trunc, new = [reader.read(bits) for _, bits in HEADER[1:]]
             if new:
-                offset, size, bits = (reader.read(bits) for _, bits in PALETTE)
-                entries = tuple(reader.read(bits + 2) for _ in range(size + (size > 0)))
-                palette = Palette(entries, bits + 2, offset)
+                palette = _palette(reader)
             elif palette is None or runs != (zdiv != NO_RUNS):
                 raise ValueError(
                     f"weight stream: got a slice at bit {start} without a palette, "
@@ -139,9 +142,9 @@ def slices(data: bytes) -> Iterator[Slice]:
                 )
             runs = zdiv != NO_RUNS
             empty = np.arange(count + 1)
-            made = Slice(empty, None, palette, bool(new), wdiv, zdiv, bool(trunc), start)
+            header = Slice(empty, None, palette, bool(new), wdiv, zdiv, bool(trunc), start)
             chunks = _Chunks()
-            position = chunks.walk(made, take, reader.position)
+            position = chunks.walk(header, take, reader.position)
             if position > 8 * len(data):
                 raise EOFError
         except (EOFError, IndexError):
@@ -149,25 +152,43 @@ def slices(data: bytes) -> Iterator[Slice]:
                 f"weight stream: got {len(data)} bytes that end in the slice at bit "
                 f"{start}, allowed is all of it"
             ) from None
-        yield chunks.slice_of(made, data)
+        yield chunks.slice_of(header, data)
+
+
+def _palette(reader: BitReader) -> Palette:
+    offset, size, bits = [reader.read(width) for _, width in PALETTE]
+    if size:
+        size += 1  # a palette of a single entry does not exist
+    entries = [reader.read(bits + 2) for _ in range(size)]
+    return Palette(tuple(entries), bits + 2, offset)
 
 
 class _Chunks:
-    """The codes of a slice, chunk by chunk, (bit, value) by kind, and where remainders lie: (bit,
-    how many)."""
+    """The codes of a slice, chunk by chunk, (bit, value) by kind, and the remainders, (bit,
+    count)."""
 
     def __init__(self) -> None:
-        self.codes: dict[str, list[tuple[int, int]]] = {kind: [] for kind in KINDS}
-        self.remainders: dict[str, list[tuple[int, int]]] = {"weights": [], "runs": []}
+        self.codes: dict[str, list[Item]] = {kind: [] for kind in KINDS}
+        self.remainders: dict[str, list[Item]] = {"weights": [], "runs": []}
 
-    def walk(self, made: Slice, take: Callable[[str, int, int], int], bit: int) -> int:
-        """The bit behind the chunks of a slice of this header and length; ``take`` gives the code
-        of a kind, bit and width."""
-        div, zdiv, plain = made.remainder, made.zdiv, made.wdiv == PLAIN
-        few, symbols = made.run_codes, FEW if plain and made.remainder > WIDE else CODES
-        count, runs = len(made.indices), len(made.indices) + made.new if zdiv != NO_RUNS else 0
-        weights_at = runs_at = weights_out = runs_out = 0  # quotients, and remainders, so far
-        low, high, ends = (self.codes[kind].append for kind in KINDS)
+    def walk(self, header: Slice, take: Callable[[str, int, int], int], bit: int) -> int:
+        """Return the bit after the chunks of a slice of this header and length; ``take`` gives the
+        code of a kind, bit and width.
+
+        It is the hot loop of decoding: the lists are local names.
+        """
+        plain = header.wdiv == PLAIN
+        few = header.run_codes
+        symbols = CODES
+        if plain and header.remainder > WIDE:
+            symbols = FEW
+        count = len(header.indices)
+        runs = 0
+        if header.zdiv != NO_RUNS:
+            runs = count + header.new
+        weights_at = runs_at = 0  # quotients so far
+        weights_out = runs_out = 0  # remainders so far
+        low, high, ends = [self.codes[kind].append for kind in KINDS]
         while True:
             pending, pending_runs = min(weights_at, count), min(runs_at, runs)
             ahead = weights_at - runs_at
@@ -183,134 +204,139 @@ class _Chunks:
                 ends((bit, value))
                 bit, runs_at = bit + few, runs_at + few - value.bit_count()
             if more:
-                if plain:
-                    value = 0
-                else:
+                value = 0
+                if not plain:
                     value = take("high", bit, ones)
                 high((bit, value))
                 bit += ones
-                weights_at += symbols - (0 if made.trunc else value.bit_count())
-            for kind, done, upto, width in (
-                ("weights", weights_out, pending, div),
-                ("runs", runs_out, pending_runs, zdiv),
-            ):
-                if upto > done:
-                    self.remainders[kind].append((bit, upto - done))
-                    bit += (upto - done) * width
+                weights_at += symbols
+                # A second bit that is set continues its quotient in the next code.
+                if not header.trunc:
+                    weights_at -= value.bit_count()
+            if pending > weights_out:
+                self.remainders["weights"].append((bit, pending - weights_out))
+                bit += (pending - weights_out) * header.remainder
+            if pending_runs > runs_out:
+                self.remainders["runs"].append((bit, pending_runs - runs_out))
+                bit += (pending_runs - runs_out) * header.zdiv
             weights_out, runs_out = pending, pending_runs
             if not more and not more_runs:
                 return bit
 
-    def slice_of(self, made: Slice, data: bytes) -> Slice:
-        """The slice with its numbers."""
-        count = len(made.indices)
-        low, high, ends = (
-            np.array([value for _, value in self.codes[kind]], np.int64) for kind in KINDS
-        )
-        if made.wdiv == PLAIN:
-            quotients = 0 * made.indices
-        else:
-            quotients = _quotients(low, high, made.trunc)[:count]
-        indices = quotients * 2**made.remainder + bits_at(
-            data, self.places("weights", made.remainder), made.remainder
-        )
-        if made.zdiv == NO_RUNS:
-            return replace(made, indices=indices)
-        last = np.flatnonzero(_bits(ends, made.run_codes).ravel() == 0)
-        runs = np.diff(last, prepend=-1)[: count + made.new] - 1
-        runs = runs * 2**made.zdiv + bits_at(data, self.places("runs", made.zdiv), made.zdiv)
-        return replace(made, indices=indices, runs=runs)
+    def slice_of(self, header: Slice, data: bytes) -> Slice:
+        """Return the slice of a header with its numbers."""
+        count = len(header.indices)
+        indices = bits_at(data, self.places("weights", header.remainder), header.remainder)
+        if header.wdiv != PLAIN:
+            low, high = self.values("low"), self.values("high")
+            quotients = _quotients(low, high, header.trunc)[:count]
+            indices = indices + quotients * 2**header.remainder
+        if header.zdiv == NO_RUNS:
+            return replace(header, indices=indices)
+        last = np.flatnonzero(_bits(self.values("ends"), header.run_codes).ravel() == 0)
+        quotients = np.diff(last, prepend=-1)[: count + header.new] - 1
+        runs = bits_at(data, self.places("runs", header.zdiv), header.zdiv)
+        return replace(header, indices=indices, runs=runs + quotients * 2**header.zdiv)
+
+    def values(self, kind: str) -> np.ndarray:
+        """Return the codes of a kind."""
+        return np.array([value for _, value in self.codes[kind]], np.int64)
 
     def places(self, kind: str, width: int) -> np.ndarray:
-        """The bit of each remainder."""
+        """Return the bit of each remainder."""
         starts, counts = np.array(self.remainders[kind], np.int64).reshape(-1, 2).T
         within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         return np.repeat(starts, counts) + within * width
 
 
 def _bits(words: np.ndarray, width: int) -> np.ndarray:
-    """The bits ``(n, width)`` of words, the lowest first."""
+    """Return the bits ``(n, width)`` of words, the lowest first."""
     return words[:, None] // 2 ** ORDER[:width] % 2
 
 
 def _quotients(low: np.ndarray, high: np.ndarray, trunc: bool) -> np.ndarray:
-    """Quotients of codes 0, 1 and 2: a 1 in ``low`` takes the next bit of ``high`` on top; a 2 goes
-    on with the next code, unless they are cut off at 2."""
+    """Return the quotients of codes 0, 1 and 2: a 1 in ``low`` adds the next bit of ``high``; after
+    a 2 the next code goes on, unless quotients are cut off at 2 (``trunc``)."""
     first = _bits(low, CODES)
     place = np.maximum(np.cumsum(first, 1) - 1, 0)
-    codes = (first * (1 + high[:, None] // 2**place % 2)).ravel()
+    second = high[:, None] // 2**place % 2
+    codes = (first * (1 + second)).ravel()
     if trunc:
         return codes
-    return np.diff(np.cumsum(codes)[np.flatnonzero(codes < 2)], prepend=0)
+    sums = np.cumsum(codes)
+    return np.diff(sums[codes < 2], prepend=0)
 
 
 def encode_slices(parts: Iterable[Slice]) -> bytes:
-    """The stream of slices, its end marked and filled up to 16 bytes.
+    """Return the stream of slices, its end marked and filled up to 16 bytes.
 
     >>> stream = encode(np.array([0, 3, -1]))
     >>> len(stream), decode(stream).tolist(), encode_slices(slices(stream)) == stream
     (16, [0, 3, -1], True)
     """
-    items: list[tuple[int, int]] = []
+    items: list[Item] = []
     bit = 0
 
-    def put(fields: Iterable[tuple[int, int]]) -> None:
+    def put(values: Iterable[int], widths: Iterable[int]) -> None:
         nonlocal bit
-        for value, width in fields:
+        for value, width in zip(values, widths, strict=True):
             items.append((bit, value))
             bit += width
 
-    for one in parts:
-        header = (one.zdiv, len(one.indices) - 1, one.wdiv, int(one.trunc), int(one.new))
-        put(zip(header, (width for _, width in HEADER), strict=True))
-        if one.new:
-            entries, wide, offset = one.palette
-            head = (offset, max(len(entries) - 1, 0), wide - 2)
-            put(zip(head, (width for _, width in PALETTE), strict=True))
-            put((entry, wide) for entry in entries)
+    header_widths = [width for _, width in HEADER]
+    palette_widths = [width for _, width in PALETTE]
+    for part in parts:
+        put((part.zdiv, len(part.indices) - 1, part.wdiv, part.trunc, part.new), header_widths)
+        if part.new:
+            entries, wide, offset = part.palette
+            put((offset, max(len(entries) - 1, 0), wide - 2), palette_widths)
+            put(entries, [wide] * len(entries))
         chunks = _Chunks()
-        bit = chunks.walk(one, _taken(one), bit)
-        items += [item for found in chunks.codes.values() for item in found]
-        runs = one.runs
-        if one.runs is None:
-            runs = one.indices[:0]
-        for kind, numbers, width in (
-            ("weights", one.indices, one.remainder),
-            ("runs", runs, one.zdiv),
-        ):
-            places = chunks.places(kind, width).tolist()
-            items += zip(places, (numbers % 2**width).tolist(), strict=True)
-    put([(END, HEADER[0][1]), (2**8 - 1, -bit - HEADER[0][1] & 7)])
+        bit = chunks.walk(part, _taken(part), bit)
+        for codes in chunks.codes.values():
+            items += codes
+        items += _remainders(chunks, "weights", part.indices, part.remainder)
+        if part.runs is not None:
+            items += _remainders(chunks, "runs", part.runs, part.zdiv)
+    put([END], header_widths[:1])
+    put([2**8 - 1], [-bit % 8])
     at, values = np.array(sorted(items), np.int64).T
     data = put_bits(values, at, bit)
     return data + bytes([FILL] * (-len(data) % ALIGN))
 
 
-def _taken(one: Slice) -> Callable[[str, int, int], int]:
-    """What gives the codes of a slice's quotients by kind, bit by bit."""
-    quotients = one.indices // 2**one.remainder
-    if one.trunc:
+def _remainders(chunks: _Chunks, kind: str, numbers: np.ndarray, width: int) -> Iterator[Item]:
+    """Return (bit, value) of the remainders of weights or runs."""
+    places = chunks.places(kind, width).tolist()
+    return zip(places, (numbers % 2**width).tolist(), strict=True)
+
+
+def _taken(part: Slice) -> Callable[[str, int, int], int]:
+    """Return a function that gives the codes of a slice's quotients by kind, bit by bit."""
+    quotients = part.indices // 2**part.remainder
+    twos = quotients // 2
+    if part.trunc:
         twos = 0 * quotients
-    else:
-        twos = quotients // 2
     codes = np.full(int(twos.sum()) + len(quotients), 2)
     codes[np.cumsum(twos + 1) - 1] = quotients - 2 * twos
-    if one.runs is None:
-        runs = one.indices[:0]
-    else:
-        runs = one.runs // 2**one.zdiv
+    runs = part.indices[:0]
+    if part.runs is not None:
+        runs = part.runs // 2**part.zdiv
     ends = np.ones(int(runs.sum()) + len(runs), np.int64)
     ends[np.cumsum(runs + 1) - 1] = 0
-    left = {
-        kind: iter(bits.tolist())
-        for kind, bits in zip(KINDS, ((codes > 0) * 1, codes[codes > 0] - 1, ends), strict=True)
-    }
-    return lambda kind, _, width: sum(2**n * next(left[kind], 0) for n in range(width))
+    left = {"low": iter((codes > 0).tolist())}
+    left["high"] = iter((codes[codes > 0] - 1).tolist())
+    left["ends"] = iter(ends.tolist())
+
+    def take(kind: str, _: int, width: int) -> int:
+        return sum(2**place * next(left[kind], 0) for place in range(width))
+
+    return take
 
 
 def encode(weights: np.ndarray) -> bytes:
-    """A stream of weights ``(n,)`` of -255 to 255 as they are, without palette, quotients and runs;
-    ValueError for none, and for others."""
+    """Return a stream of weights ``(n,)`` of -255 to 255 without palette, quotients and runs; raise
+    ValueError for no weights and for other numbers."""
     weights = np.asarray(weights, np.int64)
     if not weights.size or np.abs(weights).max() > LARGEST:
         raise ValueError(
@@ -319,7 +345,8 @@ def encode(weights: np.ndarray) -> bytes:
         )
     values = 2 * np.abs(weights) + (weights < 0)
     palette = Palette((), max(int(values.max()).bit_length(), 2), 0)
-    return encode_slices(
-        Slice(values[at : at + MOST_SLICE], None, palette, not at, PLAIN, NO_RUNS)
-        for at in range(0, len(values), MOST_SLICE)
-    )
+    parts = []
+    for at in range(0, len(values), MOST_SLICE):
+        part = values[at : at + MOST_SLICE]
+        parts.append(Slice(part, None, palette, at == 0, PLAIN, NO_RUNS))
+    return encode_slices(parts)
