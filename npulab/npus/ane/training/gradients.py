@@ -11,97 +11,94 @@ import numpy as np
 from npulab.npus.ane.training.kernels import Kernel, Step, Values, checked, kernel_of, run
 from npulab.npus.kit import read_table
 
-GIVEN = {
-    "x": "cs",
-    "dy": "cs",
-    "wq": "ce",
-    "wk": "ce",
-    "wv": "ce",
-    "wo": "ce",
-    "rms1": "c",
-    "w1": "fc",
-    "w2": "cf",
-    "w3": "fc",
-    "rms2": "c",
-}
+ACTIVATIONS = {"x": "cs", "dy": "cs"}
+WEIGHTS = {"wq": "ce", "wk": "ce", "wv": "ce", "wo": "ce", "rms1": "c"}
+WEIGHTS |= {"w1": "fc", "w2": "cf", "w3": "fc", "rms2": "c"}
+GIVEN = ACTIVATIONS | WEIGHTS
 
 
-def _renamed(text: str) -> dict[str, str]:
+def _pairs(text: str) -> dict[str, str]:
     return dict(pair.split("=") for pair in text.split())
 
 
-# the kernels of a step in order, and what their tensors and results are called in the step
+# The kernels of a step in order, and the names of their tensors and results in the step.
 ORDER = [
-    (row["kernel"], _renamed(row["given"]), _renamed(row["results"]))
+    (row["kernel"], _pairs(row["given"]), _pairs(row["results"]))
     for row in read_table(Path(__file__).with_name("order.csv"))
 ]
 
 
 def example(step: Step, seed: int = 0, gradient: float | None = None) -> Values:
-    """What a step starts from, float64: activations of spread 1, weights ``(outputs, inputs)`` of
-    spread ``1 / sqrt(inputs)``, norm weights near 1, and a gradient ``dy`` of the layer's output of
-    spread ``gradient``, ``2 / (seq dim)`` where it is not said: that of a mean of squared
-    differences that have spread 1.
+    """Return the tensors with which a step begins, float64.
 
-    The same numbers for the same seed.
+    Activations have spread 1, weights ``(outputs, inputs)`` spread ``1 / sqrt(inputs)``, norm
+    weights are near 1.  The gradient ``dy`` of the layer's output has spread ``gradient``, by
+    default ``2 / (seq dim)``: that of a mean of squared differences of spread 1.  Equal seeds give
+    equal numbers.
 
     >>> example(Step(4, 6, 3, 2))["w2"].shape
     (4, 6)
     """
     random = np.random.default_rng(seed)
-    spreads = {"x": 1.0, "dy": 2 / (step.seq * step.dim) if gradient is None else gradient}
-    out = {}
+    if gradient is None:
+        gradient = 2 / (step.seq * step.dim)
+    spreads = {"x": 1.0, "dy": gradient}
+    tensors = {}
     for name, axes in GIVEN.items():
         normal = random.standard_normal(step.axes(axes))
         if name.startswith("rms"):
-            out[name] = 1 + normal / 10
+            tensors[name] = 1 + normal / 10
         else:
-            out[name] = normal * spreads.get(name, step.size(axes[-1]) ** -0.5)
-    return out
+            usual = step.size(axes[-1]) ** -0.5
+            tensors[name] = normal * spreads.get(name, usual)
+    return tensors
 
 
 def train(
     step: Step, tensors: Mapping[str, Any], dtype: str = "float64", accumulate: str | None = None
 ) -> Values:
-    """One training step of a layer, forward and back: the NPU's kernels in ``dtype``, the CPU's in
-    float32 (float64 where dtype is).
+    """Return one training step of a layer, forward and back: the NPU's kernels in ``dtype``, the
+    CPU's in float32 (float64 if dtype is float64).
 
-    ``tensors`` are as ``example`` gives them.  The result holds them and ``attention`` and ``ffn``
-    (what is added to the residual), ``x2``, ``y``, the taps (``xn1``, ``q``, ``k``, ``v``,
-    ``attended``; ``xn2``, ``h1``, ``h3``, ``gate``), the gradients ``dxn2``, ``dh1``, ``dh3``,
-    ``dx2``, ``dv``, ``probs``, ``dp``, ``dq``, ``dk``, ``dxn1``, ``dx``, those of every weight
-    (``dwq`` ... ``drms1``) and what the norms give back (``dnorm1``, ``dnorm2``). Raises ValueError
-    naming a tensor that is missing or of another shape.
+    ``tensors`` are as in ``example``.  The result holds them; ``attention`` and ``ffn`` (the
+    addends of the residual), ``x2``, ``y``; the taps (``xn1``, ``q``, ``k``, ``v``, ``attended``;
+    ``xn2``, ``h1``, ``h3``, ``gate``); the gradients ``dxn2``, ``dh1``, ``dh3``, ``dx2``, ``dv``,
+    ``probs``, ``dp``, ``dq``, ``dk``, ``dxn1``, ``dx``, of every weight (``dwq`` ... ``drms1``) and
+    of the norms (``dnorm1``, ``dnorm2``).  Raises ValueError with the name of a tensor that is
+    missing or of another shape.
     """
-    values: Values = dict(checked(Kernel("train", "CPU", GIVEN, {}, (), ()), step, tensors))
+    given = Kernel("train", "CPU", GIVEN, {}, (), ())
+    values: Values = dict(checked(given, step, tensors))
+    single = "float32"
     if dtype == "float64":
         single = "float64"
-    else:
-        single = "float32"
     for name, renamed, results in ORDER:
         kernel = kernel_of(name)
-        types = (single, None) if kernel.unit == "CPU" else (dtype, accumulate)
-        done = run(kernel, step, _given(kernel, renamed, values), *types)
-        values |= {
-            results.get(result, result): array
-            for result, array in {**done.outputs, **done.taps}.items()
-        }
+        inputs = _given(kernel, renamed, values)
+        if kernel.unit == "CPU":
+            done = run(kernel, step, inputs, single)
+        else:
+            done = run(kernel, step, inputs, dtype, accumulate)
+        for result, array in {**done.outputs, **done.taps}.items():
+            values[results.get(result, result)] = array
     return values
 
 
 def _given(kernel: Kernel, renamed: Mapping[str, str], values: Mapping[str, np.ndarray]) -> Values:
-    """What a kernel is given out of the tensors of a step; the mask is made where it is used."""
+    """Return the inputs of a kernel from the tensors of a step; the mask is made in ``checked``."""
     return {name: values[renamed.get(name, name)] for name in kernel.given if name != "mask"}
 
 
 def given_to(kernel: str | Kernel, values: Mapping[str, np.ndarray]) -> Values:
-    """What a kernel of the step is given, out of what ``train`` gave; the norm of the FFN for
-    ``rms_backward``.
+    """Return the inputs of a kernel from the result of ``train``; for ``rms_backward`` those of the
+    FFN's norm.
 
     >>> step = Step(4, 6, 3, 2)
     >>> list(given_to("ffn_backward", train(step, example(step))))
     ['dy', 'h1', 'h3', 'w1', 'w2', 'w3']
     """
     plan = kernel_of(kernel)
-    renamed = next((renamed for name, renamed, _ in ORDER if name == plan.name), {})
-    return _given(plan, renamed, values)
+    for name, renamed, _ in ORDER:
+        if name == plan.name:
+            return _given(plan, renamed, values)
+    return _given(plan, {}, values)

@@ -1,17 +1,17 @@
-"""The kernels of a training step: a row of ``kernels.csv`` each, and a row of ``operations.csv``
-per operation, which is also one result that is rounded; and a kernel run on tensors.
+"""The kernels of a training step, and the run of a kernel on tensors.
 
-An operation is ``name axes operation operands``.  Axes are the letters of ``Step.size``, ``-`` for
-a single number; an operand is a tensor by its axes, or with ``name:axes`` by others that hold the
-same elements in the same order (``q:hds``: the channels of ``q`` by head), or a constant.  Tensors
-are channel first, ``(channels, positions)``.
+A kernel is a row of ``kernels.csv``; each of its operations is a row of ``operations.csv`` and
+gives one result, which is rounded.  An operation is ``name axes operation operands``.  Axes are the
+letters of ``Step.size``, ``-`` for a single number.  An operand is a tensor, a constant, or
+``name:axes``, a tensor seen by other axes of the same elements in the same order (``q:hds``: the
+channels of ``q`` by head).  Tensors are channel first, ``(channels, positions)``.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ import numpy as np
 from npulab.npus.kit import one_of, read_table, refuse_if
 
 MOST = 2**18  # of each size, so that the counts of a step stay within int64
-LETTERS = "cefsthd"
+SIZES = {"c": "dim", "e": "dim", "f": "hidden", "s": "seq", "t": "seq", "h": "heads", "d": "head"}
+LETTERS = "".join(SIZES)  # of axes
 
 
 @dataclass(frozen=True)
@@ -41,16 +42,13 @@ class Step:
     heads: int
 
     def __post_init__(self) -> None:
-        for item in fields(self):
-            size = getattr(self, item.name)
+        for name, size in vars(self).items():
             whole = isinstance(size, int | np.integer) and not isinstance(size, bool)
-            refuse_if(
-                not whole or not 1 <= size <= MOST,
-                item.name,
-                repr(size),
-                f"is a whole number from 1 to {MOST}",
-            )
-            object.__setattr__(self, item.name, int(size))
+            if not whole or not 1 <= size <= MOST:
+                raise ValueError(
+                    f"{name}: got {size!r}, allowed is a whole number from 1 to {MOST}"
+                )
+            object.__setattr__(self, name, int(size))
         if self.dim % self.heads:
             raise ValueError(
                 f"heads: got {self.heads}, allowed with dim {self.dim} is a divisor of it"
@@ -62,21 +60,13 @@ class Step:
         return self.dim // self.heads
 
     def size(self, letter: str) -> int:
-        """The size of an axis: c and e dim, f hidden, s and t seq, h heads, d head; LookupError for
-        another."""
-        sizes = {
-            "c": self.dim,
-            "e": self.dim,
-            "f": self.hidden,
-            "s": self.seq,
-            "t": self.seq,
-            "h": self.heads,
-            "d": self.head,
-        }
-        return sizes[one_of("axis", letter, sizes)]
+        """Return the size of an axis: c and e dim, f hidden, s and t seq, h heads, d head; raise
+        LookupError for another letter."""
+        size = getattr(self, SIZES[one_of("axis", letter, SIZES)])
+        return int(size)
 
     def axes(self, letters: str) -> tuple[int, ...]:
-        """The size of each axis.
+        """Return the size of each axis.
 
         >>> Step(768, 2048, 512, 12).axes("hds")
         (12, 64, 512)
@@ -84,7 +74,8 @@ class Step:
         return tuple(self.size(letter) for letter in letters)
 
     def shape(self, letters: str) -> tuple[int, ...]:
-        """The shape a tensor is kept in: the channels of all heads are one axis, head by head.
+        """Return the shape in which a tensor is kept: the channels of all heads are one axis, head
+        by head.
 
         >>> Step(768, 2048, 512, 12).shape("hds")
         (768, 512)
@@ -92,7 +83,7 @@ class Step:
         return self.axes(letters.replace("hd", "c"))
 
     def count(self, letters: str) -> int:
-        """The number of elements."""
+        """Return the number of elements."""
         return math.prod(self.axes(letters))
 
 
@@ -108,7 +99,7 @@ BINARY = {"mul": np.multiply, "add": np.add, "sub": np.subtract, "div": np.divid
 ELEMENTWISE: Mapping[str, Callable[..., np.ndarray]] = {**BINARY, **UNARY}
 OPERATIONS = (*PRODUCTS, *REDUCTIONS, *ELEMENTWISE)
 EPSILON = 1e-5
-MASKED = -65504.0  # added to scores of positions to come: the lowest float16
+MASKED = -65504.0  # added to the scores of later positions: the lowest float16
 CONSTANTS: Mapping[str, Callable[[Step], float]] = {
     "one": lambda step: 1.0,
     "epsilon": lambda step: EPSILON,
@@ -120,7 +111,7 @@ CONSTANTS: Mapping[str, Callable[[Step], float]] = {
 
 @dataclass(frozen=True)
 class Operand:
-    """A tensor and the axes an operation sees it by; a constant has none."""
+    """A tensor and the axes by which an operation sees it; a constant has no axes."""
 
     name: str
     axes: str
@@ -128,7 +119,7 @@ class Operand:
 
 @dataclass(frozen=True)
 class Operation:
-    """One row of a kernel: ``name`` is its result, of these axes."""
+    """One row of a kernel: ``name`` and ``axes`` are those of its result."""
 
     name: str
     axes: str
@@ -137,35 +128,39 @@ class Operation:
 
     @property
     def letters(self) -> str:
-        """Every axis it runs over: those of the result, then those it sums over."""
-        return "".join(
-            dict.fromkeys(self.axes + "".join(operand.axes for operand in self.operands))
-        )
+        """Every axis that it runs over: the axes of the result, then the axes that it sums."""
+        letters = [self.axes, *(operand.axes for operand in self.operands)]
+        return "".join(dict.fromkeys("".join(letters)))
 
     def flops(self, step: Step) -> int:
-        """Floating-point operations: two for each product and sum of a contraction, one for each
-        operand of a sum or maximum, one for each result of any other (exp, sigmoid and the
-        reciprocal root too).
+        """Return the floating-point operations: two for each product and sum of a contraction, one
+        for each operand of a sum or maximum, one for each result of any other kind (exp, sigmoid
+        and the reciprocal root too).
 
         >>> KERNELS["forward_ffn"].operation("h1").flops(Step(768, 2048, 512, 12))
         1610612736
         """
         if self.kind in PRODUCTS:
             return 2 * step.count(self.letters)
-        return step.count(self.operands[0].axes if self.kind in REDUCTIONS else self.axes)
+        if self.kind in REDUCTIONS:
+            return step.count(self.operands[0].axes)
+        return step.count(self.axes)
 
     def __repr__(self) -> str:
-        return f"{self.name}[{self.axes}] = {self.kind} " + " ".join(
-            f"{operand.name}[{operand.axes}]" if operand.axes else operand.name
-            for operand in self.operands
-        )
+        words = [f"{self.name}[{self.axes}] =", self.kind]
+        for operand in self.operands:
+            word = operand.name
+            if operand.axes:
+                word += f"[{operand.axes}]"
+            words.append(word)
+        return " ".join(words)
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """A table of operations: what goes in, the weights that are built in, what comes out, and the
-    taps, results of the way that come out too; ``unit`` is "NPU" or "CPU", ``times`` how often a
-    step runs it."""
+    """A table of operations with its inputs, the weights that are built in, its outputs, and its
+    taps, which are inner results that come out too; ``unit`` is "NPU" or "CPU", ``times`` how often
+    a step runs it."""
 
     name: str
     unit: str
@@ -178,37 +173,41 @@ class Kernel:
 
     @classmethod
     def read(cls, row: Mapping[str, str], table: str) -> Kernel:
-        """A kernel from its row of ``kernels.csv`` (unit NPU, times 1 and nothing else by default)
-        and its operations, a line each.
+        """Return a kernel from its row of ``kernels.csv`` (unit NPU, times 1 and nothing else by
+        default) and its operations, a line each.
 
         Raises ValueError with the line for a table that is not whole.
         """
-        name, unit, times = row["name"], row.get("unit", "NPU"), int(row.get("times", 1))
-        inputs, weights = (_declared(name, row.get(part, "")) for part in ("inputs", "weights"))
-        outputs, taps = (tuple(row.get(part, "").split()) for part in ("outputs", "taps"))
+        name = row["name"]
+        unit = row.get("unit", "NPU")
+        times = int(row.get("times", 1))
+        inputs = _declared(name, row.get("inputs", ""))
+        weights = _declared(name, row.get("weights", ""))
         axes = {**inputs, **weights}
-        operations = []
-        for number, words in enumerate(filter(None, map(str.split, table.splitlines())), 1):
-            where = f"kernel {name}, row {number} ({' '.join(words)})"
-            refuse_if(
-                len(words) < 4,
-                where,
-                f"{len(words)} words",
-                "is name, axes, operation and operands",
-            )
+        operations: list[Operation] = []
+        for line in table.splitlines():
+            words = line.split()
+            if not words:
+                continue
+            where = f"kernel {name}, row {len(operations) + 1} ({' '.join(words)})"
+            if len(words) < 4:
+                raise ValueError(
+                    f"{where}: got {len(words)} words, allowed is name, axes, operation and "
+                    "operands"
+                )
             operands = tuple(_operand(where, word, axes) for word in words[3:])
             operation = Operation(words[0], words[1].replace("-", ""), words[2], operands)
             _refuse(where, operation, axes)
             axes[operation.name] = operation.axes
             operations.append(operation)
-        results = {operation.name for operation in operations}
-        for out in (*outputs, *taps):
-            refuse_if(
-                out not in results,
-                f"kernel {name}",
-                f"output {out!r}",
-                f"is one of {', '.join(sorted(results))}",
-            )
+        results = sorted(operation.name for operation in operations)
+        outputs = tuple(row.get("outputs", "").split())
+        taps = tuple(row.get("taps", "").split())
+        for output in (*outputs, *taps):
+            if output not in results:
+                raise ValueError(
+                    f"kernel {name}: got output {output!r}, allowed is one of {', '.join(results)}"
+                )
         refuse_if(
             unit not in ("NPU", "CPU") or times < 1,
             f"kernel {name}",
@@ -219,36 +218,35 @@ class Kernel:
 
     @property
     def given(self) -> dict[str, str]:
-        """Axes of every tensor that has to be given: inputs, then weights."""
+        """The axes of every tensor that has to be given: inputs, then weights."""
         return {**self.inputs, **self.weights}
 
     def operation(self, name: str) -> Operation:
-        """The row of a result; LookupError with the known ones."""
+        """Return the row of a result; raise LookupError with the known names."""
         for operation in self.operations:
             if operation.name == name:
                 return operation
-        raise LookupError(
-            f"operation: got {name!r}, kernel {self.name} has "
-            f"{', '.join(operation.name for operation in self.operations)}"
-        )
+        known = ", ".join(operation.name for operation in self.operations)
+        raise LookupError(f"operation: got {name!r}, kernel {self.name} has {known}")
 
     def axes(self, name: str) -> str:
-        """The axes of a tensor that is given or a result."""
+        """Return the axes of a tensor that is given or a result."""
         if name in self.given:
             return self.given[name]
         return self.operation(name).axes
 
 
 def _declared(kernel: str, text: str) -> dict[str, str]:
-    out = {}
+    """Return the axes of tensors by name, from words ``name:axes``."""
+    declared = {}
     for word in text.split():
         name, _, axes = word.partition(":")
         if not name or not axes or set(axes) - set(LETTERS):
             raise ValueError(
                 f"kernel {kernel}: got tensor {word!r}, allowed is name:axes with axes of {LETTERS}"
             )
-        out[name] = axes
-    return out
+        declared[name] = axes
+    return declared
 
 
 def _operand(where: str, word: str, known: Mapping[str, str]) -> Operand:
@@ -259,82 +257,82 @@ def _operand(where: str, word: str, known: Mapping[str, str]) -> Operand:
         raise ValueError(
             f"{where}: got operand {name!r}, allowed is one of {', '.join((*known, *CONSTANTS))}"
         )
-    if axes and _plain(axes) != _plain(known[name]):
+    if axes and _same_elements(axes) != _same_elements(known[name]):
         raise ValueError(
             f"{where}: got {word}, allowed are axes of the same elements as {name}:{known[name]}"
         )
     return Operand(name, axes or known[name])
 
 
-def _plain(axes: str) -> str:
-    """Axes that hold the same elements are the same here: heads as channels, one letter for each
-    size."""
+def _same_elements(axes: str) -> str:
+    """Return axes in a form that is equal for axes of the same elements: heads as channels, one
+    letter for each size."""
     return axes.replace("hd", "c").replace("e", "c").replace("t", "s")
 
 
 def _refuse(where: str, operation: Operation, known: Mapping[str, str]) -> None:
+    """Refuse an operation of an unknown kind, with a wrong number of operands or axes, or whose
+    name is taken."""
     if operation.kind not in OPERATIONS:
         raise ValueError(
             f"{where}: got operation {operation.kind!r}, allowed is one of {', '.join(OPERATIONS)}"
         )
+    wanted = 1
     if operation.kind in (*PRODUCTS, *BINARY):
         wanted = 2
-    else:
-        wanted = 1
     if len(operation.operands) != wanted:
         raise ValueError(
             f"{where}: got {len(operation.operands)} operands, allowed with {operation.kind} is "
             f"{wanted}"
         )
-    for axes in (operation.axes, *(operand.axes for operand in operation.operands)):
-        if set(axes) - set(LETTERS) or len(set(axes)) != len(axes):
-            raise ValueError(f"{where}: got axes {axes!r}, allowed are different ones of {LETTERS}")
     if operation.name in known or operation.name in CONSTANTS:
         raise ValueError(f"{where}: got {operation.name!r} again, allowed is a new name")
-    seen = [set(operand.axes) for operand in operation.operands]
-    over, out = set().union(*seen), set(operation.axes)
-    kept = "".join(letter for letter in operation.operands[0].axes if letter in out)
+    seen = [operand.axes for operand in operation.operands]
+    for axes in (operation.axes, *seen):
+        if set(axes) - set(LETTERS) or len(set(axes)) != len(axes):
+            raise ValueError(f"{where}: got axes {axes!r}, allowed are different ones of {LETTERS}")
+    result = set(operation.axes)
+    every = set().union(*seen)
     if operation.kind in PRODUCTS:
-        whole = seen[0] ^ seen[1] <= out <= over
+        # A product sums over axes of both operands only.
+        whole = set(seen[0]) ^ set(seen[1]) <= result <= every
     elif operation.kind in REDUCTIONS:
-        whole = operation.axes == kept
+        kept = [letter for letter in seen[0] if letter in result]
+        whole = operation.axes == "".join(kept)
     else:
-        whole = over == out
+        whole = every == result
     if not whole:
+        operands = " and ".join(axes or "-" for axes in seen)
         raise ValueError(
-            f"{where}: got result axes {operation.axes or '-'} of operands with "
-            f"{' and '.join(operand.axes or '-' for operand in operation.operands)}"
+            f"{where}: got result axes {operation.axes or '-'} of operands with {operands}"
         )
 
 
 def _kernels() -> dict[str, Kernel]:
-    """The kernels of ``kernels.csv``; a row of ``operations.csv`` is in each kernel it names."""
+    """Return the kernels of ``kernels.csv``; a row of ``operations.csv`` is in each kernel it
+    names."""
     operations = read_table(HERE / "operations.csv")
-    return {
-        row["name"]: Kernel.read(
-            row,
-            "\n".join(
-                f"{operation['operation']} {operation['axes']} {operation['kind']} "
-                f"{operation['operands']}"
-                for operation in operations
-                if row["name"] in operation["kernels"].split()
-            ),
-        )
-        for row in read_table(HERE / "kernels.csv")
-    }
+    kernels = {}
+    for row in read_table(HERE / "kernels.csv"):
+        lines = []
+        for operation in operations:
+            if row["name"] in operation["kernels"].split():
+                lines.append("{operation} {axes} {kind} {operands}".format_map(operation))
+        kernels[row["name"]] = Kernel.read(row, "\n".join(lines))
+    return kernels
 
 
 KERNELS = _kernels()
 
 
 def kernel_of(kernel: str | Kernel) -> Kernel:
-    """The kernel of a name, or the one given; LookupError with the known names."""
+    """Return the kernel of a name, or the given kernel; raise LookupError with the known names."""
     if isinstance(kernel, Kernel):
         return kernel
     return KERNELS[one_of("kernel", kernel, KERNELS)]
 
 
-# Kernels run
+# The run of a kernel
 
 TYPES = ("float16", "float32", "float64")
 MOST_ELEMENTS = 2**28  # of a tensor that is run: 2 GiB of float64
@@ -343,8 +341,8 @@ Values = dict[str, np.ndarray]
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What a kernel gave: ``outputs``, ``taps`` and ``values``, which is every tensor by name, what
-    was given too."""
+    """The results of a kernel: ``outputs``, ``taps`` and ``values``, which holds every tensor by
+    name, the given tensors too."""
 
     kernel: Kernel = field(repr=False)
     outputs: Mapping[str, np.ndarray] = field(repr=False)
@@ -352,10 +350,10 @@ class Run:
     values: Mapping[str, np.ndarray] = field(repr=False)
 
     def __repr__(self) -> str:
-        shapes = ", ".join(
-            f"{name} {array.shape}" for name, array in {**self.outputs, **self.taps}.items()
-        )
-        return f"Run({self.kernel.name}: {shapes}, {next(iter(self.values.values())).dtype})"
+        shown = {**self.outputs, **self.taps}
+        shapes = [f"{name} {array.shape}" for name, array in shown.items()]
+        dtype = next(iter(shown.values())).dtype
+        return f"Run({self.kernel.name}: {', '.join(shapes)}, {dtype})"
 
 
 def run(
@@ -365,20 +363,21 @@ def run(
     dtype: str = "float16",
     accumulate: str | None = None,
 ) -> Run:
-    """Run a kernel: what is given and the result of every operation are rounded to ``dtype``, half
-    to even.
+    """Run a kernel: the given tensors and the result of every operation are rounded to ``dtype``,
+    half to even.
 
     Tensors are channel first, ``(channels, positions)``, weights ``(outputs, inputs)``; scores
     ``(heads, seq, seq)``, the key along the last axis.  ``mask`` may be left out: ``causal_mask``
     is taken.  Sums, of contractions too, are made in ``accumulate``: "float64" and "float32" in
     numpy's order, "float16" one product after the other, each sum rounded once; the default is
-    float32, or float64 where dtype is.  What does not fit a float16 becomes infinite, what is too
-    small for a subnormal becomes 0. Raises LookupError for an unknown kernel or type, ValueError
-    naming a tensor that is missing, unknown, no array of real numbers or of another shape, or that
-    would have more than 2**28 elements.
+    float32, or float64 if dtype is float64.  A number too large for float16 becomes infinite, a
+    number too small for a subnormal becomes 0.  Raises LookupError for an unknown kernel or type,
+    ValueError with the name of a tensor that is missing, unknown, not an array of real numbers, of
+    another shape, or of more than 2**28 elements.
 
     >>> step = Step(2, 3, 1, 1)
-    >>> run("qkv_backward", step, {**{f"d{n}": [[1], [2]] for n in "qkv"}, **{f"w{n}": np.eye(2) for n in "qkv"}})
+    >>> given = {"dq": [[1], [2]], "dk": [[1], [2]], "dv": [[1], [2]]}
+    >>> run("qkv_backward", step, given | dict.fromkeys(["wq", "wk", "wv"], np.eye(2)))
     Run(qkv_backward: dxn (2, 1), float16)
     """
     plan = kernel_of(kernel)
@@ -387,17 +386,14 @@ def run(
         one_of("accumulate", accumulate, TYPES)
     values = {name: rounded(array, dtype) for name, array in checked(plan, step, tensors).items()}
     evaluate(plan.operations, step, values, dtype, accumulate)
-    return Run(
-        plan,
-        {name: values[name] for name in plan.outputs},
-        {name: values[name] for name in plan.taps},
-        values,
-    )
+    outputs = {name: values[name] for name in plan.outputs}
+    taps = {name: values[name] for name in plan.taps}
+    return Run(plan, outputs, taps, values)
 
 
 def causal_mask(seq: int) -> np.ndarray:
-    """What is added to scores ``(query, key)``: 0, and the lowest float16 for keys that come after
-    the query.
+    """Return the addend of scores ``(query, key)``: 0, or the lowest float16 for keys that come
+    after the query.
 
     >>> causal_mask(2).tolist()
     [[0.0, -65504.0], [0.0, 0.0]]
@@ -406,23 +402,23 @@ def causal_mask(seq: int) -> np.ndarray:
 
 
 def checked(kernel: Kernel, step: Step, tensors: Mapping[str, Any]) -> Values:
-    """What a kernel is given, float64; ValueError if a tensor is not as ``run`` says."""
+    """Return the given tensors in float64; raise ValueError if a tensor is not as ``run`` says."""
     unknown = [name for name in tensors if name not in kernel.given]
     missing = [name for name in kernel.given if name not in tensors and name != "mask"]
     if unknown or missing:
-        raise ValueError(
-            f"{kernel.name}: got "
-            f"{f'tensor {unknown[0]!r}' if unknown else f'no tensor {missing[0]!r}'}, "
-            f"allowed are {', '.join(kernel.given)}"
-        )
-    for name in (*kernel.given, *(operation.name for operation in kernel.operations)):
-        refuse_if(
-            step.count(kernel.axes(name)) > MOST_ELEMENTS,
-            f"{kernel.name}: tensor {name}",
-            f"{step.count(kernel.axes(name))} elements",
-            f"is {MOST_ELEMENTS}",
-        )
-    out = {}
+        if unknown:
+            got = f"tensor {unknown[0]!r}"
+        else:
+            got = f"no tensor {missing[0]!r}"
+        raise ValueError(f"{kernel.name}: got {got}, allowed are {', '.join(kernel.given)}")
+    sized = {**kernel.given, **{operation.name: operation.axes for operation in kernel.operations}}
+    for name, axes in sized.items():
+        if step.count(axes) > MOST_ELEMENTS:
+            raise ValueError(
+                f"{kernel.name}: tensor {name}: got {step.count(axes)} elements, allowed is "
+                f"{MOST_ELEMENTS}"
+            )
+    arrays = {}
     for name, axes in kernel.given.items():
         shape = step.shape(axes)
         if name in tensors:
@@ -440,8 +436,8 @@ def checked(kernel: Kernel, step: Step, tensors: Mapping[str, Any]) -> Values:
             raise ValueError(
                 f"{kernel.name}: tensor {name}: got shape {array.shape} of {array.dtype}, {allowed}"
             )
-        out[name] = array.astype(np.float64)
-    return out
+        arrays[name] = array.astype(np.float64)
+    return arrays
 
 
 def evaluate(
@@ -451,7 +447,7 @@ def evaluate(
     dtype: str,
     accumulate: str | None = None,
 ) -> None:
-    """Compute the operations in turn into ``values``, which holds what they start from."""
+    """Compute the operations in turn into ``values``, which holds the given tensors."""
     for operation in operations:
         values[operation.name] = result(operation, step, values, dtype, accumulate)
 
@@ -463,42 +459,42 @@ def result(
     dtype: str,
     accumulate: str | None = None,
 ) -> np.ndarray:
-    """The result of one operation, rounded to ``dtype``, in the shape it is kept in.
+    """Return the result of one operation, rounded to ``dtype``, in the shape in which it is kept.
 
-    Elementwise it is what float64 gives, rounded once more (of float16 numbers, products,
-    quotients, sums and differences are taken in float32, which comes to the same); complex operands
-    stay complex.
+    An elementwise operation is computed in float64 and rounded once more.  Products, quotients,
+    sums and differences of float16 numbers are taken in float32, which gives the same.  Complex
+    operands stay complex.
     """
-    sums = accumulate or ("float64" if dtype == "float64" else "float32")
+    sums = accumulate
+    if sums is None:
+        sums = "float32"
+        if dtype == "float64":
+            sums = "float64"
     with np.errstate(all="ignore"):
-        if operation.kind in PRODUCTS:
-            left, right = operation.operands
-            made = contract(
-                _viewed(left, step, values),
-                left.axes,
-                _viewed(right, step, values),
-                right.axes,
-                operation.axes,
-                sums,
-            )
-        elif operation.kind in REDUCTIONS:
-            (operand,) = operation.operands
-            array = _viewed(operand, step, values)
-            over = tuple(
-                at for at, letter in enumerate(operand.axes) if letter not in operation.axes
-            )
-            if operation.kind == "max":
-                made = array.real.max(over)
-            else:
-                made = _sum(array, over, sums)
+        if operation.kind in ELEMENTWISE:
+            operands = _operands(operation, step, values, dtype)
+            made = ELEMENTWISE[operation.kind](*operands)
         else:
-            made = ELEMENTWISE[operation.kind](*_operands(operation, step, values, dtype))
+            axes = [operand.axes for operand in operation.operands]
+            arrays = [_viewed(operand, step, values) for operand in operation.operands]
+            if operation.kind in PRODUCTS:
+                made = contract(arrays[0], axes[0], arrays[1], axes[1], operation.axes, sums)
+            else:
+                made = _reduced(operation.kind, arrays[0], axes[0], operation.axes, sums)
     return rounded(made, dtype).reshape(step.shape(operation.axes))
 
 
+def _reduced(kind: str, array: np.ndarray, have: str, axes: str, sums: str) -> np.ndarray:
+    """Return the sums, or the largest numbers, over the axes that the result does not have."""
+    over = tuple(at for at, letter in enumerate(have) if letter not in axes)
+    if kind == "max":
+        return array.real.max(over)
+    return _sum(array, over, sums)
+
+
 def rounded(array: np.ndarray, dtype: str) -> np.ndarray:
-    """An array in a type, half to even; complex numbers, which carry derivatives, are not
-    rounded."""
+    """Return an array in a type, rounded half to even; complex numbers, which carry derivatives, are
+    not rounded."""
     with np.errstate(over="ignore", under="ignore"):
         if np.iscomplexobj(array):
             return array
@@ -512,77 +508,83 @@ def _viewed(operand: Operand, step: Step, values: Mapping[str, np.ndarray]) -> n
 def _operands(
     operation: Operation, step: Step, values: Mapping[str, np.ndarray], dtype: str
 ) -> list[np.ndarray]:
-    """The operands of an elementwise operation, in the type it is computed in, and of axes that
-    numpy repeats."""
-    arrays = [
-        rounded(np.array(CONSTANTS[operand.name](step)), dtype)
-        if operand.name in CONSTANTS
-        else _viewed(operand, step, values)
-        for operand in operation.operands
-    ]
-    # of float16 numbers in float32: its 24 bits are twice their 11 and two more
+    """Return the operands of an elementwise operation, in the type in which it is computed, and
+    with axes that numpy repeats."""
+    arrays = []
+    for operand in operation.operands:
+        if operand.name in CONSTANTS:
+            constant = np.array(CONSTANTS[operand.name](step))
+            arrays.append(rounded(constant, dtype))
+        else:
+            arrays.append(_viewed(operand, step, values))
+    # Two float16 numbers may be computed in float32: its 24 bits are twice their 11 and two more,
+    # so that the second rounding does not change the result.
+    work = "float64"
     if any(map(np.iscomplexobj, arrays)):
         work = "complex128"
     elif operation.kind in BINARY and all(array.dtype == np.float16 for array in arrays):
         work = "float32"
-    else:
-        work = "float64"
-    return [
-        _spread(array.astype(work), operand.axes, operation.axes)
-        for array, operand in zip(arrays, operation.operands, strict=True)
-    ]
+    spread = []
+    for array, operand in zip(arrays, operation.operands, strict=True):
+        spread.append(_spread(array.astype(work), operand.axes, operation.axes))
+    return spread
 
 
 def _spread(array: np.ndarray, have: str, axes: str) -> np.ndarray:
-    """An array with an axis for each of ``axes``, of size 1 where it has none."""
-    array = array.transpose([have.index(letter) for letter in axes if letter in have])
-    return np.expand_dims(array, [at for at, letter in enumerate(axes) if letter not in have])
+    """Return an array with an axis for each of ``axes``, of size 1 for an axis that it does not
+    have."""
+    order = [have.index(letter) for letter in axes if letter in have]
+    added = [at for at, letter in enumerate(axes) if letter not in have]
+    return np.expand_dims(array.transpose(order), added)
 
 
 def contract(
-    one: np.ndarray, one_axes: str, other: np.ndarray, other_axes: str, axes: str, sums: str
+    left: np.ndarray, left_axes: str, right: np.ndarray, right_axes: str, axes: str, sums: str
 ) -> np.ndarray:
-    """``sum one * other`` over the axes that the result has not, in the type ``sums``.
+    """Return ``sum left * right`` over the axes that the result does not have, in the type
+    ``sums``.
 
     >>> contract(np.eye(2), "ce", np.array([[3, 4], [5, 6.]]), "es", "sc", "float64").tolist()
     [[3.0, 5.0], [4.0, 6.0]]
     """
-    both = [letter for letter in one_axes if letter in other_axes]
+    both = [letter for letter in left_axes if letter in right_axes]
     batch = [letter for letter in both if letter in axes]
     over = [letter for letter in both if letter not in axes]
-    left = [letter for letter in one_axes if letter not in both]
-    right = [letter for letter in other_axes if letter not in both]
-    sizes = dict(zip(one_axes + other_axes, one.shape + other.shape, strict=True))
-
-    def grouped(array: np.ndarray, have: str, *groups: list[str]) -> np.ndarray:
-        order = [have.index(letter) for group in groups for letter in group]
-        return array.transpose(order).reshape(
-            [int(np.prod([sizes[n] for n in group])) for group in groups]
-        )
-
-    rows, columns = (
-        grouped(one, one_axes, batch, left, over),
-        grouped(other, other_axes, batch, over, right),
-    )
+    of_left = [letter for letter in left_axes if letter not in both]
+    of_right = [letter for letter in right_axes if letter not in both]
+    rows = _grouped(left, left_axes, batch, of_left, over)
+    columns = _grouped(right, right_axes, batch, over, of_right)
     if np.iscomplexobj(rows) or np.iscomplexobj(columns):
         made = rows @ columns
     elif sums == "float16":
         made = _one_by_one(rows, columns)
     else:
         made = rows.astype(sums) @ columns.astype(sums)
-    have = [*batch, *left, *right]
-    return made.reshape([sizes[letter] for letter in have]).transpose(
-        [have.index(letter) for letter in axes]
-    )
+    sizes = dict(zip(left_axes + right_axes, left.shape + right.shape, strict=True))
+    have = [*batch, *of_left, *of_right]
+    order = [have.index(letter) for letter in axes]
+    return made.reshape([sizes[letter] for letter in have]).transpose(order)
+
+
+def _grouped(array: np.ndarray, have: str, *groups: list[str]) -> np.ndarray:
+    """Return an array with one axis for each group of its axes."""
+    order: list[int] = []
+    shape = []
+    for group in groups:
+        places = [have.index(letter) for letter in group]
+        order += places
+        shape.append(math.prod(array.shape[place] for place in places))
+    return array.transpose(order).reshape(shape)
 
 
 def _one_by_one(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """Products added one after the other; the sum is a float16 each time, the product is exact."""
+    """Add products one after the other; each sum is rounded to float16, each product is exact."""
     wide, tall = rows.astype(np.float64), columns.astype(np.float64)
-    out = np.zeros((rows.shape[0], rows.shape[1], columns.shape[2]), np.float16)
+    total = np.zeros((rows.shape[0], rows.shape[1], columns.shape[2]), np.float16)
     for at in range(rows.shape[2]):
-        out = (out + wide[:, :, at, None] * tall[:, at, None, :]).astype(np.float16)
-    return out
+        products = wide[:, :, at, None] * tall[:, at, None, :]
+        total = (total + products).astype(np.float16)
+    return total
 
 
 def _sum(array: np.ndarray, over: tuple[int, ...], sums: str) -> np.ndarray:
