@@ -1,9 +1,9 @@
-"""Weight files that a BLOBFILE constant of a MIL program points into: a header, then records and
-their data.
+"""Weight files, into which the BLOBFILE constants of a MIL program point: a header, then records
+and their data.
 
 Everything is little-endian and starts at multiples of 64 bytes.  The offset of a BLOBFILE is that
-of the record, and the record says where its data is, counted from the start of the file. Source:
-Apple's MILBlob of coremltools (BlobDataType.hpp, StorageFormat.hpp); the quirks as maderix/ANE
+of the record; the record holds the place of its data, counted from the start of the file.  Source:
+Apple's MILBlob of coremltools (BlobDataType.hpp, StorageFormat.hpp); the odd files as maderix/ANE
 writes them.
 """
 
@@ -25,37 +25,35 @@ from npulab.npus.kit import one_of, read_table, up
 ALIGN = 64
 VERSION = 2
 SENTINEL = 0xDEADBEEF
-MOST_BYTES = 2**32  # a size of this or more is taken for a broken field
+MOST_BYTES = 2**32  # a size of this or more means a broken field
 MOST_RECORDS = 2**15
 HEADER, RECORD = STRUCTURES["weights header"], STRUCTURES["weights record"]
 
 
 class Stored(NamedTuple):
-    """How elements of a type lie in a file: bits of each, the numpy type they are given as (bits of
-    bf16 and of the fp8 types), and the code of the type."""
+    """The form of a type's elements in a file: bits of each, the numpy type of the arrays (the bits
+    of bf16 and of the fp8 types), and the code of the type."""
 
     bits: int
     numpy: str
     code: int
 
 
-STORED = {
-    row["name"]: Stored(int(row["bits"]), row["numpy"], int(row["code"]))
-    for row in sorted(
-        read_table(Path(__file__).with_name("types.csv")), key=lambda row: int(row["code"] or 0)
-    )
-    if row["code"]
-}
+STORED: dict[str, Stored] = {}
+for _row in read_table(Path(__file__).with_name("types.csv")):
+    if _row["code"]:
+        STORED[_row["name"]] = Stored(int(_row["bits"]), _row["numpy"], int(_row["code"]))
 CODES = {kind.code: name for name, kind in STORED.items()}
-USUAL = {"float16": "fp16", "float32": "fp32"}  # numpy types that have another name there
+USUAL = {"float16": "fp16", "float32": "fp32"}  # the names of numpy's types, if they differ
 
 
 @dataclass(frozen=True)
 class Record:
     """A record of a weight file and its data.
 
-    ``offset`` is what a BLOBFILE says, ``data_offset`` where the data is, ``size`` its bytes,
-    ``padding_bits`` the unused bits of the last byte, ``name`` what the reader calls it.
+    ``offset`` is the offset of a BLOBFILE, ``data_offset`` the place of the data, ``size`` its
+    bytes, ``padding_bits`` the unused bits of the last byte, ``name`` the name that the reader
+    gives it.
     """
 
     name: str
@@ -71,57 +69,56 @@ class Record:
         return (8 * self.size - self.padding_bits) // STORED[self.dtype].bits
 
     def values(self, shape: Sequence[int] | None = None, dtype: str = "") -> np.ndarray:
-        """The elements, flat or of a ``shape``; ``dtype`` overrules the record's own.
+        """Return the elements, flat or of a ``shape``; ``dtype`` overrules the record's own.
 
-        fp16 and fp32 come as floats, bf16 and fp8 as their bits, types below a byte one element in
-        each. Raises ValueError if the bytes are not that many elements, LookupError for a type
-        that is not known.
+        fp16 and fp32 come as floats, bf16 and fp8 as their bits, types below a byte as one element
+        a byte.  Raises ValueError if the bytes are not that many elements, LookupError for an
+        unknown type.
         """
         dtype = dtype or self.dtype
         kind = STORED[one_of("dtype", dtype, STORED)]
-        packed = kind.bits < 8
-        used = 8 * self.size - (self.padding_bits if packed else 0)
+        used = 8 * self.size
+        slack = 0
+        if kind.bits < 8:
+            used -= self.padding_bits
         if shape is None:
-            count = used // kind.bits
+            shape = (used // kind.bits,)
+            wanted = "a whole number"
         else:
-            count = math.prod(shape)
-        if not 0 <= used - count * kind.bits < (8 if packed and shape is not None else 1):
-            if shape is None:
-                wanted = "a whole number"
-            else:
-                wanted = f"{list(shape)}"
+            wanted = f"{list(shape)}"
+            # Bits of the last byte may be unused.
+            if kind.bits < 8:
+                slack = 7
+        count = math.prod(shape)
+        if not 0 <= used - count * kind.bits <= slack:
             raise ValueError(
                 f"weights: record at byte {self.offset}, size: got {self.size} bytes, allowed are "
-                "those "
-                f"of {wanted} of {dtype} ({kind.bits} bits each)"
+                f"those of {wanted} of {dtype} ({kind.bits} bits each)"
             )
-        return unpacked(np.frombuffer(self.raw, np.uint8), count, dtype).reshape(
-            count if shape is None else shape
-        )
+        return unpacked(np.frombuffer(self.raw, np.uint8), count, dtype).reshape(shape)
 
 
 @dataclass(frozen=True)
 class WeightFile:
-    """What a weight file holds: the count its header gives, the records in order, and warnings for
-    odd fields."""
+    """The contents of a weight file: the count in its header, the records in order, and warnings
+    for odd fields."""
 
     count: int
     records: tuple[Record, ...]
     warnings: tuple[str, ...] = ()
 
     def __getitem__(self, key: str | int) -> Record:
-        """The record of a name or at an offset; raises LookupError with what there is."""
+        """Return the record of a name or at an offset; raise LookupError with the records."""
         for record in self.records:
             if key in (record.name, record.offset):
                 return record
-        raise LookupError(
-            f"weights: got {key!r}, allowed is one of "
-            f"{', '.join(f'{record.name} ({record.offset})' for record in self.records) or 'no record'}"
-        )
+        known = [f"{record.name} ({record.offset})" for record in self.records]
+        allowed = ", ".join(known) or "no record"
+        raise LookupError(f"weights: got {key!r}, allowed is one of {allowed}")
 
 
 class Written(NamedTuple):
-    """Bytes of a weight file, and what a BLOBFILE has to say for each weight."""
+    """The bytes of a weight file, and the offset that a BLOBFILE needs for each weight."""
 
     data: bytes
     offsets: dict[str, int]
@@ -133,13 +130,12 @@ class Written(NamedTuple):
 def write(
     weights: Mapping[str, Any], dtypes: Mapping[str, str] | None = None, count: int | None = None
 ) -> Written:
-    """A weight file of arrays by name, in their order.
+    """Return a weight file of arrays by name, in their order.
 
-    The type is that of the array unless ``dtypes`` says another of the same bits (``bf16`` of
-    uint16, ``uint4`` of uint8, one element in each, ...).  ``count`` is what the header says: the
-    number of weights, as Apple writes it, unless told; maderix/ANE writes 1 whatever follows.
-    Raises ValueError for values that the type cannot hold, LookupError for a type that is not
-    known.
+    The type is that of the array unless ``dtypes`` has another type of the same bits (``bf16`` of
+    uint16, ``uint4`` of uint8, one element a byte, ...).  ``count`` is the number in the header, by
+    default that of the weights, as Apple writes it; maderix/ANE always writes 1.  Raises ValueError
+    for values that the type cannot hold, LookupError for an unknown type.
 
     >>> data, offsets = write({"a": np.zeros(3, np.float16), "b": np.ones((2, 2), np.float32)})
     >>> offsets, len(data), read(data)[192].values((2, 2)).tolist()
@@ -151,49 +147,33 @@ def write(
         raise LookupError(
             f"dtypes: got {', '.join(sorted(extra))}, allowed is one of {', '.join(weights)}"
         )
-    parts = [
-        HEADER.build(
-            {
-                "count": len(weights) if count is None else count,
-                "version": VERSION,
-                "reserved": bytes(56),
-            }
-        )
-    ]
-    offsets, at = {}, ALIGN
-    for number, (name, given) in enumerate(weights.items(), 1):
+    if count is None:
+        count = len(weights)
+    header = {"count": count, "version": VERSION, "reserved": bytes(56)}
+    data = bytearray(HEADER.build(header))
+    offsets = {}
+    for name, given in weights.items():
         array = np.asarray(given)
         dtype = dtypes.get(name) or USUAL.get(array.dtype.name, array.dtype.name)
-        stored = _packed(name, array, dtype)
-        offsets[name] = at
-        spare = -array.size * STORED[dtype].bits % 8
-        parts.append(
-            RECORD.build(
-                {
-                    "sentinel": SENTINEL,
-                    "dtype": STORED[dtype].code,
-                    "size": len(stored),
-                    "offset": at + ALIGN,
-                    "padding_bits": spare,
-                    "reserved": bytes(32),
-                }
-            )
-        )
-        parts.append(stored + bytes(-len(stored) % ALIGN if number < len(weights) else 0))
-        at += ALIGN + len(parts[-1])
-    return Written(b"".join(parts), offsets)
+        stored = _packed_weight(name, array, dtype)
+        data += bytes(-len(data) % ALIGN)
+        offsets[name] = len(data)
+        record = {"sentinel": SENTINEL, "dtype": STORED[dtype].code, "size": len(stored)}
+        record["offset"] = len(data) + ALIGN
+        record["padding_bits"] = -array.size * STORED[dtype].bits % 8
+        data += RECORD.build({**record, "reserved": bytes(32)}) + stored
+    return Written(bytes(data), offsets)
 
 
 def read(data: bytes, names: Mapping[int, str] | None = None) -> WeightFile:
-    """Every record of a weight file, with ``names`` by offset (``0x40`` and so on where none is
-    given).
+    """Return every record of a weight file, with ``names`` by offset (else ``0x40`` and so on).
 
     Records follow each other: the next is at the first multiple of 64 bytes after the data, or
     right after it.  Odd files are read with warnings: a header count that is not that of the
-    records; a data offset of 0, which is taken for the byte after the record, and then a size that
-    does not reach the next record for that distance; a size that is no whole number of elements.
-    Raises ValueError with the byte for another version, a dtype that is not known, and data that
-    overlaps, lies past the end or is 4 GiB long.
+    records; a data offset of 0, read as the byte after the record; a size that then does not reach
+    the next record, read as the distance to it; a size that is not a whole number of elements.
+    Raises ValueError with the byte for another version, an unknown dtype, and data that overlaps,
+    lies past the end or is 4 GiB long.
     """
     data = bytes(data)
     _at_least(data, ALIGN, "header", 0)
@@ -208,15 +188,16 @@ def read(data: bytes, names: Mapping[int, str] | None = None) -> WeightFile:
     at: int | None = None
     if len(data) > ALIGN:
         at = ALIGN
-    if at and not _starts(data, at):
-        raise ValueError(
-            f"weights: record at byte {at}, sentinel: got {data[at : at + 4].hex()}, "
-            f"allowed is {SENTINEL:#x} in little-endian"
-        )
+        if not _starts(data, at):
+            raise ValueError(
+                f"weights: record at byte {at}, sentinel: got {data[at : at + 4].hex()}, "
+                f"allowed is {SENTINEL:#x} in little-endian"
+            )
     while at:
         if len(records) == MOST_RECORDS:
             raise ValueError(f"weights: record at byte {at}: got more than {MOST_RECORDS} records")
-        records.append(_record(data, at, (names or {}).get(at, hex(at)), starts, warnings))
+        name = (names or {}).get(at, hex(at))
+        records.append(_record(data, at, name, starts, warnings))
         at = _next(data, records[-1], warnings)
     _refuse_overlap(records)
     if header.count != len(records):
@@ -228,9 +209,9 @@ def read(data: bytes, names: Mapping[int, str] | None = None) -> WeightFile:
 
 
 def record_at(data: bytes, offset: int, name: str = "") -> tuple[Record, tuple[str, ...]]:
-    """The record that a BLOBFILE of this offset means, and warnings for odd fields.
+    """Return the record at the offset of a BLOBFILE, and warnings for odd fields.
 
-    Raises ValueError if no record is there, and says so if the offset is that of a record's data.
+    Raises ValueError if no record is there, with a hint if the offset is that of a record's data.
     """
     if not 0 <= offset <= len(data) - ALIGN:
         raise ValueError(
@@ -250,7 +231,8 @@ def record_at(data: bytes, offset: int, name: str = "") -> tuple[Record, tuple[s
 
 
 def packed(values: np.ndarray, dtype: str) -> bytes:
-    """Elements as bytes of the file: types below a byte one after the other, the lowest bits first.
+    """Return elements as bytes of the file; types below a byte lie one after the other, the lowest
+    bits first.
 
     >>> packed(np.array([1, 2, 3]), "uint4").hex()
     '2103'
@@ -264,7 +246,7 @@ def packed(values: np.ndarray, dtype: str) -> bytes:
 
 
 def unpacked(raw: np.ndarray, count: int, dtype: str) -> np.ndarray:
-    """``count`` elements out of bytes ``(n,) uint8``, as ``packed`` made them.
+    """Return ``count`` elements of bytes ``(n,) uint8``: the inverse of ``packed``.
 
     >>> unpacked(np.array([0x21, 0x03], np.uint8), 3, "uint4").tolist()
     [1, 2, 3]
@@ -279,19 +261,22 @@ def unpacked(raw: np.ndarray, count: int, dtype: str) -> np.ndarray:
     return out
 
 
-def _packed(name: str, array: np.ndarray, dtype: str) -> bytes:
-    bits, numpy = STORED[one_of("dtype", dtype, STORED)].bits, np.dtype(STORED[dtype].numpy)
+def _packed_weight(name: str, array: np.ndarray, dtype: str) -> bytes:
+    """Return the bytes of a weight; raise ValueError if its type cannot hold the values."""
+    bits = STORED[one_of("dtype", dtype, STORED)].bits
+    numpy = np.dtype(STORED[dtype].numpy)
+    wrong_size = numpy.kind == "f" and array.dtype.itemsize != numpy.itemsize
+    if wrong_size or (numpy.kind == "f") != (array.dtype.kind == "f"):
+        hint = ""
+        if array.dtype.kind == "f" == numpy.kind:
+            hint = ", rounded beforehand"
+        raise ValueError(
+            f"weights: {name}: got {array.dtype}, allowed for {dtype} is {numpy.name}{hint}"
+        )
     low = 0
     if numpy.kind == "i":
         low = -(2 ** (bits - 1))
     high = low + 2**bits - 1
-    if (numpy.kind == "f") != (array.dtype.kind == "f"):
-        raise ValueError(f"weights: {name}: got {array.dtype}, allowed for {dtype} is {numpy.name}")
-    if numpy.kind == "f" and array.dtype.itemsize != numpy.itemsize:
-        raise ValueError(
-            f"weights: {name}: got {array.dtype}, allowed for {dtype} is {numpy.name}, rounded "
-            "beforehand"
-        )
     if numpy.kind != "f" and array.size and not low <= int(array.min()) <= int(array.max()) <= high:
         raise ValueError(
             f"weights: {name}: got values {array.min()} to {array.max()}, allowed for {dtype} is "
@@ -312,6 +297,7 @@ def _at_least(data: bytes, end: int, what: str, at: int) -> None:
 
 
 def _record(data: bytes, at: int, name: str, starts: np.ndarray, warnings: list[str]) -> Record:
+    """Return the record at a byte, and add warnings for its odd fields."""
     _at_least(data, at + ALIGN, "record", at)
     raw = RECORD.parse(data[at : at + ALIGN])
     where = f"record at byte {at}"
@@ -319,40 +305,31 @@ def _record(data: bytes, at: int, name: str, starts: np.ndarray, warnings: list[
         raise ValueError(
             f"weights: {where}, dtype: got {raw.dtype}, allowed is {min(CODES)} to {max(CODES)}"
         )
-    dtype, size, start = CODES[raw.dtype], int(raw.size), int(raw.offset)
+    dtype = CODES[raw.dtype]
+    size, start = int(raw.size), int(raw.offset)
     if size >= MOST_BYTES:
         raise ValueError(
             f"weights: {where}, size: got {size} bytes, allowed is up to {len(data) - at - ALIGN}"
         )
     if start == 0:
         start = at + ALIGN
+        end = len(data)
         after = int(np.searchsorted(starts, start))
-        room = (int(starts[after]) if after < len(starts) else len(data)) - start
+        if after < len(starts):
+            end = int(starts[after])
+        room = end - start
         warnings.append(
             f"{where}, data offset: says 0, the file's header; its data is taken from byte {start}"
         )
         if not room - ALIGN < size <= room:
             warnings.append(
                 f"{where}, size: says {size} bytes, the next record or the end is {room} bytes "
-                "away, "
-                "which is taken"
+                "away, which is taken"
             )
             size = room
-    if not ALIGN <= start <= len(data):
-        raise ValueError(
-            f"weights: {where}, data offset: got {start}, allowed is {ALIGN} to {len(data)}"
-        )
-    if start + size > len(data):
-        raise ValueError(
-            f"weights: {where}, size: got {size} bytes from byte {start}, allowed is up to "
-            f"{len(data) - start} in a file of {len(data)}"
-        )
-    if start < at + ALIGN and start + size > at:
-        raise ValueError(
-            f"weights: {where}, data offset: got {start} and {size} bytes, which overlap the record"
-        )
-    bits = STORED[dtype].bits
+    _refuse_place(data, at, start, size)
     spare = int(raw.padding_bits)
+    bits = STORED[dtype].bits
     if spare >= 8 or spare > 8 * size or (spare and bits >= 8):
         warnings.append(
             f"{where}, padding bits: says {spare}, allowed is 0 to 7 of a type below a byte; 0 is "
@@ -362,21 +339,37 @@ def _record(data: bytes, at: int, name: str, starts: np.ndarray, warnings: list[
     if (8 * size - spare) % bits:
         warnings.append(
             f"{where}, size: says {size} bytes, which are no whole number of {dtype}; int8 data "
-            "under the "
-            "dtype of fp16 looks like that"
+            "under the dtype of fp16 looks like that"
         )
     if start % ALIGN:
         warnings.append(f"{where}, data offset: says {start}, which is no multiple of {ALIGN}")
     return Record(name, at, dtype, size, start, spare, memoryview(data)[start : start + size])
 
 
+def _refuse_place(data: bytes, at: int, start: int, size: int) -> None:
+    """Refuse the data of a record that is not in the file, or overlaps the record."""
+    where = f"weights: record at byte {at}"
+    if not ALIGN <= start <= len(data):
+        raise ValueError(f"{where}, data offset: got {start}, allowed is {ALIGN} to {len(data)}")
+    if start + size > len(data):
+        raise ValueError(
+            f"{where}, size: got {size} bytes from byte {start}, allowed is up to "
+            f"{len(data) - start} in a file of {len(data)}"
+        )
+    if start < at + ALIGN and start + size > at:
+        raise ValueError(
+            f"{where}, data offset: got {start} and {size} bytes, which overlap the record"
+        )
+
+
 def _sentinels(data: bytes) -> np.ndarray:
-    """Places of the sentinel at multiples of 64 bytes, behind the header."""
+    """Return the places of the sentinel at multiples of 64 bytes, after the header."""
     words = np.frombuffer(data, "<u4", count=len(data) // 4)[ALIGN // 4 :: ALIGN // 4]
     return ALIGN * (np.flatnonzero(words == SENTINEL) + 1)
 
 
 def _next(data: bytes, record: Record, warnings: list[str]) -> int | None:
+    """Return the place of the record after a record, None if it is the last."""
     end = max(record.data_offset + record.size, record.offset + ALIGN)
     for at in (up(end, ALIGN), end):
         if _starts(data, at):
@@ -391,12 +384,12 @@ def _next(data: bytes, record: Record, warnings: list[str]) -> int | None:
 
 
 def _refuse_overlap(records: Sequence[Record]) -> None:
-    runs = sorted(
-        (start, start + size, record.offset)
-        for record in records
-        for start, size in ((record.offset, ALIGN), (record.data_offset, record.size))
-        if size
-    )
+    runs = []
+    for record in records:
+        runs.append((record.offset, record.offset + ALIGN, record.offset))
+        if record.size:
+            runs.append((record.data_offset, record.data_offset + record.size, record.offset))
+    runs.sort()
     for (_, end, before), (start, _, after) in pairwise(runs):
         if start < end:
             raise ValueError(

@@ -1,5 +1,5 @@
-"""What is known to go wrong with MIL programs on the ANE, told from a program and its weight files:
-``quirks.csv`` states what each quirk does and where it was seen."""
+"""Warnings for MIL programs that are known to go wrong on the ANE, found in a program and its weight
+files.  ``quirks.csv`` says what each quirk does and where it was seen."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from npulab.npus.ane.training.mil.values import (
 )
 from npulab.npus.kit import ceil_div, read_table
 
-COLUMNS = 32  # fp16 of a row of 64 bytes
+COLUMNS = 32  # elements of fp16 in a row of 64 bytes
 QUIRKS = {row["quirk"]: row for row in read_table(Path(__file__).parent / "quirks.csv")}
 
 
 class Quirk(NamedTuple):
-    """A warning: line (0 of a program that was not read), operation or what else it is about, text,
-    source."""
+    """A warning: line (0 for a program that was not read), the operation, function or input that it
+    is about, text, source."""
 
     line: int
     op: str
@@ -36,28 +36,30 @@ class Quirk(NamedTuple):
 
 
 def quirks(program: Program, blobs: Mapping[str, bytes] | bytes | None = None) -> list[Quirk]:
-    """Warnings for what the ANE or its compiler is known to do to such a program, in its order.
+    """Return warnings for the known effects of the ANE and its compiler on a program, in its order.
 
-    Each names where it was seen; other builds and chips may differ, and none makes a program wrong
-    by itself.  With ``blobs`` (a weight file, or by path) the records that constants point at are
-    looked at too.
+    Each names where it was seen.  Other builds and chips may differ, and a quirk does not by itself
+    make a program wrong.  With ``blobs`` (a weight file, or files by path) the records of constants
+    are looked at too.
     """
     found: list[Quirk] = []
     for function in program.functions:
-        found += _function(function)
-        inputs, fixed = dict(function.inputs), dict[str, Value | None]()
+        found += _function_quirks(function)
+        inputs = dict(function.inputs)
+        # The names that do not depend on an input, with their constants.
+        fixed: dict[str, Value | None] = {}
         for operation in function.operations:
             if all(name in fixed for name in operation.names):
-                fixed |= {name: operation.value for name, _ in operation.outputs}
-            found += _operation(operation, inputs, fixed)
-            found += _file(operation, blobs)
+                for name, _ in operation.outputs:
+                    fixed[name] = operation.value
+            found += _operation_quirks(operation, inputs, fixed)
+            found += _file_quirks(operation, blobs)
     return found
 
 
 def _quirk(about: Function | Operation, quirk: str, name: str = "", **values: Any) -> Quirk:
-    """A row of ``quirks.csv`` with values in its text, about an operation or a name of a
-    function.
-    """
+    """Return the warning of a row of ``quirks.csv`` with values in its text, about an operation, a
+    function or a name of a function."""
     row = QUIRKS[quirk]
     if isinstance(about, Operation):
         op = about.op
@@ -66,47 +68,36 @@ def _quirk(about: Function | Operation, quirk: str, name: str = "", **values: An
     return Quirk(about.line, op, row["text"].format(**values), row["source"])
 
 
-def _function(function: Function) -> Iterator[Quirk]:
+def _function_quirks(function: Function) -> Iterator[Quirk]:
     for name, kind in function.inputs:
         columns = None
         if isinstance(kind, Type) and kind.shape:
             columns = kind.shape[-1]
-        if columns is not None and (columns < COLUMNS or columns % COLUMNS):
-            yield _quirk(
-                function,
-                "narrow" if columns < COLUMNS else "gaps",
-                name,
-                columns=columns,
-                whole=COLUMNS,
-            )
-    if any(
-        operation.value and isinstance(operation.value.data, File)
-        for operation in function.operations
-    ):
+        if columns is None or (columns >= COLUMNS and columns % COLUMNS == 0):
+            continue
+        quirk = "gaps"
+        if columns < COLUMNS:
+            quirk = "narrow"
+        yield _quirk(function, quirk, name, columns=columns, whole=COLUMNS)
+    values = [operation.value for operation in function.operations]
+    if any(value and isinstance(value.data, File) for value in values):
         yield _quirk(function, "compilations")
 
 
-def _operation(
+def _operation_quirks(
     operation: Operation, inputs: Mapping[str, Any], fixed: Mapping[str, Value | None]
 ) -> Iterator[Quirk]:
-    op, arguments = operation.op, dict(operation.arguments)
+    op = operation.op
+    arguments = dict(operation.arguments)
     if op in ("reduce_mean", "tile"):
         yield _quirk(operation, op)
     if op == "scaled_dot_product_attention" and "attn_mask" in arguments:
         yield _quirk(operation, "mask")
     if op == "cast" and any(kind.dtype == "fp32" for _, kind in operation.outputs):
         yield _quirk(operation, "cast")
-    yield from _arithmetic(operation)
+    yield from _half_quirks(operation)
     if op == "softmax":
-        shape = operation.outputs[0][1].shape if operation.outputs else ()
-        axis = arguments.get("axis")
-        value = axis
-        if isinstance(axis, str):
-            value = fixed.get(axis)
-        at = -1
-        if isinstance(value, Value) and isinstance(value.data, int):
-            at = value.data
-        size = shape[at] if -len(shape) <= at < len(shape) else None
+        size = _softmax_size(operation, arguments.get("axis"), fixed)
         if size and size & (size - 1):
             yield _quirk(operation, op, size=size)
     weight = arguments.get("weight")
@@ -116,38 +107,57 @@ def _operation(
         yield _quirk(operation, op)
 
 
-def _arithmetic(operation: Operation) -> Iterator[Quirk]:
+def _softmax_size(operation: Operation, axis: Any, fixed: Mapping[str, Value | None]) -> int | None:
+    """Return the size of a softmax's axis, None if it is not known."""
+    if not operation.outputs:
+        return None
+    shape = operation.outputs[0][1].shape
+    if isinstance(axis, str):
+        axis = fixed.get(axis)
+    at = -1
+    if isinstance(axis, Value) and isinstance(axis.data, int):
+        at = axis.data
+    if -len(shape) <= at < len(shape):
+        return shape[at]
+    return None
+
+
+def _half_quirks(operation: Operation) -> Iterator[Quirk]:
+    """Warn of constants that fp16 does not hold."""
     value = operation.value
-    if (
-        value is None
-        or not isinstance(value.type, Type)
-        or value.type.dtype != "fp16"
-        or isinstance(value.data, File)
-    ):
+    if value is None or isinstance(value.data, File) or not isinstance(value.type, Type):
         return
-    data = np.array(value.data, np.float64)
+    if value.type.dtype != "fp16":
+        return
+    numbers = np.array(value.data, np.float64)
     with np.errstate(all="ignore"):
-        halves = data.astype(np.float16)
-    for half, wrong in (
-        ("0", (halves == 0) & (data != 0)),
-        ("infinite", np.isinf(halves) & np.isfinite(data)),
-    ):
+        halves = numbers.astype(np.float16)
+    lost = {"0": (halves == 0) & (numbers != 0)}
+    lost["infinite"] = np.isinf(halves) & np.isfinite(numbers)
+    for half, wrong in lost.items():
         if wrong.any():
-            yield _quirk(operation, "half", number=float(data[wrong].flat[0]), half=half)
+            number = float(numbers[wrong].flat[0])
+            yield _quirk(operation, "half", number=number, half=half)
 
 
-def _file(operation: Operation, blobs: Mapping[str, bytes] | bytes | None) -> Iterator[Quirk]:
+def _file_quirks(
+    operation: Operation, blobs: Mapping[str, bytes] | bytes | None
+) -> Iterator[Quirk]:
+    """Warn of constants whose records are odd or do not fit them."""
     for _, value in (*operation.attributes, *operation.arguments):
-        if (
-            not isinstance(value, Value)
-            or not isinstance(value.data, File)
-            or not isinstance(value.type, Type)
-        ):
+        if not isinstance(value, Value) or not isinstance(value.data, File):
+            continue
+        kind = value.type
+        if not isinstance(kind, Type):
             continue
         path, offset = value.data.path, value.data.offset
         if offset < weight_files.ALIGN or offset % weight_files.ALIGN:
             yield _quirk(operation, "offset", offset=offset)
-        data = blobs.get(path) if isinstance(blobs, Mapping) else blobs
+        data: bytes | None
+        if isinstance(blobs, Mapping):
+            data = blobs.get(path)
+        else:
+            data = blobs
         if data is None:
             continue
         try:
@@ -157,23 +167,10 @@ def _file(operation: Operation, blobs: Mapping[str, bytes] | bytes | None) -> It
             continue
         for text in warnings:
             yield _quirk(operation, "record", text=f"{path}: {text}")
-        if record.dtype != value.type.dtype:
-            yield _quirk(
-                operation,
-                "type",
-                path=path,
-                offset=offset,
-                stored=record.dtype,
-                dtype=value.type.dtype,
-            )
-        bits = (value.type.elements or 0) * DTYPES[value.type.dtype][1]
+        about: dict[str, Any] = {"path": path, "offset": offset}
+        if record.dtype != kind.dtype:
+            yield _quirk(operation, "type", stored=record.dtype, dtype=kind.dtype, **about)
+        bits = (kind.elements or 0) * DTYPES[kind.dtype][1]
         if not 0 <= 8 * record.size - bits < 8:
-            yield _quirk(
-                operation,
-                "size",
-                path=path,
-                offset=offset,
-                size=record.size,
-                type=value.type,
-                needed=ceil_div(bits, 8),
-            )
+            needed = ceil_div(bits, 8)
+            yield _quirk(operation, "size", size=record.size, type=kind, needed=needed, **about)

@@ -1,5 +1,5 @@
-"""MIL text: read into a program by a parser of one look ahead, with line and column in every
-refusal; and written in the form of maderix/ANE (training/stories_mil.h), compact inside of
+"""MIL text: read into a program by a parser that looks one token ahead and refuses with line and
+column; and written in the form of maderix/ANE (training/stories_mil.h), compact inside of
 functions."""
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any, NoReturn
 
 import numpy as np
@@ -26,9 +27,8 @@ from npulab.npus.kit import refuse_if
 
 MOST_TOKENS = 2**19
 MOST_TEXT, MOST_ELEMENTS, MOST_DEPTH = 2**23, 2**19, 16
-FLAT = re.compile(
-    r"\[([0-9a-fA-FxXpPeEinftrusl.+\-, \t\r\n]*)\]"
-)  # a list of numbers or bools, taken as one token
+# A list of numbers or bools, taken as one token.
+FLAT = re.compile(r"\[([0-9a-fA-FxXpPeEinftrusl.+\-, \t\r\n]*)\]")
 MOST_NUMBER, MOST_STRING = 64, 2**16  # letters
 ESCAPES = {"\\": "\\", '"': '"', "n": "\n", "t": "\t", "r": "\r"}
 ESCAPED = {letter: f"\\{code}" for code, letter in ESCAPES.items()}
@@ -36,7 +36,9 @@ SMALLEST, LARGEST = 1e-8, 1e16  # numbers between them are written without an ex
 BOOLS = ("true", "false")
 CLOSING = {"(": ")", "[": "]", "{": "}"}
 VERSION = re.compile("[0-9.]*")
-NUMBER = r"[+-]?(?:0[xX][0-9a-fA-F]+(?:\.[0-9a-fA-F]*)?(?:[pP][+-]?\d+)?|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|inf|nan)"
+HEXADECIMAL = r"0[xX][0-9a-fA-F]+(?:\.[0-9a-fA-F]*)?(?:[pP][+-]?\d+)?"
+DECIMAL = r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+NUMBER = rf"[+-]?(?:{HEXADECIMAL}|{DECIMAL}|inf|nan)"
 TOKEN = re.compile(
     rf"(?P<name>(?!inf\b|nan\b)[A-Za-z_][A-Za-z0-9_]*)|(?P<number>{NUMBER}(?![\w.]))|(?P<arrow>->)"
     r'|(?P<mark>[\[\](){}<>=,;?])|(?P<string>"(?:[^"\\\n]++|\\.)*+")',
@@ -46,11 +48,10 @@ BLANK = re.compile(r"(?:[ \t\r\n]++|//[^\n]*+)*+")  # possessive: nothing is kep
 
 
 def read(text: str) -> Program:
-    """The program that a MIL text says, of any version; names, types and shapes are for ``check``
-    to judge.
+    """Return the program of a MIL text of any version; ``check`` judges names, types and shapes.
 
     Constants may be written flat or in nested brackets, floats in decimal or hexadecimal; comments
-    start with ``//``. Raises ValueError with line and column for text that is not MIL, blocks
+    start with ``//``.  Raises ValueError with line and column for text that is not MIL, blocks
     inside of operations, texts of more than 8 MiB, 524,288 tokens or as many elements of constants,
     and brackets more than 16 deep.
 
@@ -63,17 +64,17 @@ def read(text: str) -> Program:
 
 
 class _Reader:
-    """A parser: a place in a text, the token that starts there, and how many elements its constants
-    have so far."""
+    """A parser: a place in a text, the token that starts there, and the number of elements that its
+    constants have so far."""
 
     def __init__(self, text: str) -> None:
         self.text, self.at, self.tokens, self.elements = text, 0, 0, 0
-        self.line, self.counted = 1, 0
+        self.line, self.counted = 1, 0  # the line of a place, and that place: lines are counted on
         self.kind, self.token, self.end = "", "", 0
         self.look()
 
     def look(self) -> None:
-        """Find the token at the place."""
+        """Read the token at the place."""
         blank = BLANK.match(self.text, self.at)
         if blank:
             self.at = blank.end()
@@ -81,10 +82,9 @@ class _Reader:
         if token:
             self.kind, self.token, self.end = token.lastgroup or "", token.group(), token.end()
         else:
+            self.kind = "other"
             if self.at == len(self.text):
                 self.kind = "end"
-            else:
-                self.kind = "other"
             self.token, self.end = self.text[self.at : self.at + 1], self.at
         self.tokens += 1
         if self.tokens > MOST_TOKENS:
@@ -96,32 +96,37 @@ class _Reader:
         return token
 
     def following(self) -> str:
-        """The letter that the next token starts with."""
+        """Return the letter with which the next token starts."""
         blank = BLANK.match(self.text, self.end)
         at = self.end
         if blank:
             at = blank.end()
         return self.text[at : at + 1]
 
-    def here(self) -> int:
-        """The line of the token."""
+    def line_here(self) -> int:
+        """Return the line of the token."""
         self.line += self.text.count("\n", self.counted, self.at)
         self.counted = self.at
         return self.line
 
     def place(self, at: int) -> str:
-        line, column = self.text.count("\n", 0, at) + 1, at - self.text.rfind("\n", 0, at)
+        line = self.text.count("\n", 0, at) + 1
+        column = at - self.text.rfind("\n", 0, at)
         return f"line {line}, column {column}"
 
     def fail(self, got: str, allowed: str, at: int | None = None) -> NoReturn:
-        place = self.place(self.at if at is None else at)
-        raise ValueError(f"mil: {place}: got {got}, allowed is {allowed}")
+        if at is None:
+            at = self.at
+        raise ValueError(f"mil: {self.place(at)}: got {got}, allowed is {allowed}")
 
     def refuse(self, allowed: str) -> NoReturn:
-        self.fail("the end of the text" if self.kind == "end" else repr(self.token[:40]), allowed)
+        got = repr(self.token[:40])
+        if self.kind == "end":
+            got = "the end of the text"
+        self.fail(got, allowed)
 
     def made(self, make: Callable[..., Any], at: int, *given: Any, **named: Any) -> Any:
-        """A value made at a place, whose own refusal gets line and column."""
+        """Return a value that starts at a place; its own refusal gets line and column."""
         try:
             return make(*given, **named)
         except (ValueError, LookupError) as error:
@@ -135,8 +140,11 @@ class _Reader:
             self.step()
 
     def has(self, token: str) -> bool:
-        """Step over a mark that may be there."""
-        return self.kind == "mark" and self.token == token and bool(self.step())
+        """Step over a mark if it is the token."""
+        if self.kind != "mark" or self.token != token:
+            return False
+        self.step()
+        return True
 
     def name(self, what: str) -> str:
         if self.kind != "name":
@@ -144,7 +152,7 @@ class _Reader:
         return self.step()
 
     def many(self, item: Callable[[], Any], close: str, comma: str = ",") -> tuple[Any, ...]:
-        """Items with commas up to a closing mark, which is stepped over."""
+        """Return items with commas up to a closing mark, and step over the mark."""
         items: list[Any] = []
         while not self.has(close):
             if items and comma and not self.has(comma):
@@ -153,7 +161,7 @@ class _Reader:
         return tuple(items)
 
     def block(self, item: Callable[[], Any]) -> tuple[Any, ...]:
-        """Items in braces, without commas."""
+        """Return items in braces, without commas."""
         self.take("{")
         return self.many(item, "}", "")
 
@@ -174,11 +182,11 @@ class _Reader:
         return self.made(Program, start, functions, version.group(), attributes)
 
     def function(self) -> Function:
-        start, line = self.at, self.here()
+        start, line = self.at, self.line_here()
         self.take("func")
         name = self.name("the name of a function")
         self.take("<")
-        target = self.name("what it is compiled for, as ios18")
+        target = self.name("the system that it is compiled for, as ios18")
         self.take(">", "(")
         inputs = self.many(self.input, ")")
         attributes, operations = self.attributes(), self.block(self.operation)
@@ -194,7 +202,7 @@ class _Reader:
         return self.name("the name of an input"), kind
 
     def operation(self) -> Operation:
-        start, line = self.at, self.here()
+        start, line = self.at, self.line_here()
         outputs = []
         if self.following() != "(":
             outputs.append(self.output())
@@ -211,18 +219,23 @@ class _Reader:
         return self.made(Operation, start, op, tuple(outputs), arguments, attributes, line)
 
     def output(self) -> tuple[str, Type]:
-        start, kind = self.at, self.type()
+        start = self.at
+        kind = self.type()
         if not isinstance(kind, Type):
             self.fail(str(kind), "a tensor or a plain type", start)
         return self.name("the name of an output"), kind
 
     def argument(self) -> tuple[str, Any]:
-        return self.pair(
-            "an argument", lambda: self.many(self.operand, ")") if self.has("(") else self.operand()
-        )
+        return self.pair("an argument", self.operands)
+
+    def operands(self) -> Any:
+        """Return one operand, or several in brackets."""
+        if self.has("("):
+            return self.many(self.operand, ")")
+        return self.operand()
 
     def operand(self) -> str | Value:
-        """A name or a constant."""
+        """Return a name or a constant."""
         if self.kind == "name" and not self.is_bool() and self.following() not in ("(", "<"):
             return self.step()
         return self.value()
@@ -266,7 +279,8 @@ class _Reader:
             return None
         if self.kind != "number":
             self.refuse("a number")
-        start, size = self.at, self.scalar()
+        start = self.at
+        size = self.scalar()
         if not isinstance(size, int) or not 0 <= size < 2**31:
             self.fail(str(size), "a size, 0 to 2**31 - 1, or ?", start)
         return size
@@ -299,26 +313,26 @@ class _Reader:
         return self.made(File, start, path, offset, plain)
 
     def stated(self, name: str, dtype: str) -> tuple[Any, bool]:
-        """One number or string by name, and whether its type is a plain one."""
+        """Return one number or string by name, and true if its type is plain."""
         self.take(name, "=")
-        at, value = self.at, self.value()
+        at = self.at
+        value = self.value()
         kind = value.type
-        if (
-            not isinstance(kind, Type)
-            or kind.dtype != dtype
-            or isinstance(value.data, File | tuple)
-        ):
+        several = isinstance(value.data, File | tuple)
+        if not isinstance(kind, Type) or kind.dtype != dtype or several:
             self.fail(f"{name} of {kind}", dtype, at)
         return value.data, kind.plain
 
     def listed(self, shape: tuple[int | None, ...], depth: int) -> tuple[Any, ...]:
-        """Elements in brackets, flat or one level for each axis."""
+        """Return elements in brackets, flat or one level for each axis."""
         start = self.at
         flat = FLAT.match(self.text, self.at)
         if flat:
             self.at = flat.end()
-            self.counted_elements(flat.group(1).count(",") + 1, start)
-            words = flat.group(1).split(",") if flat.group(1).strip() else []
+            words = flat.group(1).split(",")
+            self.count_elements(len(words), start)
+            if not flat.group(1).strip():
+                words = []
             elements = tuple(self.element(word.strip(), start) for word in words)
             self.look()
             return elements
@@ -326,22 +340,20 @@ class _Reader:
         self.take("[")
         if self.token == "[" and self.kind == "mark":
             rows = self.many(lambda: self.listed(shape[1:], depth + 1), "]")
-            if not shape or len(rows) != shape[0] or len({len(row) for row in rows}) > 1:
-                self.fail(
-                    f"{len(rows)} rows",
-                    f"rows alike, as many as the shape says ({list(shape)})",
-                    start,
-                )
-            return tuple(element for row in rows for element in row)
+            lengths = {len(row) for row in rows}
+            if not shape or len(rows) != shape[0] or len(lengths) > 1:
+                allowed = f"rows alike, as many as the shape says ({list(shape)})"
+                self.fail(f"{len(rows)} rows", allowed, start)
+            return tuple(chain.from_iterable(rows))
         items = self.many(lambda: self.literal(depth + 1), "]")
-        self.counted_elements(len(items), start)
+        self.count_elements(len(items), start)
         return items
 
     def not_too_deep(self, what: str, depth: int) -> None:
         if depth > MOST_DEPTH:
             self.fail(f"{what} more than {MOST_DEPTH} deep", "fewer")
 
-    def counted_elements(self, count: int, at: int) -> None:
+    def count_elements(self, count: int, at: int) -> None:
         self.elements += count
         if self.elements > MOST_ELEMENTS:
             self.fail(
@@ -401,14 +413,14 @@ class _Reader:
         return re.sub(r"\\(.)", lambda found: ESCAPES[found.group(1)], raw)
 
 
-# Written
+# Writing
 
 
 def write(program: Program) -> str:
-    """The text of a program, which ``read`` turns into an equal one.
+    """Return the text of a program; ``read`` turns it into an equal program.
 
-    One operation a line, constants inside of functions without blanks, floats as the shortest
-    decimal that is the same float64, and as hexadecimal where they are very small or large.
+    There is one operation a line, constants inside of functions have no blanks, floats are the
+    shortest decimal that is the same float64, or hexadecimal if they are very small or large.
 
     >>> x = Type("fp16", (1, 4, 1, 32))
     >>> called = ("name", Value(Type("string", plain=True), "a"))
@@ -424,80 +436,85 @@ def write(program: Program) -> str:
     attributes = ""
     if program.attributes:
         attributes = f"[{_attributes(program.attributes, ' = ', ', ')}]\n"
-    return f"program({program.version})\n{attributes}{{\n{''.join(map(_function, program.functions))}}}\n"
+    functions = "".join(map(_function_text, program.functions))
+    return f"program({program.version})\n{attributes}{{\n{functions}}}\n"
 
 
-def _function(function: Function) -> str:
+def _function_text(function: Function) -> str:
     inputs = ", ".join(f"{kind} {name}" for name, kind in function.inputs)
     attributes = ""
     if function.attributes:
         attributes = f" [{_attributes(function.attributes, ' = ', ', ')}]"
-    lines = "".join(f"        {_operation(operation)};\n" for operation in function.operations)
-    return (
-        f"    func {function.name}<{function.target}>({inputs}){attributes} {{\n{lines}"
-        f"    }} -> ({', '.join(function.outputs)});\n"
-    )
+    lines = [f"    func {function.name}<{function.target}>({inputs}){attributes} {{"]
+    for operation in function.operations:
+        lines.append(f"        {_operation_text(operation)};")
+    lines.append(f"    }} -> ({', '.join(function.outputs)});\n")
+    return "\n".join(lines)
 
 
-def _operation(operation: Operation) -> str:
+def _operation_text(operation: Operation) -> str:
     outputs = ", ".join(f"{kind.spelled(',')} {name}" for name, kind in operation.outputs)
+    if outputs:
+        outputs += " = "
     arguments = ",".join(f"{name}={_argument(argument)}" for name, argument in operation.arguments)
     attributes = ""
     if operation.attributes:
         attributes = f"[{_attributes(operation.attributes, '=', ',')}]"
-    return f"{outputs}{' = ' if outputs else ''}{operation.op}({arguments}){attributes}"
+    return f"{outputs}{operation.op}({arguments}){attributes}"
 
 
 def _attributes(pairs: Sequence[tuple[str, Value]], equals: str, comma: str) -> str:
     return ", ".join(f"{name}{equals}{_value(value, comma)}" for name, value in pairs)
 
 
-def _argument(one: Any) -> str:
-    if isinstance(one, tuple):
-        return f"({','.join(map(_argument, one))})"
-    if isinstance(one, str):
-        return one
-    return _value(one, ",")
+def _argument(argument: Any) -> str:
+    if isinstance(argument, tuple):
+        return f"({','.join(map(_argument, argument))})"
+    if isinstance(argument, str):
+        return argument
+    return _value(argument, ",")
 
 
 def _value(value: Value, comma: str) -> str:
     if value.type is None:
         return _literal(value.data, comma)
     if isinstance(value.data, File):
-        string, number = (
-            Type(dtype, plain=value.data.plain).spelled() for dtype in ("string", "uint64")
-        )
-        if comma == ",":
-            equals = "="
-        else:
-            equals = " = "
-        return (
-            f"{value.type.spelled(comma)}(BLOBFILE(path{equals}{string}({_literal(value.data.path, comma)}), "
-            f"offset{equals}{number}({value.data.offset})))"
-        )
+        return f"{value.type.spelled(comma)}({_file_text(value.data, comma)})"
     if not isinstance(value.type, Type):
-        return f"{value.type}({', '.join(_literal(one, ', ') for one in value.data)})"
-    several = isinstance(value.data, tuple)
-    if several:
-        data = f"[{comma.join(_literal(one, comma) for one in value.data)}]"
+        return f"{value.type}({_literals(value.data, ', ')})"
+    if isinstance(value.data, tuple):
+        data = f"[{_literals(value.data, comma)}]"
     else:
         data = _literal(value.data, comma)
     return f"{value.type.spelled(comma)}({data})"
 
 
-def _literal(one: Any, comma: str) -> str:
-    if isinstance(one, Group):
-        return f"{one.bracket}{comma.join(_literal(item, comma) for item in one.items)}{CLOSING[one.bracket]}"
-    if isinstance(one, Value):
-        return _value(one, comma)
-    if isinstance(one, str):
-        return f'"{"".join(ESCAPED.get(letter, letter) for letter in one)}"'
-    if isinstance(one, bool):
-        if one:
-            return "true"
-        return "false"
-    if not isinstance(one, float) or not math.isfinite(one):
-        return str(one)
-    if one and not SMALLEST <= abs(one) < LARGEST:
-        return one.hex()
-    return np.format_float_positional(one, trim="0")
+def _file_text(file: File, comma: str) -> str:
+    string = Type("string", plain=file.plain).spelled()
+    number = Type("uint64", plain=file.plain).spelled()
+    equals = " = "
+    if comma == ",":
+        equals = "="
+    path = f"path{equals}{string}({_literal(file.path, comma)})"
+    return f"BLOBFILE({path}, offset{equals}{number}({file.offset}))"
+
+
+def _literals(items: Sequence[Any], comma: str) -> str:
+    return comma.join(_literal(item, comma) for item in items)
+
+
+def _literal(item: Any, comma: str) -> str:
+    if isinstance(item, Group):
+        return f"{item.bracket}{_literals(item.items, comma)}{CLOSING[item.bracket]}"
+    if isinstance(item, Value):
+        return _value(item, comma)
+    if isinstance(item, str):
+        escaped = "".join(ESCAPED.get(letter, letter) for letter in item)
+        return f'"{escaped}"'
+    if isinstance(item, bool):
+        return str(item).lower()
+    if not isinstance(item, float) or not math.isfinite(item):
+        return str(item)
+    if item and not SMALLEST <= abs(item) < LARGEST:
+        return item.hex()
+    return np.format_float_positional(item, trim="0")

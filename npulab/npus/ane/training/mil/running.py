@@ -1,5 +1,5 @@
-"""Programs checked, whether names, types and shapes go together, and run: one numpy operation after
-the other, each result rounded to its type."""
+"""The check of a program, that its names, types and shapes go together, and its run: one numpy
+operation after the other, each result rounded to its type."""
 
 from __future__ import annotations
 
@@ -29,36 +29,42 @@ WORDS = ("dtype", "pad_type")  # arguments that are strings
 def check(program: Program) -> list[str]:
     """Refuse unknown and repeated names, and types and shapes that do not go together.
 
-    Gives the operations that are not understood, whose outputs are taken as declared; so are those
-    that depend on sizes which are not known.  Raises ValueError with the line and the operation.
+    Returns the operations that are not understood.  Their outputs are taken as declared, as are
+    those of operations that depend on sizes which are not known.  Raises ValueError with the line
+    and the operation.
 
     >>> x = Type("fp16", (1, 4, 1, 32))
-    >>> check(Program((Function((("x", x),), (Operation("add", (("y", x),), (("x", "x"), ("y", "z"))),), ("y",)),)))
+    >>> add = Operation("add", (("y", x),), (("x", "x"), ("y", "z")))
+    >>> check(Program((Function((("x", x),), (add,), ("y",)),)))
     Traceback (most recent call last):
     ValueError: mil: add y: argument y: got 'z', allowed is a name from above
     """
-    missing: list[str] = []
+    missing: set[str] = set()
     for function in program.functions:
         scope = _declared(function)
         for operation in function.operations:
             if operation.op != "const" and operation.op not in OPERATIONS:
-                missing.append(operation.op)
-            scope.update(judged(operation, scope)[1])
-        for name in function.outputs:
-            if name not in scope:
-                line = ""
-                if function.line:
-                    line = f"line {function.line}, "
-                raise ValueError(
-                    f"mil: {line}function {function.name}: output: got {name!r}, allowed is a name "
-                    "from "
-                    "above"
-                )
-    return sorted(set(missing))
+                missing.add(operation.op)
+            _, results = judged(operation, scope)
+            scope |= results
+        line = ""
+        if function.line:
+            line = f"line {function.line}, "
+        _refuse_unknown_output(function, scope, line)
+    return sorted(missing)
+
+
+def _refuse_unknown_output(function: Function, known: Mapping[str, Any], line: str = "") -> None:
+    for name in function.outputs:
+        if name not in known:
+            raise ValueError(
+                f"mil: {line}function {function.name}: output: got {name!r}, allowed is a name "
+                "from above"
+            )
 
 
 def _declared(function: Function) -> dict[str, Known]:
-    """What the inputs of a function are."""
+    """Return the types of a function's inputs, by name."""
     scope: dict[str, Known] = {}
     for name, kind in function.inputs:
         if name in scope:
@@ -76,8 +82,8 @@ def _declared(function: Function) -> dict[str, Known]:
 
 
 def judged(operation: Operation, scope: dict[str, Known]) -> tuple[Call, dict[str, Known]]:
-    """An operation with its arguments, and what its outputs are; raises ValueError where they are
-    not as declared."""
+    """Return an operation with its arguments, and its outputs; raise ValueError if these are not as
+    declared."""
     call = resolved(operation, scope)
     declared = dict(operation.outputs)
     if len(declared) < len(operation.outputs) or any(name in scope for name in declared):
@@ -93,19 +99,23 @@ def judged(operation: Operation, scope: dict[str, Known]) -> tuple[Call, dict[st
 
 
 def _inferred(call: Call) -> dict[str, Known]:
-    """The outputs of an operation that is understood, where the sizes of its arguments are
-    known.
-    """
-    rule, declared = OPERATIONS.get(call.operation.op), call.operation.outputs
-    operands = [
-        (name, operand)
-        for name, given in call.given.items()
-        for operand in ([given] if isinstance(given, Known) else given)
-    ]
-    for name, operand in operands if rule else ():
-        if operand.dtype == "string" and name not in WORDS:
-            call.refuse(name, "a string", "a tensor or number")
-    if rule is None or any(None in operand.type.shape for _, operand in operands):
+    """Return the outputs of an operation that is understood, if the sizes of its arguments are
+    known."""
+    rule = OPERATIONS.get(call.operation.op)
+    if rule is None:
+        return {}
+    declared = call.operation.outputs
+    unknown = False
+    for name, given in call.given.items():
+        operands = given
+        if isinstance(given, Known):
+            operands = (given,)
+        for operand in operands:
+            if operand.dtype == "string" and name not in WORDS:
+                call.refuse(name, "a string", "a tensor or number")
+            if None in operand.type.shape:
+                unknown = True
+    if unknown:
         return {}
     inferred = rule.infer(call)
     if len(inferred) != len(declared):
@@ -119,16 +129,16 @@ def _inferred(call: Call) -> dict[str, Known]:
 
 
 def resolved(operation: Operation, scope: dict[str, Known]) -> Call:
-    """An operation with what its arguments stand for; attributes other than a name count as
+    """Return an operation with the meaning of its arguments; attributes other than a name count as
     arguments."""
     given: dict[str, Any] = {}
     for name, argument in operation.arguments:
         if name in given:
             Call(operation, {}).refuse(f"argument {name}", "it twice", "each argument once")
-        if not isinstance(argument, tuple):
-            given[name] = _operand(operation, name, argument, scope)
-        else:
+        if isinstance(argument, tuple):
             given[name] = tuple(_operand(operation, name, item, scope) for item in argument)
+        else:
+            given[name] = _operand(operation, name, argument, scope)
     for name, value in operation.attributes:
         if name not in NO_ARGUMENTS and operation.op != "const":
             given.setdefault(name, _operand(operation, name, value, scope))
@@ -145,9 +155,8 @@ def _operand(
     try:
         return known(argument)
     except ValueError as error:
-        raise ValueError(
-            f"mil: {operation}: argument {name}: {str(error).removeprefix('mil: ')}"
-        ) from None
+        text = str(error).removeprefix("mil: ")
+        raise ValueError(f"mil: {operation}: argument {name}: {text}") from None
 
 
 def _const(call: Call) -> dict[str, Known]:
@@ -155,12 +164,10 @@ def _const(call: Call) -> dict[str, Known]:
     if len(call.operation.outputs) != 1:
         call.refuse("outputs", len(call.operation.outputs), "1")
     name, kind = call.operation.outputs[0]
-    if value is None or not isinstance(value.type, Type):
-        call.refuse(
-            "val",
-            "nothing" if value is None else str(value.type),
-            "one constant of a tensor or plain type",
-        )
+    if value is None:
+        call.refuse("val", "nothing", "one constant of a tensor or plain type")
+    if not isinstance(value.type, Type):
+        call.refuse("val", str(value.type), "one constant of a tensor or plain type")
     if (value.type.dtype, value.type.shape) != (kind.dtype, kind.shape):
         call.refuse(f"type of {name}", str(kind), str(value.type))
     return {name: known(value)}
@@ -178,13 +185,13 @@ def run(
     function: str = "main",
     trace: bool = False,
 ) -> dict[str, np.ndarray]:
-    """The outputs of a function by name, from its inputs by name.
+    """Return the outputs of a function by name, from its inputs by name.
 
-    ``blobs`` are the bytes of the weight file, or of each by its path in the program.  Every
-    operation is taken in float64 and its result rounded to its declared type, half to even, beyond
-    the range infinite; with ``float64`` floats are never rounded, and constants are taken as they
-    are written.  ``trace`` gives every result, not only the outputs.  How the ANE rounds inside of
-    an operation is not known. Raises ValueError with line and operation for what ``check`` refuses
+    ``blobs`` are the bytes of the weight file, or of each file by its path in the program.  Every
+    operation is computed in float64 and its result rounded to its declared type, half to even,
+    infinite beyond the range; with ``float64`` neither results nor constants are rounded.
+    ``trace`` gives every result, not only the outputs.  How the ANE rounds inside of an operation
+    is not known.  Raises ValueError with line and operation for a program that ``check`` refuses
     and for weights that are not in the file, LookupError for an operation that is not understood
     and inputs that are missing or too many.
 
@@ -196,9 +203,8 @@ def run(
     main = program[function]
     scope = _declared(main)
     values = _inputs(main, scope, inputs, float64)
-    scope = {
-        name: Known(Type(argument.dtype, values[name].shape)) for name, argument in scope.items()
-    }
+    for name, argument in scope.items():
+        scope[name] = Known(Type(argument.dtype, values[name].shape))
     with np.errstate(all="ignore"):
         for operation in main.operations:
             call, results = judged(operation, scope)
@@ -209,58 +215,62 @@ def run(
                 arrays = _computed(call, values, blobs, float64)
             for (name, result), array in zip(results.items(), arrays, strict=True):
                 values[name] = _rounded(array, result.type.dtype, float64)
-    for name in main.outputs:
-        if name not in values:
-            raise ValueError(
-                f"mil: function {main.name}: output: got {name!r}, allowed is a name from above"
-            )
-    return {
-        name: array
-        for name, array in values.items()
-        if isinstance(array, np.ndarray) and (trace or name in main.outputs)
-    }
+    _refuse_unknown_output(main, values)
+    shown = {}
+    for name, array in values.items():
+        if isinstance(array, np.ndarray) and (trace or name in main.outputs):
+            shown[name] = array
+    return shown
 
 
 def _inputs(
     function: Function, scope: Mapping[str, Known], inputs: Mapping[str, Any], float64: bool
 ) -> dict[str, Any]:
+    """Return the inputs of a function as arrays of their types."""
     if set(inputs) != set(scope):
-        raise LookupError(
-            f"inputs: got {', '.join(sorted(inputs)) or 'none'}, allowed is "
-            f"{', '.join(scope) or 'none'}"
-        )
-    out = {}
+        got = ", ".join(sorted(inputs)) or "none"
+        raise LookupError(f"inputs: got {got}, allowed is {', '.join(scope) or 'none'}")
+    arrays = {}
     for name, (kind, *_) in scope.items():
         array = np.asarray(inputs[name])
         if array.dtype.kind not in "fiub" or not kind.fits(array.shape):
             raise ValueError(f"input {name}: got {array.shape} {array.dtype}, allowed is {kind}")
         with np.errstate(all="ignore"):
-            out[name] = _rounded(array, kind.dtype, float64)
-    return out
+            arrays[name] = _rounded(array, kind.dtype, float64)
+    return arrays
 
 
 def _computed(call: Call, values: Mapping[str, Any], blobs: Blobs, float64: bool) -> list[Any]:
+    """Return the results of an operation, before they are rounded."""
     if call.operation.op not in OPERATIONS:
         raise LookupError(
             f"mil: {call.operation}: got an operation that is not understood, allowed is one of "
-            "const, "
-            f"{', '.join(sorted(OPERATIONS))}"
+            f"const, {', '.join(sorted(OPERATIONS))}"
         )
 
-    def array(operand: Known) -> Any:
+    def wide(operand: Known) -> Any:
         if isinstance(operand.source, str):
-            return _wide(values[operand.source])
-        return _wide(_constant(call, operand.source, blobs, float64))
+            array = values[operand.source]
+        else:
+            array = _constant(call, operand.source, blobs, float64)
+        if isinstance(array, np.ndarray) and array.dtype.kind == "f":
+            return array.astype(np.float64)
+        return array
 
-    arrays = {
-        name: array(operand) if isinstance(operand, Known) else [array(each) for each in operand]
-        for name, operand in call.given.items()
-    }
+    arrays: dict[str, Any] = {}
+    for name, operand in call.given.items():
+        if isinstance(operand, Known):
+            arrays[name] = wide(operand)
+        else:
+            arrays[name] = [wide(item) for item in operand]
     results = OPERATIONS[call.operation.op].compute(call, arrays)
-    return results if isinstance(results, list) else [results]
+    if isinstance(results, list):
+        return results
+    return [results]
 
 
 def _constant(call: Call, value: Value | None, blobs: Blobs, float64: bool) -> Any:
+    """Return a constant as an array of its type, from the text or a weight file; a string stays."""
     assert value is not None
     if isinstance(value.data, File):
         assert isinstance(value.type, Type)
@@ -268,43 +278,43 @@ def _constant(call: Call, value: Value | None, blobs: Blobs, float64: bool) -> A
     kind = known(value).type
     if kind.dtype == "string":
         return value.data
-    numpy = "float64" if DTYPES[kind.dtype][0] == "f" else numpy_type(kind.dtype)
-    return _rounded(np.array(value.data, numpy).reshape(_sizes(kind)), kind.dtype, float64)
-
-
-def _sizes(kind: Type) -> list[int]:
-    return [size or 0 for size in kind.shape]
+    # A float is kept in full here: it is rounded once, by _rounded.
+    numpy = np.dtype(np.float64)
+    if DTYPES[kind.dtype][0] != "f":
+        numpy = numpy_type(kind.dtype)
+    array = np.array(value.data, numpy).reshape(kind.sizes)
+    return _rounded(array, kind.dtype, float64)
 
 
 def _weights(operation: Operation, file: File, kind: Type, blobs: Blobs) -> np.ndarray:
-    data = blobs.get(file.path) if isinstance(blobs, Mapping) else blobs
+    """Return the weights of a BLOBFILE."""
+    given = ""
+    if isinstance(blobs, Mapping):
+        data = blobs.get(file.path)
+        if blobs:
+            given = f": {', '.join(blobs)}"
+    else:
+        data = blobs
     if data is None:
         raise LookupError(
-            f"mil: {operation}: BLOBFILE: got {file.path!r}, allowed is a file that is given"
-            f"{': ' + ', '.join(blobs) if isinstance(blobs, Mapping) and blobs else ''}"
+            f"mil: {operation}: BLOBFILE: got {file.path!r}, allowed is a file that is given{given}"
         )
     try:
         record, _ = weight_files.record_at(data, file.offset)
+        allowed = [kind.dtype]
         letter, bits = DTYPES[kind.dtype]
-        # integers under the dtype of fp16 are what the benchmarks of int8 and int4 write
+        # The benchmarks of int8 and int4 write integers under the dtype of fp16.
+        if letter in "iu" and bits <= 8:
+            allowed.append("fp16")
         refuse_if(
-            record.dtype not in (kind.dtype, "fp16" if letter in "iu" and bits <= 8 else ""),
+            record.dtype not in allowed,
             f"weights: record at byte {file.offset}, dtype",
             record.dtype,
             f"is {kind.dtype}",
         )
-        return record.values(_sizes(kind), "" if record.dtype == kind.dtype else kind.dtype)
+        return record.values(kind.sizes, kind.dtype)
     except (ValueError, LookupError) as error:
         raise ValueError(f"mil: {operation}: BLOBFILE of {kind}: {error.args[0]}") from None
-
-
-def _wide(array: Any) -> Any:
-    """Floats as float64."""
-    return (
-        array.astype(np.float64)
-        if isinstance(array, np.ndarray) and array.dtype.kind == "f"
-        else array
-    )
 
 
 def _rounded(array: Any, dtype: str, float64: bool) -> Any:

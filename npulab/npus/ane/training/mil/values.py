@@ -1,4 +1,4 @@
-"""What a MIL program is made of: functions, operations, types and constants, as values."""
+"""The parts of a MIL program as values: functions, operations, types and constants."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from npulab.npus.kit import one_of, read_table, refuse_if
 
 NAME = re.compile(r"(?!(?:true|false|inf|nan)\Z)[A-Za-z_][A-Za-z0-9_]*")
-# letter of the kind (float, signed, unsigned, bool, string) and bits
+# The letter of the kind (float, signed, unsigned, bool, string) and the bits of each type.
 DTYPES = {
     row["name"]: (row["kind"], int(row["bits"]))
     for row in read_table(Path(__file__).parents[1] / "types.csv")
@@ -25,7 +25,7 @@ MOST_AXES = 32
 
 @dataclass(frozen=True)
 class Type:
-    """An element type and a shape, None where a size is not known; ``plain`` is ``fp16`` rather
+    """An element type and a shape; a size that is not known is None.  ``plain`` is ``fp16`` rather
     than ``tensor<fp16, []>``, which programs of version 1.0 write.
 
     Raises ValueError for a size below 0 and a plain type with a shape, LookupError for an element
@@ -41,38 +41,49 @@ class Type:
 
     def __post_init__(self) -> None:
         one_of("dtype", self.dtype, DTYPES)
-        sizes = tuple(int(size) if isinstance(size, np.integer) else size for size in self.shape)
-        if any(
-            size is not None and (not isinstance(size, int) or isinstance(size, bool))
-            for size in sizes
-        ):
+        sizes = []
+        for size in self.shape:
+            if isinstance(size, np.integer):
+                size = int(size)
+            # The type, not isinstance: a bool is an int of Python.
+            if size is not None and type(size) is not int:
+                raise ValueError(
+                    f"shape: got {self.shape}, allowed are whole numbers, and None for a size that "
+                    "is not known"
+                )
+            sizes.append(size)
+        object.__setattr__(self, "shape", tuple(sizes))
+        if self.plain and sizes:
             raise ValueError(
-                f"shape: got {sizes}, allowed are whole numbers, and None for a size that is not "
-                "known"
+                f"shape: got {sizes}, allowed are sizes of 0 or more, of a plain type none"
             )
-        object.__setattr__(self, "shape", sizes)
-        if (self.plain and self.shape) or any(size is not None and size < 0 for size in self.shape):
-            raise ValueError(
-                f"shape: got {list(self.shape)}, allowed are sizes of 0 or more"
-                f"{', of a plain type none' if self.plain else ''}"
-            )
-        if len(self.shape) > MOST_AXES:
-            raise ValueError(f"shape: got {len(self.shape)} axes, allowed are up to {MOST_AXES}")
+        if min(self.sizes, default=0) < 0:
+            raise ValueError(f"shape: got {sizes}, allowed are sizes of 0 or more")
+        if len(sizes) > MOST_AXES:
+            raise ValueError(f"shape: got {len(sizes)} axes, allowed are up to {MOST_AXES}")
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The sizes as numbers: 0 for a size that is not known."""
+        return tuple(size or 0 for size in self.shape)
 
     @property
     def elements(self) -> int | None:
-        sizes = [size for size in self.shape if size is not None]
-        return math.prod(sizes) if len(sizes) == len(self.shape) else None
+        if None in self.shape:
+            return None
+        return math.prod(self.sizes)
 
     def fits(self, shape: tuple[int, ...]) -> bool:
-        """Whether the shape is this one, as far as that is known."""
-        return len(shape) == len(self.shape) and all(
-            size in (None, have) for size, have in zip(self.shape, shape, strict=True)
-        )
+        """Return true if a shape has this rank and the sizes that are known."""
+        if len(shape) != len(self.shape):
+            return False
+        return all(size in (None, have) for size, have in zip(self.shape, shape, strict=True))
 
     def spelled(self, comma: str = ", ") -> str:
-        sizes = comma.join("?" if size is None else str(size) for size in self.shape)
-        return self.dtype if self.plain else f"tensor<{self.dtype}, [{sizes}]>"
+        if self.plain:
+            return self.dtype
+        sizes = comma.join(map(str, self.shape)).replace("None", "?")
+        return f"tensor<{self.dtype}, [{sizes}]>"
 
     def __str__(self) -> str:
         return self.spelled()
@@ -80,7 +91,7 @@ class Type:
 
 @dataclass(frozen=True)
 class Compound:
-    """A type made of others: ``dict<string, string>``, ``tuple<...>``, ``list<...>``,
+    """A type made of other types: ``dict<string, string>``, ``tuple<...>``, ``list<...>``,
     ``state<...>``."""
 
     kind: str
@@ -96,7 +107,8 @@ class Compound:
         )
 
     def spelled(self, comma: str = ", ") -> str:
-        return f"{self.kind}<{', '.join(part.spelled(comma) for part in self.of)}>"
+        parts = [part.spelled(comma) for part in self.of]
+        return f"{self.kind}<{', '.join(parts)}>"
 
     def __str__(self) -> str:
         return self.spelled()
@@ -118,7 +130,7 @@ class File:
 
 @dataclass(frozen=True)
 class Group:
-    """Items in brackets inside of a compound constant; ``bracket`` is the opening one."""
+    """Items in brackets inside of a compound constant; ``bracket`` is the opening bracket."""
 
     bracket: str
     items: tuple[Any, ...]
@@ -126,12 +138,12 @@ class Group:
 
 @dataclass(frozen=True)
 class Value:
-    """A constant: a number, bool or string, of a tensor the tuple of its elements (the last axis
+    """A constant: a number, bool or string, the tuple of a tensor's elements (the last axis
     fastest), or a File.
 
     An array or list gives its elements.  Without a type it is a bare literal.  Numbers of a float
-    type are kept as they are written, not rounded to it. Raises ValueError for elements that are
-    not as many as the shape says, or that the type cannot hold.
+    type are kept in full, not rounded to the type.  Raises ValueError for another number of
+    elements than the shape says, and for elements that the type cannot hold.
 
     >>> Value(Type("int32", (2,)), (1, 1)).data
     (1, 1)
@@ -144,10 +156,6 @@ class Value:
         if isinstance(self.type, Type) and not isinstance(self.data, File):
             object.__setattr__(self, "data", _checked(self.type, self.data))
 
-    @property
-    def shape(self) -> tuple[int | None, ...]:
-        return self.type.shape if isinstance(self.type, Type) else ()
-
 
 Argument = str | Value | tuple[str | Value, ...]
 
@@ -157,7 +165,7 @@ class Operation:
     """An operation: outputs (name, type) or none, arguments by name (a name, a constant, or
     several), attributes.
 
-    ``line`` is where it was read, and no part of what it is.
+    ``line`` is the line in which it was read; equality ignores it.
     """
 
     op: str
@@ -167,39 +175,42 @@ class Operation:
     line: int = field(default=0, compare=False)
 
     def __post_init__(self) -> None:
-        _refuse_names(
-            [
-                self.op,
-                *(name for name, _ in self.outputs),
-                *(name for name, _ in self.arguments),
-                *(name for name, _ in self.attributes),
-                *self.names,
-            ]
-        )
+        outputs = [name for name, _ in self.outputs]
+        arguments = [name for name, _ in self.arguments]
+        attributes = [name for name, _ in self.attributes]
+        _refuse_names([self.op, *outputs, *arguments, *attributes, *self.names])
 
     @property
     def names(self) -> list[str]:
         """Every name that the arguments use."""
-        groups = [
-            argument if isinstance(argument, tuple) else (argument,)
-            for _, argument in self.arguments
-        ]
-        return [item for group in groups for item in group if isinstance(item, str)]
+        names = []
+        for _, argument in self.arguments:
+            if isinstance(argument, str):
+                names.append(argument)
+            elif isinstance(argument, tuple):
+                names += [item for item in argument if isinstance(item, str)]
+        return names
 
     @property
     def value(self) -> Value | None:
-        """What a const is."""
-        return dict(self.attributes).get("val") if self.op == "const" else None
+        """The constant of a const."""
+        if self.op != "const":
+            return None
+        return dict(self.attributes).get("val")
 
     def __str__(self) -> str:
-        name = " ".join([self.op, *(name for name, _ in self.outputs[:1])])
-        return f"line {self.line}, {name}" if self.line else name
+        text = self.op
+        if self.outputs:
+            text += f" {self.outputs[0][0]}"
+        if self.line:
+            return f"line {self.line}, {text}"
+        return text
 
 
 @dataclass(frozen=True)
 class Function:
-    """A function: inputs (name, type), operations in order, names of the outputs; ``target`` is
-    what it is compiled for."""
+    """A function: inputs (name, type), operations in order, names of the outputs; ``target`` is the
+    system that it is compiled for."""
 
     inputs: tuple[tuple[str, Type | Compound], ...]
     operations: tuple[Operation, ...]
@@ -210,15 +221,9 @@ class Function:
     line: int = field(default=0, compare=False)
 
     def __post_init__(self) -> None:
-        _refuse_names(
-            [
-                self.name,
-                self.target,
-                *(name for name, _ in self.inputs),
-                *self.outputs,
-                *(name for name, _ in self.attributes),
-            ]
-        )
+        inputs = [name for name, _ in self.inputs]
+        attributes = [name for name, _ in self.attributes]
+        _refuse_names([self.name, self.target, *inputs, *self.outputs, *attributes])
 
 
 @dataclass(frozen=True)
@@ -242,26 +247,30 @@ class Program:
         _refuse_names([name for name, _ in self.attributes])
 
     def __repr__(self) -> str:
-        """In a line; ``write`` gives the text."""
-        functions = [f"{each.name} of {len(each.operations)} operations" for each in self.functions]
-        return f"Program({self.version}: {', '.join(functions) or 'no functions'})"
+        """One line; ``write`` gives the text."""
+        texts = []
+        for function in self.functions:
+            texts.append(f"{function.name} of {len(function.operations)} operations")
+        return f"Program({self.version}: {', '.join(texts) or 'no functions'})"
 
     @property
     def build_info(self) -> dict[str, str]:
-        """The pairs of ``buildInfo``; empty where it has none or other than pairs of strings."""
+        """The pairs of ``buildInfo``; empty without it, pairs of other types than strings are left
+        out."""
         value = dict(self.attributes).get("buildInfo")
-        groups = value.data if value and isinstance(value.data, tuple) else ()
-        pairs = [
-            pair.items
-            for group in groups
-            if isinstance(group, Group)
-            for pair in group.items
-            if isinstance(pair, Group)
-        ]
-        return {pair[0]: pair[1] for pair in pairs if [*map(type, pair)] == [str, str]}
+        if value is None or not isinstance(value.data, tuple):
+            return {}
+        pairs = {}
+        for group in value.data:
+            if isinstance(group, Group):
+                for pair in group.items:
+                    if isinstance(pair, Group) and [*map(type, pair.items)] == [str, str]:
+                        key, text = pair.items
+                        pairs[key] = text
+        return pairs
 
     def __getitem__(self, name: str) -> Function:
-        """A function; raises LookupError with the known names."""
+        """Return a function; raise LookupError with the known names."""
         named = {function.name: function for function in self.functions}
         return named[one_of("function", name, named)]
 
@@ -271,47 +280,42 @@ def _refuse_names(names: list[str]) -> None:
         if not isinstance(name, str) or not NAME.fullmatch(name):
             raise ValueError(
                 f"name: got {str(name)[:40]!r}, allowed are letters, digits and _, a digit not "
-                "first, "
-                "and none of true, false, inf, nan"
+                "first, and none of true, false, inf, nan"
             )
 
 
 def _checked(kind: Type, data: Any) -> Any:
-    """The data as it is kept: floats of a float type, whole numbers of an integer type."""
+    """Return the data in the form in which it is kept: floats of a float type, whole numbers of an
+    integer type."""
+    if isinstance(data, np.ndarray) and data.ndim:
+        data = data.ravel()
     if isinstance(data, np.ndarray | np.generic):
-        if data.ndim:
-            data = tuple(data.ravel().tolist())
-        else:
-            data = data.item()
-    if isinstance(data, list):
-        data = tuple(data)
-    several = isinstance(data, tuple)
-    if (kind.plain or kind.elements != len(data)) if several else kind.shape:
-        raise ValueError(
-            f"value: got {f'{len(data)} elements' if several else 'one element'}, allowed are "
-            "those "
-            f"of {kind}"
-        )
-    return (
-        tuple(_element(kind.dtype, each) for each in data)
-        if several
-        else _element(kind.dtype, data)
-    )
+        data = data.tolist()
+    if isinstance(data, list | tuple):
+        if kind.plain or kind.elements != len(data):
+            raise ValueError(f"value: got {len(data)} elements, allowed are those of {kind}")
+        return tuple(_element(kind.dtype, element) for element in data)
+    if kind.shape:
+        raise ValueError(f"value: got one element, allowed are those of {kind}")
+    return _element(kind.dtype, data)
 
 
 def _element(dtype: str, element: Any) -> Any:
     letter, bits = DTYPES[dtype]
     if isinstance(element, np.generic):
         element = element.item()
-    number = isinstance(element, int | float) and not isinstance(element, bool)
-    if letter == "f" and number:
+    whole = isinstance(element, int) and not isinstance(element, bool)
+    if letter == "f" and (whole or isinstance(element, float)):
+        # Every NaN becomes the same object, so that equal programs are equal.
+        if element != element:
+            return math.nan
         try:
-            return math.nan if element != element else float(element)
+            return float(element)
         except OverflowError:
             raise ValueError(
                 f"value: got {str(element)[:20]}..., allowed is a number of {dtype}"
             ) from None
-    if letter in "iu" and number and isinstance(element, int):
+    if letter in "iu" and whole:
         low = 0
         if letter == "i":
             low = -(2 ** (bits - 1))
