@@ -17,7 +17,7 @@ import npulab.captures.capture
 from npulab import cli
 from npulab.analysis.mismatch import model_run as runs
 from npulab.captures.target import Claim, Lifted, Target, Unsupported
-from npulab.npus.vivante import lifting
+from npulab.npus.vivante import readings
 from npulab.npus.vivante.coefficients import buffers
 from npulab.quant.layers import Concat, Elementwise, Network
 
@@ -179,10 +179,10 @@ def test_planted_mistakes_are_caught(
 ) -> None:
     """Each of our own steps, made wrong by one bit, turns some simulated capture to ``differs``."""
     if plant == "lowering":
-        whole = lifting._border
+        whole = readings._reached
         monkeypatch.setattr(
-            lifting,
-            "_border",
+            readings,
+            "_reached",
             lambda sizes, before, *rest: whole(sizes, tuple(b ^ 1 for b in before), *rest),
         )
         caught = {"sim-3x3-same", "sim-3x3-sparse", "sim-5x5-same"}

@@ -334,7 +334,7 @@ def encoded(
         low.channels,
         low.planes,
         *low.kernel,
-        tiling(low, facts, quirks)[1],
+        tiling(low, facts, quirks).superblocks,
         zero,
         low.output[0] * low.output[1],
         low.columns,

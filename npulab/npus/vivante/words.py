@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -67,10 +67,15 @@ def _kept(facts: Mapping[str, int]) -> int:
     return 0
 
 
-def tiling(
-    low: Lowered, facts: Mapping[str, int], quirks: Set[str] = frozenset()
-) -> tuple[tuple[int, int], int]:
-    """((tile height, tile width), superblocks)."""
+class Tiling(NamedTuple):
+    """The (rows, columns) of an output tile, and how many superblocks a core's kernels take."""
+
+    size: tuple[int, int]
+    superblocks: int
+
+
+def tiling(low: Lowered, facts: Mapping[str, int], quirks: Set[str] = frozenset()) -> Tiling:
+    """Return the tile and superblocks that the driver chooses."""
     height, width = low.before_pooling
     tile_w = min(width, WIDEST_TILE)
     mode = interleave(low.kernel[0], tile_w, facts)
@@ -85,7 +90,7 @@ def tiling(
     cores, share = facts["nn_cores"], ceil_div(low.channels, facts["nn_cores"])
     fit = max(min(_resident(low, (tile_h, tile_w), mode, facts), share, MOST_KERNELS), 1)
     passes = ceil_div(low.channels, cores * fit)
-    return (tile_h, tile_w), ceil_div(share, ceil_div(low.channels, passes * cores))
+    return Tiling((tile_h, tile_w), ceil_div(share, ceil_div(low.channels, passes * cores)))
 
 
 def interleave(kernel_h: int, tile_w: int, facts: Mapping[str, int]) -> int:

@@ -375,6 +375,7 @@ def test_device_calls_neither_lift_nor_emulate(
 
     for name in (
         "lifting",
+        "readings",
         "lowering",
         "coefficients",
         "coefficients.plain",
@@ -397,7 +398,7 @@ def test_device_calls_neither_lift_nor_emulate(
     assert simulate.simulate(captures["sim-1x1"]) == captures["sim-1x1"].buffers["output"]
     source = Path(simulate.__file__).read_text(encoding="utf-8")
     assert not re.search(
-        r"import.*(lifting|lowering|coefficients|emulate|quant)|lift\(|emulate\(", source
+        r"import.*(lifting|readings|lowering|coefficients|emulate|quant)|lift\(|emulate\(", source
     )
 
 

@@ -919,6 +919,7 @@ def test_device_shares_no_code_with_lowering() -> None:
             for line in lines
             for word in (
                 "lifting",
+                "readings",
                 "lowering",
                 "moves",
                 "plans",

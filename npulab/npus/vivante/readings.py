@@ -1,0 +1,364 @@
+"""Which layer an NN job stands for: the candidates in order, and the rule that chooses one.
+
+The words of an NN job fix its arithmetic, but several layers can be lowered to the same words: a
+stride 2 layer whose planes are split is, for the unit, a stride 1 layer over four times the planes.
+So ``candidates`` yields every layer that the job can stand for, the plainest first, and
+``chosen`` lowers each of them again: the first that gives the same words is the layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from npulab.npus.kit import behind, ceil_div, padding_names
+from npulab.npus.vivante import words
+from npulab.npus.vivante.moves import Moved, Sides
+from npulab.npus.vivante.plans import Lowered, join_planes, plan
+from npulab.npus.vivante.quirks import ODD_STRIDE2_TILE
+from npulab.quant.layers import Conv2D, QuantParams
+
+SCALES = "input_scale", "weight_scale", "output_scale"
+REFUSED = "lift for vivante: block NN field {name}: got {got}, allowed is {allowed}"
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """The facts read of an NN job before it is known which layer it makes.
+
+    ``values`` are the job's fields; ``weights`` ``(channels, planes, kernel_h, kernel_w)`` and
+    ``bias`` are the unit's; ``planes`` are the recorded planes that the unit reads, or None if they
+    were not recorded or TP jobs make them of a recorded tensor; ``known`` are the recorded
+    parameters of the layer.
+    """
+
+    values: Mapping[str, Any]
+    facts: Mapping[str, int]
+    moved: Moved
+    known: Mapping[str, Any]
+    weights: np.ndarray
+    bias: np.ndarray
+    planes: np.ndarray | None
+
+    @property
+    def zero(self) -> int:
+        return int(self.values["coef_zero_point"])
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """(rows, columns) of the planes that the unit reads."""
+        return self.values["in_image_y_size"], self.values["in_image_x_size"]
+
+    @property
+    def offsets(self) -> tuple[int, int]:
+        """(rows, columns) of the border that the unit adds above and to the left."""
+        return -self.values["in_image_y_offset"], -self.values["in_image_x_offset"]
+
+    @property
+    def output(self) -> tuple[int, int]:
+        return output_size(self.values)
+
+    def layer(
+        self,
+        weights: np.ndarray,
+        shape: tuple[int, int],
+        stride: int,
+        border: Sides,
+        depthwise: bool = False,
+    ) -> Conv2D:
+        """The layer of weights ``(O, C, kernel_h, kernel_w)`` over an image of (H, W).
+
+        Activation and quantization are the words'.  The recorded scales are used if they give these
+        words, else the weights have all of the scale.
+        """
+        values, known = self.values, self.known
+        multiplier = values["post_multiplier"], values["post_shift"]
+        scales: list[Any] = [known.get(name) for name in SCALES]
+        if not all(scales) or words.multiplier_of(self.facts, *scales) != multiplier:
+            scales = [1.0, words.ratio_of(self.facts, *multiplier), 1.0]
+        channels = weights.shape[1]
+        if depthwise:
+            channels = values["kernel_z_size"]
+        activation = None
+        if values["relu"]:
+            activation = "relu"
+        return Conv2D(
+            weights.transpose(0, 2, 3, 1),
+            self.bias,
+            (*shape, channels),
+            (stride, stride),
+            border,
+            depthwise=depthwise,
+            input_q=QuantParams(scales[0], values["in_image_border_const"]),
+            weight_q=QuantParams(scales[1], self.zero),
+            output_q=QuantParams(scales[2], values["out_zero_point"]),
+            activation=activation,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A layer that the job can stand for; ``border`` is the (top, left) border that split planes
+    hold of it, None if the planes are not split."""
+
+    layer: Conv2D
+    border: tuple[int, int] | None = None
+
+
+def chosen(r: Reading) -> Candidate:
+    """Return the first candidate that lowers to the words of the job.
+
+    If none does (a driver that npulab does not know chose another tile, say), it is the candidate
+    that at least agrees with the planes; among equals the first, which is the plainest.
+    """
+    seen, agreements = [], []
+    for candidate in candidates(r):
+        agreement = _agreement(candidate, r)
+        if all(agreement):
+            return candidate
+        seen.append(candidate)
+        agreements.append(agreement)
+    if not seen:
+        raise ValueError(
+            f"lift for vivante: got planes of {r.sizes} for an output of {r.output}, "
+            "which no layer of stride 2 with a kernel of at most "
+            f"{join_planes(r.weights).shape[2:]} makes"
+        )
+    return seen[agreements.index(max(agreements))]
+
+
+def candidates(r: Reading) -> Iterator[Candidate]:
+    """Yield every layer that the job can stand for, the plainest first."""
+    if r.values["pooling"]:
+        yield from _unsplit(r)
+    elif r.moved.split is not None:
+        yield from _split(r)
+    elif r.moved.image is not None or r.values["depthwise"]:
+        yield from _unsplit(r)
+    elif _looks_split(r):
+        yield from _split(r)
+    else:
+        yield from _unsplit(r)
+        if r.weights.shape[1] % 4 == 0 and "stride_h" not in r.known:
+            yield from _split(r)
+
+
+def output_size(values: Mapping[str, Any]) -> tuple[int, int]:
+    """(rows, columns) that leave the unit: one of each 2x2 if it pools."""
+    rows, columns = values["out_image_y_size"], values["out_image_x_size"]
+    if values["pooling"] == words.FIRST_PIXEL:
+        return ceil_div(rows, 2), ceil_div(columns, 2)
+    return rows, columns
+
+
+def _agreement(candidate: Candidate, r: Reading) -> tuple[bool, bool]:
+    """Return if a candidate lowers to the words of the job, and if it agrees with its planes.
+
+    Unsplit planes are cut to the words' sizes when the layer is made, so they agree if the lowered
+    layer does not split them either.  Split planes have to be of the words' sizes.
+    """
+    layer = candidate.layer
+    low = plan(layer, r.facts)
+    same_sizes = low.output == r.output and (low.rows, low.columns) == r.sizes
+    if candidate.border is None:
+        same_planes = not low.split
+    else:
+        same_planes = low.split and same_sizes
+    same_words = same_planes and same_sizes and low.pad == r.offsets and _same_tile(low, r)
+    if same_planes and candidate.border is not None and r.planes is not None:
+        same_planes = _only_fill_around(r.planes, layer, candidate.border)
+    return same_words, same_planes
+
+
+def _same_tile(low: Lowered, r: Reading) -> bool:
+    """True if a driver, of today or of 2023, gives the words' tile and kernels per core."""
+    share = ceil_div(low.channels, r.facts["nn_cores"])
+    tile_h, kernels = r.values["out_image_tile_y_size"], r.values["kernels_per_core"]
+    for quirks in (set[str](), {ODD_STRIDE2_TILE}):
+        tiling = words.tiling(low, r.facts, quirks)
+        if (tiling.size[0], ceil_div(share, tiling.superblocks)) == (tile_h, kernels):
+            return True
+    return False
+
+
+def _only_fill_around(planes: np.ndarray, layer: Conv2D, before: tuple[int, int]) -> bool:
+    """True if joined planes hold the input's zero point wherever the layer's image does not lie."""
+    (height, width, _), (top, left) = layer.input_shape, before
+    around = join_planes(planes) != layer.input_q.zero_point
+    around[:, top : top + height, left : left + width] = False
+    return not around.any()
+
+
+# Planes that are not split
+
+
+def _unsplit(r: Reading) -> Iterator[Candidate]:
+    """Yield the layer whose planes are not split, at stride 1 or pooled, by each padding name."""
+    values, weights, depthwise = r.values, r.weights, bool(r.values["depthwise"])
+    stride = 1
+    if values["pooling"] == words.FIRST_PIXEL:
+        stride = 2
+    # The field counts the planes of all kernels; the weights of a native depthwise layer have one
+    # plane a kernel, so their shape does not say it.
+    if values["kernel_z_size"] == 1 and _is_pointwise(r, stride):
+        weights = weights[:, :, :1, :1]
+    if depthwise:
+        weights = weights.transpose(1, 0, 2, 3)
+    shape, border = _reached(r.sizes, r.offsets, r.output, weights.shape[2:], stride)
+    layer = r.layer(weights, shape, stride, border, depthwise)
+    # Drivers pool no other layers with stride 2 and a kernel larger than 1x1.
+    layer = _as_depthwise(layer, r, stride == 2 and layer.kernel != (1, 1))
+    for named in _by_name(layer, r.known.get("padding")):
+        yield Candidate(named)
+
+
+def _is_pointwise(r: Reading, stride: int) -> bool:
+    """True if a 2x2 kernel on one plane stands for 1x1.
+
+    Its other cells are empty, and either the recorded kernel is 1x1 or, if none is recorded, the
+    output is as large as a 1x1 kernel makes it.
+    """
+    if r.weights.shape[1:] != (1, 2, 2) or np.any(r.weights.reshape(-1, 4)[:, 1:] != r.zero):
+        return False
+    kernel = r.known.get("kernel_h"), r.known.get("kernel_w")
+    if None in kernel:
+        return r.output == (ceil_div(r.sizes[0], stride), ceil_div(r.sizes[1], stride))
+    return kernel == (1, 1)
+
+
+# Planes of a stride 2 image, split in four
+
+
+def _looks_split(r: Reading) -> bool:
+    """True if planes are a split stride 2 image: recorded so, or the cells that an odd kernel does
+    not have are all empty."""
+    if r.weights.shape[1] % 4 or r.offsets != (0, 0):
+        return False
+    if "stride_h" in r.known:
+        return bool(r.known["stride_h"] == 2)
+    if min(r.weights.shape[2:]) < 2:
+        return False
+    used = join_planes(r.weights) != r.zero
+    return bool(used.any()) and not (used[:, :, -1].any() or used[..., -1].any())
+
+
+def _split(r: Reading) -> Iterator[Candidate]:
+    """Yield stride 2 layers whose planes are split: kernel by kernel the image as recorded, then
+    as TP jobs say, else without a border before; depthwise before dense."""
+    planes = r.weights.shape[1]
+    if planes % 4:
+        allowed = "a multiple of 4, with planes that TP jobs split"
+        raise ValueError(REFUSED.format(name="kernel_z_size", got=planes, allowed=allowed))
+    joined = join_planes(r.weights)
+    heights = _kernel_sizes(joined, 2, r.known.get("kernel_h"), r.zero)
+    widths = _kernel_sizes(joined, 3, r.known.get("kernel_w"), r.zero)
+    for kernel in product(heights, widths):
+        weights = joined[:, :, : kernel[0], : kernel[1]]
+        for image in _images(r, kernel):
+            try:
+                dense = r.layer(weights, image.shape, 2, image.border)
+            except ValueError:
+                continue  # The recorded parameters are not those of the layer that ran.
+            (top, _), (left, _) = image.border
+            for layer in (_as_depthwise(dense, r, False), dense):
+                for named in _by_name(layer, image.padding):
+                    yield Candidate(named, (top, left))
+
+
+def _kernel_sizes(joined: np.ndarray, axis: int, known: int | None, zero: int) -> list[int]:
+    """Return the rows or columns that a joined kernel may have, the likeliest first.
+
+    That is as many as recorded, one less than there are (the kernel was odd), or all of them; what
+    is cut off has to be empty.
+    """
+    size = joined.shape[axis]
+    if np.any(joined.take(size - 1, axis) != zero):
+        return [size]
+    if known == size:
+        return [size, size - 1]
+    return [size - 1, size]
+
+
+@dataclass(frozen=True)
+class SplitImage:
+    """An image that split planes can come from: (H, W), its border, and the recorded name of it."""
+
+    shape: tuple[int, int]
+    border: Sides
+    padding: str | None = None
+
+
+def _images(r: Reading, kernel: tuple[int, int]) -> Iterator[SplitImage]:
+    """Yield the image as recorded, if it does not contradict TP jobs; then the image that TP jobs
+    say or, without TP jobs, the image without a border above and to the left."""
+    known, split = r.known, r.moved.split
+    if {"input_h", "input_w", "pad_top", "pad_bottom", "pad_left", "pad_right"} <= set(known):
+        shape = known["input_h"], known["input_w"]
+        top, left = known["pad_top"], known["pad_left"]
+        border = (top, known["pad_bottom"]), (left, known["pad_right"])
+        if split is None or (r.moved.split_size, split) == (shape, (top, left)):
+            yield SplitImage(shape, border, known.get("padding"))
+    if split is None:
+        yield SplitImage(*_reached((2 * r.sizes[0], 2 * r.sizes[1]), (0, 0), r.output, kernel, 2))
+    else:
+        shape = r.moved.split_size
+        below, right = map(behind, shape, r.output, kernel, (2, 2), split)
+        yield SplitImage(shape, ((split[0], max(below, 0)), (split[1], max(right, 0))))
+
+
+# Steps that both kinds of candidates take
+
+
+def _as_depthwise(layer: Conv2D, r: Reading, pooled: bool) -> Conv2D:
+    """Return the depthwise layer that a dense one stands for, if it does.
+
+    All kernels off the diagonal have to be empty.  Then the recorded parameters decide; without
+    them a pooled layer is depthwise, and so is a layer with no empty kernel on the diagonal.
+    """
+    outputs, _, _, planes = layer.weights.shape
+    if r.facts.get("native_depthwise") or outputs != planes:
+        return layer
+    used = np.any(layer.weights != r.zero, axis=(1, 2))
+    if np.any(used & ~np.eye(outputs, dtype=bool)):
+        return layer
+    if not r.known.get("depthwise", pooled or (outputs > 1 and np.all(used.diagonal()))):
+        return layer
+    channels = range(outputs)
+    weights = layer.weights[channels, :, :, channels].transpose(1, 2, 0)
+    return replace(layer, weights=weights[None], depthwise=True)
+
+
+def _reached(
+    sizes: tuple[int, ...],
+    before: tuple[int, ...],
+    out: tuple[int, ...],
+    kernel: tuple[int, ...],
+    stride: int,
+) -> tuple[tuple[int, int], Sides]:
+    """Return (H, W) and the border of the image that windows reach.
+
+    The first window begins ``before`` the image and there are ``out`` windows an axis.  Cells that
+    no window can reach are cut off; cells that windows reach past the image are border.
+    """
+    shape, border = [], []
+    for size, first, outputs, length in zip(sizes, before, out, kernel, strict=True):
+        past = behind(size, outputs, length, stride, first)
+        border.append((first, max(past, 0)))
+        shape.append(size + min(past + stride - 1, 0))
+    if min(shape) < 1:
+        raise ValueError(
+            f"lift for vivante: got an output of {tuple(out)} from an input of {tuple(sizes)}, "
+            "which no window reaches"
+        )
+    return (shape[0], shape[1]), (border[0], border[1])
+
+
+def _by_name(layer: Conv2D, recorded: str | None) -> Iterator[Conv2D]:
+    """Yield the layer with its border by each name that gives it, then with the border in cells."""
+    for name in padding_names(layer, (recorded, "valid", "same")):
+        yield replace(layer, padding=name)
+    yield layer
