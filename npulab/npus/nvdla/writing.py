@@ -1,13 +1,13 @@
-"""A capture as the trace that a player of the open hardware's simulation runs: ``.cfg``, and
-``.dat`` images.
+"""Writes a capture as the trace that a player of the open hardware's simulation runs.
 
-What ``cfg`` reads is written; the grammar is told there.
+A trace is a ``.cfg`` file and its ``.dat`` images.  ``cfg`` describes the grammar and reads every
+file that is written here.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,134 +21,158 @@ from npulab.support.files import write_folders
 RECORD = 32  # bytes
 FLUSHED = "CDMA.S_CBUF_FLUSH_STATUS"
 OUTPUT = "output"
+Row = Mapping[str, Any]
 
 
 def write_trace(capture: Capture, folder: Path) -> Path:
-    """Write a capture's trace to ``folder/<chip>/<case>/``, whole or not at all; gives that folder.
+    """Write a trace to ``folder/<chip>/<case>/``, whole or not at all; return that folder.
 
-    Raises as ``trace_files``; FileExistsError where the folder is there.
+    Raises as ``trace_files``; FileExistsError if the folder exists.
     """
     plain_name(capture.name, "case")
-    return write_folders({folder / capture.chip / capture.name: trace_files(capture)})[0]
+    target = folder / capture.chip / capture.name
+    return write_folders({target: trace_files(capture)})[0]
 
 
 def trace_files(capture: Capture) -> dict[str, bytes]:
-    """The files by name: the jobs' register writes, the memory that they find, and what it has to
-    be behind them.
+    """Return the files by name: the jobs' register writes, the memory before them and the checks of
+    memory after them.
 
-    Memory and checks are those of ``parameters``, as a trace has them; of a capture without, every
-    buffer lies at its address and the output is checked by its CRC-32.  A comment says the
-    provenance, which is read again. Raises ValueError for a capture without output, or whose memory
-    is not told apart, as that of ``.txn`` traces.
+    Memory and checks are those of ``parameters``, as a trace has them.  In a capture without them,
+    every buffer lies at its address and the output is checked by its CRC-32.  A comment says the
+    provenance, which ``cfg`` reads again.  Raises ValueError for a capture without output, or whose
+    rows do not name their memory, as those of ``.txn`` traces.
     """
     memory = capture.parameters.get("memory")
     checks = capture.parameters.get("checks")
     if memory is None or checks is None:
-        memory, checks = _placed(capture)
-    named = {row["memory"] for row in (*memory, *checks)}
-    if not named <= set(MEMORIES):
+        memory = _buffer_rows(capture)
+        checks = [_output_check(capture)]
+    rows = [*memory, *checks]
+    unknown = {row["memory"] for row in rows} - set(MEMORIES)
+    if unknown:
         raise ValueError(
-            f"trace of {capture.name}: got memory {', '.join(sorted(named - set(MEMORIES)))}, "
-            "allowed are "
+            f"trace of {capture.name}: got memory {', '.join(sorted(unknown))}, allowed are "
             f"{', '.join(MEMORIES)}, which .cfg traces tell apart and .txn traces ({ANY_MEMORY}) "
             "do not"
         )
+    lines = [
+        f"// {capture}",
+        f"{PROVENANCE}{capture.provenance}",
+        *_statements(capture, memory, checks),
+        "",
+    ]
+    files = {f"{capture.name}.cfg": "\n".join(lines).encode()}
     runs = {row["buffer"]: row["runs"] for row in memory if "runs" in row}
     packed = {row["buffer"] for row in memory if row.get("packed")}
-    used = dict.fromkeys(row["buffer"] for row in (*memory, *checks) if row["buffer"])
-    head = [f"// {capture}", f"{PROVENANCE}{capture.provenance}"]
-    text = "\n".join([*head, *_statements(capture, memory, checks)]) + "\n"
-    return {
-        f"{capture.name}.cfg": text.encode(),
-        **{
-            f"{name}.dat": image_text(
-                capture.buffers[name], runs.get(name), name in packed
-            ).encode()
-            for name in used
-        },
-    }
+    for row in rows:
+        name = row["buffer"]
+        if name:
+            image = image_text(capture.buffers[name], runs.get(name), name in packed)
+            files[f"{name}.dat"] = image.encode()
+    return files
 
 
 def image_text(
     data: bytes, runs: Sequence[tuple[int, int]] | None = None, packed: bool = False
 ) -> str:
-    """An image as records of up to 32 bytes, all of it or its ``runs`` (offset, size); of a
-    ``packed`` one the data are the bytes of its runs.
+    """Return an image as records of up to 32 bytes: all of it, or its ``runs`` (offset, size).
+
+    The data of a ``packed`` image are the bytes of its runs only.
 
     >>> image_text(bytes([1, 255]))
     '{\\n{offset:0x0, size:2, payload:0x01 0xff} ,\\n}\\n'
     >>> image_text(bytes([1, 255]), [(8, 1), (16, 1)], packed=True).count("size:1")
     2
     """
-    records, at = [], 0
-    for start, size in runs or [(0, len(data))]:
-        begin = start
+    records, taken = [], 0
+    for offset, size in runs or [(0, len(data))]:
+        begin = offset
         if packed:
-            begin = at
-        at += size
+            begin = taken
+        taken += size
+        run = data[begin : begin + size]
         for first in range(0, size, RECORD):
-            part = data[begin + first : begin + min(first + RECORD, size)]
-            records.append(
-                f"{{offset:{start + first:#x}, size:{len(part)}, "
-                f"payload:0x{part.hex(' ').replace(' ', ' 0x')}}} ,\n"
-            )
+            record = run[first : first + RECORD]
+            payload = "0x" + record.hex(" ").replace(" ", " 0x")
+            head = f"offset:{offset + first:#x}, size:{len(record)}"
+            records.append(f"{{{head}, payload:{payload}}} ,\n")
     return f"{{\n{''.join(records)}}}\n"
 
 
-def _placed(capture: Capture) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Memory and checks of a capture that says where its buffers lie."""
-    if not {OUTPUT} <= capture.buffers.keys() & capture.addresses.keys():
+def _buffer_rows(capture: Capture) -> list[Row]:
+    """Return the memory rows of a capture that says where its buffers lie; the output's memory is
+    filled with the pattern."""
+    if OUTPUT not in capture.buffers or OUTPUT not in capture.addresses:
         raise ValueError(
             f"trace of {capture.name}: got no output and its address, allowed is a capture with "
-            "both, as "
-            "npulab.Simulated().record gives"
+            "both, as npulab.Simulated().record gives"
         )
-    rows: list[dict[str, Any]] = [
-        {
-            "task": 0,
-            "memory": MEMORIES[1],
-            "address": at,
-            "size": len(capture.buffers[name]),
-            "buffer": "" if name == OUTPUT else name,
-        }
-        for name, at in capture.addresses.items()
-        if name in capture.buffers and name != COMMANDS
-    ]
-    (check,) = (row for row in rows if not row["buffer"])
-    return rows, [{**check, "task": len(capture.jobs), "crc": zlib.crc32(capture.buffers[OUTPUT])}]
+    rows: list[Row] = []
+    for name in capture.addresses:
+        if name in capture.buffers and name != COMMANDS:
+            rows.append(_memory_row(capture, name))
+    return rows
 
 
-def _statements(
-    capture: Capture,
-    memory: Sequence[Mapping[str, Any]],
-    checks: Sequence[Mapping[str, Any]],
-) -> Iterator[str]:
-    for task in range(len(capture.jobs) + 1):
-        sync = f"sync_id_{task - 1}"
-        if task:
-            yield from _job(capture, task - 1)
-            units = units_of(capture.jobs[task - 1])
-            end = next(unit for unit in (*ENDS, *UNITS) if unit in units)
-            yield f"intr_notify({end}_{units[end]}, {sync});"
-        asked = [_check(row, sync) for row in checks if row["task"] == task]
-        yield from asked or [f"check_nothing({sync});"] * (task > 0)
-        for row in (row for row in memory if row["task"] == task):
-            if row["buffer"]:
-                what, more = "mem_load", f'"{row["buffer"]}.dat"'
-            else:
-                what, more = "mem_init", f"{row['size']:#x}, {PATTERN}"
-            yield f"{what}({row['memory']}, {row['address']:#x}, {more});"
+def _memory_row(capture: Capture, name: str) -> dict[str, Any]:
+    row = {
+        "task": 0,
+        "memory": MEMORIES[1],
+        "address": capture.addresses[name],
+        "size": len(capture.buffers[name]),
+        "buffer": name,
+    }
+    if name == OUTPUT:
+        row["buffer"] = ""
+    return row
 
 
-def _check(row: Mapping[str, Any], sync: str) -> str:
+def _output_check(capture: Capture) -> Row:
+    """Return the check of the output after the last job."""
+    crc = zlib.crc32(capture.buffers[OUTPUT])
+    return _memory_row(capture, OUTPUT) | {"task": len(capture.jobs), "crc": crc}
+
+
+def _statements(capture: Capture, memory: Iterable[Row], checks: Iterable[Row]) -> Iterator[str]:
+    """Yield the statements of each job: its writes, the wait for its end, the checks after it, and
+    the memory that the next job finds."""
+    yield from _memory_statements(memory, 0)
+    for task, job in enumerate(capture.jobs):
+        yield from _job(capture, task)
+        units = units_of(job)
+        end = next(unit for unit in (*ENDS, *UNITS) if unit in units)
+        sync = f"sync_id_{task}"
+        yield f"intr_notify({end}_{units[end]}, {sync});"
+        checked = [row for row in checks if row["task"] == task + 1]
+        for row in checked:
+            yield _check_statement(row, sync)
+        if not checked:
+            yield f"check_nothing({sync});"
+        yield from _memory_statements(memory, task + 1)
+
+
+def _memory_statements(memory: Iterable[Row], task: int) -> Iterator[str]:
+    """Yield the statements that load or fill memory before a task."""
+    for row in memory:
+        if row["task"] != task:
+            continue
+        place = f"{row['memory']}, {row['address']:#x}"
+        if row["buffer"]:
+            yield f'mem_load({place}, "{row["buffer"]}.dat");'
+        else:
+            yield f"mem_init({place}, {row['size']:#x}, {PATTERN});"
+
+
+def _check_statement(row: Row, sync: str) -> str:
+    place = f"{sync}, {row['memory']}, {row['address']:#x}, {row['size']:#x}"
     if row["crc"] is None:
-        what, wanted = "check_file", f'"{row["buffer"]}.dat"'
-    else:
-        what, wanted = "check_crc", f"{row['crc']:#x}"
-    return f"{what}({sync}, {row['memory']}, {row['address']:#x}, {row['size']:#x}, {wanted});"
+        return f'check_file({place}, "{row["buffer"]}.dat");'
+    return f"check_crc({place}, {row['crc']:#x});"
 
 
 def _job(capture: Capture, task: int) -> Iterator[str]:
+    """Yield a job's register writes; a convolution waits for its buffer to be flushed first."""
     job = capture.jobs[task]
     names = names_of(capture.maps[job.block])
     if "CDMA" in units_of(job):

@@ -1,8 +1,8 @@
 """SDP: single-point processing of accumulators or of a cube in memory, fast on whole blocks.
 
-Three stages, X1 (BS), X2 (BN) and Y (EW with the tables), each of which can be passed by, and an
-output converter. Source: the int8 and int16 traces of nvdla/hw; nvdla/hw cmod/hls/sdp for widths
-that no trace tells.
+Three stages, X1 (BS), X2 (BN) and Y (EW with the tables), each of which can be bypassed, and an
+output converter.  Source: the int8 and int16 traces of nvdla/hw; nvdla/hw cmod/hls/sdp for widths
+that no trace shows.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from npulab.npus.nvdla.units.fields import Fields
 from npulab.npus.nvdla.units.lut import Lookup, Tables, looked_up
 
 STAGE_BITS, CONVERTER_BITS = 32, 17
-MOST_DEALT = 2**19
-WIDE_BITS = 44  # of a rule without saturation: as much as the products leave room for
+# Elements of a row whose channels are regrouped at once: its int64 copies take 4 MiB each.
+MOST_REGROUPED = 2**19
+WIDE_BITS = 44  # of a rule without saturation: the products leave no room for more
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,28 @@ class Operands:
 
     alu: Any = 0
     mul: Any = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Incoming:
+    """The values that a job works on: a cube in memory, or accumulators that it takes on the
+    fly."""
+
+    cube: Cube | None
+    accumulators: np.ndarray | None
+
+    def block(self, memory: ByteMemory, surfaces: slice, rows: slice, lanes: int) -> np.ndarray:
+        """Return a block ``(surfaces, rows, width, lanes)`` int64.
+
+        If the cube has other lanes, the surfaces have to be all of a row.
+        """
+        if self.cube is None:
+            assert self.accumulators is not None
+            return lanes_of(self.accumulators, surfaces, rows, lanes)
+        if self.cube.lanes == lanes:
+            return self.cube.read(memory, surfaces, rows).astype(np.int64)
+        block = self.cube.read(memory, slice(0, self.cube.surfaces), rows).astype(np.int64)
+        return regrouped(block, surfaces.stop, lanes)
 
 
 def run(
@@ -47,91 +70,90 @@ def run(
     """Run one SDP job from raw register values by full name (``SDP.*``, ``SDP_RDMA.*``) on a chip's
     features.
 
-    ``accumulators``: ``(height, width, kernels)`` int32, or as many places in other rows, where the
+    ``accumulators``: ``(height, width, kernels)`` int32, or as many positions in other rows, if the
     job takes them on the fly; missing kernels, which are 0, fill the last atom.  ``lut``: the
     tables (65,) and (257,) int16.  The output is written to ``memory``; a job that hands it to PDP
-    gives it, ``(surfaces, height, width, lanes)`` int8 or int16, and one that compares (EQL) writes
-    nothing. Raises Unsupported, with register and value, for batches, Winograd and fp16; Hang for
+    returns it, ``(surfaces, height, width, lanes)`` int8 or int16; a job that compares (EQL) writes
+    nothing.  Raises Unsupported, with register and value, for batches, Winograd and fp16; Hang for
     operands that nobody reads.
     """
     fields = Fields(values, features)
     fields.expect("run points")
     shape = height, width, channels = fields.shape("SDP.D_DATA_CUBE_{0}.{0}")
-    inner = features["memory_atom"] // fields.precision("SDP.D_DATA_FORMAT.PROC_PRECISION")
+    lanes = features["memory_atom"] // fields.precision("SDP.D_DATA_FORMAT.PROC_PRECISION")
     output = fields.cube("SDP", "DST", shape, fields.precision("SDP.D_DATA_FORMAT.OUT_PRECISION"))
-    stages = [Stage(fields, name, shape, inner) for name in LETTERS if not bypassed(fields, name)]
+    stages = [Stage(fields, name, shape, lanes) for name in LETTERS if not bypassed(fields, name)]
     tables = None
     if looks_up(fields):
         tables = Tables.of(lut)
     how = Lookup.of(fields, "SDP", rules)
-    source = None
-    if not fields["SDP.D_FEATURE_MODE_CFG.FLYING_MODE"]:
-        fields.expect("read points")
-        source = fields.cube(
-            "SDP_RDMA", "SRC", shape, fields.precision("SDP_RDMA.D_FEATURE_MODE_CFG.IN_PRECISION")
-        )
-    elif accumulators is None or prod(accumulators.shape[:2]) != height * width:
-        got = "none" if accumulators is None else accumulators.shape
-        raise ValueError(
-            f"accumulators: got {got}, allowed is ({height}, {width}, kernels) as SDP.D_DATA_CUBE "
-            "says"
-        )
-    else:
-        # places come one behind the other, whatever the rows are
-        accumulators = accumulators.reshape(height, width, -1)
+    incoming = _incoming(fields, shape, accumulators)
     if compares(fields):
         return None
-    to_pdp = fields["SDP.D_FEATURE_MODE_CFG.OUTPUT_DST"]
-    given = None
-    if to_pdp:
-        given = np.empty((output.surfaces, height, width, output.lanes), f"i{output.itemsize}")
-    # where elements change their size the channels are dealt out anew, across all surfaces of a row
-    whole = output.lanes != inner or (source is not None and source.lanes != inner)
-    if whole and width * channels > MOST_DEALT:
+    # If elements change their size, the channels are regrouped across all surfaces of a row.
+    regroups = output.lanes != lanes
+    if incoming.cube is not None:
+        regroups |= incoming.cube.lanes != lanes
+    if regroups and width * channels > MOST_REGROUPED:
         raise Unsupported(
             f"SDP.D_DATA_FORMAT: elements change their size in rows of {width} x {channels}, "
-            "covered "
-            f"are up to {MOST_DEALT} elements"
+            f"covered are up to {MOST_REGROUPED} elements"
         )
-    for surfaces, rows in output.blocks(whole):
+    handed = None
+    if fields["SDP.D_FEATURE_MODE_CFG.OUTPUT_DST"]:
+        handed = np.empty((output.surfaces, height, width, output.lanes), f"i{output.itemsize}")
+    for surfaces, rows in output.blocks(regroups):
         within = surfaces
-        if whole:
-            within = slice(0, ceil_div(channels, inner))
-        if source is not None:
-            x = source.read(memory, slice(0, source.surfaces) if whole else surfaces, rows).astype(
-                np.int64
-            )
-            if whole:
-                x = dealt(x, within.stop, inner)
-        else:
-            assert accumulators is not None
-            x = lanes_of(accumulators, within, rows, inner)
+        if regroups:
+            within = slice(0, ceil_div(channels, lanes))
+        x = incoming.block(memory, within, rows, lanes)
         operands = {stage.name: stage.operands(memory, within, rows, rules) for stage in stages}
         y = processed(fields, x, operands, tables, how, rules)
-        if whole:
-            y = dealt(y, output.surfaces, output.lanes)
+        if regroups:
+            y = regrouped(y, output.surfaces, output.lanes)
         if not rules.padding_lanes:
             channel = np.arange(surfaces.start * output.lanes, surfaces.stop * output.lanes)
             y = np.where(channel.reshape(-1, 1, 1, output.lanes) < channels, y, 0)
-        if given is not None:
-            given[surfaces, rows] = y
-        else:
+        if handed is None:
             output.write(memory, surfaces, rows, y)
-    return given
+        else:
+            handed[surfaces, rows] = y
+    return handed
+
+
+def _incoming(
+    fields: Fields, shape: tuple[int, int, int], accumulators: np.ndarray | None
+) -> Incoming:
+    """Return the cube that SDP_RDMA reads, or the accumulators in the job's rows; ValueError if the
+    job takes accumulators and there are not as many."""
+    height, width, _ = shape
+    if not fields["SDP.D_FEATURE_MODE_CFG.FLYING_MODE"]:
+        fields.expect("read points")
+        itemsize = fields.precision("SDP_RDMA.D_FEATURE_MODE_CFG.IN_PRECISION")
+        return Incoming(fields.cube("SDP_RDMA", "SRC", shape, itemsize), None)
+    got: object = "none"
+    if accumulators is not None:
+        got = accumulators.shape
+        if prod(accumulators.shape[:2]) == height * width:
+            # Positions follow one another, whatever the rows are.
+            return Incoming(None, accumulators.reshape(height, width, -1))
+    raise ValueError(
+        f"accumulators: got {got}, allowed is ({height}, {width}, kernels) as SDP.D_DATA_CUBE says"
+    )
 
 
 def bypassed(fields: Fields, stage: str) -> bool:
-    """Whether a stage, "BS", "BN" or "EW", passes values on as they are."""
+    """True if a stage, "BS", "BN" or "EW", passes values on unchanged."""
     return bool(fields[f"SDP.D_DP_{stage}_CFG.{stage}_BYPASS"])
 
 
 def looks_up(fields: Fields) -> bool:
-    """Whether Y looks its values up in the tables."""
+    """True if Y looks its values up in the tables."""
     return not bypassed(fields, "EW") and not fields["SDP.D_DP_EW_CFG.EW_LUT_BYPASS"]
 
 
 def compares(fields: Fields) -> bool:
-    """Whether Y compares for equality: the job then sets its status and writes no output."""
+    """True if Y compares for equality: the job then sets its status and writes no output."""
     return (
         not bypassed(fields, "EW")
         and not fields["SDP.D_DP_EW_CFG.EW_ALU_BYPASS"]
@@ -140,8 +162,8 @@ def compares(fields: Fields) -> bool:
 
 
 def lanes_of(accumulators: np.ndarray, surfaces: slice, rows: slice, lanes: int) -> np.ndarray:
-    """A block ``(surfaces, rows, width, lanes)`` int64 of ``(height, width, kernels)``; kernels
-    that lack are 0."""
+    """Return a block ``(surfaces, rows, width, lanes)`` int64 of ``(height, width, kernels)``;
+    missing kernels are 0."""
     part = accumulators[rows, :, surfaces.start * lanes : surfaces.stop * lanes]
     count = surfaces.stop - surfaces.start
     block = np.zeros((*part.shape[:2], count * lanes), np.int64)
@@ -149,13 +171,13 @@ def lanes_of(accumulators: np.ndarray, surfaces: slice, rows: slice, lanes: int)
     return block.reshape(*part.shape[:2], count, lanes).transpose(2, 0, 1, 3)
 
 
-def dealt(block: np.ndarray, surfaces: int, lanes: int) -> np.ndarray:
-    """A block of every surface ``(surfaces, rows, width, lanes)`` with its channels in atoms of
-    other lanes.
+def regrouped(block: np.ndarray, surfaces: int, lanes: int) -> np.ndarray:
+    """Return a block of every surface ``(surfaces, rows, width, lanes)`` with its channels in atoms
+    of other lanes.
 
-    Channels that lack are 0.
+    Missing channels are 0.
 
-    >>> dealt(np.arange(4).reshape(2, 1, 1, 2), 1, 4).shape
+    >>> regrouped(np.arange(4).reshape(2, 1, 1, 2), 1, 4).shape
     (1, 1, 1, 4)
     """
     if block.shape[::3] == (surfaces, lanes):
@@ -165,54 +187,55 @@ def dealt(block: np.ndarray, surfaces: int, lanes: int) -> np.ndarray:
 
 
 class Stage:
-    """Where a stage's operands come from: registers, or memory by channel or by element.
+    """The source of a stage's operands: registers, or memory by channel or by element.
 
-    ``from_memory`` are the parts, ALU or MUL, that ``cube`` holds; raises Hang if nobody reads
-    them.
+    ``from_memory`` are the parts, ALU or MUL, that are taken from ``cube``; ``held`` are the parts
+    that it holds.  Raises Hang if nobody reads the parts from memory.
     """
 
     def __init__(self, fields: Fields, name: str, shape: tuple[int, int, int], lanes: int) -> None:
         self.name, self.fields = name, fields
-        config, place = f"SDP.D_DP_{name}_", f"SDP_RDMA.D_{name}_{{0}}.{name}_{{0}}"
+        config = f"SDP.D_DP_{name}_"
         reader = f"SDP_RDMA.D_{LETTERS[name]}RDMA_CFG.{LETTERS[name]}RDMA_"
-        self.registers = {
-            part: wrapped(
-                fields[f"{config}{part}_SRC_VALUE.{name}_{part}_OPERAND"],
-                32 if name == "EW" else 16,
-            )
-            for part in ("ALU", "MUL")
-        }
-        self.from_memory = [
-            part
-            for part in ("ALU", "MUL")
-            if fields[f"{config}{part}_CFG.{name}_{part}_SRC"]
-            and not fields[f"{config}CFG.{name}_{part}_BYPASS"]
-        ]
-        use, size = fields[f"{reader}DATA_USE"], fields.size(f"{reader}DATA_SIZE")
+        bits = 16
+        if name == "EW":
+            bits = 32
+        self.registers: dict[str, Any] = {}
+        self.from_memory = []
+        for part in ("ALU", "MUL"):
+            operand = fields[f"{config}{part}_SRC_VALUE.{name}_{part}_OPERAND"]
+            self.registers[part] = wrapped(operand, bits)
+            used = not fields[f"{config}CFG.{name}_{part}_BYPASS"]
+            if used and fields[f"{config}{part}_CFG.{name}_{part}_SRC"]:
+                self.from_memory.append(part)
+        use = fields[f"{reader}DATA_USE"]
         self.held = {MUL: ["MUL"], ALU: ["ALU"], BOTH: ["ALU", "MUL"]}.get(use, [])
         self.per_element = bool(fields[f"{reader}DATA_MODE"])
-        if not self.from_memory:
-            return
-        if fields[f"{reader}DISABLE"]:
-            raise Hang(
-                f"{config}{self.from_memory[0]}_CFG takes operands from memory, {reader}DISABLE "
-                "is 1"
-            )
         for part in self.from_memory:
+            taken = f"{config}{part}_CFG takes operands from memory"
+            if fields[f"{reader}DISABLE"]:
+                raise Hang(f"{taken}, {reader}DISABLE is 1")
             if part not in self.held:
-                raise Hang(
-                    f"{config}{part}_CFG takes operands from memory, {reader}DATA_USE is {use}"
-                )
+                raise Hang(f"{taken}, {reader}DATA_USE is {use}")
+        if self.from_memory:
+            self.cube = self._operand_cube(reader, shape, lanes)
+
+    def _operand_cube(self, reader: str, shape: tuple[int, int, int], lanes: int) -> Cube:
+        """Return the cube of the operands; those per channel are a cube of one element."""
+        fields, place = self.fields, f"SDP_RDMA.D_{self.name}_{{0}}.{self.name}_{{0}}"
         height, width, channels = shape
-        inner = lanes * len(self.held)
-        line, plane = (fields[place.format(part)] for part in ("LINE_STRIDE", "SURFACE_STRIDE"))
+        size = fields.size(f"{reader}DATA_SIZE")
+        held_lanes = lanes * len(self.held)
+        line = fields[place.format("LINE_STRIDE")]
+        plane = fields[place.format("SURFACE_STRIDE")]
         if not self.per_element:
-            height, width, line, plane = 1, 1, inner * size, inner * size
-        self.cube = Cube(
+            height = width = 1
+            line = plane = held_lanes * size
+        return Cube(
             height,
             width,
-            ceil_div(channels, lanes) * inner,
-            inner * size,
+            ceil_div(channels, lanes) * held_lanes,
+            held_lanes * size,
             line,
             plane,
             size,
@@ -223,31 +246,33 @@ class Stage:
     def operands(
         self, memory: ByteMemory, surfaces: slice, rows: slice, rules: Rules = RULES
     ) -> Operands:
-        """Of a block; two operands of an element lie side by side, the ALU's first (the RTL says
-        so, no trace)."""
-        operands: dict[str, Any] = dict(self.registers)
+        """Return the operands of a block.
+
+        Two operands of an element lie next to each other, the ALU's first (the RTL says so, no
+        trace does).
+        """
+        operands = dict(self.registers)
         if self.from_memory:
-            block = self.cube.read(memory, surfaces, rows if self.per_element else slice(0, 1))
+            if not self.per_element:
+                rows = slice(0, 1)
+            block = self.cube.read(memory, surfaces, rows)
             for part in self.from_memory:
                 operand = block[..., self.held.index(part) :: len(self.held)].astype(np.int64)
-                if self.name != "EW":
-                    operands[part] = operand
-                else:
-                    operands[part] = converted(self.fields, part, operand, rules.table_rounding)
+                if self.name == "EW":
+                    operand = converted(self.fields, part, operand, rules.table_rounding)
+                operands[part] = operand
         return Operands(operands["ALU"], operands["MUL"])
 
 
 def converted(
     fields: Fields, part: str, operand: np.ndarray, rounding: str = "half-away"
 ) -> np.ndarray:
-    """Y's operand from memory, 8 or 16 bits, after its converter: 32 bits."""
+    """Return Y's operand from memory, 8 or 16 bits, after its converter: 32 bits."""
     name = f"EW_{part}_CVT_"
     if fields[f"SDP.D_DP_EW_{part}_CFG.{name}BYPASS"]:
         return operand
-    offset, scale = (
-        wrapped(fields[f"SDP.D_DP_{name}{what}_VALUE.{name}{what}"], bits)
-        for what, bits in (("OFFSET", 32), ("SCALE", 16))
-    )
+    offset = wrapped(fields[f"SDP.D_DP_{name}OFFSET_VALUE.{name}OFFSET"], 32)
+    scale = wrapped(fields[f"SDP.D_DP_{name}SCALE_VALUE.{name}SCALE"], 16)
     truncate = fields[f"SDP.D_DP_{name}TRUNCATE_VALUE.{name}TRUNCATE"] % 64
     return saturated(shifted((operand - offset) * scale, truncate, rounding), 32)
 
@@ -260,17 +285,16 @@ def processed(
     how: Lookup,
     rules: Rules = RULES,
 ) -> np.ndarray:
-    """Values of the output's element type from int64 values of 32 bits, by the stages that have
-    operands."""
+    """Return values of the output's element type from int64 values of 32 bits; the stages with
+    operands run in order."""
     for stage, given in operands.items():
         if stage == "EW":
             x = stage_y(fields, x, given, tables, how, rules)
         else:
             x = stage_x(fields, stage, x, given, rules)
-    offset, scale, shift = (
-        fields[f"SDP.D_CVT_{name}.CVT_{name}"] for name in ("OFFSET", "SCALE", "SHIFT")
-    )
-    y = shifted((x - wrapped(offset, 32)) * wrapped(scale, 16), shift % 64, rules.rounding)
+    offset = wrapped(fields["SDP.D_CVT_OFFSET.CVT_OFFSET"], 32)
+    scale = wrapped(fields["SDP.D_CVT_SCALE.CVT_SCALE"], 16)
+    y = shifted((x - offset) * scale, fields["SDP.D_CVT_SHIFT.CVT_SHIFT"] % 64, rules.rounding)
     if rules.saturate_converter:
         y = saturated(y, CONVERTER_BITS)
     return saturated(y, 8 * fields.precision("SDP.D_DATA_FORMAT.OUT_PRECISION"))
@@ -279,45 +303,32 @@ def processed(
 def stage_x(
     fields: Fields, stage: str, x: np.ndarray, operands: Operands, rules: Rules = RULES
 ) -> np.ndarray:
-    """X1 ("BS") or X2 ("BN"): ALU, multiplier, shift, ReLU on values of 32 bits.
+    """Return values of 32 bits after X1 ("BS") or X2 ("BN"): ALU, multiplier, shift, ReLU.
 
-    The shift is that of the multiplier and happens although the multiplier is passed by; where it
-    works as PReLU, values from 0 on skip both.  Such a sum past 32 bits is limited here, where the
-    RTL cuts it off: no trace tells.
+    The shift belongs to the multiplier and happens even if the multiplier is bypassed.  As PReLU,
+    values of 0 or more skip both.  A sum past 32 bits is saturated here; the RTL truncates it, and
+    no trace distinguishes the two.
     """
     bits = WIDE_BITS
     if rules.saturate_stages:
         bits = STAGE_BITS
     config = f"SDP.D_DP_{stage}_"
-    on = {name: not fields[f"{config}CFG.{stage}_{name}_BYPASS"] for name in ("ALU", "MUL", "RELU")}
-    if on["ALU"]:
+    multiplies = not fields[f"{config}CFG.{stage}_MUL_BYPASS"]
+    if not fields[f"{config}CFG.{stage}_ALU_BYPASS"]:
         shift = fields[f"{config}ALU_CFG.{stage}_ALU_SHIFT_VALUE"] % 64
-        x = combined(
-            fields[f"{config}CFG.{stage}_ALU_ALGO"], x, shifted_left(operands.alu, shift, bits)
-        )
-    skipping = None
-    if on["MUL"] and fields[f"{config}CFG.{stage}_MUL_PRELU"]:
-        skipping = x >= 0
+        operand = shifted_left(operands.alu, shift, bits)
+        x = combined(fields[f"{config}CFG.{stage}_ALU_ALGO"], x, operand)
     y = x
-    if on["MUL"]:
+    if multiplies:
         y = x * operands.mul
-    if on["MUL"] or rules.shift_while_bypassed:
+    if multiplies or rules.shift_while_bypassed:
         y = shifted(y, fields[f"{config}MUL_CFG.{stage}_MUL_SHIFT_VALUE"] % 64, rules.rounding)
-    if skipping is not None:
-        y = np.where(skipping, x, y)
+    if multiplies and fields[f"{config}CFG.{stage}_MUL_PRELU"]:
+        y = np.where(x >= 0, x, y)
     y = saturated(y, bits)
-    if on["RELU"]:
+    if not fields[f"{config}CFG.{stage}_RELU_BYPASS"]:
         return np.maximum(y, 0)
     return y
-
-
-def combined(algorithm: int, x: np.ndarray, operand: Any) -> np.ndarray:
-    """What an ALU makes of values and an operand."""
-    if algorithm == MAX:
-        return np.maximum(x, operand)
-    if algorithm == MIN:
-        return np.minimum(x, operand)
-    return x + operand
 
 
 def stage_y(
@@ -328,18 +339,26 @@ def stage_y(
     how: Lookup,
     rules: Rules = RULES,
 ) -> np.ndarray:
-    """Y (EW): multiplier with its truncation, ALU and tables on values of 32 bits; here the
-    multiplier comes first."""
+    """Return values of 32 bits after Y (EW): the multiplier with its truncation, which comes first
+    here, then ALU and tables."""
     x = saturated(x, STAGE_BITS)
     if not fields["SDP.D_DP_EW_CFG.EW_MUL_BYPASS"]:
         truncate = fields["SDP.D_DP_EW_TRUNCATE_VALUE.EW_TRUNCATE"]
         y = saturated(shifted(x * operands.mul, truncate, rules.table_rounding), STAGE_BITS)
         if fields["SDP.D_DP_EW_CFG.EW_MUL_PRELU"]:
-            x = np.where(x >= 0, x, y)
-        else:
-            x = y
+            y = np.where(x >= 0, x, y)
+        x = y
     if not fields["SDP.D_DP_EW_CFG.EW_ALU_BYPASS"]:
         x = saturated(combined(fields["SDP.D_DP_EW_CFG.EW_ALU_ALGO"], x, operands.alu), STAGE_BITS)
     if tables is not None:
         x = looked_up(x, tables, how, rules.table_rounding)
     return x
+
+
+def combined(algorithm: int, x: np.ndarray, operand: Any) -> np.ndarray:
+    """Return what an ALU makes of values and an operand."""
+    if algorithm == MAX:
+        return np.maximum(x, operand)
+    if algorithm == MIN:
+        return np.minimum(x, operand)
+    return x + operand
