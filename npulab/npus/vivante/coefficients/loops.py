@@ -1,4 +1,8 @@
-"""Loops compiled by numba (the extra ``npulab[fast]``) for the steps that go item by item."""
+"""Loops compiled by numba (the extra ``npulab[fast]``) for the steps that go item by item.
+
+A kernel takes up to 9 plain arguments, arrays and numbers: a jitclass that holds them could not be
+kept on disk and would be compiled anew by each process.
+"""
 
 from __future__ import annotations
 
@@ -8,28 +12,41 @@ from npulab.quant.emulate.jit import compiled
 
 POWERS = 2 ** np.arange(32, dtype=np.uint64)
 ONES = 2 ** np.arange(16, dtype=np.int64) - 1
-CODES, ESCAPES = 63, 15 * 64  # of two bytes
+CODES, ESCAPES = 63, 15 * 64  # the 6 bits of two codes, and the 4 bits of two escapes after them
+CODES_BITS = 6
 HALF = np.uint64(2**32)
+BYTE = np.uint64(255)
+
+
+@compiled
+def window_at(words, at):  # type: ignore[no-untyped-def]
+    """Return the bits from bit ``at`` of ``words`` (uint32): at least 33 of them, at most 64."""
+    word = at >> 5
+    pair = words[word] + HALF * np.uint64(words[word + 1])
+    return pair >> np.uint64(at & 31)
 
 
 @compiled
 def runs(words, at, end, zrl, lengths, gaps, zero, counts, out):  # type: ignore[no-untyped-def]
-    """Opens zero runs from bit ``at`` of ``words`` (uint32) on: the weights to ``out``, the items
-    of each segment of so many weights to ``counts``; ``gaps`` are the bits behind each.  False
-    where a run goes past its segment or the stream past ``end``."""
+    """Expand the zero runs of a stream from bit ``at`` of ``words`` (uint32).
+
+    Segment by segment of ``lengths`` weights, the weights go to ``out`` and the count of items to
+    ``counts``; ``gaps`` are the bits after each segment.  Returns False if a run goes past its
+    segment or the stream past ``end``.
+    """
     width, longest, place = zrl + 8, 2**zrl - 1, 0
     for segment in range(lengths.size):
         left, count = lengths[segment], 0
         while left > 0:
             if at + width > end:
                 return False
-            item = (words[at >> 5] + HALF * np.uint64(words[(at >> 5) + 1])) >> np.uint64(at & 31)
+            item = window_at(words, at)
             run = np.int64(item) & longest
             if run >= left:
                 return False
             for k in range(place, place + run):
                 out[k] = zero
-            out[place + run] = (item >> np.uint64(zrl)) & np.uint64(255)
+            out[place + run] = (item >> np.uint64(zrl)) & BYTE
             place += run + 1
             left -= run + 1
             at += width
@@ -41,29 +58,31 @@ def runs(words, at, end, zrl, lengths, gaps, zero, counts, out):  # type: ignore
 
 @compiled
 def decode_pairs(words, at, end, steps, flush, table, values, out):  # type: ignore[no-untyped-def]
-    """Bytes of Huffman steps from bit ``at`` of ``words`` (uint32) on, to ``out (steps - 2, 2)``;
-    the bit behind them, -1 where they go past ``end`` or the last codes are not ``flush``.
+    """Decode Huffman steps from bit ``at`` of ``words`` (uint32) to ``out (steps - 2, 2)``.
 
-    ``table`` is by codes and what may be their escapes: bits of both, widths of both payloads, ways
-    of both bytes, 4 bits each; ``values`` by way and payload.
+    Returns the bit after them, or -1 if they go past ``end`` or the last codes are not ``flush``.
+    ``table`` is indexed by two codes and the 4 bits that may be their escapes.  An entry has 4 bits
+    each for the bits of codes and escapes, the widths of both payloads, the ways of both bytes.
+    ``values`` is indexed by way and payload.
     """
     before = info = np.int64(0)
     for step in range(steps):
         if at >= end:
             return -1
-        window = np.int64(
-            (words[at >> 5] + HALF * np.uint64(words[(at >> 5) + 1])) >> np.uint64(at & 31)
-        )
+        window = np.int64(window_at(words, at))
+        # `info` is of the codes one step ago; the payloads of this step belong to those before.
         ready, codes = info, window & CODES
         info = np.int64(table[before | (window & ESCAPES)])
         bits = info & 15
         if step == 0:
-            bits = np.int64(6)
+            bits = np.int64(CODES_BITS)
         elif step >= 2:
-            payload, first, second = window >> bits, ready >> 4 & 15, ready >> 8 & 15
-            out[step - 2, 0] = values[(ready >> 12 & 15) * 256 + (payload & ONES[first])]
+            payload = window >> bits
+            first, second = ready >> 4 & 15, ready >> 8 & 15
+            first_way, second_way = ready >> 12 & 15, ready >> 16
+            out[step - 2, 0] = values[first_way * 256 + (payload & ONES[first])]
             payload >>= first
-            out[step - 2, 1] = values[(ready >> 16) * 256 + (payload & ONES[second])]
+            out[step - 2, 1] = values[second_way * 256 + (payload & ONES[second])]
             bits += first + second
         if step >= steps - 2 and codes != flush:
             return -1
@@ -74,14 +93,18 @@ def decode_pairs(words, at, end, steps, flush, table, values, out):  # type: ign
 
 @compiled
 def encode_pairs(stream, flush, code, escape, payload, out):  # type: ignore[no-untyped-def]
-    """Huffman steps of ``stream (pairs, 2)`` to ``out`` (uint32 words, 0); their bits.  The tables
-    are (value, width) by byte."""
+    """Encode ``stream (pairs, 2)`` as Huffman steps to ``out`` (uint32 words, 0); return their
+    bits.
+
+    The tables have (value, width) by byte.
+    """
     buffer, held, total, word = np.uint64(0), np.int64(0), np.int64(0), 0
-    for step in range(stream.shape[0] + 2):
-        value, bits = np.uint64(flush), np.int64(6)
-        if step < stream.shape[0]:
+    pairs = stream.shape[0]
+    for step in range(pairs + 2):
+        value, bits = np.uint64(flush), np.int64(CODES_BITS)
+        if step < pairs:
             value = np.uint64(code[stream[step, 0], 0] + 8 * code[stream[step, 1], 0])
-        if 1 <= step <= stream.shape[0]:
+        if 1 <= step <= pairs:
             for half in range(2):
                 byte = stream[step - 1, half]
                 value += escape[byte, 0] * POWERS[bits]
@@ -91,6 +114,7 @@ def encode_pairs(stream, flush, code, escape, payload, out):  # type: ignore[no-
                 byte = stream[step - 2, half]
                 value += payload[byte, 0] * POWERS[bits]
                 bits += np.int64(payload[byte, 1])
+        # A step has at most 26 bits, so with the 31 that may be held it fits 64.
         buffer += value * POWERS[held]
         held += bits
         total += bits
