@@ -16,21 +16,22 @@ HEADER = construct.ByteSwapped(
         "offset" / construct.BitsInteger(16),
     )
 )
-MOST_STATES = 1024  # what a count of 0 means
+MOST_STATES = 1024  # the states of a LOAD_STATE whose count is 0
 
-# What Mesa sends once at start-up, around the address of a parameter block, and at the end
+# The states that Mesa sends once at start-up, around the address of a parameter block, at the end.
 START_UP = ((0x0A28, 0x11), (0x384C, 2))
 NO_REMAP = ((0x393C, 0), (0x3940, 0))
 NN_CONFIG, NN_INST_ADDR = (0x3930, 0x10), 0x10A0
 TP_CONFIG, TP_INST_ADDR = (0x394C, 0), 0x10B8
-PART, PAD_PART = 0x3950, 8  # of a pad job, every part but the last
+PART, PAD_PART = 0x3950, 8  # 8 in every part of a pad job but the last
 SLOT = (0x10A4, 0)
 FLUSH = ((0x380C, 0xC23), (0x380C, 0xC23))
 States = list[tuple[int, int]]
 
 
 def loads(words: np.ndarray) -> Iterator[tuple[int, int, int]]:
-    """(word index, first offset, count) of every LOAD_STATE in a command stream ``(n,) uint32``.
+    """Yield (word index, first offset, count) of every LOAD_STATE in a command stream ``(n,)
+    uint32``.
 
     Commands are aligned to two words.  Raises ValueError for a command that runs past the end.
     """
@@ -40,7 +41,6 @@ def loads(words: np.ndarray) -> Iterator[tuple[int, int, int]]:
         count = 1
         if head.opcode == LOAD_STATE:
             count = head.count or MOST_STATES
-        if head.opcode == LOAD_STATE:
             if at + 1 + count > len(words):
                 raise ValueError(
                     f"commands: the LOAD_STATE at word {at} has {count} states, "
@@ -51,16 +51,18 @@ def loads(words: np.ndarray) -> Iterator[tuple[int, int, int]]:
 
 
 def writes(words: np.ndarray) -> list[tuple[int, int]]:
-    """(offset, value) of every state that a command stream ``(n,) uint32`` loads, in order."""
-    return [
-        (offset + 4 * i, int(words[at + 1 + i]))
-        for at, offset, count in loads(words)
-        for i in range(count)
-    ]
+    """Return (offset, value) of every state that a command stream ``(n,) uint32`` loads, in
+    order."""
+    out = []
+    for at, offset, count in loads(words):
+        values = words[at + 1 : at + 1 + count].tolist()
+        out += zip(range(offset, offset + 4 * count, 4), values, strict=True)
+    return out
 
 
 def commands(states: Iterable[tuple[int, int]]) -> np.ndarray:
-    """A command stream that loads states (offset, value) one by one; the inverse of ``writes``."""
+    """Return a command stream that loads states (offset, value) one by one; the inverse of
+    ``writes``."""
     words = []
     for offset, value in states:
         head = HEADER.build(
@@ -71,38 +73,40 @@ def commands(states: Iterable[tuple[int, int]]) -> np.ndarray:
 
 
 def nn_states(address: int) -> States:
-    """What starts the NN job whose parameter block lies at ``address``."""
+    """Return the states that start the NN job whose parameter block lies at ``address``."""
     return [*NO_REMAP, NN_CONFIG, (NN_INST_ADDR, address), SLOT]
 
 
 def tp_states(addresses: Sequence[int], pads: bool = False) -> list[States]:
-    """What starts each part of a TP job, whose parameter blocks lie at ``addresses``; slot 1 means
-    that more follow."""
+    """Return the states that start each part of a TP job, whose parameter blocks lie at
+    ``addresses``.
+
+    Bit 0 of an address says that more parts follow.
+    """
     out: list[States] = []
-    for part, address in enumerate(addresses):
-        more = part < len(addresses) - 1
-        out.append(
-            [
-                *NO_REMAP,
-                TP_CONFIG,
-                (PART, PAD_PART if pads and more else 0),
-                (TP_INST_ADDR, address + more),
-            ]
-        )
-    out[-1].append(SLOT)
+    for address in addresses[:-1]:
+        kind = 0
+        if pads:
+            kind = PAD_PART
+        out.append([*NO_REMAP, TP_CONFIG, (PART, kind), (TP_INST_ADDR, address + 1)])
+    out.append([*NO_REMAP, TP_CONFIG, (PART, 0), (TP_INST_ADDR, addresses[-1]), SLOT])
     return out
 
 
 def stream_of(jobs: Sequence[States]) -> np.ndarray:
-    """The command stream that runs jobs in order, as Mesa sends it: ``jobs`` hold the states of
-    each, the first those of the start-up and the last the flush."""
+    """Return the command stream that runs jobs in order, as Mesa sends it.
+
+    ``jobs`` hold the states of each job: the first has the start-up's, the last the flush.
+    """
+    states: States = []
+    for job in jobs:
+        states += job
     first, gap = len(START_UP), np.zeros(2, np.uint32)
-    states = [state for job in jobs for state in job]
     return np.concatenate([commands(states[:first]), gap, commands(states[first:]), gap])
 
 
 def start_to_end(jobs: Sequence[States]) -> list[States]:
-    """The states of jobs with the start-up before the first and the flush behind the last."""
+    """Return the states of jobs with the start-up before the first and the flush after the last."""
     out = [list(job) for job in jobs]
     out[0] = [*START_UP, *out[0]]
     out[-1] = [*out[-1], *FLUSH]

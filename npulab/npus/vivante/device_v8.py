@@ -1,117 +1,149 @@
-"""The simulated NN unit's reading of a V8 coefficient buffer: Huffman codes, one weight after
-another."""
+"""The simulated NN unit's reading of a V8 coefficient buffer: Huffman codes, weight by weight."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from npulab.layout.bitstream import BitReader
 from npulab.npus.kit import Hang, ceil_div, up
 
-ALIGN, LENGTHS, BLOCK = 64, 28, 9
+ALIGN, SYMBOLS, LENGTHS, BLOCK = 64, 20, 28, 9
 PLAIN = 0x10  # first byte: version 1, no other mode
+BIAS_BYTES = 4
+SYMBOL_OF_CODE = {7: 2, 3: 3, 6: 4}  # codes without a free bit or an escape
+
+
+@dataclass(frozen=True)
+class V8Buffer:
+    """The parts of a coefficient buffer: ``bits`` of each core's stream, the bit length by symbol,
+    and the bytes where streams and biases begin."""
+
+    data: bytes
+    bits: list[int]
+    bit_lengths: list[int]
+    streams: int
+    biases: int
+
+    def bias(self, channel: int) -> int:
+        at = self.biases + BIAS_BYTES * channel
+        return int.from_bytes(self.data[at : at + BIAS_BYTES], "little", signed=True)
 
 
 def kernels(
     buffer: bytes, v: Mapping[str, Any], cores: int
 ) -> Iterator[tuple[int, int, list[int]]]:
-    """(channel, stored bias, weights in the order plane, row, column) of every kernel.
+    """Yield (channel, stored bias, weights in the order plane, row, column) of every kernel.
 
     Raises Hang for a stream that does not hold what the words say.
     """
     channels = v["out_image_z_size"]
-    used, size = min(channels, cores), v["kernel_xy_size"] * v["kernel_y_size"]
+    size, block = v["kernel_xy_size"] * v["kernel_y_size"], BLOCK
     if v["depthwise"]:
-        size *= 1
+        block = up(size, BLOCK)
     else:
         size *= v["kernel_z_size"]
-    block = BLOCK
-    if v["depthwise"]:
-        block = up(max(size, BLOCK), BLOCK)
-    start = up(LENGTHS + 4 * cores, ALIGN)
-    if len(buffer) < start or buffer[0] != PLAIN or buffer[1]:
-        raise Hang(
-            f"the coefficient buffer of {len(buffer)} bytes begins with "
-            f"{buffer[:2].hex() or 'nothing'}, the "
-            f"simulated unit knows {PLAIN:02x}00 and a whole header"
-        )
-    lengths = [
-        int.from_bytes(buffer[at : at + 4], "little")
-        for at in range(LENGTHS, LENGTHS + 4 * used, 4)
-    ]
-    bit_lengths = [buffer[20 + symbol // 2] >> 4 * (symbol % 2) & 15 for symbol in range(8)]
-    biases = start + sum(up(length, 8 * ALIGN) // 8 for length in lengths)
-    if max(bit_lengths) > 7 or biases + 4 * channels > len(buffer):
-        raise Hang(
-            f"the coefficient buffer's streams of {lengths} bits and its biases go past its "
-            f"{len(buffer)} bytes"
-        )
-    for core, length in enumerate(lengths):
+    parts = _parts(buffer, channels, cores)
+    used, start = len(parts.bits), parts.streams
+    for core, bits in enumerate(parts.bits):
         share = channels // used + (core < channels % used)
-        reader = BitReader(buffer, 8 * start, 8 * start + length)
-        try:
-            codes = _bytes(reader, 2 + share * up(size, block), bit_lengths)
-        except EOFError as error:
-            raise Hang(f"a stream of coefficients overruns: {error}") from None
-        if reader.position != reader.end:
-            raise Hang(
-                f"core {core} is given {length} bits of coefficients, its stream ends after "
-                f"{length - (reader.end - reader.position)}"
-            )
-        if codes[0] + 256 * codes[1] != share:
-            raise Hang(f"core {core} is given {codes[0] + 256 * codes[1]} kernels, it has {share}")
-        stored, zero = iter(codes[2:]), v["coef_zero_point"]
+        reader = BitReader(buffer, 8 * start, 8 * start + bits)
+        stored = iter(_stream(reader, core, share, up(size, block), parts.bit_lengths))
+        start += up(bits, 8 * ALIGN) // 8
         for group in _superblocks(core, cores, v):
             held: list[list[int]] = [[] for _ in group]
             for _ in range(ceil_div(size, block)):
                 for kernel in held:
-                    kernel += [(next(stored) + zero) % 256 for _ in range(block)]
+                    for _ in range(block):
+                        kernel.append((next(stored) + v["coef_zero_point"]) % 256)
             for channel, kernel in zip(group, held, strict=True):
                 if not 0 <= channel < channels:
                     raise Hang(f"core {core} works on channel {channel} of {channels}")
-                at = biases + 4 * channel
-                yield (
-                    channel,
-                    int.from_bytes(buffer[at : at + 4], "little", signed=True),
-                    kernel[:size],
-                )
-        start += up(length, 8 * ALIGN) // 8
+                yield channel, parts.bias(channel), kernel[:size]
+
+
+def _parts(buffer: bytes, channels: int, cores: int) -> V8Buffer:
+    """Return the parts of a buffer as its header says; Hang if they do not fit it."""
+    start = up(LENGTHS + 4 * cores, ALIGN)
+    if len(buffer) < start or buffer[0] != PLAIN or buffer[1]:
+        raise Hang(
+            f"the coefficient buffer of {len(buffer)} bytes begins with "
+            f"{buffer[:2].hex() or 'nothing'}, the simulated unit knows {PLAIN:02x}00 and a whole "
+            "header"
+        )
+    bits, biases = [], start
+    for core in range(min(channels, cores)):
+        at = LENGTHS + 4 * core
+        bits.append(int.from_bytes(buffer[at : at + 4], "little"))
+        biases += up(bits[-1], 8 * ALIGN) // 8
+    bit_lengths = []
+    for byte in buffer[SYMBOLS : SYMBOLS + 4]:
+        bit_lengths += [byte & 15, byte >> 4]
+    if max(bit_lengths) > 7 or biases + BIAS_BYTES * channels > len(buffer):
+        raise Hang(
+            f"the coefficient buffer's streams of {bits} bits and its biases go past its "
+            f"{len(buffer)} bytes"
+        )
+    return V8Buffer(buffer, bits, bit_lengths, start, biases)
+
+
+def _stream(
+    reader: BitReader, core: int, share: int, kernel_bytes: int, bit_lengths: list[int]
+) -> list[int]:
+    """Return the bytes of a core's ``share`` of kernels; Hang if its stream holds others."""
+    given = reader.end - reader.position
+    try:
+        codes = _bytes(reader, 2 + share * kernel_bytes, bit_lengths)
+    except EOFError as error:
+        raise Hang(f"a stream of coefficients overruns: {error}") from None
+    if reader.position != reader.end:
+        raise Hang(
+            f"core {core} is given {given} bits of coefficients, its stream ends after "
+            f"{given - (reader.end - reader.position)}"
+        )
+    count = codes[0] + 256 * codes[1]
+    if count != share:
+        raise Hang(f"core {core} is given {count} kernels, it has {share}")
+    return codes[2:]
 
 
 def _superblocks(core: int, cores: int, v: Mapping[str, Any]) -> Iterator[list[int]]:
-    """The channels of one core's kernels, superblock by superblock."""
+    """Yield the channels of one core's kernels, superblock by superblock."""
     channels, full = v["out_image_z_size"], v["kernels_per_core"]
     used = min(channels, cores)
     whole = ceil_div(ceil_div(channels, used), full) - 1  # superblocks before the last
     rest = channels - used * full * whole
     shares = [rest // used + (each < rest % used) for each in range(used)]  # of the last, by core
+    # The last depthwise channels are shared by as many cores as there are channels.
+    odd = 0
+    if v["depthwise"] and used == cores:
+        odd = channels % cores
     for superblock in range(whole + 1):
-        last, first = superblock == whole, used * full * superblock
-        count = full
-        if last:
-            count = shares[core]
-        if v["depthwise"]:
-            group = [first + used - core - 1 + k * cores for k in range(count)]
-            # the last ones are shared by as many cores as there are
-            odd = 0
-            if used == cores:
-                odd = channels % cores
-            yield [k - (cores - odd) if odd and k >= channels - odd else k for k in group]
-        else:
-            if last:
-                first += sum(shares[:core])
-            else:
-                first += core * full
-            yield [*range(first, first + count)]
+        first, count, before = used * full * superblock, full, core * full
+        if superblock == whole:
+            count, before = shares[core], sum(shares[:core])
+        if not v["depthwise"]:
+            yield [*range(first + before, first + before + count)]
+            continue
+        group = []
+        for k in range(count):
+            channel = first + used - core - 1 + k * cores
+            if odd and channel >= channels - odd:
+                channel -= cores - odd
+            group.append(channel)
+        yield group
 
 
 def _bytes(reader: BitReader, count: int, bit_lengths: list[int]) -> list[int]:
-    """The first ``count`` bytes of a stream, which come in pairs: a step holds two 3-bit codes,
-    what follows the codes of the step before, and the values whose codes came two steps before."""
+    """Return the first ``count`` bytes of a stream, which come in pairs.
+
+    A step holds two 3-bit codes, the escapes of the codes one step before, and the payloads of the
+    codes two steps before.
+    """
     out: list[int] = []
-    coded: list[list[int]] = []  # of a pair the 3-bit codes, then symbols and free bits
-    symbols: list[list[tuple[int, int | None]]] = []
+    coded: list[list[int]] = []  # the 3-bit codes of each pair
+    symbols: list[list[tuple[int, int | None]]] = []  # the symbols and free bits of each pair
     for step in range(ceil_div(count, 2) + 2):
         coded.append([reader.read(3), reader.read(3)])
         if step >= 1:
@@ -122,26 +154,30 @@ def _bytes(reader: BitReader, count: int, bit_lengths: list[int]) -> list[int]:
 
 
 def _symbol(code: int, reader: BitReader) -> tuple[int, int | None]:
-    """(symbol, the value's lowest bit where the code holds it)."""
+    """Return the symbol, and the value's lowest bit if the code holds it."""
     if code % 4 < 2:
         return code % 4, code // 4
     if code != 2:
-        return {7: 2, 3: 3, 6: 4}[code], None
-    more = reader.read(2)
-    if more % 2:
-        return 5, more // 2
-    return 6 if more else 7, None
+        return SYMBOL_OF_CODE[code], None
+    escape = reader.read(2)
+    if escape % 2:
+        return 5, escape // 2
+    if escape:
+        return 6, None
+    return 7, None
 
 
 def _value(symbol: int, free: int | None, reader: BitReader, bit_lengths: list[int]) -> int:
-    """The byte: its sign in the lowest bit, then its magnitude without the leading one."""
+    """Return the byte: its sign in the lowest bit, then its magnitude without the leading 1."""
     length = bit_lengths[symbol]
     bits = max(length, 1)
     if free is None:
         payload = reader.read(bits)
     else:
         payload = free + 2 * reader.read(bits - 1)
-    magnitude = payload // 2 + (2 ** (length - 1) if length else 0)
+    magnitude = payload // 2
+    if length:
+        magnitude += 2 ** (length - 1)
     if payload % 2:
         return 255 - magnitude
     return magnitude

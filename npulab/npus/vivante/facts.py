@@ -1,4 +1,4 @@
-"""The tables beside this file, read once."""
+"""The tables next to this file, read once."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,28 +10,29 @@ FACTS = Facts.beside(
 )
 HERE, CHIPS, USUAL_CHIP, TABLES = FACTS
 maps, EXPECTED = FACTS.maps, FACTS.expected()
-PATTERNS = [
-    tuple(int(row[name], 0) for name in ("channels", "msb", "low", "high"))
-    for row in read_table(HERE / "patterns.csv")
-]
-USUAL: dict[str, dict[str, int]] = {}  # by block, what every job has
+PATTERNS = []  # kernel patterns of partial caching: (channels, msb, low half, high half)
+for _row in read_table(HERE / "patterns.csv"):
+    PATTERNS.append([int(_row[name], 0) for name in ("channels", "msb", "low", "high")])
+USUAL: dict[str, dict[str, int]] = {}  # by block, the values that every job has
 for _row in read_table(HERE / "usual.csv"):
     USUAL.setdefault(_row["block"], {})[_row["field"]] = int(_row["value"], 0)
 PRINTED = RegisterMap.read(HERE / "update4.csv")  # NN words by the names that update 4 prints
 
 
 def expected(facts: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
-    """The values that fields of a chip's NN job may have."""
-    cases = (
-        "layer",
-        "v8" if facts.get("nn_v8") else "v7",
-        *(() if facts.get("native_depthwise") else ("dense",)),
-    )
-    return {field: allowed for case in cases for field, allowed in EXPECTED[case].items()}
+    """Return the values that fields of a chip's NN job may have."""
+    out = dict(EXPECTED["layer"])
+    if facts.get("nn_v8"):
+        out |= EXPECTED["v8"]
+    else:
+        out |= EXPECTED["v7"]
+    if not facts.get("native_depthwise"):
+        out |= EXPECTED["dense"]
+    return out
 
 
 def tensor_bytes(v: Mapping[str, Any]) -> dict[str, int]:
-    """The bytes of the input and output that the values of an NN job say."""
+    """Return the bytes of input and output, from the values of an NN job."""
     return {
         "input": v["kernel_z_size"] * v["in_image_y_stride"] * v["in_image_x_stride"],
         "output": v["out_image_z_size"] * v["out_image_y_stride"] * v["out_image_x_stride"],
