@@ -1,13 +1,13 @@
-"""The simulated device: from words and bytes to output bytes, job by job, stream item by stream
-item.
+"""The simulated device: from words and bytes to output bytes, job by job, item by item.
 
-It shares the tables and the kit with the rest and no other code, so that its agreement with lift
+It shares only the tables and the kit with the rest of the folder, so that its agreement with lift
 and emulation means something.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -20,22 +20,24 @@ from npulab.npus.vivante.facts import CHIPS, EXPECTED, expected, tensor_bytes
 
 STREAM_ALIGN = 64
 FIRST_PIXEL = 3
-MEMORY = 2**30
-LOOPS = 6  # of the tensor processor, with counts; another, without an end, is around them
-MOST_ELEMENTS, AT_ONCE = 2**24, 2**18  # that a job moves
+MEMORY = 2**30  # bytes
+LOOPS = 6  # output loops of the tensor processor that have a count; one without is around them
+MOST_ELEMENTS = 2**24  # that a job moves: as many bytes of image
+AT_ONCE = 2**18  # elements that are moved in one step, to bound the index arrays
 ADDRESSES = 2**32
 
 
 def simulate(capture: Capture) -> bytes:
-    """The output buffer after the capture's NN and TP jobs ran in order.
+    """Return the output buffer after the capture's NN and TP jobs ran in order.
 
     A single NN job reads the buffers by their names; several jobs read and write memory, in which
-    each buffer lies at its address.  Raises Hang, with the reason, if the hardware would hang:
-    sizes of 0, an address off its alignment, a core size that is no multiple of 64 or not what the
-    stream needs, a zero-run width the chip does not have, a stream that overruns, an output outside
-    its buffer, memory that nobody wrote.
+    each buffer lies at its address.  Raises Hang, with the reason, if the hardware would hang: a
+    size is 0, an address is off its alignment, a core size is not a multiple of 64 or not the size
+    of its stream, the chip does not have a zero-run width, a stream overruns, an output lies
+    outside its buffer, or nobody wrote memory that is read.
     """
-    chip, blocks = CHIPS.get(capture.chip, {}), [job.block for job in capture.jobs]
+    chip = CHIPS.get(capture.chip, {})
+    blocks = [job.block for job in capture.jobs]
     if not blocks or {*blocks} - {"NN", "TP"}:
         raise Unsupported(
             f"capture {capture.name}: got jobs {', '.join(blocks) or 'none'}, the simulated "
@@ -47,17 +49,14 @@ def simulate(capture: Capture) -> bytes:
             "streams"
         )
     if blocks == ["NN"]:
-        v = _values(capture, capture.jobs[0])
-        return _run(
-            v, capture.buffers.get("input", b""), capture.buffers.get("coefficients", b""), chip
-        )
-    memory = Memory(
-        {name: data for name, data in capture.buffers.items() if name != "output"},
-        capture.addresses,
-    )
+        image = capture.buffers.get("input", b"")
+        coefficients = capture.buffers.get("coefficients", b"")
+        return _run(_job_values(capture, capture.jobs[0]), image, coefficients, chip)
+    before = {name: data for name, data in capture.buffers.items() if name != "output"}
+    memory = Memory(before, capture.addresses)
     written = b""
     for job in capture.jobs:
-        v = _values(capture, job)
+        v = _job_values(capture, job)
         if job.block == "TP":
             move(v, memory)
             continue
@@ -73,8 +72,8 @@ def simulate(capture: Capture) -> bytes:
     return written
 
 
-def _values(capture: Capture, job: Job) -> dict[str, Any]:
-    """A job's fields by name, as meant; Hang for an address off its alignment."""
+def _job_values(capture: Capture, job: Job) -> dict[str, Any]:
+    """Return a job's fields by name, as meant; Hang for an address off its alignment."""
     for _, item, raw in job.values(capture.maps):
         if item.align and item.value(raw) % item.align:
             raise Hang(f"{item.name} is {item.value(raw):#x}, off its alignment of {item.align}")
@@ -82,22 +81,20 @@ def _values(capture: Capture, job: Job) -> dict[str, Any]:
 
 
 def _run(v: Mapping[str, Any], data: bytes, buffer: bytes, chip: Mapping[str, int]) -> bytes:
-    """The output of one NN job, from its values, input and coefficients."""
-    _check(v, chip)
+    """Return the output of one NN job, from its values, input and coefficients."""
+    _refuse_unknown(v, chip)
     image = _image(v, data)
-    output = np.full(
-        (v["out_image_z_size"], v["out_image_y_stride"], v["out_image_x_stride"]),
-        v["out_zero_point"],
-        np.uint8,
-    )
-    flat = output.reshape(-1)
-    sums = _plain_sums
+    channels = v["out_image_z_size"]
+    flat = np.full(tensor_bytes(v)["output"], v["out_zero_point"], np.uint8)
+    sums, bits = _plain_sums, 15
     if chip.get("huffman_coefficients"):
         sums = _huffman_sums
+    if chip.get("nn_v8"):
+        bits = 23
     for channel, accumulators, offset in sums(buffer, image, v, chip):
-        if channel < v["out_image_z_size"]:  # the last cores' shares may reach past it
-            _store(flat, requantized(accumulators, v, 23 if chip.get("nn_v8") else 15), offset, v)
-    return output.tobytes()
+        if channel < channels:  # the last cores' shares may reach past it
+            _store(flat, requantized(accumulators, v, bits), offset, v)
+    return flat.tobytes()
 
 
 def _plain_sums(
@@ -106,7 +103,7 @@ def _plain_sums(
     v: Mapping[str, Any],
     chip: Mapping[str, int],
 ) -> Iterator[tuple[int, np.ndarray, int]]:
-    """(channel, accumulators, output offset) of each kernel, core by core."""
+    """Yield (channel, accumulators, output offset) of each kernel, core by core."""
     streams = _streams(buffer, v, chip["nn_cores"])
     for core, (reader, size) in enumerate(streams):
         start = reader.position
@@ -124,78 +121,76 @@ def _huffman_sums(
     v: Mapping[str, Any],
     chip: Mapping[str, int],
 ) -> Iterator[tuple[int, np.ndarray, int]]:
-    """The same on V8, which works on codes less 128 and places outputs by their channel."""
+    """Yield the same on V8, which works on codes less 128 and places outputs by their channel."""
     height, width = v["out_image_y_size"], v["out_image_x_size"]
     for channel, bias, weights in device_v8.kernels(buffer, v, chip["nn_cores"]):
         sums, at = np.full((height, width), bias, np.int64), iter(weights)
-        for plane in [channel] if v["depthwise"] else range(v["kernel_z_size"]):
+        planes = image
+        if v["depthwise"]:
+            planes = image[channel : channel + 1]
+        for plane in planes:
             for row in range(v["kernel_y_size"]):
                 for column in range(v["kernel_xy_size"]):
-                    sums += (next(at) - v["coef_zero_point"]) * (
-                        image[plane, row : row + height, column : column + width] - 128
-                    )
+                    window = plane[row : row + height, column : column + width]
+                    sums += (next(at) - v["coef_zero_point"]) * (window - 128)
         yield channel, sums, channel * v["out_image_y_stride"] * v["out_image_x_stride"]
 
 
-def _check(v: Mapping[str, Any], chip: Mapping[str, int]) -> None:
+def _refuse_unknown(v: Mapping[str, Any], chip: Mapping[str, int]) -> None:
+    """Raise Hang for values that the simulated unit does not know, or tensors that do not fit."""
     known(v, {**EXPECTED["device"], **expected(chip)})
     if v["depthwise"] and v["kernel_z_size"] != v["out_image_z_size"]:
         raise Hang(f"depthwise from {v['kernel_z_size']} planes to {v['out_image_z_size']}")
-    if v["pooling"] == FIRST_PIXEL:
-        step = 2
-    else:
-        step = 1
-    if (
-        v["out_image_x_size"] > step * v["out_image_x_stride"]
-        or v["out_image_y_size"] > step * v["out_image_y_stride"]
-    ):
+    rows, columns, step = v["out_image_y_size"], v["out_image_x_size"], _step(v)
+    if columns > step * v["out_image_x_stride"] or rows > step * v["out_image_y_stride"]:
         raise Hang("the output is larger than its strides leave room for")
     room = MEMORY // 8  # accumulators and windows are 8 bytes an element
-    if (
-        v["out_image_z_size"] * v["out_image_y_stride"] * v["out_image_x_stride"] > room
-        or v["kernel_z_size"] * (v["out_image_y_size"] + 15) * (v["out_image_x_size"] + 15) > room
-    ):
+    windows = v["kernel_z_size"] * (rows + 15) * (columns + 15)
+    if max(tensor_bytes(v)["output"], windows) > room:
         raise Hang(f"the tensors do not fit the simulated unit's {MEMORY} bytes of memory")
     known(v, EXPECTED["rounding"])
 
 
+def _step(v: Mapping[str, Any]) -> int:
+    """Return the pixels a row and column of which one is stored: 2 if the unit pools."""
+    if v["pooling"] == FIRST_PIXEL:
+        return 2
+    return 1
+
+
 def _image(v: Mapping[str, Any], data: bytes) -> np.ndarray:
-    """Planes with the border that the windows reach, ``(planes, rows, columns) int64``."""
+    """Return the planes with the border that the windows reach, ``(planes, rows, columns)
+    int64``."""
     planes, pitch_rows, pitch = v["kernel_z_size"], v["in_image_y_stride"], v["in_image_x_stride"]
     rows, columns = v["in_image_y_size"], v["in_image_x_size"]
     if rows > pitch_rows or columns > pitch or len(data) < planes * pitch_rows * pitch:
         raise Hang(
             f"the input of {planes} planes of {rows}x{columns} lies outside its {len(data)} bytes"
         )
-    inside = np.frombuffer(data, np.uint8, planes * pitch_rows * pitch).reshape(
-        planes, pitch_rows, pitch
-    )
+    stored = np.frombuffer(data, np.uint8, planes * pitch_rows * pitch)
+    inside = stored.reshape(planes, pitch_rows, pitch)
     top, left = v["in_image_y_offset"], v["in_image_x_offset"]
     height = v["out_image_y_size"] + v["kernel_y_size"] - 1
     width = v["out_image_x_size"] + v["kernel_xy_size"] - 1
     out = np.full((planes, height, width), v["in_image_border_const"], np.int64)
-    above, below = max(0, -top), min(height, rows - top)
-    before, behind = max(0, -left), min(width, columns - left)
-    if below > above and behind > before:
-        out[:, above:below, before:behind] = inside[
-            :, above + top : below + top, before + left : behind + left
-        ]
+    first_row, end_row = max(0, -top), min(height, rows - top)
+    first, end = max(0, -left), min(width, columns - left)
+    if end_row > first_row and end > first:
+        part = inside[:, first_row + top : end_row + top, first + left : end + left]
+        out[:, first_row:end_row, first:end] = part
     return out
 
 
 def _streams(buffer: bytes, v: Mapping[str, Any], cores: int) -> list[tuple[BitReader, int]]:
-    """A reader per used core and its size in bytes."""
+    """Return a reader of each used core's stream and its size in bytes."""
     start = up(4 * cores, STREAM_ALIGN)
     if len(buffer) < start:
         raise Hang(f"the coefficient buffer of {len(buffer)} bytes has no room for its header")
     out = []
     for core in range(cores):
         size = int.from_bytes(buffer[4 * core : 4 * core + 4], "little")
-        if (
-            size % STREAM_ALIGN
-            or (size == 0) != (core >= min(v["out_image_z_size"], cores))
-            or start + size > len(buffer)
-        ):
+        idle = core >= v["out_image_z_size"]
+        if size % STREAM_ALIGN or (size == 0) != idle or start + size > len(buffer):
             raise Hang(f"core {core} is given {size} bytes of coefficients")
         if size:
             out.append((BitReader(buffer, 8 * start, 8 * (start + size)), size))
@@ -211,7 +206,7 @@ def _kernels(
     v: Mapping[str, Any],
     widest_run: int,
 ) -> list[tuple[int, np.ndarray, int]]:
-    """(channel, accumulators, output offset) of each kernel in one core's stream."""
+    """Return (channel, accumulators, output offset) of each kernel in one core's stream."""
     out: list[tuple[int, np.ndarray, int]] = []
     try:
         run_bits, kernels = reader.read(8), reader.read(16)
@@ -219,7 +214,7 @@ def _kernels(
             raise Hang(f"a stream has zero-run width {run_bits}, the chip has at most {widest_run}")
         resident, done = v["kernels_per_core"], 0
         while kernels > done:
-            # the superblocks before the last are full
+            # The superblocks before the last are full.
             share = min(resident, kernels - done)
             first = core * share + done * used
             block = _superblock(reader, run_bits, share, kernels - done <= resident, image, v)
@@ -238,26 +233,25 @@ def _superblock(
     image: np.ndarray,
     v: Mapping[str, Any],
 ) -> list[tuple[np.ndarray, int]]:
-    """The kernels that are resident together: each weight is met once and used for the whole
-    output."""
+    """Return (accumulators, output offset) of the kernels that are resident together.
+
+    Each weight is read once and used for the whole output.
+    """
     planes, kernel_h, kernel_w = v["kernel_z_size"], v["kernel_y_size"], v["kernel_xy_size"]
     height, width = v["out_image_y_size"], v["out_image_x_size"]
     sums = [np.zeros((height, width), np.int64) for _ in range(share)]
     offsets = [0] * share
     weights = _Weights(reader, run_bits, v["coef_zero_point"])
+    at_once = 1
     if kernel_h == kernel_w == 1 and v["out_image_z_size"] > 8:
         at_once = 6
-    else:
-        at_once = 1
     for first in range(0, planes, at_once):
         group = range(first, min(first + at_once, planes))
         for k in range(share):
             for plane in group:
                 for row, column in _cells(kernel_h, kernel_w, planes, v):
-                    weight = weights.next()
-                    sums[k] += (weight - v["coef_zero_point"]) * image[
-                        plane, row : row + height, column : column + width
-                    ]
+                    weight = weights.next() - v["coef_zero_point"]
+                    sums[k] += weight * image[plane, row : row + height, column : column + width]
                     if plane == row == column == 0:
                         sums[k] += weights.word(signed=True)
             if group[-1] == planes - 1:
@@ -275,24 +269,25 @@ def _cells(
     planes: int,
     v: Mapping[str, Any],
 ) -> list[tuple[int, int]]:
-    """(row, column) in stream order: of a wide kernel two rows together, three columns first."""
-    if kernel_w > 3 and (planes > 1 or v["in_image_x_size"] > 64 or v["pooling"] == FIRST_PIXEL):
-        return [
-            (row, column)
-            for top in range(0, kernel_h, 2)
-            for columns in (range(3), range(3, kernel_w))
-            for row in range(top, min(top + 2, kernel_h))
-            for column in columns
-        ]
-    return [(row, column) for row in range(kernel_h) for column in range(kernel_w)]
+    """Return (row, column) in stream order: two rows of a wide kernel together, the first three
+    columns of both before the rest of both."""
+    wide = kernel_w > 3 and (planes > 1 or v["in_image_x_size"] > 64 or v["pooling"] == FIRST_PIXEL)
+    if not wide:
+        return list(np.ndindex(kernel_h, kernel_w))
+    out = []
+    for top in range(0, kernel_h, 2):
+        rows = range(top, min(top + 2, kernel_h))
+        out += product(rows, range(3))
+        out += product(rows, range(3, kernel_w))
+    return out
 
 
 class _Weights:
-    """Hands out one weight at a time, zero runs opened."""
+    """Hands out weight by weight, zero runs expanded."""
 
     def __init__(self, reader: BitReader, run_bits: int, zero: int) -> None:
         self.reader, self.run_bits, self.zero = reader, run_bits, zero
-        self.held: list[int] = []  # of the last item, the literal first
+        self.held: list[int] = []  # weights of the last item: its literal, then zero points
 
     def next(self) -> int:
         if not self.held:
@@ -312,9 +307,13 @@ class _Weights:
 
 
 def requantized(accumulators: np.ndarray, v: Mapping[str, Any], bits: int = 15) -> np.ndarray:
-    """Accumulators to output codes, value by value in whole numbers; the multiplier has ``bits``
-    behind its leading one, of which V7 counts those of its fraction in the shift."""
-    multiplier, shift = 2**bits + v["post_multiplier"], v["post_shift"] + (bits if bits > 15 else 0)
+    """Return output codes of accumulators, value by value in whole numbers.
+
+    The multiplier has ``bits`` after its leading 1.  V7 counts them in the shift, V8 does not.
+    """
+    multiplier, shift = 2**bits + v["post_multiplier"], v["post_shift"]
+    if bits > 15:
+        shift += bits
     low = 0
     if v["relu"]:
         low = v["out_zero_point"]
@@ -331,11 +330,8 @@ def requantized(accumulators: np.ndarray, v: Mapping[str, Any], bits: int = 15) 
 
 
 def _store(flat: np.ndarray, tile: np.ndarray, offset: int, v: Mapping[str, Any]) -> None:
-    """Write one output plane at its offset."""
-    if v["pooling"] == FIRST_PIXEL:
-        step = 2
-    else:
-        step = 1
+    """Write an output plane at its offset."""
+    step = _step(v)
     kept, pitch = tile[::step, ::step], v["out_image_x_stride"]
     if kept.shape[1] > pitch or offset + (kept.shape[0] - 1) * pitch + kept.shape[1] > flat.size:
         raise Hang(f"an output plane of {kept.shape} at offset {offset} lies outside the output")
@@ -347,15 +343,18 @@ def _store(flat: np.ndarray, tile: np.ndarray, offset: int, v: Mapping[str, Any]
 
 
 def move(t: Mapping[str, Any], memory: Memory) -> None:
-    """Run a TP job of these values, which moves a window of an image to where its output loops
-    point; raises Hang if the hardware would hang or what it would do is not known."""
+    """Run a TP job of these values: it moves a window of an image to where its output loops point.
+
+    Raises Hang if the hardware would hang or its behaviour is not known.
+    """
     known(t, EXPECTED["move"], f"TP job: {DEVICE}")
     if t["in_zp"] != t["out_zp"]:
         raise Hang(
             f"TP job: its zero points are {t['in_zp']} and {t['out_zp']}, the simulated unit knows "
             "equal ones"
         )
-    (top, rows, tile_h), (left, columns, tile_w) = (_window(t, axis) for axis in "yx")
+    top, rows, tile_h = _window(t, "y")
+    left, columns, tile_w = _window(t, "x")
     plane, tile = rows * columns, tile_h * tile_w
     elements = t["in_image_z_size"] * plane
     if elements > MOST_ELEMENTS:
@@ -367,25 +366,16 @@ def move(t: Mapping[str, Any], memory: Memory) -> None:
         x = left + which % (columns // tile_w) * tile_w + place % tile_w
         inside = (y >= 0) & (y < t["in_image_y_size"]) & (x >= 0) & (x < t["in_image_x_size"])
         values = np.full(len(numbers), t["in_zp"], np.uint8)
-        values[inside] = memory.gather(
-            (
-                t["in_image_base_address"]
-                + z[inside] * t["in_image_slice"]
-                + y[inside] * t["in_image_stride"]
-                + x[inside]
-            )
-            % ADDRESSES
-        )
+        address = t["in_image_base_address"] + z * t["in_image_slice"]
+        address += y * t["in_image_stride"] + x
+        values[inside] = memory.gather(address[inside] % ADDRESSES)
         memory.scatter(_written(t, numbers), values)
 
 
 def _window(t: Mapping[str, Any], axis: str) -> tuple[int, int, int]:
-    """(start, length, tile) of the window's rows or columns, which whole tiles fill."""
-    start, end, size = (
-        t[f"in_window_{axis}_start"],
-        t[f"in_window_{axis}_end"],
-        t[f"in_tile_{axis}_size"],
-    )
+    """Return (start, length, tile) of the window's rows or columns, which whole tiles fill."""
+    start, end = t[f"in_window_{axis}_start"], t[f"in_window_{axis}_end"]
+    size = t[f"in_tile_{axis}_size"]
     length = end + 1 - start
     if size == 0 or t[f"in_tile_{axis}_inc"] != size or length < 1 or length % size:
         raise Hang(
@@ -396,7 +386,7 @@ def _window(t: Mapping[str, Any], axis: str) -> tuple[int, int, int]:
 
 
 def _written(t: Mapping[str, Any], numbers: np.ndarray) -> np.ndarray:
-    """The address of each element by its number."""
+    """Return the address to which each element is written, by its number."""
     out = np.full(numbers.shape, t["out_image_base_address"], np.int64)
     for loop in range(LOOPS):
         count = t[f"out_loop_{loop}_count"]
