@@ -152,7 +152,7 @@ def _refuse_unknown(v: Mapping[str, Any], chip: Mapping[str, int]) -> None:
 
 
 def _step(v: Mapping[str, Any]) -> int:
-    """Return the pixels a row and column of which one is stored: 2 if the unit pools."""
+    """Return the distance of stored pixels: 2 if the unit pools, else 1."""
     if v["pooling"] == FIRST_PIXEL:
         return 2
     return 1
