@@ -6,9 +6,9 @@
     0x00000c23, /*   GL.FLUSH_CACHE := DEPTH=1,COLOR=1 */
     cmd 00000000: 08010e03 00000c23 08010e02 00000701
 
-The first form is what etna_viv's tools print, the second one the kernel driver's dump of a hang.
-Commands that load no state, and lines of neither form, are skipped and counted.  A LOAD_STATE that
-has fewer states than it says is cut short: what is there is read, and what is missing is a row of
+etna_viv's tools print the first form, the kernel driver's dump of a hang the second.  Commands that
+load no state, and lines of neither form, are skipped and counted.  A LOAD_STATE with fewer states
+than it says is cut short: its states are read, and the missing ones are a row of
 ``parameters["missing"]``.  Source: etna_viv's ``tools/show_egl2_log.py``, etnaviv's
 ``etnaviv_gpu.c``.
 """
@@ -27,38 +27,46 @@ STATE = "STATE"
 PRINTED = re.compile(r"(?:^|[\s>+-])(0x[0-9a-fA-F]{8}),?\s*/\*(.*?)(?:\*/|$)")
 ROW = re.compile(r"\bcmd ([0-9a-fA-F]{8}):((?: [0-9a-fA-F]{8}){1,8})(?!\S)")
 BASE = re.compile(r"LOAD_STATE \(1\) Base: 0x([0-9a-fA-F]+) Size: (\d+)")
-COMMAND = re.compile(
-    r"\s?([A-Z][A-Z0-9_]*) \(\d+\)"
-)  # what is printed beside the first word of a command
-PLACE = re.compile(r"\s*\[([0-9a-fA-F]{5})\]")  # the state's offset, where it is printed
-MOST_WORDS = 2**22
+COMMAND = re.compile(r"\s?([A-Z][A-Z0-9_]*) \(\d+\)")  # printed next to a command's first word
+PLACE = re.compile(r"\s*\[([0-9a-fA-F]{5})\]")  # the state's offset, if it is printed
+MOST_WORDS = (
+    2**22
+)  # 16 MiB of commands: far more than any job, so that a broken text fills no memory
 
 
 class Word(NamedTuple):
-    """A word of the stream, the line that has it, and what is printed beside it."""
+    """A word of the stream, its line, and the note that is printed next to it."""
 
     value: int
     line: int
     note: str
 
+    @property
+    def is_head(self) -> bool:
+        """True if the note says that a command begins with this word."""
+        return COMMAND.match(self.note) is not None
+
+    def as_line(self) -> Line:
+        """The word as a skipped line."""
+        return Line(self.line, f"{self.value:#010x} {self.note.strip()}".strip())
+
 
 def recognises(path: Path) -> bool:
-    """A text that prints the words of a command stream, one of which loads a state."""
+    """True for a text that prints the words of a command stream with a LOAD_STATE."""
     if not path.is_file():
         return False
     head = head_of(path)
-    return BASE.search(head) is not None or any(
-        int(word, 16) >> 27 == LOAD_STATE
-        for row in ROW.finditer(head)
-        for word in row[2].split()[:1]
-    )
+    if BASE.search(head):
+        return True
+    firsts = [row[2].split()[0] for row in ROW.finditer(head)]
+    return any(int(first, 16) >> 27 == LOAD_STATE for first in firsts)
 
 
 def read(path: Path) -> dict[str, Capture]:
-    """The capture of a stream, by the file's name: a job of register writes.
+    """Return the capture of a stream, by the file's name: a job of register writes.
 
-    Raises ValueError naming file and line if a word is not what the text beside it says, and if no
-    state is loaded.
+    Raises ValueError naming file and line if a word is not what its note says, and if no state is
+    loaded.
     """
     words, rest = _words(path)
     writes, commands, missing = _writes(path, words)
@@ -66,24 +74,25 @@ def read(path: Path) -> dict[str, Capture]:
         raise ValueError(
             f"{path}: got {len(words)} words that load no state, allowed is at least one LOAD_STATE"
         )
-    lines = sorted([*rest, *commands])
-    parameters: dict[str, Any] = {**skipped(lines), **({"missing": missing} if missing else {})}
+    parameters: dict[str, Any] = skipped(sorted([*rest, *commands]))
+    if missing:
+        parameters["missing"] = missing
     registers = maps(USUAL_CHIP)
     name = path.name.split(".")[0] or path.name
-    return {
-        name: Capture(
-            name,
-            "vivante",
-            USUAL_CHIP,
-            (Job.from_writes(STATE, writes, registers[STATE]),),
-            parameters=parameters,
-            source=path.name,
-            maps=registers,
-        )
-    }
+    capture = Capture(
+        name,
+        "vivante",
+        USUAL_CHIP,
+        (Job.from_writes(STATE, writes, registers[STATE]),),
+        parameters=parameters,
+        source=path.name,
+        maps=registers,
+    )
+    return {name: capture}
 
 
 def _words(path: Path) -> tuple[list[Word], list[Line]]:
+    """Return the words in order, and the lines of neither form."""
     words: list[Word] = []
     rest: list[Line] = []
     for line in lines_of(path):
@@ -96,8 +105,7 @@ def _words(path: Path) -> tuple[list[Word], list[Line]]:
         if len(words) > MOST_WORDS:
             raise ValueError(
                 f"{path}, line {line.number}: got more than {MOST_WORDS} words, at most "
-                f"{MOST_WORDS} are "
-                "allowed"
+                f"{MOST_WORDS} are allowed"
             )
     return words, rest
 
@@ -105,57 +113,52 @@ def _words(path: Path) -> tuple[list[Word], list[Line]]:
 def _writes(
     path: Path, words: list[Word]
 ) -> tuple[list[tuple[int, int]], list[Line], list[dict[str, Any]]]:
-    """(offset, value) of every state, the commands that load none, and what is missing."""
+    """Return (offset, value) of every state, the commands that load none, and the missing
+    states."""
     writes: list[tuple[int, int]] = []
     others: list[Line] = []
     missing: list[dict[str, Any]] = []
-    heads = [COMMAND.match(word.note) is not None for word in words]
+    heads = [word.is_head for word in words]
     at = 0
     while at < len(words):
         word = words[at]
         head = HEADER.parse(word.value.to_bytes(4, "little"))
-        _check_head(path, word, head)
+        _refuse_wrong_note(path, word, head)
         if head.opcode != LOAD_STATE:
+            # A command is two words; a note without a command's name belongs to the command before.
             end = at + 2
             while heads[at] and end < len(words) and words[end].note and not heads[end]:
                 end += 1
-            if end - 1 < len(words) and end - 1 > at and heads[end - 1]:
+            if at + 1 < end <= len(words) and heads[end - 1]:
                 end -= 1
-            others += [
-                Line(part.line, f"{part.value:#010x} {part.note.strip()}".strip())
-                for part in words[at:end]
-            ]
+            others += [skipped.as_line() for skipped in words[at:end]]
             at = end
             continue
-        count, first = head.count or MOST_STATES, 4 * head.offset
-        got = 0
-        while got < count and at + 1 + got < len(words) and not heads[at + 1 + got]:
-            _check_place(path, words[at + 1 + got], first + 4 * got)
-            writes.append((first + 4 * got, words[at + 1 + got].value))
-            got += 1
-        if got < count:
-            missing.append(
-                {"line": word.line, "offset": f"{first + 4 * got:#07x}", "states": count - got}
-            )
-        at += 1 + got
-        # a command begins at an even word; what fills the odd one says nothing
-        if got == count and count % 2 == 0 and at < len(words) and not heads[at]:
-            others.append(
-                Line(words[at].line, f"{words[at].value:#010x} {words[at].note.strip()}".strip())
-            )
+        count = head.count or MOST_STATES
+        offset, end = 4 * head.offset, at + 1 + count
+        at += 1
+        while at < min(end, len(words)) and not heads[at]:
+            _refuse_wrong_offset(path, words[at], offset)
+            writes.append((offset, words[at].value))
+            offset += 4
+            at += 1
+        if at < end:
+            missing.append({"line": word.line, "offset": f"{offset:#07x}", "states": end - at})
+        elif count % 2 == 0 and at < len(words) and not heads[at]:
+            # A command begins at an even word; the word that fills the odd one says nothing.
+            others.append(words[at].as_line())
             at += 1
     return writes, others, missing
 
 
-def _check_head(path: Path, word: Word, head: Any) -> None:
-    """Raises ValueError if the text beside a LOAD_STATE says another base or count."""
+def _refuse_wrong_note(path: Path, word: Word, head: Any) -> None:
+    """Raise ValueError if the note of a LOAD_STATE says another base or count."""
     match = BASE.search(word.note)
     if match is None:
-        if COMMAND.match(word.note) is None and word.note:
+        if word.note and not word.is_head:
             raise ValueError(
                 f"{path}, line {word.line}: got {word.value:#010x} ({word.note.strip()[:60]}), "
-                "allowed is "
-                "the first word of a command; a command before it is not whole"
+                "allowed is the first word of a command; a command before it is not whole"
             )
         return
     said = LOAD_STATE, int(match[1], 16), int(match[2])
@@ -163,18 +166,16 @@ def _check_head(path: Path, word: Word, head: Any) -> None:
     if said != got:
         raise ValueError(
             f"{path}, line {word.line}: got {word.value:#010x}, which is opcode {got[0]} for "
-            f"{got[2]} "
-            f"states from {got[1]:#07x} on, allowed is what the text beside it says, {said[2]} "
-            "from "
-            f"{said[1]:#07x}"
+            f"{got[2]} states from {got[1]:#07x} on, allowed is what the text beside it says, "
+            f"{said[2]} from {said[1]:#07x}"
         )
 
 
-def _check_place(path: Path, word: Word, offset: int) -> None:
+def _refuse_wrong_offset(path: Path, word: Word, offset: int) -> None:
+    """Raise ValueError if the note of a state says another offset."""
     match = PLACE.match(word.note)
     if match and int(match[1], 16) != offset:
         raise ValueError(
             f"{path}, line {word.line}: got the state of offset {int(match[1], 16):#07x}, allowed "
-            "is "
-            f"{offset:#07x}; a line is missing before it"
+            f"is {offset:#07x}; a line is missing before it"
         )

@@ -1,9 +1,10 @@
-"""What fixes a coefficient buffer: its geometry, its content, the order of its weights."""
+"""The geometry of a coefficient buffer, its content, and the order of its weights."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -12,16 +13,16 @@ from npulab.layout.bitstream import BitReader
 from npulab.npus.kit import Item, Unsupported, ceil_div, refuse_if, up
 
 COUNT_BITS = 16  # of the number of kernels per core
-ZRL_BITS = 8
+ZRL_BITS = 8  # of the zero-run width; it is at most 8 too
 SYMBOLS = 8
 CODE_BITS = 3  # of a byte's code in the Huffman format
 ALIGN = 64  # bytes of the header and of each stream
 FIRST_SIZE, SIZE_BYTES = 28, 4  # in the Huffman header: the byte where the stream sizes begin
 BIAS_BYTES = 4
-# the orders as Mesa 25.0.7 writes them, etnaviv_ml_nn_v7.c
+# The orders as Mesa 25.0.7 writes them, etnaviv_ml_nn_v7.c.
 PLANES_PER_GROUP = 6  # pointwise layers with more outputs than this order needs, see `order`
 SEVERAL_OUTPUTS = 8
-HEAD_COLUMNS = 3  # of a wide kernel these columns of two rows come before the rest of both
+HEAD_COLUMNS = 3  # these columns of two rows of a wide kernel come before the rest of both
 WIDE_INPUT = 64
 BLOCK = 9  # weights, etnaviv_ml_nn_v8.c
 
@@ -38,8 +39,8 @@ class Event(NamedTuple):
 
 
 class Superblock(NamedTuple):
-    """Kernels of one core that lie together: ``first`` channel, ``kernels`` of them, ``step``
-    between them."""
+    """Kernels of one core that lie together: the ``first`` channel, how many ``kernels``, and the
+    ``step`` between their channels."""
 
     first: int
     kernels: int
@@ -52,8 +53,8 @@ class Superblock(NamedTuple):
 
 @dataclass(frozen=True)
 class Geometry:
-    """What fixes the order of a coefficient buffer: sizes after lowering, as the NN words have
-    them.
+    """The sizes that fix the order of a coefficient buffer: those after lowering, as the NN words
+    have them.
 
     ``huffman`` says which format it is (V8), ``depthwise`` that a kernel reads one plane; in the
     plain format (V7), where depthwise kernels are stored dense, it only changes the order of one
@@ -74,21 +75,18 @@ class Geometry:
 
     def __post_init__(self) -> None:
         for name in ("cores", "channels", "planes", "kernel_h", "kernel_w", "superblocks"):
-            if getattr(self, name) < 1:
-                raise ValueError(
-                    f"coefficients: {name}: got {getattr(self, name)}, allowed is at least 1"
-                )
+            size = getattr(self, name)
+            if size < 1:
+                raise ValueError(f"coefficients: {name}: got {size}, allowed is at least 1")
         if self.per_core >= 2**COUNT_BITS:
             raise ValueError(
                 f"coefficients: channels: got {self.channels} on {self.cores} cores, allowed is up "
-                "to "
-                f"{2**COUNT_BITS - 1} per core"
+                f"to {2**COUNT_BITS - 1} per core"
             )
         if self.full * (self.superblocks - 1) >= self.per_core:
             raise ValueError(
                 f"coefficients: superblocks: got {self.superblocks}, of which {self.per_core} "
-                "kernels "
-                "per core leave the last one empty"
+                "kernels per core leave the last one empty"
             )
 
     @property
@@ -97,7 +95,7 @@ class Geometry:
 
     @property
     def per_core(self) -> int:
-        """Kernels per core; in the Huffman format the most of any core."""
+        """Kernels per core; in the Huffman format those of the core with most."""
         return ceil_div(self.channels, self.used)
 
     @property
@@ -107,16 +105,19 @@ class Geometry:
 
     @property
     def slots(self) -> int:
-        """Kernels in the buffer: the channels and, in the plain format, what fills up the last
-        core's share."""
+        """Kernels in the buffer: the channels and, in the plain format, the fill of the last core's
+        share."""
         if self.huffman:
             return self.channels
         return self.used * self.per_core
 
     @property
     def header_bytes(self) -> int:
-        """What precedes the streams: a size per core, in the Huffman format behind other fields."""
-        return up((FIRST_SIZE if self.huffman else 0) + SIZE_BYTES * self.cores, ALIGN)
+        """Bytes before the streams: a size per core, in the Huffman format after other fields."""
+        first = 0
+        if self.huffman:
+            first = FIRST_SIZE
+        return up(first + SIZE_BYTES * self.cores, ALIGN)
 
     @property
     def depth(self) -> int:
@@ -127,7 +128,7 @@ class Geometry:
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """Of the stored weights: slots, planes, rows, columns."""
+        """(slots, planes, rows, columns) of the stored weights."""
         return self.slots, self.depth, self.kernel_h, self.kernel_w
 
     @property
@@ -155,40 +156,39 @@ class Geometry:
 
     @property
     def block(self) -> int:
-        """Weights of a kernel that come together in the Huffman format, with what completes
-        them."""
+        """Weights of a kernel that come together in the Huffman format, with their completion."""
         if self.depthwise:
             return up(self.kernel_size, BLOCK)
         return BLOCK
 
     def cells(self) -> list[tuple[int, int]]:
-        """(row, column) of a 2-D kernel in stream order."""
+        """Return (row, column) of a 2-D kernel in stream order."""
         rows, columns = range(self.kernel_h), range(self.kernel_w)
         plain = self.order == "seq" and self.input_w <= WIDE_INPUT and not self.depthwise
         if self.kernel_w <= HEAD_COLUMNS or plain or self.huffman:
-            return [(row, column) for row in rows for column in columns]
-        return [
-            (row, column)
-            for top in rows[::2]
-            for part in (columns[:HEAD_COLUMNS], columns[HEAD_COLUMNS:])
-            for row in rows[top : top + 2]
-            for column in part
-        ]
+            return [*product(rows, columns)]
+        cells = []
+        for top in rows[::2]:
+            pair = rows[top : top + 2]
+            cells += product(pair, columns[:HEAD_COLUMNS])
+            cells += product(pair, columns[HEAD_COLUMNS:])
+        return cells
 
     def kernels(self, core: int) -> int:
-        """Kernels in one core's stream."""
+        """Return the number of kernels in one core's stream."""
         return sum(block.kernels for block in self.blocks(core))
 
     def blocks(self, core: int) -> list[Superblock]:
-        """One core's superblocks that are not empty."""
+        """Return one core's superblocks that are not empty."""
         out, used, full = [], self.used, self.full
+        # The last superblock shares what the full ones leave; the first cores have one more.
+        share, more = divmod(self.slots - used * full * (self.superblocks - 1), used)
         for number in range(self.superblocks):
             base, count = used * full * number, full
-            rest = self.slots - used * full * (self.superblocks - 1)
             first = base + core * full
             if number == self.superblocks - 1:
-                count = rest // used + (core < rest % used)
-                first = base + core * (rest // used) + min(core, rest % used)
+                count = share + (core < more)
+                first = base + core * share + min(core, more)
             if self.huffman and self.depthwise:
                 out += self._scattered(base + used - core - 1, count)
             else:
@@ -196,19 +196,19 @@ class Geometry:
         return [block for block in out if block.kernels > 0]
 
     def _scattered(self, first: int, count: int) -> list[Superblock]:
-        """Depthwise kernels: cores take the channels in turn, the last core first; of a last group
-        that does not go round the first cores take all."""
-        whole = self.channels // self.used * self.used
-        inside = min(count, max(ceil_div(whole - first, self.used), 0))
-        out = [Superblock(first, inside, self.used)]
+        """Return depthwise kernels: cores take the channels in turn, the last core first.
+
+        If the last group has fewer channels than cores, the first cores take them.
+        """
+        used, rest = self.used, self.channels % self.used
+        inside = min(count, max(ceil_div(self.channels - rest - first, used), 0))
+        out = [Superblock(first, inside, used)]
         if inside < count:
-            out.append(
-                Superblock(first + inside * self.used - (self.used - self.channels % self.used), 1)
-            )
+            out.append(Superblock(first + inside * used - (used - rest), 1))
         return out
 
     def events(self, core: int) -> Iterator[Event]:
-        """The steps of one core's stream, in order."""
+        """Yield the steps of one core's stream, in order."""
         if self.huffman:
             return self._blocks(core)
         return self._planes(core)
@@ -219,9 +219,8 @@ class Geometry:
             for start in range(0, self.planes, self.group):
                 planes = range(start, min(start + self.group, self.planes))
                 for channel in block.channels.tolist():
-                    places = [(plane, *cell) for plane in planes for cell in cells]
-                    for n, place in enumerate(places):
-                        yield Event("weight", channel, *place)
+                    for n, (plane, cell) in enumerate(product(planes, cells)):
+                        yield Event("weight", channel, plane, *cell)
                         if start == 0 and n == 0:
                             yield Event("bias", channel)
                     if planes[-1] == self.planes - 1:
@@ -235,12 +234,11 @@ class Geometry:
             for start in range(0, self.kernel_size, self.block):
                 for channel in block.channels.tolist():
                     for n in range(start, start + self.block):
-                        plane, cell = divmod(n, self.kernel_h * self.kernel_w)
-                        yield (
-                            Event("weight", channel, plane, *divmod(cell, self.kernel_w))
-                            if n < self.kernel_size
-                            else Event("completion", channel)
-                        )
+                        if n < self.kernel_size:
+                            plane, cell = divmod(n, self.kernel_h * self.kernel_w)
+                            yield Event("weight", channel, plane, *divmod(cell, self.kernel_w))
+                        else:
+                            yield Event("completion", channel)
 
 
 @dataclass(frozen=True, eq=False)
@@ -249,10 +247,10 @@ class Coefficients:
 
     ``weights`` are ``(slots, planes, kernel_h, kernel_w) uint8``, ``bias`` ``(slots,) int32`` as
     stored, ``size`` the buffer's bytes (when encoding, the least).  The plain format (V7) has
-    ``offsets`` ``(slots,) uint32`` and ``zrl``, the zero-run width of each used core, and slots
-    past the last channel are what fills up a core's share.  The Huffman format (V8) has
-    ``symbols``, the bit length that each of the 8 symbols stands for, one plane of weights where
-    the layer is depthwise, and ``runs``, the header's bytes for zero runs, where those are used.
+    ``offsets`` ``(slots,) uint32`` and ``zrl``, the zero-run width of each used core; slots past
+    the last channel fill up a core's share.  The Huffman format (V8) has ``symbols``, the bit
+    length of each of the 8 symbols, one plane of weights if the layer is depthwise, and ``runs``,
+    the header's bytes for zero runs, if they are used.
     """
 
     weights: np.ndarray
@@ -265,20 +263,21 @@ class Coefficients:
 
 
 def refuse_size(buffer: bytes, geometry: Geometry) -> None:
-    """Raises ValueError, before anything of that size is made, for more weights than the buffer can
-    have codes for, or in the plain format longest runs."""
-    g = geometry
-    if g.slots * g.kernel_size > (8 / CODE_BITS if g.huffman else 2**ZRL_BITS) * len(buffer):
+    """Raise ValueError, before any array of that size exists, for more weights than the buffer can
+    hold: a code of 3 bits each, or in the plain format longest runs."""
+    g, most = geometry, 2.0**ZRL_BITS
+    if g.huffman:
+        most = 8 / CODE_BITS
+    if g.slots * g.kernel_size > most * len(buffer):
         raise ValueError(
             f"coefficients: got {g.slots} kernels of {g.depth} planes of "
-            f"{g.kernel_h}x{g.kernel_w}, "
-            f"allowed is what {len(buffer)} bytes can hold"
+            f"{g.kernel_h}x{g.kernel_w}, allowed is what {len(buffer)} bytes can hold"
         )
 
 
 def refuse_content(content: Coefficients, geometry: Geometry) -> None:
-    """Raises ValueError if a shape is not the geometry's or a zero-run width or symbol is not of
-    the format; Unsupported for zero runs of the vendor."""
+    """Raise ValueError if a shape is not the geometry's or a zero-run width or symbol is not of the
+    format; Unsupported for zero runs of the vendor."""
     c, g = content, geometry
     refuse_if(
         c.runs,
@@ -287,17 +286,18 @@ def refuse_content(content: Coefficients, geometry: Geometry) -> None:
         "is none: how the vendor writes them is not known",
         Unsupported,
     )
-    shapes = {
-        "weights": g.shape,
-        "bias": (g.slots,),
-        **({} if g.huffman else {"offsets": (g.slots,)}),
-    }
-    for name, shape in shapes.items():
-        got = getattr(c, name)
-        if got.shape != shape or (name == "weights" and got.dtype != np.uint8):
+    if c.weights.shape != g.shape or c.weights.dtype != np.uint8:
+        raise ValueError(
+            f"coefficients: weights: got {c.weights.shape} {c.weights.dtype}, allowed is {g.shape} "
+            "uint8"
+        )
+    by_slot = {"bias": c.bias}
+    if not g.huffman:
+        by_slot["offsets"] = c.offsets
+    for name, values in by_slot.items():
+        if values.shape != (g.slots,):
             raise ValueError(
-                f"coefficients: {name}: got {got.shape} {got.dtype}, allowed is {shape}"
-                f"{' uint8' * (name == 'weights')}"
+                f"coefficients: {name}: got {values.shape} {values.dtype}, allowed is {(g.slots,)}"
             )
     if not g.huffman and (len(c.zrl) != g.used or not all(0 <= zrl <= ZRL_BITS for zrl in c.zrl)):
         raise ValueError(
@@ -311,18 +311,18 @@ def refuse_content(content: Coefficients, geometry: Geometry) -> None:
 
 
 def words_of(data: bytes) -> np.ndarray:
-    """The bytes as 32-bit words, and one of zeros behind them, for compiled loops."""
+    """Return the bytes as 32-bit words, and a word of zeros after them, for compiled loops."""
     return np.frombuffer(data + bytes(-len(data) % 4 + 4), "<u4").astype(np.uint32)
 
 
 def place(bit: int) -> str:
-    """A bit's place in words."""
+    """Return where a bit lies, as a text."""
     return f"byte {bit // 8} bit {bit % 8}"
 
 
 def fill(buffer: bytes, start: int, stop: int, core: int | None = None) -> Iterator[Item]:
-    """The zeros from bit ``start`` up to ``stop`` as one item, if there are any; ValueError for a
-    bit that is set."""
+    """Yield the zeros from bit ``start`` up to ``stop`` as one item, if there are any; ValueError
+    for a bit that is set."""
     if stop > start:
         value = BitReader(buffer, start, stop).read(stop - start)
         if value:
@@ -340,14 +340,19 @@ def walk_streams(
     sizes: Sequence[int],
     stream: Callable[[BitReader, Geometry, int], Iterator[Item]],
 ) -> Iterator[Item]:
-    """The items behind the header: of each ``stream``, which has so many bits, and of the fill
-    behind it; of the biases, in the Huffman format; of the fill at the end.
+    """Yield the items after the header: each core's stream of ``sizes`` bits and its fill, the
+    biases in the Huffman format, and the fill at the end.
 
     Raises ValueError with core, byte and bit if a stream does not end where its size says.
     """
+    # The size of a plain stream includes its fill; that of a Huffman stream is exact.
+    most_left, biases = 8 * ALIGN - 1, 0
+    if geometry.huffman:
+        most_left, biases = 0, geometry.channels
     start = 8 * geometry.header_bytes
     for core, size in enumerate(sizes):
-        reader, end = BitReader(buffer, start, start + size), start + size
+        end = start + size
+        reader = BitReader(buffer, start, end)
         try:
             yield from stream(reader, geometry, core)
         except EOFError:
@@ -355,15 +360,14 @@ def walk_streams(
                 f"coefficients: the stream of core {core} from {place(start)} runs "
                 f"past its end at {place(end)}"
             ) from None
-        # the size of a plain stream includes its fill
-        if end - reader.position >= (1 if geometry.huffman else 8 * ALIGN):
+        if end - reader.position > most_left:
             raise ValueError(
                 f"coefficients: the stream of core {core} ends at "
                 f"{place(reader.position)}, its size says {place(end)}"
             )
         start += up(size, 8 * ALIGN)
         yield from fill(buffer, reader.position, start, core)
-    for channel in range(geometry.channels if geometry.huffman else 0):
+    for channel in range(biases):
         bias = BitReader(buffer, start).read(8 * BIAS_BYTES)
         yield Item(start, 8 * BIAS_BYTES, "bias", bias, None, channel)
         start += 8 * BIAS_BYTES
