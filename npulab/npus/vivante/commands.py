@@ -50,10 +50,10 @@ def loads(words: np.ndarray) -> Iterator[tuple[int, int, int]]:
         at += (2 + count) // 2 * 2
 
 
-def writes(words: np.ndarray) -> list[tuple[int, int]]:
+def writes(words: np.ndarray) -> States:
     """Return (offset, value) of every state that a command stream ``(n,) uint32`` loads, in
     order."""
-    out = []
+    out: States = []
     for at, offset, count in loads(words):
         values = words[at + 1 : at + 1 + count].tolist()
         out += zip(range(offset, offset + 4 * count, 4), values, strict=True)

@@ -1,9 +1,9 @@
-"""What jobs of the tensor processor (TP) do around an NN job: the jobs of each move, the work split
-over the processor's cores, and the moves read back from jobs.
+"""Moves of tensors around an NN job: jobs of the tensor processor (TP) written and read back.
 
 A job reads its window tile by tile (columns, then rows, then planes) and hands each element to
-nested output loops: loop 0 is the innermost, loop 6 counts on without an end.  Addresses are in
-bytes; cells outside the image are the zero point.
+nested output loops: loop 0 is the innermost, loop 6 counts on without an end.  The work of a move
+is split over the processor's cores, a job each.  Addresses are in bytes; cells outside the image
+are the zero point.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from npulab.quant.layers import Conv2D
 Sides = tuple[tuple[int, int], tuple[int, int]]
 Values = dict[str, Any]
 # Mesa 25.0.7, etnaviv_ml_tp.c
-SMALL_IMAGE = 8  # columns of a single plane that one core does
-ONE_CORE_WIDTHS, ONE_CORE_PLANES = (224, 320), 3
+SMALL_IMAGE = 8  # columns up to which one core moves a single plane
+ONE_CORE_WIDTHS, ONE_CORE_PLANES = (224, 320), 3  # images that one core moves
 
 
 @dataclass(frozen=True)
 class Move:
-    """TP jobs that move a tensor: what they do, and the names of where they read and write."""
+    """TP jobs that move a tensor: their kind, and the names of the buffers that they read and
+    write."""
 
     kind: str
     source: str
@@ -38,11 +39,12 @@ class Move:
 
 @dataclass(frozen=True)
 class Moved:
-    """What the TP jobs of a capture do around its NN job.
+    """The effect of a capture's TP jobs around its NN job.
 
-    ``image`` (H, W, C) is what they read, None where none comes before it; ``border`` ((top,
-    bottom), (left, right)) what a pad job adds; ``split`` the (top, left) border of split planes,
-    None where they are not split; ``hwc_in`` and ``hwc_out`` whether tensors are transposed.
+    ``image`` (H, W, C) is the tensor that they read, None if no job comes before the NN job;
+    ``border`` ((top, bottom), (left, right)) is added by a pad job; ``split`` is the (top, left)
+    border of split planes, None if they are not split; ``hwc_in`` and ``hwc_out`` say if input and
+    output are transposed.
     """
 
     image: tuple[int, int, int] | None = None
@@ -53,7 +55,7 @@ class Moved:
 
     @property
     def split_size(self) -> tuple[int, int]:
-        """(rows, columns) of the image that is split: with its border, where a job adds one."""
+        """(rows, columns) of the image that is split, with the border that a job adds."""
         assert self.image is not None
         (top, bottom), (left, right) = self.border or ((0, 0), (0, 0))
         return top + self.image[0] + bottom, left + self.image[1] + right
@@ -62,7 +64,7 @@ class Moved:
 def moved_by(
     move: Move, conv: Conv2D, low: Lowered, facts: Mapping[str, int], where: Mapping[str, int]
 ) -> list[Values]:
-    """The TP jobs of a move, one for each core that takes part."""
+    """Return the TP jobs of a move, one for each core that takes part."""
     cores, (height, width, channels) = facts["tp_cores"], conv.input_shape
     q = conv.input_q
     if move.kind == "detranspose":
@@ -82,19 +84,19 @@ def moved_by(
 
 
 def moves_of(capture: Capture) -> Moved:
-    """What the TP jobs do; ValueError for one that does something else."""
-    out, seen, z = Moved(), False, capture.values["kernel_z_size"]
+    """Return what the TP jobs do; ValueError for a job that does something else."""
+    out, after_nn, channels = Moved(), False, capture.values["kernel_z_size"]
     for task, job in enumerate(capture.jobs):
         if job.block != "TP":
-            seen = True
+            after_nn = True
             continue
         t = capture.maps["TP"].decode(job.words)
         width, image = t["in_image_stride"], None
         top, left = -t["in_window_y_start"], -t["in_window_x_start"]
         if t["out_loop_1_reset"] and t["out_loop_3_reset"]:
-            before = out.split or (0, 0)
-            kind, out = "reshuffle", replace(out, split=(max(before[0], top), max(before[1], left)))
-            z = capture.values["kernel_z_size"] // 4
+            rows, columns = out.split or (0, 0)
+            kind, out = "reshuffle", replace(out, split=(max(rows, top), max(columns, left)))
+            channels = capture.values["kernel_z_size"] // 4
         elif t["out_loop_6_inc"]:
             below = t["in_window_y_end"] + 1 - t["in_image_y_size"]
             right = t["in_window_x_end"] + 1 - t["in_image_x_size"]
@@ -104,20 +106,20 @@ def moves_of(capture: Capture) -> Moved:
         else:
             kind, out = "transpose", replace(out, hwc_in=True)
             image = t["in_image_z_size"], t["in_image_y_size"], t["in_image_x_size"]
-        if seen != (kind == "detranspose") or not width:
+        if after_nn != (kind == "detranspose") or not width:
             raise ValueError(
                 f"lift for vivante: task {task} is a {kind} job on the wrong side of "
                 "the NN job, or of an image without columns"
             )
-        if not seen and out.image is None:
+        if not after_nn and out.image is None:
             out = replace(out, image=image or (t["in_image_slice"] // width, width, 0))
-    if out.image is not None:
-        out = replace(out, image=(*out.image[:2], out.image[2] or z))
+    if out.image is not None and not out.image[2]:
+        out = replace(out, image=(*out.image[:2], channels))
     return out
 
 
 def moved_input(capture: Capture, moved: Moved) -> np.ndarray:
-    """The input ``(H, W, C)`` as it lies in memory before the TP jobs."""
+    """Return the input ``(H, W, C)`` that lies in memory before the TP jobs."""
     assert moved.image is not None
     height, width, channels = moved.image
     if moved.hwc_in:
@@ -126,7 +128,7 @@ def moved_input(capture: Capture, moved: Moved) -> np.ndarray:
 
 
 def tensor_of(capture: Capture, name: str, shape: tuple[int, int, int]) -> np.ndarray:
-    """The tensor at the start of a buffer; ValueError if the buffer is too short for it."""
+    """Return the tensor at the start of a buffer; ValueError if the buffer is too short for it."""
     data, need = capture.buffers[name], math.prod(shape)
     if len(data) < need:
         raise ValueError(
@@ -148,8 +150,8 @@ class Ends(NamedTuple):
 
 
 class Axis(NamedTuple):
-    """What a job reads of rows or columns: how many there are, where its window begins and how many
-    it has, and how many are in a tile."""
+    """The rows or columns that a job reads: ``size`` of the image, ``start`` and length of the
+    ``window``, and length of a ``tile``."""
 
     size: int
     start: int
@@ -157,9 +159,9 @@ class Axis(NamedTuple):
     tile: int
 
 
-class Part(NamedTuple):
-    """A core's share of one dimension: ``size`` outputs, which take ``inputs`` and of which
-    ``before`` are border; ``read`` and ``written`` count what the parts before it take and make."""
+class Share(NamedTuple):
+    """A core's share of a dimension: ``size`` outputs made of ``inputs`` after ``before`` cells of
+    border; the parts before it have ``read`` inputs and ``written`` outputs."""
 
     size: int
     inputs: int
@@ -168,21 +170,21 @@ class Part(NamedTuple):
     written: int
 
 
-def shares(outputs: int, inputs: int, step: int, before: int, cores: int) -> Iterator[Part]:
-    """How ``outputs`` are split over cores: each takes the rest divided by the cores left; an
-    output takes ``step`` inputs, ``before`` of them are border, and no part takes an input that is
-    not there."""
+def shares(outputs: int, inputs: int, step: int, before: int, cores: int) -> Iterator[Share]:
+    """Yield the share of each core: the rest of ``outputs`` divided by the cores that are left.
+
+    An output takes ``step`` inputs.  The first ``before`` inputs are border, and no share has more
+    inputs than there are.
+    """
     read = written = 0
     for core in range(cores):
         size = ceil_div(outputs - written, cores - core)
         border = max(before - step * written, 0)
-        left = inputs - read
-        if core == cores - 1:
-            count = left
-        else:
-            count = min(max(step * size - border, 0), left)
+        count = inputs - read
+        if core < cores - 1:
+            count = min(max(step * size - border, 0), count)
         if size:
-            yield Part(size, count, border, read, written)
+            yield Share(size, count, border, read, written)
         read, written = read + count, written + size
 
 
@@ -193,17 +195,16 @@ def reshuffle(
     cores: int,
     ends: Ends,
 ) -> list[Values]:
-    """Split the planes of ``image`` (C, H, W) into four ``planes`` (rows, columns) each, with a
-    (top, left) border.  One job for each part."""
+    """Return the jobs that split the planes of ``image`` (C, H, W) into four ``planes`` (rows,
+    columns) each, with a (top, left) border."""
     channels, height, width = image
     rows, columns = planes
     plane = rows * columns
-    if (width <= SMALL_IMAGE and channels == 1) or (
-        width in ONE_CORE_WIDTHS and channels == ONE_CORE_PLANES
-    ):
+    small = width <= SMALL_IMAGE and channels == 1
+    if small or (width in ONE_CORE_WIDTHS and channels == ONE_CORE_PLANES):
         cores = 1
     sizes = columns, rows, channels
-    # the longest dimension is split, of equal ones the last
+    # The longest dimension is split, the last of equal ones.
     along = 0
     if 4 * channels >= columns:
         along = max(range(3), key=lambda n: (sizes[n], n))
@@ -212,29 +213,27 @@ def reshuffle(
         (rows, height, 2, border[0]),
         (channels, channels, 1, 0),
     ]
-    whole = [Part(size, inputs, before, 0, 0) for size, inputs, _, before in axes]
+    parts = [Share(size, inputs, before, 0, 0) for size, inputs, _, before in axes]
+    resets = {"out_loop_1_reset": 1, "out_loop_3_reset": 1, "out_loop_6_inc": 4 * plane}
     out = []
-    for part in shares(*axes[along], cores):
-        x, y, z = (part if n == along else share for n, share in enumerate(whole))
-        out.append(
-            _job(
-                Axis(x.inputs, -x.before, 2 * x.size, 2 * x.size),
-                Axis(y.inputs, -y.before, 2 * y.size, 2 * y.size),
-                (z.inputs, width, width * height),
-                [(plane, 2), (1, x.size), (2 * plane, 2), (columns, y.size)],
-                Ends(
-                    ends.source + x.read + width * y.read + width * height * z.read,
-                    ends.target + x.written + columns * y.written + 4 * plane * z.written,
-                    ends.zero_point,
-                ),
-            )
-            | {"out_loop_1_reset": 1, "out_loop_3_reset": 1, "out_loop_6_inc": 4 * plane}
+    for share in shares(*axes[along], cores):
+        parts[along] = share
+        x, y, z = parts
+        source = ends.source + x.read + width * y.read + width * height * z.read
+        target = ends.target + x.written + columns * y.written + 4 * plane * z.written
+        job = _job(
+            Axis(x.inputs, -x.before, 2 * x.size, 2 * x.size),
+            Axis(y.inputs, -y.before, 2 * y.size, 2 * y.size),
+            (z.inputs, width, width * height),
+            [(plane, 2), (1, x.size), (2 * plane, 2), (columns, y.size)],
+            Ends(source, target, ends.zero_point),
         )
+        out.append(job | resets)
     return _with_flush(out)
 
 
 def transpose(image: tuple[int, int, int], ends: Ends) -> list[Values]:
-    """H x W x C to planes; ``image`` is (C, H, W)."""
+    """Return the job that moves H x W x C to planes; ``image`` is (C, H, W)."""
     channels, height, width = image
     return [
         _job(
@@ -248,7 +247,7 @@ def transpose(image: tuple[int, int, int], ends: Ends) -> list[Values]:
 
 
 def detranspose(image: tuple[int, int, int], ends: Ends) -> list[Values]:
-    """Planes to H x W x C; ``image`` is (C, H, W)."""
+    """Return the job that moves planes to H x W x C; ``image`` is (C, H, W)."""
     channels, height, width = image
     rows, size = height * channels, width * height * channels
     return [
@@ -264,40 +263,38 @@ def detranspose(image: tuple[int, int, int], ends: Ends) -> list[Values]:
 
 def pad(
     image: tuple[int, int, int],
-    border: tuple[tuple[int, int], tuple[int, int]],
+    border: Sides,
     cores: int,
     ends: Ends,
 ) -> list[Values]:
-    """Planes with a border of ((top, bottom), (left, right)); ``image`` is (C, H, W).  Split over
-    planes."""
+    """Return the jobs that add a border of ((top, bottom), (left, right)) to planes, which are
+    split over cores; ``image`` is (C, H, W)."""
     channels, height, width = image
     (top, bottom), (left, right) = border
     rows, columns = top + height + bottom, left + width + right
     plane = rows * columns
-    return _with_flush(
-        [
-            _job(
-                Axis(width, -left, columns, columns),
-                Axis(height, -top, rows, rows),
-                (part.inputs, width, width * height),
-                [(0, 1), (1, columns), (columns, rows)],
-                Ends(
-                    ends.source + width * height * part.read,
-                    ends.target + plane * part.written,
-                    ends.zero_point,
-                ),
-            )
-            | {"out_loop_6_inc": plane}
-            for part in shares(channels, channels, 1, 0, 1 if width == 1 else cores)
-        ]
-    )
+    if width == 1:
+        cores = 1
+    out = []
+    for share in shares(channels, channels, 1, 0, cores):
+        source = ends.source + width * height * share.read
+        job = _job(
+            Axis(width, -left, columns, columns),
+            Axis(height, -top, rows, rows),
+            (share.inputs, width, width * height),
+            [(0, 1), (1, columns), (columns, rows)],
+            Ends(source, ends.target + plane * share.written, ends.zero_point),
+        )
+        out.append(job | {"out_loop_6_inc": plane})
+    return _with_flush(out)
 
 
 def _job(
     x: Axis, y: Axis, planes: tuple[int, int, int], loops: Sequence[tuple[int, int]], ends: Ends
 ) -> Values:
-    """Values of a job over columns ``x``, rows ``y`` and ``planes``: (how many, bytes of a row,
-    bytes of a plane); ``loops`` are (bytes of a step, steps) of the output from the innermost."""
+    """Return the values of a job over columns ``x``, rows ``y`` and ``planes`` (count, bytes of a
+    row, bytes of a plane); ``loops`` are (bytes of a step, steps) of the output from the
+    innermost."""
     out = {
         **USUAL["TP"],
         "in_image_z_size": planes[0],
@@ -322,5 +319,8 @@ def _job(
 
 
 def _with_flush(parts: list[Values]) -> list[Values]:
-    """Only the last part flushes."""
-    return [part | {"no_flush": int(part is not parts[-1])} for part in parts]
+    """Return the jobs so that only the last flushes."""
+    for part in parts:
+        part["no_flush"] = 1
+    parts[-1]["no_flush"] = 0
+    return parts

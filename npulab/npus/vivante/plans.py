@@ -1,4 +1,4 @@
-"""A layer as the NN unit runs it: stride 1, planes x rows x columns, every operator a
+"""The plan of a layer for the NN unit: stride 1, planes x rows x columns, every operator a
 convolution."""
 
 from __future__ import annotations
@@ -15,27 +15,26 @@ from npulab.quant.layers import Add, Conv2D, FullyConnected, QuantParams
 
 # Mesa 25.0.7, etnaviv_ml_nn.c
 WIDEST_FULL = 15  # sides of a fully connected layer's kernel
-ADDITION_WIDTHS = (128, 64, 32)  # row lengths of a re-cut image, where they divide a plane
-WIDEST_ADDITION = 63
-NARROW_DEPTHWISE = range(
-    3, 6
-)  # input widths at which V7 splits the planes of a stride 2 depthwise layer
-SPLIT_DEPTHWISE = range(3, 8)  # and those at which Mesa 25.0.7 splits its kernel
+ADDITION_WIDTHS = (128, 64, 32)  # row lengths of a re-cut image, if one divides a plane
+WIDEST_ADDITION = 63  # the longest row if none of them divides it
+# Input widths at which V7 splits the planes of a stride 2 depthwise layer.
+NARROW_DEPTHWISE = range(3, 6)
+SPLIT_DEPTHWISE = range(3, 8)  # input widths at which Mesa 25.0.7 splits its kernel
 NARROW_POINTWISE = 3  # columns
 MOST_OUTPUTS = 2**14 - 1  # what out_image_z_size holds
 
 
 @dataclass(frozen=True, eq=False)
 class Lowered:
-    """What the NN unit is told of a layer.
+    """A layer as the NN unit runs it.
 
     ``weights`` are ``(O, planes, kernel_h, kernel_w) uint8``, of a native depthwise layer ``(C, 1,
-    kernel_h, kernel_w)``; ``planes``, ``rows`` and ``columns`` are those of the image it reads;
-    ``pad`` is the (top, left) border that it adds itself, ``border`` the one that the planes
-    already hold, in rows and columns of the layer's input; ``output`` the (rows, columns) that
-    leave it, ``stride`` that of the layer.  ``pooled``: only the first pixel of each 2x2 leaves it;
-    ``split``: the planes are a stride 2 image's, four of each; ``depthwise``: it is told so;
-    ``runs``: the driver tries to code runs of zero points.
+    kernel_h, kernel_w)``; ``planes``, ``rows`` and ``columns`` are the sizes of the image that the
+    unit reads.  ``pad`` is the (top, left) border that the unit adds; ``border`` is the border that
+    the planes already hold, in rows and columns of the layer's input.  ``output`` are the (rows,
+    columns) that leave the unit, ``stride`` is the layer's.  ``pooled``: only the first pixel of
+    each 2x2 leaves it; ``split``: the planes are a stride 2 image's, four of each; ``depthwise``:
+    the unit runs it as depthwise; ``runs``: the driver tries to code runs of zero points.
     """
 
     weights: np.ndarray
@@ -61,15 +60,14 @@ class Lowered:
 
     @property
     def before_pooling(self) -> tuple[int, int]:
+        rows, columns = self.output
         if self.pooled:
-            factor = 2
-        else:
-            factor = 1
-        return self.output[0] * factor, self.output[1] * factor
+            return 2 * rows, 2 * columns
+        return rows, columns
 
 
 def as_convolution(layer: Conv2D | FullyConnected | Add, facts: Mapping[str, int]) -> Conv2D:
-    """The convolution that the unit runs in a layer's place; a convolution stays itself."""
+    """Return the convolution that the unit runs in a layer's place; a convolution stays itself."""
     if isinstance(layer, FullyConnected):
         return _full(layer)
     if isinstance(layer, Add):
@@ -78,8 +76,8 @@ def as_convolution(layer: Conv2D | FullyConnected | Add, facts: Mapping[str, int
 
 
 def _full(layer: FullyConnected) -> Conv2D:
-    """The kernel is the whole image, which is cut into the largest rows and columns that divide
-    it."""
+    """Return the convolution whose kernel is the whole image, cut into the largest rows and columns
+    that divide it."""
     outputs, inputs = layer.weights.shape
     width = _divisor(inputs, WIDEST_FULL)
     height = _divisor(inputs // width, WIDEST_FULL)
@@ -96,15 +94,15 @@ def _full(layer: FullyConnected) -> Conv2D:
 
 
 def _addition(layer: Add, facts: Mapping[str, int]) -> Conv2D:
-    """Both tensors, one behind the other, under a kernel that weighs each: 2x2 with one cell in
-    use, over two planes that are cut anew; on V8 1x1, over twice the channels."""
+    """Return the convolution over both tensors, one after the other, whose kernel weighs each.
+
+    The kernel is 2x2 with a single cell in use, over two planes that are cut anew; on V8 it is 1x1,
+    over twice the channels.
+    """
     *weights, bias, scale = weighted(layer)
     height, width, channels = image_of(layer)
     if facts.get("nn_v8"):
-        if channels > MOST_OUTPUTS:  # before a matrix of them is made
-            raise ValueError(
-                f"lower for vivante: got {layer}, allowed are up to {MOST_OUTPUTS} channels"
-            )
+        _refuse_many(layer, channels)
         kernel = np.zeros((channels, 1, 1, 2 * channels), np.uint8)
         for part, weight in enumerate(weights):
             kernel[range(channels), 0, 0, part * channels + np.arange(channels)] = weight
@@ -112,11 +110,12 @@ def _addition(layer: Add, facts: Mapping[str, int]) -> Conv2D:
     else:
         kernel = np.zeros((1, 2, 2, 2), np.uint8)
         kernel[0, 0, 0] = weights
-        columns = next(
-            (c for c in ADDITION_WIDTHS if height * width % c == 0),
-            _divisor(height * width, WIDEST_ADDITION),
-        )
-        shape, padding = (height * width * channels // columns, columns, 2), ((0, 1), (0, 1))
+        plane = height * width
+        columns = _divisor(plane, WIDEST_ADDITION)
+        for usual in reversed(ADDITION_WIDTHS):
+            if plane % usual == 0:
+                columns = usual
+        shape, padding = (plane * channels // columns, columns, 2), ((0, 1), (0, 1))
     return Conv2D(
         kernel,
         np.full(len(kernel), bias),
@@ -130,7 +129,7 @@ def _addition(layer: Add, facts: Mapping[str, int]) -> Conv2D:
 
 
 def image_of(layer: Add) -> tuple[int, int, int]:
-    """(H, W, C) of each tensor of an addition; ValueError for more axes."""
+    """Return (H, W, C) of each tensor of an addition; ValueError for more axes."""
     if len(layer.input_shape) > 3:
         raise ValueError(f"lower for vivante: got {layer}, allowed are tensors of up to three axes")
     height, width, channels = (1, 1, 1, *layer.input_shape)[-3:]
@@ -138,15 +137,26 @@ def image_of(layer: Add) -> tuple[int, int, int]:
 
 
 def _divisor(of: int, most: int) -> int:
-    """The largest divisor up to ``most``."""
+    """Return the largest divisor up to ``most``."""
     return max(n for n in range(1, most + 1) if of % n == 0)
+
+
+def _refuse_many(layer: Conv2D | Add, channels: int) -> None:
+    """Refuse too many channels before a dense matrix of them is made."""
+    if channels > MOST_OUTPUTS:
+        raise ValueError(
+            f"lower for vivante: got {layer}, allowed are up to {MOST_OUTPUTS} channels"
+        )
 
 
 def plan(
     layer: Conv2D, facts: Mapping[str, int], quirks: Set[str] = frozenset(), addition: bool = False
 ) -> Lowered:
-    """The layer at stride 1: planes split for stride 2 or pooled, depthwise made dense where the
-    chip has no native one, 1x1 on one channel made 2x2."""
+    """Return the layer at stride 1.
+
+    A layer of stride 2 is pooled or has its planes split; depthwise is made dense if the chip has
+    no native depthwise; 1x1 on one channel is made 2x2.
+    """
     zero = layer.weight_q.zero_point
     (height, width, channels), output = layer.input_shape, layer.output_shape[:2]
     weights = layer.weights.transpose(0, 3, 1, 2)
@@ -154,16 +164,12 @@ def plan(
     if native:
         weights = weights.transpose(1, 0, 2, 3)
     elif layer.depthwise:
-        if channels > MOST_OUTPUTS:  # before a matrix of them is made
-            raise ValueError(
-                f"lower for vivante: got {layer}, allowed are up to {MOST_OUTPUTS} channels"
-            )
+        _refuse_many(layer, channels)
         dense = np.full((channels, channels, *layer.kernel), zero, np.uint8)
         dense[range(channels), range(channels)] = weights[0]
         weights = dense
     stride, before = layer.stride[0], (layer.pads[0][0], layer.pads[1][0])
-    pointwise = layer.kernel == (1, 1)
-    if pointwise and channels == 1:
+    if layer.kernel == (1, 1) and channels == 1:
         weights = np.pad(weights, [(0, 0), (0, 0), (0, 1), (0, 1)], constant_values=zero)
     low = Lowered(
         weights,
@@ -188,7 +194,8 @@ def plan(
     if layer.padding == "valid":
         rows, columns = ceil_div(height, 2), ceil_div(width, 2)
     else:
-        rows, columns = (o + k - 1 for o, k in zip(output, cells.shape[2:], strict=True))
+        rows = output[0] + cells.shape[2] - 1
+        columns = output[1] + cells.shape[3] - 1
     return replace(
         low,
         weights=cells,
@@ -202,7 +209,7 @@ def plan(
 
 
 def _is_split(layer: Conv2D, facts: Mapping[str, int]) -> bool:
-    """Whether the planes of a stride 2 layer are split before the unit reads them, else it
+    """True if the planes of a stride 2 layer are split before the unit reads them; else it
     pools."""
     _, width, channels = layer.input_shape
     pointwise = layer.kernel == (1, 1)
@@ -213,33 +220,30 @@ def _is_split(layer: Conv2D, facts: Mapping[str, int]) -> bool:
 
 
 def split_planes(planes: np.ndarray, fill: int) -> np.ndarray:
-    """``(..., C, H, W)`` to ``(..., 4 C, ceil(H/2), ceil(W/2))``, odd sizes filled up behind: plane
-    ``4 c + 2 dy + dx`` holds rows dy, dy + 2, ... and columns dx, dx + 2, ... of ``c``.
+    """Return ``(..., C, H, W)`` as ``(..., 4 C, ceil(H/2), ceil(W/2))``, odd sizes filled at their
+    end.
 
-    Of kernels as of images: source arXiv 1712.02502, figure 3.
+    Plane ``4 c + 2 dy + dx`` holds rows dy, dy + 2, ... and columns dx, dx + 2, ... of ``c``, for
+    kernels and images alike.  Source: arXiv 1712.02502, figure 3.
     """
     *front, channels, height, width = planes.shape
-    even = np.pad(
-        planes,
-        [(0, 0)] * (len(front) + 1) + [(0, height % 2), (0, width % 2)],
-        constant_values=fill,
-    )
+    missing = [(0, 0)] * (len(front) + 1) + [(0, height % 2), (0, width % 2)]
+    even = np.pad(planes, missing, constant_values=fill)
     rows, columns = even.shape[-2] // 2, even.shape[-1] // 2
     cells = even.reshape(*front, channels, rows, 2, columns, 2)
     return np.moveaxis(cells, (-3, -1), (-4, -3)).reshape(*front, 4 * channels, rows, columns)
 
 
 def join_planes(planes: np.ndarray) -> np.ndarray:
-    """The inverse of ``split_planes`` for even sizes."""
+    """Undo ``split_planes`` for even sizes."""
     *front, channels, rows, columns = planes.shape
     cells = planes.reshape(*front, channels // 4, 2, 2, rows, columns)
-    return np.moveaxis(cells, (-4, -3), (-3, -1)).reshape(
-        *front, channels // 4, 2 * rows, 2 * columns
-    )
+    joined = np.moveaxis(cells, (-4, -3), (-3, -1))
+    return joined.reshape(*front, channels // 4, 2 * rows, 2 * columns)
 
 
 def split_image(planar: np.ndarray, low: Lowered, fill: int) -> np.ndarray:
-    """Planes ``(C, H, W)`` as the unit reads those of a stride 2 layer: split, with their
+    """Return planes ``(C, H, W)`` as the unit reads them for a stride 2 layer: split, with their
     border."""
     (top, left), height, width = low.border, 2 * low.rows, 2 * low.columns
     canvas = np.full((len(planar), height, width), fill, np.uint8)

@@ -1,22 +1,21 @@
-"""What drivers do otherwise than one another; unless a comment says otherwise it changes what is
-sent and not what comes out."""
+"""Properties in which drivers differ; a quirk changes what is sent and not the results, unless its
+comment says otherwise."""
 
 # A stride 2 tile keeps an odd height (drivers of 2023; C:update4-vendor and -mesa); Mesa 25 makes
 # it even.
 ODD_STRIDE2_TILE = "odd-stride2-tile"
-# The NN job comes without the jobs that move its tensors, as where each job is submitted by itself
+# The NN job comes without the jobs that move its tensors: each job is submitted by itself
 # (C:update4-mesa).
 NN_ALONE = "nn-job-alone"
-# The layer's tensors lie in memory as H x W x C: a job before and one behind transposes them (Mesa,
-# ends of a model).
+# The layer's tensors lie in memory as H x W x C: a job before and a job after transposes them
+# (Mesa, ends of a model).
 HWC_TENSORS = "hwc-tensors"
-# A border that is no "same" is made by a job of its own (Mesa: a model has a PAD operator there).
+# A border that is not "same" is made by a job of its own (Mesa: a model has a PAD operator there).
 PAD_JOB = "pad-job"
-# Mesa 25.0.7's windows of "same" layers, which for stride 2 depthwise layers of an odd width other
-# than 5 (and some narrow ones) and for kernels past 6 are not where the layer's windows are.  Wrong
-# results.
+# Mesa 25.0.7 gives "same" layers other windows than theirs, if they are stride 2 depthwise layers
+# of an odd width other than 5 (and some narrow ones) or have kernels larger than 6.  Wrong results.
 MESA_OFFSETS = "mesa-offsets"
-# Mesa 25.0.7 splits the kernel of V7 stride 2 depthwise layers 6 and 7 wide, and not their input.
+# Mesa 25.0.7 splits the kernel of V7 stride 2 depthwise layers 6 and 7 wide, but not their input.
 # Wrong results.
 KERNEL_SPLIT_6_7 = "kernel-split-6-7"
 # The model is int8, which decides the symbol map of V8.

@@ -273,8 +273,8 @@ def _cells(
     columns of both before the rest of both."""
     wide = kernel_w > 3 and (planes > 1 or v["in_image_x_size"] > 64 or v["pooling"] == FIRST_PIXEL)
     if not wide:
-        return list(np.ndindex(kernel_h, kernel_w))
-    out = []
+        return [*product(range(kernel_h), range(kernel_w))]
+    out: list[tuple[int, int]] = []
     for top in range(0, kernel_h, 2):
         rows = range(top, min(top + 2, kernel_h))
         out += product(rows, range(3))

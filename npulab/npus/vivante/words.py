@@ -1,4 +1,4 @@
-"""The 34 words of an NN job, from a layer's geometry and the bytes of its coefficients."""
+"""The 34 words of an NN job, from a layer's plan and the bytes of its coefficients."""
 
 from __future__ import annotations
 
@@ -14,54 +14,53 @@ from npulab.npus.vivante.quirks import MESA_OFFSETS, ODD_STRIDE2_TILE
 from npulab.quant.layers import Conv2D
 from npulab.quant.rules import Mantissa
 
-# vendor API default; no capture has shown how ties go
+# Ties go to even as in the vendor API's default; no capture has shown them.
 MULTIPLIERS = {
     "nn_v7": Mantissa("vivante-v7:half-even", bits=15, ties="half-even"),
     "nn_v8": Mantissa("vivante-v8:half-even", bits=23, ties="half-even"),
 }
-MOST_SHIFT = 128
+MOST_SHIFT = 128  # post_shift has 7 bits
 
-# Mesa 25.0.7, etnaviv_ml_nn.c; SRAM_START and SMALLEST_CACHE_END also C:update4-vendor
+# Mesa 25.0.7, etnaviv_ml_nn.c; SRAM_START and SMALLEST_CACHE_END also C:update4-vendor.
 SRAM_START, SMALLEST_CACHE_END, SMALL_IMAGE_CACHE = 0x800, 0xA00, 0x800
 MOST_KERNELS = 127  # per core in one superblock
 WIDEST_TILE, WIDE_SPAN, MIDDLE_SPAN = 64, 36, 18  # columns
 TILE_PIXELS, TALLEST_TILE = 64, 4  # of V8
-FIRST_PIXEL = 3
-STREAM_LENGTHS, WORD_BYTES = (
-    28,
-    4,
-)  # where the V8 header has them; the biases are words behind the streams
+FIRST_PIXEL = 3  # the raw value of pooling
+# The byte of the V8 header where stream lengths begin; biases are words after the streams.
+STREAM_LENGTHS, WORD_BYTES = 28, 4
 
 
 def generation(facts: Mapping[str, int]) -> str:
-    """``nn_v7`` or ``nn_v8``, whichever feature a chip has."""
+    """Return ``nn_v7`` or ``nn_v8``, whichever feature a chip has."""
     if facts.get("nn_v8"):
         return "nn_v8"
     return "nn_v7"
 
 
 def multiplier_of(facts: Mapping[str, int], *scales: Any) -> tuple[int, int]:
-    """(post multiplier behind its leading one, post shift) of input, weight and output scale."""
+    """Return (post multiplier without its leading 1, post shift) of input, weight and output
+    scale."""
     rule = MULTIPLIERS[generation(facts)]
     multiplier, shift = rule.multiplier(*scales)
     return int(multiplier) - 2**rule.bits, int(shift) - _kept(facts)
 
 
 def ratio_of(facts: Mapping[str, int], multiplier: int, shift: int) -> float:
-    """The ratio of scales that a post multiplier and shift say."""
+    """Return the ratio of scales that a post multiplier and shift say."""
     return (2 ** MULTIPLIERS[generation(facts)].bits + multiplier) / 2.0 ** (shift + _kept(facts))
 
 
 def folded_zero(facts: Mapping[str, int], zero_point: int) -> int:
-    """What a stored bias takes off the input zero point's share, in units of the weights' sum: the
-    unit of V8 works on codes less 128."""
+    """Return how much of the weights' sum a stored bias has less than the layer's: the input zero
+    point, on V8 less 128, because the unit works on codes less 128."""
     if facts.get("nn_v8"):
         return zero_point - 128
     return zero_point
 
 
 def _kept(facts: Mapping[str, int]) -> int:
-    """Bits of fraction that the shift of V8 does not count."""
+    """Return the bits of fraction that the shift does not count: none on V7."""
     if facts.get("nn_v8"):
         return MULTIPLIERS["nn_v8"].bits
     return 0
@@ -94,7 +93,8 @@ def tiling(low: Lowered, facts: Mapping[str, int], quirks: Set[str] = frozenset(
 
 
 def interleave(kernel_h: int, tile_w: int, facts: Mapping[str, int]) -> int:
-    """The interleave mode: how many rows of a narrow tile share a line of the input buffer."""
+    """Return the interleave mode: how many rows of a narrow tile share a line of the input
+    buffer."""
     span = kernel_h - 1 + tile_w
     if span > WIDE_SPAN:
         return 1
@@ -110,24 +110,26 @@ def interleave(kernel_h: int, tile_w: int, facts: Mapping[str, int]) -> int:
         return mode
     if tile_w <= 8:
         mode = 8
-    return min(
-        mode, 4 if span > MIDDLE_SPAN else 2
-    )  # looks the wrong way round, and is what the driver does
+    # The limits look swapped, but the driver has them so.
+    if span > MIDDLE_SPAN:
+        return min(mode, 4)
+    return min(mode, 2)
 
 
 def _resident(low: Lowered, tile: tuple[int, int], mode: int, facts: Mapping[str, int]) -> int:
-    """Kernels whose sums a core has room for."""
-    depth = facts["accumulation_depth"]
+    """Return the number of kernels whose sums a core has room for."""
+    depth, pointwise = facts["accumulation_depth"], low.kernel[1] == 1
     if not facts.get("nn_v8"):
         fit = depth * mode // tile[0]
-        if low.kernel[1] == 1:
+        if pointwise:
             return min(fit, depth // 3)
         return fit
-    if low.kernel[1] == 1:
-        fit = depth // ceil_div(tile[0], mode)
+    if pointwise:
+        rows = ceil_div(tile[0], mode)
     else:
-        fit = depth // (ceil_div(ceil_div(tile[0] * tile[1], low.stride), TILE_PIXELS) * low.stride)
-    return min(fit, depth * 6 // 9)
+        pixels = ceil_div(tile[0] * tile[1], low.stride)
+        rows = ceil_div(pixels, TILE_PIXELS) * low.stride
+    return min(depth // rows, depth * 6 // 9)
 
 
 def nn_values(
@@ -137,15 +139,17 @@ def nn_values(
     quirks: Set[str],
     cached: int,
 ) -> dict[str, Any]:
-    """Fields of the NN job by name, addresses apart; ``cached`` are the coefficients' bytes that go
-    on chip."""
+    """Return the fields of the NN job by name, addresses apart; ``cached`` are the coefficients'
+    bytes that go on chip."""
     (tile_h, tile_w), blocks = tiling(low, facts, quirks)
-    multiplier, shift = multiplier_of(
-        facts, *(q.scale for q in (layer.input_q, layer.weight_q, layer.output_q))
-    )
+    scales = layer.input_q.scale, layer.weight_q.scale, layer.output_q.scale
+    multiplier, shift = multiplier_of(facts, *scales)
     kernel_h, kernel_w = low.kernel
-    (out_h, out_w), (top, left) = low.before_pooling, _offsets(layer, low, quirks)
-    v8 = int(bool(facts.get("nn_v8")))
+    out_h, out_w = low.before_pooling
+    top, left = _offsets(layer, low, quirks)
+    v8, pooling = int(bool(facts.get("nn_v8"))), "none"
+    if low.pooled:
+        pooling = "first_pixel"
     return {
         **USUAL["NN"],
         "no_z_offset": v8,
@@ -155,7 +159,7 @@ def nn_values(
         "kernel_y_size": kernel_h,
         "kernel_z_size": low.planes,
         "kernels_per_core": ceil_div(ceil_div(low.channels, facts["nn_cores"]), blocks),
-        "pooling": "first_pixel" if low.pooled else "none",
+        "pooling": pooling,
         "pooling_xy_size": int(not low.pooled),
         "in_image_x_size": low.columns,
         "in_image_y_size": low.rows,
@@ -183,7 +187,8 @@ def nn_values(
 
 
 def cached_bytes(low: Lowered, facts: Mapping[str, int], streams: int, largest: int) -> int:
-    """Bytes of coefficients that go on chip, from those of all streams and of the largest."""
+    """Return the bytes of coefficients that go on chip, from the bytes of all streams and of the
+    largest."""
     if facts.get("nn_v8"):
         head = up(STREAM_LENGTHS + WORD_BYTES * facts["nn_cores"], 64)
         return head + streams + WORD_BYTES * low.channels
@@ -191,19 +196,17 @@ def cached_bytes(low: Lowered, facts: Mapping[str, int], streams: int, largest: 
 
 
 def _offsets(layer: Conv2D, low: Lowered, quirks: Set[str]) -> tuple[int, int]:
-    """(first row, first column) of the window."""
+    """Return (first row, first column) of the window."""
     if MESA_OFFSETS not in quirks or layer.padding != "same":
         return -low.pad[0], -low.pad[1]
     kernel, width, offset = low.kernel[1], low.columns, 0
-    if low.stride == 1 and kernel > 2:
+    if kernel > 2 and low.stride == 1:
         offset = -2
         if kernel < 5:
             offset = -1
-    elif (
-        low.stride == 2 and kernel > 2 and (width < 5 or (layer.depthwise and 5 in (kernel, width)))
-    ):
+    elif kernel > 2 and (width < 5 or (layer.depthwise and 5 in (kernel, width))):
         offset = -2
-        if (width <= 5 and kernel < 5) or (width > 5 and kernel >= 5):
+        if (width <= 5) == (kernel < 5):
             offset = -1
     return offset, offset
 
@@ -211,7 +214,8 @@ def _offsets(layer: Conv2D, low: Lowered, quirks: Set[str]) -> tuple[int, int]:
 def _caches(
     low: Lowered, facts: Mapping[str, int], tile: tuple[int, int], blocks: int, cached: int
 ) -> dict[str, Any]:
-    """Fields of the on-chip caches."""
+    """Return the fields of the on-chip caches: coefficients, and the image if several superblocks
+    read it."""
     sram, image = facts["sram"], 0
     if blocks > 1:
         area = (tile[0] + low.kernel[0] - 1) * (tile[1] + low.kernel[1] - 1)
@@ -224,7 +228,7 @@ def _caches(
         if SRAM_START + cached >= sram or image > sram:
             image = 0
         end = sram - image
-        msb, low_half, high = next(row[1:] for row in PATTERNS if low.channels >= row[0])
+        _, msb, low_half, high = next(row for row in PATTERNS if low.channels >= row[0])
         out |= {
             "kernel_caching_mode": "partial",
             "kernel_cache_end_address": end,
@@ -232,13 +236,13 @@ def _caches(
             "kernel_pattern_low": low_half,
             "kernel_pattern_high": high,
         }
-    out |= {
-        "image_caching_mode": "full" if image else "none",
-        "image_cache_start_address": 0,
-        "image_cache_end_address": SRAM_START,
-    }
+    out["image_caching_mode"] = "none"
+    if image:
+        out["image_caching_mode"] = "full"
+    out |= {"image_cache_start_address": 0, "image_cache_end_address": SRAM_START}
     if image >= SMALL_IMAGE_CACHE:
         out |= {"image_cache_start_address": end, "image_cache_end_address": min(end + image, sram)}
-    if facts.get("nn_v8"):  # the driver does not cache on these yet
+    if facts.get("nn_v8"):
+        # The driver does not cache on these chips yet.
         out |= {"kernel_caching_mode": "none", "image_caching_mode": "none"}
     return out

@@ -167,7 +167,7 @@ class Geometry:
         plain = self.order == "seq" and self.input_w <= WIDE_INPUT and not self.depthwise
         if self.kernel_w <= HEAD_COLUMNS or plain or self.huffman:
             return [*product(rows, columns)]
-        cells = []
+        cells: list[tuple[int, int]] = []
         for top in rows[::2]:
             pair = rows[top : top + 2]
             cells += product(pair, columns[:HEAD_COLUMNS])
