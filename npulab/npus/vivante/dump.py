@@ -1,8 +1,8 @@
 """Importer of the text that prints a command stream, the NN fields and three buffers of one job.
 
-It comes plain, or as one ``diff -u`` of two stacks, which holds two captures.  Blogs turn its
-blanks into non-breaking spaces.  The buffers are printed where the job is handed over, so that the
-output is that of before it ran.
+It comes plain, or as a ``diff -u`` of two stacks, which holds two captures.  Blogs turn its blanks
+into non-breaking spaces.  The buffers are printed when the job is submitted, so the output is the
+memory before the job ran.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from npulab.npus.kit import LOOK, Capture, Job, Line, first_bytes, lines_of, pla
 from npulab.npus.vivante.commands import loads, writes
 from npulab.npus.vivante.facts import PRINTED, USUAL_CHIP, maps, tensor_bytes
 
-# who printed a file of this name
+# The side and provenance of a file by its name.
 SIDES = {"galcore": ("vendor", "vendor driver"), "mesa": ("mesa", "open driver")}
 NAMES = {item.name for item in PRINTED}
 BUFFERS = ("coefficients", "input", "output")
@@ -53,15 +53,15 @@ class Side:
 
 
 def recognises(path: Path) -> bool:
-    """A text file that prints NN fields or a command stream in this form."""
+    """True for a text file that prints NN fields or a command stream in this form."""
     head = plain_text(first_bytes(path, LOOK))
     return bool(SIGN.search(head) or (STREAM.search(head) and OPENS.search(head)))
 
 
 def read(path: Path) -> dict[str, Capture]:
-    """A capture per side of the dump.
+    """Return a capture for each side of the dump.
 
-    Raises ValueError naming file, line and field where the dump is cut short or does not add up.
+    Raises ValueError naming file, line and field if the dump is cut short or does not add up.
     """
     lines = lines_of(path)
     out: dict[str, Capture] = {}
@@ -75,51 +75,47 @@ def read(path: Path) -> dict[str, Capture]:
             raise ValueError(
                 f"{path}: a side is called {name!r}, allowed are letters, digits, _, - and ."
             )
-        out[name] = replace(
-            _capture(Side(path, name), side), provenance=provenance, date=date or "", tool=stem
-        )
+        capture = _capture(Side(path, name), side)
+        out[name] = replace(capture, provenance=provenance, date=date or "", tool=stem)
     return out
 
 
 def _sides(path: Path, lines: list[Line]) -> Iterator[tuple[str, str | None, list[Line]]]:
-    """(file stem, date, lines) of each stack."""
-    hunk = next((i for i, line in enumerate(lines) if line.text.startswith("@@ ")), None)
-    if hunk is None:
+    """Yield (file stem, date, lines) of each stack."""
+    hunks = [n for n, line in enumerate(lines) if line.text.startswith("@@ ")]
+    if not hunks:
         yield path.stem, None, lines
         return
-    again = next((line for line in lines[hunk + 1 :] if line.text.startswith("@@ ")), None)
-    if again:
+    hunk, *others = hunks
+    if others:
         raise ValueError(
-            f"{path}, line {again.number}: the diff leaves lines out between its hunks; make it "
-            "with "
-            "diff -U 1000000"
+            f"{path}, line {lines[others[0]].number}: the diff leaves lines out between its hunks; "
+            "make it with diff -U 1000000"
         )
-    heads = {
-        line.text[0]: FILE.match(line.text)
-        for line in lines[max(hunk - 2, 0) : hunk]
-        if line.text.startswith(("--- ", "+++ "))
-    }
+    heads = {}
+    for line in lines[max(hunk - 2, 0) : hunk]:
+        if line.text.startswith(("--- ", "+++ ")):
+            heads[line.text[0]] = FILE.match(line.text)
     for sign in "-+":
         head = heads.get(sign)
         if head is None:
             raise ValueError(
                 f"{path}, line {lines[hunk].number}: a diff without its {3 * sign} line before @@"
             )
-        body = [
-            Line(line.number, line.text[1:])
-            for line in lines[hunk + 1 :]
-            if not line.text or line.text[0] in (" ", sign)
-        ]
+        body = []
+        for line in lines[hunk + 1 :]:
+            if not line.text or line.text[0] in (" ", sign):
+                body.append(Line(line.number, line.text[1:]))
         yield Path(head.group(1)).stem, head.group(2), body
 
 
 def _capture(side: Side, lines: list[Line]) -> Capture:
-    """What one side of the dump records."""
+    """Return the capture of one side of the dump."""
     body = iter([line for line in lines if line.text.strip()])
     if not any(line.text.strip() == "{" for line in body):
         raise side.wrong("got no line with a lone { that opens the command stream")
-    words = _commands(side, body)
-    values, first = _values(side, body)
+    words = _command_words(side, body)
+    values, first = _field_values(side, body)
     buffers = {"commands": words.astype("<u4").tobytes(), **_buffers(side, first, body)}
     nn, registers = PRINTED.encode(values), maps(USUAL_CHIP)
     decoded = registers["NN"].decode(nn)
@@ -148,10 +144,11 @@ def _capture(side: Side, lines: list[Line]) -> Capture:
     )
 
 
-def _commands(side: Side, body: Iterator[Line]) -> np.ndarray:
-    """The words of the command stream, if no word is missing between its commands."""
+def _command_words(side: Side, body: Iterator[Line]) -> np.ndarray:
+    """Return the words of the command stream; ValueError if a word is missing between its
+    commands."""
     words: list[int] = []
-    heads: dict[int, Line] = {}  # the words that are printed as the head of a LOAD_STATE
+    heads: dict[int, Line] = {}  # words that are printed as the head of a LOAD_STATE
     for line in body:
         if line.text.strip() == "}":
             break
@@ -176,31 +173,29 @@ def _commands(side: Side, body: Iterator[Line]) -> np.ndarray:
         )
     stream = np.array(words, np.uint32)
     begins = {at for at, _, _ in loads(stream)}
-    wrong = [head for at, head in heads.items() if at not in begins]
-    if wrong:
-        raise side.wrong(
-            "the LOAD_STATE is not where the command before it ends; a command word is missing",
-            wrong[0],
-        )
+    for at, head in heads.items():
+        if at not in begins:
+            raise side.wrong(
+                "the LOAD_STATE is not where the command before it ends; a command word is missing",
+                head,
+            )
     return stream
 
 
-def _values(side: Side, body: Iterator[Line]) -> tuple[dict[str, int], Line | None]:
-    """Field values by printed name, and the line behind the last field."""
+def _field_values(side: Side, body: Iterator[Line]) -> tuple[dict[str, int], Line | None]:
+    """Return field values by printed name, and the line after the last field."""
     values: dict[str, int] = {}
-    behind = None
+    after = None
     for line in body:
         match = FIELD.match(line.text.strip())
         if not match:
-            behind = line
+            after = line
             break
         name, value = match.group(1), int(match.group(2), 16)
-        if name in values or name not in NAMES:
-            if name in values:
-                allowed = "once"
-            else:
-                allowed = "the fields that update 4 prints"
-            raise side.wrong(f"got field {name}, allowed is {allowed}", line)
+        if name in values:
+            raise side.wrong(f"got field {name}, allowed is once", line)
+        if name not in NAMES:
+            raise side.wrong(f"got field {name}, allowed is the fields that update 4 prints", line)
         if value != int(match.group(3)):
             raise side.wrong(
                 f"field {name} is {match.group(2)} and ({match.group(3)}), which are "
@@ -220,16 +215,19 @@ def _values(side: Side, body: Iterator[Line]) -> tuple[dict[str, int], Line | No
         raise side.wrong(
             f"field {', '.join(missing[:3])}{more} is missing, a job has all "
             f"{len(NAMES)} fields of {len(PRINTED)} words",
-            behind,
+            after,
         )
-    return values, behind
+    return values, after
 
 
 def _buffers(side: Side, first: Line | None, body: Iterator[Line]) -> dict[str, bytes]:
-    """Coefficients, input and output; the last line of each has no comma behind it."""
+    """Return coefficients, input and output; the last line of each buffer has no comma at its
+    end."""
     out: dict[str, bytes] = {}
     data = bytearray()
-    for line in chain([first] if first else [], body):
+    if first:
+        body = chain([first], body)
+    for line in body:
         match = BYTES.match(line.text.strip())
         if not match:
             raise side.unexpected(line, f"bytes of the {BUFFERS[len(out)]} buffer, as 0x00, 0x01")

@@ -1,9 +1,9 @@
 """The V8 coefficient buffer: a header, a Huffman coded bit string per core, then all biases.
 
 A byte is a symbol, which stands for a bit length, and a payload of so many bits.  Bytes go in
-pairs: a step has the 3-bit codes of a pair, the 2-bit escapes of the pair before and the payloads
-of the one before that.  A stream is two bytes with its number of kernels, then weights less their
-zero point.
+pairs: a step has the 3-bit codes of a pair, the 2-bit escapes of the pair one step before and the
+payloads of the pair two steps before.  A stream is two bytes with its number of kernels, then
+weights less their zero point.
 
 Here everything is read and written bit by bit; ``pairs`` does the same with whole arrays.
 """
@@ -34,10 +34,10 @@ VERSION = 1
 ESCAPE_BITS, COUNT_BYTES = 2, 2
 LENGTH_BITS, MOST_LENGTH = 4, 7
 DELAY = 2  # steps from a byte's code to its payload
-RUN_LENGTH, RAW_LENGTH = 0, 7  # with zero runs, what these lengths mean
+RUN_LENGTH, RAW_LENGTH = 0, 7  # the bit lengths of a run and of a raw byte, with zero runs
 TABLE_BYTES = 18
 ESCAPED = 2  # the code that an escape follows
-FREE_CODE = 4  # what the free bit of the shortest symbols adds to their code
+FREE_CODE = 4  # a set free bit of the shortest symbols adds this to their code
 # (symbol, its free bit) by (code, escape)
 READ: dict[tuple[int, int | None], tuple[int, int | None]] = {
     (0, None): (0, 0),
@@ -56,7 +56,8 @@ READ: dict[tuple[int, int | None], tuple[int, int | None]] = {
 
 @dataclass(frozen=True)
 class Header:
-    """What precedes the streams: bit length by symbol, bits of each stream, bytes for zero runs."""
+    """The header before the streams: bit length by symbol, bits of each stream, bytes for zero
+    runs."""
 
     symbols: tuple[int, ...]
     bits: tuple[int, ...]
@@ -64,7 +65,8 @@ class Header:
 
 
 def layout(cores: int) -> construct.Construct:
-    """The header's 28 bytes and one 32-bit count of bits per core, filled up to 64 bytes."""
+    """Return the declaration of the header: 28 bytes and a 32-bit count of bits per core, filled up
+    to 64 bytes."""
     return construct.Aligned(
         buffers.ALIGN,
         construct.Struct(
@@ -80,7 +82,7 @@ def layout(cores: int) -> construct.Construct:
 
 
 def read_header(buffer: bytes, geometry: Geometry) -> Header:
-    """The header; raises ValueError with the byte if a field has a value that is not supported, or
+    """Return the header; ValueError with the byte if a field has a value that is not supported, or
     streams and biases do not fit the buffer."""
     cores, used, start = geometry.cores, geometry.used, geometry.header_bytes
     refuse_if(
@@ -90,29 +92,24 @@ def read_header(buffer: bytes, geometry: Geometry) -> Header:
         f"is at least the header's {start}",
     )
     raw = layout(cores).parse(buffer)
-    for name, at, allowed in (
-        ("flags", 0, VERSION * 16),
-        ("average_bias", 24, 0),
-        ("reserved", 26, 0),
-    ):
+    fixed = ("flags", 0, VERSION * 16), ("average_bias", 24, 0), ("reserved", 26, 0)
+    for name, at, allowed in fixed:
         if raw[name] != allowed:
             raise ValueError(
                 f"coefficients: header at byte {at}, {name.replace('_', ' ')}: got {raw[name]:#x}, "
                 f"allowed is {allowed:#x}"
             )
-    lengths = tuple(
-        raw.symbols // 2 ** (LENGTH_BITS * n) % 2**LENGTH_BITS for n in range(buffers.SYMBOLS)
-    )
+    symbols = BitReader(raw.symbols.to_bytes(4, "little"))
+    lengths = tuple(symbols.read(LENGTH_BITS) for _ in range(buffers.SYMBOLS))
     runs = b""
     if raw.run_size:
         runs = bytes([raw.run_size]) + raw.run_table
-    # with zero runs one of the lengths may be replaced by 8, which none of the known streams uses
+    # With zero runs, 8 may replace one of the lengths; none of the known streams uses it.
     most = MOST_LENGTH + bool(runs)
     if len(set(lengths)) < buffers.SYMBOLS or max(lengths) > most:
         raise ValueError(
             f"coefficients: header at byte 20, symbol map: got {list(lengths)}, allowed is each "
-            "bit "
-            f"length from 0 to {most} at most once"
+            f"bit length from 0 to {most} at most once"
         )
     refuse_if(
         not runs and any(raw.run_table),
@@ -121,33 +118,31 @@ def read_header(buffer: bytes, geometry: Geometry) -> Header:
         "is 0 where the run-length size is 0",
     )
     bits = tuple(int(size) for size in raw.bits)
-    if any((size > 0) != (core < used) for core, size in enumerate(bits)):
+    if not all(bits[:used]) or any(bits[used:]):
         raise ValueError(
             f"coefficients: header at byte {FIRST_SIZE}: got core sizes {list(bits)}, allowed are "
-            "bits "
-            f"for the first {used} cores"
+            f"bits for the first {used} cores"
         )
     end = start + sum(map(stream_bytes, bits)) + buffers.BIAS_BYTES * geometry.channels
     if end > len(buffer):
         raise ValueError(
             f"coefficients: header at byte {FIRST_SIZE}: got core sizes {list(bits)} (bits), which "
-            "with "
-            f"{geometry.channels} biases end at byte {end}, allowed is {len(buffer)} bytes"
+            f"with {geometry.channels} biases end at byte {end}, allowed is {len(buffer)} bytes"
         )
     return Header(lengths, bits, runs)
 
 
 def stream_bytes(bits: int) -> int:
-    """Bytes of a stream as it lies in the buffer."""
+    """Return the bytes that a stream takes in the buffer."""
     return ceil_div(bits, 8 * buffers.ALIGN) * buffers.ALIGN
 
 
 def walk(buffer: bytes, geometry: Geometry) -> Iterator[Item]:
-    """Every bit of the buffer as an ``Item``, in order; a ``weight`` lies where its payload does,
-    be it 0 bits wide.
+    """Yield every bit of the buffer as an ``Item``, in order; a ``weight`` lies where its payload
+    does, even if that is 0 bits wide.
 
-    Raises ValueError with core, byte and bit where the buffer does not follow the format,
-    Unsupported where what zero runs of the vendor say is not known.
+    Raises ValueError with core, byte and bit if the buffer does not follow the format, Unsupported
+    for zero runs of the vendor whose meaning is not known.
     """
     buffers.refuse_size(buffer, geometry)
     header = read_header(buffer, geometry)
@@ -177,20 +172,20 @@ def _header_items(buffer: bytes, geometry: Geometry) -> Iterator[Item]:
 
 
 def _owners(geometry: Geometry, core: int) -> Iterator[Event]:
-    """What each byte of a core's stream is for; behind the last weight a pair is completed."""
+    """Yield the event of each byte of a core's stream; after the weights a pair is completed."""
     yield from [Event("kernels per core")] * COUNT_BYTES
     yield from geometry.events(core)
     yield from repeat(Event("completion", None))
 
 
 def bytes_of(geometry: Geometry, core: int) -> int:
-    """Bytes that a core's stream writes, without zero runs."""
+    """Return the number of bytes in a core's stream, without zero runs."""
     g = geometry
     return COUNT_BYTES + g.kernels(core) * up(g.kernel_size, g.block)
 
 
 def pairs_of(geometry: Geometry, core: int) -> int:
-    """Pairs of bytes in a core's stream, the last completed, without zero runs."""
+    """Return the number of pairs in a core's stream, the last completed, without zero runs."""
     return ceil_div(bytes_of(geometry, core), 2)
 
 
@@ -204,7 +199,8 @@ class _Byte:
 
 
 def _stream(reader: BitReader, g: Geometry, core: int, header: Header) -> Iterator[Item]:
-    """One stream, step by step; two pairs of codes that mean nothing push the last payloads out."""
+    """Yield the items of a stream, step by step; two pairs of codes without bytes push the last
+    payloads out."""
     runs = bool(header.runs)
     if runs:
         pairs = _pairs_with_runs(reader, header)
@@ -213,58 +209,59 @@ def _stream(reader: BitReader, g: Geometry, core: int, header: Header) -> Iterat
     owners, recent = _owners(g, core), deque[list[_Byte]](maxlen=DELAY + 1)
     values = _Values(g, core, runs)
     for step in range(pairs + DELAY):
+        flushes = step >= pairs
         recent.append([])
         for _ in range(2):
-            byte = _Byte(reader.read(CODE_BITS), next(owners) if step < pairs else Event("flush"))
+            kind, of = "flush", Event("flush")
+            if not flushes:
+                kind, of = "symbol", next(owners)
+            byte = _Byte(reader.read(CODE_BITS), of)
             recent[-1].append(byte)
-            if step >= pairs:
-                kind = "flush"
-            else:
-                kind = "symbol"
-            yield _item(reader, CODE_BITS, kind, byte.code, core, byte.of)
-        if step >= pairs:
+            yield _item(reader, CODE_BITS, kind, byte.code, core, of)
+        if flushes:
             values.refuse_flush(reader.position - 2 * CODE_BITS, recent[-1])
-        for byte in recent[-2] if 0 < step <= pairs else []:
-            if byte.code == ESCAPED:
-                byte.escape = reader.read(ESCAPE_BITS)
-                yield _item(reader, ESCAPE_BITS, "escape", byte.escape, core, byte.of)
-        for byte in recent[0] if step >= DELAY else []:
-            at = reader.position
+        if 0 < step <= pairs:
+            for byte in recent[-2]:
+                if byte.code == ESCAPED:
+                    byte.escape = reader.read(ESCAPE_BITS)
+                    yield _item(reader, ESCAPE_BITS, "escape", byte.escape, core, byte.of)
+        if step < DELAY:
+            continue
+        for byte in recent[0]:
+            at, kind = reader.position, byte.of.kind
             length, free, width = _payload(byte, header.symbols, runs)
-            payload = reader.read(width)
-            if free is None:
-                bits = payload
-            else:
-                bits = 2 * payload + free
-            value = values.next(bits, length, byte.of, at)
+            bits = reader.read(width)
+            if free is not None:
+                bits = 2 * bits + free
             if runs and length == RUN_LENGTH:
                 kind = "run"
-            else:
-                kind = byte.of.kind
-            yield _item(reader, width, kind, value, core, byte.of)
+            yield _item(reader, width, kind, values.next(bits, length, byte.of, at), core, byte.of)
 
 
 def _item(reader: BitReader, width: int, kind: str, value: int, core: int, of: Event) -> Item:
-    """The bits just read."""
-    at = reader.position - width
+    """Return the bits just read as an item."""
+    at, channel = reader.position - width, None
     if of.kind == "weight":
         return Item(at, width, kind, value, core, *of[1:], int(kind == "weight"))
-    return Item(at, width, kind, value, core, of.channel if of.kind == "completion" else None)
+    if of.kind == "completion":
+        channel = of.channel
+    return Item(at, width, kind, value, core, channel)
 
 
 def _payload(byte: _Byte, symbols: tuple[int, ...], runs: bool) -> tuple[int, int | None, int]:
-    """(bit length, free bit, width of the payload) of a byte."""
+    """Return (bit length, free bit, width of the payload) of a byte."""
     symbol, free = READ[byte.code, byte.escape]
     length = symbols[symbol]
-    return (
-        length,
-        free,
-        (8 if runs and length >= RAW_LENGTH else max(length, 1)) - (free is not None),
-    )
+    width = max(length, 1)
+    if runs and length >= RAW_LENGTH:
+        width = 8
+    if free is not None:
+        width -= 1
+    return length, free, width
 
 
 def _pairs_with_runs(reader: BitReader, header: Header) -> int:
-    """Pairs of bytes up to the end of a stream with zero runs, whose number only its size tells."""
+    """Return the number of pairs in a stream with zero runs; only the stream's size says it."""
     scout, steps = BitReader(reader.data, reader.position, reader.end), 0
     recent = deque[list[_Byte]]([[], []], maxlen=DELAY + 1)
     try:
@@ -273,31 +270,29 @@ def _pairs_with_runs(reader: BitReader, header: Header) -> int:
             for byte in recent[-2]:
                 if byte.code == ESCAPED:
                     byte.escape = scout.read(ESCAPE_BITS)
-                else:
-                    byte.escape = None
             for byte in recent[0]:
-                scout.read(_payload(byte, header.symbols, True)[2])
+                _, _, width = _payload(byte, header.symbols, True)
+                scout.read(width)
             steps += 1
     except EOFError:
-        steps += 1  # the reading proper says where it ends
+        steps += 1  # the stream is cut: `_stream` reads it again and says where
     return max(steps - DELAY, 0)
 
 
 class _Values:
-    """Turns payloads into bytes and refuses those that cannot be."""
+    """Turns payloads into bytes and refuses impossible payloads."""
 
     def __init__(self, geometry: Geometry, core: int, runs: bool) -> None:
         self.zero, self.core, self.runs = geometry.zero_point, core, runs
         self.kernels = geometry.kernels(core)
         self.left = self.kernels * geometry.kernel_size
         self.count = list(self.kernels.to_bytes(COUNT_BYTES, "little"))
-        if not runs:
-            self.flush = {flush_of(geometry, core)}
-        else:
+        self.flush = {flush_of(geometry, core)}
+        if runs:
             self.flush = {0, _flush_codes(1)}
 
     def next(self, bits: int, length: int, of: Event, at: int) -> int:
-        """What bits ``sign, then magnitude without its leading 1`` say."""
+        """Return the byte that bits (sign, then magnitude without its leading 1) stand for."""
         where = f"coefficients: core {self.core} at {buffers.place(at)}"
         if self.runs and length == RUN_LENGTH:
             if self.left or of.kind == "kernels per core":
@@ -308,9 +303,8 @@ class _Values:
             return bits
         if self.runs and length > RAW_LENGTH:
             raise Unsupported(f"{where}: got bit length {length}, allowed is up to {RAW_LENGTH}")
-        if self.runs and length == RAW_LENGTH:
-            value = bits
-        else:
+        value = bits
+        if not self.runs or length != RAW_LENGTH:
             value = signed(bits, length, self.runs)
         if of.kind == "kernels per core":
             want = self.count.pop(0)
@@ -328,30 +322,34 @@ class _Values:
         return value
 
     def refuse_flush(self, at: int, codes: list[_Byte]) -> None:
-        """Raises ValueError for other codes than a flush has."""
+        """Raise ValueError for other codes than a flush has."""
         got = codes[0].code + 2**CODE_BITS * codes[1].code
         if got not in self.flush:
+            allowed = " or ".join(map(hex, sorted(self.flush)))
             raise ValueError(
-                f"coefficients: core {self.core} at {buffers.place(at)}: got codes "
-                f"{got:#x} behind the last byte, allowed is "
-                f"{' or '.join(map(hex, sorted(self.flush)))}"
+                f"coefficients: core {self.core} at {buffers.place(at)}: got codes {got:#x} behind "
+                f"the last byte, allowed is {allowed}"
             )
 
 
 def signed(bits: int, length: int, two: bool) -> int:
-    """The byte of sign and magnitude; a negative one is the complement, with zero runs that plus
-    1."""
-    magnitude = bits // 2 + (2 ** (length - 1) if length else 0)
+    """Return the byte of sign and magnitude; a negative byte is the complement, with zero runs the
+    ``two``'s complement."""
+    magnitude = bits // 2
+    if length:
+        magnitude += 2 ** (length - 1)
     if bits % 2 == 0:
         return magnitude
-    return (-magnitude if two else 255 - magnitude) % 256
+    if two:
+        return -magnitude % 256
+    return 255 - magnitude
 
 
 def flush_of(geometry: Geometry, core: int) -> int:
-    """The codes of the pairs that push the last payloads out: their free bits are set where the
-    bytes were odd.
+    """Return the codes of the pairs that push the last payloads out: their free bits are set if the
+    number of bytes is odd.
 
-    The vendor sets them with an even number and zero runs too.
+    With zero runs, the vendor sets them for an even number too.
     """
     return _flush_codes(bytes_of(geometry, core) % 2)
 
@@ -361,7 +359,7 @@ def _flush_codes(free: int) -> int:
 
 
 def read_by_item(buffer: bytes, geometry: Geometry) -> Coefficients:
-    """The content as ``walk`` reads it."""
+    """Return the content as ``walk`` reads it."""
     header = read_header(buffer, geometry)
     weights = np.full(geometry.shape, geometry.zero_point, np.uint8)
     bias = np.zeros(geometry.channels, np.uint32)
@@ -381,9 +379,11 @@ def read_by_item(buffer: bytes, geometry: Geometry) -> Coefficients:
 
 
 def join(streams: list[tuple[int, bytes]], coefficients: Coefficients, geometry: Geometry) -> bytes:
-    """Header, (bits, bytes) of each stream, biases, and zeros up to the size."""
+    """Return header, (bits, bytes) of each stream, biases, and zeros up to the size."""
     c, g = coefficients, geometry
-    packed = sum(length * 2 ** (LENGTH_BITS * n) for n, length in enumerate(c.symbols))
+    packed = 0
+    for length in reversed(c.symbols):
+        packed = packed * 2**LENGTH_BITS + length
     head = layout(g.cores).build(
         {
             "flags": VERSION * 16,

@@ -2,7 +2,7 @@
 
 A stream is 8 bits zero-run width, 16 bits kernels per core, then weights in the driver's order.
 The bias follows the first weight of a kernel, the output offset its last.  With a zero-run width, a
-weight item is a run of zero points and the literal behind it.
+weight item is a run of zero points and the literal after it.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ WEIGHT_BITS, WORD_BITS = 8, 32
 
 
 def header(cores: int) -> construct.Construct:
-    """One 32-bit byte count per core, filled up to 64 bytes."""
+    """Return the declaration of the header: a 32-bit byte count per core, filled up to 64 bytes."""
     return construct.Aligned(buffers.ALIGN, construct.Array(cores, construct.Int32ul))
 
 
 def sizes(buffer: bytes, geometry: Geometry) -> list[int]:
-    """Stream bytes per core; raises ValueError where they do not fit the buffer."""
+    """Return the stream bytes per core; ValueError if they do not fit the buffer."""
     start, used = geometry.header_bytes, geometry.used
     refuse_if(
         len(buffer) < start,
@@ -34,9 +34,7 @@ def sizes(buffer: bytes, geometry: Geometry) -> list[int]:
         f"is at least the header's {start}",
     )
     out = [int(size) for size in header(geometry.cores).parse(buffer)]
-    wrong = any(
-        size % buffers.ALIGN or (size > 0) != (core < used) for core, size in enumerate(out)
-    )
+    wrong = not all(out[:used]) or any(out[used:]) or any(size % buffers.ALIGN for size in out)
     if wrong or start + sum(out) > len(buffer):
         raise ValueError(
             f"coefficients: got core sizes {out} from byte 0 on, allowed are "
@@ -47,7 +45,7 @@ def sizes(buffer: bytes, geometry: Geometry) -> list[int]:
 
 
 def walk(buffer: bytes, geometry: Geometry) -> Iterator[Item]:
-    """Every bit of the buffer as an ``Item``, in order.
+    """Yield every bit of the buffer as an ``Item``, in order.
 
     Raises ValueError with core, byte and bit if a stream does not follow the format.
     """
@@ -56,12 +54,12 @@ def walk(buffer: bytes, geometry: Geometry) -> Iterator[Item]:
     for core, size in enumerate(counts):
         yield Item(32 * core, 32, "core size", size, core)
     yield from buffers.fill(buffer, 32 * len(counts), 8 * geometry.header_bytes)
-    yield from buffers.walk_streams(
-        buffer, geometry, [8 * size for size in counts[: geometry.used]], _stream
-    )
+    bits = [8 * size for size in counts[: geometry.used]]
+    yield from buffers.walk_streams(buffer, geometry, bits, _stream)
 
 
 def _stream(reader: BitReader, geometry: Geometry, core: int) -> Iterator[Item]:
+    """Yield the items of a core's stream."""
     at = reader.position
     zrl = reader.read(ZRL_BITS)
     yield Item(at, ZRL_BITS, "zero-run width", zrl, core)
@@ -98,7 +96,9 @@ def _stream(reader: BitReader, geometry: Geometry, core: int) -> Iterator[Item]:
 
 
 def join(streams: list[bytes], geometry: Geometry, size: int = 0) -> bytes:
-    """Header and streams, each filled up to 64 bytes, and zeros up to ``size``."""
-    filled = [stream.ljust(up(len(stream), buffers.ALIGN), b"\0") for stream in streams]
-    counts = [len(stream) for stream in filled] + [0] * (geometry.cores - len(filled))
-    return (header(geometry.cores).build(counts) + b"".join(filled)).ljust(size, b"\0")
+    """Return header and streams, each filled up to 64 bytes, and zeros up to ``size``."""
+    counts, body = [0] * geometry.cores, b""
+    for core, stream in enumerate(streams):
+        counts[core] = up(len(stream), buffers.ALIGN)
+        body += stream.ljust(counts[core], b"\0")
+    return (header(geometry.cores).build(counts) + body).ljust(size, b"\0")
