@@ -1,7 +1,7 @@
 """The Huffman format (V8) with whole arrays: the same bytes and content as ``huffman``, which
 explains each bit.
 
-Where a step begins depends on the two before it, so that these places are found one by one; all
+Where a step begins depends on the two steps before it, so these bits are found step by step; all
 else is done at once.
 """
 
@@ -20,7 +20,7 @@ from npulab.npus.vivante.coefficients import buffers, huffman
 from npulab.npus.vivante.coefficients.buffers import CODE_BITS, Coefficients, Geometry
 from npulab.npus.vivante.coefficients.huffman import COUNT_BYTES, DELAY, ESCAPE_BITS, ESCAPED, READ
 
-# Mesa 25.0.7, etnaviv_ml_nn_v8.c: the comparisons that sort the symbols
+# The comparisons that sort the symbols: Mesa 25.0.7, etnaviv_ml_nn_v8.c.
 NETWORK = (
     (0, 2),
     (1, 3),
@@ -42,17 +42,17 @@ NETWORK = (
     (3, 4),
     (5, 6),
 )
-CHUNK = 2**16  # bytes
-ROOM = 32  # for the bits of two payloads
+CHUNK = 2**16  # bytes of a stream whose windows are held at once
+ROOM = 32  # more than the bits of two payloads: both are held in one number
 ONES = (2 ** np.arange(9) - 1).astype(np.uint32)
 PAIR_CODES, PAIR_ESCAPES = 2 ** (2 * CODE_BITS), 2 ** (2 * ESCAPE_BITS)
 
 
 def decode(buffer: bytes, geometry: Geometry, fast: bool = False) -> Coefficients | None:
-    """Weights, biases and symbols of a buffer, or None if it does not follow the format.
+    """Return weights, biases and symbols of a buffer, or None if it does not follow the format.
 
-    ``fast`` runs compiled loops (``npulab[fast]``).  Of zero runs only those behind the last weight
-    are understood.
+    ``fast`` runs compiled loops (``npulab[fast]``).  Zero runs are understood only after the last
+    weight.
     """
     header = huffman.read_header(buffer, geometry)
     if header.runs:
@@ -64,12 +64,10 @@ def decode(buffer: bytes, geometry: Geometry, fast: bool = False) -> Coefficient
     for core, bits in enumerate(header.bits[: geometry.used]):
         data = buffer[start : start + huffman.stream_bytes(bits)]
         stream = _bytes(data, bits, header, geometry, core, fast)
-        if (
-            stream is None
-            or not _take(stream, geometry, core, weights)
-            or BitReader(data, bits).read(8 * len(data) - bits)
-        ):
+        if stream is None or not _take(stream, geometry, core, weights):
             return None
+        if BitReader(data, bits).read(8 * len(data) - bits):
+            return None  # the fill is not 0
         start += len(data)
     if buffer[start + buffers.BIAS_BYTES * geometry.channels :].strip(b"\0"):
         return None
@@ -80,13 +78,14 @@ def decode(buffer: bytes, geometry: Geometry, fast: bool = False) -> Coefficient
 
 
 class _Tables(NamedTuple):
-    """A symbol map, made ready.
+    """Lookup tables of a symbol map.
 
-    By two codes: ``before``, the bits of a step ahead of its payloads in the step after.  By two
-    codes and 4 bits that hold their escapes: ``step``, these bits times ``ROOM`` and the bits of
-    the payloads; ``ways`` in which both bytes are written and ``widths`` of their payloads;
-    ``both``, all that in 4 bits each. ``bytes`` is by way and payload.  ``code``, ``escape`` and
-    ``payload`` are (value, width) by byte.
+    A way is an entry of ``READ``: a code and its escape.  Indexed by two codes: ``before``, the
+    bits of a step before its payloads, if the step before had these codes.  Indexed by two codes
+    and the 4 bits that may be their escapes: ``step``, the same bits times ``ROOM`` plus the bits
+    of the payloads; ``ways`` of both bytes and ``widths`` of their payloads; ``both``, all of that
+    in 4 bits each.  ``bytes`` is indexed by way and payload; ``code``, ``escape`` and ``payload``
+    are (value, width) by byte.
     """
 
     before: np.ndarray
@@ -102,41 +101,47 @@ class _Tables(NamedTuple):
 
 @lru_cache(8)
 def _tables(symbols: tuple[int, ...]) -> _Tables:
-    ways = {key: n for n, key in enumerate(READ)}
-    values = np.zeros((len(ways), 256), np.uint8)
+    values = np.zeros((len(READ), 256), np.uint8)
     written = np.zeros((3, 256, 2), np.uint32)
     widths = []
-    for (code, escape), (symbol, free) in READ.items():
+    for way, ((code, escape), (symbol, free)) in enumerate(READ.items()):
         length = symbols[symbol]
-        width = max(length, 1) - (free is not None)
+        width, escape_bits = max(length, 1), 0
+        if free is not None:
+            width -= 1
+        if code == ESCAPED:
+            escape_bits = ESCAPE_BITS
         widths.append(width)
         for payload in range(2**width):
-            value = huffman.signed(payload if free is None else 2 * payload + free, length, False)
-            values[ways[code, escape], payload] = value
-            written[:, value] = (
-                (code, CODE_BITS),
-                (escape or 0, ESCAPE_BITS * (code == ESCAPED)),
-                (payload, width),
-            )
+            bits = payload
+            if free is not None:
+                bits = 2 * payload + free
+            value = huffman.signed(bits, length, False)
+            values[way, payload] = value
+            written[:, value] = (code, CODE_BITS), (escape or 0, escape_bits), (payload, width)
     index = np.arange(PAIR_CODES * PAIR_ESCAPES)
-    way, wide = np.zeros((2, len(index), 2), np.uint8)
-    rest, bits = index // PAIR_CODES, np.full(len(index), 2 * CODE_BITS)
-    for half, codes in enumerate((index % 2**CODE_BITS, index // 2**CODE_BITS % 2**CODE_BITS)):
+    pair_ways, pair_widths = np.zeros((2, len(index), 2), np.uint8)
+    rest, before = index // PAIR_CODES, np.full(len(index), 2 * CODE_BITS)
+    for half in range(2):
+        codes = index // 2 ** (half * CODE_BITS) % 2**CODE_BITS
         escaped = codes == ESCAPED
-        for (code, escape), n in ways.items():
-            of = (codes == code) & (~escaped | (rest % 2**ESCAPE_BITS == escape))
-            way[of, half], wide[of, half] = n, widths[n]
-        bits = bits + ESCAPE_BITS * escaped
-        rest = np.where(escaped, rest // 2**ESCAPE_BITS, rest)
-    step = (ROOM * bits + wide.sum(1)).astype(np.uint16)
-    both = (np.column_stack([bits, wide, way]) * 16 ** np.arange(5)).sum(1).astype(np.uint32)
-    return _Tables(bits[:PAIR_CODES].astype(np.uint32), step, both, way, wide, values, *written)
+        for way, (code, escape) in enumerate(READ):
+            taken = (codes == code) & (~escaped | (rest % 2**ESCAPE_BITS == escape))
+            pair_ways[taken, half] = way
+            pair_widths[taken, half] = widths[way]
+        before += ESCAPE_BITS * escaped
+        rest[escaped] //= 2**ESCAPE_BITS
+    step = (ROOM * before + pair_widths.sum(1)).astype(np.uint16)
+    columns = np.column_stack([before, pair_widths, pair_ways])
+    both = (columns * 16 ** np.arange(5)).sum(1).astype(np.uint32)
+    before = before[:PAIR_CODES].astype(np.uint32)
+    return _Tables(before, step, both, pair_ways, pair_widths, values, *written)
 
 
 def _bytes(
     data: bytes, bits: int, header: huffman.Header, geometry: Geometry, core: int, fast: bool
 ) -> np.ndarray | None:
-    """The bytes of a stream of so many bits, or None where it does not end there."""
+    """Return the bytes of a stream of ``bits``, or None if it does not end there."""
     pairs, tables = huffman.pairs_of(geometry, core), _tables(header.symbols)
     if 2 * CODE_BITS * (pairs + DELAY) > bits:
         return None
@@ -174,14 +179,10 @@ def _bytes(
 
 
 def _steps(data: bytes, bits: int, table: np.ndarray, steps: int) -> np.ndarray | None:
-    """The bit where each step begins, or None where the last does not stop at ``bits``."""
+    """Return the bit where each step begins, or None if the last does not end at ``bits``."""
     advance, found, at = table.data, array("q", [0]), 2 * CODE_BITS
-    codes, escapes, before, payloads = (
-        PAIR_CODES - 1,
-        PAIR_CODES * (PAIR_ESCAPES - 1),
-        data[0] % PAIR_CODES,
-        0,
-    )
+    codes, escapes = PAIR_CODES - 1, PAIR_CODES * (PAIR_ESCAPES - 1)
+    before, payloads = data[0] & codes, 0
     while len(found) < steps and at < bits:
         base = at // 8
         size = min(8 * CHUNK, bits - 8 * base)
@@ -207,47 +208,44 @@ def _parts(
     g: Geometry,
     core: int,
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Of each superblock the bytes of the stream ``(kernels, blocks, weights of a block)`` and the
-    weights ``(kernels, kernel_size)``, both as views."""
+    """Yield, superblock by superblock, the bytes of the stream ``(kernels, blocks, weights of a
+    block)`` and the weights ``(kernels, kernel_size)``, both as views."""
     flat, at = weights.reshape(g.slots, g.kernel_size), COUNT_BYTES
     blocks = ceil_div(g.kernel_size, g.block)
     for first, count, step in g.blocks(core):
-        size = count * blocks * g.block
-        yield (
-            stream[at : at + size].reshape(blocks, count, g.block).transpose(1, 0, 2),
-            flat[first : first + step * count : step],
-        )
-        at += size
+        part = stream[at : at + count * blocks * g.block]
+        kernels = flat[first : first + step * count : step]
+        yield part.reshape(blocks, count, g.block).transpose(1, 0, 2), kernels
+        at += len(part)
 
 
 def _take(stream: np.ndarray, geometry: Geometry, core: int, weights: np.ndarray) -> bool:
-    """Put a stream's bytes in their places; False if it has another number of kernels, or what
-    completes a block is not 0."""
-    g, behind = geometry, huffman.bytes_of(geometry, core)
+    """Put a stream's bytes in their places; False if it has another number of kernels, or a block's
+    completion is not 0."""
+    g, end = geometry, huffman.bytes_of(geometry, core)
     sound = stream[:COUNT_BYTES].tobytes() == g.kernels(core).to_bytes(COUNT_BYTES, "little")
     for blocks, into in _parts(stream, weights, g, core):
         kernels = blocks.reshape(len(into), -1)
         into[...] = kernels[:, : g.kernel_size] + np.uint8(g.zero_point)
         sound = sound and not kernels[:, g.kernel_size :].any()
-    return sound and not stream[behind:].any()
+    return sound and not stream[end:].any()
 
 
 def encode(coefficients: Coefficients, geometry: Geometry, fast: bool = False) -> bytes:
-    """The buffer of ``coefficients``, filled with zeros to its ``size``; the inverse of
+    """Return the buffer of ``coefficients``, filled with zeros to its ``size``; the inverse of
     ``decode``."""
     c, g = coefficients, geometry
     write = _written
     if fast:
         write = _written_fast
-    tables = _tables(tuple(c.symbols))
-    streams = [
-        write(_stream(c, g, core), tables, huffman.flush_of(g, core)) for core in range(g.used)
-    ]
+    tables, streams = _tables(tuple(c.symbols)), []
+    for core in range(g.used):
+        streams.append(write(_stream(c, g, core), tables, huffman.flush_of(g, core)))
     return huffman.join(streams, c, g)
 
 
 def _stream(c: Coefficients, g: Geometry, core: int) -> np.ndarray:
-    """The bytes of a core's stream, the last pair completed."""
+    """Return the bytes of a core's stream, the last pair completed."""
     out = np.zeros(2 * huffman.pairs_of(g, core), np.uint8)
     out[:COUNT_BYTES] = np.frombuffer(g.kernels(core).to_bytes(COUNT_BYTES, "little"), np.uint8)
     for blocks, weights in _parts(out, c.weights, g, core):
@@ -258,7 +256,7 @@ def _stream(c: Coefficients, g: Geometry, core: int) -> np.ndarray:
 
 
 def _written(stream: np.ndarray, tables: _Tables, flush: int) -> tuple[int, bytes]:
-    """(bits, bytes) of the steps that write the bytes of a stream."""
+    """Return (bits, bytes) of the steps that write the bytes of a stream."""
     codes, code_bits = _joined(stream, tables.code)
     escapes, escape_bits = _joined(stream, tables.escape)
     payloads, payload_bits = _joined(stream, tables.payload)
@@ -273,34 +271,32 @@ def _written(stream: np.ndarray, tables: _Tables, flush: int) -> tuple[int, byte
 
 
 def _written_fast(stream: np.ndarray, tables: _Tables, flush: int) -> tuple[int, bytes]:
-    """The same, compiled."""
+    """Return the same, by a compiled loop."""
     from npulab.npus.vivante.coefficients import loops
 
     out = np.zeros(len(stream) // 2 + DELAY + 1, np.uint32)  # a step has at most 24 bits
-    bits = loops.encode_pairs(
-        stream.reshape(-1, 2),
-        flush,
-        *(table.astype(np.uint64) for table in (tables.code, tables.escape, tables.payload)),
-        out,
-    )
-    return int(bits), out.astype("<u4").tobytes()[: ceil_div(int(bits), 8)]
+    code, escape = tables.code.astype(np.uint64), tables.escape.astype(np.uint64)
+    payload = tables.payload.astype(np.uint64)
+    bits = int(loops.encode_pairs(stream.reshape(-1, 2), flush, code, escape, payload, out))
+    return bits, out.astype("<u4").tobytes()[: ceil_div(bits, 8)]
 
 
 def _joined(stream: np.ndarray, table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(values, widths) of pairs of bytes, by a table of (value, width) of single ones."""
-    first, second = table[stream[::2]], table[stream[1::2]]
-    return first[:, 0] | np.left_shift(second[:, 0], first[:, 1]), first[:, 1] + second[:, 1]
+    """Return (values, widths) of pairs of bytes, by a table of (value, width) of bytes."""
+    first, first_bits = table[stream[::2]].T
+    second, second_bits = table[stream[1::2]].T
+    return first | np.left_shift(second, first_bits), first_bits + second_bits
 
 
 def choose_symbols(weights: np.ndarray) -> tuple[int, ...]:
-    """The symbol map the driver picks for ``weights``, uint8 or int8 as the model has them: bit
-    lengths by falling count, in the order that its fixed comparisons leave them.
+    """Return the symbol map that the driver picks for ``weights``, uint8 or int8 as in the model:
+    bit lengths by falling count, in the order that its fixed comparisons leave.
 
     >>> choose_symbols(np.array([0, 3, 3, 0xFF], np.uint8))
     (2, 1, 0, 3, 4, 5, 6, 7)
     """
     counts = np.bincount(np.ascontiguousarray(weights).view(np.uint8).reshape(-1), minlength=256)
-    # a negative byte's magnitude is its complement; 0xFF has length 0, and is counted as 1
+    # A negative byte's magnitude is its complement; 0xFF has length 0 and is counted as 1.
     lengths = [max(min(byte, 255 - byte).bit_length(), byte // 255) for byte in range(256)]
     histogram = np.bincount(lengths, counts, buffers.SYMBOLS).tolist()
     out = list(range(buffers.SYMBOLS))

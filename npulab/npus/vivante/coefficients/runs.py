@@ -1,37 +1,38 @@
 """The plain format (V7) with whole arrays: the same bytes and content as ``plain``, which explains
 each bit.
 
-All cores have streams of the same order.  Between two places where pending runs are flushed (a
-segment) items have one width, so that the count of items in each segment says where every bit lies.
+All cores have streams of the same order.  A segment lies between two places where pending runs are
+flushed; its items have one width, so the count of items in each segment says where every bit lies.
 """
 
 from __future__ import annotations
 
-from itertools import pairwise, repeat, takewhile
+from itertools import pairwise, takewhile
 from operator import sub
 
 import numpy as np
 
 from npulab.layout.bitstream import BitReader, bits_at, put_bits
+from npulab.npus.kit import ceil_div
 from npulab.npus.vivante.coefficients import buffers, plain
 from npulab.npus.vivante.coefficients.buffers import ALIGN, ZRL_BITS, Coefficients, Geometry
-from npulab.npus.vivante.coefficients.counts import count_items, parts_of
+from npulab.npus.vivante.coefficients.counts import count_items, segments_of
 from npulab.npus.vivante.coefficients.plain import WEIGHT_BITS, WORD_BITS
 
 HEAD_BITS = ZRL_BITS + buffers.COUNT_BITS
 WORD_BYTES = WORD_BITS // 8
 TOGETHER = 20_000  # weights of small streams that are read at once
-SPARSE = 32  # weights in a byte
+SPARSE = 32  # most weights in a byte of a stream for which an array is made before it is read
 
 
 class Order:
-    """Where a core's stream has what, in weights from its start.
+    """The order of a core's stream: where things lie, in weights from its start.
 
-    ``places (2 * kernels,)`` are where biases and offsets lie, in stream order, ``biases`` and
-    ``offsets`` which of them are of each kernel; ``breaks`` is where segments end and ``lengths``
-    the weights they have, ``gaps`` the bits behind each; ``several`` are those of more than one
-    weight, ``singles`` and ``skips`` the segments of one weight and the gaps ahead of them and
-    behind each; ``length`` are the weights in all, ``blocks`` the superblocks by core.
+    ``length`` counts the weights in all, ``blocks`` are the superblocks by core.  A word is a bias
+    or an offset: ``places (2 * kernels,)`` of the words in stream order; ``biases`` and
+    ``offsets`` are the words of each kernel.  Segments end at ``breaks``, have ``lengths`` weights
+    and ``gaps`` bits after each.  ``several`` are the segments of more than one weight; before each
+    of them (and at the end) lie ``singles`` segments of one weight, and ``skips`` bits of gaps.
     """
 
     def __init__(self, geometry: Geometry) -> None:
@@ -42,30 +43,25 @@ class Order:
         self.length = g.per_core * g.kernel_size
         first = min(g.group, g.planes) * cells
         last = (g.planes - (g.planes - 1) // g.group * g.group) * cells
-        places, flushes, base = [], [np.array([self.length])], 0
+        biases, offsets, flushes, base = [], [], [np.array([self.length])], 0
         self.blocks = [g.blocks(core) for core in range(g.used)]
         for number, block in enumerate(self.blocks[0]):
             kernels = np.arange(block.kernels)
             end = base + block.kernels * g.kernel_size
-            places += [base + kernels * first + 1, end - (block.kernels - 1 - kernels) * last]
+            biases.append(base + kernels * first + 1)
+            offsets.append(end - kernels[::-1] * last)
             if number == g.superblocks - 1 and g.order == "inter":
                 flushes.append(np.arange(base, end, block.kernels * cells))
             base = end
-        found = np.concatenate(places)
-        # a kernel of one weight has bias and offset at one place
+        found = np.concatenate([*biases, *offsets])
+        # Stable: a kernel of one weight has bias and offset at one place, in this order.
         ranks = np.argsort(found, kind="stable")
         self.places = found[ranks]
-        inverse = np.empty_like(ranks)
-        inverse[ranks] = np.arange(len(ranks))
-        counts = np.repeat(
-            [part % 2 for part in range(len(places))], [len(part) for part in places]
-        )
-        self.biases, self.offsets = inverse[counts == 0], inverse[counts == 1]
-        breaks = np.sort(np.concatenate([self.places, *flushes]))
-        self.breaks = breaks[np.diff(breaks, prepend=0) > 0]
-        self.words_before = np.searchsorted(
-            self.places, self.breaks
-        )  # of the segment that ends there
+        self.biases, self.offsets = np.argsort(ranks).reshape(2, -1)
+        self.breaks = np.unique(np.concatenate([self.places, *flushes]))
+        self.breaks = self.breaks[self.breaks > 0]
+        # the words before the segment that ends at each break
+        self.words_before = np.searchsorted(self.places, self.breaks)
         self.lengths = np.diff(self.breaks, prepend=0)
         self.gaps = WORD_BITS * np.diff(self.words_before, append=len(self.places))  # bits
         self.segments_before = np.searchsorted(self.breaks, self.places) + 1  # of each word
@@ -78,19 +74,20 @@ class Order:
         return np.concatenate([block.channels for block in self.blocks[core]])
 
     def weight_bytes(self) -> np.ndarray:
-        """Mask of the bytes of a stream without zero runs that hold weights."""
+        """Return the mask of the bytes of a stream without zero runs that hold weights."""
         out = np.ones(HEAD_BITS // 8 + self.length + WORD_BYTES * len(self.places), bool)
         out[: HEAD_BITS // 8] = False
         out[self.word_bytes()] = False
         return out
 
     def word_bytes(self) -> np.ndarray:
-        """Bytes of a stream without zero runs that hold biases and offsets, ``(words, 4)``."""
+        """Return the bytes of a stream without zero runs that hold biases and offsets, ``(words,
+        4)``."""
         first = HEAD_BITS // 8 + self.places + WORD_BYTES * np.arange(len(self.places))
         return first[:, None] + np.arange(WORD_BYTES)
 
     def take(self, weights: np.ndarray, core: int) -> np.ndarray:
-        """A core's weights in stream order, ``(length,)``."""
+        """Return a core's weights in stream order, ``(length,)``."""
         flat, parts = weights.reshape(len(weights), self.geometry.planes, -1), []
         for block in self.blocks[core]:
             kernels = flat[block.first : block.first + block.kernels]
@@ -100,13 +97,11 @@ class Order:
         return np.concatenate(parts)
 
     def put(self, stream: np.ndarray, core: int, weights: np.ndarray) -> None:
-        """The inverse of ``take``, into ``weights``."""
+        """Undo ``take``: put a core's stream into ``weights``."""
         flat, at = weights.reshape(len(weights), self.geometry.planes, -1), 0
         for block in self.blocks[core]:
-            into = flat[block.first : block.first + block.kernels]
-            if self.plain:
-                kernels = into
-            else:
+            into = kernels = flat[block.first : block.first + block.kernels]
+            if not self.plain:
                 kernels = np.empty_like(into)
             for part in self._parts(kernels):
                 part[...] = stream[at : at + part.size].reshape(part.shape)
@@ -115,32 +110,28 @@ class Order:
                 into[:, :, self.cells] = kernels
 
     def _parts(self, kernels: np.ndarray) -> list[np.ndarray]:
-        """Views of a superblock ``(kernels, planes, cells)`` in stream order: whole groups of
-        planes, the rest."""
+        """Return views of a superblock ``(kernels, planes, cells)`` in stream order: whole groups
+        of planes, the rest."""
         (count, planes, cells), group = kernels.shape, self.geometry.group
         whole = planes // group
-        groups = (
-            kernels[:, : whole * group].reshape(count, whole, group, cells).transpose(1, 0, 2, 3)
-        )
-        return [groups, kernels[:, whole * group :]]
+        groups = kernels[:, : whole * group].reshape(count, whole, group, cells)
+        return [groups.transpose(1, 0, 2, 3), kernels[:, whole * group :]]
 
 
 def encode(coefficients: Coefficients, geometry: Geometry) -> bytes:
-    """The buffer of ``coefficients``, filled with zeros to its ``size``; the inverse of
+    """Return the buffer of ``coefficients``, filled with zeros to its ``size``; the inverse of
     ``decode``."""
-    c, g, order = coefficients, geometry, Order(geometry)
-    streams = []
+    c, order, streams = coefficients, Order(geometry), []
     for core, zrl in enumerate(c.zrl):
         channels, words = order.channels(core), np.empty(len(order.places), np.uint32)
-        words[order.biases], words[order.offsets] = (
-            c.bias[channels].astype(np.uint32),
-            c.offsets[channels],
-        )
+        words[order.biases] = c.bias[channels].astype(np.uint32)
+        words[order.offsets] = c.offsets[channels]
         weights = order.take(c.weights, core)
-        streams.append(
-            _with_runs(weights, words, order, zrl) if zrl else _without_runs(weights, words, order)
-        )
-    return plain.join(streams, g, c.size)
+        if zrl:
+            streams.append(_with_runs(weights, words, order, zrl))
+        else:
+            streams.append(_without_runs(weights, words, order))
+    return plain.join(streams, geometry, c.size)
 
 
 def _head(order: Order, zrl: int) -> bytes:
@@ -160,7 +151,7 @@ def _with_runs(weights: np.ndarray, words: np.ndarray, order: Order, zrl: int) -
     longest, literals = 2**zrl, weights[ends]
     runs = gaps - 1
     if len(gaps) and gaps.max() > longest:
-        # a run that is too long ends in literal zero points
+        # A run that is too long is cut by literal zero points.
         counts = -(-gaps // longest)
         last = np.cumsum(counts) - 1
         ends, kept = np.repeat(ends, counts), literals
@@ -169,7 +160,7 @@ def _with_runs(weights: np.ndarray, words: np.ndarray, order: Order, zrl: int) -
         every = np.full(len(ends), longest - 1, runs.dtype)
         every[last] = runs % longest
         runs = every
-    # of the items that an `end` was repeated for all come behind the words before it
+    # All items of one `end` come after the words before it.
     slots = 1 + np.searchsorted(ends, order.places) + np.arange(len(words))
     values, widths = np.empty((2, 1 + len(ends) + len(words)), np.uint32)
     items = np.ones(len(values), bool)
@@ -183,7 +174,8 @@ def _with_runs(weights: np.ndarray, words: np.ndarray, order: Order, zrl: int) -
 
 
 def _gaps(weights: np.ndarray, order: Order) -> tuple[np.ndarray, np.ndarray]:
-    """Where an item must end whatever the zero-run width, and the weights since the one before."""
+    """Return the weights at which an item must end whatever the zero-run width, and the weights
+    since the end before."""
     stop = weights != order.geometry.zero_point
     stop[order.breaks - 1] = True
     ends = np.flatnonzero(stop)
@@ -191,8 +183,11 @@ def _gaps(weights: np.ndarray, order: Order) -> tuple[np.ndarray, np.ndarray]:
 
 
 def choose_zrl(coefficients: Coefficients, geometry: Geometry, widest: int) -> int:
-    """The zero-run width the driver picks: from the widest down, the smallest total of 32-bit
-    words, ties to the narrower, stopping at the first increase; 0 for pointwise layers."""
+    """Return the zero-run width that the driver picks; 0 for pointwise layers.
+
+    From the widest down, it is the smallest total of 32-bit words, ties to the narrower; the search
+    stops at the first increase.
+    """
     g = geometry
     if g.kernel_h == g.kernel_w == 1:
         return 0
@@ -201,13 +196,13 @@ def choose_zrl(coefficients: Coefficients, geometry: Geometry, widest: int) -> i
     for core in range(g.used):
         ends, gaps = _gaps(order.take(coefficients.weights, core), order)
         cores.append((len(ends), gaps[gaps > 1]))
+    fixed_bits = HEAD_BITS + WORD_BITS * len(order.places)
     best, least = 0, None
     for zrl in range(widest, -1, -1):
-        items = [count + int(((gaps - 1) // 2**zrl).sum()) for count, gaps in cores]
-        total = sum(
-            -(-(HEAD_BITS + WORD_BITS * len(order.places) + (zrl + WEIGHT_BITS) * n) // WORD_BITS)
-            for n in items
-        )
+        total = 0
+        for count, gaps in cores:
+            items = count + int(((gaps - 1) // 2**zrl).sum())
+            total += ceil_div(fixed_bits + (zrl + WEIGHT_BITS) * items, WORD_BITS)
         if least is not None and total > least:
             break
         best, least = zrl, total
@@ -215,14 +210,15 @@ def choose_zrl(coefficients: Coefficients, geometry: Geometry, widest: int) -> i
 
 
 def decode(buffer: bytes, geometry: Geometry, fast: bool = False) -> Coefficients | None:
-    """Weights, biases and offsets of a buffer, or None if it does not follow the format.
+    """Return weights, biases and offsets of a buffer, or None if it does not follow the format.
 
     ``fast`` runs compiled loops (``npulab[fast]``).
     """
     g = geometry
     stops = np.cumsum([g.header_bytes, *plain.sizes(buffer, g)[: g.used]]).tolist()
-    # in this order runs end with each plane of the last superblock
-    least = HEAD_BITS // 8 + 2 * WORD_BYTES * g.per_core + (g.planes if g.order == "inter" else 0)
+    least = HEAD_BITS // 8 + 2 * WORD_BYTES * g.per_core
+    if g.order == "inter":
+        least += g.planes  # runs end with each plane of the last superblock
     fill = buffer[buffers.SIZE_BYTES * g.cores : stops[0]] + buffer[stops[-1] :]
     if min(map(sub, stops[1:], stops)) < least or fill.strip(b"\0"):
         return None
@@ -230,47 +226,46 @@ def decode(buffer: bytes, geometry: Geometry, fast: bool = False) -> Coefficient
 
 
 def _read(buffer: bytes, stops: list[int], order: Order, fast: bool) -> Coefficients | None:
-    """The content of the streams that lie between ``stops`` (bytes), or None where they do not
+    """Return the content of the streams that lie between ``stops`` (bytes), or None if they do not
     follow the format."""
-    g = order.geometry
-    widths = [buffer[start] for start in stops[:-1]]
-    if max(widths) > ZRL_BITS or any(
-        buffer[start : start + HEAD_BITS // 8] != _head(order, zrl)
-        for start, zrl in zip(stops, widths, strict=False)
-    ):
-        return None
+    g, widths = order.geometry, []
+    for start in stops[:-1]:
+        zrl = buffer[start]
+        if zrl > ZRL_BITS or not buffer.startswith(_head(order, zrl), start):
+            return None
+        widths.append(zrl)
     streams: list[tuple[np.ndarray, np.ndarray]] = []
     while (core := len(streams)) < g.used:
         zrl, together = widths[core], max(1, TOGETHER // order.length)
         alike = len([*takewhile(lambda width: width == zrl, widths[core : core + together])])  # noqa: B023
-        start, behind = stops[core], stops[core + alike]
+        start, end = stops[core], stops[core + alike]
         inside = [stop - start for stop in stops[core : core + alike + 1]]
-        part = (_split_runs if zrl else _split)(buffer[start:behind], inside, order, fast)
+        if zrl:
+            part = _split_runs(buffer[start:end], inside, order, fast)
+        else:
+            part = _split(buffer[start:end], inside, order)
         if part is None:
             return None
         streams += part
-    weights, bias, offsets = (
-        np.empty(g.shape, np.uint8),
-        np.empty(g.slots, np.int32),
-        np.empty(g.slots, np.uint32),
-    )
+    weights, bias = np.empty(g.shape, np.uint8), np.empty(g.slots, np.int32)
+    offsets = np.empty(g.slots, np.uint32)
     for core, (stream, words) in enumerate(streams):
         order.put(stream, core, weights)
         channels = order.channels(core)
-        bias[channels], offsets[channels] = words[order.biases].view(np.int32), words[order.offsets]
+        bias[channels] = words[order.biases].view(np.int32)
+        offsets[channels] = words[order.offsets]
     return Coefficients(weights, bias, offsets, tuple(widths), len(buffer))
 
 
 def _split(
-    data: bytes, stops: list[int], order: Order, fast: bool
+    data: bytes, stops: list[int], order: Order
 ) -> list[tuple[np.ndarray, np.ndarray]] | None:
-    """Weights and words of each of some streams without runs, or None where one does not end where
-    it should."""
+    """Return weights and words of streams without runs, or None if one does not end where it
+    should."""
     length, out = HEAD_BITS // 8 + order.length + WORD_BYTES * len(order.places), []
     for start, stop in pairwise(stops):
-        if not start + length <= stop < start + length + ALIGN or data[start + length : stop].strip(
-            b"\0"
-        ):
+        end = start + length
+        if not end <= stop < end + ALIGN or data[end:stop].strip(b"\0"):
             return None
         stored = np.frombuffer(data, np.uint8, length, start)
         words = np.ascontiguousarray(stored[order.word_bytes()]).view("<u4").reshape(-1)
@@ -281,38 +276,34 @@ def _split(
 def _split_runs(
     data: bytes, stops: list[int], order: Order, fast: bool
 ) -> list[tuple[np.ndarray, np.ndarray]] | None:
-    """The same of streams with runs, all of one width."""
+    """Return the same of streams with runs, all of one width."""
     zrl = data[0]
     width, streams = zrl + WEIGHT_BITS, [data[start:stop] for start, stop in pairwise(stops)]
     if any(2**zrl * (8 * len(stream) // width) < order.length for stream in streams):
         return None
     counts, weights = np.ones((len(streams), len(order.lengths)), np.int64), None
-    # nothing large is made for a stream that may be broken
+    # Nothing large is made for a stream that may be broken.
     if fast and order.length <= SPARSE * len(data):
         weights = np.empty((len(streams), order.length), np.uint8)
-        sound = all(
-            _open(*each) for each in zip(streams, counts, weights, repeat(order), strict=False)
-        )
+        for n, stream in enumerate(streams):
+            if not _expand(stream, counts[n], weights[n], order):
+                return None
     else:
         skips = order.skips + width * order.singles
-        parts = parts_of(order.lengths[order.several], skips[1:], zrl)
-        found = [count_items(stream, HEAD_BITS + int(skips[0]), parts, zrl) for stream in streams]
-        sound = None not in found
-        if sound:
-            counts[:, order.several] = np.array(found)
-        else:
-            counts[:, order.several] = 1
+        groups = segments_of(order.lengths[order.several], skips[1:], zrl)
+        for n, stream in enumerate(streams):
+            found = count_items(stream, HEAD_BITS + int(skips[0]), groups, zrl)
+            if found is None:
+                return None
+            counts[n, order.several] = found
     starts = 8 * np.array(stops[:-1])[:, None] + HEAD_BITS  # bits
     items = np.zeros((len(streams), len(order.lengths) + 1), np.int64)
     np.cumsum(counts, axis=1, out=items[:, 1:])
     ends = (starts[:, 0] + width * items[:, -1] + WORD_BITS * len(order.places)).tolist()
-    if not sound or not all(
-        _ends(data, end, stop) for end, stop in zip(ends, stops[1:], strict=True)
-    ):
+    if not all(_ends(data, end, stop) for end, stop in zip(ends, stops[1:], strict=True)):
         return None
-    places = (
-        starts + WORD_BITS * np.arange(len(order.places)) + width * items[:, order.segments_before]
-    )
+    places = starts + WORD_BITS * np.arange(len(order.places))
+    places += width * items[:, order.segments_before]
     words = bits_at(data, places, WORD_BITS).astype(np.uint32)
     if weights is None:
         weights = _weights(data, starts, items, order, zrl)
@@ -322,34 +313,36 @@ def _split_runs(
 
 
 def _ends(data: bytes, end: int, stop: int) -> bool:
-    """Whether a stream may end at bit ``end`` where the next begins at byte ``stop``."""
+    """True if a stream may end at bit ``end`` if the next begins at byte ``stop``."""
     return end <= 8 * stop < end + 8 * ALIGN and not BitReader(data, end).read(8 * stop - end)
 
 
 def _weights(
     data: bytes, starts: np.ndarray, items: np.ndarray, order: Order, zrl: int
 ) -> np.ndarray | None:
-    """Weights of streams from bits ``starts (streams, 1)`` on, by the items ahead of each segment
-    and of the end, or None where a run goes past its segment."""
+    """Return the weights of streams from bits ``starts (streams, 1)``, or None if a run goes past
+    its segment.
+
+    ``items`` counts the items before each segment and before the end of a stream.
+    """
     width, length = zrl + WEIGHT_BITS, order.length
-    before = np.cumsum(items[:, -1:], axis=0) - items[:, -1:]  # in other streams
+    before = np.cumsum(items[:, -1:], axis=0) - items[:, -1:]  # items of the streams before
     first = starts + WORD_BITS * order.words_before - width * before
     at = np.repeat(first.reshape(-1), np.diff(items).reshape(-1))
     at += width * np.arange(len(at))
     stored = bits_at(data, at, width)
     reach = np.cumsum((stored & (2**zrl - 1)) + 1, dtype=np.int64)
-    if np.any(
-        reach[items[:, 1:] + before - 1] != order.breaks + length * np.arange(len(starts))[:, None]
-    ):
+    wanted = order.breaks + length * np.arange(len(starts))[:, None]
+    if np.any(reach[items[:, 1:] + before - 1] != wanted):
         return None
     out = np.full((len(starts), length), order.geometry.zero_point, np.uint8)
     out.reshape(-1)[reach - 1] = stored >> zrl
     return out
 
 
-def _open(data: bytes, counts: np.ndarray, weights: np.ndarray, order: Order) -> bool:
-    """Items of each segment of a stream and its weights, compiled; False where it does not follow
-    the format."""
+def _expand(data: bytes, counts: np.ndarray, weights: np.ndarray, order: Order) -> bool:
+    """Set the items of each segment of a stream and its weights, by a compiled loop; return False
+    if the stream does not follow the format."""
     from npulab.npus.vivante.coefficients import loops
 
     return bool(
