@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,26 +23,26 @@ from npulab.npus.nvdla.units.fields import Fields
 from npulab.npus.nvdla.units.sdp import Stage
 from npulab.quant.layers import Add, Conv2D, Pool2D, QuantParams, padding_name
 
-MOST = 2**22
-# an addition of tensors of one scale rounds as TensorFlow Lite's does, once
+MOST = 2**22  # elements of a tensor that nobody recorded
+# An addition of tensors of one scale rounds once, as TensorFlow Lite's does.
 ADDITION = "tflite-reference"
 Shape = tuple[int, int, int]
 
 
 class Cut(ValueError):
-    """A buffer was recorded, and ends before what the words say of it."""
+    """A buffer was recorded and is shorter than the words say."""
 
 
 def lift(capture: Capture) -> Lifted:
-    """The layer that a capture of one job says: a convolution with one bias and one scaling, a
-    pooling, an addition.
+    """Return the layer of a capture of one job: a convolution with one bias and one scaling, a
+    pooling, or an addition.
 
-    Input and output scales are 1 and the weight scales say the multipliers, as words do not tell
-    them apart; of two inputs that are added only the sum of the zero points is known.  The input is
-    read from memory, the output from the buffer of that name; a tensor nobody recorded is None.
-    Raises Unsupported naming what the layer cannot say: other units, tables, PReLU, two roundings,
-    fp16 and int16, an output that is cut; ``Cut`` naming a buffer that the job reads and that ends
-    before what the words say.
+    Input and output scales are 1 and the weight scales say the multipliers, because words do not
+    distinguish them; the zero points of two inputs that are added are known by their sum only.  The
+    input is read from memory, the output from the buffer of that name; a tensor that nobody
+    recorded is None.  Raises Unsupported naming what no layer says: other units, tables, PReLU, two
+    roundings, fp16 and int16, an output that is cut; ``Cut`` naming a buffer that the job reads and
+    that is shorter than the words say.
     """
     v, units = _job(capture)
     memory = Memory.of(capture)
@@ -80,8 +80,8 @@ def lift(capture: Capture) -> Lifted:
 
 
 def rule_of(capture: Capture) -> str:
-    """The rounding rule of a capture: SDP's own, for an addition TensorFlow Lite's, which is the
-    same there."""
+    """Return the rounding rule of a capture: SDP's own, for an addition TensorFlow Lite's, which
+    gives the same."""
     _, units = _job(capture)
     if units & {*CONVOLUTION} or "SDP" not in units:
         return RULE.name
@@ -89,14 +89,14 @@ def rule_of(capture: Capture) -> str:
 
 
 def recode(capture: Capture) -> bytes:
-    """The coefficient buffer unpacked and packed again; Unsupported without one."""
+    """Unpack the coefficient buffer and pack it again; Unsupported without the buffer."""
     layout, data = _coefficients(capture)
     return layout.pack(layout.unpack(data))
 
 
 def explain(capture: Capture) -> list[Item]:
-    """Every weight of the coefficient buffer and the fill behind them, in order; Unsupported
-    without one."""
+    """Return every weight of the coefficient buffer and the fill after them, in order; Unsupported
+    without the buffer."""
     layout, data = _coefficients(capture)
     return layout.items(data, channel=0, row=1, column=2, plane=3)
 
@@ -105,8 +105,7 @@ def _job(capture: Capture) -> tuple[Fields, set[str]]:
     if len(capture.jobs) != 1 or capture.chip not in CHIPS:
         raise Unsupported(
             f"capture {capture.name}: got {len(capture.jobs)} jobs on {capture.chip}, allowed is "
-            "one on "
-            f"{', '.join(CHIPS)}"
+            f"one on {', '.join(CHIPS)}"
         )
     (job,) = capture.jobs
     if not job.writes:
@@ -135,7 +134,7 @@ def _coefficients(capture: Capture) -> tuple[Layout, bytes]:
 
 
 def _refuse_cut(capture: Capture, address: int, size: int) -> None:
-    """Raise ``Cut`` where a recorded buffer lies at an address and has not so many bytes there."""
+    """Raise ``Cut`` if a recorded buffer lies at an address and has fewer bytes there."""
     for name, data in capture.buffers.items():
         start = capture.addresses.get(name)
         if start is None or name == "output" or "memory" in capture.parameters:
@@ -144,23 +143,21 @@ def _refuse_cut(capture: Capture, address: int, size: int) -> None:
         if (address == start or start < address < start + len(data)) and len(data) < needed:
             raise Cut(
                 f"capture {capture.name}: buffer {name!r}: got {len(data)} bytes, allowed by its "
-                "words are "
-                f"{needed}"
+                f"words are {needed}"
             )
 
 
-def _read(capture: Capture, memory: Memory, cube: Cube) -> np.ndarray | None:
-    """The tensor of a cube; None if nobody recorded it."""
+def _tensor(capture: Capture, memory: Memory, cube: Cube) -> np.ndarray | None:
+    """Return the tensor of a cube; None if nobody recorded it."""
     if not memory.holds(cube.memory, cube.base, cube.size):
         _refuse_cut(capture, cube.base, cube.size)
         return None
-    return cube.unpack(memory.read(cube.memory, cube.base, cube.size).tobytes())[
-        ..., : cube.channels
-    ]
+    data = memory.read(cube.memory, cube.base, cube.size).tobytes()
+    return cube.unpack(data)[..., : cube.channels]
 
 
 def _output(capture: Capture, v: Fields, unit: str, shape: Shape) -> np.ndarray | None:
-    """The output that a unit wrote; None if nobody recorded it."""
+    """Return the output that a unit wrote; None if nobody recorded it."""
     data = capture.buffers.get("output")
     if data is None:
         return None
@@ -174,20 +171,20 @@ def _output(capture: Capture, v: Fields, unit: str, shape: Shape) -> np.ndarray 
 
 
 def extent(capture: Capture, lifted: Lifted) -> range:
-    """The bytes of the output's buffer that the last unit writes, gaps and padding lanes
+    """Return the bytes of the output's buffer that the last unit writes, gaps and padding lanes
     included."""
     v, units = _job(capture)
+    unit = "SDP"
     if "PDP" in units:
         unit = "PDP"
-    else:
-        unit = "SDP"
     return range(v.placed(unit, "DST", lifted.layer.output_shape).size)
 
 
 def _operands(
     capture: Capture, v: Fields, memory: Memory, shape: Shape
 ) -> Callable[[str, str], np.ndarray]:
-    """What gives the operands of a stage's part: ``(C,)``, or ``(H, W, C)`` per element."""
+    """Return the function of a stage and part to its operands: ``(C,)``, or ``(H, W, C)`` per
+    element."""
 
     def operand(name: str, part: str) -> np.ndarray:
         stage = Stage(v, name, shape, v.features["memory_atom"])
@@ -205,15 +202,15 @@ def _operands(
             if np.prod(shape) > MOST:
                 raise Unsupported(
                     f"SDP.D_DATA_CUBE is {shape}, a tensor that nobody recorded is lifted up to "
-                    f"{MOST} "
-                    "elements"
+                    f"{MOST} elements"
                 )
             return np.zeros(shape, np.int64)
         operands = stage.operands(memory, slice(0, cube.surfaces), slice(0, cube.height))
         block = operands.mul
         if part == "ALU":
             block = operands.alu
-        tensor = block.transpose(1, 2, 0, 3).reshape(cube.height, cube.width, -1)[..., : shape[2]]
+        tensor = block.transpose(1, 2, 0, 3).reshape(cube.height, cube.width, -1)
+        tensor = tensor[..., : shape[2]]
         if stage.per_element:
             return tensor
         return tensor[0, 0]
@@ -229,9 +226,9 @@ def _convolution(capture: Capture, v: Fields, memory: Memory) -> Lifted:
     shape, size = v.shape("SDP.D_DATA_CUBE_{0}.{0}"), v.shape(FEATURES)
     wide = codes.astype(np.int64)
     none = np.zeros(weights.kernels, np.int64)
-    truncated = Scaling(128 * np.abs(wide).sum((1, 2, 3)), none, none + 1).scale(
-        none + 1, v["CACC.D_CLIP_CFG.CLIP_TRUNCATE"], "CACC.D_CLIP_CFG.CLIP_TRUNCATE"
-    )
+    sums = Scaling(128 * np.abs(wide).sum((1, 2, 3)), none, none + 1)
+    clip = "CACC.D_CLIP_CFG.CLIP_TRUNCATE"
+    truncated = sums.scale(none + 1, v[clip], clip)
     scaling = scaling_of(v, truncated, _operands(capture, v, memory, shape))
     if scaling.other is not None:
         raise Unsupported(
@@ -241,34 +238,29 @@ def _convolution(capture: Capture, v: Fields, memory: Memory) -> Lifted:
         raise Unsupported("SDP may saturate sums at 32 bits, which no layer says")
     zero = wrapped(v["CSC.D_ZERO_PADDING_VALUE.PAD_VALUE"], 8)
     down, across = v.pair("CSC.D_DILATION_EXT.{}_DILATION_EXT", ("Y", "X"))
-    dilation = 1 if weights.height == 1 else down, 1 if weights.width == 1 else across
-    stride, padding = zip(
-        *map(
-            _axis,
-            size[:2],
-            shape[:2],
-            weights.shape[1:3],
-            v.pair("CSC.D_CONV_STRIDE_EXT.CONV_{}_STRIDE_EXT", ("Y", "X")),
-            dilation,
-            (v["CSC.D_ZERO_PADDING.PAD_TOP"], v["CSC.D_ZERO_PADDING.PAD_LEFT"]),
-            (v["CDMA.D_ZERO_PADDING.PAD_BOTTOM"], v["CDMA.D_ZERO_PADDING.PAD_RIGHT"]),
-        ),
-        strict=True,
+    # A kernel of one row or column has no dilation that counts.
+    if weights.height == 1:
+        down = 1
+    if weights.width == 1:
+        across = 1
+    rate_y, rate_x = v.pair("CSC.D_CONV_STRIDE_EXT.CONV_{}_STRIDE_EXT", ("Y", "X"))
+    top, bottom = v["CSC.D_ZERO_PADDING.PAD_TOP"], v["CDMA.D_ZERO_PADDING.PAD_BOTTOM"]
+    left, right = v["CSC.D_ZERO_PADDING.PAD_LEFT"], v["CDMA.D_ZERO_PADDING.PAD_RIGHT"]
+    rows = Taps(size[0], shape[0], weights.height, rate_y, top, bottom, down)
+    columns = Taps(size[1], shape[1], weights.width, rate_x, left, right, across)
+    layer: Any = Conv2D(
+        codes,
+        scaling.bias + zero * wide.sum((1, 2, 3)),
+        size,
+        (rows.stated_stride(), columns.stated_stride()),
+        (rows.border(), columns.border()),
+        (down, across),
+        activation=_activation(scaling),
+        input_q=QuantParams(1.0, zero),
+        weight_q=QuantParams(scaling.scales),
+        output_q=QuantParams(1.0, scaling.zero_point),
     )
-    layer = _named(
-        Conv2D(
-            codes,
-            scaling.bias + zero * wide.sum((1, 2, 3)),
-            size,
-            stride,
-            padding,
-            dilation,
-            activation="relu" if scaling.relu else None,
-            input_q=QuantParams(1.0, zero),
-            weight_q=QuantParams(scaling.scales),
-            output_q=QuantParams(1.0, scaling.zero_point),
-        )
-    )
+    layer = _by_name(layer)
     if layer.output_shape != shape:
         raise Unsupported(f"SDP.D_DATA_CUBE is {shape}, the convolution gives {layer.output_shape}")
     source = Cube(
@@ -280,31 +272,59 @@ def _convolution(capture: Capture, v: Fields, memory: Memory) -> Lifted:
         MEMORIES[v[DATA_MEMORY]],
         v.address(DATA),
     )
-    return Lifted(layer, _read(capture, memory, source), _output(capture, v, "SDP", shape))
+    return Lifted(layer, _tensor(capture, memory, source), _output(capture, v, "SDP", shape))
 
 
-def _named(layer: Any) -> Any:
-    """The layer with the name of its padding, if it has one."""
+def _activation(scaling: Scaling) -> str | None:
+    if scaling.relu:
+        return "relu"
+    return None
+
+
+def _by_name(layer: Any) -> Any:
+    """Return the layer with the name of its padding, if it has one."""
     return replace(layer, padding=padding_name(layer) or layer.padding)
 
 
-def _axis(
-    size: int,
-    out: int,
-    taps: int,
-    stride: int,
-    spread: int,
-    before: int,
-    stated: int,
-) -> tuple[int, tuple[int, int]]:
-    """(stride, border before and behind) that give the output's size: what the registers say, or
-    the border that the windows reach; a step that is never made may be any number."""
-    reach = (taps - 1) * spread + 1
-    needed = max(behind(size, out, taps, stride, before, spread), 0)
-    for border in (stated, needed):
-        if (size + before + border - reach) // stride + 1 == out:
-            return stride, (before, border)
-    return (size + before + needed - reach + 1 if out == 1 else stride), (before, needed)
+@dataclass(frozen=True)
+class Taps:
+    """A window along one axis as registers say it: input and output size, taps, stride, the border
+    before and after the input, and dilation."""
+
+    size: int
+    out: int
+    taps: int
+    stride: int
+    before: int
+    after: int
+    dilation: int = 1
+
+    @property
+    def needed(self) -> int:
+        """The border after the input that the windows reach."""
+        past = behind(self.size, self.out, self.taps, self.stride, self.before, self.dilation)
+        return max(past, 0)
+
+    def steps(self, after: int) -> int:
+        """Return how far the first window can move with a border after the input."""
+        return self.size + self.before + after - (self.taps - 1) * self.dilation - 1
+
+    def gives_output(self, after: int) -> bool:
+        return self.steps(after) // self.stride + 1 == self.out
+
+    def border(self) -> tuple[int, int]:
+        """Return the border (before, after) that gives the output's size: the registers', else the
+        border that the windows reach."""
+        if self.gives_output(self.after):
+            return self.before, self.after
+        return self.before, self.needed
+
+    def stated_stride(self) -> int:
+        """Return the stride; a step that is never made may be any number, so that of a single
+        output is made long enough if the stated stride gives more outputs."""
+        if self.out > 1 or self.gives_output(self.after) or self.gives_output(self.needed):
+            return self.stride
+        return self.steps(self.needed) + 1
 
 
 def _pooling(capture: Capture, v: Fields, memory: Memory) -> Lifted:
@@ -312,46 +332,39 @@ def _pooling(capture: Capture, v: Fields, memory: Memory) -> Lifted:
     v.agree("pooling from memory")
     v.expect("lift pooling")
     kind = POOLS[v["PDP.D_OPERATION_MODE_CFG.POOLING_METHOD"]]
-    shape, out = (
-        v.shape(f"PDP.D_DATA_CUBE_{side}_{{0}}.CUBE_{side}_{{0}}") for side in ("IN", "OUT")
-    )
-    kernel, stride = (
-        v.pair(f"PDP.D_POOLING_KERNEL_CFG.KERNEL_{name}") for name in ("{}", "STRIDE_{}")
-    )
-    top, left, bottom, right = (
-        v[f"PDP.D_POOLING_PADDING_CFG.PAD_{side}"] for side in ("TOP", "LEFT", "BOTTOM", "RIGHT")
-    )
-    stride, padding = zip(
-        *map(_axis, shape[:2], out[:2], kernel, stride, (1, 1), (top, left), (bottom, right)),
-        strict=True,
-    )
+    shape = v.shape("PDP.D_DATA_CUBE_IN_{0}.CUBE_IN_{0}")
+    out = v.shape("PDP.D_DATA_CUBE_OUT_{0}.CUBE_OUT_{0}")
+    kernel = v.pair("PDP.D_POOLING_KERNEL_CFG.KERNEL_{}")
+    rate_y, rate_x = v.pair("PDP.D_POOLING_KERNEL_CFG.KERNEL_STRIDE_{}")
+    pad = "PDP.D_POOLING_PADDING_CFG.PAD_{}".format
+    rows = Taps(shape[0], out[0], kernel[0], rate_y, v[pad("TOP")], v[pad("BOTTOM")])
+    columns = Taps(shape[1], out[1], kernel[1], rate_x, v[pad("LEFT")], v[pad("RIGHT")])
+    stride = rows.stated_stride(), columns.stated_stride()
+    padding = rows.border(), columns.border()
     if kind == "average":
-        # the border behind counts only where a window reaches it
-        reached = map(behind, shape, out, kernel, stride, (top, left))
-        padding = tuple(
-            (before, after if reach > 0 else 0)
-            for (before, after), reach in zip(padding, reached, strict=True)
-        )
+        # The border after the input counts only if a window reaches it.
+        (top, bottom), (left, right) = padding
+        if behind(shape[0], out[0], kernel[0], stride[0], top) <= 0:
+            bottom = 0
+        if behind(shape[1], out[1], kernel[1], stride[1], left) <= 0:
+            right = 0
+        padding = (top, bottom), (left, right)
         if np.any(padding):
             raise Unsupported(
                 f"PDP averages {kernel} with padding {padding}, which it counts; a layer does not"
             )
-        across, down = (
-            v[f"PDP.D_RECIP_KERNEL_{name}.RECIP_KERNEL_{name}"] for name in ("WIDTH", "HEIGHT")
-        )
+        across = v["PDP.D_RECIP_KERNEL_WIDTH.RECIP_KERNEL_WIDTH"]
+        down = v["PDP.D_RECIP_KERNEL_HEIGHT.RECIP_KERNEL_HEIGHT"]
         if not averages(kernel[0] * kernel[1], across, down):
             raise Unsupported(
                 f"PDP.D_RECIP_KERNEL_WIDTH is {across}, D_RECIP_KERNEL_HEIGHT {down}, which rounds "
                 f"averages of {kernel} otherwise than a layer"
             )
-    layer = _named(Pool2D(kind, kernel, shape, stride, padding))
+    layer = _by_name(Pool2D(kind, kernel, shape, stride, padding))
     if layer.output_shape != out:
         raise Unsupported(f"PDP.D_DATA_CUBE_OUT is {out}, the pooling gives {layer.output_shape}")
-    return Lifted(
-        layer,
-        _read(capture, memory, v.placed("PDP_RDMA", "SRC", shape)),
-        _output(capture, v, "PDP", out),
-    )
+    x = _tensor(capture, memory, v.placed("PDP_RDMA", "SRC", shape))
+    return Lifted(layer, x, _output(capture, v, "PDP", out))
 
 
 def _addition(capture: Capture, v: Fields, memory: Memory) -> Lifted:
@@ -359,9 +372,8 @@ def _addition(capture: Capture, v: Fields, memory: Memory) -> Lifted:
     v.expect("lift addition")
     shape = v.shape("SDP.D_DATA_CUBE_{0}.{0}")
     none = np.zeros(shape[2], np.int64)
-    scaling = scaling_of(
-        v, Scaling(none + 128, none, none + 1), _operands(capture, v, memory, shape)
-    )
+    codes = Scaling(none + 128, none, none + 1)
+    scaling = scaling_of(v, codes, _operands(capture, v, memory, shape))
     other, bias = scaling.other, int(scaling.bias[0])
     if other is None:
         raise Unsupported("SDP scales one tensor from memory, which no layer says")
@@ -376,14 +388,13 @@ def _addition(capture: Capture, v: Fields, memory: Memory) -> Lifted:
     first = int(np.clip(-bias, -128, 127))
     layer = Add(
         shape,
-        "relu" if scaling.relu else None,
+        _activation(scaling),
         QuantParams(1.0, first),
         QuantParams(1.0, -bias - first),
         QuantParams(2.0**scaling.shift, scaling.zero_point),
     )
-    recorded = "other" in capture.buffers or "memory" in capture.parameters
-    x = (
-        _read(capture, memory, v.placed("SDP_RDMA", "SRC", shape)),
-        other.astype(np.int8) if recorded else None,
-    )
-    return Lifted(layer, x, _output(capture, v, "SDP", shape))
+    x = _tensor(capture, memory, v.placed("SDP_RDMA", "SRC", shape))
+    second = None
+    if "other" in capture.buffers or "memory" in capture.parameters:
+        second = other.astype(np.int8)
+    return Lifted(layer, (x, second), _output(capture, v, "SDP", shape))

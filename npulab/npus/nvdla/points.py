@@ -1,5 +1,8 @@
-"""A layer's bias, scales, zero point and activation as SDP has them: registers, and operands in
-memory; what registers make of a sum, as one bias, one multiplication and one zero point."""
+"""SDP's registers and operands from a layer's bias, scales, zero point and activation, and back.
+
+``scaled`` and ``summed`` lower; ``scaling_of`` reads registers as a bias, a multiplication and a
+zero point.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from npulab.npus.kit import WORD_BYTES, Job, Unsupported, offsets_of, refuse_if, wrapped
+from npulab.npus.kit import WORD_BYTES, Job, Unsupported, offsets_of, refuse_if, up, wrapped
 from npulab.npus.nvdla.facts import ALU, BOTH, ENABLE, LETTERS, MUL, POINTER, SUM
 from npulab.npus.nvdla.rules import saturated
 from npulab.npus.nvdla.units.fields import Fields
@@ -16,67 +19,66 @@ from npulab.quant.rules import RULES
 from npulab.registers.map import RegisterMap
 
 RULE = RULES["nvdla"]
-OPERAND = 2**15  # operands are below, and not below minus this
+OPERAND = 2**15  # operands are at least -OPERAND and below OPERAND
 # An accumulator that saturates at 32 bits before the multiplier of shift s gives an output past
 # every code while 2**31 * multiplier / 2**s is at least this.
 PAST_CODES = 2**9
-# units are started from the last one of a chain to the first, so that each one waits for its input
+# Units are started from the last of a chain to the first, so that each waits for its input.
 STARTED = ("PDP", "PDP_RDMA", "SDP", "SDP_RDMA", "CACC", "CMAC_B", "CMAC_A", "CSC", "CDMA")
 MOST_BITS = 15  # of a multiplier
-# operands of a stage and part ("BS", "ALU"): (C,), or (H, W, C) where there is one for each element
+# Returns operands by stage and part ("BS", "ALU"): (C,), or (H, W, C) if each element has one.
 Operand = Callable[[str, str], np.ndarray]
 Values = Mapping[str, int]
 
 
 def program(values: Values, block: str, registers: RegisterMap) -> Job:
-    """The job of these values, by ``UNIT.REGISTER.FIELD``, in register group 0: for each unit the
-    pointer to the group, its registers by offset, and in the end what starts the units.
+    """Return the job of these values, by ``UNIT.REGISTER.FIELD``, in register group 0: the pointers
+    of all units to the group, the registers by offset, and the writes that start the units.
 
-    A field that is not given is 0 where another of its register is; a register without any is not
-    written. Raises ValueError, with register and field, for a value that does not fit; LookupError
-    for an unknown field.
+    A field that is not given is 0 if another field of its register is given; a register without
+    given fields is not written.  Raises ValueError, with register and field, for a value that does
+    not fit; LookupError for an unknown field.
     """
     words = np.zeros(len(registers), np.uint32)
-    at, offsets = offsets_of(registers), {word: offset for offset, word in registers.index.items()}
-    written = set()
+    at, written, named = offsets_of(registers), set(), set()
     for name, value in values.items():
         item = registers[name]
         item.insert(words, item.raw(value))
-        written.add(offsets[item.pieces[0].word])
-    units = [unit for unit in STARTED if any(name.startswith(f"{unit}.") for name in values)]
-    starts = {unit: at[f"{unit}.{ENABLE}"] for unit in units}
+        written.add(at[f"{item.block}.{item.register}"])
+        named.add(item.block)
+    units = [unit for unit in STARTED if unit in named]
     writes = [(at[f"{unit}.{POINTER}"], 0) for unit in units]
     writes += [(offset, int(words[registers.index[offset]])) for offset in sorted(written)]
-    return Job.from_writes(
-        block, [*writes, *((offset, 1) for offset in starts.values())], registers
-    )
+    writes += [(at[f"{unit}.{ENABLE}"], 1) for unit in units]
+    return Job.from_writes(block, writes, registers)
 
 
 def halves(where: int) -> tuple[int, int]:
-    """(low, high) of an address in its two registers."""
+    """Return (low, high) of an address in its two registers."""
     high, low = divmod(where, 2 ** (8 * WORD_BYTES))
     return low, high
 
 
 @dataclass(frozen=True)
 class Operands:
-    """What a stage takes from memory, per channel ``(C,)``; None is not taken.  The ALU's lies
-    first (assumed)."""
+    """The operands that a stage takes from memory, per channel ``(C,)``; None is not taken.  The
+    ALU's lies first (assumed)."""
 
     alu: np.ndarray | None = None
     mul: np.ndarray | None = None
 
     @property
     def size(self) -> int:
-        """Bytes of an operand: 1 where all fit, else 2."""
-        if all(np.all((one >= -128) & (one < 128)) for one in self.parts):
-            return 1
-        return 2
+        """Bytes of an operand: 1 if all fit, else 2."""
+        for part in self.parts:
+            if np.any((part < -128) | (part >= 128)):
+                return 2
+        return 1
 
     @property
     def parts(self) -> list[np.ndarray]:
-        """Those that are taken."""
-        return [one for one in (self.alu, self.mul) if one is not None]
+        """The operands that are taken."""
+        return [part for part in (self.alu, self.mul) if part is not None]
 
     @property
     def use(self) -> int:
@@ -88,11 +90,9 @@ class Operands:
         return MUL
 
     def bytes(self, lanes: int) -> bytes:
-        """As they lie in memory; 0 in the lanes past the channels."""
+        """Return the operands as they lie in memory; 0 in the lanes past the channels."""
         both = np.stack(self.parts, -1)
-        filled = np.zeros(
-            (-(-len(both) // lanes) * lanes, both.shape[1]), "i1" if self.size == 1 else "<i2"
-        )
+        filled = np.zeros((up(len(both), lanes), both.shape[1]), f"<i{self.size}")
         filled[: len(both)] = both
         return filled.tobytes()
 
@@ -113,13 +113,13 @@ def scaled(
     relu: bool,
     reach: np.ndarray,
 ) -> Points:
-    """Points of ``round((sum + bias) * multiplier / 2**right_shift) + zero_point``, bias and
+    """Return points of ``round((sum + bias) * multiplier / 2**right_shift) + zero_point``, bias and
     multiplier ``(C,)``.
 
-    One multiplier and no zero point are left to the output converter; else X2 scales and the
-    converter adds.  Shifts are one for all channels: where they differ by more than the multipliers
+    The output converter scales if there is one multiplier and no zero point; else X2 scales and the
+    converter adds.  All channels have one shift: if theirs differ by more than the multipliers
     hold, X1 multiplies first.  A bias past 16 bits that no shift makes shorter is added in two
-    parts.  ``reach`` ``(C,)`` is what a sum comes to at most. Raises ValueError for a bias or
+    parts.  ``reach`` ``(C,)`` is the most that a sum comes to.  Raises ValueError for a bias or
     scales that the registers cannot say.
     """
     first, second, moved = _split(bias)
@@ -128,8 +128,7 @@ def scaled(
         channel = int(np.argmax(most))
         raise ValueError(
             f"lower for nvdla: bias: got {bias[channel]} for sums of up to {reach[channel]} in "
-            "channel "
-            f"{channel}, allowed is what stays within 32 bits"
+            f"channel {channel}, allowed is what stays within 32 bits"
         )
     refuse_if(
         np.any(multiplier <= 0),
@@ -137,50 +136,47 @@ def scaled(
         "a ratio that rounds to a multiplier of 0",
         "is 2**-64 and more",
     )
-    values: dict[str, int] = {}
-    operands: dict[str, Operands] = {}
-    one = len({*zip(multiplier.tolist(), right_shift.tolist(), strict=True)}) == 1
-    if one and not zero_point and not np.any(second):
+    values = {f"SDP.D_DP_{stage}_CFG.{stage}_BYPASS": 1 for stage in LETTERS}
+    same = bool(np.all(multiplier == multiplier[0]) and np.all(right_shift == right_shift[0]))
+    if same and not zero_point and not np.any(second):
+        adds = Operands(alu=_needed(first, 0))
         values |= _converter(0, int(multiplier[0]), int(right_shift[0]))
-        if np.any(first) or relu:
-            operands["BS"] = Operands(alu=first if np.any(first) else None)
-            values |= _stage("BS", operands["BS"], moved, relu=relu)
-    else:
-        times, before, shift = _one_shift(multiplier, right_shift, most, bool(np.any(second)))
-        refuse_if(
-            np.any(np.abs(second * before) >= OPERAND),
-            "lower for nvdla: bias",
-            "more than 16 bits where scales per channel differ",
-            "is less",
-        )
-        if np.any(first) or np.any(before > 1):
-            operands["BS"] = Operands(
-                first if np.any(first) else None, before if np.any(before > 1) else None
-            )
-            values |= _stage("BS", operands["BS"], moved)
-        register = None
-        if len({*times.tolist()}) == 1:
-            register = int(times[0])
-        operands["BN"] = Operands(
-            second * before if np.any(second) else None, times if register is None else None
-        )
-        values |= _stage("BN", operands["BN"], 16, shift, relu, register)
-        values |= _converter(-zero_point, 1, 0)
-    operands = {stage: one for stage, one in operands.items() if one.parts}
-    return Points(
-        values
-        | {
-            f"SDP.D_DP_{stage}_CFG.{stage}_BYPASS": 1
-            for stage in ("BS", "BN", "EW")
-            if f"SDP.D_DP_{stage}_CFG.{stage}_BYPASS" not in values
-        },
-        operands,
+        if adds.parts or relu:
+            values |= _stage("BS", adds, moved, relu=relu)
+        return Points(values, _from_memory({"BS": adds}))
+    times, before, shift = _one_shift(multiplier, right_shift, most, bool(np.any(second)))
+    rest = second * before
+    refuse_if(
+        np.any(np.abs(rest) >= OPERAND),
+        "lower for nvdla: bias",
+        "more than 16 bits where scales per channel differ",
+        "is less",
     )
+    adds = Operands(_needed(first, 0), _needed(before, 1))
+    if adds.parts:
+        values |= _stage("BS", adds, moved)
+    scales, register = Operands(_needed(rest, 0), times), None
+    if np.all(times == times[0]):
+        scales, register = Operands(_needed(rest, 0)), int(times[0])
+    values |= _stage("BN", scales, 16, shift, relu, register)
+    values |= _converter(-zero_point, 1, 0)
+    return Points(values, _from_memory({"BS": adds, "BN": scales}))
+
+
+def _needed(operand: np.ndarray, neutral: int) -> np.ndarray | None:
+    """Return an operand, None if it changes nothing."""
+    if np.all(operand == neutral):
+        return None
+    return operand
+
+
+def _from_memory(operands: Mapping[str, Operands]) -> dict[str, Operands]:
+    return {stage: taken for stage, taken in operands.items() if taken.parts}
 
 
 def summed(offset: int, right_shift: int, zero_point: int, relu: bool) -> Points:
-    """Points of ``round((x + other + offset) / 2**right_shift) + zero_point``, the other tensor of
-    X1 from memory."""
+    """Return points of ``round((x + other + offset) / 2**right_shift) + zero_point``; X1 takes the
+    other tensor from memory."""
     values = {
         **_stage("BS", Operands(alu=np.zeros(1, np.int64))),
         **_stage("BN", Operands(), 0, right_shift, relu, 1),
@@ -199,8 +195,8 @@ def reading(
     where: int,
     pitches: tuple[int, int] | None = None,
 ) -> dict[str, int]:
-    """SDP_RDMA's fields for a stage's operands: per channel, or with pitches (row, plane) bytes per
-    element."""
+    """Return SDP_RDMA's fields for a stage's operands: per channel, or with ``pitches`` (bytes of a
+    row, of a plane) per element."""
     name = f"SDP_RDMA.D_{LETTERS[stage]}RDMA_CFG.{LETTERS[stage]}RDMA_"
     if operands is None:
         return {f"{name}DISABLE": 1}
@@ -210,18 +206,16 @@ def reading(
         f"{name}DATA_SIZE": operands.size - 1,
         f"{name}DATA_MODE": int(pitches is not None),
         f"{name}RAM_TYPE": 1,
-        **{
-            f"SDP_RDMA.D_{stage}_BASE_ADDR_{half}.{stage}_BASE_ADDR_{half}": value
-            for half, value in zip(("LOW", "HIGH"), halves(where), strict=True)
-        },
     }
-    for part, pitch in zip(("LINE_STRIDE", "SURFACE_STRIDE"), pitches or (), strict=False):
-        out[f"SDP_RDMA.D_{stage}_{part}.{stage}_{part}"] = pitch
+    place = f"SDP_RDMA.D_{stage}_{{0}}.{stage}_{{0}}".format
+    out[place("BASE_ADDR_LOW")], out[place("BASE_ADDR_HIGH")] = halves(where)
+    if pitches is not None:
+        out[place("LINE_STRIDE")], out[place("SURFACE_STRIDE")] = pitches
     return out
 
 
 def _split(bias: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
-    """(first part, second part in units of 2**16, left shift of the first) of a bias."""
+    """Return (first part, second part in units of 2**16, left shift of the first) of a bias."""
     none = np.zeros_like(bias)
     for moved in range(17):
         if np.any(bias % 2**moved):
@@ -239,32 +233,24 @@ def _one_shift(
     reach: np.ndarray,
     halves: bool,
 ) -> tuple[np.ndarray, np.ndarray, int]:
-    """(multiplier of X2, power of two that X1 multiplies by, shift of X2) of per-channel
+    """Return (multiplier of X2, power of two that X1 multiplies by, shift of X2) of per-channel
     factors."""
     low = multiplier & -multiplier  # the lowest bit that is set: what cancels
     cancels = np.minimum(np.log2(low).astype(np.int64), right_shift)
     multiplier, right_shift = multiplier >> cancels, right_shift - cancels
     shift = int(right_shift.max())
-    powers = np.array(
-        [
-            max(int(m).bit_length() + shift - int(s) - 15, 0)
-            for m, s in zip(multiplier, right_shift, strict=True)
-        ]
-    )
-    before = 2**powers
-    times = np.array(
-        [
-            int(m) * 2 ** (shift - int(s) - int(p)) if p < 15 else 0
-            for m, s, p in zip(multiplier, right_shift, powers, strict=True)
-        ]
-    )
-    if powers.max() < 15:
-        saturates = reach * before >= 2**31
-    else:
-        saturates = np.ones(len(times), bool)
+    powers, times = np.zeros((2, len(multiplier)), np.int64)
+    for channel, factor in enumerate(multiplier.tolist()):
+        up_by = shift - int(right_shift[channel])
+        power = max(factor.bit_length() + up_by - MOST_BITS, 0)
+        powers[channel] = power
+        if power < MOST_BITS:
+            times[channel] = factor * 2 ** (up_by - power)
+    before, differ = 2**powers, powers.max() >= MOST_BITS
+    saturates = differ | (reach * before >= 2**31)
     lost = saturates & (halves | (2**31 * times < PAST_CODES * 2.0**shift))
     refuse_if(
-        powers.max() >= 15 or np.any(lost),
+        differ or np.any(lost),
         "lower for nvdla: weight_q",
         f"scales per channel whose shifts differ by {shift - int(right_shift.min())}",
         "is what one shift and two multipliers of 15 bits make of them",
@@ -280,40 +266,43 @@ def _stage(
     relu: bool = False,
     register: int | None = None,
 ) -> dict[str, int]:
-    """X1 or X2: operands from memory, or a multiplier from its register."""
+    """Return the fields of X1 or X2: operands from memory, or a multiplier from its register."""
     adds = operands.alu is not None
-    registers = {
-        "CFG": {
-            "BYPASS": 0,
-            "ALU_BYPASS": not adds,
-            "ALU_ALGO": SUM * adds,
-            "MUL_PRELU": 0,
-            "MUL_BYPASS": operands.mul is None and register is None,
-            "RELU_BYPASS": not relu,
-        },
-        "ALU_CFG": {"ALU_SRC": adds, "ALU_SHIFT_VALUE": moved * adds},
-        "MUL_CFG": {"MUL_SRC": operands.mul is not None, "MUL_SHIFT_VALUE": shift},
-        "MUL_SRC_VALUE": {} if register is None else {"MUL_OPERAND": register},
+    algorithm = 0
+    if adds:
+        algorithm = SUM
+    else:
+        moved = 0
+    out = {
+        "CFG.{}_BYPASS": 0,
+        "CFG.{}_ALU_BYPASS": not adds,
+        "CFG.{}_ALU_ALGO": algorithm,
+        "CFG.{}_MUL_PRELU": 0,
+        "CFG.{}_MUL_BYPASS": operands.mul is None and register is None,
+        "CFG.{}_RELU_BYPASS": not relu,
+        "ALU_CFG.{}_ALU_SRC": adds,
+        "ALU_CFG.{}_ALU_SHIFT_VALUE": moved,
+        "MUL_CFG.{}_MUL_SRC": operands.mul is not None,
+        "MUL_CFG.{}_MUL_SHIFT_VALUE": shift,
     }
-    return {
-        f"SDP.D_DP_{stage}_{place}.{stage}_{name}": int(value)
-        for place, fields in registers.items()
-        for name, value in fields.items()
-    }
+    if register is not None:
+        out["MUL_SRC_VALUE.{}_MUL_OPERAND"] = register
+    return {f"SDP.D_DP_{stage}_{name.format(stage)}": int(value) for name, value in out.items()}
 
 
 def _converter(offset: int, scale: int, shift: int) -> dict[str, int]:
     return {
-        f"SDP.D_CVT_{name}.CVT_{name}": value
-        for name, value in (("OFFSET", offset), ("SCALE", scale), ("SHIFT", shift))
+        "SDP.D_CVT_OFFSET.CVT_OFFSET": offset,
+        "SDP.D_CVT_SCALE.CVT_SCALE": scale,
+        "SDP.D_CVT_SHIFT.CVT_SHIFT": shift,
     }
 
 
 @dataclass(frozen=True)
 class Scaling:
     """``clamp(round((x + other + bias) * multiplier / 2**shift) + zero_point)``, per channel
-    ``(C,)``; ``other`` is a tensor or None, ``relu`` a clamp at the zero point.  ``reach`` is what
-    ``x`` comes to at most."""
+    ``(C,)``; ``other`` is a tensor or None, ``relu`` a clamp at the zero point.  ``reach`` is the
+    most that ``x`` comes to."""
 
     reach: np.ndarray
     bias: np.ndarray
@@ -328,15 +317,10 @@ class Scaling:
         return self.shift > 0
 
     def add(self, operand: np.ndarray, what: str) -> Scaling:
-        """The same with a number (or a tensor) added behind what is there."""
+        """Return the scaling with a number (or a tensor) added after its steps."""
         if operand.ndim == 3:
-            if (
-                self.other is not None
-                or self.rounded
-                or self.zero_point
-                or self.relu
-                or np.any(self.multiplier != 1)
-            ):
+            steps = self.rounded or self.zero_point or self.relu or np.any(self.multiplier != 1)
+            if steps or self.other is not None:
                 raise Unsupported(f"{what} adds a tensor behind other steps, which no layer says")
             return replace(self, other=operand, reach=self.reach + 128)
         if not np.any(operand):
@@ -362,7 +346,7 @@ class Scaling:
         return replace(self, bias=self.bias + operand // self.multiplier)
 
     def scale(self, operand: np.ndarray, shift: int, what: str) -> Scaling:
-        """The same multiplied and shifted right with rounding."""
+        """Return the scaling multiplied and shifted right with rounding after its steps."""
         if np.all(operand == 1) and not shift:
             return self
         if self.rounded or self.zero_point:
@@ -382,76 +366,67 @@ class Scaling:
 
     @property
     def most(self) -> np.ndarray:
-        """What a sum and its bias come to at most."""
+        """The most that a sum and its bias come to."""
         return self.reach + np.abs(self.bias)
 
     @property
     def scales(self) -> float | tuple[float, ...]:
-        """The weight scale that says the same where those of input and output are 1."""
-        for one in self.multiplier.tolist():
-            if (one // (one & -one)).bit_length() > MOST_BITS or one >= 2 ** (
-                MOST_BITS + self.shift
-            ):
+        """The weight scale of the same factor if the scales of input and output are 1."""
+        real = []
+        for factor in self.multiplier.tolist():
+            digits = factor // (factor & -factor)  # without the lowest zeros
+            if digits.bit_length() > MOST_BITS or factor >= 2 ** (MOST_BITS + self.shift):
                 raise Unsupported(
-                    f"SDP multiplies by {one} / 2**{self.shift}, the rule's multipliers have "
+                    f"SDP multiplies by {factor} / 2**{self.shift}, the rule's multipliers have "
                     f"{MOST_BITS} bits"
                 )
-        real = [float(one) * 2.0**-self.shift for one in self.multiplier.tolist()]
+            real.append(float(factor) * 2.0**-self.shift)
         if len({*real}) == 1:
             return real[0]
         return tuple(real)
 
 
 def scaling_of(v: Fields, given: Scaling, operand: Operand) -> Scaling:
-    """The scaling of SDP's registers (raw values by full name) behind what is given.
+    """Return the scaling with the steps of SDP's registers (raw values by full name) after it.
 
     Raises Unsupported naming the register of a step that no layer says.
     """
     for stage in ("BS", "BN"):
         config = f"SDP.D_DP_{stage}_"
-        on = {part: not v[f"{config}CFG.{stage}_{part}_BYPASS"] for part in ("ALU", "MUL", "RELU")}
         if v[f"{config}CFG.{stage}_BYPASS"]:
             continue
-        if on["ALU"]:
-            if v[f"{config}CFG.{stage}_ALU_ALGO"] != SUM:
+        if not v[f"{config}CFG.{stage}_ALU_BYPASS"]:
+            algorithm = v[f"{config}CFG.{stage}_ALU_ALGO"]
+            if algorithm != SUM:
                 raise Unsupported(
-                    f"{config}CFG.{stage}_ALU_ALGO is {v[f'{config}CFG.{stage}_ALU_ALGO']}, layers "
-                    "have "
-                    f"{SUM} (SUM) only"
+                    f"{config}CFG.{stage}_ALU_ALGO is {algorithm}, layers have {SUM} (SUM) only"
                 )
             shift = v[f"{config}ALU_CFG.{stage}_ALU_SHIFT_VALUE"] % 64
-            given = given.add(
-                saturated(operand(stage, "ALU") * 2 ** min(shift, 40), 32), f"{config}ALU_CFG"
-            )
+            added = saturated(operand(stage, "ALU") * 2 ** min(shift, 40), 32)
+            given = given.add(added, f"{config}ALU_CFG")
         factor = np.ones_like(given.multiplier)
-        if on["MUL"]:
+        if not v[f"{config}CFG.{stage}_MUL_BYPASS"]:
             if v[f"{config}CFG.{stage}_MUL_PRELU"]:
                 raise Unsupported(f"{config}CFG.{stage}_MUL_PRELU is 1, which no layer says")
             factor = operand(stage, "MUL")
             if factor.ndim == 3:
                 raise Unsupported(f"{config}MUL_CFG multiplies by a tensor, which no layer says")
-        given = given.scale(
-            factor, v[f"{config}MUL_CFG.{stage}_MUL_SHIFT_VALUE"] % 64, f"{config}MUL_CFG"
-        )
-        if on["RELU"]:
+        shift = v[f"{config}MUL_CFG.{stage}_MUL_SHIFT_VALUE"] % 64
+        given = given.scale(factor, shift, f"{config}MUL_CFG")
+        if not v[f"{config}CFG.{stage}_RELU_BYPASS"]:
             if given.zero_point:
                 raise Unsupported(
                     f"{config}CFG.{stage}_RELU_BYPASS is 0 behind an added zero point, which no "
-                    "layer "
-                    "says"
+                    "layer says"
                 )
             given = replace(given, relu=True)
     v.expect("lift points")
     offset = np.full_like(given.bias, -wrapped(v["SDP.D_CVT_OFFSET.CVT_OFFSET"], 32))
     factor = np.full_like(given.bias, wrapped(v["SDP.D_CVT_SCALE.CVT_SCALE"], 16))
     shift = v["SDP.D_CVT_SHIFT.CVT_SHIFT"]
-    if (
-        np.all(factor == 1)
-        and not shift
-        and (np.any(given.multiplier != 1) or -128 <= offset[0] <= 127)
-    ):
-        # where nothing is scaled it could be a bias as well
+    # If nothing is scaled, an offset that is a code is a zero point, any other a bias.
+    last_is_zero_point = np.any(given.multiplier != 1) or -128 <= offset[0] <= 127
+    if np.all(factor == 1) and not shift and last_is_zero_point:
         return replace(given, zero_point=given.zero_point + int(offset[0]))
-    return given.add(offset, "SDP.D_CVT_OFFSET.CVT_OFFSET").scale(
-        factor, shift, "SDP.D_CVT_SCALE.CVT_SCALE"
-    )
+    given = given.add(offset, "SDP.D_CVT_OFFSET.CVT_OFFSET")
+    return given.scale(factor, shift, "SDP.D_CVT_SCALE.CVT_SCALE")

@@ -30,12 +30,13 @@ Tables = Mapping[str, tuple[np.ndarray, np.ndarray]]
 
 
 def simulate(capture: Capture) -> bytes:
-    """The bytes that the capture's last job writes, from its base address to behind its last atom.
+    """Return the bytes that the capture's last job writes, from its base address to the end of its
+    last atom.
 
-    Gaps between rows and surfaces are as memory has them.  Raises Hang, with the reason, for what
-    would hang the hardware: units that wait for one another, sizes that disagree, an address off
-    its alignment, memory that nobody wrote; Unsupported for what is not covered (fp16, Winograd,
-    compressed weights, batches, RUBIK and BDMA).
+    Gaps between rows and surfaces hold what memory had.  Raises Hang, with the reason, if the
+    hardware would hang: units wait for one another, sizes disagree, an address is off its
+    alignment, nobody wrote memory that is read; Unsupported for fp16, Winograd, compressed weights,
+    batches, RUBIK and BDMA.
     """
     memory, place = executed(capture)
     if not memory.holds(place.memory, place.base, place.size):
@@ -44,11 +45,11 @@ def simulate(capture: Capture) -> bytes:
 
 
 def executed(capture: Capture) -> tuple[Memory, Cube]:
-    """Memory after the capture's jobs ran in order, and where the last one writes.
+    """Return memory after the capture's jobs ran in order, and where the last job writes.
 
     Raises as ``simulate``.
     """
-    # elements of two bytes are computed alike on every chip
+    # Elements of two bytes are computed alike on every chip.
     features = {**FACTS.features(capture.chip), "int16": 1}
     if not capture.jobs:
         raise Unsupported(
@@ -69,12 +70,11 @@ def executed(capture: Capture) -> tuple[Memory, Cube]:
 
 
 def _run(v: Fields, memory: Memory, tables: Tables, anywhere: bool) -> tuple[Memory, Cube]:
-    """Memory behind one job and where it writes; ``anywhere`` if no memory is set aside."""
-    on = {
-        name.partition(".")[0]
-        for name, value in v.values.items()
-        if name.endswith(".D_OP_ENABLE.OP_EN") and value
-    }
+    """Return memory after a job and where it writes; ``anywhere`` if no memory is set aside."""
+    on = set()
+    for name, value in v.values.items():
+        if value and name.endswith(".D_OP_ENABLE.OP_EN"):
+            on.add(name.partition(".")[0])
     if on - {*RUN}:
         raise Unsupported(
             f"the job starts {', '.join(sorted(on - {*RUN}))}, the simulated device runs "
@@ -113,26 +113,21 @@ def _run(v: Fields, memory: Memory, tables: Tables, anywhere: bool) -> tuple[Mem
 
 
 def _work(units: set[str], v: Fields, tables: Tables, memory: Memory) -> None:
-    # a half of the multipliers that is off decides nothing, and CSC alone counts batches
-    off = {"CMAC_B"} - units
-    values = {
-        **v.values,
-        "CDMA.D_BATCH_NUMBER.BATCHES": 0,
-        "CACC.D_BATCH_NUMBER.BATCHES": 0,
-        **{
-            f"{unit}.D_MISC_CFG.{name}": v[f"CSC.D_MISC_CFG.{name}"]
-            for unit in off
-            for name in ("CONV_MODE", "PROC_PRECISION")
-        },
-    }
+    # CSC alone counts batches, and a half of the multipliers that is off decides nothing.
+    values = dict(v.values)
+    values["CDMA.D_BATCH_NUMBER.BATCHES"] = values["CACC.D_BATCH_NUMBER.BATCHES"] = 0
+    if "CMAC_B" not in units:
+        for name in ("CONV_MODE", "PROC_PRECISION"):
+            values[f"CMAC_B.D_MISC_CFG.{name}"] = v[f"CSC.D_MISC_CFG.{name}"]
     try:
         work(units, values, tables, memory, v.features)
-    except Outside as error:  # the rest of an atom whose channels lie in memory
+    except Outside as error:
+        # The channels of an atom lie in memory, the rest of the atom does not.
         raise Hang(str(error)) from error
 
 
 def _reserved(memory: Memory, place: Cube, anywhere: bool) -> Memory:
-    """Memory with a place for a result, where the capture does not say what it sets aside.
+    """Return memory with room for a result, if the capture does not say what it sets aside.
 
     Raises Unsupported for more than 64 MiB, Hang for a result that begins or ends inside a buffer.
     """
@@ -152,14 +147,14 @@ def _reserved(memory: Memory, place: Cube, anywhere: bool) -> Memory:
 
 
 def replay(capture: Capture, rules: Rules = RULES) -> tuple[Range, ...]:
-    """What the checks of a trace find in memory when its operations have run: a ``Range`` each, in
-    order.
+    """Return the ``Range`` that each check of a trace finds in memory, in order, while its
+    operations run.
 
-    The checks are those of ``parameters["checks"]``; without one nothing runs, and what was read of
-    registers is compared with what was written.
-    Raises Unsupported, with register and value, for what the units do not cover; ValueError where
-    an operation would hang or reaches memory that the trace does not set aside, with its number
-    counted from 0 and the line that enabled it.
+    The checks are those of ``parameters["checks"]``; without checks nothing runs, and the registers
+    that were read are compared with the registers that were written.  Raises Unsupported, with
+    register and value, for jobs that the units do not cover; ValueError if an operation would hang
+    or reaches memory that the trace does not set aside, with its number counted from 0 and the line
+    that enabled it.
     """
     if not capture.parameters.get("checks"):
         return tuple(register_checks(capture))
@@ -173,10 +168,9 @@ def replay(capture: Capture, rules: Rules = RULES) -> tuple[Range, ...]:
         except Unsupported:
             raise
         except (Hang, ValueError) as error:
-            line = None
+            where = f"operation {task}"
             if "operations" in capture.parameters:
-                line = capture.parameters["operations"][task]["line"]
-            where = f"operation {task}" + f" (line {line})" * (line is not None)
+                where += f" (line {capture.parameters['operations'][task]['line']})"
             raise ValueError(f"capture {capture.name}, {where}: {error}") from error
         ranges += checked(capture, memory, task + 1)
     return tuple(ranges)
@@ -185,14 +179,13 @@ def replay(capture: Capture, rules: Rules = RULES) -> tuple[Range, ...]:
 def _operate(job: Job, memory: Memory, features: Features, rules: Rules = RULES) -> None:
     """Run one operation, the units that its job enables, in memory.
 
-    Raises Unsupported for a unit, or what a unit is asked for, that is not covered; Hang for what
+    Raises Unsupported for a unit or a use of a unit that is not covered; Hang for an operation that
     would never end.
     """
     units = set(units_of(job))
-    if units - set(RUN):
-        raise Unsupported(
-            f"units: got {', '.join(sorted(units - set(RUN)))}, covered are {', '.join(RUN)}"
-        )
+    others = sorted(units - set(RUN))
+    if others:
+        raise Unsupported(f"units: got {', '.join(others)}, covered are {', '.join(RUN)}")
     values = Fields.of(job, features)
     waiting.for_units(values, units)
     tables = {unit: lut_of(job, unit) for unit in units & {"SDP", "CDP"}}
@@ -223,12 +216,12 @@ def work(
 
 
 def mutated(capture: Capture, mutations: Mapping[str, Rules] = MUTATIONS) -> dict[str, bool]:
-    """By the name of a changed rule: whether the trace stays equal under it, and so does not prove
-    the rule.
+    """Return, by the name of each changed rule, if the trace stays equal under it and so does not
+    prove the rule.
 
     Raises as ``replay``.
     """
-    return {
-        name: not any(one.differing for one in replay(capture, rules))
-        for name, rules in mutations.items()
-    }
+    equal = {}
+    for name, rules in mutations.items():
+        equal[name] = not any(found.differing for found in replay(capture, rules))
+    return equal

@@ -6,7 +6,7 @@ Source: the int8 and int16 traces of nvdla/hw.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -17,6 +17,7 @@ from npulab.npus.nvdla.rules import RULES, Rules, saturated, shifted
 from npulab.npus.nvdla.units.fields import Fields
 
 AVERAGE, MAX, MIN = range(3)
+COMBINED = {AVERAGE: np.add, MAX: np.maximum, MIN: np.minimum}
 RECIPROCAL_BITS = 16
 PAD_BITS = 19
 CONFIG, PADS = "PDP.D_POOLING_KERNEL_CFG.KERNEL_", "PDP.D_POOLING_PADDING_CFG.PAD_"
@@ -24,11 +25,10 @@ CONFIG, PADS = "PDP.D_POOLING_KERNEL_CFG.KERNEL_", "PDP.D_POOLING_PADDING_CFG.PA
 
 @dataclass(frozen=True)
 class Axis:
-    """A window along one axis: input and output size, kernel, stride, padding before; with what
-    padded taps add up to.
+    """A window along one axis: input and output size, kernel, stride, padding before.
 
-    ``pads[n]`` is the sum of n padded taps.
-    Raises Unsupported where an output has no tap inside the input.
+    ``pads[n]`` is the sum of n padded taps.  Raises Unsupported if an output has no tap inside the
+    input.
     """
 
     name: str
@@ -47,37 +47,41 @@ class Axis:
             )
 
     def padded(self) -> np.ndarray:
-        """Padded taps of each output ``(out,)``."""
+        """Return the padded taps of each output ``(out,)``."""
         first = np.arange(self.out) * self.stride - self.before
         inside = np.minimum(first + self.kernel, self.size) - np.maximum(first, 0)
         return self.kernel - np.maximum(inside, 0)
 
     def pooled(self, x: np.ndarray, axis: int, method: int, times: int = 1) -> np.ndarray:
-        """Windows of int64 ``x`` along an axis; for averages the sum, the pads counted so many
-        times."""
-        first = np.arange(self.out) * self.stride - self.before
+        """Return the windows of int64 ``x`` along an axis; for averages their sum, in which the
+        pads count ``times``."""
         shape = [1] * x.ndim
         shape[axis] = self.out
-        out: np.ndarray | None = None
+        combine = COMBINED[method]
+        first = np.arange(self.out) * self.stride - self.before
         for tap in range(self.kernel):
-            at = first + tap
-            taken = x.take(np.clip(at, 0, self.size - 1), axis)
+            # A padded tap repeats the border's element; a maximum has that in its window anyway.
+            at = np.clip(first + tap, 0, self.size - 1)
+            taken = x.take(at, axis)
             if method == AVERAGE:
-                taken *= ((at >= 0) & (at < self.size)).reshape(shape)
-                if out is None:
-                    out = taken
-                else:
-                    out = out + taken
+                taken *= (at == first + tap).reshape(shape)
+            if tap == 0:
+                out = taken
             else:
-                # a padded tap repeats the border's element only where that is in the window anyway
-                if out is None:
-                    out = taken
-                else:
-                    out = (np.maximum if method == MAX else np.minimum)(out, taken)
-        assert out is not None
+                combine(out, taken, out=out)
         if method == AVERAGE:
             out += times * np.array(self.pads)[self.padded()].reshape(shape)
         return out
+
+    def of_outputs(self, outputs: slice) -> tuple[slice, Axis]:
+        """Return the inputs that the windows of some outputs reach, and the axis of these."""
+        begin = outputs.start * self.stride - self.before
+        end = (outputs.stop - 1) * self.stride - self.before + self.kernel
+        first = min(max(begin, 0), self.size - 1)
+        stop = min(max(end, first + 1), self.size)
+        count = outputs.stop - outputs.start
+        axis = replace(self, size=stop - first, out=count, before=first - begin)
+        return slice(first, stop), axis
 
 
 def run(
@@ -90,16 +94,15 @@ def run(
     """Run one PDP job from raw register values by full name (``PDP.*``, ``PDP_RDMA.*``) on a chip's
     features.
 
-    ``x``: what SDP hands over, ``(surfaces, height, width, lanes)``, where the job takes it on the
-    fly.  The output is written to ``memory``.  Splitting the width changes how lines are buffered
-    and no result. Raises Unsupported, with register and value, for fp16 and windows that lie
+    ``x``: the result of SDP, ``(surfaces, height, width, lanes)``, if the job takes it on the fly.
+    The output is written to ``memory``.  Splitting the width changes how lines are buffered and no
+    result.  Raises Unsupported, with register and value, for fp16 and windows that lie
     outside the input.
     """
     fields = Fields(values, features)
     itemsize = fields.precision("PDP.D_DATA_FORMAT.INPUT_DATA")
-    shape, out = (
-        fields.shape(f"PDP.D_DATA_CUBE_{way}_{{0}}.CUBE_{way}_{{0}}") for way in ("IN", "OUT")
-    )
+    shape = fields.shape("PDP.D_DATA_CUBE_IN_{0}.CUBE_IN_{0}")
+    out = fields.shape("PDP.D_DATA_CUBE_OUT_{0}.CUBE_OUT_{0}")
     if shape[2] != out[2]:
         raise Unsupported(
             f"PDP.D_DATA_CUBE_OUT_CHANNEL.CUBE_OUT_CHANNEL is {out[2] - 1}, covered is that of the "
@@ -109,93 +112,69 @@ def run(
     rows, columns = axes(fields, shape, out)
     output = fields.cube("PDP", "DST", out, itemsize)
     source = fields.cube("PDP_RDMA", "SRC", shape, itemsize)
+    handed = None
     if not fields["PDP.D_OPERATION_MODE_CFG.FLYING_MODE"]:
-        whole = (source.surfaces, source.height, source.width, source.lanes)
-        if (
-            x is None
-            or x.size != prod(whole)
-            or x.shape[::3] != whole[::3]
-            or x.itemsize != itemsize
-        ):
-            raise ValueError(
-                f"input: got {'none' if x is None else x.shape}, allowed is {whole} of {itemsize} "
-                "bytes "
-                "as PDP.D_DATA_CUBE_IN and D_DATA_FORMAT say"
-            )
-        x = x.reshape(whole)
+        handed = _handed_over(x, (source.surfaces, *shape[:2], source.lanes), itemsize)
     for surfaces, lines in output.blocks():
-        # the rows that the windows of these lines reach
-        top = min(max(lines.start * rows.stride - rows.before, 0), shape[0] - 1)
-        bottom = min(
-            max((lines.stop - 1) * rows.stride - rows.before + rows.kernel, top + 1), shape[0]
-        )
-        reached = slice(top, bottom)
-        block = (
-            source.read(memory, surfaces, reached)
-            if fields["PDP.D_OPERATION_MODE_CFG.FLYING_MODE"]
-            else x[surfaces, reached]  # type: ignore[index]
-        )
-        part = Axis(
-            rows.name,
-            bottom - top,
-            lines.stop - lines.start,
-            rows.kernel,
-            rows.stride,
-            rows.before - lines.start * rows.stride + top,
-            rows.pads,
-        )
+        reached, part = rows.of_outputs(lines)
+        if handed is None:
+            block = source.read(memory, surfaces, reached)
+        else:
+            block = handed[surfaces, reached]
         y = pooled(fields, block.astype(np.int64), part, columns, rules)
         output.write(memory, surfaces, lines, y)
 
 
+def _handed_over(x: np.ndarray | None, shape: tuple[int, ...], itemsize: int) -> np.ndarray:
+    """Return the result of SDP in the job's rows; ValueError for other elements than the job's."""
+    got: object = "none"
+    if x is not None:
+        got = x.shape
+        same_atoms = x.shape[::3] == shape[::3] and x.itemsize == itemsize
+        if same_atoms and x.size == prod(shape):
+            return x.reshape(shape)
+    raise ValueError(
+        f"input: got {got}, allowed is {shape} of {itemsize} bytes as PDP.D_DATA_CUBE_IN and "
+        "D_DATA_FORMAT say"
+    )
+
+
 def axes(fields: Fields, shape: tuple[int, ...], out: tuple[int, ...]) -> tuple[Axis, Axis]:
-    """Rows and columns of the windows."""
-    pads = (
-        0,
-        *(
-            wrapped(fields[f"PDP.D_POOLING_PADDING_VALUE_{n}_CFG.PAD_VALUE_{n}X"], PAD_BITS)
-            for n in range(1, 8)
-        ),
-    )
-    rows, columns = (
-        Axis(
-            name.lower(),
-            shape[n],
-            out[n],
-            fields.size(f"{CONFIG}{name}"),
-            fields.size(f"{CONFIG}STRIDE_{name}"),
-            fields[f"{PADS}{before}"],
-            pads,
-        )
-        for n, (name, before) in enumerate((("HEIGHT", "TOP"), ("WIDTH", "LEFT")))
-    )
-    for axis in (rows, columns):
+    """Return rows and columns of the windows."""
+    pads = [0]
+    for n in range(1, 8):
+        pad = fields[f"PDP.D_POOLING_PADDING_VALUE_{n}_CFG.PAD_VALUE_{n}X"]
+        pads.append(wrapped(pad, PAD_BITS))
+    found = []
+    for n, (name, side) in enumerate((("HEIGHT", "TOP"), ("WIDTH", "LEFT"))):
+        kernel, stride = fields.size(f"{CONFIG}{name}"), fields.size(f"{CONFIG}STRIDE_{name}")
+        before = fields[f"{PADS}{side}"]
+        found.append(Axis(name.lower(), shape[n], out[n], kernel, stride, before, tuple(pads)))
+    for axis in found:
         if axis.kernel > len(pads):
             raise Unsupported(
                 f"{CONFIG}{axis.name.upper()} is {axis.kernel - 1}, covered are 0 to "
                 f"{len(pads) - 1}"
             )
+    rows, columns = found
     return rows, columns
 
 
 def pooled(
     fields: Fields, x: np.ndarray, rows: Axis, columns: Axis, rules: Rules = RULES
 ) -> np.ndarray:
-    """Windows of int64 ``(surfaces, height, width, lanes)``.
+    """Return the windows of int64 ``(surfaces, height, width, lanes)``.
 
-    An average is the sum of valid taps, per valid row what its padded columns add, and per padded
-    row what so many padded taps add, once for each column of the kernel; times the reciprocals of
-    width and height, rounded after each, and limited to the element, where the C model cuts it off:
-    no trace tells.
+    An average is the sum of the taps inside the input and the pad values of the taps outside, times
+    the reciprocals of width and height, rounded after each, and saturated to the element.  Padded
+    rows count once for each column of the kernel.  The C model truncates; no trace distinguishes
+    the two.
     """
     method = fields["PDP.D_OPERATION_MODE_CFG.POOLING_METHOD"]
     y = rows.pooled(columns.pooled(x, 2, method), 1, method, times=columns.kernel)
     if method != AVERAGE:
         return y
     for name in ("WIDTH", "HEIGHT"):
-        y = shifted(
-            y * fields[f"PDP.D_RECIP_KERNEL_{name}.RECIP_KERNEL_{name}"],
-            RECIPROCAL_BITS,
-            rules.rounding,
-        )
+        reciprocal = fields[f"PDP.D_RECIP_KERNEL_{name}.RECIP_KERNEL_{name}"]
+        y = shifted(y * reciprocal, RECIPROCAL_BITS, rules.rounding)
     return saturated(y, 8 * fields.precision("PDP.D_DATA_FORMAT.INPUT_DATA"))
