@@ -1,5 +1,4 @@
-"""Importers: one trace, the folder of a case, and folders of them as they lie in their
-repository."""
+"""Importers of a trace, the folder of a case, and folders of cases as in their repository."""
 
 from __future__ import annotations
 
@@ -8,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 from npulab.captures.target import each_read
@@ -19,7 +19,7 @@ from npulab.npus.nvdla.recorded import block_of_addresses, captured
 from npulab.npus.nvdla.txn import addresses_of, read_txn
 
 CFG, TXN, IMAGE = ".cfg", ".txn", ".dat"
-DEPTH = 3  # folders below the one that was asked for
+DEPTH = 3  # levels of folders that are searched, the given folder included
 PLACES = (
     "",
     "verif/tests/trace_tests",
@@ -27,7 +27,7 @@ PLACES = (
     "tests/trace_tests",
     "traces/traceplayer",
 )
-# folders that say which chip the traces below them are of, besides those with the name of a chip
+# Traces below these folders are of the full chip; folders with the name of a chip say it too.
 FULL_FOLDERS = ("traceplayer", "nvdlav1")
 SIGNS = {
     CFG: (b"reg_write(", b"mem_load(", b"mem_init("),
@@ -38,13 +38,14 @@ MOST_TEXT = 2**26
 
 
 def recognises(path: Path) -> bool:
-    """A trace, a folder of a case, or one that has some (up to three folders down, or where
+    """True for a trace, a folder of a case, or a folder of them (up to three levels, or where
     nvdla/hw has them)."""
     return next(_traces(path), None) is not None
 
 
 def read(path: Path) -> dict[str, Capture | ValueError]:
-    """A capture per trace, or the ValueError of one that is broken, in the order of their names.
+    """Return a capture for each trace, or its ValueError if it is broken, in the order of their
+    names.
 
     They are named and read as ``readers`` says.
     """
@@ -52,10 +53,10 @@ def read(path: Path) -> dict[str, Capture | ValueError]:
 
 
 def readers(path: Path) -> dict[str, Callable[[], Capture]]:
-    """What reads each trace, by the name of its case, in the order of their names.
+    """Return the reader of each trace, by the name of its case, in the order of their names.
 
-    A case is called as its folder (a trace that has others beside it as its file),
-    ``<chip>-<case>`` where several are. The chip is told from the names of the folders.  A reader
+    A case has the name of its folder (of its file, if other traces lie next to it), and
+    ``<chip>-<case>`` if several have one name.  The names of the folders say the chip.  A reader
     raises as ``read_trace``.
     """
     traces = [(file, _case(file), chip_of(file)) for file in _traces(path)]
@@ -74,10 +75,10 @@ def readers(path: Path) -> dict[str, Callable[[], Capture]]:
 
 
 def read_trace(path: Path, name: str = "", chip: str = "") -> Capture:
-    """The capture in one trace, by default with the name of its folder and of the chip that its
+    """Return the capture in a trace, by default named as its folder and of the chip that its
     folders name.
 
-    Raises ValueError naming file and line for one that is broken.
+    Raises ValueError naming file and line if it is broken.
     """
     chip = chip or chip_of(path)
     if chip not in CHIPS:
@@ -86,16 +87,16 @@ def read_trace(path: Path, name: str = "", chip: str = "") -> Capture:
     registers = maps(chip)
     try:
         text = read_bounded(path, MOST_TEXT).decode("utf-8", "replace")
-        full = path.suffix == TXN
-        if full:
+        block = block_of(chip)
+        if path.suffix == TXN:
             block = block_of_addresses(addresses_of(text), block_of(FULL_CHIP))
+            if block != block_of(chip):
+                chip = FULL_CHIP
+                if block == block_of(USUAL_CHIP):
+                    chip = USUAL_CHIP
+            events = read_txn(path, text, registers[block])
         else:
-            block = block_of(chip)
-        if block != block_of(chip):
-            chip = FULL_CHIP
-            if block == block_of(USUAL_CHIP):
-                chip = USUAL_CHIP
-        events = (read_txn if full else read_cfg)(path, text, registers[block])
+            events = read_cfg(path, text, registers[block])
     except OSError as error:
         raise ValueError(f"{path}: {error.filename}: {error.strerror}") from None
     found = captured(path, name or _case(path), chip, block, events, registers)
@@ -103,8 +104,7 @@ def read_trace(path: Path, name: str = "", chip: str = "") -> Capture:
 
 
 def chip_of(path: Path) -> str:
-    """The chip that the nearest folder of a trace names, the usual one of its kind where none
-    does."""
+    """Return the chip that the nearest folder of a trace names, else the usual chip of its kind."""
     for folder in path.absolute().parents:
         if folder.name in CHIPS:
             return folder.name
@@ -123,29 +123,24 @@ def _case(file: Path) -> str:
 
 
 def _traces(path: Path) -> Iterator[Path]:
-    """The traces below a folder by name, or the one that was asked for."""
-    if not path.is_dir():
-        found = [path]
-    else:
-        patterns = [
-            "/".join(filter(None, (place, *["*"] * depth, f"*{kind}")))
-            for place in PLACES
-            for depth in range(DEPTH)
-            for kind in SIGNS
-        ]
-        found = sorted({file for pattern in patterns for file in path.glob(pattern)})
-    return (file for file in found if _is_trace(file))
+    """Return the traces below a folder by name, or the given trace."""
+    found = {path}
+    if path.is_dir():
+        found = set()
+        for place, depth, kind in product(PLACES, range(DEPTH), SIGNS):
+            found.update((path / place).glob("*/" * depth + f"*{kind}"))
+    return filter(_is_trace, sorted(found))
 
 
 def _is_trace(file: Path) -> bool:
-    """Whether it begins as one, or is where one has to be: beside images, with the name of its
-    folder."""
+    """True if a file begins as a trace, or lies where a trace has to be: next to images, named as
+    its folder."""
     if file.suffix not in SIGNS or not file.is_file():
         return False
     head = first_bytes(file, HEAD)
     if any(sign in head for sign in SIGNS[file.suffix]):
         return True
-    named = file.stem == file.absolute().parent.name or file.suffix == TXN
-    return named and any(
-        other.name.removesuffix(GZIPPED).endswith(IMAGE) for other in file.parent.iterdir()
-    )
+    if file.stem != file.absolute().parent.name and file.suffix != TXN:
+        return False
+    names = [other.name.removesuffix(GZIPPED) for other in file.parent.iterdir()]
+    return any(name.endswith(IMAGE) for name in names)

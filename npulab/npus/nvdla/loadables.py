@@ -1,8 +1,8 @@
-"""Loadables, which NVDLA's compiler writes and its runtime hands to the driver: listed and checked.
+"""Lists and checks loadables, which NVDLA's compiler writes and its runtime hands to the driver.
 
 The file is in FlatBuffers' encoding (``loadable.csv`` has its tables).  Its tasks, memories,
-addresses, events, blobs and tensors are listed.  What the blobs of descriptors say (the operations
-of the firmware) is not read: the driver makes register writes of them on the board.
+addresses, events, blobs and tensors are listed.  The blobs of descriptors (the operations of the
+firmware) are not read: the driver makes register writes of them on the board.
 """
 
 from __future__ import annotations
@@ -19,18 +19,28 @@ from npulab.support.files import opened
 from npulab.support.text import Row, plural
 
 VERSION = "3B"
-# what a field is that is not stored
+# The value of a field that is not stored: 0, or () for other lists.
 ABSENT = {"s": "", "[B]": b"", VERSION: (0, 0, 0)}
 SCHEMA: dict[str, list[Field]] = {}
 for _row in read_table(HERE / "loadable.csv"):
-    _kind = _row["kind"]
-    SCHEMA.setdefault(_row["table"], []).append(
-        Field(_row["field"], _kind, ABSENT.get(_kind, () if _kind[0] == "[" else 0))
-    )
+    _kind, _absent = _row["kind"], ABSENT.get(_row["kind"], 0)
+    if _kind[0] == "[" and _kind not in ABSENT:
+        _absent = ()
+    SCHEMA.setdefault(_row["table"], []).append(Field(_row["field"], _kind, _absent))
 ROOT = "Loadable"
+LISTED = (
+    "tasks",
+    "submits",
+    "memories",
+    "addresses",
+    "events",
+    "blobs",
+    "tensors",
+    "relocations",
+)
 MOST_BYTES = 2**30
-MAJOR, MINORS = 0, range(1, 32)  # versions of a loadable; 0.7 is the one of the schema
-# by field, what its numbers stand for
+MAJOR, MINORS = 0, range(1, 32)  # versions of a loadable; the schema is of 0.7
+# The meanings of numbers, by field.
 NAMES = {
     "interface": {0: "none", 1: "DLA1", 2: "EMU1"},
     "domain": {0: "system", 1: "SRAM"},
@@ -38,7 +48,7 @@ NAMES = {
 }
 NAMED = {"tasks": "interface", "blobs": "interface", "memories": "domain", "tensors": "type"}
 FLAGS = {1: "alloc", 2: "set", 4: "input", 8: "output"}
-# numbers that have to be those of rows: table, field, and the table that has them
+# Numbers that have to be ids of rows: table, field, and the table of these rows.
 LINKS = (
     ("tasks", "addresses", "addresses"),
     ("tasks", "waits", "events"),
@@ -46,12 +56,12 @@ LINKS = (
     ("submits", "tasks", "tasks"),
     ("addresses", "memory", "memories"),
 )
-LOOK = 2**12
+LOOK = 2**12  # bytes around the root that are read to recognise a file
 
 
 def recognises(path: Path) -> bool:
-    """Whether a file begins as a loadable: a root with a version, and no more tables than there
-    are."""
+    """True if a file begins as a loadable: a root with a version, and no more fields than the
+    schema has."""
     size = path.stat().st_size
     with opened(path) as file:
         head = file.read(8)
@@ -74,43 +84,29 @@ def recognises(path: Path) -> bool:
 
 
 def list_loadable(path: Path) -> Document:
-    """A loadable: its tasks, memories, addresses, events, blobs and tensors, and what was found in
-    it.
+    """Return a loadable as a document: its tasks, memories, addresses, events, blobs and tensors,
+    and findings.
 
-    A number of a memory, address or event that is not there is an error.  Raises ValueError with
+    A number of a memory, address or event that does not exist is an error.  Raises ValueError with
     the byte for a file that is cut short.
     """
     file = Flat(read_bounded(path, MOST_BYTES), SCHEMA)
     with refusing(path):
         root = file.table(ROOT, file.number("I", 0, ROOT))
-    tables = {
-        name: [_shown(name, row) for row in root[name]]
-        for name in (
-            "tasks",
-            "submits",
-            "memories",
-            "addresses",
-            "events",
-            "blobs",
-            "tensors",
-            "relocations",
-        )
-    }
+    tables = {}
+    for name in LISTED:
+        tables[name] = [_shown(name, row) for row in root[name]]
     title = (
         f"{path}: NVDLA loadable {_dotted(root)}, {plural(len(root['tasks']), 'task')}, "
         f"{plural(len(root['blobs']), 'blob')}"
     )
     findings = [Finding(0, where, text, wrong=True) for where, text in _wrong(root)]
     if root["tasks"]:
-        findings.append(
-            Finding(
-                0,
-                "tasks",
-                "the operations in the blobs of descriptors are not "
-                "read: the driver makes register writes of them; a register log "
-                "of a run shows these",
-            )
+        text = (
+            "the operations in the blobs of descriptors are not read: the driver makes register "
+            "writes of them; a register log of a run shows these"
         )
+        findings.append(Finding(0, "tasks", text))
     return Document(path.name, title, tables, findings)
 
 
@@ -119,10 +115,11 @@ def _dotted(row: Row) -> str:
 
 
 def _shown(table: str, row: Row) -> Row:
-    """A row of a table as it is listed: names for numbers, bytes counted."""
+    """Return a row of a table as it is listed: names for numbers, bytes counted."""
     out = {**row}
     if table in NAMED:
-        out[NAMED[table]] = NAMES[NAMED[table]].get(row[NAMED[table]], row[NAMED[table]])
+        field = NAMED[table]
+        out[field] = NAMES[field].get(row[field], row[field])
     if table == "memories":
         out["flags"] = " ".join(text for bit, text in FLAGS.items() if row["flags"] & bit)
     if table == "blobs":
@@ -131,16 +128,17 @@ def _shown(table: str, row: Row) -> Row:
 
 
 def _wrong(root: Mapping[str, Sequence[Row]]) -> Iterator[tuple[str, str]]:
-    """(row, sentence) of what does not go together."""
+    """Yield (row, sentence) for each row that contradicts another."""
     for kind, field, other in LINKS:
         ids = {row["id"] for row in root[other]}
         for row in root[kind]:
-            for number in row[field] if isinstance(row[field], Sequence) else (row[field],):
+            numbers = row[field]
+            if not isinstance(numbers, Sequence):
+                numbers = (numbers,)
+            for number in numbers:
                 if number not in ids:
-                    yield (
-                        f"{kind} {row['id']}",
-                        f"got number {number}, which is not one of the {other}",
-                    )
+                    text = f"got number {number}, which is not one of the {other}"
+                    yield f"{kind} {row['id']}", text
     sizes = {row["id"]: row["size"] for row in root["memories"]}
     for row in root["addresses"]:
         if row["offset"] + row["size"] > sizes.get(row["memory"], 2**64):

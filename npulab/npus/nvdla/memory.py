@@ -1,5 +1,4 @@
-"""Memory as a capture sets it up: only the ranges that it touches, and those that are set aside for
-results."""
+"""Memory as a capture sets it up: the ranges that it touches, and those set aside for results."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from npulab.npus.nvdla.images import merged
 
 
 class Outside(ValueError):
-    """Memory that nothing set aside was read or written, ``size`` bytes from ``address`` on."""
+    """Memory was read or written that nothing set aside, ``size`` bytes from ``address``."""
 
     def __init__(self, text: str, address: int = 0, size: int = 0) -> None:
         super().__init__(text)
@@ -24,8 +23,8 @@ class Outside(ValueError):
 
 
 class ByteMemory(Protocol):
-    """Memory by name and byte address, which gives and takes bytes or arrays of them; both raise
-    where nothing was reserved."""
+    """Memory by name and byte address, read and written as bytes or arrays of them; both raise if
+    nothing was reserved."""
 
     def read(self, memory: str, address: int, size: int, /) -> Any: ...
 
@@ -44,50 +43,48 @@ class Memory:
 
     @classmethod
     def of(cls, capture: Capture, most: int | None = None) -> Memory:
-        """The memory of a capture before its first job: every range that it sets aside or checks,
-        zero where no image was loaded yet; of a capture that says of neither, its buffers but the
-        output.
+        """Return the memory of a capture before its first job.
+
+        It has every range that the capture sets aside or checks, zero if no image was loaded yet.
+        A capture with neither rows of memory nor checks has its buffers but the output.
 
         Raises Unsupported for more than ``most`` bytes set aside.
         """
         if not {"memory", "checks"} & {*capture.parameters}:
-            return cls(
-                tuple(
-                    (ANY_MEMORY, capture.addresses[name], np.frombuffer(data, np.uint8).copy())
-                    for name, data in capture.buffers.items()
-                    if name in capture.addresses and name != "output"
-                )
-            )
+            buffers = []
+            for name, data in capture.buffers.items():
+                if name in capture.addresses and name != "output":
+                    held = np.frombuffer(data, np.uint8).copy()
+                    buffers.append((ANY_MEMORY, capture.addresses[name], held))
+            return cls(tuple(buffers))
         touched: dict[str, list[tuple[int, int]]] = {}
         for row in (*capture.parameters.get("memory", ()), *capture.parameters.get("checks", ())):
             touched.setdefault(row["memory"], []).append((row["address"], row["size"]))
-        ranges = [
-            (memory, start, size)
-            for memory, rows in sorted(touched.items())
-            for start, size in merged(*np.array(rows, np.int64).T).tolist()
-        ]
-        if most is not None and sum(size for _, _, size in ranges) > most:
-            _, start, size = max(ranges, key=lambda row: row[2])
+        sizes = []
+        for memory, rows in sorted(touched.items()):
+            for start, size in merged(*np.array(rows, np.int64).T).tolist():
+                sizes.append((size, memory, start))
+        if most is not None and sum(size for size, _, _ in sizes) > most:
+            size, _, start = max(sizes)
             raise Unsupported(f"memory at {start:#x}: got {size} bytes, covered are {most} in all")
-        out = cls(
-            tuple((memory, start, np.zeros(size, np.uint8)) for memory, start, size in ranges)
-        )
+        ranges = [(memory, start, np.zeros(size, np.uint8)) for size, memory, start in sizes]
+        out = cls(tuple(ranges))
         out.load(capture, 0)
         return out
 
     def load(self, capture: Capture, task: int) -> None:
-        """What the trace does to memory before job ``task``, and behind the one before it."""
+        """Load the images that the trace puts into memory right before job ``task``."""
         for row in capture.parameters.get("memory", ()):
             if row["task"] == task:
-                self._do(row, capture.buffers)
+                self._load_row(row, capture.buffers)
 
-    def _do(self, row: Mapping[str, Any], buffers: Mapping[str, bytes]) -> None:
+    def _load_row(self, row: Mapping[str, Any], buffers: Mapping[str, bytes]) -> None:
         into = self.view(row["memory"], row["address"], row["size"])
         if not row["buffer"]:
             into[:] = 0
             return
         data = np.frombuffer(buffers[row["buffer"]], np.uint8)
-        at = 0  # in packed data, which are the bytes of the runs alone
+        at = 0  # in packed data, which has the bytes of the runs only
         for start, size in row.get("runs", [(0, row["size"])]):
             first = start
             if row.get("packed"):
@@ -96,17 +93,16 @@ class Memory:
             at += size
 
     def view(self, memory: str, address: int, size: int) -> np.ndarray:
-        """The bytes ``(size,) uint8`` themselves: what is put into them is in memory.
+        """Return the bytes ``(size,) uint8`` of memory itself: a write to them is in memory.
 
-        Raises ``Outside`` naming address and ranges where they are in no range.
+        Raises ``Outside`` naming address and ranges if they are in no range.
         """
         end = address + size
         if (place := self._range(memory, address, end)) is None:
-            there = [
-                f"{name} {at:#x} to {at + len(data):#x}"
-                for name, at, data in self.ranges
-                if name == memory or ANY_MEMORY in (name, memory)
-            ]
+            there = []
+            for name, at, data in self.ranges:
+                if _same_memory(name, memory):
+                    there.append(f"{name} {at:#x} to {at + len(data):#x}")
             raise Outside(
                 f"memory: got {memory} {address:#x} to {end:#x}, allowed are "
                 f"{'; '.join(there) or 'none of it'}",
@@ -117,15 +113,15 @@ class Memory:
         return data[address - start : address - start + size]
 
     def holds(self, memory: str, address: int, size: int) -> bool:
-        """Whether bytes lie in one range."""
+        """True if the bytes lie in one range."""
         return self._range(memory, address, address + size) is not None
 
     def with_range(self, address: int, size: int) -> Memory:
-        """The same memory, shared, and zeroed bytes of both memories."""
+        """Return the same memory, shared, and zeroed bytes of both memories."""
         return Memory((*self.ranges, (ANY_MEMORY, address, np.zeros(size, np.uint8))))
 
     def read(self, memory: str, address: int, size: int) -> np.ndarray:
-        """The bytes ``(size,) uint8``, not to be written to; raises as ``view``."""
+        """Return the bytes ``(size,) uint8``, not to be written to; raises as ``view``."""
         out = self.view(memory, address, size)
         out.flags.writeable = False
         return out
@@ -140,30 +136,25 @@ class Memory:
         self.view(memory, address, data.size)[:] = data.reshape(-1).view(np.uint8)
 
     def _range(self, memory: str, start: int, end: int) -> tuple[int, np.ndarray] | None:
-        return next(
-            (
-                (at, data)
-                for name, at, data in self.ranges
-                if at <= start
-                and end <= at + len(data)
-                and (name == memory or ANY_MEMORY in (name, memory))
-            ),
-            None,
-        )
+        """Return the range that holds bytes, as (start, bytes), or None."""
+        for name, at, data in self.ranges:
+            if at <= start and end <= at + len(data) and _same_memory(name, memory):
+                return at, data
+        return None
+
+
+def _same_memory(name: str, other: str) -> bool:
+    return name == other or ANY_MEMORY in (name, other)
 
 
 def checked(capture: Capture, memory: Memory, task: int) -> Iterator[Range]:
-    """What the checks find that come when ``task`` jobs of a capture have run: beside a CRC-32, or
-    the bytes where the trace has the golden ones."""
+    """Yield what memory holds at the checks after ``task`` jobs of a capture, with the CRC-32 or
+    the golden bytes of the trace."""
     for row in capture.parameters.get("checks", ()):
         if row["task"] == task:
             found = memory.read(row["memory"], row["address"], row["size"]).tobytes()
             golden = None
             if row["crc"] is None:
                 golden = capture.buffers[row["buffer"]][: row["size"]]
-            yield Range(
-                f"{row['memory']} {row['address']:#x} (line {row['line']})",
-                found,
-                golden,
-                row["crc"],
-            )
+            name = f"{row['memory']} {row['address']:#x} (line {row['line']})"
+            yield Range(name, found, golden, row["crc"])

@@ -1,17 +1,19 @@
-"""Operations out of register writes: what is enabled together, with the registers of its groups.
+"""Operations out of register writes: the units enabled together, with the registers of their
+groups.
 
-Most units have two groups of registers (``D_...``): writes go to the one that
+Most units have two groups of registers (``D_...``): writes go to the group that
 ``S_POINTER.PRODUCER`` names, and enabling starts the unit with it.  ``S_...`` registers and lookup
-tables are there once.  Units are one operation where data flow from one to the other: the
-convolution's into SDP where that is on the fly, SDP into PDP where that is its destination, and
-each unit with the one that reads for it.  What an operation does not write anew it has from what
-was written before to the same groups; such writes stand first in its job.
+tables exist once.  Units are one operation if data flow between them: the convolution's units into
+an SDP on the fly, SDP into PDP if that is its destination, and each unit with its reader.  An
+operation inherits the registers that it does not write anew from earlier writes to the same groups;
+inherited writes stand first in its job.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, NamedTuple
 
 from npulab.npus.kit import RegisterMap, names_of, offsets_of
@@ -22,13 +24,13 @@ from npulab.npus.nvdla.registers import Access, Tables, accesses
 NEEDED = ("CDMA", "CSC", "CACC")  # a convolution may do with one half of the multipliers
 ON_THE_FLY, TO_PDP = "SDP.D_FEATURE_MODE_CFG.FLYING_MODE", "SDP.D_FEATURE_MODE_CFG.OUTPUT_DST"
 FROM_MEMORY = "PDP.D_OPERATION_MODE_CFG.FLYING_MODE"
-ONCE = None  # the group of what is there once
+ONCE = None  # the group of registers that exist once
 
 Key = tuple[str, int | None]
 
 
-class Place(NamedTuple):
-    """A register write of the trace, ``order`` counted through it."""
+class OrderedWrite(NamedTuple):
+    """A register write of the trace, ``order`` counted through the trace."""
 
     order: int
     offset: int
@@ -37,8 +39,8 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Operation:
-    """What was enabled together: the group of each unit, the register writes, the first
-    ``inherited`` of them from before; ``line`` is that of its last enable."""
+    """Units that were enabled together: the group of each, and the register writes, the first
+    ``inherited`` of them from before; ``line`` is the line of the last enable."""
 
     units: Mapping[str, int]
     writes: tuple[tuple[int, int], ...]
@@ -53,7 +55,7 @@ class Operation:
 
     @property
     def row(self) -> dict[str, Any]:
-        """What a capture's parameters say of it."""
+        """The row of a capture's parameters."""
         return {"units": dict(self.units), "inherited": self.inherited, "line": self.line}
 
 
@@ -63,54 +65,58 @@ class _Started:
 
     group: int
     line: int
-    writes: list[Place]
+    writes: list[OrderedWrite]
     before: list[tuple[int, int]]
     words: dict[int, int]
 
 
 @dataclass
 class _Device:
-    """The registers as writes leave them, and what was written since each group was started."""
+    """The state of the registers, and the writes to each group since it was last started."""
 
     registers: RegisterMap
     state: dict[Key, dict[int, int]] = field(default_factory=dict)
-    pending: dict[Key, list[Place]] = field(default_factory=dict)
+    pending: dict[Key, list[OrderedWrite]] = field(default_factory=dict)
     tables: dict[str, Tables] = field(default_factory=dict)
     started: dict[str, _Started] = field(default_factory=dict)
     done: list[Operation] = field(default_factory=list)
 
-    def write(self, place: Place, access: Access, line: int) -> None:
+    def write(self, written: OrderedWrite, access: Access, line: int) -> None:
         unit, register = access.unit, access.register
         if unit not in UNITS:
-            self.pending.setdefault(("", ONCE), []).append(place)
+            self.pending.setdefault(("", ONCE), []).append(written)
             return
         if access.starts:
-            self.start(unit, access.group, place, line)
+            self.start(unit, access.group, written, line)
             return
-        key = (unit, access.group if register.startswith("D_") else ONCE)
-        self.pending.setdefault(key, []).append(place)
+        group = ONCE
+        if register.startswith("D_"):
+            group = access.group
+        self.pending.setdefault((unit, group), []).append(written)
         if register not in (*STARTS, ACCESS, DATA):
-            self.state.setdefault(key, {})[place.offset] = place.value
+            self.state.setdefault((unit, group), {})[written.offset] = written.value
 
-    def start(self, unit: str, group: int, place: Place, line: int) -> None:
+    def start(self, unit: str, group: int, enable: OrderedWrite, line: int) -> None:
         if unit in self.started:
             self.close(self.chain(unit))
         own = [*self.pending.pop((unit, group), []), *self.pending.pop((unit, ONCE), [])]
         words = {**self.state.get((unit, ONCE), {}), **self.state.get((unit, group), {})}
-        written = {one.offset for one in own}
-        before = [(offset, value) for offset, value in words.items() if offset not in written]
-        offsets = offsets_of(self.registers)
+        inherited = dict(words)
+        for written in own:
+            inherited.pop(written.offset, None)
+        before, offsets = [*inherited.items()], offsets_of(self.registers)
         if f"{unit}.{DATA}" in offsets:
             tables = self.tables.get(unit, Tables())
             before += tables.writes(offsets[f"{unit}.{ACCESS}"], offsets[f"{unit}.{DATA}"])
-            self.tables[unit] = tables.after(
-                [(self.register(one.offset), one.value) for one in sorted(own)]
-            )
-        self.started[unit] = _Started(group, line, [*own, place], before, words)
+            entries = [(self.register(written.offset), written.value) for written in sorted(own)]
+            self.tables[unit] = tables.after(entries)
+        self.started[unit] = _Started(group, line, [*own, enable], before, words)
 
     def chain(self, unit: str) -> list[str]:
-        """The units that were started with one, as data flow."""
-        parts = [[one for one in pair if one in self.started] for pair in PAIRS]
+        """Return the started units whose data flow to or from a unit."""
+        parts = []
+        for pair in PAIRS:
+            parts.append([member for member in pair if member in self.started])
         convolution, sdp, pdp, *others = parts
         if "SDP" in sdp and self.says(TO_PDP) and "PDP" in pdp:
             sdp, pdp = sdp + pdp, []
@@ -119,27 +125,22 @@ class _Device:
         return next(part for part in (convolution, sdp, pdp, *others) if unit in part)
 
     def says(self, name: str) -> int:
-        """What a field of a unit that was started says, by its full name."""
+        """Return the value of a field of a started unit, by its full name."""
         item = self.registers[name]
         offset = offsets_of(self.registers)[f"{item.block}.{item.register}"]
-        return (
-            self.started[item.block].words.get(offset, 0) >> item.pieces[0].lsb & 2**item.width - 1
-        )
+        word = self.started[item.block].words.get(offset, 0)
+        return word >> item.pieces[0].lsb & 2**item.width - 1
 
     def missing(self, chain: Sequence[str]) -> list[str]:
-        """Units without which a chain does not run."""
+        """Return the units without which a chain does not run."""
         out: list[str] = []
         flies = "SDP" in chain and self.says(ON_THE_FLY)
         if set(chain) & set(CONVOLUTION) or flies:
             out += [unit for unit in NEEDED if unit not in chain]
-            if {"CMAC_A", "CMAC_B"} & set(chain):
-                out += []
-            else:
-                out += ["CMAC_A"]
-            if flies:
-                out += []
-            else:
-                out += ["SDP on the fly"]
+            if not {"CMAC_A", "CMAC_B"} & set(chain):
+                out.append("CMAC_A")
+            if not flies:
+                out.append("SDP on the fly")
         if "SDP" in chain and self.says(TO_PDP) and "PDP" not in chain:
             out.append("PDP")
         if "PDP" in chain and not self.says(FROM_MEMORY) and "SDP" not in chain:
@@ -153,39 +154,32 @@ class _Device:
         return out
 
     def close(self, chain: Sequence[str]) -> None:
-        """One operation of these units; raises ValueError where it cannot run."""
+        """Make an operation of these units; raises ValueError if it cannot run."""
         if missing := self.missing(chain):
             line = max(self.started[unit].line for unit in chain)
             raise ValueError(
                 f"line {line}: got {', '.join(chain)} enabled without {', '.join(missing)}, "
-                "allowed are "
-                "units that make one operation"
+                "allowed are units that make one operation"
             )
-        parts = {unit: self.started.pop(unit) for unit in chain}
-        before = sorted(
-            {one for part in parts.values() for one in part.before if not self.is_table(one[0])}
-        )
-        before += [one for part in parts.values() for one in part.before if self.is_table(one[0])]
-        own = sorted(
-            [
-                *(one for part in parts.values() for one in part.writes),
-                *self.pending.pop(("", ONCE), []),
-            ]
-        )
-        self.done.append(
-            Operation(
-                {unit: part.group for unit, part in parts.items()},
-                (*before, *((one.offset, one.value) for one in own)),
-                len(before),
-                max(part.line for part in parts.values()),
-            )
-        )
+        units, line = {}, 0
+        registers: set[tuple[int, int]] = set()
+        tables: list[tuple[int, int]] = []  # in order: a datum goes to the entry after the last
+        own = self.pending.pop(("", ONCE), [])
+        for unit in chain:
+            part = self.started.pop(unit)
+            units[unit], line = part.group, max(part.line, line)
+            own += part.writes
+            for offset, value in part.before:
+                if self.register(offset) in (ACCESS, DATA):
+                    tables.append((offset, value))
+                else:
+                    registers.add((offset, value))
+        before = (*sorted(registers), *tables)
+        writes = [(written.offset, written.value) for written in sorted(own)]
+        self.done.append(Operation(units, (*before, *writes), len(before), line))
 
     def register(self, offset: int) -> str:
         return names_of(self.registers)[offset].partition(".")[2]
-
-    def is_table(self, offset: int) -> bool:
-        return self.register(offset) in (ACCESS, DATA)
 
     def close_whole(self) -> None:
         """An operation of every chain that is whole."""
@@ -214,7 +208,8 @@ def operations(
     for order, event in enumerate(events):
         if isinstance(event, Write):
             access = next(each)
-            device.write(Place(order, event.offset, event.value), access, event.line)
+            written = OrderedWrite(order, event.offset, event.value)
+            device.write(written, access, event.line)
             if open_since is None and access.unit in UNITS:
                 open_since = event
         else:
@@ -227,8 +222,7 @@ def operations(
     if not device.done:
         raise ValueError(
             f"line {events[-1].line if events else 1}: ends before an operation is enabled, "
-            "allowed is at "
-            "least one"
+            "allowed is at least one"
         )
     if open_since is not None:
         name = names_of(registers)[open_since.offset]
@@ -237,26 +231,24 @@ def operations(
             f"{open_since.line} on), allowed is that an operation follows and is waited "
             "for: it is cut short"
         )
-    rest = sorted(one for places in device.pending.values() for one in places)
+    rest = sorted(chain.from_iterable(device.pending.values()))
     *done, last = device.done
-    return [
-        *done,
-        replace(last, writes=(*last.writes, *((one.offset, one.value) for one in rest))),
-    ], before
+    writes = [(written.offset, written.value) for written in rest]
+    return [*done, replace(last, writes=(*last.writes, *writes))], before
 
 
 def checked_after(
     events: Sequence[Event], before: Sequence[int], found: Sequence[Operation]
 ) -> dict[int, int]:
-    """For the number of each check in a trace, how many operations have run before memory is
+    """Return, by the number of each check in a trace, how many operations have run before memory is
     compared.
 
     A check waits for an event, which the interrupt of an operation raises: the n-th interrupt of a
-    unit and group is that of the n-th operation that ends there.
+    unit and group comes from the n-th operation that ends there.
     """
     ends: dict[tuple[str, int | None], list[int]] = {}
-    for number, one in enumerate(found, 1):
-        ends.setdefault(one.end, []).append(number)
+    for number, operation in enumerate(found, 1):
+        ends.setdefault(operation.end, []).append(number)
     raised: dict[str, int] = {}
     out = {}
     for number, event in enumerate(events):
