@@ -1,15 +1,14 @@
 """The bytes of a ``.tflite`` or ``.circle`` file, packed and unpacked.
 
-The encoding is FlatBuffers': a table is reached by an offset, its fields by a list of slots that
-lies anywhere before or behind it.  Packing uses the package flatbuffers; unpacking needs no
-package.
+The encoding is that of FlatBuffers (see ``flat``).  Packing uses the package flatbuffers; unpacking
+needs no package.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -35,17 +34,23 @@ from npulab.support.extras import needed
 from npulab.support.text import plural
 
 
-def _field(text: str) -> Field:
+def _parse_field(text: str) -> Field:
+    """The field that ``name:kind=default`` of tables.csv states."""
     name, _, kind = text.partition(":")
     kind, _, default = kind.partition("=")
     if kind in TABLES or kind == "*":
         return Field(name, kind, None)
-    return Field(
-        name, kind, {"s": "", "[B]": b""}.get(kind, () if kind[0] == "[" else int(default or 0))
-    )
+    if kind == "s":
+        return Field(name, kind, "")
+    if kind == "[B]":
+        return Field(name, kind, b"")
+    if kind[0] == "[":
+        return Field(name, kind, ())
+    return Field(name, kind, int(default or 0))
 
 
-SCHEMA = {kind: tuple(_field(text) for text in fields.split()) for kind, fields in TABLES.items()}
+SCHEMA = {name: tuple(map(_parse_field, fields.split())) for name, fields in TABLES.items()}
+# the part of a method's name in flatbuffers.Builder, by the letter of struct
 NUMBERS = {
     "b": "Int8",
     "B": "Uint8",
@@ -56,86 +61,73 @@ NUMBERS = {
     "f": "Float32",
 }
 KNOWN = OPERATORS | LISTED | TENSORS
-MOST_AXES = 8
-# names by number and form
-OPERATOR_NAMES = {
-    "tflite": dict(enumerate(NAMES)),
-    "circle": dict(enumerate(NAMES))
-    | {start - i: name for start in (254, -2) for i, name in enumerate(CIRCLE_NAMES)},
-}
-TENSOR_TYPES = {
-    "tflite": dict(enumerate(TYPES)),
-    "circle": dict(enumerate(TYPES)) | {-1 - i: name for i, name in enumerate(CIRCLE_TYPES)},
-}
+Fields = Mapping[str, Any]  # the fields of a table by name
+MOST_AXES = 8  # of a tensor that is read
+# Names by number, for each form.  Circle's operators have two numbers: its first files stored the
+# number as a byte without a sign.  The later number is the last, so it is the number written.
+OPERATOR_NAMES = {"tflite": dict(enumerate(NAMES)), "circle": dict(enumerate(NAMES))}
+TENSOR_TYPES = {"tflite": dict(enumerate(TYPES)), "circle": dict(enumerate(TYPES))}
+for _index, _circle in enumerate(CIRCLE_NAMES):
+    OPERATOR_NAMES["circle"] |= {254 - _index: _circle, -2 - _index: _circle}
+for _index, _circle in enumerate(CIRCLE_TYPES):
+    TENSOR_TYPES["circle"][-1 - _index] = _circle
 
 
 def pack(graph: Graph) -> bytes:
     """The bytes of a graph; the same graph gives the same bytes.
 
-    Options are written where their kind is known.  Raises ValueError for what the graph's form has
-    no number for; MissingPackage where flatbuffers is not installed.
+    An operator's options are written if their kind is known.  Raises ValueError if the graph's form
+    has no number for a type or an operator; MissingPackage if flatbuffers is not installed.
     """
     flatbuffers = needed("flatbuffers", "writing a model")
     if graph.form not in FORMS:
         raise ValueError(f"form: got {graph.form!r}, allowed is {' or '.join(FORMS)}")
-    if any(one.buffers != graph.buffers for one in graph.others):
+    if any(other.buffers != graph.buffers for other in graph.others):
         raise ValueError(
             "others: got a graph with buffers of its own, allowed are those of the first"
         )
+    numbers: dict[tuple[str, int], int] = {}  # of each operator in the file's list of codes
+    graphs = [_graph_values(graph.form, each, numbers) for each in graph.graphs]
     identifier, version = FORMS[graph.form]
-    codes = list(
-        dict.fromkeys((one.name, one.revision) for each in graph.graphs for one in each.operators)
-    )
+    model = {
+        "version": version,
+        "description": graph.description,
+        "buffers": [{"data": data or None} for data in graph.buffers],
+        "codes": [_code_values(graph.form, *code) for code in numbers],
+        "graphs": graphs,
+    }
     builder = flatbuffers.Builder(1024)
-    builder.Finish(
-        _pack_table(
-            builder,
-            "Model",
-            {
-                "version": version,
-                "description": graph.description,
-                "buffers": [{"data": data} if data else {} for data in graph.buffers],
-                "codes": [_code(graph.form, name, revision) for name, revision in codes],
-                "graphs": [_graph(graph.form, each, codes) for each in graph.graphs],
-            },
-        ),
-        identifier,
-    )
+    builder.Finish(_pack_table(builder, "Model", model), identifier)
     return bytes(builder.Output())
 
 
-def _graph(form: str, graph: Graph, codes: Sequence[tuple[str, int]]) -> dict[str, Any]:
+def _graph_values(form: str, graph: Graph, numbers: dict[tuple[str, int], int]) -> dict[str, Any]:
+    """The fields of a SubGraph; ``numbers`` gains the operators that it does not have yet."""
     types = {name: number for number, name in TENSOR_TYPES[form].items()}
+    tensors: list[dict[str, Any]] = []
     for tensor in graph.tensors:
         if tensor.dtype not in types:
             raise ValueError(
                 f"{tensor.name}: got type {tensor.dtype}, allowed in a .{form} is one of "
                 f"{', '.join(types)}"
             )
-    tensors = [
-        {
-            "shape": one.shape,
-            "type": types[one.dtype],
-            "buffer": one.buffer,
-            "name": one.name,
-            "quantization": {"scale": one.scale, "zero_point": one.zero_point, "axis": one.axis}
-            if one.scale
-            else None,
-        }
-        for one in graph.tensors
-    ]
+        # tables.csv calls these fields as Tensor calls them; the rest of vars() is not looked at
+        stored: dict[str, Any] = {**vars(tensor), "type": types[tensor.dtype]}
+        if tensor.scale:
+            stored["quantization"] = vars(tensor)
+        tensors.append(stored)
     operators: list[dict[str, Any]] = []
-    for one in graph.operators:
-        operators.append(
-            {
-                "code": codes.index((one.name, one.revision)),
-                "inputs": one.inputs,
-                "outputs": one.outputs,
-            }
-        )
-        if one.name in KNOWN:
-            _, options_type, kind = KNOWN[one.name]
-            operators[-1] |= {"options_type": options_type, "options": (kind, one.options)}
+    for operator in graph.operators:
+        code = operator.name, operator.revision
+        values: dict[str, Any] = {
+            "code": numbers.setdefault(code, len(numbers)),
+            "inputs": operator.inputs,
+            "outputs": operator.outputs,
+        }
+        if operator.name in KNOWN:
+            _, values["options_type"], kind = KNOWN[operator.name]
+            values["options"] = kind, operator.options
+        operators.append(values)
     return {
         "tensors": tensors,
         "inputs": graph.inputs,
@@ -145,48 +137,49 @@ def _graph(form: str, graph: Graph, codes: Sequence[tuple[str, int]]) -> dict[st
     }
 
 
-def _code(form: str, name: str, revision: int) -> dict[str, Any]:
-    """What tells an operator."""
-    numbers = {one: number for number, one in OPERATOR_NAMES[form].items()}
+def _code_values(form: str, name: str, revision: int) -> dict[str, Any]:
+    """The fields of an OperatorCode."""
+    numbers = {known: number for number, known in OPERATOR_NAMES[form].items()}
     base, _, custom = name.partition("(")
-    if base not in numbers and not base.lstrip("-").isdigit():
-        raise ValueError(
-            f"operator: got {name}, allowed in a .{form} are the names of its operators, numbers "
-            "and "
-            f"{CUSTOM}(name)"
-        )
     if base in numbers:
         number = numbers[base]
-    else:
+    elif base.lstrip("-").isdigit():
         number = int(base)
-    code = {
+    else:
+        raise ValueError(
+            f"operator: got {name}, allowed in a .{form} are the names of its operators, numbers "
+            f"and {CUSTOM}(name)"
+        )
+    code: dict[str, Any] = {
         "old_code": max(min(number, GREATER), -GREATER - 1),
         "version": revision,
         "code": number,
     }
     if custom:
-        return code | {"custom": custom.removesuffix(")")}
+        code["custom"] = custom.removesuffix(")")
     return code
 
 
-def _pack_table(builder: Any, kind: str, values: Mapping[str, Any]) -> int:
-    """Where a table was put, after all that it points to."""
-    places = {
-        one.name: _pack_part(builder, one.kind, values[one.name])
-        for one in SCHEMA[kind]
-        if one.kind not in NUMBERS and values.get(one.name) is not None
-    }
-    builder.StartObject(len(SCHEMA[kind]))
-    for slot, one in enumerate(SCHEMA[kind]):
-        if one.name in places:
-            builder.PrependUOffsetTRelativeSlot(slot, places[one.name], 0)
-        elif one.name in values and one.kind in NUMBERS:
-            # no default, so that it is written whatever it is
-            getattr(builder, f"Prepend{NUMBERS[one.kind]}Slot")(slot, values[one.name], None)
+def _pack_table(builder: Any, kind: str, values: Fields) -> int:
+    """Write a table, after all that it points to, and return its offset."""
+    fields = SCHEMA[kind]
+    offsets = {}
+    for field in fields:
+        if field.kind not in NUMBERS and values.get(field.name) is not None:
+            offsets[field.name] = _pack_part(builder, field.kind, values[field.name])
+    builder.StartObject(len(fields))
+    for slot, field in enumerate(fields):
+        if field.name in offsets:
+            builder.PrependUOffsetTRelativeSlot(slot, offsets[field.name], 0)
+        elif field.name in values and field.kind in NUMBERS:
+            write = getattr(builder, f"Prepend{NUMBERS[field.kind]}Slot")
+            # without a default, because the builder leaves out a value that equals it
+            write(slot, values[field.name], None)
     return builder.EndObject()
 
 
 def _pack_part(builder: Any, kind: str, value: Any) -> int:
+    """Write a string, a table or a vector and return its offset."""
     if kind == "s":
         return builder.CreateString(value)
     if kind == "*":
@@ -195,155 +188,159 @@ def _pack_part(builder: Any, kind: str, value: Any) -> int:
         return _pack_table(builder, kind, value)
     element = kind[1:-1]
     if element in SCHEMA:
-        places = [_pack_table(builder, element, one) for one in value]
-        builder.StartVector(4, len(places), 4)
-        for place in reversed(places):
-            builder.PrependUOffsetTRelative(place)
+        offsets = [_pack_table(builder, element, item) for item in value]
+        builder.StartVector(4, len(offsets), 4)
+        for offset in reversed(offsets):
+            builder.PrependUOffsetTRelative(offset)
         return builder.EndVector()
-    if element == "B":
-        raw = value
-    else:
-        raw = np.array(value, f"<{element}").tobytes()
     size = struct.calcsize(element)
-    builder.StartVector(size, len(raw) // size, ALIGNMENT if element == "B" else size)
+    if element == "B":
+        raw, alignment = value, ALIGNMENT
+    else:
+        raw, alignment = np.array(value, f"<{element}").tobytes(), size
+    builder.StartVector(size, len(raw) // size, alignment)
+    # the bytes at once: the builder would take them one by one
     builder.head = builder.head - len(raw)
     builder.Bytes[builder.head : builder.head + len(raw)] = raw
     return builder.EndVector()
 
 
 def form_of(start: bytes) -> str | None:
-    """The form that the first 8 bytes of a file say it has; None for a file of another kind.
+    """The form that the first 8 bytes of a file state; None for a file of another kind.
 
     >>> form_of(b"    CIR0")
     'circle'
     """
-    return next((form for form, (identifier, _) in FORMS.items() if start[4:8] == identifier), None)
+    for form, (identifier, _) in FORMS.items():
+        if start[4:8] == identifier:
+            return form
+    return None
 
 
 def unpack(data: bytes) -> Graph:
-    """The graph in the bytes of a file, with the others that it may have beside it.
+    """The first graph in the bytes of a file; ``others`` are the graphs that follow it.
 
-    Raises ValueError (what, got, allowed, where) for bytes that are no model, or a broken one.
+    Raises ValueError (what, got, allowed, where) for bytes that are not a model, or a broken one.
     """
     form = form_of(data)
     if form is None:
         known = " or ".join(repr(identifier) for identifier, _ in FORMS.values())
+        problem = "no TensorFlow Lite or circle model"
+        if len(data) < 8:
+            problem = "cut off"
         raise ValueError(
-            f"identifier: got {data[4:8]!r} at offset 4, allowed is {known}; the file is "
-            f"{'cut off' if len(data) < 8 else 'no TensorFlow Lite or circle model'}"
+            f"identifier: got {data[4:8]!r} at offset 4, allowed is {known}; the file is {problem}"
         )
     file = Flat(data, SCHEMA)
     model = file.table("Model", file.number("I", 0, "Model"))
     version = FORMS[form][1]
-    if model["version"] != version or not model["graphs"]:
+    count = len(model["graphs"])
+    if model["version"] != version or not count:
         raise ValueError(
-            f"model: got version {model['version']} with {plural(len(model['graphs']), 'graph')}, "
-            f"allowed in a .{form} is version {version} with at least 1"
+            f"model: got version {model['version']} with {plural(count, 'graph')}, allowed in a "
+            f".{form} is version {version} with at least 1"
         )
-    # in a file of more than 2 GB the data lies behind the tables
-    buffers = tuple(
-        file.take(one["offset"], one["size"], "buffer") if one["offset"] > 1 else one["data"]
-        for one in model["buffers"]
-    )
-    first, *others = (
-        _unpack_graph(file, form, model, i, buffers) for i in range(len(model["graphs"]))
-    )
-    return replace(first, others=tuple(others))
+    buffers = []
+    for stored in model["buffers"]:
+        content = stored["data"]
+        if stored["offset"] > 1:  # a file of more than 2 GB has the data after its tables
+            content = file.take(stored["offset"], stored["size"], "buffer")
+        buffers.append(content)
+    reader = _Reader(file, form, model["codes"], len(buffers))
+    graphs = []
+    for number, stored in enumerate(model["graphs"]):
+        where = ""
+        if count > 1:
+            where = f"graph {number}, "
+        graph = reader.graph(where, stored)
+        graphs.append(replace(graph, buffers=tuple(buffers), description=model["description"]))
+    return replace(graphs[0], others=tuple(graphs[1:]))
 
 
-def _unpack_graph(
-    file: Flat, form: str, model: Mapping[str, Any], number: int, buffers: tuple[bytes, ...]
-) -> Graph:
-    graph = model["graphs"][number]
-    of = ""
-    if len(model["graphs"]) > 1:
-        of = f"graph {number}, "
-    tensors = tuple(
-        _tensor(f"{of}tensor {i}", form, one, len(buffers))
-        for i, one in enumerate(graph["tensors"])
-    )
-    operators = tuple(
-        _operator(file, f"{of}operator {i}", form, one, model["codes"], tensors)
-        for i, one in enumerate(graph["operators"])
-    )
-    for side in ("inputs", "outputs"):
-        _within(f"{side} of {of.removesuffix(', ') or 'the model'}", graph[side], 0, len(tensors))
-    return Graph(
-        tensors,
-        operators,
-        buffers,
-        graph["inputs"],
-        graph["outputs"],
-        model["description"],
-        graph["name"],
-        form,
-    )
+@dataclass(frozen=True)
+class _Reader:
+    """A file that is read, with its operator codes and the number of its buffers."""
 
+    file: Flat
+    form: str
+    codes: Sequence[Fields]
+    buffers: int
 
-def _tensor(what: str, form: str, one: Mapping[str, Any], buffers: int) -> Tensor:
-    what, types = f"{what}, {shown(one['name']):.80}", TENSOR_TYPES[form]
-    if min(one["shape"], default=0) < 0 or len(one["shape"]) > MOST_AXES:
-        raise ValueError(
-            f"{what}: got shape {list(one['shape'])!s:.80}, allowed are up to {MOST_AXES} sizes, "
-            "none "
-            "negative"
-        )
-    _within(f"{what}: type", (one["type"],), min(types), max(types) + 1)
-    _within(f"{what}: buffer", (one["buffer"],), 0, buffers)
-    q = one["quantization"] or {"scale": (), "zero_point": (), "axis": 0}
-    return Tensor(
-        one["name"],
-        one["shape"],
-        types[one["type"]],
-        one["buffer"],
-        q["scale"],
-        q["zero_point"],
-        q["axis"],
-    )
+    def graph(self, where: str, stored: Fields) -> Graph:
+        """A graph without its buffers; ``where`` begins every message."""
+        tensors = []
+        for i, fields in enumerate(stored["tensors"]):
+            tensors.append(self.tensor(f"{where}tensor {i}", fields))
+        operators = []
+        for i, fields in enumerate(stored["operators"]):
+            operators.append(self.operator(f"{where}operator {i}", fields, tensors))
+        inputs, outputs = stored["inputs"], stored["outputs"]
+        whole = where.removesuffix(", ") or "the model"
+        _refuse_outside(f"inputs of {whole}", inputs, 0, len(tensors))
+        _refuse_outside(f"outputs of {whole}", outputs, 0, len(tensors))
+        graph = Graph(tuple(tensors), tuple(operators), inputs=inputs, outputs=outputs)
+        return replace(graph, name=stored["name"], form=self.form)
 
+    def tensor(self, what: str, stored: Fields) -> Tensor:
+        name, shape, number = stored["name"], stored["shape"], stored["type"]
+        what = f"{what}, {shown(name):.80}"
+        if min(shape, default=0) < 0 or len(shape) > MOST_AXES:
+            raise ValueError(
+                f"{what}: got shape {list(shape)!s:.80}, allowed are up to {MOST_AXES} sizes, none "
+                "negative"
+            )
+        types = TENSOR_TYPES[self.form]
+        _refuse_outside(f"{what}: type", [number], min(types), max(types) + 1)
+        _refuse_outside(f"{what}: buffer", [stored["buffer"]], 0, self.buffers)
+        tensor = Tensor(name, shape, types[number], stored["buffer"])
+        q = stored["quantization"]
+        if q is None:
+            return tensor
+        return replace(tensor, scale=q["scale"], zero_point=q["zero_point"], axis=q["axis"])
 
-def _operator(
-    file: Flat,
-    what: str,
-    form: str,
-    one: Mapping[str, Any],
-    codes: Sequence[Mapping[str, Any]],
-    tensors: Sequence[Tensor],
-) -> Operator:
-    _within(f"{what}: code", (one["code"],), 0, len(codes))
-    code = codes[one["code"]]
-    name = _name(form, code)
-    what = f"{what}, {shown(name):.80}"
-    _within(f"{what}: inputs", one["inputs"], -1, len(tensors))
-    _within(f"{what}: outputs", one["outputs"], 0, len(tensors))
-    file.spend(sum(len(tensors[i].name) for i in (*one["inputs"], *one["outputs"]) if i >= 0), what)
-    options: dict[str, Any] = {}
-    if name in KNOWN:
+    def operator(self, what: str, stored: Fields, tensors: Sequence[Tensor]) -> Operator:
+        _refuse_outside(f"{what}: code", [stored["code"]], 0, len(self.codes))
+        code = self.codes[stored["code"]]
+        name = self.name(code)
+        what = f"{what}, {shown(name):.80}"
+        inputs, outputs = stored["inputs"], stored["outputs"]
+        _refuse_outside(f"{what}: inputs", inputs, -1, len(tensors))
+        _refuse_outside(f"{what}: outputs", outputs, 0, len(tensors))
+        # a listing repeats the name of each tensor: memory that a broken file could multiply
+        for tensor in (*inputs, *outputs):
+            if tensor >= 0:
+                self.file.spend(len(tensors[tensor].name), what)
+        return Operator(name, inputs, outputs, self.options(what, name, stored), code["version"])
+
+    def name(self, code: Fields) -> str:
+        """An operator's name, from the larger of the two fields that may hold its number: the newer
+        field is 0 in old files.  Circle's own numbers are negative; of these the smaller counts."""
+        number = min(code["code"], code["old_code"])
+        if number >= 0:
+            number = max(code["code"], code["old_code"])
+        name = OPERATOR_NAMES[self.form].get(number, str(number))
+        if name == CUSTOM and code["custom"]:
+            return f"{name}({code['custom']})"
+        return name
+
+    def options(self, what: str, name: str, stored: Fields) -> dict[str, Any]:
+        """The options of an operator by name; none if their kind is not known."""
+        if name not in KNOWN:
+            return {}
         _, options_type, kind = KNOWN[name]
-        options = {option.name: option.absent for option in SCHEMA[kind]}
-        if one["options"] is not None and one["options_type"] == options_type:
-            options = file.table(kind, one["options"])
-        elif one["options"] is not None:
-            if name in OPERATORS:
-                raise ValueError(
-                    f"{what}: got options of type {one['options_type']}, allowed is {options_type}"
-                )
-            options = {}
-    return Operator(name, one["inputs"], one["outputs"], options, code["version"])
+        if stored["options"] is None:
+            return {option.name: option.absent for option in SCHEMA[kind]}
+        stored_type = stored["options_type"]
+        if stored_type == options_type:
+            return self.file.table(kind, stored["options"])
+        if name in OPERATORS:
+            raise ValueError(
+                f"{what}: got options of type {stored_type}, allowed is {options_type}"
+            )
+        return {}
 
 
-def _name(form: str, code: Mapping[str, Any]) -> str:
-    """An operator's name, from the newer of two fields, which is 0 in old files, or from the
-    older."""
-    new, old = code["code"], code["old_code"]
-    number, names = min(new, old) if min(new, old) < 0 else max(new, old), OPERATOR_NAMES[form]
-    name = names.get(number, str(number))
-    if name == CUSTOM and code["custom"]:
-        return f"{name}({code['custom']})"
-    return name
-
-
-def _within(what: str, numbers: Sequence[int], low: int, end: int) -> None:
+def _refuse_outside(what: str, numbers: Sequence[int], low: int, end: int) -> None:
     for number in numbers:
         if not low <= number < end:
             raise ValueError(f"{what}: got {number}, allowed is {low} to {end - 1}")
