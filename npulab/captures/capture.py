@@ -18,6 +18,9 @@ from npulab.registers.map import RegisterMap, pairs_of
 from npulab.support.late import pd
 from npulab.support.refuse import need, need_all, need_whole, refuse_if, shortly
 
+# Texts of capture.json that say where a capture comes from.  Each is a field of Capture and of
+# captures.sweep.Sweep; dumps, folders, sweeps and listings read the names here.
+TEXTS = ("provenance", "source", "tool", "date")
 PROVENANCES = ("board", "vendor driver", "open driver", "RTL simulation", "compiler", "simulated")
 FIELD_COLUMNS = ("task", "block", "register", "field", "raw", "value", "bits", "evidence")
 ROWS_SHOWN = 60
@@ -616,6 +619,11 @@ class CaptureSet:
             ],
             columns=["case", "target", "chip", "provenance", "jobs", "buffers"],
         )
+
+
+def is_records(value: Any) -> bool:
+    """True for a list of values by name, such as a parameter that describes tensors."""
+    return isinstance(value, list) and bool(value) and all(isinstance(x, Mapping) for x in value)
 
 
 def need_maps(what: str, given: object) -> None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from npulab.captures.capture import Capture, Job
+from npulab.captures.capture import TEXTS, Capture, Job
 from npulab.captures.target import Features, Importer, Unsupported, each_read, guarded, select
 from npulab.captures.writes import read_writes
 from npulab.layout.stored import SWAPS, swap_words
@@ -22,7 +22,6 @@ from npulab.support.refuse import named, near, reason, refuse_if
 
 DESCRIPTION, WORDS, WRITES = "job.json", "words.bin", "writes.txt"
 MOST_BYTES = 2**28  # of a buffer
-TEXTS = ("provenance", "source", "tool", "date")
 KEYS = ("npu", "chip", *TEXTS, "addresses", "parameters", "big_endian")
 Maps = Mapping[str, RegisterMap]
 

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from npulab.captures.capture import COMMANDS, WORD, Capture, Job, Writes
+from npulab.captures.capture import COMMANDS, TEXTS, WORD, Capture, Job, Writes
 from npulab.captures.target import Target
 
 FIRST_KEYS = ("block", "words", "writes", "commands", "start")  # of a job in format 1
@@ -34,7 +34,6 @@ PAIRS = ("writes", "before", "masks")
 LONGEST = 255  # bytes of a file's name
 WIDE = "64"  # behind the name of pairs of 64 bits
 DESCRIPTION = "capture.json"
-TEXTS = ("provenance", "source", "tool", "date")
 
 
 def capture_files(capture: Capture, target: Callable[[str], Target]) -> dict[str, bytes]:
@@ -80,6 +79,12 @@ def _every(jobs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Jobs and those that start them."""
     starts = [job["start"] for job in jobs if "start" in job]
     return [*jobs, *(_every(starts) if starts else ())]
+
+
+def is_hidden(path: Path, folder: Path) -> bool:
+    """True if a name on the way from a folder to a path begins with a dot, as those of an
+    unfinished save do."""
+    return any(part.startswith(".") for part in path.relative_to(folder).parts)
 
 
 def plain_name(name: str, what: str) -> None:

@@ -1,31 +1,33 @@
-"""What is there, as text and as records: a list of captures and sweeps, one with its contents."""
+"""Captures and sweeps as text and as records: a list of them, or one with its contents."""
 
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
 
-from npulab.captures.capture import Capture, Job
+from npulab.captures.capture import Capture, Job, is_records
 from npulab.captures.registry import target
-from npulab.captures.sweep import TEXTS, Sweep
+from npulab.captures.sweep import Sweep
+from npulab.registers.fields import Field
 from npulab.registers.names import full_names
 from npulab.support.answers import Answer, Part, Table
 from npulab.support.refuse import near
 from npulab.support.text import Row, as_address, brief, rows_of
 
 COLUMNS = ("case", "target", "chip", "provenance", "date", "jobs", "buffers")
-COUNTS = ("captures", "words", "parameters")
+COUNTS = ("captures", "words", "parameters")  # of a sweep, shown in the column buffers
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which fields are wanted; without an argument all are.
+    """The fields that are wanted; without an argument all are.
 
     ``field`` is a glob for a field, register.field, block.field or block.register.field,
     ``unknown`` asks for bits without a name, ``addresses`` for fields that point into memory,
-    ``nonzero`` for those that hold something.
+    ``nonzero`` for fields that are not 0.
     """
 
     field: str | None = None
@@ -37,13 +39,14 @@ class Wanted:
         return bool(self.field or self.unknown or self.addresses or self.nonzero)
 
     def named(self, block: str, register: str, field: str) -> bool:
-        """Whether a field has a name that is wanted."""
-        return not self.field or any(
-            fnmatch.fnmatchcase(name, self.field) for name in full_names(block, register, field)
-        )
+        """True if a field has a name that is wanted."""
+        if not self.field:
+            return True
+        names = full_names(block, register, field)
+        return any(fnmatch.fnmatchcase(name, self.field) for name in names)
 
     def holds(self, block: str, register: str, field: str, automatic: bool, address: bool) -> bool:
-        """Whether a field is wanted."""
+        """True if a field is wanted."""
         return (
             self.named(block, register, field)
             and (automatic or not self.unknown)
@@ -51,18 +54,28 @@ class Wanted:
         )
 
     def refuse(self, known: Iterable[tuple[str, str, str]], of: str = "") -> None:
-        """Raises LookupError, with names that are near, where none of the (block, register, field)
-        has a name that is wanted."""
+        """Raise LookupError, with names that are near, if none of the known fields (block,
+        register, field) has a name that is wanted."""
         names = dict.fromkeys(known)
-        if self.field and not any(self.named(*name) for name in names):
-            alone, in_register, in_block, whole = zip(
-                *(full_names(*name) for name in names), strict=True
-            )
-            forms = (alone, (*in_register, *in_block), whole)[min(self.field.count("."), 2)]
-            raise LookupError(
-                f"--field: got {self.field!r}, which no field{f' of {of}' * bool(of)} matches"
-                f"{near(self.field, forms)}"
-            )
+        if not self.field or any(self.named(*name) for name in names):
+            return
+        # only names with as many dots are near
+        dots = self.field.count(".")
+        allowed: list[str] = []
+        for name in names:
+            alone, in_register, in_block, whole = full_names(*name)
+            if dots == 0:
+                allowed.append(alone)
+            elif dots == 1:
+                allowed += in_register, in_block
+            else:
+                allowed.append(whole)
+        where = ""
+        if of:
+            where = f" of {of}"
+        raise LookupError(
+            f"--field: got {self.field!r}, which no field{where} matches{near(self.field, allowed)}"
+        )
 
 
 ALL = Wanted()
@@ -76,37 +89,34 @@ class Listing(Answer):
     sweeps: Sequence[Sweep] = ()
 
     def records(self) -> list[Row]:
-        rows: list[Row] = [
-            {
-                "case": c.name,
-                "target": c.target,
-                "chip": c.chip,
-                "provenance": c.origin,
-                "date": c.date,
-                "jobs": len(c.jobs),
-                "buffers": ", ".join(c.buffers),
-            }
-            for c in self.captures
-        ]
-        return rows + [
-            {
-                "case": s.name,
-                "target": s.target,
-                "chip": s.chip,
-                "provenance": s.provenance,
-                "date": s.date,
-                **s.counts,
-            }
-            for s in self.sweeps
-        ]
+        rows: list[Row] = []
+        for capture in self.captures:
+            row = _named_row(capture, capture.origin)
+            row["jobs"] = len(capture.jobs)
+            row["buffers"] = ", ".join(capture.buffers)
+            rows.append(row)
+        for sweep in self.sweeps:
+            rows.append(_named_row(sweep, sweep.provenance) | sweep.counts)
+        return rows
 
     @property
     def parts(self) -> list[Part]:
-        rows = [
-            {"buffers": ", ".join(f"{row[name]} {name}" for name in COUNTS if name in row), **row}
-            for row in self.records()
-        ]
+        rows = self.records()
+        for row in rows:
+            counts = [f"{row[name]} {name}" for name in COUNTS if name in row]
+            row.setdefault("buffers", ", ".join(counts))
         return [Table(rows, COLUMNS)]
+
+
+def _named_row(found: Capture | Sweep, provenance: str) -> Row:
+    """The columns that captures and sweeps share."""
+    return {
+        "case": found.name,
+        "target": found.target,
+        "chip": found.chip,
+        "provenance": provenance,
+        "date": found.date,
+    }
 
 
 @dataclass(frozen=True)
@@ -124,56 +134,58 @@ class Formats(Answer):
 
 
 def folded(rows: Sequence[Row], jobs: Sequence[Job]) -> list[Row]:
-    """Rows of tasks for people: of the units of one label, rows that are equal are one, and the
-    task of a job that has a name is said by name.  What units of a label say of a field stands
-    together.
+    """Rows for people: equal rows of the units of one label become one row, and the task of a job
+    that has a name is that name.  The rows of a label stand together, in it the rows of a field.
 
     >>> jobs = [Job("L", [0], label="layer 2", unit=f"group {n}") for n in range(3)]
     >>> folded([{"task": n, "a": 7} for n in range(3)], jobs)
     [{'task': 'layer 2, group 0-2', 'a': 7}]
     """
-    together: dict[str, tuple[Row, list[str]]] = {}
-    first: dict[str, int] = {}  # row of each label, and of each field of a label
-    order: dict[str, tuple[int, int]] = {}
+    found: list[tuple[tuple[int, int], Row, list[str]]] = []  # place in order, row, its units
+    units: dict[str, list[str]] = {}  # of each row, by its label and all but its task
+    first: dict[str, int] = {}  # number of the first row of a label, and of a field of a label
     for number, row in enumerate(rows):
-        job = None
-        if row["task"] is not None and jobs:
-            job = jobs[row["task"]]
+        task, job = row["task"], None
+        if task is not None and jobs:
+            job = jobs[task]
         if job is None or not job.unit:
             if job and job.label:
-                name = job.label
-            else:
-                name = row["task"]
-            together[str(number)] = {**row, "task": name}, []
-            order[str(number)] = number, number
+                task = job.label
+            found.append(((number, number), {**row, "task": task}, []))
             continue
-        key = repr((job.label, [(name, value) for name, value in row.items() if name != "task"]))
-        field = repr([job.label, *(row.get(name) for name in ("block", "register", "field"))])
-        order.setdefault(
-            key, (first.setdefault(job.label, number), first.setdefault(field, number))
-        )
-        together.setdefault(key, ({**row, "task": job.label}, []))[1].append(job.unit)
-    folded_rows = (together[key] for key in sorted(together, key=order.__getitem__))
-    return [
-        {**row, "task": ", ".join(filter(None, [row["task"], *_ranges(units)]))} if units else row
-        for row, units in folded_rows
-    ]
+        named = {**row, "task": job.label}
+        key = repr(named)
+        if key not in units:
+            field = repr([job.label, row.get("block"), row.get("register"), row.get("field")])
+            order = first.setdefault(job.label, number), first.setdefault(field, number)
+            units[key] = []
+            found.append((order, named, units[key]))
+        units[key].append(job.unit)
+    found.sort(key=itemgetter(0))
+    for _, row, names in found:
+        if names:
+            row["task"] = ", ".join(filter(None, [row["task"], *_in_ranges(names)]))
+    return [row for _, row, _ in found]
 
 
-def _ranges(units: Sequence[str]) -> list[str]:
-    """Names, those with consecutive numbers at their end as one."""
-    out: list[tuple[str, int, int]] = []
-    for unit in units:
-        name = unit.rstrip("0123456789")
-        number = int(unit[len(name) :] or -1)
-        if out and out[-1][0] == name and out[-1][2] + 1 == number > 0:
-            out[-1] = name, out[-1][1], number
+def _in_ranges(names: Sequence[str]) -> list[str]:
+    """Names; those with consecutive numbers at their end are joined: "group 0-2"."""
+    ranges: list[tuple[str, int, int]] = []
+    for text in names:
+        name = text.rstrip("0123456789")
+        number = int(text[len(name) :] or -1)
+        if ranges and ranges[-1][0] == name and ranges[-1][2] + 1 == number > 0:
+            ranges[-1] = name, ranges[-1][1], number
         else:
-            out.append((name, number, number))
-    return [
-        name + (str(first) * (first >= 0) if first == last else f"{first}-{last}")
-        for name, first, last in out
-    ]
+            ranges.append((name, number, number))
+    joined = []
+    for name, first, last in ranges:
+        if first < last:
+            name += f"{first}-{last}"
+        elif first >= 0:
+            name += str(first)
+        joined.append(name)
+    return joined
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,106 +200,92 @@ class Decoded(Answer):
 
     @cached_property
     def rows(self) -> list[Row]:
-        return [
-            {
-                "task": task,
-                "block": block,
-                "register": item.register,
-                "field": item.name,
-                "bits": item.bits,
-                "raw": int(raw),
-                "value": item.text(raw),
-                "evidence": item.evidence,
-                "note": item.note,
-            }
-            for task, job in enumerate(self.capture.jobs)
-            for block, item, raw in job.values(self.capture.maps)
-            if self.wanted.holds(block, item.register, item.name, item.automatic, item.address)
-            and (raw or not self.wanted.nonzero)
-        ]
+        rows: list[Row] = []
+        for task, block, item, raw in self._fields():
+            names = block, item.register, item.name
+            if not self.wanted.holds(*names, item.automatic, item.address):
+                continue
+            if self.wanted.nonzero and not raw:
+                continue
+            rows.append(
+                {
+                    "task": task,
+                    "block": block,
+                    "register": item.register,
+                    "field": item.name,
+                    "bits": item.bits,
+                    "raw": int(raw),
+                    "value": item.text(raw),
+                    "evidence": item.evidence,
+                    "note": item.note,
+                }
+            )
+        return rows
 
     def refuse(self) -> None:
-        """Raises LookupError where no field of the capture has a name that is wanted."""
-        self.wanted.refuse(
-            [
-                (block, item.register, item.name)
-                for job in self.capture.jobs
-                for block, item, _ in job.values(self.capture.maps)
-            ],
-            self.capture.name,
-        )
+        """Raise LookupError if no field of the capture has a name that is wanted."""
+        known = [(block, item.register, item.name) for _, block, item, _ in self._fields()]
+        self.wanted.refuse(known, self.capture.name)
 
     def records(self) -> list[Row]:
         return self.rows
 
     @property
     def parts(self) -> list[Part]:
-        of, rows = self.capture, self.rows
-        parts: list[Part] = [
-            repr(of),
-            *(
-                f"{name} {text}"
-                for name, text in (("source", of.source), ("tool", of.tool), ("date", of.date))
-                if text
-            ),
-        ]
-        for name, value in of.parameters.items():
-            if isinstance(value, list) and value and all(isinstance(row, dict) for row in value):
+        capture = self.capture
+        parts: list[Part] = [repr(capture)]
+        for name in ("source", "tool", "date"):
+            text = getattr(capture, name)
+            if text:
+                parts.append(f"{name} {text}")
+        for name, value in capture.parameters.items():
+            if is_records(value):
                 parts += [f"{name}:", Table(value, [*value[0]])]
-        pointers = {
-            (item.register, item.name)
-            for registers in of.maps.values()
-            for item in registers
-            if item.address
-        }
-        parts.append(
-            Table(
-                [
-                    {
-                        **row,
-                        "raw": f"{row['raw']:#x}",
-                        "value": as_address(row["value"])
-                        if (row["register"], row["field"]) in pointers
-                        else row["value"],
-                    }
-                    for row in folded(rows, of.jobs)
-                ],
-                [*rows[0]] if rows else [],
-            )
-        )
-        sources = target(of.target).sources if rows else {}
-        used = dict.fromkeys(row["evidence"] for row in rows if row["evidence"] in sources)
-        return [*parts, *(f"evidence {code}: {sources[code]}" for code in used)]
+        if not self.rows:
+            return [*parts, Table([], [])]
+        pointers = set()
+        for registers in capture.maps.values():
+            pointers |= {(item.register, item.name) for item in registers if item.address}
+        rows = folded(self.rows, capture.jobs)
+        for row in rows:
+            row["raw"] = f"{row['raw']:#x}"
+            if (row["register"], row["field"]) in pointers:
+                row["value"] = as_address(row["value"])
+        parts.append(Table(rows, [*rows[0]]))
+        sources = target(capture.target).sources
+        for code in dict.fromkeys(row["evidence"] for row in rows):
+            if code in sources:
+                parts.append(f"evidence {code}: {sources[code]}")
+        return parts
+
+    def _fields(self) -> Iterator[tuple[int, str, Field, int]]:
+        """Yield (task, block, field, raw) of every job."""
+        for task, job in enumerate(self.capture.jobs):
+            for block, item, raw in job.values(self.capture.maps):
+                yield task, block, item, raw
 
 
 @dataclass(frozen=True, eq=False)
 class Contents(Answer):
-    """What a sweep holds: the ranges of its parameters and the bits that vary."""
+    """A sweep's contents: the ranges of its parameters and the bits that vary."""
 
     sweep: Sweep
 
     def records(self) -> list[Row]:
         sweep = self.sweep
-        texts = {name: getattr(sweep, name) for name in TEXTS}
-        return [
-            {"sweep": sweep.name, **texts, **sweep.counts, "varying_bits": sweep.bits},
-            *rows_of(sweep.ranges),
-        ]
+        about: Row = {"sweep": sweep.name, **sweep.texts, **sweep.counts}
+        return [about | {"varying_bits": sweep.bits}, *rows_of(sweep.ranges)]
 
     @property
     def parts(self) -> list[Part]:
         sweep = self.sweep
-        texts = [f"{name} {getattr(sweep, name)}" for name in TEXTS if getattr(sweep, name)]
-        words = [
-            {"word": word, "varying bits": mask.bit_count(), "mask": f"{mask:#010x}"}
-            for word, mask in enumerate(sweep.varying.tolist())
-            if mask
-        ]
-        return [
-            repr(sweep),
-            *texts,
-            "",
-            Table(brief(rows_of(sweep.ranges)), [*sweep.ranges]),
-            "",
-            Table(words, ["word", "varying bits", "mask"]),
-        ]
+        texts = [f"{name} {text}" for name, text in sweep.texts.items() if text]
+        words: list[Row] = []
+        for word, mask in enumerate(sweep.varying.tolist()):
+            if mask:
+                words.append(
+                    {"word": word, "varying bits": mask.bit_count(), "mask": f"{mask:#010x}"}
+                )
+        ranges = Table(brief(rows_of(sweep.ranges)), [*sweep.ranges])
+        masks = Table(words, ["word", "varying bits", "mask"])
+        return [repr(sweep), *texts, "", ranges, "", masks]

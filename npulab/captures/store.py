@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from npulab.captures.capture import MOST_STARTS, Capture, CaptureSet, Job, Writes
+from npulab.captures.capture import MOST_STARTS, TEXTS, Capture, CaptureSet, Job, Writes
 from npulab.captures.folders import (
     DESCRIPTION,
     FORMATS,
     PAIRS,
-    TEXTS,
     WIDE,
     capture_files,
+    is_hidden,
     plain_name,
 )
 from npulab.captures.registry import stated_target, target, working_targets
@@ -240,13 +240,9 @@ def _given(found: Capture | ValueError) -> Capture:
 
 
 def case_folders(path: Path) -> list[Path]:
-    """The case folders under a folder, itself included, sorted; hidden ones, as a killed save
-    leaves, are none."""
-    return sorted(
-        found.parent
-        for found in path.rglob(DESCRIPTION)
-        if not any(part.startswith(".") for part in found.relative_to(path).parts)
-    )
+    """The case folders under a folder, itself included, sorted, without hidden folders, which a
+    killed save leaves."""
+    return sorted(found.parent for found in path.rglob(DESCRIPTION) if not is_hidden(found, path))
 
 
 def save(capture: Capture, folder: str | os.PathLike[str]) -> Path:

@@ -18,8 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from npulab.captures.capture import CHANGED, PROVENANCES, Capture, CaptureSet
+from npulab.captures.capture import CHANGED, PROVENANCES, TEXTS, Capture, CaptureSet, is_records
 from npulab.captures.registry import stated_target
+from npulab.captures.folders import is_hidden
 from npulab.captures.store import load_all
 from npulab.captures.unrecognised import undescribed
 from npulab.registers.map import RegisterMap
@@ -30,16 +31,17 @@ from npulab.support.text import plural, six_digits
 
 SUFFIX = ".npz"
 ARRAYS = ("words", "parameters", "names")
-TEXTS = ("target", "chip", "block", "provenance", "source", "tool", "date")
-SUM = "sha256"  # of all else that the file says; files of numpy and of older versions have none
+SWEEP_TEXTS = ("target", "chip", "block", *TEXTS)  # each is a field of Sweep
+SUM = "sha256"  # of all else in the file; files of numpy and of older versions have none
+MEMBERS = (*ARRAYS, *SWEEP_TEXTS, SUM)
 MOST_BYTES = 2**28  # of a sweep's file and of what it unpacks to: 60,000 captures of 1,000 words
 WRITERS = "npulab.captures.sweep.save_sweep and numpy.savez"
-WHOLE = 2**53  # whole numbers up to here are the same in a file's float64
+WHOLE = 2**53  # float64, which a file has, holds every whole number up to this exactly
 MOST_LISTED = 16  # a longer list is a tensor, not a parameter
 MOST_PARAMETERS = 2**18  # columns of a sweep: an array by itself each
 NPY_VERSIONS = ((1, 0), (2, 0), (3, 0))  # of the heads that numpy writes
 LAST_LETTER = 0x10FFFF  # of Unicode
-SURROGATES = (0xD800, 0xDFFF)  # halves of letters, no text by themselves
+SURROGATES = (0xD800, 0xDFFF)  # halves of letters, not letters by themselves
 AXES = {
     "kernel": "hw",
     "stride": "hw",
@@ -47,21 +49,22 @@ AXES = {
     "input_shape": "hwc",
     "output_shape": "hwc",
 }
-STAMP = (1980, 1, 1, 0, 0, 0)  # the same sweep gives the same bytes
+STAMP = (1980, 1, 1, 0, 0, 0)  # a fixed date, so that the same sweep gives the same bytes
+CELL = "style='text-align:left'"
 
 
 @dataclass(frozen=True, eq=False)
 class Sweep:
     """Many captures of one target with the parameters of their layers.
 
-    ``words`` are ``(N, W) uint32``, those of each capture's first job; ``parameters`` a DataFrame
-    of N rows, columns of whole numbers int64 and others float64 (a mapping of columns will do).
-    ``target``, ``chip`` and ``block`` say what the words belong to, as far as that is known, and
-    ``registers`` is the map of that block, or None. ``provenance`` is one of
+    ``words`` are ``(N, W) uint32``: the words of each capture's main job.  ``parameters`` is a
+    DataFrame of N rows, with int64 for columns of whole numbers and float64 for the rest (a mapping
+    of columns will do).  ``target``, ``chip`` and ``block`` say what the words belong to, as far as
+    that is known, and ``registers`` is the map of that block, or None.  ``provenance`` is one of
     ``capture.PROVENANCES`` or empty.  ``sweep[:100]``, or an index or mask of rows, is a sweep of
     those captures.
 
-    Raises ValueError (what, got, allowed) where words and parameters do not go together or are not
+    Raises ValueError (what, got, allowed) if words and parameters do not go together or are not
     finite numbers.
 
     >>> Sweep([[1, 0], [3, 0]], {"input_w": [8, 16]}, name="two")
@@ -85,9 +88,9 @@ class Sweep:
         words.setflags(write=False)
         object.__setattr__(self, "words", words)
         object.__setattr__(self, "parameters", _parameters(self.parameters, len(words)))
-        for name in ("name", *TEXTS):
-            if not isinstance(getattr(self, name), str):
-                raise ValueError(f"{name}: got {getattr(self, name)!r:.80}, allowed is a text")
+        for name, text in {"name": self.name, **self.texts}.items():
+            if not isinstance(text, str):
+                raise ValueError(f"{name}: got {text!r:.80}, allowed is a text")
         if self.provenance not in ("", *PROVENANCES):
             raise ValueError(
                 f"provenance: got {self.provenance!r:.80}, allowed is one of "
@@ -99,21 +102,28 @@ class Sweep:
                 self, "registers", _registers(self.target, self.chip, self.block, words.shape[1])
             )
         if self.registers is not None and len(self.registers) != words.shape[1]:
+            where = ""
+            if self.block:
+                where = f" (block {self.block})"
             raise ValueError(
                 f"words: got {words.shape[1]} of each capture, allowed is {len(self.registers)}"
-                f"{f' (block {self.block})' if self.block else ''}"
+                f"{where}"
             )
 
     @property
     def simulated(self) -> bool:
         return self.provenance == "simulated"
 
+    @property
+    def texts(self) -> dict[str, str]:
+        """Where the captures come from, by name: target, chip, provenance, ..."""
+        return {name: getattr(self, name) for name in SWEEP_TEXTS}
+
     @cached_property
     def varying(self) -> np.ndarray:
         """``(W,) uint32``: the bits that are not the same in all captures."""
-        return np.bitwise_or.reduce(self.words ^ self.words[:1], axis=0, initial=0).astype(
-            np.uint32
-        )
+        changes = self.words ^ self.words[:1]
+        return np.bitwise_or.reduce(changes, axis=0, initial=0).astype(np.uint32)
 
     @property
     def bits(self) -> int:
@@ -122,25 +132,20 @@ class Sweep:
 
     @property
     def ranges(self) -> pd.DataFrame:
-        """One row per parameter: parameter, least, most, values (how many different ones)."""
-        rows = [
-            (
-                name,
-                *(
-                    (column.min().item(), column.max().item(), len(np.unique(column)))
-                    if len(column)
-                    else (None, None, 0)
-                ),
-            )
-            for name, column in (
-                (name, self.parameters[name].to_numpy()) for name in self.parameters
-            )
-        ]
+        """One row per parameter: parameter, least, most, values (the number of different ones)."""
+        rows: list[tuple[Any, ...]] = []
+        for name in self.parameters:
+            column = self.parameters[name].to_numpy()
+            if len(column):
+                least, most = column.min().item(), column.max().item()
+                rows.append((name, least, most, len(np.unique(column))))
+            else:
+                rows.append((name, None, None, 0))
         return pd.DataFrame(rows, columns=["parameter", "least", "most", "values"], dtype=object)
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many captures, words and parameters it has."""
+        """The numbers of captures, words and parameters."""
         return {
             "captures": len(self),
             "words": self.words.shape[1],
@@ -148,7 +153,7 @@ class Sweep:
         }
 
     def __len__(self) -> int:
-        """Captures, N."""
+        """The number of captures, N."""
         return len(self.words)
 
     def __getitem__(self, which: Any) -> Sweep:
@@ -159,41 +164,39 @@ class Sweep:
             if which.ndim != 1 or which.dtype.kind not in "biu":
                 raise TypeError(
                     f"sweep: got {which.dtype} of shape {which.shape}, allowed is a slice, a mask "
-                    "or "
-                    "numbers of captures"
+                    "or numbers of captures"
                 )
         return replace(self, words=self.words[which], parameters=self.parameters.iloc[which])
 
     def __repr__(self) -> str:
-        told = [*filter(None, (self.name, self.target, self.chip, self.provenance))]
-        return f"Sweep({', '.join(told)}{': ' if told else ''}{self._counts()})"
+        about = ", ".join(filter(None, (self.name, self.target, self.chip, self.provenance)))
+        if about:
+            return f"Sweep({about}: {self._counts()})"
+        return f"Sweep({self._counts()})"
 
     def _counts(self) -> str:
+        vary = "vary"
+        if self.bits == 1:
+            vary = "varies"
         return (
             f"{plural(len(self), 'capture')} of {plural(self.words.shape[1], 'word')}, "
-            f"{plural(self.bits, 'bit')} {'varies' if self.bits == 1 else 'vary'}, "
-            f"{plural(self.parameters.shape[1], 'parameter')}"
+            f"{plural(self.bits, 'bit')} {vary}, {plural(self.parameters.shape[1], 'parameter')}"
         )
 
     def _repr_html_(self) -> str:
-        told = [(name, getattr(self, name)) for name in TEXTS] + [("holds", self._counts())]
-        head = "".join(
-            f"<tr><th style='text-align:left'>{name}</th><td "
-            f"style='text-align:left'>{html.escape(text)}"
-            "</td></tr>"
-            for name, text in told
-            if text
+        head = ""
+        for name, text in {**self.texts, "holds": self._counts()}.items():
+            if text:
+                head += f"<tr><th {CELL}>{name}</th><td {CELL}>{html.escape(text)}</td></tr>"
+        names = "".join(f"<th {CELL}>{name}</th>" for name in self.ranges)
+        body = ""
+        for row in self.ranges.itertuples(index=False):
+            cells = "".join(f"<td {CELL}>{html.escape(six_digits(value))}</td>" for value in row)
+            body += f"<tr>{cells}</tr>"
+        return (
+            f"<b>{html.escape(self.name or 'sweep')}</b><table>{head}</table>"
+            f"<table><tr>{names}</tr>{body}</table>"
         )
-        body = "".join(
-            "<tr>"
-            + "".join(
-                f"<td style='text-align:left'>{html.escape(six_digits(one))}</td>" for one in row
-            )
-            + "</tr>"
-            for row in self.ranges.itertuples(index=False)
-        )
-        names = "".join(f"<th style='text-align:left'>{name}</th>" for name in self.ranges)
-        return f"<b>{html.escape(self.name or 'sweep')}</b><table>{head}</table><table><tr>{names}</tr>{body}</table>"
 
 
 @refusing()
@@ -204,9 +207,9 @@ def load_sweep(
 
     The file has ``words`` ``(N, W) uint32``, ``parameters`` ``(N, P)`` and ``names`` ``(P,)``, and
     may have the texts target, chip, block, provenance, source, tool and date.  Nothing in it is
-    run.  ``chip`` and ``target`` are those whose captures are taken of a folder of several. Raises
-    FileNotFoundError; ValueError (file, what, got, allowed) for a file or folder that
-    is no sweep.
+    run.  Of a folder of several chips or targets, ``chip`` and ``target`` say whose captures are
+    taken.  Raises FileNotFoundError; ValueError (file, what, got, allowed) for a file or folder
+    that is not a sweep.
     """
     need_path("load_sweep", path)
     need("load_sweep: chip", chip, (str, type(None)), "is the name of a chip")
@@ -218,7 +221,7 @@ def load_sweep(
     )
     path = Path(path)
     if path.is_file() and (path.suffix == SUFFIX or _is_zip(path)):
-        return _read(path)
+        return _read_npz(path)
     every = load_all(path)
     refuse_if(
         not len(every),
@@ -226,15 +229,18 @@ def load_sweep(
         "no capture",
         f"is a folder of captures or a file {SUFFIX}{undescribed(path)}",
     )
-    found = [one for one in every if chip in (None, one.chip) and target in (None, one.target)]
     for what, wanted in (("chip", chip), ("target", target)):
-        here = {str(getattr(one, what)) for one in every}
+        known = {str(getattr(capture, what)) for capture in every}
         refuse_if(
-            wanted is not None and wanted not in here,
+            wanted is not None and wanted not in known,
             path,
             f"no capture of {what} {wanted}",
-            f"is one of {', '.join(sorted(here))}{near(str(wanted), here)}",
+            f"is one of {', '.join(sorted(known))}{near(str(wanted), known)}",
         )
+    found = []
+    for capture in every:
+        if chip in (None, capture.chip) and target in (None, capture.target):
+            found.append(capture)
     refuse_if(
         not found, path, f"no capture of target {target} and chip {chip}", "is a chip of the target"
     )
@@ -245,8 +251,8 @@ def load_sweep(
 def save_sweep(sweep: Sweep, path: str | os.PathLike[str]) -> Path:
     """Write a sweep as an npz file, whole or not at all; the same sweep gives the same bytes.
 
-    Raises FileExistsError where the file exists; ValueError for a name without ``.npz``, a sweep
-    without captures, or a whole number past 2**53, which the file cannot hold.
+    Raises FileExistsError if the file exists; ValueError for a name without ``.npz``, a sweep
+    without captures, or a whole number above 2**53, which the file cannot hold.
     """
     path = Path(path)
     if not isinstance(sweep, Sweep):
@@ -265,20 +271,18 @@ def save_sweep(sweep: Sweep, path: str | os.PathLike[str]) -> Path:
         "parameters": sweep.parameters.to_numpy("<f8"),
         "names": np.array([*sweep.parameters], dtype="<U"),
     }
-    arrays |= {
-        name: np.array(getattr(sweep, name), dtype="<U") for name in TEXTS if getattr(sweep, name)
-    }
+    for name, text in sweep.texts.items():
+        if text:
+            arrays[name] = np.array(text, dtype="<U")
     arrays[SUM] = np.array(_sum(arrays), dtype="<U")
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as file:
         for name, array in arrays.items():
             entry = zipfile.ZipInfo(f"{name}.npy", STAMP)
             entry.compress_type, entry.create_system = zipfile.ZIP_DEFLATED, 3
-            part = io.BytesIO()
-            np.lib.format.write_array(
-                part, np.ascontiguousarray(array) if array.ndim else array, (1, 0), False
-            )
-            file.writestr(entry, part.getvalue())
+            member = io.BytesIO()
+            np.lib.format.write_array(member, np.asarray(array, order="C"), (1, 0), False)
+            file.writestr(entry, member.getvalue())
     return write_file(path, buffer.getvalue())
 
 
@@ -288,7 +292,7 @@ def _is_zip(path: Path) -> bool:
 
 
 def is_sweep(path: str | os.PathLike[str]) -> bool:
-    """Whether a file is a sweep's npz, whole or broken: one of that suffix, unless it holds no
+    """True for a sweep's npz file, whole or broken: any file of that suffix but an archive without
     words."""
     path = Path(path)
     if path.suffix != SUFFIX or not path.is_file():
@@ -301,91 +305,91 @@ def is_sweep(path: str | os.PathLike[str]) -> bool:
 
 
 def sweep_files(folder: str | os.PathLike[str]) -> list[Path]:
-    """The sweeps' files under a folder, sorted; hidden ones, as a killed save leaves, are none."""
-    return sorted(
-        found
-        for found in Path(folder).rglob(f"*{SUFFIX}")
-        if is_sweep(found)
-        and not any(part.startswith(".") for part in found.relative_to(folder).parts)
-    )
+    """The sweeps' files under a folder, sorted, without hidden files, which a killed save leaves."""
+    found = []
+    for path in Path(folder).rglob(f"*{SUFFIX}"):
+        if is_sweep(path) and not is_hidden(path, Path(folder)):
+            found.append(path)
+    return sorted(found)
 
 
 def sweep_of(captures: CaptureSet | Iterable[Capture], name: str = "") -> Sweep:
-    """A sweep of captures: the words of their first jobs and ``capture.parameters`` as columns of
+    """A sweep of captures: the words of their main jobs and ``capture.parameters`` as columns of
     numbers.
 
     Values by name inside a parameter become columns ``name_inner``; a list becomes ``name_0``, ...,
-    or ``stride_h`` and ``stride_w`` where its axes are known.  Lists of more than 16 numbers, or of
-    another length in some captures (scales per channel), are tensors and left out; so are lists of
-    records, as descriptions of tensors.  A text becomes a column of 0 and 1 for each of its values
-    but one (``activation_relu``, 0 where there is none; ``padding_same``, 0 where it is "valid");
-    one that is the same in all captures is left out.
+    or ``stride_h`` and ``stride_w`` if its axes are known.  Lists of more than 16 numbers, or of
+    different lengths (scales per channel), are tensors and left out; so are lists of records, which
+    describe tensors.  A text becomes a column of 0 and 1 for each of its values but one
+    (``activation_relu``, 0 if there is none; ``padding_same``, 0 for "valid"); a text that is the
+    same in all captures is left out.
 
     Raises ValueError (what, got, allowed) for captures of more than one target, chip, block, length
     or provenance, and for a parameter that some captures lack, naming one.
     """
+    found: tuple[Any, ...] = (captures,)
     if isinstance(captures, Iterable):
         found = tuple(captures)
-    else:
-        found = (captures,)
-    for one in found:
-        if not isinstance(one, Capture):
+    for capture in found:
+        if not isinstance(capture, Capture):
             raise TypeError(
-                f"sweep_of: got {type(one).__name__}, allowed are captures, as npulab.load_all "
+                f"sweep_of: got {type(capture).__name__}, allowed are captures, as npulab.load_all "
                 "gives"
             )
     refuse_if(not found, "captures", "none", "is one or more")
-    for what, kinds in (
-        ("target", [one.target for one in found]),
-        ("chip", [one.chip for one in found]),
-        ("block", [one.jobs[one.main].block for one in found]),
-        ("number of words", [len(one.words) for one in found]),
-        ("provenance", [one.provenance for one in found]),
-    ):
-        for one, kind in zip(found, kinds, strict=True):
-            if kind != kinds[0]:
+    first = found[0]
+    shared = [_shared(capture) for capture in found]
+    for what, value in shared[0].items():
+        for capture, values in zip(found, shared, strict=True):
+            if values[what] != value:
                 raise ValueError(
-                    f"captures: got {what} {kinds[0]} ({found[0].name}) and {kind} ({one.name}), "
-                    "allowed "
-                    f"is one; {_part(what, kinds[0])}"
+                    f"captures: got {what} {value} ({first.name}) and {values[what]} "
+                    f"({capture.name}), allowed is one; {_advice(what, value)}"
                 )
-    first, columns = found[0], _columns(found)
     block = first.jobs[first.main].block
     return Sweep(
-        np.stack([one.words for one in found]),
-        columns,
+        np.stack([capture.words for capture in found]),
+        _columns(found),
         name,
         first.target,
         first.chip,
         block,
         first.provenance,
-        _all_of(one.source for one in found),
+        _all_of(capture.source for capture in found),
         _tools(found),
-        _all_of(one.date for one in found),
+        _all_of(capture.date for capture in found),
         first.maps.get(block),
     )
 
 
-def _part(what: str, value: object = "") -> str:
-    """What takes a part of captures that make no sweep together."""
+def _shared(capture: Capture) -> dict[str, object]:
+    """What has to be the same in every capture of a sweep."""
+    return {
+        "target": capture.target,
+        "chip": capture.chip,
+        "block": capture.jobs[capture.main].block,
+        "number of words": len(capture.words),
+        "provenance": capture.provenance,
+    }
+
+
+def _advice(what: str, value: object = "") -> str:
+    """How to take only a part of captures that make no sweep together."""
+    folder = f"a folder with those that have {what} alone"
     if value:
         folder = f"a folder with those of one {what} alone"
-    else:
-        folder = f"a folder with those that have {what} alone"
     if what in ("target", "chip"):
         return f"--{what} {value} takes these, or give {folder}"
     return f"give {folder}"
 
 
 def no_captures(what: str, given: object) -> None:
-    """Raise TypeError for captures, or a path, where a sweep or words are asked for."""
+    """Raise TypeError for captures, or a path, if a sweep or words are asked for."""
+    start = [given]
     if isinstance(given, list | tuple):
-        some = given[:1]
-    else:
-        some = [given]
-    if given is None or any(
-        isinstance(one, Capture | CaptureSet | str | os.PathLike) for one in some
-    ):
+        start = [*given[:1]]
+    wrong = Capture, CaptureSet, str, os.PathLike
+    if given is None or any(isinstance(item, wrong) for item in start):
         raise TypeError(
             f"{what}: got {shortly(given)}, allowed is a Sweep, as npulab.load_sweep(path) or "
             "npulab.captures.sweep.sweep_of(captures) gives, or words (N, W) with parameters"
@@ -409,17 +413,16 @@ def words_of(table: Any) -> np.ndarray:
     ):
         raise ValueError(
             f"words: got {words.dtype} of shape {words.shape}, allowed are 0 to 0xffffffff of "
-            "shape "
-            "(N, W)"
+            "shape (N, W)"
         )
     return np.array(words, np.uint32, order="C")
 
 
 def _parameters(given: Any, rows: int) -> pd.DataFrame:
+    """The parameters of as many captures, as a DataFrame of int64 and float64."""
     try:
-        if isinstance(given, pd.DataFrame):
-            frame = given
-        else:
+        frame = given
+        if not isinstance(given, pd.DataFrame):
             frame = pd.DataFrame(dict(given))
     except (TypeError, ValueError) as error:
         raise ValueError(
@@ -439,47 +442,41 @@ def _parameters(given: Any, rows: int) -> pd.DataFrame:
         plural(len(frame), "row"),
         f"is one for each of the {plural(rows, 'capture')}",
     )
-    return pd.DataFrame(
-        {name: _numbers(name, frame[name].tolist()) for name in names}, index=range(rows)
-    )
+    columns = {name: _as_numbers(name, frame[name].tolist()) for name in names}
+    return pd.DataFrame(columns, index=range(rows))
 
 
 def _refuse_many(count: int) -> None:
     refuse_if(count > MOST_PARAMETERS, "parameters", f"{count} columns", f"are {MOST_PARAMETERS}")
 
 
-def _twice(names: Iterable[str]) -> str:
-    """The name that stands most often among some."""
-    return Counter(names).most_common(1)[0][0]
-
-
-def _numbers(name: str, values: list[Any]) -> np.ndarray:
-    """A column as int64 where all are whole, else as float64."""
+def _as_numbers(name: str, values: list[Any]) -> np.ndarray:
+    """A column as int64 if every value is whole and fits, else as float64."""
+    whole = True
     for row, value in enumerate(values):
-        if not isinstance(value, int | float) or not abs(value) < (
-            2**63 if isinstance(value, int) else np.inf
-        ):
+        limit = np.inf
+        if isinstance(value, int):
+            limit = 2**63
+        if not isinstance(value, int | float) or not abs(value) < limit:
             raise ValueError(
                 f"parameters: got {name} {value!r:.80} in row {row}, allowed are finite numbers, "
-                "whole "
-                "ones within 64 bits"
+                "whole ones within 64 bits"
             )
-    if all(isinstance(value, int) or value.is_integer() for value in values) and all(
-        -(2**63) <= value < 2**63 for value in values
-    ):
+        whole = whole and int(value) == value and -(2**63) <= value < 2**63
+    if whole:
         return np.array([int(value) for value in values], np.int64)
     return np.array(values, np.float64)
 
 
 def _registers(name: str, chip: str, block: str, count: int) -> RegisterMap | None:
-    """The map of a block; None where target, chip or block are not known here.
+    """The map of a block; None if target, chip or block are not known here.
 
-    A sweep that does not say its chip is taken for one of the usual chip, if it has as many words
-    as that.
+    A sweep that does not say its chip gets the map of the target's first chip, if that has as many
+    words.
     """
     try:
-        of = stated_target(name)
-        found = of.maps(chip or next(iter(of.chips))).get(block)
+        target = stated_target(name)
+        found = target.maps(chip or next(iter(target.chips))).get(block)
     except LookupError:
         return None
     if chip or (found is not None and len(found) == count):
@@ -487,43 +484,47 @@ def _registers(name: str, chip: str, block: str, count: int) -> RegisterMap | No
     return None
 
 
-def _read(path: Path) -> Sweep:
+def _read_npz(path: Path) -> Sweep:
     data = read_bounded(path, MOST_BYTES)
     with refusing(path):
-        arrays, known = _members(data)
-        lost = known is None and f"{SUM}.npy".encode() in data  # with what else its directory had
+        arrays = _members(data)
+        stated = None
+        if SUM in arrays:
+            stated = arrays.pop(SUM).item()
+        # a damaged directory may lose entries, the sum among them
+        lost = stated is None and f"{SUM}.npy".encode() in data
         refuse_if(
             lost, SUM, "none in the directory", "is that of the content; it was changed or damaged"
         )
         for name in ARRAYS:
             refuse_if(name not in arrays, name, "none", f"is a file with {', '.join(ARRAYS)}")
-        if known is not None and known != _sum(arrays):
+        if stated is not None and stated != _sum(arrays):
             raise ValueError(
-                f"{SUM}: got {known!r:.80}, the file's content has another; it was changed or "
+                f"{SUM}: got {stated!r:.80}, the file's content has another; it was changed or "
                 "damaged"
             )
-        return _made(path.stem, **arrays)
+        return _sweep_of_arrays(path.stem, **arrays)
 
 
-def _members(data: bytes) -> tuple[dict[str, np.ndarray], str | None]:
-    """The arrays of an npz file by name, each held against its checksum, and the sum over all of
-    them where the file has one.
+def _members(data: bytes) -> dict[str, np.ndarray]:
+    """The arrays of an npz file by name; zipfile holds each against its checksum.
 
-    Raises ValueError for what is no npz file, a member that no sweep has, and members that are
-    larger than allowed, before they are unpacked.
+    Raises ValueError for bytes that are not an npz file, a member that no sweep has, and members
+    that are larger than allowed, before they are unpacked.
     """
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as file:
             entries = {entry.filename.removesuffix(".npy"): entry for entry in file.infolist()}
-            unknown = sorted({*entries} - {*ARRAYS, *TEXTS, SUM})
-            if unknown or len(entries) < len(file.infolist()):
+            wrong = [f"{name!r:.80}" for name in sorted({*entries} - {*MEMBERS})]
+            if len(entries) < len(file.infolist()):
+                wrong.append("twice")
+            if wrong:
                 raise ValueError(
-                    f"got member {f'{unknown[0]!r:.80}' if unknown else 'twice'}, allowed are "
-                    f"{', '.join((*ARRAYS, *TEXTS, SUM))}, each at most once"
+                    f"got member {wrong[0]}, allowed are {', '.join(MEMBERS)}, each at most once"
                 )
             size = sum(entry.file_size for entry in entries.values())
             refuse_if(size > MOST_BYTES, "unpacked", f"{size} bytes", f"are {MOST_BYTES}")
-            arrays = {name: _array(name, file.read(entry)) for name, entry in entries.items()}
+            return {name: _array(name, file.read(entry)) for name, entry in entries.items()}
     except (
         zipfile.BadZipFile,
         zlib.error,
@@ -535,14 +536,13 @@ def _members(data: bytes) -> tuple[dict[str, np.ndarray], str | None]:
         raise ValueError(
             f"got no npz file, or a torn one ({error}), allowed is what {WRITERS} write"
         ) from None
-    return arrays, arrays.pop(SUM).item() if SUM in arrays else None
 
 
 def _array(name: str, data: bytes) -> np.ndarray:
-    """The array in an npy file that is read whole; raises ValueError for any other."""
-    part = io.BytesIO(data)
+    """The array that an npy file holds; raises ValueError if any byte is left over."""
+    member = io.BytesIO(data)
     try:
-        version = np.lib.format.read_magic(part)
+        version = np.lib.format.read_magic(member)
         refuse_if(
             version not in NPY_VERSIONS,
             "version",
@@ -552,32 +552,30 @@ def _array(name: str, data: bytes) -> np.ndarray:
         head = np.lib.format.read_array_header_2_0
         if version == (1, 0):
             head = np.lib.format.read_array_header_1_0
-        shape, by_column, dtype = head(part)
-    except Exception as error:  # of every kind, from numpy's parser of headers
+        shape, by_column, dtype = head(member)
+    except Exception as error:  # numpy's parser of headers raises errors of every kind
         raise ValueError(
             f"{name}: got no npy array ({error!s:.80}), allowed is what {WRITERS} write"
         ) from None
-    size = len(data) - part.tell()
-    plain = all(
-        type(axis) is int and axis >= 0 for axis in shape
-    )  # True is a whole number to the parser
-    if (
-        not plain
-        or dtype.hasobject
-        or math.prod(shape) * dtype.itemsize != size
-        or not dtype.itemsize
-    ):
+    start = member.tell()
+    size = len(data) - start
+    # numpy's parser takes True for a whole number
+    plain = all(type(axis) is int and axis >= 0 for axis in shape)
+    sized = dtype.itemsize and not dtype.hasobject
+    if not plain or not sized or math.prod(shape) * dtype.itemsize != size:
         raise ValueError(
             f"{name}: got {size} bytes of {dtype} of shape {shape}, allowed is what {WRITERS} write"
         )
-    array = np.frombuffer(data, dtype, offset=part.tell())
+    array = np.frombuffer(data, dtype, offset=start)
     if dtype.kind == "U":
         _refuse_letters(name, array)
-    return array.reshape(shape, order="F" if by_column else "C")
+    if by_column:
+        return array.reshape(shape, order="F")
+    return array.reshape(shape)
 
 
 def _refuse_letters(name: str, texts: np.ndarray) -> None:
-    """Refuse texts with numbers that are no letters of Unicode, which numpy takes unseen."""
+    """Refuse texts with numbers that are not letters of Unicode, which numpy does not check."""
     letters = texts.view(np.dtype(np.uint32).newbyteorder(texts.dtype.byteorder))
     first, last = SURROGATES
     wrong = letters[(letters > LAST_LETTER) | ((letters >= first) & (letters <= last))]
@@ -589,18 +587,15 @@ def _refuse_letters(name: str, texts: np.ndarray) -> None:
 
 
 def _sum(arrays: Mapping[str, np.ndarray]) -> str:
-    """The sha256 over all that a sweep's file says: name, type, shape and values of each array."""
+    """The sha256 over name, type, shape and values of each array of a file."""
     sums = hashlib.sha256()
     for name in sorted(arrays):
         array = arrays[name]
-        sums.update(
-            f"{name} {array.dtype.str} {array.shape}".encode()
-            + np.ascontiguousarray(array).tobytes()
-        )
+        sums.update(f"{name} {array.dtype.str} {array.shape}".encode() + array.tobytes())
     return sums.hexdigest()
 
 
-def _made(
+def _sweep_of_arrays(
     name: str, words: np.ndarray, parameters: np.ndarray, names: np.ndarray, **texts: np.ndarray
 ) -> Sweep:
     if words.dtype.newbyteorder("=") != np.uint32 or words.ndim != 2 or 0 in words.shape:
@@ -610,14 +605,12 @@ def _made(
     if parameters.dtype.kind not in "iufb" or parameters.ndim != 2 or len(parameters) != len(words):
         raise ValueError(
             f"parameters: got {parameters.dtype} of shape {parameters.shape}, allowed are numbers "
-            "of "
-            f"shape ({len(words)}, P)"
+            f"of shape ({len(words)}, P)"
         )
     if names.dtype.kind != "U" or names.shape != parameters.shape[1:]:
         raise ValueError(
             f"names: got {names.dtype} of shape {names.shape}, allowed are {parameters.shape[1]} "
-            "texts, "
-            "one for each column of parameters"
+            "texts, one for each column of parameters"
         )
     for what, text in texts.items():
         if text.dtype.kind != "U" or text.shape:
@@ -625,101 +618,103 @@ def _made(
     _refuse_many(names.size)
     columns = names.tolist()
     if len(set(columns)) != len(columns):
-        raise ValueError(f"names: got {_twice(columns)!r:.80} twice, allowed is each once")
+        twice = Counter(columns).most_common(1)[0][0]
+        raise ValueError(f"names: got {twice!r:.80} twice, allowed is each once")
     frame: Any = dict(zip(columns, parameters.T, strict=True))
     return Sweep(words, frame, name, **{what: text.item() for what, text in texts.items()})
 
 
 def _columns(captures: tuple[Capture, ...]) -> Any:
     """Parameters of captures as columns of numbers by name."""
-    cases = [one.name for one in captures]
-    leaves = []
-    for case, capture in zip(cases, captures, strict=True):
-        found = [*_leaves(capture.parameters)]
-        leaves.append(dict(found))
-        if len(leaves[-1]) < len(found):
-            name = _twice(name for name, _ in found)
-            raise ValueError(
-                f"captures: got parameter {name!r:.80} of {case} twice, as such and "
-                "inside another, allowed is once"
-            )
-    out: dict[str, list[Any]] = {}
-    for name in dict.fromkeys(name for one in leaves for name in one):
-        for case, one in zip(cases, leaves, strict=True):
-            if name not in one:
-                other = next(case for case, one in zip(cases, leaves, strict=True) if name in one)
+    values: dict[str, dict[int, Any]] = {}  # by name and number of the capture
+    for number, capture in enumerate(captures):
+        for name, value in _leaves(capture.parameters):
+            of_name = values.setdefault(name, {})
+            if number in of_name:
                 raise ValueError(
-                    f"captures: got {case} without {name}, which {other} has, allowed are the same "
-                    f"parameters in all of them; {_part(name)}"
+                    f"captures: got parameter {name!r:.80} of {capture.name} twice, as such and "
+                    "inside another, allowed is once"
                 )
-        for column, numbers in _column(name, [one[name] for one in leaves], cases):
-            if column in out:
+            of_name[number] = value
+    columns: dict[str, list[Any]] = {}
+    for name, of_name in values.items():
+        for number, capture in enumerate(captures):
+            if number not in of_name:
+                other = captures[min(of_name)].name
+                raise ValueError(
+                    f"captures: got {capture.name} without {name}, which {other} has, allowed are "
+                    f"the same parameters in all of them; {_advice(name)}"
+                )
+        cases = [capture.name for capture in captures]
+        for column, numbers in _column(name, [*of_name.values()], cases):
+            if column in columns:
                 raise ValueError(
                     f"captures: got parameter {column!r} twice, as such and inside another, "
-                    "allowed is "
-                    "once"
+                    "allowed is once"
                 )
-            out[column] = numbers
-    return out
+            columns[column] = numbers
+    return columns
 
 
 def _leaves(values: Mapping[str, Any], front: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values by full name, without lists of records."""
     for name, value in values.items():
         if isinstance(value, Mapping):
             yield from _leaves(value, f"{front}{name}_")
-        elif (
-            not isinstance(value, list)
-            or not value
-            or not all(isinstance(one, Mapping) for one in value)
-        ):
+        elif not is_records(value):
             yield f"{front}{name}", value
 
 
 def _column(name: str, values: list[Any], cases: list[str]) -> Iterator[tuple[str, list[Any]]]:
-    """The columns that a parameter becomes, by name."""
+    """Yield the columns that a parameter becomes, by name."""
     kinds = {_kind(value) for value in values} - {"nothing"}
     if len(kinds) > 1 or (kinds not in (set(), {"text"}) and None in values):
-        first = _kind(values[0])
-        case, other = next(
-            (case, _kind(value))
-            for case, value in zip(cases, values, strict=True)
-            if _kind(value) != first
-        )
-        raise ValueError(
-            f"captures: got {name} of {cases[0]}, which is {first}, and of {case}, which is "
-            f"{other}, "
-            "allowed is the same in all of them"
-        )
+        _refuse_kinds(name, values, cases)
     if kinds == {"list"}:
-        arrays = [_list(value) for value in values]
-        shape = arrays[0].shape
-        if all(one.shape == shape for one in arrays) and arrays[0].size <= MOST_LISTED:
-            axes = ""
-            if shape == (len(AXES.get(name, "")),):
-                axes = AXES.get(name, "")
-            for at in np.ndindex(shape):
-                if axes:
-                    inner = axes[at[0]]
-                else:
-                    inner = "_".join(map(str, at))
-                yield from _column(
-                    f"{name.removesuffix('_shape') if axes else name}_{inner}",
-                    [one[at] for one in arrays],
-                    cases,
-                )
+        yield from _columns_of_lists(name, [_list(value) for value in values], cases)
     elif kinds == {"text"}:
         texts = sorted({value for value in values if value is not None})
-        for text in texts if None in values else texts[:-1]:
+        if None not in values:
+            texts.pop()
+        for text in texts:
             yield f"{name}_{text}", [int(value == text) for value in values]
     elif kinds:
         for case, value in zip(cases, values, strict=True):
             if kinds == {"something else"} or not abs(value) < np.inf:
                 raise ValueError(
                     f"captures: got {name} {value!r:.80} of {case}, allowed are finite numbers, "
-                    "texts and "
-                    "lists of them"
+                    "texts and lists of them"
                 )
         yield name, values
+
+
+def _refuse_kinds(name: str, values: list[Any], cases: list[str]) -> None:
+    """Raise ValueError that names the first value of another kind than that of the first case."""
+    first = _kind(values[0])
+    for case, value in zip(cases, values, strict=True):
+        if _kind(value) != first:
+            raise ValueError(
+                f"captures: got {name} of {cases[0]}, which is {first}, and of {case}, which is "
+                f"{_kind(value)}, allowed is the same in all of them"
+            )
+
+
+def _columns_of_lists(
+    name: str, arrays: list[np.ndarray], cases: list[str]
+) -> Iterator[tuple[str, list[Any]]]:
+    """Yield a column for each place in short lists of one shape; tensors have none."""
+    shape = arrays[0].shape
+    if arrays[0].size > MOST_LISTED or any(array.shape != shape for array in arrays):
+        return
+    axes = AXES.get(name, "")
+    named = shape == (len(axes),)
+    if named and axes:
+        name = name.removesuffix("_shape")
+    for at in np.ndindex(shape):
+        inner = "_".join(map(str, at))
+        if named:
+            inner = axes[at[0]]
+        yield from _column(f"{name}_{inner}", [array[at] for array in arrays], cases)
 
 
 def _kind(value: Any) -> str:
@@ -735,8 +730,7 @@ def _kind(value: Any) -> str:
 
 
 def _list(value: list[Any]) -> np.ndarray:
-    """A list as an array of its shape; what is ragged inside keeps its rows as lists, with a shape
-    no other has."""
+    """A list as an array of its shape; a ragged list as an array that is too long for a column."""
     try:
         np.shape(value)
     except ValueError:
@@ -745,7 +739,7 @@ def _list(value: list[Any]) -> np.ndarray:
 
 
 def _all_of(texts: Iterable[str]) -> str:
-    """The text of all captures, or a few of them side by side."""
+    """The texts of all captures, if they are few; else their number."""
     different = [*dict.fromkeys(filter(None, texts))]
     if len(different) <= 3:
         return ", ".join(different)
@@ -753,7 +747,7 @@ def _all_of(texts: Iterable[str]) -> str:
 
 
 def _tools(captures: tuple[Capture, ...]) -> str:
-    text = _all_of(one.tool for one in captures)
-    if CHANGED in text or not any(one.changed for one in captures):
+    text = _all_of(capture.tool for capture in captures)
+    if CHANGED in text or not any(capture.changed for capture in captures):
         return text
     return f"{text}, {CHANGED}"

@@ -93,8 +93,8 @@ class Flat:
         return fields
 
     def part(self, kind: str, at: int, what: str) -> Any:
-        """The value at an offset: a number, a text, a table or a vector; for ``*`` the offset of its
-        table."""
+        """The value at an offset: a number, a text, a table or a vector; for ``*`` the offset of
+        its table."""
         if kind in NUMBERS:
             return self.number(kind, at, what)
         at += self.number("I", at, what)
