@@ -110,7 +110,7 @@ def load_cases(path: str | os.PathLike[str]) -> dict[str, Capture | ValueError]:
     Raises as ``load_all`` for everything else that is broken.
     """
     out: dict[str, Capture | ValueError] = {}
-    for name, case in unread(path, empty=True).items():
+    for name, case in unloaded(path, empty=True).items():
         try:
             out[name] = case.read()
         except ValueError as error:
@@ -135,7 +135,7 @@ class Case(NamedTuple):
         return self.of_dump and not isinstance(error, LookupError)
 
 
-def unread(path: str | os.PathLike[str], empty: bool = False) -> dict[str, Case]:
+def unloaded(path: str | os.PathLike[str], empty: bool = False) -> dict[str, Case]:
     """Every capture under a folder or in a foreign dump by its place in it, still to be read.
 
     Raises as ``case_readers``; ValueError for a folder without one unless ``empty`` is allowed.

@@ -63,7 +63,7 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _captures(options: argparse.Namespace, paths: list[str]) -> int:
-    found, broken = each(store.unread, paths)
+    found, broken = each(store.unloaded, paths)
     named = set().union(*found)
     if options.case and options.case not in named and found:
         few = ", ".join(sorted(named))

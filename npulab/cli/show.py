@@ -38,7 +38,7 @@ def _list(options: argparse.Namespace) -> int:
             "npulab import DUMP captures/NPU begins one"
         )
     folders = [path for path in paths if not is_sweep(path)]
-    found, broken = each(partial(store.unread, empty=True), folders)
+    found, broken = each(partial(store.unloaded, empty=True), folders)
     cases: list[store.Case] = []
     for by_name in found:
         cases += by_name.values()
