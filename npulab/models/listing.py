@@ -1,4 +1,4 @@
-"""Graphs as text and as rows: operators with their tensors, counts, memory."""
+"""Graphs as text and as rows: operators with their tensors, counts and memory."""
 
 from __future__ import annotations
 
@@ -26,58 +26,61 @@ def listed(graph: Graph, form: str) -> str:
     if form not in LISTINGS:
         raise ValueError(f"form: got {form!r}, allowed is {' or '.join(LISTINGS)}")
     lines: list[str] = []
-    for number, one in enumerate(graph.graphs):
-        title = f"#{number} {shown(one.name)}{' (MAIN)' * (number == 0)}"
+    for number, part in enumerate(graph.graphs):
+        title = f"#{number} {shown(part.name)}"
+        if number == 0:
+            title += " (MAIN)"
+        else:
+            lines.append("")
         if form == "later" or graph.others:
             lines += [f"[{title}]", ""]
         if form == "later":
-            lines += _later(one, title)
+            lines += _later(part, title)
         else:
-            lines += _earlier(one)
-        if number < len(graph.others):
-            lines += [""]
+            lines += _earlier(part)
     return "\n".join(lines)
 
 
 def rows(graph: Graph) -> list[dict[str, Any]]:
-    """What the listing has, a dict for each operator."""
-    return [
-        {
-            "index": index,
-            "name": one.name,
-            "graph": number,
-            "fused_activation": _activation(one),
-            "options": dict(one.options),
-            **{
-                side: [_tensor(each, tensor) for tensor in tensors]
-                for side, tensors in (("inputs", one.inputs), ("outputs", one.outputs))
-            },
-        }
-        for number, each in enumerate(graph.graphs)
-        for index, one in enumerate(each.operators)
-    ]
+    """The listing as a dict for each operator."""
+    rows = []
+    for number, part in enumerate(graph.graphs):
+        for index, operator in enumerate(part.operators):
+            rows.append(
+                {
+                    "index": index,
+                    "name": operator.name,
+                    "graph": number,
+                    "fused_activation": _fused_activation(operator),
+                    "options": dict(operator.options),
+                    "inputs": [_tensor_row(part, tensor) for tensor in operator.inputs],
+                    "outputs": [_tensor_row(part, tensor) for tensor in operator.outputs],
+                }
+            )
+    return rows
 
 
 def operators(graph: Graph) -> list[dict[str, Any]]:
-    """What goes into each operator and comes out: graph (where there are several), operator, name,
-    input, output, and the bytes of its constants."""
+    """The input and output of each operator: graph, operator, name, input, output, and the bytes of
+    its constants."""
     rows = []
-    for number, each in enumerate(graph.graphs):
-        filled = [bool(each.buffers[tensor.buffer]) for tensor in each.tensors]
-        for index, operator in enumerate(each.operators):
-            inputs = [tensor for tensor in operator.inputs if tensor >= 0]
+    for number, part in enumerate(graph.graphs):
+        for index, operator in enumerate(part.operators):
+            inputs, constants = [], 0
+            for tensor in operator.inputs:
+                if part.filled(tensor):
+                    constants += part.tensors[tensor].memory
+                elif tensor >= 0:
+                    inputs.append(_shape(part, tensor))
+            outputs = [_shape(part, tensor) for tensor in operator.outputs]
             rows.append(
                 {
                     "graph": number,
                     "operator": index,
                     "name": shown(operator.name),
-                    "input": ", ".join(
-                        _shape(each, tensor) for tensor in inputs if not filled[tensor]
-                    ),
-                    "output": ", ".join(_shape(each, tensor) for tensor in operator.outputs),
-                    "constants": sum(
-                        each.tensors[tensor].memory for tensor in inputs if filled[tensor]
-                    ),
+                    "input": ", ".join(inputs),
+                    "output": ", ".join(outputs),
+                    "constants": constants,
                 }
             )
     return rows
@@ -90,26 +93,34 @@ def _shape(graph: Graph, tensor: int) -> str:
     >>> _shape(Graph((Tensor("a", (1, 4, 4, 3), "int8"), Tensor("b", (), "float32")), ()), 0)
     '1x4x4x3 int8'
     """
-    one = graph.tensors[tensor]
-    return f"{'x'.join(map(str, one.shape)) or 'scalar'} {one.dtype}"
+    shape, dtype = graph.tensors[tensor].shape, graph.tensors[tensor].dtype
+    return f"{'x'.join(map(str, shape)) or 'scalar'} {dtype}"
 
 
 def quantization(graph: Graph) -> Iterator[str]:
     """Scale and zero point of every tensor that has them."""
-    for number, each in enumerate(graph.graphs):
-        for tensor, one in enumerate(each.tensors):
-            if one.scale:
-                scales, zeros = (
-                    f"{min(values):.9g}" + f" to {max(values):.9g}" * (min(values) != max(values))
-                    for values in (one.scale, one.zero_point or (0,))
-                )
-                axis = ""
-                if len(one.scale) > 1:
-                    axis = f", {len(one.scale)} on axis {one.axis}"
-                of = ""
-                if graph.others:
-                    of = f"Graph {number} "
-                yield f"{of}Tensor {tensor:4d} : scale {scales}{axis} | zero point {zeros} ({shown(one.name)})"
+    for number, part in enumerate(graph.graphs):
+        start = ""
+        if graph.others:
+            start = f"Graph {number} "
+        for index, tensor in enumerate(part.tensors):
+            if not tensor.scale:
+                continue
+            scale = _extent(tensor.scale)
+            if len(tensor.scale) > 1:
+                scale += f", {len(tensor.scale)} on axis {tensor.axis}"
+            zero_point = f"zero point {_extent(tensor.zero_point or (0,))}"
+            yield (
+                f"{start}Tensor {index:4d} : scale {scale} | {zero_point} ({shown(tensor.name)})"
+            )
+
+
+def _extent(values: Sequence[float]) -> str:
+    """The least and the greatest value, or the value if all are equal."""
+    least, greatest = min(values), max(values)
+    if least == greatest:
+        return f"{least:.9g}"
+    return f"{least:.9g} to {greatest:.9g}"
 
 
 def memory_text(size: int) -> str:
@@ -123,14 +134,14 @@ def memory_text(size: int) -> str:
 
 
 def numbered(names: Sequence[str], number: int) -> str:
-    """The name of a number, or the number where it has none."""
+    """The name of a number, or the number as text if it has none."""
     if 0 <= number < len(names):
         return names[number]
     return str(number)
 
 
 def shown(name: str) -> str:
-    """A name on one line, its control characters as a Python text has them.
+    """A name on one line, its control characters escaped as in a Python text.
 
     >>> print(shown("a/b"), shown("a\\nb"))
     a/b a\\nb
@@ -140,66 +151,58 @@ def shown(name: str) -> str:
     return name.encode("unicode_escape").decode()
 
 
-def _operators(
-    graph: Graph, head: str, tab: str, name: str, described: Callable[[Graph, int], str]
-) -> list[str]:
-    """The operators of a graph with their tensors, by the words of a listing."""
-    lines = []
-    for number, one in enumerate(graph.operators):
-        lines += [
-            head.format(number, shown(one.name)),
-            f"{tab}Fused Activation: {_activation(one)}",
-        ]
-        for side, tensors in (("Input", one.inputs), ("Output", one.outputs)):
-            lines += [
-                f"{tab}{side} Tensors[{', '.join(map(name.format, tensors))}]",
-                *(f"{tab}{tab}{described(graph, tensor)}" for tensor in tensors),
-            ]
-        lines += [*_options(one, tab), ""]
-    return lines
-
-
 def _earlier(graph: Graph) -> list[str]:
-    lines = _operators(graph, "Operator {}: {}", TAB, "{}", _earlier_tensor)
-    counts = Counter(shown(one.name) for one in graph.operators)
-    return [
-        *lines,
-        f"Number of all operator types: {len(counts)}",
-        *(f"{TAB}{name:38}: {count:4}" for name, count in sorted(counts.items())),
-        f"{'Number of all operators':46}: {len(graph.operators):4}",
-        "",
-        *_memory(graph),
-    ]
-
-
-def _earlier_tensor(graph: Graph, tensor: int) -> str:
-    if tensor < 0:
-        return f"Tensor {tensor:4d}"
-    one = graph.tensors[tensor]
-    if graph.buffers[one.buffer]:
-        state = "Filled"
-    else:
-        state = "Empty"
-    return f"Tensor {tensor:4d} : buffer {one.buffer:4d} | {state:>6} | {_columns(graph, tensor)}"
+    lines = _operator_lines(graph, "Operator {}: {}", TAB, "{}", _earlier_tensor)
+    counts = Counter(shown(operator.name) for operator in graph.operators)
+    lines.append(f"Number of all operator types: {len(counts)}")
+    for name, count in sorted(counts.items()):
+        lines.append(f"{TAB}{name:38}: {count:4}")
+    lines += [f"{'Number of all operators':46}: {len(graph.operators):4}", ""]
+    return lines + _memory(graph)
 
 
 def _later(graph: Graph, title: str) -> list[str]:
     lines = []
     for side, tensors in (("input", graph.inputs), ("output", graph.outputs)):
-        lines += [
-            f"{title} {side} tensors: {list(tensors)}",
-            *(f"    {_later_tensor(graph, tensor)}" for tensor in tensors),
-        ]
-    lines += ["", *_operators(graph, "#{} {}", "  ", "%{}", _later_tensor)]
-    counts = Counter(shown(one.name) for one in graph.operators)
-    return [
-        *lines,
-        f"{'Number of all operator types':38}: {len(counts):4}",
-        *(f"{f'  {name}':38}: {count:4}" for name, count in sorted(counts.items())),
-        f"{'Number of all operators':38}: {len(graph.operators):4}",
-        "",
-        *_memory(graph),
-    ]
+        lines.append(f"{title} {side} tensors: {list(tensors)}")
+        for tensor in tensors:
+            lines.append(f"    {_later_tensor(graph, tensor)}")
+    lines += ["", *_operator_lines(graph, "#{} {}", "  ", "%{}", _later_tensor)]
+    counts = Counter(shown(operator.name) for operator in graph.operators)
+    lines.append(f"{'Number of all operator types':38}: {len(counts):4}")
+    for name, count in sorted(counts.items()):
+        lines.append(f"  {name:36}: {count:4}")
+    lines += [f"{'Number of all operators':38}: {len(graph.operators):4}", ""]
+    return lines + _memory(graph)
+
+
+def _operator_lines(
+    graph: Graph, head: str, tab: str, name: str, described: Callable[[Graph, int], str]
+) -> list[str]:
+    """The operators of a graph with their tensors; the last four are the words of a listing."""
+    lines = []
+    for number, operator in enumerate(graph.operators):
+        lines.append(head.format(number, shown(operator.name)))
+        lines.append(f"{tab}Fused Activation: {_fused_activation(operator)}")
+        for side, tensors in (("Input", operator.inputs), ("Output", operator.outputs)):
+            lines.append(f"{tab}{side} Tensors[{', '.join(map(name.format, tensors))}]")
+            for tensor in tensors:
+                lines.append(f"{tab}{tab}{described(graph, tensor)}")
+        texts = _options(operator)
+        if texts:
+            lines += [f"{tab}Options", f"{tab}{tab}{', '.join(texts)}"]
+        lines.append("")
+    return lines
+
+
+def _earlier_tensor(graph: Graph, tensor: int) -> str:
+    if tensor < 0:
+        return f"Tensor {tensor:4d}"
+    state = "Empty"
+    if graph.filled(tensor):
+        state = "Filled"
+    buffer = graph.tensors[tensor].buffer
+    return f"Tensor {tensor:4d} : buffer {buffer:4d} | {state:>6} | {_columns(graph, tensor)}"
 
 
 def _later_tensor(graph: Graph, tensor: int) -> str:
@@ -209,80 +212,77 @@ def _later_tensor(graph: Graph, tensor: int) -> str:
     return f"{f'%{tensor}':5} : buffer {buffer:25} | {_columns(graph, tensor)}"
 
 
-def _columns(graph: Graph, tensor: int) -> str:
-    one = graph.tensors[tensor]
+def _columns(graph: Graph, index: int) -> str:
+    tensor = graph.tensors[index]
     return (
-        f"{one.dtype.upper():7} | Memory {memory_text(one.memory):6} | Shape "
-        f"{list(one.shape) or 'Scalar'} "
-        f"({shown(one.name)})"
+        f"{tensor.dtype.upper():7} | Memory {memory_text(tensor.memory):6} | "
+        f"Shape {list(tensor.shape) or 'Scalar'} ({shown(tensor.name)})"
     )
 
 
-def _constant(graph: Graph, tensor: int) -> str:
-    """The number of a tensor's buffer and what that holds, where it is little; nothing where it
-    holds nothing."""
-    one = graph.tensors[tensor]
-    if not graph.buffers[one.buffer]:
+def _constant(graph: Graph, index: int) -> str:
+    """The number of a tensor's buffer and the values in it, if they are few; "" if it has none."""
+    if not graph.filled(index):
         return ""
-    text = f"{'[' * len(one.shape)} ... {']' * len(one.shape)}"
-    if one.memory <= MOST_SHOWN * 16:  # bytes of the widest type
+    tensor = graph.tensors[index]
+    text = f"{'[' * len(tensor.shape)} ... {']' * len(tensor.shape)}"
+    if tensor.memory <= MOST_SHOWN * 16:  # bytes of the widest type
         try:
-            values = graph.data(tensor)
-        except ValueError:  # another size than that of its type: what it holds is not known
+            values = graph.data(index)
+        except ValueError:  # the buffer has another size than the tensor: its values are not known
             values = np.zeros(MOST_SHOWN + 1)
         if values.size <= MOST_SHOWN:
             text = re.sub(r"\n\s*", " ", np.array2string(values, precision=3, separator=", "))
-    return f"{f'&{one.buffer}':5}: {text}"
+    return f"{f'&{tensor.buffer}':5}: {text}"
 
 
 def _memory(graph: Graph) -> list[str]:
-    filled = sum(one.memory for one in graph.tensors if graph.buffers[one.buffer])
+    total, filled = 0, 0
+    for index, tensor in enumerate(graph.tensors):
+        total += tensor.memory
+        if graph.filled(index):
+            filled += tensor.memory
     return [
-        f"Expected TOTAL  memory: {memory_text(sum(one.memory for one in graph.tensors))}",
+        f"Expected TOTAL  memory: {memory_text(total)}",
         f"Expected FILLED memory: {memory_text(filled)}",
     ]
 
 
-def _activation(one: Operator) -> str:
-    return numbered(ACTIVATIONS, one.options.get("activation", 0))
+def _fused_activation(operator: Operator) -> str:
+    return numbered(ACTIVATIONS, operator.options.get("activation", 0))
 
 
-def _options(one: Operator, indent: str) -> list[str]:
-    options, texts = one.options, []
-    if one.name in WINDOWS:
-        texts = [
-            f"{title} W:H = {options[f'{name}_w']}:{options[f'{name}_h']}"
-            for title, name in (
-                ("Filter", "kernel"),
-                ("Stride", "stride"),
-                ("Dilation", "dilation"),
-            )
-            if f"{name}_w" in options
-        ]
-        if "padding" in options:
-            texts.append(f"Padding = {numbered(PADDINGS, options['padding']).upper()}")
-        if "multiplier" in options:
-            texts.append(f"DepthMultiplier = {options['multiplier']}")
-    elif one.name == "STRIDED_SLICE":
-        texts = [f"{name}({options[name]})" for name in MASKS if name in options]
-    if texts:
-        return [f"{indent}Options", f"{indent}{indent}{', '.join(texts)}"]
-    return []
+def _options(operator: Operator) -> list[str]:
+    """The options that a listing has."""
+    options, texts = operator.options, []
+    if operator.name == "STRIDED_SLICE":
+        return [f"{name}({options[name]})" for name in MASKS if name in options]
+    if operator.name not in WINDOWS:
+        return []
+    for title, name in (("Filter", "kernel"), ("Stride", "stride"), ("Dilation", "dilation")):
+        if f"{name}_w" in options:
+            texts.append(f"{title} W:H = {options[f'{name}_w']}:{options[f'{name}_h']}")
+    if "padding" in options:
+        texts.append(f"Padding = {numbered(PADDINGS, options['padding']).upper()}")
+    if "multiplier" in options:
+        texts.append(f"DepthMultiplier = {options['multiplier']}")
+    return texts
 
 
-def _tensor(graph: Graph, tensor: int) -> dict[str, Any] | None:
-    if tensor < 0:
+def _tensor_row(graph: Graph, index: int) -> dict[str, Any] | None:
+    """A tensor as a row has it; None for an input that is left out."""
+    if index < 0:
         return None
-    one = graph.tensors[tensor]
+    tensor = graph.tensors[index]
     return {
-        "tensor": tensor,
-        "name": one.name,
-        "type": one.dtype,
-        "shape": list(one.shape),
-        "memory": one.memory,
-        "buffer": one.buffer,
-        "filled": bool(graph.buffers[one.buffer]),
-        "scale": list(one.scale),
-        "zero_point": list(one.zero_point),
-        "axis": one.axis,
+        "tensor": index,
+        "name": tensor.name,
+        "type": tensor.dtype,
+        "shape": list(tensor.shape),
+        "memory": tensor.memory,
+        "buffer": tensor.buffer,
+        "filled": graph.filled(index),
+        "scale": list(tensor.scale),
+        "zero_point": list(tensor.zero_point),
+        "axis": tensor.axis,
     }
