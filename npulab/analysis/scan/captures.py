@@ -1,12 +1,12 @@
-"""Inputs that show weights alone: impulse images, and captures with them; and a capture's outputs
-read."""
+"""Inputs that show weights alone (impulse images, and captures with them), and a reader of a
+capture's outputs."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import product
+from itertools import chain, product
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,8 @@ from npulab.captures.registry import target
 from npulab.quant.layers import Conv2D
 from npulab.quant.rules import QUANTIZED, QuantParams
 
-NEAR = 4  # output scales, each a quarter of the one before, that every input is looked at through
-NOISE = 8  # a random image has this part of an impulse
+NEAR = 4  # output scales, each a quarter of the scale before it, that every input is run through
+NOISE = 8  # the values of a random image reach an eighth of an impulse
 
 Reached = list[list[tuple[int, int]]]
 
@@ -29,52 +29,51 @@ def impulses(layer: Conv2D, amplitude: int = 1) -> list[np.ndarray]:
     weight alone.
 
     Impulses lie so far apart that no output reads two of them; every weight that the layer can show
-    is read by an output of one of the images, and where there is room outputs are left that read
-    the bias alone.
+    is read by an output of one of the images, and if there is room some outputs read the bias
+    alone.
     """
-    down, across = (_reached(axis, layer) for axis in (0, 1))
-    depth, groups = layer.input_shape[2], layer.input_shape[2] if layer.depthwise else 1
-    missing = {
-        (row, column, channel)
-        for channel in range(depth)
-        for row in {row for one in down for row, _ in one}
-        for column in {c for one in across for c, _ in one}
-    }
-    out = []
-    while missing:
+    down, across = _reached(0, layer), _reached(1, layer)
+    depth = layer.input_shape[2]
+    rows = {row for row, _ in chain.from_iterable(down)}
+    columns = {column for column, _ in chain.from_iterable(across)}
+    missing = [set(product(rows, columns)) for _ in range(depth)]  # taps by input channel
+    images = []
+    while any(missing):
         image = np.zeros(layer.input_shape, np.int64)
-        occupied = np.zeros((*layer.output_shape[:2], groups), bool)
+        # a depthwise channel has outputs of its own
+        taken = np.zeros((depth, *layer.output_shape[:2]), bool)
         for channel in range(depth):
-            free = occupied[..., channel if layer.depthwise else 0]
-            while place := _best_place(
-                down, across, {tap[:2] for tap in missing if tap[2] == channel}, free
-            ):
+            own = taken[0]
+            if layer.depthwise:
+                own = taken[channel]
+            while place := _best_place(down, across, missing[channel], own):
                 row, column = place
                 image[row, column, channel] = amplitude
-                for (r, y), (c, x) in product(down[row], across[column]):
-                    free[y, x] = True
-                    missing.discard((r, c, channel))
-        out.append(image)
-    return out
+                for (tap_row, y), (tap_column, x) in product(down[row], across[column]):
+                    own[y, x] = True
+                    missing[channel].discard((tap_row, tap_column))
+        images.append(image)
+    return images
 
 
 def _reached(axis: int, layer: Conv2D) -> Reached:
-    """(tap, output) pairs by input row (axis 0) or column (axis 1)."""
+    """(tap, output) pairs for each input row (axis 0) or column (axis 1)."""
     size, outputs, taps = layer.input_shape[axis], layer.output_shape[axis], layer.kernel[axis]
     stride, spread, before = layer.stride[axis], layer.dilation[axis], layer.pads[axis][0]
-    out: Reached = [[] for _ in range(size)]
+    reached: Reached = [[] for _ in range(size)]
     for tap, place in product(range(taps), range(outputs)):
         at = place * stride + tap * spread - before
         if 0 <= at < size:
-            out[at].append((tap, place))
-    return out
+            reached[at].append((tap, place))
+    return reached
 
 
 def _best_place(
     down: Reached, across: Reached, missing: set[tuple[int, int]], taken: np.ndarray
 ) -> tuple[int, int] | None:
-    """(row, column) of an impulse that shows most of the missing taps in outputs that are free, the
-    first of equals; an impulse that would take the last free output must be the image's first."""
+    """(row, column) of the impulse that shows most of the missing taps in outputs that are free;
+    the first such place if there are several.  Only the first impulse of an image may take its last
+    free output."""
     best, most = None, 0
     used = np.count_nonzero(taken)
     for row, column in product(range(len(down)), range(len(across))):
@@ -89,24 +88,28 @@ def _best_place(
 
 
 def reader(capture: Capture) -> Callable[[bytes], np.ndarray]:
-    """Output bytes as ``(H, W, C)``: where each element lies is asked of the target's ``lift``,
-    once; an output of another size stays bytes."""
+    """A function that turns output bytes into ``(H, W, C)``.
+
+    It asks the target's ``lift`` once where each element lies; an output of another size stays
+    bytes.
+    """
     found: dict[int, tuple[np.dtype[Any], np.ndarray]] = {}
 
     def read(output: bytes) -> np.ndarray:
         size, raw = len(output), np.frombuffer(output, np.uint8)
         if not found:
-            found[size] = _places(capture, size)
-        if size in found:
-            return raw[found[size][1]].view(found[size][0])[..., 0]
-        return raw
+            found[size] = _element_places(capture, size)
+        if size not in found:
+            return raw
+        dtype, places = found[size]
+        return raw[places].view(dtype)[..., 0]
 
     return read
 
 
-def _places(capture: Capture, size: int) -> tuple[np.dtype[Any], np.ndarray]:
-    """The type of an element and where its bytes lie: each byte of the output is lifted with its
-    number."""
+def _element_places(capture: Capture, size: int) -> tuple[np.dtype[Any], np.ndarray]:
+    """The type of an element and the places of its bytes: the target lifts an output whose bytes
+    are their own numbers, a digit of base 256 at a time."""
     numbers, places, dtype = np.arange(size), np.zeros(1, np.int64), np.dtype(np.uint8)
     for digit in range(math.ceil(math.log(max(size, 2), 256))):
         code = (numbers // 256**digit % 256).astype(np.uint8).tobytes()
@@ -114,8 +117,7 @@ def _places(capture: Capture, size: int) -> tuple[np.dtype[Any], np.ndarray]:
         if lifted is None:
             raise ValueError(
                 f"capture {capture.name}: got no output of what the device gave, allowed is one "
-                "that the "
-                "target lifts"
+                "that the target lifts"
             )
         dtype, raw = lifted.dtype, np.ascontiguousarray(lifted)[..., None].view(np.uint8)
         places = places + raw.astype(np.int64) * 256**digit
@@ -123,131 +125,127 @@ def _places(capture: Capture, size: int) -> tuple[np.dtype[Any], np.ndarray]:
 
 
 def opened(layer: Conv2D) -> Conv2D:
-    """The layer with all the weights that an NPU may have made of it: dense, and with kernels that
-    a stride divides (a stride taken apart) or of 2x2 at least."""
-    sizes = [
-        max(-(-kernel // stride) * stride, 2)
-        for kernel, stride in zip(layer.kernel, layer.stride, strict=True)
-    ]
+    """The layer with all the weights that an NPU may have made of it: dense, and with kernels of
+    2x2 or more that the stride divides (an NPU may take a stride apart)."""
+    sizes, added = [], []
+    for kernel, stride, spread in zip(layer.kernel, layer.stride, layer.dilation, strict=True):
+        size = max(-(-kernel // stride) * stride, 2)
+        sizes.append(size)
+        added.append((size - kernel) * spread)
     (top, bottom), (left, right) = layer.pads
-    more = [
-        (size - kernel) * spread
-        for size, kernel, spread in zip(sizes, layer.kernel, layer.dilation, strict=True)
-    ]
     shape = (layer.output_shape[2], *sizes, layer.input_shape[2])
     return replace(
         layer,
         weights=np.zeros(shape, layer.weights.dtype),
         bias=np.zeros(shape[0], np.int64),
         depthwise=False,
-        padding=((top, bottom + more[0]), (left, right + more[1])),
+        padding=((top, bottom + added[0]), (left, right + added[1])),
         weight_q=QuantParams(1.0, layer.weight_q.zero_point),
     )
 
 
 def probes_of(capture: Capture, layer: Conv2D, through: bool, seed: int) -> list[Probe]:
-    """Inputs for a lifted layer: impulses, nothing at all where no impulse image shows a bias
-    alone, and noise.
+    """Inputs for a lifted layer: impulses, zeros if no impulse image shows a bias alone, and noise.
 
-    ``through`` several output scales, with an input zero point of 0, which is silent whether an NPU
-    takes the zero point off the input or has it in the bias; else as the capture has it. Raises
-    ValueError for what is no convolution of codes.
+    With ``through`` each input is run through several output scales, with an input zero point of 0:
+    then an input of 0 adds nothing, whether an NPU subtracts the zero point from the input or has
+    it in the bias.  Else the scales and the zero point are the capture's.  Raises ValueError for a
+    layer that is not a convolution of codes.
     """
     if not isinstance(layer, Conv2D) or layer.dtype not in QUANTIZED:
         raise ValueError(
             f"layer: got {layer}, allowed is a Conv2D of {', '.join(QUANTIZED)}; others are "
-            "scanned with "
-            "inputs of your own"
+            "scanned with inputs of your own"
         )
-    info = np.iinfo(layer.dtype)
     if through:
-        layer = replace(
-            layer, input_q=QuantParams(1.0, 0), weight_q=QuantParams(1.0, layer.weight_q.zero_point)
-        )
-    zero = layer.input_q.zero_point
-    up, down = int(info.max) - zero, zero - int(info.min)
-    high = 2 ** (max(up, down).bit_length() - 1)
-    every = opened(layer)
-    images = impulses(every, high if up >= down else -high)
-    shows_bias = [bool(np.any(readings(every, image)[0] == NO_TAP)) for image in images]
-    if not all(shows_bias):
-        images.append(np.zeros(layer.input_shape, np.int64))
-        shows_bias.append(True)
-    noise = max(high // NOISE, 1)
-    images.append(
-        np.random.default_rng(seed).integers(
-            max(-noise, -down), min(noise, up) + 1, layer.input_shape
-        )
-    )
-    lower = target(capture.target).lower
-    fed = [
-        _fed(capture, lower(layer, chip=capture.chip, x=(image + zero).astype(layer.dtype)))
-        for image in images
-    ]
+        weight_q = QuantParams(1.0, layer.weight_q.zero_point)
+        layer = replace(layer, input_q=QuantParams(1.0, 0), weight_q=weight_q)
+    images, high = _images(layer, seed)
+    fed = []
+    for image in images:
+        x = (image + layer.input_q.zero_point).astype(layer.dtype)
+        lowered = target(capture.target).lower(layer, chip=capture.chip, x=x)
+        fed.append(_with_inputs(capture, lowered))
     if not through:
-        return [Probe(one) for one in fed]
+        return [Probe(given) for given in fed]
+    info = np.iinfo(layer.dtype)
     middle = (int(info.min) + int(info.max) + 1) // 2
-    # an order is told where it moves an output by 4 steps or more, and not to the end of its type
+    every = opened(layer)
+    # the first image that shows a bias alone
+    lone = next(i for i, image in enumerate(images) if np.any(readings(every, image)[0] == NO_TAP))
+    # An order is known if it moves an output by 4 steps or more, and not to the end of its type.
     window = info.bits - 1
-    far = (2**power for power in (0, window // 2, *range(window, ACCUMULATOR_BITS, window - 2)))
-    steps = dict.fromkeys(
-        [
-            *((number, high * 4**power) for power in range(NEAR) for number in range(len(images))),
-            *((shows_bias.index(True), step) for step in far),
-        ]
-    )
-    out = [
-        Probe(changed, images[number], float(step), float(middle))
-        for number, step in steps
-        if (changed := _scaled(fed[number], layer, step, middle)) is not None
-    ]
-    if not out:
+    steps = [(i, high * 4**power) for power, i in product(range(NEAR), range(len(images)))]
+    for power in (0, window // 2, *range(window, ACCUMULATOR_BITS, window - 2)):
+        steps.append((lone, 2**power))
+    probes = []
+    for i, step in dict.fromkeys(steps):
+        given = _scaled(fed[i], layer, step, middle)
+        if given is not None:
+            probes.append(Probe(given, images[i], float(step), float(middle)))
+    if not probes:
         raise ValueError(
             f"capture {capture.name}: its target cannot say other output scales, allowed are then "
-            "inputs "
-            "of your own"
+            "inputs of your own"
         )
-    return out
+    return probes
 
 
-def _fed(capture: Capture, other: Capture) -> Capture:
-    """The capture with the tensors of another that go in: its input, and what jobs before it move
-    there."""
-    kept = (COMMANDS, "coefficients", "output")
-    return capture.with_buffers(
-        **{
-            name: data
-            for name, data in other.buffers.items()
-            if name not in kept and (name == "input" or name in capture.buffers)
-        }
-    )
+def _images(layer: Conv2D, seed: int) -> tuple[list[np.ndarray], int]:
+    """Images against the input zero point, and the size of their impulses: the largest power of two
+    that the input's type holds."""
+    info, zero = np.iinfo(layer.dtype), layer.input_q.zero_point
+    up, down = int(info.max) - zero, zero - int(info.min)
+    high = 2 ** (max(up, down).bit_length() - 1)
+    amplitude = high
+    if up < down:
+        amplitude = -high
+    every = opened(layer)
+    images = impulses(every, amplitude)
+    if not all(np.any(readings(every, image)[0] == NO_TAP) for image in images):
+        images.append(np.zeros(layer.input_shape, np.int64))
+    noise = max(high // NOISE, 1)
+    least, most = max(-noise, -down), min(noise, up)
+    images.append(np.random.default_rng(seed).integers(least, most + 1, layer.input_shape))
+    return images, high
+
+
+def _with_inputs(capture: Capture, other: Capture) -> Capture:
+    """The capture with the input of another, and with the tensors that its first jobs move there."""
+    taken = {}
+    for name, data in other.buffers.items():
+        if name == "input" or (
+            name in capture.buffers and name not in (COMMANDS, "coefficients", "output")
+        ):
+            taken[name] = data
+    return capture.with_buffers(**taken)
 
 
 def _scaled(capture: Capture, layer: Conv2D, step: int, middle: int) -> Capture | None:
     """The capture with the layer's input zero point, an output scale of ``step`` accumulator units,
-    its zero point in the middle and no activation; None where its target cannot say that."""
+    its zero point in the middle and no activation; None if its target cannot state that."""
     known = target(capture.target)
     wanted = replace(layer, activation=None, output_q=QuantParams(float(step), middle))
     try:
-        a, b = (known.lower(one, chip=capture.chip) for one in (known.lift(capture).layer, wanted))
+        before = known.lower(known.lift(capture).layer, chip=capture.chip)
+        after = known.lower(wanted, chip=capture.chip)
     except ValueError:
         return None
-    tasks = (
-        range(len(capture.jobs))
-        if len(a.jobs) == len(b.jobs) == len(capture.jobs)
-        else [capture.main]
-    )
     changed = capture
-    for task in tasks:
-        old, new = (one.jobs[task if len(tasks) > 1 else one.main].words for one in (a, b))
-        words = capture.jobs[task].words
-        changed = changed.with_words((words & ~(old ^ new)) | (new & (old ^ new)), task)
+    if len(before.jobs) == len(after.jobs) == len(capture.jobs):
+        for task in range(len(capture.jobs)):
+            changed = _with_changes(changed, before.jobs[task].words, after.jobs[task].words, task)
+    else:
+        changed = _with_changes(changed, before.words, after.words, capture.main)
     got = known.lift(changed).layer
     ratio = np.max(got.input_q.scale) * np.max(got.weight_q.scale) / np.max(got.output_q.scale)
-    exact = (
-        np.isclose(ratio * step, 1.0, rtol=1e-9)
-        and got.input_q.zero_point == layer.input_q.zero_point
-    )
-    if exact and got.activation is None:
+    same_zero = got.input_q.zero_point == layer.input_q.zero_point
+    if np.isclose(ratio * step, 1.0, rtol=1e-9) and same_zero and got.activation is None:
         return changed
     return None
+
+
+def _with_changes(capture: Capture, old: np.ndarray, new: np.ndarray, task: int) -> Capture:
+    """The capture with the bits in which two lowered jobs differ, as the new one has them."""
+    words, differs = capture.jobs[task].words, old ^ new
+    return capture.with_words((words & ~differs) | (new & differs), task)

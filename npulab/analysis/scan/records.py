@@ -1,4 +1,4 @@
-"""What goes into a scan and what comes out of it."""
+"""The inputs of a scan and its result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from npulab.support.text import plural
 
 KINDS = ("data", "control", "length", "dead", "hang", "unknown")
 PLACE = ("channel", "row", "column", "input_channel", "order", "sign")
-COLUMNS = ("first", "bits", "kind", "role", *PLACE[:5], "toward", "sign", "certain")
+CHANNEL, ROW, ORDER, SIGN = 0, 1, 4, 5  # columns of places; ROW:ORDER is the place of a weight
+COLUMNS = ("first", "bits", "kind", "role", *PLACE[:SIGN], "toward", "sign", "certain")
 NOWHERE = -1
 NO_PLACE = (NOWHERE,) * 5 + (0,)
 ROWS_SHOWN = 60
@@ -24,9 +25,9 @@ ROWS_SHOWN = 60
 class Probe:
     """An input to scan with.
 
-    ``given`` is what ``run`` gets, ``image`` the same as ``(H, W, C)`` against the input's zero
-    point, ``step`` how many units of the accumulator an output step has (None: not known), ``zero``
-    the output of an accumulator of 0.
+    ``run`` gets ``given``; ``image`` is the same as ``(H, W, C)`` minus the input's zero point,
+    ``step`` the units of the accumulator in an output step (None: not known), ``zero`` the output
+    for an accumulator of 0.
     """
 
     given: Any
@@ -37,18 +38,18 @@ class Probe:
 
 @dataclass(frozen=True, eq=False)
 class Scan:
-    """What each of N bits does.  Bit i is bit ``i % 8``, counted from the lowest, of byte ``i //
-    8``.
+    """The kind and the place of each of N bits.  Bit i is bit ``i % 8``, counted from the lowest,
+    of byte ``i // 8``.
 
-    ``kinds`` ``(N,)`` are of ``KINDS``; ``certain`` ``(N,) bool`` says that the kind was measured,
-    not inferred: never of a dead bit, of which ``tried`` says how far it was tried, with how many
-    ``inputs``.  ``together`` are bits, by number, that move something together and nothing alone,
-    or hang together and not alone: "control", not certain. ``roles`` ``(N,)`` are "weight", "bias"
-    or "".  ``places`` ``(N, 6) int`` are channel, row, column, input channel, order (bit n of its
-    weight or bias counts ``2**n``) and sign (of the output when the bit is set) of data bits, -1
-    (sign: 0) where it was not told; a bias has row, column and input channel -1. ``runs`` and
-    ``hangs`` count calls of the device, ``saturated`` is the share of outputs at the end of their
-    type, under all inputs, and ``notes`` are sentences on what could not be said.
+    ``kinds`` ``(N,)`` are names of ``KINDS``; ``certain`` ``(N,) bool`` says that the kind was
+    measured, not inferred.  A dead bit is never certain: ``tried`` says how far it was tried, with
+    how many ``inputs``.  ``together`` are sets of bits, by number, that move something together and
+    nothing alone, or hang together and not alone: "control", not certain.  ``roles`` ``(N,)`` are
+    "weight", "bias" or "".  ``places`` ``(N, 6) int`` are channel, row, column, input channel,
+    order (bit n of its weight or bias counts ``2**n``) and sign (of the output when the bit is set)
+    of data bits, -1 (sign: 0) if it is not known; a bias has row, column and input channel -1.
+    ``runs`` and ``hangs`` count calls of the device, ``saturated`` is the share of outputs at the
+    end of their type, under all inputs, and ``notes`` are sentences on what is not known.
     """
 
     kinds: np.ndarray
@@ -64,7 +65,7 @@ class Scan:
 
     @property
     def tried(self) -> str:
-        """What the dead bits did not move, and with how many inputs; "" if there are none."""
+        """How the dead bits were tried, and with how many inputs; "" if there are none."""
         if not np.any(self.kinds == "dead"):
             return ""
         inputs = plural(self.inputs, "input")
@@ -73,33 +74,32 @@ class Scan:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Bits by kind, kinds without one left out."""
-        return {
-            kind: count for kind in KINDS if (count := int(np.count_nonzero(self.kinds == kind)))
-        }
+        """The number of bits of each kind, without kinds that no bit has."""
+        counts = {kind: int(np.count_nonzero(self.kinds == kind)) for kind in KINDS}
+        return {kind: count for kind, count in counts.items() if count}
 
     @property
     def mapped(self) -> float:
         """Share of the data bits whose weight or bias, and order in it, is known."""
         data = self.kinds == "data"
         if data.any():
-            return float((self.places[data, 4] >= 0).mean())
+            return float((self.places[data, ORDER] >= 0).mean())
         return 1.0
 
     @property
     def map(self) -> pd.DataFrame:
-        """A row per data bit: bit, role, channel, row, column, input_channel, order, sign; <NA>
-        where not told."""
+        """A row per data bit: bit, role, channel, row, column, input_channel, order, sign; <NA> if
+        not known."""
         at = np.flatnonzero(self.kinds == "data")
-        return self._told(at).assign(bit=at, role=self.roles[at])[["bit", "role", *PLACE]]
+        return self._known_places(at).assign(bit=at, role=self.roles[at])[["bit", "role", *PLACE]]
 
     @property
     def table(self) -> pd.DataFrame:
         """A row per run of bits of one kind, weight or bias: first (bit), bits, kind, role,
-        channel, row, column, input_channel, order (of its first bit), toward (+1 where the orders
-        rise, -1 where they fall, 0), sign (of its first bit), certain."""
+        channel, row, column, input_channel, order (of its first bit), toward (+1 if the orders
+        rise, -1 if they fall, else 0), sign (of its first bit), certain."""
         first, end, toward = np.array(list(self._stretches())).T
-        frame = self._told(first).assign(
+        frame = self._known_places(first).assign(
             first=first,
             bits=end - first,
             kind=self.kinds[first],
@@ -109,22 +109,17 @@ class Scan:
         )
         return frame[list(COLUMNS)]
 
-    def _told(self, bits: np.ndarray) -> pd.DataFrame:
-        """The places of bits, <NA> where not told."""
+    def _known_places(self, bits: np.ndarray) -> pd.DataFrame:
+        """The places of bits, <NA> if not known."""
         frame = pd.DataFrame(self.places[bits], columns=list(PLACE)).astype("Int64")
         return frame.mask(frame.lt(0) & (frame.columns != "sign"))
 
     def _stretches(self) -> Iterator[tuple[int, int, int]]:
-        """(first, end, toward) of bits that belong together."""
-        order = self.places[:, 4]
+        """Yield (first, end, toward) of bits that belong together."""
+        order = self.places[:, ORDER]
         known = order >= 0
-        alike = np.all(
-            [
-                one[1:] == one[:-1]
-                for one in (self.kinds, self.roles, self.certain, known, *self.places.T[:4])
-            ],
-            axis=0,
-        )
+        parts = (self.kinds, self.roles, self.certain, known, *self.places[:, :ORDER].T)
+        alike = np.all([part[1:] == part[:-1] for part in parts], axis=0)
         first, toward = 0, 0
         for i, (same, step) in enumerate(zip(alike, np.diff(order).tolist(), strict=True), 1):
             if same and (not known[i] or (abs(step) == 1 and (toward == step or i == first + 1))):
@@ -136,18 +131,19 @@ class Scan:
 
     def __repr__(self) -> str:
         kinds = ", ".join(f"{count} {kind}" for kind, count in self.counts.items())
+        parts = [
+            f"{len(self.kinds)} bits: {kinds}",
+            f"{self.mapped:.0%} of data mapped",
+            f"{self.runs} runs, {self.hangs} hung",
+        ]
         unsure = int(np.count_nonzero(~self.certain & (self.kinds != "dead")))
-        more = [f"{unsure} not certain" if unsure else "", self.tried]
-        text = "; ".join(
-            [
-                f"{len(self.kinds)} bits: {kinds}",
-                f"{self.mapped:.0%} of data mapped",
-                f"{self.runs} runs, {self.hangs} hung",
-                *filter(None, more),
-            ]
-        )
-        return f"Scan({text})"
+        if unsure:
+            parts.append(f"{unsure} not certain")
+        if self.tried:
+            parts.append(self.tried)
+        return f"Scan({'; '.join(parts)})"
 
     def _repr_html_(self) -> str:
         notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
-        return f"<b>{html.escape(repr(self))}</b>{notes}{self.table.to_html(max_rows=ROWS_SHOWN, index=False)}"
+        table = self.table.to_html(max_rows=ROWS_SHOWN, index=False)
+        return f"<b>{html.escape(repr(self))}</b>{notes}{table}"

@@ -1,94 +1,50 @@
-"""What the evidence amounts to: a kind for every bit, a place for every bit of data."""
+"""The scan that the evidence amounts to: a kind for every bit, a place for every bit of data."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from npulab.analysis.scan.evidence import Evidence
-from npulab.analysis.scan.records import NO_PLACE, NOWHERE, Scan
-from npulab.analysis.scan.sites import SEVERAL
+from npulab.analysis.scan.records import CHANNEL, NO_PLACE, NOWHERE, ORDER, ROW, SIGN, Scan
+from npulab.analysis.scan.sites import SEVERAL, Effect, View
 from npulab.analysis.scan.weights import Weights
 
-ODD = (
-    1 / 10
-)  # share of the data bits above which changes by no power of two are not those of control bits
+# If more than this share of the data bits change their weight by no power of two, the step that was
+# given is doubted, and not the bits.
+ODD = 1 / 10
 
 
 def result(known: Evidence, weights: Weights) -> Scan:
-    """What was found."""
+    """The scan of all evidence."""
+    hanging = []
+    for members in dict.fromkeys(known.hanging):
+        if known.fragile[list(members)].any():
+            hanging.append(members)
     kinds, certain, quiet = known.kinds.copy(), known.certain.copy(), known.quiet
     kinds[quiet] = np.where(known.fragile[quiet], "control", "dead")
-    hanging = [
-        members for members in dict.fromkeys(known.hanging) if known.fragile[list(members)].any()
-    ]
     for members in hanging:
-        alone = np.intersect1d(members, quiet)
-        kinds[alone] = "control"
-    certain[quiet] = False  # of what moved nothing nobody knows what it does elsewhere
-    for said, which in (
-        ("hang with others and do nothing alone", known.fragile),
-        (
-            "are among those that move something together and nothing alone",
-            known.together & ~known.fragile,
-        ),
-    ):
-        if which[quiet].any():
-            known.notes.append(f"{np.count_nonzero(which[quiet])} bits {said}")
-    if len(known.runs.probes) < 2 and len(quiet):
-        known.notes.append("dead bits were looked at with one input only")
-    if all(view.saturated for view in known.views):
-        known.notes.append(
-            "under every input some outputs are at the end of their type: what moves those alone "
-            "looks dead"
-        )
-    for members in hanging:
-        known.notes.append(f"bits {', '.join(map(str, members))} hang together and not alone")
-    for members in known.sets:
-        known.notes.append(
-            f"bits {', '.join(map(str, members))} move something together and nothing alone"
-        )
-    roles, places = np.full(known.count, "", "U6"), np.tile(np.array(NO_PLACE), (known.count, 1))
-    relative = _relative(known, weights)
-    sites = {bit: site for bit, site in weights.sites.items() if bit in known.effects}
-    for bit, site in sites.items():
-        if site.role == "control":
+        kinds[np.intersect1d(members, quiet)] = "control"
+    certain[quiet] = False  # a bit that moved nothing may move something in another buffer
+    known.notes += _notes(known, hanging)
+    for bit in known.effects.keys() & weights.sites.keys():
+        kinds[bit] = "data"
+        if weights.sites[bit].role == "control":
             kinds[bit] = "control"
-        else:
-            kinds[bit] = "data"
-        if site.role == "control":
-            continue
-        places[bit, 0], places[bit, 5] = site.channel, weights.sign(bit)
-        if site.role == "either":
-            continue
-        roles[bit] = site.role
-        if site.role == "weight" and known.layer is not None:
-            places[bit, 1:4] = np.unravel_index(
-                site.tap, (*known.layer.kernel, known.layer.input_shape[2])
-            )
-        orders = weights.orders[bit]
-        if len(orders) == 1:
-            places[bit, 4] = orders[0]
-        else:
-            places[bit, 4] = relative.get(bit, NOWHERE)
-    odd = [bit for bit in sites if roles[bit] and not weights.orders[bit]]
+    roles, places = _places_of_bits(known, weights)
+    odd = [bit for bit in known.effects if roles[bit] and not weights.orders[bit]]
     if len(odd) > ODD * np.count_nonzero(kinds == "data"):
         odd = []
         known.notes.append(
             "data bits change their weight by what is no power of two: is the step right?"
         )
-    for other in (*_doubles(places, roles), *odd):
-        kinds[other], certain[other], roles[other] = "control", False, ""
-        places[other] = NO_PLACE
-    kinds[
-        _lengths(
-            known,
-            [bit for bit in sorted(known.effects) if kinds[bit] == "control"],
-            [bit for bit in known.effects if kinds[bit] == "data" and roles[bit] != "bias"],
-        )
-    ] = "length"
+    for bit in (*_doubles(places, roles), *odd):
+        kinds[bit], certain[bit], roles[bit] = "control", False, ""
+        places[bit] = NO_PLACE
+    kinds[_lengths(known, kinds, roles)] = "length"
     return Scan(
         kinds,
         certain,
@@ -103,72 +59,130 @@ def result(known: Evidence, weights: Weights) -> Scan:
     )
 
 
-def _doubles(places: np.ndarray, roles: np.ndarray) -> list[int]:
-    """Bits that act as a bit of a weight or bias which another bit is that lies beside the rest of
-    it."""
-    alike = np.all(places[1:, :4] == places[:-1, :4], axis=1) & (roles[1:] == roles[:-1])
-    beside = np.append(alike, False).astype(int) + np.append(False, alike)
-    claims: dict[tuple[Any, ...], list[int]] = {}
-    for bit in np.flatnonzero(places[:, 4] >= 0):
-        claims.setdefault((roles[bit], *places[bit, :5]), []).append(int(bit))
-    return [bit for bits in claims.values() for bit in bits if beside[bit] < beside[bits].max()]
+def _notes(known: Evidence, hanging: Sequence[tuple[int, ...]]) -> list[str]:
+    """Sentences on what the runs could not show of the bits that moved nothing alone."""
+    notes, quiet = [], known.quiet
+    fragile = np.count_nonzero(known.fragile[quiet])
+    if fragile:
+        notes.append(f"{fragile} bits hang with others and do nothing alone")
+    joint = np.count_nonzero((known.together & ~known.fragile)[quiet])
+    if joint:
+        notes.append(f"{joint} bits are among those that move something together and nothing alone")
+    if len(known.runs.probes) < 2 and len(quiet):
+        notes.append("dead bits were looked at with one input only")
+    if all(view.saturated for view in known.views):
+        notes.append(
+            "under every input some outputs are at the end of their type: what moves those alone "
+            "looks dead"
+        )
+    for members in hanging:
+        notes.append(f"bits {', '.join(map(str, members))} hang together and not alone")
+    for members in known.sets:
+        notes.append(
+            f"bits {', '.join(map(str, members))} move something together and nothing alone"
+        )
+    return notes
+
+
+def _places_of_bits(known: Evidence, weights: Weights) -> tuple[np.ndarray, np.ndarray]:
+    """Roles ``(N,)`` and places ``(N, 6)`` of all bits, as ``Scan`` has them."""
+    roles = np.full(known.count, "", "U6")
+    places = np.tile(np.array(NO_PLACE), (known.count, 1))
+    relative = _relative(known, weights)
+    for bit in known.effects.keys() & weights.sites.keys():
+        site = weights.sites[bit]
+        if site.role == "control":
+            continue
+        places[bit, CHANNEL], places[bit, SIGN] = site.channel, weights.sign(bit)
+        if site.role == "either":
+            continue
+        roles[bit] = site.role
+        if site.role == "weight" and known.layer is not None:
+            taps = *known.layer.kernel, known.layer.input_shape[2]
+            places[bit, ROW:ORDER] = np.unravel_index(site.tap, taps)
+        orders = weights.orders[bit]
+        if len(orders) == 1:
+            places[bit, ORDER] = orders[0]
+        else:
+            places[bit, ORDER] = relative.get(bit, NOWHERE)
+    return roles, places
 
 
 def _relative(known: Evidence, weights: Weights) -> dict[int, int]:
-    """Orders against the smallest change that any weight, or any bias, shows, where no step is
-    known."""
-    out: dict[int, int] = {}
+    """Orders of the bits that views without a step show, against the smallest change that any
+    weight, or any bias, shows."""
+    orders: dict[int, int] = {}
     for role in ("weight", "bias"):
         sizes: dict[int, float] = {}
         for bit, effects in known.effects.items():
-            for effect in effects if weights.sites[bit].role == role else ():
-                view, clear = known.views[effect.view], ~effect.cut
-                if view.step is None and clear.any() and SEVERAL not in view.reads[effect.places]:
-                    amplitude = 1.0
-                    if role == "weight":
-                        amplitude = view.amplitude[effect.places][clear]
-                    sizes[bit] = max(
-                        sizes.get(bit, 0.0), float(np.abs(effect.change[clear] / amplitude).max())
-                    )
-        least = min(sizes.values(), default=1.0)
-        out |= {bit: round(math.log2(size / least)) for bit, size in sizes.items() if size > 0}
-    return out
+            if weights.sites[bit].role != role:
+                continue
+            for effect in effects:
+                view = known.views[effect.view]
+                if view.step is None and SEVERAL not in view.reads[effect.places]:
+                    size = _largest_change(view, effect, role)
+                    sizes[bit] = max(sizes.get(bit, 0.0), size)
+        seen = {bit: size for bit, size in sizes.items() if size > 0}
+        least = min(seen.values(), default=1.0)
+        orders |= {bit: round(math.log2(size / least)) for bit, size in seen.items()}
+    return orders
 
 
-def _lengths(known: Evidence, bits: list[int], weights: list[int]) -> list[int]:
-    """The bits that leave the outputs of weights before them and move those behind, in the channels
-    they move.
+def _largest_change(view: View, effect: Effect, role: str) -> float:
+    """The most that an output moved that is not at the end of its type, for an amplitude of 1."""
+    change = np.abs(effect.change[~effect.cut])
+    if role == "weight":
+        change = change / np.abs(view.amplitude[effect.places][~effect.cut])
+    return float(np.max(change, initial=0.0))
 
-    Where all weights of its channels lie behind a bit, it must follow another that moves these
+
+def _doubles(places: np.ndarray, roles: np.ndarray) -> list[int]:
+    """Bits that duplicate a bit of a weight or bias but lie away from its other bits."""
+    alike = np.all(places[1:, :ORDER] == places[:-1, :ORDER], axis=1) & (roles[1:] == roles[:-1])
+    neighbours = np.append(alike, False).astype(int) + np.append(False, alike)
+    claims: dict[tuple[Any, ...], list[int]] = {}
+    for bit in np.flatnonzero(places[:, ORDER] >= 0).tolist():
+        claims.setdefault((roles[bit], *places[bit, : ORDER + 1]), []).append(bit)
+    doubles: list[int] = []
+    for bits in claims.values():
+        most = neighbours[bits].max()
+        doubles += [bit for bit in bits if neighbours[bit] < most]
+    return doubles
+
+
+def _lengths(known: Evidence, kinds: np.ndarray, roles: np.ndarray) -> list[int]:
+    """The control bits that move the outputs of weights after them in the stream, and no output of
+    a weight before them, in the channels they move.
+
+    If all weights of its channels lie after a bit, it must follow another such bit that moves these
     channels too.
     """
-    # of each output of each view, the first and the last bit that moves it as a weight
+    # for each output of each view, the first and the last bit that moves it as a weight
     first = [np.full(view.output.size, known.count) for view in known.views]
     last = [np.full(view.output.size, -1) for view in known.views]
-    for bit in weights:
-        for effect in known.effects[bit]:
-            first[effect.view][effect.places] = np.minimum(first[effect.view][effect.places], bit)
-            last[effect.view][effect.places] = np.maximum(last[effect.view][effect.places], bit)
-    found: dict[int, set[int]] = {}  # the channels that each moves
-    for bit in bits:
-        effects = known.effects[bit]
-        earlier = [(last[effect.view] >= 0) & (last[effect.view] < bit) for effect in effects]
-        if any(one[effect.places].any() for one, effect in zip(earlier, effects, strict=True)):
+    for bit, effects in known.effects.items():
+        if kinds[bit] != "data" or roles[bit] == "bias":
             continue
-        channel = [known.views[effect.view].channel for effect in effects]
-        moved = [np.unique(of[effect.places]) for of, effect in zip(channel, effects, strict=True)]
-        behind = max(
-            np.count_nonzero(
-                (first[effect.view][effect.places] > bit)
-                & (first[effect.view][effect.places] < known.count)
-            )
-            for effect in effects
-        )
-        before = any(
-            (one & np.isin(of, mine)).any()
-            for one, of, mine in zip(earlier, channel, moved, strict=True)
-        )
-        mine = set(np.concatenate(moved).tolist())
-        if behind > 1 and (before or any(mine <= other for other in found.values())):
+        for view, _, places, *_ in effects:
+            first[view][places] = np.minimum(first[view][places], bit)
+            last[view][places] = np.maximum(last[view][places], bit)
+    found: dict[int, set[int]] = {}  # the channels that each moves
+    for bit in sorted(known.effects):
+        if kinds[bit] != "control":
+            continue
+        mine: set[int] = set()
+        after, follows, moves_earlier = 0, False, False
+        for view, _, places, *_ in known.effects[bit]:
+            channel = known.views[view].channel
+            earlier = (last[view] >= 0) & (last[view] < bit)
+            later = (first[view] > bit) & (first[view] < known.count)
+            moved = np.unique(channel[places])
+            mine |= set(moved.tolist())
+            moves_earlier |= bool(earlier[places].any())
+            follows |= bool((earlier & np.isin(channel, moved)).any())
+            after = max(after, int(np.count_nonzero(later[places])))
+        if moves_earlier or after < 2:
+            continue
+        if follows or any(mine <= channels for channels in found.values()):
             found[bit] = mine
     return list(found)
