@@ -142,8 +142,6 @@ def scan_capture(
     else:
         probes = [given if isinstance(given, Probe) else Probe(given) for given in inputs]
     read = reader(capture)
-    if layer is None:
-        read = lambda output: np.frombuffer(output, np.uint8)
 
     def run(changed: bytes, base: Capture) -> np.ndarray | None:
         if buffer is None:
@@ -156,6 +154,8 @@ def scan_capture(
         output = device.run(trial).output
         if output is None:
             return None
+        if layer is None:
+            return np.frombuffer(output, np.uint8)
         return read(output)
 
     return scan(data, run, probes, layer, seed=seed, **options)

@@ -211,7 +211,7 @@ def _images(layer: Conv2D, seed: int) -> tuple[list[np.ndarray], int]:
 
 
 def _with_inputs(capture: Capture, other: Capture) -> Capture:
-    """The capture with the input of another, and with the tensors that its first jobs move there."""
+    """The capture with the input of another, and with the tensors that its first jobs move."""
     taken = {}
     for name, data in other.buffers.items():
         if name == "input" or (

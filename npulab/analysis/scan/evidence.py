@@ -1,8 +1,8 @@
-"""What each bit moves: sets of bits are flipped, and those that move something are split until
-every bit stands alone.
+"""The outputs that each bit moves: sets of bits are flipped, and sets that move something are split
+until every bit stands alone.
 
-Sets that can only move different outputs share a run, each reading its own.  A run flips bits of
-the buffer; an output or a hang comes out, and a journal keeps it.
+Sets that can only move different outputs share a run: each is judged by its own outputs.  A run
+flips bits of the buffer; it gives an output or a hang, and a journal keeps it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -24,12 +25,12 @@ from npulab.captures.journal import Journal, Trial
 from npulab.quant.layers import Conv2D
 from npulab.support.text import plural
 
-FEW = 16  # bits that all move one output are flipped one by one
+FEW = 16  # at most so many bits that all move one output are flipped one by one
 Runner = Callable[[bytes, Any], "np.ndarray | None"]
 
 
 class Runs:
-    """Runs of a device, counted; with a journal, runs that it has are not made again."""
+    """Runs of a device, counted; runs that the journal has are not made again."""
 
     def __init__(
         self, data: bytes, run: Runner, probes: Sequence[Probe], votes: int, journal: Journal | None
@@ -41,103 +42,96 @@ class Runs:
         self._first: dict[int, np.ndarray] = {}  # output with each input
 
     def ask(self, flips: np.ndarray, index: int, reason: str) -> np.ndarray | None:
-        """The output with bits flipped and an input, by most votes and in the middle of what they
-        gave."""
-        done = [
-            output
-            for _ in range(self.votes)
-            if (output := self._one(flips, index, reason)) is not None
-        ]
-        if 2 * len(done) <= self.votes:
+        """The output with bits flipped and an input: the middle of the votes of the most common
+        shape; None for a hang, if at least half of the votes are hangs."""
+        outputs = []
+        for _ in range(self.votes):
+            output = self._vote(flips, index, reason)
+            if output is not None:
+                outputs.append(output)
+        if 2 * len(outputs) <= self.votes:
             return None
-        usual = Counter(output.shape for output in done).most_common(1)[0][0]
-        same = [output for output in done if output.shape == usual]
+        usual = Counter(output.shape for output in outputs).most_common(1)[0][0]
+        same = [output for output in outputs if output.shape == usual]
         if len(same) == 1:
             return same[0]
         return np.sort(same, axis=0)[(len(same) - 1) // 2]
 
-    def _one(self, flips: np.ndarray, index: int, reason: str) -> np.ndarray | None:
-        names = tuple(_ranges(flips))
+    def _vote(self, flips: np.ndarray, index: int, reason: str) -> np.ndarray | None:
+        """The output of one run, from the journal if that has it."""
+        names = tuple(_names_of_bits(flips))
         if self.journal is not None and self.count < len(self.journal):
-            trial = self.journal[self.count]
-            if (trial.subset, trial.more.get("input"), trial.more.get("data")) != (
-                names,
-                index,
-                self.name,
-            ):
-                raise ValueError(
-                    f"journal: got {trial!r} with input {trial.more.get('input')} of data "
-                    f"{trial.more.get('data')} as run {self.count}, allowed is what this scan "
-                    "asks, "
-                    f"{', '.join(names[:3]) or 'nothing changed'} with input {index} of data "
-                    f"{self.name}"
-                )
-            output = _unpacked(trial)
+            output = self._kept(self.journal[self.count], names, index)
         else:
             start = time.perf_counter()
-            output = self._made(flips, index)
+            output = self._run_device(flips, index)
             seconds = time.perf_counter() - start
             if self.journal is not None:
+                outcome = "fail"
                 if output is None:
                     outcome = "hang"
                 elif np.array_equal(output, self._first.get(index, output)):
                     outcome = "pass"
-                else:
-                    outcome = "fail"
-                self.journal.add(
-                    Trial(
-                        names,
-                        reason,
-                        outcome,
-                        seconds,
-                        more={"input": index, "data": self.name, **_packed(output)},
-                    )
-                )
+                more = {"input": index, "data": self.name, **_as_json(output)}
+                self.journal.add(Trial(names, reason, outcome, seconds, more=more))
         if output is not None:
             self._first.setdefault(index, output)
         self.count += 1
         self.hangs += output is None
         return output
 
-    def _made(self, flips: np.ndarray, index: int) -> np.ndarray | None:
+    def _kept(self, trial: Trial, names: tuple[str, ...], index: int) -> np.ndarray | None:
+        """The output that the journal has; raises ValueError if it is of another run."""
+        given, data = trial.more.get("input"), trial.more.get("data")
+        if (trial.subset, given, data) != (names, index, self.name):
+            raise ValueError(
+                f"journal: got {trial!r} with input {given} of data {data} as run {self.count}, "
+                f"allowed is what this scan asks, {', '.join(names[:3]) or 'nothing changed'} with "
+                f"input {index} of data {self.name}"
+            )
+        return _from_json(trial)
+
+    def _run_device(self, flips: np.ndarray, index: int) -> np.ndarray | None:
         changed = self.bits.copy()
         changed[flips] ^= 1
-        result = self.run(
-            np.packbits(changed, bitorder="little").tobytes(), self.probes[index].given
-        )
+        data = np.packbits(changed, bitorder="little").tobytes()
+        result = self.run(data, self.probes[index].given)
         if result is None:
             return None
         output = np.array(result)
         if output.dtype.kind not in "biuf" or not output.size:
             raise ValueError(
                 f"run: got an output of {output.dtype} and shape {output.shape}, allowed are "
-                "numbers, "
-                "one or more"
+                "numbers, one or more"
             )
         return output
 
 
-def _ranges(bits: np.ndarray) -> Iterator[str]:
-    """Sorted bits as names of runs of them.
+def _names_of_bits(bits: np.ndarray) -> Iterator[str]:
+    """Yield names for ranges of sorted bits.
 
-    >>> list(_ranges(np.array([3, 4, 5, 9])))
+    >>> list(_names_of_bits(np.array([3, 4, 5, 9])))
     ['3..5', '9']
     """
-    if len(bits):
-        for run in np.split(bits, np.flatnonzero(np.diff(bits) > 1) + 1):
-            yield f"{run[0]}..{run[-1]}" if len(run) > 1 else f"{run[0]}"
+    if not len(bits):
+        return
+    for run in np.split(bits, np.flatnonzero(np.diff(bits) > 1) + 1):
+        if len(run) > 1:
+            yield f"{run[0]}..{run[-1]}"
+        else:
+            yield str(run[0])
 
 
-def _packed(output: np.ndarray | None) -> dict[str, Any]:
-    """An output as JSON has it."""
+def _as_json(output: np.ndarray | None) -> dict[str, Any]:
+    """An output in a form that JSON holds."""
     if output is None:
         return {}
     packed = base64.b64encode(zlib.compress(np.ascontiguousarray(output).tobytes())).decode()
     return {"dtype": output.dtype.str, "shape": list(output.shape), "output": packed}
 
 
-def _unpacked(trial: Trial) -> np.ndarray | None:
-    """The output that a trial keeps; raises ValueError where it does not."""
+def _from_json(trial: Trial) -> np.ndarray | None:
+    """The output that a trial keeps; raises ValueError if it keeps none."""
     if trial.outcome == "hang":
         return None
     try:
@@ -151,19 +145,20 @@ def _unpacked(trial: Trial) -> np.ndarray | None:
 
 @dataclass(eq=False)
 class Piece:
-    """Bits that are flipped together, the outputs that they can move, and those that they moved."""
+    """Bits that are flipped together, the outputs that they can move, and the outputs that they
+    moved."""
 
     bits: np.ndarray
     bound: int
     moved: int = 0
-    alike: bool = False  # what it was split from moved the same outputs as both its halves
+    alike: bool = False  # the piece that it was split from moved the same outputs as both halves
 
 
 class Evidence:
-    """What is known of each bit of a buffer, and the runs that tell more.
+    """The evidence on each bit of a buffer, and the runs that give more of it.
 
-    ``kinds`` are "" where a bit may be flipped; ``effects`` and ``unmoved`` are what a bit by
-    itself did under views, by the numbers of these.
+    ``kinds`` are "" for a bit that may be flipped; ``effects`` are what a bit by itself moved under
+    views, ``unmoved`` the numbers of the views under which it moved nothing.
     """
 
     def __init__(
@@ -177,13 +172,12 @@ class Evidence:
         self.fragile = np.zeros(self.count, bool)  # hung with others, not alone
         self.sets: list[tuple[int, ...]] = []  # bits that move something together and nothing alone
         self.hanging: list[tuple[int, ...]] = []  # bits that hang together and not alone
-        self.joint: list[
-            tuple[int, np.ndarray]
-        ] = []  # by view, bits that moved something and no part of them did
+        # (view, bits) of sets that moved something while no part of them did
+        self.joint: list[tuple[int, np.ndarray]] = []
         self.views: list[View] = []
         self.effects: dict[int, list[Effect]] = {}
         self.unmoved: dict[int, set[int]] = {}
-        self.news: set[int] = set()  # bits with effects that nobody looked at yet
+        self.news: set[int] = set()  # bits with effects that Weights.place has not used yet
         self.notes: list[str] = []
 
     # Runs
@@ -201,9 +195,9 @@ class Evidence:
 
     def look(self, index: int, base: np.ndarray | None = None) -> int:
         """The number of a new view of the buffer, with some bits flipped for good, through an
-        input; asked twice.
+        input; it is run twice.
 
-        Raises ValueError where it hangs or does not repeat itself.
+        Raises ValueError if it hangs or does not repeat itself.
         """
         if base is None:
             base = np.zeros(0, np.int64)
@@ -219,18 +213,18 @@ class Evidence:
         return len(self.views) - 1
 
     def repeat(self, view: View) -> None:
-        """Raises ValueError where the same buffer gives something else."""
+        """Raise ValueError if the same buffer gives another output."""
         again = self._asked(view.base, view.index, "does it repeat itself")
-        if again is None or view.moved(again).any():
-            if again is None:
-                how = "a hang"
-            else:
-                how = f"{view.moved(again).sum()} of {view.output.size} outputs changed"
-            raise ValueError(
-                f"run: got {how} where the same buffer ran again with input {view.index}, allowed "
-                "is a "
-                "device that repeats itself (votes=3 or more takes the middle of several runs)"
-            )
+        how = "a hang"
+        if again is not None:
+            changed = np.count_nonzero(view.moved(again))
+            if not changed:
+                return
+            how = f"{changed} of {view.output.size} outputs changed"
+        raise ValueError(
+            f"run: got {how} where the same buffer ran again with input {view.index}, allowed is a "
+            "device that repeats itself (votes=3 or more takes the middle of several runs)"
+        )
 
     @property
     def quiet(self) -> np.ndarray:
@@ -246,18 +240,16 @@ class Evidence:
         self.effects.pop(bit, None)
 
     def note(self, number: int, piece: Piece, output: np.ndarray) -> None:
-        """Write down what a piece moved within its bound; of one bit also by how much."""
+        """Write down what a piece moved within its bound; for a single bit also by how much."""
         view = self.views[number]
         piece.moved = as_set(view.moved(output)) & piece.bound
         bit = int(piece.bits[0])
         if len(piece.bits) > 1:
-            # the bits of a bias can cancel to a single step that a weight hides: such a piece may
-            # move its channel
-            piece.moved |= sum(
-                one
-                for one in view.channels
-                if 2 * (piece.moved & one).bit_count() > one.bit_count()
-            )
+            # The bits of a bias can cancel to a single step that a weight hides: a piece that moves
+            # more than half of a channel may move all of it.
+            for outputs in view.channels:
+                if 2 * (piece.moved & outputs).bit_count() > outputs.bit_count():
+                    piece.moved |= outputs
         elif piece.moved:
             self.effects.setdefault(bit, []).append(view.effect(number, piece.moved, output))
             self.news.add(bit)
@@ -269,9 +261,9 @@ class Evidence:
         """Drop what the bits of a piece did by themselves in a view."""
         for bit in piece.bits.tolist():
             self.news.add(bit)
-            left = [effect for effect in self.effects.pop(bit, ()) if effect.view != number]
-            if left:
-                self.effects[bit] = left
+            kept = [effect for effect in self.effects.pop(bit, ()) if effect.view != number]
+            if kept:
+                self.effects[bit] = kept
 
     # Splitting
 
@@ -286,23 +278,13 @@ class Evidence:
         while level:
             pairs: list[tuple[Piece, Piece, Piece]] = []
             for piece in level:
-                if (
-                    piece.alike
-                    or len(piece.bits) == 2
-                    or (piece.moved.bit_count() == 1 and len(piece.bits) <= FEW)
-                ):
-                    apart.append(
-                        (
-                            piece,
-                            [
-                                Piece(piece.bits[i : i + 1], piece.moved)
-                                for i in range(len(piece.bits))
-                            ],
-                        )
-                    )
+                one_output = piece.moved.bit_count() == 1 and len(piece.bits) <= FEW
+                if piece.alike or len(piece.bits) == 2 or one_output:
+                    singles = [Piece(np.array([bit]), piece.moved) for bit in piece.bits]
+                    apart.append((piece, singles))
                 else:
-                    first, second = (Piece(part, piece.moved) for part in _halves(piece.bits))
-                    pairs.append((piece, first, second))
+                    low, high = _halves(piece.bits)
+                    pairs.append((piece, Piece(low, piece.moved), Piece(high, piece.moved)))
             level = self.measure(number, [first for _, first, _ in pairs])
             for piece, first, second in pairs:
                 if first.moved == 0 and len(second.bits) > 1:
@@ -313,73 +295,75 @@ class Evidence:
                 level += [half for half in (first, second) if half.moved]
                 self.joined(number, piece, [first, second])
             level = [piece for piece in level if piece.moved and len(piece.bits) > 1]
-        # bits of one bias share all outputs of their channel: waiting for each other saves the
-        # others' runs
-        self.measure(number, [single for _, singles in apart for single in singles])
+        # The bits of a bias share all outputs of their channel, so no two of them share a run:
+        # measured last, they share the runs of all other single bits.
+        self.measure(number, list(chain.from_iterable(singles for _, singles in apart)))
         for piece, singles in apart:
             self.joined(number, piece, singles)
 
     def joined(self, number: int, piece: Piece, parts: Iterable[Piece]) -> None:
-        """Write down that a piece moved something, where none of its parts did."""
+        """Write down that a piece moved something, if none of its parts did."""
         if any(part.moved for part in parts):
             return
         self.together[piece.bits] = True
         self.joint.append((number, piece.bits))
 
     def measure(self, number: int, pieces: Sequence[Piece]) -> list[Piece]:
-        """Find what each piece moves; pieces with bounds apart share a run.  Gives parts of pieces
-        that hung."""
-        return [part for pack in _packs(pieces) for part in self._pack(number, pack)]
+        """Find what each piece moves; pieces without a common output share a run.  Return the parts
+        of pieces that hung."""
+        return self._measure_packs(number, _packs(pieces))
 
-    def _pack(self, number: int, pack: list[Piece]) -> list[Piece]:
-        output = self.ask(
-            np.sort(np.concatenate([piece.bits for piece in pack])),
-            number,
-            f"{plural(len(pack), 'piece')} of up to {max(len(piece.bits) for piece in pack)} bits",
-        )
+    def _measure_packs(self, number: int, packs: Iterable[list[Piece]]) -> list[Piece]:
+        parts = []
+        for pack in packs:
+            if pack:
+                parts += self._measure_pack(number, pack)
+        return parts
+
+    def _measure_pack(self, number: int, pack: list[Piece]) -> list[Piece]:
+        """Find what each piece of a pack moves, in one run if no piece disturbs another."""
+        bits = np.sort(np.concatenate([piece.bits for piece in pack]))
+        longest = max(len(piece.bits) for piece in pack)
+        output = self.ask(bits, number, f"{plural(len(pack), 'piece')} of up to {longest} bits")
         if output is None and len(pack) == 1:
             if len(pack[0].bits) == 1:
                 self.hung(int(pack[0].bits[0]))
                 return []
             halves = [Piece(part, pack[0].bound) for part in _halves(pack[0].bits)]
-            return halves + self._apart(number, [[half] for half in halves])
-        view = self.views[number]
-        bound = sum(piece.bound for piece in pack)  # no two share an output
-        if output is None:
-            strays = 0
-        else:
-            strays = as_set(view.moved(output)) & ~bound
+            return halves + self._measure_packs(number, [[half] for half in halves])
+        strays = 0
+        if output is not None:
+            bound = sum(piece.bound for piece in pack)  # no two share an output
+            strays = as_set(self.views[number].moved(output)) & ~bound
         if output is None or (strays and len(pack) > 1):
             middle = len(pack) // 2
-            return self._apart(number, [pack[:middle], pack[middle:]])
+            return self._measure_packs(number, [pack[:middle], pack[middle:]])
         for piece in pack:
             piece.bound |= strays
             self.note(number, piece, output)
-        # a control bit may move by itself what it did not together with others: it must not share a
-        # run
+        # A control bit may move other outputs by itself than together with other bits: it must not
+        # share a run.
         loud = [piece for piece in pack if self._loud(number, piece)]
         if len(pack) == 1 or not loud:
             return []
         for piece in pack:
             self.forget(number, piece)
-        return self._apart(
-            number, [*([piece] for piece in loud), [piece for piece in pack if piece not in loud]]
-        )
-
-    def _apart(self, number: int, packs: Iterable[list[Piece]]) -> list[Piece]:
-        return [part for pack in packs if pack for part in self._pack(number, pack)]
+        rest = [piece for piece in pack if piece not in loud]
+        return self._measure_packs(number, [*([piece] for piece in loud), rest])
 
     def _loud(self, number: int, piece: Piece) -> bool:
-        """Whether a piece is one bit that did in a view what no weight or bias does."""
-        return len(piece.bits) == 1 and any(
-            effect.view == number and site_of(self.views[number], effect).role == "control"
-            for effect in self.effects.get(int(piece.bits[0]), ())
-        )
+        """True if a piece is one bit that moved in a view what no weight or bias moves."""
+        if len(piece.bits) > 1:
+            return False
+        for effect in self.effects.get(int(piece.bits[0]), ()):
+            if effect.view == number and site_of(self.views[number], effect).role == "control":
+                return True
+        return False
 
 
 def _packs(pieces: Sequence[Piece]) -> list[list[Piece]]:
-    """Pieces in as few packs as come out when each goes, widest first, to the first where nothing
-    shares an output."""
+    """Pieces in packs that share no output: each piece, widest first, goes to the first pack that
+    has room."""
     packs: list[list[Piece]] = []
     used: list[int] = []
     for piece in sorted(pieces, key=lambda piece: -piece.bound.bit_count()):
@@ -395,16 +379,17 @@ def _packs(pieces: Sequence[Piece]) -> list[list[Piece]]:
 
 
 def _halves(bits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Sorted bits in two, at the boundary in their middle half that most powers of two divide."""
+    """Split sorted bit numbers near the middle, at the most aligned boundary."""
     quarter = len(bits) // 4
-    inside = range(max(1, quarter), len(bits) - quarter + 1 if len(bits) > 2 else 2)
-    # the highest bit in which two numbers differ: a multiple of so high a power of two lies between
-    # them
-    cut = max(
-        inside,
-        key=lambda i: (
-            (int(bits[i - 1]) ^ int(bits[min(i, len(bits) - 1)])).bit_length(),
-            -abs(2 * i - len(bits)),
-        ),
-    )
+    least, end = max(1, quarter), len(bits) - quarter + 1
+    if len(bits) == 2:
+        least, end = 1, 2
+
+    def alignment(cut: int) -> tuple[int, int]:
+        """The highest bit in which the numbers at a cut differ: a multiple of so high a power of
+        two lies between them.  Among equals the cut nearest to the middle."""
+        after = bits[min(cut, len(bits) - 1)]
+        return int(bits[cut - 1] ^ after).bit_length(), -abs(2 * cut - len(bits))
+
+    cut = max(range(least, end), key=alignment)
     return bits[:cut], bits[cut:]

@@ -1,9 +1,13 @@
-"""Which bits are looked at, and how: first groups that run, bits that hang found with few hangs;
-then other inputs, other sets of flips, and biases brought to where an output can tell."""
+"""The order in which bits are looked at.
+
+First come groups that run, with few hangs for the bits that hang; then other inputs, other sets of
+flips, and biases changed so that an output can show more.
+"""
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -11,24 +15,22 @@ from typing import Any
 import numpy as np
 
 from npulab.analysis.scan.evidence import Evidence, Piece
-from npulab.analysis.scan.sites import SEVERAL, View, as_set, from_set
+from npulab.analysis.scan.sites import SEVERAL, Effect, View, as_set, from_set
 from npulab.analysis.scan.weights import Weights
 
-ALIKE_BITS = 8  # that move the same outputs evenly, as those of a bias do
-MOST_HALVES = 64  # random halves of the bits that move nothing that are looked at
-SATURATED = 1 / 4  # share of the outputs; inputs with more are looked through last
-AIMS = (0.0, 0.25, -0.25)  # of the range of an output, from its middle: where biases are brought
+ALIKE_BITS = 8  # so many bits that move the same outputs evenly are taken for those of a bias
+MOST_HALVES = 64  # random halves of the bits that move nothing
+SATURATED = 1 / 4  # inputs with a larger share of outputs at the end of their type are used last
+AIMS = (0.0, 0.25, -0.25)  # share of the range of an output, from its middle, that biases aim at
 ROUNDED = 16  # units in the last place that a sum of changes of a real output may be off
-HALVES = 4  # random halves of the dead bits that are run at the end, behind all of them at once
-MOST_SETS = 16  # sets of dead bits that act together that are looked for
-LEAST_GROUP, GROUPS = (
-    64,
-    16,
-)  # bits of a group of flips, and how many groups of one kind a buffer has
+HALVES = 4  # random halves of the dead bits that are run at the end, after all of them at once
+MOST_SETS = 16  # sets of dead bits that act together
+LEAST_GROUP = 64  # bits of the widest group of flips, at least
+GROUPS = 16  # groups of ones, and of zeros, in a buffer, about
 
 
 class Looks:
-    """Looks at the bits that have not moved anything yet, and at those whose place is not known
+    """Runs for the bits that have not moved anything yet, and for bits whose place is not known
     yet."""
 
     def __init__(self, known: Evidence, weights: Weights, seed: int) -> None:
@@ -47,8 +49,8 @@ class Looks:
                 parts = self._gaps(known.views[number])
                 known.refine(number, [*parts, *known.measure(number, parts)])
         for _ in range(MOST_HALVES):
-            # what is less than an output step moves something with others alone; another input may
-            # tell
+            # a change of less than an output step shows only together with others, or with
+            # another input
             quiet = known.quiet
             piece = self._tried(number, quiet[self.rng.random(len(quiet)) < 0.5])
             if not piece.moved:
@@ -60,7 +62,8 @@ class Looks:
         known.together |= seen
 
     def _tried(self, number: int, bits: np.ndarray) -> Piece:
-        """Bits that are run at once, without those that hang together."""
+        """Run bits at once, and return them with what they moved; bits that hang together are left
+        out."""
         known = self.known
         piece = Piece(bits[~known.together[bits]], known.views[number].everything)
         for _ in range(MOST_HALVES):
@@ -75,53 +78,54 @@ class Looks:
                 return piece
             set_apart(known, number, piece.bits)
             piece.bits = piece.bits[~known.together[piece.bits]]
-        known.notes.append(
-            f"with input {known.views[number].index} too many bits hang together to look at all of "
-            "them"
-        )
+        index = known.views[number].index
+        known.notes.append(f"with input {index} too many bits hang together to look at all of them")
         known.certain[piece.bits] = False
         return piece
 
     def _gaps(self, view: View) -> list[Piece]:
-        """The quiet bits by the channels of the bits around them, which they are likely to move; a
-        wrong guess costs runs.  Ones and zeros apart, and no more than a group's bits together."""
+        """The quiet bits in pieces by the channels of the bits around them, which they are likely
+        to move; a wrong guess costs runs.  Ones and zeros are apart, and a piece is at most as wide
+        as a group."""
         self.weights.place()
         known, sites = self.known, self.weights.sites
-        placed = np.array(
-            sorted(bit for bit, site in sites.items() if site.role != "control"), np.int64
-        )
+        placed = sorted(bit for bit, site in sites.items() if site.role != "control")
         quiet = known.quiet[~known.together[known.quiet]]
-        parts: dict[tuple[Any, ...], list[int]] = {}
-        for bit, right in zip(quiet, np.searchsorted(placed, quiet), strict=True):
-            beside = {sites[int(one)].channel for one in placed[max(right - 1, 0) : right + 1]}
-            key = int(known.bits[bit]), int(bit) // widest_group(known.count), *sorted(beside)
-            parts.setdefault(key, []).append(bit)
-        return [
-            Piece(
-                np.array(bits),
-                as_set(np.isin(view.channel, key[2:])) if key[2:] else view.everything,
-            )
-            for key, bits in parts.items()
-        ]
+        widest = widest_group(known.count)
+        parts: dict[tuple[int, int, tuple[int, ...]], list[int]] = {}
+        for bit in quiet.tolist():
+            right = bisect_left(placed, bit)
+            around = placed[max(right - 1, 0) : right + 1]
+            channels = tuple(sorted({sites[near].channel for near in around}))
+            parts.setdefault((int(known.bits[bit]), bit // widest, channels), []).append(bit)
+        pieces = []
+        for (_, _, channels), bits in parts.items():
+            bound = view.everything
+            if channels:
+                bound = as_set(np.isin(view.channel, channels))
+            pieces.append(Piece(np.array(bits), bound))
+        return pieces
 
     def around(self) -> None:
         """Look at the bits that have not moved anything with the other inputs.
 
-        Of views of one image the finest goes first, with known bits of a bias flipped where that
-        keeps outputs off the end of their type; coarser ones are left out behind one where no
-        output is there.
+        Of views of one image the finest goes first, with known bits of a bias flipped if that keeps
+        outputs off the end of their type; the coarser views are left out after the first view
+        without an output at the end.
         """
         views = self.known.views
         images: dict[Any, list[int]] = {}
         for number, view in enumerate(views):
-            images.setdefault(
-                number if view.probe.image is None else view.probe.image.tobytes(), []
-            ).append(number)
+            image: Any = number
+            if view.probe.image is not None:
+                image = view.probe.image.tobytes()
+            images.setdefault(image, []).append(number)
         for numbers in images.values():
             finest = sorted(numbers, key=lambda number: views[number].step or 0.0)
-            start = next(
-                (i for i, number in enumerate(finest) if views[number].saturated <= SATURATED), 0
-            )
+            start = 0
+            free = [i for i, number in enumerate(finest) if views[number].saturated <= SATURATED]
+            if free:
+                start = free[0]
             coarser = []
             if views[finest[start]].saturated:
                 coarser = finest[start + 1 :]
@@ -134,12 +138,11 @@ class Looks:
                     break
 
     def _recentred(self, number: int) -> int:
-        """A view like one, with known bits of biases flipped so that fewer outputs are at the end
-        of their type."""
+        """The number of a view through the same input, with known bits of biases flipped so that
+        fewer outputs are at the end of their type."""
         view = self.known.views[number]
-        base = self.weights.towards(
-            view, np.unique(view.channel[~view.free & (view.reads != SEVERAL)])
-        )
+        full = np.unique(view.channel[~view.free & (view.reads != SEVERAL)])
+        base = self.weights.towards(view, full)
         if len(base):
             return self.known.look(view.index, base)
         return number
@@ -148,69 +151,62 @@ class Looks:
         self, roles: tuple[str, ...] = ("weight", "bias", "either"), coarser: bool = False
     ) -> None:
         """Find weight or bias and order of bits that moved something, by flipping them under more
-        inputs; under inputs ``coarser`` than the first only, if asked."""
+        inputs; with ``coarser`` only under inputs coarser than the first."""
         views = self.known.views
         self.weights.place()
-        for number in sorted(
-            range(len(views)), key=lambda number: (not views[number].exact, views[number].saturated)
-        ):
+        numbers = range(len(views))
+        for number in sorted(numbers, key=lambda i: (not views[i].exact, views[i].saturated)):
             if not coarser or (views[number].step or 0.0) > (views[0].step or 0.0):
                 self._tell(number, roles)
 
     def rest(self) -> None:
-        """Bring outputs of weights that are near the end of their range off the end of their type,
-        and tell those."""
-        sites, orders = self.weights.sites, self.weights.orders
-        views = [
-            view for view in self.known.views if view.exact and view.mapped and not len(view.base)
-        ]
-        for view in (view for view in views if view.step != 1):
+        """Flip bits of biases so that outputs of weights come off the end of their type, and look
+        at these weights again."""
+        for view in self.known.views.copy():
+            if not view.exact or not view.mapped or len(view.base) or view.step == 1:
+                continue
             for aim in AIMS:
-                channels = {
-                    site.channel
-                    for bit, site in sites.items()
-                    if site.tap >= 0
-                    and (site.role == "either" or len(orders[bit]) > 1)
-                    and (view.channel[view.reads == site.tap] == site.channel).any()
-                }
-                base = self.weights.towards(
-                    view, sorted(channels), aim * (view.span[1] - view.span[0])
-                )
+                channels = sorted(self._open_channels(view))
+                aimed = aim * (view.span[1] - view.span[0])
+                base = self.weights.towards(view, channels, aimed)
                 if len(base):
                     number = self.known.look(view.index, base)
                     self.again(number)
                     self._tell(number, ("weight", "either"))
 
+    def _open_channels(self, view: View) -> set[int]:
+        """The channels in which a view shows a weight whose role or order is not known."""
+        channels = set()
+        for bit, site in self.weights.sites.items():
+            if site.tap < 0 or (site.role != "either" and len(self.weights.orders[bit]) < 2):
+                continue
+            if (view.channel[view.reads == site.tap] == site.channel).any():
+                channels.add(site.channel)
+        return channels
+
     def _tell(self, number: int, roles: tuple[str, ...]) -> None:
+        """Flip, one by one, the bits of some roles of which a view can show more."""
         self.weights.place()
-        self.known.measure(
-            number,
-            [
-                Piece(np.array([bit]), bound)
-                for bit, site in self.weights.sites.items()
-                if site.role in roles and (bound := self.weights.worth(number, bit))
-            ],
-        )
+        pieces = []
+        for bit, site in self.weights.sites.items():
+            if site.role in roles:
+                bound = self.weights.worth(number, bit)
+                if bound:
+                    pieces.append(Piece(np.array([bit]), bound))
+        self.known.measure(number, pieces)
         self.weights.place()
 
     def check(self, count: int) -> None:
-        """Flip random halves of the weights' bits: outputs must change by the sum of what the bits
-        do alone.
+        """Flip random halves of the weights' bits: outputs must change by the sum of the changes
+        that the bits make alone.
 
-        The bits that move outputs which do not are not certain.
+        If an output changes otherwise, the bits that move it are not certain.
         """
         known, view = self.known, self.known.views[0]
-        alone = {
-            bit: effect
-            for bit, effects in known.effects.items()
-            for effect in effects
-            if effect.view == 0
-            and self.weights.sites[bit].role in ("weight", "either")
-            and not effect.cut.any()
-            and 2 * len(effect.places)
-            <= np.count_nonzero(view.channel == view.channel[effect.places[0]])
-        }
-        for _ in range(count if alone else 0):
+        alone = self._alone()
+        if not alone:
+            return
+        for _ in range(count):
             bits = np.array([bit for bit in sorted(alone) if self.rng.random() < 0.5], np.int64)
             output = known.ask(bits, 0, "a random half of the weights")
             if output is None or output.shape != view.output.shape:
@@ -229,9 +225,23 @@ class Looks:
                     "bits that were flipped together moved something else than they do alone"
                 )
 
+    def _alone(self) -> dict[int, Effect]:
+        """The effects, in the first view, of the bits of weights that move at most half of a
+        channel and no output to the end of its type."""
+        channel, sites = self.known.views[0].channel, self.weights.sites
+        alone = {}
+        for bit, effects in self.known.effects.items():
+            for effect in effects:
+                if effect.view or effect.cut.any() or sites[bit].role not in ("weight", "either"):
+                    continue
+                size = np.count_nonzero(channel == channel[effect.places[0]])
+                if 2 * len(effect.places) <= size:
+                    alone[bit] = effect
+        return alone
+
     def together(self) -> None:
         """Flip all bits that moved nothing at once, with each input, then random halves of them;
-        bits that move something so are found, and are ``sets``."""
+        sets of bits that move something only together become ``sets``."""
         known = self.known
         self._joint_sets()
         plain = [number for number, view in enumerate(known.views) if not len(view.base)]
@@ -243,45 +253,50 @@ class Looks:
             self._others_hanging(plain[0], bit)
 
     def _others_hanging(self, number: int, bit: int) -> None:
-        """Find what else hangs with a bit that hangs with others; the rest runs without it."""
+        """Find the other bits that hang with a bit; all of them run without it."""
         known = self.known
-        partners = {other for members in known.hanging if bit in members for other in members}
+        partners: set[int] = set()
+        for members in known.hanging:
+            if bit in members:
+                partners |= set(members)
         quiet = known.quiet[~known.together[known.quiet]]
         rest = np.setdiff1d(quiet, sorted(partners))
         for _ in range(MOST_SETS):
-            if (
-                not len(rest)
-                or known.ask(np.sort(np.append(rest, bit)), number, "what else hangs") is not None
-            ):
+            if not len(rest):
+                return
+            output = known.ask(np.sort(np.append(rest, bit)), number, "what else hangs")
+            if output is not None:
                 return
             place = _shortest(known, number, rest, np.array([bit]))
             few = np.array([bit, rest[place - 1]])
-            members = _hanging(known, number, np.append(rest[:place], bit), few)
-            known.hanging.append(tuple(sorted(members.tolist())))
+            together = _hanging(known, number, np.append(rest[:place], bit), few)
+            known.hanging.append(tuple(sorted(together.tolist())))
             rest = np.delete(rest, place - 1)
 
     def _joint_sets(self) -> None:
-        """Find what acts in the sets that moved something while no part of them did; not where
-        outputs are rounded, which makes such sets of the low bits of weights."""
+        """Find the bits that act in the sets that moved something while no part of them did.
+
+        Views with rounded outputs are left out: there low bits of weights make such sets.
+        """
         known = self.known
         for number, bits in known.joint[:MOST_SETS]:
             if known.layer is not None and not known.views[number].exact:
                 continue
-            left = np.intersect1d(bits, known.quiet[~known.fragile[known.quiet]])
-            while len(left) > 1 and len(known.sets) < MOST_SETS and self._moves(number, left):
-                left = np.setdiff1d(left, self._found(number, left))
-            known.together[left] = False
+            rest = np.intersect1d(bits, known.quiet[~known.fragile[known.quiet]])
+            while len(rest) > 1 and len(known.sets) < MOST_SETS and self._moves(number, rest):
+                rest = np.setdiff1d(rest, self._found(number, rest))
+            known.together[rest] = False
 
     def _found(self, number: int, bits: np.ndarray) -> np.ndarray:
-        """The members of a set that acts together, written down as one."""
+        """Find a set that acts together among bits, write it down and return its members."""
         members = self._members(number, bits)
         self.known.sets.append(tuple(members.tolist()))
         self.known.kinds[members], self.known.certain[members] = "control", False
         return members
 
     def _sets_of(self, number: int, halved: bool) -> None:
-        """Flip the bits that moved nothing, or half of them, until what moves something together is
-        found."""
+        """Flip the bits that moved nothing, or half of them, until they contain no set that moves
+        something together."""
         known = self.known
         quiet = known.quiet[~known.together[known.quiet]]
         bits = quiet
@@ -300,31 +315,32 @@ class Looks:
         """A few bits of a set that moves something, which move something without the rest."""
         found = bits[:0]
         while not len(found) or not self._moves(number, found):
-            left = np.setdiff1d(bits, found)
-            least, most = 0, len(left)
+            rest = np.setdiff1d(bits, found)
+            least, most = 0, len(rest)
             while most - least > 1:
                 middle = (least + most) // 2
-                if self._moves(number, np.sort(np.concatenate([left[:middle], found]))):
+                if self._moves(number, np.sort(np.concatenate([rest[:middle], found]))):
                     most = middle
                 else:
                     least = middle
-            found = np.sort(np.append(found, left[most - 1]))
+            found = np.sort(np.append(found, rest[most - 1]))
             if len(found) == len(bits):
                 break
         return found
 
     def _moves(self, number: int, bits: np.ndarray) -> bool:
-        """Whether bits that are flipped together move something, or hang."""
+        """True if bits that are flipped together move something, or hang."""
         output = self.known.ask(bits, number, "which act together")
         return output is None or bool(self.known.views[number].moved(output).any())
 
 
 def find_channels(known: Evidence) -> None:
-    """Where no layer says so: outputs that many single bits move together are a channel, if they
-    are all."""
-    counts = Counter(
-        first.moved for first, *_ in known.effects.values() if first.even and len(first.places) > 1
-    )
+    """Find the channels if no layer states them: sets of outputs that many single bits move evenly,
+    if together they are all outputs."""
+    counts: Counter[int] = Counter()
+    for first, *_ in known.effects.values():
+        if first.even and len(first.places) > 1:
+            counts[first.moved] += 1
     found: list[int] = []
     for outputs, bits in counts.most_common():
         if bits >= ALIKE_BITS and not outputs & sum(found):
@@ -334,56 +350,54 @@ def find_channels(known: Evidence) -> None:
     channel = np.zeros(known.views[0].output.size, int)
     for number, outputs in enumerate(sorted(found, key=lambda outputs: outputs & -outputs)):
         channel[from_set(outputs, channel.size)] = number
-    known.views = [
-        replace(view, channel=channel) if view.output.size == channel.size else view
-        for view in known.views
-    ]
+    for number, view in enumerate(known.views):
+        if view.output.size == channel.size:
+            known.views[number] = replace(view, channel=channel)
 
 
 def find_hangs(known: Evidence, hang_cost: float, most_hangs: float) -> list[Piece]:
     """Groups of bits that run, from one bit up to a share of the buffer; bits that hang are found
     one by one.
 
-    Ones and zeros are flipped in groups of their own: all flips of a run then push a weight the
-    same way, so that they cannot cancel.  A group doubles where the one before it ran; after a bit
-    that hangs the next is one bit again, since hanging bits come in runs.
+    Ones and zeros are flipped in different groups: then all flips of a run push a weight the same
+    way and cannot cancel.  A group is twice as wide as the group before it if that ran; after a bit
+    that hangs the next group is one bit, because hanging bits lie together.
     """
     share = _prefix_share(hang_cost)
     widest = widest_group(known.count)
     groups: list[Piece] = []
     for value in (1, 0):
-        left = np.flatnonzero(known.bits == value)
+        rest = np.flatnonzero(known.bits == value)
         span = 1
-        while len(left):
+        while len(rest):
             if known.runs.hangs >= most_hangs:
-                known.kinds[left], known.certain[left] = "unknown", False
+                known.kinds[rest], known.certain[rest] = "unknown", False
                 break
-            end = max(1, int(np.searchsorted(left, (left[0] // span + 1) * span)))
-            if _together(known, groups, left[:end]):
-                left, span = left[end:], min(2 * span, widest)
+            end = max(1, int(np.searchsorted(rest, (rest[0] // span + 1) * span)))
+            group, rest = rest[:end], rest[end:]
+            if _runs_together(known, groups, group):
+                span = min(2 * span, widest)
             else:
-                left, span = (
-                    _first_hanging(known, groups, left[:end], left[end:], share, most_hangs),
-                    1,
-                )
+                rest = _first_hanging(known, groups, group, rest, share, most_hangs)
+                span = 1
     return groups
 
 
 def widest_group(count: int) -> int:
-    """The most bits of a group, of as many as a buffer has."""
+    """The most bits of a group, for a buffer of as many bits."""
     return max(LEAST_GROUP, 2 ** math.ceil(math.log2(max(count / GROUPS, 1))))
 
 
 def _prefix_share(hang_cost: float) -> float:
-    """The share of bits that hang together to try next, so that a run and what its hang costs tell
-    most."""
+    """The share of bits that hang together to try next, so that a run tells most for its cost with
+    that of the hang."""
     share = np.linspace(0.02, 0.5, 97)
     bits = -share * np.log2(share) - (1 - share) * np.log2(1 - share)
     return float(share[np.argmin((1 + share * hang_cost) / bits)])
 
 
-def _together(known: Evidence, groups: list[Piece], bits: np.ndarray) -> bool:
-    """Whether bits run together; if so they are a group."""
+def _runs_together(known: Evidence, groups: list[Piece], bits: np.ndarray) -> bool:
+    """True if bits run together; then they become a group."""
     output = known.ask(bits, 0, "a group")
     if output is None:
         if len(bits) == 1:
@@ -402,71 +416,61 @@ def _first_hanging(
     share: float,
     most_hangs: float,
 ) -> np.ndarray:
-    """Find the first bit that hangs of those that hang together; gives the bits behind it."""
-    behind, measured = [rest], True
+    """Find the first bit that hangs among bits that hang together; return the bits after it."""
+    after, measured = [rest], True
     while len(bad) > 1 and known.runs.hangs < most_hangs:
         cut = min(max(1, round(share * len(bad))), len(bad) - 1)
-        measured = not _together(known, groups, bad[:cut])
+        measured = not _runs_together(known, groups, bad[:cut])
         if measured:
-            behind.append(bad[cut:])
-        if measured:
+            after.append(bad[cut:])
             bad = bad[:cut]
         else:
             bad = bad[cut:]
     if len(bad) > 1 or (not measured and known.runs.hangs >= most_hangs):
         known.kinds[bad], known.certain[bad] = "hang", False
     elif not measured:
-        _together(known, groups, bad)
-    return np.concatenate(behind[::-1])
+        _runs_together(known, groups, bad)
+    return np.concatenate(after[::-1])
 
 
 def set_apart(known: Evidence, number: int, bits: np.ndarray) -> None:
-    """Of bits that hang together and not alone make one that takes part ``fragile``: it stays out
-    of later runs.  Those that hang with it are written down."""
+    """Make one of the bits that hang together ``fragile``: it stays out of later runs.  The bits
+    that hang with it are written down."""
     first = _shortest(known, number, bits, bits[:0])
-    one, before = bits[first - 1], bits[: first - 1]
+    chosen, before = bits[first - 1], bits[: first - 1]
     second = _shortest(known, number, before, bits[first - 1 : first])
     if second:
-        few = np.array([one, before[second - 1]])
-        pair = second == 1  # the first of all, with nothing between them
-        if pair:
-            members = few
-        else:
-            members = _hanging(known, number, np.append(before[:second], one), few)
+        partner = before[second - 1]
+        members = np.array([chosen, partner])
+        if second > 1:  # else no bit lies before the partner, and the two hang alone
+            members = _hanging(known, number, np.append(before[:second], chosen), members)
         known.hanging.append(tuple(sorted(members.tolist())))
-    # it is the one that hangs with still others, or else the other
-    if (
-        second
-        and known.ask(np.sort(np.append(np.delete(before, second - 1), one)), number, "which hang")
-        is not None
-    ):
-        one = before[second - 1]
-    known.together[one] = known.fragile[one] = True
+        # if the rest runs with the chosen bit, it is the partner that hangs with still other bits
+        rest = np.sort(np.append(np.delete(before, second - 1), chosen))
+        if known.ask(rest, number, "which hang") is not None:
+            chosen = partner
+    known.together[chosen] = known.fragile[chosen] = True
 
 
 def _hanging(known: Evidence, number: int, bits: np.ndarray, found: np.ndarray) -> np.ndarray:
-    """Of bits that hang together a few that hang without the rest, those that are ``found`` among
+    """A few of the bits that hang together, which hang without the rest; ``found`` are among
     them."""
-    while (
-        len(found) < len(bits)
-        and known.ask(np.sort(found), number, "which hang alone together") is not None
-    ):
-        left = np.setdiff1d(bits, found)
-        found = np.append(found, left[_shortest(known, number, left, found) - 1])
+    while len(found) < len(bits):
+        if known.ask(np.sort(found), number, "which hang alone together") is None:
+            break
+        rest = np.setdiff1d(bits, found)
+        found = np.append(found, rest[_shortest(known, number, rest, found) - 1])
     return found
 
 
 def _shortest(known: Evidence, number: int, bits: np.ndarray, beside: np.ndarray) -> int:
-    """How many bits from the first on hang together with others; all do."""
+    """The number of bits, from the first, that hang together with the bits ``beside`` them; all of
+    them do."""
     least, most = 0, len(bits)
     while most - least > 1:
         middle = (least + most) // 2
-        if (
-            known.ask(
-                np.sort(np.concatenate([bits[:middle], beside])), number, "which hang together"
-            )
-            is None
-        ):
+        tried = np.sort(np.concatenate([bits[:middle], beside]))
+        if known.ask(tried, number, "which hang together") is None:
             most = middle
         else:
             least = middle

@@ -1,4 +1,4 @@
-"""Which weight or bias each bit is of, and what it counts there."""
+"""The weight or bias that each bit belongs to, and its order there: the power of two it counts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from npulab.analysis.scan.sites import (
 class Weights:
     """Sites and orders of the bits that moved something, as far as the evidence goes.
 
-    ``orders`` are those that a bit can have: bit n of a weight or a bias counts ``2**n``.
+    ``orders`` are the orders that a bit can have: bit n of a weight or a bias counts ``2**n``.
     """
 
     def __init__(self, known: Evidence) -> None:
@@ -33,7 +33,7 @@ class Weights:
         self._ties: dict[tuple[int, int], bool] = {}
 
     def place(self) -> None:
-        """Say where the bits belong that have shown something new."""
+        """Find the site and the orders of the bits that have shown something new."""
         known = self.known
         self._ties.clear()
         for bit in sorted(known.news):
@@ -41,9 +41,8 @@ class Weights:
             if bit not in known.effects:
                 self.sites.pop(bit, None)
                 continue
-            site = joined(
-                [site_of(known.views[effect.view], effect) for effect in known.effects[bit]]
-            )
+            effects = known.effects[bit]
+            site = joined([site_of(known.views[effect.view], effect) for effect in effects])
             if site.role == "either" and site.tap >= 0 and self._no_bias(bit, site.channel):
                 site = site._replace(role="weight")
             self.sites[bit] = site
@@ -51,38 +50,31 @@ class Weights:
         known.news.clear()
 
     def _no_bias(self, bit: int, channel: int) -> bool:
-        """Whether a bit moved an output by so much that outputs of a view that it leaves alone
-        would have moved."""
+        """True if a bit moved an output by so much that it would move, if it were a bit of a bias,
+        outputs of a view that it leaves alone."""
         most = max(self._size(effect, 1) for effect in self.known.effects[bit])
-        views = (self.known.views[number] for number in self.known.unmoved.get(bit, ()))
-        return any(
-            most >= 2 * (view.step or 1.0) and (view.lone & (view.channel == channel)).any()
-            for view in views
-        )
+        for number in self.known.unmoved.get(bit, ()):
+            view = self.known.views[number]
+            if most >= 2 * (view.step or 1.0) and (view.lone & (view.channel == channel)).any():
+                return True
+        return False
 
     def _size(self, effect: Effect, rounded: int = 0) -> float:
-        """The most that a bit moved an output by, in units of the accumulator; rounding makes up to
-        one step of it."""
-        return float(np.abs(effect.change).max() - rounded) * (
-            self.known.views[effect.view].step or 1.0
-        )
+        """The most that a bit moved an output by, in units of the accumulator, less ``rounded``
+        steps."""
+        step = self.known.views[effect.view].step or 1.0
+        return float(np.abs(effect.change).max() - rounded) * step
 
     # Orders
 
     def worth(self, number: int, bit: int) -> int:
-        """The outputs that can tell more of a bit than is known, of a view that has not shown it
-        alone; else 0."""
-        view, site = self.known.views[number], self.sites[bit]
-        shown = number in self.known.unmoved.get(bit, ()) or any(
-            effect.view == number for effect in self.known.effects[bit]
-        )
-        if (
-            site.role == "control"
-            or not view.mapped
-            or view.step is None
-            or len(self.orders[bit]) == 1
-            or shown
-        ):
+        """The outputs of a view that can show more of a bit than is known; 0 if there are none, or
+        if the view has shown the bit alone."""
+        view, site, effects = self.known.views[number], self.sites[bit], self.known.effects[bit]
+        if site.role == "control" or not view.mapped or view.step is None:
+            return 0
+        shown = number in self.known.unmoved.get(bit, ()) or any(e.view == number for e in effects)
+        if shown or len(self.orders[bit]) == 1:
             return 0
         mine = view.channel == site.channel
         outputs = mine
@@ -90,15 +82,12 @@ class Weights:
             outputs = mine & (view.reads == site.tap)
         clear = outputs & view.free
         if not clear.any():
-            # what reads no weight tells whether it is a bias
+            # outputs that read no weight show whether it is a bias
             if site.role == "either" and (mine & view.lone).any():
                 return as_set(mine)
             return 0
-        if (
-            site.role == "either"
-            and not view.exact
-            and max(map(self._size, self.known.effects[bit])) < 2 * view.step
-        ):
+        small = max(map(self._size, effects)) < 2 * view.step
+        if site.role == "either" and not view.exact and small:
             return 0
         unit = self._unit(view, np.flatnonzero(clear), site)
         span = view.span[1] - view.span[0]
@@ -107,35 +96,38 @@ class Weights:
         return 0
 
     def _unit(self, view: View, places: np.ndarray, site: Site) -> float:
-        """Output steps of the lowest bit."""
+        """The output steps that the lowest bit moves."""
         assert view.step is not None
-        return float(np.abs(view.amplitude[places]).max() if site.tap >= 0 else 1) / view.step
+        if site.tap < 0:
+            return 1 / view.step
+        return float(np.abs(view.amplitude[places]).max()) / view.step
 
     def _order(self, bit: int) -> Sequence[int]:
-        """The orders that a bit can have by what it moved; all of them where no step is known."""
+        """The orders that a bit can have by what it moved; all orders if no step is known."""
         site = self.sites[bit]
         if site.role == "control":
             return ()
         orders: Sequence[int] = range(ACCUMULATOR_BITS)
-        for effect in self.known.effects[bit] if site.role != "either" else ():
+        if site.role == "either":
+            return orders
+        for effect in self.known.effects[bit]:
             view = self.known.views[effect.view]
-            if (
-                view.step is None
-                or SEVERAL in view.reads[effect.places]
-                or np.isnan(effect.change).any()
-            ):
+            if view.step is None or SEVERAL in view.reads[effect.places]:
+                continue
+            if np.isnan(effect.change).any():
                 continue
             unit, slack = self._unit(view, effect.places, site), self._slack(effect.view, site)
             change = np.abs(effect.change)
-            least, most = change.max() - slack, np.min(change[~effect.cut], initial=np.inf) + slack
+            least = change.max() - slack
+            most = np.min(change[~effect.cut], initial=np.inf) + slack
             orders = tuple(order for order in orders if least <= unit * 2.0**order <= most)
         return orders
 
     def _slack(self, number: int, site: Site) -> float:
-        """By how many steps a change of the output can differ from that of the accumulator.
+        """The steps by which a change of the output can differ from that of the accumulator.
 
-        Rounding makes it up to one, ties to even all of it; not where all outputs are rounded by
-        the same, and not by half a step.
+        Rounding makes up to one step, and ties to even a whole step.  It makes none if all outputs
+        are rounded by the same amount, and that is not half a step.
         """
         view = self.known.views[number]
         if view.step == 1:
@@ -145,21 +137,19 @@ class Weights:
         return 1.0
 
     def _tied(self, number: int, channel: int) -> bool:
-        """Whether a channel's bias lies halfway between two outputs of a view, as far as it is
-        known."""
+        """True if a channel's bias is known to lie halfway between two outputs of a view."""
         if (number, channel) not in self._ties:
-            view, bias = self.known.views[number], self._bias(channel)
-            self._ties[number, channel] = (
-                bias is not None
-                and view.step is not None
-                and bool(2 * ((bias + self._flipped(view, channel)) % view.step) == view.step)
-            )
+            view, bias, tied = self.known.views[number], self._bias(channel), False
+            if bias is not None and view.step is not None:
+                offset = (bias + self._flipped(view, channel)) % view.step
+                tied = bool(2 * offset == view.step)
+            self._ties[number, channel] = tied
         return self._ties[number, channel]
 
     def sign(self, bit: int) -> int:
-        """The way that outputs go when a bit is set, for a positive input."""
+        """The sign of the change of outputs when a bit is set, for a positive input."""
         if bit not in self._signs:
-            site, out = self.sites[bit], 0.0
+            site, total = self.sites[bit], 0.0
             for effect in self.known.effects[bit]:
                 view = self.known.views[effect.view]
                 if view.mapped and SEVERAL in view.reads[effect.places]:
@@ -168,8 +158,8 @@ class Weights:
                 toward = np.sign(effect.change) * (1 - 2 * flipped)
                 if site.role == "weight":
                     toward = toward * np.sign(view.amplitude[effect.places])
-                out += float(np.nansum(toward)) / len(toward)
-            self._signs[bit] = int(np.sign(out))
+                total += float(np.nansum(toward)) / len(toward)
+            self._signs[bit] = int(np.sign(total))
         return self._signs[bit]
 
     # Biases
@@ -178,76 +168,75 @@ class Weights:
         """Bits of biases that bring the outputs of channels which read nothing ``aim`` steps from
         their middle."""
         out: list[int] = []
-        for channel in channels if view.mapped and view.step is not None else ():
+        if not view.mapped or view.step is None:
+            return np.zeros(0, np.int64)
+        goal = aim * view.step
+        for channel in channels:
             bias = self._bias(int(channel))
-            if bias is None or view.step is None:
+            if bias is None:
                 continue
-            bits, goal = self._bias_bits(int(channel)), aim * view.step
-            flips, left = min(
-                (self._nearer(bits, bias - goal), self._as_number(bits, bias - goal, goal)),
-                key=lambda found: abs(found[1]),
-            )
-            # no ties: they are rounded one way or the other
-            if (
-                bits
-                and 2 * ((left + goal) % view.step) == view.step
-                and 2.0 ** (self.orders[bits[-1]][0] + 1) < view.step
-            ):
+            bits = self._bias_bits(int(channel))
+            flips, rest = self._nearer(bits, bias - goal)
+            signed_flips, signed_rest = self._as_number(bits, bias - goal, goal)
+            if abs(signed_rest) < abs(rest):
+                flips, rest = signed_flips, signed_rest
+            # no ties, which an NPU rounds one way or the other
+            tied = 2 * ((rest + goal) % view.step) == view.step
+            if bits and tied and 2.0 ** (self.orders[bits[-1]][0] + 1) < view.step:
                 flips = list({*flips} ^ {bits[-1]})
             out += flips
         return np.sort(np.array(out, np.int64))
 
     def _bias(self, channel: int) -> float | None:
-        """The bias of a channel, as the finest view that shows it says."""
-        shown = [
-            view
-            for view in self.known.views
-            if view.step is not None and (view.lone & (view.channel == channel)).any()
-        ]
-        if not shown:
+        """The bias of a channel, from the finest view that shows it."""
+        finest, step, output = None, np.inf, 0.0
+        for view in self.known.views:
+            lone = view.lone & (view.channel == channel)
+            if view.step is not None and view.step < step and lone.any():
+                finest, step = view, view.step
+                output = float(view.output.ravel()[lone][0])
+        if finest is None:
             return None
-        view = min(shown, key=lambda view: view.step or 0.0)
-        output = float(view.output.ravel()[view.lone & (view.channel == channel)][0])
-        return (output - view.probe.zero) * (view.step or 0.0) - self._flipped(view, channel)
+        return (output - finest.probe.zero) * step - self._flipped(finest, channel)
 
     def _flipped(self, view: View, channel: int) -> float:
-        """What the flips of a view add to a channel's bias."""
-        return sum(
-            self._flip(int(bit)) for bit in view.base if self.sites[int(bit)].channel == channel
-        )
+        """The sum that the flips of a view add to a channel's bias."""
+        mine = [bit for bit in view.base.tolist() if self.sites[bit].channel == channel]
+        return sum(map(self._flip, mine))
 
     def _flip(self, bit: int) -> float:
-        """What flipping a bit of a bias adds to it."""
+        """The change of a bias if a bit of it is flipped."""
         return self.sign(bit) * (1 - 2 * int(self.known.bits[bit])) * 2.0 ** self.orders[bit][0]
 
     def _bias_bits(self, channel: int) -> list[int]:
-        """The bits of a channel's bias whose order is known, highest first; of two that say the
-        same, the one that lies beside others."""
-        bits = [
-            bit
-            for bit, site in self.sites.items()
-            if site.role == "bias" and site.channel == channel
-        ]
-        last = sorted(bits, key=lambda bit: (bit - 1 in bits) + (bit + 1 in bits))
-        out = {self.orders[bit][0]: bit for bit in last if len(self.orders[bit]) == 1}
-        return [out[order] for order in sorted(out, reverse=True)]
+        """The bits of a channel's bias whose order is known, highest first; of two bits of the same
+        order, the bit that lies next to other bits of the bias."""
+        bits = []
+        for bit, site in self.sites.items():
+            if site.role == "bias" and site.channel == channel:
+                bits.append(bit)
+        lone_first = sorted(bits, key=lambda bit: (bit - 1 in bits) + (bit + 1 in bits))
+        by_order = {self.orders[bit][0]: bit for bit in lone_first if len(self.orders[bit]) == 1}
+        return [by_order[order] for order in sorted(by_order, reverse=True)]
 
-    def _nearer(self, bits: list[int], left: float) -> tuple[list[int], float]:
-        """Bits of a bias, highest first, that each bring what is left nearer to 0, and what is left
+    def _nearer(self, bits: list[int], rest: float) -> tuple[list[int], float]:
+        """Bits of a bias, highest first, that each bring ``rest`` nearer to 0, and the rest
         then."""
         flips = []
         for bit in bits:
-            if abs(left + self._flip(bit)) < abs(left):
-                left += self._flip(bit)
+            flipped = rest + self._flip(bit)
+            if abs(flipped) < abs(rest):
+                rest = flipped
                 flips.append(bit)
-        return flips, left
+        return flips, rest
 
-    def _as_number(self, bits: list[int], left: float, goal: float) -> tuple[list[int], float]:
-        """The same where a bias is a number in two's complement that shall become ``goal``: its
+    def _as_number(self, bits: list[int], rest: float, goal: float) -> tuple[list[int], float]:
+        """The same for a bias that is a number in two's complement and shall become ``goal``: its
         sign may change."""
         wanted = int(goal) % 2**ACCUMULATOR_BITS
-        flips = [
-            bit for bit in bits if wanted // 2 ** self.orders[bit][0] % 2 != self.known.bits[bit]
-        ]
-        half = 2.0 ** (ACCUMULATOR_BITS - 1)
-        return flips, (left + sum(self._flip(bit) for bit in flips) + half) % (2 * half) - half
+        flips, half = [], 2.0 ** (ACCUMULATOR_BITS - 1)
+        for bit in bits:
+            if wanted // 2 ** self.orders[bit][0] % 2 != self.known.bits[bit]:
+                flips.append(bit)
+        total = rest + sum(map(self._flip, flips))
+        return flips, (total + half) % (2 * half) - half
