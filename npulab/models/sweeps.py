@@ -26,7 +26,7 @@ from npulab.support.late import pd
 from npulab.support.refuse import refuse_if
 from npulab.support.text import plural
 
-# what a point of a grid may say, and what it is where the grid does not say it
+# the names that a grid may have, and the values of those that it leaves out
 DEFAULTS: dict[str, Any] = {
     "op": "conv2d",
     "input_h": 8,
@@ -60,15 +60,15 @@ ALLOWED: dict[str, tuple[Any, ...]] = {
     "per_channel": (False, True),
     "weight_bits": (2, 4, 8),
 }
-WEIGHTS = {"int16": "int8", "float32": "int8"}  # type of the weights, where it is not the input's
+WEIGHTS = {"int16": "int8", "float32": "int8"}  # type of the weights, if it is not the input's
 PARAMETERS = "parameters.csv"
-MOST_BYTES = 2**30  # of an output, of the table of parameters
+MOST_BYTES = 2**30  # of a file of a sweep: an output, or the table of parameters
 Make = Callable[[Mapping[str, Any], np.random.Generator], Layer]
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """Layers and their models, and the points of the grid that cannot be, with the reason."""
+    """Layers and their models, and the points of the grid that were skipped, with the reason."""
 
     layers: tuple[Layer, ...]
     models: tuple[bytes, ...]
@@ -87,7 +87,7 @@ class Sweep:
         return pd.DataFrame([layer.parameters for layer in self.layers])
 
     def inputs(self, number: int) -> tuple[np.ndarray, ...]:
-        """The input of a model, the same each time; two of an ``Add``."""
+        """The input of a model, the same each time; an ``Add`` has two."""
         return random_input(self.layers[number], np.random.default_rng([self.seed, number, 1]))
 
 
@@ -98,8 +98,8 @@ def sweep(grid: Mapping[str, Any], make: Make | None = None, seed: int = 0) -> S
     input_channels, output_channels, kernel_h, kernel_w, stride_h, stride_w, dilation_h, dilation_w,
     padding, depthwise, activation, dtype, per_channel and weight_bits; ``input``, ``kernel``,
     ``stride`` and ``dilation`` set both axes; a single value stands for itself, and
-    ``npulab.models.sweeps.DEFAULTS`` for a name that is left out. ``make(point, random)`` gives the
-    layer of a point, ``random_layer`` where it is left out.  A point that no layer or file can
+    ``npulab.models.sweeps.DEFAULTS`` for a name that is left out.  ``make(point, random)`` gives
+    the layer of a point; by default it is ``random_layer``.  A point that no layer or file can
     state is skipped.  Raises ValueError for an unknown name or value.
     """
     if not isinstance(grid, Mapping):
@@ -108,26 +108,19 @@ def sweep(grid: Mapping[str, Any], make: Make | None = None, seed: int = 0) -> S
         )
     if not isinstance(seed, int | np.integer) or seed < 0:
         raise ValueError(f"seed: got {seed!r:.80}, allowed is a whole number, not negative")
-    columns = {
-        name: list(values)
-        if isinstance(values, list | tuple | range | set)
-        else values.tolist()
-        if isinstance(values, np.ndarray) and values.ndim == 1
-        else [values]
-        for name, values in grid.items()
-    }
+    columns = {name: _values_of(values) for name, values in grid.items()}
     for name, values in columns.items():
         if name not in DEFAULTS and name not in BOTH:
             raise ValueError(f"grid: got {name!r}, allowed are {', '.join((*DEFAULTS, *BOTH))}")
         for value in values:
-            _check(name, value)
+            _refuse_value(name, value)
     layers: list[Layer] = []
     models, skipped = [], []
     for combination in itertools.product(*columns.values()):
         given = dict(zip(columns, combination, strict=True))
-        point = DEFAULTS | {
-            axis: value for name, value in given.items() for axis in BOTH.get(name, (name,))
-        }
+        point = DEFAULTS.copy()
+        for name, value in given.items():
+            point |= dict.fromkeys(BOTH.get(name, (name,)), value)
         random = np.random.default_rng([seed, len(layers)])
         try:
             layer = (make or random_layer)(point, random)
@@ -136,6 +129,27 @@ def sweep(grid: Mapping[str, Any], make: Make | None = None, seed: int = 0) -> S
         except ValueError as error:
             skipped.append((given, str(error)))
     return Sweep(tuple(layers), tuple(models), tuple(skipped), seed)
+
+
+def _values_of(values: Any) -> list[Any]:
+    """The values under a name of a grid; a single value stands for itself."""
+    if isinstance(values, list | tuple | range | set):
+        return list(values)
+    if isinstance(values, np.ndarray) and values.ndim == 1:
+        return values.tolist()
+    return [values]
+
+
+def _refuse_value(name: str, value: Any) -> None:
+    """Raise ValueError for a value that a name never has."""
+    if name in ALLOWED:
+        fits, words = value in ALLOWED[name], f"one of {', '.join(map(str, ALLOWED[name]))}"
+    elif name == "padding":
+        fits = value in PADDINGS or np.shape(value) == (2, 2)
+        words = "same, valid or ((top, bottom), (left, right))"
+    else:
+        fits, words = isinstance(value, int) and value >= 1, "a whole number of at least 1"
+    refuse_if(not fits, "grid", f"{name} {value!r}", f"is {words}")
 
 
 def write_sweep(
@@ -156,9 +170,9 @@ def write_sweep(
 
     Files are ``000.tflite``, ``000-input.bin`` (and ``000-other.bin`` of an ``Add``),
     ``000-expected.bin``, ... and ``parameters.csv``, one row per model with the files' sha256 and
-    the rule of the expected outputs.  What the board gives goes beside them as ``000-output.bin``,
-    ..., and ``check_sweep(folder)`` compares it.  Raises FileExistsError where the folder exists;
-    ValueError as ``sweep``, and where no point of the grid can be.
+    the rule of the expected outputs.  The outputs of the board go next to them as
+    ``000-output.bin``, ..., and ``check_sweep(folder)`` compares them.  Raises FileExistsError if
+    the folder exists; ValueError as ``sweep``, and if every point of the grid is skipped.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as board:
@@ -170,56 +184,63 @@ def write_sweep(
     folder = _folder(folder)
     if folder.exists():
         raise FileExistsError(f"{folder}: is there already")
-    made = sweep(grid, make, seed)
-    if not made:
+    found = sweep(grid, make, seed)
+    if not found:
+        problem = "a name has no values"
+        if found.skipped:
+            problem = found.skipped[0][1]
         raise ValueError(
-            f"grid: got {plural(len(made.skipped), 'point')}, none of which can be: "
-            f"{made.skipped[0][1] if made.skipped else 'a name has no values'}"
+            f"grid: got {plural(len(found.skipped), 'point')}, none of which can be: {problem}"
         )
-    digits = max(3, len(str(len(made) - 1)))
+    digits = max(3, len(str(len(found) - 1)))
     rows, files = [], dict[str, bytes]()
-    for number, layer in enumerate(tqdm(made.layers, desc=folder.name, unit="model", disable=None)):
-        inputs = made.inputs(number)
-        expected = emulate(layer, inputs if isinstance(layer, Add) else inputs[0], rule)
+    layers = tqdm(found.layers, desc=folder.name, unit="model", disable=None)
+    for number, layer in enumerate(layers):
+        contents = {"model": found.models[number], **_tensors(layer, found.inputs(number), rule)}
         row: dict[str, Any] = {"rule": guarded(rule if isinstance(rule, str) else rule.name)}
-        tensors = {**dict(zip(("input", "other"), inputs, strict=False)), "expected": expected}
-        raws = {
-            name: data.astype(data.dtype.newbyteorder("<")).tobytes()
-            for name, data in tensors.items()
-        }
-        for name, raw in {"model": made.models[number], **raws}.items():
+        for name, raw in contents.items():
+            file = f"{number:0{digits}}-{name}.bin"
             if name == "model":
                 file = f"{number:0{digits}}.tflite"
-            else:
-                file = f"{number:0{digits}}-{name}.bin"
             files[file] = raw
             row |= {name: file, f"{name}_sha256": hashlib.sha256(raw).hexdigest()}
         rows.append(row | layer.parameters)
     files[PARAMETERS] = pd.DataFrame(rows).to_csv(index=False, lineterminator="\n").encode()
     write_folders({folder: files})
-    return made
+    return found
+
+
+def _tensors(layer: Layer, inputs: tuple[np.ndarray, ...], rule: str | Rule) -> dict[str, bytes]:
+    """The little-endian bytes of the inputs of a layer and of its expected output, by name."""
+    if isinstance(layer, Add):
+        expected = emulate(layer, inputs, rule)
+    else:
+        expected = emulate(layer, inputs[0], rule)
+    tensors = {**dict(zip(("input", "other"), inputs, strict=False)), "expected": expected}
+    return {name: x.astype(x.dtype.newbyteorder("<")).tobytes() for name, x in tensors.items()}
 
 
 def check_sweep(
     folder: str | os.PathLike[str], outputs: str | os.PathLike[str] | None = None
 ) -> pd.DataFrame:
-    """What a board gave against what a sweep expects: model, compared, mismatches, first, verdict.
+    """The outputs of a board against the expected outputs of a sweep: model, compared, mismatches,
+    first, verdict.
 
-    ``outputs`` is the folder of ``000-output.bin``, ..., raw bytes as the expected ones are, by
-    default the sweep's own.  ``first`` is the place (row, column, channel) of the first difference,
-    or None; the verdict is ``equal``, ``differs`` or ``missing``.  Raises FileNotFoundError for a
-    folder that is no sweep; ValueError (what, got, allowed) for an output of another size.
+    ``outputs`` is the folder of ``000-output.bin``, ..., raw bytes like the expected outputs, by
+    default the sweep's own folder.  ``first`` is the place (row, column, channel) of the first
+    difference, or None; the verdict is ``equal``, ``differs`` or ``missing``.  Raises
+    FileNotFoundError for a folder that is not a sweep; ValueError (what, got, allowed) for an
+    output of another size.
     """
     folder = _folder(folder)
-    if outputs is None:
-        where = folder
-    else:
+    where = folder
+    if outputs is not None:
         where = _folder(outputs)
-    if not (folder / PARAMETERS).is_file() or not where.is_dir():
+    if not where.is_dir():
+        raise FileNotFoundError(f"{where}: there is no such folder")
+    if not (folder / PARAMETERS).is_file():
         raise FileNotFoundError(
             f"{folder}: there is no {PARAMETERS}, allowed is a folder that write_sweep made"
-            if where.is_dir()
-            else f"{where}: there is no such folder"
         )
     rows: list[tuple[Any, ...]] = []
     for row in csv.DictReader(read_bounded(folder / PARAMETERS, MOST_BYTES).decode().splitlines()):
@@ -228,25 +249,22 @@ def check_sweep(
         if not path.is_file():
             rows.append((row["model"], 0, 0, None, "missing"))
             continue
-        if (size := path.stat().st_size) != len(raw):
+        size = path.stat().st_size
+        if size != len(raw):
             raise ValueError(
                 f"{path}: got {plural(size, 'byte')}, allowed is {len(raw)} as {row['expected']} "
                 "has"
             )
         (layer,) = read_model(folder / row["model"]).layers
-        got, expected = (
-            np.frombuffer(data, np.dtype(layer.dtype).newbyteorder("<")).reshape(layer.output_shape)
-            for data in (read_bounded(path, MOST_BYTES), raw)
-        )
-        wrong = np.argwhere(
-            (got != expected) & ((got == got) | (expected == expected))
-        )  # NaN is NaN
-        first = None
+        dtype = np.dtype(layer.dtype).newbyteorder("<")
+        got = np.frombuffer(read_bounded(path, MOST_BYTES), dtype).reshape(layer.output_shape)
+        expected = np.frombuffer(raw, dtype).reshape(layer.output_shape)
+        both_nan = (got != got) & (expected != expected)
+        wrong = np.argwhere((got != expected) & ~both_nan)
+        first, verdict = None, "equal"
         if len(wrong):
-            first = tuple(wrong[0].tolist())
-        rows.append(
-            (row["model"], got.size, len(wrong), first, "differs" if len(wrong) else "equal")
-        )
+            first, verdict = tuple(wrong[0].tolist()), "differs"
+        rows.append((row["model"], got.size, len(wrong), first, verdict))
     return pd.DataFrame(rows, columns=["model", "compared", "mismatches", "first", "verdict"])
 
 
@@ -258,121 +276,118 @@ def _folder(given: Any) -> Path:
 def random_layer(point: Mapping[str, Any], random: np.random.Generator) -> Layer:
     """A layer of a point, whose outputs spread over their range for a ``random_input``.
 
-    Raises ValueError where there is none, as for a kernel larger than the input.
+    Raises ValueError if there is none, as for a kernel larger than the input.
     """
     op, dtype, activation = point["op"], point["dtype"], point["activation"]
     shape = point["input_h"], point["input_w"], point["input_channels"]
     window = {"stride": (point["stride_h"], point["stride_w"]), "padding": point["padding"]}
-    kernel = point["kernel_h"], point["kernel_w"]
     output_q = _output_q(dtype, activation, random)
     if op == "add":
         if dtype not in QUANTIZED:
             return Add(shape, activation, dtype=dtype)
         # each input alone spans most of the output
-        input_q, other_q = (
-            QuantParams(one_scale(output_q) * random.uniform(0.4, 0.9), _zero(dtype, random))
-            for _ in range(2)
-        )
+        scale = one_scale(output_q)
+        input_q = QuantParams(scale * random.uniform(0.4, 0.9), _zero(dtype, random))
+        other_q = QuantParams(scale * random.uniform(0.4, 0.9), _zero(dtype, random))
         return Add(shape, activation, input_q, other_q, output_q, dtype)
     if op.endswith("_pool"):
         return Pool2D(
             op.removesuffix("_pool"),
-            kernel,
+            (point["kernel_h"], point["kernel_w"]),
             shape,
             **window,
             activation=activation,
             input_q=output_q,
             dtype=dtype,
         )
-    outputs = point["output_channels"] or (shape[2] if point["depthwise"] else 8)
-    weights_type = WEIGHTS.get(dtype, dtype)
-    flat = op == "fully_connected"
-    if point["depthwise"] and not flat:
-        sizes = 1, *kernel, outputs
-    else:
-        sizes = outputs, *(kernel * (not flat)), shape[2]
-    weights = _numbers(weights_type, sizes, random)
-    if (
-        weights_type == "int8"
-    ):  # TensorFlow Lite has no lower code; its hybrid kernels take -128 wrong
-        weights = np.maximum(weights, -127)
-    few = 2 ** (8 - point["weight_bits"])  # codes of 8 bits for each of these
-    if few > 1:
-        weights = weights // few
-    terms = weights.size // outputs
-    bias: Any = random.integers(-64, 65, outputs) / 64
-    input_q, weight_q = UNIT, UNIT
-    scales: Any
-    if point["per_channel"]:
-        scales = random.uniform(0.7, 1.3, outputs)
-    else:
-        scales = random.uniform(0.7, 1.3)
-    if dtype in QUANTIZED:
-        if weights_type == "int8":
-            zero = 0
-        else:
-            zero = int(random.integers(100, 156))
-        input_q = QuantParams(random.uniform(0.01, 0.1), _zero(dtype, random))
-        # sums of products have about this deviation; a fifth of the range makes a few outputs
-        # saturate
-        deviation = (
-            _deviation(dtype, input_q.zero_point)
-            * _deviation(weights_type, zero)
-            / few
-            * terms**0.5
-        )
-        bias = random.integers(-int(deviation) - 1, int(deviation) + 2, outputs)
-        fifth = one_scale(output_q) * (np.iinfo(dtype).max - np.iinfo(dtype).min) / 5
-        weight_q = QuantParams(scales * fifth / deviation / one_scale(input_q), zero)
-    elif dtype == "float32":
-        weight_q = QuantParams(scales / 64 / terms**0.5)
+    weights = _random_weights(point, random)
     common = {
+        **_random_constants(point, weights, one_scale(output_q), random),
         "activation": activation,
-        "input_q": input_q,
-        "weight_q": weight_q,
         "output_q": output_q,
         "dtype": dtype,
         "weight_bits": point["weight_bits"],
     }
-    if flat:
-        return FullyConnected(weights, bias, **common)
+    if op == "fully_connected":
+        return FullyConnected(weights, **common)
+    dilation = point["dilation_h"], point["dilation_w"]
+    depthwise = point["depthwise"]
     return Conv2D(
-        weights,
-        bias,
-        shape,
-        **window,
-        dilation=(point["dilation_h"], point["dilation_w"]),
-        depthwise=point["depthwise"],
-        **common,
+        weights, input_shape=shape, **window, dilation=dilation, depthwise=depthwise, **common
     )
+
+
+def _output_channels(point: Mapping[str, Any]) -> int:
+    if point["output_channels"]:
+        return point["output_channels"]
+    if point["depthwise"]:
+        return point["input_channels"]
+    return 8
+
+
+def _random_weights(point: Mapping[str, Any], random: np.random.Generator) -> np.ndarray:
+    """Weights of a convolution or a fully connected layer, in as many bits as the point says."""
+    dtype = WEIGHTS.get(point["dtype"], point["dtype"])
+    outputs, kernel = _output_channels(point), (point["kernel_h"], point["kernel_w"])
+    sizes: tuple[int, ...] = (outputs, *kernel, point["input_channels"])
+    if point["op"] == "fully_connected":
+        sizes = outputs, point["input_channels"]
+    elif point["depthwise"]:
+        sizes = 1, *kernel, outputs
+    weights = _random_codes(dtype, sizes, random)
+    if dtype == "int8":
+        # TensorFlow Lite has no lower code; its hybrid kernels compute -128 wrong
+        weights = np.maximum(weights, -127)
+    if point["weight_bits"] < 8:
+        weights = weights // 2 ** (8 - point["weight_bits"])
+    return weights
+
+
+def _random_constants(
+    point: Mapping[str, Any], weights: np.ndarray, output_scale: float, random: np.random.Generator
+) -> dict[str, Any]:
+    """Bias and quantization of input and weights, so that outputs spread over their range."""
+    dtype, weights_type = point["dtype"], weights.dtype.name
+    outputs = _output_channels(point)
+    terms = weights.size // outputs
+    bias: Any = random.integers(-64, 65, outputs) / 64
+    if point["per_channel"]:
+        scales: Any = random.uniform(0.7, 1.3, outputs)
+    else:
+        scales = random.uniform(0.7, 1.3)
+    if dtype == "float32":
+        weight_q = QuantParams(scales / 64 / terms**0.5)
+        return {"bias": bias, "input_q": UNIT, "weight_q": weight_q}
+    if dtype not in QUANTIZED:
+        return {"bias": bias, "input_q": UNIT, "weight_q": UNIT}
+    zero = 0
+    if weights_type != "int8":
+        zero = int(random.integers(100, 156))
+    input_scale = random.uniform(0.01, 0.1)
+    input_q = QuantParams(input_scale, _zero(dtype, random))
+    # Sums of products have about this deviation; a fifth of the range for it lets a few outputs
+    # saturate.
+    spread = _deviation(dtype, input_q.zero_point) * _deviation(weights_type, zero)
+    deviation = spread / 2 ** (8 - point["weight_bits"]) * terms**0.5
+    bias = random.integers(-int(deviation) - 1, int(deviation) + 2, outputs)
+    fifth = output_scale * _codes(dtype) / 5
+    weight_q = QuantParams(scales * fifth / deviation / input_scale, zero)
+    return {"bias": bias, "input_q": input_q, "weight_q": weight_q}
 
 
 def random_input(layer: Layer, random: np.random.Generator) -> tuple[np.ndarray, ...]:
-    """An input of a layer, two of an ``Add``, each with a batch of one.
+    """An input of a layer with a batch of one; an ``Add`` has two.
 
-    Numbers of 16 bits are eighths, so that a sum is the same in any order.
+    float16 numbers are eighths, so that a sum is the same in any order.
     """
-    return tuple(
-        _numbers(layer.dtype, (1, *layer.input_shape), random)
-        for _ in range(1 + isinstance(layer, Add))
-    )
+    first = _random_codes(layer.dtype, (1, *layer.input_shape), random)
+    if isinstance(layer, Add):
+        return first, _random_codes(layer.dtype, (1, *layer.input_shape), random)
+    return (first,)
 
 
-def _check(name: str, value: Any) -> None:
-    """Raises ValueError for a value that a name never has."""
-    if name in ALLOWED:
-        fits, words = value in ALLOWED[name], f"one of {', '.join(map(str, ALLOWED[name]))}"
-    elif name == "padding":
-        fits, words = (
-            value in PADDINGS or np.shape(value) == (2, 2),
-            "same, valid or ((top, bottom), (left, right))",
-        )
-    else:
-        fits, words = isinstance(value, int) and value >= 1, "a whole number of at least 1"
-    refuse_if(not fits, "grid", f"{name} {value!r}", f"is {words}")
-
-
-def _numbers(dtype: str, shape: tuple[int, ...], random: np.random.Generator) -> np.ndarray:
+def _random_codes(dtype: str, shape: tuple[int, ...], random: np.random.Generator) -> np.ndarray:
+    """Every code of a quantized type alike, or real numbers around 0."""
     if dtype in QUANTIZED:
         info = np.iinfo(dtype)
         return random.integers(info.min, info.max + 1, shape).astype(dtype)
@@ -382,26 +397,35 @@ def _numbers(dtype: str, shape: tuple[int, ...], random: np.random.Generator) ->
 
 
 def _zero(dtype: str, random: np.random.Generator) -> int:
+    """A zero point near the middle of a type."""
     if dtype not in ("int8", "uint8"):
         return 0
-    return int(random.integers(-40, 41)) + 128 * (dtype == "uint8")
+    zero = int(random.integers(-40, 41))
+    if dtype == "uint8":
+        zero += 128
+    return zero
+
+
+def _codes(dtype: str) -> int:
+    """The steps from the lowest to the highest code of a type."""
+    return np.iinfo(dtype).max - np.iinfo(dtype).min
 
 
 def _deviation(dtype: str, zero: int) -> float:
-    """Of all codes of a type, from a zero point."""
-    low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
-    return float(np.hypot((high - low) / 12**0.5, (high + low) / 2 - zero))
+    """The root mean square of all codes of a type, from a zero point."""
+    middle = (np.iinfo(dtype).max + np.iinfo(dtype).min) / 2
+    return float(np.hypot(_codes(dtype) / 12**0.5, middle - zero))
 
 
 def _output_q(dtype: str, activation: str | None, random: np.random.Generator) -> QuantParams:
     """A quantization in which the activation's range is most of the type's."""
     if dtype not in QUANTIZED:
         return QuantParams(1.0)
-    codes = np.iinfo(dtype).max - np.iinfo(dtype).min
-    span = {"relu6": 7.0, "relu_n1_to_1": 2.5}.get(activation or "", 10.0) * random.uniform(
-        0.9, 1.1
-    )
+    spans = {"relu6": 7.0, "relu_n1_to_1": 2.5}
+    scale = spans.get(activation or "", 10.0) * random.uniform(0.9, 1.1) / _codes(dtype)
     zero = _zero(dtype, random)
-    if activation in ("relu", "relu6") and dtype != "int16":
+    if dtype == "int16":
+        scale *= 2  # its zero point is 0, in the middle, also for outputs of one sign
+    elif activation in ("relu", "relu6"):
         zero = int(np.iinfo(dtype).min) + int(random.integers(0, 12))
-    return QuantParams(span / codes * (2 if dtype == "int16" else 1), zero)
+    return QuantParams(scale, zero)

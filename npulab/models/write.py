@@ -1,4 +1,4 @@
-"""Layers made into graphs, with the operators that TensorFlow Lite needs around them."""
+"""Layers written as graphs, with the operators that TensorFlow Lite needs around them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ from npulab.support.refuse import refuse_if
 
 STARTS = {-1: "input", -2: "other"}  # names of the tensors that a graph takes
 MODELLED = (Conv2D, FullyConnected, Pool2D, Add, Operation)
-MOST_LEADING = 3
+MOST_LEADING = 3  # axes before the channels of a fully connected layer's input
+# options of a maximum of one element, which only applies an activation
 ONE_ELEMENT = {"padding": 1, "stride_w": 1, "stride_h": 1, "kernel_w": 1, "kernel_h": 1}
 
 
@@ -45,30 +46,30 @@ def single_op_model(
 
     Input and output are ``(batch, ...)``; an ``Add`` has two inputs.  A fully connected layer takes
     up to three leading axes as ``batch``: the input of (4, 2) is ``(4, 2, I)`` and the output ``(8,
-    O)``.  ``names`` are other names for "input", "weights", "bias", "output" and what else there
-    is.  ``weights_as`` "uint8" labels the int8 weights of a fully connected layer of float32 so, as
-    older converters did: runtimes read them as int8. ``form`` is "tflite" or "circle".  Raises
-    ValueError naming the parameter that the format cannot state; MissingPackage where
-    flatbuffers is not installed.
+    O)``.  ``names`` are other names for the tensors "input", "weights", "bias", "output", ....
+    ``weights_as`` "uint8" labels the int8 weights of a fully connected layer of float32 so, as
+    older converters did: runtimes read them as int8.  ``form`` is "tflite" or "circle".  Raises
+    ValueError naming the parameter that the format cannot state; MissingPackage if flatbuffers is
+    not installed.
     """
     if not isinstance(layer, MODELLED):
         raise ValueError(
             f"layer: got {type(layer).__name__}, allowed is a Conv2D, FullyConnected, Pool2D, Add "
-            "or "
-            "Operation; write_model writes a Network or a list of layers"
+            "or Operation; write_model writes a Network or a list of layers"
         )
     lead = _lead(batch, isinstance(layer, FullyConnected))
-    graph = _graph([layer], [tuple(-1 - n for n in range(len(tensors_taken(layer))))], lead)
+    sources = [-1 - number for number in range(len(tensors_taken(layer)))]
+    graph = _graph([layer], [sources], lead)
     if weights_as is not None:
         graph = _labelled(graph, layer, weights_as)
-    return pack(replace(_named(graph, names or {}), form=form))
+    return pack(replace(_renamed(graph, names or {}), form=form))
 
 
 def write_model(network: Network | Sequence[Layer], batch: int = 1, form: str = "tflite") -> bytes:
     """The bytes of a ``.tflite`` or ``.circle`` file that holds a network, whose last layer gives
     the output.
 
-    A list of layers is a network in which each takes what the one before it gives.
+    A list of layers is a network in which each layer takes the output of the layer before it.
     Raises as ``single_op_model``.
     """
     if isinstance(network, list | tuple):
@@ -82,100 +83,86 @@ def write_model(network: Network | Sequence[Layer], batch: int = 1, form: str = 
 
 
 def lowest(dtype: str) -> float:
-    """What leaves a maximum as it is."""
+    """The identity of max: the type's lowest value."""
     if dtype in QUANTIZED:
         return float(np.iinfo(dtype).min)
     return -np.inf
 
 
 def _lead(batch: Any, several: bool = False) -> tuple[int, ...]:
-    """The leading axes of input and output; ``several`` where there may be more than one."""
-    if several and isinstance(batch, list | tuple):
+    """The leading axes of input and output; ``several`` if there may be more than one."""
+    several = several and isinstance(batch, list | tuple)
+    axes = (batch,)
+    if several:
         axes = tuple(batch)
-    else:
-        axes = (batch,)
     whole = all(isinstance(size, int | np.integer) and size >= 1 for size in axes)
-    if (
-        not whole
-        or not 1 <= len(axes) <= MOST_LEADING
-        or math.prod(map(int, axes)) > np.iinfo(np.int32).max
-    ):
+    most = np.iinfo(np.int32).max
+    if not whole or not 1 <= len(axes) <= MOST_LEADING or math.prod(map(int, axes)) > most:
         sizes = "at least 1 and within int32"
-        if isinstance(batch, list | tuple) and several:
+        if several:
             sizes = f"up to {MOST_LEADING} sizes of at least 1 and within int32 in all"
         raise ValueError(f"batch: got {batch!r}, allowed is {sizes}")
     return tuple(map(int, axes))
 
 
 def _labelled(graph: Graph, layer: Layer, label: str) -> Graph:
-    """The graph of a fully connected layer with weights of another type's name, as an operator that
-    knows them."""
+    """The graph of a fully connected layer whose weights have the name of another type."""
     if label != "uint8" or not isinstance(layer, FullyConnected) or layer.dtype != "float32":
         raise ValueError(
             f"weights_as: got {label!r} with {layer}, allowed is 'uint8' with a fully connected "
-            "layer of "
-            "float32"
+            "layer of float32"
         )
-    (one,) = graph.operators
-    number = one.inputs[1]
+    (operator,) = graph.operators
+    number = operator.inputs[1]
     tensors = list(graph.tensors)
     tensors[number] = replace(tensors[number], dtype=label)
-    return replace(graph, tensors=tuple(tensors), operators=(replace(one, revision=1),))
+    return replace(graph, tensors=tuple(tensors), operators=(replace(operator, revision=1),))
 
 
-def _named(graph: Graph, names: Mapping[str, str]) -> Graph:
+def _renamed(graph: Graph, names: Mapping[str, str]) -> Graph:
     """The graph with other names of tensors."""
-    known = dict.fromkeys(one.name for one in graph.tensors)
+    known = dict.fromkeys(tensor.name for tensor in graph.tensors)
     for old, new in names.items():
         if old not in known or not isinstance(new, str):
             raise ValueError(
                 f"names: got {old!r}: {new!r}, allowed are texts for {', '.join(known)}"
             )
-    return replace(
-        graph,
-        tensors=tuple(replace(one, name=names.get(one.name, one.name)) for one in graph.tensors),
-    )
+    renamed = [replace(x, name=names.get(x.name, x.name)) for x in graph.tensors]
+    return replace(graph, tensors=tuple(renamed))
 
 
 def _graph(layers: Sequence[Any], inputs: Sequence[Sequence[int]], lead: tuple[int, ...]) -> Graph:
-    """The graph of layers; a source of -1 is its first input, -2 its second."""
+    """The graph of layers; a source of -1 is the graph's first input, -2 its second."""
     for number, layer in enumerate(layers):
         if not isinstance(layer, MODELLED):
             raise ValueError(
                 f"layer {number}: got {layer}, allowed in a model is a Conv2D, FullyConnected, "
-                "Pool2D, "
-                "Add or Operation"
+                "Pool2D, Add or Operation"
             )
         for name, usual in (("groups", 1), ("output", "codes"), ("rounding", "half-away")):
-            if not isinstance(layer, Operation) and (value := getattr(layer, name, usual)) != usual:
+            value = getattr(layer, name, usual)
+            if value != usual and not isinstance(layer, Operation):
                 raise ValueError(
                     f"layer {number}: {name}: got {value!r}, allowed in a model is {usual!r}"
                 )
     draft, given = _Draft(), {}
     for layer, sources in zip(layers, inputs, strict=True):
-        for place, source in enumerate(sources):
+        for source, taken in zip(sources, tensors_taken(layer), strict=False):
             if source < 0 and source not in given:
-                taken = tensors_taken(layer)[place]
-                if isinstance(layer, Operation):
-                    shape = taken.shape
-                else:
+                shape = taken.shape
+                if not isinstance(layer, Operation):
                     shape = *lead, *taken.shape
-                given[source] = draft.tensor(
-                    STARTS.get(source, f"input{-source}"), shape, taken.dtype, _kept(taken)
-                )
+                name = STARTS.get(source, f"input{-source}")
+                given[source] = draft.tensor(name, shape, taken.dtype, _kept(taken))
     starts = tuple(given.values())
     for number, (layer, sources) in enumerate(zip(layers, inputs, strict=True)):
         if len(layers) > 1:
             draft.prefix = f"{number}/"
-        else:
-            draft.prefix = ""
-        last = given[number] = _layer(
-            draft, layer, [given[source] for source in sources], math.prod(lead)
-        )
+        taken_tensors = [given[source] for source in sources]
+        last = given[number] = _layer(draft, layer, taken_tensors, math.prod(lead))
         draft.tensors[last] = replace(draft.tensors[last], name=f"{draft.prefix}output")
-    return Graph(
-        tuple(draft.tensors), tuple(draft.operators), tuple(draft.buffers), starts, (last,)
-    )
+    tensors, operators = tuple(draft.tensors), tuple(draft.operators)
+    return Graph(tensors, operators, tuple(draft.buffers), starts, (last,))
 
 
 class _Draft:
@@ -190,6 +177,7 @@ class _Draft:
     def tensor(
         self, name: str, shape: tuple[int, ...], dtype: str, q: QuantParams | None = None
     ) -> int:
+        """Add a tensor; return its number."""
         self.tensors.append(Tensor(self.prefix + name, shape, dtype, **_quantization(name, q)))
         return len(self.tensors) - 1
 
@@ -201,6 +189,7 @@ class _Draft:
         axis: int = 0,
         bits: int = 8,
     ) -> int:
+        """Add a tensor with a constant; return its number."""
         dtype = values.dtype.name
         if bits < 8:
             dtype = f"{dtype.rstrip('8')}{bits}"
@@ -209,9 +198,8 @@ class _Draft:
             data = values.astype(values.dtype.newbyteorder("<")).tobytes()
         self.buffers.append(data)
         number = self.tensor(name, values.shape, dtype, q)
-        self.tensors[number] = replace(
-            self.tensors[number], buffer=len(self.buffers) - 1, axis=axis
-        )
+        buffer = len(self.buffers) - 1
+        self.tensors[number] = replace(self.tensors[number], buffer=buffer, axis=axis)
         return number
 
     def step(
@@ -222,18 +210,19 @@ class _Draft:
         hybrid: str = "",
         **changes: Any,
     ) -> int:
-        """An operator and the tensor it gives: like the first input, but for the changes."""
+        """Add an operator and its output, which is like the first input but for the changes; return
+        the number of the output."""
         like = self.tensors[inputs[0]]
         self.tensors.append(replace(like, **{"name": self.prefix + name.lower(), **changes}))
         revision = REVISIONS.get(name, {}).get(hybrid or like.dtype, 1)
-        self.operators.append(
-            Operator(name, tuple(inputs), (len(self.tensors) - 1,), dict(options or {}), revision)
-        )
-        return len(self.tensors) - 1
+        output = len(self.tensors) - 1
+        operator = Operator(name, tuple(inputs), (output,), dict(options or {}), revision)
+        self.operators.append(operator)
+        return output
 
 
 def _quantization(name: str, q: QuantParams | None) -> dict[str, Any]:
-    """Scale and zero point as a tensor has them."""
+    """Scale and zero point as fields of a tensor."""
     if q is None:
         return {}
     scales = np.atleast_1d(np.asarray(q.scale, np.float32))
@@ -243,7 +232,7 @@ def _quantization(name: str, q: QuantParams | None) -> dict[str, Any]:
 
 
 def _stored(layer: Layer, q: QuantParams | None) -> QuantParams | None:
-    """What is kept of a quantization: nothing where the numbers are real."""
+    """A quantization as the file has it: none if the layer's numbers are real."""
     if layer.dtype in QUANTIZED:
         return q
     return None
@@ -259,96 +248,97 @@ def _layer(draft: _Draft, layer: Layer, sources: list[int], batch: int) -> int:
         )
     half = layer.dtype == "float16"
     if half:
-        sources = [draft.step("DEQUANTIZE", [one], dtype="float32") for one in sources]
-    gives = {
-        "shape": (batch, *layer.output_shape),
-        **_quantization("output_q", _stored(layer, layer.output_q)),
-    }
+        sources = [draft.step("DEQUANTIZE", [source], dtype="float32") for source in sources]
+    gives: dict[str, Any] = _quantization("output_q", _stored(layer, layer.output_q))
+    gives["shape"] = batch, *layer.output_shape
     activation = {"activation": FUSED.index(layer.activation)}
     if isinstance(layer, Add):
         y = draft.step("ADD", sources, {**activation, "pot_scale_int16": False}, **gives)
     elif isinstance(layer, FullyConnected):
-        y = draft.step(
-            "FULLY_CONNECTED",
-            [*sources, *_constants(draft, layer, 0)],
-            activation,
-            _hybrid(layer),
-            **gives,
-        )
+        inputs = [*sources, *_constants(draft, layer, 0)]
+        y = draft.step("FULLY_CONNECTED", inputs, activation, _hybrid(layer), **gives)
     elif isinstance(layer, Pool2D):
-        turned = layer.kind == "min"
-        x = _border(draft, layer, _complement(draft, sources[0]) if turned else sources[0])
-        options = {**_window(layer), "kernel_w": layer.kernel[1], "kernel_h": layer.kernel[0]}
-        y = draft.step(
-            POOLS[layer.kind],
-            [x],
-            {**options, "activation": 0} if turned else {**options, **activation},
-            **gives,
-        )
-        if turned:
-            y = _complement(draft, y)
-        if (
-            turned and layer.activation
-        ):  # the complement's activation is another: a maximum of one element has ours
-            y = draft.step("MAX_POOL_2D", [y], {**ONE_ELEMENT, **activation})
+        y = _pool(draft, layer, sources[0], activation, gives)
     else:
         assert isinstance(layer, Conv2D)
-        x = _border(draft, layer, sources[0])
-        options = {
-            **_window(layer),
-            "dilation_w": layer.dilation[1],
-            "dilation_h": layer.dilation[0],
-            **activation,
-        }
-        if layer.depthwise:
-            options["multiplier"] = layer.weights.shape[3] // layer.input_shape[2]
-        y = draft.step(
-            "DEPTHWISE_CONV_2D" if layer.depthwise else "CONV_2D",
-            [x, *_constants(draft, layer, 3 if layer.depthwise else 0)],
-            options,
-            _hybrid(layer),
-            **gives,
-        )
+        y = _convolution(draft, layer, sources[0], activation, gives)
     if half:
-        y = draft.step(
-            "CAST",
-            [y],
-            {"from": TYPES.index("float32"), "to": TYPES.index("float16")},
-            dtype="float16",
-        )
+        types = {"from": TYPES.index("float32"), "to": TYPES.index("float16")}
+        y = draft.step("CAST", [y], types, dtype="float16")
     return y
 
 
+def _pool(
+    draft: _Draft, layer: Pool2D, x: int, activation: Mapping[str, int], gives: Mapping[str, Any]
+) -> int:
+    """The output of a pooling; a minimum is the complement of the maximum of complements."""
+    options = {**_window(layer), "kernel_w": layer.kernel[1], "kernel_h": layer.kernel[0]}
+    if layer.kind != "min":
+        x = _border(draft, layer, x)
+        return draft.step(POOLS[layer.kind], [x], {**options, **activation}, **gives)
+    x = _border(draft, layer, _complement(draft, x))
+    y = draft.step(POOLS[layer.kind], [x], {**options, "activation": 0}, **gives)
+    y = _complement(draft, y)
+    if layer.activation:
+        # the complements would need another activation: a maximum of one element applies it
+        return draft.step("MAX_POOL_2D", [y], {**ONE_ELEMENT, **activation})
+    return y
+
+
+def _convolution(
+    draft: _Draft, layer: Conv2D, x: int, activation: Mapping[str, int], gives: Mapping[str, Any]
+) -> int:
+    """The output of a convolution."""
+    name, axis = "CONV_2D", 0
+    x = _border(draft, layer, x)
+    options = _window(layer)
+    options |= {"dilation_w": layer.dilation[1], "dilation_h": layer.dilation[0], **activation}
+    if layer.depthwise:
+        name, axis = "DEPTHWISE_CONV_2D", 3
+        options["multiplier"] = layer.weights.shape[3] // layer.input_shape[2]
+    inputs = [x, *_constants(draft, layer, axis)]
+    return draft.step(name, inputs, options, _hybrid(layer), **gives)
+
+
 def _operation(draft: _Draft, layer: Operation, sources: list[int]) -> int:
-    """The tensor that an operation gives; the others that its operator has come with it."""
+    """The tensor that an operation gives; all outputs of its operator are added with it."""
     moving = iter(sources)
-    inputs = [
-        draft.constant(f"constant{place}", np.asarray(layer.constants[place]), _kept(one))
-        if place in layer.constants
-        else next(moving)
-        for place, one in enumerate(layer.inputs)
-    ]
-    options = {
-        name: FUSED.index(value) if name == "activation" else value
-        for name, value in layer.options.items()
-    }
-    own: dict[str, dict[str, Any]] = {
-        "RESHAPE": {"new_shape": layer.output.shape},
-        "PACK": {"values_count": len(inputs)},
-        "ARG_MAX": {"output_type": TYPES.index(layer.output.dtype)},
-        "MEAN": {"keep_dims": len(layer.output.shape) == len(layer.inputs[0].shape)},
-    }
-    options |= own.get(layer.kind, {})
+    inputs = []
+    for place, taken in enumerate(layer.inputs):
+        if place in layer.constants:
+            values = np.asarray(layer.constants[place])
+            inputs.append(draft.constant(f"constant{place}", values, _kept(taken)))
+        else:
+            inputs.append(next(moving))
     parts = _parts(layer)
-    if layer.kind in ("SPLIT", "SPLIT_V", "UNPACK"):
-        options |= {"num" if layer.kind == "UNPACK" else "num_splits": len(parts)}
-    numbers = [
-        draft.tensor(f"output{n}", shape, layer.output.dtype, _kept(layer.output))
-        for n, shape in enumerate(parts)
-    ]
+    numbers = []
+    for number, shape in enumerate(parts):
+        name = f"output{number}"
+        numbers.append(draft.tensor(name, shape, layer.output.dtype, _kept(layer.output)))
     revision = REVISIONS.get(layer.kind, {}).get(layer.inputs[0].dtype, 1)
+    options = _operation_options(layer, len(parts))
     draft.operators.append(Operator(layer.kind, tuple(inputs), tuple(numbers), options, revision))
     return numbers[layer.part]
+
+
+def _operation_options(layer: Operation, parts: int) -> dict[str, Any]:
+    """The options of an operation, with those that its shapes give."""
+    options = dict(layer.options)
+    if "activation" in options:
+        options["activation"] = FUSED.index(options["activation"])
+    if layer.kind == "RESHAPE":
+        options["new_shape"] = layer.output.shape
+    elif layer.kind == "PACK":
+        options["values_count"] = len(layer.inputs)
+    elif layer.kind == "ARG_MAX":
+        options["output_type"] = TYPES.index(layer.output.dtype)
+    elif layer.kind == "MEAN":
+        options["keep_dims"] = len(layer.output.shape) == len(layer.inputs[0].shape)
+    elif layer.kind in ("SPLIT", "SPLIT_V"):
+        options["num_splits"] = parts
+    elif layer.kind == "UNPACK":
+        options["num"] = parts
+    return options
 
 
 def _parts(layer: Operation) -> list[tuple[int, ...]]:
@@ -361,36 +351,35 @@ def _parts(layer: Operation) -> list[tuple[int, ...]]:
         return [shape] * (layer.inputs[1].shape[axis] // shape[axis])
     if layer.kind == "SPLIT_V":
         axis = int(np.ravel(layer.constants[2])[0]) % len(shape)
-        return [
-            (*shape[:axis], int(size), *shape[axis + 1 :]) for size in np.ravel(layer.constants[1])
-        ]
+        sizes = np.ravel(layer.constants[1]).tolist()
+        return [(*shape[:axis], size, *shape[axis + 1 :]) for size in sizes]
     return [shape]
 
 
-def _kept(one: Placeholder) -> QuantParams | None:
-    if one.dtype in QUANTIZED:
-        return one.q
+def _kept(tensor: Placeholder) -> QuantParams | None:
+    """The quantization of a tensor of codes."""
+    if tensor.dtype in QUANTIZED:
+        return tensor.q
     return None
 
 
 def _constants(draft: _Draft, layer: Conv2D | FullyConnected, axis: int) -> list[int]:
-    """Weights and bias; ``axis`` is that of the weights' output channels."""
+    """Weights and bias; ``axis`` is the weights' axis of output channels."""
     if layer.dtype == "float16":
-        return [
-            draft.step("DEQUANTIZE", [draft.constant(name, values)], buffer=0, dtype="float32")
-            for name, values in (("weights", layer.weights), ("bias", layer.bias))
-        ]
-    # LiteRT takes one type for the other, and a zero point for 0, and says nothing
+        halves = draft.constant("weights", layer.weights)
+        weights = draft.step("DEQUANTIZE", [halves], buffer=0, dtype="float32")
+        halves = draft.constant("bias", layer.bias)
+        return [weights, draft.step("DEQUANTIZE", [halves], buffer=0, dtype="float32")]
+    # LiteRT silently takes one type for the other, and any zero point for 0
     refuse_if(
         layer.weights.dtype != layer.dtype and layer.dtype in ("int8", "uint8"),
         "weights",
         layer.weights.dtype,
         f"in a .tflite is {layer.dtype} with {layer.dtype} activations",
     )
+    allowed = "8"
     if layer.weights.dtype == np.int8:
         allowed = "2, 4 or 8"
-    else:
-        allowed = "8"
     refuse_if(
         str(layer.weight_bits) not in allowed,
         "weight_bits",
@@ -404,9 +393,8 @@ def _constants(draft: _Draft, layer: Conv2D | FullyConnected, axis: int) -> list
         "in a .tflite is 0 with int8 weights",
     )
     weight_q = layer.weight_q
-    if (
-        layer.op == "depthwise" and layer.dtype == "float32"
-    ):  # LiteRT wants a scale for each channel
+    if layer.op == "depthwise" and layer.dtype == "float32":
+        # LiteRT wants a scale for each channel
         weight_q = QuantParams(np.broadcast_to(weight_q.scale, layer.weights.shape[3:]).tolist())
     scales = np.float32(one_scale(layer.input_q)) * np.asarray(weight_q.scale, np.float32)
     return [
@@ -416,6 +404,7 @@ def _constants(draft: _Draft, layer: Conv2D | FullyConnected, axis: int) -> list
 
 
 def _hybrid(layer: Conv2D | FullyConnected) -> str:
+    """The column of REVISIONS for a layer of real inputs and int8 weights; else ""."""
     if layer.dtype != "float32":
         return ""
     if per_channel(layer.weight_q.scale) or layer.op == "depthwise":
@@ -424,7 +413,7 @@ def _hybrid(layer: Conv2D | FullyConnected) -> str:
 
 
 def _window(layer: Conv2D | Pool2D) -> dict[str, int]:
-    """Padding and stride; what has its border around it already is "valid"."""
+    """Padding and stride; "valid" if the input has its border already."""
     padding = PADDINGS.index(padding_name(layer) or "valid")
     return {"padding": padding, "stride_w": layer.stride[1], "stride_h": layer.stride[0]}
 
@@ -436,14 +425,11 @@ def _border(draft: _Draft, layer: Conv2D | Pool2D, x: int) -> int:
     if layer.op == "average_pool":
         raise ValueError(
             f'padding: got {layer.padding}, allowed in a .tflite for an average is "same" or '
-            '"valid": the '
-            "border that an operator adds would count"
+            '"valid": the border that an operator adds would count'
         )
     like = draft.tensors[x]
     sides = ((0, 0), *layer.pads, (0, 0))
-    shape = tuple(
-        size + before + after for size, (before, after) in zip(like.shape, sides, strict=True)
-    )
+    shape = tuple((np.array(like.shape) + np.sum(sides, axis=1)).tolist())
     inputs = [x, draft.constant("pads", np.array(sides, np.int32))]
     if isinstance(layer, Conv2D):
         return draft.step("PAD", inputs, shape=shape)
@@ -453,7 +439,7 @@ def _border(draft: _Draft, layer: Conv2D | Pool2D, x: int) -> int:
 
 
 def _complement(draft: _Draft, x: int) -> int:
-    """What orders the other way round: every bit turned, or the sign."""
+    """The tensor in reverse order: every bit inverted, or the sign."""
     dtype = draft.tensors[x].dtype
     if dtype not in QUANTIZED:
         return draft.step("NEG", [x])
@@ -461,6 +447,6 @@ def _complement(draft: _Draft, x: int) -> int:
 
 
 def one_scale(q: QuantParams) -> float:
-    """The scale of a tensor that has one."""
+    """The only scale of a tensor."""
     assert isinstance(q.scale, float)
     return q.scale
