@@ -14,8 +14,8 @@ import numpy as np
 
 from npulab.support.text import plural
 
-# Bytes of memory that a file may take at least, and for each of its bytes; bytes that a table and an
-# element of a vector take, about, with their lines in a listing.
+# Bytes of memory that a file may take at least, and for each of its bytes; bytes that a table and
+# an element of a vector take, about, with their lines in a listing.
 LEAST_MEMORY, MEMORY_PER_BYTE, TABLE_MEMORY, ELEMENT_MEMORY = 2**25, 16, 400, 40
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -49,9 +48,10 @@ MAIN = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "AVERAGE_POOL_2D", "M
 def read_model(data: bytes | bytearray | memoryview | str | os.PathLike[str]) -> Model:
     """The model in the bytes of a ``.tflite`` or ``.circle`` file, or in the file of a path.
 
-    ``print`` lists it, ``quantization()`` lists scales and zero points.  Of several graphs layers
-    are those of the first; ``graphs`` has all. Needs no package.  Raises ValueError (what, got,
-    allowed, where) for bytes that are no model, or a broken one; FileNotFoundError.
+    ``print`` lists it, ``quantization()`` lists scales and zero points.  If there are several
+    graphs, ``layers`` are those of the first; ``graphs`` has all.  Needs no package.  Raises
+    ValueError (what, got, allowed, where) for bytes that are not a model, or a broken one;
+    FileNotFoundError.
     """
     if isinstance(data, bytes | bytearray | memoryview):
         return Model(**vars(unpack(bytes(data))))
@@ -64,13 +64,13 @@ def read_model(data: bytes | bytearray | memoryview | str | os.PathLike[str]) ->
 
 
 def is_model(path: str | os.PathLike[str]) -> bool:
-    """Whether a file says that it is a model; False where there is no file."""
+    """True if the first bytes of a file are those of a model; False if there is no file."""
     return form_of(first_bytes(Path(path), 8)) is not None
 
 
 @dataclass(frozen=True)
 class Model(Graph):
-    """A graph with the layers that are in it."""
+    """A graph with its layers."""
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -79,101 +79,99 @@ class Model(Graph):
         Explicit padding that "same" or "valid" would give reads back by that name.  Raises
         ValueError naming the operator that is part of no layer, and why.
         """
-        found, problems = self._found
-        for problem in problems.values():
-            raise ValueError(problem)
-        return tuple(one.layer for one in found)
+        return tuple(found.layer for found in self._every_layer())
 
     @property
     def by_operator(self) -> dict[int, Layer | str]:
-        """The layer of each main operator by its number in the file; of those that are part of none
-        a sentence why."""
-        found, problems = self._found
-        every: dict[int, Layer | str] = {one.number: one.layer for one in found} | problems
-        return dict(sorted(every.items()))
+        """The layer of each main operator by its number in the file; for an operator that is part
+        of no layer a sentence why."""
+        layers, problems = self._found
+        every: dict[int, Layer | str] = {found.number: found.layer for found in layers}
+        return dict(sorted((every | problems).items()))
 
     @property
     def network(self) -> Network:
-        """The layers, where each takes its inputs from, and which give the outputs.
+        """The layers, the source of each layer's inputs, and the layers that give the outputs.
 
         Raises as ``layers``; ValueError too if an output of the model is given by no layer.
         """
-        for problem in self._found[1].values():
-            raise ValueError(problem)
-        return self._network(self._found[0], self.outputs)
+        return self._network(self._every_layer(), self.outputs)
 
     @property
     def readable(self) -> tuple[Network | None, str]:
-        """The network up to the first operator that is part of no layer, and what that is: the
-        layers that need nothing of such an operator, those that nothing takes being the outputs.
+        """The network up to the first operator that is part of no layer, and the problem with that
+        operator: the layers that need no output of such an operator.  Its outputs are those that no
+        layer takes.
 
         The text is blank if every operator is read; the network is None if not even one is.
         """
-        found, problems = self._found
+        layers, problems = self._found
         known, kept = set(self.inputs), []
-        for one in found:
-            if known.issuperset(one.sources):
-                known.add(one.output)
-                kept.append(one)
+        for found in layers:
+            if known.issuperset(found.sources):
+                known.add(found.output)
+                kept.append(found)
         problem = next(iter(problems.values()), "")
-        taken = {tensor for one in kept for tensor in one.sources}
-        if known.issuperset(self.outputs):
-            ends = self.outputs
-        else:
-            ends = tuple(one.output for one in kept if one.output not in taken)
-        return (self._network(kept, ends) if kept else None), problem
+        if not kept:
+            return None, problem
+        ends: Sequence[int] = self.outputs
+        if not known.issuperset(ends):
+            taken = _taken(kept)
+            ends = [found.output for found in kept if found.output not in taken]
+        return self._network(kept, ends), problem
 
-    def _network(self, found: Sequence[_Found], ends: Sequence[int]) -> Network:
-        made = {one.output: number for number, one in enumerate(found)}
-        taken = {tensor for one in found for tensor in one.sources}
-        given = {
-            tensor: -1 - n for n, tensor in enumerate(one for one in self.inputs if one in taken)
-        } | made
+    def _every_layer(self) -> list[_Found]:
+        """The layers; raises ValueError if an operator is part of no layer."""
+        layers, problems = self._found
+        for problem in problems.values():
+            raise ValueError(problem)
+        return layers
+
+    def _network(self, layers: Sequence[_Found], ends: Sequence[int]) -> Network:
+        made = {found.output: number for number, found in enumerate(layers)}
+        taken = _taken(layers)
+        inputs = [tensor for tensor in self.inputs if tensor in taken]
+        given = {tensor: -1 - number for number, tensor in enumerate(inputs)} | made
         for tensor in taken:
             if tensor not in given:
                 raise ValueError(
                     f"{self.tensors[tensor].name}: is given by no layer, allowed is the model's "
-                    "input or "
-                    "what a layer gives"
+                    "input or what a layer gives"
                 )
         missing = [self.tensors[tensor].name for tensor in ends if tensor not in made]
-        if missing or not found:
-            raise ValueError(
-                f"model: got output {missing[0] if missing else 'of no layer'}, allowed is what a "
-                "layer "
-                "gives"
-            )
+        if not layers:
+            missing.append("of no layer")
+        if missing:
+            raise ValueError(f"model: got output {missing[0]}, allowed is what a layer gives")
+        sources = [tuple(map(given.__getitem__, found.sources)) for found in layers]
         return Network(
-            tuple(one.layer for one in found),
-            tuple(tuple(given[tensor] for tensor in one.sources) for one in found),
-            tuple(made[end] for end in ends),
+            tuple(found.layer for found in layers),
+            tuple(sources),
+            tuple(map(made.__getitem__, ends)),
         )
 
     @property
     def parameters(self) -> pd.DataFrame:
-        """One row per layer, by its main operator, and one per operator that is part of none.
+        """One row per layer, by its main operator, and one per operator that is part of no layer.
 
         Scales and zero points are among the columns.
         """
-        found, problems = self._found
-        rows: dict[int, dict[str, Any]] = {one.number: one.layer.parameters for one in found}
-        rows |= {number: {} for number in problems}
-        frame = pd.DataFrame(
-            [
-                {"index": number, "name": self.operators[number].name, **rows[number]}
-                for number in sorted(rows)
-            ],
-            dtype=object,
-        )
-        # a whole number stays one where other layers have none
+        rows = []
+        for number, layer in self.by_operator.items():
+            row = {"index": number, "name": self.operators[number].name}
+            if not isinstance(layer, str):
+                row |= layer.parameters
+            rows.append(row)
+        frame = pd.DataFrame(rows, dtype=object)
+        # a column of whole numbers stays one if other columns lack values
         complete = [name for name in frame if frame[name].notna().all()]
         return frame.astype({name: frame[name].infer_objects().dtype for name in complete})
 
     def __repr__(self) -> str:
-        of = f", the first of {len(self.graphs)} graphs" * bool(self.others)
-        return (
-            f"Model({', '.join(plural(len(getattr(self, name)), name[:-1]) for name in PARTS)}{of})"
-        )
+        counts = ", ".join(plural(len(getattr(self, name)), name[:-1]) for name in PARTS)
+        if self.others:
+            counts += f", the first of {len(self.graphs)} graphs"
+        return f"Model({counts})"
 
     @cached_property
     def _found(self) -> tuple[list[_Found], dict[int, str]]:
@@ -182,13 +180,13 @@ class Model(Graph):
 
 @dataclass(frozen=True)
 class Listed:
-    """A model as it is shown: its listing in one form, then scales and zero points."""
+    """A model for people: its listing in one form, then scales and zero points."""
 
     model: Model
     form: str = LISTINGS[0]
 
     def records(self) -> list[Row]:
-        """The rows of the listing, with the layer's parameters where an operator is one."""
+        """The rows of the listing, with the layer's parameters if an operator is a layer."""
         layers = {(0, row["index"]): known(row) for row in rows_of(self.model.parameters)}
         return [row | layers.get((row["graph"], row["index"]), {}) for row in self.model.rows]
 
@@ -207,23 +205,23 @@ class OperatorList(Answer):
 
     @property
     def parts(self) -> list[Part]:
-        rows, several = self.records(), bool(self.model.others)
-        total = memory_text(sum(row["constants"] for row in rows))
-        return [
-            Table(
-                [
-                    {**row, "constants": memory_text(row["constants"]) if row["constants"] else ""}
-                    for row in rows
-                ],
-                OPERATOR_COLUMNS[not several :],
-            ),
-            f"{plural(len(rows), 'operator')}, constants {total}",
-        ]
+        rows, columns = self.records(), [*OPERATOR_COLUMNS]
+        if not self.model.others:
+            columns = columns[1:]  # without the graph
+        total = 0
+        for row in rows:
+            size = row["constants"]
+            total += size
+            row["constants"] = ""
+            if size:
+                row["constants"] = memory_text(size)
+        counts = f"{plural(len(rows), 'operator')}, constants {memory_text(total)}"
+        return [Table(rows, columns), counts]
 
 
 @dataclass(frozen=True)
 class _Found:
-    """A layer, the number of its main operator, the tensors it takes and the one it gives."""
+    """A layer, the number of its main operator, the tensors it takes and the tensor it gives."""
 
     layer: Layer
     number: int
@@ -231,177 +229,188 @@ class _Found:
     output: int
 
 
+def _taken(layers: Sequence[_Found]) -> dict[int, None]:
+    """The tensors that layers take."""
+    taken: dict[int, None] = {}
+    for found in layers:
+        taken |= dict.fromkeys(found.sources)
+    return taken
+
+
 def _find(graph: Graph) -> tuple[list[_Found], dict[int, str]]:
-    """The layers of a graph; by number what is wrong with the operators that are part of none, main
-    ones first."""
-    found: list[_Found] = []
+    """The layers of a graph; by number what is wrong with the operators that are part of no layer,
+    main operators first."""
+    layers: list[_Found] = []
     taken: set[int] = set()
     problems: dict[int, str] = {}
-    makers = {tensor: i for i, one in enumerate(graph.operators) for tensor in one.outputs}
-    uses = Counter(tensor for one in graph.operators for tensor in one.inputs)
-    users = {
-        tensor: i
-        for i, one in enumerate(graph.operators)
-        for tensor in one.inputs
-        if uses[tensor] == 1
-    }
-    for number, one in enumerate(graph.operators):
-        if number in taken or one.name not in MAIN:
+    makers: dict[int, int] = {}
+    users: dict[int, list[int]] = {}
+    for number, operator in enumerate(graph.operators):
+        makers |= dict.fromkeys(operator.outputs, number)
+        for tensor in operator.inputs:
+            users.setdefault(tensor, []).append(number)
+    lone = {tensor: numbers[0] for tensor, numbers in users.items() if len(numbers) == 1}
+    for number, operator in enumerate(graph.operators):
+        if number in taken or operator.name not in MAIN:
             continue
-        part = _Part(graph, makers, users, number)
+        part = _LayerParts(graph, makers, lone, number)
         try:
-            found.append(part.read())
+            layers.append(part.read())
             taken |= part.taken
         except ValueError as error:
-            problems[number] = f"operator {number}, {one.name}: {error}"
-    for number in sorted(set(range(len(graph.operators))) - taken):
-        one = graph.operators[number]
-        if one.name not in OPERATIONS:
+            problems[number] = f"operator {number}, {operator.name}: {error}"
+    for number, operator in enumerate(graph.operators):
+        if number in taken:
+            continue
+        if operator.name not in OPERATIONS:
             problems.setdefault(
                 number,
-                f"operator {number}, {one.name}: is part of no layer, allowed are "
+                f"operator {number}, {operator.name}: is part of no layer, allowed are "
                 f"{', '.join(MAIN)}, what single_op_model puts around them, and the kinds of "
                 "Operation",
             )
             continue
         try:
-            found += _operations(graph, number)
+            layers += _operations(graph, number)
             problems.pop(number, None)
         except ValueError as error:
-            problems.setdefault(number, f"operator {number}, {one.name}: {error}")
-    return sorted(found, key=lambda one: one.number), dict(sorted(problems.items()))
+            problems.setdefault(number, f"operator {number}, {operator.name}: {error}")
+    layers.sort(key=lambda found: found.number)
+    return layers, dict(sorted(problems.items()))
 
 
 def _operations(graph: Graph, number: int) -> list[_Found]:
     """An operator without weights as a layer for each tensor that it gives."""
-    one = graph.operators[number]
-    refuse_if(min(one.inputs, default=-1) < 0, "tensors", list(one.inputs), "are all of its inputs")
-    constants = {
-        place: graph.data(tensor)
-        for place, tensor in enumerate(one.inputs)
-        if graph.buffers[graph.tensors[tensor].buffer]
-    }
-    options = {name: one.options[name] for name in OPERATIONS[one.name] if name in one.options}
+    operator = graph.operators[number]
+    wrong = min(operator.inputs, default=-1) < 0
+    refuse_if(wrong, "tensors", list(operator.inputs), "are all of its inputs")
+    constants, sources, inputs = {}, [], []
+    for place, tensor in enumerate(operator.inputs):
+        if graph.filled(tensor):
+            constants[place] = graph.data(tensor)
+        else:
+            sources.append(tensor)
+        inputs.append(_placeholder(graph.tensors[tensor]))
+    known = OPERATIONS[operator.name]
+    options = {name: value for name, value in operator.options.items() if name in known}
     if "activation" in options:
-        options["activation"] = _activation(one.options)
-    inputs = tuple(_placeholder(graph.tensors[tensor]) for tensor in one.inputs)
-    return [
-        _Found(
-            Operation(
-                one.name, inputs, _placeholder(graph.tensors[tensor]), options, constants, part
-            ),
-            number,
-            tuple(tensor for place, tensor in enumerate(one.inputs) if place not in constants),
-            tensor,
-        )
-        for part, tensor in enumerate(one.outputs)
-    ]
+        options["activation"] = _activation(operator.options)
+    layers = []
+    for part, tensor in enumerate(operator.outputs):
+        output = _placeholder(graph.tensors[tensor])
+        layer = Operation(operator.name, tuple(inputs), output, options, constants, part)
+        layers.append(_Found(layer, number, tuple(sources), tensor))
+    return layers
 
 
-def _placeholder(one: Tensor) -> Placeholder:
-    if len(set(one.scale)) > 1 or len(set(one.zero_point)) > 1:
-        raise ValueError(f"{one.name}: got {len(one.scale)} scales, allowed is 1")
+def _placeholder(tensor: Tensor) -> Placeholder:
+    if len(set(tensor.scale)) > 1 or len(set(tensor.zero_point)) > 1:
+        raise ValueError(f"{tensor.name}: got {len(tensor.scale)} scales, allowed is 1")
     q = UNIT
-    if one.scale and one.dtype in QUANTIZED:
-        q = QuantParams(one.scale[0], (one.zero_point or (0,))[0])
-    return Placeholder(one.shape, one.dtype, q)
+    if tensor.scale and tensor.dtype in QUANTIZED:
+        q = QuantParams(tensor.scale[0], (tensor.zero_point or (0,))[0])
+    return Placeholder(tensor.shape, tensor.dtype, q)
 
 
-class _Part:
-    """The operators of one layer: the main one, and those beside it that are taken with it."""
+class _LayerParts:
+    """The operators of one layer: the main operator, and those around it that are taken with it.
+
+    ``makers`` has the operator that gives a tensor, ``users`` the operator that takes it, if only
+    one does.
+    """
 
     def __init__(
         self, graph: Graph, makers: Mapping[int, int], users: Mapping[int, int], number: int
     ) -> None:
         self.graph, self.makers, self.users, self.number = graph, makers, users, number
-        self.one, self.options, self.taken = (
-            graph.operators[number],
-            graph.operators[number].options,
-            {number},
-        )
+        self.main, self.taken = graph.operators[number], {number}
+        self.options = self.main.options
 
     def read(self) -> _Found:
-        """The layer.  Raises ValueError where its parts do not go together."""
-        name, output, activation = (
-            self.one.name,
-            _at(self.one.outputs, 0),
-            _activation(self.options),
-        )
-        if name == "ADD":
-            sources = [self.narrow(_at(self.one.inputs, place)) for place in (0, 1)]
-            layer: Layer = Add(
-                self.shape(sources[0]),
-                other_q=self.q(sources[1]),
-                **self.common(sources[0], output, activation),
-            )
-        elif name == "FULLY_CONNECTED":
-            if self.options["weights_format"] or self.options["asymmetric_quantize_inputs"]:
-                raise ValueError(
-                    f"options: got {self.options}, allowed are plain weights and symmetric inputs"
-                )
-            sources = [self.narrow(_at(self.one.inputs, 0))]
-            layer = FullyConnected(
-                **self.constants(0), **self.common(sources[0], output, activation)
-            )
-        elif name in POOLS.values():
-            x, border = self.border("PADV2")
-            if name == POOLS["average"]:
-                kind = "average"
-            else:
-                kind = "max"
-            turned = self.beside(self.makers, x, "NEG", "BITWISE_XOR")
-            if turned:
-                back = self.beside(self.users, output, turned.name)
-                if back is None or activation or kind == "average":
-                    raise ValueError(
-                        f"input: got what {turned.name} gives, allowed where a maximum without "
-                        "activation "
-                        "goes into another"
-                    )
-                kind, x, (output, activation) = (
-                    "min",
-                    turned.inputs[0],
-                    self.activated(back.outputs[0]),
-                )
-            sources, kernel = [self.narrow(x)], (self.options["kernel_h"], self.options["kernel_w"])
-            layer = Pool2D(
-                kind,
-                kernel,
-                **self.window(sources[0], border, kernel),
-                **self.common(sources[0], output, activation),
-            )
+        """The layer.  Raises ValueError if its parts do not go together."""
+        output = _at(self.main.outputs, 0)
+        if self.main.name == "ADD":
+            layer, sources = self.addition(output)
+        elif self.main.name == "FULLY_CONNECTED":
+            layer, sources = self.fully_connected(output)
+        elif self.main.name in POOLS.values():
+            layer, sources, output = self.pooling(output)
         else:
-            x, border = self.border("PAD")
-            sources, depthwise = [self.narrow(x)], name == "DEPTHWISE_CONV_2D"
-            constants = self.constants(3 if depthwise else 0)
-            dilation = self.options["dilation_h"], self.options["dilation_w"]
-            layer = Conv2D(
-                **constants,
-                **self.window(sources[0], border, constants["weights"].shape[1:3], dilation),
-                dilation=dilation,
-                depthwise=depthwise,
-                **self.common(sources[0], output, activation),
-            )
+            layer, sources = self.convolution(output)
         if layer.dtype == "float16":
-            cast = self.beside(self.users, output, "CAST")
+            cast = self.neighbour(self.users, output, "CAST")
             if cast:
                 output = cast.outputs[0]
         self.check(layer, sources, output)
         return _Found(layer, self.number, tuple(sources), output)
 
-    def beside(self, near: Mapping[int, int], tensor: int, *names: str) -> Operator | None:
-        """The operator that makes or uses a tensor, where it is of these names; it is taken."""
+    def addition(self, output: int) -> tuple[Layer, list[int]]:
+        """The layer of an ADD, and the tensors it takes."""
+        sources = [self.narrow(_at(self.main.inputs, place)) for place in (0, 1)]
+        common = self.common(sources[0], output)
+        return Add(self.shape(sources[0]), other_q=self.q(sources[1]), **common), sources
+
+    def fully_connected(self, output: int) -> tuple[Layer, list[int]]:
+        if self.options["weights_format"] or self.options["asymmetric_quantize_inputs"]:
+            raise ValueError(
+                f"options: got {self.options}, allowed are plain weights and symmetric inputs"
+            )
+        source = self.narrow(_at(self.main.inputs, 0))
+        common = self.common(source, output)
+        return FullyConnected(**self.constants(0), **common), [source]
+
+    def convolution(self, output: int) -> tuple[Layer, list[int]]:
+        depthwise = self.main.name == "DEPTHWISE_CONV_2D"
+        x, border = self.border("PAD")
+        source = self.narrow(x)
+        constants = self.constants(3 if depthwise else 0)
+        dilation = self.options["dilation_h"], self.options["dilation_w"]
+        layer = Conv2D(
+            **constants,
+            **self.window(source, border, constants["weights"].shape[1:3], dilation),
+            dilation=dilation,
+            depthwise=depthwise,
+            **self.common(source, output),
+        )
+        return layer, [source]
+
+    def pooling(self, output: int) -> tuple[Layer, list[int], int]:
+        """The layer of a pooling, the tensors it takes, and its output: for a minimum that of the
+        complement after it."""
+        kind = "max"
+        if self.main.name == POOLS["average"]:
+            kind = "average"
+        activation = _activation(self.options)
+        x, border = self.border("PADV2")
+        complement = self.neighbour(self.makers, x, "NEG", "BITWISE_XOR")
+        if complement:
+            back = self.neighbour(self.users, output, complement.name)
+            if back is None or activation or kind == "average":
+                raise ValueError(
+                    f"input: got what {complement.name} gives, allowed where a maximum without "
+                    "activation goes into another"
+                )
+            kind, x = "min", complement.inputs[0]
+            output, activation = self.activated(back.outputs[0])
+        source = self.narrow(x)
+        kernel = self.options["kernel_h"], self.options["kernel_w"]
+        common = self.common(source, output) | {"activation": activation}
+        layer = Pool2D(kind, kernel, **self.window(source, border, kernel), **common)
+        return layer, [source], output
+
+    def neighbour(self, near: Mapping[int, int], tensor: int, *names: str) -> Operator | None:
+        """The operator that makes or uses a tensor, if it has one of these names; it is taken."""
         number = near.get(tensor, self.number)
-        one = self.graph.operators[number]
-        if number == self.number or one.name not in names:
+        operator = self.graph.operators[number]
+        if number == self.number or operator.name not in names:
             return None
-        _at(one.inputs, 0), _at(one.outputs, 0)
-        if one.name == "BITWISE_XOR" and self.graph.data(_at(one.inputs, 1)).tobytes().strip(
-            b"\xff"
-        ):
-            return None
+        _at(operator.inputs, 0), _at(operator.outputs, 0)
+        if operator.name == "BITWISE_XOR":
+            mask = self.graph.data(_at(operator.inputs, 1)).tobytes()
+            if mask.strip(b"\xff"):
+                return None
         self.taken.add(number)
-        return one
+        return operator
 
     def narrow(self, tensor: int) -> int:
         """The float16 tensor that a tensor was made from, or the tensor itself."""
@@ -416,71 +425,73 @@ class _Part:
         return self.graph.tensors[tensor].shape[1:]
 
     def q(self, tensor: int, axis: int = -1) -> QuantParams:
-        """Scale and zero point of a tensor; ``axis`` is where it may have a scale per channel."""
-        one = self.graph.tensors[tensor]
-        if not one.scale or one.dtype not in (*QUANTIZED, *PACKED):
+        """Scale and zero point of a tensor; ``axis`` is the axis that may have a scale each."""
+        stored = self.graph.tensors[tensor]
+        scales, zeros = stored.scale, set(stored.zero_point) or {0}
+        if not scales or stored.dtype not in (*QUANTIZED, *PACKED):
             return UNIT
-        zeros = set(one.zero_point) or {0}
-        if len(zeros) != 1 or (len(one.scale) > 1 and one.axis != axis):
+        if len(zeros) != 1 or (len(scales) > 1 and stored.axis != axis):
+            allowed = "one of each"
+            if axis >= 0:
+                allowed += f" or scales on axis {axis}"
             raise ValueError(
-                f"{one.name}: got {len(one.scale)} scales on axis {one.axis} and {len(zeros)} zero "
-                "points"
-                f", allowed is one of each{f' or scales on axis {axis}' * (axis >= 0)}"
+                f"{stored.name}: got {len(scales)} scales on axis {stored.axis} and {len(zeros)} "
+                f"zero points, allowed is {allowed}"
             )
-        return QuantParams(one.scale if len(one.scale) > 1 else one.scale[0], zeros.pop())
+        if len(scales) > 1:
+            return QuantParams(scales, zeros.pop())
+        return QuantParams(scales[0], zeros.pop())
 
-    def common(self, source: int, output: int, activation: str | None) -> dict[str, Any]:
-        """What every layer has."""
+    def common(self, source: int, output: int) -> dict[str, Any]:
+        """The parameters that every layer has."""
         return {
-            "activation": activation,
+            "activation": _activation(self.options),
             "input_q": self.q(source),
             "output_q": self.q(output),
             "dtype": self.graph.tensors[source].dtype,
         }
 
     def constants(self, axis: int) -> dict[str, Any]:
-        """Weights, their quantization and the bias, zeros where there is none."""
-        number = self.narrow(_at(self.one.inputs, 1))
+        """Weights, their quantization and the bias: zeros if the operator has none."""
+        number = self.narrow(_at(self.main.inputs, 1))
         weights = self.graph.data(number)
-        if len(self.one.inputs) > 2 and self.one.inputs[2] >= 0:
-            bias = self.graph.data(self.narrow(self.one.inputs[2]))
-        else:
-            bias = np.zeros(weights.shape[axis:][:1], int)
+        bias = np.zeros(weights.shape[axis:][:1], int)
+        if len(self.main.inputs) > 2 and self.main.inputs[2] >= 0:
+            bias = self.graph.data(self.narrow(self.main.inputs[2]))
         q, dtype = self.q(number, axis), self.graph.tensors[number].dtype
         bits = {}
         if dtype in PACKED:
-            bits = {"weight_bits": int(dtype.lstrip("uint"))}
+            bits["weight_bits"] = int(dtype.lstrip("uint"))
         if weights.dtype == np.uint8 and self.labelled(q):
             weights = weights.view(np.int8)
-        if (
-            bias.dtype == np.float32
-            and self.one.name == "DEPTHWISE_CONV_2D"
-            and len(set(np.ravel(q.scale))) == 1
-        ):
-            q = QuantParams(
-                float(np.ravel(q.scale)[0]), q.zero_point
-            )  # one scale is written for each channel
+        # a hybrid depthwise layer with one scale is written with that scale for each channel
+        if bias.dtype == np.float32 and self.main.name == "DEPTHWISE_CONV_2D":
+            scales = set(np.ravel(q.scale).tolist())
+            if len(scales) == 1:
+                q = QuantParams(scales.pop(), q.zero_point)
         return {"weights": weights, "bias": bias, "weight_q": q, **bits}
 
     def labelled(self, q: QuantParams) -> bool:
-        """Whether uint8 is but the label of int8 weights, as older converters had it.
+        """True if uint8 is only the label of int8 weights, as older converters wrote it.
 
-        LiteRT takes those of a convolution so where they have one scale, and of several scales the
-        first alone.
+        LiteRT takes the weights of a convolution so if they have one scale; of several scales it
+        uses the first alone.
         """
-        hybrid = self.graph.tensors[_at(self.one.inputs, 0)].dtype == "float32"
-        return hybrid and (
-            self.one.name == "FULLY_CONNECTED"
-            or (self.one.name == "CONV_2D" and not per_channel(q.scale))
-        )
+        if self.graph.tensors[_at(self.main.inputs, 0)].dtype != "float32":
+            return False
+        if self.main.name == "CONV_2D":
+            return not per_channel(q.scale)
+        return self.main.name == "FULLY_CONNECTED"
 
     def border(self, name: str) -> tuple[int, np.ndarray]:
-        """The input before the operator of this name pads it, and the ``(2, 2)`` that it adds."""
-        x = _at(self.one.inputs, 0)
-        made = self.beside(self.makers, x, name)
+        """The input before the operator of this name pads it, and the ``(2, 2)`` rows and columns
+        that the operator adds."""
+        x = _at(self.main.inputs, 0)
+        made = self.neighbour(self.makers, x, name)
         if made is None:
             return x, np.zeros((2, 2), int)
-        sides, least = self.graph.data(_at(made.inputs, 1)), lowest(self.graph.tensors[x].dtype)
+        sides = self.graph.data(_at(made.inputs, 1))
+        least = lowest(self.graph.tensors[x].dtype)
         if name == "PADV2" and self.graph.data(_at(made.inputs, 2)).ravel().tolist() != [least]:
             raise ValueError(
                 f"{name}: got another border, allowed is {least}, which no maximum takes"
@@ -497,55 +508,39 @@ class _Part:
         """Input shape, stride and padding."""
         shape, stride = self.shape(source), (self.options["stride_h"], self.options["stride_w"])
         padding: Any = numbered(PADDINGS, self.options["padding"])
-        # where these are not so, the layer refuses them
-        if (
-            np.any(border)
-            and padding in PADDINGS
-            and min(stride) > 0
-            and len(shape) == 3
-            and len(kernel) == 2
-        ):
-            padded = tuple(
-                size + int(sum(sides)) for size, sides in zip(shape, border, strict=False)
-            )
-            padding = tuple(
-                map(
-                    tuple,
-                    (border + np.array(pads(padding, padded, kernel, stride, dilation))).tolist(),
-                )
-            )
+        # the layer refuses a border if its shapes are not these
+        shaped = padding in PADDINGS and min(stride) > 0 and len(shape) == 3 and len(kernel) == 2
+        if shaped and np.any(border):
+            padded = (np.array(shape[:2]) + border.sum(axis=1)).tolist()
+            border = border + np.array(pads(padding, tuple(padded), kernel, stride, dilation))
+            padding = tuple(map(tuple, border.tolist()))
         return {"input_shape": shape, "stride": stride, "padding": padding}
 
     def activated(self, tensor: int) -> tuple[int, str | None]:
-        """The tensor behind a maximum of one element, which is there for its activation, and that
+        """The tensor after a maximum of one element, which only applies its activation, and that
         activation."""
         number = self.users.get(tensor, self.number)
-        one = self.graph.operators[number]
-        if (
-            one.name != "MAX_POOL_2D"
-            or any(one.options[name] != value for name, value in ONE_ELEMENT.items())
-            or not one.options["activation"]
-        ):
+        operator = self.graph.operators[number]
+        if operator.name != "MAX_POOL_2D" or not operator.options["activation"]:
+            return tensor, None
+        if any(operator.options[name] != value for name, value in ONE_ELEMENT.items()):
             return tensor, None
         self.taken.add(number)
-        return _at(one.outputs, 0), _activation(one.options)
+        return _at(operator.outputs, 0), _activation(operator.options)
 
     def check(self, layer: Layer, sources: Sequence[int], output: int) -> None:
-        """Raises ValueError where tensors have other shapes or types than the layer takes and
-        gives."""
+        """Raise ValueError if tensors have other shapes or types than the layer takes and gives."""
         batch = self.graph.tensors[sources[0]].shape[:1]
-        for tensor, shape in (
-            *((source, layer.input_shape) for source in sources),
-            (output, layer.output_shape),
-        ):
-            one = self.graph.tensors[tensor]
-            fits = one.shape == (*batch, *shape) or (
-                isinstance(layer, FullyConnected) and math.prod(one.shape) % math.prod(shape) == 0
-            )
-            if not fits or one.dtype != layer.dtype:
+        shapes = [(source, layer.input_shape) for source in sources]
+        for number, shape in [*shapes, (output, layer.output_shape)]:
+            tensor = self.graph.tensors[number]
+            fits = tensor.shape == (*batch, *shape)
+            if isinstance(layer, FullyConnected):
+                fits = fits or math.prod(tensor.shape) % math.prod(shape) == 0
+            if not fits or tensor.dtype != layer.dtype:
                 raise ValueError(
-                    f"{one.name}: got {list(one.shape)} {one.dtype}, allowed is {[*batch, *shape]} "
-                    f"{layer.dtype}"
+                    f"{tensor.name}: got {list(tensor.shape)} {tensor.dtype}, allowed is "
+                    f"{[*batch, *shape]} {layer.dtype}"
                 )
 
 
