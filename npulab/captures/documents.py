@@ -1,4 +1,5 @@
-"""Files of an NPU that are no captures, as programs and compiled networks: listed and checked."""
+"""Files of an NPU that are not captures, such as programs and compiled networks: listed and
+checked."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ from npulab.support.text import Row, in_columns, plural
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found in a document: the ``line`` (0 if it has none), what it is ``about``, the
-    ``text``, its ``source``, and whether the document is ``wrong`` by it."""
+    """A finding in a document: the ``line`` (0 if it has none), its subject in ``about``, the
+    ``text``, its ``source``, and ``wrong`` if it makes the document wrong."""
 
     line: int
     about: str
@@ -25,7 +26,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Document:
-    """What a file says: a ``title`` line, named tables of rows, and what was found in it."""
+    """The contents of a file: a ``title`` line, named tables of rows, and the findings in it."""
 
     name: str
     title: str
@@ -33,9 +34,10 @@ class Document:
     findings: Sequence[Finding] = ()
 
     def records(self) -> list[Row]:
-        return [{"table": name, **row} for name, rows in self.tables.items() for row in rows] + [
-            {"table": "findings", **row} for row in self.checked().rows
-        ]
+        records: list[Row] = []
+        for name, rows in {**self.tables, "findings": self.checked().rows}.items():
+            records += [{"table": name, **row} for row in rows]
+        return records
 
     def __str__(self) -> str:
         lines = [self.title]
@@ -45,66 +47,62 @@ class Document:
         return "\n".join([*lines, str(self.checked())])
 
     def checked(self) -> Findings:
-        """What was found in it, as a result of its own."""
+        """The findings in it, as a result of its own."""
         return Findings(self.name, self.findings)
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What was found in a document: rows of finding, line, about, text and source."""
+    """The findings in a document: rows of finding, line, about, text and source."""
 
     name: str
     findings: Sequence[Finding]
 
     @property
     def ok(self) -> bool:
-        """Whether no finding says that the document is wrong."""
+        """True if no finding makes the document wrong."""
         return not any(finding.wrong for finding in self.findings)
 
     @property
     def rows(self) -> list[Row]:
-        return [
-            {
-                "finding": "wrong" if finding.wrong else "note",
-                "line": finding.line or None,
-                "about": finding.about,
-                "text": finding.text,
-                "source": finding.source,
-            }
-            for finding in self.findings
-        ]
+        rows: list[Row] = []
+        for finding in self.findings:
+            kind = "note"
+            if finding.wrong:
+                kind = "wrong"
+            line = finding.line or None
+            row = {"finding": kind, "line": line, "about": finding.about}
+            rows.append(row | {"text": finding.text, "source": finding.source})
+        return rows
 
     def records(self) -> list[Row]:
-        return [
-            {
-                "case": self.name,
-                "verdict": "right" if self.ok else "wrong",
-                "findings": len(self.findings),
-            },
-            *({"case": self.name, **row} for row in self.rows),
-        ]
+        verdict = "wrong"
+        if self.ok:
+            verdict = "right"
+        head = {"case": self.name, "verdict": verdict, "findings": len(self.findings)}
+        return [head, *({"case": self.name, **row} for row in self.rows)]
 
     def __str__(self) -> str:
         wrong = sum(finding.wrong for finding in self.findings)
         verdict = "no error"
         if wrong:
-            verdict = f"{plural(wrong, 'error')}"
+            verdict = plural(wrong, "error")
         head = f"{self.name}: {verdict}, {plural(len(self.findings) - wrong, 'note')}"
-        return "\n".join(
-            [head, *in_columns(self.rows, ["finding", "line", "about", "text", "source"])]
-        )
+        columns = ["finding", "line", "about", "text", "source"]
+        return "\n".join([head, *in_columns(self.rows, columns)])
 
 
 def document(path: str | os.PathLike[str]) -> Document | None:
-    """What a file says that a target lists and that is no capture; None for others.
+    """The contents of a file that is not a capture and that a target can list; None for any other
+    file.
 
-    Raises ValueError with file and place for one that is broken.
+    Raises ValueError with file and place for a broken file.
     """
     path = Path(path)
     if not path.is_file():
         return None
-    for of in working_targets():
-        for kind in of.documents:
+    for known in working_targets():
+        for kind in known.documents:
             if kind.recognises(path):
                 found: Document = kind.read(path)
                 return found

@@ -1,10 +1,11 @@
-"""Dumps that a recorder writes as a folder: ``job.json`` says what was recorded, jobs and buffers
-are files beside it."""
+"""Dumps that a recorder writes as a folder: ``job.json`` describes the record, jobs and buffers are
+files next to it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,7 +28,7 @@ Maps = Mapping[str, RegisterMap]
 
 
 class Recorded(NamedTuple):
-    """Jobs, buffers and where these lie, in the place of what the files of a dump say."""
+    """Jobs, buffers and their addresses, in place of those that the files of a dump state."""
 
     jobs: Sequence[Job]
     buffers: Mapping[str, bytes]
@@ -48,89 +49,99 @@ def folder_importer(
          "date": "2026-01-31", "addresses": {"input": "0x10000000"}, "parameters": {"kernel_h": 3},
          "big_endian": {"words": 4}}
 
-    ``big_endian`` names buffers whose words, of so many bytes, have the first byte highest: they
-    are turned.  Another key is refused; a reader of your own may have keys of its own, and only
-    what may be a misspelt one is refused then.  ``jobs(path, buffers, maps)`` gives the jobs by the
-    maps of the chip; left out, they are in ``words.bin``, the words of the first block, or in
-    ``writes.txt``, as ``read_writes`` has it.  If buffers have other names than their files, or
-    jobs say where they lie, it gives a ``Recorded``.  ``read`` raises ValueError with file, what,
-    got and allowed.
+    ``big_endian`` names buffers with the size of their big-endian words, which are swapped.
+    Another key is refused; a reader of your own may have keys of its own, and then only a key that
+    looks like a misspelling is refused.  ``jobs(path, buffers, maps)`` gives the jobs by the maps
+    of the chip; by default they are in ``words.bin``, the words of the first block, or in
+    ``writes.txt``, in the format of ``read_writes``.  If buffers have other names than their files,
+    or jobs state where they lie, it gives a ``Recorded``.  ``read`` raises ValueError with file,
+    what, got and allowed.
     """
-    make = guarded(jobs or _jobs, target, "jobs")
+    reader = _DumpReader(target, chips, tables, guarded(jobs or _jobs, target, "jobs"), not jobs)
+    return Importer("folder of job.json, jobs and buffers", reader.recognises, reader.read)
 
-    def recognises(path: Path) -> bool:
-        return any(_npu(one) == target for one in described(path))
 
-    def read(path: Path) -> Mapping[str, Capture | ValueError]:
+@dataclass(frozen=True)
+class _DumpReader:
+    """A reader of the dumps of a target; ``strict`` refuses every key that it does not know."""
+
+    target: str
+    chips: Mapping[str, Features]
+    tables: Maps
+    jobs: Jobs
+    strict: bool
+
+    def recognises(self, path: Path) -> bool:
+        return any(_npu(folder) == self.target for folder in described(path))
+
+    def read(self, path: Path) -> Mapping[str, Capture | ValueError]:
         if (path / DESCRIPTION).is_file():
-            return {path.name: read_one(path)}
-        return each_read(
-            {one.name: partial(read_one, one) for one in described(path) if _may_be(one, target)}
-        )
+            return {path.name: self.capture(path)}
+        dumps = [folder for folder in described(path) if _may_be(folder, self.target)]
+        return each_read({folder.name: partial(self.capture, folder) for folder in dumps})
 
-    def read_one(path: Path) -> Capture:
-        said, where = _description(path), path / DESCRIPTION
+    def capture(self, path: Path) -> Capture:
+        """The capture in one folder."""
+        description, where = _description(path), path / DESCRIPTION
         npu = stated_npu(path)
         refuse_if(
-            npu != target,
+            npu != self.target,
             f"{where}: npu",
             repr(npu),
-            f"is {target!r}, as the dumps beside it have it{near(npu, [target])}",
+            f"is {self.target!r}, as the dumps beside it have it{near(npu, [self.target])}",
         )
-        _refuse_keys(where, said, of_its_own=jobs is not None)
-        chip = _text(where, said, "chip") or next(iter(chips))
+        _refuse_keys(where, description, self.strict)
+        chip = _text_of(where, description, "chip") or next(iter(self.chips))
         refuse_if(
-            chip not in chips,
+            chip not in self.chips,
             f"{where}: chip",
             repr(chip),
-            f"is one of {', '.join(chips)}{near(chip, chips)}",
+            f"is one of {', '.join(self.chips)}{near(chip, self.chips)}",
         )
-        maps, buffers = select(tables, chips[chip]), _buffers(path, said)
+        maps, buffers = select(self.tables, self.chips[chip]), _buffers(path, description)
         with _of_folder(path):
-            made = make(path, buffers, maps)
+            recorded = self.jobs(path, buffers, maps)
         buffers.pop(Path(WORDS).stem, None)
-        texts: dict[str, Any] = {name: _text(where, said, name) for name in TEXTS if name in said}
-        addresses = {
-            name: _address(where, name, at) for name, at in _object(path, said, "addresses").items()
-        }
-        if isinstance(made, Recorded):
-            recorded = made
-        else:
-            recorded = Recorded(made, buffers, addresses)
+        texts: dict[str, Any] = {}
+        for name in TEXTS:
+            if name in description:
+                texts[name] = _text_of(where, description, name)
+        addresses = {}
+        for name, address in _object(path, description, "addresses").items():
+            addresses[name] = _address(where, name, address)
+        if not isinstance(recorded, Recorded):
+            recorded = Recorded(recorded, buffers, addresses)
         try:
             return Capture(
                 path.name,
-                target,
+                self.target,
                 chip,
                 tuple(recorded.jobs),
                 recorded.buffers,
                 recorded.addresses,
-                _object(path, said, "parameters"),
+                _object(path, description, "parameters"),
                 maps=maps,
                 **texts,
             )
         except (TypeError, ValueError) as error:
             raise ValueError(f"{where}: {str(error).removeprefix(f'{where}: ')}") from None
 
-    return Importer("folder of job.json, jobs and buffers", recognises, read)
-
 
 def described(path: Path) -> list[Path]:
-    """The folders that have a description: the path, or those in it."""
+    """The folders that have a description: the path itself, or folders in it."""
     folders = []
     if path.is_dir():
         folders = [path, *sorted(path.iterdir())]
-    return [one for one in folders if (one / DESCRIPTION).is_file()]
+    return [folder for folder in folders if (folder / DESCRIPTION).is_file()]
 
 
 def stated_npu(path: Path) -> str:
-    """The NPU that a folder says it is a dump of; raises ValueError where its description is broken
-    or names none."""
+    """The NPU that the description of a folder names; raises ValueError if the description is
+    broken or names none."""
     npu = _description(path).get("npu")
     if not isinstance(npu, str) or not npu:
-        if npu is None:
-            got = "nothing"
-        else:
+        got = "nothing"
+        if npu is not None:
             got = f"{npu!r:.60}"
         raise ValueError(
             f'{path / DESCRIPTION}: npu: got {got}, allowed is an NPU\'s name, as {{"npu": "NAME"}}'
@@ -139,7 +150,7 @@ def stated_npu(path: Path) -> str:
 
 
 def _npu(path: Path) -> str:
-    """The NPU that a folder says it is a dump of, "" if it does not."""
+    """The NPU that the description of a folder names, "" if it names none."""
     try:
         return stated_npu(path)
     except (ValueError, OSError):
@@ -147,90 +158,86 @@ def _npu(path: Path) -> str:
 
 
 def _may_be(path: Path, target: str) -> bool:
-    """Whether a folder is a dump of a target, or was to be one: broken, or with a misspelt name."""
+    """True if a folder is a dump of a target, or was meant to be: broken, or with a misspelt
+    name."""
     npu = _npu(path)
     return npu in ("", target) or bool(near(npu, [target]))
 
 
 @contextmanager
 def _of_folder(path: Path) -> Iterator[None]:
-    """What is refused of a dump's jobs, with the folder it is in."""
+    """Put the folder before a refusal of a dump's jobs."""
     try:
         yield
     except (ValueError, LookupError) as error:
         kind = ValueError
         if isinstance(error, Unsupported):
             kind = Unsupported
-        told = reason(error)
-        text = (
-            told if f" of {path}: " in told else named(path, told)
-        )  # what the target's own code failed at
+        text = reason(error)
+        if f" of {path}: " not in text:  # an error in the target's own code has the path already
+            text = named(path, text)
         raise kind(text).with_traceback(error.__traceback__) from error.__cause__
 
 
 def _description(path: Path) -> dict[str, Any]:
-    said = read_json(path / DESCRIPTION)
-    refuse_if(not isinstance(said, dict), path / DESCRIPTION, type(said).__name__, "is an object")
-    return said
+    found = read_json(path / DESCRIPTION)
+    wrong = not isinstance(found, dict)
+    refuse_if(wrong, path / DESCRIPTION, type(found).__name__, "is an object")
+    return found
 
 
-def _refuse_keys(where: Path, said: Mapping[str, Any], of_its_own: bool) -> None:
-    """Raise ValueError for a key that nothing reads."""
-    for name in said:
+def _refuse_keys(where: Path, description: Mapping[str, Any], strict: bool) -> None:
+    """Raise ValueError for a key that nothing reads; if not ``strict`` only for one that looks
+    misspelt."""
+    for name in description:
         nearest = near(name, KEYS)
-        if name not in KEYS and (nearest or not of_its_own):
+        if name not in KEYS and (nearest or strict):
             raise ValueError(
                 f"{where}: got the key {name!r:.60}, allowed are {', '.join(KEYS)}{nearest}"
             )
 
 
-def _text(where: Path, said: Mapping[str, Any], name: str) -> str:
-    """What a description says under a name; "" where it says nothing."""
-    given = said.get(name)
+def _text_of(where: Path, description: Mapping[str, Any], name: str) -> str:
+    """The text under a name of a description, "" if it has none."""
+    given = description.get(name)
     refuse_if(not isinstance(given, str | None), f"{where}: {name}", f"{given!r:.60}", "is a text")
     return given or ""
 
 
-def _address(where: Path, name: str, at: Any) -> int:
+def _address(where: Path, name: str, text: Any) -> int:
     try:
-        return int(str(at), 0)
+        return int(str(text), 0)
     except ValueError:
         raise ValueError(
-            f'{where}: addresses, {name}: got {at!r:.60}, allowed is a number such as "0x10000000"'
+            f"{where}: addresses, {name}: got {text!r:.60}, "
+            'allowed is a number such as "0x10000000"'
         ) from None
 
 
-def _object(path: Path, said: Mapping[str, Any], name: str) -> dict[str, Any]:
-    found = said.get(name, {})
-    refuse_if(
-        not isinstance(found, dict),
-        f"{path / DESCRIPTION}: {name}",
-        f"{found!r:.80}",
-        "is an object",
-    )
+def _object(path: Path, description: Mapping[str, Any], name: str) -> dict[str, Any]:
+    found = description.get(name, {})
+    wrong = not isinstance(found, dict)
+    refuse_if(wrong, f"{path / DESCRIPTION}: {name}", f"{found!r:.80}", "is an object")
     return dict(found)
 
 
-def _buffers(path: Path, said: Mapping[str, Any]) -> dict[str, bytes]:
+def _buffers(path: Path, description: Mapping[str, Any]) -> dict[str, bytes]:
     """The files of a dump by name, little-endian."""
     buffers = {file.stem: read_bounded(file, MOST_BYTES) for file in sorted(path.glob("*.bin"))}
-    for name, size in _object(path, said, "big_endian").items():
-        if (
-            not isinstance(size, int)
-            or size not in SWAPS[1:]
-            or len(buffers.get(name, b"?")) % size
-        ):
+    for name, size in _object(path, description, "big_endian").items():
+        known = isinstance(size, int) and size in SWAPS[1:] and name in buffers
+        if not known or len(buffers[name]) % size:
+            sizes = ", ".join(map(str, sorted(SWAPS)[1:]))
             raise ValueError(
                 f"{path / DESCRIPTION}: big_endian: got {name!r} in words of {size!r} bytes, "
-                "allowed are "
-                f"whole words of {', '.join(map(str, sorted(SWAPS)[1:]))} of one of "
-                f"{', '.join(buffers) or 'none'}"
+                f"allowed are whole words of {sizes} of one of {', '.join(buffers) or 'none'}"
             )
         buffers[name] = swap_words(np.frombuffer(buffers[name], np.uint8), size).tobytes()
     return buffers
 
 
 def _jobs(path: Path, buffers: Mapping[str, bytes], maps: Maps) -> Sequence[Job]:
+    """The jobs of ``writes.txt``, or the job of ``words.bin``."""
     block, registers = next(iter(maps.items()))
     if (path / WRITES).is_file():
         writes = read_writes(path / WRITES)

@@ -1,11 +1,11 @@
-"""What trusted code imports of the working folder: it wants the same trust.
+"""Modules of the working folder that trusted code imports: they need the same trust.
 
-Python looks for modules in the working folder in a notebook and with ``python -m``, and in what
-``PYTHONPATH`` names.  Code that is trusted may import a module from there that is no part of what
-was trusted: it would run whatever somebody has put there since.  So where code of a trusted place
-asks for a module, as it is loaded or in a call later, one that lies in the working folder is looked
-up in the record of trust, and refused in one sentence if it is not there as it is.  What a notebook
-imports itself is its own.
+In a notebook and with ``python -m`` Python looks for modules in the working folder, and in the
+folders that ``PYTHONPATH`` names.  Code that is trusted may import a module from there that was not
+trusted with it: that would run whatever somebody has put there since.  So if code of a trusted
+place asks for a module, while it loads or in a call later, and the module lies in the working
+folder, the module is looked up in the record of trust.  If its present contents are not there, it
+is refused in one sentence.  Imports of the notebook itself are its own business.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _watched: set[str] = set()  # folders and files of trusted code that was loaded
 
 
 def watch(place: Path) -> None:
-    """Look from now on at what the code of a place imports."""
+    """Check from now on what the code of a place imports."""
     _watched.add(str(place))
-    if not any(isinstance(one, _Guard) for one in sys.meta_path):
-        if PathFinder in sys.meta_path:
-            at = sys.meta_path.index(PathFinder)
-        else:
-            at = len(sys.meta_path)
-        sys.meta_path.insert(at, _Guard())
+    if any(isinstance(finder, _Guard) for finder in sys.meta_path):
+        return
+    at = len(sys.meta_path)
+    if PathFinder in sys.meta_path:
+        at = sys.meta_path.index(PathFinder)
+    sys.meta_path.insert(at, _Guard())
 
 
 class _Guard:
@@ -42,8 +42,8 @@ class _Guard:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, _: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The module's own source, never a compiled copy; None for what lies elsewhere.  Raises
-        ImportError for what nobody trusts."""
+        """The module's own source, never a compiled copy; None for a module elsewhere.  Raises
+        ImportError for a module that nobody trusts."""
         if not _asked_by_trusted(sys._getframe(1)):
             return None
         found = PathFinder.find_spec(name, path)
@@ -55,8 +55,7 @@ class _Guard:
         if not covers(file):
             raise ImportError(
                 f"{name}: its code is not run, for {file} is not trusted as it is now; if you know "
-                "who "
-                f"wrote it: npulab trust {_told(file)}",
+                f"who wrote it: npulab trust {_trusted_path(file)}",
                 name=name,
                 path=str(file),
             )
@@ -70,7 +69,7 @@ class _Guard:
 
 
 def _asked_by_trusted(frame: FrameType | None) -> bool:
-    """Whether code of a watched place is among the callers."""
+    """True if code of a watched place is among the callers."""
     while frame is not None:
         file = frame.f_code.co_filename
         if any(file == place or file.startswith(f"{place}{os.sep}") for place in _watched):
@@ -79,8 +78,8 @@ def _asked_by_trusted(frame: FrameType | None) -> bool:
     return False
 
 
-def _told(file: Path) -> Path:
-    """What the user gives to ``npulab trust`` for a module: of a package its folder."""
+def _trusted_path(file: Path) -> Path:
+    """The path that the user gives to ``npulab trust`` for a module: the folder of a package."""
     folder = file.parent
     while (folder.parent / "__init__.py").is_file():
         folder = folder.parent

@@ -1,9 +1,9 @@
-"""Where the code of an entry point lies, and whether somebody installed it.
+"""The place of an entry point's code, and whether somebody installed it.
 
-Python looks for distributions in every folder of its path, in a notebook and with ``python -m`` in
-the working folder too: what lies there need not be the user's.  A folder that PYTHONPATH names by
-an absolute path outside the working folder is one that the user chose, and counts for installed;
-one that it names as seen from the working folder, as ``..``, is whatever lies there.
+Python looks for distributions in every folder of its path; in a notebook and with ``python -m``
+that includes the working folder, which need not be the user's.  A folder that PYTHONPATH names by
+an absolute path outside the working folder was chosen by the user and counts as installed.  A
+relative path, such as ``..``, may lead to anybody's folder.
 """
 
 from __future__ import annotations
@@ -20,29 +20,28 @@ from urllib.parse import unquote, urlsplit
 
 
 def here() -> Path:
-    """The working folder; one that does not exist where it was removed."""
+    """The working folder; a path that does not exist if it was removed."""
     try:
         return Path.cwd().resolve()
-    except OSError:  # it was removed
+    except OSError:
         return Path("/nowhere")
 
 
-def _said_from_here() -> tuple[Path, ...]:
-    """The folders that the environment names as seen from the working folder, as ``..``; Python has
-    them
-    in its path as absolute ones."""
+def _relative_folders() -> tuple[Path, ...]:
+    """The folders that PYTHONPATH names relative to the working folder, such as ``..``; Python's
+    path has them as absolute paths."""
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    return tuple((here() / one).resolve() for one in given if one and not Path(one).is_absolute())
+    names = [name for name in given if name and not Path(name).is_absolute()]
+    return tuple((here() / name).resolve() for name in names)
 
 
-START = here()  # in the path of a notebook, wherever it goes from there
-RELATIVE = _said_from_here()
+START = here()  # stays in the path of a notebook that changes its folder
+RELATIVE = _relative_folders()
 
 
 def place_of(point: EntryPoint, dist: Distribution | None) -> tuple[Path, bool]:
-    """The folder or file of an entry point's module, and whether the distribution or its module
-    lies in
-    the working folder, where an environment of the interpreter counts for elsewhere."""
+    """The folder or file of an entry point's module, and whether the distribution or its module is
+    local (``is_local``)."""
     folder = _folder_of(dist)
     module = _module(point.module.partition(".")[0])
     local = is_local(folder)
@@ -59,7 +58,7 @@ def _folder_of(dist: Distribution | None) -> Path:
 
 
 def _module(name: str) -> Path | None:
-    """The folder or file of a module; None where there is none.  Nothing of it runs."""
+    """The folder or file of a module, without running it; None if there is none."""
     try:
         spec = importlib.util.find_spec(name)
     except (ImportError, ValueError):
@@ -74,17 +73,12 @@ def _module(name: str) -> Path | None:
 
 
 def is_local(path: Path) -> bool:
-    """Whether a path lies in the working folder, or in a folder of Python's path that is said as
-    seen
-    from it, and nobody installed it."""
-    return not is_installed(path) and _is_local(path)
-
-
-def _is_local(path: Path) -> bool:
-    real = path.resolve()
-    return not path.is_absolute() or any(
-        real.is_relative_to(folder) for folder in (here(), START, *RELATIVE)
-    )
+    """True if a path lies in the working folder, or in a relative folder of PYTHONPATH, and nobody
+    installed it there: a virtual environment in the working folder is not local."""
+    if is_installed(path):
+        return False
+    real, folders = path.resolve(), (here(), START, *RELATIVE)
+    return not path.is_absolute() or any(real.is_relative_to(folder) for folder in folders)
 
 
 def is_installed(path: Path) -> bool:
@@ -94,7 +88,8 @@ def is_installed(path: Path) -> bool:
 
 @cache
 def _installed() -> tuple[Path, ...]:
-    """The folders of Python's own modules, and those that the interpreter's installer writes to."""
+    """The folders of Python's own modules, and the folders that the interpreter's installer writes
+    to."""
     own = [sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")]
     names = [*own, *site.getsitepackages()]
     if site.ENABLE_USER_SITE:
@@ -103,15 +98,13 @@ def _installed() -> tuple[Path, ...]:
 
 
 def _is_checkout(dist: Distribution | None, module: Path) -> bool:
-    """Whether somebody installed the distribution as a link to the folder that the module lies
-    in.
-    """
+    """True if somebody installed the distribution as a link to the folder of the module."""
     if dist is None or not is_installed(_folder_of(dist)):
         return False
     try:
-        told = json.loads(dist.read_text("direct_url.json") or "{}")
-        editable = bool(told.get("dir_info", {}).get("editable"))
-        folder = Path(unquote(urlsplit(told.get("url", "")).path))
+        record = json.loads(dist.read_text("direct_url.json") or "{}")
+        editable = bool(record.get("dir_info", {}).get("editable"))
+        folder = Path(unquote(urlsplit(record.get("url", "")).path))
     except (AttributeError, TypeError, ValueError):
         return False
     return editable and folder.is_absolute() and module.resolve().is_relative_to(folder.resolve())

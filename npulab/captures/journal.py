@@ -1,16 +1,16 @@
 """A journal of trials: one JSON line each, written before the next trial begins.
 
-The first line says what the trials are of, so that a journal is never taken up for another job.  A
-line is ``{"trial": 0, "subset": [...], "reason": ..., "outcome": ..., "seconds": ..., "time":
-...}``, or ``{"undo": 2}`` where the last two verdicts were taken back: nothing is ever rewritten.
+The first line says what the trials are about, so that a journal is never continued for another job.
+A line is ``{"trial": 0, "subset": [...], "reason": ..., "outcome": ..., "seconds": ..., "time":
+...}``, or ``{"undo": 2}`` if the last two verdicts were taken back: nothing is ever rewritten.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,25 +18,21 @@ from typing import Any
 from npulab.support.files import Lines, need_file, read_bounded, write_file
 from npulab.support.json_text import json_of
 from npulab.support.refuse import refuse_if, refusing
+from npulab.support.text import plural
 
 VERSION = 1
 MOST_BYTES = 2**28  # of a journal's file; a trial of 1,000 fields takes some 40 kB
-BROKEN = (
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    RecursionError,
-)  # what a broken line gives
+# the errors that a broken line raises
+BROKEN = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 OUTCOMES = ("pass", "fail", "hang")
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One trial: what was changed, why it was tried, its outcome, how long it took.
+    """One trial: the names that were changed, why, its outcome, and how long it took.
 
-    ``time`` is when the outcome was known, in UTC; ``more`` is whatever else the asker keeps, as
-    JSON has it.
+    ``time`` is when the outcome was known, in UTC; ``more`` is other data of the caller, as JSON
+    has it.
 
     >>> Trial(("0/NN/CFG/relu",), "half of the probability", "fail")
     Trial(fail: 0/NN/CFG/relu; half of the probability)
@@ -50,19 +46,18 @@ class Trial:
     more: Mapping[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        if len(self.subset) <= 3:
-            shown = self.subset
-        else:
-            shown = *self.subset[:2], f"and {len(self.subset) - 2} more"
+        shown = self.subset
+        if len(shown) > 3:
+            shown = *shown[:2], f"and {len(shown) - 2} more"
         return f"Trial({self.outcome}: {', '.join(shown) or 'nothing changed'}; {self.reason})"
 
 
 class Journal:
-    """Trials in order, in memory or in a file that is taken up again where it ended.
+    """Trials in order, in memory or in a file that is continued where it ended.
 
-    ``about`` says what the trials are of, as JSON has it.  A line that a crash cut off is dropped;
-    every other broken line is refused.  Raises ValueError for a file that is no journal, or one of
-    something else.
+    ``about`` says what the trials are about, as JSON has it.  A line that a crash cut off is
+    dropped; every other broken line is refused.  Raises ValueError for a file that is not a
+    journal, or is a journal about something else.
 
     >>> journal = Journal(about={"good": "a", "bad": "b"})
     >>> journal.add(Trial(("relu",), "a first half", "fail"))
@@ -75,39 +70,34 @@ class Journal:
     def __init__(
         self, path: str | os.PathLike[str] | None = None, about: Mapping[str, Any] | None = None
     ) -> None:
-        if path is None:
-            self.path = None
-        else:
+        self.path = None
+        if path is not None:
             self.path = Path(path)
         self.about = json.loads(json.dumps(dict(about or {})))
-        if (
-            self.path is not None and not self.path.parent.is_dir()
-        ):  # a slip: a journal makes no folder
-            raise FileNotFoundError(f"{self.path.parent}: no such folder")
         self._trials: list[Trial] = []
         self._lines: list[str] = []
-        if self.path is None:
-            self._file = None
-        else:
-            self._file = Lines(self.path, MOST_BYTES)
+        self._file = None
         head = {"npulab": "journal", "version": VERSION, "about": self.about}
-        if self._file and (
-            self._file.whole or not as_line(head).encode().startswith(self._file.torn)
-        ):
-            self._take_up(self._file.whole, about is not None)
-        else:  # a crash cut the head off, if there is a file
-            self._write(head)
+        if self.path is not None:
+            if not self.path.parent.is_dir():  # a misspelt path: a journal makes no folder
+                raise FileNotFoundError(f"{self.path.parent}: no such folder")
+            self._file = Lines(self.path, MOST_BYTES)
+            # a crash may have left a part of the head alone, which is written again
+            if self._file.whole or not as_line(head).encode().startswith(self._file.torn):
+                self._take_up(self._file.whole, about is not None)
+                return
+        self._write(head)
 
     @classmethod
     @refusing()
     def read(cls, path: str | os.PathLike[str]) -> Journal:
-        """A journal as it lies in a file; raises FileNotFoundError where there is none."""
+        """The journal in a file; raises FileNotFoundError if there is none."""
         need_file(Path(path))
         return cls(path)
 
     @property
     def trials(self) -> tuple[Trial, ...]:
-        """The trials that count: those taken back are left out."""
+        """The trials, without those that were taken back."""
         return tuple(self._trials)
 
     @property
@@ -124,14 +114,7 @@ class Journal:
                 f"outcome: got {trial.outcome!r}, allowed is one of {', '.join(OUTCOMES)}"
             )
         if not trial.time:
-            trial = Trial(
-                trial.subset,
-                trial.reason,
-                trial.outcome,
-                trial.seconds,
-                datetime.now(UTC).isoformat(timespec="milliseconds"),
-                trial.more,
-            )
+            trial = replace(trial, time=datetime.now(UTC).isoformat(timespec="milliseconds"))
         self._write(
             {
                 "trial": len(self._trials),
@@ -146,14 +129,14 @@ class Journal:
         self._trials.append(trial)
 
     def undo(self, count: int = 1) -> None:
-        """Take the last verdicts back; raises ValueError where there are not so many."""
+        """Take the last verdicts back; raises ValueError if there are fewer."""
         kept = self._without(count)
         self._write({"undo": count})
         self._trials = kept
 
     @property
     def text(self) -> str:
-        """The lines as they are in the file."""
+        """The text of the file."""
         return "".join(self._lines)
 
     def _write(self, entry: Mapping[str, Any]) -> None:
@@ -163,6 +146,7 @@ class Journal:
         self._lines.append(line)
 
     def _take_up(self, whole: bytes, expected: bool) -> None:
+        """Read the trials of a file; ``expected`` if it has to be about the same as this journal."""
         refuse_if(not whole, self.path, "no whole line", "is a journal of npulab")
         self._lines = [f"{line}\n" for line in whole.decode("utf-8", "replace").split("\n")[:-1]]
         for number, line in enumerate(self._lines, 1):
@@ -176,17 +160,17 @@ class Journal:
                     self._trials.append(_trial(entry, len(self._trials)))
             except BROKEN as error:
                 raise ValueError(
-                    f"{_told(error, self.path, number)}; npulab repair makes a journal of the "
-                    "lines that "
-                    "can be read"
+                    f"{_with_line(error, self.path, number)}; npulab repair makes a journal of "
+                    "the lines that can be read"
                 ) from None
         if expected and about != self.about:
-            told = [
-                f"{name} {about.get(name)!r}, not {self.about.get(name)!r}"
-                for name in {**about, **self.about}
-                if about.get(name) != self.about.get(name)
-            ]
-            raise ValueError(f"{self.path}: is a journal of something else: {'; '.join(told)}")
+            differences = []
+            for name in about | self.about:
+                if about.get(name) != self.about.get(name):
+                    differences.append(f"{name} {about.get(name)!r}, not {self.about.get(name)!r}")
+            raise ValueError(
+                f"{self.path}: is a journal of something else: {'; '.join(differences)}"
+            )
         self.about = about
 
     def _without(self, count: Any) -> list[Trial]:
@@ -210,19 +194,19 @@ class Journal:
         where = ""
         if self.path:
             where = f", {self.path}"
-        return f"Journal({len(self)} trial{'s' * (len(self) != 1)}, {self.hangs} hung{where})"
+        return f"Journal({plural(len(self), 'trial')}, {self.hangs} hung{where})"
 
 
 @refusing()
 def repair(path: str | os.PathLike[str], into: str | os.PathLike[str]) -> tuple[Journal, list[str]]:
-    """A broken journal's trials in a new file, and what was dropped of it, a sentence a line.
+    """Copy a broken journal's trials to a new file; return it, with a sentence for each line that
+    was dropped.
 
     A trial with a number that another writer used too is kept, with the next number.  Raises
-    ValueError if the first line is no head of a journal, FileExistsError if ``into`` is there.
+    ValueError if the first line is not the head of a journal, FileExistsError if ``into`` exists.
     """
-    first, *lines = (
-        read_bounded(Path(path), MOST_BYTES).decode("utf-8", "replace").strip("\n").split("\n")
-    )
+    text = read_bounded(Path(path), MOST_BYTES).decode("utf-8", "replace")
+    first, *lines = text.strip("\n").split("\n")
     dropped = []
     with refusing(f"{path}, line 1"):
         sound = Journal(None, _head(json_of(first, path)))
@@ -234,33 +218,29 @@ def repair(path: str | os.PathLike[str], into: str | os.PathLike[str]) -> tuple[
             else:
                 sound.add(_trial({**entry, "trial": len(sound)}, len(sound)))
         except BROKEN as error:
-            dropped.append(_told(error, path, number).removeprefix(f"{path}, "))
+            dropped.append(_with_line(error, path, number).removeprefix(f"{path}, "))
     write_file(Path(into), sound.text.encode())
     return Journal.read(into), dropped
 
 
-def _told(error: Exception, path: object, number: int) -> str:
-    """What is wrong with a line of a journal, with its place; what is no JSON says its column
-    already.
-    """
-    told, where = str(error), f"{path}, line {number}"
-    if told.startswith(where):
-        return told
-    return f"{where}: {told}"
+def _with_line(error: Exception, path: object, number: int) -> str:
+    """The error in a line of a journal, with its place; an error in the JSON has it already."""
+    text, where = str(error), f"{path}, line {number}"
+    if text.startswith(where):
+        return text
+    return f"{where}: {text}"
 
 
 def as_line(entry: Mapping[str, Any]) -> str:
-    """An entry as JSON, with the end of its line; half a character, as a broken name of a file has
-    it, stays an escape."""
-    return json.dumps(entry, ensure_ascii=False).encode("utf-8", "backslashreplace").decode() + "\n"
+    """An entry as JSON, with the end of its line; half a character, which a broken file name may
+    have, stays an escape."""
+    text = json.dumps(entry, ensure_ascii=False)
+    return text.encode("utf-8", "backslashreplace").decode() + "\n"
 
 
 def _head(entry: Any) -> dict[str, Any]:
-    if (
-        not isinstance(entry, dict)
-        or entry.get("npulab") != "journal"
-        or not isinstance(entry.get("about"), dict)
-    ):
+    known = isinstance(entry, dict) and entry.get("npulab") == "journal"
+    if not known or not isinstance(entry.get("about"), dict):
         raise ValueError("got no head of a journal, allowed is a journal of npulab")
     if entry.get("version") != VERSION:
         raise ValueError(f"version: got {entry.get('version')!r}, allowed is {VERSION}")
@@ -268,28 +248,17 @@ def _head(entry: Any) -> dict[str, Any]:
 
 
 def _trial(entry: Mapping[str, Any], number: int) -> Trial:
-    """The trial of a line; raises ValueError where something is missing or out of place."""
+    """The trial of a line; raises ValueError if a part is missing or of another kind."""
     entry = dict(entry)
     refuse_if(entry.pop("trial", None) != number, "trial", "another number", f"is {number}")
-    known = {
-        name: entry.pop(name, None) for name in ("subset", "reason", "outcome", "seconds", "time")
-    }
-    subset: Sequence[Any] | None = known["subset"]
+    subset, reason = entry.pop("subset", None), entry.pop("reason", None)
+    outcome, seconds = entry.pop("outcome", None), entry.pop("seconds", None)
+    time = entry.pop("time", None)
     if not isinstance(subset, list) or not all(isinstance(name, str) for name in subset):
         raise ValueError(f"subset: got {subset!r}, allowed is a list of names")
-    if known["outcome"] not in OUTCOMES:
-        raise ValueError(f"outcome: got {known['outcome']!r}, allowed is {', '.join(OUTCOMES)}")
-    if (
-        not isinstance(known["seconds"], int | float)
-        or not isinstance(known["reason"], str)
-        or not isinstance(known["time"], str)
-    ):
+    if outcome not in OUTCOMES:
+        raise ValueError(f"outcome: got {outcome!r}, allowed is {', '.join(OUTCOMES)}")
+    texts = isinstance(reason, str) and isinstance(time, str)
+    if not texts or not isinstance(seconds, int | float):
         raise ValueError("reason, seconds, time: got something that is no text, number, text")
-    return Trial(
-        tuple(subset),
-        known["reason"],
-        known["outcome"],
-        float(known["seconds"]),
-        known["time"],
-        entry,
-    )
+    return Trial(tuple(subset), reason, outcome, float(seconds), time, entry)

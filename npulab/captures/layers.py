@@ -9,8 +9,10 @@ A parameter is a number by name: ``op`` (an index of ``OPS``), ``input_h``, ``in
 from __future__ import annotations
 
 import json
+import math
 import zlib
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,7 +23,7 @@ from npulab.support.refuse import near, refuse_if, shortly
 
 OPS = ("conv", "fully_connected", "max_pool", "average_pool", "add")
 TOGETHER = {"kernel": ("kernel_h", "kernel_w"), "stride": ("stride_h", "stride_w")}
-# what a source draws of parameters that are left out; scales keep outputs inside their type
+# ranges of the parameters that are left out; scales keep outputs inside their type
 USUAL: Mapping[str, Any] = {
     "op": ["conv"],
     "input_h": (1, 64),
@@ -49,18 +51,17 @@ MOST_WEIGHTS = 2**21  # of a layer that is made
 
 
 def complete_ranges(ranges: Mapping[str, Any]) -> dict[str, Any]:
-    """Ranges of every parameter: those given, ``kernel`` and ``stride`` in place of those of both
-    axes, and the usual ones of the rest.
+    """Ranges of every parameter: the given ranges, and the usual ranges of the rest.  ``kernel``
+    and ``stride`` stand in place of their two axes.
 
-    Raises ValueError for a name that no layer has, for what is neither (low, high) nor a list of
-    numbers that such a parameter may have, and for an operator that is not known.
+    Raises ValueError for a name that no layer has, for a range that is neither (low, high) nor a
+    list of numbers that such a parameter may have, and for an operator that is not known.
 
     >>> complete_ranges({"kernel": [1, 3], "op": ["conv", "add"]})["op"]
     [0, 4]
     """
-    refuse_if(
-        not isinstance(ranges, Mapping), "ranges", shortly(ranges), f"is {RANGE} by parameter"
-    )
+    given = isinstance(ranges, Mapping)
+    refuse_if(not given, "ranges", shortly(ranges), f"is {RANGE} by parameter")
     out = {**USUAL, "op": _operators(ranges.get("op", USUAL["op"]))}
     names = (*USUAL, *TOGETHER)
     for name, allowed in ranges.items():
@@ -77,7 +78,7 @@ def complete_ranges(ranges: Mapping[str, Any]) -> dict[str, Any]:
                 axis in ranges,
                 "ranges",
                 f"{name} and {axis}",
-                f"is one of them: {name} is that of both axes",
+                f"is one of them: {name} sets both axes",
             )
             del out[axis]
         out[name] = allowed
@@ -85,14 +86,13 @@ def complete_ranges(ranges: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _operators(allowed: Any) -> list[int]:
-    """The numbers of operators that are given by name or number, one or several."""
+    """The numbers of operators: a name, or a list of names and numbers."""
     ops = allowed
     if isinstance(allowed, str):
         ops = [allowed]
     known = f"is one of {', '.join(OPS)}, or a list of them"
-    refuse_if(
-        isinstance(ops, Mapping) or not isinstance(ops, Iterable), "ranges: op", shortly(ops), known
-    )
+    wrong = isinstance(ops, Mapping) or not isinstance(ops, Iterable)
+    refuse_if(wrong, "ranges: op", shortly(ops), known)
     found: list[int] = []
     for op in ops:
         number = op
@@ -109,58 +109,43 @@ def _operators(allowed: Any) -> list[int]:
 
 
 def _check_range(name: str, allowed: Any) -> None:
-    """Raise ValueError where a range is neither (low, high) nor a list of numbers of its
-    parameter.
-    """
+    """Raise ValueError for a range that is neither (low, high) nor a list of numbers of its
+    parameter."""
     what = f"ranges: {name}"
-    one = isinstance(allowed, int | float) and not isinstance(allowed, bool)
     hint = ""
-    if one:
+    if isinstance(allowed, int | float) and not isinstance(allowed, bool):
         hint = f"; one value is [{allowed}]"
-    refuse_if(
-        isinstance(allowed, str | bytes | Mapping) or not isinstance(allowed, Iterable),
-        what,
-        shortly(allowed),
-        f"is {RANGE}{hint}",
-    )
+    wrong = isinstance(allowed, str | bytes | Mapping) or not isinstance(allowed, Iterable)
+    refuse_if(wrong, what, shortly(allowed), f"is {RANGE}{hint}")
     values = list(allowed)
     refuse_if(not values, what, "no value", f"is {RANGE}")
+    low, high, text = _limits(name)
     for place, value in enumerate(values):
         number = _is_number(value) or (name in FLAGS and isinstance(value, bool))
-        refuse_if(
-            not number, what, f"{shortly(value)} as value {place}", f"is {RANGE} of finite numbers"
-        )
-        low, high, text = _limits(name)
+        got = f"{shortly(value)} as value {place}"
+        refuse_if(not number, what, got, f"is {RANGE} of finite numbers")
         whole = name.endswith("_scale") or float(value).is_integer()
         refuse_if(not low <= value <= high or not whole, what, f"{value} as value {place}", text)
-    if isinstance(allowed, tuple) and len(allowed) == 2:
-        refuse_if(
-            allowed[0] > allowed[1],
-            what,
-            f"low {allowed[0]} above high {allowed[1]}",
-            "is (low, high)",
-        )
-    elif isinstance(allowed, tuple):
-        refuse_if(True, what, shortly(allowed), f"is {RANGE}")
+    if not isinstance(allowed, tuple):
+        return
+    refuse_if(len(allowed) != 2, what, shortly(allowed), f"is {RANGE}")
+    first, last = allowed
+    refuse_if(first > last, what, f"low {first} above high {last}", "is (low, high)")
 
 
 def _is_number(value: Any) -> bool:
-    number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(
-        value, bool
-    )
-    return number and bool(np.isfinite(value))
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        return False
+    return bool(np.isfinite(value))
 
 
 def _limits(name: str) -> tuple[float, float, str]:
-    """The lowest and the highest value of a parameter, in numbers and behind "allowed"."""
+    """The lowest and the highest value of a parameter, and both in words for a refusal."""
     if name in FLAGS:
         return 0, 1, "is 1 or 0"
     if name.endswith("_scale"):
-        return (
-            float(np.finfo(np.float32).tiny),
-            float(np.finfo(np.float32).max),
-            "are positive numbers",
-        )
+        info = np.finfo(np.float32)
+        return float(info.tiny), float(info.max), "are positive numbers"
     if name.endswith("_zero_point"):
         return -(2**31), 2**31 - 1, "are whole numbers"
     return 1, MOST_SIZE, f"are whole numbers from 1 to {MOST_SIZE}"
@@ -175,72 +160,69 @@ def made(
     """
     p = {name: parameters.get(name, 0) for name in USUAL}
     text = json.dumps({name: float(value) for name, value in sorted(p.items())})
-    random = np.random.default_rng([seed, zlib.crc32(text.encode())])
-    real = dtype == "float16"
+    draw = _Draw(np.random.default_rng([seed, zlib.crc32(text.encode())]), dtype)
+    op = OPS[int(p["op"])]
+    shape = int(p["input_h"]), int(p["input_w"]), int(p["input_c"])
+    outputs = int(p["output_c"])
+    kernel = int(p["kernel_h"]), int(p["kernel_w"])
+    common: dict[str, Any] = {"activation": None, "input_q": _q(p, "input", dtype)}
+    if p["relu"]:
+        common["activation"] = "relu"
+    window: dict[str, Any] = {"stride": (int(p["stride_h"]), int(p["stride_w"]))}
+    window["padding"] = "same" if p["same"] else "valid"
+    if op.endswith("_pool"):
+        kind = op.removesuffix("_pool")
+        common["output_q"] = common["input_q"]
+        return Pool2D(kind, kernel, shape, dtype=dtype, **window, **common), draw.codes(*shape)
+    common["output_q"] = _q(p, "output", dtype)
+    second_q = _q(p, "weight", dtype)
+    if op == "add":
+        return Add(shape, other_q=second_q, dtype=dtype, **common), draw.codes(*shape)
+    layer: Layer
+    if op == "fully_connected":
+        weights = draw.codes(outputs, math.prod(shape))
+        layer = FullyConnected(weights, draw.bias(outputs), weight_q=second_q, **common)
+        return layer, draw.codes(*layer.input_shape)
+    depthwise = bool(p["depthwise"])
+    if depthwise:
+        outputs = shape[2]
+        weights = draw.codes(1, *kernel, outputs)
+    else:
+        weights = draw.codes(outputs, *kernel, shape[2])
+    common |= {"depthwise": depthwise, "weight_q": second_q, **window}
+    layer = Conv2D(weights, draw.bias(outputs), shape, **common)
+    return layer, draw.codes(*shape)
 
-    def codes(*shape: int) -> np.ndarray:
+
+@dataclass(frozen=True)
+class _Draw:
+    """Random tensors of a type."""
+
+    random: np.random.Generator
+    dtype: str
+
+    def codes(self, *shape: int) -> np.ndarray:
+        """Every code of the type alike; for float16 sixteenths from -8 to 8."""
         if np.prod(shape, dtype=float) > MOST_WEIGHTS:
             raise ValueError(f"layer: got {shape} elements, at most {MOST_WEIGHTS} are allowed")
-        if real:
-            return random.integers(-128, 128, shape).astype(dtype) / np.float16(16)
-        return random.integers(np.iinfo(dtype).min, np.iinfo(dtype).max + 1, shape).astype(dtype)
+        if self.dtype == "float16":
+            return self.random.integers(-128, 128, shape).astype(self.dtype) / np.float16(16)
+        info = np.iinfo(self.dtype)
+        return self.random.integers(info.min, info.max + 1, shape).astype(self.dtype)
 
-    def q(name: str) -> QuantParams:
-        if real:
-            return UNIT
-        return QuantParams(float(np.float32(p[f"{name}_scale"])), int(p[f"{name}_zero_point"]))
-
-    height, width, channels, outputs = (
-        int(p[name]) for name in ("input_h", "input_w", "input_c", "output_c")
-    )
-    kernel, stride = ((int(p[f"{name}_h"]), int(p[f"{name}_w"])) for name in ("kernel", "stride"))
-    common: dict[str, Any] = {
-        "activation": "relu" if p["relu"] else None,
-        "input_q": q("input"),
-        "output_q": q("output"),
-    }
-    window: dict[str, Any] = {"stride": stride, "padding": "same" if p["same"] else "valid"}
-    op, shape = OPS[int(p["op"])], (height, width, channels)
-    layer: Layer
-    if op == "add":
-        layer = Add(shape, other_q=q("weight"), dtype=dtype, **common)
-    elif op.endswith("_pool"):
-        layer = Pool2D(
-            op.removesuffix("_pool"),
-            kernel,
-            shape,
-            dtype=dtype,
-            **window,
-            **{**common, "output_q": common["input_q"]},
-        )
-    elif op == "fully_connected":
-        weights = codes(outputs, height * width * channels)
-        layer = FullyConnected(weights, _bias(random, outputs), weight_q=q("weight"), **common)
-    else:
-        depthwise = bool(p["depthwise"])
-        if depthwise:
-            weights = codes(1, *kernel, channels)
-        else:
-            weights = codes(outputs, *kernel, channels)
-        layer = Conv2D(
-            weights,
-            _bias(random, channels if depthwise else outputs),
-            shape,
-            depthwise=depthwise,
-            weight_q=q("weight"),
-            **window,
-            **common,
-        )
-    return layer, codes(*(shape if op != "fully_connected" else layer.input_shape))
+    def bias(self, outputs: int) -> np.ndarray:
+        return self.random.integers(-1000, 1000, outputs)
 
 
-def _bias(random: np.random.Generator, outputs: int) -> np.ndarray:
-    return random.integers(-1000, 1000, outputs)
+def _q(parameters: Mapping[str, float], name: str, dtype: str) -> QuantParams:
+    """The quantization of a tensor by its parameters."""
+    if dtype == "float16":
+        return UNIT
+    scale = float(np.float32(parameters[f"{name}_scale"]))
+    return QuantParams(scale, int(parameters[f"{name}_zero_point"]))
 
 
 def following(layer: Layer) -> dict[str, float]:
-    """What follows from a layer's parameters: the sizes of its output."""
-    return {
-        f"output_{axis}": float(size)
-        for axis, size in zip("hwc", layer.output_shape[-3:], strict=False)
-    }
+    """The sizes of the output, which follow from a layer's parameters."""
+    sizes = dict(zip("hwc", layer.output_shape[-3:], strict=False))
+    return {f"output_{axis}": float(size) for axis, size in sizes.items()}

@@ -1,16 +1,16 @@
 """The NPUs that npulab knows, one folder each, found by name.
 
-A folder beside this file is a target, and so is one in ``npulab_targets/`` of the working folder,
-and an entry point of the group ``npulab.targets``.  Each has a ``TARGET``.  One of the working
-folder is loaded again when a file of its has changed, as a map that is being made does.
+A target is a folder in ``npus``, a folder in ``npulab_targets/`` of the working folder, or an entry
+point of the group ``npulab.targets``.  Each has a ``TARGET``.  A target of the working folder is
+loaded again when one of its files has changed, as happens while its map is made.
 
-Who loads a target runs its code.  That of the working folder, an entry point's too, runs if it is
-trusted as it is now, or was asked for by name; a file that names it is not enough, for whoever made
-the file may have made the folder.  ``npulab new`` trusts what it makes, ``npulab trust`` what it is
-given: both record it for the user, with the sums of its code (``trusted``).  The environment's
-``NPULAB_TARGETS`` names folders of targets that are trusted whatever lies in them, with the
-system's separator between them; no other of the working folder is looked into then, and ``none``
-trusts none.
+Loading a target runs its code.  Code of the working folder, an entry point's too, runs if it is
+trusted in its present state, or was asked for by name.  A file that names the target is not enough,
+because whoever made the file may have made the folder.  ``npulab new`` trusts the folder that it
+makes, ``npulab trust`` the path that it is given: both record it for the user, with the sums of its
+code (``trusted``).  The environment's ``NPULAB_TARGETS`` names folders of targets that are trusted
+with any contents, with the system's separator between them; then no other folder of the working
+folder is looked into, and ``none`` trusts none.
 """
 
 from __future__ import annotations
@@ -48,17 +48,16 @@ HERE = Path(__file__).parents[1] / "npus"
 LOCAL = "npulab_targets"
 TRUSTED = "NPULAB_TARGETS"
 GROUP = "npulab.targets"
-SHARED = {"kit", "template"}  # folders beside the NPUs that are none
-_asked: dict[
-    Path, Sums
-] = {}  # places of targets that were asked for by name, with their code as it was then
+SHARED = {"kit", "template"}  # folders next to the NPUs that are not targets
+# places of targets that were asked for by name, with the sums of their code at that time
+_asked: dict[Path, Sums] = {}
 _ran: set[Path] = set()  # places whose code has run
-_loading: list[str] = []  # what a target asks of its own rules while it is loaded has no answer yet
+_loading: list[str] = []  # targets that are loading: their rules are not known yet
 
 
 @dataclass(frozen=True)
 class Code:
-    """Where a target's code lies; ``users``: in the working folder, so that it wants trust."""
+    """The place of a target's code; ``users`` if it is in the working folder and needs trust."""
 
     name: str
     place: Path
@@ -72,34 +71,30 @@ def targets() -> list[str]:
     >>> "vivante" in targets()
     True
     """
-    return sorted(
-        {
-            *_folders(HERE),
-            *(name for folder in _local() for name in _folders(folder)),
-            *(code.name for code in _points()),
-        }
-    )
+    names = {code.name for code in _points()}
+    for folder in (HERE, *_local()):
+        names.update(_folders(folder))
+    return sorted(names)
 
 
 def asked_target(name: str) -> Target:
     """The target of a name that a person gives; raises LookupError with the known names.
 
-    Who asks by name has its code run as it is now.  An ImportWarning, which the shell shows, says
-    so of a folder that is not trusted.
+    Asking by name runs the target's code in its present state.  An ImportWarning, which the shell
+    shows, reports a folder that is not trusted.
     """
     return _target(name, asked=True)
 
 
 def target(name: str) -> Target:
-    """The target of a capture in hand: as ``asked_target``, but code that has run and was changed
-    since is not run anew, which raises ValueError, unless it is trusted as it is now."""
+    """The target of a capture in memory: as ``asked_target``, but raises ValueError for code that
+    has run and was changed since, unless it is trusted in its present state."""
     code = _code(name)
     return _target(name, asked=code is None or code.place not in _ran)
 
 
 def stated_target(name: str) -> Target:
-    """The target that a file names: as ``target``, but raises ValueError in the place of running
-    code
+    """The target that a file names: as ``target``, but raises ValueError instead of running code
     that nobody trusts."""
     return _target(name, asked=False)
 
@@ -114,40 +109,44 @@ def _target(name: str, asked: bool) -> Target:
         )
     if asked and code.users:
         _asked[code.place] = _sums(code.place)
-    elif why := _untrusted(code):
-        raise ValueError(f"target {name}: its code is not run, for {why}")
+    else:
+        why = _untrusted(code)
+        if why:
+            raise ValueError(f"target {name}: its code is not run, for {why}")
     _ran.add(code.place)
-    made = _load(code, _state(code.place) if code.users else ())
-    state_rules(made.name, made.rules)  # a target of this name in another folder has others
-    return made
+    state: tuple[tuple[str, int, int], ...] = ()
+    if code.users:
+        state = _state(code.place)
+    loaded = _load(code, state)
+    state_rules(loaded.name, loaded.rules)  # a target of this name in another folder has others
+    return loaded
 
 
 def working_targets() -> Iterator[Target]:
-    """The targets in the order of their names, each loaded when it is asked for; a broken one is
-    left
-    out, so that the others work, and one whose code nobody trusts, which a UserWarning says once."""
+    """The targets in the order of their names, each loaded when it is asked for.
+
+    Broken targets are left out, so that the rest works; so are targets whose code nobody trusts,
+    which a UserWarning reports once.
+    """
     for name in targets():
         try:
             found = stated_target(name)
         except ValueError as error:
             if error.__cause__ is None:
-                _tell_once(str(error))
+                _warn_once(str(error))
             continue
         yield found
 
 
 @cache
-def _tell_once(text: str) -> None:
+def _warn_once(text: str) -> None:
     warnings.warn(text, UserWarning, stacklevel=4)
 
 
 def _untrusted(code: Code) -> str:
-    """Why the code of a target may not run because a file names the target; nothing where it
-    may.
-    """
-    if not code.users or (
-        code.point is None and TRUSTED in os.environ
-    ):  # no other folder is looked into
+    """The reason why the code of a target may not run for a file that names it; "" if it may."""
+    # with NPULAB_TARGETS only folders that it names are looked into
+    if not code.users or (code.point is None and TRUSTED in os.environ):
         return ""
     asked = _asked.get(code.place)
     if asked and asked == _sums(code.place):
@@ -156,7 +155,7 @@ def _untrusted(code: Code) -> str:
 
 
 def _sums(place: Path) -> Sums:
-    """The sums of code as it is now; none of what cannot be told."""
+    """The present sums of code; none if it cannot be read whole."""
     try:
         return code_of(place)
     except (OSError, ValueError):
@@ -171,14 +170,12 @@ def _load(code: Code, state: tuple[tuple[str, int, int], ...]) -> Target:
         found = _import(code)
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt(f"while target {name} loaded") from error
-    except (
-        Exception,
-        SystemExit,
-    ) as error:  # whatever a folder of the user's does, it is told as the folder's
+    except (Exception, SystemExit) as error:  # of any kind, from a folder of the user's
         where = place_of(error, str(code.place))
+        if where:
+            where = f", at {where}"
         raise ValueError(
-            f"target {name}: does not load: {type(error).__name__}: {error}"
-            f"{f', at {where}' * bool(where)}"
+            f"target {name}: does not load: {type(error).__name__}: {error}{where}"
         ) from error
     finally:
         _loading.remove(name)
@@ -194,8 +191,7 @@ def _import(code: Code) -> object:
         if untrusted(code.place):
             warnings.warn(
                 f"target {code.name} runs code of {code.place}; npulab trust {code.place} says "
-                "that it is "
-                "trusted",
+                "that it is trusted",
                 ImportWarning,
                 stacklevel=2,
             )
@@ -214,36 +210,44 @@ def _import(code: Code) -> object:
 
 
 def _points() -> tuple[Code, ...]:
-    """The targets of entry points, installed ones first; read again when something was installed
-    beside npulab."""
-    folders = [one for one in map(Path, sys.path) if one.is_dir()]
-    found = _points_of(installed.here(), tuple((one, one.stat().st_mtime_ns) for one in folders))
+    """The targets of entry points, installed targets first; they are read again when a folder of
+    Python's path has changed."""
+    folders = [folder for folder in map(Path, sys.path) if folder.is_dir()]
+    times = tuple((folder, folder.stat().st_mtime_ns) for folder in folders)
+    found = _points_of(installed.here(), times)
     return tuple(code for code in found if TRUSTED not in os.environ or not code.users)
 
 
 @lru_cache(1)
 def _points_of(_: Path, __: tuple[tuple[Path, int], ...]) -> tuple[Code, ...]:
     codes = []
-    for one in stated_points(GROUP):
-        if one.wrong:
-            _tell_once(one.wrong)
+    for stated in stated_points(GROUP):
+        if stated.wrong:
+            _warn_once(stated.wrong)
             continue
-        point = EntryPoint(one.name, one.value, GROUP)
-        codes.append(Code(point.name, *installed.place_of(point, one.dist), point))
+        point = EntryPoint(stated.name, stated.value, GROUP)
+        codes.append(Code(point.name, *installed.place_of(point, stated.dist), point))
     return tuple(sorted(codes, key=lambda code: code.users))
 
 
 def _state(place: Path) -> tuple[tuple[str, int, int], ...]:
     """Name, time and size of each file of a target."""
-    every = place.rglob("*") if place.is_dir() else files_of(place)
-    files = {str(path): path.stat() for path in every if path.is_file()}
-    return tuple(sorted((name, one.st_mtime_ns, one.st_size) for name, one in files.items()))
+    if place.is_dir():
+        paths = [*place.rglob("*")]
+    else:
+        paths = files_of(place)
+    states = []
+    for path in paths:
+        if path.is_file():
+            stat = path.stat()
+            states.append((str(path), stat.st_mtime_ns, stat.st_size))
+    return tuple(sorted(states))
 
 
 def _local() -> list[Path]:
     """The folders that may hold targets of the user's."""
     trusted = os.environ.get(TRUSTED, str(installed.here() / LOCAL)).split(os.pathsep)
-    return [Path(one).absolute() for one in trusted if one not in ("", "0", "none")]
+    return [Path(name).absolute() for name in trusted if name not in ("", "0", "none")]
 
 
 def _code(name: str) -> Code | None:

@@ -1,4 +1,4 @@
-"""Sources: what turns the parameters of a layer into a capture, a driver of ours or a compiler."""
+"""Sources: a driver of ours or a compiler that turns the parameters of a layer into a capture."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from npulab.support.processes import arguments, execute
 
 OUTCOMES = ("captured", "refused", "failed", "hang")
 MODEL, OUT = "{model}", "{out}"
-WORDS = 400  # letters of what a source says
+WORDS = 400  # letters of a source's message that are kept
 
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """What a source gave for a layer.
+    """The answer of a source for a layer.
 
-    ``outcome`` is "captured" or why there is no capture: "refused" (the layer), "failed" (the
-    source), "hang".  ``parameters`` are those that follow or were observed; ``text`` is what the
-    source said.
+    ``outcome`` is "captured", or says why there is no capture: "refused" (the layer), "failed" (the
+    source), "hang".  ``parameters`` follow from the layer or were observed; ``text`` is the
+    source's message.
     """
 
     outcome: str
@@ -44,11 +44,11 @@ class Answer:
 
 
 class Source(Protocol):
-    """What can be asked for the capture of a layer."""
+    """Something that can be asked for the capture of a layer."""
 
     @property
     def record(self) -> dict[str, Any]:
-        """What says which source it is, with its version and options, as JSON has it."""
+        """The identity of the source, with its version and options, as JSON has it."""
         ...
 
     def __call__(self, parameters: Mapping[str, float], seed: int = 0) -> Answer:
@@ -58,7 +58,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Lowered:
-    """A source that needs no compiler: the target's own ``lower``, as a driver of ours has it.
+    """A source that needs no compiler: the target's own ``lower``.
 
     >>> Lowered("vivante", "vipnano-si-imx8mp")({"input_h": 8}).outcome  # too little for a layer
     'refused'
@@ -82,10 +82,9 @@ class Lowered:
     def __call__(self, parameters: Mapping[str, float], seed: int = 0) -> Answer:
         try:
             layer, x = made(parameters, seed, self.dtype)
-            if self.chip is None:
-                chip = {}
-            else:
-                chip = {"chip": self.chip}
+            chip = {}
+            if self.chip is not None:
+                chip["chip"] = self.chip
             capture = target(self.target).lower(layer, x=x, **chip, **self.options)
         except (ValueError, LookupError) as error:
             return Answer("refused", text=_sentence(error))
@@ -98,13 +97,13 @@ class Lowered:
 class Compiler:
     """A source that is a program: it compiles the model of one layer.
 
-    ``command`` is a sequence of arguments, or a text that is split into such; no shell is involved.
-    ``{model}`` in it is the path of the ``.tflite`` file, ``{out}`` a new folder.  ``read`` gives
-    the capture of what the program left in that folder (by default, what a target's importer
-    recognises); ``version`` is a command whose first line says the program's version.  A program
-    that has not ended after ``timeout`` seconds is ended with its process group: a hang.  One that
-    ends with another status than 0 refuses the layer; one that leaves nothing that can be read, or
-    that lacks a package, has failed.
+    ``command`` is a sequence of arguments, or a text that is split into arguments; no shell is
+    involved.  ``{model}`` in it is the path of the ``.tflite`` file, ``{out}`` a new folder.
+    ``read`` gives the capture in that folder after the run (by default, the capture that a target's
+    importer recognises); ``version`` is a command whose first line says the program's version.  A
+    program that has not ended after ``timeout`` seconds is ended with its process group: a hang.  A
+    program that ends with another status than 0 refuses the layer; a program that leaves nothing
+    that can be read, or that lacks a package, has failed.
 
     Raises ValueError for a command without ``{model}``.
     """
@@ -137,18 +136,13 @@ class Compiler:
         if self.version is None:
             return ""
         with tempfile.TemporaryDirectory(prefix="npulab-") as folder:
-            said = Path(folder) / "version"
-            wrapped = (
-                "sh",
-                "-c",
-                '"$@" > "$0" 2>&1',
-                str(said),
-                *arguments("version", self.version),
-            )
-            execute("version", wrapped, self.timeout)
+            printed = Path(folder) / "version"
+            # the shell only sends the output to a file
+            shell = "sh", "-c", '"$@" > "$0" 2>&1', str(printed)
+            execute("version", (*shell, *arguments("version", self.version)), self.timeout)
             lines = []
-            if said.exists():
-                lines = said.read_text(encoding="utf-8", errors="replace").splitlines()
+            if printed.exists():
+                lines = printed.read_text(encoding="utf-8", errors="replace").splitlines()
         if lines:
             return lines[0][:WORDS]
         return ""
@@ -175,14 +169,12 @@ class Compiler:
         path, out = folder / "layer.tflite", folder / "out"
         out.mkdir()
         path.write_bytes(model)
-        words = tuple(
-            word.replace(MODEL, str(path)).replace(OUT, str(out)) for word in self.command
-        )
-        end = execute("command", words, self.timeout)
+        words = [word.replace(MODEL, str(path)).replace(OUT, str(out)) for word in self.command]
+        end = execute("command", tuple(words), self.timeout)
         if end.status is None:
             return Answer("hang", text=str(end)[:WORDS])
         if end.status:
-            missing = lacking_in(end.said)  # a program that is not there has refused nothing
+            missing = lacking_in(end.said)  # a program that cannot start has refused nothing
             if missing:
                 return Answer("failed", text=f"the command needs {missing}")
             return Answer("refused", text=str(end)[:WORDS])
@@ -192,52 +184,43 @@ class Compiler:
             return Answer("failed", text=_sentence(error, folder))
         except ImportError as error:
             return Answer("failed", text=told(error))
-        if "input" in capture.buffers:
-            buffers = capture.buffers
-        else:
-            buffers = {**capture.buffers, "input": x.tobytes()}
-        return Answer(
-            "captured",
-            replace(capture, buffers=buffers, provenance="compiler"),
-            follows | _observed(capture),
-        )
+        buffers = {"input": x.tobytes(), **capture.buffers}
+        compiled = replace(capture, buffers=buffers, provenance="compiler")
+        return Answer("captured", compiled, follows | _observed(capture))
 
 
 def reader_of(name: str) -> Callable[[Path], Capture]:
-    """What reads the first capture that a target's importers find in a folder, itself a dump or
-    with
-    files or folders that are; LookupError for an unknown target."""
-    of = target(name)
+    """A reader of the first capture that a target's importers find in a folder, which is a dump or
+    holds dumps; LookupError for an unknown target."""
+    known = target(name)
 
     def read(out: Path) -> Capture:
         errors: list[ValueError] = []
         for path in (out, *sorted(out.rglob("*"))):
-            for found in _cases(of, path):
+            for found in _cases(known, path):
                 if isinstance(found, Capture):
                     return found
                 errors.append(found)
-        raise (
-            errors[0]
-            if errors
-            else ValueError(_unread(out, name, [one.name for one in of.importers]))
-        )
+        if errors:
+            raise errors[0]
+        raise ValueError(_no_dump(out, name, [importer.name for importer in known.importers]))
 
     return read
 
 
-def _cases(of: Target, path: Path) -> list[Capture | ValueError]:
-    """The captures that a target's importers, or npulab itself, read from a file or folder; what is
-    wrong with one that is broken."""
+def _cases(known: Target, path: Path) -> list[Capture | ValueError]:
+    """The captures that a target's importers, or npulab itself, read from a file or folder; for a
+    broken capture the error."""
     if (path / DESCRIPTION).is_file():
         try:
             found = store.read_folder(path)
         except (ValueError, LookupError, OSError) as error:
             return [ValueError(_sentence(error))]
-        if found.target == of.name:
+        if found.target == known.name:
             return [found]
         return []
     cases: list[Capture | ValueError] = []
-    for importer in of.importers:
+    for importer in known.importers:
         if importer.recognises(path):
             try:
                 cases += importer.read(path).values()
@@ -247,23 +230,25 @@ def _cases(of: Target, path: Path) -> list[Capture | ValueError]:
 
 
 def _first(out: Path) -> Capture:
-    """The one capture in what a program left."""
+    """The first capture that any target finds in what a program left."""
     errors: list[ValueError] = []
     for path in (out, *sorted(out.rglob("*"))):
         if path == out or path.is_file() or described(path):
             try:
                 found = store.load_all(path)
             except ValueError as error:
-                if path.is_dir():  # of a file that no target reads it says that alone
+                if path.is_dir():  # for a file the error only says that no target reads it
                     errors.append(error)
                 continue
             if len(found):
                 return found[0]
-    raise errors[0] if errors else ValueError(_unread(out, "a target", []))
+    if errors:
+        raise errors[0]
+    raise ValueError(_no_dump(out, "a target", []))
 
 
-def _unread(out: Path, reader: str, formats: Sequence[str]) -> str:
-    """That nothing of what a program left is a dump."""
+def _no_dump(out: Path, reader: str, formats: Sequence[str]) -> str:
+    """The sentence that a program left no dump."""
     wrong = unread_dumps(out)
     if wrong:
         return wrong
@@ -273,8 +258,7 @@ def _unread(out: Path, reader: str, formats: Sequence[str]) -> str:
         known = f" ({', '.join(formats)})"
     return (
         f"{out.name}: got {names or 'nothing'}, allowed is a file or a folder that {reader} "
-        f"recognises{known}"
-        f"{undescribed(out)}"
+        f"recognises{known}{undescribed(out)}"
     )
 
 
@@ -290,21 +274,24 @@ def ask_all(
 
 
 def _observed(capture: Capture) -> dict[str, float]:
-    """What is seen of a capture beside its words: bytes of buffers, and jobs of each block.  A
-    recorded stream of commands is words, so its length is none of these."""
-    return {
-        f"{name}_bytes": float(len(data))
-        for name, data in capture.buffers.items()
-        if name not in ("input", "output", "stream")
-    } | {
-        f"{block.lower()}_jobs": float(sum(job.block == block for job in capture.jobs))
-        for block in capture.maps
-    }
+    """Sizes that a capture shows besides its words: bytes of buffers, and jobs of each block.  A
+    recorded stream of commands is words, so its length is left out."""
+    observed = {}
+    for name, data in capture.buffers.items():
+        if name not in ("input", "output", "stream"):
+            observed[f"{name}_bytes"] = float(len(data))
+    blocks = [job.block for job in capture.jobs]
+    for block in capture.maps:
+        observed[f"{block.lower()}_jobs"] = float(blocks.count(block))
+    return observed
 
 
 def _sentence(error: BaseException, folder: Path | None = None) -> str:
-    """An error on one line, without the name of the folder that is gone when it is read."""
-    text = " ".join(
-        str(error.args[0] if isinstance(error, KeyError) and error.args else error).split()
-    )
-    return (text if folder is None else text.replace(f"{folder}/", ""))[:WORDS]
+    """An error on one line, without the name of a temporary folder."""
+    text = str(error)
+    if isinstance(error, KeyError) and error.args:
+        text = str(error.args[0])
+    text = " ".join(text.split())
+    if folder is not None:
+        text = text.replace(f"{folder}/", "")
+    return text[:WORDS]

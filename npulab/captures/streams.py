@@ -1,4 +1,4 @@
-"""Recorded streams that lie in a buffer as well as in the jobs: both are kept alike."""
+"""Recorded streams that lie in a buffer as well as in the jobs: both are kept equal."""
 
 from __future__ import annotations
 
@@ -23,14 +23,12 @@ def places_of(jobs: Sequence[Job], data: bytes) -> list[int] | None:
     so alike that they may lie there by chance.
 
     >>> from npulab.captures.capture import Job
-    >>> places_of([Job("A", [1, 2]), Job("B", [3, 4])], bytes(4) + np.arange(1, 5, dtype="<u4").tobytes())
+    >>> words = np.arange(1, 5, dtype="<u4")
+    >>> places_of([Job("A", words[:2]), Job("B", words[2:])], bytes(4) + words.tobytes())
     [4, 12]
     """
     words = [job.words for job in jobs]
-    if words:
-        every = np.concatenate(words)
-    else:
-        every = np.zeros(0, np.uint32)
+    every = np.concatenate([np.zeros(0, np.uint32), *words])
     if every.nbytes < LEAST or len(np.unique(every)) < 2 or any(job.writes for job in jobs):
         return None
     places = []
@@ -47,7 +45,7 @@ def places_of(jobs: Sequence[Job], data: bytes) -> list[int] | None:
 def rewritten(
     before: Sequence[Job], after: Sequence[Job], buffers: Mapping[str, bytes]
 ) -> dict[str, bytes]:
-    """The buffers with the words of changed jobs wherever the words of all jobs lie in one of them.
+    """The buffers; a buffer that holds the words of all jobs has those of the changed jobs instead.
 
     Jobs keep their lengths; a buffer that holds no stream stays as it is.
     """
@@ -69,21 +67,21 @@ def streams_of(jobs: Sequence[Job], buffers: Mapping[str, bytes]) -> list[str]:
 
 
 class Held(NamedTuple):
-    """A command stream held against jobs: in which way it is not theirs, "" if it is, and the tasks
-    that are not in it at all."""
+    """A command stream compared with jobs: how it differs from theirs, "" if it does not, and the
+    tasks that are not in it at all."""
 
     unlike: str = ""
     absent: tuple[int, ...] = ()
 
 
 def held_against(jobs: Sequence[Job], data: bytes, writes: Callable[[np.ndarray], Writes]) -> Held:
-    """A command stream held against the jobs that were recorded with it.
+    """Compare a command stream with the jobs that were recorded with it.
 
-    ``writes`` gives the register writes (offset, value) in words of a stream.  Those of each job,
-    and of what starts it, lie in it one behind another.  A stream that holds some tasks whole and
-    nothing else is theirs, and the others are absent.  Jobs without register writes, or whose
-    writes change single bits, say nothing of a stream.  Raises ValueError where the stream cannot
-    be read.
+    ``writes`` gives the register writes (offset, value) in words of a stream.  The writes of each
+    job, and of the job that starts it, lie in it one after another.  A stream that holds some tasks
+    whole and nothing else is theirs, and the other tasks are absent.  Jobs without register writes,
+    or whose writes change single bits, are left out.  Raises ValueError if the stream cannot be
+    read.
     """
     parts = _written(jobs)
     if not parts:
@@ -92,31 +90,32 @@ def held_against(jobs: Sequence[Job], data: bytes, writes: Callable[[np.ndarray]
         return Held(f"got {len(data)} bytes, allowed are whole 32-bit words")
     words = np.frombuffer(data, "<u4")
     found = list(writes(words))
-    every = _packed(found)
-    places: dict[int, int] = {}  # number of the first write: how many
-    missing: list[tuple[int, Writes, int]] = []  # with the write that it should begin with
-    there: set[int] = set()
-    behind = 0
+    every = _as_pairs(found)
+    places: dict[int, int] = {}  # by number of the first write of a task: its number of writes
+    missing: list[tuple[int, Writes, int]] = []  # task, its writes, where they should begin
+    present: set[int] = set()
+    end = 0
     for task, own in parts:
-        place = _place(every, _packed(own), places)
+        place = _number_of(every, _as_pairs(own), places)
         if place is None:
-            missing.append((task, own, behind))
+            missing.append((task, own, end))
         else:
             places[place] = len(own)
-            there.add(task)
-            behind = place + len(own)
+            present.add(task)
+            end = place + len(own)
     if not missing:
         return Held()
     absent = {task for task, _, _ in missing}
-    if there and not there & absent and sum(places.values()) == len(found):
+    if present and not present & absent and sum(places.values()) == len(found):
         return Held(absent=tuple(sorted(absent)))
     task, own, start = missing[0]
-    byte = _end_of(words, writes, start + _alike(own, found[start:]))
+    byte = _end_of(words, writes, start + _equal_start(own, found[start:]))
     return Held(f"from byte {byte:#x} on it is not the stream of task {task}")
 
 
 def _written(jobs: Sequence[Job]) -> list[tuple[int, Writes]]:
-    """(task, register writes) of jobs and of what starts them, where these are whole words."""
+    """(task, register writes) of jobs and of the jobs that start them, if they write whole
+    words."""
     out: list[tuple[int, Writes]] = []
     for task, job in enumerate(jobs):
         part: Job | None = job
@@ -127,13 +126,13 @@ def _written(jobs: Sequence[Job]) -> list[tuple[int, Writes]]:
     return out
 
 
-def _packed(writes: Writes) -> bytes:
+def _as_pairs(writes: Writes) -> bytes:
     return np.array(writes, "<u8").tobytes()
 
 
-def _place(every: bytes, own: bytes, used: Collection[int]) -> int | None:
-    """The number of the write that a run of writes begins with, none that is used; None where it is
-    not there."""
+def _number_of(every: bytes, own: bytes, used: Collection[int]) -> int | None:
+    """The number of the first write of a run of writes that is not ``used``; None if there is no
+    such run."""
     at = every.find(own)
     while at >= 0:
         number, rest = divmod(at, PAIR)
@@ -143,18 +142,18 @@ def _place(every: bytes, own: bytes, used: Collection[int]) -> int | None:
     return None
 
 
-def _alike(own: Writes, found: Writes) -> int:
-    """How many writes two runs of them begin with alike."""
+def _equal_start(own: Writes, found: Writes) -> int:
+    """The number of equal writes at the start of two runs."""
     count = 0
-    for one, other in zip(own, found, strict=False):
-        if one != other:
+    for wanted, got in zip(own, found, strict=False):
+        if wanted != got:
             break
         count += 1
     return count
 
 
 def _end_of(words: np.ndarray, writes: Callable[[np.ndarray], Writes], count: int) -> int:
-    """The byte behind the first ``count`` writes of a stream."""
+    """The byte after the first ``count`` writes of a stream."""
     low, high = 0, len(words)
     while low < high:
         middle = (low + high) // 2
@@ -166,7 +165,7 @@ def _end_of(words: np.ndarray, writes: Callable[[np.ndarray], Writes], count: in
 
 
 def _count(words: np.ndarray, writes: Callable[[np.ndarray], Writes]) -> int:
-    """How many writes a stream begins with that may end inside a command."""
+    """The number of whole writes in a stream that may end inside a command."""
     for end in range(len(words), 0, -1):
         try:
             return len(writes(words[:end]))

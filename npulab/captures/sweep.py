@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from npulab.captures.capture import CHANGED, PROVENANCES, TEXTS, Capture, CaptureSet, is_records
-from npulab.captures.registry import stated_target
 from npulab.captures.folders import is_hidden
+from npulab.captures.registry import stated_target
 from npulab.captures.store import load_all
 from npulab.captures.unrecognised import undescribed
 from npulab.registers.map import RegisterMap
@@ -305,7 +305,8 @@ def is_sweep(path: str | os.PathLike[str]) -> bool:
 
 
 def sweep_files(folder: str | os.PathLike[str]) -> list[Path]:
-    """The sweeps' files under a folder, sorted, without hidden files, which a killed save leaves."""
+    """The sweeps' files under a folder, sorted, without hidden files, which a killed save
+    leaves."""
     found = []
     for path in Path(folder).rglob(f"*{SUFFIX}"):
         if is_sweep(path) and not is_hidden(path, Path(folder)):

@@ -1,11 +1,11 @@
-"""Whose code may run: what the user trusts, by its content, and how it is loaded.
+"""The code that the user trusts, recorded by its content, and how such code is loaded.
 
-The record has for each trusted place, the folder or the file of a module, the sha256 of every file
-in it that may be code; of a file those of the modules and packages next to it too, which it can
-import. Tables and texts are data, which may change; whatever else changes is asked for again.  Code
-is compiled from its source each time: a compiled copy beside it is nothing that anybody has looked
-at.  What trusted code imports of the working folder from outside its place wants trust of its own
-(``imported``).
+The record has for each trusted place, a folder or the file of a module, the sha256 of every file in
+it that may be code; for a file also the sums of the modules and packages next to it, which it can
+import.  Tables and texts are data, which may change; any other change needs trust again.  Code is
+compiled from its source each time, because nobody has looked at a compiled copy next to it.
+Modules of the working folder that trusted code imports from outside its place need trust of their
+own (``imported``).
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from importlib.machinery import (
     FileFinder,
     SourceFileLoader,
 )
-from itertools import islice
 from pathlib import Path
 from types import CodeType, ModuleType
 
@@ -45,25 +44,26 @@ def trust(given: Path) -> Path:
     """Record that the code of a target's folder, of every target in a folder, or of a module, may
     run as it is now; gives the record's path.
 
-    Raises ValueError for a folder without a target and code that cannot be told, OSError.
+    Raises ValueError for a folder without a target and for code that cannot be read whole, OSError.
     """
-    made = _places(given)
+    places = _trusted_places(given)
     refuse_if(
-        not made,
+        not places,
         given,
         "no target",
         "is a target's folder, one of targets such as npulab_targets, or a module",
     )
-    sums = {str(place): code_of(place) for place in made}
+    sums = {str(place): code_of(place) for place in places}
     record = _record()
     with locked(record):
-        known = {place: one for place, one in _trusted().items() if Path(place).exists()}
+        known = {place: old for place, old in _trusted().items() if Path(place).exists()}
         replace_file(record, json.dumps(known | sums, indent=0, sort_keys=True).encode())
     return record
 
 
 def untrusted(place: Path) -> str:
-    """Why the code of a place may not run, and the command that trusts it; nothing where it may."""
+    """The reason why the code of a place may not run, and the command that trusts it; "" if it
+    may."""
     place = place.resolve()
     known = _trusted().get(str(place))
     if known is None:
@@ -81,8 +81,8 @@ def untrusted(place: Path) -> str:
 
 
 def code_of(place: Path) -> Sums:
-    """The sha256 of every file of a folder that may be code, or of a file and what it can import
-    from its folder.
+    """The sha256 of every file of a folder that may be code, or of a file and the modules that it
+    can import from its folder.
 
     Raises ValueError for a folder that is a link, whose files may be changed elsewhere, and for
     more than 10,000 files.
@@ -90,11 +90,11 @@ def code_of(place: Path) -> Sums:
     base = place.parent
     if place.is_dir():
         base = place
-    return {one.relative_to(base).as_posix(): _sum(one) for one in files_of(place)}
+    return {file.relative_to(base).as_posix(): _sum(file) for file in files_of(place)}
 
 
 def covers(file: Path) -> bool:
-    """Whether a module's file is part of a place that is as it was trusted."""
+    """True if a module's file is part of a place that has not changed since it was trusted."""
     file = file.resolve()
     for name, sums in _trusted().items():
         place = Path(name)
@@ -108,7 +108,7 @@ def covers(file: Path) -> bool:
 
 
 def files_of(place: Path) -> list[Path]:
-    """The files that ``code_of`` has; raises as that does."""
+    """The files whose sums are in ``code_of``; raises as that does."""
     if place.is_dir():
         files = list(_inside(place))
     else:
@@ -123,46 +123,43 @@ def files_of(place: Path) -> list[Path]:
 def _inside(place: Path) -> Iterator[Path]:
     """The files of a folder that may be code."""
     for folder, folders, names in os.walk(place, onerror=_fail):
-        folders[:] = [one for one in folders if one != COMPILED and not one.startswith(".")]
-        links = [one for one in folders if Path(folder, one).is_symlink()]
-        if links:
-            raise ValueError(
-                f"{Path(folder, links[0])}: got a link to a folder, allowed are folders that lie "
-                "in "
-                f"{place}"
-            )
-        code = [
-            one for one in names if not one.startswith(".") and Path(one).suffix.lower() not in DATA
-        ]
-        yield from islice((Path(folder, one) for one in code), MOST_FILES + 1)
+        folders[:] = [name for name in folders if name != COMPILED and not name.startswith(".")]
+        for name in folders:
+            if Path(folder, name).is_symlink():
+                raise ValueError(
+                    f"{Path(folder, name)}: got a link to a folder, allowed are folders that lie "
+                    f"in {place}"
+                )
+        for name in names[: MOST_FILES + 1]:
+            if not name.startswith(".") and Path(name).suffix.lower() not in DATA:
+                yield Path(folder, name)
 
 
 def _next_to(file: Path) -> Iterator[Path]:
-    """The other modules of a file's folder and those of packages there; links to folders are left
-    out,
-    so that what lies behind them is covered by nothing."""
+    """The other modules of a file's folder, and the modules of packages there.  Links to folders
+    are not followed, so that trust never covers the files there."""
     for count, (folder, folders, names) in enumerate(os.walk(file.parent, onerror=_fail), 1):
-        folders[:] = sorted(one for one in folders if one.isidentifier() and one != COMPILED)
+        folders[:] = sorted(name for name in folders if name.isidentifier() and name != COMPILED)
         if count > MOST_FOLDERS:
             raise ValueError(
                 f"{file.parent}: got more than {MOST_FOLDERS} folders that {file.name} can import, "
                 f"allowed are {MOST_FOLDERS}; move it to a folder of its own"
             )
         for name in sorted(names):
-            one = Path(folder, name)
-            if one.suffix in MODULES and one != file and one.is_file():
-                yield one
+            module = Path(folder, name)
+            if module.suffix in MODULES and module != file and module.is_file():
+                yield module
 
 
 def load_module(name: str, place: Path) -> ModuleType:
-    """The module in a folder or file, its code compiled from the source; what had the name is
-    gone.
-    """
-    for known in [one for one in sys.modules if f"{one}.".startswith(f"{name}.")]:
-        del sys.modules[known]  # of another folder, or of files that are no more as they were
-    file = place
+    """The module in a folder or file, its code compiled from the source; it replaces a loaded
+    module of that name."""
+    for known in [*sys.modules]:
+        if f"{known}.".startswith(f"{name}."):
+            del sys.modules[known]  # from another folder, or from files that have changed
+    file, folders = place, None
     if place.is_dir():
-        file = place / "__init__.py"
+        file, folders = place / "__init__.py", [str(place)]
     loader = None
     if file.suffix in SOURCE_SUFFIXES:
         loader = Source(name, str(file))
@@ -175,7 +172,7 @@ def load_module(name: str, place: Path) -> ModuleType:
         name,
         file,
         loader=loader,
-        submodule_search_locations=([str(place)] if place.is_dir() else None),
+        submodule_search_locations=folders,
     )
     assert spec is not None
     assert spec.loader is not None
@@ -185,7 +182,7 @@ def load_module(name: str, place: Path) -> ModuleType:
 
 
 class Source(SourceFileLoader):
-    """Compiles a module from its source each time."""
+    """A loader that compiles a module from its source each time."""
 
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)
@@ -193,46 +190,43 @@ class Source(SourceFileLoader):
         return code
 
 
-def _places(given: Path) -> list[Path]:
+def _trusted_places(given: Path) -> list[Path]:
     """The folders and files of modules that a path means."""
     if given.is_file() and given.suffix in MODULES:
         return [given.resolve()]
-    inner = sorted(
-        one.parent.resolve() for one in [*given.glob("__init__.py"), *given.glob("*/__init__.py")]
-    )
-    return inner or sorted(
-        {one.parent.resolve() for one in given.glob("*.py")}
-    )  # a package without a page of its own
+    packages = {*given.glob("__init__.py"), *given.glob("*/__init__.py")}
+    # without packages the folder itself, if it holds modules
+    files = packages or {*given.glob("*.py")}
+    return sorted({file.parent.resolve() for file in files})
 
 
 def _record() -> Path:
-    """Where is recorded what this user trusts."""
-    home = os.environ.get("XDG_STATE_HOME", "")
-    return (
-        Path(home) if Path(home).is_absolute() else Path.home() / ".local/state"
-    ) / "npulab/trusted.json"
+    """The file that records what this user trusts."""
+    home = Path(os.environ.get("XDG_STATE_HOME", ""))
+    if not home.is_absolute():
+        home = Path.home() / ".local/state"
+    return home / "npulab/trusted.json"
 
 
 def _trusted() -> dict[str, Sums]:
-    """The sums of each trusted place; none of a record that is broken, or of paths alone, as npulab
-    wrote it before it kept sums."""
+    """The sums of each trusted place; empty if the record is broken.  Early records, which npulab
+    wrote without sums, count for nothing."""
     try:
-        read = read_json(_record())
-    except (OSError, ValueError, RuntimeError):  # none, a broken one, a user without a home
+        record = read_json(_record())
+    except (OSError, ValueError, RuntimeError):  # no file, a broken file, a user without a home
         return {}
-    if isinstance(read, dict):
-        return {place: sums for place, sums in read.items() if isinstance(sums, dict)}
+    if isinstance(record, dict):
+        return {place: sums for place, sums in record.items() if isinstance(sums, dict)}
     return {}
 
 
 def _changes(known: Mapping[str, str], now: Mapping[str, str]) -> str:
-    told = [f"{name} has changed" for name in known if name in now and known[name] != now[name]]
-    told += [f"{name} is new" for name in now if name not in known]
-    told += [f"{name} is gone" for name in known if name not in now]
-    more = []
-    if len(told) > MOST_NAMED:
-        more = [f"{len(told) - MOST_NAMED} files more"]
-    return ", ".join([*told[:MOST_NAMED], *more])
+    changes = [f"{name} has changed" for name in known if now.get(name, known[name]) != known[name]]
+    changes += [f"{name} is new" for name in now if name not in known]
+    changes += [f"{name} is gone" for name in known if name not in now]
+    if len(changes) > MOST_NAMED:
+        changes[MOST_NAMED:] = [f"{len(changes) - MOST_NAMED} files more"]
+    return ", ".join(changes)
 
 
 def _sum(path: Path) -> str:

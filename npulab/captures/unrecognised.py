@@ -1,4 +1,4 @@
-"""Files and folders that no target recognises, told as what they are, with the next step."""
+"""Sentences on files and folders that no target recognises: what they are, and the next step."""
 
 from __future__ import annotations
 
@@ -22,35 +22,32 @@ FORMATS = "npulab list --formats names what they read"
 
 
 def formats() -> list[Row]:
-    """The dumps that targets read: target and format; of a broken target what is wrong."""
+    """The dumps that targets read: target and format; for a broken target the error."""
     rows: list[Row] = []
     for name in targets():
         try:
-            of = stated_target(name)
-            rows += [{"target": name, "format": importer.name} for importer in of.importers]
-            rows += [
-                {"target": name, "format": f"{kind.name}, by show and check"}
-                for kind in of.documents
-            ]
+            known = stated_target(name)
+            kinds = [importer.name for importer in known.importers]
+            kinds += [f"{kind.name}, by show and check" for kind in known.documents]
+            rows += [{"target": name, "format": kind} for kind in kinds]
         except ValueError as error:
             rows.append({"target": name, "format": f"none: {error}"})
     return rows
 
 
 def sentence_of(path: Path) -> str:
-    """What a file is that no target recognises, what to do with it, and targets that are broken."""
-    broken = [
-        row["format"].removeprefix("none: ")
-        for row in formats()
-        if row["format"].startswith("none: ")
-    ]
-    return "; ".join([_what(path), *broken])
+    """The kind of a file that no target recognises, what to do with it, and broken targets."""
+    parts = [_kind_and_step(path)]
+    for row in formats():
+        error = row["format"].removeprefix("none: ")
+        if error != row["format"]:
+            parts.append(error)
+    return "; ".join(parts)
 
 
 def unread_dumps(path: Path) -> str:
-    """Why no target reads the descriptions of dumps in a folder that none recognises; "" without
-    a description."""
-    wrong = [_wrong(folder) for folder in described(path)]
+    """The reason why no target reads the described dumps in a folder; "" without a description."""
+    wrong = [_refused_by(folder) for folder in described(path)]
     if len(wrong) > 1:
         return (
             f"{wrong[0]}; {plural(len(wrong) - 1, 'other folder')} of {path} cannot be read either"
@@ -61,7 +58,7 @@ def unread_dumps(path: Path) -> str:
 
 
 def holds_none(path: Path) -> str:
-    """That a folder holds no capture, with what may be meant."""
+    """The sentence that a folder holds no capture, with a guess at what was meant."""
     if (path / SWEEP).is_file():
         return f"{path}: holds no capture, npulab.models.check_sweep checks a sweep of models"
     return (
@@ -71,71 +68,73 @@ def holds_none(path: Path) -> str:
 
 
 def undescribed(path: Path) -> str:
-    """The end of a refusal of a folder without captures: a description in it, or in a folder of it,
-    that is no file; else the line that makes the description of what was recorded there; "" where
-    nothing was."""
+    """The end of a refusal of a folder without captures.
+
+    It names a description, in the folder or in a folder of it, that is not a file; else the line
+    that makes a description for the recorded files; "" if there are none.
+    """
     folders = _with_folders(path)
-    for one in folders:
-        wrong = _no_file(one)
+    for inner in folders:
+        wrong = _no_file(inner)
         if wrong:
             return f"; {wrong}"
     recorded = {}
-    for one in folders:
-        file = _recorded(one)
-        if file:
-            recorded[one] = file
+    for inner in folders:
+        name = _recorded(inner)
+        if name:
+            recorded[inner] = name
     if not recorded:
         return ""
-    folder, file = next(iter(recorded.items()))
-    count = len(recorded) - 1
-    others = ""
+    folder, name = next(iter(recorded.items()))
+    others, count = "", len(recorded) - 1
     if count:
-        others = (
-            f"; {plural(count, 'other folder')} in {path} lack{'s' if count == 1 else ''} it too"
-        )
+        lack = "lack"
+        if count == 1:
+            lack = "lacks"
+        others = f"; {plural(count, 'other folder')} in {path} {lack} it too"
     line = f'echo \'{{"npu": "NAME"}}\' > {quote(str(folder / DESCRIPTION))}'
     return (
-        f"; {folder / file} lies there without {DESCRIPTION}, which this line makes, with an NPU "
-        "of npulab list "
-        f"--formats or npulab new: {line}{others}"
+        f"; {folder / name} lies there without {DESCRIPTION}, which this line makes, with an NPU "
+        f"of npulab list --formats or npulab new: {line}{others}"
     )
 
 
 def _with_folders(path: Path) -> list[Path]:
-    """A folder and those in it; none where it is a file."""
+    """A folder and the folders in it; nothing for a file."""
     if path.is_dir():
-        return [path, *sorted(one for one in path.iterdir() if one.is_dir())]
+        return [path, *sorted(inner for inner in path.iterdir() if inner.is_dir())]
     return []
 
 
 def _no_file(folder: Path) -> str:
-    """That a description is there and cannot be read, as a link to nowhere or to a pipe cannot; ""
-    where
-    none is, or can."""
+    """The sentence that a description cannot be read, such as a link to nowhere or a pipe; "" if
+    there is none, or it is a file."""
     for file in (folder / CAPTURE, folder / DESCRIPTION):
         if not os.path.lexists(file) or file.is_file():
             continue
         if file.is_symlink():
-            return f"{file} is a link to {str(file.readlink())!r:.80}, which is no file that can be read"
-        return f"{file} is {'a folder' if file.is_dir() else 'no file that can be read'}, allowed is a file"
+            place = f"{str(file.readlink())!r:.80}"
+            return f"{file} is a link to {place}, which is no file that can be read"
+        kind = "no file that can be read"
+        if file.is_dir():
+            kind = "a folder"
+        return f"{file} is {kind}, allowed is a file"
     return ""
 
 
 def _recorded(folder: Path) -> str:
-    """The name of a file of a dump in a folder that says not what it is of; "" if there is none."""
+    """The name of a file of a dump in a folder without a description; "" if there is none."""
     names = sorted(file.name for file in folder.iterdir() if file.is_file())
-    dumped = [
-        name
-        for name in (WORDS, WRITES, *names)
-        if name in names and (name == WRITES or name.endswith(".bin"))
-    ]
-    if dumped and DESCRIPTION not in names:
-        return dumped[0]
+    if DESCRIPTION in names:
+        return ""
+    for name in (WORDS, WRITES, *names):
+        if name in names and (name == WRITES or name.endswith(".bin")):
+            return name
     return ""
 
 
-def _wrong(folder: Path) -> str:
-    """Why no target reads a folder by its description."""
+def _refused_by(folder: Path) -> str:
+    """The reason why no target reads a folder by its description."""
     where = folder / DESCRIPTION
     try:
         npu, known = stated_npu(folder), targets()
@@ -143,8 +142,7 @@ def _wrong(folder: Path) -> str:
             begin = near(npu, known) or f"; npulab new {npu} begins one"
             return (
                 f"{where}: npu: got {npu!r:.60}, allowed is one of {', '.join(known)} (a folder in "
-                f"./{LOCAL} "
-                f"counts too){begin}"
+                f"./{LOCAL} counts too){begin}"
             )
         readers = ", ".join(importer.name for importer in stated_target(npu).importers)
     except (ValueError, LookupError, OSError) as error:
@@ -152,7 +150,7 @@ def _wrong(folder: Path) -> str:
     return f"{where}: npu: {npu} does not read such a folder, it reads {readers or 'nothing yet'}"
 
 
-def _what(path: Path) -> str:
+def _kind_and_step(path: Path) -> str:
     size = path.stat().st_size
     head = first_bytes(path, HEAD)
     kind = kind_of(head)
@@ -163,12 +161,10 @@ def _what(path: Path) -> str:
     words, rest = divmod(size, WORD_BYTES)
     if rest or not 2 <= words <= MOST_WORDS:
         return f"{path}: is {plural(size, 'byte')}, no target recognises this file; {FORMATS}"
+    begin = f"npulab new NAME --words {words}"
     if path.suffix == ".bin":
         begin = f"npulab new NAME --from {path}"
-    else:
-        begin = f"npulab new NAME --words {words}"
     return (
         f"{path}: is {plural(words, 'word')} of 32 bits or other bytes, no target recognises this "
-        f"file; {FORMATS}, "
-        f"words of an NPU that has no target begin with {begin}"
+        f"file; {FORMATS}, words of an NPU that has no target begin with {begin}"
     )

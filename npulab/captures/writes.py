@@ -1,5 +1,5 @@
-"""Register writes as text, a write a line, and the rows of a table that has nothing but them; where
-a write that was not recorded goes among those that were."""
+"""Register writes: read from a text file, as rows of a register table, and the place of a new write
+among recorded writes."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ ALLOWED = "an address and a value, and perhaps a mask, as 0x..., or a comment"
 def read_writes(path: Path | str) -> list[tuple[int, ...]]:
     """The writes in a text file, in order: (address, value), or (address, value, mask).
 
-    Each line has two or three numbers as ``0x...`` and any words between them; what is behind
-    ``#``, ``//`` or ``;`` is a comment.  Raises ValueError with file and line for another line, for
-    no write at all, and for an address that is not that of a word.
+    Each line has two or three numbers as ``0x...`` and any words between them; a comment begins
+    with ``#``, ``//`` or ``;``.  Raises ValueError with file and line for another line, for no
+    write at all, and for an address that is not a multiple of a word.
     """
     path, out = Path(path), []
     for number, line in enumerate(text_of(read_bounded(path, MOST_BYTES), path).splitlines(), 1):
@@ -35,8 +35,7 @@ def read_writes(path: Path | str) -> list[tuple[int, ...]]:
         if len(write) not in (2, 3) or write[0] % WORD_BYTES:
             raise ValueError(
                 f"{path} line {number}: got {text[:60]!r}, allowed is {ALLOWED}; addresses are "
-                "multiples "
-                f"of {WORD_BYTES}"
+                f"multiples of {WORD_BYTES}"
             )
         out.append(write)
     if not out:
@@ -45,8 +44,8 @@ def read_writes(path: Path | str) -> list[tuple[int, ...]]:
 
 
 def rows_of_writes(writes: Iterable[Sequence[int]], block: str = "") -> list[dict[str, Any]]:
-    """A row of a register table for each register that is written, by offset: one field that nobody
-    named, with what was written as its note.
+    """A row of a register table for each register that is written, by offset: one field without a
+    name, with the written values as its note.
 
     >>> rows_of_writes([(0x10, 1), (0x10, 3)], "JOB")[0]["note"]
     'written 2 times: 0x1, 0x3'
@@ -71,15 +70,13 @@ def rows_of_writes(writes: Iterable[Sequence[int]], block: str = "") -> list[dic
 def place_of_write(offset: int, offsets: Sequence[int], registers: RegisterMap) -> int:
     """The number of the write before which a register that is not among them is written.
 
-    That is before the writes that start its unit, with those that start others right before them;
-    before the first write that starts any, if none starts its own; at the end, if none starts any.
+    That is the first of the consecutive starting writes that include the start of its unit; the
+    first starting write, if none starts its unit; the end, if there is no starting write.
     """
-    starts = {
-        registers.registers[piece.word][1]
-        for item in registers
-        if item.starts
-        for piece in item.pieces
-    }
+    starts = set()
+    for item in registers:
+        if item.starts:
+            starts |= {registers.registers[piece.word][1] for piece in item.pieces}
     own = _block_of(offset, registers)
     first = None
     for number, at in enumerate(offsets):
@@ -95,7 +92,7 @@ def place_of_write(offset: int, offsets: Sequence[int], registers: RegisterMap) 
 
 
 def _first_of_run(number: int, offsets: Sequence[int], starts: Collection[int]) -> int:
-    """The first of the writes of a kind that come one after another up to this one."""
+    """The first of the consecutive starting writes that end with this write."""
     while number and offsets[number - 1] in starts:
         number -= 1
     return number
@@ -113,8 +110,7 @@ def _note(values: list[int]) -> str:
     more = ""
     if len(kinds) > 4:
         more = f" and {len(kinds) - 4} more"
-    if len(values) == 1:
-        times = "once"
-    else:
+    times = "once"
+    if len(values) > 1:
         times = f"{len(values)} times"
     return f"written {times}: {', '.join(map(hex, kinds[:4]))}{more}"
