@@ -1,4 +1,4 @@
-"""A capture: what was recorded of one run of an NPU; a set of captures."""
+"""A capture, the record of one run of an NPU, and a set of captures."""
 
 from __future__ import annotations
 
@@ -27,14 +27,12 @@ ROWS_SHOWN = 60
 CHANGED = "changed with npulab"
 WORD = 2**WORD_BITS - 1  # every bit of a word
 MOST_OFFSET = 2**64 - 1
-MOST_STARTS = 16  # jobs that start each other, one within the other; recorded ones are two deep
+MOST_STARTS = 16  # jobs that start each other, one within the other; recorded jobs are two deep
 A_MAP = "is a RegisterMap, as capture.maps[block]"
-RECORDED, BEFORE_RUN = (
-    "output_recorded",
-    "before the job ran",
-)  # a parameter that says when, and what it says
-MOST_DEEP = 64  # values of a parameter, each in another
-COMMANDS = "commands"  # the buffer that holds a command stream, where there is one
+# a parameter that says when the output was recorded, and its value for an output from before
+RECORDED, BEFORE_RUN = "output_recorded", "before the job ran"
+MOST_DEEP = 64  # values of a parameter, one within the other
+COMMANDS = "commands"  # the buffer that holds a command stream, if there is one
 
 Writes = tuple[tuple[int, int], ...]
 
@@ -43,14 +41,15 @@ Writes = tuple[tuple[int, int], ...]
 class Job:
     """One piece of work given to an NPU.
 
-    ``words`` is the parameter block ``(W,) uint32``; where the block is programmed by register
-    writes, ``writes`` are (offset, value that the register then holds) in order and ``words`` the
-    state they leave of the registers that the block's map has.  ``start`` holds the writes that
-    hand a parameter block to the NPU; it counts as part of the same task.
+    ``words`` is the parameter block ``(W,) uint32``.  If the block is programmed by register
+    writes, ``writes`` are (offset, value that the register then holds) in order, and ``words`` the
+    state that they leave in the registers of the block's map.  ``start`` holds the writes that hand
+    a parameter block to the NPU; it counts as part of the same task.
 
-    ``before`` is (offset, value) of registers that still hold what an earlier job wrote; ``masks``
-    says by number of a write which bits it changes, if not all of them.  ``unit`` names the copy of
-    the block that does the work and ``label`` the work: jobs of one label are shown together.
+    ``before`` is (offset, value) of registers that still hold the value of an earlier job;
+    ``masks`` has by number of a write the bits that it changes, if not all.  ``unit`` names the
+    copy of the block that does the work and ``label`` the work: jobs of one label are shown
+    together.
     """
 
     block: str
@@ -64,16 +63,11 @@ class Job:
 
     def __post_init__(self) -> None:
         words = np.asarray(self.words)
-        if (
-            words.ndim != 1
-            or words.dtype.kind not in "iu"
-            or np.any(words < 0)
-            or np.any(words > 0xFFFFFFFF)
-        ):
+        whole = words.ndim == 1 and words.dtype.kind in "iu"
+        if not whole or np.any(words < 0) or np.any(words > WORD):
             raise ValueError(
                 f"words: got {words.dtype} of shape {words.shape}, allowed are 0 to 0xffffffff in "
-                "one row "
-                f"(block {self.block})"
+                f"one row (block {self.block})"
             )
         words = words.astype(np.uint32)
         words.setflags(write=False)
@@ -85,8 +79,7 @@ class Job:
         if depth > MOST_STARTS:
             raise ValueError(
                 f"start: got more than {MOST_STARTS} jobs within each other, allowed are "
-                f"{MOST_STARTS} "
-                f"(block {self.block})"
+                f"{MOST_STARTS} (block {self.block})"
             )
 
     @classmethod
@@ -97,17 +90,19 @@ class Job:
         registers: RegisterMap,
         after: Job | None = None,
     ) -> Job:
-        """A job of register writes, each (offset, value), or (offset, value, mask) where it changes
-        the bits of the mask only.
+        """A job of register writes, each (offset, value), or (offset, value, mask) if it changes
+        only the bits of the mask.
 
-        A write that sets bits is (offset, bits, bits), one that clears them (offset, 0, bits).
-        Registers that are not written hold what the job ``after`` left, else 0.  Raises ValueError
-        for an offset of more than 64 bits and for a value or mask of more than 32.
+        A write that sets bits is (offset, bits, bits), a write that clears bits (offset, 0, bits).
+        Registers that are not written hold the values that the job ``after`` left, else 0.  Raises
+        ValueError for an offset of more than 64 bits and for a value or mask of more than 32.
         """
         need("Job.from_writes: registers", registers, RegisterMap, A_MAP)
         need("Job.from_writes: after", after, (Job, type(None)), "is a Job")
         writes = pairs_of("Job.from_writes: writes", writes)
-        before = tuple(after.state.items()) if after else ()
+        before: Writes = ()
+        if after:
+            before = tuple(after.state.items())
         held, masks = _resolved(writes, dict(before), block)
         done = tuple((int(offset), int(value)) for offset, value in held)
         for offset, value in done:
@@ -125,12 +120,12 @@ class Job:
         maps: Mapping[str, RegisterMap] | RegisterMap,
         after: Iterable[Job] = (),
     ) -> tuple[list[Job], list[tuple[int, ...]]]:
-        """Writes to addresses, as ``from_writes`` takes them: a job for each copy of a block that
-        they reach, in the order of their first writes, and the writes that reach none.
+        """Split writes to addresses, in the form that ``from_writes`` takes: a job for each copy of
+        a block that they reach, in the order of their first writes, and the writes that reach none.
 
-        ``maps`` are by block, or one map of one block.  A job is of the unit and has the label that
-        the block's dimensions give its copy; those of ``after`` hand their state to the job of the
-        same copy, whatever they are called where dimensions give no name.
+        ``maps`` are by block, or one map of one block.  A job has the unit and the label that the
+        block's dimensions give to its copy.  The last job of ``after`` of the same copy hands its
+        state on; if dimensions give no name, any job of the block does.
         """
         if isinstance(maps, RegisterMap):
             maps = {maps.registers[0][0]: maps}
@@ -148,24 +143,25 @@ class Job:
             found.setdefault((name, *maps[name].labels(place)), []).append((place.offset, *value))
         jobs = []
         for (name, unit, label), own in found.items():
-            kept = [
-                job
-                for job in after
-                if job.block == name and unit in ("", job.unit) and label in ("", job.label)
-            ]
-            job = cls.from_writes(name, own, maps[name], kept[-1] if kept else None)
-            jobs.append(replace(job, unit=unit, label=label))
+            last = None
+            for job in after:
+                if job.block == name and unit in ("", job.unit) and label in ("", job.label):
+                    last = job
+            jobs.append(
+                replace(cls.from_writes(name, own, maps[name], last), unit=unit, label=label)
+            )
         return jobs, rest
 
     @property
     def name(self) -> str:
-        """Its label and unit, "" if it has neither."""
+        """The label and the unit, "" if it has neither."""
         return ", ".join(filter(None, [self.label, self.unit]))
 
     @property
     def state(self) -> dict[int, int]:
-        """What registers hold after the job, by offset: those that it or a job before it wrote."""
-        return {**dict(self.before), **dict(self.writes)}
+        """The values of the written registers after the job, by offset; an earlier job may have
+        written them."""
+        return dict([*self.before, *self.writes])
 
     def read_with(self, registers: RegisterMap) -> Job:
         """The same register writes, their state in the words of another map."""
@@ -173,8 +169,8 @@ class Job:
         return replace(self, words=registers.state([*self.before, *self.writes]))
 
     def with_words(self, words: Any, registers: RegisterMap) -> Job:
-        """The same job with other words; where it is register writes, those change that set
-        them."""
+        """The same job with other words; in a job of register writes, the writes that set these
+        words change."""
         need("with_words: registers", registers, RegisterMap, A_MAP)
         changed = replace(self, words=words)
         if changed.words.shape != self.words.shape:
@@ -184,45 +180,39 @@ class Job:
             )
         if not self.writes:
             return changed
-        return self.with_writes(
-            {
-                registers.registers[word][1]: int(changed.words[word])
-                for word in np.flatnonzero(changed.words != self.words)
-            },
-            registers,
-        )
+        values = {}
+        for word in np.flatnonzero(changed.words != self.words):
+            values[registers.registers[word][1]] = int(changed.words[word])
+        return self.with_writes(values, registers)
 
     def with_writes(self, values: Mapping[int, int], registers: RegisterMap) -> Job:
-        """The same register writes leaving other values by offset: the last write to an offset
-        changes, a register that was not written is written before its unit starts, else at the
-        end."""
+        """The same register writes, but with other final values by offset.
+
+        The last write to an offset changes.  A register without a write is written before its unit
+        starts, else at the end.
+        """
         need("with_writes: values", values, Mapping, "are values by offset")
         need("with_writes: registers", registers, RegisterMap, A_MAP)
         pairs_of("with_writes: values", values.items())
-        last = {offset: n for n, (offset, _) in enumerate(self.writes)}
-        changed = [
-            (offset, values.get(offset, value) if last[offset] == n else value)
-            for n, (offset, value) in enumerate(self.writes)
-        ]
-        kept = {
-            number: bits
-            for number, bits in self.masks.items()
-            if not (changed[number][1] ^ self.writes[number][1]) & ~bits
-        }
-        offsets = [offset for offset, _ in changed]
-        new: dict[int, list[tuple[int, int]]] = {}
+        last = {offset: number for number, (offset, _) in enumerate(self.writes)}
+        offsets = [offset for offset, _ in self.writes]
+        new: dict[int, list[tuple[int, int]]] = {}  # by number of the write that they go before
         for offset, value in values.items():
             if offset not in last:
-                new.setdefault(place_of_write(offset, offsets, registers), []).append(
-                    (offset, value)
-                )
+                place = place_of_write(offset, offsets, registers)
+                new.setdefault(place, []).append((offset, value))
         writes, masks = list[tuple[int, int]](), dict[int, int]()
-        for number, write in enumerate(changed):
+        for number, (offset, old) in enumerate(self.writes):
             writes += new.get(number, [])
-            if number in kept:
-                masks[len(writes)] = kept[number]
-            writes.append(write)
-        writes += new.get(len(changed), [])
+            value = old
+            if last[offset] == number:
+                value = values.get(offset, old)
+            # a mask stays if the new value changes no bit outside of it
+            mask = self.masks.get(number)
+            if mask is not None and not (value ^ old) & ~mask:
+                masks[len(writes)] = mask
+            writes.append((offset, value))
+        writes += new.get(len(self.writes), [])
         checked = Job.from_writes(self.block, writes, registers).writes
         return replace(self, writes=checked, masks=masks).read_with(registers)
 
@@ -245,9 +235,9 @@ class Job:
         return f"Job({self.block}, {len(self.words)} words{writes}{name})"
 
     def values(self, maps: Mapping[str, RegisterMap]) -> list[tuple[str, Field, int]]:
-        """(block, field, raw) of every field, those of the writes that start the job last.
+        """(block, field, raw) of every field; the fields of the job that starts this job are last.
 
-        Raises LookupError where no map is known for the block.
+        Raises LookupError if no map is known for the block.
         """
         need_maps("values", maps)
         if self.block not in maps:
@@ -258,17 +248,16 @@ class Job:
         raw = registers.decode(self.words, raw=True).values()  # in the order of the fields
         state = self.state
         written = {registers.index[offset] for offset in state if offset in registers.index}
-        out = [
-            (item.block, item, number)
-            for item, number in zip(registers, raw, strict=True)
-            if not state or any(piece.word in written for piece in item.pieces)
-        ]
-        out += [
-            (self.block, registers.unmapped(self.block, offset), value)
-            for offset, value in state.items()
-            if offset not in registers.index
-        ]
-        return out + (self.start.values(maps) if self.start else [])
+        values = []
+        for item, number in zip(registers, raw, strict=True):
+            if not state or any(piece.word in written for piece in item.pieces):
+                values.append((item.block, item, number))
+        for offset, value in state.items():
+            if offset not in registers.index:
+                values.append((self.block, registers.unmapped(self.block, offset), value))
+        if self.start:
+            values += self.start.values(maps)
+        return values
 
 
 @dataclass(frozen=True)
@@ -276,11 +265,11 @@ class Capture:
     """One recorded run: jobs, buffers, addresses and where it all comes from.
 
     ``buffers`` are bytes by name (``coefficients``, ``input``, ``output``, ...), ``addresses`` ints
-    by the same names, ``parameters`` what is known of the layer.  Where a field of the jobs, their
-    opcode, names the block (``registers.commands``), each job's is that of its block, and where a
-    job has register writes, its words are what these leave; ValueError otherwise.  ``provenance``
-    is one of ``PROVENANCES``; ``maps`` are the register maps, by block, that the words are read
-    with; ``folder`` is the case folder that holds it, None if it was changed or is not saved.
+    by the same names, ``parameters`` the known parameters of the layer.  Raises ValueError if a
+    job's opcode (``registers.commands``) names another block than its own, and if a job's words are
+    not the state that its register writes leave.  ``provenance`` is one of ``PROVENANCES``;
+    ``maps`` are the register maps, by block, that the words are read with; ``folder`` is the case
+    folder that holds it, None if it was changed or is not saved.
     """
 
     name: str
@@ -317,8 +306,8 @@ class Capture:
         object.__setattr__(self, "parameters", parameters)
 
     def _refuse_contradictions(self) -> None:
-        """Raise ValueError for a job whose opcode names another block than its own, and for one
-        whose words are not what its register writes leave."""
+        """Raise ValueError for a job whose opcode names another block than its own, and for a job
+        whose words are not the state that its register writes leave."""
         several = len(self.maps) > 1 and bool(opcodes(self.maps))
         for task, job in enumerate(self.jobs):
             part: Job | None = job
@@ -337,28 +326,30 @@ class Capture:
 
     @property
     def changed(self) -> bool:
-        """Whether npulab changed what was recorded."""
+        """True if npulab changed the record."""
         return CHANGED in self.tool
 
     @property
     def before_run(self) -> bool:
-        """Whether it was recorded, and not changed since, that the output is that of before the
-        run."""
+        """True if the record says, unchanged, that its output is from before the run."""
         return self.parameters.get(RECORDED) == BEFORE_RUN and not self.changed
 
     @property
     def origin(self) -> str:
-        """The provenance, and whether it was changed since."""
+        """The provenance, with "changed" if npulab changed the record."""
         if self.changed:
             return f"{self.provenance}, changed"
         return self.provenance
 
     @property
     def main(self) -> int:
-        """The task whose words stand for the capture: the first of the block that the maps name
-        first, where jobs of another block (that move tensors) come before it; else task 0."""
+        """The task whose words stand for the capture: the first job of the first block of the maps,
+        else task 0.  Jobs that move tensors may come before it."""
         first = next(iter(self.maps), None)
-        return next((task for task, job in enumerate(self.jobs) if job.block == first), 0)
+        blocks = [job.block for job in self.jobs]
+        if first in blocks:
+            return blocks.index(first)
+        return 0
 
     @property
     def words(self) -> np.ndarray:
@@ -380,37 +371,31 @@ class Capture:
         evidence."""
         from npulab.registers.shown import ADDRESSES, Table
 
-        items = [
-            (task, block, item, raw)
-            for task, job in enumerate(self.jobs)
-            for block, item, raw in job.values(self.maps)
-        ]
-        rows = [
-            (task, block, item.register, item.name, raw, item.text(raw), item.bits, item.evidence)
-            for task, block, item, raw in items
-        ]
+        rows, addresses = [], set()
+        for task, job in enumerate(self.jobs):
+            for block, item, raw in job.values(self.maps):
+                names = block, item.register, item.name
+                rows.append((task, *names, raw, item.text(raw), item.bits, item.evidence))
+                if item.address:
+                    addresses.add(names)
         frame = Table(rows, columns=list(FIELD_COLUMNS)).astype({"raw": object, "value": object})
-        frame.attrs[ADDRESSES] = frozenset(
-            (block, item.register, item.name) for _, block, item, _ in items if item.address
-        )
+        frame.attrs[ADDRESSES] = frozenset(addresses)
         return frame
 
     def with_job(self, job: Job, task: int = 0) -> Capture:
-        """The same capture with another job in the place of one; it counts as changed.
+        """The same capture with another job in place of a task's; it counts as changed.
 
-        A recorded command stream is left out where its register writes are others now; a buffer
-        that holds the words of all jobs is rewritten with them, so that a device that runs the
-        buffer runs this job.  Raises LookupError for a task that is not there.
+        A recorded command stream is left out if the register writes changed; a buffer that holds
+        the words of all jobs is rewritten, so that a device that runs the buffer runs this job.
+        Raises LookupError for a task that the capture does not have.
         """
         need("with_job", job, Job, "is a Job, as capture.jobs has")
         task = self.task_of(task)
         jobs = (*self.jobs[:task], job, *self.jobs[task + 1 :])
         if (job.writes, job.start) == (self.jobs[task].writes, self.jobs[task].start):
             return self._changed(jobs=jobs, buffers=rewritten(self.jobs, jobs, self.buffers))
-        return self._changed(
-            jobs=jobs,
-            buffers={name: data for name, data in self.buffers.items() if name != COMMANDS},
-        )
+        buffers = {name: data for name, data in self.buffers.items() if name != COMMANDS}
+        return self._changed(jobs=jobs, buffers=buffers)
 
     def with_words(self, words: Any, task: int | None = None) -> Capture:
         """The same capture with other words in one job, by default the main one; it counts as
@@ -453,9 +438,8 @@ class Capture:
         return self._changed(buffers={**self.buffers, **new})
 
     def task_of(self, task: int | None) -> int:
-        """The number of a task, the main one by default; raises LookupError for one that is not
-        there.
-        """
+        """The number of a task, by default the main task; raises LookupError for a number that the
+        capture does not have."""
         if task is None:
             return self.main
         need_whole(f"capture {self.name}: task", task)
@@ -468,73 +452,71 @@ class Capture:
     def _changed(self, **parts: Any) -> Capture:
         if all(getattr(self, name) == value for name, value in parts.items()):
             return self
-        if self.changed:
-            tool = self.tool
-        else:
-            tool = ", ".join(filter(None, (self.tool, CHANGED)))
+        tool = self.tool
+        if not self.changed:
+            tool = ", ".join(filter(None, (tool, CHANGED)))
         return replace(self, **parts, folder=None, tool=tool)
 
     def __repr__(self) -> str:
-        buffers = ", ".join(f"{name} {len(data)} B" for name, data in self.buffers.items())
-        return (
-            f"Capture({self.target}/{self.name}, {self.chip}, {self.origin}, "
-            f"{len(self.jobs)} "
-            f"job{'s' if len(self.jobs) > 1 else ''}{', ' + buffers if buffers else ''})"
-        )
+        jobs = f"{len(self.jobs)} job"
+        if len(self.jobs) > 1:
+            jobs += "s"
+        buffers = [f"{name} {len(data)} B" for name, data in self.buffers.items()]
+        parts = [f"{self.target}/{self.name}", self.chip, self.origin, jobs, *buffers]
+        return f"Capture({', '.join(parts)})"
 
     def _repr_html_(self) -> str:
-        rows = [
-            ("chip", self.chip),
-            ("provenance", self.origin),
-            ("source", self.source),
-            ("tool", self.tool),
-            ("date", self.date),
-            ("jobs", ", ".join(map(repr, self.jobs))),
-            *((f"buffer {name}", f"{len(data)} bytes") for name, data in self.buffers.items()),
-            *((f"address {name}", f"{where:#010x}") for name, where in self.addresses.items()),
-        ]
-        body = "".join(
-            f"<tr><th style='text-align:left'>{html.escape(name)}</th>"
-            f"<td style='text-align:left'>{html.escape(value)}</td></tr>"
-            for name, value in rows
-            if value
-        )
+        rows = {
+            "chip": self.chip,
+            "provenance": self.origin,
+            "source": self.source,
+            "tool": self.tool,
+            "date": self.date,
+            "jobs": ", ".join(map(repr, self.jobs)),
+        }
+        rows |= {f"buffer {name}": f"{len(data)} bytes" for name, data in self.buffers.items()}
+        rows |= {f"address {name}": f"{where:#010x}" for name, where in self.addresses.items()}
+        body = ""
+        for name, value in rows.items():
+            if value:
+                body += (
+                    f"<tr><th style='text-align:left'>{html.escape(name)}</th>"
+                    f"<td style='text-align:left'>{html.escape(value)}</td></tr>"
+                )
         return f"<b>{html.escape(self.target)}/{html.escape(self.name)}</b><table>{body}</table>"
 
 
 def _unlike_writes(job: Job, registers: RegisterMap | None) -> str:
-    """Which word of a job is not what its register writes leave, in words; "" if none is, if the
-    job has no writes and where no map, or one of another length, is known."""
+    """A sentence on the first word of a job that is not the state that its register writes leave.
+
+    "" if there is no such word, if the job has no writes, and if no map of its length is known.
+    """
     if not job.writes or registers is None or len(registers) != len(job.words):
         return ""
-    left = registers.state([*job.before, *job.writes])
-    wrong = np.flatnonzero(left != job.words)
+    state = registers.state([*job.before, *job.writes])
+    wrong = np.flatnonzero(state != job.words)
     if not len(wrong):
         return ""
     first = int(wrong[0])
     block, offset = registers.registers[first][:2]
     return (
         f"words: got {int(job.words[first]):#x} at offset {offset:#x} of block {block}, allowed is "
-        f"{int(left[first]):#x}, which the job's register writes leave; Job.from_writes gives "
+        f"{int(state[first]):#x}, which the job's register writes leave; Job.from_writes gives "
         "words from writes"
     )
 
 
 @dataclass(frozen=True)
 class CaptureSet:
-    """Captures in order, by number or by name (``target/name`` where two targets share one)."""
+    """Captures in order, by number or by name (``target/name`` if two targets share a name)."""
 
     captures: tuple[Capture, ...]
 
     def __post_init__(self) -> None:
-        need(
-            "CaptureSet",
-            self.captures,
-            (list, tuple),
-            "is a tuple of Captures, as npulab.load gives",
-        )
-        for one in self.captures:
-            need("CaptureSet", one, Capture, "is a Capture, as npulab.load gives")
+        allowed = "is a tuple of Captures, as npulab.load gives"
+        need("CaptureSet", self.captures, (list, tuple), allowed)
+        for capture in self.captures:
+            need("CaptureSet", capture, Capture, "is a Capture, as npulab.load gives")
 
     @property
     def names(self) -> list[str]:
@@ -542,7 +524,7 @@ class CaptureSet:
 
     @property
     def words(self) -> np.ndarray:
-        """``(N, W) uint32`` of the main jobs; raises ValueError where they differ in block or
+        """``(N, W) uint32`` of the main jobs; raises ValueError if they differ in block or
         length."""
         kinds = {(c.target, c.jobs[c.main].block, len(c.words)) for c in self.captures}
         if len(kinds) != 1:
@@ -591,15 +573,15 @@ class CaptureSet:
             if not -len(self) <= which < len(self):
                 raise IndexError(f"captures: got {which}, allowed is 0 to {len(self) - 1}")
             return self.captures[which]
-        found = [
-            capture
-            for capture in self.captures
-            if which in (capture.name, f"{capture.target}/{capture.name}")
-        ]
+        found = {}
+        for number, capture in enumerate(self.captures):
+            name = f"{capture.target}/{capture.name}"
+            if which in (capture.name, name):
+                found[number] = name
         if len(found) != 1:
-            names = [f"{capture.target}/{capture.name}" for capture in found] or self.names
+            names = [*found.values()] or self.names
             raise LookupError(f"got case {which!r}, there are {', '.join(names) or 'none'}")
-        return found[0]
+        return self.captures[next(iter(found))]
 
     def _ipython_key_completions_(self) -> list[str]:
         return self.names
@@ -627,7 +609,7 @@ def is_records(value: Any) -> bool:
 
 
 def need_maps(what: str, given: object) -> None:
-    """Raise TypeError for what are no register maps by block."""
+    """Raise TypeError for anything but register maps by block."""
     need(what, given, Mapping, "are RegisterMaps by block, as npulab.target(name).maps(chip) gives")
     for registers in given.values():  # type: ignore[attr-defined]  # it is a mapping
         need(what, registers, RegisterMap, A_MAP)
@@ -641,16 +623,15 @@ def _bytes_of(name: str, data: object) -> bytes:
         return data.tobytes()
     if isinstance(data, bytearray | memoryview):
         return bytes(data)
+    got = shortly(data)
     if isinstance(data, np.ndarray):
         got = f"an array of {data.dtype}"
-    else:
-        got = shortly(data)
     raise TypeError(f"buffer {name}: got {got}, allowed are bytes, or an array of uint8 or int8")
 
 
 def word_writes(writes: Iterable[tuple[int, int]], bits: int) -> list[tuple[int, int, int]]:
-    """Little-endian writes of 8, 16, 64 or so many bits at any byte as writes of words with masks,
-    as ``Job.from_writes`` and ``Job.split`` take them.
+    """Little-endian writes of ``bits`` bits (8, 16, 64, ...) at any byte as writes of words with
+    masks, in the form that ``Job.from_writes`` and ``Job.split`` take.
 
     Raises ValueError for a value of more bits.
 
@@ -693,9 +674,8 @@ def _resolved(
 
 
 def _as_json(value: Any, where: str, depth: int = 1) -> Any:
-    """As JSON keeps it, so that a capture is the same after it was saved; raises ValueError for
-    values
-    that are more than 64 deep."""
+    """A value as JSON keeps it, so that a capture is the same after it was saved; raises ValueError
+    for values that are more than 64 deep."""
     if isinstance(value, np.generic | np.ndarray):
         value = value.tolist()
     if not isinstance(value, Mapping | list | tuple):
@@ -705,5 +685,5 @@ def _as_json(value: Any, where: str, depth: int = 1) -> Any:
             f"{where:.120}: got values more than {MOST_DEEP} deep, allowed are {MOST_DEEP}"
         )
     if isinstance(value, Mapping):
-        return {str(name): _as_json(one, where, depth + 1) for name, one in value.items()}
-    return [_as_json(one, where, depth + 1) for one in value]
+        return {str(name): _as_json(inner, where, depth + 1) for name, inner in value.items()}
+    return [_as_json(inner, where, depth + 1) for inner in value]

@@ -1,4 +1,4 @@
-"""What runs a capture: a simulated device, a program, a person.
+"""Devices that run a capture: a simulated device, a program, a person.
 
 Each is an oracle: called with a capture it says "pass", "fail" or "hang".
 """
@@ -26,21 +26,21 @@ from npulab.captures.target import Hang
 from npulab.support.files import read_bounded, write_folders
 from npulab.support.processes import End, NotRun, Program, Stopped, arguments, execute, undisturbed
 
-HERE = "{capture}"  # where it stands in an argument, the folder's path is put
-# a shell's and ssh's words for what could not be started or reached, and signals that people send
+HERE = "{capture}"  # is replaced by the folder's path in an argument
+# statuses of a shell and of ssh for a program that could not be started or reached, and signals
+# that people send
 NOT_RUN = (126, 127, 255, -signal.SIGHUP, -signal.SIGINT, -signal.SIGKILL, -signal.SIGTERM)
-LARGEST = 2**28  # bytes of an output file; what is larger is no output
-SIMULATED = (
-    "npulab.Simulated(npulab.Simulated().run(good).output)"  # passes what the good job gives there
-)
+LARGEST = 2**28  # bytes of an output file; a larger file is not an output
+# the code of a device that passes runs with the output of the good job on the simulated device
+SIMULATED = "npulab.Simulated(npulab.Simulated().run(good).output)"
 KEYS = {outcome[0]: outcome for outcome in OUTCOMES}
-SIMULATED_DEVICE = "npulab simulated device"  # the tool of captures whose output it gave
+SIMULATED_DEVICE = "npulab simulated device"  # the tool of captures with its output
 
 
 @dataclass(frozen=True)
 class Run:
     """One run: ``outcome`` is "done", "failed" or "hang", ``output`` the bytes written, ``reason``
-    why not."""
+    says why there are none."""
 
     outcome: str
     output: bytes | None = None
@@ -49,7 +49,7 @@ class Run:
 
 @runtime_checkable
 class Device(Protocol):
-    """What gives a run, and judges it, beside being an oracle."""
+    """An oracle that also gives its runs, and judges them."""
 
     def run(self, capture: Capture) -> Run: ...
 
@@ -78,7 +78,7 @@ class Simulated:
     def record(self, capture: Capture) -> Capture:
         """The capture as a simulated one, with the output that the device gives.
 
-        Raises ValueError where the device hangs.
+        Raises ValueError if the device hangs.
         """
         run = self.run(capture)
         if run.output is None:
@@ -92,7 +92,7 @@ class Simulated:
         )
 
     def judge(self, capture: Capture, run: Run) -> str:
-        """The outcome of a run: "pass" where it wrote what is expected."""
+        """The outcome of a run: "pass" if it wrote the expected output."""
         if run.outcome == "hang":
             return "hang"
         expected = self.expected
@@ -110,25 +110,26 @@ class Simulated:
 class Command:
     """A program that runs a capture, for example over ssh on a board; an oracle.
 
-    ``program`` is a sequence of arguments, or a text that is split into such; no shell is involved
-    unless ``shell`` asks for one.  The capture lies in a temporary folder named ``capture``, whose
-    path is put where ``{capture}`` stands in the arguments, else at their end.  Status 0 is a run
-    that is done.  One that has not ended after ``timeout`` seconds, or ends with ``hang_status``,
-    hangs.  The statuses in ``retry_on`` (a signal is negative) say that nothing was run; by default
-    those of a shell and of ssh, and signals that people send.  All others fail. Where a job makes
-    the board reboot, ssh ends with 255 too: ``hang_status=255`` calls that a hang.
+    ``program`` is a sequence of arguments, or a text that is split into arguments; no shell is
+    involved unless ``shell`` asks for one.  The capture lies in a temporary folder named
+    ``capture``, whose path replaces ``{capture}`` in the arguments, or is added at their end.
+    Status 0 is a run that is done.  A program that has not ended after ``timeout`` seconds, or ends
+    with ``hang_status``, hangs.  The statuses in ``retry_on`` (a signal is negative) say that
+    nothing was run; by default they are those of a shell and of ssh, and signals that people send.
+    Any other status fails.  If a job makes the board reboot, ssh ends with 255 too:
+    ``hang_status=255`` calls that a hang.
 
-    A run that is done passes where the program left the ``expected`` bytes (where they are left
-    out, the capture's own ``output``) in the file ``output`` of the folder, which holds no output
-    before.  With nothing to expect, or ``output=None``, the status alone decides.
+    A run that is done passes if the program left the ``expected`` bytes (by default the capture's
+    own ``output``) in the file ``output`` of the folder, which holds no output before.  With
+    nothing to expect, or ``output=None``, the status alone decides.
 
-    After a hang the program ``reset`` runs, then ``cooldown`` seconds pass; a reset that went wrong
-    is tried again before the next run.  What was not run is tried ``retries`` times more,
+    After a hang the program ``reset`` runs, then ``cooldown`` seconds pass; a reset that failed is
+    tried again before the next run.  A run that did not start is tried ``retries`` times more,
     ``cooldown`` seconds apart.  Setting ``stop`` ends every wait, and the running program with its
-    process group.  ``provenance`` says what the program is where a ``Recorder`` keeps its runs.
+    process group.  ``provenance`` says what the program is for a ``Recorder`` that keeps its runs.
 
-    Raises ValueError for what is not allowed; running raises NotRun (an OSError) where nothing was
-    run or reset, and Stopped.
+    Raises ValueError for a parameter that is not allowed; running raises NotRun (an OSError) if
+    nothing was run or reset, and Stopped.
 
     >>> Command("ssh board 'run it' {capture}", timeout=30)
     Command(('ssh', 'board', 'run it', '{capture}'), timeout=30)
@@ -179,17 +180,19 @@ class Command:
             )
 
     def __repr__(self) -> str:
-        given = [
-            f"{one.name}={getattr(self, one.name)!r}"
-            for one in fields(self)
-            if one.repr and one.name != "program" and getattr(self, one.name) != one.default
-        ]
-        return f"Command({', '.join([repr(self.program), *given])})"
+        parts = [repr(self.program)]
+        for option in fields(self):
+            value = getattr(self, option.name)
+            if option.repr and option.name != "program" and value != option.default:
+                parts.append(f"{option.name}={value!r}")
+        return f"Command({', '.join(parts)})"
 
     def run(self, capture: Capture) -> Run:
-        """Run a capture; that it failed or hung is an outcome, with the last lines of what the
-        program said."""
-        files = capture_files(capture if self.output is None else _without_output(capture), target)
+        """Run a capture; a failure or hang is an outcome, with the last lines that the program
+        printed."""
+        if self.output is not None:
+            capture = _without_output(capture)
+        files = capture_files(capture, target)
         if self.output in files:
             raise ValueError(
                 f"output: got {self.output!r}, which the capture holds itself, allowed is another "
@@ -204,10 +207,10 @@ class Command:
         return self._once(files)
 
     def judge(self, capture: Capture, run: Run) -> str:
-        """The outcome of a run: "pass" where it is done and left what is expected."""
+        """The outcome of a run: "pass" if it is done and left the expected output."""
+        if run.outcome == "hang":
+            return "hang"
         if run.outcome != "done":
-            if run.outcome == "hang":
-                return "hang"
             return "fail"
         expected = self.expected
         if self.expected is None:
@@ -234,20 +237,22 @@ class Command:
     def _in_folder(
         self, files: dict[str, bytes], over: threading.Event
     ) -> tuple[End, bytes | None, str]:
-        """How the program ended, what it left, and why nothing where that is so."""
+        """How the program ended, the output that it left, and the reason if it left none."""
         with tempfile.TemporaryDirectory(prefix="npulab-", ignore_cleanup_errors=True) as scratch:
             folder = Path(scratch, "capture")
             folder.mkdir()
-            for name, data in files.items():  # for one run: nothing of it has to outlast a crash
+            for name, data in files.items():  # written plainly: they need not outlast a crash
                 (folder / name).write_bytes(data)
-            end = execute("program", _placed(self.program, folder), self.timeout, self.stop, over)
-            return end, *self._left(folder)
+            program = _with_folder(self.program, folder)
+            end = execute("program", program, self.timeout, self.stop, over)
+            return end, *self._output_in(folder)
 
-    def _left(self, folder: Path) -> tuple[bytes | None, str]:
+    def _output_in(self, folder: Path) -> tuple[bytes | None, str]:
+        """The output that the program left, and the reason if there is none."""
         if self.output is None:
             return None, ""
         path = folder / self.output
-        if not path.is_file():  # a pipe of that name would have us wait
+        if not path.is_file():  # reading a pipe of that name would wait for ever
             return None, f"no file {self.output} was left"
         if path.stat().st_size > LARGEST:
             return None, f"{self.output}: got {path.stat().st_size} bytes, allowed are {LARGEST}"
@@ -257,10 +262,7 @@ class Command:
         self._hung.set()
         try:
             self._recover()
-        except (
-            NotRun,
-            Stopped,
-        ) as error:  # the hang itself is known; the next run begins with the reset
+        except (NotRun, Stopped) as error:  # the next run begins with the reset
             return Run("hang", reason=f"{end}; {error}")
         return Run("hang", reason=str(end))
 
@@ -280,28 +282,28 @@ class Command:
             raise Stopped("it was stopped")
 
 
-def _placed(program: Any, folder: Path) -> str | tuple[str, ...]:
-    """The arguments with the folder's path where it belongs."""
+def _with_folder(program: Any, folder: Path) -> str | tuple[str, ...]:
+    """The arguments with the folder's path in place of ``{capture}``, or at their end."""
     if isinstance(program, str):
         path = shlex.quote(str(folder))
         if HERE in program:
             return program.replace(HERE, path)
         return f"{program} {path}"
-    if any(HERE in one for one in program):
-        return tuple(one.replace(HERE, str(folder)) for one in program)
+    if any(HERE in argument for argument in program):
+        return tuple(argument.replace(HERE, str(folder)) for argument in program)
     return *program, str(folder)
 
 
 def _ask(text: str) -> str:
-    return input(text)  # looked up now: a notebook has its own while a cell runs
+    return input(text)  # looked up for each call: a notebook has its own while a cell runs
 
 
 @dataclass(frozen=True)
 class Manual:
-    """A person who answers in the terminal; ``ask`` and ``say`` are as ``input`` and ``print``.
+    """A person who answers in the terminal; ``ask`` and ``say`` work as ``input`` and ``print``.
 
     With a ``folder`` each trial's capture is written there, without its output, for the person to
-    run.  An end of the input and Ctrl-C are raised as they come.
+    run.  The end of the input and Ctrl-C are raised to the caller.
     """
 
     ask: Callable[[str], str] = _ask
@@ -313,27 +315,23 @@ class Manual:
         if self.folder is None:
             self.say(f"Run {capture}")
         else:
-            (path,) = write_folders(
-                {_next_trial(Path(self.folder)): capture_files(_without_output(capture), target)}
-            )
-            self.say(f"Run {path}")
-        while (answer := self.ask("p = pass, f = fail, h = hang: ").strip().lower()) not in (
-            *KEYS,
-            *OUTCOMES,
-        ):
+            self.say(f"Run {_write_trial(_without_output(capture), self.folder)}")
+        while True:
+            answer = self.ask("p = pass, f = fail, h = hang: ").strip().lower()
+            if answer in (*KEYS, *OUTCOMES):
+                return KEYS[answer[0]]
             self.say(f"answer: got {answer!r}, allowed is p (pass), f (fail) or h (hang)")
-        return KEYS[answer[0]]
 
 
 @dataclass(frozen=True)
 class Recorder:
-    """An oracle that keeps every trial of another as a capture: ``trial-0000`` below ``folder`` and
-    so on.
+    """An oracle that keeps every trial of another oracle as a capture: ``trial-0000`` in ``folder``
+    and so on, after the trials that the folder has.
 
-    Numbers go on after those that are there.  The buffer ``output`` is what the trial's run gave,
-    and is missing where that is not known; the parameters gain ``outcome``, ``trial_of`` (the
-    capture's name) and ``reason``. ``provenance`` says what the device is, where the device does
-    not say it; raises ValueError where neither does, or where they differ.
+    The buffer ``output`` is the output of the trial's run, and is missing if that is not known; the
+    parameters gain ``outcome``, ``trial_of`` (the capture's name) and ``reason``.  ``provenance``
+    says what the device is, if the device does not say it itself; raises ValueError if neither
+    does, or if they differ.
     """
 
     device: Callable[[Capture], str]
@@ -342,15 +340,17 @@ class Recorder:
 
     def __post_init__(self) -> None:
         own = getattr(self.device, "provenance", None)
-        said = self.provenance
-        if self.provenance is None:
-            said = own
-        if said not in PROVENANCES or own not in (None, said):
+        stated = self.provenance
+        if stated is None:
+            stated = own
+        if stated not in PROVENANCES or own not in (None, stated):
             allowed = own or f"one of {', '.join(PROVENANCES)}"
-            raise ValueError(f"provenance: got {said!r}, allowed is what the device is, {allowed}")
+            raise ValueError(
+                f"provenance: got {stated!r}, allowed is what the device is, {allowed}"
+            )
         if Path(self.folder).exists() and not Path(self.folder).is_dir():
             raise ValueError(f"folder: got {os.fspath(self.folder)!r}, allowed is a folder")
-        object.__setattr__(self, "provenance", said)
+        object.__setattr__(self, "provenance", stated)
 
     @property
     def stop(self) -> threading.Event | None:
@@ -365,35 +365,29 @@ class Recorder:
             run, outcome = Run(""), self.device(capture)
         if outcome not in OUTCOMES:
             raise ValueError(f"oracle: got {outcome!r}, allowed is one of {', '.join(OUTCOMES)}")
-        write_folders(
-            {
-                _next_trial(Path(self.folder)): capture_files(
-                    self._trial(capture, run, outcome), target
-                )
-            }
-        )
+        _write_trial(self._trial(capture, run, outcome), self.folder)
         return outcome
 
     def _trial(self, capture: Capture, run: Run, outcome: str) -> Capture:
         trial = _without_output(capture)
-        if run.output is None:
-            buffers = trial.buffers
-        else:
-            buffers = {**trial.buffers, "output": run.output}
-        # what ran is what is recorded here, so it is not changed since
+        buffers = dict(trial.buffers)
+        if run.output is not None:
+            buffers["output"] = run.output
+        # the changed capture itself ran, so as a record of that run it is not changed
         tools = [capture.tool.replace(CHANGED, "set with npulab"), "run as a trial by npulab"]
+        date = ""
+        if self.provenance != "simulated":
+            date = datetime.now(UTC).date().isoformat()
+        parameters = {**capture.parameters, "outcome": outcome, "trial_of": capture.name}
+        if run.reason:
+            parameters["reason"] = run.reason
         return replace(
             trial,
             buffers=buffers,
             provenance=str(self.provenance),
             tool=", ".join(filter(None, tools)),
-            date="" if self.provenance == "simulated" else datetime.now(UTC).date().isoformat(),
-            parameters={
-                **capture.parameters,
-                "outcome": outcome,
-                "trial_of": capture.name,
-                **({"reason": run.reason} if run.reason else {}),
-            },
+            date=date,
+            parameters=parameters,
         )
 
 
@@ -403,8 +397,8 @@ def device(
     """The device that a text names: ``simulated``, ``command:PROGRAM ARGUMENTS``, ``manual`` or
     ``manual:FOLDER``.
 
-    ``options`` are those of ``Command`` and mean nothing to the others.  Raises ValueError for
-    another text.
+    ``options`` are those of ``Command``; other devices ignore them.  Raises ValueError for another
+    text.
 
     >>> device("command:ssh board run", timeout=5).program
     ('ssh', 'board', 'run')
@@ -423,8 +417,8 @@ def device(
 
 
 def as_code(oracle: Any, good: Capture) -> str:
-    """What stands for an oracle in a script that has the capture ``good``; where it cannot be
-    written down, a person who is asked.
+    """The code of an oracle in a script that has the capture ``good``; a person who is asked, if
+    the oracle cannot be written as code.
 
     >>> as_code(Simulated(), Capture("a", "demo", "x", ()))
     'npulab.Simulated()'
@@ -438,19 +432,24 @@ def as_code(oracle: Any, good: Capture) -> str:
         return SIMULATED
     if isinstance(oracle, Command) and oracle.expected in (None, own):
         return f"npulab.{oracle!r}"
-    name = getattr(oracle, "__name__", type(oracle).__name__)
     if oracle is None:
-        asked = ""
-    else:
-        asked = f"  # asks a person; it was {name if name.isidentifier() else 'a function'}"
-    return f"npulab.Manual(){asked}"
+        return "npulab.Manual()"
+    name = getattr(oracle, "__name__", type(oracle).__name__)
+    if not name.isidentifier():
+        name = "a function"
+    return f"npulab.Manual()  # asks a person; it was {name}"
 
 
 def _without_output(capture: Capture) -> Capture:
-    """The capture as it is given to a device: the output of another run is none of this one."""
-    return replace(
-        capture, buffers={name: data for name, data in capture.buffers.items() if name != "output"}
-    )
+    """The capture as a device gets it: without the output of another run."""
+    buffers = dict(capture.buffers)
+    buffers.pop("output", None)
+    return replace(capture, buffers=buffers)
+
+
+def _write_trial(trial: Capture, folder: str | os.PathLike[str]) -> Path:
+    """Write a capture to the next trial's folder, and return that."""
+    return write_folders({_next_trial(Path(folder)): capture_files(trial, target)})[0]
 
 
 def _next_trial(folder: Path) -> Path:

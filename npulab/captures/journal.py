@@ -146,7 +146,7 @@ class Journal:
         self._lines.append(line)
 
     def _take_up(self, whole: bytes, expected: bool) -> None:
-        """Read the trials of a file; ``expected`` if it has to be about the same as this journal."""
+        """Read the trials of a file; ``expected`` if the file has to be about the same."""
         refuse_if(not whole, self.path, "no whole line", "is a journal of npulab")
         self._lines = [f"{line}\n" for line in whole.decode("utf-8", "replace").split("\n")[:-1]]
         for number, line in enumerate(self._lines, 1):

@@ -1,5 +1,5 @@
-"""What an NPU's folder states: its maps, chips, importers, and the ways from capture to layer and
-back."""
+"""The parts that an NPU's folder states: its maps, chips, importers, and the steps from capture to
+layer and back."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Features = Mapping[str, int]
 OWN = f"{Path(__file__).parents[1]}{os.sep}"  # npulab's own files
-# parameters of layers and their values that every ``lower`` has heard of
+# parameters of layers, and their values that every ``lower`` supports
 VARIANTS = {"output": ("codes",), "rounding": ("half-away",), "activation": ACTIVATIONS}
 STEPS = (
     "lift",
@@ -49,8 +49,7 @@ STEPS = (
 
 
 class Unsupported(ValueError):
-    """A step has nothing to work on: the target does not cover it yet, or the capture does not hold
-    it."""
+    """A step cannot work: the target does not cover it yet, or the capture lacks its data."""
 
 
 class Hang(Exception):
@@ -58,10 +57,10 @@ class Hang(Exception):
 
 
 class Lifted(NamedTuple):
-    """A layer or a network, its input and its captured output ``(H, W, C)``; a tensor nobody
+    """A layer or a network, its input and its captured output ``(H, W, C)``; a tensor that nobody
     recorded is None.
 
-    Where it takes several tensors, ``x`` is the tuple of them, as ``emulate`` has it.
+    If it takes several tensors, ``x`` is their tuple, as ``emulate`` takes it.
     """
 
     layer: Any
@@ -70,11 +69,11 @@ class Lifted(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """What a source beside a capture says of one of its fields: ``what`` in the source's words, of
-    ``source``.
+    """The claim of another ``source`` on a field of a capture, ``what`` in the source's words.
 
-    ``field`` is its name in the capture, of the job ``task`` counted from 0; ``expected`` is what
-    the source makes of it and ``got`` what the capture has, None where it has no such field.
+    ``field`` is its name in the capture, in the job ``task`` counted from 0; ``expected`` is the
+    value that the source gives it and ``got`` the value in the capture, None if it has no such
+    field.
     """
 
     task: int
@@ -86,23 +85,24 @@ class Claim(NamedTuple):
 
     @property
     def agrees(self) -> bool:
-        """Whether the field is as the source says."""
+        """True if the field has the value that the source gives it."""
         return bool(self.got == self.expected)
 
     def __str__(self) -> str:
-        said = f"{self.source or 'the source'} says {self.expected}"
-        if self.got is None:
+        got = self.got
+        if got is None:
             got = "not there"
-        else:
-            got = self.got
-        return f"task {self.task}, {self.what}: {self.field} is {got}, {said}"
+        source = self.source or "the source"
+        return (
+            f"task {self.task}, {self.what}: {self.field} is {got}, {source} says {self.expected}"
+        )
 
 
 @dataclass(frozen=True)
 class Range:
-    """A stretch of memory that a recorded run had checked: ``predicted`` are the bytes that the
-    target's arithmetic leaves there, ``captured`` those of the run or, where only their CRC-32 was
-    kept, ``crc``.  Raises ValueError for a member of another type.
+    """A range of memory that a recorded run checked: ``predicted`` are the bytes that the target's
+    arithmetic leaves there, ``captured`` the bytes of the run; ``crc`` if only their CRC-32 was
+    kept.  Raises ValueError for a member of another type.
     """
 
     name: str
@@ -112,29 +112,22 @@ class Range:
 
     def __post_init__(self) -> None:
         refuse_if(not isinstance(self.name, str), "Range: name", shortly(self.name), "is a text")
-        for what in ("predicted", "captured"):
-            data = getattr(self, what)
-            usual = what == "captured" and data is None
-            refuse_if(
-                not usual and not isinstance(data, bytes),
-                f"Range {self.name!r:.60}: {what}",
-                shortly(data),
-                "are bytes, as array.tobytes() gives them",
-            )
-        known = isinstance(self.crc, int) and 0 <= self.crc < 2**32
-        refuse_if(
-            self.crc is not None and not known,
-            f"Range {self.name!r:.60}: crc",
-            shortly(self.crc),
-            "is a CRC-32, 0 to 0xffffffff, or None",
-        )
+        where, allowed = f"Range {self.name!r:.60}", "are bytes, as array.tobytes() gives them"
+        wrong = not isinstance(self.predicted, bytes)
+        refuse_if(wrong, f"{where}: predicted", shortly(self.predicted), allowed)
+        wrong = not isinstance(self.captured, bytes | None)
+        refuse_if(wrong, f"{where}: captured", shortly(self.captured), allowed)
+        known = self.crc is None or (isinstance(self.crc, int) and 0 <= self.crc < 2**32)
+        allowed = "is a CRC-32, 0 to 0xffffffff, or None"
+        refuse_if(not known, f"{where}: crc", shortly(self.crc), allowed)
 
     @property
     def differing(self) -> Sequence[int]:
-        """Places of bytes that are not as captured; of a CRC that is another, all of them."""
+        """Places of bytes that differ from the captured bytes; all places if a CRC differs."""
         if self.captured is None:
-            same = self.crc is None or zlib.crc32(self.predicted) == self.crc
-            return range(0 if same else len(self.predicted))
+            if self.crc is None or zlib.crc32(self.predicted) == self.crc:
+                return range(0)
+            return range(len(self.predicted))
         if self.predicted == self.captured:
             return range(0)
         a, b = self._both()
@@ -143,7 +136,7 @@ class Range:
 
     @property
     def largest(self) -> int:
-        """The largest difference of a byte, 0 where only a CRC was kept."""
+        """The largest difference of a byte, 0 if only a CRC was kept."""
         a, b = self._both()
         return int((np.maximum(a, b) - np.minimum(a, b)).max(initial=0))
 
@@ -151,9 +144,8 @@ class Range:
         """The bytes ``(n,) uint8`` that both sides have."""
         captured = self.captured or b""
         both = min(len(self.predicted), len(captured))
-        return np.frombuffer(self.predicted, np.uint8, both), np.frombuffer(
-            captured, np.uint8, both
-        )
+        predicted = np.frombuffer(self.predicted, np.uint8, both)
+        return predicted, np.frombuffer(captured, np.uint8, both)
 
     def __str__(self) -> str:
         wrong = self.differing
@@ -162,23 +154,25 @@ class Range:
         if self.captured is None:
             return (
                 f"{self.name}: CRC-32 of {len(self.predicted)} bytes is "
-                f"{zlib.crc32(self.predicted):#010x}, the "
-                f"run had {self.crc:#010x}"
+                f"{zlib.crc32(self.predicted):#010x}, the run had {self.crc:#010x}"
             )
-        return f"{self.name}: {len(wrong)} of {len(self.captured)} bytes differ, the first at {wrong[0]:#x}"
+        return (
+            f"{self.name}: {len(wrong)} of {len(self.captured)} bytes differ, the first at "
+            f"{wrong[0]:#x}"
+        )
 
 
-MEMBERS = {"replay": Range, "claims": Claim}  # steps that give several, and of what
+MEMBERS = {"replay": Range, "claims": Claim}  # steps that give a sequence, and its members
 
 
 @dataclass(frozen=True)
 class Importer:
     """A foreign dump format: ``recognises(path)`` looks, ``read(path)`` gives a capture per case.
 
-    ``read`` raises ValueError with file and line for a dump that is broken; where the dump holds
-    cases that do not need one another, it gives the ValueError in the place of the one that is
-    broken, and the others go on.  Of such a dump ``readers`` gives, where it is stated, what reads
-    a case by its name, to be called when and where it is needed.
+    ``read`` raises ValueError with file and line for a broken dump; if the dump holds independent
+    cases, it gives the ValueError in place of a broken case, and the rest is read.  ``readers``, if
+    it is stated, gives for such a dump a reader of each case by name, to be called when and where
+    the case is needed.
     """
 
     name: str
@@ -188,20 +182,20 @@ class Importer:
 
 
 def each_read(readers: Mapping[str, Callable[[], Capture]]) -> dict[str, Capture | ValueError]:
-    """What readers give by name; in the place of a case that is broken the ValueError."""
-    out: dict[str, Capture | ValueError] = {}
+    """The captures of readers by name; in place of a broken case the ValueError."""
+    cases: dict[str, Capture | ValueError] = {}
     for name, read in readers.items():
         try:
-            out[name] = read()
+            cases[name] = read()
         except ValueError as error:
-            out[name] = error
-    return out
+            cases[name] = error
+    return cases
 
 
 @dataclass(frozen=True)
 class DocumentFormat:
-    """Files that are no captures: ``recognises(path)`` looks, ``read(path)`` gives a
-    ``documents.Document`` and raises ValueError for a file that is broken."""
+    """Files that are not captures: ``recognises(path)`` looks, ``read(path)`` gives a
+    ``documents.Document`` and raises ValueError for a broken file."""
 
     name: str
     recognises: Callable[[Path], bool]
@@ -215,7 +209,7 @@ def _not_yet(what: str) -> Callable[..., Any]:
     return refuse
 
 
-def _plain(capture: Capture, name: str, like: np.ndarray) -> np.ndarray:
+def _in_order(capture: Capture, name: str, like: np.ndarray) -> np.ndarray:
     """The elements of a buffer in the order of the axes; ValueError if they are more or fewer."""
     data = capture.buffers[name]
     if len(data) != like.nbytes:
@@ -236,23 +230,28 @@ class Target:
     """One NPU family, as far as it is understood: steps left out raise ``Unsupported``.
 
     ``chips`` maps a chip to its features (name to number), the first chip being the usual one;
-    ``tables`` are the register maps by block, the first one that of the parameter block; ``rule``
-    is the rounding rule that outputs usually follow, ``rule_of`` gives that of a capture.  ``lift``
-    gives a ``Lifted``, ``lower`` a capture, ``simulate`` the output bytes from words and bytes
-    alone, ``recode`` the coefficient buffer decoded and encoded again, ``explain`` an ``Item`` for
-    every run of bits of it, ``writes`` the register writes in the words of a command stream,
-    ``outline`` what the words of a capture alone say of its layer, or would say of a given one:
-    values by the same names, without what they do not tell; ``claims`` a ``Claim`` for every field
-    that a source beside the capture speaks of; ``replay`` a ``Range`` for every stretch of memory
-    that a recorded run of several units had checked; ``split`` a capture for each layer of one that
-    has several; ``extent`` which bytes of the buffer ``output`` the words of a lifted capture say,
-    fill between and behind elements included (left out: found by lifting other bytes);
-    ``covers`` the tasks that ``lift`` makes its layer of (left out: all).
+    ``tables`` are the register maps by block, the first map that of the parameter block; ``rule``
+    is the rounding rule that outputs usually follow, ``rule_of`` gives the rule of a capture.  The
+    steps are:
 
-    ``rules`` are rounding rules of its own, named ``<target>:...``: every place that takes the name
-    of a rule knows them.  ``variants`` are those of ``VARIANTS`` that ``lower`` heeds: a layer with
-    another one is refused before.  An error that nobody raised in words, in a function of the
-    target, becomes a ValueError that says what was asked, file and line.
+    - ``lift`` gives a ``Lifted``, ``lower`` a capture, ``simulate`` the output bytes from words and
+      bytes alone, ``recode`` the coefficient buffer decoded and encoded again, ``explain`` an
+      ``Item`` for every run of bits of it, ``writes`` the register writes in the words of a command
+      stream;
+    - ``outline`` gives values by name that the words of a capture alone state of its layer, or
+      would state of a given layer, without values that they do not state;
+    - ``claims`` gives a ``Claim`` for every field that another source than the capture speaks of;
+    - ``replay`` gives a ``Range`` for every range of memory that a recorded run of several units
+      checked;
+    - ``split`` gives a capture for each layer of a capture with several layers;
+    - ``extent`` gives the bytes of the buffer ``output`` that the words of a lifted capture write,
+      with the fill between and after elements (left out: found by lifting other bytes);
+    - ``covers`` gives the tasks that ``lift`` makes its layer of (left out: all).
+
+    ``rules`` are rounding rules of its own, named ``<target>:...``: they are known wherever a rule
+    is named.  ``variants`` are those of ``VARIANTS`` that ``lower`` heeds: a layer with another
+    variant is refused before.  If a function of the target fails other than by raising a sentence,
+    the error becomes a ValueError with the question, file and line.
     """
 
     name: str
@@ -284,9 +283,11 @@ class Target:
     claims: Callable[[Capture], Sequence[Claim]] = field(default_factory=lambda: lambda _: ())
     replay: Callable[[Capture], Sequence[Range]] = field(default_factory=lambda: lambda _: ())
     split: Callable[[Capture], Sequence[Capture]] = field(
-        default_factory=lambda: lambda one: (one,)
+        default_factory=lambda: lambda capture: (capture,)
     )
-    tensor: Callable[[Capture, str, np.ndarray], np.ndarray] = field(default_factory=lambda: _plain)
+    tensor: Callable[[Capture, str, np.ndarray], np.ndarray] = field(
+        default_factory=lambda: _in_order
+    )
     extent: Callable[[Capture, Lifted], range] | None = None
     covers: Callable[[Capture], Collection[int]] = field(default_factory=lambda: _every_task)
     rule_of: Callable[[Capture], str] | None = None
@@ -308,18 +309,13 @@ class Target:
             object.__setattr__(self, step, _only(getattr(self, step), kind, self.name, step))
         lower = _plain_only(guarded(self.lower, self.name, "lower"), self.name, self.variants)
         object.__setattr__(self, "lower", lower)
-        object.__setattr__(
-            self,
-            "importers",
-            tuple(
-                replace(
-                    one,
-                    recognises=guarded(one.recognises, self.name, f"importer {one.name!r}"),
-                    read=guarded(one.read, self.name, f"importer {one.name!r}"),
-                )
-                for one in self.importers
-            ),
-        )
+        importers = []
+        for importer in self.importers:
+            where = f"importer {importer.name!r}"
+            recognises = guarded(importer.recognises, self.name, where)
+            read = guarded(importer.read, self.name, where)
+            importers.append(replace(importer, recognises=recognises, read=read))
+        object.__setattr__(self, "importers", tuple(importers))
 
     @property
     def registers(self) -> RegisterMap:
@@ -344,10 +340,10 @@ class Target:
 
 
 def guarded(function: Callable[..., Any], name: str, step: str) -> Callable[..., Any]:
-    """A step of a target whose slips say what was asked, file and line.
+    """A step of a target whose unexpected errors get the question, file and line.
 
-    Errors that code of npulab or of the target's folder raises in words pass as they are, and so do
-    those of files and imports.
+    Errors that code of npulab or of the target's folder raises with a sentence pass unchanged, and
+    so do errors of files and imports.
     """
     function = getattr(function, "_guarded", function)
     folder = str(Path(getattr(function, "__code__", place_of.__code__).co_filename).parent)
@@ -361,7 +357,8 @@ def guarded(function: Callable[..., Any], name: str, step: str) -> Callable[...,
         except Exception as error:
             if _in_words(error, folder):
                 raise
-            subject = _subject(values[0] if values else next(iter(named.values()), None))
+            asked = next(iter((*values, *named.values())), None)
+            subject = _subject(asked)
             raise ValueError(
                 f"target {name}: {step} of {subject}: {type(error).__name__}: {error}, at "
                 f"{place_of(error, folder)}"
@@ -372,8 +369,8 @@ def guarded(function: Callable[..., Any], name: str, step: str) -> Callable[...,
 
 
 def place_of(error: BaseException, folder: str) -> str:
-    """File, line and text of the innermost line of a folder's files that an error went through,
-    of all files if it went through none."""
+    """File, line and text of the innermost line in a folder's files that an error went through; in
+    any file if it went through none of them."""
     frames = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
     if isinstance(error, SyntaxError) and error.filename:
         frames.append((error.filename, error.lineno or 0))
@@ -383,11 +380,13 @@ def place_of(error: BaseException, folder: str) -> str:
     file, line = (inside or frames)[-1]
     linecache.checkcache(file)
     text = linecache.getline(file, line).strip()
-    return f"{Path(file).parent.name}/{Path(file).name}:{line}{f' ({text})' * bool(text)}"
+    if text:
+        text = f" ({text})"
+    return f"{Path(file).parent.name}/{Path(file).name}:{line}{text}"
 
 
 def _in_words(error: BaseException, folder: str) -> bool:
-    """Whether a ``raise`` statement of npulab's or of the folder's code made the error, with a
+    """True if a ``raise`` statement of npulab's or of the folder's code made the error, with a
     sentence."""
     frame = None
     trace = error.__traceback__
@@ -403,7 +402,7 @@ def _in_words(error: BaseException, folder: str) -> bool:
 
 
 def _subject(value: Any) -> str:
-    """What a step was asked to work on."""
+    """The argument of a step, in words."""
     if isinstance(value, np.ndarray):
         return f"{value.size} words"
     if hasattr(value, "jobs"):
@@ -414,7 +413,7 @@ def _subject(value: Any) -> str:
 def _only(
     function: Callable[[Capture], Any], kind: type, name: str, step: str
 ) -> Callable[[Capture], Sequence[Any]]:
-    """A step that gives members of one kind; ValueError where it gives something else."""
+    """A step that gives members of one kind, or raises ValueError."""
 
     @wraps(function)
     def checked(capture: Capture) -> Sequence[Any]:
@@ -425,10 +424,10 @@ def _only(
                 f"npulab.target.{kind.__name__}"
             )
         found = tuple(given)
-        for number, one in enumerate(found):
-            if not isinstance(one, kind):
+        for number, member in enumerate(found):
+            if not isinstance(member, kind):
                 raise ValueError(
-                    f"target {name}: {step}: got {shortly(one)} as member {number}, allowed is "
+                    f"target {name}: {step}: got {shortly(member)} as member {number}, allowed is "
                     f"npulab.target.{kind.__name__}"
                 )
         return found

@@ -533,7 +533,7 @@ def test_an_output_of_exactly_the_largest_size_is_read(
         (b"12345", (None, "output.bin: got 5 bytes, allowed are 4")),
     ):
         (tmp_path / "output.bin").write_bytes(data)
-        assert by._left(tmp_path) == told
+        assert by._output_in(tmp_path) == told
 
 
 def test_the_first_line_of_a_version_is_kept() -> None:
