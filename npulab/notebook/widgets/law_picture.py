@@ -1,12 +1,12 @@
-"""The picture of a field in the law view: captured points, the law and its rivals drawn through
-them, and the capture that an open bit asks for."""
+"""The picture of a field in the law view: captured points, curves of the law and of its rivals, and
+the capture that would settle an open bit."""
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -14,15 +14,169 @@ from npulab.analysis.correlate import related
 from npulab.analysis.laws.naming import NAME
 from npulab.support.late import pd
 
+# limits of what is drawn and named, so that a picture stays quick and can be read
 MOST_POINTS = 300
-MOST_CURVES = 5  # of a law, each with the other parameters that it reads held
+MOST_CURVES = 5  # of a law: one for each combination of the parameters that are held
 MOST_RIVAL_CURVES = 3
-GRID = 160  # places across
+GRID = 160  # points of a curve
+MOST_HOVERED = 6  # parameters in a point's text
+MOST_CHANGED = 3  # parameters in the line that asks for a capture
+
+Record: TypeAlias = dict[str, Any]  # as JSON has it
+
+
+def scatter(law: Any, laws: Any, name: str, values: np.ndarray, against: str) -> Record:
+    """Return the picture of a field against a parameter as JSON values.
+
+    ``points`` are [x, raw, step (-1: no law), 1 if the law predicts it, captures, hover text];
+    ``curves`` are those of the law and of its rivals; ``names`` label the positions if the
+    parameter is a text; ``text`` is a sentence.  ``law`` is None for bits without a law.
+    """
+    across, labels = positions(laws.parameters[against])
+    own: list[str] = []
+    steps = np.full(len(values), -1)
+    predicted = values
+    sentence = "no law"
+    curves: list[Record] = []
+    if law is not None:
+        own = own_parameters(law, laws)
+        steps = law.which(laws.parameters)
+        predicted = np.where(steps < 0, values, law.values(laws.parameters))
+        right = np.count_nonzero((predicted == values) & (steps >= 0))
+        sentence = f"{right} as the law has them"
+    if law is not None and not labels:
+        curves, left_out = _curves(law, laws, against, own)
+        if left_out:
+            sentence += (
+                f"; {left_out} more combinations of the law's other parameters are not drawn"
+            )
+    captured = {"x": across, "raw": values, "step": steps, "predicted": predicted}
+    hovered = list(dict.fromkeys([against, *own]))
+    layers = laws.parameters[hovered[:MOST_HOVERED]]
+    points = _points(pd.DataFrame(captured), layers)
+    text = f"{name} against {against}: {len(values)} captures, {sentence}"
+    return {
+        "parameter": against,
+        "points": points,
+        "curves": curves,
+        "names": labels,
+        "text": text,
+    }
+
+
+def positions(column: Any) -> tuple[np.ndarray, list[str]]:
+    """Return the captures' positions on the x axis, ``(N,) float64``, and for a parameter of texts
+    the label of each position."""
+    values = np.asarray(column)
+    if values.dtype.kind in "biuf":
+        return values.astype(np.float64), []
+    labels, indices = np.unique(values.astype(str), return_inverse=True)
+    return indices.astype(np.float64), labels.tolist()
+
+
+def _points(captured: pd.DataFrame, layers: pd.DataFrame) -> list[list[Any]]:
+    """Return a point for each group of captures that lie and are explained alike."""
+    captured["right"] = captured["predicted"] == captured["raw"]
+    captured["capture"] = range(len(captured))
+    alike = captured.groupby(["x", "raw", "step", "right"], dropna=False, as_index=False)
+    groups = alike.agg(
+        captures=("capture", "size"), first=("capture", "first"), predicted=("predicted", "first")
+    )
+    count = len(groups)
+    spread = np.linspace(0, count - 1, min(count, MOST_POINTS))
+    layers = layers.astype(object)  # or a row of integers and reals would become one of reals
+    points = []
+    for group in groups.iloc[spread.round().astype(int)].itertuples():
+        hover = _hover(group, _assignments(layers.iloc[group.first], layers))
+        right = int(group.right)
+        points.append([group.x, group.raw, group.step, right, group.captures, hover])
+    return points
+
+
+def _hover(group: Any, layer: str) -> str:
+    text = f"capture {group.first}"
+    if group.captures > 1:
+        text += f" and {group.captures - 1} more like it"
+    raw = group.raw
+    text += f": {layer}: raw {raw} ({raw:#x})"
+    if group.step < 0:
+        return text
+    if group.right:
+        return f"{text}, as the law has it"
+    return f"{text}, the law has {group.predicted}"
+
+
+def _curves(law: Any, laws: Any, against: str, own: list[str]) -> tuple[list[Record], int]:
+    """Return polylines of the law, one for each of the commonest combinations of its other
+    parameters, then polylines of its rivals; and the number of combinations left out."""
+    frame = laws.parameters
+    column = np.asarray(frame[against])
+    grid = np.linspace(column.min(), column.max(), GRID)
+    kind = np.float32  # as laws have real parameters
+    if column.dtype.kind in "biu":
+        kind = np.int64
+        grid = grid.round()
+    grid = np.unique(grid.astype(kind))
+    others = [name for name in own if name != against]
+    captures = _commonest(frame, others)
+    layers = frame[others].astype(object)
+    curves: list[Record] = []
+    for capture in captures[:MOST_CURVES]:
+        asked = _swept(frame, capture, against, grid)
+        held = _assignments(layers.iloc[capture], others)
+        values = law.values(asked)
+        curves += _pieces("law", held, grid, values, law.which(asked))
+    asked = _swept(frame, captures[0], against, grid)
+    always = np.zeros(len(grid), int)
+    for text, values in islice(law.rival_values(asked).items(), MOST_RIVAL_CURVES):
+        held = f"{text}, the other parameters as in capture {captures[0]}"
+        curves += _pieces("rival", held, grid, values, always)
+    return curves, max(len(captures) - MOST_CURVES, 0)
+
+
+def _commonest(frame: pd.DataFrame, names: list[str]) -> list[int]:
+    """Return the first capture of each combination of parameters, the commonest one first."""
+    if not names:
+        return [0]
+    groups = frame.groupby(names, sort=False).indices
+    by_size = sorted(groups.values(), key=len, reverse=True)
+    return [int(captures[0]) for captures in by_size]
+
+
+def _swept(frame: pd.DataFrame, capture: int, name: str, values: np.ndarray) -> pd.DataFrame:
+    """Return a capture's parameters once for each value of the named parameter."""
+    rows = frame.iloc[np.full(len(values), capture)].reset_index(drop=True)
+    rows[name] = values
+    return rows
+
+
+def _pieces(
+    kind: str, held: str, grid: np.ndarray, values: np.ndarray, steps: np.ndarray
+) -> Iterator[Record]:
+    """Yield a curve, cut at each change of the law's step; nothing where no step decides."""
+    points = np.stack([grid, values], axis=1)
+    cuts = np.flatnonzero(np.diff(steps)) + 1
+    for at in np.split(np.arange(len(grid)), cuts):
+        step = int(steps[at[0]])
+        if step >= 0:
+            yield {"kind": kind, "text": held, "step": step, "points": points[at].tolist()}
+
+
+def usual_parameter(own: list[str], laws: Any, values: np.ndarray) -> str:
+    """Return the parameter to draw a field against: of the law's own parameters, else of all, the
+    one most related to the values."""
+    # a mode decides the step, so its curve is flat; a size moves the value within the step
+    counts = laws.parameters[own].nunique(dropna=False)
+    sizes = counts.index[counts > 2].tolist()
+    names = sizes or own or laws.parameters.columns.tolist()
+    for name, _ in related(values, laws.parameters[names], 1):
+        return str(name)
+    return str(names[0])
 
 
 def own_parameters(law: Any, laws: Any) -> list[str]:
-    """The parameters that a law reads, those of its formulas before those of its conditions only,
-    then those of the fields that it follows from.
+    """Return the parameters that a law reads: first those of its formulas, then those of its
+    conditions, then those of the fields that it follows from.
 
     >>> from types import SimpleNamespace as Fake
     >>> width = Fake(name="w0_0_8", steps=(("always", "w"),))
@@ -31,190 +185,56 @@ def own_parameters(law: Any, laws: Any) -> list[str]:
     >>> own_parameters(law, laws)
     ['c', 'mode', 'w']
     """
-    by_name = {field.name: field for field in laws.fields}
-    out: dict[str, None] = {}
-    waiting, seen = [law], {law.name}
+    longest_first = sorted(map(str, laws.parameters), key=len, reverse=True)
+    any_parameter = "|".join(map(re.escape, longest_first))
+    parameter = re.compile(rf"(?<!\w)(?:{any_parameter})(?!\w)")
+    unread = {field.name: field for field in laws.fields if field.name != law.name}
+    found: list[str] = []
+    waiting = [law]
     while waiting:
-        field = waiting.pop(0)
-        texts = [*(str(law) for _, law in field.steps), *(str(when) for when, _ in field.steps)]
-        for text in texts:
-            places = [
-                (match.start(), name)
-                for name in map(str, laws.parameters)
-                for match in re.finditer(rf"(?<!\w){re.escape(name)}(?!\w)", text)
-            ]
-            out |= dict.fromkeys(name for _, name in sorted(places))
-        names = {name for text in texts for name in NAME.findall(text)}
-        new = sorted(names & by_name.keys() - seen)
-        seen.update(new)
-        waiting += [by_name[name] for name in new]
-    return list(out)
+        formulas = []
+        conditions = []
+        for condition, formula in waiting.pop(0).steps:
+            formulas.append(str(formula))
+            conditions.append(str(condition))
+        text = "\n".join(formulas + conditions)
+        found += parameter.findall(text)
+        for name in sorted(unread.keys() & NAME.findall(text)):
+            waiting.append(unread.pop(name))
+    return list(dict.fromkeys(found))
 
 
-def usual_parameter(law: Any, laws: Any, values: np.ndarray) -> str:
-    """The parameter to draw a field against: the one of its law that tells most about it, else of
-    all."""
-    own = [] if law is None else own_parameters(law, laws)
-    # a mode says in which step a capture is; a size says where in the step
-    few = [name for name in own if len(np.unique(laws.parameters[name].astype(str))) > 2] or own
-    most = related(values, laws.parameters[few] if few else laws.parameters, 1)
-    return str(most[0][0]) if most else (few or [*map(str, laws.parameters)])[0]
+def capture_line(capture: Record, parameters: pd.DataFrame, first: list[str]) -> tuple[str, str]:
+    """Return what to capture: a line with the nearest capture and the changes to it, and all
+    parameters if the line leaves some out.
 
-
-def numbers(column: Any) -> tuple[np.ndarray, list[str]]:
-    """Where captures lie across ``(N,) float64``, and the names of the places where they are
-    texts."""
-    values = np.asarray(column)
-    if values.dtype.kind in "biuf":
-        return values.astype(np.float64), []
-    names, places = np.unique(values.astype(str), return_inverse=True)
-    return places.astype(np.float64), names.tolist()
-
-
-def scatter(
-    law: Any,
-    laws: Any,
-    name: str,
-    values: np.ndarray,
-    against: str,
-) -> dict[str, Any]:
-    """What the picture shows, as JSON has it: points [x, raw, step (-1: no law), as the law has it,
-    captures, hover text], curves of the law and of its rivals, and a sentence."""
-    across, names = numbers(laws.parameters[against])
-    own = [] if law is None else own_parameters(law, laws)
-    if law is None:
-        step = np.full(len(values), -1)
-    else:
-        step = law.which(laws.parameters)
-    if law is None:
-        stated = values
-    else:
-        stated = np.where(step < 0, values, law.values(laws.parameters))
-    rows, first, counts = np.unique(
-        np.stack([across, values, step, stated == values], axis=1),
-        axis=0,
-        return_index=True,
-        return_counts=True,
-    )
-    keep = np.linspace(0, len(rows) - 1, min(len(rows), MOST_POINTS)).round().astype(int)
-    shown = [against, *(parameter for parameter in own if parameter != against)][:6]
-    told = None
-    if law is not None:
-        told = stated
-    points = [
-        [
-            float(rows[at][0]),
-            *map(int, rows[at][1:]),
-            int(counts[at]),
-            _hover(laws, int(first[at]), int(counts[at]), shown, values, told),
-        ]
-        for at in keep.tolist()
-    ]
-    right = int(np.count_nonzero((stated == values) & (step >= 0)))
-    curves, left_out = ([], 0) if law is None or names else law_curves(law, laws, against, own)
-    said = "no law" if law is None else f"{right} as the law has them"
-    if left_out:
-        said += f"; {left_out} more combinations of the law's other parameters are not drawn"
-    return {
-        "parameter": against,
-        "points": points,
-        "curves": curves,
-        "names": names,
-        "text": f"{name} against {against}: {len(values)} captures, {said}",
-    }
-
-
-def law_curves(
-    law: Any,
-    laws: Any,
-    against: str,
-    own: list[str],
-) -> tuple[list[dict[str, Any]], int]:
-    """Polylines of the law, one for each of the commonest combinations of what it reads besides,
-    then of its rivals; and how many combinations are left out."""
-    frame = laws.parameters
-    column = np.asarray(frame[against])
-    grid = np.linspace(column.min(), column.max(), GRID)
-    whole = column.dtype.kind in "biu"
-    grid = np.unique(grid.round().astype(np.int64) if whole else grid.astype(np.float32))
-    others = [parameter for parameter in own if parameter != against]
-    if others:
-        groups = frame.groupby(others, sort=False).indices
-    else:
-        groups = {(): np.arange(len(frame))}
-    common = sorted(groups.items(), key=lambda item: -len(item[1]))
-    out: list[dict[str, Any]] = []
-    for kinds, rows in common[:MOST_CURVES]:
-        if not isinstance(kinds, tuple):
-            kinds = (kinds,)
-        held = ", ".join(
-            f"{name} = {short(value)}" for name, value in zip(others, kinds, strict=True)
-        )
-        asked = _with(frame, int(rows[0]), against, grid)
-        out += _pieces("law", held, grid, np.asarray(law.values(asked)), law.which(asked))
-    asked = _with(frame, int(common[0][1][0]), against, grid)
-    for text, values in [*law.rival_values(asked).items()][:MOST_RIVAL_CURVES]:
-        held = f"{text}, the other parameters as in capture {common[0][1][0]}"
-        out += _pieces("rival", held, grid, values, np.zeros(len(grid), int))
-    return out, max(len(common) - MOST_CURVES, 0)
-
-
-def capture_line(
-    capture: Mapping[str, Any], parameters: pd.DataFrame, first: list[str], most: int = 3
-) -> tuple[str, str]:
-    """What to capture: in one line as the nearest capture with what is changed, and in full.
-
-    ``first`` are the parameters that are named before others.
+    ``first`` are the parameters that the line names before the rest.
     """
-    names = [name for name in capture if name in parameters]
-    full = ", ".join(f"{name} = {short(value)}" for name, value in capture.items())
-    if not names:
+    full = _assignments(capture, capture)
+    differs = pd.DataFrame()
+    for name, value in capture.items():
+        if name in parameters:
+            differs[name] = parameters[name] != value
+    if differs.empty:
         return full, ""
-    differ = np.stack([np.asarray(parameters[name] != capture[name]) for name in names], axis=1)
-    row = int(differ.sum(1).argmin())
-    changed = [name for name, other in zip(names, differ[row], strict=True) if other]
-    rank = {name: at for at, name in reversed([*enumerate(first)])}
-    changed.sort(key=lambda name: rank.get(name, len(first)))
-    line = ", ".join(f"{name} = {short(capture[name])}" for name in changed[:most])
-    more = ""
-    if len(changed) > most:
-        more = f" and {len(changed) - most} more"
-    return f"capture {row} again, with {line or 'nothing changed'}{more}", full if more else ""
+    nearest = int(differs.sum(axis=1).to_numpy().argmin())
+    differing = differs.iloc[nearest]
+    changed = differing.index[differing].tolist()
+    changed.sort(key=[*first, *differs].index)
+    changes = _assignments(capture, changed[:MOST_CHANGED]) or "nothing changed"
+    line = f"capture {nearest} again, with {changes}"
+    unnamed = len(changed) - MOST_CHANGED
+    if unnamed <= 0:
+        return line, ""
+    return f"{line} and {unnamed} more", full
 
 
-def _hover(
-    laws: Any, row: int, count: int, names: list[str], values: np.ndarray, stated: np.ndarray | None
-) -> str:
-    layer = ", ".join(f"{name} = {short(laws.parameters[name].iloc[row])}" for name in names)
-    law = ""
-    if stated is not None:
-        right = stated[row] == values[row]
-        law = ", as the law has it" if right else f", the law has {stated[row]}"
-    more = ""
-    if count > 1:
-        more = f" and {count - 1} more like it"
-    return f"capture {row}{more}: {layer}: raw {values[row]} ({values[row]:#x}){law}"
-
-
-def _with(frame: pd.DataFrame, row: int, name: str, values: np.ndarray) -> pd.DataFrame:
-    """A capture's parameters, with one of them at each of some values."""
-    return frame.iloc[[row] * len(values)].reset_index(drop=True).assign(**{name: values})
-
-
-def _pieces(
-    kind: str,
-    held: str,
-    grid: np.ndarray,
-    values: np.ndarray,
-    steps: np.ndarray,
-) -> Iterator[dict[str, Any]]:
-    """A curve cut where another step of the law begins; none where no step decides."""
-    cuts = [0, *(np.flatnonzero(np.diff(steps)) + 1).tolist(), len(grid)]
-    for low, high in itertools.pairwise(cuts):
-        points = [[float(x), int(y)] for x, y in zip(grid[low:high], values[low:high], strict=True)]
-        if steps[low] >= 0:
-            yield {"kind": kind, "text": held, "step": int(steps[low]), "points": points}
+def _assignments(values: Any, names: Iterable[str]) -> str:
+    return ", ".join(f"{name} = {short(values[name])}" for name in names)
 
 
 def short(value: Any) -> str:
-    return f"{float(value):.6g}" if isinstance(value, float | np.floating) else str(value)
+    """A value as text; a real number with six digits."""
+    if isinstance(value, float | np.floating):
+        return f"{value:.6g}"
+    return str(value)

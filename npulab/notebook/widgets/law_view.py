@@ -265,11 +265,10 @@ class LawModel(Model):
         bit_most = best_related(
             self.laws.words[:, word] >> np.uint32(bit) & np.uint32(1), self.laws.parameters
         )
-        if run.law is None:
-            own = []
-        else:
+        own: list[str] = []
+        if run.law is not None:
             own = own_parameters(run.law, self.laws)
-        against = self.against or usual_parameter(run.law, self.laws, values)
+        against = self.against or usual_parameter(own, self.laws, values)
         shares = dict(most)
         names = dict.fromkeys([*own, *shares, *([against] if own or shares else [])])
         choices = [[name, round(float(shares.get(name, 0.0)), 2)] for name in names]
