@@ -1,68 +1,68 @@
-"""A function drawn with what approximates it, and the error below."""
+"""A function, its approximation, and the error between the two."""
 
 from __future__ import annotations
 
 import textwrap
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from npulab.notebook.pictures.picture import RIGHT, WRONG, Picture, canvas
 
-DOTTED = 64  # points up to which each is drawn as a dot
+DOTTED = 64  # at most so many points are drawn with dots
 LINE = 110  # characters of a line of the title
 
 
 def function_error(x: Any, y: Any, true: Any, name: str = "") -> Picture:
-    """Above, the true values and the approximation ``y`` over ``x``; below, ``y - true`` with its
-    largest marked.
+    """Draw a function and its approximation: above, the true values and ``y`` over ``x``; below,
+    the error ``y - true`` with its largest value marked.
 
-    All three are numbers of one shape, in any order.  What is not finite in x or in both y and true
-    is left out; where only one of those two is finite, it is counted and not drawn. Raises
-    ValueError for other shapes, and where nothing is left to draw.
+    The three arrays have one shape; points may come in any order.  A point is drawn if x, y and
+    true are finite there; points where only one of y and true is finite are counted in the text.
+    Raises ValueError for different shapes, and if no point can be drawn.
     """
-    x, y, true = (np.asarray(values, np.float64) for values in (x, y, true))
-    if not x.shape == y.shape == true.shape:
-        raise ValueError(
-            f"function_error: got x {x.shape}, y {y.shape} and true {true.shape}, allowed is one "
-            "shape"
-        )
-    order = np.argsort(x, axis=None, kind="stable")
-    x, y, true = x.ravel()[order], y.ravel()[order], true.ravel()[order]
-    both = np.isfinite(x) & np.isfinite(y) & np.isfinite(true)
-    lost = int(np.count_nonzero(np.isfinite(x) & (np.isfinite(y) != np.isfinite(true))))
-    x, y, true = x[both], y[both], true[both]
-    if not len(x):
-        raise ValueError(
-            "function_error: got no x where y and true are finite, allowed is at least one"
-        )
+    points = _finite_points(x, y, true)
+    x = points.x
+    y = points.y
+    true = points.true
     error = y - true
     worst = int(np.argmax(np.abs(error)))
-    text = (
-        f"{name}{': ' if name else ''}{len(x)} inputs from {x[0]:g} to {x[-1]:g}, largest error "
-        f"{error[worst]:.4g} "
-        f"at x = {x[worst]:.6g} ({y[worst]:.6g}, true {true[worst]:.6g})"
-        f"{f'; at {lost} more only one of the two is finite' if lost else ''}"
-    )
-    dots = {}
+    at = x[worst]
+    most = error[worst]
+    first = x[0]
+    last = x[-1]
+    text = f"{len(x)} inputs from {first:g} to {last:g}, largest error {most:.4g}"
+    text += f" at x = {at:.6g} ({y[worst]:.6g}, true {true[worst]:.6g})"
+    if name:
+        text = f"{name}: {text}"
+    if points.lost:
+        text += f"; at {points.lost} more only one of the two is finite"
+    thin = {"color": WRONG, "linewidth": 0.9}
     if len(x) <= DOTTED:
-        dots = {"marker": ".", "markersize": 4}
+        thin |= {"marker": ".", "markersize": 4}
     with canvas((7.6, 4.8), 2, 1, sharex=True, height_ratios=(3, 2)) as (figure, (above, below)):
         above.plot(x, true, color=RIGHT, linewidth=2.5, alpha=0.6, label="true")
-        above.plot(x, y, color=WRONG, linewidth=0.9, label="approximation", **dots)
+        above.plot(x, y, label="approximation", **thin)
         above.legend(frameon=False)
-        below.plot(x, error, color=WRONG, linewidth=0.9, **dots)
-        below.plot(x[worst], error[worst], "o", color="black", markersize=5, fillstyle="none")
+        below.plot(x, error, **thin)
+        below.plot(at, most, "o", color="black", markersize=5, fillstyle="none")
         below.axhline(0, color=RIGHT, linewidth=0.8)
-        left = x[worst] < (x[0] + x[-1]) / 2
+        # the label lies on the side with more room
+        offset = 7
+        side = "left"
+        if at >= (first + last) / 2:
+            offset = -7
+            side = "right"
+        box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}
         below.annotate(
-            f"{error[worst]:.4g} at {x[worst]:.6g}",
-            (x[worst], error[worst]),
-            xytext=(7 if left else -7, 0),
+            f"{most:.4g} at {at:.6g}",
+            (at, most),
+            xytext=(offset, 0),
             textcoords="offset points",
             va="center",
-            ha="left" if left else "right",
-            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1},
+            ha=side,
+            bbox=box,
         )
         below.margins(y=0.2)
         below.set_xlabel("x")
@@ -71,3 +71,32 @@ def function_error(x: Any, y: Any, true: Any, name: str = "") -> Picture:
             ax.spines[["right", "top"]].set_visible(False)
         figure.suptitle(textwrap.fill(text, LINE))
     return Picture(text, figure)
+
+
+@dataclass(frozen=True)
+class _Points:
+    """Points in the order of x, and the number of points where only one of y and true is finite."""
+
+    x: np.ndarray
+    y: np.ndarray
+    true: np.ndarray
+    lost: int
+
+
+def _finite_points(x: Any, y: Any, true: Any) -> _Points:
+    x = np.asarray(x, np.float64)
+    y = np.asarray(y, np.float64)
+    true = np.asarray(true, np.float64)
+    if not x.shape == y.shape == true.shape:
+        got = f"x {x.shape}, y {y.shape} and true {true.shape}"
+        raise ValueError(f"function_error: got {got}, allowed is one shape")
+    order = np.argsort(x, axis=None, kind="stable")
+    points = np.stack([x, y, true]).reshape(3, -1)[:, order]
+    x_finite, y_finite, true_finite = np.isfinite(points)
+    lost = int(np.count_nonzero(x_finite & (y_finite != true_finite)))
+    x, y, true = points[:, x_finite & y_finite & true_finite]
+    if not len(x):
+        raise ValueError(
+            "function_error: got no x where y and true are finite, allowed is at least one"
+        )
+    return _Points(x, y, true, lost)

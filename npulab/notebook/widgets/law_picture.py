@@ -4,7 +4,7 @@ the capture that would settle an open bit."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, TypeAlias
 
@@ -112,7 +112,7 @@ def _curves(law: Any, laws: Any, against: str, own: list[str]) -> tuple[list[Rec
     frame = laws.parameters
     column = np.asarray(frame[against])
     grid = np.linspace(column.min(), column.max(), GRID)
-    kind = np.float32  # as laws have real parameters
+    kind: Any = np.float32  # as laws have real parameters
     if column.dtype.kind in "biu":
         kind = np.int64
         grid = grid.round()
@@ -204,7 +204,9 @@ def own_parameters(law: Any, laws: Any) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def capture_line(capture: Record, parameters: pd.DataFrame, first: list[str]) -> tuple[str, str]:
+def capture_line(
+    capture: Mapping[str, Any], parameters: pd.DataFrame, first: list[str]
+) -> tuple[str, str]:
     """Return what to capture: a line with the nearest capture and the changes to it, and all
     parameters if the line leaves some out.
 
