@@ -64,7 +64,7 @@ def roofline(
     >>> roofline([{"name": "one", "flops": 2e9, "bytes": 1e7, "ms": 1.0}], 10, 100)
     1 kernels under 10 TFLOPS and 100 GB/s (bend at 100 FLOP per byte): 0 bound by memory; 1 with times: 2.00 TFLOPS \
 in 1.000 ms, 20.0% of the peak
-    """  # noqa: E501 - a line of a doctest
+    """
     kernels, peaks = _points(points), _peaks(peak)
     speed = positive("bandwidth", bandwidth)
     name, top = next(iter(peaks.items()))

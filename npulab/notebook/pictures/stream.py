@@ -1,4 +1,4 @@
-"""A coefficient buffer drawn: what each of its bits is for."""
+"""A coefficient buffer as a picture: the colour of each bit says what the bit is for."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from npulab.analysis.check import explain
 from npulab.captures.capture import Capture
 from npulab.notebook.pictures.picture import Picture, canvas
 from npulab.support.late import pd
+from npulab.support.text import plural
 
 WIDTH = 64  # bytes of a row
-NUMBERED = 24  # rows up to which each byte is written
-PANEL, PANELS = 256, 8  # rows of a panel, and panels side by side
-HIGH, LOW = 5.5, 0.5  # inches of a panel, most and least
+NUMBERED = 24  # in a picture of at most so many rows each byte has its hexadecimal digits
+PANEL, PANELS = 256, 8  # at most: rows of a panel, panels side by side
+HIGH, LOW = 5.5, 0.5  # inches: the highest and the lowest panel
+LABELS = 24  # at most so many labels fit on the height of a panel
 HEADER, RUN = "header", "run and weight"
-# light enough for black text; a kind that is not here belongs to a header
+# light enough for black text; a kind that is not listed is drawn as a header
 COLOURS = {
     HEADER: "#cdb38b",
     "weight": "#8fc1e3",
@@ -36,137 +38,162 @@ COLOURS = {
     "fill": "#eeeeee",
 }
 NAMES = tuple(COLOURS)
+EMPTY = -1  # a cell after the end of the buffer: the last colour, white
 
 
 def stream_map(capture: Capture, first: int = 0, rows: int = PANEL * PANELS) -> Picture:
-    """What each bit of the coefficient buffer is for, as ``explain`` says: rows of 64 bytes, the
-    lowest bit of each byte on the left, from byte ``first`` on; lines and labels where the stream
-    of a core begins; past the end white.
+    """Draw what each bit of the coefficient buffer is for, as ``explain`` says.
 
-    Bytes are written where there are few rows.  Of many rows each byte has the colour of what most
-    of its bits are for; at most 2048 rows are drawn.  Counts are of the whole buffer, in bytes;
-    ``run and weight`` is an item that stands for several weights. Raises ValueError for a first
-    byte that begins no row of the buffer, for rows below 1, and as ``explain`` does.
+    A row has 64 bytes, from byte ``first``; the lowest bit of each byte is on the left.  Lines and
+    labels mark where the stream of a core begins; cells after the end are white.  If there are few
+    rows, bytes have their hexadecimal digits.  If there are many, each byte has the colour of the
+    kind that most of its bits have; at most 2048 rows are drawn.  The text counts the bytes of each
+    kind over the whole buffer; ``run and weight`` is an item that stands for several weights.
+    Raises ValueError if no row begins at ``first``, for rows below 1, and as ``explain`` does.
     """
     table = explain(capture)
     data = capture.buffers["coefficients"]
-    if first % WIDTH or not 0 <= first < max(len(data), 1):
+    size = len(data)
+    if first % WIDTH or not 0 <= first < max(size, 1):
         raise ValueError(
-            f"first: got byte {first}, allowed is a multiple of {WIDTH} from 0 to {len(data) - 1}"
+            f"first: got byte {first}, allowed is a multiple of {WIDTH} from 0 to {size - 1}"
         )
     if rows < 1:
         raise ValueError(f"rows: got {rows}, allowed is 1 or more")
-    rows = min(rows, -(-len(data) // WIDTH) - first // WIDTH, PANEL * PANELS)
+    rows_of_buffer = -(-size // WIDTH)
+    rows = min(rows, rows_of_buffer - first // WIDTH, PANEL * PANELS)
+    end = min(first + rows * WIDTH, size)
+    places = _places(table)
     kinds = _kinds(table)
-    counts = np.bincount(kinds, minlength=len(NAMES))
-    text = _text(capture, len(data), table, counts)
-    if rows < -(-len(data) // WIDTH):
-        text += f"; drawn are bytes {first} to {min(first + rows * WIDTH, len(data)) - 1}"
+    sizes = _bytes_by_kind(kinds)
+    shown = capture.name
+    if capture.simulated:
+        shown += " (simulated)"
+    shown += f": {size} bytes of coefficients"
+    text = f"{shown}, {_summary(table, sizes)}"
+    if rows < rows_of_buffer:
+        text += f"; drawn are bytes {first} to {end - 1}"
+    kinds = kinds[8 * first : 8 * end]
     panels = -(-rows // PANEL)
-    cells = kinds[8 * first : 8 * (first + rows * WIDTH)]
-    if panels > 1:
-        cells = _most(cells)
     high = -(-rows // panels)
-    grid = np.full(panels * high * WIDTH * (8 if panels == 1 else 1), -1)
-    grid[: len(cells)] = cells
-    colours = np.array([*(to_rgb(colour) for colour in COLOURS.values()), (1.0, 1.0, 1.0)])
-    with canvas((11.6, 1.1 + min(max(0.17 * rows, LOW), HIGH)), 1, panels, squeeze=False) as (
-        figure,
-        (axes,),
-    ):
-        for number, (ax, part) in enumerate(zip(axes, grid.reshape(panels, high, -1), strict=True)):
-            ax.imshow(colours[part], aspect="auto", extent=(0, WIDTH, high, 0))
-            _labels(ax, first + number * high * WIDTH, high, _places(table), panels)
+    cells_of_row = 8 * WIDTH
+    if panels > 1:
+        kinds = _most_of_byte(kinds)
+        cells_of_row = WIDTH
+    cells = np.full((panels, high, cells_of_row), EMPTY)
+    cells.flat[: len(kinds)] = kinds
+    white = 1, 1, 1
+    colours = np.array([*map(to_rgb, COLOURS.values()), white])
+    inches = 1.1 + min(max(0.17 * rows, LOW), HIGH)
+    with canvas((11.6, inches), 1, panels, squeeze=False) as (figure, (axes,)):
+        for number, ax in enumerate(axes):
+            ax.imshow(colours[cells[number]], aspect="auto", extent=(0, WIDTH, high, 0))
+            start = first + number * high * WIDTH
+            _label(ax, start, high, places, alone=panels == 1)
         if rows <= NUMBERED:
-            _numbers(axes[0], data[first : first + rows * WIDTH], cells)
-        shown = [
-            Patch(facecolor=COLOURS[name], edgecolor="#808080", label=f"{name} {_bytes(count)}")
-            for name, count in zip(NAMES, counts.tolist(), strict=True)
-            if count
-        ]
-        figure.legend(
-            handles=shown,
-            loc="outside lower center",
-            ncols=min(len(shown), 9),
-            frameon=False,
-            title="bytes of each kind",
-            title_fontsize=8,
-        )
-        figure.suptitle(
-            text.split(": ")[0] + f": {len(data)} bytes of coefficients, bytes {first} to "
-            f"{min(first + rows * WIDTH, len(data)) - 1}, {WIDTH} a row"
-        )
+            _write_bytes(axes[0], data[first:end], kinds)
+        _legend(figure, sizes)
+        figure.suptitle(f"{shown}, bytes {first} to {end - 1}, {WIDTH} a row")
     return Picture(text, figure)
 
 
-def _text(capture: Capture, size: int, table: pd.DataFrame, counts: np.ndarray) -> str:
-    cores = table.core[table.kind.isin(["weight", "symbol"])].nunique()
-    said = ", ".join(
-        f"{name} {_bytes(count)}"
-        for name, count in zip(NAMES, counts.tolist(), strict=True)
-        if count
-    )
-    return (
-        f"{capture.name}{' (simulated)' if capture.simulated else ''}: {size} bytes of "
-        f"coefficients, {cores} "
-        f"stream{'s' * (cores != 1)}; bytes by kind: {said}"
-    )
-
-
-def _bytes(bits: int) -> str:
-    return f"{bits / 8:.9g}"
-
-
 def _kinds(table: pd.DataFrame) -> np.ndarray:
-    """What each bit is for, ``(bits,)``, as indices of NAMES."""
-    numbers = (
-        table.kind.map({name: at for at, name in enumerate(NAMES)})
-        .fillna(NAMES.index(HEADER))
-        .to_numpy(np.int8)
-    )
-    numbers[(table.kind == "weight").to_numpy() & (table.weights > 1).to_numpy()] = NAMES.index(RUN)
+    """Return what each bit is for, ``(bits,)``, as indices of NAMES."""
+    numbers = pd.Index(NAMES).get_indexer(table.kind).astype(np.int8)
+    numbers[numbers < 0] = NAMES.index(HEADER)
+    several = (table.kind == "weight") & (table.weights > 1)
+    numbers[several] = NAMES.index(RUN)
     return np.repeat(numbers, table.bits)
 
 
-def _most(kinds: np.ndarray) -> np.ndarray:
-    """What most bits of each byte are for; of as many the first of NAMES."""
-    count = len(kinds) // 8
-    at = np.arange(len(kinds)) // 8 * len(NAMES) + kinds
-    return np.bincount(at, minlength=count * len(NAMES)).reshape(count, len(NAMES)).argmax(1)
+def _bytes_by_kind(kinds: np.ndarray) -> dict[str, str]:
+    """Return the bytes of each kind that occurs; bits are fractions of a byte."""
+    sizes = {}
+    counts = np.bincount(kinds, minlength=len(NAMES))
+    for name, bits in zip(NAMES, counts, strict=True):
+        if bits:
+            sizes[name] = f"{bits / 8:.9g}"
+    return sizes
+
+
+def _summary(table: pd.DataFrame, sizes: dict[str, str]) -> str:
+    streams = table.core[table.kind.isin(["weight", "symbol"])].nunique()
+    by_kind = ", ".join(map(" ".join, sizes.items()))
+    return f"{plural(streams, 'stream')}; bytes by kind: {by_kind}"
+
+
+def _most_of_byte(kinds: np.ndarray) -> np.ndarray:
+    """Return the kind that most bits of each byte have; between equals the first of NAMES."""
+    byte = np.arange(len(kinds)) // 8
+    bits = np.bincount(byte * len(NAMES) + kinds, minlength=len(kinds) // 8 * len(NAMES))
+    return bits.reshape(-1, len(NAMES)).argmax(axis=1)
 
 
 def _places(table: pd.DataFrame) -> list[tuple[int, str]]:
-    """(byte, what begins there): the header, where one is before the stream of each core, and what
-    belongs to none behind the streams."""
-    own = table[table.core.notna() & (table.kind != "core size")].groupby("core").byte.min()
-    out = [(int(byte), f"core {core}") for core, byte in own.items()]
-    if not any(byte == 0 for byte, _ in out):
-        out.insert(0, (0, HEADER if (table.kind != "knot").all() else "table"))
-    behind = table[table.core.isna() & (table.byte > out[-1][0]) & (table.kind == "bias")]
-    return [*out, *([(int(behind.byte.iloc[0]), "biases")] if len(behind) else [])]
+    """Return where the streams begin, as (byte, label): a header before the streams, the stream of
+    each core, and biases that follow the streams and belong to no core."""
+    of_cores = table[table.core.notna() & (table.kind != "core size")]
+    starts = of_cores.groupby("core").byte.min()
+    places = [(int(byte), f"core {core}") for core, byte in starts.items()]
+    if not (starts == 0).any():
+        label = HEADER
+        if (table.kind == "knot").any():
+            label = "table"  # of an activation: there is no core
+        places.insert(0, (0, label))
+    of_none = table[table.core.isna() & (table.kind == "bias")]
+    last, _ = places[-1]
+    after = of_none.byte[of_none.byte > last]
+    if len(after):
+        places.append((int(after.iloc[0]), "biases"))
+    return places
 
 
-def _labels(ax: Any, first: int, rows: int, places: list[tuple[int, str]], panels: int) -> None:
-    ticks: list[tuple[float, str]] = []
+def _label(ax: Any, first: int, rows: int, places: list[tuple[int, str]], alone: bool) -> None:
+    """Mark the places that lie in a panel; if the panel stands alone there is room for offsets."""
+    least = max(rows / LABELS, 1)  # rows between labels that do not overlap
+    heights: list[float] = []
+    labels: list[str] = []
     for byte, name in places:
-        at = (byte - first) / WIDTH
-        if not 0 <= at < rows:
+        height = (byte - first) / WIDTH
+        if not 0 <= height < rows:
             continue
-        if at:
-            ax.axhline(at, color="black", linewidth=0.8)
-        if not ticks or at - ticks[-1][0] >= max(rows / 24, 1):
-            ticks.append((at, f"{name}, {byte:#x}" if panels == 1 else name))
-    if not ticks or ticks[0][0] >= max(rows / 24, 1):
-        ticks.insert(0, (0, f"{first:#x}"))
-    ax.set_yticks([at + 0.5 for at, _ in ticks], [name for _, name in ticks], fontsize=8)
-    ax.set_xticks(range(0, WIDTH + 1, 8 if panels == 1 else WIDTH))
+        if height:
+            ax.axhline(height, color="black", linewidth=0.8)
+        if alone:
+            name = f"{name}, {byte:#x}"
+        if not heights or height - heights[-1] >= least:
+            heights.append(height)
+            labels.append(name)
+    if not heights or heights[0] >= least:
+        heights.insert(0, 0)
+        labels.insert(0, f"{first:#x}")
+    ax.set_yticks(np.add(heights, 0.5), labels, fontsize=8)
     ax.tick_params(length=0)
-    if panels == 1:
+    if alone:
+        ax.set_xticks(range(0, WIDTH + 1, 8))
         ax.set_xlabel("byte of the row")
+    else:
+        ax.set_xticks((0, WIDTH))
 
 
-def _numbers(ax: Any, data: bytes, kinds: np.ndarray) -> None:
-    fill = (kinds.reshape(-1, 8) == NAMES.index("fill")).all(1)
-    for at in np.flatnonzero(~fill):
-        row, column = divmod(int(at), WIDTH)
-        ax.text(column + 0.5, row + 0.5, f"{data[at]:02x}", ha="center", va="center", fontsize=8)
+def _write_bytes(ax: Any, data: bytes, kinds: np.ndarray) -> None:
+    fill = (kinds.reshape(-1, 8) == NAMES.index("fill")).all(axis=1)
+    for byte in np.flatnonzero(~fill).tolist():
+        row, column = divmod(byte, WIDTH)
+        digits = f"{data[byte]:02x}"
+        ax.text(column + 0.5, row + 0.5, digits, ha="center", va="center", fontsize=8)
+
+
+def _legend(figure: Any, sizes: dict[str, str]) -> None:
+    patches = []
+    for name, size in sizes.items():
+        label = f"{name} {size}"
+        patches.append(Patch(facecolor=COLOURS[name], edgecolor="#808080", label=label))
+    figure.legend(
+        handles=patches,
+        loc="outside lower center",
+        ncols=min(len(patches), 9),
+        frameon=False,
+        title="bytes of each kind",
+        title_fontsize=8,
+    )

@@ -43,7 +43,7 @@ class DiffModel(Model):
     ['job 0 NN CFG w0_0_24 [23:0] · a 0x0 = 0 · b 0x1 = 1 · bits that differ 0 · nobody named it · evidence unknown']
     >>> model.hidden
     {'with a name': 1}
-    """  # noqa: E501 - a line of a doctest
+    """
 
     query = traitlets.Unicode()
     unknown = traitlets.Bool()
