@@ -84,8 +84,9 @@ def stream_map(capture: Capture, first: int = 0, rows: int = PANEL * PANELS) -> 
     cells.flat[: len(kinds)] = kinds
     white = 1, 1, 1
     colours = np.array([*map(to_rgb, COLOURS.values()), white])
-    inches = 1.1 + min(max(0.17 * rows, LOW), HIGH)
-    with canvas((11.6, inches), 1, panels, squeeze=False) as (figure, (axes,)):
+    panel_inches = min(max(0.17 * rows, LOW), HIGH)
+    size_of_figure = 11.6, panel_inches + 1.1
+    with canvas(size_of_figure, 1, panels, squeeze=False) as (figure, (axes,)):
         for number, ax in enumerate(axes):
             ax.imshow(colours[cells[number]], aspect="auto", extent=(0, WIDTH, high, 0))
             start = first + number * high * WIDTH
