@@ -1,4 +1,5 @@
-"""A roofline: what memory and computing allow kernels of some intensity, and what they achieved."""
+"""A roofline: the speed that memory and computing allow for each intensity, and the speed that
+kernels achieved."""
 
 from __future__ import annotations
 
@@ -15,16 +16,16 @@ from npulab.notebook.pictures.picture import RIGHT, WRONG, Picture, canvas
 from npulab.support.late import pd
 from npulab.support.refuse import positive, refuse_if
 
-LISTED = 40  # points that have a row of numbers
+LISTED = 40  # at most so many kernels have a row of numbers
 NAME = 24  # letters of a name in a row
-NEAR = (0.035, 0.05)  # share of the picture within which labels are put one above the other
-LEVELS = 6  # of labels one above the other; more begin again
+NEAR = (0.035, 0.05)  # share of the picture, across and up: nearer labels are stacked
+LEVELS = 6  # labels in a stack; the next one starts again at the bottom
 QUIET = "#6e6e6e"
 
 
 @dataclass(frozen=True)
 class Point:
-    """A kernel: operations, bytes, time in milliseconds (NaN where it was not measured)."""
+    """A kernel: operations, bytes, time in milliseconds (NaN if it was not measured)."""
 
     name: str
     flops: float
@@ -33,132 +34,158 @@ class Point:
 
     @property
     def intensity(self) -> float:
-        """Operations a byte."""
+        """Operations per byte."""
         return self.flops / self.bytes
 
     @property
     def tflops(self) -> float:
-        """What was achieved; NaN without a time."""
+        """The speed achieved; NaN without a time."""
         return self.flops / self.ms / 1e9
 
     @property
     def timed(self) -> bool:
-        """Whether there is a time."""
+        """True if there is a time."""
         return not math.isnan(self.ms)
+
+
+@dataclass(frozen=True)
+class _Roof:
+    """The peaks in TFLOPS by name, of which the first is the limit, and the bandwidth in GB/s."""
+
+    peaks: Mapping[str, float]
+    bandwidth: float
+
+    @property
+    def top(self) -> float:
+        return next(iter(self.peaks.values()))
+
+    @property
+    def bend(self) -> float:
+        """The intensity from which computing is the limit."""
+        return self.top * 1e3 / self.bandwidth
+
+    def allowed(self, point: Point) -> float:
+        return min(self.top, point.intensity * self.bandwidth / 1e3)
+
+    def share(self, point: Point) -> float:
+        return point.tflops / self.allowed(point)
 
 
 def roofline(
     points: Any, peak: float | Mapping[str, float], bandwidth: float, title: str = ""
 ) -> Picture:
-    """Kernels under their roof, both axes logarithmic: operations a byte across, TFLOPS up.
+    """Draw kernels under their roof, both axes logarithmic: operations per byte across, TFLOPS up.
 
-    ``points`` is a DataFrame, or what makes one, with a row per kernel: name, flops, bytes and,
-    where there are times, ms (NaN where not).  ``peak`` is in TFLOPS, or several by name, of which
-    the first is the roof and the others are dashed; ``bandwidth`` in GB/s (1e9 bytes).  A kernel
-    with a time is a filled point with a line to what it could be, one without a hollow point on the
-    roof; above the roof, where something must be wrong, it is a cross. Beside it, a row of numbers
-    for each, the first 40: FLOP per byte, TFLOPS that the roof allows (``m``: memory is the limit,
-    ``c``: computing), TFLOPS achieved, and its share of what is allowed. Raises ValueError for
-    points that lack a column or are not positive, and for a peak or bandwidth that is not.
+    ``points`` is a DataFrame, or what makes one, with a row per kernel: name, flops, bytes and, if
+    there are times, ms (NaN if one is missing).  ``peak`` is in TFLOPS, or several by name: the
+    first is the roof, the rest are dashed; ``bandwidth`` is in GB/s (1e9 bytes).  A kernel with a
+    time is a filled point with a line up to the roof, one without a time is a hollow point on the
+    roof; a point above the roof, where something must be wrong, is a cross. At the right stands a
+    row of numbers for each of the first 40 kernels: FLOP per byte, TFLOPS that the roof allows
+    (``m``: memory is the limit, ``c``: computing), TFLOPS achieved, and their share of the allowed.
+    Raises ValueError for points that lack a column or are not positive, and for a peak or bandwidth
+    that is not positive.
 
     >>> roofline([{"name": "one", "flops": 2e9, "bytes": 1e7, "ms": 1.0}], 10, 100)
     1 kernels under 10 TFLOPS and 100 GB/s (bend at 100 FLOP per byte): 0 bound by memory; 1 with times: 2.00 TFLOPS \
 in 1.000 ms, 20.0% of the peak
     """
-    kernels, peaks = _points(points), _peaks(peak)
-    speed = positive("bandwidth", bandwidth)
-    name, top = next(iter(peaks.items()))
-    bend = top * 1e3 / speed
-    text = _text(kernels, name, top, speed, bend)
-    with canvas(
-        (10.4, max(4.2, 1.4 + 0.17 * min(len(kernels), LISTED))), 1, 2, width_ratios=(1.25, 1)
-    ) as (figure, (ax, beside)):
-        _axes(ax, kernels, peaks, speed, bend)
-        low, high = ax.get_xlim()
-        across = np.array([low, bend, high])
-        ax.plot(
-            across, np.minimum(top, across * speed / 1e3), color="black", linewidth=1.4, zorder=2
-        )
-        for other, height in list(peaks.items())[1:]:
-            ax.plot(
-                [height * 1e3 / speed, high],
-                [height, height],
-                color=QUIET,
-                linewidth=1,
-                linestyle="--",
-                zorder=1,
-            )
-            ax.annotate(
-                f"{other} {height:g}",
-                (high, height),
-                (-2, 2),
-                textcoords="offset points",
-                ha="right",
-                fontsize=8,
-                color=QUIET,
-            )
-        _draw(ax, kernels, top, speed)
+    kernels = _points(points)
+    roof = _Roof(_peaks(peak), positive("bandwidth", bandwidth))
+    text = _text(kernels, roof)
+    if title:
+        text = f"{title}: {text}"
+    height = max(4.2, 1.4 + 0.17 * min(len(kernels), LISTED))
+    with canvas((10.4, height), 1, 2, width_ratios=(1.25, 1)) as (figure, (ax, numbers)):
+        _axes(ax, kernels, roof)
+        _draw_roof(ax, roof)
+        _draw_kernels(ax, kernels, roof)
         ax.grid(color=QUIET, alpha=0.25, linewidth=0.5)
         ax.set_axisbelow(True)
-        beside.set_axis_off()
-        beside.text(
+        numbers.set_axis_off()
+        numbers.text(
             0,
             1,
-            _numbers(kernels, top, speed),
+            _numbers(kernels, roof),
             va="top",
             family="monospace",
             fontsize=8,
             linespacing=1.5,
-            transform=beside.transAxes,
+            transform=numbers.transAxes,
         )
-        figure.suptitle(textwrap.fill(f"{title}: {text}" if title else text, 130))
-    return Picture(f"{title}: {text}" if title else text, figure)
+        figure.suptitle(textwrap.fill(text, 130))
+    return Picture(text, figure)
 
 
-def _text(kernels: list[Point], name: str, top: float, speed: float, bend: float) -> str:
-    memory = sum(kernel.intensity < bend for kernel in kernels)
+def _points(points: Any) -> list[Point]:
+    table = pd.DataFrame(points)
+    allowed = "allowed are rows with name, flops, bytes and, where there are times, ms"
+    if table.empty:
+        raise ValueError(f"points: got no rows, {allowed}")
+    for column in ("name", "flops", "bytes"):
+        if column not in table:
+            raise ValueError(f"points: got no column {column!r}, {allowed}")
+    kernels = []
+    for row in table.to_dict("records"):
+        name = row["name"]
+        ms = row.get("ms", math.nan)
+        if pd.isna(ms):
+            ms = math.nan
+        else:
+            ms = positive(f"ms of {name}", ms)
+        flops = positive(f"flops of {name}", row["flops"])
+        moved = positive(f"bytes of {name}", row["bytes"])
+        kernels.append(Point(str(name), flops, moved, ms))
+    return kernels
+
+
+def _peaks(peak: float | Mapping[str, float]) -> dict[str, float]:
+    if not isinstance(peak, Mapping):
+        return {"": positive("peak", peak)}
+    refuse_if(not peak, "peak", "no peaks", "is one or more of TFLOPS by name")
+    return {name: positive(f"peak {name!r}", value) for name, value in peak.items()}
+
+
+def _text(kernels: list[Point], roof: _Roof) -> str:
+    memory = sum(kernel.intensity < roof.bend for kernel in kernels)
     timed = [kernel for kernel in kernels if kernel.timed]
-    roof = f"{top:g} TFLOPS{f' ({name})' if name else ''}"
-    text = (
-        f"{len(kernels)} kernels under {roof} and {speed:g} GB/s (bend at {bend:.3g} FLOP per "
-        f"byte): {memory} "
-        f"bound by memory; {len(timed)} with times"
-    )
+    peak = f"{roof.top:g} TFLOPS"
+    name = next(iter(roof.peaks))
+    if name:
+        peak += f" ({name})"
+    text = f"{len(kernels)} kernels under {peak} and {roof.bandwidth:g} GB/s"
+    text += f" (bend at {roof.bend:.3g} FLOP per byte): {memory} bound by memory"
+    text += f"; {len(timed)} with times"
     if not timed:
         return text
     ms = sum(kernel.ms for kernel in timed)
     tflops = sum(kernel.flops for kernel in timed) / ms / 1e9
-    above = [kernel.name for kernel in timed if _share(kernel, top, speed) > 1]
-    return f"{text}: {tflops:.2f} TFLOPS in {ms:.3f} ms, {tflops / top:.1%} of the peak" + (
-        f"; above the roof, which cannot be: {', '.join(above)}" if above else ""
-    )
+    text += f": {tflops:.2f} TFLOPS in {ms:.3f} ms, {tflops / roof.top:.1%} of the peak"
+    above = [kernel.name for kernel in timed if roof.share(kernel) > 1]
+    if above:
+        text += f"; above the roof, which cannot be: {', '.join(above)}"
+    return text
 
 
-def _allowed(kernel: Point, top: float, speed: float) -> float:
-    return min(top, kernel.intensity * speed / 1e3)
-
-
-def _share(kernel: Point, top: float, speed: float) -> float:
-    return kernel.tflops / _allowed(kernel, top, speed)
-
-
-def _axes(
-    ax: Any, kernels: list[Point], peaks: Mapping[str, float], speed: float, bend: float
-) -> None:
-    """Both axes reach half a decade past everything."""
-    top = next(iter(peaks.values()))
-    intensities = [bend, *(kernel.intensity for kernel in kernels)]
-    heights = [
-        *peaks.values(),
-        *(_allowed(kernel, top, speed) for kernel in kernels),
-        *(kernel.tflops for kernel in kernels if kernel.timed),
-    ]
+def _axes(ax: Any, kernels: list[Point], roof: _Roof) -> None:
+    """Set both axes to reach half a decade past everything."""
+    intensities = [roof.bend]
+    heights = [*roof.peaks.values()]
+    for kernel in kernels:
+        intensities.append(kernel.intensity)
+        heights.append(roof.allowed(kernel))
+        if kernel.timed:
+            heights.append(kernel.tflops)
     ax.set_xscale("log")
     ax.set_yscale("log")
     ax.set_xlim(min(intensities) / 3, max(intensities) * 3)
     ax.set_ylim(min(heights) / 3, max(heights) * 3)
-    for axis, (low, high) in ((ax.xaxis, ax.get_xlim()), (ax.yaxis, ax.get_ylim())):
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 1e4 else (1,)))
+    for axis in (ax.xaxis, ax.yaxis):
+        low, high = axis.get_view_interval()
+        ticks = [1]
+        if high / low < 1e4:
+            ticks = [1, 2, 5]
+        axis.set_major_locator(LogLocator(subs=ticks))
         axis.set_major_formatter(FormatStrFormatter("%g"))
         axis.set_minor_formatter(NullFormatter())
     ax.set_xlabel("FLOP per byte")
@@ -166,50 +193,41 @@ def _axes(
     ax.spines[["right", "top"]].set_visible(False)
 
 
-def _draw(ax: Any, kernels: list[Point], top: float, speed: float) -> None:
-    """Points with the numbers of their rows; where they crowd, one number above the other."""
+def _draw_roof(ax: Any, roof: _Roof) -> None:
+    low, high = ax.get_xlim()
+    across = np.array([low, roof.bend, high])
+    height = np.minimum(roof.top, across * roof.bandwidth / 1e3)
+    ax.plot(across, height, color="black", linewidth=1.4, zorder=2)
+    for name, peak in [*roof.peaks.items()][1:]:
+        bend = peak * 1e3 / roof.bandwidth
+        ax.plot([bend, high], [peak, peak], color=QUIET, linewidth=1, linestyle="--", zorder=1)
+        ax.annotate(
+            f"{name} {peak:g}",
+            (high, peak),
+            (-2, 2),
+            textcoords="offset points",
+            ha="right",
+            fontsize=8,
+            color=QUIET,
+        )
+
+
+def _draw_kernels(ax: Any, kernels: list[Point], roof: _Roof) -> None:
+    """Draw points with the numbers of their rows; numbers of crowded points are stacked."""
     placed: list[tuple[float, float, int]] = []
-    to_share = ax.transAxes.inverted()
-    order = sorted(range(len(kernels)), key=lambda number: (kernels[number].intensity, number))
-    for number in order:
-        kernel = kernels[number]
-        allowed = _allowed(kernel, top, speed)
-        at = allowed
-        if kernel.timed:
-            at = kernel.tflops
-        above = kernel.timed and at > allowed
-        if kernel.timed and not above:
-            ax.plot(
-                [kernel.intensity] * 2,
-                [at, allowed],
-                color=RIGHT,
-                linewidth=0.8,
-                linestyle=":",
-                zorder=2,
-            )
-        ax.plot(
-            [kernel.intensity],
-            [at],
-            linestyle="",
-            marker="X" if above else "o",
-            markersize=6,
-            zorder=3,
-            color=WRONG if above else RIGHT,
-            markerfacecolor=WRONG if above else RIGHT if kernel.timed else "none",
-        )
-        x, y = to_share.transform(ax.transData.transform((kernel.intensity, at)))
-        level = 1 + max(
-            (
-                had
-                for left, height, had in placed
-                if x - left < NEAR[0] and abs(y - height) < NEAR[1]
-            ),
-            default=-1,
-        )
-        placed.append((x, y, level))
+    numbered = sorted(enumerate(kernels, 1), key=lambda item: item[1].intensity)
+    for number, kernel in numbered:
+        x = kernel.intensity
+        y = _draw_kernel(ax, kernel, roof.allowed(kernel))
+        across, up = ax.transAxes.inverted().transform(ax.transData.transform((x, y)))
+        level = 0
+        for left, height, taken in placed:
+            if across - left < NEAR[0] and abs(up - height) < NEAR[1]:
+                level = max(level, taken + 1)
+        placed.append((across, up, level))
         label = ax.annotate(
-            str(number + 1),
-            (kernel.intensity, at),
+            str(number),
+            (x, y),
             (0, 6 + 9 * (level % LEVELS)),
             textcoords="offset points",
             ha="center",
@@ -218,63 +236,40 @@ def _draw(ax: Any, kernels: list[Point], top: float, speed: float) -> None:
         label.set_in_layout(False)
 
 
-def _numbers(kernels: list[Point], top: float, speed: float) -> str:
+def _draw_kernel(ax: Any, kernel: Point, allowed: float) -> float:
+    """Draw a point and return its height."""
+    x = kernel.intensity
+    height = allowed
+    marker = "o"
+    colour = RIGHT
+    face = "none"
+    if kernel.timed:
+        height = kernel.tflops
+        face = RIGHT
+    if kernel.timed and height > allowed:
+        marker = "X"
+        colour = face = WRONG
+    elif kernel.timed:
+        to_roof = [height, allowed]
+        ax.plot([x, x], to_roof, color=RIGHT, linewidth=0.8, linestyle=":", zorder=2)
+    ax.plot([x], [height], marker, markersize=6, zorder=3, color=colour, markerfacecolor=face)
+    return height
+
+
+def _numbers(kernels: list[Point], roof: _Roof) -> str:
     rows = [f"{'':>3} {'':{NAME}} {'FLOP/byte':>9} {'allowed':>9} {'TFLOPS':>8} {'share':>7}"]
-    bend = top * 1e3 / speed
     for number, kernel in enumerate(kernels[:LISTED], 1):
-        if kernel.intensity < bend:
+        bound = "c"
+        if kernel.intensity < roof.bend:
             bound = "m"
-        else:
-            bound = "c"
+        achieved = f"{'-':>8} {'-':>7}"
         if kernel.timed:
-            had = f"{kernel.tflops:8.3g} {_share(kernel, top, speed):7.1%}"
-        else:
-            had = f"{'-':>8} {'-':>7}"
-        if len(kernel.name) <= NAME:
-            name = kernel.name
-        else:
-            name = f"{kernel.name[: NAME - 1]}…"
-        rows.append(
-            f"{number:>3} {name:{NAME}} {kernel.intensity:9.3g} "
-            f"{_allowed(kernel, top, speed):7.3g} {bound} {had}"
-        )
+            achieved = f"{kernel.tflops:8.3g} {roof.share(kernel):7.1%}"
+        name = kernel.name
+        if len(name) > NAME:
+            name = f"{name[: NAME - 1]}…"
+        allowed = f"{roof.allowed(kernel):7.3g} {bound}"
+        rows.append(f"{number:>3} {name:{NAME}} {kernel.intensity:9.3g} {allowed} {achieved}")
     if len(kernels) > LISTED:
         rows.append(f"    and {len(kernels) - LISTED} more")
     return "\n".join(rows)
-
-
-def _points(points: Any) -> list[Point]:
-    if isinstance(points, pd.DataFrame):
-        table = points
-    else:
-        table = pd.DataFrame(points)
-    missing = [name for name in ("name", "flops", "bytes") if name not in table]
-    if missing or table.empty:
-        raise ValueError(
-            f"points: got {f'no column {missing[0]!r}' if missing and not table.empty else 'no rows'}, "
-            "allowed are rows with name, flops, bytes and, where there are times, ms"
-        )
-    if "ms" in table:
-        times = table["ms"]
-    else:
-        times = [math.nan] * len(table)
-    out = []
-    for name, flops, moved, ms in zip(
-        table["name"], table["flops"], table["bytes"], times, strict=True
-    ):
-        out.append(
-            Point(
-                str(name),
-                positive(f"flops of {name}", flops),
-                positive(f"bytes of {name}", moved),
-                math.nan if pd.isna(ms) else positive(f"ms of {name}", ms),
-            )
-        )
-    return out
-
-
-def _peaks(peak: float | Mapping[str, float]) -> dict[str, float]:
-    if not isinstance(peak, Mapping):
-        return {"": positive("peak", peak)}
-    refuse_if(not peak, "peak", "no peaks", "is one or more of TFLOPS by name")
-    return {name: positive(f"peak {name!r}", one) for name, one in peak.items()}
