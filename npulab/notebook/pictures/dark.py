@@ -1,5 +1,4 @@
-"""A figure drawn for a dark page: paper, ink and greys change places, colours that mean something
-stay."""
+"""A figure for a dark page: paper, ink and greys change places; colours with a meaning stay."""
 
 from __future__ import annotations
 
@@ -15,14 +14,14 @@ from matplotlib.text import Text
 
 PAPER, INK = 0.067, 0.93  # the greys of white and of black
 NEUTRAL = 0.06  # how far apart the channels of a grey are, at most
-LIGHT = 0.85  # from which on a colour of a map is paper
-# luminance of red, green, blue, and where black letters are read better than white ones
-LUMINANCE, BRIGHT = np.array([0.299, 0.587, 0.114]), 0.55
+LIGHT = 0.85  # a colour of a map with no channel below this is paper
+LUMINANCE = np.array([0.299, 0.587, 0.114])  # of red, green and blue
+BRIGHT = 0.55  # on a colour of more luminance black letters are easier to read than white ones
 BOTH = np.linspace(0, 1, 17)
 
 
 def swapped(colour: Any) -> tuple[float, float, float, float]:
-    """A grey as light as it was dark; a colour as it is.
+    """Return a grey that is as light as the given grey is dark; any other colour unchanged.
 
     >>> [round(channel, 2) for channel in swapped("white")]
     [0.07, 0.07, 0.07, 1.0]
@@ -36,24 +35,39 @@ def swapped(colour: Any) -> tuple[float, float, float, float]:
     return grey, grey, grey, alpha
 
 
+def ink_on(colour: Any) -> str:
+    """Return the colour of letters that can be read on a colour of three or four channels.
+
+    >>> ink_on(to_rgba("yellow")), ink_on(to_rgba("navy"))
+    ('black', 'white')
+    """
+    if np.asarray(colour)[:3] @ LUMINANCE > BRIGHT:
+        return "black"
+    return "white"
+
+
 @contextmanager
 def darkened(figure: Figure) -> Iterator[None]:
-    """The figure for a dark page, as it was when this ends."""
+    """Change the figure for a dark page; restore it when the context ends."""
     undo: list[tuple[Callable[[Any], Any], Any]] = []
 
     def put(artist: Any, name: str, change: Callable[[Any], Any] = swapped) -> None:
-        setter, value = getattr(artist, f"set_{name}"), getattr(artist, f"get_{name}")()
+        setter = getattr(artist, f"set_{name}")
+        value = getattr(artist, f"get_{name}")()
         undo.append((setter, value))
         setter(change(value))
 
     put(figure.patch, "facecolor")
-    inside = {text for ax in figure.axes for text in ax.texts}
+    in_axes: set[Text] = set()
+    legends: list[Any] = [*figure.legends]
     for ax in figure.axes:
         _axes(ax, put)
+        in_axes.update(ax.texts)
+        if ax.get_legend():
+            legends.append(ax.get_legend())
     for text in figure.findobj(Text):
-        if text not in inside:
+        if text not in in_axes:
             put(text, "color")
-    legends: list[Any] = [*figure.legends, *filter(None, (ax.get_legend() for ax in figure.axes))]
     for legend in legends:
         for part in ("facecolor", "edgecolor"):
             put(legend.get_frame(), part)
@@ -71,11 +85,8 @@ def _axes(ax: Any, put: Callable[..., None]) -> None:
     put(ax.patch, "facecolor")
     for spine in ax.spines.values():
         put(spine, "edgecolor")
-    for line in (
-        *ax.xaxis.get_ticklines(),
-        *ax.yaxis.get_ticklines(),
-        *ax.xaxis.get_ticklines(minor=True),
-    ):
+    x_lines = *ax.xaxis.get_ticklines(), *ax.xaxis.get_ticklines(minor=True)
+    for line in (*x_lines, *ax.yaxis.get_ticklines()):
         put(line, "color")
     light = [image for image in ax.images if image.get_array().ndim == 3 or _is_light(image.cmap)]
     for image in ax.images:
@@ -91,8 +102,8 @@ def _axes(ax: Any, put: Callable[..., None]) -> None:
 
 
 def _drawn(artist: Any, put: Callable[..., None]) -> None:
-    """Lines, bars and marks on paper."""
-    # a colour bar's: its image changes it
+    """Change a line, a bar or marks that lie on paper."""
+    # the artist of a colour bar follows its image
     scaled = getattr(artist, "get_array", lambda: None)() is not None
     if artist.get_gid() == "on colour" or scaled:
         return
@@ -109,7 +120,7 @@ def _several(colours: Any) -> Any:
 
 
 def _text(ax: Any, text: Text, put: Callable[..., None]) -> None:
-    """Letters on a coloured box stay; those in a cell are read on the colour that it has now."""
+    """Change a text that lies on paper or in a cell of an image; a text on a coloured box stays."""
     box = text.get_bbox_patch()
     if box is not None and swapped(box.get_facecolor()) == tuple(box.get_facecolor()):
         return
@@ -120,42 +131,39 @@ def _text(ax: Any, text: Text, put: Callable[..., None]) -> None:
         return
     image = ax.images[0]
     values = image.get_array()
-    column, row = (int(np.floor(place + 0.5)) for place in text.get_position())
+    column, row = np.floor(np.add(text.get_position(), 0.5)).astype(int)
     if values.ndim == 2 and 0 <= row < values.shape[0] and 0 <= column < values.shape[1]:
-        colour = np.array(image.cmap(image.norm(values[row, column])))[:3]
-        put(text, "color", lambda _: "black" if colour @ LUMINANCE > BRIGHT else "white")
+        colour = image.cmap(image.norm(values[row, column]))
+        put(text, "color", lambda _: ink_on(colour))
 
 
 def _is_light(cmap: Any) -> bool:
-    """Whether paper is at the low end of a colour map or in its middle."""
+    """True if paper is at the low end of a colour map or in its middle."""
     return any(min(cmap(place)[:3]) > LIGHT for place in (0.0, 0.5))
 
 
 def _on_dark(cmap: Any) -> Any:
-    """A colour map whose paper is dark: one end of it, or its middle."""
-    colours = np.array([to_rgba(cmap(place)) for place in BOTH])
-    if cmap.get_bad()[3]:
-        bad = swapped(cmap.get_bad())
-    else:
-        bad = cmap.get_bad()
-    paper = np.array(swapped("white"))
-    if min(colours[0, :3]) > LIGHT:
-        chosen = [paper + (colours[-4] * 1.15 - paper) * share for share in BOTH]
-    elif _is_light(cmap):
-        ends = colours[3], colours[-4]
-        chosen = [
-            paper + (ends[int(place > 0.5)] * 1.1 - paper) * abs(2 * place - 1) for place in BOTH
-        ]
-    else:
+    """Return the colour map with dark paper at its low end or in its middle, where it had white."""
+    bad = cmap.get_bad()
+    if bad[3]:
+        bad = swapped(bad)
+    if not _is_light(cmap):
         return cmap.with_extremes(bad=bad)
-    return LinearSegmentedColormap.from_list(cmap.name, np.clip(chosen, 0, 1)).with_extremes(
-        bad=bad
-    )
+    colours = cmap(BOTH)
+    # the fourth colour from an end: the end itself is too dark for a dark page
+    ink = colours[-4] * 1.15
+    shares = BOTH[:, None]
+    if min(colours[0, :3]) <= LIGHT:  # paper is in the middle
+        ink = np.where(shares > 0.5, colours[-4], colours[3]) * 1.1
+        shares = np.abs(2 * shares - 1)
+    paper = np.array(swapped("white"))
+    chosen = np.clip(paper + (ink - paper) * shares, 0, 1)
+    return LinearSegmentedColormap.from_list(cmap.name, chosen).with_extremes(bad=bad)
 
 
 def _paper_swapped(colours: Any) -> Any:
-    """Colours ``(..., 3 or 4)`` whose white, and what is nearly white, is paper; other greys have
-    letters on them."""
+    """Return colours ``(..., 3 or 4)`` with white and nearly white made dark paper; darker greys
+    stay, as letters lie on them."""
     out = np.array(colours, float)
     light = (out[..., :3] > 0.9).all(-1)
     out[light, :3] = INK + (PAPER - INK) * out[light, :3]

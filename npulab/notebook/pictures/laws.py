@@ -143,7 +143,7 @@ def correlation_map(table: pd.DataFrame, by: str = "mutual_information") -> Pict
     cells = shown.pivot(index="field", columns="parameter", values=[by, "law"])
     values = cells[by].loc[fields, parameters].to_numpy(float)
     hits = cells["law"].loc[fields, parameters].to_numpy(bool)
-    text = _correlation_text(table, by, len(fields), np.count_nonzero(hits))
+    text = _correlation_text(table, by, len(fields), int(hits.sum()))
     name, colours = FIGURES[by]
     low = -1.0
     high = 1.0

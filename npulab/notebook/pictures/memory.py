@@ -1,5 +1,5 @@
-"""The memory of a model drawn: how long each tensor lives, where in the block, and how much that
-is."""
+"""The memory of a model as a picture: from where to where each tensor lives, at which bytes of the
+block, and the live bytes at each operator."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 from matplotlib.collections import PolyCollection
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, MaxNLocator, MultipleLocator
+from matplotlib.ticker import MaxNLocator, MultipleLocator
 
 from npulab.models import Memory
 from npulab.models.listing import memory_text
 from npulab.notebook.pictures.picture import WRONG, Picture, canvas
 
 LINE = 120  # characters of a line of the title
-NUMBERED = 40  # tensors up to which each is numbered where its bar has room
+NUMBERED = 40  # of at most so many tensors each has its number, if its bar has room
 ROOM = (0.03, 0.035)  # share of the picture, across and up, that a number takes
-OUTLINED = 800  # operators up to which bars and live bytes have an outline
-TICKS = 6  # bytes that are marked, at most, at powers of two
-# light enough for black text; what is not told by colour is told by the pattern
+OUTLINED = 800  # operators: at most so many leave room for outlines
+TICKS = 6  # at most so many marks on the axis of bytes, at powers of two
+# light enough for black text; the pattern serves readers who see the colours alike
 KINDS = {
     "input": ("#f6c667", "//"),
     "output": ("#a5d6a0", "\\\\"),
@@ -30,95 +30,102 @@ KINDS = {
 
 
 def memory_picture(memory: Memory) -> Picture:
-    """Tensors as bars, over the operators from the first to the last that they live, at the bytes
-    of the block where the planner put them; below, the bytes that live at each operator.
+    """Draw tensors as bars, from the first to the last operator of their life, at the bytes of the
+    block where the planner put them; below, the live bytes at each operator.
 
-    The peak is marked in both, the block's size by a line; a bar has the number of its tensor where
-    there is room. Constants are counted in the sentence, not drawn. Raises ValueError for what is
-    not the memory of a model.
+    The peak is marked in both, the block's size by a line; a bar has the number of its tensor if
+    there is room. Constants are counted in the sentence, not drawn. Raises ValueError if the
+    argument is not the memory of a model.
     """
     if not isinstance(memory, Memory):
         raise ValueError(f"memory: got {type(memory).__name__}, allowed is what model_memory gives")
     drawn = np.flatnonzero((memory.offsets >= 0) & (memory.bytes > 0))
     count = len(memory.live)
-    most = max(memory.planned, 1)
     with canvas((9.6, 5.6), 2, 1, sharex=True, height_ratios=(3, 1)) as (figure, (above, below)):
         above.set_xlim(-0.5, count - 0.5)
-        above.set_ylim(0, most * 1.04)
-        _bars(above, memory, drawn)
+        above.set_ylim(0, max(memory.planned, 1) * 1.04)
+        patches = _bars(above, memory, drawn)
+        if len(drawn) <= NUMBERED:
+            _number(above, memory, drawn)
         above.axhline(memory.planned, color="black", linewidth=0.8, linestyle="--")
         above.set_ylabel("place in the block")
-        edges = np.arange(count + 1) - 0.5
-        below.stairs(memory.live, edges, fill=True, color="#c8c8c8")
-        below.stairs(memory.live, edges, color="black", linewidth=0.8 if count <= OUTLINED else 0.1)
-        below.set_ylim(0, max(memory.peak, 1) * 1.35)
-        below.set_ylabel("live")
-        below.set_xlabel("operator")
-        below.plot([memory.at], [memory.peak], "v", color=WRONG, markersize=6)
-        left = memory.at < count / 2
-        below.annotate(
-            f"peak {memory_text(memory.peak)} at {memory.at}",
-            (memory.at, memory.peak),
-            xytext=(6 if left else -6, 2),
-            textcoords="offset points",
-            ha="left" if left else "right",
-            va="bottom",
-        )
+        _live(below, memory)
         for ax in (above, below):
             ax.axvline(memory.at, color=WRONG, linewidth=0.8, linestyle=":")
             ax.spines[["right", "top"]].set_visible(False)
-            ax.yaxis.set_major_formatter(
-                FuncFormatter(lambda value, _: memory_text(max(round(value), 0)))
-            )
-            ax.yaxis.set_major_locator(
-                MultipleLocator(2 ** max(round(ax.get_ylim()[1]) // TICKS, 1).bit_length())
-            )
+            ax.yaxis.set_major_formatter(lambda value, _: memory_text(max(round(value), 0)))
+            _, top = ax.get_ylim()
+            tick = 2 ** max(round(top) // TICKS, 1).bit_length()
+            ax.yaxis.set_major_locator(MultipleLocator(tick))
             ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-        shown = [
-            Patch(facecolor=colour, hatch=hatch, edgecolor="#606060", label=kind)
-            for kind, (colour, hatch) in KINDS.items()
-            if any(memory.kinds[number] == kind for number in drawn)
-        ]
-        if shown:
+        if patches:
             figure.legend(
-                handles=shown, loc="outside lower center", ncols=len(shown), frameon=False
+                handles=patches, loc="outside lower center", ncols=len(patches), frameon=False
             )
         figure.suptitle(textwrap.fill(memory.text, LINE))
     return Picture(memory.text, figure)
 
 
-def _bars(ax: Any, memory: Memory, drawn: np.ndarray) -> None:
-    """A bar for each tensor, those of a kind together, and the numbers of those with room."""
-    low, high = memory.first - 0.5, memory.last + 0.5
-    bottom, top = memory.offsets, memory.offsets + memory.bytes
-    corners = np.stack(
-        [np.stack([low, low, high, high], 1), np.stack([bottom, top, top, bottom], 1)], 2
-    ).astype(float)
+def _bars(ax: Any, memory: Memory, drawn: np.ndarray) -> list[Patch]:
+    """Draw a bar for each tensor, a collection for each kind; return the patches of the legend."""
+    low = memory.first - 0.5
+    high = memory.last + 0.5
+    bottom = memory.offsets
+    top = memory.offsets + memory.bytes
+    corners = np.array([[low, bottom], [low, top], [high, top], [high, bottom]], float)
+    corners = corners.transpose(2, 0, 1)  # tensor, corner, x or y
+    kinds = np.asarray(memory.kinds)
+    outline = 0.0
+    if len(memory.live) <= OUTLINED:
+        outline = 0.5
+    patches = []
     for kind, (colour, hatch) in KINDS.items():
-        chosen = [number for number in drawn if memory.kinds[number] == kind]
-        if chosen:
-            ax.add_collection(
-                PolyCollection(
-                    list(corners[chosen]),
-                    facecolor=colour,
-                    hatch=hatch,
-                    edgecolor="#606060",
-                    linewidth=0.5 * (len(memory.live) <= OUTLINED),
-                    label=kind,
-                )
-            )
-    if len(drawn) > NUMBERED:
-        return
+        chosen = drawn[kinds[drawn] == kind]
+        if len(chosen):
+            look: Any = {"facecolor": colour, "hatch": hatch, "edgecolor": "#606060", "label": kind}
+            ax.add_collection(PolyCollection([*corners[chosen]], linewidth=outline, **look))
+            patches.append(Patch(**look))
+    return patches
+
+
+def _number(ax: Any, memory: Memory, drawn: np.ndarray) -> None:
     for number in drawn:
-        wide = (high[number] - low[number]) / len(memory.live)
-        tall = memory.bytes[number] / max(memory.planned, 1)
-        if wide >= ROOM[0] and tall >= ROOM[1]:
-            ax.text(
-                (low[number] + high[number]) / 2,
-                (bottom[number] + top[number]) / 2,
-                str(number),
-                ha="center",
-                va="center",
-                fontsize=8,
-                bbox={"facecolor": KINDS[memory.kinds[number]][0], "edgecolor": "none", "pad": 1},
-            )
+        lives = memory.last[number] - memory.first[number] + 1
+        size = memory.bytes[number]
+        across, up = ROOM
+        if lives < across * len(memory.live) or size < up * max(memory.planned, 1):
+            continue
+        x = (memory.first[number] + memory.last[number]) / 2
+        y = memory.offsets[number] + size / 2
+        colour, _ = KINDS[memory.kinds[number]]
+        box = {"facecolor": colour, "edgecolor": "none", "pad": 1}
+        ax.text(x, y, str(number), ha="center", va="center", fontsize=8, bbox=box)
+
+
+def _live(ax: Any, memory: Memory) -> None:
+    """Draw the live bytes at each operator, with the peak."""
+    count = len(memory.live)
+    outline = 0.8
+    if count > OUTLINED:
+        outline = 0.1
+    edges = np.arange(count + 1) - 0.5
+    ax.stairs(memory.live, edges, fill=True, color="#c8c8c8")
+    ax.stairs(memory.live, edges, color="black", linewidth=outline)
+    ax.set_ylim(0, max(memory.peak, 1) * 1.35)
+    ax.set_ylabel("live")
+    ax.set_xlabel("operator")
+    ax.plot([memory.at], [memory.peak], "v", color=WRONG, markersize=6)
+    # the label lies on the side with more room
+    offset = -6
+    side = "right"
+    if memory.at < count / 2:
+        offset = 6
+        side = "left"
+    ax.annotate(
+        f"peak {memory_text(memory.peak)} at {memory.at}",
+        (memory.at, memory.peak),
+        xytext=(offset, 2),
+        textcoords="offset points",
+        ha=side,
+        va="bottom",
+    )

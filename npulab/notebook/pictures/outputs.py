@@ -1,9 +1,12 @@
-"""Bisections, accumulators and outputs drawn."""
+"""Pictures of bisections, of accumulators with their output codes, and of outputs."""
 
 from __future__ import annotations
 
+import itertools
 import textwrap
+from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,175 +18,165 @@ from npulab.analysis.bisect import Bisected
 from npulab.analysis.bisect.parts import name_of
 from npulab.analysis.check import Comparison
 from npulab.analysis.mismatch.summary import Mismatches, mismatches
-from npulab.notebook.pictures.picture import RIGHT, WRONG, Picture, bare, canvas
+from npulab.notebook.pictures.picture import RIGHT, WRONG, Picture, bare, canvas, write_values
 from npulab.notebook.signs import LARGER, SMALLER
 from npulab.quant.codes import Scales, codes_by_rule, real_values, same_codes
 from npulab.quant.floats import steps
 from npulab.quant.rules import Rule
 from npulab.support.text import plural
 
-NUMBERED = 12  # cells a side up to which every value is written into its cell
-CHANNELS = 4
-LABELLED = 17  # bars up to which each has its number
+NUMBERED = 12  # cells a side: at most so many have their values written into them
+CHANNELS = 4  # at most so many are drawn if none are named
+DISPUTED = 8  # at most so many accumulators are named in the sentence
+LABELLED = 17  # at most so many bars have their numbers
 BINS = 24
 LINE = 44  # characters of a row's label
 TALL = 0.3  # inches of a bar
-# told apart by people who do not see all colours, and light enough for black text; neighbouring
-# codes differ
+TIES = 64  # codes: over a wider range the lines of the ties would hide the bars
+# light enough for black text, and distinct for people who do not see all colours; a code's colour
+# is chosen by its remainder, so that neighbouring codes differ
 CODES = ("#8fc1e3", "#f6c667", "#d9d9d9")
 SIGNED = LinearSegmentedColormap.from_list("signed", [SMALLER, "#f7f7f7", LARGER])
 OUTCOMES = {"pass": "#8fc1e3", "fail": "#e08a3c", "hang": "#4a4a4a"}
 
 
 def bisection_trials(found: Bisected) -> Picture:
-    """The trials of a bisection, a row each: which parts were taken from the bad capture, and what
-    came of it.
+    """Draw the trials of a bisection, a row each: the parts that were taken from the bad capture,
+    and the outcome.
 
     Columns are the parts that differ, in their order; the culprits are named.
     """
     trials = list(found.journal)
     names = [name_of(part.key) for part in found.differences]
-    changed = np.array([np.isin(names, trial.subset) for trial in trials]).reshape(
-        len(trials), len(names)
-    )
-    counts = ", ".join(
-        f"{sum(trial.outcome == outcome for trial in trials)} {outcome}" for outcome in OUTCOMES
-    )
-    text = (
-        f"{plural(len(trials), 'trial')} of {plural(len(names), 'part')} ({counts}); "
-        f"{plural(len(found.culprits), 'culprit')}"
-    )
-    colours = np.array([to_rgb(OUTCOMES[trial.outcome]) for trial in trials]).reshape(-1, 1, 3)
+    outcomes = Counter(trial.outcome for trial in trials)
+    counts = ", ".join(f"{outcomes[outcome]} {outcome}" for outcome in OUTCOMES)
+    text = f"{plural(len(trials), 'trial')} of {plural(len(names), 'part')} ({counts}); "
+    text += plural(len(found.culprits), "culprit")
+    colours = np.ones((len(trials), len(names), 3))
+    labels = []
+    for number, trial in enumerate(trials):
+        changed = np.isin(names, trial.subset)
+        colours[number, changed] = to_rgb(OUTCOMES[trial.outcome])
+        labels.append(f"{number + 1}  {trial.outcome}")
     with canvas((8.4, 1.3 + 0.16 * len(trials))) as (figure, ax):
-        ax.imshow(
-            np.where(changed[:, :, None], colours, 1.0),
-            aspect="auto",
-            extent=(0, len(names), len(trials), 0),
-        )
-        ax.set_yticks(
-            np.arange(len(trials)) + 0.5,
-            [f"{number}  {trial.outcome}" for number, trial in enumerate(trials, 1)],
-        )
-        ax.set_xticks(
-            [names.index(name_of(key)) + 0.5 for key in found.culprits],
-            [key[3] for key in found.culprits],
-            rotation=20,
-            ha="right",
-        )
-        for line in range(1, len(names)):
-            ax.axvline(line, color="white", linewidth=0.5)
-        for line in range(1, len(trials)):
-            ax.axhline(line, color="white", linewidth=1.5)
-        for key in found.culprits:
-            at = names.index(name_of(key))
-            ax.axvspan(at, at + 1, fill=False, edgecolor="black", linewidth=1.2, zorder=3)
+        ax.imshow(colours, aspect="auto", extent=(0, len(names), len(trials), 0))
+        ax.set_yticks(np.arange(len(trials)) + 0.5, labels)
+        for column in range(1, len(names)):
+            ax.axvline(column, color="white", linewidth=0.5)
+        for row in range(1, len(trials)):
+            ax.axhline(row, color="white", linewidth=1.5)
+        columns = [names.index(name_of(key)) for key in found.culprits]
+        for column in columns:
+            ax.axvspan(column, column + 1, fill=False, edgecolor="black", linewidth=1.2, zorder=3)
+        fields = [field for *_, field in found.culprits]
+        ax.set_xticks(np.add(columns, 0.5), fields, rotation=20, ha="right")
         ax.tick_params(length=0)
         ax.set_xlabel(
             "parts, in the order in which they differ; coloured are those taken from the bad "
             "capture"
         )
-        seen = [name for name in OUTCOMES if any(trial.outcome == name for trial in trials)]
+        patches = []
+        for outcome, colour in OUTCOMES.items():
+            if outcomes[outcome]:
+                patches.append(Patch(facecolor=colour, label=f"trial: {outcome}"))
         figure.legend(
-            handles=[Patch(facecolor=OUTCOMES[name], label=f"trial: {name}") for name in seen],
-            loc="outside lower center",
-            ncols=len(OUTCOMES),
-            frameon=False,
+            handles=patches, loc="outside lower center", ncols=len(OUTCOMES), frameon=False
         )
         ax.set_title(text)
     return Picture(text, figure)
 
 
 def output_difference(found: Comparison, channels: list[int] | None = None) -> Picture:
-    """Predicted and captured output and their difference, a row per channel.
+    """Draw predicted output, captured output and their difference, a row per channel.
 
-    ``channels`` are shown, by default those that differ most, at most four.
-    Raises ValueError where the comparison has no output.
+    ``channels`` are by default those that differ most, at most four.
+    Raises ValueError if the comparison has no output.
     """
     if found.predicted is None or found.captured is None:
         raise ValueError(
             f"{found.case}: there is no output to draw ({found.verdict}: {found.reason})"
         )
     difference = steps(found.captured, found.predicted)
-    shown = _most_different(difference) if channels is None else channels
-    with canvas((9.2, 0.5 + 2.6 * len(shown)), len(shown), 3, squeeze=False) as (figure, axes):
-        for line, channel in zip(axes, shown, strict=True):
-            _row(figure, line, channel, found, difference)
-        figure.suptitle(_text(found))
-    return Picture(_text(found), figure)
+    if channels is None:
+        channels = _most_different(difference)
+    text = _difference_text(found)
+    panels = _difference_panels(found.predicted, found.captured, difference)
+    if found.unit == "ulp":
+        panels[-1] = replace(panels[-1], title="difference in ulp")
+    size = 9.2, 0.5 + 2.6 * len(channels)
+    with canvas(size, len(channels), 3, squeeze=False) as (figure, axes):
+        for line, channel in zip(axes, channels, strict=True):
+            for ax, panel in zip(line, panels, strict=True):
+                panel.draw(figure, ax, channel)
+        figure.suptitle(text)
+    return Picture(text, figure)
 
 
-def _text(found: Comparison) -> str:
+def _difference_text(found: Comparison) -> str:
+    case = found.case
     if found.simulated:
-        simulated = " (simulated)"
-    else:
-        simulated = ""
+        case += " (simulated)"
     return (
-        f"{found.case}{simulated}: {found.verdict}, {found.mismatches} of {found.compared} outputs "
-        "differ, "
+        f"{case}: {found.verdict}, {found.mismatches} of {found.compared} outputs differ, "
         f"largest difference {found.largest}"
     )
 
 
 def _most_different(difference: np.ndarray) -> list[int]:
     wrong = np.count_nonzero(difference, axis=(0, 1))
-    return sorted(np.argsort(-wrong, kind="stable")[:CHANNELS].tolist())
+    most = np.argsort(-wrong, kind="stable")[:CHANNELS]
+    return sorted(most.tolist())
 
 
-def _row(
-    figure: Figure, axes: Any, channel: int, found: Comparison, difference: np.ndarray
-) -> None:
-    assert found.predicted is not None
-    assert found.captured is not None
+@dataclass(frozen=True)
+class _Panel:
+    """A tensor ``(H, W, C)`` and the colours of its values, from the lowest to the highest."""
+
+    title: str
+    tensor: np.ndarray
+    colours: Any
+    low: float
+    high: float
+
+    def draw(self, figure: Figure, ax: Any, channel: int) -> None:
+        values = self.tensor[:, :, channel]
+        image = ax.imshow(values, cmap=self.colours, vmin=self.low, vmax=self.high)
+        ax.set_title(f"{self.title}, channel {channel}")
+        _values_or_bar(figure, ax, values, image)
+
+
+def _difference_panels(
+    predicted: np.ndarray, captured: np.ndarray, difference: np.ndarray
+) -> list[_Panel]:
+    low, high = _range(predicted, captured)
     limit = max(int(np.abs(difference).max()), 1)
-    if found.unit == "ulp":
-        apart = "difference in ulp"
-    else:
-        apart = "captured - predicted"
-    ends = _range(found)
-    panels = (
-        ("predicted", found.predicted, "viridis", ends),
-        ("captured", found.captured, "viridis", ends),
-        (apart, difference, SIGNED, (-limit, limit)),
-    )
-    for ax, (title, tensor, colours, (low, high)) in zip(axes, panels, strict=True):
-        values = tensor[:, :, channel]
-        image = ax.imshow(values, cmap=colours, vmin=low, vmax=high)
-        ax.set_title(f"{title}, channel {channel}")
-        ax.set_xticks([])
-        ax.set_yticks([])
-        if max(values.shape) <= NUMBERED:
-            _numbers(ax, values, image)
-        else:
-            figure.colorbar(image, ax=ax)
+    return [
+        _Panel("predicted", predicted, "viridis", low, high),
+        _Panel("captured", captured, "viridis", low, high),
+        _Panel("captured - predicted", difference, SIGNED, -limit, limit),
+    ]
 
 
-def _range(found: Comparison) -> tuple[float, float]:
-    """Codes have the range of their type, real numbers that of all that are finite."""
-    assert found.predicted is not None
-    assert found.captured is not None
-    if found.captured.dtype.kind != "f":
-        info = np.iinfo(found.captured.dtype)
+def _range(predicted: np.ndarray, captured: np.ndarray) -> tuple[float, float]:
+    """Return the range of the type for codes, of all finite values for real numbers."""
+    if captured.dtype.kind != "f":
+        info = np.iinfo(captured.dtype)
         return info.min, info.max
-    both = np.concatenate([found.predicted.ravel(), found.captured.ravel()]).astype(np.float64)
-    both = both[np.isfinite(both)]
-    return (float(both.min()), float(both.max())) if both.size else (0.0, 1.0)
+    both = np.concatenate([predicted, captured], axis=None).astype(np.float64)
+    finite = both[np.isfinite(both)]
+    if not finite.size:
+        return 0.0, 1.0
+    return float(finite.min()), float(finite.max())
 
 
-def _numbers(ax: Any, values: np.ndarray, image: Any, size: int = 8) -> None:
-    for (row, column), value in np.ndenumerate(values):
-        red, green, blue, _ = image.cmap(image.norm(value))
-        light = 0.299 * red + 0.587 * green + 0.114 * blue > 0.55 or np.isnan(
-            value
-        )  # a NaN has no colour
-        ax.text(
-            column,
-            row,
-            f"{value:.3g}" if values.dtype.kind == "f" else str(value),
-            ha="center",
-            va="center",
-            color="black" if light else "white",
-            fontsize=size,
-        )
+def _values_or_bar(figure: Figure, ax: Any, values: np.ndarray, image: Any) -> None:
+    """Write the values into their cells if there is room, or else add a colour bar."""
+    ax.set_xticks([])
+    ax.set_yticks([])
+    if max(values.shape) <= NUMBERED:
+        write_values(ax, values, image)
+    else:
+        figure.colorbar(image, ax=ax)
 
 
 def number_line(
@@ -192,71 +185,75 @@ def number_line(
     zero_point: int = 0,
     rules: Iterable[str | Rule] | None = None,
 ) -> Picture:
-    """Output codes of accumulators by every rule, on one line of real values; rules that agree
-    share a row.
+    """Draw the output codes of accumulators by each rule, on one line of real values; rules that
+    agree share a row.
 
-    Arguments and errors as of ``codes_by_rule``, whose numbers these are.  Every bar is a code, and
-    ends half way between two accumulators (dots) that get different ones, so that a rule switches
-    at the next dot; dashed lines are ties.
+    Arguments and errors as for ``codes_by_rule``, which computes the codes.  Each bar is a code; it
+    ends half way between two accumulators (dots) that get different codes, so that a rule switches
+    at the next dot. Dashed lines are ties.
     """
     codes = codes_by_rule(accumulators, scales, zero_point, rules)
-    groups, real = same_codes(codes), real_values(codes.columns, scales)
-    disputed = [int(sum_) for sum_ in codes.columns[codes.nunique().to_numpy() > 1]]
-    if not disputed:
-        agree = "none that they disagree about"
-    else:
-        agree = f"they disagree about {_listed(disputed)}"
-    if len(disputed) == len(real) > 1:
-        agree = "they disagree about all of them"
-    text = (
-        f"{len(codes)} rules, {len(real)} accumulators, ratio {float(real_values(1, scales)):.9g}: "
-        f"{len(groups)} different rows of codes; {agree}"
-    )
-    labels = [textwrap.fill(", ".join(names), LINE, break_on_hyphens=False) for names, _ in groups]
-    heights = [0.14 + 0.145 * max(label.count("\n") + 1, 2) for label in labels]
+    real = real_values(codes.columns, scales)
+    groups = same_codes(codes)
+    rows = f"{len(groups)} different rows of codes"
+    ratio = float(real_values(1, scales))
+    disputed = codes.columns[codes.nunique() > 1].tolist()
+    text = f"{len(codes)} rules, {len(real)} accumulators, ratio {ratio:.9g}: {rows}; "
+    text += _disputed_text(disputed, len(real))
+    labels = []
+    heights = []
+    for names, _ in groups:
+        label = textwrap.fill(", ".join(names), LINE, break_on_hyphens=False)
+        labels.append(label)
+        heights.append(0.14 + 0.145 * max(label.count("\n") + 1, 2))
     with canvas((8.4, 0.85 + sum(heights))) as (figure, ax):
-        ends = np.concatenate([[0], np.cumsum(heights)])
+        ends = np.cumsum([0, *heights])
         middles = (ends[1:] + ends[:-1]) / 2
-        for (_, row), middle in zip(groups, middles, strict=True):
-            _line_of_codes(ax, real, row, float(middle))
+        for (_, row), middle in zip(groups, middles.tolist(), strict=True):
+            _line_of_codes(ax, real, row, middle)
         ax.set_ylim(ends[-1], 0)
         ax.set_yticks(middles, labels, fontsize=8)
         ax.tick_params(axis="y", length=0)
         ax.spines[["left", "right", "top"]].set_visible(False)
         ax.margins(x=0)
         low, high = ax.get_xlim()
-        for tie in np.arange(np.floor(low), np.ceil(high) + 1) + 0.5:
-            if low < tie < high and high - low < 64:
+        if high - low < TIES:
+            for tie in np.arange(np.floor(low - 0.5) + 1.5, high):
                 ax.axvline(tie, color="#555555", linestyle=(0, (3, 3)), linewidth=0.8, zorder=3)
         ax.ticklabel_format(axis="x", useOffset=False)
         ax.set_xlabel(
             "accumulator * ratio of scales; dots are the accumulators, numbers the output codes,\n"
             "dashed lines ties; neighbouring codes have different colours"
         )
-        ax.set_title(f"{len(codes)} rules, {len(groups)} different rows of codes", loc="left")
+        ax.set_title(f"{len(codes)} rules, {rows}", loc="left")
     return Picture(text, figure)
 
 
-def _listed(numbers: list[int]) -> str:
-    more = ""
-    if len(numbers) > CHANNELS * 2:
-        more = f" and {len(numbers) - CHANNELS * 2} more"
-    return ", ".join(map(str, numbers[: CHANNELS * 2])) + more
+def _disputed_text(accumulators: list[int], of: int) -> str:
+    if not accumulators:
+        return "none that they disagree about"
+    if len(accumulators) == of > 1:
+        return "they disagree about all of them"
+    listed = ", ".join(map(str, accumulators[:DISPUTED]))
+    if len(accumulators) > DISPUTED:
+        listed += f" and {len(accumulators) - DISPUTED} more"
+    return f"they disagree about {listed}"
 
 
 def _line_of_codes(ax: Any, real: np.ndarray, codes: np.ndarray, middle: float) -> None:
-    """A bar for every run of accumulators with the same code."""
+    """Draw a bar for each run of accumulators with the same code."""
     half = 0.5
     if len(real) > 1:
-        half = np.diff(real).min(initial=np.inf) / 2
+        half = np.diff(real).min() / 2
     edges = np.concatenate([[real[0] - half], (real[1:] + real[:-1]) / 2, [real[-1] + half]])
     changes = np.flatnonzero(np.diff(codes)) + 1
-    for first, end in zip([0, *changes], [*changes, len(codes)], strict=True):
-        left, width = edges[first], edges[end] - edges[first]
+    for first, end in itertools.pairwise([0, *changes, len(codes)]):
+        start = edges[first]
+        width = edges[end] - start
         colour = CODES[int(codes[first]) % len(CODES)]
-        ax.barh(middle, width, TALL, left=left, color=colour, edgecolor="white", linewidth=1.5)
+        ax.barh(middle, width, TALL, left=start, color=colour, edgecolor="white", linewidth=1.5)
         ax.text(
-            left + width / 2,
+            start + width / 2,
             middle - 0.12 * TALL,
             str(codes[first]),
             ha="center",
@@ -265,33 +262,25 @@ def _line_of_codes(ax: Any, real: np.ndarray, codes: np.ndarray, middle: float) 
             zorder=4,
             bbox={"facecolor": colour, "edgecolor": "none", "pad": 0.6},
         )
-    ax.plot(
-        real,
-        np.full(len(real), middle + 0.33 * TALL),
-        ".",
-        color="black",
-        markersize=3,
-        gid="on colour",
-    )
+    dots = np.full(len(real), middle + 0.33 * TALL)
+    ax.plot(real, dots, ".", color="black", markersize=3, gid="on colour")
 
 
 def output_comparison(found: Comparison) -> Picture:
-    """How captured and predicted output differ: counts by difference, where, by channel, border
-    against interior.
+    """Draw how captured and predicted output differ: counts by difference, the place, by channel,
+    border against interior.
 
-    The numbers are those of ``mismatches(found)``, which says the border.  Of equal outputs: which
-    codes they have, and where the border is. Raises ValueError where the comparison has no two
+    The numbers are those of ``mismatches(found)``, which defines the border.  For equal outputs the
+    picture has their codes and the border. Raises ValueError if the comparison does not have two
     outputs.
     """
     counted = mismatches(found)
-    text = f"{counted.case}: {found.verdict}; {counted}"
-    with canvas(
-        (8.8, 6.4 if counted.differ else 3.3),
-        2 if counted.differ else 1,
-        2,
-        width_ratios=(1.1, 1),
-        squeeze=False,
-    ) as (figure, axes):
+    rows = 1
+    height = 3.3
+    if counted.differ:
+        rows = 2
+        height = 6.4
+    with canvas((8.8, height), rows, 2, width_ratios=(1.1, 1), squeeze=False) as (figure, axes):
         _error_map(figure, axes[0, 1], counted)
         if counted.differ:
             _by_difference(axes[0, 0], counted)
@@ -302,112 +291,103 @@ def output_comparison(found: Comparison) -> Picture:
         figure.suptitle(
             f"{counted.case}: {found.verdict}, {counted.differ} of {counted.outputs} outputs differ"
         )
-    return Picture(text, figure)
+    return Picture(f"{counted.case}: {found.verdict}; {counted}", figure)
 
 
 def _codes(ax: Any, found: Comparison) -> None:
-    """Which codes equal outputs have: were all one, or clamped, their being equal would say
+    """Draw the codes of equal outputs: if all were one code, or clamped, being equal would prove
     little."""
-    assert found.captured is not None
-    codes = found.captured.ravel()
+    codes = np.asarray(found.captured).ravel()
     if codes.dtype.kind == "f":
         codes = codes[np.isfinite(codes)].astype(np.float64)
         ax.hist(codes, 2 * BINS, color=RIGHT)
-        said = "none finite"
+        shown = "none finite"
         if codes.size:
-            said = f"{codes.min():.3g} to {codes.max():.3g}"
-        ax.set_title(f"captured numbers, {said}; predicted are the same", loc="left")
+            shown = f"{codes.min():.3g} to {codes.max():.3g}"
+        ax.set_title(f"captured numbers, {shown}; predicted are the same", loc="left")
         ax.set_xlabel("output")
     else:
-        ax.hist(
-            codes,
-            np.linspace(np.iinfo(codes.dtype).min, np.iinfo(codes.dtype).max + 1, 2 * BINS + 1),
-            color=RIGHT,
-        )
-        ax.set_title(
-            f"captured codes, {codes.min()} to {codes.max()}; predicted are the same", loc="left"
-        )
+        info = np.iinfo(codes.dtype)
+        ax.hist(codes, np.linspace(info.min, info.max + 1, 2 * BINS + 1), color=RIGHT)
+        shown = f"{codes.min()} to {codes.max()}"
+        ax.set_title(f"captured codes, {shown}; predicted are the same", loc="left")
         ax.set_xlabel("output code")
     bare(ax, "outputs")
 
 
 def _by_difference(ax: Any, counted: Mismatches) -> None:
-    if counted.unit == "code":
+    units = counted.unit
+    if units == "code":
         units = "codes"
-    else:
-        units = counted.unit
-    apart, counts = (counted.by_difference[name].to_numpy() for name in ("difference", "outputs"))
-    equal = int(counts[apart == 0].sum())
-    ax.set_title(f"captured - predicted ({equal} equal, not drawn)", loc="left")
-    apart, counts = apart[apart != 0], counts[apart != 0]
+    table = counted.by_difference
+    equal = table.difference == 0
+    ax.set_title(
+        f"captured - predicted ({table.outputs[equal].sum()} equal, not drawn)", loc="left"
+    )
+    differences = table.difference[~equal].to_numpy()
+    counts = table.outputs[~equal].to_numpy()
     bare(ax, "outputs")
     ax.set_xlabel(f"difference in {units}")
-    if len(apart) <= LABELLED and np.ptp(apart) <= 2 * LABELLED:
-        ax.bar_label(ax.bar(apart, counts, 0.6, color=_signs(apart)), fontsize=8)
+    if len(differences) <= LABELLED and np.ptp(differences) <= 2 * LABELLED:
+        bars = ax.bar(differences, counts, 0.6, color=_signs(differences))
+        ax.bar_label(bars, fontsize=8)
         ax.margins(y=0.12)
-        ax.set_xticks(sorted({-1, 0, 1, *apart.tolist()}))
+        ax.set_xticks(sorted({-1, 0, 1, *differences.tolist()}))
     else:
-        values, edges = np.histogram(apart, BINS, weights=counts)
+        values, edges = np.histogram(differences, BINS, weights=counts)
         colours = _signs(edges[:-1] + edges[1:])
         ax.bar(edges[:-1], values, np.diff(edges), align="edge", color=colours, edgecolor="white")
-        ax.set_xlabel(f"difference in {units}, {apart.min():+d} to {apart.max():+d} in {BINS} bins")
+        span = f"{differences.min():+d} to {differences.max():+d}"
+        ax.set_xlabel(f"difference in {units}, {span} in {BINS} bins")
 
 
 def _signs(differences: np.ndarray) -> list[str]:
-    """The colour of each difference."""
-    return [LARGER if difference > 0 else SMALLER for difference in differences]
+    """Return the colour of each difference."""
+    return np.where(differences > 0, LARGER, SMALLER).tolist()
 
 
 def _error_map(figure: Figure, ax: Any, counted: Mismatches) -> None:
-    image = ax.imshow(
-        counted.worst, cmap="Oranges", vmin=0, vmax=max(int(counted.worst.max(initial=0)), 4)
-    )
-    ax.set_title(f"largest difference of a pixel{', in ulp' * (counted.unit == 'ulp')}", loc="left")
-    ax.set_xticks([])
-    ax.set_yticks([])
-    if max(counted.worst.shape) <= NUMBERED:
-        _numbers(ax, counted.worst, image)
-    else:
-        figure.colorbar(image, ax=ax)
+    worst = counted.worst
+    image = ax.imshow(worst, cmap="Oranges", vmin=0, vmax=max(int(worst.max(initial=0)), 4))
+    title = "largest difference of a pixel"
+    if counted.unit == "ulp":
+        title += ", in ulp"
+    ax.set_title(title, loc="left")
+    _values_or_bar(figure, ax, worst, image)
     inside = np.argwhere(~counted.border)
     if counted.border.any() and len(inside):
-        (top, left), (bottom, right) = inside.min(0) - 0.5, inside.max(0) + 0.5
-        ax.plot(
-            [left, right, right, left, left],
-            [top, top, bottom, bottom, top],
-            color="black",
-            linewidth=1.5,
-        )
+        top, left = inside.min(axis=0) - 0.5
+        bottom, right = inside.max(axis=0) + 0.5
+        x = [left, right, right, left, left]
+        y = [top, top, bottom, bottom, top]
+        ax.plot(x, y, color="black", linewidth=1.5)
         ax.set_xlabel("outside of the line: windows that touch the padding")
 
 
 def _by_channel(ax: Any, counted: Mismatches) -> None:
-    channels, wrong, outputs = (
-        counted.by_channel[name].to_numpy() for name in ("channel", "differ", "outputs")
-    )
-    bars = ax.bar(channels, wrong, 0.6, color=WRONG)
-    if len(channels) <= LABELLED:
+    table = counted.by_channel
+    bars = ax.bar(table.channel, table.differ, 0.6, color=WRONG)
+    if len(table) <= LABELLED:
         ax.bar_label(bars, fontsize=8)
-        ax.set_xticks(channels)
-    ax.set_xlim(-0.75, max(len(channels), 4) - 0.25)
-    ax.set_ylim(0, max(int(wrong.max(initial=0)) * 1.15, 1))
-    ax.set_title(f"outputs that differ, of {outputs[0]} in each channel", loc="left")
+        ax.set_xticks(table.channel)
+    ax.set_xlim(-0.75, max(len(table), 4) - 0.25)
+    ax.set_ylim(0, max(table.differ.max() * 1.15, 1))
+    ax.set_title(f"outputs that differ, of {table.outputs[0]} in each channel", loc="left")
     ax.set_xlabel("channel")
     bare(ax, "outputs")
 
 
 def _by_place(ax: Any, counted: Mismatches) -> None:
-    frame = counted.by_place
-    labels = [
-        f"{place}\n{differ} of {outputs}"
-        for place, outputs, differ in zip(frame.place, frame.outputs, frame.differ, strict=True)
-    ]
-    bars = ax.barh(labels, frame.share * 100, color=[WRONG, RIGHT], height=0.6)
-    shown = [
-        f"{share:.1%}" if outputs else "no such output"
-        for share, outputs in zip(frame.share, frame.outputs, strict=True)
-    ]
-    ax.bar_label(bars, shown, padding=3)
+    labels = []
+    shares = []
+    for row in counted.by_place.itertuples():
+        labels.append(f"{row.place}\n{row.differ} of {row.outputs}")
+        share = "no such output"
+        if row.outputs:
+            share = f"{row.share:.1%}"
+        shares.append(share)
+    bars = ax.barh(labels, counted.by_place.share * 100, color=[WRONG, RIGHT], height=0.6)
+    ax.bar_label(bars, shares, padding=3)
     ax.invert_yaxis()
     ax.set_xlim(0, 118)
     ax.set_xticks([0, 25, 50, 75, 100])

@@ -1,4 +1,4 @@
-"""What every picture has: the sentence with its number, and the same bytes on every run."""
+"""The parts of every picture: a sentence that has its numbers, and the same bytes on every run."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from functools import cached_property
 from os import PathLike
 from typing import Any
 
+import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from npulab.notebook.pictures.dark import darkened
+from npulab.notebook.pictures.dark import darkened, ink_on
 from npulab.support.answers import attended
 
 DPI = 100
@@ -28,7 +29,7 @@ STYLE: Any = {
 WRONG, RIGHT = "#c4501b", "#2b6ca3"
 
 
-# what JupyterLab and VS Code say of their theme
+# set on a page by JupyterLab and by VS Code when their theme is dark
 DARK_PAGES = ("[data-jp-theme-light='false']", ".vscode-dark")
 RULES = ".npulab-light {{display: none}} {page} .npulab-dark {{display: block}}"
 THEMES = f"<style>{' '.join(f'{page} {RULES.format(page=page)}' for page in DARK_PAGES)}</style>"
@@ -36,8 +37,8 @@ THEMES = f"<style>{' '.join(f'{page} {RULES.format(page=page)}' for page in DARK
 
 @contextmanager
 def canvas(size: tuple[float, float], *panels: int, **options: Any) -> Iterator[tuple[Figure, Any]]:
-    """A figure of so many inches and its axes, as ``Figure.subplots`` gives them; what is drawn on
-    it meanwhile is in npulab's style."""
+    """Yield a figure of the given inches and its axes, as ``Figure.subplots`` returns them; inside
+    the context npulab's style applies."""
     with rc_context(STYLE):
         figure = Figure(figsize=size, layout="constrained")
         yield figure, figure.subplots(*panels, **options)
@@ -60,7 +61,8 @@ class Picture:
 
     @cached_property
     def _png(self) -> bytes:
-        return self._drawn()  # once: the layout moves by a pixel when a figure is drawn again
+        # drawn once, because the layout moves by a pixel when a figure is drawn again
+        return self._drawn()
 
     def _repr_png_(self) -> bytes:
         return self._png
@@ -71,29 +73,26 @@ class Picture:
             return self._drawn()
 
     def _repr_html_(self) -> str | None:
-        """Both pictures in a lab; where nobody sits at the notebook, the light one alone."""
+        """Both pictures in a lab; None, so that only the light PNG is stored, if nobody sits at
+        the notebook."""
         if attended():
             return self.both_html()
         return None
 
     def both_html(self) -> str:
-        """Both, of which a lab shows the one of its theme."""
-        images = [
-            (kind, extra, base64.b64encode(data).decode())
-            for kind, extra, data in (
-                ("light", "", self._repr_png_()),
-                ("dark", " hidden", self.dark_png()),
-            )
-        ]
+        """Return the light and the dark picture as HTML; a lab shows the picture of its theme."""
         text = html.escape(self.text, quote=True)
-        return THEMES + "".join(
-            f"<div class='npulab-{kind}'{extra}>"
-            f"<img alt='{text}' src='data:image/png;base64,{data}'></div>"
-            for kind, extra, data in images
+        light = base64.b64encode(self._repr_png_()).decode()
+        dark = base64.b64encode(self.dark_png()).decode()
+        return (
+            f"{THEMES}<div class='npulab-light'>"
+            f"<img alt='{text}' src='data:image/png;base64,{light}'></div>"
+            f"<div class='npulab-dark' hidden>"
+            f"<img alt='{text}' src='data:image/png;base64,{dark}'></div>"
         )
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write it; the suffix says the format."""
+        """Write the picture to a file; the suffix names the format."""
         self.figure.savefig(path, dpi=DPI)
 
 
@@ -101,3 +100,18 @@ def bare(ax: Any, label: str) -> None:
     ax.set_ylabel(label)
     ax.spines[["right", "top"]].set_visible(False)
     ax.yaxis.get_major_locator().set_params(integer=True)
+
+
+def write_values(ax: Any, values: Any, image: Any) -> None:
+    """Write each value into its cell of an image; masked cells stay empty."""
+    masked = np.ma.getmaskarray(values)
+    for (row, column), value in np.ndenumerate(values):
+        if masked[row, column]:
+            continue
+        text = str(value)
+        if values.dtype.kind == "f":
+            text = f"{value:.3g}"
+        ink = "black"  # on the cell of a NaN, which has no colour
+        if not np.isnan(value):
+            ink = ink_on(image.cmap(image.norm(value)))
+        ax.text(column, row, text, ha="center", va="center", color=ink, fontsize=8)
