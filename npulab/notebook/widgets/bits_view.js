@@ -636,11 +636,3 @@ class BitsFrame extends Frame {
     this.fields.focus({ preventScroll: true });
   }
 }
-
-// Scroll a box, and not the page around it, until one of its rows is in sight below its header.
-function reveal(box, row, header) {
-  const top = row.offsetTop - header, end = row.offsetTop + row.offsetHeight;
-  if (top < box.scrollTop) box.scrollTop = top;
-  else if (end > box.scrollTop + box.clientHeight) box.scrollTop = end - box.clientHeight;
-}
-

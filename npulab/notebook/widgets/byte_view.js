@@ -188,8 +188,9 @@ class View extends Frame {
     return true;
   }
 
-  get top() {
-    return Math.min(Math.floor(this.grid.scrollTop / HIGH), Math.max(0, Math.ceil(this.size / ROW) - SHOWN));
+  // The first row in sight and the one after the last.
+  get inSight() {
+    return rowsInSight(this.grid.scrollTop, SHOWN * HIGH, HIGH, Math.ceil(this.size / ROW));
   }
 
   // Pixels from the left of a byte of a row: of its hex digits and of its letter; there is a gap in the middle.
@@ -208,11 +209,9 @@ class View extends Frame {
     context.fillStyle = paints.quiet;
     context.fillText("offset", 0, HIGH / 2);
     for (let column = 0; column < ROW; column++) context.fillText(HEX[column], this.x(column), HIGH / 2);
-    const top = this.top;
+    const [top, end] = this.inSight;
     this.lit = this.inside();
-    for (let row = 0; row < SHOWN && (top + row) * ROW < this.size; row++) {
-      this.drawRow(context, (top + row) * ROW, (row + 1) * HIGH);
-    }
+    for (let row = top; row < end; row++) this.drawRow(context, row * ROW, (row - top + 1) * HIGH);
     this.drawMarks(context, top);
     context.fillStyle = paints.line;
     context.fillRect(this.right - 1.5 * letter, HIGH, 1, SHOWN * HIGH);
@@ -395,9 +394,9 @@ class View extends Frame {
 
   // Scroll so that the cursor is seen.
   see() {
-    const row = Math.floor((this.cursor - this.start) / ROW), top = this.top;
-    if (row < top) this.grid.scrollTop = row * HIGH;
-    else if (row >= top + SHOWN) this.grid.scrollTop = (row - SHOWN + 1) * HIGH;
+    const row = Math.floor((this.cursor - this.start) / ROW), [top] = this.inSight;
+    const first = offsetInSight(top, SHOWN, row, row + 1);
+    if (first !== top) this.grid.scrollTop = first * HIGH;
   }
 
   go(place, extend = false) {
@@ -424,7 +423,7 @@ class View extends Frame {
     const shift = x - this.left + letter / 2;
     const column = x >= this.right - letter ? Math.floor((x - this.right) / letter) :
       Math.floor((shift < 24.5 * letter ? shift : shift - letter) / (3 * letter));
-    const at = (this.top + row) * ROW + column;
+    const at = (this.inSight[0] + row) * ROW + column;
     return row < 0 || column < 0 || column >= ROW || at >= this.size ? null : this.start + at;
   }
 

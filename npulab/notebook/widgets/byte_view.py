@@ -533,7 +533,7 @@ class ByteView(View):
     is on ``model``.
     """
 
-    _esm, _css = assets("byte_view")
+    _esm, _css = assets("rows", "byte_view")
     _linked = (
         "cursor",
         "selection",

@@ -3,7 +3,7 @@
 // bits of the fields are drawn below them as every view of registers has them.
 
 const HEIGHT = 22; // pixels of a row
-const SPARE = 8; // rows drawn above and below what is in sight
+const SPARE = 8; // rows drawn above and below those in sight
 const LEAP = 12; // rows
 const STEPS = 12; // shown
 const WIDEST = { register: 20, bits: 20, field: 30, capture: 20, value: 20, evidence: 16 };
@@ -226,15 +226,15 @@ class View extends Frame {
 
   // Rows in sight, and that of the cursor: a reader of the screen is told of it wherever it is.
   paint() {
-    const first = Math.floor(this.grid.scrollTop / HEIGHT) - SPARE;
-    const last = first + Math.ceil((this.grid.clientHeight || 400) / HEIGHT) + 2 * SPARE;
-    const wanted = index => index >= first && index <= last || index === this.cursor[0];
+    const [first, end] = rowsInSight(this.grid.scrollTop, this.grid.clientHeight || 400, HEIGHT, this.shown.length);
+    const [from, to] = [Math.max(0, first - SPARE), Math.min(this.shown.length, end + SPARE)];
+    const wanted = index => index >= from && index < to || index === this.cursor[0];
     for (const [index, row] of this.drawn) {
       if (wanted(index) || row.contains(this.field)) continue;
       row.remove();
       this.drawn.delete(index);
     }
-    for (let index = Math.max(0, first); index <= Math.min(last, this.shown.length - 1); index++) this.drawRow(index);
+    for (let index = from; index < to; index++) this.drawRow(index);
     if (this.shown.length) this.drawRow(this.cursor[0]);
   }
 
@@ -282,9 +282,8 @@ class View extends Frame {
   }
 
   reveal() {
-    const top = this.cursor[0] * HEIGHT, room = this.grid.clientHeight - 2 * HEIGHT; // below the header
-    if (top < this.grid.scrollTop) this.grid.scrollTop = top;
-    else if (top > this.grid.scrollTop + room) this.grid.scrollTop = top - room;
+    const top = this.cursor[0] * HEIGHT, room = this.grid.clientHeight - HEIGHT; // below the header
+    this.grid.scrollTop = offsetInSight(this.grid.scrollTop, room, top, top + HEIGHT);
     const cell = this.cell();
     if (cell) cell.scrollIntoView({ block: "nearest", inline: "nearest" });
   }

@@ -264,7 +264,7 @@ class MapEditor(BitsView):
     ``status`` are the model's; everything else is on ``model`` and on ``draft``, which also saves.
     """
 
-    _esm, _css = assets("bits_view", "map_editor")
+    _esm, _css = assets("rows", "bits_view", "map_editor")
     _of, _linked = MapModel, ("cursor", "selection")
     _followed = (*BitsView._followed, "words", "reference", "rows", "steps", "undone", "status")
 

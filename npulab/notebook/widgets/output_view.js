@@ -209,14 +209,8 @@ class View extends Frame {
     this.marked?.removeAttribute("aria-current");
     this.marked = this.rows.get(channel);
     this.marked?.setAttribute("aria-current", "true");
-    if (this.marked) this.see(this.marked);
+    if (this.marked) reveal(this.box, this.marked, this.marked.offsetHeight); // the header is as high as a row
     this.later();
-  }
-
-  // Scrolls the list, and not the page.
-  see(row) {
-    const { box } = this, top = row.offsetTop, end = top + row.offsetHeight;
-    box.scrollTop = Math.min(Math.max(box.scrollTop, end - box.clientHeight), Math.max(0, top - row.offsetHeight));
   }
 
   // ---- acting ----

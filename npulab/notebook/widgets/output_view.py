@@ -274,7 +274,7 @@ class OutputView(View):
     it.  Everything else is on ``model``.
     """
 
-    _esm, _css = assets("output_view")
+    _esm, _css = assets("rows", "output_view")
     _linked = ("place", "pointed")
     _of, _followed = OutputModel, ("about",)
 

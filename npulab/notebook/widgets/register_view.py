@@ -249,7 +249,7 @@ class RegisterView(BitsView):
     by what is known of them and by how often they flip.
     """
 
-    _esm, _css = assets("bits_view", "register_view")
+    _esm, _css = assets("rows", "bits_view", "register_view")
     draft: Draft | None = None
 
     def __init__(

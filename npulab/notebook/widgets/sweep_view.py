@@ -242,7 +242,7 @@ class SweepView(BitsView):
     ``selection`` are the model's and can be set and observed.  Everything else is on ``model``.
     """
 
-    _esm, _css = assets("bits_view", "sweep_view")
+    _esm, _css = assets("rows", "bits_view", "sweep_view")
     _of = SweepModel
     _linked = ("cursor", "selection", "at", "against", "sort")
     _followed = ("status", "letters")
